@@ -1,0 +1,63 @@
+"""Plain values that cross from code generation to the runtime, so that neither imports the other."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from tilewright.dtypes import DType
+
+
+@dataclass(frozen=True, slots=True)
+class Parameter:
+    """One kernel argument, in launch order. A pointer has `is_pointer`; a scalar is passed as its dtype."""
+
+    name: str
+    dtype: DType
+    is_pointer: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class CudaSource:
+    """CUDA C++ text of one kernel and what a compiler and a launcher must know of it.
+
+    entry: the `extern "C"` name. threads_per_block: of a launch. static shared memory is in the text;
+    dynamic_shared_bytes must be given at launch (0 for none).
+    """
+
+    text: str
+    entry: str
+    parameters: tuple[Parameter, ...]
+    threads_per_block: int
+    dynamic_shared_bytes: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Resources:
+    """What one compiled kernel uses, per thread unless the name says otherwise.
+
+    Source: the ELF sections of the cubin (registers, stack, shared memory, code) and the log of ptxas (spills).
+    shared_bytes is static shared memory per block, without the 1 KiB that the system keeps on sm_80 and later.
+    """
+
+    registers: int
+    spill_store_bytes: int
+    spill_load_bytes: int
+    stack_bytes: int
+    shared_bytes: int
+    constant_bytes: int
+    barriers: int
+    code_bytes: int
+
+
+@dataclass(frozen=True, slots=True)
+class Cubin:
+    """A compiled kernel: machine code for one architecture, and how it came about."""
+
+    image: bytes = field(repr=False)
+    entry: str
+    arch: str
+    resources: Resources
+    log: str
+    compiler: str
+    compile_seconds: float
+    from_cache: bool

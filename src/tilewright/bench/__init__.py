@@ -1,0 +1,1 @@
+"""How we measure, stated once: timing, peers, counters and the records they leave."""

@@ -1,0 +1,8 @@
+"""A `Kernel` as CUDA C++ text, for NVRTC and for people.
+
+The printer takes no decision: each node of the IR is a case here, and a case is a line of text.
+"""
+
+from tilewright.codegen.cuda import print_cuda
+
+__all__ = ["print_cuda"]

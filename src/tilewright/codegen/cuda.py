@@ -1,0 +1,137 @@
+"""A `Kernel` as CUDA C++ text."""
+
+from __future__ import annotations
+
+import textwrap
+
+from tilewright.artifacts import CudaSource, Parameter
+from tilewright.codegen.expr import CudaExpr
+from tilewright.codegen.lines import WIDTH, Line, layout
+from tilewright.codegen.names import Names
+from tilewright.codegen.prelude import prelude_text
+from tilewright.codegen.stmt import BodyPrinter, buffer_note
+from tilewright.ir.kernel import Kernel
+from tilewright.ir.stmt import Move
+from tilewright.ir.text import ExprText
+from tilewright.ir.visit import walk
+from tilewright.problem.gemm import Operand, Order
+from tilewright.units import KIB, round_up
+
+STATIC_SHARED_BYTES = 48 * KIB
+"""What a kernel may declare as static arrays; more is sized at launch. Source: CUDA C++ Programming Guide, "Shared
+Memory" of compute capability 7.x and later: "kernels relying on shared memory allocations over 48 KB per block are
+architecture-specific, as such they must use dynamic shared memory"."""
+
+_PLACEMENT_BYTES = 128
+"""Buffers of dynamic shared memory start at multiples of this: enough for every access, TMA included."""
+
+
+def print_cuda(kernel: Kernel) -> CudaSource:
+    """The kernel as text: no includes, the names of its loops, a header that says what it computes and needs."""
+    names = Names(kernel)
+    expr = CudaExpr(names)
+    printer = BodyPrinter(names, expr, kernel.body)
+    shared, dynamic_shared_bytes = _shared(kernel, printer)
+    body = printer.body(kernel.body, depth=1)
+    gap = [Line(0, "")] if shared and body else []
+    signature = _signature(kernel, names.entry, expr)
+    text = [
+        _header(kernel, names.entry, dynamic_shared_bytes),
+        "\n",
+        prelude_text(expr.used),
+        signature,
+        layout([*shared, *gap, *body]),
+        "}\n",
+    ]
+    return CudaSource(
+        "".join(text), names.entry, kernel.parameters, kernel.threads_per_block, dynamic_shared_bytes
+    )
+
+
+def _shared(kernel: Kernel, printer: BodyPrinter) -> tuple[list[Line], int]:
+    """The declarations of the shared buffers, and how many bytes a launch must add for them."""
+    if kernel.shared_bytes <= STATIC_SHARED_BYTES:
+        static = [Line(1, f"__shared__ {printer.array(b)}", buffer_note(b)) for b in kernel.shared]
+        return static, 0
+    lines = [Line(1, f"extern __shared__ __align__({_PLACEMENT_BYTES}) unsigned char shared_memory[];")]
+    offset_bytes = 0
+    for buffer in kernel.shared:
+        place = f"shared_memory + {offset_bytes}" if offset_bytes else "shared_memory"
+        lines.append(Line(1, printer.pointer(buffer, place), buffer_note(buffer)))
+        offset_bytes += round_up(buffer.size_bytes, _PLACEMENT_BYTES)
+    return lines, offset_bytes
+
+
+def _signature(kernel: Kernel, entry: str, expr: CudaExpr) -> str:
+    """The head of the function: pointers on one line, sizes and scalars on the next."""
+    written = {stmt.dst.buffer.name for _, stmt in walk(kernel.body) if isinstance(stmt, Move)}
+
+    def declaration(parameter: Parameter) -> str:
+        element = expr.type(parameter.dtype)
+        if not parameter.is_pointer:
+            return f"{element} {parameter.name}"
+        const = "" if parameter.name in written else "const "
+        return f"{const}{element}* __restrict__ {parameter.name}"
+
+    pointers = ", ".join(declaration(p) for p in kernel.parameters if p.is_pointer)
+    scalars = ", ".join(declaration(p) for p in kernel.parameters if not p.is_pointer)
+    return (
+        f'extern "C" __global__ void __launch_bounds__({kernel.threads_per_block})\n'
+        f"{entry}({pointers},\n"
+        f"{' ' * (len(entry) + 1)}{scalars})\n"
+        "{\n"
+    )
+
+
+def _header(kernel: Kernel, entry: str, dynamic_shared_bytes: int) -> str:
+    """The comment on top: what is computed, where the kernel comes from, what it assumes and needs."""
+    gemm = kernel.gemm
+    rows = [f"{entry}: C = alpha * A @ B + beta * C, accumulated in {gemm.accumulate}", ""]
+    rows += [f"    {_operand(operand)}" for operand in gemm.operands]
+    if kernel.heading:
+        rows += ["", *(f"    {line}".rstrip() for line in kernel.heading)]
+    rows += ["", *_titled("assumes", _assumptions(kernel)), *_titled("launch", [_launch(kernel, dynamic_shared_bytes)])]
+    return "".join(f"{line}\n" for row in rows for line in _commented(row))
+
+
+def _commented(row: str) -> list[str]:
+    """One row of the header as comment lines; a long one goes on further in."""
+    inset = " " * (len(row) - len(row.lstrip()) + 4)
+    wrapped = textwrap.wrap(row, WIDTH - len("// "), subsequent_indent=inset)
+    return [f"// {line}" for line in wrapped] or ["//"]
+
+
+def _titled(title: str, rows: list[str]) -> list[str]:
+    """Rows beside a title, which stands on the first."""
+    return [f"    {'' if index else title:<9}{row}" for index, row in enumerate(rows)]
+
+
+def _operand(operand: Operand) -> str:
+    rows, columns = (dim.upper() for dim in operand.dims)
+    lines = "rows" if operand.order is Order.ROW else "columns"
+    unread = "; not read when beta is 0" if operand.name == "C" else ""
+    return f"{operand.name}  {operand.dtype}, {rows} x {columns}, {lines} {operand.leading} elements apart{unread}"
+
+
+def _assumptions(kernel: Kernel) -> list[str]:
+    """What the variant takes for granted, in words."""
+    variant = kernel.variant
+    exact = sorted(variant.exact, key="mnk".index)
+    words = []
+    if exact:
+        sizes, tiles = ", ".join(exact).upper(), ", ".join(str(kernel.tile[dim]) for dim in exact)
+        words.append(f"{sizes} multiples of {tiles}")
+    if variant.aligned:
+        words.append("pointers and leading dimensions multiples of 16 bytes")
+    if variant.near:
+        words.append("offsets below 2^31 elements")
+    return words or ["nothing: any size, any alignment"]
+
+
+def _launch(kernel: Kernel, dynamic_shared_bytes: int) -> str:
+    grid = ", ".join(ExprText()(extent) for extent in kernel.grid)
+    block = ", ".join(str(extent) for extent in kernel.block)
+    dynamic = "dynamic " if dynamic_shared_bytes else ""
+    size_bytes = dynamic_shared_bytes or kernel.shared_bytes
+    shared = f"{size_bytes} bytes of {dynamic}shared memory" if size_bytes else "no shared memory"
+    return f"grid ({grid}), block ({block}), {shared}"

@@ -1,0 +1,152 @@
+"""Expressions as CUDA C++."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, field, replace
+
+import numpy as np
+
+from tilewright.codegen.names import Names
+from tilewright.codegen.prelude import FROM_FLOAT, TO_FLOAT
+from tilewright.dtypes import BF16, BOOL, F16, F32, I32, I64, DType
+from tilewright.errors import LoweringError
+from tilewright.ir.buffer import Buffer, Ref, Space
+from tilewright.ir.expr import Binary, Cast, Const, Expr, Fma, Op, Select, Var
+from tilewright.ir.kernel import BUILTINS
+from tilewright.ir.text import ExprText
+from tilewright.ir.visit import walk_expr
+
+_CALL = 100.0
+_PREFIX = 11.0
+_INT_MAX = 2**31 - 1
+
+
+@dataclass(frozen=True)
+class CudaExpr(ExprText):
+    """Prints expressions as C++.
+
+    used: the names of the prelude that were printed so far. bare: built-in coordinates, which are unsigned in
+    CUDA, are printed without the cast to int that comparisons and 64-bit arithmetic need.
+    """
+
+    names: Names
+    used: set[str] = field(default_factory=set)
+    bare: bool = False
+
+    def type(self, dtype: DType) -> str:
+        self.used.add(dtype.cuda)
+        return dtype.cuda
+
+    def integer(self, value: Expr) -> str:
+        """`value` as the initialiser of an int, whose arithmetic may wrap around on the way."""
+        return replace(self, bare=_is_modular(value))(value)
+
+    def place(self, ref: Ref) -> str:
+        name = self.names.buffer(ref.buffer)
+        if is_scalar(ref.buffer):
+            return name
+        return name + "".join(f"[{self(i)}]" for i in ref.index)
+
+    def zero(self, dtype: DType) -> str:
+        return self.const(Const(0.0 if dtype.is_float else 0, dtype))
+
+    def const(self, expr: Const) -> str:
+        value, dtype = expr.value, expr.dtype
+        if dtype is BOOL:
+            return "true" if value else "false"
+        if dtype in (F16, BF16):
+            bits = int(dtype.encode(np.float32([value])).view(np.uint16)[0])
+            return f"{self.type(dtype)}({bits:#06x})" if bits else "0"
+        if dtype.is_float:
+            return _float_text(float(value), dtype)
+        wide = dtype is I64 or abs(value) > _INT_MAX
+        return f"{value}LL" if wide else str(value)
+
+    def cast(self, expr: Cast) -> tuple[str, float]:
+        source, target = expr.value.dtype, expr.dtype
+        if source == target:
+            return self._text(expr.value)
+        if source in TO_FLOAT:
+            widened = self._call(TO_FLOAT[source], self(expr.value))
+            return self._converted(F32, target, widened, _CALL)
+        return self._converted(source, target, self._inside(expr.value, _PREFIX), _PREFIX)
+
+    def _converted(self, source: DType, target: DType, text: str, strength: float) -> tuple[str, float]:
+        if source == target:
+            return text, strength
+        if target in FROM_FLOAT:
+            return self._call(FROM_FLOAT[target], text), _CALL
+        return f"({self.type(target)}){text}", _PREFIX
+
+    def _call(self, function: str, argument: str) -> str:
+        self.used.add(function)
+        return f"{function}({argument})"
+
+    def fma(self, expr: Fma) -> tuple[str, float]:
+        _refuse_storage_arithmetic(expr)
+        function = "fmaf" if expr.dtype is F32 else "fma"
+        return f"{function}({self(expr.a)}, {self(expr.b)}, {self(expr.c)})", _CALL
+
+    def product(self, expr: Fma) -> str:
+        """`a * b` of an `a * b + c` that is printed as `c += a * b`."""
+        _refuse_storage_arithmetic(expr)
+        return f"{self._inside(expr.a, 10)} * {self._inside(expr.b, 10.1)}"
+
+    def select(self, expr: Select) -> tuple[str, float]:
+        return self.choose(expr.condition, self(expr.a), self(expr.b)), 1.0
+
+    def choose(self, condition: Expr, yes: str, no: str) -> str:
+        """`condition ? yes : no`, a compound condition in brackets."""
+        return f"{self._inside(condition, 4)} ? {yes} : {no}"
+
+    def _text(self, expr: Expr) -> tuple[str, float]:
+        match expr:
+            case Var(name=name) if name in BUILTINS:
+                return (name, _CALL) if self.bare else (f"int({name})", _CALL)
+            case Var():
+                return self.names.var(expr.name), _CALL
+            case Binary(op=Op.MIN | Op.MAX):
+                _refuse_storage_arithmetic(expr)
+                a, b = (self(part if part.dtype == expr.dtype else Cast(expr.dtype, part)) for part in (expr.a, expr.b))
+                return f"{expr.op.text}({a}, {b})", _CALL
+            case Binary():
+                _refuse_storage_arithmetic(expr)
+                return super()._text(expr)
+            case _:
+                return super()._text(expr)
+
+
+def is_scalar(buffer: Buffer) -> bool:
+    """Registers of one element are printed as a plain variable."""
+    return buffer.space is Space.REGISTER and buffer.elements == 1
+
+
+def _is_modular(value: Expr) -> bool:
+    """Whether the result modulo 2**32 is the same for signed and unsigned operands."""
+    return all(
+        part.dtype is I32 and not (isinstance(part, Binary) and part.op in (Op.MIN, Op.MAX))
+        if isinstance(part, (Const, Var, Binary))
+        else False
+        for part in walk_expr(value)
+    )
+
+
+def _refuse_storage_arithmetic(expr: Binary | Fma) -> None:
+    parts = (expr.a, expr.b, expr.c) if isinstance(expr, Fma) else (expr.a, expr.b)
+    for part in parts:
+        if part.dtype in TO_FLOAT:
+            raise LoweringError(
+                f"Cannot compute in {part.dtype}: registers of that type hold bits.",
+                note="f16 and bf16 are storage formats; a cast to f32 makes a number of them.",
+            )
+
+
+def _float_text(value: float, dtype: DType) -> str:
+    """The shortest decimal that reads back as the same number."""
+    single = dtype is F32
+    if not math.isfinite(value):
+        text = "__int_as_float(0x7fc00000)" if math.isnan(value) else "__int_as_float(0x7f800000)"
+        return f"-{text}" if value < 0 else text
+    text = repr(float(str(np.float32(value))) if single else value)
+    return f"{text}f" if single else text

@@ -1,0 +1,100 @@
+"""Laying out emitted lines: indentation, wrapping, notes in a column."""
+
+from __future__ import annotations
+
+import textwrap
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+WIDTH = 110
+"""The widest line of emitted text, in columns."""
+
+_INDENT = "    "
+
+# Where a long line may be cut, the first kind preferred; the number is what stays on the line that is cut.
+_CUTS = ((" ? ", 0), (" : ", 0), (" && ", 0), (" || ", 0), ("; ", 1), (", ", 1), (" + ", 0), (" = ", 2))
+
+
+@dataclass(frozen=True, slots=True)
+class Line:
+    """One line before layout: `depth` levels in, `code`, and a note that follows it as a comment."""
+
+    depth: int
+    code: str
+    note: str = ""
+
+    @property
+    def width(self) -> int:
+        return len(_INDENT) * self.depth + len(self.code)
+
+
+def layout(lines: Sequence[Line]) -> str:
+    """The lines as text: wrapped at `WIDTH`, the notes of neighbouring lines in one column."""
+    columns = _note_columns(lines)
+    text: list[str] = []
+    for line, column in zip(lines, columns, strict=True):
+        pad = _INDENT * line.depth
+        beside = bool(line.note) and column + len(line.note) + len("//  ") <= WIDTH
+        if line.note and not beside:
+            text += comment(line.note, pad)
+        code = wrap(line.code, pad)
+        if beside:
+            code[-1] = f"{code[-1]:<{column}}  // {line.note}"
+        text += code
+    return "".join(f"{row}\n" for row in text)
+
+
+def comment(note: str, pad: str = "") -> list[str]:
+    """`note` as comment lines of its own."""
+    return textwrap.wrap(note, WIDTH, initial_indent=f"{pad}// ", subsequent_indent=f"{pad}// ")
+
+
+def wrap(code: str, pad: str = "") -> list[str]:
+    """`code` indented by `pad` and cut into lines of at most `WIDTH`, where it can be.
+
+    >>> wrap("sum = " + " + ".join(["a_long_name * another_long_name"] * 4))
+    ... # doctest: +NORMALIZE_WHITESPACE
+    ['sum = a_long_name * another_long_name + a_long_name * another_long_name + a_long_name * another_long_name',
+     '    + a_long_name * another_long_name']
+    """
+    rows: list[str] = []
+    while len(pad) + len(code) > WIDTH:
+        cut = _cut(code, WIDTH - len(pad))
+        if cut == 0:
+            break
+        rows.append(pad + code[:cut].rstrip())
+        if len(rows) == 1:
+            pad += _INDENT
+        code = code[cut:].lstrip()
+    return [*rows, pad + code]
+
+
+def _cut(code: str, room: int) -> int:
+    """Where to cut so that at most `room` columns stay: outside brackets first; 0 if there is no place."""
+    best, best_at, depth = (1 << 30, 0), 0, 0
+    for at, char in enumerate(code[: room + 1]):
+        depth += (char in "([{") - (char in ")]}")
+        for rank, (text, kept) in enumerate(_CUTS):
+            if at and code.startswith(text, at) and at + kept <= room and (depth, rank) <= best:
+                best, best_at = (depth, rank), at + kept
+    return best_at
+
+
+def _note_columns(lines: Sequence[Line]) -> list[int]:
+    """For each line, the column where the code ends for its note: one for a run of notes, where all of them fit."""
+    columns: list[int] = []
+    start = 0
+    while start < len(lines):
+        stop = start + 1
+        while stop < len(lines) and lines[start].note and lines[stop].note and _same_run(lines[start], lines[stop]):
+            stop += 1
+        run = lines[start:stop]
+        column = max(line.width for line in run)
+        fits = all(column + len("  // ") + len(line.note) <= WIDTH for line in run)
+        columns += [column if fits else line.width for line in run]
+        start = stop
+    return columns
+
+
+def _same_run(a: Line, b: Line) -> bool:
+    return a.depth == b.depth and not a.code.endswith("{") and not b.code.endswith("{")

@@ -1,0 +1,107 @@
+"""What emitted text may call besides itself: storage types, conversions, vector accesses.
+
+A kernel includes no header, so what CUDA's headers would offer stands here, one named snippet each, and is printed
+only where it is used. Inline PTX lives nowhere else: a kernel body calls a function whose name says what it does.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from tilewright.dtypes import BF16, F16, F32, DType
+from tilewright.errors import LoweringError
+
+VECTORS: dict[tuple[DType, int], tuple[str, str]] = {
+    (F32, 2): ("as_float2", "float2"),
+    (F32, 4): ("as_float4", "float4"),
+    (F16, 2): ("as_half2", "unsigned"),
+    (F16, 4): ("as_half4", "uint2"),
+    (F16, 8): ("as_half8", "uint4"),
+    (BF16, 2): ("as_bf16x2", "unsigned"),
+    (BF16, 4): ("as_bf16x4", "uint2"),
+    (BF16, 8): ("as_bf16x8", "uint4"),
+}
+"""For each vector access: the function that views its first element as the whole, and the type of that view."""
+
+TO_FLOAT = {F16: "float_from_half", BF16: "float_from_bf16"}
+FROM_FLOAT = {F16: "half_from_float", BF16: "bf16_from_float"}
+
+
+def vector(dtype: DType, width: int) -> tuple[str, str]:
+    """The function and the type of an access to `width` consecutive elements."""
+    if (dtype, width) not in VECTORS:
+        known = ", ".join(f"{w} x {d}" for d, w in VECTORS)
+        raise LoweringError(f"There is no {width} x {dtype} memory access.", hint=f"accesses are {known}.")
+    return VECTORS[dtype, width]
+
+
+def _as_vector(dtype: DType, width: int) -> str:
+    name, view = VECTORS[dtype, width]
+    element = dtype.cuda
+    return (
+        f"// {width} consecutive {dtype} from `first` on, as one {width * dtype.bytes}-byte access.\n"
+        f"__device__ __forceinline__ {view}& {name}({element}& first) {{\n"
+        f"    return reinterpret_cast<{view}&>(first);\n"
+        "}\n"
+        f"__device__ __forceinline__ const {view}& {name}(const {element}& first) {{\n"
+        f"    return reinterpret_cast<const {view}&>(first);\n"
+        "}"
+    )
+
+
+_HALF_BITS = "typedef unsigned short half_bits;  // the bits of an f16: arithmetic is done in float"
+
+_BF16_BITS = "typedef unsigned short bf16_bits;  // the bits of a bf16: arithmetic is done in float"
+
+_FLOAT_FROM_HALF = """\
+__device__ __forceinline__ float float_from_half(half_bits bits) {
+    float value;
+    asm("cvt.f32.f16 %0, %1;" : "=f"(value) : "h"(bits));
+    return value;
+}"""
+
+_HALF_FROM_FLOAT = """\
+// The nearest f16, ties to even.
+__device__ __forceinline__ half_bits half_from_float(float value) {
+    half_bits bits;
+    asm("cvt.rn.f16.f32 %0, %1;" : "=h"(bits) : "f"(value));
+    return bits;
+}"""
+
+_FLOAT_FROM_BF16 = """\
+// A bf16 is the upper half of a float.
+__device__ __forceinline__ float float_from_bf16(bf16_bits bits) {
+    return __uint_as_float((unsigned)bits << 16);
+}"""
+
+_BF16_FROM_FLOAT = """\
+// The nearest bf16, ties to even; every NaN becomes 0x7fff.
+__device__ __forceinline__ bf16_bits bf16_from_float(float value) {
+#if __CUDA_ARCH__ >= 800
+    bf16_bits bits;
+    asm("cvt.rn.bf16.f32 %0, %1;" : "=h"(bits) : "f"(value));
+    return bits;
+#else  // no such instruction before sm_80
+    const unsigned bits = __float_as_uint(value);
+    const bool is_nan = (bits & 0x7fffffffu) > 0x7f800000u;
+    return is_nan ? 0x7fff : (bits + 0x7fffu + ((bits >> 16) & 1u)) >> 16;
+#endif
+}"""
+
+PRELUDE: dict[str, str] = {
+    F16.cuda: _HALF_BITS,
+    BF16.cuda: _BF16_BITS,
+    "float_from_half": _FLOAT_FROM_HALF,
+    "half_from_float": _HALF_FROM_FLOAT,
+    "float_from_bf16": _FLOAT_FROM_BF16,
+    "bf16_from_float": _BF16_FROM_FLOAT,
+    **{VECTORS[key][0]: _as_vector(*key) for key in VECTORS},
+}
+"""Every snippet by the name it defines, in the order of printing: what needs another one stands below it."""
+
+
+def prelude_text(used: Iterable[str]) -> str:
+    """The snippets that define the names in `used`, other names ignored; empty when there is nothing to define."""
+    names = set(used)
+    snippets = [text for name, text in PRELUDE.items() if name in names]
+    return "".join(f"{text}\n\n" for text in snippets)

@@ -1,0 +1,164 @@
+"""Statements as CUDA C++: a node, a case, a line."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import assert_never
+
+from tilewright.codegen.expr import CudaExpr, is_scalar
+from tilewright.codegen.lines import WIDTH, Line
+from tilewright.codegen.names import Names
+from tilewright.codegen.prelude import vector
+from tilewright.codegen.scalars import declarations
+from tilewright.ir.buffer import Buffer, Ref, Space
+from tilewright.ir.expr import Fma, Load
+from tilewright.ir.stmt import Alloc, Assign, Barrier, Body, For, If, Let, Move, Stmt
+from tilewright.ir.visit import walk
+
+
+class BodyPrinter:
+    """Prints statements, inside the names that are visible where it stands."""
+
+    def __init__(self, names: Names, expr: CudaExpr, body: Body) -> None:
+        self._names = names
+        self._expr = expr
+        self._alignments = vector_bytes(body)
+
+    def body(self, body: Body, depth: int) -> list[Line]:
+        """The statements of one scope."""
+        declared = declarations(body)
+        lines: list[Line] = []
+        with self._names.scope():
+            for index, stmt in enumerate(body):
+                if index in declared.moved:
+                    continue
+                if index in declared.first:
+                    printed = [self._declared(stmt, *declared.first[index], depth)]
+                else:
+                    printed = list(self._stmt(stmt, depth))
+                if lines and _is_paragraph(printed, lines):
+                    lines.append(Line(0, ""))
+                lines += printed
+        return lines
+
+    def array(self, buffer: Buffer) -> str:
+        """`__align__(16) float A_tile[8][132]`: a declaration, aligned for the widest access to it."""
+        name = self._names.bind_buffer(buffer)
+        return self._array(buffer, name)
+
+    def pointer(self, buffer: Buffer, place: str) -> str:
+        """A reference to an array that lies at `place` in memory: what `array` is to memory of its own."""
+        name = self._names.bind_buffer(buffer)
+        shape = "".join(f"[{extent}]" for extent in buffer.shape)
+        element = self._expr.type(buffer.dtype)
+        return f"{element} (&{name}){shape} = *reinterpret_cast<{element} (*){shape}>({place});"
+
+    def _array(self, buffer: Buffer, name: str) -> str:
+        shape = "" if is_scalar(buffer) else "".join(f"[{extent}]" for extent in buffer.shape)
+        aligned = self._alignments.get(buffer)
+        prefix = f"__align__({aligned}) " if aligned else ""
+        return f"{prefix}{self._expr.type(buffer.dtype)} {name}{shape};"
+
+    def _stmt(self, stmt: Stmt, depth: int) -> Iterator[Line]:
+        match stmt:
+            case Let():
+                yield self._let(stmt, depth)
+            case For():
+                yield from self._for(stmt, depth)
+            case If():
+                yield Line(depth, f"if ({self._expr(stmt.condition)}) {{")
+                yield from self.body(stmt.then, depth + 1)
+                if stmt.otherwise:
+                    yield Line(depth, "} else {")
+                    yield from self.body(stmt.otherwise, depth + 1)
+                yield Line(depth, "}")
+            case Alloc():
+                yield Line(depth, self.array(stmt.buffer), buffer_note(stmt.buffer))
+            case Move():
+                yield from self._move(stmt, depth)
+            case Assign(value=Fma() as fma) if isinstance(fma.c, Load) and Ref(fma.c.buffer, fma.c.index) == stmt.dst:
+                # The compiler contracts this to one multiply-add: its -fmad=true is the default, and a test looks.
+                yield Line(depth, f"{self._expr.place(stmt.dst)} += {self._expr.product(fma)};")
+            case Assign():
+                yield Line(depth, f"{self._expr.place(stmt.dst)} = {self._expr(stmt.value)};")
+            case Barrier():
+                yield Line(depth, "__syncthreads();", stmt.note)
+            case _:
+                assert_never(stmt)
+
+    def _let(self, stmt: Let, depth: int) -> Line:
+        value = self._expr.integer(stmt.value)  # before its name exists
+        return Line(depth, f"const {stmt.value.dtype.cuda} {self._names.bind_var(stmt.name)} = {value};", stmt.note)
+
+    def _for(self, stmt: For, depth: int) -> Iterator[Line]:
+        extent = self._expr(stmt.extent)  # before the loop variable exists
+        with self._names.scope():
+            var = self._names.bind_var(stmt.var)
+            if stmt.unroll:
+                yield Line(depth, "#pragma unroll")
+            yield Line(depth, f"for ({stmt.extent.dtype.cuda} {var} = 0; {var} < {extent}; ++{var}) {{", stmt.note)
+            yield from self.body(stmt.body, depth + 1)
+            yield Line(depth, "}")
+
+    def _move(self, stmt: Move, depth: int) -> Iterator[Line]:
+        stored = f"{self._side(stmt, stmt.dst)} = {self._value(stmt)};"
+        if stmt.guard is None or _is_load(stmt):
+            yield Line(depth, stored)
+            return
+        line = Line(depth, f"if ({self._expr(stmt.guard)}) {stored}")
+        if line.width <= WIDTH:
+            yield line
+        else:
+            yield Line(depth, f"if ({self._expr(stmt.guard)}) {{")
+            yield Line(depth + 1, stored)
+            yield Line(depth, "}")
+
+    def _value(self, stmt: Move) -> str:
+        """What a move reads: the source, or zero where the guard of a load is false."""
+        source = self._side(stmt, stmt.src)
+        if stmt.guard is None or not _is_load(stmt):
+            return source
+        dtype = stmt.src.buffer.dtype
+        zero = self._expr.zero(dtype) if stmt.width == 1 else f"{vector(dtype, stmt.width)[1]}{{}}"
+        return self._expr.choose(stmt.guard, source, zero)
+
+    def _side(self, stmt: Move, ref: Ref) -> str:
+        place = self._expr.place(ref)
+        if stmt.width == 1:
+            return place
+        function, _ = vector(ref.buffer.dtype, stmt.width)
+        self._expr.used.add(function)
+        return f"{function}({place})"
+
+    def _declared(self, stmt: Stmt, buffer: Buffer, final: bool, depth: int) -> Line:
+        """The first value of a scalar, which declares it."""
+        assert isinstance(stmt, (Assign, Move))
+        value = self._value(stmt) if isinstance(stmt, Move) else self._expr(stmt.value)
+        const = "const " if final else ""
+        name = self._names.bind_buffer(buffer)
+        return Line(depth, f"{const}{self._expr.type(buffer.dtype)} {name} = {value};", buffer_note(buffer))
+
+
+def buffer_note(buffer: Buffer) -> str:
+    """`(k, m): why it looks as it does`; a scalar has no axes to name."""
+    axes = "" if is_scalar(buffer) or not buffer.axes else f"({', '.join(buffer.axes)})"
+    return ": ".join(part for part in (axes, buffer.note) if part)
+
+
+def vector_bytes(body: Body) -> dict[Buffer, int]:
+    """For each buffer that a vector access touches, the bytes of the widest."""
+    widest: dict[Buffer, int] = {}
+    for _, stmt in walk(body):
+        if isinstance(stmt, Move) and stmt.width > 1:
+            for buffer in (stmt.dst.buffer, stmt.src.buffer):
+                widest[buffer] = max(widest.get(buffer, 0), stmt.width * buffer.dtype.bytes)
+    return widest
+
+
+def _is_load(stmt: Move) -> bool:
+    return stmt.dst.buffer.space is Space.REGISTER
+
+
+def _is_paragraph(printed: list[Line], above: list[Line]) -> bool:
+    """Whether an empty line should stand between a statement and what is above it: around every block."""
+    return len(printed) > 1 or above[-1].code == "}"

@@ -1,0 +1,19 @@
+"""The language of loop nests. The whole grammar:
+
+    Program   gemm, loops, staged tiles, running sum, result, raster        what a schedule transforms  (program.py)
+    Kernel    grid, block, shared buffers, body                             what lowering makes of it   (kernel.py)
+
+    Body   = Stmt*
+    Stmt   = Let(name, value)                   a named integer
+           | For(var, extent, body)             a loop; unrolled where it indexes registers
+           | If(condition, then, otherwise)     a branch; lanes may differ
+           | Alloc(buffer)                      registers come into being
+           | Move(dst, src, width, guard)       one load or store instruction; zero fill where the guard is false
+           | Assign(dst, value)                 arithmetic on registers
+           | Barrier()                          all threads of the block meet
+    Expr   = Const | Var | Binary | Select | Cast | Load | Fma     Load reads a register, never memory
+    Ref    = Buffer[index, ...]
+    Buffer = name, space (global, shared, register), dtype, shape
+
+A kernel is read by three independent back ends: CUDA text, the simulator, the model. None of them decides anything.
+"""

@@ -1,0 +1,75 @@
+"""Buffers: named storage in one memory space."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import Enum
+
+from tilewright.dtypes import DType
+from tilewright.ir.expr import ZERO, Expr
+
+
+class Space(Enum):
+    """A memory: where a buffer lives, and who sees it."""
+
+    GLOBAL = "global"  # every block; kernel parameters
+    SHARED = "shared"  # the threads of one block
+    REGISTER = "register"  # one thread
+
+    def __repr__(self) -> str:
+        return f"Space.{self.name}"
+
+
+@dataclass(frozen=True, slots=True)
+class Buffer:
+    """Named storage.
+
+    shape: extents in elements, row-major, as the C array is declared. A global buffer has the shape of its matrix's
+    *logical* index while a kernel is being lowered, and is indexed by one flat element offset afterwards.
+    axes: what each extent counts, for comments. note: one phrase that says why it looks as it does.
+    """
+
+    name: str
+    space: Space
+    dtype: DType
+    shape: tuple[int, ...]
+    axes: tuple[str, ...] = ()
+    note: str = ""
+
+    @property
+    def elements(self) -> int:
+        count = 1
+        for extent in self.shape:
+            count *= extent
+        return count
+
+    @property
+    def size_bytes(self) -> int:
+        return self.elements * self.dtype.bytes
+
+    @property
+    def strides(self) -> tuple[int, ...]:
+        """Elements between neighbours along each axis of the C array."""
+        strides, step = [], 1
+        for extent in reversed(self.shape):
+            strides.append(step)
+            step *= extent
+        return tuple(reversed(strides))
+
+
+@dataclass(frozen=True, slots=True)
+class Ref:
+    """A place in a buffer: where an access of one or more consecutive elements begins."""
+
+    buffer: Buffer
+    index: tuple[Expr, ...]
+
+    @property
+    def flat(self) -> Expr:
+        """The element offset in the C array."""
+        if self.buffer.space is Space.GLOBAL:
+            return self.index[0]
+        offset: Expr = ZERO
+        for position, stride in zip(self.index, self.buffer.strides, strict=True):
+            offset = offset + position * stride
+        return offset

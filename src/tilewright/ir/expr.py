@@ -1,0 +1,301 @@
+"""Expressions: `Expr = Const | Var | Binary | Select | Cast | Load | Fma`.
+
+Integer expressions index memory; float expressions are arithmetic on registers. The operators `+ - * // % ^ & >> <<`
+and the comparisons build nodes and fold constants, so that the formulas of `tilewright.layout` work on expressions
+as they do on integers. Integer division and remainder are only ever applied to values of at least 0, where C and
+Python agree.
+"""
+
+from __future__ import annotations
+
+import operator
+from collections.abc import Callable
+from dataclasses import dataclass
+from enum import Enum
+from typing import TYPE_CHECKING, Union
+
+from tilewright.dtypes import BOOL, F32, I32, DType
+
+if TYPE_CHECKING:
+    from tilewright.ir.buffer import Buffer
+
+
+class Op(Enum):
+    """A binary operator: its text in IR and CUDA alike, and its binding strength (higher binds tighter)."""
+
+    ADD = ("+", 9)
+    SUB = ("-", 9)
+    MUL = ("*", 10)
+    DIV = ("/", 10)  # floor of integers >= 0
+    MOD = ("%", 10)  # of integers >= 0
+    SHL = ("<<", 8)
+    SHR = (">>", 8)
+    AND = ("&", 6)
+    XOR = ("^", 5)
+    LT = ("<", 7.5)
+    LE = ("<=", 7.5)
+    GE = (">=", 7.5)
+    EQ = ("==", 7)
+    NE = ("!=", 7)
+    LAND = ("&&", 3)
+    LOR = ("||", 2)
+    MIN = ("min", 12)
+    MAX = ("max", 12)
+
+    @property
+    def text(self) -> str:
+        return str(self.value[0])
+
+    @property
+    def strength(self) -> float:
+        return float(self.value[1])
+
+    @property
+    def is_comparison(self) -> bool:
+        return self in _COMPARISONS
+
+
+_COMPARISONS = frozenset({Op.LT, Op.LE, Op.GE, Op.EQ, Op.NE, Op.LAND, Op.LOR})
+
+_FOLD: dict[Op, Callable[[int, int], int]] = {
+    Op.ADD: operator.add,
+    Op.SUB: operator.sub,
+    Op.MUL: operator.mul,
+    Op.DIV: operator.floordiv,
+    Op.MOD: operator.mod,
+    Op.SHL: operator.lshift,
+    Op.SHR: operator.rshift,
+    Op.AND: operator.and_,
+    Op.XOR: operator.xor,
+    Op.LT: operator.lt,
+    Op.LE: operator.le,
+    Op.GE: operator.ge,
+    Op.EQ: operator.eq,
+    Op.NE: operator.ne,
+    Op.LAND: lambda a, b: bool(a) and bool(b),
+    Op.LOR: lambda a, b: bool(a) or bool(b),
+    Op.MIN: min,
+    Op.MAX: max,
+}
+
+
+class _Operators:
+    """The operators every node shares; each builds a folded `Binary`."""
+
+    __slots__ = ()
+
+    def __add__(self, other: ExprLike) -> Expr:
+        return binary(Op.ADD, self, other)
+
+    def __radd__(self, other: ExprLike) -> Expr:
+        return binary(Op.ADD, other, self)
+
+    def __sub__(self, other: ExprLike) -> Expr:
+        return binary(Op.SUB, self, other)
+
+    def __rsub__(self, other: ExprLike) -> Expr:
+        return binary(Op.SUB, other, self)
+
+    def __mul__(self, other: ExprLike) -> Expr:
+        return binary(Op.MUL, self, other)
+
+    def __rmul__(self, other: ExprLike) -> Expr:
+        return binary(Op.MUL, other, self)
+
+    def __floordiv__(self, other: ExprLike) -> Expr:
+        return binary(Op.DIV, self, other)
+
+    def __mod__(self, other: ExprLike) -> Expr:
+        return binary(Op.MOD, self, other)
+
+    def __xor__(self, other: ExprLike) -> Expr:
+        return binary(Op.XOR, self, other)
+
+    def __and__(self, other: ExprLike) -> Expr:
+        return binary(Op.AND, self, other)
+
+    def __rshift__(self, other: ExprLike) -> Expr:
+        return binary(Op.SHR, self, other)
+
+    def __lshift__(self, other: ExprLike) -> Expr:
+        return binary(Op.SHL, self, other)
+
+    def __lt__(self, other: ExprLike) -> Expr:
+        return binary(Op.LT, self, other)
+
+    def __le__(self, other: ExprLike) -> Expr:
+        return binary(Op.LE, self, other)
+
+
+@dataclass(frozen=True, slots=True)
+class Const(_Operators):
+    """A literal."""
+
+    value: int | float
+    dtype: DType = I32
+
+
+@dataclass(frozen=True, slots=True)
+class Var(_Operators):
+    """A named scalar: a loop variable, a `Let`, a kernel parameter, or a built-in such as `threadIdx.x`."""
+
+    name: str
+    dtype: DType = I32
+
+
+@dataclass(frozen=True, slots=True)
+class Binary(_Operators):
+    """`a op b`."""
+
+    op: Op
+    a: Expr
+    b: Expr
+
+    @property
+    def dtype(self) -> DType:
+        if self.op.is_comparison:
+            return BOOL
+        return wider(self.a.dtype, self.b.dtype)
+
+
+@dataclass(frozen=True, slots=True)
+class Select(_Operators):
+    """`condition ? a : b`; both sides are evaluated, neither touches memory."""
+
+    condition: Expr
+    a: Expr
+    b: Expr
+
+    @property
+    def dtype(self) -> DType:
+        return self.a.dtype
+
+
+@dataclass(frozen=True, slots=True)
+class Cast(_Operators):
+    """`value` converted to `dtype` (floats round to nearest, ties to even)."""
+
+    dtype: DType
+    value: Expr
+
+
+@dataclass(frozen=True, slots=True)
+class Load(_Operators):
+    """The value of one register element. Memory is only read by `Move`."""
+
+    buffer: Buffer
+    index: tuple[Expr, ...]
+
+    @property
+    def dtype(self) -> DType:
+        return self.buffer.dtype
+
+
+@dataclass(frozen=True, slots=True)
+class Fma(_Operators):
+    """`a * b + c`, rounded once."""
+
+    a: Expr
+    b: Expr
+    c: Expr
+
+    @property
+    def dtype(self) -> DType:
+        return self.c.dtype
+
+
+Expr = Union[Const, Var, Binary, Select, Cast, Load, Fma]  # noqa: UP007  (a name for match statements and docs)
+ExprLike = Union[Expr, int, _Operators]  # noqa: UP007
+
+ZERO = Const(0)
+ONE = Const(1)
+TRUE = Const(1, BOOL)
+
+
+def wider(a: DType, b: DType) -> DType:
+    """The dtype of `a op b`: the one with more bits; floats win over integers."""
+    if a.is_float != b.is_float:
+        return a if a.is_float else b
+    return a if a.bits >= b.bits else b
+
+
+def as_expr(value: ExprLike) -> Expr:
+    """An int as a `Const`; an expression as itself."""
+    if isinstance(value, (Const, Var, Binary, Select, Cast, Load, Fma)):
+        return value
+    if isinstance(value, int):
+        return Const(value)
+    raise TypeError(f"{value!r} is not an expression")
+
+
+def real(value: float, dtype: DType = F32) -> Const:
+    """A float literal."""
+    return Const(float(value), dtype)
+
+
+def binary(op: Op, a: ExprLike, b: ExprLike) -> Expr:
+    """`a op b` with constants folded and neutral elements dropped.
+
+    >>> x = Var("x")
+    >>> x * 1 + 0 == x, (x * 4) * 8 == x * 32, Const(6) // 4
+    (True, True, Const(value=1, dtype=i32))
+    """
+    x, y = as_expr(a), as_expr(b)
+    if isinstance(x, Const) and isinstance(y, Const) and not (x.dtype.is_float or y.dtype.is_float):
+        folded = _FOLD[op](int(x.value), int(y.value))
+        return Const(int(folded), BOOL if op.is_comparison else wider(x.dtype, y.dtype))
+    if isinstance(y, Const) and not y.dtype.is_float:
+        simpler = _fold_right(op, x, int(y.value))
+        if simpler is not None:
+            return simpler
+    if isinstance(x, Const) and not x.dtype.is_float:
+        if op in (Op.ADD, Op.XOR) and x.value == 0:
+            return y
+        if op is Op.MUL and x.value in (0, 1):
+            return y if x.value == 1 else x
+        if op is Op.MUL:  # constants stand on the right
+            return binary(op, y, x)
+        if op is Op.LAND:
+            return y if x.value else x
+        if op is Op.LOR:
+            return x if x.value else y
+    return Binary(op, x, y)
+
+
+def _fold_right(op: Op, x: Expr, value: int) -> Expr | None:
+    """`x op value` for an integer constant on the right, where it is simpler than the node; else None."""
+    if value == 0 and op in (Op.ADD, Op.SUB, Op.XOR, Op.SHL, Op.SHR):
+        return x
+    if value == 1 and op in (Op.MUL, Op.DIV):
+        return x
+    if (value == 0 and op is Op.MUL) or (value == 1 and op is Op.MOD):
+        return ZERO
+    if op is Op.LAND:
+        return x if value else Const(0, BOOL)
+    if op is Op.LOR:
+        return TRUE if value else x
+    if op is Op.MUL and isinstance(x, Binary) and x.op is Op.MUL and isinstance(x.b, Const):
+        return binary(Op.MUL, x.a, int(x.b.value) * value)
+    return None
+
+
+def both(*conditions: Expr | None) -> Expr:
+    """The conjunction, flat and in order; `TRUE` when there is nothing to hold. None holds always."""
+    result: Expr = TRUE
+    for condition in conditions:
+        for part in _conjuncts(condition):
+            result = binary(Op.LAND, result, part)
+    return result
+
+
+def _conjuncts(condition: Expr | None) -> tuple[Expr, ...]:
+    if condition is None:
+        return ()
+    if isinstance(condition, Binary) and condition.op is Op.LAND:
+        return (*_conjuncts(condition.a), *_conjuncts(condition.b))
+    return (condition,)
+
+
+def ceil_div(a: Expr, b: int) -> Expr:
+    """`ceil(a / b)` as an expression."""
+    return a if b == 1 else binary(Op.DIV, a + (b - 1), b)

@@ -1,0 +1,107 @@
+"""`Kernel`: the program of the whole grid as CUDA executes it. What every back end reads."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from tilewright.artifacts import Parameter
+from tilewright.dtypes import F32, I32, I64
+from tilewright.ir.buffer import Buffer, Space
+from tilewright.ir.expr import Expr, Var
+from tilewright.ir.stmt import Body
+from tilewright.problem.gemm import Dim, Gemm
+from tilewright.units import KIB, round_up
+
+BUILTINS = tuple(f"{vector}.{axis}" for vector in ("blockIdx", "threadIdx") for axis in "xyz")
+"""Names that mean the same in every kernel: the coordinates of the running thread."""
+
+SIZES: dict[Dim, Var] = {"m": Var("M"), "n": Var("N"), "k": Var("K")}
+"""The run-time size of each dimension, as kernel parameters."""
+
+
+STATIC_SHARED_BYTES = 48 * KIB
+"""The most shared memory a kernel may declare itself. Source: CUDA C++ Programming Guide, technical specifications."""
+
+
+@dataclass(frozen=True, slots=True)
+class Variant:
+    """What a kernel may assume of its arguments. Dispatch chooses; a user never does.
+
+    exact: the dimensions that are multiples of the block's tile, so that no edge needs a guard.
+    aligned: every pointer and leading dimension is a multiple of 16 bytes, so that vector accesses are legal.
+    near: every element offset fits in 31 bits, so that 32-bit index arithmetic is enough.
+
+    >>> Variant(exact=frozenset("mn")).name
+    'mn_aligned_near'
+    """
+
+    exact: frozenset[Dim] = frozenset()
+    aligned: bool = True
+    near: bool = True
+
+    @property
+    def name(self) -> str:
+        parts = ["".join(sorted(self.exact, key="mnk".index)) or "edges"]
+        parts += ["aligned"] if self.aligned else []
+        parts += ["near"] if self.near else []
+        return "_".join(parts)
+
+
+SAFE = Variant(aligned=False, near=False)
+"""Assumes nothing: right for every argument."""
+
+
+@dataclass(frozen=True, slots=True)
+class Kernel:
+    """One grid program.
+
+    grid: blocks along x, y, z as expressions of M, N, K. block: threads along x, y, z.
+    shared: the shared buffers, in the order of their placement. tile: elements of each dimension that one block
+    covers (what `exact` is about). heading: lines that say where the kernel comes from (schedule, problem).
+    """
+
+    name: str
+    gemm: Gemm
+    variant: Variant
+    grid: tuple[Expr, Expr, Expr]
+    block: tuple[int, int, int]
+    shared: tuple[Buffer, ...]
+    body: Body
+    tile: dict[Dim, int]
+    heading: tuple[str, ...] = field(default=(), compare=False)
+
+    @property
+    def threads_per_block(self) -> int:
+        x, y, z = self.block
+        return x * y * z
+
+    @property
+    def shared_bytes(self) -> int:
+        """Bytes of shared memory per block."""
+        return self.shared_offsets[-1] + self.shared[-1].size_bytes if self.shared else 0
+
+    @property
+    def uses_dynamic_shared(self) -> bool:
+        """Whether the shared buffers exceed what a kernel may declare; they are then carved out of one array."""
+        return self.shared_bytes > STATIC_SHARED_BYTES
+
+    @property
+    def shared_offsets(self) -> tuple[int, ...]:
+        """The byte offset of each shared buffer, 16-byte aligned for vector accesses."""
+        offsets, at = [], 0
+        for buffer in self.shared:
+            offsets.append(at)
+            at = round_up(at + buffer.size_bytes, 16)
+        return tuple(offsets)
+
+    @property
+    def parameters(self) -> tuple[Parameter, ...]:
+        """The launch arguments in order: A, B, C, M, N, K, lda, ldb, ldc, alpha, beta."""
+        pointers = [Parameter(o.name, o.dtype, is_pointer=True) for o in self.gemm.operands]
+        sizes = [Parameter(name, I32) for name in ("M", "N", "K")]
+        leading = [Parameter(name, I32 if self.variant.near else I64) for name in ("lda", "ldb", "ldc")]
+        return (*pointers, *sizes, *leading, Parameter("alpha", F32), Parameter("beta", F32))
+
+    def global_buffer(self, name: str) -> Buffer:
+        dtype = next(o.dtype for o in self.gemm.operands if o.name == name)
+        return Buffer(name, Space.GLOBAL, dtype, ())

@@ -1,0 +1,288 @@
+"""`Program`: a GEMM as a nest of named loops with declared tiles. What a schedule transforms.
+
+A program is declarative. Its loops are the nest, outermost first; every other decision is a value beside the nest:
+where the sum is kept, which tiles are staged where, how a copy is shared out. Lowering makes it explicit. That is what
+keeps a step small: it edits one declaration and the meaning of the rest stands.
+
+Each loop counts one or more *axes*. An axis is one digit of one dimension: it contributes `stride * digit` to the
+index m, n or k. Splitting a loop splits its axis; fusing loops puts their axes side by side, slowest first. So every
+index is a sum of digits, whatever was split, fused or reordered.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass, replace
+from enum import Enum
+from math import prod
+
+from tilewright.ir.buffer import Space
+from tilewright.layout.arrangement import Arrangement
+from tilewright.problem.gemm import DIMS, Dim, Gemm, OperandName
+
+WARP_LANES = 32
+
+
+class Level(Enum):
+    """What runs the iterations of a loop."""
+
+    GRID_X = "grid.x"
+    GRID_Y = "grid.y"
+    GRID_Z = "grid.z"
+    BLOCK_X = "block.x"
+    BLOCK_Y = "block.y"
+    BLOCK_Z = "block.z"
+    WARP = "warp"
+    LANE = "lane"
+    VTHREAD = "virtual thread"  # inside the thread, unrolled: its registers are strided over the tile
+
+    def __repr__(self) -> str:
+        return f"Level.{self.name}"
+
+    @property
+    def is_grid(self) -> bool:
+        return self in (Level.GRID_X, Level.GRID_Y, Level.GRID_Z)
+
+    @property
+    def is_thread(self) -> bool:
+        """Whether the iterations are threads of one block."""
+        return not self.is_grid and self is not Level.VTHREAD
+
+
+@dataclass(frozen=True, slots=True)
+class Axis:
+    """One digit of one dimension: contributes `stride * digit`, digit in 0 .. extent.
+
+    extent None is the outermost digit: it runs to ceil(size / stride), known at run time.
+    """
+
+    name: str
+    dim: Dim
+    stride: int
+    extent: int | None
+
+
+@dataclass(frozen=True, slots=True)
+class Loop:
+    """A named loop over the digits of its axes, slowest first. `level` None is a serial loop."""
+
+    name: str
+    axes: tuple[Axis, ...]
+    level: Level | None = None
+    unroll: bool = False
+
+    @property
+    def extent(self) -> int | None:
+        """Iterations, or None where they depend on the size of the problem."""
+        extents = [axis.extent for axis in self.axes]
+        return None if None in extents else prod(e for e in extents if e is not None)
+
+    @property
+    def dims(self) -> set[Dim]:
+        return {axis.dim for axis in self.axes}
+
+    @property
+    def is_reduction(self) -> bool:
+        return "k" in self.dims
+
+
+class Pattern(Enum):
+    """Which chunks of a tile each thread copies."""
+
+    CYCLIC = "cyclic"  # chunk = step * threads + thread: neighbours copy neighbouring chunks
+    BLOCKED = "blocked"  # chunk = thread * steps + step: each thread copies one run of chunks
+
+    def __repr__(self) -> str:
+        return f"Pattern.{self.name}"
+
+
+@dataclass(frozen=True, slots=True)
+class Distribution:
+    """A copy shared out over the threads of the block, `vector` elements at a time."""
+
+    vector: int = 1
+    pattern: Pattern = Pattern.CYCLIC
+
+
+@dataclass(frozen=True, slots=True)
+class Staged:
+    """A tile of an operand copied closer and read from there.
+
+    under: the loop in whose body the copy stands; empty for the result, whose tile is written after the sum.
+    transposed, pad (elements a row), arrangement: how a shared tile lies in memory.
+    vector: elements a thread reads or writes at once where the tile is not distributed.
+    """
+
+    name: str
+    operand: OperandName
+    space: Space
+    under: str
+    transposed: bool = False
+    pad: int = 0
+    arrangement: Arrangement | None = None
+    distribution: Distribution | None = None
+    vector: int = 1
+
+
+@dataclass(frozen=True, slots=True)
+class Accumulation:
+    """The sum kept in registers called `name` from before the loop `over` until after it."""
+
+    name: str
+    over: str
+
+
+class RasterOrder(Enum):
+    """The order in which blocks, numbered as the hardware starts them, visit the tiles of C."""
+
+    ROW = "row"  # along a row of tiles first
+    COLUMN = "column"  # down a column of tiles first
+    GROUPED = "grouped"  # down groups of rows, column by column, so that a wave of blocks shares operands
+
+    def __repr__(self) -> str:
+        return f"RasterOrder.{self.name}"
+
+
+@dataclass(frozen=True, slots=True)
+class RasterChoice:
+    """A raster order; `group` is the rows of tiles in a group (GROUPED only)."""
+
+    order: RasterOrder
+    group: int = 1
+
+
+@dataclass(frozen=True, slots=True)
+class Program:
+    """A GEMM as a loop nest with declared tiles.
+
+    loops: outermost first. accumulation None: the sum is kept in C itself. result_vector: elements of C stored at
+    once. late_alpha, late_beta: the factor is applied once to each finished sum, not inside the loops.
+    """
+
+    gemm: Gemm
+    loops: tuple[Loop, ...]
+    staged: tuple[Staged, ...] = ()
+    accumulation: Accumulation | None = None
+    result_vector: int = 1
+    late_alpha: bool = False
+    late_beta: bool = False
+    raster: RasterChoice | None = None
+
+    # -- looking up -------------------------------------------------------------------------------------------------
+
+    def loop(self, name: str) -> Loop:
+        return next(loop for loop in self.loops if loop.name == name)
+
+    def position(self, name: str) -> int:
+        """Where a loop stands in the nest, 0 is outermost."""
+        return next(i for i, loop in enumerate(self.loops) if loop.name == name)
+
+    def tile(self, name: str) -> Staged:
+        return next(staged for staged in self.staged if staged.name == name)
+
+    @property
+    def loop_names(self) -> tuple[str, ...]:
+        return tuple(loop.name for loop in self.loops)
+
+    def at_level(self, level: Level) -> Loop | None:
+        return next((loop for loop in self.loops if loop.level is level), None)
+
+    @property
+    def grid_loops(self) -> tuple[Loop, ...]:
+        return tuple(loop for loop in self.loops if loop.level is not None and loop.level.is_grid)
+
+    @property
+    def thread_loops(self) -> tuple[Loop, ...]:
+        return tuple(loop for loop in self.loops if loop.level is not None and loop.level.is_thread)
+
+    @property
+    def thread_serial_loops(self) -> tuple[Loop, ...]:
+        """The loops a thread runs itself, in its order: serial ones as they stand, virtual threads after the last k."""
+        serial = [loop for loop in self.loops if loop.level is None]
+        virtual = [loop for loop in self.loops if loop.level is Level.VTHREAD]
+        reductions = [i for i, loop in enumerate(serial) if loop.is_reduction]
+        after = reductions[-1] + 1 if reductions else 0
+        return (*serial[:after], *virtual, *serial[after:])
+
+    @property
+    def threads_per_block(self) -> int:
+        return prod(loop.extent or 1 for loop in self.thread_loops)
+
+    # -- regions ----------------------------------------------------------------------------------------------------
+
+    def axes_of(self, dim: Dim, loops: Iterable[Loop] | None = None) -> tuple[Axis, ...]:
+        """The digits of one dimension, largest stride first."""
+        chosen = [a for loop in (self.loops if loops is None else loops) for a in loop.axes if a.dim == dim]
+        return tuple(sorted(chosen, key=lambda axis: -axis.stride))
+
+    def block_tile(self, dim: Dim) -> int:
+        """Elements of a dimension that one block covers at a time: the stride of its outermost digit."""
+        return max(axis.stride for axis in self.axes_of(dim))
+
+    def region_loops(self, space: Space, under: str) -> tuple[Loop, ...]:
+        """The loops whose digits a tile in `space`, copied under the loop `under`, spans.
+
+        A tile holds what the loops inside `under` will read. In shared memory it also spans the threads of the
+        block, which read it together, wherever their loops stand; in registers it spans the virtual threads.
+        """
+        depth = self.position(under) if under else -1
+
+        def spanned(position: int, loop: Loop) -> bool:
+            if loop.level is None:
+                return position > depth
+            if loop.level is Level.VTHREAD:
+                return True
+            return loop.level.is_thread and space is Space.SHARED
+
+        return tuple(loop for position, loop in enumerate(self.loops) if spanned(position, loop))
+
+    def tile_axes(self, staged: Staged) -> tuple[tuple[Axis, ...], tuple[Axis, ...]]:
+        """The digits that a staged tile spans, for each of its operand's two dimensions, largest stride first."""
+        loops = self.region_loops(staged.space, staged.under)
+        rows, cols = DIMS[staged.operand]
+        if staged.operand == "C":
+            loops = tuple(loop for loop in loops if not loop.is_reduction)
+        return self.axes_of(rows, loops), self.axes_of(cols, loops)
+
+    @property
+    def sum_axes(self) -> tuple[Axis, ...]:
+        """The digits of m and n that the running sum spans in one thread, in the thread's loop order."""
+        if self.accumulation is None:
+            return ()
+        start = self.position(self.accumulation.over)
+        inside = [
+            loop
+            for loop in self.thread_serial_loops
+            if not loop.is_reduction and (loop.level is Level.VTHREAD or self.position(loop.name) > start)
+        ]
+        return tuple(axis for loop in inside for axis in loop.axes)
+
+    def chain(self, operand: OperandName) -> tuple[Staged, ...]:
+        """The tiles an operand passes through on its way to the multiply-add, first copied first."""
+        tiles = [staged for staged in self.staged if staged.operand == operand]
+        return tuple(
+            sorted(tiles, key=lambda s: (s.space is Space.REGISTER, self.position(s.under) if s.under else -1))
+        )
+
+    # -- editing ----------------------------------------------------------------------------------------------------
+
+    def with_loop(self, loop: Loop) -> Program:
+        """The program with the loop of the same name replaced."""
+        return replace(self, loops=tuple(loop if old.name == loop.name else old for old in self.loops))
+
+    def with_tile(self, staged: Staged) -> Program:
+        """The program with the tile of the same name replaced."""
+        return replace(self, staged=tuple(staged if old.name == staged.name else old for old in self.staged))
+
+    def users_of(self, loop: str) -> tuple[str, ...]:
+        """The declarations that name a loop: tiles copied under it, the sum kept over it."""
+        users = [staged.name for staged in self.staged if staged.under == loop]
+        if self.accumulation is not None and self.accumulation.over == loop:
+            users.append(self.accumulation.name)
+        return tuple(users)
+
+
+def naive_program(gemm: Gemm) -> Program:
+    """Where every schedule starts: three serial loops, the sum kept in C."""
+    dims: tuple[Dim, Dim, Dim] = ("m", "n", "k")
+    return Program(gemm, tuple(Loop(dim, (Axis(dim, dim, 1, None),)) for dim in dims))

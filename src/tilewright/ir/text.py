@@ -1,0 +1,148 @@
+"""The stable text form of a kernel: what goldens, errors, reports and the command line show.
+
+`kernel_lines` also says which statement each line prints, so that a simulator can name the line of an access.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from tilewright.ir.buffer import Buffer, Ref
+from tilewright.ir.expr import Binary, Cast, Const, Expr, Fma, Load, Op, Select, Var
+from tilewright.ir.kernel import Kernel
+from tilewright.ir.stmt import Alloc, Assign, Barrier, Body, For, If, Let, Move, Stmt
+from tilewright.ir.visit import Path, bodies
+
+_ATOM = 100.0
+_UNARY = 11.0
+
+
+class ExprText:
+    """Prints expressions with the fewest parentheses; a back end overrides the parts that differ."""
+
+    def __call__(self, expr: Expr) -> str:
+        return self._text(expr)[0]
+
+    def place(self, ref: Ref) -> str:
+        return f"{ref.buffer.name}[{', '.join(self(i) for i in ref.index)}]"
+
+    def const(self, expr: Const) -> str:
+        return f"{expr.value:g}" if expr.dtype.is_float else str(expr.value)
+
+    def cast(self, expr: Cast) -> tuple[str, float]:
+        return f"{expr.dtype.name}({self(expr.value)})", _ATOM
+
+    def fma(self, expr: Fma) -> tuple[str, float]:
+        return f"fma({self(expr.a)}, {self(expr.b)}, {self(expr.c)})", _ATOM
+
+    def select(self, expr: Select) -> tuple[str, float]:
+        return f"{self._inside(expr.condition, 2)} ? {self(expr.a)} : {self(expr.b)}", 1.0
+
+    def _inside(self, expr: Expr, strength: float) -> str:
+        text, own = self._text(expr)
+        return text if own >= strength else f"({text})"
+
+    def _text(self, expr: Expr) -> tuple[str, float]:
+        match expr:
+            case Const():
+                negative = expr.value < 0
+                return self.const(expr), _UNARY if negative else _ATOM
+            case Var():
+                return expr.name, _ATOM
+            case Load():
+                return self.place(Ref(expr.buffer, expr.index)), _ATOM
+            case Cast():
+                return self.cast(expr)
+            case Fma():
+                return self.fma(expr)
+            case Select():
+                return self.select(expr)
+            case Binary(op=Op.MIN | Op.MAX):
+                return f"{expr.op.text}({self(expr.a)}, {self(expr.b)})", _ATOM
+            case Binary():
+                return self._binary(expr)
+
+    def _binary(self, expr: Binary) -> tuple[str, float]:
+        op = expr.op
+        # Mixed bit and arithmetic operators are always bracketed: few readers know how they bind.
+        loose = op in (Op.XOR, Op.AND, Op.SHL, Op.SHR)
+        left = self._inside(expr.a, 11 if loose else op.strength)
+        right = self._inside(expr.b, 11 if loose else op.strength + 0.1)
+        if op is Op.ADD and isinstance(expr.b, Const) and expr.b.value < 0 and not expr.b.dtype.is_float:
+            return f"{left} - {-expr.b.value}", op.strength
+        return f"{left} {op.text} {right}", op.strength
+
+
+@dataclass(frozen=True, slots=True)
+class Line:
+    """One printed line; `path` is the statement it prints (None for headings)."""
+
+    text: str
+    path: Path | None = None
+
+
+def buffer_text(buffer: Buffer) -> str:
+    """`A_tile: shared f32[8, 128]  (k, m)`."""
+    axes = f"  ({', '.join(buffer.axes)})" if buffer.axes else ""
+    note = f" {buffer.note}" if buffer.note else ""
+    shape = ", ".join(str(extent) for extent in buffer.shape)
+    return f"{buffer.name}: {buffer.space.value} {buffer.dtype.name}[{shape}]{axes}{note}"
+
+
+def kernel_lines(kernel: Kernel) -> list[Line]:
+    """The kernel as text, a statement a line."""
+    expr = ExprText()
+    names = ", ".join(p.name for p in kernel.parameters)
+    grid = ", ".join(expr(g) for g in kernel.grid)
+    block = ", ".join(str(b) for b in kernel.block)
+    head = [
+        Line(f"kernel {kernel.name}({names})"),
+        Line(f"  grid ({grid})  block ({block})  assumes {kernel.variant.name}"),
+        *(Line(f"  {buffer_text(buffer)}") for buffer in kernel.shared),
+    ]
+    return head + body_lines(kernel.body, indent=1)
+
+
+def body_lines(body: Body, *, indent: int = 0, path: Path = ()) -> list[Line]:
+    """Statements as text, each with its path."""
+    lines: list[Line] = []
+    for index, stmt in enumerate(body):
+        here = (*path, index)
+        pad = "  " * indent
+        lines.append(Line(pad + stmt_text(stmt), here))
+        for inner, nested in bodies(stmt):
+            if inner == (1,) and nested:
+                lines.append(Line(f"{pad}else:"))
+            lines += body_lines(nested, indent=indent + 1, path=(*here, *inner))
+    return lines
+
+
+def stmt_text(stmt: Stmt) -> str:
+    """The one line of a statement; what is inside a loop or branch follows on lines of its own."""
+    expr = ExprText()
+    match stmt:
+        case Let():
+            return f"let {stmt.name} = {expr(stmt.value)}"
+        case For():
+            unrolled = " unrolled" if stmt.unroll else ""
+            return f"for {stmt.var} in {expr(stmt.extent)}{unrolled}:"
+        case If():
+            return f"if {expr(stmt.condition)}:"
+        case Alloc():
+            return buffer_text(stmt.buffer)
+        case Move():
+            wide = f" x{stmt.width}" if stmt.width > 1 else ""
+            guard = "" if stmt.guard is None else f" where {expr(stmt.guard)}"
+            return f"{expr.place(stmt.dst)} <-{wide} {expr.place(stmt.src)}{guard}"
+        case Assign(value=Fma() as fma) if isinstance(fma.c, Load) and Ref(fma.c.buffer, fma.c.index) == stmt.dst:
+            left, right = expr._inside(fma.a, 10), expr._inside(fma.b, 10)
+            return f"{expr.place(stmt.dst)} += {left} * {right}"
+        case Assign():
+            return f"{expr.place(stmt.dst)} = {expr(stmt.value)}"
+        case Barrier():
+            return f"barrier{'  # ' + stmt.note if stmt.note else ''}"
+
+
+def kernel_text(kernel: Kernel) -> str:
+    """The whole kernel as text, ending in a newline."""
+    return "\n".join(line.text for line in kernel_lines(kernel)) + "\n"

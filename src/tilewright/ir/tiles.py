@@ -1,0 +1,179 @@
+"""The geometry of staged tiles: which elements they span, and where each one lies.
+
+A tile has two coordinates, those of its operand (row and column). Inside the tile a coordinate counts densely from 0,
+whatever the strides of the digits it spans: the digits are numbered in mixed radix, finest first.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from math import prod
+
+from tilewright.dtypes import DType
+from tilewright.ir.buffer import Buffer, Space
+from tilewright.ir.expr import ZERO, Expr, Var
+from tilewright.ir.program import Axis, Program, Staged
+from tilewright.problem.gemm import Dim
+
+VECTOR_BYTES = (4, 8, 16)
+"""Sizes of one vector access, in bytes. Source: PTX ISA, ld and st."""
+
+
+@dataclass(frozen=True, slots=True)
+class Run:
+    """Digits of one dimension that follow each other without a gap: `extent` indices, `stride` apart."""
+
+    stride: int
+    extent: int
+
+
+@dataclass(frozen=True, slots=True)
+class Span:
+    """The part of one dimension that a tile covers; axes are largest stride first."""
+
+    dim: Dim
+    axes: tuple[Axis, ...]
+
+    @property
+    def extent(self) -> int:
+        return prod(axis.extent or 1 for axis in self.axes)
+
+    def local_stride(self, axis: Axis) -> int:
+        """How far apart, inside the tile, neighbouring digits of `axis` lie."""
+        return prod(finer.extent or 1 for finer in self.axes if finer.stride < axis.stride)
+
+    def local_index(self) -> Expr:
+        """The coordinate inside the tile, from the digits of the running loops."""
+        index: Expr = ZERO
+        for axis in self.axes:
+            index = index + Var(axis.name) * self.local_stride(axis)
+        return index
+
+    @property
+    def runs(self) -> tuple[Run, ...]:
+        """The gapless runs of digits, finest first."""
+        found: list[Run] = []
+        for axis in reversed(self.axes):
+            extent = axis.extent or 1
+            if found and axis.stride == found[-1].stride * found[-1].extent:
+                found[-1] = Run(found[-1].stride, found[-1].extent * extent)
+            else:
+                found.append(Run(axis.stride, extent))
+        return tuple(found)
+
+    def global_offset(self, local: Expr) -> Expr:
+        """The part of the global index that a coordinate inside the tile stands for."""
+        offset: Expr = ZERO
+        done, left = 1, len(self.runs)
+        for run in self.runs:
+            left -= 1
+            digit = local // done
+            offset = offset + (digit if left == 0 else digit % run.extent) * run.stride
+            done *= run.extent
+        return offset
+
+    @property
+    def unit_run(self) -> int:
+        """Neighbouring elements of the dimension that the tile holds together (1 if it skips every other)."""
+        runs = self.runs
+        return runs[0].extent if runs and runs[0].stride == 1 else 1
+
+
+@dataclass(frozen=True, slots=True)
+class Tile:
+    """A staged tile with its geometry. `major` and `minor` are indices into `spans`: slow and fast in memory."""
+
+    staged: Staged
+    dtype: DType
+    spans: tuple[Span, Span]
+    major: int
+    minor: int
+    global_minor: int
+
+    @property
+    def row_length(self) -> int:
+        """Elements of one row of the tile in memory, without the pad."""
+        return self.spans[self.minor].extent
+
+    @property
+    def rows(self) -> int:
+        return self.spans[self.major].extent
+
+    @property
+    def elements(self) -> int:
+        return self.rows * self.row_length
+
+    @property
+    def shared_buffer(self) -> Buffer:
+        """The C array of a shared tile."""
+        staged = self.staged
+        axes = (f"{self.spans[self.major].dim}_in", f"{self.spans[self.minor].dim}_in")
+        notes = []
+        if staged.transposed:
+            notes.append("transposed")
+        if staged.pad:
+            notes.append(f"rows padded by {staged.pad}")
+        if staged.arrangement is not None:
+            notes.append(staged.arrangement.text)
+        shape = (self.rows, self.row_length + staged.pad)
+        return Buffer(staged.name, Space.SHARED, self.dtype, shape, axes, ", ".join(notes))
+
+    @property
+    def register_axes(self) -> tuple[Axis, ...]:
+        """The digits of a register tile, the fast dimension of its source last."""
+        return (*self.spans[self.major].axes, *self.spans[self.minor].axes)
+
+    @property
+    def register_buffer(self) -> Buffer:
+        """The C array of a register tile: an extent for each digit."""
+        axes = self.register_axes
+        shape = tuple(axis.extent or 1 for axis in axes) or (1,)
+        return Buffer(self.staged.name, Space.REGISTER, self.dtype, shape, tuple(axis.name for axis in axes))
+
+    def place(self, row: Expr, col: Expr) -> tuple[Expr, Expr]:
+        """The index in the C array of a shared tile, for coordinates inside the tile."""
+        coordinates = (row, col)
+        slow, fast = coordinates[self.major], coordinates[self.minor]
+        if self.staged.arrangement is not None:
+            fast = self.staged.arrangement.column(slow, fast, self.row_length)
+        return slow, fast
+
+    @property
+    def widest_row_access(self) -> int:
+        """Neighbouring elements of a row that may be accessed at once, by alignment of the rows and arrangement."""
+        width = 16 // self.dtype.bytes
+        run = self.row_length if self.staged.arrangement is None else self.staged.arrangement.run(self.row_length)
+        while width > 1 and ((self.row_length + self.staged.pad) % width or run % width or self.row_length % width):
+            width //= 2
+        return width
+
+
+def tile_of(program: Program, staged: Staged) -> Tile:
+    """The geometry of a staged tile of a program."""
+    operand = program.gemm.operand(staged.operand)
+    row_axes, col_axes = program.tile_axes(staged)
+    global_minor = operand.dims.index(operand.contiguous)
+    minor = global_minor
+    source = source_of(program, staged)
+    if staged.space is Space.REGISTER and source is not None:
+        minor = tile_of(program, source).minor
+    elif staged.transposed:
+        minor = 1 - global_minor
+    spans = (Span(operand.dims[0], row_axes), Span(operand.dims[1], col_axes))
+    # A staged result holds finished sums, which are rounded to C's type only on the way out.
+    dtype = program.gemm.accumulate if staged.operand == "C" else operand.dtype
+    return Tile(staged, dtype, spans, 1 - minor, minor, global_minor)
+
+
+def source_of(program: Program, staged: Staged) -> Staged | None:
+    """The tile that `staged` is copied from; None is global memory."""
+    chain = program.chain(staged.operand)
+    at = chain.index(staged)
+    return chain[at - 1] if at else None
+
+
+def result_span(program: Program) -> Span:
+    """The digits of C's contiguous dimension that one thread holds in its sum."""
+    dim = program.gemm.operand("C").contiguous
+    axes = [axis for axis in program.sum_axes if axis.dim == dim]
+    return Span(dim, tuple(sorted(axes, key=lambda axis: -axis.stride)))

@@ -1,0 +1,92 @@
+"""What must hold of a kernel body after every pass. A broken promise names the pass."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from tilewright.errors import LoweringError
+from tilewright.ir.buffer import Ref, Space
+from tilewright.ir.expr import Const, Load
+from tilewright.ir.kernel import BUILTINS
+from tilewright.ir.stmt import Alloc, Assign, Barrier, Body, For, If, Let, Move, Stmt
+from tilewright.ir.text import stmt_text
+from tilewright.ir.tiles import VECTOR_BYTES
+from tilewright.ir.visit import exprs_of, variables, walk_expr
+
+PARAMETERS = ("M", "N", "K", "lda", "ldb", "ldc", "alpha", "beta")
+
+
+def verify(body: Body, *, scheduled: Sequence[str] = (), after: str) -> None:
+    """Raise LoweringError where a statement breaks a rule of the language.
+
+    Names are defined before they are used and never twice in one scope; registers are declared; a `Move` has exactly
+    one side in memory and a width that an instruction has; a barrier stands where all threads come.
+    """
+    _check(body, frozenset((*BUILTINS, *PARAMETERS)), frozenset(), divergent=False, after=after)
+
+
+def _fail(after: str, stmt: Stmt, why: str) -> None:
+    raise LoweringError(
+        f"The pass {after!r} broke a rule: {why}.",
+        place=stmt_text(stmt),
+        note="this is a mistake in tilewright, not in your schedule.",
+    )
+
+
+def _check(body: Body, names: frozenset[str], registers: frozenset[str], *, divergent: bool, after: str) -> None:
+    for stmt in body:
+        for expr in exprs_of(stmt):
+            unknown = variables(expr) - names
+            if unknown:
+                _fail(after, stmt, f"{', '.join(sorted(unknown))} has no value here")
+            for part in walk_expr(expr):
+                if isinstance(part, Load) and part.buffer.name not in registers:
+                    _fail(after, stmt, f"{part.buffer.name} is not declared here")
+        match stmt:
+            case Let():
+                if stmt.name in names:
+                    _fail(after, stmt, f"{stmt.name} has a value already")
+                names = names | {stmt.name}
+            case Alloc():
+                registers = registers | {stmt.buffer.name}
+            case For():
+                if stmt.var in names:
+                    _fail(after, stmt, f"{stmt.var} has a value already")
+                _check(stmt.body, names | {stmt.var}, registers, divergent=divergent, after=after)
+            case If():
+                for branch in (stmt.then, stmt.otherwise):
+                    _check(branch, names, registers, divergent=True, after=after)
+            case Move():
+                _check_move(stmt, registers, after)
+            case Assign():
+                _check_place(stmt, stmt.dst, registers, after)
+                if stmt.dst.buffer.space is not Space.REGISTER:
+                    _fail(after, stmt, "arithmetic writes registers only")
+            case Barrier():
+                if divergent:
+                    _fail(after, stmt, "a barrier stands where only some threads come")
+
+
+def _check_move(stmt: Move, registers: frozenset[str], after: str) -> None:
+    in_memory = [place for place in (stmt.dst, stmt.src) if place.buffer.space is not Space.REGISTER]
+    if len(in_memory) != 1:
+        _fail(after, stmt, f"{len(in_memory)} of its two sides are in memory")
+    if stmt.dst.buffer.dtype is not stmt.src.buffer.dtype:
+        _fail(after, stmt, f"it moves {stmt.src.buffer.dtype} into {stmt.dst.buffer.dtype}")
+    if stmt.width > 1 and stmt.width * stmt.src.buffer.dtype.bytes not in VECTOR_BYTES:
+        _fail(after, stmt, f"no instruction moves {stmt.width} x {stmt.src.buffer.dtype.bytes} bytes")
+    for place in (stmt.dst, stmt.src):
+        _check_place(stmt, place, registers, after)
+
+
+def _check_place(stmt: Stmt, place: Ref, registers: frozenset[str], after: str) -> None:
+    buffer = place.buffer
+    if buffer.space is Space.REGISTER and buffer.name not in registers:
+        _fail(after, stmt, f"{buffer.name} is not declared here")
+    if buffer.space is Space.GLOBAL:
+        return
+    if len(place.index) != len(buffer.shape):
+        _fail(after, stmt, f"{buffer.name} has {len(buffer.shape)} indices, not {len(place.index)}")
+    for index, extent in zip(place.index, buffer.shape, strict=True):
+        if isinstance(index, Const) and not 0 <= index.value < extent:
+            _fail(after, stmt, f"index {index.value} of {buffer.name} is outside 0 .. {extent - 1}")

@@ -1,0 +1,135 @@
+"""The only generic traversals of statements and expressions."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+
+from tilewright.ir.buffer import Ref
+from tilewright.ir.expr import Binary, Cast, Expr, Fma, Load, Select, Var
+from tilewright.ir.stmt import Alloc, Assign, Barrier, Body, For, If, Let, Move, Stmt
+
+Path = tuple[int, ...]
+"""Where a statement stands: the index in each enclosing body; the two branches of an `If` count as 0 and 1."""
+
+
+def bodies(stmt: Stmt) -> tuple[tuple[Path, Body], ...]:
+    """The bodies inside a statement, each with the path from the statement to it."""
+    match stmt:
+        case For():
+            return (((), stmt.body),)
+        case If():
+            return (((0,), stmt.then), ((1,), stmt.otherwise))
+        case _:
+            return ()
+
+
+def walk(body: Body, path: Path = ()) -> Iterator[tuple[Path, Stmt]]:
+    """Every statement with its path, outermost first, in order of the text."""
+    for index, stmt in enumerate(body):
+        here = (*path, index)
+        yield here, stmt
+        for inner, nested in bodies(stmt):
+            yield from walk(nested, (*here, *inner))
+
+
+def rewrite(body: Body, change: Callable[[Stmt], Body | None]) -> Body:
+    """`body` with each statement replaced, innermost first, by what `change` returns; None keeps it."""
+    result: list[Stmt] = []
+    for stmt in body:
+        match stmt:
+            case For():
+                stmt = replace(stmt, body=rewrite(stmt.body, change))
+            case If():
+                stmt = replace(stmt, then=rewrite(stmt.then, change), otherwise=rewrite(stmt.otherwise, change))
+            case _:
+                pass
+        changed = change(stmt)
+        result.extend((stmt,) if changed is None else changed)
+    return tuple(result)
+
+
+def map_exprs(stmt: Stmt, change: Callable[[Expr], Expr]) -> Stmt:
+    """The statement with `change` applied to each of its expressions (not to those of nested bodies)."""
+
+    def ref(place: Ref) -> Ref:
+        return Ref(place.buffer, tuple(change(i) for i in place.index))
+
+    match stmt:
+        case Let():
+            return replace(stmt, value=change(stmt.value))
+        case For():
+            return replace(stmt, extent=change(stmt.extent))
+        case If():
+            return replace(stmt, condition=change(stmt.condition))
+        case Move():
+            guard = None if stmt.guard is None else change(stmt.guard)
+            return replace(stmt, dst=ref(stmt.dst), src=ref(stmt.src), guard=guard)
+        case Assign():
+            return replace(stmt, dst=ref(stmt.dst), value=change(stmt.value))
+        case Alloc() | Barrier():
+            return stmt
+
+
+def sub_exprs(expr: Expr) -> tuple[Expr, ...]:
+    """The operands of an expression."""
+    match expr:
+        case Binary():
+            return (expr.a, expr.b)
+        case Select():
+            return (expr.condition, expr.a, expr.b)
+        case Cast():
+            return (expr.value,)
+        case Fma():
+            return (expr.a, expr.b, expr.c)
+        case Load():
+            return expr.index
+        case _:
+            return ()
+
+
+def rebuild(expr: Expr, parts: tuple[Expr, ...]) -> Expr:
+    """The same node over other operands (no folding)."""
+    match expr:
+        case Binary():
+            return Binary(expr.op, parts[0], parts[1])
+        case Select():
+            return Select(parts[0], parts[1], parts[2])
+        case Cast():
+            return Cast(expr.dtype, parts[0])
+        case Fma():
+            return Fma(parts[0], parts[1], parts[2])
+        case Load():
+            return Load(expr.buffer, parts)
+        case _:
+            return expr
+
+
+def walk_expr(expr: Expr) -> Iterator[Expr]:
+    """The expression and every expression inside it."""
+    yield expr
+    for part in sub_exprs(expr):
+        yield from walk_expr(part)
+
+
+def variables(expr: Expr) -> set[str]:
+    """The names an expression reads."""
+    return {part.name for part in walk_expr(expr) if isinstance(part, Var)}
+
+
+def exprs_of(stmt: Stmt) -> tuple[Expr, ...]:
+    """The expressions a statement holds itself (not those of nested bodies)."""
+    match stmt:
+        case Let():
+            return (stmt.value,)
+        case For():
+            return (stmt.extent,)
+        case If():
+            return (stmt.condition,)
+        case Move():
+            guard = () if stmt.guard is None else (stmt.guard,)
+            return (*stmt.dst.index, *stmt.src.index, *guard)
+        case Assign():
+            return (*stmt.dst.index, stmt.value)
+        case Alloc() | Barrier():
+            return ()

@@ -1,0 +1,76 @@
+"""`Rung`: one kernel of a ladder as data: a schedule, what it teaches, and what it claims."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Any, Protocol
+
+from tilewright.problem.gemm import Gemm
+from tilewright.schedule import Schedule
+
+
+class Counts(Protocol):
+    """What a claim may ask of a simulated run. Ratios are per executed warp instruction ("request")."""
+
+    @property
+    def global_load_sectors_per_request(self) -> float: ...
+    @property
+    def global_store_sectors_per_request(self) -> float: ...
+    @property
+    def global_load_sectors_by_origin(self) -> Mapping[str, float]: ...
+    @property
+    def shared_load_excess_wavefronts(self) -> int: ...
+    @property
+    def shared_store_excess_wavefronts(self) -> int: ...
+    @property
+    def shared_load_wavefronts_per_request_by_origin(self) -> Mapping[str, float]: ...
+    @property
+    def barriers_per_k_step(self) -> float: ...
+    @property
+    def global_loads_per_result(self) -> float: ...
+    @property
+    def shared_loads_per_result(self) -> float: ...
+
+
+@dataclass(frozen=True, slots=True)
+class Claim:
+    """A sentence about a rung, and the predicate over simulated counts that makes it true.
+
+    The counts are of a run whose sizes are multiples of the block's tile.
+    """
+
+    sentence: str
+    holds: Callable[[Counts, Gemm], bool] = field(compare=False)
+
+
+@dataclass(frozen=True)
+class Rung:
+    """One rung.
+
+    ladder, number, slug: `worklog/6` is also `worklog/vectorised`. idea: what is new, in a sentence. builds_on: the
+    number of the rung below. schedule: the whole schedule for a problem (tiles may depend on its size).
+    original_tflops: what the published kernel reaches at 4096^3, by device, measured for this project.
+    """
+
+    ladder: str
+    number: int
+    slug: str
+    idea: str
+    schedule: Callable[[Gemm], Schedule]
+    claims: tuple[Claim, ...] = ()
+    builds_on: int | None = None
+    original_tflops: Mapping[str, float] = field(default_factory=dict)
+    problem: Mapping[str, Any] = field(default_factory=dict)
+
+    @property
+    def name(self) -> str:
+        return f"{self.ladder}/{self.number}"
+
+    @property
+    def title(self) -> str:
+        return f"{self.name} {self.slug}"
+
+    def gemm(self, m: int, n: int, k: int, **options: Any) -> Gemm:
+        """The problem this rung is about, at a size; `options` override its storage orders, dtypes and factors."""
+        return Gemm(m, n, k, **{**self.problem, **options})

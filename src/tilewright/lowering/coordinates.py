@@ -1,0 +1,191 @@
+"""Where a thread stands: the digits of every loop, from block and thread numbers and loop variables."""
+
+from __future__ import annotations
+
+from math import prod
+
+from tilewright.ir.expr import ONE, ZERO, Const, Expr, Op, Var, binary, ceil_div
+from tilewright.ir.kernel import SIZES
+from tilewright.ir.program import WARP_LANES, Axis, Level, Loop, Program, RasterOrder
+from tilewright.ir.ranges import NATURAL, Interval
+from tilewright.ir.stmt import Body, Let
+from tilewright.problem.gemm import Dim
+
+_BUILTIN = {
+    Level.GRID_X: "blockIdx.x",
+    Level.GRID_Y: "blockIdx.y",
+    Level.GRID_Z: "blockIdx.z",
+    Level.BLOCK_X: "threadIdx.x",
+    Level.BLOCK_Y: "threadIdx.y",
+    Level.BLOCK_Z: "threadIdx.z",
+}
+THREAD = "thread_in_block"
+BLOCK = "block_number"
+
+
+def axis_extent(axis: Axis, exact: frozenset[str] = frozenset()) -> Expr:
+    """Iterations of one digit; the outermost one covers the size, rounded up unless the size is exact."""
+    if axis.extent is not None:
+        return Const(axis.extent)
+    size = SIZES[axis.dim]
+    return size // axis.stride if axis.dim in exact else ceil_div(size, axis.stride)
+
+
+def extent_of(loop: Loop, exact: frozenset[str] = frozenset()) -> Expr:
+    """Iterations of a loop: the product over its digits."""
+    result: Expr = ONE
+    for axis in loop.axes:
+        result = result * axis_extent(axis, exact)
+    return result
+
+
+def digits(loop: Loop, number: Expr) -> Body:
+    """`Let`s for the digits of a fused loop whose variable is `number`; none for a loop of one digit."""
+    if len(loop.axes) == 1:
+        return ()
+    lets: list[Let] = []
+    below: Expr = ONE
+    for axis in reversed(loop.axes):
+        digit = number // below if isinstance(below, Const) else binary(Op.DIV, number, below)
+        if axis is not loop.axes[0]:
+            digit = binary(Op.MOD, digit, axis_extent(axis))
+        lets.insert(0, Let(axis.name, digit))
+        below = below * axis_extent(axis)
+    return tuple(lets)
+
+
+def index_of(program: Program, dim: Dim) -> Expr:
+    """The index m, n or k of the running iteration."""
+    return digit_sum(program.axes_of(dim))
+
+
+def digit_sum(axes: tuple[Axis, ...]) -> Expr:
+    """`stride * digit`, summed over digits."""
+    total: Expr = ZERO
+    for axis in axes:
+        total = total + Var(axis.name) * axis.stride
+    return total
+
+
+def launch_coordinates(program: Program) -> Body:
+    """`Let`s that name the coordinates of the running block and thread."""
+    lets: list[Let] = []
+    if program.raster is not None:
+        lets += raster(program)
+    else:
+        for loop in program.grid_loops:
+            lets += _bound(loop, Var(_BUILTIN[_level(loop)]))
+    for loop in program.thread_loops:
+        lets += _bound(loop, _thread_number(loop))
+    if needs_thread_number(program):
+        lets.append(Let(THREAD, _linear_thread(program)))
+    return tuple(lets)
+
+
+def _level(loop: Loop) -> Level:
+    assert loop.level is not None
+    return loop.level
+
+
+def _bound(loop: Loop, number: Expr) -> list[Let]:
+    if len(loop.axes) == 1:
+        return [Let(loop.axes[0].name, number)]
+    return [Let(loop.name, number), *(let for let in digits(loop, Var(loop.name)) if isinstance(let, Let))]
+
+
+def _thread_number(loop: Loop) -> Expr:
+    """A warp is 32 threads that follow each other along x; a lane is the place in it."""
+    x = Var("threadIdx.x")
+    if loop.level is Level.WARP:
+        return x // WARP_LANES
+    if loop.level is Level.LANE:
+        return x % WARP_LANES
+    return Var(_BUILTIN[_level(loop)])
+
+
+def block_shape(program: Program) -> tuple[int, int, int]:
+    """Threads of a block along x, y, z."""
+    levels = {loop.level: loop.extent or 1 for loop in program.thread_loops}
+    if Level.WARP in levels or Level.LANE in levels:
+        return levels.get(Level.WARP, 1) * levels.get(Level.LANE, 1), 1, 1
+    return levels.get(Level.BLOCK_X, 1), levels.get(Level.BLOCK_Y, 1), levels.get(Level.BLOCK_Z, 1)
+
+
+def needs_thread_number(program: Program) -> bool:
+    """Whether a copy is shared out over threads that no single loop numbers."""
+    distributed = any(staged.distribution is not None for staged in program.staged)
+    return distributed and isinstance(thread_number(program), Var) and thread_number(program) == Var(THREAD)
+
+
+def thread_number(program: Program) -> Expr:
+    """The number of the running thread in its block."""
+    loops = program.thread_loops
+    if not loops:
+        return ZERO
+    if len(loops) == 1 and loops[0].level is Level.BLOCK_X:
+        return Var(loops[0].name)
+    return Var(THREAD)
+
+
+def _linear_thread(program: Program) -> Expr:
+    x, y, _ = block_shape(program)
+    levels = {loop.level for loop in program.thread_loops}
+    number: Expr = Var("threadIdx.x")
+    if Level.BLOCK_Y in levels:
+        number = Var("threadIdx.y") * x + number
+    if Level.BLOCK_Z in levels:
+        number = Var("threadIdx.z") * (x * y) + number
+    return number
+
+
+def raster(program: Program) -> list[Let]:
+    """The coordinates of the tile that block number `blockIdx.x` computes."""
+    choice = program.raster
+    assert choice is not None
+    by_dim = {loop.axes[0].dim: loop.axes[0] for loop in program.grid_loops}
+    rows, cols = (Var(f"{by_dim[d].name}s") for d in ("m", "n"))
+    number = Var(BLOCK)
+    lets = [
+        Let(BLOCK, Var("blockIdx.x")),
+        Let(rows.name, axis_extent(by_dim["m"]), "rows of tiles"),
+        Let(cols.name, axis_extent(by_dim["n"]), "columns of tiles"),
+    ]
+    if choice.order is RasterOrder.ROW:
+        row, col = binary(Op.DIV, number, cols), binary(Op.MOD, number, cols)
+    elif choice.order is RasterOrder.COLUMN:
+        row, col = binary(Op.MOD, number, rows), binary(Op.DIV, number, rows)
+    else:
+        in_group = Var("tiles_in_group")
+        first, here = Var("first_row"), Var("rows_in_group")
+        left = binary(Op.MOD, number, in_group)
+        lets += [
+            Let(in_group.name, cols * choice.group),
+            Let(first.name, binary(Op.DIV, number, in_group) * choice.group),
+            Let(here.name, binary(Op.MIN, rows - first, choice.group), "the last group may be short"),
+        ]
+        row, col = first + binary(Op.MOD, left, here), binary(Op.DIV, left, here)
+    return [*lets, Let(by_dim["m"].name, row), Let(by_dim["n"].name, col)]
+
+
+def grid_shape(program: Program) -> tuple[Expr, Expr, Expr]:
+    """Blocks along x, y, z."""
+    extents = {loop.level: extent_of(loop) for loop in program.grid_loops}
+    if program.raster is not None:
+        count: Expr = ONE
+        for extent in extents.values():
+            count = count * extent
+        return count, ONE, ONE
+    return extents.get(Level.GRID_X, ONE), extents.get(Level.GRID_Y, ONE), extents.get(Level.GRID_Z, ONE)
+
+
+def bounds_of(program: Program) -> dict[str, Interval]:
+    """What is known of the launch coordinates and digits."""
+    bounds = dict.fromkeys((*_BUILTIN.values(), *(size.name for size in SIZES.values()), BLOCK), NATURAL)
+    for axis, extent in zip("xyz", block_shape(program), strict=True):
+        bounds[f"threadIdx.{axis}"] = Interval(0, extent - 1)
+    bounds[THREAD] = Interval(0, prod(block_shape(program)) - 1)
+    for loop in program.loops:
+        bounds[loop.name] = Interval(0, None if loop.extent is None else loop.extent - 1)
+        for digit in loop.axes:
+            bounds[digit.name] = Interval(0, None if digit.extent is None else digit.extent - 1)
+    return bounds

@@ -1,0 +1,268 @@
+"""Pass 1: the declared nest becomes explicit loops, copies and arithmetic of one thread.
+
+needs: a program that keeps every law. leaves: a kernel whose global accesses carry logical (row, column) indices,
+whose shared accesses carry coordinates of the C array, with no guards and no barriers. pinned first: everything after
+it works on statements.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import cached_property
+
+from tilewright.dtypes import F32
+from tilewright.ir.buffer import Buffer, Ref, Space
+from tilewright.ir.expr import ZERO, Binary, Cast, Const, Expr, Fma, Load, Op, Var, real
+from tilewright.ir.program import Axis, Loop, Program, Staged
+from tilewright.ir.stmt import Alloc, Assign, Body, For, Move, Stmt
+from tilewright.ir.tiles import Tile, result_span, tile_of
+from tilewright.lowering.coordinates import digits, extent_of, index_of, launch_coordinates
+from tilewright.lowering.copies import copy_tile, store_tile
+from tilewright.lowering.kernel_parts import ELEMENT, every, global_place, value_buffer
+from tilewright.problem.gemm import OperandName
+
+ALPHA, BETA = Var("alpha", F32), Var("beta", F32)
+
+
+@dataclass(frozen=True)
+class Expansion:
+    """The statements of one thread, made from the declarations of a program."""
+
+    program: Program
+    exact: frozenset[str]
+
+    def body(self) -> Body:
+        """The whole kernel body."""
+        program = self.program
+        bound = [loop.name for loop in (*program.grid_loops, *program.thread_loops)]
+        copies = self._copies_under(*bound)
+        return (*launch_coordinates(program), *copies, *self._nest(program.thread_serial_loops))
+
+    @cached_property
+    def _register_axes(self) -> frozenset[str]:
+        """The digits that index registers: loops over them must be unrolled."""
+        names = {axis.name for axis in self.program.sum_axes}
+        for staged in self.program.staged:
+            if staged.space is Space.REGISTER:
+                names |= {axis.name for axis in tile_of(self.program, staged).register_axes}
+        return frozenset(names)
+
+    @cached_property
+    def _sum(self) -> Buffer | None:
+        accumulation = self.program.accumulation
+        if accumulation is None:
+            return None
+        axes = self.program.sum_axes
+        shape = tuple(axis.extent or 1 for axis in axes) or (1,)
+        names = tuple(axis.name for axis in axes)
+        return Buffer(accumulation.name, Space.REGISTER, self.program.gemm.accumulate, shape, names)
+
+    # -- the nest ---------------------------------------------------------------------------------------------------
+
+    def _nest(self, loops: tuple[Loop, ...]) -> Body:
+        if not loops:
+            return self._multiply_add()
+        loop, rest = loops[0], loops[1:]
+        nested = self._loop(loop, (*self._copies_under(loop.name), *self._nest(rest)))
+        if self._sum is not None and self.program.accumulation is not None:
+            if loop.name == self.program.accumulation.over:
+                return (Alloc(self._sum), *self._start_sum(self._sum), nested, *self._finish(self._sum))
+        elif loop.is_reduction and not self._inside_reduction(loop):
+            inner = tuple(other for other in rest if not other.is_reduction)
+            return (*self._around(inner, self._scale_c()), nested)
+        return (nested,)
+
+    def _inside_reduction(self, loop: Loop) -> bool:
+        outer = self.program.loops[: self.program.position(loop.name)]
+        return any(other.is_reduction for other in outer)
+
+    def _loop(self, loop: Loop, body: Body) -> Stmt:
+        names = {axis.name for axis in loop.axes}
+        constant = loop.extent is not None
+        unroll = loop.unroll or (constant and bool(names & self._register_axes))
+        return For(loop.name, extent_of(loop, self.exact), (*digits(loop, Var(loop.name)), *body), unroll)
+
+    def _around(self, loops: tuple[Loop, ...], body: Body) -> Body:
+        for loop in reversed(loops):
+            body = (self._loop(loop, body),)
+        return body
+
+    def _copies_under(self, *names: str) -> Body:
+        ordered = [tile for operand in ("A", "B") for tile in self.program.chain(operand)]
+        ordered.sort(key=lambda staged: staged.space is Space.REGISTER)
+        return tuple(s for staged in ordered if staged.under in names for s in copy_tile(self.program, staged))
+
+    # -- arithmetic -------------------------------------------------------------------------------------------------
+
+    def _operand(self, name: OperandName) -> tuple[Body, Expr]:
+        """Statements that bring one element of an operand into registers, and its value there."""
+        chain = self.program.chain(name)
+        last = chain[-1] if chain else None
+        if last is not None and last.space is Space.REGISTER:
+            tile = tile_of(self.program, last)
+            index = tuple(Var(axis.name) for axis in tile.register_axes) or (ZERO,)
+            return (), Load(tile.register_buffer, index)
+        value = value_buffer(name, self.program.gemm.operand(name).dtype, 1)
+        source = self._source(name, last)
+        origin = name if last is None else last.name
+        return (Alloc(value), Move(Ref(value, (ZERO,)), source, origin=origin)), Load(value, (ZERO,))
+
+    def _source(self, name: OperandName, staged: Staged | None) -> Ref:
+        if staged is None:
+            rows, cols = self.program.gemm.operand(name).dims
+            return global_place(self.program, name, index_of(self.program, rows), index_of(self.program, cols))
+        tile = tile_of(self.program, staged)
+        row, col = (span.local_index() for span in tile.spans)
+        return Ref(tile.shared_buffer, tile.place(row, col))
+
+    def _multiply_add(self) -> Body:
+        load_a, a = self._operand("A")
+        load_b, b = self._operand("B")
+        a, b = self._as_sum(a), self._as_sum(b)
+        if not self.program.late_alpha:
+            a = Binary(Op.MUL, ALPHA, a)
+        if self._sum is not None:
+            index = self._sum_index()
+            total = Fma(a, b, Load(self._sum, index))
+            return (*load_a, *load_b, Assign(Ref(self._sum, index), total, origin=self._sum.name))
+        value = value_buffer("C", self.program.gemm.out, 1)
+        here = Ref(value, (ZERO,))
+        total = Fma(a, b, self._as_sum(Load(value, (ZERO,))))
+        place = self._result_place()
+        return (
+            *load_a,
+            *load_b,
+            Alloc(value),
+            Move(here, place, origin="C"),
+            Assign(here, self._as_result(total), origin="C"),
+            Move(place, here, origin="C"),
+        )
+
+    def _as_sum(self, value: Expr) -> Expr:
+        accumulate = self.program.gemm.accumulate
+        return value if value.dtype is accumulate else Cast(accumulate, value)
+
+    def _as_result(self, value: Expr) -> Expr:
+        out = self.program.gemm.out
+        return value if value.dtype is out else Cast(out, value)
+
+    def _sum_index(self) -> tuple[Expr, ...]:
+        return tuple(Var(axis.name) for axis in self.program.sum_axes) or (ZERO,)
+
+    def _result_place(self) -> Ref:
+        return global_place(self.program, "C", index_of(self.program, "m"), index_of(self.program, "n"))
+
+    # -- before and after the sum -----------------------------------------------------------------------------------
+
+    def _over_results(self, body: Body) -> Body:
+        """`body` for each result of the thread."""
+        for axis in reversed(self.program.sum_axes):
+            body = (For(axis.name, Const(axis.extent or 1), body, unroll=True),)
+        return body
+
+    def _start_sum(self, total: Buffer) -> Body:
+        place = Ref(total, self._sum_index())
+        if self.program.late_beta:
+            return self._over_results((Assign(place, real(0, total.dtype), origin=total.name),))
+        value, load = self._load_scaled(1)
+        scaled = Binary(Op.MUL, BETA, self._as_sum(Load(value, (ZERO,))))
+        return self._over_results((*load, Assign(place, scaled, origin=total.name)))
+
+    def _load_scaled(self, width: int) -> tuple[Buffer, Body]:
+        """C in registers where beta needs it; zero, and C not read, where beta is 0."""
+        value = value_buffer("C", self.program.gemm.out, width)
+        needed = Binary(Op.NE, BETA, real(0))
+        load = Move(Ref(value, (ZERO,)), self._result_place(), width, needed, origin="C")
+        return value, (Alloc(value), load)
+
+    def _scale_c(self) -> Body:
+        """`C = beta * C`, before sums are added to C itself."""
+        value, load = self._load_scaled(1)
+        here = Ref(value, (ZERO,))
+        scaled = Binary(Op.MUL, BETA, self._as_sum(Load(value, (ZERO,))))
+        return (*load, Assign(here, self._as_result(scaled), origin="C"), Move(self._result_place(), here, origin="C"))
+
+    def _finish(self, total: Buffer) -> Body:
+        staged = next((s for s in self.program.staged if s.operand == "C"), None)
+        if staged is None:
+            return self._over_vectors(self._store_direct(total))
+        tile = tile_of(self.program, staged)
+        width = self.program.result_vector if tile.minor == tile.global_minor else 1
+        width = min(width, tile.widest_row_access)
+        fill = self._over_vectors(self._fill_tile(total, tile, width), width)
+        if staged.distribution is None:
+            # Each thread takes back what it put there, so no barrier and no second order of elements is needed.
+            return (*fill, *self._over_vectors(self._store_from(tile), 1))
+        return (*fill, *store_tile(self.program, tile, self._combine))
+
+    def _store_direct(self, total: Buffer) -> Body:
+        width = self.program.result_vector
+        return self._combine(self._result_place(), width, lambda e: Load(total, self._sum_index_at(e)))
+
+    def _sum_index_at(self, element: Expr) -> tuple[Expr, ...]:
+        finest = self._vector_axis
+        return tuple(
+            Var(axis.name) + element if finest is not None and axis == finest else Var(axis.name)
+            for axis in self.program.sum_axes
+        ) or (ZERO,)
+
+    @cached_property
+    def _vector_axis(self) -> Axis | None:
+        span = result_span(self.program)
+        return span.axes[-1] if span.axes else None
+
+    def _over_vectors(self, body: Body, width: int | None = None) -> Body:
+        """`body` for each vector of results, the digit of the vector's first element in place of the axis."""
+        width = self.program.result_vector if width is None else width
+        if width == 1:
+            return self._over_results(body)
+        finest = self._vector_axis
+        assert finest is not None and finest.extent is not None
+        body = every(finest.name, finest.extent, width, body)
+        for axis in reversed([axis for axis in self.program.sum_axes if axis != finest]):
+            body = (For(axis.name, Const(axis.extent or 1), body, unroll=True),)
+        return body
+
+    def _combine(self, place: Ref, width: int, sum_at: Callable[[Expr], Expr]) -> Body:
+        """`C[place ..] = alpha * sum + beta * C`, for `width` neighbours; the factors as the program has them."""
+        value = value_buffer("C", self.program.gemm.out, width)
+        element: Expr = Var(ELEMENT) if width > 1 else ZERO
+        here = Ref(value, (element,))
+        total: Expr = sum_at(element)
+        result: Expr = Binary(Op.MUL, ALPHA, total) if self.program.late_alpha else total
+        load: Body = ()
+        if self.program.late_beta:
+            needed = Binary(Op.NE, BETA, real(0))
+            load = (Move(Ref(value, (ZERO,)), place, width, needed, origin="C"),)
+            result = Fma(BETA, self._as_sum(Load(value, (element,))), result)
+        assign: Body = (Assign(here, self._as_result(result), origin="C"),)
+        if width > 1:
+            assign = (For(ELEMENT, Const(width), assign, unroll=True),)
+        return (Alloc(value), *load, *assign, Move(place, Ref(value, (ZERO,)), width, origin="C"))
+
+    def _fill_tile(self, total: Buffer, tile: Tile, width: int) -> Body:
+        """Finished sums into the shared tile of the result."""
+        value = value_buffer(tile.staged.name, tile.dtype, width)
+        element: Expr = Var(ELEMENT) if width > 1 else ZERO
+        copy: Body = (
+            Assign(Ref(value, (element,)), Load(total, self._sum_index_at(element)), origin=tile.staged.name),
+        )
+        if width > 1:
+            copy = (For(ELEMENT, Const(width), copy, unroll=True),)
+        row, col = (span.local_index() for span in tile.spans)
+        place = Ref(tile.shared_buffer, tile.place(row, col))
+        return (Alloc(value), *copy, Move(place, Ref(value, (ZERO,)), width, origin=tile.staged.name))
+
+    def _store_from(self, tile: Tile) -> Body:
+        """A thread's own elements from the shared tile to C."""
+        value = value_buffer(tile.staged.name, tile.dtype, 1)
+        row, col = (span.local_index() for span in tile.spans)
+        place = Ref(tile.shared_buffer, tile.place(row, col))
+        load = Move(Ref(value, (ZERO,)), place, origin=tile.staged.name)
+        return (Alloc(value), load, *self._combine(self._result_place(), 1, lambda _: Load(value, (ZERO,))))
+
+
+def expand(program: Program, exact: frozenset[str]) -> Body:
+    """The explicit statements of one thread of `program`; dimensions in `exact` have no edge."""
+    return Expansion(program, exact).body()

@@ -1,0 +1,81 @@
+"""Pass 5: logical indices become element offsets, and index arithmetic takes its simplest form.
+
+needs: global accesses with logical indices. leaves: one offset per global access, 64 bits wide unless the variant
+promises that 31 are enough; every integer expression simplified. pinned after everything that speaks of rows and
+columns.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from tilewright.dtypes import I32, I64
+from tilewright.ir.buffer import Buffer, Ref, Space
+from tilewright.ir.expr import Binary, Cast, Const, Expr, Op, Var
+from tilewright.ir.program import Program
+from tilewright.ir.ranges import Interval, interval
+from tilewright.ir.simplify import simplify
+from tilewright.ir.stmt import Body, For, If, Let, Move, Stmt
+from tilewright.ir.visit import map_exprs
+from tilewright.lowering.coordinates import bounds_of
+
+
+def flatten_indices(body: Body, program: Program, *, near: bool) -> Body:
+    """`body` with offsets for global accesses and simple index arithmetic."""
+    return _simplified(tuple(_flat(stmt, program, near) for stmt in body), bounds_of(program))
+
+
+def _flat(stmt: Stmt, program: Program, near: bool) -> Stmt:
+    match stmt:
+        case For():
+            return replace(stmt, body=tuple(_flat(s, program, near) for s in stmt.body))
+        case If():
+            then, otherwise = (tuple(_flat(s, program, near) for s in b) for b in (stmt.then, stmt.otherwise))
+            return replace(stmt, then=then, otherwise=otherwise)
+        case Move():
+            return replace(stmt, dst=_offset(stmt.dst, program, near), src=_offset(stmt.src, program, near))
+        case _:
+            return stmt
+
+
+def _offset(place: Ref, program: Program, near: bool) -> Ref:
+    buffer = place.buffer
+    if buffer.space is not Space.GLOBAL:
+        return place
+    operand = program.gemm.operand(buffer.name)  # type: ignore[arg-type]
+    index = dict(zip(operand.dims, place.index, strict=True))
+    strided = index[operand.strided]
+    leading = Var(operand.leading, I32 if near else I64)
+    row = Binary(Op.MUL, strided if near else Cast(I64, strided), leading)
+    return Ref(Buffer(buffer.name, Space.GLOBAL, buffer.dtype, ()), (row + index[operand.contiguous],))
+
+
+def _simplified(body: Body, bounds: dict[str, Interval]) -> Body:
+    """Each expression simplified with what the enclosing loops and names say of its variables."""
+    result: list[Stmt] = []
+    for stmt in body:
+        plain = map_exprs(stmt, lambda expr, known=dict(bounds): simplify(expr, known))  # type: ignore[misc]
+        match plain:
+            case Let():
+                bounds = {**bounds, plain.name: interval(plain.value, bounds)}
+            case For():
+                count = plain.extent
+                last = int(count.value) - 1 if isinstance(count, Const) else None
+                plain = replace(plain, body=_simplified(plain.body, {**bounds, plain.var: Interval(0, last)}))
+            case If():
+                if isinstance(plain.condition, Const):
+                    taken = plain.then if plain.condition.value else plain.otherwise
+                    result += _simplified(taken, bounds)
+                    continue
+                then, otherwise = _simplified(plain.then, bounds), _simplified(plain.otherwise, bounds)
+                plain = replace(plain, then=then, otherwise=otherwise)
+            case Move() if _always(plain.guard):
+                plain = replace(plain, guard=None)
+            case _:
+                pass
+        result.append(plain)
+    return tuple(result)
+
+
+def _always(guard: Expr | None) -> bool:
+    return isinstance(guard, Const) and bool(guard.value)

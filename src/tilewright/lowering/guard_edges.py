@@ -1,0 +1,86 @@
+"""Pass 3: accesses that may leave the matrix are guarded.
+
+needs: global accesses with logical (row, column) indices, as wide as they will be. leaves: every global access inside
+its matrix; out of range, loads give zero and stores do nothing. pinned before layouts: afterwards rows and columns
+can no longer be told from an offset.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+
+from tilewright.ir.buffer import Ref, Space
+from tilewright.ir.expr import Const, Expr, Op, Var, binary, both
+from tilewright.ir.kernel import SIZES
+from tilewright.ir.program import Program
+from tilewright.ir.stmt import Body, For, If, Move, Stmt
+from tilewright.ir.visit import rewrite
+from tilewright.lowering.kernel_parts import ELEMENT
+
+
+def guard_edges(body: Body, program: Program, exact: frozenset[str]) -> Body:
+    """`body` with a guard on each global access that could be out of range."""
+    whole = {
+        axis.name
+        for loop in program.loops
+        for axis in loop.axes
+        if axis.extent is None and axis.stride == 1 and len(loop.axes) == 1
+    }
+
+    def conditions(place: Ref, width: int) -> Expr:
+        operand = program.gemm.operand(place.buffer.name)  # type: ignore[arg-type]
+        found = []
+        for dim, index in zip(operand.dims, place.index, strict=True):
+            # A loop that counts a whole dimension one by one never leaves it.
+            if dim in exact or (isinstance(index, Var) and index.name in whole):
+                continue
+            last = index + (width - 1) if dim == operand.contiguous else index
+            found.append(binary(Op.LT, last, SIZES[dim]))
+        return both(*found)
+
+    def change(stmt: Stmt) -> Body | None:
+        if not isinstance(stmt, Move):
+            return None
+        place = stmt.src if stmt.src.buffer.space is Space.GLOBAL else stmt.dst
+        if place.buffer.space is not Space.GLOBAL:
+            return None
+        inside = conditions(place, stmt.width)
+        if isinstance(inside, Const):
+            return None
+        if stmt.width == 1:
+            return (replace(stmt, guard=both(stmt.guard, inside)),)
+        contiguous = program.gemm.operand(place.buffer.name).contiguous  # type: ignore[arg-type]
+        if contiguous in exact:
+            return (replace(stmt, guard=both(stmt.guard, inside)),)
+        single = single_elements(stmt, contiguous_at(program, place))
+        one_by_one = tuple(_guarded(s, conditions) for s in single.body)
+        return (If(inside, (stmt,), (replace(single, body=one_by_one),)),)
+
+    return rewrite(body, change)
+
+
+def _guarded(stmt: Stmt, conditions: Callable[[Ref, int], Expr]) -> Stmt:
+    assert isinstance(stmt, Move)
+    place = stmt.src if stmt.src.buffer.space is Space.GLOBAL else stmt.dst
+    return replace(stmt, guard=both(stmt.guard, conditions(place, 1)))
+
+
+def contiguous_at(program: Program, place: Ref) -> int:
+    """Which of the two logical indices of a global place is contiguous in memory."""
+    operand = program.gemm.operand(place.buffer.name)  # type: ignore[arg-type]
+    return operand.dims.index(operand.contiguous)
+
+
+def single_elements(move: Move, contiguous: int) -> For:
+    """A vector access to global memory as a loop of accesses of one element."""
+    at = Var(ELEMENT)
+
+    def step(ref: Ref) -> Ref:
+        index = list(ref.index)
+        moved = contiguous if ref.buffer.space is Space.GLOBAL else len(index) - 1
+        index[moved] = index[moved] + at
+        return Ref(ref.buffer, tuple(index))
+
+    one = replace(move, dst=step(move.dst), src=step(move.src), width=1)
+    return For(ELEMENT, Const(move.width), (one,), unroll=True)

@@ -1,0 +1,34 @@
+"""Small parts that several passes build alike."""
+
+from __future__ import annotations
+
+from tilewright.dtypes import DType
+from tilewright.ir.buffer import Buffer, Ref, Space
+from tilewright.ir.expr import ZERO, Const, Expr, Var
+from tilewright.ir.program import Program
+from tilewright.ir.simplify import substitute
+from tilewright.ir.stmt import Body, For
+from tilewright.ir.visit import map_exprs, rewrite
+from tilewright.problem.gemm import OperandName
+
+ELEMENT = "element"
+"""The variable that counts the elements of one vector."""
+
+
+def global_place(program: Program, name: OperandName, row: Expr, col: Expr) -> Ref:
+    """A logical element of an operand in global memory."""
+    operand = program.gemm.operand(name)
+    return Ref(Buffer(name, Space.GLOBAL, operand.dtype, (), operand.dims), (row, col))
+
+
+def value_buffer(name: str, dtype: DType, width: int) -> Buffer:
+    """The registers one access of `width` elements fills or empties."""
+    return Buffer(f"{name}_value", Space.REGISTER, dtype, (width,))
+
+
+def every(digit: str, extent: int, width: int, body: Body) -> Body:
+    """`body` for every `width`-th value of a digit: a loop over vectors, or none where one vector covers it."""
+    count = extent // width
+    first: Expr = Var(f"{digit}_vec") * width if count > 1 else ZERO
+    body = rewrite(body, lambda stmt: (map_exprs(stmt, lambda expr: substitute(expr, {digit: first})),))
+    return (For(f"{digit}_vec", Const(count), body, unroll=True),) if count > 1 else body

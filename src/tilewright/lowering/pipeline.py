@@ -1,0 +1,81 @@
+"""From a scheduled program to a kernel: the passes, in order, each with the reason for its place."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from tilewright.errors import LoweringError
+from tilewright.ir.buffer import Buffer, Space
+from tilewright.ir.kernel import Kernel, Variant
+from tilewright.ir.program import Program
+from tilewright.ir.simplify import simplify
+from tilewright.ir.stmt import Body, Move
+from tilewright.ir.tiles import tile_of
+from tilewright.ir.verify import verify
+from tilewright.ir.visit import walk
+from tilewright.lowering.coordinates import block_shape, bounds_of, grid_shape
+from tilewright.lowering.expand import expand
+from tilewright.lowering.flatten_indices import flatten_indices
+from tilewright.lowering.guard_edges import guard_edges
+from tilewright.lowering.narrow_accesses import narrow_accesses
+from tilewright.lowering.place_barriers import place_barriers
+from tilewright.problem.gemm import Dim
+
+MAX_SHARED_BYTES = 227 * 1024
+"""The most shared memory a block can have on any device: sm_90 and sm_100. Source: cuda_occupancy.h of CUDA 13.0."""
+
+
+def lower(program: Program, variant: Variant, *, name: str = "gemm", heading: Sequence[str] = ()) -> Kernel:
+    """The kernel of a scheduled program under the assumptions of `variant`. Verified after every pass."""
+    exact = frozenset[str](variant.exact)
+    scheduled = tuple(loop.name for loop in program.loops)
+
+    def checked(done: str, body: Body) -> Body:
+        verify(body, scheduled=scheduled, after=done)
+        return body
+
+    # Loops and copies first: every later pass works on statements.
+    body = checked("expand", expand(program, exact))
+    # Widths before guards, because a guard covers the whole of its access.
+    if not variant.aligned:
+        body = checked("narrow_accesses", narrow_accesses(body, program))
+    # Guards while an access still has a row and a column.
+    body = checked("guard_edges", guard_edges(body, program, exact))
+    # Barriers after guards, so that none stands where only some threads come.
+    body = checked("place_barriers", place_barriers(body))
+    # Offsets last: nothing after this asks which row an access belongs to.
+    body = checked("flatten_indices", flatten_indices(body, program, near=variant.near))
+    grid = tuple(simplify(extent, bounds_of(program)) for extent in grid_shape(program))
+    tile: dict[Dim, int] = {dim: program.block_tile(dim) for dim in ("m", "n", "k")}
+    kernel = Kernel(
+        name,
+        program.gemm,
+        variant,
+        (grid[0], grid[1], grid[2]),
+        block_shape(program),
+        shared_buffers(program, body),
+        body,
+        tile,
+        tuple(heading),
+    )
+    if kernel.shared_bytes > MAX_SHARED_BYTES:
+        sizes = ", ".join(f"{b.name} {b.size_bytes}" for b in kernel.shared)
+        raise LoweringError(
+            f"The shared tiles take {kernel.shared_bytes} bytes, and no device gives a block more than "
+            f"{MAX_SHARED_BYTES}: {sizes}.",
+            hint="use smaller tiles of m, n or k.",
+        )
+    return kernel
+
+
+def shared_buffers(program: Program, body: Body) -> tuple[Buffer, ...]:
+    """The shared buffers that a kernel uses, in the order in which they were staged."""
+    used = {
+        place.buffer.name
+        for _, stmt in walk(body)
+        if isinstance(stmt, Move)
+        for place in (stmt.dst, stmt.src)
+        if place.buffer.space is Space.SHARED
+    }
+    tiles = [tile_of(program, staged) for staged in program.staged if staged.space is Space.SHARED]
+    return tuple(tile.shared_buffer for tile in tiles if tile.staged.name in used)

@@ -1,0 +1,99 @@
+"""Pass 4: barriers, as few as order every hazard between threads in shared memory.
+
+needs: explicit statements, no barriers. leaves: between any two accesses of different threads to the same shared
+buffer, one of which writes, a barrier on every path. pinned after the guards, so that a barrier is never placed where
+only some threads come.
+
+A barrier is placed as late as it can be, right before the first statement that touches what an earlier one left open;
+on a straight line that is the fewest. A loop is walked twice, the second time with what its own end left open, which
+finds the barrier that its next iteration needs.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+from tilewright.ir.buffer import Ref, Space
+from tilewright.ir.stmt import Barrier, Body, For, If, Move, Stmt
+from tilewright.ir.visit import bodies, walk
+
+
+@dataclass(frozen=True, slots=True)
+class Open:
+    """Shared buffers written, and read, since the last barrier."""
+
+    written: frozenset[str] = frozenset()
+    read: frozenset[str] = frozenset()
+
+    def __or__(self, other: Open) -> Open:
+        return Open(self.written | other.written, self.read | other.read)
+
+    def clash(self, later: Open) -> tuple[str, ...]:
+        """The buffers for which `later` must wait, in order of name."""
+        waits = (self.written & (later.read | later.written)) | (self.read & later.written)
+        return tuple(sorted(waits))
+
+
+def touches(stmt: Stmt) -> Open:
+    """What a statement, with all inside it, does to shared memory."""
+    written: set[str] = set()
+    read: set[str] = set()
+
+    def note(move: Move) -> None:
+        for place, names in ((move.dst, written), (move.src, read)):
+            if _shared(place):
+                names.add(place.buffer.name)
+
+    if isinstance(stmt, Move):
+        note(stmt)
+    for _, nested in (found for _, body in bodies(stmt) for found in walk(body)):
+        if isinstance(nested, Move):
+            note(nested)
+    return Open(frozenset(written), frozenset(read))
+
+
+def _shared(place: Ref) -> bool:
+    return place.buffer.space is Space.SHARED
+
+
+def place_barriers(body: Body) -> Body:
+    """`body` with the barriers it needs."""
+    placed, _ = _place(body, Open())
+    return placed
+
+
+def _place(body: Body, left_open: Open) -> tuple[Body, Open]:
+    result: list[Stmt] = []
+    for stmt in body:
+        if isinstance(stmt, For) and _needs_barrier_inside(stmt):
+            # A barrier inside the loop; the loop is entered with what came before and with what its end leaves.
+            _, at_end = _place(stmt.body, left_open)
+            inner, at_end = _place(stmt.body, left_open | at_end)
+            result.append(replace(stmt, body=inner))
+            left_open = at_end
+            continue
+        needs = touches(stmt)
+        clash = left_open.clash(needs)
+        if clash:
+            result.append(Barrier(_why(clash, left_open)))
+            left_open = Open()
+        result.append(stmt)
+        left_open = left_open | needs
+    return tuple(result), left_open
+
+
+def _needs_barrier_inside(loop: For) -> bool:
+    """Whether threads meet inside the loop: it both writes and reads one buffer, over more than one statement."""
+    if any(isinstance(stmt, If) and _mixes(touches(stmt)) for stmt in loop.body):
+        return False
+    return _mixes(touches(loop))
+
+
+def _mixes(what: Open) -> bool:
+    return bool(what.written & what.read)
+
+
+def _why(clash: tuple[str, ...], left_open: Open) -> str:
+    names = " and ".join(clash)
+    complete = any(name in left_open.written for name in clash)
+    return f"{names} complete" if complete else f"{names} read by all: may be overwritten"

@@ -1,0 +1,1 @@
+"""What a kernel can reach on a device, predicted and never measured: occupancy, legality, time."""

@@ -1,0 +1,148 @@
+"""The matrix multiplication to be computed: `C[m, n] = alpha * sum_k A[m, k] * B[k, n] + beta * C[m, n]`."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from enum import Enum
+from typing import Literal
+
+from tilewright.dtypes import F32, OPERAND_DTYPES, DType
+from tilewright.errors import ProblemError
+
+Dim = Literal["m", "n", "k"]
+OperandName = Literal["A", "B", "C"]
+
+DIMS: dict[OperandName, tuple[Dim, Dim]] = {"A": ("m", "k"), "B": ("k", "n"), "C": ("m", "n")}
+"""The logical index of each operand: (row, column)."""
+
+
+class Order(Enum):
+    """Which index of a matrix is contiguous in memory."""
+
+    ROW = "row"  # the second index is contiguous, rows are `ld` elements apart
+    COL = "col"  # the first index is contiguous, columns are `ld` elements apart
+
+    def __repr__(self) -> str:
+        return f"Order.{self.name}"
+
+
+@dataclass(frozen=True, slots=True)
+class Operand:
+    """How one matrix lies in memory."""
+
+    name: OperandName
+    dtype: DType
+    order: Order
+
+    @property
+    def dims(self) -> tuple[Dim, Dim]:
+        """The logical (row, column) dimensions."""
+        return DIMS[self.name]
+
+    @property
+    def contiguous(self) -> Dim:
+        """The dimension along which neighbours are adjacent in memory."""
+        return self.dims[1] if self.order is Order.ROW else self.dims[0]
+
+    @property
+    def strided(self) -> Dim:
+        """The dimension along which neighbours are `ld` elements apart."""
+        return self.dims[0] if self.order is Order.ROW else self.dims[1]
+
+    @property
+    def leading(self) -> str:
+        """The name of the leading dimension: `lda`, `ldb` or `ldc`."""
+        return f"ld{self.name.lower()}"
+
+
+@dataclass(frozen=True, slots=True)
+class Gemm:
+    """One problem. Sizes in elements; `a`, `b`, `c` are storage orders; leading dimensions default to tight.
+
+    dtype: of A and B. accumulate: of the running sum. out: of C.
+
+    >>> Gemm(512, 512, 256).flops
+    134217728
+    """
+
+    m: int
+    n: int
+    k: int
+    dtype: DType = F32
+    accumulate: DType = F32
+    out: DType = F32
+    a: Order = Order.ROW
+    b: Order = Order.ROW
+    c: Order = Order.ROW
+    alpha: float = 1.0
+    beta: float = 0.0
+    lda: int = 0
+    ldb: int = 0
+    ldc: int = 0
+
+    def __post_init__(self) -> None:
+        for name in ("m", "n", "k"):
+            value = getattr(self, name)
+            if not isinstance(value, int) or value < 0:
+                raise ProblemError(
+                    f"{name} = {value!r} is not a matrix size.", hint="sizes are integers of at least 0."
+                )
+        if self.dtype not in OPERAND_DTYPES or self.out not in OPERAND_DTYPES:
+            raise ProblemError(
+                f"Cannot multiply {self.dtype} into {self.out}.",
+                hint=f"operands and results are {', '.join(d.name for d in OPERAND_DTYPES)}.",
+            )
+        for operand in self.operands:
+            tight = self.tight_leading(operand.name)
+            given = getattr(self, operand.leading)
+            if given == 0:
+                object.__setattr__(self, operand.leading, max(tight, 1))
+            elif given < tight:
+                raise ProblemError(
+                    f"{operand.leading} = {given} is smaller than the {tight} elements "
+                    f"of one {operand.order.value} of {operand.name}.",
+                    hint=f"use {operand.leading} >= {tight}.",
+                )
+
+    @property
+    def operands(self) -> tuple[Operand, Operand, Operand]:
+        return self.operand("A"), self.operand("B"), self.operand("C")
+
+    def operand(self, name: OperandName) -> Operand:
+        order = {"A": self.a, "B": self.b, "C": self.c}[name]
+        return Operand(name, self.out if name == "C" else self.dtype, order)
+
+    def size(self, dim: Dim) -> int:
+        return {"m": self.m, "n": self.n, "k": self.k}[dim]
+
+    def tight_leading(self, name: OperandName) -> int:
+        """The smallest leading dimension that `name` can have, in elements."""
+        return self.size(self.operand(name).contiguous)
+
+    def leading(self, name: OperandName) -> int:
+        return {"A": self.lda, "B": self.ldb, "C": self.ldc}[name]
+
+    def storage_elements(self, name: OperandName) -> int:
+        """Elements from the first to the last of the matrix, gaps between rows included."""
+        operand = self.operand(name)
+        runs, length = self.size(operand.strided), self.size(operand.contiguous)
+        return (runs - 1) * self.leading(name) + length if runs and length else 0
+
+    @property
+    def flops(self) -> int:
+        """Floating-point operations: a multiplication and an addition for each (m, n, k)."""
+        return 2 * self.m * self.n * self.k
+
+    @property
+    def compulsory_bytes(self) -> int:
+        """Each operand read once and the result written once (read as well when beta is not 0)."""
+        result = self.m * self.n * self.out.bytes * (1 if self.beta == 0 else 2)
+        return (self.m * self.k + self.k * self.n) * self.dtype.bytes + result
+
+    def resized(self, m: int, n: int, k: int) -> Gemm:
+        """The same problem at another size, with tight leading dimensions."""
+        return replace(self, m=m, n=n, k=k, lda=0, ldb=0, ldc=0)
+
+    def __str__(self) -> str:
+        orders = "".join("N" if order is Order.ROW else "T" for order in (self.a, self.b))
+        return f"{self.m}x{self.n}x{self.k} {self.dtype} {orders}"

@@ -1,0 +1,43 @@
+"""A schedule is data: a tuple of steps, each a frozen value with one rewrite."""
+
+from tilewright.schedule.codec import from_json, to_json
+from tilewright.schedule.diff import Difference, diff
+from tilewright.schedule.schedule import Schedule
+from tilewright.schedule.step import Step
+from tilewright.schedule.steps import (
+    STEPS,
+    Accumulate,
+    Bind,
+    Distribute,
+    Epilogue,
+    Fuse,
+    Raster,
+    Relayout,
+    Reorder,
+    Split,
+    Stage,
+    Unroll,
+    Vectorize,
+)
+
+__all__ = [
+    "Accumulate",
+    "Bind",
+    "Difference",
+    "Distribute",
+    "Epilogue",
+    "Fuse",
+    "Raster",
+    "Relayout",
+    "Reorder",
+    "STEPS",
+    "Schedule",
+    "Split",
+    "Stage",
+    "Step",
+    "Unroll",
+    "Vectorize",
+    "diff",
+    "from_json",
+    "to_json",
+]

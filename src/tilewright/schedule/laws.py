@@ -1,0 +1,224 @@
+"""What holds for every program, whatever steps made it: stated once, checked after each step that could break it.
+
+A law looks at the whole program, because a step can break what another one declared: moving a loop inward can make a
+tile span the whole of k, and a pad can misalign a vector load.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+
+from tilewright.errors import ScheduleError
+from tilewright.ir.buffer import Space
+from tilewright.ir.program import Program, Staged
+from tilewright.ir.tiles import VECTOR_BYTES, Tile, result_span, source_of, tile_of
+
+MAX_REGISTER_TILE = 4096
+"""Elements of a register tile or sum that are worth compiling; a thread has 255 registers, the rest spills."""
+
+
+@dataclass(frozen=True, slots=True)
+class Violation:
+    """A law that does not hold: the reason (the end of a sentence), why it is a law, and the way out."""
+
+    reason: str
+    note: str = ""
+    hint: str = ""
+
+
+def check_program(program: Program, doing: str) -> Program:
+    """The program itself, or a `ScheduleError` that begins with `doing` and names the first law it breaks."""
+    for law in LAWS:
+        for broken in law(program):
+            raise ScheduleError(f"{doing}: {broken.reason}", note=broken.note, hint=broken.hint)
+    return program
+
+
+def sums_stay_inside(program: Program) -> Iterator[Violation]:
+    """Every loop over k runs inside the loop over which the sum is kept."""
+    if program.accumulation is None:
+        return
+    start = program.position(program.accumulation.over)
+    for loop in program.loops[:start]:
+        if loop.is_reduction:
+            yield Violation(
+                f"loop {loop.name!r} sums over k outside {program.accumulation.over!r}.",
+                note=f"{program.accumulation.name!r} would be finished, and stored, once for each {loop.name}.",
+                hint=f"keep the sum over {loop.name!r}, or Reorder it inward.",
+            )
+
+
+def sum_fits_a_thread(program: Program) -> Iterator[Violation]:
+    """The running sum has a fixed, reasonable number of elements."""
+    if program.accumulation is None:
+        return
+    elements = 1
+    for axis in program.sum_axes:
+        if axis.extent is None:
+            yield Violation(
+                f"{program.accumulation.name!r} would hold every {axis.dim} of the problem, one for each {axis.name}.",
+                note="registers have a fixed number; each thread can sum only a fixed number of results.",
+                hint=f"Split({axis.name!r}, ...) and Bind the outer loop, or Reorder it outside "
+                f"{program.accumulation.over!r}.",
+            )
+            return
+        elements *= axis.extent
+    if elements > MAX_REGISTER_TILE:
+        yield Violation(
+            f"{program.accumulation.name!r} would hold {elements} elements a thread.",
+            hint="bind more of the loops over m and n to threads.",
+        )
+
+
+def tiles_are_fixed(program: Program) -> Iterator[Violation]:
+    """A staged tile has a fixed number of elements."""
+    for staged in program.staged:
+        row_axes, col_axes = program.tile_axes(staged)
+        for axis in (*row_axes, *col_axes):
+            if axis.extent is None:
+                yield Violation(
+                    f"{staged.name!r} would span every {axis.dim} of the problem: loop {axis.name!r} runs inside "
+                    f"{staged.under!r}.",
+                    note="a tile in shared memory or registers has a fixed size.",
+                    hint=f"Split({axis.name!r}, 8, into=(...)) and stage under the outer loop.",
+                )
+        if staged.space is Space.REGISTER and staged.operand != "C":
+            elements = tile_of(program, staged).elements if not _unbounded(program, staged) else 0
+            if elements > MAX_REGISTER_TILE:
+                yield Violation(f"{staged.name!r} would hold {elements} elements a thread.", hint="stage further in.")
+
+
+def _unbounded(program: Program, staged: Staged) -> bool:
+    return any(axis.extent is None for axes in program.tile_axes(staged) for axis in axes)
+
+
+def registers_fill_from_shared(program: Program) -> Iterator[Violation]:
+    """A register tile stands inside the loop under which its shared tile is filled."""
+    for staged in program.staged:
+        source = source_of(program, staged)
+        if source is None or staged.space is not Space.REGISTER:
+            continue
+        if program.position(staged.under) < program.position(source.under):
+            yield Violation(
+                f"{staged.name!r} under {staged.under!r} would be filled before {source.name!r} under "
+                f"{source.under!r} is.",
+                hint=f"stage {staged.operand} in registers under {source.under!r} or a loop inside it.",
+            )
+
+
+def tiles_are_filled_together(program: Program) -> Iterator[Violation]:
+    """No shared tile is filled under a loop that only some threads run."""
+    for staged in program.staged:
+        if staged.space is not Space.SHARED or staged.operand == "C":
+            continue
+        loop = program.loop(staged.under)
+        if loop.level is not None and not loop.level.is_grid and not loop.level.is_thread:
+            yield Violation(
+                f"{staged.name!r} would be filled under {staged.under!r}, which is unrolled inside each thread.",
+                hint="stage under a serial loop, such as the outer loop over k.",
+            )
+
+
+def arrangements_fit(program: Program) -> Iterator[Violation]:
+    """A permutation of columns fits the tile it permutes."""
+    for staged in program.staged:
+        if staged.arrangement is None:
+            continue
+        tile = tile_of(program, staged)
+        problem = staged.arrangement.problem(tile.rows, tile.row_length)
+        if problem is not None:
+            yield Violation(f"{staged.name!r} is {tile.rows} x {tile.row_length}: {problem}.")
+
+
+def vectors_are_whole(program: Program) -> Iterator[Violation]:
+    """Every vector access covers neighbouring elements that lie within one aligned run."""
+    if program.result_vector > 1:
+        yield from _result_vector(program)
+    for staged in program.staged:
+        tile = tile_of(program, staged)
+        if staged.distribution is not None and staged.distribution.vector > 1:
+            yield from _copy_vector(tile, staged.distribution.vector)
+        if staged.vector > 1:
+            yield from _register_vector(program, tile)
+
+
+def _legal_width(width: int, element_bytes: int, what: str) -> Iterator[Violation]:
+    if width * element_bytes not in VECTOR_BYTES:
+        widths = ", ".join(str(size // element_bytes) for size in VECTOR_BYTES if size // element_bytes > 1)
+        yield Violation(
+            f"{what} would access {width} x {element_bytes} bytes at once.",
+            note="one access is 4, 8 or 16 bytes.",
+            hint=f"use a width of {widths}.",
+        )
+
+
+def _copy_vector(tile: Tile, width: int) -> Iterator[Violation]:
+    yield from _legal_width(width, tile.dtype.bytes, tile.staged.name)
+    span = tile.spans[tile.global_minor]
+    if span.unit_run % width:
+        yield Violation(
+            f"{tile.staged.name!r} has {span.unit_run} neighbouring elements along {span.dim}, "
+            f"not a multiple of {width}.",
+            note=f"{tile.staged.operand} is contiguous along {span.dim}.",
+            hint=f"make the tile's extent along {span.dim} a multiple of {width}, or use a smaller vector.",
+        )
+
+
+def _register_vector(program: Program, tile: Tile) -> Iterator[Violation]:
+    staged, width = tile.staged, tile.staged.vector
+    yield from _legal_width(width, tile.dtype.bytes, staged.name)
+    source = source_of(program, staged)
+    span = tile.spans[tile.minor]
+    where = staged.operand if source is None else source.name
+    finest = span.axes[-1] if span.axes else None
+    if source is None:
+        step = finest.stride if finest else 0
+        widest = 16 // tile.dtype.bytes
+    else:
+        parent = tile_of(program, source)
+        step = parent.spans[parent.minor].local_stride(finest) if finest else 0
+        widest = parent.widest_row_access
+    if finest is None or step != 1 or (finest.extent or 1) % width:
+        found = (
+            f"it takes none of them along {span.dim}"
+            if finest is None
+            else f"it takes {finest.extent}, {step} apart, along {span.dim}"
+        )
+        hint = f"Relayout({where!r}, transposed=True) turns it." if source is not None and finest is None else ""
+        yield Violation(
+            f"{where} holds neighbours along {span.dim}, and of those {staged.name!r} does not take a multiple of "
+            f"{width} in a row: {found}.",
+            hint=hint or f"split so that the innermost loop over {span.dim} has a multiple of {width} iterations.",
+        )
+    elif widest % width:
+        yield Violation(
+            f"rows of {where!r} are aligned for accesses of {widest} element(s), not {width}.",
+            hint=f"use a pad and an arrangement that keep runs of {width} elements together and aligned.",
+        )
+
+
+def _result_vector(program: Program) -> Iterator[Violation]:
+    width = program.result_vector
+    yield from _legal_width(width, program.gemm.out.bytes, "the store of C")
+    span = result_span(program)
+    finest = span.axes[-1] if span.axes else None
+    if program.accumulation is None or finest is None or finest.stride != 1 or (finest.extent or 1) % width:
+        count = finest.extent if finest is not None and finest.stride == 1 else 1
+        yield Violation(
+            f"a thread has {count} neighbouring result(s) along {span.dim}, not a multiple of {width}.",
+            note=f"C is contiguous along {span.dim}.",
+            hint=f"Split {span.dim} so that each thread keeps {width} neighbours, and Accumulate before this step.",
+        )
+
+
+LAWS: tuple[Callable[[Program], Iterator[Violation]], ...] = (
+    sums_stay_inside,
+    sum_fits_a_thread,
+    tiles_are_fixed,
+    tiles_are_filled_together,
+    registers_fill_from_shared,
+    arrangements_fit,
+    vectors_are_whole,
+)
+"""In the order in which they are checked: later ones rely on earlier ones."""

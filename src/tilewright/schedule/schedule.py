@@ -1,0 +1,82 @@
+"""`Schedule`: a tuple of steps, as a value."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import overload
+
+from tilewright.errors import ScheduleError, TilewrightError
+from tilewright.ir.program import Program, naive_program
+from tilewright.problem.gemm import Gemm
+from tilewright.schedule.step import Step
+
+
+class Schedule:
+    """Steps in the order in which they are applied. Immutable, comparable, hashable.
+
+    >>> from tilewright.schedule import Accumulate, Split
+    >>> schedule = Schedule(Split("k", 8, into=("k_tile", "k_in")), Accumulate(over="k_tile"))
+    >>> len(schedule), schedule[0]
+    (2, Split('k', 8, into=('k_tile', 'k_in')))
+    """
+
+    __slots__ = ("steps",)
+
+    def __init__(self, *steps: Step) -> None:
+        for step in steps:
+            if not isinstance(step, Step):
+                raise ScheduleError(
+                    f"A schedule holds steps, not {type(step).__name__} {step!r}.",
+                    hint="write Schedule(Split(...), Bind(...)), not Schedule([...]).",
+                )
+        self.steps = tuple(steps)
+
+    def programs(self, gemm: Gemm) -> Iterator[Program]:
+        """The naive program of `gemm`, then the program after each step.
+
+        Raises ScheduleError that names the step which does not fit ("step 3 of 9").
+        """
+        program = naive_program(gemm)
+        yield program
+        for number, step in enumerate(self.steps, 1):
+            try:
+                program = step.apply(program)
+            except TilewrightError as error:
+                place = f"step {number} of {len(self.steps)}: {step!r}"
+                raise ScheduleError(error.headline, place=place, note=error.note, hint=error.hint) from None
+            yield program
+
+    def apply(self, gemm: Gemm) -> Program:
+        """The scheduled program of `gemm`."""
+        *_, last = self.programs(gemm)
+        return last
+
+    @property
+    def text(self) -> str:
+        """The schedule as Python, a step a line."""
+        return "\n".join(["Schedule(", *(f"    {step!r}," for step in self.steps), ")"])
+
+    def __iter__(self) -> Iterator[Step]:
+        return iter(self.steps)
+
+    def __len__(self) -> int:
+        return len(self.steps)
+
+    @overload
+    def __getitem__(self, index: int) -> Step: ...
+    @overload
+    def __getitem__(self, index: slice) -> Schedule: ...
+    def __getitem__(self, index: int | slice) -> Step | Schedule:
+        return Schedule(*self.steps[index]) if isinstance(index, slice) else self.steps[index]
+
+    def __add__(self, other: Schedule) -> Schedule:
+        return Schedule(*self.steps, *other.steps)
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Schedule) and self.steps == other.steps
+
+    def __hash__(self) -> int:
+        return hash(self.steps)
+
+    def __repr__(self) -> str:
+        return self.text

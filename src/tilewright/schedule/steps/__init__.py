@@ -1,0 +1,47 @@
+"""Every verb of the language, in teaching order."""
+
+from tilewright.schedule.step import Step
+from tilewright.schedule.steps.accumulate import Accumulate
+from tilewright.schedule.steps.bind import Bind
+from tilewright.schedule.steps.distribute import Distribute
+from tilewright.schedule.steps.epilogue import Epilogue
+from tilewright.schedule.steps.fuse import Fuse
+from tilewright.schedule.steps.raster import Raster
+from tilewright.schedule.steps.relayout import Relayout
+from tilewright.schedule.steps.reorder import Reorder
+from tilewright.schedule.steps.split import Split
+from tilewright.schedule.steps.stage import Stage
+from tilewright.schedule.steps.unroll import Unroll
+from tilewright.schedule.steps.vectorize import Vectorize
+
+STEPS: tuple[type[Step], ...] = (
+    Split,
+    Fuse,
+    Reorder,
+    Bind,
+    Unroll,
+    Accumulate,
+    Stage,
+    Distribute,
+    Relayout,
+    Vectorize,
+    Epilogue,
+    Raster,
+)
+
+__all__ = [
+    "STEPS",
+    "Accumulate",
+    "Bind",
+    "Distribute",
+    "Epilogue",
+    "Fuse",
+    "Raster",
+    "Relayout",
+    "Reorder",
+    "Split",
+    "Stage",
+    "Step",
+    "Unroll",
+    "Vectorize",
+]

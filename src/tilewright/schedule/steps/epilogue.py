@@ -1,0 +1,31 @@
+"""What happens to a finished sum on its way to memory."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import ClassVar
+
+from tilewright.ir.program import Program
+from tilewright.schedule.step import Step, refuse
+
+
+@dataclass(frozen=True, repr=False)
+class Epilogue(Step):
+    """sum = beta*C; sum += alpha*a*b; C = sum   ->   sum = 0; sum += a*b; C = alpha*sum + beta*C
+
+    alpha, beta: which factor is applied once to each finished sum instead of inside the loops.
+    """
+
+    alpha: bool = True
+    beta: bool = True
+
+    positional: ClassVar[int] = 0
+
+    def apply(self, program: Program) -> Program:
+        if program.accumulation is None:
+            refuse(
+                "Cannot scale finished sums: the sum is kept in C itself.",
+                note="without registers there is no moment at which a sum is finished but not yet stored.",
+                hint="put Accumulate(over=...) before this step.",
+            )
+        return replace(program, late_alpha=self.alpha, late_beta=self.beta)

@@ -1,0 +1,36 @@
+"""The order in which blocks visit the tiles of C."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+from tilewright.ir.program import Program, RasterChoice, RasterOrder
+from tilewright.schedule.step import Step, refuse
+
+
+@dataclass(frozen=True, repr=False)
+class Raster(Step):
+    """block (x, y) computes tile (y, x)   ->   block number b computes the b-th tile of the order
+
+    The grid becomes one-dimensional. GROUPED walks `group` rows of tiles down, then the next column of tiles, so that
+    blocks which run together share rows of A and columns of B in the L2 cache.
+    """
+
+    order: RasterOrder
+    group: int = 1
+
+    def apply(self, program: Program) -> Program:
+        doing = f"Cannot set the raster order {self.order.value}"
+        dims = [loop.axes[0].dim for loop in program.grid_loops if len(loop.axes) == 1]
+        if sorted(dims) != ["m", "n"] or len(program.grid_loops) != 2:
+            bound = ", ".join(loop.name for loop in program.grid_loops) or "none"
+            refuse(
+                f"{doing}: the grid must count tiles of m and of n, a loop each; bound to it: {bound}.",
+                hint="Bind('m_block', Level.GRID_Y) and Bind('n_block', Level.GRID_X) before this step.",
+            )
+        if self.group < 1 or (self.order is not RasterOrder.GROUPED and self.group != 1):
+            refuse(
+                f"{doing} with group={self.group}.",
+                hint="a group counts rows of tiles: RasterOrder.GROUPED with group >= 1.",
+            )
+        return replace(program, raster=RasterChoice(self.order, self.group))

@@ -1,0 +1,63 @@
+"""A tile copied into shared memory or registers, and read from there."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import ClassVar
+
+from tilewright.ir.buffer import Space
+from tilewright.ir.program import Program, Staged
+from tilewright.problem.gemm import DIMS, OperandName
+from tilewright.schedule.laws import check_program
+from tilewright.schedule.step import Step, check_new_names, find_loop, refuse
+
+
+@dataclass(frozen=True, repr=False)
+class Stage(Step):
+    """for k_tile: ... A[m, k] ...   ->   for k_tile: A_tile <- A[tile]; ... A_tile[m', k'] ...
+
+    The tile holds what the loops inside `under` read; in shared memory, what all threads of the block read there.
+    For the result, `Stage("C", Space.SHARED)`: each thread writes its sums to the tile, and the block stores it.
+    The name defaults to `A_tile` in shared memory and `A_frag` in registers.
+    """
+
+    operand: OperandName
+    space: Space
+    under: str = ""
+    name: str = ""
+
+    positional: ClassVar[int] = 2
+
+    @property
+    def tile_name(self) -> str:
+        return self.name or f"{self.operand}_{'tile' if self.space is Space.SHARED else 'frag'}"
+
+    def apply(self, program: Program) -> Program:
+        doing = f"Cannot stage {self.operand} in {self.space.value} memory"
+        if self.operand not in DIMS:
+            refuse(f"{doing}: there is no such operand.", hint="stage 'A', 'B' or the result 'C'.")
+        if self.space is Space.GLOBAL:
+            refuse(f"{doing}: it lies there.", hint="use Space.SHARED or Space.REGISTER.")
+        if self.operand == "C":
+            self._check_result(program, doing)
+        else:
+            if not self.under:
+                refuse(f"{doing}: no loop was named.", hint="Stage(..., under='k_tile') copies in each k_tile.")
+            find_loop(program, self.under)
+        same = [s for s in program.staged if s.operand == self.operand and s.space is self.space]
+        if same:
+            refuse(f"{doing}: {same[0].name} is there already.", hint="stage an operand once in each memory.")
+        check_new_names(program, (self.tile_name,))
+        tile = Staged(self.tile_name, self.operand, self.space, self.under)
+        return check_program(replace(program, staged=(*program.staged, tile)), doing)
+
+    def _check_result(self, program: Program, doing: str) -> None:
+        if self.space is Space.REGISTER:
+            refuse(f"{doing}: that is what Accumulate does.", hint="Accumulate(over='k').")
+        if program.accumulation is None:
+            refuse(f"{doing}: the sum is kept in C itself.", hint="put Accumulate(over=...) before this step.")
+        if self.under:
+            refuse(f"{doing} under {self.under!r}: the result is stored once, after the sum.", hint="leave out under.")
+
+    def names(self) -> tuple[str, ...]:
+        return (self.tile_name,)

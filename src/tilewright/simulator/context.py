@@ -1,0 +1,82 @@
+"""What every operation of a simulated kernel works with: memory, numbers, listeners, and the book of findings."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import NoReturn
+
+import numpy as np
+
+from tilewright.device.spec import WARP_THREADS
+from tilewright.dtypes import Array
+from tilewright.simulator.arithmetic import Arithmetic
+from tilewright.simulator.convoy import Convoy
+from tilewright.simulator.events import Wire
+from tilewright.simulator.findings import Finding, Findings, Kind, Where
+from tilewright.simulator.memory import Memory
+from tilewright.simulator.races import Races
+from tilewright.simulator.sites import Site
+from tilewright.simulator.warps import Lanes, Warps
+
+
+@dataclass(slots=True)
+class Context:
+    """One run. races is None where detectors are off; bounds are checked always, for the host's own memory's sake."""
+
+    memory: Memory
+    arithmetic: Arithmetic
+    wire: Wire
+    findings: Findings
+    races: Races | None
+
+    def overflow(self, site: Site, convoy: Convoy, lanes: Lanes) -> NoReturn:
+        """An index left 32 bits: the kernel addresses something else than it means, so it stops here."""
+        beyond = (lanes.values > 2**31 - 1) | (lanes.values < -(2**31))
+        value = int(lanes.values[int(np.argmax(beyond))])
+        self.findings.stop(
+            Finding(
+                Kind.OVERFLOW,
+                f"A 32-bit index becomes {value}, which 32 bits cannot hold.",
+                where(site, convoy, beyond),
+                note="the GPU would wrap around and touch another element.",
+                hint="use the variant with 64-bit offsets (Variant.near = False) for matrices of this size.",
+            )
+        )
+
+    def unwritten_register(self, site: Site, convoy: Convoy, name: str, element: int, lanes: Array) -> None:
+        self.findings.report(
+            Finding(
+                Kind.UNWRITTEN,
+                f"Register {name}[{element}] is read before it is written.",
+                where(site, convoy, lanes),
+                name,
+                element,
+                hint="write it on every path that leads here, in every lane.",
+            )
+        )
+
+    def register_out_of_bounds(self, site: Site, convoy: Convoy, name: str, element: int, elements: int) -> None:
+        self.findings.stop(
+            Finding(
+                Kind.OUT_OF_BOUNDS,
+                f"Register array {name} has {elements} elements; element {element} is accessed.",
+                where(site, convoy, np.ones(convoy.warps.lanes, np.bool_)),
+                name,
+                element,
+            )
+        )
+
+
+def where(site: Site, convoy: Convoy, lanes: Array) -> Where:
+    """The site as the first warp executes it of which a lane is set in `lanes`, (lanes,) bool."""
+    rows = lanes.reshape(-1, WARP_THREADS)
+    warp = int(np.argmax(rows.any(axis=1)))
+    return place_of(site, convoy.warps, warp, tuple(np.flatnonzero(rows[warp]).tolist()), site.values(convoy.slots))
+
+
+def place_of(
+    site: Site, warps: Warps, warp: int, lanes: tuple[int, ...], loops: tuple[tuple[str, int], ...] = ()
+) -> Where:
+    """The site as warp number `warp` of these warps executes it."""
+    x, y, z = warps.batch.coordinates[warps.slots[warp]].tolist()
+    return Where(site.line, site.text, (x, y, z), int(warps.numbers[warp]), lanes, loops)

@@ -1,0 +1,122 @@
+"""What the detectors find: rules of the machine that the kernel breaks, each with where, who and what."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass, field, replace
+from enum import Enum
+from typing import Literal, NoReturn
+
+from tilewright.errors import SimulationError
+
+OnFinding = Literal["raise", "collect"]
+
+
+class Kind(Enum):
+    """What is wrong. The value is the phrase that messages use."""
+
+    RACE = "race"
+    SAME_VALUE = "same value written by several threads"  # a note: redundant, not wrong
+    UNWRITTEN = "read of unwritten memory"
+    OUT_OF_BOUNDS = "access out of bounds"
+    MISALIGNED = "misaligned access"
+    OVERFLOW = "overflow of a 32-bit index"
+    DIVERGENT_BARRIER = "barrier reached by a part of a warp"
+    DEADLOCK = "deadlock"
+
+    @property
+    def is_error(self) -> bool:
+        return self is not Kind.SAME_VALUE
+
+
+@dataclass(frozen=True, slots=True)
+class Where:
+    """A line of the kernel as some lanes execute it. line: from 1, in `ir.text.kernel_text`. block: (x, y, z).
+
+    loops: enclosing loops, outermost first, with their values; empty where they are not known (an earlier access).
+    """
+
+    line: int
+    text: str
+    block: tuple[int, int, int]
+    warp: int
+    lanes: tuple[int, ...]
+    loops: tuple[tuple[str, int], ...] = ()
+
+    def __str__(self) -> str:
+        loops = f"  with {', '.join(f'{name} = {value}' for name, value in self.loops)}" if self.loops else ""
+        who = f"block {self.block}, warp {self.warp}, {lanes_text(self.lanes)}"
+        return f"line {self.line}: {self.text}{loops}\n  {who}"
+
+
+@dataclass(frozen=True, slots=True)
+class Finding:
+    """One broken rule at one line, however often it happened.
+
+    element: the flat element of `buffer` that the first lane touches. earlier: the access it conflicts with.
+    occurrences: executions of the line that broke the rule this way.
+    """
+
+    kind: Kind
+    headline: str
+    where: Where
+    buffer: str = ""
+    element: int | None = None
+    earlier: Where | None = None
+    note: str = ""
+    hint: str = ""
+    occurrences: int = 1
+
+    @property
+    def place(self) -> str:
+        return str(self.where) if self.earlier is None else f"{self.where}\nearlier, {self.earlier}"
+
+    def error(self) -> SimulationError:
+        return SimulationError(self.headline, place=self.place, note=self.note, hint=self.hint)
+
+    def __str__(self) -> str:
+        return str(self.error())
+
+
+class StopSimulation(Exception):
+    """The kernel cannot go on (deadlock); what was found says why."""
+
+
+@dataclass(slots=True)
+class Findings:
+    """Collects what is found, or raises the first error. Repeats of one finding at one line are counted."""
+
+    on_finding: OnFinding = "raise"
+    _found: dict[object, Finding] = field(default_factory=dict)
+
+    def report(self, finding: Finding) -> None:
+        if self.on_finding == "raise" and finding.kind.is_error:
+            raise finding.error()
+        key = (finding.kind, finding.where.line, finding.buffer, finding.earlier and finding.earlier.line)
+        known = self._found.get(key)
+        self._found[key] = finding if known is None else replace(known, occurrences=known.occurrences + 1)
+
+    def stop(self, finding: Finding) -> NoReturn:
+        """Report what the kernel cannot go on after."""
+        self.report(finding)
+        raise StopSimulation
+
+    def all(self) -> tuple[Finding, ...]:
+        return tuple(self._found.values())
+
+
+def lanes_text(lanes: Iterable[int]) -> str:
+    """Lane numbers with runs joined.
+
+    >>> lanes_text([0, 1, 2, 3, 8, 30, 31]), lanes_text([5])
+    ('lanes 0-3, 8, 30-31', 'lane 5')
+    """
+    numbers = sorted(lanes)
+    runs: list[list[int]] = []
+    for number in numbers:
+        if runs and number == runs[-1][1] + 1:
+            runs[-1][1] = number
+        else:
+            runs.append([number, number])
+    text = ", ".join(str(a) if a == b else f"{a}-{b}" for a, b in runs)
+    return f"lane{'s' if len(numbers) > 1 else ''} {text}"

@@ -1,0 +1,324 @@
+"""Index expressions, compiled: what differs between lanes is computed once, what all lanes share is a Python int.
+
+Every integer expression is taken apart into
+
+    lanes(threadIdx, blockIdx, some loop variables)  +  offset(loop variables)
+
+The offset is compiled to a Python function of the loop variables. The lane part becomes a *cell*: an array that is
+remembered for each combination of the loop variables it reads. An address that moves by a constant from one iteration
+to the next thus costs one addition of Python ints, and everything known of its lanes (range, bank conflicts, sectors)
+stays known.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+
+from tilewright.dtypes import BOOL, I32, Array, DType
+from tilewright.errors import SimulationError
+from tilewright.ir.expr import ZERO, Binary, Cast, Const, Expr, Load, Op, Select, Var, binary
+from tilewright.ir.visit import rebuild, sub_exprs, walk_expr
+from tilewright.simulator.convoy import Convoy
+from tilewright.simulator.warps import Lanes, Mask
+
+Scope = Mapping[str, Expr]
+"""What each name of the kernel stands for: an expression over slots, cells, constants and built-ins."""
+
+Uniform = Callable[[Sequence[int]], int]
+"""A value that all lanes share, from the loop variables."""
+
+_CELL_BYTES = 8 << 20
+"""Memory for the remembered values of one cell, bytes; a loop that never comes back must not fill the machine."""
+
+I32_LOW, I32_HIGH = -(2**31), 2**31 - 1
+
+_OPERATOR = {
+    Op.ADD: "({} + {})",
+    Op.SUB: "({} - {})",
+    Op.MUL: "({} * {})",
+    Op.DIV: "({} // {})",
+    Op.MOD: "({} % {})",
+    Op.SHL: "({} << {})",
+    Op.SHR: "({} >> {})",
+    Op.AND: "({} & {})",
+    Op.XOR: "({} ^ {})",
+    Op.LT: "({} < {})",
+    Op.LE: "({} <= {})",
+    Op.GE: "({} >= {})",
+    Op.EQ: "({} == {})",
+    Op.NE: "({} != {})",
+}
+_FOR_UNIFORM = _OPERATOR | {
+    Op.LAND: "({} and {})",
+    Op.LOR: "({} or {})",
+    Op.MIN: "min({}, {})",
+    Op.MAX: "max({}, {})",
+}
+_FOR_LANES = _OPERATOR | {
+    Op.LAND: "np.logical_and({}, {})",
+    Op.LOR: "np.logical_or({}, {})",
+    Op.MIN: "np.minimum({}, {})",
+    Op.MAX: "np.maximum({}, {})",
+}
+
+
+def slot_var(slot: int, dtype: DType = I32) -> Var:
+    """The loop variable in a slot, as compiled expressions name it."""
+    return Var(f"s[{slot}]", dtype)
+
+
+def resolve(expr: Expr, scope: Scope) -> Expr:
+    """`expr` with every name replaced by what it stands for, constants folded."""
+    match expr:
+        case Var():
+            if expr.name not in scope:
+                raise SimulationError(f"{expr.name!r} has no value here.", note="the kernel is not complete.")
+            return scope[expr.name]
+        case Binary():
+            return binary(expr.op, resolve(expr.a, scope), resolve(expr.b, scope))
+        case Const():
+            return expr
+        case _:
+            return rebuild(expr, tuple(resolve(part, scope) for part in sub_exprs(expr)))
+
+
+def is_uniform(expr: Expr) -> bool:
+    """Whether all lanes agree on a resolved expression: it reads slots and constants only."""
+    return not any(
+        isinstance(part, Load) or (isinstance(part, Var) and not part.name.startswith("s[")) for part in walk_expr(expr)
+    )
+
+
+def uniform(expr: Expr) -> Uniform:
+    """A resolved uniform expression as a Python function of the slots."""
+    function: Uniform = _function("s", _text(expr, _FOR_UNIFORM))
+    return function
+
+
+def _function(parameters: str, text: str) -> Callable[..., Any]:
+    # Python's own compiler is the fastest evaluator at hand: ten times a tree of closures. The text is ours alone.
+    function: Callable[..., Any] = eval(f"lambda {parameters}: {text}", {"np": np, "inf": np.inf, "nan": np.nan})
+    return function
+
+
+def _text(expr: Expr, operators: Mapping[Op, str]) -> str:
+    match expr:
+        case Const():
+            return repr(float(expr.value) if expr.dtype.is_float else int(expr.value))
+        case Var():
+            return expr.name
+        case Binary():
+            return operators[expr.op].format(_text(expr.a, operators), _text(expr.b, operators))
+        case Select():
+            parts = [_text(part, operators) for part in (expr.condition, expr.a, expr.b)]
+            form = "({1} if {0} else {2})" if operators is _FOR_UNIFORM else "np.where({0}, {1}, {2})"
+            return form.format(*parts)
+        case Cast() if not expr.dtype.is_float:
+            return _text(expr.value, operators)
+        case _:
+            raise SimulationError(f"{type(expr).__name__} does not belong into an index.")
+
+
+def linear_parts(expr: Expr) -> tuple[Expr | None, Expr]:
+    """A resolved integer expression as (what differs between lanes or None, what they share); their sum is `expr`."""
+    if is_uniform(expr):
+        return None, expr
+    match expr:
+        case Binary(op=Op.ADD | Op.SUB):
+            (a, shared_a), (b, shared_b) = linear_parts(expr.a), linear_parts(expr.b)
+            shared = binary(expr.op, shared_a, shared_b)
+            if b is None:
+                return a, shared
+            return (binary(expr.op, ZERO if a is None else a, b)), shared
+        case Binary(op=Op.MUL, a=varying, b=factor) if is_uniform(factor):
+            return _scaled(varying, factor)
+        case Binary(op=Op.MUL, a=factor, b=varying) if is_uniform(factor):
+            return _scaled(varying, factor)
+        case _:
+            return expr, ZERO
+
+
+def _scaled(varying: Expr, factor: Expr) -> tuple[Expr | None, Expr]:
+    part, shared = linear_parts(varying)
+    return (None if part is None else binary(Op.MUL, part, factor)), binary(Op.MUL, shared, factor)
+
+
+class Cell:
+    """One lane-dependent value of the program. `of(convoy)` gives it, computing it only when it is not known."""
+
+    __slots__ = ("_compute", "_index", "_inputs", "_key", "is_narrow", "reads", "volatile")
+
+    def __init__(self, index: int, compute: Callable[..., Array], inputs: tuple[Source, ...], *, is_narrow: bool):
+        self._index = index
+        self._compute = compute
+        self._inputs = inputs
+        self.is_narrow = is_narrow
+        self.reads: tuple[int, ...] = ()
+        self.volatile = any(source.volatile for source in inputs)
+        self._key: Callable[[Sequence[int]], Any] = lambda _slots: None
+
+    def depends_on(self, slots: Sequence[int]) -> None:
+        """The loop variables that the value reads, directly or through other cells."""
+        self.reads = tuple(sorted(slots))
+        if self.reads:
+            self._key = _function("s", f"({', '.join(f's[{slot}]' for slot in self.reads)},)")
+
+    def of(self, convoy: Convoy) -> Lanes:
+        memo = convoy.memo[self._index]
+        key = self._key(convoy.slots)
+        found = memo.get(key)
+        if found is not None and not self.volatile:
+            return found
+        values = self._compute(convoy.slots, *(source.of(convoy).values for source in self._inputs))
+        found = Lanes(np.asarray(np.broadcast_to(values, (convoy.warps.lanes,)), np.int64))
+        if self.is_narrow and (found.low < I32_LOW or found.high > I32_HIGH):
+            raise IndexOverflow(found)
+        if len(memo) * convoy.warps.lanes * 8 > _CELL_BYTES:
+            memo.clear()
+        memo[key] = found
+        return found
+
+
+class IndexOverflow(Exception):
+    """A 32-bit index expression leaves 32 bits in some lanes."""
+
+    def __init__(self, lanes: Lanes) -> None:
+        super().__init__(lanes)
+        self.lanes = lanes
+
+
+@dataclass(frozen=True, slots=True)
+class Builtin:
+    """A coordinate of the thread, as a source of lane values."""
+
+    name: str
+    volatile: bool = False
+    reads: tuple[int, ...] = ()
+
+    def of(self, convoy: Convoy) -> Lanes:
+        return convoy.warps.builtin(self.name)
+
+
+@dataclass(frozen=True, slots=True)
+class RegisterSource:
+    """An integer register as a source of lane values: read anew each time, since it may have changed."""
+
+    array: int
+    element: Uniform
+    volatile: bool = True
+    reads: tuple[int, ...] = ()
+
+    def of(self, convoy: Convoy) -> Lanes:
+        registers = convoy.registers[self.array]
+        assert registers is not None
+        return Lanes(registers.data[self.element(convoy.slots)].astype(np.int64))
+
+
+Source = Cell | Builtin | RegisterSource
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """Where lanes point: `cell` of each lane plus `offset`. is_narrow: computed in 32 bits."""
+
+    cell: Source
+    offset: Uniform
+    is_narrow: bool
+
+
+Predicate = Callable[[Convoy], bool | Mask]
+"""A condition: True or False where all lanes agree, else the lanes where it holds."""
+
+
+@dataclass(slots=True)
+class Cells:
+    """Makes the cells of one program. Equal expressions share a cell."""
+
+    register_number: Callable[[str], int] = lambda name: 0
+    count: int = 0
+    _by_expr: dict[Expr, Var] = field(default_factory=dict)
+    _by_name: dict[str, Source] = field(default_factory=dict)
+
+    def name(self, expr: Expr) -> Var:
+        """A resolved lane-dependent expression as the name of its cell."""
+        if isinstance(expr, Var):
+            self.source(expr)
+            return expr
+        known = self._by_expr.get(expr)
+        if known is None:
+            known = self._by_expr[expr] = Var(f"c{self.count}", expr.dtype)
+            self._by_name[known.name] = self._make(expr)
+        return known
+
+    def source(self, expr: Expr) -> Source:
+        """The lane values of a resolved lane-dependent expression."""
+        if isinstance(expr, Var) and expr.name not in self._by_name:
+            self._by_name[expr.name] = Builtin(expr.name)
+        return self._by_name[self.name(expr).name if not isinstance(expr, Var) else expr.name]
+
+    def place(self, expr: Expr) -> Place:
+        varying, shared = linear_parts(expr)
+        cell: Source = Builtin("zero") if varying is None else self.source(varying)
+        return Place(cell, uniform(shared), expr.dtype is I32)
+
+    def let(self, value: Expr) -> Expr:
+        """What a `Let` of a resolved integer expression stands for: its lane part becomes one cell."""
+        varying, shared = linear_parts(value)
+        return shared if varying is None else binary(Op.ADD, self.name(varying), shared)
+
+    def predicate(self, expr: Expr) -> Predicate:
+        """A resolved condition, compiled."""
+        if is_uniform(expr):
+            decide = uniform(expr)
+            return lambda convoy: bool(decide(convoy.slots))
+        match expr:
+            case Binary(op=Op.LAND):
+                return _conjunction(self.predicate(expr.a), self.predicate(expr.b))
+            case Binary(op=Op.LT | Op.LE | Op.GE | Op.EQ | Op.NE) if not expr.a.dtype.is_float:
+                return self._comparison(expr)
+            case _:
+                return self._comparison(Binary(Op.NE, expr, Const(0, BOOL)))
+
+    def _comparison(self, expr: Binary) -> Predicate:
+        """`a op b` as `lanes op threshold`: certain for all lanes where the range of the lanes decides."""
+        varying, shared = linear_parts(binary(Op.SUB, expr.a, expr.b))
+        assert varying is not None
+        cell = self.source(varying)
+        op, slack = (Op.LT, 1) if expr.op is Op.LE else (expr.op, 0)
+        threshold = uniform(binary(Op.SUB, Const(slack), shared))
+        return lambda convoy: cell.of(convoy).compare(op, threshold(convoy.slots))
+
+    def _make(self, expr: Expr) -> Cell:
+        index = self.count
+        self.count += 1
+        parts: list[Expr] = []
+        body = self._with_inputs(expr, parts)
+        inputs = tuple(self._input(part) for part in parts)
+        names = ", ".join(f"i{number}" for number in range(len(inputs)))
+        compute = _function(f"s, {names}", _text(body, _FOR_LANES))
+        cell = Cell(index, compute, inputs, is_narrow=expr.dtype is I32)
+        own = {int(part.name[2:-1]) for part in walk_expr(body) if isinstance(part, Var) and part.name[0] == "s"}
+        cell.depends_on(sorted(own.union(*(source.reads for source in inputs))))
+        return cell
+
+    def _with_inputs(self, expr: Expr, inputs: list[Expr]) -> Expr:
+        """`expr` with each lane-dependent leaf replaced by `i0`, `i1`, ...; the leaves are added to `inputs`."""
+        if isinstance(expr, Load) or (isinstance(expr, Var) and not expr.name.startswith("s[")):
+            if expr not in inputs:
+                inputs.append(expr)
+            return Var(f"i{inputs.index(expr)}", expr.dtype)
+        if isinstance(expr, Cast) and not is_uniform(expr):
+            # A cast is a border: what is inside must fit into its own width, so it is a cell of its own.
+            inner = expr.value if isinstance(expr.value, (Var, Load)) else self.name(expr.value)
+            return self._with_inputs(inner, inputs)
+        return rebuild(expr, tuple(self._with_inputs(part, inputs) for part in sub_exprs(expr)))
+
+    def _input(self, leaf: Expr) -> Source:
+        if isinstance(leaf, Load):
+            (index,) = leaf.index
+            return RegisterSource(self.register_number(leaf.buffer.name), uniform(index))
+        return self.source(leaf)

@@ -1,0 +1,49 @@
+"""Memory: the storage of the operands, and the shared memory of the blocks that run together."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import numpy as np
+
+from tilewright.dtypes import Array
+from tilewright.ir.buffer import Buffer, Space
+from tilewright.ir.kernel import Kernel
+from tilewright.problem.reference import Operands
+from tilewright.simulator.arithmetic import Arithmetic
+
+
+class Memory:
+    """Flat arrays of elements. A shared buffer holds one copy for each block of the batch, one after the other.
+
+    base_bytes: the address of the first element of each global operand, where it is not a multiple of 256.
+    """
+
+    def __init__(
+        self, kernel: Kernel, operands: Operands, arithmetic: Arithmetic, base_bytes: Mapping[str, int]
+    ) -> None:
+        self._arithmetic = arithmetic
+        self._kernel = kernel
+        storages = {"A": operands.a, "B": operands.b, "C": operands.c}
+        self.arrays: dict[str, Array] = {
+            operand.name: arithmetic.import_storage(storages[operand.name], operand.dtype)
+            for operand in kernel.gemm.operands
+        }
+        self._global_names = frozenset(self.arrays)
+        offsets = zip(kernel.shared, kernel.shared_offsets, strict=True)
+        self._base_bytes = {**{buffer.name: at for buffer, at in offsets}, **base_bytes}
+
+    def new_batch(self, blocks: int) -> None:
+        """Shared memory for `blocks` blocks that start now: nothing in it is written."""
+        for buffer in self._kernel.shared:
+            kind, poison = self._arithmetic.memory_type(buffer.dtype), self._arithmetic.poison(buffer.dtype)
+            values = self._arithmetic.encode(np.full(blocks * buffer.elements, poison), buffer.dtype)
+            self.arrays[buffer.name] = values.astype(kind, copy=False)
+
+    def elements(self, buffer: Buffer) -> int:
+        """Elements that a thread may address."""
+        return len(self.arrays[buffer.name]) if buffer.space is Space.GLOBAL else buffer.elements
+
+    def base_bytes(self, buffer: Buffer) -> int:
+        """Address of element 0, bytes, as far as alignment and banks can tell."""
+        return self._base_bytes.get(buffer.name, 0)

@@ -1,0 +1,218 @@
+"""Loads and stores: one `Move` of the kernel, executed by all lanes of a convoy at once."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from tilewright.dtypes import Array
+from tilewright.ir.buffer import Buffer, Space
+from tilewright.simulator.context import Context, where
+from tilewright.simulator.convoy import Convoy
+from tilewright.simulator.events import Access
+from tilewright.simulator.findings import Finding, Kind
+from tilewright.simulator.index import I32_HIGH, IndexOverflow, Place, Predicate, Uniform
+from tilewright.simulator.registers import RegisterArray
+from tilewright.simulator.sites import Site
+from tilewright.simulator.warps import Lanes, Mask, Pattern, both
+
+
+@dataclass(slots=True)
+class Transfer:
+    """What loads and stores have in common. array, first: the registers, and where in them the access begins."""
+
+    site: Site
+    context: Context
+    buffer: Buffer
+    place: Place
+    width: int
+    array: int
+    first: Uniform
+    guard: Predicate | None
+    is_store: bool
+
+    def _target(self, convoy: Convoy) -> tuple[Pattern, int]:
+        """Where the lanes that take part touch memory; lanes that would break a rule are reported and left out."""
+        guard = True if self.guard is None else self.guard(convoy)
+        if guard is False:
+            return convoy.warps.nowhere, 0
+        active = convoy.mask if guard is True else both(convoy.mask, guard)
+        if active is not None and not active.count:
+            return convoy.warps.nowhere, 0
+        offset = self.place.offset(convoy.slots)
+        pattern = self.place.cell.of(convoy).pattern(active)
+        limit = self.context.memory.elements(self.buffer)
+        if pattern.low + offset < 0 or pattern.high + offset + self.width > limit:
+            pattern = self._inside(convoy, pattern, offset, limit)
+        if self.width > 1 and not self._is_aligned(pattern, offset):
+            self._report_misaligned(convoy, pattern, offset)
+        return pattern, offset
+
+    def _inside(self, convoy: Convoy, pattern: Pattern, offset: int, limit: int) -> Pattern:
+        """Reports the lanes that leave the buffer; the pattern of the others."""
+        first = pattern.lanes.values + offset
+        if self.place.is_narrow and pattern.high + offset > I32_HIGH:
+            self.context.overflow(self.site, convoy, Lanes(first))
+        outside = (first < 0) | (first + self.width > limit)
+        if pattern.active is not None:
+            outside &= pattern.active.lanes
+        element = int(first[int(np.argmax(outside))])
+        verb = "written" if self.is_store else "read"
+        self.context.findings.report(
+            Finding(
+                Kind.OUT_OF_BOUNDS,
+                f"{self.buffer.name} has {limit} elements; {_elements(element, self.width)} {verb}.",
+                where(self.site, convoy, outside),
+                self.buffer.name,
+                element,
+                hint="guard the access, or check the index.",
+            )
+        )
+        kept = ~outside if pattern.active is None else pattern.active.lanes & ~outside
+        return pattern.lanes.pattern(Mask(kept)) if kept.any() else convoy.warps.nowhere
+
+    def _is_aligned(self, pattern: Pattern, offset: int) -> bool:
+        """Whether each lane's address is a multiple of the bytes it moves, as the hardware demands."""
+        size = self.buffer.dtype.bytes
+        shared = offset + self.context.memory.base_bytes(self.buffer) // size
+        return pattern.known(
+            ("aligned", self.width, shared % self.width),
+            lambda: not ((self._chosen(pattern) + shared) % self.width).any(),
+        )
+
+    @staticmethod
+    def _chosen(pattern: Pattern) -> Array:
+        values = pattern.lanes.values
+        return values if pattern.active is None else values[pattern.active.lanes]
+
+    def _report_misaligned(self, convoy: Convoy, pattern: Pattern, offset: int) -> None:
+        size = self.buffer.dtype.bytes
+        address = (pattern.lanes.values + offset) * size + self.context.memory.base_bytes(self.buffer)
+        wrong = address % (self.width * size) != 0
+        if pattern.active is not None:
+            wrong &= pattern.active.lanes
+        lane = int(np.argmax(wrong))
+        self.context.findings.report(
+            Finding(
+                Kind.MISALIGNED,
+                f"An access of {self.width * size} bytes to {self.buffer.name} is at byte {int(address[lane])}, "
+                f"not at a multiple of {self.width * size}.",
+                where(self.site, convoy, wrong),
+                self.buffer.name,
+                int(pattern.lanes.values[lane]) + offset,
+                note="the hardware refuses a misaligned vector access.",
+                hint="narrow the access, or pad the leading dimension.",
+            )
+        )
+
+    def _tell(self, convoy: Convoy, pattern: Pattern, offset: int) -> Access:
+        access = Access(
+            self.site,
+            self.buffer,
+            self.is_store,
+            self.width,
+            pattern,
+            offset,
+            convoy.active_warps,
+            convoy.active_lanes - pattern.active_lanes,
+            self.context.memory.base_bytes(self.buffer),
+            convoy.warps,
+        )
+        for hear in self.context.wire.accessed:
+            hear(access)
+        return access
+
+    def _index(self, convoy: Convoy, pattern: Pattern, offset: int) -> tuple[Array, int]:
+        """Flat positions of all lanes in the storage array, less an offset that is at least 0."""
+        if self.buffer.space is Space.SHARED:
+            index = pattern.lanes.based(self.buffer.elements, convoy.warps.block_of_lane)
+        else:
+            index = pattern.lanes.values
+        return (index + offset, 0) if offset < 0 or pattern.low < 0 else (index, offset)
+
+    def _registers(self, convoy: Convoy) -> tuple[RegisterArray, int]:
+        registers = convoy.registers[self.array]
+        assert registers is not None, "an Alloc comes before every use"
+        first = self.first(convoy.slots)
+        elements = registers.buffer.elements
+        if first < 0 or first + self.width > elements:
+            name = registers.buffer.name
+            self.context.register_out_of_bounds(self.site, convoy, name, first + self.width - 1, elements)
+        return registers, first
+
+
+def _elements(first: int, width: int) -> str:
+    return f"element {first} is" if width == 1 else f"elements {first} to {first + width - 1} are"
+
+
+@dataclass(slots=True)
+class LoadOp(Transfer):
+    """Memory to registers; zero where the guard is false."""
+
+    def __call__(self, convoy: Convoy) -> None:
+        try:
+            pattern, offset = self._target(convoy)
+        except IndexOverflow as overflow:
+            self.context.overflow(self.site, convoy, overflow.lanes)
+        registers, first = self._registers(convoy)
+        access = self._tell(convoy, pattern, offset)
+        rows = registers.data[first : first + self.width]
+        if pattern is not convoy.warps.nowhere:
+            index, at = self._index(convoy, pattern, offset)
+            if self.context.races is not None:
+                self.context.races.read(access, convoy, index, at)
+            self._take(rows, index, at, convoy.mask)
+        idle = self._guarded_off(convoy.mask, pattern.active)
+        if idle is not None:
+            np.copyto(rows, 0, where=idle.lanes)
+        if registers.missing:
+            registers.mark(range(first, first + self.width), convoy.mask)
+
+    def _take(self, rows: Array, index: Array, at: int, mask: Mask | None) -> None:
+        storage = self.context.memory.arrays[self.buffer.name]
+        plain = mask is None and storage.dtype == rows.dtype
+        for element, row in enumerate(rows):
+            # Lanes that take no part may point anywhere: clipped, they read something that nobody sees.
+            if plain:
+                np.take(storage[at + element :], index, out=row, mode="clip")
+                continue
+            found = self.context.arithmetic.decode(
+                np.take(storage[at + element :], index, mode="clip"), self.buffer.dtype
+            )
+            np.copyto(row, found, where=True if mask is None else mask.lanes)
+
+    @staticmethod
+    def _guarded_off(mask: Mask | None, active: Mask | None) -> Mask | None:
+        """Lanes that execute the load but do not touch memory."""
+        if active is None or active is mask:
+            return None
+        return active.inverse if mask is None else mask.minus(active)
+
+
+@dataclass(slots=True)
+class StoreOp(Transfer):
+    """Registers to memory; nothing where the guard is false."""
+
+    def __call__(self, convoy: Convoy) -> None:
+        try:
+            pattern, offset = self._target(convoy)
+        except IndexOverflow as overflow:
+            self.context.overflow(self.site, convoy, overflow.lanes)
+        registers, first = self._registers(convoy)
+        if registers.missing:
+            bare = registers.unwritten(range(first, first + self.width), pattern.active)
+            if bare is not None:
+                self.context.unwritten_register(self.site, convoy, registers.buffer.name, *bare)
+        access = self._tell(convoy, pattern, offset)
+        if pattern is convoy.warps.nowhere:
+            return
+        index, at = self._index(convoy, pattern, offset)
+        rows = self.context.arithmetic.encode(registers.data[first : first + self.width], self.buffer.dtype)
+        if self.context.races is not None:
+            self.context.races.write(access, convoy, index, at, rows)
+        storage = self.context.memory.arrays[self.buffer.name]
+        if pattern.active is not None:
+            index, rows = index[pattern.active.lanes], rows[:, pattern.active.lanes]
+        for element, row in enumerate(rows):
+            storage[at + element :][index] = row

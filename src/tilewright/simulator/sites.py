@@ -1,0 +1,55 @@
+"""Sites: the statements of a kernel as places that events and findings name."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from tilewright.ir.kernel import Kernel
+from tilewright.ir.stmt import Assign, Barrier, Move, Stmt
+from tilewright.ir.text import kernel_lines
+from tilewright.ir.visit import Path
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Site:
+    """One statement. index: position among the sites of the kernel. line: from 1, in `ir.text.kernel_text`.
+
+    origin: the declared thing it comes from ("" if none). loops: the enclosing loops, outermost first: the name of
+    each and the slot that holds its value.
+    """
+
+    index: int
+    path: Path
+    line: int
+    text: str
+    stmt: Stmt
+    origin: str = ""
+    loops: tuple[tuple[str, int], ...] = ()
+
+    def values(self, slots: Sequence[int]) -> tuple[tuple[str, int], ...]:
+        """The enclosing loops with their current values."""
+        return tuple((name, slots[slot]) for name, slot in self.loops)
+
+    @property
+    def loop_names(self) -> tuple[str, ...]:
+        return tuple(name for name, _ in self.loops)
+
+
+class Sites:
+    """Makes the sites of one kernel, in the order in which its statements are translated."""
+
+    def __init__(self, kernel: Kernel) -> None:
+        self._lines = {
+            line.path: (number, line.text.strip())
+            for number, line in enumerate(kernel_lines(kernel), start=1)
+            if line.path is not None
+        }
+        self.all: list[Site] = []
+
+    def add(self, path: Path, stmt: Stmt, loops: tuple[tuple[str, int], ...]) -> Site:
+        line, text = self._lines[path]
+        origin = stmt.origin if isinstance(stmt, (Move, Assign, Barrier)) else ""
+        site = Site(len(self.all), path, line, text, stmt, origin, loops)
+        self.all.append(site)
+        return site

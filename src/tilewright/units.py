@@ -1,0 +1,61 @@
+"""Integer rounding, binary sizes, and quantities printed for people."""
+
+from __future__ import annotations
+
+KIB = 1024
+MIB = 1024 * KIB
+GIB = 1024 * MIB
+
+
+def ceil_div(a: int, b: int) -> int:
+    """The smallest integer not below `a / b`, for `b > 0`.
+
+    >>> ceil_div(7, 4), ceil_div(8, 4), ceil_div(0, 4)
+    (2, 2, 0)
+    """
+    return -(-a // b)
+
+
+def round_up(a: int, multiple: int) -> int:
+    """`a` rounded up to a multiple of `multiple`.
+
+    >>> round_up(13, 8)
+    16
+    """
+    return ceil_div(a, multiple) * multiple
+
+
+def format_bytes(size_bytes: float) -> str:
+    """A size in binary units.
+
+    >>> format_bytes(512), format_bytes(8192), format_bytes(3 * 1024**3)
+    ('512 B', '8.0 KiB', '3.0 GiB')
+    """
+    for unit, scale in (("GiB", GIB), ("MiB", MIB), ("KiB", KIB)):
+        if size_bytes >= scale:
+            return f"{size_bytes / scale:.1f} {unit}"
+    return f"{size_bytes:.0f} B"
+
+
+def format_seconds(seconds: float) -> str:
+    """A duration in the unit that leaves two to four digits.
+
+    >>> format_seconds(2.5e-6), format_seconds(0.0213), format_seconds(12.3)
+    ('2.50 us', '21.30 ms', '12.30 s')
+    """
+    for unit, scale in (("s", 1.0), ("ms", 1e-3), ("us", 1e-6)):
+        if seconds >= scale:
+            return f"{seconds / scale:.2f} {unit}"
+    return f"{seconds * 1e9:.0f} ns"
+
+
+def format_count(count: float) -> str:
+    """A large count with a decimal suffix.
+
+    >>> format_count(950), format_count(16_777_216)
+    ('950', '16.8 M')
+    """
+    for unit, scale in (("T", 1e12), ("G", 1e9), ("M", 1e6), ("k", 1e3)):
+        if count >= scale:
+            return f"{count / scale:.1f} {unit}"
+    return f"{count:.0f}"

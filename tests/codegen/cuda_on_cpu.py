@@ -1,0 +1,102 @@
+"""Compiles emitted CUDA text with g++ and runs it in a process of its own (see cuda_on_cpu.h)."""
+
+from __future__ import annotations
+
+import shutil
+import subprocess
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+
+from tilewright.artifacts import CudaSource, Parameter
+from tilewright.codegen.prelude import PRELUDE
+from tilewright.dtypes import Array
+from tilewright.ir.kernel import Kernel
+from tilewright.ir.text import ExprText
+from tilewright.problem import Gemm, Operands, Verdict, check, make_operands
+from tilewright.problem.reference import view
+
+HERE = Path(__file__).parent
+GXX = shutil.which("g++")
+
+# The sanitizers end the program at an index outside its array, a misaligned vector and an overflow of int.
+_OPTIONS = (
+    "-std=c++17 -O1 -w -ffp-contract=off -fno-strict-aliasing "
+    "-fsanitize=bounds,alignment,signed-integer-overflow,shift -fno-sanitize-recover=all"
+).split()
+
+
+@dataclass(frozen=True)
+class CpuKernel:
+    """Emitted text as a program."""
+
+    program: Path
+    kernel: Kernel
+
+    def run(self, operands: Operands, *, order: int = 0) -> Array:
+        """The storage of C after one launch; raises AssertionError if the program crashed."""
+        gemm = operands.gemm
+        sizes = [gemm.m, gemm.n, gemm.k, gemm.lda, gemm.ldb, gemm.ldc]
+        arrays = [operands.a, operands.b, operands.c]
+        arguments = [*sizes, gemm.alpha, gemm.beta, *(array.nbytes for array in arrays), order]
+        done = subprocess.run(
+            [self.program, *map(str, arguments)],
+            input=b"".join(array.tobytes() for array in arrays),
+            capture_output=True,
+            timeout=60,
+        )
+        assert done.returncode == 0, f"exit {done.returncode}: {done.stderr.decode()[-2000:]}"
+        return np.frombuffer(done.stdout, operands.c.dtype)
+
+    def verdict(self, gemm: Gemm, *, order: int = 0) -> Verdict:
+        """The result of `gemm` on random operands against float64; what lies between the rows of C must not change."""
+        operands = make_operands(gemm, seed=gemm.m + gemm.n + gemm.k)
+        after = self.run(operands, order=order).copy()
+        result = gemm.operand("C").dtype.decode(view(gemm, "C", after)).copy()
+        before = operands.c.copy()
+        for storage in (before, after):  # blank the elements, keep the gaps
+            view(gemm, "C", storage)[...] = 0
+        assert before.tobytes() == after.tobytes(), "the kernel wrote between the rows of C"
+        return check(operands, result)
+
+
+def build(kernel: Kernel, source: CudaSource, folder: Path) -> CpuKernel:
+    """`source`, the text of `kernel`, compiled with g++ into `folder`."""
+    text = source.text.replace("extern __shared__", "extern")
+    for name in ("float_from_half", "half_from_float"):  # inline PTX: the header has its own
+        text = text.replace(PRELUDE[name], "")
+    path = folder / f"{source.entry}.cpp"
+    path.write_text(f'#include "cuda_on_cpu.h"\n{text}\n{_main(kernel, source)}')
+    program = path.with_suffix("")
+    assert GXX is not None
+    done = subprocess.run([GXX, *_OPTIONS, f"-I{HERE}", path, "-o", program], capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    return CpuKernel(program, kernel)
+
+
+def _main(kernel: Kernel, source: CudaSource) -> str:
+    """Scalars come as arguments, operands on standard input, C goes to standard output."""
+    scalars = [p for p in source.parameters if not p.is_pointer]
+    pointers = [p for p in source.parameters if p.is_pointer]
+    sizes = len(scalars) + 1
+    reads = "".join(
+        f"    {p.dtype.cuda}* {p.name} = cpu::read_operand<{p.dtype.cuda}>(atoll(argv[{sizes + i}]));\n"
+        for i, p in enumerate(pointers)
+    )
+    grid = ", ".join(f"unsigned({ExprText()(extent)})" for extent in kernel.grid)
+    block = ", ".join(str(extent) for extent in kernel.block)
+    call = f"{source.entry}({', '.join(p.name for p in source.parameters)});"
+    return (
+        "int main(int argc, char** argv) {\n"
+        + "".join(f"    {_scalar(p, i + 1)}\n" for i, p in enumerate(scalars))
+        + reads
+        + f"    cpu::launch({{{grid}}}, {{{block}}}, atoi(argv[{sizes + len(pointers)}]), [=] {{ {call} }});\n"
+        + f"    fwrite(C, 1, atoll(argv[{sizes + len(pointers) - 1}]), stdout);\n"
+        + "}\n"
+    )
+
+
+def _scalar(parameter: Parameter, index: int) -> str:
+    parse = "atof" if parameter.dtype.is_float else "atoll"
+    return f"{parameter.dtype.cuda} {parameter.name} = {parse}(argv[{index}]);"

@@ -1,0 +1,126 @@
+"""tilewright turns a matrix multiplication into a fast GPU kernel, one optimisation at a time.
+
+    import tilewright as tw
+
+    gemm = tw.Gemm(512, 512, 512)
+    built = tw.build(gemm, tw.Schedule(tw.Split("m", 32, into=("m_block", "m_thread")), ...))
+    print(built.text)        # the program
+    print(built.cuda)        # the CUDA C++ it becomes
+
+The names below are loaded when they are first used, so that `import tilewright` costs next to nothing and touches no
+GPU.
+"""
+
+from __future__ import annotations
+
+import importlib
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from tilewright.dtypes import BF16, F16, F32
+    from tilewright.errors import TilewrightError
+    from tilewright.ir.buffer import Space
+    from tilewright.ir.kernel import Kernel, Variant
+    from tilewright.ir.program import Level, Pattern, RasterOrder
+    from tilewright.ladders import LADDERS, find_ladder, find_rung
+    from tilewright.layout.arrangement import Interleaved, Xor
+    from tilewright.problem import Gemm, Operands, Order, check, make_operands
+    from tilewright.schedule import (
+        Accumulate,
+        Bind,
+        Distribute,
+        Epilogue,
+        Fuse,
+        Raster,
+        Relayout,
+        Reorder,
+        Schedule,
+        Split,
+        Stage,
+        Unroll,
+        Vectorize,
+    )
+    from tilewright.simulator import simulate
+    from tilewright.toolchain import Build, build
+
+__version__ = "0.1.0"
+
+_HOME = {
+    "tilewright.dtypes": ("BF16", "F16", "F32"),
+    "tilewright.errors": ("TilewrightError",),
+    "tilewright.ir.buffer": ("Space",),
+    "tilewright.ir.kernel": ("Kernel", "Variant"),
+    "tilewright.ir.program": ("Level", "Pattern", "RasterOrder"),
+    "tilewright.ladders": ("LADDERS", "find_ladder", "find_rung"),
+    "tilewright.layout.arrangement": ("Interleaved", "Xor"),
+    "tilewright.problem": ("Gemm", "Operands", "Order", "check", "make_operands"),
+    "tilewright.schedule": (
+        "Accumulate",
+        "Bind",
+        "Distribute",
+        "Epilogue",
+        "Fuse",
+        "Raster",
+        "Relayout",
+        "Reorder",
+        "Schedule",
+        "Split",
+        "Stage",
+        "Unroll",
+        "Vectorize",
+    ),
+    "tilewright.simulator": ("simulate",),
+    "tilewright.toolchain": ("Build", "build"),
+}
+_HOME_OF = {name: module for module, names in _HOME.items() for name in names}
+
+__all__ = [
+    "Accumulate",
+    "BF16",
+    "Bind",
+    "Build",
+    "Distribute",
+    "Epilogue",
+    "F16",
+    "F32",
+    "Fuse",
+    "Gemm",
+    "Interleaved",
+    "Kernel",
+    "LADDERS",
+    "Level",
+    "Operands",
+    "Order",
+    "Pattern",
+    "Raster",
+    "RasterOrder",
+    "Relayout",
+    "Reorder",
+    "Schedule",
+    "Space",
+    "Split",
+    "Stage",
+    "TilewrightError",
+    "Unroll",
+    "Variant",
+    "Vectorize",
+    "Xor",
+    "build",
+    "check",
+    "find_ladder",
+    "find_rung",
+    "make_operands",
+    "simulate",
+]
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _HOME_OF:
+        raise AttributeError(f"module 'tilewright' has no attribute {name!r}")
+    value = getattr(importlib.import_module(_HOME_OF[name]), name)
+    globals()[name] = value
+    return value
+
+
+def __dir__() -> list[str]:
+    return sorted([*globals(), *_HOME_OF])

@@ -31,7 +31,8 @@ def test_a_kernel_is_shown_as_machine_code() -> None:
 @pytest.mark.parametrize("arch", ["sm_75", "sm_90a", "sm_120"])
 def test_instructions_are_counted_without_the_padding(arch: str) -> None:
     mix = instruction_mix(compile_cuda(REVERSE, arch))
-    assert mix["STS"] == mix["LDS"] == mix["EXIT"] == 1
+    loads = [opcode for opcode in mix if opcode.startswith("LDS")]  # LDS.U on sm_75
+    assert len(loads) == mix[loads[0]] == mix["STS"] == mix["EXIT"] == 1
     assert "NOP" not in mix and "BRA" not in mix
     assert list(mix.values()) == sorted(mix.values(), reverse=True)
 
@@ -40,7 +41,8 @@ def test_instructions_are_counted_without_the_padding(arch: str) -> None:
 def test_what_is_no_cubin_is_refused() -> None:
     with pytest.raises(CompileError, match="nvdisasm cannot read the code of kernel 'reverse' for sm_90a") as refusal:
         disassemble(replace(compile_cuda(REVERSE, "sm_90a"), image=b"no cubin"))
-    assert refusal.value.place == "nvdisasm fatal   : File reverse.cubin does not appear to be an Elf file"
+    assert refusal.value.place.startswith("nvdisasm fatal")
+    assert " reverse.cubin " in refusal.value.place
 
 
 def test_without_nvdisasm_the_error_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -15,15 +15,9 @@ from tilewright.ir.stmt import Move
 from tilewright.ir.text import ExprText
 from tilewright.ir.visit import walk
 from tilewright.problem.gemm import Operand, Order
-from tilewright.units import KIB, round_up
-
-STATIC_SHARED_BYTES = 48 * KIB
-"""What a kernel may declare as static arrays; more is sized at launch. Source: CUDA C++ Programming Guide, "Shared
-Memory" of compute capability 7.x and later: "kernels relying on shared memory allocations over 48 KB per block are
-architecture-specific, as such they must use dynamic shared memory"."""
 
 _PLACEMENT_BYTES = 128
-"""Buffers of dynamic shared memory start at multiples of this: enough for every access, TMA included."""
+"""The alignment of dynamic shared memory as a whole: enough for every access, TMA included."""
 
 
 def print_cuda(kernel: Kernel) -> CudaSource:
@@ -31,35 +25,31 @@ def print_cuda(kernel: Kernel) -> CudaSource:
     names = Names(kernel)
     expr = CudaExpr(names)
     printer = BodyPrinter(names, expr, kernel.body)
-    shared, dynamic_shared_bytes = _shared(kernel, printer)
+    shared = _shared(kernel, printer)
     body = printer.body(kernel.body, depth=1)
     gap = [Line(0, "")] if shared and body else []
     signature = _signature(kernel, names.entry, expr)
     text = [
-        _header(kernel, names.entry, dynamic_shared_bytes),
+        _header(kernel, names.entry),
         "\n",
         prelude_text(expr.used),
         signature,
         layout([*shared, *gap, *body]),
         "}\n",
     ]
-    return CudaSource(
-        "".join(text), names.entry, kernel.parameters, kernel.threads_per_block, dynamic_shared_bytes
-    )
+    dynamic_shared_bytes = kernel.shared_bytes if kernel.uses_dynamic_shared else 0
+    return CudaSource("".join(text), names.entry, kernel.parameters, kernel.threads_per_block, dynamic_shared_bytes)
 
 
-def _shared(kernel: Kernel, printer: BodyPrinter) -> tuple[list[Line], int]:
-    """The declarations of the shared buffers, and how many bytes a launch must add for them."""
-    if kernel.shared_bytes <= STATIC_SHARED_BYTES:
-        static = [Line(1, f"__shared__ {printer.array(b)}", buffer_note(b)) for b in kernel.shared]
-        return static, 0
+def _shared(kernel: Kernel, printer: BodyPrinter) -> list[Line]:
+    """The declarations of the shared buffers: arrays, or references into the one array that a launch sizes."""
+    if not kernel.uses_dynamic_shared:
+        return [Line(1, f"__shared__ {printer.array(b)}", buffer_note(b)) for b in kernel.shared]
     lines = [Line(1, f"extern __shared__ __align__({_PLACEMENT_BYTES}) unsigned char shared_memory[];")]
-    offset_bytes = 0
-    for buffer in kernel.shared:
+    for buffer, offset_bytes in zip(kernel.shared, kernel.shared_offsets, strict=True):
         place = f"shared_memory + {offset_bytes}" if offset_bytes else "shared_memory"
-        lines.append(Line(1, printer.pointer(buffer, place), buffer_note(buffer)))
-        offset_bytes += round_up(buffer.size_bytes, _PLACEMENT_BYTES)
-    return lines, offset_bytes
+        lines.append(Line(1, printer.view(buffer, place), buffer_note(buffer)))
+    return lines
 
 
 def _signature(kernel: Kernel, entry: str, expr: CudaExpr) -> str:
@@ -83,14 +73,14 @@ def _signature(kernel: Kernel, entry: str, expr: CudaExpr) -> str:
     )
 
 
-def _header(kernel: Kernel, entry: str, dynamic_shared_bytes: int) -> str:
+def _header(kernel: Kernel, entry: str) -> str:
     """The comment on top: what is computed, where the kernel comes from, what it assumes and needs."""
     gemm = kernel.gemm
     rows = [f"{entry}: C = alpha * A @ B + beta * C, accumulated in {gemm.accumulate}", ""]
     rows += [f"    {_operand(operand)}" for operand in gemm.operands]
     if kernel.heading:
         rows += ["", *(f"    {line}".rstrip() for line in kernel.heading)]
-    rows += ["", *_titled("assumes", _assumptions(kernel)), *_titled("launch", [_launch(kernel, dynamic_shared_bytes)])]
+    rows += ["", *_titled("assumes", _assumptions(kernel)), *_titled("launch", [_launch(kernel)])]
     return "".join(f"{line}\n" for row in rows for line in _commented(row))
 
 
@@ -128,10 +118,9 @@ def _assumptions(kernel: Kernel) -> list[str]:
     return words or ["nothing: any size, any alignment"]
 
 
-def _launch(kernel: Kernel, dynamic_shared_bytes: int) -> str:
+def _launch(kernel: Kernel) -> str:
     grid = ", ".join(ExprText()(extent) for extent in kernel.grid)
     block = ", ".join(str(extent) for extent in kernel.block)
-    dynamic = "dynamic " if dynamic_shared_bytes else ""
-    size_bytes = dynamic_shared_bytes or kernel.shared_bytes
-    shared = f"{size_bytes} bytes of {dynamic}shared memory" if size_bytes else "no shared memory"
+    dynamic = "dynamic " if kernel.uses_dynamic_shared else ""
+    shared = f"{kernel.shared_bytes} bytes of {dynamic}shared memory" if kernel.shared else "no shared memory"
     return f"grid ({grid}), block ({block}), {shared}"

@@ -50,30 +50,41 @@ def comment(note: str, pad: str = "") -> list[str]:
 
 
 def wrap(code: str, pad: str = "") -> list[str]:
-    """`code` indented by `pad` and cut into lines of at most `WIDTH`, where it can be.
+    """`code` indented by `pad` and cut into lines of at most `WIDTH`, where it can be; further in inside brackets.
 
-    >>> wrap("sum = " + " + ".join(["a_long_name * another_long_name"] * 4))
-    ... # doctest: +NORMALIZE_WHITESPACE
-    ['sum = a_long_name * another_long_name + a_long_name * another_long_name + a_long_name * another_long_name',
-     '    + a_long_name * another_long_name']
+    >>> for row in wrap("value = (" + " && ".join(["a_rather_long_condition < 1"] * 5) + ") ? A[0] : 0.0f;"):
+    ...     print(row)
+    value =
+        (a_rather_long_condition < 1 && a_rather_long_condition < 1 && a_rather_long_condition < 1
+            && a_rather_long_condition < 1 && a_rather_long_condition < 1)
+        ? A[0] : 0.0f;
     """
     rows: list[str] = []
-    while len(pad) + len(code) > WIDTH:
-        cut = _cut(code, WIDTH - len(pad))
+    inset, depth = pad, 0
+    while len(inset) + len(code) > WIDTH:
+        cut = _cut(code, WIDTH - len(inset), depth)
         if cut == 0:
             break
-        rows.append(pad + code[:cut].rstrip())
-        if len(rows) == 1:
-            pad += _INDENT
+        rows.append(inset + code[:cut].rstrip())
+        depth += _opened(code[:cut])
+        inset = pad + _INDENT * (1 + depth)
         code = code[cut:].lstrip()
-    return [*rows, pad + code]
+    return [*rows, inset + code]
 
 
-def _cut(code: str, room: int) -> int:
-    """Where to cut so that at most `room` columns stay: outside brackets first; 0 if there is no place."""
-    best, best_at, depth = (1 << 30, 0), 0, 0
+def _opened(code: str) -> int:
+    """Brackets that `code` opens and does not close."""
+    return sum((char in "([{") - (char in ")]}") for char in code)
+
+
+def _cut(code: str, room: int, depth: int) -> int:
+    """Where to cut so that at most `room` columns stay: outside brackets first; 0 if there is no place.
+
+    depth: the brackets that are open where `code` begins.
+    """
+    best, best_at = (1 << 30, 0), 0
     for at, char in enumerate(code[: room + 1]):
-        depth += (char in "([{") - (char in ")]}")
+        depth += _opened(char)
         for rank, (text, kept) in enumerate(_CUTS):
             if at and code.startswith(text, at) and at + kept <= room and (depth, rank) <= best:
                 best, best_at = (depth, rank), at + kept

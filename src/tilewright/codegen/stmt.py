@@ -44,20 +44,17 @@ class BodyPrinter:
     def array(self, buffer: Buffer) -> str:
         """`__align__(16) float A_tile[8][132]`: a declaration, aligned for the widest access to it."""
         name = self._names.bind_buffer(buffer)
-        return self._array(buffer, name)
-
-    def pointer(self, buffer: Buffer, place: str) -> str:
-        """A reference to an array that lies at `place` in memory: what `array` is to memory of its own."""
-        name = self._names.bind_buffer(buffer)
-        shape = "".join(f"[{extent}]" for extent in buffer.shape)
-        element = self._expr.type(buffer.dtype)
-        return f"{element} (&{name}){shape} = *reinterpret_cast<{element} (*){shape}>({place});"
-
-    def _array(self, buffer: Buffer, name: str) -> str:
         shape = "" if is_scalar(buffer) else "".join(f"[{extent}]" for extent in buffer.shape)
         aligned = self._alignments.get(buffer)
         prefix = f"__align__({aligned}) " if aligned else ""
         return f"{prefix}{self._expr.type(buffer.dtype)} {name}{shape};"
+
+    def view(self, buffer: Buffer, place: str) -> str:
+        """`float (&A_tile)[8][132] = ...`: the array that lies at `place` in memory declared elsewhere."""
+        name = self._names.bind_buffer(buffer)
+        shape = "".join(f"[{extent}]" for extent in buffer.shape)
+        element = self._expr.type(buffer.dtype)
+        return f"{element} (&{name}){shape} = *reinterpret_cast<{element} (*){shape}>({place});"
 
     def _stmt(self, stmt: Stmt, depth: int) -> Iterator[Line]:
         match stmt:

@@ -6,8 +6,10 @@ whatever the strides of the digits it spans: the digits are numbered in mixed ra
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from math import prod
+from typing import Any
 
 from tilewright.dtypes import DType
 from tilewright.ir.buffer import Buffer, Space
@@ -44,10 +46,12 @@ class Span:
 
     def local_index(self) -> Expr:
         """The coordinate inside the tile, from the digits of the running loops."""
-        index: Expr = ZERO
-        for axis in self.axes:
-            index = index + Var(axis.name) * self.local_stride(axis)
+        index: Expr = self.coordinate({axis.name: Var(axis.name) for axis in self.axes}) + ZERO
         return index
+
+    def coordinate(self, digits: Mapping[str, Any]) -> Any:
+        """The coordinate inside the tile for given digits: expressions, integers or arrays."""
+        return sum(digits[axis.name] * self.local_stride(axis) for axis in self.axes)
 
     @property
     def runs(self) -> tuple[Run, ...]:
@@ -130,7 +134,7 @@ class Tile:
         shape = tuple(axis.extent or 1 for axis in axes) or (1,)
         return Buffer(self.staged.name, Space.REGISTER, self.dtype, shape, tuple(axis.name for axis in axes))
 
-    def place(self, row: Expr, col: Expr) -> tuple[Expr, Expr]:
+    def place(self, row: Any, col: Any) -> tuple[Any, Any]:
         """The index in the C array of a shared tile, for coordinates inside the tile."""
         coordinates = (row, col)
         slow, fast = coordinates[self.major], coordinates[self.minor]

@@ -31,9 +31,17 @@ _SHARED_BYTES_WITHOUT_OPT_IN = 48 * KIB
 _AXES = "xyz"
 
 
-def _as_integer(of: type[np.generic]) -> Callable[[Any], Any]:
-    # operator.index refuses 2.5, which NumPy would cut to 2.
-    return lambda value: of(operator.index(value))
+def _as_integer(of: type[np.signedinteger[Any]]) -> Callable[[Any], Any]:
+    """A cast that refuses what NumPy 1.26 would cut (2.5 to 2) or wrap (2**31 to -2**31)."""
+    least, most = int(np.iinfo(of).min), int(np.iinfo(of).max)
+
+    def cast(value: Any) -> np.signedinteger[Any]:
+        integer = operator.index(value)
+        if not least <= integer <= most:
+            raise OverflowError(value)
+        return of(integer)
+
+    return cast
 
 
 _SCALARS: dict[DType, Callable[[Any], Any]] = {

@@ -16,7 +16,7 @@ from tilewright.simulator.findings import Finding, Findings, Kind, Where
 from tilewright.simulator.memory import Memory
 from tilewright.simulator.races import Races
 from tilewright.simulator.sites import Site
-from tilewright.simulator.warps import Lanes, Warps
+from tilewright.simulator.warps import Lanes
 
 
 @dataclass(slots=True)
@@ -71,12 +71,7 @@ def where(site: Site, convoy: Convoy, lanes: Array) -> Where:
     """The site as the first warp executes it of which a lane is set in `lanes`, (lanes,) bool."""
     rows = lanes.reshape(-1, WARP_THREADS)
     warp = int(np.argmax(rows.any(axis=1)))
-    return place_of(site, convoy.warps, warp, tuple(np.flatnonzero(rows[warp]).tolist()), site.values(convoy.slots))
-
-
-def place_of(
-    site: Site, warps: Warps, warp: int, lanes: tuple[int, ...], loops: tuple[tuple[str, int], ...] = ()
-) -> Where:
-    """The site as warp number `warp` of these warps executes it."""
-    x, y, z = warps.batch.coordinates[warps.slots[warp]].tolist()
-    return Where(site.line, site.text, (x, y, z), int(warps.numbers[warp]), lanes, loops)
+    numbers = tuple(np.flatnonzero(rows[warp]).tolist())
+    warps = convoy.warps
+    values = site.values(convoy.slots)
+    return Where(site.line, site.text, warps.coordinates(warp), int(warps.numbers[warp]), numbers, values)

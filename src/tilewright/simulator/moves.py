@@ -209,9 +209,9 @@ class StoreOp(Transfer):
             return
         index, at = self._index(convoy, pattern, offset)
         rows = self.context.arithmetic.encode(registers.data[first : first + self.width], self.buffer.dtype)
-        if self.context.races is not None:
-            self.context.races.write(access, convoy, index, at, rows)
         storage = self.context.memory.arrays[self.buffer.name]
+        if self.context.races is not None:
+            self.context.races.write(access, convoy, index, at, rows, storage)
         if pattern.active is not None:
             index, rows = index[pattern.active.lanes], rows[:, pattern.active.lanes]
         for element, row in enumerate(rows):

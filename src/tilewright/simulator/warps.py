@@ -213,7 +213,18 @@ class Batch:
 class Warps:
     """Warps that run together: slots and numbers of each, both (warps,)."""
 
-    __slots__ = ("_block_lanes", "_builtins", "_nowhere", "batch", "block_count", "exists", "numbers", "slots", "thread")
+    __slots__ = (
+        "_block_lanes",
+        "_builtins",
+        "_global_thread",
+        "_nowhere",
+        "batch",
+        "block_count",
+        "exists",
+        "numbers",
+        "slots",
+        "thread",
+    )
 
     def __init__(self, batch: Batch, slots: Array, numbers: Array) -> None:
         self.batch = batch
@@ -225,6 +236,7 @@ class Warps:
         missing = self.thread >= batch.threads  # the last warp of a block of, say, 48 threads has 16 lanes
         self.exists = Mask(~missing) if missing.any() else None
         self._block_lanes: Array | None = None
+        self._global_thread: Array | None = None
         self._builtins: dict[str, Lanes] = {}
         self._nowhere: Pattern | None = None
 
@@ -245,8 +257,15 @@ class Warps:
     @property
     def global_thread(self) -> Array:
         """A number for each thread of the grid, from 1 (0 stands for nobody)."""
-        numbers: Array = self.batch.linear[self.block_of_lane] * self.batch.threads + self.thread + 1
-        return numbers
+        if self._global_thread is None:
+            first = self.batch.linear[self.block_of_lane] * self.batch.threads
+            self._global_thread = (first + self.thread + 1).astype(np.int32)
+        return self._global_thread
+
+    def coordinates(self, warp: int) -> tuple[int, int, int]:
+        """blockIdx of the block that the warp in this row belongs to."""
+        x, y, z = self.batch.coordinates[self.slots[warp]].tolist()
+        return x, y, z
 
     @property
     def nowhere(self) -> Pattern:

@@ -1,0 +1,54 @@
+"""The SM clock and the power of a GPU while something runs, through NVML where its Python binding is installed."""
+
+from __future__ import annotations
+
+import importlib
+import statistics
+import threading
+from types import TracebackType
+from typing import Any, Self
+
+PERIOD_S = 0.02
+
+
+class ClockLog:
+    """Samples clock and power in the background for as long as it is entered; empty without NVML."""
+
+    def __init__(self, gpu_index: int) -> None:
+        self._index = gpu_index
+        self._stop = threading.Event()
+        self._thread: threading.Thread | None = None
+        self.clocks_mhz: list[float] = []
+        self.powers_w: list[float] = []
+
+    @property
+    def median_clock_mhz(self) -> float | None:
+        return statistics.median(self.clocks_mhz) if self.clocks_mhz else None
+
+    @property
+    def median_power_w(self) -> float | None:
+        return statistics.median(self.powers_w) if self.powers_w else None
+
+    def __enter__(self) -> Self:
+        try:
+            nvml: Any = importlib.import_module("pynvml")
+            nvml.nvmlInit()
+            handle = nvml.nvmlDeviceGetHandleByIndex(self._index)
+        except Exception:
+            # Clock and power explain a figure; without them it is still a figure.
+            return self
+        self._thread = threading.Thread(target=self._sample, args=(nvml, handle), daemon=True)
+        self._thread.start()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._stop.set()
+        if self._thread is not None:
+            self._thread.join()
+
+    def _sample(self, nvml: Any, handle: Any) -> None:
+        while not self._stop.wait(PERIOD_S):
+            self.clocks_mhz.append(float(nvml.nvmlDeviceGetClockInfo(handle, nvml.NVML_CLOCK_SM)))
+            self.powers_w.append(nvml.nvmlDeviceGetPowerUsage(handle) / 1e3)

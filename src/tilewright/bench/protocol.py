@@ -1,0 +1,116 @@
+"""How we measure, stated once.
+
+Correctness comes first, and is the caller's. Then: every candidate is captured into a CUDA graph of enough launches to
+run some milliseconds; operands are rotated over at least four times the L2 cache; the candidates' graphs are replayed
+in turn, round by round, so that heat and power fall on all alike; the figure is the median over rounds, with its
+spread. Ratios are taken inside one run.
+"""
+
+from __future__ import annotations
+
+import statistics
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import count
+
+import numpy as np
+
+from tilewright.device.spec import DeviceSpec
+from tilewright.problem.gemm import Gemm
+from tilewright.problem.reference import Operands
+from tilewright.runtime.driver import Gpu
+from tilewright.runtime.memory import DeviceArray
+from tilewright.runtime.timer import LaunchGraph, time_launches
+
+ROUNDS = 15
+GRAPH_MS = 8.0
+"""About how long one replay of a graph runs: long against its start, short against the power controller."""
+MAX_LAUNCHES_PER_GRAPH = 400
+L2_MULTIPLE = 4
+
+Launch = Callable[[Sequence[int]], None]
+"""Starts one multiplication on the measuring stream, given the addresses of A, B and C."""
+
+
+@dataclass(frozen=True, slots=True)
+class Timing:
+    """Microseconds a multiplication: the median over rounds, the fastest and slowest round, and how many launches."""
+
+    median_us: float
+    fastest_us: float
+    slowest_us: float
+    rounds: int
+    launches_per_round: int
+
+    def tflops(self, gemm: Gemm) -> float:
+        """Achieved TFLOP/s of a problem."""
+        return gemm.flops / self.median_us / 1e6
+
+    @property
+    def spread(self) -> float:
+        """(slowest - fastest) / median, 0 .. ."""
+        return (self.slowest_us - self.fastest_us) / self.median_us
+
+
+class RotatedOperands:
+    """Copies of one problem's operands on the GPU, more of them than the L2 cache holds."""
+
+    def __init__(self, gpu: Gpu, operands: Operands, spec: DeviceSpec) -> None:
+        self.operands = operands
+        storages = (operands.a, operands.b, operands.c)
+        set_bytes = sum(max(storage.nbytes, 1) for storage in storages)
+        self.copies = max(1, -(-L2_MULTIPLE * spec.l2_bytes // set_bytes))
+        self._arrays = [
+            [DeviceArray.of(gpu, s if s.size else np.zeros(1, s.dtype)) for s in storages] for _ in range(self.copies)
+        ]
+        self._turn = count()
+
+    def next(self) -> tuple[int, int, int]:
+        """The addresses of the next copy of A, B and C."""
+        a, b, c = self._arrays[next(self._turn) % self.copies]
+        return a.pointer, b.pointer, c.pointer
+
+    def result(self, copy: int = 0) -> DeviceArray:
+        return self._arrays[copy][2]
+
+    def close(self) -> None:
+        for arrays in self._arrays:
+            for array in arrays:
+                array.close()
+
+
+def measure(
+    gpu: Gpu,
+    candidates: Mapping[str, Launch],
+    operands: RotatedOperands,
+    *,
+    rounds: int = ROUNDS,
+    graph_ms: float = GRAPH_MS,
+    progress: Callable[[int, int], None] | None = None,
+) -> dict[str, Timing]:
+    """Time candidates on one problem, interleaved."""
+
+    def launcher(launch: Launch) -> Callable[[], None]:
+        return lambda: launch(operands.next())
+
+    graphs: dict[str, LaunchGraph] = {}
+    for name, launch in candidates.items():
+        step = launcher(launch)
+        step()  # loads the module, fills handles and workspaces
+        once_us = time_launches(gpu.stream, step, launches=2)
+        launches = int(min(MAX_LAUNCHES_PER_GRAPH, max(1, round(graph_ms * 1e3 / max(once_us, 0.5)))))
+        graphs[name] = LaunchGraph.capture(gpu.stream, step, launches=launches)
+    times: dict[str, list[float]] = {name: [] for name in graphs}
+    for name in graphs:
+        graphs[name].time(gpu.stream)  # one unmeasured replay each
+    for number in range(rounds):
+        for name, graph in graphs.items():
+            times[name].append(graph.time(gpu.stream))
+        if progress is not None:
+            progress(number + 1, rounds)
+    result = {
+        name: Timing(statistics.median(t), min(t), max(t), rounds, graphs[name].launches) for name, t in times.items()
+    }
+    for graph in graphs.values():
+        graph.close()
+    return result

@@ -1,0 +1,134 @@
+"""Measurements as JSON lines: each with the device, the software, the commit, the command and the date.
+
+A record is written by the run that measured it and never edited. Records shipped with the package are what a machine
+without a GPU shows, marked as recorded.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import shlex
+import subprocess
+import sys
+from collections.abc import Iterable
+from dataclasses import asdict, dataclass, field
+from datetime import UTC, datetime
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+from tilewright.errors import TilewrightError
+
+FORMAT = 1
+
+
+@dataclass(frozen=True, slots=True)
+class Origin:
+    """Where and how a measurement was taken."""
+
+    device: str
+    driver: str
+    compiler: str
+    peer: str
+    commit: str
+    command: str
+    date: str
+    clock_mhz: float | None = None
+    power_w: float | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Record:
+    """One kernel on one problem. Times in microseconds a multiplication; share_of_cublas of the same run."""
+
+    rung: str
+    m: int
+    n: int
+    k: int
+    dtype: str
+    orders: str
+    tflops: float
+    median_us: float
+    fastest_us: float
+    slowest_us: float
+    relative_error: float
+    cublas_us: float | None
+    share_of_cublas: float | None
+    origin: Origin
+    extra: dict[str, Any] = field(default_factory=dict)
+    format: int = FORMAT
+
+
+def commit() -> str:
+    """The commit of the working tree this runs from, with `+` where it is changed; "" outside of one."""
+    given = os.environ.get("TILEWRIGHT_COMMIT")
+    if given:
+        return given
+    folder = Path(__file__).parent
+    try:
+        head = _git(folder, "rev-parse", "--short", "HEAD")
+        return head + ("+" if _git(folder, "status", "--porcelain", "--untracked-files=no") else "")
+    except (OSError, subprocess.SubprocessError):
+        return ""
+
+
+def _git(folder: Path, *words: str) -> str:
+    done = subprocess.run(["git", *words], cwd=folder, capture_output=True, text=True, timeout=10, check=True)
+    return done.stdout.strip()
+
+
+def command() -> str:
+    """The command line of this process, as a user would type it."""
+    program = Path(sys.argv[0]).name
+    return shlex.join(["python", *sys.argv] if program.endswith(".py") else [program, *sys.argv[1:]])
+
+
+def now() -> str:
+    return datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
+
+
+def write(path: Path, records: Iterable[Record]) -> None:
+    """Append records to a file of JSON lines."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with path.open("a", encoding="utf-8") as file:
+        for record in records:
+            file.write(json.dumps(asdict(record)) + "\n")
+
+
+def read(path: Path) -> list[Record]:
+    """The records of a file. Raises TilewrightError on a line that is none."""
+    found = []
+    for number, line in enumerate(path.read_text(encoding="utf-8").splitlines(), 1):
+        try:
+            data = json.loads(line)
+            if data.get("format") != FORMAT:
+                raise ValueError(f"format {data.get('format')}, not {FORMAT}")
+            found.append(Record(**{**data, "origin": Origin(**data["origin"])}))
+        except (ValueError, TypeError, KeyError) as error:
+            raise TilewrightError(f"Line {number} of {path.name} is no record: {error}.") from None
+    return found
+
+
+def recorded_folder() -> Path:
+    """Where the records that ship with the package lie: inside it, or in the source tree it is installed from."""
+    inside = Path(__file__).parent / "recorded"
+    if inside.is_dir():
+        return inside
+    return Path(__file__).parents[3] / "benchmarks" / "results"
+
+
+@cache
+def recorded(ladder: str) -> tuple[Record, ...]:
+    """The shipped records of a ladder, newest last."""
+    path = recorded_folder() / f"ladder_{ladder}.jsonl"
+    if not path.is_file():
+        return ()
+    return tuple(sorted(read(path), key=lambda record: record.origin.date))
+
+
+def latest(ladder: str, rung: str, m: int, n: int, k: int, dtype: str = "f32") -> Record | None:
+    """The newest shipped record of a rung at a size."""
+    wanted = (rung, m, n, k, dtype)
+    found = [r for r in recorded(ladder) if (r.rung, r.m, r.n, r.k, r.dtype) == wanted]
+    return found[-1] if found else None

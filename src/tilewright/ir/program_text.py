@@ -1,0 +1,175 @@
+"""A program as text: the nest with its declarations where they take effect. Printed after any step."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from tilewright.ir.buffer import Space
+from tilewright.ir.program import Axis, Level, Loop, Program, Staged
+from tilewright.ir.tiles import Tile, source_of, tile_of
+from tilewright.problem.gemm import Dim, OperandName, Order
+
+_SIZE: dict[Dim, str] = {"m": "M", "n": "N", "k": "K"}
+
+
+def program_text(program: Program) -> str:
+    """The program, ending in a newline.
+
+    >>> from tilewright.ir.program import naive_program
+    >>> from tilewright.problem.gemm import Gemm
+    >>> print(program_text(naive_program(Gemm(8, 8, 8))))
+    C[m, n] = alpha * sum_k A[m, k] * B[k, n] + beta * C[m, n]    f32, A and B and C by rows
+    for m in M:
+      for n in N:
+        C[m, n] = beta * C[m, n]
+        for k in K:
+          C[m, n] += alpha * A[m, k] * B[k, n]
+    <BLANKLINE>
+    """
+    return "\n".join(_Writer(program).lines()) + "\n"
+
+
+def _terms(axes: tuple[Axis, ...]) -> str:
+    parts = [axis.name if axis.stride == 1 else f"{axis.name}*{axis.stride}" for axis in axes]
+    return " + ".join(parts) or "0"
+
+
+def _extent(axis: Axis) -> str:
+    if axis.extent is not None:
+        return str(axis.extent)
+    return _SIZE[axis.dim] if axis.stride == 1 else f"{_SIZE[axis.dim]}/{axis.stride}"
+
+
+@dataclass
+class _Writer:
+    program: Program
+    out: list[str] = field(default_factory=list)
+
+    def lines(self) -> list[str]:
+        program = self.program
+        self.out = [self._headline()]
+        split = [dim for dim in ("m", "n", "k") if len(program.axes_of(dim)) > 1]
+        for dim in split:
+            self.out.append(f"  {dim} = {_terms(program.axes_of(dim))}")
+        depth = 0
+        for loop in (*program.grid_loops, *program.thread_loops):
+            self._line(depth, self._loop(loop))
+            depth += 1
+        if program.raster is not None:
+            group = f", {program.raster.group} rows a group" if program.raster.group > 1 else ""
+            self._line(0, f"blocks visit tiles in {program.raster.order.value} order{group}")
+        for loop in (*program.grid_loops, *program.thread_loops):
+            self._copies(loop, depth)
+        self._nest(program.thread_serial_loops, depth)
+        return self.out
+
+    def _line(self, depth: int, text: str) -> None:
+        self.out.append("  " * depth + text)
+
+    def _headline(self) -> str:
+        gemm = self.program.gemm
+        groups: dict[Order, list[str]] = {}
+        for operand in gemm.operands:
+            groups.setdefault(operand.order, []).append(operand.name)
+        lie = {Order.ROW: "rows", Order.COL: "columns"}
+        orders = ", ".join(f"{' and '.join(names)} by {lie[order]}" for order, names in groups.items())
+        return f"C[m, n] = alpha * sum_k A[m, k] * B[k, n] + beta * C[m, n]    {gemm.dtype.name}, {orders}"
+
+    def _loop(self, loop: Loop) -> str:
+        digits = " * ".join(_extent(axis) for axis in loop.axes)
+        fused = "" if len(loop.axes) == 1 else f" = ({', '.join(axis.name for axis in loop.axes)})"
+        if loop.level is not None:
+            return f"{loop.level.value}: {loop.name} in {digits}{fused}"
+        return f"for {loop.name}{fused} in {digits}{' unrolled' if loop.unroll else ''}:"
+
+    def _nest(self, loops: tuple[Loop, ...], depth: int) -> None:
+        program = self.program
+        if not loops:
+            self._line(depth, self._multiply_add())
+            return
+        loop, rest = loops[0], loops[1:]
+        total = program.accumulation
+        starts = total is not None and loop.name == total.over
+        if total is not None and starts:
+            sizes = ", ".join(f"{axis.name} {axis.extent}" for axis in program.sum_axes)
+            start = "0" if program.late_beta else "beta * C[m, n]"
+            self._line(depth, f"{total.name}[{sizes}] = {start}    in registers")
+        if total is None and loop.is_reduction and not self._has_outer_reduction(loop):
+            self._line(depth, "C[m, n] = beta * C[m, n]")
+        virtual = f"    {Level.VTHREAD.value}" if loop.level is Level.VTHREAD else ""
+        self._line(depth, (f"for {loop.name} in {loop.extent}:" if virtual else self._loop(loop)) + virtual)
+        self._copies(loop, depth + 1)
+        self._nest(rest, depth + 1)
+        if total is not None and starts:
+            self._finish(depth)
+
+    def _has_outer_reduction(self, loop: Loop) -> bool:
+        outer = self.program.loops[: self.program.position(loop.name)]
+        return any(other.is_reduction for other in outer)
+
+    def _copies(self, loop: Loop, depth: int) -> None:
+        for operand in ("A", "B"):
+            for staged in self.program.chain(operand):
+                if staged.under == loop.name:
+                    self._line(depth, self._copy(staged))
+
+    def _copy(self, staged: Staged) -> str:
+        tile = tile_of(self.program, staged)
+        source = source_of(self.program, staged)
+        index = ", ".join(self.program.gemm.operand(staged.operand).dims)
+        origin = staged.operand if source is None else source.name
+        return f"{self._tile(tile)} <- {origin}[{index}]    {', '.join(self._manner(tile))}"
+
+    def _tile(self, tile: Tile) -> str:
+        if tile.staged.space is Space.REGISTER:
+            return f"{tile.staged.name}[{', '.join(f'{a.name} {a.extent}' for a in tile.register_axes)}]"
+        slow, fast = tile.spans[tile.major], tile.spans[tile.minor]
+        return f"{tile.staged.name}[{slow.dim} {slow.extent}, {fast.dim} {fast.extent}]"
+
+    def _manner(self, tile: Tile) -> list[str]:
+        staged = tile.staged
+        if staged.space is Space.REGISTER:
+            return ["in registers", *([f"{staged.vector} at once"] if staged.vector > 1 else [])]
+        words = ["in shared memory"]
+        if staged.transposed:
+            words.append("transposed")
+        if staged.pad:
+            words.append(f"rows padded by {staged.pad}")
+        if staged.arrangement is not None:
+            words.append(staged.arrangement.text)
+        if staged.distribution is None:
+            words.append("all of it by every thread")
+        else:
+            vector = f", {staged.distribution.vector} at once" if staged.distribution.vector > 1 else ""
+            words.append(f"by {self.program.threads_per_block} threads, {staged.distribution.pattern.value}{vector}")
+        return words
+
+    def _operand(self, name: OperandName) -> str:
+        chain = self.program.chain(name)
+        rows, cols = self.program.gemm.operand(name).dims
+        if chain and chain[-1].space is Space.REGISTER:
+            return f"{chain[-1].name}[{', '.join(a.name for a in tile_of(self.program, chain[-1]).register_axes)}]"
+        return f"{chain[-1].name if chain else name}[{rows}, {cols}]"
+
+    def _multiply_add(self) -> str:
+        program = self.program
+        factor = "" if program.late_alpha else "alpha * "
+        product = f"{factor}{self._operand('A')} * {self._operand('B')}"
+        if program.accumulation is None:
+            return f"C[m, n] += {product}"
+        index = ", ".join(axis.name for axis in program.sum_axes)
+        return f"{program.accumulation.name}[{index}] += {product}"
+
+    def _finish(self, depth: int) -> None:
+        program = self.program
+        assert program.accumulation is not None
+        name = program.accumulation.name
+        staged = next((s for s in program.staged if s.operand == "C"), None)
+        if staged is not None:
+            tile = tile_of(program, staged)
+            self._line(depth, f"{self._tile(tile)} <- {name}    {', '.join(self._manner(tile))}")
+            name = f"{staged.name}[m, n]"
+        factor = "alpha * " if program.late_alpha else ""
+        plus = " + beta * C[m, n]" if program.late_beta else ""
+        vector = f"    {program.result_vector} at once" if program.result_vector > 1 else ""
+        self._line(depth, f"C[m, n] = {factor}{name}{plus}{vector}")

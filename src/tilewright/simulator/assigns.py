@@ -1,0 +1,149 @@
+"""Arithmetic statements: one `Assign`, or a nest of loops around one, executed by all lanes at once."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from math import prod
+
+import numpy as np
+
+from tilewright.dtypes import DType
+from tilewright.ir.buffer import Ref
+from tilewright.ir.expr import Binary, Cast, Expr, Fma, Load, Op, Select
+from tilewright.ir.stmt import Assign, Move
+from tilewright.ir.visit import walk_expr
+from tilewright.simulator.context import Context
+from tilewright.simulator.convoy import Convoy
+from tilewright.simulator.events import Arithmetic
+from tilewright.simulator.index import Predicate
+from tilewright.simulator.sites import Site
+from tilewright.simulator.values import Evaluate, NotEven, RegisterView, Values
+from tilewright.simulator.warps import Mask
+
+_FLOAT_KIND = {Op.ADD: "FADD", Op.SUB: "FADD", Op.MUL: "FMUL", Op.DIV: "FDIV", Op.MIN: "FMNMX", Op.MAX: "FMNMX"}
+
+
+def operations_of(value: Expr) -> Mapping[str, int]:
+    """Floating-point instructions of one evaluation, by the name of the SASS opcode they become.
+
+    `MOV` stands for an assignment without arithmetic; HFMA2 and its kin are counted as their fp32 sisters.
+    """
+    counts: dict[str, int] = {}
+
+    def add(kind: str) -> None:
+        counts[kind] = counts.get(kind, 0) + 1
+
+    for part in walk_expr(value):
+        match part:
+            case Fma():
+                add("FFMA")
+            case Binary() if part.dtype.is_float:
+                add(_FLOAT_KIND[part.op])
+            case Cast() if part.dtype.is_float or part.value.dtype.is_float:
+                add("CVT")
+            case Select() if part.dtype.is_float:
+                add("SEL")
+            case _:
+                pass
+    return counts or {"MOV": 1}
+
+
+@dataclass(slots=True)
+class RegisterOp:
+    """An operation that writes registers, for all values of the loops that `target` has axes for."""
+
+    site: Site
+    context: Context
+    target: RegisterView
+    operations: Mapping[str, int]
+
+    def _finish(self, convoy: Convoy) -> None:
+        self.target.mark(convoy)
+        if self.context.wire.computed:
+            times = prod(self.target.shape)
+            event = Arithmetic(self.site, self.operations, times, convoy.active_warps, convoy.active_lanes)
+            for hear in self.context.wire.computed:
+                hear(event)
+
+
+@dataclass(slots=True)
+class AssignOp(RegisterOp):
+    """`dst = value`."""
+
+    evaluate: Evaluate
+
+    def __call__(self, convoy: Convoy) -> None:
+        value = self.evaluate(convoy)
+        mask = convoy.mask
+        np.copyto(self.target.of(convoy), value, where=True if mask is None else mask.lanes, casting="same_kind")
+        self._finish(convoy)
+
+
+@dataclass(slots=True)
+class FmaOp(RegisterOp):
+    """`dst = a * b + c`, straight into the registers of `dst`."""
+
+    operands: tuple[Evaluate, Evaluate, Evaluate]
+    dtype: DType
+
+    def __call__(self, convoy: Convoy) -> None:
+        a, b, c = (operand(convoy) for operand in self.operands)
+        out = self.target.of(convoy)
+        mask = convoy.mask
+        if mask is None:
+            self.context.arithmetic.fma(a, b, c, self.dtype, out)
+        else:
+            result = np.empty(out.shape, out.dtype)
+            self.context.arithmetic.fma(a, b, c, self.dtype, result)
+            np.copyto(out, result, where=mask.lanes)
+        self._finish(convoy)
+
+
+@dataclass(slots=True)
+class CopyOp(RegisterOp):
+    """One element of a `Move` between registers; zero where the guard is false."""
+
+    evaluate: Evaluate
+    guard: Predicate
+
+    def __call__(self, convoy: Convoy) -> None:
+        chosen = self.guard(convoy)
+        value = self.evaluate(convoy)
+        if isinstance(chosen, Mask):
+            value = np.where(chosen.lanes, value, 0)
+        elif not chosen:
+            value = np.zeros_like(value)
+        mask = convoy.mask
+        np.copyto(self.target.of(convoy), value, where=True if mask is None else mask.lanes, casting="same_kind")
+        self._finish(convoy)
+
+
+def assign_op(stmt: Assign, values: Values) -> RegisterOp:
+    """The operation of an assignment under `values.axes`; raises NotEven where the axes cannot be taken at once."""
+    target = values.view(stmt.dst)
+    if len(set(target.offsets)) != len(target.offsets):
+        raise NotEven  # an element written by several iterations: they must come one after the other
+    for part in walk_expr(stmt.value):
+        if isinstance(part, Load) and part.buffer.name == stmt.dst.buffer.name:
+            if values.axes and Ref(part.buffer, part.index) != stmt.dst:
+                raise NotEven  # an iteration reads what another one writes
+    site, context, operations = values.site, values.context, operations_of(stmt.value)
+    if isinstance(stmt.value, Fma):
+        return FmaOp(site, context, target, operations, values.operands(stmt.value), stmt.value.dtype)
+    return AssignOp(site, context, target, operations, values.value(stmt.value))
+
+
+def copy_ops(stmt: Move, values: Values) -> list[RegisterOp]:
+    """A `Move` between registers, element by element."""
+    guard: Predicate = (lambda _convoy: True) if stmt.guard is None else values.condition(stmt.guard)
+    ops: list[RegisterOp] = []
+    for step in range(stmt.width):
+        target = values.view(_step(stmt.dst, step))
+        source = values.view(_step(stmt.src, step)).read
+        ops.append(CopyOp(values.site, values.context, target, {"MOV": 1}, source, guard))
+    return ops
+
+
+def _step(ref: Ref, by: int) -> Ref:
+    return Ref(ref.buffer, (*ref.index[:-1], ref.index[-1] + by))

@@ -1,0 +1,286 @@
+"""Control flow. What never waits runs as an operation; what may wait is an instruction of a flat program.
+
+    operation     called with a convoy, runs to its end: loops and branches with nothing to wait for inside
+    instruction   one step of a convoy, which then stands at another `pc`, may wait, or falls apart into two
+
+So a convoy can stop and go on anywhere a warp can wait, and its state is a few values that can be split. A new kind
+of waiting (a phase of an mbarrier, a group of copies) is a new instruction.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Protocol
+
+import numpy as np
+
+from tilewright.dtypes import Array
+from tilewright.ir.expr import Op
+from tilewright.simulator.context import Context, where
+from tilewright.simulator.convoy import Convoy
+from tilewright.simulator.events import Branch, Iterations
+from tilewright.simulator.findings import Finding, Kind
+from tilewright.simulator.index import IndexOverflow, Place, Predicate
+from tilewright.simulator.sites import Site
+from tilewright.simulator.warps import Mask, both
+
+Operation = Callable[[Convoy], None]
+
+
+class Instruction(Protocol):
+    """One step of a convoy."""
+
+    def step(self, convoy: Convoy) -> tuple[Convoy, ...]:
+        """The convoys that go on, usually the same one; those that wait have `wait` set."""
+
+
+@dataclass(slots=True)
+class Condition:
+    """The condition of a branch, and the news about it."""
+
+    site: Site
+    context: Context
+    predicate: Predicate
+
+    def of(self, convoy: Convoy) -> bool | Mask:
+        try:
+            chosen = self.predicate(convoy)
+        except IndexOverflow as overflow:
+            self.context.overflow(self.site, convoy, overflow.lanes)
+        if self.context.wire.branched:
+            split = 0
+            if isinstance(chosen, Mask):
+                rows = (chosen if convoy.mask is None else convoy.mask.both(chosen)).rows
+                present = np.ones_like(rows) if convoy.mask is None else convoy.mask.rows
+                split = int(np.count_nonzero(rows.any(axis=1) & (rows != present).any(axis=1)))
+            for hear in self.context.wire.branched:
+                hear(Branch(self.site, convoy.active_warps, split))
+        return chosen
+
+
+@dataclass(slots=True)
+class IfOp:
+    """A branch with nothing to wait for inside: both sides run one after the other, each with its lanes."""
+
+    condition: Condition
+    then: tuple[Operation, ...]
+    otherwise: tuple[Operation, ...]
+
+    def __call__(self, convoy: Convoy) -> None:
+        chosen = self.condition.of(convoy)
+        if not isinstance(chosen, Mask):
+            for operation in self.then if chosen else self.otherwise:
+                operation(convoy)
+            return
+        before = convoy.mask
+        taken = both(before, chosen)
+        rest = chosen.inverse if before is None else before.minus(chosen)
+        for mask, side in ((taken, self.then), (rest, self.otherwise)):
+            if mask is not None and not mask.count:
+                continue
+            convoy.mask = mask
+            for operation in side:
+                operation(convoy)
+        convoy.mask = before
+
+
+@dataclass(slots=True)
+class LoopOp:
+    """A loop with nothing to wait for inside. Blocks may differ in its extent."""
+
+    site: Site
+    context: Context
+    slot: int
+    extent: Place
+    varies: bool
+    body: tuple[Operation, ...]
+
+    def __call__(self, convoy: Convoy) -> None:
+        if self.varies:
+            self._run_varying(convoy)
+            return
+        extent = self.extent.offset(convoy.slots)
+        body, slots, slot = self.body, convoy.slots, self.slot
+        for value in range(extent):
+            slots[slot] = value
+            for operation in body:
+                operation(convoy)
+        self._tell(convoy, extent)
+
+    def _run_varying(self, convoy: Convoy) -> None:
+        """The lanes of blocks that are through with the loop wait, masked, for the longest."""
+        lanes, offset = self.extent.cell.of(convoy), self.extent.offset(convoy.slots)
+        before = convoy.mask
+        for value in range(max(0, lanes.high + offset)):
+            inside = lanes.compare(Op.GE, value + 1 - offset)
+            convoy.mask = both(before, inside) if isinstance(inside, Mask) else before
+            convoy.slots[self.slot] = value
+            if convoy.mask is None or convoy.mask.count:
+                for operation in self.body:
+                    operation(convoy)
+                self._tell(convoy, 1)
+        convoy.mask = before
+
+    def _tell(self, convoy: Convoy, times: int) -> None:
+        for hear in self.context.wire.iterated:
+            hear(Iterations(self.site, times, convoy.active_warps, convoy.warps.block_count))
+
+
+@dataclass(slots=True)
+class Straight:
+    """Operations that never wait."""
+
+    operations: tuple[Operation, ...]
+
+    def step(self, convoy: Convoy) -> tuple[Convoy, ...]:
+        for operation in self.operations:
+            operation(convoy)
+        convoy.pc += 1
+        return (convoy,)
+
+
+@dataclass(slots=True)
+class LoopBegin:
+    """Sets the loop variable to 0."""
+
+    slot: int
+
+    def step(self, convoy: Convoy) -> tuple[Convoy, ...]:
+        convoy.slots[self.slot] = 0
+        convoy.pc += 1
+        return (convoy,)
+
+
+@dataclass(slots=True)
+class LoopTest:
+    """Enters the body, or leaves for `exit`. Blocks with different extents part here."""
+
+    site: Site
+    context: Context
+    slot: int
+    extent: Place
+    varies: bool
+    exit: int = -1
+
+    def step(self, convoy: Convoy) -> tuple[Convoy, ...]:
+        value, extent = convoy.slots[self.slot], self.extent.offset(convoy.slots)
+        if not self.varies:
+            return (self._enter(convoy) if value < extent else self._leave(convoy),)
+        inside = self.extent.cell.of(convoy).compare(Op.GE, value + 1 - extent)
+        if not isinstance(inside, Mask):
+            return (self._enter(convoy) if inside else self._leave(convoy),)
+        stay = inside.rows.any(axis=1)
+        return self._enter(convoy.part(stay)), self._leave(convoy.part(~stay))
+
+    def _enter(self, convoy: Convoy) -> Convoy:
+        for hear in self.context.wire.iterated:
+            hear(Iterations(self.site, 1, convoy.active_warps, convoy.warps.block_count))
+        convoy.pc += 1
+        return convoy
+
+    def _leave(self, convoy: Convoy) -> Convoy:
+        convoy.pc = self.exit
+        return convoy
+
+
+@dataclass(slots=True)
+class LoopNext:
+    """Adds 1 to the loop variable and goes back to the test."""
+
+    slot: int
+    test: int
+
+    def step(self, convoy: Convoy) -> tuple[Convoy, ...]:
+        convoy.slots[self.slot] += 1
+        convoy.pc = self.test
+        return (convoy,)
+
+
+@dataclass(slots=True)
+class BranchBegin:
+    """A branch with waiting inside. Warps that go different ways part; a warp that falls apart runs both sides.
+
+    Leaves a frame: the mask to come back to, and the lanes of the other side (None: nobody goes there).
+    """
+
+    condition: Condition
+    otherwise: int = -1
+
+    def step(self, convoy: Convoy) -> tuple[Convoy, ...]:
+        chosen = self.condition.of(convoy)
+        if not isinstance(chosen, Mask):
+            return (self._whole(convoy, chosen),)
+        present = np.ones_like(chosen.rows) if convoy.mask is None else convoy.mask.rows
+        taken = chosen.rows & present
+        some, every = taken.any(axis=1), (taken == present).all(axis=1)
+        parts = []
+        for warps, way in ((every, True), (~some, False)):
+            if warps.any():
+                parts.append(self._whole(convoy.part(warps), way))
+        divergent = some & ~every
+        if divergent.any():
+            parts.append(self._both(convoy.part(divergent), taken[divergent], present[divergent]))
+        return tuple(parts)
+
+    def _whole(self, convoy: Convoy, way: bool) -> Convoy:
+        convoy.frames.append((convoy.mask, None))
+        convoy.pc = convoy.pc + 1 if way else self.otherwise + 1
+        return convoy
+
+    @staticmethod
+    def _both(convoy: Convoy, taken: Array, present: Array) -> Convoy:
+        convoy.frames.append((convoy.mask, Mask((present & ~taken).reshape(-1))))
+        convoy.mask = Mask(taken.reshape(-1))
+        convoy.pc += 1
+        return convoy
+
+
+@dataclass(slots=True)
+class BranchElse:
+    """The first side is done: on to the second for the lanes that wait for it, else past it."""
+
+    end: int = -1
+
+    def step(self, convoy: Convoy) -> tuple[Convoy, ...]:
+        before, rest = convoy.frames[-1]
+        if rest is None:
+            convoy.pc = self.end
+        else:
+            convoy.frames[-1] = (before, None)
+            convoy.mask = rest
+            convoy.pc += 1
+        return (convoy,)
+
+
+@dataclass(slots=True)
+class BranchEnd:
+    """Both sides are done."""
+
+    def step(self, convoy: Convoy) -> tuple[Convoy, ...]:
+        convoy.mask, _ = convoy.frames.pop()
+        convoy.pc += 1
+        return (convoy,)
+
+
+def report_divergent_barrier(site: Site, context: Context, convoy: Convoy) -> bool:
+    """Whether lanes are missing from a warp that reaches a barrier; if so it is reported."""
+    if convoy.mask is convoy.warps.exists:
+        return False
+    assert convoy.mask is not None
+    exists = convoy.warps.exists
+    absent = ~convoy.mask.lanes if exists is None else exists.lanes & ~convoy.mask.lanes
+    partial = convoy.mask.rows.any(axis=1) & absent.reshape(convoy.mask.rows.shape).any(axis=1)
+    if not partial.any():
+        return False
+    here = convoy.mask.rows & partial[:, None]
+    context.findings.report(
+        Finding(
+            Kind.DIVERGENT_BARRIER,
+            "A barrier is reached by a part of a warp.",
+            where(site, convoy, here.reshape(-1)),
+            note="every thread of the block must reach the same barrier; lanes left behind make it hang or misfire.",
+            hint="move the barrier out of the branch.",
+        )
+    )
+    return True

@@ -1,0 +1,272 @@
+"""The only place that knows the whole path: problem, schedule, program, kernel, CUDA text, cubin, run.
+
+`build(gemm, schedule)` gives a `Build`, whose stages are made when they are asked for and kept, so a user without a
+GPU never reaches the runtime and one who only reads programs never reaches the compiler.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+
+from tilewright.artifacts import Cubin, CudaSource
+from tilewright.codegen import print_cuda
+from tilewright.device.catalog import device as known_device
+from tilewright.device.spec import DeviceSpec
+from tilewright.dtypes import BF16, F16, F32, Array, DType
+from tilewright.errors import LaunchError, ProblemError
+from tilewright.ir.expr import Const, Expr
+from tilewright.ir.kernel import Kernel, Variant
+from tilewright.ir.program import Program
+from tilewright.ir.program_text import program_text
+from tilewright.ir.simplify import simplify, substitute
+from tilewright.ladders.rung import Rung
+from tilewright.lowering import lower
+from tilewright.model.limits import reasons_it_cannot_run
+from tilewright.model.occupancy import Occupancy, occupancy
+from tilewright.problem.gemm import Dim, Gemm, OperandName, Order
+from tilewright.problem.reference import Operands, view
+from tilewright.problem.tolerance import Verdict, check
+from tilewright.runtime.cubin_cache import CubinCache
+from tilewright.runtime.driver import Gpu
+from tilewright.runtime.launch import LoadedKernel, load
+from tilewright.runtime.memory import DeviceArray
+from tilewright.runtime.nvrtc import compile_cuda
+from tilewright.schedule import Schedule
+from tilewright.simulator import Run, simulate
+
+MAX_INDEX = 2**31 - 1
+MAX_SIZE = MAX_INDEX - 2**16
+"""The largest m, n or k: block and tile coordinates are rounded up in 32 bits."""
+
+ALIGNMENT_BYTES = 16
+
+
+def variant_for(program: Program, gemm: Gemm, *, pointers: Sequence[int] = (0, 0, 0)) -> Variant:
+    """The strongest assumptions that are true of a problem and its pointers (addresses of A, B, C)."""
+    exact: set[Dim] = {dim for dim in ("m", "n", "k") if gemm.size(dim) % program.block_tile(dim) == 0}
+    leading = [gemm.leading(o.name) * o.dtype.bytes for o in gemm.operands]
+    aligned = all(value % ALIGNMENT_BYTES == 0 for value in (*leading, *pointers))
+    near = all(_last_offset(program, gemm, o.name) <= MAX_INDEX for o in gemm.operands)
+    return Variant(frozenset(exact), aligned, near)
+
+
+def _last_offset(program: Program, gemm: Gemm, name: OperandName) -> int:
+    """The largest element offset any guarded-off thread may compute: that of the last element of the last tile."""
+    operand = gemm.operand(name)
+
+    def covered(dim: Dim) -> int:
+        tile = program.block_tile(dim)
+        return -(-gemm.size(dim) // tile) * tile
+
+    return covered(operand.strided) * gemm.leading(name) + covered(operand.contiguous)
+
+
+def sizes_of(gemm: Gemm) -> dict[str, int]:
+    """The run-time sizes that grid expressions read."""
+    return {"M": gemm.m, "N": gemm.n, "K": gemm.k}
+
+
+def grid_of(kernel: Kernel, gemm: Gemm) -> tuple[int, int, int]:
+    """Blocks along x, y, z for a problem."""
+    values = {name: Const(size) for name, size in sizes_of(gemm).items()}
+
+    def count(extent: Expr) -> int:
+        value = simplify(substitute(extent, values))
+        assert isinstance(value, Const)
+        return int(value.value)
+
+    x, y, z = (count(extent) for extent in kernel.grid)
+    return x, y, z
+
+
+@dataclass(frozen=True)
+class Build:
+    """A scheduled problem and everything that can be made of it.
+
+    variant None: the strongest one that is true of the problem with aligned pointers.
+    """
+
+    gemm: Gemm
+    schedule: Schedule
+    name: str = "gemm"
+    asked_variant: Variant | None = None
+
+    @cached_property
+    def programs(self) -> tuple[Program, ...]:
+        """The naive program, then the program after each step."""
+        return tuple(self.schedule.programs(self.gemm))
+
+    @property
+    def program(self) -> Program:
+        """The program after the last step."""
+        return self.programs[-1]
+
+    @property
+    def variant(self) -> Variant:
+        return self.asked_variant or variant_for(self.program, self.gemm)
+
+    @cached_property
+    def kernel(self) -> Kernel:
+        """The lowered program."""
+        return lower(self.program, self.variant, name=self.name, heading=self.schedule.text.splitlines())
+
+    @cached_property
+    def source(self) -> CudaSource:
+        """The CUDA C++ text, with what a compiler and a launcher must know."""
+        return print_cuda(self.kernel)
+
+    @property
+    def cuda(self) -> str:
+        """The CUDA C++ text."""
+        return self.source.text
+
+    @property
+    def text(self) -> str:
+        """The scheduled program as text."""
+        return program_text(self.program)
+
+    def after(self, step: int) -> Build:
+        """The build of the first `step` steps (0 is the naive program)."""
+        return replace(self, schedule=self.schedule[:step])
+
+    def compile(self, arch: str, *, cache: CubinCache | None = None) -> Cubin:
+        """Machine code for an architecture; needs no GPU."""
+        return compile_cuda(self.source, arch, cache=cache)
+
+    def occupancy(self, spec: DeviceSpec | str, cubin: Cubin) -> Occupancy:
+        """How many blocks share one SM, and what stops the next."""
+        found = known_device(spec) if isinstance(spec, str) else spec
+        return occupancy(
+            found,
+            threads_per_block=self.source.threads_per_block,
+            registers_per_thread=cubin.resources.registers,
+            static_shared_bytes=cubin.resources.shared_bytes,
+            dynamic_shared_bytes=self.source.dynamic_shared_bytes,
+            barriers=cubin.resources.barriers,
+        )
+
+    def simulate(self, operands: Operands, **options: Any) -> Run:
+        """The kernel on the CPU, exactly. Options go to `tilewright.simulator.simulate`."""
+        return simulate(self.kernel, operands, **options)
+
+    def load(self, gpu: Gpu, *, cache: CubinCache | None = None) -> LoadedKernel:
+        """The kernel on a GPU, ready to launch."""
+        return load(gpu, self.compile(gpu.arch, cache=cache), self.source)
+
+
+def build(gemm: Gemm, schedule: Schedule | Rung, *, variant: Variant | None = None, name: str = "") -> Build:
+    """A scheduled problem. `schedule` is a Schedule or a rung of a ladder."""
+    for dim in ("m", "n", "k"):
+        if gemm.size(dim) > MAX_SIZE:
+            raise ProblemError(f"{dim} = {gemm.size(dim)} is more than {MAX_SIZE}.")
+    if isinstance(schedule, Rung):
+        return Build(gemm, schedule.schedule(gemm), name or f"{schedule.ladder}_{schedule.slug}", variant)
+    return Build(gemm, schedule, name or "gemm", variant)
+
+
+def arguments(gemm: Gemm, pointers: Sequence[int]) -> tuple[Any, ...]:
+    """The launch arguments of a problem, in the order of `Kernel.parameters`."""
+    return (*pointers, gemm.m, gemm.n, gemm.k, gemm.lda, gemm.ldb, gemm.ldc, gemm.alpha, gemm.beta)
+
+
+def run_on_gpu(built: Build, gpu: Gpu, operands: Operands, *, cache: CubinCache | None = None) -> Array:
+    """C as the GPU computes it: the logical (m, n) matrix, decoded. The host's operands are not changed."""
+    gemm = operands.gemm
+    if gemm.m == 0 or gemm.n == 0:
+        return np.zeros((gemm.m, gemm.n), np.float32)
+    loaded = built.load(gpu, cache=cache)
+    arrays = [DeviceArray.of(gpu, host if host.size else np.zeros(1, host.dtype)) for host in _storages(operands)]
+    try:
+        args = arguments(gemm, [array.pointer for array in arrays])
+        loaded.launch(gpu.stream, grid_of(built.kernel, gemm), built.kernel.block, args)
+        gpu.synchronize()
+        stored = arrays[2].download()
+    finally:
+        for array in arrays:
+            array.close()
+    return gemm.out.decode(view(gemm, "C", stored))
+
+
+def run_on_simulator(built: Build, operands: Operands, **options: Any) -> tuple[Array, Run]:
+    """C as the simulator computes it (logical, decoded), and the run with its counters and findings."""
+    run = built.simulate(operands, **options)
+    gemm = operands.gemm
+    return gemm.out.decode(view(gemm, "C", run.c)), run
+
+
+def _storages(operands: Operands) -> tuple[Array, Array, Array]:
+    return operands.a, operands.b, operands.c
+
+
+def verify_on_gpu(built: Build, gpu: Gpu, operands: Operands, *, cache: CubinCache | None = None) -> Verdict:
+    """The GPU's result held against float64."""
+    return check(operands, run_on_gpu(built, gpu, operands, cache=cache))
+
+
+_NUMPY_DTYPES: dict[str, DType] = {"float32": F32, "float16": F16, "bfloat16": BF16}
+
+
+def operands_from(a: Array, b: Array, c: Array | None = None, *, alpha: float = 1.0, beta: float = 0.0) -> Operands:
+    """A problem from a user's own matrices: 2-D float32 or float16 arrays of any strides.
+
+    Rows or columns that are contiguous are used as they lie; anything else is copied. Raises ProblemError as NumPy's
+    matmul would raise ValueError.
+    """
+    for name, matrix in (("A", a), ("B", b)):
+        if matrix.ndim != 2:
+            raise ProblemError(f"{name} has {matrix.ndim} dimension(s), and a matrix has 2: shape {matrix.shape}.")
+    if a.shape[1] != b.shape[0]:
+        raise ProblemError(
+            f"Cannot multiply {a.shape[0]} x {a.shape[1]} by {b.shape[0]} x {b.shape[1]}: "
+            f"A has {a.shape[1]} columns and B has {b.shape[0]} rows.",
+        )
+    for name, matrix in (("A", a), ("B", b)):
+        if matrix.dtype.name not in _NUMPY_DTYPES:
+            raise ProblemError(
+                f"{name} is {matrix.dtype.name}, which no kernel here multiplies.",
+                hint=f"use {', '.join(_NUMPY_DTYPES)}: {name.lower()}.astype('float32').",
+            )
+    if a.dtype != b.dtype:
+        raise ProblemError(f"A is {a.dtype.name} and B is {b.dtype.name}.", hint="convert one to the other's dtype.")
+    dtype = _NUMPY_DTYPES[a.dtype.name]
+    (flat_a, order_a, lda), (flat_b, order_b, ldb) = _stored(a), _stored(b)
+    m, k = a.shape
+    n = b.shape[1]
+    if c is not None and (c.shape != (m, n) or c.dtype != a.dtype):
+        raise ProblemError(f"C is {c.dtype.name} {c.shape}, not {a.dtype.name} {(m, n)}.")
+    gemm = Gemm(m, n, k, dtype, out=dtype, a=order_a, b=order_b, alpha=alpha, beta=beta, lda=lda, ldb=ldb)
+    start = np.full((m, n), np.nan, dtype.numpy) if c is None else np.ascontiguousarray(c)
+    return Operands(gemm, flat_a, flat_b, start.reshape(-1))
+
+
+def _stored(matrix: Array) -> tuple[Array, Order, int]:
+    """Flat storage, order and leading dimension of a matrix; copied only if neither index is contiguous."""
+    step = matrix.itemsize
+    for order, index in ((Order.ROW, 1), (Order.COL, 0)):
+        along, across = matrix.strides[index], matrix.strides[1 - index]
+        run, lines = matrix.shape[index], matrix.shape[1 - index]
+        tight = (run <= 1 or along == step) and (lines <= 1 or (across % step == 0 and across >= run * step))
+        if tight and matrix.size:
+            leading = across // step if lines > 1 else max(run, 1)
+            length = (lines - 1) * leading + run
+            return np.lib.stride_tricks.as_strided(matrix, (length,), (step,)), order, leading
+    copied = np.ascontiguousarray(matrix)
+    return copied.reshape(-1), Order.ROW, max(matrix.shape[1], 1)
+
+
+def check_launchable(built: Build, spec: DeviceSpec, gemm: Gemm) -> None:
+    """Raise LaunchError with every reason why the kernel cannot run on a device."""
+    reasons = reasons_it_cannot_run(
+        spec,
+        threads_per_block=built.source.threads_per_block,
+        static_shared_bytes=built.kernel.shared_bytes - built.source.dynamic_shared_bytes,
+        dynamic_shared_bytes=built.source.dynamic_shared_bytes,
+        grid=grid_of(built.kernel, gemm),
+    )
+    if reasons:
+        raise LaunchError(f"{built.name} cannot run on {spec.name}: {reasons[0]}", note=" ".join(reasons[1:]))

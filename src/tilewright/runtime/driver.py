@@ -160,7 +160,8 @@ class Gpu:
         from cuda.bindings import driver
 
         told = driver_answer(driver.cuDeviceGetName(128, self.handle), "asking for the name of the GPU")
-        return str(told.decode().rstrip("\0").strip())
+        # The text ends at the first NUL; what follows in the buffer is whatever lay there.
+        return str(told.decode(errors="replace").split("\0", 1)[0].strip())
 
     @functools.cached_property
     def uuid(self) -> str:

@@ -58,6 +58,9 @@ class RegisterOp:
     target: RegisterView
     operations: Mapping[str, int]
 
+    def __call__(self, convoy: Convoy) -> None:
+        raise NotImplementedError
+
     def _finish(self, convoy: Convoy) -> None:
         self.target.mark(convoy)
         if self.context.wire.computed:

@@ -7,10 +7,6 @@ from dataclasses import dataclass
 import numpy as np
 
 from tilewright.dtypes import Array
-from tilewright.simulator.context import Context
-from tilewright.simulator.control import report_divergent_barrier
-from tilewright.simulator.convoy import Convoy
-from tilewright.simulator.events import Meeting
 from tilewright.simulator.sites import Site
 from tilewright.simulator.warps import Batch
 
@@ -53,26 +49,3 @@ class BarrierWait:
 
     def describe(self) -> str:
         return "the barrier"
-
-
-@dataclass(slots=True)
-class BarrierStep:
-    """The instruction: arrive, and wait unless everybody is there."""
-
-    site: Site
-    context: Context
-
-    def step(self, convoy: Convoy) -> tuple[Convoy, ...]:
-        convoy.pc += 1
-        if report_divergent_barrier(self.site, self.context, convoy):
-            return (convoy,)  # to go on after the report: as if the barrier were not there
-        for hear in self.context.wire.met:
-            hear(Meeting(self.site, len(convoy.warps), convoy.warps.block_count))
-        barriers, slots = self.context.barriers, convoy.warps.slots
-        awaited = barriers.rounds[slots] + 1
-        opened = barriers.arrive(slots)
-        if len(opened) and self.context.races is not None:
-            self.context.races.passed_barrier(opened)
-        if len(opened) < convoy.warps.block_count:
-            convoy.wait = BarrierWait(self.site, barriers, slots, awaited)
-        return (convoy,)

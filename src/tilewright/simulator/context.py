@@ -10,6 +10,7 @@ import numpy as np
 from tilewright.device.spec import WARP_THREADS
 from tilewright.dtypes import Array
 from tilewright.simulator.arithmetic import Arithmetic
+from tilewright.simulator.barriers import BlockBarriers
 from tilewright.simulator.convoy import Convoy
 from tilewright.simulator.events import Wire
 from tilewright.simulator.findings import Finding, Findings, Kind, Where
@@ -21,13 +22,17 @@ from tilewright.simulator.warps import Lanes
 
 @dataclass(slots=True)
 class Context:
-    """One run. races is None where detectors are off; bounds are checked always, for the host's own memory's sake."""
+    """One run. races: None where detectors are off; bounds are checked always, for the sake of the host's own memory.
+
+    barriers: of the blocks that run now.
+    """
 
     memory: Memory
     arithmetic: Arithmetic
     wire: Wire
     findings: Findings
     races: Races | None
+    barriers: BlockBarriers
 
     def overflow(self, site: Site, convoy: Convoy, lanes: Lanes) -> NoReturn:
         """An index left 32 bits: the kernel addresses something else than it means, so it stops here."""

@@ -17,9 +17,10 @@ import numpy as np
 
 from tilewright.dtypes import Array
 from tilewright.ir.expr import Op
+from tilewright.simulator.barriers import BarrierWait
 from tilewright.simulator.context import Context, where
 from tilewright.simulator.convoy import Convoy
-from tilewright.simulator.events import Branch, Iterations
+from tilewright.simulator.events import Branch, Iterations, Meeting
 from tilewright.simulator.findings import Finding, Kind
 from tilewright.simulator.index import IndexOverflow, Place, Predicate
 from tilewright.simulator.sites import Site
@@ -55,7 +56,7 @@ class Condition:
                 present = np.ones_like(rows) if convoy.mask is None else convoy.mask.rows
                 split = int(np.count_nonzero(rows.any(axis=1) & (rows != present).any(axis=1)))
             for hear in self.context.wire.branched:
-                hear(Branch(self.site, convoy.active_warps, split))
+                hear(Branch(self.site, convoy.active_warps, convoy.active_lanes, split))
         return chosen
 
 
@@ -124,7 +125,7 @@ class LoopOp:
 
     def _tell(self, convoy: Convoy, times: int) -> None:
         for hear in self.context.wire.iterated:
-            hear(Iterations(self.site, times, convoy.active_warps, convoy.warps.block_count))
+            hear(Iterations(self.site, times, convoy.active_warps, convoy.active_lanes, convoy.warps.block_count))
 
 
 @dataclass(slots=True)
@@ -170,12 +171,12 @@ class LoopTest:
         inside = self.extent.cell.of(convoy).compare(Op.GE, value + 1 - extent)
         if not isinstance(inside, Mask):
             return (self._enter(convoy) if inside else self._leave(convoy),)
-        stay = inside.rows.any(axis=1)
+        stay: Array = np.any(inside.rows, axis=1)
         return self._enter(convoy.part(stay)), self._leave(convoy.part(~stay))
 
     def _enter(self, convoy: Convoy) -> Convoy:
         for hear in self.context.wire.iterated:
-            hear(Iterations(self.site, 1, convoy.active_warps, convoy.warps.block_count))
+            hear(Iterations(self.site, 1, convoy.active_warps, convoy.active_lanes, convoy.warps.block_count))
         convoy.pc += 1
         return convoy
 
@@ -213,7 +214,8 @@ class BranchBegin:
             return (self._whole(convoy, chosen),)
         present = np.ones_like(chosen.rows) if convoy.mask is None else convoy.mask.rows
         taken = chosen.rows & present
-        some, every = taken.any(axis=1), (taken == present).all(axis=1)
+        some: Array = np.any(taken, axis=1)
+        every: Array = (taken == present).all(axis=1)
         parts = []
         for warps, way in ((every, True), (~some, False)):
             if warps.any():
@@ -263,14 +265,37 @@ class BranchEnd:
         return (convoy,)
 
 
-def report_divergent_barrier(site: Site, context: Context, convoy: Convoy) -> bool:
+@dataclass(slots=True)
+class BarrierStep:
+    """The instruction: arrive, and wait unless everybody is there."""
+
+    site: Site
+    context: Context
+
+    def step(self, convoy: Convoy) -> tuple[Convoy, ...]:
+        convoy.pc += 1
+        if _report_divergent(self.site, self.context, convoy):
+            return (convoy,)  # to go on after the report: as if the barrier were not there
+        for hear in self.context.wire.met:
+            hear(Meeting(self.site, len(convoy.warps), convoy.active_lanes, convoy.warps.block_count))
+        barriers, slots = self.context.barriers, convoy.warps.slots
+        awaited = barriers.rounds[slots] + 1
+        opened = barriers.arrive(slots)
+        if len(opened) and self.context.races is not None:
+            self.context.races.passed_barrier(opened)
+        if len(opened) < convoy.warps.block_count:
+            convoy.wait = BarrierWait(self.site, barriers, slots, awaited)
+        return (convoy,)
+
+
+def _report_divergent(site: Site, context: Context, convoy: Convoy) -> bool:
     """Whether lanes are missing from a warp that reaches a barrier; if so it is reported."""
     if convoy.mask is convoy.warps.exists:
         return False
     assert convoy.mask is not None
     exists = convoy.warps.exists
     absent = ~convoy.mask.lanes if exists is None else exists.lanes & ~convoy.mask.lanes
-    partial = convoy.mask.rows.any(axis=1) & absent.reshape(convoy.mask.rows.shape).any(axis=1)
+    partial: Array = np.any(convoy.mask.rows, axis=1) & absent.reshape(convoy.mask.rows.shape).any(axis=1)
     if not partial.any():
         return False
     here = convoy.mask.rows & partial[:, None]

@@ -94,6 +94,7 @@ class Meeting:
 
     site: Site
     warps: int
+    lanes: int
     blocks: int
 
 
@@ -103,16 +104,18 @@ class Branch:
 
     site: Site
     warps: int
+    lanes: int
     split: int
 
 
 @dataclass(slots=True)
 class Iterations:
-    """A loop went round `times`. warps, blocks: that went round together."""
+    """A loop went round `times`. warps, lanes, blocks: that went round together."""
 
     site: Site
     times: int
     warps: int
+    lanes: int
     blocks: int
 
 

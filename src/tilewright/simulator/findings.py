@@ -31,7 +31,9 @@ class Kind(Enum):
 
 @dataclass(frozen=True, slots=True)
 class Where:
-    """A line of the kernel as some lanes execute it. line: from 1, in `ir.text.kernel_text`. block: (x, y, z).
+    """A line of the kernel as some lanes execute it; no lanes stand for the whole warp.
+
+    line: from 1, in `ir.text.kernel_text`. block: (x, y, z).
 
     loops: enclosing loops, outermost first, with their values; empty where they are not known (an earlier access).
     """
@@ -45,7 +47,8 @@ class Where:
 
     def __str__(self) -> str:
         loops = f"  with {', '.join(f'{name} = {value}' for name, value in self.loops)}" if self.loops else ""
-        who = f"block {self.block}, warp {self.warp}, {lanes_text(self.lanes)}"
+        lanes = f", {numbers_text('lane', self.lanes)}" if self.lanes else ""
+        who = f"block {self.block}, warp {self.warp}{lanes}"
         return f"line {self.line}: {self.text}{loops}\n  {who}"
 
 
@@ -105,18 +108,18 @@ class Findings:
         return tuple(self._found.values())
 
 
-def lanes_text(lanes: Iterable[int]) -> str:
-    """Lane numbers with runs joined.
+def numbers_text(noun: str, numbers: Iterable[int]) -> str:
+    """Numbered things with runs joined.
 
-    >>> lanes_text([0, 1, 2, 3, 8, 30, 31]), lanes_text([5])
-    ('lanes 0-3, 8, 30-31', 'lane 5')
+    >>> numbers_text("lane", [0, 1, 2, 3, 8, 30, 31]), numbers_text("warp", [5])
+    ('lanes 0-3, 8, 30-31', 'warp 5')
     """
-    numbers = sorted(lanes)
     runs: list[list[int]] = []
-    for number in numbers:
+    for number in sorted(numbers):
         if runs and number == runs[-1][1] + 1:
             runs[-1][1] = number
         else:
             runs.append([number, number])
     text = ", ".join(str(a) if a == b else f"{a}-{b}" for a, b in runs)
-    return f"lane{'s' if len(numbers) > 1 else ''} {text}"
+    plural = "s" if len(runs) > 1 or runs[0][0] != runs[0][1] else ""
+    return f"{noun}{plural} {text}"

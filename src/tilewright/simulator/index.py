@@ -158,7 +158,7 @@ class Cell:
         self._inputs = inputs
         self.is_narrow = is_narrow
         self.reads: tuple[int, ...] = ()
-        self.volatile = any(source.volatile for source in inputs)
+        self.volatile: bool = any(source.volatile for source in inputs)
         self._key: Callable[[Sequence[int]], Any] = lambda _slots: None
 
     def depends_on(self, slots: Sequence[int]) -> None:
@@ -322,3 +322,18 @@ class Cells:
             (index,) = leaf.index
             return RegisterSource(self.register_number(leaf.buffer.name), uniform(index))
         return self.source(leaf)
+
+
+def _conjunction(a: Predicate, b: Predicate) -> Predicate:
+    """Both conditions; the second is not asked where the first fails in every lane."""
+
+    def decide(convoy: Convoy) -> bool | Mask:
+        first = a(convoy)
+        if first is False:
+            return False
+        second = b(convoy)
+        if isinstance(first, Mask) and isinstance(second, Mask):
+            return first.both(second)
+        return first if second is True else second
+
+    return decide

@@ -156,9 +156,7 @@ class Races:
                     self._race(now, step, bad, reader, "read")
                     return
 
-    def _race(
-        self, now: Touch, step: int, bad: Array, owners: Owners, verb: str, kind: Kind = Kind.RACE
-    ) -> None:
+    def _race(self, now: Touch, step: int, bad: Array, owners: Owners, verb: str, kind: Kind = Kind.RACE) -> None:
         """`bad` lanes of `now` conflict with those who own their elements."""
         word = int(now.element[int(np.argmax(bad))]) + step
         site = self._sites[int(owners.site[word])]

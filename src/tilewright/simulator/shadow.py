@@ -85,7 +85,7 @@ class Shadow:
     __slots__ = ("any_read", "any_write", "pending", "read_epoch", "readers", "threads", "write_epoch", "writer")
 
     def __init__(self, elements: int, threads_per_block: int) -> None:
-        # Zero pages cost nothing until they are touched, so the shadow of a large C of which little is written is cheap.
+        # Zero pages cost nothing until they are touched: the shadow of a large C of which little is written is cheap.
         self.writer, *self.readers = (Owners(elements) for _ in range(3))
         self.write_epoch, self.read_epoch = np.zeros(elements, np.int32), np.zeros(elements, np.int32)
         self.any_read = self.any_write = NEVER
@@ -98,7 +98,8 @@ class Shadow:
         concurrent = epoch == now.epoch
         if now.is_global:
             concurrent |= (thread - 1) // self.threads != (now.thread - 1) // self.threads
-        return other & concurrent
+        result: Array = other & concurrent
+        return result
 
     def unwritten(self, now: Touch) -> tuple[int, Array] | None:
         """The first step of a read at which lanes find an element that nobody wrote, and those lanes."""

@@ -1,0 +1,41 @@
+# Every target does its own set-up: a virtual environment in .venv with all that the project needs.
+PYTHON ?= python3
+VENV := .venv
+BIN := $(VENV)/bin
+SIZE ?= 256
+
+.PHONY: ladder test check gpu format golden clean
+.DEFAULT_GOAL := ladder
+
+$(VENV)/ready: pyproject.toml
+	$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "tilewright needs Python 3.11 or newer: make PYTHON=python3.12 ...")'
+	$(PYTHON) -m venv $(VENV)
+	$(BIN)/python -m pip install --quiet --upgrade pip
+	$(BIN)/python -m pip install --quiet --editable '.[test]'
+	@touch $@
+
+ladder: $(VENV)/ready  ## the six rungs of ladder `worklog`: verified, counted, explained
+	$(BIN)/tilewright ladder worklog --size $(SIZE)
+
+test: $(VENV)/ready  ## every test that needs no GPU
+	$(BIN)/python -m pytest --numprocesses=auto --quiet
+
+check: $(VENV)/ready  ## format, lint, types, layers, generated documents
+	$(BIN)/ruff format --check .
+	$(BIN)/ruff check .
+	$(BIN)/mypy
+	$(BIN)/lint-imports
+	$(BIN)/tilewright table worklog --check README.md
+
+gpu: $(VENV)/ready  ## the tests that need an NVIDIA GPU
+	$(BIN)/python -m pytest -m gpu --quiet
+
+format: $(VENV)/ready
+	$(BIN)/ruff format .
+	$(BIN)/ruff check --fix .
+
+golden: $(VENV)/ready  ## rewrite the expected texts; read the diff before committing it
+	$(BIN)/python -m pytest --quiet --update-golden tests || true
+
+clean:
+	rm -rf $(VENV) .pytest_cache .mypy_cache .ruff_cache .hypothesis

@@ -1,0 +1,88 @@
+"""The entry point: runs a command and turns whatever happens into one message and an exit code.
+
+    0    success, and nothing else
+    1    a failed verification, or a mistake of the user that the message explains
+    2    the command line itself could not be understood
+    130  Ctrl-C
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import sys
+import traceback
+from collections.abc import Sequence
+
+import typer
+
+from tilewright.cli.app import PROGRAM, application
+from tilewright.errors import TilewrightError
+
+TRACEBACK_VARIABLE = "TILEWRIGHT_TRACEBACK"
+INTERRUPTED = 130  # 128 + SIGINT, as shells have it
+
+# Typer carries its own copy of click, older ones use the installed one: the base class is right for both.
+_UsageError = typer.BadParameter.__mro__[1]
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run the command line (None: that of this process); the exit code."""
+    for stream in (sys.stdout, sys.stderr):
+        with contextlib.suppress(AttributeError, ValueError):  # a stream of a test or of an editor
+            stream.reconfigure(errors="replace")  # type: ignore[union-attr]  # a terminal that knows only ASCII
+    try:
+        code = application()(args=arguments, prog_name=PROGRAM, standalone_mode=False)
+        sys.stdout.flush()
+    except KeyboardInterrupt:
+        return INTERRUPTED
+    except BrokenPipeError:
+        _close_stdout()
+        return 1
+    except Exception as error:
+        return _explained(error)
+    return code if isinstance(code, int) else 0
+
+
+def _explained(error: Exception) -> int:
+    """One message on stderr; the exit code."""
+    if isinstance(error, _UsageError):
+        return _usage(error)
+    if isinstance(error, TilewrightError):
+        print(error, file=sys.stderr)
+    elif isinstance(error, OSError) and error.filename is not None:
+        print(f"Cannot use {str(error.filename)!r}: {error.strerror or error}.", file=sys.stderr)
+    elif isinstance(error, MemoryError):
+        print("There is not enough memory for this size.\n  Hint: use a smaller one.", file=sys.stderr)
+    else:
+        _confess(error)
+    return 1
+
+
+def _usage(error: Exception) -> int:
+    context = getattr(error, "ctx", None)
+    command = context.command_path if context is not None else PROGRAM
+    if type(error).__name__ == "NoArgsIsHelpError":
+        print(context.get_help() if context is not None else error, file=sys.stderr)
+        return 2
+    message = str(error.format_message()).strip()  # type: ignore[attr-defined]
+    print(f"{message}\n  Hint: {command} --help", file=sys.stderr)
+    return 2
+
+
+def _confess(error: Exception) -> None:
+    if os.environ.get(TRACEBACK_VARIABLE):
+        traceback.print_exception(error)
+        return
+    told = str(error).partition("\n")[0]
+    print(
+        f"This is a bug in tilewright: {type(error).__name__}: {told}\n"
+        f"  Hint: run it again with {TRACEBACK_VARIABLE}=1 to see where, and report that text.",
+        file=sys.stderr,
+    )
+
+
+def _close_stdout() -> None:
+    """Nobody reads any more; what is left in the buffer goes nowhere, silently."""
+    with contextlib.suppress(OSError, ValueError):
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())

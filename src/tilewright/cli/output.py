@@ -1,0 +1,87 @@
+"""How things are printed: colour and wrapping on a terminal, plain text in a pipe, progress on stderr only."""
+
+from __future__ import annotations
+
+import json
+import math
+import os
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any, Literal
+
+from rich.console import Console
+from rich.text import Text
+
+PLAIN_WIDTH = 100
+"""Columns where nobody says how wide the terminal is."""
+
+Progress = Callable[[str, int, int], None]
+"""Called with what is being done, how much of it is done, and of how much."""
+
+
+def out() -> Console:
+    """Standard output. Text is printed as it is: square brackets are no markup and numbers no highlights."""
+    return Console(width=_width(), highlight=False, markup=False, emoji=False)
+
+
+def _width() -> int | None:
+    if sys.stdout.isatty() or os.environ.get("COLUMNS", "").isdigit():
+        return None
+    return PLAIN_WIDTH
+
+
+def print_json(data: Any) -> None:
+    """`data` as JSON; what JSON has no word for (NaN, infinity) becomes null."""
+    print(json.dumps(_finite(data), indent=2, allow_nan=False))
+
+
+def _finite(data: Any) -> Any:
+    if isinstance(data, dict):
+        return {str(key): _finite(value) for key, value in data.items()}
+    if isinstance(data, (list, tuple)):
+        return [_finite(value) for value in data]
+    if isinstance(data, float) and not math.isfinite(data):
+        return None
+    return data
+
+
+Language = Literal["python", "cuda", "ptx", "text"]
+
+
+def print_code(text: str, language: Language) -> None:
+    """Program text: highlighted on a terminal, letter by letter the same anywhere else."""
+    console = out()
+    if not console.is_terminal or language == "text":
+        sys.stdout.write(text if text.endswith("\n") else f"{text}\n")
+        return
+    from rich.syntax import Syntax
+
+    # The colours of the terminal itself, on its own background; long lines are the terminal's to wrap.
+    painted = Syntax("", language, theme="ansi_dark", background_color="default").highlight(text)
+    painted.rstrip()
+    console.print(painted, soft_wrap=True)
+
+
+def note(text: str) -> None:
+    """A remark that is no part of the answer, on stderr."""
+    Console(stderr=True, highlight=False, markup=False, emoji=False).print(Text(text, style="dim"), soft_wrap=True)
+
+
+@contextmanager
+def progress(title: str) -> Iterator[Progress]:
+    """A bar on stderr while the block runs, gone when it ends; none where stderr is no terminal."""
+    console = Console(stderr=True)
+    if not console.is_terminal:
+        yield lambda what, done, total: None
+        return
+    from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
+
+    columns = (TextColumn("{task.description}"), BarColumn(bar_width=30), TimeRemainingColumn(compact=True))
+    with Progress(*columns, console=console, transient=True) as bar:
+        task = bar.add_task(title, total=None)
+
+        def step(what: str, done: int, total: int) -> None:
+            bar.update(task, description=what or title, completed=done, total=total)
+
+        yield step

@@ -1,0 +1,20 @@
+"""The kernel on the CPU, warp by warp: exact results, counts, and what is wrong with it."""
+
+from tilewright.simulator.arithmetic import FloatArithmetic, ModularArithmetic
+from tilewright.simulator.counters import Counters
+from tilewright.simulator.events import Listener
+from tilewright.simulator.findings import Finding, Kind
+from tilewright.simulator.listeners import standard_listeners
+from tilewright.simulator.run import Run, simulate
+
+__all__ = [
+    "Counters",
+    "Finding",
+    "FloatArithmetic",
+    "Kind",
+    "Listener",
+    "ModularArithmetic",
+    "Run",
+    "simulate",
+    "standard_listeners",
+]

@@ -1,0 +1,34 @@
+"""Shared memory: requests, the wavefronts they take, and those they would take without bank conflicts."""
+
+from __future__ import annotations
+
+from tilewright.ir.buffer import Space
+from tilewright.layout.banks import BANK_BYTES, ideal_wavefronts, wavefronts
+from tilewright.simulator.events import Access
+from tilewright.simulator.listeners.site_counter import SiteCounter
+
+
+class SharedTraffic(SiteCounter):
+    """What ncu's source page shows as memory_l1_wavefronts_shared and its ideal, from addresses alone.
+
+    requests: warps of which some lane touches memory. bytes_asked: by lanes, a byte wanted twice counted twice.
+    """
+
+    fields = ("requests", "lanes", "bytes_asked", "wavefronts", "ideal_wavefronts")
+
+    def accessed(self, access: Access) -> None:
+        if access.space is Space.SHARED:
+            # Moved by whole words, all lanes change banks alike, and nothing changes.
+            self.add(access.site, *access.known("shared traffic", BANK_BYTES, _count))
+
+
+def _count(access: Access) -> tuple[int, int, int, int, int]:
+    addresses, width, active = access.addresses(), access.width_bytes, access.pattern.active_rows
+    pattern = access.pattern
+    return (
+        pattern.requests,
+        pattern.active_lanes,
+        access.bytes_asked,
+        int(wavefronts(addresses, width, active, store=access.store).sum()),
+        int(ideal_wavefronts(addresses, width, active, store=access.store).sum()),
+    )

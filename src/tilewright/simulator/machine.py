@@ -1,0 +1,123 @@
+"""The machine: convoys of warps, each an independent thread of control, until all have ended or none can go on."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from typing import Literal
+
+import numpy as np
+
+from tilewright.dtypes import Array
+from tilewright.ir.buffer import Buffer
+from tilewright.simulator.barriers import BlockBarriers
+from tilewright.simulator.context import Context
+from tilewright.simulator.convoy import Convoy
+from tilewright.simulator.findings import Finding, Kind, Where, numbers_text
+from tilewright.simulator.translate import Program
+from tilewright.simulator.warps import Batch, Warps
+
+Order = Literal["lockstep", "warps"]
+"""How warps take turns. lockstep: all together, as far as they agree. warps: each as far as it can go, in an order
+drawn from a seed, so that whoever relies on the order of warps gets wrong results."""
+
+
+class Machine:
+    """Runs one batch of blocks after the other."""
+
+    def __init__(self, program: Program, context: Context, shared: tuple[Buffer, ...], order: Order, seed: int) -> None:
+        self._program = program
+        self._context = context
+        self._shared = {buffer.name: buffer.elements for buffer in shared}
+        self._order = order
+        self._random = np.random.default_rng(seed)
+
+    def run(self, batch: Batch) -> None:
+        """All warps of the blocks, to their end. Raises StopSimulation after a deadlock."""
+        self._context.memory.new_batch(batch.blocks)
+        self._context.barriers = BlockBarriers(batch)
+        if self._context.races is not None:
+            self._context.races.new_batch(batch, self._shared)
+        runnable = self._start(batch)
+        waiting: list[Convoy] = []
+        while runnable or waiting:
+            if not runnable:
+                runnable, waiting = _released(waiting)
+                if not runnable:
+                    self._deadlock(batch, waiting)
+            convoy = runnable.pop(self._turn(len(runnable)))
+            runnable += self._advance(convoy, waiting)
+
+    def _start(self, batch: Batch) -> list[Convoy]:
+        count, blocks = batch.warps_per_block, np.arange(batch.blocks)
+        if self._order == "lockstep":
+            return [
+                self._program.convoy(Warps(batch, np.repeat(blocks, count), np.tile(np.arange(count), len(blocks))))
+            ]
+        return [self._program.convoy(Warps(batch, blocks, np.full_like(blocks, number))) for number in range(count)]
+
+    def _turn(self, runnable: int) -> int:
+        return 0 if self._order == "lockstep" else int(self._random.integers(runnable))
+
+    def _advance(self, convoy: Convoy, waiting: list[Convoy]) -> list[Convoy]:
+        """Steps a convoy until it ends, waits or splits; the parts of a split, which go on later."""
+        code = self._program.code
+        while convoy.pc < len(code):
+            parts = code[convoy.pc].step(convoy)
+            if len(parts) > 1:
+                return list(parts)
+            (convoy,) = parts
+            if convoy.wait is not None:
+                waiting.append(convoy)
+                break
+        return []
+
+    def _deadlock(self, batch: Batch, waiting: list[Convoy]) -> None:
+        """Nobody can go on: says who waits where in the first block concerned, and who has ended."""
+        slot = min(int(convoy.warps.slots.min()) for convoy in waiting)
+        groups: dict[tuple[int, str, str], list[int]] = defaultdict(list)
+        place: Where | None = None
+        for convoy in waiting:
+            here = convoy.warps.slots == slot
+            if here.any() and convoy.wait is not None:
+                site = convoy.wait.site
+                groups[site.line, site.text, convoy.wait.describe()] += convoy.warps.numbers[here].tolist()
+                row = int(np.argmax(here))
+                warp, block = int(convoy.warps.numbers[row]), convoy.warps.coordinates(row)
+                place = place or Where(site.line, site.text, block, warp, (), site.values(convoy.slots))
+        assert place is not None
+        lines = [
+            f"{numbers_text('warp', numbers)} wait{'s' if len(numbers) == 1 else ''} for {what} at line {line}: {text}"
+            for (line, text, what), numbers in sorted(groups.items())
+        ]
+        stuck = {number for numbers in groups.values() for number in numbers}
+        ended = [number for number in range(batch.warps_per_block) if number not in stuck]
+        if ended:
+            lines.append(f"{numbers_text('warp', ended)} ha{'s' if len(ended) == 1 else 've'} ended")
+        self._context.findings.stop(
+            Finding(
+                Kind.DEADLOCK,
+                f"Deadlock in block {place.block}: nobody can go on.",
+                place,
+                note="; ".join(lines) + ".",
+                hint="every warp of a block must reach the same barriers equally often.",
+            )
+        )
+
+
+def _released(waiting: list[Convoy]) -> tuple[list[Convoy], list[Convoy]]:
+    """(those that may go on, those that still wait); a convoy of which some warps may go on is split."""
+    free: list[Convoy] = []
+    held: list[Convoy] = []
+    for convoy in waiting:
+        assert convoy.wait is not None
+        ready: Array = convoy.wait.ready()
+        if ready.all():
+            free.append(convoy)
+        elif not ready.any():
+            held.append(convoy)
+        else:
+            free.append(convoy.part(ready))
+            held.append(convoy.part(~ready))
+    for convoy in free:
+        convoy.wait = None
+    return free, held

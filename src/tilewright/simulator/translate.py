@@ -1,0 +1,300 @@
+"""From a kernel to a program of the simulated machine: names become slots and cells, statements become operations."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+
+from tilewright.errors import SimulationError
+from tilewright.ir.buffer import Buffer, Ref, Space
+from tilewright.ir.expr import ZERO, Const, Expr, Load, Var
+from tilewright.ir.kernel import BUILTINS, Kernel
+from tilewright.ir.stmt import Alloc, Assign, Barrier, Body, For, If, Let, Move, Stmt
+from tilewright.ir.visit import Path, walk, walk_expr
+from tilewright.simulator.assigns import assign_op, copy_ops
+from tilewright.simulator.context import Context
+from tilewright.simulator.control import (
+    BarrierStep,
+    BranchBegin,
+    BranchElse,
+    BranchEnd,
+    Condition,
+    IfOp,
+    Instruction,
+    LoopBegin,
+    LoopNext,
+    LoopOp,
+    LoopTest,
+    Operation,
+    Straight,
+)
+from tilewright.simulator.convoy import Convoy
+from tilewright.simulator.index import Cells, Place, is_uniform, resolve, slot_var
+from tilewright.simulator.moves import LoadOp, StoreOp
+from tilewright.simulator.registers import RegisterArray
+from tilewright.simulator.sites import Site, Sites
+from tilewright.simulator.values import NotEven, Values
+from tilewright.simulator.warps import Warps
+
+Loops = tuple[tuple[str, int], ...]
+"""The enclosing loops, outermost first: name and slot."""
+
+
+@dataclass(frozen=True, slots=True)
+class Names:
+    """What is visible at a statement. scope: what each name stands for. loops: around the statement."""
+
+    scope: Mapping[str, Expr]
+    loops: Loops = ()
+
+    def with_name(self, name: str, value: Expr) -> Names:
+        return replace(self, scope={**self.scope, name: value})
+
+    def with_loop(self, name: str, slot: int) -> Names:
+        return Names({**self.scope, name: slot_var(slot)}, (*self.loops, (name, slot)))
+
+
+@dataclass(slots=True)
+class Program:
+    """A translated kernel: what `Machine` runs."""
+
+    code: list[Instruction]
+    slots: int
+    registers: int
+    cells: int
+
+    def convoy(self, warps: Warps) -> Convoy:
+        """These warps at the first instruction."""
+        return Convoy(warps, self.slots, self.registers, self.cells)
+
+
+@dataclass(slots=True)
+class AllocOp:
+    """A register buffer comes into being: it holds nothing, also when a loop comes by again."""
+
+    context: Context
+    number: int
+    buffer: Buffer
+
+    def __call__(self, convoy: Convoy) -> None:
+        poison = self.context.arithmetic.poison(self.buffer.dtype)
+        known = convoy.registers[self.number]
+        if known is None:
+            kind = self.context.arithmetic.register_type(self.buffer.dtype)
+            convoy.registers[self.number] = RegisterArray(self.buffer, convoy.warps.lanes, kind, poison)
+        elif convoy.mask is None:
+            known.forget(poison)
+
+
+def translate(kernel: Kernel, sites: Sites, context: Context, constants: Mapping[str, Expr]) -> Program:
+    """The program of a kernel. constants: the value of each scalar argument; other names are coordinates."""
+    translator = _Translator(sites, context)
+    scope = {name: _coordinate(kernel, name, constants) for name in BUILTINS} | dict(constants)
+    translator.emit(kernel.body, (), Names(scope))
+    return Program(translator.code, translator.slots, len(translator.numbers), translator.cells.count)
+
+
+def _coordinate(kernel: Kernel, name: str, constants: Mapping[str, Expr]) -> Expr:
+    """A built-in; 0 along an axis of length 1."""
+    vector, axis = name.split(".")
+    which = "xyz".index(axis)
+    if vector == "threadIdx":
+        return ZERO if kernel.block[which] == 1 else Var(name)
+    return ZERO if resolve(kernel.grid[which], constants) == Const(1) else Var(name)
+
+
+def arguments(kernel: Kernel, values: Mapping[str, float]) -> dict[str, Expr]:
+    """The scalar arguments of a launch as typed constants."""
+    kinds = {parameter.name: parameter.dtype for parameter in kernel.parameters if not parameter.is_pointer}
+    return {name: Const(values[name], dtype) for name, dtype in kinds.items()}
+
+
+class _Translator:
+    def __init__(self, sites: Sites, context: Context) -> None:
+        self.code: list[Instruction] = []
+        self.slots = 0
+        self.numbers: dict[str, int] = {}
+        self.cells = Cells(self.number)
+        self._sites = sites
+        self._context = context
+
+    def number(self, register: str) -> int:
+        """The place of a register buffer in a convoy. Buffers are known by name: one is alive at a time."""
+        return self.numbers.setdefault(register, len(self.numbers))
+
+    def emit(self, body: Body, path: Path, names: Names) -> None:
+        """Instructions for `body`, appended to the code."""
+        straight: list[Operation] = []
+
+        def flush() -> None:
+            if straight:
+                self.code.append(Straight(tuple(straight)))
+                straight.clear()
+
+        for index, stmt in enumerate(body):
+            here = (*path, index)
+            if isinstance(stmt, Let):
+                names = self._let(stmt, here, names, straight)
+            elif _waits(stmt):
+                flush()
+                self._emit_waiting(stmt, here, names)
+            else:
+                straight += self._operations(stmt, here, names)
+        flush()
+
+    def _emit_waiting(self, stmt: Stmt, path: Path, names: Names) -> None:
+        site = self._sites.add(path, stmt, names.loops)
+        match stmt:
+            case Barrier():
+                self.code.append(BarrierStep(site, self._context))
+            case For():
+                slot, (extent, varies) = self._slot(), self._extent(stmt, names)
+                test = LoopTest(site, self._context, slot, extent, varies)
+                self.code += [LoopBegin(slot), test]
+                at = len(self.code) - 1
+                self.emit(stmt.body, path, names.with_loop(stmt.var, slot))
+                self.code.append(LoopNext(slot, at))
+                test.exit = len(self.code)
+            case If():
+                begin, middle = BranchBegin(self._condition(site, stmt, names)), BranchElse()
+                self.code.append(begin)
+                self.emit(stmt.then, (*path, 0), names)
+                begin.otherwise = len(self.code)
+                self.code.append(middle)
+                self.emit(stmt.otherwise, (*path, 1), names)
+                middle.end = len(self.code)
+                self.code.append(BranchEnd())
+            case _:
+                raise AssertionError(f"{type(stmt).__name__} does not wait")
+
+    def _body(self, body: Body, path: Path, names: Names) -> tuple[Operation, ...]:
+        """Operations for a body in which nothing waits."""
+        operations: list[Operation] = []
+        for index, stmt in enumerate(body):
+            here = (*path, index)
+            if isinstance(stmt, Let):
+                names = self._let(stmt, here, names, operations)
+            else:
+                operations += self._operations(stmt, here, names)
+        return tuple(operations)
+
+    def _operations(self, stmt: Stmt, path: Path, names: Names) -> list[Operation]:
+        match stmt:
+            case Alloc():
+                return [AllocOp(self._context, self.number(stmt.buffer.name), stmt.buffer)]
+            case Assign():
+                return [assign_op(stmt, self._values(self._sites.add(path, stmt, names.loops), names))]
+            case Move():
+                return self._move(stmt, self._sites.add(path, stmt, names.loops), names)
+            case If():
+                site = self._sites.add(path, stmt, names.loops)
+                condition = self._condition(site, stmt, names)
+                then = self._body(stmt.then, (*path, 0), names)
+                return [IfOp(condition, then, self._body(stmt.otherwise, (*path, 1), names))]
+            case For():
+                return self._nest(stmt, path, names) or [self._loop(stmt, path, names)]
+            case _:
+                raise AssertionError(f"{type(stmt).__name__} is no operation")
+
+    def _loop(self, stmt: For, path: Path, names: Names) -> LoopOp:
+        site = self._sites.add(path, stmt, names.loops)
+        slot, (extent, varies) = self._slot(), self._extent(stmt, names)
+        body = self._body(stmt.body, path, names.with_loop(stmt.var, slot))
+        return LoopOp(site, self._context, slot, extent, varies, body)
+
+    def _nest(self, stmt: For, path: Path, names: Names) -> list[Operation]:
+        """A nest of loops around one assignment as one operation; empty where it has to be run step by step.
+
+        Loops that do not move the result (a sum along k) stay loops around it: every element still sees its
+        iterations in order.
+        """
+        loops: list[tuple[For, Path]] = []
+        inner: Stmt = stmt
+        while isinstance(inner, For) and len(inner.body) == 1 and isinstance(inner.extent, Const):
+            loops.append((inner, path))
+            inner, path = inner.body[0], (*path, 0)
+        if not isinstance(inner, Assign) or any(_length(loop) < 1 for loop, _ in loops):
+            return []
+        around, axes, inside = [], {}, names
+        moving = {part.name for position in inner.dst.index for part in walk_expr(position) if isinstance(part, Var)}
+        for loop, at in loops:
+            slot = self._slot()
+            inside = inside.with_loop(loop.var, slot)
+            if loop.var in moving:
+                axes[slot_var(slot).name] = _length(loop)
+            else:
+                around.append((loop, at, slot))
+        site = self._sites.add(path, inner, inside.loops)
+        try:
+            operation: Operation = assign_op(inner, replace(self._values(site, inside), axes=axes))
+        except NotEven:
+            self._sites.all.pop()
+            return []
+        for loop, at, slot in reversed(around):
+            outer = self._sites.add(at, loop, names.loops)
+            operation = LoopOp(outer, self._context, slot, self.cells.place(loop.extent), False, (operation,))
+        return [operation]
+
+    def _move(self, stmt: Move, site: Site, names: Names) -> list[Operation]:
+        spaces = stmt.dst.buffer.space, stmt.src.buffer.space
+        if spaces == (Space.REGISTER, Space.REGISTER):
+            return list(copy_ops(stmt, self._values(site, names)))
+        is_store = stmt.src.buffer.space is Space.REGISTER
+        memory, register = (stmt.dst, stmt.src) if is_store else (stmt.src, stmt.dst)
+        if register.buffer.space is not Space.REGISTER:
+            raise SimulationError(
+                "A Move has one side in registers.", place=f"line {site.line}: {site.text}", hint="load, then store."
+            )
+        guard = None if stmt.guard is None else self.cells.predicate(resolve(stmt.guard, names.scope))
+        first = self._values(site, names).view(register)
+        kind = StoreOp if is_store else LoadOp
+        place = self.cells.place(resolve(memory.flat, names.scope))
+        return [
+            kind(
+                site,
+                self._context,
+                memory.buffer,
+                place,
+                stmt.width,
+                first.array,
+                first.base,
+                guard,
+                is_store,
+            )
+        ]
+
+    def _let(self, stmt: Let, path: Path, names: Names, operations: list[Operation]) -> Names:
+        """The name stands for its value from here on; a value read from registers is put into one of its own."""
+        reads_registers = any(isinstance(part, Load) for part in walk_expr(stmt.value))
+        if not stmt.value.dtype.is_float and not reads_registers:
+            return names.with_name(stmt.name, self.cells.let(resolve(stmt.value, names.scope)))
+        held = Buffer(f"{stmt.name}@{self._slot()}", Space.REGISTER, stmt.value.dtype, (1,))
+        operations.append(AllocOp(self._context, self.number(held.name), held))
+        site = self._sites.add(path, stmt, names.loops)
+        operations.append(assign_op(Assign(Ref(held, (ZERO,)), stmt.value), self._values(site, names)))
+        return names.with_name(stmt.name, Load(held, (ZERO,)))
+
+    def _values(self, site: Site, names: Names) -> Values:
+        return Values(site, self._context, self.cells, names.scope, {}, self.number)
+
+    def _condition(self, site: Site, stmt: If, names: Names) -> Condition:
+        return Condition(site, self._context, self.cells.predicate(resolve(stmt.condition, names.scope)))
+
+    def _extent(self, stmt: For, names: Names) -> tuple[Place, bool]:
+        """The number of iterations, and whether blocks differ in it."""
+        extent = resolve(stmt.extent, names.scope)
+        return self.cells.place(extent), not is_uniform(extent)
+
+    def _slot(self) -> int:
+        self.slots += 1
+        return self.slots - 1
+
+
+def _waits(stmt: Stmt) -> bool:
+    """Whether a warp may have to wait inside."""
+    return any(isinstance(inner, Barrier) for _, inner in walk((stmt,)))
+
+
+def _length(loop: For) -> int:
+    assert isinstance(loop.extent, Const)
+    return int(loop.extent.value)

@@ -1,0 +1,54 @@
+"""The wavefront rule against what an H200 counted, pattern by pattern (recorded by benchmarks/probes)."""
+
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from tilewright.layout.banks import matrix_wavefronts, sectors, wavefronts
+
+RECORDED = Path(__file__).parents[2] / "benchmarks" / "results" / "shared_memory_h200.json"
+RECORDS = [r for r in json.loads(RECORDED.read_text())["records"] if r["wavefronts"] is not None]
+WIDTHS = {"16": 2, "32": 4, "64": 8, "128": 16}
+
+
+def of(prefix: str) -> list[dict]:
+    return [r for r in RECORDS if r["access"].startswith(prefix)]
+
+
+def lanes(record: dict) -> tuple[np.ndarray, np.ndarray]:
+    offsets = record["offsets"]
+    addresses = np.array([[0 if o is None else o for o in offsets]])
+    return addresses, np.array([[o is not None for o in offsets]])
+
+
+def name(record: dict) -> str:
+    return f"{record['access']}-{record['pattern']}"
+
+
+@pytest.mark.parametrize("record", of("shared_"), ids=name)
+def test_wavefronts_are_those_the_hardware_counted(record: dict) -> None:
+    addresses, active = lanes(record)
+    width = WIDTHS[record["access"].rsplit("_", 1)[-1]]
+    store = "store" in record["access"]
+    assert int(wavefronts(addresses, width, active, store=store)[0]) == round(record["wavefronts"])
+
+
+@pytest.mark.parametrize("record", [r for r in of("load_matrix") + of("store_matrix")], ids=name)
+def test_matrix_accesses_take_the_wavefronts_the_hardware_counted(record: dict) -> None:
+    count = int(record["access"].split("_x")[1].split("_")[0])
+    rows = np.array([[0 if offset is None else offset for offset in record["offsets"]]])
+    assert int(matrix_wavefronts(rows, count)[0]) == round(record["wavefronts"])
+
+
+@pytest.mark.parametrize("record", of("global_"), ids=name)
+def test_sectors_are_those_the_hardware_counted(record: dict) -> None:
+    addresses, active = lanes(record)
+    width = WIDTHS[record["access"].rsplit("_", 1)[-1]]
+    assert int(sectors(addresses, width, active)[0]) == round(record["wavefronts"])
+
+
+def test_enough_patterns_were_recorded() -> None:
+    assert len(of("shared_load_128")) >= 80
+    assert len(of("shared_store_128")) >= 80

@@ -23,38 +23,55 @@ COMMANDS = {
 """In teaching order. `tilewright.cli.<name>` holds a function of the same name, and its EXAMPLES."""
 
 
+class ExampleCommand(TyperCommand):
+    """A command whose help ends with examples."""
+
+    examples: tuple[str, ...] = ()
+
+    def format_help(self, ctx: Any, formatter: Any) -> None:
+        super().format_help(ctx, formatter)
+        _print_examples(self.examples)
+
+
 class LazyCommands(TyperGroup):
     """Knows every command by name and line of help; imports the one that is called."""
 
     _is_listing = False
 
+    def __init__(self, **attributes: Any) -> None:
+        super().__init__(**attributes)
+        self.commands = {name: TyperCommand(name=name, help=line) for name, line in COMMANDS.items()}
+
     def list_commands(self, ctx: Any) -> list[str]:
         return list(COMMANDS)
 
     def get_command(self, ctx: Any, cmd_name: str) -> Any:
-        if cmd_name not in COMMANDS:
-            return None
-        if self._is_listing:
-            return TyperCommand(name=cmd_name, help=COMMANDS[cmd_name])
+        if self._is_listing or cmd_name not in COMMANDS:
+            return self.commands.get(cmd_name)
         module = importlib.import_module(f"tilewright.cli.{cmd_name}")
         single = typer.Typer(add_completion=False)
-        single.command(cmd_name, epilog=_examples(module.EXAMPLES))(getattr(module, cmd_name))
-        return typer.main.get_command(single)
+        single.command(cmd_name, cls=ExampleCommand)(getattr(module, cmd_name))
+        command = typer.main.get_command(single)
+        assert isinstance(command, ExampleCommand)
+        command.examples = module.EXAMPLES
+        return command
 
     def format_help(self, ctx: Any, formatter: Any) -> None:
         self._is_listing = True
-        try:
-            super().format_help(ctx, formatter)
-        finally:
-            self._is_listing = False
-
-
-def _examples(lines: tuple[str, ...]) -> str:
-    """The last part of a command's help. Typer's help sets each paragraph on a line of its own."""
-    return "\n\n".join(["Examples:", *(f"  {line}" for line in lines)])
+        super().format_help(ctx, formatter)
+        self._is_listing = False
+        _print_examples(EXAMPLES)
 
 
 EXAMPLES = ("tilewright ladder worklog", "tilewright show worklog/6 --cuda", "tilewright explain worklog/6")
+
+
+def _print_examples(lines: tuple[str, ...]) -> None:
+    from rich.console import Console
+    from rich.panel import Panel
+    from rich.text import Text
+
+    Console().print(Panel(Text("\n".join(lines)), title="Examples", title_align="left", border_style="dim"))
 
 
 def _version(asked: bool) -> None:
@@ -76,5 +93,5 @@ def _root(
 def application() -> typer.Typer:
     """The command line as Typer runs it."""
     app = typer.Typer(cls=LazyCommands, no_args_is_help=True, pretty_exceptions_enable=False)
-    app.callback(epilog=_examples(EXAMPLES))(_root)
+    app.callback()(_root)
     return app

@@ -63,8 +63,7 @@ def _usage(error: Exception) -> int:
     context = getattr(error, "ctx", None)
     command = context.command_path if context is not None else PROGRAM
     if type(error).__name__ == "NoArgsIsHelpError":
-        print(context.get_help() if context is not None else error, file=sys.stderr)
-        return 2
+        return 2  # the help has been printed
     message = str(error.format_message()).strip()  # type: ignore[attr-defined]
     print(f"{message}\n  Hint: {command} --help", file=sys.stderr)
     return 2

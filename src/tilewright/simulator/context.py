@@ -17,7 +17,6 @@ from tilewright.simulator.findings import Finding, Findings, Kind, Where
 from tilewright.simulator.memory import Memory
 from tilewright.simulator.races import Races
 from tilewright.simulator.sites import Site
-from tilewright.simulator.warps import Lanes
 
 
 @dataclass(slots=True)
@@ -34,14 +33,12 @@ class Context:
     races: Races | None
     barriers: BlockBarriers
 
-    def overflow(self, site: Site, convoy: Convoy, lanes: Lanes) -> NoReturn:
+    def overflow(self, site: Site, convoy: Convoy, beyond: Array) -> NoReturn:
         """An index left 32 bits: the kernel addresses something else than it means, so it stops here."""
-        beyond = (lanes.values > 2**31 - 1) | (lanes.values < -(2**31))
-        value = int(lanes.values[int(np.argmax(beyond))])
         self.findings.stop(
             Finding(
                 Kind.OVERFLOW,
-                f"A 32-bit index becomes {value}, which 32 bits cannot hold.",
+                "A 32-bit index exceeds 2147483647.",
                 where(site, convoy, beyond),
                 note="the GPU would wrap around and touch another element.",
                 hint="use the variant with 64-bit offsets (Variant.near = False) for matrices of this size.",

@@ -22,7 +22,7 @@ from tilewright.simulator.context import Context, where
 from tilewright.simulator.convoy import Convoy
 from tilewright.simulator.events import Branch, Iterations, Meeting
 from tilewright.simulator.findings import Finding, Kind
-from tilewright.simulator.index import IndexOverflow, Place, Predicate
+from tilewright.simulator.index import Place, Predicate
 from tilewright.simulator.sites import Site
 from tilewright.simulator.warps import Mask, both
 
@@ -45,10 +45,7 @@ class Condition:
     predicate: Predicate
 
     def of(self, convoy: Convoy) -> bool | Mask:
-        try:
-            chosen = self.predicate(convoy)
-        except IndexOverflow as overflow:
-            self.context.overflow(self.site, convoy, overflow.lanes)
+        chosen = self.predicate(convoy)
         if self.context.wire.branched:
             split = 0
             if isinstance(chosen, Mask):

@@ -13,7 +13,7 @@ stays known.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
@@ -25,8 +25,29 @@ from tilewright.ir.visit import rebuild, sub_exprs, walk_expr
 from tilewright.simulator.convoy import Convoy
 from tilewright.simulator.warps import Lanes, Mask
 
-Scope = Mapping[str, Expr]
-"""What each name of the kernel stands for: an expression over slots, cells, constants and built-ins."""
+
+@dataclass(frozen=True, slots=True)
+class Scope:
+    """What is visible at a statement.
+
+    names: what each stands for, an expression over slots, cells, constants and built-ins. registers: the number of
+    each register buffer; a buffer declared in an inner body hides one of the same name around it, as in C.
+    """
+
+    names: Mapping[str, Expr]
+    registers: Mapping[str, int] = field(default_factory=dict)
+
+    def with_name(self, name: str, value: Expr) -> Scope:
+        return Scope({**self.names, name: value}, self.registers)
+
+    def with_registers(self, name: str, number: int) -> Scope:
+        return Scope(self.names, {**self.registers, name: number})
+
+    def number(self, register: str) -> int:
+        if register not in self.registers:
+            raise SimulationError(f"Register {register!r} is not declared here.", note="the kernel is not complete.")
+        return self.registers[register]
+
 
 Uniform = Callable[[Sequence[int]], int]
 """A value that all lanes share, from the loop variables."""
@@ -72,16 +93,19 @@ def slot_var(slot: int, dtype: DType = I32) -> Var:
 
 
 def resolve(expr: Expr, scope: Scope) -> Expr:
-    """`expr` with every name replaced by what it stands for, constants folded."""
+    """`expr` with every name replaced by what it stands for (a register buffer by its number), constants folded."""
     match expr:
         case Var():
-            if expr.name not in scope:
+            if expr.name not in scope.names:
                 raise SimulationError(f"{expr.name!r} has no value here.", note="the kernel is not complete.")
-            return scope[expr.name]
+            return scope.names[expr.name]
         case Binary():
             return binary(expr.op, resolve(expr.a, scope), resolve(expr.b, scope))
         case Const():
             return expr
+        case Load():
+            numbered = replace(expr.buffer, name=str(scope.number(expr.buffer.name)))
+            return Load(numbered, tuple(resolve(part, scope) for part in expr.index))
         case _:
             return rebuild(expr, tuple(resolve(part, scope) for part in sub_exprs(expr)))
 
@@ -173,22 +197,21 @@ class Cell:
         found = memo.get(key)
         if found is not None and not self.volatile:
             return found
-        values = self._compute(convoy.slots, *(source.of(convoy).values for source in self._inputs))
-        found = Lanes(np.asarray(np.broadcast_to(values, (convoy.warps.lanes,)), np.int64))
-        if self.is_narrow and (found.low < I32_LOW or found.high > I32_HIGH):
-            raise IndexOverflow(found)
+        inputs = [source.of(convoy) for source in self._inputs]
+        values = self._compute(convoy.slots, *(known.values for known in inputs))
+        values = np.asarray(np.broadcast_to(values, (convoy.warps.lanes,)), np.int64)
+        found = Lanes(values, self._overflow(values, inputs))
         if len(memo) * convoy.warps.lanes * 8 > _CELL_BYTES:
             memo.clear()
         memo[key] = found
         return found
 
-
-class IndexOverflow(Exception):
-    """A 32-bit index expression leaves 32 bits in some lanes."""
-
-    def __init__(self, lanes: Lanes) -> None:
-        super().__init__(lanes)
-        self.lanes = lanes
+    def _overflow(self, values: Array, inputs: Sequence[Lanes]) -> Array | None:
+        """Lanes whose value does not fit into 32 bits, here or in what it is computed from."""
+        beyond = [known.overflow for known in inputs if known.overflow is not None]
+        if self.is_narrow and (values.min() < I32_LOW or values.max() > I32_HIGH):
+            beyond.append((values < I32_LOW) | (values > I32_HIGH))
+        return np.logical_or.reduce(beyond) if beyond else None
 
 
 @dataclass(frozen=True, slots=True)
@@ -238,7 +261,6 @@ Predicate = Callable[[Convoy], bool | Mask]
 class Cells:
     """Makes the cells of one program. Equal expressions share a cell."""
 
-    register_number: Callable[[str], int] = lambda name: 0
     count: int = 0
     _by_expr: dict[Expr, Var] = field(default_factory=dict)
     _by_name: dict[str, Source] = field(default_factory=dict)
@@ -320,7 +342,7 @@ class Cells:
     def _input(self, leaf: Expr) -> Source:
         if isinstance(leaf, Load):
             (index,) = leaf.index
-            return RegisterSource(self.register_number(leaf.buffer.name), uniform(index))
+            return RegisterSource(int(leaf.buffer.name), uniform(index))
         return self.source(leaf)
 
 

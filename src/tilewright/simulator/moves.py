@@ -12,10 +12,10 @@ from tilewright.simulator.context import Context, where
 from tilewright.simulator.convoy import Convoy
 from tilewright.simulator.events import Access
 from tilewright.simulator.findings import Finding, Kind
-from tilewright.simulator.index import I32_HIGH, IndexOverflow, Place, Predicate, Uniform
+from tilewright.simulator.index import I32_HIGH, Place, Predicate, Uniform
 from tilewright.simulator.registers import RegisterArray
 from tilewright.simulator.sites import Site
-from tilewright.simulator.warps import Lanes, Mask, Pattern, both
+from tilewright.simulator.warps import Mask, Pattern, both
 
 
 @dataclass(slots=True)
@@ -43,17 +43,27 @@ class Transfer:
         offset = self.place.offset(convoy.slots)
         pattern = self.place.cell.of(convoy).pattern(active)
         limit = self.context.memory.elements(self.buffer)
+        if pattern.lanes.overflow is not None or (self.place.is_narrow and pattern.high + offset > I32_HIGH):
+            self._check_overflow(convoy, pattern, offset)
         if pattern.low + offset < 0 or pattern.high + offset + self.width > limit:
             pattern = self._inside(convoy, pattern, offset, limit)
         if self.width > 1 and not self._is_aligned(pattern, offset):
             self._report_misaligned(convoy, pattern, offset)
         return pattern, offset
 
+    def _check_overflow(self, convoy: Convoy, pattern: Pattern, offset: int) -> None:
+        """Stops where a lane that takes part has left 32 bits: the GPU would touch another element."""
+        beyond = (pattern.lanes.values + offset > I32_HIGH) & self.place.is_narrow
+        if pattern.lanes.overflow is not None:
+            beyond = beyond | pattern.lanes.overflow
+        if pattern.active is not None:
+            beyond = beyond & pattern.active.lanes
+        if beyond.any():
+            self.context.overflow(self.site, convoy, beyond)
+
     def _inside(self, convoy: Convoy, pattern: Pattern, offset: int, limit: int) -> Pattern:
         """Reports the lanes that leave the buffer; the pattern of the others."""
         first = pattern.lanes.values + offset
-        if self.place.is_narrow and pattern.high + offset > I32_HIGH:
-            self.context.overflow(self.site, convoy, Lanes(first))
         outside = (first < 0) | (first + self.width > limit)
         if pattern.active is not None:
             outside &= pattern.active.lanes
@@ -151,10 +161,7 @@ class LoadOp(Transfer):
     """Memory to registers; zero where the guard is false."""
 
     def __call__(self, convoy: Convoy) -> None:
-        try:
-            pattern, offset = self._target(convoy)
-        except IndexOverflow as overflow:
-            self.context.overflow(self.site, convoy, overflow.lanes)
+        pattern, offset = self._target(convoy)
         registers, first = self._registers(convoy)
         access = self._tell(convoy, pattern, offset)
         rows = registers.data[first : first + self.width]
@@ -195,10 +202,7 @@ class StoreOp(Transfer):
     """Registers to memory; nothing where the guard is false."""
 
     def __call__(self, convoy: Convoy) -> None:
-        try:
-            pattern, offset = self._target(convoy)
-        except IndexOverflow as overflow:
-            self.context.overflow(self.site, convoy, overflow.lanes)
+        pattern, offset = self._target(convoy)
         registers, first = self._registers(convoy)
         if registers.missing:
             bare = registers.unwritten(range(first, first + self.width), pattern.active)

@@ -11,6 +11,7 @@ from tilewright.device.spec import WARP_THREADS
 from tilewright.dtypes import Array
 from tilewright.errors import SimulationError
 from tilewright.ir.buffer import Space
+from tilewright.ir.expr import Expr
 from tilewright.ir.kernel import Kernel
 from tilewright.ir.stmt import Move
 from tilewright.ir.visit import walk
@@ -21,7 +22,7 @@ from tilewright.simulator.context import Context
 from tilewright.simulator.counters import Counters, counters_of
 from tilewright.simulator.events import Launch, Listener, Wire
 from tilewright.simulator.findings import Finding, Findings, OnFinding, StopSimulation
-from tilewright.simulator.index import resolve, uniform
+from tilewright.simulator.index import Scope, resolve, uniform
 from tilewright.simulator.listeners import standard_listeners
 from tilewright.simulator.machine import Machine, Order
 from tilewright.simulator.memory import Memory
@@ -125,8 +126,8 @@ def _scalars(operands: Operands) -> dict[str, float]:
     return {**sizes, "alpha": float(np.float32(gemm.alpha)), "beta": float(np.float32(gemm.beta))}
 
 
-def _grid(kernel: Kernel, constants: Mapping[str, object]) -> Block:
-    x, y, z = (uniform(resolve(extent, constants))([]) for extent in kernel.grid)  # type: ignore[arg-type]
+def _grid(kernel: Kernel, constants: Mapping[str, Expr]) -> Block:
+    x, y, z = (uniform(resolve(extent, Scope(constants)))([]) for extent in kernel.grid)
     return x, y, z
 
 

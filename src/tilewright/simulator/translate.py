@@ -29,7 +29,7 @@ from tilewright.simulator.control import (
     Straight,
 )
 from tilewright.simulator.convoy import Convoy
-from tilewright.simulator.index import Cells, Place, is_uniform, resolve, slot_var
+from tilewright.simulator.index import Cells, Place, Scope, is_uniform, resolve, slot_var
 from tilewright.simulator.moves import LoadOp, StoreOp
 from tilewright.simulator.registers import RegisterArray
 from tilewright.simulator.sites import Site, Sites
@@ -42,16 +42,19 @@ Loops = tuple[tuple[str, int], ...]
 
 @dataclass(frozen=True, slots=True)
 class Names:
-    """What is visible at a statement. scope: what each name stands for. loops: around the statement."""
+    """What is visible at a statement. loops: around it."""
 
-    scope: Mapping[str, Expr]
+    scope: Scope
     loops: Loops = ()
 
     def with_name(self, name: str, value: Expr) -> Names:
-        return replace(self, scope={**self.scope, name: value})
+        return replace(self, scope=self.scope.with_name(name, value))
+
+    def with_registers(self, name: str, number: int) -> Names:
+        return replace(self, scope=self.scope.with_registers(name, number))
 
     def with_loop(self, name: str, slot: int) -> Names:
-        return Names({**self.scope, name: slot_var(slot)}, (*self.loops, (name, slot)))
+        return Names(self.scope.with_name(name, slot_var(slot)), (*self.loops, (name, slot)))
 
 
 @dataclass(slots=True)
@@ -82,7 +85,7 @@ class AllocOp:
         if known is None:
             kind = self.context.arithmetic.register_type(self.buffer.dtype)
             convoy.registers[self.number] = RegisterArray(self.buffer, convoy.warps.lanes, kind, poison)
-        elif convoy.mask is None:
+        else:  # in a branch too: the lanes that are elsewhere cannot see this buffer
             known.forget(poison)
 
 
@@ -90,8 +93,8 @@ def translate(kernel: Kernel, sites: Sites, context: Context, constants: Mapping
     """The program of a kernel. constants: the value of each scalar argument; other names are coordinates."""
     translator = _Translator(sites, context)
     scope = {name: _coordinate(kernel, name, constants) for name in BUILTINS} | dict(constants)
-    translator.emit(kernel.body, (), Names(scope))
-    return Program(translator.code, translator.slots, len(translator.numbers), translator.cells.count)
+    translator.emit(kernel.body, (), Names(Scope(scope)))
+    return Program(translator.code, translator.slots, translator.registers, translator.cells.count)
 
 
 def _coordinate(kernel: Kernel, name: str, constants: Mapping[str, Expr]) -> Expr:
@@ -100,7 +103,7 @@ def _coordinate(kernel: Kernel, name: str, constants: Mapping[str, Expr]) -> Exp
     which = "xyz".index(axis)
     if vector == "threadIdx":
         return ZERO if kernel.block[which] == 1 else Var(name)
-    return ZERO if resolve(kernel.grid[which], constants) == Const(1) else Var(name)
+    return ZERO if resolve(kernel.grid[which], Scope(constants)) == Const(1) else Var(name)
 
 
 def arguments(kernel: Kernel, values: Mapping[str, float]) -> dict[str, Expr]:
@@ -113,14 +116,10 @@ class _Translator:
     def __init__(self, sites: Sites, context: Context) -> None:
         self.code: list[Instruction] = []
         self.slots = 0
-        self.numbers: dict[str, int] = {}
-        self.cells = Cells(self.number)
+        self.registers = 0
+        self.cells = Cells()
         self._sites = sites
         self._context = context
-
-    def number(self, register: str) -> int:
-        """The place of a register buffer in a convoy. Buffers are known by name: one is alive at a time."""
-        return self.numbers.setdefault(register, len(self.numbers))
 
     def emit(self, body: Body, path: Path, names: Names) -> None:
         """Instructions for `body`, appended to the code."""
@@ -133,8 +132,8 @@ class _Translator:
 
         for index, stmt in enumerate(body):
             here = (*path, index)
-            if isinstance(stmt, Let):
-                names = self._let(stmt, here, names, straight)
+            if isinstance(stmt, (Let, Alloc)):
+                names = self._declare(stmt, here, names, straight)
             elif _waits(stmt):
                 flush()
                 self._emit_waiting(stmt, here, names)
@@ -172,16 +171,14 @@ class _Translator:
         operations: list[Operation] = []
         for index, stmt in enumerate(body):
             here = (*path, index)
-            if isinstance(stmt, Let):
-                names = self._let(stmt, here, names, operations)
+            if isinstance(stmt, (Let, Alloc)):
+                names = self._declare(stmt, here, names, operations)
             else:
                 operations += self._operations(stmt, here, names)
         return tuple(operations)
 
     def _operations(self, stmt: Stmt, path: Path, names: Names) -> list[Operation]:
         match stmt:
-            case Alloc():
-                return [AllocOp(self._context, self.number(stmt.buffer.name), stmt.buffer)]
             case Assign():
                 return [assign_op(stmt, self._values(self._sites.add(path, stmt, names.loops), names))]
             case Move():
@@ -263,19 +260,23 @@ class _Translator:
             )
         ]
 
-    def _let(self, stmt: Let, path: Path, names: Names, operations: list[Operation]) -> Names:
-        """The name stands for its value from here on; a value read from registers is put into one of its own."""
+    def _declare(self, stmt: Let | Alloc, path: Path, names: Names, operations: list[Operation]) -> Names:
+        """What is visible from here on. A named value that is read from registers gets a register of its own."""
+        if isinstance(stmt, Alloc):
+            operations.append(AllocOp(self._context, self.registers, stmt.buffer))
+            self.registers += 1
+            return names.with_registers(stmt.buffer.name, self.registers - 1)
         reads_registers = any(isinstance(part, Load) for part in walk_expr(stmt.value))
         if not stmt.value.dtype.is_float and not reads_registers:
             return names.with_name(stmt.name, self.cells.let(resolve(stmt.value, names.scope)))
-        held = Buffer(f"{stmt.name}@{self._slot()}", Space.REGISTER, stmt.value.dtype, (1,))
-        operations.append(AllocOp(self._context, self.number(held.name), held))
+        held = Buffer(stmt.name, Space.REGISTER, stmt.value.dtype, (1,))
+        names = self._declare(Alloc(held), path, names, operations)
         site = self._sites.add(path, stmt, names.loops)
         operations.append(assign_op(Assign(Ref(held, (ZERO,)), stmt.value), self._values(site, names)))
         return names.with_name(stmt.name, Load(held, (ZERO,)))
 
     def _values(self, site: Site, names: Names) -> Values:
-        return Values(site, self._context, self.cells, names.scope, {}, self.number)
+        return Values(site, self._context, self.cells, names.scope, {})
 
     def _condition(self, site: Site, stmt: If, names: Names) -> Condition:
         return Condition(site, self._context, self.cells.predicate(resolve(stmt.condition, names.scope)))

@@ -103,7 +103,6 @@ class Values:
     cells: Cells
     scope: Scope
     axes: Axes
-    number: Callable[[str], int]
 
     @property
     def _arithmetic(self) -> Arithmetic:
@@ -129,7 +128,7 @@ class Values:
         return RegisterView(
             self.site,
             self.context,
-            self.number(buffer.name),
+            self.scope.number(buffer.name),
             buffer.name,
             buffer.elements,
             uniform(base),

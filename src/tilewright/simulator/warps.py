@@ -77,12 +77,16 @@ def both(a: Mask | None, b: Mask | None) -> Mask | None:
 
 
 class Lanes:
-    """One integer of every lane, never changed: (lanes,) int64."""
+    """One integer of every lane, never changed: (lanes,) int64.
 
-    __slots__ = ("_based", "_compared", "_patterns", "high", "low", "values")
+    overflow: lanes in which a 32-bit expression has left 32 bits on the way, (lanes,) bool; None if there are none.
+    """
 
-    def __init__(self, values: Array) -> None:
+    __slots__ = ("_based", "_compared", "_patterns", "high", "low", "overflow", "values")
+
+    def __init__(self, values: Array, overflow: Array | None = None) -> None:
         self.values = values
+        self.overflow = overflow
         self.low = int(values.min())
         self.high = int(values.max())
         self._compared: dict[tuple[Op, int], bool | Mask] = {}

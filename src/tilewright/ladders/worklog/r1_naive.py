@@ -3,6 +3,7 @@
 A warp's 32 threads hold 32 rows: each reads its own row of A, K elements from the next, and writes its own row of C.
 """
 
+from tilewright.ir.buffer import Space
 from tilewright.ir.program import Level
 from tilewright.ladders.rung import Claim, Rung
 from tilewright.problem.gemm import Gemm
@@ -32,16 +33,17 @@ NAIVE = Rung(
     claims=(
         Claim(
             "a warp reads 32 rows of A at once: 32 sectors a request",
-            lambda c, g: c.global_load_sectors_by_origin["A"] == 32,
+            lambda c, g: c.of_origin("A").global_loads.sectors_per_request == 32,
         ),
         Claim(
-            "every thread of a warp reads the same element of B", lambda c, g: c.global_load_sectors_by_origin["B"] == 1
+            "every thread of a warp reads the same element of B",
+            lambda c, g: c.of_origin("B").global_loads.sectors_per_request == 1,
         ),
         Claim(
             "a warp stores 32 rows of C at once: 32 sectors a request",
-            lambda c, g: c.global_store_sectors_per_request == 32,
+            lambda c, g: c.global_stores.sectors_per_request == 32,
         ),
-        Claim("each result takes 2K loads from global memory", lambda c, g: c.global_loads_per_result == 2 * g.k),
+        Claim("each result takes 2K loads from global memory", lambda c, g: c.per_result(Space.GLOBAL) == 2 * g.k),
     ),
     original_tflops={"NVIDIA H200": 0.4987},
 )

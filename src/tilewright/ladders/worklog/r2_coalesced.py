@@ -3,6 +3,7 @@
 A warp now reads 32 neighbouring elements of B, 128 bytes in one request, and one element of A for all its threads.
 """
 
+from tilewright.ir.buffer import Space
 from tilewright.ir.program import Level
 from tilewright.ladders.rung import Claim, Rung
 from tilewright.problem.gemm import Gemm
@@ -31,15 +32,19 @@ COALESCED = Rung(
     schedule=schedule,
     claims=(
         Claim(
-            "a warp reads one element of A: 1 sector a request", lambda c, g: c.global_load_sectors_by_origin["A"] == 1
+            "a warp reads one element of A: 1 sector a request",
+            lambda c, g: c.of_origin("A").global_loads.sectors_per_request == 1,
         ),
         Claim(
-            "a warp reads 128 bytes of B: 4 sectors a request", lambda c, g: c.global_load_sectors_by_origin["B"] == 4
+            "a warp reads 128 bytes of B: 4 sectors a request",
+            lambda c, g: c.of_origin("B").global_loads.sectors_per_request == 4,
         ),
         Claim(
-            "a warp stores 128 bytes of C: 4 sectors a request", lambda c, g: c.global_store_sectors_per_request == 4
+            "a warp stores 128 bytes of C: 4 sectors a request", lambda c, g: c.global_stores.sectors_per_request == 4
         ),
-        Claim("each result still takes 2K loads from global memory", lambda c, g: c.global_loads_per_result == 2 * g.k),
+        Claim(
+            "each result still takes 2K loads from global memory", lambda c, g: c.per_result(Space.GLOBAL) == 2 * g.k
+        ),
     ),
     builds_on=1,
     original_tflops={"NVIDIA H200": 6.228},

@@ -38,9 +38,9 @@ SHARED = Rung(
     idea="tiles of A and B are copied into shared memory, and read from there 32 times",
     schedule=schedule,
     claims=(
-        Claim("each result takes K/16 loads from global memory", lambda c, g: c.global_loads_per_result == g.k / 16),
-        Claim("each result takes 2K loads from shared memory", lambda c, g: c.shared_loads_per_result == 2 * g.k),
-        Claim("no bank conflicts on shared loads", lambda c, g: c.shared_load_excess_wavefronts == 0),
+        Claim("each result takes K/16 loads from global memory", lambda c, g: c.per_result(Space.GLOBAL) == g.k / 16),
+        Claim("each result takes 2K loads from shared memory", lambda c, g: c.per_result(Space.SHARED) == 2 * g.k),
+        Claim("no bank conflicts on shared loads", lambda c, g: c.shared_loads.excess_wavefronts == 0),
         Claim("two barriers a step over k", lambda c, g: c.barriers_per_k_step == 2),
     ),
     builds_on=2,

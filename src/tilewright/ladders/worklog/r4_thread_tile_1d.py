@@ -39,9 +39,11 @@ THREAD_TILE_1D = Rung(
     idea="each thread computes a column of 8 results from one value of B held in a register",
     schedule=schedule,
     claims=(
-        Claim("each result takes K/32 loads from global memory", lambda c, g: c.global_loads_per_result == g.k / 32),
-        Claim("each result takes 9K/8 loads from shared memory", lambda c, g: c.shared_loads_per_result == 9 * g.k / 8),
-        Claim("no bank conflicts on shared loads", lambda c, g: c.shared_load_excess_wavefronts == 0),
+        Claim("each result takes K/32 loads from global memory", lambda c, g: c.per_result(Space.GLOBAL) == g.k / 32),
+        Claim(
+            "each result takes 9K/8 loads from shared memory", lambda c, g: c.per_result(Space.SHARED) == 9 * g.k / 8
+        ),
+        Claim("no bank conflicts on shared loads", lambda c, g: c.shared_loads.excess_wavefronts == 0),
         Claim("two barriers a step over k", lambda c, g: c.barriers_per_k_step == 2),
     ),
     builds_on=3,

@@ -43,8 +43,8 @@ THREAD_TILE_2D = Rung(
     idea="each thread computes an outer product of 8 x 8 results from registers",
     schedule=schedule,
     claims=(
-        Claim("each result takes K/64 loads from global memory", lambda c, g: c.global_loads_per_result == g.k / 64),
-        Claim("each result takes K/4 loads from shared memory", lambda c, g: c.shared_loads_per_result == g.k / 4),
+        Claim("each result takes K/64 loads from global memory", lambda c, g: c.per_result(Space.GLOBAL) == g.k / 64),
+        Claim("each result takes K/4 loads from shared memory", lambda c, g: c.per_result(Space.SHARED) == g.k / 4),
         Claim("two barriers a step over k", lambda c, g: c.barriers_per_k_step == 2),
     ),
     builds_on=4,

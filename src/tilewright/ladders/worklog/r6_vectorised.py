@@ -61,18 +61,19 @@ VECTORISED = Rung(
     schedule=schedule,
     claims=(
         Claim(
-            "a warp reads 512 bytes at once: 16 sectors a request", lambda c, g: c.global_load_sectors_per_request == 16
+            "a warp reads 512 bytes at once: 16 sectors a request",
+            lambda c, g: c.global_loads.sectors_per_request == 16,
         ),
         Claim(
             "the A fragments of a warp come in two wavefronts a load",
-            lambda c, g: c.shared_load_wavefronts_per_request_by_origin["A_frag"] == 2,
+            lambda c, g: c.of_origin("A_frag").shared_loads.wavefronts_per_request == 2,
         ),
         Claim(
             "the B fragments of a warp take eight wavefronts a load",
-            lambda c, g: c.shared_load_wavefronts_per_request_by_origin["B_frag"] == 8,
+            lambda c, g: c.of_origin("B_frag").shared_loads.wavefronts_per_request == 8,
         ),
-        Claim("each result takes K/256 loads from global memory", lambda c, g: c.global_loads_per_result == g.k / 256),
-        Claim("each result takes K/16 loads from shared memory", lambda c, g: c.shared_loads_per_result == g.k / 16),
+        Claim("each result takes K/256 loads from global memory", lambda c, g: c.per_result(Space.GLOBAL) == g.k / 256),
+        Claim("each result takes K/16 loads from shared memory", lambda c, g: c.per_result(Space.SHARED) == g.k / 16),
         Claim("two barriers a step over k", lambda c, g: c.barriers_per_k_step == 2),
     ),
     builds_on=5,

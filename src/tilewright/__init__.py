@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from tilewright.errors import TilewrightError
     from tilewright.ir.buffer import Space
     from tilewright.ir.kernel import Kernel, Variant
-    from tilewright.ir.program import Level, Pattern, RasterOrder
+    from tilewright.ir.program import Level, Pattern, RasterOrder, Route
     from tilewright.ladders import LADDERS, find_ladder, find_rung
     from tilewright.layout.arrangement import Interleaved, Xor
     from tilewright.problem import Gemm, Operands, Order, check, make_operands
@@ -31,12 +31,15 @@ if TYPE_CHECKING:
         Distribute,
         Epilogue,
         Fuse,
+        Pipeline,
+        Prefetch,
         Raster,
         Relayout,
         Reorder,
         Schedule,
         Split,
         Stage,
+        Transfer,
         Unroll,
         Vectorize,
     )
@@ -50,7 +53,7 @@ _HOME = {
     "tilewright.errors": ("TilewrightError",),
     "tilewright.ir.buffer": ("Space",),
     "tilewright.ir.kernel": ("Kernel", "Variant"),
-    "tilewright.ir.program": ("Level", "Pattern", "RasterOrder"),
+    "tilewright.ir.program": ("Level", "Pattern", "RasterOrder", "Route"),
     "tilewright.ladders": ("LADDERS", "find_ladder", "find_rung"),
     "tilewright.layout.arrangement": ("Interleaved", "Xor"),
     "tilewright.problem": ("Gemm", "Operands", "Order", "check", "make_operands"),
@@ -60,12 +63,15 @@ _HOME = {
         "Distribute",
         "Epilogue",
         "Fuse",
+        "Pipeline",
+        "Prefetch",
         "Raster",
         "Relayout",
         "Reorder",
         "Schedule",
         "Split",
         "Stage",
+        "Transfer",
         "Unroll",
         "Vectorize",
     ),
@@ -92,15 +98,19 @@ __all__ = [
     "Operands",
     "Order",
     "Pattern",
+    "Pipeline",
+    "Prefetch",
     "Raster",
     "RasterOrder",
     "Relayout",
     "Reorder",
+    "Route",
     "Schedule",
     "Space",
     "Split",
     "Stage",
     "TilewrightError",
+    "Transfer",
     "Unroll",
     "Variant",
     "Vectorize",

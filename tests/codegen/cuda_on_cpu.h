@@ -62,15 +62,29 @@ inline unsigned short half_from_float(float value) { return bits_as<unsigned sho
 
 namespace cpu {
 
+// An asynchronous copy lands as late as it may, at the wait for its group, or as early, at once: a kernel must be
+// right with both.
+struct Copy {
+    unsigned char* to;
+    const unsigned char* from;
+    int bytes, read;
+    void land() const {
+        std::memcpy(to, from, read);
+        std::memset(to + read, 0, bytes - read);
+    }
+};
+
 struct Fiber {
     ucontext_t context;
     dim3 thread;
     bool done;
+    std::vector<std::vector<Copy>> groups;  // of asynchronous copies under way, oldest first; the last is open
 };
 
 constexpr size_t kStackBytes = 32 * 1024;
 Fiber* running;
 dim3 block_index;
+bool copies_land_at_once;
 ucontext_t scheduler;
 std::function<void()> body;
 
@@ -82,14 +96,14 @@ void run_thread() {
 
 void run_block(dim3 block, const std::vector<size_t>& order) {
     static std::vector<Fiber> fibers;
-    static std::vector<char> stacks;
     const size_t threads = order.size();
+    static char* stacks = new char[threads * kStackBytes];  // not cleared: most of it is never touched
     fibers.resize(threads);
-    stacks.resize(threads * kStackBytes);
     for (size_t i = 0; i < threads; ++i) {
         Fiber& fiber = fibers[i];
         fiber.thread = {unsigned(i % block.x), unsigned(i / block.x % block.y), unsigned(i / block.x / block.y)};
         fiber.done = false;
+        fiber.groups.assign(1, {});
         getcontext(&fiber.context);
         fiber.context.uc_stack.ss_sp = &stacks[i * kStackBytes];
         fiber.context.uc_stack.ss_size = kStackBytes;
@@ -111,12 +125,15 @@ void run_block(dim3 block, const std::vector<size_t>& order) {
     }
 }
 
-// order: 0 forwards, 1 backwards, 2 scattered.
+// order: 0 forwards, 1 backwards (asynchronous copies land at once), 2 scattered.
 void launch(dim3 grid, dim3 block, int order, std::function<void()> kernel) {
     body = kernel;
+    copies_land_at_once = order == 1;
     const size_t threads = size_t(block.x) * block.y * block.z;
     std::vector<size_t> sequence(threads);
-    for (size_t i = 0; i < threads; ++i) sequence[i] = order == 0 ? i : order == 1 ? threads - 1 - i : (i * 97 + 13) % threads;
+    for (size_t i = 0; i < threads; ++i) {
+        sequence[i] = order == 0 ? i : order == 1 ? threads - 1 - i : (i * 97 + 13) % threads;
+    }
     for (block_index.z = 0; block_index.z < grid.z; ++block_index.z)
         for (block_index.y = 0; block_index.y < grid.y; ++block_index.y)
             for (block_index.x = 0; block_index.x < grid.x; ++block_index.x) {
@@ -138,6 +155,29 @@ T* read_operand(size_t bytes) {
     return (T*)start;
 }
 
+inline void start_copy(void* to, const void* from, int bytes, int read) {
+    if (((size_t)to | (size_t)from) % bytes != 0 || read < 0 || read > bytes) {
+        std::fprintf(stderr, "asynchronous copy of %d bytes: misaligned, or %d bytes to read\n", bytes, read);
+        std::exit(1);
+    }
+    const Copy copy{(unsigned char*)to, (const unsigned char*)from, bytes, read};
+    if (copies_land_at_once) copy.land();
+    else running->groups.back().push_back(copy);
+}
+
 }  // namespace cpu
+
+inline void copy_async_4(void* to, const void* from, int read = 4) { cpu::start_copy(to, from, 4, read); }
+inline void copy_async_8(void* to, const void* from, int read = 8) { cpu::start_copy(to, from, 8, read); }
+inline void copy_async_16(void* to, const void* from, int read = 16) { cpu::start_copy(to, from, 16, read); }
+inline void commit_copies() { cpu::running->groups.emplace_back(); }
+template <int pending>
+void wait_copies() {
+    auto& groups = cpu::running->groups;
+    while (groups.size() > pending + 1) {
+        for (const cpu::Copy& copy : groups.front()) copy.land();
+        groups.erase(groups.begin());
+    }
+}
 
 inline void __syncthreads() { swapcontext(&cpu::running->context, &cpu::scheduler); }

@@ -21,10 +21,14 @@ HERE = Path(__file__).parent
 GXX = shutil.which("g++")
 
 # The sanitizers end the program at an index outside its array, a misaligned vector and an overflow of int.
-_OPTIONS = (
-    "-std=c++17 -O1 -w -ffp-contract=off -fno-strict-aliasing "
-    "-fsanitize=bounds,alignment,signed-integer-overflow,shift -fno-sanitize-recover=all"
-).split()
+_OPTIONS = [
+    *("-std=c++17", "-O1", "-w", "-ffp-contract=off", "-fno-strict-aliasing"),
+    *("-fsanitize=bounds,alignment,signed-integer-overflow,shift", "-fno-sanitize-recover=all"),
+]
+
+
+PTX_FUNCTIONS = [name for name, snippet in PRELUDE.items() if "asm" in snippet and "#else" not in snippet]
+"""What only a GPU can run. A snippet with another way for older architectures takes that one here."""
 
 
 @dataclass(frozen=True)
@@ -62,17 +66,27 @@ class CpuKernel:
 
 
 def build(kernel: Kernel, source: CudaSource, folder: Path) -> CpuKernel:
-    """`source`, the text of `kernel`, compiled with g++ into `folder`."""
+    """`source`, the text of `kernel`, as a program in `folder`."""
     text = source.text.replace("extern __shared__", "extern")
-    for name in ("float_from_half", "half_from_float"):  # inline PTX: the header has its own
+    for name in PTX_FUNCTIONS:  # the header has its own
         text = text.replace(PRELUDE[name], "")
-    path = folder / f"{source.entry}.cpp"
-    path.write_text(f'#include "cuda_on_cpu.h"\n{text}\n{_main(kernel, source)}')
+    return CpuKernel(compile_text(f"{text}\n{_main(kernel, source)}", folder), kernel)
+
+
+def compile_text(text: str, folder: Path) -> Path:
+    """The program that g++ makes of `text` with the shim in front."""
+    path = folder / "kernel.cpp"
+    path.write_text(f'#include "cuda_on_cpu.h"\n{text}\n')
     program = path.with_suffix("")
     assert GXX is not None
     done = subprocess.run([GXX, *_OPTIONS, f"-I{HERE}", path, "-o", program], capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
-    return CpuKernel(program, kernel)
+    return program
+
+
+def run_text(text: str, given: bytes, folder: Path) -> bytes:
+    """What the program that `text` is writes to standard output."""
+    return subprocess.run([compile_text(text, folder)], input=given, stdout=subprocess.PIPE, check=True).stdout
 
 
 def _main(kernel: Kernel, source: CudaSource) -> str:

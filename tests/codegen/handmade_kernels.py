@@ -4,9 +4,38 @@ from __future__ import annotations
 
 from tilewright.dtypes import F32, I64, DType
 from tilewright.ir.buffer import Buffer, Ref, Space
-from tilewright.ir.expr import ONE, ZERO, Binary, Cast, Expr, Fma, Load, Op, Var, as_expr, both, ceil_div, real
+from tilewright.ir.expr import (
+    ONE,
+    ZERO,
+    Binary,
+    Cast,
+    Expr,
+    Fma,
+    Load,
+    Op,
+    Select,
+    Var,
+    as_expr,
+    binary,
+    both,
+    ceil_div,
+    real,
+)
 from tilewright.ir.kernel import SAFE, Kernel, Variant
-from tilewright.ir.stmt import Alloc, Assign, Barrier, Body, For, If, Let, Move, Stmt
+from tilewright.ir.stmt import (
+    Alloc,
+    Assign,
+    Barrier,
+    Body,
+    Carried,
+    CommitCopies,
+    For,
+    If,
+    Let,
+    Move,
+    Stmt,
+    WaitCopies,
+)
 from tilewright.problem import Gemm, Order
 
 M, N, K = Var("M"), Var("N"), Var("K")
@@ -131,6 +160,89 @@ def shared_tiles(dtype: DType = F32, *, barriers: int = 2) -> Kernel:
     return Kernel("shared_tiles", gemm, kernel.variant, grid, (1024, 1, 1), (a_tile, b_tile), body, tile)
 
 
+def ring(dtype: DType = F32, *, slots: int = 3, waits: bool = True) -> Kernel:
+    """32 x 32 x 32 tiles that asynchronous copies bring into a ring of slots, one barrier a step.
+
+    waits: False leaves out the wait for a tile to arrive.
+    """
+    gemm = Gemm(32, 32, 32, dtype=dtype, out=dtype)
+    kernel = Kernel("ring", gemm, Variant(), (ONE, ONE, ONE), (1, 1, 1), (), (), {})
+    a_tile = Buffer("A_tile", Space.SHARED, dtype, (slots, 32, 32), ("slot", "m", "k"))
+    b_tile = Buffer("B_tile", Space.SHARED, dtype, (slots, 32, 32), ("slot", "k", "n"))
+    m_in, n_in, k_in, slot = Var("m_in"), Var("n_in"), Var("k_in"), Var("slot")
+    a, b, total = registers("a", dtype), registers("b", dtype), registers("sum", F32)
+
+    def following(name: str) -> Expr:
+        last = Binary(Op.EQ, Var(name), as_expr(slots - 1))
+        return Select(last, ZERO, Var(name) + 1)
+
+    body = (
+        Let("thread", THREAD),
+        Let("m_in", Var("thread") // 32),
+        Let("n_in", Var("thread") % 32),
+        Alloc(total),
+        Assign(at(total), real(0)),
+        loop("early", slots - 1, *_start_copies(kernel, a_tile, b_tile, Var("early"), Var("early")), unroll=True),
+        For(
+            "k_tile",
+            ceil_div(K, 32),
+            (
+                *((WaitCopies(slots - 2),) if waits else ()),
+                Barrier("the tiles of this step have arrived, those of the last are read"),
+                *_start_copies(kernel, a_tile, b_tile, Var("k_tile") + (slots - 1), Var("fill")),
+                loop(
+                    "k_in",
+                    32,
+                    *(Alloc(a), Alloc(b)),
+                    *(Move(at(a), at(a_tile, slot, m_in, k_in)), Move(at(b), at(b_tile, slot, k_in, n_in))),
+                    Assign(at(total), Fma(value(a), value(b), value(total))),
+                    unroll=True,
+                ),
+            ),
+            carried=(Carried("slot", ZERO, following("slot")), Carried("fill", as_expr(slots - 1), following("fill"))),
+        ),
+        Let("m", BLOCK_Y * 32 + m_in),
+        Let("n", BLOCK_X * 32 + n_in),
+        *store_result(
+            gemm,
+            value(total),
+            Var("m") * LDC + Var("n"),
+            both(Binary(Op.LT, Var("m"), M), Binary(Op.LT, Var("n"), N)),
+        ),
+    )
+    grid = (ceil_div(N, 32), ceil_div(M, 32), ONE)
+    tile = {"m": 32, "n": 32, "k": 32}
+    return Kernel("ring", gemm, Variant(), grid, (1024, 1, 1), (a_tile, b_tile), body, tile)
+
+
+def _start_copies(kernel: Kernel, a_tile: Buffer, b_tile: Buffer, k_tile: Expr, slot: Expr) -> Body:
+    """One group: A in 16-byte pieces that may hang over the edge of K, B element by element."""
+    thread = Var("thread")
+    a_m, a_k, b_k, b_n = thread // 8, thread % 8 * 4, thread // 32, thread % 32
+    row, col, k = BLOCK_Y * 32 + a_m, BLOCK_X * 32 + b_n, k_tile * 32 + b_k
+    left = binary(Op.MAX, ZERO, binary(Op.MIN, as_expr(4), K - (k_tile * 32 + a_k)))
+    a_from = Ref(kernel.global_buffer("A"), (row * LDA + (k_tile * 32 + a_k),))
+    b_from = Ref(kernel.global_buffer("B"), (k * LDB + col,))
+    inside = both(Binary(Op.LT, k, K), Binary(Op.LT, col, N))
+    return (
+        If(
+            Binary(Op.LT, thread, as_expr(256)),
+            (
+                Move(
+                    at(a_tile, slot, a_m, a_k),
+                    a_from,
+                    width=4,
+                    guard=Binary(Op.LT, row, M),
+                    asynchronous=True,
+                    valid=left,
+                ),
+            ),
+        ),
+        Move(at(b_tile, slot, b_k, b_n), b_from, guard=inside, asynchronous=True),
+        CommitCopies(),
+    )
+
+
 def vectorized(dtype: DType = F32, *, pad: int = 4) -> Kernel:
     """64 x 64 x 8 tiles, 8 x 4 results per thread, 16-byte global accesses; rows of C are guarded."""
     gemm = Gemm(64, 64, 8, dtype=dtype, out=dtype)
@@ -164,9 +276,7 @@ def vectorized(dtype: DType = F32, *, pad: int = 4) -> Kernel:
     heading = ('Split("m", 64, into=("m_block", "m_in"))', 'Stage("A", Space.SHARED, under="k_tile")')
     grid = (N // 64, ceil_div(M, 64), ONE)
     tile = {"m": 64, "n": 64, "k": 8}
-    return Kernel(
-        "vectorized", gemm, variant, grid, (128, 1, 1), (a_tile, b_tile), body, tile, heading
-    )
+    return Kernel("vectorized", gemm, variant, grid, (128, 1, 1), (a_tile, b_tile), body, tile, heading)
 
 
 def _each_result(*body: Stmt) -> For:

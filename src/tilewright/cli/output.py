@@ -6,6 +6,7 @@ import json
 import math
 import os
 import sys
+import textwrap
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any, Literal
@@ -44,6 +45,20 @@ def _finite(data: Any) -> Any:
     if isinstance(data, float) and not math.isfinite(data):
         return None
     return data
+
+
+def paragraph(console: Console, text: str, *, style: str = "", indent: int = 0, hanging: int = 0) -> None:
+    """A sentence wrapped to the console, `indent` columns in and later lines `hanging` more; no trailing blanks."""
+    lines = textwrap.wrap(
+        text,
+        max(console.width, indent + hanging + 20),
+        initial_indent=" " * indent,
+        subsequent_indent=" " * (indent + hanging),
+        break_long_words=False,
+        break_on_hyphens=False,
+    )
+    for line in lines:
+        console.print(Text(line, style), soft_wrap=True)
 
 
 Language = Literal["python", "cuda", "ptx", "text"]

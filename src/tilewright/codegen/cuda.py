@@ -80,7 +80,7 @@ def _header(kernel: Kernel, entry: str) -> str:
     rows += [f"    {_operand(operand)}" for operand in gemm.operands]
     if kernel.heading:
         rows += ["", *(f"    {line}".rstrip() for line in kernel.heading)]
-    rows += ["", *_titled("assumes", _assumptions(kernel)), *_titled("launch", [_launch(kernel)])]
+    rows += ["", *_titled("assumes", _assumptions(kernel)), *_titled("launch", _launch(kernel))]
     return "".join(f"{line}\n" for row in rows for line in _commented(row))
 
 
@@ -118,9 +118,9 @@ def _assumptions(kernel: Kernel) -> list[str]:
     return words or ["nothing: any size, any alignment"]
 
 
-def _launch(kernel: Kernel) -> str:
+def _launch(kernel: Kernel) -> list[str]:
     grid = ", ".join(ExprText()(extent) for extent in kernel.grid)
     block = ", ".join(str(extent) for extent in kernel.block)
     dynamic = "dynamic " if kernel.uses_dynamic_shared else ""
     shared = f"{kernel.shared_bytes} bytes of {dynamic}shared memory" if kernel.shared else "no shared memory"
-    return f"grid ({grid}), block ({block}), {shared}"
+    return [f"grid ({grid}), block ({block})", shared]

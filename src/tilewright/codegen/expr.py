@@ -56,7 +56,7 @@ class CudaExpr(ExprText):
         if dtype is BOOL:
             return "true" if value else "false"
         if dtype in (F16, BF16):
-            bits = int(dtype.encode(np.float32([value])).view(np.uint16)[0])
+            bits = int(dtype.encode(np.array([value], np.float32)).view(np.uint16)[0])
             return f"{self.type(dtype)}({bits:#06x})" if bits else "0"
         if dtype.is_float:
             return _float_text(float(value), dtype)
@@ -68,7 +68,7 @@ class CudaExpr(ExprText):
         if source == target:
             return self._text(expr.value)
         if source in TO_FLOAT:
-            widened = self._call(TO_FLOAT[source], self(expr.value))
+            widened = self.call(TO_FLOAT[source], self(expr.value))
             return self._converted(F32, target, widened, _CALL)
         return self._converted(source, target, self._inside(expr.value, _PREFIX), _PREFIX)
 
@@ -76,12 +76,13 @@ class CudaExpr(ExprText):
         if source == target:
             return text, strength
         if target in FROM_FLOAT:
-            return self._call(FROM_FLOAT[target], text), _CALL
+            return self.call(FROM_FLOAT[target], text), _CALL
         return f"({self.type(target)}){text}", _PREFIX
 
-    def _call(self, function: str, argument: str) -> str:
+    def call(self, function: str, *arguments: str) -> str:
+        """A call of a function of the prelude."""
         self.used.add(function)
-        return f"{function}({argument})"
+        return f"{function}({', '.join(arguments)})"
 
     def fma(self, expr: Fma) -> tuple[str, float]:
         _refuse_storage_arithmetic(expr)

@@ -11,8 +11,8 @@ WIDTH = 110
 
 _INDENT = "    "
 
-# Where a long line may be cut, the first kind preferred; the number is what stays on the line that is cut.
-_CUTS = ((" ? ", 0), (" : ", 0), (" && ", 0), (" || ", 0), ("; ", 1), (", ", 1), (" + ", 0), (" = ", 2))
+# Where a long line may be cut, what binds loosest first; the number is what stays on the line that is cut.
+_CUTS = ((", ", 1), (" ? ", 0), (" : ", 0), (" || ", 0), (" && ", 0), (" + ", 0), (" = ", 2))
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,12 +52,12 @@ def comment(note: str, pad: str = "") -> list[str]:
 def wrap(code: str, pad: str = "") -> list[str]:
     """`code` indented by `pad` and cut into lines of at most `WIDTH`, where it can be; further in inside brackets.
 
-    >>> for row in wrap("value = (" + " && ".join(["a_rather_long_condition < 1"] * 5) + ") ? A[0] : 0.0f;"):
+    >>> for row in wrap("value = (" + " && ".join(["a_rather_long_condition < 1"] * 6) + ") ? A[row * lda] : 0.0f;"):
     ...     print(row)
     value =
         (a_rather_long_condition < 1 && a_rather_long_condition < 1 && a_rather_long_condition < 1
-            && a_rather_long_condition < 1 && a_rather_long_condition < 1)
-        ? A[0] : 0.0f;
+            && a_rather_long_condition < 1 && a_rather_long_condition < 1 && a_rather_long_condition < 1)
+        ? A[row * lda] : 0.0f;
     """
     rows: list[str] = []
     inset, depth = pad, 0
@@ -67,7 +67,7 @@ def wrap(code: str, pad: str = "") -> list[str]:
             break
         rows.append(inset + code[:cut].rstrip())
         depth += _opened(code[:cut])
-        inset = pad + _INDENT * (1 + depth)
+        inset = pad + _INDENT * (1 if depth == 0 else 2)
         code = code[cut:].lstrip()
     return [*rows, inset + code]
 

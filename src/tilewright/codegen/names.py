@@ -15,8 +15,7 @@ from tilewright.codegen.prelude import PRELUDE
 from tilewright.ir.buffer import Buffer, Space
 from tilewright.ir.kernel import BUILTINS, Kernel
 
-_KEYWORDS = frozenset(
-    """
+_KEYWORDS = """
     alignas alignof and and_eq asm auto bitand bitor bool break case catch char char16_t char32_t char8_t class compl
     co_await co_return co_yield concept const const_cast consteval constexpr constinit continue decltype default
     delete do double dynamic_cast else enum explicit export extern false float for friend goto if inline int long
@@ -24,18 +23,15 @@ _KEYWORDS = frozenset(
     reinterpret_cast requires return short signed sizeof static static_assert static_cast struct switch template
     this thread_local throw true try typedef typeid typename union unsigned using virtual void volatile wchar_t while
     xor xor_eq
-    """.split()
-)
+"""
 
-_CUDA = frozenset(
-    """
+_CUDA = """
     threadIdx blockIdx blockDim gridDim warpSize min max fma fmaf float2 float4 uint2 uint4 shared_memory
     NULL assert linux unix
-    """.split()
-)
+"""
 """What the emitted text itself uses, and macros that some compiler defines for every text."""
 
-RESERVED = _KEYWORDS | _CUDA | frozenset(PRELUDE)
+RESERVED = frozenset((*_KEYWORDS.split(), *_CUDA.split(), *PRELUDE))
 
 
 def identifier(name: str) -> str:

@@ -26,6 +26,9 @@ VECTORS: dict[tuple[DType, int], tuple[str, str]] = {
 TO_FLOAT = {F16: "float_from_half", BF16: "float_from_bf16"}
 FROM_FLOAT = {F16: "half_from_float", BF16: "bf16_from_float"}
 
+COPIES = {4: "copy_async_4", 8: "copy_async_8", 16: "copy_async_16"}
+"""The function that starts an asynchronous copy to shared memory, by its bytes. Source: PTX ISA, cp.async."""
+
 
 def vector(dtype: DType, width: int) -> tuple[str, str]:
     """The function and the type of an access to `width` consecutive elements."""
@@ -33,6 +36,14 @@ def vector(dtype: DType, width: int) -> tuple[str, str]:
         known = ", ".join(f"{w} x {d}" for d, w in VECTORS)
         raise LoweringError(f"There is no {width} x {dtype} memory access.", hint=f"accesses are {known}.")
     return VECTORS[dtype, width]
+
+
+def copy_async(size_bytes: int) -> str:
+    """The function that starts an asynchronous copy of `size_bytes`."""
+    if size_bytes not in COPIES:
+        known = ", ".join(str(size) for size in COPIES)
+        raise LoweringError(f"There is no asynchronous copy of {size_bytes} bytes.", hint=f"copies are {known} bytes.")
+    return COPIES[size_bytes]
 
 
 def _as_vector(dtype: DType, width: int) -> str:
@@ -88,6 +99,38 @@ __device__ __forceinline__ bf16_bits bf16_from_float(float value) {
 #endif
 }"""
 
+_COMMIT_COPIES = """\
+// The copies that this thread started since the last commit become one group.
+__device__ __forceinline__ void commit_copies() {
+    asm volatile("cp.async.commit_group;" ::: "memory");
+}"""
+
+_WAIT_COPIES = """\
+// Waits until at most `pending` of this thread's youngest groups of copies are under way.
+template <int pending>
+__device__ __forceinline__ void wait_copies() {
+    asm volatile("cp.async.wait_group %0;" ::"n"(pending) : "memory");
+}"""
+
+
+def _copy_async(size_bytes: int) -> str:
+    cache = "cg" if size_bytes == 16 else "ca"  # past the first-level cache where the instruction can
+    head = f"__device__ __forceinline__ void {COPIES[size_bytes]}(void* to_shared, const void* from_global"
+    to = "unsigned to = (unsigned)__cvta_generic_to_shared(to_shared);"
+    instruction = f"cp.async.{cache}.shared.global [%0], [%1], {size_bytes}"
+    return (
+        f"// Starts a copy of {size_bytes} bytes to shared memory: all of them, or `read` bytes and then zeros.\n"
+        f"{head}) {{\n"
+        f"    const {to}\n"
+        f'    asm volatile("{instruction};" ::"r"(to), "l"(from_global) : "memory");\n'
+        "}\n"
+        f"{head}, int read) {{\n"
+        f"    const {to}\n"
+        f'    asm volatile("{instruction}, %2;" ::"r"(to), "l"(from_global), "r"(read) : "memory");\n'
+        "}"
+    )
+
+
 PRELUDE: dict[str, str] = {
     F16.cuda: _HALF_BITS,
     BF16.cuda: _BF16_BITS,
@@ -96,6 +139,9 @@ PRELUDE: dict[str, str] = {
     "float_from_bf16": _FLOAT_FROM_BF16,
     "bf16_from_float": _BF16_FROM_FLOAT,
     **{VECTORS[key][0]: _as_vector(*key) for key in VECTORS},
+    **{COPIES[size_bytes]: _copy_async(size_bytes) for size_bytes in COPIES},
+    "commit_copies": _COMMIT_COPIES,
+    "wait_copies": _WAIT_COPIES,
 }
 """Every snippet by the name it defines, in the order of printing: what needs another one stands below it."""
 

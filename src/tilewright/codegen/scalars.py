@@ -1,6 +1,6 @@
 """Where a register that holds one number is declared: with its first value, if that stands in the same body.
 
-    float a; ... a = A[i];     ->     ... const float a = A[i];
+float a; ... a = A[i];     ->     ... const float a = A[i];
 """
 
 from __future__ import annotations
@@ -49,6 +49,4 @@ def _writes(stmt: Stmt, buffer: Buffer) -> bool:
 def _reads(stmt: Stmt, buffer: Buffer) -> bool:
     if isinstance(stmt, Move) and stmt.src.buffer == buffer:
         return True
-    return any(
-        isinstance(part, Load) and part.buffer == buffer for expr in exprs_of(stmt) for part in walk_expr(expr)
-    )
+    return any(isinstance(part, Load) and part.buffer == buffer for expr in exprs_of(stmt) for part in walk_expr(expr))

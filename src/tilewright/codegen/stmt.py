@@ -8,11 +8,11 @@ from typing import assert_never
 from tilewright.codegen.expr import CudaExpr, is_scalar
 from tilewright.codegen.lines import WIDTH, Line
 from tilewright.codegen.names import Names
-from tilewright.codegen.prelude import vector
+from tilewright.codegen.prelude import copy_async, vector
 from tilewright.codegen.scalars import declarations
 from tilewright.ir.buffer import Buffer, Ref, Space
 from tilewright.ir.expr import Fma, Load
-from tilewright.ir.stmt import Alloc, Assign, Barrier, Body, For, If, Let, Move, Stmt
+from tilewright.ir.stmt import Alloc, Assign, Barrier, Body, CommitCopies, For, If, Let, Move, Stmt, WaitCopies
 from tilewright.ir.visit import walk
 
 
@@ -71,6 +71,8 @@ class BodyPrinter:
                 yield Line(depth, "}")
             case Alloc():
                 yield Line(depth, self.array(stmt.buffer), buffer_note(stmt.buffer))
+            case Move(asynchronous=True):
+                yield Line(depth, self._copy_async(stmt))
             case Move():
                 yield from self._move(stmt, depth)
             case Assign(value=Fma() as fma) if isinstance(fma.c, Load) and Ref(fma.c.buffer, fma.c.index) == stmt.dst:
@@ -80,6 +82,11 @@ class BodyPrinter:
                 yield Line(depth, f"{self._expr.place(stmt.dst)} = {self._expr(stmt.value)};")
             case Barrier():
                 yield Line(depth, "__syncthreads();", stmt.note)
+            case CommitCopies():
+                yield Line(depth, f"{self._expr.call('commit_copies')};")
+            case WaitCopies():
+                self._expr.used.add("wait_copies")
+                yield Line(depth, f"wait_copies<{stmt.pending}>();")
             case _:
                 assert_never(stmt)
 
@@ -88,14 +95,36 @@ class BodyPrinter:
         return Line(depth, f"const {stmt.value.dtype.cuda} {self._names.bind_var(stmt.name)} = {value};", stmt.note)
 
     def _for(self, stmt: For, depth: int) -> Iterator[Line]:
-        extent = self._expr(stmt.extent)  # before the loop variable exists
+        integer = stmt.extent.dtype.cuda
+        extent = self._expr(stmt.extent)  # before the variables of the loop exist
+        starts = [self._expr(carried.start) for carried in stmt.carried]
+        # What the loop carries stands in front of it, so it stays visible after it.
+        counters = [self._names.bind_var(carried.name) for carried in stmt.carried]
+        for carried, counter, start in zip(stmt.carried, counters, starts, strict=True):
+            yield Line(depth, f"{carried.start.dtype.cuda} {counter} = {start};")
         with self._names.scope():
             var = self._names.bind_var(stmt.var)
             if stmt.unroll:
                 yield Line(depth, "#pragma unroll")
-            yield Line(depth, f"for ({stmt.extent.dtype.cuda} {var} = 0; {var} < {extent}; ++{var}) {{", stmt.note)
-            yield from self.body(stmt.body, depth + 1)
+            yield Line(depth, f"for ({integer} {var} = 0; {var} < {extent}; ++{var}) {{", stmt.note)
+            body = self.body(stmt.body, depth + 1)
+            yield from body
+            if counters and body[-1].code == "}":
+                yield Line(0, "")
+            for carried, counter in zip(stmt.carried, counters, strict=True):
+                yield Line(depth + 1, f"{counter} = {self._expr(carried.next)};")
             yield Line(depth, "}")
+
+    def _copy_async(self, stmt: Move) -> str:
+        """A copy that is only started here; how many bytes it reads is said where they may be fewer than all."""
+        element_bytes = stmt.src.buffer.dtype.bytes
+        size_bytes = stmt.width * element_bytes
+        read = str(size_bytes) if stmt.valid is None else self._expr(stmt.valid * element_bytes)
+        if stmt.guard is not None:
+            read = self._expr.choose(stmt.guard, read, "0")
+        sides = f"&{self._expr.place(stmt.dst)}", f"&{self._expr.place(stmt.src)}"
+        partial = (read,) if stmt.guard is not None or stmt.valid is not None else ()
+        return f"{self._expr.call(copy_async(size_bytes), *sides, *partial)};"
 
     def _move(self, stmt: Move, depth: int) -> Iterator[Line]:
         stored = f"{self._side(stmt, stmt.dst)} = {self._value(stmt)};"
@@ -123,9 +152,7 @@ class BodyPrinter:
         place = self._expr.place(ref)
         if stmt.width == 1:
             return place
-        function, _ = vector(ref.buffer.dtype, stmt.width)
-        self._expr.used.add(function)
-        return f"{function}({place})"
+        return self._expr.call(vector(ref.buffer.dtype, stmt.width)[0], place)
 
     def _declared(self, stmt: Stmt, buffer: Buffer, final: bool, depth: int) -> Line:
         """The first value of a scalar, which declares it."""

@@ -5,12 +5,13 @@
 
     Body   = Stmt*
     Stmt   = Let(name, value)                   a named integer
-           | For(var, extent, body)             a loop; unrolled where it indexes registers
+           | For(var, extent, body, carried)    a loop; unrolled where it indexes registers; may carry counters
            | If(condition, then, otherwise)     a branch; lanes may differ
            | Alloc(buffer)                      registers come into being
            | Move(dst, src, width, guard)       one load or store instruction; zero fill where the guard is false
            | Assign(dst, value)                 arithmetic on registers
            | Barrier()                          all threads of the block meet
+           | CommitCopies() | WaitCopies(n)     groups of asynchronous copies
     Expr   = Const | Var | Binary | Select | Cast | Load | Fma     Load reads a register, never memory
     Ref    = Buffer[index, ...]
     Buffer = name, space (global, shared, register), dtype, shape

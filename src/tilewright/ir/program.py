@@ -104,6 +104,16 @@ class Distribution:
     pattern: Pattern = Pattern.CYCLIC
 
 
+class Route(Enum):
+    """How a copy into shared memory travels."""
+
+    REGISTERS = "registers"  # a load, then a store
+    ASYNC = "cp.async"  # straight to shared memory while the thread goes on (sm_80 and later)
+
+    def __repr__(self) -> str:
+        return f"Route.{self.name}"
+
+
 @dataclass(frozen=True, slots=True)
 class Staged:
     """A tile of an operand copied closer and read from there.
@@ -111,6 +121,7 @@ class Staged:
     under: the loop in whose body the copy stands; empty for the result, whose tile is written after the sum.
     transposed, pad (elements a row), arrangement: how a shared tile lies in memory.
     vector: elements a thread reads or writes at once where the tile is not distributed.
+    route: how the copy travels. prefetched: the next tile is loaded into registers while this one is used.
     """
 
     name: str
@@ -122,6 +133,8 @@ class Staged:
     arrangement: Arrangement | None = None
     distribution: Distribution | None = None
     vector: int = 1
+    route: Route = Route.REGISTERS
+    prefetched: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -132,12 +145,27 @@ class Accumulation:
     over: str
 
 
+@dataclass(frozen=True, slots=True)
+class Pipelined:
+    """A loop whose shared tiles have `stages` slots each, so that copies run ahead of their use.
+
+    alternating: the two halves of the block take turns at copying, each a whole tile, while the other computes.
+    """
+
+    loop: str
+    stages: int
+    alternating: bool = False
+
+
 class RasterOrder(Enum):
     """The order in which blocks, numbered as the hardware starts them, visit the tiles of C."""
 
     ROW = "row"  # along a row of tiles first
     COLUMN = "column"  # down a column of tiles first
     GROUPED = "grouped"  # down groups of rows, column by column, so that a wave of blocks shares operands
+    SNAKE = "snake"  # as GROUPED, every other group from right to left, so that its end meets the next one's start
+    LAYERS = "layers"  # panels of columns, one after another: in each, along its rows
+    HILBERT = "hilbert"  # along a Hilbert curve, so that neighbours in time are neighbours in both directions
 
     def __repr__(self) -> str:
         return f"RasterOrder.{self.name}"
@@ -145,7 +173,7 @@ class RasterOrder(Enum):
 
 @dataclass(frozen=True, slots=True)
 class RasterChoice:
-    """A raster order; `group` is the rows of tiles in a group (GROUPED only)."""
+    """A raster order; `group` counts rows of tiles (GROUPED, SNAKE) or columns of tiles (LAYERS)."""
 
     order: RasterOrder
     group: int = 1
@@ -167,6 +195,7 @@ class Program:
     late_alpha: bool = False
     late_beta: bool = False
     raster: RasterChoice | None = None
+    pipelined: Pipelined | None = None
 
     # -- looking up -------------------------------------------------------------------------------------------------
 
@@ -274,11 +303,18 @@ class Program:
         """The program with the tile of the same name replaced."""
         return replace(self, staged=tuple(staged if old.name == staged.name else old for old in self.staged))
 
+    def slots(self, staged: Staged) -> int:
+        """How many copies of a shared tile there are: the stages of the pipelined loop it is staged under, else 1."""
+        ring = self.pipelined is not None and staged.space is Space.SHARED and staged.under == self.pipelined.loop
+        return self.pipelined.stages if ring and self.pipelined is not None else 1
+
     def users_of(self, loop: str) -> tuple[str, ...]:
-        """The declarations that name a loop: tiles copied under it, the sum kept over it."""
+        """The declarations that name a loop: tiles copied under it, the sum kept over it, the pipeline."""
         users = [staged.name for staged in self.staged if staged.under == loop]
         if self.accumulation is not None and self.accumulation.over == loop:
             users.append(self.accumulation.name)
+        if self.pipelined is not None and self.pipelined.loop == loop:
+            users.append("the pipeline")
         return tuple(users)
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 from tilewright.ir.buffer import Space
-from tilewright.ir.program import Axis, Level, Loop, Program, Staged
+from tilewright.ir.program import Axis, Level, Loop, Program, Route, Staged
 from tilewright.ir.tiles import Tile, source_of, tile_of
 from tilewright.problem.gemm import Dim, OperandName, Order
 
@@ -48,8 +48,8 @@ class _Writer:
     def lines(self) -> list[str]:
         program = self.program
         self.out = [self._headline()]
-        split = [dim for dim in ("m", "n", "k") if len(program.axes_of(dim)) > 1]
-        for dim in split:
+        dims: tuple[Dim, ...] = ("m", "n", "k")
+        for dim in (dim for dim in dims if len(program.axes_of(dim)) > 1):
             self.out.append(f"  {dim} = {_terms(program.axes_of(dim))}")
         depth = 0
         for loop in (*program.grid_loops, *program.thread_loops):
@@ -137,6 +137,12 @@ class _Writer:
             words.append(f"rows padded by {staged.pad}")
         if staged.arrangement is not None:
             words.append(staged.arrangement.text)
+        if tile.slots > 1:
+            words.append(f"{tile.slots} slots")
+        if staged.route is not Route.REGISTERS:
+            words.append(f"by {staged.route.value}")
+        if staged.prefetched:
+            words.append("the next one loaded early")
         if staged.distribution is None:
             words.append("all of it by every thread")
         else:

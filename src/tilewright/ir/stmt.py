@@ -24,10 +24,20 @@ class Let:
 
 
 @dataclass(frozen=True, slots=True)
+class Carried:
+    """An integer that a loop carries along: `start` at first, `next` (which may read it) after each iteration."""
+
+    name: str
+    start: Expr
+    next: Expr
+
+
+@dataclass(frozen=True, slots=True)
 class For:
     """`for var in 0 .. extent`. The extent is the same for every thread of the block.
 
-    unroll: written out by the compiler, which a loop that indexes registers needs.
+    unroll: written out by the compiler, which a loop that indexes registers needs. carried: counters that move on with
+    the loop, such as the slot of a ring, which then costs no division; they are the same for every thread.
     """
 
     var: str
@@ -35,6 +45,7 @@ class For:
     body: tuple[Stmt, ...]
     unroll: bool = False
     note: str = ""
+    carried: tuple[Carried, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,8 +68,12 @@ class Alloc:
 class Move:
     """`width` consecutive elements from `src` to `dst`: one load or store instruction per thread.
 
-    Exactly one side is in registers, unless both are. Where `guard` is false a load fills its registers with zero
-    and a store does nothing; memory is not touched either way.
+    Exactly one side is in registers, unless the copy is asynchronous. Where `guard` is false a load fills its registers
+    with zero and a store does nothing; memory is not touched either way.
+
+    asynchronous: global to shared memory with no register between (cp.async, sm_80). The elements arrive some time
+    before the `WaitCopies` that waits for their group; zero fill as for a load. valid: of `width` elements, how many
+    are read; the rest are zero (asynchronous copies only).
     """
 
     dst: Ref
@@ -66,6 +81,8 @@ class Move:
     width: int = 1
     guard: Expr | None = None
     origin: str = ""
+    asynchronous: bool = False
+    valid: Expr | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,5 +102,20 @@ class Barrier:
     origin: str = ""
 
 
-Stmt = Union[Let, For, If, Alloc, Move, Assign, Barrier]  # noqa: UP007
+@dataclass(frozen=True, slots=True)
+class CommitCopies:
+    """The asynchronous copies that this thread started since the last commit become one group."""
+
+    origin: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class WaitCopies:
+    """This thread waits until at most `pending` of its youngest groups have not arrived."""
+
+    pending: int
+    origin: str = ""
+
+
+Stmt = Union[Let, For, If, Alloc, Move, Assign, Barrier, CommitCopies, WaitCopies]  # noqa: UP007
 Body = tuple[Stmt, ...]

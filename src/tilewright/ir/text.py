@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from tilewright.ir.buffer import Buffer, Ref
 from tilewright.ir.expr import Binary, Cast, Const, Expr, Fma, Load, Op, Select, Var
 from tilewright.ir.kernel import Kernel
-from tilewright.ir.stmt import Alloc, Assign, Barrier, Body, For, If, Let, Move, Stmt
+from tilewright.ir.stmt import Alloc, Assign, Barrier, Body, CommitCopies, For, If, Let, Move, Stmt, WaitCopies
 from tilewright.ir.visit import Path, bodies
 
 _ATOM = 100.0
@@ -125,7 +125,8 @@ def stmt_text(stmt: Stmt) -> str:
             return f"let {stmt.name} = {expr(stmt.value)}"
         case For():
             unrolled = " unrolled" if stmt.unroll else ""
-            return f"for {stmt.var} in {expr(stmt.extent)}{unrolled}:"
+            carried = "".join(f", {c.name} = {expr(c.start)} then {expr(c.next)}" for c in stmt.carried)
+            return f"for {stmt.var} in {expr(stmt.extent)}{carried}{unrolled}:"
         case If():
             return f"if {expr(stmt.condition)}:"
         case Alloc():
@@ -133,7 +134,9 @@ def stmt_text(stmt: Stmt) -> str:
         case Move():
             wide = f" x{stmt.width}" if stmt.width > 1 else ""
             guard = "" if stmt.guard is None else f" where {expr(stmt.guard)}"
-            return f"{expr.place(stmt.dst)} <-{wide} {expr.place(stmt.src)}{guard}"
+            some = "" if stmt.valid is None else f" first {expr(stmt.valid)}"
+            arrow = "<~" if stmt.asynchronous else "<-"
+            return f"{expr.place(stmt.dst)} {arrow}{wide} {expr.place(stmt.src)}{some}{guard}"
         case Assign(value=Fma() as fma) if isinstance(fma.c, Load) and Ref(fma.c.buffer, fma.c.index) == stmt.dst:
             left, right = expr._inside(fma.a, 10), expr._inside(fma.b, 10)
             return f"{expr.place(stmt.dst)} += {left} * {right}"
@@ -141,6 +144,10 @@ def stmt_text(stmt: Stmt) -> str:
             return f"{expr.place(stmt.dst)} = {expr(stmt.value)}"
         case Barrier():
             return f"barrier{'  # ' + stmt.note if stmt.note else ''}"
+        case CommitCopies():
+            return "commit copies"
+        case WaitCopies():
+            return f"wait until at most {stmt.pending} group(s) of copies are under way"
 
 
 def kernel_text(kernel: Kernel) -> str:

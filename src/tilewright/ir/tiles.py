@@ -12,7 +12,7 @@ from math import prod
 from typing import Any
 
 from tilewright.dtypes import DType
-from tilewright.ir.buffer import Buffer, Space
+from tilewright.ir.buffer import Buffer, Ref, Space
 from tilewright.ir.expr import ZERO, Expr, Var
 from tilewright.ir.program import Axis, Program, Staged
 from tilewright.problem.gemm import Dim
@@ -85,7 +85,10 @@ class Span:
 
 @dataclass(frozen=True, slots=True)
 class Tile:
-    """A staged tile with its geometry. `major` and `minor` are indices into `spans`: slow and fast in memory."""
+    """A staged tile with its geometry. `major` and `minor` are indices into `spans`: slow and fast in memory.
+
+    slots: copies of the tile, in turn filled and read; more than 1 in a pipelined loop.
+    """
 
     staged: Staged
     dtype: DType
@@ -93,6 +96,7 @@ class Tile:
     major: int
     minor: int
     global_minor: int
+    slots: int = 1
 
     @property
     def row_length(self) -> int:
@@ -111,7 +115,7 @@ class Tile:
     def shared_buffer(self) -> Buffer:
         """The C array of a shared tile."""
         staged = self.staged
-        axes = (f"{self.spans[self.major].dim}_in", f"{self.spans[self.minor].dim}_in")
+        axes: tuple[str, ...] = (f"{self.spans[self.major].dim}_in", f"{self.spans[self.minor].dim}_in")
         notes = []
         if staged.transposed:
             notes.append("transposed")
@@ -119,7 +123,9 @@ class Tile:
             notes.append(f"rows padded by {staged.pad}")
         if staged.arrangement is not None:
             notes.append(staged.arrangement.text)
-        shape = (self.rows, self.row_length + staged.pad)
+        shape: tuple[int, ...] = (self.rows, self.row_length + staged.pad)
+        if self.slots > 1:
+            axes, shape = ("slot", *axes), (self.slots, *shape)
         return Buffer(staged.name, Space.SHARED, self.dtype, shape, axes, ", ".join(notes))
 
     @property
@@ -142,6 +148,14 @@ class Tile:
             fast = self.staged.arrangement.column(slow, fast, self.row_length)
         return slow, fast
 
+    def at(self, row: Expr, col: Expr, *, filling: bool = False) -> Ref:
+        """The place of an element in shared memory, in the slot that is being read, or being filled."""
+        slow, fast = self.place(row, col)
+        if self.slots == 1:
+            return Ref(self.shared_buffer, (slow, fast))
+        slot = Var(fill_name(self.staged.under) if filling else slot_name(self.staged.under))
+        return Ref(self.shared_buffer, (slot, slow, fast))
+
     @property
     def widest_row_access(self) -> int:
         """Neighbouring elements of a row that may be accessed at once, by alignment of the rows and arrangement."""
@@ -150,6 +164,20 @@ class Tile:
         while width > 1 and ((self.row_length + self.staged.pad) % width or run % width or self.row_length % width):
             width //= 2
         return width
+
+    def copy_width(self, vector: int) -> int:
+        """Of `vector` neighbours in global memory, how many lie side by side and aligned in the tile."""
+        return min(vector, self.widest_row_access) if self.minor == self.global_minor else 1
+
+
+def slot_name(loop: str) -> str:
+    """The counter of a pipelined loop that says which slot is read."""
+    return f"{loop}_slot"
+
+
+def fill_name(loop: str) -> str:
+    """The counter of a pipelined loop that says which slot is filled."""
+    return f"{loop}_fill"
 
 
 def tile_of(program: Program, staged: Staged) -> Tile:
@@ -166,7 +194,7 @@ def tile_of(program: Program, staged: Staged) -> Tile:
     spans = (Span(operand.dims[0], row_axes), Span(operand.dims[1], col_axes))
     # A staged result holds finished sums, which are rounded to C's type only on the way out.
     dtype = program.gemm.accumulate if staged.operand == "C" else operand.dtype
-    return Tile(staged, dtype, spans, 1 - minor, minor, global_minor)
+    return Tile(staged, dtype, spans, 1 - minor, minor, global_minor, program.slots(staged))
 
 
 def source_of(program: Program, staged: Staged) -> Staged | None:

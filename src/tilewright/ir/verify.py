@@ -8,7 +8,7 @@ from tilewright.errors import LoweringError
 from tilewright.ir.buffer import Ref, Space
 from tilewright.ir.expr import Const, Load
 from tilewright.ir.kernel import BUILTINS
-from tilewright.ir.stmt import Alloc, Assign, Barrier, Body, For, If, Let, Move, Stmt
+from tilewright.ir.stmt import Alloc, Assign, Barrier, Body, CommitCopies, For, If, Let, Move, Stmt, WaitCopies
 from tilewright.ir.text import stmt_text
 from tilewright.ir.tiles import VECTOR_BYTES
 from tilewright.ir.visit import exprs_of, variables, walk_expr
@@ -50,9 +50,10 @@ def _check(body: Body, names: frozenset[str], registers: frozenset[str], *, dive
             case Alloc():
                 registers = registers | {stmt.buffer.name}
             case For():
-                if stmt.var in names:
-                    _fail(after, stmt, f"{stmt.var} has a value already")
-                _check(stmt.body, names | {stmt.var}, registers, divergent=divergent, after=after)
+                inside = names | {stmt.var} | {c.name for c in stmt.carried}
+                if len(inside) != len(names) + 1 + len(stmt.carried):
+                    _fail(after, stmt, f"{stmt.var} or a counter it carries has a value already")
+                _check(stmt.body, inside, registers, divergent=divergent, after=after)
             case If():
                 for branch in (stmt.then, stmt.otherwise):
                     _check(branch, names, registers, divergent=True, after=after)
@@ -65,11 +66,18 @@ def _check(body: Body, names: frozenset[str], registers: frozenset[str], *, dive
             case Barrier():
                 if divergent:
                     _fail(after, stmt, "a barrier stands where only some threads come")
+            case CommitCopies() | WaitCopies():
+                pass
 
 
 def _check_move(stmt: Move, registers: frozenset[str], after: str) -> None:
-    in_memory = [place for place in (stmt.dst, stmt.src) if place.buffer.space is not Space.REGISTER]
-    if len(in_memory) != 1:
+    in_memory = [place.buffer.space for place in (stmt.dst, stmt.src) if place.buffer.space is not Space.REGISTER]
+    if stmt.asynchronous:
+        if in_memory != [Space.SHARED, Space.GLOBAL]:
+            _fail(after, stmt, "an asynchronous copy goes from global to shared memory")
+        if stmt.width * stmt.src.buffer.dtype.bytes not in VECTOR_BYTES:
+            _fail(after, stmt, f"no asynchronous copy moves {stmt.width} x {stmt.src.buffer.dtype.bytes} bytes")
+    elif len(in_memory) != 1:
         _fail(after, stmt, f"{len(in_memory)} of its two sides are in memory")
     if stmt.dst.buffer.dtype is not stmt.src.buffer.dtype:
         _fail(after, stmt, f"it moves {stmt.src.buffer.dtype} into {stmt.dst.buffer.dtype}")

@@ -7,7 +7,7 @@ from dataclasses import replace
 
 from tilewright.ir.buffer import Ref
 from tilewright.ir.expr import Binary, Cast, Expr, Fma, Load, Select, Var
-from tilewright.ir.stmt import Alloc, Assign, Barrier, Body, For, If, Let, Move, Stmt
+from tilewright.ir.stmt import Alloc, Assign, Barrier, Body, Carried, CommitCopies, For, If, Let, Move, Stmt, WaitCopies
 
 Path = tuple[int, ...]
 """Where a statement stands: the index in each enclosing body; the two branches of an `If` count as 0 and 1."""
@@ -59,15 +59,16 @@ def map_exprs(stmt: Stmt, change: Callable[[Expr], Expr]) -> Stmt:
         case Let():
             return replace(stmt, value=change(stmt.value))
         case For():
-            return replace(stmt, extent=change(stmt.extent))
+            carried = tuple(Carried(c.name, change(c.start), change(c.next)) for c in stmt.carried)
+            return replace(stmt, extent=change(stmt.extent), carried=carried)
         case If():
             return replace(stmt, condition=change(stmt.condition))
         case Move():
-            guard = None if stmt.guard is None else change(stmt.guard)
-            return replace(stmt, dst=ref(stmt.dst), src=ref(stmt.src), guard=guard)
+            guard, valid = (None if e is None else change(e) for e in (stmt.guard, stmt.valid))
+            return replace(stmt, dst=ref(stmt.dst), src=ref(stmt.src), guard=guard, valid=valid)
         case Assign():
             return replace(stmt, dst=ref(stmt.dst), value=change(stmt.value))
-        case Alloc() | Barrier():
+        case Alloc() | Barrier() | CommitCopies() | WaitCopies():
             return stmt
 
 
@@ -123,13 +124,13 @@ def exprs_of(stmt: Stmt) -> tuple[Expr, ...]:
         case Let():
             return (stmt.value,)
         case For():
-            return (stmt.extent,)
+            return (stmt.extent, *(c.start for c in stmt.carried))
         case If():
             return (stmt.condition,)
         case Move():
-            guard = () if stmt.guard is None else (stmt.guard,)
-            return (*stmt.dst.index, *stmt.src.index, *guard)
+            conditions = tuple(e for e in (stmt.guard, stmt.valid) if e is not None)
+            return (*stmt.dst.index, *stmt.src.index, *conditions)
         case Assign():
             return (*stmt.dst.index, stmt.value)
-        case Alloc() | Barrier():
+        case Alloc() | Barrier() | CommitCopies() | WaitCopies():
             return ()

@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 from tilewright.errors import UnknownName
+from tilewright.ladders.hierarchy import HIERARCHY
 from tilewright.ladders.rung import Claim, Counts, Rung
+from tilewright.ladders.swizzle import SWIZZLE
+from tilewright.ladders.te import TE
 from tilewright.ladders.worklog import WORKLOG
 
-LADDERS: dict[str, tuple[Rung, ...]] = {"worklog": WORKLOG}
+LADDERS: dict[str, tuple[Rung, ...]] = {"worklog": WORKLOG, "hierarchy": HIERARCHY, "swizzle": SWIZZLE, "te": TE}
 """Every ladder, bottom rung first."""
 
 
@@ -34,7 +37,7 @@ def find_rung(name: str) -> Rung:
 
 def below(rung: Rung) -> Rung | None:
     """The rung that `rung` builds on."""
-    return next((r for r in LADDERS[rung.ladder] if r.number == rung.builds_on), None)
+    return next((r for r in LADDERS[rung.ladder] if r.label == rung.builds_on), None)
 
 
 __all__ = ["Claim", "Counts", "LADDERS", "Rung", "below", "find_ladder", "find_rung"]

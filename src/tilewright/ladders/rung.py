@@ -66,9 +66,9 @@ class Claim:
 class Rung:
     """One rung.
 
-    ladder, number, slug: `worklog/6` is also `worklog/vectorised`. idea: what is new, in a sentence. builds_on: the
-    number of the rung below. schedule: the whole schedule for a problem (tiles may depend on its size).
-    original_tflops: what the published kernel reaches at 4096^3, by device, measured for this project.
+    ladder, label, slug: `worklog/6` is also `worklog/vectorised`; number: its place. idea: what is new, in a sentence.
+    builds_on: the label of the rung that `idea` is new against. schedule: the whole schedule for a problem, whose
+    tiles may depend on its size. original_tflops: what the published kernel reaches at 4096^3, by device, measured for this project.
     """
 
     ladder: str
@@ -77,17 +77,23 @@ class Rung:
     idea: str
     schedule: Callable[[Gemm], Schedule]
     claims: tuple[Claim, ...] = ()
-    builds_on: int | None = None
+    builds_on: str | None = None
     original_tflops: Mapping[str, float] = field(default_factory=dict)
     problem: Mapping[str, Any] = field(default_factory=dict)
+    label: str = ""
+
+    def __post_init__(self) -> None:
+        if not self.label:
+            object.__setattr__(self, "label", str(self.number))
 
     @property
     def name(self) -> str:
-        return f"{self.ladder}/{self.number}"
+        return f"{self.ladder}/{self.label}"
 
     @property
     def title(self) -> str:
-        return f"{self.name} {self.slug}"
+        """The name with its slug, for people; the slug alone where it is the label."""
+        return self.name if self.slug == self.label else f"{self.name} {self.slug}"
 
     def gemm(self, m: int, n: int, k: int, **options: Any) -> Gemm:
         """The problem this rung is about, at a size; `options` override its storage orders, dtypes and factors."""

@@ -6,9 +6,10 @@ from math import prod
 
 from tilewright.ir.expr import ONE, ZERO, Const, Expr, Op, Var, binary, ceil_div
 from tilewright.ir.kernel import SIZES
-from tilewright.ir.program import WARP_LANES, Axis, Level, Loop, Program, RasterOrder
+from tilewright.ir.program import WARP_LANES, Axis, Level, Loop, Program
 from tilewright.ir.ranges import NATURAL, Interval
 from tilewright.ir.stmt import Body, Let
+from tilewright.lowering.raster import BLOCK, raster
 from tilewright.problem.gemm import Dim
 
 _BUILTIN = {
@@ -20,7 +21,6 @@ _BUILTIN = {
     Level.BLOCK_Z: "threadIdx.z",
 }
 THREAD = "thread_in_block"
-BLOCK = "block_number"
 
 
 def axis_extent(axis: Axis, exact: frozenset[str] = frozenset()) -> Expr:
@@ -71,7 +71,8 @@ def launch_coordinates(program: Program) -> Body:
     """`Let`s that name the coordinates of the running block and thread."""
     lets: list[Let] = []
     if program.raster is not None:
-        lets += raster(program)
+        rows, cols = (axis_extent(axis) for axis in raster_axes(program))
+        lets += raster(program.raster, rows, cols, *raster_axes(program))
     else:
         for loop in program.grid_loops:
             lets += _bound(loop, Var(_BUILTIN[_level(loop)]))
@@ -138,33 +139,10 @@ def _linear_thread(program: Program) -> Expr:
     return number
 
 
-def raster(program: Program) -> list[Let]:
-    """The coordinates of the tile that block number `blockIdx.x` computes."""
-    choice = program.raster
-    assert choice is not None
+def raster_axes(program: Program) -> tuple[Axis, Axis]:
+    """The digits that count rows and columns of tiles."""
     by_dim = {loop.axes[0].dim: loop.axes[0] for loop in program.grid_loops}
-    rows, cols = (Var(f"{by_dim[d].name}s") for d in ("m", "n"))
-    number = Var(BLOCK)
-    lets = [
-        Let(BLOCK, Var("blockIdx.x")),
-        Let(rows.name, axis_extent(by_dim["m"]), "rows of tiles"),
-        Let(cols.name, axis_extent(by_dim["n"]), "columns of tiles"),
-    ]
-    if choice.order is RasterOrder.ROW:
-        row, col = binary(Op.DIV, number, cols), binary(Op.MOD, number, cols)
-    elif choice.order is RasterOrder.COLUMN:
-        row, col = binary(Op.MOD, number, rows), binary(Op.DIV, number, rows)
-    else:
-        in_group = Var("tiles_in_group")
-        first, here = Var("first_row"), Var("rows_in_group")
-        left = binary(Op.MOD, number, in_group)
-        lets += [
-            Let(in_group.name, cols * choice.group),
-            Let(first.name, binary(Op.DIV, number, in_group) * choice.group),
-            Let(here.name, binary(Op.MIN, rows - first, choice.group), "the last group may be short"),
-        ]
-        row, col = first + binary(Op.MOD, left, here), binary(Op.DIV, left, here)
-    return [*lets, Let(by_dim["m"].name, row), Let(by_dim["n"].name, col)]
+    return by_dim["m"], by_dim["n"]
 
 
 def grid_shape(program: Program) -> tuple[Expr, Expr, Expr]:

@@ -1,12 +1,18 @@
-"""The statements that fill a staged tile, and those that empty the tile of the result."""
+"""The statements that fill a staged tile, and those that empty the tile of the result.
+
+A shared tile that is distributed is copied in chunks: `vector` neighbours along the dimension that is contiguous in
+global memory. Which chunks are a thread's own follows from its number and the pattern.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import dataclass
 
-from tilewright.ir.buffer import Ref, Space
+from tilewright.errors import LoweringError
+from tilewright.ir.buffer import Buffer, Ref, Space
 from tilewright.ir.expr import ZERO, Const, Expr, Load, Op, Var, binary
-from tilewright.ir.program import Distribution, Pattern, Program, Staged
+from tilewright.ir.program import Distribution, Pattern, Program, Route, Staged
 from tilewright.ir.stmt import Alloc, Body, For, If, Let, Move, Stmt
 from tilewright.ir.tiles import Tile, source_of, tile_of
 from tilewright.lowering.coordinates import digit_sum, index_of, thread_number
@@ -16,98 +22,175 @@ from tilewright.units import ceil_div
 Combine = Callable[[Ref, int, Callable[[Expr], Expr]], Body]
 
 
-def copy_tile(program: Program, staged: Staged) -> Body:
+@dataclass(frozen=True, slots=True)
+class Team:
+    """The threads that share out a copy: how many, and the number of the running one among them."""
+
+    threads: int
+    number: Expr
+
+
+def whole_block(program: Program) -> Team:
+    return Team(program.threads_per_block, thread_number(program))
+
+
+@dataclass(frozen=True, slots=True)
+class Chunk:
+    """One chunk of a distributed copy: coordinates of its first element inside the tile, and which step it is."""
+
+    row: Expr
+    col: Expr
+    step: Expr
+
+
+def copy_tile(program: Program, staged: Staged, *, team: Team | None = None) -> Body:
     """Statements that fill a tile of A or B, under the loop where it is staged."""
     tile = tile_of(program, staged)
     if staged.space is Space.REGISTER:
         return _fill_registers(program, tile)
     if staged.distribution is None:
-        return _each_thread(tile, lambda row, col: _copy_chunk(program, tile, row, col, 1))
-    distribution = staged.distribution
-    return _shared_out(
-        program, tile, distribution, lambda row, col: _copy_chunk(program, tile, row, col, distribution.vector)
-    )
+        return _each_thread(program, tile)
+    vector = staged.distribution.vector
+
+    def copy(chunk: Chunk) -> Body:
+        if staged.route is Route.ASYNC:
+            return _copy_async(program, tile, chunk, vector)
+        value = value_buffer(staged.name, tile.dtype, vector)
+        load = Move(Ref(value, (ZERO,)), _global(program, tile, chunk), vector, origin=staged.name)
+        return (Alloc(value), load, *_deposit(tile, chunk, vector, lambda at: Ref(value, (at,))))
+
+    return _shared_out(tile, staged.distribution, team or whole_block(program), copy)
+
+
+def prefetch_buffer(program: Program, staged: Staged) -> Buffer:
+    """The registers that hold a thread's part of the next tile."""
+    tile, distribution = tile_of(program, staged), _distribution(staged)
+    steps = _steps(tile, distribution, program.threads_per_block)
+    return Buffer(f"{staged.name}_next", Space.REGISTER, tile.dtype, (steps, distribution.vector), ("step", "element"))
+
+
+def fetch_tile(program: Program, staged: Staged) -> Body:
+    """A thread's part of a tile from global memory into `prefetch_buffer`."""
+    tile, distribution, value = tile_of(program, staged), _distribution(staged), prefetch_buffer(program, staged)
+
+    def fetch(chunk: Chunk) -> Body:
+        place = _global(program, tile, chunk)
+        return (Move(Ref(value, (chunk.step, ZERO)), place, distribution.vector, origin=staged.name),)
+
+    return _shared_out(tile, distribution, whole_block(program), fetch, name=value.name)
+
+
+def deposit_tile(program: Program, staged: Staged) -> Body:
+    """A thread's part of a tile from `prefetch_buffer` into the tile."""
+    tile, distribution, value = tile_of(program, staged), _distribution(staged), prefetch_buffer(program, staged)
+
+    def deposit(chunk: Chunk) -> Body:
+        return _deposit(tile, chunk, distribution.vector, lambda at: Ref(value, (chunk.step, at)))
+
+    return _shared_out(tile, distribution, whole_block(program), deposit)
 
 
 def store_tile(program: Program, tile: Tile, combine: Combine) -> Body:
     """Statements that store the shared tile of the result, shared out over the threads."""
-    distribution = tile.staged.distribution
-    assert distribution is not None
+    distribution = _distribution(tile.staged)
     width = distribution.vector
 
-    def store(row: Expr, col: Expr) -> Body:
+    def store(chunk: Chunk) -> Body:
         value = value_buffer(tile.staged.name, tile.dtype, width)
         loads = _between(
-            tile, row, col, width, lambda place, at, w: Move(Ref(value, (at,)), place, w, None, _name(tile))
+            tile,
+            chunk,
+            width,
+            lambda place, at, each: Move(Ref(value, (at,)), place, each, origin=tile.staged.name),
         )
-        place = global_place(program, "C", *_global_index(program, tile, row, col))
+        place = _global(program, tile, chunk)
         return (Alloc(value), *loads, *combine(place, width, lambda element: Load(value, (element,))))
 
-    return _shared_out(program, tile, distribution, store)
+    return _shared_out(tile, distribution, whole_block(program), store)
 
 
-def _name(tile: Tile) -> str:
-    return tile.staged.name
+def _distribution(staged: Staged) -> Distribution:
+    if staged.distribution is None:
+        raise LoweringError(f"{staged.name!r} is not distributed.")
+    return staged.distribution
 
 
-def _each_thread(tile: Tile, copy: Callable[[Expr, Expr], Body]) -> Body:
+def _steps(tile: Tile, distribution: Distribution, threads: int) -> int:
+    """Chunks each thread copies."""
+    return ceil_div(tile.elements // distribution.vector, threads)
+
+
+def _each_thread(program: Program, tile: Tile) -> Body:
     """Every thread of the block copies every element."""
-    names = [f"{tile.staged.name}_{span.dim}" for span in tile.spans]
-    body = copy(Var(names[0]), Var(names[1]))
+    name = tile.staged.name
+    names = [f"{name}_{span.dim}" for span in tile.spans]
+    chunk = Chunk(Var(names[0]), Var(names[1]), ZERO)
+    value = value_buffer(name, tile.dtype, 1)
+    load = Move(Ref(value, (ZERO,)), _global(program, tile, chunk), origin=name)
+    body: Body = (Alloc(value), load, *_deposit(tile, chunk, 1, lambda at: Ref(value, (at,))))
     for at in (tile.global_minor, 1 - tile.global_minor):
         body = (For(names[at], Const(tile.spans[at].extent), body),)
     return body
 
 
-def _shared_out(program: Program, tile: Tile, distribution: Distribution, copy: Callable[[Expr, Expr], Body]) -> Body:
-    """The tile's chunks handed out to the threads; a chunk is `vector` elements along the contiguous dimension."""
-    threads, name = program.threads_per_block, tile.staged.name
+def _shared_out(
+    tile: Tile, distribution: Distribution, team: Team, copy: Callable[[Chunk], Body], *, name: str = ""
+) -> Body:
+    """`copy` for each chunk that is the running thread's own; `name` begins the names of its coordinates."""
+    name = name or tile.staged.name
     per_row = tile.spans[tile.global_minor].extent // distribution.vector
     chunks = tile.elements // distribution.vector
-    steps = ceil_div(chunks, threads)
+    steps = _steps(tile, distribution, team.threads)
     step: Expr = Var(f"{name}_step") if steps > 1 else ZERO
-    thread = thread_number(program)
     cyclic = distribution.pattern is Pattern.CYCLIC
-    chunk = step * threads + thread if cyclic else thread * steps + step
+    number = step * team.threads + team.number if cyclic else team.number * steps + step
     coordinate: list[Expr] = [ZERO, ZERO]
-    coordinate[tile.global_minor] = chunk % per_row * distribution.vector
-    coordinate[1 - tile.global_minor] = chunk // per_row
+    coordinate[tile.global_minor] = number % per_row * distribution.vector
+    coordinate[1 - tile.global_minor] = number // per_row
     names = [f"{name}_{span.dim}" for span in tile.spans]
     notes = [f"0 .. {span.extent - 1}" for span in tile.spans]
     lets: list[Stmt] = [Let(n, c, note) for n, c, note in zip(names, coordinate, notes, strict=True)]
-    body: Body = (*lets, *copy(Var(names[0]), Var(names[1])))
-    if chunks % threads:
-        body = (If(binary(Op.LT, chunk, chunks), body),)
+    body: Body = (*lets, *copy(Chunk(Var(names[0]), Var(names[1]), step)))
+    if chunks % team.threads:
+        body = (If(binary(Op.LT, number, chunks), body),)
     return (For(f"{name}_step", Const(steps), body, unroll=True),) if steps > 1 else body
 
 
-def _global_index(program: Program, tile: Tile, row: Expr, col: Expr) -> tuple[Expr, Expr]:
-    """The logical index of the element at (row, col) of the tile."""
+def _global(program: Program, tile: Tile, chunk: Chunk) -> Ref:
+    """The logical place in global memory of a chunk's first element."""
     index = []
-    for span, local in zip(tile.spans, (row, col), strict=True):
+    for span, local in zip(tile.spans, (chunk.row, chunk.col), strict=True):
         outside = tuple(axis for axis in program.axes_of(span.dim) if axis not in span.axes)
         index.append(digit_sum(outside) + span.global_offset(local))
-    return index[0], index[1]
+    return global_place(program, tile.staged.operand, index[0], index[1])
 
 
-def _copy_chunk(program: Program, tile: Tile, row: Expr, col: Expr, width: int) -> Body:
-    """Global memory to registers to the tile, `width` elements."""
-    value = value_buffer(tile.staged.name, tile.dtype, width)
-    place = global_place(program, tile.staged.operand, *_global_index(program, tile, row, col))
-    load = Move(Ref(value, (ZERO,)), place, width, origin=_name(tile))
-    stores = _between(tile, row, col, width, lambda spot, at, w: Move(spot, Ref(value, (at,)), w, None, _name(tile)))
-    return (Alloc(value), load, *stores)
+def _deposit(tile: Tile, chunk: Chunk, width: int, value: Callable[[Expr], Ref]) -> Body:
+    """A chunk from registers to the tile."""
+    name = tile.staged.name
+    return _between(tile, chunk, width, lambda spot, at, each: Move(spot, value(at), each, origin=name))
 
 
-def _between(tile: Tile, row: Expr, col: Expr, width: int, move: Callable[[Ref, Expr, int], Move]) -> Body:
+def _copy_async(program: Program, tile: Tile, chunk: Chunk, width: int) -> Body:
+    """A chunk from global memory straight to the tile, as wide as both sides allow."""
+    source = _global(program, tile, chunk)
+
+    def move(spot: Ref, at: Expr, each: int) -> Move:
+        index = list(source.index)
+        index[tile.global_minor] = index[tile.global_minor] + at
+        return Move(spot, Ref(source.buffer, tuple(index)), each, origin=tile.staged.name, asynchronous=True)
+
+    return _between(tile, chunk, width, move)
+
+
+def _between(tile: Tile, chunk: Chunk, width: int, move: Callable[[Ref, Expr, int], Move]) -> Body:
     """Accesses to `width` neighbours of the tile, as wide as its rows allow: one where they lie along a row."""
-    along_row = tile.minor == tile.global_minor
-    each = min(width, tile.widest_row_access) if along_row else 1
+    each = tile.copy_width(width)
 
     def place(offset: Expr) -> Ref:
-        moved = [row, col]
+        moved = [chunk.row, chunk.col]
         moved[tile.global_minor] = moved[tile.global_minor] + offset
-        return Ref(tile.shared_buffer, tile.place(moved[0], moved[1]))
+        return tile.at(moved[0], moved[1], filling=True)
 
     if each == width:
         return (move(place(ZERO), ZERO, width),)
@@ -125,7 +208,7 @@ def _fill_registers(program: Program, tile: Tile) -> Body:
     else:
         parent = tile_of(program, source)
         row, col = (span.local_index() for span in parent.spans)
-        place = Ref(parent.shared_buffer, parent.place(row, col))
+        place = parent.at(row, col)
     axes = tile.register_axes
     index = tuple(Var(axis.name) for axis in axes) or (ZERO,)
     body: Body = (Move(Ref(tile.register_buffer, index), place, width, origin=staged.name),)

@@ -7,7 +7,7 @@ it works on statements.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from functools import cached_property
 
@@ -20,6 +20,7 @@ from tilewright.ir.tiles import Tile, result_span, tile_of
 from tilewright.lowering.coordinates import digits, extent_of, index_of, launch_coordinates
 from tilewright.lowering.copies import copy_tile, store_tile
 from tilewright.lowering.kernel_parts import ELEMENT, every, global_place, value_buffer
+from tilewright.lowering.pipelined import copy_ordinary, pipelined_loop, runs_ahead
 from tilewright.problem.gemm import OperandName
 
 ALPHA, BETA = Var("alpha", F32), Var("beta", F32)
@@ -64,14 +65,31 @@ class Expansion:
         if not loops:
             return self._multiply_add()
         loop, rest = loops[0], loops[1:]
-        nested = self._loop(loop, (*self._copies_under(loop.name), *self._nest(rest)))
+        nested = self._with_copies(loop, rest)
         if self._sum is not None and self.program.accumulation is not None:
             if loop.name == self.program.accumulation.over:
-                return (Alloc(self._sum), *self._start_sum(self._sum), nested, *self._finish(self._sum))
+                return (Alloc(self._sum), *self._start_sum(self._sum), *nested, *self._finish(self._sum))
         elif loop.is_reduction and not self._inside_reduction(loop):
             inner = tuple(other for other in rest if not other.is_reduction)
-            return (*self._around(inner, self._scale_c()), nested)
-        return (nested,)
+            return (*self._around(inner, self._scale_c()), *nested)
+        return nested
+
+    def _with_copies(self, loop: Loop, rest: tuple[Loop, ...]) -> Body:
+        """The loop, with the copies of the tiles that are staged under it."""
+        registers = tuple(
+            s for staged in self._staged_under(Space.REGISTER, loop.name) for s in copy_tile(self.program, staged)
+        )
+        use = (*registers, *self._nest(rest))
+        if runs_ahead(self.program, loop):
+            return pipelined_loop(self.program, loop, extent_of(loop, self.exact), use)
+        shared = tuple(self._staged_under(Space.SHARED, loop.name))
+        return (self._loop(loop, (*copy_ordinary(self.program, shared), *use)),)
+
+    def _staged_under(self, space: Space, *loops: str) -> Iterator[Staged]:
+        for operand in ("A", "B"):
+            for staged in self.program.chain(operand):
+                if staged.space is space and staged.under in loops:
+                    yield staged
 
     def _inside_reduction(self, loop: Loop) -> bool:
         outer = self.program.loops[: self.program.position(loop.name)]
@@ -89,9 +107,10 @@ class Expansion:
         return body
 
     def _copies_under(self, *names: str) -> Body:
-        ordered = [tile for operand in ("A", "B") for tile in self.program.chain(operand)]
-        ordered.sort(key=lambda staged: staged.space is Space.REGISTER)
-        return tuple(s for staged in ordered if staged.under in names for s in copy_tile(self.program, staged))
+        """The copies under loops that are bound to blocks or threads: made once, before everything else."""
+        shared = tuple(self._staged_under(Space.SHARED, *names))
+        registers = self._staged_under(Space.REGISTER, *names)
+        return (*copy_ordinary(self.program, shared), *(s for t in registers for s in copy_tile(self.program, t)))
 
     # -- arithmetic -------------------------------------------------------------------------------------------------
 
@@ -114,7 +133,7 @@ class Expansion:
             return global_place(self.program, name, index_of(self.program, rows), index_of(self.program, cols))
         tile = tile_of(self.program, staged)
         row, col = (span.local_index() for span in tile.spans)
-        return Ref(tile.shared_buffer, tile.place(row, col))
+        return tile.at(row, col)
 
     def _multiply_add(self) -> Body:
         load_a, a = self._operand("A")
@@ -251,14 +270,14 @@ class Expansion:
         if width > 1:
             copy = (For(ELEMENT, Const(width), copy, unroll=True),)
         row, col = (span.local_index() for span in tile.spans)
-        place = Ref(tile.shared_buffer, tile.place(row, col))
+        place = tile.at(row, col)
         return (Alloc(value), *copy, Move(place, Ref(value, (ZERO,)), width, origin=tile.staged.name))
 
     def _store_from(self, tile: Tile) -> Body:
         """A thread's own elements from the shared tile to C."""
         value = value_buffer(tile.staged.name, tile.dtype, 1)
         row, col = (span.local_index() for span in tile.spans)
-        place = Ref(tile.shared_buffer, tile.place(row, col))
+        place = tile.at(row, col)
         load = Move(Ref(value, (ZERO,)), place, origin=tile.staged.name)
         return (Alloc(value), load, *self._combine(self._result_place(), 1, lambda _: Load(value, (ZERO,))))
 

@@ -50,6 +50,8 @@ def guard_edges(body: Body, program: Program, exact: frozenset[str]) -> Body:
             return None
         if stmt.width == 1:
             return (replace(stmt, guard=both(stmt.guard, inside)),)
+        if stmt.asynchronous:
+            return (_partly_valid(stmt, program, exact, conditions),)
         contiguous = program.gemm.operand(place.buffer.name).contiguous  # type: ignore[arg-type]
         if contiguous in exact:
             return (replace(stmt, guard=both(stmt.guard, inside)),)
@@ -58,6 +60,16 @@ def guard_edges(body: Body, program: Program, exact: frozenset[str]) -> Body:
         return (If(inside, (stmt,), (replace(single, body=one_by_one),)),)
 
     return rewrite(body, change)
+
+
+def _partly_valid(stmt: Move, program: Program, exact: frozenset[str], conditions: Callable[[Ref, int], Expr]) -> Stmt:
+    """An asynchronous copy reads as many elements as there are and fills the rest with zero, in one instruction."""
+    operand = program.gemm.operand(stmt.src.buffer.name)  # type: ignore[arg-type]
+    if operand.contiguous in exact:
+        return replace(stmt, guard=both(stmt.guard, conditions(stmt.src, 1)))
+    first = stmt.src.index[contiguous_at(program, stmt.src)]
+    valid = binary(Op.MIN, SIZES[operand.contiguous] - first, stmt.width)
+    return replace(stmt, guard=both(stmt.guard, conditions(stmt.src, 1)), valid=valid)
 
 
 def _guarded(stmt: Stmt, conditions: Callable[[Ref, int], Expr]) -> Stmt:

@@ -53,11 +53,11 @@ def touches(stmt: Stmt) -> Open:
 
 
 def _shared(place: Ref) -> bool:
-    return place.buffer.space is Space.SHARED
+    return place.buffer.space is Space.SHARED and "slot" not in place.buffer.axes
 
 
 def place_barriers(body: Body) -> Body:
-    """`body` with the barriers it needs."""
+    """`body` with the barriers it needs. Buffers with slots are left to the pipeline that fills them."""
     placed, _ = _place(body, Open())
     return placed
 
@@ -71,6 +71,10 @@ def _place(body: Body, left_open: Open) -> tuple[Body, Open]:
             inner, at_end = _place(stmt.body, left_open | at_end)
             result.append(replace(stmt, body=inner))
             left_open = at_end
+            continue
+        if isinstance(stmt, Barrier):
+            result.append(stmt)
+            left_open = Open()
             continue
         needs = touches(stmt)
         clash = left_open.clash(needs)

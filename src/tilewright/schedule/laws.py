@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 from tilewright.errors import ScheduleError
 from tilewright.ir.buffer import Space
-from tilewright.ir.program import Program, Staged
+from tilewright.ir.program import WARP_LANES, Program, Route, Staged
 from tilewright.ir.tiles import VECTOR_BYTES, Tile, result_span, source_of, tile_of
 
 MAX_REGISTER_TILE = 4096
@@ -131,6 +131,67 @@ def arrangements_fit(program: Program) -> Iterator[Violation]:
             yield Violation(f"{staged.name!r} is {tile.rows} x {tile.row_length}: {problem}.")
 
 
+def early_copies_are_shared_out(program: Program) -> Iterator[Violation]:
+    """Only the copy of a shared, distributed operand tile can run ahead of its use."""
+    for staged in program.staged:
+        if not staged.prefetched and staged.route is Route.REGISTERS:
+            continue
+        if staged.space is not Space.SHARED or staged.operand == "C" or staged.distribution is None:
+            yield Violation(
+                f"{staged.name!r} is not a shared tile of A or B that the threads of the block share out.",
+                note="each thread must know which few elements are its own to copy.",
+                hint=f"put Distribute({staged.name!r}) before this step.",
+            )
+        elif staged.prefetched and staged.route is not Route.REGISTERS:
+            yield Violation(
+                f"{staged.name!r} would be prefetched into registers and copied by {staged.route.value}.",
+                hint="use Prefetch or Transfer: both hide the latency of global memory.",
+            )
+        elif staged.prefetched and program.loop(staged.under).level is not None:
+            yield Violation(f"{staged.name!r} is filled once, so there is no next tile.", hint="leave Prefetch out.")
+
+
+def asynchronous_copies_are_legal(program: Program) -> Iterator[Violation]:
+    """cp.async moves 4, 8 or 16 bytes that are neighbours in both memories."""
+    for staged in program.staged:
+        if staged.route is not Route.ASYNC or staged.distribution is None:
+            continue
+        tile = tile_of(program, staged)
+        width = tile.copy_width(staged.distribution.vector)
+        if width * tile.dtype.bytes < 4:
+            yield Violation(
+                f"{staged.name!r} keeps neighbours of {staged.operand} apart, so {width * tile.dtype.bytes} bytes "
+                "would be copied at once, and cp.async moves 4, 8 or 16.",
+                hint="leave the tile as the operand lies, or copy it through registers.",
+            )
+
+
+def pipelines_have_tiles(program: Program) -> Iterator[Violation]:
+    """A pipelined loop fills shared tiles that are shared out, and alternating halves are whole warps."""
+    ring = program.pipelined
+    if ring is None:
+        return
+    tiles = [s for s in program.staged if s.space is Space.SHARED and s.under == ring.loop]
+    if not tiles:
+        yield Violation(
+            f"no tile is staged in shared memory under {ring.loop!r}.",
+            hint=f"Stage('A', Space.SHARED, under={ring.loop!r}) before this step.",
+        )
+    for staged in tiles:
+        if staged.distribution is None:
+            yield Violation(
+                f"{staged.name!r} is copied whole by every thread.",
+                hint=f"put Distribute({staged.name!r}) before this step.",
+            )
+        if ring.alternating and (staged.prefetched or staged.route is not Route.REGISTERS):
+            yield Violation(f"{staged.name!r} travels by itself, so no half of the block need wait for it.")
+    if ring.alternating and program.threads_per_block % (2 * WARP_LANES):
+        yield Violation(
+            f"the halves of a block of {program.threads_per_block} threads are not whole warps.",
+            hint=f"use a multiple of {2 * WARP_LANES} threads.",
+        )
+
+
 def vectors_are_whole(program: Program) -> Iterator[Violation]:
     """Every vector access covers neighbouring elements that lie within one aligned run."""
     if program.result_vector > 1:
@@ -220,5 +281,8 @@ LAWS: tuple[Callable[[Program], Iterator[Violation]], ...] = (
     registers_fill_from_shared,
     arrangements_fit,
     vectors_are_whole,
+    early_copies_are_shared_out,
+    asynchronous_copies_are_legal,
+    pipelines_have_tiles,
 )
 """In the order in which they are checked: later ones rely on earlier ones."""

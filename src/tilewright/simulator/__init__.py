@@ -6,6 +6,7 @@ from tilewright.simulator.events import Listener
 from tilewright.simulator.findings import Finding, Kind
 from tilewright.simulator.listeners import standard_listeners
 from tilewright.simulator.run import Run, simulate
+from tilewright.simulator.sampling import count_sampled, sample_blocks
 
 __all__ = [
     "Counters",
@@ -15,6 +16,8 @@ __all__ = [
     "Listener",
     "ModularArithmetic",
     "Run",
+    "count_sampled",
+    "sample_blocks",
     "simulate",
     "standard_listeners",
 ]

@@ -73,6 +73,9 @@ _OPERATOR = {
     Op.EQ: "({} == {})",
     Op.NE: "({} != {})",
 }
+_WRAPPING = frozenset({Op.ADD, Op.SUB, Op.MUL, Op.SHL})
+"""Operators under which 32 bits may overflow on the way, as long as the result fits; operands of others must fit."""
+
 _FOR_UNIFORM = _OPERATOR | {
     Op.LAND: "({} and {})",
     Op.LOR: "({} or {})",
@@ -121,6 +124,11 @@ def uniform(expr: Expr) -> Uniform:
     """A resolved uniform expression as a Python function of the slots."""
     function: Uniform = _function("s", _text(expr, _FOR_UNIFORM))
     return function
+
+
+def array_function(expr: Expr, *parameters: str) -> Callable[..., Array]:
+    """An integer expression over the names in `parameters` as a function of arrays."""
+    return _function(", ".join(parameters), _text(expr, _FOR_LANES))
 
 
 def _function(parameters: str, text: str) -> Callable[..., Any]:
@@ -335,15 +343,22 @@ class Cells:
             return Var(f"i{inputs.index(expr)}", expr.dtype)
         if isinstance(expr, Cast) and not is_uniform(expr):
             # A cast is a border: what is inside must fit into its own width, so it is a cell of its own.
-            inner = expr.value if isinstance(expr.value, (Var, Load)) else self.name(expr.value)
+            inner = expr.value if _is_leaf(expr.value) else self.name(expr.value)
             return self._with_inputs(inner, inputs)
-        return rebuild(expr, tuple(self._with_inputs(part, inputs) for part in sub_exprs(expr)))
+        parts = sub_exprs(expr)
+        if isinstance(expr, Binary) and expr.op not in _WRAPPING:
+            parts = tuple(part if _is_leaf(part) or is_uniform(part) else self.name(part) for part in parts)
+        return rebuild(expr, tuple(self._with_inputs(part, inputs) for part in parts))
 
     def _input(self, leaf: Expr) -> Source:
         if isinstance(leaf, Load):
             (index,) = leaf.index
             return RegisterSource(int(leaf.buffer.name), uniform(index))
         return self.source(leaf)
+
+
+def _is_leaf(expr: Expr) -> bool:
+    return isinstance(expr, (Const, Var, Load))
 
 
 def _conjunction(a: Predicate, b: Predicate) -> Predicate:

@@ -32,7 +32,11 @@ class Machine:
         self._random = np.random.default_rng(seed)
 
     def run(self, batch: Batch) -> None:
-        """All warps of the blocks, to their end. Raises StopSimulation after a deadlock."""
+        """All warps of the blocks, to their end. Raises StopSimulation after a deadlock.
+
+        Copies in flight, when there are such, will land where nobody can go on and before that is called a deadlock:
+        as late as they may, so that whoever does not wait for them reads the old contents.
+        """
         self._context.memory.new_batch(batch.blocks)
         self._context.barriers = BlockBarriers(batch)
         if self._context.races is not None:

@@ -43,6 +43,7 @@ class Races:
         self._epochs = np.ones(1, np.int32)
         self._common_epoch: int | None = 1
         self._barriers = 0
+        self._noted: set[int] = set()  # sites known to write one value by several lanes: once is enough
         self._batch: Batch | None = None
 
     def new_batch(self, batch: Batch, shared: Mapping[str, int]) -> None:
@@ -131,6 +132,10 @@ class Races:
         steps = _steps_of(values, order, now.access.width)
         differ = repeated & (steps[1:] != steps[:-1])
         kind, wrong = (Kind.RACE, differ) if differ.any() else (Kind.SAME_VALUE, repeated)
+        if kind is Kind.SAME_VALUE:
+            if now.site.index in self._noted:
+                return
+            self._noted.add(now.site.index)
         at = int(np.argmax(wrong))
         lane, step = divmod(int(order[at + 1]), now.access.width)
         chosen = np.arange(len(now.thread)) == lane

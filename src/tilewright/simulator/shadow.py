@@ -145,7 +145,7 @@ class Owners:
     __slots__ = ("site", "thread")
 
     def __init__(self, elements: int) -> None:
-        self.thread, self.site = np.zeros(elements, np.int32), np.zeros(elements, np.int16)
+        self.thread, self.site = np.zeros(elements, np.int32), np.zeros(elements, np.int32)
 
     def enter(self, words: Array, thread: Array, site: Site) -> None:
         self.thread[words] = thread

@@ -106,12 +106,6 @@ def _coordinate(kernel: Kernel, name: str, constants: Mapping[str, Expr]) -> Exp
     return ZERO if resolve(kernel.grid[which], Scope(constants)) == Const(1) else Var(name)
 
 
-def arguments(kernel: Kernel, values: Mapping[str, float]) -> dict[str, Expr]:
-    """The scalar arguments of a launch as typed constants."""
-    kinds = {parameter.name: parameter.dtype for parameter in kernel.parameters if not parameter.is_pointer}
-    return {name: Const(values[name], dtype) for name, dtype in kinds.items()}
-
-
 class _Translator:
     def __init__(self, sites: Sites, context: Context) -> None:
         self.code: list[Instruction] = []

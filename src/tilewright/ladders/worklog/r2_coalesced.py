@@ -46,6 +46,6 @@ COALESCED = Rung(
             "each result still takes 2K loads from global memory", lambda c, g: c.per_result(Space.GLOBAL) == 2 * g.k
         ),
     ),
-    builds_on=1,
+    builds_on="1",
     original_tflops={"NVIDIA H200": 6.228},
 )

@@ -43,6 +43,6 @@ SHARED = Rung(
         Claim("no bank conflicts on shared loads", lambda c, g: c.shared_loads.excess_wavefronts == 0),
         Claim("two barriers a step over k", lambda c, g: c.barriers_per_k_step == 2),
     ),
-    builds_on=2,
+    builds_on="2",
     original_tflops={"NVIDIA H200": 9.049},
 )

@@ -46,6 +46,6 @@ THREAD_TILE_1D = Rung(
         Claim("no bank conflicts on shared loads", lambda c, g: c.shared_loads.excess_wavefronts == 0),
         Claim("two barriers a step over k", lambda c, g: c.barriers_per_k_step == 2),
     ),
-    builds_on=3,
+    builds_on="3",
     original_tflops={"NVIDIA H200": 16.799},
 )

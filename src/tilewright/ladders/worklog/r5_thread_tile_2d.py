@@ -47,6 +47,6 @@ THREAD_TILE_2D = Rung(
         Claim("each result takes K/4 loads from shared memory", lambda c, g: c.per_result(Space.SHARED) == g.k / 4),
         Claim("two barriers a step over k", lambda c, g: c.barriers_per_k_step == 2),
     ),
-    builds_on=4,
+    builds_on="4",
     original_tflops={"NVIDIA H200": 25.936},
 )

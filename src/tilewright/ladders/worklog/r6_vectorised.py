@@ -76,6 +76,6 @@ VECTORISED = Rung(
         Claim("each result takes K/16 loads from shared memory", lambda c, g: c.per_result(Space.SHARED) == g.k / 16),
         Claim("two barriers a step over k", lambda c, g: c.barriers_per_k_step == 2),
     ),
-    builds_on=5,
+    builds_on="5",
     original_tflops={"NVIDIA H200": 31.403},
 )

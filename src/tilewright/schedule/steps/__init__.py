@@ -6,11 +6,14 @@ from tilewright.schedule.steps.bind import Bind
 from tilewright.schedule.steps.distribute import Distribute
 from tilewright.schedule.steps.epilogue import Epilogue
 from tilewright.schedule.steps.fuse import Fuse
+from tilewright.schedule.steps.pipeline import Pipeline
+from tilewright.schedule.steps.prefetch import Prefetch
 from tilewright.schedule.steps.raster import Raster
 from tilewright.schedule.steps.relayout import Relayout
 from tilewright.schedule.steps.reorder import Reorder
 from tilewright.schedule.steps.split import Split
 from tilewright.schedule.steps.stage import Stage
+from tilewright.schedule.steps.transfer import Transfer
 from tilewright.schedule.steps.unroll import Unroll
 from tilewright.schedule.steps.vectorize import Vectorize
 
@@ -27,6 +30,9 @@ STEPS: tuple[type[Step], ...] = (
     Vectorize,
     Epilogue,
     Raster,
+    Prefetch,
+    Pipeline,
+    Transfer,
 )
 
 __all__ = [
@@ -36,12 +42,15 @@ __all__ = [
     "Distribute",
     "Epilogue",
     "Fuse",
+    "Pipeline",
+    "Prefetch",
     "Raster",
     "Relayout",
     "Reorder",
     "Split",
     "Stage",
     "Step",
+    "Transfer",
     "Unroll",
     "Vectorize",
 ]

@@ -13,7 +13,8 @@ class Raster(Step):
     """block (x, y) computes tile (y, x)   ->   block number b computes the b-th tile of the order
 
     The grid becomes one-dimensional. GROUPED walks `group` rows of tiles down, then the next column of tiles, so that
-    blocks which run together share rows of A and columns of B in the L2 cache.
+    blocks which run together share rows of A and columns of B in the L2 cache. SNAKE turns at the end of each group.
+    LAYERS walks the rows of a panel of `group` columns, then the next panel. HILBERT follows a space-filling curve.
     """
 
     order: RasterOrder
@@ -28,9 +29,12 @@ class Raster(Step):
                 f"{doing}: the grid must count tiles of m and of n, a loop each; bound to it: {bound}.",
                 hint="Bind('m_block', Level.GRID_Y) and Bind('n_block', Level.GRID_X) before this step.",
             )
-        if self.group < 1 or (self.order is not RasterOrder.GROUPED and self.group != 1):
+        if self.group < 1 or (self.order not in _GROUPS and self.group != 1):
             refuse(
                 f"{doing} with group={self.group}.",
-                hint="a group counts rows of tiles: RasterOrder.GROUPED with group >= 1.",
+                hint=f"a group of at least 1 belongs to {', '.join(order.value for order in _GROUPS)}.",
             )
         return replace(program, raster=RasterChoice(self.order, self.group))
+
+
+_GROUPS = (RasterOrder.GROUPED, RasterOrder.SNAKE, RasterOrder.LAYERS)

@@ -1,0 +1,92 @@
+"""`tilewright explain`: a schedule with the counts that each line caused."""
+
+from __future__ import annotations
+
+from dataclasses import asdict
+from typing import Any
+
+from rich.text import Text
+
+from tilewright.cli import output
+from tilewright.cli.arguments import DEFAULT_SIZE, ArchName, AsJson, RungName, SizeText, parse_size
+from tilewright.device.catalog import H200
+from tilewright.ladders import find_rung
+from tilewright.report.collect import target_for
+from tilewright.report.costs import Cost
+from tilewright.report.explain import Explanation, explain as explanation_of, sentence
+from tilewright.toolchain import build
+
+EXAMPLES = (
+    "tilewright explain worklog/6",
+    "tilewright explain naive --size 128",
+    "tilewright explain worklog/5 --json | jq '.largest'",
+)
+
+
+def explain(rung: RungName, size: SizeText = DEFAULT_SIZE, arch: ArchName = None, as_json: AsJson = False) -> int:
+    """Say what each line of a rung's schedule costs, and why.
+
+    The rung is simulated; every count is exact. Counts are laid beside the line that decides them, and the last
+    sentence names the largest cost.
+    """
+    found = find_rung(rung)
+    built = build(found.gemm(*parse_size(size)), found)
+    spec = target_for(None, arch, None).spec or H200
+    explanation = explanation_of(built, spec)
+    if as_json:
+        output.print_json({"rung": found.name, **_as_dict(explanation)})
+        return 0
+    gemm, counters = built.gemm, explanation.counters
+    console = output.out()
+    output.paragraph(console, f"{found.title}: {found.idea}", style="bold")
+    threads = built.source.threads_per_block
+    output.paragraph(
+        console, f"{gemm.m} x {gemm.n} x {gemm.k}, {counters.grid_blocks} blocks of {threads} threads", style="dim"
+    )
+    console.print()
+    for entry in explanation.steps:
+        title = f"{entry.number:>3}  {entry.step!r}" if entry.step is not None else "     (asked for by no line)"
+        console.print(Text(title, "" if entry.costs else "dim"), soft_wrap=True)
+        for line, cost in zip(entry.sentences, entry.costs, strict=True):
+            style = "bold yellow" if cost is explanation.largest else "yellow" if _wastes(cost) else "cyan"
+            output.paragraph(console, line, style=style, indent=7, hanging=2)
+    console.print()
+    for line in explanation.summary:
+        output.paragraph(console, line, style="bold" if line is explanation.summary[-1] else "")
+    return 0
+
+
+def _wastes(cost: Cost) -> bool:
+    return bool(cost.excess_wavefronts) or cost.sectors > cost.fewest_sectors
+
+
+def _as_dict(explanation: Explanation) -> dict[str, Any]:
+    gemm = explanation.built.gemm
+    return {
+        "m": gemm.m,
+        "n": gemm.n,
+        "k": gemm.k,
+        "blocks": explanation.counters.grid_blocks,
+        "threads_per_block": explanation.built.source.threads_per_block,
+        "steps": [
+            {
+                "step": entry.number,
+                "text": None if entry.step is None else repr(entry.step),
+                "costs": [_cost_as_dict(cost) for cost in entry.costs],
+            }
+            for entry in explanation.steps
+        ],
+        "largest": None if explanation.largest is None else _cost_as_dict(explanation.largest),
+        "summary": list(explanation.summary),
+    }
+
+
+def _cost_as_dict(cost: Cost) -> dict[str, Any]:
+    data = asdict(cost)
+    del data["worst"]
+    return {
+        **data,
+        "space": None if cost.space is None else cost.space.value,
+        "excess_wavefronts": cost.excess_wavefronts,
+        "sentence": sentence(cost),
+    }

@@ -1,0 +1,92 @@
+"""`tilewright ladder`: every rung verified, counted, compiled, and its figure."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from tilewright.bench import records
+from tilewright.cli import output
+from tilewright.cli.arguments import DEFAULT_SIZE, ArchName, AsJson, SizeText, chosen_rungs, parse_size
+from tilewright.cli.ladder_view import print_ladder
+from tilewright.dtypes import dtype as dtype_called
+from tilewright.errors import LaunchError, TilewrightError
+from tilewright.ladders import find_ladder
+from tilewright.report.collect import collect_ladder, target_for
+from tilewright.runtime.cubin_cache import CubinCache
+from tilewright.runtime.driver import Gpu, gpu_problem, open_gpu
+
+EXAMPLES = (
+    "tilewright ladder worklog",
+    "tilewright ladder worklog --rungs 3-6 --size 512x256x128",
+    "tilewright ladder worklog --device 'RTX 3090'",
+    "tilewright ladder worklog --json | jq '.[] | {rung, tflops, figure}'",
+    "tilewright ladder worklog --gpu --record benchmarks/results/ladder_worklog.jsonl",
+)
+
+
+def ladder(
+    name: Annotated[str, typer.Argument(metavar="LADDER", help="`worklog`.")],
+    size: SizeText = DEFAULT_SIZE,
+    rungs: Annotated[str | None, typer.Option(metavar="1-4,6", help="Only these rungs.")] = None,
+    device: Annotated[str | None, typer.Option(metavar="NAME", help="Resources and records of this GPU.")] = None,
+    arch: ArchName = None,
+    dtype: Annotated[str, typer.Option(metavar="f32", help="The number format of A, B and C.")] = "f32",
+    gpu: Annotated[bool | None, typer.Option("--gpu/--no-gpu", help="Default: use a GPU if there is one.")] = None,
+    timed_size: Annotated[str, typer.Option(metavar="N|MxNxK", help="Where TFLOP/s are measured.")] = "4096",
+    record: Annotated[Path | None, typer.Option(metavar="FILE", help="Append what was measured.")] = None,
+    as_json: AsJson = False,
+) -> int:
+    """Climb a ladder: every rung verified, counted, explained, and its speed.
+
+    Results are held against float64, on the GPU at hand or else on the simulator. Without a GPU the figures are those
+    that were recorded, and say so. Fails if a result is wrong or a claim of a rung does not hold.
+    """
+    chosen = chosen_rungs(find_ladder(name), rungs)
+    number_format = dtype_called(dtype)
+    target = target_for(device, arch, _gpu(gpu, is_named=device is not None or arch is not None))
+    if record is not None:
+        _check_recordable(record, target.gpu)
+    cache = CubinCache()
+    with output.progress("climbing") as step:
+        rows, measured = collect_ladder(
+            chosen,
+            parse_size(size),
+            target,
+            dtype=number_format,
+            timed_size=parse_size(timed_size),
+            cache=cache,
+            progress=step,
+        )
+    if record is not None:
+        records.write(record, measured)
+    if as_json:
+        output.print_json([row.as_dict() for row in rows])
+    else:
+        print_ladder(rows, target)
+    if cache.problem is not None:
+        output.note(cache.problem)
+    return 0 if all(row.ok for row in rows) else 1
+
+
+def _gpu(asked: bool | None, *, is_named: bool) -> Gpu | None:
+    """The GPU to use: the one that is there, unless the user said no or named another target."""
+    if asked or (asked is None and not is_named and gpu_problem() is None):
+        return open_gpu()
+    return None
+
+
+def _check_recordable(file: Path, gpu: Gpu | None) -> None:
+    if gpu is None:
+        raise LaunchError(
+            "Without a GPU nothing is measured, so there is nothing to record.",
+            hint="run this on a machine with a GPU, or leave out --record.",
+        )
+    try:
+        file.parent.mkdir(parents=True, exist_ok=True)
+        with file.open("a", encoding="utf-8"):
+            pass
+    except OSError as error:
+        raise TilewrightError(f"Cannot write {str(file)!r}: {error.strerror}.") from None

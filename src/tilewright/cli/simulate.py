@@ -1,0 +1,167 @@
+"""`tilewright simulate`: one rung on the CPU, with counters and detectors."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Annotated, Literal, cast
+
+import typer
+from rich import box
+from rich.console import Console
+from rich.table import Table
+
+from tilewright.cli import output
+from tilewright.cli.arguments import DEFAULT_SIZE, Alpha, AsJson, Beta, RungName, SizeText, parse_size
+from tilewright.errors import UnknownName
+from tilewright.ladders import find_rung
+from tilewright.problem.gemm import Gemm
+from tilewright.problem.reference import make_operands
+from tilewright.problem.tolerance import Verdict, check
+from tilewright.simulator import Counters, Finding, Kind
+from tilewright.toolchain import build, run_on_simulator
+
+EXAMPLES = (
+    "tilewright simulate worklog/6 --size 257x129x33",
+    "tilewright simulate worklog/5 --size 128 --lda 140 --beta 0.5",
+    "tilewright simulate worklog/3 --schedule warps --seed 7 --detectors races",
+    "tilewright simulate worklog/6 --json | jq '.counters.shared_loads'",
+)
+
+DETECTORS: dict[str, tuple[Kind, ...]] = {
+    "races": (Kind.RACE, Kind.SAME_VALUE),
+    "bounds": (Kind.OUT_OF_BOUNDS, Kind.MISALIGNED, Kind.OVERFLOW),
+    "unwritten": (Kind.UNWRITTEN,),
+}
+"""What each detector reports. Deadlock and broken barriers are always reported."""
+
+
+def simulate(
+    rung: RungName,
+    size: SizeText = DEFAULT_SIZE,
+    lda: Annotated[int, typer.Option(help="Elements between rows of A; 0: as few as can be.")] = 0,
+    ldb: Annotated[int, typer.Option(help="Elements between rows of B.")] = 0,
+    ldc: Annotated[int, typer.Option(help="Elements between rows of C.")] = 0,
+    alpha: Alpha = 1.0,
+    beta: Beta = 0.0,
+    detectors: Annotated[str, typer.Option(metavar="races,bounds,unwritten|all|none", help="What to look for.")] = "all",
+    schedule: Annotated[
+        str, typer.Option(metavar="lockstep|warps", help="How warps take turns: together, or each in a drawn order.")
+    ] = "lockstep",
+    seed: Annotated[int, typer.Option(help="Of the operands, and of the order of warps.")] = 0,
+    as_json: AsJson = False,
+) -> int:
+    """Run a rung on the CPU at any size, with counters and detectors.
+
+    The result is held against float64. Fails if it is wrong, or if a detector finds that a rule is broken.
+    """
+    found = find_rung(rung)
+    looked_for = _kinds(detectors)
+    if schedule not in ("lockstep", "warps"):
+        raise UnknownName("schedule", schedule, ("lockstep", "warps"))
+    gemm = found.gemm(*parse_size(size), lda=lda, ldb=ldb, ldc=ldc, alpha=alpha, beta=beta)
+    built = build(gemm, found)
+    operands = make_operands(gemm, seed=seed)
+    with output.progress(f"simulating {found.name}") as step:
+        computed, run = run_on_simulator(
+            built,
+            operands,
+            detectors=not looked_for.isdisjoint({Kind.RACE, Kind.UNWRITTEN}),
+            on_finding="collect",
+            schedule=cast(Literal["lockstep", "warps"], schedule),
+            seed=seed,
+            progress=lambda done, total: step("", done, total),
+        )
+    verdict = check(operands, computed)
+    findings = [finding for finding in run.findings if finding.kind in looked_for]
+    ok = verdict.ok and run.completed and not any(finding.kind.is_error for finding in findings)
+    if as_json:
+        output.print_json(_as_dict(found.name, gemm, verdict, ok, run.counters, findings))
+    else:
+        _print(found.title, gemm, verdict, run.counters, findings)
+    return 0 if ok else 1
+
+
+def _kinds(text: str) -> set[Kind]:
+    """The kinds of findings that "races,bounds", "all" or "none" asks for."""
+    always = set(Kind) - {kind for kinds in DETECTORS.values() for kind in kinds}
+    if text == "all":
+        return set(Kind)
+    names = [] if text == "none" else [name.strip() for name in text.split(",")]
+    for name in names:
+        if name not in DETECTORS:
+            raise UnknownName("detector", name, [*DETECTORS, "all", "none"])
+    return always | {kind for name in names for kind in DETECTORS[name]}
+
+
+def _as_dict(
+    name: str, gemm: Gemm, verdict: Verdict, ok: bool, counters: Counters, findings: Sequence[Finding]
+) -> dict[str, object]:
+    return {
+        "rung": name,
+        "m": gemm.m,
+        "n": gemm.n,
+        "k": gemm.k,
+        "ok": ok,
+        "verified": verdict.ok,
+        "error": verdict.relative_error,
+        "verdict": verdict.message,
+        "findings": [
+            {
+                "kind": finding.kind.name.lower(),
+                "is_error": finding.kind.is_error,
+                "headline": finding.headline,
+                "place": finding.place,
+                "buffer": finding.buffer,
+                "occurrences": finding.occurrences,
+            }
+            for finding in findings
+        ],
+        "counters": counters.as_dict(),
+    }
+
+
+def _print(title: str, gemm: Gemm, verdict: Verdict, counters: Counters, findings: Sequence[Finding]) -> None:
+    console = output.out()
+    output.paragraph(console, f"{title}: {gemm.m} x {gemm.n} x {gemm.k}, {gemm.dtype.name}", style="bold")
+    word, style = ("right", "green") if verdict.ok else ("WRONG", "bold red")
+    output.paragraph(console, f"{word}: {verdict.message}", style=style)
+    _print_findings(console, findings)
+    console.print()
+    console.print(_traffic(counters))
+    console.print()
+    instructions = ", ".join(f"{amount:,} {opcode}" for opcode, amount in counters.instructions.items())
+    output.paragraph(console, f"Warp instructions: {instructions or 'none'}.", hanging=2)
+    output.paragraph(
+        console,
+        f"{counters.blocks:,} blocks of {counters.warps_per_block} warps; {counters.barriers_per_block:g} barriers a "
+        f"block, {counters.barriers_per_k_step:g} a k step; {counters.divergent_branches:,} divergent branches, "
+        f"{counters.guarded_off_lanes:,} lanes held back by a guard.",
+        hanging=2,
+    )
+
+
+def _print_findings(console: Console, findings: Sequence[Finding]) -> None:
+    if not findings:
+        output.paragraph(console, "nothing found by the detectors", style="green")
+    for finding in findings:
+        times = f" ({finding.occurrences} times)" if finding.occurrences > 1 else ""
+        head, *rest = str(finding).splitlines()
+        word = finding.kind.value if finding.kind.is_error else f"note, {finding.kind.value}"
+        output.paragraph(console, f"{word}: {head}{times}", style="bold red" if finding.kind.is_error else "yellow")
+        for line in rest:
+            output.paragraph(console, line.strip(), indent=len(line) - len(line.lstrip()), hanging=2)
+
+
+def _traffic(counters: Counters) -> Table:
+    """Requests and what they take, a row for each direction of each memory."""
+    table = Table(box=box.SIMPLE_HEAD, show_edge=False, pad_edge=False, header_style="dim")
+    table.add_column("memory")
+    for title in ("requests", "bytes asked", "sectors", "wavefronts", "a request", "conflicts"):
+        table.add_column(title, justify="right")
+    for name, moved in (("global loads", counters.global_loads), ("global stores", counters.global_stores)):
+        each = f"{moved.sectors_per_request:.3g}"
+        table.add_row(name, f"{moved.requests:,}", f"{moved.bytes_asked:,}", f"{moved.sectors:,}", "", each, "")
+    for name, kept in (("shared loads", counters.shared_loads), ("shared stores", counters.shared_stores)):
+        each, lost = f"{kept.wavefronts_per_request:.3g}", f"{kept.excess_wavefronts:,}"
+        table.add_row(name, f"{kept.requests:,}", f"{kept.bytes_asked:,}", "", f"{kept.wavefronts:,}", each, lost)
+    return table

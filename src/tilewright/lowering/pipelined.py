@@ -1,0 +1,157 @@
+"""A loop whose copies run ahead of their use: prologue, steady state, and who waits for what.
+
+With a ring of n slots, tile t lies in slot t % n, and the copy of tile t + n - 1 is started before tile t is used:
+
+    start tiles 0 .. n-2;  wait for tile 0;  barrier
+    for t:  start tile t+n-1 (or load it into registers)
+            use tile t
+            put what was loaded into registers into its slot
+            wait for tile t+1;  barrier
+
+The one barrier at the end of a step orders both hazards: tile t+1 is complete for all, and the slot of tile t, which
+the next step fills, has been read by all. Without a ring (one slot, tiles prefetched into registers) the barriers are
+those of the plain loop.
+"""
+
+from __future__ import annotations
+
+from tilewright.ir.buffer import Space
+from tilewright.ir.expr import ZERO, Const, Expr, Op, Select, Var, binary
+from tilewright.ir.program import Loop, Program, Route, Staged
+from tilewright.ir.simplify import substitute
+from tilewright.ir.stmt import Alloc, Barrier, Body, Carried, CommitCopies, For, If, Stmt, WaitCopies
+from tilewright.ir.tiles import fill_name, slot_name
+from tilewright.ir.visit import map_exprs, rewrite
+from tilewright.lowering.copies import Team, copy_tile, deposit_tile, fetch_tile, prefetch_buffer, whole_block
+
+
+def tiles_under(program: Program, loop: Loop) -> tuple[Staged, ...]:
+    """The shared tiles of A and B that are filled in each iteration of a loop."""
+    return tuple(
+        staged
+        for operand in ("A", "B")
+        for staged in program.chain(operand)
+        if staged.under == loop.name and staged.space is Space.SHARED
+    )
+
+
+def runs_ahead(program: Program, loop: Loop) -> bool:
+    """Whether some copy under the loop is started before the iteration that uses it."""
+    ring = program.pipelined is not None and program.pipelined.loop == loop.name
+    return ring or any(staged.prefetched for staged in tiles_under(program, loop))
+
+
+def pipelined_loop(program: Program, loop: Loop, extent: Expr, use: Body) -> Body:
+    """The loop with its copies running ahead; `use` is what an iteration does once its tiles are there."""
+    ring = program.pipelined
+    if ring is None or ring.loop != loop.name:
+        return _prefetched_loop(program, loop, extent, use)
+    if ring.alternating:
+        return _alternating_loop(program, loop, extent, use)
+    return _ring_loop(program, loop, extent, use, ring.stages)
+
+
+def copy_ordinary(program: Program, tiles: tuple[Staged, ...]) -> Body:
+    """Copies that are complete, for this thread, when the statements are done."""
+    copies = tuple(s for staged in tiles for s in copy_tile(program, staged))
+    if any(staged.route is Route.ASYNC for staged in tiles):
+        return (*copies, CommitCopies(), WaitCopies(0))
+    return copies
+
+
+def _at(body: Body, **values: Expr) -> Body:
+    """`body` with variables replaced."""
+    return rewrite(body, lambda stmt: (map_exprs(stmt, lambda expr: substitute(expr, values)),))
+
+
+def _if(condition: Expr, body: Body) -> Body:
+    return (If(condition, body),) if body else ()
+
+
+def _ring_loop(program: Program, loop: Loop, extent: Expr, use: Body, stages: int) -> Body:
+    tiles = tiles_under(program, loop)
+    early = tuple(staged for staged in tiles if staged.prefetched)
+    started = tuple(staged for staged in tiles if not staged.prefetched)
+    asynchronous = any(staged.route is Route.ASYNC for staged in tiles)
+    commit: Body = (CommitCopies(),) if asynchronous else ()
+    wait: Body = (WaitCopies(stages - 2),) if asynchronous else ()
+    registers: Body = tuple(Alloc(prefetch_buffer(program, staged)) for staged in early)
+    start = tuple(s for staged in started for s in copy_tile(program, staged))
+    fetch = tuple(s for staged in early for s in fetch_tile(program, staged))
+    deposit = tuple(s for staged in early for s in deposit_tile(program, staged))
+
+    prologue: list[Stmt] = [*registers]
+    for tile in range(stages - 1):
+        first = _at((*start, *fetch, *deposit), **{loop.name: Const(tile), fill_name(loop.name): Const(tile)})
+        prologue += [*_if(binary(Op.LT, tile, extent), first), *commit]
+    ahead = Var(loop.name) + (stages - 1)
+    there = binary(Op.LT, ahead, extent)
+    body: Body = (
+        *_if(there, _at((*start, *fetch), **{loop.name: ahead})),
+        *commit,
+        *use,
+        *_if(there, _at(deposit, **{loop.name: ahead})),
+        *wait,
+        Barrier("the next tiles are complete, these are no longer read"),
+    )
+    slots = (_counter(slot_name(loop.name), 0, stages), _counter(fill_name(loop.name), stages - 1, stages))
+    return (*prologue, *wait, Barrier("the first tiles are complete"), For(loop.name, extent, body, carried=slots))
+
+
+def _counter(name: str, start: int, stages: int) -> Carried:
+    """A counter that goes round 0 .. stages - 1 without a division."""
+    following = Var(name) + 1
+    return Carried(name, Const(start), Select(binary(Op.EQ, following, stages), ZERO, following))
+
+
+def _prefetched_loop(program: Program, loop: Loop, extent: Expr, use: Body) -> Body:
+    """One slot: the next tile waits in registers until this one has been read."""
+    tiles = tiles_under(program, loop)
+    early = tuple(staged for staged in tiles if staged.prefetched)
+    late = tuple(staged for staged in tiles if not staged.prefetched)
+    registers: Body = tuple(Alloc(prefetch_buffer(program, staged)) for staged in early)
+    fetch = tuple(s for staged in early for s in fetch_tile(program, staged))
+    deposit = tuple(s for staged in early for s in deposit_tile(program, staged))
+    following = Var(loop.name) + 1
+    body: Body = (
+        *deposit,
+        *copy_ordinary(program, late),
+        *_if(binary(Op.LT, following, extent), _at(fetch, **{loop.name: following})),
+        *use,
+    )
+    first = _if(binary(Op.LT, 0, extent), _at(fetch, **{loop.name: ZERO}))
+    return (*registers, *first, For(loop.name, extent, body))
+
+
+def _alternating_loop(program: Program, loop: Loop, extent: Expr, use: Body) -> Body:
+    """Two slots and two halves of the block; each half copies every other tile while the other half computes.
+
+    Half 0 copies even tiles into slot 0, half 1 odd tiles into slot 1. A step takes two tiles in three phases, with a
+    barrier after each:
+
+        half 0:  use slot 0  | use slot 1 | fill slot 0
+        half 1:  fill slot 1 | use slot 0 | use slot 1
+    """
+    everyone = whole_block(program)
+    half = Team(everyone.threads // 2, everyone.number % (everyone.threads // 2))
+    fill = tuple(s for staged in tiles_under(program, loop) for s in copy_tile(program, staged, team=half))
+    first_half = binary(Op.LT, everyone.number, half.threads)
+    slot, filled, pair = slot_name(loop.name), fill_name(loop.name), f"{loop.name}_pair"
+    even, odd = Var(pair) * 2, Var(pair) * 2 + 1
+
+    def filling(tile: Expr, place: int) -> Body:
+        return _if(binary(Op.LT, tile, extent), _at(fill, **{loop.name: tile, filled: Const(place)}))
+
+    def using(tile: Expr, place: int) -> Body:
+        return _if(binary(Op.LT, tile, extent), _at(use, **{loop.name: tile, slot: Const(place)}))
+
+    body: Body = (
+        If(first_half, using(even, 0), filling(odd, 1)),
+        Barrier("the odd tile is complete"),
+        If(first_half, using(odd, 1), using(even, 0)),
+        Barrier("the even tile is no longer read"),
+        If(first_half, filling(even + 2, 0), using(odd, 1)),
+        Barrier("the next even tile is complete, the odd one no longer read"),
+    )
+    start = (If(first_half, filling(ZERO, 0)), Barrier("the first tile is complete"))
+    return (*start, For(pair, binary(Op.DIV, extent + 1, 2), body))

@@ -1,0 +1,138 @@
+"""Costs: the counts of a kernel, summed by what they come from and by what they do, with how often and why."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from tilewright.device.spec import DeviceSpec
+from tilewright.ir.buffer import Space
+from tilewright.ir.visit import Path
+from tilewright.problem.reference import make_operands
+from tilewright.report.samples import FewestSectors, Request, WorstRequests
+from tilewright.simulator import Counters, standard_listeners
+from tilewright.simulator.line_counts import LineCounts, LineKind
+from tilewright.toolchain import Build
+
+_SECTORS_PER_CLOCK = 4  # that the tag stage of L1 resolves; NVIDIA developer forum, thread 312884
+
+
+@dataclass(frozen=True, slots=True)
+class Cost:
+    """What lines of one origin, one kind and one space of memory did, over all blocks.
+
+    each: the loop over k in which they stand ("" for none), per_thread: how often a thread executes them each time
+    around it. opcodes: warp instructions by name. fewest_sectors: that could hold what was asked.
+    worst: the request that took most. note: of a barrier.
+    """
+
+    origin: str
+    kind: LineKind
+    space: Space | None
+    width_bytes: int
+    each: str
+    per_thread: float
+    opcodes: dict[str, int]
+    executions: int
+    requests: int = 0
+    lanes: int = 0
+    bytes_asked: int = 0
+    sectors: int = 0
+    fewest_sectors: int = 0
+    cache_lines: int = 0
+    wavefronts: int = 0
+    ideal_wavefronts: int = 0
+    guarded_off: int = 0
+    worst: Request | None = None
+    note: str = ""
+
+    @property
+    def excess_wavefronts(self) -> int:
+        """Wavefronts that bank conflicts cost."""
+        return self.wavefronts - self.ideal_wavefronts
+
+    def lsu_clocks(self) -> float:
+        """Clocks of one SM's load/store unit, at least, if that SM ran all the blocks.
+
+        Shared memory gives one wavefront a clock. A request of global memory takes a clock for each line, for each
+        four sectors, and for each 128 bytes that it returns, whichever is most.
+        """
+        if self.space is Space.SHARED:
+            return self.wavefronts
+        returned = self.requests * self.width_bytes / 4
+        return max(self.cache_lines, self.sectors / _SECTORS_PER_CLOCK, returned)
+
+    def fma_clocks(self, spec: DeviceSpec) -> float:
+        """Clocks of one SM's FP32 units, at least, if that SM ran all the blocks."""
+        floats = sum(count for opcode, count in self.opcodes.items() if opcode in ("FFMA", "FMUL", "FADD"))
+        return floats * spec.ffma_issue_interval_clk / spec.schedulers_per_sm
+
+
+def costs_of(built: Build) -> tuple[Counters, list[Cost]]:
+    """Simulate a build, and the costs in order of the text."""
+    worst, fewest = WorstRequests(), FewestSectors()
+    run = built.simulate(make_operands(built.gemm), listeners=(*standard_listeners(), worst, fewest))
+    fewest_of = {site.path: row["fewest_sectors"] for site, row in fewest.counts().items()}
+    reductions = {loop.name for loop in built.program.loops if loop.is_reduction}
+    loops = {line.path: line for line in run.counters.lines if line.kind == "loop"}
+    groups: dict[tuple[object, ...], list[LineCounts]] = {}
+    for line in run.counters.lines:
+        if line.kind in ("loop", "branch") or not line.executions:
+            continue
+        around = _innermost(line, loops, reductions)
+        key = (line.origin, line.kind, line.space, line.width_bytes, around, line.kind == "barrier" and line.line)
+        groups.setdefault(key, []).append(line)
+    warps = run.counters.blocks * run.counters.warps_per_block
+    costs = []
+    for lines in groups.values():
+        around = _innermost(lines[0], loops, reductions)
+        times = warps if around is None else loops[around].executions
+        each = "" if around is None else loop_name(loops[around])
+        costs.append(_cost(lines, each, times, fewest_of, worst.of_line))
+    return run.counters, costs
+
+
+def loop_name(line: LineCounts) -> str:
+    """The loop of "for k_in in 8 unrolled:"."""
+    return line.text.split()[1]
+
+
+def _innermost(line: LineCounts, loops: dict[Path, LineCounts], reductions: set[str]) -> Path | None:
+    """The innermost loop over k around a line."""
+    around = [path for path in line.loops if path in loops and loop_name(loops[path]) in reductions]
+    return around[-1] if around else None
+
+
+def _cost(
+    lines: Sequence[LineCounts], each: str, times: int, fewest: dict[Path, int], worst: dict[Path, Request]
+) -> Cost:
+    def total(name: str) -> int:
+        return sum(int(getattr(line, name)) for line in lines)
+
+    opcodes: dict[str, int] = {}
+    for line in lines:
+        for opcode, count in line.opcodes:
+            opcodes[opcode] = opcodes.get(opcode, 0) + count * line.executions
+    requests = [worst[line.path] for line in lines if line.path in worst]
+    first = lines[0]
+    return Cost(
+        origin=first.origin,
+        kind=first.kind,
+        space=first.space,
+        width_bytes=first.width_bytes,
+        each=each,
+        per_thread=total("executions") / times if times else 0.0,
+        opcodes=opcodes,
+        executions=total("executions"),
+        requests=total("requests"),
+        lanes=total("lanes"),
+        bytes_asked=total("bytes_asked"),
+        sectors=total("sectors"),
+        fewest_sectors=sum(fewest.get(line.path, 0) for line in lines),
+        cache_lines=total("cache_lines"),
+        wavefronts=total("wavefronts"),
+        ideal_wavefronts=total("ideal_wavefronts"),
+        guarded_off=total("guarded_off"),
+        worst=max(requests, key=lambda request: request.cost, default=None),
+        note=first.text.partition("#")[2].strip() if first.kind == "barrier" else "",
+    )

@@ -1,0 +1,192 @@
+"""A schedule explained: beside each step the counts it caused, in sentences, and at the end what costs most.
+
+Statements of a kernel carry the name of the declared thing they come from; steps say which names they speak of. Where
+several steps speak of one name, a count goes to the one that decides it: how global memory is read to `Distribute`,
+how a tile is stored to `Relayout`. An operand that is not staged is read as the lanes are numbered: that is the step
+which binds them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from tilewright.device.spec import DeviceSpec
+from tilewright.ir.buffer import Space
+from tilewright.ir.program import Level
+from tilewright.report.costs import Cost, costs_of
+from tilewright.report.samples import why_sectors, why_wavefronts
+from tilewright.schedule import Accumulate, Bind, Distribute, Epilogue, Relayout, Stage, Step, Vectorize
+from tilewright.simulator import Counters
+from tilewright.toolchain import Build
+
+_LANE_LEVELS = (Level.BLOCK_X, Level.LANE)
+
+_DECIDES: dict[tuple[str, Space | None], tuple[type[Step], ...]] = {
+    ("load", Space.GLOBAL): (Distribute, Vectorize, Stage),
+    ("store", Space.GLOBAL): (Distribute, Vectorize, Stage),
+    ("load", Space.SHARED): (Vectorize, Relayout, Stage),
+    ("store", Space.SHARED): (Relayout, Distribute, Stage),
+    ("arithmetic", None): (Accumulate, Epilogue),
+    ("arithmetic", Space.REGISTER): (Accumulate, Epilogue),
+}
+"""For each kind of count, the steps that decide it, the most telling first."""
+
+
+@dataclass(frozen=True)
+class StepCosts:
+    """One line of a schedule (number from 1; None for what no line asked for) and what it caused."""
+
+    number: int | None
+    step: Step | None
+    costs: tuple[Cost, ...]
+
+    @property
+    def sentences(self) -> list[str]:
+        return [sentence(cost) for cost in self.costs]
+
+
+@dataclass(frozen=True)
+class Explanation:
+    """A build explained. summary: sentences that say what costs most, the largest cost last."""
+
+    built: Build
+    counters: Counters
+    steps: tuple[StepCosts, ...]
+    largest: Cost | None
+    summary: tuple[str, ...]
+
+
+def explain(built: Build, spec: DeviceSpec) -> Explanation:
+    """Simulate a build and lay its counts beside the steps. `spec` gives the rates at which counts are compared."""
+    counters, costs = costs_of(built)
+    owned: dict[int | None, list[Cost]] = {}
+    for cost in costs:
+        owned.setdefault(owner(cost, built.schedule.steps), []).append(cost)
+    steps = [StepCosts(at + 1, step, tuple(owned.get(at, ()))) for at, step in enumerate(built.schedule)]
+    if None in owned:
+        steps.append(StepCosts(None, None, tuple(owned[None])))
+    largest, summary = _summary(costs, spec)
+    return Explanation(built, counters, tuple(steps), largest, summary)
+
+
+def owner(cost: Cost, steps: Sequence[Step]) -> int | None:
+    """The index of the step that decides a cost; None if no step does."""
+    if cost.kind == "barrier":
+        return _first(steps, lambda step: isinstance(step, Stage) and step.tile_name in cost.note.split())
+    speaking = [at for at, step in enumerate(steps) if cost.origin in step.names()]
+    for kind in _DECIDES.get((cost.kind, cost.space), ()):
+        found = [at for at in speaking if isinstance(steps[at], kind)]
+        if found:
+            return found[-1]
+    if cost.kind == "arithmetic":
+        return _first(steps, lambda step: isinstance(step, Epilogue))
+    return _first(steps, lambda step: isinstance(step, Bind) and step.level in _LANE_LEVELS)
+
+
+def _first(steps: Sequence[Step], holds: object) -> int | None:
+    assert callable(holds)
+    return next((at for at, step in enumerate(steps) if holds(step)), None)
+
+
+# -- sentences ----------------------------------------------------------------------------------------------------
+
+
+def sentence(cost: Cost) -> str:
+    """One cost in words: what, how often, what it takes, and why."""
+    each = f" each {cost.each}" if cost.each else ""
+    if cost.kind == "barrier":
+        return f"{_plural(cost.per_thread, 'barrier')}{each}: {cost.note}."
+    if cost.kind == "arithmetic":
+        return f"{cost.origin}: {_arithmetic(cost)} a thread{each}."
+    place = "shared" if cost.space is Space.SHARED else "global"
+    direction = "from" if cost.kind == "load" else "to"
+    accesses = f"{_plural(cost.per_thread, cost.kind)} of {cost.width_bytes} bytes a thread"
+    what = f"{cost.origin}: {accesses} {direction} {place} memory{each}"
+    if not cost.requests:
+        return f"{what}; predicated off in every lane, so nothing is accessed."
+    spent = _shared(cost) if cost.space is Space.SHARED else _global(cost)
+    guarded = f" {_plural(cost.guarded_off, 'lane')} held back at the edge." if cost.guarded_off else ""
+    return f"{what}; {spent}.{guarded}"
+
+
+def _arithmetic(cost: Cost) -> str:
+    words = {"FFMA": "multiply-add", "FMUL": "multiplication", "FADD": "addition", "MOV": "assignment"}
+    per_instruction = cost.per_thread / cost.executions
+    return " and ".join(
+        _plural(instructions * per_instruction, words.get(opcode, opcode)) for opcode, instructions in cost.opcodes.items()
+    )
+
+
+def _shared(cost: Cost) -> str:
+    each, ideal = cost.wavefronts / cost.requests, cost.ideal_wavefronts / cost.requests
+    if not cost.excess_wavefronts:
+        return f"{_plural(each, 'wavefront')} each, none lost to bank conflicts"
+    return f"{_plural(each, 'wavefront')} each where {number(ideal)} would do{_colon(why(cost))}"
+
+
+def _global(cost: Cost) -> str:
+    each, fewest = cost.sectors / cost.requests, cost.fewest_sectors / cost.requests
+    asked = cost.bytes_asked / cost.requests
+    if cost.sectors > cost.fewest_sectors:
+        return f"{_plural(each, 'sector')} a request where {number(fewest)} would do{_colon(why(cost))}"
+    if each * 32 < asked:
+        return f"{_plural(each, 'sector')} a request, which its lanes share"
+    return f"{_plural(each, 'sector')} a request, as few as hold its {number(asked)} bytes"
+
+
+def number(value: float) -> str:
+    """A count, exact where it is whole, else three digits.
+
+    >>> number(64.0), number(2.5), number(0.03125)
+    ('64', '2.5', '0.0312')
+    """
+    return str(round(value)) if value == round(value) else f"{value:.3g}"
+
+
+def _plural(value: float, noun: str) -> str:
+    return f"{number(value)} {noun}{'' if value == 1 else 's'}"
+
+
+def _colon(why: str) -> str:
+    return f": {why}" if why else ""
+
+
+def _summary(costs: Sequence[Cost], spec: DeviceSpec) -> tuple[Cost | None, tuple[str, ...]]:
+    """What the two pipes of an SM would take, and the largest cost of the busier one."""
+    accesses = [cost for cost in costs if cost.kind in ("load", "store")]
+    sums = [cost for cost in costs if cost.kind == "arithmetic"]
+    lsu, fma = sum(cost.lsu_clocks() for cost in accesses), sum(cost.fma_clocks(spec) for cost in sums)
+    if not lsu and not fma:
+        return None, ()
+    pipes = (
+        f"If one SM of {spec.name} ran all the blocks, its load/store unit would be busy for {lsu:,.0f} clocks and its "
+        f"FP32 units for {fma:,.0f}, at least."
+    )
+    if fma >= lsu:
+        largest = max(sums, key=lambda cost: cost.fma_clocks(spec))
+        return largest, (pipes, "The largest cost is the arithmetic of the sum: the accesses fit beside it.")
+    largest = max(accesses, key=Cost.lsu_clocks)
+    memory = "shared" if largest.space is Space.SHARED else "global"
+    what = f"{largest.kind}s of {largest.origin} {'from' if largest.kind == 'load' else 'to'} {memory} memory"
+    share = largest.lsu_clocks() / lsu
+    return largest, (pipes, f"The largest cost is the {what}: {share:.0%} of the load/store unit. {_waste(largest)}")
+
+
+def _waste(cost: Cost) -> str:
+    """What of a cost could be saved without doing less."""
+    if cost.space is Space.SHARED:
+        if not cost.excess_wavefronts:
+            return "None of it is lost to bank conflicts: only fewer or wider loads would save anything."
+        lost, all_of = f"{cost.excess_wavefronts:,}", f"{cost.wavefronts:,}"
+        return f"{lost} of its {all_of} wavefronts are bank conflicts{_colon(why(cost))}."
+    if cost.sectors == cost.fewest_sectors:
+        return "No sector is wasted: only fewer loads would save anything."
+    return f"It moves {cost.sectors:,} sectors where {cost.fewest_sectors:,} would do{_colon(why(cost))}."
+
+
+def why(cost: Cost) -> str:
+    """What makes the worst request of a cost dear, in words; "" where nothing does."""
+    if cost.worst is None:
+        return ""
+    return why_wavefronts(cost.worst) if cost.space is Space.SHARED else why_sectors(cost.worst)

@@ -1,0 +1,111 @@
+"""Listeners that keep, beside the counts, what explains them: the worst request of each line, and the fewest sectors
+that could have held what a line asked for."""
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import dataclass
+from itertools import pairwise
+
+import numpy as np
+
+from tilewright.dtypes import Array
+from tilewright.ir.buffer import Space
+from tilewright.ir.visit import Path
+from tilewright.layout.banks import BANK_BYTES, BANKS, LANES, LINE_BYTES, SECTOR_BYTES, sectors, wavefronts
+from tilewright.simulator.events import Access, Listener
+from tilewright.simulator.listeners import SiteCounter
+
+
+@dataclass(frozen=True, slots=True)
+class Request:
+    """One request of one warp. addresses: byte address of each lane that takes part, by lane number."""
+
+    cost: int
+    addresses: dict[int, int]
+    width_bytes: int
+
+
+class WorstRequests(Listener):
+    """The request of each line that takes the most wavefronts (shared memory) or sectors (global memory)."""
+
+    def __init__(self) -> None:
+        self.of_line: dict[Path, Request] = {}
+
+    def accessed(self, access: Access) -> None:
+        # A shift by whole words, or whole lines, leaves the cost as it is.
+        modulus_bytes = BANK_BYTES if access.space is Space.SHARED else LINE_BYTES
+        worst = access.known("worst request", modulus_bytes, _worst)
+        known = self.of_line.get(access.site.path)
+        if worst is not None and (known is None or worst.cost > known.cost):
+            self.of_line[access.site.path] = worst
+
+
+def _worst(access: Access) -> Request | None:
+    addresses, width, active = access.addresses(), access.width_bytes, access.pattern.active_rows
+    if access.pattern.requests == 0:
+        return None
+    if access.space is Space.SHARED:
+        costs = wavefronts(addresses, width, active, store=access.store)
+    else:
+        costs = sectors(addresses, width, active)
+    row = int(np.argmax(costs))
+    lanes = range(LANES) if active is None else np.flatnonzero(active[row]).tolist()
+    return Request(int(costs[row]), {lane: int(addresses[row, lane]) for lane in lanes}, width)
+
+
+class FewestSectors(SiteCounter):
+    """fewest_sectors: those that would hold the distinct bytes of each request of global memory, side by side."""
+
+    fields = ("fewest_sectors",)
+
+    def accessed(self, access: Access) -> None:
+        if access.space is Space.GLOBAL:
+            self.add(access.site, access.known("fewest sectors", LINE_BYTES, _fewest))
+
+
+def _fewest(access: Access) -> int:
+    rows, active = access.pattern.rows, access.pattern.active_rows
+    total = 0
+    for number, row in enumerate(rows):
+        chosen: Array = row if active is None else row[active[number]]
+        distinct_bytes = len(np.unique(chosen)) * access.width_bytes
+        total += -(-distinct_bytes // SECTOR_BYTES)
+    return total
+
+
+def why_wavefronts(request: Request) -> str:
+    """Why a request of shared memory conflicts, in words; "" if it does not.
+
+    >>> why_wavefronts(Request(2, {lane: lane * 8 for lane in range(32)}, 4))
+    'lanes 16 apart share a bank'
+    """
+    slot_bytes = max(request.width_bytes, BANK_BYTES)
+    slots = BANKS * BANK_BYTES // slot_bytes
+    for group in (slots, 2 * slots):  # groups that merge are twice as long
+        for distance in range(1, group):
+            for lane, address in request.addresses.items():
+                other = request.addresses.get(lane + distance)
+                if other is None or lane // group != (lane + distance) // group:
+                    continue
+                a, b = address // slot_bytes, other // slot_bytes
+                if a != b and a % slots == b % slots:
+                    return f"lanes {distance} apart share a bank" if distance > 1 else "neighbouring lanes share a bank"
+    return ""
+
+
+def why_sectors(request: Request) -> str:
+    """Why a request of global memory touches many sectors, in words.
+
+    >>> why_sectors(Request(32, {lane: lane * 1024 for lane in range(32)}, 4))
+    'neighbouring lanes are 1024 bytes apart'
+    """
+    lanes = sorted(request.addresses)
+    steps = Counter(abs(request.addresses[b] - request.addresses[a]) for a, b in pairwise(lanes))
+    step, times = steps.most_common(1)[0] if steps else (0, 0)
+    if 2 * times >= len(lanes) and step > request.width_bytes:
+        return f"neighbouring lanes are {step} bytes apart"
+    start = min(request.addresses.values())
+    if start % SECTOR_BYTES:
+        return f"the row starts {start % SECTOR_BYTES} bytes into a sector"
+    return ""

@@ -1,0 +1,40 @@
+"""A loop over n slots of shared memory, copies running ahead."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+from tilewright.ir.program import Pipelined, Program
+from tilewright.schedule.laws import check_program
+from tilewright.schedule.step import Step, find_loop, refuse
+
+MAX_STAGES = 16
+
+
+@dataclass(frozen=True, repr=False)
+class Pipeline(Step):
+    """for k: fill A_tile; use A_tile   ->   fill A_tile[0..n-2]; for k: fill A_tile[k+n-1]; use A_tile[k]
+
+    The shared tiles staged under the loop get `stages` slots each; while one is used, later ones are filled. One
+    barrier a step is enough. alternating: the two halves of the block take turns at copying (two stages).
+    """
+
+    loop: str
+    stages: int = 2
+    alternating: bool = False
+
+    def apply(self, program: Program) -> Program:
+        doing = f"Cannot pipeline loop {self.loop!r}"
+        loop = find_loop(program, self.loop)
+        if program.pipelined is not None:
+            refuse(f"{doing}: {program.pipelined.loop!r} is pipelined already.", hint="use Pipeline once.")
+        if not 2 <= self.stages <= MAX_STAGES:
+            refuse(f"{doing} with {self.stages} stage(s).", hint=f"use 2 to {MAX_STAGES} stages.")
+        if self.alternating and self.stages != 2:
+            refuse(f"{doing}: halves of a block alternate over 2 stages, not {self.stages}.", hint="stages=2.")
+        if loop.level is not None or not loop.is_reduction:
+            refuse(f"{doing}: it is no serial loop over k.", hint="pipeline the loop under which tiles are staged.")
+        return check_program(replace(program, pipelined=Pipelined(self.loop, self.stages, self.alternating)), doing)
+
+    def names(self) -> tuple[str, ...]:
+        return (self.loop,)

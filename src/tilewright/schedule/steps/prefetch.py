@@ -1,0 +1,27 @@
+"""The next tile loaded into registers while this one is used."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+from tilewright.ir.program import Program
+from tilewright.schedule.laws import check_program
+from tilewright.schedule.step import Step, find_tile
+
+
+@dataclass(frozen=True, repr=False)
+class Prefetch(Step):
+    """for k: A_tile <- A[k]; use   ->   next <- A[0]; for k: A_tile <- next; next <- A[k+1]; use A_tile
+
+    The latency of global memory passes while the thread computes. With Pipeline the store goes to the next slot, after
+    the use of this one, and one barrier a step is enough.
+    """
+
+    tile: str
+
+    def apply(self, program: Program) -> Program:
+        staged = find_tile(program, self.tile, "prefetch")
+        return check_program(program.with_tile(replace(staged, prefetched=True)), f"Cannot prefetch {self.tile!r}")
+
+    def names(self) -> tuple[str, ...]:
+        return (self.tile,)

@@ -1,0 +1,61 @@
+"""A launch: the arguments and the grid of a kernel at given sizes."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+
+import numpy as np
+
+from tilewright.device.spec import WARP_THREADS
+from tilewright.dtypes import Array
+from tilewright.errors import SimulationError
+from tilewright.ir.expr import Const, Expr
+from tilewright.ir.kernel import Kernel
+from tilewright.problem.gemm import Gemm
+from tilewright.simulator.index import Scope, resolve, uniform
+from tilewright.units import ceil_div
+
+Block = tuple[int, int, int]
+"""Coordinates of a block, or extents of a grid: x, y, z."""
+
+
+def scalars(gemm: Gemm) -> dict[str, float]:
+    """The scalar arguments by name, as the GPU sees them: factors are passed as f32."""
+    sizes = {"M": gemm.m, "N": gemm.n, "K": gemm.k, "lda": gemm.lda, "ldb": gemm.ldb, "ldc": gemm.ldc}
+    return {**sizes, "alpha": float(np.float32(gemm.alpha)), "beta": float(np.float32(gemm.beta))}
+
+
+def arguments(kernel: Kernel, values: Mapping[str, float]) -> dict[str, Expr]:
+    """The scalar arguments of a launch as typed constants."""
+    kinds = {parameter.name: parameter.dtype for parameter in kernel.parameters if not parameter.is_pointer}
+    return {name: Const(values[name], dtype) for name, dtype in kinds.items()}
+
+
+def grid_of(kernel: Kernel, constants: Mapping[str, Expr]) -> Block:
+    """Blocks along x, y, z."""
+    x, y, z = (uniform(resolve(extent, Scope(constants)))([]) for extent in kernel.grid)
+    return x, y, z
+
+
+def warps_per_block(kernel: Kernel) -> int:
+    return ceil_div(kernel.threads_per_block, WARP_THREADS)
+
+
+def all_blocks(grid: Block) -> Array:
+    """blockIdx of every block in launch order, x fastest: (blocks, 3)."""
+    x, y, z = grid
+    numbers = np.arange(x * y * z, dtype=np.int64)
+    x, y = max(x, 1), max(y, 1)
+    return np.stack([numbers % x, numbers // x % y, numbers // (x * y)], axis=1)
+
+
+def some_blocks(grid: Block, blocks: Iterable[Block]) -> Array:
+    """These blocks as an array, (blocks, 3). Raises SimulationError for one that is not in the grid."""
+    chosen = np.array([tuple(block) for block in blocks], np.int64).reshape(-1, 3)
+    outside = ((chosen < 0) | (chosen >= np.array(grid))).any(axis=1)
+    if outside.any():
+        raise SimulationError(
+            f"Block {tuple(chosen[int(np.argmax(outside))].tolist())} is not in the grid {grid}.",
+            hint="a block is (x, y, z), each from 0 and below the extent of the grid.",
+        )
+    return chosen

@@ -1,0 +1,166 @@
+"""The emitted text computes what it should: it is run, thread by thread, on the CPU."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+
+import cuda_on_cpu
+import handmade_kernels as handmade
+import numpy as np
+import pytest
+
+from tilewright.artifacts import CudaSource
+from tilewright.codegen import print_cuda
+from tilewright.codegen.prelude import PRELUDE
+from tilewright.dtypes import BF16, F16
+from tilewright.ir.kernel import SAFE, Kernel, Variant
+from tilewright.ladders import LADDERS, Rung
+from tilewright.lowering import lower
+from tilewright.problem import Gemm
+from tilewright.schedule import Schedule
+
+pytestmark = pytest.mark.skipif(cuda_on_cpu.GXX is None, reason="needs g++")
+
+FACTORS = ((1.0, 0.0), (0.5, -1.0), (1.0, 1.0))
+RUNGS = [rung for ladder in LADDERS.values() for rung in ladder]
+
+
+def problems(gemm: Gemm, shapes: tuple[tuple[int, int, int], ...], gap: int) -> list[Gemm]:
+    """`gemm` at each shape with each of `FACTORS`, `gap` elements or a little more between the rows."""
+    found = []
+    for m, n, k in shapes:
+        for alpha, beta in FACTORS:
+            tight = replace(gemm, m=m, n=n, k=k, alpha=alpha, beta=beta, lda=0, ldb=0, ldc=0)
+            wide = {ld: -(-getattr(tight, ld) // gap) * gap + gap for ld in ("lda", "ldb", "ldc")}
+            found.append(replace(tight, **wide))
+    return found
+
+
+def assert_right(kernel: Kernel, problems: list[Gemm], folder: Path) -> None:
+    program = cuda_on_cpu.build(kernel, print_cuda(kernel), folder)
+    for number, gemm in enumerate(problems):
+        verdict = program.verdict(gemm, order=number % 3)
+        assert verdict.ok, f"{kernel.name} {gemm} alpha={gemm.alpha} beta={gemm.beta}: {verdict.message}"
+
+
+AWKWARD = ((33, 35, 37), (1, 1, 1), (64, 31, 65))
+
+
+@pytest.mark.parametrize(
+    "kernel",
+    [handmade.naive(), handmade.naive(BF16), handmade.shared_tiles(), handmade.shared_tiles(F16)],
+    ids=lambda kernel: f"{kernel.name}_{kernel.gemm.dtype}",
+)
+def test_guarded_kernels_are_right_at_any_shape(kernel: Kernel, tmp_path: Path) -> None:
+    assert_right(kernel, problems(kernel.gemm, AWKWARD, gap=3), tmp_path)
+
+
+@pytest.mark.parametrize("slots", [2, 3, 7])
+def test_asynchronous_copies_arrive_early_or_late(slots: int, tmp_path: Path) -> None:
+    """Seven slots are more than 48 KiB, so this also runs dynamic shared memory."""
+    kernel = handmade.ring(slots=slots)
+    assert_right(kernel, problems(kernel.gemm, ((33, 35, 37), (1, 1, 1), (40, 31, 203)), gap=4), tmp_path)
+
+
+@pytest.mark.parametrize(
+    "kernel",
+    [handmade.vectorized(), handmade.vectorized(F16), handmade.vectorized(BF16)],
+    ids=lambda kernel: f"{kernel.name}_{kernel.gemm.dtype}",
+)
+def test_vector_accesses_are_right_at_any_m(kernel: Kernel, tmp_path: Path) -> None:
+    assert_right(kernel, problems(kernel.gemm, ((67, 128, 24), (1, 64, 8), (130, 64, 64)), gap=8), tmp_path)
+
+
+def rung_kernel(rung: Rung, schedule: Schedule, gemm: Gemm, variant: Variant) -> Kernel:
+    *_, program = schedule.programs(gemm)
+    return lower(program, variant, name=f"{rung.ladder}_{rung.slug}", heading=schedule.text.splitlines())
+
+
+@pytest.mark.parametrize("rung", RUNGS, ids=lambda rung: rung.title.replace(" ", "_"))
+def test_rungs_are_right(rung: Rung, tmp_path: Path) -> None:
+    """With no assumption at all, and with the strongest one."""
+    gemm = rung.gemm(256, 256, 64)
+    schedule = rung.schedule(gemm)
+    safe = rung_kernel(rung, schedule, gemm, SAFE)
+    assert_right(safe, problems(gemm, ((130, 67, 35), (1, 1, 1), (7, 129, 9)), gap=3), tmp_path)
+    exact = rung_kernel(rung, schedule, gemm, Variant(frozenset(("m", "n", "k"))))
+    assert_right(exact, problems(gemm, ((128, 256, 64),), gap=4), tmp_path)
+
+
+def test_aligned_edges_are_right(tmp_path: Path) -> None:
+    """Vector accesses that hang over an edge which is no multiple of the vector."""
+    rung = RUNGS[-1]
+    gemm = rung.gemm(256, 256, 64)
+    kernel = rung_kernel(rung, rung.schedule(gemm), gemm, Variant())
+    assert_right(kernel, problems(gemm, ((130, 67, 35), (1, 1, 1)), gap=4), tmp_path)
+
+
+# What the tests above must notice.
+
+
+def broken(kernel: Kernel, source: CudaSource, gemm: Gemm, folder: Path, order: int) -> str:
+    """What is said of a text that is wrong on purpose; empty if nobody notices."""
+    program = cuda_on_cpu.build(kernel, source, folder)
+    try:
+        verdict = program.verdict(gemm, order=order)
+    except AssertionError as crash:
+        return str(crash)
+    return "" if verdict.ok else verdict.message
+
+
+@pytest.mark.parametrize("order", [0, 1, 2])
+def test_a_missing_barrier_is_noticed(order: int, tmp_path: Path) -> None:
+    kernel = handmade.shared_tiles(barriers=1)
+    gemm = kernel.gemm.resized(32, 32, 96)
+    assert "elements are wrong" in broken(kernel, print_cuda(kernel), gemm, tmp_path, order)
+
+
+def test_a_missing_wait_is_noticed(tmp_path: Path) -> None:
+    kernel = handmade.ring(waits=False)
+    gemm = kernel.gemm.resized(32, 32, 96)
+    assert "elements are wrong" in broken(kernel, print_cuda(kernel), gemm, tmp_path, order=0)
+
+
+def test_a_misaligned_vector_is_noticed(tmp_path: Path) -> None:
+    kernel = handmade.vectorized(pad=3)
+    gemm = kernel.gemm.resized(64, 64, 8)
+    assert "misaligned" in broken(kernel, print_cuda(kernel), gemm, tmp_path, order=0)
+
+
+Edit = Callable[[str], str]
+
+
+@pytest.mark.parametrize(
+    ("edit", "said"),
+    [
+        (lambda text: text.replace("(m < M && k_tile * 32 + n_in < K)", "(true)"), "exit -11"),  # reads past A
+        (lambda text: text.replace("if (m < M && n < N) C[", "if (m < M) C["), "between the rows of C"),
+        (lambda text: text.replace("if (m < M && n < N) C[", "if (n < N) C["), "exit -11"),  # writes past C
+        (lambda text: text.replace("A_tile[m_in][n_in] = a", "A_tile[m_in][n_in + 1] = a"), "out of bounds"),
+        (lambda text: text.replace("if (beta != 0.0f)", "if (true)"), "elements are wrong"),  # C is NaN
+    ],
+    ids=["load", "store n", "store m", "index", "beta"],
+)
+def test_a_lost_guard_is_noticed(edit: Edit, said: str, tmp_path: Path) -> None:
+    kernel = handmade.shared_tiles()
+    source = print_cuda(kernel)
+    mutant = replace(source, text=edit(source.text))
+    assert mutant != source
+    gemm = replace(kernel.gemm.resized(40, 31, 40), ldc=64)
+    assert said in broken(kernel, mutant, gemm, tmp_path, order=0)
+
+
+def test_bf16_rounds_as_the_host_does(tmp_path: Path) -> None:
+    """The integer rounding of architectures before sm_80, on ties, infinities, NaN and random bits."""
+    rng = np.random.default_rng(1)
+    bits = rng.integers(0, 2**32, 20_000, dtype=np.uint32)
+    ties = (bits[:5000] & np.uint32(0xFFFF0000)) | np.uint32(0x8000)
+    special = np.array([0, 0x80000000, 0x7F800000, 0xFF800000, 0x7F800001, 0xFFFFFFFF, 0x7F7FFFFF], np.uint32)
+    values = np.concatenate([bits, ties, special])
+    snippets = "\n".join(PRELUDE[name] for name in ("bf16_bits", "bf16_from_float"))
+    loop = "for (float x; fread(&x, 4, 1, stdin);) { auto y = bf16_from_float(x); fwrite(&y, 2, 1, stdout); }"
+    main = f"int main() {{ {loop} }}"
+    output = cuda_on_cpu.run_text(f"{snippets}\n{main}", values.tobytes(), tmp_path)
+    assert np.frombuffer(output, np.uint16).tolist() == BF16.encode(values.view(np.float32)).tolist()

@@ -1,0 +1,75 @@
+"""A few blocks stand for a grid, exactly."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+from simulated_kernels import A, at, kernel, less, naive, register_tiled, registers, tiled
+
+from tilewright.ir.buffer import Ref
+from tilewright.ir.expr import ONE, Var, as_expr
+from tilewright.ir.kernel import Kernel
+from tilewright.ir.stmt import Alloc, Let, Move
+from tilewright.problem import Gemm, make_operands
+from tilewright.simulator import count_sampled, sample_blocks, simulate
+from tilewright.simulator.line_counts import COUNTED
+
+MAKERS = {
+    "naive": naive,
+    "rows first": lambda: naive(rows_first=True),
+    "tiled": lambda: tiled(16),
+    "register tiled": register_tiled,
+}
+
+
+@pytest.mark.parametrize("size", [(256, 128, 8), (300, 260, 20), (140, 516, 4)])
+@pytest.mark.parametrize("name", MAKERS)
+def test_totals_are_exact(name: str, size: tuple[int, int, int]) -> None:
+    kernel, operands = MAKERS[name](), make_operands(Gemm(*size))
+    every, sampled = simulate(kernel, operands).counters, count_sampled(kernel, operands)
+    assert not sampled.is_estimate
+    assert {count: sampled.total(count) for count in COUNTED} == {count: every.total(count) for count in COUNTED}
+    assert sampled.lines == every.lines and sampled.blocks == every.blocks
+    assert sampled.barriers_per_k_step == every.barriers_per_k_step
+
+
+@pytest.mark.parametrize("make", [lambda: naive(side=8), lambda: tiled(16)])
+def test_rows_that_are_no_multiple_of_a_line_make_more_classes(make: Callable[[], Kernel]) -> None:
+    """With ldb = 133 each row of blocks meets its sectors differently."""
+    gemm = Gemm(200, 133, 9, lda=11, ldc=137)
+    sample = sample_blocks(make(), gemm)
+    assert sample.is_exact and len(sample.classes) > 4
+    operands = make_operands(gemm)
+    sampled, every = count_sampled(make(), operands), simulate(make(), operands).counters
+    assert sampled.lines == every.lines
+
+
+def test_a_whole_grid_is_one_class() -> None:
+    sample = sample_blocks(register_tiled(), Gemm(1024, 2048, 64))
+    assert [one.count for one in sample.classes] == [8 * 16]
+
+
+def test_edges_make_four() -> None:
+    sample = sample_blocks(register_tiled(), Gemm(1000, 2000, 64, ldb=2048, ldc=2048))
+    assert sorted(one.count for one in sample.classes) == [1, 7, 15, 7 * 15]
+
+
+def test_too_many_classes_become_an_estimate_that_says_so() -> None:
+    operands = make_operands(Gemm(200, 133, 9, lda=11, ldc=137))
+    sample = sample_blocks(tiled(16), operands.gemm, limit=4)
+    assert not sample.is_exact and "classes" in sample.reason
+    assert sum(one.count for one in sample.classes) == 13 * 9
+    assert count_sampled(tiled(16), operands, limit=4).is_estimate
+
+
+def test_an_index_that_is_no_sum_is_an_estimate() -> None:
+    x, mixed = registers("x"), (Var("blockIdx.x") * 5 + Var("threadIdx.x")) // 3
+    body = (Alloc(x), Let("place", mixed), Move(at(x), Ref(A, (Var("place"),)), guard=less(Var("place"), 64)))
+    sample = sample_blocks(kernel(body, grid=(as_expr(9), ONE, ONE)), Gemm(64, 1, 1))
+    assert "mixes coordinates" in sample.reason and sum(one.count for one in sample.classes) == 9
+
+
+def test_no_blocks() -> None:
+    assert sample_blocks(naive(), Gemm(0, 8, 8)).classes == ()
+    assert count_sampled(naive(), make_operands(Gemm(0, 8, 8))).blocks == 0

@@ -4,19 +4,14 @@
 // barrier or returns; then the next one runs, in an order that the test chooses. So the threads of a block are as
 // far apart as barriers allow, and a barrier that is missing gives a wrong result. Blocks run one after another.
 #pragma once
+// C headers only: those of C++ would take most of the compile time.
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
 #include <sys/mman.h>
 #include <ucontext.h>
 #include <unistd.h>
-
-#include <cmath>
-#include <cstdio>
-#include <cstdlib>
-#include <cstring>
-#include <functional>
-#include <vector>
-
-using std::max;
-using std::min;
 
 #define __global__
 #define __device__
@@ -45,11 +40,20 @@ struct alignas(16) uint4 {
 
 alignas(128) unsigned char shared_memory[228 * 1024];  // what `extern __shared__` names
 
+template <class T>
+T min(T a, T b) {
+    return b < a ? b : a;
+}
+template <class T>
+T max(T a, T b) {
+    return a < b ? b : a;
+}
+
 template <class To, class From>
 To bits_as(From from) {
     static_assert(sizeof(To) == sizeof(From));
     To to;
-    std::memcpy(&to, &from, sizeof to);
+    memcpy(&to, &from, sizeof to);
     return to;
 }
 inline float __uint_as_float(unsigned bits) { return bits_as<float>(bits); }
@@ -62,50 +66,54 @@ inline unsigned short half_from_float(float value) { return bits_as<unsigned sho
 
 namespace cpu {
 
+void stop(const char* why) {
+    fprintf(stderr, "%s\n", why);
+    exit(1);
+}
+
 // An asynchronous copy lands as late as it may, at the wait for its group, or as early, at once: a kernel must be
 // right with both.
 struct Copy {
     unsigned char* to;
     const unsigned char* from;
-    int bytes, read;
+    int bytes, read, group;
     void land() const {
-        std::memcpy(to, from, read);
-        std::memset(to + read, 0, bytes - read);
+        memcpy(to, from, read);
+        memset(to + read, 0, bytes - read);
     }
 };
+
+constexpr int kMostCopies = 256;
+constexpr size_t kStackBytes = 32 * 1024;
 
 struct Fiber {
     ucontext_t context;
     dim3 thread;
     bool done;
-    std::vector<std::vector<Copy>> groups;  // of asynchronous copies under way, oldest first; the last is open
+    int copies_under_way, groups;
+    Copy copies[kMostCopies];  // oldest first
 };
 
-constexpr size_t kStackBytes = 32 * 1024;
 Fiber* running;
 dim3 block_index;
 bool copies_land_at_once;
 ucontext_t scheduler;
-std::function<void()> body;
+void (*kernel)();
 
 void run_thread() {
-    body();
+    kernel();
     running->done = true;
     swapcontext(&running->context, &scheduler);
 }
 
-void run_block(dim3 block, const std::vector<size_t>& order) {
-    static std::vector<Fiber> fibers;
-    const size_t threads = order.size();
-    static char* stacks = new char[threads * kStackBytes];  // not cleared: most of it is never touched
-    fibers.resize(threads);
+void run_block(dim3 block, size_t threads, Fiber* fibers, char* stacks, const size_t* order) {
     for (size_t i = 0; i < threads; ++i) {
         Fiber& fiber = fibers[i];
         fiber.thread = {unsigned(i % block.x), unsigned(i / block.x % block.y), unsigned(i / block.x / block.y)};
         fiber.done = false;
-        fiber.groups.assign(1, {});
+        fiber.copies_under_way = fiber.groups = 0;
         getcontext(&fiber.context);
-        fiber.context.uc_stack.ss_sp = &stacks[i * kStackBytes];
+        fiber.context.uc_stack.ss_sp = stacks + i * kStackBytes;
         fiber.context.uc_stack.ss_size = kStackBytes;
         fiber.context.uc_link = nullptr;
         makecontext(&fiber.context, run_thread, 0);
@@ -113,33 +121,34 @@ void run_block(dim3 block, const std::vector<size_t>& order) {
     // Between two barriers every thread runs once; all must reach the barrier, or all must return.
     for (size_t waiting = threads; waiting != 0;) {
         waiting = 0;
-        for (size_t i : order) {
-            running = &fibers[i];
+        for (size_t i = 0; i < threads; ++i) {
+            running = &fibers[order[i]];
             swapcontext(&scheduler, &running->context);
             waiting += !running->done;
         }
-        if (waiting != 0 && waiting != threads) {
-            std::fprintf(stderr, "%zu of %zu threads wait at a barrier the others never reach\n", waiting, threads);
-            std::exit(1);
-        }
+        if (waiting != 0 && waiting != threads) stop("some threads wait at a barrier that the others never reach");
     }
 }
 
 // order: 0 forwards, 1 backwards (asynchronous copies land at once), 2 scattered.
-void launch(dim3 grid, dim3 block, int order, std::function<void()> kernel) {
-    body = kernel;
+void launch(dim3 grid, dim3 block, int order, void (*body)()) {
+    kernel = body;
     copies_land_at_once = order == 1;
     const size_t threads = size_t(block.x) * block.y * block.z;
-    std::vector<size_t> sequence(threads);
+    size_t* sequence = new size_t[threads];
     for (size_t i = 0; i < threads; ++i) {
         sequence[i] = order == 0 ? i : order == 1 ? threads - 1 - i : (i * 97 + 13) % threads;
     }
-    for (block_index.z = 0; block_index.z < grid.z; ++block_index.z)
-        for (block_index.y = 0; block_index.y < grid.y; ++block_index.y)
+    Fiber* fibers = new Fiber[threads];
+    char* stacks = new char[threads * kStackBytes];
+    for (block_index.z = 0; block_index.z < grid.z; ++block_index.z) {
+        for (block_index.y = 0; block_index.y < grid.y; ++block_index.y) {
             for (block_index.x = 0; block_index.x < grid.x; ++block_index.x) {
-                std::memset(shared_memory, 0xff, sizeof shared_memory);  // NaN: reading what nobody wrote must show
-                run_block(block, sequence);
+                memset(shared_memory, 0xff, sizeof shared_memory);  // NaN: reading what nobody wrote must show
+                run_block(block, threads, fibers, stacks, sequence);
             }
+        }
+    }
 }
 
 // `bytes` of memory read from standard input, right in front of a page that must not be touched.
@@ -149,20 +158,29 @@ T* read_operand(size_t bytes) {
     const size_t pages = (room + page - 1) / page * page;
     char* base = (char*)mmap(nullptr, pages + page, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
     mprotect(base + pages, page, PROT_NONE);
-    std::memset(base, 0xff, pages);
+    memset(base, 0xff, pages);
     char* start = base + pages - room;
-    if (std::fread(start, 1, bytes, stdin) != bytes) std::exit(2);
+    if (fread(start, 1, bytes, stdin) != bytes) exit(2);
     return (T*)start;
 }
 
 inline void start_copy(void* to, const void* from, int bytes, int read) {
-    if (((size_t)to | (size_t)from) % bytes != 0 || read < 0 || read > bytes) {
-        std::fprintf(stderr, "asynchronous copy of %d bytes: misaligned, or %d bytes to read\n", bytes, read);
-        std::exit(1);
+    if (((size_t)to | (size_t)from) % bytes != 0) stop("misaligned asynchronous copy");
+    if (read < 0 || read > bytes) stop("an asynchronous copy that reads less than nothing or more than all");
+    const Copy copy{(unsigned char*)to, (const unsigned char*)from, bytes, read, running->groups};
+    if (copies_land_at_once) return copy.land();
+    if (running->copies_under_way == kMostCopies) stop("too many asynchronous copies for this header");
+    running->copies[running->copies_under_way++] = copy;
+}
+
+inline void wait_for_copies(int pending) {
+    int late = 0;
+    for (int i = 0; i < running->copies_under_way; ++i) {
+        const Copy copy = running->copies[i];
+        if (copy.group < running->groups - pending) copy.land();
+        else running->copies[late++] = copy;
     }
-    const Copy copy{(unsigned char*)to, (const unsigned char*)from, bytes, read};
-    if (copies_land_at_once) copy.land();
-    else running->groups.back().push_back(copy);
+    running->copies_under_way = late;
 }
 
 }  // namespace cpu
@@ -170,14 +188,9 @@ inline void start_copy(void* to, const void* from, int bytes, int read) {
 inline void copy_async_4(void* to, const void* from, int read = 4) { cpu::start_copy(to, from, 4, read); }
 inline void copy_async_8(void* to, const void* from, int read = 8) { cpu::start_copy(to, from, 8, read); }
 inline void copy_async_16(void* to, const void* from, int read = 16) { cpu::start_copy(to, from, 16, read); }
-inline void commit_copies() { cpu::running->groups.emplace_back(); }
+inline void commit_copies() { ++cpu::running->groups; }
 template <int pending>
 void wait_copies() {
-    auto& groups = cpu::running->groups;
-    while (groups.size() > pending + 1) {
-        for (const cpu::Copy& copy : groups.front()) copy.land();
-        groups.erase(groups.begin());
-    }
+    cpu::wait_for_copies(pending);
 }
-
 inline void __syncthreads() { swapcontext(&cpu::running->context, &cpu::scheduler); }

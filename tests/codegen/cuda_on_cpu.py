@@ -9,7 +9,7 @@ from pathlib import Path
 
 import numpy as np
 
-from tilewright.artifacts import CudaSource, Parameter
+from tilewright.artifacts import CudaSource
 from tilewright.codegen.prelude import PRELUDE
 from tilewright.dtypes import Array
 from tilewright.ir.kernel import Kernel
@@ -91,26 +91,24 @@ def run_text(text: str, given: bytes, folder: Path) -> bytes:
 
 def _main(kernel: Kernel, source: CudaSource) -> str:
     """Scalars come as arguments, operands on standard input, C goes to standard output."""
+    values = []
     scalars = [p for p in source.parameters if not p.is_pointer]
     pointers = [p for p in source.parameters if p.is_pointer]
-    sizes = len(scalars) + 1
-    reads = "".join(
-        f"    {p.dtype.cuda}* {p.name} = cpu::read_operand<{p.dtype.cuda}>(atoll(argv[{sizes + i}]));\n"
-        for i, p in enumerate(pointers)
-    )
+    for argument, parameter in enumerate(scalars, start=1):
+        values.append(f"{parameter.name} = {'atof' if parameter.dtype.is_float else 'atoll'}(argv[{argument}]);")
+    for argument, parameter in enumerate(pointers, start=len(scalars) + 1):
+        values.append(f"{parameter.name} = cpu::read_operand<{parameter.dtype.cuda}>(atoll(argv[{argument}]));")
+    order = len(source.parameters) + 1
     grid = ", ".join(f"unsigned({ExprText()(extent)})" for extent in kernel.grid)
     block = ", ".join(str(extent) for extent in kernel.block)
-    call = f"{source.entry}({', '.join(p.name for p in source.parameters)});"
-    return (
-        "int main(int argc, char** argv) {\n"
-        + "".join(f"    {_scalar(p, i + 1)}\n" for i, p in enumerate(scalars))
-        + reads
-        + f"    cpu::launch({{{grid}}}, {{{block}}}, atoi(argv[{sizes + len(pointers)}]), [=] {{ {call} }});\n"
-        + f"    fwrite(C, 1, atoll(argv[{sizes + len(pointers) - 1}]), stdout);\n"
-        + "}\n"
+    return "\n".join(
+        [
+            *(f"{p.dtype.cuda}{'*' * p.is_pointer} {p.name};" for p in source.parameters),
+            f"void call() {{ {source.entry}({', '.join(p.name for p in source.parameters)}); }}",
+            "int main(int argc, char** argv) {",
+            *values,
+            f"cpu::launch({{{grid}}}, {{{block}}}, atoi(argv[{order}]), call);",
+            f"fwrite(C, 1, atoll(argv[{order - 1}]), stdout);",
+            "}",
+        ]
     )
-
-
-def _scalar(parameter: Parameter, index: int) -> str:
-    parse = "atof" if parameter.dtype.is_float else "atoll"
-    return f"{parameter.dtype.cuda} {parameter.name} = {parse}(argv[{index}]);"

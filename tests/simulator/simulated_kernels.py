@@ -106,8 +106,11 @@ def naive(*, rows_first: bool = False, side: int = 32) -> Kernel:
     return Kernel("naive", Gemm(1, 1, 1), EDGES, grid, (side, side, 1), (), body, {"m": side, "n": side, "k": 1})
 
 
-def tiled(side: int = 32) -> Kernel:
-    """Square tiles of A and B in shared memory, a thread per element, two barriers a K step."""
+def tiled(side: int = 32, *, quads: bool = False) -> Kernel:
+    """Square tiles of A and B in shared memory, a thread per element, two barriers a K step.
+
+    quads: the row of A is read from shared memory four elements at a time.
+    """
     a_tile, b_tile = shared("A_tile", side, side), shared("B_tile", side, side)
     m_in, n_in, k_tile, k_in, row, col = (Var(name) for name in ("m_in", "n_in", "k_tile", "k_in", "m", "n"))
     a, b, total = registers("a"), registers("b"), registers("sum")
@@ -128,7 +131,9 @@ def tiled(side: int = 32) -> Kernel:
             Move(at(b), Ref(B, (b_k * LDB + col,)), guard=both(less(b_k, K), less(col, N)), origin="B_tile"),
             Move(at(b_tile, m_in, n_in), at(b), origin="B_tile"),
             Barrier("tiles are complete"),
-            loop(
+            _dot_quads(a_tile, b_tile, total)
+            if quads
+            else loop(
                 "k_in",
                 side,
                 Move(at(a), at(a_tile, m_in, k_in), origin="A_tile"),
@@ -143,6 +148,24 @@ def tiled(side: int = 32) -> Kernel:
     grid = (ceil_div(N, side), ceil_div(M, side), ONE)
     tile = {"m": side, "n": side, "k": side}
     return Kernel("tiled", Gemm(1, 1, 1), EDGES, grid, (side * side, 1, 1), (a_tile, b_tile), body, tile)
+
+
+def _dot_quads(a_tile: Buffer, b_tile: Buffer, total: Buffer) -> For:
+    a, b, quad, part = registers("a_quad", 4), registers("b"), Var("quad"), Var("part")
+    return loop(
+        "quad",
+        a_tile.shape[1] // 4,
+        *(Alloc(a), Alloc(b)),
+        Move(at(a), at(a_tile, Var("m_in"), quad * 4), 4, origin="A_tile"),
+        loop(
+            "part",
+            4,
+            Move(at(b), at(b_tile, quad * 4 + part, Var("n_in")), origin="B_tile"),
+            accumulate(at(total), value(a, part), value(b)),
+            unroll=True,
+        ),
+        unroll=True,
+    )
 
 
 def register_tiled(*, pad: int = 0) -> Kernel:

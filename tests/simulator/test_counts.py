@@ -25,8 +25,9 @@ from tilewright.ir.buffer import Ref, Space
 from tilewright.ir.expr import Expr, Var, as_expr, real
 from tilewright.ir.kernel import Kernel
 from tilewright.ir.stmt import Alloc, Assign, Barrier, If, Move
+from tilewright.ir.text import kernel_text
 from tilewright.problem import Gemm, make_operands
-from tilewright.simulator import Counters, Listener, simulate, standard_listeners
+from tilewright.simulator import Counters, Listener, count_sampled, simulate, standard_listeners
 from tilewright.simulator.events import Access
 
 THREAD = Var("threadIdx.x")
@@ -120,6 +121,20 @@ def store_shared(index: Expr, elements: int, width: int = 1) -> Kernel:
     return kernel((Alloc(x), fill, Move(at(tile, index), at(x), width)), shared_buffers=(tile,))
 
 
+def test_counts_that_ncu_measured() -> None:
+    """1024^3 with beta = 1 on an RTX A6000, ncu 2023.2: figures of its source page, quoted in idx:56628686795."""
+    operands = make_operands(Gemm(1024, 1024, 1024, beta=1.0))
+    counters = count_sampled(tiled(quads=True), operands)
+    loads, stores = counters.global_loads, counters.global_stores
+    assert not counters.is_estimate
+    assert (loads.requests, stores.requests) == (2_129_920, 32_768)
+    assert (loads.sectors, stores.sectors) == (8_519_680, 131_072)
+    assert (counters.shared_loads.requests, counters.shared_stores.requests) == (41_943_040, 2_097_152)
+    wavefronts = counters.shared_loads.wavefronts + counters.shared_stores.wavefronts
+    ideal = counters.shared_loads.ideal_wavefronts + counters.shared_stores.ideal_wavefronts
+    assert wavefronts == ideal == 52_428_800
+
+
 class TestSums:
     def test_instructions(self) -> None:
         counters = count(register_tiled(), Gemm(128, 128, 16))
@@ -172,8 +187,6 @@ class TestSums:
         assert line["text"] == "barrier  # tiles are complete" and line["executions"] == 32
 
     def test_lines_are_those_of_the_printed_kernel(self) -> None:
-        from tilewright.ir.text import kernel_text
-
         text = kernel_text(tiled()).splitlines()
         counters = count(tiled(), Gemm(32, 32, 32))
         assert all(text[line.line - 1].strip() == line.text for line in counters.lines)

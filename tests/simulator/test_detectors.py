@@ -26,7 +26,7 @@ from simulated_kernels import (
 
 from tilewright.dtypes import F32, I32, I64
 from tilewright.errors import SimulationError
-from tilewright.ir.buffer import Buffer, Ref, Space
+from tilewright.ir.buffer import Ref
 from tilewright.ir.expr import ONE, Binary, Cast, Const, Op, Var, as_expr, real
 from tilewright.ir.kernel import Kernel
 from tilewright.ir.stmt import Alloc, Assign, Barrier, For, If, Move, Stmt
@@ -387,7 +387,3 @@ def test_the_first_error_is_raised_and_all_are_collected() -> None:
     assert len({(f.kind, f.where.line, f.earlier and f.earlier.line) for f in collected.findings}) == len(
         collected.findings
     )
-
-
-def test_global_buffers_have_no_bounds_but_their_storage() -> None:
-    assert Buffer("A", Space.GLOBAL, F32, ()) == A

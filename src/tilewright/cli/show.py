@@ -82,7 +82,7 @@ def show(
     built = build(
         found.gemm(*parse_size(size)), found, variant=None if variant is None else _VARIANTS[variant]
     )
-    shown = built if step is None else _after(built, step)
+    shown = built if step is None else _after(built, step, found.name)
     text = _text(shown, form, known_arch(arch).name)
     if as_json:
         steps = {"steps": to_data(shown.schedule)} if form is Form.SCHEDULE else {}
@@ -94,11 +94,11 @@ def show(
     return 0
 
 
-def _after(built: Build, step: int) -> Build:
+def _after(built: Build, step: int, name: str) -> Build:
     steps = len(built.schedule)
     if not 0 <= step <= steps:
         raise TilewrightError(
-            f"There is no step {step}: {built.name} has {steps} steps.",
+            f"There is no step {step}: {name} has {steps} steps.",
             hint=f"--step 0 is the naive program, --step {steps} the finished one.",
         )
     return built.after(step)

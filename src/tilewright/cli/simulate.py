@@ -77,7 +77,7 @@ def simulate(
     if as_json:
         output.print_json(_as_dict(found.name, gemm, verdict, ok, run.counters, findings))
     else:
-        _print(found.title, gemm, verdict, run.counters, findings)
+        _print(found.title, gemm, verdict, run.counters, findings, is_looking=detectors != "none")
     return 0 if ok else 1
 
 
@@ -120,20 +120,24 @@ def _as_dict(
     }
 
 
-def _print(title: str, gemm: Gemm, verdict: Verdict, counters: Counters, findings: Sequence[Finding]) -> None:
+def _print(
+    title: str, gemm: Gemm, verdict: Verdict, counters: Counters, findings: Sequence[Finding], *, is_looking: bool
+) -> None:
     console = output.out()
     output.paragraph(console, f"{title}: {gemm.m} x {gemm.n} x {gemm.k}, {gemm.dtype.name}", style="bold")
     word, style = ("right", "green") if verdict.ok else ("WRONG", "bold red")
     output.paragraph(console, f"{word}: {verdict.message}", style=style)
+    if is_looking and not findings:
+        output.paragraph(console, "nothing found by the detectors", style="green")
     _print_findings(console, findings)
     console.print()
     console.print(_traffic(counters))
     console.print()
-    instructions = ", ".join(f"{amount:,} {opcode}" for opcode, amount in counters.instructions.items())
+    instructions = ", ".join(f"{amount:,} {opcode}" for opcode, amount in counters.instructions.items() if amount)
     output.paragraph(console, f"Warp instructions: {instructions or 'none'}.", hanging=2)
     output.paragraph(
         console,
-        f"{counters.blocks:,} blocks of {counters.warps_per_block} warps; {counters.barriers_per_block:g} barriers a "
+        f"{counters.blocks:,} x {counters.warps_per_block} warps; {counters.barriers_per_block:g} barriers a "
         f"block, {counters.barriers_per_k_step:g} a k step; {counters.divergent_branches:,} divergent branches, "
         f"{counters.guarded_off_lanes:,} lanes held back by a guard.",
         hanging=2,
@@ -141,8 +145,6 @@ def _print(title: str, gemm: Gemm, verdict: Verdict, counters: Counters, finding
 
 
 def _print_findings(console: Console, findings: Sequence[Finding]) -> None:
-    if not findings:
-        output.paragraph(console, "nothing found by the detectors", style="green")
     for finding in findings:
         times = f" ({finding.occurrences} times)" if finding.occurrences > 1 else ""
         head, *rest = str(finding).splitlines()
@@ -160,8 +162,8 @@ def _traffic(counters: Counters) -> Table:
         table.add_column(title, justify="right")
     for name, moved in (("global loads", counters.global_loads), ("global stores", counters.global_stores)):
         each = f"{moved.sectors_per_request:.3g}"
-        table.add_row(name, f"{moved.requests:,}", f"{moved.bytes_asked:,}", f"{moved.sectors:,}", "", each, "")
+        table.add_row(name, f"{moved.requests:,}", f"{moved.bytes_asked:,}", f"{moved.sectors:,}", "-", each, "-")
     for name, kept in (("shared loads", counters.shared_loads), ("shared stores", counters.shared_stores)):
         each, lost = f"{kept.wavefronts_per_request:.3g}", f"{kept.excess_wavefronts:,}"
-        table.add_row(name, f"{kept.requests:,}", f"{kept.bytes_asked:,}", "", f"{kept.wavefronts:,}", each, lost)
+        table.add_row(name, f"{kept.requests:,}", f"{kept.bytes_asked:,}", "-", f"{kept.wavefronts:,}", each, lost)
     return table

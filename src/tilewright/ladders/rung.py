@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
@@ -62,6 +62,18 @@ class Claim:
     holds: Callable[[Counts, Gemm], bool] = field(compare=False)
 
 
+Point = Mapping[str, Any]
+"""One choice of a rung's parameters, by name."""
+
+
+@dataclass(frozen=True, slots=True)
+class Choices:
+    """The parameters of a rung that a search chooses: the legal points, and the schedule at each."""
+
+    points: Callable[[], Iterable[Point]]
+    schedule_at: Callable[[Point], Schedule]
+
+
 @dataclass(frozen=True)
 class Rung:
     """One rung.
@@ -69,6 +81,7 @@ class Rung:
     ladder, label, slug: `worklog/6` is also `worklog/vectorised`; number: its place. idea: what is new, in a sentence.
     builds_on: the label of the rung that `idea` is new against. schedule: the whole schedule for a problem, whose
     tiles may depend on its size. original_tflops: what the published kernel reaches at 4096^3, by device, measured for this project.
+    choices: what a search may choose; `schedule` stands at the point that was found best.
     """
 
     ladder: str
@@ -81,6 +94,7 @@ class Rung:
     original_tflops: Mapping[str, float] = field(default_factory=dict)
     problem: Mapping[str, Any] = field(default_factory=dict)
     label: str = ""
+    choices: Choices | None = None
 
     def __post_init__(self) -> None:
         if not self.label:

@@ -13,6 +13,7 @@ from tilewright.ladders.worklog.r9_autotuned import AUTOTUNED
 from tilewright.ladders.worklog.r10_warp_tiled import WARP_TILED
 from tilewright.ladders.worklog.r11_split_roles import SPLIT_ROLES
 from tilewright.ladders.worklog.r12_async import ASYNC
+from tilewright.ladders.worklog.r13_best import BEST_RUNG
 
 WORKLOG: tuple[Rung, ...] = (
     NAIVE,
@@ -27,4 +28,5 @@ WORKLOG: tuple[Rung, ...] = (
     WARP_TILED,
     SPLIT_ROLES,
     ASYNC,
+    BEST_RUNG,
 )

@@ -1,0 +1,100 @@
+"""`tilewright run`: a user's own matrices."""
+
+from __future__ import annotations
+
+import time
+from enum import Enum
+from pathlib import Path
+from typing import Annotated
+
+import numpy as np
+import typer
+
+from tilewright.cli import output
+from tilewright.cli.arguments import Alpha, Beta, RungName
+from tilewright.cli.npy_files import check_writable, load_matrix, save_matrix
+from tilewright.dtypes import Array
+from tilewright.errors import ProblemError, ScheduleError, TilewrightError
+from tilewright.ladders import find_rung
+from tilewright.ladders.rung import Rung
+from tilewright.problem.reference import Operands
+from tilewright.problem.tolerance import check as check_result
+from tilewright.runtime.cubin_cache import CubinCache
+from tilewright.runtime.driver import gpu_problem, open_gpu
+from tilewright.toolchain import Build, build, operands_from, run_on_gpu, run_on_simulator
+from tilewright.units import format_seconds
+
+EXAMPLES = (
+    "tilewright run worklog/6 A.npy B.npy -o C.npy",
+    "tilewright run worklog/6 A.npy B.npy -o C.npy --alpha 2 --beta 1 --c C0.npy",
+    "tilewright run vectorised A.npy B.npy -o C.npy --on simulator --check",
+)
+
+
+class Place(Enum):
+    """Where to compute."""
+
+    GPU = "gpu"
+    SIMULATOR = "simulator"
+
+
+def run(
+    rung: RungName,
+    a: Annotated[Path, typer.Argument(metavar="A.npy", help="float32 or float16, M x K.")],
+    b: Annotated[Path, typer.Argument(metavar="B.npy", help="The same dtype, K x N.")],
+    out: Annotated[Path, typer.Option("--out", "-o", metavar="C.npy", help="Where the result goes.")],
+    alpha: Alpha = 1.0,
+    beta: Beta = 0.0,
+    c: Annotated[Path | None, typer.Option("--c", metavar="C0.npy", help="The C that beta multiplies.")] = None,
+    on: Annotated[Place | None, typer.Option("--on", help="Default: the GPU if there is one.")] = None,
+    check: Annotated[bool, typer.Option("--check", help="Hold the result against float64 before writing.")] = False,
+) -> int:
+    """Multiply your own matrices with a rung: C = alpha * A @ B + beta * C.
+
+    The result is written whole or not at all.
+    """
+    found = find_rung(rung)
+    if beta != 0 and c is None:
+        raise ProblemError(f"beta is {beta:g}, and there is no C for it to multiply.", hint="give one: --c C0.npy.")
+    check_writable(out)
+    matrices = [load_matrix(name, path) for name, path in (("A", a), ("B", b))]
+    start = None if c is None else load_matrix("C", c)
+    built, operands = _problem(found, *matrices, start, alpha, beta)
+    on_gpu = on is Place.GPU or (on is None and gpu_problem() is None)
+    began = time.perf_counter()
+    result = _on_gpu(built, operands) if on_gpu else _on_simulator(built, operands)
+    seconds = time.perf_counter() - began
+    if check:
+        verdict = check_result(operands, result)
+        if not verdict.ok:
+            raise TilewrightError(f"The result is wrong, and was not written: {verdict.message}.")
+    save_matrix(out, result.astype(operands.gemm.out.numpy, copy=False))
+    m, n = result.shape
+    where = "the GPU" if on_gpu else "the simulator"
+    print(f"{out}: {m} x {n} {result.dtype}, by {found.name} on {where} in {format_seconds(seconds)}")
+    return 0
+
+
+def _problem(
+    rung: Rung, a: Array, b: Array, c: Array | None, alpha: float, beta: float
+) -> tuple[Build, Operands]:
+    """The matrices as they lie, or copied to rows where the rung's schedule is not for columns."""
+    operands = operands_from(a, b, c, alpha=alpha, beta=beta)
+    built = build(operands.gemm, rung)
+    try:
+        built.schedule.apply(operands.gemm)
+    except ScheduleError:
+        rows = [np.ascontiguousarray(matrix) for matrix in (a, b)]
+        operands = operands_from(*rows, c, alpha=alpha, beta=beta)
+        built = build(operands.gemm, rung)
+    return built, operands
+
+
+def _on_gpu(built: Build, operands: Operands) -> Array:
+    return run_on_gpu(built, open_gpu(), operands, cache=CubinCache())
+
+
+def _on_simulator(built: Build, operands: Operands) -> Array:
+    with output.progress("simulating") as step:
+        result, _ = run_on_simulator(built, operands, listeners=(), progress=lambda done, of: step("", done, of))
+    return np.ascontiguousarray(result)

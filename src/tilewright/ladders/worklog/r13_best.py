@@ -1,0 +1,139 @@
+"""The top rung: what all the ideas together reach.
+
+128 or more results a thread, so that shared memory keeps up with the FMA pipes; warps of 8 x 4 or 4 x 8 lanes in Z order,
+whose fragment loads merge in pairs; A prefetched through registers (it is transposed on the way), B by cp.async; a ring
+of slots with one barrier a step; blocks in groups. `tilewright search worklog/best` measures the points.
+"""
+
+from collections.abc import Iterator
+from itertools import product
+from typing import Any
+
+from tilewright.ir.buffer import Space
+from tilewright.ir.program import Level, RasterOrder, Route
+from tilewright.ladders.rung import Choices, Claim, Point, Rung
+from tilewright.problem.gemm import Gemm
+from tilewright.schedule import (
+    Accumulate,
+    Bind,
+    Distribute,
+    Epilogue,
+    Fuse,
+    Pipeline,
+    Prefetch,
+    Raster,
+    Relayout,
+    Reorder,
+    Schedule,
+    Split,
+    Stage,
+    Step,
+    Transfer,
+    Unroll,
+    Vectorize,
+)
+
+BEST: Point = {
+    "bm": 128, "bn": 128, "bk": 8, "wm": 64, "wn": 64, "lanes_m": 4, "stages": 2, "a": "prefetch", "b": "async",
+    "unroll": 8, "group": 8, "pad": 0,
+}  # fmt: skip
+
+
+def points() -> Iterator[dict[str, Any]]:
+    """Block tile, warp tile, lanes, depth of the ring, how A and B travel, how far k is unrolled."""
+    tiles = ((128, 128, 64, 64), (128, 256, 64, 64), (256, 128, 64, 64), (128, 128, 32, 128), (128, 256, 32, 128),
+             (128, 128, 128, 32), (256, 128, 128, 32), (64, 256, 32, 128), (128, 128, 64, 32))  # fmt: skip
+    for (bm, bn, wm, wn), bk, lanes_m, stages, a, b in product(
+        tiles, (8, 16), (4, 8), (2, 3), ("prefetch", "async"), ("prefetch", "async")
+    ):
+        for unroll, group, pad in product((2, 4, 8), (1, 8), (0, 4)):
+            if stages == 3 and "async" not in (a, b):
+                continue
+            lanes_n = 32 // lanes_m
+            if wm % (4 * lanes_m) or wn % (4 * lanes_n):
+                continue
+            point = dict(bm=bm, bn=bn, bk=bk, wm=wm, wn=wn, lanes_m=lanes_m, stages=stages, a=a, b=b)
+            yield {**point, "unroll": unroll, "group": group, "pad": pad}
+
+
+def schedule_at(point: Point) -> Schedule:
+    lanes_m = point["lanes_m"]
+    lanes_n = 32 // lanes_m
+    # Z order: the bits of the two lane coordinates alternate, so that lanes t and t^1 or t^2 share a row or a column.
+    if lanes_m == 4:
+        zs = [Split("m_lane", 2, into=("m_z1", "m_z0")), Split("n_lane", 2, into=("n_z21", "n_z0"))]
+        zs.append(Split("n_z21", 2, into=("n_z2", "n_z1")))
+        lanes = ("n_z2", "m_z1", "n_z1", "m_z0", "n_z0")
+    else:
+        zs = [Split("n_lane", 2, into=("n_z1", "n_z0")), Split("m_lane", 2, into=("m_z21", "m_z0"))]
+        zs.append(Split("m_z21", 2, into=("m_z2", "m_z1")))
+        lanes = ("m_z2", "n_z1", "m_z1", "n_z0", "m_z0")
+    copies: list[Step] = []
+    for tile, way in (("A_tile", point["a"]), ("B_tile", point["b"])):
+        copies.append(Prefetch(tile) if way == "prefetch" else Transfer(tile, Route.ASYNC))
+    rolled = point["unroll"] < point["bk"]
+    inner = "k_unrolled" if rolled else "k_in"
+    raster = (Raster(RasterOrder.GROUPED, group=point["group"]),) if point["group"] > 1 else ()
+    return Schedule(
+        Split("m", point["bm"], into=("m_block", "m_in")),
+        Split("n", point["bn"], into=("n_block", "n_in")),
+        Split("m_in", point["wm"], into=("m_warp", "m_sub")),
+        Split("n_in", point["wn"], into=("n_warp", "n_sub")),
+        Split("m_sub", 4 * lanes_m, into=("m_piece", "m_lanes")),
+        Split("n_sub", 4 * lanes_n, into=("n_piece", "n_lanes")),
+        Split("m_lanes", 4, into=("m_lane", "m_reg")),
+        Split("n_lanes", 4, into=("n_lane", "n_reg")),
+        *zs,
+        Split("k", point["bk"], into=("k_tile", "k_in")),
+        *((Split("k_in", point["unroll"], into=("k_step", "k_unrolled")),) if rolled else ()),
+        Reorder(
+            *("m_block", "n_block", "m_warp", "n_warp"),
+            *lanes,
+            *(("k_tile", "k_step", "k_unrolled") if rolled else ("k_tile", "k_in")),
+            *("m_piece", "n_piece", "m_reg", "n_reg"),
+        ),
+        Bind("m_block", Level.GRID_Y),
+        Bind("n_block", Level.GRID_X),
+        *raster,
+        Fuse("m_warp", "n_warp", into="warp"),
+        Bind("warp", Level.WARP),
+        Fuse(*lanes, into="lane"),
+        Bind("lane", Level.LANE),
+        Bind("m_piece", Level.VTHREAD),
+        Bind("n_piece", Level.VTHREAD),
+        Accumulate(over="k_tile"),
+        Stage("A", Space.SHARED, under="k_tile"),
+        Stage("B", Space.SHARED, under="k_tile"),
+        Distribute("A_tile", vector=4),
+        Distribute("B_tile", vector=4),
+        Relayout("A_tile", transposed=True, pad=point["pad"]),
+        *copies,
+        Pipeline("k_tile", point["stages"]),
+        Stage("A", Space.REGISTER, under=inner),
+        Stage("B", Space.REGISTER, under=inner),
+        Vectorize("A_frag", 4),
+        Vectorize("B_frag", 4),
+        Vectorize("C", 4),
+        Unroll(inner),
+        Epilogue(),
+    )
+
+
+def schedule(gemm: Gemm) -> Schedule:
+    return schedule_at(BEST)
+
+
+BEST_RUNG = Rung(
+    ladder="worklog",
+    number=13,
+    label="best",
+    slug="best",
+    idea="128 results a thread, lanes in Z order, a ring of slots filled ahead, blocks in groups; every size searched",
+    schedule=schedule,
+    claims=(
+        Claim("no bank conflicts on shared loads", lambda c, g: c.shared_loads.excess_wavefronts == 0),
+        Claim("one barrier a step over k", lambda c, g: c.barriers_per_k_step == 1),
+    ),
+    builds_on="12",
+    choices=Choices(points, schedule_at),
+)

@@ -19,12 +19,12 @@ from tilewright.ir.kernel import SAFE, Kernel, Variant
 from tilewright.ladders import LADDERS, Rung
 from tilewright.lowering import lower
 from tilewright.problem import Gemm
-from tilewright.schedule import Schedule
 
 pytestmark = pytest.mark.skipif(cuda_on_cpu.GXX is None, reason="needs g++")
 
 FACTORS = ((1.0, 0.0), (0.5, -1.0), (1.0, 1.0))
 RUNGS = [rung for ladder in LADDERS.values() for rung in ladder]
+TOP_RUNGS = [ladder[-1] for ladder in LADDERS.values()]
 
 
 def problems(gemm: Gemm, shapes: tuple[tuple[int, int, int], ...], gap: int) -> list[Gemm]:
@@ -73,28 +73,35 @@ def test_vector_accesses_are_right_at_any_m(kernel: Kernel, tmp_path: Path) -> N
     assert_right(kernel, problems(kernel.gemm, ((67, 128, 24), (1, 64, 8), (130, 64, 64)), gap=8), tmp_path)
 
 
-def rung_kernel(rung: Rung, schedule: Schedule, gemm: Gemm, variant: Variant) -> Kernel:
+def rung_kernel(rung: Rung, variant: Variant) -> Kernel:
+    gemm = rung.gemm(256, 256, 64)
+    schedule = rung.schedule(gemm)
     *_, program = schedule.programs(gemm)
     return lower(program, variant, name=f"{rung.ladder}_{rung.slug}", heading=schedule.text.splitlines())
 
 
-@pytest.mark.parametrize("rung", RUNGS, ids=lambda rung: rung.title.replace(" ", "_"))
-def test_rungs_are_right(rung: Rung, tmp_path: Path) -> None:
-    """With no assumption at all, and with the strongest one."""
-    gemm = rung.gemm(256, 256, 64)
-    schedule = rung.schedule(gemm)
-    safe = rung_kernel(rung, schedule, gemm, SAFE)
-    assert_right(safe, problems(gemm, ((130, 67, 35), (1, 1, 1), (7, 129, 9)), gap=3), tmp_path)
-    exact = rung_kernel(rung, schedule, gemm, Variant(frozenset(("m", "n", "k"))))
-    assert_right(exact, problems(gemm, ((128, 256, 64),), gap=4), tmp_path)
+def rung_name(rung: Rung) -> str:
+    return rung.title.replace(" ", "_")
 
 
-def test_aligned_edges_are_right(tmp_path: Path) -> None:
-    """Vector accesses that hang over an edge which is no multiple of the vector."""
-    rung = RUNGS[-1]
-    gemm = rung.gemm(256, 256, 64)
-    kernel = rung_kernel(rung, rung.schedule(gemm), gemm, Variant())
-    assert_right(kernel, problems(gemm, ((130, 67, 35), (1, 1, 1)), gap=4), tmp_path)
+@pytest.mark.parametrize("rung", RUNGS, ids=rung_name)
+def test_rungs_are_right_with_nothing_assumed(rung: Rung, tmp_path: Path) -> None:
+    kernel = rung_kernel(rung, SAFE)
+    chosen = problems(kernel.gemm, ((130, 67, 35), (1, 1, 1), (7, 129, 9)), gap=3)
+    assert_right(kernel, chosen[::4], tmp_path)  # each shape with other factors
+
+
+@pytest.mark.parametrize("rung", TOP_RUNGS, ids=rung_name)
+def test_top_rungs_are_right_with_all_assumed(rung: Rung, tmp_path: Path) -> None:
+    kernel = rung_kernel(rung, Variant(frozenset(("m", "n", "k"))))
+    tile = kernel.tile
+    assert_right(kernel, problems(kernel.gemm, ((tile["m"] * 2, tile["n"], tile["k"] * 5),), gap=4), tmp_path)
+
+
+@pytest.mark.parametrize("rung", TOP_RUNGS, ids=rung_name)
+def test_top_rungs_are_right_where_vectors_hang_over_an_edge(rung: Rung, tmp_path: Path) -> None:
+    kernel = rung_kernel(rung, Variant())
+    assert_right(kernel, problems(kernel.gemm, ((130, 67, 35), (1, 1, 1)), gap=4), tmp_path)
 
 
 # What the tests above must notice.

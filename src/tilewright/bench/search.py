@@ -118,6 +118,7 @@ def _built_ahead(
         try:
             built = build(gemm, at(point), name="candidate")
             built.compile(arch, cache=cache)
+            build(gemm.resized(*CHECK_SIZE), built.schedule).compile(arch, cache=cache)
             return built
         except TilewrightError as error:
             return error

@@ -9,10 +9,20 @@ from typing import Annotated
 import typer
 
 from tilewright.errors import UnknownName
-from tilewright.ladders import find_rung
+from tilewright.ladders import LADDERS
 from tilewright.ladders.rung import Rung
 
-RungName = Annotated[str, typer.Argument(metavar="RUNG", help="`worklog/6`, `worklog/vectorised`, or `vectorised`.")]
+
+def complete_rung(incomplete: str) -> list[str]:
+    """Names of rungs for the shell to complete."""
+    names = [name for rungs in LADDERS.values() for rung in rungs for name in (rung.name, rung.slug)]
+    return [name for name in names if name.startswith(incomplete)]
+
+
+RungName = Annotated[
+    str,
+    typer.Argument(metavar="RUNG", help="`worklog/6` or `worklog/vectorised`.", autocompletion=complete_rung),
+]
 SizeText = Annotated[str, typer.Option("--size", metavar="N|MxNxK", help="The size of the problem.")]
 ArchName = Annotated[str | None, typer.Option("--arch", metavar="sm_XX", help="The architecture to compile for.")]
 AsJson = Annotated[bool, typer.Option("--json", help="Print JSON.")]
@@ -40,30 +50,20 @@ def parse_size(text: str) -> tuple[int, int, int]:
 
 
 def chosen_rungs(ladder: Sequence[Rung], text: str | None) -> list[Rung]:
-    """The rungs of a ladder that "1-4,6" names, bottom first; all of them for None."""
+    """The rungs of a ladder that "1-4,6" or "1,vectorised" names, bottom first; all of them for None."""
     if text is None:
         return list(ladder)
-    numbers: set[int] = set()
+    place = {name: at for at, rung in enumerate(ladder) for name in (rung.slug, rung.label)}
+
+    def find(name: str) -> int:
+        if name.strip() not in place:
+            raise UnknownName(f"rung of ladder {ladder[0].ladder!r}", name.strip(), [rung.label for rung in ladder])
+        return place[name.strip()]
+
+    chosen: set[int] = set()
     for part in text.split(","):
-        found = re.fullmatch(r"\s*(\d+)\s*(?:-\s*(\d+)\s*)?", part)
-        if found is None:
-            raise typer.BadParameter(f"{text!r} names no rungs: write 1-4,6.", param_hint="'--rungs'")
-        first, last = int(found[1]), int(found[2] or found[1])
-        if last < first:
-            raise typer.BadParameter(f"{part.strip()!r} runs backwards: write {last}-{first}.", param_hint="'--rungs'")
-        numbers |= set(range(first, min(last, first + 999) + 1))
-    known = {rung.number for rung in ladder}
-    for number in sorted(numbers - known):
-        raise UnknownName("rung", f"{ladder[0].ladder}/{number}", [rung.name for rung in ladder])
-    return [rung for rung in ladder if rung.number in numbers]
-
-
-def complete_rung(incomplete: str) -> list[str]:
-    """Names of rungs for the shell to complete."""
-    from tilewright.ladders import LADDERS
-
-    names = [name for rungs in LADDERS.values() for rung in rungs for name in (rung.name, rung.slug)]
-    return [name for name in names if name.startswith(incomplete)]
-
-
-__all__ = ["find_rung"]
+        first, dash, last = part.partition("-")
+        chosen |= set(range(find(first), find(last if dash else first) + 1))
+        if dash and find(last) < find(first):
+            raise typer.BadParameter(f"{part.strip()!r} runs downwards: write {last}-{first}.", param_hint="'--rungs'")
+    return [rung for at, rung in enumerate(ladder) if at in chosen]

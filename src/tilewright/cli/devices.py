@@ -83,7 +83,8 @@ def _print_one(spec: DeviceSpec) -> None:
         value = getattr(spec, field.name)
         if field.name in ("name", "tensor"):
             continue
-        shown = f"{value}  ({format_bytes(value)})" if field.name.endswith("_bytes") and value >= KIB else str(value)
+        is_size = isinstance(value, int) and "_bytes" in field.name and value >= KIB
+        shown = f"{value}  ({format_bytes(value)})" if is_size else str(value)
         console.print(Text(f"  {field.name:<34}").append(shown), soft_wrap=True)
     for rate in spec.tensor.supported:
         console.print(Text(f"  {f'tensor {rate}':<34}{getattr(spec.tensor, rate)} a clock and SM"), soft_wrap=True)

@@ -64,7 +64,9 @@ def _examine() -> Iterator[Finding]:
     yield Finding("tilewright", "ok", f"{__version__}, Python {platform.python_version()}, {sys.platform}")
     for package in ("numpy", "cuda-bindings", "cuda-core", "nvidia-cuda-nvrtc", "rich", "typer"):
         yield _package(package, needed=True, mend="python -m pip install --upgrade tilewright")
-    yield _tried("NVRTC", compiler_version, "python -m pip install 'nvidia-cuda-nvrtc>=13.0,<14' 'cuda-bindings>=13.0,<14'")
+    yield _tried(
+        "NVRTC", compiler_version, "python -m pip install 'nvidia-cuda-nvrtc>=13.0,<14' 'cuda-bindings>=13.0,<14'"
+    )
     yield _cache_folder()
     yield _tried("test compile", _test_compile, "see the line of NVRTC above")
     yield _tried("test simulation", _test_simulation, "report this: the simulator needs nothing but NumPy")
@@ -121,7 +123,9 @@ def _cache_folder() -> Finding:
         probe.unlink()
     except OSError as error:
         told = f"{folder} cannot be written ({error.strerror}); kernels are compiled anew in every process"
-        return Finding("kernel cache", "broken", told, needed=False, mend=f"export {FOLDER_VARIABLE}=/a/writable/folder")
+        return Finding(
+            "kernel cache", "broken", told, needed=False, mend=f"export {FOLDER_VARIABLE}=/a/writable/folder"
+        )
     return Finding("kernel cache", "ok", str(folder), needed=False)
 
 

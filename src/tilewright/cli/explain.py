@@ -13,7 +13,8 @@ from tilewright.device.catalog import H200
 from tilewright.ladders import find_rung
 from tilewright.report.collect import target_for
 from tilewright.report.costs import Cost
-from tilewright.report.explain import Explanation, explain as explanation_of, sentence
+from tilewright.report.explain import Explanation, sentence
+from tilewright.report.explain import explain as explanation_of
 from tilewright.toolchain import build
 
 EXAMPLES = (

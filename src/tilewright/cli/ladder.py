@@ -20,6 +20,7 @@ from tilewright.runtime.driver import Gpu, gpu_problem, open_gpu
 
 EXAMPLES = (
     "tilewright ladder worklog",
+    "tilewright ladder worklog --brief",
     "tilewright ladder worklog --rungs 3-6 --size 512x256x128",
     "tilewright ladder worklog --device 'RTX 3090'",
     "tilewright ladder worklog --json | jq '.[] | {rung, tflops, figure}'",
@@ -33,10 +34,11 @@ def ladder(
     rungs: Annotated[str | None, typer.Option(metavar="1-4,6", help="Only these rungs.")] = None,
     device: Annotated[str | None, typer.Option(metavar="NAME", help="Resources and records of this GPU.")] = None,
     arch: ArchName = None,
-    dtype: Annotated[str, typer.Option(metavar="f32", help="The number format of A, B and C.")] = "f32",
+    dtype: Annotated[str | None, typer.Option(metavar="f32|f16|bf16", help="Default: that of the ladder.")] = None,
     gpu: Annotated[bool | None, typer.Option("--gpu/--no-gpu", help="Default: use a GPU if there is one.")] = None,
     timed_size: Annotated[str, typer.Option(metavar="N|MxNxK", help="Where TFLOP/s are measured.")] = "4096",
     record: Annotated[Path | None, typer.Option(metavar="FILE", help="Append what was measured.")] = None,
+    brief: Annotated[bool, typer.Option("--brief", help="Only the table, and what fails.")] = False,
     as_json: AsJson = False,
 ) -> int:
     """Climb a ladder: every rung verified, counted, explained, and its speed.
@@ -45,7 +47,7 @@ def ladder(
     that were recorded, and say so. Fails if a result is wrong or a claim of a rung does not hold.
     """
     chosen = chosen_rungs(find_ladder(name), rungs)
-    number_format = dtype_called(dtype)
+    number_format = None if dtype is None else dtype_called(dtype)
     target = target_for(device, arch, _gpu(gpu, is_named=device is not None or arch is not None))
     if record is not None:
         _check_recordable(record, target.gpu)
@@ -65,7 +67,7 @@ def ladder(
     if as_json:
         output.print_json([row.as_dict() for row in rows])
     else:
-        print_ladder(rows, target)
+        print_ladder(rows, target, brief=brief)
     if cache.problem is not None:
         output.note(cache.problem)
     return 0 if all(row.ok for row in rows) else 1

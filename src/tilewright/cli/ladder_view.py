@@ -1,4 +1,4 @@
-"""The ladder on a terminal: a table of numbers that fits, then what each rung changed and claims."""
+"""The ladder on a terminal: what each rung changed and claims, then a table of numbers that fits."""
 
 from __future__ import annotations
 
@@ -14,8 +14,9 @@ from rich.text import Text
 from tilewright.cli.output import out, paragraph
 from tilewright.ir.buffer import Space
 from tilewright.model.occupancy import Limit
-from tilewright.report.collect import Row, Target
+from tilewright.report.collect import Checked, Row, Target
 from tilewright.report.figures import Figure
+from tilewright.simulator import Counters
 from tilewright.units import KIB
 
 
@@ -39,64 +40,98 @@ _SHORT_LIMIT = {
 
 
 def ratio(value: float) -> str:
-    """A count per something: a short fraction where it is one, else three digits.
+    """A count a request, three digits.
 
-    >>> ratio(2.0), ratio(0.0625), ratio(1.125), ratio(0.3), ratio(1234.5678)
-    ('2', '1/16', '9/8', '0.3', '1235')
+    >>> ratio(2.0), ratio(16.5), ratio(10 / 3)
+    ('2', '16.5', '3.33')
     """
-    near = Fraction(value).limit_denominator(1024)
-    if near == value and (near.denominator == 1 or near.numerator in (1, 9)):
-        return str(near)
     return f"{value:.0f}" if value >= 100 else f"{value:.3g}"
 
 
+def fraction(value: float) -> str:
+    """Loads for a multiply-add as textbooks write them, where they are such a fraction.
+
+    >>> fraction(2.0), fraction(1 / 16), fraction(1.125), fraction(0.3)
+    ('2', '1/16', '9/8', '0.3')
+    """
+    near = Fraction(value).limit_denominator(4096)
+    return str(near) if near == value and near.numerator <= 9 else ratio(value)
+
+
+NOTHING = Text("-", "dim")
+_WIDEST_TITLE = 18
+
+
 def _rung(row: Row) -> str:
-    return f"{row.rung.number} {row.rung.slug}"
+    """`6 vectorised`; the label alone where it says as much."""
+    rung = row.rung
+    title = rung.slug if rung.slug == rung.label else f"{rung.label} {rung.slug}"
+    return title if len(title) <= _WIDEST_TITLE or rung.label.isdigit() else rung.label
 
 
 def _error(row: Row) -> Text:
-    if not row.verdict.ok or row.findings:
+    if row.checked is None or row.problem:
+        return Text("FAILS", "bold red")
+    if not row.checked.ok:
         return Text("WRONG", "bold red")
-    return Text(f"{row.verdict.relative_error:.0e}", "green")
+    return Text(f"{row.checked.verdict.relative_error:.0e}", "green")
 
 
-def _sectors(row: Row) -> str:
-    return ratio(row.counters.global_loads.sectors_per_request)
+def _counted(cell: Callable[[Counters], Text | str]) -> Callable[[Row], Text | str]:
+    """A cell of the counters; nothing where the rung could not be simulated."""
+    return lambda row: NOTHING if row.checked is None else cell(row.checked.counters)
 
 
-def _wavefronts(row: Row) -> Text | str:
-    loads = row.counters.shared_loads
-    return ratio(loads.wavefronts_per_request) if loads.requests else Text("-", "dim")
+def _wavefronts(counters: Counters) -> Text | str:
+    loads = counters.shared_loads
+    return ratio(loads.wavefronts_per_request) if loads.requests else NOTHING
 
 
-def _conflicts(row: Row) -> Text | str:
-    loads, stores = row.counters.shared_loads, row.counters.shared_stores
-    requests = loads.requests + stores.requests
-    if not requests:
-        return Text("-", "dim")
-    excess = (loads.excess_wavefronts + stores.excess_wavefronts) / (loads.wavefronts + stores.wavefronts)
+def _conflicts(counters: Counters) -> Text | str:
+    loads, stores = counters.shared_loads, counters.shared_stores
+    wavefronts = loads.wavefronts + stores.wavefronts
+    if not wavefronts:
+        return NOTHING
+    excess = (loads.excess_wavefronts + stores.excess_wavefronts) / wavefronts
     return Text(f"{excess:.0%}", "yellow" if excess else "green")
 
 
-def _barriers(row: Row) -> Text | str:
-    return ratio(row.counters.barriers_per_k_step) if row.built.kernel.shared else Text("-", "dim")
+def _barriers(counters: Counters) -> Text | str:
+    return ratio(counters.barriers_per_k_step) if counters.barriers_per_block else NOTHING
+
+
+def _per_fma(space: Space) -> Callable[[Row], Text | str]:
+    """Loads by lanes for each multiply-add of the sum; that of the epilogue is left out, as textbooks do."""
+
+    def cell(row: Row) -> Text | str:
+        if row.checked is None:
+            return NOTHING
+        counters, accumulation = row.checked.counters, row.built.program.accumulation
+        summed = counters if accumulation is None else counters.of_origin(accumulation.name)
+        return fraction(counters.total("lanes", "load", space) / summed.fmas) if summed.fmas else NOTHING
+
+    return cell
 
 
 def _registers(row: Row) -> Text | str:
+    if row.cubin is None:
+        return NOTHING
     resources = row.cubin.resources
     spilled = resources.spill_store_bytes
     return Text(f"{resources.registers}+{spilled}B", "red") if spilled else str(resources.registers)
 
 
 def _shared(row: Row) -> Text | str:
+    if row.cubin is None:
+        return NOTHING
     shared_bytes = row.cubin.resources.shared_bytes + row.built.source.dynamic_shared_bytes
-    return f"{shared_bytes / KIB:g}" if shared_bytes else Text("-", "dim")
+    return f"{shared_bytes / KIB:.3g}" if shared_bytes else NOTHING
 
 
 def _occupancy(row: Row) -> Text | str:
     found = row.occupancy
     if found is None:
-        return Text("-", "dim")
+        return NOTHING
     if Limit.WARPS in found.limited_by and found.fraction == 1:
         return "100%"
     first, *others = (_SHORT_LIMIT[limit] for limit in found.limited_by)
@@ -105,36 +140,24 @@ def _occupancy(row: Row) -> Text | str:
 
 def _tflops(row: Row) -> Text | str:
     if row.figure is None:
-        return Text("-", "dim")
+        return NOTHING
     return Text(f"{row.figure.tflops:.3g}", "bold" if row.figure.kind == "measured" else "")
 
 
 def _share(row: Row) -> Text | str:
     share = None if row.figure is None else row.figure.share_of_cublas
-    return Text("-", "dim") if share is None else f"{share:.1%}" if share < 0.1 else f"{share:.0%}"
-
-
-def _per_fma(space: Space) -> Callable[[Row], str]:
-    """Loads by lanes for each multiply-add of the sum; that of the epilogue is left out, as textbooks do."""
-
-    def cell(row: Row) -> str:
-        accumulation = row.built.program.accumulation
-        summed = row.counters if accumulation is None else row.counters.of_origin(accumulation.name)
-        fmas = summed.fmas
-        return ratio(row.counters.total("lanes", "load", space) / fmas) if fmas else "-"
-
-    return cell
+    return NOTHING if share is None else f"{share:.1%}" if share < 0.1 else f"{share:.0%}"
 
 
 COLUMNS = (
     Column("\nrung", _rung, 99, justify_left=True),
     Column("\nerror", _error, 90),
-    Column("\nsectors", _sectors, 60),
-    Column("wave-\nfronts", _wavefronts, 55),
-    Column("con-\nflicts", _conflicts, 70),
+    Column("\nsectors", _counted(lambda counters: ratio(counters.global_loads.sectors_per_request)), 60),
+    Column("wave-\nfronts", _counted(_wavefronts), 55),
+    Column("con-\nflicts", _counted(_conflicts), 70),
     Column("global\n/FMA", _per_fma(Space.GLOBAL), 50),
     Column("shared\n/FMA", _per_fma(Space.SHARED), 45),
-    Column("bar./\nstep", _barriers, 20),
+    Column("bar./\nstep", _counted(_barriers), 20),
     Column("\nregs", _registers, 40),
     Column("smem\nKiB", _shared, 10),
     Column("\noccupancy", _occupancy, 30),
@@ -147,9 +170,13 @@ LEGEND = (
 )
 
 
-def print_ladder(rows: Sequence[Row], target: Target) -> None:
-    """The whole answer to `tilewright ladder`."""
+def print_ladder(rows: Sequence[Row], target: Target, *, brief: bool = False) -> None:
+    """The whole answer to `tilewright ladder`: what each rung changed, then the table, which so stays on the screen."""
     console = out()
+    for row in rows:
+        if not brief or not row.ok:
+            _print_rung(console, row)
+            console.print()
     paragraph(console, _headline(rows, target), style="bold")
     console.print()
     console.print(_table(rows, console))
@@ -157,18 +184,13 @@ def print_ladder(rows: Sequence[Row], target: Target) -> None:
     paragraph(console, LEGEND, style="dim")
     for source in _sources(rows):
         paragraph(console, source, style="dim")
-    for row in rows:
-        console.print()
-        _print_rung(console, row)
 
 
 def _headline(rows: Sequence[Row], target: Target) -> str:
     row = rows[0]
-    gemm, counted = row.built.gemm, row.counted
-    where = "the simulator" if target.gpu is None else row.verified_on
-    also = "" if counted == gemm else f", counted at {_size(counted.m, counted.n, counted.k)}"
-    size = _size(gemm.m, gemm.n, gemm.k)
-    return f"{row.rung.ladder}: {gemm.dtype.name}, {size}, checked against float64 on {where}{also}"
+    gemm = row.built.gemm
+    where = "the simulator" if target.gpu is None else target.gpu.name
+    return f"{row.rung.ladder}: {gemm.dtype.name}, {_size(gemm.m, gemm.n, gemm.k)}, checked against float64 on {where}"
 
 
 def _size(m: int, n: int, k: int) -> str:
@@ -192,11 +214,13 @@ def _table(rows: Sequence[Row], console: Console) -> Table:
 
 def _sources(rows: Sequence[Row]) -> list[str]:
     """Where the figures and the resources come from."""
-    first = rows[0]
-    compiled = f"Registers: {first.cubin.compiler} for {first.cubin.arch}."
-    if first.occupancy is not None:
-        compiled += f" Occupancy: {first.occupancy.spec.name}, with what limits it."
-    return [*dict.fromkeys(_source(row.figure) for row in rows), compiled]
+    sources = list(dict.fromkeys(_source(row.figure) for row in rows))
+    compiled = next((row for row in rows if row.cubin is not None), None)
+    if compiled is not None and compiled.cubin is not None:
+        sources.append(f"Registers: {compiled.cubin.compiler} for {compiled.cubin.arch}.")
+        if compiled.occupancy is not None:
+            sources[-1] += f" Occupancy: {compiled.occupancy.spec.name}, with what limits it."
+    return sources
 
 
 def _source(figure: Figure | None) -> str:
@@ -211,12 +235,20 @@ def _print_rung(console: Console, row: Row) -> None:
     paragraph(console, f"{_rung(row)}: {row.rung.idea}", style="bold", hanging=2)
     for line in row.new.text.splitlines():
         paragraph(console, line, style="green" if line.startswith("+") else "red", indent=2, hanging=4)
-    if not row.verdict.ok:
-        paragraph(console, f"WRONG: {row.verdict.message}", style="bold red", indent=2, hanging=2)
-    for finding in row.findings:
-        for line in str(finding).splitlines():
-            paragraph(console, line, style="red", indent=2 + len(line) - len(line.lstrip()))
+    for line in row.problem.splitlines():
+        paragraph(console, line.strip(), style="bold red", indent=2 + len(line) - len(line.lstrip()), hanging=2)
+    if row.checked is not None:
+        _print_check(console, row.checked)
     for word, asked, style in (("holds", True, "dim"), ("BROKEN", False, "bold red"), ("not asked here", None, "dim")):
         sentences = [claim.sentence for claim in row.claims if claim.holds is asked]
         if sentences:
             paragraph(console, f"{word}: {'; '.join(sentences)}", style=style, indent=2, hanging=2)
+
+
+def _print_check(console: Console, checked: Checked) -> None:
+    """What was wrong with the result, if anything was."""
+    if not checked.verdict.ok:
+        paragraph(console, f"WRONG: {checked.verdict.message}", style="bold red", indent=2, hanging=2)
+    for finding in checked.findings:
+        for line in str(finding).splitlines():
+            paragraph(console, line.strip(), style="red", indent=2 + len(line) - len(line.lstrip()), hanging=2)

@@ -1,9 +1,9 @@
 """The entry point: runs a command and turns whatever happens into one message and an exit code.
 
-    0    success, and nothing else
-    1    a failed verification, or a mistake of the user that the message explains
-    2    the command line itself could not be understood
-    130  Ctrl-C
+0    success, and nothing else
+1    a failed verification, or a mistake of the user that the message explains
+2    the command line itself could not be understood
+130  Ctrl-C
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except KeyboardInterrupt:
         return INTERRUPTED
     except BrokenPipeError:
-        _close_stdout()
+        _drop_output()
         return 1
     except Exception as error:
         return _explained(error)
@@ -50,8 +50,11 @@ def _explained(error: Exception) -> int:
         return _usage(error)
     if isinstance(error, TilewrightError):
         print(error, file=sys.stderr)
-    elif isinstance(error, OSError) and error.filename is not None:
-        print(f"Cannot use {str(error.filename)!r}: {error.strerror or error}.", file=sys.stderr)
+    elif isinstance(error, OSError):
+        what = "write the output" if error.filename is None else f"use {str(error.filename)!r}"
+        print(f"Cannot {what}: {error.strerror or error}.", file=sys.stderr)
+        if error.filename is None:
+            _drop_output()
     elif isinstance(error, MemoryError):
         print("There is not enough memory for this size.\n  Hint: use a smaller one.", file=sys.stderr)
     else:
@@ -81,7 +84,7 @@ def _confess(error: Exception) -> None:
     )
 
 
-def _close_stdout() -> None:
-    """Nobody reads any more; what is left in the buffer goes nowhere, silently."""
+def _drop_output() -> None:
+    """What is left in the buffer goes nowhere, silently: nobody reads, or the disk is full."""
     with contextlib.suppress(OSError, ValueError):
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())

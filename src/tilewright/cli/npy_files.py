@@ -8,7 +8,6 @@ from math import prod
 from pathlib import Path
 from typing import BinaryIO
 
-import numpy as np
 from numpy.lib import format as npy
 
 from tilewright.dtypes import Array

@@ -57,9 +57,8 @@ def run(
     if beta != 0 and c is None:
         raise ProblemError(f"beta is {beta:g}, and there is no C for it to multiply.", hint="give one: --c C0.npy.")
     check_writable(out)
-    matrices = [load_matrix(name, path) for name, path in (("A", a), ("B", b))]
     start = None if c is None else load_matrix("C", c)
-    built, operands = _problem(found, *matrices, start, alpha, beta)
+    built, operands = _problem(found, load_matrix("A", a), load_matrix("B", b), start, alpha, beta)
     on_gpu = on is Place.GPU or (on is None and gpu_problem() is None)
     began = time.perf_counter()
     result = _on_gpu(built, operands) if on_gpu else _on_simulator(built, operands)
@@ -75,17 +74,14 @@ def run(
     return 0
 
 
-def _problem(
-    rung: Rung, a: Array, b: Array, c: Array | None, alpha: float, beta: float
-) -> tuple[Build, Operands]:
+def _problem(rung: Rung, a: Array, b: Array, c: Array | None, alpha: float, beta: float) -> tuple[Build, Operands]:
     """The matrices as they lie, or copied to rows where the rung's schedule is not for columns."""
     operands = operands_from(a, b, c, alpha=alpha, beta=beta)
     built = build(operands.gemm, rung)
     try:
         built.schedule.apply(operands.gemm)
     except ScheduleError:
-        rows = [np.ascontiguousarray(matrix) for matrix in (a, b)]
-        operands = operands_from(*rows, c, alpha=alpha, beta=beta)
+        operands = operands_from(np.ascontiguousarray(a), np.ascontiguousarray(b), c, alpha=alpha, beta=beta)
         built = build(operands.gemm, rung)
     return built, operands
 

@@ -79,9 +79,7 @@ def show(
     if variant is not None and variant not in _VARIANTS:
         raise UnknownName("variant", variant, _VARIANTS)
     found = find_rung(rung)
-    built = build(
-        found.gemm(*parse_size(size)), found, variant=None if variant is None else _VARIANTS[variant]
-    )
+    built = build(found.gemm(*parse_size(size)), found, variant=None if variant is None else _VARIANTS[variant])
     shown = built if step is None else _after(built, step, found.name)
     text = _text(shown, form, known_arch(arch).name)
     if as_json:

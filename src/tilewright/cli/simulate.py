@@ -43,7 +43,9 @@ def simulate(
     ldc: Annotated[int, typer.Option(help="Elements between rows of C.")] = 0,
     alpha: Alpha = 1.0,
     beta: Beta = 0.0,
-    detectors: Annotated[str, typer.Option(metavar="races,bounds,unwritten|all|none", help="What to look for.")] = "all",
+    detectors: Annotated[
+        str, typer.Option(metavar="races,bounds,unwritten|all|none", help="What to look for.")
+    ] = "all",
     schedule: Annotated[
         str, typer.Option(metavar="lockstep|warps", help="How warps take turns: together, or each in a drawn order.")
     ] = "lockstep",

@@ -67,8 +67,9 @@ def _signature(kernel: Kernel, entry: str, expr: CudaExpr) -> str:
     scalars = ", ".join(declaration(p) for p in kernel.parameters if not p.is_pointer)
     return (
         f'extern "C" __global__ void __launch_bounds__({kernel.threads_per_block})\n'
-        f"{entry}({pointers},\n"
-        f"{' ' * (len(entry) + 1)}{scalars})\n"
+        f"{entry}(\n"
+        f"    {pointers},\n"
+        f"    {scalars})\n"
         "{\n"
     )
 

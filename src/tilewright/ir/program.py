@@ -64,12 +64,16 @@ class Axis:
 
 @dataclass(frozen=True, slots=True)
 class Loop:
-    """A named loop over the digits of its axes, slowest first. `level` None is a serial loop."""
+    """A named loop over the digits of its axes, slowest first. `level` None is a serial loop.
+
+    turning: it runs forward and backward in turn, as the loop around it counts.
+    """
 
     name: str
     axes: tuple[Axis, ...]
     level: Level | None = None
     unroll: bool = False
+    turning: bool = False
 
     @property
     def extent(self) -> int | None:

@@ -80,7 +80,7 @@ class _Writer:
         fused = "" if len(loop.axes) == 1 else f" = ({', '.join(axis.name for axis in loop.axes)})"
         if loop.level is not None:
             return f"{loop.level.value}: {loop.name} in {digits}{fused}"
-        return f"for {loop.name}{fused} in {digits}{' unrolled' if loop.unroll else ''}:"
+        return f"for {loop.name}{fused} in {digits}{' unrolled' if loop.unroll else ''}{', forward and backward' if loop.turning else ''}:"
 
     def _nest(self, loops: tuple[Loop, ...], depth: int) -> None:
         program = self.program

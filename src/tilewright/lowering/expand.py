@@ -13,9 +13,9 @@ from functools import cached_property
 
 from tilewright.dtypes import F32
 from tilewright.ir.buffer import Buffer, Ref, Space
-from tilewright.ir.expr import ZERO, Binary, Cast, Const, Expr, Fma, Load, Op, Var, real
+from tilewright.ir.expr import ZERO, Binary, Cast, Const, Expr, Fma, Load, Op, Select, Var, binary, real
 from tilewright.ir.program import Axis, Loop, Program, Staged
-from tilewright.ir.stmt import Alloc, Assign, Body, For, Move, Stmt
+from tilewright.ir.stmt import Alloc, Assign, Body, For, Let, Move, Stmt
 from tilewright.ir.tiles import Tile, result_span, tile_of
 from tilewright.lowering.coordinates import digits, extent_of, index_of, launch_coordinates
 from tilewright.lowering.copies import copy_tile, store_tile
@@ -99,7 +99,17 @@ class Expansion:
         names = {axis.name for axis in loop.axes}
         constant = loop.extent is not None
         unroll = loop.unroll or (constant and bool(names & self._register_axes))
+        if loop.turning and loop.extent is not None:
+            turn = Var(f"{loop.name}_turn")
+            backward = binary(Op.EQ, Var(self._turns_around(loop).name) % 2, 1)
+            here = Let(loop.name, Select(backward, Const(loop.extent - 1) - turn, turn))
+            return For(turn.name, Const(loop.extent), (here, *digits(loop, Var(loop.name)), *body), unroll)
         return For(loop.name, extent_of(loop, self.exact), (*digits(loop, Var(loop.name)), *body), unroll)
+
+    def _turns_around(self, loop: Loop) -> Loop:
+        """The loop whose count turns `loop`: the nearest one around it that does not turn itself."""
+        order = self.program.thread_serial_loops
+        return next(outer for outer in reversed(order[: order.index(loop)]) if not outer.turning)
 
     def _around(self, loops: tuple[Loop, ...], body: Body) -> Body:
         for loop in reversed(loops):

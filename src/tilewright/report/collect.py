@@ -3,17 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor
-from dataclasses import asdict, dataclass
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import asdict, dataclass, replace
 from typing import Any
 
-from tilewright.artifacts import Cubin
+from tilewright.artifacts import Cubin, CudaSource
 from tilewright.bench.ladder import measure_ladder
 from tilewright.bench.records import Record
 from tilewright.device.arch import arch as known_arch
 from tilewright.device.catalog import DEVICES, H200, device
 from tilewright.device.spec import DeviceSpec
-from tilewright.dtypes import F32, DType
+from tilewright.dtypes import DType
 from tilewright.errors import LaunchError, TilewrightError
 from tilewright.ladders import below
 from tilewright.ladders.rung import Rung
@@ -27,16 +27,14 @@ from tilewright.runtime.driver import Gpu
 from tilewright.runtime.nvrtc import compile_many
 from tilewright.runtime.probe import probe
 from tilewright.schedule import Difference, Schedule, diff
-from tilewright.simulator import Counters, Finding
+from tilewright.simulator import Counters, Finding, count_sampled
 from tilewright.toolchain import Build, build, run_on_simulator, verify_on_gpu
 
 Progress = Callable[[str, int, int], None]
 """Called with what is being done, how much of it is done, and of how much."""
 
-_MOST_COUNTED_PRODUCTS = 2**27
-"""With a GPU that verifies, counts of a larger problem are taken at `COUNTED_SIZE`: the simulator would take minutes."""
-
-COUNTED_SIZE: Size = (256, 256, 256)
+_MOST_SIMULATED_PRODUCTS = 2**27
+"""Where a GPU verifies, larger problems are counted from a sample of their blocks: the simulator would take minutes."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,27 +45,37 @@ class ClaimResult:
     holds: bool | None
 
 
+@dataclass(frozen=True, slots=True)
+class Checked:
+    """A result held against float64 on the simulator or a GPU (`where`), the counts, and the rules it broke."""
+
+    verdict: Verdict
+    where: str
+    counters: Counters
+    findings: tuple[Finding, ...]
+
+    @property
+    def ok(self) -> bool:
+        return self.verdict.ok and not self.findings
+
+
 @dataclass(frozen=True)
 class Row:
     """One rung.
 
-    new: against the rung below; everything for the lowest. verified_on: "simulator", or the name of the GPU.
-    counted: the problem that was simulated. cubin, occupancy: for `spec`; occupancy None where no GPU of the
-    architecture is known.
+    new: against the rung below; everything for the lowest. problem: why `checked` or `cubin` is missing, else "".
+    occupancy: None where no GPU of the architecture is known.
     """
 
     rung: Rung
     built: Build
     new: Difference
-    verdict: Verdict
-    verified_on: str
-    counted: Gemm
-    counters: Counters
-    findings: tuple[Finding, ...]
+    checked: Checked | None
     claims: tuple[ClaimResult, ...]
-    cubin: Cubin
+    cubin: Cubin | None
     occupancy: Occupancy | None
     figure: Figure | None
+    problem: str = ""
 
     @property
     def broken_claims(self) -> tuple[str, ...]:
@@ -75,15 +83,14 @@ class Row:
 
     @property
     def ok(self) -> bool:
-        """Right, free of broken rules, and all it claims."""
+        """Built, right, free of broken rules, and all it claims."""
         timed_right = self.figure is None or self.figure.verified
-        return self.verdict.ok and not self.findings and not self.broken_claims and timed_right
+        checked = self.checked is not None and self.checked.ok
+        return checked and not self.problem and not self.broken_claims and timed_right
 
     def as_dict(self) -> dict[str, Any]:
         """Plain values for JSON."""
-        gemm, figure = self.built.gemm, self.figure
-        counters = self.counters.as_dict()
-        del counters["lines"]
+        gemm, found = self.built.gemm, self.checked
         return {
             "rung": self.rung.name,
             "slug": self.rung.slug,
@@ -93,38 +100,45 @@ class Row:
             "n": gemm.n,
             "k": gemm.k,
             "dtype": gemm.dtype.name,
-            "verified": self.verdict.ok and not self.findings,
-            "verified_on": self.verified_on,
-            "error": self.verdict.relative_error,
-            "verdict": self.verdict.message,
-            "findings": [finding.headline for finding in self.findings],
+            "ok": self.ok,
+            "problem": self.problem or None,
+            "verified": found is not None and found.ok,
+            "verified_on": found and found.where,
+            "error": found and found.verdict.relative_error,
+            "verdict": found and found.verdict.message,
+            "findings": [] if found is None else [finding.headline for finding in found.findings],
             "claims": [asdict(claim) for claim in self.claims],
-            "counted_at": [self.counted.m, self.counted.n, self.counted.k],
-            "counters": counters,
-            "resources": self._resources(),
-            "tflops": figure and figure.tflops,
-            "share_of_cublas": figure and figure.share_of_cublas,
-            "figure": figure and figure.kind,
-            "figure_size": figure and list(figure.size),
-            "figure_device": figure and figure.device,
-            "figure_date": figure and figure.date,
-            "figure_command": figure and figure.command,
+            "counters": found and {k: v for k, v in found.counters.as_dict().items() if k != "lines"},
+            "resources": self.cubin and self._resources(self.cubin),
+            **_figure_as_dict(self.figure),
         }
 
-    def _resources(self) -> dict[str, Any]:
+    def _resources(self, cubin: Cubin) -> dict[str, Any]:
         found = self.occupancy
         return {
-            "arch": self.cubin.arch,
-            "compiler": self.cubin.compiler,
+            "arch": cubin.arch,
+            "compiler": cubin.compiler,
             "threads_per_block": self.built.source.threads_per_block,
             "dynamic_shared_bytes": self.built.source.dynamic_shared_bytes,
-            **asdict(self.cubin.resources),
+            **asdict(cubin.resources),
             "occupancy": found and found.fraction,
             "occupancy_device": found and found.spec.name,
             "blocks_per_sm": found and found.blocks_per_sm,
             "limited_by": found and [limit.value for limit in found.limited_by],
             "occupancy_why": found and found.why,
         }
+
+
+def _figure_as_dict(figure: Figure | None) -> dict[str, Any]:
+    return {
+        "tflops": figure and figure.tflops,
+        "share_of_cublas": figure and figure.share_of_cublas,
+        "figure": figure and figure.kind,
+        "figure_size": figure and list(figure.size),
+        "figure_device": figure and figure.device,
+        "figure_date": figure and figure.date,
+        "figure_command": figure and figure.command,
+    }
 
 
 @dataclass(frozen=True, slots=True)
@@ -162,38 +176,60 @@ def collect_ladder(
     size: Size,
     target: Target,
     *,
-    dtype: DType = F32,
+    dtype: DType | None = None,
     timed_size: Size = TIMED_SIZE,
     cache: CubinCache | None = None,
     progress: Progress | None = None,
 ) -> tuple[list[Row], list[Record]]:
-    """A row for each rung, and the records of what was measured (none without a GPU)."""
+    """A row for each rung, and the records of what was measured (none without a GPU).
+
+    dtype: None for that of the rungs. A rung that cannot be built, simulated or compiled has a row that says why.
+    """
     tell = progress or (lambda what, done, total: None)
-    gemms = [rung.gemm(*size, dtype=dtype, out=dtype) for rung in rungs]
-    builds = [build(gemm, rung) for gemm, rung in zip(gemms, rungs, strict=True)]
+    formats: dict[str, Any] = {} if dtype is None else {"dtype": dtype, "out": dtype}
+    builds = [build(rung.gemm(*size, **formats), rung) for rung in rungs]
     with ThreadPoolExecutor(1) as background:
         compiling = background.submit(_compile_all, builds, target.arch, cache)
-        checks = [_check(built, target, tell, number, len(builds)) for number, built in enumerate(builds)]
-        cubins = _result(compiling)
-    figures, records = _figures(rungs, target, dtype, timed_size, cache, tell)
+        checks = [_check(built, target.gpu, _part(tell, at, len(builds))) for at, built in enumerate(builds)]
+        cubins = compiling.result()
     rows = [
-        Row(
-            rung=rung,
-            built=built,
-            new=whats_new(rung, built.gemm),
-            verdict=found.verdict,
-            verified_on=found.verified_on,
-            counted=found.counted.gemm,
-            counters=found.counters,
-            findings=found.findings,
-            claims=_claims(rung, found.counted, found.counters),
-            cubin=cubin,
-            occupancy=None if target.spec is None else built.occupancy(target.spec, cubin),
-            figure=figure,
-        )
-        for rung, built, found, cubin, figure in zip(rungs, builds, checks, cubins, figures, strict=True)
+        _row(rung, built, checked, cubin, target)
+        for rung, built, checked, cubin in zip(rungs, builds, checks, cubins, strict=True)
     ]
-    return rows, records
+    if target.gpu is None:
+        spec = target.spec if target.named else None
+        figures = {row.rung.name: recorded_figure(row.rung, timed_size, row.built.gemm.dtype, spec) for row in rows}
+        return [replace(row, figure=figures[row.rung.name]) for row in rows], []
+    if dtype is not None:
+        return rows, []  # the measuring protocol takes the problem of the ladder as it is
+    right = [row.rung for row in rows if row.checked is not None and row.checked.ok and not row.problem]
+    measured = measure_ladder(target.gpu, right, *timed_size, cache=cache, progress=tell) if right else []
+    by_name = {one.rung.name: figure_of(one.record, "measured") for one in measured}
+    return [replace(row, figure=by_name.get(row.rung.name)) for row in rows], [one.record for one in measured]
+
+
+def _row(
+    rung: Rung,
+    built: Build,
+    checked: Checked | TilewrightError,
+    cubin: Cubin | TilewrightError,
+    target: Target,
+) -> Row:
+    """The row of a rung, its figure still missing."""
+    problems = [str(part) for part in (checked, cubin) if isinstance(part, TilewrightError)]
+    found = None if isinstance(checked, TilewrightError) else checked
+    compiled = None if isinstance(cubin, TilewrightError) else cubin
+    return Row(
+        rung=rung,
+        built=built,
+        new=whats_new(rung, built.gemm),
+        checked=found,
+        claims=() if found is None else _claims(rung, built, found.counters),
+        cubin=compiled,
+        occupancy=None if target.spec is None or compiled is None else built.occupancy(target.spec, compiled),
+        figure=None,
+        problem="\n".join(dict.fromkeys(problems)),
+    )
 
 
 def whats_new(rung: Rung, gemm: Gemm) -> Difference:
@@ -202,71 +238,46 @@ def whats_new(rung: Rung, gemm: Gemm) -> Difference:
     return diff(Schedule() if lower is None else lower.schedule(gemm), rung.schedule(gemm))
 
 
-def _figures(
-    rungs: Sequence[Rung],
-    target: Target,
-    dtype: DType,
-    size: Size,
-    cache: CubinCache | None,
-    tell: Progress,
-) -> tuple[list[Figure | None], list[Record]]:
-    # The measuring protocol speaks of fp32 so far; other formats have no figure rather than a wrong one.
-    if target.gpu is not None and dtype is F32:
-        measured = measure_ladder(target.gpu, rungs, *size, cache=cache, progress=tell)
-        return [figure_of(one.record, "measured") for one in measured], [one.record for one in measured]
-    spec = target.spec if target.named else None
-    return [recorded_figure(rung, size, dtype, spec) for rung in rungs], []
-
-
-@dataclass(frozen=True, slots=True)
-class _Checked:
-    verdict: Verdict
-    verified_on: str
-    counted: Build
-    counters: Counters
-    findings: tuple[Finding, ...]
-
-
-def _check(built: Build, target: Target, tell: Progress, number: int, of: int) -> _Checked:
-    """The result of one rung held against float64, and its counts."""
-    gemm = built.gemm
+def _part(tell: Progress, number: int, of: int) -> Progress:
+    """Progress of one rung of `of` as a part of the whole."""
     fine = 1000  # steps of the bar for each rung
-
-    def blocks_done(done: int, total: int) -> None:
-        tell(f"simulating {built.name}", number * fine + fine * done // max(total, 1), of * fine)
-
-    blocks_done(0, 1)
-    counted = built
-    if target.gpu is not None and gemm.m * gemm.n * gemm.k > _MOST_COUNTED_PRODUCTS:
-        smaller = gemm.resized(*COUNTED_SIZE)
-        counted = build(smaller, built.schedule, name=built.name)
-    operands = make_operands(counted.gemm)
-    computed, run = run_on_simulator(counted, operands, on_finding="collect", progress=blocks_done)
-    if target.gpu is None:
-        return _Checked(check(operands, computed), "simulator", counted, run.counters, run.errors)
-    given = operands if counted is built else make_operands(gemm)
-    verdict = verify_on_gpu(built, target.gpu, given)
-    return _Checked(verdict, target.gpu.name, counted, run.counters, run.errors)
+    return lambda what, done, total: tell(what, number * fine + fine * done // max(total, 1), of * fine)
 
 
-def _claims(rung: Rung, counted: Build, counters: Counters) -> tuple[ClaimResult, ...]:
-    asked = counted.variant.exact == frozenset("mnk") and counted.gemm.m * counted.gemm.n * counted.gemm.k > 0
-    return tuple(
-        ClaimResult(claim.sentence, claim.holds(counters, counted.gemm) if asked else None) for claim in rung.claims
-    )
+def _check(built: Build, gpu: Gpu | None, tell: Progress) -> Checked | TilewrightError:
+    """The result of one rung held against float64, and its counts; the error where it cannot be run."""
+    gemm = built.gemm
+    doing = f"simulating {built.name}"
+    tell(doing, 0, 1)
+    try:
+        operands = make_operands(gemm)
+        if gpu is not None and gemm.m * gemm.n * gemm.k > _MOST_SIMULATED_PRODUCTS:
+            counters = count_sampled(built.kernel, operands)
+            return Checked(verify_on_gpu(built, gpu, operands), gpu.name, counters, ())
+        blocks_done: Callable[[int, int], None] = lambda done, total: tell(doing, done, total)  # noqa: E731
+        computed, run = run_on_simulator(built, operands, on_finding="collect", progress=blocks_done)
+        if gpu is None:
+            return Checked(check(operands, computed), "the simulator", run.counters, run.errors)
+        return Checked(verify_on_gpu(built, gpu, operands), gpu.name, run.counters, run.errors)
+    except TilewrightError as error:
+        return error
+
+
+def _claims(rung: Rung, built: Build, counters: Counters) -> tuple[ClaimResult, ...]:
+    gemm = built.gemm
+    asked = built.variant.exact == frozenset("mnk") and gemm.m * gemm.n * gemm.k > 0
+    return tuple(ClaimResult(claim.sentence, claim.holds(counters, gemm) if asked else None) for claim in rung.claims)
 
 
 def _compile_all(builds: Sequence[Build], arch: str, cache: CubinCache | None) -> list[Cubin | TilewrightError]:
+    """The cubin of each build, or why there is none."""
     outcomes: dict[int, Cubin | TilewrightError] = {}
-    for done in compile_many([(built.source, arch) for built in builds], cache=cache):
-        outcomes[done.index] = done.outcome
+    jobs: list[tuple[int, CudaSource]] = []
+    for index, built in enumerate(builds):
+        try:
+            jobs.append((index, built.source))
+        except TilewrightError as error:
+            outcomes[index] = error
+    for done in compile_many([(source, arch) for _, source in jobs], cache=cache):
+        outcomes[jobs[done.index][0]] = done.outcome
     return [outcomes[index] for index in range(len(builds))]
-
-
-def _result(compiling: Future[list[Cubin | TilewrightError]]) -> list[Cubin]:
-    cubins = []
-    for outcome in compiling.result():
-        if isinstance(outcome, TilewrightError):
-            raise outcome
-        cubins.append(outcome)
-    return cubins

@@ -114,7 +114,8 @@ def _arithmetic(cost: Cost) -> str:
     words = {"FFMA": "multiply-add", "FMUL": "multiplication", "FADD": "addition", "MOV": "assignment"}
     per_instruction = cost.per_thread / cost.executions
     return " and ".join(
-        _plural(instructions * per_instruction, words.get(opcode, opcode)) for opcode, instructions in cost.opcodes.items()
+        _plural(instructions * per_instruction, words.get(opcode, opcode))
+        for opcode, instructions in cost.opcodes.items()
     )
 
 

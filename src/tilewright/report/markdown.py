@@ -1,8 +1,8 @@
 """Tables in Markdown files, between markers, written from the recorded measurements and never by hand.
 
-    <!-- ladder:worklog -->
-    | rung | ...
-    <!-- /ladder:worklog -->
+<!-- ladder:worklog -->
+| rung | ...
+<!-- /ladder:worklog -->
 """
 
 from __future__ import annotations

@@ -13,7 +13,7 @@ from tilewright.ir.program import Level, Pattern, RasterOrder, Route
 from tilewright.layout.arrangement import Interleaved, Xor
 from tilewright.schedule.schedule import Schedule
 from tilewright.schedule.step import Step
-from tilewright.schedule.steps import STEPS, Fuse, Reorder
+from tilewright.schedule.steps import STEPS, Fuse, Reorder, Snake
 
 _ENUMS: dict[str, type[Enum]] = {e.__name__: e for e in (Level, Space, Pattern, RasterOrder, Route)}
 _VALUES: dict[str, type[Any]] = {v.__name__: v for v in (Interleaved, Xor)}
@@ -64,8 +64,8 @@ def _step(number: int, entry: Any) -> Step:
     try:
         if kind is Fuse:
             return Fuse(*given["loops"], into=given["into"])
-        if kind is Reorder:
-            return Reorder(*given["loops"])
+        if kind is Reorder or kind is Snake:
+            return kind(*given["loops"])
         return kind(**given)
     except (TypeError, KeyError) as error:
         raise ScheduleError(f"Entry {number} does not fit {kind.__name__}: {error}.") from None

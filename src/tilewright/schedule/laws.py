@@ -273,6 +273,15 @@ def _result_vector(program: Program) -> Iterator[Violation]:
         )
 
 
+def turning_loops_have_a_count(program: Program) -> Iterator[Violation]:
+    """A loop that turns at its ends stands inside one that counts the turns."""
+    around = False
+    for loop in program.thread_serial_loops:
+        around = around or not loop.turning
+        if not around:
+            yield Violation(f"no loop around {loop.name!r} counts its turns.", hint="turn an inner loop.")
+
+
 LAWS: tuple[Callable[[Program], Iterator[Violation]], ...] = (
     sums_stay_inside,
     sum_fits_a_thread,
@@ -284,5 +293,6 @@ LAWS: tuple[Callable[[Program], Iterator[Violation]], ...] = (
     early_copies_are_shared_out,
     asynchronous_copies_are_legal,
     pipelines_have_tiles,
+    turning_loops_have_a_count,
 )
 """In the order in which they are checked: later ones rely on earlier ones."""

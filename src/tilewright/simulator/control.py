@@ -4,7 +4,7 @@
     instruction   one step of a convoy, which then stands at another `pc`, may wait, or falls apart into two
 
 So a convoy can stop and go on anywhere a warp can wait, and its state is a few values that can be split. A new kind
-of waiting (a phase of an mbarrier, a group of copies) is a new instruction.
+of waiting for other warps (a named barrier, a phase of an mbarrier) is a new instruction.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from tilewright.simulator.context import Context, where
 from tilewright.simulator.convoy import Convoy
 from tilewright.simulator.events import Branch, Iterations, Meeting
 from tilewright.simulator.findings import Finding, Kind
-from tilewright.simulator.index import Place, Predicate
+from tilewright.simulator.index import Place, Predicate, Uniform
 from tilewright.simulator.sites import Site
 from tilewright.simulator.warps import Mask, both
 
@@ -83,6 +83,15 @@ class IfOp:
         convoy.mask = before
 
 
+@dataclass(frozen=True, slots=True)
+class Counter:
+    """An integer that a loop carries along, in a slot of its own; the same in every lane."""
+
+    slot: int
+    start: Uniform
+    next: Uniform
+
+
 @dataclass(slots=True)
 class LoopOp:
     """A loop with nothing to wait for inside. Blocks may differ in its extent."""
@@ -93,8 +102,10 @@ class LoopOp:
     extent: Place
     varies: bool
     body: tuple[Operation, ...]
+    counters: tuple[Counter, ...] = ()
 
     def __call__(self, convoy: Convoy) -> None:
+        start(self.counters, convoy.slots)
         if self.varies:
             self._run_varying(convoy)
             return
@@ -104,6 +115,8 @@ class LoopOp:
             slots[slot] = value
             for operation in body:
                 operation(convoy)
+            for counter in self.counters:
+                slots[counter.slot] = counter.next(slots)
         self._tell(convoy, extent)
 
     def _run_varying(self, convoy: Convoy) -> None:
@@ -118,11 +131,19 @@ class LoopOp:
                 for operation in self.body:
                     operation(convoy)
                 self._tell(convoy, 1)
+            for counter in self.counters:
+                convoy.slots[counter.slot] = counter.next(convoy.slots)
         convoy.mask = before
 
     def _tell(self, convoy: Convoy, times: int) -> None:
         for hear in self.context.wire.iterated:
             hear(Iterations(self.site, times, convoy.active_warps, convoy.active_lanes, convoy.warps.block_count))
+
+
+def start(counters: tuple[Counter, ...], slots: list[int]) -> None:
+    """The counters of a loop before its first iteration."""
+    for counter in counters:
+        slots[counter.slot] = counter.start(slots)
 
 
 @dataclass(slots=True)
@@ -140,11 +161,13 @@ class Straight:
 
 @dataclass(slots=True)
 class LoopBegin:
-    """Sets the loop variable to 0."""
+    """Sets the loop variable to 0, and what the loop carries to its start."""
 
     slot: int
+    counters: tuple[Counter, ...]
 
     def step(self, convoy: Convoy) -> tuple[Convoy, ...]:
+        start(self.counters, convoy.slots)
         convoy.slots[self.slot] = 0
         convoy.pc += 1
         return (convoy,)
@@ -184,12 +207,15 @@ class LoopTest:
 
 @dataclass(slots=True)
 class LoopNext:
-    """Adds 1 to the loop variable and goes back to the test."""
+    """Moves on what the loop carries, adds 1 to the loop variable and goes back to the test."""
 
     slot: int
     test: int
+    counters: tuple[Counter, ...]
 
     def step(self, convoy: Convoy) -> tuple[Convoy, ...]:
+        for counter in self.counters:
+            convoy.slots[counter.slot] = counter.next(convoy.slots)
         convoy.slots[self.slot] += 1
         convoy.pc = self.test
         return (convoy,)

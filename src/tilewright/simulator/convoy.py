@@ -12,13 +12,14 @@ import numpy as np
 
 from tilewright.device.spec import WARP_THREADS
 from tilewright.dtypes import Array
+from tilewright.simulator.copies import Copies
 from tilewright.simulator.registers import RegisterArray
 from tilewright.simulator.sites import Site
 from tilewright.simulator.warps import Lanes, Mask, Warps
 
 
 class Wait(Protocol):
-    """What a convoy waits for: a barrier now; a phase of an mbarrier, a group of copies, later."""
+    """What a convoy waits for: a barrier now; a named barrier or a phase of an mbarrier later."""
 
     site: Site
 
@@ -37,10 +38,10 @@ class Convoy:
 
     slots: values of the loop variables, the same in every lane. mask: lanes that take part now, None for all.
     pc: next instruction of the program. frames: what to restore at the end of each open branch. memo: lane values
-    known so far, a dictionary for each cell of the program.
+    known so far, a dictionary for each cell of the program. copies: asynchronous ones under way.
     """
 
-    __slots__ = ("frames", "mask", "memo", "pc", "registers", "slots", "wait", "warps")
+    __slots__ = ("copies", "frames", "mask", "memo", "pc", "registers", "slots", "wait", "warps")
 
     def __init__(self, warps: Warps, slots: int, registers: int, cells: int) -> None:
         self.warps = warps
@@ -51,6 +52,7 @@ class Convoy:
         self.pc = 0
         self.frames: list[tuple[Mask | None, Mask | None]] = []
         self.wait: Wait | None = None
+        self.copies = Copies(warps.lanes)
 
     @property
     def active_warps(self) -> int:
@@ -75,5 +77,6 @@ class Convoy:
         part.mask = part_of(self.mask)
         part.pc = self.pc
         part.frames = [(part_of(before), part_of(otherwise)) for before, otherwise in self.frames]
+        part.copies = self.copies.select(lanes)
         part.wait = None if self.wait is None else self.wait.select(keep)
         return part

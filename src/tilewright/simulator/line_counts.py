@@ -77,6 +77,12 @@ def line_counts(site: Site, loops: Container[Path], counts: Mapping[str, int]) -
     kind: LineKind = "arithmetic"
     opcodes: Mapping[str, int] = {}
     match stmt:
+        case Move(asynchronous=True):
+            memory = site.memory or stmt.src.buffer
+            buffer, space, kind = memory.name, memory.space, "store" if memory is stmt.dst.buffer else "load"
+            width_bytes, element_bytes = stmt.width * memory.dtype.bytes, memory.dtype.bytes
+            # One instruction with two sides: it is counted where it reads.
+            opcodes = {"LDGSTS" if width_bytes == 4 else f"LDGSTS.{width_bytes * 8}": 1} if kind == "load" else {}
         case Move():
             is_store = stmt.src.buffer.space is Space.REGISTER
             memory = stmt.dst.buffer if is_store else stmt.src.buffer

@@ -34,8 +34,8 @@ class Machine:
     def run(self, batch: Batch) -> None:
         """All warps of the blocks, to their end. Raises StopSimulation after a deadlock.
 
-        Copies in flight, when there are such, will land where nobody can go on and before that is called a deadlock:
-        as late as they may, so that whoever does not wait for them reads the old contents.
+        Copies that signal an mbarrier will have to land where nobody can go on, before that is called a deadlock: as
+        late as they may, so that whoever does not wait for them reads the old contents.
         """
         self._context.memory.new_batch(batch.blocks)
         self._context.barriers = BlockBarriers(batch)

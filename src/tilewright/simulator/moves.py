@@ -19,34 +19,39 @@ from tilewright.simulator.warps import Mask, Pattern, both
 
 
 @dataclass(slots=True)
-class Transfer:
-    """What loads and stores have in common. array, first: the registers, and where in them the access begins."""
+class MemorySide:
+    """The side of an access that is in memory: `width` elements a lane, where `guard` holds.
+
+    checked_width: elements whose bounds are checked at once; fewer than `width` where it is not known how many
+    elements of the access are touched.
+    """
 
     site: Site
     context: Context
     buffer: Buffer
     place: Place
     width: int
-    array: int
-    first: Uniform
     guard: Predicate | None
     is_store: bool
+    checked_width: int
 
-    def _target(self, convoy: Convoy) -> tuple[Pattern, int]:
-        """Where the lanes that take part touch memory; lanes that would break a rule are reported and left out."""
+    def reach(self, convoy: Convoy, *, also: bool | Mask = True) -> tuple[Pattern, int]:
+        """Where the lanes that take part touch memory; lanes that would break a rule are reported and left out.
+
+        also: a further condition on the lanes.
+        """
         guard = True if self.guard is None else self.guard(convoy)
-        if guard is False:
+        if guard is False or also is False:
             return convoy.warps.nowhere, 0
         active = convoy.mask if guard is True else both(convoy.mask, guard)
+        active = active if also is True else both(active, also)
         if active is not None and not active.count:
             return convoy.warps.nowhere, 0
         offset = self.place.offset(convoy.slots)
         pattern = self.place.cell.of(convoy).pattern(active)
-        limit = self.context.memory.elements(self.buffer)
         if pattern.lanes.overflow is not None or (self.place.is_narrow and pattern.high + offset > I32_HIGH):
             self._check_overflow(convoy, pattern, offset)
-        if pattern.low + offset < 0 or pattern.high + offset + self.width > limit:
-            pattern = self._inside(convoy, pattern, offset, limit)
+        pattern = self.inside(convoy, pattern, offset, self.checked_width)
         if self.width > 1 and not self._is_aligned(pattern, offset):
             self._report_misaligned(convoy, pattern, offset)
         return pattern, offset
@@ -61,18 +66,23 @@ class Transfer:
         if beyond.any():
             self.context.overflow(self.site, convoy, beyond)
 
-    def _inside(self, convoy: Convoy, pattern: Pattern, offset: int, limit: int) -> Pattern:
-        """Reports the lanes that leave the buffer; the pattern of the others."""
+    def inside(self, convoy: Convoy, pattern: Pattern, offset: int, width: int) -> Pattern:
+        """The pattern without the lanes that leave the buffer, which are reported."""
+        limit = self.context.memory.elements(self.buffer)
+        if pattern.low + offset >= 0 and pattern.high + offset + width <= limit:
+            return pattern
         first = pattern.lanes.values + offset
-        outside = (first < 0) | (first + self.width > limit)
+        outside = (first < 0) | (first + width > limit)
         if pattern.active is not None:
             outside &= pattern.active.lanes
+        if not outside.any():
+            return pattern
         element = int(first[int(np.argmax(outside))])
         verb = "written" if self.is_store else "read"
         self.context.findings.report(
             Finding(
                 Kind.OUT_OF_BOUNDS,
-                f"{self.buffer.name} has {limit} elements; {_elements(element, self.width)} {verb}.",
+                f"{self.buffer.name} has {limit} elements; {_elements(element, width)} {verb}.",
                 where(self.site, convoy, outside),
                 self.buffer.name,
                 element,
@@ -116,7 +126,7 @@ class Transfer:
             )
         )
 
-    def _tell(self, convoy: Convoy, pattern: Pattern, offset: int) -> Access:
+    def tell(self, convoy: Convoy, pattern: Pattern, offset: int) -> Access:
         access = Access(
             self.site,
             self.buffer,
@@ -133,13 +143,25 @@ class Transfer:
             hear(access)
         return access
 
-    def _index(self, convoy: Convoy, pattern: Pattern, offset: int) -> tuple[Array, int]:
+    def index(self, convoy: Convoy, pattern: Pattern, offset: int) -> tuple[Array, int]:
         """Flat positions of all lanes in the storage array, less an offset that is at least 0."""
         if self.buffer.space is Space.SHARED:
             index = pattern.lanes.based(self.buffer.elements, convoy.warps.block_of_lane)
         else:
             index = pattern.lanes.values
         return (index + offset, 0) if offset < 0 or pattern.low < 0 else (index, offset)
+
+
+def _elements(first: int, width: int) -> str:
+    return f"element {first} is" if width == 1 else f"elements {first} to {first + width - 1} are"
+
+
+@dataclass(slots=True)
+class Transfer(MemorySide):
+    """What loads and stores have in common. array, first: the registers, and where in them the access begins."""
+
+    array: int
+    first: Uniform
 
     def _registers(self, convoy: Convoy) -> tuple[RegisterArray, int]:
         registers = convoy.registers[self.array]
@@ -152,21 +174,17 @@ class Transfer:
         return registers, first
 
 
-def _elements(first: int, width: int) -> str:
-    return f"element {first} is" if width == 1 else f"elements {first} to {first + width - 1} are"
-
-
 @dataclass(slots=True)
 class LoadOp(Transfer):
     """Memory to registers; zero where the guard is false."""
 
     def __call__(self, convoy: Convoy) -> None:
-        pattern, offset = self._target(convoy)
+        pattern, offset = self.reach(convoy)
         registers, first = self._registers(convoy)
-        access = self._tell(convoy, pattern, offset)
+        access = self.tell(convoy, pattern, offset)
         rows = registers.data[first : first + self.width]
         if pattern is not convoy.warps.nowhere:
-            index, at = self._index(convoy, pattern, offset)
+            index, at = self.index(convoy, pattern, offset)
             if self.context.races is not None:
                 self.context.races.read(access, convoy, index, at)
             self._take(rows, index, at, convoy.mask)
@@ -202,16 +220,16 @@ class StoreOp(Transfer):
     """Registers to memory; nothing where the guard is false."""
 
     def __call__(self, convoy: Convoy) -> None:
-        pattern, offset = self._target(convoy)
+        pattern, offset = self.reach(convoy)
         registers, first = self._registers(convoy)
         if registers.missing:
             bare = registers.unwritten(range(first, first + self.width), pattern.active)
             if bare is not None:
                 self.context.unwritten_register(self.site, convoy, registers.buffer.name, *bare)
-        access = self._tell(convoy, pattern, offset)
+        access = self.tell(convoy, pattern, offset)
         if pattern is convoy.warps.nowhere:
             return
-        index, at = self._index(convoy, pattern, offset)
+        index, at = self.index(convoy, pattern, offset)
         rows = self.context.arithmetic.encode(registers.data[first : first + self.width], self.buffer.dtype)
         storage = self.context.memory.arrays[self.buffer.name]
         if self.context.races is not None:

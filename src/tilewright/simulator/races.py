@@ -21,6 +21,7 @@ import numpy as np
 from tilewright.device.spec import WARP_THREADS
 from tilewright.dtypes import Array
 from tilewright.simulator.convoy import Convoy
+from tilewright.simulator.copies import InFlight
 from tilewright.simulator.events import Access
 from tilewright.simulator.findings import Finding, Findings, Kind, Where
 from tilewright.simulator.shadow import Owners, Shadow, Touch
@@ -72,6 +73,7 @@ class Races:
         if shadow is None:
             return
         now = self._touch(access, convoy, index, at)
+        self._check_copies(shadow, now)
         if not now.is_global:
             self._check_written(shadow, now)
         if shadow.any_write >= now.earliest:
@@ -87,10 +89,30 @@ class Races:
 
     def write(self, access: Access, convoy: Convoy, index: Array, at: int, rows: Array, storage: Array) -> None:
         """Active lanes are about to write `rows`, (width, lanes), into `storage` from `index + at` on."""
+        shadow, now = self._check_store(access, convoy, index, at, rows, storage)
+        shadow.enter_write(now)
+
+    def start_copy(self, access: Access, convoy: Convoy, index: Array, at: int, rows: Array, storage: Array) -> None:
+        """Active lanes start an asynchronous copy of `rows`: until it lands nobody may touch its target."""
+        shadow, now = self._check_store(access, convoy, index, at, rows, storage)
+        shadow.start_copy(now)
+
+    def land_copy(self, copy: InFlight, convoy: Convoy) -> None:
+        """A copy has arrived, because its lanes have waited for it."""
+        thread = convoy.warps.global_thread[copy.lanes]
+        epoch = self._epochs[convoy.warps.block_of_lane[copy.lanes]]
+        for step in range(len(copy.rows)):
+            self._shadows[copy.buffer].land_copy(copy.element + step, thread, copy.site, epoch)
+
+    def _check_store(
+        self, access: Access, convoy: Convoy, index: Array, at: int, rows: Array, storage: Array
+    ) -> tuple[Shadow, Touch]:
+        """A store with everything that it may conflict with checked."""
         shadow = self._shadows[access.buffer.name]
         now = self._touch(access, convoy, index, at)
         active = access.pattern.active
         values = rows if active is None else rows[:, active.lanes]
+        self._check_copies(shadow, now)
         shadow.enter_pending()
         earliest = now.earliest
         self._check_lanes(now, values)
@@ -98,7 +120,7 @@ class Races:
             self._check_writers(shadow, now, values, storage)
         if shadow.any_read >= earliest:
             self._check_readers(shadow, now)
-        shadow.enter_write(now)
+        return shadow, now
 
     def _touch(self, access: Access, convoy: Convoy, index: Array, at: int) -> Touch:
         warps, active = convoy.warps, access.pattern.active
@@ -108,6 +130,28 @@ class Races:
             thread, index = thread[active.lanes], index[active.lanes]
             epoch = epoch if isinstance(epoch, int) else epoch[active.lanes]
         return Touch(access, convoy, index + at, thread, epoch)
+
+    def _check_copies(self, shadow: Shadow, now: Touch) -> None:
+        """Elements to which an asynchronous copy is under way, be it by the same thread."""
+        found = shadow.copied(now) if shadow.copies else None
+        if found is None:
+            return
+        step, busy = found
+        word = int(now.element[int(np.argmax(busy))]) + step
+        earlier = self._place(self._sites[int(shadow.copied_by.site[word])], int(shadow.copied_by.thread[word]))
+        element, where = now.where(step, busy)
+        name, verb = now.access.buffer.name, "written" if now.access.store else "read"
+        self._findings.report(
+            Finding(
+                Kind.RACE,
+                f"Race on {name}[{element}]: {verb} here, while an asynchronous copy to it is under way.",
+                where,
+                name,
+                element,
+                earlier,
+                hint="wait for the group of the copy, then let a barrier order the threads.",
+            )
+        )
 
     def _check_written(self, shadow: Shadow, now: Touch) -> None:
         key = ("written", now.site.index, now.access.offset)

@@ -66,7 +66,7 @@ class _Trait:
     """Something of a block that its counts depend on.
 
     value: of the block's coordinates. others: the range of what the thread and the loops add to it. modulus: the
-    value matters only modulo this (0: all of it). op: the value plus the others is compared with 0.
+    value matters only modulo this (0: all of it). op: the value plus the others is compared with 0, or cut off at 0.
     """
 
     value: Expr
@@ -129,6 +129,8 @@ def _column(trait: _Trait, coordinates: Array) -> Array:
     column = np.broadcast_to(np.asarray(value, np.int64), (len(coordinates),))
     if trait.modulus:
         return column % trait.modulus
+    if trait.op is Op.MIN and trait.others.low is not None:
+        return np.where(column + trait.others.low >= 0, _NEVER, column)
     if trait.op is Op.LT and trait.others.low is not None and trait.others.high is not None:
         column = np.where(column + trait.others.high < 0, _ALWAYS, column)
         column = np.where((column + trait.others.low >= 0) & (column != _ALWAYS), _NEVER, column)
@@ -166,6 +168,8 @@ def _body_traits(body: Body, scope: Scope, bounds: Bounds, depth: int) -> Iterat
                 yield from _split(extent, bounds)
                 counter = f"{stmt.var}@{depth}"
                 inner = scope.with_name(stmt.var, Var(counter))
+                for carried in stmt.carried:  # the same for every block
+                    inner = inner.with_name(carried.name, Var(f"{carried.name}@{depth}"))
                 high = interval(extent, bounds).high
                 inner_bounds = {**bounds, counter: Interval(0, None if high is None else high - 1)}
             case _:
@@ -177,10 +181,20 @@ def _body_traits(body: Body, scope: Scope, bounds: Bounds, depth: int) -> Iterat
 def _move_traits(stmt: Move, scope: Scope, bounds: Bounds) -> Iterator[_Trait]:
     if stmt.guard is not None:
         yield from _condition_traits(resolve(stmt.guard, scope), bounds)
+    if stmt.valid is not None:
+        yield from _valid_traits(resolve(stmt.valid, scope), bounds)
     for place in (stmt.dst, stmt.src):
         if place.buffer.space is not Space.REGISTER:
             line = LINE_BYTES // place.buffer.dtype.bytes
             yield from _split(resolve(place.flat, scope), bounds, modulus=line)
+
+
+def _valid_traits(valid: Expr, bounds: Bounds) -> Iterator[_Trait]:
+    """How much of a vector is inside: `min(what is left, width)` is the width in all blocks but the last."""
+    if isinstance(valid, Binary) and valid.op is Op.MIN:
+        yield from _split(binary(Op.SUB, valid.a, valid.b), bounds, op=Op.MIN)
+    else:
+        yield from _split(valid, bounds)
 
 
 def _condition_traits(condition: Expr, bounds: Bounds) -> Iterator[_Trait]:

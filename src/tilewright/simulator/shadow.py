@@ -79,10 +79,22 @@ class Shadow:
     """What is known of each element of one buffer: the last writer, and two of the threads that read it since.
 
     Two readers are enough: a writer conflicts with some other reader exactly if it conflicts with one of two
-    different ones. any_write, any_read: the last epoch in which some block wrote or read anything.
+    different ones. any_write, any_read: the last epoch in which some block wrote or read anything. copied_by: the
+    thread whose asynchronous copy to the element is under way (0: none); copies: how many elements there are of these.
     """
 
-    __slots__ = ("any_read", "any_write", "pending", "read_epoch", "readers", "threads", "write_epoch", "writer")
+    __slots__ = (
+        "any_read",
+        "any_write",
+        "copied_by",
+        "copies",
+        "pending",
+        "read_epoch",
+        "readers",
+        "threads",
+        "write_epoch",
+        "writer",
+    )
 
     def __init__(self, elements: int, threads_per_block: int) -> None:
         # Zero pages cost nothing until they are touched: the shadow of a large C of which little is written is cheap.
@@ -91,6 +103,8 @@ class Shadow:
         self.any_read = self.any_write = NEVER
         self.threads = threads_per_block
         self.pending: dict[object, Touch] = {}
+        self.copied_by = Owners(elements)
+        self.copies = 0
 
     def unordered(self, thread: Array, epoch: Array, now: Touch) -> Array:
         """For each lane of `now`: whether nothing orders it and what `thread` did in `epoch`. Thread 0 is nobody."""
@@ -108,6 +122,27 @@ class Shadow:
             if bare.any():
                 return step, bare
         return None
+
+    def copied(self, now: Touch) -> tuple[int, Array] | None:
+        """The first step at which lanes meet a copy that is under way, and those lanes."""
+        for step, words in enumerate(now.words()):
+            busy = self.copied_by.thread[words] != 0
+            if busy.any():
+                return step, busy
+        return None
+
+    def start_copy(self, copy: Touch) -> None:
+        for words in copy.words():
+            self.copied_by.enter(words, copy.thread, copy.site)
+            self.copies += len(words)
+
+    def land_copy(self, words: Array, thread: Array, site: Site, epoch: Array) -> None:
+        """Copies to `words` have arrived: from here on they are writes by the threads that waited for them."""
+        self.copied_by.thread[words] = 0
+        self.copies -= len(words)
+        self.writer.enter(words, thread, site)
+        self.write_epoch[words] = epoch
+        self.any_write = max(self.any_write, int(epoch.max()))
 
     def defer(self, read: Touch, barriers: int) -> None:
         """Put down a read, to be entered when it matters. barriers: passed so far by any block."""

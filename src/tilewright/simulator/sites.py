@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from tilewright.ir.buffer import Buffer
 from tilewright.ir.kernel import Kernel
 from tilewright.ir.stmt import Assign, Barrier, Move, Stmt
 from tilewright.ir.text import kernel_lines
@@ -16,7 +17,8 @@ class Site:
     """One statement. index: position among the sites of the kernel. line: from 1, in `ir.text.kernel_text`.
 
     origin: the declared thing it comes from ("" if none). loops: the enclosing loops, outermost first: the name of
-    each and the slot that holds its value.
+    each and the slot that holds its value. memory: which buffer the site is about, where the statement touches two
+    (an asynchronous copy has a site for its source and one for its target).
     """
 
     index: int
@@ -26,6 +28,7 @@ class Site:
     stmt: Stmt
     origin: str = ""
     loops: tuple[tuple[str, int], ...] = ()
+    memory: Buffer | None = None
 
     def values(self, slots: Sequence[int]) -> tuple[tuple[str, int], ...]:
         """The enclosing loops with their current values."""
@@ -47,9 +50,9 @@ class Sites:
         }
         self.all: list[Site] = []
 
-    def add(self, path: Path, stmt: Stmt, loops: tuple[tuple[str, int], ...]) -> Site:
+    def add(self, path: Path, stmt: Stmt, loops: tuple[tuple[str, int], ...], memory: Buffer | None = None) -> Site:
         line, text = self._lines[path]
         origin = stmt.origin if isinstance(stmt, (Move, Assign, Barrier)) else ""
-        site = Site(len(self.all), path, line, text, stmt, origin, loops)
+        site = Site(len(self.all), path, line, text, stmt, origin, loops, memory)
         self.all.append(site)
         return site

@@ -9,9 +9,10 @@ from tilewright.errors import SimulationError
 from tilewright.ir.buffer import Buffer, Ref, Space
 from tilewright.ir.expr import ZERO, Const, Expr, Load, Var
 from tilewright.ir.kernel import BUILTINS, Kernel
-from tilewright.ir.stmt import Alloc, Assign, Barrier, Body, For, If, Let, Move, Stmt
+from tilewright.ir.stmt import Alloc, Assign, Barrier, Body, CommitCopies, For, If, Let, Move, Stmt, WaitCopies
 from tilewright.ir.visit import Path, walk, walk_expr
 from tilewright.simulator.assigns import assign_op, copy_ops
+from tilewright.simulator.async_moves import AsyncCopyOp, CommitOp, WaitOp
 from tilewright.simulator.context import Context
 from tilewright.simulator.control import (
     BarrierStep,
@@ -19,6 +20,7 @@ from tilewright.simulator.control import (
     BranchElse,
     BranchEnd,
     Condition,
+    Counter,
     IfOp,
     Instruction,
     LoopBegin,
@@ -29,8 +31,8 @@ from tilewright.simulator.control import (
     Straight,
 )
 from tilewright.simulator.convoy import Convoy
-from tilewright.simulator.index import Cells, Place, Scope, is_uniform, resolve, slot_var
-from tilewright.simulator.moves import LoadOp, StoreOp
+from tilewright.simulator.index import Cells, Place, Predicate, Scope, Uniform, is_uniform, resolve, slot_var, uniform
+from tilewright.simulator.moves import LoadOp, MemorySide, StoreOp
 from tilewright.simulator.registers import RegisterArray
 from tilewright.simulator.sites import Site, Sites
 from tilewright.simulator.values import NotEven, Values
@@ -143,10 +145,11 @@ class _Translator:
             case For():
                 slot, (extent, varies) = self._slot(), self._extent(stmt, names)
                 test = LoopTest(site, self._context, slot, extent, varies)
-                self.code += [LoopBegin(slot), test]
+                inside, counters = self._counters(stmt, names, slot)
+                self.code += [LoopBegin(slot, counters), test]
                 at = len(self.code) - 1
-                self.emit(stmt.body, path, names.with_loop(stmt.var, slot))
-                self.code.append(LoopNext(slot, at))
+                self.emit(stmt.body, path, inside)
+                self.code.append(LoopNext(slot, at, counters))
                 test.exit = len(self.code)
             case If():
                 begin, middle = BranchBegin(self._condition(site, stmt, names)), BranchElse()
@@ -175,6 +178,12 @@ class _Translator:
         match stmt:
             case Assign():
                 return [assign_op(stmt, self._values(self._sites.add(path, stmt, names.loops), names))]
+            case Move(asynchronous=True):
+                return [self._copy(stmt, path, names)]
+            case CommitCopies():
+                return [CommitOp()]
+            case WaitCopies():
+                return [WaitOp(self._context, stmt.pending)]
             case Move():
                 return self._move(stmt, self._sites.add(path, stmt, names.loops), names)
             case If():
@@ -190,8 +199,27 @@ class _Translator:
     def _loop(self, stmt: For, path: Path, names: Names) -> LoopOp:
         site = self._sites.add(path, stmt, names.loops)
         slot, (extent, varies) = self._slot(), self._extent(stmt, names)
-        body = self._body(stmt.body, path, names.with_loop(stmt.var, slot))
-        return LoopOp(site, self._context, slot, extent, varies, body)
+        inside, counters = self._counters(stmt, names, slot)
+        return LoopOp(site, self._context, slot, extent, varies, self._body(stmt.body, path, inside), counters)
+
+    def _counters(self, stmt: For, names: Names, slot: int) -> tuple[Names, tuple[Counter, ...]]:
+        """What is visible inside a loop, and what it carries along."""
+        inside = names.with_loop(stmt.var, slot)
+        slots = [self._slot() for _ in stmt.carried]
+        for carried, own in zip(stmt.carried, slots, strict=True):
+            inside = inside.with_name(carried.name, slot_var(own))
+        counters = [
+            Counter(own, self._shared(carried.start, names), self._shared(carried.next, inside))
+            for carried, own in zip(stmt.carried, slots, strict=True)
+        ]
+        return inside, tuple(counters)
+
+    def _shared(self, expr: Expr, names: Names) -> Uniform:
+        """An integer on which all lanes agree."""
+        resolved = resolve(expr, names.scope)
+        if not is_uniform(resolved):
+            raise SimulationError("What a loop carries along must be the same in every thread.")
+        return uniform(resolved)
 
     def _nest(self, stmt: For, path: Path, names: Names) -> list[Operation]:
         """A nest of loops around one assignment as one operation; empty where it has to be run step by step.
@@ -201,7 +229,7 @@ class _Translator:
         """
         loops: list[tuple[For, Path]] = []
         inner: Stmt = stmt
-        while isinstance(inner, For) and len(inner.body) == 1 and isinstance(inner.extent, Const):
+        while isinstance(inner, For) and len(inner.body) == 1 and isinstance(inner.extent, Const) and not inner.carried:
             loops.append((inner, path))
             inner, path = inner.body[0], (*path, 0)
         if not isinstance(inner, Assign) or any(_length(loop) < 1 for loop, _ in loops):
@@ -234,25 +262,44 @@ class _Translator:
         memory, register = (stmt.dst, stmt.src) if is_store else (stmt.src, stmt.dst)
         if register.buffer.space is not Space.REGISTER:
             raise SimulationError(
-                "A Move has one side in registers.", place=f"line {site.line}: {site.text}", hint="load, then store."
+                "A Move that is not asynchronous has one side in registers.",
+                place=f"line {site.line}: {site.text}",
+                hint="load, then store.",
             )
         guard = None if stmt.guard is None else self.cells.predicate(resolve(stmt.guard, names.scope))
         first = self._values(site, names).view(register)
         kind = StoreOp if is_store else LoadOp
         place = self.cells.place(resolve(memory.flat, names.scope))
+        width = stmt.width
         return [
             kind(
                 site,
                 self._context,
                 memory.buffer,
                 place,
-                stmt.width,
-                first.array,
-                first.base,
+                width,
                 guard,
                 is_store,
+                width,
+                first.array,
+                first.base,
             )
         ]
+
+    def _copy(self, stmt: Move, path: Path, names: Names) -> AsyncCopyOp:
+        guard = None if stmt.guard is None else self.cells.predicate(resolve(stmt.guard, names.scope))
+        valid = None if stmt.valid is None else self.cells.place(resolve(stmt.valid, names.scope))
+        sides = [self._sites.add(path, stmt, names.loops, ref.buffer) for ref in (stmt.src, stmt.dst)]
+        source = self._side(sides[0], stmt.src, stmt.width, guard, False, names)
+        target = self._side(sides[1], stmt.dst, stmt.width, None, True, names)
+        source.checked_width = stmt.width if valid is None else 1
+        return AsyncCopyOp(self._context, source, target, valid)
+
+    def _side(
+        self, site: Site, ref: Ref, width: int, guard: Predicate | None, is_store: bool, names: Names
+    ) -> MemorySide:
+        place = self.cells.place(resolve(ref.flat, names.scope))
+        return MemorySide(site, self._context, ref.buffer, place, width, guard, is_store, width)
 
     def _declare(self, stmt: Let | Alloc, path: Path, names: Names, operations: list[Operation]) -> Names:
         """What is visible from here on. A named value that is read from registers gets a register of its own."""

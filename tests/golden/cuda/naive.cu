@@ -9,8 +9,9 @@
 //              no shared memory
 
 extern "C" __global__ void __launch_bounds__(256)
-naive(const float* __restrict__ A, const float* __restrict__ B, float* __restrict__ C,
-      int M, int N, int K, long long lda, long long ldb, long long ldc, float alpha, float beta)
+naive(
+    const float* __restrict__ A, const float* __restrict__ B, float* __restrict__ C,
+    int M, int N, int K, long long lda, long long ldb, long long ldc, float alpha, float beta)
 {
     const int m = blockIdx.y * 16 + threadIdx.x / 16;
     const int n = blockIdx.x * 16 + threadIdx.x % 16;

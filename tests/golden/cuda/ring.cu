@@ -41,8 +41,9 @@ __device__ __forceinline__ void wait_copies() {
 }
 
 extern "C" __global__ void __launch_bounds__(1024)
-ring(const float* __restrict__ A, const float* __restrict__ B, float* __restrict__ C,
-     int M, int N, int K, int lda, int ldb, int ldc, float alpha, float beta)
+ring(
+    const float* __restrict__ A, const float* __restrict__ B, float* __restrict__ C,
+    int M, int N, int K, int lda, int ldb, int ldc, float alpha, float beta)
 {
     __shared__ __align__(16) float A_tile[3][32][32];  // (slot, m, k)
     __shared__ float B_tile[3][32][32];                // (slot, k, n)

@@ -41,8 +41,9 @@ __device__ __forceinline__ void wait_copies() {
 }
 
 extern "C" __global__ void __launch_bounds__(1024)
-ring(const float* __restrict__ A, const float* __restrict__ B, float* __restrict__ C,
-     int M, int N, int K, int lda, int ldb, int ldc, float alpha, float beta)
+ring(
+    const float* __restrict__ A, const float* __restrict__ B, float* __restrict__ C,
+    int M, int N, int K, int lda, int ldb, int ldc, float alpha, float beta)
 {
     extern __shared__ __align__(128) unsigned char shared_memory[];
     float (&A_tile)[7][32][32] = *reinterpret_cast<float (*)[7][32][32]>(shared_memory);  // (slot, m, k)

@@ -9,8 +9,9 @@
 //              8192 bytes of shared memory
 
 extern "C" __global__ void __launch_bounds__(1024)
-shared_tiles(const float* __restrict__ A, const float* __restrict__ B, float* __restrict__ C,
-             int M, int N, int K, int lda, int ldb, int ldc, float alpha, float beta)
+shared_tiles(
+    const float* __restrict__ A, const float* __restrict__ B, float* __restrict__ C,
+    int M, int N, int K, int lda, int ldb, int ldc, float alpha, float beta)
 {
     __shared__ float A_tile[32][32];  // (m, k)
     __shared__ float B_tile[32][32];  // (k, n)

@@ -22,8 +22,9 @@ __device__ __forceinline__ const float4& as_float4(const float& first) {
 }
 
 extern "C" __global__ void __launch_bounds__(128)
-vectorized(const float* __restrict__ A, const float* __restrict__ B, float* __restrict__ C,
-           int M, int N, int K, int lda, int ldb, int ldc, float alpha, float beta)
+vectorized(
+    const float* __restrict__ A, const float* __restrict__ B, float* __restrict__ C,
+    int M, int N, int K, int lda, int ldb, int ldc, float alpha, float beta)
 {
     __shared__ __align__(16) float A_tile[8][68];  // (k, m): transposed, rows padded by 4
     __shared__ __align__(16) float B_tile[8][64];  // (k, n)

@@ -45,8 +45,9 @@ __device__ __forceinline__ const uint4& as_half8(const half_bits& first) {
 }
 
 extern "C" __global__ void __launch_bounds__(128)
-vectorized(const half_bits* __restrict__ A, const half_bits* __restrict__ B, half_bits* __restrict__ C,
-           int M, int N, int K, int lda, int ldb, int ldc, float alpha, float beta)
+vectorized(
+    const half_bits* __restrict__ A, const half_bits* __restrict__ B, half_bits* __restrict__ C,
+    int M, int N, int K, int lda, int ldb, int ldc, float alpha, float beta)
 {
     __shared__ __align__(8) half_bits A_tile[8][68];   // (k, m): transposed, rows padded by 4
     __shared__ __align__(16) half_bits B_tile[8][64];  // (k, n)

@@ -16,7 +16,6 @@ from tilewright.schedule import (
     Schedule,
     Split,
     Stage,
-    Unroll,
     Vectorize,
 )
 
@@ -64,7 +63,6 @@ def schedule(gemm: Gemm) -> Schedule:
         Vectorize("A_frag", 4),
         Vectorize("B_frag", 4),
         Vectorize("C", 4),
-        Unroll("k_in"),
         Epilogue(),
     )
 

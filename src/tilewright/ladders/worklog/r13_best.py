@@ -25,6 +25,7 @@ from tilewright.schedule import (
     Relayout,
     Reorder,
     Schedule,
+    Snake,
     Split,
     Stage,
     Step,
@@ -34,26 +35,23 @@ from tilewright.schedule import (
 )
 
 BEST: Point = {
-    "bm": 128, "bn": 128, "bk": 8, "wm": 64, "wn": 64, "lanes_m": 4, "stages": 2, "a": "prefetch", "b": "async",
-    "unroll": 8, "group": 8, "pad": 0,
+    "bm": 128, "bn": 256, "bk": 8, "wm": 64, "wn": 64, "lanes_m": 8, "stages": 2, "a": "prefetch", "b": "prefetch",
+    "unroll": 8, "group": 8, "pad": 0, "outer": "m", "snake": False,
 }  # fmt: skip
 
 
 def points() -> Iterator[dict[str, Any]]:
-    """Block tile, warp tile, lanes, depth of the ring, how A and B travel, how far k is unrolled."""
-    tiles = ((128, 128, 64, 64), (128, 256, 64, 64), (256, 128, 64, 64), (128, 128, 32, 128), (128, 256, 32, 128),
-             (128, 128, 128, 32), (256, 128, 128, 32), (64, 256, 32, 128), (128, 128, 64, 32))  # fmt: skip
-    for (bm, bn, wm, wn), bk, lanes_m, stages, a, b in product(
-        tiles, (8, 16), (4, 8), (2, 3), ("prefetch", "async"), ("prefetch", "async")
-    ):
-        for unroll, group, pad in product((2, 4, 8), (1, 8), (0, 4)):
-            if stages == 3 and "async" not in (a, b):
-                continue
-            lanes_n = 32 // lanes_m
-            if wm % (4 * lanes_m) or wn % (4 * lanes_n):
-                continue
-            point = dict(bm=bm, bn=bn, bk=bk, wm=wm, wn=wn, lanes_m=lanes_m, stages=stages, a=a, b=b)
-            yield {**point, "unroll": unroll, "group": group, "pad": pad}
+    """Block tile, warp tile, lanes, depth of the ring, how B travels, how far k is unrolled, order of the FMAs."""
+    tiles = ((128, 128, 64, 64), (128, 256, 64, 64), (256, 128, 64, 64), (128, 256, 32, 128), (128, 128, 128, 32),
+             (256, 128, 128, 32), (128, 256, 128, 32), (256, 128, 32, 128))  # fmt: skip
+    for (bm, bn, wm, wn), bk, lanes_m, stages, b in product(tiles, (8, 16), (4, 8), (2, 3), ("prefetch", "async")):
+        lanes_n = 32 // lanes_m
+        if wm % (4 * lanes_m) or wn % (4 * lanes_n) or (stages == 3 and b == "prefetch"):
+            continue
+        for unroll, group, pad, outer, snake in product((2, 4, 8), (1, 8), (0, 4), ("m", "n"), (False, True)):
+            point = {"bm": bm, "bn": bn, "bk": bk, "wm": wm, "wn": wn, "lanes_m": lanes_m, "stages": stages}
+            ways = {"a": "prefetch", "b": b, "unroll": unroll, "group": group, "pad": pad}
+            yield {**point, **ways, "outer": outer, "snake": snake}
 
 
 def schedule_at(point: Point) -> Schedule:
@@ -72,6 +70,9 @@ def schedule_at(point: Point) -> Schedule:
     for tile, way in (("A_tile", point["a"]), ("B_tile", point["b"])):
         copies.append(Prefetch(tile) if way == "prefetch" else Transfer(tile, Route.ASYNC))
     rolled = point["unroll"] < point["bk"]
+    # One operand's values outermost: each is used for a whole row (or column) of multiply-adds.
+    rows, columns = ("m_piece", "m_reg"), ("n_piece", "n_reg")
+    products = (*rows, *columns) if point["outer"] == "m" else (*columns, *rows)
     inner = "k_unrolled" if rolled else "k_in"
     raster = (Raster(RasterOrder.GROUPED, group=point["group"]),) if point["group"] > 1 else ()
     return Schedule(
@@ -90,7 +91,7 @@ def schedule_at(point: Point) -> Schedule:
             *("m_block", "n_block", "m_warp", "n_warp"),
             *lanes,
             *(("k_tile", "k_step", "k_unrolled") if rolled else ("k_tile", "k_in")),
-            *("m_piece", "n_piece", "m_reg", "n_reg"),
+            *products,
         ),
         Bind("m_block", Level.GRID_Y),
         Bind("n_block", Level.GRID_X),
@@ -115,6 +116,7 @@ def schedule_at(point: Point) -> Schedule:
         Vectorize("B_frag", 4),
         Vectorize("C", 4),
         Unroll(inner),
+        *((Snake(*products[2:]),) if point["snake"] else ()),
         Epilogue(),
     )
 

@@ -29,7 +29,7 @@ from tilewright.schedule import (
 )
 
 THREADS = 256
-BEST: Point = {"bm": 128, "bn": 128, "bk": 16, "tm": 4, "tn": 4}
+BEST: Point = {"bm": 128, "bn": 128, "bk": 8, "tm": 4, "tn": 4}
 
 
 def points() -> Iterator[dict[str, Any]]:

@@ -11,6 +11,7 @@ from tilewright.schedule.steps.prefetch import Prefetch
 from tilewright.schedule.steps.raster import Raster
 from tilewright.schedule.steps.relayout import Relayout
 from tilewright.schedule.steps.reorder import Reorder
+from tilewright.schedule.steps.snake import Snake
 from tilewright.schedule.steps.split import Split
 from tilewright.schedule.steps.stage import Stage
 from tilewright.schedule.steps.transfer import Transfer
@@ -33,6 +34,7 @@ STEPS: tuple[type[Step], ...] = (
     Prefetch,
     Pipeline,
     Transfer,
+    Snake,
 )
 
 __all__ = [
@@ -47,6 +49,7 @@ __all__ = [
     "Raster",
     "Relayout",
     "Reorder",
+    "Snake",
     "Split",
     "Stage",
     "Step",

@@ -1,0 +1,138 @@
+"""What every command has: help with examples, exit codes, quiet failures, a quick start."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import time
+
+import pytest
+from command_runs import Cli
+
+from tilewright import __version__
+from tilewright.cli.app import COMMANDS
+
+PROGRAM = [sys.executable, "-m", "tilewright"]
+
+
+def start(*arguments: str, **environment: str) -> subprocess.Popen[str]:
+    return subprocess.Popen(
+        [*PROGRAM, *arguments],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        env={**os.environ, **environment},
+    )
+
+
+def test_version(cli: Cli) -> None:
+    assert cli("--version").out == f"tilewright {__version__}\n"
+
+
+@pytest.mark.parametrize("command", COMMANDS)
+def test_help_of_every_command_ends_with_examples(cli: Cli, command: str) -> None:
+    ran = cli(command, "--help")
+    assert ran.code == 0
+    _, examples = ran.out.split("Examples")
+    assert f"tilewright {command}" in examples
+
+
+def test_help_lists_every_command_in_teaching_order(cli: Cli) -> None:
+    out = cli("--help").out
+    places = [out.index(f"│ {command} ") for command in COMMANDS]
+    assert places == sorted(places)
+
+
+@pytest.mark.parametrize("arguments", [("--help",), ("--version",)])
+def test_help_and_version_import_nothing_heavy(arguments: tuple[str, ...]) -> None:
+    code = (
+        "import sys\nfrom tilewright.cli import main\n"
+        f"main({list(arguments)!r})\n"
+        "heavy = {'numpy', 'cuda', 'tilewright.toolchain', 'rich.progress'} & set(sys.modules)\n"
+        "sys.exit(f'imported {heavy}' if heavy else 0)"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+
+
+def test_no_command_shows_the_help_and_is_no_success(cli: Cli) -> None:
+    ran = cli()
+    assert ran.code == 2
+    assert "Commands" in ran.out
+
+
+def test_a_misspelt_command_is_answered_with_the_nearest(cli: Cli) -> None:
+    ran = cli("laddr", "worklog")
+    assert (ran.code, ran.out) == (2, "")
+    assert ran.err == "No such command 'laddr'. Did you mean 'ladder'?\n  Hint: tilewright --help\n"
+
+
+def test_an_unknown_option_is_a_usage_error(cli: Cli) -> None:
+    ran = cli("show", "worklog/6", "--colour")
+    assert (ran.code, ran.out) == (2, "")
+    assert ran.err.endswith("  Hint: tilewright show --help\n")
+
+
+def test_a_bug_is_one_line_and_says_how_to_see_more(cli: Cli, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("tilewright.cli.show.find_rung", lambda name: 1 // 0)
+    monkeypatch.delenv("TILEWRIGHT_TRACEBACK", raising=False)
+    ran = cli("show", "worklog/6")
+    assert (ran.code, ran.out) == (1, "")
+    assert ran.err == (
+        "This is a bug in tilewright: ZeroDivisionError: integer division or modulo by zero\n"
+        "  Hint: run it again with TILEWRIGHT_TRACEBACK=1 to see where, and report that text.\n"
+    )
+    monkeypatch.setenv("TILEWRIGHT_TRACEBACK", "1")
+    assert "Traceback (most recent call last)" in cli("show", "worklog/6").err
+
+
+def test_too_little_memory_is_said_plainly(cli: Cli, monkeypatch: pytest.MonkeyPatch) -> None:
+    def too_much(name: str) -> None:
+        raise MemoryError
+
+    monkeypatch.setattr("tilewright.cli.show.find_rung", too_much)
+    assert cli("show", "x").err == "There is not enough memory for this size.\n  Hint: use a smaller one.\n"
+
+
+def test_ctrl_c_ends_quietly_with_130() -> None:
+    running = start("simulate", "worklog/1", "--size", "1536")
+    time.sleep(1.5)
+    running.send_signal(signal.SIGINT)
+    out, err = running.communicate(timeout=20)
+    assert (running.returncode, out, err) == (130, "", "")
+
+
+def test_a_reader_that_goes_away_is_no_error_message() -> None:
+    running = start("show", "worklog/6", "--sass")
+    assert running.stdout is not None and running.stderr is not None
+    running.stdout.close()
+    err = running.stderr.read()
+    running.stderr.close()
+    running.wait(timeout=20)
+    assert err == ""
+
+
+@pytest.mark.skipif(not os.path.exists("/dev/full"), reason="there is no /dev/full")
+def test_a_full_disk_is_said_plainly() -> None:
+    with open("/dev/full", "w") as full:
+        done = subprocess.run([*PROGRAM, "--version"], stdout=full, stderr=subprocess.PIPE, text=True, check=False)
+    assert done.returncode == 1
+    assert done.stderr == "Cannot write the output: No space left on device.\n"
+
+
+def test_a_stream_that_knows_only_ascii_gets_question_marks_and_no_crash() -> None:
+    running = start("devices", PYTHONIOENCODING="ascii", PYTHONUTF8="0")
+    _, err = running.communicate(timeout=20)
+    assert (running.returncode, err) == (0, "")
+
+
+def test_a_narrow_terminal_loses_columns_and_not_letters(cli: Cli, monkeypatch: pytest.MonkeyPatch) -> None:
+    wide = cli("ladder", "worklog", "--no-gpu", "--rungs", "1,2", "--size", "32", "--brief").out
+    monkeypatch.setenv("COLUMNS", "60")
+    narrow = cli("ladder", "worklog", "--no-gpu", "--rungs", "1,2", "--size", "32", "--brief").out
+    assert max(map(len, wide.splitlines())) <= 100
+    assert max(map(len, narrow.splitlines())) <= 60
+    assert "…" not in wide + narrow
+    assert "occupancy" in wide and "TFLOP/s" in narrow

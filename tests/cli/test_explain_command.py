@@ -1,0 +1,110 @@
+"""`tilewright explain`: each count beside the line that caused it."""
+
+from __future__ import annotations
+
+import pytest
+from command_runs import Cli
+
+from tilewright.device.catalog import H200
+from tilewright.ladders import find_rung
+from tilewright.report.explain import Explanation, explain
+from tilewright.toolchain import build
+
+
+def explained(name: str, *size: int) -> Explanation:
+    rung = find_rung(name)
+    return explain(build(rung.gemm(*(size or (128, 128, 32))), rung), H200)
+
+
+def sentences_at(explanation: Explanation, step: str) -> list[str]:
+    (found,) = [entry for entry in explanation.steps if repr(entry.step) == step]
+    return found.sentences
+
+
+def test_vectorised_names_the_bank_conflicts_and_their_cause() -> None:
+    told = explained("worklog/6", 256, 256, 256)
+    assert sentences_at(told, "Vectorize('A_frag', 4)") == [
+        "A_frag: 2 loads of 16 bytes a thread from shared memory each k_in; "
+        "2 wavefronts each, none lost to bank conflicts."
+    ]
+    assert sentences_at(told, "Vectorize('B_frag', 4)") == [
+        "B_frag: 2 loads of 16 bytes a thread from shared memory each k_in; "
+        "8 wavefronts each where 4 would do: lanes 4 apart share a bank."
+    ]
+    assert sentences_at(told, "Relayout('A_tile', transposed=True)") == [
+        "A_tile: 4 stores of 4 bytes a thread to shared memory each k_tile; "
+        "2 wavefronts each where 1 would do: neighbouring lanes share a bank."
+    ]
+    assert sentences_at(told, "Distribute('A_tile', vector=4)") == [
+        "A_tile: 1 load of 16 bytes a thread from global memory each k_tile; "
+        "16 sectors a request, as few as hold its 512 bytes."
+    ]
+    assert told.summary[-1] == (
+        "The largest cost is the loads of B_frag from shared memory: 65% of the load/store unit. "
+        "65,536 of its 131,072 wavefronts are bank conflicts: lanes 4 apart share a bank."
+    )
+
+
+def test_naive_blames_the_step_that_numbers_the_lanes() -> None:
+    told = explained("worklog/1")
+    first, second, *_ = sentences_at(told, "Bind('m_thread', Level.BLOCK_X)")
+    assert first == (
+        "A: 1 load of 4 bytes a thread from global memory each k; "
+        "32 sectors a request where 4 would do: neighbouring lanes are 128 bytes apart."
+    )
+    assert second == (
+        "B: 1 load of 4 bytes a thread from global memory each k; 1 sector a request, which its lanes share."
+    )
+    assert sentences_at(told, "Accumulate('k')") == [
+        "sum: 1 assignment a thread.",
+        "sum: 1 multiply-add a thread each k.",
+    ]
+
+
+def test_barriers_stand_at_the_tile_they_guard() -> None:
+    barriers = [s for s in sentences_at(explained("worklog/3"), "Stage('A', Space.SHARED, under='k_tile')")]
+    assert barriers == [
+        "1 barrier each k_tile: A_tile read by all: may be overwritten.",
+        "1 barrier each k_tile: A_tile and B_tile complete.",
+    ]
+
+
+@pytest.mark.parametrize("rung", ["worklog/1", "worklog/3", "worklog/5", "worklog/6", "te/1", "hierarchy/v04"])
+@pytest.mark.parametrize("size", [(128, 128, 32), (67, 130, 9)])
+def test_nothing_is_lost_and_nothing_counted_twice(rung: str, size: tuple[int, ...]) -> None:
+    told = explained(rung, *size)
+    costs = [cost for entry in told.steps for cost in entry.costs]
+    for name in ("executions", "requests", "sectors", "wavefronts", "ideal_wavefronts", "guarded_off"):
+        lines = sum(getattr(line, name) for line in told.counters.lines if line.kind not in ("loop", "branch"))
+        assert sum(getattr(cost, name) for cost in costs) == lines, name
+    assert all(entry.step is not None for entry in told.steps), "every count has a line of the schedule"
+
+
+def test_edges_say_how_many_lanes_they_hold_back(cli: Cli) -> None:
+    data = cli("explain", "worklog/1", "--size", "33x32x4", "--json").json
+    costs = [cost for step in data["steps"] for cost in step["costs"]]
+    store = next(cost for cost in costs if cost["origin"] == "C" and cost["kind"] == "store")
+    assert store["guarded_off"] == 31 * 32
+    assert store["sentence"].endswith(" 992 lanes held back at the edge.")
+
+
+def test_json(cli: Cli) -> None:
+    data = cli("explain", "worklog/6", "--json").json
+    assert (data["rung"], data["blocks"], data["threads_per_block"]) == ("worklog/6", 4, 256)
+    assert data["largest"]["origin"] == "B_frag" and data["largest"]["excess_wavefronts"] == 65536
+    assert [entry["step"] for entry in data["steps"]] == list(range(1, 24))
+
+
+def test_text(cli: Cli) -> None:
+    ran = cli("explain", "worklog/6")
+    assert (ran.code, ran.err) == (0, "")
+    assert "\x1b" not in ran.out
+    lines = ran.out.splitlines()
+    assert lines[2] == "256 x 256 x 256, 4 blocks of 256 threads"
+    assert " 20  Vectorize('B_frag', 4)" in lines
+    assert max(map(len, lines)) <= 100 and all(line == line.rstrip() for line in lines)
+
+
+def test_an_empty_problem_costs_nothing(cli: Cli) -> None:
+    ran = cli("explain", "worklog/6", "--size", "0x4x4")
+    assert (ran.code, ran.err) == (0, "")

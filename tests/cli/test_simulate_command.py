@@ -1,0 +1,90 @@
+"""`tilewright simulate`: verdict, counters and findings at any size."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import pytest
+from command_runs import Cli
+
+from tilewright import toolchain
+from tilewright.ir.stmt import Barrier, Body, For
+from tilewright.lowering import lower
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        ("--size", "257x129x33"),
+        ("--size", "1"),
+        ("--size", "0x3x3"),
+        ("--size", "3x4x0", "--beta", "0.5"),
+        ("--size", "40x50x60", "--lda", "64", "--ldb", "51", "--ldc", "60", "--alpha", "-1", "--beta", "0.5"),
+        ("--size", "33", "--schedule", "warps", "--seed", "7"),
+        ("--size", "33", "--detectors", "none"),
+    ],
+    ids=" ".join,
+)
+def test_it_is_right(cli: Cli, options: tuple[str, ...]) -> None:
+    ran = cli("simulate", "worklog/6", *options)
+    assert (ran.code, ran.err) == (0, "")
+    assert "\nright: " in ran.out and "\x1b" not in ran.out
+    assert ("nothing found by the detectors" in ran.out) == ("none" not in options)
+
+
+def test_json(cli: Cli) -> None:
+    data = cli("simulate", "worklog/3", "--size", "64", "--json").json
+    assert (data["ok"], data["verified"], data["findings"]) == (True, True, [])
+    assert data["counters"]["shared_loads"]["requests"] > 0
+    assert data["counters"]["lines"][0]["line"] > 0
+
+
+@pytest.fixture
+def without_barriers(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Kernels whose barriers were removed."""
+
+    def bare(body: Body) -> Body:
+        kept = tuple(stmt for stmt in body if not isinstance(stmt, Barrier))
+        return tuple(replace(stmt, body=bare(stmt.body)) if isinstance(stmt, For) else stmt for stmt in kept)
+
+    def lowered(*arguments: Any, **options: Any) -> Any:
+        kernel = lower(*arguments, **options)
+        return replace(kernel, body=bare(kernel.body))
+
+    monkeypatch.setattr(toolchain, "lower", lowered)
+
+
+@pytest.mark.usefixtures("without_barriers")
+def test_a_missing_barrier_is_found_named_and_fails(cli: Cli) -> None:
+    ran = cli("simulate", "worklog/3", "--size", "32x32x64", "--detectors", "races")
+    assert ran.code == 1
+    assert "race: Race on A_tile[" in ran.out
+    assert "Hint: a barrier between the two lines orders them." in ran.out
+    data = cli("simulate", "worklog/3", "--size", "32x32x64", "--detectors", "races", "--json").json
+    assert data["ok"] is False
+    assert {finding["kind"] for finding in data["findings"] if finding["is_error"]} == {"race"}
+    assert all(finding["buffer"] in ("A_tile", "B_tile") for finding in data["findings"])
+
+
+@pytest.mark.usefixtures("without_barriers")
+def test_only_the_detectors_asked_for_report(cli: Cli) -> None:
+    data = cli("simulate", "worklog/3", "--size", "32x32x64", "--detectors", "bounds", "--json").json
+    assert data["findings"] == []
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (("--detectors", "rases"), "There is no detector 'rases'.\n  Hint: did you mean 'races'? "),
+        (("--schedule", "warp"), "There is no schedule 'warp'.\n  Hint: did you mean 'warps'? "),
+        (
+            ("--size", "64", "--lda", "12"),
+            "lda = 12 is smaller than the 64 elements of one row of A.\n  Hint: use lda >= 64.\n",
+        ),
+    ],
+)
+def test_mistakes_are_explained(cli: Cli, arguments: tuple[str, ...], message: str) -> None:
+    ran = cli("simulate", "worklog/3", *arguments)
+    assert (ran.code, ran.out) == (1, "")
+    assert ran.err.startswith(message)

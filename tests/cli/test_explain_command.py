@@ -62,14 +62,14 @@ def test_naive_blames_the_step_that_numbers_the_lanes() -> None:
 
 
 def test_barriers_stand_at_the_tile_they_guard() -> None:
-    barriers = [s for s in sentences_at(explained("worklog/3"), "Stage('A', Space.SHARED, under='k_tile')")]
-    assert barriers == [
+    told = sentences_at(explained("worklog/3"), "Stage('A', Space.SHARED, under='k_tile')")
+    assert told[:2] == [
         "1 barrier each k_tile: A_tile read by all: may be overwritten.",
         "1 barrier each k_tile: A_tile and B_tile complete.",
     ]
 
 
-@pytest.mark.parametrize("rung", ["worklog/1", "worklog/3", "worklog/5", "worklog/6", "te/1", "hierarchy/v04"])
+@pytest.mark.parametrize("rung", ["worklog/1", "worklog/3", "worklog/6", "worklog/11", "worklog/12", "te/1"])
 @pytest.mark.parametrize("size", [(128, 128, 32), (67, 130, 9)])
 def test_nothing_is_lost_and_nothing_counted_twice(rung: str, size: tuple[int, ...]) -> None:
     told = explained(rung, *size)
@@ -78,6 +78,21 @@ def test_nothing_is_lost_and_nothing_counted_twice(rung: str, size: tuple[int, .
         lines = sum(getattr(line, name) for line in told.counters.lines if line.kind not in ("loop", "branch"))
         assert sum(getattr(cost, name) for cost in costs) == lines, name
     assert all(entry.step is not None for entry in told.steps), "every count has a line of the schedule"
+
+
+def test_a_pipeline_owns_its_barriers_and_an_asynchronous_copy_has_two_sides() -> None:
+    told = explained("worklog/12", 256, 256, 64)
+    assert sentences_at(told, "Pipeline('k_tile')") == [
+        "1 barrier: the first tiles are complete.",
+        "1 barrier each k_tile: the next tiles are complete, these are no longer read.",
+    ]
+    (read, *_), (written, *_) = (
+        sentences_at(told, step) for step in ("Distribute('A_tile', vector=4)", "Relayout('A_tile', transposed=True)")
+    )
+    assert read.startswith(
+        "A_tile: 16 asynchronous copies of 4 bytes a thread from global memory; 16 sectors a request"
+    )
+    assert written.startswith("A_tile: 16 asynchronous copies of 4 bytes a thread to shared memory; 4 wavefronts each")
 
 
 def test_edges_say_how_many_lanes_they_hold_back(cli: Cli) -> None:

@@ -4,16 +4,19 @@ from __future__ import annotations
 
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
 import pytest
 from command_runs import Cli
 
-from tilewright.bench.records import Origin, Record
+from tilewright.bench.records import Origin, Record, read
+from tilewright.device.catalog import H200
 from tilewright.errors import SimulationError
 from tilewright.ladders import LADDERS
 from tilewright.ladders.rung import Claim
+from tilewright.problem.tolerance import Verdict
 from tilewright.report import collect
 
 SMALL = ("--no-gpu", "--size", "64")
@@ -140,7 +143,7 @@ def test_a_rung_that_cannot_run_has_a_row_and_the_others_go_on(cli: Cli, monkeyp
     assert ran.json[1]["problem"] == "The warps wait for each other.\n  Hint: add a barrier."
     assert ran.json[1]["counters"] is None and ran.json[1]["resources"]["registers"] > 0
     text = cli("ladder", "worklog", "--rungs", "1-3", "--brief", *SMALL).out
-    assert "2 coalesced    FAILS" in text and "The warps wait for each other." in text
+    assert "2 coalesced FAILS" in text and "The warps wait for each other." in text
 
 
 @pytest.mark.parametrize("size", ["1", "33x65x7", "64x64x0", "0x5x5"])
@@ -184,13 +187,14 @@ def test_mistakes_are_explained(cli: Cli, arguments: tuple[str, ...]) -> None:
 USAGE = {
     ("--size", "4x"): "Invalid value for '--size': '4x' is no size: write 256 for 256 x 256 x 256, or 512x256x64 for M",
     ("--size", "-4"): "Invalid value for '--size': '-4' is no size:",
+    ("--gpu", "--arch", "sm_80"): "Invalid value: --gpu measures the GPU at hand: leave out --device and --arch.\n",
     ("--rungs", "3-1"): "Invalid value for '--rungs': '3-1' runs downwards: write 1-3.\n",
 }
 
 
 @pytest.mark.parametrize("arguments", USAGE, ids=" ".join)
 def test_what_cannot_be_understood_is_a_usage_error(cli: Cli, arguments: tuple[str, ...]) -> None:
-    ran = cli("ladder", "worklog", "--no-gpu", *arguments)
+    ran = cli("ladder", "worklog", *arguments)
     assert (ran.code, ran.out) == (2, "")
     assert ran.err.startswith(USAGE[arguments])
 
@@ -203,3 +207,83 @@ def test_an_unwritable_cache_is_a_note_and_no_failure(
     ran = cli("ladder", "worklog", "--rungs", "1", "--brief", *SMALL)
     assert ran.code == 0
     assert "cannot be used (Not a directory)" in ran.err
+
+
+@pytest.fixture
+def pretended_h200(monkeypatch: pytest.MonkeyPatch) -> list[tuple[int, ...]]:
+    """A GPU that finds everything right and does 30 TFLOP/s; the sizes at which it was timed."""
+    timed: list[tuple[int, ...]] = []
+
+    def measure(gpu: Any, rungs: Any, *size: int, **_: Any) -> list[SimpleNamespace]:
+        timed.append(size)
+        return [SimpleNamespace(rung=rung, record=record(rung.name, 30.0)) for rung in rungs]
+
+    right = Verdict(True, 1e-7, 0.1, (0, 0), "right")
+    gpu = SimpleNamespace(arch="sm_90a", name="NVIDIA H200")
+    monkeypatch.setattr("tilewright.cli.ladder.gpu_problem", lambda: None)
+    monkeypatch.setattr("tilewright.cli.ladder.open_gpu", lambda: gpu)
+    monkeypatch.setattr(collect, "probe", lambda gpu: H200)
+    monkeypatch.setattr(collect, "verify_on_gpu", lambda *_: right)
+    monkeypatch.setattr(collect, "measure_ladder", measure)
+    return timed
+
+
+def test_a_gpu_is_used_where_there_is_one(cli: Cli, pretended_h200: list[tuple[int, ...]], tmp_path: Path) -> None:
+    file = tmp_path / "new" / "ladder.jsonl"
+    options = ("--rungs", "1,6", "--timed-size", "2048x1024x512", "--record", file, "--json")
+    first, sixth = cli("ladder", "worklog", *options, "--size", "64").json
+    assert (first["figure"], first["tflops"], first["verified_on"]) == ("measured", 30.0, "NVIDIA H200")
+    assert pretended_h200 == [(2048, 1024, 512)]
+    assert [one.rung for one in read(file)] == ["worklog/1", "worklog/6"]
+    text = cli("ladder", "worklog", "--rungs", "1", "--size", "64").out
+    assert "64 x 64 x 64, checked against float64 on NVIDIA H200" in text
+    assert "TFLOP/s: measured on NVIDIA H200 at 4096 x 4096 x 4096, in this run." in text
+    assert sixth["resources"]["occupancy_device"] == "H200"
+
+
+def test_a_large_problem_is_counted_from_a_sample(cli: Cli, pretended_h200: list[tuple[int, ...]]) -> None:
+    (row,) = cli("ladder", "worklog", "--rungs", "6", "--size", "1024x1024x256", "--json").json
+    assert row["counters"]["blocks"] == row["counters"]["grid_blocks"] == 64
+    assert row["counters"]["is_estimate"] is False
+    assert all(claim["holds"] for claim in row["claims"])
+
+
+def test_naming_another_target_leaves_the_gpu_alone(cli: Cli, pretended_h200: list[tuple[int, ...]]) -> None:
+    (row,) = cli("ladder", "worklog", "--rungs", "1", "--size", "32", "--arch", "sm_80", "--json").json
+    assert (row["resources"]["arch"], row["verified_on"], pretended_h200) == ("sm_80", "the simulator", [])
+
+
+def test_a_record_that_cannot_be_written_is_said_before_anything_is_measured(
+    cli: Cli, pretended_h200: list[tuple[int, ...]], tmp_path: Path
+) -> None:
+    ran = cli("ladder", "worklog", "--record", tmp_path)
+    assert (ran.code, ran.err) == (1, f"Cannot write {str(tmp_path)!r}: it is a folder.\n")
+    assert pretended_h200 == []
+
+
+def test_a_result_that_is_wrong_at_the_timed_size_fails(
+    cli: Cli, pretended_h200: list[tuple[int, ...]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    wrong = replace(record("worklog/1", 30.0), extra={"verified": False})
+    monkeypatch.setattr(
+        collect, "measure_ladder", lambda gpu, rungs, *_, **__: [SimpleNamespace(rung=rungs[0], record=wrong)]
+    )
+    ran = cli("ladder", "worklog", "--rungs", "1", "--size", "64")
+    assert ran.code == 1
+    assert "  WRONG at 4096 x 4096 x 4096, where it was timed" in ran.out
+
+
+def test_a_record_of_a_wrong_result_is_not_shown(cli: Cli, records: list[Record]) -> None:
+    records.append(replace(record("worklog/1", 99.0, date="2027-01-01T00:00:00Z"), extra={"verified": False}))
+    (row,) = cli("ladder", "worklog", "--rungs", "1", "--json", *SMALL).json
+    assert row["tflops"] == 0.5
+
+
+@pytest.mark.gpu
+@pytest.mark.filterwarnings("default")
+def test_a_real_gpu_measures_what_it_verified(cli: Cli, tmp_path: Path) -> None:
+    file = tmp_path / "ladder.jsonl"
+    options = ("--gpu", "--rungs", "1-6", "--size", "257x129x65", "--timed-size", "512", "--record", file, "--json")
+    rows = cli("ladder", "worklog", *options).json
+    assert all(row["ok"] and row["figure"] == "measured" and row["tflops"] > 0 for row in rows)
+    assert len(read(file)) == 6

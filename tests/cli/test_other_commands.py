@@ -25,6 +25,13 @@ def test_devices_lists_the_catalogue_and_says_why_no_gpu_is_at_hand(cli: Cli) ->
     assert data["at_hand"] == []
 
 
+def test_devices_fits_a_narrow_terminal(cli: Cli, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("COLUMNS", "60")
+    out = cli("devices").out
+    assert max(map(len, out.splitlines())) <= 60 and "…" not in out
+    assert "RTX 4050 Laptop" in out and "TFLOP/s" in out
+
+
 def test_devices_tells_all_of_one(cli: Cli) -> None:
     ran = cli("devices", "rtx3090")
     assert ran.out.startswith("RTX 3090\n")

@@ -6,12 +6,11 @@ from dataclasses import asdict, fields
 from typing import Annotated, Any
 
 import typer
-from rich import box
-from rich.table import Table
 from rich.text import Text
 
 from tilewright.cli import output
 from tilewright.cli.arguments import AsJson
+from tilewright.cli.tables import Column, fitting_table
 from tilewright.device.catalog import DEVICES, device
 from tilewright.device.spec import DeviceSpec
 from tilewright.runtime.driver import gpu_count, gpu_problem, open_gpu
@@ -38,11 +37,11 @@ def devices(
         output.print_json({"at_hand": at_hand, "problem": gpu_problem(), "known": [_as_dict(s) for s in DEVICES]})
         return 0
     console = output.out()
-    console.print(_table(list(DEVICES)))
+    console.print(fitting_table(console, COLUMNS, DEVICES))
     console.print()
     if here:
         output.paragraph(console, "At hand, as the driver tells:", style="bold")
-        console.print(_table(here))
+        console.print(fitting_table(console, COLUMNS, here))
     else:
         output.paragraph(console, f"At hand: none. {gpu_problem() or ''}")
     return 0
@@ -52,27 +51,23 @@ def _as_dict(spec: DeviceSpec) -> dict[str, Any]:
     return {**asdict(spec), "peak_fp32_tflops": spec.peak_fp32_tflops}
 
 
-def _table(specs: list[DeviceSpec]) -> Table:
-    table = Table(box=box.SIMPLE_HEAD, show_edge=False, pad_edge=False, header_style="dim")
-    table.add_column("\nGPU", no_wrap=True)
-    titles = ("\narch", "\nSMs", "boost\nMHz", "fp32\nTFLOP/s", "f16 tensor\nTFLOP/s", "shared KiB\na block", "L2\nMiB")
-    for title in (*titles, "DRAM\nGB", "\nGB/s"):
-        table.add_column(title, justify="right", no_wrap=True)
-    for spec in specs:
-        dram_gb = spec.dram_bytes / (_GB if spec.dram_bytes % GIB else GIB)
-        table.add_row(
-            spec.name,
-            spec.arch,
-            str(spec.sm_count),
-            str(spec.boost_clock_mhz),
-            f"{spec.peak_fp32_tflops:.1f}",
-            f"{spec.peak_tensor_tflops('f16'):.0f}",
-            f"{spec.max_shared_bytes_per_block / KIB:.0f}",
-            f"{spec.l2_bytes / MIB:.0f}",
-            f"{dram_gb:.0f}",
-            f"{spec.dram_gb_per_s:.0f}",
-        )
-    return table
+def _dram(spec: DeviceSpec) -> str:
+    """Gigabytes as the data sheet has them: of 1024^3 bytes where the size is a whole number of those."""
+    return f"{spec.dram_bytes / (_GB if spec.dram_bytes % GIB else GIB):.0f}"
+
+
+COLUMNS: tuple[Column[DeviceSpec], ...] = (
+    Column("\nGPU", lambda spec: spec.name, 99, justify_left=True),
+    Column("\narch", lambda spec: f"  {spec.arch}", 90),
+    Column("\n  SMs", lambda spec: str(spec.sm_count), 70),
+    Column("  boost\nMHz", lambda spec: str(spec.boost_clock_mhz), 40),
+    Column("  fp32\nTFLOP/s", lambda spec: f"  {spec.peak_fp32_tflops:.1f}", 80),
+    Column("  f16 tensor\nTFLOP/s", lambda spec: f"{spec.peak_tensor_tflops('f16'):.0f}", 75),
+    Column("  shared KiB\na block", lambda spec: f"{spec.max_shared_bytes_per_block / KIB:.0f}", 50),
+    Column("  L2\nMiB", lambda spec: f"  {spec.l2_bytes / MIB:.0f}", 45),
+    Column("  DRAM\nGB", _dram, 30),
+    Column("\n  GB/s", lambda spec: f"  {spec.dram_gb_per_s:.0f}", 60),
+)
 
 
 def _print_one(spec: DeviceSpec) -> None:

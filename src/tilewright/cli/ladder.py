@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 from typing import Annotated
 
@@ -46,6 +47,8 @@ def ladder(
     Results are held against float64, on the GPU at hand or else on the simulator. Without a GPU the figures are those
     that were recorded, and say so. Fails if a result is wrong or a claim of a rung does not hold.
     """
+    if gpu and (device is not None or arch is not None):
+        raise typer.BadParameter("--gpu measures the GPU at hand: leave out --device and --arch.")
     chosen = chosen_rungs(find_ladder(name), rungs)
     number_format = None if dtype is None else dtype_called(dtype)
     target = target_for(device, arch, _gpu(gpu, is_named=device is not None or arch is not None))
@@ -86,9 +89,11 @@ def _check_recordable(file: Path, gpu: Gpu | None) -> None:
             "Without a GPU nothing is measured, so there is nothing to record.",
             hint="run this on a machine with a GPU, or leave out --record.",
         )
-    try:
-        file.parent.mkdir(parents=True, exist_ok=True)
-        with file.open("a", encoding="utf-8"):
-            pass
-    except OSError as error:
-        raise TilewrightError(f"Cannot write {str(file)!r}: {error.strerror}.") from None
+    parent = next(folder for folder in file.absolute().parents if folder.exists())
+    problem = ""
+    if file.is_dir() or not parent.is_dir():
+        problem = "it is a folder" if file.is_dir() else f"{str(parent)!r} is no folder"
+    elif not os.access(file if file.exists() else parent, os.W_OK):
+        problem = "that is not permitted"
+    if problem:
+        raise TilewrightError(f"Cannot write {str(file)!r}: {problem}.")

@@ -3,32 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from fractions import Fraction
 
-from rich import box
 from rich.console import Console
-from rich.table import Table
 from rich.text import Text
 
 from tilewright.cli.output import out, paragraph
+from tilewright.cli.tables import NOTHING, Column, fitting_table
 from tilewright.ir.buffer import Space
 from tilewright.model.occupancy import Limit
 from tilewright.report.collect import Checked, Row, Target
 from tilewright.report.figures import Figure
 from tilewright.simulator import Counters
 from tilewright.units import KIB
-
-
-@dataclass(frozen=True, slots=True)
-class Column:
-    """One column. title: two lines. keep: columns with the lowest number go first where the terminal is narrow."""
-
-    title: str
-    cell: Callable[[Row], Text | str]
-    keep: int
-    justify_left: bool = False
-
 
 _SHORT_LIMIT = {
     Limit.REGISTERS: "regs",
@@ -58,7 +45,6 @@ def fraction(value: float) -> str:
     return str(near) if near == value and near.numerator <= 9 else ratio(value)
 
 
-NOTHING = Text("-", "dim")
 _WIDEST_TITLE = 18
 
 
@@ -149,7 +135,7 @@ def _share(row: Row) -> Text | str:
     return NOTHING if share is None else f"{share:.1%}" if share < 0.1 else f"{share:.0%}"
 
 
-COLUMNS = (
+COLUMNS: tuple[Column[Row], ...] = (
     Column("\nrung", _rung, 99, justify_left=True),
     Column("\nerror", _error, 90),
     Column("\nsectors", _counted(lambda counters: ratio(counters.global_loads.sectors_per_request)), 60),
@@ -179,7 +165,7 @@ def print_ladder(rows: Sequence[Row], target: Target, *, brief: bool = False) ->
             console.print()
     paragraph(console, _headline(rows, target), style="bold")
     console.print()
-    console.print(_table(rows, console))
+    console.print(fitting_table(console, COLUMNS, rows))
     console.print()
     paragraph(console, LEGEND, style="dim")
     for source in _sources(rows):
@@ -195,21 +181,6 @@ def _headline(rows: Sequence[Row], target: Target) -> str:
 
 def _size(m: int, n: int, k: int) -> str:
     return f"{m} x {n} x {k}"
-
-
-def _table(rows: Sequence[Row], console: Console) -> Table:
-    """As many columns as fit; the least telling go first."""
-    columns = list(COLUMNS)
-    while True:
-        table = Table(box=box.SIMPLE_HEAD, show_edge=False, pad_edge=False, padding=0, header_style="dim")
-        for column in columns:
-            table.add_column(column.title, justify="left" if column.justify_left else "right", no_wrap=True)
-        for row in rows:
-            table.add_row(*(column.cell(row) for column in columns))
-        roomy = console.options.update(width=1000)
-        if len(columns) <= 2 or console.measure(table, options=roomy).maximum <= console.width:
-            return table
-        columns.remove(min(columns, key=lambda column: column.keep))
 
 
 def _sources(rows: Sequence[Row]) -> list[str]:
@@ -239,6 +210,9 @@ def _print_rung(console: Console, row: Row) -> None:
         paragraph(console, line.strip(), style="bold red", indent=2 + len(line) - len(line.lstrip()), hanging=2)
     if row.checked is not None:
         _print_check(console, row.checked)
+    if row.figure is not None and not row.figure.verified:
+        size = _size(*row.figure.size)
+        paragraph(console, f"WRONG at {size}, where it was timed", style="bold red", indent=2, hanging=2)
     for word, asked, style in (("holds", True, "dim"), ("BROKEN", False, "bold red"), ("not asked here", None, "dim")):
         sentences = [claim.sentence for claim in row.claims if claim.holds is asked]
         if sentences:

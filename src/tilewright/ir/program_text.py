@@ -80,7 +80,8 @@ class _Writer:
         fused = "" if len(loop.axes) == 1 else f" = ({', '.join(axis.name for axis in loop.axes)})"
         if loop.level is not None:
             return f"{loop.level.value}: {loop.name} in {digits}{fused}"
-        return f"for {loop.name}{fused} in {digits}{' unrolled' if loop.unroll else ''}{', forward and backward' if loop.turning else ''}:"
+        manner = (" unrolled" if loop.unroll else "") + (", forward and backward" if loop.turning else "")
+        return f"for {loop.name}{fused} in {digits}{manner}:"
 
     def _nest(self, loops: tuple[Loop, ...], depth: int) -> None:
         program = self.program
@@ -129,7 +130,8 @@ class _Writer:
     def _manner(self, tile: Tile) -> list[str]:
         staged = tile.staged
         if staged.space is Space.REGISTER:
-            return ["in registers", *([f"{staged.vector} at once"] if staged.vector > 1 else [])]
+            early = ["one step ahead"] if staged.prefetched else []
+            return ["in registers", *early, *([f"{staged.vector} at once"] if staged.vector > 1 else [])]
         words = ["in shared memory"]
         if staged.transposed:
             words.append("transposed")

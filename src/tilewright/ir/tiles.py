@@ -137,8 +137,17 @@ class Tile:
     def register_buffer(self) -> Buffer:
         """The C array of a register tile: an extent for each digit."""
         axes = self.register_axes
-        shape = tuple(axis.extent or 1 for axis in axes) or (1,)
-        return Buffer(self.staged.name, Space.REGISTER, self.dtype, shape, tuple(axis.name for axis in axes))
+        names: tuple[str, ...] = tuple(axis.name for axis in axes)
+        shape: tuple[int, ...] = tuple(axis.extent or 1 for axis in axes) or (1,)
+        if self.staged.prefetched:
+            names, shape = (f"{self.staged.under} % 2", *names), (2, *shape)
+        return Buffer(self.staged.name, Space.REGISTER, self.dtype, shape, names)
+
+    @property
+    def register_index(self) -> tuple[Expr, ...]:
+        """The index of the running iteration's element in the C array of a register tile."""
+        index: tuple[Expr, ...] = tuple(Var(axis.name) for axis in self.register_axes) or (ZERO,)
+        return (Var(self.staged.under) % 2, *index) if self.staged.prefetched else index
 
     def place(self, row: Any, col: Any) -> tuple[Any, Any]:
         """The index in the C array of a shared tile, for coordinates inside the tile."""

@@ -80,7 +80,8 @@ class Rung:
 
     ladder, label, slug: `worklog/6` is also `worklog/vectorised`; number: its place. idea: what is new, in a sentence.
     builds_on: the label of the rung that `idea` is new against. schedule: the whole schedule for a problem, whose
-    tiles may depend on its size. original_tflops: what the published kernel reaches at 4096^3, by device, measured for this project.
+    tiles may depend on its size. original_tflops: what the published kernel reaches at 4096^3, by device, measured for
+    this project.
     choices: what a search may choose; `schedule` stands at the point that was found best.
     """
 

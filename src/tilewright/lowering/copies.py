@@ -210,12 +210,12 @@ def _fill_registers(program: Program, tile: Tile) -> Body:
         row, col = (span.local_index() for span in parent.spans)
         place = parent.at(row, col)
     axes = tile.register_axes
-    index = tuple(Var(axis.name) for axis in axes) or (ZERO,)
-    body: Body = (Move(Ref(tile.register_buffer, index), place, width, origin=staged.name),)
+    body: Body = (Move(Ref(tile.register_buffer, tile.register_index), place, width, origin=staged.name),)
     for axis in reversed(axes):
         extent = axis.extent or 1
         if axis is axes[-1] and width > 1:
             body = every(axis.name, extent, width, body)
         else:
             body = (For(axis.name, Const(extent), body, unroll=True),)
-    return (Alloc(tile.register_buffer), *body)
+    # A prefetched tile outlives the iteration that fills it; whoever runs ahead declares it.
+    return body if staged.prefetched else (Alloc(tile.register_buffer), *body)

@@ -20,7 +20,7 @@ from tilewright.ir.tiles import Tile, result_span, tile_of
 from tilewright.lowering.coordinates import digits, extent_of, index_of, launch_coordinates
 from tilewright.lowering.copies import copy_tile, store_tile
 from tilewright.lowering.kernel_parts import ELEMENT, every, global_place, value_buffer
-from tilewright.lowering.pipelined import copy_ordinary, pipelined_loop, runs_ahead
+from tilewright.lowering.pipelined import Use, at, copy_ordinary, pipelined_loop, runs_ahead
 from tilewright.problem.gemm import OperandName
 
 ALPHA, BETA = Var("alpha", F32), Var("beta", F32)
@@ -76,14 +76,36 @@ class Expansion:
 
     def _with_copies(self, loop: Loop, rest: tuple[Loop, ...]) -> Body:
         """The loop, with the copies of the tiles that are staged under it."""
-        registers = tuple(
-            s for staged in self._staged_under(Space.REGISTER, loop.name) for s in copy_tile(self.program, staged)
-        )
-        use = (*registers, *self._nest(rest))
         if runs_ahead(self.program, loop):
-            return pipelined_loop(self.program, loop, extent_of(loop, self.exact), use)
+            return pipelined_loop(self.program, loop, extent_of(loop, self.exact), self._use(loop, rest))
+        use = (*self._fragments(loop), *self._nest(rest))
         shared = tuple(self._staged_under(Space.SHARED, loop.name))
         return (self._loop(loop, (*copy_ordinary(self.program, shared), *use)),)
+
+    def _fragments(self, loop: Loop, *, early: bool = False) -> Body:
+        """The loads of the register tiles under a loop: those that run ahead (`early`), or the others."""
+        staged = (tile for tile in self._staged_under(Space.REGISTER, loop.name) if tile.prefetched is early)
+        return tuple(s for tile in staged for s in copy_tile(self.program, tile))
+
+    def _use(self, loop: Loop, rest: tuple[Loop, ...]) -> Use:
+        """What an iteration of a pipelined loop does with its tiles, apart from filling them."""
+        inner = rest[0] if rest else None
+        early = [] if inner is None else [t for t in self._staged_under(Space.REGISTER, inner.name) if t.prefetched]
+        if inner is None or not early:
+            return Use(whole=(*self._fragments(loop), *self._nest(rest)))
+        assert inner.extent is not None
+        loads, late = self._fragments(inner, early=True), self._fragments(inner)
+        products = (*late, *self._nest(rest[1:]))
+        step, last = Var(inner.name), Const(inner.extent - 1)
+        ahead = at(loads, **{inner.name: step + 1})
+        return Use(
+            declare=tuple(Alloc(tile_of(self.program, tile).register_buffer) for tile in early),
+            first=at(loads, **{inner.name: ZERO}),
+            most=(For(inner.name, last, (*ahead, *products), unroll=True),),
+            last=at(products, **{inner.name: last}),
+            # What is still loaded from the tile in the last step must be loaded before others may overwrite it.
+            last_reads_tile=bool(late),
+        )
 
     def _staged_under(self, space: Space, *loops: str) -> Iterator[Staged]:
         for operand in ("A", "B"):
@@ -130,8 +152,7 @@ class Expansion:
         last = chain[-1] if chain else None
         if last is not None and last.space is Space.REGISTER:
             tile = tile_of(self.program, last)
-            index = tuple(Var(axis.name) for axis in tile.register_axes) or (ZERO,)
-            return (), Load(tile.register_buffer, index)
+            return (), Load(tile.register_buffer, tile.register_index)
         value = value_buffer(name, self.program.gemm.operand(name).dtype, 1)
         source = self._source(name, last)
         origin = name if last is None else last.name

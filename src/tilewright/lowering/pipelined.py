@@ -11,9 +11,14 @@ With a ring of n slots, tile t lies in slot t % n, and the copy of tile t + n - 
 The one barrier at the end of a step orders both hazards: tile t+1 is complete for all, and the slot of tile t, which
 the next step fills, has been read by all. Without a ring (one slot, tiles prefetched into registers) the barriers are
 those of the plain loop.
+
+When fragments are prefetched as well, those of the next inner step are loaded while this one multiplies; the first ones
+of tile t+1 are loaded right after the barrier, and the multiply-adds of tile t's last step hide both.
 """
 
 from __future__ import annotations
+
+from dataclasses import dataclass
 
 from tilewright.ir.buffer import Space
 from tilewright.ir.expr import ZERO, Const, Expr, Op, Select, Var, binary
@@ -23,6 +28,27 @@ from tilewright.ir.stmt import Alloc, Barrier, Body, Carried, CommitCopies, For,
 from tilewright.ir.tiles import fill_name, slot_name
 from tilewright.ir.visit import map_exprs, rewrite
 from tilewright.lowering.copies import Team, copy_tile, deposit_tile, fetch_tile, prefetch_buffer, whole_block
+
+
+@dataclass(frozen=True, slots=True)
+class Use:
+    """What an iteration does with its tiles once they are there.
+
+    whole: all of it. Or, where fragments run one inner step ahead: declare their registers; first, load those of inner
+    step 0; most, every inner step but the last with the loads for the next; last, the last inner step, which may pass
+    the barrier unless it still reads the tile.
+    """
+
+    whole: Body = ()
+    declare: Body = ()
+    first: Body = ()
+    most: Body = ()
+    last: Body = ()
+    last_reads_tile: bool = False
+
+    @property
+    def is_split(self) -> bool:
+        return bool(self.first)
 
 
 def tiles_under(program: Program, loop: Loop) -> tuple[Staged, ...]:
@@ -41,13 +67,13 @@ def runs_ahead(program: Program, loop: Loop) -> bool:
     return ring or any(staged.prefetched for staged in tiles_under(program, loop))
 
 
-def pipelined_loop(program: Program, loop: Loop, extent: Expr, use: Body) -> Body:
+def pipelined_loop(program: Program, loop: Loop, extent: Expr, use: Use) -> Body:
     """The loop with its copies running ahead; `use` is what an iteration does once its tiles are there."""
     ring = program.pipelined
     if ring is None or ring.loop != loop.name:
-        return _prefetched_loop(program, loop, extent, use)
+        return _prefetched_loop(program, loop, extent, use.whole)
     if ring.alternating:
-        return _alternating_loop(program, loop, extent, use)
+        return _alternating_loop(program, loop, extent, use.whole)
     return _ring_loop(program, loop, extent, use, ring.stages)
 
 
@@ -59,7 +85,7 @@ def copy_ordinary(program: Program, tiles: tuple[Staged, ...]) -> Body:
     return copies
 
 
-def _at(body: Body, **values: Expr) -> Body:
+def at(body: Body, **values: Expr) -> Body:
     """`body` with variables replaced."""
     return rewrite(body, lambda stmt: (map_exprs(stmt, lambda expr: substitute(expr, values)),))
 
@@ -68,34 +94,44 @@ def _if(condition: Expr, body: Body) -> Body:
     return (If(condition, body),) if body else ()
 
 
-def _ring_loop(program: Program, loop: Loop, extent: Expr, use: Body, stages: int) -> Body:
+def _ring_loop(program: Program, loop: Loop, extent: Expr, use: Use, stages: int) -> Body:
     tiles = tiles_under(program, loop)
     early = tuple(staged for staged in tiles if staged.prefetched)
     started = tuple(staged for staged in tiles if not staged.prefetched)
     asynchronous = any(staged.route is Route.ASYNC for staged in tiles)
     commit: Body = (CommitCopies(),) if asynchronous else ()
     wait: Body = (WaitCopies(stages - 2),) if asynchronous else ()
-    registers: Body = tuple(Alloc(prefetch_buffer(program, staged)) for staged in early)
+    registers: Body = (*(Alloc(prefetch_buffer(program, staged)) for staged in early), *use.declare)
     start = tuple(s for staged in started for s in copy_tile(program, staged))
     fetch = tuple(s for staged in early for s in fetch_tile(program, staged))
     deposit = tuple(s for staged in early for s in deposit_tile(program, staged))
 
     prologue: list[Stmt] = [*registers]
     for tile in range(stages - 1):
-        first = _at((*start, *fetch, *deposit), **{loop.name: Const(tile), fill_name(loop.name): Const(tile)})
+        first = at((*start, *fetch, *deposit), **{loop.name: Const(tile), fill_name(loop.name): Const(tile)})
         prologue += [*_if(binary(Op.LT, tile, extent), first), *commit]
     ahead = Var(loop.name) + (stages - 1)
     there = binary(Op.LT, ahead, extent)
+    slots = [_counter(slot_name(loop.name), 0, stages), _counter(fill_name(loop.name), stages - 1, stages)]
+    following = fill_name(loop.name)
+    if use.is_split and stages > 2:
+        following = f"{loop.name}_next"
+        slots.append(_counter(following, 1, stages))
+    more = binary(Op.LT, Var(loop.name) + 1, extent)
     body: Body = (
-        *_if(there, _at((*start, *fetch), **{loop.name: ahead})),
+        *_if(there, at((*start, *fetch), **{loop.name: ahead})),
         *commit,
-        *use,
-        *_if(there, _at(deposit, **{loop.name: ahead})),
+        *(use.most if use.is_split else use.whole),
+        *(use.last if use.last_reads_tile else ()),
+        *_if(there, at(deposit, **{loop.name: ahead})),
         *wait,
         Barrier("the next tiles are complete, these are no longer read"),
+        *(_if(more, at(use.first, **{slot_name(loop.name): Var(following)})) if use.is_split else ()),
+        *(() if use.last_reads_tile else use.last),
     )
-    slots = (_counter(slot_name(loop.name), 0, stages), _counter(fill_name(loop.name), stages - 1, stages))
-    return (*prologue, *wait, Barrier("the first tiles are complete"), For(loop.name, extent, body, carried=slots))
+    begin = _if(binary(Op.LT, 0, extent), at(use.first, **{slot_name(loop.name): ZERO}))
+    run = For(loop.name, extent, body, carried=tuple(slots))
+    return (*prologue, *wait, Barrier("the first tiles are complete"), *begin, run)
 
 
 def _counter(name: str, start: int, stages: int) -> Carried:
@@ -116,10 +152,10 @@ def _prefetched_loop(program: Program, loop: Loop, extent: Expr, use: Body) -> B
     body: Body = (
         *deposit,
         *copy_ordinary(program, late),
-        *_if(binary(Op.LT, following, extent), _at(fetch, **{loop.name: following})),
+        *_if(binary(Op.LT, following, extent), at(fetch, **{loop.name: following})),
         *use,
     )
-    first = _if(binary(Op.LT, 0, extent), _at(fetch, **{loop.name: ZERO}))
+    first = _if(binary(Op.LT, 0, extent), at(fetch, **{loop.name: ZERO}))
     return (*registers, *first, For(loop.name, extent, body))
 
 
@@ -140,10 +176,10 @@ def _alternating_loop(program: Program, loop: Loop, extent: Expr, use: Body) -> 
     even, odd = Var(pair) * 2, Var(pair) * 2 + 1
 
     def filling(tile: Expr, place: int) -> Body:
-        return _if(binary(Op.LT, tile, extent), _at(fill, **{loop.name: tile, filled: Const(place)}))
+        return _if(binary(Op.LT, tile, extent), at(fill, **{loop.name: tile, filled: Const(place)}))
 
     def using(tile: Expr, place: int) -> Body:
-        return _if(binary(Op.LT, tile, extent), _at(use, **{loop.name: tile, slot: Const(place)}))
+        return _if(binary(Op.LT, tile, extent), at(use, **{loop.name: tile, slot: Const(place)}))
 
     body: Body = (
         If(first_half, using(even, 0), filling(odd, 1)),

@@ -9,7 +9,7 @@ from tilewright.device.spec import DeviceSpec
 from tilewright.ir.buffer import Space
 from tilewright.ir.visit import Path
 from tilewright.problem.reference import make_operands
-from tilewright.report.samples import FewestSectors, Request, WorstRequests
+from tilewright.report.samples import FewestSectors, Request, Side, WorstRequests
 from tilewright.simulator import Counters, standard_listeners
 from tilewright.simulator.line_counts import LineCounts, LineKind
 from tilewright.toolchain import Build
@@ -47,6 +47,11 @@ class Cost:
     note: str = ""
 
     @property
+    def is_asynchronous(self) -> bool:
+        """Whether these are cp.async copies: they have a side in each memory, and one instruction, where they read."""
+        return self.kind in ("load", "store") and all(opcode.startswith("LDGSTS") for opcode in self.opcodes)
+
+    @property
     def excess_wavefronts(self) -> int:
         """Wavefronts that bank conflicts cost."""
         return self.wavefronts - self.ideal_wavefronts
@@ -72,39 +77,58 @@ def costs_of(built: Build) -> tuple[Counters, list[Cost]]:
     """Simulate a build, and the costs in order of the text."""
     worst, fewest = WorstRequests(), FewestSectors()
     run = built.simulate(make_operands(built.gemm), listeners=(*standard_listeners(), worst, fewest))
-    fewest_of = {site.path: row["fewest_sectors"] for site, row in fewest.counts().items()}
-    reductions = {loop.name for loop in built.program.loops if loop.is_reduction}
-    loops = {line.path: line for line in run.counters.lines if line.kind == "loop"}
+    fewest_of: dict[Side, int] = {
+        (site.path, Space.GLOBAL): row["fewest_sectors"] for site, row in fewest.counts().items()
+    }
+    loops = _loops_over_k(built, run.counters)
     groups: dict[tuple[object, ...], list[LineCounts]] = {}
     for line in run.counters.lines:
         if line.kind in ("loop", "branch") or not line.executions:
             continue
-        around = _innermost(line, loops, reductions)
-        key = (line.origin, line.kind, line.space, line.width_bytes, around, line.kind == "barrier" and line.line)
+        barrier = line.line if line.kind == "barrier" else 0
+        key = (line.origin, line.kind, line.space, line.width_bytes, _each(line, loops), barrier)
         groups.setdefault(key, []).append(line)
     warps = run.counters.blocks * run.counters.warps_per_block
     costs = []
     for lines in groups.values():
-        around = _innermost(lines[0], loops, reductions)
-        times = warps if around is None else loops[around].executions
-        each = "" if around is None else loop_name(loops[around])
-        costs.append(_cost(lines, each, times, fewest_of, worst.of_line))
+        around = {path for line in lines if (path := _innermost(line, loops)) is not None}
+        times = sum(loops[path].executions for path in around) or warps
+        costs.append(_cost(lines, _each(lines[0], loops), times, fewest_of, worst.of_line))
     return run.counters, costs
 
 
-def loop_name(line: LineCounts) -> str:
+def _loops_over_k(built: Build, counters: Counters) -> dict[Path, LineCounts]:
+    """The loops of the kernel that walk k: those of the program, and what pipelining made of them (`k_tile_pair`)."""
+    names = tuple(loop.name for loop in built.program.loops if loop.is_reduction)
+    walked = (line for line in counters.lines if line.kind == "loop")
+
+    def is_over_k(line: LineCounts) -> bool:
+        name = _loop_name(line)
+        derived = name.startswith(tuple(f"{known}_" for known in names)) and not line.text.endswith("unrolled:")
+        return name in names or derived
+
+    return {line.path: line for line in walked if is_over_k(line)}
+
+
+def _loop_name(line: LineCounts) -> str:
     """The loop of "for k_in in 8 unrolled:"."""
     return line.text.split()[1]
 
 
-def _innermost(line: LineCounts, loops: dict[Path, LineCounts], reductions: set[str]) -> Path | None:
+def _innermost(line: LineCounts, loops: dict[Path, LineCounts]) -> Path | None:
     """The innermost loop over k around a line."""
-    around = [path for path in line.loops if path in loops and loop_name(loops[path]) in reductions]
+    around = [path for path in line.loops if path in loops]
     return around[-1] if around else None
 
 
+def _each(line: LineCounts, loops: dict[Path, LineCounts]) -> str:
+    """Its name; "" where there is none."""
+    path = _innermost(line, loops)
+    return "" if path is None else _loop_name(loops[path])
+
+
 def _cost(
-    lines: Sequence[LineCounts], each: str, times: int, fewest: dict[Path, int], worst: dict[Path, Request]
+    lines: Sequence[LineCounts], each: str, times: int, fewest: dict[Side, int], worst: dict[Side, Request]
 ) -> Cost:
     def total(name: str) -> int:
         return sum(int(getattr(line, name)) for line in lines)
@@ -113,7 +137,7 @@ def _cost(
     for line in lines:
         for opcode, count in line.opcodes:
             opcodes[opcode] = opcodes.get(opcode, 0) + count * line.executions
-    requests = [worst[line.path] for line in lines if line.path in worst]
+    sides: list[Side] = [(line.path, line.space) for line in lines]
     first = lines[0]
     return Cost(
         origin=first.origin,
@@ -128,11 +152,11 @@ def _cost(
         lanes=total("lanes"),
         bytes_asked=total("bytes_asked"),
         sectors=total("sectors"),
-        fewest_sectors=sum(fewest.get(line.path, 0) for line in lines),
+        fewest_sectors=sum(fewest.get(side, 0) for side in sides),
         cache_lines=total("cache_lines"),
         wavefronts=total("wavefronts"),
         ideal_wavefronts=total("ideal_wavefronts"),
         guarded_off=total("guarded_off"),
-        worst=max(requests, key=lambda request: request.cost, default=None),
+        worst=max((worst[side] for side in sides if side in worst), key=lambda request: request.cost, default=None),
         note=first.text.partition("#")[2].strip() if first.kind == "barrier" else "",
     )

@@ -8,7 +8,7 @@ which binds them.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from tilewright.device.spec import DeviceSpec
@@ -16,7 +16,7 @@ from tilewright.ir.buffer import Space
 from tilewright.ir.program import Level
 from tilewright.report.costs import Cost, costs_of
 from tilewright.report.samples import why_sectors, why_wavefronts
-from tilewright.schedule import Accumulate, Bind, Distribute, Epilogue, Relayout, Stage, Step, Vectorize
+from tilewright.schedule import Accumulate, Bind, Distribute, Epilogue, Pipeline, Relayout, Stage, Step, Vectorize
 from tilewright.simulator import Counters
 from tilewright.toolchain import Build
 
@@ -73,7 +73,8 @@ def explain(built: Build, spec: DeviceSpec) -> Explanation:
 def owner(cost: Cost, steps: Sequence[Step]) -> int | None:
     """The index of the step that decides a cost; None if no step does."""
     if cost.kind == "barrier":
-        return _first(steps, lambda step: isinstance(step, Stage) and step.tile_name in cost.note.split())
+        named = _first(steps, lambda step: isinstance(step, Stage) and step.tile_name in cost.note.split())
+        return _first(steps, lambda step: isinstance(step, Pipeline)) if named is None else named
     speaking = [at for at, step in enumerate(steps) if cost.origin in step.names()]
     for kind in _DECIDES.get((cost.kind, cost.space), ()):
         found = [at for at in speaking if isinstance(steps[at], kind)]
@@ -84,8 +85,7 @@ def owner(cost: Cost, steps: Sequence[Step]) -> int | None:
     return _first(steps, lambda step: isinstance(step, Bind) and step.level in _LANE_LEVELS)
 
 
-def _first(steps: Sequence[Step], holds: object) -> int | None:
-    assert callable(holds)
+def _first(steps: Sequence[Step], holds: Callable[[Step], bool]) -> int | None:
     return next((at for at, step in enumerate(steps) if holds(step)), None)
 
 
@@ -101,7 +101,8 @@ def sentence(cost: Cost) -> str:
         return f"{cost.origin}: {_arithmetic(cost)} a thread{each}."
     place = "shared" if cost.space is Space.SHARED else "global"
     direction = "from" if cost.kind == "load" else "to"
-    accesses = f"{_plural(cost.per_thread, cost.kind)} of {cost.width_bytes} bytes a thread"
+    noun = "asynchronous copy" if cost.is_asynchronous else cost.kind
+    accesses = f"{_plural(cost.per_thread, noun)} of {cost.width_bytes} bytes a thread"
     what = f"{cost.origin}: {accesses} {direction} {place} memory{each}"
     if not cost.requests:
         return f"{what}; predicated off in every lane, so nothing is accessed."
@@ -146,7 +147,8 @@ def number(value: float) -> str:
 
 
 def _plural(value: float, noun: str) -> str:
-    return f"{number(value)} {noun}{'' if value == 1 else 's'}"
+    many = f"{noun[:-1]}ies" if noun.endswith("y") else f"{noun}s"
+    return f"{number(value)} {noun if value == 1 else many}"
 
 
 def _colon(why: str) -> str:

@@ -49,9 +49,10 @@ def figure_of(record: Record, kind: FigureKind) -> Figure:
 
 
 def recorded_figure(rung: Rung, size: Size, dtype: DType = F32, spec: DeviceSpec | None = None) -> Figure | None:
-    """The newest shipped record of a rung at a size, on any GPU or on one; None if there is none."""
+    """The newest shipped record of a right result of a rung at a size, on any GPU or on one; None if there is none."""
     wanted = (rung.name, *size, dtype.name)
     found = [r for r in recorded(rung.ladder) if (r.rung, r.m, r.n, r.k, r.dtype) == wanted]
+    found = [record for record in found if record.extra.get("verified", True)]
     if spec is not None:
         found = [record for record in found if _was_taken_on(record, spec)]
     return figure_of(found[-1], "recorded") if found else None

@@ -16,6 +16,9 @@ from tilewright.layout.banks import BANK_BYTES, BANKS, LANES, LINE_BYTES, SECTOR
 from tilewright.simulator.events import Access, Listener
 from tilewright.simulator.listeners import SiteCounter
 
+Side = tuple[Path, Space | None]
+"""A line of the kernel and the memory it touches: an asynchronous copy touches two."""
+
 
 @dataclass(frozen=True, slots=True)
 class Request:
@@ -30,15 +33,16 @@ class WorstRequests(Listener):
     """The request of each line that takes the most wavefronts (shared memory) or sectors (global memory)."""
 
     def __init__(self) -> None:
-        self.of_line: dict[Path, Request] = {}
+        self.of_line: dict[Side, Request] = {}
 
     def accessed(self, access: Access) -> None:
         # A shift by whole words, or whole lines, leaves the cost as it is.
         modulus_bytes = BANK_BYTES if access.space is Space.SHARED else LINE_BYTES
         worst = access.known("worst request", modulus_bytes, _worst)
-        known = self.of_line.get(access.site.path)
+        side = (access.site.path, access.space)
+        known = self.of_line.get(side)
         if worst is not None and (known is None or worst.cost > known.cost):
-            self.of_line[access.site.path] = worst
+            self.of_line[side] = worst
 
 
 def _worst(access: Access) -> Request | None:

@@ -136,7 +136,9 @@ def early_copies_are_shared_out(program: Program) -> Iterator[Violation]:
     for staged in program.staged:
         if not staged.prefetched and staged.route is Route.REGISTERS:
             continue
-        if staged.space is not Space.SHARED or staged.operand == "C" or staged.distribution is None:
+        if staged.space is Space.REGISTER and staged.prefetched:
+            yield from _early_fragments(program, staged)
+        elif staged.space is not Space.SHARED or staged.operand == "C" or staged.distribution is None:
             yield Violation(
                 f"{staged.name!r} is not a shared tile of A or B that the threads of the block share out.",
                 note="each thread must know which few elements are its own to copy.",
@@ -149,6 +151,25 @@ def early_copies_are_shared_out(program: Program) -> Iterator[Violation]:
             )
         elif staged.prefetched and program.loop(staged.under).level is not None:
             yield Violation(f"{staged.name!r} is filled once, so there is no next tile.", hint="leave Prefetch out.")
+
+
+def _early_fragments(program: Program, staged: Staged) -> Iterator[Violation]:
+    """Fragments can be loaded one inner step ahead where the next tile is there early enough: in a ring of slots."""
+    source = source_of(program, staged)
+    order = [loop.name for loop in program.thread_serial_loops]
+    loop = program.loop(staged.under)
+    ring = program.pipelined
+    if source is None or ring is None or program.slots(source) == 1 or ring.alternating:
+        yield Violation(
+            f"{staged.name!r} is not loaded from a tile with several slots.",
+            note="the first fragments of the next tile are loaded while this one is still in use.",
+            hint="put Pipeline(...) before this step.",
+        )
+    elif loop.extent is None or loop.extent % 2 or order.index(staged.under) != order.index(ring.loop) + 1:
+        yield Violation(
+            f"loop {staged.under!r} must follow {ring.loop!r} at once and have an even extent; it has {loop.extent}.",
+            hint="stage fragments under the one loop over k inside the pipelined loop.",
+        )
 
 
 def asynchronous_copies_are_legal(program: Program) -> Iterator[Violation]:

@@ -1,8 +1,8 @@
 """The top rung: what all the ideas together reach.
 
-128 or more results a thread, so that shared memory keeps up with the FMA pipes; warps of 8 x 4 or 4 x 8 lanes in Z order,
-whose fragment loads merge in pairs; A prefetched through registers (it is transposed on the way), B by cp.async; a ring
-of slots with one barrier a step; blocks in groups. `tilewright search worklog/best` measures the points.
+128 results a thread, so that shared memory keeps up with the FMA pipes; warps of 8 x 4 or 4 x 8 lanes in Z order, whose
+fragment loads merge in pairs; the next tile fetched while this one is used, one barrier a step; multiply-adds in an
+order that the register file's reuse cache likes; blocks in groups. `tilewright search worklog/best` measures the points.
 """
 
 from collections.abc import Iterator
@@ -35,23 +35,23 @@ from tilewright.schedule import (
 )
 
 BEST: Point = {
-    "bm": 128, "bn": 256, "bk": 8, "wm": 64, "wn": 64, "lanes_m": 8, "stages": 2, "a": "prefetch", "b": "prefetch",
-    "unroll": 8, "group": 8, "pad": 0, "outer": "m", "snake": False,
+    "bm": 128, "bn": 256, "bk": 8, "wm": 64, "wn": 64, "lanes_m": 8, "stages": 2, "b": "prefetch",
+    "unroll": 8, "group": 8, "pad": 0, "outer": "m", "snake": False, "ahead": False,
 }  # fmt: skip
 
 
 def points() -> Iterator[dict[str, Any]]:
     """Block tile, warp tile, lanes, depth of the ring, how B travels, how far k is unrolled, order of the FMAs."""
-    tiles = ((128, 128, 64, 64), (128, 256, 64, 64), (256, 128, 64, 64), (128, 256, 32, 128), (128, 128, 128, 32),
-             (256, 128, 128, 32), (128, 256, 128, 32), (256, 128, 32, 128))  # fmt: skip
-    for (bm, bn, wm, wn), bk, lanes_m, stages, b in product(tiles, (8, 16), (4, 8), (2, 3), ("prefetch", "async")):
-        lanes_n = 32 // lanes_m
-        if wm % (4 * lanes_m) or wn % (4 * lanes_n) or (stages == 3 and b == "prefetch"):
-            continue
-        for unroll, group, pad, outer, snake in product((2, 4, 8), (1, 8), (0, 4), ("m", "n"), (False, True)):
-            point = {"bm": bm, "bn": bn, "bk": bk, "wm": wm, "wn": wn, "lanes_m": lanes_m, "stages": stages}
-            ways = {"a": "prefetch", "b": b, "unroll": unroll, "group": group, "pad": pad}
-            yield {**point, **ways, "outer": outer, "snake": snake}
+    tiles = ((128, 128, 64, 64), (128, 256, 64, 64), (256, 128, 64, 64), (128, 256, 32, 128), (128, 128, 128, 32))
+    rings = ((2, "prefetch"), (2, "async"), (3, "async"))
+    for (bm, bn, wm, wn), (bk, unroll), lanes_m, (stages, b) in product(
+        tiles, ((8, 8), (16, 8), (16, 16)), (4, 8), rings
+    ):
+        for group, pad, outer, snake, ahead in product((1, 8), (0, 4), ("m", "n"), (False, True), (False, True)):
+            point = {"bm": bm, "bn": bn, "bk": bk, "wm": wm, "wn": wn, "lanes_m": lanes_m, "stages": stages, "b": b}
+            if not (ahead and unroll < bk):
+                yield {**point, "unroll": unroll, "group": group, "pad": pad, "outer": outer, "snake": snake,
+                       "ahead": ahead}  # fmt: skip
 
 
 def schedule_at(point: Point) -> Schedule:
@@ -67,7 +67,7 @@ def schedule_at(point: Point) -> Schedule:
         zs.append(Split("m_z21", 2, into=("m_z2", "m_z1")))
         lanes = ("m_z2", "n_z1", "m_z1", "n_z0", "m_z0")
     copies: list[Step] = []
-    for tile, way in (("A_tile", point["a"]), ("B_tile", point["b"])):
+    for tile, way in (("A_tile", "prefetch"), ("B_tile", point["b"])):
         copies.append(Prefetch(tile) if way == "prefetch" else Transfer(tile, Route.ASYNC))
     rolled = point["unroll"] < point["bk"]
     # One operand's values outermost: each is used for a whole row (or column) of multiply-adds.
@@ -115,6 +115,7 @@ def schedule_at(point: Point) -> Schedule:
         Vectorize("A_frag", 4),
         Vectorize("B_frag", 4),
         Vectorize("C", 4),
+        *((Prefetch("A_frag"), Prefetch("B_frag")) if point["ahead"] else ()),
         Unroll(inner),
         *((Snake(*products[2:]),) if point["snake"] else ()),
         Epilogue(),

@@ -15,6 +15,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from enum import Enum
 from math import prod
+from typing import Literal
 
 from tilewright.ir.buffer import Space
 from tilewright.layout.arrangement import Arrangement
@@ -123,7 +124,8 @@ class Staged:
     """A tile of an operand copied closer and read from there.
 
     under: the loop in whose body the copy stands; empty for the result, whose tile is written after the sum.
-    transposed, pad (elements a row), arrangement: how a shared tile lies in memory.
+    rows: the dimension that counts the rows of a shared tile ("" is as the operand lies); pad (elements a row) and
+    arrangement: how it lies in memory.
     vector: elements a thread reads or writes at once where the tile is not distributed.
     route: how the copy travels. prefetched: the next tile is loaded into registers while this one is used.
     """
@@ -132,7 +134,7 @@ class Staged:
     operand: OperandName
     space: Space
     under: str
-    transposed: bool = False
+    rows: Dim | Literal[""] = ""
     pad: int = 0
     arrangement: Arrangement | None = None
     distribution: Distribution | None = None

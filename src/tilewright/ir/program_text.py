@@ -133,7 +133,7 @@ class _Writer:
             early = ["one step ahead"] if staged.prefetched else []
             return ["in registers", *early, *([f"{staged.vector} at once"] if staged.vector > 1 else [])]
         words = ["in shared memory"]
-        if staged.transposed:
+        if tile.is_transposed:
             words.append("transposed")
         if staged.pad:
             words.append(f"rows padded by {staged.pad}")

@@ -99,6 +99,11 @@ class Tile:
     slots: int = 1
 
     @property
+    def is_transposed(self) -> bool:
+        """Whether neighbours in global memory are a row apart in the tile."""
+        return self.minor != self.global_minor
+
+    @property
     def row_length(self) -> int:
         """Elements of one row of the tile in memory, without the pad."""
         return self.spans[self.minor].extent
@@ -117,7 +122,7 @@ class Tile:
         staged = self.staged
         axes: tuple[str, ...] = (f"{self.spans[self.major].dim}_in", f"{self.spans[self.minor].dim}_in")
         notes = []
-        if staged.transposed:
+        if self.is_transposed:
             notes.append("transposed")
         if staged.pad:
             notes.append(f"rows padded by {staged.pad}")
@@ -198,8 +203,8 @@ def tile_of(program: Program, staged: Staged) -> Tile:
     source = source_of(program, staged)
     if staged.space is Space.REGISTER and source is not None:
         minor = tile_of(program, source).minor
-    elif staged.transposed:
-        minor = 1 - global_minor
+    elif staged.rows:
+        minor = 1 - operand.dims.index(staged.rows)
     spans = (Span(operand.dims[0], row_axes), Span(operand.dims[1], col_axes))
     # A staged result holds finished sums, which are rounded to C's type only on the way out.
     dtype = program.gemm.accumulate if staged.operand == "C" else operand.dtype

@@ -267,7 +267,7 @@ def _register_vector(program: Program, tile: Tile) -> Iterator[Violation]:
             if finest is None
             else f"it takes {finest.extent}, {step} apart, along {span.dim}"
         )
-        hint = f"Relayout({where!r}, transposed=True) turns it." if source is not None and finest is None else ""
+        hint = f"Relayout({where!r}, rows={span.dim!r}) turns it." if source is not None and finest is None else ""
         yield Violation(
             f"{where} holds neighbours along {span.dim}, and of those {staged.name!r} does not take a multiple of "
             f"{width} in a row: {found}.",

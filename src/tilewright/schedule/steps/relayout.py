@@ -1,12 +1,14 @@
-"""How a shared tile lies in memory: transposed, padded, permuted."""
+"""How a shared tile lies in memory: which dimension counts its rows, padded, permuted."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from typing import Literal
 
 from tilewright.ir.buffer import Space
 from tilewright.ir.program import Program
 from tilewright.layout.arrangement import Arrangement
+from tilewright.problem.gemm import Dim
 from tilewright.schedule.laws import check_program
 from tilewright.schedule.step import Step, find_tile, refuse
 
@@ -15,11 +17,12 @@ from tilewright.schedule.step import Step, find_tile, refuse
 class Relayout(Step):
     """A_tile[m][k]   ->   A_tile[k][m], rows `pad` elements longer, columns permuted by `arrangement`
 
-    A tile lies as its operand does until this step says otherwise.
+    rows: the dimension that counts the rows, "k" for a tile whose rows are k and whose columns are m or n. A tile lies
+    as its operand does until this step says otherwise; where it comes to lie the other way, its copy transposes it.
     """
 
     tile: str
-    transposed: bool = False
+    rows: Dim | Literal[""] = ""
     pad: int = 0
     arrangement: Arrangement | None = None
 
@@ -28,9 +31,15 @@ class Relayout(Step):
         staged = find_tile(program, self.tile, "lay out")
         if staged.space is not Space.SHARED:
             refuse(f"{doing}: it is in registers, which have no banks.", hint="lay out shared tiles.")
+        dims = program.gemm.operand(staged.operand).dims
+        if self.rows and self.rows not in dims:
+            refuse(
+                f"{doing} with rows of {self.rows}: {staged.operand} has the dimensions {dims[0]} and {dims[1]}.",
+                hint=f"rows={dims[0]!r} or rows={dims[1]!r}.",
+            )
         if self.pad < 0:
             refuse(f"{doing}: a pad of {self.pad} elements.", hint="a pad is at least 0.")
-        changed = replace(staged, transposed=self.transposed, pad=self.pad, arrangement=self.arrangement)
+        changed = replace(staged, rows=self.rows, pad=self.pad, arrangement=self.arrangement)
         return check_program(program.with_tile(changed), doing)
 
     def names(self) -> tuple[str, ...]:

@@ -78,15 +78,18 @@ class MissingExtra(TilewrightError):
 
 
 class UnknownName(TilewrightError):
-    """A name that is not in a closed list; the message suggests the nearest one."""
+    """A name that is not in a closed list; the message suggests the nearest one.
 
-    def __init__(self, kind: str, name: str, known: Iterable[str]) -> None:
+    shown: what to print for a long list of known names.
+    """
+
+    def __init__(self, kind: str, name: str, known: Iterable[str], *, shown: Iterable[str] | None = None) -> None:
         known = list(known)
         near = get_close_matches(name, known, n=1, cutoff=0.4)
         hint = f"did you mean {near[0]!r}? " if near else ""
         super().__init__(
             f"There is no {kind} {name!r}.",
-            hint=f"{hint}Known: {', '.join(known)}.",
+            hint=f"{hint}Known: {', '.join(known if shown is None else shown)}.",
         )
         self.kind = kind
         self.name = name

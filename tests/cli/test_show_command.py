@@ -47,7 +47,7 @@ def test_variants_differ_in_what_they_assume(cli: Cli) -> None:
 
 def test_json(cli: Cli) -> None:
     data = cli("show", "worklog/6", "--json").json
-    assert (data["rung"], data["form"], data["step"], data["of"]) == ("worklog/6", "schedule", 23, 23)
+    assert (data["rung"], data["form"], data["step"], data["of"]) == ("worklog/6", "schedule", 24, 24)
     assert data["steps"][0] == {"step": "Split", "loop": "m", "by": 128, "into": ["m_block", "m_in"]}
     assert cli("show", "worklog/6", "--step", 3, "--json").json["form"] == "program"
 
@@ -59,8 +59,8 @@ def test_json(cli: Cli) -> None:
         (
             ("worklog/6", "--step", "40"),
             1,
-            "There is no step 40: worklog/6 has 23 steps.\n"
-            "  Hint: --step 0 is the naive program, --step 23 the finished one.\n",
+            "There is no step 40: worklog/6 has 24 steps.\n"
+            "  Hint: --step 0 is the naive program, --step 24 the finished one.\n",
         ),
         (("worklog/6", "--step", "-1"), 1, "There is no step -1: "),
         (("worklog/6", "--variant", "exat"), 1, "There is no variant 'exat'.\n  Hint: did you mean 'exact'? "),

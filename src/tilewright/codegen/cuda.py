@@ -20,11 +20,15 @@ _PLACEMENT_BYTES = 128
 """The alignment of dynamic shared memory as a whole: enough for every access, TMA included."""
 
 
-def print_cuda(kernel: Kernel) -> CudaSource:
-    """The kernel as text: no includes, the names of its loops, a header that says what it computes and needs."""
+def print_cuda(kernel: Kernel, *, merge: bool = True) -> CudaSource:
+    """The kernel as text: no includes, the names of its loops, a header that says what it computes and needs.
+
+    merge False keeps the compiler from merging neighbouring f32 loads from shared memory, so that a counter sees each
+    load that the kernel names; slower, and only for holding counts against hardware.
+    """
     names = Names(kernel)
     expr = CudaExpr(names)
-    printer = BodyPrinter(names, expr, kernel.body)
+    printer = BodyPrinter(names, expr, kernel.body, merge=merge)
     shared = _shared(kernel, printer)
     body = printer.body(kernel.body, depth=1)
     gap = [Line(0, "")] if shared and body else []

@@ -60,6 +60,12 @@ def _as_vector(dtype: DType, width: int) -> str:
     )
 
 
+_APART = """\
+// One shared load that the compiler does not merge with its neighbours, so that counters see it alone.
+__device__ __forceinline__ float apart(const float& element) {
+    return *reinterpret_cast<const volatile float*>(&element);
+}"""
+
 _HALF_BITS = "typedef unsigned short half_bits;  // the bits of an f16: arithmetic is done in float"
 
 _BF16_BITS = "typedef unsigned short bf16_bits;  // the bits of a bf16: arithmetic is done in float"
@@ -132,6 +138,7 @@ def _copy_async(size_bytes: int) -> str:
 
 
 PRELUDE: dict[str, str] = {
+    "apart": _APART,
     F16.cuda: _HALF_BITS,
     BF16.cuda: _BF16_BITS,
     "float_from_half": _FLOAT_FROM_HALF,

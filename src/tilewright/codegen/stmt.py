@@ -10,6 +10,7 @@ from tilewright.codegen.lines import WIDTH, Line
 from tilewright.codegen.names import Names
 from tilewright.codegen.prelude import copy_async, vector
 from tilewright.codegen.scalars import declarations
+from tilewright.dtypes import F32
 from tilewright.ir.buffer import Buffer, Ref, Space
 from tilewright.ir.expr import Fma, Load
 from tilewright.ir.stmt import Alloc, Assign, Barrier, Body, CommitCopies, For, If, Let, Move, Stmt, WaitCopies
@@ -19,8 +20,9 @@ from tilewright.ir.visit import walk
 class BodyPrinter:
     """Prints statements, inside the names that are visible where it stands."""
 
-    def __init__(self, names: Names, expr: CudaExpr, body: Body) -> None:
+    def __init__(self, names: Names, expr: CudaExpr, body: Body, *, merge: bool = True) -> None:
         self._names = names
+        self._merge = merge
         self._expr = expr
         self._alignments = vector_bytes(body)
 
@@ -151,7 +153,8 @@ class BodyPrinter:
     def _side(self, stmt: Move, ref: Ref) -> str:
         place = self._expr.place(ref)
         if stmt.width == 1:
-            return place
+            apart = not self._merge and ref is stmt.src and ref.buffer.space is Space.SHARED and ref.buffer.dtype is F32
+            return self._expr.call("apart", place) if apart else place
         return self._expr.call(vector(ref.buffer.dtype, stmt.width)[0], place)
 
     def _declared(self, stmt: Stmt, buffer: Buffer, final: bool, depth: int) -> Line:

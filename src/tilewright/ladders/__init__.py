@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from tilewright.errors import UnknownName
+from tilewright.errors import TilewrightError, UnknownName
 from tilewright.ladders.hierarchy import HIERARCHY
 from tilewright.ladders.rung import Claim, Counts, Rung
 from tilewright.ladders.swizzle import SWIZZLE
@@ -21,18 +21,25 @@ def find_ladder(name: str) -> tuple[Rung, ...]:
 
 
 def find_rung(name: str) -> Rung:
-    """The rung called `worklog/6`, `worklog/vectorised`, or just `vectorised` where that is unique.
+    """The rung called `worklog/6`, `worklog/vectorised`, or just `padded_b` where that is unique.
 
-    >>> find_rung("worklog/6") is find_rung("vectorised")
+    >>> find_rung("worklog/8") is find_rung("padded_b")
     True
     """
     rungs = [rung for ladder in LADDERS.values() for rung in ladder]
     wanted = name.strip().lower().replace(" ", "/")
-    matches = [r for r in rungs if wanted in (r.name, f"{r.ladder}/{r.slug}")] or [r for r in rungs if wanted == r.slug]
+    exact = [rung for rung in rungs if wanted in (rung.name, f"{rung.ladder}/{rung.slug}")]
+    matches = exact or [rung for rung in rungs if wanted == rung.slug]
     if len(matches) == 1:
         return matches[0]
-    known = [n for rung in rungs for n in (rung.name, f"{rung.ladder}/{rung.slug}")]
-    raise UnknownName("rung", name, known)
+    if matches:
+        raise TilewrightError(
+            f"{name!r} is a rung of {len(matches)} ladders.", hint=f"say {' or '.join(rung.name for rung in matches)}."
+        )
+    ladder = wanted.split("/")[0]
+    near = LADDERS[ladder] if ladder in LADDERS else rungs
+    names = [rung.name for rung in near] + [f"{rung.ladder}/{rung.slug}" for rung in near if rung.slug != rung.label]
+    raise UnknownName("rung", name, names, shown=[f"{key}/{r[0].label} to {r[-1].label}" for key, r in LADDERS.items()])
 
 
 def below(rung: Rung) -> Rung | None:

@@ -10,8 +10,10 @@ instruction that was counted is one that runs (docs/decisions/0002).
 from __future__ import annotations
 
 import sys
+import tempfile
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
+from pathlib import Path
 from typing import Any
 
 from tilewright.bench import ncu
@@ -42,6 +44,9 @@ METRICS: dict[str, str] = {
     "fma_instructions": "smsp__sass_thread_inst_executed_op_ffma_pred_on.sum",
 }
 """Our name of each count, and the metric of Nsight Compute."""
+
+SOURCE_PAGE = ("memory_l1_wavefronts_shared", "memory_l1_wavefronts_shared_ideal")
+"""The metrics that Nsight Compute computes from addresses, instruction by instruction, on its source page."""
 
 EXACT = (
     "global_load_requests",
@@ -102,9 +107,12 @@ def compare(rung: Rung, size: int) -> list[Comparison]:
     """Simulate a rung, run it under ncu, and lay the counts side by side."""
     ours = simulated(rung, size)
     command = [sys.executable, "-m", "tilewright.bench.calibration", "launch", rung.name, str(size)]
-    metrics = ncu.existing_metrics(list(METRICS.values())) or list(METRICS.values())
-    launches = ncu.profile(command, metrics)
-    values = launches[-1].values if launches else {}
+    wanted = list(METRICS.values())
+    with tempfile.TemporaryDirectory(prefix="tilewright-calibration-") as folder:
+        report = ncu.record(command, [*ncu.existing_metrics(wanted), *SOURCE_PAGE], Path(folder) / "report")
+        counted = ncu.read_counters(report)[-1].values
+        by_address = ncu.read_source(report)[-1]
+    values = {**counted, **{metric: by_address.total(metric) for metric in SOURCE_PAGE}}
     return [Comparison(rung.name, size, name, ours.get(name), values.get(metric)) for name, metric in METRICS.items()]
 
 

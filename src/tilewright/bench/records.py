@@ -79,9 +79,13 @@ def _git(folder: Path, *words: str) -> str:
 
 
 def command() -> str:
-    """The command line of this process, as a user would type it."""
-    program = Path(sys.argv[0]).name
-    return shlex.join(["python", *sys.argv] if program.endswith(".py") else [program, *sys.argv[1:]])
+    """The command line of this process, as a user would type it; folders are left out of absolute paths."""
+    program, *words = sys.argv
+    words = [Path(word).name if Path(word).is_absolute() else word for word in words]
+    name = Path(program).name
+    if name == "__main__.py":
+        return shlex.join([Path(program).parent.name, *words])
+    return shlex.join(["python", name, *words] if name.endswith(".py") else [name, *words])
 
 
 def now() -> str:

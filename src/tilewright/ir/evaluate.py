@@ -73,11 +73,10 @@ def evaluate(program: Program, operands: Operands) -> Array:
     sums = _summed(points, np.where(points.inside("k"), products, 0.0))
     result = np.zeros((gemm.m, gemm.n))
     result[m, n] = sums[inside]
-    if program.late_alpha:
-        result = result * gemm.alpha
-    if gemm.beta != 0:
-        result = result + gemm.beta * operands.matrix("C").astype(np.float64)
-    return result
+    start = gemm.beta * operands.matrix("C").astype(np.float64) if gemm.beta != 0 else np.zeros_like(result)
+    if not program.late_alpha:
+        return result + start
+    return gemm.alpha * result + start if program.late_beta else gemm.alpha * (result + start)
 
 
 def _operand(points: Points, name: OperandName) -> Array:

@@ -212,6 +212,10 @@ class Program:
         """Where a loop stands in the nest, 0 is outermost."""
         return next(i for i, loop in enumerate(self.loops) if loop.name == name)
 
+    def depth(self, name: str) -> int:
+        """Where a loop stands among those that a thread runs itself; -1 where blocks or threads run it, around all."""
+        return next((i for i, loop in enumerate(self.thread_serial_loops) if loop.name == name), -1)
+
     def tile(self, name: str) -> Staged:
         return next(staged for staged in self.staged if staged.name == name)
 
@@ -257,23 +261,22 @@ class Program:
     def region_loops(self, space: Space, under: str) -> tuple[Loop, ...]:
         """The loops whose digits a tile in `space`, copied under the loop `under`, spans.
 
-        A tile holds what the loops inside `under` will read. In shared memory it also spans the threads of the
-        block, which read it together, wherever their loops stand; in registers it spans the virtual threads.
+        A tile holds what the loops inside `under`, in the thread's own order, will read. In shared memory it also
+        spans the threads of the block, which read it together, wherever their loops stand.
         """
-        depth = self.position(under) if under else -1
-
-        def spanned(position: int, loop: Loop) -> bool:
-            if loop.level is None:
-                return position > depth
-            if loop.level is Level.VTHREAD:
-                return True
-            return loop.level.is_thread and space is Space.SHARED
-
-        return tuple(loop for position, loop in enumerate(self.loops) if spanned(position, loop))
+        depth = self.depth(under) if under else -1
+        inside = {loop.name for loop in self.thread_serial_loops[depth + 1 :]}
+        return tuple(
+            loop
+            for loop in self.loops
+            if loop.name in inside or (space is Space.SHARED and loop.level is not None and loop.level.is_thread)
+        )
 
     def tile_axes(self, staged: Staged) -> tuple[tuple[Axis, ...], tuple[Axis, ...]]:
         """The digits that a staged tile spans, for each of its operand's two dimensions, largest stride first."""
-        loops = self.region_loops(staged.space, staged.under)
+        result = staged.operand == "C" and self.accumulation is not None
+        under = self.accumulation.over if result and self.accumulation is not None else staged.under
+        loops = self.region_loops(staged.space, under)
         rows, cols = DIMS[staged.operand]
         if staged.operand == "C":
             loops = tuple(loop for loop in loops if not loop.is_reduction)

@@ -37,7 +37,7 @@ def find_rung(name: str) -> Rung:
             f"{name!r} is a rung of {len(matches)} ladders.", hint=f"say {' or '.join(rung.name for rung in matches)}."
         )
     ladder = wanted.split("/")[0]
-    near = LADDERS[ladder] if ladder in LADDERS else rungs
+    near = LADDERS.get(ladder, tuple(rungs))
     names = [rung.name for rung in near] + [f"{rung.ladder}/{rung.slug}" for rung in near if rung.slug != rung.label]
     raise UnknownName("rung", name, names, shown=[f"{key}/{r[0].label} to {r[-1].label}" for key, r in LADDERS.items()])
 

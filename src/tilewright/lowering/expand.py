@@ -8,7 +8,7 @@ it works on statements.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 
 from tilewright.dtypes import F32
@@ -17,6 +17,7 @@ from tilewright.ir.expr import ZERO, Binary, Cast, Const, Expr, Fma, Load, Op, S
 from tilewright.ir.program import Axis, Loop, Program, Staged
 from tilewright.ir.stmt import Alloc, Assign, Body, For, Let, Move, Stmt
 from tilewright.ir.tiles import Tile, result_span, tile_of
+from tilewright.ir.visit import walk
 from tilewright.lowering.coordinates import digits, extent_of, index_of, launch_coordinates
 from tilewright.lowering.copies import copy_tile, store_tile
 from tilewright.lowering.kernel_parts import ELEMENT, every, global_place, value_buffer
@@ -70,7 +71,8 @@ class Expansion:
             if loop.name == self.program.accumulation.over:
                 return (Alloc(self._sum), *self._start_sum(self._sum), *nested, *self._finish(self._sum))
         elif loop.is_reduction and not self._inside_reduction(loop):
-            inner = tuple(other for other in rest if not other.is_reduction)
+            # Nothing is reused here, so no loop need turn; and the one that would count its turns is not around.
+            inner = tuple(replace(other, turning=False) for other in rest if not other.is_reduction)
             return (*self._around(inner, self._scale_c()), *nested)
         return nested
 
@@ -104,7 +106,7 @@ class Expansion:
             most=(For(inner.name, last, (*ahead, *products), unroll=True),),
             last=at(products, **{inner.name: last}),
             # What is still loaded from the tile in the last step must be loaded before others may overwrite it.
-            last_reads_tile=bool(late),
+            last_reads_tile=any(isinstance(s, Move) and s.src.buffer.space is Space.SHARED for _, s in walk(products)),
         )
 
     def _staged_under(self, space: Space, *loops: str) -> Iterator[Staged]:

@@ -14,9 +14,9 @@ from tilewright.ir.buffer import Buffer, Ref, Space
 from tilewright.ir.expr import Binary, Cast, Const, Expr, Op, Var
 from tilewright.ir.program import Program
 from tilewright.ir.ranges import Interval, interval
-from tilewright.ir.simplify import simplify
+from tilewright.ir.simplify import simplify, substitute
 from tilewright.ir.stmt import Body, For, If, Let, Move, Stmt
-from tilewright.ir.visit import map_exprs
+from tilewright.ir.visit import map_exprs, rewrite
 from tilewright.lowering.coordinates import bounds_of
 
 
@@ -65,7 +65,7 @@ def _simplified(body: Body, bounds: dict[str, Interval]) -> Body:
             case If():
                 if isinstance(plain.condition, Const):
                     taken = plain.then if plain.condition.value else plain.otherwise
-                    result += _simplified(taken, bounds)
+                    result += _simplified(_without_names(taken), bounds)
                     continue
                 then, otherwise = _simplified(plain.then, bounds), _simplified(plain.otherwise, bounds)
                 plain = replace(plain, then=then, otherwise=otherwise)
@@ -74,6 +74,19 @@ def _simplified(body: Body, bounds: dict[str, Interval]) -> Body:
             case _:
                 pass
         result.append(plain)
+    return tuple(result)
+
+
+def _without_names(body: Body) -> Body:
+    """`body` with each `Let` written out where its name is read, so that it can stand in a scope that has the name."""
+    values: dict[str, Expr] = {}
+    result: list[Stmt] = []
+    for stmt in body:
+        (plain,) = rewrite((stmt,), lambda s: (map_exprs(s, lambda expr: substitute(expr, values)),))
+        if isinstance(plain, Let):
+            values[plain.name] = plain.value
+        else:
+            result.append(plain)
     return tuple(result)
 
 

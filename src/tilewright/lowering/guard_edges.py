@@ -15,7 +15,7 @@ from tilewright.ir.expr import Const, Expr, Op, Var, binary, both
 from tilewright.ir.kernel import SIZES
 from tilewright.ir.program import Program
 from tilewright.ir.stmt import Body, For, If, Move, Stmt
-from tilewright.ir.visit import rewrite
+from tilewright.ir.visit import exprs_of, rewrite, variables
 from tilewright.lowering.kernel_parts import ELEMENT
 
 
@@ -86,7 +86,8 @@ def contiguous_at(program: Program, place: Ref) -> int:
 
 def single_elements(move: Move, contiguous: int) -> For:
     """A vector access to global memory as a loop of accesses of one element."""
-    at = Var(ELEMENT)
+    counted = any(ELEMENT in variables(expr) for expr in exprs_of(move))  # a loop over parts of a vector is around
+    at = Var(f"{ELEMENT}_of_part" if counted else ELEMENT)
 
     def step(ref: Ref) -> Ref:
         index = list(ref.index)
@@ -95,4 +96,4 @@ def single_elements(move: Move, contiguous: int) -> For:
         return Ref(ref.buffer, tuple(index))
 
     one = replace(move, dst=step(move.dst), src=step(move.src), width=1)
-    return For(ELEMENT, Const(move.width), (one,), unroll=True)
+    return For(at.name, Const(move.width), (one,), unroll=True)

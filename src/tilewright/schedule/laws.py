@@ -99,7 +99,7 @@ def registers_fill_from_shared(program: Program) -> Iterator[Violation]:
         source = source_of(program, staged)
         if source is None or staged.space is not Space.REGISTER:
             continue
-        if program.position(staged.under) < program.position(source.under):
+        if program.depth(staged.under) < program.depth(source.under):
             yield Violation(
                 f"{staged.name!r} under {staged.under!r} would be filled before {source.name!r} under "
                 f"{source.under!r} is.",
@@ -303,6 +303,18 @@ def turning_loops_have_a_count(program: Program) -> Iterator[Violation]:
             yield Violation(f"no loop around {loop.name!r} counts its turns.", hint="turn an inner loop.")
 
 
+def rasters_number_a_plane(program: Program) -> Iterator[Violation]:
+    """Blocks that are numbered in an order of their own count tiles of m and of n, and nothing else."""
+    dims = [loop.axes[0].dim for loop in program.grid_loops if len(loop.axes) == 1]
+    if program.raster is not None and (sorted(dims) != ["m", "n"] or len(program.grid_loops) != 2):
+        bound = ", ".join(loop.name for loop in program.grid_loops) or "none"
+        yield Violation(
+            f"the grid must count tiles of m and of n, a loop each; bound to it: {bound}.",
+            note="a raster order turns the number of a block into a row and a column of tiles.",
+            hint="Bind('m_block', Level.GRID_Y) and Bind('n_block', Level.GRID_X) before Raster, and no other loop.",
+        )
+
+
 LAWS: tuple[Callable[[Program], Iterator[Violation]], ...] = (
     sums_stay_inside,
     sum_fits_a_thread,
@@ -315,5 +327,6 @@ LAWS: tuple[Callable[[Program], Iterator[Violation]], ...] = (
     asynchronous_copies_are_legal,
     pipelines_have_tiles,
     turning_loops_have_a_count,
+    rasters_number_a_plane,
 )
 """In the order in which they are checked: later ones rely on earlier ones."""

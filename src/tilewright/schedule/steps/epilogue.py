@@ -28,4 +28,9 @@ class Epilogue(Step):
                 note="without registers there is no moment at which a sum is finished but not yet stored.",
                 hint="put Accumulate(over=...) before this step.",
             )
+        if self.alpha and not self.beta:
+            refuse(
+                "Cannot scale finished sums by alpha alone: they begin with beta * C, which alpha would scale as well.",
+                hint="Epilogue() scales by both, Epilogue(alpha=False) by beta alone.",
+            )
         return replace(program, late_alpha=self.alpha, late_beta=self.beta)

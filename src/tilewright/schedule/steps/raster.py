@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 
 from tilewright.ir.program import Program, RasterChoice, RasterOrder
+from tilewright.schedule.laws import check_program
 from tilewright.schedule.step import Step, refuse
 
 
@@ -22,19 +23,12 @@ class Raster(Step):
 
     def apply(self, program: Program) -> Program:
         doing = f"Cannot set the raster order {self.order.value}"
-        dims = [loop.axes[0].dim for loop in program.grid_loops if len(loop.axes) == 1]
-        if sorted(dims) != ["m", "n"] or len(program.grid_loops) != 2:
-            bound = ", ".join(loop.name for loop in program.grid_loops) or "none"
-            refuse(
-                f"{doing}: the grid must count tiles of m and of n, a loop each; bound to it: {bound}.",
-                hint="Bind('m_block', Level.GRID_Y) and Bind('n_block', Level.GRID_X) before this step.",
-            )
         if self.group < 1 or (self.order not in _GROUPS and self.group != 1):
             refuse(
                 f"{doing} with group={self.group}.",
                 hint=f"a group of at least 1 belongs to {', '.join(order.value for order in _GROUPS)}.",
             )
-        return replace(program, raster=RasterChoice(self.order, self.group))
+        return check_program(replace(program, raster=RasterChoice(self.order, self.group)), doing)
 
 
 _GROUPS = (RasterOrder.GROUPED, RasterOrder.SNAKE, RasterOrder.LAYERS)

@@ -1,0 +1,128 @@
+"""Every rung is right at awkward shapes, for every storage order, with every detector on."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+from rung_runs import NEEDS_K_MAJOR, ORDERS, rungs, simulated, takes, variants
+
+from tilewright.dtypes import BF16, F16, DType
+from tilewright.errors import ScheduleError
+from tilewright.ir.kernel import SAFE
+from tilewright.ladders import Rung, find_rung
+from tilewright.problem import Gemm, Order, check, make_operands
+from tilewright.toolchain import build, run_on_simulator
+
+SHAPES = [
+    (1, 1, 1),
+    (2, 3, 5),
+    (131, 67, 19),  # primes
+    (127, 129, 15),  # one below and one above a tile
+    (129, 255, 17),
+    (257, 63, 7),  # K smaller than any tile
+    (1, 300, 33),
+    (300, 1, 9),
+    (65, 33, 31),
+    (64, 128, 0),  # a sum of no products
+]
+
+
+def right(rung: Rung, gemm: Gemm, **options: Any) -> None:
+    operands, computed, run, _ = simulated(rung, gemm, **options)
+    verdict = check(operands, computed)
+    assert verdict.ok, verdict.message
+    assert not run.errors
+
+
+@pytest.mark.parametrize("shape", SHAPES, ids=lambda shape: "x".join(map(str, shape)))
+@pytest.mark.parametrize("rung", rungs())
+def test_awkward_shapes(rung: Rung, shape: tuple[int, int, int]) -> None:
+    right(rung, rung.gemm(*shape, alpha=-0.5, beta=1.25))
+
+
+@pytest.mark.parametrize("rung", rungs())
+def test_padded_leading_dimensions(rung: Rung) -> None:
+    """Gaps hold NaN: whatever reads one shows it."""
+    for padding in (1, 4):  # unaligned rows, and aligned ones
+        tight = rung.gemm(132, 68, 20)
+        leading = {f"ld{name.lower()}": tight.leading(name) + padding for name in ("A", "B", "C")}
+        gemm = rung.gemm(132, 68, 20, **leading)
+        operands, computed, run, built = simulated(rung, gemm)
+        assert built.variant.aligned == (padding == 4) and not run.errors
+        assert check(operands, computed).ok
+        gaps = np.ones(len(run.c), bool)
+        rows = np.arange(gemm.m)[:, None] * gemm.ldc + np.arange(gemm.n)
+        gaps[rows.reshape(-1)] = False
+        assert gaps.any() and np.isnan(run.c[gaps]).all(), "a gap of C was written"
+
+
+@pytest.mark.parametrize("rung", rungs())
+def test_factors_and_a_c_that_must_not_be_read(rung: Rung) -> None:
+    for factors in ({}, {"alpha": 0.0}, {"alpha": 2.0, "beta": 1.0}, {"alpha": 0.0, "beta": -1.0}):
+        gemm = rung.gemm(40, 36, 12, **factors)
+        operands = make_operands(gemm)
+        assert np.isnan(operands.c).all() == (gemm.beta == 0)
+        right(rung, gemm)
+
+
+@pytest.mark.parametrize("orders", ORDERS, ids=lambda o: "".join(x.name[0] for x in o))
+@pytest.mark.parametrize("rung", rungs())
+def test_storage_orders(rung: Rung, orders: tuple[Order, Order, Order]) -> None:
+    a, b, c = orders
+    gemm = rung.gemm(68, 132, 21, a=a, b=b, c=c, beta=0.5)
+    if takes(rung, gemm):
+        right(rung, gemm)
+
+
+@pytest.mark.parametrize("name", NEEDS_K_MAJOR)
+def test_vectorised_te_rungs_refuse_row_major_a(name: str) -> None:
+    rung = find_rung(name)
+    step, steps = {"te/4": (22, 25), "te/5": (23, 26)}[name]
+    with pytest.raises(ScheduleError) as refused:
+        build(rung.gemm(128, 128, 32, a=Order.ROW), rung).kernel  # noqa: B018
+    assert str(refused.value) == (
+        "Cannot vectorise 'A_frag' by 4: A_tile holds neighbours along k, and of those 'A_frag' does not take a "
+        "multiple of 4 in a row: it takes none of them along k.\n"
+        f"  step {step} of {steps}: Vectorize('A_frag', 4)\n"
+        "  Hint: Relayout('A_tile', rows='k') turns it."
+    )
+
+
+@pytest.mark.parametrize("rung", rungs())
+def test_every_variant_is_right_where_it_applies(rung: Rung) -> None:
+    """130 x 70 x 33 is no multiple of anything: only the variants without exact dimensions apply."""
+    gemm = rung.gemm(130, 70, 33, beta=0.5)
+    for variant in variants():
+        if not variant.exact and not variant.aligned:
+            right(rung, gemm, variant=variant)
+    right(rung, rung.gemm(132, 72, 36), variant=None)
+
+
+@pytest.mark.parametrize("rung", rungs())
+def test_assuming_nothing_is_right_at_whole_tiles(rung: Rung) -> None:
+    right(rung, rung.gemm(128, 256, 32), variant=SAFE)
+
+
+@pytest.mark.parametrize("rung", rungs())
+def test_unaligned_pointers(rung: Rung) -> None:
+    base_bytes = {"A": 4, "B": 8, "C": 12}
+    right(rung, rung.gemm(128, 128, 32), variant=SAFE, base_bytes=base_bytes)
+
+
+@pytest.mark.parametrize("rung", rungs())
+def test_warps_in_any_order_give_the_same_bits(rung: Rung) -> None:
+    gemm = rung.gemm(130, 70, 33)
+    operands = make_operands(gemm)
+    built = build(gemm, rung)
+    first, _ = run_on_simulator(built, operands)
+    for seed in (1, 2):
+        again, run = run_on_simulator(built, operands, schedule="warps", seed=seed)
+        assert np.array_equal(first, again) and not run.errors
+
+
+@pytest.mark.parametrize("dtype", [F16, BF16])
+@pytest.mark.parametrize("rung", rungs())
+def test_half_precision(rung: Rung, dtype: DType) -> None:
+    right(rung, rung.gemm(130, 70, 33, dtype=dtype, out=dtype, beta=0.5))

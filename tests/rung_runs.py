@@ -1,0 +1,50 @@
+"""Rungs as tests see them: all of them by name, built and simulated at any shape."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+from tilewright.dtypes import Array
+from tilewright.ir.kernel import Variant
+from tilewright.ladders import LADDERS, Rung
+from tilewright.problem import Gemm, Operands, Order, make_operands
+from tilewright.simulator import Run
+from tilewright.toolchain import Build, build, run_on_simulator
+
+RUNGS: tuple[Rung, ...] = tuple(rung for ladder in LADDERS.values() for rung in ladder)
+
+NEEDS_K_MAJOR = ("te/4", "te/5")
+"""Rungs whose tiles lie as their operands do, so that 16-byte fragments need A and B with k as the slow index."""
+
+ORDERS = [(a, b, c) for a in Order for b in Order for c in Order]
+
+
+def rungs(*ladders: str) -> list[Any]:
+    """The rungs of some ladders (none named: of all) as test parameters."""
+    return [pytest.param(rung, id=rung.name) for rung in RUNGS if not ladders or rung.ladder in ladders]
+
+
+def takes(rung: Rung, gemm: Gemm) -> bool:
+    """Whether a rung is for these storage orders."""
+    return rung.name not in NEEDS_K_MAJOR or (gemm.a is Order.COL and gemm.b is Order.ROW)
+
+
+def variants() -> Iterator[Variant]:
+    """Every set of assumptions."""
+    for exact in ("", "m", "n", "k", "mn", "mk", "nk", "mnk"):
+        for aligned in (False, True):
+            for near in (False, True):
+                yield Variant(frozenset(exact), aligned, near)  # type: ignore[arg-type]
+
+
+def simulated(
+    rung: Rung, gemm: Gemm, *, variant: Variant | None = None, **options: Any
+) -> tuple[Operands, Array, Run, Build]:
+    """A rung on the simulator with every detector on: operands, C, the run and the build."""
+    operands = make_operands(gemm)
+    built = build(gemm, rung, variant=variant)
+    computed, run = run_on_simulator(built, operands, **options)
+    return operands, computed, run, built

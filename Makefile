@@ -26,6 +26,7 @@ check: $(VENV)/ready  ## format, lint, types, layers, generated documents
 	$(BIN)/mypy
 	$(BIN)/lint-imports
 	$(BIN)/tilewright table worklog --check README.md
+	$(BIN)/tilewright resources --check docs/resources.md
 
 gpu: $(VENV)/ready  ## the tests that need an NVIDIA GPU
 	$(BIN)/python -m pytest -m gpu --quiet

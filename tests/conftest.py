@@ -7,6 +7,12 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+from hypothesis import settings
+
+# The same few examples in every ordinary run; thousands of new ones with --hypothesis-profile=fuzz.
+settings.register_profile("quick", max_examples=100, deadline=None, derandomize=True, database=None)
+settings.register_profile("fuzz", max_examples=10_000, deadline=None, database=None, print_blob=True)
+settings.load_profile("quick")
 
 GOLDEN = Path(__file__).parent / "golden"
 

@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from tilewright.ir.program import Level, Pattern, RasterOrder, Route
     from tilewright.ladders import LADDERS, find_ladder, find_rung
     from tilewright.layout.arrangement import Interleaved, Xor
+    from tilewright.layout_search import relayout_auto
     from tilewright.problem import Gemm, Operands, Order, check, make_operands
     from tilewright.schedule import (
         Accumulate,
@@ -57,6 +58,7 @@ _HOME = {
     "tilewright.ir.program": ("Level", "Pattern", "RasterOrder", "Route"),
     "tilewright.ladders": ("LADDERS", "find_ladder", "find_rung"),
     "tilewright.layout.arrangement": ("Interleaved", "Xor"),
+    "tilewright.layout_search": ("relayout_auto",),
     "tilewright.problem": ("Gemm", "Operands", "Order", "check", "make_operands"),
     "tilewright.schedule": (
         "Accumulate",
@@ -123,6 +125,7 @@ __all__ = [
     "find_ladder",
     "find_rung",
     "make_operands",
+    "relayout_auto",
     "simulate",
 ]
 

@@ -35,7 +35,7 @@ def test_wavefronts_are_those_the_hardware_counted(record: dict) -> None:
     assert int(wavefronts(addresses, width, active, store=store)[0]) == round(record["wavefronts"])
 
 
-@pytest.mark.parametrize("record", [r for r in of("load_matrix") + of("store_matrix")], ids=name)
+@pytest.mark.parametrize("record", of("load_matrix") + of("store_matrix"), ids=name)
 def test_matrix_accesses_take_the_wavefronts_the_hardware_counted(record: dict) -> None:
     count = int(record["access"].split("_x")[1].split("_")[0])
     rows = np.array([[0 if offset is None else offset for offset in record["offsets"]]])

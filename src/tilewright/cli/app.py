@@ -15,10 +15,13 @@ COMMANDS = {
     "show": "Print a rung: its schedule, the program after a step, the kernel, CUDA, PTX or SASS.",
     "explain": "Say what each line of a rung's schedule costs, and why.",
     "simulate": "Run a rung on the CPU at any size, with counters and detectors.",
+    "relayout": "Search a layout of a shared tile that no access conflicts with, and prove it.",
+    "search": "Measure the parameters of a rung on the GPU; stops and goes on where it was.",
     "run": "Multiply your own matrices with a rung.",
     "devices": "List the GPUs we know, and the one at hand.",
     "doctor": "Check what is installed, and say how to mend what is missing.",
     "table": "Write a ladder's table of recorded figures into a Markdown file.",
+    "resources": "Write what every rung uses on each architecture into a Markdown file.",
 }
 """In teaching order. `tilewright.cli.<name>` holds a function of the same name, and its EXAMPLES."""
 

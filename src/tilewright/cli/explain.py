@@ -19,7 +19,7 @@ from tilewright.toolchain import build
 
 EXAMPLES = (
     "tilewright explain worklog/6",
-    "tilewright explain naive --size 128",
+    "tilewright explain worklog/naive --size 128",
     "tilewright explain worklog/5 --json | jq '.largest'",
 )
 

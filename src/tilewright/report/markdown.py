@@ -23,7 +23,7 @@ def ladder_table(name: str) -> str:
     for rung, figure in zip(rungs, figures, strict=True):
         tflops = "" if figure is None else f"{figure.tflops:.2f}"
         share = "" if figure is None or figure.share_of_cublas is None else f"{100 * figure.share_of_cublas:.1f} %"
-        lines.append(f"| {rung.number} {rung.slug} | {rung.idea} | {tflops} | {share} |")
+        lines.append(f"| {rung.title.removeprefix(name + '/')} | {rung.idea} | {tflops} | {share} |")
     return "\n".join([*lines, "", *_sources([figure for figure in figures if figure is not None])])
 
 

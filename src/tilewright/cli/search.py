@@ -1,0 +1,81 @@
+"""`tilewright search`: the parameters of a rung, measured."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from tilewright.bench.search import Trial, best_trial, read_trials
+from tilewright.bench.search import search as measured_search
+from tilewright.cli import output
+from tilewright.cli.arguments import AsJson, RungName, SizeText, parse_size
+from tilewright.errors import LaunchError, TilewrightError
+from tilewright.ladders import find_rung
+from tilewright.runtime.driver import gpu_problem, open_gpu
+
+EXAMPLES = (
+    "tilewright search worklog/9",
+    "tilewright search worklog/9 --budget 60 --file search.jsonl",
+    "tilewright search worklog/9 --file search.jsonl --show",
+)
+
+
+def search(
+    rung: RungName,
+    size: SizeText = "4096",
+    file: Annotated[Path | None, typer.Option(metavar="FILE", help="The table; a search goes on from it.")] = None,
+    budget: Annotated[float, typer.Option(metavar="SECONDS", help="Stop after this time.")] = 600.0,
+    show: Annotated[bool, typer.Option("--show", help="Only print what the file holds.")] = False,
+    as_json: AsJson = False,
+) -> int:
+    """Measure the parameters of a rung on the GPU; stops and goes on where it was.
+
+    Every legal point is compiled, checked against float64 and timed beside cuBLAS, in random order. Each is a line of
+    the file, so a search that is interrupted loses nothing; the same command goes on.
+    """
+    found = find_rung(rung)
+    if found.choices is None:
+        raise TilewrightError(f"{found.name} has no parameters to search.", hint="worklog/9 and worklog/best have.")
+    path = file or Path(f"search_{found.name.replace('/', '_')}.jsonl")
+    if show:
+        trials = read_trials(path)
+    else:
+        problem = gpu_problem()
+        if problem is not None:
+            raise LaunchError(
+                f"A search measures, and there is no GPU: {problem}", hint="--show prints a recorded one."
+            )
+        trials = _measure(found.name, size, path, budget)
+    return _print(path, trials, as_json)
+
+
+def _measure(name: str, size: str, path: Path, budget: float) -> list[Trial]:
+    rung = find_rung(name)
+    with output.progress(f"searching {name}") as advance:
+
+        def step(done: int, total: int, best: Trial | None) -> None:
+            told = "measuring" if best is None or best.tflops is None else f"best {best.tflops:.1f} TFLOP/s"
+            advance(told, done, total)
+
+        return measured_search(open_gpu(), rung, rung.gemm(*parse_size(size)), path, budget_s=budget, progress=step)
+
+
+def _print(path: Path, trials: list[Trial], as_json: bool) -> int:
+    best = best_trial(trials)
+    if as_json:
+        output.print_json({"trials": len(trials), "best": None if best is None else vars_of(best)})
+        return 0 if best is not None else 1
+    if best is None or best.tflops is None:
+        raise TilewrightError(f"{str(path)!r} holds no right point yet.", hint="run the search without --show.")
+    share = "" if best.share_of_cublas is None else f", {100 * best.share_of_cublas:.1f} % of cuBLAS"
+    print(f"{len(trials)} points in {path}; the best: {best.tflops:.2f} TFLOP/s{share}, {best.registers} registers")
+    print("  " + ", ".join(f"{name} {value}" for name, value in best.point.items()))
+    return 0
+
+
+def vars_of(trial: Trial) -> dict[str, object]:
+    """A trial as plain values."""
+    names = ("point", "median_us", "tflops", "share_of_cublas", "registers", "device", "date")
+    return {name: getattr(trial, name) for name in names}

@@ -1,0 +1,106 @@
+"""What every rung uses on each architecture, and what it costs in shared memory: a generated page.
+
+Registers depend on the compiler, so the page names its version, and a check on another version compares the rest.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+
+from tilewright.artifacts import Resources
+from tilewright.errors import TilewrightError
+from tilewright.ladders import LADDERS
+from tilewright.ladders.rung import Rung
+from tilewright.problem.reference import make_operands
+from tilewright.runtime.cubin_cache import CubinCache
+from tilewright.runtime.nvrtc import compile_many, compiler_version
+from tilewright.toolchain import build
+
+ARCHS = ("sm_80", "sm_86", "sm_89", "sm_90a")
+SIZE = (256, 256, 64)
+
+
+@dataclass(frozen=True, slots=True)
+class Row:
+    """One rung: resources by architecture; conflicts (excess wavefronts over all) and barriers a k step, simulated."""
+
+    rung: Rung
+    resources: dict[str, Resources]
+    load_conflicts: float
+    store_conflicts: float
+    barriers: float
+    shared_bytes: int
+
+
+def rows(ladder: str) -> list[Row]:
+    """Every rung of a ladder, compiled for each architecture and simulated."""
+    rungs = LADDERS[ladder]
+    builds = [build(rung.gemm(*_size(rung)), rung) for rung in rungs]
+    jobs = [(built.source, arch) for built in builds for arch in ARCHS]
+    compiled: dict[int, Resources] = {}
+    for done in compile_many(jobs, cache=CubinCache()):
+        if isinstance(done.outcome, TilewrightError):
+            raise done.outcome
+        compiled[done.index] = done.outcome.resources
+    found = []
+    for number, (rung, built) in enumerate(zip(rungs, builds, strict=True)):
+        counters = built.simulate(make_operands(built.gemm), detectors=False).counters
+        loads, stores = counters.shared_loads, counters.shared_stores
+        found.append(
+            Row(
+                rung,
+                {arch: compiled[number * len(ARCHS) + i] for i, arch in enumerate(ARCHS)},
+                loads.excess_wavefronts / loads.wavefronts if loads.wavefronts else 0.0,
+                stores.excess_wavefronts / stores.wavefronts if stores.wavefronts else 0.0,
+                counters.barriers_per_k_step,
+                built.kernel.shared_bytes,
+            )
+        )
+    return found
+
+
+def _size(rung: Rung) -> tuple[int, int, int]:
+    return (64, 1024, 32) if rung.name == "te/0" else SIZE
+
+
+def page() -> str:
+    """The page for every ladder, as Markdown."""
+    lines = [
+        "# What every rung uses",
+        "",
+        f"Written by `tilewright resources --write docs/resources.md` with {compiler_version()}. Registers a thread, and",
+        "bytes spilled if any, by architecture; shared memory a block; shared wavefronts lost to bank conflicts, of loads",
+        "and of stores; barriers in each step over k.",
+    ]
+    for ladder in LADDERS:
+        archs = " | ".join(ARCHS)
+        titles = f"| rung | {archs} | shared KiB | loads lost | stores lost | barriers |"
+        lines += ["", f"## {ladder}", "", titles]
+        lines.append("|---|" + "---:|" * (len(ARCHS) + 4))
+        lines += [_line(row) for row in rows(ladder)]
+    return "\n".join(lines) + "\n"
+
+
+def _line(row: Row) -> str:
+    cells = []
+    for arch in ARCHS:
+        used = row.resources[arch]
+        spilled = f" (spills {used.spill_load_bytes})" if used.spill_load_bytes else ""
+        cells.append(f"{used.registers}{spilled}")
+    costs = (f"{100 * row.load_conflicts:.0f} %", f"{100 * row.store_conflicts:.0f} %", f"{row.barriers:g}")
+    return f"| {row.rung.title} | {' | '.join(cells)} | {row.shared_bytes / 1024:.4g} | {' | '.join(costs)} |"
+
+
+def same(written: str, fresh: str) -> bool:
+    """Whether two pages say the same; registers are left out where they come from different compilers."""
+    compiler = re.compile(r"with (NVRTC [\d.]+)\.")
+    told, now = compiler.search(written), compiler.search(fresh)
+    if told is not None and now is not None and told[1] != now[1]:
+        return _without_registers(written) == _without_registers(fresh)
+    return written == fresh
+
+
+def _without_registers(text: str) -> list[list[str]]:
+    cells = [[cell.strip() for cell in line.split("|")] for line in text.splitlines() if line.startswith("|")]
+    return [[*row[:2], *row[2 + len(ARCHS) :]] for row in cells]

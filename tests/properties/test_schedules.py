@@ -1,0 +1,116 @@
+"""No step changes the result: random legal schedules, after every step, lowered, and simulated.
+
+Many more than an ordinary run tries: `pytest tests/properties --hypothesis-profile=fuzz --timeout=0 -n 2`.
+"""
+
+from __future__ import annotations
+
+import random
+
+import numpy as np
+from hypothesis import given, note, settings
+from hypothesis import strategies as st
+
+from tests.random_schedules import Drawing, random_variant
+from tests.strategies import budget, schedules
+from tilewright.errors import LoweringError
+from tilewright.ir.evaluate import evaluate
+from tilewright.ir.kernel import Kernel, Variant
+from tilewright.ir.program_text import program_text
+from tilewright.problem import check, make_operands
+from tilewright.problem.reference import Operands, view
+from tilewright.schedule import Schedule, diff, from_json, to_json
+from tilewright.simulator import ModularArithmetic, simulate
+from tilewright.toolchain import build, run_on_simulator
+
+PRIME = 1_000_003
+
+
+def described(drawing: Drawing, variant: Variant | None = None) -> None:
+    """Say, if the test fails, what was drawn."""
+    note(f"{drawing.gemm!r}\n{drawing.schedule.text}\n{variant!r}")
+
+
+def kernel_of(drawing: Drawing, variant: Variant) -> Kernel | None:
+    """The lowered kernel; None where its tiles need more shared memory than there is."""
+    try:
+        return build(drawing.gemm, drawing.schedule, variant=variant).kernel
+    except LoweringError as error:
+        assert error.headline.startswith("The shared tiles take"), str(error)
+        return None
+
+
+@given(schedules())
+@settings(max_examples=budget(20))
+def test_every_step_keeps_the_result(drawing: Drawing) -> None:
+    described(drawing)
+    operands = make_operands(drawing.gemm)
+    for number, program in enumerate(drawing.schedule.programs(drawing.gemm)):
+        verdict = check(operands, evaluate(program, operands))
+        assert verdict.ok, f"after step {number}: {verdict.message}"
+        assert program_text(program).endswith("\n")
+
+
+@given(schedules())
+@settings(max_examples=budget(20))
+def test_what_is_refused_is_refused_in_words(drawing: Drawing) -> None:
+    described(drawing)
+    for step, error in drawing.refused:
+        assert error.headline.endswith("."), f"{step!r}: {error}"
+        assert len(error.headline.split()) >= 4, f"{step!r}: {error}"
+        assert "None" not in str(error), f"{step!r}: {error}"
+
+
+@given(schedules(), st.randoms(use_true_random=False), st.sampled_from(("lockstep", "warps")))
+@settings(max_examples=budget(20))
+def test_the_kernel_computes_the_product(drawing: Drawing, rng: random.Random, order: str) -> None:
+    variant = random_variant(rng, drawing.program, drawing.gemm)
+    described(drawing, variant)
+    if kernel_of(drawing, variant) is None:
+        return
+    operands = make_operands(drawing.gemm)
+    built = build(drawing.gemm, drawing.schedule, variant=variant)
+    computed, run = run_on_simulator(built, operands, schedule=order)
+    verdict = check(operands, computed)
+    assert verdict.ok, verdict.message
+    assert run.errors == ()
+    assert built.cuda  # every name is printable
+
+
+@given(schedules(whole_factors=True), st.integers(0, 2**16))
+@settings(max_examples=budget(10))
+def test_sums_are_exact_in_whole_numbers(drawing: Drawing, seed: int) -> None:
+    described(drawing)
+    scheduled = kernel_of(drawing, Variant(aligned=False))
+    if scheduled is None:
+        return
+    operands = whole_operands(drawing, seed)
+    naive = build(drawing.gemm, Schedule(), variant=Variant(aligned=False)).kernel
+    results = [simulate(kernel, operands, arithmetic=ModularArithmetic(PRIME)).c for kernel in (naive, scheduled)]
+    expected, computed = (view(drawing.gemm, "C", stored) for stored in results)
+    np.testing.assert_array_equal(computed, expected)
+
+
+def whole_operands(drawing: Drawing, seed: int) -> Operands:
+    """Operands of whole numbers below the prime."""
+    operands = make_operands(drawing.gemm)
+    rng = np.random.default_rng(seed)
+    for name, storage in (("A", operands.a), ("B", operands.b), ("C", operands.c)):
+        target = view(drawing.gemm, name, storage)
+        target[...] = rng.integers(0, 1000, target.shape)
+    return operands
+
+
+@given(schedules(), schedules())
+@settings(max_examples=budget(20))
+def test_schedules_are_values(drawing: Drawing, other: Drawing) -> None:
+    described(drawing)
+    old, new = other.schedule, drawing.schedule
+    again = from_json(to_json(new))
+    assert again == new and hash(again) == hash(new) and again.text == new.text
+    assert again.apply(drawing.gemm) == drawing.program
+    assert (old == new) == (old.steps == new.steps)
+    assert diff(new, again).text == ""
+    change = diff(old, new)
+    assert len(old) - len(change.removed) + len(change.added) == len(new)
+    assert sorted(map(repr, (*old, *change.added))) == sorted(map(repr, (*new, *change.removed)))

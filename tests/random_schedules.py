@@ -101,7 +101,11 @@ class Drawing:
         return True
 
     def name(self, base: str) -> str:
-        """`base`, or another where that is taken."""
+        """`base`, or another where that is taken; now and then one that the kernel may want for itself."""
+        if self.chance(0.02):
+            base = self.rng.choice(
+                ("element", "band", "sum", "k_tile_slot", "A_tile_m", "m_blocks", "m", "n_register_vec")
+            )
         taken = {*self.program.loop_names, *(axis.name for loop in self.program.loops for axis in loop.axes)}
         while base in taken:
             self.names += 1
@@ -136,10 +140,13 @@ def random_schedule(rng: random.Random, gemm: Gemm) -> Drawing:
 def _shape(d: Drawing) -> dict[str, list[str]]:
     """Split m, n and k; the loops that came of it, by the part that each is to play."""
     parts: dict[str, list[str]] = {"grid": [], "warp": [], "thread": [], "virtual": []}
+    lanes = d.rng.choice(({"m": 4, "n": 8}, {"m": 8, "n": 4})) if d.chance(0.35) else {}
     for dim in ("m", "n"):
         roles = [role for role in ("warp", "thread", "virtual", "register") if d.chance(0.6)]
         d.rng.shuffle(roles)
         extents = [d.rng.choice(_EXTENTS[role]) for role in roles]
+        if lanes and "thread" in roles:
+            extents[roles.index("thread")] = lanes[dim]
         rest = dim
         for place, role in enumerate(roles):
             inside = 1
@@ -168,7 +175,7 @@ def _fuse_and_bind(d: Drawing, parts: dict[str, list[str]]) -> None:
     grids = [Level.GRID_X, Level.GRID_Y, Level.GRID_Z]
     d.rng.shuffle(blocks)
     d.rng.shuffle(grids)
-    if d.chance(0.4):
+    if d.chance(0.5):
         _fuse(d, parts, "thread", "thread")
     if d.chance(0.4):
         _fuse(d, parts, "warp", "warp")
@@ -242,17 +249,17 @@ def _declare(d: Drawing) -> None:
         _decorate_shared(d, d.program.staged[-1].name)
     if d.chance(0.6):
         d.attempt(Epilogue(alpha=d.chance(0.5), beta=d.chance(0.5)))
-    if d.chance(0.3):
-        d.attempt(Vectorize("C", d.rng.choice((2, 4))))
-    if d.chance(0.35):
+    if d.chance(0.5):
+        d.attempt(Vectorize("C", d.rng.choice((2, 4)))) or d.attempt(Vectorize("C", 2))
+    if d.chance(0.5):
         _pipeline(d, reductions[0])
     for operand in ("A", "B"):
         if d.chance(0.5) and d.attempt(
             Stage(operand, Space.REGISTER, under=reductions[-1] if usual else d.loop(), **_named(d, f"{operand}r"))
         ):
-            if d.chance(0.4):
+            if d.chance(0.6):
                 d.attempt(Vectorize(d.program.staged[-1].name, d.rng.choice((2, 4))))
-            if d.chance(0.3):
+            if d.chance(0.4):
                 d.attempt(Prefetch(d.program.staged[-1].name))
     if d.chance(0.5):
         order = d.rng.choice(tuple(RasterOrder))

@@ -10,9 +10,9 @@ import random
 import numpy as np
 from hypothesis import given, note, settings
 from hypothesis import strategies as st
-
 from tests.random_schedules import Drawing, random_variant
-from tests.strategies import budget, schedules
+from tests.strategies import NO_SHRINKING, budget, schedules
+
 from tilewright.errors import LoweringError
 from tilewright.ir.evaluate import evaluate
 from tilewright.ir.kernel import Kernel, Variant
@@ -41,7 +41,7 @@ def kernel_of(drawing: Drawing, variant: Variant) -> Kernel | None:
 
 
 @given(schedules())
-@settings(max_examples=budget(20))
+@settings(max_examples=budget(20), phases=NO_SHRINKING)
 def test_every_step_keeps_the_result(drawing: Drawing) -> None:
     described(drawing)
     operands = make_operands(drawing.gemm)
@@ -52,7 +52,7 @@ def test_every_step_keeps_the_result(drawing: Drawing) -> None:
 
 
 @given(schedules())
-@settings(max_examples=budget(20))
+@settings(max_examples=budget(20), phases=NO_SHRINKING)
 def test_what_is_refused_is_refused_in_words(drawing: Drawing) -> None:
     described(drawing)
     for step, error in drawing.refused:
@@ -61,8 +61,8 @@ def test_what_is_refused_is_refused_in_words(drawing: Drawing) -> None:
         assert "None" not in str(error), f"{step!r}: {error}"
 
 
-@given(schedules(), st.randoms(use_true_random=False), st.sampled_from(("lockstep", "warps")))
-@settings(max_examples=budget(20))
+@given(schedules(), st.integers(0, 2**16).map(random.Random), st.sampled_from(("lockstep", "warps")))
+@settings(max_examples=budget(20), phases=NO_SHRINKING)
 def test_the_kernel_computes_the_product(drawing: Drawing, rng: random.Random, order: str) -> None:
     variant = random_variant(rng, drawing.program, drawing.gemm)
     described(drawing, variant)
@@ -78,7 +78,7 @@ def test_the_kernel_computes_the_product(drawing: Drawing, rng: random.Random, o
 
 
 @given(schedules(whole_factors=True), st.integers(0, 2**16))
-@settings(max_examples=budget(10))
+@settings(max_examples=budget(10), phases=NO_SHRINKING)
 def test_sums_are_exact_in_whole_numbers(drawing: Drawing, seed: int) -> None:
     described(drawing)
     scheduled = kernel_of(drawing, Variant(aligned=False))
@@ -102,7 +102,7 @@ def whole_operands(drawing: Drawing, seed: int) -> Operands:
 
 
 @given(schedules(), schedules())
-@settings(max_examples=budget(20))
+@settings(max_examples=budget(20), phases=NO_SHRINKING)
 def test_schedules_are_values(drawing: Drawing, other: Drawing) -> None:
     described(drawing)
     old, new = other.schedule, drawing.schedule

@@ -85,6 +85,8 @@ class CudaExpr(ExprText):
         return f"{function}({', '.join(arguments)})"
 
     def fma(self, expr: Fma) -> tuple[str, float]:
+        if expr.dtype is F16:
+            return self.call("fma_half", self(expr.a), self(expr.b), self(expr.c)), _CALL
         _refuse_storage_arithmetic(expr)
         function = "fmaf" if expr.dtype is F32 else "fma"
         return f"{function}({self(expr.a)}, {self(expr.b)}, {self(expr.c)})", _CALL

@@ -68,6 +68,14 @@ __device__ __forceinline__ float apart(const float& element) {
 
 _HALF_BITS = "typedef unsigned short half_bits;  // the bits of an f16: arithmetic is done in float"
 
+_FMA_HALF = """\
+// a * b + c in half precision, rounded once.
+__device__ __forceinline__ half_bits fma_half(half_bits a, half_bits b, half_bits c) {
+    half_bits d;
+    asm("fma.rn.f16 %0, %1, %2, %3;" : "=h"(d) : "h"(a), "h"(b), "h"(c));
+    return d;
+}"""
+
 _BF16_BITS = "typedef unsigned short bf16_bits;  // the bits of a bf16: arithmetic is done in float"
 
 _FLOAT_FROM_HALF = """\
@@ -140,6 +148,7 @@ def _copy_async(size_bytes: int) -> str:
 PRELUDE: dict[str, str] = {
     "apart": _APART,
     F16.cuda: _HALF_BITS,
+    "fma_half": _FMA_HALF,
     BF16.cuda: _BF16_BITS,
     "float_from_half": _FLOAT_FROM_HALF,
     "half_from_float": _HALF_FROM_FLOAT,

@@ -77,7 +77,7 @@ class BodyPrinter:
                 yield Line(depth, self._copy_async(stmt))
             case Move():
                 yield from self._move(stmt, depth)
-            case Assign(value=Fma() as fma) if isinstance(fma.c, Load) and Ref(fma.c.buffer, fma.c.index) == stmt.dst:
+            case Assign(value=Fma() as fma) if fma.dtype is F32 and _adds_to(fma, stmt.dst):
                 # The compiler contracts this to one multiply-add: its -fmad=true is the default, and a test looks.
                 yield Line(depth, f"{self._expr.place(stmt.dst)} += {self._expr.product(fma)};")
             case Assign():
@@ -180,6 +180,10 @@ def vector_bytes(body: Body) -> dict[Buffer, int]:
             for buffer in (stmt.dst.buffer, stmt.src.buffer):
                 widest[buffer] = max(widest.get(buffer, 0), stmt.width * buffer.dtype.bytes)
     return widest
+
+
+def _adds_to(fma: Fma, place: Ref) -> bool:
+    return isinstance(fma.c, Load) and Ref(fma.c.buffer, fma.c.index) == place
 
 
 def _is_load(stmt: Move) -> bool:

@@ -173,7 +173,7 @@ class Expansion:
         load_b, b = self._operand("B")
         a, b = self._as_sum(a), self._as_sum(b)
         if not self.program.late_alpha:
-            a = Binary(Op.MUL, ALPHA, a)
+            a = self._as_sum(Binary(Op.MUL, ALPHA, as_f32(a)))
         if self._sum is not None:
             index = self._sum_index()
             total = Fma(a, b, Load(self._sum, index))
@@ -218,8 +218,8 @@ class Expansion:
         if self.program.late_beta:
             return self._over_results((Assign(place, real(0, total.dtype), origin=total.name),))
         value, load = self._load_scaled(1)
-        scaled = Binary(Op.MUL, BETA, self._as_sum(Load(value, (ZERO,))))
-        return self._over_results((*load, Assign(place, scaled, origin=total.name)))
+        scaled = Binary(Op.MUL, BETA, as_f32(Load(value, (ZERO,))))
+        return self._over_results((*load, Assign(place, self._as_sum(scaled), origin=total.name)))
 
     def _load_scaled(self, width: int) -> tuple[Buffer, Body]:
         """C in registers where beta needs it; zero, and C not read, where beta is 0."""
@@ -232,7 +232,7 @@ class Expansion:
         """`C = beta * C`, before sums are added to C itself."""
         value, load = self._load_scaled(1)
         here = Ref(value, (ZERO,))
-        scaled = Binary(Op.MUL, BETA, self._as_sum(Load(value, (ZERO,))))
+        scaled = Binary(Op.MUL, BETA, as_f32(Load(value, (ZERO,))))
         return (*load, Assign(here, self._as_result(scaled), origin="C"), Move(self._result_place(), here, origin="C"))
 
     def _finish(self, total: Buffer) -> Body:
@@ -281,13 +281,13 @@ class Expansion:
         value = value_buffer("C", self.program.gemm.out, width)
         element: Expr = Var(ELEMENT) if width > 1 else ZERO
         here = Ref(value, (element,))
-        total: Expr = sum_at(element)
+        total = as_f32(sum_at(element))
         result: Expr = Binary(Op.MUL, ALPHA, total) if self.program.late_alpha else total
         load: Body = ()
         if self.program.late_beta:
             needed = Binary(Op.NE, BETA, real(0))
             load = (Move(Ref(value, (ZERO,)), place, width, needed, origin="C"),)
-            result = Fma(BETA, self._as_sum(Load(value, (element,))), result)
+            result = Fma(BETA, as_f32(Load(value, (element,))), result)
         assign: Body = (Assign(here, self._as_result(result), origin="C"),)
         if width > 1:
             assign = (For(ELEMENT, Const(width), assign, unroll=True),)
@@ -313,6 +313,11 @@ class Expansion:
         place = tile.at(row, col)
         load = Move(Ref(value, (ZERO,)), place, origin=tile.staged.name)
         return (Alloc(value), load, *self._combine(self._result_place(), 1, lambda _: Load(value, (ZERO,))))
+
+
+def as_f32(value: Expr) -> Expr:
+    """The value in the format of alpha and beta, in which results are scaled."""
+    return value if value.dtype is F32 else Cast(F32, value)
 
 
 def expand(program: Program, exact: frozenset[str]) -> Body:

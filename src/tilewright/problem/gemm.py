@@ -6,7 +6,7 @@ from dataclasses import dataclass, replace
 from enum import Enum
 from typing import Literal
 
-from tilewright.dtypes import F32, OPERAND_DTYPES, DType
+from tilewright.dtypes import F16, F32, OPERAND_DTYPES, DType
 from tilewright.errors import ProblemError
 
 Dim = Literal["m", "n", "k"]
@@ -91,6 +91,11 @@ class Gemm:
             raise ProblemError(
                 f"Cannot multiply {self.dtype} into {self.out}.",
                 hint=f"operands and results are {', '.join(d.name for d in OPERAND_DTYPES)}.",
+            )
+        if self.accumulate not in (F32, F16) or (self.accumulate is F16 and self.dtype is not F16):
+            raise ProblemError(
+                f"Cannot sum products of {self.dtype} in {self.accumulate}.",
+                hint="sums are kept in f32; those of f16 operands may be kept in f16.",
             )
         for operand in self.operands:
             tight = self.tight_leading(operand.name)

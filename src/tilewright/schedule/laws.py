@@ -167,7 +167,8 @@ def _early_fragments(program: Program, staged: Staged) -> Iterator[Violation]:
         )
     elif loop.extent is None or loop.extent % 2 or order.index(staged.under) != order.index(ring.loop) + 1:
         yield Violation(
-            f"loop {staged.under!r} must follow {ring.loop!r} at once and have an even extent; it has {loop.extent}.",
+            f"loop {staged.under!r} must follow {ring.loop!r} at once and have an even extent; "
+            + (f"it has {loop.extent}." if loop.extent is not None else f"its own depends on {loop.axes[0].dim}."),
             hint="stage fragments under the one loop over k inside the pipelined loop.",
         )
 

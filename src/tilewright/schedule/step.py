@@ -8,6 +8,7 @@ from typing import ClassVar, NoReturn
 
 from tilewright.errors import ScheduleError, UnknownName
 from tilewright.ir.program import Loop, Program, Staged
+from tilewright.schedule.names import RESERVED, derived
 
 
 @dataclass(frozen=True)
@@ -61,21 +62,29 @@ def find_tile(program: Program, name: str, doing: str) -> Staged:
     raise UnknownName("staged tile", name, names)
 
 
-def check_new_names(program: Program, names: tuple[str, ...], replacing: tuple[str, ...] = ()) -> None:
-    """Refuse loop or tile names that are taken, repeated, or no identifiers."""
-    taken = (set(program.loop_names) - set(replacing)) | {staged.name for staged in program.staged}
-    taken |= {axis.name for loop in program.loops if loop.name not in replacing for axis in loop.axes}
+def check_new_names(program: Program, names: tuple[str, ...], gone: tuple[str, ...] = ()) -> None:
+    """Refuse names that are taken, repeated, no identifiers, or the kernel's own; those in `gone` are free again."""
+    taken = {*program.loop_names, *(axis.name for loop in program.loops for axis in loop.axes)} - set(gone)
+    taken |= {staged.name for staged in program.staged}
+    if program.accumulation is not None:
+        taken.add(program.accumulation.name)
     for name in names:
-        if not name.isidentifier():
+        if not name.isidentifier() or not name.isascii():
             refuse(f"{name!r} is no name.", hint="use letters, digits and underscores: it appears in the CUDA text.")
-        if name in taken or name in RESERVED:
+        if name in taken:
             refuse(f"The name {name!r} is taken.", hint="every loop and tile has a name of its own.")
+        if name in RESERVED:
+            refuse(f"The name {name!r} is the kernel's own.", hint=f"use another, such as {name + '_'!r}.")
+        for other in sorted(taken):
+            if name in derived(other) or other in derived(name):
+                short, made = sorted((name, other), key=len)
+                refuse(
+                    f"The name {name!r} is too close to {other!r}.",
+                    note=f"the kernel makes {made!r} of {short!r} for something of its own.",
+                    hint=f"use another, such as {name + '_'!r}.",
+                )
     if len(set(names)) != len(names):
         refuse(f"The names {', '.join(names)} are not distinct.", hint="every loop has a name of its own.")
-
-
-RESERVED = frozenset({"A", "B", "C", "M", "N", "K", "lda", "ldb", "ldc", "alpha", "beta"})
-"""Names of the kernel's arguments."""
 
 
 def check_unused(program: Program, name: str, doing: str) -> None:

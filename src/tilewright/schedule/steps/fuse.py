@@ -39,7 +39,7 @@ class Fuse(Step):
                     f"Cannot fuse loop {loop.name!r}: it is bound to {loop.level.value}.", hint="put Fuse before Bind."
                 )
             check_unused(program, loop.name, "fuse")
-        check_new_names(program, (self.into,), replacing=self.loops)
+        check_new_names(program, (self.into,), gone=tuple(loop.name for loop in loops if len(loop.axes) > 1))
         if len({loop.is_reduction for loop in loops}) == 2:
             refuse(
                 f"Cannot fuse {', '.join(self.loops)}: one of them sums over k and another does not.",

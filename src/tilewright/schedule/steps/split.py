@@ -33,8 +33,13 @@ class Split(Step):
                 hint="put Split before Bind.",
             )
         check_unused(program, self.loop, "split")
-        check_new_names(program, self.into, replacing=(self.loop,))
+        check_new_names(program, self.into, gone=(self.loop,))
         outer, inner = _divide(loop, self.by, self.into)
+        parts = {axis.name for part in (outer, inner) for axis in part.axes} - {
+            *self.into,
+            *(a.name for a in loop.axes),
+        }
+        check_new_names(program, tuple(sorted(parts)), gone=(self.loop,))
         at = program.position(self.loop)
         loops = (*program.loops[:at], outer, inner, *program.loops[at + 1 :])
         return replace(program, loops=loops)
@@ -74,7 +79,12 @@ def _divide(loop: Loop, by: int, into: tuple[str, str]) -> tuple[Loop, Loop]:
         )
     if not inner:
         refuse(f"Cannot split the fused loop {loop.name!r} by 1.", hint="leave the step out.")
-    return Loop(into[0], tuple(outer_axes)), Loop(into[1], tuple(inner))
+    return _loop(into[0], outer_axes), _loop(into[1], inner)
+
+
+def _loop(name: str, axes: list[Axis]) -> Loop:
+    """A loop over these digits; a single digit has the name of its loop."""
+    return Loop(name, (replace(axes[0], name=name),) if len(axes) == 1 else tuple(axes))
 
 
 def _check_divides(loop: Loop, by: int, extent: int | None) -> None:

@@ -1,0 +1,170 @@
+"""Schedules that random drawing found to go wrong, cut down to what is needed, each with what was wrong."""
+
+from __future__ import annotations
+
+import pytest
+
+from tilewright.errors import ScheduleError
+from tilewright.ir.buffer import Space
+from tilewright.ir.evaluate import evaluate
+from tilewright.ir.kernel import Variant
+from tilewright.ir.program import Level, RasterOrder, Route
+from tilewright.problem import check, make_operands
+from tilewright.problem.gemm import Gemm, Order
+from tilewright.schedule import (
+    Accumulate,
+    Bind,
+    Distribute,
+    Epilogue,
+    Fuse,
+    Pipeline,
+    Prefetch,
+    Raster,
+    Relayout,
+    Reorder,
+    Schedule,
+    Snake,
+    Split,
+    Stage,
+    Transfer,
+)
+from tilewright.toolchain import build, run_on_simulator
+
+SMALL = Gemm(5, 7, 6, alpha=0.5, beta=-1.0)
+K_TILES = Split("k", 4, into=("k_tile", "k_in"))
+
+FOUND = {
+    # The loop that would have counted the turns does not stand around C = beta * C.
+    "turning_virtual_thread_with_the_sum_in_c": (
+        SMALL,
+        Schedule(Split("n", 3, into=("n_block", "n_virtual")), Bind("n_virtual", Level.VTHREAD), Snake("n_virtual")),
+    ),
+    # Blocks run outside of every serial loop, so the tile spans m_register, which stands before m_block in the nest.
+    "tile_under_a_grid_loop_inside_a_serial_one": (
+        SMALL,
+        Schedule(
+            Split("m", 4, into=("m_block", "m_register")),
+            K_TILES,
+            Bind("m_block", Level.GRID_Z),
+            Reorder("m_register", "m_block"),
+            Split("n", 3, into=("n_block", "n_in")),
+            Bind("n_block", Level.GRID_X),
+            Stage("A", Space.SHARED, under="m_block"),
+        ),
+    ),
+    # The first tile was fetched in the scope of the loop, whose own names it then took.
+    "prefetch_under_a_loop_of_known_extent": (
+        SMALL,
+        Schedule(
+            Split("n", 8, into=("n_block", "n_in")),
+            Split("n_in", 2, into=("n_register", "n_warp")),
+            K_TILES,
+            Reorder("m", "n_register", "k_in", "k_tile", "n_block", "n_warp"),
+            Stage("B", Space.SHARED, under="n_warp"),
+            Distribute("B_tile"),
+            Prefetch("B_tile"),
+        ),
+    ),
+    # The tile of the result spanned m_in, although each m_in has a sum, and a store, of its own.
+    "staged_result_inside_a_serial_loop": (
+        SMALL,
+        Schedule(
+            Split("m", 4, into=("m_block", "m_in")),
+            Split("n", 8, into=("n_block", "n_in")),
+            Bind("m_block", Level.GRID_X),
+            Bind("n_block", Level.GRID_Y),
+            Accumulate("k"),
+            Stage("C", Space.SHARED),
+            Distribute("C_tile", vector=2),
+        ),
+    ),
+    # A register tile under a loop inside the virtual threads was filled for all of them, by a loop of the same name.
+    "fragments_inside_a_virtual_thread": (
+        SMALL,
+        Schedule(
+            Split("m", 4, into=("m_block", "m_in")),
+            Split("m_in", 2, into=("m_virtual", "m_register")),
+            Reorder("m_block", "m_virtual", "n", "k", "m_register"),
+            Bind("m_virtual", Level.VTHREAD),
+            Stage("A", Space.REGISTER, under="m_register"),
+        ),
+    ),
+    # Two loops over the elements of one vector had the same name.
+    "narrow_asynchronous_copy_in_parts": (
+        SMALL,
+        Schedule(
+            K_TILES,
+            Stage("A", Space.SHARED, under="k_tile"),
+            Relayout("A_tile", pad=2),
+            Distribute("A_tile", vector=4),
+            Transfer("A_tile", Route.ASYNC),
+        ),
+    ),
+    # The last inner step passed the barrier, although it read B from the tile that the next step overwrites.
+    "fragments_of_one_operand_prefetched": (
+        Gemm(1, 1, 23, b=Order.COL),
+        Schedule(
+            Split("m", 8, into=("m_block", "m_thread")),
+            K_TILES,
+            Bind("m_thread", Level.BLOCK_Y),
+            Stage("A", Space.SHARED, under="k_tile"),
+            Distribute("A_tile", vector=4),
+            Stage("B", Space.SHARED, under="k_tile"),
+            Distribute("B_tile", vector=4),
+            Pipeline("k_tile"),
+            Stage("A", Space.REGISTER, under="k_in"),
+            Prefetch("A_frag"),
+        ),
+    ),
+    # A split that took all digits but one left a loop and its digit with two names.
+    "split_that_leaves_one_digit": (
+        SMALL,
+        Schedule(
+            Split("m", 2, into=("m_block", "m_in")),
+            Reorder("n", "m_in", "m_block", "k"),
+            Fuse("n", "m_in", into="both"),
+            Split("both", 2, into=("outer", "inner")),
+        ),
+    ),
+}
+
+
+@pytest.mark.parametrize("name", FOUND)
+@pytest.mark.parametrize("order", ["lockstep", "warps"])
+def test_it_is_right_now(name: str, order: str) -> None:
+    gemm, schedule = FOUND[name]
+    operands = make_operands(gemm)
+    for program in schedule.programs(gemm):
+        assert check(operands, evaluate(program, operands)).ok
+    for variant in (None, Variant(aligned=False, near=False)):
+        computed, run = run_on_simulator(build(gemm, schedule, variant=variant), operands, schedule=order)
+        verdict = check(operands, computed)
+        assert verdict.ok, verdict.message
+        assert run.errors == ()
+
+
+def test_alpha_alone_is_refused() -> None:
+    """The sum begins with beta * C, which alpha scaled as well."""
+    with pytest.raises(ScheduleError, match="by alpha alone"):
+        Schedule(Accumulate("k"), Epilogue(beta=False)).apply(SMALL)
+
+
+def test_a_loop_bound_to_the_grid_after_raster_is_refused() -> None:
+    """The numbered blocks did not count it, so its digit had no value."""
+    blocks = Schedule(
+        Split("n", 4, into=("n_block", "n_in")), Bind("m", Level.GRID_Y), Bind("n_block", Level.GRID_X),
+        Raster(RasterOrder.ROW),
+    )  # fmt: skip
+    with pytest.raises(ScheduleError, match="the grid must count tiles of m and of n"):
+        (blocks + Schedule(Bind("n_in", Level.GRID_Z))).apply(SMALL)
+
+
+@pytest.mark.parametrize(
+    "name",
+    ["element", "thread_in_block", "block_number", "A_value", "A_tile_m", "A_tile_step", "A_tile_next", "k_tile_slot"],
+)
+def test_names_of_the_kernel_are_refused(name: str) -> None:
+    steps = Schedule(K_TILES, Stage("A", Space.SHARED, under="k_tile"), Split("m", 4, into=("m_block", name)))
+    with pytest.raises(ScheduleError) as refusal:
+        steps.apply(SMALL)
+    assert "kernel" in str(refusal.value)

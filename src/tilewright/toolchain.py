@@ -38,6 +38,7 @@ from tilewright.runtime.memory import DeviceArray
 from tilewright.runtime.nvrtc import compile_cuda
 from tilewright.schedule import Schedule
 from tilewright.simulator import Run, simulate
+from tilewright.simulator.coverage import Miscount, miscounts
 
 MAX_INDEX = 2**31 - 1
 MAX_SIZE = MAX_INDEX - 2**16
@@ -153,6 +154,10 @@ class Build:
     def simulate(self, operands: Operands, **options: Any) -> Run:
         """The kernel on the CPU, exactly. Options go to `tilewright.simulator.simulate`."""
         return simulate(self.kernel, operands, **options)
+
+    def miscounts(self) -> tuple[Miscount, ...]:
+        """The first elements of C that do not sum every k exactly once, by exact arithmetic; empty if all do."""
+        return miscounts(self.kernel, self.gemm)
 
     def load(self, gpu: Gpu, *, cache: CubinCache | None = None) -> LoadedKernel:
         """The kernel on a GPU, ready to launch."""

@@ -39,19 +39,6 @@ FOUND = {
         SMALL,
         Schedule(Split("n", 3, into=("n_block", "n_virtual")), Bind("n_virtual", Level.VTHREAD), Snake("n_virtual")),
     ),
-    # Blocks run outside of every serial loop, so the tile spans m_register, which stands before m_block in the nest.
-    "tile_under_a_grid_loop_inside_a_serial_one": (
-        SMALL,
-        Schedule(
-            Split("m", 4, into=("m_block", "m_register")),
-            K_TILES,
-            Bind("m_block", Level.GRID_Z),
-            Reorder("m_register", "m_block"),
-            Split("n", 3, into=("n_block", "n_in")),
-            Bind("n_block", Level.GRID_X),
-            Stage("A", Space.SHARED, under="m_block"),
-        ),
-    ),
     # The first tile was fetched in the scope of the loop, whose own names it then took.
     "prefetch_under_a_loop_of_known_extent": (
         SMALL,
@@ -75,7 +62,7 @@ FOUND = {
             Bind("n_block", Level.GRID_Y),
             Accumulate("k"),
             Stage("C", Space.SHARED),
-            Distribute("C_tile", vector=2),
+            Distribute("C_tile"),
         ),
     ),
     # A register tile under a loop inside the virtual threads was filled for all of them, by a loop of the same name.
@@ -159,6 +146,15 @@ def test_a_loop_bound_to_the_grid_after_raster_is_refused() -> None:
         (blocks + Schedule(Bind("n_in", Level.GRID_Z))).apply(SMALL)
 
 
+def test_a_tile_under_a_grid_loop_spans_every_serial_loop() -> None:
+    """Blocks run outside of every serial loop, also of one that stands before them in the nest."""
+    steps = Schedule(
+        K_TILES, Reorder("k_tile", "n", "m", "k_in"), Bind("m", Level.GRID_X), Stage("A", Space.SHARED, under="m")
+    )
+    with pytest.raises(ScheduleError, match="would span every k"):
+        steps.apply(SMALL)
+
+
 @pytest.mark.parametrize(
     "name",
     ["element", "thread_in_block", "block_number", "A_value", "A_tile_m", "A_tile_step", "A_tile_next", "k_tile_slot"],
@@ -168,3 +164,8 @@ def test_names_of_the_kernel_are_refused(name: str) -> None:
     with pytest.raises(ScheduleError) as refusal:
         steps.apply(SMALL)
     assert "kernel" in str(refusal.value)
+
+
+def test_names_given_together_are_held_against_each_other() -> None:
+    with pytest.raises(ScheduleError, match="'m_block' is too close to 'm_blocks'"):
+        Schedule(Split("m", 3, into=("m_block", "m_blocks"))).apply(SMALL)

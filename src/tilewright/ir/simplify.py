@@ -10,6 +10,8 @@ product, quotient or remainder that cannot be taken apart. The rules, each an id
     (x / a) / b    ->  x / (a*b)
     d*(x / d) + x % d  ->  x
     a < b          ->  true or false where the ranges say so
+
+C truncates where Python floors, so only what is known to be at least 0 is left before a division.
 """
 
 from __future__ import annotations
@@ -115,12 +117,18 @@ def _product(expr: Binary, bounds: Bounds) -> Linear:
     return {Binary(Op.MUL, _rebuild(left, bounds), _rebuild(right, bounds)): 1}, 0
 
 
-def _divide(value: Linear, by: int) -> tuple[Linear, Linear]:
-    """`value = by * quotient + rest`, with what is divisible term by term in the quotient."""
+def _divide(value: Linear, by: int, bounds: Bounds) -> tuple[Linear, Linear]:
+    """`value = by * quotient + rest`, with what is divisible term by term in the quotient.
+
+    All of it is rest where what is left might be negative, though the value is not.
+    """
     atoms, constant = value
     quotient = {atom: c // by for atom, c in atoms.items() if c % by == 0}
-    rest = {atom: c for atom, c in atoms.items() if c % by != 0}
-    return (quotient, constant // by), (rest, constant % by)
+    rest = {atom: c for atom, c in atoms.items() if c % by != 0}, constant % by
+    low = interval(_assemble(rest), bounds).low
+    if low is None or low < 0:
+        return ({}, 0), value
+    return (quotient, constant // by), rest
 
 
 def _fits(value: Linear, by: int, bounds: Bounds) -> bool:
@@ -129,7 +137,7 @@ def _fits(value: Linear, by: int, bounds: Bounds) -> bool:
 
 
 def _quotient(value: Linear, by: int, bounds: Bounds) -> Linear:
-    whole, rest = _divide(value, by)
+    whole, rest = _divide(value, by, bounds)
     if _fits(rest, by, bounds):
         return whole
     common = gcd(by, *rest[0].values())
@@ -146,7 +154,7 @@ def _quotient(value: Linear, by: int, bounds: Bounds) -> Linear:
 
 
 def _remainder(value: Linear, by: int, bounds: Bounds) -> Linear:
-    _, rest = _divide(value, by)
+    _, rest = _divide(value, by, bounds)
     if _fits(rest, by, bounds):
         return rest
     common = gcd(by, *rest[0].values())

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import functools
 import re
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -110,6 +110,36 @@ def _opened(index: int) -> Gpu:
     return Gpu(index)
 
 
+class _Attributes(Mapping[str, int]):
+    """The attributes of a device, asked for one by one."""
+
+    def __init__(self, handle: Any) -> None:
+        self._handle = handle
+        self._told: dict[str, int] = {}
+
+    def __getitem__(self, name: str) -> int:
+        if name not in self._told:
+            from cuda.bindings import driver
+
+            attribute = getattr(driver.CUdevice_attribute, f"{_ATTRIBUTE_PREFIX}{name.upper()}", None)
+            if attribute is None:
+                raise KeyError(name)
+            status, value = driver.cuDeviceGetAttribute(attribute, self._handle)
+            if int(status) != 0:
+                raise KeyError(name)
+            self._told[name] = int(value)
+        return self._told[name]
+
+    def __iter__(self) -> Iterator[str]:
+        from cuda.bindings import driver
+
+        names = (attribute.name.removeprefix(_ATTRIBUTE_PREFIX).lower() for attribute in driver.CUdevice_attribute)
+        return (name for name in names if name in self)
+
+    def __len__(self) -> int:
+        return sum(1 for _ in self)
+
+
 class Gpu:
     """One GPU, opened by `open_gpu`: its primary context (the one PyTorch and CuPy use) and a stream of its own.
 
@@ -175,16 +205,10 @@ class Gpu:
 
     @functools.cached_property
     def attributes(self) -> Mapping[str, int]:
-        """Every attribute that driver and bindings both know, by its name in the driver API without the prefix:
-        {"multiprocessor_count": 132, "clock_rate": 1980000, ...}; clocks are in kHz, sizes in bytes."""
-        from cuda.bindings import driver
-
-        told: dict[str, int] = {}
-        for attribute in driver.CUdevice_attribute:
-            status, value = driver.cuDeviceGetAttribute(attribute, self.handle)
-            if int(status) == 0:
-                told[attribute.name.removeprefix(_ATTRIBUTE_PREFIX).lower()] = int(value)
-        return told
+        """Attributes by their name in the driver API without the prefix: "multiprocessor_count", "clock_rate", ...;
+        clocks are in kHz, sizes in bytes. Each is asked for when it is read, so that a tool which watches the driver
+        sees no question that an older driver cannot answer."""
+        return _Attributes(self.handle)
 
     @property
     def compute_capability(self) -> tuple[int, int]:

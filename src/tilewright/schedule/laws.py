@@ -206,7 +206,10 @@ def pipelines_have_tiles(program: Program) -> Iterator[Violation]:
                 hint=f"put Distribute({staged.name!r}) before this step.",
             )
         if ring.alternating and (staged.prefetched or staged.route is not Route.REGISTERS):
-            yield Violation(f"{staged.name!r} travels by itself, so no half of the block need wait for it.")
+            yield Violation(
+                f"{staged.name!r} travels by itself, so no half of the block need wait for it.",
+                hint="leave out alternating, or Prefetch and Transfer.",
+            )
     if ring.alternating and program.threads_per_block % (2 * WARP_LANES):
         yield Violation(
             f"the halves of a block of {program.threads_per_block} threads are not whole warps.",

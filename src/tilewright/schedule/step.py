@@ -75,7 +75,7 @@ def check_new_names(program: Program, names: tuple[str, ...], gone: tuple[str, .
             refuse(f"The name {name!r} is taken.", hint="every loop and tile has a name of its own.")
         if name in RESERVED:
             refuse(f"The name {name!r} is the kernel's own.", hint=f"use another, such as {name + '_'!r}.")
-        for other in sorted(taken):
+        for other in sorted((taken | set(names)) - {name}):
             if name in derived(other) or other in derived(name):
                 short, made = sorted((name, other), key=len)
                 refuse(

@@ -59,7 +59,8 @@ class RegisterOp:
     operations: Mapping[str, int]
 
     def __call__(self, convoy: Convoy) -> None:
-        raise NotImplementedError
+        """Carry the operation out."""
+        raise AssertionError(f"{type(self).__name__} does nothing")
 
     def _finish(self, convoy: Convoy) -> None:
         self.target.mark(convoy)

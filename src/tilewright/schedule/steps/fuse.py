@@ -28,10 +28,13 @@ class Fuse(Step):
         loops = [find_loop(program, name) for name in self.loops]
         at = program.position(self.loops[0])
         if tuple(program.loop_names[at : at + len(loops)]) != self.loops:
+            others = [name for name in program.loop_names[at:] if name not in self.loops]
+            order = (*program.loop_names[:at], *self.loops, *others)
+            order = tuple(name for i, name in enumerate(order) if name not in order[:i])
             refuse(
                 f"Cannot fuse {', '.join(self.loops)}: they do not follow each other in the nest "
                 f"{' > '.join(program.loop_names)}.",
-                hint=f"put Reorder({', '.join(repr(n) for n in self.loops)}) before this step.",
+                hint=f"put Reorder({', '.join(repr(n) for n in order)}) before this step.",
             )
         for loop in loops:
             if loop.level is not None:

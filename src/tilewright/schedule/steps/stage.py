@@ -33,7 +33,8 @@ class Stage(Step):
         return self.name or f"{self.operand}_{'tile' if self.space is Space.SHARED else 'frag'}"
 
     def apply(self, program: Program) -> Program:
-        doing = f"Cannot stage {self.operand} in {self.space.value} memory"
+        where = "registers" if self.space is Space.REGISTER else f"{self.space.value} memory"
+        doing = f"Cannot stage {self.operand} in {where}"
         if self.operand not in DIMS:
             refuse(f"{doing}: there is no such operand.", hint="stage 'A', 'B' or the result 'C'.")
         if self.space is Space.GLOBAL:

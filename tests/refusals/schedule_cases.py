@@ -1,0 +1,172 @@
+"""Schedules that are refused at their last step, one for every refusal of every step and law."""
+
+from __future__ import annotations
+
+from tilewright.ir.buffer import Space
+from tilewright.ir.program import Level, RasterOrder, Route
+from tilewright.layout.arrangement import Interleaved, Xor
+from tilewright.problem.gemm import Gemm
+from tilewright.schedule import (
+    Accumulate,
+    Bind,
+    Distribute,
+    Epilogue,
+    Fuse,
+    Pipeline,
+    Prefetch,
+    Raster,
+    Relayout,
+    Reorder,
+    Snake,
+    Split,
+    Stage,
+    Step,
+    Transfer,
+    Unroll,
+    Vectorize,
+)
+
+GEMM = Gemm(64, 64, 64)
+
+M = Split("m", 32, into=("m_block", "m_thread"))
+N = Split("n", 8, into=("n_block", "n_in"))
+K = Split("k", 8, into=("k_tile", "k_in"))
+A_TILE = Stage("A", Space.SHARED, under="k_tile")
+TILED = (M, K, Bind("m_block", Level.GRID_Y), Bind("m_thread", Level.BLOCK_X), A_TILE)
+SHARED = (*TILED, Distribute("A_tile"))
+SUMS = (M, N, K, Bind("m_block", Level.GRID_Y), Bind("n_block", Level.GRID_X), Reorder("n_in", "k_tile"))
+THREADS = (Split("m", 64, into=("m_block", "m_thread")), K, Bind("m_thread", Level.BLOCK_X), A_TILE)
+
+REFUSED: dict[str, tuple[Step, ...]] = {
+    # names
+    "no_such_loop": (K, Unroll("k_til")),
+    "no_such_tile": (*TILED, Distribute("A_tle")),
+    "nothing_staged": (Distribute("A_tile"),),
+    "name_taken": (Split("m", 8, into=("n", "m_in")),),
+    "name_no_identifier": (Split("m", 8, into=("m.block", "m_in")),),
+    "name_of_the_kernel": (Split("m", 8, into=("m_block", "element")),),
+    "name_too_close": (*TILED, Split("n", 8, into=("n_block", "A_tile_m"))),
+    "names_not_distinct": (Split("m", 8, into=("x", "x")),),
+    "name_of_an_argument": (Accumulate("k", name="alpha"),),
+    # Split
+    "split_by_nothing": (Split("m", 0, into=("m_block", "m_in")),),
+    "split_bound": (Bind("m", Level.GRID_X), Split("m", 8, into=("m_block", "m_in"))),
+    "split_no_divisor": (M, Split("m_thread", 5, into=("a", "b"))),
+    "split_prime": (Split("m", 7, into=("a", "b")), Split("b", 2, into=("c", "d"))),
+    "split_used": (K, A_TILE, Split("k_tile", 2, into=("a", "b"))),
+    "split_fused_by_too_much": (
+        *(M, N, Reorder("m_block", "n_block", "m_thread", "n_in"), Fuse("m_thread", "n_in", into="both")),
+        Split("both", 512, into=("a", "b")),
+    ),
+    "split_fused_by_one": (Fuse("m", "n", into="both"), Split("both", 1, into=("a", "b"))),
+    # Fuse
+    "fuse_one": (Fuse("m", into="x"),),
+    "fuse_apart": (Fuse("m", "k", into="x"),),
+    "fuse_bound": (Bind("m", Level.GRID_X), Fuse("m", "n", into="x")),
+    "fuse_sum_and_not": (Fuse("n", "k", into="x"),),
+    "fuse_used": (K, Accumulate("k_tile"), Fuse("k_tile", "k_in", into="x")),
+    "fuse_into_a_digit": (Fuse("m", "n", into="m"),),
+    # Reorder
+    "reorder_twice": (Reorder("m", "n", "m"),),
+    # Bind
+    "bind_twice": (Bind("m", Level.GRID_X), Bind("m", Level.GRID_Y)),
+    "bind_taken": (Bind("m", Level.GRID_X), Bind("n", Level.GRID_X)),
+    "bind_sum": (Bind("k", Level.GRID_X),),
+    "bind_unknown_extent": (Bind("m", Level.BLOCK_X),),
+    "bind_lanes": (N, Bind("n_in", Level.LANE)),
+    "bind_mix": (M, N, Bind("m_thread", Level.LANE), Bind("n_in", Level.BLOCK_Y)),
+    "bind_too_many": (
+        Split("m", 64, into=("m_block", "m_thread")),
+        Split("n", 32, into=("n_block", "n_thread")),
+        Bind("m_thread", Level.BLOCK_Y),
+        Bind("n_thread", Level.BLOCK_X),
+    ),
+    # Unroll
+    "unroll_bound": (Bind("m", Level.GRID_X), Unroll("m")),
+    "unroll_unknown_extent": (Unroll("k"),),
+    # Accumulate
+    "accumulate_twice": (Accumulate("k"), Accumulate("k", name="again")),
+    "accumulate_over_no_sum": (Accumulate("m"),),
+    "accumulate_inside": (K, Accumulate("k_in")),
+    "accumulate_everything": (Reorder("k", "n"), Accumulate("k")),
+    "accumulate_too_much": (
+        *(Split("m", 128, into=("m_block", "m_in")), Split("n", 64, into=("n_block", "n_in"))),
+        *(Reorder("m_block", "n_block", "k", "m_in", "n_in"), Accumulate("k")),
+    ),
+    # Stage
+    "stage_no_operand": (Stage("D", Space.SHARED, under="k"),),  # type: ignore[arg-type]
+    "stage_in_global": (Stage("A", Space.GLOBAL, under="k"),),
+    "stage_nowhere": (Stage("A", Space.SHARED),),
+    "stage_twice": (K, A_TILE, Stage("A", Space.SHARED, under="k_tile", name="A_again")),
+    "stage_everything": (Stage("A", Space.SHARED, under="n"),),
+    "stage_result_in_registers": (Stage("C", Space.REGISTER),),
+    "stage_result_without_sum": (Stage("C", Space.SHARED),),
+    "stage_result_under": (Accumulate("k"), Stage("C", Space.SHARED, under="k")),
+    "stage_inside_a_thread": (
+        *(Split("m", 4, into=("m_block", "m_virtual")), Reorder("m_block", "n", "k", "m_virtual")),
+        *(Bind("m_virtual", Level.VTHREAD), Stage("A", Space.SHARED, under="m_virtual")),
+    ),
+    "stage_fragments_first": (
+        *(K, Split("k_in", 4, into=("k_mid", "k_last"))),
+        *(Stage("A", Space.SHARED, under="k_mid"), Stage("A", Space.REGISTER, under="k_tile")),
+    ),
+    "stage_fragments_too_large": (
+        Split("k", 8192, into=("k_tile", "k_in")),
+        Stage("A", Space.REGISTER, under="k_tile"),
+    ),
+    # Distribute
+    "distribute_registers": (K, Stage("A", Space.REGISTER, under="k_tile"), Distribute("A_frag")),
+    "distribute_twice": (*SHARED, Distribute("A_tile")),
+    "distribute_too_wide": (*TILED, Distribute("A_tile", vector=8)),
+    "distribute_by_three": (K, A_TILE, Distribute("A_tile", vector=3)),
+    "distribute_short_rows": (Split("k", 2, into=("k_tile", "k_in")), A_TILE, Distribute("A_tile", vector=4)),
+    # Relayout
+    "relayout_registers": (K, Stage("A", Space.REGISTER, under="k_tile"), Relayout("A_frag", pad=1)),
+    "relayout_rows": (*TILED, Relayout("A_tile", rows="n")),
+    "relayout_pad": (*TILED, Relayout("A_tile", pad=-1)),
+    "relayout_interleaved": (*TILED, Relayout("A_tile", arrangement=Interleaved(3))),
+    "relayout_xor": (*TILED, Relayout("A_tile", arrangement=Xor(bits=3, base=2))),
+    # Vectorize
+    "vectorize_shared": (*TILED, Vectorize("A_tile", 4)),
+    "vectorize_too_wide": (K, Stage("A", Space.REGISTER, under="k_tile"), Vectorize("A_frag", 3)),
+    "vectorize_none": (K, Stage("A", Space.REGISTER, under="k_in"), Vectorize("A_frag", 4)),
+    "vectorize_turned": (*SUMS, A_TILE, Stage("A", Space.REGISTER, under="k_in"), Vectorize("A_frag", 2)),
+    "vectorize_misaligned": (
+        *(K, A_TILE, Relayout("A_tile", pad=1), Stage("A", Space.REGISTER, under="k_tile"), Vectorize("A_frag", 4)),
+    ),
+    "vectorize_result": (Accumulate("k"), Vectorize("C", 4)),
+    # Epilogue
+    "epilogue_without_sum": (Epilogue(),),
+    "epilogue_alpha_alone": (Accumulate("k"), Epilogue(beta=False)),
+    # Raster
+    "raster_no_grid": (Raster(RasterOrder.ROW),),
+    "raster_group": (Bind("m", Level.GRID_Y), Bind("n", Level.GRID_X), Raster(RasterOrder.ROW, 2)),
+    "raster_then_bind": (
+        *(N, Bind("m", Level.GRID_Y), Bind("n_block", Level.GRID_X), Raster(RasterOrder.ROW)),
+        Bind("n_in", Level.GRID_Z),
+    ),
+    # Prefetch
+    "prefetch_undistributed": (*TILED, Prefetch("A_tile")),
+    "prefetch_and_async": (*SHARED, Transfer("A_tile", Route.ASYNC), Prefetch("A_tile")),
+    "prefetch_fragments": (*SHARED, Stage("A", Space.REGISTER, under="k_in"), Prefetch("A_frag")),
+    "prefetch_fragments_late": (
+        *(*SHARED, Pipeline("k_tile"), Stage("A", Space.REGISTER, under="k_tile"), Prefetch("A_frag")),
+    ),
+    # Pipeline
+    "pipeline_twice": (*SHARED, Pipeline("k_tile"), Pipeline("k_tile")),
+    "pipeline_stages": (*SHARED, Pipeline("k_tile", 1)),
+    "pipeline_alternating_stages": (*SHARED, Pipeline("k_tile", 3, alternating=True)),
+    "pipeline_no_sum": (*SHARED, Pipeline("n")),
+    "pipeline_no_tile": (K, Pipeline("k_tile")),
+    "pipeline_undistributed": (*TILED, Pipeline("k_tile")),
+    "pipeline_half_warps": (*SHARED, Pipeline("k_tile", alternating=True)),
+    "pipeline_alternating_prefetched": (
+        *(*THREADS, Distribute("A_tile"), Prefetch("A_tile"), Pipeline("k_tile", alternating=True)),
+    ),
+    # Transfer
+    "transfer_undistributed": (*TILED, Transfer("A_tile", Route.ASYNC)),
+    # Snake
+    "snake_sum": (Snake("k"),),
+    "snake_outermost": (M, Bind("m_block", Level.GRID_Y), Reorder("m_thread", "n"), Snake("m_thread")),
+}
+"""By what is wrong. The texts stand in tests/golden/schedule_refusals.txt."""

@@ -17,7 +17,6 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 
 from tests.random_schedules import random_gemm, random_schedule, random_variant
-
 from tilewright.errors import LoweringError, TilewrightError
 from tilewright.problem import make_operands
 from tilewright.runtime.cubin_cache import CubinCache

@@ -336,7 +336,7 @@ def _any_step(d: Drawing) -> Step:
         Split(loop, rng.choice((1, 2, 3, 4, 8)), into=(d.name(f"{loop}_o"), d.name(f"{loop}_i"))),
         Fuse(*names[at : at + 2], into=d.name(f"{loop}_f")),
         Reorder(*some),
-        Bind(loop, rng.choice(tuple(Level))),
+        Bind(loop, rng.choice([level for level in Level if level is not Level.WARP or d.program.at_level(Level.LANE)])),
         Unroll(loop),
         Accumulate(loop),
         Stage(operand, space, under="" if operand == "C" else loop),

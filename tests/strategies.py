@@ -6,6 +6,7 @@ import random
 
 from hypothesis import Phase, settings
 from hypothesis import strategies as st
+
 from tests.random_schedules import Drawing, random_gemm, random_schedule
 
 NO_SHRINKING = (Phase.explicit, Phase.generate)

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import pytest
-from rung_runs import rungs, simulated
 
+from rung_runs import rungs, simulated
 from tilewright.ladders import LADDERS, Rung, below
 from tilewright.problem import check
 from tilewright.simulator import Kind

@@ -6,8 +6,8 @@ from typing import Any
 
 import numpy as np
 import pytest
-from rung_runs import NEEDS_K_MAJOR, ORDERS, rungs, simulated, takes, variants
 
+from rung_runs import NEEDS_K_MAJOR, ORDERS, rungs, simulated, takes, variants
 from tilewright.dtypes import BF16, F16, DType
 from tilewright.errors import ScheduleError
 from tilewright.ir.kernel import SAFE

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from tilewright.errors import ScheduleError
+from tilewright.errors import LoweringError, ScheduleError
 from tilewright.ir.buffer import Space
 from tilewright.ir.evaluate import evaluate
 from tilewright.ir.kernel import Variant
@@ -27,6 +27,7 @@ from tilewright.schedule import (
     Split,
     Stage,
     Transfer,
+    Vectorize,
 )
 from tilewright.toolchain import build, run_on_simulator
 
@@ -169,3 +170,23 @@ def test_names_of_the_kernel_are_refused(name: str) -> None:
 def test_names_given_together_are_held_against_each_other() -> None:
     with pytest.raises(ScheduleError, match="'m_block' is too close to 'm_blocks'"):
         Schedule(Split("m", 3, into=("m_block", "m_blocks"))).apply(SMALL)
+
+
+def test_a_split_that_breaks_a_vector_is_refused() -> None:
+    """The store of four neighbours stayed, with two of them in the innermost loop: each was stored twice."""
+    steps = Schedule(
+        Split("n", 4, into=("n_block", "n_in")),
+        Reorder("n_block", "m", "k", "n_in"),
+        Accumulate("k"),
+        Vectorize("C", 4),
+        Split("n_in", 2, into=("n_out", "n_last")),
+    )
+    with pytest.raises(ScheduleError, match="a thread has 2 neighbouring result"):
+        steps.apply(SMALL)
+
+
+def test_warps_without_lanes_are_refused() -> None:
+    """The block had a thread for each warp, and all of them took themselves for warp 0."""
+    steps = Schedule(Split("m", 2, into=("m_block", "m_warp")), Bind("m_warp", Level.WARP))
+    with pytest.raises(LoweringError, match="'m_warp' is bound to warps, and no loop is bound to their lanes"):
+        _ = build(SMALL, steps).kernel

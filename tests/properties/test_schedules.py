@@ -10,9 +10,9 @@ import random
 import numpy as np
 from hypothesis import given, note, settings
 from hypothesis import strategies as st
+
 from tests.random_schedules import Drawing, random_variant
 from tests.strategies import NO_SHRINKING, budget, schedules
-
 from tilewright.errors import LoweringError
 from tilewright.ir.evaluate import evaluate
 from tilewright.ir.kernel import Kernel, Variant

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable
 
 import pytest
-from tests.refusals.schedule_cases import GEMM, REFUSED
 
+from tests.refusals.schedule_cases import GEMM, REFUSED
 from tilewright.dtypes import F16
 from tilewright.errors import ScheduleError
 from tilewright.ir.buffer import Space

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from tilewright.errors import LoweringError
 from tilewright.ir.buffer import Buffer, Space
 from tilewright.ir.kernel import Kernel, Variant
-from tilewright.ir.program import Program
+from tilewright.ir.program import Level, Program
 from tilewright.ir.simplify import simplify
 from tilewright.ir.stmt import Body, Move
 from tilewright.ir.tiles import tile_of
@@ -27,6 +27,7 @@ MAX_SHARED_BYTES = 227 * 1024
 
 def lower(program: Program, variant: Variant, *, name: str = "gemm", heading: Sequence[str] = ()) -> Kernel:
     """The kernel of a scheduled program under the assumptions of `variant`. Verified after every pass."""
+    _check_warps_have_lanes(program)
     exact = frozenset[str](variant.exact)
     scheduled = tuple(loop.name for loop in program.loops)
 
@@ -66,6 +67,17 @@ def lower(program: Program, variant: Variant, *, name: str = "gemm", heading: Se
             hint="use smaller tiles of m, n or k.",
         )
     return kernel
+
+
+def _check_warps_have_lanes(program: Program) -> None:
+    """Only a finished program can be asked: a schedule may bind the two in either order."""
+    warps = program.at_level(Level.WARP)
+    if warps is not None and program.at_level(Level.LANE) is None:
+        raise LoweringError(
+            f"Loop {warps.name!r} is bound to warps, and no loop is bound to their lanes.",
+            note="the 32 threads of a warp would all compute, and store, the same results.",
+            hint="Bind(..., Level.LANE) a loop of 32 iterations, or bind this one to block.x.",
+        )
 
 
 def shared_buffers(program: Program, body: Body) -> tuple[Buffer, ...]:

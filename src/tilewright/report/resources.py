@@ -69,9 +69,9 @@ def page() -> str:
     lines = [
         "# What every rung uses",
         "",
-        f"Written by `tilewright resources --write docs/resources.md` with {compiler_version()}. Registers a thread, and",
-        "bytes spilled if any, by architecture; shared memory a block; shared wavefronts lost to bank conflicts, of loads",
-        "and of stores; barriers in each step over k.",
+        f"Written by `tilewright resources --write docs/resources.md` with {compiler_version()}. By architecture:",
+        "registers a thread, and bytes spilled if any. Then shared memory a block; shared wavefronts lost to bank",
+        "conflicts, of loads and of stores; barriers in each step over k.",
     ]
     for ladder in LADDERS:
         archs = " | ".join(ARCHS)

@@ -6,6 +6,7 @@ from dataclasses import dataclass, replace
 from typing import ClassVar
 
 from tilewright.ir.program import Loop, Program
+from tilewright.schedule.laws import check_program
 from tilewright.schedule.step import Step, check_new_names, check_unused, find_loop, refuse
 
 
@@ -50,7 +51,8 @@ class Fuse(Step):
                 hint="fuse loops over m and n, or loops over k.",
             )
         fused = Loop(self.into, tuple(axis for loop in loops for axis in loop.axes))
-        return replace(program, loops=(*program.loops[:at], fused, *program.loops[at + len(loops) :]))
+        nest = (*program.loops[:at], fused, *program.loops[at + len(loops) :])
+        return check_program(replace(program, loops=nest), f"Cannot fuse {', '.join(self.loops)}")
 
     def names(self) -> tuple[str, ...]:
         return (self.into,)

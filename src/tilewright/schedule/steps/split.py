@@ -6,6 +6,7 @@ from dataclasses import dataclass, replace
 from typing import ClassVar
 
 from tilewright.ir.program import Axis, Loop, Program
+from tilewright.schedule.laws import check_program
 from tilewright.schedule.step import Step, check_new_names, check_unused, find_loop, refuse
 
 
@@ -42,7 +43,7 @@ class Split(Step):
         check_new_names(program, tuple(sorted(parts)), gone=(self.loop,))
         at = program.position(self.loop)
         loops = (*program.loops[:at], outer, inner, *program.loops[at + 1 :])
-        return replace(program, loops=loops)
+        return check_program(replace(program, loops=loops), f"Cannot split loop {self.loop!r} by {self.by}")
 
     def names(self) -> tuple[str, ...]:
         return self.into

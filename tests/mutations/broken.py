@@ -1,0 +1,75 @@
+"""Kernels broken on purpose, one statement at a time."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+
+from tilewright.ir.buffer import Ref, Space
+from tilewright.ir.expr import Binary, Expr, Op, both
+from tilewright.ir.kernel import Kernel
+from tilewright.ir.stmt import Body, For, If, Move, Stmt
+from tilewright.ir.visit import Path, walk
+
+Change = Callable[[Stmt], Body]
+
+
+def edited(kernel: Kernel, path: Path, change: Change) -> Kernel:
+    """The kernel with the one statement at `path` replaced."""
+    return replace(kernel, body=_edited(kernel.body, path, change))
+
+
+def _edited(body: Body, path: Path, change: Change) -> Body:
+    index, rest = path[0], path[1:]
+    stmt = body[index]
+    if not rest:
+        new = change(stmt)
+    elif isinstance(stmt, For):
+        new = (replace(stmt, body=_edited(stmt.body, rest, change)),)
+    else:
+        assert isinstance(stmt, If)
+        if rest[0] == 0:
+            new = (replace(stmt, then=_edited(stmt.then, rest[1:], change)),)
+        else:
+            new = (replace(stmt, otherwise=_edited(stmt.otherwise, rest[1:], change)),)
+    return (*body[:index], *new, *body[index + 1 :])
+
+
+def without(kernel: Kernel, path: Path) -> Kernel:
+    """The kernel without the statement at `path`."""
+    return edited(kernel, path, lambda stmt: ())
+
+
+def conjuncts(condition: Expr) -> tuple[Expr, ...]:
+    """The parts that must all hold."""
+    if isinstance(condition, Binary) and condition.op is Op.LAND:
+        return (*conjuncts(condition.a), *conjuncts(condition.b))
+    return (condition,)
+
+
+def weaker(condition: Expr) -> Iterator[tuple[Expr, Expr | None]]:
+    """Each part of a condition, and the condition without it; None where nothing is left."""
+    parts = conjuncts(condition)
+    for drop, part in enumerate(parts):
+        left = both(*(other for at, other in enumerate(parts) if at != drop))
+        yield part, left if len(parts) > 1 else None
+
+
+def in_memory(move: Move) -> Ref:
+    """The global or shared side of a load or store; the global one of a copy between the two."""
+    return move.src if move.src.buffer.space is not Space.REGISTER else move.dst
+
+
+def guards(kernel: Kernel) -> Iterator[tuple[Path, Move, Expr, Expr | None]]:
+    """Every part of every guard: where, the access, the part, and the guard without it."""
+    for path, stmt in walk(kernel.body):
+        if isinstance(stmt, Move) and stmt.guard is not None:
+            for part, left in weaker(stmt.guard):
+                yield path, stmt, part, left
+
+
+def branches(kernel: Kernel) -> Iterator[tuple[Path, If]]:
+    """The branches that choose between a vector access and single ones at the edge."""
+    for path, stmt in walk(kernel.body):
+        if isinstance(stmt, If) and stmt.otherwise and isinstance(stmt.then[0], Move):
+            yield path, stmt

@@ -1,0 +1,115 @@
+"""What each step does to the text of a program: before, the step, after. A person has read the golden file."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+
+from tilewright.ir.buffer import Space
+from tilewright.ir.program import Level, Pattern, RasterOrder, Route
+from tilewright.ir.program_text import program_text
+from tilewright.layout.arrangement import Interleaved, Xor
+from tilewright.problem.gemm import Gemm, Order
+from tilewright.schedule import (
+    STEPS,
+    Accumulate,
+    Bind,
+    Distribute,
+    Epilogue,
+    Fuse,
+    Pipeline,
+    Prefetch,
+    Raster,
+    Relayout,
+    Reorder,
+    Schedule,
+    Snake,
+    Split,
+    Stage,
+    Step,
+    Transfer,
+    Unroll,
+    Vectorize,
+)
+
+GEMM = Gemm(64, 64, 64, b=Order.COL)
+
+TILES = (
+    Split("m", 64, into=("m_block", "m_in")),
+    Split("n", 32, into=("n_block", "n_in")),
+    Split("m_in", 8, into=("m_thread", "m_reg")),
+    Split("n_in", 4, into=("n_thread", "n_reg")),
+    Split("k", 8, into=("k_tile", "k_in")),
+    Reorder("m_block", "n_block", "m_thread", "n_thread", "k_tile", "k_in", "m_reg", "n_reg"),
+)
+BOUND = (
+    *TILES,
+    Bind("m_block", Level.GRID_Y),
+    Bind("n_block", Level.GRID_X),
+    Bind("m_thread", Level.BLOCK_Y),
+    Bind("n_thread", Level.BLOCK_X),
+)
+SUMS = (*BOUND, Accumulate("k_tile"))
+SHARED = (*SUMS, Stage("A", Space.SHARED, under="k_tile"), Stage("B", Space.SHARED, under="k_tile"))
+COPIES = (*SHARED, Distribute("A_tile", vector=4), Distribute("B_tile", vector=4, pattern=Pattern.BLOCKED))
+FRAGMENTS = (*COPIES, Relayout("A_tile", rows="k"), Stage("A", Space.REGISTER, under="k_in"))
+
+CASES: dict[str, tuple[tuple[Step, ...], Step]] = {
+    "split": ((), Split("m", 8, into=("m_block", "m_in"))),
+    "split a loop of known extent": ((TILES[0],), Split("m_in", 16, into=("m_thread", "m_reg"))),
+    "split a fused loop": ((TILES[0], Fuse("m_in", "n", into="t")), Split("t", 8, into=("t_out", "t_in"))),
+    "fuse": ((TILES[0],), Fuse("m_in", "n", into="columns")),
+    "fuse loops of run-time extent": ((), Fuse("m", "n", into="results")),
+    "reorder": ((), Reorder("k", "m")),
+    "bind to the grid": ((), Bind("m", Level.GRID_X)),
+    "bind to threads": (TILES, Bind("m_thread", Level.BLOCK_X)),
+    "bind to a virtual thread": (SUMS, Bind("n_reg", Level.VTHREAD)),
+    "unroll": (TILES, Unroll("k_in")),
+    "accumulate": (BOUND, Accumulate("k_tile")),
+    "stage in shared memory": (SUMS, Stage("A", Space.SHARED, under="k_tile")),
+    "stage in registers": (COPIES, Stage("B", Space.REGISTER, under="k_in")),
+    "stage the result": (SUMS, Stage("C", Space.SHARED)),
+    "distribute": (SHARED, Distribute("B_tile", vector=4, pattern=Pattern.BLOCKED)),
+    "relayout by rows": (COPIES, Relayout("A_tile", rows="k", pad=4)),
+    "relayout interleaved": (COPIES, Relayout("B_tile", rows="k", arrangement=Interleaved(4))),
+    "relayout by xor": (COPIES, Relayout("A_tile", arrangement=Xor(bits=1, base=2, shift=1))),
+    "vectorize a fragment": (FRAGMENTS, Vectorize("A_frag", 4)),
+    "vectorize the result": (SUMS, Vectorize("C", 4)),
+    "epilogue": (SUMS, Epilogue()),
+    "raster": (BOUND, Raster(RasterOrder.GROUPED, 8)),
+    "prefetch": (COPIES, Prefetch("A_tile")),
+    "prefetch fragments": ((*FRAGMENTS, Pipeline("k_tile", 2)), Prefetch("A_frag")),
+    "pipeline": (COPIES, Pipeline("k_tile", 3)),
+    "transfer": (COPIES, Transfer("A_tile", Route.ASYNC)),
+    "snake": (SUMS, Snake("n_reg")),
+}
+
+
+def test_each_step_does_what_its_text_says(golden: Callable[[str, str], None]) -> None:
+    pages = []
+    for name, (before, step) in CASES.items():
+        programs = list(Schedule(*before, step).programs(GEMM))
+        pages.append(f"## {name}\n\n{program_text(programs[-2])}\n-> {step!r}\n\n{program_text(programs[-1])}")
+    golden("steps.txt", "\n".join(pages))
+
+
+def test_every_step_is_shown() -> None:
+    assert {type(step) for _, step in CASES.values()} == set(STEPS)
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_a_step_says_what_it_speaks_of(name: str) -> None:
+    """Only the names that a program has after the step: counts are laid at their door."""
+    before, step = CASES[name]
+    program = Schedule(*before, step).apply(GEMM)
+    total = [program.accumulation.name] if program.accumulation is not None else []
+    known = {*program.loop_names, *(staged.name for staged in program.staged), *total, "C"}
+    assert set(step.names()) <= known
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_the_text_of_a_step_is_the_step(name: str) -> None:
+    _, step = CASES[name]
+    words = {cls.__name__: cls for cls in (*STEPS, Level, Space, Pattern, RasterOrder, Route, Interleaved, Xor)}
+    assert eval(repr(step), words) == step

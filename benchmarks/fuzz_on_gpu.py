@@ -2,8 +2,8 @@
 
     PYTHONPATH=src:. python benchmarks/fuzz_on_gpu.py --count 500 --seed 0
 
-Prints `checked N, wrong W` and ends with 1 if any is wrong. A seed names one problem, schedule and variant;
-`tests/random_schedules.py` draws them, as it does for the simulator's properties.
+Prints `checked N, wrong W` and ends with 1 if any is wrong, 2 if there is no GPU. A seed names one problem, schedule
+and variant; `tests/random_schedules.py` draws them, as it does for the simulator's properties.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from tests.random_schedules import random_gemm, random_schedule, random_variant
 from tilewright.errors import LoweringError, TilewrightError
 from tilewright.problem import make_operands
 from tilewright.runtime.cubin_cache import CubinCache
-from tilewright.runtime.driver import Gpu, open_gpu
+from tilewright.runtime.driver import Gpu, gpu_problem, open_gpu
 from tilewright.toolchain import Build, build, verify_on_gpu
 
 
@@ -71,6 +71,10 @@ def main() -> int:
     parser.add_argument("--seed", type=int, default=0, help="the first seed")
     parser.add_argument("--workers", type=int, default=16, help="compiler threads")
     asked = parser.parse_args()
+    missing = gpu_problem()
+    if missing is not None:
+        print(missing)
+        return 2
     start = time.perf_counter()
     checked = wrong = 0
     gpu, cache = open_gpu(), CubinCache()

@@ -52,6 +52,8 @@ def random_gemm(rng: random.Random, *, whole_factors: bool = False) -> Gemm:
     factors = tuple(f for f in FACTORS if not whole_factors or f == int(f))
     orders = [rng.choice((Order.ROW, Order.COL)) for _ in range(3)]
     sizes = [rng.choice(SIZES) for _ in DIMENSIONS]
+    if rng.random() < 0.03:
+        sizes[2] = 0
     tight = Gemm(*sizes, a=orders[0], b=orders[1], c=orders[2], alpha=rng.choice(factors), beta=rng.choice(factors))
     if rng.random() < 0.5:
         return tight
@@ -164,6 +166,8 @@ def _shape(d: Drawing) -> dict[str, list[str]]:
         by = d.rng.choice((1, 2, 3, 4, 4, 6, 8, 8))
         if d.attempt(Split(rest, by, into=(outer, inner))):
             rest = inner
+    if d.chance(0.05):
+        d.attempt(Fuse("k_tile", "k_mid", into="k_fused"))
     return parts
 
 

@@ -104,6 +104,22 @@ FOUND = {
             Prefetch("A_frag"),
         ),
     ),
+    # With k = 0 the loop that holds the barrier does not run, and the next m_block wrote a tile that was still read.
+    "staged_result_of_an_empty_sum": (
+        Gemm(9, 7, 0, beta=0.5),
+        Schedule(
+            Split("m", 4, into=("m_block", "m_thread")),
+            Split("n", 8, into=("n_block", "n_thread")),
+            K_TILES,
+            Reorder("m_block", "n_block", "m_thread", "n_thread", "k_tile", "k_in"),
+            Bind("m_thread", Level.BLOCK_Y),
+            Bind("n_thread", Level.BLOCK_X),
+            Accumulate("k_tile"),
+            Stage("A", Space.SHARED, under="k_tile"),
+            Stage("C", Space.SHARED),
+            Distribute("C_tile", vector=4),
+        ),
+    ),
     # A split that took all digits but one left a loop and its digit with two names.
     "split_that_leaves_one_digit": (
         SMALL,

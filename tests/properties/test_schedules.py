@@ -17,9 +17,12 @@ from tilewright.errors import LoweringError
 from tilewright.ir.evaluate import evaluate
 from tilewright.ir.kernel import Kernel, Variant
 from tilewright.ir.program_text import program_text
+from tilewright.ir.stmt import Alloc, For, Let, Stmt
+from tilewright.ir.visit import walk
 from tilewright.problem import check, make_operands
 from tilewright.problem.reference import Operands, view
 from tilewright.schedule import Schedule, diff, from_json, to_json
+from tilewright.schedule.names import RESERVED, derived
 from tilewright.simulator import ModularArithmetic, simulate
 from tilewright.toolchain import build, run_on_simulator
 
@@ -75,6 +78,35 @@ def test_the_kernel_computes_the_product(drawing: Drawing, rng: random.Random, o
     assert verdict.ok, verdict.message
     assert run.errors == ()
     assert built.cuda  # every name is printable
+
+
+@given(schedules())
+@settings(max_examples=budget(20), phases=NO_SHRINKING)
+def test_a_kernel_makes_no_name_that_a_schedule_could_have_taken(drawing: Drawing) -> None:
+    described(drawing)
+    kernel = kernel_of(drawing, Variant(aligned=False))
+    if kernel is None:
+        return
+    program = drawing.program
+    own = {*program.loop_names, *(axis.name for loop in program.loops for axis in loop.axes)}
+    own |= {staged.name for staged in program.staged}
+    own |= {program.accumulation.name} if program.accumulation is not None else set()
+    known = own | RESERVED | {made for name in own for made in derived(name)}
+    made = {name for _, stmt in walk(kernel.body) for name in declared(stmt)}
+    assert made <= known
+
+
+def declared(stmt: Stmt) -> tuple[str, ...]:
+    """The names that a statement brings into its scope."""
+    match stmt:
+        case Let():
+            return (stmt.name,)
+        case For():
+            return (stmt.var, *(carried.name for carried in stmt.carried))
+        case Alloc():
+            return (stmt.buffer.name,)
+        case _:
+            return ()
 
 
 @given(schedules(whole_factors=True), st.integers(0, 2**16))

@@ -34,7 +34,7 @@ K = Split("k", 8, into=("k_tile", "k_in"))
 A_TILE = Stage("A", Space.SHARED, under="k_tile")
 TILED = (M, K, Bind("m_block", Level.GRID_Y), Bind("m_thread", Level.BLOCK_X), A_TILE)
 SHARED = (*TILED, Distribute("A_tile"))
-SUMS = (M, N, K, Bind("m_block", Level.GRID_Y), Bind("n_block", Level.GRID_X), Reorder("n_in", "k_tile"))
+SUMS = (M, N, K, Bind("m_block", Level.GRID_Y), Bind("n_block", Level.GRID_X), Reorder("k_tile", "n_in"))
 THREADS = (Split("m", 64, into=("m_block", "m_thread")), K, Bind("m_thread", Level.BLOCK_X), A_TILE)
 
 REFUSED: dict[str, tuple[Step, ...]] = {
@@ -50,6 +50,8 @@ REFUSED: dict[str, tuple[Step, ...]] = {
     "name_of_an_argument": (Accumulate("k", name="alpha"),),
     # Split
     "split_by_nothing": (Split("m", 0, into=("m_block", "m_in")),),
+    "split_by_a_part": (Split("m", 2.5, into=("m_block", "m_in")),),  # type: ignore[arg-type]
+    "split_into_one": (Split("m", 4, into=("m_block",)),),  # type: ignore[arg-type]
     "split_bound": (Bind("m", Level.GRID_X), Split("m", 8, into=("m_block", "m_in"))),
     "split_no_divisor": (M, Split("m_thread", 5, into=("a", "b"))),
     "split_prime": (Split("m", 7, into=("a", "b")), Split("b", 2, into=("c", "d"))),
@@ -163,6 +165,10 @@ REFUSED: dict[str, tuple[Step, ...]] = {
     "pipeline_half_warps": (*SHARED, Pipeline("k_tile", alternating=True)),
     "pipeline_alternating_prefetched": (
         *(*THREADS, Distribute("A_tile"), Prefetch("A_tile"), Pipeline("k_tile", alternating=True)),
+    ),
+    "pipeline_fused": (
+        *(K, Split("k_tile", 2, into=("k_a", "k_b")), Fuse("k_a", "k_b", into="both")),
+        *(Stage("A", Space.SHARED, under="both"), Distribute("A_tile"), Pipeline("both")),
     ),
     # Transfer
     "transfer_undistributed": (*TILED, Transfer("A_tile", Route.ASYNC)),

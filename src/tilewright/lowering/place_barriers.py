@@ -14,6 +14,7 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 
 from tilewright.ir.buffer import Ref, Space
+from tilewright.ir.expr import Const
 from tilewright.ir.stmt import Barrier, Body, For, If, Move, Stmt
 from tilewright.ir.visit import bodies, walk
 
@@ -70,7 +71,8 @@ def _place(body: Body, left_open: Open) -> tuple[Body, Open]:
             _, at_end = _place(stmt.body, left_open)
             inner, at_end = _place(stmt.body, left_open | at_end)
             result.append(replace(stmt, body=inner))
-            left_open = at_end
+            # A loop that may have no iterations (k = 0) may not come to its barrier.
+            left_open = at_end if isinstance(stmt.extent, Const) else left_open | at_end
             continue
         if isinstance(stmt, Barrier):
             result.append(stmt)

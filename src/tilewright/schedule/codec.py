@@ -57,17 +57,18 @@ def from_data(data: Any) -> Schedule:
 def _step(number: int, entry: Any) -> Step:
     if not isinstance(entry, dict) or "step" not in entry:
         raise ScheduleError(f"Entry {number} is no step: {entry!r}.", hint='a step is {"step": "Split", ...}.')
-    if entry["step"] not in _STEPS:
-        raise UnknownName("step", str(entry["step"]), _STEPS)
-    kind = _STEPS[entry["step"]]
-    given = {name: _decode(value) for name, value in entry.items() if name != "step"}
+    name = str(entry["step"])
+    if name not in _STEPS:
+        raise UnknownName("step", name, _STEPS)
+    kind = _STEPS[name]
     try:
+        given = {field: _decode(value) for field, value in entry.items() if field != "step"}
         if kind is Fuse:
             return Fuse(*given["loops"], into=given["into"])
         if kind is Reorder or kind is Snake:
             return kind(*given["loops"])
         return kind(**given)
-    except (TypeError, KeyError) as error:
+    except (TypeError, KeyError, ValueError) as error:
         raise ScheduleError(f"Entry {number} does not fit {kind.__name__}: {error}.") from None
 
 

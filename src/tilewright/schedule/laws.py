@@ -307,6 +307,20 @@ def turning_loops_have_a_count(program: Program) -> Iterator[Violation]:
             yield Violation(f"no loop around {loop.name!r} counts its turns.", hint="turn an inner loop.")
 
 
+def loops_run_ahead_by_one_digit(program: Program) -> Iterator[Violation]:
+    """A loop whose copies run ahead counts one digit, so that the next iteration is that digit plus 1."""
+    ahead = [(staged.name, staged.under) for staged in program.staged if staged.prefetched]
+    if program.pipelined is not None:
+        ahead.append(("the pipeline", program.pipelined.loop))
+    for what, name in ahead:
+        digits = [axis.name for axis in program.loop(name).axes]
+        if len(digits) > 1:
+            yield Violation(
+                f"{what} would run ahead in {name!r}, which is fused of {', '.join(digits)}.",
+                hint="stage under a loop that counts tiles of k by itself.",
+            )
+
+
 def rasters_number_a_plane(program: Program) -> Iterator[Violation]:
     """Blocks that are numbered in an order of their own count tiles of m and of n, and nothing else."""
     dims = [loop.axes[0].dim for loop in program.grid_loops if len(loop.axes) == 1]
@@ -331,6 +345,7 @@ LAWS: tuple[Callable[[Program], Iterator[Violation]], ...] = (
     asynchronous_copies_are_legal,
     pipelines_have_tiles,
     turning_loops_have_a_count,
+    loops_run_ahead_by_one_digit,
     rasters_number_a_plane,
 )
 """In the order in which they are checked: later ones rely on earlier ones."""

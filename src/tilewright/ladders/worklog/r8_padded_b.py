@@ -62,7 +62,7 @@ PADDED_B = Rung(
     schedule=schedule,
     claims=(
         Claim(
-            "a warp's loads of one column of B fragments take four wavefronts",
+            "the pad cannot help reads inside one row: a column of B fragments takes four wavefronts, as without it",
             lambda c, g: c.of_origin("B_frag").shared_loads.wavefronts_per_request == 4,
         ),
         Claim("two barriers a step over k", lambda c, g: c.barriers_per_k_step == 2),

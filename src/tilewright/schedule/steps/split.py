@@ -26,8 +26,17 @@ class Split(Step):
 
     def apply(self, program: Program) -> Program:
         loop = find_loop(program, self.loop)
-        if self.by < 1:
-            refuse(f"Cannot split loop {self.loop!r} by {self.by}.", hint="an inner loop has at least 1 iteration.")
+        # What types promise, a user who runs no checker may break.
+        if not isinstance(self.by, int) or self.by < 1:  # type: ignore[redundant-expr]
+            refuse(
+                f"Cannot split loop {self.loop!r} by {self.by!r}.",
+                hint="an inner loop has a whole number of iterations, at least 1.",
+            )
+        if not isinstance(self.into, tuple) or len(self.into) != 2:  # type: ignore[redundant-expr]
+            refuse(
+                f"Cannot split loop {self.loop!r} into {self.into!r}: a split makes two loops.",
+                hint="into=('outer', 'inner').",
+            )
         if loop.level is not None:
             refuse(
                 f"Cannot split loop {self.loop!r}: it is bound to {loop.level.value}.",

@@ -1,0 +1,172 @@
+"""What each pass of lowering leaves, on the real rungs."""
+
+from __future__ import annotations
+
+import pytest
+
+from rung_runs import RUNGS, rungs, variants
+from tilewright.dtypes import F32, I64
+from tilewright.errors import LoweringError
+from tilewright.ir.buffer import Buffer, Ref, Space
+from tilewright.ir.expr import ZERO, Binary, Cast, Const, Expr, Load, Var
+from tilewright.ir.kernel import SAFE, Kernel, Variant
+from tilewright.ir.simplify import simplify, substitute
+from tilewright.ir.stmt import Alloc, Assign, Barrier, Body, For, If, Let, Move
+from tilewright.ir.verify import verify
+from tilewright.ir.visit import walk, walk_expr
+from tilewright.ladders import Rung, find_rung
+from tilewright.lowering.expand import expand
+from tilewright.lowering.narrow_accesses import narrow_accesses
+from tilewright.lowering.place_barriers import place_barriers
+from tilewright.problem import Gemm
+from tilewright.toolchain import build, variant_for
+
+PIPELINED = ("te/5", "worklog/12")
+
+
+def kernel_of(name: str, gemm: Gemm | None = None, variant: Variant | None = None) -> Kernel:
+    rung = find_rung(name)
+    return build(gemm or rung.gemm(256, 256, 64), rung, variant=variant).kernel
+
+
+def barriers_of(body: Body) -> list[bool]:
+    """For each barrier, whether it stands in a loop."""
+    loops = {path for path, stmt in walk(body) if isinstance(stmt, For)}
+    return [any(path[:n] in loops for n in range(len(path))) for path, s in walk(body) if isinstance(s, Barrier)]
+
+
+@pytest.mark.parametrize("rung", rungs())
+def test_every_rung_lowers_for_every_variant(rung: Rung) -> None:
+    program = build(rung.gemm(256, 256, 64), rung)
+    names = {build(program.gemm, rung, variant=variant).kernel.variant.name for variant in variants()}
+    assert len(names) == 32
+
+
+@pytest.mark.parametrize("name", ["worklog/3", "worklog/5", "worklog/6", "worklog/10", "te/2", "te/4"])
+def test_single_tiles_need_two_barriers_a_step(name: str) -> None:
+    assert barriers_of(kernel_of(name).body) == [True, True]
+
+
+@pytest.mark.parametrize("name", PIPELINED)
+def test_a_ring_needs_one_barrier_a_step(name: str) -> None:
+    assert barriers_of(kernel_of(name).body) == [False, True]
+
+
+@pytest.mark.parametrize("rung", rungs())
+def test_no_barrier_where_nothing_is_shared(rung: Rung) -> None:
+    kernel = build(rung.gemm(256, 256, 64), rung).kernel
+    assert bool(barriers_of(kernel.body)) == bool(kernel.shared)
+
+
+@pytest.mark.parametrize("rung", rungs())
+def test_placing_barriers_twice_places_none_anew(rung: Rung) -> None:
+    program = build(rung.gemm(256, 256, 64), rung).program
+    once = place_barriers(expand(program, frozenset("mnk")))
+    assert place_barriers(once) == once
+
+
+@pytest.mark.parametrize("rung", rungs())
+def test_whole_tiles_need_no_guard_and_edges_do(rung: Rung) -> None:
+    def guarded(exact: str) -> set[str]:
+        kernel = build(rung.gemm(256, 1024, 64), rung, variant=Variant(frozenset(exact))).kernel  # type: ignore[arg-type]
+        moves = [s for _, s in walk(kernel.body) if isinstance(s, Move) and s.guard is not None]
+        return {place.buffer.name for m in moves for place in (m.dst, m.src) if place.buffer.space is Space.GLOBAL}
+
+    assert guarded("mnk") <= {"C"}  # beta 0 must not read C
+    assert "A" in guarded("") or rung.name in ("te/0", "te/1") or "B" in guarded("")
+
+
+@pytest.mark.parametrize("rung", rungs())
+def test_unaligned_operands_are_accessed_one_by_one(rung: Rung) -> None:
+    program = build(rung.gemm(256, 256, 64), rung).program
+    for _, stmt in walk(narrow_accesses(expand(program, frozenset()), program)):
+        if isinstance(stmt, Move) and Space.GLOBAL in (stmt.dst.buffer.space, stmt.src.buffer.space):
+            assert stmt.width == 1
+
+
+def last_offset(kernel: Kernel, values: dict[str, Expr]) -> tuple[Expr, int]:
+    """The offset of the last store to C, and its value where every coordinate is the largest."""
+    known = dict(values)
+    for path, stmt in walk(kernel.body):
+        if isinstance(stmt, Let):
+            known[stmt.name] = simplify(substitute(stmt.value, known))
+        elif isinstance(stmt, For):
+            extent = simplify(substitute(stmt.extent, known))
+            known[stmt.var] = Const(int(extent.value) - 1) if isinstance(extent, Const) else ZERO
+        elif isinstance(stmt, Move) and stmt.dst.buffer.name == "C" and path:
+            offset = stmt.dst.index[0]
+    exact = simplify(substitute(offset, known))
+    parts = [part.value if isinstance(part, Cast) else part for part in [exact]]
+    assert isinstance(parts[0], (Const, Binary))
+    return offset, python_value(parts[0])
+
+
+def python_value(expr: Expr) -> int:
+    """An expression of constants in Python's integers."""
+    if isinstance(expr, Const):
+        return int(expr.value)
+    if isinstance(expr, Cast):
+        return python_value(expr.value)
+    assert isinstance(expr, Binary) and expr.op.text in "+*"
+    a, b = python_value(expr.a), python_value(expr.b)
+    return a + b if expr.op.text == "+" else a * b
+
+
+def test_a_large_c_has_64_bit_offsets_that_are_right() -> None:
+    side, rung = 70_000, find_rung("worklog/6")
+    gemm = rung.gemm(side, side, 8)
+    built = build(gemm, rung)
+    assert not variant_for(built.program, gemm).near and not built.kernel.variant.near
+    blocks = -(-side // 128)
+    values: dict[str, Expr] = {"blockIdx.x": Const(blocks - 1), "blockIdx.y": Const(blocks - 1)}
+    values |= {"threadIdx.x": Const(255), "ldc": Const(side, I64)}
+    offset, value = last_offset(built.kernel, values)
+    first_of_vector = blocks * 128 - 4
+    assert value in ((blocks * 128 - 1) * side + first_of_vector + extra for extra in (0, 3))
+    assert value > 2**32
+    casts = [part for part in walk_expr(offset) if isinstance(part, Cast)]
+    assert offset.dtype is I64 and casts and all(cast.dtype is I64 for cast in casts)
+    near = build(gemm, rung, variant=Variant(frozenset("mn"))).kernel
+    assert last_offset(near, values)[0].dtype is not I64
+
+
+@pytest.mark.parametrize(("side", "near"), [(46_336, True), (46_337, False), (70_000, False)])
+def test_near_ends_where_31_bits_do(side: int, near: bool) -> None:
+    rung = find_rung("worklog/6")
+    gemm = rung.gemm(side, side, 8)
+    assert variant_for(build(gemm, rung).program, gemm).near is near
+
+
+def test_global_offsets_are_64_bits_wide_unless_near() -> None:
+    for rung in RUNGS:
+        for _, stmt in walk(build(rung.gemm(256, 256, 64), rung, variant=SAFE).kernel.body):
+            if isinstance(stmt, Move):
+                for place in (stmt.dst, stmt.src):
+                    assert place.buffer.space is not Space.GLOBAL or place.index[0].dtype is I64
+
+
+X, TILE = Buffer("x", Space.REGISTER, F32, (4,)), Buffer("tile", Space.SHARED, F32, (8, 4))
+A = Buffer("A", Space.GLOBAL, F32, ())
+HERE = Ref(X, (ZERO,))
+BROKEN: dict[str, tuple[Body, str]] = {
+    "unknown name": ((Let("a", Var("b")),), "b has no value here"),
+    "name twice": ((Let("a", ZERO), Let("a", ZERO)), "a has a value already"),
+    "loop name": ((Let("a", ZERO), For("a", Const(2), ())), "a or a counter it carries has a value already"),
+    "not declared": ((Assign(HERE, ZERO),), "x is not declared here"),
+    "read undeclared": ((Let("a", Load(X, (ZERO,))),), "x is not declared here"),
+    "write memory": ((Assign(Ref(TILE, (ZERO, ZERO)), ZERO),), "arithmetic writes registers only"),
+    "both in memory": ((Move(Ref(TILE, (ZERO, ZERO)), Ref(A, (ZERO,))),), "2 of its two sides are in memory"),
+    "width": ((Alloc(X), Move(HERE, Ref(A, (ZERO,)), 3)), "no instruction moves 3 x 4 bytes"),
+    "rank": ((Alloc(X), Move(HERE, Ref(TILE, (ZERO,)))), "tile has 2 indices, not 1"),
+    "bounds": ((Alloc(X), Move(HERE, Ref(TILE, (Const(8), ZERO)))), "index 8 of tile is outside 0 .. 7"),
+    "divergent": ((If(Var("M"), (Barrier(),)),), "a barrier stands where only some"),
+}
+
+
+@pytest.mark.parametrize("name", BROKEN)
+def test_a_broken_rule_names_the_pass(name: str) -> None:
+    body, why = BROKEN[name]
+    with pytest.raises(LoweringError) as refused:
+        verify(body, after="a pass")
+    assert f"The pass 'a pass' broke a rule: {why}" in str(refused.value)
+    assert "this is a mistake in tilewright, not in your schedule." in str(refused.value)

@@ -1,0 +1,149 @@
+"""Break each rung's kernel in one place: whatever orders or guards an access, its loss is noticed."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import pytest
+
+from rung_runs import NEEDS_K_MAJOR, RUNGS
+from tests.mutations.broken import branches, edited, guards, in_memory, without
+from tilewright.ir.expr import Binary, Expr, Op, Var
+from tilewright.ir.kernel import Kernel, Variant
+from tilewright.ir.stmt import Barrier, Move, WaitCopies
+from tilewright.ir.text import ExprText, stmt_text
+from tilewright.ir.visit import Path, walk
+from tilewright.ladders import Rung, find_rung
+from tilewright.problem import Gemm, Operands, check, make_operands
+from tilewright.simulator import Kind, simulate
+from tilewright.toolchain import build
+
+WHOLE = (128, 128, 64)
+"""Whole tiles, and enough of them along k for every slot of a ring to be used twice."""
+
+SLOW = ("te/2",)
+"""Every thread copies whole tiles, which takes a second: one order of warps is enough."""
+
+EDGE_SHAPES = ((70, 66, 45), (70, 66, 29), (70, 66, 5))
+"""No multiple of any tile: an odd and an even number of steps over k, the last one short, and less than one step."""
+
+
+ORDERS: tuple[Any, ...] = ("lockstep", "warps")
+
+
+def problems(rung: Rung) -> tuple[Gemm, ...]:
+    """Problems whose operands have gaps that hold NaN, with and without a C that must be read."""
+    return tuple(padded(rung, shape, beta) for shape in EDGE_SHAPES for beta in (0.5, 0.0))
+
+
+def padded(rung: Rung, shape: tuple[int, int, int], beta: float) -> Gemm:
+    tight = rung.gemm(*shape, beta=beta)
+    lda, ldb, ldc = (-(-tight.leading(name) // 4) * 4 + 4 for name in ("A", "B", "C"))  # rows stay aligned
+    return rung.gemm(*shape, beta=beta, lda=lda, ldb=ldb, ldc=ldc)
+
+
+def is_noticed(kernel: Kernel, operands: Operands) -> bool:
+    """Whether a run breaks a rule, gives a wrong result, or writes into a gap of C."""
+    run = simulate(kernel, operands, listeners=(), on_finding="collect")
+    gemm = operands.gemm
+    if run.errors:
+        return True
+    rows = np.lib.stride_tricks.as_strided(run.c, (gemm.m, gemm.n), (4 * gemm.ldc, 4))
+    if not check(operands, rows).ok:
+        return True
+    gaps = np.ones(len(run.c), bool)
+    gaps[(np.arange(gemm.m)[:, None] * gemm.ldc + np.arange(gemm.n)).reshape(-1)] = False
+    return not np.isnan(run.c[gaps]).all()
+
+
+def kernel_of(rung: Rung, variant: Variant | None = None) -> Kernel:
+    return build(rung.gemm(*WHOLE), rung, variant=variant).kernel
+
+
+def places(kind: type) -> list[Any]:
+    """Every statement of a kind in every rung, as test parameters."""
+    result = []
+    for rung in RUNGS:
+        found = [path for path, stmt in walk(kernel_of(rung).body) if isinstance(stmt, kind)]
+        result += [pytest.param(rung, path, id=f"{rung.name}-{number}") for number, path in enumerate(found)]
+    return result
+
+
+@pytest.mark.parametrize(("rung", "path"), places(Barrier))
+def test_each_missing_barrier_is_a_race(rung: Rung, path: Path) -> None:
+    """However the warps happen to take turns."""
+    operands = make_operands(rung.gemm(*WHOLE))
+    broken = without(kernel_of(rung), path)
+    for order in ("lockstep",) if rung.name in SLOW else ORDERS:
+        run = simulate(broken, operands, listeners=(), on_finding="collect", schedule=order)
+        assert {Kind.RACE, Kind.UNWRITTEN} & {finding.kind for finding in run.errors}
+
+
+@pytest.mark.parametrize(("rung", "path"), places(WaitCopies))
+def test_each_missing_wait_is_found(rung: Rung, path: Path) -> None:
+    """Without the wait, or with one group too many under way, data are read before they have arrived."""
+    kernel, operands = kernel_of(rung), make_operands(rung.gemm(*WHOLE))
+
+    def late(stmt: Any) -> Any:
+        return (replace(stmt, pending=stmt.pending + 1),)
+
+    for broken in (without(kernel, path), edited(kernel, path, late)):
+        assert simulate(broken, operands, listeners=(), on_finding="collect").errors
+
+
+def is_covered_by_count(move: Move, part: Expr) -> bool:
+    """An asynchronous copy counts the elements inside the matrix, so its guard repeats one bound."""
+    return move.valid is not None and isinstance(part, Binary) and part.b == Var(_along(move))
+
+
+def _along(move: Move) -> str:
+    assert isinstance(move.valid, Binary) and move.valid.op is Op.MIN
+    return next(name for name in ("M", "N", "K") if f"{name} " in ExprText()(move.valid.a) + " ")
+
+
+@pytest.mark.parametrize("aligned", [True, False], ids=["aligned", "unaligned"])
+@pytest.mark.parametrize("rung", [pytest.param(rung, id=rung.name) for rung in RUNGS])
+def test_each_part_of_each_guard_is_needed(rung: Rung, aligned: bool) -> None:
+    kernel = kernel_of(rung, Variant(aligned=aligned))
+    operands = [make_operands(gemm) for gemm in problems(rung)]
+    assert not any(is_noticed(kernel, o) for o in operands), "the whole kernel is right"
+    needless = []
+    for path, move, part, left in guards(kernel):
+        broken = edited(kernel, path, lambda stmt, left=left: (replace(stmt, guard=left),))  # type: ignore[misc]
+        if not is_covered_by_count(move, part) and not any(is_noticed(broken, o) for o in operands):
+            needless.append(f"{ExprText()(part)}   of   {stmt_text(move)}")
+    assert not needless, "\n".join(needless)
+
+
+@pytest.mark.parametrize("rung", [pytest.param(rung, id=rung.name) for rung in RUNGS])
+def test_each_vector_access_at_an_edge_is_needed_one_by_one(rung: Rung) -> None:
+    """The wide side of a branch alone leaves the matrix; the side of single elements alone is slow but right."""
+    kernel = kernel_of(rung, Variant())
+    operands = [make_operands(gemm) for gemm in problems(rung)]
+    for path, branch in branches(kernel):
+        wide = edited(kernel, path, lambda stmt, branch=branch: branch.then)  # type: ignore[misc]
+        assert any(is_noticed(wide, o) for o in operands), stmt_text(branch)
+
+
+@pytest.mark.parametrize("name", ["worklog/12", "swizzle/async_copy"])
+def test_each_count_of_an_asynchronous_copy_is_needed(name: str) -> None:
+    rung = find_rung(name)
+    kernel = kernel_of(rung, Variant())
+    operands = [make_operands(gemm) for gemm in problems(rung)]
+    counted = [path for path, stmt in walk(kernel.body) if isinstance(stmt, Move) and stmt.valid is not None]
+    assert counted
+    for path in counted:
+        broken = edited(kernel, path, lambda stmt: (replace(stmt, valid=None),))
+        assert any(is_noticed(broken, o) for o in operands)
+
+
+@pytest.mark.parametrize("rung", [pytest.param(rung, id=rung.name) for rung in RUNGS if rung.name not in NEEDS_K_MAJOR])
+def test_wide_accesses_to_unaligned_operands_are_found(rung: Rung) -> None:
+    """What `aligned` promises must be true: the kernel that assumes it is wrong where a pointer is off by a float."""
+    kernel, operands = kernel_of(rung, Variant()), make_operands(rung.gemm(*WHOLE))
+    touched = [in_memory(s).buffer.name for _, s in walk(kernel.body) if isinstance(s, Move) and s.width > 1]
+    for name in {"A", "B", "C"} & set(touched):
+        run = simulate(kernel, operands, listeners=(), on_finding="collect", base_bytes={name: 4})
+        assert Kind.MISALIGNED in {finding.kind for finding in run.errors}

@@ -1,0 +1,108 @@
+"""Break the counts of the real kernels: a ring off by a slot, a loop cut short, a row without its pad."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from rung_runs import rungs
+from tilewright.ir.expr import Const, Op, binary
+from tilewright.ir.kernel import Kernel
+from tilewright.ir.stmt import Body, Carried, For, Stmt
+from tilewright.ir.text import stmt_text
+from tilewright.ir.visit import rewrite, walk
+from tilewright.ladders import Rung, find_rung
+from tilewright.problem import Gemm, Operands, check, make_operands
+from tilewright.problem.reference import view
+from tilewright.schedule import Schedule
+from tilewright.simulator import simulate
+from tilewright.toolchain import build, run_on_simulator
+
+Change = Callable[[Any], Body | None]
+Matches = Callable[[Stmt], bool]
+
+
+def mutants(kernel: Kernel, matches: Matches, change: Change) -> Iterator[tuple[str, Kernel]]:
+    """The kernel with `change` made to one matching statement, for each of them."""
+    count = sum(matches(stmt) for _, stmt in walk(kernel.body))
+    for chosen in range(count):
+        seen, text = -1, ""
+
+        def one(stmt: Stmt, chosen: int = chosen) -> Body | None:
+            nonlocal seen, text
+            if not matches(stmt):
+                return None
+            seen += 1
+            if seen != chosen:
+                return None
+            text = stmt_text(stmt)
+            return change(stmt)
+
+        body = rewrite(kernel.body, one)
+        yield text, replace(kernel, body=body)
+
+
+def is_missed(kernel: Kernel, operands: Operands) -> bool:
+    """Whether a kernel that is wrong is told apart: by a detector, or by the result."""
+    run = simulate(kernel, operands, listeners=(), on_finding="collect")
+    gemm = operands.gemm
+    return bool(run.errors) or not check(operands, gemm.out.decode(view(gemm, "C", run.c))).ok
+
+
+def survivors(kernel: Kernel, gemm: Gemm, matches: Matches, change: Change) -> list[str]:
+    """The mutants that nothing tells from the kernel."""
+    operands = make_operands(gemm)
+    found = list(mutants(kernel, matches, change))
+    assert found, "nothing to break"
+    return [text for text, broken in found if not is_missed(broken, operands)]
+
+
+def rings(rung: Rung) -> int:
+    kernel = build(rung.gemm(256, 256, 80), rung).kernel
+    return sum(len(stmt.carried) for _, stmt in walk(kernel.body) if isinstance(stmt, For))
+
+
+@pytest.mark.parametrize("rung", [param for param in rungs() if rings(find_rung(str(param.id)))])
+def test_a_ring_that_starts_at_the_wrong_slot_is_found(rung: Rung) -> None:
+    gemm = rung.gemm(128, 128, 80)
+    kernel = build(rung.gemm(256, 256, 80), rung).kernel
+    for counter in range(2):
+
+        def shifted(loop: For, counter: int = counter) -> Body:
+            wrong = [
+                Carried(c.name, binary(Op.SUB, 1, c.start) if at == counter else c.start, c.next)
+                for at, c in enumerate(loop.carried)
+            ]
+            return (replace(loop, carried=tuple(wrong)),)
+
+        assert survivors(kernel, gemm, lambda stmt: isinstance(stmt, For) and bool(stmt.carried), shifted) == []
+
+
+SLOW = ("te/2", "worklog/11", "worklog/best")
+"""Left out to keep the tests short: many loops, or tiles that are copied 256 times."""
+
+
+@pytest.mark.parametrize("rung", [p for p in rungs("worklog", "te", "swizzle") if p.id not in SLOW])
+def test_a_loop_cut_short_is_found(rung: Rung) -> None:
+    gemm = rung.gemm(128, 128, 48)
+    kernel = build(gemm, rung).kernel
+
+    def repeats(stmt: Stmt) -> bool:
+        return isinstance(stmt, For) and stmt.extent != Const(0)
+
+    assert survivors(kernel, gemm, repeats, lambda loop: (replace(loop, extent=loop.extent - 1),)) == []
+
+
+def test_the_pad_of_rung_8_costs_stores_and_saves_no_load() -> None:
+    """A warp reads B at one k, so a longer row moves no bank: the pad only narrows the stores."""
+    rung = find_rung("worklog/8")
+    gemm = rung.gemm(256, 256, 64)
+    steps = rung.schedule(gemm)
+    bare = [replace(step, pad=0) if getattr(step, "pad", 0) else step for step in steps]
+    operands = make_operands(gemm)
+    padded, unpadded = (run_on_simulator(build(gemm, Schedule(*s)), operands)[1].counters for s in (steps, bare))
+    assert padded.shared_loads == unpadded.shared_loads
+    assert padded.shared_stores.instructions > unpadded.shared_stores.instructions

@@ -1,0 +1,42 @@
+"""Schedules as JSON: what is no schedule is refused in words."""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.schedule.test_steps import CASES
+from tilewright.errors import TilewrightError
+from tilewright.schedule import Schedule, from_json, to_json
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_every_step_goes_there_and_back(name: str) -> None:
+    before, step = CASES[name]
+    schedule = Schedule(*before, step)
+    assert from_json(to_json(schedule)) == schedule
+
+
+@pytest.mark.parametrize(
+    ("text", "headline"),
+    [
+        ("{", "This is no schedule: Expecting property name enclosed in double quotes: line 1 column 2 (char 1)."),
+        ("{}", "This is no schedule: it is not a list."),
+        ("[3]", "Entry 1 is no step: 3."),
+        ('[{"step": "Splat"}]', "There is no step 'Splat'."),
+        ('[{"step": ["Split"]}]', "There is no step \"['Split']\"."),
+        ('[{"step": "Unroll"}]', "Entry 1 does not fit Unroll: "),
+        ('[{"step": "Fuse", "into": "x"}]', "Entry 1 does not fit Fuse: "),
+        (
+            '[{"step": "Bind", "loop": "m", "level": {"enum": "Level", "value": "grid.w"}}]',
+            "Entry 1 does not fit Bind: 'grid.w' is not a valid Level.",
+        ),
+        (
+            '[{"step": "Relayout", "tile": "A_tile", "arrangement": {"value_of": "Xor", "turns": 1}}]',
+            "Entry 1 does not fit Relayout: ",
+        ),
+    ],
+)
+def test_what_is_no_schedule_is_refused(text: str, headline: str) -> None:
+    with pytest.raises(TilewrightError) as refusal:
+        from_json(text)
+    assert refusal.value.headline.startswith(headline)

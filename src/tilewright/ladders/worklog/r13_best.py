@@ -2,7 +2,8 @@
 
 128 results a thread, so that shared memory keeps up with the FMA pipes; warps of 8 x 4 or 4 x 8 lanes in Z order, whose
 fragment loads merge in pairs; the next tile fetched while this one is used, one barrier a step; multiply-adds in an
-order that the register file's reuse cache likes; blocks in groups. `tilewright search worklog/best` measures the points.
+order that the register file's reuse cache likes; all 16 steps of a tile written out. `tilewright search worklog/best`
+measures the points.
 """
 
 from collections.abc import Iterator
@@ -35,8 +36,8 @@ from tilewright.schedule import (
 )
 
 BEST: Point = {
-    "bm": 128, "bn": 256, "bk": 8, "wm": 64, "wn": 64, "lanes_m": 8, "stages": 2, "b": "prefetch",
-    "unroll": 8, "group": 8, "pad": 0, "outer": "m", "snake": False, "ahead": False,
+    "bm": 128, "bn": 256, "bk": 16, "wm": 64, "wn": 64, "lanes_m": 4, "stages": 2, "b": "prefetch",
+    "unroll": 16, "group": 1, "pad": 4, "outer": "m", "snake": True, "ahead": False,
 }  # fmt: skip
 
 
@@ -132,7 +133,7 @@ BEST_RUNG = Rung(
     number=13,
     label="best",
     slug="best",
-    idea="128 results a thread, lanes in Z order, a ring of slots filled ahead, blocks in groups; every size searched",
+    idea="128 results a thread, Z-ordered lanes, two slots filled ahead, k written out, sums in a snake; all searched",
     schedule=schedule,
     claims=(
         Claim("no bank conflicts on shared loads", lambda c, g: c.shared_loads.excess_wavefronts == 0),

@@ -26,7 +26,11 @@ MAX_SHARED_BYTES = 227 * 1024
 
 
 def lower(program: Program, variant: Variant, *, name: str = "gemm", heading: Sequence[str] = ()) -> Kernel:
-    """The kernel of a scheduled program under the assumptions of `variant`. Verified after every pass."""
+    """The kernel of a scheduled program under the assumptions of `variant`. Verified after every pass.
+
+    Raises LoweringError where sums have no place to be kept, or tiles need more shared memory than there is.
+    """
+    _check_sum(program)
     _check_warps_have_lanes(program)
     exact = frozenset[str](variant.exact)
     scheduled = tuple(loop.name for loop in program.loops)
@@ -77,6 +81,18 @@ def _check_warps_have_lanes(program: Program) -> None:
             f"Loop {warps.name!r} is bound to warps, and no loop is bound to their lanes.",
             note="the 32 threads of a warp would all compute, and store, the same results.",
             hint="Bind(..., Level.LANE) a loop of 32 iterations, or bind this one to block.x.",
+        )
+
+
+def _check_sum(program: Program) -> None:
+    """A sum that is kept in C is as exact as C."""
+    gemm = program.gemm
+    if program.accumulation is None and gemm.out is not gemm.accumulate:
+        over = next(loop.name for loop in program.loops if loop.is_reduction)
+        raise LoweringError(
+            f"The sum is kept in C, which holds {gemm.out}, and sums of this problem are kept in {gemm.accumulate}.",
+            note="C would be rounded after every product.",
+            hint=f"Accumulate(over={over!r}) keeps the sum in registers.",
         )
 
 

@@ -89,7 +89,7 @@ def schedule_at(point: Point) -> Schedule:
         Split("k", point["bk"], into=("k_tile", "k_in")),
         *((Split("k_in", point["unroll"], into=("k_step", "k_unrolled")),) if rolled else ()),
         Reorder(
-            *("m_block", "n_block", "m_warp", "n_warp"),
+            *("m_block", "n_block", "n_warp", "m_warp"),
             *lanes,
             *(("k_tile", "k_step", "k_unrolled") if rolled else ("k_tile", "k_in")),
             *products,
@@ -97,7 +97,8 @@ def schedule_at(point: Point) -> Schedule:
         Bind("m_block", Level.GRID_Y),
         Bind("n_block", Level.GRID_X),
         *raster,
-        Fuse("m_warp", "n_warp", into="warp"),
+        # Neighbouring warps share columns of B, which is the wider tile: 0.4 % at 4096^3 on an H200.
+        Fuse("n_warp", "m_warp", into="warp"),
         Bind("warp", Level.WARP),
         Fuse(*lanes, into="lane"),
         Bind("lane", Level.LANE),

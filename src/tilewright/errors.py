@@ -85,7 +85,7 @@ class UnknownName(TilewrightError):
 
     def __init__(self, kind: str, name: str, known: Iterable[str], *, shown: Iterable[str] | None = None) -> None:
         known = list(known)
-        near = get_close_matches(name, known, n=1, cutoff=0.4)
+        near = get_close_matches(str(name), known, n=1, cutoff=0.4)
         hint = f"did you mean {near[0]!r}? " if near else ""
         super().__init__(
             f"There is no {kind} {name!r}.",

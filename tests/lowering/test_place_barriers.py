@@ -9,7 +9,6 @@ import pytest
 from hypothesis import given, note, settings
 from hypothesis import strategies as st
 
-from rung_runs import rungs
 from tests.strategies import budget
 from tilewright.dtypes import F32
 from tilewright.ir.buffer import Buffer, Ref, Space
@@ -19,7 +18,6 @@ from tilewright.ir.program import Level
 from tilewright.ir.stmt import Barrier, Body, For, If, Move, Stmt
 from tilewright.ir.text import body_lines
 from tilewright.ir.visit import walk
-from tilewright.ladders import Rung, find_rung
 from tilewright.lowering import lower
 from tilewright.lowering.place_barriers import place_barriers
 from tilewright.problem import Gemm
@@ -195,27 +193,6 @@ def barriers(body: Body) -> list[int]:
     return [len(path) - 1 for path, stmt in walk(body) if isinstance(stmt, Barrier)]
 
 
-@pytest.mark.parametrize("name", ["worklog/3", "worklog/4", "worklog/5", "worklog/6", "worklog/10", "te/2b"])
-def test_a_single_buffer_takes_two_barriers_a_step(name: str) -> None:
-    rung = find_rung(name)
-    gemm = rung.gemm(256, 256, 64)
-    assert barriers(lower(rung.schedule(gemm).apply(gemm), SAFE).body) == [1, 1]
-
-
-@pytest.mark.parametrize("name", ["worklog/12", "worklog/best", "swizzle/opt", "te/5"])
-def test_a_ring_takes_one_barrier_a_step_and_one_to_begin(name: str) -> None:
-    rung = find_rung(name)
-    gemm = rung.gemm(256, 256, 64)
-    assert barriers(lower(rung.schedule(gemm).apply(gemm), SAFE).body) == [0, 1]
-
-
-@pytest.mark.parametrize("rung", rungs())
-def test_nothing_shared_takes_none(rung: Rung) -> None:
-    gemm = rung.gemm(256, 256, 64)
-    kernel = lower(rung.schedule(gemm).apply(gemm), SAFE)
-    assert bool(barriers(kernel.body)) == bool(kernel.shared)
-
-
 BLOCKS = (
     Split("m", 8, into=("m_block", "m_thread")),
     Split("n", 8, into=("n_block", "n_thread")),
@@ -255,4 +232,4 @@ def test_one_loop_for_each_tile() -> None:
         Distribute("B_tile"),
     )
     program = Schedule(*steps).apply(Gemm(64, 64, 64))
-    assert sorted(barriers(lower(program, SAFE).body)) in ([1, 2, 2], [2, 2])
+    assert barriers(lower(program, SAFE).body) == [1, 2, 2]

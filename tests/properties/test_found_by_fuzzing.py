@@ -35,6 +35,29 @@ SMALL = Gemm(5, 7, 6, alpha=0.5, beta=-1.0)
 K_TILES = Split("k", 4, into=("k_tile", "k_in"))
 
 FOUND = {
+    # Fragments of B under the pipelined loop were dropped where those of A ran ahead under the loop inside.
+    "fragments_under_both_loops": (
+        SMALL,
+        Schedule(
+            K_TILES,
+            Reorder("k_tile", "k_in", "m", "n"),
+            Split("m", 2, into=("m_block", "m_in")),
+            Split("n", 2, into=("n_block", "n_in")),
+            Reorder("m_block", "n_block", "k_tile", "k_in", "m_in", "n_in"),
+            Bind("m_block", Level.GRID_Y),
+            Bind("n_block", Level.GRID_X),
+            Accumulate("k_tile"),
+            Stage("A", Space.SHARED, under="k_tile"),
+            Stage("B", Space.SHARED, under="k_tile"),
+            Distribute("A_tile"),
+            Distribute("B_tile"),
+            Pipeline("k_tile", stages=2),
+            Stage("A", Space.REGISTER, under="k_in"),
+            Stage("B", Space.REGISTER, under="k_tile"),
+            Prefetch("A_frag"),
+            Epilogue(),
+        ),
+    ),
     # The loop that would have counted the turns does not stand around C = beta * C.
     "turning_virtual_thread_with_the_sum_in_c": (
         SMALL,

@@ -6,6 +6,7 @@ from collections.abc import Callable
 
 import pytest
 
+from tilewright.errors import ScheduleError
 from tilewright.ir.buffer import Space
 from tilewright.ir.program import Level, Pattern, RasterOrder, Route
 from tilewright.ir.program_text import program_text
@@ -113,3 +114,13 @@ def test_the_text_of_a_step_is_the_step(name: str) -> None:
     _, step = CASES[name]
     words = {cls.__name__: cls for cls in (*STEPS, Level, Space, Pattern, RasterOrder, Route, Interleaved, Xor)}
     assert eval(repr(step), words) == step
+
+
+@pytest.mark.parametrize(
+    "step",
+    [Bind("m", "grid.x"), Raster("row"), Stage("A", "shared", under="k"), Transfer("A", "cp"), Distribute("A", 1, "x")],
+    ids=lambda step: type(step).__name__,
+)
+def test_a_string_in_place_of_a_member_is_refused_with_the_members(step: Step) -> None:
+    with pytest.raises(ScheduleError, match=r"^'.*' is no \w+\.\n  step 1 of 1: .*\n  Hint: use \w+\.\w+"):
+        Schedule(step).apply(Gemm(8, 8, 8))

@@ -169,8 +169,8 @@ class RasterOrder(Enum):
     ROW = "row"  # along a row of tiles first
     COLUMN = "column"  # down a column of tiles first
     GROUPED = "grouped"  # down groups of rows, column by column, so that a wave of blocks shares operands
-    SNAKE = "snake"  # as GROUPED, every other group from right to left, so that its end meets the next one's start
     LAYERS = "layers"  # panels of columns, one after another: in each, along its rows
+    SNAKE = "snake"  # as LAYERS, every other panel from the bottom up, so that its start meets the last one's end
     HILBERT = "hilbert"  # along a Hilbert curve, so that neighbours in time are neighbours in both directions
 
     def __repr__(self) -> str:
@@ -179,7 +179,7 @@ class RasterOrder(Enum):
 
 @dataclass(frozen=True, slots=True)
 class RasterChoice:
-    """A raster order; `group` counts rows of tiles (GROUPED, SNAKE) or columns of tiles (LAYERS)."""
+    """A raster order; `group` counts rows of tiles (GROUPED) or columns of tiles (LAYERS, SNAKE)."""
 
     order: RasterOrder
     group: int = 1

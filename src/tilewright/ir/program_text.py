@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 from tilewright.ir.buffer import Space
-from tilewright.ir.program import Axis, Level, Loop, Program, Route, Staged
+from tilewright.ir.program import Axis, Level, Loop, Program, RasterOrder, Route, Staged
 from tilewright.ir.tiles import Tile, source_of, tile_of
 from tilewright.problem.gemm import Dim, OperandName, Order
 
@@ -56,7 +56,8 @@ class _Writer:
             self._line(depth, self._loop(loop))
             depth += 1
         if program.raster is not None:
-            group = f", {program.raster.group} rows a group" if program.raster.group > 1 else ""
+            unit = "rows a group" if program.raster.order is RasterOrder.GROUPED else "columns a panel"
+            group = f", {program.raster.group} {unit}" if program.raster.group > 1 else ""
             self._line(0, f"blocks visit tiles in {program.raster.order.value} order{group}")
         for loop in (*program.grid_loops, *program.thread_loops):
             self._copies(loop, depth)

@@ -9,6 +9,13 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any, Union
 
+MAX_SHIFT = 16
+"""Above any bit of a row or column of a shared tile, below the 32 that an index is shifted by at most."""
+
+
+def _is_count(value: object) -> bool:
+    return isinstance(value, int) and not isinstance(value, bool)
+
 
 @dataclass(frozen=True, slots=True)
 class Interleaved:
@@ -32,7 +39,8 @@ class Interleaved:
 
     def problem(self, rows: int, columns: int) -> str | None:
         """Why a tile of this shape cannot be arranged so, or None."""
-        return None if columns % self.of == 0 else f"{columns} columns cannot be dealt out to {self.of} runs"
+        fits = _is_count(self.of) and self.of >= 1 and columns % self.of == 0
+        return None if fits else f"{columns} columns cannot be dealt out to {self.of!r} runs"
 
     @property
     def text(self) -> str:
@@ -63,6 +71,8 @@ class Xor:
 
     def problem(self, rows: int, columns: int) -> str | None:
         """Why a tile of this shape cannot be arranged so, or None."""
+        if not all(_is_count(part) and 0 <= part < MAX_SHIFT for part in (self.bits, self.base, self.shift)):
+            return f"bits, base and shift of {self!r} are whole numbers from 0 to {MAX_SHIFT - 1}"
         span = 1 << (self.bits + self.base)
         return None if columns % span == 0 else f"{columns} columns are not a multiple of the {span} the XOR permutes"
 

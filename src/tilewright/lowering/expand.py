@@ -103,7 +103,7 @@ class Expansion:
         return Use(
             declare=tuple(Alloc(tile_of(self.program, tile).register_buffer) for tile in early),
             first=at(loads, **{inner.name: ZERO}),
-            most=(For(inner.name, last, (*ahead, *products), unroll=True),),
+            most=(*self._fragments(loop), For(inner.name, last, (*ahead, *products), unroll=True)),
             last=at(products, **{inner.name: last}),
             # What is still loaded from the tile in the last step must be loaded before others may overwrite it.
             last_reads_tile=any(isinstance(s, Move) and s.src.buffer.space is Space.SHARED for _, s in walk(products)),

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from dataclasses import MISSING, dataclass, fields
+from enum import Enum
 from typing import ClassVar, NoReturn
 
 from tilewright.errors import ScheduleError, UnknownName
@@ -42,6 +43,19 @@ def refuse(headline: str, *, note: str = "", hint: str = "") -> NoReturn:
     raise ScheduleError(headline, note=note, hint=hint)
 
 
+def check_member(value: object, kind: type[Enum]) -> None:
+    """Refuse anything that is no member of a closed set, such as its name as a string."""
+    if not isinstance(value, kind):
+        members = ", ".join(repr(member) for member in kind)
+        refuse(f"{value!r} is no {kind.__name__}.", hint=f"use {members}.")
+
+
+def check_count(value: object, least: int, doing: str, what: str) -> None:
+    """Refuse anything that is no whole number of at least `least`."""
+    if not isinstance(value, int) or isinstance(value, bool) or value < least:
+        refuse(f"{doing}: {what} is {value!r}.", hint=f"use a whole number of at least {least}.")
+
+
 def find_loop(program: Program, name: str) -> Loop:
     """The loop called `name`; refuses with the nearest name."""
     if name not in program.loop_names:
@@ -69,8 +83,9 @@ def check_new_names(program: Program, names: tuple[str, ...], gone: tuple[str, .
     if program.accumulation is not None:
         taken.add(program.accumulation.name)
     for name in names:
-        if not name.isidentifier() or not name.isascii():
+        if not isinstance(name, str) or not name.isidentifier() or not name.isascii():  # type: ignore[redundant-expr]
             refuse(f"{name!r} is no name.", hint="use letters, digits and underscores: it appears in the CUDA text.")
+    for name in names:
         if name in taken:
             refuse(f"The name {name!r} is taken.", hint="every loop and tile has a name of its own.")
         if name in RESERVED:

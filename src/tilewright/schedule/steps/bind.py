@@ -7,7 +7,7 @@ from typing import ClassVar
 
 from tilewright.ir.program import WARP_LANES, Level, Loop, Program
 from tilewright.schedule.laws import check_program
-from tilewright.schedule.step import Step, find_loop, refuse
+from tilewright.schedule.step import Step, check_member, find_loop, refuse
 
 MAX_THREADS_PER_BLOCK = 1024  # every compute capability; CUDA C++ Programming Guide, technical specifications
 
@@ -25,6 +25,7 @@ class Bind(Step):
     positional: ClassVar[int] = 2
 
     def apply(self, program: Program) -> Program:
+        check_member(self.level, Level)
         loop = find_loop(program, self.loop)
         doing = f"Cannot bind loop {self.loop!r} to {self.level.value}"
         if loop.level is not None:

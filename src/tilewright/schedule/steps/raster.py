@@ -6,7 +6,10 @@ from dataclasses import dataclass, replace
 
 from tilewright.ir.program import Program, RasterChoice, RasterOrder
 from tilewright.schedule.laws import check_program
-from tilewright.schedule.step import Step, refuse
+from tilewright.schedule.step import Step, check_count, check_member, refuse
+
+MAX_GROUP = 65536
+"""Rows or columns of tiles: more than any matrix has, and products with it are taken in 32 bits."""
 
 
 @dataclass(frozen=True, repr=False)
@@ -22,11 +25,13 @@ class Raster(Step):
     group: int = 1
 
     def apply(self, program: Program) -> Program:
+        check_member(self.order, RasterOrder)
         doing = f"Cannot set the raster order {self.order.value}"
-        if self.group < 1 or (self.order not in _GROUPS and self.group != 1):
+        check_count(self.group, 1, doing, "its group")
+        if self.group > MAX_GROUP or (self.order not in _GROUPS and self.group != 1):
             refuse(
                 f"{doing} with group={self.group}.",
-                hint=f"a group of at least 1 belongs to {', '.join(order.value for order in _GROUPS)}.",
+                hint=f"a group of 1 to {MAX_GROUP} belongs to {', '.join(order.value for order in _GROUPS)}.",
             )
         return check_program(replace(program, raster=RasterChoice(self.order, self.group)), doing)
 

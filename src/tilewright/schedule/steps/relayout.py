@@ -7,10 +7,10 @@ from typing import Literal
 
 from tilewright.ir.buffer import Space
 from tilewright.ir.program import Program
-from tilewright.layout.arrangement import Arrangement
+from tilewright.layout.arrangement import Arrangement, Interleaved, Xor
 from tilewright.problem.gemm import Dim
 from tilewright.schedule.laws import check_program
-from tilewright.schedule.step import Step, find_tile, refuse
+from tilewright.schedule.step import Step, check_count, find_tile, refuse
 
 
 @dataclass(frozen=True, repr=False)
@@ -37,8 +37,9 @@ class Relayout(Step):
                 f"{doing} with rows of {self.rows}: {staged.operand} has the dimensions {dims[0]} and {dims[1]}.",
                 hint=f"rows={dims[0]!r} or rows={dims[1]!r}.",
             )
-        if self.pad < 0:
-            refuse(f"{doing}: a pad of {self.pad} elements.", hint="a pad is at least 0.")
+        check_count(self.pad, 0, doing, "its pad")
+        if not isinstance(self.arrangement, (Interleaved, Xor, type(None))):
+            refuse(f"{doing}: {self.arrangement!r} is no arrangement.", hint="use Interleaved(...), Xor(...) or None.")
         changed = replace(staged, rows=self.rows, pad=self.pad, arrangement=self.arrangement)
         return check_program(program.with_tile(changed), doing)
 

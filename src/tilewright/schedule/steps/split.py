@@ -27,7 +27,7 @@ class Split(Step):
     def apply(self, program: Program) -> Program:
         loop = find_loop(program, self.loop)
         # What types promise, a user who runs no checker may break.
-        if not isinstance(self.by, int) or self.by < 1:  # type: ignore[redundant-expr]
+        if not isinstance(self.by, int) or isinstance(self.by, bool) or self.by < 1:  # type: ignore[redundant-expr]
             refuse(
                 f"Cannot split loop {self.loop!r} by {self.by!r}.",
                 hint="an inner loop has a whole number of iterations, at least 1.",

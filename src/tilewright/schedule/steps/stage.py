@@ -9,7 +9,7 @@ from tilewright.ir.buffer import Space
 from tilewright.ir.program import Program, Staged
 from tilewright.problem.gemm import DIMS, OperandName
 from tilewright.schedule.laws import check_program
-from tilewright.schedule.step import Step, check_new_names, find_loop, refuse
+from tilewright.schedule.step import Step, check_member, check_new_names, find_loop, refuse
 
 
 @dataclass(frozen=True, repr=False)
@@ -33,6 +33,7 @@ class Stage(Step):
         return self.name or f"{self.operand}_{'tile' if self.space is Space.SHARED else 'frag'}"
 
     def apply(self, program: Program) -> Program:
+        check_member(self.space, Space)
         where = "registers" if self.space is Space.REGISTER else f"{self.space.value} memory"
         doing = f"Cannot stage {self.operand} in {where}"
         if self.operand not in DIMS:

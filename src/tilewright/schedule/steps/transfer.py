@@ -7,7 +7,7 @@ from typing import ClassVar
 
 from tilewright.ir.program import Program, Route
 from tilewright.schedule.laws import check_program
-from tilewright.schedule.step import Step, find_tile
+from tilewright.schedule.step import Step, check_member, find_tile
 
 
 @dataclass(frozen=True, repr=False)
@@ -24,6 +24,7 @@ class Transfer(Step):
     positional: ClassVar[int] = 2
 
     def apply(self, program: Program) -> Program:
+        check_member(self.route, Route)
         staged = find_tile(program, self.tile, "transfer")
         doing = f"Cannot copy {self.tile!r} by {self.route.value}"
         return check_program(program.with_tile(replace(staged, route=self.route)), doing)

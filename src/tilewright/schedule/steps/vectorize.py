@@ -8,7 +8,7 @@ from typing import ClassVar
 from tilewright.ir.buffer import Space
 from tilewright.ir.program import Program
 from tilewright.schedule.laws import check_program
-from tilewright.schedule.step import Step, find_tile, refuse
+from tilewright.schedule.step import Step, check_count, find_tile, refuse
 
 
 @dataclass(frozen=True, repr=False)
@@ -26,6 +26,7 @@ class Vectorize(Step):
 
     def apply(self, program: Program) -> Program:
         doing = f"Cannot vectorise {self.target!r} by {self.width}"
+        check_count(self.width, 1, doing, "its width")
         if self.target == "C":
             return check_program(replace(program, result_vector=self.width), doing)
         staged = find_tile(program, self.target, "vectorise")

@@ -1,0 +1,76 @@
+"""Legal schedules that make no kernel: what `lower` refuses, word for word."""
+
+from __future__ import annotations
+
+import pytest
+
+from tilewright.dtypes import BF16, F16, F32, DType
+from tilewright.errors import LoweringError
+from tilewright.ir.buffer import Space
+from tilewright.ir.kernel import SAFE
+from tilewright.ir.program import Level
+from tilewright.lowering import lower
+from tilewright.problem import check, make_operands
+from tilewright.problem.gemm import Gemm
+from tilewright.schedule import Accumulate, Bind, Distribute, Reorder, Schedule, Split, Stage
+from tilewright.toolchain import build, run_on_simulator
+
+K = Split("k", 8, into=("k_tile", "k_in"))
+
+
+def refusal(schedule: Schedule, gemm: Gemm) -> str:
+    program = schedule.apply(gemm)
+    with pytest.raises(LoweringError) as refused:
+        lower(program, SAFE)
+    return str(refused.value)
+
+
+@pytest.mark.parametrize("dtype", [F16, BF16])
+def test_a_sum_in_a_narrow_c_would_be_rounded_at_every_step(dtype: DType) -> None:
+    assert refusal(Schedule(K), Gemm(8, 8, 64, dtype, out=dtype)) == (
+        f"The sum is kept in C, which holds {dtype}, and sums of this problem are kept in f32.\n"
+        "  Note: C would be rounded after every product.\n"
+        "  Hint: Accumulate(over='k_tile') keeps the sum in registers."
+    )
+
+
+@pytest.mark.parametrize(
+    ("gemm", "schedule"),
+    [
+        (Gemm(9, 7, 200, F16, out=F16, beta=0.5), Schedule(K, Accumulate("k_tile"))),
+        (Gemm(9, 7, 200, F16, out=F32, beta=0.5), Schedule()),
+        (Gemm(9, 7, 200, F16, accumulate=F16, out=F16, beta=0.5), Schedule()),
+    ],
+    ids=["kept in registers", "kept in a wide C", "asked for in f16"],
+)
+def test_a_sum_that_is_kept_well_is_within_its_bound(gemm: Gemm, schedule: Schedule) -> None:
+    operands = make_operands(gemm)
+    computed, run = run_on_simulator(build(gemm, schedule), operands)
+    verdict = check(operands, computed)
+    assert verdict.ok, verdict.message
+    assert not run.errors
+
+
+def test_tiles_that_no_block_has_room_for() -> None:
+    steps = Schedule(
+        Split("m", 512, into=("m_block", "m_in")),
+        Split("m_in", 8, into=("m_thread", "m_reg")),
+        Split("k", 128, into=("k_tile", "k_in")),
+        Reorder("n", "k_tile", "m_reg"),
+        Bind("m_thread", Level.BLOCK_X),
+        Stage("A", Space.SHARED, under="k_tile"),
+        Distribute("A_tile"),
+    )
+    assert refusal(steps, Gemm(1024, 1024, 1024)) == (
+        "The shared tiles take 262144 bytes, and no device gives a block more than 232448: A_tile 262144.\n"
+        "  Hint: use smaller tiles of m, n or k."
+    )
+
+
+def test_warps_without_lanes() -> None:
+    steps = Schedule(Split("m", 4, into=("m_block", "m_warp")), Bind("m_warp", Level.WARP))
+    assert refusal(steps, Gemm(64, 64, 64)) == (
+        "Loop 'm_warp' is bound to warps, and no loop is bound to their lanes.\n"
+        "  Note: the 32 threads of a warp would all compute, and store, the same results.\n"
+        "  Hint: Bind(..., Level.LANE) a loop of 32 iterations, or bind this one to block.x."
+    )

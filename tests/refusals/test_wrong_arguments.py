@@ -93,12 +93,7 @@ def test_a_wrong_argument_is_refused_by_its_step(before: tuple[Step, ...], step:
     with pytest.raises(TilewrightError) as refused:
         Schedule(*before, step).apply(GEMM)
     assert refused.value.place.startswith(f"step {len(before) + 1} of {len(before) + 1}: ")
-    assert (
-        refused.value.hint
-        or refused.value.note
-        or "whole numbers" in refused.value.headline
-        or "dealt out" in str(refused.value)
-    ), "there is a way out"
+    assert refused.value.hint or isinstance(step, Relayout), "there is a way out"
 
 
 @pytest.mark.parametrize("entry", ['{"vector": 0}', '{"vector": "4"}', '{"vector": 1.5}', '{"vector": null}'])

@@ -42,7 +42,7 @@ def from_json(text: str) -> Schedule:
     """The schedule that `to_json` wrote. Raises ScheduleError on anything else."""
     try:
         data = json.loads(text)
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         raise ScheduleError(f"This is no schedule: {error}.", hint="a schedule is a JSON list of steps.") from None
     return from_data(data)
 

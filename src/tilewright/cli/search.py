@@ -25,7 +25,9 @@ EXAMPLES = (
 def search(
     rung: RungName,
     size: SizeText = "4096",
-    file: Annotated[Path | None, typer.Option(metavar="FILE", help="The table; a search goes on from it.")] = None,
+    file: Annotated[
+        Path | None, typer.Option("--file", metavar="FILE", help="The table; a search goes on from it.")
+    ] = None,
     budget: Annotated[float, typer.Option(metavar="SECONDS", help="Stop after this time.")] = 600.0,
     show: Annotated[bool, typer.Option("--show", help="Only print what the file holds.")] = False,
     as_json: AsJson = False,

@@ -45,8 +45,11 @@ EVALUATE: dict[Op, Any] = {
 }
 
 
+SHIFTS = (Op.SHL, Op.SHR)
+
+
 class Undefined(Exception):
-    """A negative value, or a divisor below 1, where C and Python part."""
+    """A negative value, a divisor below 1, or a number too large, where C and Python part."""
 
 
 def value_of(expr: Expr) -> Any:
@@ -66,31 +69,46 @@ def value_of(expr: Expr) -> Any:
                 if np.min(a) < 0 or np.min(b) < 1:
                     raise Undefined
                 return a // b if expr.op is Op.DIV else a % b
-            if expr.op in (Op.SHL, Op.SHR, Op.AND, Op.XOR) and (np.min(a) < 0 or np.min(b) < 0 or np.max(b) > 62):
+            if expr.op in (Op.SHL, Op.SHR, Op.AND, Op.XOR) and (np.min(a) < 0 or np.min(b) < 0):
                 raise Undefined
-            return np.asarray(EVALUATE[expr.op](a, b)).astype(np.int64)
+            if expr.op in SHIFTS and np.max(b) > 16:
+                raise Undefined
+            value = np.asarray(EVALUATE[expr.op](a, b)).astype(np.int64)
+            if np.max(np.abs(value)) > 2**40:  # far from overflow, also after a multiplication by a small number
+                raise Undefined
+            return value
     raise AssertionError(expr)
 
 
-def extended(children: st.SearchStrategy[Expr]) -> st.SearchStrategy[Expr]:
-    """Larger expressions: as lowering writes them (folded), and as they stand."""
-    sums = st.tuples(st.sampled_from((Op.ADD, Op.SUB, Op.MUL, Op.MIN, Op.MAX)), children, children)
-    parts = st.tuples(st.sampled_from((Op.DIV, Op.MOD)), children, st.integers(1, 12).map(Const))
-    bits = st.tuples(st.sampled_from((Op.SHR, Op.SHL, Op.AND, Op.XOR)), children, st.integers(0, 3).map(Const))
-    mixed = st.tuples(st.sampled_from((Op.XOR, Op.AND)), children, children)
-    divided = st.tuples(st.sampled_from((Op.DIV, Op.MOD)), children, children.filter(lambda e: e != ZERO))
-    nodes = st.one_of(sums, parts, parts, bits, mixed, divided)
-    tests = st.tuples(st.sampled_from((Op.LT, Op.LE, Op.GE, Op.EQ, Op.NE)), children, children)
-    return st.one_of(
-        nodes.map(lambda n: binary(*n)),
-        nodes.map(lambda n: Binary(*n)),
-        st.builds(lambda t, a, b: Select(binary(*t), a, b), tests, children, children),
-        children.map(lambda e: Cast(I64, e)),
-    )
+Plan = str | int | tuple[str, "Plan", "Plan"]
+"""A variable, a constant, or an operator and what it takes."""
+
+OPERATORS = {op.text: op for op in (*EVALUATE, Op.DIV, Op.MOD) if not op.is_comparison}
+COMPARISONS = {op.text: op for op in (Op.LT, Op.LE, Op.GE, Op.EQ, Op.NE)}
 
 
-LEAVES = st.one_of(st.sampled_from([Var(name) for name in RANGES]), st.integers(0, 40).map(Const))
-EXPRESSIONS = st.recursive(LEAVES, extended, max_leaves=10)
+def expression(plan: Plan) -> Expr:
+    """The expression of a plan: `+` as lowering writes it (folded), `raw +` as it stands, `? <` a choice."""
+    if isinstance(plan, str):
+        return Var(plan)
+    if isinstance(plan, int):
+        return Const(plan)
+    kind, a, b = plan[0], expression(plan[1]), expression(plan[2])
+    if kind == "i64":
+        return Cast(I64, a)
+    if kind.startswith("? "):
+        return Select(binary(COMPARISONS[kind[2:]], a, b), a, b)
+    op = OPERATORS[kind.removeprefix("raw ")]
+    if isinstance(b, Const):
+        b = Const(b.value % 4) if op in SHIFTS else Const(b.value % 12 + 1) if op in (Op.DIV, Op.MOD) else b
+    return Binary(op, a, b) if kind.startswith("raw ") else binary(op, a, b)
+
+
+KINDS = (*OPERATORS, *(f"raw {kind}" for kind in OPERATORS), *(f"? {kind}" for kind in COMPARISONS), "/", "%", "i64")
+LEAVES = st.one_of(st.sampled_from(tuple(RANGES)), st.integers(0, 40))
+EXPRESSIONS = st.recursive(LEAVES, lambda plans: st.tuples(st.sampled_from(KINDS), plans, plans), max_leaves=10).map(
+    expression
+)
 
 
 def affine(draw: st.DrawFn) -> Expr:

@@ -1,7 +1,8 @@
 """Number formats: bits, NumPy type, CUDA type, unit round-off.
 
 `bf16` has no NumPy type of its own: on the host it is held as `uint16` bit patterns, and `decode` / `encode`
-turn those into float32 and back (round to nearest, ties to even, as `cvt.rn.bf16.f32` does).
+turn those into float32 and back (round to nearest, ties to even, as `cvt.rn.bf16.f32` does). `tf32` is a float32 of
+which tensor cores read 19 bits: memory holds float32, `encode` rounds as `cvt.rna.tf32.f32` does (ties away from zero).
 """
 
 from __future__ import annotations
@@ -53,6 +54,8 @@ class DType:
         >>> F16.encode(np.float32([1.0, 65504.0])).dtype, BF16.encode(np.float32([1.0])).tolist()
         (dtype('float16'), [16256])
         """
+        if self is TF32:
+            return _nearest_tf32(np.asarray(values, dtype=np.float32))
         if self is not BF16:
             with np.errstate(over="ignore"):
                 return np.asarray(values).astype(self.numpy)
@@ -69,14 +72,36 @@ class DType:
 F32 = DType("f32", 32, "float32", "float", 2.0**-24)
 F16 = DType("f16", 16, "float16", "half_bits", 2.0**-11)
 BF16 = DType("bf16", 16, "uint16", "bf16_bits", 2.0**-8)
+TF32 = DType("tf32", 32, "float32", "float", 2.0**-11)
 F64 = DType("f64", 64, "float64", "double", 2.0**-53)
 I32 = DType("i32", 32, "int32", "int", is_float=False)
 I64 = DType("i64", 64, "int64", "long long", is_float=False)
 BOOL = DType("bool", 8, "bool", "bool", is_float=False)
 
-ALL = (F32, F16, BF16, F64, I32, I64, BOOL)
+ALL = (F32, F16, BF16, TF32, F64, I32, I64, BOOL)
 OPERAND_DTYPES = (F32, F16, BF16)
 _BY_NAME = {dtype.name: dtype for dtype in ALL}
+
+
+_TF32_DROPPED = np.uint32((1 << 13) - 1)
+"""The bits of a float32 that tf32 lacks."""
+
+
+def truncated_tf32(values: Array) -> Array:
+    """float32 values as a tensor core reads them: the lower 13 bits are ignored.
+
+    >>> float(truncated_tf32(np.float32([1 + 2.0**-10 + 2.0**-11]))[0]) == 1 + 2.0**-10
+    True
+    """
+    bits = np.ascontiguousarray(values, np.float32).view(np.uint32)
+    return np.where(np.isfinite(values), bits & ~_TF32_DROPPED, bits).view(np.float32)
+
+
+def _nearest_tf32(values: Array) -> Array:
+    """float32 values rounded to tf32, ties away from zero; infinities and NaN stay."""
+    bits = values.view(np.uint32)
+    rounded = (bits + np.uint32(1 << 12)) & ~_TF32_DROPPED
+    return np.where(np.isfinite(values), rounded, bits).view(np.float32)
 
 
 def dtype(name: str | DType) -> DType:

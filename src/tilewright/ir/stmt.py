@@ -8,10 +8,12 @@ tile, the running sum, the result), which is how counts find their way back to t
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Union
+from typing import Literal, Union
 
 from tilewright.ir.buffer import Buffer, Ref
 from tilewright.ir.expr import Expr
+from tilewright.isa.instruction import MatrixInstruction
+from tilewright.problem.gemm import Order
 
 
 @dataclass(frozen=True, slots=True)
@@ -117,5 +119,79 @@ class WaitCopies:
     origin: str = ""
 
 
-Stmt = Union[Let, For, If, Alloc, Move, Assign, Barrier, CommitCopies, WaitCopies]  # noqa: UP007
+@dataclass(frozen=True, slots=True)
+class LoadMatrices:
+    """ldmatrix: `count` (1, 2 or 4) matrices of 8 rows of 16 bytes from shared memory into a warp's registers.
+
+    src: where a row begins; lane l gives row l % 8 of matrix l / 8. dst: lane l receives of matrix i, as its i-th four
+    bytes, those at row l / 4 and the l % 4-th four bytes of that row; transposed (elements of 2 bytes): the elements
+    at rows 2 * (l % 4) and the next, column l / 4. All lanes of the warp take part.
+    """
+
+    dst: Ref
+    src: Ref
+    count: int
+    transposed: bool = False
+    origin: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class LoadFragment:
+    """wmma.load: the tile whose first element is `src` into an opaque fragment `dst`, by all lanes of a warp.
+
+    role: which operand of the instruction. order: whether rows or columns of the tile are contiguous, `leading`
+    elements apart. Every lane gives the same place.
+    """
+
+    dst: Ref
+    src: Ref
+    instruction: MatrixInstruction
+    role: Literal["A", "B"]
+    order: Order
+    leading: int
+    origin: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class StoreFragment:
+    """wmma.store: an opaque accumulator `src` to the tile whose first element is `dst`, by all lanes of a warp."""
+
+    dst: Ref
+    src: Ref
+    instruction: MatrixInstruction
+    order: Order
+    leading: int
+    origin: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class MultiplyTiles:
+    """`d += a @ b` on the fragments that begin at these registers, by all lanes of a warp together.
+
+    orders: how opaque fragments of A and B were loaded, which the instruction must know.
+    """
+
+    instruction: MatrixInstruction
+    d: Ref
+    a: Ref
+    b: Ref
+    orders: tuple[Order, Order] | None = None
+    origin: str = ""
+
+
+Stmt = Union[  # noqa: UP007
+    Let,
+    For,
+    If,
+    Alloc,
+    Move,
+    Assign,
+    Barrier,
+    CommitCopies,
+    WaitCopies,
+    LoadMatrices,
+    LoadFragment,
+    StoreFragment,
+    MultiplyTiles,
+]
 Body = tuple[Stmt, ...]

@@ -10,7 +10,23 @@ from dataclasses import dataclass
 from tilewright.ir.buffer import Buffer, Ref
 from tilewright.ir.expr import Binary, Cast, Const, Expr, Fma, Load, Op, Select, Var
 from tilewright.ir.kernel import Kernel
-from tilewright.ir.stmt import Alloc, Assign, Barrier, Body, CommitCopies, For, If, Let, Move, Stmt, WaitCopies
+from tilewright.ir.stmt import (
+    Alloc,
+    Assign,
+    Barrier,
+    Body,
+    CommitCopies,
+    For,
+    If,
+    Let,
+    LoadFragment,
+    LoadMatrices,
+    Move,
+    MultiplyTiles,
+    Stmt,
+    StoreFragment,
+    WaitCopies,
+)
 from tilewright.ir.visit import Path, bodies
 
 _ATOM = 100.0
@@ -146,6 +162,17 @@ def stmt_text(stmt: Stmt) -> str:
             return f"barrier{'  # ' + stmt.note if stmt.note else ''}"
         case CommitCopies():
             return "commit copies"
+        case LoadMatrices():
+            turned = " transposed" if stmt.transposed else ""
+            return f"{expr.place(stmt.dst)} <- {stmt.count} matrices{turned} {expr.place(stmt.src)}"
+        case LoadFragment():
+            tile = f"{stmt.order.value}s {stmt.leading} apart"
+            return f"{expr.place(stmt.dst)} <- fragment {stmt.role} {expr.place(stmt.src)}, {tile}"
+        case StoreFragment():
+            return f"{expr.place(stmt.dst)}, {stmt.order.value}s {stmt.leading} apart <- fragment {expr.place(stmt.src)}"
+        case MultiplyTiles():
+            operands = f"{expr.place(stmt.a)} @ {expr.place(stmt.b)}"
+            return f"{expr.place(stmt.d)} += {operands}  # {stmt.instruction.name}"
         case WaitCopies():
             return f"wait until at most {stmt.pending} group(s) of copies are under way"
 

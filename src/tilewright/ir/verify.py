@@ -8,10 +8,26 @@ from tilewright.errors import LoweringError
 from tilewright.ir.buffer import Ref, Space
 from tilewright.ir.expr import Const, Load
 from tilewright.ir.kernel import BUILTINS
-from tilewright.ir.stmt import Alloc, Assign, Barrier, Body, CommitCopies, For, If, Let, Move, Stmt, WaitCopies
+from tilewright.ir.stmt import (
+    Alloc,
+    Assign,
+    Barrier,
+    Body,
+    CommitCopies,
+    For,
+    If,
+    Let,
+    LoadFragment,
+    LoadMatrices,
+    Move,
+    MultiplyTiles,
+    Stmt,
+    StoreFragment,
+    WaitCopies,
+)
 from tilewright.ir.text import stmt_text
 from tilewright.ir.tiles import VECTOR_BYTES
-from tilewright.ir.visit import exprs_of, variables, walk_expr
+from tilewright.ir.visit import exprs_of, moved_from, variables, walk_expr, written
 
 PARAMETERS = ("M", "N", "K", "lda", "ldb", "ldc", "alpha", "beta")
 
@@ -66,6 +82,10 @@ def _check(body: Body, names: frozenset[str], registers: frozenset[str], *, dive
             case Barrier():
                 if divergent:
                     _fail(after, stmt, "a barrier stands where only some threads come")
+            case LoadMatrices() | LoadFragment() | StoreFragment() | MultiplyTiles():
+                if divergent:
+                    _fail(after, stmt, "an instruction of the whole warp stands where only some lanes come")
+                _check_collective(stmt, registers, after)
             case CommitCopies() | WaitCopies():
                 pass
 
@@ -85,6 +105,31 @@ def _check_move(stmt: Move, registers: frozenset[str], after: str) -> None:
         _fail(after, stmt, f"no instruction moves {stmt.width} x {stmt.src.buffer.dtype.bytes} bytes")
     for place in (stmt.dst, stmt.src):
         _check_place(stmt, place, registers, after)
+
+
+def _check_collective(stmt: Stmt, registers: frozenset[str], after: str) -> None:
+    """Fragments are declared, wide enough and of the instruction's formats; what is in memory is in shared memory."""
+    for place in (*written(stmt), *moved_from(stmt)):
+        _check_place(stmt, place, registers, after)
+    match stmt:
+        case LoadMatrices():
+            if stmt.count not in (1, 2, 4):
+                _fail(after, stmt, f"no instruction loads {stmt.count} matrices")
+            if stmt.dst.buffer.space is not Space.REGISTER or stmt.src.buffer.space is not Space.SHARED:
+                _fail(after, stmt, "matrices are loaded from shared memory to registers")
+            if stmt.transposed and stmt.src.buffer.dtype.bytes != 2:
+                _fail(after, stmt, "only matrices of elements of 2 bytes are transposed on the way")
+        case MultiplyTiles():
+            instruction = stmt.instruction
+            if stmt.d.buffer.dtype is not instruction.accumulate:
+                _fail(after, stmt, f"{instruction.name} does not add into {stmt.d.buffer.dtype}")
+            for place in (stmt.d, stmt.a, stmt.b):
+                if place.buffer.space is not Space.REGISTER:
+                    _fail(after, stmt, f"{instruction.name} takes its operands from registers")
+            if instruction.is_opaque == (stmt.orders is None):
+                _fail(after, stmt, "the orders of opaque fragments are part of the instruction, those of others are not")
+        case _:
+            pass
 
 
 def _check_place(stmt: Stmt, place: Ref, registers: frozenset[str], after: str) -> None:

@@ -7,7 +7,24 @@ from dataclasses import replace
 
 from tilewright.ir.buffer import Ref
 from tilewright.ir.expr import Binary, Cast, Expr, Fma, Load, Select, Var
-from tilewright.ir.stmt import Alloc, Assign, Barrier, Body, Carried, CommitCopies, For, If, Let, Move, Stmt, WaitCopies
+from tilewright.ir.stmt import (
+    Alloc,
+    Assign,
+    Barrier,
+    Body,
+    Carried,
+    CommitCopies,
+    For,
+    If,
+    Let,
+    LoadFragment,
+    LoadMatrices,
+    Move,
+    MultiplyTiles,
+    Stmt,
+    StoreFragment,
+    WaitCopies,
+)
 
 Path = tuple[int, ...]
 """Where a statement stands: the index in each enclosing body; the two branches of an `If` count as 0 and 1."""
@@ -68,6 +85,10 @@ def map_exprs(stmt: Stmt, change: Callable[[Expr], Expr]) -> Stmt:
             return replace(stmt, dst=ref(stmt.dst), src=ref(stmt.src), guard=guard, valid=valid)
         case Assign():
             return replace(stmt, dst=ref(stmt.dst), value=change(stmt.value))
+        case LoadMatrices() | LoadFragment() | StoreFragment():
+            return replace(stmt, dst=ref(stmt.dst), src=ref(stmt.src))
+        case MultiplyTiles():
+            return replace(stmt, d=ref(stmt.d), a=ref(stmt.a), b=ref(stmt.b))
         case Alloc() | Barrier() | CommitCopies() | WaitCopies():
             return stmt
 
@@ -132,5 +153,31 @@ def exprs_of(stmt: Stmt) -> tuple[Expr, ...]:
             return (*stmt.dst.index, *stmt.src.index, *conditions)
         case Assign():
             return (*stmt.dst.index, stmt.value)
+        case LoadMatrices() | LoadFragment() | StoreFragment():
+            return (*stmt.dst.index, *stmt.src.index)
+        case MultiplyTiles():
+            return (*stmt.d.index, *stmt.a.index, *stmt.b.index)
         case Alloc() | Barrier() | CommitCopies() | WaitCopies():
+            return ()
+
+
+def written(stmt: Stmt) -> tuple[Ref, ...]:
+    """The places a statement writes itself (not those of nested bodies)."""
+    match stmt:
+        case Move() | Assign() | LoadMatrices() | LoadFragment() | StoreFragment():
+            return (stmt.dst,)
+        case MultiplyTiles():
+            return (stmt.d,)
+        case _:
+            return ()
+
+
+def moved_from(stmt: Stmt) -> tuple[Ref, ...]:
+    """The places a statement reads as such; what its expressions load is in `exprs_of`."""
+    match stmt:
+        case Move() | LoadMatrices() | LoadFragment() | StoreFragment():
+            return (stmt.src,)
+        case MultiplyTiles():
+            return (stmt.a, stmt.b)
+        case _:
             return ()

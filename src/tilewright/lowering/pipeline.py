@@ -9,10 +9,10 @@ from tilewright.ir.buffer import Buffer, Space
 from tilewright.ir.kernel import Kernel, Variant
 from tilewright.ir.program import Level, Program
 from tilewright.ir.simplify import simplify
-from tilewright.ir.stmt import Body, Move
+from tilewright.ir.stmt import Body
 from tilewright.ir.tiles import tile_of
 from tilewright.ir.verify import verify
-from tilewright.ir.visit import walk
+from tilewright.ir.visit import moved_from, walk, written
 from tilewright.lowering.coordinates import block_shape, bounds_of, grid_shape
 from tilewright.lowering.expand import expand
 from tilewright.lowering.flatten_indices import flatten_indices
@@ -101,8 +101,7 @@ def shared_buffers(program: Program, body: Body) -> tuple[Buffer, ...]:
     used = {
         place.buffer.name
         for _, stmt in walk(body)
-        if isinstance(stmt, Move)
-        for place in (stmt.dst, stmt.src)
+        for place in (*written(stmt), *moved_from(stmt))
         if place.buffer.space is Space.SHARED
     }
     tiles = [tile_of(program, staged) for staged in program.staged if staged.space is Space.SHARED]

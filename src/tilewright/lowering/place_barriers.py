@@ -15,8 +15,8 @@ from dataclasses import dataclass, replace
 
 from tilewright.ir.buffer import Ref, Space
 from tilewright.ir.expr import Const
-from tilewright.ir.stmt import Barrier, Body, For, If, Move, Stmt
-from tilewright.ir.visit import bodies, walk
+from tilewright.ir.stmt import Barrier, Body, For, If, Stmt
+from tilewright.ir.visit import moved_from, walk, written
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,20 +37,12 @@ class Open:
 
 def touches(stmt: Stmt) -> Open:
     """What a statement, with all inside it, does to shared memory."""
-    written: set[str] = set()
-    read: set[str] = set()
-
-    def note(move: Move) -> None:
-        for place, names in ((move.dst, written), (move.src, read)):
-            if _shared(place):
-                names.add(place.buffer.name)
-
-    if isinstance(stmt, Move):
-        note(stmt)
-    for _, nested in (found for _, body in bodies(stmt) for found in walk(body)):
-        if isinstance(nested, Move):
-            note(nested)
-    return Open(frozenset(written), frozenset(read))
+    writes: set[str] = set()
+    reads: set[str] = set()
+    for _, inner in walk((stmt,)):
+        writes |= {place.buffer.name for place in written(inner) if _shared(place)}
+        reads |= {place.buffer.name for place in moved_from(inner) if _shared(place)}
+    return Open(frozenset(writes), frozenset(reads))
 
 
 def _shared(place: Ref) -> bool:

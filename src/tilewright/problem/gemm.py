@@ -6,7 +6,7 @@ from dataclasses import dataclass, replace
 from enum import Enum
 from typing import Literal
 
-from tilewright.dtypes import F16, F32, OPERAND_DTYPES, DType
+from tilewright.dtypes import F16, F32, OPERAND_DTYPES, TF32, DType
 from tilewright.errors import ProblemError
 
 Dim = Literal["m", "n", "k"]
@@ -59,7 +59,8 @@ class Operand:
 class Gemm:
     """One problem. Sizes in elements; `a`, `b`, `c` are storage orders; leading dimensions default to tight.
 
-    dtype: of A and B. accumulate: of the running sum. out: of C.
+    dtype: of A and B. accumulate: of the running sum. out: of C. product: what A and B are rounded to before they are
+    multiplied, by default nothing; tf32 for f32 operands on tensor cores.
 
     >>> Gemm(512, 512, 256).flops
     134217728
@@ -79,6 +80,7 @@ class Gemm:
     lda: int = 0
     ldb: int = 0
     ldc: int = 0
+    product: DType | None = None
 
     def __post_init__(self) -> None:
         for name in ("m", "n", "k"):
@@ -91,6 +93,11 @@ class Gemm:
             raise ProblemError(
                 f"Cannot multiply {self.dtype} into {self.out}.",
                 hint=f"operands and results are {', '.join(d.name for d in OPERAND_DTYPES)}.",
+            )
+        if self.product is not None and self.product is not self.dtype and (self.dtype, self.product) != (F32, TF32):
+            raise ProblemError(
+                f"Cannot round operands of {self.dtype} to {self.product} before they are multiplied.",
+                hint="f32 operands may be rounded to tf32; leave product out for all others.",
             )
         if self.accumulate not in (F32, F16) or (self.accumulate is F16 and self.dtype is not F16):
             raise ProblemError(
@@ -116,6 +123,11 @@ class Gemm:
     def operand(self, name: OperandName) -> Operand:
         order = {"A": self.a, "B": self.b, "C": self.c}[name]
         return Operand(name, self.out if name == "C" else self.dtype, order)
+
+    @property
+    def multiplied(self) -> DType:
+        """The format in which A and B are multiplied."""
+        return self.product or self.dtype
 
     def size(self, dim: Dim) -> int:
         return {"m": self.m, "n": self.n, "k": self.k}[dim]
@@ -150,4 +162,4 @@ class Gemm:
 
     def __str__(self) -> str:
         orders = "".join("N" if order is Order.ROW else "T" for order in (self.a, self.b))
-        return f"{self.m}x{self.n}x{self.k} {self.dtype} {orders}"
+        return f"{self.m}x{self.n}x{self.k} {self.multiplied} {orders}"

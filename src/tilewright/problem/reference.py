@@ -60,10 +60,11 @@ def make_operands(gemm: Gemm, *, seed: int = 0) -> Operands:
 
 
 def reference(operands: Operands) -> Array:
-    """`alpha * A @ B + beta * C` in float64, shape (m, n); C is not read when beta is 0."""
+    """`alpha * A @ B + beta * C` in float64, shape (m, n), of the rounded operands; C is not read when beta is 0."""
     gemm = operands.gemm
     with np.errstate(invalid="ignore", over="ignore"):
-        product = operands.matrix("A").astype(np.float64) @ operands.matrix("B").astype(np.float64)
+        a, b = (gemm.multiplied.decode(gemm.multiplied.encode(operands.matrix(name))) for name in ("A", "B"))
+        product = a.astype(np.float64) @ b.astype(np.float64)
         result: Array = gemm.alpha * product
         if gemm.beta != 0:
             result = result + gemm.beta * operands.matrix("C").astype(np.float64)

@@ -1,0 +1,1 @@
+"""Instructions of the tensor cores: one file a family, each instruction stated once."""

@@ -1,0 +1,37 @@
+"""Every matrix instruction, and the lookup by what a schedule and a problem say."""
+
+from __future__ import annotations
+
+from tilewright.dtypes import DType
+from tilewright.errors import ScheduleError, UnknownName
+from tilewright.isa.instruction import MatrixInstruction
+from tilewright.isa.mma_sync import MMA_BF16_F32, MMA_F16_F16, MMA_F16_F32, MMA_TF32_F32
+from tilewright.isa.wmma import WMMA_BF16_F32, WMMA_F16_F16, WMMA_F16_F32, WMMA_TF32_F32
+
+INSTRUCTIONS: tuple[MatrixInstruction, ...] = (
+    WMMA_F16_F32,
+    WMMA_F16_F16,
+    WMMA_BF16_F32,
+    WMMA_TF32_F32,
+    MMA_F16_F32,
+    MMA_F16_F16,
+    MMA_BF16_F32,
+    MMA_TF32_F32,
+)
+
+
+def instruction(family: str, product: DType, accumulate: DType) -> MatrixInstruction:
+    """The instruction of a family ("mma.m16n8k16") for these formats. Raises ScheduleError where there is none."""
+    families = list(dict.fromkeys(known.family for known in INSTRUCTIONS))
+    if family not in families:
+        raise UnknownName("matrix instruction", family, families)
+    for known in INSTRUCTIONS:
+        if (known.family, known.product, known.accumulate) == (family, product, accumulate):
+            return known
+    formats = [f"{k.product} into {k.accumulate}" for k in INSTRUCTIONS if k.family == family]
+    others = [k.family for k in INSTRUCTIONS if (k.product, k.accumulate) == (product, accumulate)]
+    raise ScheduleError(
+        f"{family} does not multiply {product} into {accumulate}.",
+        note=f"it multiplies {', '.join(formats)}.",
+        hint=f"use {' or '.join(others)}." if others else "use other formats: tensor cores do not multiply f32.",
+    )

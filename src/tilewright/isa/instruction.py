@@ -1,0 +1,74 @@
+"""`MatrixInstruction`: what a matrix multiply-accumulate of the tensor cores is, stated once.
+
+The schedule proves that a tile equals its meaning, lowering places its operands, the printer fills its PTX, the
+simulator runs its meaning on the fragments, the model prices it.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from tilewright.device.arch import Feature
+from tilewright.dtypes import F16, Array, DType
+from tilewright.layout.fragment import Fragment
+
+
+@dataclass(frozen=True, slots=True)
+class MatrixInstruction:
+    """`D[m, n] = sum_k A[m, k] * B[k, n] + C[m, n]` for one tile, by the lanes of a warp or a warpgroup together.
+
+    family: as a schedule names it, with its shape ("mma.m16n8k16"). product: the format of A and B; accumulate: that
+    of the sum. a, b, c: who holds which element. mnemonic: the PTX instruction, where "{a}" and "{b}" stand for the
+    orders of opaque operands. feature: what it needs of the architecture. source: where all this is written.
+    """
+
+    family: str
+    product: DType
+    accumulate: DType
+    a: Fragment
+    b: Fragment
+    c: Fragment
+    mnemonic: str
+    feature: Feature
+    source: str
+
+    @property
+    def m(self) -> int:
+        return self.c.rows
+
+    @property
+    def n(self) -> int:
+        return self.c.columns
+
+    @property
+    def k(self) -> int:
+        return self.a.columns
+
+    @property
+    def name(self) -> str:
+        """
+        >>> from tilewright.isa.catalog import MMA_F16_F32
+        >>> MMA_F16_F32.name
+        'mma.m16n8k16.f32.f16'
+        """
+        return f"{self.family}.{self.accumulate}.{self.product}"
+
+    @property
+    def is_opaque(self) -> bool:
+        """Whether only its own loads and stores know where an element of a fragment is."""
+        return self.c.opaque
+
+    @property
+    def multiply_adds(self) -> int:
+        return self.m * self.n * self.k
+
+    def meaning(self, a: Array, b: Array, c: Array) -> Array:
+        """D for matrices of shape (..., m, k), (..., k, n) and (..., m, n) in float32; D has the accumulator's format.
+
+        The products are exact. The hardware adds them in an order and with a truncation that NVIDIA does not state;
+        here they are added in float32 and rounded once to the accumulator's format, within the same error bound.
+        """
+        total = np.matmul(a, b, dtype=np.float32) + c
+        return F16.encode(total).astype(np.float32) if self.accumulate is F16 else total

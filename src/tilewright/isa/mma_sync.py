@@ -1,0 +1,58 @@
+"""`mma.sync`: fragments in registers, whose layout is known (sm_80 and later).
+
+Source: PTX ISA 9.0, "Warp Level Matrix Multiply-Accumulate Instructions: mma".
+"""
+
+from __future__ import annotations
+
+from tilewright.device.arch import Feature
+from tilewright.dtypes import BF16, F16, F32, TF32
+from tilewright.isa.instruction import MatrixInstruction
+from tilewright.layout.fragment import ACCUMULATOR_16X8, LEFT_16X8, LEFT_16X16, RIGHT_8X8, RIGHT_16X8
+
+_SOURCE = "PTX ISA 9.0, mma"
+
+MMA_F16_F32 = MatrixInstruction(
+    "mma.m16n8k16",
+    F16,
+    F32,
+    LEFT_16X16,
+    RIGHT_16X8,
+    ACCUMULATOR_16X8,
+    "mma.sync.aligned.m16n8k16.row.col.f32.f16.f16.f32",
+    Feature.MMA_F16_K16,
+    _SOURCE,
+)
+MMA_F16_F16 = MatrixInstruction(
+    "mma.m16n8k16",
+    F16,
+    F16,
+    LEFT_16X16,
+    RIGHT_16X8,
+    ACCUMULATOR_16X8,
+    "mma.sync.aligned.m16n8k16.row.col.f16.f16.f16.f16",
+    Feature.MMA_F16_K16,
+    _SOURCE,
+)
+MMA_BF16_F32 = MatrixInstruction(
+    "mma.m16n8k16",
+    BF16,
+    F32,
+    LEFT_16X16,
+    RIGHT_16X8,
+    ACCUMULATOR_16X8,
+    "mma.sync.aligned.m16n8k16.row.col.f32.bf16.bf16.f32",
+    Feature.MMA_BF16,
+    _SOURCE,
+)
+MMA_TF32_F32 = MatrixInstruction(
+    "mma.m16n8k8",
+    TF32,
+    F32,
+    LEFT_16X8,
+    RIGHT_8X8,
+    ACCUMULATOR_16X8,
+    "mma.sync.aligned.m16n8k8.row.col.f32.tf32.tf32.f32",
+    Feature.MMA_TF32,
+    _SOURCE,
+)

@@ -1,0 +1,65 @@
+"""`wmma`: fragments whose layout is the hardware's own affair, loaded and stored as whole tiles.
+
+Source: PTX ISA 9.0, "Warp Level Matrix Multiply-Accumulate Instructions: wmma.load, wmma.store, wmma.mma". A pointer is
+a multiple of 32 bytes and a leading dimension of 16 bytes.
+"""
+
+from __future__ import annotations
+
+from tilewright.device.arch import Feature
+from tilewright.dtypes import BF16, F16, F32, TF32
+from tilewright.isa.instruction import MatrixInstruction
+from tilewright.layout.fragment import opaque
+
+_SOURCE = "PTX ISA 9.0, wmma.mma"
+
+WMMA_POINTER_BYTES = 32
+"""A tile in memory begins at a multiple of this."""
+
+WMMA_ROW_BYTES = 16
+"""Rows of a tile in memory are a multiple of this apart."""
+
+WMMA_F16_F32 = MatrixInstruction(
+    "wmma.m16n16k16",
+    F16,
+    F32,
+    opaque(16, 16, 16),
+    opaque(16, 16, 16),
+    opaque(16, 16, 8),
+    "wmma.mma.sync.aligned.{a}.{b}.m16n16k16.f32.f32",
+    Feature.WMMA_F16,
+    _SOURCE,
+)
+WMMA_F16_F16 = MatrixInstruction(
+    "wmma.m16n16k16",
+    F16,
+    F16,
+    opaque(16, 16, 16),
+    opaque(16, 16, 16),
+    opaque(16, 16, 8),
+    "wmma.mma.sync.aligned.{a}.{b}.m16n16k16.f16.f16",
+    Feature.WMMA_F16,
+    _SOURCE,
+)
+WMMA_BF16_F32 = MatrixInstruction(
+    "wmma.m16n16k16",
+    BF16,
+    F32,
+    opaque(16, 16, 8),
+    opaque(16, 16, 8),
+    opaque(16, 16, 8),
+    "wmma.mma.sync.aligned.{a}.{b}.m16n16k16.f32.bf16.bf16.f32",
+    Feature.WMMA_BF16_TF32,
+    _SOURCE,
+)
+WMMA_TF32_F32 = MatrixInstruction(
+    "wmma.m16n16k8",
+    TF32,
+    F32,
+    opaque(16, 8, 4),
+    opaque(8, 16, 4),
+    opaque(16, 16, 8),
+    "wmma.mma.sync.aligned.{a}.{b}.m16n16k8.f32.tf32.tf32.f32",
+    Feature.WMMA_BF16_TF32,
+    _SOURCE,
+)

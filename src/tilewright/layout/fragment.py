@@ -1,0 +1,168 @@
+"""Which lane and register holds which element of a matrix that a group of lanes keeps together.
+
+A fragment is a set of digits: each digit of the lane's number, or of the register's number, adds its stride to the row
+or to the column. So the layouts of tensor-core operands are written down once and can be read both ways; the formulas
+use only `+ * // %` and work on integers, NumPy arrays and index expressions alike.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import Enum
+from math import prod
+from typing import Any, Literal
+
+import numpy as np
+
+from tilewright.dtypes import Array
+
+MATRIX_ROWS = 8
+"""ldmatrix and stmatrix move matrices of eight rows. Source: PTX ISA 9.0, ldmatrix."""
+
+MATRIX_ROW_BYTES = 16
+"""Bytes of one row of such a matrix."""
+
+
+class Holder(Enum):
+    """What a digit counts: lanes of the group, or registers of one lane."""
+
+    LANE = "lane"
+    REGISTER = "register"
+
+    def __repr__(self) -> str:
+        return f"Holder.{self.name}"
+
+
+@dataclass(frozen=True, slots=True)
+class FragmentDigit:
+    """`(number // step) % extent` of a lane or register number adds `stride` each to an index (0: row, 1: column)."""
+
+    holder: Holder
+    step: int
+    extent: int
+    index: Literal[0, 1]
+    stride: int
+
+
+@dataclass(frozen=True, slots=True)
+class Fragment:
+    """A matrix of `rows` x `columns`, spread over `lanes` lanes with `registers` elements each.
+
+    opaque: the hardware does not say who holds what; the digits are then the simulator's own choice, and `registers`
+    may exceed what they number.
+    """
+
+    rows: int
+    columns: int
+    lanes: int
+    registers: int
+    digits: tuple[FragmentDigit, ...]
+    opaque: bool = False
+
+    def element(self, lane: Any, register: Any) -> tuple[Any, Any]:
+        """The (row, column) that a register of a lane holds.
+
+        >>> ACCUMULATOR_16X8.element(5, 3)
+        (9, 3)
+        """
+        at: list[Any] = [0, 0]
+        for digit in self.digits:
+            number = lane if digit.holder is Holder.LANE else register
+            value = number // digit.step % digit.extent * digit.stride
+            at[digit.index] = at[digit.index] + value
+        return at[0], at[1]
+
+    @property
+    def numbered(self) -> int:
+        """Registers of a lane that the digits number: all of them, unless the fragment is opaque."""
+        return prod(digit.extent for digit in self.digits if digit.holder is Holder.REGISTER)
+
+    def places(self) -> tuple[Array, Array]:
+        """The row and the column of every (lane, register), two arrays of shape (lanes, numbered)."""
+        lane, register = np.indices((self.lanes, self.numbered))
+        row, column = self.element(lane, register)
+        return np.broadcast_to(row, lane.shape), np.broadcast_to(column, lane.shape)
+
+    def neighbours(self, index: int) -> int:
+        """Registers in a row, from a multiple of their number on, that hold neighbours along a row (1) or column (0).
+
+        >>> ACCUMULATOR_16X8.neighbours(1), ACCUMULATOR_16X8.neighbours(0)
+        (2, 1)
+        """
+        count = 1
+        while True:
+            found = [d for d in self.digits if d.holder is Holder.REGISTER and d.step == count]
+            if not found or found[0].index != index or found[0].stride != count:
+                return count
+            count *= found[0].extent
+
+
+def _lane(step: int, extent: int, index: Literal[0, 1], stride: int) -> FragmentDigit:
+    return FragmentDigit(Holder.LANE, step, extent, index, stride)
+
+
+def _register(step: int, extent: int, index: Literal[0, 1], stride: int) -> FragmentDigit:
+    return FragmentDigit(Holder.REGISTER, step, extent, index, stride)
+
+
+# Source of the layouts: PTX ISA 9.0, "Matrix Fragments for mma.m16n8k16" (16-bit) and "... for mma.m16n8k8" (tf32).
+# A quad of lanes shares a row: lane // 4 is the row, lane % 4 counts pairs (16-bit) or single elements (32-bit).
+
+LEFT_16X16 = Fragment(
+    16,
+    16,
+    32,
+    8,
+    (_lane(4, 8, 0, 1), _lane(1, 4, 1, 2), _register(1, 2, 1, 1), _register(2, 2, 0, 8), _register(4, 2, 1, 8)),
+)
+"""A of m16n8k16: 16-bit, m x k."""
+
+RIGHT_16X8 = Fragment(16, 8, 32, 4, (_lane(4, 8, 1, 1), _lane(1, 4, 0, 2), _register(1, 2, 0, 1), _register(2, 2, 0, 8)))
+"""B of m16n8k16: 16-bit, k x n."""
+
+LEFT_16X8 = Fragment(16, 8, 32, 4, (_lane(4, 8, 0, 1), _lane(1, 4, 1, 1), _register(1, 2, 0, 8), _register(2, 2, 1, 4)))
+"""A of m16n8k8: 32-bit, m x k."""
+
+RIGHT_8X8 = Fragment(8, 8, 32, 2, (_lane(4, 8, 1, 1), _lane(1, 4, 0, 1), _register(1, 2, 0, 4)))
+"""B of m16n8k8: 32-bit, k x n."""
+
+ACCUMULATOR_16X8 = Fragment(
+    16, 8, 32, 4, (_lane(4, 8, 0, 1), _lane(1, 4, 1, 2), _register(1, 2, 1, 1), _register(2, 2, 0, 8))
+)
+"""C and D of m16n8k16 and m16n8k8: m x n."""
+
+
+def warpgroup_accumulator(columns: int) -> Fragment:
+    """D of wgmma.m64nNk*: the four warps take 16 rows each. Source: PTX ISA 9.0, "Register Fragments" of wgmma.
+
+    >>> warpgroup_accumulator(128).element(lane=33, register=6)
+    (24, 10)
+    """
+    return Fragment(
+        64,
+        columns,
+        128,
+        columns // 2,
+        (
+            _lane(32, 4, 0, 16),
+            _lane(4, 8, 0, 1),
+            _lane(1, 4, 1, 2),
+            _register(1, 2, 1, 1),
+            _register(2, 2, 0, 8),
+            _register(4, columns // 8, 1, 8),
+        ),
+    )
+
+
+def opaque(rows: int, columns: int, registers: int) -> Fragment:
+    """A fragment of which only the size is known: `registers` elements of storage in each of 32 lanes."""
+    each = rows * columns // 32
+    per_row = columns // each
+    return Fragment(
+        rows,
+        columns,
+        32,
+        registers,
+        (_lane(per_row, rows, 0, 1), _lane(1, per_row, 1, each), _register(1, each, 1, 1)),
+        opaque=True,
+    )

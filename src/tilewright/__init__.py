@@ -17,7 +17,7 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from tilewright.dtypes import BF16, F16, F32
+    from tilewright.dtypes import BF16, F16, F32, TF32
     from tilewright.errors import TilewrightError
     from tilewright.ir.buffer import Space
     from tilewright.ir.kernel import Kernel, Variant
@@ -41,6 +41,7 @@ if TYPE_CHECKING:
         Snake,
         Split,
         Stage,
+        Tensorize,
         Transfer,
         Unroll,
         Vectorize,
@@ -51,7 +52,7 @@ if TYPE_CHECKING:
 __version__ = "0.1.0"
 
 _HOME = {
-    "tilewright.dtypes": ("BF16", "F16", "F32"),
+    "tilewright.dtypes": ("BF16", "F16", "F32", "TF32"),
     "tilewright.errors": ("TilewrightError",),
     "tilewright.ir.buffer": ("Space",),
     "tilewright.ir.kernel": ("Kernel", "Variant"),
@@ -75,6 +76,7 @@ _HOME = {
         "Snake",
         "Split",
         "Stage",
+        "Tensorize",
         "Transfer",
         "Unroll",
         "Vectorize",
@@ -114,7 +116,9 @@ __all__ = [
     "Space",
     "Split",
     "Stage",
+    "TF32",
     "TilewrightError",
+    "Tensorize",
     "Transfer",
     "Unroll",
     "Variant",

@@ -272,6 +272,7 @@ def check_launchable(built: Build, spec: DeviceSpec, gemm: Gemm) -> None:
         static_shared_bytes=built.kernel.shared_bytes - built.source.dynamic_shared_bytes,
         dynamic_shared_bytes=built.source.dynamic_shared_bytes,
         grid=grid_of(built.kernel, gemm),
+        needs=built.kernel.needs,
     )
     if reasons:
         raise LaunchError(f"{built.name} cannot run on {spec.name}: {reasons[0]}", note=" ".join(reasons[1:]))

@@ -15,6 +15,7 @@ from tilewright.schedule import (
     Accumulate,
     Bind,
     Distribute,
+    Epilogue,
     Pipeline,
     Prefetch,
     Raster,
@@ -82,6 +83,9 @@ WRONG: list[tuple[tuple[Step, ...], Any]] = [
     (SHARED, Raster(RasterOrder.GROUPED, 2.5)),  # type: ignore[arg-type]
     (SHARED, Raster(RasterOrder.GROUPED, 10**12)),
     (SHARED, Raster(RasterOrder.GROUPED, True)),
+    ((Accumulate("k"),), Epilogue(alpha="x")),  # type: ignore[arg-type]
+    ((Accumulate("k"),), Epilogue(beta=1)),  # type: ignore[arg-type]
+    (SHARED, Pipeline("k_tile", alternating="no")),  # type: ignore[arg-type]
     ((), Accumulate(None)),  # type: ignore[arg-type]
     ((), Unroll(None)),  # type: ignore[arg-type]
     (TILED, Prefetch(None)),  # type: ignore[arg-type]

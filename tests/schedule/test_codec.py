@@ -26,6 +26,11 @@ def test_every_step_goes_there_and_back(name: str) -> None:
         ('[{"step": ["Split"]}]', "There is no step \"['Split']\"."),
         ('[{"step": "Unroll"}]', "Entry 1 does not fit Unroll: "),
         ('[{"step": "Fuse", "into": "x"}]', "Entry 1 does not fit Fuse: "),
+        ('[{"step": "Reorder", "loops": ["n", "m"], "by": 2}]', "Entry 1 does not fit Reorder: it has no by."),
+        ('[{"step": "Fuse", "loops": ["m", "n"], "into": "t", "by": 2}]', "Entry 1 does not fit Fuse: it has no by."),
+        ('[{"step": "Snake", "loops": ["n"], "step_": 1}]', "Entry 1 does not fit Snake: it has no step_."),
+        ('[{"step": "Unroll", "loop": "m", "times": 2}]', "Entry 1 does not fit Unroll: it has no times."),
+        ('[{"step": "Reorder", "loops": "nm"}]', "Entry 1 does not fit Reorder: loops is 'nm', not a list."),
         (
             '[{"step": "Bind", "loop": "m", "level": {"enum": "Level", "value": "grid.w"}}]',
             "Entry 1 does not fit Bind: 'grid.w' is not a valid Level.",

@@ -164,12 +164,15 @@ def test_a_guard_fills_with_zero() -> None:
     assert run.c.tolist() == [*operands.a[:5].tolist(), *[0.0] * 27] and not run.findings
 
 
+LEFT_OF_70 = binary(Op.MIN, as_expr(70) - THREAD * 4, as_expr(4))
+"""What a copy of four elements may still read of 70."""
+
+
 def test_a_vector_that_is_partly_valid() -> None:
     """A has 70 elements: lane 17 copies two of its four, later lanes none."""
-    left = binary(Op.MIN, as_expr(70) - THREAD * 4, as_expr(4))
 
     def move(tile: Buffer) -> Move:
-        return Move(at(tile, THREAD * 4), Ref(A, (THREAD * 4,)), 4, less(THREAD * 4, 70), "tile", True, left)
+        return Move(at(tile, THREAD * 4), Ref(A, (THREAD * 4,)), 4, less(THREAD * 4, 70), "tile", True, LEFT_OF_70)
 
     made = one_copy(move, 128)
     operands = make_operands(Gemm(1, 128, 70))
@@ -184,6 +187,17 @@ def test_a_vector_that_is_partly_valid() -> None:
     )
     with pytest.raises(SimulationError, match="A has 70 elements; element 70 is read"):
         simulate(beyond, operands)
+
+
+@pytest.mark.parametrize(("size", "asked", "lanes"), [(LEFT_OF_70, -2, "18-31"), (as_expr(5), 5, "0-31")])
+def test_a_copy_of_an_impossible_size(size: Expr, asked: int, lanes: str) -> None:
+    """No guard holds back the lanes that are past the end; or the size is more than the copy has."""
+    made = one_copy(lambda tile: Move(at(tile, THREAD * 4), Ref(A, (THREAD * 4,)), 4, None, "tile", True, size), 128)
+    run = simulate(made, make_operands(Gemm(1, 128, 160)), on_finding="collect")
+    (found,) = run.errors
+    assert found.kind is Kind.COPY_SIZE and found.buffer == "A" and found.hint
+    assert found.headline == f"A copy of 4 element(s) of A is told to read {asked} of them."
+    assert f"lanes {lanes}" in found.place
 
 
 def test_a_copy_counts_on_both_sides() -> None:

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from tilewright import extras
-from tilewright.dtypes import BF16, F16, F32
+from tilewright.dtypes import BF16, F16, F32, TF32
 from tilewright.problem.gemm import Gemm, OperandName, Order
 from tilewright.runtime.driver import Gpu
 
@@ -26,7 +26,7 @@ class Baseline:
 def cublas(gpu: Gpu, gemm: Gemm) -> Baseline | None:
     """cuBLAS for a problem with alpha 1 and beta 0, or None where no framework brings it.
 
-    True fp32 (no TF32), 16-bit operands with fp32 accumulation.
+    True fp32 unless the problem asks for tf32; 16-bit operands with fp32 accumulation.
     """
     if extras.available("torch"):
         return _through_torch(gpu, gemm)
@@ -61,7 +61,7 @@ def _borrowed(gemm: Gemm, name: OperandName, pointer: int) -> _Borrowed:
 
 def _through_torch(gpu: Gpu, gemm: Gemm) -> Baseline:
     torch: Any = extras.require("torch", "Timing cuBLAS")
-    torch.backends.cuda.matmul.allow_tf32 = False
+    tf32 = gemm.multiplied is TF32
     torch.backends.cuda.matmul.allow_fp16_reduced_precision_reduction = False
     torch.backends.cuda.matmul.allow_bf16_reduced_precision_reduction = False
     stream = torch.cuda.ExternalStream(int(gpu.stream.handle))
@@ -78,6 +78,7 @@ def _through_torch(gpu: Gpu, gemm: Gemm) -> Baseline:
             a, b, c = (tensor(name, pointer) for name, pointer in zip(names, pointers, strict=True))
             views[key] = (a, b, c)
         a, b, c = views[key]
+        torch.backends.cuda.matmul.allow_tf32 = tf32
         with torch.cuda.stream(stream):
             torch.mm(a, b, out=c)
 
@@ -85,7 +86,7 @@ def _through_torch(gpu: Gpu, gemm: Gemm) -> Baseline:
 
 
 def _through_cupy(gpu: Gpu, gemm: Gemm) -> Baseline | None:
-    if gemm.dtype is BF16:
+    if gemm.dtype is BF16 or gemm.multiplied is TF32:
         return None
     cupy: Any = extras.require("cupy", "Timing cuBLAS")
     stream = cupy.cuda.ExternalStream(int(gpu.stream.handle))

@@ -29,7 +29,7 @@ EXAMPLES = (
 
 DETECTORS: dict[str, tuple[Kind, ...]] = {
     "races": (Kind.RACE, Kind.SAME_VALUE),
-    "bounds": (Kind.OUT_OF_BOUNDS, Kind.MISALIGNED, Kind.OVERFLOW),
+    "bounds": (Kind.OUT_OF_BOUNDS, Kind.MISALIGNED, Kind.OVERFLOW, Kind.COPY_SIZE),
     "unwritten": (Kind.UNWRITTEN,),
 }
 """What each detector reports. Deadlock and broken barriers are always reported."""

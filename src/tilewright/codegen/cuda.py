@@ -11,9 +11,8 @@ from tilewright.codegen.names import Names
 from tilewright.codegen.prelude import prelude_text
 from tilewright.codegen.stmt import BodyPrinter, buffer_note
 from tilewright.ir.kernel import Kernel
-from tilewright.ir.stmt import Move
 from tilewright.ir.text import ExprText
-from tilewright.ir.visit import walk
+from tilewright.ir.visit import walk, written
 from tilewright.problem.gemm import Operand, Order
 
 _PLACEMENT_BYTES = 128
@@ -58,13 +57,13 @@ def _shared(kernel: Kernel, printer: BodyPrinter) -> list[Line]:
 
 def _signature(kernel: Kernel, entry: str, expr: CudaExpr) -> str:
     """The head of the function: pointers on one line, sizes and scalars on the next."""
-    written = {stmt.dst.buffer.name for _, stmt in walk(kernel.body) if isinstance(stmt, Move)}
+    stored = {place.buffer.name for _, stmt in walk(kernel.body) for place in written(stmt)}
 
     def declaration(parameter: Parameter) -> str:
         element = expr.type(parameter.dtype)
         if not parameter.is_pointer:
             return f"{element} {parameter.name}"
-        const = "" if parameter.name in written else "const "
+        const = "" if parameter.name in stored else "const "
         return f"{const}{element}* __restrict__ {parameter.name}"
 
     pointers = ", ".join(declaration(p) for p in kernel.parameters if p.is_pointer)

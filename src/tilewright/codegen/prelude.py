@@ -8,7 +8,8 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from tilewright.dtypes import BF16, F16, F32, DType
+from tilewright.codegen.matrix_prelude import matrix_prelude
+from tilewright.dtypes import BF16, F16, F32, TF32, DType
 from tilewright.errors import LoweringError
 
 VECTORS: dict[tuple[DType, int], tuple[str, str]] = {
@@ -24,7 +25,7 @@ VECTORS: dict[tuple[DType, int], tuple[str, str]] = {
 """For each vector access: the function that views its first element as the whole, and the type of that view."""
 
 TO_FLOAT = {F16: "float_from_half", BF16: "float_from_bf16"}
-FROM_FLOAT = {F16: "half_from_float", BF16: "bf16_from_float"}
+FROM_FLOAT = {F16: "half_from_float", BF16: "bf16_from_float", TF32: "tf32_from_float"}
 
 COPIES = {4: "copy_async_4", 8: "copy_async_8", 16: "copy_async_16"}
 """The function that starts an asynchronous copy to shared memory, by its bytes. Source: PTX ISA, cp.async."""
@@ -158,6 +159,7 @@ PRELUDE: dict[str, str] = {
     **{COPIES[size_bytes]: _copy_async(size_bytes) for size_bytes in COPIES},
     "commit_copies": _COMMIT_COPIES,
     "wait_copies": _WAIT_COPIES,
+    **matrix_prelude(),
 }
 """Every snippet by the name it defines, in the order of printing: what needs another one stands below it."""
 

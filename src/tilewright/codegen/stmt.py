@@ -7,14 +7,38 @@ from typing import assert_never
 
 from tilewright.codegen.expr import CudaExpr, is_scalar
 from tilewright.codegen.lines import WIDTH, Line
+from tilewright.codegen.matrix_prelude import (
+    load_fragment_name,
+    load_matrices_name,
+    multiply_name,
+    store_fragment_name,
+)
 from tilewright.codegen.names import Names
 from tilewright.codegen.prelude import copy_async, vector
 from tilewright.codegen.scalars import declarations
 from tilewright.dtypes import F32
 from tilewright.ir.buffer import Buffer, Ref, Space
-from tilewright.ir.expr import Fma, Load
-from tilewright.ir.stmt import Alloc, Assign, Barrier, Body, CommitCopies, For, If, Let, Move, Stmt, WaitCopies
+from tilewright.ir.expr import ZERO, Fma, Load
+from tilewright.ir.stmt import (
+    Alloc,
+    Assign,
+    Barrier,
+    Body,
+    CommitCopies,
+    For,
+    If,
+    Let,
+    LoadFragment,
+    LoadMatrices,
+    Move,
+    MultiplyTiles,
+    Stmt,
+    StoreFragment,
+    WaitCopies,
+)
 from tilewright.ir.visit import walk
+from tilewright.isa.wmma import WMMA_POINTER_BYTES
+from tilewright.layout.fragment import MATRIX_ROW_BYTES
 
 
 class BodyPrinter:
@@ -89,8 +113,34 @@ class BodyPrinter:
             case WaitCopies():
                 self._expr.used.add("wait_copies")
                 yield Line(depth, f"wait_copies<{stmt.pending}>();")
+            case LoadMatrices() | LoadFragment() | StoreFragment() | MultiplyTiles():
+                yield Line(depth, f"{self._collective(stmt)};")
             case _:
                 assert_never(stmt)
+
+    def _collective(self, stmt: LoadMatrices | LoadFragment | StoreFragment | MultiplyTiles) -> str:
+        """A call of the function around an instruction of the whole warp."""
+        match stmt:
+            case LoadMatrices():
+                return self._on(load_matrices_name(stmt.count, stmt.transposed), stmt.dst, stmt.src)
+            case LoadFragment():
+                name = load_fragment_name(stmt.instruction, stmt.role, stmt.order)
+                return self._on(name, stmt.dst, stmt.src, str(stmt.leading))
+            case StoreFragment():
+                name = store_fragment_name(stmt.instruction, stmt.order)
+                return self._on(name, stmt.dst, stmt.src, str(stmt.leading))
+            case MultiplyTiles():
+                return self._on(multiply_name(stmt.instruction, stmt.orders), stmt.d, stmt.a, stmt.b)
+
+    def _on(self, function: str, *arguments: Ref | str) -> str:
+        """A call with the addresses of places; a fragment is the array that its last index walks."""
+        texts = [one if isinstance(one, str) else self._address(one) for one in arguments]
+        return self._expr.call(function, *texts)
+
+    def _address(self, ref: Ref) -> str:
+        if ref.buffer.space is Space.REGISTER and ref.index[-1] == ZERO and not is_scalar(ref.buffer):
+            return self._expr.place(Ref(ref.buffer, ref.index[:-1]))
+        return f"&{self._expr.place(ref)}"
 
     def _let(self, stmt: Let, depth: int) -> Line:
         value = self._expr.integer(stmt.value)  # before its name exists
@@ -176,10 +226,34 @@ def vector_bytes(body: Body) -> dict[Buffer, int]:
     """For each buffer that a vector access touches, the bytes of the widest."""
     widest: dict[Buffer, int] = {}
     for _, stmt in walk(body):
-        if isinstance(stmt, Move) and stmt.width > 1:
-            for buffer in (stmt.dst.buffer, stmt.src.buffer):
-                widest[buffer] = max(widest.get(buffer, 0), stmt.width * buffer.dtype.bytes)
+        for buffer, size_bytes in _wide_accesses(stmt):
+            widest[buffer] = max(widest.get(buffer, 0), size_bytes)
     return widest
+
+
+def _wide_accesses(stmt: Stmt) -> Iterator[tuple[Buffer, int]]:
+    match stmt:
+        case Move() if stmt.width > 1:
+            for buffer in (stmt.dst.buffer, stmt.src.buffer):
+                yield buffer, stmt.width * buffer.dtype.bytes
+        case LoadMatrices():
+            yield stmt.src.buffer, MATRIX_ROW_BYTES
+            yield stmt.dst.buffer, _REGISTER_BYTES
+        case LoadFragment():
+            yield stmt.src.buffer, WMMA_POINTER_BYTES
+            yield stmt.dst.buffer, _REGISTER_BYTES
+        case StoreFragment():
+            yield stmt.dst.buffer, WMMA_POINTER_BYTES
+            yield stmt.src.buffer, _REGISTER_BYTES
+        case MultiplyTiles():
+            for place in (stmt.d, stmt.a, stmt.b):
+                yield place.buffer, _REGISTER_BYTES
+        case _:
+            pass
+
+
+_REGISTER_BYTES = 4
+"""Fragments are handed over as whole registers."""
 
 
 def _adds_to(fma: Fma, place: Ref) -> bool:

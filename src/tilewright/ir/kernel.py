@@ -5,10 +5,12 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 from tilewright.artifacts import Parameter
+from tilewright.device.arch import Feature
 from tilewright.dtypes import F32, I32, I64
 from tilewright.ir.buffer import Buffer, Space
 from tilewright.ir.expr import Expr, Var
-from tilewright.ir.stmt import Body
+from tilewright.ir.stmt import Body, CommitCopies, LoadMatrices, Move, MultiplyTiles, WaitCopies
+from tilewright.ir.visit import walk
 from tilewright.problem.gemm import Dim, Gemm
 from tilewright.units import KIB, round_up
 
@@ -93,6 +95,22 @@ class Kernel:
             offsets.append(at)
             at = round_up(at + buffer.size_bytes, 16)
         return tuple(offsets)
+
+    @property
+    def needs(self) -> frozenset[Feature]:
+        """What its instructions need of the architecture."""
+        found: set[Feature] = set()
+        for _, stmt in walk(self.body):
+            match stmt:
+                case Move(asynchronous=True) | CommitCopies() | WaitCopies():
+                    found.add(Feature.CP_ASYNC)
+                case LoadMatrices():
+                    found.add(Feature.LDMATRIX)
+                case MultiplyTiles():
+                    found.add(stmt.instruction.feature)
+                case _:
+                    pass
+        return frozenset(found)
 
     @property
     def parameters(self) -> tuple[Parameter, ...]:

@@ -18,6 +18,7 @@ from math import prod
 from typing import Literal
 
 from tilewright.ir.buffer import Space
+from tilewright.isa.instruction import MatrixInstruction
 from tilewright.layout.arrangement import Arrangement
 from tilewright.problem.gemm import DIMS, Dim, Gemm, OperandName
 
@@ -36,6 +37,7 @@ class Level(Enum):
     WARP = "warp"
     LANE = "lane"
     VTHREAD = "virtual thread"  # inside the thread, unrolled: its registers are strided over the tile
+    INSTRUCTION = "instruction"  # inside one matrix instruction, by the lanes of a warp together
 
     def __repr__(self) -> str:
         return f"Level.{self.name}"
@@ -47,7 +49,7 @@ class Level(Enum):
     @property
     def is_thread(self) -> bool:
         """Whether the iterations are threads of one block."""
-        return not self.is_grid and self is not Level.VTHREAD
+        return not self.is_grid and self not in (Level.VTHREAD, Level.INSTRUCTION)
 
 
 @dataclass(frozen=True, slots=True)
@@ -110,10 +112,11 @@ class Distribution:
 
 
 class Route(Enum):
-    """How a copy into shared memory travels."""
+    """How a copy travels."""
 
     REGISTERS = "registers"  # a load, then a store
     ASYNC = "cp.async"  # straight to shared memory while the thread goes on (sm_80 and later)
+    MATRICES = "ldmatrix"  # from shared memory to the fragments of a warp, eight rows of 16 bytes at a time
 
     def __repr__(self) -> str:
         return f"Route.{self.name}"
@@ -163,6 +166,14 @@ class Pipelined:
     alternating: bool = False
 
 
+@dataclass(frozen=True, slots=True)
+class Tensorized:
+    """The loops (over m, n and k, innermost) that one matrix instruction runs."""
+
+    instruction: MatrixInstruction
+    loops: tuple[str, str, str]
+
+
 class RasterOrder(Enum):
     """The order in which blocks, numbered as the hardware starts them, visit the tiles of C."""
 
@@ -202,6 +213,7 @@ class Program:
     late_beta: bool = False
     raster: RasterChoice | None = None
     pipelined: Pipelined | None = None
+    tensorized: Tensorized | None = None
 
     # -- looking up -------------------------------------------------------------------------------------------------
 
@@ -245,7 +257,13 @@ class Program:
 
     @property
     def threads_per_block(self) -> int:
-        return prod(loop.extent or 1 for loop in self.thread_loops)
+        lanes = WARP_LANES if self.tensorized is not None else 1
+        return lanes * prod(loop.extent or 1 for loop in self.thread_loops)
+
+    @property
+    def instruction_axes(self) -> tuple[Axis, ...]:
+        """The digits that a matrix instruction counts, of m, n and k."""
+        return () if self.tensorized is None else tuple(self.loop(name).axes[0] for name in self.tensorized.loops)
 
     # -- regions ----------------------------------------------------------------------------------------------------
 
@@ -266,6 +284,7 @@ class Program:
         """
         depth = self.depth(under) if under else -1
         inside = {loop.name for loop in self.thread_serial_loops[depth + 1 :]}
+        inside |= {loop.name for loop in self.loops if loop.level is Level.INSTRUCTION}
         return tuple(
             loop
             for loop in self.loops
@@ -284,7 +303,10 @@ class Program:
 
     @property
     def sum_axes(self) -> tuple[Axis, ...]:
-        """The digits of m and n that the running sum spans in one thread, in the thread's loop order."""
+        """The digits of m and n that the running sum spans in one thread, in the thread's loop order.
+
+        What a matrix instruction keeps of a tile in one lane comes on top of these.
+        """
         if self.accumulation is None:
             return ()
         start = self.position(self.accumulation.over)

@@ -169,7 +169,9 @@ def stmt_text(stmt: Stmt) -> str:
             tile = f"{stmt.order.value}s {stmt.leading} apart"
             return f"{expr.place(stmt.dst)} <- fragment {stmt.role} {expr.place(stmt.src)}, {tile}"
         case StoreFragment():
-            return f"{expr.place(stmt.dst)}, {stmt.order.value}s {stmt.leading} apart <- fragment {expr.place(stmt.src)}"
+            return (
+                f"{expr.place(stmt.dst)}, {stmt.order.value}s {stmt.leading} apart <- fragment {expr.place(stmt.src)}"
+            )
         case MultiplyTiles():
             operands = f"{expr.place(stmt.a)} @ {expr.place(stmt.b)}"
             return f"{expr.place(stmt.d)} += {operands}  # {stmt.instruction.name}"

@@ -15,7 +15,11 @@ from tilewright.dtypes import DType
 from tilewright.ir.buffer import Buffer, Ref, Space
 from tilewright.ir.expr import ZERO, Expr, Var
 from tilewright.ir.program import Axis, Program, Staged
-from tilewright.problem.gemm import Dim
+from tilewright.layout.fragment import Fragment
+from tilewright.problem.gemm import Dim, OperandName
+
+FRAGMENT = "fragment"
+"""What the last extent of a register buffer counts that feeds a matrix instruction: one lane's elements of its tile."""
 
 VECTOR_BYTES = (4, 8, 16)
 """Sizes of one vector access, in bytes. Source: PTX ISA, ld and st."""
@@ -87,7 +91,8 @@ class Span:
 class Tile:
     """A staged tile with its geometry. `major` and `minor` are indices into `spans`: slow and fast in memory.
 
-    slots: copies of the tile, in turn filled and read; more than 1 in a pipelined loop.
+    slots: copies of the tile, in turn filled and read; more than 1 in a pipelined loop. fragment: what a lane holds of
+    a register tile that feeds a matrix instruction, which counts the digits in `instruction_axes`.
     """
 
     staged: Staged
@@ -97,6 +102,8 @@ class Tile:
     minor: int
     global_minor: int
     slots: int = 1
+    fragment: Fragment | None = None
+    instruction_axes: tuple[Axis, ...] = ()
 
     @property
     def is_transposed(self) -> bool:
@@ -135,8 +142,9 @@ class Tile:
 
     @property
     def register_axes(self) -> tuple[Axis, ...]:
-        """The digits of a register tile, the fast dimension of its source last."""
-        return (*self.spans[self.major].axes, *self.spans[self.minor].axes)
+        """The digits of a register tile that a thread counts itself, the fast dimension of its source last."""
+        axes = (*self.spans[self.major].axes, *self.spans[self.minor].axes)
+        return tuple(axis for axis in axes if axis not in self.instruction_axes)
 
     @property
     def register_buffer(self) -> Buffer:
@@ -144,14 +152,18 @@ class Tile:
         axes = self.register_axes
         names: tuple[str, ...] = tuple(axis.name for axis in axes)
         shape: tuple[int, ...] = tuple(axis.extent or 1 for axis in axes) or (1,)
+        if self.fragment is not None:
+            names = (*names, FRAGMENT)
+            shape = (*(axis.extent or 1 for axis in axes), self.fragment.registers)
         if self.staged.prefetched:
             names, shape = (f"{self.staged.under} % 2", *names), (2, *shape)
         return Buffer(self.staged.name, Space.REGISTER, self.dtype, shape, names)
 
     @property
     def register_index(self) -> tuple[Expr, ...]:
-        """The index of the running iteration's element in the C array of a register tile."""
-        index: tuple[Expr, ...] = tuple(Var(axis.name) for axis in self.register_axes) or (ZERO,)
+        """The index of the running iteration's element, or fragment, in the C array of a register tile."""
+        index: tuple[Expr, ...] = tuple(Var(axis.name) for axis in self.register_axes)
+        index = (*index, ZERO) if self.fragment is not None or not index else index
         return (Var(self.staged.under) % 2, *index) if self.staged.prefetched else index
 
     def place(self, row: Any, col: Any) -> tuple[Any, Any]:
@@ -208,7 +220,18 @@ def tile_of(program: Program, staged: Staged) -> Tile:
     spans = (Span(operand.dims[0], row_axes), Span(operand.dims[1], col_axes))
     # A staged result holds finished sums, which are rounded to C's type only on the way out.
     dtype = program.gemm.accumulate if staged.operand == "C" else operand.dtype
-    return Tile(staged, dtype, spans, 1 - minor, minor, global_minor, program.slots(staged))
+    in_registers = program.tensorized is not None and staged.space is Space.REGISTER
+    fragment = fragment_of(program, staged.operand) if in_registers else None
+    axes = program.instruction_axes if in_registers else ()
+    return Tile(staged, dtype, spans, 1 - minor, minor, global_minor, program.slots(staged), fragment, axes)
+
+
+def fragment_of(program: Program, operand: OperandName) -> Fragment | None:
+    """What a lane holds of one instruction's tile of an operand; None where no matrix instruction is used."""
+    if program.tensorized is None:
+        return None
+    instruction = program.tensorized.instruction
+    return {"A": instruction.a, "B": instruction.b, "C": instruction.c}[operand]
 
 
 def source_of(program: Program, staged: Staged) -> Staged | None:

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from tilewright.errors import LoweringError
 from tilewright.ir.buffer import Ref, Space
-from tilewright.ir.expr import Const, Load
+from tilewright.ir.expr import Const, Expr, Load
 from tilewright.ir.kernel import BUILTINS
 from tilewright.ir.stmt import (
     Alloc,
@@ -38,7 +38,8 @@ def verify(body: Body, *, scheduled: Sequence[str] = (), after: str) -> None:
     Names are defined before they are used and never twice in one scope; registers are declared; a `Move` has exactly
     one side in memory and a width that an instruction has; a barrier stands where all threads come.
     """
-    _check(body, frozenset((*BUILTINS, *PARAMETERS)), frozenset(), divergent=False, after=after)
+    varying = frozenset(name for name in BUILTINS if name.startswith("threadIdx"))
+    _check(body, frozenset((*BUILTINS, *PARAMETERS)), frozenset(), varying, divergent=False, after=after)
 
 
 def _fail(after: str, stmt: Stmt, why: str) -> None:
@@ -49,7 +50,16 @@ def _fail(after: str, stmt: Stmt, why: str) -> None:
     )
 
 
-def _check(body: Body, names: frozenset[str], registers: frozenset[str], *, divergent: bool, after: str) -> None:
+def _check(
+    body: Body,
+    names: frozenset[str],
+    registers: frozenset[str],
+    varying: frozenset[str],
+    *,
+    divergent: bool,
+    after: str,
+) -> None:
+    """varying: the names whose values differ between threads. divergent: whether only some threads come here."""
     for stmt in body:
         for expr in exprs_of(stmt):
             unknown = variables(expr) - names
@@ -63,16 +73,18 @@ def _check(body: Body, names: frozenset[str], registers: frozenset[str], *, dive
                 if stmt.name in names:
                     _fail(after, stmt, f"{stmt.name} has a value already")
                 names = names | {stmt.name}
+                varying = varying | {stmt.name} if _varies(stmt.value, varying) else varying
             case Alloc():
                 registers = registers | {stmt.buffer.name}
             case For():
                 inside = names | {stmt.var} | {c.name for c in stmt.carried}
                 if len(inside) != len(names) + 1 + len(stmt.carried):
                     _fail(after, stmt, f"{stmt.var} or a counter it carries has a value already")
-                _check(stmt.body, inside, registers, divergent=divergent, after=after)
+                _check(stmt.body, inside, registers, varying, divergent=divergent, after=after)
             case If():
+                parts = divergent or _varies(stmt.condition, varying)
                 for branch in (stmt.then, stmt.otherwise):
-                    _check(branch, names, registers, divergent=True, after=after)
+                    _check(branch, names, registers, varying, divergent=parts, after=after)
             case Move():
                 _check_move(stmt, registers, after)
             case Assign():
@@ -88,6 +100,11 @@ def _check(body: Body, names: frozenset[str], registers: frozenset[str], *, dive
                 _check_collective(stmt, registers, after)
             case CommitCopies() | WaitCopies():
                 pass
+
+
+def _varies(expr: Expr, varying: frozenset[str]) -> bool:
+    """Whether threads of a block may disagree about a value."""
+    return bool(variables(expr) & varying) or any(isinstance(part, Load) for part in walk_expr(expr))
 
 
 def _check_move(stmt: Move, registers: frozenset[str], after: str) -> None:
@@ -127,7 +144,9 @@ def _check_collective(stmt: Stmt, registers: frozenset[str], after: str) -> None
                 if place.buffer.space is not Space.REGISTER:
                     _fail(after, stmt, f"{instruction.name} takes its operands from registers")
             if instruction.is_opaque == (stmt.orders is None):
-                _fail(after, stmt, "the orders of opaque fragments are part of the instruction, those of others are not")
+                _fail(
+                    after, stmt, "the orders of opaque fragments are part of the instruction, those of others are not"
+                )
         case _:
             pass
 

@@ -117,7 +117,9 @@ LEFT_16X16 = Fragment(
 )
 """A of m16n8k16: 16-bit, m x k."""
 
-RIGHT_16X8 = Fragment(16, 8, 32, 4, (_lane(4, 8, 1, 1), _lane(1, 4, 0, 2), _register(1, 2, 0, 1), _register(2, 2, 0, 8)))
+RIGHT_16X8 = Fragment(
+    16, 8, 32, 4, (_lane(4, 8, 1, 1), _lane(1, 4, 0, 2), _register(1, 2, 0, 1), _register(2, 2, 0, 8))
+)
 """B of m16n8k16: 16-bit, k x n."""
 
 LEFT_16X8 = Fragment(16, 8, 32, 4, (_lane(4, 8, 0, 1), _lane(1, 4, 1, 1), _register(1, 2, 0, 8), _register(2, 2, 1, 4)))

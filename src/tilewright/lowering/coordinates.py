@@ -21,6 +21,7 @@ _BUILTIN = {
     Level.BLOCK_Z: "threadIdx.z",
 }
 THREAD = "thread_in_block"
+LANE = "lane_in_warp"
 
 
 def axis_extent(axis: Axis, exact: frozenset[str] = frozenset()) -> Expr:
@@ -78,6 +79,8 @@ def launch_coordinates(program: Program) -> Body:
             lets += _bound(loop, Var(_BUILTIN[_level(loop)]))
     for loop in program.thread_loops:
         lets += _bound(loop, _thread_number(loop))
+    if program.tensorized is not None:
+        lets.append(Let(LANE, Var("threadIdx.x") % WARP_LANES))
     if needs_thread_number(program):
         lets.append(Let(THREAD, _linear_thread(program)))
     return tuple(lets)
@@ -107,6 +110,8 @@ def _thread_number(loop: Loop) -> Expr:
 def block_shape(program: Program) -> tuple[int, int, int]:
     """Threads of a block along x, y, z."""
     levels = {loop.level: loop.extent or 1 for loop in program.thread_loops}
+    if program.tensorized is not None:
+        return levels.get(Level.WARP, 1) * WARP_LANES, 1, 1
     if Level.WARP in levels or Level.LANE in levels:
         return levels.get(Level.WARP, 1) * levels.get(Level.LANE, 1), 1, 1
     return levels.get(Level.BLOCK_X, 1), levels.get(Level.BLOCK_Y, 1), levels.get(Level.BLOCK_Z, 1)
@@ -121,6 +126,8 @@ def needs_thread_number(program: Program) -> bool:
 def thread_number(program: Program) -> Expr:
     """The number of the running thread in its block."""
     loops = program.thread_loops
+    if program.tensorized is not None:
+        return Var(THREAD)
     if not loops:
         return ZERO
     if len(loops) == 1 and loops[0].level is Level.BLOCK_X:
@@ -161,6 +168,7 @@ def bounds_of(program: Program) -> dict[str, Interval]:
     bounds = dict.fromkeys((*_BUILTIN.values(), *(size.name for size in SIZES.values()), BLOCK), NATURAL)
     for axis, extent in zip("xyz", block_shape(program), strict=True):
         bounds[f"threadIdx.{axis}"] = Interval(0, extent - 1)
+    bounds[LANE] = Interval(0, WARP_LANES - 1)
     bounds[THREAD] = Interval(0, prod(block_shape(program)) - 1)
     for loop in program.loops:
         bounds[loop.name] = Interval(0, None if loop.extent is None else loop.extent - 1)

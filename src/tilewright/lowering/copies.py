@@ -16,6 +16,7 @@ from tilewright.ir.program import Distribution, Pattern, Program, Route, Staged
 from tilewright.ir.stmt import Alloc, Body, For, If, Let, Move, Stmt
 from tilewright.ir.tiles import Tile, source_of, tile_of
 from tilewright.lowering.coordinates import digit_sum, index_of, thread_number
+from tilewright.lowering.fragments import fill_fragments
 from tilewright.lowering.kernel_parts import ELEMENT, every, global_place, value_buffer
 from tilewright.units import ceil_div
 
@@ -46,6 +47,8 @@ class Chunk:
 def copy_tile(program: Program, staged: Staged, *, team: Team | None = None) -> Body:
     """Statements that fill a tile of A or B, under the loop where it is staged."""
     tile = tile_of(program, staged)
+    if tile.fragment is not None:
+        return fill_fragments(program, tile)
     if staged.space is Space.REGISTER:
         return _fill_registers(program, tile)
     if staged.distribution is None:

@@ -14,14 +14,16 @@ from functools import cached_property
 from tilewright.dtypes import F32
 from tilewright.ir.buffer import Buffer, Ref, Space
 from tilewright.ir.expr import ZERO, Binary, Cast, Const, Expr, Fma, Load, Op, Select, Var, binary, real
-from tilewright.ir.program import Axis, Loop, Program, Staged
+from tilewright.ir.program import Loop, Program, Staged
 from tilewright.ir.stmt import Alloc, Assign, Body, For, Let, Move, Stmt
-from tilewright.ir.tiles import Tile, result_span, tile_of
+from tilewright.ir.tiles import Tile, tile_of
 from tilewright.ir.visit import walk
 from tilewright.lowering.coordinates import digits, extent_of, index_of, launch_coordinates
 from tilewright.lowering.copies import copy_tile, store_tile
-from tilewright.lowering.kernel_parts import ELEMENT, every, global_place, value_buffer
+from tilewright.lowering.fragments import multiply_tiles, store_opaque
+from tilewright.lowering.kernel_parts import ELEMENT, global_place, value_buffer
 from tilewright.lowering.pipelined import Use, at, copy_ordinary, pipelined_loop, runs_ahead
+from tilewright.lowering.sums import Sums
 from tilewright.problem.gemm import OperandName
 
 ALPHA, BETA = Var("alpha", F32), Var("beta", F32)
@@ -51,14 +53,9 @@ class Expansion:
         return frozenset(names)
 
     @cached_property
-    def _sum(self) -> Buffer | None:
+    def _sums(self) -> Sums | None:
         accumulation = self.program.accumulation
-        if accumulation is None:
-            return None
-        axes = self.program.sum_axes
-        shape = tuple(axis.extent or 1 for axis in axes) or (1,)
-        names = tuple(axis.name for axis in axes)
-        return Buffer(accumulation.name, Space.REGISTER, self.program.gemm.accumulate, shape, names)
+        return None if accumulation is None else Sums(self.program, accumulation.name)
 
     # -- the nest ---------------------------------------------------------------------------------------------------
 
@@ -67,9 +64,10 @@ class Expansion:
             return self._multiply_add()
         loop, rest = loops[0], loops[1:]
         nested = self._with_copies(loop, rest)
-        if self._sum is not None and self.program.accumulation is not None:
+        if self._sums is not None and self.program.accumulation is not None:
             if loop.name == self.program.accumulation.over:
-                return (Alloc(self._sum), *self._start_sum(self._sum), *nested, *self._finish(self._sum))
+                start, finish = self._start_sum(self._sums), self._finish(self._sums)
+                return (Alloc(self._sums.buffer), *start, *nested, *finish)
         elif loop.is_reduction and not self._inside_reduction(loop):
             # Nothing is reused here, so no loop need turn; and the one that would count its turns is not around.
             inner = tuple(replace(other, turning=False) for other in rest if not other.is_reduction)
@@ -169,15 +167,17 @@ class Expansion:
         return tile.at(row, col)
 
     def _multiply_add(self) -> Body:
+        if self.program.tensorized is not None and self._sums is not None:
+            return multiply_tiles(self.program, self._sums)
         load_a, a = self._operand("A")
         load_b, b = self._operand("B")
         a, b = self._as_sum(a), self._as_sum(b)
         if not self.program.late_alpha:
             a = self._as_sum(Binary(Op.MUL, ALPHA, as_f32(a)))
-        if self._sum is not None:
-            index = self._sum_index()
-            total = Fma(a, b, Load(self._sum, index))
-            return (*load_a, *load_b, Assign(Ref(self._sum, index), total, origin=self._sum.name))
+        if self._sums is not None:
+            place = Ref(self._sums.buffer, self._sums.index)
+            total = Fma(a, b, Load(place.buffer, place.index))
+            return (*load_a, *load_b, Assign(place, total, origin=self._sums.name))
         value = value_buffer("C", self.program.gemm.out, 1)
         here = Ref(value, (ZERO,))
         total = Fma(a, b, self._as_sum(Load(value, (ZERO,))))
@@ -199,27 +199,18 @@ class Expansion:
         out = self.program.gemm.out
         return value if value.dtype is out else Cast(out, value)
 
-    def _sum_index(self) -> tuple[Expr, ...]:
-        return tuple(Var(axis.name) for axis in self.program.sum_axes) or (ZERO,)
-
     def _result_place(self) -> Ref:
         return global_place(self.program, "C", index_of(self.program, "m"), index_of(self.program, "n"))
 
     # -- before and after the sum -----------------------------------------------------------------------------------
 
-    def _over_results(self, body: Body) -> Body:
-        """`body` for each result of the thread."""
-        for axis in reversed(self.program.sum_axes):
-            body = (For(axis.name, Const(axis.extent or 1), body, unroll=True),)
-        return body
-
-    def _start_sum(self, total: Buffer) -> Body:
-        place = Ref(total, self._sum_index())
+    def _start_sum(self, sums: Sums) -> Body:
+        place = Ref(sums.buffer, sums.index)
         if self.program.late_beta:
-            return self._over_results((Assign(place, real(0, total.dtype), origin=total.name),))
+            return sums.over_registers((Assign(place, real(0, sums.buffer.dtype), origin=sums.name),))
         value, load = self._load_scaled(1)
         scaled = Binary(Op.MUL, BETA, as_f32(Load(value, (ZERO,))))
-        return self._over_results((*load, Assign(place, self._as_sum(scaled), origin=total.name)))
+        return sums.over_results((*load, Assign(place, self._as_sum(scaled), origin=sums.name)))
 
     def _load_scaled(self, width: int) -> tuple[Buffer, Body]:
         """C in registers where beta needs it; zero, and C not read, where beta is 0."""
@@ -235,46 +226,18 @@ class Expansion:
         scaled = Binary(Op.MUL, BETA, as_f32(Load(value, (ZERO,))))
         return (*load, Assign(here, self._as_result(scaled), origin="C"), Move(self._result_place(), here, origin="C"))
 
-    def _finish(self, total: Buffer) -> Body:
+    def _finish(self, sums: Sums) -> Body:
         staged = next((s for s in self.program.staged if s.operand == "C"), None)
         if staged is None:
-            return self._over_vectors(self._store_direct(total))
+            width = self.program.result_vector
+            store = self._combine(self._result_place(), width, lambda e: Load(sums.buffer, sums.index_at(e)))
+            return sums.over_results(store, width)
         tile = tile_of(self.program, staged)
-        width = self.program.result_vector if tile.minor == tile.global_minor else 1
-        width = min(width, tile.widest_row_access)
-        fill = self._over_vectors(self._fill_tile(total, tile, width), width)
+        fill = self._fill_tile(sums, tile)
         if staged.distribution is None:
             # Each thread takes back what it put there, so no barrier and no second order of elements is needed.
-            return (*fill, *self._over_vectors(self._store_from(tile), 1))
+            return (*fill, *sums.over_results(self._store_from(tile)))
         return (*fill, *store_tile(self.program, tile, self._combine))
-
-    def _store_direct(self, total: Buffer) -> Body:
-        width = self.program.result_vector
-        return self._combine(self._result_place(), width, lambda e: Load(total, self._sum_index_at(e)))
-
-    def _sum_index_at(self, element: Expr) -> tuple[Expr, ...]:
-        finest = self._vector_axis
-        return tuple(
-            Var(axis.name) + element if finest is not None and axis == finest else Var(axis.name)
-            for axis in self.program.sum_axes
-        ) or (ZERO,)
-
-    @cached_property
-    def _vector_axis(self) -> Axis | None:
-        span = result_span(self.program)
-        return span.axes[-1] if span.axes else None
-
-    def _over_vectors(self, body: Body, width: int | None = None) -> Body:
-        """`body` for each vector of results, the digit of the vector's first element in place of the axis."""
-        width = self.program.result_vector if width is None else width
-        if width == 1:
-            return self._over_results(body)
-        finest = self._vector_axis
-        assert finest is not None and finest.extent is not None
-        body = every(finest.name, finest.extent, width, body)
-        for axis in reversed([axis for axis in self.program.sum_axes if axis != finest]):
-            body = (For(axis.name, Const(axis.extent or 1), body, unroll=True),)
-        return body
 
     def _combine(self, place: Ref, width: int, sum_at: Callable[[Expr], Expr]) -> Body:
         """`C[place ..] = alpha * sum + beta * C`, for `width` neighbours; the factors as the program has them."""
@@ -293,18 +256,22 @@ class Expansion:
             assign = (For(ELEMENT, Const(width), assign, unroll=True),)
         return (Alloc(value), *load, *assign, Move(place, Ref(value, (ZERO,)), width, origin="C"))
 
-    def _fill_tile(self, total: Buffer, tile: Tile, width: int) -> Body:
+    def _fill_tile(self, sums: Sums, tile: Tile) -> Body:
         """Finished sums into the shared tile of the result."""
+        if sums.fragment is not None and sums.fragment.opaque:
+            return sums.over_tiles(store_opaque(self.program, sums, tile))
+        width = self.program.result_vector if tile.minor == tile.global_minor else 1
+        width = min(width, tile.widest_row_access)
         value = value_buffer(tile.staged.name, tile.dtype, width)
         element: Expr = Var(ELEMENT) if width > 1 else ZERO
-        copy: Body = (
-            Assign(Ref(value, (element,)), Load(total, self._sum_index_at(element)), origin=tile.staged.name),
-        )
+        total = Load(sums.buffer, sums.index_at(element))
+        copy: Body = (Assign(Ref(value, (element,)), total, origin=tile.staged.name),)
         if width > 1:
             copy = (For(ELEMENT, Const(width), copy, unroll=True),)
         row, col = (span.local_index() for span in tile.spans)
         place = tile.at(row, col)
-        return (Alloc(value), *copy, Move(place, Ref(value, (ZERO,)), width, origin=tile.staged.name))
+        body = (Alloc(value), *copy, Move(place, Ref(value, (ZERO,)), width, origin=tile.staged.name))
+        return sums.over_results(body, width)
 
     def _store_from(self, tile: Tile) -> Body:
         """A thread's own elements from the shared tile to C."""

@@ -13,6 +13,7 @@ from tilewright.ir.stmt import Body
 from tilewright.ir.tiles import tile_of
 from tilewright.ir.verify import verify
 from tilewright.ir.visit import moved_from, walk, written
+from tilewright.lowering.check_instruction import check_instruction
 from tilewright.lowering.coordinates import block_shape, bounds_of, grid_shape
 from tilewright.lowering.expand import expand
 from tilewright.lowering.flatten_indices import flatten_indices
@@ -32,6 +33,7 @@ def lower(program: Program, variant: Variant, *, name: str = "gemm", heading: Se
     """
     _check_sum(program)
     _check_warps_have_lanes(program)
+    check_instruction(program)
     exact = frozenset[str](variant.exact)
     scheduled = tuple(loop.name for loop in program.loops)
 
@@ -76,7 +78,7 @@ def lower(program: Program, variant: Variant, *, name: str = "gemm", heading: Se
 def _check_warps_have_lanes(program: Program) -> None:
     """Only a finished program can be asked: a schedule may bind the two in either order."""
     warps = program.at_level(Level.WARP)
-    if warps is not None and program.at_level(Level.LANE) is None:
+    if warps is not None and program.at_level(Level.LANE) is None and program.tensorized is None:
         raise LoweringError(
             f"Loop {warps.name!r} is bound to warps, and no loop is bound to their lanes.",
             note="the 32 threads of a warp would all compute, and store, the same results.",

@@ -61,22 +61,35 @@ def _step(number: int, entry: Any) -> Step:
     if name not in _STEPS:
         raise UnknownName("step", name, _STEPS)
     kind = _STEPS[name]
+    known = [field.name for field in fields(kind)]
+    unknown = [str(key) for key in entry if key not in ("step", *known)]
+    if unknown:
+        raise ScheduleError(
+            f"Entry {number} does not fit {name}: it has no {', '.join(unknown)}.", hint=f"it has {', '.join(known)}."
+        )
     try:
         given = {field: _decode(value) for field, value in entry.items() if field != "step"}
         if kind is Fuse:
-            return Fuse(*given["loops"], into=given["into"])
+            return Fuse(*_names(given["loops"]), into=given["into"])
         if kind is Reorder or kind is Snake:
-            return kind(*given["loops"])
+            return kind(*_names(given["loops"]))
         return kind(**given)
     except (TypeError, KeyError, ValueError) as error:
         raise ScheduleError(f"Entry {number} does not fit {kind.__name__}: {error}.") from None
+
+
+def _names(value: Any) -> tuple[Any, ...]:
+    """A list of names; a single text would be taken for a list of letters."""
+    if not isinstance(value, tuple):
+        raise TypeError(f"loops is {value!r}, not a list")
+    return value
 
 
 def _encode(value: Any) -> Any:
     if isinstance(value, Enum):
         return {"enum": type(value).__name__, "value": value.value}
     if is_dataclass(value) and not isinstance(value, type):
-        return {"value_of": type(value).__name__, **{f.name: getattr(value, f.name) for f in fields(value)}}
+        return {"value_of": type(value).__name__, **{f.name: _encode(getattr(value, f.name)) for f in fields(value)}}
     return list(value) if isinstance(value, tuple) else value
 
 
@@ -86,5 +99,5 @@ def _decode(value: Any) -> Any:
     if isinstance(value, dict) and value.get("enum") in _ENUMS:
         return _ENUMS[value["enum"]](value["value"])
     if isinstance(value, dict) and value.get("value_of") in _VALUES:
-        return _VALUES[value["value_of"]](**{k: v for k, v in value.items() if k != "value_of"})
+        return _VALUES[value["value_of"]](**{k: _decode(v) for k, v in value.items() if k != "value_of"})
     return value

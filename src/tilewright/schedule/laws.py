@@ -11,8 +11,9 @@ from dataclasses import dataclass
 
 from tilewright.errors import ScheduleError
 from tilewright.ir.buffer import Space
-from tilewright.ir.program import WARP_LANES, Program, Route, Staged
-from tilewright.ir.tiles import VECTOR_BYTES, Tile, result_span, source_of, tile_of
+from tilewright.ir.program import WARP_LANES, Level, Program, Route, Staged
+from tilewright.ir.tiles import VECTOR_BYTES, Tile, fragment_of, result_span, source_of, tile_of
+from tilewright.layout.fragment import MATRIX_ROW_BYTES
 
 MAX_REGISTER_TILE = 4096
 """Elements of a register tile or sum that are worth compiling; a thread has 255 registers, the rest spills."""
@@ -64,6 +65,8 @@ def sum_fits_a_thread(program: Program) -> Iterator[Violation]:
             )
             return
         elements *= axis.extent
+    fragment = fragment_of(program, "C")
+    elements *= 1 if fragment is None else fragment.registers
     if elements > MAX_REGISTER_TILE:
         yield Violation(
             f"{program.accumulation.name!r} would hold {elements} elements a thread.",
@@ -84,7 +87,7 @@ def tiles_are_fixed(program: Program) -> Iterator[Violation]:
                     hint=f"Split({axis.name!r}, 8, into=(...)) and stage under the outer loop.",
                 )
         if staged.space is Space.REGISTER and staged.operand != "C":
-            elements = tile_of(program, staged).elements if not _unbounded(program, staged) else 0
+            elements = tile_of(program, staged).register_buffer.elements if not _unbounded(program, staged) else 0
             if elements > MAX_REGISTER_TILE:
                 yield Violation(f"{staged.name!r} would hold {elements} elements a thread.", hint="stage further in.")
 
@@ -134,7 +137,7 @@ def arrangements_fit(program: Program) -> Iterator[Violation]:
 def early_copies_are_shared_out(program: Program) -> Iterator[Violation]:
     """Only the copy of a shared, distributed operand tile can run ahead of its use."""
     for staged in program.staged:
-        if not staged.prefetched and staged.route is Route.REGISTERS:
+        if not staged.prefetched and staged.route is not Route.ASYNC:
             continue
         if staged.space is Space.REGISTER and staged.prefetched:
             yield from _early_fragments(program, staged)
@@ -225,7 +228,9 @@ def vectors_are_whole(program: Program) -> Iterator[Violation]:
         tile = tile_of(program, staged)
         if staged.distribution is not None and staged.distribution.vector > 1:
             yield from _copy_vector(tile, staged.distribution.vector)
-        if staged.vector > 1:
+        if tile.fragment is not None and staged.operand != "C":
+            yield from _fragment_vector(program, tile)
+        elif staged.vector > 1:
             yield from _register_vector(program, tile)
 
 
@@ -284,9 +289,88 @@ def _register_vector(program: Program, tile: Tile) -> Iterator[Violation]:
         )
 
 
+def _fragment_vector(program: Program, tile: Tile) -> Iterator[Violation]:
+    """How much of a fragment one instruction loads: neighbours that a lane holds, or matrices."""
+    staged, fragment = tile.staged, tile.fragment
+    assert fragment is not None
+    if staged.route is Route.MATRICES:
+        yield from _matrices(program, tile)
+        return
+    if fragment.opaque and staged.vector > 1:
+        yield Violation(f"{staged.name!r} is loaded as a whole.", hint="leave Vectorize out.")
+        return
+    held = fragment.neighbours(tile.minor)
+    if staged.vector > 1 and held % staged.vector:
+        yield Violation(
+            f"a lane holds {held} neighbour(s) of {staged.name!r} along {tile.spans[tile.minor].dim}, "
+            f"not a multiple of {staged.vector}.",
+            hint=f"Transfer({staged.name!r}, Route.MATRICES) loads whole fragments."
+            if not fragment.opaque
+            else "leave Vectorize out.",
+        )
+
+
+def _matrices(program: Program, tile: Tile) -> Iterator[Violation]:
+    """ldmatrix reads rows of 16 bytes from shared memory, and turns only elements of 2 bytes."""
+    staged, fragment = tile.staged, tile.fragment
+    source = source_of(program, staged)
+    assert fragment is not None
+    if source is None or fragment.opaque:
+        yield Violation(
+            f"{staged.name!r} is no fragment of known layout that is loaded from shared memory.",
+            hint=f"Stage({staged.operand!r}, Space.SHARED, ...) first; fragments of wmma have loads of their own.",
+        )
+        return
+    parent = tile_of(program, source)
+    if parent.widest_row_access * parent.dtype.bytes < MATRIX_ROW_BYTES:
+        yield Violation(
+            f"{source.name!r} does not keep 16 bytes of a row together and aligned.",
+            hint="use a pad and an arrangement that keep runs of 16 bytes.",
+        )
+    if parent.spans[parent.minor].dim != "k" and tile.dtype.bytes != 2:
+        yield Violation(
+            f"rows of {source.name!r} run along {parent.spans[parent.minor].dim}, and ldmatrix turns only elements of "
+            f"2 bytes, not {tile.dtype.bytes}.",
+            hint=f"leave Transfer({staged.name!r}, ...) out: lanes load their elements one by one.",
+        )
+    each = fragment.registers * tile.dtype.bytes // 4
+    count = max(staged.vector, 1)
+    last = tile.register_axes[-1] if tile.register_axes else None
+    more = count // each
+    fits = count in (1, 2, 4) and (each % count == 0 or (last is not None and (last.extent or 1) % max(more, 1) == 0))
+    if not fits:
+        yield Violation(
+            f"{count} matrices at once do not divide {staged.name!r}, whose fragments have {each}.",
+            hint="use 1, 2 or 4 matrices, and an even number of fragments side by side.",
+        )
+
+
+def lanes_belong_to_instructions(program: Program) -> Iterator[Violation]:
+    """Where a matrix instruction runs the inner tile, threads are bound by whole warps."""
+    if program.tensorized is None:
+        return
+    for loop in program.thread_loops:
+        if loop.level is not Level.WARP:
+            yield Violation(
+                f"loop {loop.name!r} is bound to {loop.level.value if loop.level else ''}, and the 32 lanes of a warp "
+                f"run {program.tensorized.instruction.name} together.",
+                hint=f"bind {loop.name!r} to Level.WARP.",
+            )
+
+
 def _result_vector(program: Program) -> Iterator[Violation]:
     width = program.result_vector
     yield from _legal_width(width, program.gemm.out.bytes, "the store of C")
+    fragment = fragment_of(program, "C")
+    if fragment is not None:
+        operand = program.gemm.operand("C")
+        held = fragment.neighbours(operand.dims.index(operand.contiguous))
+        if held % width or fragment.opaque:
+            yield Violation(
+                f"a lane holds {held} neighbouring result(s) along {operand.contiguous}, not a multiple of {width}.",
+                hint="stage C in shared memory and Distribute it in wide vectors.",
+            )
+        return
     span = result_span(program)
     finest = span.axes[-1] if span.axes else None
     if program.accumulation is None or finest is None or finest.stride != 1 or (finest.extent or 1) % width:
@@ -340,6 +424,7 @@ LAWS: tuple[Callable[[Program], Iterator[Violation]], ...] = (
     tiles_are_filled_together,
     registers_fill_from_shared,
     arrangements_fit,
+    lanes_belong_to_instructions,
     vectors_are_whole,
     early_copies_are_shared_out,
     asynchronous_copies_are_legal,

@@ -56,6 +56,12 @@ def check_count(value: object, least: int, doing: str, what: str) -> None:
         refuse(f"{doing}: {what} is {value!r}.", hint=f"use a whole number of at least {least}.")
 
 
+def check_flag(value: object, doing: str, what: str) -> None:
+    """Refuse anything that is neither True nor False: a text such as "no" would count as true."""
+    if not isinstance(value, bool):
+        refuse(f"{doing}: {what} is {value!r}.", hint="use True or False.")
+
+
 def find_loop(program: Program, name: str) -> Loop:
     """The loop called `name`; refuses with the nearest name."""
     if name not in program.loop_names:

@@ -8,8 +8,9 @@ import numpy as np
 
 from tilewright.dtypes import Array
 from tilewright.ir.expr import Op
-from tilewright.simulator.context import Context
+from tilewright.simulator.context import Context, where
 from tilewright.simulator.convoy import Convoy
+from tilewright.simulator.findings import Finding, Kind
 from tilewright.simulator.index import Place
 from tilewright.simulator.moves import MemorySide
 from tilewright.simulator.warps import Mask, Pattern, both
@@ -19,7 +20,7 @@ from tilewright.simulator.warps import Mask, Pattern, both
 class AsyncCopyOp:
     """Starts a copy. source: read where its guard holds; target: written by all, with zero where nothing is read.
 
-    valid: how many elements of the width are read; None for all.
+    valid: how many elements of the width are read, from 0 to all, where the guard holds; None for all.
     """
 
     context: Context
@@ -46,6 +47,7 @@ class AsyncCopyOp:
         source = self.source
         storage = self.context.memory.arrays[source.buffer.name]
         rows = np.zeros((source.width, convoy.warps.lanes), storage.dtype)
+        self._check_sizes(convoy)
         pattern, offset = source.reach(convoy, also=self._valid(convoy, 0))
         source.tell(convoy, pattern, offset)
         if pattern is convoy.warps.nowhere:
@@ -57,6 +59,39 @@ class AsyncCopyOp:
                 taken = np.take(storage[at + step :], index, mode="clip")
                 np.copyto(row, taken, where=True if here is None or here.active is None else here.active.lanes)
         return rows
+
+    def _check_sizes(self, convoy: Convoy) -> None:
+        """Report the lanes that ask for fewer than no elements, or for more than the copy has.
+
+        Lanes whose guard is false ask for none. Source: PTX ISA, cp.async (a src-size above cp-size is undefined, and
+        a negative one is a large number to hardware that knows no sign).
+        """
+        guard = True if self.source.guard is None else self.source.guard(convoy)
+        if self.valid is None or guard is False:
+            return
+        active = convoy.mask if guard is True else both(convoy.mask, guard)
+        if active is not None and not active.count:
+            return
+        pattern, offset = self.valid.cell.of(convoy).pattern(active), self.valid.offset(convoy.slots)
+        width = self.source.width
+        if pattern.low + offset >= 0 and pattern.high + offset <= width:
+            return
+        sizes = pattern.lanes.values + offset
+        wrong = (sizes < 0) | (sizes > width)
+        if active is not None:
+            wrong &= active.lanes
+        lane = int(np.argmax(wrong))
+        name = self.source.buffer.name
+        self.context.findings.report(
+            Finding(
+                Kind.COPY_SIZE,
+                f"A copy of {width} element(s) of {name} is told to read {int(sizes[lane])} of them.",
+                where(self.source.site, convoy, wrong),
+                name,
+                note="the hardware takes the size as it comes: what it would read is not defined.",
+                hint="guard the copy, so that lanes with nothing to read ask for nothing.",
+            )
+        )
 
     def _touching(self, convoy: Convoy, pattern: Pattern, offset: int, step: int) -> Pattern | None:
         """The lanes that read the element `step` of their copy; checked, where not all of the width is valid."""

@@ -21,6 +21,7 @@ class Kind(Enum):
     OUT_OF_BOUNDS = "access out of bounds"
     MISALIGNED = "misaligned access"
     OVERFLOW = "overflow of a 32-bit index"
+    COPY_SIZE = "copy of an impossible size"
     DIVERGENT_BARRIER = "barrier reached by a part of a warp"
     DEADLOCK = "deadlock"
 

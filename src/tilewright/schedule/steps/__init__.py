@@ -14,6 +14,7 @@ from tilewright.schedule.steps.reorder import Reorder
 from tilewright.schedule.steps.snake import Snake
 from tilewright.schedule.steps.split import Split
 from tilewright.schedule.steps.stage import Stage
+from tilewright.schedule.steps.tensorize import Tensorize
 from tilewright.schedule.steps.transfer import Transfer
 from tilewright.schedule.steps.unroll import Unroll
 from tilewright.schedule.steps.vectorize import Vectorize
@@ -35,6 +36,7 @@ STEPS: tuple[type[Step], ...] = (
     Pipeline,
     Transfer,
     Snake,
+    Tensorize,
 )
 
 __all__ = [
@@ -53,6 +55,7 @@ __all__ = [
     "Split",
     "Stage",
     "Step",
+    "Tensorize",
     "Transfer",
     "Unroll",
     "Vectorize",

@@ -6,7 +6,7 @@ from dataclasses import dataclass, replace
 from typing import ClassVar
 
 from tilewright.ir.program import Program
-from tilewright.schedule.step import Step, refuse
+from tilewright.schedule.step import Step, check_flag, refuse
 
 
 @dataclass(frozen=True, repr=False)
@@ -22,6 +22,8 @@ class Epilogue(Step):
     positional: ClassVar[int] = 0
 
     def apply(self, program: Program) -> Program:
+        check_flag(self.alpha, "Cannot scale finished sums", "alpha")
+        check_flag(self.beta, "Cannot scale finished sums", "beta")
         if program.accumulation is None:
             refuse(
                 "Cannot scale finished sums: the sum is kept in C itself.",

@@ -6,7 +6,7 @@ from dataclasses import dataclass, replace
 
 from tilewright.ir.program import Pipelined, Program
 from tilewright.schedule.laws import check_program
-from tilewright.schedule.step import Step, check_count, find_loop, refuse
+from tilewright.schedule.step import Step, check_count, check_flag, find_loop, refuse
 
 MAX_STAGES = 16
 
@@ -29,6 +29,7 @@ class Pipeline(Step):
         if program.pipelined is not None:
             refuse(f"{doing}: {program.pipelined.loop!r} is pipelined already.", hint="use Pipeline once.")
         check_count(self.stages, 1, doing, "the number of stages")
+        check_flag(self.alternating, doing, "alternating")
         if not 2 <= self.stages <= MAX_STAGES:
             refuse(f"{doing} with {self.stages} stage(s).", hint=f"use 2 to {MAX_STAGES} stages.")
         if self.alternating and self.stages != 2:

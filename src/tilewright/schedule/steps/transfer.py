@@ -5,17 +5,19 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import ClassVar
 
+from tilewright.ir.buffer import Space
 from tilewright.ir.program import Program, Route
 from tilewright.schedule.laws import check_program
-from tilewright.schedule.step import Step, check_member, find_tile
+from tilewright.schedule.step import Step, check_member, find_tile, refuse
 
 
 @dataclass(frozen=True, repr=False)
 class Transfer(Step):
     """value <- A[m, k]; A_tile[m', k'] <- value   ->   A_tile[m', k'] <~ A[m, k]; commit; ... wait
 
-    Route.ASYNC copies by cp.async, 4, 8 or 16 bytes at once, with no register between; what lies outside the matrix
-    arrives as zero. Needs sm_80.
+    Route.ASYNC copies to shared memory by cp.async, 4, 8 or 16 bytes at once, with no register between; what lies
+    outside the matrix arrives as zero. Needs sm_80. Route.MATRICES loads the fragments of a matrix instruction by
+    ldmatrix, as many matrices at once as Vectorize says. Needs sm_75.
     """
 
     tile: str
@@ -27,6 +29,11 @@ class Transfer(Step):
         check_member(self.route, Route)
         staged = find_tile(program, self.tile, "transfer")
         doing = f"Cannot copy {self.tile!r} by {self.route.value}"
+        if self.route is Route.MATRICES and (program.tensorized is None or staged.space is not Space.REGISTER):
+            refuse(
+                f"{doing}: it holds no fragments of a matrix instruction.",
+                hint="put Tensorize(...) before this step, and name a tile in registers.",
+            )
         return check_program(program.with_tile(replace(staged, route=self.route)), doing)
 
     def names(self) -> tuple[str, ...]:

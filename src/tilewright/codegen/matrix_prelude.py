@@ -1,0 +1,155 @@
+"""Functions around the instructions of the tensor cores, as they are printed in front of a kernel that uses them."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from tilewright.dtypes import F32, TF32, DType
+from tilewright.isa.catalog import INSTRUCTIONS
+from tilewright.isa.instruction import MatrixInstruction
+from tilewright.layout.fragment import Fragment
+from tilewright.problem.gemm import Order
+
+_TO_SHARED = "(unsigned)__cvta_generic_to_shared"
+
+
+def multiply_name(instruction: MatrixInstruction, orders: tuple[Order, Order] | None) -> str:
+    """The function that runs an instruction: `mma_m16n8k16_f32_f16`."""
+    laid = "" if orders is None else "_" + "_".join(order.value for order in orders)
+    return instruction.name.replace(".", "_") + laid
+
+
+def load_matrices_name(count: int, transposed: bool) -> str:
+    return f"load_matrices_x{count}{'_transposed' if transposed else ''}"
+
+
+def load_fragment_name(instruction: MatrixInstruction, role: str, order: Order) -> str:
+    family = instruction.family.replace(".", "_")
+    return f"{family}_load_{role.lower()}_{instruction.product}_{order.value}"
+
+
+def store_fragment_name(instruction: MatrixInstruction, order: Order) -> str:
+    return f"{instruction.family.replace('.', '_')}_store_{instruction.accumulate}_{order.value}"
+
+
+def _registers(fragment: Fragment, dtype: DType) -> int:
+    """32-bit registers of a lane's fragment."""
+    return fragment.registers * dtype.bytes // 4
+
+
+def _list(first: int, count: int) -> str:
+    return "{" + ", ".join(f"%{first + i}" for i in range(count)) + "}"
+
+
+def _type(dtype: DType) -> str:
+    return F32.cuda if dtype is TF32 else dtype.cuda
+
+
+def _words(dtype: DType, name: str, pointer: str, *, const: bool) -> str:
+    """A pointer to a lane's fragment, as whole registers."""
+    qualifier = "const " if const else ""
+    return f"    {qualifier}unsigned* {name} = reinterpret_cast<{qualifier}unsigned*>({pointer});\n"
+
+
+def _multiply(instruction: MatrixInstruction, orders: tuple[Order, Order] | None) -> str:
+    product, total = _type(instruction.product), _type(instruction.accumulate)
+    sums = _registers(instruction.c, instruction.accumulate)
+    a, b = _registers(instruction.a, instruction.product), _registers(instruction.b, instruction.product)
+    mnemonic = instruction.mnemonic
+    if orders is not None:
+        mnemonic = mnemonic.format(a=orders[0].value, b=orders[1].value)
+    wide = instruction.accumulate is F32
+    d = "d" if wide else "sums"
+    kind = "+f" if wide else "+r"
+    outputs = ", ".join(f'"{kind}"({d}[{i}])' for i in range(sums))
+    inputs = ", ".join([*(f'"r"(left[{i}])' for i in range(a)), *(f'"r"(right[{i}])' for i in range(b))])
+    operands = ", ".join([_list(0, sums), _list(sums, a), _list(sums + a, b), _list(0, sums)])
+    return (
+        f"// d += a @ b for a tile of {instruction.m} x {instruction.n} x {instruction.k}, "
+        f"by the {instruction.c.lanes} lanes of a warp together.\n"
+        f"__device__ __forceinline__ void {multiply_name(instruction, orders)}"
+        f"({total}* d, const {product}* a, const {product}* b) {{\n"
+        + _words(instruction.product, "left", "a", const=True)
+        + _words(instruction.product, "right", "b", const=True)
+        + ("" if wide else _words(instruction.accumulate, "sums", "d", const=False))
+        + f'    asm("{mnemonic} "\n        "{operands};"\n        : {outputs}\n        : {inputs});\n}}'
+    )
+
+
+def _load_matrices(count: int, transposed: bool) -> str:
+    turned = ".trans" if transposed else ""
+    what = f"{count} matrices" if count > 1 else "a matrix"
+    outputs = ", ".join(f'"=r"(words[{i}])' for i in range(count))
+    turning = ", turned on the way" if transposed else ""
+    return (
+        f"// Loads {what} of 8 rows of 16 bytes{turning}; each lane names one row.\n"
+        f"__device__ __forceinline__ void {load_matrices_name(count, transposed)}(void* fragment, const void* row) {{\n"
+        + "    unsigned* words = static_cast<unsigned*>(fragment);\n"
+        + f'    asm volatile("ldmatrix.sync.aligned.m8n8.x{count}{turned}.shared.b16 {_list(0, count)}, [%{count}];"\n'
+        + f"                 : {outputs}\n"
+        + f'                 : "r"({_TO_SHARED}(row))\n                 : "memory");\n}}'
+    )
+
+
+def _load_fragment(instruction: MatrixInstruction, role: str, order: Order) -> str:
+    fragment = instruction.a if role == "A" else instruction.b
+    words, element = _registers(fragment, instruction.product), _type(instruction.product)
+    shape = instruction.family.split(".")[1]
+    mnemonic = f"wmma.load.{role.lower()}.sync.aligned.{order.value}.{shape}.shared.{instruction.product}"
+    outputs = ", ".join(f'"=r"(words[{i}])' for i in range(words))
+    return (
+        f"// Loads a tile of {role}, {order.value}s `leading` elements apart, by the lanes of a warp together.\n"
+        f"__device__ __forceinline__ void {load_fragment_name(instruction, role, order)}"
+        f"({element}* fragment, const {element}* tile, int leading) {{\n"
+        + _words(instruction.product, "words", "fragment", const=False)
+        + f'    asm volatile("{mnemonic} "\n                 "{_list(0, words)}, [%{words}], %{words + 1};"\n'
+        + f"                 : {outputs}\n"
+        + f'                 : "r"({_TO_SHARED}(tile)), "r"(leading)\n                 : "memory");\n}}'
+    )
+
+
+def _store_fragment(instruction: MatrixInstruction, order: Order) -> str:
+    words, element = _registers(instruction.c, instruction.accumulate), instruction.accumulate.cuda
+    wide = instruction.accumulate is F32
+    shape = instruction.family.split(".")[1]
+    mnemonic = f"wmma.store.d.sync.aligned.{order.value}.{shape}.shared.{instruction.accumulate}"
+    values = ", ".join(f'"f"(fragment[{i}])' if wide else f'"r"(words[{i}])' for i in range(words))
+    return (
+        f"// Stores a tile of sums, {order.value}s `leading` elements apart, by the lanes of a warp together.\n"
+        f"__device__ __forceinline__ void {store_fragment_name(instruction, order)}"
+        f"({element}* tile, const {element}* fragment, int leading) {{\n"
+        + ("" if wide else _words(instruction.accumulate, "words", "fragment", const=True))
+        + f'    asm volatile("{mnemonic} "\n                 "[%{words}], {_list(0, words)}, %{words + 1};"\n'
+        + f"                 :\n                 : {values},\n"
+        + f'                   "r"({_TO_SHARED}(tile)), "r"(leading)\n                 : "memory");\n}}'
+    )
+
+
+_TF32_FROM_FLOAT = """\
+// The nearest tf32, ties away from zero, as the float whose lower 13 bits are zero.
+__device__ __forceinline__ float tf32_from_float(float value) {
+    unsigned bits;
+    asm("cvt.rna.tf32.f32 %0, %1;" : "=r"(bits) : "f"(value));
+    return __uint_as_float(bits);
+}"""
+
+
+def _all_orders(instruction: MatrixInstruction) -> Sequence[tuple[Order, Order] | None]:
+    return [(a, b) for a in Order for b in Order] if instruction.is_opaque else [None]
+
+
+def matrix_prelude() -> dict[str, str]:
+    """Every snippet by the name it defines."""
+    found = {"tf32_from_float": _TF32_FROM_FLOAT}
+    for count in (1, 2, 4):
+        for transposed in (False, True):
+            found[load_matrices_name(count, transposed)] = _load_matrices(count, transposed)
+    for instruction in INSTRUCTIONS:
+        for order in Order if instruction.is_opaque else ():
+            for role in ("A", "B"):
+                found[load_fragment_name(instruction, role, order)] = _load_fragment(instruction, role, order)
+        for orders in _all_orders(instruction):
+            found[multiply_name(instruction, orders)] = _multiply(instruction, orders)
+        for order in Order if instruction.is_opaque else ():
+            found[store_fragment_name(instruction, order)] = _store_fragment(instruction, order)
+    return found

@@ -1,0 +1,79 @@
+"""What a program needs before its inner tile can be run by a matrix instruction. Asked of finished programs only."""
+
+from __future__ import annotations
+
+from tilewright.dtypes import TF32
+from tilewright.errors import LoweringError
+from tilewright.ir.buffer import Space
+from tilewright.ir.program import Program, Staged
+from tilewright.ir.tiles import source_of, tile_of
+from tilewright.isa.wmma import WMMA_POINTER_BYTES
+from tilewright.problem.gemm import OperandName
+
+
+def check_instruction(program: Program) -> None:
+    """Raise LoweringError where operands or sums of a matrix instruction are not where it takes them from."""
+    if program.tensorized is None:
+        if program.gemm.multiplied is TF32:
+            raise LoweringError(
+                "The operands are to be rounded to tf32, and nothing here multiplies tf32.",
+                note="CUDA cores would multiply f32, more exactly and more slowly than was asked for.",
+                hint='Tensorize(..., using="mma.m16n8k8"), or leave product=tf32 out of the problem.',
+            )
+        return
+    name = program.tensorized.instruction.name
+    if program.accumulation is None or not (program.late_alpha and program.late_beta):
+        raise LoweringError(
+            f"{name} adds bare products to a sum in registers; alpha and beta come after it.",
+            hint="Accumulate(over=...), then Epilogue().",
+        )
+    operands: tuple[OperandName, ...] = ("A", "B")
+    for operand in operands:
+        chain = program.chain(operand)
+        if not chain or chain[-1].space is not Space.REGISTER:
+            raise LoweringError(
+                f"{name} takes {operand} from registers, and no tile of {operand} is staged there.",
+                hint=f"Stage({operand!r}, Space.REGISTER, under=...) under the loop over k.",
+            )
+        if program.tensorized.instruction.is_opaque:
+            _check_whole_tiles(program, chain[-1], name)
+    if program.tensorized.instruction.is_opaque:
+        _check_opaque_sum(program, name)
+
+
+def _check_whole_tiles(program: Program, staged: Staged, name: str) -> None:
+    source = source_of(program, staged)
+    if source is None:
+        raise LoweringError(
+            f"{name} loads whole tiles of {staged.operand} from shared memory, and none is staged there.",
+            note="tiles at the edge of a matrix are filled up with zeros, which global memory has no room for.",
+            hint=f"Stage({staged.operand!r}, Space.SHARED, under=...) as well.",
+        )
+    check_opaque_tile(program, source, name)
+
+
+def _check_opaque_sum(program: Program, name: str) -> None:
+    staged = next((s for s in program.staged if s.operand == "C"), None)
+    if staged is None or staged.distribution is None:
+        raise LoweringError(
+            f"Which lane of {name} holds which result is not known, so no lane can store its own.",
+            hint='Stage("C", Space.SHARED) and Distribute("C_tile"): the block stores the tile together.',
+        )
+    check_opaque_tile(program, staged, name)
+
+
+def check_opaque_tile(program: Program, staged: Staged, name: str) -> None:
+    """wmma loads and stores begin at multiples of 32 bytes and know rows of one length only."""
+    tile = tile_of(program, staged)
+    row_bytes = (tile.row_length + staged.pad) * tile.dtype.bytes
+    if staged.arrangement is not None:
+        raise LoweringError(
+            f"{staged.name!r} is permuted within its rows, and {name} moves tiles of plain rows.",
+            hint="pad the rows instead, or use mma with Transfer(..., Route.MATRICES).",
+        )
+    if row_bytes % WMMA_POINTER_BYTES:
+        raise LoweringError(
+            f"Rows of {staged.name!r} are {row_bytes} bytes apart, and a tile of {name} begins at a multiple of "
+            f"{WMMA_POINTER_BYTES}.",
+            hint=f"pad by a multiple of {WMMA_POINTER_BYTES // tile.dtype.bytes} elements.",
+        )

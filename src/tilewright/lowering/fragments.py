@@ -1,0 +1,181 @@
+"""The operands of a matrix instruction: fragments loaded into registers, and the instruction on them.
+
+Three ways to load, by what the program says: whole tiles (opaque fragments), matrices of eight rows (ldmatrix), or each
+lane its own elements.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from tilewright.dtypes import TF32
+from tilewright.errors import LoweringError
+from tilewright.ir.buffer import Ref
+from tilewright.ir.expr import ZERO, Cast, Const, Expr, Load, Var
+from tilewright.ir.program import Axis, Program, Route, Staged
+from tilewright.ir.simplify import substitute
+from tilewright.ir.stmt import (
+    Alloc,
+    Assign,
+    Body,
+    For,
+    Let,
+    LoadFragment,
+    LoadMatrices,
+    Move,
+    MultiplyTiles,
+    StoreFragment,
+)
+from tilewright.ir.tiles import FRAGMENT, Tile, source_of, tile_of
+from tilewright.layout.fragment import MATRIX_ROWS, Fragment, Holder
+from tilewright.lowering.coordinates import LANE, index_of
+from tilewright.lowering.kernel_parts import every, global_place
+from tilewright.lowering.sums import Sums
+from tilewright.problem.gemm import Order
+
+
+def fill_fragments(program: Program, tile: Tile) -> Body:
+    """Statements that load every fragment of a register tile, and round them where the problem asks for it."""
+    assert tile.fragment is not None
+    if tile.fragment.opaque:
+        body = _over(tile.register_axes, (_load_opaque(program, tile),))
+    elif tile.staged.route is Route.MATRICES:
+        body = _load_matrices(program, tile, tile.fragment)
+    else:
+        body = _over(tile.register_axes, _load_by_lane(program, tile, tile.fragment))
+    if program.gemm.multiplied is TF32:
+        body = (*body, *_over(tile.register_axes, (_rounded(tile, tile.fragment),)))
+    return body if tile.staged.prefetched else (Alloc(tile.register_buffer), *body)
+
+
+def multiply_tiles(program: Program, sums: Sums) -> Body:
+    """The instruction that adds the running tile's product to the running sum."""
+    assert program.tensorized is not None
+    instruction = program.tensorized.instruction
+    tiles = [_fragments_of(program, name) for name in ("A", "B")]
+    a, b = (Ref(tile.register_buffer, tile.register_index) for tile in tiles)
+    orders = None
+    if instruction.is_opaque:
+        orders = (_order(_parent(program, tiles[0].staged)), _order(_parent(program, tiles[1].staged)))
+    return (MultiplyTiles(instruction, Ref(sums.buffer, sums.tile_index), a, b, orders, origin=sums.name),)
+
+
+def store_opaque(program: Program, sums: Sums, tile: Tile) -> Body:
+    """The running fragment of the sum to its place in the shared tile of the result."""
+    assert program.tensorized is not None
+    corner = {axis.name: ZERO for axis in program.instruction_axes}
+    row, col = (substitute(span.local_index(), corner) for span in tile.spans)
+    src = Ref(sums.buffer, sums.tile_index)
+    leading = tile.row_length + tile.staged.pad
+    name = tile.staged.name
+    return (StoreFragment(tile.at(row, col), src, program.tensorized.instruction, _order(tile), leading, origin=name),)
+
+
+def _fragments_of(program: Program, name: str) -> Tile:
+    return tile_of(program, next(staged for staged in reversed(program.chain(name))))  # type: ignore[arg-type]
+
+
+def _over(axes: tuple[Axis, ...], body: Body) -> Body:
+    """`body` for each fragment of a tile whose fragments these digits number."""
+    for axis in reversed(axes):
+        body = (For(axis.name, Const(axis.extent or 1), body, unroll=True),)
+    return body
+
+
+def _parent(program: Program, staged: Staged) -> Tile:
+    source = source_of(program, staged)
+    if source is None:
+        raise LoweringError(
+            f"{staged.name!r} is loaded from global memory, and its fragments are loaded from shared memory.",
+            hint=f"Stage({staged.operand!r}, Space.SHARED, under=...) as well.",
+        )
+    return tile_of(program, source)
+
+
+def _order(tile: Tile) -> Order:
+    return Order.ROW if tile.minor == 1 else Order.COL
+
+
+def _load_opaque(program: Program, tile: Tile) -> LoadFragment:
+    """One fragment, as the tile of shared memory that begins at its first element."""
+    assert program.tensorized is not None
+    parent = _parent(program, tile.staged)
+    corner = {axis.name: ZERO for axis in program.instruction_axes}
+    row, col = (substitute(span.local_index(), corner) for span in parent.spans)
+    return LoadFragment(
+        Ref(tile.register_buffer, tile.register_index),
+        parent.at(row, col),
+        program.tensorized.instruction,
+        "A" if tile.staged.operand == "A" else "B",
+        _order(parent),
+        parent.row_length + parent.staged.pad,
+        origin=tile.staged.name,
+    )
+
+
+def _load_by_lane(program: Program, tile: Tile, fragment: Fragment) -> Body:
+    """Each lane its own elements, as many neighbours at once as the program says."""
+    source = source_of(program, tile.staged)
+    if source is None:
+        rows, cols = program.gemm.operand(tile.staged.operand).dims
+        place = global_place(program, tile.staged.operand, index_of(program, rows), index_of(program, cols))
+    else:
+        parent = tile_of(program, source)
+        place = parent.at(*(span.local_index() for span in parent.spans))
+    held = fragment.element(Var(LANE), Var(FRAGMENT))
+    place = _placed(place, _digits(program, tile, held))
+    dst = Ref(tile.register_buffer, (*tile.register_index[:-1], Var(FRAGMENT)))
+    width = tile.staged.vector
+    return every(FRAGMENT, fragment.registers, width, (Move(dst, place, width, origin=tile.staged.name),))
+
+
+def _load_matrices(program: Program, tile: Tile, fragment: Fragment) -> Body:
+    """ldmatrix: each lane names one row of 16 bytes. One instruction may fill several fragments side by side.
+
+    A matrix is eight rows along the index that lane / 4 counts; where the tile in memory runs along that index instead,
+    the matrix is read by columns and turned on the way.
+    """
+    parent = _parent(program, tile.staged)
+    each = fragment.registers * tile.dtype.bytes // 4
+    count = tile.staged.vector if tile.staged.vector > 1 else each
+    eight = next(d.index for d in fragment.digits if d.holder is Holder.LANE and d.extent == MATRIX_ROWS)
+    transposed = parent.minor == eight
+    matrix, row = Var(LANE) // MATRIX_ROWS % count, Var(LANE) % MATRIX_ROWS
+    at: list[Expr] = list(fragment.element(ZERO, matrix % each * (4 // tile.dtype.bytes)))
+    along = 1 - eight if transposed else eight
+    at[along] = at[along] + row
+    digits = _digits(program, tile, (at[0], at[1]))
+    beside = tile.register_axes[-1].name if count > each else ""
+    if beside:
+        digits[beside] = Var(beside) + matrix // each
+    row_col = [substitute(span.local_index(), digits) for span in parent.spans]
+    body: Body = ()
+    if tile.register_axes:  # inside a loop, where names are free
+        names = [f"{tile.staged.name}_{span.dim}" for span in parent.spans]
+        body = tuple(Let(name, index) for name, index in zip(names, row_col, strict=True))
+        row_col = [Var(name) for name in names]
+    fragment_place = Ref(tile.register_buffer, tile.register_index)
+    name = tile.staged.name
+    body = (*body, LoadMatrices(fragment_place, parent.at(*row_col), count, transposed, origin=name))
+    axes = tile.register_axes
+    if beside:
+        body = every(beside, axes[-1].extent or 1, count // each, body)
+        axes = axes[:-1]
+    return _over(axes, body)
+
+
+def _digits(program: Program, tile: Tile, held: tuple[Expr, Expr]) -> dict[str, Expr]:
+    """The instruction's digits of the operand's two dimensions, where the lane's element is."""
+    dims = program.gemm.operand(tile.staged.operand).dims
+    return {axis.name: held[dims.index(axis.dim)] for axis in program.instruction_axes if axis.dim in dims}
+
+
+def _placed(place: Ref, digits: Mapping[str, Expr]) -> Ref:
+    return Ref(place.buffer, tuple(substitute(index, dict(digits)) for index in place.index))
+
+
+def _rounded(tile: Tile, fragment: Fragment) -> For:
+    """Tensor cores ignore the lower bits of an operand; rounding it first halves the error and removes the bias."""
+    place = Ref(tile.register_buffer, (*tile.register_index[:-1], Var(FRAGMENT)))
+    value = Cast(TF32, Load(place.buffer, place.index))
+    return For(FRAGMENT, Const(fragment.registers), (Assign(place, value, origin=tile.staged.name),), unroll=True)

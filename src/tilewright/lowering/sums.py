@@ -1,0 +1,101 @@
+"""The running sum in registers: its buffer, and bodies repeated for each result, or each vector of results.
+
+A result of a thread is numbered by the digits that the thread counts itself. Where a matrix instruction runs the inner
+tile, each such number stands for a whole fragment; which element a lane's register holds follows from the fragment.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import cached_property
+
+from tilewright.ir.buffer import Buffer, Space
+from tilewright.ir.expr import ZERO, Const, Expr, Var
+from tilewright.ir.program import Axis, Program
+from tilewright.ir.stmt import Body, For, Let
+from tilewright.ir.tiles import FRAGMENT, fragment_of, result_span
+from tilewright.layout.fragment import Fragment
+from tilewright.lowering.coordinates import LANE
+from tilewright.lowering.kernel_parts import every
+
+
+@dataclass(frozen=True)
+class Sums:
+    """The running sum of a program that keeps one in registers."""
+
+    program: Program
+    name: str
+
+    @cached_property
+    def fragment(self) -> Fragment | None:
+        return fragment_of(self.program, "C")
+
+    @cached_property
+    def buffer(self) -> Buffer:
+        axes = self.program.sum_axes
+        shape = tuple(axis.extent or 1 for axis in axes)
+        names = tuple(axis.name for axis in axes)
+        if self.fragment is not None:
+            shape, names = (*shape, self.fragment.registers), (*names, FRAGMENT)
+        return Buffer(self.name, Space.REGISTER, self.program.gemm.accumulate, shape or (1,), names)
+
+    @property
+    def index(self) -> tuple[Expr, ...]:
+        """The running result."""
+        digits = tuple(Var(axis.name) for axis in self.program.sum_axes)
+        return digits or (ZERO,) if self.fragment is None else (*digits, Var(FRAGMENT))
+
+    @property
+    def tile_index(self) -> tuple[Expr, ...]:
+        """Where the running fragment begins."""
+        return (*(Var(axis.name) for axis in self.program.sum_axes), ZERO)
+
+    def index_at(self, element: Expr) -> tuple[Expr, ...]:
+        """The result that is `element` further along a vector."""
+        if self.fragment is not None:
+            return (*self.tile_index[:-1], Var(FRAGMENT) + element)
+        finest = self._finest
+        return tuple(
+            Var(axis.name) + element if finest is not None and axis == finest else Var(axis.name)
+            for axis in self.program.sum_axes
+        ) or (ZERO,)
+
+    def over_registers(self, body: Body) -> Body:
+        """`body` for each element of the buffer, wherever in the tile it may be."""
+        if self.fragment is not None:
+            body = (For(FRAGMENT, Const(self.fragment.registers), body, unroll=True),)
+        return self.over_tiles(body)
+
+    def over_tiles(self, body: Body) -> Body:
+        """`body` for each of the digits that a thread counts itself."""
+        return _nested(self.program.sum_axes, body)
+
+    def over_results(self, body: Body, width: int = 1) -> Body:
+        """`body` for each vector of `width` results, the digits of the vector's first element in place of the axes."""
+        if self.fragment is not None:
+            body = (*_held_at(self.program, self.fragment), *body)
+            return self.over_tiles(every(FRAGMENT, self.fragment.registers, width, body))
+        if width == 1:
+            return _nested(self.program.sum_axes, body)
+        finest = self._finest
+        assert finest is not None and finest.extent is not None
+        others = tuple(axis for axis in self.program.sum_axes if axis != finest)
+        return _nested(others, every(finest.name, finest.extent, width, body))
+
+    @cached_property
+    def _finest(self) -> Axis | None:
+        span = result_span(self.program)
+        return span.axes[-1] if span.axes else None
+
+
+def _nested(axes: tuple[Axis, ...], body: Body) -> Body:
+    for axis in reversed(axes):
+        body = (For(axis.name, Const(axis.extent or 1), body, unroll=True),)
+    return body
+
+
+def _held_at(program: Program, fragment: Fragment) -> Body:
+    """The digits of m and n that the running register of the running lane holds."""
+    m_axis, n_axis, _ = program.instruction_axes
+    row, column = fragment.element(Var(LANE), Var(FRAGMENT))
+    return Let(m_axis.name, row), Let(n_axis.name, column)

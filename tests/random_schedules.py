@@ -14,7 +14,7 @@ from tilewright.errors import TilewrightError
 from tilewright.ir.buffer import Space
 from tilewright.ir.kernel import Variant
 from tilewright.ir.program import Level, Loop, Pattern, Program, RasterOrder, Route, naive_program
-from tilewright.layout.arrangement import Arrangement, Interleaved, Xor
+from tilewright.layout.arrangement import Arrangement, Interleaved, Permuted, Xor
 from tilewright.problem.gemm import Dim, Gemm, Order
 from tilewright.schedule import (
     Accumulate,
@@ -307,7 +307,14 @@ def _relayout(d: Drawing, tile: str) -> Step:
 
 def _arrangement(d: Drawing) -> Arrangement | None:
     xor = Xor(d.rng.choice((1, 2)), d.rng.choice((0, 1, 2)), d.rng.choice((0, 1)))
-    return d.rng.choice((None, None, Interleaved(d.rng.choice((2, 4))), xor))
+    return d.rng.choice((None, None, Interleaved(d.rng.choice((2, 4))), xor, _table(d)))
+
+
+def _table(d: Drawing) -> Arrangement:
+    """Columns permuted at random, alone or in pairs, in each of one or two rows."""
+    run, columns = d.rng.choice((1, 1, 2)), d.rng.choice((2, 3, 4, 6, 8))
+    rows = [d.rng.sample(range(columns), columns) for _ in range(d.rng.choice((1, 1, 2)))]
+    return Permuted(tuple(place * run + step for row in rows for place in row for step in range(run)))
 
 
 def _pipeline(d: Drawing, loop: str) -> None:

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from tilewright.ir.kernel import Kernel, Variant
     from tilewright.ir.program import Level, Pattern, RasterOrder, Route
     from tilewright.ladders import LADDERS, find_ladder, find_rung
-    from tilewright.layout.arrangement import Interleaved, Xor
+    from tilewright.layout.arrangement import Interleaved, Permuted, Xor
     from tilewright.layout_search import relayout_auto
     from tilewright.problem import Gemm, Operands, Order, check, make_operands
     from tilewright.schedule import (
@@ -58,7 +58,7 @@ _HOME = {
     "tilewright.ir.kernel": ("Kernel", "Variant"),
     "tilewright.ir.program": ("Level", "Pattern", "RasterOrder", "Route"),
     "tilewright.ladders": ("LADDERS", "find_ladder", "find_rung"),
-    "tilewright.layout.arrangement": ("Interleaved", "Xor"),
+    "tilewright.layout.arrangement": ("Interleaved", "Permuted", "Xor"),
     "tilewright.layout_search": ("relayout_auto",),
     "tilewright.problem": ("Gemm", "Operands", "Order", "check", "make_operands"),
     "tilewright.schedule": (
@@ -104,6 +104,7 @@ __all__ = [
     "Operands",
     "Order",
     "Pattern",
+    "Permuted",
     "Pipeline",
     "Prefetch",
     "Raster",

@@ -1,8 +1,11 @@
 """A layout for a staged tile that no access conflicts with: found by counting, and proved by the counts.
 
 Pads and XOR swizzles are tried from the cheapest on. For each, the kernel is lowered and one of its blocks is simulated
-for one step over k; every access to the tile is counted as the hardware serves it. A layout whose accesses all take the
-fewest wavefronts wins. If there is none, the answer names two accesses that no layout tried serves both.
+for two steps over k; every access to the tile is counted as the hardware serves it. A layout whose accesses all take
+the fewest wavefronts wins. If there is none, the answer names two accesses that no layout tried serves both.
+
+A schedule may leave a layout open: `Relayout("A_tile", arrangement=Auto())`. Steps cannot search, for they come before
+lowering and know nothing of banks; so the toolchain calls `resolve_layouts` before it applies a schedule.
 """
 
 from __future__ import annotations
@@ -15,11 +18,13 @@ from tilewright.errors import ScheduleError, TilewrightError, UnknownName
 from tilewright.ir.buffer import Space
 from tilewright.ir.program import Program
 from tilewright.ir.tiles import Tile, tile_of
-from tilewright.layout.arrangement import Arrangement, Xor
+from tilewright.layout.arrangement import Arrangement, Auto, Xor
+from tilewright.lowering import lower
+from tilewright.lowering.variants import variant_for
 from tilewright.problem.gemm import Gemm
 from tilewright.problem.reference import make_operands
 from tilewright.schedule import Relayout, Schedule
-from tilewright.toolchain import build
+from tilewright.simulator import simulate
 
 MAX_PAD = 8
 
@@ -92,8 +97,51 @@ class Found:
         return "  each pair of accesses can be served, but not all of them at once"
 
 
+def resolve_layouts(gemm: Gemm, schedule: Schedule) -> tuple[Schedule, tuple[Found, ...]]:
+    """The schedule with each layout that it leaves open replaced by the one found, and how each was found.
+
+    Raises ScheduleError where no layout is free of conflicts, which names the accesses that clash.
+    """
+    found: list[Found] = []
+    for tile in _open_tiles(schedule):
+        result = relayout_auto(gemm, schedule, tile)
+        if result.step is None:
+            best = repr(Relayout(tile, _rows(schedule, tile), result.best.pad, result.best.arrangement))
+            raise ScheduleError(
+                f"No layout of {tile!r} that was tried is free of bank conflicts.",
+                note="\n".join(result.proof.splitlines()[1:]).strip(),
+                hint=f"{best} loses fewest wavefronts.",
+            )
+        schedule = Schedule(*(result.step if _is_open(step, tile) else step for step in schedule))
+        found.append(result)
+    return schedule, tuple(found)
+
+
+def _is_open(step: Step, tile: str) -> bool:
+    return isinstance(step, Relayout) and isinstance(step.arrangement, Auto) and step.tile == tile
+
+
+def _open_tiles(schedule: Schedule) -> list[str]:
+    """The tiles whose last layout is still to be found."""
+    last = {step.tile: step for step in schedule if isinstance(step, Relayout)}
+    return [tile for tile, step in last.items() if isinstance(step.arrangement, Auto)]
+
+
+def _closed(schedule: Schedule, but: str) -> Schedule:
+    """The schedule with tiles other than `but` as they lie: no access to one tile depends on how another one lies."""
+    return Schedule(
+        *(
+            replace(step, arrangement=None)
+            if isinstance(step, Relayout) and isinstance(step.arrangement, Auto) and step.tile != but
+            else step
+            for step in schedule
+        )
+    )
+
+
 def relayout_auto(gemm: Gemm, schedule: Schedule, tile: str) -> Found:
     """Search pads and XOR swizzles of a shared tile of `schedule`. Raises ScheduleError if there is no such tile."""
+    schedule = _closed(schedule, tile)
     small = _one_block(gemm, schedule)
     program = schedule.apply(small)
     names = [staged.name for staged in program.staged if staged.space is Space.SHARED]
@@ -155,8 +203,9 @@ def _with_layout(
 def _count(gemm: Gemm, schedule: Schedule, tile: str, pad: int, arrangement: Arrangement | None) -> Candidate | None:
     """The counts of one layout; None where the schedule does not allow it (a pad may break a vector access)."""
     try:
-        built = build(gemm, schedule)
-        counters = built.simulate(make_operands(gemm), detectors=False).counters
+        program = schedule.apply(gemm)
+        kernel = lower(program, variant_for(program, gemm))
+        counters = simulate(kernel, make_operands(gemm), detectors=False).counters
     except TilewrightError:
         return None
     accesses = tuple(
@@ -164,5 +213,5 @@ def _count(gemm: Gemm, schedule: Schedule, tile: str, pad: int, arrangement: Arr
         for line in counters.lines
         if line.space is Space.SHARED and line.buffer == tile and line.requests
     )
-    size = next(buffer.size_bytes for buffer in built.kernel.shared if buffer.name == tile)
+    size = next(buffer.size_bytes for buffer in kernel.shared if buffer.name == tile)
     return Candidate(pad, arrangement, size, accesses)

@@ -25,10 +25,12 @@ from tilewright.ir.program import Program
 from tilewright.ir.program_text import program_text
 from tilewright.ir.simplify import simplify, substitute
 from tilewright.ladders.rung import Rung
+from tilewright.layout_search import Found, resolve_layouts
 from tilewright.lowering import lower
+from tilewright.lowering.variants import MAX_INDEX, variant_for
 from tilewright.model.limits import reasons_it_cannot_run
 from tilewright.model.occupancy import Occupancy, occupancy
-from tilewright.problem.gemm import Dim, Gemm, OperandName, Order
+from tilewright.problem.gemm import Gemm, Order
 from tilewright.problem.reference import Operands, view
 from tilewright.problem.tolerance import Verdict, check
 from tilewright.runtime.cubin_cache import CubinCache
@@ -40,31 +42,8 @@ from tilewright.schedule import Schedule
 from tilewright.simulator import Run, simulate
 from tilewright.simulator.coverage import Miscount, miscounts
 
-MAX_INDEX = 2**31 - 1
 MAX_SIZE = MAX_INDEX - 2**16
 """The largest m, n or k: block and tile coordinates are rounded up in 32 bits."""
-
-ALIGNMENT_BYTES = 16
-
-
-def variant_for(program: Program, gemm: Gemm, *, pointers: Sequence[int] = (0, 0, 0)) -> Variant:
-    """The strongest assumptions that are true of a problem and its pointers (addresses of A, B, C)."""
-    exact: set[Dim] = {dim for dim in ("m", "n", "k") if gemm.size(dim) % program.block_tile(dim) == 0}
-    leading = [gemm.leading(o.name) * o.dtype.bytes for o in gemm.operands]
-    aligned = all(value % ALIGNMENT_BYTES == 0 for value in (*leading, *pointers))
-    near = all(_last_offset(program, gemm, o.name) <= MAX_INDEX for o in gemm.operands)
-    return Variant(frozenset(exact), aligned, near)
-
-
-def _last_offset(program: Program, gemm: Gemm, name: OperandName) -> int:
-    """The largest element offset any guarded-off thread may compute: that of the last element of the last tile."""
-    operand = gemm.operand(name)
-
-    def covered(dim: Dim) -> int:
-        tile = program.block_tile(dim)
-        return -(-gemm.size(dim) // tile) * tile
-
-    return covered(operand.strided) * gemm.leading(name) + covered(operand.contiguous)
 
 
 def sizes_of(gemm: Gemm) -> dict[str, int]:
@@ -89,13 +68,15 @@ def grid_of(kernel: Kernel, gemm: Gemm) -> tuple[int, int, int]:
 class Build:
     """A scheduled problem and everything that can be made of it.
 
-    variant None: the strongest one that is true of the problem with aligned pointers.
+    variant None: the strongest one that is true of the problem with aligned pointers. layouts: how the layouts were
+    found that the schedule left open, with their proofs.
     """
 
     gemm: Gemm
     schedule: Schedule
     name: str = "gemm"
     asked_variant: Variant | None = None
+    layouts: tuple[Found, ...] = ()
 
     @cached_property
     def programs(self) -> tuple[Program, ...]:
@@ -114,7 +95,8 @@ class Build:
     @cached_property
     def kernel(self) -> Kernel:
         """The lowered program."""
-        return lower(self.program, self.variant, name=self.name, heading=self.schedule.text.splitlines())
+        proofs = [line for found in self.layouts for line in found.proof.splitlines()]
+        return lower(self.program, self.variant, name=self.name, heading=[*self.schedule.text.splitlines(), *proofs])
 
     @cached_property
     def source(self) -> CudaSource:
@@ -165,13 +147,17 @@ class Build:
 
 
 def build(gemm: Gemm, schedule: Schedule | Rung, *, variant: Variant | None = None, name: str = "") -> Build:
-    """A scheduled problem. `schedule` is a Schedule or a rung of a ladder."""
+    """A scheduled problem. `schedule` is a Schedule or a rung of a ladder.
+
+    Layouts that it leaves open (`Auto`) are searched here, each on one block; what was found stands in its place.
+    """
     for dim in ("m", "n", "k"):
         if gemm.size(dim) > MAX_SIZE:
             raise ProblemError(f"{dim} = {gemm.size(dim)} is more than {MAX_SIZE}.")
     if isinstance(schedule, Rung):
-        return Build(gemm, schedule.schedule(gemm), name or f"{schedule.ladder}_{schedule.slug}", variant)
-    return Build(gemm, schedule, name or "gemm", variant)
+        name, schedule = name or f"{schedule.ladder}_{schedule.slug}", schedule.schedule(gemm)
+    resolved, layouts = resolve_layouts(gemm, schedule)
+    return Build(gemm, resolved, name or "gemm", variant, layouts)
 
 
 def arguments(gemm: Gemm, pointers: Sequence[int]) -> tuple[Any, ...]:

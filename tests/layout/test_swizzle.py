@@ -6,7 +6,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tilewright.errors import ScheduleError
-from tilewright.layout.arrangement import Interleaved, Xor
+from tilewright.ir.expr import Lookup, Var
+from tilewright.ir.visit import walk_expr
+from tilewright.layout.arrangement import Interleaved, Permuted, Xor
 from tilewright.layout.banks import matrix_wavefronts, wavefronts
 from tilewright.layout.swizzle import SWIZZLE_128B, SWIZZLES, swizzle_of
 
@@ -14,6 +16,12 @@ arrangements = st.one_of(
     st.builds(Interleaved, st.integers(1, 16)),
     st.builds(Xor, bits=st.integers(0, 4), base=st.integers(0, 4), shift=st.integers(0, 3)),
 )
+
+
+tables = st.tuples(st.integers(1, 4), st.integers(1, 24)).flatmap(
+    lambda shape: st.lists(st.permutations(range(shape[1])), min_size=shape[0], max_size=shape[0])
+)
+"""A table for each of a few rows."""
 
 
 @given(arrangements, st.integers(1, 20), st.integers(1, 256))
@@ -35,6 +43,55 @@ def test_runs_stay_together_and_aligned(arrangement, rows: int, columns: int) ->
     places = arrangement.column(row, col, columns).reshape(rows, -1, run)
     assert (places[:, :, 0] % run == 0).all()
     assert (places - places[:, :, :1] == np.arange(run)).all()
+
+
+@given(tables)
+def test_a_table_says_where_each_column_lies(rows: list[list[int]]) -> None:
+    columns = len(rows[0])
+    arrangement = Permuted(tuple(place for row in rows for place in row))
+    assert arrangement.problem(7, columns) is None
+    row, col = np.mgrid[:7, :columns]
+    places = arrangement.column(row, col, columns)
+    assert places.tolist() == [rows[r % len(rows)] for r in range(7)]
+    assert [arrangement.column(5, c, columns) for c in range(columns)] == places[5].tolist()
+    run = arrangement.run(columns)
+    assert columns % run == 0
+    for longer in (length for length in range(1, columns + 1) if columns % length == 0):
+        chunks = places[: len(rows)].reshape(-1, longer)
+        together = (chunks - chunks[:, :1] == np.arange(longer)).all() and (chunks[:, 0] % longer == 0).all()
+        assert together == (run % longer == 0)
+
+
+@given(arrangements, st.integers(0, 3), st.integers(0, 6))
+def test_a_table_of_any_arrangement_is_that_arrangement(arrangement, log_rows: int, log_columns: int) -> None:
+    rows, columns = 1 << log_rows, 1 << log_columns
+    if arrangement.problem(rows, columns):
+        return
+    row, col = np.mgrid[:rows, :columns]
+    places = arrangement.column(row, col, columns)
+    table = Permuted(tuple(places.reshape(-1).tolist()))
+    assert (table.column(row, col, columns) == places).all()
+    # Of an expression no entry is read: bits of rows and columns are enough.
+    if isinstance(arrangement, Xor) or arrangement.of & (arrangement.of - 1) == 0:
+        r, c = Var("r"), Var("c")
+        assert not any(isinstance(part, Lookup) for part in walk_expr(table.column(r, c, columns)))
+
+
+@pytest.mark.parametrize(
+    ("table", "columns", "problem"),
+    [
+        ([0, 1], 2, "the table of Permuted is a tuple of whole numbers"),
+        ((), 2, "the table of Permuted is a tuple of whole numbers"),
+        ((0, 1.0), 2, "the table of Permuted is a tuple of whole numbers"),
+        ((False, True), 2, "the table of Permuted is a tuple of whole numbers"),
+        ((0, 1, 2), 2, "a table of 3 places does not hold whole rows of 2"),
+        ((0, 2, 2), 3, "the table is no permutation of 0 to 2, because no column lies at 1"),
+        ((0, 1, 1, 2), 2, "row 1 of the table is no permutation of 0 to 1, because no column lies at 0"),
+        ((0, -1), 2, "the table is no permutation of 0 to 1, because no column lies at 1"),
+    ],
+)
+def test_what_is_no_permutation_is_refused(table, columns: int, problem: str) -> None:
+    assert Permuted(table).problem(4, columns) == problem
 
 
 def test_interleaving_is_the_linearised_b_tile() -> None:

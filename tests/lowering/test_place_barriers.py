@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from itertools import product
+from typing import Any
 
 import pytest
 from hypothesis import given, note, settings
@@ -20,8 +21,9 @@ from tilewright.ir.text import body_lines
 from tilewright.ir.visit import walk
 from tilewright.lowering import lower
 from tilewright.lowering.place_barriers import place_barriers
-from tilewright.problem import Gemm
+from tilewright.problem import Gemm, check, make_operands
 from tilewright.schedule import Accumulate, Bind, Distribute, Schedule, Split, Stage
+from tilewright.simulator import simulate
 
 TILES = {name: Buffer(name, Space.SHARED, F32, (64,)) for name in ("X", "Y", "Z")}
 VALUE = Buffer("value", Space.REGISTER, F32, (1,))
@@ -216,6 +218,18 @@ def test_a_result_that_is_shared_out_takes_one_more() -> None:
     gemm = Gemm(64, 64, 64)
     assert barriers(lower(Schedule(*BLOCKS, *RESULT).apply(gemm), SAFE).body) == [0]
     assert barriers(lower(Schedule(*BLOCKS, *OPERANDS, *RESULT).apply(gemm), SAFE).body) == [1, 1, 0]
+
+
+@pytest.mark.parametrize("order", ["lockstep", "warps"])
+def test_a_result_that_is_not_shared_out_takes_none(order: Any) -> None:
+    """Each thread takes back what it put there: nothing is ordered, and nothing need be."""
+    gemm = Gemm(20, 13, 9)
+    program = Schedule(*BLOCKS, *RESULT[:1]).apply(gemm)
+    assert barriers(lower(program, SAFE).body) == []
+    assert barriers(lower(Schedule(*BLOCKS, *OPERANDS, *RESULT[:1]).apply(gemm), SAFE).body) == [1, 1]
+    operands = make_operands(gemm)
+    run = simulate(lower(program, SAFE), operands, on_finding="collect", schedule=order)
+    assert not run.findings and check(operands, run.c.reshape(gemm.m, gemm.n)).ok
 
 
 def test_one_loop_for_each_tile() -> None:

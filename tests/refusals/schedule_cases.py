@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from tilewright.ir.buffer import Space
 from tilewright.ir.program import Level, RasterOrder, Route
-from tilewright.layout.arrangement import Interleaved, Xor
+from tilewright.layout.arrangement import Interleaved, Permuted, Xor
 from tilewright.problem.gemm import Gemm
 from tilewright.schedule import (
     Accumulate,
@@ -129,6 +129,13 @@ REFUSED: dict[str, tuple[Step, ...]] = {
     "relayout_pad": (*TILED, Relayout("A_tile", pad=-1)),
     "relayout_interleaved": (*TILED, Relayout("A_tile", arrangement=Interleaved(3))),
     "relayout_xor": (*TILED, Relayout("A_tile", arrangement=Xor(bits=3, base=2))),
+    "relayout_table_of_another_length": (*TILED, Relayout("A_tile", arrangement=Permuted((1, 0, 2)))),
+    "relayout_no_permutation": (*TILED, Relayout("A_tile", arrangement=Permuted((0, 1, 2, 3, 4, 5, 6, 6)))),
+    "relayout_table_of_no_numbers": (*TILED, Relayout("A_tile", arrangement=Permuted([1, 0]))),  # type: ignore[arg-type]
+    "relayout_breaks_a_vector": (
+        *(K, A_TILE, Stage("A", Space.REGISTER, under="k_tile"), Vectorize("A_frag", 4)),
+        Relayout("A_tile", arrangement=Permuted((1, 0, 2, 3, 4, 5, 6, 7))),
+    ),
     # Vectorize
     "vectorize_shared": (*TILED, Vectorize("A_tile", 4)),
     "vectorize_too_wide": (K, Stage("A", Space.REGISTER, under="k_tile"), Vectorize("A_frag", 3)),
@@ -139,6 +146,7 @@ REFUSED: dict[str, tuple[Step, ...]] = {
     ),
     "vectorize_result": (Accumulate("k"), Vectorize("C", 4)),
     # Epilogue
+    "epilogue_text": (Accumulate("k"), Epilogue(alpha="x")),  # type: ignore[arg-type]
     "epilogue_without_sum": (Epilogue(),),
     "epilogue_alpha_alone": (Accumulate("k"), Epilogue(beta=False)),
     # Raster

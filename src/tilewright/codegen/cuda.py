@@ -10,9 +10,10 @@ from tilewright.codegen.lines import WIDTH, Line, layout
 from tilewright.codegen.names import Names
 from tilewright.codegen.prelude import prelude_text
 from tilewright.codegen.stmt import BodyPrinter, buffer_note
+from tilewright.ir.expr import Lookup
 from tilewright.ir.kernel import Kernel
 from tilewright.ir.text import ExprText
-from tilewright.ir.visit import walk, written
+from tilewright.ir.visit import exprs_of, walk, walk_expr, written
 from tilewright.problem.gemm import Operand, Order
 
 _PLACEMENT_BYTES = 128
@@ -27,6 +28,7 @@ def print_cuda(kernel: Kernel, *, merge: bool = True) -> CudaSource:
     """
     names = Names(kernel)
     expr = CudaExpr(names)
+    tables = _tables(kernel, names)
     printer = BodyPrinter(names, expr, kernel.body, merge=merge)
     shared = _shared(kernel, printer)
     body = printer.body(kernel.body, depth=1)
@@ -36,12 +38,31 @@ def print_cuda(kernel: Kernel, *, merge: bool = True) -> CudaSource:
         _header(kernel, names.entry),
         "\n",
         prelude_text(expr.used),
+        tables,
         signature,
         layout([*shared, *gap, *body]),
         "}\n",
     ]
     dynamic_shared_bytes = kernel.shared_bytes if kernel.uses_dynamic_shared else 0
     return CudaSource("".join(text), names.entry, kernel.parameters, kernel.threads_per_block, dynamic_shared_bytes)
+
+
+def _tables(kernel: Kernel, names: Names) -> str:
+    """The tables of constants that the kernel reads, each once, in the narrowest type that holds its entries."""
+    exprs = (expr for _, stmt in walk(kernel.body) for expr in exprs_of(stmt))
+    found = dict.fromkeys(part.table for expr in exprs for part in walk_expr(expr) if isinstance(part, Lookup))
+    return "".join(_table(names.bind_table(table), table) for table in found)
+
+
+def _table(name: str, table: tuple[int, ...]) -> str:
+    types = (("unsigned char", 8), ("unsigned short", 16), ("int", 31))
+    element = next(narrow for narrow, bits in types if max(table) >> bits == 0)
+    entries = ", ".join(str(entry) for entry in table)
+    rows = textwrap.fill(entries, WIDTH, initial_indent="    ", subsequent_indent="    ")
+    return (
+        "// Where each run of columns lies in its row. Not __constant__: different entries would be read in turn.\n"
+        f"__device__ const {element} {name}[{len(table)}] = {{\n{rows}\n}};\n\n"
+    )
 
 
 def _shared(kernel: Kernel, printer: BodyPrinter) -> list[Line]:

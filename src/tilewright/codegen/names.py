@@ -34,6 +34,10 @@ _CUDA = """
 RESERVED = frozenset((*_KEYWORDS.split(), *_CUDA.split(), *PRELUDE))
 
 
+TABLE = "place_in_row"
+"""Tables say at which column of its row an element lies."""
+
+
 def identifier(name: str) -> str:
     """`name` with everything C++ does not allow in an identifier replaced.
 
@@ -54,6 +58,7 @@ class Names:
     def __init__(self, kernel: Kernel) -> None:
         self._vars: dict[str, str] = {name: name for name in BUILTINS}
         self._buffers: dict[tuple[str, Space], str] = {}
+        self._tables: dict[tuple[int, ...], str] = {}
         self._taken: set[str] = set(RESERVED)
         self.entry = self._take(kernel.name)
         for parameter in kernel.parameters:
@@ -73,6 +78,14 @@ class Names:
         key = (buffer.name, buffer.space)
         self._buffers[key] = self._take(buffer.name)
         return self._buffers[key]
+
+    def bind_table(self, table: tuple[int, ...]) -> str:
+        """A new table of constants, which the whole text can see."""
+        self._tables[table] = self._take(TABLE)
+        return self._tables[table]
+
+    def table(self, table: tuple[int, ...]) -> str:
+        return self._tables[table]
 
     def var(self, name: str) -> str:
         return self._vars[name]

@@ -1,4 +1,4 @@
-"""Expressions: `Expr = Const | Var | Binary | Select | Cast | Load | Fma`.
+"""Expressions: `Expr = Const | Var | Binary | Select | Cast | Lookup | Load | Fma`.
 
 Integer expressions index memory; float expressions are arithmetic on registers. The operators `+ - * // % ^ & >> <<`
 and the comparisons build nodes and fold constants, so that the formulas of `tilewright.layout` work on expressions
@@ -120,6 +120,10 @@ class _Operators:
     def __lshift__(self, other: ExprLike) -> Expr:
         return binary(Op.SHL, self, other)
 
+    def entry_of(self, table: tuple[int, ...]) -> Expr:
+        """`table[self]`."""
+        return lookup(table, self)
+
     def __lt__(self, other: ExprLike) -> Expr:
         return binary(Op.LT, self, other)
 
@@ -180,6 +184,18 @@ class Cast(_Operators):
 
 
 @dataclass(frozen=True, slots=True)
+class Lookup(_Operators):
+    """An entry of a table of whole numbers that is part of the kernel: what no formula gives."""
+
+    table: tuple[int, ...]
+    index: Expr
+
+    @property
+    def dtype(self) -> DType:
+        return I32
+
+
+@dataclass(frozen=True, slots=True)
 class Load(_Operators):
     """The value of one register element. Memory is only read by `Move`."""
 
@@ -204,7 +220,7 @@ class Fma(_Operators):
         return self.c.dtype
 
 
-Expr = Union[Const, Var, Binary, Select, Cast, Load, Fma]  # noqa: UP007  (a name for match statements and docs)
+Expr = Union[Const, Var, Binary, Select, Cast, Lookup, Load, Fma]  # noqa: UP007  (a name for match statements and docs)
 ExprLike = Union[Expr, int, _Operators]  # noqa: UP007
 
 ZERO = Const(0)
@@ -221,7 +237,7 @@ def wider(a: DType, b: DType) -> DType:
 
 def as_expr(value: ExprLike) -> Expr:
     """An int as a `Const`; an expression as itself."""
-    if isinstance(value, (Const, Var, Binary, Select, Cast, Load, Fma)):
+    if isinstance(value, (Const, Var, Binary, Select, Cast, Lookup, Load, Fma)):
         return value
     if isinstance(value, int):
         return Const(value)
@@ -277,6 +293,16 @@ def _fold_right(op: Op, x: Expr, value: int) -> Expr | None:
     if op is Op.MUL and isinstance(x, Binary) and x.op is Op.MUL and isinstance(x.b, Const):
         return binary(Op.MUL, x.a, int(x.b.value) * value)
     return None
+
+
+def lookup(table: tuple[int, ...], index: ExprLike) -> Expr:
+    """`table[index]`, folded.
+
+    >>> lookup((3, 5), 1)
+    Const(value=5, dtype=i32)
+    """
+    at = as_expr(index)
+    return Const(table[int(at.value)]) if isinstance(at, Const) else Lookup(table, at)
 
 
 def both(*conditions: Expr | None) -> Expr:

@@ -159,11 +159,13 @@ class Pipelined:
     """A loop whose shared tiles have `stages` slots each, so that copies run ahead of their use.
 
     alternating: the two halves of the block take turns at copying, each a whole tile, while the other computes.
+    spread: the loop inside over whose iterations the start of the next copies is spread; "" starts all at once.
     """
 
     loop: str
     stages: int
     alternating: bool = False
+    spread: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -344,7 +346,7 @@ class Program:
         users = [staged.name for staged in self.staged if staged.under == loop]
         if self.accumulation is not None and self.accumulation.over == loop:
             users.append(self.accumulation.name)
-        if self.pipelined is not None and self.pipelined.loop == loop:
+        if self.pipelined is not None and loop in (self.pipelined.loop, self.pipelined.spread):
             users.append("the pipeline")
         return tuple(users)
 

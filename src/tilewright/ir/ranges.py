@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from tilewright.ir.expr import Binary, Const, Expr, Op, Var
+from tilewright.ir.expr import Binary, Const, Expr, Lookup, Op, Var
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,6 +41,8 @@ def interval(expr: Expr, bounds: Bounds) -> Interval:
             return bounds.get(expr.name, UNKNOWN)
         case Binary():
             return _binary(expr, interval(expr.a, bounds), interval(expr.b, bounds))
+        case Lookup():
+            return Interval(min(expr.table), max(expr.table))
         case _:
             return UNKNOWN
 

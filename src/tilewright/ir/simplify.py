@@ -19,7 +19,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from math import gcd
 
-from tilewright.ir.expr import Binary, Cast, Const, Expr, Fma, Load, Op, Select, Var, binary
+from tilewright.ir.expr import Binary, Cast, Const, Expr, Fma, Load, Lookup, Op, Select, Var, binary, lookup
 from tilewright.ir.ranges import Bounds, interval
 from tilewright.ir.visit import rebuild, sub_exprs
 
@@ -47,6 +47,8 @@ def simplify(expr: Expr, bounds: Bounds | None = None) -> Expr:
             return Load(expr.buffer, tuple(simplify(i, known) for i in expr.index))
         case Cast():
             return Cast(expr.dtype, simplify(expr.value, known))
+        case Lookup():
+            return lookup(expr.table, simplify(expr.index, known))
         case Fma():
             return Fma(simplify(expr.a, known), simplify(expr.b, known), simplify(expr.c, known))
         case Select():
@@ -96,10 +98,13 @@ def _linear(expr: Expr, bounds: Bounds) -> Linear:
         case Binary(op=Op.MOD, b=Const(value=by)) if int(by) > 0:
             return _remainder(_linear(expr.a, bounds), int(by), bounds)
         case Binary():
-            atom = binary(expr.op, simplify(expr.a, bounds), simplify(expr.b, bounds))
-            return ({}, int(atom.value)) if isinstance(atom, Const) else ({atom: 1}, 0)
+            return _atom(binary(expr.op, simplify(expr.a, bounds), simplify(expr.b, bounds)))
         case _:
-            return {simplify(expr, bounds): 1}, 0
+            return _atom(simplify(expr, bounds))
+
+
+def _atom(expr: Expr) -> Linear:
+    return ({}, int(expr.value)) if isinstance(expr, Const) else ({expr: 1}, 0)
 
 
 def _sum(a: Linear, b: Linear, sign: int) -> Linear:

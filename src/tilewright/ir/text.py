@@ -8,7 +8,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from tilewright.ir.buffer import Buffer, Ref
-from tilewright.ir.expr import Binary, Cast, Const, Expr, Fma, Load, Op, Select, Var
+from tilewright.ir.expr import Binary, Cast, Const, Expr, Fma, Load, Lookup, Op, Select, Var
 from tilewright.ir.kernel import Kernel
 from tilewright.ir.stmt import (
     Alloc,
@@ -51,6 +51,9 @@ class ExprText:
     def fma(self, expr: Fma) -> tuple[str, float]:
         return f"fma({self(expr.a)}, {self(expr.b)}, {self(expr.c)})", _ATOM
 
+    def lookup(self, expr: Lookup) -> str:
+        return f"table of {len(expr.table)}[{self(expr.index)}]"
+
     def select(self, expr: Select) -> tuple[str, float]:
         return f"{self._inside(expr.condition, 2)} ? {self(expr.a)} : {self(expr.b)}", 1.0
 
@@ -69,6 +72,8 @@ class ExprText:
                 return self.place(Ref(expr.buffer, expr.index)), _ATOM
             case Cast():
                 return self.cast(expr)
+            case Lookup():
+                return self.lookup(expr), _ATOM
             case Fma():
                 return self.fma(expr)
             case Select():

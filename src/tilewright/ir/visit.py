@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import replace
 
 from tilewright.ir.buffer import Ref
-from tilewright.ir.expr import Binary, Cast, Expr, Fma, Load, Select, Var
+from tilewright.ir.expr import Binary, Cast, Expr, Fma, Load, Lookup, Select, Var
 from tilewright.ir.stmt import (
     Alloc,
     Assign,
@@ -104,6 +104,8 @@ def sub_exprs(expr: Expr) -> tuple[Expr, ...]:
             return (expr.value,)
         case Fma():
             return (expr.a, expr.b, expr.c)
+        case Lookup():
+            return (expr.index,)
         case Load():
             return expr.index
         case _:
@@ -121,6 +123,8 @@ def rebuild(expr: Expr, parts: tuple[Expr, ...]) -> Expr:
             return Cast(expr.dtype, parts[0])
         case Fma():
             return Fma(parts[0], parts[1], parts[2])
+        case Lookup():
+            return Lookup(expr.table, parts[0])
         case Load():
             return Load(expr.buffer, parts)
         case _:

@@ -1,13 +1,18 @@
 """How the columns of a shared tile are permuted within their rows.
 
 A staged tile is a C array of rows; an arrangement says at which column of its row an element lies. The formulas use
-only `+ * // % ^ & >> <<`, so they work on integers, NumPy arrays and index expressions alike.
+only `+ * // % ^ & >> <<` and, where a table fits no formula, its entries; so they work on integers, NumPy arrays and
+index expressions alike.
 """
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import Any, Union
+
+import numpy as np
 
 MAX_SHIFT = 16
 """Above any bit of a row or column of a shared tile, below the 32 that an index is shifted by at most."""
@@ -81,4 +86,127 @@ class Xor:
         return f"columns ^ (row >> {self.shift} & {(1 << self.bits) - 1}) << {self.base}"
 
 
-Arrangement = Union[Interleaved, Xor]  # noqa: UP007
+@dataclass(frozen=True, slots=True)
+class Permuted:
+    """Columns permuted by a table: column `c` of each row lies at `table[c]`.
+
+    A table of several rows' length is used in turn: in rows of n columns, column `c` of row `r` lies at entry `r*n + c`
+    of the table, which begins again after its last row.
+
+    Where each bit of the place is an XOR of bits of row and column, the place is computed from those bits: that holds
+    for XOR swizzles, permutations and rotations of bits, and columns dealt out to a power of two of runs, and costs a
+    few integer instructions. Any other table stands in the kernel and is read, one entry for each run of columns that
+    stays together, before the access itself. That read goes through L1, where lanes may read different entries at once
+    (constant memory would serve them one after another); the simulator does not count it.
+
+    >>> [Permuted((2, 0, 1)).column(0, c, 3) for c in range(3)]
+    [2, 0, 1]
+    >>> [[Permuted((0, 1, 1, 0)).column(r, c, 2) for c in range(2)] for r in range(3)]
+    [[0, 1], [1, 0], [0, 1]]
+    """
+
+    table: tuple[int, ...]
+
+    def column(self, row: Any, col: Any, columns: int) -> Any:
+        """Where column `col` of row `row` lies in a row of `columns` elements."""
+        images = _bit_images(self.table, columns)
+        if images is not None:
+            bits = columns.bit_length() - 1
+            return _from_bits(((col, images[:bits]), (row, images[bits:]))) ^ self.table[0]
+        run = self.run(columns)
+        runs = columns // run
+        index = row % (len(self.table) // columns) * runs + col // run
+        return _entry(tuple(place // run for place in self.table[::run]), index) * run + col % run
+
+    def run(self, columns: int) -> int:
+        """Neighbouring columns that stay neighbours, from a multiple of their number on."""
+        return _longest_run(self.table, columns)
+
+    def problem(self, rows: int, columns: int) -> str | None:
+        """Why a tile of this shape cannot be arranged so, or None."""
+        table = self.table
+        if not isinstance(table, tuple) or not table or not all(_is_count(place) for place in table):
+            return "the table of Permuted is a tuple of whole numbers"
+        if len(table) % columns:
+            return f"a table of {len(table)} places does not hold whole rows of {columns}"
+        for first in range(0, len(table), columns):
+            missing = set(range(columns)).difference(table[first : first + columns])
+            if missing:
+                which = f"row {first // columns} of the table" if len(table) > columns else "the table"
+                return f"{which} is no permutation of 0 to {columns - 1}, because no column lies at {min(missing)}"
+        return None
+
+    @property
+    def text(self) -> str:
+        return f"columns permuted by a table of {len(self.table)}"
+
+
+@lru_cache
+def _longest_run(table: tuple[int, ...], columns: int) -> int:
+    runs = (run for run in range(columns, 0, -1) if columns % run == 0)
+    return next(run for run in runs if _keeps(table, run))
+
+
+def _keeps(table: Sequence[int], run: int) -> bool:
+    """Whether each aligned run of places is an aligned run again."""
+    starts = range(0, len(table), run)
+    return all(
+        table[at] % run == 0 and all(table[at + step] == table[at] + step for step in range(run)) for at in starts
+    )
+
+
+@lru_cache
+def _bit_images(table: tuple[int, ...], columns: int) -> tuple[int, ...] | None:
+    """What each bit of the number of an entry flips in the entry, lowest first; None where bits do more than flip."""
+    count = len(table)
+    if count & (count - 1) or columns & (columns - 1):
+        return None
+    images = tuple(table[1 << bit] ^ table[0] for bit in range(count.bit_length() - 1))
+    flips = [table[0]]
+    for image in images:
+        flips += [place ^ image for place in flips]
+    return images if tuple(flips) == table else None
+
+
+def _from_bits(sources: Sequence[tuple[Any, Sequence[int]]]) -> Any:
+    """The XOR of the images of all bits that are set in the sources.
+
+    Neighbouring bits that move equally far are moved together. What meets no other bit is added, not XORed: sums can
+    be simplified further.
+    """
+    place: Any = sources[0][0] * 0
+    used = 0
+    for source, images in sources:
+        for shift in range(-MAX_SHIFT, MAX_SHIFT):
+            moved = [bit for bit, image in enumerate(images) if bit + shift >= 0 and image >> (bit + shift) & 1]
+            for low, width in _neighbours(moved):
+                part = source // (1 << low) % (1 << width) * (1 << (low + shift))
+                target = ((1 << width) - 1) << (low + shift)
+                place = place ^ part if used & target else place + part
+                used |= target
+    return place
+
+
+def _neighbours(numbers: Sequence[int]) -> list[tuple[int, int]]:
+    """Ascending numbers as runs: the first and how many.
+
+    >>> _neighbours([0, 1, 2, 5])
+    [(0, 3), (5, 1)]
+    """
+    runs: list[tuple[int, int]] = []
+    for number in numbers:
+        if runs and number == sum(runs[-1]):
+            runs[-1] = (runs[-1][0], runs[-1][1] + 1)
+        else:
+            runs.append((number, 1))
+    return runs
+
+
+def _entry(table: tuple[int, ...], index: Any) -> Any:
+    """`table[index]` for an integer, an array or an index expression."""
+    if isinstance(index, int):
+        return table[index]
+    return np.take(table, index) if isinstance(index, np.ndarray) else index.entry_of(table)
+
+
+Arrangement = Union[Interleaved, Xor, Permuted]  # noqa: UP007

@@ -19,7 +19,7 @@ from tilewright.lowering.expand import expand
 from tilewright.lowering.flatten_indices import flatten_indices
 from tilewright.lowering.guard_edges import guard_edges
 from tilewright.lowering.narrow_accesses import narrow_accesses
-from tilewright.lowering.place_barriers import place_barriers
+from tilewright.lowering.place_barriers import own_tiles, place_barriers
 from tilewright.problem.gemm import Dim
 
 MAX_SHARED_BYTES = 227 * 1024
@@ -49,7 +49,7 @@ def lower(program: Program, variant: Variant, *, name: str = "gemm", heading: Se
     # Guards while an access still has a row and a column.
     body = checked("guard_edges", guard_edges(body, program, exact))
     # Barriers after guards, so that none stands where only some threads come.
-    body = checked("place_barriers", place_barriers(body))
+    body = checked("place_barriers", place_barriers(body, own_tiles(program)))
     # Offsets last: nothing after this asks which row an access belongs to.
     body = checked("flatten_indices", flatten_indices(body, program, near=variant.near))
     grid = tuple(simplify(extent, bounds_of(program)) for extent in grid_shape(program))

@@ -18,16 +18,17 @@ of tile t+1 are loaded right after the barrier, and the multiply-adds of tile t'
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from tilewright.ir.buffer import Space
 from tilewright.ir.expr import ZERO, Const, Expr, Op, Select, Var, binary
-from tilewright.ir.program import Loop, Program, Route, Staged
+from tilewright.ir.program import Loop, Pipelined, Program, Route, Staged
 from tilewright.ir.simplify import substitute
 from tilewright.ir.stmt import Alloc, Barrier, Body, Carried, CommitCopies, For, If, Stmt, WaitCopies
 from tilewright.ir.tiles import fill_name, slot_name
 from tilewright.ir.visit import map_exprs, rewrite
 from tilewright.lowering.copies import Team, copy_tile, deposit_tile, fetch_tile, prefetch_buffer, whole_block
+from tilewright.units import ceil_div
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,7 +75,7 @@ def pipelined_loop(program: Program, loop: Loop, extent: Expr, use: Use) -> Body
         return _prefetched_loop(program, loop, extent, use.whole)
     if ring.alternating:
         return _alternating_loop(program, loop, extent, use.whole)
-    return _ring_loop(program, loop, extent, use, ring.stages)
+    return _ring_loop(program, loop, extent, use, ring)
 
 
 def copy_ordinary(program: Program, tiles: tuple[Staged, ...]) -> Body:
@@ -94,7 +95,8 @@ def _if(condition: Expr, body: Body) -> Body:
     return (If(condition, body),) if body else ()
 
 
-def _ring_loop(program: Program, loop: Loop, extent: Expr, use: Use, stages: int) -> Body:
+def _ring_loop(program: Program, loop: Loop, extent: Expr, use: Use, ring: Pipelined) -> Body:
+    stages = ring.stages
     tiles = tiles_under(program, loop)
     early = tuple(staged for staged in tiles if staged.prefetched)
     started = tuple(staged for staged in tiles if not staged.prefetched)
@@ -118,10 +120,16 @@ def _ring_loop(program: Program, loop: Loop, extent: Expr, use: Use, stages: int
         following = f"{loop.name}_next"
         slots.append(_counter(following, 1, stages))
     more = binary(Op.LT, Var(loop.name) + 1, extent)
+    used = use.most if use.is_split else use.whole
+    at_once: Body = (*start, *fetch)
+    if ring.spread:
+        used = tuple(_spread_over(ring.spread, stmt, at(start, **{loop.name: ahead}), there) for stmt in used)
+        at_once = fetch
     body: Body = (
-        *_if(there, at((*start, *fetch), **{loop.name: ahead})),
-        *commit,
-        *(use.most if use.is_split else use.whole),
+        *_if(there, at(at_once, **{loop.name: ahead})),
+        *(() if ring.spread else commit),
+        *used,
+        *(commit if ring.spread else ()),
         *(use.last if use.last_reads_tile else ()),
         *_if(there, at(deposit, **{loop.name: ahead})),
         *wait,
@@ -132,6 +140,28 @@ def _ring_loop(program: Program, loop: Loop, extent: Expr, use: Use, stages: int
     begin = _if(binary(Op.LT, 0, extent), at(use.first, **{slot_name(loop.name): ZERO}))
     run = For(loop.name, extent, body, carried=tuple(slots))
     return (*prologue, *wait, Barrier("the first tiles are complete"), *begin, run)
+
+
+def _spread_over(inner: str, stmt: Stmt, copies: Body, there: Expr) -> Stmt:
+    """The loop `inner` with a part of the copies started in each of its iterations; any other statement as it is."""
+    if not isinstance(stmt, For) or stmt.var != inner or not isinstance(stmt.extent, Const):
+        return stmt
+    count = int(stmt.extent.value)
+    parts = tuple(part for copy in copies for part in _part(copy, Var(inner), count))
+    return replace(stmt, body=(*stmt.body, *_if(there, parts)), unroll=True)
+
+
+def _part(copy: Stmt, turn: Expr, count: int) -> Body:
+    """Of a copy in several steps, those of one turn of `count`; a copy in one step belongs to the first turn."""
+    if not isinstance(copy, For) or not isinstance(copy.extent, Const):
+        return (If(binary(Op.EQ, turn, 0), (copy,)),)
+    steps = int(copy.extent.value)
+    each = ceil_div(steps, count)
+    number = turn * each + Var(copy.var)
+    body = at(copy.body, **{copy.var: number})
+    if each * count > steps:
+        body = _if(binary(Op.LT, number, steps), body)
+    return (replace(copy, extent=Const(each), body=body),)
 
 
 def _counter(name: str, start: int, stages: int) -> Carried:

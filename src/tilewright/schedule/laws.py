@@ -213,6 +213,14 @@ def pipelines_have_tiles(program: Program) -> Iterator[Violation]:
                 f"{staged.name!r} travels by itself, so no half of the block need wait for it.",
                 hint="leave out alternating, or Prefetch and Transfer.",
             )
+    if ring.spread:
+        order = [loop.name for loop in program.thread_serial_loops]
+        inner = program.loop(ring.spread)
+        if ring.alternating or inner.extent is None or ring.spread not in order[order.index(ring.loop) + 1 :][:1]:
+            yield Violation(
+                f"copies cannot be spread over {ring.spread!r}: it is no loop of known extent inside {ring.loop!r}.",
+                hint="name the inner loop over k, and leave out alternating.",
+            )
     if ring.alternating and program.threads_per_block % (2 * WARP_LANES):
         yield Violation(
             f"the halves of a block of {program.threads_per_block} threads are not whole warps.",

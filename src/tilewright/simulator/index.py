@@ -20,7 +20,7 @@ import numpy as np
 
 from tilewright.dtypes import BOOL, I32, Array, DType
 from tilewright.errors import SimulationError
-from tilewright.ir.expr import ZERO, Binary, Cast, Const, Expr, Load, Op, Select, Var, binary
+from tilewright.ir.expr import ZERO, Binary, Cast, Const, Expr, Load, Lookup, Op, Select, Var, binary
 from tilewright.ir.visit import rebuild, sub_exprs, walk_expr
 from tilewright.simulator.convoy import Convoy
 from tilewright.simulator.warps import Lanes, Mask
@@ -149,6 +149,11 @@ def _text(expr: Expr, operators: Mapping[Op, str]) -> str:
             parts = [_text(part, operators) for part in (expr.condition, expr.a, expr.b)]
             form = "({1} if {0} else {2})" if operators is _FOR_UNIFORM else "np.where({0}, {1}, {2})"
             return form.format(*parts)
+        case Lookup():
+            # Lanes that take no part may look anywhere: clipped, they find something that nobody uses.
+            return f"{{table}}.take({_text(expr.index, operators)}, mode='clip')".format(
+                table=f"np.array({expr.table})"
+            )
         case Cast() if not expr.dtype.is_float:
             return _text(expr.value, operators)
         case _:

@@ -16,7 +16,7 @@ import numpy as np
 from tilewright.dtypes import Array
 from tilewright.errors import SimulationError
 from tilewright.ir.buffer import Ref
-from tilewright.ir.expr import Binary, Cast, Const, Expr, Fma, Load, Op, Select, Var, binary
+from tilewright.ir.expr import Binary, Cast, Const, Expr, Fma, Load, Lookup, Op, Select, Var, binary
 from tilewright.ir.visit import variables
 from tilewright.simulator.arithmetic import Arithmetic, Value
 from tilewright.simulator.context import Context
@@ -143,7 +143,7 @@ class Values:
         match expr:
             case Load():
                 return self.view(Ref(expr.buffer, expr.index)).read
-            case Const() | Var() if not dtype.is_float:
+            case Const() | Var() | Lookup() if not dtype.is_float:
                 return self._integer(expr)
             case Const():
                 return _always(arithmetic.constant(expr.value, dtype))

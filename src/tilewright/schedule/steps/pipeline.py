@@ -16,12 +16,14 @@ class Pipeline(Step):
     """for k: fill A_tile; use A_tile   ->   fill A_tile[0..n-2]; for k: fill A_tile[k+n-1]; use A_tile[k]
 
     The shared tiles staged under the loop get `stages` slots each; while one is used, later ones are filled. One
-    barrier a step is enough. alternating: the two halves of the block take turns at copying (two stages).
+    barrier a step is enough. alternating: the two halves of the block take turns at copying (two stages). spread:
+    a loop inside, each iteration of which starts a part of the next copies, so that its loads do not queue behind all.
     """
 
     loop: str
     stages: int = 2
     alternating: bool = False
+    spread: str = ""
 
     def apply(self, program: Program) -> Program:
         doing = f"Cannot pipeline loop {self.loop!r}"
@@ -36,7 +38,10 @@ class Pipeline(Step):
             refuse(f"{doing}: halves of a block alternate over 2 stages, not {self.stages}.", hint="stages=2.")
         if loop.level is not None or not loop.is_reduction:
             refuse(f"{doing}: it is no serial loop over k.", hint="pipeline the loop under which tiles are staged.")
-        return check_program(replace(program, pipelined=Pipelined(self.loop, self.stages, self.alternating)), doing)
+        if self.spread:
+            find_loop(program, self.spread)
+        ring = Pipelined(self.loop, self.stages, self.alternating, self.spread)
+        return check_program(replace(program, pipelined=ring), doing)
 
     def names(self) -> tuple[str, ...]:
         return (self.loop,)

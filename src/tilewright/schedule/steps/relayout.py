@@ -7,7 +7,7 @@ from typing import Literal
 
 from tilewright.ir.buffer import Space
 from tilewright.ir.program import Program
-from tilewright.layout.arrangement import Arrangement, Interleaved, Xor
+from tilewright.layout.arrangement import Arrangement, Interleaved, Permuted, Xor
 from tilewright.problem.gemm import Dim
 from tilewright.schedule.laws import check_program
 from tilewright.schedule.step import Step, check_count, find_tile, refuse
@@ -38,8 +38,11 @@ class Relayout(Step):
                 hint=f"rows={dims[0]!r} or rows={dims[1]!r}.",
             )
         check_count(self.pad, 0, doing, "its pad")
-        if not isinstance(self.arrangement, (Interleaved, Xor, type(None))):
-            refuse(f"{doing}: {self.arrangement!r} is no arrangement.", hint="use Interleaved(...), Xor(...) or None.")
+        if not isinstance(self.arrangement, (Interleaved, Xor, Permuted, type(None))):
+            refuse(
+                f"{doing}: {self.arrangement!r} is no arrangement.",
+                hint="use Interleaved(...), Xor(...), Permuted(...) or None.",
+            )
         changed = replace(staged, rows=self.rows, pad=self.pad, arrangement=self.arrangement)
         return check_program(program.with_tile(changed), doing)
 

@@ -1,0 +1,32 @@
+"""Which assumptions are true of a problem: the variant that its kernel may be lowered for."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from tilewright.ir.kernel import Variant
+from tilewright.ir.program import Program
+from tilewright.problem.gemm import Dim, Gemm, OperandName
+
+MAX_INDEX = 2**31 - 1
+ALIGNMENT_BYTES = 16
+
+
+def variant_for(program: Program, gemm: Gemm, *, pointers: Sequence[int] = (0, 0, 0)) -> Variant:
+    """The strongest assumptions that are true of a problem and its pointers (addresses of A, B, C)."""
+    exact: set[Dim] = {dim for dim in ("m", "n", "k") if gemm.size(dim) % program.block_tile(dim) == 0}
+    leading = [gemm.leading(o.name) * o.dtype.bytes for o in gemm.operands]
+    aligned = all(value % ALIGNMENT_BYTES == 0 for value in (*leading, *pointers))
+    near = all(_last_offset(program, gemm, o.name) <= MAX_INDEX for o in gemm.operands)
+    return Variant(frozenset(exact), aligned, near)
+
+
+def _last_offset(program: Program, gemm: Gemm, name: OperandName) -> int:
+    """The largest element offset any guarded-off thread may compute: that of the last element of the last tile."""
+    operand = gemm.operand(name)
+
+    def covered(dim: Dim) -> int:
+        tile = program.block_tile(dim)
+        return -(-gemm.size(dim) // tile) * tile
+
+    return covered(operand.strided) * gemm.leading(name) + covered(operand.contiguous)

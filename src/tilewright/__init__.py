@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from tilewright.ir.kernel import Kernel, Variant
     from tilewright.ir.program import Level, Pattern, RasterOrder, Route
     from tilewright.ladders import LADDERS, find_ladder, find_rung
-    from tilewright.layout.arrangement import Interleaved, Permuted, Xor
+    from tilewright.layout.arrangement import Auto, Interleaved, Permuted, Xor
     from tilewright.layout_search import relayout_auto
     from tilewright.problem import Gemm, Operands, Order, check, make_operands
     from tilewright.schedule import (
@@ -58,7 +58,7 @@ _HOME = {
     "tilewright.ir.kernel": ("Kernel", "Variant"),
     "tilewright.ir.program": ("Level", "Pattern", "RasterOrder", "Route"),
     "tilewright.ladders": ("LADDERS", "find_ladder", "find_rung"),
-    "tilewright.layout.arrangement": ("Interleaved", "Permuted", "Xor"),
+    "tilewright.layout.arrangement": ("Auto", "Interleaved", "Permuted", "Xor"),
     "tilewright.layout_search": ("relayout_auto",),
     "tilewright.problem": ("Gemm", "Operands", "Order", "check", "make_operands"),
     "tilewright.schedule": (
@@ -88,6 +88,7 @@ _HOME_OF = {name: module for module, names in _HOME.items() for name in names}
 
 __all__ = [
     "Accumulate",
+    "Auto",
     "BF16",
     "Bind",
     "Build",

@@ -76,9 +76,10 @@ TF32 = DType("tf32", 32, "float32", "float", 2.0**-11)
 F64 = DType("f64", 64, "float64", "double", 2.0**-53)
 I32 = DType("i32", 32, "int32", "int", is_float=False)
 I64 = DType("i64", 64, "int64", "long long", is_float=False)
+MBARRIER = DType("mbarrier", 64, "uint64", "unsigned long long", is_float=False)
 BOOL = DType("bool", 8, "bool", "bool", is_float=False)
 
-ALL = (F32, F16, BF16, TF32, F64, I32, I64, BOOL)
+ALL = (F32, F16, BF16, TF32, F64, I32, I64, MBARRIER, BOOL)
 OPERAND_DTYPES = (F32, F16, BF16)
 _BY_NAME = {dtype.name: dtype for dtype in ALL}
 

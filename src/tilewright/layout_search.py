@@ -13,6 +13,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from itertools import combinations
+from typing import TypeGuard
 
 from tilewright.errors import ScheduleError, TilewrightError, UnknownName
 from tilewright.ir.buffer import Space
@@ -23,7 +24,7 @@ from tilewright.lowering import lower
 from tilewright.lowering.variants import variant_for
 from tilewright.problem.gemm import Gemm
 from tilewright.problem.reference import make_operands
-from tilewright.schedule import Relayout, Schedule
+from tilewright.schedule import Relayout, Schedule, Step
 from tilewright.simulator import simulate
 
 MAX_PAD = 8
@@ -66,12 +67,17 @@ class Candidate:
 
 @dataclass(frozen=True, slots=True)
 class Found:
-    """The outcome of a search: the step to use (None if every layout conflicts), its proof, and what was tried."""
+    """The outcome of a search: the step that lays the tile out as cheaply as any, and what was tried."""
 
     tile: str
-    step: Relayout | None
+    cheapest: Relayout
     best: Candidate
     tried: tuple[Candidate, ...]
+
+    @property
+    def step(self) -> Relayout | None:
+        """The step to use; None if every layout conflicts."""
+        return None if self.best.excess else self.cheapest
 
     @property
     def proof(self) -> str:
@@ -100,48 +106,33 @@ class Found:
 def resolve_layouts(gemm: Gemm, schedule: Schedule) -> tuple[Schedule, tuple[Found, ...]]:
     """The schedule with each layout that it leaves open replaced by the one found, and how each was found.
 
-    Raises ScheduleError where no layout is free of conflicts, which names the accesses that clash.
+    Raises ScheduleError where every layout tried has bank conflicts, with the accesses that clash.
     """
-    found: list[Found] = []
-    for tile in _open_tiles(schedule):
-        result = relayout_auto(gemm, schedule, tile)
-        if result.step is None:
-            best = repr(Relayout(tile, _rows(schedule, tile), result.best.pad, result.best.arrangement))
+    layouts: list[Found] = []
+    for step in schedule:
+        if not is_open(step):
+            continue
+        found = relayout_auto(gemm, schedule, step.tile)
+        if found.step is None:
             raise ScheduleError(
-                f"No layout of {tile!r} that was tried is free of bank conflicts.",
-                note="\n".join(result.proof.splitlines()[1:]).strip(),
-                hint=f"{best} loses fewest wavefronts.",
+                f"No layout of {step.tile!r} that was tried is free of bank conflicts.",
+                place=found.proof,
+                hint=f"{found.cheapest!r} loses fewest wavefronts.",
             )
-        schedule = Schedule(*(result.step if _is_open(step, tile) else step for step in schedule))
-        found.append(result)
-    return schedule, tuple(found)
+        layouts.append(found)
+        schedule = Schedule(*(found.step if old == step else old for old in schedule))
+    return schedule, tuple(layouts)
 
 
-def _is_open(step: Step, tile: str) -> bool:
-    return isinstance(step, Relayout) and isinstance(step.arrangement, Auto) and step.tile == tile
-
-
-def _open_tiles(schedule: Schedule) -> list[str]:
-    """The tiles whose last layout is still to be found."""
-    last = {step.tile: step for step in schedule if isinstance(step, Relayout)}
-    return [tile for tile, step in last.items() if isinstance(step.arrangement, Auto)]
-
-
-def _closed(schedule: Schedule, but: str) -> Schedule:
-    """The schedule with tiles other than `but` as they lie: no access to one tile depends on how another one lies."""
-    return Schedule(
-        *(
-            replace(step, arrangement=None)
-            if isinstance(step, Relayout) and isinstance(step.arrangement, Auto) and step.tile != but
-            else step
-            for step in schedule
-        )
-    )
+def is_open(step: Step) -> TypeGuard[Relayout]:
+    """Whether a step leaves a layout to be found."""
+    return isinstance(step, Relayout) and isinstance(step.arrangement, Auto)
 
 
 def relayout_auto(gemm: Gemm, schedule: Schedule, tile: str) -> Found:
     """Search pads and XOR swizzles of a shared tile of `schedule`. Raises ScheduleError if there is no such tile."""
-    schedule = _closed(schedule, tile)
+    # No access to one tile depends on how another one lies.
+    schedule = Schedule(*(replace(step, arrangement=None) if is_open(step) else step for step in schedule))
     small = _one_block(gemm, schedule)
     program = schedule.apply(small)
     names = [staged.name for staged in program.staged if staged.space is Space.SHARED]
@@ -156,9 +147,13 @@ def relayout_auto(gemm: Gemm, schedule: Schedule, tile: str) -> Found:
             tried.append(candidate)
             if candidate.excess == 0:
                 break
+    if not tried:
+        raise ScheduleError(
+            f"Cannot lay out {tile!r}: the schedule cannot be lowered with any layout that was tried.",
+            hint="narrow its vector accesses.",
+        )
     best = min(tried, key=lambda c: (c.excess, c.size_bytes))
-    step = Relayout(tile, program.tile(tile).rows, best.pad, best.arrangement) if best.excess == 0 else None
-    return Found(tile, step, best, tuple(tried))
+    return Found(tile, Relayout(tile, program.tile(tile).rows, best.pad, best.arrangement), best, tuple(tried))
 
 
 def _one_block(gemm: Gemm, schedule: Schedule) -> Gemm:

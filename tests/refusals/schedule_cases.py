@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from tilewright.ir.buffer import Space
 from tilewright.ir.program import Level, RasterOrder, Route
-from tilewright.layout.arrangement import Interleaved, Permuted, Xor
+from tilewright.layout.arrangement import Auto, Interleaved, Permuted, Xor
 from tilewright.problem.gemm import Gemm
 from tilewright.schedule import (
     Accumulate,
@@ -132,6 +132,7 @@ REFUSED: dict[str, tuple[Step, ...]] = {
     "relayout_table_of_another_length": (*TILED, Relayout("A_tile", arrangement=Permuted((1, 0, 2)))),
     "relayout_no_permutation": (*TILED, Relayout("A_tile", arrangement=Permuted((0, 1, 2, 3, 4, 5, 6, 6)))),
     "relayout_table_of_no_numbers": (*TILED, Relayout("A_tile", arrangement=Permuted([1, 0]))),  # type: ignore[arg-type]
+    "relayout_open_with_a_pad": (*TILED, Relayout("A_tile", pad=4, arrangement=Auto())),
     "relayout_breaks_a_vector": (
         *(K, A_TILE, Stage("A", Space.REGISTER, under="k_tile"), Vectorize("A_frag", 4)),
         Relayout("A_tile", arrangement=Permuted((1, 0, 2, 3, 4, 5, 6, 7))),

@@ -10,7 +10,7 @@ from tilewright.errors import ScheduleError
 from tilewright.ir.buffer import Space
 from tilewright.ir.program import Level, Pattern, RasterOrder, Route
 from tilewright.ir.program_text import program_text
-from tilewright.layout.arrangement import Interleaved, Permuted, Xor
+from tilewright.layout.arrangement import Auto, Interleaved, Permuted, Xor
 from tilewright.problem.gemm import Gemm, Order
 from tilewright.schedule import (
     STEPS,
@@ -76,6 +76,7 @@ CASES: dict[str, tuple[tuple[Step, ...], Step]] = {
     "relayout interleaved": (COPIES, Relayout("B_tile", rows="k", arrangement=Interleaved(4))),
     "relayout by xor": (COPIES, Relayout("A_tile", arrangement=Xor(bits=1, base=2, shift=1))),
     "relayout by a table": (COPIES, Relayout("A_tile", arrangement=Permuted((2, 3, 0, 1, 7, 6, 5, 4)))),
+    "relayout left open": (COPIES, Relayout("A_tile", rows="k", arrangement=Auto())),
     "vectorize a fragment": (FRAGMENTS, Vectorize("A_frag", 4)),
     "vectorize the result": (SUMS, Vectorize("C", 4)),
     "epilogue": (SUMS, Epilogue()),
@@ -113,9 +114,8 @@ def test_a_step_says_what_it_speaks_of(name: str) -> None:
 @pytest.mark.parametrize("name", CASES)
 def test_the_text_of_a_step_is_the_step(name: str) -> None:
     _, step = CASES[name]
-    words = {
-        cls.__name__: cls for cls in (*STEPS, Level, Space, Pattern, RasterOrder, Route, Interleaved, Permuted, Xor)
-    }
+    kinds = (*STEPS, Level, Space, Pattern, RasterOrder, Route, Auto, Interleaved, Permuted, Xor)
+    words = {cls.__name__: cls for cls in kinds}
     assert eval(repr(step), words) == step
 
 

@@ -32,8 +32,9 @@ def store_fragment_name(instruction: MatrixInstruction, order: Order) -> str:
     return f"{instruction.family.replace('.', '_')}_store_{instruction.accumulate}_{order.value}"
 
 
-def _registers(fragment: Fragment, dtype: DType) -> int:
+def _registers(fragment: Fragment | None, dtype: DType) -> int:
     """32-bit registers of a lane's fragment."""
+    assert fragment is not None
     return fragment.registers * dtype.bytes // 4
 
 
@@ -144,7 +145,7 @@ def matrix_prelude() -> dict[str, str]:
     for count in (1, 2, 4):
         for transposed in (False, True):
             found[load_matrices_name(count, transposed)] = _load_matrices(count, transposed)
-    for instruction in INSTRUCTIONS:
+    for instruction in (known for known in INSTRUCTIONS if not known.reads_shared):
         for order in Order if instruction.is_opaque else ():
             for role in ("A", "B"):
                 found[load_fragment_name(instruction, role, order)] = _load_fragment(instruction, role, order)

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
+from tilewright.codegen.async_prelude import async_prelude, wgmma_text
 from tilewright.codegen.matrix_prelude import matrix_prelude
 from tilewright.dtypes import BF16, F16, F32, TF32, DType
 from tilewright.errors import LoweringError
@@ -160,6 +161,7 @@ PRELUDE: dict[str, str] = {
     "commit_copies": _COMMIT_COPIES,
     "wait_copies": _WAIT_COPIES,
     **matrix_prelude(),
+    **async_prelude(),
 }
 """Every snippet by the name it defines, in the order of printing: what needs another one stands below it."""
 
@@ -168,4 +170,5 @@ def prelude_text(used: Iterable[str]) -> str:
     """The snippets that define the names in `used`, other names ignored; empty when there is nothing to define."""
     names = set(used)
     snippets = [text for name, text in PRELUDE.items() if name in names]
+    snippets += [text for text in map(wgmma_text, sorted(names)) if text is not None]
     return "".join(f"{text}\n\n" for text in snippets)

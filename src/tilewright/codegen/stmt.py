@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import assert_never
 
+from tilewright.codegen.async_calls import async_call
 from tilewright.codegen.expr import CudaExpr, is_scalar
 from tilewright.codegen.lines import WIDTH, Line
 from tilewright.codegen.matrix_prelude import (
@@ -71,7 +71,7 @@ class BodyPrinter:
         """`__align__(16) float A_tile[8][132]`: a declaration, aligned for the widest access to it."""
         name = self._names.bind_buffer(buffer)
         shape = "" if is_scalar(buffer) else "".join(f"[{extent}]" for extent in buffer.shape)
-        aligned = self._alignments.get(buffer)
+        aligned = max(self._alignments.get(buffer, 0), buffer.align_bytes)
         prefix = f"__align__({aligned}) " if aligned else ""
         return f"{prefix}{self._expr.type(buffer.dtype)} {name}{shape};"
 
@@ -116,7 +116,7 @@ class BodyPrinter:
             case LoadMatrices() | LoadFragment() | StoreFragment() | MultiplyTiles():
                 yield Line(depth, f"{self._collective(stmt)};")
             case _:
-                assert_never(stmt)
+                yield Line(depth, f"{async_call(stmt, self._expr, self._address)};")
 
     def _collective(self, stmt: LoadMatrices | LoadFragment | StoreFragment | MultiplyTiles) -> str:
         """A call of the function around an instruction of the whole warp."""
@@ -144,6 +144,8 @@ class BodyPrinter:
 
     def _let(self, stmt: Let, depth: int) -> Line:
         value = self._expr.integer(stmt.value)  # before its name exists
+        if stmt.uniform:
+            value = f"__shfl_sync(0xffffffffu, {value}, 0)"
         return Line(depth, f"const {stmt.value.dtype.cuda} {self._names.bind_var(stmt.name)} = {value};", stmt.note)
 
     def _for(self, stmt: For, depth: int) -> Iterator[Line]:

@@ -26,7 +26,8 @@ class Buffer:
 
     shape: extents in elements, row-major, as the C array is declared. A global buffer has the shape of its matrix's
     *logical* index while a kernel is being lowered, and is indexed by one flat element offset afterwards.
-    axes: what each extent counts, for comments. note: one phrase that says why it looks as it does.
+    axes: what each extent counts, for comments. note: one phrase that says why it looks as it does. align_bytes: where
+    it must begin, if that is more than its accesses ask for.
     """
 
     name: str
@@ -35,6 +36,7 @@ class Buffer:
     shape: tuple[int, ...]
     axes: tuple[str, ...] = ()
     note: str = ""
+    align_bytes: int = 0
 
     @property
     def elements(self) -> int:

@@ -10,6 +10,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal, Union
 
+from tilewright.ir.async_stmt import AsyncStmt
 from tilewright.ir.buffer import Buffer, Ref
 from tilewright.ir.expr import Expr
 from tilewright.isa.instruction import MatrixInstruction
@@ -18,11 +19,15 @@ from tilewright.problem.gemm import Order
 
 @dataclass(frozen=True, slots=True)
 class Let:
-    """`name = value`, constant in the enclosing body."""
+    """`name = value`, constant in the enclosing body.
+
+    uniform: the value is the same in all lanes of a warp, which the compiler is told, as it cannot always see it.
+    """
 
     name: str
     value: Expr
     note: str = ""
+    uniform: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -193,5 +198,6 @@ Stmt = Union[  # noqa: UP007
     LoadFragment,
     StoreFragment,
     MultiplyTiles,
+    AsyncStmt,
 ]
 Body = tuple[Stmt, ...]

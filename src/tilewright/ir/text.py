@@ -6,7 +6,29 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import assert_never
 
+from tilewright.ir.async_stmt import (
+    ArriveBarrier,
+    AsyncStmt,
+    BulkLoad,
+    BulkStore,
+    ClusterBarrier,
+    CommitProducts,
+    CommitStores,
+    ExpectBytes,
+    FenceBarriers,
+    FenceProducts,
+    FenceProxy,
+    InitBarrier,
+    MultiplyShared,
+    SetRegisters,
+    StoreMatrices,
+    TeamBarrier,
+    WaitBarrier,
+    WaitProducts,
+    WaitStores,
+)
 from tilewright.ir.buffer import Buffer, Ref
 from tilewright.ir.expr import Binary, Cast, Const, Expr, Fma, Load, Lookup, Op, Select, Var
 from tilewright.ir.kernel import Kernel
@@ -167,6 +189,8 @@ def stmt_text(stmt: Stmt) -> str:
             return f"barrier{'  # ' + stmt.note if stmt.note else ''}"
         case CommitCopies():
             return "commit copies"
+        case WaitCopies():
+            return f"wait until at most {stmt.pending} group(s) of copies are under way"
         case LoadMatrices():
             turned = " transposed" if stmt.transposed else ""
             return f"{expr.place(stmt.dst)} <- {stmt.count} matrices{turned} {expr.place(stmt.src)}"
@@ -180,8 +204,57 @@ def stmt_text(stmt: Stmt) -> str:
         case MultiplyTiles():
             operands = f"{expr.place(stmt.a)} @ {expr.place(stmt.b)}"
             return f"{expr.place(stmt.d)} += {operands}  # {stmt.instruction.name}"
-        case WaitCopies():
-            return f"wait until at most {stmt.pending} group(s) of copies are under way"
+        case _:
+            return async_text(stmt, expr)
+
+
+def async_text(stmt: AsyncStmt, expr: ExprText) -> str:
+    """The line of a statement of an asynchronous unit."""
+    match stmt:
+        case InitBarrier():
+            return f"{expr.place(stmt.place)} = a barrier of {stmt.arrivals} arrival(s)"
+        case FenceBarriers():
+            return "the new barriers are seen by all"
+        case ExpectBytes():
+            return f"arrive at {expr.place(stmt.place)}, {stmt.size_bytes} bytes to come"
+        case ArriveBarrier():
+            return f"arrive at {expr.place(stmt.place)}" + ("" if stmt.rank is None else f" of block {expr(stmt.rank)}")
+        case WaitBarrier():
+            return f"wait for {expr.place(stmt.place)}, parity {expr(stmt.parity)}"
+        case BulkLoad():
+            box = f"{stmt.map.name}[{expr(stmt.at[0])}, {expr(stmt.at[1])}]"
+            where = "" if stmt.mask is None else f" in blocks {stmt.mask:#b} of the cluster"
+            return f"{expr.place(stmt.dst)} <~ box {box}{where}, tells {expr.place(stmt.signal)}"
+        case BulkStore():
+            return f"box {stmt.map.name}[{expr(stmt.at[0])}, {expr(stmt.at[1])}] <~ {expr.place(stmt.src)}"
+        case CommitStores():
+            return "commit bulk stores"
+        case WaitStores():
+            what = "are under way" if stmt.written else "read shared memory"
+            return f"wait until at most {stmt.pending} group(s) of bulk stores {what}"
+        case FenceProxy():
+            return "fence between ordinary and asynchronous accesses"
+        case ClusterBarrier():
+            return "barrier of the cluster"
+        case TeamBarrier():
+            return f"barrier {expr(stmt.number)} of {stmt.threads} threads"
+        case SetRegisters():
+            return f"{'grow' if stmt.grow else 'shrink'} to {stmt.count} registers"
+        case FenceProducts():
+            return "fence before products"
+        case CommitProducts():
+            return "commit products"
+        case WaitProducts():
+            return f"wait until at most {stmt.pending} group(s) of products are under way"
+        case MultiplyShared():
+            operands = " @ ".join(f"{expr.place(m.place)}{' turned' if m.turned else ''}" for m in (stmt.a, stmt.b))
+            fresh = "" if stmt.fresh is None else f" (= where {expr(stmt.fresh)})"
+            return f"{expr.place(stmt.d)} += {operands}{fresh}  # {stmt.instruction.name}"
+        case StoreMatrices():
+            turned = " transposed" if stmt.transposed else ""
+            return f"{expr.place(stmt.dst)} <- {stmt.count} matrices{turned} {expr.place(stmt.src)}"
+        case _:
+            assert_never(stmt)
 
 
 def kernel_text(kernel: Kernel) -> str:

@@ -100,6 +100,9 @@ def _check(
                 _check_collective(stmt, registers, after)
             case CommitCopies() | WaitCopies():
                 pass
+            case _:
+                for place in (*written(stmt), *moved_from(stmt)):
+                    _check_place(stmt, place, registers, after)
 
 
 def _varies(expr: Expr, varying: frozenset[str]) -> bool:

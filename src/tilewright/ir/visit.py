@@ -5,15 +5,24 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 
+from tilewright.ir.async_stmt import (
+    ArriveBarrier,
+    BulkLoad,
+    BulkStore,
+    ExpectBytes,
+    InitBarrier,
+    MultiplyShared,
+    StoreMatrices,
+    TeamBarrier,
+    WaitBarrier,
+    WaitProducts,
+)
 from tilewright.ir.buffer import Ref
 from tilewright.ir.expr import Binary, Cast, Expr, Fma, Load, Lookup, Select, Var
 from tilewright.ir.stmt import (
-    Alloc,
     Assign,
-    Barrier,
     Body,
     Carried,
-    CommitCopies,
     For,
     If,
     Let,
@@ -23,7 +32,6 @@ from tilewright.ir.stmt import (
     MultiplyTiles,
     Stmt,
     StoreFragment,
-    WaitCopies,
 )
 
 Path = tuple[int, ...]
@@ -85,11 +93,30 @@ def map_exprs(stmt: Stmt, change: Callable[[Expr], Expr]) -> Stmt:
             return replace(stmt, dst=ref(stmt.dst), src=ref(stmt.src), guard=guard, valid=valid)
         case Assign():
             return replace(stmt, dst=ref(stmt.dst), value=change(stmt.value))
-        case LoadMatrices() | LoadFragment() | StoreFragment():
+        case LoadMatrices() | LoadFragment() | StoreFragment() | StoreMatrices():
             return replace(stmt, dst=ref(stmt.dst), src=ref(stmt.src))
         case MultiplyTiles():
             return replace(stmt, d=ref(stmt.d), a=ref(stmt.a), b=ref(stmt.b))
-        case Alloc() | Barrier() | CommitCopies() | WaitCopies():
+        case MultiplyShared():
+            a, b = (replace(side, place=ref(side.place)) for side in (stmt.a, stmt.b))
+            return replace(stmt, d=ref(stmt.d), a=a, b=b, fresh=None if stmt.fresh is None else change(stmt.fresh))
+        case InitBarrier() | ExpectBytes():
+            return replace(stmt, place=ref(stmt.place))
+        case ArriveBarrier():
+            return replace(stmt, place=ref(stmt.place), rank=None if stmt.rank is None else change(stmt.rank))
+        case WaitBarrier():
+            return replace(stmt, place=ref(stmt.place), parity=change(stmt.parity))
+        case BulkLoad():
+            inner, outer = (change(part) for part in stmt.at)
+            return replace(stmt, dst=ref(stmt.dst), at=(inner, outer), signal=ref(stmt.signal))
+        case BulkStore():
+            inner, outer = (change(part) for part in stmt.at)
+            return replace(stmt, src=ref(stmt.src), at=(inner, outer))
+        case TeamBarrier():
+            return replace(stmt, number=change(stmt.number))
+        case WaitProducts(sums=Ref() as sums):
+            return replace(stmt, sums=ref(sums))
+        case _:
             return stmt
 
 
@@ -157,20 +184,35 @@ def exprs_of(stmt: Stmt) -> tuple[Expr, ...]:
             return (*stmt.dst.index, *stmt.src.index, *conditions)
         case Assign():
             return (*stmt.dst.index, stmt.value)
-        case LoadMatrices() | LoadFragment() | StoreFragment():
+        case LoadMatrices() | LoadFragment() | StoreFragment() | StoreMatrices():
             return (*stmt.dst.index, *stmt.src.index)
         case MultiplyTiles():
             return (*stmt.d.index, *stmt.a.index, *stmt.b.index)
-        case Alloc() | Barrier() | CommitCopies() | WaitCopies():
+        case MultiplyShared():
+            fresh = () if stmt.fresh is None else (stmt.fresh,)
+            return (*stmt.d.index, *stmt.a.place.index, *stmt.b.place.index, *fresh)
+        case InitBarrier() | ExpectBytes():
+            return stmt.place.index
+        case ArriveBarrier():
+            return (*stmt.place.index, *(() if stmt.rank is None else (stmt.rank,)))
+        case WaitBarrier():
+            return (*stmt.place.index, stmt.parity)
+        case BulkLoad():
+            return (*stmt.dst.index, *stmt.signal.index, *stmt.at)
+        case BulkStore():
+            return (*stmt.src.index, *stmt.at)
+        case TeamBarrier():
+            return (stmt.number,)
+        case _:
             return ()
 
 
 def written(stmt: Stmt) -> tuple[Ref, ...]:
     """The places a statement writes itself (not those of nested bodies)."""
     match stmt:
-        case Move() | Assign() | LoadMatrices() | LoadFragment() | StoreFragment():
+        case Move() | Assign() | LoadMatrices() | LoadFragment() | StoreFragment() | StoreMatrices() | BulkLoad():
             return (stmt.dst,)
-        case MultiplyTiles():
+        case MultiplyTiles() | MultiplyShared():
             return (stmt.d,)
         case _:
             return ()
@@ -179,9 +221,11 @@ def written(stmt: Stmt) -> tuple[Ref, ...]:
 def moved_from(stmt: Stmt) -> tuple[Ref, ...]:
     """The places a statement reads as such; what its expressions load is in `exprs_of`."""
     match stmt:
-        case Move() | LoadMatrices() | LoadFragment() | StoreFragment():
+        case Move() | LoadMatrices() | LoadFragment() | StoreFragment() | StoreMatrices() | BulkStore():
             return (stmt.src,)
         case MultiplyTiles():
             return (stmt.a, stmt.b)
+        case MultiplyShared():
+            return (stmt.a.place, stmt.b.place)
         case _:
             return ()

@@ -6,6 +6,7 @@ from tilewright.dtypes import DType
 from tilewright.errors import ScheduleError, UnknownName
 from tilewright.isa.instruction import MatrixInstruction
 from tilewright.isa.mma_sync import MMA_BF16_F32, MMA_F16_F16, MMA_F16_F32, MMA_TF32_F32
+from tilewright.isa.wgmma import WGMMA
 from tilewright.isa.wmma import WMMA_BF16_F32, WMMA_F16_F16, WMMA_F16_F32, WMMA_TF32_F32
 
 INSTRUCTIONS: tuple[MatrixInstruction, ...] = (
@@ -17,6 +18,7 @@ INSTRUCTIONS: tuple[MatrixInstruction, ...] = (
     MMA_F16_F16,
     MMA_BF16_F32,
     MMA_TF32_F32,
+    *WGMMA,
 )
 
 

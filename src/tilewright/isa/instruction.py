@@ -20,15 +20,17 @@ class MatrixInstruction:
     """`D[m, n] = sum_k A[m, k] * B[k, n] + C[m, n]` for one tile, by the lanes of a warp or a warpgroup together.
 
     family: as a schedule names it, with its shape ("mma.m16n8k16"). product: the format of A and B; accumulate: that
-    of the sum. a, b, c: who holds which element. mnemonic: the PTX instruction, where "{a}" and "{b}" stand for the
+    of the sum. k: the depth of the tile. a, b, c: who holds which element; a and b are None where the instruction reads
+    its operands from shared memory. mnemonic: the PTX instruction, where "{a}" and "{b}" stand for the
     orders of opaque operands. feature: what it needs of the architecture. source: where all this is written.
     """
 
     family: str
     product: DType
     accumulate: DType
-    a: Fragment
-    b: Fragment
+    k: int
+    a: Fragment | None
+    b: Fragment | None
     c: Fragment
     mnemonic: str
     feature: Feature
@@ -43,10 +45,6 @@ class MatrixInstruction:
         return self.c.columns
 
     @property
-    def k(self) -> int:
-        return self.a.columns
-
-    @property
     def name(self) -> str:
         """
         >>> from tilewright.isa.catalog import MMA_F16_F32
@@ -59,6 +57,11 @@ class MatrixInstruction:
     def is_opaque(self) -> bool:
         """Whether only its own loads and stores know where an element of a fragment is."""
         return self.c.opaque
+
+    @property
+    def reads_shared(self) -> bool:
+        """Whether A and B are read from shared memory (wgmma), not from registers."""
+        return self.a is None
 
     @property
     def multiply_adds(self) -> int:

@@ -14,6 +14,8 @@ from typing import Any, Union
 
 import numpy as np
 
+from tilewright.errors import LoweringError
+
 MAX_SHIFT = 16
 """Above any bit of a row or column of a shared tile, below the 32 that an index is shifted by at most."""
 
@@ -125,7 +127,7 @@ class Permuted:
     def problem(self, rows: int, columns: int) -> str | None:
         """Why a tile of this shape cannot be arranged so, or None."""
         table = self.table
-        if not isinstance(table, tuple) or not table or not all(_is_count(place) for place in table):
+        if not isinstance(table, tuple) or not table or not all(map(_is_count, table)):  # type: ignore[redundant-expr]
             return "the table of Permuted is a tuple of whole numbers"
         if len(table) % columns:
             return f"a table of {len(table)} places does not hold whole rows of {columns}"
@@ -139,6 +141,29 @@ class Permuted:
     @property
     def text(self) -> str:
         return f"columns permuted by a table of {len(self.table)}"
+
+
+@dataclass(frozen=True, slots=True)
+class Auto:
+    """A layout that is still to be found: free of bank conflicts, by counting those of pads and XOR swizzles.
+
+    It stands for another arrangement until `build` has found that one, and fits whatever that one may have to.
+    """
+
+    def column(self, row: Any, col: Any, columns: int) -> Any:
+        raise LoweringError("The layout of a tile is still to be found.", hint="build(gemm, schedule) finds it.")
+
+    def run(self, columns: int) -> int:
+        """Neighbouring columns that stay neighbours, from a multiple of their number on."""
+        return columns
+
+    def problem(self, rows: int, columns: int) -> str | None:
+        """Why a tile of this shape cannot be arranged so, or None."""
+        return None
+
+    @property
+    def text(self) -> str:
+        return "laid out as will be found"
 
 
 @lru_cache
@@ -209,4 +234,4 @@ def _entry(table: tuple[int, ...], index: Any) -> Any:
     return np.take(table, index) if isinstance(index, np.ndarray) else index.entry_of(table)
 
 
-Arrangement = Union[Interleaved, Xor, Permuted]  # noqa: UP007
+Arrangement = Union[Interleaved, Xor, Permuted, Auto]  # noqa: UP007

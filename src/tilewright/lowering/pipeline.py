@@ -13,6 +13,7 @@ from tilewright.ir.stmt import Body
 from tilewright.ir.tiles import tile_of
 from tilewright.ir.verify import verify
 from tilewright.ir.visit import moved_from, walk, written
+from tilewright.layout.arrangement import Auto
 from tilewright.lowering.check_instruction import check_instruction
 from tilewright.lowering.coordinates import block_shape, bounds_of, grid_shape
 from tilewright.lowering.expand import expand
@@ -33,6 +34,7 @@ def lower(program: Program, variant: Variant, *, name: str = "gemm", heading: Se
     """
     _check_sum(program)
     _check_warps_have_lanes(program)
+    _check_layouts_are_found(program)
     check_instruction(program)
     exact = frozenset[str](variant.exact)
     scheduled = tuple(loop.name for loop in program.loops)
@@ -84,6 +86,16 @@ def _check_warps_have_lanes(program: Program) -> None:
             note="the 32 threads of a warp would all compute, and store, the same results.",
             hint="Bind(..., Level.LANE) a loop of 32 iterations, or bind this one to block.x.",
         )
+
+
+def _check_layouts_are_found(program: Program) -> None:
+    for staged in program.staged:
+        if isinstance(staged.arrangement, Auto):
+            raise LoweringError(
+                f"The layout of {staged.name!r} is still to be found.",
+                note="Auto() stands for a layout that is searched when a schedule is built for a problem.",
+                hint="build(gemm, schedule) finds it; resolve_layouts(gemm, schedule) gives the schedule that has it.",
+            )
 
 
 def _check_sum(program: Program) -> None:

@@ -143,7 +143,9 @@ class Values:
         match expr:
             case Load():
                 return self.view(Ref(expr.buffer, expr.index)).read
-            case Const() | Var() | Lookup() if not dtype.is_float:
+            case Lookup():
+                return self._integer(expr)
+            case Const() | Var() if not dtype.is_float:
                 return self._integer(expr)
             case Const():
                 return _always(arithmetic.constant(expr.value, dtype))

@@ -7,7 +7,7 @@ from typing import Literal
 
 from tilewright.ir.buffer import Space
 from tilewright.ir.program import Program
-from tilewright.layout.arrangement import Arrangement, Interleaved, Permuted, Xor
+from tilewright.layout.arrangement import Arrangement, Auto, Interleaved, Permuted, Xor
 from tilewright.problem.gemm import Dim
 from tilewright.schedule.laws import check_program
 from tilewright.schedule.step import Step, check_count, find_tile, refuse
@@ -19,6 +19,7 @@ class Relayout(Step):
 
     rows: the dimension that counts the rows, "k" for a tile whose rows are k and whose columns are m or n. A tile lies
     as its operand does until this step says otherwise; where it comes to lie the other way, its copy transposes it.
+    Auto() leaves pad and arrangement to a search for a layout without bank conflicts.
     """
 
     tile: str
@@ -38,11 +39,13 @@ class Relayout(Step):
                 hint=f"rows={dims[0]!r} or rows={dims[1]!r}.",
             )
         check_count(self.pad, 0, doing, "its pad")
-        if not isinstance(self.arrangement, (Interleaved, Xor, Permuted, type(None))):
+        if not isinstance(self.arrangement, (Interleaved, Xor, Permuted, Auto, type(None))):
             refuse(
                 f"{doing}: {self.arrangement!r} is no arrangement.",
-                hint="use Interleaved(...), Xor(...), Permuted(...) or None.",
+                hint="use Interleaved(...), Xor(...), Permuted(...), Auto() or None.",
             )
+        if isinstance(self.arrangement, Auto) and self.pad:
+            refuse(f"{doing} with a pad of {self.pad}: its layout is still to be found.", hint="leave the pad out.")
         changed = replace(staged, rows=self.rows, pad=self.pad, arrangement=self.arrangement)
         return check_program(program.with_tile(changed), doing)
 

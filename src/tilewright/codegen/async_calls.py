@@ -1,0 +1,117 @@
+"""Statements of the asynchronous units as calls: a node, a case, a line."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import assert_never
+
+from tilewright.codegen.async_prelude import TENSOR_MAP, store_matrices_name, wgmma_name
+from tilewright.codegen.expr import CudaExpr
+from tilewright.dtypes import TF32
+from tilewright.ir.async_stmt import (
+    ArriveBarrier,
+    AsyncStmt,
+    BulkLoad,
+    BulkStore,
+    ClusterBarrier,
+    CommitProducts,
+    CommitStores,
+    ExpectBytes,
+    FenceBarriers,
+    FenceProducts,
+    FenceProxy,
+    InitBarrier,
+    MultiplyShared,
+    SetRegisters,
+    SharedMatrix,
+    StoreMatrices,
+    TeamBarrier,
+    WaitBarrier,
+    WaitProducts,
+    WaitStores,
+)
+from tilewright.ir.buffer import Ref
+
+
+def async_call(stmt: AsyncStmt, expr: CudaExpr, address: Callable[[Ref], str]) -> str:
+    """The call that a statement prints. address: a place as a pointer."""
+    call = expr.call
+    match stmt:
+        case InitBarrier():
+            return call("init_barrier", address(stmt.place), str(stmt.arrivals))
+        case FenceBarriers():
+            return call("fence_barriers")
+        case ExpectBytes():
+            return call("expect_bytes", address(stmt.place), str(stmt.size_bytes))
+        case ArriveBarrier(rank=None):
+            return call("arrive", address(stmt.place))
+        case ArriveBarrier():
+            assert stmt.rank is not None
+            return call("arrive_in_cluster", address(stmt.place), expr(stmt.rank))
+        case WaitBarrier():
+            return call("wait_barrier", address(stmt.place), expr(stmt.parity))
+        case BulkLoad():
+            return _bulk_load(stmt, expr, address)
+        case BulkStore():
+            expr.used.add(TENSOR_MAP)
+            inner, outer = (expr(part) for part in stmt.at)
+            return call("bulk_store", f"&{stmt.map.name}", inner, outer, address(stmt.src))
+        case CommitStores():
+            return call("commit_stores")
+        case WaitStores():
+            name = "wait_stores" if stmt.written else "wait_stores_read"
+            return _counted(expr, name, stmt.pending)
+        case FenceProxy():
+            return call("fence_proxy")
+        case ClusterBarrier():
+            return call("cluster_barrier")
+        case TeamBarrier():
+            return call("team_barrier", expr(stmt.number), str(stmt.threads))
+        case SetRegisters():
+            return _counted(expr, "grow_registers" if stmt.grow else "shrink_registers", stmt.count)
+        case FenceProducts():
+            return call("fence_products")
+        case CommitProducts():
+            return call("commit_products")
+        case WaitProducts(sums=None):
+            return _counted(expr, "wait_products", stmt.pending)
+        case WaitProducts():
+            assert stmt.sums is not None
+            expr.used.add("wait_products")
+            words = stmt.sums.buffer.elements * stmt.sums.buffer.dtype.bytes // 4
+            return f"wait_products<{stmt.pending}, {words}>(&{expr.place(stmt.sums)})"
+        case MultiplyShared():
+            return _multiply(stmt, expr, address)
+        case StoreMatrices():
+            return call(store_matrices_name(stmt.count, stmt.transposed), address(stmt.dst), address(stmt.src))
+        case _:
+            assert_never(stmt)
+
+
+def _counted(expr: CudaExpr, name: str, count: int) -> str:
+    expr.used.add(name)
+    return f"{name}<{count}>()"
+
+
+def _bulk_load(stmt: BulkLoad, expr: CudaExpr, address: Callable[[Ref], str]) -> str:
+    expr.used.add(TENSOR_MAP)
+    inner, outer = (expr(part) for part in stmt.at)
+    arguments = [address(stmt.dst), f"&{stmt.map.name}", inner, outer, address(stmt.signal)]
+    if stmt.mask is None:
+        return expr.call("bulk_load", *arguments)
+    return expr.call("bulk_load_multicast", *arguments, f"{stmt.mask:#b}")
+
+
+def _multiply(stmt: MultiplyShared, expr: CudaExpr, address: Callable[[Ref], str]) -> str:
+    name = wgmma_name(stmt.instruction)
+    expr.used.add(name)
+    turns = "" if stmt.instruction.product is TF32 else f"<{int(stmt.a.turned)}, {int(stmt.b.turned)}>"
+    add = "1" if stmt.fresh is None else f"!({expr(stmt.fresh)})"
+    a, b = (_descriptor(side, expr, address) for side in (stmt.a, stmt.b))
+    return f"{name}{turns}({address(stmt.d)}, {a}, {b}, {add})"
+
+
+def _descriptor(matrix: SharedMatrix, expr: CudaExpr, address: Callable[[Ref], str]) -> str:
+    expr.used.add("matrix_descriptor")
+    numbers = f"{matrix.leading_bytes}, {matrix.stride_bytes}, {matrix.swizzle.descriptor_code}"
+    return f"matrix_descriptor<{numbers}>({address(matrix.place)})"

@@ -1,0 +1,239 @@
+"""Functions around the asynchronous units: memory barriers, the copy engine, wgmma. Each is one PTX instruction.
+
+Source: PTX ISA 9.0, mbarrier, cp.async.bulk.tensor, wgmma, setmaxnreg, barrier.cluster, fence.proxy.
+"""
+
+from __future__ import annotations
+
+import textwrap
+
+from tilewright.dtypes import F32, TF32
+from tilewright.isa.catalog import INSTRUCTIONS
+from tilewright.isa.instruction import MatrixInstruction
+
+_SHARED = "(unsigned)__cvta_generic_to_shared"
+_HEAD = "__device__ __forceinline__"
+
+TENSOR_MAP = "TensorMap"
+"""The type of what the copy engine knows of a matrix: 128 bytes that the driver fills."""
+
+
+def _plain(comment: str, signature: str, ptx: str, operands: str = "") -> str:
+    """A function that is one instruction with no result."""
+    return f'// {comment}\n{_HEAD} void {signature} {{\n    asm volatile("{ptx};" ::{operands} : "memory");\n}}'
+
+
+def _counted(comment: str, name: str, ptx: str) -> str:
+    """A function whose one operand must be a constant."""
+    body = f'    asm volatile("{ptx} %0;" ::"n"(count) : "memory");'
+    return f"// {comment}\ntemplate <int count>\n{_HEAD} void {name}() {{\n{body}\n}}"
+
+
+_WAIT_BARRIER = f"""\
+// Waits until the phase of this parity is complete.
+{_HEAD} void wait_barrier(unsigned long long* barrier, int parity) {{
+    const unsigned at = {_SHARED}(barrier);
+    int complete;
+    do {{
+        asm volatile("{{ .reg .pred p; mbarrier.try_wait.parity.shared::cta.b64 p, [%1], %2; selp.b32 %0, 1, 0, p; }}"
+                     : "=r"(complete)
+                     : "r"(at), "r"(parity)
+                     : "memory");
+    }} while (!complete);
+}}"""
+
+_ARRIVE_IN_CLUSTER = f"""\
+// Arrives at the barrier that lies at the same place in block `rank` of the cluster.
+{_HEAD} void arrive_in_cluster(unsigned long long* barrier, int rank) {{
+    asm volatile("{{ .reg .b32 there; mapa.shared::cluster.u32 there, %0, %1; "
+                 "mbarrier.arrive.release.cluster.shared::cluster.b64 _, [there]; }}" ::"r"({_SHARED}(barrier)),
+                 "r"(rank)
+                 : "memory");
+}}"""
+
+_BULK_LOAD = f"""\
+// Starts the copy of a box to shared memory; its bytes are told to the barrier.
+{_HEAD} void bulk_load(void* to, const TensorMap* map, int inner, int outer, unsigned long long* barrier) {{
+    asm volatile("cp.async.bulk.tensor.2d.shared::cluster.global.tile.mbarrier::complete_tx::bytes "
+                 "[%0], [%1, {{%3, %4}}], [%2];" ::"r"({_SHARED}(to)),
+                 "l"(map), "r"({_SHARED}(barrier)), "r"(inner), "r"(outer)
+                 : "memory");
+}}"""
+
+_BULK_LOAD_MULTICAST = f"""\
+// As bulk_load, to the same place in every block of the cluster that `mask` names.
+{_HEAD} void bulk_load_multicast(
+    void* to, const TensorMap* map, int inner, int outer, unsigned long long* barrier, int mask) {{
+    asm volatile("cp.async.bulk.tensor.2d.shared::cluster.global.tile.mbarrier::complete_tx::bytes.multicast::cluster "
+                 "[%0], [%1, {{%3, %4}}], [%2], %5;" ::"r"({_SHARED}(to)),
+                 "l"(map), "r"({_SHARED}(barrier)), "r"(inner), "r"(outer), "h"((unsigned short)mask)
+                 : "memory");
+}}"""
+
+_BULK_STORE = f"""\
+// Starts the copy of a box from shared memory to the matrix.
+{_HEAD} void bulk_store(const TensorMap* map, int inner, int outer, const void* from) {{
+    asm volatile("cp.async.bulk.tensor.2d.global.shared::cta.tile.bulk_group [%0, {{%2, %3}}], [%1];" ::"l"(map),
+                 "r"({_SHARED}(from)), "r"(inner), "r"(outer)
+                 : "memory");
+}}"""
+
+_CLUSTER_BARRIER = f"""\
+// All threads of all blocks of the cluster meet.
+{_HEAD} void cluster_barrier() {{
+    asm volatile("barrier.cluster.arrive.release.aligned;" ::: "memory");
+    asm volatile("barrier.cluster.wait.acquire.aligned;" ::: "memory");
+}}"""
+
+_WAIT_PRODUCTS = f"""\
+// Waits until at most `pending` groups of products are under way. Sums are named where they are read next.
+template <int pending>
+{_HEAD} void wait_products() {{
+    asm volatile("wgmma.wait_group.sync.aligned %0;" ::"n"(pending) : "memory");
+}}
+template <int pending, int count, typename T>
+{_HEAD} void wait_products(T* sums) {{
+    wait_products<pending>();
+    #pragma unroll
+    for (int i = 0; i < count; ++i) {{
+        asm volatile("" : "+r"(reinterpret_cast<unsigned*>(sums)[i])::"memory");
+    }}
+}}"""
+
+_MATRIX_DESCRIPTOR = f"""\
+// Where a tile of shared memory begins and how its pieces lie, as wgmma is told.
+template <int leading_bytes, int stride_bytes, int swizzle>
+{_HEAD} unsigned long long matrix_descriptor(const void* tile) {{
+    const unsigned address = {_SHARED}(tile);
+    const unsigned long long strides = (unsigned long long)(stride_bytes >> 4) << 32 | (leading_bytes >> 4) << 16;
+    return (unsigned long long)swizzle << 62 | strides | (address & 0x3ffff) >> 4;
+}}"""
+
+
+def _store_matrices(count: int, transposed: bool) -> str:
+    turned = ".trans" if transposed else ""
+    values = ", ".join(f'"r"(words[{i}])' for i in range(count))
+    places = ", ".join(f"%{i + 1}" for i in range(count))
+    return (
+        f"// Stores {count} matrices of 8 rows of 16 bytes; each lane names one row.\n"
+        f"{_HEAD} void {store_matrices_name(count, transposed)}(void* row, const void* fragment) {{\n"
+        "    const unsigned* words = static_cast<const unsigned*>(fragment);\n"
+        f'    asm volatile("stmatrix.sync.aligned.m8n8.x{count}{turned}.shared.b16 [%0], {{{places}}};" ::"r"('
+        f"{_SHARED}(row)),\n                 {values}\n"
+        '                 : "memory");\n}'
+    )
+
+
+def store_matrices_name(count: int, transposed: bool) -> str:
+    return f"store_matrices_x{count}{'_transposed' if transposed else ''}"
+
+
+def async_prelude() -> dict[str, str]:
+    """Every snippet by the name it defines; those of wgmma are made on demand by `wgmma_text`."""
+    barrier, at = "unsigned long long* barrier", f'"r"({_SHARED}(barrier))'
+    return {
+        TENSOR_MAP: "struct __align__(64) TensorMap { unsigned long long opaque[16]; };  // filled by the driver",
+        "init_barrier": _plain(
+            "Makes a memory barrier whose phases take so many arrivals.",
+            f"init_barrier({barrier}, int arrivals)",
+            "mbarrier.init.shared::cta.b64 [%0], %1",
+            f'{at}, "r"(arrivals)',
+        ),
+        "fence_barriers": _plain(
+            "New barriers are seen by the copy engine and by the cluster.",
+            "fence_barriers()",
+            "fence.mbarrier_init.release.cluster",
+        ),
+        "expect_bytes": _plain(
+            "Arrives, and the phase waits for so many bytes more.",
+            f"expect_bytes({barrier}, int bytes)",
+            "mbarrier.arrive.expect_tx.shared::cta.b64 _, [%0], %1",
+            f'{at}, "r"(bytes)',
+        ),
+        "arrive": _plain("Arrives.", f"arrive({barrier})", "mbarrier.arrive.shared::cta.b64 _, [%0]", at),
+        "arrive_in_cluster": _ARRIVE_IN_CLUSTER,
+        "wait_barrier": _WAIT_BARRIER,
+        "bulk_load": _BULK_LOAD,
+        "bulk_load_multicast": _BULK_LOAD_MULTICAST,
+        "bulk_store": _BULK_STORE,
+        "commit_stores": _plain(
+            "The bulk stores of this thread become a group.", "commit_stores()", "cp.async.bulk.commit_group"
+        ),
+        "wait_stores_read": _counted(
+            "Waits until at most so many groups still read shared memory.",
+            "wait_stores_read",
+            "cp.async.bulk.wait_group.read",
+        ),
+        "wait_stores": _counted(
+            "Waits until at most so many groups are not complete.", "wait_stores", "cp.async.bulk.wait_group"
+        ),
+        "fence_proxy": _plain(
+            "Ordinary accesses to shared memory come before later asynchronous ones.",
+            "fence_proxy()",
+            "fence.proxy.async.shared::cta",
+        ),
+        "cluster_barrier": _CLUSTER_BARRIER,
+        "team_barrier": _plain(
+            "So many threads meet at a named barrier.",
+            "team_barrier(int number, int threads)",
+            "bar.sync %0, %1",
+            '"r"(number), "r"(threads)',
+        ),
+        "shrink_registers": _counted(
+            "Gives up the registers above `count` a thread.", "shrink_registers", "setmaxnreg.dec.sync.aligned.u32"
+        ),
+        "grow_registers": _counted(
+            "Waits for `count` registers a thread.", "grow_registers", "setmaxnreg.inc.sync.aligned.u32"
+        ),
+        "fence_products": _plain(
+            "Sums written so far come before later products.", "fence_products()", "wgmma.fence.sync.aligned"
+        ),
+        "commit_products": _plain(
+            "The products started so far become a group.", "commit_products()", "wgmma.commit_group.sync.aligned"
+        ),
+        "wait_products": _WAIT_PRODUCTS,
+        "matrix_descriptor": _MATRIX_DESCRIPTOR,
+        **{
+            store_matrices_name(count, turned): _store_matrices(count, turned)
+            for count in (1, 2, 4)
+            for turned in (False, True)
+        },
+    }
+
+
+def wgmma_name(instruction: MatrixInstruction) -> str:
+    """The function that starts a product: `wgmma_m64n256k16_f32_bf16`."""
+    return instruction.name.replace(".", "_")
+
+
+_BY_NAME = {wgmma_name(known): known for known in INSTRUCTIONS if known.reads_shared}
+
+
+def wgmma_text(name: str) -> str | None:
+    """The snippet of a product from shared memory, or None if the name is of something else."""
+    instruction = _BY_NAME.get(name)
+    if instruction is None:
+        return None
+    wide = instruction.accumulate is F32
+    count = instruction.c.registers * instruction.accumulate.bytes // 4
+    element = instruction.accumulate.cuda
+    registers = textwrap.wrap(", ".join(f"%{i}" for i in range(count)), 92)
+    outputs = textwrap.wrap(
+        ", ".join(f'"{"+f" if wide else "+r"}"({"d" if wide else "words"}[{i}])' for i in range(count)), 100
+    )
+    may_turn = instruction.product is not TF32
+    scales = "p, 1, 1" + (f", %{count + 3}, %{count + 4}" if may_turn else "")
+    turned = ', "n"(turn_a), "n"(turn_b)' if may_turn else ""
+    quoted = "\n".join(f'        "{line} "' for line in registers)
+    listed = ",\n          ".join(line.rstrip(",") for line in outputs)
+    return (
+        f"// Starts d {{+}}= a @ b for a tile of {instruction.m} x {instruction.n} x {instruction.k}, by four warps.\n"
+        + ("template <int turn_a, int turn_b>\n" if may_turn else "")
+        + f"{_HEAD} void {name}({element}* d, unsigned long long a, unsigned long long b, int add) {{\n"
+        + ("" if wide else "    unsigned* words = reinterpret_cast<unsigned*>(d);\n")
+        + f'    asm volatile("{{ .reg .pred p; setp.ne.b32 p, %{count + 2}, 0; {instruction.mnemonic} {{"\n'
+        + f"{quoted}\n"
+        + f'        "}}, %{count}, %{count + 1}, {scales}; }}"\n'
+        + f"        : {listed}\n"
+        + f'        : "l"(a), "l"(b), "r"(add){turned}\n        : "memory");\n}}'
+    )

@@ -1,0 +1,235 @@
+"""Statements of the units that work beside the threads: the copy engine (TMA), memory barriers, the wgmma unit.
+
+All are of sm_90 and later; wgmma is of sm_90a. What they do, they do some time between the statement that starts them
+and the one that waits for them; what lies between must not touch their memory. Source: PTX ISA 9.0, sections
+"Asynchronous copy", "mbarrier" and "Asynchronous Warpgroup Level Matrix Instructions".
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from tilewright.ir.buffer import Ref
+from tilewright.ir.expr import Expr
+from tilewright.isa.instruction import MatrixInstruction
+from tilewright.layout.swizzle import Swizzle
+from tilewright.problem.gemm import OperandName
+
+
+@dataclass(frozen=True, slots=True)
+class TensorMap:
+    """What the copy engine knows of a matrix in global memory, made by the host for each launch.
+
+    operand: whose address, sizes and leading dimension it holds; elements outside the matrix are read as zero and not
+    written. box: elements of one copy along the contiguous and the strided dimension. swizzle: how the 16-byte pieces
+    of a box are permuted in shared memory.
+    """
+
+    name: str
+    operand: OperandName
+    box: tuple[int, int]
+    swizzle: Swizzle
+
+
+@dataclass(frozen=True, slots=True)
+class InitBarrier:
+    """A memory barrier comes into being: a phase is complete after `arrivals` arrivals and all bytes expected."""
+
+    place: Ref
+    arrivals: int
+    origin: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class FenceBarriers:
+    """The barriers that this thread has made are seen by the copy engine and by the other blocks of the cluster."""
+
+
+@dataclass(frozen=True, slots=True)
+class ExpectBytes:
+    """This thread arrives at a memory barrier of its block, and the phase waits for `size_bytes` more to land."""
+
+    place: Ref
+    size_bytes: int
+    origin: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class ArriveBarrier:
+    """This thread arrives at a memory barrier: of its block, or at the same place in block `rank` of the cluster."""
+
+    place: Ref
+    rank: Expr | None = None
+    origin: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class WaitBarrier:
+    """This thread waits until the phase of the given parity is complete.
+
+    A new barrier is in phase 0: waiting for parity 1 passes at once, waiting for parity 0 waits for the first phase.
+    """
+
+    place: Ref
+    parity: Expr
+    origin: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class BulkLoad:
+    """One thread starts the copy of a box from global to shared memory; its bytes are told to the barrier `signal`.
+
+    at: the box's first element along the contiguous and the strided dimension. dst: where it lands, a multiple of the
+    swizzle's repeat. mask: the blocks of the cluster (bit i: rank i) in which it lands, each at the same place and
+    telling the barrier at the same place; None: this block alone.
+    """
+
+    dst: Ref
+    map: TensorMap
+    at: tuple[Expr, Expr]
+    signal: Ref
+    mask: int | None = None
+    origin: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class BulkStore:
+    """One thread starts the copy of a box from shared to global memory; what lies outside the matrix is left out."""
+
+    map: TensorMap
+    at: tuple[Expr, Expr]
+    src: Ref
+    origin: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class CommitStores:
+    """The bulk stores that this thread started since the last commit become one group."""
+
+
+@dataclass(frozen=True, slots=True)
+class WaitStores:
+    """This thread waits until at most `pending` of its groups of bulk stores still read shared memory.
+
+    written: until they are also complete in global memory.
+    """
+
+    pending: int
+    written: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class FenceProxy:
+    """What this thread did in shared memory comes before what the copy engine and wgmma do there later.
+
+    Ordinary accesses and those of the asynchronous units are ordered by nothing else; a barrier among threads, which
+    must follow, orders only the threads.
+    """
+
+
+@dataclass(frozen=True, slots=True)
+class ClusterBarrier:
+    """Every thread of every block of the cluster waits here for all others."""
+
+
+@dataclass(frozen=True, slots=True)
+class TeamBarrier:
+    """`threads` threads of the block, whole warps, wait for each other at the named barrier `number` (1 to 15)."""
+
+    number: Expr
+    threads: int
+
+
+@dataclass(frozen=True, slots=True)
+class SetRegisters:
+    """Each thread of this warpgroup has `count` registers from here on: it gives up some, or waits for more."""
+
+    count: int
+    grow: bool
+
+
+@dataclass(frozen=True, slots=True)
+class FenceProducts:
+    """Registers of sums written so far come before the products that this warpgroup starts from here on."""
+
+
+@dataclass(frozen=True, slots=True)
+class CommitProducts:
+    """The products that this warpgroup started since the last commit become one group."""
+
+
+@dataclass(frozen=True, slots=True)
+class WaitProducts:
+    """This warpgroup waits until at most `pending` of its youngest groups of products are not complete.
+
+    sums: registers that are read next, all of the buffer; the compiler cannot see that the wait is for them.
+    """
+
+    pending: int
+    sums: Ref | None = None
+    origin: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class SharedMatrix:
+    """A tile in shared memory as wgmma is told of it: where it begins, and how far apart its pieces are.
+
+    The unit sees matrices of 8 rows of 16 bytes ("core matrices") grouped into rows of `swizzle.row_bytes`. turned
+    False: rows run along k; `stride_bytes` from 8 rows (of m or n) to the next 8; `leading_bytes` is not used. turned
+    True: rows run along m or n; `stride_bytes` from 8 steps of k to the next 8, `leading_bytes` from one row's worth of
+    m or n to the next. Source: PTX ISA 9.0, "Strides" and "Matrix Descriptor Format" of wgmma.
+    """
+
+    place: Ref
+    swizzle: Swizzle
+    turned: bool
+    leading_bytes: int
+    stride_bytes: int
+
+
+@dataclass(frozen=True, slots=True)
+class MultiplyShared:
+    """`d += a @ b` by the four warps of a warpgroup, from shared memory, some time before it is waited for.
+
+    d: where each lane's fragment of the sum begins. fresh: where true, `d = a @ b` instead; the same in all lanes.
+    """
+
+    instruction: MatrixInstruction
+    d: Ref
+    a: SharedMatrix
+    b: SharedMatrix
+    fresh: Expr | None = None
+    origin: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class StoreMatrices:
+    """stmatrix: `count` matrices of 8 rows of 16 bytes from a warp's registers to shared memory, as LoadMatrices."""
+
+    dst: Ref
+    src: Ref
+    count: int
+    transposed: bool = False
+    origin: str = ""
+
+
+AsyncStmt = (
+    InitBarrier
+    | FenceBarriers
+    | ExpectBytes
+    | ArriveBarrier
+    | WaitBarrier
+    | BulkLoad
+    | BulkStore
+    | CommitStores
+    | WaitStores
+    | FenceProxy
+    | ClusterBarrier
+    | TeamBarrier
+    | SetRegisters
+    | FenceProducts
+    | CommitProducts
+    | WaitProducts
+    | MultiplyShared
+    | StoreMatrices
+)

@@ -1,0 +1,39 @@
+"""`wgmma`: four warps multiply tiles of shared memory while they go on (sm_90a).
+
+Source: PTX ISA 9.0, "Asynchronous Warpgroup Level Matrix Multiply-Accumulate Instructions".
+"""
+
+from __future__ import annotations
+
+from tilewright.device.arch import Feature
+from tilewright.dtypes import BF16, F16, F32, TF32, DType
+from tilewright.isa.instruction import MatrixInstruction
+from tilewright.layout.fragment import warpgroup_accumulator
+
+K_BYTES = 32
+"""Bytes of k that one instruction multiplies, in every format."""
+
+WIDTHS = tuple(range(8, 257, 8))
+"""The widths n of a tile."""
+
+_FORMATS: tuple[tuple[DType, DType], ...] = ((F16, F32), (F16, F16), (BF16, F32), (TF32, F32))
+
+
+def _instruction(n: int, product: DType, accumulate: DType) -> MatrixInstruction:
+    k = K_BYTES // product.bytes
+    shape = f"m64n{n}k{k}"
+    return MatrixInstruction(
+        f"wgmma.{shape}",
+        product,
+        accumulate,
+        k,
+        None,
+        None,
+        warpgroup_accumulator(n),
+        f"wgmma.mma_async.sync.aligned.{shape}.{accumulate}.{product}.{product}",
+        Feature.WGMMA,
+        "PTX ISA 9.0, wgmma.mma_async",
+    )
+
+
+WGMMA = tuple(_instruction(n, product, accumulate) for product, accumulate in _FORMATS for n in WIDTHS)

@@ -23,15 +23,17 @@ if TYPE_CHECKING:
     from tilewright.ir.kernel import Kernel, Variant
     from tilewright.ir.program import Level, Pattern, RasterOrder, Route
     from tilewright.ladders import LADDERS, find_ladder, find_rung
-    from tilewright.layout.arrangement import Auto, Interleaved, Permuted, Xor
+    from tilewright.layout.arrangement import Auto, Interleaved, Permuted, Slabs, Xor
     from tilewright.layout_search import relayout_auto
     from tilewright.problem import Gemm, Operands, Order, check, make_operands
     from tilewright.schedule import (
         Accumulate,
         Bind,
+        Cluster,
         Distribute,
         Epilogue,
         Fuse,
+        Persist,
         Pipeline,
         Prefetch,
         Raster,
@@ -39,6 +41,7 @@ if TYPE_CHECKING:
         Reorder,
         Schedule,
         Snake,
+        Specialize,
         Split,
         Stage,
         Tensorize,
@@ -58,15 +61,17 @@ _HOME = {
     "tilewright.ir.kernel": ("Kernel", "Variant"),
     "tilewright.ir.program": ("Level", "Pattern", "RasterOrder", "Route"),
     "tilewright.ladders": ("LADDERS", "find_ladder", "find_rung"),
-    "tilewright.layout.arrangement": ("Auto", "Interleaved", "Permuted", "Xor"),
+    "tilewright.layout.arrangement": ("Auto", "Interleaved", "Permuted", "Slabs", "Xor"),
     "tilewright.layout_search": ("relayout_auto",),
     "tilewright.problem": ("Gemm", "Operands", "Order", "check", "make_operands"),
     "tilewright.schedule": (
         "Accumulate",
         "Bind",
+        "Cluster",
         "Distribute",
         "Epilogue",
         "Fuse",
+        "Persist",
         "Pipeline",
         "Prefetch",
         "Raster",
@@ -74,6 +79,7 @@ _HOME = {
         "Reorder",
         "Schedule",
         "Snake",
+        "Specialize",
         "Split",
         "Stage",
         "Tensorize",
@@ -92,6 +98,7 @@ __all__ = [
     "BF16",
     "Bind",
     "Build",
+    "Cluster",
     "Distribute",
     "Epilogue",
     "F16",
@@ -106,6 +113,7 @@ __all__ = [
     "Order",
     "Pattern",
     "Permuted",
+    "Persist",
     "Pipeline",
     "Prefetch",
     "Raster",
@@ -114,8 +122,10 @@ __all__ = [
     "Reorder",
     "Route",
     "Schedule",
+    "Slabs",
     "Snake",
     "Space",
+    "Specialize",
     "Split",
     "Stage",
     "TF32",

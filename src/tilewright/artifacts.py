@@ -8,12 +8,30 @@ from tilewright.dtypes import DType
 
 
 @dataclass(frozen=True, slots=True)
+class TensorBox:
+    """What the driver must be told for the copy engine: of which matrix, and the box of one copy.
+
+    pointer, extents, leading: the parameters that hold the address, the sizes along the contiguous and the strided
+    dimension, and the leading dimension. dtype: of an element. box: elements of one copy along the two dimensions.
+    swizzle: the name of the permutation in the driver API.
+    """
+
+    pointer: str
+    extents: tuple[str, str]
+    leading: str
+    dtype: DType
+    box: tuple[int, int]
+    swizzle: str
+
+
+@dataclass(frozen=True, slots=True)
 class Parameter:
-    """One kernel argument, in launch order. A pointer has `is_pointer`; a scalar is passed as its dtype."""
+    """One kernel argument, in launch order: a pointer, a scalar passed as its dtype, or a tensor map (128 bytes)."""
 
     name: str
     dtype: DType
     is_pointer: bool = False
+    tensor_map: TensorBox | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -21,7 +39,8 @@ class CudaSource:
     """CUDA C++ text of one kernel and what a compiler and a launcher must know of it.
 
     entry: the `extern "C"` name. threads_per_block: of a launch. static shared memory is in the text;
-    dynamic_shared_bytes must be given at launch (0 for none).
+    dynamic_shared_bytes must be given at launch (0 for none). cluster: blocks along x that start together. resident:
+    no more blocks are started than run at once.
     """
 
     text: str
@@ -29,6 +48,8 @@ class CudaSource:
     parameters: tuple[Parameter, ...]
     threads_per_block: int
     dynamic_shared_bytes: int = 0
+    cluster: int = 1
+    resident: bool = False
 
 
 @dataclass(frozen=True, slots=True)

@@ -28,6 +28,7 @@ from tilewright.ladders.rung import Rung
 from tilewright.layout_search import Found, resolve_layouts
 from tilewright.lowering import lower
 from tilewright.lowering.variants import MAX_INDEX, variant_for
+from tilewright.model.l2 import L2Estimate, estimate_l2, strips_of
 from tilewright.model.limits import reasons_it_cannot_run
 from tilewright.model.occupancy import Occupancy, occupancy
 from tilewright.problem.gemm import Gemm, Order
@@ -132,6 +133,12 @@ class Build:
             dynamic_shared_bytes=self.source.dynamic_shared_bytes,
             barriers=cubin.resources.barriers,
         )
+
+    def l2(self, spec: DeviceSpec | str, cubin: Cubin) -> L2Estimate | None:
+        """What the L2 cache serves, estimated; None for kernels that do not stage whole strips of A and B."""
+        found = known_device(spec) if isinstance(spec, str) else spec
+        strips = strips_of(self.program, self.kernel, grid_of(self.kernel, self.gemm))
+        return None if strips is None else estimate_l2(strips, found, self.occupancy(found, cubin).blocks_per_sm)
 
     def simulate(self, operands: Operands, **options: Any) -> Run:
         """The kernel on the CPU, exactly. Options go to `tilewright.simulator.simulate`."""

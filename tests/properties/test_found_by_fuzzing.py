@@ -224,6 +224,13 @@ def test_a_split_that_breaks_a_vector_is_refused() -> None:
         steps.apply(SMALL)
 
 
+def test_a_loop_bound_to_an_instruction_by_hand_is_refused() -> None:
+    """Nobody ran the loop, so its digit had no value."""
+    steps = Schedule(Split("n", 2, into=("n_block", "n_in")), Bind("n_in", Level.INSTRUCTION))
+    with pytest.raises(ScheduleError, match="Cannot bind loop 'n_in' to instruction: an instruction runs three loops"):
+        steps.apply(SMALL)
+
+
 def test_warps_without_lanes_are_refused() -> None:
     """The block had a thread for each warp, and all of them took themselves for warp 0."""
     steps = Schedule(Split("m", 2, into=("m_block", "m_warp")), Bind("m_warp", Level.WARP))

@@ -78,6 +78,7 @@ REFUSED: dict[str, tuple[Step, ...]] = {
     "bind_unknown_extent": (Bind("m", Level.BLOCK_X),),
     "bind_lanes": (N, Bind("n_in", Level.LANE)),
     "bind_mix": (M, N, Bind("m_thread", Level.LANE), Bind("n_in", Level.BLOCK_Y)),
+    "bind_to_an_instruction": (M, Bind("m_thread", Level.INSTRUCTION)),
     "bind_too_many": (
         Split("m", 64, into=("m_block", "m_thread")),
         Split("n", 32, into=("n_block", "n_thread")),

@@ -11,6 +11,7 @@ from tilewright.cli import output
 from tilewright.cli.arguments import DEFAULT_SIZE, ArchName, AsJson, RungName, SizeText, parse_size
 from tilewright.device.catalog import H200
 from tilewright.ladders import find_rung
+from tilewright.model.l2 import L2Estimate
 from tilewright.report.collect import target_for
 from tilewright.report.costs import Cost
 from tilewright.report.explain import Explanation, sentence
@@ -27,8 +28,8 @@ EXAMPLES = (
 def explain(rung: RungName, size: SizeText = DEFAULT_SIZE, arch: ArchName = None, as_json: AsJson = False) -> int:
     """Say what each line of a rung's schedule costs, and why.
 
-    The rung is simulated; every count is exact. Counts are laid beside the line that decides them, and the last
-    sentence names the largest cost.
+    The rung is simulated; every count is exact, and what is estimated is called so. Counts are laid beside the line
+    that decides them, and the last sentence names the largest cost.
     """
     found = find_rung(rung)
     built = build(found.gemm(*parse_size(size)), found)
@@ -78,8 +79,13 @@ def _as_dict(explanation: Explanation) -> dict[str, Any]:
             for entry in explanation.steps
         ],
         "largest": None if explanation.largest is None else _cost_as_dict(explanation.largest),
+        "estimated_l2": None if explanation.l2 is None else _l2_as_dict(explanation.l2),
         "summary": list(explanation.summary),
     }
+
+
+def _l2_as_dict(l2: L2Estimate) -> dict[str, Any]:
+    return {"hit_rate": l2.hit_rate, "requested_bytes": l2.requested_bytes, "dram_read_bytes": l2.dram_read_bytes}
 
 
 def _cost_as_dict(cost: Cost) -> dict[str, Any]:

@@ -5,11 +5,13 @@ from __future__ import annotations
 import textwrap
 
 from tilewright.artifacts import CudaSource, Parameter
+from tilewright.codegen.async_prelude import TENSOR_MAP
 from tilewright.codegen.expr import CudaExpr
 from tilewright.codegen.lines import WIDTH, Line, layout
 from tilewright.codegen.names import Names
 from tilewright.codegen.prelude import prelude_text
 from tilewright.codegen.stmt import BodyPrinter, buffer_note
+from tilewright.ir.async_stmt import SetRegisters
 from tilewright.ir.expr import Lookup
 from tilewright.ir.kernel import Kernel
 from tilewright.ir.text import ExprText
@@ -44,7 +46,15 @@ def print_cuda(kernel: Kernel, *, merge: bool = True) -> CudaSource:
         "}\n",
     ]
     dynamic_shared_bytes = kernel.shared_bytes if kernel.uses_dynamic_shared else 0
-    return CudaSource("".join(text), names.entry, kernel.parameters, kernel.threads_per_block, dynamic_shared_bytes)
+    return CudaSource(
+        "".join(text),
+        names.entry,
+        kernel.parameters,
+        kernel.threads_per_block,
+        dynamic_shared_bytes,
+        kernel.cluster,
+        kernel.resident,
+    )
 
 
 def _tables(kernel: Kernel, names: Names) -> str:
@@ -69,7 +79,8 @@ def _shared(kernel: Kernel, printer: BodyPrinter) -> list[Line]:
     """The declarations of the shared buffers: arrays, or references into the one array that a launch sizes."""
     if not kernel.uses_dynamic_shared:
         return [Line(1, f"__shared__ {printer.array(b)}", buffer_note(b)) for b in kernel.shared]
-    lines = [Line(1, f"extern __shared__ __align__({_PLACEMENT_BYTES}) unsigned char shared_memory[];")]
+    align_bytes = max(_PLACEMENT_BYTES, *(buffer.align_bytes for buffer in kernel.shared))
+    lines = [Line(1, f"extern __shared__ __align__({align_bytes}) unsigned char shared_memory[];")]
     for buffer, offset_bytes in zip(kernel.shared, kernel.shared_offsets, strict=True):
         place = f"shared_memory + {offset_bytes}" if offset_bytes else "shared_memory"
         lines.append(Line(1, printer.view(buffer, place), buffer_note(buffer)))
@@ -81,6 +92,8 @@ def _signature(kernel: Kernel, entry: str, expr: CudaExpr) -> str:
     stored = {place.buffer.name for _, stmt in walk(kernel.body) for place in written(stmt)}
 
     def declaration(parameter: Parameter) -> str:
+        if parameter.tensor_map is not None:
+            return f"const __grid_constant__ {TENSOR_MAP} {parameter.name}"
         element = expr.type(parameter.dtype)
         if not parameter.is_pointer:
             return f"{element} {parameter.name}"
@@ -88,14 +101,15 @@ def _signature(kernel: Kernel, entry: str, expr: CudaExpr) -> str:
         return f"{const}{element}* __restrict__ {parameter.name}"
 
     pointers = ", ".join(declaration(p) for p in kernel.parameters if p.is_pointer)
-    scalars = ", ".join(declaration(p) for p in kernel.parameters if not p.is_pointer)
-    return (
-        f'extern "C" __global__ void __launch_bounds__({kernel.threads_per_block})\n'
-        f"{entry}(\n"
-        f"    {pointers},\n"
-        f"    {scalars})\n"
-        "{\n"
-    )
+    plain = [p for p in kernel.parameters if not p.is_pointer and p.tensor_map is None]
+    maps = [p for p in kernel.parameters if p.tensor_map is not None]
+    rows = [pointers, *(", ".join(map(declaration, some)) for some in (plain, maps) if some)]
+    # Budgets of registers that change while a kernel runs need to know that a block has the SM for itself.
+    budgets = any(isinstance(stmt, SetRegisters) for _, stmt in walk(kernel.body))
+    bounds = f"{kernel.threads_per_block}, 1" if budgets else f"{kernel.threads_per_block}"
+    cluster = f"__cluster_dims__({kernel.cluster}, 1, 1) " if kernel.cluster > 1 else ""
+    arguments = ",\n".join(f"    {row}" for row in rows)
+    return f'extern "C" __global__ void {cluster}__launch_bounds__({bounds})\n{entry}(\n{arguments})\n{{\n'
 
 
 def _header(kernel: Kernel, entry: str) -> str:

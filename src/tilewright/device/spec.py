@@ -113,6 +113,7 @@ class DeviceSpec:
     lsu_instructions_per_clk: float
     shared_bytes_per_clk_per_sm: int = 128
     l2_bytes: int
+    l2_partitions: int = 1  # parts, each beside an equal share of the SMs; a line of another part is kept in both
     l2_bytes_per_clk_per_sm: int
     dram_bytes: int
     dram_gb_per_s: float

@@ -9,11 +9,13 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from tilewright.artifacts import TensorBox
+from tilewright.dtypes import TF32
 from tilewright.ir.buffer import Ref
 from tilewright.ir.expr import Expr
 from tilewright.isa.instruction import MatrixInstruction
 from tilewright.layout.swizzle import Swizzle
-from tilewright.problem.gemm import OperandName
+from tilewright.problem.gemm import Gemm, OperandName
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,6 +31,13 @@ class TensorMap:
     operand: OperandName
     box: tuple[int, int]
     swizzle: Swizzle
+
+    def box_of(self, gemm: Gemm) -> TensorBox:
+        """The same for the runtime."""
+        operand = gemm.operand(self.operand)
+        extents = (operand.contiguous.upper(), operand.strided.upper())
+        dtype = TF32 if gemm.multiplied is TF32 and self.operand != "C" else operand.dtype
+        return TensorBox(self.operand, extents, operand.leading, dtype, self.box, self.swizzle.tensor_map)
 
 
 @dataclass(frozen=True, slots=True)

@@ -6,7 +6,17 @@ from dataclasses import dataclass, field
 
 from tilewright.artifacts import Parameter
 from tilewright.device.arch import Feature
-from tilewright.dtypes import F32, I32, I64
+from tilewright.dtypes import F32, I32, I64, MBARRIER
+from tilewright.ir.async_stmt import (
+    BulkLoad,
+    BulkStore,
+    ClusterBarrier,
+    MultiplyShared,
+    SetRegisters,
+    StoreMatrices,
+    TensorMap,
+    WaitBarrier,
+)
 from tilewright.ir.buffer import Buffer, Space
 from tilewright.ir.expr import Expr, Var
 from tilewright.ir.stmt import Body, CommitCopies, LoadMatrices, Move, MultiplyTiles, WaitCopies
@@ -14,8 +24,8 @@ from tilewright.ir.visit import walk
 from tilewright.problem.gemm import Dim, Gemm
 from tilewright.units import KIB, round_up
 
-BUILTINS = tuple(f"{vector}.{axis}" for vector in ("blockIdx", "threadIdx") for axis in "xyz")
-"""Names that mean the same in every kernel: the coordinates of the running thread."""
+BUILTINS = (*(f"{vector}.{axis}" for vector in ("blockIdx", "threadIdx") for axis in "xyz"), "gridDim.x")
+"""Names that mean the same in every kernel: the coordinates of the running thread, and how many blocks run."""
 
 SIZES: dict[Dim, Var] = {"m": Var("M"), "n": Var("N"), "k": Var("K")}
 """The run-time size of each dimension, as kernel parameters."""
@@ -60,6 +70,8 @@ class Kernel:
     grid: blocks along x, y, z as expressions of M, N, K. block: threads along x, y, z.
     shared: the shared buffers, in the order of their placement. tile: elements of each dimension that one block
     covers (what `exact` is about). heading: lines that say where the kernel comes from (schedule, problem).
+    cluster: blocks along x that run as a cluster. resident: a launch starts no more blocks than run at once, and they
+    walk over the whole grid.
     """
 
     name: str
@@ -71,6 +83,8 @@ class Kernel:
     body: Body
     tile: dict[Dim, int]
     heading: tuple[str, ...] = field(default=(), compare=False)
+    cluster: int = 1
+    resident: bool = False
 
     @property
     def threads_per_block(self) -> int:
@@ -89,11 +103,12 @@ class Kernel:
 
     @property
     def shared_offsets(self) -> tuple[int, ...]:
-        """The byte offset of each shared buffer, 16-byte aligned for vector accesses."""
+        """The byte offset of each shared buffer, aligned for vector accesses and for what else it asks."""
         offsets, at = [], 0
         for buffer in self.shared:
+            at = round_up(at, max(16, buffer.align_bytes))
             offsets.append(at)
-            at = round_up(at + buffer.size_bytes, 16)
+            at += buffer.size_bytes
         return tuple(offsets)
 
     @property
@@ -106,19 +121,36 @@ class Kernel:
                     found.add(Feature.CP_ASYNC)
                 case LoadMatrices():
                     found.add(Feature.LDMATRIX)
-                case MultiplyTiles():
+                case MultiplyTiles() | MultiplyShared():
                     found.add(stmt.instruction.feature)
+                case BulkLoad() | BulkStore():
+                    found.add(Feature.TMA)
+                case WaitBarrier():
+                    found.add(Feature.MBARRIER_TX)
+                case SetRegisters():
+                    found.add(Feature.SETMAXNREG)
+                case StoreMatrices():
+                    found.add(Feature.STMATRIX)
+                case ClusterBarrier():
+                    found.add(Feature.CLUSTER)
                 case _:
                     pass
         return frozenset(found)
 
     @property
     def parameters(self) -> tuple[Parameter, ...]:
-        """The launch arguments in order: A, B, C, M, N, K, lda, ldb, ldc, alpha, beta."""
+        """The launch arguments in order: A, B, C, M, N, K, lda, ldb, ldc, alpha, beta, then the tensor maps."""
         pointers = [Parameter(o.name, o.dtype, is_pointer=True) for o in self.gemm.operands]
         sizes = [Parameter(name, I32) for name in ("M", "N", "K")]
         leading = [Parameter(name, I32 if self.variant.near else I64) for name in ("lda", "ldb", "ldc")]
-        return (*pointers, *sizes, *leading, Parameter("alpha", F32), Parameter("beta", F32))
+        maps = [Parameter(m.name, MBARRIER, tensor_map=m.box_of(self.gemm)) for m in self.maps]
+        return (*pointers, *sizes, *leading, Parameter("alpha", F32), Parameter("beta", F32), *maps)
+
+    @property
+    def maps(self) -> tuple[TensorMap, ...]:
+        """What the copy engine is told of the matrices, in order of first use."""
+        found = (stmt.map for _, stmt in walk(self.body) if isinstance(stmt, (BulkLoad, BulkStore)))
+        return tuple(dict.fromkeys(found))
 
     def global_buffer(self, name: str) -> Buffer:
         dtype = next(o.dtype for o in self.gemm.operands if o.name == name)

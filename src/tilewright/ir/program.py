@@ -23,6 +23,8 @@ from tilewright.layout.arrangement import Arrangement
 from tilewright.problem.gemm import DIMS, Dim, Gemm, OperandName
 
 WARP_LANES = 32
+GROUP_LANES = 128
+"""Threads of a warpgroup: four warps that follow each other."""
 
 
 class Level(Enum):
@@ -36,6 +38,7 @@ class Level(Enum):
     BLOCK_Z = "block.z"
     WARP = "warp"
     LANE = "lane"
+    WARPGROUP = "warpgroup"
     VTHREAD = "virtual thread"  # inside the thread, unrolled: its registers are strided over the tile
     INSTRUCTION = "instruction"  # inside one matrix instruction, by the lanes of a warp together
 
@@ -116,6 +119,7 @@ class Route(Enum):
 
     REGISTERS = "registers"  # a load, then a store
     ASYNC = "cp.async"  # straight to shared memory while the thread goes on (sm_80 and later)
+    TMA = "TMA"  # by the copy engine, in boxes, between global and shared memory (sm_90 and later)
     MATRICES = "ldmatrix"  # from shared memory to the fragments of a warp, eight rows of 16 bytes at a time
 
     def __repr__(self) -> str:
@@ -176,6 +180,24 @@ class Tensorized:
     loops: tuple[str, str, str]
 
 
+@dataclass(frozen=True, slots=True)
+class Specialized:
+    """One more warpgroup, the producer, fills the slots of the pipelined loop; the others only compute.
+
+    registers: of a thread of the producer, and of the others.
+    """
+
+    registers: tuple[int, int]
+
+
+@dataclass(frozen=True, slots=True)
+class Clustered:
+    """`size` neighbours of a grid loop run as a cluster, and share what they all read."""
+
+    loop: str
+    size: int
+
+
 class RasterOrder(Enum):
     """The order in which blocks, numbered as the hardware starts them, visit the tiles of C."""
 
@@ -203,7 +225,8 @@ class Program:
     """A GEMM as a loop nest with declared tiles.
 
     loops: outermost first. accumulation None: the sum is kept in C itself. result_vector: elements of C stored at
-    once. late_alpha, late_beta: the factor is applied once to each finished sum, not inside the loops.
+    once. late_alpha, late_beta: the factor is applied once to each finished sum, not inside the loops. persistent: the
+    blocks stay, and each walks over many tiles.
     """
 
     gemm: Gemm
@@ -216,6 +239,9 @@ class Program:
     raster: RasterChoice | None = None
     pipelined: Pipelined | None = None
     tensorized: Tensorized | None = None
+    specialized: Specialized | None = None
+    clustered: Clustered | None = None
+    persistent: bool = False
 
     # -- looking up -------------------------------------------------------------------------------------------------
 
@@ -259,8 +285,10 @@ class Program:
 
     @property
     def threads_per_block(self) -> int:
-        lanes = WARP_LANES if self.tensorized is not None else 1
-        return lanes * prod(loop.extent or 1 for loop in self.thread_loops)
+        loops = prod(loop.extent or 1 for loop in self.thread_loops)
+        if self.tensorized is None:
+            return loops
+        return self.tensorized.instruction.c.lanes * (loops + (1 if self.specialized is not None else 0))
 
     @property
     def instruction_axes(self) -> tuple[Axis, ...]:

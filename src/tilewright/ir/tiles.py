@@ -15,7 +15,9 @@ from tilewright.dtypes import DType
 from tilewright.ir.buffer import Buffer, Ref, Space
 from tilewright.ir.expr import ZERO, Expr, Var
 from tilewright.ir.program import Axis, Program, Staged
+from tilewright.layout.arrangement import Slabs
 from tilewright.layout.fragment import Fragment
+from tilewright.layout.swizzle import swizzle_of
 from tilewright.problem.gemm import Dim, OperandName
 
 FRAGMENT = "fragment"
@@ -136,9 +138,14 @@ class Tile:
         if staged.arrangement is not None:
             notes.append(staged.arrangement.text)
         shape: tuple[int, ...] = (self.rows, self.row_length + staged.pad)
+        align_bytes = 0
+        if isinstance(staged.arrangement, Slabs):
+            columns = staged.arrangement.columns
+            axes, shape = ("slab", *axes), (self.row_length // columns, self.rows, columns)
+            align_bytes = swizzle_of(staged.arrangement.row_bytes).repeat_bytes
         if self.slots > 1:
             axes, shape = ("slot", *axes), (self.slots, *shape)
-        return Buffer(staged.name, Space.SHARED, self.dtype, shape, axes, ", ".join(notes))
+        return Buffer(staged.name, Space.SHARED, self.dtype, shape, axes, ", ".join(notes), align_bytes)
 
     @property
     def register_axes(self) -> tuple[Axis, ...]:
@@ -177,10 +184,15 @@ class Tile:
     def at(self, row: Expr, col: Expr, *, filling: bool = False) -> Ref:
         """The place of an element in shared memory, in the slot that is being read, or being filled."""
         slow, fast = self.place(row, col)
+        index: tuple[Expr, ...] = (slow, fast)
+        if isinstance(self.staged.arrangement, Slabs):
+            columns = self.staged.arrangement.columns
+            plain = (row, col)[self.minor]  # columns change places within their slab only
+            index = (plain // columns, slow, self.staged.arrangement.column(slow, plain % columns, columns))
         if self.slots == 1:
-            return Ref(self.shared_buffer, (slow, fast))
+            return Ref(self.shared_buffer, index)
         slot = Var(fill_name(self.staged.under) if filling else slot_name(self.staged.under))
-        return Ref(self.shared_buffer, (slot, slow, fast))
+        return Ref(self.shared_buffer, (slot, *index))
 
     @property
     def widest_row_access(self) -> int:
@@ -194,6 +206,16 @@ class Tile:
     def copy_width(self, vector: int) -> int:
         """Of `vector` neighbours in global memory, how many lie side by side and aligned in the tile."""
         return min(vector, self.widest_row_access) if self.minor == self.global_minor else 1
+
+
+def full_name(loop: str) -> str:
+    """The barriers of a pipelined loop that say that a slot has been filled."""
+    return f"{loop}_full"
+
+
+def empty_name(loop: str) -> str:
+    """The barriers of a pipelined loop that say that a slot has been read by all."""
+    return f"{loop}_empty"
 
 
 def slot_name(loop: str) -> str:
@@ -231,7 +253,8 @@ def fragment_of(program: Program, operand: OperandName) -> Fragment | None:
     if program.tensorized is None:
         return None
     instruction = program.tensorized.instruction
-    return {"A": instruction.a, "B": instruction.b, "C": instruction.c}[operand]
+    fragments = {"A": instruction.a, "B": instruction.b, "C": instruction.c}
+    return fragments[operand]
 
 
 def source_of(program: Program, staged: Staged) -> Staged | None:

@@ -234,4 +234,46 @@ def _entry(table: tuple[int, ...], index: Any) -> Any:
     return np.take(table, index) if isinstance(index, np.ndarray) else index.entry_of(table)
 
 
-Arrangement = Union[Interleaved, Xor, Permuted, Auto]  # noqa: UP007
+@dataclass(frozen=True, slots=True)
+class Slabs:
+    """Rows cut into slabs of `columns` elements, `row_bytes` bytes, that lie one after another.
+
+    Inside a slab the 16-byte pieces of a row are permuted by the number of the row, as the copy engine writes them and
+    wgmma reads them.
+
+    row_bytes is 32, 64 or 128; with 128, elements of 2 bytes have 64 columns a slab.
+
+    >>> [Slabs(64).column(row, 0, 64) for row in range(4)]
+    [0, 8, 16, 24]
+    """
+
+    columns: int
+    row_bytes: int = 128
+
+    def column(self, row: Any, col: Any, columns: int) -> Any:
+        """Where column `col` of row `row` lies, slabs side by side."""
+        pieces = self.row_bytes // 16
+        shift = (128 // self.row_bytes).bit_length() - 1
+        base = (self.columns // pieces).bit_length() - 1
+        return col ^ (((row >> shift) & (pieces - 1)) << base)
+
+    def run(self, columns: int) -> int:
+        """Neighbouring columns that stay neighbours, from a multiple of their number on: those of 16 bytes."""
+        return self.columns * 16 // self.row_bytes
+
+    def problem(self, rows: int, columns: int) -> str | None:
+        """Why a tile of this shape cannot be arranged so, or None."""
+        if self.row_bytes not in (32, 64, 128):
+            return f"rows of a slab have 32, 64 or 128 bytes, not {self.row_bytes!r}"
+        if not _is_count(self.columns) or self.columns < 1 or self.row_bytes % self.columns:
+            return f"{self.columns!r} columns do not fill {self.row_bytes} bytes"
+        if rows % 8 or columns % self.columns:
+            return f"slabs have rows by the 8 and {self.columns} columns"
+        return None
+
+    @property
+    def text(self) -> str:
+        return f"in slabs of {self.columns} columns, 16-byte pieces permuted by the row"
+
+
+Arrangement = Union[Interleaved, Xor, Permuted, Slabs, Auto]  # noqa: UP007

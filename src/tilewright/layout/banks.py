@@ -143,17 +143,31 @@ def conflict_ways(
     return ways
 
 
-def matrix_wavefronts(row_addresses: Ints, matrices: int) -> Counts:
+def matrix_wavefronts(row_addresses: Ints, matrices: int, active: Mask | None = None) -> Counts:
     """Wavefronts of ldmatrix or stmatrix .x1, .x2 or .x4, shape (requests,).
 
-    row_addresses: (requests, 32) bytes; lanes 8j to 8j + 7 hold the 16-byte rows of matrix j. Phases do not merge.
+    row_addresses: (requests, 32) bytes; lanes 8j to 8j + 7 hold the 16-byte rows of matrix j. Matrices do not merge.
 
     >>> matrix_wavefronts(np.stack([np.arange(32) * 16, np.arange(32) * 128]), 4)
     array([ 4, 32])
     """
-    active = np.broadcast_to(np.arange(LANES) < 8 * matrices, np.shape(row_addresses))
     # As a store of 16 bytes a lane: quarter warps that never merge.
-    return wavefronts(row_addresses, 16, active, store=True)
+    return wavefronts(row_addresses, 16, _naming_rows(row_addresses, matrices, active), store=True)
+
+
+def ideal_matrix_wavefronts(row_addresses: Ints, matrices: int, active: Mask | None = None) -> Counts:
+    """The fewest wavefronts of ldmatrix or stmatrix: one for each matrix of which some row is named.
+
+    >>> ideal_matrix_wavefronts(np.arange(32)[None] * 128, 2)
+    array([2])
+    """
+    return ideal_wavefronts(row_addresses, 16, _naming_rows(row_addresses, matrices, active), store=True)
+
+
+def _naming_rows(row_addresses: Ints, matrices: int, active: Mask | None) -> Mask:
+    """The lanes whose addresses count."""
+    naming = np.broadcast_to(np.arange(LANES) < 8 * matrices, np.shape(row_addresses))
+    return naming if active is None else naming & active
 
 
 def sectors(byte_addresses: Ints, width_bytes: int, active: Mask | None = None) -> Counts:

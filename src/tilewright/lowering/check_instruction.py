@@ -8,6 +8,7 @@ from tilewright.ir.buffer import Space
 from tilewright.ir.program import Program, Staged
 from tilewright.ir.tiles import source_of, tile_of
 from tilewright.isa.wmma import WMMA_POINTER_BYTES
+from tilewright.lowering.products import slabs_of
 from tilewright.problem.gemm import OperandName
 
 
@@ -28,6 +29,10 @@ def check_instruction(program: Program) -> None:
             hint="Accumulate(over=...), then Epilogue().",
         )
     operands: tuple[OperandName, ...] = ("A", "B")
+    if program.tensorized.instruction.reads_shared:
+        for operand in operands:
+            _check_in_shared(program, operand, name)
+        return
     for operand in operands:
         chain = program.chain(operand)
         if not chain or chain[-1].space is not Space.REGISTER:
@@ -39,6 +44,25 @@ def check_instruction(program: Program) -> None:
             _check_whole_tiles(program, chain[-1], name)
     if program.tensorized.instruction.is_opaque:
         _check_opaque_sum(program, name)
+
+
+def _check_in_shared(program: Program, operand: OperandName, name: str) -> None:
+    """wgmma reads its operands from shared memory, in slabs, and turns only elements of 2 bytes."""
+    chain = program.chain(operand)
+    if not chain or chain[-1].space is not Space.SHARED:
+        raise LoweringError(
+            f"{name} reads {operand} from shared memory, and no tile of {operand} is staged there last.",
+            hint=f"Stage({operand!r}, Space.SHARED, under=...) under the loop over k, and no further.",
+        )
+    tile = tile_of(program, chain[-1])
+    slabs_of(tile)
+    along = tile.spans[tile.minor].dim
+    if along != "k" and tile.dtype.bytes != 2:
+        raise LoweringError(
+            f"Rows of {chain[-1].name!r} run along {along}, and {name} takes {operand} in rows along k.",
+            note="the unit turns only elements of 2 bytes.",
+            hint=f"store {operand} so that k is contiguous.",
+        )
 
 
 def _check_whole_tiles(program: Program, staged: Staged, name: str) -> None:

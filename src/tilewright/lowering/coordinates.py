@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from math import prod
 
 from tilewright.ir.expr import ONE, ZERO, Const, Expr, Op, Var, binary, ceil_div
 from tilewright.ir.kernel import SIZES
-from tilewright.ir.program import WARP_LANES, Axis, Level, Loop, Program
+from tilewright.ir.program import GROUP_LANES, WARP_LANES, Axis, Level, Loop, Program
 from tilewright.ir.ranges import NATURAL, Interval
 from tilewright.ir.stmt import Body, Let
 from tilewright.lowering.raster import BLOCK, raster
@@ -20,8 +21,11 @@ _BUILTIN = {
     Level.BLOCK_Y: "threadIdx.y",
     Level.BLOCK_Z: "threadIdx.z",
 }
+_BLOCK_X = Var("blockIdx.x")
 THREAD = "thread_in_block"
 LANE = "lane_in_warp"
+GROUP_LANE = "lane_in_group"
+RANK = "rank_in_cluster"
 
 
 def axis_extent(axis: Axis, exact: frozenset[str] = frozenset()) -> Expr:
@@ -70,17 +74,56 @@ def digit_sum(axes: tuple[Axis, ...]) -> Expr:
 
 def launch_coordinates(program: Program) -> Body:
     """`Let`s that name the coordinates of the running block and thread."""
+    return (*block_coordinates(program), *thread_coordinates(program))
+
+
+def block_coordinates(program: Program, number: Expr = _BLOCK_X) -> Body:
+    """`Let`s that name the tile of C: that of the running block, or that of a given number in the raster order."""
     lets: list[Let] = []
     if program.raster is not None:
-        rows, cols = (axis_extent(axis) for axis in raster_axes(program))
-        lets += raster(program.raster, rows, cols, *raster_axes(program))
-    else:
-        for loop in program.grid_loops:
-            lets += _bound(loop, Var(_BUILTIN[_level(loop)]))
+        rows, cols = tile_counts(program)
+        lets += raster(program.raster, number, rows, cols, *raster_axes(program))
+        if program.clustered is not None:
+            lets[-2:] = _in_cluster(program, lets[-2:])
+        return tuple(lets)
+    for loop in program.grid_loops:
+        lets += _bound(loop, Var(_BUILTIN[_level(loop)]))
+    return tuple(lets)
+
+
+def _in_cluster(program: Program, lets: list[Let]) -> list[Let]:
+    """The digits of the tile of the cluster become those of the running block."""
+    assert program.clustered is not None
+    name, size = program.loop(program.clustered.loop).axes[0].name, program.clustered.size
+    return [replace(let, value=let.value * size + Var(RANK)) if let.name == name else let for let in lets]
+
+
+def tile_counts(program: Program) -> tuple[Expr, Expr]:
+    """Rows and columns of what is numbered: tiles of blocks, or of clusters."""
+    counts = []
+    for axis in raster_axes(program):
+        extent = axis_extent(axis)
+        held = program.clustered is not None and program.loop(program.clustered.loop).axes[0] == axis
+        counts.append(ceil_div(extent, program.clustered.size) if held and program.clustered is not None else extent)
+    return counts[0], counts[1]
+
+
+def lane_of(program: Program) -> Var:
+    """The number of the running lane among those that run an instruction together."""
+    assert program.tensorized is not None
+    return Var(LANE if program.tensorized.instruction.c.lanes == WARP_LANES else GROUP_LANE)
+
+
+def thread_coordinates(program: Program) -> Body:
+    """`Let`s that name the running thread's coordinates in its block."""
+    lets: list[Let] = []
     for loop in program.thread_loops:
-        lets += _bound(loop, _thread_number(loop))
+        uniform = loop.level is Level.WARPGROUP
+        lets += [
+            replace(let, uniform=uniform and index == 0) for index, let in enumerate(_bound(loop, _thread_number(loop)))
+        ]
     if program.tensorized is not None:
-        lets.append(Let(LANE, Var("threadIdx.x") % WARP_LANES))
+        lets.append(Let(lane_of(program).name, Var("threadIdx.x") % program.tensorized.instruction.c.lanes))
     if needs_thread_number(program):
         lets.append(Let(THREAD, _linear_thread(program)))
     return tuple(lets)
@@ -104,6 +147,8 @@ def _thread_number(loop: Loop) -> Expr:
         return x // WARP_LANES
     if loop.level is Level.LANE:
         return x % WARP_LANES
+    if loop.level is Level.WARPGROUP:
+        return x // GROUP_LANES
     return Var(_BUILTIN[_level(loop)])
 
 
@@ -111,7 +156,7 @@ def block_shape(program: Program) -> tuple[int, int, int]:
     """Threads of a block along x, y, z."""
     levels = {loop.level: loop.extent or 1 for loop in program.thread_loops}
     if program.tensorized is not None:
-        return levels.get(Level.WARP, 1) * WARP_LANES, 1, 1
+        return program.threads_per_block, 1, 1
     if Level.WARP in levels or Level.LANE in levels:
         return levels.get(Level.WARP, 1) * levels.get(Level.LANE, 1), 1, 1
     return levels.get(Level.BLOCK_X, 1), levels.get(Level.BLOCK_Y, 1), levels.get(Level.BLOCK_Z, 1)
@@ -156,10 +201,8 @@ def grid_shape(program: Program) -> tuple[Expr, Expr, Expr]:
     """Blocks along x, y, z."""
     extents = {loop.level: extent_of(loop) for loop in program.grid_loops}
     if program.raster is not None:
-        count: Expr = ONE
-        for extent in extents.values():
-            count = count * extent
-        return count, ONE, ONE
+        rows, cols = tile_counts(program)
+        return rows * cols * (program.clustered.size if program.clustered is not None else 1), ONE, ONE
     return extents.get(Level.GRID_X, ONE), extents.get(Level.GRID_Y, ONE), extents.get(Level.GRID_Z, ONE)
 
 
@@ -169,6 +212,9 @@ def bounds_of(program: Program) -> dict[str, Interval]:
     for axis, extent in zip("xyz", block_shape(program), strict=True):
         bounds[f"threadIdx.{axis}"] = Interval(0, extent - 1)
     bounds[LANE] = Interval(0, WARP_LANES - 1)
+    bounds[GROUP_LANE] = Interval(0, GROUP_LANES - 1)
+    bounds[RANK] = Interval(0, program.clustered.size - 1 if program.clustered is not None else 0)
+    bounds["gridDim.x"] = Interval(1, None)
     bounds[THREAD] = Interval(0, prod(block_shape(program)) - 1)
     for loop in program.loops:
         bounds[loop.name] = Interval(0, None if loop.extent is None else loop.extent - 1)

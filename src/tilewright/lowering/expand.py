@@ -12,10 +12,12 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 
 from tilewright.dtypes import F32
+from tilewright.ir.async_stmt import CommitProducts, FenceProducts, WaitProducts
 from tilewright.ir.buffer import Buffer, Ref, Space
 from tilewright.ir.expr import ZERO, Binary, Cast, Const, Expr, Fma, Load, Op, Select, Var, binary, real
+from tilewright.ir.kernel import SIZES
 from tilewright.ir.program import Loop, Program, Staged
-from tilewright.ir.stmt import Alloc, Assign, Body, For, Let, Move, Stmt
+from tilewright.ir.stmt import Alloc, Assign, Body, For, If, Let, Move, Stmt
 from tilewright.ir.tiles import Tile, tile_of
 from tilewright.ir.visit import walk
 from tilewright.lowering.coordinates import digits, extent_of, index_of, launch_coordinates
@@ -23,6 +25,8 @@ from tilewright.lowering.copies import copy_tile, store_tile
 from tilewright.lowering.fragments import multiply_tiles, store_opaque
 from tilewright.lowering.kernel_parts import ELEMENT, global_place, value_buffer
 from tilewright.lowering.pipelined import Use, at, copy_ordinary, pipelined_loop, runs_ahead
+from tilewright.lowering.products import multiply_shared, reads_shared
+from tilewright.lowering.roles import Compute, Engine, comes_by_engine
 from tilewright.lowering.sums import Sums
 from tilewright.problem.gemm import OperandName
 
@@ -39,9 +43,19 @@ class Expansion:
     def body(self) -> Body:
         """The whole kernel body."""
         program = self.program
+        ring = program.pipelined
+        if ring is not None and comes_by_engine(program, program.loop(ring.loop)):
+            return Engine(program, self.exact, self._compute(ring.loop)).body()
         bound = [loop.name for loop in (*program.grid_loops, *program.thread_loops)]
         copies = self._copies_under(*bound)
         return (*launch_coordinates(program), *copies, *self._nest(program.thread_serial_loops))
+
+    def _compute(self, ring: str) -> Compute:
+        """What the threads do that multiply what the copy engine brings."""
+        assert self._sums is not None
+        order = [loop.name for loop in self.program.thread_serial_loops]
+        inner = self.program.thread_serial_loops[order.index(ring) + 1 :]
+        return Compute(self._sums, self._nest(inner), self._finish(self._sums))
 
     @cached_property
     def _register_axes(self) -> frozenset[str]:
@@ -78,9 +92,17 @@ class Expansion:
         """The loop, with the copies of the tiles that are staged under it."""
         if runs_ahead(self.program, loop):
             return pipelined_loop(self.program, loop, extent_of(loop, self.exact), self._use(loop, rest))
-        use = (*self._fragments(loop), *self._nest(rest))
+        use = self._multiplied(loop, (*self._fragments(loop), *self._nest(rest)))
         shared = tuple(self._staged_under(Space.SHARED, loop.name))
         return (self._loop(loop, (*copy_ordinary(self.program, shared), *use)),)
+
+    def _multiplied(self, loop: Loop, use: Body) -> Body:
+        """What a loop does with the tiles that are staged under it; products that it starts are waited for."""
+        if self._sums is None or not reads_shared(self.program):
+            return use
+        if not any(self._staged_under(Space.SHARED, loop.name)):
+            return use
+        return (FenceProducts(), *use, CommitProducts(), WaitProducts(0, self._sums.first, origin=self._sums.name))
 
     def _fragments(self, loop: Loop, *, early: bool = False) -> Body:
         """The loads of the register tiles under a loop: those that run ahead (`early`), or the others."""
@@ -92,7 +114,7 @@ class Expansion:
         inner = rest[0] if rest else None
         early = [] if inner is None else [t for t in self._staged_under(Space.REGISTER, inner.name) if t.prefetched]
         if inner is None or not early:
-            return Use(whole=(*self._fragments(loop), *self._nest(rest)))
+            return Use(whole=self._multiplied(loop, (*self._fragments(loop), *self._nest(rest))))
         assert inner.extent is not None
         loads, late = self._fragments(inner, early=True), self._fragments(inner)
         products = (*late, *self._nest(rest[1:]))
@@ -168,6 +190,8 @@ class Expansion:
 
     def _multiply_add(self) -> Body:
         if self.program.tensorized is not None and self._sums is not None:
+            if self.program.tensorized.instruction.reads_shared:
+                return multiply_shared(self.program, self._sums)
             return multiply_tiles(self.program, self._sums)
         load_a, a = self._operand("A")
         load_b, b = self._operand("B")
@@ -206,6 +230,8 @@ class Expansion:
 
     def _start_sum(self, sums: Sums) -> Body:
         place = Ref(sums.buffer, sums.index)
+        if reads_shared(self.program):
+            return ()  # the first product of a tile overwrites the sum
         if self.program.late_beta:
             return sums.over_registers((Assign(place, real(0, sums.buffer.dtype), origin=sums.name),))
         value, load = self._load_scaled(1)
@@ -227,6 +253,17 @@ class Expansion:
         return (*load, Assign(here, self._as_result(scaled), origin="C"), Move(self._result_place(), here, origin="C"))
 
     def _finish(self, sums: Sums) -> Body:
+        return (*self._empty_sum(sums), *self._store_sum(sums))
+
+    def _empty_sum(self, sums: Sums) -> Body:
+        """Where the first product overwrites the sum and there is none: set it, when no product is under way."""
+        if not reads_shared(self.program):
+            return ()
+        place = Ref(sums.buffer, sums.index)
+        zero = sums.over_registers((Assign(place, real(0, place.buffer.dtype), origin=sums.name),))
+        return (If(binary(Op.EQ, SIZES["k"], 0), zero),)
+
+    def _store_sum(self, sums: Sums) -> Body:
         staged = next((s for s in self.program.staged if s.operand == "C"), None)
         if staged is None:
             width = self.program.result_vector

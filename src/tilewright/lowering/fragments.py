@@ -28,7 +28,7 @@ from tilewright.ir.stmt import (
 )
 from tilewright.ir.tiles import FRAGMENT, Tile, source_of, tile_of
 from tilewright.layout.fragment import MATRIX_ROWS, Fragment, Holder
-from tilewright.lowering.coordinates import LANE, index_of
+from tilewright.lowering.coordinates import index_of, lane_of
 from tilewright.lowering.kernel_parts import every, global_place
 from tilewright.lowering.sums import Sums
 from tilewright.problem.gemm import Order
@@ -122,7 +122,7 @@ def _load_by_lane(program: Program, tile: Tile, fragment: Fragment) -> Body:
     else:
         parent = tile_of(program, source)
         place = parent.at(*(span.local_index() for span in parent.spans))
-    held = fragment.element(Var(LANE), Var(FRAGMENT))
+    held = fragment.element(lane_of(program), Var(FRAGMENT))
     place = _placed(place, _digits(program, tile, held))
     dst = Ref(tile.register_buffer, (*tile.register_index[:-1], Var(FRAGMENT)))
     width = tile.staged.vector
@@ -140,7 +140,7 @@ def _load_matrices(program: Program, tile: Tile, fragment: Fragment) -> Body:
     count = tile.staged.vector if tile.staged.vector > 1 else each
     eight = next(d.index for d in fragment.digits if d.holder is Holder.LANE and d.extent == MATRIX_ROWS)
     transposed = parent.minor == eight
-    matrix, row = Var(LANE) // MATRIX_ROWS % count, Var(LANE) % MATRIX_ROWS
+    matrix, row = lane_of(program) // MATRIX_ROWS % count, lane_of(program) % MATRIX_ROWS
     at: list[Expr] = list(fragment.element(ZERO, matrix % each * (4 // tile.dtype.bytes)))
     along = 1 - eight if transposed else eight
     at[along] = at[along] + row

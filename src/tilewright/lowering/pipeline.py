@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from tilewright.errors import LoweringError
+from tilewright.ir.async_stmt import InitBarrier
 from tilewright.ir.buffer import Buffer, Space
 from tilewright.ir.kernel import Kernel, Variant
 from tilewright.ir.program import Level, Program
@@ -66,6 +67,8 @@ def lower(program: Program, variant: Variant, *, name: str = "gemm", heading: Se
         body,
         tile,
         tuple(heading),
+        1 if program.clustered is None else program.clustered.size,
+        program.persistent,
     )
     if kernel.shared_bytes > MAX_SHARED_BYTES:
         sizes = ", ".join(f"{b.name} {b.size_bytes}" for b in kernel.shared)
@@ -119,4 +122,5 @@ def shared_buffers(program: Program, body: Body) -> tuple[Buffer, ...]:
         if place.buffer.space is Space.SHARED
     }
     tiles = [tile_of(program, staged) for staged in program.staged if staged.space is Space.SHARED]
-    return tuple(tile.shared_buffer for tile in tiles if tile.staged.name in used)
+    barriers = (stmt.place.buffer for _, stmt in walk(body) if isinstance(stmt, InitBarrier))
+    return (*(tile.shared_buffer for tile in tiles if tile.staged.name in used), *dict.fromkeys(barriers))

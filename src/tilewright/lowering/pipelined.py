@@ -20,6 +20,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 
+from tilewright.ir.async_stmt import FenceProxy
 from tilewright.ir.buffer import Space
 from tilewright.ir.expr import ZERO, Const, Expr, Op, Select, Var, binary
 from tilewright.ir.program import Loop, Pipelined, Program, Route, Staged
@@ -28,6 +29,7 @@ from tilewright.ir.stmt import Alloc, Barrier, Body, Carried, CommitCopies, For,
 from tilewright.ir.tiles import fill_name, slot_name
 from tilewright.ir.visit import map_exprs, rewrite
 from tilewright.lowering.copies import Team, copy_tile, deposit_tile, fetch_tile, prefetch_buffer, whole_block
+from tilewright.lowering.products import reads_shared
 from tilewright.units import ceil_div
 
 
@@ -81,9 +83,15 @@ def pipelined_loop(program: Program, loop: Loop, extent: Expr, use: Use) -> Body
 def copy_ordinary(program: Program, tiles: tuple[Staged, ...]) -> Body:
     """Copies that are complete, for this thread, when the statements are done."""
     copies = tuple(s for staged in tiles for s in copy_tile(program, staged))
+    fence = _fence(program) if tiles else ()
     if any(staged.route is Route.ASYNC for staged in tiles):
-        return (*copies, CommitCopies(), WaitCopies(0))
-    return copies
+        return (*copies, CommitCopies(), WaitCopies(0), *fence)
+    return (*copies, *fence)
+
+
+def _fence(program: Program) -> Body:
+    """Before all meet: what was written to tiles comes before the asynchronous unit reads them."""
+    return (FenceProxy(),) if reads_shared(program) else ()
 
 
 def at(body: Body, **values: Expr) -> Body:
@@ -102,7 +110,7 @@ def _ring_loop(program: Program, loop: Loop, extent: Expr, use: Use, ring: Pipel
     started = tuple(staged for staged in tiles if not staged.prefetched)
     asynchronous = any(staged.route is Route.ASYNC for staged in tiles)
     commit: Body = (CommitCopies(),) if asynchronous else ()
-    wait: Body = (WaitCopies(stages - 2),) if asynchronous else ()
+    wait: Body = (*((WaitCopies(stages - 2),) if asynchronous else ()), *_fence(program))
     registers: Body = (*(Alloc(prefetch_buffer(program, staged)) for staged in early), *use.declare)
     start = tuple(s for staged in started for s in copy_tile(program, staged))
     fetch = tuple(s for staged in early for s in fetch_tile(program, staged))

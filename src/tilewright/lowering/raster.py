@@ -21,12 +21,12 @@ def _mod(a: Expr, b: Expr) -> Expr:
     return binary(Op.MOD, a, b)
 
 
-def raster(choice: RasterChoice, rows: Expr, cols: Expr, row_axis: Axis, col_axis: Axis) -> list[Let]:
-    """`Let`s down to the coordinates of the tile; rows and cols are how many tiles C has."""
+def raster(choice: RasterChoice, numbered: Expr, rows: Expr, cols: Expr, row_axis: Axis, col_axis: Axis) -> list[Let]:
+    """`Let`s down to the coordinates of the tile `numbered`; rows and cols are how many tiles C has."""
     number = Var(BLOCK)
     tile_rows, tile_cols = Var(f"{row_axis.name}s"), Var(f"{col_axis.name}s")
     lets = [
-        Let(BLOCK, Var("blockIdx.x")),
+        Let(BLOCK, numbered),
         Let(tile_rows.name, rows, "rows of tiles"),
         Let(tile_cols.name, cols, "columns of tiles"),
     ]

@@ -9,13 +9,13 @@ from __future__ import annotations
 from dataclasses import dataclass
 from functools import cached_property
 
-from tilewright.ir.buffer import Buffer, Space
+from tilewright.ir.buffer import Buffer, Ref, Space
 from tilewright.ir.expr import ZERO, Const, Expr, Var
 from tilewright.ir.program import Axis, Program
 from tilewright.ir.stmt import Body, For, Let
 from tilewright.ir.tiles import FRAGMENT, fragment_of, result_span
 from tilewright.layout.fragment import Fragment
-from tilewright.lowering.coordinates import LANE
+from tilewright.lowering.coordinates import lane_of
 from tilewright.lowering.kernel_parts import every
 
 
@@ -49,6 +49,11 @@ class Sums:
     def tile_index(self) -> tuple[Expr, ...]:
         """Where the running fragment begins."""
         return (*(Var(axis.name) for axis in self.program.sum_axes), ZERO)
+
+    @property
+    def first(self) -> Ref:
+        """The first register of the buffer."""
+        return Ref(self.buffer, (ZERO,) * len(self.buffer.shape))
 
     def index_at(self, element: Expr) -> tuple[Expr, ...]:
         """The result that is `element` further along a vector."""
@@ -97,5 +102,5 @@ def _nested(axes: tuple[Axis, ...], body: Body) -> Body:
 def _held_at(program: Program, fragment: Fragment) -> Body:
     """The digits of m and n that the running register of the running lane holds."""
     m_axis, n_axis, _ = program.instruction_axes
-    row, column = fragment.element(Var(LANE), Var(FRAGMENT))
+    row, column = fragment.element(lane_of(program), Var(FRAGMENT))
     return Let(m_axis.name, row), Let(n_axis.name, column)

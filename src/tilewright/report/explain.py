@@ -12,13 +12,16 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from tilewright.device.spec import DeviceSpec
+from tilewright.errors import CompileError
 from tilewright.ir.buffer import Space
 from tilewright.ir.program import Level
+from tilewright.model.l2 import L2Estimate
 from tilewright.report.costs import Cost, costs_of
 from tilewright.report.samples import why_sectors, why_wavefronts
 from tilewright.schedule import Accumulate, Bind, Distribute, Epilogue, Pipeline, Relayout, Stage, Step, Vectorize
 from tilewright.simulator import Counters
 from tilewright.toolchain import Build
+from tilewright.units import format_bytes
 
 _LANE_LEVELS = (Level.BLOCK_X, Level.LANE)
 
@@ -48,13 +51,17 @@ class StepCosts:
 
 @dataclass(frozen=True)
 class Explanation:
-    """A build explained. summary: sentences that say what costs most, the largest cost last."""
+    """A build explained. summary: sentences that say what costs most, the largest cost last.
+
+    l2: an estimate, unlike all else, which is counted; None where none can be made.
+    """
 
     built: Build
     counters: Counters
     steps: tuple[StepCosts, ...]
     largest: Cost | None
     summary: tuple[str, ...]
+    l2: L2Estimate | None = None
 
 
 def explain(built: Build, spec: DeviceSpec) -> Explanation:
@@ -67,7 +74,18 @@ def explain(built: Build, spec: DeviceSpec) -> Explanation:
     if None in owned:
         steps.append(StepCosts(None, None, tuple(owned[None])))
     largest, summary = _summary(costs, spec)
-    return Explanation(built, counters, tuple(steps), largest, summary)
+    l2 = _estimated_l2(built, spec)
+    if l2 is not None and summary:
+        summary = (*summary[:-1], _of_l2(l2, spec), summary[-1])
+    return Explanation(built, counters, tuple(steps), largest, summary, l2)
+
+
+def _estimated_l2(built: Build, spec: DeviceSpec) -> L2Estimate | None:
+    """None also for a GPU that the kernel cannot run on: without registers it is not known how many blocks share an SM."""
+    try:
+        return built.l2(spec, built.compile(spec.arch))
+    except CompileError:
+        return None
 
 
 def owner(cost: Cost, steps: Sequence[Step]) -> int | None:
@@ -174,6 +192,14 @@ def _summary(costs: Sequence[Cost], spec: DeviceSpec) -> tuple[Cost | None, tupl
     what = f"{largest.kind}s of {largest.origin} {'from' if largest.kind == 'load' else 'to'} {memory} memory"
     share = largest.lsu_clocks() / lsu
     return largest, (pipes, f"The largest cost is the {what}: {share:.0%} of the load/store unit. {_waste(largest)}")
+
+
+def _of_l2(l2: L2Estimate, spec: DeviceSpec) -> str:
+    asked, read = l2.requested_bytes, l2.dram_read_bytes
+    return (
+        f"Estimated, by the order of the blocks: {l2.hit_rate:.0%} of what the L2 cache of {spec.name} is asked for "
+        f"hits, and {format_bytes(read)} of the {format_bytes(asked)} that blocks read come from DRAM."
+    )
 
 
 def _waste(cost: Cost) -> str:

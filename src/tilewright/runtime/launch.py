@@ -20,6 +20,7 @@ from tilewright.device.arch import Arch
 from tilewright.dtypes import BF16, BOOL, F16, F32, F64, I32, I64, DType
 from tilewright.errors import LaunchError
 from tilewright.runtime.driver import Gpu, driver_answer, launch_error
+from tilewright.runtime.tensor_map import PackedArguments, TensorMaps
 from tilewright.units import KIB
 
 Dim3 = tuple[int, int, int]
@@ -80,8 +81,10 @@ class LoadedKernel:
         self.gpu = gpu
         self.cubin = cubin
         self.source = source
-        # A tensor map will be passed as it is: cuda.core takes a TensorMapDescriptor as an argument.
-        self._casts = tuple(_cast_of(parameter) for parameter in source.parameters)
+        self._given = tuple(parameter for parameter in source.parameters if parameter.tensor_map is None)
+        self._casts = tuple(_cast_of(parameter) for parameter in self._given)
+        self._maps = TensorMaps(source.parameters)
+        self._most_blocks = self._resident_blocks() if source.resident else 0
         self._configs: dict[tuple[Dim3, Dim3], Any] = {}
         self._config_type = LaunchConfig
         self._launch = launch
@@ -95,10 +98,13 @@ class LoadedKernel:
     def launch(self, stream: Any, grid: Dim3, block: Dim3, args: tuple[Any, ...]) -> None:
         """Start the kernel on `stream` (of cuda.core) and return at once.
 
-        grid: blocks along x, y, z. block: threads along x, y, z. args: one a parameter, in order; the address
-        on the device (an int) for a pointer, a Python or NumPy number for a scalar. Raises LaunchError for
-        arguments, a grid or a block that do not fit; a fault inside the kernel is told by the next wait.
+        grid: blocks along x, y, z; a resident kernel is started with fewer where fewer run at once. block: threads
+        along x, y, z. args: one a parameter, in order; the address on the device (an int) for a pointer, a Python or
+        NumPy number for a scalar; tensor maps are made of these. Raises LaunchError for arguments, a grid or a block
+        that do not fit; a fault inside the kernel is told by the next wait.
         """
+        if self._most_blocks and grid[0] > self._most_blocks:
+            grid = (self._most_blocks, *grid[1:])
         config = self._configs.get((grid, block)) or self._new_config(grid, block)
         if len(args) != len(self._casts):
             raise self._wrong_count(args)
@@ -107,9 +113,32 @@ class LoadedKernel:
         except (TypeError, ValueError, OverflowError):
             raise self._wrong_value(args) from None
         try:
-            self._launch(stream, config, self._kernel, *values)
+            if self._maps.needed:
+                self._launch_packed(stream, grid, block, values)
+            else:
+                self._launch(stream, config, self._kernel, *values)
+        except LaunchError:
+            raise
         except Exception as failure:
             raise launch_error(failure, self._described(grid, block)) from failure
+
+    def _launch_packed(self, stream: Any, grid: Dim3, block: Dim3, values: list[Any]) -> None:
+        """A launch with tensor maps among the arguments, which are structs: cuda.core passes numbers only."""
+        from cuda.bindings import driver
+
+        maps = self._maps.of(dict(zip((p.name for p in self._given), values, strict=True)))
+        packed = PackedArguments([*values, *maps])
+        function = driver.CUfunction(int(self._kernel.handle))
+        shared_bytes = self.source.dynamic_shared_bytes
+        answer = driver.cuLaunchKernel(
+            function, *grid, *block, shared_bytes, driver.CUstream(int(stream.handle)), packed.address, 0
+        )
+        driver_answer(answer, self._described(grid, block))
+
+    def _resident_blocks(self) -> int:
+        """How many blocks run at once, in whole clusters: one to each SM."""
+        cluster = self.source.cluster
+        return int(self.gpu.attributes["multiprocessor_count"]) // cluster * cluster
 
     def blocks_per_sm(self) -> int:
         """How many blocks of this kernel the driver says one SM holds at a time."""
@@ -122,7 +151,6 @@ class LoadedKernel:
 
     def _new_config(self, grid: Dim3, block: Dim3) -> Any:
         self._check_grid(grid, block)
-        # Cluster dimensions belong here: LaunchConfig(cluster=...), whose grid then counts clusters.
         config = self._config_type(grid=grid, block=block, shmem_size=self.source.dynamic_shared_bytes)
         self._configs[grid, block] = config
         return config
@@ -151,14 +179,14 @@ class LoadedKernel:
         )
 
     def _wrong_count(self, args: tuple[Any, ...]) -> LaunchError:
-        names = ", ".join(parameter.name for parameter in self.source.parameters)
+        names = ", ".join(parameter.name for parameter in self._given)
         return LaunchError(
             f"Kernel {self.source.entry!r} takes {len(self._casts)} arguments and was given {len(args)}.",
             place=f"parameters: {names}",
         )
 
     def _wrong_value(self, args: tuple[Any, ...]) -> LaunchError:
-        for parameter, cast, value in zip(self.source.parameters, self._casts, args, strict=True):
+        for parameter, cast, value in zip(self._given, self._casts, args, strict=True):
             try:
                 cast(value)
             except (TypeError, ValueError, OverflowError):

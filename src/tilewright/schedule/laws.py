@@ -13,6 +13,7 @@ from tilewright.errors import ScheduleError
 from tilewright.ir.buffer import Space
 from tilewright.ir.program import WARP_LANES, Level, Program, Route, Staged
 from tilewright.ir.tiles import VECTOR_BYTES, Tile, fragment_of, result_span, source_of, tile_of
+from tilewright.layout.arrangement import Slabs
 from tilewright.layout.fragment import MATRIX_ROW_BYTES
 
 MAX_REGISTER_TILE = 4096
@@ -203,7 +204,7 @@ def pipelines_have_tiles(program: Program) -> Iterator[Violation]:
             hint=f"Stage('A', Space.SHARED, under={ring.loop!r}) before this step.",
         )
     for staged in tiles:
-        if staged.distribution is None:
+        if staged.distribution is None and staged.route is not Route.TMA:
             yield Violation(
                 f"{staged.name!r} is copied whole by every thread.",
                 hint=f"put Distribute({staged.name!r}) before this step.",
@@ -353,16 +354,66 @@ def _matrices(program: Program, tile: Tile) -> Iterator[Violation]:
         )
 
 
+def boxes_are_whole(program: Program) -> Iterator[Violation]:
+    """The copy engine moves boxes: neighbours along both dimensions, in slabs, as the operand lies."""
+    for staged in program.staged:
+        if staged.route is not Route.TMA:
+            continue
+        tile = tile_of(program, staged)
+        if staged.space is not Space.SHARED or staged.distribution is not None:
+            yield Violation(
+                f"{staged.name!r} is not a tile in shared memory that one thread asks for.",
+                hint="leave Distribute out: the copy engine shares nothing out over threads.",
+            )
+        if not isinstance(staged.arrangement, Slabs):
+            yield Violation(
+                f"{staged.name!r} does not lie in slabs.",
+                hint=f"Relayout({staged.name!r}, arrangement=Slabs({128 // tile.dtype.bytes})) before this step.",
+            )
+        elif tile.is_transposed:
+            yield Violation(
+                f"{staged.name!r} would be turned on the way, and the copy engine keeps rows as they lie.",
+                hint="leave rows= out of Relayout: wgmma reads elements of 2 bytes either way.",
+            )
+        for span in tile.spans:
+            if len(span.runs) != 1 or span.runs[0].stride != 1 or span.extent > MAX_BOX:
+                yield Violation(
+                    f"{staged.name!r} takes {span.extent} of {span.dim}, no run of at most {MAX_BOX} neighbours.",
+                    hint=f"split {span.dim} so that a block's tile is in one piece.",
+                )
+
+
+MAX_BOX = 256
+"""Elements of a box along one dimension. Source: CUDA driver API, cuTensorMapEncodeTiled."""
+
+
+def roles_have_work(program: Program) -> Iterator[Violation]:
+    """A warpgroup that only copies needs a ring that the copy engine fills, and partners that multiply by wgmma."""
+    if program.specialized is None:
+        return
+    ring = program.pipelined
+    by_engine = ring is not None and any(s.under == ring.loop and s.route is Route.TMA for s in program.staged)
+    if not by_engine:
+        yield Violation(
+            "no pipelined loop has tiles that come by TMA.",
+            hint="Pipeline(loop, stages), Transfer(tile, Route.TMA) before this step.",
+        )
+    if program.tensorized is None or not program.tensorized.instruction.reads_shared:
+        yield Violation("nobody multiplies by wgmma.", hint='Tensorize(..., using="wgmma.m64n128k16") first.')
+
+
 def lanes_belong_to_instructions(program: Program) -> Iterator[Violation]:
     """Where a matrix instruction runs the inner tile, threads are bound by whole warps."""
     if program.tensorized is None:
         return
     for loop in program.thread_loops:
-        if loop.level is not Level.WARP:
+        lanes = program.tensorized.instruction.c.lanes
+        level = Level.WARP if lanes == WARP_LANES else Level.WARPGROUP
+        if loop.level is not level:
             yield Violation(
-                f"loop {loop.name!r} is bound to {loop.level.value if loop.level else ''}, and the 32 lanes of a warp "
-                f"run {program.tensorized.instruction.name} together.",
-                hint=f"bind {loop.name!r} to Level.WARP.",
+                f"loop {loop.name!r} is bound to {loop.level.value if loop.level else ''}, and the {lanes} lanes of a "
+                f"{level.value} run {program.tensorized.instruction.name} together.",
+                hint=f"bind {loop.name!r} to {level!r}.",
             )
 
 
@@ -433,6 +484,8 @@ LAWS: tuple[Callable[[Program], Iterator[Violation]], ...] = (
     registers_fill_from_shared,
     arrangements_fit,
     lanes_belong_to_instructions,
+    boxes_are_whole,
+    roles_have_work,
     vectors_are_whole,
     early_copies_are_shared_out,
     asynchronous_copies_are_legal,

@@ -10,7 +10,9 @@ ARGUMENTS = frozenset({"A", "B", "C", "M", "N", "K", "lda", "ldb", "ldc", "alpha
 """Names of the kernel's arguments."""
 
 _WORDS = """
-    A_value B_value C_value element element_of_part thread_in_block lane_in_warp block_number fragment
+    A_value B_value C_value element element_of_part thread_in_block lane_in_warp lane_in_group rank_in_cluster
+    turn warpgroup
+    block_number fragment
     group panel band square first_row first_column rows_in_group rows_in_band columns_in_panel columns_in_square
     block_in_group block_in_panel block_in_band block_in_square row_in_panel
     right_0 right_1 right_2 down_0 down_1 down_2
@@ -21,7 +23,19 @@ _WORDS = """
 RESERVED = frozenset((*ARGUMENTS, *_WORDS.split()))
 
 _ENDINGS = (
-    *("s", "_vec", "_turn", "_slot", "_fill", "_pair", "_next"),  # of a loop or one of its digits
+    *(
+        "s",
+        "_vec",
+        "_turn",
+        "_slot",
+        "_fill",
+        "_pair",
+        "_next",
+        "_full",
+        "_empty",
+        "_number",
+        "_parity",
+    ),  # of a loop or one of its digits
     *("_m", "_n", "_k", "_step", "_value", "_next_m", "_next_n", "_next_k", "_next_step"),  # of a tile
 )
 

@@ -136,7 +136,7 @@ class Counters:
 
     @property
     def fmas(self) -> int:
-        """Multiply-adds of all lanes."""
+        """Multiply-adds, by lanes and by tensor cores."""
         return self.total("fmas")
 
     @property

@@ -78,7 +78,7 @@ def miscounts(kernel: Kernel, gemm: Gemm) -> tuple[Miscount, ...]:
     gemm = replace(gemm, alpha=1.0, beta=0.0)
     arithmetic = ModularArithmetic()
     codes = np.random.default_rng(0).choice(2**23, gemm.k, replace=False) + 1
-    operands = _coded(gemm, codes)
+    operands = _coded(gemm, codes, int(arithmetic.poison(gemm.dtype)))
     stores = _Stores(operands.c.size)
     run = simulate(kernel, operands, listeners=(stores,), detectors=False, on_finding="collect", arithmetic=arithmetic)
     sums = view(gemm, "C", np.asarray(run.c, np.int64))
@@ -97,12 +97,13 @@ def miscounts(kernel: Kernel, gemm: Gemm) -> tuple[Miscount, ...]:
     return tuple(found)
 
 
-def _coded(gemm: Gemm, codes: Array) -> Operands:
+def _coded(gemm: Gemm, codes: Array, poison: int) -> Operands:
+    """Residues in place of storage, so that codes need not fit the format of the operands. poison: in the gaps."""
     operands = make_operands(gemm)
-    a, b = view(gemm, "A", operands.a), view(gemm, "B", operands.b)
-    a[...] = gemm.dtype.encode(codes[None, :].astype(np.float32))
-    b[...] = gemm.dtype.encode(np.ones((), np.float32))
-    return operands
+    a, b = (np.full(storage.size, poison, np.int64) for storage in (operands.a, operands.b))
+    view(gemm, "A", a)[...] = codes[None, :]
+    view(gemm, "B", b)[...] = 1
+    return replace(operands, a=a, b=b)
 
 
 def _explain(off: int, codes: Array, prime: int) -> tuple[tuple[int, ...], tuple[int, ...]]:

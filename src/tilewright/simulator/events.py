@@ -11,6 +11,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import TypeVar
 
+from tilewright.device.spec import WARP_THREADS
 from tilewright.dtypes import Array
 from tilewright.ir.buffer import Buffer, Space
 from tilewright.ir.kernel import Kernel
@@ -38,6 +39,8 @@ class Access:
 
     pattern + offset: the first element of each lane. base_bytes: the address of element 0. issued_warps: warps that
     execute the instruction; some may have no lane that touches memory. guarded_off: lanes whose guard is false.
+    matrices: of 8 rows of 16 bytes that each warp moves (ldmatrix; then an active lane is one that names a row).
+    continued: a further access of the same execution of the statement.
     """
 
     site: Site
@@ -50,6 +53,13 @@ class Access:
     guarded_off: int = 0
     base_bytes: int = 0
     warps: Warps | None = None
+    matrices: int = 0
+    continued: bool = False
+
+    @property
+    def executing_lanes(self) -> int:
+        """Lanes that execute the instruction."""
+        return self.issued_warps * WARP_THREADS if self.matrices else self.pattern.active_lanes + self.guarded_off
 
     @property
     def space(self) -> Space:
@@ -73,7 +83,7 @@ class Access:
     def known(self, name: str, modulus_bytes: int, find: Callable[[Access], Result]) -> Result:
         """`find(self)`, where a shared offset matters only modulo `modulus_bytes`: found once for each remainder."""
         remainder = (self.base_bytes + self.offset * self.buffer.dtype.bytes) % modulus_bytes
-        key = (name, self.buffer.dtype.bytes, self.width, self.store, remainder)
+        key = (name, self.buffer.dtype.bytes, self.width, self.store, self.matrices, remainder)
         return self.pattern.known(key, lambda: find(self))
 
 

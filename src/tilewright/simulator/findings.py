@@ -23,6 +23,7 @@ class Kind(Enum):
     OVERFLOW = "overflow of a 32-bit index"
     COPY_SIZE = "copy of an impossible size"
     DIVERGENT_BARRIER = "barrier reached by a part of a warp"
+    PARTED_WARP = "instruction of a whole warp on which its lanes do not agree"
     DEADLOCK = "deadlock"
 
     @property

@@ -254,7 +254,26 @@ class RegisterSource:
         return Lanes(registers.data[self.element(convoy.slots)].astype(np.int64))
 
 
-Source = Cell | Builtin | RegisterSource
+@dataclass(frozen=True, slots=True, eq=False)
+class Spread:
+    """Another source plus one of 32 numbers each, by lane of the warp: a warp spread over a tile."""
+
+    source: Source
+    numbers: Array
+
+    @property
+    def volatile(self) -> bool:
+        return self.source.volatile
+
+    @property
+    def reads(self) -> tuple[int, ...]:
+        return self.source.reads
+
+    def of(self, convoy: Convoy) -> Lanes:
+        return self.source.of(convoy).spread(self.numbers)
+
+
+Source = Cell | Builtin | RegisterSource | Spread
 
 
 @dataclass(frozen=True, slots=True)

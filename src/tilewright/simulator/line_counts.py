@@ -6,10 +6,23 @@ from collections.abc import Container, Mapping
 from dataclasses import dataclass, fields
 from typing import Literal
 
-from tilewright.ir.buffer import Space
-from tilewright.ir.stmt import Assign, Barrier, For, If, Move
+from tilewright.ir.buffer import Buffer, Space
+from tilewright.ir.stmt import (
+    Assign,
+    Barrier,
+    For,
+    If,
+    LoadFragment,
+    LoadMatrices,
+    Move,
+    MultiplyTiles,
+    StoreFragment,
+)
 from tilewright.ir.visit import Path
+from tilewright.layout.fragment import MATRIX_ROW_BYTES
 from tilewright.simulator.assigns import operations_of
+from tilewright.simulator.collective import multiply_opcodes
+from tilewright.simulator.opaque_tiles import access_opcodes, load_access, store_access
 from tilewright.simulator.sites import Site
 
 LineKind = Literal["load", "store", "arithmetic", "barrier", "branch", "loop"]
@@ -21,7 +34,8 @@ class LineCounts:
 
     line: from 1, in `ir.text.kernel_text`; path: of the statement. loops: paths of the enclosing loops, outermost
     first. width_bytes: that a lane moves, element_bytes of each element (0 for what is no memory access).
-    opcodes: instructions that one execution stands for. What each count means is said where it is counted, in
+    opcodes: instructions that one execution stands for. tile_multiply_adds: of one execution by a warp, where the warp
+    multiplies tiles. What each count means is said where it is counted, in
     `simulator.listeners`: executions (warps), lane_executions; requests, lanes, bytes_asked; sectors, cache_lines
     (global); wavefronts, ideal_wavefronts (shared); partial, guarded_off, split (divergence).
     """
@@ -37,6 +51,7 @@ class LineCounts:
     element_bytes: int
     loops: tuple[Path, ...]
     opcodes: tuple[tuple[str, int], ...]
+    tile_multiply_adds: int
     executions: int = 0
     lane_executions: int = 0
     requests: int = 0
@@ -62,62 +77,97 @@ class LineCounts:
 
     @property
     def fmas(self) -> int:
-        """Multiply-adds of all lanes."""
-        return self.lane_executions * dict(self.opcodes).get("FFMA", 0)
+        """Multiply-adds, by lanes and by tensor cores."""
+        return self.lane_executions * dict(self.opcodes).get("FFMA", 0) + self.executions * self.tile_multiply_adds
 
 
 COUNTED = tuple(field.name for field in fields(LineCounts) if field.default == 0)
 """The fields of `LineCounts` that are counts."""
 
 
+@dataclass(frozen=True, slots=True)
+class _Described:
+    """What a statement is, apart from its counts. element_bytes, width: of what a lane moves."""
+
+    kind: LineKind
+    opcodes: Mapping[str, int]
+    buffer: str = ""
+    space: Space | None = None
+    width: int = 0
+    element_bytes: int = 0
+    tile_multiply_adds: int = 0
+
+
 def line_counts(site: Site, loops: Container[Path], counts: Mapping[str, int]) -> LineCounts | None:
     """The row of a site; None for a statement that is no instruction. loops: the paths of all loops of the kernel."""
-    stmt = site.stmt
-    buffer, space, width_bytes, element_bytes = "", None, 0, 0
-    kind: LineKind = "arithmetic"
-    opcodes: Mapping[str, int] = {}
-    match stmt:
-        case Move(asynchronous=True):
-            memory = site.memory or stmt.src.buffer
-            buffer, space, kind = memory.name, memory.space, "store" if memory is stmt.dst.buffer else "load"
-            width_bytes, element_bytes = stmt.width * memory.dtype.bytes, memory.dtype.bytes
-            # One instruction with two sides: it is counted where it reads.
-            opcodes = {"LDGSTS" if width_bytes == 4 else f"LDGSTS.{width_bytes * 8}": 1} if kind == "load" else {}
-        case Move():
-            is_store = stmt.src.buffer.space is Space.REGISTER
-            memory = stmt.dst.buffer if is_store else stmt.src.buffer
-            buffer, space = memory.name, memory.space
-            width_bytes, element_bytes = stmt.width * memory.dtype.bytes, memory.dtype.bytes
-            if space is Space.REGISTER:
-                opcodes = {"MOV": stmt.width}
-            else:
-                kind = "store" if is_store else "load"
-                opcodes = {_opcode(is_store, space, width_bytes): 1}
-        case Assign():
-            buffer, opcodes = stmt.dst.buffer.name, operations_of(stmt.value)
-        case Barrier():
-            kind, opcodes = "barrier", {"BAR": 1}
-        case If():
-            kind, opcodes = "branch", {"BRA": 1}
-        case For():
-            kind, opcodes = "loop", {} if stmt.unroll else {"BRA": 1}
-        case _:
-            return None
+    what = _described(site)
+    if what is None:
+        return None
     around = tuple(site.path[:depth] for depth in range(1, len(site.path)) if site.path[:depth] in loops)
     return LineCounts(
         site.line,
         site.path,
         site.text,
         site.origin,
-        kind,
-        buffer,
-        space,
-        width_bytes,
-        element_bytes,
+        what.kind,
+        what.buffer,
+        what.space,
+        what.width * what.element_bytes,
+        what.element_bytes,
         around,
-        tuple(sorted(opcodes.items())),
+        tuple(sorted(what.opcodes.items())),
+        what.tile_multiply_adds,
         **counts,
     )
+
+
+def _described(site: Site) -> _Described | None:
+    stmt = site.stmt
+    match stmt:
+        case Move():
+            return _described_move(stmt, site.memory)
+        case LoadMatrices():
+            return _access("load", {"LDSM": 1}, stmt.src.buffer, MATRIX_ROW_BYTES // stmt.src.buffer.dtype.bytes)
+        case LoadFragment():
+            touched, memory = load_access(stmt.instruction, stmt.role, stmt.order), stmt.src.buffer
+            return _access("load", access_opcodes(touched, memory.dtype, store=False), memory, touched.width)
+        case StoreFragment():
+            touched, memory = store_access(stmt.instruction, stmt.order), stmt.dst.buffer
+            return _access("store", access_opcodes(touched, memory.dtype, store=True), memory, touched.width)
+        case MultiplyTiles(instruction=instruction):
+            adds, opcodes = instruction.multiply_adds, multiply_opcodes(instruction)
+            return _Described("arithmetic", opcodes, stmt.d.buffer.name, tile_multiply_adds=adds)
+        case Assign():
+            return _Described("arithmetic", operations_of(stmt.value), stmt.dst.buffer.name)
+        case Barrier():
+            return _Described("barrier", {"BAR": 1})
+        case If():
+            return _Described("branch", {"BRA": 1})
+        case For():
+            return _Described("loop", {} if stmt.unroll else {"BRA": 1})
+        case _:
+            return None
+
+
+def _described_move(stmt: Move, side: Buffer | None) -> _Described:
+    """side: which of the two buffers of an asynchronous copy the row is about."""
+    if stmt.asynchronous:
+        memory = side or stmt.src.buffer
+        is_store = memory is stmt.dst.buffer
+        width_bytes = stmt.width * memory.dtype.bytes
+        # One instruction with two sides: it is counted where it reads.
+        opcodes = {} if is_store else {"LDGSTS" if width_bytes == 4 else f"LDGSTS.{width_bytes * 8}": 1}
+        return _access("store" if is_store else "load", opcodes, memory, stmt.width)
+    is_store = stmt.src.buffer.space is Space.REGISTER
+    memory = stmt.dst.buffer if is_store else stmt.src.buffer
+    if memory.space is Space.REGISTER:
+        return _access("arithmetic", {"MOV": stmt.width}, memory, stmt.width)
+    opcode = _opcode(is_store, memory.space, stmt.width * memory.dtype.bytes)
+    return _access("store" if is_store else "load", {opcode: 1}, memory, stmt.width)
+
+
+def _access(kind: LineKind, opcodes: Mapping[str, int], memory: Buffer, width: int) -> _Described:
+    return _Described(kind, opcodes, memory.name, memory.space, width, memory.dtype.bytes)
 
 
 def _opcode(is_store: bool, space: Space, width_bytes: int) -> str:

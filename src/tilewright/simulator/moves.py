@@ -126,7 +126,9 @@ class MemorySide:
             )
         )
 
-    def tell(self, convoy: Convoy, pattern: Pattern, offset: int) -> Access:
+    def tell(
+        self, convoy: Convoy, pattern: Pattern, offset: int, *, matrices: int = 0, continued: bool = False
+    ) -> Access:
         access = Access(
             self.site,
             self.buffer,
@@ -135,13 +137,46 @@ class MemorySide:
             pattern,
             offset,
             convoy.active_warps,
-            convoy.active_lanes - pattern.active_lanes,
+            0 if matrices else convoy.active_lanes - pattern.active_lanes,
             self.context.memory.base_bytes(self.buffer),
             convoy.warps,
+            matrices,
+            continued,
         )
         for hear in self.context.wire.accessed:
             hear(access)
         return access
+
+    def fetch(self, convoy: Convoy, access: Access) -> Array:
+        """What memory holds where the lanes of an access point, (width, lanes), as it holds it; 0 for other lanes."""
+        storage = self.context.memory.arrays[self.buffer.name]
+        pattern = access.pattern
+        rows = np.zeros((self.width, convoy.warps.lanes), storage.dtype)
+        if pattern is convoy.warps.nowhere:
+            return rows
+        index, at = self.index(convoy, pattern, access.offset)
+        if self.context.races is not None:
+            self.context.races.read(access, convoy, index, at)
+        for element, row in enumerate(rows):
+            np.take(storage[at + element :], index, out=row, mode="clip")
+        if pattern.active is not None:
+            rows[:, ~pattern.active.lanes] = 0
+        return rows
+
+    def put(self, convoy: Convoy, access: Access, rows: Array) -> None:
+        """Register values `rows`, (width, lanes), to where the lanes of an access point."""
+        pattern = access.pattern
+        if pattern is convoy.warps.nowhere:
+            return
+        index, at = self.index(convoy, pattern, access.offset)
+        rows = self.context.arithmetic.encode(rows, self.buffer.dtype)
+        storage = self.context.memory.arrays[self.buffer.name]
+        if self.context.races is not None:
+            self.context.races.write(access, convoy, index, at, rows, storage)
+        if pattern.active is not None:
+            index, rows = index[pattern.active.lanes], rows[:, pattern.active.lanes]
+        for element, row in enumerate(rows):
+            storage[at + element :][index] = row
 
     def index(self, convoy: Convoy, pattern: Pattern, offset: int) -> tuple[Array, int]:
         """Flat positions of all lanes in the storage array, less an offset that is at least 0."""
@@ -227,14 +262,4 @@ class StoreOp(Transfer):
             if bare is not None:
                 self.context.unwritten_register(self.site, convoy, registers.buffer.name, *bare)
         access = self.tell(convoy, pattern, offset)
-        if pattern is convoy.warps.nowhere:
-            return
-        index, at = self.index(convoy, pattern, offset)
-        rows = self.context.arithmetic.encode(registers.data[first : first + self.width], self.buffer.dtype)
-        storage = self.context.memory.arrays[self.buffer.name]
-        if self.context.races is not None:
-            self.context.races.write(access, convoy, index, at, rows, storage)
-        if pattern.active is not None:
-            index, rows = index[pattern.active.lanes], rows[:, pattern.active.lanes]
-        for element, row in enumerate(rows):
-            storage[at + element :][index] = row
+        self.put(convoy, access, registers.data[first : first + self.width])

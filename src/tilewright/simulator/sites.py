@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from tilewright.ir.buffer import Buffer
 from tilewright.ir.kernel import Kernel
-from tilewright.ir.stmt import Assign, Barrier, Move, Stmt
+from tilewright.ir.stmt import Stmt
 from tilewright.ir.text import kernel_lines
 from tilewright.ir.visit import Path
 
@@ -52,7 +52,7 @@ class Sites:
 
     def add(self, path: Path, stmt: Stmt, loops: tuple[tuple[str, int], ...], memory: Buffer | None = None) -> Site:
         line, text = self._lines[path]
-        origin = stmt.origin if isinstance(stmt, (Move, Assign, Barrier)) else ""
+        origin = getattr(stmt, "origin", "")
         site = Site(len(self.all), path, line, text, stmt, origin, loops, memory)
         self.all.append(site)
         return site

@@ -9,10 +9,28 @@ from tilewright.errors import SimulationError
 from tilewright.ir.buffer import Buffer, Ref, Space
 from tilewright.ir.expr import ZERO, Const, Expr, Load, Var
 from tilewright.ir.kernel import BUILTINS, Kernel
-from tilewright.ir.stmt import Alloc, Assign, Barrier, Body, CommitCopies, For, If, Let, Move, Stmt, WaitCopies
+from tilewright.ir.stmt import (
+    Alloc,
+    Assign,
+    Barrier,
+    Body,
+    CommitCopies,
+    For,
+    If,
+    Let,
+    LoadFragment,
+    LoadMatrices,
+    Move,
+    MultiplyTiles,
+    Stmt,
+    StoreFragment,
+    WaitCopies,
+)
 from tilewright.ir.visit import Path, walk, walk_expr
+from tilewright.layout.fragment import MATRIX_ROW_BYTES
 from tilewright.simulator.assigns import assign_op, copy_ops
 from tilewright.simulator.async_moves import AsyncCopyOp, CommitOp, WaitOp
+from tilewright.simulator.collective import WORD_BYTES, LoadMatricesOp, MultiplyTilesOp
 from tilewright.simulator.context import Context
 from tilewright.simulator.control import (
     BarrierStep,
@@ -33,6 +51,14 @@ from tilewright.simulator.control import (
 from tilewright.simulator.convoy import Convoy
 from tilewright.simulator.index import Cells, Place, Predicate, Scope, Uniform, is_uniform, resolve, slot_var, uniform
 from tilewright.simulator.moves import LoadOp, MemorySide, StoreOp
+from tilewright.simulator.opaque_tiles import (
+    LoadTileOp,
+    StoreTileOp,
+    load_access,
+    operand_fragment,
+    store_access,
+    tile_sides,
+)
 from tilewright.simulator.registers import RegisterArray
 from tilewright.simulator.sites import Site, Sites
 from tilewright.simulator.values import NotEven, Values
@@ -186,6 +212,12 @@ class _Translator:
                 return [WaitOp(self._context, stmt.pending)]
             case Move():
                 return self._move(stmt, self._sites.add(path, stmt, names.loops), names)
+            case LoadMatrices():
+                return [self._load_matrices(stmt, self._sites.add(path, stmt, names.loops), names)]
+            case LoadFragment() | StoreFragment():
+                return [self._tile(stmt, self._sites.add(path, stmt, names.loops), names)]
+            case MultiplyTiles():
+                return [self._multiply(stmt, self._sites.add(path, stmt, names.loops), names)]
             case If():
                 site = self._sites.add(path, stmt, names.loops)
                 condition = self._condition(site, stmt, names)
@@ -285,6 +317,34 @@ class _Translator:
                 first.base,
             )
         ]
+
+    def _load_matrices(self, stmt: LoadMatrices, site: Site, names: Names) -> LoadMatricesOp:
+        size = stmt.src.buffer.dtype.bytes
+        source = self._side(site, stmt.src, MATRIX_ROW_BYTES // size, None, False, names)
+        target = self._values(site, names).run(stmt.dst, stmt.count * WORD_BYTES // size)
+        return LoadMatricesOp(self._context, source, target, stmt.count, stmt.transposed)
+
+    def _tile(self, stmt: LoadFragment | StoreFragment, site: Site, names: Names) -> LoadTileOp | StoreTileOp:
+        is_store = isinstance(stmt, StoreFragment)
+        if isinstance(stmt, StoreFragment):
+            memory, register, fragment = stmt.dst, stmt.src, stmt.instruction.c
+            access = store_access(stmt.instruction, stmt.order)
+        else:
+            memory, register = stmt.src, stmt.dst
+            fragment = operand_fragment(stmt.instruction, stmt.role)
+            access = load_access(stmt.instruction, stmt.role, stmt.order)
+        side = self._side(site, memory, access.width, None, is_store, names)
+        sides = tile_sides(side, access, stmt.leading)
+        view = self._values(site, names).run(register, fragment.registers)
+        kind = StoreTileOp if is_store else LoadTileOp
+        return kind(self._context, side.place, access, access.holding(), sides, fragment, view, stmt.leading)
+
+    def _multiply(self, stmt: MultiplyTiles, site: Site, names: Names) -> MultiplyTilesOp:
+        instruction = stmt.instruction
+        assert instruction.a is not None and instruction.b is not None
+        pairs = (stmt.d, instruction.c), (stmt.a, instruction.a), (stmt.b, instruction.b)
+        d, a, b = (self._values(site, names).run(ref, fragment.numbered) for ref, fragment in pairs)
+        return MultiplyTilesOp(site, self._context, instruction, d, a, b)
 
     def _copy(self, stmt: Move, path: Path, names: Names) -> AsyncCopyOp:
         guard = None if stmt.guard is None else self.cells.predicate(resolve(stmt.guard, names.scope))

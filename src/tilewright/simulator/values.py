@@ -7,7 +7,7 @@ their values at once: the registers are then seen through a view with an axis fo
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import product
 from typing import Any
 
@@ -136,6 +136,11 @@ class Values:
             strides,
             offsets,
         )
+
+    def run(self, ref: Ref, count: int) -> RegisterView:
+        """`count` registers from `ref` on, as one axis."""
+        first = self.view(ref)
+        return replace(first, shape=(count,), strides=(1,), offsets=tuple(range(count)))
 
     def value(self, expr: Expr) -> Evaluate:
         """An expression that yields a float (or an integer, in integer registers)."""

@@ -27,7 +27,7 @@ _KEPT_MASKS = 128
 class Mask:
     """The lanes that take part. Where all do, None stands instead of a mask."""
 
-    __slots__ = ("_inverse", "_minus", "_with", "count", "lanes", "warps")
+    __slots__ = ("_inverse", "_minus", "_parted", "_with", "count", "lanes", "warps")
 
     def __init__(self, lanes: Array) -> None:
         self.lanes = lanes
@@ -35,6 +35,7 @@ class Mask:
         self.warps = int(np.count_nonzero(lanes.reshape(-1, WARP_THREADS).any(axis=1)))
         """Warps of which at least one lane takes part."""
         self._inverse: Mask | None = None
+        self._parted: Array | None = None
         self._with: dict[int, tuple[Mask, Mask]] = {}
         self._minus: dict[int, tuple[Mask, Mask]] = {}
 
@@ -50,6 +51,14 @@ class Mask:
         if self._inverse is None:
             self._inverse = Mask(~self.lanes)
         return self._inverse
+
+    @property
+    def parted(self) -> Array:
+        """Warps of which some lanes take part and others do not, (warps,) bool."""
+        if self._parted is None:
+            rows = self.rows
+            self._parted = np.asarray(rows.any(axis=1) & ~rows.all(axis=1))
+        return self._parted
 
     def both(self, other: Mask) -> Mask:
         """The lanes in both; the same object for the same two masks."""
@@ -82,7 +91,7 @@ class Lanes:
     overflow: lanes in which a 32-bit expression has left 32 bits on the way, (lanes,) bool; None if there are none.
     """
 
-    __slots__ = ("_based", "_compared", "_patterns", "high", "low", "overflow", "values")
+    __slots__ = ("_based", "_compared", "_patterns", "_spread", "high", "low", "overflow", "values")
 
     def __init__(self, values: Array, overflow: Array | None = None) -> None:
         self.values = values
@@ -92,6 +101,7 @@ class Lanes:
         self._compared: dict[tuple[Op, int], bool | Mask] = {}
         self._patterns: dict[int, Pattern] = {}
         self._based: dict[int, Array] = {}
+        self._spread: dict[int, tuple[Lanes, Array]] = {}
 
     def compare(self, op: Op, threshold: int) -> bool | Mask:
         """`value op threshold` of every lane: True or False where all lanes agree."""
@@ -134,6 +144,14 @@ class Lanes:
         if found is None:
             found = self._based[elements] = self.values + block_slots * elements
         return found
+
+    def spread(self, numbers: Array) -> Lanes:
+        """The values plus one of 32 numbers each, by lane of the warp; the same object for the same numbers."""
+        found = self._spread.get(id(numbers))
+        if found is None:
+            values = (self.values.reshape(-1, WARP_THREADS) + numbers).reshape(-1)
+            found = self._spread[id(numbers)] = (Lanes(values, self.overflow), numbers)
+        return found[0]
 
 
 class Pattern:
@@ -220,6 +238,7 @@ class Warps:
     __slots__ = (
         "_block_lanes",
         "_builtins",
+        "_first_lanes",
         "_global_thread",
         "_nowhere",
         "batch",
@@ -243,6 +262,7 @@ class Warps:
         self._global_thread: Array | None = None
         self._builtins: dict[str, Lanes] = {}
         self._nowhere: Pattern | None = None
+        self._first_lanes: dict[int, Mask] = {}
 
     def __len__(self) -> int:
         return len(self.slots)
@@ -277,6 +297,16 @@ class Warps:
         if self._nowhere is None:
             self._nowhere = self.builtin("zero").pattern(Mask(np.zeros(self.lanes, np.bool_)))
         return self._nowhere
+
+    def first_lanes(self, count: int) -> bool | Mask:
+        """The first `count` lanes of every warp; True for all 32."""
+        if count == WARP_THREADS:
+            return True
+        found = self._first_lanes.get(count)
+        if found is None:
+            lanes = np.tile(np.arange(WARP_THREADS) < count, len(self))
+            found = self._first_lanes[count] = Mask(lanes)
+        return found
 
     def builtin(self, name: str) -> Lanes:
         """`threadIdx.x` and its like; "zero" is 0 in every lane."""

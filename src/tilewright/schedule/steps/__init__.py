@@ -3,15 +3,18 @@
 from tilewright.schedule.step import Step
 from tilewright.schedule.steps.accumulate import Accumulate
 from tilewright.schedule.steps.bind import Bind
+from tilewright.schedule.steps.cluster import Cluster
 from tilewright.schedule.steps.distribute import Distribute
 from tilewright.schedule.steps.epilogue import Epilogue
 from tilewright.schedule.steps.fuse import Fuse
+from tilewright.schedule.steps.persist import Persist
 from tilewright.schedule.steps.pipeline import Pipeline
 from tilewright.schedule.steps.prefetch import Prefetch
 from tilewright.schedule.steps.raster import Raster
 from tilewright.schedule.steps.relayout import Relayout
 from tilewright.schedule.steps.reorder import Reorder
 from tilewright.schedule.steps.snake import Snake
+from tilewright.schedule.steps.specialize import Specialize
 from tilewright.schedule.steps.split import Split
 from tilewright.schedule.steps.stage import Stage
 from tilewright.schedule.steps.tensorize import Tensorize
@@ -37,21 +40,27 @@ STEPS: tuple[type[Step], ...] = (
     Transfer,
     Snake,
     Tensorize,
+    Specialize,
+    Persist,
+    Cluster,
 )
 
 __all__ = [
     "STEPS",
     "Accumulate",
     "Bind",
+    "Cluster",
     "Distribute",
     "Epilogue",
     "Fuse",
+    "Persist",
     "Pipeline",
     "Prefetch",
     "Raster",
     "Relayout",
     "Reorder",
     "Snake",
+    "Specialize",
     "Split",
     "Stage",
     "Step",

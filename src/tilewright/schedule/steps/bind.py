@@ -28,6 +28,11 @@ class Bind(Step):
         check_member(self.level, Level)
         loop = find_loop(program, self.loop)
         doing = f"Cannot bind loop {self.loop!r} to {self.level.value}"
+        if self.level is Level.INSTRUCTION:
+            refuse(
+                f"{doing}: an instruction runs three loops together, one of each dimension.",
+                hint="Tensorize(...) gives loops to a matrix instruction.",
+            )
         if loop.level is not None:
             refuse(f"{doing}: it is bound to {loop.level.value}.", hint="bind a loop once.")
         holder = program.at_level(self.level)

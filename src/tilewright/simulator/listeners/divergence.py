@@ -19,7 +19,7 @@ class Divergence(SiteCounter):
 
     def accessed(self, access: Access) -> None:
         pattern = access.pattern
-        if pattern.active is not None:
+        if pattern.active is not None and not access.matrices:
             partial = pattern.known("partial", lambda: _partial(pattern))
             self.add(access.site, partial, access.guarded_off, 0)
 

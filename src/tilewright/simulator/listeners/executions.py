@@ -16,7 +16,8 @@ class Executions(SiteCounter):
     fields = ("executions", "lane_executions")
 
     def accessed(self, access: Access) -> None:
-        self.add(access.site, access.issued_warps, access.pattern.active_lanes + access.guarded_off)
+        if not access.continued:
+            self.add(access.site, access.issued_warps, access.executing_lanes)
 
     def computed(self, arithmetic: Arithmetic) -> None:
         times = arithmetic.times

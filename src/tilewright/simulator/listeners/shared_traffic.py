@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from tilewright.ir.buffer import Space
-from tilewright.layout.banks import BANK_BYTES, ideal_wavefronts, wavefronts
+from tilewright.layout.banks import BANK_BYTES, ideal_matrix_wavefronts, ideal_wavefronts, matrix_wavefronts, wavefronts
 from tilewright.simulator.events import Access
 from tilewright.simulator.listeners.site_counter import SiteCounter
 
@@ -11,7 +11,9 @@ from tilewright.simulator.listeners.site_counter import SiteCounter
 class SharedTraffic(SiteCounter):
     """What ncu's source page shows as memory_l1_wavefronts_shared and its ideal, from addresses alone.
 
-    requests: warps of which some lane touches memory. bytes_asked: by lanes, a byte wanted twice counted twice.
+    requests: warps of which some lane touches memory, once for each machine instruction. bytes_asked: by lanes, a byte
+    wanted twice counted twice. Matrices (ldmatrix) are moved one after the other: a wavefront each, and more where
+    the rows of one share banks.
     """
 
     fields = ("requests", "lanes", "bytes_asked", "wavefronts", "ideal_wavefronts")
@@ -25,10 +27,10 @@ class SharedTraffic(SiteCounter):
 def _count(access: Access) -> tuple[int, int, int, int, int]:
     addresses, width, active = access.addresses(), access.width_bytes, access.pattern.active_rows
     pattern = access.pattern
-    return (
-        pattern.requests,
-        pattern.active_lanes,
-        access.bytes_asked,
-        int(wavefronts(addresses, width, active, store=access.store).sum()),
-        int(ideal_wavefronts(addresses, width, active, store=access.store).sum()),
-    )
+    if access.matrices:
+        taken = matrix_wavefronts(addresses, access.matrices, active)
+        ideal = ideal_matrix_wavefronts(addresses, access.matrices, active)
+    else:
+        taken = wavefronts(addresses, width, active, store=access.store)
+        ideal = ideal_wavefronts(addresses, width, active, store=access.store)
+    return pattern.requests, pattern.active_lanes, access.bytes_asked, int(taken.sum()), int(ideal.sum())

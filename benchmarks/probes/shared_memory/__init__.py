@@ -1,0 +1,1 @@
+"""The parts of `shared_memory_rules.py`: accesses, kernels, launches, witnesses, verdicts."""

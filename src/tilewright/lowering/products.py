@@ -1,0 +1,125 @@
+"""Products of tiles in shared memory: what wgmma is told of its operands, and the copies of the copy engine."""
+
+from __future__ import annotations
+
+from tilewright.errors import LoweringError
+from tilewright.ir.async_stmt import BulkLoad, ExpectBytes, MultiplyShared, SharedMatrix, TensorMap
+from tilewright.ir.buffer import Ref
+from tilewright.ir.expr import ZERO, Const, Expr, Op, Var, binary, both
+from tilewright.ir.program import Program, Staged
+from tilewright.ir.simplify import substitute
+from tilewright.ir.stmt import Body, For
+from tilewright.ir.tiles import Tile, fill_name, slot_name, tile_of
+from tilewright.layout.arrangement import Slabs
+from tilewright.layout.swizzle import swizzle_of
+from tilewright.lowering.coordinates import RANK, digit_sum
+from tilewright.lowering.sums import Sums
+from tilewright.problem.gemm import OperandName
+
+CORE_ROWS = 8
+"""Rows of a core matrix. Source: PTX ISA 9.0, wgmma."""
+
+
+def reads_shared(program: Program) -> bool:
+    """Whether the program multiplies tiles that the instruction reads from shared memory itself."""
+    return program.tensorized is not None and program.tensorized.instruction.reads_shared
+
+
+def multiply_shared(program: Program, sums: Sums) -> Body:
+    """The instruction that starts adding the running tile's product to the running sum."""
+    assert program.tensorized is not None
+    a, b = (shared_matrix(program, name) for name in _OPERANDS)
+    digits = [axis for axis in program.axes_of("k") if axis not in program.instruction_axes]
+    fresh = both(*(binary(Op.EQ, Var(axis.name), 0) for axis in digits))
+    d = Ref(sums.buffer, sums.tile_index)
+    return (MultiplyShared(program.tensorized.instruction, d, a, b, fresh, origin=sums.name),)
+
+
+_OPERANDS: tuple[OperandName, OperandName] = ("A", "B")
+
+
+def shared_matrix(program: Program, operand: OperandName) -> SharedMatrix:
+    """The running instruction's tile of an operand, as a descriptor names it.
+
+    The unit undoes the permutation of 16-byte pieces itself: the place is that of the first element as if there were
+    none, which is where it is in rows that are multiples of eight.
+    """
+    tile = tile_of(program, program.chain(operand)[-1])
+    slabs = slabs_of(tile)
+    corner = {axis.name: ZERO for axis in program.instruction_axes}
+    coordinates = [substitute(span.local_index(), corner) for span in tile.spans]
+    slow, fast = coordinates[tile.major], coordinates[tile.minor]
+    index: tuple[Expr, ...] = (fast // slabs.columns, slow, fast % slabs.columns)
+    if tile.slots > 1:
+        index = (Var(slot_name(tile.staged.under)), *index)
+    turned = tile.spans[tile.minor].dim != "k"
+    slab_bytes = tile.rows * slabs.row_bytes
+    return SharedMatrix(
+        Ref(tile.shared_buffer, index),
+        swizzle_of(slabs.row_bytes),
+        turned,
+        slab_bytes if turned else 16,
+        CORE_ROWS * slabs.row_bytes,
+    )
+
+
+def slabs_of(tile: Tile) -> Slabs:
+    """The slabs in which a tile lies that wgmma or the copy engine touches."""
+    arrangement = tile.staged.arrangement
+    if not isinstance(arrangement, Slabs):
+        columns = 128 // tile.dtype.bytes
+        raise LoweringError(
+            f"{tile.staged.name!r} does not lie in slabs, as the copy engine writes and wgmma reads them.",
+            hint=f"Relayout({tile.staged.name!r}, arrangement=Slabs({columns})).",
+        )
+    return arrangement
+
+
+def parts(program: Program, staged: Staged) -> int:
+    """How many blocks of a cluster share out the copy of a tile that is the same for all of them."""
+    if program.clustered is None:
+        return 1
+    dim = program.loop(program.clustered.loop).axes[0].dim
+    return 1 if dim in program.gemm.operand(staged.operand).dims else program.clustered.size
+
+
+def tensor_map(program: Program, staged: Staged) -> TensorMap:
+    """What the copy engine is told of a staged tile's operand: boxes of one slab, or of a block's part of it."""
+    tile = tile_of(program, staged)
+    slabs = slabs_of(tile)
+    rows = tile.rows
+    share = parts(program, staged)
+    if (tile.row_length // slabs.columns) % share:
+        rows //= share
+    return TensorMap(f"{staged.operand}_map", staged.operand, (slabs.columns, rows), swizzle_of(slabs.row_bytes))
+
+
+def bulk_loads(program: Program, staged: Staged, signal: Ref) -> Body:
+    """One thread's copies of a tile, or of its block's part of one, into the slot that is being filled."""
+    tile = tile_of(program, staged)
+    slabs = slabs_of(tile)
+    count, share, box = tile.row_length // slabs.columns, parts(program, staged), tensor_map(program, staged)
+    by_slab = count % share == 0
+    rank: Expr = Var(RANK) if share > 1 else ZERO
+    each = count // share if by_slab else count
+    slab: Expr = Var(f"{staged.name}_step") if each > 1 else ZERO
+    if by_slab:
+        slab = rank * each + slab
+    first_row: Expr = ZERO if by_slab else rank * box.box[1]
+    starts = []
+    for span in tile.spans:
+        outside = tuple(axis for axis in program.axes_of(span.dim) if axis not in span.axes)
+        starts.append(digit_sum(outside))
+    at = (starts[tile.minor] + slab * slabs.columns, starts[tile.major] + first_row)
+    index: tuple[Expr, ...] = (slab, first_row, ZERO)
+    if tile.slots > 1:
+        index = (Var(fill_name(staged.under)), *index)
+    mask = (1 << share) - 1 if share > 1 else None
+    load = BulkLoad(Ref(tile.shared_buffer, index), box, at, signal, mask, origin=staged.name)
+    return (For(f"{staged.name}_step", Const(each), (load,), unroll=True),) if each > 1 else (load,)
+
+
+def expect(program: Program, tiles: tuple[Staged, ...], signal: Ref) -> ExpectBytes:
+    """The bytes that land in one slot of this block, whoever of the cluster sends them."""
+    found = (tile_of(program, staged) for staged in tiles)
+    return ExpectBytes(signal, sum(tile.elements * tile.dtype.bytes for tile in found))

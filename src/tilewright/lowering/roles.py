@@ -1,0 +1,261 @@
+"""Kernels whose tiles are brought by the copy engine: who starts the copies, who waits for what.
+
+    together   every thread waits for a slot to be full and multiplies; all meet; one thread starts the next copy
+    roles      a warpgroup of its own fills slots that are empty; the others multiply those that are full
+
+The t-th use of the ring is of slot t % stages, in phase t / stages: its barriers complete one phase a use, so the
+parity of that number is what to wait for. A filler waits for the opposite parity of `empty`, which passes at once the
+first time round. Source of the protocol: PTX ISA 9.0, mbarrier.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import cached_property
+
+from tilewright.dtypes import MBARRIER
+from tilewright.ir.async_stmt import (
+    ArriveBarrier,
+    ClusterBarrier,
+    CommitProducts,
+    FenceBarriers,
+    FenceProducts,
+    InitBarrier,
+    SetRegisters,
+    WaitBarrier,
+    WaitProducts,
+)
+from tilewright.ir.buffer import Buffer, Ref, Space
+from tilewright.ir.expr import ZERO, Const, Expr, Op, Var, binary
+from tilewright.ir.kernel import SIZES
+from tilewright.ir.program import Loop, Program, Route, Staged
+from tilewright.ir.simplify import substitute
+from tilewright.ir.stmt import Alloc, Barrier, Body, For, If, Let, Stmt
+from tilewright.ir.tiles import empty_name, fill_name, full_name, slot_name
+from tilewright.ir.visit import map_exprs, rewrite
+from tilewright.lowering.coordinates import (
+    GROUP_LANE,
+    RANK,
+    block_coordinates,
+    extent_of,
+    thread_coordinates,
+    tile_counts,
+)
+from tilewright.lowering.products import bulk_loads, expect
+from tilewright.lowering.sums import Sums
+
+TURN = "turn"
+"""How many tiles a block that stays has done before."""
+
+
+def comes_by_engine(program: Program, loop: Loop) -> bool:
+    """Whether the tiles under a loop are brought by the copy engine."""
+    return any(staged.under == loop.name and staged.route is Route.TMA for staged in program.staged)
+
+
+@dataclass(frozen=True)
+class Compute:
+    """What the threads that multiply do: one step of the ring, and at the end the store of the sum."""
+
+    sums: Sums
+    step: Body
+    finish: Body
+
+
+@dataclass(frozen=True)
+class Engine:
+    """The statements of a kernel whose ring is filled by the copy engine."""
+
+    program: Program
+    exact: frozenset[str]
+    compute: Compute
+
+    @cached_property
+    def _loop(self) -> Loop:
+        assert self.program.pipelined is not None
+        return self.program.loop(self.program.pipelined.loop)
+
+    @cached_property
+    def _stages(self) -> int:
+        assert self.program.pipelined is not None
+        return self.program.pipelined.stages
+
+    @property
+    def _extent(self) -> Expr:
+        return extent_of(self._loop, self.exact)
+
+    @cached_property
+    def _tiles(self) -> tuple[Staged, ...]:
+        staged = (s for operand in ("A", "B") for s in self.program.chain(operand))
+        return tuple(s for s in staged if s.under == self._loop.name and s.route is Route.TMA)
+
+    @cached_property
+    def _cluster(self) -> int:
+        return 1 if self.program.clustered is None else self.program.clustered.size
+
+    @cached_property
+    def consumers(self) -> int:
+        """Warpgroups that multiply."""
+        count = 1
+        for loop in self.program.thread_loops:
+            count *= loop.extent or 1
+        return count
+
+    def _barrier(self, name: str, slot: Expr) -> Ref:
+        return Ref(Buffer(name, Space.SHARED, MBARRIER, (self._stages,), ("slot",)), (slot,))
+
+    def full(self, slot: Expr) -> Ref:
+        return self._barrier(full_name(self._loop.name), slot)
+
+    def empty(self, slot: Expr) -> Ref:
+        return self._barrier(empty_name(self._loop.name), slot)
+
+    # -- the whole body ---------------------------------------------------------------------------------------------
+
+    def body(self) -> Body:
+        specialized = self.program.specialized
+        if specialized is None:
+            return (*block_coordinates(self.program), *thread_coordinates(self.program), *self._together())
+        threads = [let for let in thread_coordinates(self.program) if isinstance(let, Let)]
+        # The warpgroups that multiply are numbered from 0; the one behind them copies.
+        rank = (Let(RANK, Var("blockIdx.x") % self._cluster),) if self._cluster > 1 else ()
+        group = Let("warpgroup", Var("threadIdx.x") // 128, uniform=True)
+        lane = next(let for let in threads if let.name == GROUP_LANE)
+        own = tuple(
+            Let(let.name, substitute(let.value, {"threadIdx.x": Var("warpgroup") * 128 + Var(GROUP_LANE)}), let.note)
+            for let in threads
+            if let.name != GROUP_LANE
+        )
+        produce = self._over_tiles((For(self._loop.name, self._extent, self._fill()),))
+        copies, multiplies = specialized.registers
+        producer: Body = (
+            SetRegisters(copies, grow=False),
+            If(binary(Op.EQ, Var(GROUP_LANE), 0), produce),
+        )
+        consumer: Body = (
+            SetRegisters(multiplies, grow=True),
+            *own,
+            Alloc(self.compute.sums.buffer),
+            *self._over_tiles(self._consume()),
+        )
+        end: Body = (ClusterBarrier(),) if self._cluster > 1 else ()
+        roles = If(binary(Op.EQ, Var("warpgroup"), self.consumers), producer, consumer)
+        return (group, lane, *rank, *self._init(with_empty=True), roles, *end)
+
+    def _init(self, *, with_empty: bool) -> Body:
+        """One thread makes the barriers, and all see them."""
+        slot = Var("slot")
+        made: list[Stmt] = [InitBarrier(self.full(slot), 1)]
+        if with_empty:
+            made.append(InitBarrier(self.empty(slot), self.consumers * self._cluster))
+        loop = For("slot", Const(self._stages), tuple(made), unroll=True)
+        first = If(binary(Op.EQ, Var("threadIdx.x"), 0), (loop, FenceBarriers()))
+        return (first, ClusterBarrier() if self._cluster > 1 else Barrier("the barriers are there"))
+
+    def _over_tiles(self, body: Body) -> Body:
+        """`body` for each tile of C that the running block computes, the tile's coordinates named."""
+        program = self.program
+        size = Const(self._cluster)
+        if not program.persistent:
+            number = Var("blockIdx.x") // size if program.raster is not None else Var("blockIdx.x")
+            return (*block_coordinates(program, number), *_with_turn(body, ZERO))
+        rows, cols = tile_counts(program)
+        own, stride = Var("blockIdx.x") // size, Var("gridDim.x") // size
+        turns = binary(Op.DIV, rows * cols - own + (stride - 1), stride)
+        coordinates = block_coordinates(program, own + Var(TURN) * stride)
+        return (For(TURN, turns, (*coordinates, *body), note="tiles of this block"),)
+
+    # -- the ring ---------------------------------------------------------------------------------------------------
+
+    def _position(self, slot: str) -> Body:
+        """Names the running use of the ring: its slot, and the parity of its phase."""
+        loop = self._loop.name
+        number = Var(f"{loop}_number")
+        uses = Let(number.name, Var(TURN) * self._extent + Var(loop), "uses of the ring before")
+        return (
+            uses,
+            Let(slot, binary(Op.MOD, number, self._stages)),
+            Let(f"{loop}_parity", binary(Op.MOD, binary(Op.DIV, number, self._stages), 2)),
+        )
+
+    def _fill(self) -> Body:
+        """One use of the ring by the producer."""
+        slot, parity = Var(fill_name(self._loop.name)), Var(f"{self._loop.name}_parity")
+        return (
+            *self._position(slot.name),
+            WaitBarrier(self.empty(slot), parity ^ 1),
+            *self._start_copies(slot),
+        )
+
+    def _start_copies(self, slot: Expr) -> Body:
+        signal = self.full(slot)
+        loads = tuple(s for staged in self._tiles for s in bulk_loads(self.program, staged, signal))
+        return (expect(self.program, self._tiles, signal), *loads)
+
+    def _consume(self) -> Body:
+        """One tile of C by those that multiply: a slot is given back when the products of the next one are started."""
+        loop, compute = self._loop.name, self.compute
+        slot, parity = Var(slot_name(loop)), Var(f"{loop}_parity")
+        before = binary(Op.MOD, Var(f"{loop}_number") + (self._stages - 1), self._stages)
+        body: Body = (
+            *self._position(slot.name),
+            WaitBarrier(self.full(slot), parity),
+            FenceProducts(),
+            *compute.step,
+            CommitProducts(),
+            WaitProducts(1, origin=compute.sums.name),
+            If(binary(Op.LT, 0, Var(loop)), self._give_back(before)),
+        )
+        last = (Var(TURN) + 1) * self._extent - 1
+        return (
+            For(loop, self._extent, body),
+            WaitProducts(0, compute.sums.first, compute.sums.name),
+            If(binary(Op.LT, 0, SIZES["k"]), self._give_back(binary(Op.MOD, last, self._stages))),
+            *compute.finish,
+        )
+
+    def _give_back(self, slot: Expr) -> Body:
+        """One thread of the warpgroup tells every block of the cluster that fills this slot."""
+        lane = Var(GROUP_LANE)
+        if self._cluster == 1:
+            return (If(binary(Op.EQ, lane, 0), (ArriveBarrier(self.empty(slot)),)),)
+        return (If(binary(Op.LT, lane, self._cluster), (ArriveBarrier(self.empty(slot), lane),)),)
+
+    def _together(self) -> Body:
+        """Every thread multiplies; one of them starts the copies, ahead by all slots but the one in use."""
+        loop, compute, stages = self._loop.name, self.compute, self._stages
+        first = binary(Op.EQ, Var("threadIdx.x"), 0)
+        slot, parity = Var(slot_name(loop)), Var(f"{loop}_parity")
+
+        def copies(number: Expr, fill: Expr) -> Body:
+            started = self._start_copies(Var(fill_name(loop)))
+            started = _put(started, {fill_name(loop): fill, loop: number})
+            return (If(binary(Op.LAND, first, binary(Op.LT, number, self._extent)), started),)
+
+        prologue = tuple(s for number in range(stages - 1) for s in copies(Const(number), Const(number)))
+        ahead = Var(loop) + (stages - 1)
+        body: Body = (
+            *copies(ahead, binary(Op.MOD, ahead, stages)),
+            *_with_turn(self._position(slot.name), ZERO),
+            WaitBarrier(self.full(slot), parity),
+            FenceProducts(),
+            *compute.step,
+            CommitProducts(),
+            WaitProducts(0, compute.sums.first, compute.sums.name),
+            Barrier("this slot has been read by all"),
+        )
+        return (
+            *self._init(with_empty=False),
+            *prologue,
+            Alloc(compute.sums.buffer),
+            For(loop, self._extent, body),
+            *compute.finish,
+        )
+
+
+def _put(body: Body, values: dict[str, Expr]) -> Body:
+    return rewrite(body, lambda stmt: (map_exprs(stmt, lambda expr: substitute(expr, values)),))
+
+
+def _with_turn(body: Body, turn: Expr) -> Body:
+    return _put(body, {TURN: turn})

@@ -1,0 +1,274 @@
+"""An estimate of what the L2 cache serves: blocks in the order of their launch, least recently used lines leave first.
+
+Two things decide it beside the size of the cache, and a model without either is far off (docs/l2.md):
+
+- Blocks of one SM do not run side by side. Warp schedulers prefer the oldest warps, so a younger block falls behind,
+  and comes to a line of A or B when those that started with it are long past it.
+- The L2 of large GPUs has two halves, each with half of the SMs and half of the memory. A line of the far half is
+  looked up twice, in the near half and then at home, and is kept in both.
+
+What is estimated: tiles are followed in `STEPS` pieces along k, not line by line; all SMs run at one speed; L1 keeps
+nothing from one step to the next.
+"""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from math import prod
+
+import numpy as np
+
+from tilewright.device.spec import DeviceSpec
+from tilewright.dtypes import Array
+from tilewright.ir.buffer import Space
+from tilewright.ir.expr import Binary, Cast, Const, Expr, Lookup, Op, Select, Var
+from tilewright.ir.kernel import Kernel
+from tilewright.ir.program import Axis, Program
+from tilewright.ir.stmt import Let
+from tilewright.ir.visit import variables
+from tilewright.problem.gemm import DIMS, Dim, Gemm, OperandName
+
+YOUNGER_PACE = 0.5
+"""How fast a block runs, measured by the next older one on its SM. From the bytes that four kernels read of DRAM on an
+H200, which it puts within 3 % (docs/l2.md); anything from 0.3 to 0.6 does nearly as well."""
+
+STEPS = 32
+"""Pieces of a tile along k: a resolution, no property of any GPU."""
+
+Piece = tuple[OperandName, int, int, int]
+"""Operand, number of its tile, step along k, and the half of the L2 that is its home."""
+
+
+@dataclass(frozen=True, slots=True)
+class Strips:
+    """What blocks ask of L2. tiles: of each block in the order of launch, its row and column of tiles of C.
+
+    a_bytes, b_bytes: what a block reads of A and of B; c_bytes: what it writes.
+    """
+
+    tiles: Sequence[tuple[int, int]]
+    a_bytes: int
+    b_bytes: int
+    c_bytes: int
+
+
+@dataclass(frozen=True, slots=True)
+class L2Estimate:
+    """Estimated traffic. looked_up_bytes: by all lookups, a second one at home included; hit_bytes of them hit."""
+
+    requested_bytes: int
+    looked_up_bytes: int
+    hit_bytes: int
+    dram_read_bytes: int
+
+    @property
+    def hit_rate(self) -> float:
+        """Lookups that hit, 0 .. 1, as the counter lts__t_sector_hit_rate has them: writes hit."""
+        return self.hit_bytes / self.looked_up_bytes if self.looked_up_bytes else 0.0
+
+
+def estimate_l2(strips: Strips, spec: DeviceSpec, blocks_per_sm: int) -> L2Estimate:
+    """The L2 traffic of a kernel whose blocks read strips of A and B; blocks_per_sm run on an SM at a time."""
+    cache = _Cache(spec.l2_bytes // spec.l2_partitions, spec.l2_partitions)
+    sms = [_Sm(number * spec.l2_partitions // spec.sm_count) for number in range(spec.sm_count)]
+    waiting = iter(range(len(strips.tiles)))
+    for _ in range(blocks_per_sm):  # blocks are handed out one to each SM, then a second one to each
+        for sm in sms:
+            sm.start(waiting)
+    while any(sm.running for sm in sms):
+        for sm in sms:
+            for block, step in sm.advance():
+                row, column = strips.tiles[block]
+                cache.read("A", row, step, strips.a_bytes, sm.partition)
+                cache.read("B", column, step, strips.b_bytes, sm.partition)
+            for _ in range(sm.retire()):
+                sm.start(waiting)
+    written = strips.c_bytes * len(strips.tiles)
+    return L2Estimate(cache.requested, cache.looked_up + written, cache.hit + written, cache.from_dram)
+
+
+@dataclass(slots=True)
+class _Running:
+    """A block on an SM: the steps it has done, with the part of one that it is into the next."""
+
+    block: int
+    progress: float = 0.0
+
+
+@dataclass(slots=True)
+class _Sm:
+    """An SM of one half of the GPU, and its blocks, oldest first."""
+
+    partition: int
+    running: list[_Running] = field(default_factory=list)
+
+    def start(self, waiting: Iterator[int]) -> None:
+        block = next(waiting, None)
+        if block is not None:
+            self.running.append(_Running(block))
+
+    def advance(self) -> Iterator[tuple[int, int]]:
+        """The blocks that come to another step, and which."""
+        for age, running in enumerate(self.running):
+            before = int(running.progress)
+            running.progress += YOUNGER_PACE**age
+            if int(running.progress) > before:
+                yield running.block, before
+
+    def retire(self) -> int:
+        """How many blocks have ended."""
+        left = [running for running in self.running if running.progress < STEPS]
+        ended = len(self.running) - len(left)
+        self.running = left
+        return ended
+
+
+@dataclass(slots=True)
+class _Cache:
+    """The partitions of L2, each with `room_bytes`; pieces are kept by bytes, least recently used first."""
+
+    room_bytes: int
+    partitions: int
+    kept: list[OrderedDict[Piece, int]] = field(init=False)
+    used_bytes: list[int] = field(init=False)
+    requested: int = 0
+    looked_up: int = 0
+    hit: int = 0
+    from_dram: int = 0
+
+    def __post_init__(self) -> None:
+        self.kept = [OrderedDict() for _ in range(self.partitions)]
+        self.used_bytes = [0] * self.partitions
+
+    def read(self, operand: OperandName, tile: int, step: int, strip_bytes: int, near: int) -> None:
+        """An SM beside the partition `near` reads a step of a strip, of which each partition is home to a part."""
+        size = strip_bytes // (STEPS * self.partitions)
+        for home in range(self.partitions):
+            piece = (operand, tile, step, home)
+            self.requested += size
+            if self._finds(near, piece, size):
+                continue
+            if home == near or not self._finds(home, piece, size):
+                self.from_dram += size
+                self._keep(home, piece, size)
+            if home != near:
+                self._keep(near, piece, size)
+
+    def _finds(self, partition: int, piece: Piece, size: int) -> bool:
+        self.looked_up += size
+        kept = self.kept[partition]
+        if piece not in kept:
+            return False
+        kept.move_to_end(piece)
+        self.hit += size
+        return True
+
+    def _keep(self, partition: int, piece: Piece, size: int) -> None:
+        kept = self.kept[partition]
+        kept[piece] = size
+        self.used_bytes[partition] += size
+        while self.used_bytes[partition] > self.room_bytes:
+            self.used_bytes[partition] -= kept.popitem(last=False)[1]
+
+
+# -- what a kernel asks ------------------------------------------------------------------------------------------------
+
+
+def strips_of(program: Program, kernel: Kernel, grid: tuple[int, int, int]) -> Strips | None:
+    """What the blocks of a kernel read; None unless each block stages whole strips of A and B for one tile of C.
+
+    Other kernels read elements again and again, and what reaches L2 is what their L1 happens to miss; or a block goes
+    on to further tiles, in an order that is not in the grid.
+    """
+    gemm = program.gemm
+    if not all(_is_staged_whole(program, operand) for operand in ("A", "B")):
+        return None
+    digits = _block_digits(program, kernel, gemm, grid)
+    if not {axis.name for loop in program.grid_loops for axis in loop.axes} <= digits.keys():
+        return None
+    rows, columns = (_tile_numbers(program, dim, digits, prod(grid)) for dim in ("m", "n"))
+    m, n = (min(program.block_tile(dim), gemm.size(dim)) for dim in ("m", "n"))
+    a, b, c = gemm.operands
+    return Strips(
+        list(zip(rows.tolist(), columns.tolist(), strict=True)),
+        m * gemm.k * a.dtype.bytes,
+        n * gemm.k * b.dtype.bytes,
+        m * n * c.dtype.bytes,
+    )
+
+
+def _is_staged_whole(program: Program, operand: OperandName) -> bool:
+    """Whether the block keeps in shared memory, at a time, all rows (or columns) of its tile that it multiplies."""
+    for staged in program.staged:
+        if staged.operand == operand and staged.space is Space.SHARED:
+            axes = dict(zip(DIMS[operand], program.tile_axes(staged), strict=True))
+            dim: Dim = "m" if operand == "A" else "n"
+            return prod(axis.extent or 1 for axis in axes[dim]) == program.block_tile(dim)
+    return False
+
+
+def _tile_numbers(program: Program, dim: Dim, digits: dict[str, Array], blocks: int) -> Array:
+    """For each block, which tile of the dimension is its own."""
+    axes: tuple[Axis, ...] = program.axes_of(dim, program.grid_loops)
+    index = sum((digits[axis.name] * axis.stride for axis in axes), start=np.zeros(blocks, np.int64))
+    numbers: Array = index // program.block_tile(dim)
+    return numbers
+
+
+def _block_digits(program: Program, kernel: Kernel, gemm: Gemm, grid: tuple[int, int, int]) -> dict[str, Array]:
+    """What the names at the top of the kernel are in each block, blocks in the order of launch: x fastest."""
+    number = np.arange(prod(grid))
+    names: dict[str, Array] = {
+        "blockIdx.x": number % grid[0],
+        "blockIdx.y": number // grid[0] % grid[1],
+        "blockIdx.z": number // (grid[0] * grid[1]),
+        **{name: np.full_like(number, size) for name, size in (("M", gemm.m), ("N", gemm.n), ("K", gemm.k))},
+    }
+    for stmt in kernel.body:
+        if isinstance(stmt, Let) and variables(stmt.value) <= names.keys():
+            names[stmt.name] = _values(stmt.value, names)
+    return names
+
+
+_UFUNCS = {
+    Op.ADD: np.add,
+    Op.SUB: np.subtract,
+    Op.MUL: np.multiply,
+    Op.DIV: np.floor_divide,
+    Op.MOD: np.remainder,
+    Op.SHL: np.left_shift,
+    Op.SHR: np.right_shift,
+    Op.AND: np.bitwise_and,
+    Op.XOR: np.bitwise_xor,
+    Op.LT: np.less,
+    Op.LE: np.less_equal,
+    Op.GE: np.greater_equal,
+    Op.EQ: np.equal,
+    Op.NE: np.not_equal,
+    Op.LAND: np.logical_and,
+    Op.LOR: np.logical_or,
+    Op.MIN: np.minimum,
+    Op.MAX: np.maximum,
+}
+
+
+def _values(expr: Expr, names: dict[str, Array]) -> Array:
+    """An integer expression for arrays of its variables."""
+    match expr:
+        case Const():
+            return np.asarray(expr.value)
+        case Var():
+            return names[expr.name]
+        case Binary():
+            values: Array = _UFUNCS[expr.op](_values(expr.a, names), _values(expr.b, names))
+            return values
+        case Select():
+            return np.where(*(_values(part, names) for part in (expr.condition, expr.a, expr.b)))
+        case Lookup():
+            return np.take(expr.table, _values(expr.index, names))
+        case Cast():
+            return _values(expr.value, names)
+        case _:
+            raise TypeError(f"{type(expr).__name__} is no number of a block")

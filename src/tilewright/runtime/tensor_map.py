@@ -1,0 +1,101 @@
+"""Tensor maps: what the copy engine is told of a matrix, encoded by the driver for each address and size.
+
+Source: CUDA driver API, cuTensorMapEncodeTiled: the address and the strides are multiples of 16 bytes, each extent of
+a box is at most 256, its inner extent a multiple of 16 bytes.
+"""
+
+from __future__ import annotations
+
+import ctypes
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from tilewright.artifacts import Parameter, TensorBox
+from tilewright.dtypes import BF16, F16, F32, TF32, Array, DType
+from tilewright.errors import LaunchError
+from tilewright.runtime.driver import driver_answer
+
+MAP_BYTES = 128
+ALIGNMENT_BYTES = 16
+_KEPT = 256
+"""Maps kept with a kernel; a program that keeps changing its addresses must not fill the memory with them."""
+
+_FORMATS: dict[DType, str] = {BF16: "BFLOAT16", F16: "FLOAT16", F32: "FLOAT32", TF32: "TFLOAT32"}
+
+
+class TensorMaps:
+    """The tensor maps of one kernel, made when an address or a size is new."""
+
+    def __init__(self, parameters: Sequence[Parameter]) -> None:
+        self._boxes = [p.tensor_map for p in parameters if p.tensor_map is not None]
+        self._known: dict[tuple[int, ...], Array] = {}
+
+    @property
+    def needed(self) -> bool:
+        return bool(self._boxes)
+
+    def of(self, arguments: Mapping[str, Any]) -> list[Array]:
+        """The maps for a launch with these arguments, in the order of the parameters."""
+        return [self._map(number, box, arguments) for number, box in enumerate(self._boxes)]
+
+    def _map(self, number: int, box: TensorBox, arguments: Mapping[str, Any]) -> Array:
+        names = (box.pointer, *box.extents, box.leading)
+        key = (number, *(int(arguments[name]) for name in names))
+        found = self._known.get(key)
+        if found is None:
+            if len(self._known) >= _KEPT:
+                self._known.clear()
+            found = self._known[key] = encode(box, *key[1:])
+        return found
+
+
+def encode(box: TensorBox, pointer: int, inner: int, outer: int, leading: int) -> Array:
+    """A tensor map as 16 words. inner, outer: elements along the contiguous and the strided dimension."""
+    from cuda.bindings import driver
+
+    stride_bytes = leading * box.dtype.bytes
+    if pointer % ALIGNMENT_BYTES or stride_bytes % ALIGNMENT_BYTES:
+        raise LaunchError(
+            f"The copy engine cannot read {box.pointer}: it begins at byte {pointer % ALIGNMENT_BYTES} of "
+            f"{ALIGNMENT_BYTES}, and its rows are {stride_bytes} bytes apart.",
+            note=f"both must be multiples of {ALIGNMENT_BYTES} bytes.",
+            hint=f"pad {box.leading} to a multiple of {ALIGNMENT_BYTES // box.dtype.bytes} elements, or use a kernel "
+            "that copies through cp.async.",
+        )
+    kind = driver.CUtensorMapDataType
+    words = driver.cuuint64_t
+    counts = driver.cuuint32_t
+    answer = driver.cuTensorMapEncodeTiled(
+        getattr(kind, f"CU_TENSOR_MAP_DATA_TYPE_{_FORMATS[box.dtype]}"),
+        2,
+        pointer,
+        [words(max(inner, 1)), words(max(outer, 1))],  # an empty matrix is never read, but must have a size
+        [words(stride_bytes)],
+        [counts(extent) for extent in box.box],
+        [counts(1), counts(1)],
+        driver.CUtensorMapInterleave.CU_TENSOR_MAP_INTERLEAVE_NONE,
+        getattr(driver.CUtensorMapSwizzle, box.swizzle),
+        driver.CUtensorMapL2promotion.CU_TENSOR_MAP_L2_PROMOTION_L2_256B,
+        driver.CUtensorMapFloatOOBfill.CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE,
+    )
+    made = driver_answer(answer, f"describing {box.pointer} to the copy engine")
+    return np.array([int(word) for word in made.opaque], np.uint64)
+
+
+class PackedArguments:
+    """Arguments as the driver's launch takes them: an array of addresses, each of one value. Keeps them alive."""
+
+    def __init__(self, values: Sequence[Any]) -> None:
+        self._values = [np.atleast_1d(np.asarray(value, _kind(value))) for value in values]
+        self._addresses = (ctypes.c_void_p * len(self._values))(*(value.ctypes.data for value in self._values))
+
+    @property
+    def address(self) -> int:
+        return ctypes.addressof(self._addresses)
+
+
+def _kind(value: Any) -> Any:
+    """A Python int is an address; NumPy values keep their type."""
+    return np.uint64 if isinstance(value, int) else None

@@ -1,0 +1,33 @@
+"""Blocks that stay."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+from tilewright.ir.program import Program
+from tilewright.schedule.laws import check_program
+from tilewright.schedule.step import Step, refuse
+
+
+@dataclass(frozen=True, repr=False)
+class Persist(Step):
+    """grid: tile   ->   resident grid: for tile in block, block + blocks, ...: tile
+
+    As many blocks as run at once are started, and each walks over tiles in the raster order. While one tile is stored,
+    the producer already loads the next.
+    """
+
+    def apply(self, program: Program) -> Program:
+        doing = "Cannot let blocks stay"
+        if program.raster is None:
+            refuse(
+                f"{doing}: tiles are not numbered.",
+                note="a block finds its next tile by a number.",
+                hint="put Raster(...) before this step.",
+            )
+        if program.specialized is None:
+            refuse(
+                f"{doing}: nobody loads the next tile while this one is stored.",
+                hint="put Specialize(...) before this step.",
+            )
+        return check_program(replace(program, persistent=True), doing)

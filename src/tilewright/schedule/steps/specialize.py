@@ -1,0 +1,42 @@
+"""One warpgroup copies, the others compute."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+from tilewright.ir.program import Program, Specialized
+from tilewright.schedule.laws import check_program
+from tilewright.schedule.step import Step, refuse
+
+REGISTERS_PER_SM = 65536
+_STEP = 8
+"""setmaxnreg takes multiples of 8 from 24 to 256. Source: PTX ISA 9.0, setmaxnreg."""
+
+
+@dataclass(frozen=True, repr=False)
+class Specialize(Step):
+    """all: wait; use slot; meet; fill slot   ->   producer: wait empty; fill slot   |   others: wait full; use slot
+
+    A warpgroup of its own, the producer, starts the copies of the pipelined loop; the others multiply. Each slot has
+    two memory barriers, full and empty, so that nobody waits for more than it must. registers: of a thread of the
+    producer and of the others, taken from the one and given to the others.
+    """
+
+    registers: tuple[int, int] = (24, 240)
+
+    def apply(self, program: Program) -> Program:
+        doing = "Cannot give the copies to a warpgroup of their own"
+        if program.specialized is not None:
+            refuse(f"{doing}: one copies already.", hint="use Specialize once.")
+        counts = self.registers
+        if not isinstance(counts, tuple) or len(counts) != 2 or not all(_is_budget(c) for c in counts):  # type: ignore[redundant-expr]
+            refuse(
+                f"{doing}: {counts!r} are no budgets of registers.",
+                hint="use two multiples of 8 from 24 to 256, such as registers=(24, 240).",
+            )
+        changed = replace(program, specialized=Specialized(counts))
+        return check_program(changed, doing)
+
+
+def _is_budget(value: object) -> bool:
+    return isinstance(value, int) and not isinstance(value, bool) and 24 <= value <= 256 and value % _STEP == 0

@@ -1,0 +1,127 @@
+"""Instructions that the 32 lanes of a warp execute together: matrices loaded from shared memory, tiles multiplied."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import lru_cache
+
+import numpy as np
+
+from tilewright.device.spec import WARP_THREADS
+from tilewright.dtypes import Array
+from tilewright.isa.instruction import MatrixInstruction
+from tilewright.layout.fragment import MATRIX_ROW_BYTES, MATRIX_ROWS
+from tilewright.simulator.context import Context, where
+from tilewright.simulator.convoy import Convoy
+from tilewright.simulator.events import Arithmetic
+from tilewright.simulator.findings import Finding, Kind
+from tilewright.simulator.holding import Holding, as_matrices, holding_of, put
+from tilewright.simulator.moves import MemorySide
+from tilewright.simulator.sites import Site
+from tilewright.simulator.values import RegisterView
+
+WORD_BYTES = 4
+"""ldmatrix gives a lane four bytes of each matrix. Source: PTX ISA 9.0, ldmatrix."""
+
+
+def check_whole_warps(site: Site, context: Context, convoy: Convoy) -> None:
+    """Report warps of which only some lanes reach an instruction of the whole warp; they go on as if it were allowed.
+
+    Source: PTX ISA 9.0, "the mandatory .sync qualifier", and ".aligned": all threads of the warp execute the same
+    instruction, otherwise the behaviour is undefined.
+    """
+    mask = convoy.mask
+    if mask is None or not mask.parted.any():
+        return
+    context.findings.report(
+        Finding(
+            Kind.PARTED_WARP,
+            "An instruction of the whole warp is reached by a part of it.",
+            where(site, convoy, (mask.rows & mask.parted[:, None]).reshape(-1)),
+            note="what the hardware then does is undefined.",
+            hint="move the instruction out of the branch, and use blocks of whole warps.",
+        )
+    )
+
+
+@lru_cache
+def _rows_of_matrices(element_bytes: int) -> Holding:
+    """Each lane holds one row of 16 bytes; elements are numbered lane by lane."""
+    each = MATRIX_ROW_BYTES // element_bytes
+    return Holding(np.arange(each)[:, None] + each * np.arange(WARP_THREADS), each * WARP_THREADS)
+
+
+@lru_cache
+def matrices_in_registers(element_bytes: int, count: int, transposed: bool) -> Holding:
+    """What ldmatrix leaves where: numbers count the elements of the 8-row matrices row by row, one after the other.
+
+    >>> matrices_in_registers(2, 1, False).numbers[:, 5].tolist()  # row 1, columns 2 and 3
+    [10, 11]
+    >>> matrices_in_registers(2, 1, True).numbers[:, 5].tolist()  # rows 2 and 3, column 1
+    [17, 25]
+    """
+    columns, each = MATRIX_ROW_BYTES // element_bytes, WORD_BYTES // element_bytes
+    matrix, part, lane = np.indices((count, each, WARP_THREADS))
+    row, column = lane // 4, lane % 4 * each + part
+    if transposed:
+        row, column = column, row
+    numbers = (matrix * MATRIX_ROWS + row) * columns + column
+    return Holding(numbers.reshape(count * each, WARP_THREADS), columns * WARP_THREADS)
+
+
+@dataclass(slots=True)
+class LoadMatricesOp:
+    """ldmatrix. source: the row of 16 bytes that each of the first 8 * `count` lanes points at."""
+
+    context: Context
+    source: MemorySide
+    target: RegisterView
+    count: int
+    transposed: bool
+
+    def __call__(self, convoy: Convoy) -> None:
+        source, dtype = self.source, self.source.buffer.dtype
+        check_whole_warps(source.site, self.context, convoy)
+        pattern, offset = source.reach(convoy, also=convoy.warps.first_lanes(MATRIX_ROWS * self.count))
+        target = self.target.of(convoy)
+        access = source.tell(convoy, pattern, offset, matrices=self.count)
+        tiles = _rows_of_matrices(dtype.bytes).tiles(source.fetch(convoy, access))
+        held = matrices_in_registers(dtype.bytes, self.count, self.transposed).registers(tiles)
+        put(target, self.context.arithmetic.decode(held, dtype), None if convoy.mask is None else convoy.mask.lanes)
+        self.target.mark(convoy)
+
+
+@dataclass(slots=True)
+class MultiplyTilesOp:
+    """`d += a @ b` by each warp, on fragments in its registers."""
+
+    site: Site
+    context: Context
+    instruction: MatrixInstruction
+    d: RegisterView
+    a: RegisterView
+    b: RegisterView
+
+    def __call__(self, convoy: Convoy) -> None:
+        check_whole_warps(self.site, self.context, convoy)
+        instruction = self.instruction
+        assert instruction.a is not None and instruction.b is not None
+        pairs = (instruction.a, self.a), (instruction.b, self.b), (instruction.c, self.d)
+        a, b, c = (as_matrices(holding_of(fragment).tiles(view.read(convoy)), fragment) for fragment, view in pairs)
+        total: Array = self.context.arithmetic.multiply_tiles(instruction, a, b, c)
+        held = holding_of(instruction.c).registers(total.reshape(len(total), -1))
+        put(self.d.of(convoy), held, None if convoy.mask is None else convoy.mask.lanes)
+        self.d.mark(convoy)
+        event = Arithmetic(self.site, multiply_opcodes(instruction), 1, convoy.active_warps, convoy.active_lanes)
+        for hear in self.context.wire.computed:
+            hear(event)
+
+
+def multiply_opcodes(instruction: MatrixInstruction) -> dict[str, int]:
+    """The machine instructions of one: each multiplies eight columns of B (HMMA.16816, HMMA.1688).
+
+    >>> from tilewright.isa.catalog import WMMA_F16_F32
+    >>> multiply_opcodes(WMMA_F16_F32)
+    {'HMMA': 2}
+    """
+    return {"HMMA": instruction.n // 8}

@@ -65,7 +65,8 @@ def random_variant(rng: random.Random, program: Program, gemm: Gemm) -> Variant:
     """Assumptions that are true of a problem, mostly not all of them."""
     true = variant_for(program, gemm)
     exact = frozenset(dim for dim in sorted(true.exact) if rng.random() < 0.6)
-    return Variant(exact, true.aligned and rng.random() < 0.7, true.near and rng.random() < 0.7)
+    alignment_bytes = rng.choice([size for size in (16, 8, 4, 1) if size <= true.alignment_bytes])
+    return Variant(exact, alignment_bytes, true.near and rng.random() < 0.7)
 
 
 @dataclass

@@ -35,9 +35,9 @@ def takes(rung: Rung, gemm: Gemm) -> bool:
 def variants() -> Iterator[Variant]:
     """Every set of assumptions."""
     for exact in ("", "m", "n", "k", "mn", "mk", "nk", "mnk"):
-        for aligned in (False, True):
+        for alignment_bytes in (1, 4, 8, 16):
             for near in (False, True):
-                yield Variant(frozenset(exact), aligned, near)  # type: ignore[arg-type]
+                yield Variant(frozenset(exact), alignment_bytes, near)  # type: ignore[arg-type]
 
 
 def simulated(

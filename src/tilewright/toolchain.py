@@ -135,10 +135,11 @@ class Build:
         )
 
     def l2(self, spec: DeviceSpec | str, cubin: Cubin) -> L2Estimate | None:
-        """What the L2 cache serves, estimated; None for kernels that do not stage whole strips of A and B."""
+        """What the L2 cache serves, estimated; None where blocks stage no whole strips of A and B, or do not fit."""
         found = known_device(spec) if isinstance(spec, str) else spec
         strips = strips_of(self.program, self.kernel, grid_of(self.kernel, self.gemm))
-        return None if strips is None else estimate_l2(strips, found, self.occupancy(found, cubin).blocks_per_sm)
+        blocks_per_sm = self.occupancy(found, cubin).blocks_per_sm
+        return None if strips is None or not blocks_per_sm else estimate_l2(strips, found, blocks_per_sm)
 
     def simulate(self, operands: Operands, **options: Any) -> Run:
         """The kernel on the CPU, exactly. Options go to `tilewright.simulator.simulate`."""

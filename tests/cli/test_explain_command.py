@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from command_runs import Cli
 
-from tilewright.device.catalog import H200
+from tilewright.device.catalog import H200, T4
 from tilewright.ladders import find_rung
 from tilewright.report.explain import Explanation, explain
 from tilewright.toolchain import build
@@ -103,7 +103,29 @@ def test_edges_say_how_many_lanes_they_hold_back(cli: Cli) -> None:
     assert store["sentence"].endswith(" 992 lanes held back at the edge.")
 
 
+def test_what_is_estimated_is_called_so() -> None:
+    told = explained("worklog/6", 256, 256, 256)
+    assert told.l2 is not None and told.l2.dram_read_bytes == 2 * 256 * 256 * 4
+    assert told.summary[-2] == (
+        "Estimated, by the order of the blocks: 50% of what the L2 cache of H200 is asked for hits, "
+        "and 512.0 KiB of the 1.0 MiB that blocks read come from DRAM."
+    )
+    naive = explained("worklog/1")
+    assert naive.l2 is None and not any("stimated" in line for line in naive.summary)
+
+
+def test_a_gpu_that_cannot_run_the_kernel_gets_no_estimate() -> None:
+    rung = find_rung("worklog/12")
+    told = explain(build(rung.gemm(128, 128, 32), rung), T4)
+    assert told.l2 is None and told.summary
+
+
 def test_json(cli: Cli) -> None:
+    assert cli("explain", "worklog/6", "--size", "256", "--json").json["estimated_l2"] == {
+        "hit_rate": 0.5,
+        "requested_bytes": 1 << 20,
+        "dram_read_bytes": 1 << 19,
+    }
     data = cli("explain", "worklog/6", "--json").json
     assert (data["rung"], data["blocks"], data["threads_per_block"]) == ("worklog/6", 4, 256)
     assert data["largest"]["origin"] == "B_frag" and data["largest"]["excess_wavefronts"] == 65536

@@ -118,7 +118,7 @@ def shared_tiles(dtype: DType = F32, *, barriers: int = 2) -> Kernel:
     barriers: 1 leaves out the one that keeps a tile from being overwritten while it is read.
     """
     gemm = Gemm(32, 32, 32, dtype=dtype, out=dtype)
-    kernel = Kernel("shared_tiles", gemm, Variant(aligned=False), (ONE, ONE, ONE), (1, 1, 1), (), (), {})
+    kernel = Kernel("shared_tiles", gemm, Variant(alignment_bytes=1), (ONE, ONE, ONE), (1, 1, 1), (), (), {})
     a_tile = Buffer("A_tile", Space.SHARED, dtype, (32, 32), ("m", "k"))
     b_tile = Buffer("B_tile", Space.SHARED, dtype, (32, 32), ("k", "n"))
     m_in, n_in, k_tile, k_in = Var("m_in"), Var("n_in"), Var("k_tile"), Var("k_in")

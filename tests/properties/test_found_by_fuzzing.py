@@ -163,7 +163,7 @@ def test_it_is_right_now(name: str, order: str) -> None:
     operands = make_operands(gemm)
     for program in schedule.programs(gemm):
         assert check(operands, evaluate(program, operands)).ok
-    for variant in (None, Variant(aligned=False, near=False)):
+    for variant in (None, Variant(alignment_bytes=1, near=False)):
         computed, run = run_on_simulator(build(gemm, schedule, variant=variant), operands, schedule=order)
         verdict = check(operands, computed)
         assert verdict.ok, verdict.message

@@ -84,7 +84,7 @@ def test_the_kernel_computes_the_product(drawing: Drawing, rng: random.Random, o
 @settings(max_examples=budget(20), phases=NO_SHRINKING)
 def test_a_kernel_makes_no_name_that_a_schedule_could_have_taken(drawing: Drawing) -> None:
     described(drawing)
-    kernel = kernel_of(drawing, Variant(aligned=False))
+    kernel = kernel_of(drawing, Variant(alignment_bytes=1))
     if kernel is None:
         return
     program = drawing.program
@@ -113,11 +113,11 @@ def declared(stmt: Stmt) -> tuple[str, ...]:
 @settings(max_examples=budget(10), phases=NO_SHRINKING)
 def test_sums_are_exact_in_whole_numbers(drawing: Drawing, seed: int) -> None:
     described(drawing)
-    scheduled = kernel_of(drawing, Variant(aligned=False))
+    scheduled = kernel_of(drawing, Variant(alignment_bytes=1))
     if scheduled is None:
         return
     operands = whole_operands(drawing, seed)
-    naive = build(drawing.gemm, Schedule(), variant=Variant(aligned=False)).kernel
+    naive = build(drawing.gemm, Schedule(), variant=Variant(alignment_bytes=1)).kernel
     results = [simulate(kernel, operands, arithmetic=ModularArithmetic(PRIME)).c for kernel in (naive, scheduled)]
     expected, computed = (view(drawing.gemm, "C", stored) for stored in results)
     np.testing.assert_array_equal(computed, expected)

@@ -19,7 +19,7 @@ ALPHA, BETA = Var("alpha", F32), Var("beta", F32)
 BLOCK_X, BLOCK_Y = Var("blockIdx.x"), Var("blockIdx.y")
 THREAD_X, THREAD_Y = Var("threadIdx.x"), Var("threadIdx.y")
 A, B, C = (Buffer(name, Space.GLOBAL, F32, ()) for name in "ABC")
-EDGES = Variant(aligned=False)
+EDGES = Variant(alignment_bytes=1)
 
 
 def registers(name: str, *shape: int, dtype: DType = F32) -> Buffer:

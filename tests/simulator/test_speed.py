@@ -8,9 +8,26 @@ from collections.abc import Callable
 import pytest
 from simulated_kernels import naive, register_tiled, tiled
 
+from tilewright.dtypes import F16
+from tilewright.ir.buffer import Space
 from tilewright.ir.kernel import Kernel
+from tilewright.ir.program import Level, Route
 from tilewright.problem import Gemm, make_operands
+from tilewright.schedule import (
+    Accumulate,
+    Bind,
+    Distribute,
+    Epilogue,
+    Fuse,
+    Reorder,
+    Schedule,
+    Split,
+    Stage,
+    Tensorize,
+    Transfer,
+)
 from tilewright.simulator import simulate
+from tilewright.toolchain import build
 
 
 @pytest.mark.parametrize(("make", "budget_seconds"), [(register_tiled, 1.0), (naive, 3.0), (tiled, 3.0)])
@@ -22,3 +39,45 @@ def test_a_run_with_all_listeners_and_detectors(make: Callable[[], Kernel], budg
         simulate(make(), operands)
         seconds.append(time.perf_counter() - start)
     assert min(seconds) < budget_seconds
+
+
+def tensor_cores() -> Schedule:
+    """128 x 128 x 32 tiles, 8 warps of 64 x 32 each, ldmatrix and mma.sync."""
+    return Schedule(
+        Split("m", 128, into=("m_block", "m_in")),
+        Split("n", 128, into=("n_block", "n_in")),
+        Split("m_in", 64, into=("m_warp", "m_own")),
+        Split("n_in", 32, into=("n_warp", "n_own")),
+        Split("m_own", 16, into=("m_frag", "m_mma")),
+        Split("n_own", 8, into=("n_frag", "n_mma")),
+        Split("k", 32, into=("k_tile", "k_in")),
+        Split("k_in", 16, into=("k_step", "k_mma")),
+        Reorder(
+            *("m_block", "n_block", "m_warp", "n_warp", "k_tile", "k_step"),
+            *("m_frag", "n_frag", "m_mma", "n_mma", "k_mma"),
+        ),
+        Tensorize("m_mma", "n_mma", "k_mma", using="mma.m16n8k16"),
+        Bind("m_block", Level.GRID_Y),
+        Bind("n_block", Level.GRID_X),
+        Fuse("m_warp", "n_warp", into="warp"),
+        Bind("warp", Level.WARP),
+        Accumulate(over="k_tile"),
+        Stage("A", Space.SHARED, under="k_tile"),
+        Stage("B", Space.SHARED, under="k_tile"),
+        Stage("A", Space.REGISTER, under="k_step"),
+        Stage("B", Space.REGISTER, under="k_step"),
+        Transfer("A_frag", Route.MATRICES),
+        Transfer("B_frag", Route.MATRICES),
+        Distribute("A_tile", vector=4),
+        Distribute("B_tile", vector=4),
+        Epilogue(),
+    )
+
+
+def test_a_run_of_tensor_cores_with_all_listeners_and_detectors() -> None:
+    gemm = Gemm(512, 512, 512, dtype=F16)
+    kernel, operands = build(gemm, tensor_cores()).kernel, make_operands(gemm)
+    start = time.perf_counter()
+    run = simulate(kernel, operands)
+    assert time.perf_counter() - start < 3.0
+    assert run.counters.instructions["HMMA"] == 512**3 // (16 * 8 * 16)

@@ -78,8 +78,8 @@ def async_call(stmt: AsyncStmt, expr: CudaExpr, address: Callable[[Ref], str]) -
         case WaitProducts():
             assert stmt.sums is not None
             expr.used.add("wait_products")
-            words = stmt.sums.buffer.elements * stmt.sums.buffer.dtype.bytes // 4
-            return f"wait_products<{stmt.pending}, {words}>(&{expr.place(stmt.sums)})"
+            count = stmt.sums.buffer.elements
+            return f"wait_products<{stmt.pending}, {count}>(&{expr.place(stmt.sums)})"
         case MultiplyShared():
             return _multiply(stmt, expr, address)
         case StoreMatrices():

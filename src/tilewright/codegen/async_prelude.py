@@ -46,7 +46,7 @@ _ARRIVE_IN_CLUSTER = f"""\
 // Arrives at the barrier that lies at the same place in block `rank` of the cluster.
 {_HEAD} void arrive_in_cluster(unsigned long long* barrier, int rank) {{
     asm volatile("{{ .reg .b32 there; mapa.shared::cluster.u32 there, %0, %1; "
-                 "mbarrier.arrive.release.cluster.shared::cluster.b64 _, [there]; }}" ::"r"({_SHARED}(barrier)),
+                 "mbarrier.arrive.shared::cluster.b64 _, [there]; }}" ::"r"({_SHARED}(barrier)),
                  "r"(rank)
                  : "memory");
 }}"""
@@ -91,12 +91,14 @@ template <int pending>
 {_HEAD} void wait_products() {{
     asm volatile("wgmma.wait_group.sync.aligned %0;" ::"n"(pending) : "memory");
 }}
+{_HEAD} void keep(float& sum) {{ asm volatile("" : "+f"(sum)::"memory"); }}
+{_HEAD} void keep(unsigned short& sum) {{ asm volatile("" : "+h"(sum)::"memory"); }}
 template <int pending, int count, typename T>
 {_HEAD} void wait_products(T* sums) {{
     wait_products<pending>();
     #pragma unroll
     for (int i = 0; i < count; ++i) {{
-        asm volatile("" : "+r"(reinterpret_cast<unsigned*>(sums)[i])::"memory");
+        keep(sums[i]);
     }}
 }}"""
 
@@ -117,7 +119,8 @@ def _store_matrices(count: int, transposed: bool) -> str:
     return (
         f"// Stores {count} matrices of 8 rows of 16 bytes; each lane names one row.\n"
         f"{_HEAD} void {store_matrices_name(count, transposed)}(void* row, const void* fragment) {{\n"
-        "    const unsigned* words = static_cast<const unsigned*>(fragment);\n"
+        f"    unsigned words[{count}];\n"
+        f"    memcpy(words, fragment, {4 * count});\n"
         f'    asm volatile("stmatrix.sync.aligned.m8n8.x{count}{turned}.shared.b16 [%0], {{{places}}};" ::"r"('
         f"{_SHARED}(row)),\n                 {values}\n"
         '                 : "memory");\n}'

@@ -150,8 +150,8 @@ def _assumptions(kernel: Kernel) -> list[str]:
     if exact:
         sizes, tiles = ", ".join(exact).upper(), ", ".join(str(kernel.tile[dim]) for dim in exact)
         words.append(f"{sizes} multiples of {tiles}")
-    if variant.aligned:
-        words.append("pointers and leading dimensions multiples of 16 bytes")
+    if variant.alignment_bytes > 1:
+        words.append(f"pointers and leading dimensions multiples of {variant.alignment_bytes} bytes")
     if variant.near:
         words.append("offsets below 2^31 elements")
     return words or ["nothing: any size, any alignment"]

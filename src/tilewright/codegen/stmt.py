@@ -17,6 +17,7 @@ from tilewright.codegen.names import Names
 from tilewright.codegen.prelude import copy_async, vector
 from tilewright.codegen.scalars import declarations
 from tilewright.dtypes import F32
+from tilewright.ir.async_stmt import StoreMatrices
 from tilewright.ir.buffer import Buffer, Ref, Space
 from tilewright.ir.expr import ZERO, Fma, Load
 from tilewright.ir.stmt import (
@@ -246,6 +247,9 @@ def _wide_accesses(stmt: Stmt) -> Iterator[tuple[Buffer, int]]:
             yield stmt.dst.buffer, _REGISTER_BYTES
         case StoreFragment():
             yield stmt.dst.buffer, WMMA_POINTER_BYTES
+            yield stmt.src.buffer, _REGISTER_BYTES
+        case StoreMatrices():
+            yield stmt.dst.buffer, MATRIX_ROW_BYTES
             yield stmt.src.buffer, _REGISTER_BYTES
         case MultiplyTiles():
             for place in (stmt.d, stmt.a, stmt.b):

@@ -40,7 +40,8 @@ class Variant:
     """What a kernel may assume of its arguments. Dispatch chooses; a user never does.
 
     exact: the dimensions that are multiples of the block's tile, so that no edge needs a guard.
-    aligned: every pointer and leading dimension is a multiple of 16 bytes, so that vector accesses are legal.
+    alignment_bytes: every pointer and leading dimension is a multiple of this (16, 8 or 4), so that vector accesses up
+    to it are legal; 1: of one element, no more.
     near: every element offset fits in 31 bits, so that 32-bit index arithmetic is enough.
 
     >>> Variant(exact=frozenset("mn")).name
@@ -48,18 +49,24 @@ class Variant:
     """
 
     exact: frozenset[Dim] = frozenset()
-    aligned: bool = True
+    alignment_bytes: int = 16
     near: bool = True
+
+    @property
+    def aligned(self) -> bool:
+        """Whether the widest accesses are legal."""
+        return self.alignment_bytes == 16
 
     @property
     def name(self) -> str:
         parts = ["".join(sorted(self.exact, key="mnk".index)) or "edges"]
         parts += ["aligned"] if self.aligned else []
+        parts += [f"aligned{self.alignment_bytes}"] if 1 < self.alignment_bytes < 16 else []
         parts += ["near"] if self.near else []
         return "_".join(parts)
 
 
-SAFE = Variant(aligned=False, near=False)
+SAFE = Variant(alignment_bytes=1, near=False)
 """Assumes nothing: right for every argument."""
 
 

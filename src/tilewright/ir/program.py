@@ -134,7 +134,8 @@ class Staged:
     rows: the dimension that counts the rows of a shared tile ("" is as the operand lies); pad (elements a row) and
     arrangement: how it lies in memory.
     vector: elements a thread reads or writes at once where the tile is not distributed.
-    route: how the copy travels. prefetched: the next tile is loaded into registers while this one is used.
+    route: how the copy travels. prefetched: the next tile is loaded into registers while this one is used. parts: of a
+    result that the copy engine stores, in how many turns, each with a part of the columns.
     """
 
     name: str
@@ -148,6 +149,7 @@ class Staged:
     vector: int = 1
     route: Route = Route.REGISTERS
     prefetched: bool = False
+    parts: int = 1
 
 
 @dataclass(frozen=True, slots=True)

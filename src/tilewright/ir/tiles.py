@@ -14,7 +14,7 @@ from typing import Any
 from tilewright.dtypes import DType
 from tilewright.ir.buffer import Buffer, Ref, Space
 from tilewright.ir.expr import ZERO, Expr, Var
-from tilewright.ir.program import Axis, Program, Staged
+from tilewright.ir.program import Axis, Program, Route, Staged
 from tilewright.layout.arrangement import Slabs
 from tilewright.layout.fragment import Fragment
 from tilewright.layout.swizzle import swizzle_of
@@ -115,7 +115,7 @@ class Tile:
     @property
     def row_length(self) -> int:
         """Elements of one row of the tile in memory, without the pad."""
-        return self.spans[self.minor].extent
+        return self.spans[self.minor].extent // self.staged.parts
 
     @property
     def rows(self) -> int:
@@ -240,8 +240,10 @@ def tile_of(program: Program, staged: Staged) -> Tile:
     elif staged.rows:
         minor = 1 - operand.dims.index(staged.rows)
     spans = (Span(operand.dims[0], row_axes), Span(operand.dims[1], col_axes))
-    # A staged result holds finished sums, which are rounded to C's type only on the way out.
-    dtype = program.gemm.accumulate if staged.operand == "C" else operand.dtype
+    # A staged result holds finished sums, which are rounded to C's type only on the way out; the copy engine takes
+    # them as they are stored.
+    raw = staged.operand == "C" and staged.route is not Route.TMA
+    dtype = program.gemm.accumulate if raw else operand.dtype
     in_registers = program.tensorized is not None and staged.space is Space.REGISTER
     fragment = fragment_of(program, staged.operand) if in_registers else None
     axes = program.instruction_axes if in_registers else ()

@@ -16,12 +16,13 @@ from tilewright.ir.async_stmt import CommitProducts, FenceProducts, WaitProducts
 from tilewright.ir.buffer import Buffer, Ref, Space
 from tilewright.ir.expr import ZERO, Binary, Cast, Const, Expr, Fma, Load, Op, Select, Var, binary, real
 from tilewright.ir.kernel import SIZES
-from tilewright.ir.program import Loop, Program, Staged
+from tilewright.ir.program import Loop, Program, Route, Staged
 from tilewright.ir.stmt import Alloc, Assign, Body, For, If, Let, Move, Stmt
 from tilewright.ir.tiles import Tile, tile_of
 from tilewright.ir.visit import walk
 from tilewright.lowering.coordinates import digits, extent_of, index_of, launch_coordinates
 from tilewright.lowering.copies import copy_tile, store_tile
+from tilewright.lowering.engine_store import EngineStore
 from tilewright.lowering.fragments import multiply_tiles, store_opaque
 from tilewright.lowering.kernel_parts import ELEMENT, global_place, value_buffer
 from tilewright.lowering.pipelined import Use, at, copy_ordinary, pipelined_loop, runs_ahead
@@ -55,7 +56,9 @@ class Expansion:
         assert self._sums is not None
         order = [loop.name for loop in self.program.thread_serial_loops]
         inner = self.program.thread_serial_loops[order.index(ring) + 1 :]
-        return Compute(self._sums, self._nest(inner), self._finish(self._sums))
+        staged = next((s for s in self.program.staged if s.operand == "C"), None)
+        leave = EngineStore.leave() if staged is not None and staged.route is Route.TMA else ()
+        return Compute(self._sums, self._nest(inner), self._finish(self._sums), leave)
 
     @cached_property
     def _register_axes(self) -> frozenset[str]:
@@ -270,6 +273,8 @@ class Expansion:
             store = self._combine(self._result_place(), width, lambda e: Load(sums.buffer, sums.index_at(e)))
             return sums.over_results(store, width)
         tile = tile_of(self.program, staged)
+        if staged.route is Route.TMA:
+            return EngineStore(self.program, sums, tile).body(binary(Op.NE, BETA, real(0)), self._finished)
         fill = self._fill_tile(sums, tile)
         if staged.distribution is None:
             # Each thread takes back what it put there, so no barrier and no second order of elements is needed.
@@ -292,6 +297,16 @@ class Expansion:
         if width > 1:
             assign = (For(ELEMENT, Const(width), assign, unroll=True),)
         return (Alloc(value), *load, *assign, Move(place, Ref(value, (ZERO,)), width, origin="C"))
+
+    def _finished(self, value: Ref, place: Ref | None, total: Expr) -> Body:
+        """`value = alpha * sum + beta * C[place]`; without the last term where there is no place."""
+        scaled = Binary(Op.MUL, ALPHA, as_f32(total))
+        if place is None:
+            return (Assign(value, self._as_result(scaled), origin="C"),)
+        old = value_buffer("C_old", self.program.gemm.out, 1)
+        both = Fma(BETA, as_f32(Load(old, (ZERO,))), scaled)
+        load = Move(Ref(old, (ZERO,)), place, origin="C")
+        return (Alloc(old), load, Assign(value, self._as_result(both), origin="C"))
 
     def _fill_tile(self, sums: Sums, tile: Tile) -> Body:
         """Finished sums into the shared tile of the result."""

@@ -55,7 +55,7 @@ def guard_edges(body: Body, program: Program, exact: frozenset[str]) -> Body:
         contiguous = program.gemm.operand(place.buffer.name).contiguous  # type: ignore[arg-type]
         if contiguous in exact:
             return (replace(stmt, guard=both(stmt.guard, inside)),)
-        single = single_elements(stmt, contiguous_at(program, place))
+        single = narrower(stmt, contiguous_at(program, place))
         one_by_one = tuple(_guarded(s, conditions) for s in single.body)
         return (If(inside, (stmt,), (replace(single, body=one_by_one),)),)
 
@@ -84,16 +84,16 @@ def contiguous_at(program: Program, place: Ref) -> int:
     return operand.dims.index(operand.contiguous)
 
 
-def single_elements(move: Move, contiguous: int) -> For:
-    """A vector access to global memory as a loop of accesses of one element."""
+def narrower(move: Move, contiguous: int, width: int = 1) -> For:
+    """A vector access to global memory as a loop of accesses of `width` elements."""
     counted = any(ELEMENT in variables(expr) for expr in exprs_of(move))  # a loop over parts of a vector is around
     at = Var(f"{ELEMENT}_of_part" if counted else ELEMENT)
 
     def step(ref: Ref) -> Ref:
         index = list(ref.index)
         moved = contiguous if ref.buffer.space is Space.GLOBAL else len(index) - 1
-        index[moved] = index[moved] + at
+        index[moved] = index[moved] + at * width
         return Ref(ref.buffer, tuple(index))
 
-    one = replace(move, dst=step(move.dst), src=step(move.src), width=1)
-    return For(at.name, Const(move.width), (one,), unroll=True)
+    part = replace(move, dst=step(move.dst), src=step(move.src), width=width)
+    return For(at.name, Const(move.width // width), (part,), unroll=True)

@@ -1,7 +1,10 @@
-"""Pass 2: where operands may be unaligned, vector accesses to global memory become single ones.
+"""Pass 2: where operands may be less than 16-byte aligned, accesses to global memory become as narrow as they must.
 
 needs: global accesses with logical indices. leaves: no access that is wider than its alignment; an asynchronous copy of
 2-byte elements, which has no narrow form, goes through registers. pinned before the guards, which guard what is there.
+
+Copies that a schedule shares out in wide chunks are shared out anew before that (`narrowed_copies`), so that
+neighbouring threads still touch neighbouring memory.
 """
 
 from __future__ import annotations
@@ -10,23 +13,45 @@ from dataclasses import replace
 
 from tilewright.ir.buffer import Ref, Space
 from tilewright.ir.expr import ZERO
-from tilewright.ir.program import Program
+from tilewright.ir.program import Program, Route
 from tilewright.ir.stmt import Alloc, Body, Move, Stmt
 from tilewright.ir.visit import rewrite
-from tilewright.lowering.guard_edges import contiguous_at, single_elements
+from tilewright.lowering.guard_edges import contiguous_at, narrower
 from tilewright.lowering.kernel_parts import value_buffer
 
 
-def narrow_accesses(body: Body, program: Program) -> Body:
-    """`body` with every access to global memory one element wide."""
+def narrowed_copies(program: Program, alignment_bytes: int) -> Program:
+    """The program whose asynchronous copies are shared out in chunks no wider than the alignment.
+
+    What cp.async cannot copy, single elements of 2 bytes, goes through registers, two at a time: two loads, one store.
+    """
+    for staged in program.staged:
+        if staged.route is not Route.ASYNC or staged.distribution is None:
+            continue
+        element_bytes = program.gemm.operand(staged.operand).dtype.bytes
+        width = max(alignment_bytes, MIN_ASYNC_BYTES) // element_bytes
+        if staged.distribution.vector <= width:
+            continue
+        shared_out = replace(staged, distribution=replace(staged.distribution, vector=width))
+        if max(alignment_bytes, element_bytes) < MIN_ASYNC_BYTES:
+            shared_out = replace(shared_out, route=Route.REGISTERS)
+        program = program.with_tile(shared_out)
+    return program
+
+
+def narrow_accesses(body: Body, program: Program, alignment_bytes: int) -> Body:
+    """`body` with no access to global memory wider than the alignment, or one element."""
 
     def change(stmt: Stmt) -> Body | None:
-        if not isinstance(stmt, Move) or stmt.width == 1:
+        if not isinstance(stmt, Move):
             return None
         for place in (stmt.src, stmt.dst):
             if place.buffer.space is Space.GLOBAL:
-                single = single_elements(stmt, contiguous_at(program, place))
-                too_narrow = stmt.asynchronous and place.buffer.dtype.bytes < MIN_ASYNC_BYTES
+                width = max(alignment_bytes // place.buffer.dtype.bytes, 1)
+                if stmt.width <= width:
+                    return None
+                single = narrower(stmt, contiguous_at(program, place), width)
+                too_narrow = stmt.asynchronous and width * place.buffer.dtype.bytes < MIN_ASYNC_BYTES
                 return (replace(single, body=through_registers(single.body)) if too_narrow else single,)
         return None
 

@@ -20,7 +20,8 @@ from tilewright.lowering.coordinates import block_shape, bounds_of, grid_shape
 from tilewright.lowering.expand import expand
 from tilewright.lowering.flatten_indices import flatten_indices
 from tilewright.lowering.guard_edges import guard_edges
-from tilewright.lowering.narrow_accesses import narrow_accesses
+from tilewright.lowering.hoist_offsets import hoist_offsets
+from tilewright.lowering.narrow_accesses import narrow_accesses, narrowed_copies
 from tilewright.lowering.place_barriers import own_tiles, place_barriers
 from tilewright.problem.gemm import Dim
 
@@ -44,17 +45,22 @@ def lower(program: Program, variant: Variant, *, name: str = "gemm", heading: Se
         verify(body, scheduled=scheduled, after=done)
         return body
 
+    # As if the schedule had said so: everything is made for the chunks that are legal.
+    if not variant.aligned:
+        program = narrowed_copies(program, variant.alignment_bytes)
     # Loops and copies first: every later pass works on statements.
     body = checked("expand", expand(program, exact))
     # Widths before guards, because a guard covers the whole of its access.
     if not variant.aligned:
-        body = checked("narrow_accesses", narrow_accesses(body, program))
+        body = checked("narrow_accesses", narrow_accesses(body, program, variant.alignment_bytes))
     # Guards while an access still has a row and a column.
     body = checked("guard_edges", guard_edges(body, program, exact))
     # Barriers after guards, so that none stands where only some threads come.
     body = checked("place_barriers", place_barriers(body, own_tiles(program)))
     # Offsets last: nothing after this asks which row an access belongs to.
     body = checked("flatten_indices", flatten_indices(body, program, near=variant.near))
+    # Only what is flat can be split into a thread's own part and the loop's.
+    body = checked("hoist_offsets", hoist_offsets(body, bounds_of(program)))
     grid = tuple(simplify(extent, bounds_of(program)) for extent in grid_shape(program))
     tile: dict[Dim, int] = {dim: program.block_tile(dim) for dim in ("m", "n", "k")}
     kernel = Kernel(

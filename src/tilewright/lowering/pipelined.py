@@ -22,12 +22,12 @@ from dataclasses import dataclass, replace
 
 from tilewright.ir.async_stmt import FenceProxy
 from tilewright.ir.buffer import Space
-from tilewright.ir.expr import ZERO, Const, Expr, Op, Select, Var, binary
+from tilewright.ir.expr import ZERO, Const, Expr, Op, Select, Var, binary, both
 from tilewright.ir.program import Loop, Pipelined, Program, Route, Staged
 from tilewright.ir.simplify import substitute
-from tilewright.ir.stmt import Alloc, Barrier, Body, Carried, CommitCopies, For, If, Stmt, WaitCopies
+from tilewright.ir.stmt import Alloc, Assign, Barrier, Body, Carried, CommitCopies, For, If, Move, MultiplyTiles, Stmt, WaitCopies
 from tilewright.ir.tiles import fill_name, slot_name
-from tilewright.ir.visit import map_exprs, rewrite
+from tilewright.ir.visit import map_exprs, rewrite, walk
 from tilewright.lowering.copies import Team, copy_tile, deposit_tile, fetch_tile, prefetch_buffer, whole_block
 from tilewright.lowering.products import reads_shared
 from tilewright.units import ceil_div
@@ -115,11 +115,14 @@ def _ring_loop(program: Program, loop: Loop, extent: Expr, use: Use, ring: Pipel
     start = tuple(s for staged in started for s in copy_tile(program, staged))
     fetch = tuple(s for staged in early for s in fetch_tile(program, staged))
     deposit = tuple(s for staged in early for s in deposit_tile(program, staged))
+    # Branches in the loop would keep the compiler from moving addresses out of it: see `_where`.
+    filled = use.is_split and not early
+    where = _where if filled else _if
 
     prologue: list[Stmt] = [*registers]
     for tile in range(stages - 1):
         first = at((*start, *fetch, *deposit), **{loop.name: Const(tile), fill_name(loop.name): Const(tile)})
-        prologue += [*_if(binary(Op.LT, tile, extent), first), *commit]
+        prologue += [*where(binary(Op.LT, tile, extent), first), *commit]
     ahead = Var(loop.name) + (stages - 1)
     there = binary(Op.LT, ahead, extent)
     slots = [_counter(slot_name(loop.name), 0, stages), _counter(fill_name(loop.name), stages - 1, stages)]
@@ -128,13 +131,17 @@ def _ring_loop(program: Program, loop: Loop, extent: Expr, use: Use, ring: Pipel
         following = f"{loop.name}_next"
         slots.append(_counter(following, 1, stages))
     more = binary(Op.LT, Var(loop.name) + 1, extent)
+
+    def begin(condition: Expr, first: Body) -> Body:
+        return first if filled else _if(condition, first)
+
     used = use.most if use.is_split else use.whole
     at_once: Body = (*start, *fetch)
     if ring.spread:
-        used = tuple(_spread_over(ring.spread, stmt, at(start, **{loop.name: ahead}), there) for stmt in used)
+        used = tuple(_spread_over(ring.spread, s, where(there, at(start, **{loop.name: ahead}))) for s in used)
         at_once = fetch
     body: Body = (
-        *_if(there, at(at_once, **{loop.name: ahead})),
+        *where(there, at(at_once, **{loop.name: ahead})),
         *(() if ring.spread else commit),
         *used,
         *(commit if ring.spread else ()),
@@ -142,21 +149,42 @@ def _ring_loop(program: Program, loop: Loop, extent: Expr, use: Use, ring: Pipel
         *_if(there, at(deposit, **{loop.name: ahead})),
         *wait,
         Barrier("the next tiles are complete, these are no longer read"),
-        *(_if(more, at(use.first, **{slot_name(loop.name): Var(following)})) if use.is_split else ()),
+        *begin(more, at(use.first, **{slot_name(loop.name): Var(following)})),
         *(() if use.last_reads_tile else use.last),
     )
-    begin = _if(binary(Op.LT, 0, extent), at(use.first, **{slot_name(loop.name): ZERO}))
+    start_use = begin(binary(Op.LT, 0, extent), at(use.first, **{slot_name(loop.name): ZERO}))
     run = For(loop.name, extent, body, carried=tuple(slots))
-    return (*prologue, *wait, Barrier("the first tiles are complete"), *begin, run)
+    return (*prologue, *wait, Barrier("the first tiles are complete"), *start_use, run)
 
 
-def _spread_over(inner: str, stmt: Stmt, copies: Body, there: Expr) -> Stmt:
-    """The loop `inner` with a part of the copies started in each of its iterations; any other statement as it is."""
+def _where(condition: Expr, body: Body) -> Body:
+    """Copies that fill their slots with zeros where there is no tile: no branch, and every slot is filled.
+
+    So what is loaded one step too far is zero, and needs no branch either.
+    """
+
+    def guarded(stmt: Stmt) -> Body | None:
+        is_load = isinstance(stmt, Move) and stmt.src.buffer.space is Space.GLOBAL
+        return (replace(stmt, guard=both(condition, stmt.guard)),) if is_load else None
+
+    return rewrite(body, guarded)
+
+
+def _spread_over(inner: str, stmt: Stmt, copies: Body) -> Stmt:
+    """The loop `inner` with a part of the copies started in each of its iterations; any other statement as it is.
+
+    They are started behind the loads, which the products wait for, and in front of the products, which hide both.
+    """
     if not isinstance(stmt, For) or stmt.var != inner or not isinstance(stmt.extent, Const):
         return stmt
     count = int(stmt.extent.value)
     parts = tuple(part for copy in copies for part in _part(copy, Var(inner), count))
-    return replace(stmt, body=(*stmt.body, *_if(there, parts)), unroll=True)
+    products = next((i for i, s in enumerate(stmt.body) if _multiplies(s)), len(stmt.body))
+    return replace(stmt, body=(*stmt.body[:products], *parts, *stmt.body[products:]), unroll=True)
+
+
+def _multiplies(stmt: Stmt) -> bool:
+    return any(isinstance(s, (Assign, MultiplyTiles)) for _, s in walk((stmt,)))
 
 
 def _part(copy: Stmt, turn: Expr, count: int) -> Body:

@@ -55,11 +55,12 @@ def comes_by_engine(program: Program, loop: Loop) -> bool:
 
 @dataclass(frozen=True)
 class Compute:
-    """What the threads that multiply do: one step of the ring, and at the end the store of the sum."""
+    """What the threads that multiply do: one step of the ring; for each tile the store of the sum; before they end."""
 
     sums: Sums
     step: Body
     finish: Body
+    leave: Body
 
 
 @dataclass(frozen=True)
@@ -137,6 +138,7 @@ class Engine:
             *own,
             Alloc(self.compute.sums.buffer),
             *self._over_tiles(self._consume()),
+            *self.compute.leave,
         )
         end: Body = (ClusterBarrier(),) if self._cluster > 1 else ()
         roles = If(binary(Op.EQ, Var("warpgroup"), self.consumers), producer, consumer)
@@ -250,6 +252,7 @@ class Engine:
             Alloc(compute.sums.buffer),
             For(loop, self._extent, body),
             *compute.finish,
+            *compute.leave,
         )
 
 

@@ -9,14 +9,17 @@ from tilewright.ir.program import Program
 from tilewright.problem.gemm import Dim, Gemm, OperandName
 
 MAX_INDEX = 2**31 - 1
-ALIGNMENT_BYTES = 16
+ALIGNMENTS = (16, 8, 4)
+"""Bytes of one access, widest first. Source: PTX ISA, ld, st and cp.async."""
 
 
 def variant_for(program: Program, gemm: Gemm, *, pointers: Sequence[int] = (0, 0, 0)) -> Variant:
     """The strongest assumptions that are true of a problem and its pointers (addresses of A, B, C)."""
     exact: set[Dim] = {dim for dim in ("m", "n", "k") if gemm.size(dim) % program.block_tile(dim) == 0}
     leading = [gemm.leading(o.name) * o.dtype.bytes for o in gemm.operands]
-    aligned = all(value % ALIGNMENT_BYTES == 0 for value in (*leading, *pointers))
+    element = min(o.dtype.bytes for o in gemm.operands)
+    widest = (size for size in ALIGNMENTS if size > element and not any(v % size for v in (*leading, *pointers)))
+    aligned = next(widest, 1)
     near = all(_last_offset(program, gemm, o.name) <= MAX_INDEX for o in gemm.operands)
     return Variant(frozenset(exact), aligned, near)
 

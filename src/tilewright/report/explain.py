@@ -81,7 +81,7 @@ def explain(built: Build, spec: DeviceSpec) -> Explanation:
 
 
 def _estimated_l2(built: Build, spec: DeviceSpec) -> L2Estimate | None:
-    """None also for a GPU that the kernel cannot run on: without registers it is not known how many blocks share an SM."""
+    """None also where the kernel cannot be compiled: how many blocks share an SM depends on its registers."""
     try:
         return built.l2(spec, built.compile(spec.arch))
     except CompileError:

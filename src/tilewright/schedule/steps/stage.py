@@ -9,7 +9,7 @@ from tilewright.ir.buffer import Space
 from tilewright.ir.program import Program, Staged
 from tilewright.problem.gemm import DIMS, OperandName
 from tilewright.schedule.laws import check_program
-from tilewright.schedule.step import Step, check_member, check_new_names, find_loop, refuse
+from tilewright.schedule.step import Step, check_count, check_member, check_new_names, find_loop, refuse
 
 
 @dataclass(frozen=True, repr=False)
@@ -18,13 +18,15 @@ class Stage(Step):
 
     The tile holds what the loops inside `under` read; in shared memory, what all threads of the block read there.
     For the result, `Stage("C", Space.SHARED)`: each thread writes its sums to the tile, and the block stores it.
-    The name defaults to `A_tile` in shared memory and `A_frag` in registers.
+    The name defaults to `A_tile` in shared memory and `A_frag` in registers. parts: a result that the copy engine
+    stores (Transfer) goes out in so many turns, each with a part of its columns, through a tile as much smaller.
     """
 
     operand: OperandName
     space: Space
     under: str = ""
     name: str = ""
+    parts: int = 1
 
     positional: ClassVar[int] = 2
 
@@ -50,7 +52,10 @@ class Stage(Step):
         if same:
             refuse(f"{doing}: {same[0].name} is there already.", hint="stage an operand once in each memory.")
         check_new_names(program, (self.tile_name,))
-        tile = Staged(self.tile_name, self.operand, self.space, self.under)
+        check_count(self.parts, 1, doing, "the number of parts")
+        if self.parts > 1 and self.operand != "C":
+            refuse(f"{doing} in {self.parts} parts: a tile that is read is whole.", hint="leave parts out.")
+        tile = Staged(self.tile_name, self.operand, self.space, self.under, parts=self.parts)
         return check_program(replace(program, staged=(*program.staged, tile)), doing)
 
     def _check_result(self, program: Program, doing: str) -> None:

@@ -1,0 +1,171 @@
+"""Pass 6: what an offset of a pipelined loop owes to the thread alone is computed once, in front of the loop.
+
+    for k_tile: load &A_tile[slot][m(lane) + 16 * i][k(lane, step)]
+->  for step: A_frag_at[step] = m(lane) * 64 + k(lane, step)
+    for k_tile: load &A_tile[slot][0][A_frag_at[step] + 1024 * i]
+
+What is left in the loop is the same for all threads, or a constant, and fits into the instruction. A warp that feeds
+tensor cores has few instructions to spare: each one between two products delays the next.
+
+needs: flat, simple offsets, and no branch around an access. leaves: the same places; a place of a shared tile may count
+from the start of its slot, past its first row. pinned last: earlier passes speak of rows, columns and names.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from itertools import count
+
+from tilewright.dtypes import I32
+from tilewright.ir.buffer import Buffer, Ref, Space
+from tilewright.ir.expr import ZERO, Binary, Const, Expr, Load, Op, Var, binary
+from tilewright.ir.kernel import SIZES
+from tilewright.ir.ranges import Bounds, Interval
+from tilewright.ir.simplify import simplify, substitute
+from tilewright.ir.stmt import Alloc, Assign, Body, For, If, Let, LoadMatrices, Move, Stmt
+from tilewright.ir.visit import exprs_of, rebuild, sub_exprs, variables, walk
+
+
+PARAMETERS = frozenset({"lda", "ldb", "ldc", *(size.name for size in SIZES.values())})
+"""What the caller gives, by the names of `Kernel.parameters`."""
+
+
+def hoist_offsets(body: Body, bounds: Bounds) -> Body:
+    """`body` with the offsets of each loop that loads fragments from a ring of slots split in two."""
+    known = dict(bounds)
+    result: list[Stmt] = []
+    for stmt in body:
+        if isinstance(stmt, For) and stmt.carried and _loads_fragments(stmt):
+            hoisted = _Hoisted(stmt, known)
+            loop = replace(stmt, body=hoisted.rewritten(stmt.body, {}, {}))
+            result += [*hoisted.before, loop]
+        else:
+            result.append(stmt)
+    return tuple(result)
+
+
+def _loads_fragments(loop: For) -> bool:
+    statements = [stmt for _, stmt in walk(loop.body)]
+    branches = any(isinstance(stmt, If) and not isinstance(stmt.condition, Const) for stmt in loop.body)
+    return not branches and any(isinstance(stmt, LoadMatrices) for stmt in statements)
+
+
+@dataclass
+class _Hoisted:
+    """The names that stand in front of one loop, and the loop's statements in terms of them."""
+
+    loop: For
+    bounds: dict[str, Interval]
+    before: list[Stmt] = field(default_factory=list)
+    made: dict[Expr, Expr] = field(default_factory=dict)
+    names: set[str] = field(default_factory=set)
+
+    def rewritten(self, body: Body, values: Mapping[str, Expr], inner: Mapping[str, int]) -> Body:
+        """`values`: the `Let`s around, written out. inner: the unrolled loops around, with their counts."""
+        values, result = dict(values), list[Stmt]()
+        for stmt in body:
+            match stmt:
+                case Let():
+                    values[stmt.name] = substitute(stmt.value, values)
+                    result.append(stmt)
+                case For(extent=Const() as extent, unroll=True):
+                    within = {**inner, stmt.var: int(extent.value)}
+                    result.append(replace(stmt, body=self.rewritten(stmt.body, values, within)))
+                case If():
+                    then = self.rewritten(stmt.then, values, inner)
+                    result.append(replace(stmt, then=then, otherwise=self.rewritten(stmt.otherwise, values, inner)))
+                case LoadMatrices():
+                    result.append(replace(stmt, src=self._place(stmt.src, stmt.origin, values, inner)))
+                case Move(asynchronous=True):
+                    src = self._place(stmt.src, stmt.origin, values, inner)
+                    result.append(replace(stmt, dst=self._place(stmt.dst, stmt.origin, values, inner), src=src))
+                case _:
+                    result.append(stmt)
+        return _without_idle_names(tuple(result))
+
+    def _place(self, place: Ref, origin: str, values: Mapping[str, Expr], inner: Mapping[str, int]) -> Ref:
+        is_shared = place.buffer.space is Space.SHARED
+        ranges = {**self.bounds, **{name: Interval(0, last - 1) for name, last in inner.items()}}
+        if is_shared:
+            *slot, row, column = (substitute(index, dict(values)) for index in place.index)
+            offset = row * place.buffer.shape[-1] + column
+        else:
+            slot, offset = [], substitute(place.index[0], dict(values))
+        terms = _terms(simplify(_remainders(offset), ranges))
+        moving = {self.loop.var, *(carried.name for carried in self.loop.carried)}
+        # Counts of unrolled loops and kernel parameters are the same for all threads.
+        own = [t for t in terms if variables(t) - set(inner) - PARAMETERS and not variables(t) & moving]
+        rest = [t for t in terms if t not in own]
+        counted = [name for name in inner if any(name in variables(term) for term in own)]
+        if not own or len(counted) > 1 or offset.dtype is not I32:
+            return place
+        name = f"{origin}_{'at' if is_shared else 'from'}"
+        base = self._named(name, simplify(_sum(own), ranges), {name: inner[name] for name in counted})
+        moved = _sum([base, *rest])
+        return Ref(place.buffer, (*slot, ZERO, moved)) if is_shared else Ref(place.buffer, (moved,))
+
+    def _named(self, name: str, value: Expr, counted: Mapping[str, int]) -> Expr:
+        """What stands for `value`: a name, or an entry for each turn of the unrolled loop that it depends on."""
+        if value in self.made:
+            return self.made[value]
+        name = next(n for i in count(1) if (n := name if i == 1 else f"{name}_{i}") not in self.names)
+        self.names.add(name)
+        if not counted:
+            self.before.append(Let(name, value))
+            self.made[value] = Var(name)
+        else:
+            ((turn, turns),) = counted.items()
+            entries = Buffer(name, Space.REGISTER, I32, (turns,), (turn,))
+            fill = Assign(Ref(entries, (Var(turn),)), value, origin=name)
+            self.before += [Alloc(entries), For(turn, Const(turns), (fill,), unroll=True)]
+            self.made[value] = Load(entries, (Var(turn),))
+        return self.made[value]
+
+
+def _without_idle_names(body: Body) -> Body:
+    """`body` without the `Let`s that nothing in it reads any more."""
+    kept: list[Stmt] = []
+    needed: set[str] = set()
+    for stmt in reversed(body):
+        if isinstance(stmt, Let) and stmt.name not in needed:
+            continue
+        for _, part in walk((stmt,)):
+            for expr in exprs_of(part):
+                needed |= variables(expr)
+        kept.append(stmt)
+    return tuple(reversed(kept))
+
+
+def _remainders(expr: Expr) -> Expr:
+    """`x & 7` as `x % 8`, which `simplify` takes apart; of values of at least 0 they are the same."""
+    parts = tuple(_remainders(part) for part in sub_exprs(expr))
+    plain = rebuild(expr, parts)
+    if isinstance(plain, Binary) and plain.op is Op.AND and isinstance(plain.b, Const):
+        above = int(plain.b.value) + 1
+        if above & (above - 1) == 0:
+            return binary(Op.MOD, plain.a, above)
+    if isinstance(plain, Binary) and plain.op is Op.SHL and isinstance(plain.b, Const):
+        return plain.a * (1 << int(plain.b.value))
+    return plain
+
+
+def _terms(expr: Expr) -> list[Expr]:
+    """The terms of a sum, products of sums multiplied out."""
+    match expr:
+        case Binary(op=Op.ADD):
+            return [*_terms(expr.a), *_terms(expr.b)]
+        case Binary(op=Op.MUL):
+            left, right = _terms(expr.a), _terms(expr.b)
+            if len(left) > 1 or len(right) > 1:
+                return [a * b for a in left for b in right]
+            return [expr]
+        case _:
+            return [expr]
+
+
+def _sum(terms: list[Expr]) -> Expr:
+    total: Expr = ZERO
+    for term in terms:
+        total = total + term
+    return total

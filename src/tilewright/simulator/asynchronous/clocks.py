@@ -1,0 +1,84 @@
+"""Vector clocks: what each warp knows to be over.
+
+Every warp has a row of counters, one for each thing of its cluster that others may have to wait for:
+
+    done      of each warp: its accesses up to a time (its own time, which moves on when it tells others)
+    fenced    of each warp: its writes up to a time are seen by the asynchronous units (fence.proxy.async)
+    made      of each warp: its memory barriers made up to a time are seen by the cluster (fence.mbarrier_init)
+    stored    of each warp: its bulk stores, counted, that no longer read shared memory
+    multiplied   of each warpgroup: its groups of products, counted, that are complete
+    phases    of each memory barrier: its phases, counted, that are complete
+
+An access stamped with (counter, value) comes before what a warp does now exactly if the warp's row has reached the
+value. Rows travel with barriers: who meets takes the maximum of all, who arrives at a memory barrier leaves its row
+there, who has waited for the phase takes it up. The counters of the units make this exact although they work in no
+order: a box has landed for those who waited for its phase and for nobody else.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from tilewright.dtypes import Array
+from tilewright.simulator.warps import Batch, Warps
+from tilewright.units import ceil_div
+
+GROUP_WARPS = 4
+"""Warps of a warpgroup."""
+
+
+class Clocks:
+    """The rows of a batch: `rows` is (blocks * warps of a block, counters). A cluster's counters: block by block."""
+
+    def __init__(self, batch: Batch, cluster: int, barriers: int) -> None:
+        self.warps = batch.warps_per_block
+        self.cluster = cluster
+        self.fenced = self.warps
+        self.made = 2 * self.warps
+        self.stored = 3 * self.warps
+        self.multiplied = 4 * self.warps
+        self.phases = self.multiplied + ceil_div(self.warps, GROUP_WARPS)
+        self.of_block = self.phases + barriers
+        """Counters of one block; the first of each kind is above, `done` starts at 0."""
+        self.rank = batch.coordinates[:, 0] % cluster
+        self.leader = np.arange(batch.blocks) - self.rank
+        """The slot of the first block of each block's cluster."""
+        count = batch.blocks * self.warps
+        self.rows = np.zeros((count, cluster * self.of_block), np.int32)
+        row = np.arange(count)
+        self.own = self.rank[row // self.warps] * self.of_block + row % self.warps
+        """The counter `done` of each row's warp."""
+        self.rows[row, self.own] = 1
+        self.together = np.ones(count, np.int32)
+        """The time at which the lanes of each warp last met at a barrier."""
+
+    def row(self, warps: Warps) -> Array:
+        """The row of each warp of a convoy."""
+        rows: Array = warps.slots * self.warps + warps.numbers
+        return rows
+
+    def counter(self, slots: Array, local: Array | int) -> Array:
+        """The column of a counter of the blocks in these slots."""
+        columns: Array = self.rank[slots] * self.of_block + local
+        return columns
+
+    def now(self, rows: Array) -> Array:
+        """The own time of warps."""
+        times: Array = self.rows[rows, self.own[rows]]
+        return times
+
+    def tick(self, rows: Array) -> None:
+        """Time moves on for warps (each row once)."""
+        self.rows[rows, self.own[rows]] += 1
+
+    def meet(self, rows: Array) -> None:
+        """Warps have met at a barrier: (meetings, warps of each) rows know what any of their meeting knew."""
+        known = self.rows[rows].max(axis=1)
+        self.rows[rows] = known[:, None, :]
+        flat = rows.reshape(-1)
+        self.tick(flat)
+        self.together[flat] = self.now(flat)
+
+    def learn(self, rows: Array, columns: Array, values: Array) -> None:
+        """Warps know of these counters now."""
+        self.rows[rows, columns] = np.maximum(self.rows[rows, columns], values)

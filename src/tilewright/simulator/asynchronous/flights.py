@@ -1,0 +1,152 @@
+"""Boxes: what the copy engine takes from a matrix and where it puts it, and the copies that are under way."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import cached_property
+
+import numpy as np
+
+from tilewright.dtypes import Array
+from tilewright.ir.async_stmt import TensorMap
+from tilewright.ir.buffer import Buffer
+from tilewright.layout.banks import SECTOR_BYTES
+from tilewright.problem.gemm import Gemm
+from tilewright.simulator.findings import Where
+from tilewright.simulator.sites import Site
+
+
+@dataclass(frozen=True)
+class Box:
+    """A tensor map at work. base_bytes: of the buffer in shared memory, to which the swizzle is applied."""
+
+    map: TensorMap
+    gemm: Gemm
+    buffer: Buffer
+    base_bytes: int
+
+    @property
+    def _itemsize(self) -> int:
+        return self.gemm.operand(self.map.operand).dtype.bytes
+
+    @property
+    def elements(self) -> int:
+        inner, outer = self.map.box
+        return inner * outer
+
+    @property
+    def size_bytes(self) -> int:
+        return self.elements * self._itemsize
+
+    @property
+    def row_bytes(self) -> int:
+        return self.map.box[0] * self._itemsize
+
+    @property
+    def leading_bytes(self) -> int:
+        return self.gemm.leading(self.map.operand) * self._itemsize
+
+    @cached_property
+    def _steps(self) -> tuple[Array, Array]:
+        """The position of each element of the box along the contiguous and the strided dimension, (elements,)."""
+        inner, outer = self.map.box
+        number = np.arange(inner * outer)
+        return number % inner, number // inner
+
+    def places(self, first: Array) -> Array:
+        """The elements of the buffer at which boxes that begin at `first` lie, (boxes, elements)."""
+        linear = np.arange(self.elements) * self._itemsize
+        address = self.map.swizzle.apply(self.base_bytes + (first * self._itemsize)[:, None] + linear)
+        places: Array = (address - self.base_bytes) // self._itemsize
+        return places
+
+    def offsets(self, inner: Array, outer: Array) -> tuple[Array, Array]:
+        """The offset of each element in the matrix, and whether it is inside; both (boxes, elements)."""
+        operand = self.gemm.operand(self.map.operand)
+        along, across = self._steps
+        x, y = inner[:, None] + along, outer[:, None] + across
+        sizes = self.gemm.size(operand.contiguous), self.gemm.size(operand.strided)
+        inside = (x >= 0) & (x < sizes[0]) & (y >= 0) & (y < sizes[1])
+        return np.where(inside, y * self.gemm.leading(operand.name) + x, 0), inside
+
+    def sectors(self, inner: Array, outer: Array) -> int:
+        """32-byte sectors of global memory that boxes touch, each box's own."""
+        offsets, inside = self.offsets(inner, outer)
+        numbers = np.where(inside, offsets * self._itemsize // SECTOR_BYTES, -1)
+        numbers.sort(axis=1)
+        first = numbers[:, 0] >= 0
+        return int(first.sum() + np.count_nonzero(numbers[:, 1:] != numbers[:, :-1]))
+
+
+@dataclass(slots=True)
+class Flight:
+    """Boxes under way to shared memory; arrays have an entry for each box and block in which it lands.
+
+    inner, outer: of its first element in the matrix. slot: of the block. first: element of the buffer. key: of the
+    memory barrier that is told. origin: index of the thread that started it in `where`.
+    """
+
+    site: Site
+    box: Box
+    inner: Array
+    outer: Array
+    slot: Array
+    first: Array
+    key: Array
+    where: Where
+
+    def part(self, chosen: Array) -> Flight:
+        arrays = (array[chosen] for array in (self.inner, self.outer, self.slot, self.first, self.key))
+        return Flight(self.site, self.box, *arrays, self.where)
+
+    def land(self, source: Array, target: Array) -> None:
+        """Writes the boxes into the shared memory of their blocks; zero where they leave the matrix."""
+        offsets, inside = self.box.offsets(self.inner, self.outer)
+        if len(source):
+            values = np.where(inside, source.take(offsets, mode="clip"), np.zeros((), target.dtype))
+        else:
+            values = np.zeros(offsets.shape, target.dtype)
+        places = self.box.places(self.first) + (self.slot * self.box.buffer.elements)[:, None]
+        target[places] = values
+
+
+@dataclass(slots=True)
+class Store:
+    """A box under way from shared to global memory. serial: of the bulk stores of its warp, from 1."""
+
+    site: Site
+    box: Box
+    inner: int
+    outer: int
+    source: Array
+    serial: int
+    where: Where
+
+    def carry_out(self, source: Array, target: Array) -> None:
+        offsets, inside = self.box.offsets(np.array([self.inner]), np.array([self.outer]))
+        target[offsets[0][inside[0]]] = source[self.source[inside[0]]]
+
+
+class StoreQueue:
+    """The bulk stores of one thread: those of the running group, and the groups that are not complete."""
+
+    __slots__ = ("groups", "running")
+
+    def __init__(self) -> None:
+        self.running: list[Store] = []
+        self.groups: list[list[Store]] = []
+
+    def commit(self) -> None:
+        self.groups.append(self.running)
+        self.running = []
+
+    def due(self, pending: int) -> list[Store]:
+        """The stores of all but the youngest `pending` groups, which leave the queue."""
+        count = max(0, len(self.groups) - pending)
+        due, self.groups = self.groups[:count], self.groups[count:]
+        return [store for group in due for store in group]
+
+    def all(self) -> list[Store]:
+        return [store for group in (*self.groups, self.running) for store in group]
+
+

@@ -1,0 +1,89 @@
+"""Named barriers of a block, and the barrier of a cluster: who has come, and when they may go on."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from tilewright.device.spec import WARP_THREADS
+from tilewright.dtypes import Array
+from tilewright.simulator.asynchronous.clocks import Clocks
+from tilewright.simulator.sites import Site
+from tilewright.simulator.warps import Warps
+
+NAMED = 16
+"""Named barriers of a block. Source: PTX ISA 9.0, bar."""
+
+
+class Meetings:
+    """Barriers that open when as many warps as they expect have arrived; a key for each barrier.
+
+    rounds: how often each has opened. asked: the warps that those who came last expect.
+    """
+
+    def __init__(self, keys: int, clocks: Clocks) -> None:
+        self.rounds = np.zeros(keys, np.int64)
+        self.asked = np.zeros(keys, np.int64)
+        self._clocks = clocks
+        self._there: dict[int, list[int]] = {}
+
+    def arrive(self, keys: Array, rows: Array, warps: Array) -> Array:
+        """Warps (rows) arrive at barriers that expect `warps`; keys at which others expect another number."""
+        wrong: set[int] = set()
+        for key, row, count in zip(keys.tolist(), rows.tolist(), warps.tolist(), strict=True):
+            there = self._there.setdefault(key, [])
+            if there and self.asked[key] != count:
+                wrong.add(key)
+            self.asked[key] = count
+            there.append(row)
+            if len(there) == count:
+                self._open(key)
+        return np.array(sorted(wrong), np.int64)
+
+    def leave(self, keys: Array) -> None:
+        """Warps have ended: barriers that wait for all that are left expect one less."""
+        for key in keys.tolist():
+            self.asked[key] -= 1
+            if self.there(key) and len(self._there[key]) == self.asked[key]:
+                self._open(key)
+
+    def there(self, key: int) -> int:
+        return len(self._there.get(key, ()))
+
+    def _open(self, key: int) -> None:
+        self._clocks.meet(np.array([self._there.pop(key)]))
+        self.rounds[key] += 1
+
+
+@dataclass(slots=True)
+class MeetingWait:
+    """Warps that wait at such a barrier. rounds: the opening each waits for. names: of each barrier, for a report."""
+
+    site: Site
+    meetings: Meetings
+    keys: Array
+    rounds: Array
+    name: str
+
+    def ready(self) -> Array:
+        ready: Array = self.meetings.rounds[self.keys] >= self.rounds
+        return ready
+
+    def select(self, keep: Array) -> MeetingWait:
+        return MeetingWait(self.site, self.meetings, self.keys[keep], self.rounds[keep], self.name)
+
+    def describe(self) -> str:
+        key = int(self.keys[0])
+        there, asked = self.meetings.there(key), int(self.meetings.asked[key])
+        number = f" {key % NAMED}" if self.name == "named barrier" else ""
+        return f"{self.name}{number} ({there} of {asked} warps are there)"
+
+
+def whole_warps(threads: int) -> int:
+    return threads // WARP_THREADS
+
+
+def named_keys(warps: Warps, numbers: Array) -> Array:
+    keys: Array = warps.slots * NAMED + numbers
+    return keys

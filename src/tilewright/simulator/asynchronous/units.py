@@ -1,0 +1,238 @@
+"""The units beside the threads of the blocks that run now: their state, and what must hold of it."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterable
+
+import numpy as np
+
+from tilewright.device.spec import WARP_THREADS
+from tilewright.dtypes import Array
+from tilewright.ir.kernel import Kernel
+from tilewright.problem.gemm import Gemm
+from tilewright.simulator.asynchronous.clocks import GROUP_WARPS, Clocks
+from tilewright.simulator.asynchronous.flights import Flight, Store, StoreQueue
+from tilewright.simulator.asynchronous.meetings import NAMED, Meetings
+from tilewright.simulator.asynchronous.ordered import OrderedRaces
+from tilewright.simulator.asynchronous.phases import BarrierNames, Complain, Phases
+from tilewright.simulator.convoy import Convoy, Wait
+from tilewright.simulator.findings import Finding, Findings, Kind, Where
+from tilewright.simulator.memory import Memory
+from tilewright.simulator.sites import Site
+from tilewright.simulator.warps import Batch
+from tilewright.units import ceil_div
+
+SM_REGISTERS = 64 * 1024
+"""32-bit registers of a multiprocessor. Source: CUDA C++ Programming Guide, technical specifications."""
+
+REGISTER_STEP = 8
+"""Registers of a thread come in steps of this. Source: PTX ISA 9.0, setmaxnreg."""
+
+Snapshot = tuple[Array, Array]
+"""The tiles of A and B of one product of a warpgroup, as memory holds them."""
+
+
+class Units:
+    """Made once for a run; `new_batch` starts anew. races: None where detectors are off."""
+
+    def __init__(
+        self, kernel: Kernel, gemm: Gemm, memory: Memory, findings: Findings, races: OrderedRaces | None
+    ) -> None:
+        self.kernel = kernel
+        self.gemm = gemm
+        self.memory = memory
+        self.findings = findings
+        self.races = races
+        self.names = BarrierNames(kernel.shared)
+        self.bytes_of = {buffer.name: buffer.size_bytes for buffer in kernel.shared}
+        if races is not None:
+            races.barrier_name = self.names.__getitem__
+
+    def new_batch(self, batch: Batch) -> None:
+        self.batch = batch
+        self.clocks = Clocks(batch, self.kernel.cluster, len(self.names))
+        if self.races is not None:
+            self.races.clocks = self.clocks
+        self.phases = Phases(self.names, batch.blocks, self.clocks)
+        self.named = Meetings(batch.blocks * NAMED, self.clocks)
+        self.clusters = Meetings(batch.blocks, self.clocks)
+        self.clusters.asked[:] = batch.warps_per_block * self.kernel.cluster
+        self.flights: list[Flight] = []
+        self.stores: dict[int, dict[int, StoreQueue]] = {}
+        count = batch.blocks * batch.warps_per_block
+        self.store_serials = np.zeros(count, np.int64)
+        self.committed = np.zeros(count, np.int64)
+        self.snapshots: dict[tuple[int, int], Snapshot] = {}
+        self.last_product: dict[tuple[int, int], tuple[int, int, int]] = {}
+        limit = SM_REGISTERS // (batch.warps_per_block * WARP_THREADS) // REGISTER_STEP * REGISTER_STEP
+        self.registers = np.full(count, min(limit, 255), np.int64)
+        self.register_place: Where | None = None
+        self.written = np.zeros((count, WARP_THREADS), np.int32)
+        """The time at which each lane last wrote shared memory, by ordinary accesses."""
+        self.fenced = np.zeros((count, WARP_THREADS), np.int32)
+        """The time at which each lane last fenced."""
+        self.warps_left = np.full(batch.blocks, batch.warps_per_block, np.int64)
+        self.told = np.full(batch.blocks * len(self.names), -1, np.int64)
+        """The warp of another block that last arrived at each barrier; told_at: at which time."""
+        self.told_at = np.zeros(batch.blocks * len(self.names), np.int64)
+
+    # -- the copy engine --------------------------------------------------------------------------------------------
+
+    def land(self, waiting: Iterable[Convoy]) -> bool:
+        """Nobody can go on: lands the boxes for whose barriers somebody waits. Whether there were any."""
+        wanted: set[int] = set()
+        for convoy in waiting:
+            wanted.update(wanted_keys(convoy.wait))
+        if not wanted or not self.flights:
+            return False
+        keys = np.array(sorted(wanted))
+        flights, self.flights = self.flights, []
+        some = False
+        for flight in flights:
+            due = np.isin(flight.key, keys)
+            if not due.all():
+                self.flights.append(flight if not due.any() else flight.part(~due))
+            if due.any():
+                some = True
+                self._land(flight.part(due))
+        return some
+
+    def _land(self, flight: Flight) -> None:
+        arrays, box = self.memory.arrays, flight.box
+        flight.land(arrays[box.map.operand], arrays[box.buffer.name])
+        self.phases.land(flight.key, box.size_bytes, self.complain(flight.where))
+
+    def complain(self, where: Where) -> Complain:
+        """Reports misuse of a memory barrier by a statement."""
+
+        def report(_slot: int, _number: int, what: str, hint: str) -> None:
+            self.findings.report(Finding(Kind.MBARRIER, what, where, hint=hint))
+
+        return report
+
+    def carry_out(self, stores: Iterable[Store]) -> None:
+        arrays = self.memory.arrays
+        for store in stores:
+            store.carry_out(arrays[store.box.buffer.name], arrays[store.box.map.operand])
+
+    def queue(self, row: int, lane: int) -> StoreQueue:
+        return self.stores.setdefault(row, {}).setdefault(lane, StoreQueue())
+
+    # -- ends -------------------------------------------------------------------------------------------------------
+
+    def ended(self, convoy: Convoy) -> None:
+        """Warps have come to their end: nobody waits for what they started, or for them."""
+        rows = self.clocks.row(convoy.warps)
+        for row in rows.tolist():
+            for queue in self.stores.pop(row, {}).values():
+                left = queue.all()
+                if left:
+                    self._left_behind(left[0])
+                self.carry_out(left)
+        self.clusters.leave(self.clocks.leader[convoy.warps.slots])
+        np.subtract.at(self.warps_left, convoy.warps.slots, 1)
+        if convoy.products is not None and convoy.products.under_way:
+            product = convoy.products.under_way[0]
+            place = place_of(product.site, convoy, 0)
+            headline = "A warp ends while products that it started are under way."
+            self.findings.report(Finding(Kind.UNFINISHED, headline, place, hint="wait for all groups before the end."))
+
+    def _left_behind(self, store: Store) -> None:
+        self.findings.report(
+            Finding(
+                Kind.UNFINISHED,
+                f"A thread ends while its bulk store reads {store.box.buffer.name}.",
+                store.where,
+                store.box.buffer.name,
+                note="the shared memory of a block is given to the next one when it ends.",
+                hint="commit the bulk stores, and wait for all groups before the end.",
+            )
+        )
+
+    def finish(self) -> None:
+        """All blocks have ended: nothing may be under way, and nobody may still be told."""
+        for flight in self.flights:
+            name = self.phases.name(int(flight.key[0]))
+            self.findings.report(
+                Finding(
+                    Kind.UNFINISHED,
+                    f"A block ends while a box lands in {flight.box.buffer.name}, and nobody has waited for {name}.",
+                    flight.where,
+                    flight.box.buffer.name,
+                    hint="wait for the phase of every copy before the end.",
+                )
+            )
+        self._check_bytes()
+        self._check_registers()
+        if self.races is not None:
+            self._check_told()
+
+    def _check_bytes(self) -> None:
+        under_way = defaultdict(int)
+        for flight in self.flights:
+            for key in flight.key.tolist():
+                under_way[key] += flight.box.size_bytes
+        for key in np.flatnonzero(self.phases.bytes).tolist():
+            left = int(self.phases.bytes[key]) - under_way[key]
+            if left:
+                what = f"{left} bytes were expected and never came" if left > 0 else f"{-left} bytes came unexpected"
+                self._at_end(key, f"At the end, {what} at {self.phases.name(key)}.", "expect what the copies bring.")
+
+    def _at_end(self, key: int, headline: str, hint: str) -> None:
+        row = int(self.phases.maker[key])
+        x, y, z = self.batch.coordinates[key // len(self.names)].tolist()
+        where = Where(0, "the end of the kernel", (x, y, z), row % self.clocks.warps, ())
+        self.findings.report(Finding(Kind.MBARRIER, headline, where, self.phases.name(key), hint=hint))
+
+    def _check_registers(self) -> None:
+        if self.register_place is None:
+            return
+        per_block = self.registers.reshape(self.batch.blocks, -1).sum(axis=1) * WARP_THREADS
+        if per_block.max(initial=0) <= SM_REGISTERS:
+            return
+        groups = self.registers.reshape(self.batch.blocks, -1)[int(per_block.argmax()), ::GROUP_WARPS]
+        self.findings.report(
+            Finding(
+                Kind.REGISTERS,
+                f"The warpgroups ask for {' + '.join(map(str, groups.tolist()))} registers a thread, "
+                f"{int(per_block.max())} in all; a multiprocessor has {SM_REGISTERS}.",
+                self.register_place,
+                note="a warpgroup that asks for registers nobody gives up waits for ever.",
+                hint="let the others shrink further.",
+            )
+        )
+
+    def _check_told(self) -> None:
+        """Arrivals from other blocks must be over before the block ends: somebody in it knows of each."""
+        keys = np.flatnonzero(self.told >= 0)
+        if not len(keys):
+            return
+        warps = self.clocks.warps
+        known = self.clocks.rows.reshape(self.batch.blocks, warps, -1).max(axis=1)
+        column = self.clocks.own[self.told[keys]]
+        late = keys[known[keys // len(self.names), column] < self.told_at[keys]]
+        for key in late.tolist():
+            self._at_end(
+                key,
+                f"A block may end before another block of its cluster arrives at {self.phases.name(key)}.",
+                "wait for the last phase, or let the cluster meet at a barrier before the end.",
+            )
+
+
+def wanted_keys(wait: Wait | None) -> list[int]:
+    """The memory barriers that a wait is for."""
+    keys = getattr(wait, "wanted", None)
+    return [] if keys is None else np.unique(keys).tolist()
+
+
+def place_of(site: Site, convoy: Convoy, warp: int, lanes: tuple[int, ...] = ()) -> Where:
+    """The site as the warp in a row of the convoy executes it."""
+    warps = convoy.warps
+    return Where(
+        site.line, site.text, warps.coordinates(warp), int(warps.numbers[warp]), lanes, site.values(convoy.slots)
+    )
+
+
+def groups_of(warps: int) -> int:
+    return ceil_div(warps, GROUP_WARPS)

@@ -1,0 +1,92 @@
+"""Fragments: every element is held once, and by the lane and register that the PTX manual says."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from tilewright.isa.catalog import INSTRUCTIONS
+from tilewright.layout.fragment import (
+    ACCUMULATOR_16X8,
+    LEFT_16X8,
+    LEFT_16X16,
+    RIGHT_8X8,
+    RIGHT_16X8,
+    Fragment,
+    opaque,
+    warpgroup_accumulator,
+)
+
+FRAGMENTS = list(
+    dict.fromkeys(
+        fragment for known in INSTRUCTIONS for fragment in (known.a, known.b, known.c) if fragment is not None
+    )
+)
+
+
+@pytest.mark.parametrize("fragment", FRAGMENTS, ids=lambda f: f"{f.rows}x{f.columns}x{f.registers}")
+def test_every_element_is_held_exactly_once(fragment: Fragment) -> None:
+    row, column = fragment.places()
+    assert row.shape == column.shape == (fragment.lanes, fragment.numbered)
+    numbers = np.sort((row * fragment.columns + column).reshape(-1))
+    assert (numbers == np.arange(fragment.rows * fragment.columns)).all()
+    assert fragment.numbered == fragment.registers or (fragment.opaque and fragment.numbered <= fragment.registers)
+
+
+def test_every_width_of_a_warpgroup_is_among_them() -> None:
+    assert {warpgroup_accumulator(n) for n in range(8, 257, 8)} <= set(FRAGMENTS)
+
+
+def lanes_and_registers(fragment: Fragment) -> list[tuple[int, int, tuple[int, int]]]:
+    """(lane, register, element) of all, as Python integers."""
+    row, column = fragment.places()
+    return [
+        (lane, register, (int(row[lane, register]), int(column[lane, register])))
+        for lane in range(fragment.lanes)
+        for register in range(fragment.numbered)
+    ]
+
+
+# The formulas of PTX ISA 9.0, "Matrix Fragments for mma.m16n8k16 with floating point type", written as they stand
+# there: groupID = %laneid >> 2, threadID_in_group = %laneid % 4.
+
+
+def test_the_left_operand_of_16_bits() -> None:
+    for lane, i, element in lanes_and_registers(LEFT_16X16):
+        group, thread = lane >> 2, lane % 4
+        row = group if 0 <= i < 2 or 4 <= i < 6 else group + 8
+        col = thread * 2 + (i & 1) if i < 4 else thread * 2 + (i & 1) + 8
+        assert element == (row, col)
+
+
+def test_the_right_operand_of_16_bits() -> None:
+    for lane, i, element in lanes_and_registers(RIGHT_16X8):
+        row = (lane % 4) * 2 + (i & 1) if i < 2 else (lane % 4) * 2 + (i & 1) + 8
+        assert element == (row, lane >> 2)
+
+
+def test_the_accumulator() -> None:
+    for lane, i, element in lanes_and_registers(ACCUMULATOR_16X8):
+        group = lane >> 2
+        assert element == (group if i < 2 else group + 8, (lane % 4) * 2 + (i & 1))
+
+
+def test_the_operands_of_32_bits() -> None:
+    for lane, i, element in lanes_and_registers(LEFT_16X8):
+        group, thread = lane >> 2, lane % 4
+        assert element == (group if i in (0, 2) else group + 8, thread if i in (0, 1) else thread + 4)
+    for lane, i, element in lanes_and_registers(RIGHT_8X8):
+        assert element == (lane % 4 if i == 0 else lane % 4 + 4, lane >> 2)
+
+
+@pytest.mark.parametrize("n", [8, 24, 256])
+def test_the_accumulator_of_a_warpgroup(n: int) -> None:
+    """PTX ISA 9.0, "WGMMA .m64nNk16 register fragment layout for accumulator matrix D"."""
+    for lane, i, (row, column) in lanes_and_registers(warpgroup_accumulator(n)):
+        assert row == lane // 32 * 16 + lane % 32 // 4 + i // 2 % 2 * 8
+        assert column == i // 4 * 8 + lane % 4 * 2 + i % 2
+
+
+def test_an_element_and_its_neighbours() -> None:
+    assert LEFT_16X16.neighbours(1) == 2 and RIGHT_16X8.neighbours(0) == 2 and LEFT_16X8.neighbours(1) == 1
+    assert opaque(16, 16, 16).numbered == 8

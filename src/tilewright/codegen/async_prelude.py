@@ -233,10 +233,12 @@ def wgmma_text(name: str) -> str | None:
         f"// Starts d {{+}}= a @ b for a tile of {instruction.m} x {instruction.n} x {instruction.k}, by four warps.\n"
         + ("template <int turn_a, int turn_b>\n" if may_turn else "")
         + f"{_HEAD} void {name}({element}* d, unsigned long long a, unsigned long long b, int add) {{\n"
-        + ("" if wide else "    unsigned* words = reinterpret_cast<unsigned*>(d);\n")
+        + ("" if wide else f"    unsigned words[{count}];\n    memcpy(words, d, {4 * count});\n")
         + f'    asm volatile("{{ .reg .pred p; setp.ne.b32 p, %{count + 2}, 0; {instruction.mnemonic} {{"\n'
         + f"{quoted}\n"
         + f'        "}}, %{count}, %{count + 1}, {scales}; }}"\n'
         + f"        : {listed}\n"
-        + f'        : "l"(a), "l"(b), "r"(add){turned}\n        : "memory");\n}}'
+        + f'        : "l"(a), "l"(b), "r"(add){turned}\n        : "memory");\n'
+        + ("" if wide else f"    memcpy(d, words, {4 * count});\n")
+        + "}"
     )

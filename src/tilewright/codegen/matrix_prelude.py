@@ -46,10 +46,14 @@ def _type(dtype: DType) -> str:
     return F32.cuda if dtype is TF32 else dtype.cuda
 
 
-def _words(dtype: DType, name: str, pointer: str, *, const: bool) -> str:
-    """A pointer to a lane's fragment, as whole registers."""
-    qualifier = "const " if const else ""
-    return f"    {qualifier}unsigned* {name} = reinterpret_cast<{qualifier}unsigned*>({pointer});\n"
+def _words(count: int, name: str, pointer: str) -> str:
+    """A lane's fragment as whole registers; a copy, as a pointer to another type would break C++'s rule of aliasing."""
+    return f"    unsigned {name}[{count}];\n    memcpy({name}, {pointer}, {4 * count});\n"
+
+
+def _filled(count: int, name: str, pointer: str) -> str:
+    """Whole registers into a lane's fragment."""
+    return f"    memcpy({pointer}, {name}, {4 * count});\n"
 
 
 def _multiply(instruction: MatrixInstruction, orders: tuple[Order, Order] | None) -> str:
@@ -70,10 +74,12 @@ def _multiply(instruction: MatrixInstruction, orders: tuple[Order, Order] | None
         f"by the {instruction.c.lanes} lanes of a warp together.\n"
         f"__device__ __forceinline__ void {multiply_name(instruction, orders)}"
         f"({total}* d, const {product}* a, const {product}* b) {{\n"
-        + _words(instruction.product, "left", "a", const=True)
-        + _words(instruction.product, "right", "b", const=True)
-        + ("" if wide else _words(instruction.accumulate, "sums", "d", const=False))
-        + f'    asm("{mnemonic} "\n        "{operands};"\n        : {outputs}\n        : {inputs});\n}}'
+        + _words(a, "left", "a")
+        + _words(b, "right", "b")
+        + ("" if wide else _words(sums, "sums", "d"))
+        + f'    asm("{mnemonic} "\n        "{operands};"\n        : {outputs}\n        : {inputs});\n'
+        + ("" if wide else _filled(sums, "sums", "d"))
+        + "}"
     )
 
 
@@ -85,10 +91,12 @@ def _load_matrices(count: int, transposed: bool) -> str:
     return (
         f"// Loads {what} of 8 rows of 16 bytes{turning}; each lane names one row.\n"
         f"__device__ __forceinline__ void {load_matrices_name(count, transposed)}(void* fragment, const void* row) {{\n"
-        + "    unsigned* words = static_cast<unsigned*>(fragment);\n"
+        + f"    unsigned words[{count}];\n"
         + f'    asm volatile("ldmatrix.sync.aligned.m8n8.x{count}{turned}.shared.b16 {_list(0, count)}, [%{count}];"\n'
         + f"                 : {outputs}\n"
-        + f'                 : "r"({_TO_SHARED}(row))\n                 : "memory");\n}}'
+        + f'                 : "r"({_TO_SHARED}(row))\n                 : "memory");\n'
+        + _filled(count, "words", "fragment")
+        + "}"
     )
 
 
@@ -102,10 +110,12 @@ def _load_fragment(instruction: MatrixInstruction, role: str, order: Order) -> s
         f"// Loads a tile of {role}, {order.value}s `leading` elements apart, by the lanes of a warp together.\n"
         f"__device__ __forceinline__ void {load_fragment_name(instruction, role, order)}"
         f"({element}* fragment, const {element}* tile, int leading) {{\n"
-        + _words(instruction.product, "words", "fragment", const=False)
+        + f"    unsigned words[{words}];\n"
         + f'    asm volatile("{mnemonic} "\n                 "{_list(0, words)}, [%{words}], %{words + 1};"\n'
         + f"                 : {outputs}\n"
-        + f'                 : "r"({_TO_SHARED}(tile)), "r"(leading)\n                 : "memory");\n}}'
+        + f'                 : "r"({_TO_SHARED}(tile)), "r"(leading)\n                 : "memory");\n'
+        + _filled(words, "words", "fragment")
+        + "}"
     )
 
 
@@ -119,7 +129,7 @@ def _store_fragment(instruction: MatrixInstruction, order: Order) -> str:
         f"// Stores a tile of sums, {order.value}s `leading` elements apart, by the lanes of a warp together.\n"
         f"__device__ __forceinline__ void {store_fragment_name(instruction, order)}"
         f"({element}* tile, const {element}* fragment, int leading) {{\n"
-        + ("" if wide else _words(instruction.accumulate, "words", "fragment", const=True))
+        + ("" if wide else _words(words, "words", "fragment"))
         + f'    asm volatile("{mnemonic} "\n                 "[%{words}], {_list(0, words)}, %{words + 1};"\n'
         + f"                 :\n                 : {values},\n"
         + f'                   "r"({_TO_SHARED}(tile)), "r"(leading)\n                 : "memory");\n}}'

@@ -367,7 +367,12 @@ class Program:
         return replace(self, staged=tuple(staged if old.name == staged.name else old for old in self.staged))
 
     def slots(self, staged: Staged) -> int:
-        """How many copies of a shared tile there are: the stages of the pipelined loop it is staged under, else 1."""
+        """How many copies of a shared tile there are: the stages of the pipelined loop it is staged under, else 1.
+
+        A result that goes out in several parts has two: one is filled while the other is read.
+        """
+        if staged.parts > 1:
+            return 2
         ring = self.pipelined is not None and staged.space is Space.SHARED and staged.under == self.pipelined.loop
         return self.pipelined.stages if ring and self.pipelined is not None else 1
 

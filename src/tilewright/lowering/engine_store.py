@@ -1,7 +1,7 @@
 """Finished sums on their way out through shared memory and the copy engine.
 
-Each warpgroup has its own rows of the tile of C, and stores them by itself: it waits until the engine has read what it
-put there before, puts results there sixteen columns at a time (stmatrix), meets, and one thread starts the copy, which
+Each warpgroup has its own rows of the tile of C, and stores them by itself: it waits until the engine has read what was
+in that place before, puts results there sixteen columns at a time (stmatrix), meets, and one thread starts the copy, which
 goes on while the next tile of C is computed.
 """
 
@@ -65,6 +65,16 @@ class EngineStore:
         return self.tile.staged.parts
 
     @cached_property
+    def _buffers(self) -> int:
+        """Places for parts of the tile: while one is read by the engine, the next is filled."""
+        return self.tile.slots
+
+    @cached_property
+    def _buffer(self) -> tuple[Expr, ...]:
+        """The index of the running part's place."""
+        return (Var(_PART) % self._buffers,) if self._buffers > 1 else ()
+
+    @cached_property
     def _chunks(self) -> int:
         """Pieces of 16 columns in one part of the tile."""
         return self.tile.row_length // COLUMNS
@@ -82,7 +92,7 @@ class EngineStore:
                 hint="store C directly: leave Stage('C', ...) out.",
             )
         part = (
-            If(binary(Op.EQ, _LANE, 0), (WaitStores(0),)),
+            If(binary(Op.EQ, _LANE, 0), (WaitStores(self._buffers - 1),)),
             self._meet(),
             *self._fill(reads_c, finished),
             FenceProxy(),
@@ -152,7 +162,8 @@ class EngineStore:
         lane = _LANE % 32
         down = self._first_row() + rows + _LANE // 32 * 16 + lane // 8 % 2 * 8 + lane % 8
         along = Var(_CHUNK) * COLUMNS + lane // 16 * 8
-        spot = (column // slabs.columns, row, slabs.column(row, column % slabs.columns, slabs.columns))
+        inside = slabs.column(row, column % slabs.columns, slabs.columns)
+        spot = (*self._buffer, column // slabs.columns, row, inside)
         name = self.tile.staged.name
         return (
             Let(row.name, down),
@@ -172,7 +183,7 @@ class EngineStore:
         row, column = (digit_sum(axes) for axes in outside)
         row = row + self._first_row()
         column = column + Var(_PART) * columns + slab * slabs.columns
-        source = Ref(self.tile.shared_buffer, (slab, self._first_row(), ZERO))
+        source = Ref(self.tile.shared_buffer, (*self._buffer, slab, self._first_row(), ZERO))
         store = BulkStore(self.map(), (column, row), source, origin=self.tile.staged.name)
         return (For(_SLAB, Const(count), (store,), unroll=True),) if count > 1 else (store,)
 

@@ -77,7 +77,7 @@ class _Hoisted:
                     result.append(replace(stmt, then=then, otherwise=self.rewritten(stmt.otherwise, values, inner)))
                 case LoadMatrices():
                     result.append(replace(stmt, src=self._place(stmt.src, stmt.origin, values, inner)))
-                case Move(asynchronous=True):
+                case Move():
                     src = self._place(stmt.src, stmt.origin, values, inner)
                     result.append(replace(stmt, dst=self._place(stmt.dst, stmt.origin, values, inner), src=src))
                 case _:
@@ -85,6 +85,8 @@ class _Hoisted:
         return _without_idle_names(tuple(result))
 
     def _place(self, place: Ref, origin: str, values: Mapping[str, Expr], inner: Mapping[str, int]) -> Ref:
+        if place.buffer.space is Space.REGISTER:
+            return place
         is_shared = place.buffer.space is Space.SHARED
         ranges = {**self.bounds, **{name: Interval(0, last - 1) for name, last in inner.items()}}
         if is_shared:
@@ -138,7 +140,7 @@ def _without_idle_names(body: Body) -> Body:
 
 
 def _remainders(expr: Expr) -> Expr:
-    """`x & 7` as `x % 8`, which `simplify` takes apart; of values of at least 0 they are the same."""
+    """`x & 7` as `x % 8` and shifts as factors, which `simplify` takes apart; of values of at least 0 all the same."""
     parts = tuple(_remainders(part) for part in sub_exprs(expr))
     plain = rebuild(expr, parts)
     if isinstance(plain, Binary) and plain.op is Op.AND and isinstance(plain.b, Const):
@@ -147,6 +149,8 @@ def _remainders(expr: Expr) -> Expr:
             return binary(Op.MOD, plain.a, above)
     if isinstance(plain, Binary) and plain.op is Op.SHL and isinstance(plain.b, Const):
         return plain.a * (1 << int(plain.b.value))
+    if isinstance(plain, Binary) and plain.op is Op.SHR and isinstance(plain.b, Const):
+        return plain.a // (1 << int(plain.b.value))
     return plain
 
 

@@ -25,7 +25,20 @@ from tilewright.ir.buffer import Space
 from tilewright.ir.expr import ZERO, Const, Expr, Op, Select, Var, binary, both
 from tilewright.ir.program import Loop, Pipelined, Program, Route, Staged
 from tilewright.ir.simplify import substitute
-from tilewright.ir.stmt import Alloc, Assign, Barrier, Body, Carried, CommitCopies, For, If, Move, MultiplyTiles, Stmt, WaitCopies
+from tilewright.ir.stmt import (
+    Alloc,
+    Assign,
+    Barrier,
+    Body,
+    Carried,
+    CommitCopies,
+    For,
+    If,
+    Move,
+    MultiplyTiles,
+    Stmt,
+    WaitCopies,
+)
 from tilewright.ir.tiles import fill_name, slot_name
 from tilewright.ir.visit import map_exprs, rewrite, walk
 from tilewright.lowering.copies import Team, copy_tile, deposit_tile, fetch_tile, prefetch_buffer, whole_block
@@ -116,7 +129,7 @@ def _ring_loop(program: Program, loop: Loop, extent: Expr, use: Use, ring: Pipel
     fetch = tuple(s for staged in early for s in fetch_tile(program, staged))
     deposit = tuple(s for staged in early for s in deposit_tile(program, staged))
     # Branches in the loop would keep the compiler from moving addresses out of it: see `_where`.
-    filled = use.is_split and not early
+    filled = program.tensorized is not None
     where = _where if filled else _if
 
     prologue: list[Stmt] = [*registers]
@@ -146,7 +159,7 @@ def _ring_loop(program: Program, loop: Loop, extent: Expr, use: Use, ring: Pipel
         *used,
         *(commit if ring.spread else ()),
         *(use.last if use.last_reads_tile else ()),
-        *_if(there, at(deposit, **{loop.name: ahead})),
+        *(at(deposit, **{loop.name: ahead}) if filled else _if(there, at(deposit, **{loop.name: ahead}))),
         *wait,
         Barrier("the next tiles are complete, these are no longer read"),
         *begin(more, at(use.first, **{slot_name(loop.name): Var(following)})),

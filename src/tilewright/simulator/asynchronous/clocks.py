@@ -19,6 +19,7 @@ from __future__ import annotations
 
 import numpy as np
 
+from tilewright.device.spec import WARP_THREADS
 from tilewright.dtypes import Array
 from tilewright.simulator.warps import Batch, Warps
 from tilewright.units import ceil_div
@@ -51,6 +52,8 @@ class Clocks:
         self.rows[row, self.own] = 1
         self.together = np.ones(count, np.int32)
         """The time at which the lanes of each warp last met at a barrier."""
+        self._written = np.zeros((count, WARP_THREADS), np.int32)
+        self._lane_fenced = np.zeros((count, WARP_THREADS), np.int32)
 
     def row(self, warps: Warps) -> Array:
         """The row of each warp of a convoy."""
@@ -82,3 +85,21 @@ class Clocks:
     def learn(self, rows: Array, columns: Array, values: Array) -> None:
         """Warps know of these counters now."""
         self.rows[rows, columns] = np.maximum(self.rows[rows, columns], values)
+
+    def wrote(self, rows: Array, lanes: Array) -> None:
+        """Lanes write shared memory, by ordinary accesses."""
+        self._written[rows, lanes] = self.now(rows)
+
+    def fence(self, rows: Array, lanes: Array) -> None:
+        """Lanes run fence.proxy.async: the units see the writes of a warp up to the first that no fence covers."""
+        self._lane_fenced[rows, lanes] = self.now(rows)
+        warps = np.unique(rows)
+        covered, time = self._lane_fenced[warps], self.now(warps)[:, None]
+        seen = np.where(self._written[warps] > covered, covered, time).min(axis=1)
+        self.learn(warps, self.own[warps] + self.fenced, seen)
+        self.tick(warps)
+
+    def publish(self, rows: Array) -> None:
+        """Warps run fence.mbarrier_init: the cluster sees the memory barriers that they have made."""
+        self.learn(rows, self.own[rows] + self.made, self.now(rows))
+        self.tick(rows)

@@ -148,5 +148,3 @@ class StoreQueue:
 
     def all(self) -> list[Store]:
         return [store for group in (*self.groups, self.running) for store in group]
-
-

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from typing import Protocol
 
 import numpy as np
 
@@ -60,6 +61,12 @@ class ClockShadow(Shadow):
         return found
 
 
+class Places(Protocol):
+    """Where each of several accesses happens."""
+
+    def __getitem__(self, row: int, /) -> Where: ...
+
+
 @dataclass(slots=True)
 class UnitAccess:
     """An access by a unit, on behalf of warps; arrays have a row for each of them.
@@ -79,7 +86,7 @@ class UnitAccess:
     member: Array
     value: Array
     thread: Array
-    where: Sequence[Where]
+    where: Places
 
 
 class OrderedRaces(Races):
@@ -156,6 +163,7 @@ class OrderedRaces(Races):
         shadow.writer.enter(words, thread, site)
         shadow.write_epoch[words] = self.clocks.now(rows)
         shadow.column[words] = self.clocks.own[rows]
+        self.clocks.wrote(rows, (thread - 1) % self._threads % WARP_THREADS)
 
     def _touch_rows(self, access: Access, convoy: Convoy, index: Array, at: int) -> tuple[Touch, Array]:
         warps, active = convoy.warps, access.pattern.active
@@ -340,9 +348,7 @@ class OrderedRaces(Races):
         self, shadow: ClockShadow, access: UnitAccess, words: Array, at: int, positions: Array | None
     ) -> None:
         element, where = self._spot(access, at if positions is None else int(positions[at]))
-        earlier = self._place(
-            self._sites[int(shadow.writer.site[words[at]])], int(shadow.writer.thread[words[at]])
-        )
+        earlier = self._place(self._sites[int(shadow.writer.site[words[at]])], int(shadow.writer.thread[words[at]]))
         self._findings.report(
             Finding(
                 Kind.UNFENCED,
@@ -400,9 +406,7 @@ class OrderedRaces(Races):
             return "written by a bulk store"
         return "written by another thread"
 
-    def _clash(
-        self, where: Where, buffer: str, element: int, now: str, then: str, earlier: Where, kind: int
-    ) -> None:
+    def _clash(self, where: Where, buffer: str, element: int, now: str, then: str, earlier: Where, kind: int) -> None:
         clocks = self.clocks
         hints = {
             clocks.phases: "wait for the phase in which the copy lands, and let whoever goes on arrive.",
@@ -412,4 +416,3 @@ class OrderedRaces(Races):
         headline = f"Race on {buffer}[{element}]: {now} here, {then}, and nothing orders the two."
         hint = hints.get(kind, "a barrier between the two lines orders them.")
         self._findings.report(Finding(Kind.RACE, headline, where, buffer, element, earlier, hint=hint))
-

@@ -74,7 +74,9 @@ class Phases:
         """Warps have waited: they know what those knew who arrived, and which phases are over."""
         clocks = self._clocks
         self.seen[keys] = self.phase[keys]
-        clocks.rows[rows] = np.maximum(clocks.rows[rows], self._complete[keys])
+        size = len(clocks.rows)
+        keys, rows = np.divmod(np.unique(keys * size + rows), size)  # lanes of a warp mostly wait for the same
+        np.maximum.at(clocks.rows, rows, self._complete[keys])
         blocks = keys // len(self.names)
         columns = clocks.counter(blocks, clocks.phases + keys % len(self.names))
         clocks.learn(rows, columns, self.phase[keys])

@@ -68,10 +68,6 @@ class Units:
         limit = SM_REGISTERS // (batch.warps_per_block * WARP_THREADS) // REGISTER_STEP * REGISTER_STEP
         self.registers = np.full(count, min(limit, 255), np.int64)
         self.register_place: Where | None = None
-        self.written = np.zeros((count, WARP_THREADS), np.int32)
-        """The time at which each lane last wrote shared memory, by ordinary accesses."""
-        self.fenced = np.zeros((count, WARP_THREADS), np.int32)
-        """The time at which each lane last fenced."""
         self.warps_left = np.full(batch.blocks, batch.warps_per_block, np.int64)
         self.told = np.full(batch.blocks * len(self.names), -1, np.int64)
         """The warp of another block that last arrived at each barrier; told_at: at which time."""

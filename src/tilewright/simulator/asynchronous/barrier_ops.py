@@ -1,0 +1,190 @@
+"""Operations on memory barriers: making them, arriving, expecting bytes, waiting for a phase."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from tilewright.device.spec import WARP_THREADS
+from tilewright.dtypes import Array
+from tilewright.simulator.asynchronous.lanes import SharedPlace, UnitOp, acting, values
+from tilewright.simulator.asynchronous.phases import Phases
+from tilewright.simulator.convoy import Convoy
+from tilewright.simulator.findings import Kind
+from tilewright.simulator.index import Place
+from tilewright.simulator.sites import Site
+
+
+@dataclass(slots=True)
+class BarrierOp(UnitOp):
+    """What names a memory barrier of its block."""
+
+    barrier: SharedPlace
+
+    def keys(self, convoy: Convoy, lanes: Array) -> Array:
+        """The barrier of each lane."""
+        units = self.units
+        number = self.barrier.of(self, convoy, lanes) + units.names.first[self.barrier.buffer.name]
+        return units.phases.key(convoy.warps.block_of_lane[lanes], number)
+
+    def check_made(self, convoy: Convoy, lanes: Array, keys: Array, *, far: bool = False) -> Array:
+        """The lanes whose barrier exists, (lanes,) bool; reports others, and those to whom it is not visible.
+
+        far: used by the copy engine, or from another block.
+        """
+        units = self.units
+        made: Array = units.phases.count[keys] > 0
+        if not made.all():
+            at = int(np.argmin(made))
+            name = units.phases.name(int(keys[at]))
+            headline = f"{name} is used before it is made."
+            self.report(Kind.MBARRIER, headline, self.place(convoy, lanes[~made]), buffer=name)
+        if units.races is not None:
+            rows, makers = self.rows(convoy, lanes), units.phases.maker[keys]
+            known = units.clocks.rows[rows, units.clocks.own[makers] + (units.clocks.made if far else 0)]
+            hidden = made & (known < units.phases.made_at[keys]) & ((makers != rows) | far)
+            if hidden.any():
+                self._report_hidden(convoy, lanes[hidden], int(keys[int(np.argmax(hidden))]))
+        return made
+
+    def _report_hidden(self, convoy: Convoy, lanes: Array, key: int) -> None:
+        name = self.units.phases.name(key)
+        self.report(
+            Kind.MBARRIER,
+            f"{name} is used before it is visible that it was made.",
+            self.place(convoy, lanes),
+            buffer=name,
+            hint="the thread that makes barriers runs FenceBarriers after it, and then all users meet at a barrier.",
+        )
+
+
+@dataclass(slots=True)
+class InitOp(BarrierOp):
+    """A barrier comes into being."""
+
+    arrivals: int
+
+    def __call__(self, convoy: Convoy) -> None:
+        self.issue(convoy)
+        lanes = acting(convoy)
+        keys = self.keys(convoy, lanes)
+        again = self.units.phases.make(keys, self.arrivals, self.rows(convoy, lanes))
+        again[np.unique(keys, return_index=True)[1]] |= False
+        twice = len(np.unique(keys)) < len(keys)
+        if again.any() or twice:
+            name = self.units.phases.name(int(keys[int(np.argmax(again))]))
+            headline = f"{name} is made {'by several threads' if twice else 'again'}."
+            self.report(Kind.MBARRIER, headline, self.place(convoy, lanes), buffer=name, hint="let one thread make it.")
+
+
+@dataclass(slots=True)
+class FenceBarriersOp(UnitOp):
+    """Barriers made so far are seen by all."""
+
+    def __call__(self, convoy: Convoy) -> None:
+        self.issue(convoy)
+        self.units.clocks.publish(np.unique(self.rows(convoy, acting(convoy))))
+
+
+@dataclass(slots=True)
+class ArriveOp(BarrierOp):
+    """Arrival at a barrier of this block or, with a rank, of another block of the cluster; may expect bytes."""
+
+    rank: Place | None = None
+    size_bytes: int = 0
+
+    def __call__(self, convoy: Convoy) -> None:
+        self.issue(convoy)
+        lanes = acting(convoy)
+        if not len(lanes):
+            return
+        units, rows = self.units, self.rows(convoy, lanes)
+        keys = self.keys(convoy, lanes)
+        if self.rank is not None:
+            keys = self._there(convoy, lanes, keys)
+        made = self.check_made(convoy, lanes, keys, far=self.rank is not None)
+        keys, rows = keys[made], rows[made]
+        if self.rank is not None:
+            self._note_far(rows, keys)
+        if self.size_bytes:
+            units.phases.expect(keys, self.size_bytes)
+        units.phases.arrive(keys, rows, units.complain(self.place(convoy, lanes)))
+        units.clocks.tick(np.unique(rows))
+
+    def _there(self, convoy: Convoy, lanes: Array, keys: Array) -> Array:
+        """The same barriers in the blocks of these ranks."""
+        units = self.units
+        assert self.rank is not None
+        rank = values(self.rank, convoy, lanes)
+        cluster = units.kernel.cluster
+        outside = (rank < 0) | (rank >= cluster)
+        if outside.any():
+            headline = f"Block {int(rank[int(np.argmax(outside))])} of a cluster of {cluster} does not exist."
+            self.report(Kind.OUT_OF_BOUNDS, headline, self.place(convoy, lanes[outside]))
+        slots = units.clocks.leader[convoy.warps.block_of_lane[lanes]] + np.clip(rank, 0, cluster - 1)
+        gone = units.warps_left[slots] == 0
+        if gone.any():
+            self.report(
+                Kind.MBARRIER,
+                "A thread arrives at a barrier of a block that has ended.",
+                self.place(convoy, lanes[gone]),
+                hint="let the cluster meet at a barrier before its blocks end.",
+            )
+        return units.phases.key(slots, keys % len(units.names))
+
+    def _note_far(self, rows: Array, keys: Array) -> None:
+        units = self.units
+        far = keys // len(units.names) != rows // units.clocks.warps
+        units.told[keys[far]] = rows[far]
+        units.told_at[keys[far]] = units.clocks.now(rows[far])
+
+
+@dataclass(slots=True)
+class PhaseWait:
+    """Warps that wait for a phase: of each warp the barrier and the parity; all its lanes want the same, or `rest`."""
+
+    site: Site
+    phases: Phases
+    wanted: Array
+    parity: Array
+
+    def ready(self) -> Array:
+        ready: Array = self.phases.passes(self.wanted, self.parity)
+        return ready
+
+    def select(self, keep: Array) -> PhaseWait:
+        return PhaseWait(self.site, self.phases, self.wanted[keep], self.parity[keep])
+
+    def describe(self) -> str:
+        return self.phases.describe(int(self.wanted[0]), int(self.parity[0]))
+
+
+@dataclass(slots=True)
+class WaitBarrierStep(BarrierOp):
+    """The instruction: go on if the phase is complete, else wait for it and try again."""
+
+    parity: Place
+
+    def step(self, convoy: Convoy) -> tuple[Convoy, ...]:
+        lanes = acting(convoy)
+        phases = self.units.phases
+        keys, parity = self.keys(convoy, lanes), values(self.parity, convoy, lanes)
+        made = self.check_made(convoy, lanes, keys)
+        passes = ~made | phases.passes(keys, parity)
+        if passes.all():
+            self.issue(convoy)
+            phases.wait(keys[made], self.rows(convoy, lanes[made]))
+            convoy.pc += 1
+            return (convoy,)
+        held = np.zeros(len(convoy.warps), np.bool_)
+        held[lanes[~passes] // WARP_THREADS] = True
+        if not held.all():
+            return convoy.part(~held), convoy.part(held)
+        convoy.wait = self._wait(convoy, lanes[~passes], keys[~passes], parity[~passes])
+        return (convoy,)
+
+    def _wait(self, convoy: Convoy, lanes: Array, keys: Array, parity: Array) -> PhaseWait:
+        """Of each warp the first lane that must wait; the others are looked at when that one may go on."""
+        _, first = np.unique(lanes // WARP_THREADS, return_index=True)
+        return PhaseWait(self.site, self.units.phases, keys[first], parity[first])

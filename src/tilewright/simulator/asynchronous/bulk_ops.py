@@ -1,0 +1,270 @@
+"""Boxes from global to shared memory and back, by the copy engine, started by one thread."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from functools import cached_property
+
+import numpy as np
+
+from tilewright.device.spec import WARP_THREADS
+from tilewright.dtypes import Array
+from tilewright.ir.async_stmt import TensorMap
+from tilewright.simulator.asynchronous.barrier_ops import BarrierOp
+from tilewright.simulator.asynchronous.flights import Box, Flight, Store, StoreQueue
+from tilewright.simulator.asynchronous.lanes import SharedPlace, UnitOp, acting, values
+from tilewright.simulator.asynchronous.ordered import UnitAccess
+from tilewright.simulator.asynchronous.units import place_of
+from tilewright.simulator.convoy import Convoy
+from tilewright.simulator.events import BulkCopy
+from tilewright.simulator.findings import Finding, Kind, Where
+from tilewright.simulator.index import Place
+
+BOX_ALIGN_BYTES = 128
+"""Where a box may begin in shared memory. Source: PTX ISA 9.0, cp.async.bulk.tensor."""
+
+GLOBAL_ALIGN_BYTES = 16
+"""Of a matrix, its leading dimension, and a row of a box. Source: CUDA driver API, cuTensorMapEncodeTiled."""
+
+_MOST_ELEMENTS = 256
+
+
+def box_trouble(box: Box, base_bytes: int) -> str:
+    """Why the driver would refuse the tensor map; "" if it would not."""
+    name, row_bytes, widest = box.map.operand, box.row_bytes, box.map.swizzle.row_bytes
+    if base_bytes % GLOBAL_ALIGN_BYTES:
+        return f"{name} begins at byte {base_bytes}, not at a multiple of {GLOBAL_ALIGN_BYTES}"
+    if box.leading_bytes % GLOBAL_ALIGN_BYTES:
+        return f"the leading dimension of {name} is {box.leading_bytes} bytes, no multiple of {GLOBAL_ALIGN_BYTES}"
+    if row_bytes % GLOBAL_ALIGN_BYTES:
+        return f"a row of the box is {row_bytes} bytes, no multiple of {GLOBAL_ALIGN_BYTES}"
+    if box.map.swizzle.bits and row_bytes > widest:
+        return f"a row of the box is {row_bytes} bytes, and the swizzle permutes rows of {widest}"
+    if max(box.map.box) > _MOST_ELEMENTS:
+        return f"a box of {box.map.box[0]} x {box.map.box[1]} elements has a side above {_MOST_ELEMENTS}"
+    return ""
+
+
+@dataclass
+class BulkBase:
+    """What loads and stores of boxes share."""
+
+    op: UnitOp
+    map: TensorMap
+    at: tuple[Place, Place]
+    shared: SharedPlace
+
+    @cached_property
+    def box(self) -> Box:
+        units = self.op.units
+        return Box(self.map, units.gemm, self.shared.buffer, units.memory.base_bytes(self.shared.buffer))
+
+    @cached_property
+    def trouble(self) -> str:
+        memory = self.op.units.memory
+        return box_trouble(self.box, memory.base_of(self.map.operand))
+
+    def lanes(self, convoy: Convoy) -> Array:
+        """The lanes that start a box: one of a warp, else it is reported."""
+        lanes = acting(convoy)
+        warps, counts = np.unique(lanes // WARP_THREADS, return_counts=True)
+        if (counts > 1).any():
+            several = lanes[lanes // WARP_THREADS == warps[int(np.argmax(counts > 1))]]
+            self.op.report(
+                Kind.BULK_COPY,
+                f"{len(several)} lanes of a warp start the same bulk copy.",
+                self.op.place(convoy, several),
+                note="each lane starts a copy of its own.",
+                hint="let one thread through: if threadIdx.x == 0.",
+            )
+        return lanes
+
+    def first(self, convoy: Convoy, lanes: Array) -> Array:
+        """The element of shared memory at which each lane's box begins; checked."""
+        op, box = self.op, self.box
+        first = self.shared.of(op, convoy, lanes, box.elements)
+        if self.trouble:
+            op.report(Kind.BULK_COPY, f"A bulk copy is impossible: {self.trouble}.", op.place(convoy, lanes))
+        align = max(BOX_ALIGN_BYTES, box.map.swizzle.repeat_bytes)
+        address = box.base_bytes + first * box.buffer.dtype.bytes
+        wrong = address % align != 0
+        if wrong.any():
+            op.report(
+                Kind.MISALIGNED,
+                f"A box in {box.buffer.name} is at byte {int(address[int(np.argmax(wrong))])} of shared memory, "
+                f"not at a multiple of {align}.",
+                op.place(convoy, lanes[wrong]),
+                buffer=box.buffer.name,
+                note=f"{box.map.swizzle.tensor_map} permutes {align} bytes at a time.",
+                hint="align the buffer, and let slots and slabs be multiples of it.",
+            )
+        return first
+
+    def tell(self, boxes: int, inner: Array, outer: Array) -> None:
+        sectors = self.box.sectors(inner, outer)
+        _, inside = self.box.offsets(inner, outer)
+        for hear in self.op.context.wire.bulk_copied:
+            hear(BulkCopy(self.op.site, boxes, boxes * self.box.size_bytes, sectors, int(inside.sum())))
+
+
+@dataclass(slots=True)
+class BulkLoadOp(BarrierOp):
+    """Starts boxes on their way to shared memory; `barrier` is told in each block where they land."""
+
+    map: TensorMap
+    at: tuple[Place, Place]
+    target: SharedPlace
+    mask: int | None
+    _base: BulkBase = field(init=False)
+
+    def __post_init__(self) -> None:
+        self._base = BulkBase(self, self.map, self.at, self.target)
+
+    def __call__(self, convoy: Convoy) -> None:
+        self.issue(convoy)
+        lanes = self._base.lanes(convoy)
+        if not len(lanes):
+            return
+        units = self.units
+        inner, outer = (values(part, convoy, lanes) for part in self.at)
+        first, keys = self._base.first(convoy, lanes), self.keys(convoy, lanes)
+        self._base.tell(len(lanes), inner, outer)
+        if self.mask is not None:
+            targets = [rank for rank in range(16) if self.mask >> rank & 1]
+            if targets[-1] >= units.kernel.cluster:
+                headline = f"The mask {self.mask:#b} names blocks beyond the cluster of {units.kernel.cluster}."
+                self.context.findings.stop(Finding(Kind.BULK_COPY, headline, self.place(convoy, lanes)))
+            count = len(targets)
+            leader = units.clocks.leader[convoy.warps.block_of_lane[lanes]]
+            slot = (leader[:, None] + np.array(targets)).reshape(-1)
+            lanes, inner, outer, first, keys = (np.repeat(x, count) for x in (lanes, inner, outer, first, keys))
+            keys = units.phases.key(slot, keys % len(units.names))
+        else:
+            slot = convoy.warps.block_of_lane[lanes]
+        made = self.check_made(convoy, lanes, keys, far=True)
+        lanes, inner, outer, first, keys, slot = (x[made] for x in (lanes, inner, outer, first, keys, slot))
+        if len(lanes):
+            self._start(convoy, lanes, Flight(self.site, self._base.box, inner, outer, slot, first, keys, self.place(convoy, lanes)))
+
+    def _start(self, convoy: Convoy, lanes: Array, flight: Flight) -> None:
+        units = self.units
+        if units.races is not None:
+            box = flight.box
+            elements = box.places(flight.first) + (flight.slot * box.buffer.elements)[:, None]
+            units.races.unit_writes(
+                UnitAccess(
+                    self.site,
+                    box.buffer.name,
+                    "written by the copy engine",
+                    elements,
+                    self.rows(convoy, lanes),
+                    flight.slot,
+                    units.clocks.phases,
+                    flight.key % len(units.names),
+                    units.phases.phase[flight.key] + 1,
+                    convoy.warps.global_thread[lanes],
+                    _Places(self, convoy, lanes),
+                )
+            )
+        units.flights.append(flight)
+
+
+class _Places:
+    """The places of the boxes of a statement, made when one is asked for."""
+
+    def __init__(self, op: UnitOp, convoy: Convoy, lanes: Array) -> None:
+        self._op, self._convoy, self._lanes = op, convoy, lanes
+
+    def __getitem__(self, row: int) -> Where:
+        lane = int(self._lanes[row])
+        return place_of(self._op.site, self._convoy, lane // WARP_THREADS, (lane % WARP_THREADS,))
+
+
+@dataclass(slots=True)
+class BulkStoreOp(UnitOp):
+    """Starts boxes on their way to global memory: shared memory is read by the end of the wait for them."""
+
+    map: TensorMap
+    at: tuple[Place, Place]
+    source: SharedPlace
+    _base: BulkBase = field(init=False)
+
+    def __post_init__(self) -> None:
+        self._base = BulkBase(self, self.map, self.at, self.source)
+
+    def __call__(self, convoy: Convoy) -> None:
+        self.issue(convoy)
+        lanes = self._base.lanes(convoy)
+        if not len(lanes):
+            return
+        inner, outer = (values(part, convoy, lanes) for part in self.at)
+        first = self._base.first(convoy, lanes)
+        self._base.tell(len(lanes), inner, outer)
+        units, box = self.units, self._base.box
+        rows, slot = self.rows(convoy, lanes), convoy.warps.block_of_lane[lanes]
+        elements = box.places(first) + (slot * box.buffer.elements)[:, None]
+        serials = np.empty(len(lanes), np.int64)
+        for index, (row, lane) in enumerate(zip(rows.tolist(), lanes.tolist(), strict=True)):
+            units.store_serials[row] += 1
+            serials[index] = units.store_serials[row]
+            where = place_of(self.site, convoy, lane // WARP_THREADS, (lane % WARP_THREADS,))
+            at = int(inner[index]), int(outer[index])
+            store = Store(self.site, box, *at, elements[index], int(serials[index]), where)
+            units.queue(row, lane % WARP_THREADS).running.append(store)
+        if units.races is not None:
+            self._check(convoy, lanes, elements, serials, box.offsets(inner, outer))
+
+    def _check(
+        self, convoy: Convoy, lanes: Array, elements: Array, serials: Array, target: tuple[Array, Array]
+    ) -> None:
+        units, warps = self.units, convoy.warps
+        rows, slot = self.rows(convoy, lanes), warps.block_of_lane[lanes]
+        member, thread = rows % units.clocks.warps, warps.global_thread[lanes]
+        stamp = (units.clocks.stored, member, serials, thread, _Places(self, convoy, lanes))
+        assert units.races is not None
+        name = self._base.box.buffer.name
+        units.races.unit_reads(
+            UnitAccess(self.site, name, "read by a bulk store", elements, rows, slot, *stamp), units.clocks.warps
+        )
+        nowhere = np.full(len(lanes), -1)
+        written = UnitAccess(self.site, self.map.operand, "written by a bulk store", target[0], rows, nowhere, *stamp)
+        units.races.unit_writes(written, target[1])
+
+
+@dataclass(slots=True)
+class CommitStoresOp(UnitOp):
+    """The bulk stores of each thread since the last commit become a group."""
+
+    def __call__(self, convoy: Convoy) -> None:
+        self.issue(convoy)
+        for _, queue in _queues(self, convoy):
+            queue.commit()
+
+
+@dataclass(slots=True)
+class WaitStoresOp(UnitOp):
+    """Threads wait for their own groups, so nobody blocks: what they wait for is carried out."""
+
+    pending: int
+
+    def __call__(self, convoy: Convoy) -> None:
+        self.issue(convoy)
+        units = self.units
+        for row, queue in _queues(self, convoy):
+            due = queue.due(self.pending)
+            if due:
+                units.carry_out(due)
+                serial = np.array([max(store.serial for store in due)])
+                rows = np.array([row])
+                units.clocks.learn(rows, units.clocks.own[rows] + units.clocks.stored, serial)
+
+
+def _queues(op: UnitOp, convoy: Convoy) -> list[tuple[int, StoreQueue]]:
+    """The queues of the lanes that take part, with the clock row of each."""
+    units = op.units
+    found: list[tuple[int, StoreQueue]] = []
+    for row, warp in zip(units.clocks.row(convoy.warps).tolist(), range(len(convoy.warps)), strict=True):
+        for lane, queue in units.stores.get(row, {}).items():
+            if convoy.mask is None or convoy.mask.lanes[warp * WARP_THREADS + lane]:
+                found.append((row, queue))
+    return found

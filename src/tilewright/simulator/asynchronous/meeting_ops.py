@@ -1,0 +1,144 @@
+"""Named barriers, the barrier of the cluster, fences, and the budget of registers."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from tilewright.device.spec import WARP_THREADS
+from tilewright.dtypes import Array
+from tilewright.simulator.asynchronous.lanes import UnitOp, acting, values
+from tilewright.simulator.asynchronous.meetings import NAMED, Meetings, MeetingWait, named_keys, whole_warps
+from tilewright.simulator.asynchronous.units import REGISTER_STEP
+from tilewright.simulator.convoy import Convoy
+from tilewright.simulator.events import Meeting
+from tilewright.simulator.findings import Finding, Kind
+from tilewright.simulator.index import Place
+
+
+@dataclass(slots=True)
+class MeetingStep(UnitOp):
+    """What named barriers and that of the cluster share: arrive, and wait unless everybody is there."""
+
+    def _meet(self, convoy: Convoy, meetings: Meetings, keys: Array, warps: Array, name: str) -> tuple[Convoy, ...]:
+        for hear in self.context.wire.met:
+            hear(Meeting(self.site, len(convoy.warps), convoy.active_lanes, convoy.warps.block_count))
+        convoy.pc += 1
+        awaited = meetings.rounds[keys] + 1
+        wrong = meetings.arrive(keys, self.units.clocks.row(convoy.warps), warps)
+        if len(wrong):
+            number, here = int(wrong[0]) % NAMED, np.flatnonzero(keys == wrong[0])
+            self.report(
+                Kind.DIVERGENT_BARRIER,
+                f"Warps meet at named barrier {number} with different numbers of threads.",
+                self.place(convoy, here * WARP_THREADS),
+            )
+        if (meetings.rounds[keys] < awaited).any():
+            convoy.wait = MeetingWait(self.site, meetings, keys, awaited, name)
+        return (convoy,)
+
+
+@dataclass(slots=True)
+class TeamBarrierStep(MeetingStep):
+    """A named barrier."""
+
+    number: Place
+    threads: int
+
+    def step(self, convoy: Convoy) -> tuple[Convoy, ...]:
+        self.whole_warps(convoy, "A barrier")
+        first = np.arange(0, convoy.warps.lanes, WARP_THREADS)
+        numbers = values(self.number, convoy, first)
+        outside = (numbers < 0) | (numbers >= NAMED)
+        if outside.any() or self.threads % WARP_THREADS:
+            headline = (
+                f"There is no named barrier {int(numbers[int(np.argmax(outside))])}."
+                if outside.any()
+                else f"A named barrier of {self.threads} threads: only whole warps can meet."
+            )
+            self.context.findings.stop(
+                Finding(
+                    Kind.DIVERGENT_BARRIER, headline, self.place(convoy, first[outside] if outside.any() else first)
+                )
+            )
+        warps = np.full(len(numbers), whole_warps(self.threads))
+        return self._meet(convoy, self.units.named, named_keys(convoy.warps, numbers), warps, "named barrier")
+
+
+@dataclass(slots=True)
+class ClusterBarrierStep(MeetingStep):
+    """The barrier of all warps of a cluster that have not ended."""
+
+    def step(self, convoy: Convoy) -> tuple[Convoy, ...]:
+        self.whole_warps(convoy, "A barrier")
+        keys = self.units.clocks.leader[convoy.warps.slots]
+        clusters = self.units.clusters
+        return self._meet(convoy, clusters, keys, clusters.asked[keys], "the barrier of the cluster")
+
+
+@dataclass(slots=True)
+class FenceProxyOp(UnitOp):
+    """What these threads wrote is seen by the units from now on."""
+
+    def __call__(self, convoy: Convoy) -> None:
+        self.issue(convoy)
+        lanes = acting(convoy)
+        if len(lanes):
+            self.units.clocks.fence(self.rows(convoy, lanes), lanes % WARP_THREADS)
+
+
+@dataclass(slots=True)
+class SetRegistersOp(UnitOp):
+    """Warps give up registers, or take more."""
+
+    count: int
+    grow: bool
+
+    def __call__(self, convoy: Convoy) -> None:
+        self.issue(convoy)
+        self.whole_warps(convoy, "setmaxnreg")
+        units = self.units
+        lanes = acting(convoy)
+        rows = np.unique(self.rows(convoy, lanes))
+        before = units.registers[rows]
+        wrong = before > self.count if self.grow else before < self.count
+        if wrong.any() or self.count % REGISTER_STEP or not 24 <= self.count <= 256:
+            verb = "grows" if self.grow else "shrinks"
+            self.report(
+                Kind.REGISTERS,
+                f"A warpgroup {verb} from {int(before[int(np.argmax(wrong))])} to {self.count} registers.",
+                self.place(convoy, lanes),
+                note=f"setmaxnreg takes multiples of {REGISTER_STEP} from 24 to 256, and goes the way that it says.",
+            )
+        units.registers[rows] = self.count
+        if self.grow and units.register_place is None:
+            units.register_place = self.place(convoy, lanes)
+
+
+@dataclass(slots=True)
+class UniformCheckOp(UnitOp):
+    """A named value that is said to be the same in all lanes of a warp."""
+
+    name: str
+    value: Place
+
+    def __call__(self, convoy: Convoy) -> None:
+        pattern = self.value.cell.of(convoy).pattern(convoy.mask)
+        if not pattern.known("uniform", lambda: _same(pattern.rows, pattern.active_rows)):
+            rows = pattern.rows
+            differ = np.repeat((rows != rows[:, :1]).any(axis=1), WARP_THREADS)
+            self.report(
+                Kind.NOT_UNIFORM,
+                f"{self.name} is declared the same in all lanes of a warp, and differs.",
+                self.place(convoy, np.flatnonzero(differ)),
+                hint="the compiler takes the value of one lane for all: drop the promise.",
+            )
+
+
+def _same(rows: Array, active: Array | None) -> bool:
+    if active is None:
+        return bool((rows == rows[:, :1]).all())
+    low = np.where(active, rows, np.iinfo(np.int64).max).min(axis=1)
+    high = np.where(active, rows, np.iinfo(np.int64).min).max(axis=1)
+    return bool((low >= high).all())

@@ -1,0 +1,396 @@
+"""wgmma: products of tiles in shared memory, started by the four warps of a warpgroup and waited for in groups."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+
+from tilewright.device.spec import WARP_THREADS
+from tilewright.dtypes import TF32, Array
+from tilewright.isa.instruction import MatrixInstruction
+from tilewright.simulator.asynchronous.clocks import GROUP_WARPS
+from tilewright.simulator.asynchronous.descriptor import Found, Reader, tile_offsets
+from tilewright.simulator.asynchronous.lanes import UnitOp, values
+from tilewright.simulator.asynchronous.ordered import UnitAccess
+from tilewright.simulator.asynchronous.queue import Product, Products
+from tilewright.simulator.asynchronous.units import Units, groups_of, place_of
+from tilewright.simulator.convoy import Convoy
+from tilewright.simulator.findings import Finding, Kind, Where
+from tilewright.simulator.index import Place, Predicate, Uniform
+from tilewright.simulator.registers import RegisterArray
+from tilewright.simulator.sites import Site
+from tilewright.simulator.warps import Mask
+
+
+def products_of(convoy: Convoy) -> Products:
+    if convoy.products is None:
+        convoy.products = Products(len(convoy.warps))
+    return convoy.products
+
+
+@dataclass(slots=True)
+class Side:
+    """An operand of a product. place: its first element; base_bytes: of the buffer. reader: decodes the descriptor."""
+
+    place: Place
+    base_bytes: int
+    itemsize: int
+    reader: Reader
+    rows: int
+
+    def starts(self, convoy: Convoy) -> Array:
+        """The byte address that each lane puts into the descriptor, (warps, 32)."""
+        element = self.place.cell.of(convoy).values + self.place.offset(convoy.slots)
+        starts: Array = (self.base_bytes + element * self.itemsize).reshape(-1, WARP_THREADS)
+        return starts
+
+
+@dataclass(slots=True)
+class MultiplyStep(UnitOp):
+    """Starts a product. first: of the registers of the sum. order: (lanes of a warp, registers) in rows of the tile."""
+
+    instruction: MatrixInstruction
+    registers: int
+    first: Uniform
+    a: Side
+    b: Side
+    fresh: Predicate | None
+    order: Array = field(init=False)
+
+    def __post_init__(self) -> None:
+        rows, columns = self.instruction.c.places()
+        self.order = rows[:WARP_THREADS] * self.instruction.n + columns[:WARP_THREADS]
+
+    def step(self, convoy: Convoy) -> tuple[Convoy, ...]:
+        self.issue(convoy)
+        self.whole_warps(convoy, "wgmma")
+        convoy.pc += 1
+        products, warps = products_of(convoy), convoy.warps
+        array, first = self._sum(convoy)
+        fresh = self._fresh(convoy)
+        rows = self.units.clocks.row(warps)
+        product = Product(
+            self.site,
+            self,
+            self.registers,
+            first,
+            self.order.shape[1],
+            products.started.copy(),
+            products.groups.copy(),
+            self._uniform(convoy, self.a),
+            self._uniform(convoy, self.b),
+            fresh,
+        )
+        self._check_registers(convoy, array, first, fresh)
+        self._check_together(convoy, product, rows)
+        self._check_reads(convoy, product)
+        products.started += 1
+        products.under_way.append(product)
+        array.start_product(first, first + product.count, self.site)
+        return (convoy,)
+
+    def _sum(self, convoy: Convoy) -> tuple[RegisterArray, int]:
+        array, first = convoy.registers[self.registers], self.first(convoy.slots)
+        assert array is not None, "an Alloc comes before every use"
+        elements = array.buffer.elements
+        if first < 0 or first + self.order.shape[1] > elements:
+            last = first + self.order.shape[1] - 1
+            self.context.register_out_of_bounds(self.site, convoy, array.buffer.name, last, elements)
+        return array, first
+
+    def _fresh(self, convoy: Convoy) -> Array:
+        """Whether each warp's sum begins anew."""
+        chosen = False if self.fresh is None else self.fresh(convoy)
+        if not isinstance(chosen, Mask):
+            return np.full(len(convoy.warps), chosen)
+        differ = chosen.rows.any(axis=1) & ~chosen.rows.all(axis=1)
+        if differ.any():
+            self._disagree(convoy, differ, "whether the sum begins anew")
+        return chosen.rows[:, 0]
+
+    def _uniform(self, convoy: Convoy, side: Side) -> Array:
+        starts = side.starts(convoy)
+        differ = (starts != starts[:, :1]).any(axis=1)
+        if differ.any():
+            self._disagree(convoy, differ, "where a tile begins")
+        return starts[:, 0].copy()
+
+    def _disagree(self, convoy: Convoy, warps: Array, what: str) -> None:
+        self.report(
+            Kind.NOT_UNIFORM,
+            f"The lanes of a warpgroup disagree on {what}.",
+            place_of(self.site, convoy, int(np.argmax(warps))),
+            note="a descriptor is one number for all lanes.",
+        )
+
+    def _check_registers(self, convoy: Convoy, array: RegisterArray, first: int, fresh: Array) -> None:
+        name = array.buffer.name
+        if array.dirty:
+            self.report(
+                Kind.UNFENCED,
+                f"Registers of {name} were written, and no FenceProducts orders that before the product.",
+                place_of(self.site, convoy, 0),
+                buffer=name,
+                hint="run FenceProducts after the registers are written and before the first product.",
+            )
+        end = first + self.order.shape[1]
+        other = array.overlapping(first, end)
+        if other is not None and (other.first, other.end) != (first, end):
+            self.report(
+                Kind.IN_FLIGHT,
+                f"Registers {first} to {end - 1} of {name} overlap those of a product of another shape under way.",
+                place_of(self.site, convoy, 0),
+                buffer=name,
+            )
+        if array.missing and other is None and not fresh.all():
+            bare = array.unwritten(range(first, end), None)
+            if bare is not None:
+                element, lanes = bare
+                lanes = lanes & np.repeat(~fresh, WARP_THREADS)
+                if lanes.any():
+                    self.context.unwritten_register(self.site, convoy, name, element, lanes)
+
+    def _check_together(self, convoy: Convoy, product: Product, rows: Array) -> None:
+        """All four warps start the same products in the same order."""
+        units = self.units
+        per_block = convoy.warps.batch.warps_per_block
+        if per_block % GROUP_WARPS:
+            headline = f"A block of {per_block} warps has a warpgroup that is not complete."
+            self.context.findings.stop(Finding(Kind.PARTIAL_WARP, headline, place_of(self.site, convoy, 0)))
+        groups = rows // GROUP_WARPS
+        whole = len(rows) % GROUP_WARPS == 0 and (rows[::GROUP_WARPS] % GROUP_WARPS == 0).all()
+        if whole and (np.diff(rows.reshape(-1, GROUP_WARPS), axis=1) == 1).all():
+            same = all(
+                (array.reshape(-1, GROUP_WARPS) == array[::GROUP_WARPS, None]).all()
+                for array in (product.number, product.a, product.b)
+            )
+            if same:
+                return
+        entries = zip(groups.tolist(), product.number.tolist(), product.a.tolist(), product.b.tolist(), strict=True)
+        for warp, (group, number, a, b) in enumerate(entries):
+            mine = (self.site.index, a, b)
+            if units.last_product.setdefault((group, number), mine) != mine:
+                self.report(
+                    Kind.PARTIAL_WARP,
+                    "The four warps of a warpgroup start different products.",
+                    place_of(self.site, convoy, warp),
+                    note="they execute every wgmma together, with the same descriptors.",
+                )
+
+    def _check_reads(self, convoy: Convoy, product: Product) -> None:
+        """Who reads what from now on; addresses outside of shared memory."""
+        units, clocks = self.units, self.units.clocks
+        rows = clocks.row(convoy.warps)
+        # One warp speaks for its warpgroup; of A a warp that comes alone could speak for its own rows only.
+        _, chosen = np.unique(rows // GROUP_WARPS, return_index=True)
+        for side, starts in ((self.a, product.a), (self.b, product.b)):
+            for start in np.unique(starts[chosen]).tolist():
+                found, outside = side.reader.find(start)
+                here = chosen[starts[chosen] == start]
+                if outside is not None:
+                    self._report_outside(convoy, here, outside)
+                if units.races is not None:
+                    self._tell_races(convoy, units, found, here, product)
+
+    def _report_outside(self, convoy: Convoy, here: Array, outside: int) -> None:
+        self.report(
+            Kind.OUT_OF_BOUNDS,
+            f"A descriptor leads to byte {outside} of shared memory, where the kernel has nothing.",
+            place_of(self.site, convoy, int(here[0])),
+            note="leading_bytes, stride_bytes and the swizzle say where rows lie; the unit knows no buffer.",
+        )
+
+    def _tell_races(self, convoy: Convoy, units: Units, found: list[Found], here: Array, product: Product) -> None:
+        assert units.races is not None
+        warps, clocks = convoy.warps, units.clocks
+        slot = warps.slots[here]
+        for part in found:
+            elements = part.elements + (slot * units.elements_of[part.buffer])[:, None]
+            units.races.unit_reads(
+                UnitAccess(
+                    self.site,
+                    part.buffer,
+                    "read by a product",
+                    elements,
+                    clocks.row(warps)[here],
+                    slot,
+                    clocks.multiplied,
+                    warps.numbers[here] // GROUP_WARPS,
+                    product.group[here] + 1,
+                    warps.global_thread[here * WARP_THREADS],
+                    _WarpPlaces(self.site, convoy, here),
+                ),
+                groups_of(clocks.warps),
+            )
+
+    # -- carrying out -----------------------------------------------------------------------------------------------
+
+    def tiles(self, convoy: Convoy, product: Product) -> tuple[Array, Array]:
+        """A, of which each warp takes its own rows, and B: (warpgroups or warps, 64 or 16, k) and (..., k, n)."""
+        units, rows = self.units, self.units.clocks.row(convoy.warps)
+        snapshots = units.snapshots
+        groups = rows // GROUP_WARPS
+        whole = len(rows) % GROUP_WARPS == 0 and (groups.reshape(-1, GROUP_WARPS) == groups[::GROUP_WARPS, None]).all()
+        if whole and not snapshots:
+            some = np.arange(0, len(rows), GROUP_WARPS)
+            return self._gather(convoy, self.a, product.a, some), self._gather(convoy, self.b, product.b, some)
+        a_rows, b_tiles = [], []
+        for warp, (row, number) in enumerate(zip(rows.tolist(), product.number.tolist(), strict=True)):
+            key = (row // GROUP_WARPS, number)
+            if key not in snapshots:
+                one = np.array([warp])
+                snapshots[key] = (
+                    self._gather(convoy, self.a, product.a, one)[0],
+                    self._gather(convoy, self.b, product.b, one)[0],
+                )
+            a, b = snapshots[key]
+            each = self.instruction.m // GROUP_WARPS
+            own = row % GROUP_WARPS
+            a_rows.append(a[own * each : (own + 1) * each])
+            b_tiles.append(b)
+        return np.stack(a_rows), np.stack(b_tiles)
+
+    def _gather(self, convoy: Convoy, side: Side, starts: Array, warps: Array) -> Array:
+        """The tiles of some warps as numbers, (warps, rows, k)."""
+        units, arithmetic, product = self.units, self.context.arithmetic, self.instruction.product
+        arrays, k = units.memory.arrays, self.instruction.k
+        kind = arithmetic.memory_type(product)
+        poison = np.asarray(arithmetic.encode(np.full(1, arithmetic.poison(product)), product)).astype(kind)
+        out = np.empty((len(warps), side.rows * k), kind)
+        for start in np.unique(starts[warps]).tolist():
+            here = np.flatnonzero(starts[warps] == start)
+            found, outside = side.reader.find(start)
+            if outside is not None:
+                out[here] = poison
+            for part in found:
+                storage = arrays[part.buffer]
+                taken: Any = poison
+                if storage.dtype == kind:
+                    slots = convoy.warps.slots[warps[here]]
+                    taken = storage[part.elements + (slots * units.elements_of[part.buffer])[:, None]]
+                if part.at is None:
+                    out[here] = taken
+                else:
+                    out[np.ix_(here, part.at)] = taken
+        numbers = arithmetic.decode(out, product)
+        return numbers.reshape(len(warps), side.rows, k)
+
+    def carry_out(self, convoy: Convoy, product: Product) -> None:
+        """Adds the product to the sum of every warp."""
+        a, b = self.tiles(convoy, product)
+        array = convoy.registers[self.registers]
+        assert array is not None
+        data = array.data[product.first : product.first + product.count]
+        count, each, n = len(convoy.warps), self.instruction.m // GROUP_WARPS, self.instruction.n
+        held = data.reshape(len(data), count, WARP_THREADS).transpose(1, 2, 0)
+        c = np.empty((count, each * n), data.dtype)
+        c[:, self.order] = held
+        c[product.fresh] = 0
+        d = self.context.arithmetic.multiply_tiles(
+            self.instruction, a, b.transpose(0, 2, 1), c.reshape(len(a), -1, n)
+        ).reshape(count, -1)
+        data[...] = d[:, self.order].transpose(2, 0, 1).reshape(data.shape)
+        if array.missing:
+            array.mark(range(product.first, product.first + product.count), None)
+
+
+class _WarpPlaces:
+    def __init__(self, site: Site, convoy: Convoy, warps: Array) -> None:
+        self._site, self._convoy, self._warps = site, convoy, warps
+
+    def __getitem__(self, row: int) -> Where:
+        return place_of(self._site, self._convoy, int(self._warps[row]))
+
+
+@dataclass(slots=True)
+class FenceProductsOp(UnitOp):
+    """Registers written so far come before the products from here on."""
+
+    def __call__(self, convoy: Convoy) -> None:
+        self.issue(convoy)
+        self.whole_warps(convoy, "wgmma.fence")
+        for array in convoy.registers:
+            if array is not None:
+                array.dirty = False
+
+
+@dataclass(slots=True)
+class CommitProductsOp(UnitOp):
+    """The products since the last commit become a group."""
+
+    def __call__(self, convoy: Convoy) -> None:
+        self.issue(convoy)
+        self.whole_warps(convoy, "wgmma.commit_group")
+        products = products_of(convoy)
+        products.groups += 1
+        self.units.committed[self.units.clocks.row(convoy.warps)] = products.groups
+
+
+@dataclass(slots=True)
+class ProductsWait:
+    """Warps that wait until the other warps of their warpgroups have started what they wait for."""
+
+    site: Site
+    units: Units
+    rows: Array
+    groups: Array
+
+    def ready(self) -> Array:
+        others = self.rows[:, None] // GROUP_WARPS * GROUP_WARPS + np.arange(GROUP_WARPS)
+        ready: Array = self.units.committed[others].min(axis=1) >= self.groups
+        return ready
+
+    def select(self, keep: Array) -> ProductsWait:
+        return ProductsWait(self.site, self.units, self.rows[keep], self.groups[keep])
+
+    def describe(self) -> str:
+        return "products that the other warps of its warpgroup have not started"
+
+
+@dataclass(slots=True)
+class WaitProductsStep(UnitOp):
+    """The instruction: the products of all but the youngest `pending` groups are carried out."""
+
+    pending: int
+
+    def step(self, convoy: Convoy) -> tuple[Convoy, ...]:
+        self.whole_warps(convoy, "wgmma.wait_group")
+        products, units = products_of(convoy), self.units
+        rows = units.clocks.row(convoy.warps)
+        complete = np.maximum(products.groups - self.pending, 0)
+        if convoy.warps.batch.warps_per_block % GROUP_WARPS == 0:
+            wait = ProductsWait(self.site, units, rows, complete)
+            if not wait.ready().all():
+                convoy.wait = wait
+                return (convoy,)
+        self.issue(convoy)
+        convoy.pc += 1
+        for product in products.due(self.pending):
+            operation = product.operation
+            assert isinstance(operation, MultiplyStep)
+            operation.carry_out(convoy, product)
+            array = convoy.registers[product.registers]
+            assert array is not None
+            array.end_product(product.first, product.first + product.count)
+        units.clocks.learn(rows, units.clocks.own[rows] - rows % units.clocks.warps + units.clocks.multiplied
+                           + rows % units.clocks.warps // GROUP_WARPS, complete)
+        return (convoy,)
+
+
+def side(
+    matrix: Any, rows: int, instruction: MatrixInstruction, place: Place, units_memory: Any
+) -> Side:
+    """The operand of a product that a descriptor names."""
+    itemsize = instruction.product.bytes
+    offsets = tile_offsets(matrix, rows, instruction.k, itemsize)
+    memory = units_memory
+    return Side(
+        place,
+        memory.base_bytes(matrix.place.buffer),
+        matrix.place.buffer.dtype.bytes,
+        Reader(matrix, offsets, itemsize, memory),
+        rows,
+    )

@@ -2,22 +2,32 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from itertools import product
 
 import numpy as np
 import pytest
 
-from rung_runs import ORDERS, rungs, takes
+from rung_formats import formats_for, uses_tensor_cores
+from rung_runs import ORDERS, RUNGS, rungs, takes
 from tilewright.dtypes import Array
 from tilewright.ir.kernel import SAFE, Variant
 from tilewright.ladders import Rung, find_rung
 from tilewright.problem import Gemm, Order, check, make_operands
+from tilewright.problem.formats import format_options
 from tilewright.runtime.driver import Gpu, gpu_problem, open_gpu
 from tilewright.runtime.memory import DeviceArray
 from tilewright.toolchain import arguments, build, grid_of, run_on_gpu, run_on_simulator, verify_on_gpu
 
 # The warnings of PyTorch and CuPy at their import are not ours to fail on.
 pytestmark = [pytest.mark.gpu, pytest.mark.filterwarnings("default")]
+
+TENSOR_FORMATS = [
+    pytest.param(rung, name, id=f"{rung.name}-{name}")
+    for rung in RUNGS
+    if uses_tensor_cores(rung)
+    for name in formats_for(rung)
+]
 
 SHAPES = [(1, 1, 1), (2, 3, 5), (131, 67, 19), (127, 129, 15), (257, 63, 7), (1, 300, 33), (300, 1, 9), (64, 128, 0)]
 
@@ -57,6 +67,28 @@ def test_storage_orders(gpu: Gpu, rung: Rung) -> None:
             assert_right(gpu, rung, gemm)
 
 
+@pytest.mark.parametrize(("rung", "name"), TENSOR_FORMATS)
+def test_tensor_cores_in_every_format_and_order(gpu: Gpu, rung: Rung, name: str) -> None:
+    for (a, b, c), shape in product(ORDERS, ((131, 67, 45), (256, 256, 192))):
+        if shape[0] == 131 or c is Order.ROW:
+            assert_right(gpu, rung, rung.gemm(*shape, a=a, b=b, c=c, beta=0.5, **format_options(name)))
+
+
+@pytest.mark.parametrize(("rung", "name"), TENSOR_FORMATS)
+def test_tensor_cores_at_awkward_shapes_and_factors(gpu: Gpu, rung: Rung, name: str) -> None:
+    for shape, factors in product(SHAPES, ({}, {"alpha": -0.5, "beta": 1.25})):
+        assert_right(gpu, rung, rung.gemm(*shape, **factors, **format_options(name)))
+    assert_right(gpu, rung, rung.gemm(512, 512, 4096, **format_options(name)))
+
+
+@pytest.mark.parametrize(("rung", "name"), TENSOR_FORMATS)
+def test_tensor_cores_with_rows_of_any_alignment(gpu: Gpu, rung: Rung, name: str) -> None:
+    for padding in (1, 2, 4, 8):
+        tight = rung.gemm(136, 264, 72, **format_options(name))
+        leading = {f"ld{x.lower()}": tight.leading(x) + padding for x in ("A", "B", "C")}
+        assert_right(gpu, rung, replace(tight, **leading))
+
+
 @pytest.mark.parametrize("rung", rungs())
 def test_64_bit_offsets_on_small_sizes(gpu: Gpu, rung: Rung) -> None:
     assert_right(gpu, rung, rung.gemm(131, 67, 19, beta=0.5), SAFE)
@@ -80,7 +112,7 @@ def test_twice_the_same_bits(gpu: Gpu, rung: Rung) -> None:
     gemm = rung.gemm(515, 387, 131, beta=0.5)
     operands, built = make_operands(gemm), build(gemm, rung)
     first, again = (run_on_gpu(built, gpu, operands).copy() for _ in range(2))
-    assert np.array_equal(first.view(np.uint32), again.view(np.uint32))
+    assert first.tobytes() == again.tobytes()
 
 
 def rows_of(gpu: Gpu, c: DeviceArray, row: int, columns: int) -> Array:

@@ -1,4 +1,4 @@
-"""A whole ladder on a GPU: each rung checked, then all of them and cuBLAS timed in one interleaved run."""
+"""A whole ladder on a GPU: each rung checked, then all of one problem and cuBLAS timed in one interleaved run."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ from tilewright.bench.baseline import cublas
 from tilewright.bench.clocks import ClockLog
 from tilewright.bench.protocol import Launch, RotatedOperands, Timing, measure
 from tilewright.ladders.rung import Rung
+from tilewright.problem.formats import FormatOptions, format_name
 from tilewright.problem.gemm import Gemm
 from tilewright.problem.reference import make_operands
 from tilewright.problem.tolerance import Verdict
@@ -38,12 +39,34 @@ def measure_ladder(
     n: int,
     k: int,
     *,
+    formats: FormatOptions | None = None,
     cache: CubinCache | None = None,
     rounds: int = 15,
     progress: Callable[[str, int, int], None] | None = None,
 ) -> list[Measured]:
-    """Check and time rungs that share one problem, with cuBLAS, in one run."""
-    gemm = rungs[0].gemm(m, n, k)
+    """Check and time rungs with cuBLAS, those that share a problem interleaved in one run.
+
+    formats: none for those of the rungs.
+    """
+    problems: dict[Gemm, list[Rung]] = {}
+    for rung in rungs:
+        problems.setdefault(rung.gemm(m, n, k, **(formats or {})), []).append(rung)
+    found: list[Measured] = []
+    for gemm, sharing in problems.items():
+        found += _measure_problem(gpu, gemm, sharing, cache=cache, rounds=rounds, progress=progress)
+    return sorted(found, key=lambda one: rungs.index(one.rung))
+
+
+def _measure_problem(
+    gpu: Gpu,
+    gemm: Gemm,
+    rungs: Sequence[Rung],
+    *,
+    cache: CubinCache | None,
+    rounds: int,
+    progress: Callable[[str, int, int], None] | None,
+) -> list[Measured]:
+    """The rungs of one problem."""
     operands = make_operands(gemm)
     builds = [build(gemm, rung) for rung in rungs]
     verdicts = []
@@ -106,7 +129,7 @@ def _record(
         m=gemm.m,
         n=gemm.n,
         k=gemm.k,
-        dtype=gemm.dtype.name,
+        dtype=format_name(gemm),
         orders="".join("N" if order.value == "row" else "T" for order in (gemm.a, gemm.b)),
         tflops=timing.tflops(gemm),
         median_us=timing.median_us,

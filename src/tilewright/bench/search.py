@@ -116,7 +116,7 @@ def _built_ahead(
 
     def make(point: Point) -> Build | TilewrightError:
         try:
-            built = build(gemm, at(point), name="candidate")
+            built = build(gemm, at(gemm, point), name="candidate")
             built.compile(arch, cache=cache)
             build(gemm.resized(*CHECK_SIZE), built.schedule).compile(arch, cache=cache)
             return built

@@ -11,6 +11,7 @@ import typer
 from tilewright.errors import UnknownName
 from tilewright.ladders import LADDERS
 from tilewright.ladders.rung import Rung
+from tilewright.problem.formats import FormatOptions, format_options
 
 
 def complete_rung(incomplete: str) -> list[str]:
@@ -26,11 +27,19 @@ RungName = Annotated[
 SizeText = Annotated[str, typer.Option("--size", metavar="N|MxNxK", help="The size of the problem.")]
 ArchName = Annotated[str | None, typer.Option("--arch", metavar="sm_XX", help="The architecture to compile for.")]
 AsJson = Annotated[bool, typer.Option("--json", help="Print JSON.")]
+FormatName = Annotated[
+    str | None, typer.Option("--dtype", metavar="f32|f16|f16_sums|bf16|tf32", help="Default: that of the rung.")
+]
 Alpha = Annotated[float, typer.Option("--alpha", help="C = alpha * A @ B + beta * C.")]
 Beta = Annotated[float, typer.Option("--beta", help="With 0, C is not read.")]
 
 DEFAULT_SIZE = "256"
 DEFAULT_ARCH = "sm_90a"
+
+
+def formats_of(name: str | None) -> FormatOptions:
+    """The formats that `--dtype` asks for; none for None, which leaves those of the rung."""
+    return {} if name is None else format_options(name)
 
 
 def parse_size(text: str) -> tuple[int, int, int]:

@@ -8,7 +8,16 @@ from typing import Any
 from rich.text import Text
 
 from tilewright.cli import output
-from tilewright.cli.arguments import DEFAULT_SIZE, ArchName, AsJson, RungName, SizeText, parse_size
+from tilewright.cli.arguments import (
+    DEFAULT_SIZE,
+    ArchName,
+    AsJson,
+    FormatName,
+    RungName,
+    SizeText,
+    formats_of,
+    parse_size,
+)
 from tilewright.device.catalog import H200
 from tilewright.ladders import find_rung
 from tilewright.model.l2 import L2Estimate
@@ -25,14 +34,20 @@ EXAMPLES = (
 )
 
 
-def explain(rung: RungName, size: SizeText = DEFAULT_SIZE, arch: ArchName = None, as_json: AsJson = False) -> int:
+def explain(
+    rung: RungName,
+    size: SizeText = DEFAULT_SIZE,
+    dtype: FormatName = None,
+    arch: ArchName = None,
+    as_json: AsJson = False,
+) -> int:
     """Say what each line of a rung's schedule costs, and why.
 
     The rung is simulated; every count is exact, and what is estimated is called so. Counts are laid beside the line
     that decides them, and the last sentence names the largest cost.
     """
     found = find_rung(rung)
-    built = build(found.gemm(*parse_size(size)), found)
+    built = build(found.gemm(*parse_size(size), **formats_of(dtype)), found)
     spec = target_for(None, arch, None).spec or H200
     explanation = explanation_of(built, spec)
     if as_json:

@@ -10,9 +10,17 @@ import typer
 
 from tilewright.bench import records
 from tilewright.cli import output
-from tilewright.cli.arguments import DEFAULT_SIZE, ArchName, AsJson, SizeText, chosen_rungs, parse_size
+from tilewright.cli.arguments import (
+    DEFAULT_SIZE,
+    ArchName,
+    AsJson,
+    FormatName,
+    SizeText,
+    chosen_rungs,
+    formats_of,
+    parse_size,
+)
 from tilewright.cli.ladder_view import print_ladder
-from tilewright.dtypes import dtype as dtype_called
 from tilewright.errors import LaunchError, TilewrightError
 from tilewright.ladders import find_ladder
 from tilewright.report.collect import collect_ladder, target_for
@@ -24,6 +32,7 @@ EXAMPLES = (
     "tilewright ladder worklog --brief",
     "tilewright ladder worklog --rungs 3-6 --size 512x256x128",
     "tilewright ladder worklog --device 'RTX 3090'",
+    "tilewright ladder ampere --dtype tf32",
     "tilewright ladder worklog --json | jq '.[] | {rung, tflops, figure}'",
     "tilewright ladder worklog --gpu --record benchmarks/results/ladder_worklog.jsonl",
 )
@@ -35,7 +44,7 @@ def ladder(
     rungs: Annotated[str | None, typer.Option(metavar="1-4,6", help="Only these rungs.")] = None,
     device: Annotated[str | None, typer.Option(metavar="NAME", help="Resources and records of this GPU.")] = None,
     arch: ArchName = None,
-    dtype: Annotated[str | None, typer.Option(metavar="f32|f16|bf16", help="Default: that of the ladder.")] = None,
+    dtype: FormatName = None,
     gpu: Annotated[bool | None, typer.Option("--gpu/--no-gpu", help="Default: use a GPU if there is one.")] = None,
     timed_size: Annotated[str, typer.Option(metavar="N|MxNxK", help="Where TFLOP/s are measured.")] = "4096",
     record: Annotated[Path | None, typer.Option(metavar="FILE", help="Append what was measured.")] = None,
@@ -50,7 +59,7 @@ def ladder(
     if gpu and (device is not None or arch is not None):
         raise typer.BadParameter("--gpu measures the GPU at hand: leave out --device and --arch.")
     chosen = chosen_rungs(find_ladder(name), rungs)
-    number_format = None if dtype is None else dtype_called(dtype)
+    formats = formats_of(dtype)
     target = target_for(device, arch, _gpu(gpu, is_named=device is not None or arch is not None))
     if record is not None:
         _check_recordable(record, target.gpu)
@@ -60,7 +69,7 @@ def ladder(
             chosen,
             parse_size(size),
             target,
-            dtype=number_format,
+            formats=formats,
             timed_size=parse_size(timed_size),
             cache=cache,
             progress=step,

@@ -12,6 +12,7 @@ from tilewright.cli.output import out, paragraph
 from tilewright.cli.tables import NOTHING, Column, fitting_table
 from tilewright.ir.buffer import Space
 from tilewright.model.occupancy import Limit
+from tilewright.problem.formats import format_name
 from tilewright.report.collect import Checked, Row, Target
 from tilewright.report.figures import Figure
 from tilewright.simulator import Counters
@@ -175,8 +176,9 @@ def print_ladder(rows: Sequence[Row], target: Target, *, brief: bool = False) ->
 def _headline(rows: Sequence[Row], target: Target) -> str:
     row = rows[0]
     gemm = row.built.gemm
+    formats = " and ".join(dict.fromkeys(format_name(row.built.gemm) for row in rows))
     where = "the simulator" if target.gpu is None else target.gpu.name
-    return f"{row.rung.ladder}: {gemm.dtype.name}, {_size(gemm.m, gemm.n, gemm.k)}, checked against float64 on {where}"
+    return f"{row.rung.ladder}: {formats}, {_size(gemm.m, gemm.n, gemm.k)}, checked against float64 on {where}"
 
 
 def _size(m: int, n: int, k: int) -> str:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from dataclasses import replace
 from enum import Enum
 from pathlib import Path
 from typing import Annotated
@@ -11,12 +12,13 @@ import numpy as np
 import typer
 
 from tilewright.cli import output
-from tilewright.cli.arguments import Alpha, Beta, RungName
+from tilewright.cli.arguments import Alpha, Beta, FormatName, RungName
 from tilewright.cli.npy_files import check_writable, load_matrix, save_matrix
 from tilewright.dtypes import Array
 from tilewright.errors import ProblemError, ScheduleError, TilewrightError
 from tilewright.ladders import find_rung
 from tilewright.ladders.rung import Rung
+from tilewright.problem.formats import format_options
 from tilewright.problem.reference import Operands
 from tilewright.problem.tolerance import check as check_result
 from tilewright.runtime.cubin_cache import CubinCache
@@ -27,6 +29,7 @@ from tilewright.units import format_seconds
 EXAMPLES = (
     "tilewright run worklog/6 A.npy B.npy -o C.npy",
     "tilewright run worklog/6 A.npy B.npy -o C.npy --alpha 2 --beta 1 --c C0.npy",
+    "tilewright run ampere/6 A.npy B.npy -o C.npy --dtype tf32",
     "tilewright run vectorised A.npy B.npy -o C.npy --on simulator --check",
 )
 
@@ -46,6 +49,7 @@ def run(
     alpha: Alpha = 1.0,
     beta: Beta = 0.0,
     c: Annotated[Path | None, typer.Option("--c", metavar="C0.npy", help="The C that beta multiplies.")] = None,
+    dtype: FormatName = None,
     on: Annotated[Place | None, typer.Option("--on", help="Default: the GPU if there is one.")] = None,
     check: Annotated[bool, typer.Option("--check", help="Hold the result against float64 before writing.")] = False,
 ) -> int:
@@ -58,7 +62,7 @@ def run(
         raise ProblemError(f"beta is {beta:g}, and there is no C for it to multiply.", hint="give one: --c C0.npy.")
     check_writable(out)
     start = None if c is None else load_matrix("C", c)
-    built, operands = _problem(found, load_matrix("A", a), load_matrix("B", b), start, alpha, beta)
+    built, operands = _problem(found, load_matrix("A", a), load_matrix("B", b), start, alpha, beta, dtype)
     on_gpu = on is Place.GPU or (on is None and gpu_problem() is None)
     began = time.perf_counter()
     result = _on_gpu(built, operands) if on_gpu else _on_simulator(built, operands)
@@ -74,16 +78,35 @@ def run(
     return 0
 
 
-def _problem(rung: Rung, a: Array, b: Array, c: Array | None, alpha: float, beta: float) -> tuple[Build, Operands]:
+def _problem(
+    rung: Rung, a: Array, b: Array, c: Array | None, alpha: float, beta: float, dtype: str | None
+) -> tuple[Build, Operands]:
     """The matrices as they lie, or copied to rows where the rung's schedule is not for columns."""
-    operands = operands_from(a, b, c, alpha=alpha, beta=beta)
+    operands = _with_formats(operands_from(a, b, c, alpha=alpha, beta=beta), rung, dtype)
     built = build(operands.gemm, rung)
     try:
         built.schedule.apply(operands.gemm)
     except ScheduleError:
-        operands = operands_from(np.ascontiguousarray(a), np.ascontiguousarray(b), c, alpha=alpha, beta=beta)
+        rows = operands_from(np.ascontiguousarray(a), np.ascontiguousarray(b), c, alpha=alpha, beta=beta)
+        operands = _with_formats(rows, rung, dtype)
         built = build(operands.gemm, rung)
     return built, operands
+
+
+def _with_formats(operands: Operands, rung: Rung, dtype: str | None) -> Operands:
+    """What the matrices are rounded to and summed in: as asked for, or as the rung does for matrices of this kind."""
+    gemm = operands.gemm
+    if dtype is None:
+        own = {name: rung.problem[name] for name in ("accumulate", "product") if name in rung.problem}
+        asked = own if rung.problem.get("dtype") is gemm.dtype else {}
+    else:
+        asked = dict(format_options(dtype))
+        if asked["dtype"] is not gemm.dtype:
+            raise ProblemError(
+                f"--dtype {dtype} is for matrices of {asked['dtype']}, and these are {gemm.dtype}.",
+                hint=f"convert them, or leave out --dtype {dtype}.",
+            )
+    return replace(operands, gemm=replace(gemm, **asked))
 
 
 def _on_gpu(built: Build, operands: Operands) -> Array:

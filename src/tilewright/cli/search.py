@@ -10,9 +10,10 @@ import typer
 from tilewright.bench.search import Trial, best_trial, read_trials
 from tilewright.bench.search import search as measured_search
 from tilewright.cli import output
-from tilewright.cli.arguments import AsJson, RungName, SizeText, parse_size
+from tilewright.cli.arguments import AsJson, FormatName, RungName, SizeText, formats_of, parse_size
 from tilewright.errors import LaunchError, TilewrightError
-from tilewright.ladders import find_rung
+from tilewright.ladders import LADDERS, Rung, find_rung
+from tilewright.problem.gemm import Gemm
 from tilewright.runtime.driver import gpu_problem, open_gpu
 
 EXAMPLES = (
@@ -25,6 +26,7 @@ EXAMPLES = (
 def search(
     rung: RungName,
     size: SizeText = "4096",
+    dtype: FormatName = None,
     file: Annotated[
         Path | None, typer.Option("--file", metavar="FILE", help="The table; a search goes on from it.")
     ] = None,
@@ -39,7 +41,7 @@ def search(
     """
     found = find_rung(rung)
     if found.choices is None:
-        raise TilewrightError(f"{found.name} has no parameters to search.", hint="worklog/9 and worklog/best have.")
+        raise TilewrightError(f"{found.name} has no parameters to search.", hint=f"{_searchable()} have.")
     path = file or Path(f"search_{found.name.replace('/', '_')}.jsonl")
     if show:
         trials = read_trials(path)
@@ -49,19 +51,23 @@ def search(
             raise LaunchError(
                 f"A search measures, and there is no GPU: {problem}", hint="--show prints a recorded one."
             )
-        trials = _measure(found.name, size, path, budget)
+        trials = _measure(found, found.gemm(*parse_size(size), **formats_of(dtype)), path, budget)
     return _print(path, trials, as_json)
 
 
-def _measure(name: str, size: str, path: Path, budget: float) -> list[Trial]:
-    rung = find_rung(name)
-    with output.progress(f"searching {name}") as advance:
+def _measure(rung: Rung, gemm: Gemm, path: Path, budget: float) -> list[Trial]:
+    with output.progress(f"searching {rung.name}") as advance:
 
         def step(done: int, total: int, best: Trial | None) -> None:
             told = "measuring" if best is None or best.tflops is None else f"best {best.tflops:.1f} TFLOP/s"
             advance(told, done, total)
 
-        return measured_search(open_gpu(), rung, rung.gemm(*parse_size(size)), path, budget_s=budget, progress=step)
+        return measured_search(open_gpu(), rung, gemm, path, budget_s=budget, progress=step)
+
+
+def _searchable() -> str:
+    names = [rung.name for rungs in LADDERS.values() for rung in rungs if rung.choices is not None]
+    return f"{', '.join(names[:-1])} and {names[-1]}"
 
 
 def _print(path: Path, trials: list[Trial], as_json: bool) -> int:

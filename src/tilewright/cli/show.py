@@ -8,7 +8,16 @@ from typing import Annotated
 import typer
 
 from tilewright.cli import output
-from tilewright.cli.arguments import DEFAULT_ARCH, DEFAULT_SIZE, AsJson, RungName, SizeText, parse_size
+from tilewright.cli.arguments import (
+    DEFAULT_ARCH,
+    DEFAULT_SIZE,
+    AsJson,
+    FormatName,
+    RungName,
+    SizeText,
+    formats_of,
+    parse_size,
+)
 from tilewright.device.arch import arch as known_arch
 from tilewright.errors import TilewrightError, UnknownName
 from tilewright.ir.kernel import SAFE, Variant
@@ -62,6 +71,7 @@ def show(
     ptx: Annotated[bool, typer.Option("--ptx", help="PTX, by NVRTC.")] = False,
     sass: Annotated[bool, typer.Option("--sass", help="Machine code, by nvdisasm.")] = False,
     size: SizeText = DEFAULT_SIZE,
+    dtype: FormatName = None,
     arch: Annotated[str, typer.Option(metavar="sm_XX", help="The architecture of PTX and SASS.")] = DEFAULT_ARCH,
     variant: Annotated[
         str | None,
@@ -79,7 +89,8 @@ def show(
     if variant is not None and variant not in _VARIANTS:
         raise UnknownName("variant", variant, _VARIANTS)
     found = find_rung(rung)
-    built = build(found.gemm(*parse_size(size)), found, variant=None if variant is None else _VARIANTS[variant])
+    gemm = found.gemm(*parse_size(size), **formats_of(dtype))
+    built = build(gemm, found, variant=None if variant is None else _VARIANTS[variant])
     shown = built if step is None else _after(built, step, found.name)
     text = _text(shown, form, known_arch(arch).name)
     if as_json:

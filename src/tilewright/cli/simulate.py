@@ -11,9 +11,20 @@ from rich.console import Console
 from rich.table import Table
 
 from tilewright.cli import output
-from tilewright.cli.arguments import DEFAULT_SIZE, Alpha, AsJson, Beta, RungName, SizeText, parse_size
+from tilewright.cli.arguments import (
+    DEFAULT_SIZE,
+    Alpha,
+    AsJson,
+    Beta,
+    FormatName,
+    RungName,
+    SizeText,
+    formats_of,
+    parse_size,
+)
 from tilewright.errors import UnknownName
 from tilewright.ladders import find_rung
+from tilewright.problem.formats import format_name
 from tilewright.problem.gemm import Gemm
 from tilewright.problem.reference import make_operands
 from tilewright.problem.tolerance import Verdict, check
@@ -38,6 +49,7 @@ DETECTORS: dict[str, tuple[Kind, ...]] = {
 def simulate(
     rung: RungName,
     size: SizeText = DEFAULT_SIZE,
+    dtype: FormatName = None,
     lda: Annotated[int, typer.Option(help="Elements between rows of A; 0: as few as can be.")] = 0,
     ldb: Annotated[int, typer.Option(help="Elements between rows of B.")] = 0,
     ldc: Annotated[int, typer.Option(help="Elements between rows of C.")] = 0,
@@ -60,7 +72,8 @@ def simulate(
     looked_for = _kinds(detectors)
     if schedule not in ("lockstep", "warps"):
         raise UnknownName("schedule", schedule, ("lockstep", "warps"))
-    gemm = found.gemm(*parse_size(size), lda=lda, ldb=ldb, ldc=ldc, alpha=alpha, beta=beta)
+    options = {"lda": lda, "ldb": ldb, "ldc": ldc, "alpha": alpha, "beta": beta, **formats_of(dtype)}
+    gemm = found.gemm(*parse_size(size), **options)
     built = build(gemm, found)
     operands = make_operands(gemm, seed=seed)
     with output.progress(f"simulating {found.name}") as step:
@@ -126,7 +139,7 @@ def _print(
     title: str, gemm: Gemm, verdict: Verdict, counters: Counters, findings: Sequence[Finding], *, is_looking: bool
 ) -> None:
     console = output.out()
-    output.paragraph(console, f"{title}: {gemm.m} x {gemm.n} x {gemm.k}, {gemm.dtype.name}", style="bold")
+    output.paragraph(console, f"{title}: {gemm.m} x {gemm.n} x {gemm.k}, {format_name(gemm)}", style="bold")
     word, style = ("right", "green") if verdict.ok else ("WRONG", "bold red")
     output.paragraph(console, f"{word}: {verdict.message}", style=style)
     if is_looking and not findings:

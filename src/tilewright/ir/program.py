@@ -176,20 +176,26 @@ class Pipelined:
 
 @dataclass(frozen=True, slots=True)
 class Tensorized:
-    """The loops (over m, n and k, innermost) that one matrix instruction runs."""
+    """The loops (over m, n and k, innermost) that one matrix instruction runs.
+
+    rounded: tf32 operands are rounded on their way into registers; if not, the instruction drops their lower bits.
+    """
 
     instruction: MatrixInstruction
     loops: tuple[str, str, str]
+    rounded: bool = True
 
 
 @dataclass(frozen=True, slots=True)
 class Specialized:
     """One more warpgroup, the producer, fills the slots of the pipelined loop; the others only compute.
 
-    registers: of a thread of the producer, and of the others.
+    registers: of a thread of the producer, and of the others. turns: warpgroups that take turns at whole tiles of C,
+    each storing one while the others multiply; 1: all work on the same tile.
     """
 
     registers: tuple[int, int]
+    turns: int = 1
 
 
 @dataclass(frozen=True, slots=True)
@@ -290,7 +296,8 @@ class Program:
         loops = prod(loop.extent or 1 for loop in self.thread_loops)
         if self.tensorized is None:
             return loops
-        return self.tensorized.instruction.c.lanes * (loops + (1 if self.specialized is not None else 0))
+        groups = loops if self.specialized is None else loops * self.specialized.turns + 1
+        return self.tensorized.instruction.c.lanes * groups
 
     @property
     def instruction_axes(self) -> tuple[Axis, ...]:
@@ -369,10 +376,11 @@ class Program:
     def slots(self, staged: Staged) -> int:
         """How many copies of a shared tile there are: the stages of the pipelined loop it is staged under, else 1.
 
-        A result that goes out in several parts has two: one is filled while the other is read.
+        A result that goes out in several parts has two: one is filled while the other is read. Warpgroups that take
+        turns have their own.
         """
-        if staged.parts > 1:
-            return 2
+        if staged.operand == "C" and staged.route is Route.TMA:
+            return (2 if staged.parts > 1 else 1) * (1 if self.specialized is None else self.specialized.turns)
         ring = self.pipelined is not None and staged.space is Space.SHARED and staged.under == self.pipelined.loop
         return self.pipelined.stages if ring and self.pipelined is not None else 1
 

@@ -3,13 +3,20 @@
 from __future__ import annotations
 
 from tilewright.errors import TilewrightError, UnknownName
+from tilewright.ladders.ampere import AMPERE
 from tilewright.ladders.hierarchy import HIERARCHY
 from tilewright.ladders.rung import Claim, Counts, Rung
 from tilewright.ladders.swizzle import SWIZZLE
 from tilewright.ladders.te import TE
 from tilewright.ladders.worklog import WORKLOG
 
-LADDERS: dict[str, tuple[Rung, ...]] = {"worklog": WORKLOG, "hierarchy": HIERARCHY, "swizzle": SWIZZLE, "te": TE}
+LADDERS: dict[str, tuple[Rung, ...]] = {
+    "worklog": WORKLOG,
+    "hierarchy": HIERARCHY,
+    "swizzle": SWIZZLE,
+    "te": TE,
+    "ampere": AMPERE,
+}
 """Every ladder, bottom rung first."""
 
 

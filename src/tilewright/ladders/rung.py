@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from typing import Any, Protocol
 
 from tilewright.ir.buffer import Space
-from tilewright.problem.gemm import Gemm
+from tilewright.problem.gemm import FORMAT_OPTIONS, Gemm
 from tilewright.schedule import Schedule
 
 
@@ -49,6 +49,8 @@ class Counts(Protocol):
     def shared_stores(self) -> SharedTraffic: ...
     @property
     def barriers_per_k_step(self) -> float: ...
+    @property
+    def instructions(self) -> Mapping[str, int]: ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,7 +73,7 @@ class Choices:
     """The parameters of a rung that a search chooses: the legal points, and the schedule at each."""
 
     points: Callable[[], Iterable[Point]]
-    schedule_at: Callable[[Point], Schedule]
+    schedule_at: Callable[[Gemm, Point], Schedule]
 
 
 @dataclass(frozen=True)
@@ -111,5 +113,9 @@ class Rung:
         return self.name if self.slug == self.label else f"{self.name} {self.slug}"
 
     def gemm(self, m: int, n: int, k: int, **options: Any) -> Gemm:
-        """The problem this rung is about, at a size; `options` override its storage orders, dtypes and factors."""
-        return Gemm(m, n, k, **{**self.problem, **options})
+        """The problem this rung is about, at a size; `options` override its storage orders, dtypes and factors.
+
+        A dtype takes the place of all the formats of the rung.
+        """
+        own = {key: value for key, value in self.problem.items() if "dtype" not in options or key not in FORMAT_OPTIONS}
+        return Gemm(m, n, k, **{**own, **options})

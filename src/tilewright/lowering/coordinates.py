@@ -25,6 +25,7 @@ _BLOCK_X = Var("blockIdx.x")
 THREAD = "thread_in_block"
 LANE = "lane_in_warp"
 GROUP_LANE = "lane_in_group"
+GROUP = "warpgroup"
 RANK = "rank_in_cluster"
 
 
@@ -214,6 +215,7 @@ def bounds_of(program: Program) -> dict[str, Interval]:
     bounds[LANE] = Interval(0, WARP_LANES - 1)
     bounds[GROUP_LANE] = Interval(0, GROUP_LANES - 1)
     bounds[RANK] = Interval(0, program.clustered.size - 1 if program.clustered is not None else 0)
+    bounds[GROUP] = Interval(0, block_shape(program)[0] // GROUP_LANES)
     bounds["gridDim.x"] = Interval(1, None)
     bounds[THREAD] = Interval(0, prod(block_shape(program)) - 1)
     for loop in program.loops:

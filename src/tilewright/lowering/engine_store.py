@@ -28,7 +28,7 @@ from tilewright.ir.simplify import substitute
 from tilewright.ir.stmt import Alloc, Body, For, If, Let
 from tilewright.ir.tiles import Tile
 from tilewright.layout.swizzle import swizzle_of
-from tilewright.lowering.coordinates import GROUP_LANE, digit_sum, index_of
+from tilewright.lowering.coordinates import GROUP, GROUP_LANE, digit_sum, index_of
 from tilewright.lowering.kernel_parts import ELEMENT, global_place, value_buffer
 from tilewright.lowering.products import slabs_of
 from tilewright.lowering.sums import Sums
@@ -67,12 +67,19 @@ class EngineStore:
     @cached_property
     def _buffers(self) -> int:
         """Places for parts of the tile: while one is read by the engine, the next is filled."""
-        return self.tile.slots
+        return self.tile.slots // self._turns
+
+    @cached_property
+    def _turns(self) -> int:
+        return 1 if self.program.specialized is None else self.program.specialized.turns
 
     @cached_property
     def _buffer(self) -> tuple[Expr, ...]:
         """The index of the running part's place."""
-        return (Var(_PART) % self._buffers,) if self._buffers > 1 else ()
+        if self.tile.slots == 1:
+            return ()
+        place: Expr = Var(_PART) % self._buffers if self._buffers > 1 else ZERO
+        return (self._group * self._buffers + place if self._turns > 1 else place,)
 
     @cached_property
     def _chunks(self) -> int:
@@ -109,6 +116,8 @@ class EngineStore:
     @cached_property
     def _group(self) -> Expr:
         """The number of the running warpgroup."""
+        if self.program.specialized is not None:
+            return Var(GROUP)
         loops = self.program.thread_loops
         return Var(loops[0].name) if loops else ZERO
 
@@ -143,17 +152,20 @@ class EngineStore:
         place = [substitute(index_of(program, dim), spot) for dim in program.gemm.operand("C").dims]
         here, source = Ref(value, (Var(ELEMENT),)), global_place(program, "C", place[0], place[1])
         total = Load(sums.buffer, tuple(index))
-        ways = (For(ELEMENT, Const(8), finished(here, old, total), unroll=True) for old in (source, None))
-        with_c, without_c = ways
-        body: Body = (
-            Alloc(value),
-            If(reads_c, (with_c,), (without_c,)),
-            *self._put(value_at=Ref(value, (ZERO,)), rows=digit_sum(tuple(m_digits))),
-        )
-        body = (For(_CHUNK, Const(self._chunks), body, unroll=True),)
-        for axis in reversed(m_digits):
-            body = (For(axis.name, Const(axis.extent or 1), body, unroll=True),)
-        return body
+
+        def way(old: Ref | None) -> Body:
+            body: Body = (
+                Alloc(value),
+                For(ELEMENT, Const(8), finished(here, old, total), unroll=True),
+                *self._put(value_at=Ref(value, (ZERO,)), rows=digit_sum(tuple(m_digits))),
+            )
+            body = (For(_CHUNK, Const(self._chunks), body, unroll=True),)
+            for axis in reversed(m_digits):
+                body = (For(axis.name, Const(axis.extent or 1), body, unroll=True),)
+            return body
+
+        # Two whole ways, so that neither has a branch between its instructions.
+        return (If(reads_c, way(source), way(None)),)
 
     def _put(self, value_at: Ref, rows: Expr) -> Body:
         """Four matrices, 16 rows by 16 columns of a warp, to their place in the slabs; each lane names one row."""

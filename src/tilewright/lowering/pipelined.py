@@ -34,6 +34,7 @@ from tilewright.ir.stmt import (
     CommitCopies,
     For,
     If,
+    Let,
     Move,
     MultiplyTiles,
     Stmt,
@@ -41,6 +42,7 @@ from tilewright.ir.stmt import (
 )
 from tilewright.ir.tiles import fill_name, slot_name
 from tilewright.ir.visit import map_exprs, rewrite, walk
+from tilewright.lowering.coordinates import extent_of
 from tilewright.lowering.copies import Team, copy_tile, deposit_tile, fetch_tile, prefetch_buffer, whole_block
 from tilewright.lowering.products import reads_shared
 from tilewright.units import ceil_div
@@ -129,8 +131,13 @@ def _ring_loop(program: Program, loop: Loop, extent: Expr, use: Use, ring: Pipel
     fetch = tuple(s for staged in early for s in fetch_tile(program, staged))
     deposit = tuple(s for staged in early for s in deposit_tile(program, staged))
     # Branches in the loop would keep the compiler from moving addresses out of it: see `_where`.
-    filled = program.tensorized is not None
-    where = _where if filled else _if
+    # Only a loop or a branch gives the names of a copy a scope of their own.
+    named = any(isinstance(stmt, (Let, Alloc)) for stmt in (*start, *fetch, *deposit))
+    filled = program.tensorized is not None and not named
+    where = _if
+    if filled:
+        # Where k may end inside a tile, each copy asks for its own k: it need not ask for its tile as well.
+        where = _where if extent == extent_of(loop, frozenset(("k",))) else _anywhere
 
     prologue: list[Stmt] = [*registers]
     for tile in range(stages - 1):
@@ -170,6 +177,10 @@ def _ring_loop(program: Program, loop: Loop, extent: Expr, use: Use, ring: Pipel
     return (*prologue, *wait, Barrier("the first tiles are complete"), *start_use, run)
 
 
+def _anywhere(_: Expr, body: Body) -> Body:
+    return body
+
+
 def _where(condition: Expr, body: Body) -> Body:
     """Copies that fill their slots with zeros where there is no tile: no branch, and every slot is filled.
 
@@ -177,8 +188,9 @@ def _where(condition: Expr, body: Body) -> Body:
     """
 
     def guarded(stmt: Stmt) -> Body | None:
-        is_load = isinstance(stmt, Move) and stmt.src.buffer.space is Space.GLOBAL
-        return (replace(stmt, guard=both(condition, stmt.guard)),) if is_load else None
+        if isinstance(stmt, Move) and stmt.src.buffer.space is Space.GLOBAL:
+            return (replace(stmt, guard=both(condition, stmt.guard)),)
+        return None
 
     return rewrite(body, guarded)
 

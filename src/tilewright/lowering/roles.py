@@ -26,7 +26,7 @@ from tilewright.ir.async_stmt import (
     WaitProducts,
 )
 from tilewright.ir.buffer import Buffer, Ref, Space
-from tilewright.ir.expr import ZERO, Const, Expr, Op, Var, binary
+from tilewright.ir.expr import ZERO, Const, Expr, Op, Select, Var, binary
 from tilewright.ir.kernel import SIZES
 from tilewright.ir.program import Loop, Program, Route, Staged
 from tilewright.ir.simplify import substitute
@@ -34,6 +34,7 @@ from tilewright.ir.stmt import Alloc, Barrier, Body, For, If, Let, Stmt
 from tilewright.ir.tiles import empty_name, fill_name, full_name, slot_name
 from tilewright.ir.visit import map_exprs, rewrite
 from tilewright.lowering.coordinates import (
+    GROUP,
     GROUP_LANE,
     RANK,
     block_coordinates,
@@ -44,6 +45,7 @@ from tilewright.lowering.coordinates import (
 from tilewright.lowering.products import bulk_loads, expect
 from tilewright.lowering.sums import Sums
 
+ROUND = "round"
 TURN = "turn"
 """How many tiles a block that stays has done before."""
 
@@ -95,8 +97,13 @@ class Engine:
         return 1 if self.program.clustered is None else self.program.clustered.size
 
     @cached_property
-    def consumers(self) -> int:
-        """Warpgroups that multiply."""
+    def _turns(self) -> int:
+        """Warpgroups that take turns at tiles of C."""
+        return 1 if self.program.specialized is None else self.program.specialized.turns
+
+    @cached_property
+    def _readers(self) -> int:
+        """Warpgroups that multiply the same tile."""
         count = 1
         for loop in self.program.thread_loops:
             count *= loop.extent or 1
@@ -111,6 +118,10 @@ class Engine:
     def empty(self, slot: Expr) -> Ref:
         return self._barrier(empty_name(self._loop.name), slot)
 
+    def _my_turn(self, group: Expr) -> Ref:
+        """The barrier at which a warpgroup waits until the one before it has taken all its slots."""
+        return Ref(Buffer("my_turn", Space.SHARED, MBARRIER, (self._turns,), (GROUP,)), (group,))
+
     # -- the whole body ---------------------------------------------------------------------------------------------
 
     def body(self) -> Body:
@@ -120,14 +131,14 @@ class Engine:
         threads = [let for let in thread_coordinates(self.program) if isinstance(let, Let)]
         # The warpgroups that multiply are numbered from 0; the one behind them copies.
         rank = (Let(RANK, Var("blockIdx.x") % self._cluster),) if self._cluster > 1 else ()
-        group = Let("warpgroup", Var("threadIdx.x") // 128, uniform=True)
+        group = Let(GROUP, Var("threadIdx.x") // 128, uniform=True)
         lane = next(let for let in threads if let.name == GROUP_LANE)
         own = tuple(
-            Let(let.name, substitute(let.value, {"threadIdx.x": Var("warpgroup") * 128 + Var(GROUP_LANE)}), let.note)
+            Let(let.name, substitute(let.value, {"threadIdx.x": Var(GROUP) * 128 + Var(GROUP_LANE)}), let.note)
             for let in threads
             if let.name != GROUP_LANE
         )
-        produce = self._over_tiles((For(self._loop.name, self._extent, self._fill()),))
+        produce = self._over_tiles((For(self._loop.name, self._extent, self._fill()),), all_turns=True)
         copies, multiplies = specialized.registers
         producer: Body = (
             SetRegisters(copies, grow=False),
@@ -141,7 +152,7 @@ class Engine:
             *self.compute.leave,
         )
         end: Body = (ClusterBarrier(),) if self._cluster > 1 else ()
-        roles = If(binary(Op.EQ, Var("warpgroup"), self.consumers), producer, consumer)
+        roles = If(binary(Op.EQ, Var(GROUP), self._readers * self._turns), producer, consumer)
         return (group, lane, *rank, *self._init(with_empty=True), roles, *end)
 
     def _init(self, *, with_empty: bool) -> Body:
@@ -149,13 +160,19 @@ class Engine:
         slot = Var("slot")
         made: list[Stmt] = [InitBarrier(self.full(slot), 1)]
         if with_empty:
-            made.append(InitBarrier(self.empty(slot), self.consumers * self._cluster))
-        loop = For("slot", Const(self._stages), tuple(made), unroll=True)
-        first = If(binary(Op.EQ, Var("threadIdx.x"), 0), (loop, FenceBarriers()))
+            made.append(InitBarrier(self.empty(slot), self._readers * self._cluster))
+        loop: Body = (For("slot", Const(self._stages), tuple(made), unroll=True),)
+        if self._turns > 1:
+            each = (InitBarrier(self._my_turn(slot), 1),)
+            loop = (*loop, For("slot", Const(self._turns), each, unroll=True))
+        first = If(binary(Op.EQ, Var("threadIdx.x"), 0), (*loop, FenceBarriers()))
         return (first, ClusterBarrier() if self._cluster > 1 else Barrier("the barriers are there"))
 
-    def _over_tiles(self, body: Body) -> Body:
-        """`body` for each tile of C that the running block computes, the tile's coordinates named."""
+    def _over_tiles(self, body: Body, *, all_turns: bool = False) -> Body:
+        """`body` for each tile of C that the running block computes, the tile's coordinates named.
+
+        Warpgroups that take turns have every so many of them, but for the one that copies (all_turns).
+        """
         program = self.program
         size = Const(self._cluster)
         if not program.persistent:
@@ -165,7 +182,11 @@ class Engine:
         own, stride = Var("blockIdx.x") // size, Var("gridDim.x") // size
         turns = binary(Op.DIV, rows * cols - own + (stride - 1), stride)
         coordinates = block_coordinates(program, own + Var(TURN) * stride)
-        return (For(TURN, turns, (*coordinates, *body), note="tiles of this block"),)
+        if all_turns or self._turns == 1:
+            return (For(TURN, turns, (*coordinates, *body), note="tiles of this block"),)
+        own_turns = binary(Op.DIV, turns - Var(GROUP) + (self._turns - 1), self._turns)
+        turn = Let(TURN, Var(ROUND) * self._turns + Var(GROUP))
+        return (For(ROUND, own_turns, (turn, *coordinates, *body), note="tiles of this warpgroup"),)
 
     # -- the ring ---------------------------------------------------------------------------------------------------
 
@@ -209,12 +230,28 @@ class Engine:
             If(binary(Op.LT, 0, Var(loop)), self._give_back(before)),
         )
         last = (Var(TURN) + 1) * self._extent - 1
+        await_turn, pass_turn = self._taking_turns()
         return (
+            *await_turn,
             For(loop, self._extent, body),
+            *pass_turn,
             WaitProducts(0, compute.sums.first, compute.sums.name),
             If(binary(Op.LT, 0, SIZES["k"]), self._give_back(binary(Op.MOD, last, self._stages))),
             *compute.finish,
         )
+
+    def _taking_turns(self) -> tuple[Body, Body]:
+        """Wait until the ring has come to one's own tile: a parity tells two neighbouring phases apart, and no more.
+
+        The first warpgroup's phase of a round is the last one's of the round before; it need not wait in the first.
+        """
+        if self._turns == 1:
+            return (), ()
+        group = Var(GROUP)
+        parity = binary(Op.MOD, Var(ROUND) + Select(binary(Op.EQ, group, 0), Const(1), ZERO), 2)
+        following = binary(Op.MOD, group + 1, self._turns)
+        arrive = If(binary(Op.EQ, Var(GROUP_LANE), 0), (ArriveBarrier(self._my_turn(following)),))
+        return (WaitBarrier(self._my_turn(group), parity),), (arrive,)
 
     def _give_back(self, slot: Expr) -> Body:
         """One thread of the warpgroup tells every block of the cluster that fills this slot."""

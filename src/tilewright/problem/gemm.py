@@ -15,6 +15,9 @@ OperandName = Literal["A", "B", "C"]
 DIMS: dict[OperandName, tuple[Dim, Dim]] = {"A": ("m", "k"), "B": ("k", "n"), "C": ("m", "n")}
 """The logical index of each operand: (row, column)."""
 
+FORMAT_OPTIONS = ("dtype", "accumulate", "out", "product")
+"""The fields of a `Gemm` that say number formats."""
+
 
 class Order(Enum):
     """Which index of a matrix is contiguous in memory."""

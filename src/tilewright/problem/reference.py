@@ -59,13 +59,18 @@ def make_operands(gemm: Gemm, *, seed: int = 0) -> Operands:
     )
 
 
+def as_multiplied(operands: Operands, name: OperandName) -> Array:
+    """The logical matrix of A or B rounded as the problem asks before it is multiplied, float64."""
+    multiplied = operands.gemm.multiplied
+    rounded: Array = multiplied.decode(multiplied.encode(operands.matrix(name))).astype(np.float64)
+    return rounded
+
+
 def reference(operands: Operands) -> Array:
     """`alpha * A @ B + beta * C` in float64, shape (m, n), of the rounded operands; C is not read when beta is 0."""
     gemm = operands.gemm
     with np.errstate(invalid="ignore", over="ignore"):
-        a, b = (gemm.multiplied.decode(gemm.multiplied.encode(operands.matrix(name))) for name in ("A", "B"))
-        product = a.astype(np.float64) @ b.astype(np.float64)
-        result: Array = gemm.alpha * product
+        result: Array = gemm.alpha * (as_multiplied(operands, "A") @ as_multiplied(operands, "B"))
         if gemm.beta != 0:
             result = result + gemm.beta * operands.matrix("C").astype(np.float64)
     return result

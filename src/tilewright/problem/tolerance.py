@@ -8,6 +8,13 @@ A sum of K products, each rounded to unit round-off u in any order, satisfies el
 (N. J. Higham, Accuracy and Stability of Numerical Algorithms, 2nd ed., section 3.1 and 3.5); the `+ 2` pays for
 alpha and for the addition of beta * C. The bound holds for every order of summation, so also for split-K.
 
+Tensor cores add exact products in blocks of at least four, together with the sum so far: each addend is aligned to the
+largest and cut off at 24 bits or more, and so is the block's sum (M. Fasi, N. J. Higham, M. Mikaitis, S. Pranesh,
+Numerical behavior of NVIDIA tensor cores, PeerJ Computer Science 7:e330, 2021, section 4). Cutting off loses up to
+2**-23 of the largest, which is no larger than the sum of magnitudes: K products, and twice K / 4 for the sums carried
+from block to block. Which unit multiplies is not the problem's to say, so every sum in f32 of narrower products has
+this bound. Sums in f16 are rounded at most once a product, which the first bound pays for.
+
 Where K * u nears 1, as for sums kept in f16, that bound says nothing. Rounding errors are then taken as independent,
 which gives sqrt(n) in place of n with probability close to 1 (N. J. Higham and T. Mary, A new approach to probabilistic
 rounding error analysis, SIAM J. Sci. Comput. 41(5), 2019): gamma = exp(lambda * sqrt(n) * u) - 1, lambda = 8.
@@ -19,8 +26,10 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from tilewright.dtypes import Array
-from tilewright.problem.reference import Operands, reference
+from tilewright.dtypes import F32, Array
+from tilewright.problem.gemm import Gemm, OperandName
+from tilewright.problem.reference import Operands, as_multiplied, reference
+from tilewright.units import ceil_div
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,13 +54,25 @@ def _gamma(terms: int, unit: float) -> float:
     return float(np.expm1(8 * np.sqrt(terms) * unit))
 
 
+def _sum_of(gemm: Gemm) -> tuple[int, float]:
+    """How many terms a sum counts as, and the unit round-off of each."""
+    if gemm.accumulate is F32 and gemm.multiplied is not F32:
+        return gemm.k + 2 * ceil_div(gemm.k, _FEWEST_ADDED_AT_ONCE) + 2, 2 * F32.unit_roundoff
+    return gemm.k + 2, gemm.accumulate.unit_roundoff
+
+
+_FACTORS: tuple[OperandName, OperandName] = ("A", "B")
+
+_FEWEST_ADDED_AT_ONCE = 4
+"""Products in a block of the first tensor cores (V100); later ones add more at once."""
+
+
 def error_bound(operands: Operands) -> Array:
     """The largest |error| each element of a right C may have, shape (m, n), float64."""
     gemm = operands.gemm
-    gamma = _gamma(gemm.k + 2, gemm.accumulate.unit_roundoff)
+    gamma = _gamma(*_sum_of(gemm))
     with np.errstate(invalid="ignore", over="ignore"):
-        a = np.abs(operands.matrix("A").astype(np.float64))
-        b = np.abs(operands.matrix("B").astype(np.float64))
+        a, b = (np.abs(as_multiplied(operands, name)) for name in _FACTORS)
         magnitude: Array = abs(gemm.alpha) * (a @ b)
         if gemm.beta != 0:
             magnitude = magnitude + abs(gemm.beta) * np.abs(operands.matrix("C").astype(np.float64))

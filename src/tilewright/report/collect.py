@@ -13,11 +13,11 @@ from tilewright.bench.records import Record
 from tilewright.device.arch import arch as known_arch
 from tilewright.device.catalog import DEVICES, H200, device
 from tilewright.device.spec import DeviceSpec
-from tilewright.dtypes import DType
 from tilewright.errors import LaunchError, TilewrightError
 from tilewright.ladders import below
 from tilewright.ladders.rung import Rung
 from tilewright.model.occupancy import Occupancy
+from tilewright.problem.formats import FormatOptions, format_name
 from tilewright.problem.gemm import Gemm
 from tilewright.problem.reference import make_operands
 from tilewright.problem.tolerance import Verdict, check
@@ -99,7 +99,7 @@ class Row:
             "m": gemm.m,
             "n": gemm.n,
             "k": gemm.k,
-            "dtype": gemm.dtype.name,
+            "dtype": format_name(gemm),
             "ok": self.ok,
             "problem": self.problem or None,
             "verified": found is not None and found.ok,
@@ -176,17 +176,17 @@ def collect_ladder(
     size: Size,
     target: Target,
     *,
-    dtype: DType | None = None,
+    formats: FormatOptions | None = None,
     timed_size: Size = TIMED_SIZE,
     cache: CubinCache | None = None,
     progress: Progress | None = None,
 ) -> tuple[list[Row], list[Record]]:
     """A row for each rung, and the records of what was measured (none without a GPU).
 
-    dtype: None for that of the rungs. A rung that cannot be built, simulated or compiled has a row that says why.
+    formats: none for those of the rungs. A rung that cannot be built, simulated or compiled has a row that says why.
     """
     tell = progress or (lambda what, done, total: None)
-    formats: dict[str, Any] = {} if dtype is None else {"dtype": dtype, "out": dtype}
+    formats = formats or {}
     builds = [build(rung.gemm(*size, **formats), rung) for rung in rungs]
     with ThreadPoolExecutor(1) as background:
         compiling = background.submit(_compile_all, builds, target.arch, cache)
@@ -198,12 +198,14 @@ def collect_ladder(
     ]
     if target.gpu is None:
         spec = target.spec if target.named else None
-        figures = {row.rung.name: recorded_figure(row.rung, timed_size, row.built.gemm.dtype, spec) for row in rows}
+        figures = {
+            row.rung.name: recorded_figure(row.rung, timed_size, format_name(row.built.gemm), spec) for row in rows
+        }
         return [replace(row, figure=figures[row.rung.name]) for row in rows], []
-    if dtype is not None:
-        return rows, []  # the measuring protocol takes the problem of the ladder as it is
     right = [row.rung for row in rows if row.checked is not None and row.checked.ok and not row.problem]
-    measured = measure_ladder(target.gpu, right, *timed_size, cache=cache, progress=tell) if right else []
+    measured = (
+        measure_ladder(target.gpu, right, *timed_size, formats=formats, cache=cache, progress=tell) if right else []
+    )
     by_name = {one.rung.name: figure_of(one.record, "measured") for one in measured}
     return [replace(row, figure=by_name.get(row.rung.name)) for row in rows], [one.record for one in measured]
 

@@ -8,9 +8,9 @@ from typing import Literal
 from tilewright.bench.records import Record, recorded
 from tilewright.device.catalog import device
 from tilewright.device.spec import DeviceSpec
-from tilewright.dtypes import F32, DType
 from tilewright.errors import UnknownName
 from tilewright.ladders.rung import Rung
+from tilewright.problem.formats import format_name
 
 Size = tuple[int, int, int]
 FigureKind = Literal["measured", "recorded", "predicted"]
@@ -48,9 +48,12 @@ def figure_of(record: Record, kind: FigureKind) -> Figure:
     )
 
 
-def recorded_figure(rung: Rung, size: Size, dtype: DType = F32, spec: DeviceSpec | None = None) -> Figure | None:
-    """The newest shipped record of a right result of a rung at a size, on any GPU or on one; None if there is none."""
-    wanted = (rung.name, *size, dtype.name)
+def recorded_figure(rung: Rung, size: Size, dtype: str = "", spec: DeviceSpec | None = None) -> Figure | None:
+    """The newest shipped record of a right result of a rung at a size, on any GPU or on one; None if there is none.
+
+    dtype: the name of the formats; those of the rung if not said.
+    """
+    wanted = (rung.name, *size, dtype or format_name(rung.gemm(*size)))
     found = [r for r in recorded(rung.ladder) if (r.rung, r.m, r.n, r.k, r.dtype) == wanted]
     found = [record for record in found if record.extra.get("verified", True)]
     if spec is not None:

@@ -11,20 +11,34 @@ import re
 from collections.abc import Sequence
 
 from tilewright.errors import TilewrightError
-from tilewright.ladders import find_ladder
+from tilewright.ladders import Rung, find_ladder
+from tilewright.problem.formats import FORMATS, format_name
 from tilewright.report.figures import TIMED_SIZE, Figure, recorded_figure
 
 
 def ladder_table(name: str) -> str:
     """The recorded figures of a ladder as a Markdown table, and a line that says where they come from."""
-    rungs = find_ladder(name)
-    figures = [recorded_figure(rung, TIMED_SIZE) for rung in rungs]
-    lines = ["| rung | what is new | TFLOP/s | share of cuBLAS |", "|---|---|---:|---:|"]
-    for rung, figure in zip(rungs, figures, strict=True):
+    rows = [(rung, own, recorded_figure(rung, TIMED_SIZE, own)) for rung in find_ladder(name) for own in _formats(rung)]
+    several = len({own for _, own, _ in rows}) > 1
+    lines = [
+        f"| rung | what is new | {'formats | ' if several else ''}TFLOP/s | share of cuBLAS |",
+        f"|---|---|{'---|' if several else ''}---:|---:|",
+    ]
+    told: set[str] = set()
+    for rung, own, figure in rows:
+        idea = rung.idea if rung.name not in told else ""
+        told.add(rung.name)
+        formats = f"{own} | " if several else ""
         tflops = "" if figure is None else f"{figure.tflops:.2f}"
         share = "" if figure is None or figure.share_of_cublas is None else f"{100 * figure.share_of_cublas:.1f} %"
-        lines.append(f"| {rung.title.removeprefix(name + '/')} | {rung.idea} | {tflops} | {share} |")
-    return "\n".join([*lines, "", *_sources([figure for figure in figures if figure is not None])])
+        lines.append(f"| {rung.title.removeprefix(name + '/')} | {idea} | {formats}{tflops} | {share} |")
+    return "\n".join([*lines, "", *_sources([figure for _, _, figure in rows if figure is not None])])
+
+
+def _formats(rung: Rung) -> list[str]:
+    """The formats of the rung, then others in which it was recorded."""
+    own = format_name(rung.gemm(*TIMED_SIZE))
+    return [own, *(name for name in FORMATS if name != own and recorded_figure(rung, TIMED_SIZE, name) is not None)]
 
 
 def _sources(figures: Sequence[Figure]) -> list[str]:

@@ -92,6 +92,26 @@ class LoadMatricesOp:
 
 
 @dataclass(slots=True)
+class StoreMatricesOp:
+    """stmatrix: as LoadMatricesOp, the other way. target: the row that each of the first 8 * `count` lanes points at."""
+
+    context: Context
+    target: MemorySide
+    source: RegisterView
+    count: int
+    transposed: bool
+
+    def __call__(self, convoy: Convoy) -> None:
+        target, dtype = self.target, self.target.buffer.dtype
+        check_whole_warps(target.site, self.context, convoy)
+        pattern, offset = target.reach(convoy, also=convoy.warps.first_lanes(MATRIX_ROWS * self.count))
+        held = self.source.read(convoy)
+        access = target.tell(convoy, pattern, offset, matrices=self.count)
+        tiles = matrices_in_registers(dtype.bytes, self.count, self.transposed).tiles(held)
+        target.put(convoy, access, _rows_of_matrices(dtype.bytes).registers(tiles))
+
+
+@dataclass(slots=True)
 class MultiplyTilesOp:
     """`d += a @ b` by each warp, on fragments in its registers."""
 

@@ -10,12 +10,14 @@ import numpy as np
 from tilewright.device.spec import WARP_THREADS
 from tilewright.dtypes import Array
 from tilewright.simulator.arithmetic import Arithmetic
+from tilewright.simulator.asynchronous.units import Units
 from tilewright.simulator.barriers import BlockBarriers
 from tilewright.simulator.convoy import Convoy
 from tilewright.simulator.events import Wire
 from tilewright.simulator.findings import Finding, Findings, Kind, Where
 from tilewright.simulator.memory import Memory
 from tilewright.simulator.races import Races
+from tilewright.simulator.registers import RegisterArray
 from tilewright.simulator.sites import Site
 
 
@@ -23,7 +25,7 @@ from tilewright.simulator.sites import Site
 class Context:
     """One run. races: None where detectors are off; bounds are checked always, for the sake of the host's own memory.
 
-    barriers: of the blocks that run now.
+    barriers: of the blocks that run now. units: None where no statement uses them.
     """
 
     memory: Memory
@@ -32,6 +34,25 @@ class Context:
     findings: Findings
     races: Races | None
     barriers: BlockBarriers
+    units: Units | None = None
+
+    def check_products(self, site: Site, convoy: Convoy, registers: RegisterArray, first: int, end: int) -> None:
+        """Reports an access to registers that a product under way adds to."""
+        for (low, high), (_, started) in registers.in_products.items():
+            if first < high and low < end:
+                name = registers.buffer.name
+                self.findings.report(
+                    Finding(
+                        Kind.IN_FLIGHT,
+                        f"Registers of {name} are touched while a product adds to them.",
+                        where(site, convoy, np.ones(convoy.warps.lanes, np.bool_)),
+                        name,
+                        max(first, low),
+                        where(started, convoy, np.ones(convoy.warps.lanes, np.bool_)),
+                        hint="wait for the group of the product first (WaitProducts).",
+                    )
+                )
+                return
 
     def overflow(self, site: Site, convoy: Convoy, beyond: Array) -> NoReturn:
         """An index left 32 bits: the kernel addresses something else than it means, so it stops here."""

@@ -12,6 +12,7 @@ import numpy as np
 
 from tilewright.device.spec import WARP_THREADS
 from tilewright.dtypes import Array
+from tilewright.simulator.asynchronous.queue import Products
 from tilewright.simulator.copies import Copies
 from tilewright.simulator.registers import RegisterArray
 from tilewright.simulator.sites import Site
@@ -19,7 +20,7 @@ from tilewright.simulator.warps import Lanes, Mask, Warps
 
 
 class Wait(Protocol):
-    """What a convoy waits for: a barrier now; a named barrier or a phase of an mbarrier later."""
+    """What a convoy waits for: a barrier, a phase of a memory barrier, the other warps of a warpgroup."""
 
     site: Site
 
@@ -38,10 +39,11 @@ class Convoy:
 
     slots: values of the loop variables, the same in every lane. mask: lanes that take part now, None for all.
     pc: next instruction of the program. frames: what to restore at the end of each open branch. memo: lane values
-    known so far, a dictionary for each cell of the program. copies: asynchronous ones under way.
+    known so far, a dictionary for each cell of the program. copies: asynchronous ones under way. products: of wgmma
+    under way; None until there is one.
     """
 
-    __slots__ = ("copies", "frames", "mask", "memo", "pc", "registers", "slots", "wait", "warps")
+    __slots__ = ("copies", "frames", "mask", "memo", "pc", "products", "registers", "slots", "wait", "warps")
 
     def __init__(self, warps: Warps, slots: int, registers: int, cells: int) -> None:
         self.warps = warps
@@ -53,6 +55,7 @@ class Convoy:
         self.frames: list[tuple[Mask | None, Mask | None]] = []
         self.wait: Wait | None = None
         self.copies = Copies(warps.lanes)
+        self.products: Products | None = None
 
     @property
     def active_warps(self) -> int:
@@ -78,5 +81,6 @@ class Convoy:
         part.pc = self.pc
         part.frames = [(part_of(before), part_of(otherwise)) for before, otherwise in self.frames]
         part.copies = self.copies.select(lanes)
+        part.products = None if self.products is None else self.products.select(keep)
         part.wait = None if self.wait is None else self.wait.select(keep)
         return part

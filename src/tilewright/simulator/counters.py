@@ -66,6 +66,22 @@ class SharedCounts:
 
 
 @dataclass(frozen=True, slots=True)
+class BulkCounts:
+    """Boxes that the copy engine moves. size_bytes: in shared memory; sectors, elements: inside the matrix."""
+
+    instructions: int
+    boxes: int
+    size_bytes: int
+    sectors: int
+    elements: int
+
+    @property
+    def bytes_moved(self) -> int:
+        """Bytes of all sectors touched, each once a box."""
+        return self.sectors * SECTOR_BYTES
+
+
+@dataclass(frozen=True, slots=True)
 class Counters:
     """Everything that was counted. blocks: simulated, or stood for by those simulated; of `grid_blocks`.
 
@@ -117,6 +133,18 @@ class Counters:
         widths = sorted({line.width_bytes for line in self.lines if line.space is Space.SHARED and line.kind == kind})
         return {width: self.where(lambda line, w=width: line.width_bytes == w)._shared(kind) for width in widths}  # type: ignore[misc]
 
+    @property
+    def bulk_loads(self) -> BulkCounts:
+        return self._bulk("bulk load")
+
+    @property
+    def bulk_stores(self) -> BulkCounts:
+        return self._bulk("bulk store")
+
+    def _bulk(self, kind: LineKind) -> BulkCounts:
+        names = ("executions", "boxes", "bulk_bytes", "bulk_sectors", "bulk_elements")
+        return BulkCounts(*(self.total(name, kind) for name in names))
+
     def _global(self, kind: LineKind) -> GlobalCounts:
         names = [field.name for field in fields(GlobalCounts)]
         return GlobalCounts(*(self.total(name, kind, Space.GLOBAL) for name in names))
@@ -143,7 +171,7 @@ class Counters:
     def results(self) -> int:
         """Elements of C stored."""
         stores = (line for line in self.lines if line.kind == "store" and line.space is Space.GLOBAL)
-        return sum(line.bytes_asked // line.element_bytes for line in stores)
+        return sum(line.bytes_asked // line.element_bytes for line in stores) + self.bulk_stores.elements
 
     def per_fma(self, space: Space) -> float:
         """Loads by lanes (instructions) for each multiply-add."""
@@ -181,6 +209,8 @@ class Counters:
             "registers_to_global": self.global_stores.bytes_asked,
             "l2_to_l1_sectors": self.global_loads.bytes_moved,
             "l1_to_l2_sectors": self.global_stores.bytes_moved,
+            "l2_to_shared_boxes": self.bulk_loads.bytes_moved,
+            "shared_to_l2_boxes": self.bulk_stores.bytes_moved,
         }
 
     @property
@@ -208,6 +238,8 @@ class Counters:
             "global_stores": _with_ratios(self.global_stores),
             "shared_loads": _with_ratios(self.shared_loads),
             "shared_stores": _with_ratios(self.shared_stores),
+            "bulk_loads": _with_ratios(self.bulk_loads),
+            "bulk_stores": _with_ratios(self.bulk_stores),
             "instructions": self.instructions,
             "fmas": self.fmas,
             "results": self.results,
@@ -257,7 +289,7 @@ def _ratio(a: float, b: float) -> float:
     return a / b if b else 0.0
 
 
-def _with_ratios(counts: GlobalCounts | SharedCounts) -> dict[str, float]:
+def _with_ratios(counts: GlobalCounts | SharedCounts | BulkCounts) -> dict[str, float]:
     """The fields and the properties of a group of counts."""
     ratios = [name for name, member in vars(type(counts)).items() if isinstance(member, property)]
     return {**asdict(counts), **{name: getattr(counts, name) for name in ratios}}

@@ -129,6 +129,30 @@ class Iterations:
     blocks: int
 
 
+@dataclass(slots=True)
+class Issue:
+    """An instruction that is neither an access nor arithmetic: a fence, an arrival, the start of a unit."""
+
+    site: Site
+    warps: int
+    lanes: int
+    blocks: int
+
+
+@dataclass(slots=True)
+class BulkCopy:
+    """The copy engine starts boxes. size_bytes: in shared memory. sectors: of global memory, inside the matrix.
+
+    elements: inside the matrix.
+    """
+
+    site: Site
+    boxes: int
+    size_bytes: int
+    sectors: int
+    elements: int
+
+
 class Listener:
     """Receives every fact; override what you count."""
 
@@ -150,6 +174,12 @@ class Listener:
     def iterated(self, iterations: Iterations) -> None:
         """A loop went round."""
 
+    def issued(self, issue: Issue) -> None:
+        """Any other instruction was executed."""
+
+    def bulk_copied(self, copy: BulkCopy) -> None:
+        """The copy engine started boxes."""
+
 
 class Wire:
     """Carries each kind of event to the listeners that override its method, and costs nothing for the others."""
@@ -166,3 +196,5 @@ class Wire:
         self.met = hearing("met")
         self.branched = hearing("branched")
         self.iterated = hearing("iterated")
+        self.issued = hearing("issued")
+        self.bulk_copied = hearing("bulk_copied")

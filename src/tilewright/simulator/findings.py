@@ -24,6 +24,13 @@ class Kind(Enum):
     COPY_SIZE = "copy of an impossible size"
     DIVERGENT_BARRIER = "barrier reached by a part of a warp"
     PARTED_WARP = "instruction of a whole warp on which its lanes do not agree"
+    NOT_UNIFORM = "value that differs between lanes of a warp"
+    MBARRIER = "misused memory barrier"
+    UNFENCED = "access that no fence orders"
+    IN_FLIGHT = "registers of products under way"
+    UNFINISHED = "end before all is over"
+    BULK_COPY = "impossible bulk copy"
+    REGISTERS = "impossible number of registers"
     DEADLOCK = "deadlock"
 
     @property

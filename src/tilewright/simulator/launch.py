@@ -27,7 +27,8 @@ def scalars(gemm: Gemm) -> dict[str, float]:
 
 def arguments(kernel: Kernel, values: Mapping[str, float]) -> dict[str, Expr]:
     """The scalar arguments of a launch as typed constants."""
-    kinds = {parameter.name: parameter.dtype for parameter in kernel.parameters if not parameter.is_pointer}
+    scalar = (p for p in kernel.parameters if not p.is_pointer and p.tensor_map is None)
+    kinds = {parameter.name: parameter.dtype for parameter in scalar}
     return {name: Const(values[name], dtype) for name, dtype in kinds.items()}
 
 
@@ -35,6 +36,19 @@ def grid_of(kernel: Kernel, constants: Mapping[str, Expr]) -> Block:
     """Blocks along x, y, z."""
     x, y, z = (uniform(resolve(extent, Scope(constants)))([]) for extent in kernel.grid)
     return x, y, z
+
+
+LARGE_GPU_BLOCKS = 132
+"""Multiprocessors of an H200. Source: NVIDIA H200 data sheet."""
+
+
+def launched_grid(kernel: Kernel, constants: Mapping[str, Expr], resident_blocks: int | None = None) -> Block:
+    """Blocks that are launched: of a resident kernel no more than run at once, in whole clusters."""
+    x, y, z = grid_of(kernel, constants)
+    if not kernel.resident:
+        return x, y, z
+    room = LARGE_GPU_BLOCKS if resident_blocks is None else resident_blocks
+    return min(x, max(1, room // kernel.cluster) * kernel.cluster), y, z
 
 
 def warps_per_block(kernel: Kernel) -> int:
@@ -49,8 +63,11 @@ def all_blocks(grid: Block) -> Array:
     return np.stack([numbers % x, numbers // x % y, numbers // (x * y)], axis=1)
 
 
-def some_blocks(grid: Block, blocks: Iterable[Block]) -> Array:
-    """These blocks as an array, (blocks, 3). Raises SimulationError for one that is not in the grid."""
+def some_blocks(grid: Block, blocks: Iterable[Block], cluster: int = 1) -> Array:
+    """These blocks as an array, (blocks, 3), with the other blocks of their clusters.
+
+    Raises SimulationError for one that is not in the grid.
+    """
     chosen = np.array([tuple(block) for block in blocks], np.int64).reshape(-1, 3)
     outside = ((chosen < 0) | (chosen >= np.array(grid))).any(axis=1)
     if outside.any():
@@ -58,4 +75,7 @@ def some_blocks(grid: Block, blocks: Iterable[Block]) -> Array:
             f"Block {tuple(chosen[int(np.argmax(outside))].tolist())} is not in the grid {grid}.",
             hint="a block is (x, y, z), each from 0 and below the extent of the grid.",
         )
-    return chosen
+    if cluster == 1:
+        return chosen
+    first = np.unique(chosen // (cluster, 1, 1) * (cluster, 1, 1), axis=0)
+    return np.concatenate([block + np.stack([np.arange(cluster), *np.zeros((2, cluster), int)], 1) for block in first])

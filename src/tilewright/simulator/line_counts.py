@@ -6,6 +6,26 @@ from collections.abc import Container, Mapping
 from dataclasses import dataclass, fields
 from typing import Literal
 
+from tilewright.ir.async_stmt import (
+    ArriveBarrier,
+    BulkLoad,
+    BulkStore,
+    ClusterBarrier,
+    CommitProducts,
+    CommitStores,
+    ExpectBytes,
+    FenceBarriers,
+    FenceProducts,
+    FenceProxy,
+    InitBarrier,
+    MultiplyShared,
+    SetRegisters,
+    StoreMatrices,
+    TeamBarrier,
+    WaitBarrier,
+    WaitProducts,
+    WaitStores,
+)
 from tilewright.ir.buffer import Buffer, Space
 from tilewright.ir.stmt import (
     Assign,
@@ -21,11 +41,12 @@ from tilewright.ir.stmt import (
 from tilewright.ir.visit import Path
 from tilewright.layout.fragment import MATRIX_ROW_BYTES
 from tilewright.simulator.assigns import operations_of
+from tilewright.simulator.asynchronous.clocks import GROUP_WARPS
 from tilewright.simulator.collective import multiply_opcodes
 from tilewright.simulator.opaque_tiles import access_opcodes, load_access, store_access
 from tilewright.simulator.sites import Site
 
-LineKind = Literal["load", "store", "arithmetic", "barrier", "branch", "loop"]
+LineKind = Literal["load", "store", "arithmetic", "barrier", "branch", "loop", "unit", "bulk load", "bulk store"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,7 +58,8 @@ class LineCounts:
     opcodes: instructions that one execution stands for. tile_multiply_adds: of one execution by a warp, where the warp
     multiplies tiles. What each count means is said where it is counted, in
     `simulator.listeners`: executions (warps), lane_executions; requests, lanes, bytes_asked; sectors, cache_lines
-    (global); wavefronts, ideal_wavefronts (shared); partial, guarded_off, split (divergence).
+    (global); wavefronts, ideal_wavefronts (shared); partial, guarded_off, split (divergence); boxes, bulk_bytes,
+    bulk_sectors, bulk_elements (copy engine).
     """
 
     line: int
@@ -64,6 +86,10 @@ class LineCounts:
     partial: int = 0
     guarded_off: int = 0
     split: int = 0
+    boxes: int = 0
+    bulk_bytes: int = 0
+    bulk_sectors: int = 0
+    bulk_elements: int = 0
 
     @property
     def excess_wavefronts(self) -> int:
@@ -145,8 +171,43 @@ def _described(site: Site) -> _Described | None:
             return _Described("branch", {"BRA": 1})
         case For():
             return _Described("loop", {} if stmt.unroll else {"BRA": 1})
+        case StoreMatrices():
+            return _access("store", {"STSM": 1}, stmt.dst.buffer, MATRIX_ROW_BYTES // stmt.dst.buffer.dtype.bytes)
+        case MultiplyShared(instruction=instruction):
+            # Of one warp: four share the instruction.
+            adds = instruction.multiply_adds // GROUP_WARPS
+            return _Described("arithmetic", {"HGMMA": 1}, stmt.d.buffer.name, tile_multiply_adds=adds)
+        case TeamBarrier():
+            return _Described("barrier", {"BAR": 1})
+        case ClusterBarrier():
+            return _Described("barrier", {"UCGABAR": 1})
+        case BulkLoad():
+            return _described_box("bulk load", "UTMALDG", stmt.dst.buffer)
+        case BulkStore():
+            return _described_box("bulk store", "UTMASTG", stmt.src.buffer)
         case _:
-            return None
+            opcode = _UNIT_OPCODES.get(type(stmt))
+            return None if opcode is None else _Described("unit", {opcode: 1})
+
+
+_UNIT_OPCODES: dict[type, str] = {
+    InitBarrier: "SYNCS",
+    ExpectBytes: "SYNCS",
+    ArriveBarrier: "SYNCS",
+    WaitBarrier: "SYNCS",
+    FenceBarriers: "FENCE",
+    FenceProxy: "FENCE",
+    CommitStores: "UTMACMDFLUSH",
+    WaitStores: "DEPBAR",
+    SetRegisters: "USETMAXREG",
+    FenceProducts: "WARPGROUP.ARRIVE",
+    CommitProducts: "WARPGROUP.COMMIT",
+    WaitProducts: "WARPGROUP.DEPBAR",
+}
+
+
+def _described_box(kind: LineKind, opcode: str, shared: Buffer) -> _Described:
+    return _Described(kind, {opcode: 1}, shared.name, Space.SHARED, element_bytes=shared.dtype.bytes)
 
 
 def _described_move(stmt: Move, side: Buffer | None) -> _Described:

@@ -34,11 +34,14 @@ class Machine:
     def run(self, batch: Batch) -> None:
         """All warps of the blocks, to their end. Raises StopSimulation after a deadlock.
 
-        Copies that signal an mbarrier will have to land where nobody can go on, before that is called a deadlock: as
-        late as they may, so that whoever does not wait for them reads the old contents.
+        Boxes of the copy engine land where nobody can go on and somebody waits for them: as late as they may, so that
+        whoever does not wait for them reads the old contents.
         """
         self._context.memory.new_batch(batch.blocks)
         self._context.barriers = BlockBarriers(batch)
+        units = self._context.units
+        if units is not None:
+            units.new_batch(batch)
         if self._context.races is not None:
             self._context.races.new_batch(batch, self._shared)
         runnable = self._start(batch)
@@ -46,10 +49,14 @@ class Machine:
         while runnable or waiting:
             if not runnable:
                 runnable, waiting = _released(waiting)
+                if not runnable and units is not None and units.land(waiting):
+                    continue
                 if not runnable:
                     self._deadlock(batch, waiting)
             convoy = runnable.pop(self._turn(len(runnable)))
             runnable += self._advance(convoy, waiting)
+        if units is not None:
+            units.finish()
 
     def _start(self, batch: Batch) -> list[Convoy]:
         count, blocks = batch.warps_per_block, np.arange(batch.blocks)
@@ -72,7 +79,9 @@ class Machine:
             (convoy,) = parts
             if convoy.wait is not None:
                 waiting.append(convoy)
-                break
+                return []
+        if self._context.units is not None:
+            self._context.units.ended(convoy)
         return []
 
     def _deadlock(self, batch: Batch, waiting: list[Convoy]) -> None:
@@ -84,7 +93,7 @@ class Machine:
             here = convoy.warps.slots == slot
             if here.any() and convoy.wait is not None:
                 site = convoy.wait.site
-                groups[site.line, site.text, convoy.wait.describe()] += convoy.warps.numbers[here].tolist()
+                groups[site.line, site.text, convoy.wait.select(here).describe()] += convoy.warps.numbers[here].tolist()
                 row = int(np.argmax(here))
                 warp, block = int(convoy.warps.numbers[row]), convoy.warps.coordinates(row)
                 place = place or Where(site.line, site.text, block, warp, (), site.values(convoy.slots))
@@ -103,7 +112,9 @@ class Machine:
                 f"Deadlock in block {place.block}: nobody can go on.",
                 place,
                 note="; ".join(lines) + ".",
-                hint="every warp of a block must reach the same barriers equally often.",
+                hint="every warp of a block must reach the same barriers equally often."
+                if self._context.units is None
+                else "whoever is waited for must arrive once for each phase, and bring the bytes that are expected.",
             )
         )
 

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 
 import numpy as np
 
-from tilewright.dtypes import Array
+from tilewright.dtypes import TF32, Array
 from tilewright.ir.buffer import Buffer, Space
 from tilewright.ir.kernel import Kernel
 from tilewright.problem.reference import Operands
@@ -39,6 +39,18 @@ class Memory:
             kind, poison = self._arithmetic.memory_type(buffer.dtype), self._arithmetic.poison(buffer.dtype)
             values = self._arithmetic.encode(np.full(blocks * buffer.elements, poison), buffer.dtype)
             self.arrays[buffer.name] = values.astype(kind, copy=False)
+
+    def shared_places(self) -> Iterator[tuple[Buffer, int]]:
+        """The shared buffers of a block, each with the address of its first element."""
+        yield from zip(self._kernel.shared, self._kernel.shared_offsets, strict=True)
+
+    def rounded_tf32(self, values: Array) -> Array:
+        """Elements of f32 as a copy that rounds them leaves them."""
+        return self._arithmetic.encode(values, TF32)
+
+    def base_of(self, operand: str) -> int:
+        """Address of a matrix in global memory, as far as alignment can tell."""
+        return self._base_bytes.get(operand, 0)
 
     def elements(self, buffer: Buffer) -> int:
         """Elements that a thread may address."""

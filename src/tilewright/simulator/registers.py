@@ -9,6 +9,7 @@ import numpy as np
 
 from tilewright.dtypes import Array
 from tilewright.ir.buffer import Buffer
+from tilewright.simulator.sites import Site
 from tilewright.simulator.warps import Mask
 
 
@@ -16,9 +17,11 @@ class RegisterArray:
     """One register buffer of every lane of a convoy: `data` is (elements, lanes), an element's lanes side by side.
 
     `missing` counts the elements that some lane has not written: at 0, which is almost always, reads need no check.
+    dirty: written since the last fence before products. in_products: runs of elements (from, to) that products under
+    way add to, with the number of these and the place where the last was started.
     """
 
-    __slots__ = ("_partial", "_written", "buffer", "data", "missing")
+    __slots__ = ("_partial", "_written", "buffer", "data", "dirty", "in_products", "missing")
 
     def __init__(self, buffer: Buffer, lanes: int, dtype: np.dtype[Any], poison: Any) -> None:
         self.buffer = buffer
@@ -26,6 +29,18 @@ class RegisterArray:
         self._written = bytearray(buffer.elements)
         self._partial: dict[int, Array] = {}
         self.missing = buffer.elements
+        self.dirty = False
+        self.in_products: dict[tuple[int, int], tuple[int, Site]] = {}
+
+    def start_product(self, first: int, end: int, site: Site) -> None:
+        """A product that adds to these elements is under way."""
+        known = self.in_products.get((first, end))
+        self.in_products[first, end] = (1 if known is None else known[0] + 1, site)
+
+    def end_product(self, first: int, end: int) -> None:
+        count, site = self.in_products.pop((first, end))
+        if count > 1:
+            self.in_products[first, end] = (count - 1, site)
 
     def forget(self, poison: Any) -> None:
         """The buffer is declared anew: its elements hold nothing."""
@@ -69,6 +84,8 @@ class RegisterArray:
         chosen.data = np.ascontiguousarray(self.data[:, lanes])
         chosen._written = bytearray(self._written)
         chosen._partial = {}
+        chosen.dirty = self.dirty
+        chosen.in_products = dict(self.in_products)
         chosen.missing = self.missing
         for element, partial in self._partial.items():
             kept = partial[lanes]

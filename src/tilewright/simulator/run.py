@@ -9,18 +9,29 @@ import numpy as np
 
 from tilewright.device.spec import WARP_THREADS
 from tilewright.dtypes import Array
+from tilewright.ir.async_stmt import AsyncStmt, BulkStore
 from tilewright.ir.buffer import Space
 from tilewright.ir.kernel import Kernel
 from tilewright.ir.stmt import Move
 from tilewright.ir.visit import walk
 from tilewright.problem.reference import Operands
 from tilewright.simulator.arithmetic import Arithmetic, FloatArithmetic
+from tilewright.simulator.asynchronous.ordered import OrderedRaces
+from tilewright.simulator.asynchronous.units import Units
 from tilewright.simulator.barriers import BlockBarriers
 from tilewright.simulator.context import Context
 from tilewright.simulator.counters import Counters, counters_of
 from tilewright.simulator.events import Launch, Listener, Wire
 from tilewright.simulator.findings import Finding, Findings, OnFinding, StopSimulation
-from tilewright.simulator.launch import Block, all_blocks, arguments, grid_of, scalars, some_blocks, warps_per_block
+from tilewright.simulator.launch import (
+    Block,
+    all_blocks,
+    arguments,
+    launched_grid,
+    scalars,
+    some_blocks,
+    warps_per_block,
+)
 from tilewright.simulator.listeners import standard_listeners
 from tilewright.simulator.machine import Machine, Order
 from tilewright.simulator.memory import Memory
@@ -70,6 +81,7 @@ def simulate(
     arithmetic: Arithmetic | None = None,
     base_bytes: Mapping[str, int] | None = None,
     progress: Progress | None = None,
+    resident_blocks: int | None = None,
 ) -> Run:
     """Run `kernel` on flat operand storages. The operands stay as they are.
 
@@ -77,21 +89,27 @@ def simulate(
     unwritten reads of shared memory (bounds, registers and barriers are checked in any case). blocks: run only these
     (x, y, z). schedule: how warps take turns, see `Order`; seed: of "warps". base_bytes: alignment of operands that do
     not start at a multiple of 256 bytes. progress: called with (blocks done, blocks in all) as blocks finish.
+    resident_blocks: how many blocks of a resident kernel run at once; None for as many as a large GPU has room for. Of
+    a kernel with clusters whole clusters run, whichever of their blocks are chosen.
 
     Raises SimulationError for the first broken rule, unless on_finding="collect".
     """
     numbers = arithmetic or FloatArithmetic()
     heard = tuple(standard_listeners() if listeners is None else listeners)
     constants = arguments(kernel, scalars(operands.gemm))
-    grid = grid_of(kernel, constants)
-    chosen = all_blocks(grid) if blocks is None else some_blocks(grid, blocks)
+    grid = launched_grid(kernel, constants, resident_blocks)
+    chosen = all_blocks(grid) if blocks is None else some_blocks(grid, blocks, kernel.cluster)
     sites, findings = Sites(kernel), Findings(on_finding)
     memory = Memory(kernel, operands, numbers, base_bytes or {})
     nobody = BlockBarriers(Batch(kernel.block, grid, chosen[:0]))
     context = Context(memory, numbers, Wire(heard), findings, None, nobody)
-    program = translate(kernel, sites, context, constants)
-    if detectors:
-        context.races = Races(sites.all, findings, kernel.threads_per_block, _written(kernel, memory))
+    program = translate(kernel, sites, context, constants, grid)
+    written, threads = _written(kernel, memory), kernel.threads_per_block
+    if any(isinstance(stmt, AsyncStmt) for _, stmt in walk(kernel.body)):
+        races = OrderedRaces(sites.all, findings, threads, written, kernel.cluster) if detectors else None
+        context.races, context.units = races, Units(kernel, operands.gemm, memory, findings, races)
+    elif detectors:
+        context.races = Races(sites.all, findings, threads, written)
     launch = Launch(kernel, tuple(sites.all), grid, len(chosen), int(np.prod(grid)), warps_per_block(kernel))
     for hear in context.wire.launched:
         hear(launch)
@@ -102,7 +120,8 @@ def simulate(
 
 def _run_batches(machine: Machine, kernel: Kernel, grid: Block, chosen: Array, progress: Progress | None) -> bool:
     """All chosen blocks, batch by batch; False after a deadlock."""
-    step = max(1, _BATCH_LANES // (warps_per_block(kernel) * WARP_THREADS))
+    clusters = _BATCH_LANES // (warps_per_block(kernel) * WARP_THREADS * kernel.cluster)
+    step = max(1, clusters) * kernel.cluster
     try:
         with np.errstate(all="ignore"):  # NaN and infinity are values like any others
             for start in range(0, len(chosen), step):
@@ -116,5 +135,8 @@ def _run_batches(machine: Machine, kernel: Kernel, grid: Block, chosen: Array, p
 
 def _written(kernel: Kernel, memory: Memory) -> dict[str, int]:
     """The global buffers that the kernel writes, with their elements."""
-    stores = [stmt.dst.buffer for _, stmt in walk(kernel.body) if isinstance(stmt, Move)]
-    return {buffer.name: memory.elements(buffer) for buffer in stores if buffer.space is Space.GLOBAL}
+    statements = [stmt for _, stmt in walk(kernel.body)]
+    stores = [stmt.dst.buffer for stmt in statements if isinstance(stmt, Move)]
+    names = {buffer.name for buffer in stores if buffer.space is Space.GLOBAL}
+    names |= {stmt.map.operand for stmt in statements if isinstance(stmt, BulkStore)}
+    return {name: len(memory.arrays[name]) for name in sorted(names)}

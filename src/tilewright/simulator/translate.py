@@ -6,6 +6,14 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
 from tilewright.errors import SimulationError
+from tilewright.ir.async_stmt import (
+    ClusterBarrier,
+    MultiplyShared,
+    StoreMatrices,
+    TeamBarrier,
+    WaitBarrier,
+    WaitProducts,
+)
 from tilewright.ir.buffer import Buffer, Ref, Space
 from tilewright.ir.expr import ZERO, Const, Expr, Load, Var
 from tilewright.ir.kernel import BUILTINS, Kernel
@@ -30,7 +38,9 @@ from tilewright.ir.visit import Path, walk, walk_expr
 from tilewright.layout.fragment import MATRIX_ROW_BYTES
 from tilewright.simulator.assigns import assign_op, copy_ops
 from tilewright.simulator.async_moves import AsyncCopyOp, CommitOp, WaitOp
-from tilewright.simulator.collective import WORD_BYTES, LoadMatricesOp, MultiplyTilesOp
+from tilewright.simulator.asynchronous.compile import WAITING, Compiler
+from tilewright.simulator.asynchronous.meeting_ops import UniformCheckOp
+from tilewright.simulator.collective import WORD_BYTES, LoadMatricesOp, MultiplyTilesOp, StoreMatricesOp
 from tilewright.simulator.context import Context
 from tilewright.simulator.control import (
     BarrierStep,
@@ -117,21 +127,28 @@ class AllocOp:
             known.forget(poison)
 
 
-def translate(kernel: Kernel, sites: Sites, context: Context, constants: Mapping[str, Expr]) -> Program:
-    """The program of a kernel. constants: the value of each scalar argument; other names are coordinates."""
+def translate(
+    kernel: Kernel, sites: Sites, context: Context, constants: Mapping[str, Expr], grid: tuple[int, int, int]
+) -> Program:
+    """The program of a kernel. constants: the value of each scalar argument; other names are coordinates.
+
+    grid: the blocks that are launched.
+    """
     translator = _Translator(sites, context)
-    scope = {name: _coordinate(kernel, name, constants) for name in BUILTINS} | dict(constants)
+    scope = {name: _coordinate(kernel, name, grid) for name in BUILTINS} | dict(constants)
     translator.emit(kernel.body, (), Names(Scope(scope)))
     return Program(translator.code, translator.slots, translator.registers, translator.cells.count)
 
 
-def _coordinate(kernel: Kernel, name: str, constants: Mapping[str, Expr]) -> Expr:
+def _coordinate(kernel: Kernel, name: str, grid: tuple[int, int, int]) -> Expr:
     """A built-in; 0 along an axis of length 1."""
     vector, axis = name.split(".")
     which = "xyz".index(axis)
     if vector == "threadIdx":
         return ZERO if kernel.block[which] == 1 else Var(name)
-    return ZERO if resolve(kernel.grid[which], Scope(constants)) == Const(1) else Var(name)
+    if vector == "gridDim":
+        return Const(grid[which])
+    return ZERO if grid[which] == 1 else Var(name)
 
 
 class _Translator:
@@ -186,6 +203,8 @@ class _Translator:
                 self.emit(stmt.otherwise, (*path, 1), names)
                 middle.end = len(self.code)
                 self.code.append(BranchEnd())
+            case WaitBarrier() | TeamBarrier() | ClusterBarrier() | MultiplyShared() | WaitProducts():
+                self.code.append(self._compiler(site, names).instruction(stmt))
             case _:
                 raise AssertionError(f"{type(stmt).__name__} does not wait")
 
@@ -218,6 +237,8 @@ class _Translator:
                 return [self._tile(stmt, self._sites.add(path, stmt, names.loops), names)]
             case MultiplyTiles():
                 return [self._multiply(stmt, self._sites.add(path, stmt, names.loops), names)]
+            case StoreMatrices():
+                return [self._store_matrices(stmt, self._sites.add(path, stmt, names.loops), names)]
             case If():
                 site = self._sites.add(path, stmt, names.loops)
                 condition = self._condition(site, stmt, names)
@@ -225,8 +246,10 @@ class _Translator:
                 return [IfOp(condition, then, self._body(stmt.otherwise, (*path, 1), names))]
             case For():
                 return self._nest(stmt, path, names) or [self._loop(stmt, path, names)]
-            case _:
+            case Let() | Alloc() | Barrier():
                 raise AssertionError(f"{type(stmt).__name__} is no operation")
+            case _:
+                return [self._compiler(self._sites.add(path, stmt, names.loops), names).operation(stmt)]
 
     def _loop(self, stmt: For, path: Path, names: Names) -> LoopOp:
         site = self._sites.add(path, stmt, names.loops)
@@ -318,6 +341,15 @@ class _Translator:
             )
         ]
 
+    def _compiler(self, site: Site, names: Names) -> Compiler:
+        return Compiler(site, self._context, self.cells, self._values(site, names))
+
+    def _store_matrices(self, stmt: StoreMatrices, site: Site, names: Names) -> StoreMatricesOp:
+        size = stmt.dst.buffer.dtype.bytes
+        target = self._side(site, stmt.dst, MATRIX_ROW_BYTES // size, None, True, names)
+        source = self._values(site, names).run(stmt.src, stmt.count * WORD_BYTES // size)
+        return StoreMatricesOp(self._context, target, source, stmt.count, stmt.transposed)
+
     def _load_matrices(self, stmt: LoadMatrices, site: Site, names: Names) -> LoadMatricesOp:
         size = stmt.src.buffer.dtype.bytes
         source = self._side(site, stmt.src, MATRIX_ROW_BYTES // size, None, False, names)
@@ -369,6 +401,10 @@ class _Translator:
             return names.with_registers(stmt.buffer.name, self.registers - 1)
         reads_registers = any(isinstance(part, Load) for part in walk_expr(stmt.value))
         if not stmt.value.dtype.is_float and not reads_registers:
+            value = resolve(stmt.value, names.scope)
+            if stmt.uniform and not is_uniform(value):
+                site = self._sites.add(path, stmt, names.loops)
+                operations.append(UniformCheckOp(site, self._context, stmt.name, self.cells.place(value)))
             return names.with_name(stmt.name, self.cells.let(resolve(stmt.value, names.scope)))
         held = Buffer(stmt.name, Space.REGISTER, stmt.value.dtype, (1,))
         names = self._declare(Alloc(held), path, names, operations)
@@ -394,7 +430,7 @@ class _Translator:
 
 def _waits(stmt: Stmt) -> bool:
     """Whether a warp may have to wait inside."""
-    return any(isinstance(inner, Barrier) for _, inner in walk((stmt,)))
+    return any(isinstance(inner, (Barrier, *WAITING)) for _, inner in walk((stmt,)))
 
 
 def _length(loop: For) -> int:

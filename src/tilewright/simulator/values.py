@@ -60,6 +60,9 @@ class RegisterView:
         data = registers.data
         base = self.base(convoy.slots)
         self._check(convoy, base)
+        if registers.in_products:
+            elements = [base + offset for offset in self.offsets]
+            self.context.check_products(self.site, convoy, registers, min(elements), max(elements) + 1)
         if not self.shape:
             row: Array = data[base]
             return row
@@ -83,6 +86,7 @@ class RegisterView:
         """The lanes that take part have written all of the view."""
         registers = convoy.registers[self.array]
         assert registers is not None
+        registers.dirty = True
         if registers.missing:
             base = self.base(convoy.slots)
             registers.mark([base + offset for offset in self.offsets], convoy.mask)

@@ -1,4 +1,4 @@
-"""Ladder `hierarchy`: eight versions that follow the memory hierarchy, any shape, padded leading dimensions."""
+"""Ladder `hierarchy`: eight versions that follow the memory hierarchy; any shape, padded leading dimensions."""
 
 from tilewright.ladders.hierarchy.v00_rows import V00
 from tilewright.ladders.hierarchy.v01_columns import V01
@@ -12,6 +12,9 @@ from tilewright.ladders.hierarchy.v05_vectorised import V05
 from tilewright.ladders.hierarchy.v06_double_buffered import V06_DOUBLE_BUFFERED
 from tilewright.ladders.hierarchy.v06_warp_tiles import V06
 from tilewright.ladders.hierarchy.v06_warp_tiles_vectorised import V06_VECTORISED
+from tilewright.ladders.hierarchy.v07_double_buffered import V07_DOUBLE_BUFFERED
+from tilewright.ladders.hierarchy.v07_wmma import V07
+from tilewright.ladders.hierarchy.v07_wmma_vectorised import V07_VECTORISED
 from tilewright.ladders.rung import Rung
 
 HIERARCHY: tuple[Rung, ...] = (
@@ -27,4 +30,7 @@ HIERARCHY: tuple[Rung, ...] = (
     V06,
     V06_VECTORISED,
     V06_DOUBLE_BUFFERED,
+    V07,
+    V07_VECTORISED,
+    V07_DOUBLE_BUFFERED,
 )

@@ -55,7 +55,7 @@ def points() -> Iterator[dict[str, Any]]:
                        "ahead": ahead}  # fmt: skip
 
 
-def schedule_at(point: Point) -> Schedule:
+def schedule_at(gemm: Gemm, point: Point) -> Schedule:
     lanes_m = point["lanes_m"]
     lanes_n = 32 // lanes_m
     # Z order: the bits of the two lane coordinates alternate, so that lanes t and t^1 or t^2 share a row or a column.
@@ -126,7 +126,7 @@ def schedule_at(point: Point) -> Schedule:
 
 
 def schedule(gemm: Gemm) -> Schedule:
-    return schedule_at(BEST)
+    return schedule_at(gemm, BEST)
 
 
 BEST_RUNG = Rung(

@@ -44,7 +44,7 @@ def points() -> Iterator[dict[str, Any]]:
             yield {"bm": bm, "bn": bn, "bk": bk, "tm": tm, "tn": tn}
 
 
-def schedule_at(point: Point) -> Schedule:
+def schedule_at(gemm: Gemm, point: Point) -> Schedule:
     tm, tn = point["tm"], point["tn"]
     return Schedule(
         Split("m", point["bm"], into=("m_block", "m_in")),
@@ -79,7 +79,7 @@ def schedule_at(point: Point) -> Schedule:
 
 
 def schedule(gemm: Gemm) -> Schedule:
-    return schedule_at(BEST)
+    return schedule_at(gemm, BEST)
 
 
 AUTOTUNED = Rung(

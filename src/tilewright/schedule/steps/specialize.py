@@ -6,7 +6,7 @@ from dataclasses import dataclass, replace
 
 from tilewright.ir.program import Program, Specialized
 from tilewright.schedule.laws import check_program
-from tilewright.schedule.step import Step, refuse
+from tilewright.schedule.step import Step, check_count, refuse
 
 REGISTERS_PER_SM = 65536
 _STEP = 8
@@ -19,10 +19,12 @@ class Specialize(Step):
 
     A warpgroup of its own, the producer, starts the copies of the pipelined loop; the others multiply. Each slot has
     two memory barriers, full and empty, so that nobody waits for more than it must. registers: of a thread of the
-    producer and of the others, taken from the one and given to the others.
+    producer and of the others, taken from the one and given to the others. turns: so many warpgroups take turns at
+    whole tiles of C: while one stores its tile, the next multiplies (resident blocks only).
     """
 
     registers: tuple[int, int] = (24, 240)
+    turns: int = 1
 
     def apply(self, program: Program) -> Program:
         doing = "Cannot give the copies to a warpgroup of their own"
@@ -34,7 +36,14 @@ class Specialize(Step):
                 f"{doing}: {counts!r} are no budgets of registers.",
                 hint="use two multiples of 8 from 24 to 256, such as registers=(24, 240).",
             )
-        changed = replace(program, specialized=Specialized(counts))
+        check_count(self.turns, 1, doing, "the number of warpgroups that take turns")
+        if self.turns > 1 and program.thread_loops:
+            bound = ", ".join(loop.name for loop in program.thread_loops)
+            refuse(
+                f"{doing}, and the others take turns: {bound} shares out one tile among them.",
+                hint="leave the loop unbound: each warpgroup has a tile of its own.",
+            )
+        changed = replace(program, specialized=Specialized(counts, self.turns))
         return check_program(changed, doing)
 
 

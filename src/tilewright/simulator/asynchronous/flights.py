@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cached_property
 
@@ -83,7 +84,7 @@ class Flight:
     """Boxes under way to shared memory; arrays have an entry for each box and block in which it lands.
 
     inner, outer: of its first element in the matrix. slot: of the block. first: element of the buffer. key: of the
-    memory barrier that is told. origin: index of the thread that started it in `where`.
+    memory barrier that is told. where: the first thread that started one.
     """
 
     site: Site
@@ -96,16 +97,18 @@ class Flight:
     where: Where
 
     def part(self, chosen: Array) -> Flight:
-        arrays = (array[chosen] for array in (self.inner, self.outer, self.slot, self.first, self.key))
-        return Flight(self.site, self.box, *arrays, self.where)
+        inner, outer, slot = self.inner[chosen], self.outer[chosen], self.slot[chosen]
+        return Flight(self.site, self.box, inner, outer, slot, self.first[chosen], self.key[chosen], self.where)
 
-    def land(self, source: Array, target: Array) -> None:
+    def land(self, source: Array, target: Array, rounded: Callable[[Array], Array] | None) -> None:
         """Writes the boxes into the shared memory of their blocks; zero where they leave the matrix."""
         offsets, inside = self.box.offsets(self.inner, self.outer)
         if len(source):
             values = np.where(inside, source.take(offsets, mode="clip"), np.zeros((), target.dtype))
         else:
             values = np.zeros(offsets.shape, target.dtype)
+        if rounded is not None:
+            values = rounded(values)
         places = self.box.places(self.first) + (self.slot * self.box.buffer.elements)[:, None]
         target[places] = values
 

@@ -52,22 +52,6 @@ class UnitOp:
     ) -> None:
         self.context.findings.report(Finding(kind, headline, place, buffer, note=note, hint=hint))
 
-    def whole_warps(self, convoy: Convoy, what: str) -> None:
-        """Reports an instruction of whole warps that only some lanes reach."""
-        if convoy.mask is None or convoy.mask is convoy.warps.exists:
-            return
-        rows = convoy.mask.rows
-        partial = rows.any(axis=1) & ~rows.all(axis=1)
-        if partial.any():
-            lanes = np.flatnonzero((rows & partial[:, None]).reshape(-1))
-            self.report(
-                Kind.PARTIAL_WARP,
-                f"{what} is reached by a part of a warp.",
-                self.place(convoy, lanes),
-                note="all lanes of a warp execute it together.",
-                hint="move it out of the branch.",
-            )
-
 
 def acting(convoy: Convoy) -> Array:
     """The lanes that take part."""

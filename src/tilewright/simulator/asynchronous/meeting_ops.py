@@ -11,6 +11,7 @@ from tilewright.dtypes import Array
 from tilewright.simulator.asynchronous.lanes import UnitOp, acting, values
 from tilewright.simulator.asynchronous.meetings import NAMED, Meetings, MeetingWait, named_keys, whole_warps
 from tilewright.simulator.asynchronous.units import REGISTER_STEP
+from tilewright.simulator.collective import check_whole_warps
 from tilewright.simulator.convoy import Convoy
 from tilewright.simulator.events import Meeting
 from tilewright.simulator.findings import Finding, Kind
@@ -47,7 +48,7 @@ class TeamBarrierStep(MeetingStep):
     threads: int
 
     def step(self, convoy: Convoy) -> tuple[Convoy, ...]:
-        self.whole_warps(convoy, "A barrier")
+        check_whole_warps(self.site, self.context, convoy)
         first = np.arange(0, convoy.warps.lanes, WARP_THREADS)
         numbers = values(self.number, convoy, first)
         outside = (numbers < 0) | (numbers >= NAMED)
@@ -71,7 +72,7 @@ class ClusterBarrierStep(MeetingStep):
     """The barrier of all warps of a cluster that have not ended."""
 
     def step(self, convoy: Convoy) -> tuple[Convoy, ...]:
-        self.whole_warps(convoy, "A barrier")
+        check_whole_warps(self.site, self.context, convoy)
         keys = self.units.clocks.leader[convoy.warps.slots]
         clusters = self.units.clusters
         return self._meet(convoy, clusters, keys, clusters.asked[keys], "the barrier of the cluster")
@@ -97,20 +98,14 @@ class SetRegistersOp(UnitOp):
 
     def __call__(self, convoy: Convoy) -> None:
         self.issue(convoy)
-        self.whole_warps(convoy, "setmaxnreg")
+        check_whole_warps(self.site, self.context, convoy)
         units = self.units
         lanes = acting(convoy)
         rows = np.unique(self.rows(convoy, lanes))
-        before = units.registers[rows]
-        wrong = before > self.count if self.grow else before < self.count
-        if wrong.any() or self.count % REGISTER_STEP or not 24 <= self.count <= 256:
-            verb = "grows" if self.grow else "shrinks"
-            self.report(
-                Kind.REGISTERS,
-                f"A warpgroup {verb} from {int(before[int(np.argmax(wrong))])} to {self.count} registers.",
-                self.place(convoy, lanes),
-                note=f"setmaxnreg takes multiples of {REGISTER_STEP} from 24 to 256, and goes the way that it says.",
-            )
+        if self.count % REGISTER_STEP or not 24 <= self.count <= 256:
+            headline = f"A warpgroup cannot have {self.count} registers a thread."
+            note = f"setmaxnreg takes multiples of {REGISTER_STEP} from 24 to 256."
+            self.report(Kind.REGISTERS, headline, self.place(convoy, lanes), note=note)
         units.registers[rows] = self.count
         if self.grow and units.register_place is None:
             units.register_place = self.place(convoy, lanes)

@@ -337,9 +337,9 @@ class OrderedRaces(Races):
             return
         if is_global:
             return
-        column = shadow.column[words]
-        ordinary = (self._kind_of(column) == 0) & (shadow.write_epoch[words] > 0)
-        fence = np.where(ordinary, column + self.clocks.fenced, 0)
+        columns = shadow.column[words]
+        ordinary = (self._kind_of(columns) == 0) & (shadow.write_epoch[words] > 0)
+        fence = np.where(ordinary, columns + self.clocks.fenced, 0)
         unseen = ordinary & (shadow.write_epoch[words] > self.clocks.rows[rows, fence])
         if unseen.any():
             self._report_unfenced(shadow, access, words, int(np.argmax(unseen)), positions)

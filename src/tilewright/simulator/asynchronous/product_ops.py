@@ -2,21 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
 
 from tilewright.device.spec import WARP_THREADS
-from tilewright.dtypes import TF32, Array
+from tilewright.dtypes import Array
 from tilewright.isa.instruction import MatrixInstruction
 from tilewright.simulator.asynchronous.clocks import GROUP_WARPS
-from tilewright.simulator.asynchronous.descriptor import Found, Reader, tile_offsets
-from tilewright.simulator.asynchronous.lanes import UnitOp, values
+from tilewright.simulator.asynchronous.descriptor import Found, Reader
+from tilewright.simulator.asynchronous.lanes import UnitOp
 from tilewright.simulator.asynchronous.ordered import UnitAccess
 from tilewright.simulator.asynchronous.queue import Product, Products
 from tilewright.simulator.asynchronous.units import Units, groups_of, place_of
+from tilewright.simulator.collective import check_whole_warps
 from tilewright.simulator.convoy import Convoy
 from tilewright.simulator.findings import Finding, Kind, Where
 from tilewright.simulator.index import Place, Predicate, Uniform
@@ -66,7 +66,7 @@ class MultiplyStep(UnitOp):
 
     def step(self, convoy: Convoy) -> tuple[Convoy, ...]:
         self.issue(convoy)
-        self.whole_warps(convoy, "wgmma")
+        check_whole_warps(self.site, self.context, convoy)
         convoy.pc += 1
         products, warps = products_of(convoy), convoy.warps
         array, first = self._sum(convoy)
@@ -88,6 +88,7 @@ class MultiplyStep(UnitOp):
         self._check_together(convoy, product, rows)
         self._check_reads(convoy, product)
         products.started += 1
+        self.units.started[rows] += 1
         products.under_way.append(product)
         array.start_product(first, first + product.count, self.site)
         return (convoy,)
@@ -106,7 +107,7 @@ class MultiplyStep(UnitOp):
         chosen = False if self.fresh is None else self.fresh(convoy)
         if not isinstance(chosen, Mask):
             return np.full(len(convoy.warps), chosen)
-        differ = chosen.rows.any(axis=1) & ~chosen.rows.all(axis=1)
+        differ = chosen.parted
         if differ.any():
             self._disagree(convoy, differ, "whether the sum begins anew")
         return chosen.rows[:, 0]
@@ -137,15 +138,15 @@ class MultiplyStep(UnitOp):
                 hint="run FenceProducts after the registers are written and before the first product.",
             )
         end = first + self.order.shape[1]
-        other = array.overlapping(first, end)
-        if other is not None and (other.first, other.end) != (first, end):
+        under_way = [run for run in array.in_products if run[0] < end and first < run[1]]
+        if any(run != (first, end) for run in under_way):
             self.report(
                 Kind.IN_FLIGHT,
                 f"Registers {first} to {end - 1} of {name} overlap those of a product of another shape under way.",
                 place_of(self.site, convoy, 0),
                 buffer=name,
             )
-        if array.missing and other is None and not fresh.all():
+        if array.missing and not under_way and not fresh.all():
             bare = array.unwritten(range(first, end), None)
             if bare is not None:
                 element, lanes = bare
@@ -159,10 +160,9 @@ class MultiplyStep(UnitOp):
         per_block = convoy.warps.batch.warps_per_block
         if per_block % GROUP_WARPS:
             headline = f"A block of {per_block} warps has a warpgroup that is not complete."
-            self.context.findings.stop(Finding(Kind.PARTIAL_WARP, headline, place_of(self.site, convoy, 0)))
+            self.context.findings.stop(Finding(Kind.PARTED_WARP, headline, place_of(self.site, convoy, 0)))
         groups = rows // GROUP_WARPS
-        whole = len(rows) % GROUP_WARPS == 0 and (rows[::GROUP_WARPS] % GROUP_WARPS == 0).all()
-        if whole and (np.diff(rows.reshape(-1, GROUP_WARPS), axis=1) == 1).all():
+        if _whole_groups(rows):
             same = all(
                 (array.reshape(-1, GROUP_WARPS) == array[::GROUP_WARPS, None]).all()
                 for array in (product.number, product.a, product.b)
@@ -174,7 +174,7 @@ class MultiplyStep(UnitOp):
             mine = (self.site.index, a, b)
             if units.last_product.setdefault((group, number), mine) != mine:
                 self.report(
-                    Kind.PARTIAL_WARP,
+                    Kind.PARTED_WARP,
                     "The four warps of a warpgroup start different products.",
                     place_of(self.site, convoy, warp),
                     note="they execute every wgmma together, with the same descriptors.",
@@ -232,9 +232,7 @@ class MultiplyStep(UnitOp):
         """A, of which each warp takes its own rows, and B: (warpgroups or warps, 64 or 16, k) and (..., k, n)."""
         units, rows = self.units, self.units.clocks.row(convoy.warps)
         snapshots = units.snapshots
-        groups = rows // GROUP_WARPS
-        whole = len(rows) % GROUP_WARPS == 0 and (groups.reshape(-1, GROUP_WARPS) == groups[::GROUP_WARPS, None]).all()
-        if whole and not snapshots:
+        if _whole_groups(rows) and not snapshots:
             some = np.arange(0, len(rows), GROUP_WARPS)
             return self._gather(convoy, self.a, product.a, some), self._gather(convoy, self.b, product.b, some)
         a_rows, b_tiles = [], []
@@ -297,6 +295,13 @@ class MultiplyStep(UnitOp):
             array.mark(range(product.first, product.first + product.count), None)
 
 
+def _whole_groups(rows: Array) -> bool:
+    """Whether warps come as whole warpgroups, in order."""
+    return len(rows) % GROUP_WARPS == 0 and bool(
+        (rows.reshape(-1, GROUP_WARPS) == rows[::GROUP_WARPS, None] // GROUP_WARPS * GROUP_WARPS + np.arange(GROUP_WARPS)).all()
+    )
+
+
 class _WarpPlaces:
     def __init__(self, site: Site, convoy: Convoy, warps: Array) -> None:
         self._site, self._convoy, self._warps = site, convoy, warps
@@ -311,7 +316,7 @@ class FenceProductsOp(UnitOp):
 
     def __call__(self, convoy: Convoy) -> None:
         self.issue(convoy)
-        self.whole_warps(convoy, "wgmma.fence")
+        check_whole_warps(self.site, self.context, convoy)
         for array in convoy.registers:
             if array is not None:
                 array.dirty = False
@@ -323,7 +328,7 @@ class CommitProductsOp(UnitOp):
 
     def __call__(self, convoy: Convoy) -> None:
         self.issue(convoy)
-        self.whole_warps(convoy, "wgmma.commit_group")
+        check_whole_warps(self.site, self.context, convoy)
         products = products_of(convoy)
         products.groups += 1
         self.units.committed[self.units.clocks.row(convoy.warps)] = products.groups
@@ -357,7 +362,7 @@ class WaitProductsStep(UnitOp):
     pending: int
 
     def step(self, convoy: Convoy) -> tuple[Convoy, ...]:
-        self.whole_warps(convoy, "wgmma.wait_group")
+        check_whole_warps(self.site, self.context, convoy)
         products, units = products_of(convoy), self.units
         rows = units.clocks.row(convoy.warps)
         complete = np.maximum(products.groups - self.pending, 0)
@@ -379,18 +384,3 @@ class WaitProductsStep(UnitOp):
                            + rows % units.clocks.warps // GROUP_WARPS, complete)
         return (convoy,)
 
-
-def side(
-    matrix: Any, rows: int, instruction: MatrixInstruction, place: Place, units_memory: Any
-) -> Side:
-    """The operand of a product that a descriptor names."""
-    itemsize = instruction.product.bytes
-    offsets = tile_offsets(matrix, rows, instruction.k, itemsize)
-    memory = units_memory
-    return Side(
-        place,
-        memory.base_bytes(matrix.place.buffer),
-        matrix.place.buffer.dtype.bytes,
-        Reader(matrix, offsets, itemsize, memory),
-        rows,
-    )

@@ -8,7 +8,7 @@ from collections.abc import Iterable
 import numpy as np
 
 from tilewright.device.spec import WARP_THREADS
-from tilewright.dtypes import Array
+from tilewright.dtypes import TF32, Array
 from tilewright.ir.kernel import Kernel
 from tilewright.problem.gemm import Gemm
 from tilewright.simulator.asynchronous.clocks import GROUP_WARPS, Clocks
@@ -45,7 +45,7 @@ class Units:
         self.findings = findings
         self.races = races
         self.names = BarrierNames(kernel.shared)
-        self.bytes_of = {buffer.name: buffer.size_bytes for buffer in kernel.shared}
+        self.elements_of = {buffer.name: buffer.elements for buffer in kernel.shared}
         if races is not None:
             races.barrier_name = self.names.__getitem__
 
@@ -63,6 +63,8 @@ class Units:
         count = batch.blocks * batch.warps_per_block
         self.store_serials = np.zeros(count, np.int64)
         self.committed = np.zeros(count, np.int64)
+        """Groups of products that each warp has committed; started: products."""
+        self.started = np.zeros(count, np.int64)
         self.snapshots: dict[tuple[int, int], Snapshot] = {}
         self.last_product: dict[tuple[int, int], tuple[int, int, int]] = {}
         limit = SM_REGISTERS // (batch.warps_per_block * WARP_THREADS) // REGISTER_STEP * REGISTER_STEP
@@ -96,7 +98,9 @@ class Units:
 
     def _land(self, flight: Flight) -> None:
         arrays, box = self.memory.arrays, flight.box
-        flight.land(arrays[box.map.operand], arrays[box.buffer.name])
+        # A map of tf32 rounds on the way.
+        rounded = self.memory.rounded_tf32 if box.map.box_of(self.gemm).dtype is TF32 else None
+        flight.land(arrays[box.map.operand], arrays[box.buffer.name], rounded)
         self.phases.land(flight.key, box.size_bytes, self.complain(flight.where))
 
     def complain(self, where: Where) -> Complain:
@@ -161,11 +165,12 @@ class Units:
             )
         self._check_bytes()
         self._check_registers()
+        self._check_started()
         if self.races is not None:
             self._check_told()
 
     def _check_bytes(self) -> None:
-        under_way = defaultdict(int)
+        under_way: dict[int, int] = defaultdict(int)
         for flight in self.flights:
             for key in flight.key.tolist():
                 under_way[key] += flight.box.size_bytes
@@ -198,6 +203,25 @@ class Units:
                 hint="let the others shrink further.",
             )
         )
+
+    def _check_started(self) -> None:
+        """The four warps of a warpgroup have started equally many products."""
+        if not self.started.any() or self.clocks.warps % GROUP_WARPS:
+            return
+        groups = self.started.reshape(-1, GROUP_WARPS)
+        uneven = np.flatnonzero((groups != groups[:, :1]).any(axis=1))
+        if len(uneven):
+            slot, warp = divmod(int(uneven[0]) * GROUP_WARPS, self.clocks.warps)
+            x, y, z = self.batch.coordinates[slot].tolist()
+            counts = ", ".join(map(str, groups[uneven[0]].tolist()))
+            self.findings.report(
+                Finding(
+                    Kind.PARTED_WARP,
+                    f"The four warps of a warpgroup have started {counts} products.",
+                    Where(0, "the end of the kernel", (x, y, z), warp, ()),
+                    note="they execute every wgmma together.",
+                )
+            )
 
     def _check_told(self) -> None:
         """Arrivals from other blocks must be over before the block ends: somebody in it knows of each."""

@@ -1,6 +1,7 @@
 """Listeners: each counts one thing. To add one, subclass `events.Listener` and hand it to `simulate`."""
 
 from tilewright.simulator.events import Listener
+from tilewright.simulator.listeners.bulk_traffic import BulkTraffic
 from tilewright.simulator.listeners.divergence import Divergence
 from tilewright.simulator.listeners.executions import Executions
 from tilewright.simulator.listeners.global_traffic import GlobalTraffic
@@ -10,10 +11,11 @@ from tilewright.simulator.listeners.site_counter import SiteCounter
 
 def standard_listeners() -> tuple[Listener, ...]:
     """A new set of the listeners that `Counters` is made of."""
-    return Executions(), GlobalTraffic(), SharedTraffic(), Divergence()
+    return Executions(), GlobalTraffic(), SharedTraffic(), BulkTraffic(), Divergence()
 
 
 __all__ = [
+    "BulkTraffic",
     "Divergence",
     "Executions",
     "GlobalTraffic",

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from tilewright.simulator.events import Access, Arithmetic, Branch, Iterations, Meeting
+from tilewright.simulator.events import Access, Arithmetic, Branch, Issue, Iterations, Meeting
 from tilewright.simulator.listeners.site_counter import SiteCounter
 
 
@@ -18,6 +18,9 @@ class Executions(SiteCounter):
     def accessed(self, access: Access) -> None:
         if not access.continued:
             self.add(access.site, access.issued_warps, access.executing_lanes)
+
+    def issued(self, issue: Issue) -> None:
+        self.add(issue.site, issue.warps, issue.lanes)
 
     def computed(self, arithmetic: Arithmetic) -> None:
         times = arithmetic.times

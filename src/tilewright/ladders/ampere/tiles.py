@@ -1,0 +1,132 @@
+"""What the rungs of ladder `ampere` share: the nest of blocks, warps and fragments, and what the formats allow.
+
+Formats of 2 bytes take mma.m16n8k16, tf32 takes mma.m16n8k8; either way an instruction is 32 bytes of k deep, so tiles
+are as deep in bytes whatever they hold.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal
+
+from tilewright.dtypes import TF32
+from tilewright.ir.buffer import Space
+from tilewright.ir.program import Level, Route
+from tilewright.layout.arrangement import Xor
+from tilewright.problem.gemm import Gemm, Order
+from tilewright.schedule import (
+    Accumulate,
+    Bind,
+    Distribute,
+    Epilogue,
+    Fuse,
+    Reorder,
+    Split,
+    Stage,
+    Step,
+    Tensorize,
+    Transfer,
+    Vectorize,
+)
+
+DEPTH_BYTES = 32
+"""Bytes of k that one instruction multiplies."""
+
+CHUNK_BYTES = 16
+"""What one lane copies at once, and one row of a matrix of ldmatrix."""
+
+
+@dataclass(frozen=True, slots=True)
+class Tiles:
+    """Elements of m and n of a block and of a warp, and bytes of k of a block."""
+
+    m: int = 128
+    n: int = 128
+    k_bytes: int = 64
+    warp_m: int = 64
+    warp_n: int = 32
+
+
+def nest(gemm: Gemm, tiles: Tiles) -> tuple[Step, ...]:
+    """Blocks, warps and fragments, the innermost of which one instruction runs."""
+    using, depth = ("mma.m16n8k8", 8) if gemm.multiplied is TF32 else ("mma.m16n8k16", 16)
+    return (
+        Split("m", tiles.m, into=("m_block", "m_in")),
+        Split("n", tiles.n, into=("n_block", "n_in")),
+        Split("m_in", tiles.warp_m, into=("m_warp", "m_own")),
+        Split("n_in", tiles.warp_n, into=("n_warp", "n_own")),
+        Split("m_own", 16, into=("m_frag", "m_mma")),
+        Split("n_own", 8, into=("n_frag", "n_mma")),
+        Split("k", tiles.k_bytes // gemm.dtype.bytes, into=("k_tile", "k_in")),
+        Split("k_in", depth, into=("k_step", "k_mma")),
+        Reorder(
+            *("m_block", "n_block", "m_warp", "n_warp", "k_tile", "k_step", "m_frag", "n_frag"),
+            *("m_mma", "n_mma", "k_mma"),
+        ),
+        Bind("m_block", Level.GRID_Y),
+        Bind("n_block", Level.GRID_X),
+        Fuse("m_warp", "n_warp", into="warp"),
+        Bind("warp", Level.WARP),
+        Tensorize("m_mma", "n_mma", "k_mma", using=using),
+        Accumulate(over="k_tile"),
+    )
+
+
+def staged(gemm: Gemm) -> tuple[Step, ...]:
+    """Tiles in shared memory, copied 16 bytes at once, fragments of them in registers, and the result stored."""
+    vector = CHUNK_BYTES // gemm.dtype.bytes
+    return (
+        Stage("A", Space.SHARED, under="k_tile"),
+        Stage("B", Space.SHARED, under="k_tile"),
+        Distribute("A_tile", vector=vector),
+        Distribute("B_tile", vector=vector),
+        Stage("A", Space.REGISTER, under="k_step"),
+        Stage("B", Space.REGISTER, under="k_step"),
+        Epilogue(),
+        *((Vectorize("C", 2),) if gemm.c is Order.ROW else ()),  # a lane holds pairs along n
+    )
+
+
+def pairs(gemm: Gemm) -> tuple[Step, ...]:
+    """Fragments loaded by lanes, two neighbours along k at once where a lane holds them and they lie side by side."""
+    return tuple(
+        Vectorize(f"{name}_frag", 2)
+        for name in _OPERANDS
+        if gemm.dtype.bytes == 2 and gemm.operand(name).contiguous == "k"
+    )
+
+
+def matrices(gemm: Gemm) -> tuple[Step, ...]:
+    """Fragments loaded by ldmatrix, four matrices at once; where it cannot turn a tile, by lanes as before."""
+    steps: list[Step] = []
+    for name in _OPERANDS:
+        if takes_matrices(gemm, name):
+            steps += [Transfer(f"{name}_frag", Route.MATRICES), Vectorize(f"{name}_frag", 4)]
+    return tuple(steps)
+
+
+def takes_matrices(gemm: Gemm, name: Literal["A", "B"]) -> bool:
+    """Whether ldmatrix can load an operand's fragments: its rows run along k, or it turns them, 2 bytes each."""
+    return gemm.dtype.bytes == 2 or gemm.operand(name).contiguous == "k"
+
+
+def swizzle(gemm: Gemm, name: Literal["A", "B"], tiles: Tiles) -> Xor:
+    """The XOR of chunks with which eight rows of a matrix, or the elements of a fragment, lie in different banks.
+
+    A row of 8 chunks passes all banks, so each row needs a permutation of its own; of shorter rows several do.
+
+    >>> swizzle(Gemm(8, 8, 8), "A", Tiles(k_bytes=64))
+    Xor(bits=2, base=2, shift=1)
+    """
+    operand = gemm.operand(name)
+    if not takes_matrices(gemm, name):
+        # Lanes 0..3 of each quad read rows k, lanes / 4 words of them: rows are moved apart by 8 words.
+        return Xor(bits=2, base=3, shift=0)
+    row = {"m": tiles.m, "n": tiles.n, "k": tiles.k_bytes // gemm.dtype.bytes}[operand.contiguous]
+    chunks = row * gemm.dtype.bytes // CHUNK_BYTES
+    bits = next(bits for bits in (3, 2, 1, 0) if chunks % (1 << bits) == 0)
+    per_chunk = CHUNK_BYTES // gemm.dtype.bytes
+    return Xor(bits=bits, base=per_chunk.bit_length() - 1, shift=3 - bits)
+
+
+_OPERANDS: tuple[Literal["A", "B"], ...] = ("A", "B")

@@ -1,0 +1,53 @@
+"""Number formats of a whole problem by one word, as commands and records name them."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from types import MappingProxyType
+from typing import Any
+
+from tilewright.dtypes import BF16, F16, F32, TF32, DType
+from tilewright.errors import UnknownName
+from tilewright.problem.gemm import Gemm
+
+FormatOptions = Mapping[str, Any]
+"""The options of `Gemm` that say formats: dtype, accumulate, out, product."""
+
+
+def _format(dtype: DType, accumulate: DType = F32, product: DType | None = None) -> FormatOptions:
+    return MappingProxyType({"dtype": dtype, "accumulate": accumulate, "out": dtype, "product": product})
+
+
+FORMATS: Mapping[str, FormatOptions] = MappingProxyType(
+    {
+        "f32": _format(F32),
+        "f16": _format(F16),
+        "f16_sums": _format(F16, accumulate=F16),
+        "bf16": _format(BF16),
+        "tf32": _format(F32, product=TF32),
+    }
+)
+"""f16_sums: f16 operands whose sums are kept in f16 too. tf32: f32 operands, rounded to tf32 for tensor cores."""
+
+
+def format_options(name: str) -> FormatOptions:
+    """The options of `Gemm` for a word.
+
+    >>> format_options("tf32")["product"]
+    tf32
+    """
+    if name not in FORMATS:
+        raise UnknownName("dtype", name, FORMATS)
+    return FORMATS[name]
+
+
+def format_name(gemm: Gemm) -> str:
+    """The word for a problem's formats; where there is none, that of the products.
+
+    >>> format_name(Gemm(8, 8, 8, F16, accumulate=F16, out=F16))
+    'f16_sums'
+    """
+    for name, options in FORMATS.items():
+        if all(getattr(gemm, key) == value for key, value in options.items() if key != "out"):
+            return name
+    return gemm.multiplied.name

@@ -1,0 +1,142 @@
+"""From the statements of the units to operations, and to instructions where a warp may have to wait."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+from tilewright.ir.async_stmt import (
+    ArriveBarrier,
+    AsyncStmt,
+    BulkLoad,
+    BulkStore,
+    ClusterBarrier,
+    CommitProducts,
+    CommitStores,
+    ExpectBytes,
+    FenceBarriers,
+    FenceProducts,
+    FenceProxy,
+    InitBarrier,
+    MultiplyShared,
+    SetRegisters,
+    SharedMatrix,
+    TeamBarrier,
+    WaitBarrier,
+    WaitProducts,
+    WaitStores,
+)
+from tilewright.ir.buffer import Ref
+from tilewright.ir.expr import Expr
+from tilewright.simulator.asynchronous.barrier_ops import ArriveOp, FenceBarriersOp, InitOp, WaitBarrierStep
+from tilewright.simulator.asynchronous.bulk_ops import BulkLoadOp, BulkStoreOp, CommitStoresOp, WaitStoresOp
+from tilewright.simulator.asynchronous.descriptor import Reader, tile_offsets
+from tilewright.simulator.asynchronous.lanes import SharedPlace
+from tilewright.simulator.asynchronous.meeting_ops import (
+    ClusterBarrierStep,
+    FenceProxyOp,
+    SetRegistersOp,
+    TeamBarrierStep,
+)
+from tilewright.simulator.asynchronous.product_ops import (
+    CommitProductsOp,
+    FenceProductsOp,
+    MultiplyStep,
+    Side,
+    WaitProductsStep,
+)
+from tilewright.simulator.context import Context
+from tilewright.simulator.control import Instruction
+from tilewright.simulator.convoy import Convoy
+from tilewright.simulator.index import Cells, Place, resolve
+from tilewright.simulator.sites import Site
+from tilewright.simulator.values import Values
+
+WAITING = (WaitBarrier, TeamBarrier, ClusterBarrier, MultiplyShared, WaitProducts)
+"""Statements at which warps part; a product is one, since all lanes of a warpgroup start it."""
+
+
+@dataclass(frozen=True, slots=True)
+class Compiler:
+    """Compiles one statement. values: the expressions of its scope."""
+
+    site: Site
+    context: Context
+    cells: Cells
+    values: Values
+
+    def place(self, expr: Expr) -> Place:
+        return self.cells.place(resolve(expr, self.values.scope))
+
+    def shared(self, ref: Ref) -> SharedPlace:
+        return SharedPlace(ref.buffer, self.place(ref.flat))
+
+    def instruction(self, stmt: AsyncStmt) -> Instruction:
+        """The instruction of a statement in `WAITING`."""
+        here = self.site, self.context
+        match stmt:
+            case WaitBarrier():
+                return WaitBarrierStep(*here, self.shared(stmt.place), self.place(stmt.parity))
+            case TeamBarrier():
+                return TeamBarrierStep(*here, self.place(stmt.number), stmt.threads)
+            case ClusterBarrier():
+                return ClusterBarrierStep(*here)
+            case MultiplyShared():
+                return self._multiply(stmt)
+            case WaitProducts():
+                return WaitProductsStep(*here, stmt.pending)
+            case _:
+                raise AssertionError(f"{type(stmt).__name__} never waits")
+
+    def operation(self, stmt: AsyncStmt) -> Callable[[Convoy], None]:
+        """The operation of any other statement."""
+        here: tuple[Any, Any] = self.site, self.context
+        match stmt:
+            case InitBarrier():
+                return InitOp(*here, self.shared(stmt.place), stmt.arrivals)
+            case FenceBarriers():
+                return FenceBarriersOp(*here)
+            case ExpectBytes():
+                return ArriveOp(*here, self.shared(stmt.place), size_bytes=stmt.size_bytes)
+            case ArriveBarrier():
+                rank = None if stmt.rank is None else self.place(stmt.rank)
+                return ArriveOp(*here, self.shared(stmt.place), rank)
+            case BulkLoad():
+                return BulkLoadOp(
+                    *here, self.shared(stmt.signal), stmt.map, self._at(stmt.at), self.shared(stmt.dst), stmt.mask
+                )
+            case BulkStore():
+                return BulkStoreOp(*here, stmt.map, self._at(stmt.at), self.shared(stmt.src))
+            case CommitStores():
+                return CommitStoresOp(*here)
+            case WaitStores():
+                return WaitStoresOp(*here, stmt.pending)
+            case FenceProxy():
+                return FenceProxyOp(*here)
+            case SetRegisters():
+                return SetRegistersOp(*here, stmt.count, stmt.grow)
+            case FenceProducts():
+                return FenceProductsOp(*here)
+            case CommitProducts():
+                return CommitProductsOp(*here)
+            case _:
+                raise AssertionError(f"{type(stmt).__name__} is no operation of a unit")
+
+    def _at(self, at: tuple[Expr, Expr]) -> tuple[Place, Place]:
+        return self.place(at[0]), self.place(at[1])
+
+    def _multiply(self, stmt: MultiplyShared) -> MultiplyStep:
+        instruction = stmt.instruction
+        sums = self.values.run(stmt.d, instruction.c.registers)
+        fresh = None if stmt.fresh is None else self.cells.predicate(resolve(stmt.fresh, self.values.scope))
+        a = self._side(stmt.a, instruction.m, stmt)
+        b = self._side(stmt.b, instruction.n, stmt)
+        return MultiplyStep(self.site, self.context, instruction, sums.array, sums.base, a, b, fresh)
+
+    def _side(self, matrix: SharedMatrix, rows: int, stmt: MultiplyShared) -> Side:
+        memory, buffer = self.context.memory, matrix.place.buffer
+        itemsize = stmt.instruction.product.bytes
+        offsets = tile_offsets(matrix, rows, stmt.instruction.k, itemsize)
+        place = self.place(matrix.place.flat)
+        return Side(place, memory.base_bytes(buffer), buffer.dtype.bytes, Reader(matrix, offsets, itemsize, memory), rows)

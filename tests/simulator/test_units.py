@@ -1,0 +1,364 @@
+"""Kernels of Hopper's units: right results, counts, and a finding for each way to break them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import pytest
+from hopper_kernels import GROUP, THREAD, ring, zeroed
+from simulated_kernels import at, changed, kernel, without
+
+from tilewright.dtypes import BF16, MBARRIER
+from tilewright.errors import SimulationError
+from tilewright.ir.async_stmt import (
+    ArriveBarrier,
+    BulkLoad,
+    BulkStore,
+    ClusterBarrier,
+    ExpectBytes,
+    FenceBarriers,
+    FenceProducts,
+    FenceProxy,
+    InitBarrier,
+    MultiplyShared,
+    SetRegisters,
+    TeamBarrier,
+    WaitBarrier,
+    WaitProducts,
+    WaitStores,
+)
+from tilewright.ir.buffer import Buffer, Ref, Space
+from tilewright.ir.expr import Op, as_expr, binary
+from tilewright.ir.kernel import Kernel
+from tilewright.ir.stmt import Alloc, Barrier, Body, If, Let, Stmt
+from tilewright.ir.visit import rewrite
+from tilewright.layout.swizzle import NO_SWIZZLE
+from tilewright.problem import Gemm, make_operands
+from tilewright.problem.reference import reference, view
+from tilewright.simulator import Kind, simulate
+from tilewright.simulator.coverage import miscounts
+
+SCHEDULES = ["lockstep", "warps"]
+DEEP = Gemm(64, 64, 256, dtype=BF16, out=BF16)
+TALL = Gemm(192, 64, 128, dtype=BF16, out=BF16)
+
+
+def kinds(broken: Kernel, gemm: Gemm = DEEP, **options: Any) -> set[Kind]:
+    options = {"resident_blocks": broken.cluster, **options}
+    run = simulate(broken, make_operands(gemm), on_finding="collect", **options)
+    return {finding.kind for finding in run.findings}
+
+
+def error(broken: Kernel, gemm: Gemm = DEEP) -> str:
+    with pytest.raises(SimulationError) as caught:
+        simulate(broken, make_operands(gemm), resident_blocks=broken.cluster)
+    return str(caught.value)
+
+
+def worst(run: Any, gemm: Gemm) -> float:
+    """The largest error, relative to half a unit in the last place of bf16."""
+    exact = reference(make_operands(gemm))
+    off = np.abs(BF16.decode(view(gemm, "C", run.c)) - exact)
+    return float((off / np.maximum(np.abs(exact), 1)).max() / BF16.unit_roundoff)
+
+
+@pytest.mark.parametrize("schedule", SCHEDULES)
+@pytest.mark.parametrize("cluster", [1, 2])
+@pytest.mark.parametrize("size", [(64, 64, 64), (128, 128, 256), (256, 64, 192), (200, 104, 136), (8, 8, 8)])
+def test_a_ring_is_right_and_clean(size: tuple[int, int, int], cluster: int, schedule: Any) -> None:
+    gemm = Gemm(*size, dtype=BF16, out=BF16)
+    run = simulate(ring(cluster=cluster), make_operands(gemm), schedule=schedule, resident_blocks=2)
+    assert worst(run, gemm) < 1.1 and not run.findings
+
+
+@pytest.mark.parametrize("stages", [1, 2, 3, 5])
+def test_any_number_of_stages(stages: int) -> None:
+    gemm = Gemm(192, 64, 448, dtype=BF16, out=BF16)
+    run = simulate(ring(stages=stages), make_operands(gemm), resident_blocks=1)
+    assert worst(run, gemm) < 1.1 and not run.findings
+
+
+def test_the_sums_are_exact_modulo_a_prime() -> None:
+    gemm = Gemm(128, 64, 200, dtype=BF16, out=BF16)
+    assert miscounts(ring(), gemm) == ()
+    assert miscounts(without(ring(), is_a(WaitStores)), gemm) == ()  # as late as it may be, and still in time
+
+
+def test_counts() -> None:
+    gemm = Gemm(128, 128, 128, dtype=BF16, out=BF16)
+    counters = simulate(ring(), make_operands(gemm)).counters
+    assert counters.fmas == 128**3
+    assert counters.instructions["HGMMA"] == 4 * 2 * 4 * 4  # tiles, tiles of k, parts, warps
+    loads, stores = counters.bulk_loads, counters.bulk_stores
+    assert (loads.boxes, loads.size_bytes) == (16, 16 * 8192)
+    assert loads.sectors == 16 * 64 * 4
+    assert (stores.boxes, stores.elements) == (4, 128 * 128) and counters.results == 128 * 128
+    assert counters.shared_loads.requests == 0
+    assert counters.shared_stores.wavefronts == counters.shared_stores.ideal_wavefronts == 4 * 4 * 4 * 4
+    assert counters.bytes_by_level["l2_to_shared_boxes"] == 16 * 8192
+
+
+def test_a_box_of_a_cluster_is_read_once() -> None:
+    gemm = Gemm(128, 64, 64, dtype=BF16, out=BF16)
+    loads = simulate(ring(cluster=2), make_operands(gemm)).counters.bulk_loads
+    assert (loads.boxes, loads.sectors * 32) == (4, 3 * 8192)
+
+
+# -- ways to break it -----------------------------------------------------------------------------------------------
+
+
+def is_a(*types: type) -> Callable[[Stmt], bool]:
+    return lambda stmt: isinstance(stmt, types)
+
+
+def with_each(broken: Kernel, kind: type, **fields: Any) -> Kernel:
+    return changed(broken, lambda stmt: replace(stmt, **fields) if isinstance(stmt, kind) else None)  # type: ignore[type-var]
+
+
+def waits(name: str, parity: Callable[[Any], Any]) -> Callable[[Stmt], Stmt | None]:
+    def change(stmt: Stmt) -> Stmt | None:
+        if isinstance(stmt, WaitBarrier) and stmt.place.buffer.name == name:
+            return replace(stmt, parity=parity(stmt.parity))
+        return None
+
+    return change
+
+
+@pytest.mark.parametrize("schedule", SCHEDULES)
+def test_a_missing_fence_between_the_proxies(schedule: Any) -> None:
+    assert kinds(without(ring(), is_a(FenceProxy)), schedule=schedule) == {Kind.UNFENCED}
+    assert "was written by a thread without a fence" in error(without(ring(), is_a(FenceProxy)))
+
+
+def test_a_fence_by_one_thread_does_not_do_for_all() -> None:
+    alone = changed(
+        ring(), lambda stmt: If(binary(Op.EQ, THREAD % 128, 0), (stmt,)) if isinstance(stmt, FenceProxy) else None
+    )
+    assert kinds(alone) == {Kind.UNFENCED}
+
+
+def test_a_fence_after_the_barrier_is_too_late() -> None:
+    late = changed(
+        without(ring(), is_a(FenceProxy)),
+        lambda stmt: If(as_expr(1), (FenceProxy(), stmt)) if isinstance(stmt, BulkStore) else None,
+    )
+    assert kinds(late) == {Kind.UNFENCED}
+
+
+@pytest.mark.parametrize("schedule", SCHEDULES)
+@pytest.mark.parametrize("name", ["full", "empty"])
+def test_a_wait_for_the_wrong_phase(name: str, schedule: Any) -> None:
+    found = kinds(changed(ring(), waits(name, lambda parity: parity ^ 1)), schedule=schedule)
+    assert found & {Kind.RACE, Kind.DEADLOCK}
+
+
+def test_a_wait_that_passes_at_once_is_a_race_with_the_copy() -> None:
+    hasty = changed(ring(), waits("full", lambda parity: parity ^ 1))
+    run = simulate(hasty, make_operands(DEEP), on_finding="collect", schedule="warps", seed=3)
+    races = [finding.headline for finding in run.findings if finding.kind is Kind.RACE]
+    assert any("written by the copy engine, which tells full[" in headline for headline in races)
+
+
+@pytest.mark.parametrize("schedule", SCHEDULES)
+def test_an_arrival_too_few(schedule: Any) -> None:
+    assert kinds(without(ring(), is_a(ArriveBarrier)), schedule=schedule) == {Kind.DEADLOCK}
+    text = error(without(ring(), is_a(ArriveBarrier)))
+    assert "warp 4 waits for empty[0], parity 0 (phase 0: 1 of 1 arrivals missing)" in text
+    assert "warps 0-3 wait for full[0], parity 0 (phase 2: 1 of 1 arrivals missing)" not in text  # phase 1, parity 0
+    assert "warps 0-3 wait for full[0], parity 1" in text or "warps 0-3 wait for full[0], parity 0" in text
+
+
+@pytest.mark.parametrize("schedule", SCHEDULES)
+def test_an_arrival_too_many(schedule: Any) -> None:
+    twice = changed(
+        ring(),
+        lambda stmt: If(binary(Op.LT, THREAD % 128, 2), stmt.then)
+        if isinstance(stmt, If) and isinstance(stmt.then[0], ArriveBarrier)
+        else None,
+    )
+    assert Kind.MBARRIER in kinds(twice, schedule=schedule)
+    more = with_each(ring(), InitBarrier, arrivals=2)
+    assert kinds(more, schedule=schedule) == {Kind.DEADLOCK}
+
+
+@pytest.mark.parametrize("schedule", SCHEDULES)
+def test_a_slot_is_overwritten_while_it_is_read(schedule: Any) -> None:
+    early = with_each(ring(), WaitProducts, pending=1)
+    assert Kind.RACE in kinds(early, schedule=schedule)
+
+
+def test_a_slot_that_nobody_waits_to_be_empty() -> None:
+    hasty = without(ring(), lambda stmt: isinstance(stmt, WaitBarrier) and stmt.place.buffer.name == "empty")
+    assert Kind.RACE in kinds(hasty)
+
+
+@pytest.mark.parametrize("schedule", SCHEDULES)
+@pytest.mark.parametrize("how", ["stride", "leading", "place", "turned", "swizzle", "beyond"])
+def test_a_descriptor_that_points_elsewhere(how: str, schedule: Any) -> None:
+    def change(stmt: Stmt) -> Stmt | None:
+        if not isinstance(stmt, MultiplyShared):
+            return None
+        a, b = stmt.a, stmt.b
+        match how:
+            case "stride":
+                return replace(stmt, a=replace(a, stride_bytes=2048))
+            case "leading":
+                return replace(stmt, b=replace(b, stride_bytes=512))
+            case "place":
+                slot, _, column = a.place.index
+                return replace(stmt, a=replace(a, place=Ref(a.place.buffer, (slot, as_expr(8), column))))
+            case "turned":
+                return replace(stmt, b=replace(b, turned=False))
+            case "swizzle":
+                return replace(stmt, b=replace(b, swizzle=NO_SWIZZLE))
+            case _:
+                return replace(stmt, b=replace(b, stride_bytes=1 << 17))
+
+    broken = changed(ring(), change)
+    run = simulate(broken, make_operands(DEEP), on_finding="collect", schedule=schedule)
+    assert run.errors or worst(run, DEEP) > 10
+    if how in ("stride", "place"):  # rows of the next slot, which is being filled
+        assert Kind.RACE in {finding.kind for finding in run.errors}
+    if how == "beyond":
+        assert Kind.OUT_OF_BOUNDS in {finding.kind for finding in run.errors}
+
+
+@pytest.mark.parametrize("schedule", SCHEDULES)
+def test_the_sum_is_read_before_the_products_are_over(schedule: Any) -> None:
+    assert Kind.IN_FLIGHT in kinds(without(ring(), is_a(WaitProducts)), schedule=schedule)
+    assert "Registers of sums are touched while a product adds to them" in error(
+        without(without(ring(stages=4), is_a(WaitProducts)), is_a(ArriveBarrier))
+    )
+
+
+def test_sums_that_were_written_need_a_fence() -> None:
+    def zero(stmt: Stmt) -> Body | None:
+        return (stmt, zeroed(stmt.buffer)) if isinstance(stmt, Alloc) and stmt.buffer.name == "sums" else None
+
+
+    written = replace(ring(), body=rewrite(ring().body, zero))
+    assert kinds(written) == set()
+    assert kinds(without(written, is_a(FenceProducts))) == {Kind.UNFENCED}
+
+
+@pytest.mark.parametrize("schedule", SCHEDULES)
+def test_staging_is_overwritten_while_it_is_stored(schedule: Any) -> None:
+    def first(stmt: Stmt) -> bool:
+        return isinstance(stmt, If) and stmt.then == (WaitStores(0),)
+
+    never = without(ring(), first)
+    assert kinds(never, TALL, schedule=schedule) == {Kind.RACE, Kind.UNFINISHED}
+    assert "read by a bulk store of warp 0" in error(never, TALL)
+
+
+def test_every_thread_may_wait_but_only_its_own_stores_count() -> None:
+    def other(stmt: Stmt) -> Stmt | None:
+        if isinstance(stmt, If) and stmt.then == (WaitStores(0),):
+            return If(binary(Op.EQ, THREAD % 128, 1), stmt.then)
+        return None
+
+    assert kinds(changed(ring(), other), TALL) == {Kind.RACE, Kind.UNFINISHED}
+
+
+def test_more_bytes_are_expected_than_come() -> None:
+    text = error(with_each(ring(), ExpectBytes, size_bytes=16384 + 16))
+    assert "warps 0-3 wait for full[0], parity 0 (phase 0: 16 bytes missing)" in text
+    assert "Deadlock in block (0, 0, 0)" in text
+
+
+@pytest.mark.parametrize("size_bytes", [8192, 16384 - 16])
+def test_fewer_bytes_are_expected_than_come(size_bytes: int) -> None:
+    assert kinds(with_each(ring(), ExpectBytes, size_bytes=size_bytes)) & {Kind.RACE, Kind.DEADLOCK, Kind.MBARRIER}
+
+
+def test_bytes_that_nobody_waits_for() -> None:
+    lost = without(ring(), lambda stmt: isinstance(stmt, WaitBarrier) and stmt.place.buffer.name == "full")
+    found = kinds(lost)
+    assert found & {Kind.RACE, Kind.UNWRITTEN} and Kind.MBARRIER in found
+
+
+def test_a_team_of_the_wrong_size() -> None:
+    text = error(with_each(ring(), TeamBarrier, threads=256))
+    assert "named barrier 1 (4 of 8 warps are there)" in text
+    assert Kind.RACE in kinds(with_each(ring(), TeamBarrier, threads=32))
+
+
+@pytest.mark.parametrize("cluster", [1, 2])
+def test_barriers_that_are_not_visible(cluster: int) -> None:
+    gemm = Gemm(128, 64, 128, dtype=BF16, out=BF16)
+    assert Kind.MBARRIER in kinds(without(ring(cluster=cluster), is_a(FenceBarriers)), gemm)
+    assert Kind.MBARRIER in kinds(without(ring(cluster=cluster), is_a(Barrier, ClusterBarrier)), gemm)
+    assert Kind.MBARRIER in kinds(without(ring(cluster=cluster), is_a(InitBarrier)), gemm)
+
+
+def test_a_block_ends_before_others_arrive() -> None:
+    gemm = Gemm(128, 64, 128, dtype=BF16, out=BF16)
+    body = ring(cluster=2).body
+    assert isinstance(body[-1], ClusterBarrier)
+    early = replace(ring(cluster=2), body=body[:-1])
+    assert kinds(early, gemm) == {Kind.MBARRIER}
+    assert "may end before another block of its cluster arrives" in error(early, gemm)
+
+
+def test_a_promise_of_one_value_for_a_warp() -> None:
+    broken = changed(ring(), lambda stmt: Let("odd", THREAD // 16, uniform=True) if isinstance(stmt, Barrier) else None)
+    assert Kind.NOT_UNIFORM in kinds(broken)
+
+
+def test_many_threads_start_one_copy() -> None:
+    def all_lanes(stmt: Stmt) -> Stmt | None:
+        if isinstance(stmt, If) and any(isinstance(inner, BulkStore) for inner in stmt.then):
+            return If(binary(Op.LT, THREAD % 128, 32), stmt.then)
+        return None
+
+    assert "32 lanes of a warp start the same bulk copy" in error(changed(ring(), all_lanes))
+
+
+def test_boxes_begin_at_multiples_of_the_swizzle() -> None:
+    small = Buffer("small", Space.SHARED, BF16, (64,))
+    tiles = tuple(replace(buffer, align_bytes=0) for buffer in ring().shared)
+    text = error(replace(ring(), shared=(small, *tiles)))
+    assert "A box in A_tile is at byte 128 of shared memory, not at a multiple of 1024" in text
+
+
+def test_leading_dimensions_are_multiples_of_16_bytes() -> None:
+    text = error(ring(), Gemm(64, 64, 64, dtype=BF16, out=BF16, lda=68))
+    assert "the leading dimension of A is 136 bytes" in text
+
+
+def test_registers_do_not_grow_beyond_what_there_is() -> None:
+    def with_budget(shrunk: int, grown: int) -> Kernel:
+        body = (
+            Let("group", THREAD // 128, uniform=True),
+            If(binary(Op.EQ, GROUP, 2), (SetRegisters(shrunk, grow=False),), (SetRegisters(grown, grow=True),)),
+        )
+        return kernel(body, block=(384, 1, 1))
+
+    assert kinds(with_budget(24, 240), Gemm(1, 1, 1)) == set()
+    assert "240 + 240 + 64 registers a thread, 69632 in all" in error(with_budget(64, 240), Gemm(1, 1, 1))
+
+
+def test_two_uses_of_a_barrier_that_is_not_there() -> None:
+    bar = Buffer("bar", Space.SHARED, MBARRIER, (1,))
+    body = (WaitBarrier(at(bar), as_expr(0)),)
+    text = error(kernel(body, shared_buffers=(bar,)), Gemm(1, 1, 1))
+    assert "bar[0] is used before it is made" in text
+
+
+def test_only_some_lanes_multiply() -> None:
+    def some(stmt: Stmt) -> Stmt | None:
+        return If(binary(Op.LT, THREAD % 32, 16), (stmt,)) if isinstance(stmt, MultiplyShared) else None
+
+    assert Kind.PARTED_WARP in kinds(changed(ring(), some))
+    three = changed(ring(), lambda s: If(binary(Op.LT, THREAD, 96), (s,)) if isinstance(s, MultiplyShared) else None)
+    assert Kind.PARTED_WARP in kinds(three)
+
+
+def test_a_load_that_is_missing_shows_as_missing_bytes() -> None:
+    lost = without(ring(), lambda stmt: isinstance(stmt, BulkLoad) and stmt.dst.buffer.name == "B_tile")
+    assert "warps 0-3 wait for full[0], parity 0 (phase 0: 8192 bytes missing)" in error(lost)
+
+

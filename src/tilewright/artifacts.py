@@ -40,7 +40,7 @@ class CudaSource:
 
     entry: the `extern "C"` name. threads_per_block: of a launch. static shared memory is in the text;
     dynamic_shared_bytes must be given at launch (0 for none). cluster: blocks along x that start together. resident:
-    no more blocks are started than run at once.
+    no more blocks are started than run at once. overlapped: it may start before the kernels before it have ended.
     """
 
     text: str
@@ -50,6 +50,7 @@ class CudaSource:
     dynamic_shared_bytes: int = 0
     cluster: int = 1
     resident: bool = False
+    overlapped: bool = False
 
 
 @dataclass(frozen=True, slots=True)

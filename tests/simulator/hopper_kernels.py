@@ -39,6 +39,7 @@ from tilewright.ir.stmt import Alloc, Assign, Barrier, Body, If, Let, Stmt
 from tilewright.isa.catalog import instruction
 from tilewright.layout.swizzle import SWIZZLE_128B
 from tilewright.problem import Gemm
+from tilewright.problem.gemm import Dim
 
 SIDE = 64
 """Rows, columns and depth of a tile: 128 bytes of bf16."""
@@ -83,7 +84,9 @@ class Ring:
 
     def start(self) -> Body:
         slot = Var("made")
-        made = loop("made", self.stages, InitBarrier(at(self.full, slot), 1), InitBarrier(at(self.empty, slot), self.cluster))
+        made = loop(
+            "made", self.stages, InitBarrier(at(self.full, slot), 1), InitBarrier(at(self.empty, slot), self.cluster)
+        )
         meet: Stmt = ClusterBarrier() if self.cluster > 1 else Barrier()
         return (
             Let("group", THREAD // 128, uniform=True),
@@ -111,7 +114,11 @@ class Ring:
             ExpectBytes(signal, 2 * SIDE * SIDE * 2),
             BulkLoad(at(self.a, SLOT, 0, 0), a_map, (STEP * SIDE, TILE * SIDE), signal),
             BulkLoad(
-                at(self.b, SLOT, RANK * share, 0), b_map, (Var("blockIdx.y") * SIDE, STEP * SIDE + RANK * share), signal, mask
+                at(self.b, SLOT, RANK * share, 0),
+                b_map,
+                (Var("blockIdx.y") * SIDE, STEP * SIDE + RANK * share),
+                signal,
+                mask,
             ),
         )
 
@@ -154,7 +161,9 @@ class Ring:
             ),
             FenceProxy(),
             TeamBarrier(as_expr(1), 128),
-            _first(BulkStore(self.maps[2], (Var("blockIdx.y") * SIDE, TILE * SIDE), at(self.c_tile, 0, 0)), CommitStores()),
+            _first(
+                BulkStore(self.maps[2], (Var("blockIdx.y") * SIDE, TILE * SIDE), at(self.c_tile, 0, 0)), CommitStores()
+            ),
         )
 
 
@@ -176,7 +185,7 @@ def ring(*, stages: int = 2, cluster: int = 1) -> Kernel:
         *((ClusterBarrier(),) if cluster > 1 else ()),
     )
     gemm = Gemm(1, 1, 1, dtype=BF16, out=BF16)
-    sides = {"m": SIDE, "n": SIDE, "k": SIDE}
+    sides: dict[Dim, int] = {"m": SIDE, "n": SIDE, "k": SIDE}
     grid = (tiles, ceil_div(Var("N"), SIDE), ONE)
     kernel = Kernel("ring", gemm, Variant(), grid, (256, 1, 1), parts.shared, body, sides)
     return replace(kernel, cluster=cluster, resident=True)

@@ -115,7 +115,7 @@ def is_a(*types: type) -> Callable[[Stmt], bool]:
 
 
 def with_each(broken: Kernel, kind: type, **fields: Any) -> Kernel:
-    return changed(broken, lambda stmt: replace(stmt, **fields) if isinstance(stmt, kind) else None)  # type: ignore[type-var]
+    return changed(broken, lambda stmt: replace(stmt, **fields) if isinstance(stmt, kind) else None)
 
 
 def waits(name: str, parity: Callable[[Any], Any]) -> Callable[[Stmt], Stmt | None]:
@@ -175,9 +175,11 @@ def test_an_arrival_too_few(schedule: Any) -> None:
 def test_an_arrival_too_many(schedule: Any) -> None:
     twice = changed(
         ring(),
-        lambda stmt: If(binary(Op.LT, THREAD % 128, 2), stmt.then)
-        if isinstance(stmt, If) and isinstance(stmt.then[0], ArriveBarrier)
-        else None,
+        lambda stmt: (
+            If(binary(Op.LT, THREAD % 128, 2), stmt.then)
+            if isinstance(stmt, If) and isinstance(stmt.then[0], ArriveBarrier)
+            else None
+        ),
     )
     assert Kind.MBARRIER in kinds(twice, schedule=schedule)
     more = with_each(ring(), InitBarrier, arrivals=2)
@@ -237,7 +239,6 @@ def test_the_sum_is_read_before_the_products_are_over(schedule: Any) -> None:
 def test_sums_that_were_written_need_a_fence() -> None:
     def zero(stmt: Stmt) -> Body | None:
         return (stmt, zeroed(stmt.buffer)) if isinstance(stmt, Alloc) and stmt.buffer.name == "sums" else None
-
 
     written = replace(ring(), body=rewrite(ring().body, zero))
     assert kinds(written) == set()
@@ -360,5 +361,3 @@ def test_only_some_lanes_multiply() -> None:
 def test_a_load_that_is_missing_shows_as_missing_bytes() -> None:
     lost = without(ring(), lambda stmt: isinstance(stmt, BulkLoad) and stmt.dst.buffer.name == "B_tile")
     assert "warps 0-3 wait for full[0], parity 0 (phase 0: 8192 bytes missing)" in error(lost)
-
-

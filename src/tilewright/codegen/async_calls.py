@@ -24,9 +24,11 @@ from tilewright.ir.async_stmt import (
     MultiplyShared,
     SetRegisters,
     SharedMatrix,
+    StartNextGrid,
     StoreMatrices,
     TeamBarrier,
     WaitBarrier,
+    WaitPreviousGrid,
     WaitProducts,
     WaitStores,
 )
@@ -69,6 +71,10 @@ def async_call(stmt: AsyncStmt, expr: CudaExpr, address: Callable[[Ref], str]) -
             return call("team_barrier", expr(stmt.number), str(stmt.threads))
         case SetRegisters():
             return _counted(expr, "grow_registers" if stmt.grow else "shrink_registers", stmt.count)
+        case StartNextGrid():
+            return call("start_next_grid")
+        case WaitPreviousGrid():
+            return call("wait_previous_grid")
         case FenceProducts():
             return call("fence_products")
         case CommitProducts():

@@ -175,6 +175,16 @@ def async_prelude() -> dict[str, str]:
             "fence_proxy()",
             "fence.proxy.async.shared::cta",
         ),
+        "start_next_grid": _plain(
+            "The kernel behind this one may start where there is room.",
+            "start_next_grid()",
+            "griddepcontrol.launch_dependents",
+        ),
+        "wait_previous_grid": _plain(
+            "Waits until the kernels before this one have ended, and what they wrote is there.",
+            "wait_previous_grid()",
+            "griddepcontrol.wait",
+        ),
         "cluster_barrier": _CLUSTER_BARRIER,
         "team_barrier": _plain(
             "So many threads meet at a named barrier.",

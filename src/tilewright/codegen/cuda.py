@@ -54,6 +54,7 @@ def print_cuda(kernel: Kernel, *, merge: bool = True) -> CudaSource:
         dynamic_shared_bytes,
         kernel.cluster,
         kernel.resident,
+        kernel.overlapped,
     )
 
 

@@ -222,6 +222,16 @@ class StoreMatrices:
     origin: str = ""
 
 
+@dataclass(frozen=True, slots=True)
+class StartNextGrid:
+    """The kernel behind this one in the stream may start its blocks from here on, where there is room for them."""
+
+
+@dataclass(frozen=True, slots=True)
+class WaitPreviousGrid:
+    """This thread waits until the kernels before this one have ended and all they wrote is there."""
+
+
 AsyncStmt = (
     InitBarrier
     | FenceBarriers
@@ -241,4 +251,6 @@ AsyncStmt = (
     | WaitProducts
     | MultiplyShared
     | StoreMatrices
+    | StartNextGrid
+    | WaitPreviousGrid
 )

@@ -13,6 +13,7 @@ from tilewright.ir.async_stmt import (
     ClusterBarrier,
     MultiplyShared,
     SetRegisters,
+    StartNextGrid,
     StoreMatrices,
     TensorMap,
     WaitBarrier,
@@ -78,7 +79,7 @@ class Kernel:
     shared: the shared buffers, in the order of their placement. tile: elements of each dimension that one block
     covers (what `exact` is about). heading: lines that say where the kernel comes from (schedule, problem).
     cluster: blocks along x that run as a cluster. resident: a launch starts no more blocks than run at once, and they
-    walk over the whole grid.
+    walk over the whole grid. overlapped: a launch may start before the kernels before it have ended.
     """
 
     name: str
@@ -92,6 +93,7 @@ class Kernel:
     heading: tuple[str, ...] = field(default=(), compare=False)
     cluster: int = 1
     resident: bool = False
+    overlapped: bool = False
 
     @property
     def threads_per_block(self) -> int:
@@ -140,6 +142,8 @@ class Kernel:
                     found.add(Feature.STMATRIX)
                 case ClusterBarrier():
                     found.add(Feature.CLUSTER)
+                case StartNextGrid():
+                    found.add(Feature.DEPENDENT_LAUNCH)
                 case _:
                     pass
         return frozenset(found)

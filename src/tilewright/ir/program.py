@@ -234,7 +234,7 @@ class Program:
 
     loops: outermost first. accumulation None: the sum is kept in C itself. result_vector: elements of C stored at
     once. late_alpha, late_beta: the factor is applied once to each finished sum, not inside the loops. persistent: the
-    blocks stay, and each walks over many tiles.
+    blocks stay, and each walks over many tiles. overlapped: it starts while the kernel before it still ends.
     """
 
     gemm: Gemm
@@ -250,6 +250,7 @@ class Program:
     specialized: Specialized | None = None
     clustered: Clustered | None = None
     persistent: bool = False
+    overlapped: bool = False
 
     # -- looking up -------------------------------------------------------------------------------------------------
 

@@ -23,9 +23,11 @@ from tilewright.ir.async_stmt import (
     InitBarrier,
     MultiplyShared,
     SetRegisters,
+    StartNextGrid,
     StoreMatrices,
     TeamBarrier,
     WaitBarrier,
+    WaitPreviousGrid,
     WaitProducts,
     WaitStores,
 )
@@ -242,6 +244,10 @@ def async_text(stmt: AsyncStmt, expr: ExprText) -> str:
             return f"{'grow' if stmt.grow else 'shrink'} to {stmt.count} registers"
         case FenceProducts():
             return "fence before products"
+        case StartNextGrid():
+            return "the next kernel may start"
+        case WaitPreviousGrid():
+            return "wait until the kernels before have ended"
         case CommitProducts():
             return "commit products"
         case WaitProducts():

@@ -1,7 +1,7 @@
 """Finished sums on their way out through shared memory and the copy engine.
 
-Each warpgroup has its own rows of the tile of C, and stores them by itself: it waits until the engine has read what was
-in that place before, puts results there sixteen columns at a time (stmatrix), meets, and one thread starts the copy, which
+Each warpgroup has its own rows of the tile of C, and stores them by itself: it waits until the engine has read what
+was in that place before, puts results there sixteen columns at a time (stmatrix), meets, and one thread starts the copy, which
 goes on while the next tile of C is computed.
 """
 
@@ -40,7 +40,7 @@ _LANE = Var(GROUP_LANE)
 
 
 Finished = Callable[[Ref, Ref | None, Expr], Body]
-"""finished(value, place, sum): `alpha * sum + beta * C[place]` into the register `value`; without beta where no place."""
+"""finished(value, place, sum): `alpha * sum + beta * C[place]` into the register `value`; no beta where no place."""
 
 
 @dataclass(frozen=True)

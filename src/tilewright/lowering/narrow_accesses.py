@@ -24,7 +24,9 @@ def narrowed_copies(program: Program, alignment_bytes: int) -> Program:
     """The program whose asynchronous copies are shared out in chunks no wider than the alignment.
 
     What cp.async cannot copy, single elements of 2 bytes, goes through registers, two at a time: two loads, one store.
+    So many copies are started at once, not spread over an inner loop, where their offsets would take registers.
     """
+    wide = program
     for staged in program.staged:
         if staged.route is not Route.ASYNC or staged.distribution is None:
             continue
@@ -36,6 +38,8 @@ def narrowed_copies(program: Program, alignment_bytes: int) -> Program:
         if max(alignment_bytes, element_bytes) < MIN_ASYNC_BYTES:
             shared_out = replace(shared_out, route=Route.REGISTERS)
         program = program.with_tile(shared_out)
+    if program is not wide and program.pipelined is not None:
+        program = replace(program, pipelined=replace(program.pipelined, spread=""))
     return program
 
 

@@ -75,6 +75,7 @@ def lower(program: Program, variant: Variant, *, name: str = "gemm", heading: Se
         tuple(heading),
         1 if program.clustered is None else program.clustered.size,
         program.persistent,
+        program.overlapped,
     )
     if kernel.shared_bytes > MAX_SHARED_BYTES:
         sizes = ", ".join(f"{b.name} {b.size_bytes}" for b in kernel.shared)

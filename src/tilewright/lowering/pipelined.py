@@ -18,6 +18,7 @@ of tile t+1 are loaded right after the barrier, and the multiply-adds of tile t'
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 
 from tilewright.ir.async_stmt import FenceProxy
@@ -134,7 +135,7 @@ def _ring_loop(program: Program, loop: Loop, extent: Expr, use: Use, ring: Pipel
     # Only a loop or a branch gives the names of a copy a scope of their own.
     named = any(isinstance(stmt, (Let, Alloc)) for stmt in (*start, *fetch, *deposit))
     filled = program.tensorized is not None and not named
-    where = _if
+    where: Callable[[Expr, Body], Body] = _if
     if filled:
         # Where k may end inside a tile, each copy asks for its own k: it need not ask for its tile as well.
         where = _where if extent == extent_of(loop, frozenset(("k",))) else _anywhere

@@ -22,7 +22,9 @@ from tilewright.ir.async_stmt import (
     FenceProducts,
     InitBarrier,
     SetRegisters,
+    StartNextGrid,
     WaitBarrier,
+    WaitPreviousGrid,
     WaitProducts,
 )
 from tilewright.ir.buffer import Buffer, Ref, Space
@@ -166,7 +168,9 @@ class Engine:
             each = (InitBarrier(self._my_turn(slot), 1),)
             loop = (*loop, For("slot", Const(self._turns), each, unroll=True))
         first = If(binary(Op.EQ, Var("threadIdx.x"), 0), (*loop, FenceBarriers()))
-        return (first, ClusterBarrier() if self._cluster > 1 else Barrier("the barriers are there"))
+        meet = ClusterBarrier() if self._cluster > 1 else Barrier("the barriers are there")
+        begin = (StartNextGrid(), WaitPreviousGrid()) if self.program.overlapped else ()
+        return (first, meet, *begin)
 
     def _over_tiles(self, body: Body, *, all_turns: bool = False) -> Body:
         """`body` for each tile of C that the running block computes, the tile's coordinates named.

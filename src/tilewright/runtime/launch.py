@@ -86,6 +86,7 @@ class LoadedKernel:
         self._maps = TensorMaps(source.parameters)
         self._most_blocks = self._resident_blocks() if source.resident else 0
         self._configs: dict[tuple[Dim3, Dim3], Any] = {}
+        self._packed_configs: dict[tuple[int, Dim3, Dim3], Any] = {}
         self._config_type = LaunchConfig
         self._launch = launch
         try:
@@ -128,12 +129,30 @@ class LoadedKernel:
 
         maps = self._maps.of(dict(zip((p.name for p in self._given), values, strict=True)))
         packed = PackedArguments([*values, *maps])
-        function = driver.CUfunction(int(self._kernel.handle))
-        shared_bytes = self.source.dynamic_shared_bytes
-        answer = driver.cuLaunchKernel(
-            function, *grid, *block, shared_bytes, driver.CUstream(int(stream.handle)), packed.address, 0
+        answer = driver.cuLaunchKernelEx(
+            self._packed_config(stream, grid, block), driver.CUfunction(int(self._kernel.handle)), packed.address, 0
         )
         driver_answer(answer, self._described(grid, block))
+
+    def _packed_config(self, stream: Any, grid: Dim3, block: Dim3) -> Any:
+        """How a kernel with tensor maps is launched; kept for each stream, grid and block."""
+        from cuda.bindings import driver
+
+        key = (int(stream.handle), grid, block)
+        config = self._packed_configs.get(key)
+        if config is None:
+            config = driver.CUlaunchConfig()
+            config.gridDimX, config.gridDimY, config.gridDimZ = grid
+            config.blockDimX, config.blockDimY, config.blockDimZ = block
+            config.sharedMemBytes = self.source.dynamic_shared_bytes
+            config.hStream = driver.CUstream(int(stream.handle))
+            if self.source.overlapped:
+                early = driver.CUlaunchAttribute()
+                early.id = driver.CUlaunchAttributeID.CU_LAUNCH_ATTRIBUTE_PROGRAMMATIC_STREAM_SERIALIZATION
+                early.value.programmaticStreamSerializationAllowed = 1
+                config.attrs, config.numAttrs = [early], 1
+            self._packed_configs[key] = config
+        return config
 
     def _resident_blocks(self) -> int:
         """How many blocks run at once, in whole clusters: one to each SM."""

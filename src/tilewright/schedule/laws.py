@@ -402,6 +402,15 @@ def roles_have_work(program: Program) -> Iterator[Violation]:
         yield Violation("nobody multiplies by wgmma.", hint='Tensorize(..., using="wgmma.m64n128k16") first.')
 
 
+def overlap_needs_an_engine(program: Program) -> Iterator[Violation]:
+    """A kernel starts early only where all it reads comes behind one wait: through the copy engine."""
+    if program.overlapped and not any(staged.route is Route.TMA for staged in program.staged):
+        yield Violation(
+            "no tile comes by TMA, and the wait for the kernels before stands in front of its ring.",
+            hint="put Transfer(tile, Route.TMA) before this step, or leave it out.",
+        )
+
+
 def lanes_belong_to_instructions(program: Program) -> Iterator[Violation]:
     """Where a matrix instruction runs the inner tile, threads are bound by whole warps."""
     if program.tensorized is None:
@@ -486,6 +495,7 @@ LAWS: tuple[Callable[[Program], Iterator[Violation]], ...] = (
     lanes_belong_to_instructions,
     boxes_are_whole,
     roles_have_work,
+    overlap_needs_an_engine,
     vectors_are_whole,
     early_copies_are_shared_out,
     asynchronous_copies_are_legal,

@@ -93,7 +93,7 @@ class LoadMatricesOp:
 
 @dataclass(slots=True)
 class StoreMatricesOp:
-    """stmatrix: as LoadMatricesOp, the other way. target: the row that each of the first 8 * `count` lanes points at."""
+    """stmatrix. target: the row of 16 bytes that each of the first 8 * `count` lanes points at."""
 
     context: Context
     target: MemorySide

@@ -7,6 +7,7 @@ from tilewright.schedule.steps.cluster import Cluster
 from tilewright.schedule.steps.distribute import Distribute
 from tilewright.schedule.steps.epilogue import Epilogue
 from tilewright.schedule.steps.fuse import Fuse
+from tilewright.schedule.steps.overlap import Overlap
 from tilewright.schedule.steps.persist import Persist
 from tilewright.schedule.steps.pipeline import Pipeline
 from tilewright.schedule.steps.prefetch import Prefetch
@@ -43,6 +44,7 @@ STEPS: tuple[type[Step], ...] = (
     Specialize,
     Persist,
     Cluster,
+    Overlap,
 )
 
 __all__ = [
@@ -53,6 +55,7 @@ __all__ = [
     "Distribute",
     "Epilogue",
     "Fuse",
+    "Overlap",
     "Persist",
     "Pipeline",
     "Prefetch",

@@ -144,7 +144,11 @@ class BulkLoadOp(BarrierOp):
         made = self.check_made(convoy, lanes, keys, far=True)
         lanes, inner, outer, first, keys, slot = (x[made] for x in (lanes, inner, outer, first, keys, slot))
         if len(lanes):
-            self._start(convoy, lanes, Flight(self.site, self._base.box, inner, outer, slot, first, keys, self.place(convoy, lanes)))
+            self._start(
+                convoy,
+                lanes,
+                Flight(self.site, self._base.box, inner, outer, slot, first, keys, self.place(convoy, lanes)),
+            )
 
     def _start(self, convoy: Convoy, lanes: Array, flight: Flight) -> None:
         units = self.units

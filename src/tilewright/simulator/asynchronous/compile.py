@@ -22,8 +22,10 @@ from tilewright.ir.async_stmt import (
     MultiplyShared,
     SetRegisters,
     SharedMatrix,
+    StartNextGrid,
     TeamBarrier,
     WaitBarrier,
+    WaitPreviousGrid,
     WaitProducts,
     WaitStores,
 )
@@ -36,6 +38,7 @@ from tilewright.simulator.asynchronous.lanes import SharedPlace
 from tilewright.simulator.asynchronous.meeting_ops import (
     ClusterBarrierStep,
     FenceProxyOp,
+    PassOp,
     SetRegistersOp,
     TeamBarrierStep,
 )
@@ -120,6 +123,8 @@ class Compiler:
                 return FenceProductsOp(*here)
             case CommitProducts():
                 return CommitProductsOp(*here)
+            case StartNextGrid() | WaitPreviousGrid():
+                return PassOp(*here)
             case _:
                 raise AssertionError(f"{type(stmt).__name__} is no operation of a unit")
 
@@ -139,4 +144,6 @@ class Compiler:
         itemsize = stmt.instruction.product.bytes
         offsets = tile_offsets(matrix, rows, stmt.instruction.k, itemsize)
         place = self.place(matrix.place.flat)
-        return Side(place, memory.base_bytes(buffer), buffer.dtype.bytes, Reader(matrix, offsets, itemsize, memory), rows)
+        return Side(
+            place, memory.base_bytes(buffer), buffer.dtype.bytes, Reader(matrix, offsets, itemsize, memory), rows
+        )

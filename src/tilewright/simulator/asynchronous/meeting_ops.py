@@ -90,6 +90,14 @@ class FenceProxyOp(UnitOp):
 
 
 @dataclass(slots=True)
+class PassOp(UnitOp):
+    """What concerns other kernels: this one runs alone."""
+
+    def __call__(self, convoy: Convoy) -> None:
+        self.issue(convoy)
+
+
+@dataclass(slots=True)
 class SetRegistersOp(UnitOp):
     """Warps give up registers, or take more."""
 

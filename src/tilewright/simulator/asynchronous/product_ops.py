@@ -298,7 +298,10 @@ class MultiplyStep(UnitOp):
 def _whole_groups(rows: Array) -> bool:
     """Whether warps come as whole warpgroups, in order."""
     return len(rows) % GROUP_WARPS == 0 and bool(
-        (rows.reshape(-1, GROUP_WARPS) == rows[::GROUP_WARPS, None] // GROUP_WARPS * GROUP_WARPS + np.arange(GROUP_WARPS)).all()
+        (
+            rows.reshape(-1, GROUP_WARPS)
+            == rows[::GROUP_WARPS, None] // GROUP_WARPS * GROUP_WARPS + np.arange(GROUP_WARPS)
+        ).all()
     )
 
 
@@ -380,7 +383,12 @@ class WaitProductsStep(UnitOp):
             array = convoy.registers[product.registers]
             assert array is not None
             array.end_product(product.first, product.first + product.count)
-        units.clocks.learn(rows, units.clocks.own[rows] - rows % units.clocks.warps + units.clocks.multiplied
-                           + rows % units.clocks.warps // GROUP_WARPS, complete)
+        units.clocks.learn(
+            rows,
+            units.clocks.own[rows]
+            - rows % units.clocks.warps
+            + units.clocks.multiplied
+            + rows % units.clocks.warps // GROUP_WARPS,
+            complete,
+        )
         return (convoy,)
-

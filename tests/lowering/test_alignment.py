@@ -1,0 +1,45 @@
+"""What a kernel does where operands are less than 16-byte aligned, and where it may not be slow."""
+
+from __future__ import annotations
+
+import pytest
+
+from tilewright import F16, Gemm, build
+from tilewright.ir.buffer import Space
+from tilewright.ir.kernel import Variant
+from tilewright.ir.program import Route
+from tilewright.ir.stmt import For, If, Move
+from tilewright.ir.visit import walk
+from tilewright.ladders.ampere.r6_full import FULL
+from tilewright.lowering.narrow_accesses import narrowed_copies
+
+
+@pytest.mark.parametrize(
+    ("k", "alignment_bytes"), [(4096, 16), (4092, 8), (4090, 4), (4093, 1)], ids=["16", "8", "4", "an element"]
+)
+def test_the_widest_alignment_that_is_true_is_taken(k: int, alignment_bytes: int) -> None:
+    variant = build(Gemm(4096, 4096, k, F16, out=F16), FULL).variant
+    assert variant.alignment_bytes == alignment_bytes
+
+
+@pytest.mark.parametrize("alignment_bytes", [8, 4, 1])
+def test_copies_are_shared_out_in_chunks_of_the_alignment(alignment_bytes: int) -> None:
+    program = narrowed_copies(build(Gemm(256, 256, 128, F16, out=F16), FULL).program, alignment_bytes)
+    for staged in program.staged:
+        if staged.distribution is not None:
+            assert staged.distribution.vector * F16.bytes == max(alignment_bytes, 4)
+            assert staged.route is (Route.REGISTERS if alignment_bytes == 1 else Route.ASYNC)
+
+
+@pytest.mark.parametrize("alignment_bytes", [16, 8, 4, 1])
+def test_no_access_is_wider_than_the_alignment(alignment_bytes: int) -> None:
+    kernel = build(Gemm(256, 256, 128, F16, out=F16), FULL, variant=Variant(alignment_bytes=alignment_bytes)).kernel
+    for _, stmt in walk(kernel.body):
+        if isinstance(stmt, Move) and Space.GLOBAL in (stmt.src.buffer.space, stmt.dst.buffer.space):
+            assert stmt.width * F16.bytes <= max(alignment_bytes, 2)
+
+
+def test_the_loop_that_feeds_tensor_cores_has_no_branch() -> None:
+    kernel = build(Gemm(4096, 4096, 4096, F16, out=F16), FULL).kernel
+    (loop,) = [stmt for stmt in kernel.body if isinstance(stmt, For) and stmt.carried]
+    assert not any(isinstance(stmt, If) for stmt in loop.body)

@@ -72,6 +72,7 @@ def test_a_ring_is_right_and_clean(size: tuple[int, int, int], cluster: int, sch
     gemm = Gemm(*size, dtype=BF16, out=BF16)
     run = simulate(ring(cluster=cluster), make_operands(gemm), schedule=schedule, resident_blocks=2)
     assert worst(run, gemm) < 1.1 and not run.findings
+    assert (run.c == simulate(ring(cluster=cluster), make_operands(gemm)).c).all()  # bit by bit, in any order
 
 
 @pytest.mark.parametrize("stages", [1, 2, 3, 5])
@@ -243,6 +244,7 @@ def test_sums_that_were_written_need_a_fence() -> None:
     written = replace(ring(), body=rewrite(ring().body, zero))
     assert kinds(written) == set()
     assert kinds(without(written, is_a(FenceProducts))) == {Kind.UNFENCED}
+    assert kinds(without(ring(), is_a(FenceProducts))) == {Kind.UNFENCED}  # also before the first product of all
 
 
 @pytest.mark.parametrize("schedule", SCHEDULES)

@@ -22,6 +22,7 @@ from tilewright.ir.async_stmt import (
     FenceProxy,
     InitBarrier,
     MultiplyShared,
+    PrefetchMap,
     SetRegisters,
     SharedMatrix,
     StartNextGrid,
@@ -58,6 +59,9 @@ def async_call(stmt: AsyncStmt, expr: CudaExpr, address: Callable[[Ref], str]) -
             expr.used.add(TENSOR_MAP)
             inner, outer = (expr(part) for part in stmt.at)
             return call("bulk_store", f"&{stmt.map.name}", inner, outer, address(stmt.src))
+        case PrefetchMap():
+            expr.used.add(TENSOR_MAP)
+            return call("prefetch_map", f"&{stmt.map.name}")
         case CommitStores():
             return call("commit_stores")
         case WaitStores():

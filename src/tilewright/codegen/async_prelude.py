@@ -156,6 +156,12 @@ def async_prelude() -> dict[str, str]:
         "arrive": _plain("Arrives.", f"arrive({barrier})", "mbarrier.arrive.shared::cta.b64 _, [%0]", at),
         "arrive_in_cluster": _ARRIVE_IN_CLUSTER,
         "wait_barrier": _WAIT_BARRIER,
+        "prefetch_map": _plain(
+            "Tells the copy engine of a matrix before its first copy.",
+            "prefetch_map(const TensorMap* map)",
+            "prefetch.tensormap [%0]",
+            '"l"(map)',
+        ),
         "bulk_load": _BULK_LOAD,
         "bulk_load_multicast": _BULK_LOAD_MULTICAST,
         "bulk_store": _BULK_STORE,

@@ -112,6 +112,13 @@ class BulkStore:
 
 
 @dataclass(frozen=True, slots=True)
+class PrefetchMap:
+    """The copy engine is told of a matrix before its first copy, which then need not wait for it."""
+
+    map: TensorMap
+
+
+@dataclass(frozen=True, slots=True)
 class CommitStores:
     """The bulk stores that this thread started since the last commit become one group."""
 
@@ -240,6 +247,7 @@ AsyncStmt = (
     | WaitBarrier
     | BulkLoad
     | BulkStore
+    | PrefetchMap
     | CommitStores
     | WaitStores
     | FenceProxy

@@ -22,6 +22,7 @@ from tilewright.ir.async_stmt import (
     FenceProxy,
     InitBarrier,
     MultiplyShared,
+    PrefetchMap,
     SetRegisters,
     StartNextGrid,
     StoreMatrices,
@@ -229,6 +230,8 @@ def async_text(stmt: AsyncStmt, expr: ExprText) -> str:
             return f"{expr.place(stmt.dst)} <~ box {box}{where}, tells {expr.place(stmt.signal)}"
         case BulkStore():
             return f"box {stmt.map.name}[{expr(stmt.at[0])}, {expr(stmt.at[1])}] <~ {expr.place(stmt.src)}"
+        case PrefetchMap():
+            return f"prefetch {stmt.map.name}"
         case CommitStores():
             return "commit bulk stores"
         case WaitStores():

@@ -21,6 +21,7 @@ from tilewright.ir.async_stmt import (
     FenceBarriers,
     FenceProducts,
     InitBarrier,
+    PrefetchMap,
     SetRegisters,
     StartNextGrid,
     WaitBarrier,
@@ -44,7 +45,7 @@ from tilewright.lowering.coordinates import (
     thread_coordinates,
     tile_counts,
 )
-from tilewright.lowering.products import bulk_loads, expect
+from tilewright.lowering.products import bulk_loads, expect, tensor_map
 from tilewright.lowering.sums import Sums
 
 ROUND = "round"
@@ -167,7 +168,8 @@ class Engine:
         if self._turns > 1:
             each = (InitBarrier(self._my_turn(slot), 1),)
             loop = (*loop, For("slot", Const(self._turns), each, unroll=True))
-        first = If(binary(Op.EQ, Var("threadIdx.x"), 0), (*loop, FenceBarriers()))
+        maps = tuple(PrefetchMap(tensor_map(self.program, staged)) for staged in self._tiles)
+        first = If(binary(Op.EQ, Var("threadIdx.x"), 0), (*maps, *loop, FenceBarriers()))
         meet = ClusterBarrier() if self._cluster > 1 else Barrier("the barriers are there")
         begin = (StartNextGrid(), WaitPreviousGrid()) if self.program.overlapped else ()
         return (first, meet, *begin)

@@ -206,6 +206,7 @@ class Transfer(MemorySide):
         if first < 0 or first + self.width > elements:
             name = registers.buffer.name
             self.context.register_out_of_bounds(self.site, convoy, name, first + self.width - 1, elements)
+        registers.dirty = True
         if registers.in_products:
             self.context.check_products(self.site, convoy, registers, first, first + self.width)
         return registers, first
@@ -225,7 +226,6 @@ class LoadOp(Transfer):
             if self.context.races is not None:
                 self.context.races.read(access, convoy, index, at)
             self._take(rows, index, at, convoy.mask)
-        registers.dirty = True
         idle = self._guarded_off(convoy.mask, pattern.active)
         if idle is not None:
             np.copyto(rows, 0, where=idle.lanes)

@@ -58,6 +58,7 @@ class RegisterView:
         registers = convoy.registers[self.array]
         assert registers is not None, "an Alloc comes before every use"
         data = registers.data
+        registers.dirty = True
         base = self.base(convoy.slots)
         self._check(convoy, base)
         if registers.in_products:
@@ -86,7 +87,6 @@ class RegisterView:
         """The lanes that take part have written all of the view."""
         registers = convoy.registers[self.array]
         assert registers is not None
-        registers.dirty = True
         if registers.missing:
             base = self.base(convoy.slots)
             registers.mark([base + offset for offset in self.offsets], convoy.mask)

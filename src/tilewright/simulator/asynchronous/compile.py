@@ -20,6 +20,7 @@ from tilewright.ir.async_stmt import (
     FenceProxy,
     InitBarrier,
     MultiplyShared,
+    PrefetchMap,
     SetRegisters,
     SharedMatrix,
     StartNextGrid,
@@ -123,7 +124,7 @@ class Compiler:
                 return FenceProductsOp(*here)
             case CommitProducts():
                 return CommitProductsOp(*here)
-            case StartNextGrid() | WaitPreviousGrid():
+            case PrefetchMap() | StartNextGrid() | WaitPreviousGrid():
                 return PassOp(*here)
             case _:
                 raise AssertionError(f"{type(stmt).__name__} is no operation of a unit")

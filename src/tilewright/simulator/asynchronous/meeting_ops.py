@@ -91,7 +91,7 @@ class FenceProxyOp(UnitOp):
 
 @dataclass(slots=True)
 class PassOp(UnitOp):
-    """What concerns other kernels: this one runs alone."""
+    """What concerns other kernels, or how soon something is there: it changes no result."""
 
     def __call__(self, convoy: Convoy) -> None:
         self.issue(convoy)

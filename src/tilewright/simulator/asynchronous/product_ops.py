@@ -132,10 +132,11 @@ class MultiplyStep(UnitOp):
         if array.dirty:
             self.report(
                 Kind.UNFENCED,
-                f"Registers of {name} were written, and no FenceProducts orders that before the product.",
+                f"Registers of {name} were touched, and no FenceProducts orders that before the product.",
                 place_of(self.site, convoy, 0),
                 buffer=name,
-                hint="run FenceProducts after the registers are written and before the first product.",
+                note="wgmma.fence orders what threads did with the registers, also before the first product of all.",
+                hint="run FenceProducts between any other use of the registers and the next product.",
             )
         end = first + self.order.shape[1]
         under_way = [run for run in array.in_products if run[0] < end and first < run[1]]
@@ -229,27 +230,34 @@ class MultiplyStep(UnitOp):
     # -- carrying out -----------------------------------------------------------------------------------------------
 
     def tiles(self, convoy: Convoy, product: Product) -> tuple[Array, Array]:
-        """A, of which each warp takes its own rows, and B: (warpgroups or warps, 64 or 16, k) and (..., k, n)."""
-        units, rows = self.units, self.units.clocks.row(convoy.warps)
-        snapshots = units.snapshots
-        if _whole_groups(rows) and not snapshots:
+        """Each warp's rows of A and its B: (warpgroups, 4, 16, k) and (warpgroups, 1, n, k), or (warps, 1, ...) both.
+
+        Always 16 rows a product, so that sums are rounded alike in every order of warps.
+        """
+        rows = self.units.clocks.row(convoy.warps)
+        each = self.instruction.m // GROUP_WARPS
+        if _whole_groups(rows) and not self.units.snapshots:
             some = np.arange(0, len(rows), GROUP_WARPS)
-            return self._gather(convoy, self.a, product.a, some), self._gather(convoy, self.b, product.b, some)
-        a_rows, b_tiles = [], []
-        for warp, (row, number) in enumerate(zip(rows.tolist(), product.number.tolist(), strict=True)):
-            key = (row // GROUP_WARPS, number)
-            if key not in snapshots:
-                one = np.array([warp])
-                snapshots[key] = (
-                    self._gather(convoy, self.a, product.a, one)[0],
-                    self._gather(convoy, self.b, product.b, one)[0],
-                )
-            a, b = snapshots[key]
-            each = self.instruction.m // GROUP_WARPS
-            own = row % GROUP_WARPS
-            a_rows.append(a[own * each : (own + 1) * each])
-            b_tiles.append(b)
-        return np.stack(a_rows), np.stack(b_tiles)
+            a, b = (self._gather(convoy, s, x, some) for s, x in ((self.a, product.a), (self.b, product.b)))
+            return a.reshape(len(some), GROUP_WARPS, each, -1), b[:, None]
+        kept = [self._kept(convoy, product, warp) for warp in range(len(rows))]
+        own = (rows % GROUP_WARPS).tolist()
+        a = np.stack([tile[rank * each : (rank + 1) * each] for (tile, _), rank in zip(kept, own, strict=True)])
+        return a[:, None], np.stack([tile for _, tile in kept])[:, None]
+
+    def _kept(self, convoy: Convoy, product: Product, warp: int) -> tuple[Array, Array]:
+        """The tiles of a warpgroup whose warps come one by one, read for the first of them."""
+        snapshots = self.units.snapshots
+        key = int(self.units.clocks.row(convoy.warps)[warp]) // GROUP_WARPS, int(product.number[warp])
+        if key not in snapshots:
+            one = np.array([warp])
+            a, b = (self._gather(convoy, s, x, one)[0] for s, x in ((self.a, product.a), (self.b, product.b)))
+            snapshots[key] = GROUP_WARPS, a, b
+        left, a, b = snapshots[key]
+        snapshots[key] = left - 1, a, b
+        if left == 1:
+            del snapshots[key]
+        return a, b
 
     def _gather(self, convoy: Convoy, side: Side, starts: Array, warps: Array) -> Array:
         """The tiles of some warps as numbers, (warps, rows, k)."""
@@ -288,7 +296,7 @@ class MultiplyStep(UnitOp):
         c[:, self.order] = held
         c[product.fresh] = 0
         d = self.context.arithmetic.multiply_tiles(
-            self.instruction, a, b.transpose(0, 2, 1), c.reshape(len(a), -1, n)
+            self.instruction, a, b.swapaxes(-1, -2), c.reshape(*a.shape[:2], each, n)
         ).reshape(count, -1)
         data[...] = d[:, self.order].transpose(2, 0, 1).reshape(data.shape)
         if array.missing:

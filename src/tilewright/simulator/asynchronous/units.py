@@ -29,8 +29,8 @@ SM_REGISTERS = 64 * 1024
 REGISTER_STEP = 8
 """Registers of a thread come in steps of this. Source: PTX ISA 9.0, setmaxnreg."""
 
-Snapshot = tuple[Array, Array]
-"""The tiles of A and B of one product of a warpgroup, as memory holds them."""
+Snapshot = tuple[int, Array, Array]
+"""The tiles of A and B of one product of a warpgroup as numbers, and how many of its warps have not taken them."""
 
 
 class Units:

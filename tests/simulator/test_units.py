@@ -15,6 +15,7 @@ from tilewright.dtypes import BF16, MBARRIER
 from tilewright.errors import SimulationError
 from tilewright.ir.async_stmt import (
     ArriveBarrier,
+    AsyncStmt,
     BulkLoad,
     BulkStore,
     ClusterBarrier,
@@ -34,11 +35,12 @@ from tilewright.ir.buffer import Buffer, Ref, Space
 from tilewright.ir.expr import Op, as_expr, binary
 from tilewright.ir.kernel import Kernel
 from tilewright.ir.stmt import Alloc, Barrier, Body, If, Let, Stmt
-from tilewright.ir.visit import rewrite
+from tilewright.ir.text import stmt_text
+from tilewright.ir.visit import rewrite, walk
 from tilewright.layout.swizzle import NO_SWIZZLE
 from tilewright.problem import Gemm, make_operands
 from tilewright.problem.reference import reference, view
-from tilewright.simulator import Kind, simulate
+from tilewright.simulator import Kind, count_sampled, sample_blocks, simulate
 from tilewright.simulator.coverage import miscounts
 
 SCHEDULES = ["lockstep", "warps"]
@@ -106,6 +108,47 @@ def test_a_box_of_a_cluster_is_read_once() -> None:
     gemm = Gemm(128, 64, 64, dtype=BF16, out=BF16)
     loads = simulate(ring(cluster=2), make_operands(gemm)).counters.bulk_loads
     assert (loads.boxes, loads.sectors * 32) == (4, 3 * 8192)
+
+
+def test_the_blocks_of_boxes_are_sampled() -> None:
+    gemm = Gemm(520, 520, 72, dtype=BF16, out=BF16)
+    one_tile = replace(ring(), resident=False)
+    operands = make_operands(gemm)
+    sample = sample_blocks(one_tile, gemm)
+    assert sample.is_exact and len(sample.classes) < 81
+    whole = simulate(one_tile, operands).counters
+    assert count_sampled(one_tile, operands).as_dict() == whole.as_dict()
+
+
+def test_who_stored_what_is_wrong() -> None:
+    short = changed(ring(), lambda s: replace(s, at=(s.at[0] + 64, s.at[1])) if is_b(s) else None)
+    found = miscounts(short, Gemm(64, 64, 128, dtype=BF16, out=BF16))
+    assert found and found[0].block == (0, 0, 0) and found[0].thread == 0
+
+
+def is_b(stmt: Stmt) -> bool:
+    return isinstance(stmt, BulkLoad) and stmt.map.operand == "B"
+
+
+@pytest.mark.parametrize("cluster", [1, 2])
+def test_no_statement_of_the_units_can_be_left_out(cluster: int) -> None:
+    gemm = Gemm(256, 64, 320, dtype=BF16, out=BF16)
+    whole, operands = ring(cluster=cluster), make_operands(gemm)
+    right = simulate(whole, operands, resident_blocks=cluster).c
+    for _, stmt in walk(whole.body):
+        if not isinstance(stmt, (AsyncStmt, Barrier)) or isinstance(stmt, SetRegisters):
+            continue
+        for schedule in SCHEDULES:
+            broken = without(whole, lambda other, stmt=stmt: other is stmt)  # type: ignore[misc]
+            run = simulate(
+                broken,
+                operands,
+                schedule=schedule,
+                on_finding="collect",
+                resident_blocks=cluster,  # type: ignore[arg-type]
+            )
+            is_found = bool(run.errors) or (isinstance(stmt, BulkStore) and not (run.c == right).all())
+            assert is_found, stmt_text(stmt)
 
 
 # -- ways to break it -----------------------------------------------------------------------------------------------

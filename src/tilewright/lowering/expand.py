@@ -270,8 +270,16 @@ class Expansion:
         staged = next((s for s in self.program.staged if s.operand == "C"), None)
         if staged is None:
             width = self.program.result_vector
-            store = self._combine(self._result_place(), width, lambda e: Load(sums.buffer, sums.index_at(e)))
-            return sums.over_results(store, width)
+
+            def way(reads_c: bool | None) -> Body:
+                place = self._result_place()
+                total = lambda element: Load(sums.buffer, sums.index_at(element))  # noqa: E731
+                return sums.over_results(self._combine(place, width, total, reads_c=reads_c), width)
+
+            if sums.fragment is None:
+                return way(None)
+            # The results of a fragment lie scattered: two whole ways cost less than a guard at each of them.
+            return (If(binary(Op.NE, BETA, real(0)), way(True), way(False)),)
         tile = tile_of(self.program, staged)
         if staged.route is Route.TMA:
             return EngineStore(self.program, sums, tile).body(binary(Op.NE, BETA, real(0)), self._finished)
@@ -281,16 +289,19 @@ class Expansion:
             return (*fill, *sums.over_results(self._store_from(tile)))
         return (*fill, *store_tile(self.program, tile, self._combine))
 
-    def _combine(self, place: Ref, width: int, sum_at: Callable[[Expr], Expr]) -> Body:
-        """`C[place ..] = alpha * sum + beta * C`, for `width` neighbours; the factors as the program has them."""
+    def _combine(self, place: Ref, width: int, sum_at: Callable[[Expr], Expr], *, reads_c: bool | None = None) -> Body:
+        """`C[place ..] = alpha * sum + beta * C`, for `width` neighbours; the factors as the program has them.
+
+        reads_c: whether C is read; None where beta decides here.
+        """
         value = value_buffer("C", self.program.gemm.out, width)
         element: Expr = Var(ELEMENT) if width > 1 else ZERO
         here = Ref(value, (element,))
         total = as_f32(sum_at(element))
         result: Expr = Binary(Op.MUL, ALPHA, total) if self.program.late_alpha else total
         load: Body = ()
-        if self.program.late_beta:
-            needed = Binary(Op.NE, BETA, real(0))
+        if self.program.late_beta and reads_c is not False:
+            needed = None if reads_c else Binary(Op.NE, BETA, real(0))
             load = (Move(Ref(value, (ZERO,)), place, width, needed, origin="C"),)
             result = Fma(BETA, as_f32(Load(value, (element,))), result)
         assign: Body = (Assign(here, self._as_result(result), origin="C"),)

@@ -143,7 +143,8 @@ class Issue:
 class BulkCopy:
     """The copy engine starts boxes. size_bytes: in shared memory. sectors: of global memory, inside the matrix.
 
-    elements: inside the matrix.
+    elements: inside the matrix. places: their offsets in the matrix, (boxes, elements of a box), where `inside`. lanes:
+    those of `warps` that start the boxes.
     """
 
     site: Site
@@ -151,6 +152,10 @@ class BulkCopy:
     size_bytes: int
     sectors: int
     elements: int
+    places: Array
+    inside: Array
+    lanes: Array
+    warps: Warps
 
 
 class Listener:

@@ -16,13 +16,14 @@ from typing import Any
 import numpy as np
 
 from tilewright.dtypes import Array
+from tilewright.ir.async_stmt import BulkLoad, BulkStore
 from tilewright.ir.buffer import Space
 from tilewright.ir.expr import ZERO, Binary, Cast, Const, Expr, Op, Select, Var, binary
-from tilewright.ir.kernel import BUILTINS, Kernel
+from tilewright.ir.kernel import BUILTINS, SIZES, Kernel
 from tilewright.ir.ranges import Bounds, Interval, interval
 from tilewright.ir.stmt import Alloc, Body, For, If, Let, Move
 from tilewright.ir.visit import bodies, variables, walk_expr
-from tilewright.layout.banks import LINE_BYTES
+from tilewright.layout.banks import LINE_BYTES, SECTOR_BYTES
 from tilewright.problem.gemm import Gemm
 from tilewright.problem.reference import Operands
 from tilewright.simulator.counters import Counters, weighted_sum
@@ -97,8 +98,11 @@ def sample_blocks(kernel: Kernel, gemm: Gemm, *, limit: int = 64) -> Sample:
 def count_sampled(kernel: Kernel, operands: Operands, *, limit: int = 64, **options: Any) -> Counters:
     """Counters of the whole grid from one block of each class; `is_estimate` says whether they are exact.
 
-    options: of `simulate`. Raises SimulationError as `simulate` does; only the sampled blocks are looked at.
+    options: of `simulate`. Raises SimulationError as `simulate` does; only the sampled blocks are looked at. Of
+    blocks that stay, or that run in clusters, none stands for another: all of them run.
     """
+    if kernel.resident or kernel.cluster > 1:
+        return simulate(kernel, operands, **options).counters
     sample = sample_blocks(kernel, operands.gemm, limit=limit)
     if not sample.classes:
         return simulate(kernel, operands, **options).counters
@@ -144,13 +148,14 @@ def _short(name: str) -> str:
 def _traits(kernel: Kernel, constants: Mapping[str, Expr]) -> Iterator[_Trait]:
     names: dict[str, Expr] = {name: Var(_short(name)) for name in _BLOCK_NAMES}
     bounds: dict[str, Interval] = {}
+    names["gridDim.x"] = Const(grid_of(kernel, constants)[0])
     for axis, extent in zip("xyz", kernel.block, strict=True):
         names[f"threadIdx.{axis}"] = Var(f"threadIdx.{axis}")
         bounds[f"threadIdx.{axis}"] = Interval(0, extent - 1)
-    yield from _body_traits(kernel.body, Scope({**names, **constants}), bounds, 0)
+    yield from _body_traits(kernel.body, kernel.gemm, Scope({**names, **constants}), bounds, 0)
 
 
-def _body_traits(body: Body, scope: Scope, bounds: Bounds, depth: int) -> Iterator[_Trait]:
+def _body_traits(body: Body, gemm: Gemm, scope: Scope, bounds: Bounds, depth: int) -> Iterator[_Trait]:
     for stmt in body:
         inner, inner_bounds = scope, bounds
         match stmt:
@@ -161,6 +166,8 @@ def _body_traits(body: Body, scope: Scope, bounds: Bounds, depth: int) -> Iterat
                 scope = scope.with_name(stmt.name, value)
             case Move():
                 yield from _move_traits(stmt, scope, bounds)
+            case BulkLoad() | BulkStore():
+                yield from _box_traits(stmt, gemm, scope, bounds)
             case If():
                 yield from _condition_traits(resolve(stmt.condition, scope), bounds)
             case For():
@@ -175,7 +182,7 @@ def _body_traits(body: Body, scope: Scope, bounds: Bounds, depth: int) -> Iterat
             case _:
                 pass
         for _, nested in bodies(stmt):
-            yield from _body_traits(nested, inner, inner_bounds, depth + 1)
+            yield from _body_traits(nested, gemm, inner, inner_bounds, depth + 1)
 
 
 def _move_traits(stmt: Move, scope: Scope, bounds: Bounds) -> Iterator[_Trait]:
@@ -187,6 +194,17 @@ def _move_traits(stmt: Move, scope: Scope, bounds: Bounds) -> Iterator[_Trait]:
         if place.buffer.space is not Space.REGISTER:
             line = LINE_BYTES // place.buffer.dtype.bytes
             yield from _split(resolve(place.flat, scope), bounds, modulus=line)
+
+
+def _box_traits(stmt: BulkLoad | BulkStore, gemm: Gemm, scope: Scope, bounds: Bounds) -> Iterator[_Trait]:
+    """How much of a box is inside the matrix, and where in a sector it begins."""
+    operand = gemm.operand(stmt.map.operand)
+    inner, outer = stmt.at
+    sizes = SIZES[operand.contiguous], SIZES[operand.strided]
+    for at, box, size in zip(stmt.at, stmt.map.box, sizes, strict=True):
+        yield from _split(resolve(size - at - box, scope), bounds, op=Op.MIN)
+    first = outer * Var(operand.leading) + inner
+    yield from _split(resolve(first, scope), bounds, modulus=SECTOR_BYTES // operand.dtype.bytes)
 
 
 def _valid_traits(valid: Expr, bounds: Bounds) -> Iterator[_Trait]:

@@ -100,11 +100,15 @@ class BulkBase:
             )
         return first
 
-    def tell(self, boxes: int, inner: Array, outer: Array) -> None:
-        sectors = self.box.sectors(inner, outer)
-        _, inside = self.box.offsets(inner, outer)
+    def tell(self, convoy: Convoy, lanes: Array, inner: Array, outer: Array) -> None:
+        if not self.op.context.wire.bulk_copied:
+            return
+        boxes, sectors = len(lanes), self.box.sectors(inner, outer)
+        places, inside = self.box.offsets(inner, outer)
+        size_bytes, elements = boxes * self.box.size_bytes, int(np.count_nonzero(inside))
+        event = BulkCopy(self.op.site, boxes, size_bytes, sectors, elements, places, inside, lanes, convoy.warps)
         for hear in self.op.context.wire.bulk_copied:
-            hear(BulkCopy(self.op.site, boxes, boxes * self.box.size_bytes, sectors, int(inside.sum())))
+            hear(event)
 
 
 @dataclass(slots=True)
@@ -128,7 +132,7 @@ class BulkLoadOp(BarrierOp):
         units = self.units
         inner, outer = (values(part, convoy, lanes) for part in self.at)
         first, keys = self._base.first(convoy, lanes), self.keys(convoy, lanes)
-        self._base.tell(len(lanes), inner, outer)
+        self._base.tell(convoy, lanes, inner, outer)
         if self.mask is not None:
             targets = [rank for rank in range(16) if self.mask >> rank & 1]
             if targets[-1] >= units.kernel.cluster:
@@ -203,7 +207,7 @@ class BulkStoreOp(UnitOp):
             return
         inner, outer = (values(part, convoy, lanes) for part in self.at)
         first = self._base.first(convoy, lanes)
-        self._base.tell(len(lanes), inner, outer)
+        self._base.tell(convoy, lanes, inner, outer)
         units, box = self.units, self._base.box
         rows, slot = self.rows(convoy, lanes), convoy.warps.block_of_lane[lanes]
         elements = box.places(first) + (slot * box.buffer.elements)[:, None]

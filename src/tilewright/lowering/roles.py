@@ -171,8 +171,13 @@ class Engine:
         maps = tuple(PrefetchMap(tensor_map(self.program, staged)) for staged in self._tiles)
         first = If(binary(Op.EQ, Var("threadIdx.x"), 0), (*maps, *loop, FenceBarriers()))
         meet = ClusterBarrier() if self._cluster > 1 else Barrier("the barriers are there")
-        begin = (StartNextGrid(), WaitPreviousGrid()) if self.program.overlapped else ()
+        begin = (StartNextGrid(),) if self.program.overlapped else ()
         return (first, meet, *begin)
+
+    @cached_property
+    def _wait(self) -> Body:
+        """Before anything is read that the kernels before may have written; coordinates need not wait."""
+        return (WaitPreviousGrid(),) if self.program.overlapped else ()
 
     def _over_tiles(self, body: Body, *, all_turns: bool = False) -> Body:
         """`body` for each tile of C that the running block computes, the tile's coordinates named.
@@ -183,11 +188,11 @@ class Engine:
         size = Const(self._cluster)
         if not program.persistent:
             number = Var("blockIdx.x") // size if program.raster is not None else Var("blockIdx.x")
-            return (*block_coordinates(program, number), *_with_turn(body, ZERO))
+            return (*block_coordinates(program, number), *self._wait, *_with_turn(body, ZERO))
         rows, cols = tile_counts(program)
         own, stride = Var("blockIdx.x") // size, Var("gridDim.x") // size
         turns = binary(Op.DIV, rows * cols - own + (stride - 1), stride)
-        coordinates = block_coordinates(program, own + Var(TURN) * stride)
+        coordinates = (*block_coordinates(program, own + Var(TURN) * stride), *self._wait)
         if all_turns or self._turns == 1:
             return (For(TURN, turns, (*coordinates, *body), note="tiles of this block"),)
         own_turns = binary(Op.DIV, turns - Var(GROUP) + (self._turns - 1), self._turns)
@@ -291,6 +296,7 @@ class Engine:
         )
         return (
             *self._init(with_empty=False),
+            *self._wait,
             *prologue,
             Alloc(compute.sums.buffer),
             For(loop, self._extent, body),

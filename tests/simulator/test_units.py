@@ -42,8 +42,9 @@ from tilewright.problem import Gemm, make_operands
 from tilewright.problem.reference import reference, view
 from tilewright.simulator import Kind, count_sampled, sample_blocks, simulate
 from tilewright.simulator.coverage import miscounts
+from tilewright.simulator.machine import Order
 
-SCHEDULES = ["lockstep", "warps"]
+SCHEDULES: list[Order] = ["lockstep", "warps"]
 DEEP = Gemm(64, 64, 256, dtype=BF16, out=BF16)
 TALL = Gemm(192, 64, 128, dtype=BF16, out=BF16)
 
@@ -121,13 +122,13 @@ def test_the_blocks_of_boxes_are_sampled() -> None:
 
 
 def test_who_stored_what_is_wrong() -> None:
-    short = changed(ring(), lambda s: replace(s, at=(s.at[0] + 64, s.at[1])) if is_b(s) else None)
-    found = miscounts(short, Gemm(64, 64, 128, dtype=BF16, out=BF16))
+    def beside(stmt: Stmt) -> Stmt | None:
+        if isinstance(stmt, BulkLoad) and stmt.map.operand == "B":
+            return replace(stmt, at=(stmt.at[0] + 64, stmt.at[1]))
+        return None
+
+    found = miscounts(changed(ring(), beside), Gemm(64, 64, 128, dtype=BF16, out=BF16))
     assert found and found[0].block == (0, 0, 0) and found[0].thread == 0
-
-
-def is_b(stmt: Stmt) -> bool:
-    return isinstance(stmt, BulkLoad) and stmt.map.operand == "B"
 
 
 @pytest.mark.parametrize("cluster", [1, 2])
@@ -145,7 +146,7 @@ def test_no_statement_of_the_units_can_be_left_out(cluster: int) -> None:
                 operands,
                 schedule=schedule,
                 on_finding="collect",
-                resident_blocks=cluster,  # type: ignore[arg-type]
+                resident_blocks=cluster,
             )
             is_found = bool(run.errors) or (isinstance(stmt, BulkStore) and not (run.c == right).all())
             assert is_found, stmt_text(stmt)

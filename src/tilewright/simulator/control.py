@@ -3,8 +3,8 @@
     operation     called with a convoy, runs to its end: loops and branches with nothing to wait for inside
     instruction   one step of a convoy, which then stands at another `pc`, may wait, or falls apart into two
 
-So a convoy can stop and go on anywhere a warp can wait, and its state is a few values that can be split. A new kind
-of waiting for other warps (a named barrier, a phase of an mbarrier) is a new instruction.
+So a convoy can stop and go on anywhere a warp can wait, and its state is a few values that can be split. The kinds of
+waiting for the units beside the threads are instructions in `asynchronous`.
 """
 
 from __future__ import annotations

@@ -3,7 +3,7 @@
 Beside each element of shared memory, and of each global buffer that the kernel writes, stands a shadow. Two accesses
 by different threads, one of them a write, conflict unless an order separates them. The only order so far is the
 barrier: each block counts its barriers, and accesses of one block in different *epochs* are ordered; blocks never
-are. (An order by mbarriers replaces the comparison of epochs in `Shadow.unordered` by one of vector clocks.)
+are. (Where memory barriers order accesses as well, `asynchronous.ordered` takes the place of this detector.)
 
 Lanes of a warp are threads like any others: since Volta nothing orders them but a barrier. As in compute-sanitizer,
 writing the value that is already there is no race; it is noted as redundant.

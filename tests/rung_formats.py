@@ -5,6 +5,7 @@ from __future__ import annotations
 from tilewright.ladders import Rung
 from tilewright.problem.formats import FORMATS, format_name
 
+
 def uses_tensor_cores(rung: Rung) -> bool:
     """Whether some step hands the inner tile to a matrix instruction."""
     return any(type(step).__name__ == "Tensorize" for step in rung.schedule(rung.gemm(128, 128, 64)))

@@ -7,12 +7,15 @@ from typing import Any
 import numpy as np
 import pytest
 
-from rung_runs import NEEDS_K_MAJOR, ORDERS, rungs, simulated, takes, variants
-from tilewright.dtypes import BF16, F16, DType
+from rung_formats import formats_for, uses_tensor_cores
+from rung_runs import NEEDS_K_MAJOR, ORDERS, RUNGS, rungs, simulated, takes, variants
+from tilewright.dtypes import F16
 from tilewright.errors import ScheduleError
 from tilewright.ir.kernel import SAFE
 from tilewright.ladders import Rung, find_rung
+from tilewright.lowering.variants import variant_for
 from tilewright.problem import Gemm, Order, check, make_operands
+from tilewright.problem.formats import format_options
 from tilewright.toolchain import build, run_on_simulator
 
 SHAPES = [
@@ -94,8 +97,9 @@ def test_vectorised_te_rungs_refuse_row_major_a(name: str) -> None:
 def test_every_variant_is_right_where_it_applies(rung: Rung) -> None:
     """130 x 70 x 33 is no multiple of anything: only the variants without exact dimensions apply."""
     gemm = rung.gemm(130, 70, 33, beta=0.5)
+    true = variant_for(build(gemm, rung).program, gemm)
     for variant in variants():
-        if not variant.exact and not variant.aligned:
+        if not variant.exact and variant.alignment_bytes <= true.alignment_bytes:
             right(rung, gemm, variant=variant)
     right(rung, rung.gemm(132, 72, 36), variant=None)
 
@@ -122,12 +126,34 @@ def test_warps_in_any_order_give_the_same_bits(rung: Rung) -> None:
         assert np.array_equal(first, again) and not run.errors
 
 
-@pytest.mark.parametrize("dtype", [F16, BF16])
-@pytest.mark.parametrize("rung", rungs())
-def test_half_precision(rung: Rung, dtype: DType) -> None:
+@pytest.mark.parametrize("name", ["f16", "f16_sums", "bf16"])
+@pytest.mark.parametrize("rung", [param for param in rungs() if not uses_tensor_cores(find_rung(str(param.id)))])
+def test_half_precision(rung: Rung, name: str) -> None:
     # te/0 keeps its sums in C, so it rounds them K times; worklog/12 refuses, see below.
     if rung.name not in ("te/0", "worklog/12"):
-        right(rung, rung.gemm(130, 70, 33, dtype=dtype, out=dtype, beta=0.5))
+        right(rung, rung.gemm(130, 70, 33, beta=0.5, **format_options(name)))
+
+
+TENSOR_FORMATS = [
+    pytest.param(rung, name, id=f"{rung.name}-{name}")
+    for rung in RUNGS
+    if uses_tensor_cores(rung)
+    for name in formats_for(rung)
+]
+
+
+@pytest.mark.parametrize(("rung", "name"), TENSOR_FORMATS)
+def test_tensor_cores_in_every_format_and_order(rung: Rung, name: str) -> None:
+    """Whole tiles, of which the rung makes claims; and edges, for C in either order."""
+    for a, b, c in ORDERS:
+        options = {"a": a, "b": b, "c": c, **format_options(name)}
+        if c is Order.ROW:
+            gemm = rung.gemm(128, 256, 64, **options)
+            operands, computed, run, _ = simulated(rung, gemm)
+            assert check(operands, computed).ok and not run.errors
+            assert not [claim.sentence for claim in rung.claims if not claim.holds(run.counters, gemm)]
+        if (c is Order.ROW) == (a is b):
+            right(rung, rung.gemm(131, 67, 45, beta=0.5, **options))
 
 
 def test_two_byte_copies_are_refused() -> None:

@@ -161,7 +161,7 @@ BROKEN: dict[str, tuple[Body, str]] = {
     "width": ((Alloc(X), Move(HERE, Ref(A, (ZERO,)), 3)), "no instruction moves 3 x 4 bytes"),
     "rank": ((Alloc(X), Move(HERE, Ref(TILE, (ZERO,)))), "tile has 2 indices, not 1"),
     "bounds": ((Alloc(X), Move(HERE, Ref(TILE, (Const(8), ZERO)))), "index 8 of tile is outside 0 .. 7"),
-    "divergent": ((If(Var("M"), (Barrier(),)),), "a barrier stands where only some"),
+    "divergent": ((If(Var("threadIdx.x"), (Barrier(),)),), "a barrier stands where only some"),
 }
 
 

@@ -6,7 +6,7 @@ from itertools import pairwise
 
 import pytest
 
-from tilewright.ir.expr import Const, Expr
+from tilewright.ir.expr import Const, Expr, Var
 from tilewright.ir.program import Axis, RasterChoice, RasterOrder
 from tilewright.ir.simplify import simplify, substitute
 from tilewright.lowering.raster import raster
@@ -20,7 +20,7 @@ def tiles(choice: RasterChoice, rows: int, cols: int) -> list[tuple[int, int]]:
     found = []
     for number in range(rows * cols):
         values: dict[str, Expr] = {"blockIdx.x": Const(number)}
-        for let in raster(choice, Const(rows), Const(cols), ROWS, COLS):
+        for let in raster(choice, Var("blockIdx.x"), Const(rows), Const(cols), ROWS, COLS):
             values[let.name] = simplify(substitute(let.value, values))
         row, col = values["m_block"], values["n_block"]
         assert isinstance(row, Const) and isinstance(col, Const)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from tilewright.errors import TilewrightError, UnknownName
 from tilewright.ladders.ampere import AMPERE
 from tilewright.ladders.hierarchy import HIERARCHY
+from tilewright.ladders.hopper import HOPPER
 from tilewright.ladders.rung import Claim, Counts, Rung
 from tilewright.ladders.swizzle import SWIZZLE
 from tilewright.ladders.te import TE
@@ -16,6 +17,7 @@ LADDERS: dict[str, tuple[Rung, ...]] = {
     "swizzle": SWIZZLE,
     "te": TE,
     "ampere": AMPERE,
+    "hopper": HOPPER,
 }
 """Every ladder, bottom rung first."""
 

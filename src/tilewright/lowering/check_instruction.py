@@ -55,13 +55,21 @@ def _check_in_shared(program: Program, operand: OperandName, name: str) -> None:
             hint=f"Stage({operand!r}, Space.SHARED, under=...) under the loop over k, and no further.",
         )
     tile = tile_of(program, chain[-1])
-    slabs_of(tile)
+    slabs = slabs_of(tile)
     along = tile.spans[tile.minor].dim
     if along != "k" and tile.dtype.bytes != 2:
         raise LoweringError(
             f"Rows of {chain[-1].name!r} run along {along}, and {name} takes {operand} in rows along k.",
             note="the unit turns only elements of 2 bytes.",
             hint=f"store {operand} so that k is contiguous.",
+        )
+    instruction = program.tensorized.instruction if program.tensorized is not None else None
+    wide = 0 if instruction is None else {"m": instruction.m, "n": instruction.n, "k": instruction.k}[along]
+    if along != "k" and wide % slabs.columns:
+        raise LoweringError(
+            f"{name} takes {wide} of {along} of {chain[-1].name!r}, whose slabs have {slabs.columns}.",
+            note="one product reads whole slabs where rows do not run along k.",
+            hint=f"use narrower slabs, or a wgmma whose {along} is a multiple of {slabs.columns}.",
         )
 
 

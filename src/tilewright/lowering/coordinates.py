@@ -26,6 +26,10 @@ THREAD = "thread_in_block"
 LANE = "lane_in_warp"
 GROUP_LANE = "lane_in_group"
 GROUP = "warpgroup"
+ROUND = "round"
+"""Tiles that a warpgroup which takes turns has done before."""
+TURN = "turn"
+"""Tiles that a block which stays has done before."""
 RANK = "rank_in_cluster"
 
 

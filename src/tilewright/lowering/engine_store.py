@@ -1,8 +1,8 @@
 """Finished sums on their way out through shared memory and the copy engine.
 
 Each warpgroup has its own rows of the tile of C, and stores them by itself: it waits until the engine has read what
-was in that place before, puts results there sixteen columns at a time (stmatrix), meets, and one thread starts the copy, which
-goes on while the next tile of C is computed.
+was in that place before, puts results there sixteen columns at a time (stmatrix), meets, and one thread starts the copy,
+which goes on while the next tile of C is computed.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from tilewright.ir.simplify import substitute
 from tilewright.ir.stmt import Alloc, Body, For, If, Let
 from tilewright.ir.tiles import Tile
 from tilewright.layout.swizzle import swizzle_of
-from tilewright.lowering.coordinates import GROUP, GROUP_LANE, digit_sum, index_of
+from tilewright.lowering.coordinates import GROUP, GROUP_LANE, ROUND, TURN, digit_sum, index_of
 from tilewright.lowering.kernel_parts import ELEMENT, global_place, value_buffer
 from tilewright.lowering.products import slabs_of
 from tilewright.lowering.sums import Sums
@@ -78,8 +78,16 @@ class EngineStore:
         """The index of the running part's place."""
         if self.tile.slots == 1:
             return ()
-        place: Expr = Var(_PART) % self._buffers if self._buffers > 1 else ZERO
+        place: Expr = self._number % self._buffers if self._buffers > 1 else ZERO
         return (self._group * self._buffers + place if self._turns > 1 else place,)
+
+    @property
+    def _number(self) -> Expr:
+        """Counts the parts that a warpgroup stores, so that two that follow each other never share a place."""
+        if self._parts % self._buffers == 0 or not self.program.persistent:
+            return Var(_PART)
+        tiles = Var(ROUND if self._turns > 1 else TURN)
+        return tiles * self._parts + Var(_PART)
 
     @cached_property
     def _chunks(self) -> int:
@@ -132,7 +140,7 @@ class EngineStore:
     def _fill(self, reads_c: Expr, finished: Finished) -> Body:
         program, sums = self.program, self.sums
         m_axis, n_axis, _ = program.instruction_axes
-        n_digits = [axis for axis in program.sum_axes if axis.dim == "n"]
+        n_digits = sorted((axis for axis in program.sum_axes if axis.dim == "n"), key=lambda axis: -axis.stride)
         m_digits = [axis for axis in program.sum_axes if axis.dim == "m"]
         assert n_axis.extent is not None and m_axis.extent is not None
         chunk = Var(_PART) * self._chunks + Var(_CHUNK)

@@ -15,6 +15,7 @@ from tilewright.ir.tiles import tile_of
 from tilewright.ir.verify import verify
 from tilewright.ir.visit import moved_from, walk, written
 from tilewright.layout.arrangement import Auto
+from tilewright.lowering.check_engine import check_engine
 from tilewright.lowering.check_instruction import check_instruction
 from tilewright.lowering.coordinates import block_shape, bounds_of, grid_shape
 from tilewright.lowering.expand import expand
@@ -38,6 +39,7 @@ def lower(program: Program, variant: Variant, *, name: str = "gemm", heading: Se
     _check_warps_have_lanes(program)
     _check_layouts_are_found(program)
     check_instruction(program)
+    check_engine(program)
     exact = frozenset[str](variant.exact)
     scheduled = tuple(loop.name for loop in program.loops)
 
@@ -95,6 +97,13 @@ def _check_warps_have_lanes(program: Program) -> None:
             f"Loop {warps.name!r} is bound to warps, and no loop is bound to their lanes.",
             note="the 32 threads of a warp would all compute, and store, the same results.",
             hint="Bind(..., Level.LANE) a loop of 32 iterations, or bind this one to block.x.",
+        )
+    groups = program.at_level(Level.WARPGROUP)
+    if groups is not None and program.tensorized is None:
+        raise LoweringError(
+            f"Loop {groups.name!r} is bound to warpgroups, and no instruction is run by one.",
+            note="the 128 threads of a warpgroup would all compute, and store, the same results.",
+            hint='Tensorize(..., using="wgmma.m64n128k16"), or bind it to warps, or to block.y.',
         )
 
 

@@ -40,6 +40,8 @@ from tilewright.lowering.coordinates import (
     GROUP,
     GROUP_LANE,
     RANK,
+    ROUND,
+    TURN,
     block_coordinates,
     extent_of,
     thread_coordinates,
@@ -47,10 +49,6 @@ from tilewright.lowering.coordinates import (
 )
 from tilewright.lowering.products import bulk_loads, expect, tensor_map
 from tilewright.lowering.sums import Sums
-
-ROUND = "round"
-TURN = "turn"
-"""How many tiles a block that stays has done before."""
 
 
 def comes_by_engine(program: Program, loop: Loop) -> bool:

@@ -20,6 +20,7 @@ from tilewright.device.arch import Arch
 from tilewright.dtypes import BF16, BOOL, F16, F32, F64, I32, I64, DType
 from tilewright.errors import LaunchError
 from tilewright.runtime.driver import Gpu, driver_answer, launch_error
+from tilewright.runtime.prepared import PreparedLaunch
 from tilewright.runtime.tensor_map import PackedArguments, TensorMaps
 from tilewright.units import KIB
 
@@ -104,15 +105,9 @@ class LoadedKernel:
         NumPy number for a scalar; tensor maps are made of these. Raises LaunchError for arguments, a grid or a block
         that do not fit; a fault inside the kernel is told by the next wait.
         """
-        if self._most_blocks and grid[0] > self._most_blocks:
-            grid = (self._most_blocks, *grid[1:])
+        grid = self._resident(grid)
         config = self._configs.get((grid, block)) or self._new_config(grid, block)
-        if len(args) != len(self._casts):
-            raise self._wrong_count(args)
-        try:
-            values = [cast(value) for cast, value in zip(self._casts, args, strict=True)]
-        except (TypeError, ValueError, OverflowError):
-            raise self._wrong_value(args) from None
+        values = self._cast(args)
         try:
             if self._maps.needed:
                 self._launch_packed(stream, grid, block, values)
@@ -121,7 +116,20 @@ class LoadedKernel:
         except LaunchError:
             raise
         except Exception as failure:
-            raise launch_error(failure, self._described(grid, block)) from failure
+            raise launch_error(failure, self.described(grid, block)) from failure
+
+    def _resident(self, grid: Dim3) -> Dim3:
+        """No more blocks than run at once, of a resident kernel."""
+        return (self._most_blocks, *grid[1:]) if self._most_blocks and grid[0] > self._most_blocks else grid
+
+    def _cast(self, args: tuple[Any, ...]) -> list[Any]:
+        """Arguments in the formats that the kernel declares."""
+        if len(args) != len(self._casts):
+            raise self._wrong_count(args)
+        try:
+            return [cast(value) for cast, value in zip(self._casts, args, strict=True)]
+        except (TypeError, ValueError, OverflowError):
+            raise self._wrong_value(args) from None
 
     def _launch_packed(self, stream: Any, grid: Dim3, block: Dim3, values: list[Any]) -> None:
         """A launch with tensor maps among the arguments, which are structs: cuda.core passes numbers only."""
@@ -130,22 +138,36 @@ class LoadedKernel:
         maps = self._maps.of(dict(zip((p.name for p in self._given), values, strict=True)))
         packed = PackedArguments([*values, *maps])
         answer = driver.cuLaunchKernelEx(
-            self._packed_config(stream, grid, block), driver.CUfunction(int(self._kernel.handle)), packed.address, 0
+            self.packed_config(int(stream.handle), grid, block),
+            driver.CUfunction(int(self._kernel.handle)),
+            packed.address,
+            0,
         )
-        driver_answer(answer, self._described(grid, block))
+        driver_answer(answer, self.described(grid, block))
 
-    def _packed_config(self, stream: Any, grid: Dim3, block: Dim3) -> Any:
-        """How a kernel with tensor maps is launched; kept for each stream, grid and block."""
+    def prepare(self, grid: Dim3, block: Dim3, args: tuple[Any, ...]) -> PreparedLaunch:
+        """A launch to be repeated with other addresses; `args` as for `launch`, with any address for a pointer."""
+        grid = self._resident(grid)
+        self._check_grid(grid, block)
+        return PreparedLaunch(self, grid, block, self._cast(args))
+
+    @property
+    def handle(self) -> int:
+        """The driver's handle of the kernel."""
+        return int(self._kernel.handle)
+
+    def packed_config(self, stream: int, grid: Dim3, block: Dim3) -> Any:
+        """How a kernel is launched with packed arguments; kept for each stream (by its address), grid and block."""
         from cuda.bindings import driver
 
-        key = (int(stream.handle), grid, block)
+        key = (stream, grid, block)
         config = self._packed_configs.get(key)
         if config is None:
             config = driver.CUlaunchConfig()
             config.gridDimX, config.gridDimY, config.gridDimZ = grid
             config.blockDimX, config.blockDimY, config.blockDimZ = block
             config.sharedMemBytes = self.source.dynamic_shared_bytes
-            config.hStream = driver.CUstream(int(stream.handle))
+            config.hStream = driver.CUstream(stream)
             if self.source.overlapped:
                 early = driver.CUlaunchAttribute()
                 early.id = driver.CUlaunchAttributeID.CU_LAUNCH_ATTRIBUTE_PROGRAMMATIC_STREAM_SERIALIZATION
@@ -190,7 +212,7 @@ class LoadedKernel:
                     hint="an empty problem needs no launch." if blocks == 0 else "put the longest axis along x.",
                 )
 
-    def _described(self, grid: Dim3, block: Dim3) -> str:
+    def described(self, grid: Dim3, block: Dim3) -> str:
         shared = self.source.dynamic_shared_bytes
         return (
             f"launching kernel {self.source.entry!r} with grid {grid}, block {block} "

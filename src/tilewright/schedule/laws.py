@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 from tilewright.errors import ScheduleError
 from tilewright.ir.buffer import Space
-from tilewright.ir.program import WARP_LANES, Level, Program, Route, Staged
+from tilewright.ir.program import GROUP_LANES, WARP_LANES, Clustered, Level, Program, Route, Specialized, Staged
 from tilewright.ir.tiles import VECTOR_BYTES, Tile, fragment_of, result_span, source_of, tile_of
 from tilewright.layout.arrangement import Slabs
 from tilewright.layout.fragment import MATRIX_ROW_BYTES
@@ -133,6 +133,26 @@ def arrangements_fit(program: Program) -> Iterator[Violation]:
         problem = staged.arrangement.problem(tile.rows, tile.row_length)
         if problem is not None:
             yield Violation(f"{staged.name!r} is {tile.rows} x {tile.row_length}: {problem}.")
+        if isinstance(staged.arrangement, Slabs):
+            yield from _slabs(program, staged, staged.arrangement)
+
+
+def _slabs(program: Program, staged: Staged, slabs: Slabs) -> Iterator[Violation]:
+    """A row of a slab is as long as its columns, and no longer."""
+    element = program.gemm.operand(staged.operand).dtype
+    if slabs.columns * element.bytes != slabs.row_bytes:
+        yield Violation(
+            f"{slabs.columns} columns of {element} are {slabs.columns * element.bytes} bytes, and a row of a slab "
+            f"has {slabs.row_bytes}.",
+            hint=f"Slabs({slabs.row_bytes // element.bytes}"
+            + (")." if slabs.row_bytes == 128 else f", row_bytes={slabs.row_bytes})."),
+        )
+    if staged.pad:
+        yield Violation(
+            f"{staged.name!r} lies in slabs, whose rows follow each other, and is padded by {staged.pad}.",
+            note="the copy engine and wgmma know no pads; the permutation keeps rows in different banks.",
+            hint="leave the pad out.",
+        )
 
 
 def early_copies_are_shared_out(program: Program) -> Iterator[Violation]:
@@ -213,6 +233,11 @@ def pipelines_have_tiles(program: Program) -> Iterator[Violation]:
             yield Violation(
                 f"{staged.name!r} travels by itself, so no half of the block need wait for it.",
                 hint="leave out alternating, or Prefetch and Transfer.",
+            )
+        if ring.spread and staged.route is Route.TMA:
+            yield Violation(
+                f"{staged.name!r} is brought by TMA, which one thread asks for at once.",
+                hint="leave out spread.",
             )
     if ring.spread:
         order = [loop.name for loop in program.thread_serial_loops]
@@ -381,7 +406,26 @@ def boxes_are_whole(program: Program) -> Iterator[Violation]:
                     f"{staged.name!r} takes {span.extent} of {span.dim}, no run of at most {MAX_BOX} neighbours.",
                     hint=f"split {span.dim} so that a block's tile is in one piece.",
                 )
+        if program.clustered is not None and isinstance(staged.arrangement, Slabs):
+            yield from _shared_out(program, program.clustered, tile, staged.arrangement)
 
+
+def _shared_out(program: Program, cluster: Clustered, tile: Tile, slabs: Slabs) -> Iterator[Violation]:
+    """Blocks of a cluster share out the slabs of a tile that is the same for all, or rows of them by the eight."""
+    dim = program.loop(cluster.loop).axes[0].dim
+    staged, count = tile.staged, tile.row_length // slabs.columns
+    if dim in program.gemm.operand(staged.operand).dims or count % cluster.size == 0:
+        return
+    if tile.rows % (cluster.size * SLAB_ROWS):
+        yield Violation(
+            f"{cluster.size} blocks cannot share out {staged.name!r}, which is {count} slab(s) of {tile.rows} rows.",
+            note=f"each brings whole slabs, or a multiple of {SLAB_ROWS} rows of each: the permutation repeats there.",
+            hint="use smaller clusters, or a larger tile.",
+        )
+
+
+SLAB_ROWS = 8
+"""Rows after which the permutation of a slab repeats. Source: PTX ISA 9.0, wgmma, swizzling modes."""
 
 MAX_BOX = 256
 """Elements of a box along one dimension. Source: CUDA driver API, cuTensorMapEncodeTiled."""
@@ -400,6 +444,28 @@ def roles_have_work(program: Program) -> Iterator[Violation]:
         )
     if program.tensorized is None or not program.tensorized.instruction.reads_shared:
         yield Violation("nobody multiplies by wgmma.", hint='Tensorize(..., using="wgmma.m64n128k16") first.')
+    yield from _budgets(program, program.specialized)
+
+
+def _budgets(program: Program, roles: Specialized) -> Iterator[Violation]:
+    """What the warpgroups ask for in the end is no more than a block starts with: else they wait for ever."""
+    threads = program.threads_per_block
+    each = min(REGISTERS_PER_SM // threads // 8 * 8, MAX_REGISTERS)
+    copying, multiplying = roles.registers
+    groups = threads // GROUP_LANES - 1
+    wanted = copying + groups * multiplying
+    if wanted * GROUP_LANES > each * threads:
+        yield Violation(
+            f"{copying} registers for one warpgroup and {multiplying} for {groups} are {wanted * GROUP_LANES}, and a "
+            f"block of {threads} threads starts with {each * threads}.",
+            note="a warpgroup waits until the registers that it asks for are given back.",
+            hint=f"registers=({copying}, {(each * (groups + 1) - copying) // groups // 8 * 8}).",
+        )
+
+
+REGISTERS_PER_SM = 65536
+MAX_REGISTERS = 248
+"""Of a thread when a kernel starts: 255, in whole steps. Source: CUDA C++ Programming Guide, compute capability 9.0."""
 
 
 def overlap_needs_an_engine(program: Program) -> Iterator[Violation]:

@@ -9,10 +9,10 @@ from tilewright.ladders.ampere.claims import (
     matrices_of,
 )
 from tilewright.ladders.ampere.r1_fragments import TILES
-from tilewright.ladders.ampere.tiles import matrices, nest, staged, swizzle
+from tilewright.ladders.ampere.tiles import matrices, nest, staged, swizzled
 from tilewright.ladders.rung import Claim, Rung
 from tilewright.problem.gemm import Gemm
-from tilewright.schedule import Relayout, Schedule
+from tilewright.schedule import Schedule
 
 
 def schedule(gemm: Gemm) -> Schedule:
@@ -20,8 +20,7 @@ def schedule(gemm: Gemm) -> Schedule:
         *nest(gemm, TILES),
         *staged(gemm),
         *matrices(gemm),
-        Relayout("A_tile", arrangement=swizzle(gemm, "A", TILES)),
-        Relayout("B_tile", arrangement=swizzle(gemm, "B", TILES)),
+        *swizzled(gemm, TILES),
     )
 
 

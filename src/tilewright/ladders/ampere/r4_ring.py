@@ -4,10 +4,10 @@ from tilewright.dtypes import F16
 from tilewright.ir.program import Route
 from tilewright.ladders.ampere.claims import COPIED_ASYNCHRONOUSLY, NO_LOAD_CONFLICTS, ONE_BARRIER, TENSOR_CORES
 from tilewright.ladders.ampere.r1_fragments import TILES
-from tilewright.ladders.ampere.tiles import matrices, nest, staged, swizzle
+from tilewright.ladders.ampere.tiles import matrices, nest, staged, swizzled
 from tilewright.ladders.rung import Choices, Point, Rung
 from tilewright.problem.gemm import Gemm
-from tilewright.schedule import Pipeline, Relayout, Schedule, Transfer
+from tilewright.schedule import Pipeline, Schedule, Transfer
 
 BEST: Point = {"stages": 3}
 
@@ -21,8 +21,7 @@ def schedule_at(gemm: Gemm, point: Point) -> Schedule:
         *nest(gemm, TILES),
         *staged(gemm),
         *matrices(gemm),
-        Relayout("A_tile", arrangement=swizzle(gemm, "A", TILES)),
-        Relayout("B_tile", arrangement=swizzle(gemm, "B", TILES)),
+        *swizzled(gemm, TILES),
         Transfer("A_tile", Route.ASYNC),
         Transfer("B_tile", Route.ASYNC),
         Pipeline("k_tile", point["stages"]),

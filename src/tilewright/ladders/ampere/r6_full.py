@@ -17,18 +17,18 @@ from tilewright.ladders.ampere.claims import (
     TENSOR_CORES,
     matrices_of,
 )
-from tilewright.ladders.ampere.tiles import Tiles, matrices, nest, staged, swizzle
+from tilewright.ladders.ampere.tiles import Tiles, matrices, nest, staged, swizzled
 from tilewright.ladders.rung import Choices, Claim, Point, Rung
 from tilewright.problem.gemm import Gemm
-from tilewright.schedule import Pipeline, Prefetch, Raster, Relayout, Schedule, Snake, Step, Transfer
+from tilewright.schedule import Pipeline, Prefetch, Raster, Schedule, Snake, Step, Transfer
 
 BEST: Point = {
     "m": 128,
     "n": 256,
-    "k_bytes": 128,
+    "k_bytes": 64,
     "warp_m": 64,
     "warp_n": 64,
-    "stages": 3,
+    "stages": 4,
     "ahead": True,
     "spread": True,
     "snake": True,
@@ -46,8 +46,14 @@ def points() -> Iterator[Point]:
         if (m + n) * k_bytes * stages <= 227 * 1024:
             yield {
                 **BEST,
-                "m": m, "n": n, "k_bytes": k_bytes, "warp_m": warp_m, "warp_n": warp_n,
-                "stages": stages, "ahead": ahead, "spread": spread,
+                "m": m,
+                "n": n,
+                "k_bytes": k_bytes,
+                "warp_m": warp_m,
+                "warp_n": warp_n,
+                "stages": stages,
+                "ahead": ahead,
+                "spread": spread,
             }
 
 
@@ -58,8 +64,7 @@ def schedule_at(gemm: Gemm, point: Point) -> Schedule:
         *nest(gemm, tiles),
         *staged(gemm),
         *matrices(gemm),
-        Relayout("A_tile", arrangement=swizzle(gemm, "A", tiles)),
-        Relayout("B_tile", arrangement=swizzle(gemm, "B", tiles)),
+        *swizzled(gemm, tiles),
         Transfer("A_tile", Route.ASYNC),
         Transfer("B_tile", Route.ASYNC),
         Pipeline("k_tile", point["stages"], spread="k_step" if point["spread"] else ""),

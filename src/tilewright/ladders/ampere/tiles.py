@@ -20,6 +20,7 @@ from tilewright.schedule import (
     Distribute,
     Epilogue,
     Fuse,
+    Relayout,
     Reorder,
     Split,
     Stage,
@@ -110,19 +111,29 @@ def takes_matrices(gemm: Gemm, name: Literal["A", "B"]) -> bool:
     return gemm.dtype.bytes == 2 or gemm.operand(name).contiguous == "k"
 
 
-def swizzle(gemm: Gemm, name: Literal["A", "B"], tiles: Tiles) -> Xor:
-    """The XOR of chunks with which eight rows of a matrix, or the elements of a fragment, lie in different banks.
+def swizzled(gemm: Gemm, tiles: Tiles) -> tuple[Step, ...]:
+    """Shared tiles without bank conflicts: an XOR of 16-byte chunks where ldmatrix reads them, else a pad of 8 words.
 
-    A row of 8 chunks passes all banks, so each row needs a permutation of its own; of shorter rows several do.
+    Lanes that load elements of 4 bytes one by one read four rows, eight neighbours of each: a pad of 8 words keeps the
+    rows apart, and leaves addresses that differ by constants.
+    """
+    return tuple(
+        Relayout(f"{name}_tile", arrangement=swizzle(gemm, name, tiles))
+        if takes_matrices(gemm, name)
+        else Relayout(f"{name}_tile", pad=8)
+        for name in _OPERANDS
+    )
+
+
+def swizzle(gemm: Gemm, name: Literal["A", "B"], tiles: Tiles) -> Xor:
+    """The XOR of chunks with which the eight rows of each matrix lie in different banks.
+
+    A row of 8 chunks passes all banks, so each row needs a permutation of its own; of shorter rows several share one.
 
     >>> swizzle(Gemm(8, 8, 8), "A", Tiles(k_bytes=64))
     Xor(bits=2, base=2, shift=1)
     """
-    operand = gemm.operand(name)
-    if not takes_matrices(gemm, name):
-        # Lanes 0..3 of each quad read rows k, lanes / 4 words of them: rows are moved apart by 8 words.
-        return Xor(bits=2, base=3, shift=0)
-    row = {"m": tiles.m, "n": tiles.n, "k": tiles.k_bytes // gemm.dtype.bytes}[operand.contiguous]
+    row = {"m": tiles.m, "n": tiles.n, "k": tiles.k_bytes // gemm.dtype.bytes}[gemm.operand(name).contiguous]
     chunks = row * gemm.dtype.bytes // CHUNK_BYTES
     bits = next(bits for bits in (3, 2, 1, 0) if chunks % (1 << bits) == 0)
     per_chunk = CHUNK_BYTES // gemm.dtype.bytes

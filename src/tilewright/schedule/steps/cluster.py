@@ -42,6 +42,11 @@ class Cluster(Step):
                 note="the blocks of a cluster follow each other along x.",
                 hint="put Raster(...) before this step.",
             )
+        if program.specialized is None:
+            refuse(
+                f"{doing}: nobody brings a part of a tile for its neighbours.",
+                hint="put Specialize(...) before this step.",
+            )
         return check_program(replace(program, clustered=Clustered(self.loop, self.size)), doing)
 
     def names(self) -> tuple[str, ...]:

@@ -19,6 +19,8 @@ class Persist(Step):
 
     def apply(self, program: Program) -> Program:
         doing = "Cannot let blocks stay"
+        if program.persistent:
+            refuse(f"{doing}: they stay already.", hint="use Persist once.")
         if program.raster is None:
             refuse(
                 f"{doing}: tiles are not numbered.",

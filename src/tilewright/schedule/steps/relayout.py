@@ -42,7 +42,7 @@ class Relayout(Step):
         if not isinstance(self.arrangement, (Interleaved, Xor, Permuted, Slabs, Auto, type(None))):
             refuse(
                 f"{doing}: {self.arrangement!r} is no arrangement.",
-                hint="use Interleaved(...), Xor(...), Permuted(...), Auto() or None.",
+                hint="use Interleaved(...), Xor(...), Permuted(...), Slabs(...), Auto() or None.",
             )
         if isinstance(self.arrangement, Auto) and self.pad:
             refuse(f"{doing} with a pad of {self.pad}: its layout is still to be found.", hint="leave the pad out.")

@@ -8,7 +8,6 @@ from tilewright.ir.program import Program, Specialized
 from tilewright.schedule.laws import check_program
 from tilewright.schedule.step import Step, check_count, refuse
 
-REGISTERS_PER_SM = 65536
 _STEP = 8
 """setmaxnreg takes multiples of 8 from 24 to 256. Source: PTX ISA 9.0, setmaxnreg."""
 

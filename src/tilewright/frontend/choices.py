@@ -1,0 +1,208 @@
+"""Which kernels could compute a problem, the most promising first: the analytical choice.
+
+A candidate's time is estimated as waves of tiles at the rate that its kind of tile reaches, and never less than memory
+needs. The rates are shares of the peak, rounded from measurements on the H200 (2026-11-21); what matters is their order.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import Any, Literal, Protocol
+
+from tilewright.device.spec import DeviceSpec
+from tilewright.dtypes import F32, TF32
+from tilewright.problem.gemm import Gemm, OperandName, Order
+from tilewright.units import ceil_div
+
+ENGINE_BYTES = 16
+"""What addresses and leading dimensions must be multiples of, for the copy engine."""
+
+LAUNCH_US = 2.0
+"""Start and end of a kernel in a stream of others, roughly; measured as what 256^3 takes."""
+
+PADDED: tuple[OperandName, ...] = ("A", "B")
+
+
+@dataclass(frozen=True, slots=True)
+class Choice:
+    """A kernel for a problem: a rung, a point of its choices, and what surrounds it.
+
+    splits: blocks that share the sum over k of one tile. pads: operands copied first, to rows the copy engine takes.
+    """
+
+    rung: str
+    point: Mapping[str, Any] = field(default_factory=dict, hash=False)
+    splits: int = 1
+    pads: frozenset[OperandName] = frozenset()
+
+    @property
+    def key(self) -> tuple[Any, ...]:
+        return self.rung, tuple(sorted(self.point.items())), self.splits, self.pads
+
+    def __str__(self) -> str:
+        point = f"@{','.join(f'{k}={v}' for k, v in self.point.items())}" if self.point else ""
+        splits = f", k in {self.splits} parts" if self.splits > 1 else ""
+        pads = f", {' and '.join(sorted(self.pads))} padded first" if self.pads else ""
+        return f"{self.rung}{point}{splits}{pads}"
+
+
+class Database(Protocol):
+    """Choices that were measured."""
+
+    def best_choice(self, device: str, gemm: Gemm, alignment_bytes: int) -> tuple[str, Mapping[str, Any]] | None:
+        """The rung and the point that won on a device, or None."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class Candidate:
+    """A kind of tile: elements of m, n and k, the share of the peak (0 .. 1) it reaches, blocks on an SM at once."""
+
+    rung: str
+    point: Mapping[str, Any]
+    m: int
+    n: int
+    k: int
+    share: float
+    needs_engine: bool = False
+    splits: bool = False
+    per_sm: int = 1
+
+
+@dataclass(frozen=True, slots=True)
+class Alignment:
+    """Bytes that the address and the rows of each matrix are multiples of, at most 16."""
+
+    a: int
+    b: int
+    c: int
+
+    def of(self, name: OperandName) -> int:
+        return {"A": self.a, "B": self.b, "C": self.c}[name]
+
+    @property
+    def least(self) -> int:
+        return min(self.a, self.b, self.c)
+
+
+def candidates(gemm: Gemm, spec: DeviceSpec) -> Iterator[Candidate]:
+    """What can multiply the formats of a problem on a device, by kind of tile."""
+    if gemm.multiplied is F32:
+        yield from _fp32()
+        return
+    if spec.compute_capability[0] == 9 and _warpgroups_take(gemm):
+        yield from _hopper(gemm)
+    if spec.compute_capability >= (8, 0):
+        yield from _ampere(gemm)
+
+
+def _fp32() -> Iterator[Candidate]:
+    from tilewright.ladders.worklog.r13_best import BEST
+
+    for bm, bn, wm, wn, share, per_sm in (
+        (128, 256, 64, 64, 0.765, 1),
+        (256, 128, 64, 64, 0.745, 1),
+        (128, 128, 64, 64, 0.66, 1),
+        (128, 64, 64, 32, 0.55, 2),
+        (64, 64, 32, 32, 0.42, 4),
+        (32, 64, 16, 32, 0.30, 4),
+    ):
+        point = {**BEST, "bm": bm, "bn": bn, "wm": wm, "wn": wn}
+        yield Candidate("worklog/best", point, bm, bn, 16, share, splits=True, per_sm=per_sm)
+
+
+def _hopper(gemm: Gemm) -> Iterator[Candidate]:
+    elements = 128 // gemm.dtype.bytes
+    for m, n, groups, stages, share, rung in (
+        (128, 256, 2, 4, 0.76, "hopper/multicast"),
+        (256, 128, 2, 4, 0.74, "hopper/stored_by_engine"),
+        (128, 128, 2, 4, 0.66, "hopper/stored_by_engine"),
+        (128, 256, 2, 4, 0.70, "hopper/shared_b"),
+        (128, 128, 2, 6, 0.60, "hopper/shared_b"),
+        (64, 256, 1, 4, 0.50, "hopper/shared_b"),
+        (64, 128, 1, 6, 0.45, "hopper/shared_b"),
+        (64, 64, 1, 8, 0.28, "hopper/shared_b"),
+    ):
+        point: dict[str, Any] = {"m": m, "n": n, "groups": groups, "stages": stages}
+        if rung != "hopper/shared_b":
+            point |= {"rows": 8, "parts": 4 if n == 256 else 2}
+        if rung == "hopper/multicast":
+            point |= {"along": "m_block", "blocks": 2}
+        yield Candidate(rung, point, m, n, elements, share, True, rung == "hopper/shared_b")
+
+
+def _ampere(gemm: Gemm) -> Iterator[Candidate]:
+    from tilewright.ladders.ampere.r6_full import BEST
+
+    for m, n, warp_m, warp_n, stages, share, per_sm in (
+        (128, 256, 64, 64, 3, 0.42, 1),
+        (128, 128, 64, 32, 3, 0.36, 2),
+        (64, 64, 32, 32, 4, 0.22, 3),
+    ):
+        point = {**BEST, "m": m, "n": n, "warp_m": warp_m, "warp_n": warp_n, "stages": stages}
+        yield Candidate("ampere/full", point, m, n, 128 // gemm.dtype.bytes, share, splits=True, per_sm=per_sm)
+
+
+def _warpgroups_take(gemm: Gemm) -> bool:
+    return gemm.dtype.bytes == 2 or (gemm.a is Order.ROW and gemm.b is Order.COL)
+
+
+def peak_flop_per_us(gemm: Gemm, spec: DeviceSpec) -> float:
+    """What the device could do in a microsecond with the formats of a problem."""
+    if gemm.multiplied is F32:
+        per_clock = 2 * spec.fp32_lanes_per_sm * spec.sm_count
+        return per_clock * spec.boost_clock_mhz
+    return (494.7e6 if gemm.multiplied is TF32 else 989.4e6) * spec.sm_count / 132
+
+
+def estimate_us(gemm: Gemm, spec: DeviceSpec, tile: Candidate, splits: int, pads: frozenset[OperandName]) -> float:
+    """About how long a problem takes."""
+    blocks = ceil_div(gemm.m, tile.m) * ceil_div(gemm.n, tile.n) * splits
+    depth = ceil_div(ceil_div(gemm.k, splits), tile.k) * tile.k
+    waves = ceil_div(blocks, spec.sm_count)
+    rate = peak_flop_per_us(gemm, spec) / spec.sm_count * tile.share
+    product_us = waves * 2.0 * tile.m * tile.n * depth / rate
+    memory_us = gemm.compulsory_bytes / (spec.dram_gb_per_s * 0.87e3)
+    total = LAUNCH_US + max(product_us + 1.5, memory_us)
+    if splits > 1:
+        total += LAUNCH_US + (splits + 1) * gemm.m * gemm.n * 4 / (spec.dram_gb_per_s * 1e3)
+    for name in pads:
+        total += LAUNCH_US + 2 * gemm.storage_elements(name) * gemm.dtype.bytes / (spec.dram_gb_per_s * 0.8e3)
+    return total
+
+
+_NARROW: Mapping[int, float] = {16: 1.0, 8: 0.94, 4: 0.65, 2: 0.21, 1: 0.21}
+"""What is left of the speed of copies by 16 bytes where only so many are legal: measured on the H200 with 16-bit operands."""
+
+
+def choices(
+    gemm: Gemm, spec: DeviceSpec, alignment: Alignment, *, keep_order: bool = False
+) -> list[tuple[float, Choice]]:
+    """Candidates with their estimated times, best first. keep_order: never share out a sum over k."""
+    found: list[tuple[float, Choice]] = []
+    for tile in candidates(gemm, spec):
+        pads = frozenset(name for name in PADDED if tile.needs_engine and alignment.of(name) < ENGINE_BYTES)
+        if tile.needs_engine and gemm.k == 0:
+            continue
+        counts = [1] if keep_order or not tile.splits else list(_split_counts(gemm, spec, tile))
+        for splits in counts:
+            time_us = estimate_us(gemm, spec, tile, splits, pads)
+            if not tile.needs_engine and gemm.dtype.bytes == 2:
+                time_us /= _NARROW[alignment.least]
+            found.append((time_us, Choice(tile.rung, tile.point, splits, pads)))
+    return sorted(found, key=lambda pair: pair[0])
+
+
+def _split_counts(gemm: Gemm, spec: DeviceSpec, tile: Candidate) -> Iterator[int]:
+    """1, and how often k may be shared out while whole blocks are idle and each part is worth its start."""
+    yield 1
+    tiles = ceil_div(gemm.m, tile.m) * ceil_div(gemm.n, tile.n)
+    room = spec.sm_count * tile.per_sm
+    most = min(room // max(tiles, 1), gemm.k // (8 * tile.k))
+    for splits in (2, 3, 4, 6, 8, 12, 16, 24, 32):
+        if splits <= most:
+            yield splits
+
+
+Precision = Literal["default", "tf32"]

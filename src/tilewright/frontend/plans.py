@@ -1,0 +1,51 @@
+"""A plan: the launches of one call, with everything settled but the addresses."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from enum import IntEnum
+
+from tilewright.runtime.prepared import PreparedLaunch
+
+
+class Place(IntEnum):
+    """What the addresses of a call are, by their number in it."""
+
+    A = 0
+    B = 1
+    OUT = 2
+    BIAS = 3
+    RESIDUAL = 4
+    SCRATCH = 5
+
+
+@dataclass(frozen=True, slots=True)
+class Step:
+    """One launch, and which address goes to each of its pointers: the place, and bytes beyond it."""
+
+    launch: PreparedLaunch
+    pointers: tuple[tuple[Place, int], ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """Launches in order. scratch_bytes: of workspace that they share. words: what runs, for people.
+
+    direct: the launch alone, where there is one, and it takes the addresses as they come.
+    """
+
+    steps: tuple[Step, ...]
+    scratch_bytes: int
+    words: str
+
+    @property
+    def direct(self) -> PreparedLaunch | None:
+        (first, *more) = self.steps
+        plain = tuple((Place(i), 0) for i in range(len(first.pointers)))
+        return first.launch if not more and first.pointers == plain else None
+
+    def run(self, stream: int, addresses: Sequence[int]) -> None:
+        """Start everything on a stream, by its address. addresses: by `Place`; 0 for what is not there."""
+        for step in self.steps:
+            step.launch.launch(stream, *(addresses[place] + offset for place, offset in step.pointers))

@@ -1,0 +1,55 @@
+"""5: blocks that stay. One to each SM walks over tiles in groups of rows; the next tile loads while one is stored."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from itertools import product
+
+from tilewright.dtypes import BF16
+from tilewright.ir.program import RasterOrder
+from tilewright.ladders.hopper.claims import NO_BARRIER, brought, tensor_cores
+from tilewright.ladders.hopper.tiles import by_engine, fits, nest, staged, stored, tiles_at
+from tilewright.ladders.rung import Choices, Point, Rung
+from tilewright.problem.gemm import Gemm
+from tilewright.schedule import Persist, Pipeline, Raster, Schedule, Specialize
+
+BEST: Point = {"m": 128, "n": 256, "groups": 2, "stages": 4, "rows": 8}
+"""rows: of tiles, that blocks walk down together."""
+
+
+def points() -> Iterator[Point]:
+    shapes = ((128, 128), (128, 192), (128, 256), (256, 128))
+    for (m, n), stages, rows in product(shapes, (3, 4, 5, 6), (4, 8, 12, 16)):
+        point = {**BEST, "m": m, "n": n, "stages": stages, "rows": rows}
+        if fits(point):
+            yield point
+
+
+def schedule_at(gemm: Gemm, point: Point) -> Schedule:
+    return Schedule(
+        *nest(gemm, tiles_at(point)),
+        *staged(gemm),
+        *by_engine(),
+        Pipeline("k_tile", point["stages"]),
+        Specialize(registers=(24, 240)),
+        Raster(RasterOrder.GROUPED, group=point["rows"]),
+        Persist(),
+        *stored(gemm),
+    )
+
+
+def schedule(gemm: Gemm) -> Schedule:
+    return schedule_at(gemm, BEST)
+
+
+PERSISTENT = Rung(
+    ladder="hopper",
+    number=5,
+    slug="persistent",
+    idea="one block to each SM stays, and walks over tiles in groups of 8 rows",
+    schedule=schedule,
+    claims=(tensor_cores(tiles_at(BEST)), brought(tiles_at(BEST)), NO_BARRIER),
+    builds_on="4",
+    problem={"dtype": BF16, "out": BF16},
+    choices=Choices(points, schedule_at),
+)

@@ -1,0 +1,73 @@
+"""7: clusters. Two blocks with the same columns start together; each loads half of B's tile, for both at once."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from itertools import product
+
+from tilewright.dtypes import BF16
+from tilewright.ir.program import RasterOrder
+from tilewright.ladders.hopper.claims import BY_ENGINE, NO_STORE_CONFLICTS, tensor_cores
+from tilewright.ladders.hopper.tiles import by_engine, fits, nest, staged, stored_by_engine, tiles_at
+from tilewright.ladders.rung import Choices, Claim, Counts, Point, Rung
+from tilewright.problem.gemm import Gemm
+from tilewright.schedule import Cluster, Persist, Pipeline, Raster, Schedule, Specialize
+
+BEST: Point = {
+    "m": 128, "n": 256, "groups": 2, "stages": 4, "rows": 8, "parts": 4, "along": "m_block", "blocks": 2,
+}  # fmt: skip
+"""rows: of tiles, that clusters walk down together. along, blocks: neighbours in a cluster."""
+
+
+def points() -> Iterator[Point]:
+    shapes = ((128, 192), (128, 256), (256, 128))
+    for (m, n), stages, rows, along in product(shapes, (3, 4), (4, 8, 16), ("m_block", "n_block")):
+        point = {**BEST, "m": m, "n": n, "stages": stages, "rows": rows, "along": along}
+        if n % (4 * 64):
+            point["parts"] = n // 64
+        if fits(point):
+            yield point
+
+
+def schedule_at(gemm: Gemm, point: Point) -> Schedule:
+    return Schedule(
+        *nest(gemm, tiles_at(point)),
+        *staged(gemm),
+        *by_engine(),
+        Pipeline("k_tile", point["stages"]),
+        Specialize(registers=(24, 240)),
+        Raster(RasterOrder.GROUPED, group=point["rows"]),
+        Persist(),
+        Cluster(point["along"], point["blocks"]),
+        *stored_by_engine(gemm, point["parts"]),
+    )
+
+
+def schedule(gemm: Gemm) -> Schedule:
+    return schedule_at(gemm, BEST)
+
+
+def _read_once(counts: Counts, gemm: Gemm) -> bool:
+    """A cluster of two along m reads each tile of B once: half of what its blocks would by themselves."""
+    tiles = tiles_at(BEST)
+    a_bytes = gemm.m * gemm.k * (gemm.n // tiles.n) * gemm.dtype.bytes
+    b_bytes = gemm.n * gemm.k * (gemm.m // tiles.m // 2) * gemm.dtype.bytes
+    return counts.bulk_loads.bytes_moved == a_bytes + b_bytes
+
+
+MULTICAST = Rung(
+    ladder="hopper",
+    number=7,
+    slug="multicast",
+    idea="clusters of two blocks: each loads half of their tile of B, and the copy engine writes it to both",
+    schedule=schedule,
+    claims=(
+        tensor_cores(tiles_at(BEST)),
+        BY_ENGINE,
+        NO_STORE_CONFLICTS,
+        Claim("a cluster reads its tile of B once", _read_once),
+    ),
+    builds_on="6",
+    problem={"dtype": BF16, "out": BF16},
+    choices=Choices(points, schedule_at),
+)

@@ -1,0 +1,138 @@
+"""What the rungs of ladder `hopper` share: the nest of blocks, warpgroups and instructions, and what the formats allow.
+
+Formats of 2 bytes take wgmma.m64nNk16, tf32 takes wgmma.m64nNk8; either way an instruction is 32 bytes of k deep, and
+a row of a tile in shared memory is 128 bytes.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from tilewright.ir.buffer import Space
+from tilewright.ir.program import Level, Route
+from tilewright.ladders.rung import Point
+from tilewright.layout.arrangement import Slabs
+from tilewright.problem.gemm import Gemm, Order
+from tilewright.schedule import (
+    Accumulate,
+    Bind,
+    Epilogue,
+    Relayout,
+    Reorder,
+    Split,
+    Stage,
+    Step,
+    Tensorize,
+    Transfer,
+    Unroll,
+    Vectorize,
+)
+
+DEPTH_BYTES = 32
+"""Bytes of k that one instruction multiplies."""
+
+SLAB_BYTES = 128
+"""A row of a slab: the widest permutation that the copy engine and wgmma know."""
+
+MAX_SHARED_BYTES = 227 * 1024
+"""Of one block. Source: CUDA C++ Programming Guide, compute capability 9.0."""
+
+_BARRIER_BYTES = 1024
+"""More than the memory barriers of any ring take."""
+
+
+@dataclass(frozen=True, slots=True)
+class Tiles:
+    """Elements of m and n of a block, bytes of k, and the warpgroups that share out its rows."""
+
+    m: int = 128
+    n: int = 128
+    groups: int = 1
+    k_bytes: int = SLAB_BYTES
+
+
+def nest(gemm: Gemm, tiles: Tiles) -> tuple[Step, ...]:
+    """Blocks, warpgroups and instructions: one spans all columns of the block, 64 rows and 32 bytes of k."""
+    depth = DEPTH_BYTES // gemm.dtype.bytes
+    grouped = tiles.groups > 1
+    rows = ("m_group", "m_own") if grouped else ("m_own",)
+    return (
+        Split("m", tiles.m, into=("m_block", "m_in" if grouped else "m_own")),
+        *((Split("m_in", tiles.m // tiles.groups, into=rows),) if grouped else ()),
+        Split("m_own", 64, into=("m_frag", "m_mma")),
+        Split("n", tiles.n, into=("n_block", "n_mma")),
+        Split("k", tiles.k_bytes // gemm.dtype.bytes, into=("k_tile", "k_in")),
+        Split("k_in", depth, into=("k_step", "k_mma")),
+        Reorder(
+            *("m_block", "n_block", *rows[:-1], "k_tile", "k_step", "m_frag"),
+            *("m_mma", "n_mma", "k_mma"),
+        ),
+        Bind("m_block", Level.GRID_Y),
+        Bind("n_block", Level.GRID_X),
+        *((Bind("m_group", Level.WARPGROUP),) if grouped else ()),
+        Tensorize("m_mma", "n_mma", "k_mma", using=f"wgmma.m64n{tiles.n}k{depth}"),
+        Accumulate(over="k_tile"),
+        Epilogue(),
+    )
+
+
+def staged(gemm: Gemm) -> tuple[Step, ...]:
+    """Tiles in shared memory as their operands lie, in slabs that wgmma reads either way round."""
+    slabs = Slabs(SLAB_BYTES // gemm.dtype.bytes)
+    return (
+        Stage("A", Space.SHARED, under="k_tile"),
+        Stage("B", Space.SHARED, under="k_tile"),
+        Relayout("A_tile", arrangement=slabs),
+        Relayout("B_tile", arrangement=slabs),
+        Unroll("k_step"),
+    )
+
+
+def by_engine() -> tuple[Step, ...]:
+    """Both tiles come by the copy engine."""
+    return Transfer("A_tile", Route.TMA), Transfer("B_tile", Route.TMA)
+
+
+def stored(gemm: Gemm) -> tuple[Step, ...]:
+    """Each lane stores its own results, pairs of neighbours where C lies by rows."""
+    return (Vectorize("C", 2),) if gemm.c is Order.ROW else ()
+
+
+def engine_stores(gemm: Gemm) -> bool:
+    """Whether C can go out through stmatrix and the copy engine: 2 bytes an element, in rows of whole 16 bytes."""
+    return gemm.out.bytes == 2 and gemm.c is Order.ROW and gemm.ldc * gemm.out.bytes % 16 == 0
+
+
+def stored_by_engine(gemm: Gemm, parts: int) -> tuple[Step, ...]:
+    """C in several parts through two places in shared memory; as `stored` where the copy engine cannot take it."""
+    if not engine_stores(gemm):
+        return stored(gemm)
+    return (
+        Stage("C", Space.SHARED, parts=parts),
+        Relayout("C_tile", arrangement=Slabs(SLAB_BYTES // gemm.out.bytes)),
+        Transfer("C_tile", Route.TMA),
+    )
+
+
+def fits(point: Point) -> bool:
+    """Whether the tiles of a point fit into shared memory, the sums into registers, and C into its parts."""
+    tiles, parts = tiles_at(point), point.get("parts", 0)
+    ring_bytes = point["stages"] * (tiles.m + tiles.n) * tiles.k_bytes
+    result_bytes = tiles.m * tiles.n // parts * 2 * min(parts, 2) if parts else 0
+    sums = tiles.m // tiles.groups * tiles.n // 128
+    whole = not parts or tiles.n % (parts * SLAB_BYTES // 2) == 0
+    return whole and sums <= 192 and ring_bytes + result_bytes + _BARRIER_BYTES <= MAX_SHARED_BYTES
+
+
+def tiles_at(point: Point) -> Tiles:
+    """The tiles of a point in a rung's parameters."""
+    return Tiles(point["m"], point["n"], point["groups"])
+
+
+def takes(gemm: Gemm) -> bool:
+    """Whether wgmma reads the operands as they lie: it turns tiles of 2-byte elements, and no others.
+
+    >>> takes(Gemm(8, 8, 8, product=TF32)), takes(Gemm(8, 8, 8, product=TF32, b=Order.COL))
+    (False, True)
+    """
+    return gemm.dtype.bytes == 2 or (gemm.a is Order.ROW and gemm.b is Order.COL)

@@ -1,0 +1,136 @@
+"""What a program needs before the copy engine brings its tiles or takes its result. Asked of finished programs only.
+
+A schedule may declare its steps in any order, so what they must add up to is asked here, not of each step.
+"""
+
+from __future__ import annotations
+
+from tilewright.errors import LoweringError
+from tilewright.ir.buffer import Space
+from tilewright.ir.program import Pipelined, Program, Route, Staged
+from tilewright.ir.tiles import Tile, tile_of
+from tilewright.lowering.products import reads_shared
+
+BOX_BYTES = 16
+"""What addresses and leading dimensions of boxes are multiples of. Source: CUDA driver API, cuTensorMapEncodeTiled."""
+
+STORED_COLUMNS = 16
+"""Columns of a fragment that one stmatrix of four matrices stores."""
+
+
+def check_engine(program: Program) -> None:
+    """Raise LoweringError where copies of the copy engine would bring, or store, something else than is needed."""
+    brought = [s for s in program.staged if s.route is Route.TMA and s.operand != "C"]
+    result = next((s for s in program.staged if s.operand == "C"), None)
+    for staged in brought:
+        _check_ring(program, staged)
+    if result is not None and result.parts > 1 and result.route is not Route.TMA:
+        raise LoweringError(
+            f"{result.name!r} has {result.parts} parts, and only the copy engine stores a result in parts.",
+            hint=f"Transfer({result.name!r}, Route.TMA), or leave parts out.",
+        )
+    if result is not None and result.route is Route.TMA:
+        _check_result(program, result, brought)
+    if program.specialized is not None and program.specialized.turns > 1 and not program.persistent:
+        raise LoweringError(
+            f"{program.specialized.turns} warpgroups take turns at the tiles of a block that has only one.",
+            hint="put Persist() behind Specialize(...), so that blocks walk over tiles.",
+        )
+    for staged in (*brought, *([result] if result is not None and result.route is Route.TMA else [])):
+        _check_rows(program, staged)
+
+
+def _check_ring(program: Program, staged: Staged) -> None:
+    """The ring of slots is the whole loop nest of a thread, and all its tiles come the same way."""
+    if not reads_shared(program):
+        raise LoweringError(
+            f"{staged.name!r} comes by TMA, and nothing multiplies it straight from shared memory.",
+            note="who waits for a box is worked out for wgmma only.",
+            hint='Tensorize(..., using="wgmma.m64n128k16"), or copy it by Route.ASYNC.',
+        )
+    ring = program.pipelined
+    if ring is None or ring.loop != staged.under:
+        raise LoweringError(
+            f"{staged.name!r} comes by TMA under {staged.under!r}, which is not pipelined.",
+            note="a box lands some time after it is asked for, in a slot with a memory barrier of its own.",
+            hint=f"Pipeline({staged.under!r}, 4).",
+        )
+    others = [s for s in program.staged if s.under == ring.loop and s.space is Space.SHARED]
+    for other in others:
+        if other.route is not Route.TMA:
+            raise LoweringError(
+                f"{staged.name!r} comes by TMA and {other.name!r} by {other.route.value}, under the same loop.",
+                note="one memory barrier says that a slot is full.",
+                hint=f"Transfer({other.name!r}, Route.TMA) as well.",
+            )
+    _check_nest(program, ring)
+
+
+def _check_nest(program: Program, ring: Pipelined) -> None:
+    outermost = program.thread_serial_loops[0]
+    if outermost.name != ring.loop:
+        raise LoweringError(
+            f"Loop {outermost.name!r} runs around {ring.loop!r}, whose tiles come by TMA.",
+            note="slots are numbered by the iterations of one loop.",
+            hint=f"Reorder {outermost.name!r} inward, or Bind it.",
+        )
+    if program.accumulation is not None and program.accumulation.over != ring.loop:
+        raise LoweringError(
+            f"The sum is kept over {program.accumulation.over!r}, and tiles come by TMA under {ring.loop!r}.",
+            hint=f"Accumulate(over={ring.loop!r}).",
+        )
+
+
+def _check_result(program: Program, result: Staged, brought: list[Staged]) -> None:
+    """Each warpgroup stores whole rows of the tile by itself, sixteen columns at a time."""
+    doing = f"{result.name!r} cannot go out by TMA"
+    if not brought:
+        raise LoweringError(
+            f"{doing}: no tile comes by TMA.",
+            note="a block must not end before its result has been read; kernels around the copy engine see to that.",
+            hint="Transfer('A_tile', Route.TMA) and Transfer('B_tile', Route.TMA), or store C directly.",
+        )
+    tile = tile_of(program, result)
+    columns = tile.spans[1].extent
+    if columns % (result.parts * STORED_COLUMNS):
+        raise LoweringError(
+            f"{doing} in {result.parts} part(s) of its {columns} columns.",
+            note=f"stmatrix stores {STORED_COLUMNS} columns at a time, and a part is made of whole ones.",
+            hint="use another number of parts, or another tile of n.",
+        )
+    beside = [loop.name for loop in program.thread_loops if "n" in loop.dims]
+    if beside:
+        raise LoweringError(
+            f"{doing}: {beside[0]!r} shares out its columns among warpgroups.",
+            note="each warpgroup stores whole rows.",
+            hint="bind a loop over m to warpgroups.",
+        )
+    _check_own_rows(program, tile, doing)
+
+
+def _check_own_rows(program: Program, tile: Tile, doing: str) -> None:
+    own = [axis for loop in program.thread_loops for axis in loop.axes]
+    inside = [axis for axis in tile.spans[0].axes if axis not in own]
+    for axis in own:
+        for other in inside:
+            if other.stride > axis.stride:
+                raise LoweringError(
+                    f"{doing}: warpgroups take rows in turn, {axis.stride} apart, and {other.name!r} goes over them.",
+                    note="each warpgroup stores its rows as one box.",
+                    hint=f"split m so that {axis.name!r} is outside {other.name!r}.",
+                )
+
+
+def _check_rows(program: Program, staged: Staged) -> None:
+    """The copy engine knows only rows that begin at multiples of 16 bytes."""
+    operand = program.gemm.operand(staged.operand)
+    leading = program.gemm.leading(staged.operand)
+    row_bytes = leading * operand.dtype.bytes
+    if row_bytes % BOX_BYTES:
+        each = BOX_BYTES // operand.dtype.bytes
+        raise LoweringError(
+            f"{staged.operand} cannot go by TMA: its {operand.order.value}s are {row_bytes} bytes apart "
+            f"({operand.leading} = {leading} of {operand.dtype}).",
+            note=f"the copy engine takes strides that are multiples of {BOX_BYTES} bytes.",
+            hint=f"pad {operand.leading} to a multiple of {each}, {-(-leading // each) * each} here.",
+        )

@@ -16,7 +16,7 @@ def formats_for(rung: Rung) -> tuple[str, ...]:
     own = format_name(rung.gemm(1, 1, 1))
     if not uses_tensor_cores(rung):
         several = ("f32", "f16", "f16_sums", "bf16")
-    elif rung.ladder == "ampere":
+    elif rung.ladder in ("ampere", "hopper"):
         several = tuple(name for name in FORMATS if name != "f32")
     else:
         several = ("tf32",) if own == "tf32" else ("f16_sums", "f16", "bf16")

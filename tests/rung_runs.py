@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import replace
 from typing import Any
 
 import pytest
 
-from tilewright.dtypes import Array
 from tilewright.ir.kernel import Variant
 from tilewright.ladders import LADDERS, Rung
 from tilewright.problem import Gemm, Operands, Order, make_operands
@@ -27,8 +27,30 @@ def rungs(*ladders: str) -> list[Any]:
     return [pytest.param(rung, id=rung.name) for rung in RUNGS if not ladders or rung.ladder in ladders]
 
 
+def by_boxes(rung: Rung) -> bool:
+    """Whether the copy engine brings a rung's tiles, which takes rows that begin at multiples of 16 bytes."""
+    return rung.ladder == "hopper" and rung.label != "1"
+
+
+def laid_out(rung: Rung, gemm: Gemm) -> Gemm:
+    """The problem with rows as far apart as a rung takes them."""
+    if not by_boxes(rung):
+        return gemm
+    each = {o.leading: 16 // o.dtype.bytes for o in gemm.operands}
+    return replace(gemm, **{name: -(-getattr(gemm, name) // n) * n for name, n in each.items()})
+
+
+def whole_tiles(rung: Rung) -> tuple[int, int, int]:
+    """A size that is a multiple of a rung's tiles, for which it makes its claims."""
+    if rung.name == "te/0":
+        return 256, 1024, 16
+    return (256, 768, 64) if rung.ladder == "hopper" else (256, 256, 64)
+
+
 def takes(rung: Rung, gemm: Gemm) -> bool:
-    """Whether a rung is for these storage orders."""
+    """Whether a rung is for these storage orders and formats."""
+    if rung.ladder == "hopper":
+        return gemm.multiplied is not TF32 or (gemm.a is Order.ROW and gemm.b is Order.COL)
     return rung.name not in NEEDS_K_MAJOR or (gemm.a is Order.COL and gemm.b is Order.ROW)
 
 
@@ -44,6 +66,7 @@ def simulated(
     rung: Rung, gemm: Gemm, *, variant: Variant | None = None, **options: Any
 ) -> tuple[Operands, Array, Run, Build]:
     """A rung on the simulator with every detector on: operands, C, the run and the build."""
+    gemm = laid_out(rung, gemm)
     operands = make_operands(gemm)
     built = build(gemm, rung, variant=variant)
     computed, run = run_on_simulator(built, operands, **options)

@@ -20,7 +20,7 @@ from tilewright.device.spec import DeviceSpec
 from tilewright.dtypes import BF16, F16, F32, Array, DType
 from tilewright.errors import LaunchError, ProblemError
 from tilewright.ir.expr import Const, Expr
-from tilewright.ir.kernel import Kernel, Variant
+from tilewright.ir.kernel import PART_OF_K, Kernel, Variant
 from tilewright.ir.program import Program
 from tilewright.ir.program_text import program_text
 from tilewright.ir.simplify import simplify, substitute
@@ -52,9 +52,10 @@ def sizes_of(gemm: Gemm) -> dict[str, int]:
     return {"M": gemm.m, "N": gemm.n, "K": gemm.k}
 
 
-def grid_of(kernel: Kernel, gemm: Gemm) -> tuple[int, int, int]:
-    """Blocks along x, y, z for a problem."""
+def grid_of(kernel: Kernel, gemm: Gemm, *, part_of_k: int = 0) -> tuple[int, int, int]:
+    """Blocks along x, y, z for a problem. part_of_k: products that one block sums, of a kernel of parts."""
     values = {name: Const(size) for name, size in sizes_of(gemm).items()}
+    values[PART_OF_K.name] = Const(part_of_k)
 
     def count(extent: Expr) -> int:
         value = simplify(substitute(extent, values))
@@ -69,7 +70,8 @@ def grid_of(kernel: Kernel, gemm: Gemm) -> tuple[int, int, int]:
 class Build:
     """A scheduled problem and everything that can be made of it.
 
-    variant None: the strongest one that is true of the problem with aligned pointers. layouts: how the layouts were
+    variant None: the strongest one that is true of the problem with aligned pointers. parts: blocks along z share out k,
+    and C takes their partial sums. layouts: how the layouts were
     found that the schedule left open, with their proofs.
     """
 
@@ -78,6 +80,7 @@ class Build:
     name: str = "gemm"
     asked_variant: Variant | None = None
     layouts: tuple[Found, ...] = ()
+    parts: bool = False
 
     @cached_property
     def programs(self) -> tuple[Program, ...]:
@@ -97,7 +100,8 @@ class Build:
     def kernel(self) -> Kernel:
         """The lowered program."""
         proofs = [line for found in self.layouts for line in found.proof.splitlines()]
-        return lower(self.program, self.variant, name=self.name, heading=[*self.schedule.text.splitlines(), *proofs])
+        heading = [*self.schedule.text.splitlines(), *proofs]
+        return lower(self.program, self.variant, name=self.name, heading=heading, parts=self.parts)
 
     @cached_property
     def source(self) -> CudaSource:
@@ -168,9 +172,13 @@ def build(gemm: Gemm, schedule: Schedule | Rung, *, variant: Variant | None = No
     return Build(gemm, resolved, name or "gemm", variant, layouts)
 
 
-def arguments(gemm: Gemm, pointers: Sequence[int]) -> tuple[Any, ...]:
-    """The launch arguments of a problem, in the order of `Kernel.parameters`."""
-    return (*pointers, gemm.m, gemm.n, gemm.k, gemm.lda, gemm.ldb, gemm.ldc, gemm.alpha, gemm.beta)
+def arguments(gemm: Gemm, pointers: Sequence[int], *, part_of_k: int = 0) -> tuple[Any, ...]:
+    """The launch arguments of a problem, in the order of `Kernel.parameters`.
+
+    part_of_k: products that one block sums, of a kernel of parts; 0 for any other kernel.
+    """
+    parts = (part_of_k,) if part_of_k else ()
+    return (*pointers, gemm.m, gemm.n, gemm.k, gemm.lda, gemm.ldb, gemm.ldc, gemm.alpha, gemm.beta, *parts)
 
 
 def run_on_gpu(built: Build, gpu: Gpu, operands: Operands, *, cache: CubinCache | None = None) -> Array:

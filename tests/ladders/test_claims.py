@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from rung_runs import rungs, simulated
+from rung_runs import rungs, simulated, whole_tiles
 from tilewright.ladders import LADDERS, Rung, below
 from tilewright.problem import check
 from tilewright.simulator import Kind
@@ -12,8 +12,7 @@ from tilewright.simulator import Kind
 
 @pytest.mark.parametrize("rung", rungs())
 def test_claims_hold(rung: Rung) -> None:
-    m, n, k = (256, 1024, 16) if rung.name == "te/0" else (256, 256, 64)
-    gemm = rung.gemm(m, n, k)
+    gemm = rung.gemm(*whole_tiles(rung))
     operands, computed, run, built = simulated(rung, gemm)
     assert built.variant.exact == frozenset("mnk"), "claims are about multiples of the tile"
     assert check(operands, computed).ok

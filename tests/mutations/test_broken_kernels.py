@@ -16,8 +16,10 @@ from tilewright.ir.text import ExprText, stmt_text
 from tilewright.ir.visit import Path, walk
 from tilewright.ladders import Rung, find_rung
 from tilewright.problem import Gemm, Operands, check, make_operands
+from tilewright.problem.reference import view
 from tilewright.simulator import Kind, simulate
 from tilewright.toolchain import build
+from tilewright.units import ceil_div
 
 WHOLE = (128, 128, 64)
 """Whole tiles, and enough of them along k for every slot of a ring to be used twice."""
@@ -39,7 +41,8 @@ def problems(rung: Rung) -> tuple[Gemm, ...]:
 
 def padded(rung: Rung, shape: tuple[int, int, int], beta: float) -> Gemm:
     tight = rung.gemm(*shape, beta=beta)
-    lda, ldb, ldc = (-(-tight.leading(name) // 4) * 4 + 4 for name in ("A", "B", "C"))  # rows stay aligned
+    each = {operand.name: 16 // operand.dtype.bytes for operand in tight.operands}  # rows stay aligned
+    lda, ldb, ldc = ((ceil_div(tight.leading(name), each[name]) + 1) * each[name] for name in each)
     return rung.gemm(*shape, beta=beta, lda=lda, ldb=ldb, ldc=ldc)
 
 
@@ -49,12 +52,11 @@ def is_noticed(kernel: Kernel, operands: Operands) -> bool:
     gemm = operands.gemm
     if run.errors:
         return True
-    rows = np.lib.stride_tricks.as_strided(run.c, (gemm.m, gemm.n), (4 * gemm.ldc, 4))
-    if not check(operands, rows).ok:
+    if not check(operands, gemm.out.decode(view(gemm, "C", run.c))).ok:
         return True
     gaps = np.ones(len(run.c), bool)
     gaps[(np.arange(gemm.m)[:, None] * gemm.ldc + np.arange(gemm.n)).reshape(-1)] = False
-    return not np.isnan(run.c[gaps]).all()
+    return not np.isnan(gemm.out.decode(run.c[gaps])).all()
 
 
 def kernel_of(rung: Rung, variant: Variant | None = None) -> Kernel:

@@ -31,6 +31,9 @@ BUILTINS = (*(f"{vector}.{axis}" for vector in ("blockIdx", "threadIdx") for axi
 SIZES: dict[Dim, Var] = {"m": Var("M"), "n": Var("N"), "k": Var("K")}
 """The run-time size of each dimension, as kernel parameters."""
 
+PART_OF_K = Var("K_part")
+"""How many products a block sums, where blocks along z share out k."""
+
 
 STATIC_SHARED_BYTES = 48 * KIB
 """The most shared memory a kernel may declare itself. Source: CUDA C++ Programming Guide, technical specifications."""
@@ -79,7 +82,8 @@ class Kernel:
     shared: the shared buffers, in the order of their placement. tile: elements of each dimension that one block
     covers (what `exact` is about). heading: lines that say where the kernel comes from (schedule, problem).
     cluster: blocks along x that run as a cluster. resident: a launch starts no more blocks than run at once, and they
-    walk over the whole grid. overlapped: a launch may start before the kernels before it have ended.
+    walk over the whole grid. overlapped: a launch may start before the kernels before it have ended. parts: blocks along z
+    share out k, and C holds their partial sums.
     """
 
     name: str
@@ -94,6 +98,7 @@ class Kernel:
     cluster: int = 1
     resident: bool = False
     overlapped: bool = False
+    parts: bool = False
 
     @property
     def threads_per_block(self) -> int:
@@ -150,12 +155,14 @@ class Kernel:
 
     @property
     def parameters(self) -> tuple[Parameter, ...]:
-        """The launch arguments in order: A, B, C, M, N, K, lda, ldb, ldc, alpha, beta, then the tensor maps."""
+        """The launch arguments in order: A, B, C, M, N, K, lda, ldb, ldc, alpha, beta, K_part (of a kernel of parts), then
+        the tensor maps."""
         pointers = [Parameter(o.name, o.dtype, is_pointer=True) for o in self.gemm.operands]
         sizes = [Parameter(name, I32) for name in ("M", "N", "K")]
         leading = [Parameter(name, I32 if self.variant.near else I64) for name in ("lda", "ldb", "ldc")]
         maps = [Parameter(m.name, MBARRIER, tensor_map=m.box_of(self.gemm)) for m in self.maps]
-        return (*pointers, *sizes, *leading, Parameter("alpha", F32), Parameter("beta", F32), *maps)
+        parts = [Parameter(PART_OF_K.name, I32)] if self.parts else []
+        return (*pointers, *sizes, *leading, Parameter("alpha", F32), Parameter("beta", F32), *parts, *maps)
 
     @property
     def maps(self) -> tuple[TensorMap, ...]:

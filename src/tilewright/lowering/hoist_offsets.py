@@ -20,13 +20,13 @@ from itertools import count
 from tilewright.dtypes import I32
 from tilewright.ir.buffer import Buffer, Ref, Space
 from tilewright.ir.expr import ZERO, Binary, Const, Expr, Load, Op, Var, binary
-from tilewright.ir.kernel import SIZES
+from tilewright.ir.kernel import PART_OF_K, SIZES
 from tilewright.ir.ranges import Bounds, Interval
 from tilewright.ir.simplify import simplify, substitute
 from tilewright.ir.stmt import Alloc, Assign, Body, For, If, Let, LoadMatrices, Move, Stmt
 from tilewright.ir.visit import exprs_of, rebuild, sub_exprs, variables, walk
 
-PARAMETERS = frozenset({"lda", "ldb", "ldc", *(size.name for size in SIZES.values())})
+PARAMETERS = frozenset({"lda", "ldb", "ldc", PART_OF_K.name, *(size.name for size in SIZES.values())})
 """What the caller gives, by the names of `Kernel.parameters`."""
 
 

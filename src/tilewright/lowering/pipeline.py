@@ -24,14 +24,19 @@ from tilewright.lowering.guard_edges import guard_edges
 from tilewright.lowering.hoist_offsets import hoist_offsets
 from tilewright.lowering.narrow_accesses import narrow_accesses, narrowed_copies
 from tilewright.lowering.place_barriers import own_tiles, place_barriers
+from tilewright.lowering.split_k import ceil_of_parts, split_k
 from tilewright.problem.gemm import Dim
 
 MAX_SHARED_BYTES = 227 * 1024
 """The most shared memory a block can have on any device: sm_90 and sm_100. Source: cuda_occupancy.h of CUDA 13.0."""
 
 
-def lower(program: Program, variant: Variant, *, name: str = "gemm", heading: Sequence[str] = ()) -> Kernel:
+def lower(
+    program: Program, variant: Variant, *, name: str = "gemm", heading: Sequence[str] = (), parts: bool = False
+) -> Kernel:
     """The kernel of a scheduled program under the assumptions of `variant`. Verified after every pass.
+
+    parts: blocks along z share out k, and C takes their partial sums (`split_k`).
 
     Raises LoweringError where sums have no place to be kept, or tiles need more shared memory than there is.
     """
@@ -59,12 +64,17 @@ def lower(program: Program, variant: Variant, *, name: str = "gemm", heading: Se
     body = checked("guard_edges", guard_edges(body, program, exact))
     # Barriers after guards, so that none stands where only some threads come.
     body = checked("place_barriers", place_barriers(body, own_tiles(program)))
+    # Rows and columns move to those of a part once nothing compares them with the edges any more.
+    if parts:
+        body = checked("split_k", split_k(body, program))
     # Offsets last: nothing after this asks which row an access belongs to.
     body = checked("flatten_indices", flatten_indices(body, program, near=variant.near))
     # Only what is flat can be split into a thread's own part and the loop's.
     body = checked("hoist_offsets", hoist_offsets(body, bounds_of(program)))
     grid = tuple(simplify(extent, bounds_of(program)) for extent in grid_shape(program))
     tile: dict[Dim, int] = {dim: program.block_tile(dim) for dim in ("m", "n", "k")}
+    if parts:
+        grid = (*grid[:2], ceil_of_parts())
     kernel = Kernel(
         name,
         program.gemm,
@@ -78,6 +88,7 @@ def lower(program: Program, variant: Variant, *, name: str = "gemm", heading: Se
         1 if program.clustered is None else program.clustered.size,
         program.persistent,
         program.overlapped,
+        parts,
     )
     if kernel.shared_bytes > MAX_SHARED_BYTES:
         sizes = ", ".join(f"{b.name} {b.size_bytes}" for b in kernel.shared)

@@ -11,7 +11,7 @@ from tilewright.device.spec import WARP_THREADS
 from tilewright.dtypes import Array
 from tilewright.ir.async_stmt import AsyncStmt, BulkStore
 from tilewright.ir.buffer import Space
-from tilewright.ir.kernel import Kernel
+from tilewright.ir.kernel import PART_OF_K, Kernel
 from tilewright.ir.stmt import Move
 from tilewright.ir.visit import walk
 from tilewright.problem.reference import Operands
@@ -82,6 +82,7 @@ def simulate(
     base_bytes: Mapping[str, int] | None = None,
     progress: Progress | None = None,
     resident_blocks: int | None = None,
+    part_of_k: int = 0,
 ) -> Run:
     """Run `kernel` on flat operand storages. The operands stay as they are.
 
@@ -90,13 +91,14 @@ def simulate(
     (x, y, z). schedule: how warps take turns, see `Order`; seed: of "warps". base_bytes: alignment of operands that do
     not start at a multiple of 256 bytes. progress: called with (blocks done, blocks in all) as blocks finish.
     resident_blocks: how many blocks of a resident kernel run at once; None for as many as a large GPU has room for. Of
-    a kernel with clusters whole clusters run, whichever of their blocks are chosen.
+    a kernel with clusters whole clusters run, whichever of their blocks are chosen. part_of_k: products that one block
+    sums, of a kernel of parts, whose storage of C holds the parts one below the other.
 
     Raises SimulationError for the first broken rule, unless on_finding="collect".
     """
     numbers = arithmetic or FloatArithmetic()
     heard = tuple(standard_listeners() if listeners is None else listeners)
-    constants = arguments(kernel, scalars(operands.gemm))
+    constants = arguments(kernel, {**scalars(operands.gemm), PART_OF_K.name: part_of_k})
     grid = launched_grid(kernel, constants, resident_blocks)
     chosen = all_blocks(grid) if blocks is None else some_blocks(grid, blocks, kernel.cluster)
     sites, findings = Sites(kernel), Findings(on_finding)

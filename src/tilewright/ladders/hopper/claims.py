@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from tilewright.ladders.hopper.tiles import DEPTH_BYTES, Tiles
+from tilewright.ladders.hopper.tiles import DEPTH_BYTES, Tiles, engine_stores
 from tilewright.ladders.rung import Claim, Counts
 from tilewright.problem.gemm import Gemm
 
@@ -34,5 +34,8 @@ def brought(tiles: Tiles) -> Claim:
 TWO_BARRIERS = Claim("two barriers a step over k", lambda c, g: c.barriers_per_k_step == 2)
 ONE_BARRIER = Claim("one barrier a step over k", lambda c, g: c.barriers_per_k_step == 1)
 NO_BARRIER = Claim("no barrier of the block inside the loop over k", lambda c, g: c.barriers_per_k_step == 0)
-BY_ENGINE = Claim("C goes out by the copy engine; no thread stores it", lambda c, g: c.global_stores.requests == 0)
+BY_ENGINE = Claim(
+    "C of 2-byte elements goes out by the copy engine; no thread stores it",
+    lambda c, g: not engine_stores(g) or (c.global_stores.requests == 0 and c.bulk_stores.boxes > 0),
+)
 NO_STORE_CONFLICTS = Claim("no bank conflicts of stmatrix", lambda c, g: c.shared_stores.excess_wavefronts == 0)

@@ -118,7 +118,8 @@ def fits(point: Point) -> bool:
     """Whether the tiles of a point fit into shared memory, the sums into registers, and C into its parts."""
     tiles, parts = tiles_at(point), point.get("parts", 0)
     ring_bytes = point["stages"] * (tiles.m + tiles.n) * tiles.k_bytes
-    result_bytes = tiles.m * tiles.n // parts * 2 * min(parts, 2) if parts else 0
+    places = min(parts, 2) * point.get("turns", 1)
+    result_bytes = tiles.m * tiles.n // parts * 2 * places if parts else 0
     sums = tiles.m // tiles.groups * tiles.n // 128
     whole = not parts or tiles.n % (parts * SLAB_BYTES // 2) == 0
     return whole and sums <= 192 and ring_bytes + result_bytes + _BARRIER_BYTES <= MAX_SHARED_BYTES

@@ -27,6 +27,7 @@ check: $(VENV)/ready  ## format, lint, types, layers, generated documents
 	$(BIN)/lint-imports
 	$(BIN)/tilewright table worklog --check README.md
 	$(BIN)/tilewright resources --check docs/resources.md
+	$(BIN)/python benchmarks/shapes_table.py --check docs/hopper.md
 
 gpu: $(VENV)/ready  ## the tests that need an NVIDIA GPU
 	$(BIN)/python -m pytest -m gpu --quiet

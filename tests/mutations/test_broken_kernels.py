@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from rung_formats import uses_tensor_cores
 from rung_runs import NEEDS_K_MAJOR, RUNGS
 from tests.mutations.broken import branches, edited, guards, in_memory, without
 from tilewright.ir.kernel import Kernel, Variant
@@ -22,6 +23,7 @@ from tilewright.toolchain import build
 from tilewright.units import ceil_div
 
 WHOLE = (128, 128, 64)
+WHOLE_OF_TENSOR_CORES = (128, 128, 256)
 """Whole tiles, and enough of them along k for every slot of a ring to be used twice."""
 
 SLOW = ("te/2",)
@@ -30,13 +32,17 @@ SLOW = ("te/2",)
 EDGE_SHAPES = ((70, 66, 45), (70, 66, 29), (70, 66, 5))
 """No multiple of any tile: an odd and an even number of steps over k, the last one short, and less than one step."""
 
+EDGE_SHAPES_OF_TENSOR_CORES = ((70, 66, 173), (70, 66, 29), (70, 66, 5))
+"""Their tiles are deeper, and a ring of four slots copies in its loop only what comes after the third tile."""
+
 
 ORDERS: tuple[Any, ...] = ("lockstep", "warps")
 
 
 def problems(rung: Rung) -> tuple[Gemm, ...]:
     """Problems whose operands have gaps that hold NaN, with and without a C that must be read."""
-    return tuple(padded(rung, shape, beta) for shape in EDGE_SHAPES for beta in (0.5, 0.0))
+    shapes = EDGE_SHAPES_OF_TENSOR_CORES if uses_tensor_cores(rung) else EDGE_SHAPES
+    return tuple(padded(rung, shape, beta) for shape in shapes for beta in (0.5, 0.0))
 
 
 def padded(rung: Rung, shape: tuple[int, int, int], beta: float) -> Gemm:
@@ -59,8 +65,12 @@ def is_noticed(kernel: Kernel, operands: Operands) -> bool:
     return not np.isnan(gemm.out.decode(run.c[gaps])).all()
 
 
+def whole(rung: Rung) -> Gemm:
+    return rung.gemm(*(WHOLE_OF_TENSOR_CORES if uses_tensor_cores(rung) else WHOLE))
+
+
 def kernel_of(rung: Rung, variant: Variant | None = None) -> Kernel:
-    return build(rung.gemm(*WHOLE), rung, variant=variant).kernel
+    return build(whole(rung), rung, variant=variant).kernel
 
 
 def places(kind: type) -> list[Any]:
@@ -75,7 +85,7 @@ def places(kind: type) -> list[Any]:
 @pytest.mark.parametrize(("rung", "path"), places(Barrier))
 def test_each_missing_barrier_is_a_race(rung: Rung, path: Path) -> None:
     """However the warps happen to take turns."""
-    operands = make_operands(rung.gemm(*WHOLE))
+    operands = make_operands(whole(rung))
     broken = without(kernel_of(rung), path)
     for order in ("lockstep",) if rung.name in SLOW else ORDERS:
         run = simulate(broken, operands, listeners=(), on_finding="collect", schedule=order)
@@ -85,7 +95,7 @@ def test_each_missing_barrier_is_a_race(rung: Rung, path: Path) -> None:
 @pytest.mark.parametrize(("rung", "path"), places(WaitCopies))
 def test_each_missing_wait_is_found(rung: Rung, path: Path) -> None:
     """Without the wait, or with one group too many under way, data are read before they have arrived."""
-    kernel, operands = kernel_of(rung), make_operands(rung.gemm(*WHOLE))
+    kernel, operands = kernel_of(rung), make_operands(whole(rung))
 
     def late(stmt: Any) -> Any:
         return (replace(stmt, pending=stmt.pending + 1),)
@@ -118,7 +128,7 @@ def test_each_vector_access_at_an_edge_is_needed_one_by_one(rung: Rung) -> None:
         assert any(is_noticed(wide, o) for o in operands), stmt_text(branch)
 
 
-@pytest.mark.parametrize("name", ["worklog/12", "swizzle/async_copy"])
+@pytest.mark.parametrize("name", ["worklog/12", "swizzle/async_copy", "swizzle/stages_3", "ampere/4", "ampere/6"])
 def test_each_count_of_an_asynchronous_copy_is_needed(name: str) -> None:
     rung = find_rung(name)
     kernel = kernel_of(rung, Variant())
@@ -132,9 +142,9 @@ def test_each_count_of_an_asynchronous_copy_is_needed(name: str) -> None:
 
 @pytest.mark.parametrize("rung", [pytest.param(rung, id=rung.name) for rung in RUNGS if rung.name not in NEEDS_K_MAJOR])
 def test_wide_accesses_to_unaligned_operands_are_found(rung: Rung) -> None:
-    """What `aligned` promises must be true: the kernel that assumes it is wrong where a pointer is off by a float."""
-    kernel, operands = kernel_of(rung, Variant()), make_operands(rung.gemm(*WHOLE))
+    """What `aligned` promises must be true: the kernel that assumes it is wrong where a pointer is off by an element."""
+    kernel, operands = kernel_of(rung, Variant()), make_operands(whole(rung))
     touched = [in_memory(s).buffer.name for _, s in walk(kernel.body) if isinstance(s, Move) and s.width > 1]
     for name in {"A", "B", "C"} & set(touched):
-        run = simulate(kernel, operands, listeners=(), on_finding="collect", base_bytes={name: 4})
+        run = simulate(kernel, operands, listeners=(), on_finding="collect", base_bytes={name: operands.gemm.operand(name).dtype.bytes})  # type: ignore[arg-type]
         assert Kind.MISALIGNED in {finding.kind for finding in run.errors}

@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from rung_formats import uses_tensor_cores
 from rung_runs import rungs
 from tilewright.ir.expr import Const, Op, binary
 from tilewright.ir.kernel import Kernel
@@ -85,9 +86,9 @@ SLOW = ("te/2", "worklog/11", "worklog/best")
 """Left out to keep the tests short: many loops, or tiles that are copied 256 times."""
 
 
-@pytest.mark.parametrize("rung", [p for p in rungs("worklog", "te", "swizzle") if p.id not in SLOW])
+@pytest.mark.parametrize("rung", [p for p in rungs("worklog", "te", "swizzle", "ampere") if p.id not in SLOW])
 def test_a_loop_cut_short_is_found(rung: Rung) -> None:
-    gemm = rung.gemm(128, 128, 48)
+    gemm = rung.gemm(128, 128, 176 if uses_tensor_cores(rung) else 48)  # past the first turn of a ring
     kernel = build(gemm, rung).kernel
 
     def repeats(stmt: Stmt) -> bool:

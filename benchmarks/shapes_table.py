@@ -1,0 +1,70 @@
+"""The records of against_cublas.py as a table in a Markdown page, between markers, never by hand.
+
+python benchmarks/shapes_table.py --write docs/hopper.md
+python benchmarks/shapes_table.py --check docs/hopper.md
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import re
+import sys
+from pathlib import Path
+from typing import Any
+
+RECORDS = Path(__file__).parent / "results" / "hopper_h200.jsonl"
+BEGIN, END = "<!-- shapes -->", "<!-- /shapes -->"
+
+
+def latest(path: Path) -> dict[tuple[str, tuple[int, ...], str], dict[str, Any]]:
+    """The newest record of each (dtype, shape, candidate)."""
+    found: dict[tuple[str, tuple[int, ...], str], dict[str, Any]] = {}
+    for line in path.read_text(encoding="utf-8").splitlines():
+        record = json.loads(line)
+        key = (record["dtype"], tuple(record["shape"]), record["candidate"])
+        if key not in found or found[key]["date"] <= record["date"]:
+            found[key] = record
+    return found
+
+
+def table(records: dict[tuple[str, tuple[int, ...], str], dict[str, Any]]) -> str:
+    """A row for each dtype, shape and rung, cuBLAS's figure beside it."""
+    lines = [
+        "| dtype | M x N x K | rung | TFLOP/s, burst | of cuBLAS | TFLOP/s, sustained | of cuBLAS | clock, power |",
+        "|---|---|---|---:|---:|---:|---:|---|",
+    ]
+    for (dtype, shape, candidate), record in records.items():
+        if candidate == "cuBLAS":
+            continue
+        burst, sustained = record["burst"], record.get("sustained")
+        cells = [dtype, " x ".join(map(str, shape)), candidate, *_figures(burst)]
+        cells += _figures(sustained) if sustained else ["", ""]
+        state = f"{sustained['clock_mhz']:.0f} MHz, {sustained['power_w']:.0f} W" if sustained else ""
+        lines.append(f"| {' | '.join([*cells, state])} |")
+    origins = {f"{r['device']}, {r['peer']}, {r['date'][:10]}, `{r['command']}`" for r in records.values()}
+    return "\n".join([*lines, "", *(f"Recorded on {origin}." for origin in sorted(origins))])
+
+
+def _figures(found: dict[str, float]) -> list[str]:
+    return [f"{found['tflops']:.0f}", f"{found['share_of_cublas']:.3f}"]
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    how = parser.add_mutually_exclusive_group(required=True)
+    how.add_argument("--write", type=Path)
+    how.add_argument("--check", type=Path)
+    given = parser.parse_args()
+    page: Path = given.write or given.check
+    text = page.read_text(encoding="utf-8")
+    pattern = re.compile(f"{re.escape(BEGIN)}.*?{re.escape(END)}", re.DOTALL)
+    made = pattern.sub(lambda _: f"{BEGIN}\n{table(latest(RECORDS))}\n{END}", text)
+    if given.write:
+        page.write_text(made, encoding="utf-8")
+    elif made != text:
+        sys.exit(f"{page} is not what the records say: python benchmarks/shapes_table.py --write {page}")
+
+
+if __name__ == "__main__":
+    main()

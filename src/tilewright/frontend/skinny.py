@@ -1,0 +1,86 @@
+"""When a problem has so few rows or columns that reading the other matrix is all its time."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, Literal
+
+from tilewright.artifacts import CudaSource
+from tilewright.device.spec import DeviceSpec
+from tilewright.dtypes import F32
+from tilewright.frontend.choices import Alignment
+from tilewright.frontend.passes.thin import COLUMNS_ALONG, THREADS, WARPS, thin_source
+from tilewright.problem.gemm import Gemm
+from tilewright.units import ceil_div, round_up
+
+MOST_ROWS = 16
+"""Of f32, whose products the CUDA cores do while the long matrix is read."""
+
+MOST_ROWS_NARROW = 4
+"""Of 2-byte formats, which come twice as fast and must be unpacked; beyond, tensor cores are faster."""
+
+LEAST_LONG = 64
+"""Columns below which a problem is not long, only small."""
+
+_BLOCKS_PER_SM = 2
+_LEAST_PART = 256
+"""Products that are worth a part of their own."""
+
+
+@dataclass(frozen=True, slots=True)
+class Skinny:
+    """A launch of the thin kernel. long: which matrix is read in one go. parts: of k, in the workspace; 1 writes C."""
+
+    source: CudaSource
+    grid: tuple[int, int, int]
+    arguments: tuple[Any, ...]
+    long: Literal["A", "B"]
+    parts: int
+
+    @property
+    def block(self) -> tuple[int, int, int]:
+        return THREADS, 1, 1
+
+    def __str__(self) -> str:
+        return f"{self.source.entry}, k in {self.parts} parts"
+
+
+def skinny_for(gemm: Gemm, alignment: Alignment, spec: DeviceSpec) -> Skinny | None:
+    """The thin kernel for a problem, or None where it is not thin, or another format is asked for."""
+    most = MOST_ROWS if gemm.dtype is F32 else MOST_ROWS_NARROW
+    few, many = min(gemm.m, gemm.n), max(gemm.m, gemm.n)
+    if not 1 <= few <= most or many < LEAST_LONG or gemm.k < 1 or gemm.multiplied is not gemm.dtype:
+        return None
+    if gemm.accumulate is not F32:
+        return None
+    long: Literal["A", "B"] = "B" if gemm.m <= gemm.n else "A"
+    short: Literal["A", "B"] = "A" if long == "B" else "B"
+    across = gemm.operand(long).contiguous != "k"
+    length = many if across else gemm.k
+    width = next(
+        w
+        for w in (16 // gemm.dtype.bytes, 8 // gemm.dtype.bytes, 4 // gemm.dtype.bytes, 1)
+        if alignment.of(long) % (w * gemm.dtype.bytes) == 0 and length % w == 0
+    )
+    rows = next(r for r in (1, 2, 4, 8, 16) if few <= r)
+    per_block = 32 * width if across else WARPS * COLUMNS_ALONG
+    blocks = ceil_div(many, per_block)
+    room = spec.sm_count * (_BLOCKS_PER_SM if rows > 4 else 2 * _BLOCKS_PER_SM)
+    parts = max(1, min(room // blocks, gemm.k // _LEAST_PART))
+    part_of_k = round_up(ceil_div(gemm.k, parts), 8 * 32)
+    parts = ceil_div(gemm.k, part_of_k)
+    whole = parts == 1
+    out = gemm.out if whole else F32
+    leading = gemm.ldc if whole else gemm.n
+    strides = (leading, 1) if long == "B" else (1, leading)  # from r to r, and from j to j
+    turned = gemm.operand(short).contiguous == "k"
+    short_leading = gemm.leading(short)
+    arguments = (
+        *(0, 0, 0),
+        *(few, many, gemm.k, part_of_k),
+        *((short_leading, 1) if turned else (1, short_leading)),
+        *(gemm.leading(long), *strides, gemm.m * gemm.n),
+        *((gemm.alpha, gemm.beta) if whole else (1.0, 0.0)),
+    )
+    source = thin_source(gemm.dtype, out, rows=rows, width=width, across=across)
+    return Skinny(source, (blocks, parts, 1), arguments, long, parts)

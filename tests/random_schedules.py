@@ -77,6 +77,7 @@ class Drawing:
     gemm: Gemm
     steps: list[Step] = field(default_factory=list)
     refused: list[tuple[Step, TilewrightError]] = field(default_factory=list)
+    max_tile: int = MAX_TILE
 
     def __post_init__(self) -> None:
         self.program = naive_program(self.gemm)
@@ -97,7 +98,7 @@ class Drawing:
             self.refused.append((step, error))
             return False
         tiles = [program.block_tile(dim) for dim in ("m", "n")]
-        if program.threads_per_block > MAX_THREADS or max(tiles) > MAX_TILE:
+        if program.threads_per_block > MAX_THREADS or max(tiles) > self.max_tile:
             return False
         self.steps.append(step)
         self.program = program

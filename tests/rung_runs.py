@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from tilewright.dtypes import TF32, Array
 from tilewright.ir.kernel import Variant
 from tilewright.ladders import LADDERS, Rung
 from tilewright.problem import Gemm, Operands, Order, make_operands

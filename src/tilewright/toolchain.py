@@ -55,7 +55,7 @@ def sizes_of(gemm: Gemm) -> dict[str, int]:
 def grid_of(kernel: Kernel, gemm: Gemm, *, part_of_k: int = 0) -> tuple[int, int, int]:
     """Blocks along x, y, z for a problem. part_of_k: products that one block sums, of a kernel of parts."""
     values = {name: Const(size) for name, size in sizes_of(gemm).items()}
-    values[PART_OF_K.name] = Const(part_of_k)
+    values[PART_OF_K.name] = Const(part_of_k or max(gemm.k, 1))
 
     def count(extent: Expr) -> int:
         value = simplify(substitute(extent, values))

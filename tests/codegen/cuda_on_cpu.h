@@ -21,6 +21,7 @@
 #define __shared__ static  // one block at a time, so one copy is enough
 #define threadIdx (cpu::running->thread)
 #define blockIdx (cpu::block_index)
+#define gridDim (cpu::grid_size)
 
 struct dim3 {
     unsigned x, y, z;
@@ -37,6 +38,10 @@ struct alignas(8) uint2 {
 struct alignas(16) uint4 {
     unsigned x, y, z, w;
 };
+struct alignas(8) ushort4 {
+    unsigned short x, y, z, w;
+};
+inline uint4 make_uint4(unsigned x, unsigned y, unsigned z, unsigned w) { return {x, y, z, w}; }
 
 alignas(128) unsigned char shared_memory[228 * 1024];  // what `extern __shared__` names
 
@@ -95,7 +100,8 @@ struct Fiber {
 };
 
 Fiber* running;
-dim3 block_index;
+dim3 block_index, grid_size, block_size;
+float exchanged[1024];
 bool copies_land_at_once;
 ucontext_t scheduler;
 void (*kernel)();
@@ -133,14 +139,16 @@ void run_block(dim3 block, size_t threads, Fiber* fibers, char* stacks, const si
 // order: 0 forwards, 1 backwards (asynchronous copies land at once), 2 scattered.
 void launch(dim3 grid, dim3 block, int order, void (*body)()) {
     kernel = body;
+    grid_size = grid;
+    block_size = block;
     copies_land_at_once = order == 1;
     const size_t threads = size_t(block.x) * block.y * block.z;
     size_t* sequence = new size_t[threads];
     for (size_t i = 0; i < threads; ++i) {
         sequence[i] = order == 0 ? i : order == 1 ? threads - 1 - i : (i * 97 + 13) % threads;
     }
-    Fiber* fibers = new Fiber[threads];
-    char* stacks = new char[threads * kStackBytes];
+    static Fiber* fibers = new Fiber[1024];
+    static char* stacks = new char[1024 * kStackBytes];
     for (block_index.z = 0; block_index.z < grid.z; ++block_index.z) {
         for (block_index.y = 0; block_index.y < grid.y; ++block_index.y) {
             for (block_index.x = 0; block_index.x < grid.x; ++block_index.x) {
@@ -194,3 +202,25 @@ void wait_copies() {
     cpu::wait_for_copies(pending);
 }
 inline void __syncthreads() { swapcontext(&cpu::running->context, &cpu::scheduler); }
+
+template <class T>
+T __ldg(const T* from) {
+    return *from;
+}
+template <class T>
+T __ldcs(const T* from) {
+    return *from;
+}
+inline unsigned __funnelshift_r(unsigned low, unsigned high, unsigned by) {
+    return unsigned((((unsigned long long)high << 32) | low) >> (by & 31));
+}
+// All threads of the block come here, which is more than a GPU asks for.
+inline float __shfl_xor_sync(unsigned, float value, int apart) {
+    const dim3 at = threadIdx, size = cpu::block_size;
+    const unsigned self = (at.z * size.y + at.y) * size.x + at.x;
+    cpu::exchanged[self] = value;
+    __syncthreads();
+    const float other = cpu::exchanged[self ^ unsigned(apart)];
+    __syncthreads();
+    return other;
+}

@@ -32,8 +32,8 @@ SLOW = ("te/2",)
 EDGE_SHAPES = ((70, 66, 45), (70, 66, 29), (70, 66, 5))
 """No multiple of any tile: an odd and an even number of steps over k, the last one short, and less than one step."""
 
-EDGE_SHAPES_OF_TENSOR_CORES = ((70, 66, 173), (70, 66, 29), (70, 66, 5))
-"""Their tiles are deeper, and a ring of four slots copies in its loop only what comes after the third tile."""
+EDGE_SHAPES_OF_TENSOR_CORES = tuple((70, 66, k) for k in (173, 77, 45, 29, 5))
+"""Their tiles are deeper, and a ring of four slots copies three before its loop: k ends in each of them, and later."""
 
 
 ORDERS: tuple[Any, ...] = ("lockstep", "warps")
@@ -146,5 +146,11 @@ def test_wide_accesses_to_unaligned_operands_are_found(rung: Rung) -> None:
     kernel, operands = kernel_of(rung, Variant()), make_operands(whole(rung))
     touched = [in_memory(s).buffer.name for _, s in walk(kernel.body) if isinstance(s, Move) and s.width > 1]
     for name in {"A", "B", "C"} & set(touched):
-        run = simulate(kernel, operands, listeners=(), on_finding="collect", base_bytes={name: operands.gemm.operand(name).dtype.bytes})  # type: ignore[arg-type]
+        run = simulate(
+            kernel,
+            operands,
+            listeners=(),
+            on_finding="collect",
+            base_bytes={name: operands.gemm.operand(name).dtype.bytes},
+        )  # type: ignore[arg-type]
         assert Kind.MISALIGNED in {finding.kind for finding in run.errors}

@@ -6,9 +6,10 @@ from typing import Any
 
 import pytest
 
-from tilewright.dtypes import BF16, F16, F32, F64, I32
-from tilewright.errors import ProblemError
+from tilewright.dtypes import BF16, F16, F32, F64, I32, TF32, DType
+from tilewright.errors import ProblemError, UnknownName
 from tilewright.problem import Gemm, Order
+from tilewright.problem.formats import FORMATS, format_name, format_options
 
 
 @pytest.mark.parametrize(
@@ -83,3 +84,28 @@ def test_resizing_makes_leading_dimensions_tight_again() -> None:
 
 def test_the_short_text() -> None:
     assert str(Gemm(3, 4, 5, F32, b=Order.COL)) == "3x4x5 f32 NT"
+
+
+def test_formats_have_names() -> None:
+    for name, options in FORMATS.items():
+        gemm = Gemm(8, 8, 8, **options)
+        assert format_name(gemm) == name and format_options(name) == options
+    assert format_name(Gemm(8, 8, 8, F16, out=F32)) == "f16"
+    with pytest.raises(UnknownName, match="Known: f32, f16, f16_sums, bf16, tf32"):
+        format_options("f8")
+
+
+@pytest.mark.parametrize(("dtype", "product"), [(F16, TF32), (BF16, F16), (F32, F16)])
+def test_only_f32_is_rounded_before_it_is_multiplied(dtype: DType, product: DType) -> None:
+    with pytest.raises(ProblemError) as refused:
+        Gemm(8, 8, 8, dtype, product=product)
+    assert str(refused.value) == (
+        f"Cannot round operands of {dtype} to {product} before they are multiplied.\n"
+        "  Hint: f32 operands may be rounded to tf32; leave product out for all others."
+    )
+
+
+@pytest.mark.parametrize("dtype", [F32, BF16])
+def test_only_f16_is_summed_in_f16(dtype: DType) -> None:
+    with pytest.raises(ProblemError, match=f"Cannot sum products of {dtype} in f16"):
+        Gemm(8, 8, 8, dtype, accumulate=F16)

@@ -9,8 +9,9 @@ from typing import Any
 import numpy as np
 import pytest
 
-from tilewright.dtypes import BF16, F16, F32, Array, DType
+from tilewright.dtypes import BF16, F16, F32, TF32, Array, DType
 from tilewright.problem import Gemm, Operands, Order, check, make_operands, reference
+from tilewright.problem.reference import as_multiplied
 from tilewright.problem.tolerance import error_bound
 
 
@@ -178,3 +179,28 @@ class TestCheck:
             total = np.float32(total + x * y)
         assert check(operands, np.array([[total]])).ok
         assert F32.unit_roundoff == 2.0**-24
+
+
+def test_tensor_cores_may_cut_off_and_no_more() -> None:
+    """Every product cut off at 24 bits of the largest addend, in blocks of four, stays inside; twice that does not."""
+    gemm = Gemm(4, 4, 64, F32, product=TF32)
+    operands = make_operands(gemm)
+    a, b = (as_multiplied(operands, name) for name in ("A", "B"))
+    sums = np.zeros((gemm.m, gemm.n))
+    for start in range(0, gemm.k, 4):
+        addends = np.stack([sums, *(np.outer(a[:, k], b[k]) for k in range(start, start + 4))])
+        unit = 2.0 ** (np.floor(np.log2(np.abs(addends).max(axis=0))) - 23)
+        sums = np.trunc(np.trunc(addends / unit).sum(axis=0)) * unit
+        sums = np.float64(np.sign(sums)) * np.abs(sums)
+    assert check(operands, sums).ok
+    bound = error_bound(operands)
+    assert not check(operands, sums + 1.5 * bound).ok
+    rounded = error_bound(make_operands(Gemm(4, 4, 64)))
+    assert 2 < (bound / rounded).max() < 4  # 1.5 times the terms, twice the unit, other operands
+
+
+def test_tf32_operands_are_rounded_before_they_are_multiplied() -> None:
+    gemm = Gemm(1, 1, 1, product=TF32)
+    operands = make_operands(gemm)
+    operands.a[:], operands.b[:] = 1 + 2.0**-11, 1.0  # a tie, which goes away from zero
+    assert reference(operands)[0, 0] == 1 + 2.0**-10

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from tilewright.dtypes import F16, F32, TF32
 from tilewright.ir.buffer import Space
 from tilewright.ir.program import Level, RasterOrder, Route
 from tilewright.layout.arrangement import Auto, Interleaved, Permuted, Xor
@@ -21,6 +22,7 @@ from tilewright.schedule import (
     Split,
     Stage,
     Step,
+    Tensorize,
     Transfer,
     Unroll,
     Vectorize,
@@ -187,3 +189,96 @@ REFUSED: dict[str, tuple[Step, ...]] = {
     "snake_outermost": (M, Bind("m_block", Level.GRID_Y), Reorder("m_thread", "n"), Snake("m_thread")),
 }
 """By what is wrong. The texts stand in tests/golden/schedule_refusals.txt."""
+
+HALF = Gemm(64, 64, 64, F16, out=F16)
+TURNED_TF32 = Gemm(64, 64, 64, F32, product=TF32)
+
+NEST = (
+    Split("m", 32, into=("m_warp", "m_own")),
+    Split("m_own", 16, into=("m_frag", "m_mma")),
+    Split("n", 16, into=("n_block", "n_own")),
+    Split("n_own", 8, into=("n_frag", "n_mma")),
+    Split("k", 32, into=("k_tile", "k_in")),
+    Split("k_in", 16, into=("k_step", "k_mma")),
+    Reorder("n_block", "m_warp", "k_tile", "k_step", "m_frag", "n_frag", "m_mma", "n_mma", "k_mma"),
+    Bind("n_block", Level.GRID_X),
+)
+MMA = Tensorize("m_mma", "n_mma", "k_mma", using="mma.m16n8k16")
+TENSOR = (*NEST, Bind("m_warp", Level.GRID_Y), MMA, Accumulate("k_tile"))
+STAGED = (
+    *TENSOR,
+    *(Stage("A", Space.SHARED, under="k_tile"), Stage("B", Space.SHARED, under="k_tile")),
+    *(Stage("A", Space.REGISTER, under="k_step"), Stage("B", Space.REGISTER, under="k_step")),
+)
+WHOLE_TILES = (
+    *(Split("m", 16, into=("m_block", "m_mma")), Split("n", 16, into=("n_block", "n_mma"))),
+    *(Split("k", 16, into=("k_tile", "k_mma")), Reorder("m_block", "n_block", "k_tile", "m_mma", "n_mma", "k_mma")),
+    *(Bind("m_block", Level.GRID_Y), Bind("n_block", Level.GRID_X)),
+    *(Tensorize("m_mma", "n_mma", "k_mma", using="wmma.m16n16k16"), Accumulate("k_tile")),
+    *(Stage("A", Space.SHARED, under="k_tile"), Stage("A", Space.REGISTER, under="k_tile")),
+)
+SHALLOW = (
+    *(Split("m", 16, into=("m_block", "m_mma")), Split("n", 8, into=("n_block", "n_mma"))),
+    *(Split("k", 8, into=("k_tile", "k_mma")), Reorder("m_block", "n_block", "k_tile", "m_mma", "n_mma", "k_mma")),
+    *(Bind("m_block", Level.GRID_Y), Bind("n_block", Level.GRID_X)),
+    *(Tensorize("m_mma", "n_mma", "k_mma", using="mma.m16n8k8"), Accumulate("k_tile")),
+    *(Stage("B", Space.SHARED, under="k_tile"), Stage("B", Space.REGISTER, under="k_tile")),
+)
+
+REFUSED_OF_TENSOR_CORES: dict[str, tuple[Gemm, tuple[Step, ...]]] = {
+    # Tensorize
+    "tensorize_unknown": (HALF, (*NEST, Tensorize("m_mma", "n_mma", "k_mma", using="mma.m16n8k32"))),
+    "tensorize_f32": (GEMM, (*NEST, MMA)),
+    "tensorize_tf32_by_another": (TURNED_TF32, (*NEST, MMA)),
+    "tensorize_twice": (HALF, (*TENSOR, MMA)),
+    "tensorize_no_such_loop": (HALF, (*NEST, Tensorize("m_mm", "n_mma", "k_mma", using="mma.m16n8k16"))),
+    "tensorize_other_extent": (HALF, (*NEST, Tensorize("m_frag", "n_mma", "k_mma", using="mma.m16n8k16"))),
+    "tensorize_swapped": (HALF, (*NEST, Tensorize("n_mma", "m_mma", "k_mma", using="mma.m16n8k16"))),
+    "tensorize_bound": (
+        HALF,
+        (Split("m", 16, into=("m_block", "m_mma")), Bind("m_mma", Level.BLOCK_X), MMA),
+    ),
+    "tensorize_apart": (
+        HALF,
+        (Split("m", 2, into=("m_out", "m_in")), Split("m_out", 16, into=("m_block", "m_mma")), MMA),
+    ),
+    "tensorize_under_threads": (HALF, (*NEST, Bind("m_frag", Level.BLOCK_X), MMA)),
+    "bind_lanes_of_an_instruction": (HALF, (*TENSOR, Bind("m_frag", Level.BLOCK_X))),
+    "split_an_instruction": (HALF, (*TENSOR, Split("k_mma", 8, into=("k_a", "k_b")))),
+    # Transfer
+    "matrices_without_an_instruction": (
+        HALF,
+        (*NEST, Stage("A", Space.REGISTER, under="k_step"), Transfer("A_frag", Route.MATRICES)),
+    ),
+    "matrices_into_shared": (HALF, (*STAGED, Transfer("A_tile", Route.MATRICES))),
+    "matrices_from_global": (
+        HALF,
+        (*TENSOR, Stage("A", Space.REGISTER, under="k_step"), Transfer("A_frag", Route.MATRICES)),
+    ),
+    "matrices_of_wmma": (HALF, (*WHOLE_TILES, Transfer("A_frag", Route.MATRICES))),
+    "matrices_misaligned": (HALF, (*STAGED, Relayout("A_tile", pad=4), Transfer("A_frag", Route.MATRICES))),
+    "matrices_then_a_pad": (HALF, (*STAGED, Transfer("A_frag", Route.MATRICES), Relayout("A_tile", pad=4))),
+    "matrices_turned": (TURNED_TF32, (*SHALLOW, Transfer("B_frag", Route.MATRICES))),
+    "matrices_too_many": (HALF, (*STAGED, Transfer("A_frag", Route.MATRICES), Vectorize("A_frag", 8))),
+    "matrices_of_half_a_fragment": (HALF, (*STAGED, Transfer("A_frag", Route.MATRICES), Vectorize("A_frag", 2))),
+    # fragments
+    "vectorize_a_whole_fragment": (HALF, (*WHOLE_TILES, Vectorize("A_frag", 2))),
+    "vectorize_elements_apart": (HALF, (*STAGED, Vectorize("B_frag", 2))),
+    "vectorize_a_fragment_too_wide": (HALF, (*STAGED, Vectorize("A_frag", 4))),
+    "vectorize_results_of_a_fragment": (HALF, (*TENSOR, Vectorize("C", 4))),
+    "vectorize_results_of_wmma": (HALF, (*WHOLE_TILES, Vectorize("C", 2))),
+    # Pipeline
+    "halves_of_a_block_take_turns": (
+        HALF,
+        (*STAGED, Distribute("A_tile"), Distribute("B_tile"), Pipeline("k_tile", 2, alternating=True)),
+    ),
+    "spread_over_no_loop": (
+        HALF,
+        (*STAGED, Distribute("A_tile"), Distribute("B_tile"), Pipeline("k_tile", 3, spread="k_st")),
+    ),
+    "spread_over_another_loop": (
+        HALF,
+        (*STAGED, Distribute("A_tile"), Distribute("B_tile"), Pipeline("k_tile", 3, spread="m_frag")),
+    ),
+}
+"""By what is wrong, with the problem. The texts stand in tests/golden/tensor_core_refusals.txt."""

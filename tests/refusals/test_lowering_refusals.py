@@ -2,17 +2,32 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import pytest
 
-from tilewright.dtypes import BF16, F16, F32, DType
+from tilewright.dtypes import BF16, F16, F32, TF32, DType
 from tilewright.errors import LoweringError
 from tilewright.ir.buffer import Space
 from tilewright.ir.kernel import SAFE
 from tilewright.ir.program import Level
+from tilewright.layout.arrangement import Xor
 from tilewright.lowering import lower
 from tilewright.problem import check, make_operands
 from tilewright.problem.gemm import Gemm
-from tilewright.schedule import Accumulate, Bind, Distribute, Reorder, Schedule, Split, Stage
+from tilewright.schedule import (
+    Accumulate,
+    Bind,
+    Distribute,
+    Epilogue,
+    Relayout,
+    Reorder,
+    Schedule,
+    Split,
+    Stage,
+    Step,
+    Tensorize,
+)
 from tilewright.toolchain import build, run_on_simulator
 
 K = Split("k", 8, into=("k_tile", "k_in"))
@@ -74,3 +89,47 @@ def test_warps_without_lanes() -> None:
         "  Note: the 32 threads of a warp would all compute, and store, the same results.\n"
         "  Hint: Bind(..., Level.LANE) a loop of 32 iterations, or bind this one to block.x."
     )
+
+
+MMA = Tensorize("m_mma", "n_mma", "k_mma", using="mma.m16n8k16")
+WMMA = Tensorize("m_mma", "n_mma", "k_mma", using="wmma.m16n16k16")
+INSTRUCTED = (
+    Split("m", 16, into=("m_block", "m_mma")),
+    Split("k", 16, into=("k_tile", "k_mma")),
+    Reorder("m_block", "n_block", "k_tile", "m_mma", "n_mma", "k_mma"),
+    Bind("m_block", Level.GRID_Y),
+    Bind("n_block", Level.GRID_X),
+)
+OF_MMA = (Split("n", 8, into=("n_block", "n_mma")), *INSTRUCTED, MMA, Accumulate("k_tile"))
+OF_WMMA = (Split("n", 16, into=("n_block", "n_mma")), *INSTRUCTED, WMMA, Accumulate("k_tile"))
+IN_SHARED = (Stage("A", Space.SHARED, under="k_tile"), Stage("B", Space.SHARED, under="k_tile"))
+IN_REGISTERS = (Stage("A", Space.REGISTER, under="k_tile"), Stage("B", Space.REGISTER, under="k_tile"))
+HALF = Gemm(64, 64, 64, F16, out=F16)
+
+NO_KERNEL_OF_TENSOR_CORES: dict[str, tuple[Gemm, tuple[Step, ...]]] = {
+    "tf32 and no instruction": (Gemm(64, 64, 64, product=TF32), (K, Accumulate("k_tile"))),
+    "alpha before the sum": (HALF, (*OF_MMA, *IN_REGISTERS)),
+    "no fragments": (HALF, (*OF_MMA, Epilogue(), *IN_SHARED)),
+    "fragments of one operand": (HALF, (*OF_MMA, Epilogue(), *IN_SHARED, IN_REGISTERS[0])),
+    "whole tiles of global memory": (HALF, (*OF_WMMA, Epilogue(), *IN_REGISTERS)),
+    "results nobody can store": (HALF, (*OF_WMMA, Epilogue(), *IN_SHARED, *IN_REGISTERS)),
+    "whole tiles permuted": (
+        HALF,
+        (*OF_WMMA, Epilogue(), *IN_SHARED, *IN_REGISTERS, Relayout("A_tile", arrangement=Xor(bits=1, base=3))),
+    ),
+    "whole tiles of odd rows": (HALF, (*OF_WMMA, Epilogue(), *IN_SHARED, *IN_REGISTERS, Relayout("A_tile", pad=8))),
+}
+
+
+def test_what_tensor_cores_need_is_asked_for(golden: Callable[[str, str], None]) -> None:
+    cases = NO_KERNEL_OF_TENSOR_CORES.items()
+    texts = [f"## {name}\n{refusal(Schedule(*steps), gemm)}\n" for name, (gemm, steps) in cases]
+    golden("tensor_core_lowering_refusals.txt", "\n".join(texts))
+
+
+def test_fragments_of_mma_may_come_from_global_memory() -> None:
+    """Slow, and right: each lane loads its own elements."""
+    gemm = Gemm(33, 17, 45, F16, out=F16)
+    operands = make_operands(gemm)
+    computed, run = run_on_simulator(build(gemm, Schedule(*OF_MMA, Epilogue(), *IN_REGISTERS)), operands)
+    assert check(operands, computed).ok and not run.errors

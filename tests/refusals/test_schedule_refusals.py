@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 import pytest
 
-from tests.refusals.schedule_cases import GEMM, REFUSED
+from tests.refusals.schedule_cases import GEMM, REFUSED, REFUSED_OF_TENSOR_CORES
 from tilewright.dtypes import F16
 from tilewright.errors import ScheduleError
 from tilewright.ir.buffer import Space
@@ -26,6 +26,21 @@ def test_every_refusal_reads(golden: Callable[[str, str], None]) -> None:
     golden("schedule_refusals.txt", "\n".join(texts))
 
 
+def test_every_refusal_of_tensor_cores_reads(golden: Callable[[str, str], None]) -> None:
+    texts = [
+        f"## {name}\n{refusal(Schedule(*steps), gemm)}\n" for name, (gemm, steps) in REFUSED_OF_TENSOR_CORES.items()
+    ]
+    golden("tensor_core_refusals.txt", "\n".join(texts))
+
+
+@pytest.mark.parametrize("name", REFUSED_OF_TENSOR_CORES)
+def test_the_last_step_of_tensor_cores_is_the_one_that_is_refused(name: str) -> None:
+    gemm, steps = REFUSED_OF_TENSOR_CORES[name]
+    error = refusal(Schedule(*steps), gemm)
+    assert error.place == f"step {len(steps)} of {len(steps)}: {steps[-1]!r}"
+    assert error.headline.endswith(".")
+
+
 @pytest.mark.parametrize("name", REFUSED)
 def test_the_last_step_is_the_one_that_is_refused(name: str) -> None:
     steps = REFUSED[name]
@@ -35,7 +50,8 @@ def test_the_last_step_is_the_one_that_is_refused(name: str) -> None:
 
 
 def test_every_step_has_a_refusal() -> None:
-    assert {type(steps[-1]) for steps in REFUSED.values()} == set(STEPS)
+    cases = (*REFUSED.values(), *(steps for _, steps in REFUSED_OF_TENSOR_CORES.values()))
+    assert {type(steps[-1]) for steps in cases} == set(STEPS)
 
 
 def test_narrow_elements_that_lie_apart_cannot_be_copied_asynchronously() -> None:

@@ -6,6 +6,7 @@ from collections.abc import Callable
 
 import pytest
 
+from tilewright.dtypes import F16
 from tilewright.errors import ScheduleError
 from tilewright.ir.buffer import Space
 from tilewright.ir.program import Level, Pattern, RasterOrder, Route
@@ -29,6 +30,7 @@ from tilewright.schedule import (
     Split,
     Stage,
     Step,
+    Tensorize,
     Transfer,
     Unroll,
     Vectorize,
@@ -55,6 +57,28 @@ SUMS = (*BOUND, Accumulate("k_tile"))
 SHARED = (*SUMS, Stage("A", Space.SHARED, under="k_tile"), Stage("B", Space.SHARED, under="k_tile"))
 COPIES = (*SHARED, Distribute("A_tile", vector=4), Distribute("B_tile", vector=4, pattern=Pattern.BLOCKED))
 FRAGMENTS = (*COPIES, Relayout("A_tile", rows="k"), Stage("A", Space.REGISTER, under="k_in"))
+
+TENSOR_GEMM = Gemm(256, 256, 256, F16, out=F16)
+WARPS = (
+    Split("m", 32, into=("m_warp", "m_own")),
+    Split("m_own", 16, into=("m_frag", "m_mma")),
+    Split("n", 16, into=("n_block", "n_own")),
+    Split("n_own", 8, into=("n_frag", "n_mma")),
+    Split("k", 32, into=("k_tile", "k_in")),
+    Split("k_in", 16, into=("k_step", "k_mma")),
+    Reorder("n_block", "m_warp", "k_tile", "k_step", "m_frag", "n_frag", "m_mma", "n_mma", "k_mma"),
+    Bind("n_block", Level.GRID_X),
+    Bind("m_warp", Level.GRID_Y),
+)
+TENSOR_FRAGMENTS = (
+    *WARPS,
+    Tensorize("m_mma", "n_mma", "k_mma", using="mma.m16n8k16"),
+    Accumulate("k_tile"),
+    Stage("A", Space.SHARED, under="k_tile"),
+    Stage("B", Space.SHARED, under="k_tile"),
+    Stage("A", Space.REGISTER, under="k_step"),
+    Stage("B", Space.REGISTER, under="k_step"),
+)
 
 CASES: dict[str, tuple[tuple[Step, ...], Step]] = {
     "split": ((), Split("m", 8, into=("m_block", "m_in"))),
@@ -86,13 +110,29 @@ CASES: dict[str, tuple[tuple[Step, ...], Step]] = {
     "pipeline": (COPIES, Pipeline("k_tile", 3)),
     "transfer": (COPIES, Transfer("A_tile", Route.ASYNC)),
     "snake": (SUMS, Snake("n_reg")),
+    "tensorize": (WARPS, Tensorize("m_mma", "n_mma", "k_mma", using="mma.m16n8k16")),
+    "load fragments as matrices": (TENSOR_FRAGMENTS, Transfer("A_frag", Route.MATRICES)),
+    "load several fragments at once": (
+        (*TENSOR_FRAGMENTS, Transfer("B_frag", Route.MATRICES)),
+        Vectorize("B_frag", 4),
+    ),
+    "pipeline with copies between products": (
+        (*TENSOR_FRAGMENTS, Distribute("A_tile", vector=8), Distribute("B_tile", vector=8)),
+        Pipeline("k_tile", 3, spread="k_step"),
+    ),
 }
+
+
+def gemm_of(name: str) -> Gemm:
+    """The problem of a case: tensor cores do not multiply f32."""
+    before, step = CASES[name]
+    return TENSOR_GEMM if any(isinstance(s, Tensorize) for s in (*before, step)) else GEMM
 
 
 def test_each_step_does_what_its_text_says(golden: Callable[[str, str], None]) -> None:
     pages = []
     for name, (before, step) in CASES.items():
-        programs = list(Schedule(*before, step).programs(GEMM))
+        programs = list(Schedule(*before, step).programs(gemm_of(name)))
         pages.append(f"## {name}\n\n{program_text(programs[-2])}\n-> {step!r}\n\n{program_text(programs[-1])}")
     golden("steps.txt", "\n".join(pages))
 
@@ -105,7 +145,7 @@ def test_every_step_is_shown() -> None:
 def test_a_step_says_what_it_speaks_of(name: str) -> None:
     """Only the names that a program has after the step: counts are laid at their door."""
     before, step = CASES[name]
-    program = Schedule(*before, step).apply(GEMM)
+    program = Schedule(*before, step).apply(gemm_of(name))
     total = [program.accumulation.name] if program.accumulation is not None else []
     known = {*program.loop_names, *(staged.name for staged in program.staged), *total, "C"}
     assert set(step.names()) <= known

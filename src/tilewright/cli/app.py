@@ -18,6 +18,7 @@ COMMANDS = {
     "relayout": "Search a layout of a shared tile that no access conflicts with, and prove it.",
     "search": "Measure the parameters of a rung on the GPU; stops and goes on where it was.",
     "run": "Multiply your own matrices with a rung.",
+    "bench": "Time matmul against cuBLAS over a suite of shapes, checked first.",
     "devices": "List the GPUs we know, and the one at hand.",
     "doctor": "Check what is installed, and say how to mend what is missing.",
     "table": "Write a ladder's table of recorded figures into a Markdown file.",

@@ -116,7 +116,7 @@ def _hopper(gemm: Gemm) -> Iterator[Candidate]:
     elements = 128 // gemm.dtype.bytes
     for m, n, groups, stages, share, rung in (
         (128, 256, 2, 4, 0.76, "hopper/multicast"),
-        (256, 128, 2, 4, 0.74, "hopper/stored_by_engine"),
+        (256, 128, 2, 3, 0.72, "hopper/stored_by_engine"),
         (128, 128, 2, 4, 0.66, "hopper/stored_by_engine"),
         (128, 256, 2, 4, 0.70, "hopper/shared_b"),
         (128, 128, 2, 6, 0.60, "hopper/shared_b"),

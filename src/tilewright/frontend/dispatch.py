@@ -70,6 +70,7 @@ class Dispatcher:
         self._cache = CubinCache()
         self._plans: dict[Request, Plan] = {}
         self._kernels: dict[Any, Built] = {}
+        self._tiles: dict[Any, dict[Dim, int]] = {}
         self._passes: dict[str, LoadedKernel] = {}
         self._refused: set[Any] = set()
         self._lock = threading.RLock()
@@ -238,30 +239,22 @@ class Dispatcher:
             schedule = rung.choices.schedule_at(gemm, choice.point)
         else:
             schedule = rung.schedule(gemm)
-        parts = choice.splits > 1
-        variant = self._variant(gemm, alignment, choice)
         formats = (gemm.dtype, gemm.accumulate, gemm.out, gemm.product, gemm.a, gemm.b, gemm.c)
-        key = (schedule, formats, variant, parts)
+        shape = (schedule, formats)
+        built: Build | None = None
+        if shape not in self._tiles:
+            built = build(gemm, schedule, name=choice.rung.replace("/", "_"))
+            self._tiles[shape] = {dim: built.program.block_tile(dim) for dim in _DIMS}
+        variant = _variant(gemm, alignment, self._tiles[shape], choice.splits)
+        key = (*shape, variant, choice.splits > 1)
         found = self._kernels.get(key)
         if found is None:
-            found = self._kernels[key] = self._built(replace(build(gemm, schedule, name=_name(choice)), asked_variant=variant, parts=parts))
+            built = built or build(gemm, schedule, name=choice.rung.replace("/", "_"))
+            built = replace(built, asked_variant=variant, parts=choice.splits > 1)
+            check_launchable(built, self.spec, built.gemm)
+            cubin = compile_cuda(built.source, self.gpu.arch, cache=self._cache)
+            found = self._kernels[key] = Built(load(self.gpu, cubin, built.source), built.kernel)
         return found
-
-    def _variant(self, gemm: Gemm, alignment: Alignment, choice: Choice) -> Variant:
-        """What may be assumed. Sizes are exact all together or not at all, so that a class has two kernels, not eight."""
-        point = choice.point
-        exact = _fits(gemm, point)
-        widest = next((size for size in ALIGNMENTS if alignment.least % size == 0), 1)
-        if widest <= min(operand.dtype.bytes for operand in gemm.operands):
-            widest = 1
-        last = max(_reach(gemm, operand.name) for operand in gemm.operands)
-        if choice.splits > 1:
-            last = max(last, choice.splits * gemm.m * gemm.ldc + (1 << 20))
-        return Variant(frozenset[Dim]("mnk") if exact else frozenset(), widest, last <= MAX_INDEX)  # type: ignore[arg-type]
-
-    def _built(self, built: Build) -> Built:
-        check_launchable(built, self.spec, built.gemm)
-        return Built(built.load(self.gpu, cache=self._cache), built.kernel)
 
     def _pass(self, source: CudaSource) -> LoadedKernel:
         found = self._passes.get(source.entry)
@@ -276,25 +269,25 @@ def _length(gemm: Gemm, name: OperandName) -> int:
     return gemm.size(gemm.operand(name).contiguous)
 
 
-def _name(choice: Choice) -> str:
-    return choice.rung.replace("/", "_")
+_DIMS: tuple[Dim, ...] = ("m", "n", "k")
 
 
-_MOST_TILE = 512
-"""Elements of m, n or k that no block's tile exceeds."""
+def _variant(gemm: Gemm, alignment: Alignment, tile: Mapping[Dim, int], splits: int) -> Variant:
+    """What may be assumed. Sizes are exact all together or not at all, so that a class has two kernels, not eight."""
+    exact = all(gemm.size(dim) % tile[dim] == 0 for dim in _DIMS)
+    narrowest = min(operand.dtype.bytes for operand in gemm.operands)
+    widest = next((size for size in ALIGNMENTS if size > narrowest and alignment.least % size == 0), 1)
+    reach = max(_reach(gemm, operand.name, tile) for operand in gemm.operands)
+    if splits > 1:
+        reach = max(reach, (splits * gemm.m + tile["m"]) * gemm.ldc)
+    return Variant(frozenset(_DIMS) if exact else frozenset(), widest, reach <= MAX_INDEX)
 
 
-def _reach(gemm: Gemm, name: OperandName) -> int:
+def _reach(gemm: Gemm, name: OperandName, tile: Mapping[Dim, int]) -> int:
     """An offset that no thread's exceeds."""
     operand = gemm.operand(name)
-    lines, length = gemm.size(operand.strided), gemm.size(operand.contiguous)
-    return (lines + _MOST_TILE) * gemm.leading(name) + length + _MOST_TILE
-
-
-def _fits(gemm: Gemm, point: Mapping[str, Any]) -> bool:
-    """Whether sizes are whole tiles of any kernel here, so that a class does not depend on the point."""
-    del point
-    return gemm.m % 256 == 0 and gemm.n % 256 == 0 and gemm.k % 128 == 0
+    lines = gemm.size(operand.strided) + tile[operand.strided]
+    return lines * gemm.leading(name) + gemm.size(operand.contiguous) + tile[operand.contiguous]
 
 
 _DISPATCHERS: dict[int, Dispatcher] = {}

@@ -56,8 +56,10 @@ class Library(Protocol):
         """A copy in another number format."""
         ...
 
-    def reshape(self, array: Any, shape: Shape) -> Any: ...
-    def broadcast(self, array: Any, shape: Shape) -> Any: ...
+    def assign(self, target: Any, value: Any) -> None:
+        """`target[...] = value`, on the user's stream."""
+        ...
+
     def stream(self, device: int) -> int:
         """The address of the stream on which the user's work runs."""
         ...
@@ -117,11 +119,8 @@ class TorchArrays:
     def convert(self, array: Any, dtype: DType) -> Any:
         return array.detach().to(self.to_torch[dtype])
 
-    def reshape(self, array: Any, shape: Shape) -> Any:
-        return array.detach().reshape(shape)
-
-    def broadcast(self, array: Any, shape: Shape) -> Any:
-        return array.detach().broadcast_to(shape)
+    def assign(self, target: Any, value: Any) -> None:
+        target.copy_(value) if isinstance(value, self.torch.Tensor) else target.fill_(value)
 
     def scratch(self, size_bytes: int, like: Any) -> tuple[int, Any]:
         try:
@@ -162,11 +161,8 @@ class CupyArrays:
     def convert(self, array: Any, dtype: DType) -> Any:
         return array.astype(dtype.storage)
 
-    def reshape(self, array: Any, shape: Shape) -> Any:
-        return array.reshape(shape)
-
-    def broadcast(self, array: Any, shape: Shape) -> Any:
-        return self.cupy.broadcast_to(array, shape)
+    def assign(self, target: Any, value: Any) -> None:
+        target[...] = value
 
     def stream(self, device: int) -> int:
         return int(self.cupy.cuda.get_current_stream().ptr)
@@ -244,11 +240,8 @@ class JaxArrays(_Ours):
     def convert(self, array: Any, dtype: DType) -> Any:
         return array.astype({F32: "float32", F16: "float16", BF16: "bfloat16"}[dtype])
 
-    def reshape(self, array: Any, shape: Shape) -> Any:
-        return array.reshape(shape)
-
-    def broadcast(self, array: Any, shape: Shape) -> Any:
-        return self.numpy.broadcast_to(array, shape)
+    def assign(self, target: Any, value: Any) -> None:
+        raise ProblemError("Arrays of JAX do not change, so nothing can be added in place.", hint="add it to the result.")
 
 
 class AnyArrays(_Ours):
@@ -273,10 +266,8 @@ class AnyArrays(_Ours):
     def convert(self, array: Any, dtype: DType) -> Any:
         raise ProblemError(f"The {type(array).__name__} cannot be converted to {dtype} here.")
 
-    def reshape(self, array: Any, shape: Shape) -> Any:
-        raise ProblemError(f"The {type(array).__name__} cannot be given the shape {shape} here.")
-
-    broadcast = reshape
+    def assign(self, target: Any, value: Any) -> None:
+        raise ProblemError(f"The {type(target).__name__} cannot be assigned to here.")
 
 
 class HostArrays:

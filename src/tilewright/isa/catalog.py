@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from tilewright.dtypes import DType
 from tilewright.errors import ScheduleError, UnknownName
 from tilewright.isa.instruction import MatrixInstruction
 from tilewright.isa.mma_sync import MMA_BF16_F32, MMA_F16_F16, MMA_F16_F32, MMA_TF32_F32
-from tilewright.isa.wgmma import WGMMA
+from tilewright.isa.wgmma import WGMMA, WIDTHS
 from tilewright.isa.wmma import WMMA_BF16_F32, WMMA_F16_F16, WMMA_F16_F32, WMMA_TF32_F32
 
 INSTRUCTIONS: tuple[MatrixInstruction, ...] = (
@@ -26,14 +28,24 @@ def instruction(family: str, product: DType, accumulate: DType) -> MatrixInstruc
     """The instruction of a family ("mma.m16n8k16") for these formats. Raises ScheduleError where there is none."""
     families = list(dict.fromkeys(known.family for known in INSTRUCTIONS))
     if family not in families:
-        raise UnknownName("matrix instruction", family, families)
+        raise UnknownName("matrix instruction", family, families, shown=_shown(families))
     for known in INSTRUCTIONS:
         if (known.family, known.product, known.accumulate) == (family, product, accumulate):
             return known
     formats = [f"{k.product} into {k.accumulate}" for k in INSTRUCTIONS if k.family == family]
-    others = [k.family for k in INSTRUCTIONS if (k.product, k.accumulate) == (product, accumulate)]
+    others = _shown([k.family for k in INSTRUCTIONS if (k.product, k.accumulate) == (product, accumulate)])
     raise ScheduleError(
         f"{family} does not multiply {product} into {accumulate}.",
         note=f"it multiplies {', '.join(formats)}.",
-        hint=f"use {' or '.join(others)}." if others else "use other formats: tensor cores do not multiply f32.",
+        hint=f"use {' or '.join(others)}."
+        if others
+        else "tensor cores do not multiply f32: Gemm(..., product=TF32) rounds it to tf32 first.",
     )
+
+
+def _shown(families: Sequence[str]) -> list[str]:
+    """Families as a message lists them: the many widths of wgmma as first and last."""
+    of_wgmma = [family for family in families if family.startswith("wgmma")]
+    others = [family for family in families if family not in of_wgmma]
+    depths = dict.fromkeys(family.rpartition("k")[2] for family in of_wgmma)
+    return [*others, *(f"wgmma.m64n{WIDTHS[0]}k{depth} to n{WIDTHS[-1]}k{depth}" for depth in depths)]

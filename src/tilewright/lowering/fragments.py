@@ -151,7 +151,8 @@ def _load_matrices(program: Program, tile: Tile, fragment: Fragment) -> Body:
         digits[beside] = Var(beside) + matrix // each
     row_col = [substitute(span.local_index(), digits) for span in parent.spans]
     body: Body = ()
-    if tile.register_axes:  # inside a loop, where names are free
+    outer = tile.register_axes[:-1] if beside else tile.register_axes
+    if outer or (beside and tile.register_axes[-1].extent != count // each):  # inside a loop, where names are free
         names = [f"{tile.staged.name}_{span.dim}" for span in parent.spans]
         body = tuple(Let(name, index) for name, index in zip(names, row_col, strict=True))
         row_col = [Var(name) for name in names]

@@ -247,6 +247,12 @@ def pipelines_have_tiles(program: Program) -> Iterator[Violation]:
                 f"copies cannot be spread over {ring.spread!r}: it is no loop of known extent inside {ring.loop!r}.",
                 hint="name the inner loop over k, and leave out alternating.",
             )
+    if ring.alternating and program.tensorized is not None:
+        yield Violation(
+            f"halves of the block would run {program.tensorized.instruction.name} at different places.",
+            note="instructions of tensor cores are placed where all warps of a block come.",
+            hint="leave out alternating: cp.async copies without taking turns.",
+        )
     if ring.alternating and program.threads_per_block % (2 * WARP_LANES):
         yield Violation(
             f"the halves of a block of {program.threads_per_block} threads are not whole warps.",
@@ -370,13 +376,18 @@ def _matrices(program: Program, tile: Tile) -> Iterator[Violation]:
     each = fragment.registers * tile.dtype.bytes // 4
     count = max(staged.vector, 1)
     last = tile.register_axes[-1] if tile.register_axes else None
-    more = count // each
-    fits = count in (1, 2, 4) and (each % count == 0 or (last is not None and (last.extent or 1) % max(more, 1) == 0))
-    if not fits:
+    beside = 1 if last is None else last.extent or 1
+    if count > 1 and (count > MOST_MATRICES or count % each or beside % (count // each)):
         yield Violation(
-            f"{count} matrices at once do not divide {staged.name!r}, whose fragments have {each}.",
-            hint="use 1, 2 or 4 matrices, and an even number of fragments side by side.",
+            f"{count} matrices at once are no whole fragments of {staged.name!r}, which have {each}, {beside} in a row.",
+            hint=f"use {each} matrices, or {MOST_MATRICES} where fragments stand side by side in pairs."
+            if each < MOST_MATRICES
+            else f"use {each} matrices.",
         )
+
+
+MOST_MATRICES = 4
+"""Matrices that one ldmatrix loads. Source: PTX ISA 9.0, ldmatrix."""
 
 
 def boxes_are_whole(program: Program) -> Iterator[Violation]:
@@ -499,7 +510,12 @@ def _result_vector(program: Program) -> Iterator[Violation]:
     if fragment is not None:
         operand = program.gemm.operand("C")
         held = fragment.neighbours(operand.dims.index(operand.contiguous))
-        if held % width or fragment.opaque:
+        if fragment.opaque:
+            yield Violation(
+                "which lane holds which result is not known.",
+                hint="stage C in shared memory and Distribute it in wide vectors.",
+            )
+        elif held % width:
             yield Violation(
                 f"a lane holds {held} neighbouring result(s) along {operand.contiguous}, not a multiple of {width}.",
                 hint="stage C in shared memory and Distribute it in wide vectors.",

@@ -49,6 +49,7 @@ def thin_source(dtype: DType, out: DType, *, rows: int, width: int, across: bool
         .replace("@BITS", bits)
         .replace("@FROM_SHORT", to_float(dtype, "short_rows[r * short_row + k * short_k]"))
         .replace("@UNPACK", _unpack(dtype, width))
+        .replace("@TURNS", str(max(1, 4 // rows)))
         .replace("@OLD", to_float(out, "*place"))
         .replace("@NEW", from_float(out, "value"))
     )
@@ -177,7 +178,7 @@ _ALONG = """\
             few[r * CHUNK + k_in] = r < rows && k_in < count ? @FROM_SHORT : 0.0f;
         }
         __syncthreads();
-        #pragma unroll 4
+        #pragma unroll @TURNS
         for (int k_in = lane * WIDTH; k_in < count; k_in += 32 * WIDTH) {
             @BITS loaded[COLUMNS];
             #pragma unroll

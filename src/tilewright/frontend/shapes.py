@@ -1,0 +1,133 @@
+"""What a call multiplies: the shapes and strides of its arrays as one matrix problem, or a batch of them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from itertools import product
+
+from tilewright.errors import ProblemError
+from tilewright.frontend.libraries import Shape, View
+from tilewright.problem.gemm import Order
+
+
+class ShapeError(ProblemError, ValueError):
+    """Shapes that do not multiply; a ValueError with NumPy's words, as NumPy raises it."""
+
+
+class NeedsCopy(Exception):
+    """Neither index of a matrix is contiguous. `which`: 0 or 1, the operand."""
+
+    def __init__(self, which: int) -> None:
+        super().__init__(which)
+        self.which = which
+
+
+@dataclass(frozen=True, slots=True)
+class Matrix:
+    """One operand: the order of its matrices, elements from line to line, and from matrix to matrix along the batch."""
+
+    order: Order
+    leading: int
+    batch_strides: Shape
+
+
+@dataclass(frozen=True, slots=True)
+class Product:
+    """A call: `batch` products of m x k by k x n. shape: of the result as the user sees it."""
+
+    m: int
+    n: int
+    k: int
+    a: Matrix
+    b: Matrix
+    batch: Shape
+    shape: Shape
+
+    def offsets(self) -> Iterator[tuple[int, int, int]]:
+        """Elements from the first matrix to each of A, of B, and (in C order) of the result."""
+        for number, index in enumerate(product(*(range(extent) for extent in self.batch))):
+            at = [sum(i * s for i, s in zip(index, matrix.batch_strides, strict=True)) for matrix in (self.a, self.b)]
+            yield at[0], at[1], number * self.m * self.n
+
+
+_SIGNATURE = "signature (n?,k),(k,m?)->(n?,m?)"
+
+
+def product_of(a: View, b: View) -> Product:
+    """The product of two arrays as NumPy's matmul understands it. Raises ShapeError, or NeedsCopy."""
+    for number, view in enumerate((a, b)):
+        if not view.shape:
+            raise ShapeError(
+                f"matmul: Input operand {number} does not have enough dimensions (has 0, gufunc core with {_SIGNATURE} requires 1)"
+            )
+    one_row, one_column = len(a.shape) == 1, len(b.shape) == 1
+    shape_a, strides_a = ((1, *a.shape), (0, *a.strides)) if one_row else (a.shape, a.strides)
+    shape_b, strides_b = ((*b.shape, 1), (*b.strides, 0)) if one_column else (b.shape, b.strides)
+    (m, k), (k_b, n) = shape_a[-2:], shape_b[-2:]
+    if k != k_b:
+        raise ShapeError(
+            f"matmul: Input operand 1 has a mismatch in its core dimension 0, with gufunc {_SIGNATURE} "
+            f"(size {k_b} is different from {k})"
+        )
+    batch = _broadcast(shape_a[:-2], shape_b[:-2], a.shape, b.shape)
+    along_a, along_b = _along(shape_a, strides_a, batch), _along(shape_b, strides_b, batch)
+    shape = (*batch, *(() if one_row else (m,)), *(() if one_column else (n,)))
+    order_a, leading_a = _order(m, k, strides_a[-2], strides_a[-1], 0)
+    order_b, leading_b = _order(k, n, strides_b[-2], strides_b[-1], 1)
+    first, second = Matrix(order_a, leading_a, along_a), Matrix(order_b, leading_b, along_b)
+    return _folded(Product(m, n, k, first, second, batch, shape))
+
+
+def _broadcast(a: Shape, b: Shape, whole_a: Shape, whole_b: Shape) -> Shape:
+    longest = max(len(a), len(b))
+    padded = [(1,) * (longest - len(shape)) + shape for shape in (a, b)]
+    result = []
+    for x, y in zip(*padded, strict=True):
+        if x != y and 1 not in (x, y):
+            raise ShapeError(
+                f"operands could not be broadcast together with remapped shapes [original->remapped]: "
+                f"{_text(whole_a)}->({','.join(map(str, a))},newaxis,newaxis) "
+                f"{_text(whole_b)}->({','.join(map(str, b))},newaxis,newaxis)"
+            )
+        result.append(y if x == 1 else x)
+    return tuple(result)
+
+
+def _text(shape: Shape) -> str:
+    return f"({','.join(map(str, shape))})"
+
+
+def _along(shape: Shape, strides: Shape, batch: Shape) -> Shape:
+    """Strides of a batch after broadcasting."""
+    own = [0 if extent == 1 else stride for extent, stride in zip(shape[:-2], strides[:-2], strict=True)]
+    return tuple([0] * (len(batch) - len(own)) + own)
+
+
+def _order(rows: int, columns: int, down: int, right: int, which: int) -> tuple[Order, int]:
+    """The order and leading dimension of a matrix with these strides; rows are preferred. Raises NeedsCopy."""
+    if (columns <= 1 or right == 1) and (rows <= 1 or down >= max(columns, 1)):
+        return Order.ROW, max(columns, 1) if rows <= 1 else down
+    if (rows <= 1 or down == 1) and (columns <= 1 or right >= max(rows, 1)):
+        return Order.COL, max(rows, 1) if columns <= 1 else right
+    if 0 in (rows, columns):
+        return Order.ROW, max(columns, 1)
+    raise NeedsCopy(which)
+
+
+def _folded(product: Product) -> Product:
+    """A batch that shares B and follows on in A is one product with more rows."""
+    batch, a, b = product.batch, product.a, product.b
+    if not batch or any(b.batch_strides) or a.order is not Order.ROW or 0 in batch:
+        return product
+    expected = product.m * a.leading
+    for extent, stride in zip(reversed(batch), reversed(a.batch_strides), strict=True):
+        if extent != 1 and stride != expected:
+            return product
+        expected *= extent
+    rows = product.m
+    for extent in batch:
+        rows *= extent
+    return Product(
+        rows, product.n, product.k, Matrix(a.order, a.leading, ()), Matrix(b.order, b.leading, ()), (), product.shape
+    )

@@ -1,0 +1,167 @@
+"""`tilewright.matmul` on a real GPU, against float64, for every library that is installed."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+import pytest
+
+from tilewright.errors import LaunchError, ProblemError
+from tilewright.frontend import linear, matmul
+from tilewright.runtime.driver import gpu_problem
+
+torch: Any = pytest.importorskip("torch")
+pytestmark = [pytest.mark.gpu, pytest.mark.filterwarnings("default")]
+
+FORMATS = {"f32": torch.float32, "f16": torch.float16, "bf16": torch.bfloat16}
+UNIT = {torch.float32: 2.0**-24, torch.float16: 2.0**-11, torch.bfloat16: 2.0**-8}
+SHAPES = [
+    (1, 1, 1), (2, 3, 5), (7, 130, 65), (131, 67, 19), (257, 129, 100), (128, 256, 64), (1, 300, 400), (300, 1, 400),
+    (3, 999, 1030), (16, 512, 4096), (15, 515, 1111), (512, 13, 2048), (64, 64, 8192), (192, 128, 16384), (520, 776, 1040),
+    (512, 512, 512), (1000, 1000, 1000), (1023, 1025, 511),
+]  # fmt: skip
+
+
+@pytest.fixture(autouse=True)
+def gpu() -> Iterator[None]:
+    assert gpu_problem() is None
+    torch.manual_seed(0)
+    yield
+
+
+def drawn(*shape: int, dtype: Any, order: str = "N") -> Any:
+    if order == "T":
+        return torch.randn(*shape[:-2], shape[-1], shape[-2], device="cuda", dtype=dtype).mT
+    return torch.randn(*shape, device="cuda", dtype=dtype)
+
+
+def assert_close(computed: Any, a: Any, b: Any, *, extra: Any = 0.0, alpha: float = 1.0) -> None:
+    expected = alpha * (a.double() @ b.double()) + extra
+    magnitude = abs(alpha) * (a.double().abs() @ b.double().abs()) + abs(extra)
+    k = a.shape[-1]
+    bound = (2 * k + 8) * 2.0**-23 * magnitude + 2 * UNIT[computed.dtype] * magnitude + 1e-30
+    assert computed.shape == expected.shape
+    worst = ((computed.double() - expected).abs() / bound).max() if computed.numel() else torch.zeros(())
+    assert bool(torch.isfinite(computed).all()) and float(worst) <= 1, float(worst)
+
+
+@pytest.mark.parametrize("orders", ["NN", "NT", "TN", "TT"])
+@pytest.mark.parametrize("name", FORMATS)
+def test_shapes_and_orders(name: str, orders: str) -> None:
+    for m, n, k in SHAPES:
+        a = drawn(m, k, dtype=FORMATS[name], order=orders[0])
+        b = drawn(k, n, dtype=FORMATS[name], order=orders[1])
+        for _ in range(2):  # planned, then remembered
+            assert_close(matmul(a, b), a, b)
+
+
+@pytest.mark.parametrize("name", FORMATS)
+def test_views_out_and_factors(name: str) -> None:
+    dtype = FORMATS[name]
+    whole = torch.randn(300, 400, device="cuda", dtype=dtype)
+    for a in (whole[3:203, 5:133], whole[::2, :130], whole[:, 7], whole[1:129, 1:65].t(), whole[:64, ::3]):
+        b = drawn(a.shape[-1], 72, dtype=dtype)
+        assert_close(matmul(a, b), a, b)
+    a, b = drawn(130, 70, dtype=dtype), drawn(70, 90, dtype=dtype)
+    for target in (torch.full((130, 90), float("nan"), device="cuda", dtype=dtype),
+                   torch.full((90, 130), float("nan"), device="cuda", dtype=dtype).t(),
+                   torch.full((130, 120), float("nan"), device="cuda", dtype=dtype)[:, 4:94]):  # fmt: skip
+        assert matmul(a, b, out=target, alpha=-0.5) is target
+        assert_close(target, a, b, alpha=-0.5)
+    c = drawn(130, 90, dtype=dtype)
+    assert_close(matmul(a, b, c=c, alpha=0.5, beta=2.0), a, b, alpha=0.5, extra=2.0 * c.double())
+    if name != "f32":
+        wide = matmul(a, b, out_dtype="f32")
+        assert wide.dtype == torch.float32
+        assert_close(wide, a, b)
+
+
+@pytest.mark.parametrize("name", FORMATS)
+def test_batches(name: str) -> None:
+    dtype = FORMATS[name]
+    for left, right in (((4, 33, 40), (4, 40, 50)), ((2, 3, 33, 40), (40, 50)), ((33, 40), (5, 40, 50)),
+                        ((2, 1, 33, 40), (3, 40, 50)), ((40,), (3, 40, 50)), ((3, 33, 40), (40,)), ((40,), (40,))):  # fmt: skip
+        a = torch.randn(left, device="cuda", dtype=dtype)
+        b = torch.randn(right, device="cuda", dtype=dtype)
+        assert_close(matmul(a, b), a, b)
+    x, w, bias = drawn(2, 30, 64, dtype=dtype), drawn(96, 64, dtype=dtype), drawn(96, dtype=dtype)
+    assert_close(linear(x, w, bias), x, w.T, extra=bias.double())
+
+
+def test_empty_products() -> None:
+    for m, n, k in ((0, 4, 5), (4, 0, 5), (4, 5, 0)):
+        a, b = torch.randn(m, k, device="cuda"), torch.randn(k, n, device="cuda")
+        assert torch.equal(matmul(a, b), a @ b)
+
+
+def test_tf32() -> None:
+    for orders in ("NN", "NT"):
+        a, b = drawn(300, 256, dtype=torch.float32, order=orders[0]), drawn(256, 200, dtype=torch.float32, order=orders[1])
+        c = matmul(a, b, precision="tf32")
+        error = float((c.double() - a.double() @ b.double()).norm() / (a.double() @ b.double()).norm())
+        assert 1e-5 < error < 1e-3
+
+
+def test_mistakes() -> None:
+    a = torch.randn(4, 5, device="cuda")
+    with pytest.raises(ValueError, match="size 4 is different from 5"):
+        matmul(a, a)
+    with pytest.raises(TypeError, match="f32 by f16"):
+        matmul(a, torch.randn(5, 4, device="cuda").half())
+    with pytest.raises(ProblemError, match="different devices"):
+        matmul(a, torch.randn(5, 4))
+    with pytest.raises(ProblemError, match="PyTorch by one of NumPy"):
+        matmul(a, np.zeros((5, 4), np.float32))
+    with pytest.raises(ProblemError, match="float64"):
+        matmul(a.double(), a.double().T)
+
+
+def test_the_current_stream_and_graphs() -> None:
+    a, b = drawn(520, 16384, dtype=torch.bfloat16), drawn(16384, 200, dtype=torch.bfloat16)
+    expected = matmul(a, b)  # splits k, and so takes a workspace
+    side = torch.cuda.Stream()
+    side.wait_stream(torch.cuda.current_stream())
+    with torch.cuda.stream(side):
+        assert torch.equal(matmul(a, b), expected)
+    torch.cuda.synchronize()
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        captured = matmul(a, b)
+    a.copy_(torch.randn_like(a))
+    graph.replay()
+    assert torch.equal(captured, matmul(a, b))
+
+
+def test_a_cold_call_in_a_capture_is_refused() -> None:
+    a = torch.randn(333, 77, device="cuda")
+    torch.cuda.synchronize()
+    graph = torch.cuda.CUDAGraph()
+    with pytest.raises(LaunchError, match="recording a CUDA graph"), torch.cuda.graph(graph):
+        matmul(a, a.t())
+    assert_close(matmul(a, a.t()), a, a.t())
+
+
+def test_rows_do_not_depend_on_how_many_there_are() -> None:
+    a, b = drawn(300, 1000, dtype=torch.float32), drawn(1000, 700, dtype=torch.float32)
+    whole = matmul(a, b, batch_invariant=True)
+    for rows in (1, 7, 64, 200):
+        assert torch.equal(matmul(a[:rows], b, batch_invariant=True), whole[:rows])
+
+
+def test_numpy_and_cupy_and_jax() -> None:
+    rng = np.random.default_rng(0)
+    a, b = rng.standard_normal((70, 130), np.float32), rng.standard_normal((130, 50), np.float32)
+    np.testing.assert_allclose(matmul(a, b), a.astype(float) @ b, rtol=1e-4, atol=1e-4)
+    np.testing.assert_allclose(matmul(a.T, b.T[:, :70].T), a.T.astype(float) @ b.T[:, :70].T, rtol=1e-4, atol=1e-4)
+    cupy = pytest.importorskip("cupy")
+    x, y = cupy.asarray(a), cupy.asarray(b)
+    np.testing.assert_allclose(cupy.asnumpy(matmul(x, y)), a.astype(float) @ b, rtol=1e-4, atol=1e-4)
+    np.testing.assert_allclose(cupy.asnumpy(matmul(y.T, x.T)), (a.astype(float) @ b).T, rtol=1e-4, atol=1e-4)
+    jax = pytest.importorskip("jax")
+    try:
+        p, q = jax.numpy.asarray(a), jax.numpy.asarray(b)
+    except RuntimeError as broken:
+        pytest.skip(str(broken))
+    np.testing.assert_allclose(np.asarray(matmul(p, q)), a.astype(float) @ b, rtol=1e-4, atol=1e-4)

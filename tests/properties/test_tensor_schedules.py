@@ -1,0 +1,37 @@
+"""Random schedules for tensor cores compute the product, with every detector on."""
+
+from __future__ import annotations
+
+import random
+
+from hypothesis import given, note, settings
+from hypothesis import strategies as st
+
+from tests.strategies import NO_SHRINKING, budget
+from tests.random_schedules import random_variant
+from tests.random_tensor_schedules import random_tensor_gemm, random_tensor_schedule
+from tilewright.errors import LoweringError
+from tilewright.problem import check, make_operands
+from tilewright.schedule import from_json, to_json
+from tilewright.toolchain import build, run_on_simulator
+
+
+@given(st.integers(0, 2**32).map(random.Random), st.sampled_from(("lockstep", "warps")))
+@settings(max_examples=budget(60), phases=NO_SHRINKING)
+def test_the_kernel_computes_the_product(rng: random.Random, order: str) -> None:
+    gemm = random_tensor_gemm(rng)
+    drawing = random_tensor_schedule(rng, gemm)
+    variant = random_variant(rng, drawing.program, gemm)
+    note(f"{gemm!r}\n{drawing.schedule.text}\n{variant!r}")
+    assert from_json(to_json(drawing.schedule)) == drawing.schedule
+    built = build(gemm, drawing.schedule, variant=variant)
+    try:
+        assert built.cuda
+    except LoweringError as error:
+        assert error.headline.startswith(("The shared tiles take", "Rows of")), str(error)
+        return
+    operands = make_operands(gemm)
+    computed, run = run_on_simulator(built, operands, schedule=order)
+    verdict = check(operands, computed)
+    assert verdict.ok, verdict.message
+    assert run.errors == ()

@@ -26,6 +26,9 @@ check: $(VENV)/ready  ## format, lint, types, layers, generated documents
 	$(BIN)/mypy
 	$(BIN)/lint-imports
 	$(BIN)/tilewright table worklog --check README.md
+	$(BIN)/tilewright table ampere --check docs/tensor_cores.md
+	$(BIN)/tilewright table hierarchy --check docs/tensor_cores.md
+	$(BIN)/tilewright table swizzle --check docs/tensor_cores.md
 	$(BIN)/tilewright resources --check docs/resources.md
 	$(BIN)/python benchmarks/shapes_table.py --check docs/hopper.md
 

@@ -178,6 +178,8 @@ def arguments(gemm: Gemm, pointers: Sequence[int], *, part_of_k: int = 0) -> tup
     part_of_k: products that one block sums, of a kernel of parts; 0 for any other kernel.
     """
     parts = (part_of_k,) if part_of_k else ()
+    if gemm.epilogue.residual:
+        parts = (gemm.ld_residual, *parts)
     return (*pointers, gemm.m, gemm.n, gemm.k, gemm.lda, gemm.ldb, gemm.ldc, gemm.alpha, gemm.beta, *parts)
 
 
@@ -206,8 +208,9 @@ def run_on_simulator(built: Build, operands: Operands, **options: Any) -> tuple[
     return gemm.out.decode(view(gemm, "C", run.c)), run
 
 
-def _storages(operands: Operands) -> tuple[Array, Array, Array]:
-    return operands.a, operands.b, operands.c
+def _storages(operands: Operands) -> tuple[Array, ...]:
+    gemm = operands.gemm
+    return tuple(operands.storage(operand.name) for operand in (*gemm.operands, *gemm.added))
 
 
 def verify_on_gpu(built: Build, gpu: Gpu, operands: Operands, *, cache: CubinCache | None = None) -> Verdict:

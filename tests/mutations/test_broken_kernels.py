@@ -142,7 +142,7 @@ def test_each_count_of_an_asynchronous_copy_is_needed(name: str) -> None:
 
 @pytest.mark.parametrize("rung", [pytest.param(rung, id=rung.name) for rung in RUNGS if rung.name not in NEEDS_K_MAJOR])
 def test_wide_accesses_to_unaligned_operands_are_found(rung: Rung) -> None:
-    """What `aligned` promises must be true: the kernel that assumes it is wrong where a pointer is off by an element."""
+    """What `aligned` promises must be true: a kernel that assumes it is wrong where a pointer is off by an element."""
     kernel, operands = kernel_of(rung, Variant()), make_operands(whole(rung))
     touched = [in_memory(s).buffer.name for _, s in walk(kernel.body) if isinstance(s, Move) and s.width > 1]
     for name in {"A", "B", "C"} & set(touched):

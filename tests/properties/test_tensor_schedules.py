@@ -7,9 +7,9 @@ import random
 from hypothesis import given, note, settings
 from hypothesis import strategies as st
 
-from tests.strategies import NO_SHRINKING, budget
 from tests.random_schedules import random_variant
 from tests.random_tensor_schedules import random_tensor_gemm, random_tensor_schedule
+from tests.strategies import NO_SHRINKING, budget
 from tilewright.errors import LoweringError
 from tilewright.problem import check, make_operands
 from tilewright.schedule import from_json, to_json

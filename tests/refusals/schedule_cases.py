@@ -265,6 +265,10 @@ REFUSED_OF_TENSOR_CORES: dict[str, tuple[Gemm, tuple[Step, ...]]] = {
     "vectorize_a_whole_fragment": (HALF, (*WHOLE_TILES, Vectorize("A_frag", 2))),
     "vectorize_elements_apart": (HALF, (*STAGED, Vectorize("B_frag", 2))),
     "vectorize_a_fragment_too_wide": (HALF, (*STAGED, Vectorize("A_frag", 4))),
+    "vectorize_fragments_of_misaligned_rows": (
+        HALF,
+        (*STAGED, Relayout("A_tile", pad=1), Vectorize("A_frag", 2)),
+    ),
     "vectorize_results_of_a_fragment": (HALF, (*TENSOR, Vectorize("C", 4))),
     "vectorize_results_of_wmma": (HALF, (*WHOLE_TILES, Vectorize("C", 2))),
     # Pipeline

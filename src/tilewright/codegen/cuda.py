@@ -16,7 +16,7 @@ from tilewright.ir.expr import Lookup
 from tilewright.ir.kernel import Kernel
 from tilewright.ir.text import ExprText
 from tilewright.ir.visit import exprs_of, walk, walk_expr, written
-from tilewright.problem.gemm import Operand, Order
+from tilewright.problem.gemm import Gemm, Operand, Order
 
 _PLACEMENT_BYTES = 128
 """The alignment of dynamic shared memory as a whole: enough for every access, TMA included."""
@@ -116,8 +116,8 @@ def _signature(kernel: Kernel, entry: str, expr: CudaExpr) -> str:
 def _header(kernel: Kernel, entry: str) -> str:
     """The comment on top: what is computed, where the kernel comes from, what it assumes and needs."""
     gemm = kernel.gemm
-    rows = [f"{entry}: C = alpha * A @ B + beta * C, accumulated in {gemm.accumulate}", ""]
-    rows += [f"    {_operand(operand)}" for operand in gemm.operands]
+    rows = [f"{entry}: C = {_formula(gemm)}, accumulated in {gemm.accumulate}", ""]
+    rows += [f"    {_operand(operand, gemm)}" for operand in (*gemm.operands, *gemm.added)]
     if kernel.heading:
         rows += ["", *(f"    {line}".rstrip() for line in kernel.heading)]
     rows += ["", *_titled("assumes", _assumptions(kernel)), *_titled("launch", _launch(kernel))]
@@ -136,10 +136,19 @@ def _titled(title: str, rows: list[str]) -> list[str]:
     return [f"    {'' if index else title:<9}{row}" for index, row in enumerate(rows)]
 
 
-def _operand(operand: Operand) -> str:
+def _formula(gemm: Gemm) -> str:
+    source = "residual" if gemm.epilogue.residual else "C"
+    text = f"alpha * A @ B + beta * {source}{' + bias' if gemm.epilogue.bias else ''}"
+    return text if gemm.epilogue.activation is None else f"{gemm.epilogue.activation.value}({text})"
+
+
+def _operand(operand: Operand, gemm: Gemm) -> str:
+    if operand.name == "bias":
+        return f"bias  {operand.dtype}, one for each {'column' if gemm.epilogue.bias == 'n' else 'row'}"
     rows, columns = (dim.upper() for dim in operand.dims)
     lines = "rows" if operand.order is Order.ROW else "columns"
-    unread = "; not read when beta is 0" if operand.name == "C" else ""
+    added = "residual" if gemm.epilogue.residual else "C"
+    unread = "; not read when beta is 0" if operand.name == added else ""
     return f"{operand.name}  {operand.dtype}, {rows} x {columns}, {lines} {operand.leading} elements apart{unread}"
 
 

@@ -12,7 +12,7 @@ from tilewright.codegen.prelude import FROM_FLOAT, TO_FLOAT
 from tilewright.dtypes import BF16, BOOL, F16, F32, I32, I64, DType
 from tilewright.errors import LoweringError
 from tilewright.ir.buffer import Buffer, Ref, Space
-from tilewright.ir.expr import Binary, Cast, Const, Expr, Fma, Lookup, Op, Select, Var
+from tilewright.ir.expr import Apply, Binary, Cast, Const, Expr, Fma, Lookup, Op, Select, Var
 from tilewright.ir.kernel import BUILTINS
 from tilewright.ir.text import ExprText
 from tilewright.ir.visit import walk_expr
@@ -95,6 +95,9 @@ class CudaExpr(ExprText):
         """`a * b` of an `a * b + c` that is printed as `c += a * b`."""
         _refuse_storage_arithmetic(expr)
         return f"{self._inside(expr.a, 10)} * {self._inside(expr.b, 10.1)}"
+
+    def apply(self, expr: Apply) -> str:
+        return self.call(expr.function.value, self(expr.value))
 
     def lookup(self, expr: Lookup) -> str:
         return f"{self.names.table(expr.table)}[{self(expr.index)}]"

@@ -147,8 +147,24 @@ def _copy_async(size_bytes: int) -> str:
     )
 
 
+_FUNCTIONS = {
+    "relu": ("max(value, 0), and NaN where it is NaN.", "value < 0.0f ? 0.0f : value"),
+    "gelu": ("The Gaussian error linear unit.", "0.5f * value * (1.0f + erff(value * 0.70710678f))"),
+    "gelu_tanh": (
+        "The same, approximated by tanh.",
+        "0.5f * value * (1.0f + tanhf(0.79788456f * (value + 0.044715f * value * value * value)))",
+    ),
+    "silu": ("value times its sigmoid.", "value / (1.0f + expf(-value))"),
+}
+
+
+def _function(name: str, comment: str, text: str) -> str:
+    return f"// {comment}\n__device__ __forceinline__ float {name}(float value) {{\n    return {text};\n}}"
+
+
 PRELUDE: dict[str, str] = {
     "apart": _APART,
+    **{name: _function(name, *parts) for name, parts in _FUNCTIONS.items()},
     F16.cuda: _HALF_BITS,
     "fma_half": _FMA_HALF,
     BF16.cuda: _BF16_BITS,

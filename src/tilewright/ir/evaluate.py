@@ -17,7 +17,7 @@ from tilewright.errors import LoweringError
 from tilewright.ir.program import Loop, Program, Staged
 from tilewright.ir.tiles import tile_of
 from tilewright.problem.gemm import Dim, OperandName
-from tilewright.problem.reference import Operands
+from tilewright.problem.reference import Operands, finished
 from tilewright.units import ceil_div
 
 
@@ -73,6 +73,8 @@ def evaluate(program: Program, operands: Operands) -> Array:
     sums = _summed(points, np.where(points.inside("k"), products, 0.0))
     result = np.zeros((gemm.m, gemm.n))
     result[m, n] = sums[inside]
+    if gemm.epilogue:
+        return finished(operands, gemm.alpha * result if program.late_alpha else result)
     start = gemm.beta * operands.matrix("C").astype(np.float64) if gemm.beta != 0 else np.zeros_like(result)
     if not program.late_alpha:
         return result + start
@@ -121,5 +123,5 @@ def _summed(points: Points, products: Array) -> Array:
             slot = slot * (axis.extent or 1) + points.digits[axis.name]
     _, dense = np.unique(slot, return_inverse=True)
     sums = np.bincount(dense, weights=products) if dense.size else np.zeros(0)
-    finished: Array = sums[dense]
-    return finished
+    totals: Array = sums[dense]
+    return totals

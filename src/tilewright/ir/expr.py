@@ -1,4 +1,4 @@
-"""Expressions: `Expr = Const | Var | Binary | Select | Cast | Lookup | Load | Fma`.
+"""Expressions: `Expr = Const | Var | Binary | Select | Cast | Lookup | Load | Fma | Apply`.
 
 Integer expressions index memory; float expressions are arithmetic on registers. The operators `+ - * // % ^ & >> <<`
 and the comparisons build nodes and fold constants, so that the formulas of `tilewright.layout` work on expressions
@@ -15,6 +15,7 @@ from enum import Enum
 from typing import TYPE_CHECKING, Union
 
 from tilewright.dtypes import BOOL, F32, I32, DType
+from tilewright.problem.epilogue import Activation
 
 if TYPE_CHECKING:
     from tilewright.ir.buffer import Buffer
@@ -220,7 +221,19 @@ class Fma(_Operators):
         return self.c.dtype
 
 
-Expr = Union[Const, Var, Binary, Select, Cast, Lookup, Load, Fma]  # noqa: UP007  (a name for match statements and docs)
+@dataclass(frozen=True, slots=True)
+class Apply(_Operators):
+    """A function of one f32 value, computed in f32."""
+
+    function: Activation
+    value: Expr
+
+    @property
+    def dtype(self) -> DType:
+        return F32
+
+
+Expr = Union[Const, Var, Binary, Select, Cast, Lookup, Load, Fma, Apply]  # noqa: UP007  (a name for match statements and docs)
 ExprLike = Union[Expr, int, _Operators]  # noqa: UP007
 
 ZERO = Const(0)
@@ -237,7 +250,7 @@ def wider(a: DType, b: DType) -> DType:
 
 def as_expr(value: ExprLike) -> Expr:
     """An int as a `Const`; an expression as itself."""
-    if isinstance(value, (Const, Var, Binary, Select, Cast, Lookup, Load, Fma)):
+    if isinstance(value, (Const, Var, Binary, Select, Cast, Lookup, Load, Fma, Apply)):
         return value
     if isinstance(value, int):
         return Const(value)

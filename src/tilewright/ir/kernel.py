@@ -155,13 +155,15 @@ class Kernel:
 
     @property
     def parameters(self) -> tuple[Parameter, ...]:
-        """The launch arguments in order: A, B, C, M, N, K, lda, ldb, ldc, alpha, beta, K_part (of a kernel of parts), then
-        the tensor maps."""
-        pointers = [Parameter(o.name, o.dtype, is_pointer=True) for o in self.gemm.operands]
+        """The launch arguments in order: A, B, C, what the epilogue adds (bias, residual), M, N, K, lda, ldb, ldc, alpha,
+        beta, ld_residual (where there is one), K_part (of a kernel of parts), then the tensor maps."""
+        pointers = [Parameter(o.name, o.dtype, is_pointer=True) for o in (*self.gemm.operands, *self.gemm.added)]
         sizes = [Parameter(name, I32) for name in ("M", "N", "K")]
         leading = [Parameter(name, I32 if self.variant.near else I64) for name in ("lda", "ldb", "ldc")]
         maps = [Parameter(m.name, MBARRIER, tensor_map=m.box_of(self.gemm)) for m in self.maps]
         parts = [Parameter(PART_OF_K.name, I32)] if self.parts else []
+        if self.gemm.epilogue.residual:
+            parts.insert(0, Parameter("ld_residual", I32 if self.variant.near else I64))
         return (*pointers, *sizes, *leading, Parameter("alpha", F32), Parameter("beta", F32), *parts, *maps)
 
     @property
@@ -171,5 +173,5 @@ class Kernel:
         return tuple(dict.fromkeys(found))
 
     def global_buffer(self, name: str) -> Buffer:
-        dtype = next(o.dtype for o in self.gemm.operands if o.name == name)
+        dtype = next(o.dtype for o in (*self.gemm.operands, *self.gemm.added) if o.name == name)
         return Buffer(name, Space.GLOBAL, dtype, ())

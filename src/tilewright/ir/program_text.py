@@ -74,7 +74,12 @@ class _Writer:
             groups.setdefault(operand.order, []).append(operand.name)
         lie = {Order.ROW: "rows", Order.COL: "columns"}
         orders = ", ".join(f"{' and '.join(names)} by {lie[order]}" for order, names in groups.items())
-        return f"C[m, n] = alpha * sum_k A[m, k] * B[k, n] + beta * C[m, n]    {gemm.dtype.name}, {orders}"
+        source = "residual" if gemm.epilogue.residual else "C"
+        bias = f" + bias[{gemm.epilogue.bias}]" if gemm.epilogue.bias else ""
+        value = f"alpha * sum_k A[m, k] * B[k, n] + beta * {source}[m, n]{bias}"
+        if gemm.epilogue.activation is not None:
+            value = f"{gemm.epilogue.activation.value}({value})"
+        return f"C[m, n] = {value}    {gemm.dtype.name}, {orders}"
 
     def _loop(self, loop: Loop) -> str:
         digits = " * ".join(_extent(axis) for axis in loop.axes)

@@ -33,7 +33,7 @@ from tilewright.ir.async_stmt import (
     WaitStores,
 )
 from tilewright.ir.buffer import Buffer, Ref
-from tilewright.ir.expr import Binary, Cast, Const, Expr, Fma, Load, Lookup, Op, Select, Var
+from tilewright.ir.expr import Apply, Binary, Cast, Const, Expr, Fma, Load, Lookup, Op, Select, Var
 from tilewright.ir.kernel import Kernel
 from tilewright.ir.stmt import (
     Alloc,
@@ -76,6 +76,9 @@ class ExprText:
     def fma(self, expr: Fma) -> tuple[str, float]:
         return f"fma({self(expr.a)}, {self(expr.b)}, {self(expr.c)})", _ATOM
 
+    def apply(self, expr: Apply) -> str:
+        return f"{expr.function.value}({self(expr.value)})"
+
     def lookup(self, expr: Lookup) -> str:
         return f"table of {len(expr.table)}[{self(expr.index)}]"
 
@@ -95,6 +98,8 @@ class ExprText:
                 return expr.name, _ATOM
             case Load():
                 return self.place(Ref(expr.buffer, expr.index)), _ATOM
+            case Apply():
+                return self.apply(expr), _ATOM
             case Cast():
                 return self.cast(expr)
             case Lookup():

@@ -29,7 +29,7 @@ from tilewright.ir.text import stmt_text
 from tilewright.ir.tiles import VECTOR_BYTES
 from tilewright.ir.visit import exprs_of, moved_from, variables, walk_expr, written
 
-PARAMETERS = ("M", "N", "K", "lda", "ldb", "ldc", "alpha", "beta", PART_OF_K.name)
+PARAMETERS = ("M", "N", "K", "lda", "ldb", "ldc", "alpha", "beta", "ld_residual", PART_OF_K.name)
 
 
 def verify(body: Body, *, scheduled: Sequence[str] = (), after: str) -> None:

@@ -18,7 +18,7 @@ from tilewright.ir.async_stmt import (
     WaitProducts,
 )
 from tilewright.ir.buffer import Ref
-from tilewright.ir.expr import Binary, Cast, Expr, Fma, Load, Lookup, Select, Var
+from tilewright.ir.expr import Apply, Binary, Cast, Expr, Fma, Load, Lookup, Select, Var
 from tilewright.ir.stmt import (
     Assign,
     Body,
@@ -127,7 +127,7 @@ def sub_exprs(expr: Expr) -> tuple[Expr, ...]:
             return (expr.a, expr.b)
         case Select():
             return (expr.condition, expr.a, expr.b)
-        case Cast():
+        case Cast() | Apply():
             return (expr.value,)
         case Fma():
             return (expr.a, expr.b, expr.c)
@@ -148,6 +148,8 @@ def rebuild(expr: Expr, parts: tuple[Expr, ...]) -> Expr:
             return Select(parts[0], parts[1], parts[2])
         case Cast():
             return Cast(expr.dtype, parts[0])
+        case Apply():
+            return Apply(expr.function, parts[0])
         case Fma():
             return Fma(parts[0], parts[1], parts[2])
         case Lookup():

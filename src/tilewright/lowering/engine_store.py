@@ -39,8 +39,8 @@ COLUMNS = 16
 _LANE = Var(GROUP_LANE)
 
 
-Finished = Callable[[Ref, Ref | None, Expr], Body]
-"""finished(value, place, sum): `alpha * sum + beta * C[place]` into the register `value`; no beta where no place."""
+Finished = Callable[[Ref, Ref, Expr, bool], Body]
+"""finished(value, place, sum, reads_c): `alpha * sum + beta * C[place]` and the epilogue into the register `value`."""
 
 
 @dataclass(frozen=True)
@@ -161,10 +161,10 @@ class EngineStore:
         here, source = Ref(value, (Var(ELEMENT),)), global_place(program, "C", place[0], place[1])
         total = Load(sums.buffer, tuple(index))
 
-        def way(old: Ref | None) -> Body:
+        def way(reads: bool) -> Body:
             body: Body = (
                 Alloc(value),
-                For(ELEMENT, Const(8), finished(here, old, total), unroll=True),
+                For(ELEMENT, Const(8), finished(here, source, total, reads), unroll=True),
                 *self._put(value_at=Ref(value, (ZERO,)), rows=digit_sum(tuple(m_digits))),
             )
             body = (For(_CHUNK, Const(self._chunks), body, unroll=True),)
@@ -173,7 +173,7 @@ class EngineStore:
             return body
 
         # Two whole ways, so that neither has a branch between its instructions.
-        return (If(reads_c, way(source), way(None)),)
+        return (If(reads_c, way(True), way(False)),)
 
     def _put(self, value_at: Ref, rows: Expr) -> Body:
         """Four matrices, 16 rows by 16 columns of a warp, to their place in the slabs; each lane names one row."""

@@ -12,9 +12,10 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 
 from tilewright.dtypes import F32
+from tilewright.errors import LoweringError
 from tilewright.ir.async_stmt import CommitProducts, FenceProducts, WaitProducts
 from tilewright.ir.buffer import Buffer, Ref, Space
-from tilewright.ir.expr import ZERO, Binary, Cast, Const, Expr, Fma, Load, Op, Select, Var, binary, real
+from tilewright.ir.expr import ZERO, Apply, Binary, Cast, Const, Expr, Fma, Load, Op, Select, Var, binary, real
 from tilewright.ir.kernel import SIZES
 from tilewright.ir.program import Loop, Program, Route, Staged
 from tilewright.ir.stmt import Alloc, Assign, Body, For, If, Let, Move, Stmt
@@ -245,11 +246,38 @@ class Expansion:
         """C in registers where beta needs it; zero, and C not read, where beta is 0."""
         value = value_buffer("C", self.program.gemm.out, width)
         needed = Binary(Op.NE, BETA, real(0))
-        load = Move(Ref(value, (ZERO,)), self._result_place(), width, needed, origin="C")
+        load = Move(Ref(value, (ZERO,)), self._added_to(self._result_place()), width, needed, origin="C")
         return value, (Alloc(value), load)
+
+    def _added_to(self, place: Ref) -> Ref:
+        """The element that beta multiplies for an element of C: itself, or that of the residual."""
+        row, col = place.index
+        return global_place(self.program, "residual", row, col) if self.program.gemm.epilogue.residual else place
+
+    def _bias(self, place: Ref, element: Expr = ZERO) -> tuple[Body, Expr | None]:
+        """The bias of an element of C in a register, and its value; nothing where there is none."""
+        gemm = self.program.gemm
+        if gemm.epilogue.bias is None:
+            return (), None
+        index = list(place.index)
+        index[gemm.operand("C").dims.index(gemm.operand("C").contiguous)] += element
+        value = value_buffer("bias", gemm.out, 1)
+        load = Move(Ref(value, (ZERO,)), global_place(self.program, "bias", index[0], index[1]), origin="C")
+        return (Alloc(value), load), as_f32(Load(value, (ZERO,)))
+
+    def _ended(self, scaled: Expr, bias: Expr | None) -> Expr:
+        """The epilogue of a scaled sum."""
+        result = scaled if bias is None else Binary(Op.ADD, scaled, bias)
+        activation = self.program.gemm.epilogue.activation
+        return result if activation is None else Apply(activation, result)
 
     def _scale_c(self) -> Body:
         """`C = beta * C`, before sums are added to C itself."""
+        if self.program.gemm.epilogue:
+            raise LoweringError(
+                "The sum is kept in C, which leaves no finished sum that an epilogue could be applied to.",
+                hint="Accumulate(over=...) keeps the sum in registers.",
+            )
         value, load = self._load_scaled(1)
         here = Ref(value, (ZERO,))
         scaled = Binary(Op.MUL, BETA, as_f32(Load(value, (ZERO,))))
@@ -302,22 +330,24 @@ class Expansion:
         load: Body = ()
         if self.program.late_beta and reads_c is not False:
             needed = None if reads_c else Binary(Op.NE, BETA, real(0))
-            load = (Move(Ref(value, (ZERO,)), place, width, needed, origin="C"),)
+            load = (Move(Ref(value, (ZERO,)), self._added_to(place), width, needed, origin="C"),)
             result = Fma(BETA, as_f32(Load(value, (element,))), result)
-        assign: Body = (Assign(here, self._as_result(result), origin="C"),)
+        load_bias, bias = self._bias(place, element)
+        assign: Body = (*load_bias, Assign(here, self._as_result(self._ended(result, bias)), origin="C"))
         if width > 1:
             assign = (For(ELEMENT, Const(width), assign, unroll=True),)
         return (Alloc(value), *load, *assign, Move(place, Ref(value, (ZERO,)), width, origin="C"))
 
-    def _finished(self, value: Ref, place: Ref | None, total: Expr) -> Body:
-        """`value = alpha * sum + beta * C[place]`; without the last term where there is no place."""
-        scaled = Binary(Op.MUL, ALPHA, as_f32(total))
-        if place is None:
-            return (Assign(value, self._as_result(scaled), origin="C"),)
-        old = value_buffer("C_old", self.program.gemm.out, 1)
-        both = Fma(BETA, as_f32(Load(old, (ZERO,))), scaled)
-        load = Move(Ref(old, (ZERO,)), place, origin="C")
-        return (Alloc(old), load, Assign(value, self._as_result(both), origin="C"))
+    def _finished(self, value: Ref, place: Ref, total: Expr, reads_c: bool) -> Body:
+        """`value = alpha * sum + beta * C[place]` and the epilogue; without beta where C is not read."""
+        result: Expr = Binary(Op.MUL, ALPHA, as_f32(total))
+        load: Body = ()
+        if reads_c:
+            old = value_buffer("C_old", self.program.gemm.out, 1)
+            result = Fma(BETA, as_f32(Load(old, (ZERO,))), result)
+            load = (Alloc(old), Move(Ref(old, (ZERO,)), self._added_to(place), origin="C"))
+        load_bias, bias = self._bias(place)
+        return (*load, *load_bias, Assign(value, self._as_result(self._ended(result, bias)), origin="C"))
 
     def _fill_tile(self, sums: Sums, tile: Tile) -> Body:
         """Finished sums into the shared tile of the result."""

@@ -26,7 +26,7 @@ from tilewright.ir.simplify import simplify, substitute
 from tilewright.ir.stmt import Alloc, Assign, Body, For, If, Let, LoadMatrices, Move, Stmt
 from tilewright.ir.visit import exprs_of, rebuild, sub_exprs, variables, walk
 
-PARAMETERS = frozenset({"lda", "ldb", "ldc", PART_OF_K.name, *(size.name for size in SIZES.values())})
+PARAMETERS = frozenset({"lda", "ldb", "ldc", "ld_residual", PART_OF_K.name, *(size.name for size in SIZES.values())})
 """What the caller gives, by the names of `Kernel.parameters`."""
 
 

@@ -9,13 +9,13 @@ from tilewright.ir.program import Program
 from tilewright.ir.simplify import substitute
 from tilewright.ir.stmt import Body, For
 from tilewright.ir.visit import map_exprs, rewrite
-from tilewright.problem.gemm import OperandName
+from tilewright.problem.gemm import AddedName, OperandName
 
 ELEMENT = "element"
 """The variable that counts the elements of one vector."""
 
 
-def global_place(program: Program, name: OperandName, row: Expr, col: Expr) -> Ref:
+def global_place(program: Program, name: OperandName | AddedName, row: Expr, col: Expr) -> Ref:
     """A logical element of an operand in global memory."""
     operand = program.gemm.operand(name)
     return Ref(Buffer(name, Space.GLOBAL, operand.dtype, (), operand.dims), (row, col))

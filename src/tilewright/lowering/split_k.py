@@ -74,6 +74,10 @@ def _check(program: Program) -> None:
             note="parts are kept as they are summed, and lie one below the other by rows.",
             hint=f"lower a problem whose C is {gemm.accumulate} by rows, and whose schedule accumulates in registers.",
         )
+    if gemm.epilogue:
+        raise LoweringError(
+            "Partial sums have no epilogue.", hint="lower the problem without, and apply it where the parts are added up."
+        )
     if program.persistent:
         raise LoweringError(
             "Cannot share out the sum over k of a kernel whose blocks walk over tiles.",

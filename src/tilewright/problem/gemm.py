@@ -8,11 +8,20 @@ from typing import Literal
 
 from tilewright.dtypes import F16, F32, OPERAND_DTYPES, TF32, DType
 from tilewright.errors import ProblemError
+from tilewright.problem.epilogue import PLAIN, Epilogue
 
 Dim = Literal["m", "n", "k"]
 OperandName = Literal["A", "B", "C"]
+AddedName = Literal["bias", "residual"]
+"""What an epilogue adds, with the index of C; a bias has the same numbers in every row, or in every column."""
 
-DIMS: dict[OperandName, tuple[Dim, Dim]] = {"A": ("m", "k"), "B": ("k", "n"), "C": ("m", "n")}
+DIMS: dict[OperandName | AddedName, tuple[Dim, Dim]] = {
+    "A": ("m", "k"),
+    "B": ("k", "n"),
+    "C": ("m", "n"),
+    "bias": ("m", "n"),
+    "residual": ("m", "n"),
+}
 """The logical index of each operand: (row, column)."""
 
 FORMAT_OPTIONS = ("dtype", "accumulate", "out", "product")
@@ -33,7 +42,7 @@ class Order(Enum):
 class Operand:
     """How one matrix lies in memory."""
 
-    name: OperandName
+    name: OperandName | AddedName
     dtype: DType
     order: Order
 
@@ -54,8 +63,8 @@ class Operand:
 
     @property
     def leading(self) -> str:
-        """The name of the leading dimension: `lda`, `ldb` or `ldc`."""
-        return f"ld{self.name.lower()}"
+        """The name of the leading dimension: `lda`, `ldb`, `ldc` or `ld_residual`."""
+        return f"ld{self.name.lower()}" if len(self.name) == 1 else f"ld_{self.name}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,7 +72,8 @@ class Gemm:
     """One problem. Sizes in elements; `a`, `b`, `c` are storage orders; leading dimensions default to tight.
 
     dtype: of A and B. accumulate: of the running sum. out: of C. product: what A and B are rounded to before they are
-    multiplied, by default nothing; tf32 for f32 operands on tensor cores.
+    multiplied, by default nothing; tf32 for f32 operands on tensor cores. epilogue: what is added to the finished sum, and
+    what function is taken of it; ld_residual: of the matrix that is added in place of C.
 
     >>> Gemm(512, 512, 256).flops
     134217728
@@ -84,6 +94,8 @@ class Gemm:
     ldb: int = 0
     ldc: int = 0
     product: DType | None = None
+    epilogue: Epilogue = PLAIN
+    ld_residual: int = 0
 
     def __post_init__(self) -> None:
         for name in ("m", "n", "k"):
@@ -107,7 +119,7 @@ class Gemm:
                 f"Cannot sum products of {self.dtype} in {self.accumulate}.",
                 hint="sums are kept in f32; those of f16 operands may be kept in f16.",
             )
-        for operand in self.operands:
+        for operand in (*self.operands, *(o for o in self.added if o.name == "residual")):
             tight = self.tight_leading(operand.name)
             given = getattr(self, operand.leading)
             if given == 0:
@@ -123,9 +135,18 @@ class Gemm:
     def operands(self) -> tuple[Operand, Operand, Operand]:
         return self.operand("A"), self.operand("B"), self.operand("C")
 
-    def operand(self, name: OperandName) -> Operand:
-        order = {"A": self.a, "B": self.b, "C": self.c}[name]
-        return Operand(name, self.out if name == "C" else self.dtype, order)
+    @property
+    def added(self) -> tuple[Operand, ...]:
+        """What the epilogue adds beside C: the bias, the residual."""
+        bias = (self.operand("bias"),) if self.epilogue.bias else ()
+        return (*bias, *((self.operand("residual"),) if self.epilogue.residual else ()))
+
+    def operand(self, name: OperandName | AddedName) -> Operand:
+        """A, B or C, or what the epilogue adds: a bias is contiguous along its dimension."""
+        if name == "bias":
+            return Operand(name, self.out, Order.ROW if self.epilogue.bias == "n" else Order.COL)
+        order = {"A": self.a, "B": self.b, "C": self.c, "residual": self.c}[name]
+        return Operand(name, self.dtype if name in ("A", "B") else self.out, order)
 
     @property
     def multiplied(self) -> DType:
@@ -135,14 +156,15 @@ class Gemm:
     def size(self, dim: Dim) -> int:
         return {"m": self.m, "n": self.n, "k": self.k}[dim]
 
-    def tight_leading(self, name: OperandName) -> int:
+    def tight_leading(self, name: OperandName | AddedName) -> int:
         """The smallest leading dimension that `name` can have, in elements."""
         return self.size(self.operand(name).contiguous)
 
-    def leading(self, name: OperandName) -> int:
-        return {"A": self.lda, "B": self.ldb, "C": self.ldc}[name]
+    def leading(self, name: OperandName | AddedName) -> int:
+        """Elements from line to line; 0 for a bias, all of whose lines are one."""
+        return {"A": self.lda, "B": self.ldb, "C": self.ldc, "residual": self.ld_residual, "bias": 0}[name]
 
-    def storage_elements(self, name: OperandName) -> int:
+    def storage_elements(self, name: OperandName | AddedName) -> int:
         """Elements from the first to the last of the matrix, gaps between rows included."""
         operand = self.operand(name)
         runs, length = self.size(operand.strided), self.size(operand.contiguous)
@@ -161,7 +183,7 @@ class Gemm:
 
     def resized(self, m: int, n: int, k: int) -> Gemm:
         """The same problem at another size, with tight leading dimensions."""
-        return replace(self, m=m, n=n, k=k, lda=0, ldb=0, ldc=0)
+        return replace(self, m=m, n=n, k=k, lda=0, ldb=0, ldc=0, ld_residual=0)
 
     def __str__(self) -> str:
         orders = "".join("N" if order is Order.ROW else "T" for order in (self.a, self.b))

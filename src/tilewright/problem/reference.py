@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from tilewright.dtypes import Array, DType
-from tilewright.problem.gemm import Gemm, OperandName, Order
+from tilewright.problem.gemm import AddedName, Gemm, OperandName, Order
 
 PADDING = np.nan
 """What the gap between the rows of a padded operand holds: an access into it must show in the result."""
@@ -15,20 +15,34 @@ PADDING = np.nan
 
 @dataclass(frozen=True, slots=True)
 class Operands:
-    """The three matrices of a problem as flat storage (1-D, storage dtype), gaps included."""
+    """The matrices of a problem as flat storage (1-D, storage dtype), gaps included.
+
+    bias, residual: where the epilogue adds them.
+    """
 
     gemm: Gemm
     a: Array
     b: Array
     c: Array
+    bias: Array | None = None
+    residual: Array | None = None
 
-    def matrix(self, name: OperandName) -> Array:
+    def storage(self, name: OperandName | AddedName) -> Array:
+        found = {"A": self.a, "B": self.b, "C": self.c, "bias": self.bias, "residual": self.residual}[name]
+        assert found is not None, name
+        return found
+
+    def matrix(self, name: OperandName | AddedName) -> Array:
         """The logical 2-D matrix as a view of the storage, decoded to a float type."""
-        storage = {"A": self.a, "B": self.b, "C": self.c}[name]
-        return self.gemm.operand(name).dtype.decode(view(self.gemm, name, storage))
+        return self.gemm.operand(name).dtype.decode(view(self.gemm, name, self.storage(name)))
+
+    @property
+    def added_to(self) -> Array:
+        """The matrix that beta multiplies."""
+        return self.matrix("residual" if self.gemm.epilogue.residual else "C")
 
 
-def view(gemm: Gemm, name: OperandName, storage: Array) -> Array:
+def view(gemm: Gemm, name: OperandName | AddedName, storage: Array) -> Array:
     """Flat storage of `name` seen as its logical (rows, columns) matrix; no copy."""
     operand = gemm.operand(name)
     rows, cols = (gemm.size(dim) for dim in operand.dims)
@@ -44,7 +58,9 @@ def make_operands(gemm: Gemm, *, seed: int = 0) -> Operands:
     """Random normal operands; gaps hold NaN; C is normal when beta reads it and NaN when beta is 0."""
     rng = np.random.default_rng(seed)
 
-    def fill(name: OperandName, dtype: DType, poison: bool) -> Array:
+    def fill(name: OperandName | AddedName, dtype: DType, poison: bool) -> Array:
+        if name == "bias":
+            return dtype.encode(rng.standard_normal(gemm.size(gemm.operand(name).contiguous), dtype=np.float32))
         storage = dtype.encode(np.full(gemm.storage_elements(name), PADDING, np.float32))
         if not poison:
             target = view(gemm, name, storage)
@@ -55,7 +71,9 @@ def make_operands(gemm: Gemm, *, seed: int = 0) -> Operands:
         gemm,
         fill("A", gemm.dtype, False),
         fill("B", gemm.dtype, False),
-        fill("C", gemm.out, gemm.beta == 0),
+        fill("C", gemm.out, gemm.beta == 0 or gemm.epilogue.residual),
+        fill("bias", gemm.out, False) if gemm.epilogue.bias else None,
+        fill("residual", gemm.out, gemm.beta == 0) if gemm.epilogue.residual else None,
     )
 
 
@@ -67,10 +85,19 @@ def as_multiplied(operands: Operands, name: OperandName) -> Array:
 
 
 def reference(operands: Operands) -> Array:
-    """`alpha * A @ B + beta * C` in float64, shape (m, n), of the rounded operands; C is not read when beta is 0."""
+    """`alpha * A @ B + beta * C` and the epilogue in float64, shape (m, n), of the rounded operands; C is not read when
+    beta is 0."""
     gemm = operands.gemm
     with np.errstate(invalid="ignore", over="ignore"):
         result: Array = gemm.alpha * (as_multiplied(operands, "A") @ as_multiplied(operands, "B"))
-        if gemm.beta != 0:
-            result = result + gemm.beta * operands.matrix("C").astype(np.float64)
-    return result
+        return finished(operands, result)
+
+
+def finished(operands: Operands, scaled: Array) -> Array:
+    """What the epilogue makes of `alpha * A @ B`, in float64."""
+    gemm = operands.gemm
+    if gemm.beta != 0:
+        scaled = scaled + gemm.beta * operands.added_to.astype(np.float64)
+    if gemm.epilogue.bias:
+        scaled = scaled + operands.matrix("bias").astype(np.float64)
+    return scaled if gemm.epilogue.activation is None else gemm.epilogue.activation.of(scaled)

@@ -27,6 +27,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from tilewright.dtypes import F32, Array
+from tilewright.problem.epilogue import STEEPEST
 from tilewright.problem.gemm import Gemm, OperandName
 from tilewright.problem.reference import Operands, as_multiplied, reference
 from tilewright.units import ceil_div
@@ -61,6 +62,10 @@ def _sum_of(gemm: Gemm) -> tuple[int, float]:
     return gemm.k + 2, gemm.accumulate.unit_roundoff
 
 
+_FUNCTION_ULPS = 32
+"""Rounding errors of an activation in f32. Source: CUDA C++ Programming Guide, accuracy of erff, expf and tanhf: at most
+2 ulp each; the rest is for the polynomial around them."""
+
 _FACTORS: tuple[OperandName, OperandName] = ("A", "B")
 
 _FEWEST_ADDED_AT_ONCE = 4
@@ -75,7 +80,12 @@ def error_bound(operands: Operands) -> Array:
         a, b = (np.abs(as_multiplied(operands, name)) for name in _FACTORS)
         magnitude: Array = abs(gemm.alpha) * (a @ b)
         if gemm.beta != 0:
-            magnitude = magnitude + abs(gemm.beta) * np.abs(operands.matrix("C").astype(np.float64))
+            magnitude = magnitude + abs(gemm.beta) * np.abs(operands.added_to.astype(np.float64))
+        if gemm.epilogue.bias:
+            magnitude = magnitude + np.abs(operands.matrix("bias").astype(np.float64))
+        if gemm.epilogue.activation is not None:
+            # A function steeper than 1 makes errors larger, and is itself computed in f32, in a few operations.
+            magnitude, gamma = STEEPEST * magnitude, gamma + _FUNCTION_ULPS * F32.unit_roundoff
         # The smallest normal number pays for results that underflow.
         smallest = float(np.finfo(np.float16 if gemm.out.name == "f16" else np.float32).tiny)
         return gamma * magnitude + gemm.out.unit_roundoff * magnitude + smallest

@@ -9,6 +9,7 @@ import re
 from dataclasses import dataclass
 
 from tilewright.artifacts import Resources
+from tilewright.device.arch import arch as known_arch
 from tilewright.errors import TilewrightError
 from tilewright.ladders import LADDERS
 from tilewright.ladders.rung import Rung
@@ -23,7 +24,7 @@ SIZE = (256, 256, 64)
 
 @dataclass(frozen=True, slots=True)
 class Row:
-    """One rung: resources by architecture; conflicts (excess wavefronts over all) and barriers a k step, simulated."""
+    """One rung: resources by architecture that has what it needs; conflicts (excess wavefronts over all) and barriers a k step, simulated."""
 
     rung: Rung
     resources: dict[str, Resources]
@@ -37,12 +38,17 @@ def rows(ladder: str) -> list[Row]:
     """Every rung of a ladder, compiled for each architecture and simulated."""
     rungs = LADDERS[ladder]
     builds = [build(rung.gemm(*_size(rung)), rung) for rung in rungs]
-    jobs = [(built.source, arch) for built in builds for arch in ARCHS]
-    compiled: dict[int, Resources] = {}
-    for done in compile_many(jobs, cache=CubinCache()):
+    wanted = [
+        (number, arch)
+        for number, built in enumerate(builds)
+        for arch in ARCHS
+        if not known_arch(arch).missing(built.kernel.needs)
+    ]
+    compiled: dict[tuple[int, str], Resources] = {}
+    for done in compile_many([(builds[number].source, arch) for number, arch in wanted], cache=CubinCache()):
         if isinstance(done.outcome, TilewrightError):
             raise done.outcome
-        compiled[done.index] = done.outcome.resources
+        compiled[wanted[done.index]] = done.outcome.resources
     found = []
     for number, (rung, built) in enumerate(zip(rungs, builds, strict=True)):
         counters = built.simulate(make_operands(built.gemm), detectors=False).counters
@@ -50,7 +56,7 @@ def rows(ladder: str) -> list[Row]:
         found.append(
             Row(
                 rung,
-                {arch: compiled[number * len(ARCHS) + i] for i, arch in enumerate(ARCHS)},
+                {arch: compiled[number, arch] for arch in ARCHS if (number, arch) in compiled},
                 loads.excess_wavefronts / loads.wavefronts if loads.wavefronts else 0.0,
                 stores.excess_wavefronts / stores.wavefronts if stores.wavefronts else 0.0,
                 counters.barriers_per_k_step,
@@ -70,7 +76,8 @@ def page() -> str:
         "# What every rung uses",
         "",
         f"Written by `tilewright resources --write docs/resources.md` with {compiler_version()}. By architecture:",
-        "registers a thread, and bytes spilled if any. Then shared memory a block; shared wavefronts lost to bank",
+        "registers a thread, and bytes spilled if any; - where the architecture lacks an instruction of the rung. Then",
+        "shared memory a block; shared wavefronts lost to bank",
         "conflicts, of loads and of stores; barriers in each step over k.",
     ]
     for ladder in LADDERS:
@@ -85,7 +92,10 @@ def page() -> str:
 def _line(row: Row) -> str:
     cells = []
     for arch in ARCHS:
-        used = row.resources[arch]
+        used = row.resources.get(arch)
+        if used is None:
+            cells.append("-")
+            continue
         spilled = f" (spills {used.spill_load_bytes})" if used.spill_load_bytes else ""
         cells.append(f"{used.registers}{spilled}")
     costs = (f"{100 * row.load_conflicts:.0f} %", f"{100 * row.store_conflicts:.0f} %", f"{row.barriers:g}")

@@ -348,6 +348,16 @@ def _fragment_vector(program: Program, tile: Tile) -> Iterator[Violation]:
             if not fragment.opaque
             else "leave Vectorize out.",
         )
+        return
+    source = source_of(program, staged)
+    if source is None:
+        return
+    widest = tile_of(program, source).widest_row_access
+    if widest % max(staged.vector, 1):
+        yield Violation(
+            f"rows of {source.name!r} are aligned for accesses of {widest} element(s), not {staged.vector}.",
+            hint=f"use a pad and an arrangement that keep runs of {staged.vector} elements together and aligned.",
+        )
 
 
 def _matrices(program: Program, tile: Tile) -> Iterator[Violation]:
@@ -379,7 +389,7 @@ def _matrices(program: Program, tile: Tile) -> Iterator[Violation]:
     beside = 1 if last is None else last.extent or 1
     if count > 1 and (count > MOST_MATRICES or count % each or beside % (count // each)):
         yield Violation(
-            f"{count} matrices at once are no whole fragments of {staged.name!r}, which have {each}, {beside} in a row.",
+            f"{count} matrices at once are no whole fragments of {staged.name!r}: each has {each}, {beside} in a row.",
             hint=f"use {each} matrices, or {MOST_MATRICES} where fragments stand side by side in pairs."
             if each < MOST_MATRICES
             else f"use {each} matrices.",

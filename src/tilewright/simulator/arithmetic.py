@@ -16,6 +16,7 @@ from tilewright.dtypes import BF16, F16, F32, F64, TF32, Array, DType, truncated
 from tilewright.errors import SimulationError
 from tilewright.ir.expr import Op
 from tilewright.isa.instruction import MatrixInstruction
+from tilewright.problem.epilogue import Activation
 
 Value = Any
 """Values of lanes (an array whose last axis is lanes), or one number that all lanes share."""
@@ -53,6 +54,9 @@ class Arithmetic(Protocol):
 
     def cast(self, value: Value, dtype: DType) -> Value:
         """`value` converted to `dtype`."""
+
+    def apply(self, function: Activation, value: Value) -> Value:
+        """A function of f32; hardware is a few units in the last place from it."""
 
     def multiply_tiles(self, instruction: MatrixInstruction, a: Array, b: Array, c: Array) -> Array:
         """What an instruction makes of register values: matrices (..., m, k), (..., k, n) and (..., m, n)."""
@@ -163,6 +167,9 @@ class FloatArithmetic:
             return TF32.encode(value)[()]
         return np.asarray(value).astype(self.register_type(dtype))[()]
 
+    def apply(self, function: Activation, value: Value) -> Value:
+        return np.asarray(function.of(value)).astype(np.float32)[()]
+
     def multiply_tiles(self, instruction: MatrixInstruction, a: Array, b: Array, c: Array) -> Array:
         if instruction.product is TF32:  # the hardware does not round: who wants that casts before
             a, b = truncated_tf32(a), truncated_tf32(b)
@@ -246,6 +253,9 @@ class ModularArithmetic:
 
     def cast(self, value: Value, dtype: DType) -> Value:
         return np.asarray(value).astype(self.register_type(dtype))[()]
+
+    def apply(self, function: Activation, value: Value) -> Value:
+        raise SimulationError(f"Integers modulo {self.prime} have no function {function.value!r}.")
 
     def multiply_tiles(self, instruction: MatrixInstruction, a: Array, b: Array, c: Array) -> Array:
         # In float64, where BLAS is at hand: 16 of 31 bits at a time, so that a sum of 64 products stays below 2^53.

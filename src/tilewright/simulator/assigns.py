@@ -10,7 +10,7 @@ import numpy as np
 
 from tilewright.dtypes import DType
 from tilewright.ir.buffer import Ref
-from tilewright.ir.expr import Binary, Cast, Expr, Fma, Load, Op, Select
+from tilewright.ir.expr import Apply, Binary, Cast, Expr, Fma, Load, Op, Select
 from tilewright.ir.stmt import Assign, Move
 from tilewright.ir.visit import walk_expr
 from tilewright.simulator.context import Context
@@ -42,6 +42,8 @@ def operations_of(value: Expr) -> Mapping[str, int]:
                 add(_FLOAT_KIND[part.op])
             case Cast() if part.dtype.is_float or part.value.dtype.is_float:
                 add("CVT")
+            case Apply():
+                add(part.function.value)
             case Select() if part.dtype.is_float:
                 add("SEL")
             case _:

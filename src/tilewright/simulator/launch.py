@@ -22,6 +22,7 @@ Block = tuple[int, int, int]
 def scalars(gemm: Gemm) -> dict[str, float]:
     """The scalar arguments by name, as the GPU sees them: factors are passed as f32."""
     sizes = {"M": gemm.m, "N": gemm.n, "K": gemm.k, "lda": gemm.lda, "ldb": gemm.ldb, "ldc": gemm.ldc}
+    sizes["ld_residual"] = gemm.ld_residual
     return {**sizes, "alpha": float(np.float32(gemm.alpha)), "beta": float(np.float32(gemm.beta))}
 
 

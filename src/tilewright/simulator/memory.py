@@ -24,10 +24,9 @@ class Memory:
     ) -> None:
         self._arithmetic = arithmetic
         self._kernel = kernel
-        storages = {"A": operands.a, "B": operands.b, "C": operands.c}
         self.arrays: dict[str, Array] = {
-            operand.name: arithmetic.import_storage(storages[operand.name], operand.dtype)
-            for operand in kernel.gemm.operands
+            operand.name: arithmetic.import_storage(operands.storage(operand.name), operand.dtype)
+            for operand in (*kernel.gemm.operands, *kernel.gemm.added)
         }
         self._global_names = frozenset(self.arrays)
         offsets = zip(kernel.shared, kernel.shared_offsets, strict=True)

@@ -16,7 +16,7 @@ import numpy as np
 from tilewright.dtypes import Array
 from tilewright.errors import SimulationError
 from tilewright.ir.buffer import Ref
-from tilewright.ir.expr import Binary, Cast, Const, Expr, Fma, Load, Lookup, Op, Select, Var, binary
+from tilewright.ir.expr import Apply, Binary, Cast, Const, Expr, Fma, Load, Lookup, Op, Select, Var, binary
 from tilewright.ir.visit import variables
 from tilewright.simulator.arithmetic import Arithmetic, Value
 from tilewright.simulator.context import Context
@@ -169,6 +169,9 @@ class Values:
                 return self._fma(expr)
             case Select():
                 return self._select(expr)
+            case Apply():
+                given, function = self.value(expr.value), expr.function
+                return lambda convoy: arithmetic.apply(function, given(convoy))
             case Cast():
                 inner = self.value(expr.value)
                 return lambda convoy: arithmetic.cast(inner(convoy), dtype)

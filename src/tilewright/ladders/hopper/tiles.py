@@ -55,16 +55,15 @@ def nest(gemm: Gemm, tiles: Tiles) -> tuple[Step, ...]:
     """Blocks, warpgroups and instructions: one spans all columns of the block, 64 rows and 32 bytes of k."""
     depth = DEPTH_BYTES // gemm.dtype.bytes
     grouped = tiles.groups > 1
-    rows = ("m_group", "m_own") if grouped else ("m_own",)
     return (
         Split("m", tiles.m, into=("m_block", "m_in" if grouped else "m_own")),
-        *((Split("m_in", tiles.m // tiles.groups, into=rows),) if grouped else ()),
+        *((Split("m_in", tiles.m // tiles.groups, into=("m_group", "m_own")),) if grouped else ()),
         Split("m_own", 64, into=("m_frag", "m_mma")),
         Split("n", tiles.n, into=("n_block", "n_mma")),
         Split("k", tiles.k_bytes // gemm.dtype.bytes, into=("k_tile", "k_in")),
         Split("k_in", depth, into=("k_step", "k_mma")),
         Reorder(
-            *("m_block", "n_block", *rows[:-1], "k_tile", "k_step", "m_frag"),
+            *("m_block", "n_block", *(("m_group",) if grouped else ()), "k_tile", "k_step", "m_frag"),
             *("m_mma", "n_mma", "k_mma"),
         ),
         Bind("m_block", Level.GRID_Y),

@@ -8,7 +8,14 @@ from types import ModuleType
 
 from tilewright.errors import MissingExtra
 
-_EXTRA_OF = {"torch": "torch", "cupy": "cupy", "jax": "jax", "plotly": "report"}
+_EXTRA_OF = {
+    "torch": "torch",
+    "cupy": "cupy",
+    "jax": "jax",
+    "plotly": "report",
+    "optuna": "tune",
+    "psycopg": "tune-postgresql",
+}
 
 
 def available(package: str) -> bool:

@@ -118,6 +118,9 @@ class CpuArrays:
     def tight(self, array: Any) -> Any:
         return np.ascontiguousarray(array).view(OnGpu)
 
+    def convert(self, array: Any, dtype: DType) -> Any:
+        return dtype.encode(np.asarray(array, np.float32)).view(OnGpu)
+
     def assign(self, target: Any, value: Any) -> None:
         target[...] = value
 
@@ -193,5 +196,3 @@ def _compiled(source: CudaSource) -> ctypes.CDLL:
         assert done.returncode == 0, done.stderr[-3000:]
         _LIBRARIES[key] = ctypes.CDLL(str(path.with_suffix(".so")))
     return _LIBRARIES[key]
-
-

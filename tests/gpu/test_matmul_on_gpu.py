@@ -98,7 +98,10 @@ def test_empty_products() -> None:
 
 def test_tf32() -> None:
     for orders in ("NN", "NT"):
-        a, b = drawn(300, 256, dtype=torch.float32, order=orders[0]), drawn(256, 200, dtype=torch.float32, order=orders[1])
+        a, b = (
+            drawn(300, 256, dtype=torch.float32, order=orders[0]),
+            drawn(256, 200, dtype=torch.float32, order=orders[1]),
+        )
         c = matmul(a, b, precision="tf32")
         error = float((c.double() - a.double() @ b.double()).norm() / (a.double() @ b.double()).norm())
         assert 1e-5 < error < 1e-3

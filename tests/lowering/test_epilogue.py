@@ -38,7 +38,9 @@ AMPERE = {
         ("hopper/stored_by_engine", PARTED, {"dtype": BF16, "out": BF16}),
     ],
 )
-def test_every_kind_of_store(rung: str, point: dict[str, int] | None, gemm: dict[str, object], epilogue: Epilogue) -> None:
+def test_every_kind_of_store(
+    rung: str, point: dict[str, int] | None, gemm: dict[str, object], epilogue: Epilogue
+) -> None:
     problem = Gemm(72, 136, 40, alpha=0.5, beta=-1.5, epilogue=epilogue, **gemm)  # type: ignore[arg-type]
     found = find_rung(rung)
     schedule = found.schedule(problem) if point is None else found.choices.schedule_at(problem, point)  # type: ignore[union-attr]
@@ -64,5 +66,9 @@ def test_a_sum_in_c_has_no_epilogue() -> None:
 def test_functions_as_they_are_defined() -> None:
     x = np.array([-3.0, -0.5, 0.0, 0.5, 3.0, np.nan])
     assert np.isnan(Activation.RELU.of(x)[-1])
-    np.testing.assert_allclose(Activation.GELU.of(x[:5]), [-0.00404969, -0.15426877, 0, 0.34573123, 2.99595031], atol=1e-8)
-    np.testing.assert_allclose(Activation.SILU.of(x[:5]), [-0.14227762, -0.18877033, 0, 0.31122967, 2.85772238], atol=1e-8)
+    np.testing.assert_allclose(
+        Activation.GELU.of(x[:5]), [-0.00404969, -0.15426877, 0, 0.34573123, 2.99595031], atol=1e-8
+    )
+    np.testing.assert_allclose(
+        Activation.SILU.of(x[:5]), [-0.14227762, -0.18877033, 0, 0.31122967, 2.85772238], atol=1e-8
+    )

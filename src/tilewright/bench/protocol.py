@@ -67,7 +67,11 @@ class RotatedOperands:
 
     def next(self) -> tuple[int, int, int]:
         """The addresses of the next copy of A, B and C."""
-        a, b, c = self._arrays[next(self._turn) % self.copies]
+        return self.addresses(next(self._turn) % self.copies)
+
+    def addresses(self, copy: int = 0) -> tuple[int, int, int]:
+        """The addresses of one copy of A, B and C."""
+        a, b, c = self._arrays[copy]
         return a.pointer, b.pointer, c.pointer
 
     def result(self, copy: int = 0) -> DeviceArray:

@@ -10,6 +10,9 @@ from tilewright.isa.instruction import MatrixInstruction
 from tilewright.layout.fragment import Fragment
 from tilewright.problem.gemm import Order
 
+_WIDTH = 108
+"""Columns of a line of operands, without what stands around them."""
+
 _TO_SHARED = "(unsigned)__cvta_generic_to_shared"
 
 
@@ -42,6 +45,17 @@ def _list(first: int, count: int) -> str:
     return "{" + ", ".join(f"%{first + i}" for i in range(count)) + "}"
 
 
+def _operands(parts: Sequence[str], indent: int) -> str:
+    """A list of operands, broken into lines that fit."""
+    lines = [""]
+    for number, part in enumerate(parts):
+        text = f"{part}, " if number + 1 < len(parts) else part
+        if indent + len(lines[-1] + text) > _WIDTH:
+            lines.append("")
+        lines[-1] += text
+    return ("\n" + " " * indent).join(line.rstrip() for line in lines)
+
+
 def _type(dtype: DType) -> str:
     return F32.cuda if dtype is TF32 else dtype.cuda
 
@@ -66,9 +80,13 @@ def _multiply(instruction: MatrixInstruction, orders: tuple[Order, Order] | None
     wide = instruction.accumulate is F32
     d = "d" if wide else "sums"
     kind = "+f" if wide else "+r"
-    outputs = ", ".join(f'"{kind}"({d}[{i}])' for i in range(sums))
-    inputs = ", ".join([*(f'"r"(left[{i}])' for i in range(a)), *(f'"r"(right[{i}])' for i in range(b))])
-    operands = ", ".join([_list(0, sums), _list(sums, a), _list(sums + a, b), _list(0, sums)])
+    outputs = _operands([f'"{kind}"({d}[{i}])' for i in range(sums)], 10)
+    inputs = _operands([*(f'"r"(left[{i}])' for i in range(a)), *(f'"r"(right[{i}])' for i in range(b))], 10)
+    lists = [_list(0, sums), _list(sums, a), _list(sums + a, b), _list(0, sums)]
+    halves = (
+        [", ".join(lists)] if sum(map(len, lists)) < _WIDTH else [", ".join(lists[:2]) + ", ", ", ".join(lists[2:])]
+    )
+    operands = '"\n        "'.join(halves)
     return (
         f"// d += a @ b for a tile of {instruction.m} x {instruction.n} x {instruction.k}, "
         f"by the {instruction.c.lanes} lanes of a warp together.\n"
@@ -105,7 +123,7 @@ def _load_fragment(instruction: MatrixInstruction, role: str, order: Order) -> s
     words, element = _registers(fragment, instruction.product), _type(instruction.product)
     shape = instruction.family.split(".")[1]
     mnemonic = f"wmma.load.{role.lower()}.sync.aligned.{order.value}.{shape}.shared.{instruction.product}"
-    outputs = ", ".join(f'"=r"(words[{i}])' for i in range(words))
+    outputs = _operands([f'"=r"(words[{i}])' for i in range(words)], 19)
     return (
         f"// Loads a tile of {role}, {order.value}s `leading` elements apart, by the lanes of a warp together.\n"
         f"__device__ __forceinline__ void {load_fragment_name(instruction, role, order)}"
@@ -124,7 +142,7 @@ def _store_fragment(instruction: MatrixInstruction, order: Order) -> str:
     wide = instruction.accumulate is F32
     shape = instruction.family.split(".")[1]
     mnemonic = f"wmma.store.d.sync.aligned.{order.value}.{shape}.shared.{instruction.accumulate}"
-    values = ", ".join(f'"f"(fragment[{i}])' if wide else f'"r"(words[{i}])' for i in range(words))
+    values = _operands([f'"f"(fragment[{i}])' if wide else f'"r"(words[{i}])' for i in range(words)], 19)
     return (
         f"// Stores a tile of sums, {order.value}s `leading` elements apart, by the lanes of a warp together.\n"
         f"__device__ __forceinline__ void {store_fragment_name(instruction, order)}"

@@ -2,27 +2,28 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Literal
 
 import numpy as np
 
 from tilewright.dtypes import BF16, F16, F32, TF32, DType
-from tilewright.errors import LaunchError, ProblemError
+from tilewright.errors import LaunchError, ProblemError, UnknownName
 from tilewright.frontend.choices import Alignment, Precision
 from tilewright.frontend.dispatch import Request, dispatcher
 from tilewright.frontend.libraries import (
-    AnyArrays,
     DTypeError,
     HostArrays,
     TorchArrays,
     View,
+    WorkspaceError,
     library_of,
     no_gpu,
     say_once,
 )
 from tilewright.frontend.plans import Plan
 from tilewright.frontend.shapes import NeedsCopy, Product, ShapeError, product_of
+from tilewright.problem.epilogue import Activation, Epilogue
 from tilewright.problem.gemm import Gemm, Order
 from tilewright.runtime.driver import open_gpu
 from tilewright.runtime.memory import DeviceArray
@@ -40,6 +41,7 @@ class Options:
     out_dtype: DType | None = None
     precision: Precision = "default"
     keep_order: bool = False
+    activation: Activation | None = None
 
 
 PLAIN = Options()
@@ -52,15 +54,20 @@ def matmul(
     out: Any = None,
     c: Any = None,
     alpha: float = 1.0,
-    beta: float = 0.0,
+    beta: float | None = None,
+    bias: Any = None,
+    activation: str | None = None,
     out_dtype: Any = None,
     precision: Precision = "default",
     deterministic: bool | Literal["bitwise"] | None = None,
     batch_invariant: bool = False,
 ) -> Any:
-    """`alpha * a @ b + beta * c`, with the shapes of NumPy's matmul; arrays of PyTorch, CuPy, JAX or NumPy.
+    """`activation(alpha * a @ b + beta * c + bias)`, with the shapes of NumPy's matmul, in one kernel where it can be;
+    arrays of PyTorch, CuPy, JAX or NumPy.
 
-    out: where the result goes. c: added, of the result's shape (or one that broadcasts to it). out_dtype: "f32" or the
+    out: where the result goes. c: added, of the result's shape (or one that broadcasts to it); beta is 1 where it is not
+    given. bias: one number for each column, of shape (n,), or for each row, of shape (m, 1). activation: "relu",
+    "gelu", "gelu_tanh" or "silu". out_dtype: "f32" or the
     operands' format. precision: "tf32" lets f32 operands be rounded to tf32, for tensor cores. deterministic: every
     kernel here gives the same bits in every run; "bitwise" also keeps to one order of summation whatever is tuned.
     batch_invariant: a row of the result has the same bits however many rows there are.
@@ -69,23 +76,24 @@ def matmul(
     ValueError), DTypeError for number formats, ProblemError for arrays on different devices.
     """
     fast = _FAST.get(type(a))
-    if fast is not None and out is None and c is None and out_dtype is None and alpha == 1.0:
-        if precision == "default" and not batch_invariant and deterministic is None:
+    if fast is not None and out is None and c is None and bias is None and out_dtype is None and activation is None:
+        if alpha == 1.0 and precision == "default" and not batch_invariant and deterministic is None:
             result = fast(a, b)
             if result is not None:
                 return result
     keep_order = batch_invariant or deterministic == "bitwise"
-    options = Options(float(alpha), 0.0 if c is None else float(beta), _asked(out_dtype), precision, keep_order)
-    return multiply(a, b, out, c, options)
+    factor = 0.0 if c is None else 1.0 if beta is None else float(beta)
+    options = Options(float(alpha), factor, _asked(out_dtype), precision, keep_order, _function(activation))
+    return multiply(a, b, out, c if factor else None, bias, options)
 
 
-def linear(x: Any, weight: Any, bias: Any = None) -> Any:
-    """`x @ weight.T + bias`, as torch.nn.functional.linear."""
+def linear(x: Any, weight: Any, bias: Any = None, *, activation: str | None = None) -> Any:
+    """`activation(x @ weight.T + bias)`; without the activation as torch.nn.functional.linear."""
     turned = weight.T if len(weight.shape) == 2 else weight
-    return matmul(x, turned) if bias is None else matmul(x, turned, c=bias, beta=1.0)
+    return matmul(x, turned, bias=bias, activation=activation)
 
 
-def multiply(a: Any, b: Any, out: Any, c: Any, options: Options) -> Any:
+def multiply(a: Any, b: Any, out: Any, c: Any, bias: Any, options: Options) -> Any:
     """A call, whatever it asks."""
     library = library_of(a)
     if library_of(b) is not library:
@@ -96,7 +104,7 @@ def multiply(a: Any, b: Any, out: Any, c: Any, options: Options) -> Any:
     if isinstance(library, TorchArrays):
         from tilewright.frontend.torch_calls import handed_over
 
-        handed = handed_over(library, a, b, out, c, options)
+        handed = handed_over(library, a, b, out, c, bias, options)
         if handed is not None:
             return handed
     first, second = library.view(a), library.view(b)
@@ -107,11 +115,13 @@ def multiply(a: Any, b: Any, out: Any, c: Any, options: Options) -> Any:
             hint="move one of them.",
         )
     if first.device is None:
-        return _on_the_host(library, a, b, out, c, options)
-    return _on_a_gpu(library, a, b, first, second, out, c, options)
+        return _on_the_host(library, a, b, out, c, bias, options)
+    return _on_a_gpu(library, a, b, first, second, out, c, bias, options)
 
 
-def _on_a_gpu(library: Any, a: Any, b: Any, first: View, second: View, out: Any, c: Any, options: Options) -> Any:
+def _on_a_gpu(
+    library: Any, a: Any, b: Any, first: View, second: View, out: Any, c: Any, bias: Any, options: Options
+) -> Any:
     copied = False
     while True:
         try:
@@ -126,32 +136,95 @@ def _on_a_gpu(library: Any, a: Any, b: Any, first: View, second: View, out: Any,
                 b = library.tight(b)
                 second = library.view(b)
     out_dtype = options.out_dtype or first.dtype
-    result = _result(library, a, product, out_dtype, out, first.device)
+    device = first.device
+    assert device is not None
+    result = _result(library, a, product, out_dtype, out, device)
     told = library.view(result)
     if 0 in told.shape:
         return result
-    if c is not None and options.beta != 0:
-        library.assign(result, c)
-    if first.shape and product.k == 0 and not (c is not None and options.beta):
-        library.assign(result, 0)
-        return result
-    call = planned(product, first, second, told, options, capturing=library.capturing)
-    device = first.device
-    assert device is not None
+    added, kept = _added(library, product, told, result, c, bias)
+
+    def start(without_workspace: bool) -> Call:
+        call = planned(product, first, second, told, added, options, library.capturing, without_workspace)
+        run(library, call, (first.pointer, second.pointer, told.pointer, added), device, result)
+        return call
+
     try:
-        run(library, call, first.pointer, second.pointer, told.pointer, device, result)
-    except LaunchError as full:
-        if not call.plan.scratch_bytes or "workspace" not in str(full):
-            raise
+        call = start(False)
+    except WorkspaceError as full:
         say_once(f"{full.headline} A slower kernel that needs none runs instead.")
-        call = planned(product, first, second, told, options, capturing=library.capturing, without_workspace=True)
-        run(library, call, first.pointer, second.pointer, told.pointer, device, result)
-    library.finished((a, b, result), device)
-    if isinstance(library, TorchArrays) and not copied and options == PLAIN and out is None:
+        call = start(True)
+    library.finished((a, b, result, kept), device)
+    if isinstance(library, TorchArrays) and not copied and options == PLAIN and out is None and not added:
         from tilewright.frontend.torch_calls import remember
 
         remember(library, a, b, result, call)
     return result
+
+
+@dataclass(frozen=True, slots=True)
+class Added:
+    """What an epilogue adds: addresses, 0 where there is none. bias_along: "n" or "m". residual: line to line."""
+
+    bias: int = 0
+    bias_along: Literal["m", "n"] | None = None
+    residual: int = 0
+    residual_leading: int = 0
+
+    def __bool__(self) -> bool:
+        return bool(self.bias or self.residual)
+
+
+def _added(library: Any, product: Product, out: View, result: Any, c: Any, bias: Any) -> tuple[Added, Any]:
+    """The arrays that are added, as the kernels take them, and what must be kept until they have started.
+
+    A c that does not lie as the result does is written into the result first, and added from there.
+    """
+    keep: list[Any] = []
+    at_bias, along = 0, None
+    if bias is not None:
+        bias = _matched(library, bias, out)
+        view = library.view(bias)
+        columns = product.shape[-1] if product.shape and product.n == product.shape[-1] else product.n
+        if view.shape in ((columns,), (1, columns)):
+            along = "n"
+        elif len(view.shape) >= 2 and view.shape[-2:] == (product.m, 1) and not product.batch:
+            along = "m"
+        else:
+            raise ShapeError(
+                f"A bias of shape {view.shape} fits neither the columns nor the rows of a result of {product.shape}.",
+                hint=f"give one of shape ({product.n},) or ({product.m}, 1).",
+            )
+        length = product.n if along == "n" else product.m
+        step = next((s for extent, s in zip(view.shape, view.strides, strict=True) if extent != 1), 1)
+        if length > 1 and step != 1:
+            bias = library.tight(bias)
+            view = library.view(bias)
+        at_bias = view.pointer
+        keep.append(bias)
+    if c is None:
+        return Added(at_bias, along), keep  # type: ignore[arg-type]
+    c = _matched(library, c, out)
+    view = library.view(c)
+    keep.append(c)
+    lies_alike = view.shape == out.shape and view.strides == out.strides
+    if lies_alike and len(out.shape) >= 2:
+        rows, columns = _result_strides(product, out)
+        return Added(at_bias, along, view.pointer, max(rows, columns)), keep  # type: ignore[arg-type]
+    library.assign(result, c)
+    return Added(at_bias, along, out.pointer, max(_result_strides(product, out))), keep  # type: ignore[arg-type]
+
+
+def _matched(library: Any, array: Any, out: View) -> Any:
+    """An array that is added, in the result's format and on its device."""
+    if library_of(array) is not library:
+        raise ProblemError(f"What is added is an array of {library_of(array).name}, and the product of {library.name}.")
+    view = library.view(array)
+    if view.device != out.device:
+        raise ProblemError(
+            f"Cannot add arrays on different devices: {_device(view)} and {_device(out)}.", hint="move one of them."
+        )
+    return array if view.dtype is out.dtype else library.convert(array, out.dtype)
 
 
 @dataclass(frozen=True, slots=True)
@@ -168,8 +241,8 @@ def planned(
     a: View,
     b: View,
     out: View,
+    added: Added,
     options: Options,
-    *,
     capturing: Any,
     without_workspace: bool = False,
 ) -> Call:
@@ -179,6 +252,10 @@ def planned(
     leading = columns if swapped else rows
     product_tf32 = TF32 if options.precision == "tf32" and a.dtype is F32 else None
     sides = (product.b, product.a) if swapped else (product.a, product.b)
+    along = added.bias_along
+    if along is not None and swapped:
+        along = "m" if along == "n" else "n"
+    epilogue = Epilogue(along, bool(added.residual), options.activation)
     orders = [_turned(side.order) if swapped else side.order for side in sides]
     gemm = Gemm(
         product.n if swapped else product.m,
@@ -194,6 +271,8 @@ def planned(
         ldb=sides[1].leading,
         ldc=max(leading, product.m if swapped else product.n, 1),
         product=product_tf32,
+        epilogue=epilogue,
+        ld_residual=max(added.residual_leading, product.m if swapped else product.n, 1) if added.residual else 0,
     )
     step, out_step = a.dtype.bytes, out.dtype.bytes
     if product.batch:
@@ -207,7 +286,7 @@ def planned(
         for offset in offsets:
             value |= offset[1 - side if swapped else side]
         bits.append(value)
-    whole = out.pointer | gemm.ldc * out_step
+    whole = out.pointer | gemm.ldc * out_step | added.residual | gemm.ld_residual * out_step
     for offset in offsets:
         whole |= offset[2]
     alignment = Alignment(*(_power_of_two(value) for value in (*bits, whole)))
@@ -226,15 +305,20 @@ def planned(
     return Call(plan, offsets, swapped)
 
 
-def run(library: Any, call: Call, a: int, b: int, out: int, device: int, like: Any) -> None:
-    """Start the launches of a call. a, b, out: addresses."""
+def run(library: Any, call: Call, addresses: tuple[int, int, int, Added], device: int, like: Any) -> None:
+    """Start the launches of a call. addresses: of A, B, the result and what is added."""
     plan = call.plan
+    a, b, out, added = addresses
     scratch, keep = library.scratch(plan.scratch_bytes, like) if plan.scratch_bytes else (0, None)
     stream = library.stream(device)
     for x, y, z in call.offsets:
         first, second = (b + y, a + x) if call.swapped else (a + x, b + y)
-        plan.run(stream, (first, second, out + z, 0, 0, scratch))
+        residual = added.residual + z if added.residual else 0
+        plan.run(stream, (first, second, out + z, added.bias, residual, scratch))
     del keep
+
+
+NOTHING = Added()
 
 
 def _result_strides(product: Product, out: View) -> tuple[int, int]:
@@ -285,7 +369,7 @@ def _check_formats(a: View, b: View, options: Options) -> None:
         raise DTypeError(f"Cannot multiply {a.dtype} into {options.out_dtype}.", hint=f"results are {a.dtype} or f32.")
 
 
-def _on_the_host(library: Any, a: Any, b: Any, out: Any, c: Any, options: Options) -> Any:
+def _on_the_host(library: Any, a: Any, b: Any, out: Any, c: Any, bias: Any, options: Options) -> Any:
     """Arrays in host memory: NumPy's go to a GPU and back, where there is one."""
     if not isinstance(library, HostArrays):
         raise ProblemError(
@@ -294,39 +378,62 @@ def _on_the_host(library: Any, a: Any, b: Any, out: Any, c: Any, options: Option
     problem = no_gpu()
     if problem is not None:
         say_once(f"tilewright.matmul computes with NumPy. {problem}")
-        return _by_numpy(a, b, out, c, options)
+        return _by_numpy(a, b, out, c, bias, options)
     gpu = open_gpu()
-    uploaded = [DeviceArray.of(gpu, _bits(np.ascontiguousarray(x))) for x in (a, b)]
-    arrays = library_of(uploaded[0])
-    assert isinstance(arrays, AnyArrays)
     dtype = library.view(a).dtype
-    views = [View(u.pointer, x.shape, _c_strides(x.shape), dtype, gpu.index) for u, x in zip(uploaded, (a, b), strict=True)]
-    product = product_of(*views)
+    kept: list[DeviceArray] = []
+
+    def uploaded(host: Any, kind: Any) -> View:
+        array = DeviceArray.of(gpu, _bits(np.ascontiguousarray(host)))
+        kept.append(array)
+        return View(array.pointer, host.shape, _c_strides(host.shape), kind, gpu.index)
+
+    first, second = uploaded(a, dtype), uploaded(b, dtype)
+    arrays = library_of(kept[0])
+    product = product_of(first, second)
     out_dtype = options.out_dtype or dtype
-    start = np.zeros(product.shape, out_dtype.numpy)
-    if c is not None and options.beta != 0:
-        start[...] = out_dtype.encode(np.asarray(c, np.float32)) if out_dtype is BF16 else c
-    result = DeviceArray.of(gpu, start)
-    if start.size and (product.k or options.beta):
-        told = View(result.pointer, product.shape, _c_strides(product.shape), out_dtype, gpu.index)
-        call = planned(product, views[0], views[1], told, options, capturing=lambda: False)
-        run(arrays, call, views[0].pointer, views[1].pointer, result.pointer, gpu.index, result)
-        arrays.finished((), gpu.index)
-    host = result.download()
-    for array in (*uploaded, result):
-        array.close()
+    told = uploaded(np.zeros(product.shape, out_dtype.numpy), out_dtype)
+    result = kept[-1]
+    added = NOTHING
+    if bias is not None:
+        along: Literal["m", "n"] = "m" if np.ndim(bias) >= 2 and np.shape(bias)[-1] == 1 != product.n else "n"
+        shape = (product.m, 1) if along == "m" else (product.n,)
+        added = Added(uploaded(_encoded(np.broadcast_to(bias, shape), out_dtype), out_dtype).pointer, along)
+    if c is not None:
+        given = uploaded(_encoded(np.broadcast_to(c, product.shape), out_dtype), out_dtype)
+        added = replace(added, residual=given.pointer, residual_leading=product.n)
+    try:
+        if result.nbytes:
+            call = planned(product, first, second, told, added, options, lambda: False)
+            run(arrays, call, (first.pointer, second.pointer, told.pointer, added), gpu.index, result)
+            arrays.finished((), gpu.index)
+        host = result.download()
+    finally:
+        for array in kept:
+            array.close()
     host = host.view(a.dtype) if out_dtype is BF16 else host
     if out is None:
         return host
+    if out.shape != host.shape:
+        raise ShapeError(f"`out` has shape {out.shape}, and the result {host.shape}.")
     out[...] = host
     return out
 
 
-def _by_numpy(a: Any, b: Any, out: Any, c: Any, options: Options) -> Any:
+def _encoded(host: Any, dtype: DType) -> Any:
+    """An array that is added, in the storage of a format."""
+    return dtype.encode(np.asarray(host).astype(np.float32))
+
+
+def _by_numpy(a: Any, b: Any, out: Any, c: Any, bias: Any, options: Options) -> Any:
     """The same in NumPy, summed in float32."""
     wide = options.alpha * np.matmul(a.astype(np.float32), b.astype(np.float32))
     if c is not None and options.beta != 0:
         wide = wide + options.beta * np.asarray(c).astype(np.float32)
+    if bias is not None:
+        wide = wide + np.asarray(bias).astype(np.float32)
+    if options.activation is not None:
+        wide = options.activation.of(wide)
     kind = a.dtype if options.out_dtype in (None, HostArrays().view(a).dtype) else np.float32
     result = np.asarray(wide, np.float32).astype(kind)
     if out is None:
@@ -366,6 +473,15 @@ def _device(view: View) -> str:
 _NAMES = {
     "f32": F32, "float32": F32, "f16": F16, "float16": F16, "half": F16, "bf16": BF16, "bfloat16": BF16,
 }  # fmt: skip
+
+
+def _function(name: str | None) -> Activation | None:
+    if name is None or isinstance(name, Activation):
+        return name
+    known = {one.value: one for one in Activation}
+    if name not in known:
+        raise UnknownName("activation", name, known)
+    return known[name]
 
 
 def _asked(out_dtype: Any) -> DType | None:

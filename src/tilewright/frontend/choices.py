@@ -57,7 +57,8 @@ class Database(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Candidate:
-    """A kind of tile: elements of m, n and k, the share of the peak (0 .. 1) it reaches, blocks on an SM at once."""
+    """A kind of tile: elements of m, n and k, the share of the peak (0 .. 1) it reaches, blocks on an SM at once, and
+    the time that an SM waits between two tiles."""
 
     rung: str
     point: Mapping[str, Any]
@@ -68,6 +69,7 @@ class Candidate:
     needs_engine: bool = False
     splits: bool = False
     per_sm: int = 1
+    between_us: float = 0.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -113,23 +115,22 @@ def _fp32() -> Iterator[Candidate]:
 
 
 def _hopper(gemm: Gemm) -> Iterator[Candidate]:
+    from tilewright.ladders.hopper.r9_best import SHARED, TURNS
+
     elements = 128 // gemm.dtype.bytes
-    for m, n, groups, stages, share, rung in (
-        (128, 256, 2, 4, 0.76, "hopper/multicast"),
-        (256, 128, 2, 3, 0.72, "hopper/stored_by_engine"),
-        (128, 128, 2, 4, 0.66, "hopper/stored_by_engine"),
-        (128, 256, 2, 4, 0.70, "hopper/shared_b"),
-        (128, 128, 2, 6, 0.60, "hopper/shared_b"),
-        (64, 256, 1, 4, 0.50, "hopper/shared_b"),
-        (64, 128, 1, 6, 0.45, "hopper/shared_b"),
-        (64, 64, 1, 8, 0.28, "hopper/shared_b"),
+    # The wait between tiles: measured in clocks, see ladders/hopper/r9_best.py, at the clock of a warm card.
+    for start, between_us in ((SHARED, 1.4), (TURNS, 0.66)):
+        yield Candidate("hopper/best", start, start["m"], start["n"], elements, 0.87, True, between_us=between_us)
+    for m, n, groups, stages, share in (
+        (128, 256, 2, 4, 0.85),
+        (128, 192, 2, 4, 0.82),
+        (128, 128, 2, 6, 0.72),
+        (64, 256, 1, 4, 0.60),
+        (64, 128, 1, 6, 0.52),
+        (64, 64, 1, 8, 0.33),
     ):
-        point: dict[str, Any] = {"m": m, "n": n, "groups": groups, "stages": stages}
-        if rung != "hopper/shared_b":
-            point |= {"rows": 8, "parts": 4 if n == 256 else 2}
-        if rung == "hopper/multicast":
-            point |= {"along": "m_block", "blocks": 2}
-        yield Candidate(rung, point, m, n, elements, share, True, rung == "hopper/shared_b")
+        point = {"m": m, "n": n, "groups": groups, "stages": stages}
+        yield Candidate("hopper/shared_b", point, m, n, elements, share, True, splits=True, between_us=2.0)
 
 
 def _ampere(gemm: Gemm) -> Iterator[Candidate]:
@@ -162,7 +163,7 @@ def estimate_us(gemm: Gemm, spec: DeviceSpec, tile: Candidate, splits: int, pads
     depth = ceil_div(ceil_div(gemm.k, splits), tile.k) * tile.k
     waves = ceil_div(blocks, spec.sm_count)
     rate = peak_flop_per_us(gemm, spec) / spec.sm_count * tile.share
-    product_us = waves * 2.0 * tile.m * tile.n * depth / rate
+    product_us = waves * (2.0 * tile.m * tile.n * depth / rate + tile.between_us)
     memory_us = gemm.compulsory_bytes / (spec.dram_gb_per_s * 0.87e3)
     total = LAUNCH_US + max(product_us + 1.5, memory_us)
     if splits > 1:

@@ -145,9 +145,7 @@ def _operands(torch: Any, gemm: Gemm, dtype: Any, order: str) -> list[tuple[Any,
             return torch.randn(columns, rows, device="cuda", dtype=dtype).t()
         return torch.randn(rows, columns, device="cuda", dtype=dtype)
 
-    return [
-        (matrix(gemm.m, gemm.k, order[0] == "T"), matrix(gemm.k, gemm.n, order[1] == "T")) for _ in range(count)
-    ]
+    return [(matrix(gemm.m, gemm.k, order[0] == "T"), matrix(gemm.k, gemm.n, order[1] == "T")) for _ in range(count)]
 
 
 def _check(torch: Any, gemm: Gemm, ours: Callable[[Any, Any], Any], a: Any, b: Any) -> float:
@@ -157,8 +155,10 @@ def _check(torch: Any, gemm: Gemm, ours: Callable[[Any, Any], Any], a: Any, b: A
     expected = a[rows].double() @ b.double()
     error = float((result[rows].double() - expected).norm() / expected.norm())
     # Sums of k rounded products grow like sqrt(k) u at most; the result is rounded once more.
-    bound = 4 * gemm.k**0.5 * F32.unit_roundoff + 2 * gemm.out.unit_roundoff + 2 * (
-        gemm.multiplied.unit_roundoff if gemm.multiplied is not gemm.dtype else 0.0
+    bound = (
+        4 * gemm.k**0.5 * F32.unit_roundoff
+        + 2 * gemm.out.unit_roundoff
+        + 2 * (gemm.multiplied.unit_roundoff if gemm.multiplied is not gemm.dtype else 0.0)
     )
     if not error <= bound or not bool(torch.isfinite(result).all()):
         raise TilewrightError(f"{gemm}: the relative error is {error:.2e}, and at most {bound:.2e} is rounding.")
@@ -210,5 +210,3 @@ def _plan_words(pair: tuple[Any, Any]) -> str:
     from tilewright.frontend.torch_calls import words_of
 
     return words_of(*pair)
-
-

@@ -25,7 +25,8 @@ from tilewright.frontend.skinny import Skinny, skinny_for
 from tilewright.ir.kernel import Kernel, Variant
 from tilewright.ladders import find_rung
 from tilewright.lowering.variants import ALIGNMENTS, MAX_INDEX
-from tilewright.problem.gemm import Dim, Gemm, OperandName
+from tilewright.problem.epilogue import PLAIN
+from tilewright.problem.gemm import AddedName, Dim, Gemm, OperandName
 from tilewright.runtime.cubin_cache import CubinCache
 from tilewright.runtime.driver import Gpu, open_gpu
 from tilewright.runtime.launch import LoadedKernel, load
@@ -104,7 +105,7 @@ class Dispatcher:
 
     def _made(self, request: Request) -> Plan:
         skinny = None if request.keep_order else skinny_for(request.gemm, request.alignment, self.spec)
-        if skinny is not None and (skinny.parts == 1 or not request.without_workspace):
+        if skinny is not None and (skinny.whole or not request.without_workspace):
             return self._skinny_plan(request, skinny)
         for choice in self._ranked(request):
             if request.without_workspace and (choice.pads or choice.splits > 1):
@@ -169,8 +170,9 @@ class Dispatcher:
         else:
             built = self.kernel(gemm, alignment, choice)
             grid = grid_of(built.kernel, gemm)
-            launch = built.loaded.prepare(grid, built.kernel.block, arguments(gemm, (0, 0, 0)))
-            steps.append(Step(launch, (places["A"], places["B"], places["C"])))
+            nowhere = (0,) * (3 + len(gemm.added))
+            launch = built.loaded.prepare(grid, built.kernel.block, arguments(gemm, nowhere))
+            steps.append(Step(launch, (places["A"], places["B"], places["C"], *_added(gemm))))
         if at > _SCRATCH_LIMIT:
             raise LaunchError(f"{choice} would need a workspace of {at} bytes.")
         return Plan(tuple(steps), at, str(choice))
@@ -196,7 +198,7 @@ class Dispatcher:
     ) -> list[Step]:
         """The product in parts of k, into the workspace, and their sum."""
         whole = gemm
-        part = replace(gemm, out=F32, ldc=gemm.n, alpha=1.0, beta=0.0)
+        part = replace(gemm, out=F32, ldc=gemm.n, alpha=1.0, beta=0.0, epilogue=PLAIN, ld_residual=0)
         row_bytes = part.ldc * F32.bytes
         inside = replace(alignment, c=max(size for size in (16, 8, 4) if row_bytes % size == 0))
         built = self.kernel(part, inside, choice)
@@ -212,16 +214,17 @@ class Dispatcher:
     def _finish(self, gemm: Gemm, alignment: Alignment, count: int, at: int) -> Step:
         wide = gemm.n % 4 == 0 and alignment.c % (4 * gemm.out.bytes) == 0
         width = 4 if wide else 1
-        kernel = self._pass(finish_source(gemm.out, width=width))
-        args = (0, 0, gemm.m, gemm.n, gemm.ldc, count, gemm.alpha, gemm.beta)
+        kernel = self._pass(finish_source(gemm.out, gemm.epilogue, width=width))
+        nowhere = (0,) * (2 + len(gemm.added))
+        args = (*nowhere, gemm.m, gemm.n, gemm.ldc, gemm.ld_residual, count, gemm.alpha, gemm.beta)
         launch = kernel.prepare(finish_grid(gemm.m, gemm.n, width), (kernel.source.threads_per_block, 1, 1), args)
-        return Step(launch, ((Place.SCRATCH, at), (Place.OUT, 0)))
+        return Step(launch, ((Place.SCRATCH, at), (Place.OUT, 0), *_added(gemm)))
 
     def _skinny_plan(self, request: Request, skinny: Skinny) -> Plan:
         kernel = self._pass(skinny.source)
         launch = kernel.prepare(skinny.grid, skinny.block, skinny.arguments)
         long, short = (Place.B, Place.A) if skinny.long == "B" else (Place.A, Place.B)
-        if skinny.parts == 1:
+        if skinny.whole:
             return Plan((Step(launch, ((short, 0), (long, 0), (Place.OUT, 0))),), 0, str(skinny))
         first = Step(launch, ((short, 0), (long, 0), (Place.SCRATCH, 0)))
         gemm = request.gemm
@@ -239,7 +242,7 @@ class Dispatcher:
             schedule = rung.choices.schedule_at(gemm, choice.point)
         else:
             schedule = rung.schedule(gemm)
-        formats = (gemm.dtype, gemm.accumulate, gemm.out, gemm.product, gemm.a, gemm.b, gemm.c)
+        formats = (gemm.dtype, gemm.accumulate, gemm.out, gemm.product, gemm.a, gemm.b, gemm.c, gemm.epilogue)
         shape = (schedule, formats)
         built: Build | None = None
         if shape not in self._tiles:
@@ -269,6 +272,11 @@ def _length(gemm: Gemm, name: OperandName) -> int:
     return gemm.size(gemm.operand(name).contiguous)
 
 
+def _added(gemm: Gemm) -> tuple[tuple[Place, int], ...]:
+    """The places of what the epilogue adds, in the order of the parameters."""
+    return tuple((Place.BIAS if operand.name == "bias" else Place.RESIDUAL, 0) for operand in gemm.added)
+
+
 _DIMS: tuple[Dim, ...] = ("m", "n", "k")
 
 
@@ -277,13 +285,13 @@ def _variant(gemm: Gemm, alignment: Alignment, tile: Mapping[Dim, int], splits: 
     exact = all(gemm.size(dim) % tile[dim] == 0 for dim in _DIMS)
     narrowest = min(operand.dtype.bytes for operand in gemm.operands)
     widest = next((size for size in ALIGNMENTS if size > narrowest and alignment.least % size == 0), 1)
-    reach = max(_reach(gemm, operand.name, tile) for operand in gemm.operands)
+    reach = max(_reach(gemm, operand.name, tile) for operand in (*gemm.operands, *gemm.added))
     if splits > 1:
         reach = max(reach, (splits * gemm.m + tile["m"]) * gemm.ldc)
     return Variant(frozenset(_DIMS) if exact else frozenset(), widest, reach <= MAX_INDEX)
 
 
-def _reach(gemm: Gemm, name: OperandName, tile: Mapping[Dim, int]) -> int:
+def _reach(gemm: Gemm, name: OperandName | AddedName, tile: Mapping[Dim, int]) -> int:
     """An offset that no thread's exceeds."""
     operand = gemm.operand(name)
     lines = gemm.size(operand.strided) + tile[operand.strided]

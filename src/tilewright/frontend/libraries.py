@@ -241,7 +241,9 @@ class JaxArrays(_Ours):
         return array.astype({F32: "float32", F16: "float16", BF16: "bfloat16"}[dtype])
 
     def assign(self, target: Any, value: Any) -> None:
-        raise ProblemError("Arrays of JAX do not change, so nothing can be added in place.", hint="add it to the result.")
+        raise ProblemError(
+            "Arrays of JAX do not change, so nothing can be added in place.", hint="add it to the result."
+        )
 
 
 class AnyArrays(_Ours):
@@ -332,8 +334,12 @@ class DTypeError(ProblemError, TypeError):
     """A number format that no kernel takes; a TypeError, as other libraries raise it."""
 
 
-def no_room(size_bytes: int) -> LaunchError:
-    return LaunchError(f"There is no room for a workspace of {format_bytes(size_bytes)} on the GPU.")
+class WorkspaceError(LaunchError):
+    """The GPU has no room for a workspace; a kernel that needs none may run instead."""
+
+
+def no_room(size_bytes: int) -> WorkspaceError:
+    return WorkspaceError(f"There is no room for a workspace of {format_bytes(size_bytes)} on the GPU.")
 
 
 _SAID: set[str] = set()

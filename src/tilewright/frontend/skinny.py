@@ -29,13 +29,15 @@ _LEAST_PART = 256
 
 @dataclass(frozen=True, slots=True)
 class Skinny:
-    """A launch of the thin kernel. long: which matrix is read in one go. parts: of k, in the workspace; 1 writes C."""
+    """A launch of the thin kernel. long: which matrix is read in one go. parts: of k, in the workspace. whole: C is
+    written at once, without a workspace."""
 
     source: CudaSource
     grid: tuple[int, int, int]
     arguments: tuple[Any, ...]
     long: Literal["A", "B"]
     parts: int
+    whole: bool
 
     @property
     def block(self) -> tuple[int, int, int]:
@@ -69,7 +71,7 @@ def skinny_for(gemm: Gemm, alignment: Alignment, spec: DeviceSpec) -> Skinny | N
     parts = max(1, min(room // blocks, gemm.k // _LEAST_PART))
     part_of_k = round_up(ceil_div(gemm.k, parts), 8 * 32)
     parts = ceil_div(gemm.k, part_of_k)
-    whole = parts == 1
+    whole = parts == 1 and not gemm.epilogue
     out = gemm.out if whole else F32
     leading = gemm.ldc if whole else gemm.n
     strides = (leading, 1) if long == "B" else (1, leading)  # from r to r, and from j to j
@@ -83,4 +85,4 @@ def skinny_for(gemm: Gemm, alignment: Alignment, spec: DeviceSpec) -> Skinny | N
         *((gemm.alpha, gemm.beta) if whole else (1.0, 0.0)),
     )
     source = thin_source(gemm.dtype, out, rows=rows, width=width, across=across)
-    return Skinny(source, (blocks, parts, 1), arguments, long, parts)
+    return Skinny(source, (blocks, parts, 1), arguments, long, parts, whole)

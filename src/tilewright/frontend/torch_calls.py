@@ -55,9 +55,9 @@ def fast_call(library: TorchArrays) -> Any:
         if known.launch is not None:
             known.launch(stream(known.index), at_a, at_b, result.data_ptr())
         else:
-            from tilewright.frontend.calls import run
+            from tilewright.frontend.calls import NOTHING, run
 
-            run(library, known.call, at_a, at_b, result.data_ptr(), known.index, result)
+            run(library, known.call, (at_a, at_b, result.data_ptr(), NOTHING), known.index, result)
         return result
 
     return fast
@@ -80,7 +80,7 @@ def remember(library: TorchArrays, a: Any, b: Any, result: Any, call: Any) -> No
     _MEMO[_key(a, b)] = Remembered(result, call)
 
 
-def handed_over(library: TorchArrays, a: Any, b: Any, out: Any, c: Any, options: Any) -> Any:
+def handed_over(library: TorchArrays, a: Any, b: Any, out: Any, c: Any, bias: Any, options: Any) -> Any:
     """The result, where PyTorch must see the call as an operator (it compiles, or wants gradients); else None."""
     return None
 

@@ -47,7 +47,9 @@ def split_k(body: Body, program: Program) -> Body:
             at = (inner + FIRST, outer) if operand.contiguous == "k" else (inner, outer + FIRST)
             own = replace(own, at=at)
         if isinstance(own, BulkStore):
-            raise LoweringError("The copy engine cannot store partial sums: a map of C knows one matrix, not its parts.")
+            raise LoweringError(
+                "The copy engine cannot store partial sums: a map of C knows one matrix, not its parts."
+            )
         return (own,)
 
     rewritten = rewrite(body, change)
@@ -76,7 +78,8 @@ def _check(program: Program) -> None:
         )
     if gemm.epilogue:
         raise LoweringError(
-            "Partial sums have no epilogue.", hint="lower the problem without, and apply it where the parts are added up."
+            "Partial sums have no epilogue.",
+            hint="lower the problem without, and apply it where the parts are added up.",
         )
     if program.persistent:
         raise LoweringError(

@@ -6,7 +6,9 @@ word (`element`). A property test holds the lists below against what lowered ker
 
 from __future__ import annotations
 
-ARGUMENTS = frozenset({"A", "B", "C", "M", "N", "K", "lda", "ldb", "ldc", "alpha", "beta", "K_part", "bias", "residual", "ld_residual"})
+ARGUMENTS = frozenset(
+    {"A", "B", "C", "M", "N", "K", "lda", "ldb", "ldc", "alpha", "beta", "K_part", "bias", "residual", "ld_residual"}
+)
 """Names of the kernel's arguments."""
 
 _WORDS = """

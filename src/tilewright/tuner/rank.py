@@ -153,3 +153,25 @@ def spread(candidates: Sequence[Candidate], most: int) -> list[Candidate]:
         step = max(1, ceil_div(len(members), each))
         found += members[::step]
     return found
+
+
+def seeds(space: Space, model: Model, most: int) -> list[Candidate]:
+    """What to measure first: where each rung itself stands, then the best ranked, few of each rung and tile."""
+    defaults = [found for rung in space.rungs if (found := space.default(rung)) is not None]
+    order = [candidate for _, candidate in ranked(model, [*defaults, *spread(space.candidates, _RANKED)])]
+    first = [candidate for candidate in order if candidate in defaults]
+    alike: dict[tuple[str, ...], int] = {}
+    chosen = [candidate for candidate in dict.fromkeys(first) if space.is_legal(candidate)][:most]
+    for candidate in dict.fromkeys(order):
+        tiles = space.build(candidate).kernel.tile if len(chosen) < most else {}
+        kind = (candidate.rung, *(f"{name} {value}" for name, value in tiles.items()))
+        if len(chosen) < most and candidate not in chosen and alike.get(kind, 0) < _ALIKE and space.is_legal(candidate):
+            alike[kind] = alike.get(kind, 0) + 1
+            chosen.append(candidate)
+    return chosen
+
+
+_RANKED = 300
+"""Candidates that are ranked: each takes some milliseconds."""
+
+_ALIKE = 2

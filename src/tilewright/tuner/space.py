@@ -70,6 +70,17 @@ class Space:
         """The candidate of a rung at a point, if it is one of this space."""
         return self._by_key.get(Candidate(rung, point).key)
 
+    def default(self, rung: str) -> Candidate | None:
+        """The candidate at which the rung itself stands, if it is one of its points."""
+        one = self.rungs[rung]
+        assert one.choices is not None
+        try:
+            own = one.schedule(self.gemm)
+            mine = (candidate for candidate in self.candidates if candidate.rung == rung)
+            return next((c for c in mine if one.choices.schedule_at(self.gemm, c.point) == own), None)
+        except TilewrightError:
+            return None
+
     def build(self, candidate: Candidate) -> Build:
         """The kernel of a candidate. Raises what schedules and passes raise."""
         return build_of(self.gemm, self.rungs[candidate.rung], candidate.point)

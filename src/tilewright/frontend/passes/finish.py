@@ -1,4 +1,4 @@
-"""Partial sums added up in a fixed order, and what a call asks of them: out = alpha * sum + beta * out.
+"""Partial sums added up in a fixed order, and what a call asks of them: out = f(alpha * sum + beta * R + bias).
 
 The order of the parts is the order of k, whatever ran first, so the same call gives the same bits.
 """
@@ -6,8 +6,10 @@ The order of the parts is the order of k, whatever ran first, so the same call g
 from __future__ import annotations
 
 from tilewright.artifacts import CudaSource, Parameter
+from tilewright.codegen.prelude import prelude_text
 from tilewright.dtypes import F32, I32, I64, DType
 from tilewright.frontend.passes.texts import from_float, prelude, source, to_float
+from tilewright.problem.epilogue import Epilogue
 from tilewright.units import ceil_div
 
 THREADS = 256
@@ -18,38 +20,45 @@ def finish_grid(m: int, n: int, width: int) -> tuple[int, int, int]:
     return ceil_div(ceil_div(n, width), THREADS), min(m, 65535), 1
 
 
-def finish_source(out: DType, *, width: int) -> CudaSource:
+def finish_source(out: DType, epilogue: Epilogue, *, width: int) -> CudaSource:
     """The kernel for a format of the result, `width` (4 or 1) neighbours of a row at a time.
 
-    Arguments: parts, out, M, N, ldc, count, alpha, beta. parts: count matrices of M x N in f32, tight, one below the
-    other. With width 4, N is a multiple of 4 and rows of out begin at whole vectors.
+    Arguments: parts, out, what the epilogue adds (bias, residual), M, N, ldc, ld_residual, count, alpha, beta. parts:
+    count matrices of M x N in f32, tight, one below the other. With width 4, N is a multiple of 4 and rows of out and
+    of the residual begin at whole vectors.
     """
+    added = [name for name, there in (("bias", epilogue.bias), ("residual", epilogue.residual)) if there]
     parameters = [
         Parameter("parts", F32, is_pointer=True),
         Parameter("out", out, is_pointer=True),
-        Parameter("M", I32),
-        Parameter("N", I32),
-        Parameter("ldc", I64),
+        *(Parameter(name, out, is_pointer=True) for name in added),
+        *(Parameter(name, I32) for name in ("M", "N")),
+        *(Parameter(name, I64) for name in ("ldc", "ld_residual")),
         Parameter("count", I32),
         Parameter("alpha", F32),
         Parameter("beta", F32),
     ]
-    load = "*(const float4*)&parts[at]" if width == 4 else "parts[at]"
-    vector = "float4" if width == 4 else "float"
-    names = ["sum.x", "sum.y", "sum.z", "sum.w"][:width] if width == 4 else ["sum"]
-    add = "\n".join(
-        f"            {name} += next{name[3:]};" for name in names
-    )
-    scaled = "\n".join(
-        f"        {{\n            float value = alpha * {name};\n"
-        f"            if (beta != 0.0f) {{\n"
-        f"                value = fmaf(beta, {to_float(out, f'place[{i}]')}, value);\n            }}\n"
-        f"            result[{i}] = {from_float(out, 'value')};\n        }}"
-        for i, name in enumerate(names)
-    )
-    wide = {4: {4: "float4", 2: "ushort4"}[out.bytes], 1: ""}[width]
-    write = f"*({wide}*)place = *({wide}*)result;" if width == 4 else "place[0] = result[0];"
-    align = f"__align__({4 * out.bytes}) " if width == 4 else ""
+    wide = width == 4
+    vector = "float4" if wide else "float"
+    load = "*(const float4*)&parts[at]" if wide else "parts[at]"
+    fields = [f".{axis}" for axis in "xyzw"] if wide else [""]
+    add = "\n".join(f"            sum{field} += next{field};" for field in fields)
+    old = "residual[m * ld_residual + n + @]" if epilogue.residual else "place[@]"
+    bias = {"n": "bias[n + @]", "m": "bias[m]", None: ""}[epilogue.bias]
+    elements = []
+    for i, field in enumerate(fields):
+        lines = [f"float value = alpha * sum{field};", "if (beta != 0.0f) {"]
+        lines += [f"    value = fmaf(beta, {to_float(out, old.replace('@', str(i)))}, value);", "}"]
+        if bias:
+            lines.append(f"value += {to_float(out, bias.replace('@', str(i)))};")
+        if epilogue.activation is not None:
+            lines.append(f"value = {epilogue.activation.value}(value);")
+        lines.append(f"result[{i}] = {from_float(out, 'value')};")
+        inner = "\n".join(f"            {line}" for line in lines)
+        elements.append(f"        {{\n{inner}\n        }}")
+    store = {4: "float4", 2: "ushort4"}[out.bytes]
+    write = f"*({store}*)place = *({store}*)result;" if wide else "place[0] = result[0];"
+    align = f"__align__({4 * out.bytes}) " if wide else ""
     body = f"""\
     const int n = (int(blockIdx.x) * {THREADS} + int(threadIdx.x)) * {width};
     if (n >= N) {{
@@ -67,14 +76,17 @@ def finish_source(out: DType, *, width: int) -> CudaSource:
         }}
         {out.cuda}* place = out + m * ldc + n;
         {align}{out.cuda} result[{width}];
-{scaled}
+{chr(10).join(elements)}
         {write}
     }}
 """
+    words = [*added, *([epilogue.activation.value] if epilogue.activation else [])]
+    kind = "_".join([f"{w}_{epilogue.bias}" if w == "bias" else w for w in words])
+    functions = prelude_text({epilogue.activation.value}) if epilogue.activation else ""
     return source(
-        f"finish_{out.name}_{width}",
-        "Partial sums, added in the order of k, and scaled: out = alpha * sum + beta * out.",
-        prelude(out),
+        f"finish_{out.name}_{width}{'_' + kind if kind else ''}",
+        "Partial sums, added in the order of k, scaled, and what the epilogue makes of them.",
+        prelude(out) + functions,
         parameters,
         body,
         THREADS,

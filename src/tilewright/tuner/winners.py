@@ -1,0 +1,116 @@
+"""`Winner`: the fastest kernel found for a problem on a device, with its figures and where they come from."""
+
+from __future__ import annotations
+
+import json
+import math
+import re
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from tilewright.errors import TilewrightError
+from tilewright.tuner.keys import Key
+from tilewright.tuner.space import Candidate
+
+FORMAT = 1
+"""Of a line of JSON. A line with a higher one was written by a newer version, and is refused."""
+
+
+@dataclass(frozen=True, slots=True)
+class Winner:
+    """kernel: `kernel_version` of what was measured. share_of_cublas: of the same run, None where it had no cuBLAS.
+
+    tried: candidates that the search measured. date: UTC, as in records.
+    """
+
+    key: Key
+    candidate: Candidate
+    kernel: str
+    median_us: float
+    tflops: float
+    share_of_cublas: float | None
+    tried: int
+    command: str
+    commit: str
+    date: str
+
+    def to_json(self) -> str:
+        """One line."""
+        return json.dumps(
+            {
+                "format": FORMAT,
+                **self.key.as_data(),
+                "rung": self.candidate.rung,
+                "point": dict(self.candidate.point),
+                **{name: getattr(self, name) for name in _PLAIN},
+            }
+        )
+
+    @classmethod
+    def from_json(cls, line: str) -> Winner:
+        """What `to_json` wrote. Raises TilewrightError on anything else."""
+        try:
+            data = json.loads(line)
+        except (ValueError, RecursionError) as error:
+            raise TilewrightError(f"it is no JSON: {error}") from None
+        if not isinstance(data, dict) or not isinstance(data.get("format"), int):
+            raise TilewrightError("it is no winner: it has no format")
+        if data["format"] > FORMAT:
+            raise TilewrightError(f"it has format {data['format']}, from a newer tilewright; this one reads {FORMAT}")
+        try:
+            key = Key.from_data(data)
+            plain = {name: _checked(name, kind, data[name]) for name, kind in _PLAIN.items()}
+            point = data["point"]
+            if not isinstance(point, dict) or not isinstance(data["rung"], str):
+                raise TypeError("rung is no name, or point no object")
+        except (KeyError, TypeError, ValueError) as error:
+            raise TilewrightError(f"it is no winner: {error}") from None
+        return cls(key, Candidate(data["rung"], point), **plain)
+
+
+_PLAIN: Mapping[str, tuple[type, ...]] = {
+    "kernel": (str,),
+    "median_us": (int, float),
+    "tflops": (int, float),
+    "share_of_cublas": (int, float, type(None)),
+    "tried": (int,),
+    "command": (str,),
+    "commit": (str,),
+    "date": (str,),
+}
+
+
+def _checked(name: str, kinds: tuple[type, ...], value: Any) -> Any:
+    if not isinstance(value, kinds) or isinstance(value, bool):
+        raise TypeError(f"{name} is {value!r}")
+    if isinstance(value, float) and not math.isfinite(value):
+        raise ValueError(f"{name} is {value}")
+    if name == "median_us" and value <= 0:
+        raise ValueError(f"{name} is {value}")
+    return value
+
+
+def read_lines(lines: Iterable[str], name: str) -> Iterator[Winner]:
+    """The winners of a file of JSON lines. Raises TilewrightError that names the first line that is none."""
+    for number, line in enumerate(lines, 1):
+        if not line.strip():
+            continue
+        try:
+            yield Winner.from_json(line)
+        except TilewrightError as error:
+            raise TilewrightError(
+                f"Line {number} of {name} cannot be imported: {error.headline}.",
+                hint="nothing was imported; `tilewright database export` writes such files.",
+            ) from None
+
+
+_PASSWORD = re.compile(r"(://[^:/@\s]+):[^@\s]+@")
+
+
+def without_password(text: str) -> str:
+    """
+    >>> without_password("tilewright tune --storage postgresql://me:secret@host/db")
+    'tilewright tune --storage postgresql://me:***@host/db'
+    """
+    return _PASSWORD.sub(r"\1:***@", text)

@@ -2,12 +2,14 @@
 
 python examples/my_schedule.py           # on the CPU; prints the program and, after step 9, program and CUDA
 python examples/my_schedule.py --gpu     # on the GPU
+tilewright gate examples/my_schedule.py --update    # keep its counts; without --update, fail where they got worse
 """
 
 import sys
 
 import tilewright as tw
 
+gemm = tw.Gemm(256, 256, 64, a=tw.Order.COL)
 STEPS = tw.Schedule(
     tw.Split("m", 128, into=("m_block", "m_in")),
     tw.Split("n", 128, into=("n_block", "n_in")),
@@ -32,7 +34,6 @@ STEPS = tw.Schedule(
 
 
 def main(arguments: list[str]) -> None:
-    gemm = tw.Gemm(256, 256, 64, a=tw.Order.COL)
     built = tw.build(gemm, STEPS)
     print(built.text)
     print("After step 15:", built.after(15).text, built.after(15).cuda, sep="\n")

@@ -19,5 +19,5 @@ def formats_for(rung: Rung) -> tuple[str, ...]:
     elif rung.ladder in ("ampere", "hopper"):
         several = tuple(name for name in FORMATS if name != "f32")
     else:
-        several = ("tf32",) if own == "tf32" else ("f16_sums", "f16", "bf16")
+        several = ("tf32", "tf32_truncated") if own == "tf32" else ("f16_sums", "f16", "bf16")
     return (own, *(name for name in several if name != own))

@@ -51,7 +51,8 @@ def whole_tiles(rung: Rung) -> tuple[int, int, int]:
 def takes(rung: Rung, gemm: Gemm) -> bool:
     """Whether a rung is for these storage orders and formats."""
     if rung.ladder == "hopper":
-        return gemm.multiplied is not TF32 or (gemm.a is Order.ROW and gemm.b is Order.COL)
+        rounds = by_boxes(rung) or gemm.multiplied is not TF32  # the copy engine rounds, ordinary copies do not
+        return rounds and (not gemm.multiplies_tf32 or (gemm.a is Order.ROW and gemm.b is Order.COL))
     return rung.name not in NEEDS_K_MAJOR or (gemm.a is Order.COL and gemm.b is Order.ROW)
 
 

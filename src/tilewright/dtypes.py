@@ -3,6 +3,7 @@
 `bf16` has no NumPy type of its own: on the host it is held as `uint16` bit patterns, and `decode` / `encode`
 turn those into float32 and back (round to nearest, ties to even, as `cvt.rn.bf16.f32` does). `tf32` is a float32 of
 which tensor cores read 19 bits: memory holds float32, `encode` rounds as `cvt.rna.tf32.f32` does (ties away from zero).
+`tf32_truncated` is what a tensor core makes of a float32 that nobody rounded: it drops the lower 13 bits.
 """
 
 from __future__ import annotations
@@ -33,6 +34,10 @@ class DType:
     unit_roundoff: float = 0.0
     is_float: bool = True
 
+    def __reduce__(self) -> tuple[Any, ...]:
+        """Formats are compared by identity, in every process."""
+        return dtype, (self.name,)
+
     @property
     def bytes(self) -> int:
         return max(1, self.bits // 8)
@@ -56,6 +61,8 @@ class DType:
         """
         if self is TF32:
             return _nearest_tf32(np.asarray(values, dtype=np.float32))
+        if self is TF32_TRUNCATED:
+            return truncated_tf32(np.asarray(values, dtype=np.float32))
         if self is not BF16:
             with np.errstate(over="ignore"):
                 return np.asarray(values).astype(self.numpy)
@@ -73,14 +80,17 @@ F32 = DType("f32", 32, "float32", "float", 2.0**-24)
 F16 = DType("f16", 16, "float16", "half_bits", 2.0**-11)
 BF16 = DType("bf16", 16, "uint16", "bf16_bits", 2.0**-8)
 TF32 = DType("tf32", 32, "float32", "float", 2.0**-11)
+TF32_TRUNCATED = DType("tf32_truncated", 32, "float32", "float", 2.0**-10)
 F64 = DType("f64", 64, "float64", "double", 2.0**-53)
 I32 = DType("i32", 32, "int32", "int", is_float=False)
 I64 = DType("i64", 64, "int64", "long long", is_float=False)
 MBARRIER = DType("mbarrier", 64, "uint64", "unsigned long long", is_float=False)
 BOOL = DType("bool", 8, "bool", "bool", is_float=False)
 
-ALL = (F32, F16, BF16, TF32, F64, I32, I64, MBARRIER, BOOL)
+ALL = (F32, F16, BF16, TF32, TF32_TRUNCATED, F64, I32, I64, MBARRIER, BOOL)
 OPERAND_DTYPES = (F32, F16, BF16)
+TF32_FORMATS = (TF32, TF32_TRUNCATED)
+"""What f32 operands become on tensor cores: rounded by a conversion, or cut off by the multiplier itself."""
 _BY_NAME = {dtype.name: dtype for dtype in ALL}
 
 
@@ -94,7 +104,7 @@ def truncated_tf32(values: Array) -> Array:
     >>> float(truncated_tf32(np.float32([1 + 2.0**-10 + 2.0**-11]))[0]) == 1 + 2.0**-10
     True
     """
-    bits = np.ascontiguousarray(values, np.float32).view(np.uint32)
+    bits = np.asarray(values, np.float32).view(np.uint32)
     return np.where(np.isfinite(values), bits & ~_TF32_DROPPED, bits).view(np.float32)
 
 

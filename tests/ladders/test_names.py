@@ -45,8 +45,8 @@ def test_a_misspelt_ladder_is_told_the_nearest() -> None:
     with pytest.raises(UnknownName) as refused:
         find_ladder("worklogs")
     assert str(refused.value) == (
-        "There is no ladder 'worklogs'.\n  Hint: did you mean 'worklog'? Known: worklog, hierarchy, swizzle, te, ampere, "
-        "hopper."
+        "There is no ladder 'worklogs'.\n"
+        "  Hint: did you mean 'worklog'? Known: worklog, hierarchy, swizzle, te, ampere, hopper."
     )
 
 

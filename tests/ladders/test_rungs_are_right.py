@@ -113,7 +113,7 @@ def test_assuming_nothing_is_right_at_whole_tiles(rung: Rung) -> None:
 def test_unaligned_pointers(rung: Rung) -> None:
     base_bytes = {"A": 4, "B": 8, "C": 12}
     if by_boxes(rung):
-        with pytest.raises(SimulationError, match="a matrix that the copy engine moves begins"):
+        with pytest.raises(SimulationError, match="A bulk copy is impossible: A begins at byte 4"):
             simulated(rung, rung.gemm(128, 128, 32), variant=SAFE, base_bytes=base_bytes)
         return
     right(rung, rung.gemm(128, 128, 32), variant=SAFE, base_bytes=base_bytes)

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import pytest
 
-from rung_runs import RUNGS, rungs, variants
+from rung_runs import RUNGS, by_boxes, rungs, variants
 from tilewright.dtypes import F32, I64
 from tilewright.errors import LoweringError
+from tilewright.ir.async_stmt import WaitBarrier
 from tilewright.ir.buffer import Buffer, Ref, Space
 from tilewright.ir.expr import ZERO, Binary, Cast, Const, Expr, Load, Var
 from tilewright.ir.kernel import SAFE, Kernel, Variant
@@ -55,7 +56,8 @@ def test_a_ring_needs_one_barrier_a_step(name: str) -> None:
 @pytest.mark.parametrize("rung", rungs())
 def test_no_barrier_where_nothing_is_shared(rung: Rung) -> None:
     kernel = build(rung.gemm(256, 256, 64), rung).kernel
-    assert bool(barriers_of(kernel.body)) == bool(kernel.shared)
+    waits = [s for _, s in walk(kernel.body) if isinstance(s, (Barrier, WaitBarrier))]
+    assert bool(waits) == bool(kernel.shared)
 
 
 @pytest.mark.parametrize("rung", rungs())
@@ -75,7 +77,8 @@ def test_whole_tiles_need_no_guard_and_edges_do(rung: Rung) -> None:
     program = build(rung.gemm(256, 1024, 64), rung).program
     ahead = program.pipelined is not None and program.tensorized is not None  # copies ask whether there is a tile
     assert guarded("mnk") <= ({"A", "B", "C"} if ahead else {"C"})  # beta 0 must not read C
-    assert "A" in guarded("") or rung.name in ("te/0", "te/1") or "B" in guarded("")
+    if not by_boxes(rung):  # the copy engine clips its boxes by itself
+        assert "A" in guarded("") or rung.name in ("te/0", "te/1") or "B" in guarded("")
 
 
 @pytest.mark.parametrize("rung", rungs())

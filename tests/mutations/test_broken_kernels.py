@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from dataclasses import replace
 from typing import Any
 
@@ -25,6 +26,10 @@ from tilewright.units import ceil_div
 WHOLE = (128, 128, 64)
 WHOLE_OF_TENSOR_CORES = (128, 128, 256)
 """Whole tiles, and enough of them along k for every slot of a ring to be used twice."""
+
+ORDERED_ANYHOW = ("hopper/1-0", "hopper/2-1")
+"""Barriers that say when a tile has been read. The block is one warpgroup, which reads by products only: whoever has
+waited for those knows that all four warps have."""
 
 SLOW = ("te/2",)
 """Every thread copies whole tiles, which takes a second: one order of warps is enough."""
@@ -73,23 +78,33 @@ def kernel_of(rung: Rung, variant: Variant | None = None) -> Kernel:
     return build(whole(rung), rung, variant=variant).kernel
 
 
-def places(kind: type) -> list[Any]:
-    """Every statement of a kind in every rung, as test parameters."""
+def places(kind: type, but: Collection[str] = ()) -> list[Any]:
+    """Every statement of a kind in every rung, as test parameters, but for those of some names."""
     result = []
     for rung in RUNGS:
         found = [path for path, stmt in walk(kernel_of(rung).body) if isinstance(stmt, kind)]
         result += [pytest.param(rung, path, id=f"{rung.name}-{number}") for number, path in enumerate(found)]
-    return result
+    return [param for param in result if param.id not in but]
 
 
-@pytest.mark.parametrize(("rung", "path"), places(Barrier))
+@pytest.mark.parametrize(("rung", "path"), places(Barrier, but=ORDERED_ANYHOW))
 def test_each_missing_barrier_is_a_race(rung: Rung, path: Path) -> None:
     """However the warps happen to take turns."""
     operands = make_operands(whole(rung))
     broken = without(kernel_of(rung), path)
     for order in ("lockstep",) if rung.name in SLOW else ORDERS:
         run = simulate(broken, operands, listeners=(), on_finding="collect", schedule=order)
-        assert {Kind.RACE, Kind.UNWRITTEN} & {finding.kind for finding in run.errors}
+        assert {Kind.RACE, Kind.UNWRITTEN, Kind.MBARRIER} & {finding.kind for finding in run.errors}
+
+
+@pytest.mark.parametrize("name", ORDERED_ANYHOW)
+def test_products_order_what_a_barrier_would(name: str) -> None:
+    rung, number = name.split("-")
+    kernel = kernel_of(find_rung(rung))
+    path = [path for path, stmt in walk(kernel.body) if isinstance(stmt, Barrier)][int(number)]
+    operands = make_operands(kernel.gemm)
+    for order in ORDERS:
+        assert not simulate(without(kernel, path), operands, listeners=(), schedule=order).errors
 
 
 @pytest.mark.parametrize(("rung", "path"), places(WaitCopies))

@@ -6,6 +6,7 @@ from collections.abc import Callable
 
 import pytest
 
+from tests.refusals.hopper_cases import REFUSED as REFUSED_OF_HOPPER
 from tests.refusals.schedule_cases import GEMM, REFUSED, REFUSED_OF_TENSOR_CORES
 from tilewright.dtypes import F16
 from tilewright.errors import ScheduleError
@@ -50,7 +51,8 @@ def test_the_last_step_is_the_one_that_is_refused(name: str) -> None:
 
 
 def test_every_step_has_a_refusal() -> None:
-    cases = (*REFUSED.values(), *(steps for _, steps in REFUSED_OF_TENSOR_CORES.values()))
+    of_others = (*REFUSED_OF_TENSOR_CORES.values(), *REFUSED_OF_HOPPER.values())
+    cases = (*REFUSED.values(), *(steps for _, steps in of_others))
     assert {type(steps[-1]) for steps in cases} == set(STEPS)
 
 

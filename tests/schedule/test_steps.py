@@ -6,6 +6,7 @@ from collections.abc import Callable
 
 import pytest
 
+from tests.refusals import hopper_cases as hopper
 from tilewright.dtypes import F16
 from tilewright.errors import ScheduleError
 from tilewright.ir.buffer import Space
@@ -17,9 +18,12 @@ from tilewright.schedule import (
     STEPS,
     Accumulate,
     Bind,
+    Cluster,
     Distribute,
     Epilogue,
     Fuse,
+    Overlap,
+    Persist,
     Pipeline,
     Prefetch,
     Raster,
@@ -27,6 +31,7 @@ from tilewright.schedule import (
     Reorder,
     Schedule,
     Snake,
+    Specialize,
     Split,
     Stage,
     Step,
@@ -120,12 +125,19 @@ CASES: dict[str, tuple[tuple[Step, ...], Step]] = {
         (*TENSOR_FRAGMENTS, Distribute("A_tile", vector=8), Distribute("B_tile", vector=8)),
         Pipeline("k_tile", 3, spread="k_step"),
     ),
+    "bring tiles by the copy engine": (hopper.SLABS, Transfer("A_tile", Route.TMA)),
+    "give the copies to a warpgroup": (hopper.RING, Specialize()),
+    "let blocks stay": (hopper.NUMBERED, Persist()),
+    "make clusters": (hopper.NUMBERED, Cluster("m_block")),
+    "overlap kernels": (hopper.RING, Overlap()),
 }
 
 
 def gemm_of(name: str) -> Gemm:
     """The problem of a case: tensor cores do not multiply f32."""
     before, step = CASES[name]
+    if before[: len(hopper.NEST)] == hopper.NEST:
+        return hopper.GEMM
     return TENSOR_GEMM if any(isinstance(s, Tensorize) for s in (*before, step)) else GEMM
 
 

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from tilewright import extras
-from tilewright.dtypes import BF16, F16, F32, TF32
+from tilewright.dtypes import BF16, F16, F32
 from tilewright.problem.gemm import Gemm, OperandName, Order
 from tilewright.runtime.driver import Gpu
 
@@ -61,7 +61,7 @@ def _borrowed(gemm: Gemm, name: OperandName, pointer: int) -> _Borrowed:
 
 def _through_torch(gpu: Gpu, gemm: Gemm) -> Baseline:
     torch: Any = extras.require("torch", "Timing cuBLAS")
-    tf32 = gemm.multiplied is TF32
+    tf32 = gemm.multiplies_tf32
     torch.backends.cuda.matmul.allow_fp16_reduced_precision_reduction = False
     torch.backends.cuda.matmul.allow_bf16_reduced_precision_reduction = False
     stream = torch.cuda.ExternalStream(int(gpu.stream.handle))
@@ -86,7 +86,7 @@ def _through_torch(gpu: Gpu, gemm: Gemm) -> Baseline:
 
 
 def _through_cupy(gpu: Gpu, gemm: Gemm) -> Baseline | None:
-    if gemm.dtype is BF16 or gemm.multiplied is TF32:
+    if gemm.dtype is BF16 or gemm.multiplies_tf32:
         return None
     cupy: Any = extras.require("cupy", "Timing cuBLAS")
     stream = cupy.cuda.ExternalStream(int(gpu.stream.handle))

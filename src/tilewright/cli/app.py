@@ -19,6 +19,7 @@ COMMANDS = {
     "search": "Measure the parameters of a rung on the GPU; stops and goes on where it was.",
     "run": "Multiply your own matrices with a rung.",
     "bench": "Time matmul against cuBLAS over a suite of shapes, checked first.",
+    "gate": "Fail when schedules of yours got worse than a snapshot; needs no GPU.",
     "devices": "List the GPUs we know, and the one at hand.",
     "doctor": "Check what is installed, and say how to mend what is missing.",
     "table": "Write a ladder's table of recorded figures into a Markdown file.",

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import textwrap
+from collections.abc import Sequence
+from dataclasses import dataclass
 
 from tilewright.artifacts import CudaSource, Parameter
 from tilewright.codegen.async_prelude import TENSOR_MAP
@@ -28,27 +30,11 @@ def print_cuda(kernel: Kernel, *, merge: bool = True) -> CudaSource:
     merge False keeps the compiler from merging neighbouring f32 loads from shared memory, so that a counter sees each
     load that the kernel names; slower, and only for holding counts against hardware.
     """
-    names = Names(kernel)
-    expr = CudaExpr(names)
-    tables = _tables(kernel, names)
-    printer = BodyPrinter(names, expr, kernel.body, merge=merge)
-    shared = _shared(kernel, printer)
-    body = printer.body(kernel.body, depth=1)
-    gap = [Line(0, "")] if shared and body else []
-    signature = _signature(kernel, names.entry, expr)
-    text = [
-        _header(kernel, names.entry),
-        "\n",
-        prelude_text(expr.used),
-        tables,
-        signature,
-        layout([*shared, *gap, *body]),
-        "}\n",
-    ]
+    printed = _printed(kernel, Names(kernel), 'extern "C"', merge=merge)
     dynamic_shared_bytes = kernel.shared_bytes if kernel.uses_dynamic_shared else 0
     return CudaSource(
-        "".join(text),
-        names.entry,
+        "".join([printed.header, "\n", prelude_text(printed.used), printed.tables, printed.function]),
+        printed.entry,
         kernel.parameters,
         kernel.threads_per_block,
         dynamic_shared_bytes,
@@ -58,11 +44,46 @@ def print_cuda(kernel: Kernel, *, merge: bool = True) -> CudaSource:
     )
 
 
+def print_together(kernels: Sequence[Kernel]) -> str:
+    """Several kernels as one text for a C++ compiler, seen by that text only: what they all call stands once, on top."""
+    tables: dict[tuple[int, ...], str] = {}
+    printed = []
+    for kernel in kernels:
+        names = Names(kernel, tables)
+        printed.append(_printed(kernel, names, "static"))
+        tables |= names.tables
+    used = {name for text in printed for name in text.used}
+    return prelude_text(used) + "\n".join("".join([text.tables, text.header, text.function]) for text in printed)
+
+
+@dataclass(frozen=True, slots=True)
+class _Printed:
+    """The parts of one kernel's text. used: the names of the prelude that it calls."""
+
+    entry: str
+    header: str
+    used: frozenset[str]
+    tables: str
+    function: str
+
+
+def _printed(kernel: Kernel, names: Names, linkage: str, *, merge: bool = True) -> _Printed:
+    expr = CudaExpr(names)
+    tables = _tables(kernel, names)
+    printer = BodyPrinter(names, expr, kernel.body, merge=merge)
+    shared = _shared(kernel, printer)
+    body = printer.body(kernel.body, depth=1)
+    gap = [Line(0, "")] if shared and body else []
+    signature = _signature(kernel, names.entry, expr, linkage)
+    function = "".join([signature, layout([*shared, *gap, *body]), "}\n"])
+    return _Printed(names.entry, _header(kernel, names.entry), frozenset(expr.used), tables, function)
+
+
 def _tables(kernel: Kernel, names: Names) -> str:
     """The tables of constants that the kernel reads, each once, in the narrowest type that holds its entries."""
     exprs = (expr for _, stmt in walk(kernel.body) for expr in exprs_of(stmt))
     found = dict.fromkeys(part.table for expr in exprs for part in walk_expr(expr) if isinstance(part, Lookup))
-    return "".join(_table(names.bind_table(table), table) for table in found)
+    return "".join(_table(names.bind_table(table), table) for table in found if table not in names.tables)
 
 
 def _table(name: str, table: tuple[int, ...]) -> str:
@@ -88,7 +109,7 @@ def _shared(kernel: Kernel, printer: BodyPrinter) -> list[Line]:
     return lines
 
 
-def _signature(kernel: Kernel, entry: str, expr: CudaExpr) -> str:
+def _signature(kernel: Kernel, entry: str, expr: CudaExpr, linkage: str) -> str:
     """The head of the function: pointers on one line, sizes and scalars on the next."""
     stored = {place.buffer.name for _, stmt in walk(kernel.body) for place in written(stmt)}
 
@@ -110,14 +131,14 @@ def _signature(kernel: Kernel, entry: str, expr: CudaExpr) -> str:
     bounds = f"{kernel.threads_per_block}, 1" if budgets else f"{kernel.threads_per_block}"
     cluster = f"__cluster_dims__({kernel.cluster}, 1, 1) " if kernel.cluster > 1 else ""
     arguments = ",\n".join(f"    {row}" for row in rows)
-    return f'extern "C" __global__ void {cluster}__launch_bounds__({bounds})\n{entry}(\n{arguments})\n{{\n'
+    return f"{linkage} __global__ void {cluster}__launch_bounds__({bounds})\n{entry}(\n{arguments})\n{{\n"
 
 
 def _header(kernel: Kernel, entry: str) -> str:
     """The comment on top: what is computed, where the kernel comes from, what it assumes and needs."""
     gemm = kernel.gemm
-    rows = [f"{entry}: C = {_formula(gemm)}, accumulated in {gemm.accumulate}", ""]
-    rows += [f"    {_operand(operand, gemm)}" for operand in (*gemm.operands, *gemm.added)]
+    rows = [f"{entry}: C = {formula(gemm)}, accumulated in {gemm.accumulate}", ""]
+    rows += [f"    {operand_line(operand, gemm)}" for operand in (*gemm.operands, *gemm.added)]
     if kernel.heading:
         rows += ["", *(f"    {line}".rstrip() for line in kernel.heading)]
     rows += ["", *_titled("assumes", _assumptions(kernel)), *_titled("launch", _launch(kernel))]
@@ -136,13 +157,15 @@ def _titled(title: str, rows: list[str]) -> list[str]:
     return [f"    {'' if index else title:<9}{row}" for index, row in enumerate(rows)]
 
 
-def _formula(gemm: Gemm) -> str:
+def formula(gemm: Gemm) -> str:
+    """What is computed, in one line."""
     source = "residual" if gemm.epilogue.residual else "C"
     text = f"alpha * A @ B + beta * {source}{' + bias' if gemm.epilogue.bias else ''}"
     return text if gemm.epilogue.activation is None else f"{gemm.epilogue.activation.value}({text})"
 
 
-def _operand(operand: Operand, gemm: Gemm) -> str:
+def operand_line(operand: Operand, gemm: Gemm) -> str:
+    """How one operand lies in memory, in one line."""
     if operand.name == "bias":
         return f"bias  {operand.dtype}, one for each {'column' if gemm.epilogue.bias == 'n' else 'row'}"
     rows, columns = (dim.upper() for dim in operand.dims)

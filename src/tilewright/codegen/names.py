@@ -8,8 +8,9 @@ ever hides an outer name, so a name means one thing wherever it can be seen.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
+from types import MappingProxyType
 
 from tilewright.codegen.prelude import PRELUDE
 from tilewright.ir.buffer import Buffer, Space
@@ -52,14 +53,15 @@ def identifier(name: str) -> str:
 class Names:
     """The identifiers visible at one place of the text.
 
-    Variables and buffers have names of their own in the IR and share one name space in C++.
+    Variables and buffers have names of their own in the IR and share one name space in C++. tables: those of constants
+    that stand in the text already, by their entries.
     """
 
-    def __init__(self, kernel: Kernel) -> None:
+    def __init__(self, kernel: Kernel, tables: Mapping[tuple[int, ...], str] = MappingProxyType({})) -> None:
         self._vars: dict[str, str] = {name: name for name in BUILTINS}
         self._buffers: dict[tuple[str, Space], str] = {}
-        self._tables: dict[tuple[int, ...], str] = {}
-        self._taken: set[str] = set(RESERVED)
+        self._tables = dict(tables)
+        self._taken: set[str] = {*RESERVED, *tables.values()}
         self.entry = self._take(kernel.name)
         for parameter in kernel.parameters:
             self._taken.add(parameter.name)
@@ -83,6 +85,11 @@ class Names:
         """A new table of constants, which the whole text can see."""
         self._tables[table] = self._take(TABLE)
         return self._tables[table]
+
+    @property
+    def tables(self) -> Mapping[tuple[int, ...], str]:
+        """The tables of constants so far."""
+        return self._tables
 
     def table(self, table: tuple[int, ...]) -> str:
         return self._tables[table]

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from typing import Any, Literal, Protocol
 
 from tilewright.device.spec import DeviceSpec
-from tilewright.dtypes import F32, TF32
+from tilewright.dtypes import F32
 from tilewright.problem.gemm import Gemm, OperandName, Order
 from tilewright.units import ceil_div
 
@@ -154,7 +154,7 @@ def peak_flop_per_us(gemm: Gemm, spec: DeviceSpec) -> float:
     if gemm.multiplied is F32:
         per_clock = 2 * spec.fp32_lanes_per_sm * spec.sm_count
         return per_clock * spec.boost_clock_mhz
-    return (494.7e6 if gemm.multiplied is TF32 else 989.4e6) * spec.sm_count / 132
+    return (494.7e6 if gemm.multiplies_tf32 else 989.4e6) * spec.sm_count / 132
 
 
 def estimate_us(gemm: Gemm, spec: DeviceSpec, tile: Candidate, splits: int, pads: frozenset[OperandName]) -> float:

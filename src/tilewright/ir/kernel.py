@@ -82,8 +82,8 @@ class Kernel:
     shared: the shared buffers, in the order of their placement. tile: elements of each dimension that one block
     covers (what `exact` is about). heading: lines that say where the kernel comes from (schedule, problem).
     cluster: blocks along x that run as a cluster. resident: a launch starts no more blocks than run at once, and they
-    walk over the whole grid. overlapped: a launch may start before the kernels before it have ended. parts: blocks along z
-    share out k, and C holds their partial sums.
+    walk over the whole grid. overlapped: a launch may start before the kernels before it have ended. parts: blocks
+    along z share out k, and C holds their partial sums.
     """
 
     name: str
@@ -155,8 +155,8 @@ class Kernel:
 
     @property
     def parameters(self) -> tuple[Parameter, ...]:
-        """The launch arguments in order: A, B, C, what the epilogue adds (bias, residual), M, N, K, lda, ldb, ldc, alpha,
-        beta, ld_residual (where there is one), K_part (of a kernel of parts), then the tensor maps."""
+        """The launch arguments in order: A, B, C, what the epilogue adds (bias, residual), M, N, K, lda, ldb, ldc,
+        alpha, beta, ld_residual (where there is one), K_part (of a kernel of parts), then the tensor maps."""
         pointers = [Parameter(o.name, o.dtype, is_pointer=True) for o in (*self.gemm.operands, *self.gemm.added)]
         sizes = [Parameter(name, I32) for name in ("M", "N", "K")]
         leading = [Parameter(name, I32 if self.variant.near else I64) for name in ("lda", "ldb", "ldc")]

@@ -176,14 +176,10 @@ class Pipelined:
 
 @dataclass(frozen=True, slots=True)
 class Tensorized:
-    """The loops (over m, n and k, innermost) that one matrix instruction runs.
-
-    rounded: tf32 operands are rounded on their way into registers; if not, the instruction drops their lower bits.
-    """
+    """The loops (over m, n and k, innermost) that one matrix instruction runs."""
 
     instruction: MatrixInstruction
     loops: tuple[str, str, str]
-    rounded: bool = True
 
 
 @dataclass(frozen=True, slots=True)

@@ -59,6 +59,8 @@ class _Writer:
             unit = "rows a group" if program.raster.order is RasterOrder.GROUPED else "columns a panel"
             group = f", {program.raster.group} {unit}" if program.raster.group > 1 else ""
             self._line(0, f"blocks visit tiles in {program.raster.order.value} order{group}")
+        for sentence in self._blocks_and_roles():
+            self._line(0, sentence)
         for loop in (*program.grid_loops, *program.thread_loops):
             self._copies(loop, depth)
         self._nest(program.thread_serial_loops, depth)
@@ -88,6 +90,24 @@ class _Writer:
             return f"{loop.level.value}: {loop.name} in {digits}{fused}"
         manner = (" unrolled" if loop.unroll else "") + (", forward and backward" if loop.turning else "")
         return f"for {loop.name}{fused} in {digits}{manner}:"
+
+    def _blocks_and_roles(self) -> list[str]:
+        """How blocks start and stay, and what their warpgroups are for, a line each."""
+        program, roles = self.program, self.program.specialized
+        lines = []
+        if program.clustered is not None:
+            lines.append(f"{program.clustered.size} neighbours along {program.clustered.loop} are a cluster")
+        if program.persistent:
+            lines.append("blocks stay: as many as run at once are started, and walk over the tiles")
+        if roles is not None:
+            copying, multiplying = roles.registers
+            turns = f", {roles.turns} of them in turns at whole tiles of C" if roles.turns > 1 else ""
+            lines.append(
+                f"one warpgroup copies, with {copying} registers a thread; the others multiply, with {multiplying}{turns}"
+            )
+        if program.overlapped:
+            lines.append("starts while the kernels before it end")
+        return lines
 
     def _nest(self, loops: tuple[Loop, ...], depth: int) -> None:
         program = self.program
@@ -151,12 +171,25 @@ class _Writer:
             words.append(f"by {staged.route.value}")
         if staged.prefetched:
             words.append("the next one loaded early")
-        if staged.distribution is None:
+        if staged.route is Route.TMA:
+            words.append(self._asked_for(staged))
+        elif staged.distribution is None:
             words.append("all of it by every thread")
         else:
             vector = f", {staged.distribution.vector} at once" if staged.distribution.vector > 1 else ""
             words.append(f"by {self.program.threads_per_block} threads, {staged.distribution.pattern.value}{vector}")
         return words
+
+    def _asked_for(self, staged: Staged) -> str:
+        """Who asks the copy engine for a tile, or for how much of it."""
+        cluster = self.program.clustered
+        if staged.operand == "C":
+            return f"in {staged.parts} parts by each warpgroup" if staged.parts > 1 else "by each warpgroup"
+        if cluster is not None:
+            dim = self.program.loop(cluster.loop).axes[0].dim
+            if dim not in self.program.gemm.operand(staged.operand).dims:
+                return f"a part by each of {cluster.size} blocks, for all of them"
+        return "asked for by the warpgroup that copies" if self.program.specialized else "asked for by one thread"
 
     def _operand(self, name: OperandName) -> str:
         chain = self.program.chain(name)
@@ -168,11 +201,13 @@ class _Writer:
     def _multiply_add(self) -> str:
         program = self.program
         factor = "" if program.late_alpha else "alpha * "
-        product = f"{factor}{self._operand('A')} * {self._operand('B')}"
+        instruction = program.tensorized.instruction if program.tensorized is not None else None
+        product = f"{factor}{self._operand('A')} {'*' if instruction is None else '@'} {self._operand('B')}"
+        by = "" if instruction is None else f"    {instruction.name}"
         if program.accumulation is None:
-            return f"C[m, n] += {product}"
+            return f"C[m, n] += {product}{by}"
         index = ", ".join(axis.name for axis in program.sum_axes)
-        return f"{program.accumulation.name}[{index}] += {product}"
+        return f"{program.accumulation.name}[{index}] += {product}{by}"
 
     def _finish(self, depth: int) -> None:
         program = self.program

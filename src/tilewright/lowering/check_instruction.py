@@ -5,7 +5,7 @@ from __future__ import annotations
 from tilewright.dtypes import TF32
 from tilewright.errors import LoweringError
 from tilewright.ir.buffer import Space
-from tilewright.ir.program import Program, Staged
+from tilewright.ir.program import Program, Route, Staged
 from tilewright.ir.tiles import source_of, tile_of
 from tilewright.isa.wmma import WMMA_POINTER_BYTES
 from tilewright.lowering.products import slabs_of
@@ -15,11 +15,11 @@ from tilewright.problem.gemm import OperandName
 def check_instruction(program: Program) -> None:
     """Raise LoweringError where operands or sums of a matrix instruction are not where it takes them from."""
     if program.tensorized is None:
-        if program.gemm.multiplied is TF32:
+        if program.gemm.multiplies_tf32:
             raise LoweringError(
-                "The operands are to be rounded to tf32, and nothing here multiplies tf32.",
+                f"The operands are to be multiplied as {program.gemm.multiplied}, and nothing here multiplies tf32.",
                 note="CUDA cores would multiply f32, more exactly and more slowly than was asked for.",
-                hint='Tensorize(..., using="mma.m16n8k8"), or leave product=tf32 out of the problem.',
+                hint='Tensorize(..., using="mma.m16n8k8"), or leave product out of the problem.',
             )
         return
     name = program.tensorized.instruction.name
@@ -53,6 +53,12 @@ def _check_in_shared(program: Program, operand: OperandName, name: str) -> None:
         raise LoweringError(
             f"{name} reads {operand} from shared memory, and no tile of {operand} is staged there last.",
             hint=f"Stage({operand!r}, Space.SHARED, under=...) under the loop over k, and no further.",
+        )
+    if program.gemm.multiplied is TF32 and chain[-1].route is not Route.TMA:
+        raise LoweringError(
+            f"{name} reads {operand} from shared memory, and nothing rounds {chain[-1].name!r} to tf32.",
+            note="the unit drops the lower bits of what it reads.",
+            hint=f"Transfer({chain[-1].name!r}, Route.TMA) rounds; or ask for product=tf32_truncated.",
         )
     tile = tile_of(program, chain[-1])
     slabs = slabs_of(tile)

@@ -1,8 +1,8 @@
 """Finished sums on their way out through shared memory and the copy engine.
 
 Each warpgroup has its own rows of the tile of C, and stores them by itself: it waits until the engine has read what
-was in that place before, puts results there sixteen columns at a time (stmatrix), meets, and one thread starts the copy,
-which goes on while the next tile of C is computed.
+was in that place before, puts results there sixteen columns at a time (stmatrix), meets, and one thread starts the
+copy, which goes on while the next tile of C is computed.
 """
 
 from __future__ import annotations

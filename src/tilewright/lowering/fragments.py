@@ -43,8 +43,7 @@ def fill_fragments(program: Program, tile: Tile) -> Body:
         body = _load_matrices(program, tile, tile.fragment)
     else:
         body = _over(tile.register_axes, _load_by_lane(program, tile, tile.fragment))
-    assert program.tensorized is not None
-    if program.gemm.multiplied is TF32 and program.tensorized.rounded:
+    if program.gemm.multiplied is TF32:
         body = (*body, *_over(tile.register_axes, (_rounded(tile, tile.fragment),)))
     return body if tile.staged.prefetched else (Alloc(tile.register_buffer), *body)
 

@@ -3,9 +3,10 @@
     k in 0 .. K              ->  k in k_first .. k_first + K_own,  k_first = blockIdx.z * K_part
     C[m, n] = sum            ->  C[m + blockIdx.z * M, n] = sum of the part
 
-needs: guarded accesses with logical indices. leaves: the same statements, of one part; K_part, a multiple of the block's
-tile of k, is an argument of the kernel, and each part but the last sums so many products. pinned after the guards, which
-compare indices with the sizes of a part, and before offsets, which know no rows. Whoever launches adds the parts up.
+needs: guarded accesses with logical indices. leaves: the same statements, of one part; K_part, a multiple of the
+block's tile of k, is an argument of the kernel, and each part but the last sums so many products. pinned after the
+guards, which compare indices with the sizes of a part, and before offsets, which know no rows. Whoever launches adds
+the parts up.
 """
 
 from __future__ import annotations

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from types import MappingProxyType
 from typing import Any
 
-from tilewright.dtypes import BF16, F16, F32, TF32, DType
+from tilewright.dtypes import BF16, F16, F32, TF32, TF32_TRUNCATED, DType
 from tilewright.errors import UnknownName
 from tilewright.problem.gemm import Gemm
 
@@ -25,9 +25,11 @@ FORMATS: Mapping[str, FormatOptions] = MappingProxyType(
         "f16_sums": _format(F16, accumulate=F16),
         "bf16": _format(BF16),
         "tf32": _format(F32, product=TF32),
+        "tf32_truncated": _format(F32, product=TF32_TRUNCATED),
     }
 )
-"""f16_sums: f16 operands whose sums are kept in f16 too. tf32: f32 operands, rounded to tf32 for tensor cores."""
+"""f16_sums: f16 operands whose sums are kept in f16 too. tf32: f32 operands, rounded to tf32 for tensor cores.
+tf32_truncated: f32 operands of which tensor cores drop the bits that tf32 lacks."""
 
 
 def format_options(name: str) -> FormatOptions:

@@ -6,7 +6,7 @@ from dataclasses import dataclass, replace
 from enum import Enum
 from typing import Literal
 
-from tilewright.dtypes import F16, F32, OPERAND_DTYPES, TF32, DType
+from tilewright.dtypes import F16, F32, OPERAND_DTYPES, TF32_FORMATS, DType
 from tilewright.errors import ProblemError
 from tilewright.problem.epilogue import PLAIN, Epilogue
 
@@ -72,8 +72,8 @@ class Gemm:
     """One problem. Sizes in elements; `a`, `b`, `c` are storage orders; leading dimensions default to tight.
 
     dtype: of A and B. accumulate: of the running sum. out: of C. product: what A and B are rounded to before they are
-    multiplied, by default nothing; tf32 for f32 operands on tensor cores. epilogue: what is added to the finished sum, and
-    what function is taken of it; ld_residual: of the matrix that is added in place of C.
+    multiplied, by default nothing; tf32 or tf32_truncated for f32 operands on tensor cores. epilogue: what is added to
+    the finished sum, and what function is taken of it; ld_residual: of the matrix that is added in place of C.
 
     >>> Gemm(512, 512, 256).flops
     134217728
@@ -109,10 +109,11 @@ class Gemm:
                 f"Cannot multiply {self.dtype} into {self.out}.",
                 hint=f"operands and results are {', '.join(d.name for d in OPERAND_DTYPES)}.",
             )
-        if self.product is not None and self.product is not self.dtype and (self.dtype, self.product) != (F32, TF32):
+        tf32 = self.dtype is F32 and self.product in TF32_FORMATS
+        if self.product is not None and self.product is not self.dtype and not tf32:
             raise ProblemError(
                 f"Cannot round operands of {self.dtype} to {self.product} before they are multiplied.",
-                hint="f32 operands may be rounded to tf32; leave product out for all others.",
+                hint="f32 operands may be rounded to tf32, or cut off (tf32_truncated); leave product out for others.",
             )
         if self.accumulate not in (F32, F16) or (self.accumulate is F16 and self.dtype is not F16):
             raise ProblemError(
@@ -152,6 +153,11 @@ class Gemm:
     def multiplied(self) -> DType:
         """The format in which A and B are multiplied."""
         return self.product or self.dtype
+
+    @property
+    def multiplies_tf32(self) -> bool:
+        """Whether the tf32 multipliers of tensor cores are asked for, however their operands get there."""
+        return self.multiplied in TF32_FORMATS
 
     def size(self, dim: Dim) -> int:
         return {"m": self.m, "n": self.n, "k": self.k}[dim]

@@ -63,8 +63,8 @@ def _sum_of(gemm: Gemm) -> tuple[int, float]:
 
 
 _FUNCTION_ULPS = 32
-"""Rounding errors of an activation in f32. Source: CUDA C++ Programming Guide, accuracy of erff, expf and tanhf: at most
-2 ulp each; the rest is for the polynomial around them."""
+"""Rounding errors of an activation in f32. Source: CUDA C++ Programming Guide, accuracy of erff, expf and tanhf: at
+most 2 ulp each; the rest is for the polynomial around them."""
 
 _FACTORS: tuple[OperandName, OperandName] = ("A", "B")
 

@@ -189,8 +189,8 @@ def collect_ladder(
     formats = formats or {}
     builds = [build(rung.gemm(*size, **formats), rung) for rung in rungs]
     with ThreadPoolExecutor(1) as background:
-        compiling = background.submit(_compile_all, builds, target.arch, cache)
-        checks = [_check(built, target.gpu, _part(tell, at, len(builds))) for at, built in enumerate(builds)]
+        compiling = background.submit(compile_all, builds, target.arch, cache)
+        checks = [check_build(built, target.gpu, _part(tell, at, len(builds))) for at, built in enumerate(builds)]
         cubins = compiling.result()
     rows = [
         _row(rung, built, checked, cubin, target)
@@ -246,7 +246,9 @@ def _part(tell: Progress, number: int, of: int) -> Progress:
     return lambda what, done, total: tell(what, number * fine + fine * done // max(total, 1), of * fine)
 
 
-def _check(built: Build, gpu: Gpu | None, tell: Progress) -> Checked | TilewrightError:
+def check_build(
+    built: Build, gpu: Gpu | None = None, tell: Progress = lambda what, done, total: None
+) -> Checked | TilewrightError:
     """The result of one rung held against float64, and its counts; the error where it cannot be run."""
     gemm = built.gemm
     doing = f"simulating {built.name}"
@@ -271,7 +273,7 @@ def _claims(rung: Rung, built: Build, counters: Counters) -> tuple[ClaimResult, 
     return tuple(ClaimResult(claim.sentence, claim.holds(counters, gemm) if asked else None) for claim in rung.claims)
 
 
-def _compile_all(builds: Sequence[Build], arch: str, cache: CubinCache | None) -> list[Cubin | TilewrightError]:
+def compile_all(builds: Sequence[Build], arch: str, cache: CubinCache | None) -> list[Cubin | TilewrightError]:
     """The cubin of each build, or why there is none."""
     outcomes: dict[int, Cubin | TilewrightError] = {}
     jobs: list[tuple[int, CudaSource]] = []

@@ -68,7 +68,9 @@ class RegisterOp:
         self.target.mark(convoy)
         if self.context.wire.computed:
             times = prod(self.target.shape)
-            event = Arithmetic(self.site, self.operations, times, convoy.active_warps, convoy.active_lanes)
+            event = Arithmetic(
+                self.site, self.operations, times, convoy.active_warps, convoy.active_lanes, convoy.warps
+            )
             for hear in self.context.wire.computed:
                 hear(event)
 

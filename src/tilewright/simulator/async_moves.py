@@ -10,6 +10,7 @@ from tilewright.dtypes import Array
 from tilewright.ir.expr import Op
 from tilewright.simulator.context import Context, where
 from tilewright.simulator.convoy import Convoy
+from tilewright.simulator.events import Landing
 from tilewright.simulator.findings import Finding, Kind
 from tilewright.simulator.index import Place
 from tilewright.simulator.moves import MemorySide
@@ -132,5 +133,7 @@ class WaitOp:
             storage = self.context.memory.arrays[copy.buffer]
             for step, row in enumerate(copy.rows):
                 storage[copy.element + step] = row
+            for hear in self.context.wire.landed:
+                hear(Landing(copy.buffer, copy.element, convoy.warps))
             if self.context.races is not None:
                 self.context.races.land_copy(copy, convoy)

@@ -132,7 +132,8 @@ class MultiplyTilesOp:
         held = holding_of(instruction.c).registers(total.reshape(len(total), -1))
         put(self.d.of(convoy), held, None if convoy.mask is None else convoy.mask.lanes)
         self.d.mark(convoy)
-        event = Arithmetic(self.site, multiply_opcodes(instruction), 1, convoy.active_warps, convoy.active_lanes)
+        opcodes = multiply_opcodes(instruction)
+        event = Arithmetic(self.site, opcodes, 1, convoy.active_warps, convoy.active_lanes, convoy.warps)
         for hear in self.context.wire.computed:
             hear(event)
 

@@ -300,7 +300,7 @@ class BarrierStep:
         if _report_divergent(self.site, self.context, convoy):
             return (convoy,)  # to go on after the report: as if the barrier were not there
         for hear in self.context.wire.met:
-            hear(Meeting(self.site, len(convoy.warps), convoy.active_lanes, convoy.warps.block_count))
+            hear(Meeting(self.site, len(convoy.warps), convoy.active_lanes, convoy.warps.block_count, convoy.warps))
         barriers, slots = self.context.barriers, convoy.warps.slots
         awaited = barriers.rounds[slots] + 1
         opened = barriers.arrive(slots)

@@ -1,6 +1,7 @@
 """Facts that the machine tells its listeners. A listener counts; the machine does not change when one is added.
 
-An event speaks of one statement executed by one convoy: many warps of many blocks at once. Whatever a listener
+An event speaks of one statement executed by one convoy: many warps of many blocks at once; `who` are those warps, or
+None where a test makes the event. Whatever a listener
 finds out about the addresses of an access it keeps with their pattern (`Access.known`), since the same pattern comes
 back with another offset in every iteration.
 """
@@ -96,6 +97,7 @@ class Arithmetic:
     times: int
     warps: int
     lanes: int
+    who: Warps | None = None
 
 
 @dataclass(slots=True)
@@ -106,6 +108,7 @@ class Meeting:
     warps: int
     lanes: int
     blocks: int
+    who: Warps | None = None
 
 
 @dataclass(slots=True)
@@ -131,12 +134,26 @@ class Iterations:
 
 @dataclass(slots=True)
 class Issue:
-    """An instruction that is neither an access nor arithmetic: a fence, an arrival, the start of a unit."""
+    """An instruction that is neither an access nor arithmetic: a fence, an arrival, the start of a unit.
+
+    barriers: the memory barriers that are waited for, "k_tile_full[2]"; a wait is told when it is over.
+    """
 
     site: Site
     warps: int
     lanes: int
     blocks: int
+    who: Warps | None = None
+    barriers: tuple[str, ...] = ()
+
+
+@dataclass(slots=True)
+class Landing:
+    """Asynchronous copies (cp.async) are waited for and have arrived. elements: of the buffer that were written."""
+
+    buffer: str
+    elements: Array
+    who: Warps
 
 
 @dataclass(slots=True)
@@ -144,7 +161,7 @@ class BulkCopy:
     """The copy engine starts boxes. size_bytes: in shared memory. sectors: of global memory, inside the matrix.
 
     elements: inside the matrix. places: their offsets in the matrix, (boxes, elements of a box), where `inside`. lanes:
-    those of `warps` that start the boxes.
+    those of `warps` that start the boxes. shared: the elements of shared memory in which they lie, as `places`.
     """
 
     site: Site
@@ -156,6 +173,7 @@ class BulkCopy:
     inside: Array
     lanes: Array
     warps: Warps
+    shared: Array
 
 
 class Listener:
@@ -185,6 +203,9 @@ class Listener:
     def bulk_copied(self, copy: BulkCopy) -> None:
         """The copy engine started boxes."""
 
+    def landed(self, landing: Landing) -> None:
+        """Asynchronous copies were waited for."""
+
 
 class Wire:
     """Carries each kind of event to the listeners that override its method, and costs nothing for the others."""
@@ -203,3 +224,4 @@ class Wire:
         self.iterated = hearing("iterated")
         self.issued = hearing("issued")
         self.bulk_copied = hearing("bulk_copied")
+        self.landed = hearing("landed")

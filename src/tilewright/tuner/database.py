@@ -1,13 +1,9 @@
-"""The database of winners: a table that ships with the package, read only, and the user's own over it.
+"""The database of winners: a table that ships with the package, read only, and the user's own file over it.
 
-The user's is one SQLite file. Whoever opens it may find it locked by another process, damaged, or written by a newer
-version:
-
-- locked, or a file that cannot be written: it is waited for a moment; then what can be done without it is done, and
-  `problem` says so in a sentence (a winner that was not stored is still the answer of its search);
-- damaged, newer, or another program's: `DatabaseUnusable`, with the way out; the file stays as it is.
-
-Two processes that tune the same problem: each replaces a winner that it measured anew beside its own, or that is slower.
+For each problem on a device, and each reduction order, it holds one winner. Two processes that tune one problem: each
+replaces a winner that it measured anew beside its own, or that is slower. Where the file is locked or cannot be
+written, what can be done without it is done, and `problem` says so in a sentence: a winner that was not stored is still
+the answer of its search.
 """
 
 from __future__ import annotations
@@ -16,60 +12,19 @@ import json
 import os
 import sqlite3
 from collections.abc import Callable, Iterable, Iterator
-from contextlib import closing, contextmanager
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
-from typing import TypeVar
 
 import platformdirs
 
 from tilewright.errors import TilewrightError
-from tilewright.tuner.keys import DeviceKey, Key
+from tilewright.tuner.keys import DeviceKey, Key, short_name
+from tilewright.tuner.winner_file import FILE_VARIABLE, DatabaseUnusable, Empty, Unavailable, WinnerFile
 from tilewright.tuner.winners import Winner, read_lines
 
-FILE_VARIABLE = "TILEWRIGHT_DATABASE"
-
-SCHEMA = 1
-"""`user_version` of the file. To change the table: a number more, and a step in `_UPGRADES`."""
-
-APPLICATION = 0x54574442  # "TWDB": SQLite's mark of whose file it is
 WAIT_S = 3.0
 """How long a locked database is waited for."""
-
-_CREATE = """
-create table winners (
-    device text not null, compute_capability text not null, sm_count integer not null,
-    problem text not null,            -- ProblemKey as JSON, keys in order
-    kernel text not null,             -- kernel_version: the text that was measured
-    date text not null, median_us real not null,
-    line text not null,               -- the winner as `Winner.to_json` writes it
-    primary key (device, compute_capability, sm_count, problem)
-)
-"""
-
-_UPGRADES: dict[int, str] = {}
-"""From each older schema to the next."""
-
-_UNWRITABLE = {
-    "SQLITE_READONLY": "it may not be written",
-    "SQLITE_CANTOPEN": "it cannot be opened",
-    "SQLITE_FULL": "the disk is full",
-    "SQLITE_IOERR": "the disk reports an error",
-    "SQLITE_PERM": "that is not permitted",
-    "SQLITE_AUTH": "that is not permitted",
-}
-_LOCKED = ("SQLITE_BUSY", "SQLITE_LOCKED")
-
-Result = TypeVar("Result")
-
-
-class DatabaseUnusable(TilewrightError):
-    """The user's database is damaged, from a newer version, or none at all."""
-
-
-class _Unavailable(Exception):
-    """Locked or not writable: what is asked can be done without, or later."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,60 +53,54 @@ class Database:
         self, path: Path | None = None, *, shipped: Iterable[Winner] | None = None, wait_s: float = WAIT_S
     ) -> None:
         self.path = database_path() if path is None else path
-        self.wait_s = wait_s
         self.problem: str | None = None
-        self._shipped = shipped_winners() if shipped is None else tuple(shipped)
+        self._file = WinnerFile(self.path, wait_s)
+        self._given = None if shipped is None else tuple(shipped)
+
+    @property
+    def shipped(self) -> tuple[Winner, ...]:
+        return shipped_winners() if self._given is None else self._given
+
+    @property
+    def complaints(self) -> tuple[str, ...]:
+        """What the user should hear of the file: sentences."""
+        return tuple(text for text in (self._file.damage, self.problem) if text)
 
     # -- reading ----------------------------------------------------------------------------------------------------
 
-    def best_choice(self, key: Key) -> Winner | None:
-        """The winner of a problem on a device: the user's own, else the shipped one.
+    def winner(self, key: Key, order: str | None = None) -> Winner | None:
+        """The fastest winner of a problem on a device. order: only of this reduction order, by its name."""
+        found = [one for one in self.winners() if one.key == key and order in (None, one.order)]
+        return min(found, key=lambda one: one.median_us, default=None)
 
-        A kernel whose text has changed since it won is still the best guess, and is returned; `prune` removes it.
+    def winners(self, *, device: str | None = None, shipped: bool = True) -> list[Winner]:
+        """One winner of each key and reduction order, the user's own before a shipped one, by device and problem.
+
+        device: only of devices of this name.
         """
-        own = [winner for winner in self._own(key) if winner.key == key]
-        if own:
-            return own[0]
-        return next((winner for winner in self._shipped if winner.key == key), None)
+        found: dict[tuple[Key, str], Winner] = {}
+        for winner in [*self._own(), *(self.shipped if shipped else ())]:
+            found.setdefault((winner.key, winner.order), winner)
+        chosen = [winner for winner in found.values() if device is None or winner.key.device.name == short_name(device)]
+        return sorted(chosen, key=_place)
 
-    def list(self, *, device: DeviceKey | None = None, shipped: bool = True) -> list[Winner]:
-        """All winners that `best_choice` can give: one for each key, by device and problem."""
-        found: dict[Key, Winner] = {}
-        for winner in [*self._own(), *(self._shipped if shipped else ())]:
-            found.setdefault(winner.key, winner)
-        chosen = [winner for winner in found.values() if device is None or winner.key.device == device]
-        return sorted(chosen, key=lambda w: (str(w.key.device), w.key.problem.dtype, w.key.problem.product, _size(w)))
-
-    def export(self, *, shipped: bool = False) -> Iterator[str]:
+    def export(self, *, device: str | None = None, shipped: bool = False) -> Iterator[str]:
         """The winners as lines of JSON, each with its line feed; by default the user's own only."""
-        for winner in self.list(shipped=shipped):
+        for winner in self.winners(device=device, shipped=shipped):
             yield winner.to_json() + "\n"
 
-    def _own(self, key: Key | None = None) -> list[Winner]:
+    def _own(self) -> list[Winner]:
         """The winners of the user's own file; none, and `problem` says why, where it is locked."""
-        if not self.path.exists():
-            return []
-        text = "select line from winners"
-        values: tuple[object, ...] = ()
-        if key is not None:
-            text += " where device = ? and compute_capability = ? and sm_count = ? and problem = ?"
-            values = (*_device_columns(key.device), _problem_column(key))
-
-        def read(connection: sqlite3.Connection) -> list[str]:
-            return [str(line) for (line,) in connection.execute(text, values)]
-
         try:
-            lines = self._with(read)
-        except _Unavailable as reason:
+            return self._file.read(self._read_all)
+        except Empty:
+            return []
+        except Unavailable as reason:
             self.problem = f"The database of winners {str(self.path)!r} was not read: {reason}."
             return []
-        return [self._parsed(line) for line in lines]
 
-    def _parsed(self, line: str) -> Winner:
-        try:
-            return Winner.from_json(line)
-        except TilewrightError as error:
-            raise self._unusable(f"an entry cannot be read: {error.headline}") from None
+    def _read_all(self, connection: sqlite3.Connection) -> list[Winner]:
+        return [self._file.parsed(line) for (line,) in connection.execute("select line from winners order by rowid")]
 
     # -- writing ----------------------------------------------------------------------------------------------------
 
@@ -161,7 +110,11 @@ class Database:
         One that another process stored meanwhile stays if it is faster. False, too, where the file is locked or cannot
         be written: `problem` says so.
         """
-        return self._store([(winner, over)])[2] == 0 and self.problem is None
+        try:
+            return self._store([winner], over).slower == 0
+        except Unavailable as reason:
+            self.problem = f"The winner was not stored in {str(self.path)!r}: {reason}."
+            return False
 
     def import_(self, lines: Iterable[str], name: str = "the file") -> Imported:
         """Take over winners that are new or faster; all of them or, where a line is none, not one.
@@ -169,158 +122,73 @@ class Database:
         Raises TilewrightError, also where the database cannot be written.
         """
         winners = list(read_lines(lines, name))
-        before = self.problem
-        self.problem = None
-        added, replaced, slower = self._store([(winner, None) for winner in winners])
-        if self.problem is not None:
-            raise TilewrightError(self.problem, hint="nothing was imported; run the command again.")
-        self.problem = before
-        return Imported(added, replaced, slower)
+        try:
+            return self._store(winners, None)
+        except Unavailable as reason:
+            raise self._left_alone("Nothing was imported into", reason) from None
 
     def prune(self, wanted: Callable[[Winner], bool]) -> int:
         """Remove the user's own winners for which `wanted` is true; how many. Raises TilewrightError if it cannot."""
-        if not self.path.exists():
-            return 0
-        goners = [winner for winner in self._own() if self.problem is None and wanted(winner)]
 
         def remove(connection: sqlite3.Connection) -> int:
             # By their lines: one that another process has replaced meanwhile is not what was asked for.
-            rows = [(winner.to_json(),) for winner in goners]
-            return connection.executemany("delete from winners where line = ?", rows).rowcount if rows else 0
+            return sum(connection.execute("delete from winners where line = ?", (line,)).rowcount for line in goners)
 
         try:
-            if self.problem is not None:
-                raise _Unavailable("it is locked by another process")
-            return self._with(remove, writing=True)
-        except _Unavailable as reason:
-            raise TilewrightError(
-                f"Nothing was removed from {str(self.path)!r}: {reason}.", hint="run the command again."
-            ) from None
+            goners = [winner.to_json() for winner in self._file.read(self._read_all) if wanted(winner)]
+            return self._file.write(remove) if goners else 0
+        except Empty:
+            return 0
+        except Unavailable as reason:
+            raise self._left_alone("Nothing was removed from", reason) from None
 
-    def _store(self, winners: Iterable[tuple[Winner, Winner | None]]) -> tuple[int, int, int]:
-        """(added, replaced, left out as slower)."""
+    def _left_alone(self, what: str, reason: Unavailable) -> TilewrightError:
+        return TilewrightError(f"{what} {str(self.path)!r}: {reason}.", hint="run the command again.")
 
-        def write(connection: sqlite3.Connection) -> tuple[int, int, int]:
+    def _store(self, winners: Iterable[Winner], over: Winner | None) -> Imported:
+        def write(connection: sqlite3.Connection) -> Imported:
             added = replaced = slower = 0
-            for winner, over in winners:
-                where = (*_device_columns(winner.key.device), _problem_column(winner.key))
-                rows = connection.execute(
-                    "select line from winners where device = ? and compute_capability = ? and sm_count = ?"
-                    " and problem = ?",
-                    where,
-                ).fetchall()
-                standing = [self._parsed(line) for (line,) in rows]
-                if any(one != over and one != winner and one.median_us <= winner.median_us for one in standing):
+            for winner in winners:
+                where = _columns(winner)
+                row = connection.execute(_SELECT, where).fetchone()
+                standing = None if row is None else self._file.parsed(row[0])
+                if standing is not None and standing not in (over, winner) and standing.median_us <= winner.median_us:
                     slower += 1
                     continue
-                connection.execute(
-                    "insert or replace into winners values (?, ?, ?, ?, ?, ?, ?, ?)",
-                    (*where, winner.kernel, winner.date, winner.median_us, winner.to_json()),
-                )
-                if standing:
-                    replaced += 1
-                else:
-                    added += 1
-            return added, replaced, slower
+                values = (*where, winner.median_us, winner.to_json())
+                connection.execute("insert or replace into winners values (?, ?, ?, ?, ?, ?, ?)", values)
+                added += standing is None
+                replaced += standing is not None
+            return Imported(added, replaced, slower)
 
-        try:
-            return self._with(write, writing=True)
-        except _Unavailable as reason:
-            self.problem = f"The winner was not stored in {str(self.path)!r}: {reason}."
-            return 0, 0, 0
-
-    # -- the file ---------------------------------------------------------------------------------------------------
-
-    def _with(self, work: Callable[[sqlite3.Connection], Result], *, writing: bool = False) -> Result:
-        """`work` in one transaction, with SQLite's failures told apart."""
-        try:
-            if writing:
-                self.path.parent.mkdir(parents=True, exist_ok=True)
-            with self._opened(writing) as connection:
-                self._check_schema(connection, writing)
-                return work(connection)
-        except sqlite3.Error as failure:
-            raise self._told(failure) from None
-        except OSError as failure:
-            raise _Unavailable(failure.strerror or str(failure)) from None
-
-    @contextmanager
-    def _opened(self, writing: bool) -> Iterator[sqlite3.Connection]:
-        mode = "rwc" if writing else "ro"
-        uri = f"{self.path.absolute().as_uri()}?mode={mode}"
-        with closing(sqlite3.connect(uri, uri=True, timeout=self.wait_s, isolation_level=None)) as connection:
-            connection.execute("begin immediate" if writing else "begin")
-            try:
-                yield connection
-                connection.execute("commit")
-            except BaseException:
-                if connection.in_transaction:
-                    connection.execute("rollback")
-                raise
-
-    def _check_schema(self, connection: sqlite3.Connection, writing: bool) -> None:
-        (version,) = connection.execute("pragma user_version").fetchone()
-        (application,) = connection.execute("pragma application_id").fetchone()
-        (tables,) = connection.execute("select count(*) from sqlite_master").fetchone()
-        if version == 0 and application == 0 and tables == 0:  # new, or made by a process that was killed at once
-            if not writing:
-                raise _Unavailable("it is empty")
-            connection.execute(_CREATE)
-            connection.execute(f"pragma application_id = {APPLICATION}")
-            connection.execute(f"pragma user_version = {SCHEMA}")
-            return
-        if application != APPLICATION:
-            raise DatabaseUnusable(
-                f"{str(self.path)!r} is a database of another program.",
-                hint=f"set {FILE_VARIABLE} to another file.",
-            )
-        if version > SCHEMA:
-            raise DatabaseUnusable(
-                f"The database of winners {str(self.path)!r} was written by a newer tilewright: it has schema "
-                f"{version}, and this version knows {SCHEMA}.",
-                hint=f"upgrade tilewright, or set {FILE_VARIABLE} to another file for this version.",
-            )
-        while version < SCHEMA:
-            if not writing:
-                raise _Unavailable(f"it has the older schema {version}, which the next winner that is stored upgrades")
-            connection.execute(_UPGRADES[version])
-            version += 1
-            connection.execute(f"pragma user_version = {version}")
-
-    def _told(self, failure: sqlite3.Error) -> Exception:
-        name = getattr(failure, "sqlite_errorname", "")
-        if name.startswith(_LOCKED):
-            return _Unavailable(f"another process has locked it for more than {self.wait_s:g} s")
-        for start, reason in _UNWRITABLE.items():
-            if name.startswith(start):
-                return _Unavailable(reason)
-        return self._unusable(str(failure))
-
-    def _unusable(self, why: str) -> DatabaseUnusable:
-        return DatabaseUnusable(
-            f"The database of winners {str(self.path)!r} is damaged: {why}.",
-            hint=f"move it away, or set {FILE_VARIABLE} to another file; winners that were exported can be imported "
-            "into a new one.",
-        )
+        return self._file.write(write)
 
 
-def _device_columns(device: DeviceKey) -> tuple[str, str, int]:
-    return device.name, device.compute_capability, device.sm_count
+_SELECT = (
+    "select line from winners"
+    " where device = ? and compute_capability = ? and sm_count = ? and problem = ? and reduction = ?"
+)
 
 
-def _problem_column(key: Key) -> str:
-    return json.dumps(key.as_data()["problem"], sort_keys=True)
+def _columns(winner: Winner) -> tuple[str | int, ...]:
+    device: DeviceKey = winner.key.device
+    problem = json.dumps(winner.key.as_data()["problem"], sort_keys=True)
+    return device.name, device.compute_capability, device.sm_count, problem, winner.order
 
 
-def _size(winner: Winner) -> tuple[int, int, int, str]:
+def _place(winner: Winner) -> tuple[str | int, ...]:
     problem = winner.key.problem
-    return problem.m, problem.n, problem.k, problem.orders
+    sizes = (problem.m, problem.n, problem.k)
+    return (str(winner.key.device), problem.dtype, problem.product, *sizes, problem.orders, winner.order)
 
 
 @cache
 def shipped_winners() -> tuple[Winner, ...]:
-    """The winners that come with the package, newest first."""
+    """The winners that come with the package; of one problem the newest first."""
     found: list[Winner] = []
     for path in sorted((Path(__file__).parent / "shipped").glob("*.jsonl")):
         found += read_lines(path.read_text(encoding="utf-8").splitlines(), path.name)
     return tuple(sorted(found, key=lambda winner: winner.date, reverse=True))
+
+
+__all__ = ["Database", "DatabaseUnusable", "Imported", "database_path", "shipped_winners"]

@@ -21,7 +21,7 @@ ALIGNMENTS = (16, 8, 4, 2, 1)
 
 @dataclass(frozen=True, slots=True)
 class DeviceKey:
-    """A kind of GPU, whatever its driver: its name without the vendor, compute capability, and SMs (a slice has fewer)."""
+    """A kind of GPU, whatever its driver: its name without the vendor, compute capability, SMs (a slice has fewer)."""
 
     name: str
     compute_capability: str
@@ -113,17 +113,18 @@ class Key:
             device, problem = DeviceKey(**data["device"]), ProblemKey(**data["problem"])
         except (TypeError, KeyError) as error:
             raise ProblemError(f"This is no key of a problem: {error}.") from None
-        texts = (device.name, device.compute_capability, problem.dtype, problem.product, problem.accumulate)
-        counts = (device.sm_count, problem.alignment, problem.m, problem.n, problem.k)
-        if not all(isinstance(text, str) for text in (*texts, problem.out, problem.orders)):
-            raise ProblemError("This is no key of a problem: a name in it is no text.")
-        if not all(isinstance(count, int) and not isinstance(count, bool) for count in counts):
-            raise ProblemError("This is no key of a problem: a count in it is no whole number.")
+        for part in (device, problem):
+            for name, value in asdict(part).items():
+                wanted = int if name in _COUNTS else str
+                if type(value) is not wanted:
+                    raise ProblemError(f"This is no key of a problem: {name} is {value!r}.")
         return cls(device, problem)
 
     def __str__(self) -> str:
         return f"{self.problem} on {self.device}"
 
+
+_COUNTS = frozenset({"sm_count", "alignment", "m", "n", "k"})
 
 _COMMENT = re.compile(r"//[^\n]*|/\*.*?\*/", re.DOTALL)
 
@@ -135,8 +136,8 @@ def kernel_version(source: CudaSource) -> str:
 
 
 @cache
-def compiler_version_of_sources() -> str:
-    """All that decides the text of kernels, from rungs to the printer: trials of another state are not comparable."""
+def sources_version() -> str:
+    """All that decides the text of kernels, from rungs to the printer. Where it is the same, so is every kernel."""
     package = Path(__file__).parents[1]
     digest = hashlib.sha256()
     for folder in ("codegen", "ir", "isa", "ladders", "layout", "lowering", "schedule"):

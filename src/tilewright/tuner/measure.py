@@ -1,4 +1,4 @@
-"""How a candidate gets its time: compiled in any thread, held against float64, and only then timed.
+"""How a candidate gets its time: held against float64, and only then timed.
 
 The kernel that is timed is the one that is checked, on the operands that it is timed with: all of C where that is
 small, else one row of each stretch of rows and all their columns, so that every tile is met.
@@ -13,28 +13,24 @@ from typing import Any, Protocol
 
 import numpy as np
 
-from tilewright.artifacts import Cubin
-from tilewright.bench.baseline import cublas
-from tilewright.bench.ladder import launcher
 from tilewright.bench.protocol import Launch, RotatedOperands, Timing, measure
 from tilewright.dtypes import Array
 from tilewright.errors import LaunchError, TilewrightError
 from tilewright.problem.gemm import Gemm, Order
 from tilewright.problem.reference import Operands, make_operands, reference, view
-from tilewright.problem.tolerance import compare, error_bound
-from tilewright.runtime.cubin_cache import CubinCache
+from tilewright.problem.tolerance import Verdict, compare, error_bound
 from tilewright.runtime.driver import Gpu
+from tilewright.runtime.launch import load
 from tilewright.runtime.probe import probe
-from tilewright.toolchain import Build
-from tilewright.tuner.keys import kernel_version
-from tilewright.tuner.space import Candidate, Space
+from tilewright.toolchain import arguments
+from tilewright.tuner.compiling import Prepared
+from tilewright.tuner.space import Candidate
 
 ROUNDS = 3
 """Replays of a candidate's graph in the search; the best are timed again, side by side."""
 
 GRAPH_MS = 4.0
 FINAL_ROUNDS = 11
-PEER = "cuBLAS"
 
 _CHECKED_FLOPS = 2e10
 """Of the float64 reference, computed once: about a second on a few cores."""
@@ -47,56 +43,43 @@ class GpuLost(LaunchError):
 
 
 @dataclass(frozen=True, slots=True)
-class Prepared:
-    """A candidate, compiled."""
-
-    candidate: Candidate
-    built: Build
-    cubin: Cubin
-
-    @property
-    def kernel(self) -> str:
-        return kernel_version(self.built.source)
-
-
-@dataclass(frozen=True, slots=True)
 class Measured:
-    """A candidate that gave the right result. relative_error: of what was checked."""
+    """A candidate that gave the right result. relative_error: of what was checked. kernel, order: names of its text
+    and of its reduction order."""
 
     median_us: float
     registers: int
     relative_error: float
     kernel: str
+    order: str
 
 
 class Measurer(Protocol):
-    """What a search asks. Everything raises TilewrightError for a candidate that fails, and says why."""
-
-    def prepare(self, candidate: Candidate) -> Any:
-        """A candidate made ready, in any thread and many at once."""
-        ...
+    """What a search asks of a GPU. Everything raises TilewrightError for a candidate that fails, and says why."""
 
     def measure(self, prepared: Any) -> Measured:
         """Checked, then timed; one at a time. Raises GpuLost where nothing more can be measured."""
         ...
 
     def side_by_side(self, prepared: Mapping[str, Any]) -> Mapping[str, Timing]:
-        """Timed in turn, and cuBLAS, where it is there, with them as `PEER`."""
+        """Timed in turn, under the names given, and its peers with them."""
         ...
-
-    def close(self) -> None: ...
 
 
 class GpuMeasurer:
-    """Candidates of a space on a GPU."""
+    """Candidates of one problem on a GPU. peers: what `side_by_side` times with them, such as `cuBLAS`."""
 
-    def __init__(self, gpu: Gpu, space: Space, cache: CubinCache | None = None) -> None:
-        self.gpu, self.space = gpu, space
-        self.cache = CubinCache() if cache is None else cache
+    def __init__(self, gpu: Gpu, gemm: Gemm, peers: Mapping[str, Launch] | None = None) -> None:
+        self.gpu, self.gemm = gpu, gemm
+        self.peers = dict(peers or {})
+
+    def warm(self) -> None:
+        """Make operands and their reference now, some seconds for large problems, while compilers work."""
+        _ = self._sample, self._rotated
 
     @cached_property
     def _operands(self) -> Operands:
-        return make_operands(self.space.gemm)
+        return make_operands(self.gemm)
 
     @cached_property
     def _rotated(self) -> RotatedOperands:
@@ -106,13 +89,6 @@ class GpuMeasurer:
     def _sample(self) -> Sample:
         return sample_of(self._operands)
 
-    def prepare(self, candidate: Candidate) -> Prepared:
-        reasons = self.space.reasons(candidate)
-        if reasons:
-            raise TilewrightError(reasons[0])
-        built = self.space.build(candidate)
-        return Prepared(candidate, built, built.compile(self.gpu.arch, cache=self.cache))
-
     def measure(self, prepared: Prepared) -> Measured:
         try:
             launch = self._launch(prepared)
@@ -121,21 +97,24 @@ class GpuMeasurer:
         except LaunchError as failure:
             self._check_alive(prepared.candidate, failure)
             raise
-        return Measured(timing.median_us, prepared.cubin.resources.registers, relative_error, prepared.kernel)
+        registers = prepared.cubin.resources.registers
+        return Measured(timing.median_us, registers, relative_error, prepared.kernel, prepared.order)
 
     def side_by_side(self, prepared: Mapping[str, Prepared]) -> Mapping[str, Timing]:
-        candidates: dict[str, Launch] = {name: self._launch(one) for name, one in prepared.items()}
-        peer = cublas(self.gpu, self.space.gemm)
-        if peer is not None:
-            candidates[PEER] = peer.launch
-        return measure(self.gpu, candidates, self._rotated, rounds=FINAL_ROUNDS, graph_ms=GRAPH_MS)
+        candidates = {name: self._launch(one) for name, one in prepared.items()}
+        return measure(self.gpu, {**candidates, **self.peers}, self._rotated, rounds=FINAL_ROUNDS, graph_ms=GRAPH_MS)
 
     def close(self) -> None:
         if "_rotated" in self.__dict__:
             self._rotated.close()
 
     def _launch(self, prepared: Prepared) -> Launch:
-        return launcher(prepared.built, self.gpu, self.cache)
+        loaded = load(self.gpu, prepared.cubin, prepared.source)
+
+        def launch(pointers: Sequence[int]) -> None:
+            loaded.launch(self.gpu.stream, prepared.grid, prepared.block, arguments(self.gemm, pointers))
+
+        return launch
 
     def _checked(self, launch: Launch) -> float:
         """The relative error of one launch. Raises TilewrightError for a wrong result."""
@@ -167,7 +146,7 @@ class Sample:
     expected: Array
     bound: Array
 
-    def verdict(self, stored: Array) -> Any:
+    def verdict(self, stored: Array) -> Verdict:
         """The stored C, flat, held against the reference; `Verdict.worst_at` counts rows of the sample."""
         computed = self.gemm.out.decode(view(self.gemm, "C", stored)[self.rows])
         return compare(computed, self.expected, self.bound)
@@ -203,8 +182,3 @@ def sampled_rows(m: int, most: int, seed: int = 0) -> Array:
     rows = ((np.arange(most) + within) * m / most).astype(np.int64)
     rows[0], rows[-1] = 0, m - 1
     return np.minimum(rows, m - 1)
-
-
-def figures(times: Mapping[str, Timing], names: Sequence[str]) -> list[tuple[float, str]]:
-    """Medians with their names, the fastest first, without the peer's."""
-    return sorted((times[name].median_us, name) for name in names)

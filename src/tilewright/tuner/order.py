@@ -16,7 +16,8 @@ unrolled. What matters, and so makes up the order:
 
 from __future__ import annotations
 
-from dataclasses import dataclass, fields
+import hashlib
+from dataclasses import astuple, dataclass, fields
 
 from tilewright.ir.program import Axis, Program
 from tilewright.toolchain import Build
@@ -26,15 +27,14 @@ from tilewright.toolchain import Build
 class ReductionOrder:
     """The order of one element's sum.
 
-    unit: what adds. depth: products added at once. rounded: tf32 operands are rounded to nearest. visits: "ascending",
-    or the digits of k as they are visited, outermost first, each "stride x extent". shared_by: digits of k that run side
-    by side, and parts of k summed by different blocks. sum_in: the format and place of the running sum. late: the factors
-    that are applied once. ends_with_zeros: the last tile of k is filled up.
+    unit: what adds, and which formats it multiplies. depth: products added at once. visits: "ascending",
+    or the digits of k as they are visited, outermost first, each "stride x extent". shared_by: digits of k that run
+    side by side, and parts of k summed by different blocks. sum_in: the format and place of the running sum. late: the
+    factors that are applied once. ends_with_zeros: the last tile of k is filled up.
     """
 
     unit: str
     depth: int
-    rounded: bool
     visits: str
     shared_by: tuple[str, ...]
     sum_in: str
@@ -45,6 +45,11 @@ class ReductionOrder:
         shared = f", shared by {' and '.join(self.shared_by)}" if self.shared_by else ""
         zeros = ", then zeros" if self.ends_with_zeros else ""
         return f"{self.unit}, {self.depth} products at once, {self.visits}{zeros}{shared}, summed in {self.sum_in}"
+
+    @property
+    def name(self) -> str:
+        """The same text for the same order, in every process."""
+        return hashlib.sha256(repr(astuple(self)).encode()).hexdigest()[:8]
 
     def difference_from(self, other: ReductionOrder) -> str:
         """The first thing that is not the same, in words."""
@@ -65,9 +70,8 @@ def order_of(built: Build) -> ReductionOrder:
     late = tuple(name for name, is_late in (("alpha", program.late_alpha), ("beta", program.late_beta)) if is_late)
     tile = program.block_tile("k") if _is_tiled(program) else depth
     return ReductionOrder(
-        unit=unit if instruction is None else f"{unit} {instruction.instruction.product}",
+        unit=unit if instruction is None else f"{unit} {gemm.multiplied}",
         depth=depth,
-        rounded=instruction is not None and instruction.rounded,
         visits=_visits(program),
         shared_by=(*_side_by_side(program), *(("blocks, in parts of k",) if built.parts else ())),
         sum_in=f"{gemm.accumulate} in {kept}",

@@ -7,9 +7,9 @@ the memory must move. It is meant to put good candidates among the first, not to
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from math import prod
+from math import inf, prod
 from typing import Protocol
 
 from tilewright.device.spec import DeviceSpec
@@ -20,7 +20,8 @@ from tilewright.tuner.space import Candidate, Space
 from tilewright.units import ceil_div
 
 _MMA_SHARE = {(9, 0): 0.62}
-"""What mma.sync reaches of the peak of wgmma, by compute capability. Measured: H200, benchmarks/results/matrix_rate_h200.json."""
+"""What mma.sync reaches of the peak of wgmma, by compute capability. Measured: H200, matrix_rate_h200.json in
+benchmarks/results."""
 
 _FILL_CLK = 1500
 """Clocks from the start of a tile until its products run, roughly a trip to memory and one through the ring."""
@@ -131,47 +132,69 @@ def _dram_bytes(built: Build, at_once: int) -> float:
     return max(gemm.compulsory_bytes, read * 0.5)
 
 
-def ranked(model: Model, candidates: Sequence[Candidate]) -> list[tuple[float, Candidate]]:
-    """Candidates with their predicted times, the best first; those that the model refuses are left out."""
-    found = []
-    for candidate in candidates:
-        try:
-            found.append((model.predicted_us(candidate), candidate))
-        except TilewrightError:
-            continue
-    return sorted(found, key=lambda pair: (pair[0], pair[1].key))
+@dataclass(frozen=True, slots=True)
+class Look:
+    """What is known of a candidate before it is compiled. refusal: why it is no kernel here, "" if it is one.
+
+    kind: its rung and tile.
+    """
+
+    candidate: Candidate
+    predicted_us: float
+    refusal: str = ""
+    kind: str = ""
+
+
+def look(space: Space, model: Model, candidate: Candidate) -> Look:
+    """One candidate built and predicted: tens of milliseconds."""
+    reasons = space.reasons(candidate)
+    if reasons:
+        return Look(candidate, inf, reasons[0])
+    try:
+        tiles = space.build(candidate).kernel.tile
+        kind = " ".join([candidate.rung, *(f"{dim}{size}" for dim, size in tiles.items())])
+        return Look(candidate, model.predicted_us(candidate), "", kind)
+    except TilewrightError as refusal:
+        return Look(candidate, inf, refusal.headline)
+
+
+def ranked(looks: Iterable[Look]) -> list[Look]:
+    """Those that are kernels, the best predicted first."""
+    legal = (one for one in looks if not one.refusal)
+    return sorted(legal, key=lambda one: (one.predicted_us, one.candidate.key))
+
+
+def to_look_at(space: Space, most: int) -> list[Candidate]:
+    """Where each rung itself stands, then at most so many, evenly spread over each rung: what can be ranked in time."""
+    defaults = [found for rung in space.rungs if (found := space.default(rung)) is not None]
+    return list(dict.fromkeys([*defaults, *spread(space.candidates, most)]))
 
 
 def spread(candidates: Sequence[Candidate], most: int) -> list[Candidate]:
-    """At most so many candidates, evenly spread over each rung, so that ranking a large space takes no longer."""
+    """At most so many candidates and one a rung, each rung's evenly spread, small rungs whole."""
     by_rung: dict[str, list[Candidate]] = {}
     for candidate in candidates:
         by_rung.setdefault(candidate.rung, []).append(candidate)
-    each = max(1, most // max(1, len(by_rung)))
     found: list[Candidate] = []
-    for members in by_rung.values():
-        step = max(1, ceil_div(len(members), each))
+    left = most
+    for rungs_left, members in zip(range(len(by_rung), 0, -1), sorted(by_rung.values(), key=len), strict=True):
+        step = max(1, ceil_div(len(members), max(1, left // rungs_left)))
         found += members[::step]
+        left -= len(members[::step])
     return found
 
 
-def seeds(space: Space, model: Model, most: int) -> list[Candidate]:
+def seeds(space: Space, order: Sequence[Look], most: int) -> list[Candidate]:
     """What to measure first: where each rung itself stands, then the best ranked, few of each rung and tile."""
-    defaults = [found for rung in space.rungs if (found := space.default(rung)) is not None]
-    order = [candidate for _, candidate in ranked(model, [*defaults, *spread(space.candidates, _RANKED)])]
-    first = [candidate for candidate in order if candidate in defaults]
-    alike: dict[tuple[str, ...], int] = {}
-    chosen = [candidate for candidate in dict.fromkeys(first) if space.is_legal(candidate)][:most]
-    for candidate in dict.fromkeys(order):
-        tiles = space.build(candidate).kernel.tile if len(chosen) < most else {}
-        kind = (candidate.rung, *(f"{name} {value}" for name, value in tiles.items()))
-        if len(chosen) < most and candidate not in chosen and alike.get(kind, 0) < _ALIKE and space.is_legal(candidate):
-            alike[kind] = alike.get(kind, 0) + 1
-            chosen.append(candidate)
+    defaults = {found for rung in space.rungs if (found := space.default(rung)) is not None}
+    chosen = [one.candidate for one in order if one.candidate in defaults][:most]
+    alike: dict[str, int] = {}
+    for one in order:
+        if len(chosen) < most and one.candidate not in chosen and alike.get(one.kind, 0) < _ALIKE:
+            alike[one.kind] = alike.get(one.kind, 0) + 1
+            chosen.append(one.candidate)
     return chosen
 
 
-_RANKED = 300
-"""Candidates that are ranked: each takes some milliseconds."""
-
 _ALIKE = 2
+"""Candidates of one rung and tile among the first: they are predicted alike."""

@@ -10,6 +10,7 @@ import json
 import threading
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import lru_cache
 from typing import Any
 
 from tilewright.device.spec import DeviceSpec
@@ -20,6 +21,9 @@ from tilewright.model.limits import reasons_it_cannot_run
 from tilewright.problem.gemm import Gemm
 from tilewright.toolchain import Build, build, grid_of
 from tilewright.tuner.order import ReductionOrder, order_of
+
+_BUILDS_KEPT = 4
+"""A candidate is asked for its reasons, its prediction and its text, one after another."""
 
 _LOOKED_AT_FIRST = 16
 """Points that are tried before a rung is said to have none for a problem."""
@@ -65,6 +69,7 @@ class Space:
         self._by_key = {candidate.key: candidate for candidate in self.candidates}
         self._reasons: dict[str, tuple[str, ...]] = {}
         self._lock = threading.Lock()
+        self._built = lru_cache(_BUILDS_KEPT)(self._build)
 
     def find(self, rung: str, point: Mapping[str, Any]) -> Candidate | None:
         """The candidate of a rung at a point, if it is one of this space."""
@@ -83,6 +88,9 @@ class Space:
 
     def build(self, candidate: Candidate) -> Build:
         """The kernel of a candidate. Raises what schedules and passes raise."""
+        return self._built(candidate)
+
+    def _build(self, candidate: Candidate) -> Build:
         return build_of(self.gemm, self.rungs[candidate.rung], candidate.point)
 
     def reasons(self, candidate: Candidate) -> tuple[str, ...]:

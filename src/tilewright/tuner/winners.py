@@ -17,16 +17,23 @@ FORMAT = 1
 """Of a line of JSON. A line with a higher one was written by a newer version, and is refused."""
 
 
+class NewerFormat(TilewrightError):
+    """A line that a newer version wrote."""
+
+
 @dataclass(frozen=True, slots=True)
 class Winner:
-    """kernel: `kernel_version` of what was measured. share_of_cublas: of the same run, None where it had no cuBLAS.
+    """order: `ReductionOrder.name`; of each order, one winner is kept. kernel: `kernel_version` of what was measured.
 
-    tried: candidates that the search measured. date: UTC, as in records.
+    sources: `sources_version` at that time. share_of_cublas: of the same run, None where it had no cuBLAS. tried:
+    candidates that the search measured. date: UTC, as in records.
     """
 
     key: Key
     candidate: Candidate
+    order: str
     kernel: str
+    sources: str
     median_us: float
     tflops: float
     share_of_cublas: float | None
@@ -57,7 +64,7 @@ class Winner:
         if not isinstance(data, dict) or not isinstance(data.get("format"), int):
             raise TilewrightError("it is no winner: it has no format")
         if data["format"] > FORMAT:
-            raise TilewrightError(f"it has format {data['format']}, from a newer tilewright; this one reads {FORMAT}")
+            raise NewerFormat(f"it has format {data['format']}, from a newer tilewright; this one reads {FORMAT}")
         try:
             key = Key.from_data(data)
             plain = {name: _checked(name, kind, data[name]) for name, kind in _PLAIN.items()}
@@ -70,7 +77,9 @@ class Winner:
 
 
 _PLAIN: Mapping[str, tuple[type, ...]] = {
+    "order": (str,),
     "kernel": (str,),
+    "sources": (str,),
     "median_us": (int, float),
     "tflops": (int, float),
     "share_of_cublas": (int, float, type(None)),
@@ -82,11 +91,11 @@ _PLAIN: Mapping[str, tuple[type, ...]] = {
 
 
 def _checked(name: str, kinds: tuple[type, ...], value: Any) -> Any:
-    if not isinstance(value, kinds) or isinstance(value, bool):
+    if type(value) not in kinds:
         raise TypeError(f"{name} is {value!r}")
     if isinstance(value, float) and not math.isfinite(value):
         raise ValueError(f"{name} is {value}")
-    if name == "median_us" and value <= 0:
+    if name == "median_us" and not value > 0:
         raise ValueError(f"{name} is {value}")
     return value
 

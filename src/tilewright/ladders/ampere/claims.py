@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from tilewright.dtypes import TF32
 from tilewright.ladders.ampere.tiles import DEPTH_BYTES, takes_matrices
 from tilewright.ladders.rung import Claim, Counts
 from tilewright.problem.gemm import Gemm
 
 TENSOR_CORES = Claim(
     "tensor cores do all the multiply-adds",
-    lambda c, g: c.instructions["HMMA"] * 16 * 8 * (8 if g.multiplied is TF32 else 16) == g.m * g.n * g.k,
+    lambda c, g: c.instructions["HMMA"] * 16 * 8 * (8 if g.multiplies_tf32 else 16) == g.m * g.n * g.k,
 )
 NO_LOAD_CONFLICTS = Claim("no bank conflicts on shared loads", lambda c, g: c.shared_loads.excess_wavefronts == 0)
 NO_STORE_CONFLICTS = Claim("no bank conflicts on shared stores", lambda c, g: c.shared_stores.excess_wavefronts == 0)

@@ -9,7 +9,6 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal
 
-from tilewright.dtypes import TF32
 from tilewright.ir.buffer import Space
 from tilewright.ir.program import Level, Route
 from tilewright.layout.arrangement import Xor
@@ -50,7 +49,7 @@ class Tiles:
 
 def nest(gemm: Gemm, tiles: Tiles) -> tuple[Step, ...]:
     """Blocks, warps and fragments, the innermost of which one instruction runs."""
-    using, depth = ("mma.m16n8k8", 8) if gemm.multiplied is TF32 else ("mma.m16n8k16", 16)
+    using, depth = ("mma.m16n8k8", 8) if gemm.multiplies_tf32 else ("mma.m16n8k16", 16)
     return (
         Split("m", tiles.m, into=("m_block", "m_in")),
         Split("n", tiles.n, into=("n_block", "n_in")),

@@ -132,6 +132,7 @@ def tiles_at(point: Point) -> Tiles:
 def takes(gemm: Gemm) -> bool:
     """Whether wgmma reads the operands as they lie: it turns tiles of 2-byte elements, and no others.
 
+    >>> from tilewright.dtypes import TF32
     >>> takes(Gemm(8, 8, 8, product=TF32)), takes(Gemm(8, 8, 8, product=TF32, b=Order.COL))
     (False, True)
     """

@@ -8,7 +8,7 @@ from typing import ClassVar
 from tilewright.ir.program import Level, Program, Tensorized
 from tilewright.isa.catalog import instruction
 from tilewright.schedule.laws import check_program
-from tilewright.schedule.step import Step, check_flag, check_unused, find_loop, refuse
+from tilewright.schedule.step import Step, check_unused, find_loop, refuse
 
 
 @dataclass(frozen=True, repr=False)
@@ -17,8 +17,8 @@ class Tensorize(Step):
 
     The three innermost loops, over neighbouring m, n and k, become one instruction of the tensor cores, run by the 32
     lanes of a warp together. `using` names its family, such as "mma.m16n8k16"; the formats are those of the problem.
-    rounded: float32 operands of a tf32 problem are rounded to the nearest tf32 in registers, two instructions each time
-    one is loaded; if not, the instruction drops their lower bits, as cuBLAS does: twice the error, and a bias to zero.
+    Operands of a tf32 problem are rounded in registers, two instructions each time one is loaded; those of a
+    tf32_truncated problem are not, and the multiplier drops their lower bits: twice the error, and a bias to zero.
     The warps are then the only threads to bind: the lanes belong to the instruction.
     """
 
@@ -26,7 +26,6 @@ class Tensorize(Step):
     n: str
     k: str
     using: str
-    rounded: bool = True
 
     positional: ClassVar[int] = 3
 
@@ -34,7 +33,6 @@ class Tensorize(Step):
         doing = f"Cannot run {self.m!r}, {self.n!r} and {self.k!r} by {self.using}"
         if program.tensorized is not None:
             refuse(f"{doing}: {program.tensorized.instruction.name} runs a tile already.", hint="use Tensorize once.")
-        check_flag(self.rounded, doing, "rounded")
         chosen = instruction(self.using, program.gemm.multiplied, program.gemm.accumulate)
         wanted = {"m": chosen.m, "n": chosen.n, "k": chosen.k}
         for name, (dim, extent) in zip((self.m, self.n, self.k), wanted.items(), strict=True):
@@ -53,9 +51,7 @@ class Tensorize(Step):
                 )
             check_unused(program, name, "run by an instruction the")
             program = program.with_loop(replace(loop, level=Level.INSTRUCTION))
-        return check_program(
-            replace(program, tensorized=Tensorized(chosen, (self.m, self.n, self.k), self.rounded)), doing
-        )
+        return check_program(replace(program, tensorized=Tensorized(chosen, (self.m, self.n, self.k))), doing)
 
     def names(self) -> tuple[str, ...]:
         return (self.m, self.n, self.k)

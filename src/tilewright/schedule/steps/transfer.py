@@ -17,8 +17,8 @@ class Transfer(Step):
 
     Route.ASYNC copies to shared memory by cp.async, 4, 8 or 16 bytes at once, with no register between; what lies
     outside the matrix arrives as zero. Needs sm_80. Route.MATRICES loads the fragments of a matrix instruction by
-    ldmatrix, as many matrices at once as Vectorize says. Needs sm_75. Route.TMA leaves a shared tile of A or B, or of the
-    result, to the copy engine, which moves whole boxes that one thread asks for. Needs sm_90.
+    ldmatrix, as many matrices at once as Vectorize says. Needs sm_75. Route.TMA leaves a shared tile of A or B, or of
+    the result, to the copy engine, which moves whole boxes that one thread asks for. Needs sm_90.
     """
 
     tile: str

@@ -173,7 +173,7 @@ class WaitBarrierStep(BarrierOp):
         made = self.check_made(convoy, lanes, keys)
         passes = ~made | phases.passes(keys, parity)
         if passes.all():
-            self.issue(convoy)
+            self.issue(convoy, keys)
             phases.wait(keys[made], self.rows(convoy, lanes[made]))
             convoy.pc += 1
             return (convoy,)

@@ -100,13 +100,16 @@ class BulkBase:
             )
         return first
 
-    def tell(self, convoy: Convoy, lanes: Array, inner: Array, outer: Array) -> None:
+    def tell(self, convoy: Convoy, lanes: Array, inner: Array, outer: Array, first: Array) -> None:
         if not self.op.context.wire.bulk_copied:
             return
         boxes, sectors = len(lanes), self.box.sectors(inner, outer)
         places, inside = self.box.offsets(inner, outer)
         size_bytes, elements = boxes * self.box.size_bytes, int(np.count_nonzero(inside))
-        event = BulkCopy(self.op.site, boxes, size_bytes, sectors, elements, places, inside, lanes, convoy.warps)
+        shared = self.box.places(first)
+        event = BulkCopy(
+            self.op.site, boxes, size_bytes, sectors, elements, places, inside, lanes, convoy.warps, shared
+        )
         for hear in self.op.context.wire.bulk_copied:
             hear(event)
 
@@ -132,7 +135,7 @@ class BulkLoadOp(BarrierOp):
         units = self.units
         inner, outer = (values(part, convoy, lanes) for part in self.at)
         first, keys = self._base.first(convoy, lanes), self.keys(convoy, lanes)
-        self._base.tell(convoy, lanes, inner, outer)
+        self._base.tell(convoy, lanes, inner, outer, first)
         if self.mask is not None:
             targets = [rank for rank in range(16) if self.mask >> rank & 1]
             if targets[-1] >= units.kernel.cluster:
@@ -207,7 +210,7 @@ class BulkStoreOp(UnitOp):
             return
         inner, outer = (values(part, convoy, lanes) for part in self.at)
         first = self._base.first(convoy, lanes)
-        self._base.tell(convoy, lanes, inner, outer)
+        self._base.tell(convoy, lanes, inner, outer, first)
         units, box = self.units, self._base.box
         rows, slot = self.rows(convoy, lanes), convoy.warps.block_of_lane[lanes]
         elements = box.places(first) + (slot * box.buffer.elements)[:, None]

@@ -31,10 +31,16 @@ class UnitOp:
         assert units is not None, "a kernel with statements of the units has units"
         return units
 
-    def issue(self, convoy: Convoy) -> None:
-        """Tells the listeners that the instruction is executed."""
+    def issue(self, convoy: Convoy, keys: Array | None = None) -> None:
+        """Tells the listeners that the instruction is executed. keys: of the memory barriers that are waited for."""
+        if not self.context.wire.issued:
+            return
+        names = self.units.names
+        barriers = () if keys is None else tuple(names[key] for key in np.unique(keys % len(names)).tolist())
+        warps = convoy.warps
+        event = Issue(self.site, convoy.active_warps, convoy.active_lanes, warps.block_count, warps, barriers)
         for hear in self.context.wire.issued:
-            hear(Issue(self.site, convoy.active_warps, convoy.active_lanes, convoy.warps.block_count))
+            hear(event)
 
     def rows(self, convoy: Convoy, lanes: Array) -> Array:
         """The clock row of each lane's warp."""

@@ -24,7 +24,7 @@ class MeetingStep(UnitOp):
 
     def _meet(self, convoy: Convoy, meetings: Meetings, keys: Array, warps: Array, name: str) -> tuple[Convoy, ...]:
         for hear in self.context.wire.met:
-            hear(Meeting(self.site, len(convoy.warps), convoy.active_lanes, convoy.warps.block_count))
+            hear(Meeting(self.site, len(convoy.warps), convoy.active_lanes, convoy.warps.block_count, convoy.warps))
         convoy.pc += 1
         awaited = meetings.rounds[keys] + 1
         wrong = meetings.arrive(keys, self.units.clocks.row(convoy.warps), warps)

@@ -1,0 +1,159 @@
+"""`Bundle`: one scheduled problem as the kernels that a launcher chooses among, the most assuming first."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property
+
+from tilewright.artifacts import Cubin
+from tilewright.codegen import print_together
+from tilewright.codegen.names import identifier
+from tilewright.device.arch import Arch
+from tilewright.device.arch import arch as known_arch
+from tilewright.device.catalog import DEVICES
+from tilewright.device.spec import DeviceSpec
+from tilewright.dtypes import BF16, F16, F32
+from tilewright.errors import CompileError, ProblemError
+from tilewright.export.needs import Needs, needs_of
+from tilewright.ir.kernel import SAFE, Kernel, Variant
+from tilewright.problem.formats import format_name
+from tilewright.problem.gemm import Gemm, Order
+from tilewright.runtime.cubin_cache import CubinCache
+from tilewright.schedule import Schedule
+from tilewright.toolchain import Build, build, check_launchable
+
+VARIANTS = {"exact": Variant(exact=frozenset({"m", "n", "k"})), "edges": Variant(), "any": SAFE}
+"""Whole tiles only; any sizes, in vectors of 16 bytes; whatever the schedule can take at all."""
+
+FORMATS = (F32, F16, BF16)
+"""What matrices in C++ can hold: `float`, or 16 bits that a `__half*` or `__nv_bfloat16*` points to."""
+
+
+@dataclass(frozen=True, slots=True)
+class Exported:
+    """One kernel of a bundle. label: its key in VARIANTS."""
+
+    label: str
+    build: Build
+    needs: Needs
+
+    @property
+    def kernel(self) -> Kernel:
+        return self.build.kernel
+
+    @property
+    def entry(self) -> str:
+        return self.build.source.entry
+
+    @property
+    def source_digest(self) -> str:
+        """SHA-256 of the CUDA text that the cubin was compiled from."""
+        return hashlib.sha256(self.build.cuda.encode()).hexdigest()
+
+
+@dataclass(frozen=True)
+class Bundle:
+    """name: the C function. origin: which rung and point, for people. kernels: tried in this order by the launcher."""
+
+    name: str
+    origin: str
+    gemm: Gemm
+    schedule: Schedule
+    kernels: tuple[Exported, ...]
+    archs: tuple[Arch, ...]
+
+    @property
+    def prefix(self) -> str:
+        """Of the names of constants."""
+        return self.name.upper()
+
+    @property
+    def general(self) -> Exported:
+        """The kernel that takes whatever the bundle takes."""
+        return self.kernels[-1]
+
+    @cached_property
+    def cuda(self) -> str:
+        """All kernels as one text; the schedule, which is theirs together, stands in the file's own header."""
+        return print_together([replace(exported.kernel, heading=()) for exported in self.kernels])
+
+    def cubin(self, exported: Exported, arch: Arch, cache: CubinCache | None = None) -> Cubin:
+        return exported.build.compile(arch.name, cache=cache)
+
+
+def bundle(
+    gemm: Gemm,
+    schedule: Schedule,
+    archs: Sequence[str],
+    *,
+    origin: str,
+    name: str = "",
+    only_general: bool = False,
+) -> Bundle:
+    """The kernels of a schedule for a class of problems: the formats, orders and epilogue of `gemm`, of any size.
+
+    only_general: one kernel, that which assumes the least. Raises ProblemError for formats that have no type in C++,
+    LaunchError or CompileError where an architecture cannot run them.
+    """
+    for operand in gemm.operands:
+        if operand.dtype not in FORMATS:
+            raise ProblemError(
+                f"{operand.name} is {operand.dtype}, which an exported launcher cannot take.",
+                hint=f"use {', '.join(dtype.name for dtype in FORMATS)}.",
+            )
+    name = name or default_name(gemm, origin)
+    if not name.isidentifier() or not name.isascii():
+        raise ProblemError(f"{name!r} cannot be the name of a C function.", hint="use letters, digits and underscores.")
+    targets = tuple(dict.fromkeys(known_arch(arch) for arch in archs))
+    labels = ["any"] if only_general else list(VARIANTS)
+    resolved = build(gemm, schedule).schedule  # a layout that it leaves open is searched once, for all variants
+    found = [_exported(gemm, resolved, f"{name}_{label}", label) for label in labels]
+    for target in targets:
+        _check_target(found[-1], target, gemm)
+    return Bundle(name, origin, gemm, resolved, tuple(_useful(found)), targets)
+
+
+def default_name(gemm: Gemm, origin: str) -> str:
+    """The rung, the formats, the orders of A and B.
+
+    >>> default_name(Gemm(8, 8, 8, b=Order.COL), "worklog/best@bm=128")
+    'worklog_best_f32_nt'
+    """
+    orders = "".join("n" if order is Order.ROW else "t" for order in (gemm.a, gemm.b))
+    return identifier(f"{origin.partition('@')[0]}_{format_name(gemm)}_{orders}")
+
+
+def _exported(gemm: Gemm, schedule: Schedule, entry: str, label: str) -> Exported:
+    built = build(gemm, schedule, variant=VARIANTS[label], name=entry)
+    return Exported(label, built, needs_of(built.kernel))
+
+
+def _useful(found: Sequence[Exported]) -> list[Exported]:
+    """Without kernels that a later one replaces: one that needs as much and whose body is the same."""
+    kept: list[Exported] = []
+    for exported in reversed(found):
+        same = any(other.kernel.body == exported.kernel.body and other.needs == exported.needs for other in kept)
+        if not same:
+            kept.insert(0, exported)
+    return kept
+
+
+def spec_of(target: Arch) -> DeviceSpec | None:
+    """A GPU that machine code for a target is meant for, the largest that we know; None where we know none."""
+    known = [spec for spec in DEVICES if spec.compute_capability == target.compute_capability]
+    return max(known, key=lambda spec: (spec.sm_count, spec.dram_gb_per_s), default=None)
+
+
+def _check_target(exported: Exported, target: Arch, gemm: Gemm) -> None:
+    missing = target.missing(exported.kernel.needs)
+    if missing:
+        words = ", ".join(feature.value for feature in missing)
+        raise CompileError(
+            f"{exported.entry} cannot be compiled for {target}: it needs {words}.",
+            hint="choose another --arch, or another rung.",
+        )
+    spec = spec_of(target)
+    if spec is not None:
+        check_launchable(exported.build, spec, gemm)

@@ -1,0 +1,55 @@
+"""Which kernel to export for a shape: what `matmul` would choose, as far as it is one launch."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from tilewright.device.spec import DeviceSpec
+from tilewright.dtypes import F32
+from tilewright.errors import ProblemError
+from tilewright.frontend.choices import Alignment, Choice, choices
+from tilewright.ladders import find_rung
+from tilewright.problem.gemm import Gemm
+from tilewright.schedule import Schedule
+
+
+@dataclass(frozen=True, slots=True)
+class Chosen:
+    """origin: the rung and its point. passed_over: what `matmul` would rather do, which takes several launches."""
+
+    origin: str
+    schedule: Schedule
+    passed_over: str = ""
+
+
+def of_rung(name: str, gemm: Gemm) -> Chosen:
+    """A rung as it stands."""
+    rung = find_rung(name)
+    return Chosen(rung.name, rung.schedule(gemm))
+
+
+def of_shape(gemm: Gemm, spec: DeviceSpec) -> Chosen:
+    """The best kernel for a shape on a device, with tight rows and aligned addresses."""
+    ranked = [choice for _, choice in choices(gemm, spec, _alignment(gemm))]
+    single = [choice for choice in ranked if choice.splits == 1 and not choice.pads]
+    if not single:
+        raise ProblemError(f"No single kernel multiplies {gemm} on {spec.name}.", hint="name a rung to export.")
+    best = single[0]
+    return Chosen(str(best), _schedule(best, gemm), "" if best == ranked[0] else str(ranked[0]))
+
+
+def _schedule(choice: Choice, gemm: Gemm) -> Schedule:
+    rung = find_rung(choice.rung)
+    if not choice.point or rung.choices is None:
+        return rung.schedule(gemm)
+    return rung.choices.schedule_at(gemm, choice.point)
+
+
+def _alignment(gemm: Gemm) -> Alignment:
+    """Of the rows; an address can always be aligned."""
+
+    def of(row_bytes: int) -> int:
+        return next(size for size in (16, 8, 4, 2, 1) if row_bytes % size == 0)
+
+    assert gemm.out.bytes <= F32.bytes
+    return Alignment(of(gemm.lda * gemm.dtype.bytes), of(gemm.ldb * gemm.dtype.bytes), of(gemm.ldc * gemm.out.bytes))

@@ -1,0 +1,149 @@
+"""What a cubin's user must know, as plain data for a JSON file: parameters, grid, shared memory, what is assumed."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict
+from typing import Any
+
+from tilewright import __version__
+from tilewright.artifacts import Cubin, Parameter
+from tilewright.codegen import formula
+from tilewright.dtypes import DType
+from tilewright.export.bundle import Bundle, Exported
+from tilewright.ir.text import ExprText
+from tilewright.problem.gemm import Operand, Order
+from tilewright.runtime.tensor_map import MAP_BYTES
+from tilewright.schedule.codec import to_data
+from tilewright.units import round_up
+
+FORMAT = 1
+
+_MAP_ALIGNMENT_BYTES = 64
+"""Of a tensor map among the arguments. Source: cuda.h, CUtensorMap."""
+
+ELEMENT_STRIDES, INTERLEAVE, L2_PROMOTION, OUT_OF_BOUNDS = [1, 1], "NONE", "L2_256B", "NONE"
+"""The rest of what cuTensorMapEncodeTiled is told, as `runtime.tensor_map` tells it."""
+
+
+def description(bundle: Bundle, cubins: Mapping[tuple[str, str], tuple[str, Cubin]]) -> dict[str, Any]:
+    """cubins: by entry and architecture, the file (relative to the folder) and what is in it."""
+    gemm = bundle.gemm
+    return {
+        "format": FORMAT,
+        "written_by": f"tilewright {__version__}",
+        "name": bundle.name,
+        "origin": bundle.origin,
+        "computes": formula(gemm),
+        "operands": [_operand(operand) for operand in (*gemm.operands, *gemm.added)],
+        "multiplied_in": gemm.multiplied.name,
+        "accumulated_in": gemm.accumulate.name,
+        "schedule": to_data(bundle.schedule),
+        "choose": "the first kernel whose needs are met",
+        "kernels": [_kernel(exported, cubins) for exported in bundle.kernels],
+    }
+
+
+def _operand(operand: Operand) -> dict[str, Any]:
+    rows, columns = (dim.upper() for dim in operand.dims)
+    shape = [rows, columns]
+    if operand.name == "bias":
+        return {"name": "bias", "type": operand.dtype.name, "elements": operand.contiguous.upper()}
+    lines = "rows" if operand.order is Order.ROW else "columns"
+    return {
+        "name": operand.name,
+        "type": operand.dtype.name,
+        "shape": shape,
+        "contiguous": lines,
+        "leading_dimension": operand.leading,
+    }
+
+
+def _kernel(exported: Exported, cubins: Mapping[tuple[str, str], tuple[str, Cubin]]) -> dict[str, Any]:
+    kernel, source = exported.kernel, exported.build.source
+    needs = exported.needs
+    return {
+        "entry": exported.entry,
+        "needs": {
+            "multiples": {dim.upper(): tile for dim, tile in needs.multiples.items()},
+            "alignment_bytes": dict(needs.alignment_bytes),
+            "offsets_below_2_31": needs.near,
+        },
+        "tile": {dim.upper(): extent for dim, extent in kernel.tile.items()},
+        "parameters": parameters(source.parameters),
+        "block": list(kernel.block),
+        "grid": [ExprText()(extent) for extent in kernel.grid],
+        "most_blocks": f"multiprocessors / {kernel.cluster} * {kernel.cluster}" if kernel.resident else None,
+        "cluster": [kernel.cluster, 1, 1],
+        "dynamic_shared_bytes": source.dynamic_shared_bytes,
+        "programmatic_stream_serialization": kernel.overlapped,
+        "source_sha256": exported.source_digest,
+        "cubins": [_cubin(file, cubin) for (entry, _), (file, cubin) in cubins.items() if entry == exported.entry],
+    }
+
+
+def _cubin(file: str, cubin: Cubin) -> dict[str, Any]:
+    return {
+        "file": file,
+        "arch": cubin.arch,
+        "sha256": hashlib.sha256(cubin.image).hexdigest(),
+        "compiler": cubin.compiler,
+        "resources": asdict(cubin.resources),
+    }
+
+
+def parameters(given: Sequence[Parameter]) -> list[dict[str, Any]]:
+    """Kernel parameters in order, with the place of each in the parameter buffer."""
+    found, end = [], 0
+    for parameter in given:
+        size_bytes, alignment_bytes = _place(parameter)
+        offset = round_up(end, alignment_bytes)
+        found.append({"name": parameter.name, **_kind(parameter), "offset": offset, "bytes": size_bytes})
+        end = offset + size_bytes
+    return found
+
+
+def _place(parameter: Parameter) -> tuple[int, int]:
+    """Bytes, and what their offset is a multiple of."""
+    if parameter.tensor_map is not None:
+        return MAP_BYTES, _MAP_ALIGNMENT_BYTES
+    size_bytes = 8 if parameter.is_pointer else parameter.dtype.bytes
+    return size_bytes, size_bytes
+
+
+def _kind(parameter: Parameter) -> dict[str, Any]:
+    box = parameter.tensor_map
+    if box is None:
+        return {"kind": "pointer" if parameter.is_pointer else "value", "type": _type(parameter.dtype)}
+    inner, outer = box.extents
+    return {
+        "kind": "tensor_map",
+        "type": "CUtensorMap",
+        "tensor_map": {
+            "data_type": data_type(box.dtype),
+            "address": box.pointer,
+            "sizes": [inner, outer],
+            "strides_bytes": [f"{box.leading} * {box.dtype.bytes}"],
+            "box": list(box.box),
+            "element_strides": ELEMENT_STRIDES,
+            "interleave": INTERLEAVE,
+            "swizzle": box.swizzle.removeprefix("CU_TENSOR_MAP_SWIZZLE_"),
+            "l2_promotion": L2_PROMOTION,
+            "out_of_bounds": OUT_OF_BOUNDS,
+        },
+    }
+
+
+def data_type(dtype: DType) -> str:
+    """The copy engine's word for a format.
+
+    >>> from tilewright.dtypes import BF16
+    >>> data_type(BF16)
+    'BFLOAT16'
+    """
+    return {"bf16": "BFLOAT16", "f16": "FLOAT16", "f32": "FLOAT32", "tf32": "TFLOAT32"}[dtype.name]
+
+
+def _type(dtype: DType) -> str:
+    return dtype.name

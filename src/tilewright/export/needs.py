@@ -1,0 +1,52 @@
+"""What must be true of a call's arguments for a kernel to be right: what its variant assumes, and its tensor maps."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from tilewright.ir.kernel import Kernel
+from tilewright.problem.gemm import Dim
+from tilewright.runtime.tensor_map import ALIGNMENT_BYTES
+
+
+@dataclass(frozen=True, slots=True)
+class Needs:
+    """multiples: of which numbers sizes must be multiples. alignment_bytes: of the address and the rows of each matrix,
+    by its parameter; 1 for that of an element. near: every element offset fits in 31 bits."""
+
+    multiples: Mapping[Dim, int]
+    alignment_bytes: Mapping[str, int]
+    near: bool
+
+    @property
+    def anything(self) -> bool:
+        """Whether every call fits."""
+        return not self.multiples and not self.near and set(self.alignment_bytes.values()) == {1}
+
+    @property
+    def words(self) -> tuple[str, ...]:
+        """The same for people."""
+        found = []
+        if self.multiples:
+            dims = ", ".join(dim.upper() for dim in self.multiples)
+            found.append(f"{dims} multiples of {', '.join(map(str, self.multiples.values()))}")
+        for size_bytes in sorted({size for size in self.alignment_bytes.values() if size > 1}, reverse=True):
+            names = [name for name, size in self.alignment_bytes.items() if size == size_bytes]
+            found.append(f"addresses and rows of {', '.join(names)} at multiples of {size_bytes} bytes")
+        if self.near:
+            found.append("offsets below 2^31 elements")
+        return tuple(found) or ("nothing",)
+
+
+def needs_of(kernel: Kernel) -> Needs:
+    """What a kernel needs of its arguments."""
+    exact = sorted(kernel.variant.exact, key="mnk".index)
+    engine = {known.operand for known in kernel.maps}
+    names = [operand.name for operand in (*kernel.gemm.operands, *kernel.gemm.added)]
+    own = kernel.variant.alignment_bytes
+    return Needs(
+        {dim: kernel.tile[dim] for dim in exact},
+        {name: max(own, ALIGNMENT_BYTES) if name in engine else own for name in names},
+        kernel.variant.near,
+    )

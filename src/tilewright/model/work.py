@@ -1,0 +1,91 @@
+"""What one block of a kernel does, as plain numbers: the input of the time model.
+
+All counts are of warp instructions and summed over the warps of one block. Where they come from (simulated on a sample
+of blocks, or made up by a test) is no concern of the model.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal
+
+
+@dataclass(frozen=True, slots=True)
+class Access:
+    """Loads or stores of one line of the kernel. name: the tile or operand that it is about.
+
+    requests: warp instructions. wavefronts, ideal: of shared memory, and without bank conflicts. lines, sectors: of
+    global memory. copies: from global to shared memory with no register between.
+    """
+
+    name: str
+    kind: Literal["load", "store"]
+    space: Literal["shared", "global"]
+    width_bytes: int
+    requests: float
+    wavefronts: float = 0.0
+    ideal: float = 0.0
+    lines: float = 0.0
+    sectors: float = 0.0
+    copies: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Phase:
+    """What a block does from one barrier to the next.
+
+    fp32: FFMA, FMUL and FADD. matrix_flops: of the tensor cores, by `matrix_instructions`. other: counted instructions
+    of other kinds (moves, conversions, waits). barriers: that end it. operand_bytes: that wgmma reads from shared
+    memory; engine_bytes: that the copy engine moves.
+    """
+
+    fp32: float = 0.0
+    matrix_flops: float = 0.0
+    matrix_instructions: float = 0.0
+    other: float = 0.0
+    accesses: tuple[Access, ...] = ()
+    barriers: float = 0.0
+    operand_bytes: float = 0.0
+    engine_bytes: float = 0.0
+
+
+@dataclass(frozen=True, slots=True)
+class Work:
+    """What one block does, and how many there are.
+
+    step: the phases of one step over k, of which there are `steps`; rest: what comes before and after them. warps: of
+    a block. blocks: tiles of C. strip_bytes: of A and B that one step reads, each byte once; result_bytes: of C.
+    load_groups: how often in a step a thread stops until values of global memory are there.
+    resident: blocks stay on their SM and go from tile to tile. steps_ahead: by which copies run ahead of their use.
+    warpgroups: whole warpgroups multiply, straight from shared memory. inputs, sums: formats of the tensor cores.
+    """
+
+    step: tuple[Phase, ...]
+    rest: Phase
+    steps: float
+    warps: int
+    blocks: int
+    strip_bytes: float
+    result_bytes: float
+    flops: int
+    load_groups: float = 0.0
+    resident: bool = False
+    steps_ahead: int = 0
+    warpgroups: bool = False
+    inputs: str = ""
+    sums: str = "f32"
+
+
+@dataclass(frozen=True, slots=True)
+class Code:
+    """What the compiler adds to the counted statements.
+
+    other_per_math: integer and control instructions for each arithmetic one in the innermost loop over k.
+    other_per_access: the same for each access of a loop around that one. operand_clocks: that a scheduler takes to
+    fetch the operands of one FFMA; 1 where register banks never conflict. is_read: from machine code, not assumed.
+    """
+
+    other_per_math: float
+    other_per_access: float
+    operand_clocks: float
+    is_read: bool = False

@@ -1,0 +1,215 @@
+"""From a build to the input of the time model: what one block does, by simulating a few steps of one.
+
+What a block does is a line in k: so much before and after, so much each step. Two short runs of one block, at the
+leading dimensions of the whole problem, give both. Edges are left out: a block at an edge takes as long as any.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, replace
+from math import prod
+
+from tilewright.ir.buffer import Space
+from tilewright.ir.program import Program, Route
+from tilewright.ir.visit import Path
+from tilewright.model.work import Access, Phase, Work
+from tilewright.prediction.joined_loads import JoinedLoads
+from tilewright.problem.gemm import Gemm
+from tilewright.problem.reference import make_operands
+from tilewright.simulator import simulate, standard_listeners
+from tilewright.simulator.line_counts import LineCounts
+from tilewright.toolchain import Build, grid_of
+from tilewright.units import ceil_div, round_up
+
+_FEWEST_K = 32
+"""A warp's sectors and wavefronts repeat within this many steps of one."""
+
+_FEWEST_STEPS = 4
+"""Longer than the ring of most pipelines, so that both runs have filled it; even, as roles alternate."""
+
+_GROUP_WARPS = 4
+_WGMMA_ROWS, _WGMMA_K_BYTES = 64, 32
+
+
+@dataclass(frozen=True, slots=True)
+class _Line:
+    """One line of the kernel: what it is, and its counts, by name, in one block."""
+
+    what: LineCounts
+    counts: dict[str, float]
+
+    def __getitem__(self, name: str) -> float:
+        return self.counts.get(name, 0.0)
+
+
+_NAMES = ("executions", "requests", "wavefronts", "ideal_wavefronts", "cache_lines", "sectors", "bulk_bytes")
+
+
+def work_of(built: Build) -> Work:
+    """What one block of a build does at the size of its problem."""
+    gemm, kernel, program = built.gemm, built.kernel, built.program
+    tile = kernel.tile
+    steps = max(_FEWEST_STEPS, round_up(ceil_div(_FEWEST_K, tile["k"]), 2))
+    few, many = _count(built, steps), _count(built, 2 * steps)
+    each = [_Line(one.what, {n: (two[n] - one[n]) / steps for n in _NAMES}) for one, two in zip(few, many, strict=True)]
+    rest = [
+        _Line(one.what, {n: max(0.0, one[n] - steps * step[n]) for n in _NAMES})
+        for one, step in zip(few, each, strict=True)
+    ]
+    instruction = program.tensorized.instruction if program.tensorized is not None else None
+    a, b, c = gemm.operands
+    strip = tile["m"] * a.dtype.bytes + tile["n"] * b.dtype.bytes
+    return Work(
+        step=tuple(_phases(each, gemm)),
+        rest=_phase(rest, gemm),
+        steps=ceil_div(gemm.k, tile["k"]),
+        warps=ceil_div(kernel.threads_per_block, 32),
+        blocks=prod(grid_of(kernel, gemm)),
+        strip_bytes=strip * tile["k"],
+        result_bytes=tile["m"] * tile["n"] * c.dtype.bytes * (1 if gemm.beta == 0 else 2),
+        flops=gemm.flops,
+        resident=kernel.resident,
+        load_groups=_load_groups(each),
+        steps_ahead=_steps_ahead(program),
+        warpgroups=instruction is not None and instruction.name.startswith("wgmma"),
+        inputs="" if instruction is None else str(instruction.product),
+        sums="f32" if instruction is None else str(instruction.accumulate),
+    )
+
+
+def _count(built: Build, steps: int) -> list[_Line]:
+    """The lines of one block that makes `steps` steps over k."""
+    kernel, gemm = built.kernel, built.gemm
+    tile = kernel.tile
+    small = replace(
+        gemm, m=tile["m"] * kernel.cluster, n=tile["n"], k=tile["k"] * steps, lda=0, ldb=0, ldc=0, ld_residual=0
+    )
+    leading = {
+        operand.leading: max(gemm.leading(operand.name), small.leading(operand.name)) for operand in gemm.operands
+    }
+    joined = JoinedLoads(kernel)
+    run = simulate(
+        kernel,
+        make_operands(replace(small, **leading)),
+        listeners=(*standard_listeners(), joined),
+        detectors=False,
+        resident_blocks=kernel.cluster if kernel.resident else None,
+    )
+    wide = {site.path: row for site, row in joined.counts().items()}
+    return [_line(line, run.counters.blocks, wide) for line in run.counters.lines]
+
+
+def _line(line: LineCounts, blocks: int, wide: dict[Path, dict[str, int]]) -> _Line:
+    counts = {name: float(getattr(line, name)) for name in _NAMES}
+    joined = wide.get(line.path)
+    if joined is not None and line.kind == "load" and counts["requests"]:
+        share = joined["joined_requests"] / counts["requests"]
+        counts["executions"] *= share
+        counts["requests"] = joined["joined_requests"]
+        counts["wavefronts"] = joined["joined_wavefronts"]
+        counts["ideal_wavefronts"] = joined["joined_ideal"]
+    return _Line(line, {name: value / blocks for name, value in counts.items()})
+
+
+def _phases(lines: Sequence[_Line], gemm: Gemm) -> Iterable[Phase]:
+    """The lines of a step, cut at its barriers; what follows the last one belongs to what precedes the first."""
+    parts: list[list[_Line]] = [[]]
+    for line in lines:
+        if not line["executions"]:
+            continue
+        if line.what.kind == "barrier":
+            parts[-1].append(line)
+            parts.append([])
+        else:
+            parts[-1].append(line)
+    if len(parts) > 1:
+        parts[0] = parts.pop() + parts[0]
+    return [_phase(part, gemm) for part in parts]
+
+
+def _phase(lines: Sequence[_Line], gemm: Gemm) -> Phase:
+    fp32 = flops = matrix = other = barriers = operand_bytes = engine_bytes = 0.0
+    accesses: list[Access] = []
+    for line in lines:
+        times, what = line["executions"], line.what
+        opcodes = dict(what.opcodes)
+        if what.kind in ("load", "store") and what.space is not None:
+            accesses.append(_access(line))
+        elif what.kind in ("bulk load", "bulk store"):
+            engine_bytes += line["bulk_bytes"]
+            other += times
+        elif what.kind == "barrier":
+            barriers += times
+            other += times
+        elif what.tile_multiply_adds:
+            flops += 2 * times * what.tile_multiply_adds
+            matrix += times * sum(opcodes.values())
+            if "HGMMA" in opcodes:
+                operand_bytes += times / _GROUP_WARPS * _wgmma_bytes(what.tile_multiply_adds, gemm)
+        else:
+            floats = sum(opcodes.get(name, 0) for name in ("FFMA", "FMUL", "FADD"))
+            fp32 += times * floats
+            other += times * (sum(opcodes.values()) - floats)
+    return Phase(fp32, flops, matrix, other, tuple(accesses), barriers, operand_bytes, engine_bytes)
+
+
+def _wgmma_bytes(multiply_adds_of_warp: int, gemm: Gemm) -> int:
+    """Of A and B that one wgmma reads from shared memory."""
+    depth = _WGMMA_K_BYTES // gemm.multiplied.bytes
+    columns = multiply_adds_of_warp * _GROUP_WARPS // (_WGMMA_ROWS * depth)
+    return (_WGMMA_ROWS + columns) * _WGMMA_K_BYTES
+
+
+def _access(line: _Line) -> Access:
+    what = line.what
+    return Access(
+        name=what.origin or what.buffer,
+        kind="load" if what.kind == "load" else "store",
+        space="shared" if what.space is Space.SHARED else "global",
+        width_bytes=what.width_bytes,
+        requests=line["requests"],
+        wavefronts=line["wavefronts"],
+        ideal=line["ideal_wavefronts"],
+        lines=line["cache_lines"],
+        sectors=line["sectors"],
+        copies=_is_copy(what),
+    )
+
+
+def _is_copy(what: LineCounts) -> bool:
+    """Whether a line is a cp.async copy; its side in shared memory has no instruction of its own."""
+    return not what.opcodes or any(opcode.startswith("LDGSTS") for opcode, _ in what.opcodes)
+
+
+def _load_groups(lines: Iterable[_Line]) -> float:
+    """How often in a step a thread stops for values of global memory, with no arithmetic to do before they come.
+
+    The compiler moves the loads of a stretch without arithmetic together, so that they wait once.
+    """
+    groups, loaded, used = 0, False, False
+    for line in lines:
+        what = line.what
+        if not line["executions"]:
+            continue
+        if what.kind == "load" and what.space is Space.GLOBAL and not _is_copy(what):
+            loaded = True
+        elif what.kind == "store" and what.space is Space.SHARED:
+            used |= loaded
+        elif _multiplies(what):
+            groups, loaded, used = groups + used, False, False
+    return float(groups + used)
+
+
+def _multiplies(what: LineCounts) -> bool:
+    return what.tile_multiply_adds > 0 or any(opcode == "FFMA" for opcode, _ in what.opcodes)
+
+
+def _steps_ahead(program: Program) -> int:
+    """Steps by which the copies of tiles run ahead of their use."""
+    shared = [staged for staged in program.staged if staged.space is Space.SHARED and staged.under]
+    if program.pipelined is None or not shared:
+        return 0
+    if all(staged.route in (Route.ASYNC, Route.TMA) for staged in shared):
+        return program.pipelined.stages - 1
+    return 1 if all(staged.route is not Route.REGISTERS or staged.prefetched for staged in shared) else 0

@@ -1,0 +1,137 @@
+"""What dispatch asks: the kernel that won for a problem, if there is one.
+
+An exact winner comes first. Else that of a neighbour: the same device, formats, orders and alignment; m and n within a
+sixteenth, so that about as many tiles fill about as many rounds of SMs; k within a factor of two, since a tile's speed
+hardly depends on it. Of several the nearest is taken, by the sum of |log| of the ratios.
+
+A winner whose kernel has another text today is passed over: nobody has measured what would run. That is known without
+building where nothing changed of all that decides the text, else the kernel is built, once a process.
+
+All is read once, at the first question; a process that should see newer winners makes a new `Lookup`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+from functools import cache, cached_property
+from math import log
+from typing import Any
+
+from tilewright.dtypes import dtype as format_called
+from tilewright.errors import TilewrightError
+from tilewright.ladders import find_rung
+from tilewright.problem.gemm import Gemm, Order
+from tilewright.tuner.database import Database, shipped_winners
+from tilewright.tuner.keys import Key, ProblemKey, kernel_version, short_name, sources_version
+from tilewright.tuner.space import build_of
+from tilewright.tuner.winners import Winner
+
+NEAR_TILES = 1 + 1 / 16
+NEAR_DEPTH = 2.0
+
+_Class = tuple[str, ProblemKey]
+
+
+class Lookup:
+    """Winners of a database, for many questions. say: told once of a file that cannot be used."""
+
+    def __init__(self, database: Database | None = None, say: Callable[[str], None] = lambda text: None) -> None:
+        self.database = Database() if database is None else database
+        self.say = say
+        self._known: dict[Any, Winner | None] = {}
+
+    def best_choice(
+        self, device: str, gemm: Gemm, alignment_bytes: int, order: str | None = None
+    ) -> tuple[str, Mapping[str, Any]] | None:
+        """The rung and the point that won on a device, by the name that its driver gives; None if nobody tuned it.
+
+        alignment_bytes: of addresses and rows. order: only kernels of this reduction order, by its name.
+        """
+        asked = (device, gemm, alignment_bytes, order)
+        if asked in self._known:
+            found = self._known[asked]
+        else:
+            found = self._known[asked] = self._found(device, ProblemKey.of(gemm, alignment_bytes), order)
+        return None if found is None else (found.candidate.rung, found.candidate.point)
+
+    def _found(self, device: str, problem: ProblemKey, order: str | None) -> Winner | None:
+        near = [
+            (distance(winner.key.problem, problem), winner.median_us, winner)
+            for winner in self._classes.get(_class(device, problem), ())
+            if order in (None, winner.order)
+        ]
+        for away, _, winner in sorted(near, key=lambda entry: entry[:2]):
+            if away < float("inf") and is_current(winner):
+                return winner
+        return None
+
+    @cached_property
+    def _classes(self) -> Mapping[_Class, list[Winner]]:
+        try:
+            winners = self.database.winners()
+        except TilewrightError as failure:
+            self.say(str(failure))
+            winners = list(shipped_winners())
+        for complaint in self.database.complaints:
+            self.say(complaint)
+        found: dict[_Class, list[Winner]] = {}
+        for winner in winners:
+            found.setdefault(_class(winner.key.device.name, winner.key.problem), []).append(winner)
+        return found
+
+
+def _class(device: str, problem: ProblemKey) -> _Class:
+    return short_name(device), replace(problem, m=0, n=0, k=0)
+
+
+def distance(one: ProblemKey, other: ProblemKey) -> float:
+    """How far two shapes of one class are from each other; infinite for those that are no neighbours.
+
+    >>> from tilewright.problem.gemm import Gemm
+    >>> here, there = (ProblemKey.of(Gemm(4096, 4096, k)) for k in (4096, 8192))
+    >>> round(distance(here, there), 2), distance(here, ProblemKey.of(Gemm(2048, 4096, 4096)))
+    (0.69, inf)
+    """
+    total = 0.0
+    for mine, theirs, most in (
+        (one.m, other.m, NEAR_TILES),
+        (one.n, other.n, NEAR_TILES),
+        (one.k, other.k, NEAR_DEPTH),
+    ):
+        if mine == theirs:
+            continue
+        if not mine or not theirs or not 1 / most <= mine / theirs <= most:
+            return float("inf")
+        total += abs(log(mine / theirs))
+    return total
+
+
+@cache
+def is_current(winner: Winner) -> bool:
+    """Whether the kernel that won is, letter for letter, what its rung and point give today."""
+    if winner.sources == sources_version():
+        return True
+    try:
+        built = build_of(gemm_of(winner.key), find_rung(winner.candidate.rung), winner.candidate.point)
+        return kernel_version(built.source) == winner.kernel
+    except (TilewrightError, AssertionError, KeyError, TypeError, ValueError):  # a rung or a parameter is gone
+        return False
+
+
+def gemm_of(key: Key) -> Gemm:
+    """The problem of a key, with tight rows."""
+    problem = key.problem
+    product = format_called(problem.product)
+    a, b, c = (Order.ROW if letter == "N" else Order.COL for letter in problem.orders)
+    dtype, accumulate, out = (format_called(name) for name in (problem.dtype, problem.accumulate, problem.out))
+    return Gemm(
+        *(problem.m, problem.n, problem.k, dtype, accumulate, out, a, b, c),
+        product=None if product is dtype else product,
+    )
+
+
+@cache
+def default_lookup(say: Callable[[str], None]) -> Lookup:
+    """The user's winners over the shipped ones, read at the first question: what `matmul` uses."""
+    return Lookup(say=say)

@@ -1,0 +1,79 @@
+"""Where studies are kept: one SQLite file in the user's cache folder, or a database that many machines reach."""
+
+from __future__ import annotations
+
+import sqlite3
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import platformdirs
+
+from tilewright import extras
+from tilewright.errors import TilewrightError
+from tilewright.tuner.winners import without_password
+
+_WAIT_S = 20.0
+"""How long a worker waits for the others to finish writing."""
+
+
+def default_url() -> str:
+    """Studies of this user on this machine."""
+    return f"sqlite:///{Path(platformdirs.user_cache_dir('tilewright')) / 'studies.sqlite'}"
+
+
+def open_storage(url: str) -> Any:
+    """Optuna's storage at a URL of SQLAlchemy; `postgresql://...` is reached through psycopg.
+
+    Raises TilewrightError where there is none, it cannot be reached, or a newer Optuna has written it.
+    """
+    optuna: Any = extras.require("optuna", "Searching for the fastest kernel")
+    optuna.logging.set_verbosity(optuna.logging.WARNING)
+    scheme, found, rest = url.partition("://")
+    if not found or scheme.partition("+")[0] not in ("sqlite", "postgresql"):
+        raise TilewrightError(
+            f"{without_password(url)!r} is no place for a study.",
+            hint="write sqlite:///FILE, or postgresql://USER@HOST/DATABASE for many machines.",
+        )
+    options: dict[str, Any] = {"connect_args": {"timeout": _WAIT_S}}
+    if scheme == "postgresql":
+        extras.require("psycopg", "Keeping a study in PostgreSQL")
+        url = f"postgresql+psycopg://{rest}"
+        options = {"pool_pre_ping": True, "connect_args": {"connect_timeout": int(_WAIT_S)}}
+    elif scheme == "sqlite":
+        _make_folder(Path(rest.removeprefix("/")))
+    with told(url):
+        return optuna.storages.RDBStorage(url, engine_kwargs=options)
+
+
+def _make_folder(path: Path) -> None:
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        with path.open("ab"):
+            pass
+    except OSError as failure:
+        raise TilewrightError(
+            f"The study cannot be kept in {str(path)!r}: {failure.strerror or failure}.",
+            hint="name another file: --storage sqlite:////tmp/study.sqlite",
+        ) from None
+
+
+@contextmanager
+def told(url: str) -> Iterator[None]:
+    """What a storage raises, as one error without the password."""
+    from optuna.exceptions import StorageInternalError
+    from sqlalchemy.exc import SQLAlchemyError
+
+    try:
+        yield
+    except (StorageInternalError, SQLAlchemyError, sqlite3.Error, RuntimeError) as failure:
+        cause: BaseException = failure
+        while (deeper := cause.__cause__ or getattr(cause, "orig", None)) is not None:
+            cause = deeper
+        first = next((line.strip() for line in str(cause).splitlines() if line.strip()), type(cause).__name__)
+        raise TilewrightError(
+            f"The study in {without_password(url)!r} cannot be used: {without_password(first)}",
+            hint="what was measured until now is kept there, if it is the connection: the same command goes on. "
+            "A damaged file can be removed; --storage names another place.",
+        ) from None

@@ -1,0 +1,311 @@
+"""A search as Optuna keeps it: which candidate next, for any number of processes and machines at once.
+
+A trial is one candidate. It is made in one transaction, running, with the candidate's name on it; whoever finds an
+earlier trial of the same candidate gives way. So nothing is measured twice, and what was measured is kept the moment it
+is known: a search that is killed goes on where it was. What a dead process had claimed is free again.
+
+Candidates are proposed by rank first, few of a kind; then Optuna's TPE and the neighbours of the best take turns. TPE
+thinks in parameters, each by itself; the free candidate that shares the most of them with its wish is taken.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import secrets
+import socket
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Any
+
+import numpy as np
+
+from tilewright.errors import TilewrightError
+from tilewright.tuner.measure import Measured
+from tilewright.tuner.space import Candidate
+from tilewright.tuner.storage import open_storage, told
+
+LEASE_S = 300.0
+"""After so long a claim of another machine is taken for forgotten."""
+
+_CANDIDATE, _OWNER, _STARTED, _FAILURE, _MEASURED = "candidate", "owner", "started", "failure", "measured"
+_RUNG_WEIGHT = 4
+"""Parameters that another rung counts as, when candidates are compared."""
+
+_PROCESS = secrets.token_hex(4)
+"""This process, also where its number had been another's."""
+
+_DEATHS = 2
+"""Measurements that ended with the death of their process, after which a candidate is left alone."""
+
+
+@dataclass(frozen=True, slots=True)
+class Claim:
+    """A candidate that this process measures. number: of its trial."""
+
+    candidate: Candidate
+    number: int
+    trial_id: int
+
+
+@dataclass(frozen=True, slots=True)
+class Result:
+    """A candidate that was measured, by any process."""
+
+    candidate: Candidate
+    measured: Measured
+
+
+class TuningStudy:
+    """One search in a storage.
+
+    candidates: all of them, the most promising first. seeds: to be proposed before anything is learned. best_us: the
+    fastest time that this process knows of.
+    """
+
+    def __init__(
+        self, url: str, name: str, candidates: Sequence[Candidate], seeds: Sequence[Candidate] = (), *, seed: int = 0
+    ) -> None:
+        self.url, self.name = url, name
+        self.candidates = tuple(candidates)
+        self._storage = open_storage(url)
+        import optuna
+
+        with told(url):
+            self._study = optuna.create_study(
+                storage=self._storage, study_name=name, direction="minimize", load_if_exists=True
+            )
+            self._study_id = self._storage.get_study_id_from_name(name)
+        self._by_key = {candidate.key: candidate for candidate in self.candidates}
+        self._place = {candidate.key: at for at, candidate in enumerate(self.candidates)}
+        self._seeds = list(seeds)
+        self._turn = 0
+        self.best_us: float | None = None
+        self._owner = {"host": socket.gethostname(), "pid": os.getpid(), "process": _PROCESS}
+        self._encoding = Encoding.of(self.candidates)
+        self._sampler: Any = optuna.samplers.TPESampler(
+            seed=seed, multivariate=True, constant_liar=False, n_startup_trials=5
+        )
+
+    # -- what is known ----------------------------------------------------------------------------------------------
+
+    def results(self) -> list[Result]:
+        """What was measured, the fastest first."""
+        found = [
+            Result(self._by_key[key], Measured(**trial.user_attrs[_MEASURED]))
+            for trial in self._trials()
+            if _MEASURED in trial.user_attrs and (key := trial.user_attrs.get(_CANDIDATE)) in self._by_key
+        ]
+        found.sort(key=lambda result: result.measured.median_us)
+        self.best_us = found[0].measured.median_us if found else None
+        return found
+
+    def failures(self) -> dict[Candidate, str]:
+        """Why candidates were left out."""
+        return {
+            self._by_key[trial.user_attrs[_CANDIDATE]]: trial.user_attrs[_FAILURE]
+            for trial in self._trials()
+            if _FAILURE in trial.user_attrs and trial.user_attrs.get(_CANDIDATE) in self._by_key
+        }
+
+    def _trials(self) -> list[Any]:
+        with told(self.url):
+            return self._study.get_trials(deepcopy=False)  # type: ignore[no-any-return]
+
+    def _taken(self) -> set[str]:
+        """Candidates that are measured, have failed, or are in somebody's hands."""
+        return {
+            trial.user_attrs[_CANDIDATE]
+            for trial in self._trials()
+            if not trial.state.is_finished() or _MEASURED in trial.user_attrs or _FAILURE in trial.user_attrs
+        }
+
+    # -- which next -------------------------------------------------------------------------------------------------
+
+    def claim(self) -> Claim | None:
+        """The next candidate, for this process alone; None where all are taken."""
+        while True:
+            taken = self._taken()
+            candidate = self._proposed(taken)
+            if candidate is None:
+                return None
+            claim = self._claimed(candidate)
+            if claim is not None:
+                return claim
+
+    def _claimed(self, candidate: Candidate) -> Claim | None:
+        import optuna
+
+        trial = optuna.trial.create_trial(
+            state=optuna.trial.TrialState.RUNNING,
+            params=self._encoding.params(candidate),
+            distributions=self._encoding.distributions,
+            user_attrs={_CANDIDATE: candidate.key, _OWNER: self._owner},
+        )
+        with told(self.url):
+            trial_id = self._storage.create_new_trial(self._study_id, template_trial=trial)
+            number = self._storage.get_trial_number_from_id(trial_id)
+        claim = Claim(candidate, number, trial_id)
+        # Trials are numbered in the order of their transactions: of two of one candidate, the later sees the earlier.
+        for other in self._trials():
+            if other.number < number and other.user_attrs.get(_CANDIDATE) == candidate.key:
+                if not other.state.is_finished() or _MEASURED in other.user_attrs or _FAILURE in other.user_attrs:
+                    self.release([claim])
+                    return None
+        return claim
+
+    def _proposed(self, taken: set[str]) -> Candidate | None:
+        while self._seeds:
+            first = self._seeds.pop(0)
+            if first.key not in taken:
+                return first
+        free = np.array([candidate.key not in taken for candidate in self.candidates])
+        if not free.any():
+            return None
+        self._turn += 1
+        results = self.results()
+        if not results:
+            return self.candidates[int(np.argmax(free))]
+        if self._turn % 2:
+            wish = self._encoding.codes_of(results[self._turn // 2 % min(3, len(results))].candidate)
+        else:
+            wish = self._wished()
+        likeness = np.where(free, self._encoding.likeness(wish), -1)
+        return self.candidates[int(np.argmax(likeness))]  # of equals, the one of the best rank
+
+    def _wished(self) -> Any:
+        with told(self.url):
+            trial = self._study.get_trials(deepcopy=False)[0]
+            params = self._sampler.sample_relative(self._study, trial, self._encoding.distributions)
+        return self._encoding.codes({**self._encoding.params(self.candidates[0]), **params})
+
+    # -- what came of it --------------------------------------------------------------------------------------------
+
+    def started(self, claim: Claim) -> None:
+        """The claim goes to the GPU now: if this process dies, that may be why."""
+        self._note(claim, _STARTED, True)
+
+    def tell(self, claim: Claim, measured: Measured) -> None:
+        values = {name: getattr(measured, name) for name in Measured.__slots__}
+        self._note(claim, _MEASURED, values)
+        self._finish(claim, measured.median_us)
+        self.best_us = min(measured.median_us, self.best_us or measured.median_us)
+
+    def tell_failure(self, claim: Claim, reason: str) -> None:
+        self._note(claim, _FAILURE, reason)
+        self._finish(claim, None)
+
+    def release(self, claims: Iterable[Claim]) -> None:
+        """These were not measured: whoever comes next may."""
+        for claim in claims:
+            self._finish(claim, None)
+
+    def _note(self, claim: Claim, name: str, value: Any) -> None:
+        with told(self.url):
+            self._storage.set_trial_user_attr(claim.trial_id, name, value)
+
+    def _finish(self, claim: Claim, value: float | None) -> None:
+        from optuna.trial import TrialState
+
+        state = TrialState.FAIL if value is None else TrialState.COMPLETE
+        with told(self.url):
+            self._storage.set_trial_state_values(claim.trial_id, state, None if value is None else [value])
+
+    # -- after a kill -----------------------------------------------------------------------------------------------
+
+    def free_the_dead(self) -> int:
+        """Release what processes that are gone had claimed; how many.
+
+        A candidate in whose measurement processes died twice is taken for the reason, and fails.
+        """
+        deaths: dict[str, int] = {}
+        freed = 0
+        for trial in self._trials():
+            key = trial.user_attrs.get(_CANDIDATE, "")
+            died = _STARTED in trial.user_attrs and _MEASURED not in trial.user_attrs
+            gone = not trial.state.is_finished() and self._is_gone(trial)
+            if gone and _MEASURED in trial.user_attrs:  # killed between the two writes of `tell`
+                self._finish(self._as_claim(trial), trial.user_attrs[_MEASURED]["median_us"])
+                continue
+            deaths[key] = deaths.get(key, 0) + (died and _FAILURE not in trial.user_attrs)
+            if gone and key in self._by_key:
+                freed += 1
+                if died and deaths[key] >= _DEATHS:
+                    self.tell_failure(self._as_claim(trial), "the process that measured it died, twice")
+                else:
+                    self.release([self._as_claim(trial)])
+        return freed
+
+    def _as_claim(self, trial: Any) -> Claim:
+        return Claim(self._by_key[trial.user_attrs[_CANDIDATE]], trial.number, trial._trial_id)
+
+    def _is_gone(self, trial: Any) -> bool:
+        owner = trial.user_attrs.get(_OWNER, {})
+        if owner.get("process") == _PROCESS:
+            return False
+        if owner.get("host") == self._owner["host"]:
+            return owner.get("pid") == self._owner["pid"] or not _is_alive(int(owner.get("pid", 0)))
+        started = trial.datetime_start
+        return started is not None and (datetime.now() - started).total_seconds() > LEASE_S
+
+
+def _is_alive(pid: int) -> bool:
+    try:
+        os.kill(pid, 0)
+    except ProcessLookupError:
+        return False
+    except OSError:
+        return True
+    return True
+
+
+@dataclass(frozen=True)
+class Encoding:
+    """Candidates of several rungs as points of one space: a parameter that a rung lacks has the value "-" there."""
+
+    names: tuple[str, ...]
+    values: tuple[tuple[str, ...], ...]
+    matrix: Any
+    weights: Any
+
+    @classmethod
+    def of(cls, candidates: Sequence[Candidate]) -> Encoding:
+        if not candidates:
+            raise TilewrightError("There is nothing to search.")
+        names = ("rung", *sorted({name for candidate in candidates for name in candidate.point}))
+        rows = [_texts(candidate, names) for candidate in candidates]
+        values = tuple(tuple(sorted(set(column), key=_in_order)) for column in zip(*rows, strict=True))
+        places = [{text: at for at, text in enumerate(column)} for column in values]
+        matrix = np.array([[place[text] for place, text in zip(places, row, strict=True)] for row in rows])
+        weights = np.array([_RUNG_WEIGHT] + [1] * (len(names) - 1))
+        return cls(names, values, matrix, weights)
+
+    @property
+    def distributions(self) -> dict[str, Any]:
+        from optuna.distributions import CategoricalDistribution
+
+        return {name: CategoricalDistribution(column) for name, column in zip(self.names, self.values, strict=True)}
+
+    def params(self, candidate: Candidate) -> dict[str, str]:
+        return dict(zip(self.names, _texts(candidate, self.names), strict=True))
+
+    def codes_of(self, candidate: Candidate) -> Any:
+        return self.codes(self.params(candidate))
+
+    def codes(self, params: dict[str, str]) -> Any:
+        pairs = zip(self.names, self.values, strict=True)
+        return np.array([column.index(params[name]) for name, column in pairs])
+
+    def likeness(self, codes: Any) -> Any:
+        """How many parameters each candidate shares with a wish."""
+        return ((self.matrix == codes) * self.weights).sum(axis=1)
+
+
+def _texts(candidate: Candidate, names: Sequence[str]) -> list[str]:
+    point = candidate.point
+    return [candidate.rung, *(json.dumps(point[name]) if name in point else "-" for name in names[1:])]
+
+
+def _in_order(text: str) -> tuple[float, str]:
+    return (float(text), "") if text.replace(".", "", 1).isdigit() else (-1.0, text)

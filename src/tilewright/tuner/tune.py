@@ -1,0 +1,253 @@
+"""A search within a budget: candidates compiled ahead, measured one by one, the best few timed side by side."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Mapping
+from concurrent.futures import FIRST_COMPLETED, Future, wait
+from concurrent.futures.process import BrokenProcessPool
+from dataclasses import dataclass
+from time import monotonic
+from typing import Any, Protocol
+
+from tilewright.bench import records
+from tilewright.bench.protocol import Timing
+from tilewright.errors import TilewrightError
+from tilewright.tuner.keys import Key, sources_version
+from tilewright.tuner.measure import FINAL_ROUNDS, GRAPH_MS, GpuLost, Measured, Measurer
+from tilewright.tuner.space import Candidate
+from tilewright.tuner.study import Claim, Result, TuningStudy
+from tilewright.tuner.winners import Winner, without_password
+
+FINALISTS = 4
+"""Candidates that are timed side by side at the end."""
+
+_FINAL_S = 1.0
+"""Of the budget, kept back for loading the finalists, and what their replays take on top."""
+
+_FINAL_WAIT_S = 10.0
+"""For a finalist, compiled before: a candidate that is still being compiled may be in its way."""
+
+_CRASHES = 3
+_POLL_S = 0.25
+
+Progress = Callable[["State"], None]
+
+
+class Compiling(Protocol):
+    """What makes candidates ready. ahead: how many are worth having in work at once."""
+
+    @property
+    def ahead(self) -> int: ...
+    def submit(self, candidate: Candidate) -> Future[Any]: ...
+
+
+@dataclass(frozen=True, slots=True)
+class State:
+    """Where a search stands. measured, failed: of all processes; here: measured by this one."""
+
+    candidates: int
+    measured: int
+    failed: int
+    here: int
+    best: Result | None
+    elapsed_s: float
+    left_s: float
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """What a search found. times: of the finalists and their peers, by name, in one run.
+
+    exhausted: every candidate is measured or failed. here: measured by this process.
+    """
+
+    candidates: int
+    results: tuple[Result, ...]
+    failures: Mapping[Candidate, str]
+    best: Result
+    times: Mapping[str, Timing]
+    here: int
+    exhausted: bool
+    elapsed_s: float
+
+    @property
+    def time(self) -> Timing:
+        """Of the best."""
+        return self.times[str(self.best.candidate)]
+
+    def beaten_by(self, peer: str, margin: float = 0.01) -> bool:
+        """Whether a peer of the last run was faster, by more than what two runs differ."""
+        found = self.times.get(peer)
+        return found is not None and found.median_us < self.time.median_us * (1 - margin)
+
+
+class Tuning:
+    """One search by this process.
+
+    seconds: the budget, of `now`'s seconds since `started`. rivals: candidates that are among the finalists whatever
+    they took in the search, such as an earlier winner.
+    """
+
+    def __init__(
+        self,
+        study: TuningStudy,
+        compilers: Compiling,
+        measurer: Measurer,
+        *,
+        seconds: float,
+        started: float | None = None,
+        now: Callable[[], float] = monotonic,
+        rivals: tuple[Candidate, ...] = (),
+        progress: Progress = lambda state: None,
+    ) -> None:
+        self.study, self.compilers, self.measurer = study, compilers, measurer
+        self.now, self.rivals, self.progress = now, rivals, progress
+        self.started = now() if started is None else started
+        self.deadline = self.started + seconds
+        self.here = 0
+        self._search_started = now()
+        self._crashes: Counter[Candidate] = Counter()
+
+    def run(self) -> Outcome:
+        """Search until the budget is spent or all is measured. Raises TilewrightError if nothing was measured."""
+        self.study.free_the_dead()
+        exhausted = self._search()
+        results = self.study.results()
+        failures = self.study.failures()
+        if not results:
+            raise self._nothing(failures)
+        times = self._final(results)
+        best = min(
+            (result for result in results if str(result.candidate) in times),
+            key=lambda result: times[str(result.candidate)].median_us,
+            default=None,
+        )
+        if best is None:
+            raise TilewrightError("None of the fastest candidates could be timed again.", hint="run it again.")
+        every = len(self.study.candidates)
+        return Outcome(every, tuple(results), failures, best, times, self.here, exhausted, self.now() - self.started)
+
+    # -- the search -------------------------------------------------------------------------------------------------
+
+    def _search(self) -> bool:
+        """Whether every candidate was met."""
+        work: dict[Future[Any], Claim] = {}
+        all_taken = False
+        try:
+            while self._seconds_left() > 0:
+                while len(work) < self.compilers.ahead and not all_taken and self._seconds_left() > 0:
+                    claim = self.study.claim()
+                    if claim is None:
+                        all_taken = self.study.free_the_dead() == 0
+                        continue
+                    work[self.compilers.submit(claim.candidate)] = claim
+                if not work:
+                    return True
+                done, _ = wait(work, timeout=min(_POLL_S, max(0.0, self._seconds_left())), return_when=FIRST_COMPLETED)
+                if done and self._seconds_left() > 0:
+                    first = min(done, key=lambda one: work[one].number)
+                    self._measured(work.pop(first), first)
+                self.progress(self._state())
+            return False
+        finally:
+            for future in work:
+                future.cancel()
+            self.study.release(work.values())
+
+    def _measured(self, claim: Claim, future: Future[Any]) -> None:
+        try:
+            prepared = future.result()
+        except BrokenProcessPool:
+            self._compiler_died(claim)
+            return
+        except TilewrightError as refusal:
+            self.study.tell_failure(claim, refusal.headline)
+            return
+        self.study.started(claim)
+        try:
+            measured = self.measurer.measure(prepared)
+        except GpuLost as lost:
+            self.study.tell_failure(claim, lost.headline)
+            raise
+        except TilewrightError as failure:
+            self.study.tell_failure(claim, failure.headline)
+            return
+        self.here += 1
+        self.study.tell(claim, measured)
+
+    def _compiler_died(self, claim: Claim) -> None:
+        """All that was in work dies with one process of a pool: only who is there each time is the reason."""
+        self._crashes[claim.candidate] += 1
+        if self._crashes[claim.candidate] == _CRASHES:
+            self.study.tell_failure(claim, f"the compiler crashed, {_CRASHES} times")
+        else:
+            self.study.release([claim])
+
+    def _seconds_left(self) -> float:
+        """Until the finalists must be timed."""
+        best = self.study.best_us
+        replay_s = max(GRAPH_MS * 1e-3, 0.0 if best is None else best * 1e-6)
+        final_s = _FINAL_S + (FINAL_ROUNDS + 4) * (FINALISTS + len(self.rivals) + 2) * replay_s
+        return self.deadline - final_s - self.now()
+
+    def _state(self) -> State:
+        results, failures = self.study.results(), self.study.failures()
+        open_ = len(self.study.candidates) - len(results) - len(failures)
+        spent = self.now() - self._search_started
+        each = spent / max(1, self.here)
+        left = max(0.0, min(self._seconds_left(), open_ * each))
+        best = results[0] if results else None
+        elapsed = self.now() - self.started
+        return State(len(self.study.candidates), len(results), len(failures), self.here, best, elapsed, left)
+
+    # -- the end ----------------------------------------------------------------------------------------------------
+
+    def _final(self, results: list[Result]) -> Mapping[str, Timing]:
+        chosen = [result.candidate for result in results[:FINALISTS]]
+        known = {result.candidate for result in results}
+        chosen += [rival for rival in self.rivals if rival in known and rival not in chosen]
+        futures = {str(candidate): self.compilers.submit(candidate) for candidate in chosen}
+        prepared = {}
+        for name, future in futures.items():
+            try:
+                prepared[name] = future.result(timeout=_FINAL_WAIT_S)
+            except (TilewrightError, BrokenProcessPool, TimeoutError):
+                continue
+        return self.measurer.side_by_side(prepared)
+
+    def _nothing(self, failures: Mapping[Candidate, str]) -> TilewrightError:
+        spent = self.now() - self.started
+        headline = f"Nothing was measured in {spent:.0f} s: {len(failures)} of {len(self.study.candidates)} " + (
+            "candidates failed." if len(failures) != 1 else "candidates failed, which was all there was time for."
+        )
+        return TilewrightError(
+            headline,
+            place="\n".join(f"{count} x {reason}" for reason, count in reasons_of(failures)[:5]),
+            hint="give it more time with --budget; the same command goes on where this one stopped.",
+        )
+
+
+def reasons_of(failures: Mapping[Candidate, str]) -> list[tuple[str, int]]:
+    """Why candidates failed, the most frequent first."""
+    return Counter(failures.values()).most_common()
+
+
+def winner_of(outcome: Outcome, key: Key, flops: int) -> Winner:
+    """The best of a search as the database keeps it."""
+    measured: Measured = outcome.best.measured
+    time, peer = outcome.time, outcome.times.get("cuBLAS")
+    return Winner(
+        key=key,
+        candidate=outcome.best.candidate,
+        order=measured.order,
+        kernel=measured.kernel,
+        sources=sources_version(),
+        median_us=time.median_us,
+        tflops=flops / time.median_us / 1e6,
+        share_of_cublas=None if peer is None else peer.median_us / time.median_us,
+        tried=len(outcome.results),
+        command=without_password(records.command()),
+        commit=records.commit(),
+        date=records.now(),
+    )

@@ -13,7 +13,8 @@ class TensorBox:
 
     pointer, extents, leading: the parameters that hold the address, the sizes along the contiguous and the strided
     dimension, and the leading dimension. dtype: of an element. box: elements of one copy along the two dimensions.
-    swizzle: the name of the permutation in the driver API.
+    swizzle: the name of the permutation in the driver API. step: the parameter with the elements from one matrix to the
+    next, of a stack of them; empty for one matrix.
     """
 
     pointer: str
@@ -22,6 +23,7 @@ class TensorBox:
     dtype: DType
     box: tuple[int, int]
     swizzle: str
+    step: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,6 +43,7 @@ class CudaSource:
     entry: the `extern "C"` name. threads_per_block: of a launch. static shared memory is in the text;
     dynamic_shared_bytes must be given at launch (0 for none). cluster: blocks along x that start together. resident:
     no more blocks are started than run at once. overlapped: it may start before the kernels before it have ended.
+    must_fit: machine code that spills registers, or that waits after every wgmma, is refused.
     """
 
     text: str
@@ -51,6 +54,7 @@ class CudaSource:
     cluster: int = 1
     resident: bool = False
     overlapped: bool = False
+    must_fit: bool = False
 
 
 @dataclass(frozen=True, slots=True)

@@ -101,7 +101,7 @@ def test_only_f32_is_rounded_before_it_is_multiplied(dtype: DType, product: DTyp
         Gemm(8, 8, 8, dtype, product=product)
     assert str(refused.value) == (
         f"Cannot round operands of {dtype} to {product} before they are multiplied.\n"
-        "  Hint: f32 operands may be rounded to tf32; leave product out for all others."
+        "  Hint: f32 operands may be rounded to tf32, or cut off (tf32_truncated); leave product out for others."
     )
 
 

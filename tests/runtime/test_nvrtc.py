@@ -6,11 +6,12 @@ import os
 import subprocess
 import sys
 from collections.abc import Iterator
+from dataclasses import replace
 from itertools import count
 from pathlib import Path
 
 import pytest
-from runtime_kernels import REVERSE, SCALE, broken
+from runtime_kernels import REVERSE, SCALE, SPILLING, broken
 
 from tilewright.artifacts import Cubin, CudaSource
 from tilewright.errors import CompileError, UnknownName
@@ -181,3 +182,29 @@ def test_many_jobs_share_the_cache(tmp_path: Path) -> None:
         assert outcome.from_cache and not built.from_cache
         assert outcome.image == built.image
     assert len(cache.entries()) == len(os.listdir(tmp_path)) == 4
+
+
+def test_code_that_must_fit_and_spills_is_refused() -> None:
+    assert compile_cuda(SPILLING, "sm_90a").resources.spill_store_bytes > 0
+    with pytest.raises(CompileError) as refused:
+        compile_cuda(replace(SPILLING, must_fit=True), "sm_90a")
+    text = str(refused.value)
+    assert text.startswith(f"Kernel '{SPILLING.entry}' does not fit into the registers of sm_90a.")
+    assert "bytes a thread are spilled" in text
+
+
+@pytest.mark.parametrize(
+    ("line", "note"),
+    [
+        ("ptxas info    : (C7510) Potential Performance Loss: wgmma.mma_async instructions are serialized due to "
+         "non wgmma instructions defining accumulator registers of a wgmma between start and end of the pipeline "
+         "stage in the function 'k' in line 9", "wgmma.mma_async instructions are serialized due to non wgmma"),
+        ("ptxas info    : (C7508) setmaxnreg ignored to maintain minimum register requirement.", "setmaxnreg ignored"),
+    ],
+)  # fmt: skip
+def test_what_the_compiler_says_of_a_slow_pipeline_is_a_refusal(line: str, note: str) -> None:
+    fine = compile_cuda(SCALE, "sm_90a").resources
+    nvrtc._check_fit(SCALE, "sm_90a", fine, "ptxas info    : 0 bytes gmem\n")
+    with pytest.raises(CompileError, match=r"does not fit") as refused:
+        nvrtc._check_fit(SCALE, "sm_90a", fine, f"ptxas info    : 0 bytes gmem\n{line}\nptxas info    : more")
+    assert refused.value.note.startswith(note) and "in the function" not in refused.value.note

@@ -107,6 +107,8 @@ def _bulk_load(stmt: BulkLoad, expr: CudaExpr, address: Callable[[Ref], str]) ->
     expr.used.add(TENSOR_MAP)
     inner, outer = (expr(part) for part in stmt.at)
     arguments = [address(stmt.dst), f"&{stmt.map.name}", inner, outer, address(stmt.signal)]
+    if stmt.map.step:
+        return expr.call("bulk_load_of_stack", *arguments)
     if stmt.mask is None:
         return expr.call("bulk_load", *arguments)
     return expr.call("bulk_load_multicast", *arguments, f"{stmt.mask:#b}")

@@ -60,6 +60,15 @@ _BULK_LOAD = f"""\
                  : "memory");
 }}"""
 
+_BULK_LOAD_OF_STACK = f"""\
+// As bulk_load, from the matrix of a stack that is this block's.
+{_HEAD} void bulk_load_of_stack(void* to, const TensorMap* map, int inner, int outer, unsigned long long* barrier) {{
+    asm volatile("cp.async.bulk.tensor.3d.shared::cluster.global.tile.mbarrier::complete_tx::bytes "
+                 "[%0], [%1, {{%3, %4, %5}}], [%2];" ::"r"({_SHARED}(to)),
+                 "l"(map), "r"({_SHARED}(barrier)), "r"(inner), "r"(outer), "r"(int(blockIdx.z))
+                 : "memory");
+}}"""
+
 _BULK_LOAD_MULTICAST = f"""\
 // As bulk_load, to the same place in every block of the cluster that `mask` names.
 {_HEAD} void bulk_load_multicast(
@@ -163,6 +172,7 @@ def async_prelude() -> dict[str, str]:
             '"l"(map)',
         ),
         "bulk_load": _BULK_LOAD,
+        "bulk_load_of_stack": _BULK_LOAD_OF_STACK,
         "bulk_load_multicast": _BULK_LOAD_MULTICAST,
         "bulk_store": _BULK_STORE,
         "commit_stores": _plain(

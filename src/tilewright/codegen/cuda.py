@@ -13,9 +13,10 @@ from tilewright.codegen.lines import WIDTH, Line, layout
 from tilewright.codegen.names import Names
 from tilewright.codegen.prelude import prelude_text
 from tilewright.codegen.stmt import BodyPrinter, buffer_note
-from tilewright.ir.async_stmt import SetRegisters
+from tilewright.dtypes import I64
+from tilewright.ir.async_stmt import MultiplyShared, SetRegisters
 from tilewright.ir.expr import Lookup
-from tilewright.ir.kernel import Kernel
+from tilewright.ir.kernel import PROBLEMS, Kernel, Many
 from tilewright.ir.text import ExprText
 from tilewright.ir.visit import exprs_of, walk, walk_expr, written
 from tilewright.problem.gemm import Gemm, Operand, Order
@@ -41,11 +42,12 @@ def print_cuda(kernel: Kernel, *, merge: bool = True) -> CudaSource:
         kernel.cluster,
         kernel.resident,
         kernel.overlapped,
+        must_fit=any(isinstance(stmt, MultiplyShared) for _, stmt in walk(kernel.body)),
     )
 
 
 def print_together(kernels: Sequence[Kernel]) -> str:
-    """Several kernels as one text for a C++ compiler, seen by that text only: what they all call stands once, on top."""
+    """Several kernels as one text for a C++ compiler, seen by that text only: what all call stands once, on top."""
     tables: dict[tuple[int, ...], str] = {}
     printed = []
     for kernel in kernels:
@@ -71,7 +73,7 @@ def _printed(kernel: Kernel, names: Names, linkage: str, *, merge: bool = True) 
     expr = CudaExpr(names)
     tables = _tables(kernel, names)
     printer = BodyPrinter(names, expr, kernel.body, merge=merge)
-    shared = _shared(kernel, printer)
+    shared = [*_own_problem(kernel, expr), *_shared(kernel, printer)]
     body = printer.body(kernel.body, depth=1)
     gap = [Line(0, "")] if shared and body else []
     signature = _signature(kernel, names.entry, expr, linkage)
@@ -109,9 +111,42 @@ def _shared(kernel: Kernel, printer: BodyPrinter) -> list[Line]:
     return lines
 
 
+def _own_problem(kernel: Kernel, expr: CudaExpr) -> list[Line]:
+    """What the body reads, of the problem that is this block's."""
+    if kernel.many is Many.STRIDED:
+        steps = zip((p for p in kernel.arguments if p.is_pointer and p.name != "bias"), kernel.steps, strict=True)
+        note = "each block along z has a product of its own"
+        return [
+            Line(1, f"{pointer.name} += blockIdx.z * {step.name};", "" if number else note)
+            for number, (pointer, step) in enumerate(steps)
+        ]
+    if kernel.many is Many.LISTED:
+        note = "a row of the table for each block along z: addresses, then sizes"
+        lines = [Line(1, f"const {expr.type(I64)}* problem = {PROBLEMS} + {len(kernel.columns)} * blockIdx.z;", note)]
+        stored = _stored(kernel)
+        for number, column in enumerate(kernel.columns):
+            kind = expr.type(column.dtype)
+            if column.is_pointer:
+                const = "" if column.name in stored else "const "
+                value = f"({const}{kind}*)problem[{number}]"
+                lines.append(Line(1, f"{const}{kind}* __restrict__ {column.name} = {value};"))
+            else:
+                lines.append(Line(1, f"const {kind} {column.name} = {kind}(problem[{number}]);"))
+        beyond = " || ".join(
+            f"blockIdx.{axis} >= {expr(count)}" for axis, count in zip("xy", kernel.grid, strict=False)
+        )
+        return [*lines, Line(1, f"if ({beyond}) return;", "the grid is as large as the largest problem's")]
+    return []
+
+
+def _stored(kernel: Kernel) -> frozenset[str]:
+    """The names of the matrices that are written."""
+    return frozenset(place.buffer.name for _, stmt in walk(kernel.body) for place in written(stmt))
+
+
 def _signature(kernel: Kernel, entry: str, expr: CudaExpr, linkage: str) -> str:
     """The head of the function: pointers on one line, sizes and scalars on the next."""
-    stored = {place.buffer.name for _, stmt in walk(kernel.body) for place in written(stmt)}
+    stored = _stored(kernel)
 
     def declaration(parameter: Parameter) -> str:
         if parameter.tensor_map is not None:
@@ -192,6 +227,8 @@ def _assumptions(kernel: Kernel) -> list[str]:
 
 def _launch(kernel: Kernel) -> list[str]:
     grid = ", ".join(ExprText()(extent) for extent in kernel.grid)
+    if kernel.many is not None:
+        grid = f"{grid.rpartition(', ')[0]}, one for each problem"
     block = ", ".join(str(extent) for extent in kernel.block)
     dynamic = "dynamic " if kernel.uses_dynamic_shared else ""
     shared = f"{kernel.shared_bytes} bytes of {dynamic}shared memory" if kernel.shared else "no shared memory"

@@ -27,7 +27,7 @@ _KEYWORDS = """
 """
 
 _CUDA = """
-    threadIdx blockIdx blockDim gridDim warpSize min max fma fmaf float2 float4 uint2 uint4 shared_memory
+    threadIdx blockIdx blockDim gridDim warpSize problem min max fma fmaf float2 float4 uint2 uint4 shared_memory
     NULL assert linux unix
 """
 """What the emitted text itself uses, and macros that some compiler defines for every text."""
@@ -63,7 +63,7 @@ class Names:
         self._tables = dict(tables)
         self._taken: set[str] = {*RESERVED, *tables.values()}
         self.entry = self._take(kernel.name)
-        for parameter in kernel.parameters:
+        for parameter in dict.fromkeys((*kernel.arguments, *kernel.parameters)):
             self._taken.add(parameter.name)
             if parameter.is_pointer:
                 self._buffers[parameter.name, Space.GLOBAL] = parameter.name

@@ -24,20 +24,22 @@ class TensorMap:
 
     operand: whose address, sizes and leading dimension it holds; elements outside the matrix are read as zero and not
     written. box: elements of one copy along the contiguous and the strided dimension. swizzle: how the 16-byte pieces
-    of a box are permuted in shared memory.
+    of a box are permuted in shared memory. step: the argument that holds the elements from one matrix of a stack to the
+    next; a block copies from the matrix of its z. Empty: there is one matrix.
     """
 
     name: str
     operand: OperandName
     box: tuple[int, int]
     swizzle: Swizzle
+    step: str = ""
 
     def box_of(self, gemm: Gemm) -> TensorBox:
         """The same for the runtime."""
         operand = gemm.operand(self.operand)
         extents = (operand.contiguous.upper(), operand.strided.upper())
         dtype = TF32 if gemm.multiplied is TF32 and self.operand != "C" else operand.dtype
-        return TensorBox(self.operand, extents, operand.leading, dtype, self.box, self.swizzle.tensor_map)
+        return TensorBox(self.operand, extents, operand.leading, dtype, self.box, self.swizzle.tensor_map, self.step)
 
 
 @dataclass(frozen=True, slots=True)

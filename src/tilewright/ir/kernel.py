@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from enum import Enum
 
 from tilewright.artifacts import Parameter
 from tilewright.device.arch import Feature
@@ -33,6 +34,24 @@ SIZES: dict[Dim, Var] = {"m": Var("M"), "n": Var("N"), "k": Var("K")}
 
 PART_OF_K = Var("K_part")
 """How many products a block sums, where blocks along z share out k."""
+
+MOST_ALONG_Z = 65535
+"""Blocks along z of a grid. Source: CUDA C++ Programming Guide, technical specifications."""
+
+PROBLEMS = "problems"
+"""The table of problems of a kernel that computes a list of them."""
+
+
+class Many(Enum):
+    """How one launch computes many problems. Blocks along z have one each, and see no other: what a block does is
+    written for a single problem.
+
+    STRIDED: matrix i of each operand begins i steps (`A_step`, ... in elements; may be 0) after the first. LISTED:
+    addresses, sizes and leading dimensions of each problem are a row of 64-bit words of a table in global memory.
+    """
+
+    STRIDED = "strided"
+    LISTED = "listed"
 
 
 STATIC_SHARED_BYTES = 48 * KIB
@@ -83,7 +102,8 @@ class Kernel:
     covers (what `exact` is about). heading: lines that say where the kernel comes from (schedule, problem).
     cluster: blocks along x that run as a cluster. resident: a launch starts no more blocks than run at once, and they
     walk over the whole grid. overlapped: a launch may start before the kernels before it have ended. parts: blocks
-    along z share out k, and C holds their partial sums.
+    along z share out k, and C holds their partial sums. many: blocks along z have a problem each; the grid is that of
+    one of them, and a launch has as many blocks along z as problems.
     """
 
     name: str
@@ -99,6 +119,7 @@ class Kernel:
     resident: bool = False
     overlapped: bool = False
     parts: bool = False
+    many: Many | None = None
 
     @property
     def threads_per_block(self) -> int:
@@ -154,17 +175,37 @@ class Kernel:
         return frozenset(found)
 
     @property
-    def parameters(self) -> tuple[Parameter, ...]:
-        """The launch arguments in order: A, B, C, what the epilogue adds (bias, residual), M, N, K, lda, ldb, ldc,
-        alpha, beta, ld_residual (where there is one), K_part (of a kernel of parts), then the tensor maps."""
+    def arguments(self) -> tuple[Parameter, ...]:
+        """What the body reads of one problem: A, B, C, what the epilogue adds (bias, residual), M, N, K, lda, ldb, ldc,
+        alpha, beta, ld_residual (where there is one), K_part (of a kernel of parts)."""
         pointers = [Parameter(o.name, o.dtype, is_pointer=True) for o in (*self.gemm.operands, *self.gemm.added)]
         sizes = [Parameter(name, I32) for name in ("M", "N", "K")]
         leading = [Parameter(name, I32 if self.variant.near else I64) for name in ("lda", "ldb", "ldc")]
-        maps = [Parameter(m.name, MBARRIER, tensor_map=m.box_of(self.gemm)) for m in self.maps]
         parts = [Parameter(PART_OF_K.name, I32)] if self.parts else []
         if self.gemm.epilogue.residual:
             parts.insert(0, Parameter("ld_residual", I32 if self.variant.near else I64))
-        return (*pointers, *sizes, *leading, Parameter("alpha", F32), Parameter("beta", F32), *parts, *maps)
+        return (*pointers, *sizes, *leading, Parameter("alpha", F32), Parameter("beta", F32), *parts)
+
+    @property
+    def parameters(self) -> tuple[Parameter, ...]:
+        """The launch arguments in order: those of one problem, the steps between many, then the tensor maps; or the
+        table of problems and what they share."""
+        if self.many is Many.LISTED:
+            shared = [parameter for parameter in self.arguments if parameter.dtype is F32 and not parameter.is_pointer]
+            return (Parameter(PROBLEMS, I64, is_pointer=True), *shared)
+        maps = [Parameter(m.name, MBARRIER, tensor_map=m.box_of(self.gemm)) for m in self.maps]
+        return (*self.arguments, *self.steps, *maps)
+
+    @property
+    def steps(self) -> tuple[Parameter, ...]:
+        """Elements from problem to problem, of each matrix; a bias is shared."""
+        matrices = (o.name for o in (*self.gemm.operands, *self.gemm.added) if o.name != "bias")
+        return tuple(Parameter(step_of(name), I64) for name in matrices) if self.many is Many.STRIDED else ()
+
+    @property
+    def columns(self) -> tuple[Parameter, ...]:
+        """What a row of the table of problems holds, a 64-bit word each."""
+        return tuple(p for p in self.arguments if p.is_pointer or p.dtype is not F32)
 
     @property
     def maps(self) -> tuple[TensorMap, ...]:
@@ -175,3 +216,8 @@ class Kernel:
     def global_buffer(self, name: str) -> Buffer:
         dtype = next(o.dtype for o in (*self.gemm.operands, *self.gemm.added) if o.name == name)
         return Buffer(name, Space.GLOBAL, dtype, ())
+
+
+def step_of(operand: str) -> str:
+    """The name of the argument that holds the elements from one matrix to the next."""
+    return f"{operand}_step"

@@ -102,9 +102,8 @@ class _Writer:
         if roles is not None:
             copying, multiplying = roles.registers
             turns = f", {roles.turns} of them in turns at whole tiles of C" if roles.turns > 1 else ""
-            lines.append(
-                f"one warpgroup copies, with {copying} registers a thread; the others multiply, with {multiplying}{turns}"
-            )
+            each = f"with {copying} registers a thread; the others multiply, with {multiplying}"
+            lines.append(f"one warpgroup copies, {each}{turns}")
         if program.overlapped:
             lines.append("starts while the kernels before it end")
         return lines

@@ -40,14 +40,14 @@ class Activation(Enum):
         with np.errstate(over="ignore", invalid="ignore"):
             match self:
                 case Activation.RELU:
-                    return np.where(x < 0, 0.0, x)
+                    result: Array = np.where(x < 0, 0.0, x)
                 case Activation.GELU:
-                    return 0.5 * x * (1 + _erf(x / math.sqrt(2)))
+                    result = 0.5 * x * (1 + _erf(x / math.sqrt(2)))
                 case Activation.GELU_TANH:
-                    return 0.5 * x * (1 + np.tanh(math.sqrt(2 / math.pi) * (x + 0.044715 * x**3)))
+                    result = 0.5 * x * (1 + np.tanh(math.sqrt(2 / math.pi) * (x + 0.044715 * x**3)))
                 case Activation.SILU:
-                    result: Array = x / (1 + np.exp(-x))
-                    return result
+                    result = x / (1 + np.exp(-x))
+            return result
 
 
 def _erf(x: Array) -> Array:

@@ -18,7 +18,7 @@ from itertools import islice
 from types import ModuleType
 from typing import Any
 
-from tilewright.artifacts import Cubin, CudaSource
+from tilewright.artifacts import Cubin, CudaSource, Resources
 from tilewright.errors import CompileError, TilewrightError, UnknownName
 from tilewright.runtime.cubin_cache import CubinCache, cache_key
 from tilewright.runtime.elf import resources_of
@@ -44,6 +44,8 @@ _HINT_INSTALL = "python -m pip install 'nvidia-cuda-nvrtc>=13.0,<14' 'cuda-bindi
 _FRONT_END_ERROR = re.compile(r"^[^\n]*?\((\d+)\): (?:catastrophic )?error[^:]*: (.*)$", re.MULTILINE)
 _PTXAS_ERROR = re.compile(r"^ptxas[^\n]*?, line (\d+); error\s*: (.*)$", re.MULTILINE)
 _OTHER_ERROR = re.compile(r"^[^\n]*?\b(?:error|fatal)\s*: (.*)$", re.MULTILINE)
+# What ptxas says of wgmma that it serialises (C7510 and its neighbours) and of a setmaxnreg that it ignores (C7508).
+_LOSS = re.compile(r"\(C75\d\d\) (?:Potential Performance Loss: )?(.*?)(?: in the function .*)?$", re.MULTILINE)
 _PTX_LOCATION = re.compile(r"^\s*\.loc\s+\d+\s+(\d+)")
 
 
@@ -100,15 +102,31 @@ def _compiled(source: CudaSource, arch: str, options: tuple[str, ...], compiler:
     built = _build(source, (f"--gpu-architecture={arch}", *options))
     if built.failed or not built.image:
         raise _refusal(source, arch, built)
+    resources = resources_of(built.image, source.entry, built.log)
+    if source.must_fit:
+        _check_fit(source, arch, resources, built.log)
     return Cubin(
         image=built.image,
         entry=source.entry,
         arch=arch,
-        resources=resources_of(built.image, source.entry, built.log),
+        resources=resources,
         log=built.log,
         compiler=compiler,
         compile_seconds=time.perf_counter() - began,
         from_cache=False,
+    )
+
+
+def _check_fit(source: CudaSource, arch: str, resources: Resources, log: str) -> None:
+    """Refuse machine code whose warpgroups have too few registers: it is right, and several times slower."""
+    spilled = resources.spill_store_bytes + resources.spill_load_bytes
+    loss = _LOSS.search(log)
+    if not spilled and loss is None:
+        return
+    raise CompileError(
+        f"Kernel {source.entry!r} does not fit into the registers of {arch}.",
+        note=loss[1] if loss else f"{spilled} bytes a thread are spilled to local memory and read back.",
+        hint="use smaller tiles, more warpgroups to share them, or another budget in Specialize(registers=...).",
     )
 
 

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from tilewright.dtypes import Array
 from tilewright.runtime.driver import driver_answer
-from tilewright.runtime.tensor_map import encode
+from tilewright.runtime.tensor_map import Sizes, encode, sizes_of
 
 if TYPE_CHECKING:
     from tilewright.runtime.launch import Dim3, LoadedKernel
@@ -26,7 +26,7 @@ _KEPT_MAPS = 1024
 class _MapPlace:
     """Where the address of one tensor map goes, and the maps known so far by the address of their matrix."""
 
-    def __init__(self, slot: int, pointer: int, box: Any, sizes: tuple[int, int, int]) -> None:
+    def __init__(self, slot: int, pointer: int, box: Any, sizes: Sizes) -> None:
         self.slot = slot
         self.pointer = pointer
         self._box = box
@@ -68,8 +68,7 @@ class PreparedLaunch:
             self._addresses[slot] = start + slot * _WORD_BYTES
             if parameter.tensor_map is not None:
                 box = parameter.tensor_map
-                sizes = (*(int(by_name[name]) for name in box.extents), int(by_name[box.leading]))
-                place = _MapPlace(slot, pointers.index(box.pointer), box, (sizes[0], sizes[1], sizes[2]))
+                place = _MapPlace(slot, pointers.index(box.pointer), box, sizes_of(box, by_name))
                 self._maps.append(place)
             elif parameter.is_pointer:
                 self._pointer_slots.append(slot)

@@ -22,7 +22,8 @@ ALIGNMENT_BYTES = 16
 _KEPT = 256
 """Maps kept with a kernel; a program that keeps changing its addresses must not fill the memory with them."""
 
-_FORMATS: dict[DType, str] = {BF16: "BFLOAT16", F16: "FLOAT16", F32: "FLOAT32", TF32: "TFLOAT32"}
+DATA_TYPES: dict[DType, str] = {BF16: "BFLOAT16", F16: "FLOAT16", F32: "FLOAT32", TF32: "TFLOAT32"}
+"""The driver's word for each format that the copy engine moves."""
 
 
 class TensorMaps:
@@ -68,7 +69,7 @@ def encode(box: TensorBox, pointer: int, inner: int, outer: int, leading: int) -
     words = driver.cuuint64_t
     counts = driver.cuuint32_t
     answer = driver.cuTensorMapEncodeTiled(
-        getattr(kind, f"CU_TENSOR_MAP_DATA_TYPE_{_FORMATS[box.dtype]}"),
+        getattr(kind, f"CU_TENSOR_MAP_DATA_TYPE_{DATA_TYPES[box.dtype]}"),
         2,
         pointer,
         [words(max(inner, 1)), words(max(outer, 1))],  # an empty matrix is never read, but must have a size

@@ -17,7 +17,7 @@ def formats_for(rung: Rung) -> tuple[str, ...]:
     if not uses_tensor_cores(rung):
         several = ("f32", "f16", "f16_sums", "bf16")
     elif rung.ladder in ("ampere", "hopper"):
-        several = tuple(name for name in FORMATS if name != "f32")
+        several = tuple(name for name in FORMATS if name != "f32" and (rung.name, name) != ("hopper/1", "tf32"))
     else:
         several = ("tf32", "tf32_truncated") if own == "tf32" else ("f16_sums", "f16", "bf16")
     return (own, *(name for name in several if name != own))

@@ -7,6 +7,7 @@ import sys
 from pathlib import Path
 
 import pytest
+
 from gate.kernels import CONFLICTING, PADDED
 
 TEST = "\n\ndef test_my_gemm(gemm_gate):\n    gemm_gate(tiled, gemm, archs=('sm_80',))\n"

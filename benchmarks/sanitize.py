@@ -1,0 +1,108 @@
+"""Every rung in every format under compute-sanitizer: memcheck, racecheck and initcheck, each in a process of its own.
+
+    python benchmarks/sanitize.py --out benchmarks/results/sanitizers_h200.json [LADDER ...]
+
+The problem has edges in all three dimensions, and a C that is read. What a tool finds, it prints; the record says how
+many kernels ran, how many results were wrong, and the summary of each tool.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import subprocess
+import sys
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from tilewright.bench.records import command, commit, now
+from tilewright.errors import LoweringError, ScheduleError
+from tilewright.ladders import LADDERS
+from tilewright.problem import Gemm, Order, make_operands
+from tilewright.problem.formats import FORMATS, format_name, format_options
+from tilewright.runtime.driver import gpu_problem, open_gpu
+from tilewright.toolchain import Build, build, verify_on_gpu
+
+TOOLS = ("memcheck", "racecheck", "initcheck")
+SIZE = (131, 197, 77)
+SECONDS = 540
+ROW_BYTES = 16
+"""Rows begin at multiples of this, which the copy engine asks for."""
+
+
+def kernels(ladders: list[str]) -> Iterator[Build]:
+    """Each rung in each format that it multiplies, A and B by rows, or B by columns where a rung takes only that."""
+    for rung in (rung for name in ladders for rung in LADDERS[name]):
+        for name in FORMATS:
+            for b in (Order.ROW, Order.COL):
+                gemm = padded(rung.gemm(*SIZE, alpha=0.5, beta=-1.0, **{**format_options(name), "b": b}))
+                try:
+                    built = build(gemm, rung)
+                    built.kernel  # noqa: B018  # lowering may refuse the format
+                except (LoweringError, ScheduleError):
+                    continue
+                yield built
+                break
+
+
+def padded(gemm: Gemm) -> Gemm:
+    each = {operand.leading: ROW_BYTES // operand.dtype.bytes for operand in gemm.operands}
+    return replace(gemm, **{name: -(-getattr(gemm, name) // n) * n for name, n in each.items()})  # type: ignore[arg-type]
+
+
+def run_all(ladders: list[str]) -> int:
+    """What a tool watches: every kernel once, its result held against float64."""
+    gpu, ran, wrong = open_gpu(), 0, 0
+    for built in kernels(ladders):
+        verdict = verify_on_gpu(built, gpu, make_operands(built.gemm))
+        ran += 1
+        if not verdict.ok:
+            wrong += 1
+            print(f"WRONG {built.name} {format_name(built.gemm)}: {verdict.message}")
+    print(json.dumps({"kernels": ran, "wrong": wrong}))
+    return 1 if wrong else 0
+
+
+def watched(tool: str, ladders: list[str]) -> dict[str, Any]:
+    """One tool over all kernels."""
+    asked = ["compute-sanitizer", "--tool", tool, sys.executable, __file__, "--run", *ladders]
+    try:
+        done = subprocess.run(asked, capture_output=True, text=True, timeout=SECONDS)
+    except FileNotFoundError:
+        return {"tool": tool, "summary": "compute-sanitizer was not found", "clean": False}
+    except subprocess.TimeoutExpired:
+        return {"tool": tool, "summary": f"not finished after {SECONDS} s", "clean": False}
+    lines = done.stdout.splitlines()
+    summary = next((line.strip("= ") for line in reversed(lines) if "SUMMARY" in line), "no summary")
+    counts = next((json.loads(line) for line in lines if line.startswith("{")), {})
+    clean = done.returncode == 0 and counts.get("wrong") == 0 and " 0 " in f"{summary.replace(':', ' ')} "
+    if not clean:
+        print(f"--- {tool}", *lines[-40:], done.stderr[-2000:], sep="\n")
+    return {"tool": tool, "summary": summary, "clean": clean, **counts}
+
+
+def main() -> int:
+    asked = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    asked.add_argument("ladders", nargs="*", default=list(LADDERS), metavar="LADDER", help=", ".join(LADDERS))
+    asked.add_argument("--out", type=Path, help="where the record goes")
+    asked.add_argument("--run", action="store_true", help="run the kernels, with no tool")
+    told = asked.parse_args()
+    if (problem := gpu_problem()) is not None:
+        asked.exit(2, f"{problem}\n")
+    if told.run:
+        return run_all(told.ladders)
+    with ThreadPoolExecutor(len(TOOLS)) as pool:
+        found = list(pool.map(lambda tool: watched(tool, told.ladders), TOOLS))
+    record = {"device": open_gpu().name, "ladders": told.ladders, "size": SIZE, "tools": found}
+    record |= {"time": now(), "commit": commit(), "command": command()}
+    print(json.dumps(record, indent=1))
+    if told.out is not None:
+        told.out.write_text(json.dumps(record, indent=1) + "\n")
+    return 0 if all(tool["clean"] for tool in found) else 1
+
+
+if __name__ == "__main__":
+    sys.exit(main())

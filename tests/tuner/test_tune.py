@@ -1,0 +1,175 @@
+"""Searches by formula: what is found, what is left out, the budget, and going on after a kill."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+from tuning_fakes import BEST, CANDIDATES, Compilers, Measurer, a_search, a_study, url_of
+
+from tilewright.errors import TilewrightError
+from tilewright.tuner.measure import GpuLost
+from tilewright.tuner.space import Candidate
+from tilewright.tuner.study import TuningStudy
+from tilewright.tuner.tune import Outcome
+
+HERE = Path(__file__).parent
+
+
+def test_with_time_enough_everything_is_measured_once_and_the_fastest_wins(tmp_path: Path) -> None:
+    measurer = Measurer()
+    outcome = a_search(tmp_path, measurer).run()
+    assert outcome.exhausted
+    assert outcome.best.candidate == BEST
+    assert sorted(measurer.log, key=str) == sorted(CANDIDATES, key=str)
+
+
+def test_less_than_half_of_the_bowl_is_enough_to_find_its_ground(tmp_path: Path) -> None:
+    outcome = a_search(tmp_path, Measurer(), seconds=len(CANDIDATES) / 3 * 0.1 + 2).run()
+    assert not outcome.exhausted
+    assert outcome.here <= len(CANDIDATES) // 2
+    assert outcome.time.median_us <= 1.03 * 100.0
+
+
+def test_a_candidate_that_does_not_compile_is_reported_and_never_chosen(tmp_path: Path) -> None:
+    outcome = a_search(tmp_path, Measurer(), Compilers({BEST: "error: too many registers"})).run()
+    assert outcome.failures == {BEST: "error: too many registers"}
+    assert outcome.best.candidate != BEST
+
+
+def test_a_wrong_result_is_reported_and_never_chosen(tmp_path: Path) -> None:
+    outcome = a_search(tmp_path, Measurer(fails={BEST: TilewrightError("wrong result: 3 elements")})).run()
+    assert outcome.failures == {BEST: "wrong result: 3 elements"}
+    assert str(BEST) not in outcome.times
+
+
+def test_the_budget_is_kept_finalists_included(tmp_path: Path) -> None:
+    measurer = Measurer()
+    outcome = a_search(tmp_path, measurer, seconds=5.0).run()
+    assert 3.0 < outcome.elapsed_s <= 5.0
+    assert 0 < outcome.here < len(CANDIDATES)
+
+
+def test_the_next_search_goes_on_where_the_budget_ended(tmp_path: Path) -> None:
+    first, second = Measurer(), Measurer()
+    a_search(tmp_path, first, seconds=4.0).run()
+    outcome = a_search(tmp_path, second).run()
+    assert not set(first.log) & set(second.log)
+    assert outcome.exhausted
+    assert outcome.here == len(second.log) == len(CANDIDATES) - len(first.log)
+
+
+def test_a_budget_too_small_for_one_measurement_is_an_error_that_says_so(tmp_path: Path) -> None:
+    with pytest.raises(TilewrightError, match="Nothing was measured in 0 s") as refusal:
+        a_search(tmp_path, Measurer(), seconds=0.5).run()
+    assert "--budget" in refusal.value.hint
+
+
+def test_where_every_candidate_fails_the_reasons_are_told(tmp_path: Path) -> None:
+    broken = Compilers(dict.fromkeys(CANDIDATES, "error: no"))
+    with pytest.raises(TilewrightError, match="80 of 80 candidates failed") as refusal:
+        a_search(tmp_path, Measurer(), broken).run()
+    assert refusal.value.place == "80 x error: no"
+
+
+def test_an_earlier_winner_is_timed_with_the_finalists(tmp_path: Path) -> None:
+    worst = CANDIDATES[0]
+    outcome = a_search(tmp_path, Measurer(), rivals=(worst,)).run()
+    assert str(worst) in outcome.times
+
+
+def test_a_candidate_that_takes_the_gpu_down_ends_the_search_and_is_not_tried_again(tmp_path: Path) -> None:
+    first, second = Measurer(fails={CANDIDATES[1]: GpuLost("the GPU is gone")}), Measurer()
+    with pytest.raises(GpuLost):
+        a_search(tmp_path, first).run()
+    outcome = a_search(tmp_path, second).run()
+    assert outcome.failures == {CANDIDATES[1]: "the GPU is gone"}
+    assert not set(first.log) & set(second.log)
+
+
+def test_a_peer_that_is_faster_in_the_last_run_beats_the_outcome(tmp_path: Path) -> None:
+    class WithPeer(Measurer):
+        def side_by_side(self, prepared):  # type: ignore[no-untyped-def]
+            times = dict(super().side_by_side(prepared))
+            return {**times, "matmul": type(times[str(BEST)])(90.0, 90.0, 90.0, 1, 1)}
+
+    outcome: Outcome = a_search(tmp_path, WithPeer()).run()
+    assert outcome.beaten_by("matmul")
+    assert not outcome.beaten_by("cuBLAS")
+
+
+def known(folder: Path) -> TuningStudy:
+    """The study as the next process finds it."""
+    study = a_study(folder)
+    study.refresh()
+    return study
+
+
+def worker(folder: Path, log: Path, seconds_each: float, url: str | None = None) -> subprocess.Popen[str]:
+    """Another process that searches the bowl."""
+    command = [sys.executable, HERE / "tuning_worker.py", url or url_of(folder), str(log), str(seconds_each)]
+    environment = {**os.environ, "PYTHONPATH": str(HERE)}
+    return subprocess.Popen(command, env=environment, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+
+
+def lines(log: Path) -> list[str]:
+    return log.read_text(encoding="utf-8").splitlines() if log.exists() else []
+
+
+def test_after_kill_9_the_search_goes_on_and_measures_nothing_twice(tmp_path: Path) -> None:
+    log = tmp_path / "log"
+    killed = worker(tmp_path, log, 0.05)
+    give_up = time.monotonic() + 60
+    while len(lines(log)) < 10 and time.monotonic() < give_up:
+        time.sleep(0.02)
+    killed.kill()
+    killed.communicate()
+    kept = {result.candidate.key for result in known(tmp_path).results()}
+    before = lines(log)
+    assert len(kept) >= 9
+    assert set(before) - kept <= {before[-1]}  # at most the one that was on its way to the disk
+
+    measurer = Measurer()
+    outcome = a_search(tmp_path, measurer).run()
+    assert not {candidate.key for candidate in measurer.log} & kept
+    assert outcome.exhausted
+    assert len(outcome.results) == len(CANDIDATES)
+
+
+def test_two_processes_share_a_study_and_no_candidate_is_measured_by_both(tmp_path: Path) -> None:
+    logs = [tmp_path / "one", tmp_path / "two"]
+    both = [worker(tmp_path, log, 0.01) for log in logs]
+    for process in both:
+        _, err = process.communicate(timeout=120)
+        assert process.returncode == 0, err
+    measured = [key for log in logs for key in lines(log)]
+    assert sorted(measured) == sorted(candidate.key for candidate in CANDIDATES)
+    assert all(lines(log) for log in logs)
+
+
+def test_claims_of_one_process_are_never_given_twice(tmp_path: Path) -> None:
+    studies = [a_study(tmp_path), a_study(tmp_path)]
+    claims = [study.claim() for _ in range(50) for study in studies]
+    taken = [claim.candidate for claim in claims if claim is not None]
+    assert len(taken) == len(set(taken)) == len(CANDIDATES)
+
+
+def test_a_candidate_in_whose_measurement_two_processes_died_is_left_alone(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def dies(suspect: Candidate) -> None:
+        study = a_study(tmp_path, seeds=(suspect,))
+        claim = study.claim()
+        assert claim is not None and claim.candidate == suspect
+        study.started(claim)
+        monkeypatch.setattr("tilewright.tuner.study._PROCESS", f"the next, after {id(study)}")
+        assert a_study(tmp_path).free_the_dead() == 1
+
+    dies(BEST)
+    assert known(tmp_path).failures() == {}
+    dies(BEST)
+    assert known(tmp_path).failures() == {BEST: "the process that measured it died, twice"}

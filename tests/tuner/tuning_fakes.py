@@ -1,0 +1,111 @@
+"""A search with no GPU and no compiler: candidates of two numbers, times by formula, a clock that measuring moves."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from concurrent.futures import Future
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from tilewright.bench.protocol import Timing
+from tilewright.errors import TilewrightError
+from tilewright.tuner.keys import DeviceKey, Key, ProblemKey, sources_version
+from tilewright.tuner.measure import Measured
+from tilewright.tuner.space import Candidate
+from tilewright.tuner.study import TuningStudy
+from tilewright.tuner.tune import Tuning
+from tilewright.tuner.winners import Winner
+
+CANDIDATES = tuple(Candidate("fake/1", {"a": a, "b": b}) for a in range(10) for b in range(8))
+
+
+def true_us(candidate: Candidate) -> float:
+    """A bowl, its ground at a = 7, b = 2."""
+    a, b = candidate.point["a"], candidate.point["b"]
+    return 100.0 + 3.0 * (a - 7) ** 2 + 2.0 * (b - 2) ** 2
+
+
+BEST = min(CANDIDATES, key=true_us)
+
+
+class Clock:
+    def __init__(self) -> None:
+        self.seconds = 0.0
+
+    def __call__(self) -> float:
+        return self.seconds
+
+
+@dataclass
+class Compilers:
+    """Ready at once. fails: by candidate, what the compiler says."""
+
+    fails: Mapping[Candidate, str] = field(default_factory=dict)
+    ahead: int = 3
+
+    def submit(self, candidate: Candidate) -> Future[Candidate]:
+        future: Future[Candidate] = Future()
+        if candidate in self.fails:
+            future.set_exception(TilewrightError(self.fails[candidate]))
+        else:
+            future.set_result(candidate)
+        return future
+
+
+@dataclass
+class Measurer:
+    """fails: by candidate, what is raised. each_s: what a measurement takes on the clock."""
+
+    clock: Clock = field(default_factory=Clock)
+    fails: Mapping[Candidate, TilewrightError] = field(default_factory=dict)
+    each_s: float = 0.1
+    us: Callable[[Candidate], float] = true_us
+    log: list[Candidate] = field(default_factory=list)
+
+    def measure(self, prepared: Candidate) -> Measured:
+        self.clock.seconds += self.each_s
+        self.log.append(prepared)
+        if prepared in self.fails:
+            raise self.fails[prepared]
+        return Measured(self.us(prepared), 32, 0.0, "kernel", "order")
+
+    def side_by_side(self, prepared: Mapping[str, Candidate]) -> Mapping[str, Timing]:
+        self.clock.seconds += 0.3
+        return {name: Timing(t := self.us(one), t, t, 1, 1) for name, one in prepared.items()}
+
+
+def url_of(folder: Path) -> str:
+    return f"sqlite:///{folder / 'study.sqlite'}"
+
+
+def a_study(folder: Path, seeds: tuple[Candidate, ...] = (), **options: Any) -> TuningStudy:
+    return TuningStudy(url_of(folder), "bowl", CANDIDATES, seeds, **options)
+
+
+def a_search(folder: Path, measurer: Measurer, compilers: Compilers | None = None, **options: Any) -> Tuning:
+    settings: dict[str, Any] = {"seconds": 1000.0, "now": measurer.clock, **options}
+    return Tuning(a_study(folder), compilers or Compilers(), measurer, **settings)
+
+
+def a_winner(**changes: Any) -> Winner:
+    """The winner of a problem that nobody measured: only for tests."""
+    sizes = {name: changes.pop(name, 4096) for name in ("m", "n", "k")}
+    alignment = changes.pop("alignment", 16)
+    device = DeviceKey(changes.pop("device", "H200"), "9.0", 132)
+    problem = ProblemKey("f32", "f32", "f32", "f32", "NNN", alignment, **sizes)
+    values: dict[str, Any] = {
+        "key": Key(device, problem),
+        "candidate": Candidate("worklog/9", {"bm": 128, "bn": 128, "bk": 8, "tm": 8, "tn": 8}),
+        "order": "ascending",
+        "kernel": "0123456789abcdef",
+        "sources": sources_version(),
+        "median_us": 100.0,
+        "tflops": 1.0,
+        "share_of_cublas": None,
+        "tried": 1,
+        "command": "tilewright tune",
+        "commit": "",
+        "date": "2026-01-01T00:00:00Z",
+    }
+    return Winner(**{**values, **changes})

@@ -1,0 +1,28 @@
+"""A process that searches the bowl: URL, file of measured candidates (a line each), seconds a measurement."""
+
+from __future__ import annotations
+
+import os
+import sys
+import time
+
+from tuning_fakes import CANDIDATES, Clock, Compilers, Measurer, true_us
+
+from tilewright.tuner.measure import Measured
+from tilewright.tuner.space import Candidate
+from tilewright.tuner.study import TuningStudy
+from tilewright.tuner.tune import Tuning
+
+
+class SlowMeasurer(Measurer):
+    def measure(self, prepared: Candidate) -> Measured:
+        time.sleep(float(sys.argv[3]))
+        with open(sys.argv[2], "a", encoding="utf-8") as log:
+            log.write(f"{prepared.key}\n")
+        return Measured(true_us(prepared), 32, 0.0, "kernel", "order")
+
+
+if __name__ == "__main__":
+    study = TuningStudy(sys.argv[1], "bowl", CANDIDATES, seed=os.getpid())
+    outcome = Tuning(study, Compilers(), SlowMeasurer(Clock()), seconds=100.0).run()
+    print(outcome.here, outcome.best.candidate.key, flush=True)

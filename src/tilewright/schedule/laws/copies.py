@@ -1,0 +1,115 @@
+"""Laws of copies that run ahead, are asynchronous, or fill the slots of a ring."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from tilewright.ir.buffer import Space
+from tilewright.ir.program import WARP_LANES, Program, Route, Staged
+from tilewright.ir.tiles import source_of, tile_of
+from tilewright.schedule.laws.violation import Violation
+
+
+def early_copies_are_shared_out(program: Program) -> Iterator[Violation]:
+    """Only the copy of a shared, distributed operand tile can run ahead of its use."""
+    for staged in program.staged:
+        if not staged.prefetched and staged.route is not Route.ASYNC:
+            continue
+        if staged.space is Space.REGISTER and staged.prefetched:
+            yield from _early_fragments(program, staged)
+        elif staged.space is not Space.SHARED or staged.operand == "C" or staged.distribution is None:
+            yield Violation(
+                f"{staged.name!r} is not a shared tile of A or B that the threads of the block share out.",
+                note="each thread must know which few elements are its own to copy.",
+                hint=f"put Distribute({staged.name!r}) before this step.",
+            )
+        elif staged.prefetched and staged.route is not Route.REGISTERS:
+            yield Violation(
+                f"{staged.name!r} would be prefetched into registers and copied by {staged.route.value}.",
+                hint="use Prefetch or Transfer: both hide the latency of global memory.",
+            )
+        elif staged.prefetched and program.loop(staged.under).level is not None:
+            yield Violation(f"{staged.name!r} is filled once, so there is no next tile.", hint="leave Prefetch out.")
+
+
+def _early_fragments(program: Program, staged: Staged) -> Iterator[Violation]:
+    """Fragments can be loaded one inner step ahead where the next tile is there early enough: in a ring of slots."""
+    source = source_of(program, staged)
+    order = [loop.name for loop in program.thread_serial_loops]
+    loop = program.loop(staged.under)
+    ring = program.pipelined
+    if source is None or ring is None or program.slots(source) == 1 or ring.alternating:
+        yield Violation(
+            f"{staged.name!r} is not loaded from a tile with several slots.",
+            note="the first fragments of the next tile are loaded while this one is still in use.",
+            hint="put Pipeline(...) before this step.",
+        )
+    elif loop.extent is None or loop.extent % 2 or order.index(staged.under) != order.index(ring.loop) + 1:
+        yield Violation(
+            f"loop {staged.under!r} must follow {ring.loop!r} at once and have an even extent; "
+            + (f"it has {loop.extent}." if loop.extent is not None else f"its own depends on {loop.axes[0].dim}."),
+            hint="stage fragments under the one loop over k inside the pipelined loop.",
+        )
+
+
+def asynchronous_copies_are_legal(program: Program) -> Iterator[Violation]:
+    """cp.async moves 4, 8 or 16 bytes that are neighbours in both memories."""
+    for staged in program.staged:
+        if staged.route is not Route.ASYNC or staged.distribution is None:
+            continue
+        tile = tile_of(program, staged)
+        width = tile.copy_width(staged.distribution.vector)
+        if width * tile.dtype.bytes < 4:
+            yield Violation(
+                f"{staged.name!r} keeps neighbours of {staged.operand} apart, so {width * tile.dtype.bytes} bytes "
+                "would be copied at once, and cp.async moves 4, 8 or 16.",
+                hint="leave the tile as the operand lies, or copy it through registers.",
+            )
+
+
+def pipelines_have_tiles(program: Program) -> Iterator[Violation]:
+    """A pipelined loop fills shared tiles that are shared out, and alternating halves are whole warps."""
+    ring = program.pipelined
+    if ring is None:
+        return
+    tiles = [s for s in program.staged if s.space is Space.SHARED and s.under == ring.loop]
+    if not tiles:
+        yield Violation(
+            f"no tile is staged in shared memory under {ring.loop!r}.",
+            hint=f"Stage('A', Space.SHARED, under={ring.loop!r}) before this step.",
+        )
+    for staged in tiles:
+        if staged.distribution is None and staged.route is not Route.TMA:
+            yield Violation(
+                f"{staged.name!r} is copied whole by every thread.",
+                hint=f"put Distribute({staged.name!r}) before this step.",
+            )
+        if ring.alternating and (staged.prefetched or staged.route is not Route.REGISTERS):
+            yield Violation(
+                f"{staged.name!r} travels by itself, so no half of the block need wait for it.",
+                hint="leave out alternating, or Prefetch and Transfer.",
+            )
+        if ring.spread and staged.route is Route.TMA:
+            yield Violation(
+                f"{staged.name!r} is brought by TMA, which one thread asks for at once.",
+                hint="leave out spread.",
+            )
+    if ring.spread:
+        order = [loop.name for loop in program.thread_serial_loops]
+        inner = program.loop(ring.spread)
+        if ring.alternating or inner.extent is None or ring.spread not in order[order.index(ring.loop) + 1 :][:1]:
+            yield Violation(
+                f"copies cannot be spread over {ring.spread!r}: it is no loop of known extent inside {ring.loop!r}.",
+                hint="name the inner loop over k, and leave out alternating.",
+            )
+    if ring.alternating and program.tensorized is not None:
+        yield Violation(
+            f"halves of the block would run {program.tensorized.instruction.name} at different places.",
+            note="instructions of tensor cores are placed where all warps of a block come.",
+            hint="leave out alternating: cp.async copies without taking turns.",
+        )
+    if ring.alternating and program.threads_per_block % (2 * WARP_LANES):
+        yield Violation(
+            f"the halves of a block of {program.threads_per_block} threads are not whole warps.",
+            hint=f"use a multiple of {2 * WARP_LANES} threads.",
+        )

@@ -1,0 +1,124 @@
+"""Laws of the units of tensor cores and of the copy engine, and of the warps that run them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from tilewright.ir.buffer import Space
+from tilewright.ir.program import GROUP_LANES, WARP_LANES, Clustered, Level, Program, Route, Specialized
+from tilewright.ir.tiles import Tile, tile_of
+from tilewright.layout.arrangement import Slabs
+from tilewright.schedule.laws.violation import Violation
+
+
+def boxes_are_whole(program: Program) -> Iterator[Violation]:
+    """The copy engine moves boxes: neighbours along both dimensions, in slabs, as the operand lies."""
+    for staged in program.staged:
+        if staged.route is not Route.TMA:
+            continue
+        tile = tile_of(program, staged)
+        if staged.space is not Space.SHARED or staged.distribution is not None:
+            yield Violation(
+                f"{staged.name!r} is not a tile in shared memory that one thread asks for.",
+                hint="leave Distribute out: the copy engine shares nothing out over threads.",
+            )
+        if not isinstance(staged.arrangement, Slabs):
+            yield Violation(
+                f"{staged.name!r} does not lie in slabs.",
+                hint=f"Relayout({staged.name!r}, arrangement=Slabs({128 // tile.dtype.bytes})) before this step.",
+            )
+        elif tile.is_transposed:
+            yield Violation(
+                f"{staged.name!r} would be turned on the way, and the copy engine keeps rows as they lie.",
+                hint="leave rows= out of Relayout: wgmma reads elements of 2 bytes either way.",
+            )
+        for span in tile.spans:
+            if len(span.runs) != 1 or span.runs[0].stride != 1 or span.extent > MAX_BOX:
+                yield Violation(
+                    f"{staged.name!r} takes {span.extent} of {span.dim}, no run of at most {MAX_BOX} neighbours.",
+                    hint=f"split {span.dim} so that a block's tile is in one piece.",
+                )
+        if program.clustered is not None and isinstance(staged.arrangement, Slabs):
+            yield from _shared_out(program, program.clustered, tile, staged.arrangement)
+
+
+def _shared_out(program: Program, cluster: Clustered, tile: Tile, slabs: Slabs) -> Iterator[Violation]:
+    """Blocks of a cluster share out the slabs of a tile that is the same for all, or rows of them by the eight."""
+    dim = program.loop(cluster.loop).axes[0].dim
+    staged, count = tile.staged, tile.row_length // slabs.columns
+    if dim in program.gemm.operand(staged.operand).dims or count % cluster.size == 0:
+        return
+    if tile.rows % (cluster.size * SLAB_ROWS):
+        yield Violation(
+            f"{cluster.size} blocks cannot share out {staged.name!r}, which is {count} slab(s) of {tile.rows} rows.",
+            note=f"each brings whole slabs, or a multiple of {SLAB_ROWS} rows of each: the permutation repeats there.",
+            hint="use smaller clusters, or a larger tile.",
+        )
+
+
+SLAB_ROWS = 8
+"""Rows after which the permutation of a slab repeats. Source: PTX ISA 9.0, wgmma, swizzling modes."""
+
+MAX_BOX = 256
+"""Elements of a box along one dimension. Source: CUDA driver API, cuTensorMapEncodeTiled."""
+
+
+def roles_have_work(program: Program) -> Iterator[Violation]:
+    """A warpgroup that only copies needs a ring that the copy engine fills, and partners that multiply by wgmma."""
+    if program.specialized is None:
+        return
+    ring = program.pipelined
+    by_engine = ring is not None and any(s.under == ring.loop and s.route is Route.TMA for s in program.staged)
+    if not by_engine:
+        yield Violation(
+            "no pipelined loop has tiles that come by TMA.",
+            hint="Pipeline(loop, stages), Transfer(tile, Route.TMA) before this step.",
+        )
+    if program.tensorized is None or not program.tensorized.instruction.reads_shared:
+        yield Violation("nobody multiplies by wgmma.", hint='Tensorize(..., using="wgmma.m64n128k16") first.')
+    yield from _budgets(program, program.specialized)
+
+
+def _budgets(program: Program, roles: Specialized) -> Iterator[Violation]:
+    """What the warpgroups ask for in the end is no more than a block starts with: else they wait for ever."""
+    threads = program.threads_per_block
+    each = min(REGISTERS_PER_SM // threads // 8 * 8, MAX_REGISTERS)
+    copying, multiplying = roles.registers
+    groups = threads // GROUP_LANES - 1
+    wanted = copying + groups * multiplying
+    if wanted * GROUP_LANES > each * threads:
+        yield Violation(
+            f"{copying} registers for one warpgroup and {multiplying} for {groups} are {wanted * GROUP_LANES}, and a "
+            f"block of {threads} threads starts with {each * threads}.",
+            note="a warpgroup waits until the registers that it asks for are given back.",
+            hint=f"registers=({copying}, {(each * (groups + 1) - copying) // groups // 8 * 8}).",
+        )
+
+
+REGISTERS_PER_SM = 65536
+MAX_REGISTERS = 248
+"""Of a thread when a kernel starts: 255, in whole steps. Source: CUDA C++ Programming Guide, compute capability 9.0."""
+
+
+def overlap_needs_an_engine(program: Program) -> Iterator[Violation]:
+    """A kernel starts early only where all it reads comes behind one wait: through the copy engine."""
+    if program.overlapped and not any(staged.route is Route.TMA for staged in program.staged):
+        yield Violation(
+            "no tile comes by TMA, and the wait for the kernels before stands in front of its ring.",
+            hint="put Transfer(tile, Route.TMA) before this step, or leave it out.",
+        )
+
+
+def lanes_belong_to_instructions(program: Program) -> Iterator[Violation]:
+    """Where a matrix instruction runs the inner tile, threads are bound by whole warps."""
+    if program.tensorized is None:
+        return
+    for loop in program.thread_loops:
+        lanes = program.tensorized.instruction.c.lanes
+        level = Level.WARP if lanes == WARP_LANES else Level.WARPGROUP
+        if loop.level is not level:
+            yield Violation(
+                f"loop {loop.name!r} is bound to {loop.level.value if loop.level else ''}, and the {lanes} lanes of a "
+                f"{level.value} run {program.tensorized.instruction.name} together.",
+                hint=f"bind {loop.name!r} to {level!r}.",
+            )

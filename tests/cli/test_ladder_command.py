@@ -164,7 +164,7 @@ USERS_MISTAKES = {
     ("worklog", "--device", "H2000"): "There is no device 'H2000'.\n  Hint: did you mean 'H200'? ",
     ("worklog", "--arch", "sm_91"): "There is no architecture 'sm_91'.\n  Hint: did you mean 'sm_90'? ",
     ("worklog", "--dtype", "f31"): (
-        "There is no dtype 'f31'.\n  Hint: did you mean 'f32'? Known: f32, f16, f16_sums, bf16, tf32.\n"
+        "There is no dtype 'f31'.\n  Hint: did you mean 'f32'? Known: f32, f16, f16_sums, bf16, tf32, tf32_truncated.\n"
     ),
     ("worklog", "--device", "A100", "--arch", "sm_90a"): (
         "Machine code for sm_90a does not run on A100 SXM 80 GB.\n  Hint: use sm_80.\n"

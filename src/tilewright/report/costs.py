@@ -6,8 +6,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from tilewright.device.spec import DeviceSpec
+from tilewright.dtypes import TF32
 from tilewright.ir.buffer import Space
 from tilewright.ir.visit import Path
+from tilewright.problem.gemm import Gemm
 from tilewright.problem.reference import make_operands
 from tilewright.report.samples import FewestSectors, Request, Side, WorstRequests
 from tilewright.simulator import Counters, standard_listeners
@@ -23,7 +25,8 @@ class Cost:
 
     each: the loop over k in which they stand ("" for none), per_thread: how often a thread executes them each time
     around it. opcodes: warp instructions by name. fewest_sectors: that could hold what was asked.
-    worst: the request that took most. note: of a barrier.
+    worst: the request that took most. note: of a barrier. multiply_adds: of tensor cores. boxes, bulk_bytes: of the
+    copy engine.
     """
 
     origin: str
@@ -45,6 +48,9 @@ class Cost:
     guarded_off: int = 0
     worst: Request | None = None
     note: str = ""
+    multiply_adds: int = 0
+    boxes: int = 0
+    bulk_bytes: int = 0
 
     @property
     def is_asynchronous(self) -> bool:
@@ -67,6 +73,12 @@ class Cost:
         returned = self.requests * self.width_bytes / 4
         return max(self.cache_lines, self.sectors / _SECTORS_PER_CLOCK, returned)
 
+    def tensor_clocks(self, spec: DeviceSpec, gemm: Gemm) -> float:
+        """Clocks of one SM's tensor cores, at least, if that SM ran all the blocks; 0 where it has none for these."""
+        product = TF32 if gemm.multiplies_tf32 else gemm.multiplied
+        rate = spec.tensor.flops_per_clk_per_sm(product.name, gemm.accumulate.name) if self.multiply_adds else 0
+        return 2 * self.multiply_adds / rate if rate else 0.0
+
     def fma_clocks(self, spec: DeviceSpec) -> float:
         """Clocks of one SM's FP32 units, at least, if that SM ran all the blocks."""
         floats = sum(count for opcode, count in self.opcodes.items() if opcode in ("FFMA", "FMUL", "FADD"))
@@ -86,7 +98,16 @@ def costs_of(built: Build) -> tuple[Counters, list[Cost]]:
         if line.kind in ("loop", "branch") or not line.executions:
             continue
         barrier = line.line if line.kind == "barrier" else 0
-        key = (line.origin, line.kind, line.space, line.width_bytes, _each(line, loops), barrier)
+        unit = line.opcodes if line.kind == "unit" else ()
+        key = (
+            line.origin if not unit else "",
+            line.kind,
+            line.space,
+            line.width_bytes,
+            _each(line, loops),
+            barrier,
+            unit,
+        )
         groups.setdefault(key, []).append(line)
     warps = run.counters.blocks * run.counters.warps_per_block
     costs = []
@@ -158,5 +179,8 @@ def _cost(
         ideal_wavefronts=total("ideal_wavefronts"),
         guarded_off=total("guarded_off"),
         worst=max((worst[side] for side in sides if side in worst), key=lambda request: request.cost, default=None),
-        note=first.text.partition("#")[2].strip() if first.kind == "barrier" else "",
+        note=(first.text.partition("#")[2].strip() or first.text) if first.kind == "barrier" else "",
+        multiply_adds=sum(line.executions * line.tile_multiply_adds for line in lines),
+        boxes=total("boxes"),
+        bulk_bytes=total("bulk_bytes"),
     )

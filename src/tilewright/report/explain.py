@@ -16,9 +16,23 @@ from tilewright.errors import CompileError
 from tilewright.ir.buffer import Space
 from tilewright.ir.program import Level
 from tilewright.model.l2 import L2Estimate
+from tilewright.problem.gemm import Gemm
 from tilewright.report.costs import Cost, costs_of
 from tilewright.report.samples import why_sectors, why_wavefronts
-from tilewright.schedule import Accumulate, Bind, Distribute, Epilogue, Pipeline, Relayout, Stage, Step, Vectorize
+from tilewright.schedule import (
+    Accumulate,
+    Bind,
+    Distribute,
+    Epilogue,
+    Pipeline,
+    Relayout,
+    Specialize,
+    Stage,
+    Step,
+    Tensorize,
+    Transfer,
+    Vectorize,
+)
 from tilewright.simulator import Counters
 from tilewright.toolchain import Build
 from tilewright.units import format_bytes
@@ -30,10 +44,24 @@ _DECIDES: dict[tuple[str, Space | None], tuple[type[Step], ...]] = {
     ("store", Space.GLOBAL): (Distribute, Vectorize, Stage),
     ("load", Space.SHARED): (Vectorize, Relayout, Stage),
     ("store", Space.SHARED): (Relayout, Distribute, Stage),
+    ("bulk load", Space.SHARED): (Transfer,),
+    ("bulk store", Space.SHARED): (Transfer,),
     ("arithmetic", None): (Accumulate, Epilogue),
     ("arithmetic", Space.REGISTER): (Accumulate, Epilogue),
 }
 """For each kind of count, the steps that decide it, the most telling first."""
+
+_UNITS: dict[str, tuple[str, str, type[Step]]] = {
+    "SYNCS": ("operation", "on memory barriers", Pipeline),
+    "FENCE": ("fence", "for the asynchronous units", Pipeline),
+    "USETMAXREG": ("change", "of the number of registers", Specialize),
+    "WARPGROUP.ARRIVE": ("fence", "before products", Tensorize),
+    "WARPGROUP.COMMIT": ("end", "of a group of products", Tensorize),
+    "WARPGROUP.DEPBAR": ("wait", "for products", Tensorize),
+    "UTMACMDFLUSH": ("end", "of a group of bulk stores", Transfer),
+    "DEPBAR": ("wait", "for bulk stores", Transfer),
+}
+"""What instructions of the units do, and the step that asks for them."""
 
 
 @dataclass(frozen=True)
@@ -73,7 +101,7 @@ def explain(built: Build, spec: DeviceSpec) -> Explanation:
     steps = [StepCosts(at + 1, step, tuple(owned.get(at, ()))) for at, step in enumerate(built.schedule)]
     if None in owned:
         steps.append(StepCosts(None, None, tuple(owned[None])))
-    largest, summary = _summary(costs, spec)
+    largest, summary = _summary(costs, spec, built.gemm)
     l2 = _estimated_l2(built, spec)
     if l2 is not None and summary:
         summary = (*summary[:-1], _of_l2(l2, spec), summary[-1])
@@ -93,6 +121,9 @@ def owner(cost: Cost, steps: Sequence[Step]) -> int | None:
     if cost.kind == "barrier":
         named = _first(steps, lambda step: isinstance(step, Stage) and step.tile_name in cost.note.split())
         return _first(steps, lambda step: isinstance(step, Pipeline)) if named is None else named
+    if cost.kind == "unit":
+        asking = [_UNITS[opcode][2] for opcode in cost.opcodes if opcode in _UNITS]
+        return _first(steps, lambda step: type(step) in asking)
     speaking = [at for at, step in enumerate(steps) if cost.origin in step.names()]
     for kind in _DECIDES.get((cost.kind, cost.space), ()):
         found = [at for at in speaking if isinstance(steps[at], kind)]
@@ -117,6 +148,16 @@ def sentence(cost: Cost) -> str:
         return f"{_plural(cost.per_thread, 'barrier')}{each}: {cost.note}."
     if cost.kind == "arithmetic":
         return f"{cost.origin}: {_arithmetic(cost)} a thread{each}."
+    if cost.kind == "unit":
+        words = [(_UNITS.get(opcode) or (opcode, "", Step))[:2] for opcode in cost.opcodes]
+        return f"{' and '.join(f'{_plural(cost.per_thread, noun)} {what}' for noun, what in words)}, by warps{each}."
+    if cost.kind in ("bulk load", "bulk store"):
+        way = "to" if cost.kind == "bulk load" else "from"
+        size = format_bytes(cost.bulk_bytes / max(cost.boxes, 1))
+        return (
+            f"{cost.origin}: boxes of {size} {way} shared memory by the copy engine{each}, {cost.boxes:,} in all; one "
+            "thread asks for each."
+        )
     place = "shared" if cost.space is Space.SHARED else "global"
     direction = "from" if cost.kind == "load" else "to"
     noun = "asynchronous copy" if cost.is_asynchronous else cost.kind
@@ -173,19 +214,21 @@ def _colon(why: str) -> str:
     return f": {why}" if why else ""
 
 
-def _summary(costs: Sequence[Cost], spec: DeviceSpec) -> tuple[Cost | None, tuple[str, ...]]:
-    """What the two pipes of an SM would take, and the largest cost of the busier one."""
+def _summary(costs: Sequence[Cost], spec: DeviceSpec, gemm: Gemm) -> tuple[Cost | None, tuple[str, ...]]:
+    """What the pipes of an SM would take, and the largest cost of the busier one."""
     accesses = [cost for cost in costs if cost.kind in ("load", "store")]
     sums = [cost for cost in costs if cost.kind == "arithmetic"]
     lsu, fma = sum(cost.lsu_clocks() for cost in accesses), sum(cost.fma_clocks(spec) for cost in sums)
-    if not lsu and not fma:
+    tensor = sum(cost.tensor_clocks(spec, gemm) for cost in sums)
+    if not lsu and not fma and not tensor:
         return None, ()
+    of_tensor = f", its tensor cores for {tensor:,.0f}" if tensor else ""
     pipes = (
-        f"If one SM of {spec.name} ran all the blocks, its load/store unit would be busy for {lsu:,.0f} clocks and its "
-        f"FP32 units for {fma:,.0f}, at least."
+        f"If one SM of {spec.name} ran all the blocks, its load/store unit would be busy for {lsu:,.0f} clocks"
+        f"{of_tensor} and its FP32 units for {fma:,.0f}, at least."
     )
-    if fma >= lsu:
-        largest = max(sums, key=lambda cost: cost.fma_clocks(spec))
+    if max(fma, tensor) >= lsu:
+        largest = max(sums, key=lambda cost: max(cost.fma_clocks(spec), cost.tensor_clocks(spec, gemm)))
         return largest, (pipes, "The largest cost is the arithmetic of the sum: the accesses fit beside it.")
     largest = max(accesses, key=Cost.lsu_clocks)
     memory = "shared" if largest.space is Space.SHARED else "global"

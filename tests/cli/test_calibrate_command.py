@@ -1,0 +1,33 @@
+"""`tilewright calibrate` on a machine without a GPU."""
+
+from pathlib import Path
+
+import pytest
+from command_runs import Cli
+
+PAGE = Path(__file__).parents[2] / "docs" / "calibration.md"
+
+
+@pytest.mark.usefixtures("no_gpu")
+def test_without_a_gpu_it_says_so_shortly(cli: Cli) -> None:
+    ran = cli("calibrate", "worklog/6")
+    assert (ran.code, ran.out) == (1, "")
+    assert "No NVIDIA driver is installed" in ran.err and len(ran.err.splitlines()) <= 2
+
+
+def test_the_page_is_what_the_records_say(cli: Cli, tmp_path: Path) -> None:
+    assert cli("calibrate", "--check", PAGE).code == 0
+    old = tmp_path / "old.md"
+    old.write_text(PAGE.read_text().replace("8,388,608", "8,388,609"))
+    ran = cli("calibrate", "--check", old)
+    assert ran.code == 1 and "is not what the records say." in ran.err
+    assert cli("calibrate", "--write", old).code == 0
+    assert old.read_text() == PAGE.read_text()
+
+
+def test_an_unknown_rung_is_suggested(cli: Cli) -> None:
+    assert "did you mean 'worklog/6'?" in cli("calibrate", "worklog/66").err
+
+
+def test_the_page_and_a_run_exclude_each_other(cli: Cli) -> None:
+    assert cli("calibrate", "worklog", "--check", PAGE).code == 2

@@ -7,6 +7,8 @@
     print(built.text)        # the program
     print(built.cuda)        # the CUDA C++ it becomes
 
+    c = tw.matmul(a, b)      # arrays of PyTorch, CuPy, JAX or NumPy: the fastest kernel that is known for them
+
 The names below are loaded when they are first used, so that `import tilewright` costs next to nothing and touches no
 GPU.
 """
@@ -19,6 +21,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from tilewright.dtypes import BF16, F16, F32, TF32
     from tilewright.errors import TilewrightError
+    from tilewright.frontend import grouped_matmul, linear, matmul
     from tilewright.ir.buffer import Space
     from tilewright.ir.kernel import Kernel, Variant
     from tilewright.ir.program import Level, Pattern, RasterOrder, Route
@@ -58,6 +61,7 @@ __version__ = "0.1.0"
 _HOME = {
     "tilewright.dtypes": ("BF16", "F16", "F32", "TF32"),
     "tilewright.errors": ("TilewrightError",),
+    "tilewright.frontend": ("grouped_matmul", "linear", "matmul"),
     "tilewright.ir.buffer": ("Space",),
     "tilewright.ir.kernel": ("Kernel", "Variant"),
     "tilewright.ir.program": ("Level", "Pattern", "RasterOrder", "Route"),
@@ -143,7 +147,10 @@ __all__ = [
     "check",
     "find_ladder",
     "find_rung",
+    "grouped_matmul",
+    "linear",
     "make_operands",
+    "matmul",
     "relayout_auto",
     "simulate",
 ]

@@ -11,7 +11,7 @@ import hashlib
 import subprocess
 import tempfile
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -23,10 +23,9 @@ import pytest
 from tilewright.artifacts import CudaSource
 from tilewright.codegen.prelude import PRELUDE
 from tilewright.device.catalog import device
-from tilewright.dtypes import BF16, F16, F32, DType
-from tilewright.frontend import calls as front
-from tilewright.frontend import dispatch, libraries
-from tilewright.frontend.libraries import View
+from tilewright.dtypes import BF16, DType
+from tilewright.frontend import dispatch, kernels, libraries, remembered
+from tilewright.frontend.libraries.views import View, format_named, no_room
 from tilewright.runtime import launch as launching
 
 FOLDER = Path(tempfile.mkdtemp(prefix="cpu_gpu_"))
@@ -86,8 +85,8 @@ STATE = State()
 class FakeGpu:
     name, arch, index = "a CPU", "sm_75", 0
 
-    def make_current(self) -> None:
-        pass
+    def as_current(self) -> Any:
+        return nullcontext()
 
 
 class OnGpu(np.ndarray):  # type: ignore[type-arg]
@@ -106,20 +105,27 @@ class CpuArrays:
     writes_in_place = True
 
     def view(self, array: Any) -> View:
-        dtype = {"float32": F32, "float16": F16, "uint16": BF16}.get(array.dtype.name)
-        if dtype is None:
-            raise libraries.wrong_dtype(array, array.dtype.name)
+        dtype = BF16 if array.dtype == np.uint16 else format_named(array.dtype.name, array)
         step = array.itemsize
         return View(array.ctypes.data, array.shape, tuple(s // step for s in array.strides), dtype, 0)
 
     def empty(self, shape: Any, dtype: DType, like: Any) -> Any:
         return dtype.encode(np.full(shape, np.nan, np.float32)).view(OnGpu)
 
+    def sign(self, array: Any) -> Any:
+        return array.dtype, array.shape, array.strides, 0, array.ctypes.data & 15
+
+    def address(self, array: Any) -> int:
+        return int(array.ctypes.data)
+
     def tight(self, array: Any) -> Any:
         return np.ascontiguousarray(array).view(OnGpu)
 
+    def spread(self, array: Any, shape: Any) -> Any:
+        return np.broadcast_to(array, shape).copy(order="C").view(OnGpu)
+
     def convert(self, array: Any, dtype: DType) -> Any:
-        return dtype.encode(np.asarray(array, np.float32)).view(OnGpu)
+        return dtype.encode(self.view(array).dtype.decode(np.asarray(array))).view(OnGpu)
 
     def assign(self, target: Any, value: Any) -> None:
         target[...] = value
@@ -129,9 +135,13 @@ class CpuArrays:
 
     def scratch(self, size_bytes: int, like: Any) -> tuple[int, Any]:
         if not STATE.has_room:
-            raise libraries.no_room(size_bytes)
+            raise no_room(size_bytes)
         room = np.full(size_bytes + 256, 0xFF, np.uint8)
         return (room.ctypes.data + 255) // 256 * 256, room
+
+    def upload(self, words: Any, like: Any) -> tuple[int, Any]:
+        kept = words.copy()
+        return kept.ctypes.data, kept
 
     def capturing(self) -> bool:
         return STATE.capturing
@@ -144,14 +154,16 @@ class CpuArrays:
 def cpu_gpu(capability: tuple[int, int] = (7, 5), sms: int = 8) -> Iterator[State]:
     """Within the block GPU 0 is the CPU."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(dispatch, "load", lambda gpu, cubin, source: CpuKernel(source))
-        patch.setattr(dispatch, "compile_cuda", _noted)
+        patch.setattr(kernels, "load", lambda gpu, cubin, source: CpuKernel(source))
+        patch.setattr(kernels, "compile_cuda", _noted)
+        spec = replace(device("H200"), compute_capability=capability, arch="sm_{}{}".format(*capability), sm_count=sms)
+        patch.setattr(kernels, "probe", lambda gpu: spec)
         patch.setattr(dispatch, "open_gpu", lambda index: FakeGpu())
-        spec = replace(device("H200"), compute_capability=capability, arch="sm_%d%d" % capability, sm_count=sms)
-        patch.setattr(dispatch, "probe", lambda gpu: spec)
         patch.setattr(dispatch, "_DISPATCHERS", {})
+        patch.setattr(dispatch, "_DATABASE", [None])
         patch.setitem(libraries._KNOWN, OnGpu, CpuArrays())
-        patch.setattr(front, "no_gpu", lambda: None)
+        remembered.FAST.pop(OnGpu, None)
+        remembered.MEMO.clear()
         STATE.__init__()  # type: ignore[misc]
         yield STATE
 
@@ -177,7 +189,8 @@ def _compiled(source: CudaSource) -> ctypes.CDLL:
                 *(f"{t} {p.name};" for p, t in zip(source.parameters, types, strict=True)),
                 f"void call() {{ {source.entry}({names}); }}",
                 "} }",
-                'extern "C" __attribute__((visibility("default"))) void run(void** args, unsigned* grid, unsigned* block, int order) {',
+                'extern "C" __attribute__((visibility("default")))',
+                "void run(void** args, unsigned* grid, unsigned* block, int order) {",
                 "    using namespace given;",
                 given.replace("    ", "    given::", 1).replace("\n    ", "\n    given::"),
                 "    cpu::launch({grid[0], grid[1], grid[2]}, {block[0], block[1], block[2]}, order, given::call);",

@@ -95,7 +95,24 @@ def test_registers_of_another_compiler_are_not_compared(recorded: Cli) -> None:
     SNAPSHOT.write_text(json.dumps(data))
     ran = recorded(FILE)
     assert ran.code == 0
-    assert "sm_80: registers and spills are not compared: the snapshot is of NVRTC 1.0" in ran.out
+    assert "registers, spills and the predicted time are not compared: the snapshot is of NVRTC 1.0" in ran.out
+
+
+def test_a_predicted_time_may_rise_by_the_tolerance(recorded: Cli) -> None:
+    data = json.loads(SNAPSHOT.read_text())
+    data["schedules"]["kernels.py::tiled"]["targets"]["sm_80"]["predicted_us"] *= 0.9
+    SNAPSHOT.write_text(json.dumps(data))
+    ran = recorded(FILE)
+    assert ran.code == 1 and "predicted time, us, sm_80" in ran.out
+    assert recorded(FILE, "--time-tolerance", 12).code == 0
+
+
+def test_times_of_another_model_are_not_compared(recorded: Cli) -> None:
+    data = json.loads(SNAPSHOT.read_text())
+    data["schedules"]["kernels.py::tiled"]["targets"]["sm_80"] |= {"model": "tilewright 0.0", "predicted_us": 1e-3}
+    SNAPSHOT.write_text(json.dumps(data))
+    ran = recorded(FILE)
+    assert ran.code == 0 and "the predicted time is not compared: the snapshot is of tilewright 0.0" in ran.out
 
 
 def test_more_registers_fail(recorded: Cli) -> None:

@@ -10,6 +10,7 @@ from typing import Any
 
 from tilewright.bench.protocol import Timing
 from tilewright.errors import TilewrightError
+from tilewright.tuner.compiling import Prepared
 from tilewright.tuner.keys import DeviceKey, Key, ProblemKey, sources_version
 from tilewright.tuner.measure import Measured
 from tilewright.tuner.space import Candidate
@@ -109,3 +110,30 @@ def a_winner(**changes: Any) -> Winner:
         "date": "2026-01-01T00:00:00Z",
     }
     return Winner(**{**values, **changes})
+
+
+class OnPaper:
+    """A measurer that takes the registers of a kernel for its time."""
+
+    class gpu:
+        arch = "sm_90a"
+
+    def __init__(self, gpu: object = None, gemm: object = None, peers: Mapping[str, float] | None = None) -> None:
+        self.log: list[Prepared] = []
+        self.peers = peers or {}
+
+    def warm(self) -> None:
+        pass
+
+    def close(self) -> None:
+        pass
+
+    def measure(self, prepared: Prepared) -> Measured:
+        self.log.append(prepared)
+        if prepared.candidate.point["bm"] == 128:
+            raise TilewrightError("wrong result: on paper")
+        return Measured(float(prepared.cubin.resources.registers), 1, 0.0, prepared.kernel, prepared.order)
+
+    def side_by_side(self, prepared: Mapping[str, Prepared]) -> Mapping[str, Timing]:
+        times = {name: float(one.cubin.resources.registers) for name, one in prepared.items()}
+        return {name: Timing(time, time, time, 1, 1) for name, time in {**times, **self.peers}.items()}

@@ -9,24 +9,34 @@ instruction that was counted is one that runs (docs/decisions/0002).
 
 from __future__ import annotations
 
+import json
 import sys
 import tempfile
-from collections.abc import Sequence
-from dataclasses import asdict, dataclass
+from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import ProcessPoolExecutor
+from dataclasses import asdict, dataclass, field, fields
+from multiprocessing import get_context
 from pathlib import Path
 from typing import Any
 
-from tilewright.bench import ncu
+from tilewright.bench import ncu, records
 from tilewright.codegen import print_cuda
+from tilewright.device.spec import WARP_THREADS, DeviceSpec
+from tilewright.errors import TilewrightError
+from tilewright.ir.buffer import Space
 from tilewright.ladders import find_rung
 from tilewright.ladders.rung import Rung
 from tilewright.problem.reference import make_operands
+from tilewright.runtime.cubin_cache import CubinCache
 from tilewright.runtime.driver import open_gpu
 from tilewright.runtime.launch import load
 from tilewright.runtime.memory import DeviceArray
-from tilewright.runtime.nvrtc import compile_cuda
+from tilewright.runtime.nvrtc import compile_cuda, compiler_version
+from tilewright.runtime.probe import probe
 from tilewright.simulator import Counters
-from tilewright.toolchain import arguments, build, grid_of, run_on_simulator
+from tilewright.toolchain import Build, arguments, build, grid_of, run_on_simulator
+
+FORMAT = 1
 
 METRICS: dict[str, str] = {
     "global_load_requests": "l1tex__t_requests_pipe_lsu_mem_global_op_ld.sum",
@@ -35,13 +45,19 @@ METRICS: dict[str, str] = {
     "global_store_sectors": "l1tex__t_sectors_pipe_lsu_mem_global_op_st.sum",
     "shared_load_requests": "smsp__sass_inst_executed_op_shared_ld.sum",
     "shared_store_requests": "smsp__sass_inst_executed_op_shared_st.sum",
+    "ldmatrix_requests": "smsp__sass_inst_executed_op_ldsm.sum",
+    "async_copy_requests": "smsp__sass_inst_executed_op_ldgsts.sum",
     "shared_wavefronts": "memory_l1_wavefronts_shared",
     "shared_wavefronts_ideal": "memory_l1_wavefronts_shared_ideal",
     "hardware_shared_load_wavefronts": "l1tex__data_pipe_lsu_wavefronts_mem_shared_op_ld.sum",
     "hardware_shared_store_wavefronts": "l1tex__data_pipe_lsu_wavefronts_mem_shared_op_st.sum",
+    "fma_instructions": "smsp__sass_thread_inst_executed_op_ffma_pred_on.sum",
+    "lsu_pipe_instructions": "sm__inst_executed_pipe_lsu.sum",
+    "fma_pipe_instructions": "sm__inst_executed_pipe_fma.sum",
+    "tensor_pipe_instructions": "sm__inst_executed_pipe_tensor.sum",
+    "all_instructions": "smsp__inst_executed.sum",
     "l2_hit_rate_percent": "lts__t_sector_hit_rate.pct",
     "achieved_occupancy_percent": "sm__warps_active.avg.pct_of_peak_sustained_active",
-    "fma_instructions": "smsp__sass_thread_inst_executed_op_ffma_pred_on.sum",
 }
 """Our name of each count, and the metric of Nsight Compute."""
 
@@ -78,6 +94,21 @@ class Comparison:
         return {**asdict(self), "metric": METRICS[self.count], "must_be_equal": self.count in EXACT}
 
 
+@dataclass(frozen=True, slots=True)
+class Calibration:
+    """What one run compared. failed: rungs that could not be counted, and why."""
+
+    device: str
+    date: str
+    command: str
+    size: int
+    rows: tuple[Comparison, ...]
+    driver: str = ""
+    compiler: str = ""
+    commit: str = ""
+    failed: Mapping[str, str] = field(default_factory=dict)
+
+
 def simulated(rung: Rung, size: int) -> dict[str, float]:
     """The simulator's counts of a rung at a cubic size, by our names."""
     gemm = rung.gemm(size, size, size)
@@ -86,34 +117,139 @@ def simulated(rung: Rung, size: int) -> dict[str, float]:
 
 
 def counts_of(counters: Counters) -> dict[str, float]:
-    """The counts that Nsight Compute has too, by our names."""
+    """The counts that Nsight Compute has too, by our names; as it does, ldmatrix and cp.async apart."""
     loads, stores = counters.shared_loads, counters.shared_stores
+    executed = counters.instructions
+
+    def executions(*opcodes: str) -> int:
+        return sum(count for opcode, count in executed.items() if opcode.partition(".")[0] in opcodes)
+
+    memory = executions("LDG", "STG", "LDS", "STS", "LDSM", "STSM", "LDGSTS")
     return {
         "global_load_requests": counters.global_loads.requests,
         "global_load_sectors": counters.global_loads.sectors,
         "global_store_requests": counters.global_stores.requests,
         "global_store_sectors": counters.global_stores.sectors,
-        "shared_load_requests": loads.requests,
-        "shared_store_requests": stores.requests,
+        "shared_load_requests": _requests(counters, "LDS"),
+        "shared_store_requests": _requests(counters, "STS"),
+        "ldmatrix_requests": executions("LDSM"),
+        "async_copy_requests": executions("LDGSTS"),
         "shared_wavefronts": loads.wavefronts + stores.wavefronts,
         "shared_wavefronts_ideal": loads.ideal_wavefronts + stores.ideal_wavefronts,
         "hardware_shared_load_wavefronts": loads.wavefronts,
         "hardware_shared_store_wavefronts": stores.wavefronts,
-        "fma_instructions": counters.fmas,
+        "fma_instructions": sum(line.lane_executions * dict(line.opcodes).get("FFMA", 0) for line in counters.lines),
+        "lsu_pipe_instructions": memory,
+        "fma_pipe_instructions": executions("FFMA", "FMUL", "FADD"),
+        "tensor_pipe_instructions": executions("HMMA", "HGMMA"),
+        "all_instructions": sum(executed.values()),
     }
 
 
-def compare(rung: Rung, size: int) -> list[Comparison]:
-    """Simulate a rung, run it under ncu, and lay the counts side by side."""
-    ours = simulated(rung, size)
+def _simulated_by_name(name: str, size: int) -> dict[str, float]:
+    """For another process: a rung holds functions, which do not travel."""
+    return simulated(find_rung(name), size)
+
+
+def _requests(counters: Counters, opcode: str) -> int:
+    """Requests of the lines of shared memory that are this instruction, of any width."""
+    lines = (line for line in counters.lines if line.space is Space.SHARED and line.opcodes)
+    return sum(line.requests for line in lines if all(name.partition(".")[0] == opcode for name, _ in line.opcodes))
+
+
+def estimated(built: Build, spec: DeviceSpec) -> dict[str, float]:
+    """What follows from more than addresses: the L2 hit rate, where it can be estimated, and the occupancy.
+
+    Occupancy is of the SMs that have blocks, with the grid spread evenly.
+    """
+    cubin = built.compile(spec.arch, cache=CubinCache())
+    found, l2 = built.occupancy(spec, cubin), built.l2(spec, cubin)
+    x, y, z = grid_of(built.kernel, built.gemm)
+    resident = min(found.blocks_per_sm, -(-x * y * z // spec.sm_count))
+    warps = resident * built.source.threads_per_block / WARP_THREADS
+    occupancy = {"achieved_occupancy_percent": 100 * warps / spec.max_warps_per_sm}
+    return occupancy if l2 is None else {**occupancy, "l2_hit_rate_percent": round(100 * l2.hit_rate, 2)}
+
+
+def compare(
+    rung: Rung, size: int, ours: Mapping[str, float] | None = None, *, chip: str = ncu.HOPPER
+) -> list[Comparison]:
+    """Simulate a rung (or take `ours`), run it under ncu, and lay the counts side by side."""
+    counted_here = simulated(rung, size) if ours is None else ours
     command = [sys.executable, "-m", "tilewright.bench.calibration", "launch", rung.name, str(size)]
     wanted = list(METRICS.values())
     with tempfile.TemporaryDirectory(prefix="tilewright-calibration-") as folder:
-        report = ncu.record(command, [*ncu.existing_metrics(wanted), *SOURCE_PAGE], Path(folder) / "report")
+        report = ncu.record(command, [*ncu.existing_metrics(wanted, chip), *SOURCE_PAGE], Path(folder) / "report")
         counted = ncu.read_counters(report)[-1].values
         by_address = ncu.read_source(report)[-1]
     values = {**counted, **{metric: by_address.total(metric) for metric in SOURCE_PAGE}}
-    return [Comparison(rung.name, size, name, ours.get(name), values.get(metric)) for name, metric in METRICS.items()]
+    return [
+        Comparison(rung.name, size, name, counted_here.get(name), values.get(metric))
+        for name, metric in METRICS.items()
+    ]
+
+
+def calibrate(
+    rungs: Sequence[Rung], size: int, progress: Callable[[str, int, int], None] = lambda what, done, total: None
+) -> Calibration:
+    """Compare rungs on the GPU at hand. The simulator runs in processes of its own while ncu counts.
+
+    Raises LaunchError where there is no GPU or no ncu. A rung that fails is told in `failed`; the others go on.
+    """
+    gpu = open_gpu()
+    spec = probe(gpu)
+    chip = ncu.chip_of(gpu.compute_capability)
+    ncu.metric_listing(chip)  # raises where ncu is missing, before anything is simulated
+    rows: list[Comparison] = []
+    failed: dict[str, str] = {}
+    with ProcessPoolExecutor(mp_context=get_context("spawn")) as pool:
+        waiting = [pool.submit(_simulated_by_name, rung.name, size) for rung in rungs]
+        for number, (rung, ours) in enumerate(zip(rungs, waiting, strict=True)):
+            progress(rung.name, number, len(rungs))
+            try:
+                model = estimated(build(rung.gemm(size, size, size), rung), spec)
+                rows += compare(rung, size, {**ours.result(), **model}, chip=chip)
+            except TilewrightError as error:
+                failed[rung.name] = str(error)
+    origin = {"driver": gpu.driver_version, "compiler": compiler_version(), "commit": records.commit()}
+    return Calibration(gpu.name, records.now(), records.command(), size, tuple(rows), failed=failed, **origin)
+
+
+# -- files ----------------------------------------------------------------------------------------------------
+
+
+def write(path: Path, found: Calibration) -> None:
+    """A calibration as JSON."""
+    data = {name.name: getattr(found, name.name) for name in fields(Calibration) if name.name != "rows"}
+    rows = [row.as_dict() for row in found.rows]
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(json.dumps({"format": FORMAT, **data, "rows": rows}, indent=1) + "\n", encoding="utf-8")
+
+
+def read(path: Path) -> Calibration:
+    """The calibration in a file. Raises TilewrightError where there is none, or of a newer format."""
+    try:
+        data = json.loads(path.read_text(encoding="utf-8"))
+        if data.get("format", FORMAT) > FORMAT:
+            raise TilewrightError(
+                f"{path.name!r} is of a newer format: {data['format']}, and this tilewright reads {FORMAT}.",
+                hint="python -m pip install --upgrade tilewright",
+            )
+        names = [field.name for field in fields(Comparison)]
+        rows = tuple(Comparison(**{name: row[name] for name in names}) for row in data["rows"])
+        known = {field.name for field in fields(Calibration)} - {"rows"}
+        return Calibration(rows=rows, **{name: value for name, value in data.items() if name in known})
+    except (ValueError, TypeError, KeyError, AttributeError) as error:
+        raise TilewrightError(f"{path.name!r} is no calibration: {error}.") from None
+
+
+def recorded() -> list[Calibration]:
+    """The calibrations that ship with the package, oldest first."""
+    found = [read(path) for path in sorted(records.recorded_folder().glob("calibration_*.json"))]
+    return sorted(found, key=lambda one: one.date)
+
+
+# -- the launch that ncu watches ------------------------------------------------------------------------------
 
 
 def launch(name: str, size: int) -> None:
@@ -123,7 +259,7 @@ def launch(name: str, size: int) -> None:
     built = build(gemm, rung)
     gpu = open_gpu()
     source = print_cuda(built.kernel, merge=False)
-    kernel = load(gpu, compile_cuda(source, gpu.arch), source)
+    kernel = load(gpu, compile_cuda(source, gpu.arch, cache=CubinCache()), source)
     operands = make_operands(gemm)
     arrays = [DeviceArray.of(gpu, host) for host in (operands.a, operands.b, operands.c)]
     args = arguments(gemm, [array.pointer for array in arrays])

@@ -28,6 +28,15 @@ from pathlib import Path
 from tilewright.errors import LaunchError
 
 HOPPER = "gh100"
+_CHIPS = {  # by compute capability, as `ncu --list-chips` names the largest of each
+    (7, 5): "tu102",
+    (8, 0): "ga100",
+    (8, 6): "ga102",
+    (8, 9): "ad102",
+    (9, 0): HOPPER,
+    (10, 0): "gb100",
+    (12, 0): "gb202",
+}
 _INSTALL_FOLDERS = ("/opt/nvidia/nsight-compute", "/usr/local")
 _NUMBER = re.compile(r"[-+]?(?:\d[\d,]*\.?\d*|\.\d+)(?:[eE][-+]?\d+)?")
 
@@ -89,6 +98,15 @@ def available() -> bool:
 def is_instrumented(metric: str) -> bool:
     """Whether the metric is counted by instrumented code, in a run of its own, and not by hardware."""
     return metric.startswith(("memory_", "inst_executed", "thread_inst_executed"))
+
+
+def chip_of(compute_capability: tuple[int, int]) -> str:
+    """The name under which `ncu` lists the metrics of a GPU. Raises LaunchError where we know none."""
+    chip = _CHIPS.get(compute_capability)
+    if chip is None:
+        major, minor = compute_capability
+        raise LaunchError(f"No chip of Nsight Compute is known for compute capability {major}.{minor}.")
+    return chip
 
 
 @cache

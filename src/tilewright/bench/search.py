@@ -2,7 +2,8 @@
 
 Compiling runs ahead in a thread pool while the GPU measures. A point that cannot be built, spills or gives a wrong
 result is recorded with the reason and never wins. The file is the state: a search that was stopped goes on where it
-was, and the winner is the fastest right line.
+was, and the winner is the fastest right line. It is the evidence of what a ladder says of its best rung; the fastest
+kernel for a problem, for `matmul` to use, is what `tilewright tune` looks for.
 """
 
 from __future__ import annotations

@@ -14,22 +14,39 @@ COMMANDS = {
     "ladder": "Climb a ladder: every rung verified, counted, explained, and its speed.",
     "show": "Print a rung: its schedule, the program after a step, the kernel, CUDA, PTX or SASS.",
     "explain": "Say what each line of a rung's schedule costs, and why.",
+    "predict": "Predict the time of a rung on a GPU that need not be there, and what binds it.",
     "simulate": "Run a rung on the CPU at any size, with counters and detectors.",
     "relayout": "Search a layout of a shared tile that no access conflicts with, and prove it.",
     "search": "Measure the parameters of a rung on the GPU; stops and goes on where it was.",
+    "tune": "Search the fastest kernel for one problem on this GPU, and keep it for matmul.",
+    "database": "List, export, import and prune the kernels that won on each GPU.",
     "run": "Multiply your own matrices with a rung.",
+    "export": "Write a kernel as a C++ project and as machine code, for programs without Python.",
     "bench": "Time matmul against cuBLAS over a suite of shapes, checked first.",
     "gate": "Fail when schedules of yours got worse than a snapshot; needs no GPU.",
     "devices": "List the GPUs we know, and the one at hand.",
     "doctor": "Check what is installed, and say how to mend what is missing.",
+    "calibrate": "Hold simulated counts against hardware counters, or write the page of the records.",
     "table": "Write a ladder's table of recorded figures into a Markdown file.",
+    "pages": "Write a Markdown page for every rung.",
     "resources": "Write what every rung uses on each architecture into a Markdown file.",
 }
-"""In teaching order. `tilewright.cli.<name>` holds a function of the same name, and its EXAMPLES."""
+"""In teaching order. `tilewright.cli.<name>` holds a function (or an application of several) of the same name, and its
+EXAMPLES."""
 
 
 class ExampleCommand(TyperCommand):
     """A command whose help ends with examples."""
+
+    examples: tuple[str, ...] = ()
+
+    def format_help(self, ctx: Any, formatter: Any) -> None:
+        super().format_help(ctx, formatter)
+        _print_examples(self.examples)
+
+
+class ExampleGroup(TyperGroup):
+    """A group of commands whose help ends with examples."""
 
     examples: tuple[str, ...] = ()
 
@@ -54,10 +71,15 @@ class LazyCommands(TyperGroup):
         if self._is_listing or cmd_name not in COMMANDS:
             return self.commands.get(cmd_name)
         module = importlib.import_module(f"tilewright.cli.{cmd_name}")
-        single = typer.Typer(add_completion=False)
-        single.command(cmd_name, cls=ExampleCommand)(getattr(module, cmd_name))
-        command = typer.main.get_command(single)
-        assert isinstance(command, ExampleCommand)
+        found = getattr(module, cmd_name)
+        several = typer.Typer(add_completion=False)
+        if isinstance(found, typer.Typer):
+            several.add_typer(found, name=cmd_name, cls=ExampleGroup)
+            command: Any = typer.main.get_group(several).commands[cmd_name]
+        else:
+            several.command(cmd_name, cls=ExampleCommand)(found)
+            command = typer.main.get_command(several)
+        assert isinstance(command, (ExampleCommand, ExampleGroup))
         command.examples = module.EXAMPLES
         return command
 

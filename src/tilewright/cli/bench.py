@@ -1,4 +1,4 @@
-"""`tilewright bench`: matmul against cuBLAS over a suite of shapes."""
+"""`tilewright bench`: matmul against cuBLAS, cuBLASLt and torch.compile over a suite of shapes."""
 
 from __future__ import annotations
 
@@ -7,51 +7,135 @@ from typing import Annotated
 
 import typer
 
-from tilewright.cli.output import note, out
-from tilewright.errors import TilewrightError
+from tilewright.bench import records
+from tilewright.cli import output
+from tilewright.errors import TilewrightError, UnknownName
+from tilewright.suite.problems import FORMATS, ORDERS, SHAPES, problems
+from tilewright.suite.running import CUBLAS, PEERS, Bench, Plan, Row, geometric_mean, run, shares
 
-EXAMPLES = ("tilewright bench --dtype bf16", "tilewright bench --shape 4095x4097x4093 --orders NN,NT --compiled")
+EXAMPLES = (
+    "tilewright bench --budget 480",
+    "tilewright bench --shape 4095x4097x4093 --dtype bf16 --order NN --peers cublas,compile",
+    "tilewright bench --write docs/library.md",
+)
+
+_PEERS = dict(zip(("cublas", "cublaslt", "compile"), PEERS, strict=True))
 
 
 def bench(
-    shape: Annotated[list[str] | None, typer.Option(help="MxNxK; may be repeated. Default: the suite.")] = None,
-    dtype: Annotated[str, typer.Option(help="f32, tf32, f16 or bf16; several with commas.")] = "f32,bf16,f16",
-    orders: Annotated[str, typer.Option(help="NN, NT, TN: which operands are transposed views.")] = "NN",
-    compiled: Annotated[bool, typer.Option(help="Also torch.compile with max-autotune.")] = False,
-    rounds: Annotated[int, typer.Option(help="Replays of each graph.")] = 9,
-    record: Annotated[Path | None, typer.Option(help="Append the records to this file of JSON lines.")] = None,
-) -> None:
-    """Time tilewright.matmul and torch.mm in turn, each result checked first."""
-    from tilewright.bench import records
-    from tilewright.frontend.comparison import SUITE, compare
+    shape: Annotated[list[str] | None, typer.Option(metavar="MxNxK", help="May be repeated. Default: all.")] = None,
+    dtype: Annotated[str, typer.Option(help="f32, f16, bf16 or tf32; several with commas.")] = ",".join(FORMATS),
+    order: Annotated[str, typer.Option(help="NN, NT, TN: T is a transposed view.")] = ",".join(ORDERS),
+    peers: Annotated[str, typer.Option(help="Whom to time beside tilewright.")] = ",".join(_PEERS),
+    record: Annotated[Path | None, typer.Option(metavar="FILE", help="Where rows are added as they come.")] = None,
+    budget: Annotated[float | None, typer.Option(metavar="SECONDS", help="Begin no problem after so long.")] = None,
+    again: Annotated[bool, typer.Option("--again", help="Also what this commit has measured already.")] = False,
+    write: Annotated[Path | None, typer.Option(metavar="PAGE", help="Measure nothing: write the page.")] = None,
+    check: Annotated[Path | None, typer.Option(metavar="PAGE", help="Measure nothing: fail if it is old.")] = None,
+) -> int:
+    """Time tilewright.matmul and its peers in turn, every result checked first.
 
-    shapes = [_shape(text) for text in shape] if shape else list(SUITE)
-    console = out()
-    shares: list[float] = []
-    for found in compare(shapes, dtype.split(","), orders.split(","), compiled=compiled, rounds=rounds):
-        one = found.record
-        if record is not None:
-            records.write(record, [one])
-        assert one.share_of_cublas is not None
-        shares.append(one.share_of_cublas)
-        other = one.extra.get("compiled_us")
-        beside = f"  compiled {one.median_us and other / one.median_us:.3f}" if other else ""
-        console.print(
-            f"{one.dtype:5} {one.orders} {f'{one.m}x{one.n}x{one.k}':18} {one.median_us:10.1f} us "
-            f"{one.tflops:7.1f} TFLOP/s  {one.share_of_cublas:.3f} of cuBLAS{beside}  {one.extra['plan']}",
-            soft_wrap=True,
-        )
-    product = 1.0
-    for share in shares:
-        product *= share
-    console.print(f"geometric mean of the share of cuBLAS: {product ** (1 / len(shares)):.3f}, least {min(shares):.3f}")
-    if record is not None:
-        note(f"{len(shares)} records appended to {record}.")
+    A run that was stopped goes on where it was. Problems are measured without torch.compile first, whose tuning takes
+    half a minute each, then again with it. The exit code is 1 if a result was wrong.
+    """
+    if write is not None or check is not None:
+        return _page(write, check)
+    shapes = [_shape(text) for text in shape] if shape else SHAPES
+    chosen = problems(shapes, _words(dtype), [word.upper() for word in _words(order)])
+    asked = tuple(_peer(word) for word in _words(peers))
+    gpu = _bench()
+    path = record or default_record(gpu.device)
+    plan = Plan(chosen, asked, path, budget, again)
+    rows = []
+    with output.progress("measuring") as progress:
+        _compile_ahead(plan, progress)
+        for row in run(plan, gpu, commit=records.commit(), progress=progress):
+            rows.append(row)
+            _print_row(row)
+    return _print_end(rows, path)
+
+
+def _bench() -> Bench:
+    from tilewright.suite.gpu import TorchBench
+
+    return TorchBench()
+
+
+def _compile_ahead(plan: Plan, progress: output.Progress) -> None:
+    if len(plan.problems) > 4:
+        from tilewright.suite.ahead import compile_ahead
+
+        compile_ahead(plan.problems, progress=progress)
+
+
+def default_record(device: str) -> Path:
+    """Beside the other records in a source tree; here, for an installed package."""
+    name = f"library_{device.split()[-1].lower()}.jsonl"
+    folder = records.recorded_folder()
+    return folder / name if folder.name == "results" and folder.is_dir() else Path(name)
+
+
+def _words(text: str) -> list[str]:
+    return [word.strip() for word in text.split(",") if word.strip()]
+
+
+def _peer(word: str) -> str:
+    if word not in _PEERS:
+        raise UnknownName("peer", word, _PEERS)
+    return _PEERS[word]
 
 
 def _shape(text: str) -> tuple[int, int, int]:
     parts = text.lower().split("x")
-    if len(parts) != 3 or not all(part.isdigit() for part in parts):
+    if len(parts) != 3 or not all(part.isdigit() and int(part) for part in parts):
         raise TilewrightError(f"{text!r} is not a shape.", hint="write MxNxK, such as 4096x4096x4096.")
     m, n, k = (int(part) for part in parts)
     return m, n, k
+
+
+def _print_row(row: Row) -> None:
+    console = output.out()
+    if row.record is None:
+        console.print(f"{row.problem!s:28} {row.failure}", soft_wrap=True)
+        return
+    found = row.record
+    told = "  ".join(f"{share:.3f} x {peer}" for peer, share in shares(found).items())
+    console.print(
+        f"{row.problem!s:28} {found.median_us:10.2f} us {found.tflops:7.1f} TFLOP/s  {told}  {found.extra['chosen']}",
+        soft_wrap=True,
+    )
+    for peer, why in found.extra.get("notes", {}).items():
+        output.note(f"  {peer} was left out: {why}")
+
+
+def _print_end(rows: list[Row], path: Path) -> int:
+    measured = [row.record for row in rows if row.record is not None]
+    found = [row.share_of_cublas for row in measured if row.share_of_cublas is not None]
+    console = output.out()
+    if found:
+        mean = geometric_mean(found)
+        console.print(f"geometric mean {mean:.3f} x {CUBLAS}, least {min(found):.3f}, over {len(found)} measurements")
+    if not rows:
+        console.print("Everything asked for was measured by this commit before; --again measures it again.")
+    else:
+        output.note(f"{len(measured)} rows are in {path}; the page: tilewright bench --write docs/library.md")
+    left = rows[-1].left if rows else 0
+    if left:
+        output.note(f"{left} measurements are left: the same command goes on with them.")
+    failed = [row for row in rows if row.record is None and not row.left]
+    wrong = [row for row in failed if row.failure != "the budget is spent"]
+    return 1 if wrong else 0
+
+
+def _page(write: Path | None, check: Path | None) -> int:
+    from tilewright.report.library import page, recorded
+
+    if write is not None and check is not None:
+        raise typer.BadParameter("--write and --check exclude each other.")
+    text = page(recorded())
+    if write is not None:
+        write.parent.mkdir(parents=True, exist_ok=True)
+        write.write_text(text, encoding="utf-8")
+    elif check is not None and check.read_text(encoding="utf-8") != text:
+        raise TilewrightError(f"{str(check)!r} is not what the records say.", hint=f"tilewright bench --write {check}")
+    return 0

@@ -142,7 +142,7 @@ def _print(
             console.print(_table((*one.worse, *one.better)))
         for line in reasons[one.name]:
             output.paragraph(console, line, style="yellow", indent=2, hanging=2)
-        for line in one.notes:
+        for line in () if rewrite else one.notes:
             output.paragraph(console, line, style="dim", indent=2, hanging=2)
     for name in forgotten:
         output.paragraph(console, f"{name} is in the snapshot and no longer in the file.", style="yellow")

@@ -42,7 +42,9 @@ def ladder(
     name: Annotated[str, typer.Argument(metavar="LADDER", help="`worklog`.")],
     size: SizeText = DEFAULT_SIZE,
     rungs: Annotated[str | None, typer.Option(metavar="1-4,6", help="Only these rungs.")] = None,
-    device: Annotated[str | None, typer.Option(metavar="NAME", help="Resources and records of this GPU.")] = None,
+    device: Annotated[
+        str | None, typer.Option(metavar="NAME", help="Resources, records and predictions of this GPU.")
+    ] = None,
     arch: ArchName = None,
     dtype: FormatName = None,
     gpu: Annotated[bool | None, typer.Option("--gpu/--no-gpu", help="Default: use a GPU if there is one.")] = None,
@@ -54,7 +56,8 @@ def ladder(
     """Climb a ladder: every rung verified, counted, explained, and its speed.
 
     Results are held against float64, on the GPU at hand or else on the simulator. Without a GPU the figures are those
-    that were recorded, and say so. Fails if a result is wrong or a claim of a rung does not hold.
+    that were recorded, and say so; where there are none they are predicted, and say that. Fails if a result is wrong
+    or a claim of a rung does not hold.
     """
     if gpu and (device is not None or arch is not None):
         raise typer.BadParameter("--gpu measures the GPU at hand: leave out --device and --arch.")

@@ -128,6 +128,8 @@ def _occupancy(row: Row) -> Text | str:
 def _tflops(row: Row) -> Text | str:
     if row.figure is None:
         return NOTHING
+    if row.figure.kind == "predicted":
+        return Text(f"~{row.figure.tflops:.3g}", "italic")
     return Text(f"{row.figure.tflops:.3g}", "bold" if row.figure.kind == "measured" else "")
 
 
@@ -199,6 +201,8 @@ def _sources(rows: Sequence[Row]) -> list[str]:
 def _source(figure: Figure | None) -> str:
     if figure is None:
         return "TFLOP/s: not known; nothing was measured here, and there is no record."
+    if figure.kind == "predicted":
+        return f"~TFLOP/s: predicted for {figure.device} at {_size(*figure.size)}, not measured (tilewright predict)."
     when = "in this run" if figure.kind == "measured" else figure.date[:10]
     return f"TFLOP/s: {figure.kind} on {figure.device} at {_size(*figure.size)}, {when}."
 

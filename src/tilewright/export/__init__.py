@@ -1,4 +1,4 @@
-"""Kernels for users who ship C++: a folder with CUDA source, a C launcher, a CMake project, cubins and their description.
+"""Kernels for users who ship C++: CUDA source with a C launcher, a CMake project, cubins and what they need.
 
 Nothing in it is written by hand for one kernel: what a launch needs is read from the `Kernel`, and templates say how it
 is put.

@@ -131,13 +131,20 @@ def _exported(gemm: Gemm, schedule: Schedule, entry: str, label: str) -> Exporte
 
 
 def _useful(found: Sequence[Exported]) -> list[Exported]:
-    """Without kernels that a later one replaces: one that needs as much and whose body is the same."""
-    kept: list[Exported] = []
-    for exported in reversed(found):
-        same = any(other.kernel.body == exported.kernel.body and other.needs == exported.needs for other in kept)
-        if not same:
+    """The general kernel, and those before it that do better: another body, started as the general one is."""
+    general = found[-1]
+    kept = [general]
+    for exported in reversed(found[:-1]):
+        is_new = all(exported.kernel.body != other.kernel.body for other in kept)
+        if is_new and _start(exported.kernel) == _start(general.kernel):
             kept.insert(0, exported)
     return kept
+
+
+def _start(kernel: Kernel) -> tuple[object, ...]:
+    """What a launch must know of a kernel beside its name and arguments."""
+    flags = kernel.cluster, kernel.resident, kernel.overlapped
+    return kernel.grid, kernel.block, kernel.shared_bytes, kernel.maps, *flags
 
 
 def spec_of(target: Arch) -> DeviceSpec | None:

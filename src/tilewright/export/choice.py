@@ -25,7 +25,7 @@ class Chosen:
 def of_rung(name: str, gemm: Gemm) -> Chosen:
     """A rung as it stands."""
     rung = find_rung(name)
-    return Chosen(rung.name, rung.schedule(gemm))
+    return Chosen(f"{rung.ladder}/{rung.slug}", rung.schedule(gemm))
 
 
 def of_shape(gemm: Gemm, spec: DeviceSpec) -> Chosen:

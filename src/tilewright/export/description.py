@@ -10,11 +10,10 @@ from typing import Any
 from tilewright import __version__
 from tilewright.artifacts import Cubin, Parameter
 from tilewright.codegen import formula
-from tilewright.dtypes import DType
 from tilewright.export.bundle import Bundle, Exported
 from tilewright.ir.text import ExprText
 from tilewright.problem.gemm import Operand, Order
-from tilewright.runtime.tensor_map import MAP_BYTES
+from tilewright.runtime.tensor_map import DATA_TYPES, MAP_BYTES
 from tilewright.schedule.codec import to_data
 from tilewright.units import round_up
 
@@ -115,13 +114,13 @@ def _place(parameter: Parameter) -> tuple[int, int]:
 def _kind(parameter: Parameter) -> dict[str, Any]:
     box = parameter.tensor_map
     if box is None:
-        return {"kind": "pointer" if parameter.is_pointer else "value", "type": _type(parameter.dtype)}
+        return {"kind": "pointer" if parameter.is_pointer else "value", "type": parameter.dtype.name}
     inner, outer = box.extents
     return {
         "kind": "tensor_map",
         "type": "CUtensorMap",
         "tensor_map": {
-            "data_type": data_type(box.dtype),
+            "data_type": DATA_TYPES[box.dtype],
             "address": box.pointer,
             "sizes": [inner, outer],
             "strides_bytes": [f"{box.leading} * {box.dtype.bytes}"],
@@ -133,17 +132,3 @@ def _kind(parameter: Parameter) -> dict[str, Any]:
             "out_of_bounds": OUT_OF_BOUNDS,
         },
     }
-
-
-def data_type(dtype: DType) -> str:
-    """The copy engine's word for a format.
-
-    >>> from tilewright.dtypes import BF16
-    >>> data_type(BF16)
-    'BFLOAT16'
-    """
-    return {"bf16": "BFLOAT16", "f16": "FLOAT16", "f32": "FLOAT32", "tf32": "TFLOAT32"}[dtype.name]
-
-
-def _type(dtype: DType) -> str:
-    return dtype.name

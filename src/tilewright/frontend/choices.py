@@ -1,7 +1,8 @@
 """Which kernels could compute a problem, the most promising first: the analytical choice.
 
 A candidate's time is estimated as waves of tiles at the rate that its kind of tile reaches, and never less than memory
-needs. The rates are shares of the peak, rounded from measurements on the H200 (2026-11-21); what matters is their order.
+needs. The rates are shares of the peak, rounded from measurements on the H200 (2026-11-21); what matters is their
+order.
 """
 
 from __future__ import annotations
@@ -36,10 +37,6 @@ class Choice:
     splits: int = 1
     pads: frozenset[OperandName] = frozenset()
 
-    @property
-    def key(self) -> tuple[Any, ...]:
-        return self.rung, tuple(sorted(self.point.items())), self.splits, self.pads
-
     def __str__(self) -> str:
         point = f"@{','.join(f'{k}={v}' for k, v in self.point.items())}" if self.point else ""
         splits = f", k in {self.splits} parts" if self.splits > 1 else ""
@@ -50,15 +47,20 @@ class Choice:
 class Database(Protocol):
     """Choices that were measured."""
 
-    def best_choice(self, device: str, gemm: Gemm, alignment_bytes: int) -> tuple[str, Mapping[str, Any]] | None:
-        """The rung and the point that won on a device, or None."""
+    def best_choice(
+        self, device: str, gemm: Gemm, alignment_bytes: int, order: str | None = None
+    ) -> tuple[str, Mapping[str, Any]] | None:
+        """The rung and the point that won on a device, by its driver's name for it; None if nobody tuned the problem.
+
+        A point may say "splits": parts of k. order: only kernels of this reduction order, by its name.
+        """
         ...
 
 
 @dataclass(frozen=True, slots=True)
 class Candidate:
     """A kind of tile: elements of m, n and k, the share of the peak (0 .. 1) it reaches, blocks on an SM at once, and
-    the time that an SM waits between two tiles."""
+    the time that an SM waits between two tiles. walks: its blocks walk over the tiles of one problem."""
 
     rung: str
     point: Mapping[str, Any]
@@ -70,6 +72,7 @@ class Candidate:
     splits: bool = False
     per_sm: int = 1
     between_us: float = 0.0
+    walks: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -120,7 +123,9 @@ def _hopper(gemm: Gemm) -> Iterator[Candidate]:
     elements = 128 // gemm.dtype.bytes
     # The wait between tiles: measured in clocks, see ladders/hopper/r9_best.py, at the clock of a warm card.
     for start, between_us in ((SHARED, 1.4), (TURNS, 0.66)):
-        yield Candidate("hopper/best", start, start["m"], start["n"], elements, 0.87, True, between_us=between_us)
+        yield Candidate(
+            "hopper/best", start, start["m"], start["n"], elements, 0.87, True, between_us=between_us, walks=True
+        )
     for m, n, groups, stages, share in (
         (128, 256, 2, 4, 0.85),
         (128, 192, 2, 4, 0.82),
@@ -157,38 +162,42 @@ def peak_flop_per_us(gemm: Gemm, spec: DeviceSpec) -> float:
     return (494.7e6 if gemm.multiplies_tf32 else 989.4e6) * spec.sm_count / 132
 
 
-def estimate_us(gemm: Gemm, spec: DeviceSpec, tile: Candidate, splits: int, pads: frozenset[OperandName]) -> float:
-    """About how long a problem takes."""
-    blocks = ceil_div(gemm.m, tile.m) * ceil_div(gemm.n, tile.n) * splits
+def estimate_us(
+    gemm: Gemm, spec: DeviceSpec, tile: Candidate, splits: int, pads: frozenset[OperandName], count: int = 1
+) -> float:
+    """About how long a problem takes, or `count` of them in one launch."""
+    blocks = ceil_div(gemm.m, tile.m) * ceil_div(gemm.n, tile.n) * splits * count
     depth = ceil_div(ceil_div(gemm.k, splits), tile.k) * tile.k
     waves = ceil_div(blocks, spec.sm_count)
     rate = peak_flop_per_us(gemm, spec) / spec.sm_count * tile.share
     product_us = waves * (2.0 * tile.m * tile.n * depth / rate + tile.between_us)
-    memory_us = gemm.compulsory_bytes / (spec.dram_gb_per_s * 0.87e3)
+    memory_us = count * gemm.compulsory_bytes / (spec.dram_gb_per_s * 0.87e3)
     total = LAUNCH_US + max(product_us + 1.5, memory_us)
     if splits > 1:
         total += LAUNCH_US + (splits + 1) * gemm.m * gemm.n * 4 / (spec.dram_gb_per_s * 1e3)
     for name in pads:
-        total += LAUNCH_US + 2 * gemm.storage_elements(name) * gemm.dtype.bytes / (spec.dram_gb_per_s * 0.8e3)
+        total += LAUNCH_US + 2 * count * gemm.storage_elements(name) * gemm.dtype.bytes / (spec.dram_gb_per_s * 0.8e3)
     return total
 
 
 _NARROW: Mapping[int, float] = {16: 1.0, 8: 0.94, 4: 0.65, 2: 0.21, 1: 0.21}
-"""What is left of the speed of copies by 16 bytes where only so many are legal: measured on the H200 with 16-bit operands."""
+"""What is left of the speed of copies by 16 bytes where only so many are legal: measured on the H200 with 16-bit
+operands."""
 
 
 def choices(
-    gemm: Gemm, spec: DeviceSpec, alignment: Alignment, *, keep_order: bool = False
+    gemm: Gemm, spec: DeviceSpec, alignment: Alignment, *, keep_order: bool = False, count: int | None = None
 ) -> list[tuple[float, Choice]]:
-    """Candidates with their estimated times, best first. keep_order: never share out a sum over k."""
+    """Candidates with their estimated times, best first. keep_order: never share out a sum over k. count: problems of a
+    stack; None for one alone."""
     found: list[tuple[float, Choice]] = []
     for tile in candidates(gemm, spec):
         pads = frozenset(name for name in PADDED if tile.needs_engine and alignment.of(name) < ENGINE_BYTES)
-        if tile.needs_engine and gemm.k == 0:
+        if (tile.needs_engine and gemm.k == 0) or (tile.walks and count is not None):
             continue
-        counts = [1] if keep_order or not tile.splits else list(_split_counts(gemm, spec, tile))
-        for splits in counts:
-            time_us = estimate_us(gemm, spec, tile, splits, pads)
+        alone = keep_order or count is not None or not tile.splits
+        for splits in [1] if alone else _split_counts(gemm, spec, tile):
+            time_us = estimate_us(gemm, spec, tile, splits, pads, count or 1)
             if not tile.needs_engine and gemm.dtype.bytes == 2:
                 time_us /= _NARROW[alignment.least]
             found.append((time_us, Choice(tile.rung, tile.point, splits, pads)))

@@ -1,65 +1,38 @@
-"""Which kernel computes a problem, found once for each kind and remembered.
+"""Which kernels compute a problem, found once for each kind of call and remembered.
 
 A measured choice from the database, where there is one; else the analytical choice; else what is right everywhere. A
-kernel is built for a class of problems (formats, orders, alignment, whether tiles fit exactly) and serves every size.
+choice that cannot be built, compiled or loaded is left out, said once, and never tried again.
 """
 
 from __future__ import annotations
 
 import os
 import threading
-from collections.abc import Mapping
-from dataclasses import dataclass, replace
-from functools import cached_property
-from typing import Any
+from collections.abc import Iterator
+from dataclasses import replace
 
-from tilewright.artifacts import CudaSource
-from tilewright.dtypes import F32
+from tilewright.device.spec import DeviceSpec
 from tilewright.errors import CompileError, LaunchError, LoweringError, ScheduleError, TilewrightError
-from tilewright.frontend.choices import ENGINE_BYTES, Alignment, Choice, Database, choices
-from tilewright.frontend.libraries import say_once
-from tilewright.frontend.passes.finish import finish_grid, finish_source
-from tilewright.frontend.passes.pad import pad_grid, pad_source, padded, padded_bytes
-from tilewright.frontend.plans import Place, Plan, Step
-from tilewright.frontend.skinny import Skinny, skinny_for
-from tilewright.ir.kernel import Kernel, Variant
-from tilewright.ladders import find_rung
-from tilewright.lowering.variants import ALIGNMENTS, MAX_INDEX
-from tilewright.problem.epilogue import PLAIN
-from tilewright.problem.gemm import AddedName, Dim, Gemm, OperandName
-from tilewright.runtime.cubin_cache import CubinCache
+from tilewright.frontend.assembly import Request, plan_of, skinny_plan_of
+from tilewright.frontend.choices import ENGINE_BYTES, PADDED, Alignment, Choice, Database, choices
+from tilewright.frontend.kernels import Kernels, build_of
+from tilewright.frontend.libraries.views import say_once
+from tilewright.frontend.plans import Plan
+from tilewright.frontend.skinny import skinny_for
+from tilewright.ir.verify import BrokenRule
+from tilewright.problem.gemm import Gemm
 from tilewright.runtime.driver import Gpu, open_gpu
-from tilewright.runtime.launch import LoadedKernel, load
-from tilewright.runtime.nvrtc import compile_cuda
-from tilewright.runtime.probe import probe
-from tilewright.toolchain import Build, arguments, build, check_launchable, grid_of
-from tilewright.units import ceil_div, round_up
+from tilewright.tuner.lookup import default_lookup
+from tilewright.tuner.order import ReductionOrder, order_of
 
-SAFE_RUNG = "worklog/6"
+SAFE = Choice("worklog/6")
 """Multiplies every format in every order on every device."""
 
-_SCRATCH_LIMIT = 8 << 30
-"""No workspace is larger."""
+_KEPT_PLANS = 4096
+"""Plans kept; a program whose shapes never come back must not fill the memory with them."""
 
-_PLACE: Mapping[OperandName, Place] = {"A": Place.A, "B": Place.B, "C": Place.OUT}
-
-
-@dataclass(frozen=True, slots=True)
-class Request:
-    """A problem as it lies in memory. gemm: C by rows. keep_order: the sum over k in one order, whatever m is."""
-
-    gemm: Gemm
-    alignment: Alignment
-    keep_order: bool = False
-    without_workspace: bool = False
-
-
-@dataclass(frozen=True, slots=True)
-class Built:
-    """A kernel on a GPU, and what a launch must know of it."""
-
-    loaded: LoadedKernel
-    kernel: Kernel
+_TYPICAL = 4096
+"""Rows and columns for which the order of a sum is chosen that must not depend on them."""
 
 
 class Dispatcher:
@@ -68,18 +41,15 @@ class Dispatcher:
     def __init__(self, gpu: Gpu, database: Database | None = None) -> None:
         self.gpu = gpu
         self.database = database
-        self._cache = CubinCache()
+        self.kernels = Kernels(gpu)
+        self.forked = False
         self._plans: dict[Request, Plan] = {}
-        self._kernels: dict[Any, Built] = {}
-        self._tiles: dict[Any, dict[Dim, int]] = {}
-        self._passes: dict[str, LoadedKernel] = {}
-        self._refused: set[Any] = set()
+        self._orders: dict[Gemm, ReductionOrder] = {}
         self._lock = threading.RLock()
-        self._pid = os.getpid()
 
-    @cached_property
-    def spec(self) -> Any:
-        return probe(self.gpu)
+    @property
+    def spec(self) -> DeviceSpec:
+        return self.kernels.spec
 
     def known(self, request: Request) -> Plan | None:
         """The plan of a request that was made before."""
@@ -90,231 +60,144 @@ class Dispatcher:
         found = self._plans.get(request)
         if found is not None:
             return found
-        self._check_process()
-        with self._lock:
-            self.gpu.make_current()
-            found = self._plans[request] = self._made(request)
-        return found
-
-    def _check_process(self) -> None:
-        if os.getpid() != self._pid:
+        if self.forked:
             raise LaunchError(
                 "This process was forked from one that had used the GPU, and CUDA does not work after that.",
                 hint="start workers with the method 'spawn': multiprocessing.set_start_method('spawn').",
             )
+        with self._lock, self.gpu.as_current():
+            if len(self._plans) >= _KEPT_PLANS:
+                self._plans.clear()
+            found = self._plans[request] = self._made(request)
+        return found
+
+    def forget(self) -> None:
+        """Plan everything anew; kernels stay loaded."""
+        self._plans.clear()
+
+    def leave(self) -> None:
+        """In a process that was forked: the kernels are those of its parent, and cannot be launched here."""
+        self.forked = True
+        self.forget()
 
     def _made(self, request: Request) -> Plan:
-        skinny = None if request.keep_order else skinny_for(request.gemm, request.alignment, self.spec)
-        if skinny is not None and (skinny.whole or not request.without_workspace):
-            return self._skinny_plan(request, skinny)
+        failures = []
+        try:
+            plan = self._thin(request)
+        except (CompileError, LaunchError) as failure:
+            self._report(request, "the kernel for thin problems", failure)
+            plan = None
+        if plan is not None:
+            return plan
         for choice in self._ranked(request):
-            if request.without_workspace and (choice.pads or choice.splits > 1):
-                continue
             try:
-                return self._plan_of(request, choice)
+                return plan_of(self.kernels, request, choice)
             except (CompileError, LaunchError, LoweringError, ScheduleError) as failure:
-                self._report(request, choice, failure)
-        return self._plan_of(request, Choice(SAFE_RUNG))
+                failures.append(failure)
+                self._report(request, str(choice), failure)
+        raise failures[-1]
 
-    def _ranked(self, request: Request) -> list[Choice]:
-        """Choices worth trying, best first."""
-        gemm, alignment = request.gemm, request.alignment
-        estimated = [c for _, c in choices(gemm, self.spec, alignment, keep_order=request.keep_order)]
-        measured = self._measured(request)
-        return [*measured, *(choice for choice in estimated if choice not in measured)]
+    def _thin(self, request: Request) -> Plan | None:
+        if request.fixed_order:
+            return None
+        skinny = skinny_for(request.gemm, request.alignment, self.spec, request.stack)
+        if skinny is None or (request.without_workspace and not skinny.whole):
+            return None
+        return skinny_plan_of(self.kernels, request, skinny)
+
+    def _ranked(self, request: Request) -> Iterator[Choice]:
+        """Choices worth trying, best first; the last is right everywhere."""
+        seen = set()
+        for choice in (*self._measured(request), *self._estimated(request), SAFE):
+            needs_workspace = bool(choice.pads) or choice.splits > 1
+            if choice in seen or (request.without_workspace and needs_workspace):
+                continue
+            seen.add(choice)
+            if not request.fixed_order or self._sums_as(self._order(request.gemm), request.gemm, choice):
+                yield choice
+
+    def _estimated(self, request: Request) -> list[Choice]:
+        count = None if request.stack is None else request.count
+        ranked = choices(request.gemm, self.spec, request.alignment, keep_order=request.fixed_order, count=count)
+        return [choice for _, choice in ranked]
 
     def _measured(self, request: Request) -> list[Choice]:
-        if self.database is None or request.keep_order:
+        if self.database is None or request.stack is not None:
             return []
-        gemm = request.gemm
+        gemm, alignment = request.gemm, request.alignment
         try:
-            found = self.database.best_choice(self.gpu.name, gemm, request.alignment.least)
+            order = self._order(gemm).name if request.fixed_order else None
+            found = self.database.best_choice(self.gpu.name, gemm, alignment.least, order)
         except TilewrightError as failure:
             say_once(f"The database of tuned kernels cannot be read, so kernels are chosen by estimate: {failure}")
             return []
         if found is None:
             return []
         rung, point = found
-        tuned = {key: value for key, value in point.items() if key not in ("splits",)}
-        pads: frozenset[OperandName] = frozenset()
-        if rung.startswith("hopper/"):
-            operands: tuple[OperandName, ...] = ("A", "B")
-            pads = frozenset(name for name in operands if request.alignment.of(name) < ENGINE_BYTES)
-        return [Choice(rung, tuned, int(point.get("splits", 1)), pads)]
+        own = {key: value for key, value in point.items() if key != "splits"}
+        pads = frozenset(name for name in PADDED if alignment.of(name) < ENGINE_BYTES)
+        return [Choice(rung, own, int(point.get("splits", 1)), pads if rung.startswith("hopper/") else frozenset())]
 
-    def _report(self, request: Request, choice: Choice, failure: TilewrightError) -> None:
-        key = (choice.rung, str(failure))
-        if key not in self._refused:
-            self._refused.add(key)
-            if isinstance(failure, CompileError):
-                say_once(f"Kernel {choice} is left out for {request.gemm}: {failure.headline}")
+    # -- one order of summation ---------------------------------------------------------------------------------------
 
-    # -- plans ------------------------------------------------------------------------------------------------------
-
-    def _plan_of(self, request: Request, choice: Choice) -> Plan:
-        """Pads, the product, and the sum of its parts, as far as the choice has them."""
-        gemm, alignment = request.gemm, request.alignment
-        steps: list[Step] = []
-        at = 0
-        places: dict[OperandName, tuple[Place, int]] = {name: (place, 0) for name, place in _PLACE.items()}
-        for name in sorted(choice.pads):
-            step, size_bytes = self._pad(gemm, name, at)
-            steps.append(step)
-            places[name] = (Place.SCRATCH, at)
-            gemm = replace(gemm, **{f"ld{name.lower()}": padded(_length(gemm, name), gemm.dtype)})  # type: ignore[arg-type]
-            alignment = replace(alignment, **{name.lower(): ENGINE_BYTES})
-            at += size_bytes
-        if choice.splits > 1:
-            steps += self._parts(gemm, alignment, choice, places, at)
-            at += self._part_bytes(gemm, choice)
-        else:
-            built = self.kernel(gemm, alignment, choice)
-            grid = grid_of(built.kernel, gemm)
-            nowhere = (0,) * (3 + len(gemm.added))
-            launch = built.loaded.prepare(grid, built.kernel.block, arguments(gemm, nowhere))
-            steps.append(Step(launch, (places["A"], places["B"], places["C"], *_added(gemm))))
-        if at > _SCRATCH_LIMIT:
-            raise LaunchError(f"{choice} would need a workspace of {at} bytes.")
-        return Plan(tuple(steps), at, str(choice))
-
-    def _pad(self, gemm: Gemm, name: OperandName, at: int) -> tuple[Step, int]:
-        lines, length = gemm.size(gemm.operand(name).strided), _length(gemm, name)
-        kernel = self._pass(pad_source(gemm.dtype))
-        grid = pad_grid(lines, length, gemm.dtype)
-        args = (0, 0, lines, length, gemm.leading(name), padded(length, gemm.dtype))
-        launch = kernel.prepare(grid, (kernel.source.threads_per_block, 1, 1), args)
-        return Step(launch, ((_PLACE[name], 0), (Place.SCRATCH, at))), padded_bytes(lines, length, gemm.dtype)
-
-    def _part_bytes(self, gemm: Gemm, choice: Choice) -> int:
-        return round_up(choice.splits * gemm.m * gemm.n * F32.bytes, 256)
-
-    def _parts(
-        self,
-        gemm: Gemm,
-        alignment: Alignment,
-        choice: Choice,
-        places: Mapping[OperandName, tuple[Place, int]],
-        at: int,
-    ) -> list[Step]:
-        """The product in parts of k, into the workspace, and their sum."""
-        whole = gemm
-        part = replace(gemm, out=F32, ldc=gemm.n, alpha=1.0, beta=0.0, epilogue=PLAIN, ld_residual=0)
-        row_bytes = part.ldc * F32.bytes
-        inside = replace(alignment, c=max(size for size in (16, 8, 4) if row_bytes % size == 0))
-        built = self.kernel(part, inside, choice)
-        depth = built.kernel.tile["k"]
-        length = ceil_div(ceil_div(gemm.k, choice.splits), depth) * depth
-        count = ceil_div(gemm.k, length)
-        grid = grid_of(built.kernel, part, part_of_k=length)
-        args = arguments(part, (0, 0, 0), part_of_k=length)
-        launch = built.loaded.prepare(grid, built.kernel.block, args)
-        first = Step(launch, (places["A"], places["B"], (Place.SCRATCH, at)))
-        return [first, self._finish(whole, alignment, count, at)]
-
-    def _finish(self, gemm: Gemm, alignment: Alignment, count: int, at: int) -> Step:
-        wide = gemm.n % 4 == 0 and alignment.c % (4 * gemm.out.bytes) == 0
-        width = 4 if wide else 1
-        kernel = self._pass(finish_source(gemm.out, gemm.epilogue, width=width))
-        nowhere = (0,) * (2 + len(gemm.added))
-        args = (*nowhere, gemm.m, gemm.n, gemm.ldc, gemm.ld_residual, count, gemm.alpha, gemm.beta)
-        launch = kernel.prepare(finish_grid(gemm.m, gemm.n, width), (kernel.source.threads_per_block, 1, 1), args)
-        return Step(launch, ((Place.SCRATCH, at), (Place.OUT, 0), *_added(gemm)))
-
-    def _skinny_plan(self, request: Request, skinny: Skinny) -> Plan:
-        kernel = self._pass(skinny.source)
-        launch = kernel.prepare(skinny.grid, skinny.block, skinny.arguments)
-        long, short = (Place.B, Place.A) if skinny.long == "B" else (Place.A, Place.B)
-        if skinny.whole:
-            return Plan((Step(launch, ((short, 0), (long, 0), (Place.OUT, 0))),), 0, str(skinny))
-        first = Step(launch, ((short, 0), (long, 0), (Place.SCRATCH, 0)))
-        gemm = request.gemm
-        last = self._finish(gemm, request.alignment, skinny.parts, 0)
-        size_bytes = round_up(skinny.parts * gemm.m * gemm.n * F32.bytes, 256)
-        return Plan((first, last), size_bytes, str(skinny))
-
-    # -- kernels ----------------------------------------------------------------------------------------------------
-
-    def kernel(self, gemm: Gemm, alignment: Alignment, choice: Choice) -> Built:
-        """The kernel of a choice for the class of a problem; built and compiled when the class is new."""
-        rung = find_rung(choice.rung)
-        if choice.point:
-            assert rung.choices is not None
-            schedule = rung.choices.schedule_at(gemm, choice.point)
-        else:
-            schedule = rung.schedule(gemm)
-        formats = (gemm.dtype, gemm.accumulate, gemm.out, gemm.product, gemm.a, gemm.b, gemm.c, gemm.epilogue)
-        shape = (schedule, formats)
-        built: Build | None = None
-        if shape not in self._tiles:
-            built = build(gemm, schedule, name=choice.rung.replace("/", "_"))
-            self._tiles[shape] = {dim: built.program.block_tile(dim) for dim in _DIMS}
-        variant = _variant(gemm, alignment, self._tiles[shape], choice.splits)
-        key = (*shape, variant, choice.splits > 1)
-        found = self._kernels.get(key)
+    def _order(self, gemm: Gemm) -> ReductionOrder:
+        """The order in which sums of this length and these formats are added, whatever m and n are."""
+        typical = replace(gemm, m=_TYPICAL, n=_TYPICAL, lda=0, ldb=0, ldc=0, ld_residual=0)
+        found = self._orders.get(typical)
         if found is None:
-            built = built or build(gemm, schedule, name=choice.rung.replace("/", "_"))
-            built = replace(built, asked_variant=variant, parts=choice.splits > 1)
-            check_launchable(built, self.spec, built.gemm)
-            cubin = compile_cuda(built.source, self.gpu.arch, cache=self._cache)
-            found = self._kernels[key] = Built(load(self.gpu, cubin, built.source), built.kernel)
+            estimated = choices(typical, self.spec, Alignment(16, 16, 16), keep_order=True)
+            for choice in (*(choice for _, choice in estimated), SAFE):
+                try:
+                    plan_of(self.kernels, Request(typical, Alignment(16, 16, 16)), choice)
+                    found = self._orders[typical] = order_of(build_of(typical, choice))
+                    break
+                except (CompileError, LaunchError, LoweringError, ScheduleError):
+                    continue
+        assert found is not None  # SAFE is lowered for everything
         return found
 
-    def _pass(self, source: CudaSource) -> LoadedKernel:
-        found = self._passes.get(source.entry)
-        if found is None:
-            cubin = compile_cuda(source, self.gpu.arch, cache=self._cache)
-            found = self._passes[source.entry] = load(self.gpu, cubin, source)
-        return found
+    def _sums_as(self, order: ReductionOrder, gemm: Gemm, choice: Choice) -> bool:
+        try:
+            return choice.splits == 1 and order_of(build_of(gemm, choice)) == order
+        except (LoweringError, ScheduleError):
+            return False
 
+    # -- faults -------------------------------------------------------------------------------------------------------
 
-def _length(gemm: Gemm, name: OperandName) -> int:
-    """Elements of one row or column that lie side by side."""
-    return gemm.size(gemm.operand(name).contiguous)
-
-
-def _added(gemm: Gemm) -> tuple[tuple[Place, int], ...]:
-    """The places of what the epilogue adds, in the order of the parameters."""
-    return tuple((Place.BIAS if operand.name == "bias" else Place.RESIDUAL, 0) for operand in gemm.added)
-
-
-_DIMS: tuple[Dim, ...] = ("m", "n", "k")
-
-
-def _variant(gemm: Gemm, alignment: Alignment, tile: Mapping[Dim, int], splits: int) -> Variant:
-    """What may be assumed. Sizes are exact all together or not at all, so that a class has two kernels, not eight."""
-    exact = all(gemm.size(dim) % tile[dim] == 0 for dim in _DIMS)
-    narrowest = min(operand.dtype.bytes for operand in gemm.operands)
-    widest = next((size for size in ALIGNMENTS if size > narrowest and alignment.least % size == 0), 1)
-    reach = max(_reach(gemm, operand.name, tile) for operand in (*gemm.operands, *gemm.added))
-    if splits > 1:
-        reach = max(reach, (splits * gemm.m + tile["m"]) * gemm.ldc)
-    return Variant(frozenset(_DIMS) if exact else frozenset(), widest, reach <= MAX_INDEX)
-
-
-def _reach(gemm: Gemm, name: OperandName | AddedName, tile: Mapping[Dim, int]) -> int:
-    """An offset that no thread's exceeds."""
-    operand = gemm.operand(name)
-    lines = gemm.size(operand.strided) + tile[operand.strided]
-    return lines * gemm.leading(name) + gemm.size(operand.contiguous) + tile[operand.contiguous]
+    def _report(self, request: Request, choice: str, failure: TilewrightError) -> None:
+        """A kernel that cannot be compiled or loaded, or that a pass broke, is a mistake of ours. That a schedule does
+        not go with a problem, or needs more than the GPU has, is none."""
+        if isinstance(failure, (CompileError, BrokenRule)):
+            say_once(f"Kernel {choice} is left out for {request.gemm}, and another one runs: {failure.headline}")
 
 
 _DISPATCHERS: dict[int, Dispatcher] = {}
-_DATABASE: list[Database | None] = [None]
+_DATABASE: list[Database | None] = []
+"""What `use_database` was given; empty where it was not called."""
 
 
 def dispatcher(device: int) -> Dispatcher:
     """The dispatcher of a GPU, by its number."""
     found = _DISPATCHERS.get(device)
     if found is None:
-        found = _DISPATCHERS[device] = Dispatcher(open_gpu(device), _DATABASE[0])
+        database = _DATABASE[0] if _DATABASE else default_lookup(say_once)
+        found = _DISPATCHERS[device] = Dispatcher(open_gpu(device), database)
     return found
 
 
 def use_database(database: Database | None) -> None:
-    """Measured choices for all that is planned from now on."""
-    _DATABASE[0] = database
+    """Measured choices for all that is planned from now on, in place of the user's; None to estimate always."""
+    _DATABASE[:] = [database]
     for known in _DISPATCHERS.values():
         known.database = database
+        known.forget()
 
 
-__all__ = ["Dispatcher", "Request", "dispatcher", "use_database"]
+def _after_fork() -> None:
+    for known in _DISPATCHERS.values():
+        known.leave()
+
+
+os.register_at_fork(after_in_child=_after_fork)
+
+__all__ = ["Dispatcher", "dispatcher", "use_database"]

@@ -1,13 +1,11 @@
-"""What a call multiplies: the shapes and strides of its arrays as one matrix problem, or a batch of them."""
+"""What a call multiplies: the shapes of its arrays as NumPy's matmul understands them."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from dataclasses import dataclass
-from itertools import product
 
 from tilewright.errors import ProblemError
-from tilewright.frontend.libraries import Shape, View
+from tilewright.frontend.libraries.views import Shape, View
 from tilewright.problem.gemm import Order
 
 
@@ -29,12 +27,15 @@ class Matrix:
 
     order: Order
     leading: int
-    batch_strides: Shape
+    along: Shape
 
 
 @dataclass(frozen=True, slots=True)
 class Product:
-    """A call: `batch` products of m x k by k x n. shape: of the result as the user sees it."""
+    """A call: products of m x k by k x n, one for each index of `batch`. shape: of the result as the user sees it.
+
+    one_row, one_column: A or B is a vector, and the result lacks that dimension.
+    """
 
     m: int
     n: int
@@ -43,23 +44,27 @@ class Product:
     b: Matrix
     batch: Shape
     shape: Shape
+    one_row: bool = False
+    one_column: bool = False
 
-    def offsets(self) -> Iterator[tuple[int, int, int]]:
-        """Elements from the first matrix to each of A, of B, and (in C order) of the result."""
-        for number, index in enumerate(product(*(range(extent) for extent in self.batch))):
-            at = [sum(i * s for i, s in zip(index, matrix.batch_strides, strict=True)) for matrix in (self.a, self.b)]
-            yield at[0], at[1], number * self.m * self.n
+    def strides_of(self, view: View) -> tuple[int, int, Shape]:
+        """Elements from row to row, column to column, and along the batch, of an array shaped as the result is."""
+        strides = list(view.strides)
+        right = 0 if self.one_column else strides.pop()
+        down = 0 if self.one_row else strides.pop()
+        return down, right, tuple(0 if e == 1 else s for e, s in zip(self.batch, strides, strict=True))
 
 
 _SIGNATURE = "signature (n?,k),(k,m?)->(n?,m?)"
 
 
 def product_of(a: View, b: View) -> Product:
-    """The product of two arrays as NumPy's matmul understands it. Raises ShapeError, or NeedsCopy."""
+    """The product of two arrays. Raises ShapeError, or NeedsCopy."""
     for number, view in enumerate((a, b)):
         if not view.shape:
             raise ShapeError(
-                f"matmul: Input operand {number} does not have enough dimensions (has 0, gufunc core with {_SIGNATURE} requires 1)"
+                f"matmul: Input operand {number} does not have enough dimensions "
+                f"(has 0, gufunc core with {_SIGNATURE} requires 1)"
             )
     one_row, one_column = len(a.shape) == 1, len(b.shape) == 1
     shape_a, strides_a = ((1, *a.shape), (0, *a.strides)) if one_row else (a.shape, a.strides)
@@ -76,7 +81,18 @@ def product_of(a: View, b: View) -> Product:
     order_a, leading_a = _order(m, k, strides_a[-2], strides_a[-1], 0)
     order_b, leading_b = _order(k, n, strides_b[-2], strides_b[-1], 1)
     first, second = Matrix(order_a, leading_a, along_a), Matrix(order_b, leading_b, along_b)
-    return _folded(Product(m, n, k, first, second, batch, shape))
+    return Product(m, n, k, first, second, batch, shape, one_row, one_column)
+
+
+def spreads_to(shape: Shape, target: Shape) -> bool:
+    """Whether NumPy broadcasts a shape to another.
+
+    >>> spreads_to((3, 1), (2, 3, 4)), spreads_to((3,), (3, 4))
+    (True, False)
+    """
+    if len(shape) > len(target):
+        return False
+    return all(own in (1, wanted) for own, wanted in zip(reversed(shape), reversed(target), strict=False))
 
 
 def _broadcast(a: Shape, b: Shape, whole_a: Shape, whole_b: Shape) -> Shape:
@@ -113,21 +129,3 @@ def _order(rows: int, columns: int, down: int, right: int, which: int) -> tuple[
     if 0 in (rows, columns):
         return Order.ROW, max(columns, 1)
     raise NeedsCopy(which)
-
-
-def _folded(product: Product) -> Product:
-    """A batch that shares B and follows on in A is one product with more rows."""
-    batch, a, b = product.batch, product.a, product.b
-    if not batch or any(b.batch_strides) or a.order is not Order.ROW or 0 in batch:
-        return product
-    expected = product.m * a.leading
-    for extent, stride in zip(reversed(batch), reversed(a.batch_strides), strict=True):
-        if extent != 1 and stride != expected:
-            return product
-        expected *= extent
-    rows = product.m
-    for extent in batch:
-        rows *= extent
-    return Product(
-        rows, product.n, product.k, Matrix(a.order, a.leading, ()), Matrix(b.order, b.leading, ()), (), product.shape
-    )

@@ -9,6 +9,7 @@ from tilewright.artifacts import CudaSource
 from tilewright.device.spec import DeviceSpec
 from tilewright.dtypes import F32
 from tilewright.frontend.choices import Alignment
+from tilewright.frontend.layouts import Stack
 from tilewright.frontend.passes.thin import COLUMNS_ALONG, THREADS, WARPS, thin_source
 from tilewright.problem.gemm import Gemm
 from tilewright.units import ceil_div, round_up
@@ -47,13 +48,13 @@ class Skinny:
         return f"{self.source.entry}, k in {self.parts} parts"
 
 
-def skinny_for(gemm: Gemm, alignment: Alignment, spec: DeviceSpec) -> Skinny | None:
-    """The thin kernel for a problem, or None where it is not thin, or another format is asked for."""
+def skinny_for(gemm: Gemm, alignment: Alignment, spec: DeviceSpec, stack: Stack | None = None) -> Skinny | None:
+    """The thin kernel for a problem or a stack of them; None where it is not thin, or another format is asked for."""
     most = MOST_ROWS if gemm.dtype is F32 else MOST_ROWS_NARROW
     few, many = min(gemm.m, gemm.n), max(gemm.m, gemm.n)
     if not 1 <= few <= most or many < LEAST_LONG or gemm.k < 1 or gemm.multiplied is not gemm.dtype:
         return None
-    if gemm.accumulate is not F32:
+    if gemm.accumulate is not F32 or (stack is not None and gemm.epilogue):
         return None
     long: Literal["A", "B"] = "B" if gemm.m <= gemm.n else "A"
     short: Literal["A", "B"] = "A" if long == "B" else "B"
@@ -68,7 +69,8 @@ def skinny_for(gemm: Gemm, alignment: Alignment, spec: DeviceSpec) -> Skinny | N
     per_block = 32 * width if across else WARPS * COLUMNS_ALONG
     blocks = ceil_div(many, per_block)
     room = spec.sm_count * (_BLOCKS_PER_SM if rows > 4 else 2 * _BLOCKS_PER_SM)
-    parts = max(1, min(room // blocks, gemm.k // _LEAST_PART))
+    # Problems of a stack fill the GPU together, and have no workspace each.
+    parts = max(1, min(room // blocks, gemm.k // _LEAST_PART)) if stack is None else 1
     part_of_k = round_up(ceil_div(gemm.k, parts), 8 * 32)
     parts = ceil_div(gemm.k, part_of_k)
     whole = parts == 1 and not gemm.epilogue
@@ -77,12 +79,14 @@ def skinny_for(gemm: Gemm, alignment: Alignment, spec: DeviceSpec) -> Skinny | N
     strides = (leading, 1) if long == "B" else (1, leading)  # from r to r, and from j to j
     turned = gemm.operand(short).contiguous == "k"
     short_leading = gemm.leading(short)
+    steps = (0, 0, 0) if stack is None else (stack.a, stack.b, stack.c)  # of A, B and C
     arguments = (
         *(0, 0, 0),
         *(few, many, gemm.k, part_of_k),
         *((short_leading, 1) if turned else (1, short_leading)),
         *(gemm.leading(long), *strides, gemm.m * gemm.n),
+        *(steps if long == "B" else (steps[1], steps[0], steps[2])),
         *((gemm.alpha, gemm.beta) if whole else (1.0, 0.0)),
     )
     source = thin_source(gemm.dtype, out, rows=rows, width=width, across=across)
-    return Skinny(source, (blocks, parts, 1), arguments, long, parts, whole)
+    return Skinny(source, (blocks, parts, 1 if stack is None else stack.count), arguments, long, parts, whole)

@@ -1,83 +1,52 @@
-"""Calls with PyTorch tensors: those that are remembered whole, and those that PyTorch must see as an operator."""
+"""Calls with PyTorch tensors: those that are known already, and those that PyTorch must see as an operator."""
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 from tilewright.frontend.libraries import TorchArrays
-
-_MEMO: dict[Any, Any] = {}
-"""What is known of plain calls, by all that decides them but addresses."""
-
-
-class Remembered:
-    """A plain call: its plan, and the tensor to make."""
-
-    __slots__ = ("call", "device", "dtype", "index", "launch", "shape")
-
-    def __init__(self, result: Any, call: Any) -> None:
-        direct = call.plan.direct if len(call.offsets) == 1 and not call.swapped else None
-        self.shape = tuple(result.shape)
-        self.dtype = result.dtype
-        self.device = result.device
-        self.index = result.get_device()
-        self.launch = direct.launch if direct is not None else None
-        self.call = call
+from tilewright.frontend.options import PLAIN, Options
+from tilewright.frontend.remembered import MEMO, run
+from tilewright.frontend.remembered import words_of as _words_of
 
 
-def fast_call(library: TorchArrays) -> Any:
-    """The function that answers plain calls of plain tensors, or None where it knows no plan."""
+def fast_call(library: TorchArrays) -> Callable[..., Any]:
+    """The function that answers known calls of plain tensors."""
     torch = library.torch
-    get, empty, stream = _MEMO.get, torch.empty, library.stream
+    get, empty, stream = MEMO.get, torch.empty, library.stream
     is_compiling, grad_enabled = torch.compiler.is_compiling, torch.is_grad_enabled
     many = torch.cuda.device_count() > 1
     current = torch.cuda.current_device
+    plain = frozenset((torch.Tensor, torch.nn.Parameter))
+    sign = library.sign
 
-    def fast(a: Any, b: Any) -> Any:
-        if is_compiling():
+    def fast(a: Any, b: Any, c: Any, bias: Any, options: Options) -> Any:
+        if is_compiling() or type(b) not in plain:
             return None
         try:
             at_a, at_b = a.data_ptr(), b.data_ptr()
             key = (
-                a.dtype, a.shape, a.stride(), a.get_device(), at_a & 15,
-                b.dtype, b.shape, b.stride(), b.get_device(), at_b & 15,
-            )  # fmt: skip
+                options,
+                (a.dtype, a.shape, a.stride(), a.get_device(), at_a & 15),
+                (b.dtype, b.shape, b.stride(), b.get_device(), at_b & 15),
+                None if c is None else sign(c),
+                None if bias is None else sign(bias),
+            )
         except (AttributeError, RuntimeError):
             return None
         known = get(key)
-        if known is None or type(b) is not type(a) and type(b) not in _PLAIN:
+        if known is None or (many and current() != known.index):
             return None
-        if grad_enabled() and (a.requires_grad or b.requires_grad):
-            return None
-        if many and current() != known.index:
+        if grad_enabled() and any(array is not None and array.requires_grad for array in (a, b, c, bias)):
             return None
         result = empty(known.shape, dtype=known.dtype, device=known.device)
-        if known.launch is not None:
+        if known.launch is not None and c is None and bias is None:
             known.launch(stream(known.index), at_a, at_b, result.data_ptr())
-        else:
-            from tilewright.frontend.calls import NOTHING, run
-
-            run(library, known.call, (at_a, at_b, result.data_ptr(), NOTHING), known.index, result)
-        return result
+            return result
+        return result if run(library, known, a, b, c, bias, result) else None
 
     return fast
-
-
-_PLAIN: set[type] = set()
-
-
-def remember(library: TorchArrays, a: Any, b: Any, result: Any, call: Any) -> None:
-    """The next call like this is answered without being looked at."""
-    from tilewright.frontend.calls import _FAST
-
-    if not _PLAIN:
-        _PLAIN.update((library.torch.Tensor, library.torch.nn.Parameter))
-        _FAST.update(dict.fromkeys(_PLAIN, fast_call(library)))
-    if type(a) not in _PLAIN or type(b) not in _PLAIN:
-        return
-    if len(_MEMO) > 4096:
-        _MEMO.clear()
-    _MEMO[_key(a, b)] = Remembered(result, call)
 
 
 def handed_over(library: TorchArrays, a: Any, b: Any, out: Any, c: Any, bias: Any, options: Any) -> Any:
@@ -85,14 +54,6 @@ def handed_over(library: TorchArrays, a: Any, b: Any, out: Any, c: Any, bias: An
     return None
 
 
-def words_of(a: Any, b: Any) -> str:
-    """What runs for a plain call that was made before, for people."""
-    known = _MEMO.get(_key(a, b))
-    return known.call.plan.words if known is not None else ""
-
-
-def _key(a: Any, b: Any) -> Any:
-    return (
-        a.dtype, a.shape, a.stride(), a.get_device(), a.data_ptr() & 15,
-        b.dtype, b.shape, b.stride(), b.get_device(), b.data_ptr() & 15,
-    )  # fmt: skip
+def words_of(a: Any, b: Any, options: Options = PLAIN) -> str:
+    """What runs for a call that was made before, for people; empty where it is not known."""
+    return _words_of(a, b, options)

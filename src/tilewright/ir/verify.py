@@ -32,6 +32,10 @@ from tilewright.ir.visit import exprs_of, moved_from, variables, walk_expr, writ
 PARAMETERS = ("M", "N", "K", "lda", "ldb", "ldc", "alpha", "beta", "ld_residual", PART_OF_K.name)
 
 
+class BrokenRule(LoweringError):
+    """A pass made a kernel that breaks a rule of the language: a mistake in tilewright."""
+
+
 def verify(body: Body, *, scheduled: Sequence[str] = (), after: str) -> None:
     """Raise LoweringError where a statement breaks a rule of the language.
 
@@ -43,7 +47,7 @@ def verify(body: Body, *, scheduled: Sequence[str] = (), after: str) -> None:
 
 
 def _fail(after: str, stmt: Stmt, why: str) -> None:
-    raise LoweringError(
+    raise BrokenRule(
         f"The pass {after!r} broke a rule: {why}.",
         place=stmt_text(stmt),
         note="this is a mistake in tilewright, not in your schedule.",

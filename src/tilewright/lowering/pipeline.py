@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from tilewright.errors import LoweringError
 from tilewright.ir.async_stmt import InitBarrier
 from tilewright.ir.buffer import Buffer, Space
-from tilewright.ir.kernel import Kernel, Variant
+from tilewright.ir.kernel import Kernel, Many, Variant
 from tilewright.ir.program import Level, Program
 from tilewright.ir.simplify import simplify
 from tilewright.ir.stmt import Body
@@ -23,6 +23,7 @@ from tilewright.lowering.flatten_indices import flatten_indices
 from tilewright.lowering.guard_edges import guard_edges
 from tilewright.lowering.hoist_offsets import hoist_offsets
 from tilewright.lowering.narrow_accesses import narrow_accesses, narrowed_copies
+from tilewright.lowering.own_problem import own_problem
 from tilewright.lowering.place_barriers import own_tiles, place_barriers
 from tilewright.lowering.split_k import ceil_of_parts, split_k
 from tilewright.problem.gemm import Dim
@@ -32,11 +33,18 @@ MAX_SHARED_BYTES = 227 * 1024
 
 
 def lower(
-    program: Program, variant: Variant, *, name: str = "gemm", heading: Sequence[str] = (), parts: bool = False
+    program: Program,
+    variant: Variant,
+    *,
+    name: str = "gemm",
+    heading: Sequence[str] = (),
+    parts: bool = False,
+    many: Many | None = None,
 ) -> Kernel:
     """The kernel of a scheduled program under the assumptions of `variant`. Verified after every pass.
 
-    parts: blocks along z share out k, and C takes their partial sums (`split_k`).
+    parts: blocks along z share out k, and C takes their partial sums (`split_k`). many: blocks along z have a problem
+    each (`own_problem`).
 
     Raises LoweringError where sums have no place to be kept, or tiles need more shared memory than there is.
     """
@@ -71,6 +79,9 @@ def lower(
     body = checked("flatten_indices", flatten_indices(body, program, near=variant.near))
     # Only what is flat can be split into a thread's own part and the loop's.
     body = checked("hoist_offsets", hoist_offsets(body, bounds_of(program)))
+    # Last: to which of many matrices an access belongs changes nothing in what a block does.
+    if many is not None:
+        body = checked("own_problem", own_problem(body, program, many, parts=parts))
     grid = tuple(simplify(extent, bounds_of(program)) for extent in grid_shape(program))
     tile: dict[Dim, int] = {dim: program.block_tile(dim) for dim in ("m", "n", "k")}
     if parts:
@@ -89,6 +100,7 @@ def lower(
         program.persistent,
         program.overlapped,
         parts,
+        many,
     )
     if kernel.shared_bytes > MAX_SHARED_BYTES:
         sizes = ", ".join(f"{b.name} {b.size_bytes}" for b in kernel.shared)

@@ -26,8 +26,8 @@ from tilewright.ir.buffer import Space
 from tilewright.ir.expr import Binary, Cast, Const, Expr, Lookup, Op, Select, Var
 from tilewright.ir.kernel import Kernel
 from tilewright.ir.program import Axis, Program
-from tilewright.ir.stmt import Let
-from tilewright.ir.visit import variables
+from tilewright.ir.stmt import For, Let
+from tilewright.ir.visit import variables, walk
 from tilewright.problem.gemm import DIMS, Dim, Gemm, OperandName
 
 YOUNGER_PACE = 0.5
@@ -185,18 +185,32 @@ def strips_of(program: Program, kernel: Kernel, grid: tuple[int, int, int]) -> S
     gemm = program.gemm
     if not all(_is_staged_whole(program, operand) for operand in ("A", "B")):
         return None
-    digits = _block_digits(program, kernel, gemm, grid)
-    if not {axis.name for loop in program.grid_loops for axis in loop.axes} <= digits.keys():
+    tiles = tiles_in_order(program, kernel, grid, at_top=True)
+    if tiles is None:
         return None
-    rows, columns = (_tile_numbers(program, dim, digits, prod(grid)) for dim in ("m", "n"))
     m, n = (min(program.block_tile(dim), gemm.size(dim)) for dim in ("m", "n"))
     a, b, c = gemm.operands
     return Strips(
-        list(zip(rows.tolist(), columns.tolist(), strict=True)),
+        tiles,
         m * gemm.k * a.dtype.bytes,
         n * gemm.k * b.dtype.bytes,
         m * n * c.dtype.bytes,
     )
+
+
+def tiles_in_order(
+    program: Program, kernel: Kernel, grid: tuple[int, int, int], *, at_top: bool = False
+) -> list[tuple[int, int]] | None:
+    """The row and column of tiles of C that the blocks of a grid compute, x fastest; None where the kernel hides it.
+
+    Of a resident kernel: in the order in which its blocks take the tiles, as if each took one. at_top: only where the
+    kernel works out the tile before any loop or branch.
+    """
+    digits = _block_digits(kernel, program.gemm, grid, at_top=at_top)
+    if not {axis.name for loop in program.grid_loops for axis in loop.axes} <= digits.keys():
+        return None
+    rows, columns = (_tile_numbers(program, dim, digits, prod(grid)) for dim in ("m", "n"))
+    return list(zip(rows.tolist(), columns.tolist(), strict=True))
 
 
 def _is_staged_whole(program: Program, operand: OperandName) -> bool:
@@ -217,17 +231,20 @@ def _tile_numbers(program: Program, dim: Dim, digits: dict[str, Array], blocks: 
     return numbers
 
 
-def _block_digits(program: Program, kernel: Kernel, gemm: Gemm, grid: tuple[int, int, int]) -> dict[str, Array]:
-    """What the names at the top of the kernel are in each block, blocks in the order of launch: x fastest."""
+def _block_digits(kernel: Kernel, gemm: Gemm, grid: tuple[int, int, int], *, at_top: bool) -> dict[str, Array]:
+    """What names of the kernel are in each block, in the order of launch, x fastest; loops are in their first round."""
     number = np.arange(prod(grid))
     names: dict[str, Array] = {
         "blockIdx.x": number % grid[0],
         "blockIdx.y": number // grid[0] % grid[1],
         "blockIdx.z": number // (grid[0] * grid[1]),
+        "gridDim.x": np.full_like(number, grid[0]),
         **{name: np.full_like(number, size) for name, size in (("M", gemm.m), ("N", gemm.n), ("K", gemm.k))},
     }
-    for stmt in kernel.body:
-        if isinstance(stmt, Let) and variables(stmt.value) <= names.keys():
+    for stmt in kernel.body if at_top else (stmt for _, stmt in walk(kernel.body)):
+        if isinstance(stmt, For):
+            names.setdefault(stmt.var, np.zeros_like(number))
+        if isinstance(stmt, Let) and stmt.name not in names and variables(stmt.value) <= names.keys():
             names[stmt.name] = _values(stmt.value, names)
     return names
 

@@ -1,137 +1,76 @@
-"""How long a kernel takes on a GPU, from what one block does: docs/model.md explains it term by term.
+"""How long a kernel takes on a GPU, from what one block does. docs/model.md explains it term by term.
 
-A step over k keeps three things of an SM busy: its schedulers and arithmetic pipes, its load/store unit with the
-shared memory behind it, and its share of L2. Warps overlap them, though not perfectly; what a block waits for with
-nothing to do (global memory, barriers) is covered by the other blocks of the SM, as far as there are any.
+A step over k keeps several things of an SM busy: its schedulers and arithmetic pipes, its load/store unit with the
+shared memory behind it, its share of L2. Warps overlap them, though not perfectly. What a block waits for with nothing
+to do (values of global memory, barriers) is covered by the other blocks of the SM, as far as there are any.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
+from itertools import pairwise
 from math import ceil
 
 from tilewright.device.spec import DeviceSpec
+from tilewright.model.demand import FFMA_CLOCKS, Demand, demand_of
 from tilewright.model.prediction import HIGH, LOW, Prediction, Term
 from tilewright.model.relief import relief_of
-from tilewright.model.work import Access, Code, Phase, Work
+from tilewright.model.work import Work
+from tilewright.units import format_bytes
 
-OVERLAP = 2.5
-"""How well warps overlap arithmetic with accesses: 1 is not at all, infinity perfectly. Fitted (docs/model.md)."""
+OVERLAP = 2.0
+"""How well warps overlap arithmetic with accesses: 1 is not at all, infinity perfectly. Fitted; the prototype on other
+data found the same."""
 
-UNITS_OVERLAP = 3.0
-"""The same for the tensor cores, the copy engine and shared memory, which wgmma and TMA keep busy by themselves. Fitted."""
+UNITS_OVERLAP = 4.0
+"""The same for tensor cores and for what the copy engine does: they work on while warps issue other things. Fitted."""
 
-LOADED_LATENCY = 2.5
-"""How much longer a load takes when all SMs load than when one does. Fitted; published curves of latency under load
-reach 2 to 3 times the idle latency near the bandwidth of L2."""
+LOADED_LATENCY = 1.5
+"""How much longer a load of L2 takes while all SMs load than when one does. Fitted."""
+
+BURST_SHARE = 0.5
+"""Of its L2 bandwidth, what an SM gets while its blocks stop for their loads, all at once. Fitted."""
 
 BARRIER_CLOCKS = 60.0
-"""From the last warp's arrival at a barrier to the first result after it: the barrier, and one load of shared memory."""
+"""From the last arrival at a barrier to the first result after it: the barrier and one load of shared memory (23 to 30
+clocks each, benchmarks/results/shared_memory_h200.json)."""
 
-CONFLICT_CLOCKS = 0.6
-"""What a second read of one register bank costs, of a clock: part of it hides in slots that are free anyway. Fitted."""
-
-MMA_SYNC_SHARE = 0.62
-"""What mma.sync reaches of wgmma's rate on sm_90: benchmarks/results/matrix_rate_h200.json."""
-
-DRAM_SHARE = 0.9
-"""What a kernel reaches of the nominal bandwidth of DRAM: 4.2 of 4.8 TB/s by a copy on the H200."""
+DRAM_SHARE = 0.875
+"""What a kernel reaches of the nominal bandwidth of DRAM: a copy on the H200 moves 4.2 of 4.8 TB/s."""
 
 LAUNCH_SECONDS = 3e-6
-"""From one kernel's end to the next one's first instruction, in a stream of launches."""
-
-_SECTORS_PER_CLOCK = 4
-_ALU_CLOCKS = (
-    2.0 * 0.7
-)  # two clocks each; about three in ten are moves or uniform instructions, with pipes of their own
-
-
-@dataclass(frozen=True, slots=True)
-class _Step:
-    """Clocks that one block makes busy: arithmetic of each scheduler, accesses and units of the SM; and waits.
-
-    issue, math: of the schedulers and of the arithmetic pipe. wait: with nothing to do.
-    """
-
-    issue: float
-    math: float
-    tensor: float
-    shared: float
-    wait: float
-    l2: float
-    is_asynchronous: bool
-
-    @property
-    def schedulers(self) -> float:
-        return max(self.issue, self.math, 0.0 if self.is_asynchronous else self.tensor)
-
-    @property
-    def busy(self) -> float:
-        if self.is_asynchronous:
-            return norm(UNITS_OVERLAP, self.tensor, self.shared, self.schedulers)
-        return norm(OVERLAP, self.schedulers, self.shared)
-
-
-def norm(p: float, *values: float) -> float:
-    """Between the largest of some times (p = infinity) and their sum (p = 1).
-
-    >>> norm(2, 3, 4)
-    5.0
-    """
-    most = max(values)
-    return most * sum((value / most) ** p for value in values) ** (1 / p) if most > 0 else 0.0
-
-
-def shared_rate(work: float, wait: float, blocks: int) -> float:
-    """Clocks in which each of some blocks makes a step, of which `work` uses what they share and `wait` does not.
-
-    A closed queue of one server: Reiser and Lavenberg, Mean-Value Analysis of Closed Multichain Queuing Networks,
-    JACM 27 (1980). Never less than work * blocks, never less than work + wait.
-    """
-    queued, each = 0.0, work + wait
-    for count in range(1, blocks + 1):
-        served = work * (1 + queued)
-        each = served + wait
-        queued = count * served / each if each else 0.0
-    return each
+"""From the end of the kernel before to the first instruction of this one."""
 
 
 def predict_time(
     work: Work,
-    code: Code,
     spec: DeviceSpec,
     *,
     blocks_per_sm: int,
     dram_bytes: float,
     clock_mhz: float | None = None,
 ) -> Prediction:
-    """The time of a kernel. blocks_per_sm: that run on an SM at a time. dram_bytes: that the grid moves.
+    """The time of a kernel. blocks_per_sm: that run on an SM at a time. dram_bytes: that the whole grid moves.
 
     clock_mhz: of the SMs; by default that of the data sheet for the units that the kernel uses.
     """
     clock_hz = 1e6 * (clock_mhz or (spec.tensor_clock_mhz if work.inputs else spec.boost_clock_mhz))
-    step = _step(work, code, spec)
+    sm = _Sm(work, spec, demand_of(work.step, work, spec), demand_of(work.rest, work, spec))
     most = ceil(work.blocks / spec.sm_count)
     together = max(1, min(blocks_per_sm, most))
-    full, left = divmod(most, together)
-    ends = _ends(work, code, spec)
-    clocks = full * (work.steps * _together(step, together) + ends * together)
-    if left:
-        clocks += work.steps * _together(step, left) + ends * left
-    steps = work.steps * most
-    even = work.blocks / spec.sm_count
-    seconds_of = lambda value: value / clock_hz  # noqa: E731
-    dram = dram_bytes / (DRAM_SHARE * spec.dram_gb_per_s * 1e9)
-    total = max(seconds_of(clocks), dram) + LAUNCH_SECONDS
-    bounds = tuple(
-        Term(name, seconds_of(work.steps * even * value), what) for name, value, what in _bounds(step, work, code, spec)
-    )
+    sm_seconds = sm.clocks(most, together) / clock_hz
+    dram_seconds = dram_bytes / (DRAM_SHARE * spec.dram_gb_per_s * 1e9)
+    total = max(sm_seconds, dram_seconds) + LAUNCH_SECONDS
     bounds = (
-        *bounds,
-        Term("DRAM", dram, f"{dram_bytes / 1e9:.3g} GB at {DRAM_SHARE:.0%} of {spec.dram_gb_per_s:g} GB/s"),
+        *_bounds(sm, clock_hz),
+        Term(
+            "DRAM",
+            dram_seconds,
+            f"{format_bytes(round(dram_bytes))} at {DRAM_SHARE:.0%} of {spec.dram_gb_per_s:g} GB/s",
+        ),
     )
-    exposed = _exposed(step, work, seconds_of, together, most, even, ends, total, bounds)
-    binding = max((*bounds, *exposed), key=lambda term: term.seconds)
+    exposed = _exposed(sm, together, most, clock_hz, total, max(bounds, key=_seconds))
+    binding = max((*bounds, *exposed), key=_seconds)
     return Prediction(
         seconds=total,
         low_s=total * LOW,
@@ -140,6 +79,162 @@ def predict_time(
         clock_hz=clock_hz,
         terms=(*bounds, *exposed),
         binding=binding,
-        relief=relief_of(binding, work, code, blocks_per_sm),
+        relief=relief_of(binding, work, spec, blocks_per_sm),
         device=spec.name,
+        blocks_per_sm=blocks_per_sm,
     )
+
+
+def _seconds(term: Term) -> float:
+    return term.seconds
+
+
+@dataclass(frozen=True, slots=True)
+class _Sm:
+    """One SM and the blocks it runs. step, rest: what one of them asks."""
+
+    work: Work
+    spec: DeviceSpec
+    step: Demand
+    rest: Demand
+
+    @property
+    def l2_clocks(self) -> float:
+        """For the strips of one step."""
+        return self.work.strip_bytes / self.spec.l2_bytes_per_clk_per_sm
+
+    @property
+    def latency(self) -> float:
+        """Of a load of L2 while all SMs load."""
+        return LOADED_LATENCY * self.spec.l2_latency_clk
+
+    @property
+    def busy(self) -> float:
+        """Clocks of one step of one block, as its warps overlap what it asks."""
+        return overlapped(self.step, self.work)
+
+    @property
+    def wait(self) -> float:
+        """Clocks of one step in which one block has nothing to do."""
+        barriers = self.work.step.barriers / self.work.warps
+        return barriers * BARRIER_CLOCKS + self.work.load_groups * (self.latency + self.l2_clocks / BURST_SHARE)
+
+    def step_clocks(self, together: int) -> float:
+        """In which each of the blocks on the SM makes one step."""
+        ahead = self.latency / self.work.steps_ahead if self.work.steps_ahead else 0.0
+        return max(shared_clocks(self.busy, self.wait, together), together * self.l2_clocks, ahead)
+
+    def ends_clocks(self, together: int) -> float:
+        """Before the first step and after the last one, of blocks that run together."""
+        if self.work.ends_overlap:
+            return self.rest.accesses  # other warps multiply meanwhile, and share the memory with it
+        first = 0.0 if self.work.resident else 2 * self.latency  # the first loads, and the last stores
+        return together * overlapped(self.rest, self.work) + first
+
+    def clocks(self, blocks: int, together: int) -> float:
+        """For all the blocks of one SM."""
+        rounds, left = divmod(blocks, together)
+        total = rounds * (self.work.steps * self.step_clocks(together) + self.ends_clocks(together))
+        if left:
+            total += self.work.steps * self.step_clocks(left) + self.ends_clocks(left)
+        return total + (2 * self.latency if self.work.resident else 0.0)
+
+
+def overlapped(demand: Demand, work: Work) -> float:
+    """Clocks of what a block asks, its warps overlapping it.
+
+    Bank conflicts and scattered lines are replayed by the memory pipe and take no issue slot: they overlap fully.
+    """
+    issued = norm(OVERLAP, demand.schedulers, 0.0 if work.warpgroups else demand.smooth)
+    by_units = norm(UNITS_OVERLAP, issued, demand.tensor, demand.smooth if work.warpgroups else 0.0)
+    return max(by_units, demand.accesses)
+
+
+def norm(p: float, *values: float) -> float:
+    """Between the largest of some times (p is infinity) and their sum (p is 1).
+
+    >>> norm(2, 3, 4)
+    5.0
+    """
+    most = max(values)
+    return float(most * sum((value / most) ** p for value in values) ** (1 / p)) if most > 0 else 0.0
+
+
+def shared_clocks(work: float, wait: float, blocks: int) -> float:
+    """Clocks in which each of some blocks makes a step, of which `work` uses what they share and `wait` does not.
+
+    A closed queue with one server, by mean-value analysis (Reiser and Lavenberg, JACM 27, 1980): never less than
+    work * blocks, nor than work + wait.
+
+    >>> shared_clocks(100, 0, 2), shared_clocks(100, 50, 1), round(shared_clocks(100, 50, 2))
+    (200.0, 150.0, 217)
+    """
+    queued, each = 0.0, float(work + wait)
+    for count in range(1, blocks + 1):
+        served = work * (1 + queued)
+        each = served + wait
+        queued = count * served / each if each else 0.0
+    return each
+
+
+def _bounds(sm: _Sm, clock_hz: float) -> list[Term]:
+    """What each unit alone would take, the blocks spread evenly over all SMs."""
+    work, spec, step, rest = sm.work, sm.spec, sm.step, sm.rest
+    blocks = work.blocks / spec.sm_count
+
+    def seconds(each: float, end: float = 0.0) -> float:
+        return blocks * (work.steps * each + end) / clock_hz
+
+    accesses = work.step.accesses
+    wavefronts = sum(one.wavefronts for one in accesses)
+    lost = wavefronts - sum(one.ideal for one in accesses)
+    loads = sum(one.requests for one in accesses) / max(work.step.fp32 + work.step.matrix_instructions, 1)
+    what = f"one a clock and scheduler; {loads:.3g} accesses for each arithmetic instruction"
+    found = [Term("issue slots", seconds(step.issue, rest.issue), what)]
+    if work.step.fp32:
+        what = f"FFMA, each {FFMA_CLOCKS:g} clocks, as register banks conflict"
+        found.append(Term("FP32 pipe", seconds(step.fp32, rest.fp32), what))
+    if step.integer > step.fp32:
+        found.append(Term("integer pipe", seconds(step.integer, rest.integer), "addressing and conversions"))
+    if step.tensor:
+        found.append(Term("tensor cores", seconds(step.tensor, rest.tensor), f"{work.inputs} into {work.sums}"))
+    if wavefronts or work.step.operand_bytes or work.step.engine_bytes:
+        what = f"{wavefronts:,.0f} wavefronts a step and block, {lost:,.0f} of them bank conflicts"
+        if work.step.operand_bytes:
+            what = f"{format_bytes(round(work.step.operand_bytes))} a step and block read by wgmma"
+        found.append(Term("shared memory", seconds(step.accesses, rest.accesses), what))
+    else:
+        found.append(Term("L1", seconds(step.accesses, rest.accesses), "a clock for each line that a request touches"))
+    strip = format_bytes(round(work.strip_bytes))
+    what = f"{strip} a step and block at {spec.l2_bytes_per_clk_per_sm} bytes a clock and SM"
+    found.append(Term("L2", seconds(sm.l2_clocks), what))
+    return found
+
+
+def _exposed(sm: _Sm, together: int, most: int, clock_hz: float, total: float, bound: Term) -> tuple[Term, ...]:
+    """What comes on top of the largest bound. If that is not of the SMs, it covers all but the launch."""
+    work = sm.work
+    launch = Term("launch", LAUNCH_SECONDS, "from the kernel before to this one", "exposed")
+    even = work.blocks / sm.spec.sm_count
+    share = even / clock_hz
+    step = sm.step_clocks(together) / together
+    steps = work.steps * share
+    least = bound.seconds
+    busy = max(least, steps * max(sm.busy, sm.l2_clocks))
+    waited = max(busy, steps * step)
+    ended = max(waited, steps * step + share * sm.ends_clocks(together) / together)
+    end = total - LAUNCH_SECONDS
+    marks = [min(mark, end) for mark in (least, busy, waited, ended)] + [end]
+    blocks = f"{together} block{'s' if together > 1 else ''} an SM"
+    names = (
+        ("overlap", "warps do not keep all units busy at once"),
+        ("latency", f"waits for memory and barriers that {blocks} cannot cover"),
+        ("prologue and epilogue", "the first loads, and storing C"),
+        (
+            "waves and tail",
+            f"{work.blocks:,} block{'s' if work.blocks > 1 else ''} over {sm.spec.sm_count} SMs: at most {most}, "
+            f"on average {even:.2f}",
+        ),
+    )
+    lengths = (after - before for before, after in pairwise(marks))
+    return (*(Term(n, length, what, "exposed") for (n, what), length in zip(names, lengths, strict=True)), launch)

@@ -6,13 +6,13 @@ of blocks, or made up by a test) is no concern of the model.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Literal
 
 
 @dataclass(frozen=True, slots=True)
 class Access:
-    """Loads or stores of one line of the kernel. name: the tile or operand that it is about.
+    """Loads or stores of one kind. name: the tile, the fragment or the operand that they are about.
 
     requests: warp instructions. wavefronts, ideal: of shared memory, and without bank conflicts. lines, sectors: of
     global memory. copies: from global to shared memory with no register between.
@@ -29,19 +29,31 @@ class Access:
     sectors: float = 0.0
     copies: bool = False
 
+    def __add__(self, other: Access) -> Access:
+        """The same accesses of further lines."""
+        return replace(
+            self,
+            requests=self.requests + other.requests,
+            wavefronts=self.wavefronts + other.wavefronts,
+            ideal=self.ideal + other.ideal,
+            lines=self.lines + other.lines,
+            sectors=self.sectors + other.sectors,
+        )
+
 
 @dataclass(frozen=True, slots=True)
 class Phase:
-    """What a block does from one barrier to the next.
+    """What a block does in one step over k, or outside the steps.
 
-    fp32: FFMA, FMUL and FADD. matrix_flops: of the tensor cores, by `matrix_instructions`. other: counted instructions
-    of other kinds (moves, conversions, waits). barriers: that end it. operand_bytes: that wgmma reads from shared
-    memory; engine_bytes: that the copy engine moves.
+    fp32: FFMA, FMUL and FADD. matrix_flops: of the tensor cores, by `matrix_instructions`. conversions: of number
+    formats. other: counted instructions of other kinds. barriers: at which each warp waits. operand_bytes: that wgmma
+    reads from shared memory; engine_bytes: that the copy engine moves.
     """
 
     fp32: float = 0.0
     matrix_flops: float = 0.0
     matrix_instructions: float = 0.0
+    conversions: float = 0.0
     other: float = 0.0
     accesses: tuple[Access, ...] = ()
     barriers: float = 0.0
@@ -53,14 +65,15 @@ class Phase:
 class Work:
     """What one block does, and how many there are.
 
-    step: the phases of one step over k, of which there are `steps`; rest: what comes before and after them. warps: of
-    a block. blocks: tiles of C. strip_bytes: of A and B that one step reads, each byte once; result_bytes: of C.
+    step: one step over k, of which there are `steps`; rest: what comes before and after them. warps: of a block.
+    blocks: tiles of C. strip_bytes: of A and B that one step reads, each byte once; result_bytes: of C.
     load_groups: how often in a step a thread stops until values of global memory are there.
-    resident: blocks stay on their SM and go from tile to tile. steps_ahead: by which copies run ahead of their use.
-    warpgroups: whole warpgroups multiply, straight from shared memory. inputs, sums: formats of the tensor cores.
+    resident: blocks stay on their SM and go from tile to tile. ends_overlap: one tile is stored while the next is
+    multiplied. steps_ahead: by which copies run ahead of their use. warpgroups: they multiply straight from shared
+    memory. inputs, sums: formats of the tensor cores; "" where none are used.
     """
 
-    step: tuple[Phase, ...]
+    step: Phase
     rest: Phase
     steps: float
     warps: int
@@ -70,22 +83,8 @@ class Work:
     flops: int
     load_groups: float = 0.0
     resident: bool = False
+    ends_overlap: bool = False
     steps_ahead: int = 0
     warpgroups: bool = False
     inputs: str = ""
     sums: str = "f32"
-
-
-@dataclass(frozen=True, slots=True)
-class Code:
-    """What the compiler adds to the counted statements.
-
-    other_per_math: integer and control instructions for each arithmetic one in the innermost loop over k.
-    other_per_access: the same for each access of a loop around that one. operand_clocks: that a scheduler takes to
-    fetch the operands of one FFMA; 1 where register banks never conflict. is_read: from machine code, not assumed.
-    """
-
-    other_per_math: float
-    other_per_access: float
-    operand_clocks: float
-    is_read: bool = False

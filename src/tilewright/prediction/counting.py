@@ -13,6 +13,7 @@ from math import prod
 from tilewright.ir.buffer import Space
 from tilewright.ir.program import Program, Route
 from tilewright.ir.visit import Path
+from tilewright.layout.banks import LINE_BYTES
 from tilewright.model.work import Access, Phase, Work
 from tilewright.prediction.joined_loads import JoinedLoads
 from tilewright.problem.gemm import Gemm
@@ -28,6 +29,7 @@ _FEWEST_K = 32
 _FEWEST_STEPS = 4
 """Longer than the ring of most pipelines, so that both runs have filled it; even, as roles alternate."""
 
+_HALVES = 2
 _GROUP_WARPS = 4
 _WGMMA_ROWS, _WGMMA_K_BYTES = 64, 32
 
@@ -61,7 +63,7 @@ def work_of(built: Build) -> Work:
     a, b, c = gemm.operands
     strip = tile["m"] * a.dtype.bytes + tile["n"] * b.dtype.bytes
     return Work(
-        step=tuple(_phases(each, gemm)),
+        step=_phase(each, gemm),
         rest=_phase(rest, gemm),
         steps=ceil_div(gemm.k, tile["k"]),
         warps=ceil_div(kernel.threads_per_block, 32),
@@ -70,7 +72,8 @@ def work_of(built: Build) -> Work:
         result_bytes=tile["m"] * tile["n"] * c.dtype.bytes * (1 if gemm.beta == 0 else 2),
         flops=gemm.flops,
         resident=kernel.resident,
-        load_groups=_load_groups(each),
+        load_groups=_load_groups(each) / (_HALVES if _alternates(program) else 1),
+        ends_overlap=program.specialized is not None and program.specialized.turns > 1,
         steps_ahead=_steps_ahead(program),
         warpgroups=instruction is not None and instruction.name.startswith("wgmma"),
         inputs="" if instruction is None else str(instruction.product),
@@ -85,19 +88,26 @@ def _count(built: Build, steps: int) -> list[_Line]:
     small = replace(
         gemm, m=tile["m"] * kernel.cluster, n=tile["n"], k=tile["k"] * steps, lda=0, ldb=0, ldc=0, ld_residual=0
     )
-    leading = {
-        operand.leading: max(gemm.leading(operand.name), small.leading(operand.name)) for operand in gemm.operands
-    }
+    lda, ldb, ldc = (
+        _as_aligned(small.leading(operand.name), gemm.leading(operand.name), operand.dtype.bytes)
+        for operand in gemm.operands
+    )
     joined = JoinedLoads(kernel)
     run = simulate(
         kernel,
-        make_operands(replace(small, **leading)),
+        make_operands(replace(small, lda=lda, ldb=ldb, ldc=ldc)),
         listeners=(*standard_listeners(), joined),
         detectors=False,
         resident_blocks=kernel.cluster if kernel.resident else None,
     )
     wide = {site.path: row for site, row in joined.counts().items()}
     return [_line(line, run.counters.blocks, wide) for line in run.counters.lines]
+
+
+def _as_aligned(tight: int, leading: int, element_bytes: int) -> int:
+    """A leading dimension near `tight` that sets rows as far from a line of 128 bytes as `leading` does."""
+    line = LINE_BYTES // element_bytes
+    return max(tight, line) + (leading - max(tight, line)) % line
 
 
 def _line(line: LineCounts, blocks: int, wide: dict[Path, dict[str, int]]) -> _Line:
@@ -112,30 +122,19 @@ def _line(line: LineCounts, blocks: int, wide: dict[Path, dict[str, int]]) -> _L
     return _Line(line, {name: value / blocks for name, value in counts.items()})
 
 
-def _phases(lines: Sequence[_Line], gemm: Gemm) -> Iterable[Phase]:
-    """The lines of a step, cut at its barriers; what follows the last one belongs to what precedes the first."""
-    parts: list[list[_Line]] = [[]]
-    for line in lines:
-        if not line["executions"]:
-            continue
-        if line.what.kind == "barrier":
-            parts[-1].append(line)
-            parts.append([])
-        else:
-            parts[-1].append(line)
-    if len(parts) > 1:
-        parts[0] = parts.pop() + parts[0]
-    return [_phase(part, gemm) for part in parts]
-
-
 def _phase(lines: Sequence[_Line], gemm: Gemm) -> Phase:
-    fp32 = flops = matrix = other = barriers = operand_bytes = engine_bytes = 0.0
-    accesses: list[Access] = []
+    fp32 = flops = matrix = conversions = other = barriers = operand_bytes = engine_bytes = 0.0
+    accesses: dict[tuple[object, ...], Access] = {}
     for line in lines:
         times, what = line["executions"], line.what
+        is_access = what.kind in ("load", "store") and what.space is not None
+        if not (line["requests"] if is_access else times):  # a load of C for a beta of 0 is not issued
+            continue
         opcodes = dict(what.opcodes)
-        if what.kind in ("load", "store") and what.space is not None:
-            accesses.append(_access(line))
+        if is_access:
+            one = _access(line)
+            key = (one.name, one.kind, one.space, one.width_bytes, one.copies)
+            accesses[key] = one if key not in accesses else accesses[key] + one
         elif what.kind in ("bulk load", "bulk store"):
             engine_bytes += line["bulk_bytes"]
             other += times
@@ -150,8 +149,11 @@ def _phase(lines: Sequence[_Line], gemm: Gemm) -> Phase:
         else:
             floats = sum(opcodes.get(name, 0) for name in ("FFMA", "FMUL", "FADD"))
             fp32 += times * floats
+            conversions += times * opcodes.get("CVT", 0)
             other += times * (sum(opcodes.values()) - floats)
-    return Phase(fp32, flops, matrix, other, tuple(accesses), barriers, operand_bytes, engine_bytes)
+    return Phase(
+        fp32, flops, matrix, conversions, other, tuple(accesses.values()), barriers, operand_bytes, engine_bytes
+    )
 
 
 def _wgmma_bytes(multiply_adds_of_warp: int, gemm: Gemm) -> int:
@@ -203,6 +205,11 @@ def _load_groups(lines: Iterable[_Line]) -> float:
 
 def _multiplies(what: LineCounts) -> bool:
     return what.tile_multiply_adds > 0 or any(opcode == "FFMA" for opcode, _ in what.opcodes)
+
+
+def _alternates(program: Program) -> bool:
+    """Whether one half of the block loads while the other computes."""
+    return program.pipelined is not None and program.pipelined.alternating
 
 
 def _steps_ahead(program: Program) -> int:

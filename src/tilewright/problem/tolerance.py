@@ -62,7 +62,7 @@ def _sum_of(gemm: Gemm) -> tuple[int, float]:
     return gemm.k + 2, gemm.accumulate.unit_roundoff
 
 
-_FUNCTION_ULPS = 32
+FUNCTION_ULPS = 32
 """Rounding errors of an activation in f32. Source: CUDA C++ Programming Guide, accuracy of erff, expf and tanhf: at
 most 2 ulp each; the rest is for the polynomial around them."""
 
@@ -70,6 +70,15 @@ _FACTORS: tuple[OperandName, OperandName] = ("A", "B")
 
 _FEWEST_ADDED_AT_ONCE = 4
 """Products in a block of the first tensor cores (V100); later ones add more at once."""
+
+
+def relative_bound(gemm: Gemm) -> float:
+    """The largest |error| of an element without an epilogue, as a share of the sum of the magnitudes of its terms.
+
+    Holds against the exact product of the factors as they lie in memory: rounding them first is part of it.
+    """
+    rounded = 2.01 * gemm.multiplied.unit_roundoff if gemm.multiplied is not gemm.dtype else 0.0
+    return _gamma(*_sum_of(gemm)) + rounded + gemm.out.unit_roundoff
 
 
 def error_bound(operands: Operands) -> Array:
@@ -85,7 +94,7 @@ def error_bound(operands: Operands) -> Array:
             magnitude = magnitude + np.abs(operands.matrix("bias").astype(np.float64))
         if gemm.epilogue.activation is not None:
             # A function steeper than 1 makes errors larger, and is itself computed in f32, in a few operations.
-            magnitude, gamma = STEEPEST * magnitude, gamma + _FUNCTION_ULPS * F32.unit_roundoff
+            magnitude, gamma = STEEPEST * magnitude, gamma + FUNCTION_ULPS * F32.unit_roundoff
         # The smallest normal number pays for results that underflow.
         smallest = float(np.finfo(np.float16 if gemm.out.name == "f16" else np.float32).tiny)
         return gamma * magnitude + gemm.out.unit_roundoff * magnitude + smallest

@@ -21,7 +21,7 @@ from tilewright.problem.formats import FormatOptions, format_name
 from tilewright.problem.gemm import Gemm
 from tilewright.problem.reference import make_operands
 from tilewright.problem.tolerance import Verdict, check
-from tilewright.report.figures import TIMED_SIZE, Figure, Size, figure_of, recorded_figure
+from tilewright.report.figures import TIMED_SIZE, Figure, Size, figure_of, predicted_figure, recorded_figure
 from tilewright.runtime.cubin_cache import CubinCache
 from tilewright.runtime.driver import Gpu
 from tilewright.runtime.nvrtc import compile_many
@@ -197,17 +197,24 @@ def collect_ladder(
         for rung, built, checked, cubin in zip(rungs, builds, checks, cubins, strict=True)
     ]
     if target.gpu is None:
-        spec = target.spec if target.named else None
-        figures = {
-            row.rung.name: recorded_figure(row.rung, timed_size, format_name(row.built.gemm), spec) for row in rows
-        }
-        return [replace(row, figure=figures[row.rung.name]) for row in rows], []
+        return [replace(row, figure=_known_figure(row, target, timed_size, formats, cache)) for row in rows], []
     right = [row.rung for row in rows if row.checked is not None and row.checked.ok and not row.problem]
     measured = (
         measure_ladder(target.gpu, right, *timed_size, formats=formats, cache=cache, progress=tell) if right else []
     )
     by_name = {one.rung.name: figure_of(one.record, "measured") for one in measured}
     return [replace(row, figure=by_name.get(row.rung.name)) for row in rows], [one.record for one in measured]
+
+
+def _known_figure(
+    row: Row, target: Target, size: Size, formats: FormatOptions, cache: CubinCache | None
+) -> Figure | None:
+    """What was recorded, on the GPU that the user named if any; else what is predicted."""
+    spec = target.spec
+    recorded = recorded_figure(row.rung, size, format_name(row.built.gemm), spec if target.named else None)
+    if recorded is not None or spec is None or row.cubin is None:
+        return recorded
+    return predicted_figure(row.rung, size, spec, formats, cache)
 
 
 def _row(

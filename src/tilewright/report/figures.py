@@ -8,9 +8,11 @@ from typing import Literal
 from tilewright.bench.records import Record, recorded
 from tilewright.device.catalog import device
 from tilewright.device.spec import DeviceSpec
-from tilewright.errors import UnknownName
+from tilewright.errors import TilewrightError, UnknownName
 from tilewright.ladders.rung import Rung
-from tilewright.problem.formats import format_name
+from tilewright.prediction import predict_rung
+from tilewright.problem.formats import FormatOptions, format_name
+from tilewright.runtime.cubin_cache import CubinCache
 
 Size = tuple[int, int, int]
 FigureKind = Literal["measured", "recorded", "predicted"]
@@ -59,6 +61,17 @@ def recorded_figure(rung: Rung, size: Size, dtype: str = "", spec: DeviceSpec | 
     if spec is not None:
         found = [record for record in found if _was_taken_on(record, spec)]
     return figure_of(found[-1], "recorded") if found else None
+
+
+def predicted_figure(
+    rung: Rung, size: Size, spec: DeviceSpec, formats: FormatOptions, cache: CubinCache | None = None
+) -> Figure | None:
+    """What the time model says of a rung at a size; None where it cannot run there."""
+    try:
+        predicted = predict_rung(rung, rung.gemm(*size, **formats), spec, cache=cache)
+    except TilewrightError:
+        return None
+    return Figure("predicted", predicted.tflops, None, size, spec.name, "", "")
 
 
 def _was_taken_on(record: Record, spec: DeviceSpec) -> bool:

@@ -18,7 +18,11 @@ from tilewright.report.figures import TIMED_SIZE, Figure, recorded_figure
 
 def ladder_table(name: str) -> str:
     """The recorded figures of a ladder as a Markdown table, and a line that says where they come from."""
-    rows = [(rung, own, recorded_figure(rung, TIMED_SIZE, own)) for rung in find_ladder(name) for own in _formats(rung)]
+    rows = [
+        (rung, own, recorded_figure(rung, TIMED_SIZE, own))
+        for rung in find_ladder(name)
+        for own in recorded_formats(rung)
+    ]
     several = len({own for _, own, _ in rows}) > 1
     lines = [
         f"| rung | what is new | {'formats | ' if several else ''}TFLOP/s | share of cuBLAS |",
@@ -35,7 +39,7 @@ def ladder_table(name: str) -> str:
     return "\n".join([*lines, "", *_sources([figure for _, _, figure in rows if figure is not None])])
 
 
-def _formats(rung: Rung) -> list[str]:
+def recorded_formats(rung: Rung) -> list[str]:
     """The formats of the rung, then others in which it was recorded."""
     own = format_name(rung.gemm(*TIMED_SIZE))
     return [own, *(name for name in FORMATS if name != own and recorded_figure(rung, TIMED_SIZE, name) is not None)]

@@ -10,6 +10,7 @@ from __future__ import annotations
 import functools
 import re
 from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -159,6 +160,19 @@ class Gpu:
     def make_current(self) -> None:
         """Make this GPU the current one of the calling thread. Every thread that launches needs it once."""
         self.device.set_current()
+
+    @contextmanager
+    def as_current(self) -> Iterator[None]:
+        """Within the block this GPU is the current one of the thread; behind it, whichever was before."""
+        from cuda.bindings import driver
+
+        before = driver_answer(driver.cuCtxGetCurrent(), "asking for the current GPU")
+        self.make_current()
+        try:
+            yield
+        finally:
+            if int(before):
+                driver_answer(driver.cuCtxSetCurrent(before), "making another GPU current again")
 
     def synchronize(self) -> None:
         """Wait until everything given to this GPU's context is done. Raises LaunchError if a kernel failed."""

@@ -73,14 +73,6 @@ def resources_of(image: bytes, entry: str, log: str) -> Resources:
         ) from damage
 
 
-def code_of(image: bytes, entry: str) -> bytes:
-    """The machine code of kernel `entry` in the cubin `image`."""
-    try:
-        return next(section.content for section in _sections(image) if section.name == f".text.{entry}")
-    except (struct.error, IndexError, ValueError, StopIteration) as damage:
-        raise CompileError(f"The cubin has no code of kernel {entry!r}.", hint="compile it again.") from damage
-
-
 def _resources(sections: dict[str, _Section], sm: int, entry: str, log: str) -> Resources:
     code = sections.get(f".text.{entry}")
     if code is None:

@@ -19,6 +19,7 @@ from tilewright.runtime.driver import driver_answer
 
 MAP_BYTES = 128
 ALIGNMENT_BYTES = 16
+MOST_IN_STACK = 65535
 _KEPT = 256
 """Maps kept with a kernel; a program that keeps changing its addresses must not fill the memory with them."""
 
@@ -42,21 +43,39 @@ class TensorMaps:
         return [self._map(number, box, arguments) for number, box in enumerate(self._boxes)]
 
     def _map(self, number: int, box: TensorBox, arguments: Mapping[str, Any]) -> Array:
-        names = (box.pointer, *box.extents, box.leading)
-        key = (number, *(int(arguments[name]) for name in names))
+        pointer, sizes = int(arguments[box.pointer]), sizes_of(box, arguments)
+        key = (number, pointer, *sizes)
         found = self._known.get(key)
         if found is None:
             if len(self._known) >= _KEPT:
                 self._known.clear()
-            found = self._known[key] = encode(box, *key[1:])
+            found = self._known[key] = encode(box, pointer, *sizes)
         return found
 
 
-def encode(box: TensorBox, pointer: int, inner: int, outer: int, leading: int) -> Array:
-    """A tensor map as 16 words. inner, outer: elements along the contiguous and the strided dimension."""
+Sizes = tuple[int, int, int, int]
+"""What a map must know beside the address: elements along the contiguous and the strided dimension, from line to line,
+and from matrix to matrix of a stack (0 of one matrix)."""
+
+
+def sizes_of(box: TensorBox, arguments: Mapping[str, Any]) -> Sizes:
+    """The sizes of a launch's matrix."""
+    inner, outer = box.extents
+    step = int(arguments[box.step]) if box.step else 0
+    return int(arguments[inner]), int(arguments[outer]), int(arguments[box.leading]), step
+
+
+def encode(box: TensorBox, pointer: int, inner: int, outer: int, leading: int, step: int = 0) -> Array:
+    """A tensor map as 16 words. Sizes as in `Sizes`."""
     from cuda.bindings import driver
 
-    stride_bytes = leading * box.dtype.bytes
+    stride_bytes, step_bytes = leading * box.dtype.bytes, step * box.dtype.bytes
+    if box.step and (step_bytes <= 0 or step_bytes % ALIGNMENT_BYTES):
+        raise LaunchError(
+            f"The copy engine cannot read a stack of {box.pointer} whose matrices are {step_bytes} bytes apart.",
+            note=f"they must follow each other, multiples of {ALIGNMENT_BYTES} bytes apart.",
+            hint="use a kernel that copies through cp.async.",
+        )
     if pointer % ALIGNMENT_BYTES or stride_bytes % ALIGNMENT_BYTES:
         raise LaunchError(
             f"The copy engine cannot read {box.pointer}: it begins at byte {pointer % ALIGNMENT_BYTES} of "
@@ -68,14 +87,17 @@ def encode(box: TensorBox, pointer: int, inner: int, outer: int, leading: int) -
     kind = driver.CUtensorMapDataType
     words = driver.cuuint64_t
     counts = driver.cuuint32_t
+    extents, strides, boxed = [inner, outer], [stride_bytes], [*box.box]
+    if box.step:  # as many as there may be blocks along z: none is beyond
+        extents, strides, boxed = [*extents, MOST_IN_STACK], [*strides, step_bytes], [*boxed, 1]
     answer = driver.cuTensorMapEncodeTiled(
         getattr(kind, f"CU_TENSOR_MAP_DATA_TYPE_{DATA_TYPES[box.dtype]}"),
-        2,
+        len(extents),
         pointer,
-        [words(max(inner, 1)), words(max(outer, 1))],  # an empty matrix is never read, but must have a size
-        [words(stride_bytes)],
-        [counts(extent) for extent in box.box],
-        [counts(1), counts(1)],
+        [words(max(extent, 1)) for extent in extents],  # an empty matrix is never read, but must have a size
+        [words(stride) for stride in strides],
+        [counts(extent) for extent in boxed],
+        [counts(1) for _ in boxed],
         driver.CUtensorMapInterleave.CU_TENSOR_MAP_INTERLEAVE_NONE,
         getattr(driver.CUtensorMapSwizzle, box.swizzle),
         driver.CUtensorMapL2promotion.CU_TENSOR_MAP_L2_PROMOTION_L2_256B,

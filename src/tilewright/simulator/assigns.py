@@ -68,9 +68,8 @@ class RegisterOp:
         self.target.mark(convoy)
         if self.context.wire.computed:
             times = prod(self.target.shape)
-            event = Arithmetic(
-                self.site, self.operations, times, convoy.active_warps, convoy.active_lanes, convoy.warps
-            )
+            active = convoy.active_warps, convoy.active_lanes
+            event = Arithmetic(self.site, self.operations, times, *active, convoy.warps, convoy.mask)
             for hear in self.context.wire.computed:
                 hear(event)
 

@@ -133,7 +133,8 @@ class MultiplyTilesOp:
         put(self.d.of(convoy), held, None if convoy.mask is None else convoy.mask.lanes)
         self.d.mark(convoy)
         opcodes = multiply_opcodes(instruction)
-        event = Arithmetic(self.site, opcodes, 1, convoy.active_warps, convoy.active_lanes, convoy.warps)
+        active = convoy.active_warps, convoy.active_lanes
+        event = Arithmetic(self.site, opcodes, 1, *active, convoy.warps, convoy.mask)
         for hear in self.context.wire.computed:
             hear(event)
 

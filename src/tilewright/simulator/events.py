@@ -1,7 +1,7 @@
 """Facts that the machine tells its listeners. A listener counts; the machine does not change when one is added.
 
-An event speaks of one statement executed by one convoy: many warps of many blocks at once; `who` are those warps, or
-None where a test makes the event. Whatever a listener
+An event speaks of one statement executed by one convoy: many warps of many blocks at once; `who` are those warps (None
+where a test makes the event), `mask` their lanes that take part (None: all). Whatever a listener
 finds out about the addresses of an access it keeps with their pattern (`Access.known`), since the same pattern comes
 back with another offset in every iteration.
 """
@@ -17,7 +17,7 @@ from tilewright.dtypes import Array
 from tilewright.ir.buffer import Buffer, Space
 from tilewright.ir.kernel import Kernel
 from tilewright.simulator.sites import Site
-from tilewright.simulator.warps import Pattern, Warps
+from tilewright.simulator.warps import Mask, Pattern, Warps
 
 Result = TypeVar("Result")
 
@@ -98,6 +98,7 @@ class Arithmetic:
     warps: int
     lanes: int
     who: Warps | None = None
+    mask: Mask | None = None
 
 
 @dataclass(slots=True)
@@ -136,7 +137,7 @@ class Iterations:
 class Issue:
     """An instruction that is neither an access nor arithmetic: a fence, an arrival, the start of a unit.
 
-    barriers: the memory barriers that are waited for, "k_tile_full[2]"; a wait is told when it is over.
+    barriers: the memory barriers that it arrives at or waits for, "k_tile_full[2]"; a wait is told when it is over.
     """
 
     site: Site
@@ -144,6 +145,7 @@ class Issue:
     lanes: int
     blocks: int
     who: Warps | None = None
+    mask: Mask | None = None
     barriers: tuple[str, ...] = ()
 
 

@@ -30,6 +30,9 @@ from tilewright.tuner.winners import Winner
 NEAR_TILES = 1 + 1 / 16
 NEAR_DEPTH = 2.0
 
+_ANSWERS_KEPT = 4096
+"""A program whose shapes never come back must not fill the memory with them."""
+
 _Class = tuple[str, ProblemKey]
 
 
@@ -52,6 +55,8 @@ class Lookup:
         if asked in self._known:
             found = self._known[asked]
         else:
+            if len(self._known) >= _ANSWERS_KEPT:
+                self._known.clear()
             found = self._known[asked] = self._found(device, ProblemKey.of(gemm, alignment_bytes), order)
         return None if found is None else (found.candidate.rung, found.candidate.point)
 

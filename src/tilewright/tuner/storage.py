@@ -23,25 +23,34 @@ def default_url() -> str:
     return f"sqlite:///{Path(platformdirs.user_cache_dir('tilewright')) / 'studies.sqlite'}"
 
 
+def check_storage(url: str) -> None:
+    """Raise TilewrightError where a URL is none that can hold a study, or a package is missing. Connects to nothing."""
+    extras.require("optuna", "Searching for the fastest kernel")
+    scheme, found, _ = url.partition("://")
+    if not found or scheme not in ("sqlite", "postgresql"):
+        raise TilewrightError(
+            f"{without_password(url)!r} is no place for a study.",
+            hint="write sqlite:///FILE, or postgresql://USER@HOST/DATABASE for many machines.",
+        )
+    if scheme == "postgresql":
+        extras.require("psycopg", "Keeping a study in PostgreSQL")
+
+
 def open_storage(url: str) -> Any:
     """Optuna's storage at a URL of SQLAlchemy; `postgresql://...` is reached through psycopg.
 
     Raises TilewrightError where there is none, it cannot be reached, or a newer Optuna has written it.
     """
-    optuna: Any = extras.require("optuna", "Searching for the fastest kernel")
+    check_storage(url)
+    import optuna
+
     optuna.logging.set_verbosity(optuna.logging.WARNING)
-    scheme, found, rest = url.partition("://")
-    if not found or scheme.partition("+")[0] not in ("sqlite", "postgresql"):
-        raise TilewrightError(
-            f"{without_password(url)!r} is no place for a study.",
-            hint="write sqlite:///FILE, or postgresql://USER@HOST/DATABASE for many machines.",
-        )
+    scheme, _, rest = url.partition("://")
     options: dict[str, Any] = {"connect_args": {"timeout": _WAIT_S}}
     if scheme == "postgresql":
-        extras.require("psycopg", "Keeping a study in PostgreSQL")
         url = f"postgresql+psycopg://{rest}"
         options = {"pool_pre_ping": True, "connect_args": {"connect_timeout": int(_WAIT_S)}}
-    elif scheme == "sqlite":
+    else:
         _make_folder(Path(rest.removeprefix("/")))
     with told(url):
         return optuna.storages.RDBStorage(url, engine_kwargs=options)

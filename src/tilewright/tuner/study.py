@@ -10,7 +10,6 @@ thinks in parameters, each by itself; the free candidate that shares the most of
 
 from __future__ import annotations
 
-import json
 import os
 import secrets
 import socket
@@ -21,7 +20,7 @@ from typing import Any
 
 import numpy as np
 
-from tilewright.errors import TilewrightError
+from tilewright.tuner.encoding import Encoding
 from tilewright.tuner.measure import Measured
 from tilewright.tuner.space import Candidate
 from tilewright.tuner.storage import open_storage, told
@@ -30,9 +29,6 @@ LEASE_S = 300.0
 """After so long a claim of another machine is taken for forgotten."""
 
 _CANDIDATE, _OWNER, _STARTED, _FAILURE, _MEASURED = "candidate", "owner", "started", "failure", "measured"
-_RUNG_WEIGHT = 4
-"""Parameters that another rung counts as, when candidates are compared."""
-
 _PROCESS = secrets.token_hex(4)
 """This process, also where its number had been another's."""
 
@@ -60,8 +56,7 @@ class Result:
 class TuningStudy:
     """One search in a storage.
 
-    candidates: all of them, the most promising first. seeds: to be proposed before anything is learned. best_us: the
-    fastest time that this process knows of.
+    candidates: all of them, the most promising first. seeds: to be proposed before anything is learned.
     """
 
     def __init__(
@@ -78,56 +73,55 @@ class TuningStudy:
             )
             self._study_id = self._storage.get_study_id_from_name(name)
         self._by_key = {candidate.key: candidate for candidate in self.candidates}
-        self._place = {candidate.key: at for at, candidate in enumerate(self.candidates)}
         self._seeds = list(seeds)
         self._turn = 0
-        self.best_us: float | None = None
+        self._measured: dict[str, Measured] = {}
+        self._failed: dict[str, str] = {}
+        self._busy: set[str] = set()
         self._owner = {"host": socket.gethostname(), "pid": os.getpid(), "process": _PROCESS}
         self._encoding = Encoding.of(self.candidates)
+        self._any_trial = optuna.trial.create_trial(value=0.0)  # the sampler wants one, and reads nothing of it
         self._sampler: Any = optuna.samplers.TPESampler(
             seed=seed, multivariate=True, constant_liar=False, n_startup_trials=5
         )
 
     # -- what is known ----------------------------------------------------------------------------------------------
 
+    def refresh(self) -> list[Any]:
+        """Read what all processes have done; the trials. `claim` does it too."""
+        with told(self.url):
+            trials: list[Any] = self._study.get_trials(deepcopy=False)
+        self._measured, self._failed, self._busy = {}, {}, set()
+        for trial in trials:
+            key = trial.user_attrs.get(_CANDIDATE, "")
+            if _MEASURED in trial.user_attrs:
+                self._measured[key] = Measured(**trial.user_attrs[_MEASURED])
+            elif _FAILURE in trial.user_attrs:
+                self._failed[key] = trial.user_attrs[_FAILURE]
+            elif not trial.state.is_finished():
+                self._busy.add(key)
+        return trials
+
     def results(self) -> list[Result]:
         """What was measured, the fastest first."""
-        found = [
-            Result(self._by_key[key], Measured(**trial.user_attrs[_MEASURED]))
-            for trial in self._trials()
-            if _MEASURED in trial.user_attrs and (key := trial.user_attrs.get(_CANDIDATE)) in self._by_key
-        ]
-        found.sort(key=lambda result: result.measured.median_us)
-        self.best_us = found[0].measured.median_us if found else None
-        return found
+        found = [Result(self._by_key[key], one) for key, one in self._measured.items() if key in self._by_key]
+        return sorted(found, key=lambda result: result.measured.median_us)
 
     def failures(self) -> dict[Candidate, str]:
         """Why candidates were left out."""
-        return {
-            self._by_key[trial.user_attrs[_CANDIDATE]]: trial.user_attrs[_FAILURE]
-            for trial in self._trials()
-            if _FAILURE in trial.user_attrs and trial.user_attrs.get(_CANDIDATE) in self._by_key
-        }
+        return {self._by_key[key]: reason for key, reason in self._failed.items() if key in self._by_key}
 
-    def _trials(self) -> list[Any]:
-        with told(self.url):
-            return self._study.get_trials(deepcopy=False)  # type: ignore[no-any-return]
-
-    def _taken(self) -> set[str]:
-        """Candidates that are measured, have failed, or are in somebody's hands."""
-        return {
-            trial.user_attrs[_CANDIDATE]
-            for trial in self._trials()
-            if not trial.state.is_finished() or _MEASURED in trial.user_attrs or _FAILURE in trial.user_attrs
-        }
+    @property
+    def best_us(self) -> float | None:
+        """The fastest time known."""
+        return min((one.median_us for one in self._measured.values()), default=None)
 
     # -- which next -------------------------------------------------------------------------------------------------
 
     def claim(self) -> Claim | None:
         """The next candidate, for this process alone; None where all are taken."""
         while True:
-            taken = self._taken()
-            candidate = self._proposed(taken)
+            candidate = self._proposed()
             if candidate is None:
                 return None
             claim = self._claimed(candidate)
@@ -148,19 +142,24 @@ class TuningStudy:
             number = self._storage.get_trial_number_from_id(trial_id)
         claim = Claim(candidate, number, trial_id)
         # Trials are numbered in the order of their transactions: of two of one candidate, the later sees the earlier.
-        for other in self._trials():
+        for other in self.refresh():
             if other.number < number and other.user_attrs.get(_CANDIDATE) == candidate.key:
                 if not other.state.is_finished() or _MEASURED in other.user_attrs or _FAILURE in other.user_attrs:
                     self.release([claim])
+                    self._busy.add(candidate.key)
                     return None
         return claim
 
-    def _proposed(self, taken: set[str]) -> Candidate | None:
+    def _is_free(self, candidate: Candidate) -> bool:
+        key = candidate.key
+        return key not in self._measured and key not in self._failed and key not in self._busy
+
+    def _proposed(self) -> Candidate | None:
         while self._seeds:
             first = self._seeds.pop(0)
-            if first.key not in taken:
+            if self._is_free(first):
                 return first
-        free = np.array([candidate.key not in taken for candidate in self.candidates])
+        free = np.array([self._is_free(candidate) for candidate in self.candidates])
         if not free.any():
             return None
         self._turn += 1
@@ -176,8 +175,7 @@ class TuningStudy:
 
     def _wished(self) -> Any:
         with told(self.url):
-            trial = self._study.get_trials(deepcopy=False)[0]
-            params = self._sampler.sample_relative(self._study, trial, self._encoding.distributions)
+            params = self._sampler.sample_relative(self._study, self._any_trial, self._encoding.distributions)
         return self._encoding.codes({**self._encoding.params(self.candidates[0]), **params})
 
     # -- what came of it --------------------------------------------------------------------------------------------
@@ -190,16 +188,18 @@ class TuningStudy:
         values = {name: getattr(measured, name) for name in Measured.__slots__}
         self._note(claim, _MEASURED, values)
         self._finish(claim, measured.median_us)
-        self.best_us = min(measured.median_us, self.best_us or measured.median_us)
+        self._measured[claim.candidate.key] = measured
 
     def tell_failure(self, claim: Claim, reason: str) -> None:
         self._note(claim, _FAILURE, reason)
         self._finish(claim, None)
+        self._failed[claim.candidate.key] = reason
 
     def release(self, claims: Iterable[Claim]) -> None:
         """These were not measured: whoever comes next may."""
         for claim in claims:
             self._finish(claim, None)
+            self._busy.discard(claim.candidate.key)
 
     def _note(self, claim: Claim, name: str, value: Any) -> None:
         with told(self.url):
@@ -221,7 +221,7 @@ class TuningStudy:
         """
         deaths: dict[str, int] = {}
         freed = 0
-        for trial in self._trials():
+        for trial in self.refresh():
             key = trial.user_attrs.get(_CANDIDATE, "")
             died = _STARTED in trial.user_attrs and _MEASURED not in trial.user_attrs
             gone = not trial.state.is_finished() and self._is_gone(trial)
@@ -235,6 +235,7 @@ class TuningStudy:
                     self.tell_failure(self._as_claim(trial), "the process that measured it died, twice")
                 else:
                     self.release([self._as_claim(trial)])
+        self.refresh()
         return freed
 
     def _as_claim(self, trial: Any) -> Claim:
@@ -258,54 +259,3 @@ def _is_alive(pid: int) -> bool:
     except OSError:
         return True
     return True
-
-
-@dataclass(frozen=True)
-class Encoding:
-    """Candidates of several rungs as points of one space: a parameter that a rung lacks has the value "-" there."""
-
-    names: tuple[str, ...]
-    values: tuple[tuple[str, ...], ...]
-    matrix: Any
-    weights: Any
-
-    @classmethod
-    def of(cls, candidates: Sequence[Candidate]) -> Encoding:
-        if not candidates:
-            raise TilewrightError("There is nothing to search.")
-        names = ("rung", *sorted({name for candidate in candidates for name in candidate.point}))
-        rows = [_texts(candidate, names) for candidate in candidates]
-        values = tuple(tuple(sorted(set(column), key=_in_order)) for column in zip(*rows, strict=True))
-        places = [{text: at for at, text in enumerate(column)} for column in values]
-        matrix = np.array([[place[text] for place, text in zip(places, row, strict=True)] for row in rows])
-        weights = np.array([_RUNG_WEIGHT] + [1] * (len(names) - 1))
-        return cls(names, values, matrix, weights)
-
-    @property
-    def distributions(self) -> dict[str, Any]:
-        from optuna.distributions import CategoricalDistribution
-
-        return {name: CategoricalDistribution(column) for name, column in zip(self.names, self.values, strict=True)}
-
-    def params(self, candidate: Candidate) -> dict[str, str]:
-        return dict(zip(self.names, _texts(candidate, self.names), strict=True))
-
-    def codes_of(self, candidate: Candidate) -> Any:
-        return self.codes(self.params(candidate))
-
-    def codes(self, params: dict[str, str]) -> Any:
-        pairs = zip(self.names, self.values, strict=True)
-        return np.array([column.index(params[name]) for name, column in pairs])
-
-    def likeness(self, codes: Any) -> Any:
-        """How many parameters each candidate shares with a wish."""
-        return ((self.matrix == codes) * self.weights).sum(axis=1)
-
-
-def _texts(candidate: Candidate, names: Sequence[str]) -> list[str]:
-    point = candidate.point
-    return [candidate.rung, *(json.dumps(point[name]) if name in point else "-" for name in names[1:])]
-
-
-def _in_order(text: str) -> tuple[float, str]:
-    return (float(text), "") if text.replace(".", "", 1).isdigit() else (-1.0, text)

@@ -113,6 +113,7 @@ class Tuning:
         """Search until the budget is spent or all is measured. Raises TilewrightError if nothing was measured."""
         self.study.free_the_dead()
         exhausted = self._search()
+        self.study.refresh()
         results = self.study.results()
         failures = self.study.failures()
         if not results:

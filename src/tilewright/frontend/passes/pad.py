@@ -32,7 +32,8 @@ def pad_grid(lines: int, length: int, dtype: DType) -> tuple[int, int, int]:
 
 
 def pad_source(dtype: DType) -> CudaSource:
-    """The kernel for a number format: arguments source, target, lines, length, leading, target_leading."""
+    """The kernel for a number format: arguments source, target, lines, length, leading, target_leading; and the steps
+    from matrix to matrix of a stack, one for each block along z."""
     parameters = [
         Parameter("source", dtype, is_pointer=True),
         Parameter("target", dtype, is_pointer=True),
@@ -40,6 +41,8 @@ def pad_source(dtype: DType) -> CudaSource:
         Parameter("length", I32),
         Parameter("leading", I64),
         Parameter("target_leading", I64),
+        Parameter("source_step", I64),
+        Parameter("target_step", I64),
     ]
     elements = CHUNK_BYTES // dtype.bytes
     if dtype.bytes == 4:
@@ -66,6 +69,8 @@ def pad_source(dtype: DType) -> CudaSource:
         }}
 """
     body = f"""\
+    source += blockIdx.z * source_step;
+    target += blockIdx.z * target_step;
     const int first = (int(blockIdx.x) * {THREADS} + int(threadIdx.x)) * {elements};
     if (first >= length) {{
         return;
@@ -73,7 +78,8 @@ def pad_source(dtype: DType) -> CudaSource:
     for (int line = int(blockIdx.y); line < lines; line += int(gridDim.y)) {{
         const {dtype.cuda}* row = source + (long long)line * leading;
         unsigned word[4];
-{read}        *(uint4*)(target + (long long)line * target_leading + first) = make_uint4(word[0], word[1], word[2], word[3]);
+{read}        *(uint4*)(target + (long long)line * target_leading + first) =
+            make_uint4(word[0], word[1], word[2], word[3]);
     }}
 """
     return source(

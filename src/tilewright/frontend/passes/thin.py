@@ -4,10 +4,10 @@
 
 The long matrix is read once, 16 bytes a lane, several loads in flight; the few rows lie in shared memory as f32.
 
-*Across* (neighbours of j side by side): a warp takes 32 vectors of one k, the eight warps of a block take turns at k and
-add their sums up in a fixed order. *Along* (neighbours of k side by side): a warp takes four columns, its lanes
+*Across* (neighbours of j side by side): a warp takes 32 vectors of one k, the eight warps of a block take turns at k
+and add their sums up in a fixed order. *Along* (neighbours of k side by side): a warp takes four columns, its lanes
 neighbouring k, and their sums are added by shuffles. Blocks along y share out k; their sums go to parts that a later
-kernel adds in order. No order depends on what runs first.
+kernel adds in order. No order depends on what runs first. Blocks along z have a product of a stack each.
 """
 
 from __future__ import annotations
@@ -33,6 +33,7 @@ def thin_source(dtype: DType, out: DType, *, rows: int, width: int, across: bool
         Parameter("out", out, is_pointer=True),
         *(Parameter(name, I32) for name in ("rows", "columns", "K", "part_of_k")),
         *(Parameter(name, I64) for name in ("short_row", "short_k", "leading", "out_row", "out_column", "out_part")),
+        *(Parameter(name, I64) for name in ("short_step", "long_step", "out_step")),
         Parameter("alpha", F32),
         Parameter("beta", F32),
     ]
@@ -45,7 +46,8 @@ def thin_source(dtype: DType, out: DType, *, rows: int, width: int, across: bool
     )
     bits = {16: "uint4", 8: "uint2", 4: "unsigned", 2: "unsigned short"}[width * dtype.bytes]
     body = (
-        text.replace("@ELEMENT", dtype.cuda)
+        text.replace("@OWN", _OWN)
+        .replace("@ELEMENT", dtype.cuda)
         .replace("@BITS", bits)
         .replace("@FROM_SHORT", to_float(dtype, "short_rows[r * short_row + k * short_k]"))
         .replace("@UNPACK", _unpack(dtype, width))
@@ -55,7 +57,8 @@ def thin_source(dtype: DType, out: DType, *, rows: int, width: int, across: bool
     )
     return source(
         f"thin_{kind}_{dtype.name}_{out.name}_{rows}_{width}",
-        f"Up to {rows} rows of {dtype.name} times a long matrix whose neighbours along {'j' if across else 'k'} lie side by side.",
+        f"Up to {rows} rows of {dtype.name} times a long matrix, whose neighbours along {'j' if across else 'k'} lie "
+        "side by side.",
         prelude(dtype, out) + definitions + "\n",
         parameters,
         body,
@@ -82,8 +85,15 @@ def _unpack(dtype: DType, width: int) -> str:
     return " ".join(lines)
 
 
+_OWN = """\
+    // Each block along z has a product of its own.
+    short_rows += blockIdx.z * short_step;
+    long_matrix += blockIdx.z * long_step;
+    out += blockIdx.z * out_step;
+"""
+
 _ACROSS = """\
-    __shared__ __align__(16) float few[CHUNK * ROWS];  // (k, r), later the sums of the warps
+@OWN    __shared__ __align__(16) float few[CHUNK * ROWS];  // (k, r), later the sums of the warps
     const int lane = int(threadIdx.x) % 32, warp = int(threadIdx.x) / 32;
     const int column = (int(blockIdx.x) * 32 + lane) * WIDTH;
     const bool inside = column < columns;
@@ -159,7 +169,7 @@ _ACROSS = """\
 """
 
 _ALONG = """\
-    __shared__ __align__(16) float few[CHUNK * ROWS];  // (r, k)
+@OWN    __shared__ __align__(16) float few[CHUNK * ROWS];  // (r, k)
     const int lane = int(threadIdx.x) % 32, warp = int(threadIdx.x) / 32;
     const int column = (int(blockIdx.x) * 8 + warp) * COLUMNS;
     const int first = int(blockIdx.y) * part_of_k, last = min(first + part_of_k, K);

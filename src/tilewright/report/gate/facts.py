@@ -6,12 +6,14 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, fields
 from typing import Any
 
+from tilewright import __version__
 from tilewright.device.arch import arch as known_arch
 from tilewright.errors import TilewrightError
+from tilewright.prediction import predict
 from tilewright.problem.formats import format_name
-from tilewright.problem.gemm import Gemm, Order
+from tilewright.problem.gemm import Gemm
 from tilewright.problem.reference import make_operands
-from tilewright.report.collect import check_build, compile_all
+from tilewright.report.collect import check_build, compile_all, target_for
 from tilewright.runtime.cubin_cache import CubinCache
 from tilewright.simulator import Counters, Finding, Kind, count_sampled
 from tilewright.toolchain import Build
@@ -110,12 +112,26 @@ def _target(built: Build, arch: str, cache: CubinCache | None) -> dict[str, Any]
         "compiler": outcome.compiler,
         "registers": used.registers,
         "spilled_bytes": used.spill_store_bytes + used.spill_load_bytes,
+        **_predicted(built, arch, cache),
     }
+
+
+def _predicted(built: Build, arch: str, cache: CubinCache | None) -> dict[str, Any]:
+    """The predicted time on the GPU that stands for an architecture, and who predicted it; empty where none is."""
+    spec = target_for(None, arch, None).spec
+    if spec is None or not built.gemm.flops:
+        return {}
+    try:
+        seconds = predict(built, spec, cache=cache).seconds
+    except TilewrightError:
+        return {}
+    return {"predicted_us": round(seconds * 1e6, 3), "predicted_on": spec.name, "model": f"tilewright {__version__}"}
 
 
 def problem_text(gemm: Gemm) -> str:
     """All of a problem that its counts depend on, in a line.
 
+    >>> from tilewright.problem.gemm import Order
     >>> problem_text(Gemm(64, 64, 32, a=Order.COL, beta=1.0))
     '64 x 64 x 32, f32, a=Order.COL, beta=1.0'
     """

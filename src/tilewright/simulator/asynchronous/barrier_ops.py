@@ -95,12 +95,13 @@ class ArriveOp(BarrierOp):
     size_bytes: int = 0
 
     def __call__(self, convoy: Convoy) -> None:
-        self.issue(convoy)
         lanes = acting(convoy)
         if not len(lanes):
+            self.issue(convoy)
             return
         units, rows = self.units, self.rows(convoy, lanes)
         keys = self.keys(convoy, lanes)
+        self.issue(convoy, keys)
         if self.rank is not None:
             keys = self._there(convoy, lanes, keys)
         made = self.check_made(convoy, lanes, keys, far=self.rank is not None)

@@ -32,13 +32,13 @@ class UnitOp:
         return units
 
     def issue(self, convoy: Convoy, keys: Array | None = None) -> None:
-        """Tells the listeners that the instruction is executed. keys: of the memory barriers that are waited for."""
+        """Tells the listeners that the instruction is executed. keys: of the memory barriers it is about."""
         if not self.context.wire.issued:
             return
         names = self.units.names
         barriers = () if keys is None else tuple(names[key] for key in np.unique(keys % len(names)).tolist())
-        warps = convoy.warps
-        event = Issue(self.site, convoy.active_warps, convoy.active_lanes, warps.block_count, warps, barriers)
+        active = convoy.active_warps, convoy.active_lanes, convoy.warps.block_count
+        event = Issue(self.site, *active, convoy.warps, convoy.mask, barriers)
         for hear in self.context.wire.issued:
             hear(event)
 

@@ -1,0 +1,135 @@
+"""How near `tilewright tune` comes in a minute to a search over every candidate, on this GPU.
+
+    python benchmarks/tune_against_exhaustive.py --out benchmarks/results/tune_h200.json
+
+For each shape: a search with its budget and an empty cache of kernels; then every candidate of the same space; then the
+best few of both, timed side by side in one run, from which the ratio is taken. The exhaustive search is kept in
+--storage, so that it can be spread over several runs: the same command goes on.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import math
+import os
+import tempfile
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from time import monotonic
+
+from tilewright.bench import records
+from tilewright.problem.formats import format_options
+from tilewright.problem.gemm import Gemm
+from tilewright.runtime.cubin_cache import FOLDER_VARIABLE, CubinCache
+from tilewright.runtime.driver import Gpu, open_gpu
+from tilewright.runtime.probe import probe
+from tilewright.tuner.compiling import prepare
+from tilewright.tuner.measure import GpuMeasurer
+from tilewright.tuner.session import tune
+from tilewright.tuner.space import Candidate, Space, make_space
+from tilewright.tuner.tune import FINALISTS, Outcome
+
+SHAPES = ("4096x4096x4096:bf16", "8192x8192x512:f16", "1024x1024x1024:bf16")
+
+
+@dataclass(frozen=True)
+class Comparison:
+    """One shape. ratio: of the tuned winner's time to the best time of all candidates, side by side; 1 is perfect."""
+
+    shape: str
+    candidates: int
+    tuned_candidates: int
+    tuned_s: float
+    tuned: str
+    tuned_us: float
+    exhaustive_candidates: int
+    exhaustive_failures: int
+    exhaustive_is_complete: bool
+    exhaustive_s: float
+    exhaustive: str
+    exhaustive_us: float
+    ratio: float
+
+
+def compare(gpu: Gpu, shape: str, budget: float, most: float, storage: str, workers: int) -> Comparison:
+    sizes, _, dtype = shape.partition(":")
+    gemm = Gemm(*(int(size) for size in sizes.split("x")), **format_options(dtype))  # type: ignore[arg-type]
+    space = make_space(gemm, probe(gpu))
+    with tempfile.TemporaryDirectory() as folder:
+        os.environ[FOLDER_VARIABLE] = folder
+        tuned = searched(gpu, space, f"sqlite:///{folder}/tuned.sqlite", budget, workers)
+        every = searched(gpu, space, storage, most, workers)
+        times = side_by_side(gpu, space, tuned, every)
+    # What tune answers is its own winner; what it might have answered is the fastest of all that anybody found.
+    mine, best = str(tuned.best.candidate), min(times, key=lambda name: times[name])
+    return Comparison(
+        shape,
+        len(space.candidates),
+        len(tuned.results),
+        tuned.elapsed_s,
+        mine,
+        times[mine],
+        len(every.results),
+        len(every.failures),
+        every.exhausted,
+        every.elapsed_s,
+        best,
+        times[best],
+        times[mine] / times[best],
+    )
+
+
+def searched(gpu: Gpu, space: Space, storage: str, seconds: float, workers: int) -> Outcome:
+    measurer = GpuMeasurer(gpu, space.gemm)
+    try:
+        return tune(space, measurer, storage=storage, seconds=seconds, workers=workers, started=monotonic())
+    finally:
+        measurer.close()
+
+
+def side_by_side(gpu: Gpu, space: Space, *outcomes: Outcome) -> dict[str, float]:
+    """Microseconds of the best few of several searches, in one run."""
+    finalists: dict[str, Candidate] = {}
+    for outcome in outcomes:
+        for result in (outcome.best, *outcome.results[:FINALISTS]):
+            finalists[str(result.candidate)] = result.candidate
+    prepared = {name: prepare(space, one, gpu.arch, CubinCache()) for name, one in finalists.items()}
+    measurer = GpuMeasurer(gpu, space.gemm)
+    try:
+        return {name: time.median_us for name, time in measurer.side_by_side(prepared).items()}
+    finally:
+        measurer.close()
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--shape", nargs="+", default=SHAPES, metavar="MxNxK:DTYPE")
+    parser.add_argument("--budget", type=float, default=50.0, help="seconds of each tuning")
+    parser.add_argument("--most", type=float, default=math.inf, help="seconds of each exhaustive search")
+    parser.add_argument("--storage", default="sqlite:///exhaustive.sqlite")
+    parser.add_argument("--workers", type=int, default=os.cpu_count() or 1)
+    parser.add_argument("--out", type=Path, required=True)
+    given = parser.parse_args()
+    gpu = open_gpu()
+    found = []
+    for shape in given.shape:
+        one = compare(gpu, shape, given.budget, given.most, given.storage, given.workers)
+        found.append(one)
+        share = f"{one.tuned_candidates} of {one.candidates} candidates in {one.tuned_s:.1f} s"
+        print(f"{shape}: {share}; {one.ratio:.4f} of the best of {one.exhaustive_candidates}", flush=True)
+        data = {
+            "device": gpu.name,
+            "driver": gpu.driver_version,
+            "workers": given.workers,
+            "commit": records.commit(),
+            "command": records.command(),
+            "date": records.now(),
+            "shapes": [asdict(comparison) for comparison in found],
+        }
+        given.out.parent.mkdir(parents=True, exist_ok=True)
+        given.out.write_text(json.dumps(data, indent=2) + "\n", encoding="utf-8")
+
+
+if __name__ == "__main__":
+    main()

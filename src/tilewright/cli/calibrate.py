@@ -1,0 +1,90 @@
+"""`tilewright calibrate`: simulated counts against the hardware's."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from tilewright.bench import calibration
+from tilewright.bench.differences import by_rung, explanation, is_unexplained
+from tilewright.cli import output
+from tilewright.errors import TilewrightError
+from tilewright.ladders import LADDERS, find_rung
+from tilewright.ladders.rung import Rung
+from tilewright.report.calibration import page
+
+EXAMPLES = (
+    "tilewright calibrate worklog --record benchmarks/results/calibration_h200.json",
+    "tilewright calibrate worklog/6 ampere/3 --size 256",
+    "tilewright calibrate --write docs/calibration.md",
+    "tilewright calibrate --check docs/calibration.md",
+)
+
+
+def calibrate(
+    names: Annotated[
+        list[str] | None, typer.Argument(metavar="[LADDER|RUNG]...", help="Default: every rung of every ladder.")
+    ] = None,
+    size: Annotated[int, typer.Option(min=1, help="M, N and K.")] = 512,
+    record: Annotated[Path | None, typer.Option(metavar="FILE.json", help="Write what was counted.")] = None,
+    write: Annotated[Path | None, typer.Option(metavar="FILE.md", help="Write the page of the records.")] = None,
+    check: Annotated[Path | None, typer.Option(metavar="FILE.md", help="Fail if the page is not up to date.")] = None,
+) -> int:
+    """Hold simulated counts against hardware counters, or write the page of what was recorded.
+
+    Needs an NVIDIA GPU and Nsight Compute (ncu), except with --write and --check. Sectors, requests and wavefronts
+    must be equal; other counts may differ for reasons that are known. Fails where a difference has none.
+    """
+    if write is not None and check is not None:
+        raise typer.BadParameter("--write and --check exclude each other.")
+    if write is not None or check is not None:
+        if names or record is not None:
+            raise typer.BadParameter("--write and --check are about the records: leave out rungs and --record.")
+        return _page(write, check)
+    with output.progress("counting") as step:
+        found = calibration.calibrate(_rungs(names or list(LADDERS)), size, step)
+    if record is not None:
+        calibration.write(record, found)
+    return _told(found)
+
+
+def _page(write: Path | None, check: Path | None) -> int:
+    text = page(calibration.recorded())
+    if write is not None:
+        write.parent.mkdir(parents=True, exist_ok=True)
+        write.write_text(text, encoding="utf-8")
+    elif check is not None and check.read_text(encoding="utf-8") != text:
+        raise TilewrightError(
+            f"{str(check)!r} is not what the records say.", hint=f"tilewright calibrate --write {check}"
+        )
+    return 0
+
+
+def _rungs(names: list[str]) -> list[Rung]:
+    """The rungs of ladders and single ones, each once."""
+    found = [rung for name in names for rung in (LADDERS.get(name) or (find_rung(name),))]
+    return list({rung.name: rung for rung in found}.values())
+
+
+def _told(found: calibration.Calibration) -> int:
+    """A line for each rung; the exit code."""
+    console = output.out()
+    output.paragraph(console, f"{found.device}, {found.size} x {found.size} x {found.size}", style="bold")
+    bad = 0
+    for name, rung in by_rung(found.rows).items():
+        strange = [row for row in rung.values() if is_unexplained(row, rung)]
+        exact = [row for row in rung.values() if row.count in calibration.EXACT]
+        known = sum(explanation(row, rung) is not None for row in rung.values())
+        bad += bool(strange)
+        equal = f"{sum(row.is_equal for row in exact)} of {len(exact)} exact counts equal"
+        output.paragraph(
+            console, f"{name}: {equal}, {known} differences explained", style="red" if strange else "green"
+        )
+        for row in strange:
+            told = f"{row.count}: {row.simulated} simulated, {row.measured} counted"
+            output.paragraph(console, told, style="bold red", indent=4)
+    for name, why in found.failed.items():
+        output.paragraph(console, f"{name}: {why}", style="bold red", hanging=4)
+    return 1 if bad or found.failed else 0

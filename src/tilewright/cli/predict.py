@@ -1,0 +1,103 @@
+"""`tilewright predict`: the time of a rung on a GPU that need not be there."""
+
+from __future__ import annotations
+
+from dataclasses import asdict
+from typing import Annotated, Any
+
+import typer
+from rich.text import Text
+
+from tilewright.cli import output
+from tilewright.cli.arguments import AsJson, FormatName, RungName, SizeText, formats_of, parse_size
+from tilewright.cli.tables import Column, fitting_table
+from tilewright.device.catalog import device as known_device
+from tilewright.ladders import find_rung
+from tilewright.prediction import Prediction, Term, predict_rung
+from tilewright.problem.formats import format_name
+from tilewright.runtime.cubin_cache import CubinCache
+from tilewright.units import format_seconds
+
+EXAMPLES = (
+    "tilewright predict worklog/6 --device 'RTX 3090'",
+    "tilewright predict hopper/best --size 8192x8192x512",
+    "tilewright predict worklog/6 --device a100 --clock 1200 --json | jq '.tflops'",
+)
+
+
+def predict(
+    rung: RungName,
+    device: Annotated[str, typer.Option("--device", metavar="NAME", help="The GPU; it need not be there.")] = "H200",
+    size: SizeText = "4096",
+    dtype: FormatName = None,
+    clock: Annotated[
+        int | None, typer.Option("--clock", metavar="MHz", min=1, help="Of the SMs. Default: that of the data sheet.")
+    ] = None,
+    as_json: AsJson = False,
+) -> int:
+    """Predict the time of a rung on a GPU, and say what binds it.
+
+    Counted on the simulator, compiled for that GPU; nothing is measured. docs/predictions.md lays predictions beside
+    measurements.
+    """
+    spec = known_device(device)
+    found = find_rung(rung)
+    gemm = found.gemm(*parse_size(size), **formats_of(dtype))
+    predicted = predict_rung(found, gemm, spec, cache=CubinCache(), clock_mhz=clock)
+    if as_json:
+        output.print_json(
+            {
+                "rung": found.name,
+                "m": gemm.m,
+                "n": gemm.n,
+                "k": gemm.k,
+                "dtype": format_name(gemm),
+                **as_dict(predicted),
+            }
+        )
+        return 0
+    console = output.out()
+    title = (
+        f"{found.title} on {spec.name}, {format_name(gemm)}, {gemm.m} x {gemm.n} x {gemm.k}: predicted, not measured"
+    )
+    output.paragraph(console, title, style="bold")
+    console.print()
+    output.paragraph(console, headline(predicted))
+    console.print()
+    columns: tuple[Column[Term], ...] = (
+        Column("term", lambda term: Text(term.name, _style(term, predicted)), 99, justify_left=True),
+        Column("time", lambda term: format_seconds(term.seconds), 98),
+        Column("share", lambda term: f"{term.seconds / predicted.seconds:.0%}", 97),
+        Column("what", lambda term: term.what, 50, justify_left=True),
+    )
+    console.print(fitting_table(console, columns, predicted.bounds))
+    console.print()
+    output.paragraph(console, "Each alone would take as long. The largest, and what is exposed beside it:")
+    console.print(fitting_table(console, columns, predicted.stacked))
+    console.print()
+    output.paragraph(console, f"{predicted.binding.name} binds. {predicted.relief}", style="bold")
+    return 0
+
+
+def _style(term: Term, predicted: Prediction) -> str:
+    return "bold yellow" if term is predicted.binding else ""
+
+
+def headline(predicted: Prediction) -> str:
+    """The time, its interval, and what is assumed, in a sentence."""
+    low, high = format_seconds(predicted.low_s), format_seconds(predicted.high_s)
+    blocks = f"{predicted.blocks_per_sm} block{'s' if predicted.blocks_per_sm > 1 else ''} an SM"
+    return (
+        f"{format_seconds(predicted.seconds)} ({low} to {high}), {predicted.tflops:.3g} TFLOP/s, at an assumed "
+        f"{predicted.clock_hz / 1e6:.0f} MHz, {blocks}."
+    )
+
+
+def as_dict(predicted: Prediction) -> dict[str, Any]:
+    """Plain values for JSON."""
+    return {
+        "figure": "predicted",
+        **asdict(predicted),
+        "tflops_low": predicted.tflops_low,
+        "tflops_high": predicted.tflops_high,
+    }

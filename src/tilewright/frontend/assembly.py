@@ -1,0 +1,145 @@
+"""From a request and a choice to a plan: what runs before the product, the product, and what runs after."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+
+from tilewright.dtypes import F32
+from tilewright.errors import LaunchError
+from tilewright.frontend.choices import ENGINE_BYTES, Alignment, Choice
+from tilewright.frontend.kernels import Kernels, steps_of
+from tilewright.frontend.layouts import Stack
+from tilewright.frontend.passes.finish import finish_grid, finish_source
+from tilewright.frontend.passes.pad import pad_grid, pad_source, padded, padded_bytes
+from tilewright.frontend.plans import Place, Plan, Step
+from tilewright.frontend.skinny import Skinny
+from tilewright.ir.kernel import Many
+from tilewright.problem.epilogue import PLAIN
+from tilewright.problem.gemm import Gemm, OperandName
+from tilewright.toolchain import arguments, grid_of
+from tilewright.units import ceil_div, format_bytes, round_up
+
+_SCRATCH_LIMIT = 8 << 30
+"""No workspace is larger."""
+
+_PLACE: Mapping[OperandName, Place] = {"A": Place.A, "B": Place.B, "C": Place.OUT}
+
+
+@dataclass(frozen=True, slots=True)
+class Request:
+    """A problem as it lies in memory. gemm: C by rows. stack: where it is one of many. fixed_order: the sum over k in
+    one order, whatever m and n are."""
+
+    gemm: Gemm
+    alignment: Alignment
+    stack: Stack | None = None
+    fixed_order: bool = False
+    without_workspace: bool = False
+
+    @property
+    def count(self) -> int:
+        """Problems of a launch."""
+        return 1 if self.stack is None else self.stack.count
+
+
+def plan_of(kernels: Kernels, request: Request, choice: Choice) -> Plan:
+    """Pads, the product, and the sum of its parts, as far as the choice has them."""
+    gemm, alignment, stack = request.gemm, request.alignment, request.stack
+    steps: list[Step] = []
+    at = 0
+    places: dict[OperandName, tuple[Place, int]] = {name: (place, 0) for name, place in _PLACE.items()}
+    for name in sorted(choice.pads):
+        step, size_bytes, apart = _pad(kernels, gemm, name, stack, at)
+        steps.append(step)
+        places[name] = (Place.SCRATCH, at)
+        gemm = replace(gemm, **{f"ld{name.lower()}": padded(_length(gemm, name), gemm.dtype)})  # type: ignore[arg-type]
+        alignment = replace(alignment, **{name.lower(): ENGINE_BYTES})
+        stack = None if stack is None else replace(stack, **{name.lower(): apart})
+        at += size_bytes
+    if choice.splits > 1:
+        steps += _parts(kernels, gemm, alignment, choice, places, at)
+        at += _part_bytes(gemm, choice.splits)
+    else:
+        many = None if stack is None else Many.STRIDED
+        built = kernels.kernel(gemm, alignment, choice, many=many)
+        x, y, z = grid_of(built.kernel, gemm)
+        nowhere = (0,) * (3 + len(gemm.added))
+        values = arguments(gemm, nowhere) if stack is None else (*arguments(gemm, nowhere), *steps_of(stack, gemm))
+        launch = built.loaded.prepare((x, y, z if stack is None else stack.count), built.kernel.block, values)
+        steps.append(Step(launch, (places["A"], places["B"], places["C"], *_added(gemm))))
+    if at > _SCRATCH_LIMIT:
+        raise LaunchError(f"{choice} would need a workspace of {format_bytes(at)}.")
+    return Plan(tuple(steps), at, str(choice))
+
+
+def skinny_plan_of(kernels: Kernels, request: Request, skinny: Skinny) -> Plan:
+    """The thin kernel, and the sum of its parts where it has some."""
+    kernel = kernels.small(skinny.source)
+    launch = kernel.prepare(skinny.grid, skinny.block, skinny.arguments)
+    long, short = (Place.B, Place.A) if skinny.long == "B" else (Place.A, Place.B)
+    if skinny.whole:
+        return Plan((Step(launch, ((short, 0), (long, 0), (Place.OUT, 0))),), 0, str(skinny))
+    first = Step(launch, ((short, 0), (long, 0), (Place.SCRATCH, 0)))
+    last = _finish(kernels, request.gemm, request.alignment, skinny.parts, 0)
+    return Plan((first, last), _part_bytes(request.gemm, skinny.parts), str(skinny))
+
+
+def _pad(kernels: Kernels, gemm: Gemm, name: OperandName, stack: Stack | None, at: int) -> tuple[Step, int, int]:
+    """The copy of an operand, its bytes, and elements from one matrix to the next of a stack."""
+    lines, length = gemm.size(gemm.operand(name).strided), _length(gemm, name)
+    own_step = 0 if stack is None else {"A": stack.a, "B": stack.b}[name]
+    count = 1 if stack is None or own_step == 0 else stack.count
+    size_bytes = padded_bytes(lines, length, gemm.dtype)
+    apart = size_bytes // gemm.dtype.bytes if count > 1 else 0
+    kernel = kernels.small(pad_source(gemm.dtype))
+    x, y, _ = pad_grid(lines, length, gemm.dtype)
+    values = (0, 0, lines, length, gemm.leading(name), padded(length, gemm.dtype), own_step, apart)
+    launch = kernel.prepare((x, y, count), (kernel.source.threads_per_block, 1, 1), values)
+    return Step(launch, ((_PLACE[name], 0), (Place.SCRATCH, at))), count * size_bytes, apart
+
+
+def _part_bytes(gemm: Gemm, parts: int) -> int:
+    return round_up(parts * gemm.m * gemm.n * F32.bytes, 256)
+
+
+def _parts(
+    kernels: Kernels,
+    gemm: Gemm,
+    alignment: Alignment,
+    choice: Choice,
+    places: Mapping[OperandName, tuple[Place, int]],
+    at: int,
+) -> list[Step]:
+    """The product in parts of k, into the workspace, and their sum."""
+    part = replace(gemm, out=F32, ldc=gemm.n, alpha=1.0, beta=0.0, epilogue=PLAIN, ld_residual=0)
+    row_bytes = part.ldc * F32.bytes
+    inside = replace(alignment, c=max(size for size in (16, 8, 4) if row_bytes % size == 0))
+    built = kernels.kernel(part, inside, choice)
+    depth = built.kernel.tile["k"]
+    length = ceil_div(ceil_div(gemm.k, choice.splits), depth) * depth
+    grid = grid_of(built.kernel, part, part_of_k=length)
+    launch = built.loaded.prepare(grid, built.kernel.block, arguments(part, (0, 0, 0), part_of_k=length))
+    first = Step(launch, (places["A"], places["B"], (Place.SCRATCH, at)))
+    return [first, _finish(kernels, gemm, alignment, ceil_div(gemm.k, length), at)]
+
+
+def _finish(kernels: Kernels, gemm: Gemm, alignment: Alignment, count: int, at: int) -> Step:
+    """The sum of parts, and the epilogue."""
+    wide = gemm.n % 4 == 0 and alignment.c % (4 * gemm.out.bytes) == 0
+    width = 4 if wide else 1
+    kernel = kernels.small(finish_source(gemm.out, gemm.epilogue, width=width))
+    nowhere = (0,) * (2 + len(gemm.added))
+    values = (*nowhere, gemm.m, gemm.n, gemm.ldc, gemm.ld_residual, count, gemm.alpha, gemm.beta)
+    launch = kernel.prepare(finish_grid(gemm.m, gemm.n, width), (kernel.source.threads_per_block, 1, 1), values)
+    return Step(launch, ((Place.SCRATCH, at), (Place.OUT, 0), *_added(gemm)))
+
+
+def _length(gemm: Gemm, name: OperandName) -> int:
+    """Elements of one row or column that lie side by side."""
+    return gemm.size(gemm.operand(name).contiguous)
+
+
+def _added(gemm: Gemm) -> tuple[tuple[Place, int], ...]:
+    """The places of what the epilogue adds, in the order of the parameters."""
+    return tuple((Place.BIAS if operand.name == "bias" else Place.RESIDUAL, 0) for operand in gemm.added)

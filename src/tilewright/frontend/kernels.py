@@ -1,0 +1,141 @@
+"""The kernels of one GPU, by class of problem: built, compiled and loaded when a class is new, and kept."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from functools import cached_property
+from typing import Any
+
+from tilewright.artifacts import CudaSource
+from tilewright.device.spec import DeviceSpec
+from tilewright.errors import TilewrightError
+from tilewright.frontend.choices import Alignment, Choice
+from tilewright.frontend.layouts import Stack
+from tilewright.ir.kernel import Kernel, Many, Variant
+from tilewright.ladders import find_rung
+from tilewright.lowering.variants import ALIGNMENTS, MAX_INDEX
+from tilewright.problem.gemm import AddedName, Dim, Gemm, OperandName
+from tilewright.runtime.cubin_cache import CubinCache
+from tilewright.runtime.driver import Gpu
+from tilewright.runtime.launch import LoadedKernel, load
+from tilewright.runtime.nvrtc import compile_cuda
+from tilewright.runtime.probe import probe
+from tilewright.schedule import Schedule
+from tilewright.toolchain import Build, build, check_launchable
+
+DIMS: tuple[Dim, ...] = ("m", "n", "k")
+
+
+@dataclass(frozen=True, slots=True)
+class Built:
+    """A kernel on a GPU, and what a launch must know of it."""
+
+    loaded: LoadedKernel
+    kernel: Kernel
+
+
+class Kernels:
+    """A class of problems is all that kernels are made for: formats, orders, epilogue, what may be assumed of sizes and
+    addresses (`Variant`). Sizes themselves are arguments."""
+
+    def __init__(self, gpu: Gpu) -> None:
+        self.gpu = gpu
+        self._cache = CubinCache()
+        self._built: dict[Any, Built] = {}
+        self._failed: dict[Any, TilewrightError] = {}
+        self._tiles: dict[Any, dict[Dim, int]] = {}
+        self._passes: dict[CudaSource, LoadedKernel] = {}
+
+    @cached_property
+    def spec(self) -> DeviceSpec:
+        return probe(self.gpu)
+
+    def kernel(
+        self,
+        gemm: Gemm,
+        alignment: Alignment,
+        choice: Choice,
+        *,
+        many: Many | None = None,
+        variant: Variant | None = None,
+    ) -> Built:
+        """The kernel of a choice for the class of a problem. variant: what may be assumed, where the problem is one of
+        many. Raises what building, compiling or loading raises, the second time at once."""
+        schedule = schedule_of(gemm, choice)
+        shape = (schedule, _formats(gemm), choice.splits > 1)
+        tile = self._tiles.get(shape)
+        if tile is None:
+            program = _build(gemm, schedule, choice).program
+            tile = self._tiles[shape] = {dim: program.block_tile(dim) for dim in DIMS}
+        variant = variant or variant_of(gemm, alignment, tile, choice.splits)
+        key = (*shape, variant, many)
+        if key in self._failed:
+            raise self._failed[key]
+        found = self._built.get(key)
+        if found is None:
+            built = replace(_build(gemm, schedule, choice), asked_variant=variant, parts=choice.splits > 1, many=many)
+            try:
+                found = self._built[key] = self._loaded(built)
+            except TilewrightError as failure:
+                self._failed[key] = failure
+                raise
+        return found
+
+    def _loaded(self, built: Build) -> Built:
+        check_launchable(built, self.spec, replace(built.gemm, m=1, n=1, k=1))
+        cubin = compile_cuda(built.source, self.gpu.arch, cache=self._cache)
+        return Built(load(self.gpu, cubin, built.source), built.kernel)
+
+    def small(self, source: CudaSource) -> LoadedKernel:
+        """A kernel that stands as text: of `frontend.passes`."""
+        found = self._passes.get(source)
+        if found is None:
+            cubin = compile_cuda(source, self.gpu.arch, cache=self._cache)
+            found = self._passes[source] = load(self.gpu, cubin, source)
+        return found
+
+
+def schedule_of(gemm: Gemm, choice: Choice) -> Schedule:
+    """The schedule that a choice names."""
+    rung = find_rung(choice.rung)
+    if not choice.point:
+        return rung.schedule(gemm)
+    assert rung.choices is not None
+    return rung.choices.schedule_at(gemm, choice.point)
+
+
+def build_of(gemm: Gemm, choice: Choice) -> Build:
+    """A choice for a problem, not yet compiled."""
+    return replace(_build(gemm, schedule_of(gemm, choice), choice), parts=choice.splits > 1)
+
+
+def _build(gemm: Gemm, schedule: Schedule, choice: Choice) -> Build:
+    return build(gemm, schedule, name=choice.rung.replace("/", "_"))
+
+
+def _formats(gemm: Gemm) -> tuple[Any, ...]:
+    return gemm.dtype, gemm.accumulate, gemm.out, gemm.product, gemm.a, gemm.b, gemm.c, gemm.epilogue
+
+
+def variant_of(gemm: Gemm, alignment: Alignment, tile: Mapping[Dim, int], splits: int) -> Variant:
+    """What may be assumed. Sizes are exact all together or not at all, so that a class has two kernels, not eight."""
+    exact = all(gemm.size(dim) % tile[dim] == 0 for dim in DIMS)
+    narrowest = min(operand.dtype.bytes for operand in gemm.operands)
+    widest = next((size for size in ALIGNMENTS if size > narrowest and alignment.least % size == 0), 1)
+    reach = max(_reach(gemm, operand.name, tile) for operand in (*gemm.operands, *gemm.added))
+    if splits > 1:
+        reach = max(reach, (splits * gemm.m + tile["m"]) * gemm.ldc)
+    return Variant(frozenset(DIMS) if exact else frozenset(), widest, reach <= MAX_INDEX)
+
+
+def _reach(gemm: Gemm, name: OperandName | AddedName, tile: Mapping[Dim, int]) -> int:
+    """An offset that no thread's exceeds."""
+    operand = gemm.operand(name)
+    lines = gemm.size(operand.strided) + tile[operand.strided]
+    return lines * gemm.leading(name) + gemm.size(operand.contiguous) + tile[operand.contiguous]
+
+
+def steps_of(stack: Stack, gemm: Gemm) -> tuple[int, ...]:
+    """The steps between the matrices of a stack, as `Kernel.steps` orders them."""
+    return stack.a, stack.b, stack.c, *((stack.residual,) if gemm.epilogue.residual else ())

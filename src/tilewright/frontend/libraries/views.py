@@ -1,0 +1,150 @@
+"""What the front end asks of a library of arrays, and what it may refuse."""
+
+from __future__ import annotations
+
+import math
+import warnings
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+from tilewright.dtypes import BF16, F16, F32, Array, DType
+from tilewright.errors import LaunchError, ProblemError
+from tilewright.units import format_bytes
+
+Shape = tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class View:
+    """Where an array lies. pointer: of its first element. strides: in elements. device: the GPU; None is the host."""
+
+    pointer: int
+    shape: Shape
+    strides: Shape
+    dtype: DType
+    device: int | None
+
+    @property
+    def place(self) -> str:
+        """The device, for people."""
+        return "the host" if self.device is None else f"GPU {self.device}"
+
+    @property
+    def span(self) -> tuple[int, int]:
+        """The bytes that it may touch: the address of the first, and the one behind the last."""
+        if 0 in self.shape:
+            return self.pointer, self.pointer
+        reach = [(extent - 1) * stride for extent, stride in zip(self.shape, self.strides, strict=True)]
+        low, high = sum(r for r in reach if r < 0), sum(r for r in reach if r > 0)
+        return self.pointer + low * self.dtype.bytes, self.pointer + (high + 1) * self.dtype.bytes
+
+    def overlaps(self, other: View) -> bool:
+        """Whether the two may share memory."""
+        (mine, my_end), (theirs, their_end) = self.span, other.span
+        return self.device == other.device and mine < their_end and theirs < my_end
+
+    def lies_as(self, other: View) -> bool:
+        """Whether the two are the same elements in the same place."""
+        mine, theirs = ((v.pointer, v.shape, v.dtype, v.device) for v in (self, other))
+        steps = zip(self.shape, self.strides, other.strides, strict=False)
+        return mine == theirs and all(extent == 1 or own == step for extent, own, step in steps)
+
+
+class Library(Protocol):
+    """A library of arrays."""
+
+    name: str
+    writes_in_place: bool
+    """Whether its arrays may be given as `out`."""
+
+    def view(self, array: Any) -> View:
+        """Raises ProblemError for an array that no kernel can read where it lies."""
+        ...
+
+    def sign(self, array: Any) -> Any:
+        """All that decides a call about an array but its address, and that modulo 16; None if it is not worth knowing.
+        Quick: it is asked in every call."""
+        ...
+
+    def address(self, array: Any) -> int: ...
+    def empty(self, shape: Shape, dtype: DType, like: Any) -> Any:
+        """A new array on the device of `like`, its elements anything."""
+        ...
+
+    def tight(self, array: Any) -> Any:
+        """A copy in C order."""
+        ...
+
+    def spread(self, array: Any, shape: Shape) -> Any:
+        """A copy in C order, broadcast to a shape."""
+        ...
+
+    def convert(self, array: Any, dtype: DType) -> Any:
+        """A copy in another number format."""
+        ...
+
+    def assign(self, target: Any, value: Any) -> None:
+        """`target[...] = value`, on the user's stream."""
+        ...
+
+    def stream(self, device: int) -> int:
+        """The address of the stream on which the user's work runs."""
+        ...
+
+    def scratch(self, size_bytes: int, like: Any) -> tuple[int, Any]:
+        """Memory that this call may use on its stream, its address and what keeps it. Raises WorkspaceError if full."""
+        ...
+
+    def upload(self, words: Array, like: Any) -> tuple[int, Any]:
+        """A copy of some words on the device of `like`, its address and what keeps it."""
+        ...
+
+    def capturing(self) -> bool:
+        """Whether the user's stream is recording a graph."""
+        ...
+
+    def finished(self, arrays: tuple[Any, ...], device: int) -> None:
+        """Called after the last launch, for libraries that share no streams."""
+        ...
+
+
+FORMATS: dict[str, DType] = {"float32": F32, "float16": F16, "bfloat16": BF16}
+NAMES: dict[DType, str] = {dtype: name for name, dtype in FORMATS.items()}
+
+
+class DTypeError(ProblemError, TypeError):
+    """A number format that no kernel takes; a TypeError, as other libraries raise it."""
+
+
+class WorkspaceError(LaunchError):
+    """The GPU has no room for a workspace; a kernel that needs none may run instead."""
+
+
+def format_named(name: str, array: Any) -> DType:
+    """The format that a library calls `name`. Raises DTypeError for one that no kernel multiplies."""
+    found = FORMATS.get(name)
+    if found is None:
+        raise DTypeError(
+            f"Cannot multiply a {type(array).__name__} of {name}.",
+            hint=f"use {', '.join(FORMATS)}: convert it first.",
+        )
+    return found
+
+
+def no_room(size_bytes: int) -> WorkspaceError:
+    return WorkspaceError(f"There is no room for a workspace of {format_bytes(size_bytes)} on the GPU.")
+
+
+def c_strides(shape: Shape) -> Shape:
+    """Strides in C order, in elements."""
+    return tuple(math.prod(shape[axis + 1 :]) for axis in range(len(shape)))
+
+
+_SAID: set[str] = set()
+
+
+def say_once(text: str) -> None:
+    """A warning that the user sees once a process."""
+    if text not in _SAID:
+        _SAID.add(text)
+        warnings.warn(text, stacklevel=4)

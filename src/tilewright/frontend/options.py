@@ -1,0 +1,111 @@
+"""What a call asks for beside the product, checked."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from functools import lru_cache
+from typing import Any
+
+from tilewright.dtypes import BF16, F16, F32, TF32, DType
+from tilewright.errors import ProblemError, UnknownName
+from tilewright.frontend.libraries.views import DTypeError
+from tilewright.problem.epilogue import Activation
+
+_MOST = float.fromhex("0x1.fffffep+127")
+"""The largest f32."""
+
+_NAMES = {
+    "f32": F32, "float32": F32, "f16": F16, "float16": F16, "half": F16, "bf16": BF16, "bfloat16": BF16,
+}  # fmt: skip
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Options:
+    """The same for the same arguments: `options_of` remembers, so that looking one up takes no time.
+
+    fixed_order: the sum over k in one order, whatever is tuned and however many rows and columns there are.
+    """
+
+    alpha: float = 1.0
+    beta: float = 0.0
+    out_dtype: DType | None = None
+    tf32: bool = False
+    fixed_order: bool = False
+    activation: Activation | None = None
+
+    def product_of(self, dtype: DType) -> DType | None:
+        """What operands are rounded to before they are multiplied; None for nothing."""
+        return TF32 if self.tf32 and dtype is F32 else None
+
+
+@lru_cache(maxsize=1024)
+def options_of(
+    alpha: float,
+    beta: float | None,
+    out_dtype: Any,
+    precision: Any,
+    deterministic: Any,
+    batch_invariant: Any,
+    activation: Any,
+    adds: bool,
+) -> Options:
+    """Raises ProblemError for what no call can ask. adds: whether there is a `c` for beta to multiply."""
+    if precision not in ("default", "tf32"):
+        raise ProblemError(f"There is no precision {precision!r}.", hint="use 'default' or 'tf32'.")
+    if deterministic not in (None, True, False, "bitwise"):
+        raise ProblemError(
+            f"deterministic={deterministic!r} is not known.",
+            note="every kernel gives the same bits in every run.",
+            hint="use 'bitwise' to keep to one order of summation whatever is tuned.",
+        )
+    if beta is not None and not adds:
+        raise ProblemError(
+            f"beta={beta!r} has nothing to multiply.", hint="give c; to add to `out` itself, pass c=out."
+        )
+    fixed_order = bool(batch_invariant) or deterministic == "bitwise"
+    factor = 0.0 if not adds else 1.0 if beta is None else beta
+    return Options(alpha, factor, _format(out_dtype), precision == "tf32", fixed_order, _function(activation))
+
+
+def result_format(options: Options, dtype: DType) -> DType:
+    """The format of the result of operands of `dtype`. Raises DTypeError."""
+    if options.out_dtype not in (None, dtype, F32):
+        known = str(dtype) if dtype is F32 else f"{dtype} or f32"
+        raise DTypeError(f"Cannot multiply {dtype} into {options.out_dtype}.", hint=f"results are {known}.")
+    return options.out_dtype or dtype
+
+
+def number(name: str, value: Any) -> float:
+    """A factor, from whatever is one. Raises ProblemError."""
+    try:
+        number = float(value)
+    except (TypeError, ValueError, OverflowError):
+        raise ProblemError(f"{name}={value!r} is not a number.") from None
+    if abs(number) > _MOST and math.isfinite(number):
+        raise ProblemError(f"{name}={value!r} does not fit in an f32.")
+    return number
+
+
+def _format(out_dtype: Any) -> DType | None:
+    """A format by our name, or by another library's object for it: `"f32"`, `torch.float32`, `np.float32`."""
+    if out_dtype is None or isinstance(out_dtype, DType):
+        return out_dtype
+    name = out_dtype if isinstance(out_dtype, str) else getattr(out_dtype, "__name__", "") or str(out_dtype)
+    found = _NAMES.get(name.rpartition(".")[2])
+    if found is None:
+        raise DTypeError(f"Cannot multiply into {out_dtype}.", hint="results are f32, f16 or bf16.")
+    return found
+
+
+def _function(name: Any) -> Activation | None:
+    if name is None or isinstance(name, Activation):
+        return name
+    known = {one.value: one for one in Activation}
+    if name not in known:
+        raise UnknownName("activation", str(name), known)
+    return known[name]
+
+
+PLAIN = options_of(1.0, None, None, "default", None, False, None, False)
+"""What a call asks that says nothing."""

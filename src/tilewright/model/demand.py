@@ -1,0 +1,97 @@
+"""Clocks: what each unit of an SM would need for a phase of one block, if it had nothing to wait for."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from tilewright.device.spec import DeviceSpec
+from tilewright.model.work import Access, Phase, Work
+
+SHARED_BYTES_PER_CLOCK = 128
+"""Of the shared memory of an SM, read by wgmma and written by the copy engine: 32 banks of 4."""
+
+MMA_SYNC_SHARE = 0.62
+"""What mma.sync reaches of the tensor cores' rate on sm_90, which only wgmma reaches: 617 of 989 TFLOP/s in f16 on an
+H200, measured (benchmarks/results/matrix_rate_h200.json)."""
+
+FFMA_CLOCKS = 1.2
+"""Of a scheduler that issues an FFMA each clock at best: two of its three operands may lie in one register bank.
+Fitted; machine code of 8 x 8 thread tiles says 1.15 to 1.45, and cuBLAS reaches 1 / 1.3 of the peak on the H200."""
+
+ADDED_PER_COPY = 1.5
+"""Instructions that compute addresses and guards, for each access that moves a tile. Fitted; in machine code 1 to 4."""
+
+_SECTORS_PER_CLOCK = 4  # that the tag stage of L1 resolves; NVIDIA developer forum, thread 312884
+_LANE_BYTES_PER_CLOCK = 4  # that L1 returns to each lane of a warp
+_SCATTERED_LINES = 8  # a request over more lines than this is an uncoalesced one
+
+
+@dataclass(frozen=True, slots=True)
+class Demand:
+    """Clocks of one block. issue: of a scheduler, one warp instruction a clock. fp32, integer: of the pipes it feeds.
+
+    tensor: of the tensor cores. accesses: of the load/store unit and shared memory; smooth: the part that would be left
+    without bank conflicts and uncoalesced accesses.
+    """
+
+    issue: float = 0.0
+    fp32: float = 0.0
+    integer: float = 0.0
+    tensor: float = 0.0
+    accesses: float = 0.0
+    smooth: float = 0.0
+
+    @property
+    def schedulers(self) -> float:
+        """The busiest of what a scheduler feeds instruction by instruction."""
+        return max(self.issue, self.fp32, self.integer)
+
+
+def demand_of(phase: Phase, work: Work, spec: DeviceSpec) -> Demand:
+    """What a phase of one block asks of an SM."""
+    # Where an FFMA has two clocks, its operands come in time.
+    ffma = FFMA_CLOCKS if spec.ffma_issue_interval_clk == 1 else 1.0
+    issued = sum(one.requests for one in phase.accesses if not _is_far_side(one))
+    added = ADDED_PER_COPY * sum(one.requests for one in phase.accesses if _is_copying(one))
+    units = (phase.operand_bytes + phase.engine_bytes) / SHARED_BYTES_PER_CLOCK
+    rate = tensor_rate(work, spec)
+    schedulers = spec.schedulers_per_sm
+    return Demand(
+        issue=(phase.fp32 * ffma + phase.matrix_instructions + issued + added + phase.other) / schedulers,
+        fp32=phase.fp32 * max(spec.ffma_issue_interval_clk, ffma) / schedulers,
+        integer=phase.conversions * spec.alu_issue_interval_clk / schedulers,
+        tensor=phase.matrix_flops / rate if rate else 0.0,
+        accesses=units + sum(access_clocks(one, spec) for one in phase.accesses),
+        smooth=units + sum(access_clocks(one, spec, smooth=True) for one in phase.accesses),
+    )
+
+
+def tensor_rate(work: Work, spec: DeviceSpec) -> float:
+    """Operations per clock and SM of the tensor cores, in the formats of the kernel; 0 where it does not use them."""
+    rate = spec.tensor.flops_per_clk_per_sm(work.inputs, work.sums) if work.inputs else 0
+    only_wgmma_is_full = spec.compute_capability[0] == 9
+    return rate * (MMA_SYNC_SHARE if only_wgmma_is_full and not work.warpgroups else 1.0)
+
+
+def access_clocks(access: Access, spec: DeviceSpec, *, smooth: bool = False) -> float:
+    """Clocks of an SM's load/store unit: one for each wavefront of shared memory.
+
+    Of global memory one for each line, each four sectors and each 128 bytes returned, whichever is most. smooth: as if
+    nothing conflicted and no request were scattered.
+    """
+    least = 0.0 if _is_far_side(access) else access.requests * spec.lsu_issue_interval_clk
+    if access.space == "shared":
+        return max(access.ideal if smooth else access.wavefronts, least)
+    scattered = smooth and access.lines > _SCATTERED_LINES * access.requests
+    spread = access.requests if scattered else max(access.lines, access.sectors / _SECTORS_PER_CLOCK)
+    return max(spread, access.requests * access.width_bytes / _LANE_BYTES_PER_CLOCK, least)
+
+
+def _is_far_side(access: Access) -> bool:
+    """The shared side of a cp.async copy: no instruction of its own."""
+    return access.copies and access.space == "shared"
+
+
+def _is_copying(access: Access) -> bool:
+    """Accesses of global memory, and stores: they stand outside the innermost loop, each with an address to compute."""
+    return access.space == "global" or access.kind == "store"

@@ -1,0 +1,83 @@
+"""What would make the binding term of a prediction smaller, in words."""
+
+from __future__ import annotations
+
+from tilewright.device.spec import DeviceSpec
+from tilewright.model.prediction import Term
+from tilewright.model.work import Access, Work
+
+
+def relief_of(binding: Term, work: Work, spec: DeviceSpec, blocks_per_sm: int) -> str:
+    """One or two sentences about what would relieve the binding term."""
+    match binding.name:
+        case "shared memory":
+            return _shared(work)
+        case "L1":
+            return _uncached(work)
+        case "issue slots" | "FP32 pipe":
+            return _issue(work)
+        case "integer pipe":
+            return "Addressing takes more than the arithmetic: unroll the loop inside a tile, or load wider."
+        case "tensor cores":
+            return "The tensor cores are the bound: this is as fast as these formats go."
+        case "L2" | "DRAM":
+            return "Larger block tiles read A and B less often; a grouped order of blocks finds more of them in L2."
+        case "latency":
+            return _latency(work, blocks_per_sm)
+        case "prologue and epilogue":
+            return "Each block sums few products: resident blocks, or a longer part of k each, spread its ends."
+        case "waves and tail":
+            return f"Tiles of another size, or parts of k, would fill the {spec.sm_count} SMs more evenly."
+        case "launch":
+            return "The kernel is shorter than its launch: batch problems, or let it start under the one before."
+        case _:
+            return "More warps an SM, or loads issued earlier, would keep the units busy at once."
+
+
+def _largest(work: Work, space: str) -> Access | None:
+    found = [one for one in work.step.accesses if one.space == space]
+    return max(found, key=lambda one: one.wavefronts if space == "shared" else one.lines, default=None)
+
+
+def _shared(work: Work) -> str:
+    worst = _largest(work, "shared")
+    if worst is None:
+        return "wgmma reads its operands from shared memory: a wider tile reads each of them less often."
+    each, ideal = worst.wavefronts / max(worst.requests, 1), worst.ideal / max(worst.requests, 1)
+    lost = each - ideal
+    if lost > 0.01:
+        return (
+            f"{each:.3g} wavefronts a {worst.kind} of {worst.name}, {lost:.3g} of them bank conflicts: pad, swizzle or "
+            "permute the tile."
+        )
+    return (
+        f"{worst.name}: {each:.3g} wavefronts a {worst.kind}, none of them bank conflicts: only larger thread tiles, "
+        "which use what they load more often, would save any."
+    )
+
+
+def _uncached(work: Work) -> str:
+    worst = _largest(work, "global")
+    if worst is not None and worst.lines > 2 * worst.requests:
+        return (
+            f"A {worst.kind} of {worst.name} touches {worst.lines / worst.requests:.3g} lines: let neighbouring lanes "
+            "take neighbouring elements."
+        )
+    return "Every product loads its operands from global memory: stage tiles of A and B in shared memory."
+
+
+def _issue(work: Work) -> str:
+    loads = sum(one.requests for one in work.step.accesses) / max(work.step.fp32, 1)
+    if loads > 0.25:
+        return f"{loads:.2g} loads and stores for each FFMA: larger thread tiles, or wider loads."
+    return (
+        "FFMA fill most issue slots: walk the thread tile so that neighbours share an operand (Snake), or use tensor "
+        "cores."
+    )
+
+
+def _latency(work: Work, blocks_per_sm: int) -> str:
+    more = "more than one block an SM" if blocks_per_sm == 1 else "more blocks an SM"
+    if work.load_groups and not work.steps_ahead:
+        return f"Loads are waited for in every step: prefetch or pipeline the tiles, or make room for {more}."
+    return f"More stages, fewer barriers, or room for {more}, would cover the waits."

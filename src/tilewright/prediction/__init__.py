@@ -1,0 +1,6 @@
+"""The time of a kernel on a GPU that need not be there: counts from the simulator, resources from the compiler."""
+
+from tilewright.model.prediction import Prediction, Term
+from tilewright.prediction.predict import predict, predict_rung
+
+__all__ = ["Prediction", "Term", "predict", "predict_rung"]

@@ -1,0 +1,91 @@
+"""`predict`: the whole path from a schedule to a predicted time, with no GPU."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from tilewright.device.arch import arch as known_arch
+from tilewright.device.catalog import device as known_device
+from tilewright.device.spec import DeviceSpec
+from tilewright.errors import LaunchError
+from tilewright.ladders.rung import Rung
+from tilewright.model.l2 import Strips, estimate_l2, strips_of, tiles_in_order
+from tilewright.model.prediction import Prediction
+from tilewright.model.time import predict_time
+from tilewright.model.work import Work
+from tilewright.prediction.counting import work_of
+from tilewright.problem.gemm import Gemm
+from tilewright.runtime.cubin_cache import CubinCache
+from tilewright.schedule import Schedule
+from tilewright.toolchain import Build, build, check_launchable, grid_of
+
+MOST_FOLLOWED = 4096
+"""Blocks that the estimate of L2 follows; what more there are goes on like these."""
+
+
+def predict(
+    what: Build | tuple[Gemm, Schedule],
+    spec: DeviceSpec | str,
+    *,
+    cache: CubinCache | None = None,
+    work: Work | None = None,
+    clock_mhz: float | None = None,
+) -> Prediction:
+    """The time of a build on a GPU. It is compiled for that GPU and simulated on one block; nothing is measured.
+
+    work: counts that are known already, as they do not depend on the GPU. clock_mhz: by default that of the data sheet.
+
+    Raises LaunchError with every reason why the kernel cannot run there.
+    """
+    found = known_device(spec)
+    built = what if isinstance(what, Build) else build(*what)
+    check_launchable(built, found, built.gemm)
+    cubin = built.compile(known_arch(found.arch).name, cache=cache)
+    blocks = built.occupancy(found, cubin).blocks_per_sm
+    if not blocks:
+        raise LaunchError(f"{built.name} does not fit on an SM of {found.name}.", hint="use smaller tiles.")
+    return predict_time(
+        work or work_of(built),
+        found,
+        blocks_per_sm=blocks,
+        dram_bytes=dram_bytes(built, found, blocks),
+        clock_mhz=clock_mhz,
+    )
+
+
+def predict_rung(
+    rung: Rung,
+    gemm: Gemm,
+    spec: DeviceSpec | str,
+    *,
+    cache: CubinCache | None = None,
+    clock_mhz: float | None = None,
+) -> Prediction:
+    """The time of a rung on a GPU, as `predict`."""
+    return predict(build(gemm, rung), spec, cache=cache, clock_mhz=clock_mhz)
+
+
+def dram_bytes(built: Build, spec: DeviceSpec, blocks_per_sm: int) -> float:
+    """What the grid moves between L2 and DRAM: estimated where blocks stage whole strips, else each byte once."""
+    gemm = built.gemm
+    strips = _strips(built)
+    if strips is None:
+        return float(gemm.compulsory_bytes)
+    followed = replace(strips, tiles=strips.tiles[:MOST_FOLLOWED])
+    estimate = estimate_l2(followed, spec, blocks_per_sm)
+    read = estimate.dram_read_bytes * len(strips.tiles) / max(1, len(followed.tiles))
+    return max(read + strips.c_bytes * len(strips.tiles), gemm.compulsory_bytes)
+
+
+def _strips(built: Build) -> Strips | None:
+    """What blocks ask of L2; those that stay take their tiles in the order in which a grid would launch them."""
+    kernel, program, gemm = built.kernel, built.program, built.gemm
+    grid = grid_of(kernel, gemm)
+    if not kernel.resident:
+        return strips_of(program, kernel, grid)
+    tiles = tiles_in_order(program, kernel, grid)
+    if tiles is None:
+        return None
+    a, b, c = gemm.operands
+    m, n = (min(program.block_tile(dim), gemm.size(dim)) for dim in ("m", "n"))
+    return Strips(tiles, m * gemm.k * a.dtype.bytes, n * gemm.k * b.dtype.bytes, m * n * c.dtype.bytes)

@@ -1,0 +1,131 @@
+"""The page of the library's speed: every number in it comes from a record."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+
+from tilewright.bench import records
+from tilewright.suite.problems import FORMATS, OPTIONAL_FORMATS, ORDERS, SHAPES, Problem, problems
+from tilewright.suite.running import (
+    COMPILED,
+    CUBLAS,
+    CUBLASLT,
+    NAME,
+    PEERS,
+    geometric_mean,
+    peers_us,
+    problem_of,
+    shares,
+)
+
+FILE_PATTERN = "library_*.jsonl"
+
+HEAD = """\
+# The library against what people call today
+
+`tilewright bench` multiplies a suite of shapes with `tilewright.matmul` and, in the same run and in turn, with
+
+* **cuBLAS**: `torch.mm`, which takes cuBLAS's default choice;
+* **cuBLASLt**: every algorithm its heuristic offers (up to 32) is timed, and the best taken;
+* **torch.compile**: `mode="max-autotune-no-cudagraphs"`, which tunes Triton kernels against cuBLAS.
+
+Operands are random normal and rotated over more than 256 MB; results are checked against float64, everybody's; then the
+calls are captured into CUDA graphs, which are replayed in turn, the card resting 5 ms before each. A time is the median
+over the replays. **x** is how many times faster `tilewright` is than a peer: the median of the ratios within a round,
+above 1 where it is faster. N: an operand by rows, T: a transposed view.
+
+This page is written by `tilewright bench --write docs/library.md`; no number in it is typed by hand.
+"""
+
+NOTHING = "\nNo measurement is recorded yet: `tilewright bench` on a machine with a GPU and PyTorch makes one.\n"
+
+
+def recorded(folder: Path | None = None) -> tuple[records.Record, ...]:
+    """What was measured, oldest first."""
+    folder = records.recorded_folder() if folder is None else folder
+    found = [row for path in sorted(folder.glob(FILE_PATTERN)) for row in records.read(path) if row.rung == NAME]
+    return tuple(sorted(found, key=lambda row: row.origin.date))
+
+
+def page(rows: Iterable[records.Record]) -> str:
+    """The whole page of some records; the newest counts."""
+    rows = tuple(rows)
+    if not rows:
+        return HEAD + NOTHING
+    parts = [HEAD]
+    for device in dict.fromkeys(row.origin.device for row in rows):
+        parts += _device(device, [row for row in rows if row.origin.device == device])
+    return "\n".join(parts)
+
+
+def _device(device: str, rows: Sequence[records.Record]) -> list[str]:
+    newest = {problem_of(row): row for row in rows}
+    # A peer that the newest run of a problem left out is told by the newest run that timed it: a share is of one run.
+    by_peer = {peer: {problem_of(row): row for row in rows if peer in shares(row)} for peer in PEERS}
+    order = [p for p in _in_order(newest) if p in newest]
+    parts = [f"## {device}\n", _summary(order, by_peer), ""]
+    for format_name in dict.fromkeys(problem.format for problem in order):
+        for orders in dict.fromkeys(p.orders for p in order if p.format == format_name):
+            some = [p for p in order if (p.format, p.orders) == (format_name, orders)]
+            parts += [f"### {format_name} {orders}\n", _table(some, newest, by_peer), ""]
+    parts += [_sources(newest.values(), by_peer), ""]
+    return parts
+
+
+def _in_order(known: Iterable[Problem]) -> list[Problem]:
+    """The suite's own order, then what else was measured."""
+    suite = problems(SHAPES, (*FORMATS, *OPTIONAL_FORMATS), ORDERS)
+    return [*suite, *(problem for problem in known if problem not in set(suite))]
+
+
+def _summary(order: Sequence[Problem], by_peer: dict[str, dict[Problem, records.Record]]) -> str:
+    """Geometric means and the worst shape, for each format and peer."""
+    lines = ["| format | peer | problems | geometric mean of x | least x | at |", "|---|---|---:|---:|---:|---|"]
+    for format_name in dict.fromkeys(problem.format for problem in order):
+        for peer in PEERS:
+            found = {p: shares(by_peer[peer][p])[peer] for p in order if p.format == format_name and p in by_peer[peer]}
+            if found:
+                least = min(found, key=lambda problem: found[problem])
+                mean = geometric_mean(list(found.values()))
+                cells = [format_name, peer, str(len(found)), f"{mean:.3f}", f"{found[least]:.3f}", _shape(least)]
+                lines.append(f"| {' | '.join(cells)} {least.orders} |")
+    return "\n".join(lines)
+
+
+def _table(
+    some: Sequence[Problem],
+    newest: dict[Problem, records.Record],
+    by_peer: dict[str, dict[Problem, records.Record]],
+) -> str:
+    lines = [
+        "| M x N x K | us | TFLOP/s | cuBLAS, us | x | cuBLASLt, us | x | torch.compile, us | x | what ran |",
+        "|---|---:|---:|---:|---:|---:|---:|---:|---:|---|",
+    ]
+    for problem in some:
+        row = newest[problem]
+        cells = [_shape(problem), _us(row.median_us), f"{row.tflops:.1f}"]
+        for peer in (CUBLAS, CUBLASLT, COMPILED):
+            theirs = by_peer[peer].get(problem)
+            cells += ["", ""] if theirs is None else [_us(peers_us(theirs)[peer]), f"{shares(theirs)[peer]:.3f}"]
+        lines.append(f"| {' | '.join([*cells, str(row.extra.get('chosen', ''))])} |")
+    return "\n".join(lines)
+
+
+def _shape(problem: Problem) -> str:
+    return f"{problem.m} x {problem.n} x {problem.k}"
+
+
+def _us(value: float) -> str:
+    """Three digits or more, and no more behind the point than are worth reading."""
+    return f"{value:.2f}" if value < 100 else f"{value:.0f}"
+
+
+def _sources(rows: Iterable[records.Record], by_peer: dict[str, dict[Problem, records.Record]]) -> str:
+    used = [*rows, *(row for found in by_peer.values() for row in found.values())]
+    told = dict.fromkeys(
+        f"* {row.origin.date[:10]}, commit {row.origin.commit or 'unknown'}, driver {row.origin.driver}, "
+        f"NVRTC {row.origin.compiler}, {row.origin.peer}: `{row.origin.command}`"
+        for row in sorted(used, key=lambda row: row.origin.date)
+    )
+    return "\n".join(["Measured:\n", *told])

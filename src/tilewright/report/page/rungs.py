@@ -1,0 +1,182 @@
+"""What the page says of one rung: its texts, its counts beside those of the rung below, its pictures."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import Any
+
+from tilewright.ladders.rung import Rung
+from tilewright.problem.formats import format_name
+from tilewright.report.collect import Row
+from tilewright.report.costs import costs_of
+from tilewright.report.explain import owner, sentence
+from tilewright.report.page.banks import bank_maps
+from tilewright.report.page.loads import loads
+from tilewright.report.page.owners import hierarchy
+from tilewright.report.page.timeline import timeline
+from tilewright.report.page.watch import watch
+from tilewright.simulator import Counters
+from tilewright.toolchain import Build
+from tilewright.units import format_bytes
+
+_EXPLAINED_STEPS = 4
+"""Steps over k that are simulated to say what each line costs: what a step costs, every step costs."""
+
+
+@dataclass(frozen=True)
+class Line:
+    """A line of the schedule. mark: "+" if the rung below lacks it, "-" if only that has it, "" for both."""
+
+    mark: str
+    text: str
+    costs: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True)
+class Count:
+    """One count of a rung, and of the rung below, as text. better: whether it improved; None where neither is better."""
+
+    name: str
+    value: str
+    before: str
+    better: bool | None
+    what: str
+
+
+@dataclass(frozen=True)
+class RungView:
+    """One rung as the page shows it. pictures: plain values for the scripts; {} where `row.problem` says why."""
+
+    row: Row
+    lines: tuple[Line, ...]
+    counts: tuple[Count, ...]
+    resources: tuple[tuple[str, str], ...]
+    program: str
+    cuda: str
+    pictures: dict[str, Any]
+
+    @property
+    def rung(self) -> Rung:
+        return self.row.rung
+
+    @property
+    def format(self) -> str:
+        return format_name(self.row.built.gemm)
+
+
+def view_of(row: Row, before: Row | None) -> RungView:
+    """before: the row of the rung that this one builds on, None for the lowest."""
+    built = row.built
+    watched = watch(built)
+    return RungView(
+        row=row,
+        lines=_lines(row, before),
+        counts=_counts(row, before),
+        resources=_resources(row),
+        program=built.text,
+        cuda=built.cuda,
+        pictures={
+            "tiles": hierarchy(watched),
+            "loads": loads(watched),
+            "banks": bank_maps(watched),
+            "timeline": timeline(watched),
+        },
+    )
+
+
+def _lines(row: Row, before: Row | None) -> tuple[Line, ...]:
+    """The schedule with what each line costs, new lines marked; lines that went stand where they stood."""
+    costs = _costs_by_step(row.built)
+    added, removed = list(row.new.added), list(row.new.removed)
+    gone = [Line("-", repr(step)) for step in removed]
+    lines = []
+    for number, step in enumerate(row.built.schedule):
+        is_new = before is not None and step in added
+        lines.append(Line("+" if is_new else "", repr(step), tuple(costs.get(number, ()))))
+    return (*gone, *lines)
+
+
+def _costs_by_step(built: Build) -> dict[int, list[str]]:
+    gemm, tile = built.gemm, built.kernel.tile
+    corner = replace(
+        gemm,
+        m=min(gemm.m, tile["m"] * built.kernel.cluster),
+        n=min(gemm.n, tile["n"] * built.kernel.cluster),
+        k=min(gemm.k, _EXPLAINED_STEPS * tile["k"]),
+    )
+    _, costs = costs_of(replace(built, gemm=corner))
+    found: dict[int, list[str]] = {}
+    for cost in costs:
+        at = owner(cost, built.schedule.steps)
+        if at is not None:
+            found.setdefault(at, []).append(sentence(cost))
+    return found
+
+
+# -- counts ------------------------------------------------------------------------------------------------------------
+
+_COUNTS = (
+    ("Sectors per global load", "sectors", -1, "32-byte pieces of memory that one request of a warp touches."),
+    ("Global loads per result", "global", -1, "Load instructions by a lane for each element of C."),
+    ("Shared loads per multiply-add", "shared", -1, "Load instructions by a lane for each multiply-add."),
+    ("Wavefronts per shared load", "waves", -1, "Passes of the data pipe that one request of a warp takes."),
+    ("Lost to bank conflicts", "lost", -1, "Share of all shared wavefronts beyond the fewest possible."),
+    ("Barriers per step over k", "barriers", -1, "How often all warps of a block wait for each other."),
+)
+
+
+def _counts(row: Row, before: Row | None) -> tuple[Count, ...]:
+    if row.checked is None:
+        return ()
+    mine = _figures(row.checked.counters)
+    theirs = {} if before is None or before.checked is None else _figures(before.checked.counters)
+    found = []
+    for name, key, direction, what in _COUNTS:
+        value, other = mine[key], theirs.get(key)
+        better = None if other is None or other == value else (value - other) * direction > 0
+        found.append(Count(name, _text(key, value), "" if other is None else _text(key, other), better, what))
+    return tuple(found)
+
+
+def _figures(counters: Counters) -> dict[str, float]:
+    loads, stores = counters.shared_loads, counters.shared_stores
+    waves = loads.wavefronts + stores.wavefronts
+    results, fmas = max(counters.results, 1), max(counters.fmas, 1)
+    return {
+        "sectors": counters.global_loads.sectors_per_request,
+        "global": counters.global_loads.lanes / results,
+        "shared": counters.shared_loads.lanes / fmas,
+        "waves": loads.wavefronts_per_request,
+        "lost": (loads.excess_wavefronts + stores.excess_wavefronts) / waves if waves else 0.0,
+        "barriers": counters.barriers_per_k_step,
+    }
+
+
+def _text(key: str, value: float) -> str:
+    if value == 0:
+        return "none"
+    return f"{100 * value:.0f} %" if key == "lost" else f"{value:.3g}"
+
+
+# -- resources ---------------------------------------------------------------------------------------------------------
+
+
+def _resources(row: Row) -> tuple[tuple[str, str], ...]:
+    """What the compiler made of it, and what follows for the SM."""
+    if row.cubin is None:
+        return ()
+    used, source = row.cubin.resources, row.built.source
+    spilled = used.spill_store_bytes + used.spill_load_bytes
+    found = [
+        ("Compiled for", f"{row.cubin.arch}, {row.cubin.compiler}"),
+        ("Threads in a block", f"{source.threads_per_block}"),
+        ("Registers a thread", f"{used.registers}" + (f", {spilled} bytes spilled" if spilled else ", none spilled")),
+        ("Shared memory a block", format_bytes(used.shared_bytes + source.dynamic_shared_bytes)),
+    ]
+    if row.occupancy is not None:
+        warps = row.occupancy.blocks_per_sm * row.occupancy.warps_per_block
+        found.append(
+            ("Blocks on an SM", f"{row.occupancy.blocks_per_sm}, {warps} warps: {row.occupancy.fraction:.0%} of the most")
+        )
+        found.append(("What limits it", row.occupancy.why))
+    return tuple(found)

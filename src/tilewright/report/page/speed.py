@@ -1,0 +1,112 @@
+"""How fast a rung is at several sizes: recorded, predicted, and where it stands under the roofs of the device."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import asdict
+from typing import Any
+
+from tilewright.device.spec import DeviceSpec
+from tilewright.errors import TilewrightError
+from tilewright.ladders.rung import Rung
+from tilewright.layout.banks import SECTOR_BYTES, WAVEFRONT_BYTES
+from tilewright.model.prediction import Prediction, Term
+from tilewright.model.time import DRAM_SHARE
+from tilewright.model.work import Phase, Work
+from tilewright.prediction import predict
+from tilewright.prediction.counting import work_of
+from tilewright.problem.formats import FormatOptions, format_name
+from tilewright.report.figures import Figure, Size, recorded_figure
+from tilewright.report.page.order import block_order
+from tilewright.runtime.cubin_cache import CubinCache
+from tilewright.toolchain import Build, build
+
+
+def speed_at(
+    rung: Rung, size: Size, spec: DeviceSpec, formats: FormatOptions, cache: CubinCache | None
+) -> dict[str, Any]:
+    """What is known of a rung at one size, as plain values; what is missing is None, and `problem` says why."""
+    gemm = rung.gemm(*size, **formats)
+    figure = recorded_figure(rung, size, format_name(gemm), spec)
+    found: dict[str, Any] = {"recorded": figure and _recorded(figure), "predicted": None, "bytes": None, "order": None}
+    try:
+        built = build(gemm, rung)
+        work = work_of(built)
+        prediction = predict(built, spec, cache=cache, work=work)
+    except TilewrightError as error:
+        return {**found, "problem": str(error)}
+    return {
+        **found,
+        "predicted": _predicted(prediction),
+        "bytes": _bytes(work, prediction, spec),
+        "flops": gemm.flops,
+        "order": block_order(built, spec, prediction.blocks_per_sm),
+        "problem": "",
+    }
+
+
+def _recorded(figure: Figure) -> dict[str, Any]:
+    share = figure.share_of_cublas
+    return {**asdict(figure), "cublas": figure.tflops / share if share else None}
+
+
+def _predicted(prediction: Prediction) -> dict[str, Any]:
+    return {
+        "tflops": prediction.tflops,
+        "low": prediction.tflops_low,
+        "high": prediction.tflops_high,
+        "ms": prediction.seconds * 1e3,
+        "clock_mhz": prediction.clock_hz / 1e6,
+        "binding": prediction.binding.name,
+        "relief": prediction.relief,
+        "bounds": _terms(prediction.bounds),
+        "stacked": _terms(prediction.stacked),
+    }
+
+
+def _terms(terms: Iterable[Term]) -> list[dict[str, Any]]:
+    return [{"name": term.name, "ms": term.seconds * 1e3, "what": term.what, "kind": term.kind} for term in terms]
+
+
+def _bytes(work: Work, prediction: Prediction, spec: DeviceSpec) -> dict[str, float]:
+    """Bytes that cross each border of memory, of the whole grid: counted, but for DRAM, which the model estimates."""
+    dram = next(term for term in prediction.terms if term.name == "DRAM")
+    phases = ((work.step, work.steps), (work.rest, 1.0))
+    return {
+        "shared": work.blocks * sum(times * _shared_bytes(phase) for phase, times in phases),
+        "l2": work.blocks * sum(times * _l2_bytes(phase) for phase, times in phases),
+        "dram": dram.seconds * DRAM_SHARE * spec.dram_gb_per_s * 1e9,
+    }
+
+
+def _shared_bytes(phase: Phase) -> float:
+    """What the data pipe of shared memory is busy for: whole wavefronts, conflicts included."""
+    waves = sum(access.wavefronts for access in phase.accesses if access.space == "shared")
+    return waves * WAVEFRONT_BYTES + phase.operand_bytes + phase.engine_bytes
+
+
+def _l2_bytes(phase: Phase) -> float:
+    """Whole sectors, as if L1 kept nothing."""
+    sectors = sum(access.sectors for access in phase.accesses if access.space == "global")
+    return sectors * SECTOR_BYTES + phase.engine_bytes
+
+
+def ceiling_of(built: Build, spec: DeviceSpec) -> dict[str, Any]:
+    """The arithmetic peak that the kernel works under: of the tensor cores where it uses them, else of FFMA."""
+    tensorized = built.program.tensorized
+    if tensorized is None:
+        return {"name": "FFMA peak", "tflops": spec.peak_fp32_tflops}
+    instruction = tensorized.instruction
+    inputs, sums = str(instruction.product), str(instruction.accumulate)
+    peak = spec.peak_tensor_tflops(inputs.removesuffix("_truncated"), sums)
+    return {"name": f"tensor-core peak, {inputs} into {sums}", "tflops": peak}
+
+
+def roofs(spec: DeviceSpec) -> list[dict[str, Any]]:
+    """The bandwidths of the memory levels of a device, 10^9 bytes per second, at the boost clock."""
+    l2 = spec.sm_count * spec.l2_bytes_per_clk_per_sm * spec.boost_clock_mhz * 1e-3
+    return [
+        {"level": "shared", "name": "shared memory", "gb_per_s": spec.peak_shared_gb_per_s},
+        {"level": "l2", "name": "L2", "gb_per_s": l2},
+        {"level": "dram", "name": "DRAM", "gb_per_s": spec.dram_gb_per_s},
+    ]

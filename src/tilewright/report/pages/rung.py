@@ -1,0 +1,173 @@
+"""The page of one rung."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from tilewright.ladders import below
+from tilewright.ladders.rung import Rung
+from tilewright.problem.formats import format_name
+from tilewright.report.collect import whats_new
+from tilewright.report.explain import owner, sentence
+from tilewright.report.figures import TIMED_SIZE, recorded_figure
+from tilewright.report.markdown import recorded_formats
+from tilewright.report.pages.excerpt import main_loop
+from tilewright.report.pages.gather import SPEC, Told
+from tilewright.units import format_bytes
+
+BEGIN, END = "<!-- compiler -->", "<!-- /compiler -->"
+"""Around what another compiler would say otherwise."""
+
+
+def file_name(rung: Rung) -> str:
+    """The page of a rung in the folder of its ladder.
+
+    >>> from tilewright.ladders import find_rung
+    >>> file_name(find_rung("worklog/6")), file_name(find_rung("worklog/best"))
+    ('6_vectorised.md', 'best.md')
+    >>> file_name(find_rung("hierarchy/v06_double_buffered"))
+    'v06_warp_tiles_double_buffered.md'
+    """
+    number = rung.label.partition("_")[0]
+    return f"{rung.label}.md" if rung.label == rung.slug else f"{number}_{rung.slug}.md"
+
+
+def rung_page(told: Told, ladder: Sequence[Rung]) -> str:
+    """One rung as Markdown, with links to its neighbours in the ladder."""
+    rung = told.rung
+    parts = [
+        f"# {rung.title}",
+        _neighbours(rung, ladder),
+        f"{rung.idea[0].upper()}{rung.idea[1:]}.",
+        *_new(told),
+        *_program(told),
+        *_cuda(told),
+        *_counts(told),
+        *_occupancy(told),
+        *_speed(rung),
+    ]
+    return "\n\n".join(parts) + "\n"
+
+
+def _neighbours(rung: Rung, ladder: Sequence[Rung]) -> str:
+    at = [one.name for one in ladder].index(rung.name)
+    links = [f"[{rung.ladder}](../README.md#{rung.ladder})"]
+    if at > 0:
+        links.insert(0, f"[&larr; {ladder[at - 1].title}]({file_name(ladder[at - 1])})")
+    if at + 1 < len(ladder):
+        links.append(f"[{ladder[at + 1].title} &rarr;]({file_name(ladder[at + 1])})")
+    return " | ".join(links)
+
+
+def _new(told: Told) -> list[str]:
+    """The steps that changed, and what the rung claims."""
+    rung, lower = told.rung, below(told.rung)
+    against = "The whole schedule" if lower is None else f"Against [{lower.title}]({file_name(lower)})"
+    parts = ["## What is new", f"{against}:", _fenced("diff", whats_new(rung, told.built.gemm).text)]
+    if rung.claims:
+        claims = "\n".join(f"* {claim.sentence}" for claim in rung.claims)
+        parts += ["What it claims, and the simulator confirms in the tests:", claims]
+    return parts
+
+
+def _program(told: Told) -> list[str]:
+    return [
+        "## The program",
+        "What the schedule makes of the naive loops; loops have the names that the steps give them.",
+        _fenced("text", told.built.text),
+    ]
+
+
+def _cuda(told: Told) -> list[str]:
+    command = f"tilewright show {told.rung.name} --cuda"
+    return [
+        "## The CUDA of it",
+        f"The loop over k; `{command}` prints the whole kernel.",
+        _fenced("cuda", main_loop(told.built.cuda)),
+    ]
+
+
+def _counts(told: Told) -> list[str]:
+    gemm, counters = told.built.gemm, told.counters
+    lines = [
+        "| | requests | take | a request | lost to bank conflicts |",
+        "|---|---:|---:|---:|---:|",
+    ]
+    for name, moved in (("global loads", counters.global_loads), ("global stores", counters.global_stores)):
+        if moved.requests:
+            each = f"{moved.sectors_per_request:.4g}"
+            lines.append(f"| {name} | {moved.requests:,} | {moved.sectors:,} sectors | {each} | |")
+    for name, kept in (("shared loads", counters.shared_loads), ("shared stores", counters.shared_stores)):
+        if kept.requests:
+            each, lost = f"{kept.wavefronts_per_request:.4g}", f"{kept.excess_wavefronts:,}"
+            lines.append(f"| {name} | {kept.requests:,} | {kept.wavefronts:,} wavefronts | {each} | {lost} |")
+    for name, boxes in (("bulk loads", counters.bulk_loads), ("bulk stores", counters.bulk_stores)):
+        if boxes.boxes:
+            each = f"{boxes.sectors / boxes.boxes:.4g}"
+            lines.append(f"| {name} | {boxes.boxes:,} boxes | {boxes.sectors:,} sectors | {each} | |")
+    instructions = ", ".join(f"{count:,} {opcode}" for opcode, count in counters.instructions.items() if count)
+    barriers = f"{counters.barriers_per_k_step:g} barriers each step over k."
+    return [
+        "## What it costs",
+        f"Simulated, exactly, at {gemm.m} x {gemm.n} x {gemm.k}, {format_name(gemm)}: "
+        f"{counters.grid_blocks} blocks of {told.built.source.threads_per_block} threads.",
+        "\n".join(lines),
+        f"{barriers} Warp instructions: {instructions}.",
+        "Line by line of the schedule; steps that cause no access are left out.",
+        _costs(told),
+    ]
+
+
+def _costs(told: Told) -> str:
+    """Each step that causes something, with what it causes."""
+    steps = told.built.schedule.steps
+    owned: dict[int | None, list[str]] = {}
+    for cost in told.costs:
+        owned.setdefault(owner(cost, steps), []).append(sentence(cost))
+    lines = []
+    for at, step in enumerate(steps):
+        if at in owned:
+            lines += [f"* `{step!r}`", *(f"  * {text}" for text in owned[at])]
+    if None in owned:
+        lines += ["* asked for by no step", *(f"  * {text}" for text in owned[None])]
+    return "\n".join(lines)
+
+
+def _occupancy(told: Told) -> list[str]:
+    used, found, source = told.cubin.resources, told.occupancy, told.built.source
+    spilled = used.spill_store_bytes + used.spill_load_bytes
+    lines = [
+        f"| compiled for {told.cubin.arch} by {told.cubin.compiler} | |",
+        "|---|---:|",
+        f"| registers a thread | {used.registers} |",
+        f"| spilled bytes a thread | {spilled} |",
+        f"| shared memory a block | {format_bytes(told.built.kernel.shared_bytes)} |",
+        f"| threads a block | {source.threads_per_block} |",
+        f"| blocks on an SM of {SPEC.name} | {found.blocks_per_sm} |",
+        f"| occupancy | {found.fraction:.0%} |",
+    ]
+    return ["## Occupancy", f"{BEGIN}\n" + "\n".join(lines), f"What stops the next block: {found.why}.\n{END}"]
+
+
+def _speed(rung: Rung) -> list[str]:
+    lines: list[str] = []
+    origins: dict[str, None] = {}
+    for name in recorded_formats(rung):
+        figure = recorded_figure(rung, TIMED_SIZE, name)
+        if figure is not None:
+            share = "" if figure.share_of_cublas is None else f"{100 * figure.share_of_cublas:.1f} %"
+            lines.append(f"| {name} | {figure.tflops:.2f} | {share} |")
+            origins[
+                f"Measured on {figure.device}, {' x '.join(map(str, figure.size))}, on {figure.date[:10]} by "
+                f"`{figure.command}`."
+            ] = None
+    if not lines:
+        shapes = "[hopper](../../hopper.md)" if rung.ladder == "hopper" else ""
+        also = f" Rungs of this ladder were measured over several shapes: {shapes}." if shapes else ""
+        return ["## Speed", f"`tilewright ladder {rung.ladder} --gpu --record` has not recorded it yet.{also}"]
+    table = "\n".join(["| formats | TFLOP/s | share of cuBLAS |", "|---|---:|---:|", *lines])
+    return ["## Speed", table, "\n".join(origins)]
+
+
+def _fenced(language: str, text: str) -> str:
+    return f"```{language}\n{text.rstrip()}\n```"

@@ -1,0 +1,259 @@
+"""Predicted beside measured: every recorded and published figure of a rung, and what the time model says of it.
+
+The model's inputs (counts of one block, blocks an SM, bytes of DRAM) are recorded, so that a change of the model is
+judged over all rows in a moment, with no simulation and no compiler.
+"""
+
+from __future__ import annotations
+
+import csv
+import json
+from collections.abc import Callable, Hashable, Iterable, Sequence
+from dataclasses import asdict, dataclass
+from functools import cached_property
+from itertools import combinations
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from tilewright.bench.records import recorded, recorded_folder
+from tilewright.device.catalog import device
+from tilewright.ladders import LADDERS, find_rung
+from tilewright.model.prediction import Prediction
+from tilewright.model.time import predict_time
+from tilewright.model.work import Access, Phase, Work
+from tilewright.prediction.counting import work_of
+from tilewright.prediction.predict import dram_bytes
+from tilewright.problem.formats import format_options
+from tilewright.runtime.cubin_cache import CubinCache
+from tilewright.toolchain import Build, build
+
+OURS = "recorded here"
+
+TOLD_APART = 0.05
+"""Rungs whose speeds differ by less are as fast as each other: so much do runs and clocks differ."""
+
+_FEWEST_RANKED = 3
+_ORIGINAL = "original sources"
+
+
+@dataclass(frozen=True, slots=True)
+class Measured:
+    """A figure of a rung on a GPU. source: who measured it."""
+
+    rung: str
+    m: int
+    n: int
+    k: int
+    dtype: str
+    device: str
+    tflops: float
+    source: str
+
+    @property
+    def ladder(self) -> str:
+        return self.rung.split("/")[0]
+
+    @property
+    def is_original(self) -> bool:
+        """Of the source that a rung was modelled on, on a GPU where the rung itself was measured as well."""
+        return _ORIGINAL in self.source
+
+    @property
+    def key(self) -> str:
+        """What the model's inputs depend on."""
+        return f"{self.rung} {self.m}x{self.n}x{self.k} {self.dtype} {self.device}"
+
+
+@dataclass(frozen=True)
+class Case:
+    """A measured figure with the inputs of the model."""
+
+    measured: Measured
+    work: Work
+    blocks_per_sm: int
+    dram_bytes: float
+
+    @cached_property
+    def predicted(self) -> Prediction:
+        spec = device(self.measured.device)
+        return predict_time(self.work, spec, blocks_per_sm=self.blocks_per_sm, dram_bytes=self.dram_bytes)
+
+    @property
+    def error(self) -> float:
+        """Of the predicted TFLOP/s, as a share of the measured ones."""
+        return self.predicted.tflops / self.measured.tflops - 1
+
+
+def measured_rows() -> list[Measured]:
+    """Every figure there is: our records, the newest of each, then the published ones."""
+    found: dict[str, Measured] = {}
+    for ladder in LADDERS:
+        for record in recorded(ladder):
+            spec = device(record.origin.device)
+            one = Measured(record.rung, record.m, record.n, record.k, record.dtype, spec.name, record.tflops, OURS)
+            found[one.key] = one
+    for line in (recorded_folder() / "hopper_h200.jsonl").read_text(encoding="utf-8").splitlines():
+        record_of = json.loads(line)
+        if record_of["candidate"] != "cuBLAS":
+            m, n, k = record_of["shape"]
+            spec, tflops = device(record_of["device"]), record_of["burst"]["tflops"]
+            one = Measured(record_of["candidate"], m, n, k, record_of["dtype"], spec.name, tflops, OURS)
+            found[one.key] = one
+    return [*found.values(), *_published()]
+
+
+def _published() -> list[Measured]:
+    with (recorded_folder() / "published.csv").open(encoding="utf-8", newline="") as file:
+        return [
+            Measured(
+                *(row["rung"], int(row["m"]), int(row["n"]), int(row["k"]), row["dtype"]),
+                *(device(row["gpu"]).name, float(row["tflops"]), row["source"]),
+            )
+            for row in csv.DictReader(file)
+        ]
+
+
+# -- inputs of the model -----------------------------------------------------------------------------------------------
+
+
+def built_for(one: Measured) -> Build:
+    """The rung of a figure, at its size and formats."""
+    rung = find_rung(one.rung)
+    return build(rung.gemm(one.m, one.n, one.k, **format_options(one.dtype)), rung)
+
+
+def collect(rows: Iterable[Measured], cache: CubinCache) -> dict[str, dict[str, Any]]:
+    """The inputs for some figures, as plain values: simulated and compiled."""
+    inputs: dict[str, dict[str, Any]] = {}
+    for one in rows:
+        if one.key in inputs:
+            continue
+        built, spec = built_for(one), device(one.device)
+        blocks = built.occupancy(spec, built.compile(spec.arch, cache=cache)).blocks_per_sm
+        moved = round(dram_bytes(built, spec, blocks))
+        inputs[one.key] = {"blocks_per_sm": blocks, "dram_bytes": moved, "work": plain(work_of(built))}
+    return inputs
+
+
+def plain(work: Work) -> dict[str, Any]:
+    """Plain values of what a block does, zeros left out, numbers as short as they are exact enough."""
+
+    def short(value: Any) -> Any:
+        if isinstance(value, dict):
+            return {name: short(part) for name, part in value.items() if part not in (0, "", False, ())}
+        if isinstance(value, (list, tuple)):
+            return [short(part) for part in value]
+        return round(value, 4) if isinstance(value, float) else value
+
+    return dict(short(asdict(work)))
+
+
+def _work(data: dict[str, Any]) -> Work:
+    def phase(part: dict[str, Any]) -> Phase:
+        return Phase(**{**part, "accesses": tuple(Access(**one) for one in part.get("accesses", ()))})
+
+    return Work(**{**data, "step": phase(data.get("step", {})), "rest": phase(data.get("rest", {}))})
+
+
+def inputs_file() -> Path:
+    """Where the inputs are recorded."""
+    return recorded_folder() / "model_inputs.json"
+
+
+def cases() -> list[Case]:
+    """Every figure with its recorded inputs; those without are left out."""
+    data = json.loads(inputs_file().read_text(encoding="utf-8"))
+    return [
+        Case(one, _work(found["work"]), found["blocks_per_sm"], found["dram_bytes"])
+        for one in measured_rows()
+        if (found := data.get(one.key)) is not None
+    ]
+
+
+# -- how good it is ----------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class Accuracy:
+    """Of some figures. mean_error, bias: shares. within_20, within_interval: shares of the rows.
+
+    spearman: correlation of the ranks of rungs at one size, meant over the sizes with three rungs or more. in_order: of
+    pairs of rungs at one size and in the same formats whose measured speeds differ by more than TOLD_APART, the share
+    that is predicted in the right order.
+    """
+
+    rows: int
+    mean_error: float
+    bias: float
+    within_20: float
+    within_interval: float
+    spearman: float | None
+    in_order: float | None
+
+
+def accuracy(some: Sequence[Case]) -> Accuracy:
+    """How near the predictions are to what was measured."""
+    errors = np.array([case.error for case in some])
+    ratios = np.array([case.predicted.tflops / case.measured.tflops for case in some])
+    lows = np.array([case.predicted.low_s / case.predicted.seconds for case in some])
+    highs = np.array([case.predicted.high_s / case.predicted.seconds for case in some])
+    return Accuracy(
+        rows=len(some),
+        mean_error=float(np.abs(errors).mean()),
+        bias=float(errors.mean()),
+        within_20=float((np.abs(errors) <= 0.2).mean()),
+        within_interval=float(((lows <= ratios) & (ratios <= highs)).mean()),
+        spearman=_rank_correlation(some),
+        in_order=_in_order(some),
+    )
+
+
+def _rank_correlation(some: Sequence[Case]) -> float | None:
+    """Over rungs at one size; those that are measured in several formats count in each."""
+    found = [
+        spearman([case.measured.tflops for case in group], [case.predicted.tflops for case in group])
+        for group in _groups(some, lambda case: (case.measured.m, case.measured.n, case.measured.k))
+        if len({case.measured.rung for case in group}) >= _FEWEST_RANKED
+    ]
+    return sum(found) / len(found) if found else None
+
+
+def _in_order(some: Sequence[Case]) -> float | None:
+    told = [
+        (one.measured.tflops - other.measured.tflops) * (one.predicted.tflops - other.predicted.tflops) > 0
+        for group in _groups(
+            some, lambda case: (case.measured.m, case.measured.n, case.measured.k, case.measured.dtype)
+        )
+        for one, other in combinations(group, 2)
+        if abs(one.measured.tflops / other.measured.tflops - 1) > TOLD_APART
+    ]
+    return sum(told) / len(told) if told else None
+
+
+def _groups(some: Iterable[Case], key: Callable[[Case], Hashable]) -> Iterable[list[Case]]:
+    groups: dict[Hashable, list[Case]] = {}
+    for case in some:
+        groups.setdefault(key(case), []).append(case)
+    return groups.values()
+
+
+def spearman(a: Sequence[float], b: Sequence[float]) -> float:
+    """Correlation of ranks, equal values sharing theirs; 1 for fewer than two.
+
+    >>> spearman([1, 2, 3], [10, 20, 30]), spearman([1, 2, 3], [3, 2, 1])
+    (1.0, -1.0)
+    """
+    if len(a) < 2:
+        return 1.0
+    ranks = [np.array([sum(y < x for y in of) + (sum(y == x for y in of) - 1) / 2 for x in of]) for of in (a, b)]
+    return round(float(np.corrcoef(ranks[0], ranks[1])[0, 1]), 6)
+
+
+def by_ladder_and_gpu(some: Iterable[Case]) -> dict[tuple[str, str, str], list[Case]]:
+    """Figures by ladder, GPU and source."""
+    groups: dict[tuple[str, str, str], list[Case]] = {}
+    for case in some:
+        groups.setdefault((case.measured.ladder, case.measured.device, case.measured.source), []).append(case)
+    return groups

@@ -1,0 +1,79 @@
+"""The page that lays predictions beside measurements, as Markdown."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from tilewright.model.prediction import HIGH, LOW
+from tilewright.report.validation import OURS, TOLD_APART, Accuracy, Case, accuracy, by_ladder_and_gpu
+
+_HEAD = f"""# Predicted against measured
+
+Written by `python benchmarks/predictions.py --write`: every figure of a rung that we recorded or that is published, and
+what `tilewright predict` says of it, at the clock of the data sheet. `docs/model.md` explains the model. Errors are of
+TFLOP/s: positive where the prediction is too fast. The interval is {LOW - 1:+.0%} to {HIGH - 1:+.0%} of the time.
+
+What `--check` checks: this page is computed anew from the recorded inputs of the model (counts of one block, blocks an
+SM, bytes of DRAM, in `benchmarks/results/model_inputs.json`), so a change of the model shows; and one rung of each
+ladder is simulated again, so a change of the counts shows. Nothing is compiled and nothing is measured.
+"""
+
+
+def page(cases: Sequence[Case]) -> str:
+    """The whole page."""
+    counted = [case for case in cases if not case.measured.is_original]
+    originals = [case for case in cases if case.measured.is_original]
+    lines = [
+        _HEAD,
+        "## In all",
+        "",
+        "| figures | rows | mean error | bias | within 20 % | in the interval |",
+        "|---|---:|---:|---:|---:|---:|",
+        _total("of the rungs, and published where the rungs were not measured", counted),
+        _total("of the originals' own sources on the H200", originals),
+        "",
+        "The last line is no error of the model alone. Those kernels are other programs than the rungs: on the same",
+        "H200 the rungs that were written after them run up to 1.9 times as fast (`worklog/12`), because their loops",
+        "are unrolled. The published figures of other GPUs are of originals as well, and bear the same difference.",
+        "",
+        "## By ladder and GPU",
+        "",
+        "Spearman: correlation of the ranks of rungs at one size. Pairs in order: of rungs at one size and in the same",
+        f"formats whose measured speeds differ by more than {TOLD_APART:.0%}, those predicted in the right order.",
+        "",
+        "| ladder | GPU | source | rows | mean error | bias | within 20 % | Spearman | pairs in order |",
+        "|---|---|---|---:|---:|---:|---:|---:|---:|",
+    ]
+    groups = by_ladder_and_gpu(cases)
+    for (ladder, gpu, source), some in groups.items():
+        found = accuracy(some)
+        cells = f"{found.rows} | {found.mean_error:.1%} | {found.bias:+.1%} | {found.within_20:.0%}"
+        spearman = "-" if found.spearman is None else f"{found.spearman:.3f}"
+        in_order = "-" if found.in_order is None else f"{found.in_order:.0%}"
+        cells = f"{cells} | {spearman} | {in_order}"
+        lines.append(f"| {ladder} | {gpu} | {source} | {cells} |")
+    lines += ["", "## Every row", ""]
+    for (ladder, gpu, source), some in groups.items():
+        word = "measured" if source == OURS else "published"
+        lines += [
+            f"### {ladder}, {gpu}, {source}",
+            "",
+            f"| rung | M x N x K | formats | {word} | predicted | error | binds |",
+            "|---|---|---|---:|---:|---:|---|",
+            *(_row(case) for case in some),
+            "",
+        ]
+    return "\n".join(lines)
+
+
+def _total(what: str, some: Sequence[Case]) -> str:
+    found: Accuracy = accuracy(some)
+    shares = f"{found.within_20:.0%} | {found.within_interval:.0%}"
+    return f"| {what} | {found.rows} | {found.mean_error:.1%} | {found.bias:+.1%} | {shares} |"
+
+
+def _row(case: Case) -> str:
+    one, predicted = case.measured, case.predicted
+    size = f"{one.m} x {one.n} x {one.k}"
+    figures = f"{one.tflops:.4g} | {predicted.tflops:.4g} | {case.error:+.1%}"
+    return f"| {one.rung} | {size} | {one.dtype} | {figures} | {predicted.binding.name} |"

@@ -1,0 +1,150 @@
+"""A GPU that checks and times one problem after another, through PyTorch."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from itertools import cycle
+from typing import Any
+
+from tilewright import extras
+from tilewright.bench import records
+from tilewright.bench.clocks import ClockLog
+from tilewright.errors import LaunchError, TilewrightError
+from tilewright.frontend import matmul
+from tilewright.frontend.torch_calls import words_of
+from tilewright.problem.gemm import Gemm
+from tilewright.runtime.driver import open_gpu
+from tilewright.runtime.nvrtc import compiler_version
+from tilewright.suite.cublaslt import CublasLt
+from tilewright.suite.operands import checked, operands_of
+from tilewright.suite.peers import Multiply, compiled, through_cublaslt, true_to_formats
+from tilewright.suite.problems import Problem
+from tilewright.suite.running import COMPILED, CUBLAS, CUBLASLT, OURS, Measured
+from tilewright.suite.timing import fastest, interleaved
+
+TORCH_DTYPES = {"f32": "float32", "f16": "float16", "bf16": "bfloat16"}
+
+LT_KEPT = 2
+"""Algorithms of cuBLASLt that are timed with the others; the better of them counts."""
+
+
+class TorchBench:
+    """The current GPU of PyTorch."""
+
+    def __init__(self) -> None:
+        self._torch: Any = extras.require("torch", "Timing cuBLAS")
+        self._gpu = open_gpu(self._torch.cuda.current_device())
+        self._library: CublasLt | None = None
+        self._timer = TorchTimer(self._torch)
+
+    @property
+    def device(self) -> str:
+        return self._gpu.name
+
+    def measure(self, problem: Problem, peers: Sequence[str]) -> Measured:
+        """Everybody's result is checked before anything is timed."""
+        torch, gemm = self._torch, problem.gemm
+        true_to_formats(torch, gemm)
+        pairs = operands_of(torch, gemm, getattr(torch, TORCH_DTYPES[gemm.dtype.name]))
+        a, b = pairs[0]
+        ours = _ours(gemm)
+        error = checked(torch, gemm, OURS, ours(a, b), a, b)
+        candidates, notes = {OURS: ours}, {}
+        for peer in peers:
+            try:
+                for name, multiply in self._peer(peer, gemm, pairs).items():
+                    checked(torch, gemm, peer, multiply(a, b), a, b)
+                    candidates[name] = multiply
+            except (TilewrightError, RuntimeError) as failure:
+                notes[peer] = str(failure).partition("\n")[0][:200]
+        with ClockLog(self._gpu.index) as log:
+            calls = {name: _over(multiply, pairs) for name, multiply in candidates.items()}
+            times = interleaved(self._timer, calls, copies=len(pairs))
+        kept = [name for name in times if name.startswith(CUBLASLT)]
+        if kept:
+            best = min(kept, key=lambda name: times[name].median_us)
+            times = {name: found for name, found in times.items() if name not in kept} | {CUBLASLT: times[best]}
+        return Measured(times, error, words_of(a, b), self._origin(log), notes)
+
+    def _peer(self, peer: str, gemm: Gemm, pairs: Sequence[tuple[Any, Any]]) -> dict[str, Multiply]:
+        """The candidates that stand for a peer, by name."""
+        if peer == CUBLAS:
+            return {CUBLAS: self._torch.mm}
+        if peer == COMPILED:
+            return {COMPILED: compiled(self._torch)}
+        if self._library is None:
+            self._library = CublasLt()
+        found = through_cublaslt(self._torch, self._library, gemm)
+        if not found:
+            raise LaunchError("cuBLASLt offers no algorithm.")
+        kept = fastest(self._timer, [_over(multiply, pairs) for multiply in found], keep=LT_KEPT)
+        return {f"{CUBLASLT} {number}": found[number] for number in kept}
+
+    def _origin(self, log: ClockLog) -> records.Origin:
+        torch = self._torch
+        lt = f", cuBLASLt {self._library.version}" if self._library is not None else ""
+        return records.Origin(
+            device=self._gpu.name,
+            driver=self._gpu.driver_version,
+            compiler=compiler_version(),
+            peer=f"torch {torch.__version__}, CUDA {torch.version.cuda}{lt}",
+            commit=records.commit(),
+            command=records.command(),
+            date=records.now(),
+            clock_mhz=log.median_clock_mhz,
+            power_w=log.median_power_w,
+        )
+
+
+def _ours(gemm: Gemm) -> Multiply:
+    if gemm.multiplies_tf32:
+        return lambda a, b: matmul(a, b, precision="tf32")
+    return lambda a, b: matmul(a, b)
+
+
+def _over(multiply: Multiply, pairs: Sequence[tuple[Any, Any]]) -> Callable[[], object]:
+    """A call that takes the next pair each time."""
+    turn = cycle(pairs)
+    return lambda: multiply(*next(turn))
+
+
+class TorchTimer:
+    """Events and CUDA graphs of PyTorch."""
+
+    def __init__(self, torch: Any) -> None:
+        self._torch = torch
+
+    def once_us(self, call: Callable[[], object]) -> float:
+        call()
+        call()
+        return self._elapsed_us(call)
+
+    def capture(self, call: Callable[[], object], calls: int) -> TorchReplay:
+        graph = self._torch.cuda.CUDAGraph()
+        with self._torch.cuda.graph(graph):
+            for _ in range(calls):
+                call()
+        return TorchReplay(self, graph, calls)
+
+    def _elapsed_us(self, work: Callable[[], object]) -> float:
+        torch = self._torch
+        torch.cuda.synchronize()
+        start, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
+        start.record()
+        work()
+        end.record()
+        end.synchronize()
+        return float(start.elapsed_time(end)) * 1e3
+
+
+class TorchReplay:
+    """A captured graph of `calls` calls."""
+
+    def __init__(self, timer: TorchTimer, graph: Any, calls: int) -> None:
+        self._timer, self._graph, self._calls = timer, graph, calls
+
+    def time_us(self) -> float:
+        return self._timer._elapsed_us(self._graph.replay) / self._calls
+
+    def close(self) -> None:
+        self._graph.reset()

@@ -1,0 +1,176 @@
+"""The run over a suite: problem by problem, each recorded as soon as it is measured, so that a stop loses nothing.
+
+Problems that torch.compile has yet to tune take long (8 to 31 s each, measured), so they are measured twice: first all
+of them without it, then, while the budget lasts, each again with it. A ratio is always of one run.
+"""
+
+from __future__ import annotations
+
+import statistics
+import time
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Protocol
+
+from tilewright.bench import records
+from tilewright.errors import TilewrightError
+from tilewright.suite.problems import Problem
+from tilewright.suite.timing import Times
+
+OURS, CUBLAS, CUBLASLT, COMPILED = "tilewright", "cuBLAS", "cuBLASLt", "torch.compile"
+PEERS = (CUBLAS, CUBLASLT, COMPILED)
+NAME = "matmul"
+"""What the records of this suite call the kernel; which one ran is in their `extra`."""
+
+
+@dataclass(frozen=True, slots=True)
+class Measured:
+    """One problem, checked and timed. chosen: what ran, for people. notes: peers that could not be timed, and why."""
+
+    times: dict[str, Times]
+    relative_error: float
+    chosen: str
+    origin: records.Origin
+    notes: dict[str, str] = field(default_factory=dict)
+
+
+class Bench(Protocol):
+    """A GPU that can measure."""
+
+    device: str
+
+    def measure(self, problem: Problem, peers: Sequence[str]) -> Measured:
+        """Ours and the peers, in turn. Raises TilewrightError for a wrong result."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """What to measure. budget_s: no problem is begun after so many seconds. again: also what is recorded already."""
+
+    problems: tuple[Problem, ...]
+    peers: tuple[str, ...] = PEERS
+    record: Path | None = None
+    budget_s: float | None = None
+    again: bool = False
+
+    @property
+    def turns(self) -> tuple[tuple[Problem, tuple[str, ...]], ...]:
+        """Every problem with its peers, in the order of measuring."""
+        quick = tuple(peer for peer in self.peers if peer != COMPILED)
+        turns = [(problem, quick) for problem in self.problems] if quick or COMPILED not in self.peers else []
+        if COMPILED in self.peers:
+            turns += [(problem, self.peers) for problem in self.problems]
+        return tuple(turns)
+
+
+@dataclass(frozen=True, slots=True)
+class Row:
+    """What happened to one problem. record None: it failed, or was recorded before. left: turns still to come."""
+
+    problem: Problem
+    record: records.Record | None
+    failure: str = ""
+    left: int = 0
+
+
+def run(
+    plan: Plan,
+    bench: Bench,
+    *,
+    commit: str = "",
+    clock: Callable[[], float] = time.monotonic,
+    progress: Callable[[str, int, int], None] | None = None,
+) -> Iterator[Row]:
+    """Rows as they are measured. What the same commit has recorded on the same device is not measured again."""
+    began = clock()
+    known = set() if plan.again or plan.record is None else _known(plan.record, bench.device, commit)
+    turns = [turn for turn in plan.turns if not _is_covered(turn, known)]
+    for number, (problem, peers) in enumerate(turns):
+        left = len(turns) - number
+        if plan.budget_s is not None and clock() - began >= plan.budget_s:
+            yield Row(problem, None, "the budget is spent", left)
+            return
+        if progress is not None:
+            progress(f"{problem}{' with torch.compile' if COMPILED in peers else ''}", number, len(turns))
+        try:
+            record = record_of(problem, bench.measure(problem, peers))
+        except TilewrightError as failure:
+            yield Row(problem, None, str(failure), left - 1)
+            continue
+        if plan.record is not None:
+            records.write(plan.record, [record])
+        yield Row(problem, record, "", left - 1)
+
+
+_Key = tuple[Problem, frozenset[str]]
+
+
+def _known(path: Path, device: str, commit: str) -> set[_Key]:
+    """Problems, and the peers they were timed with, that a commit has recorded on a device."""
+    if not path.is_file():
+        return set()
+    rows = [r for r in records.read(path) if r.rung == NAME and (r.origin.device, r.origin.commit) == (device, commit)]
+    return {(problem_of(row), frozenset(peers_us(row)) | frozenset(row.extra.get("notes", {}))) for row in rows}
+
+
+def _is_covered(turn: tuple[Problem, tuple[str, ...]], known: set[_Key]) -> bool:
+    problem, peers = turn
+    return any(problem == other and set(peers) <= timed for other, timed in known)
+
+
+def problem_of(record: records.Record) -> Problem:
+    return Problem(record.m, record.n, record.k, record.dtype, record.orders)
+
+
+def peers_us(record: records.Record) -> dict[str, float]:
+    """The median times of the peers of a record, by name."""
+    found = record.extra.get("peers_us", {})
+    return {str(name): float(value) for name, value in found.items()}
+
+
+def shares(record: records.Record) -> dict[str, float]:
+    """How much faster than each peer, above 1 where faster."""
+    found = record.extra.get("shares", {})
+    return {str(name): float(value) for name, value in found.items()}
+
+
+def record_of(problem: Problem, measured: Measured) -> records.Record:
+    """A measurement as a line of the records."""
+    own = measured.times[OURS]
+    peers = {name: times for name, times in measured.times.items() if name != OURS}
+    told = {name: own.share_of(times) for name, times in peers.items()}
+    extra: dict[str, Any] = {
+        "chosen": measured.chosen,
+        "peers_us": {name: round(times.median_us, 3) for name, times in peers.items()},
+        "shares": {name: round(share, 4) for name, share in told.items()},
+        "rounds": len(own.each_us),
+    }
+    if measured.notes:
+        extra["notes"] = measured.notes
+    return records.Record(
+        rung=NAME,
+        m=problem.m,
+        n=problem.n,
+        k=problem.k,
+        dtype=problem.format,
+        orders=problem.orders,
+        tflops=round(problem.gemm.flops / own.median_us / 1e6, 3),
+        median_us=round(own.median_us, 3),
+        fastest_us=round(min(own.each_us), 3),
+        slowest_us=round(max(own.each_us), 3),
+        relative_error=float(f"{measured.relative_error:.3g}"),
+        cublas_us=round(peers[CUBLAS].median_us, 3) if CUBLAS in peers else None,
+        share_of_cublas=round(told[CUBLAS], 4) if CUBLAS in told else None,
+        origin=measured.origin,
+        extra=extra,
+    )
+
+
+def geometric_mean(values: Sequence[float]) -> float:
+    """
+    >>> round(geometric_mean([0.5, 2.0, 8.0]), 12)
+    2.0
+    """
+    return statistics.geometric_mean(values)

@@ -1,0 +1,81 @@
+"""A whole search of one problem: what there is, ranked, then `Tuning` over it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from time import monotonic
+
+from tilewright.tuner.compiling import Compilers
+from tilewright.tuner.keys import Key, sources_version
+from tilewright.tuner.measure import GpuMeasurer
+from tilewright.tuner.rank import Look, ranked, seeds, to_look_at
+from tilewright.tuner.space import Candidate, Space
+from tilewright.tuner.storage import check_storage
+from tilewright.tuner.study import TuningStudy
+from tilewright.tuner.tune import Outcome, Progress, Tuning
+
+LOOKS_PER_WORKER = 150
+"""Candidates that are ranked: some ten to thirty milliseconds each."""
+
+SEEDS = 16
+"""Measured by rank, before the search learns from what it measured."""
+
+
+@dataclass(frozen=True, slots=True)
+class Ranking:
+    """order: legal candidates, the best predicted first. refused: those that are no kernels here, and why.
+
+    unseen: candidates that there was no time to look at.
+    """
+
+    order: tuple[Look, ...]
+    refused: tuple[Look, ...]
+    unseen: tuple[Candidate, ...]
+
+
+def rank(space: Space, compilers: Compilers, *, meanwhile: Callable[[], None] = lambda: None) -> Ranking:
+    """As much of a space as the compilers can look at in some seconds, in order. meanwhile: runs here until then."""
+    some = to_look_at(space, LOOKS_PER_WORKER * compilers.workers)
+    futures = compilers.looks(some)
+    meanwhile()
+    looks = [look for future in futures for look in future.result()]
+    seen = set(some)
+    unseen = tuple(candidate for candidate in space.candidates if candidate not in seen)
+    return Ranking(tuple(ranked(looks)), tuple(look for look in looks if look.refusal), unseen)
+
+
+def study_name(space: Space) -> str:
+    """Searches of one problem on one kind of GPU, in one space, by the same sources, are one study."""
+    return f"{Key.of(space.spec, space.gemm)}; space {space.digest}, sources {sources_version()}"
+
+
+def tune(
+    space: Space,
+    measurer: GpuMeasurer,
+    *,
+    storage: str,
+    seconds: float,
+    workers: int,
+    started: float | None = None,
+    rivals: Sequence[Candidate] = (),
+    progress: Progress = lambda state: None,
+) -> Outcome:
+    """Search a space on a GPU. storage: a URL. seconds: of `time.monotonic` since `started`, all included."""
+    started = monotonic() if started is None else started
+    check_storage(storage)
+    with Compilers(space, measurer.gpu.arch, workers) as compilers:
+        ranking = rank(space, compilers, meanwhile=measurer.warm)
+        order = [one.candidate for one in ranking.order]
+        first = seeds(space, ranking.order, SEEDS)
+        study = TuningStudy(storage, study_name(space), [*order, *ranking.unseen], [*rivals, *first])
+        tuning = Tuning(
+            study,
+            compilers,
+            measurer,
+            seconds=seconds,
+            started=started,
+            rivals=tuple(rivals),
+            progress=progress,
+        )
+        return tuning.run()

@@ -1,0 +1,138 @@
+"""tune and database, with no GPU."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from command_runs import Cli
+from tuning_fakes import OnPaper, a_winner, url_of
+
+from tilewright.device.catalog import device
+from tilewright.tuner.database import Database
+from tilewright.tuner.winners import Winner
+
+
+@pytest.fixture(autouse=True)
+def path(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A database of this test's own, with one winner."""
+    path = tmp_path / "winners.sqlite"
+    monkeypatch.setenv("TILEWRIGHT_DATABASE", str(path))
+    monkeypatch.setattr("tilewright.tuner.database.shipped_winners", lambda: (a_winner(m=1000),))
+    monkeypatch.setattr("tilewright.cli.tune.gpu_problem", lambda: "No NVIDIA driver is installed here.")
+    Database(path).record(a_winner())
+    return path
+
+
+def test_tuning_without_a_gpu_says_what_can_be_done_without_one(cli: Cli) -> None:
+    ran = cli("tune", 512, 512, 512)
+    assert (ran.code, ran.out) == (1, "")
+    assert ran.err == (
+        "Tuning measures, and there is no GPU: No NVIDIA driver is installed here.\n"
+        "  Hint: --list prints the candidates and their predicted times without one; "
+        "`tilewright database import` takes over what another machine has tuned.\n"
+    )
+
+
+def tuned(cli: Cli, folder: Path, monkeypatch: pytest.MonkeyPatch, matmul_us: float) -> tuple[str, list[Winner]]:
+    """What a search says that times nothing but registers, and the winners that it leaves for 512 rows."""
+    monkeypatch.setattr("tilewright.cli.tune._gpu", lambda list_only: OnPaper.gpu())
+    monkeypatch.setattr("tilewright.cli.tune.probe", lambda gpu: device("H200"))
+    monkeypatch.setattr("tilewright.cli.tune.GpuMeasurer", OnPaper)
+    monkeypatch.setattr("tilewright.cli.tune._Job._peers", lambda job: {"cuBLAS": 100.0, "matmul": matmul_us})
+    monkeypatch.setattr("tilewright.cli.tune._STARTED", None)
+    ran = cli(
+        "tune", 512, 512, 512, "--rung", "ampere/4", "--dtype", "f16", "--storage", url_of(folder), "--workers", 1
+    )
+    assert (ran.code, ran.err) == (0, "")
+    return ran.out, [winner for winner in Database().winners() if winner.key.problem.m == 512]
+
+
+def test_a_winner_is_told_and_stored(cli: Cli, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    text, winners = tuned(cli, tmp_path, monkeypatch, matmul_us=300.0)
+    assert text.startswith("512x512x512 f16 NN on H200: 3 of 3 candidates measured, 3 of them now, in ")
+    assert "% of cuBLAS: ampere/4 stages " in text
+    assert text.endswith("  matmul uses it from now on.\n")
+    (winner,) = winners
+    assert winner.candidate.rung == "ampere/4"
+    assert winner.share_of_cublas == 100.0 / winner.median_us
+
+
+def test_where_matmul_does_better_nothing_is_stored(cli: Cli, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    text, winners = tuned(cli, tmp_path, monkeypatch, matmul_us=1.0)
+    assert text.endswith("  matmul's own choice takes 1.00 us and stays.\n")
+    assert winners == []
+
+
+def test_the_list_shows_candidates_and_their_predictions_best_first(cli: Cli) -> None:
+    data = cli("tune", 512, 512, 512, "--rung", "ampere/4", "--dtype", "f16", "--list", "--json").json
+    assert data["candidates"] == len(data["legal"]) == 3
+    times = [one["predicted_us"] for one in data["legal"]]
+    assert times == sorted(times)
+    assert {one["point"]["stages"] for one in data["legal"]} == {2, 3, 4}
+
+
+def test_the_list_is_of_the_gpu_that_is_named(cli: Cli) -> None:
+    ran = cli("tune", 512, 512, 512, "--rung", "ampere/4", "--dtype", "f16", "--list", "--device", "A100")
+    assert ran.out.startswith("512x512x512 f16 NN on A100 SXM 80 GB: 3 candidates, 3 looked at, 3 of them legal.")
+
+
+@pytest.mark.parametrize(
+    ("arguments", "told"),
+    [
+        (("--order", "XY"), "There is no order of A and B 'XY'."),
+        (("--dtype", "f8"), "There is no dtype 'f8'."),
+        (("--rung", "worklog/3"), "worklog/3 has no choices to tune."),
+        (("--ladder", "nowhere"), "There is no ladder 'nowhere'."),
+        (("--device", "H3000"), "There is no device 'H3000'."),
+        (("--ladder", "hopper"), "No rung with choices can multiply 512x512x512 f32 NN on H200."),
+    ],
+)
+def test_what_cannot_be_tuned_is_refused_in_a_sentence(cli: Cli, arguments: tuple[str, ...], told: str) -> None:
+    ran = cli("tune", 512, 512, 512, "--list", *arguments)
+    assert (ran.code, ran.out) == (1, "")
+    assert ran.err.startswith(told)
+
+
+def test_keeping_bits_of_a_sum_in_parts_is_refused(cli: Cli) -> None:
+    ran = cli("tune", 128, 128, 16384, "--keep-bits", "--list")
+    assert ran.code == 1
+    assert "none keeps its bits" in ran.err
+
+
+def test_the_database_lists_own_and_shipped_winners(cli: Cli, path: Path) -> None:
+    assert cli("database", "path").out == f"{path}\n"
+    listed = cli("database", "list", "--json").json
+    assert [winner["problem"]["m"] for winner in listed] == [1000, 4096]
+    assert cli("database", "list", "--device", "NVIDIA H200").out.startswith("H200 (9.0, 132 SMs)\n")
+    assert cli("database", "list", "--device", "A100").out.startswith("No winners yet.")
+
+
+def test_winners_travel_by_file(cli: Cli, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    file = tmp_path / "exported.jsonl"
+    assert cli("database", "export", file).code == 0
+    assert cli("database", "export").out == file.read_text() == a_winner().to_json() + "\n"
+    monkeypatch.setenv("TILEWRIGHT_DATABASE", str(tmp_path / "other.sqlite"))
+    assert cli("database", "import", file).out == "1 winner new, 0 replaced slower ones, 0 slower than yours.\n"
+    assert Database(tmp_path / "other.sqlite", shipped=()).winners() == [a_winner()]
+
+
+def test_pruning_removes_winners_whose_kernel_has_changed(cli: Cli, path: Path) -> None:
+    Database(path).record(a_winner(m=512, sources="of another commit"))
+    assert cli("database", "prune").out == "1 winner removed.\n"
+    assert cli("database", "prune").out == "0 winners removed.\n"
+    assert cli("database", "prune", "--all").code == 1
+    assert cli("database", "prune", "--all", "--device", "H200").out == "1 winner removed.\n"
+
+
+def test_a_damaged_database_is_told_on_stderr(cli: Cli, path: Path) -> None:
+    path.write_bytes(b"no database" * 200)
+    ran = cli("database", "list")
+    assert ran.code == 0
+    assert "was damaged" in ran.err
+
+
+def test_an_unknown_action_suggests_one(cli: Cli) -> None:
+    ran = cli("database", "lst")
+    assert (ran.code, ran.out) == (2, "")
+    assert ran.err == "No such command 'lst'. Did you mean 'list'?\n  Hint: tilewright database --help\n"

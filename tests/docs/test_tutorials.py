@@ -1,0 +1,60 @@
+"""The code blocks of the tutorials run, print what the pages say, and build what the ladder has."""
+
+from __future__ import annotations
+
+import re
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from docs.markdown_blocks import blocks, run, with_outputs
+from tilewright.ladders import find_ladder
+
+DOCS = Path(__file__).parents[2] / "docs"
+PAGES = ("tutorial.md", "write_a_schedule.md")
+
+
+@cache
+def ran(name: str) -> tuple[dict[str, Any], list[str]]:
+    page = DOCS / name
+    return run(page, blocks(page.read_text(encoding="utf-8")))
+
+
+@pytest.mark.parametrize("name", PAGES)
+def test_each_block_prints_what_the_page_says(
+    name: str, request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    page = DOCS / name
+    text = page.read_text(encoding="utf-8")
+    found = blocks(text)
+    _, printed = ran(name)
+    if request.config.getoption("--update-golden"):
+        page.write_text(with_outputs(text, found, printed), encoding="utf-8")
+        return
+    for block, said in zip(found, printed, strict=True):
+        if block.output is not None:
+            assert said == block.output, f"{name}, line {block.line}; if this is meant: pytest --update-golden"
+
+
+def test_the_twelve_steps_are_the_first_twelve_rungs() -> None:
+    names, _ = ran("tutorial.md")
+    gemm = names["gemm"]
+    for rung in find_ladder("worklog")[:12]:
+        name = "asynchronous" if rung.slug == "async" else rung.slug
+        assert names[name] == rung.schedule(gemm), rung.title
+
+
+@pytest.mark.parametrize("name", PAGES)
+def test_every_step_of_the_tutorials_is_right(name: str) -> None:
+    _, printed = ran(name)
+    assert not any("WRONG" in said for said in printed)
+
+
+@pytest.mark.parametrize("path", sorted(DOCS.rglob("*.md")), ids=lambda path: path.relative_to(DOCS).as_posix())
+def test_links_lead_somewhere(path: Path) -> None:
+    for target in re.findall(r"\]\(([^)#\s]+)(?:#[\w-]*)?\)", path.read_text(encoding="utf-8")):
+        if "://" not in target:
+            assert (path.parent / target).exists(), target

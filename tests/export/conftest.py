@@ -1,0 +1,30 @@
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from exports import KINDS, Project, needs, project, ran
+
+from tilewright.runtime.cubin_cache import CubinCache
+
+
+@pytest.fixture(scope="session")
+def cache(tmp_path_factory: pytest.TempPathFactory) -> CubinCache:
+    return CubinCache(tmp_path_factory.mktemp("cubins"))
+
+
+@pytest.fixture(scope="session", params=KINDS)
+def exported(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory, cache: CubinCache) -> Project:
+    """One project of each kind, written."""
+    return project(request.param, tmp_path_factory.mktemp("exports") / request.param, cache)
+
+
+@pytest.fixture(scope="session")
+def built(exported: Project) -> Path:
+    """The folder with its programs."""
+    needs("nvcc", "cmake")
+    folder = exported.folder / "build"
+    ran("cmake", "-S", exported.folder, "-B", folder)
+    said = ran("cmake", "--build", folder)
+    assert "warning" not in said
+    return folder

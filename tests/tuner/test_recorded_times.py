@@ -1,0 +1,31 @@
+"""The search replayed over times that an H200 took for 1339 points: how soon it comes near the best."""
+
+from __future__ import annotations
+
+import json
+import random
+from pathlib import Path
+
+import pytest
+from tuning_fakes import url_of
+
+from tilewright.tuner.measure import Measured
+from tilewright.tuner.space import Candidate
+from tilewright.tuner.study import TuningStudy
+
+RECORDED = Path(__file__).parents[2] / "benchmarks" / "results" / "search_worklog_best_earlier.jsonl"
+
+
+@pytest.mark.parametrize("seed", [0, 1])
+def test_a_tenth_of_the_measurements_come_within_three_percent_of_the_best(tmp_path: Path, seed: int) -> None:
+    trials = [json.loads(line) for line in RECORDED.read_text(encoding="utf-8").splitlines()]
+    times = {Candidate("worklog/best", trial["point"]): trial["median_us"] for trial in trials}
+    candidates = list(times)
+    random.Random(seed).shuffle(candidates)  # no prediction helps here: the order is chance
+    study = TuningStudy(url_of(tmp_path), "recorded", candidates, candidates[:16], seed=seed)
+    for _ in range(len(candidates) // 10):
+        claim = study.claim()
+        assert claim is not None
+        study.tell(claim, Measured(times[claim.candidate], 0, 0.0, "", ""))
+    assert study.best_us is not None
+    assert study.best_us <= 1.03 * min(times.values())

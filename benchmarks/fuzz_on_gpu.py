@@ -1,9 +1,9 @@
 """Random legal schedules, compiled and run on the GPU, each result held against float64.
 
-    PYTHONPATH=src:. python benchmarks/fuzz_on_gpu.py --count 500 --seed 0
+    PYTHONPATH=src:. python benchmarks/fuzz_on_gpu.py --kind hopper --count 500 --seed 0
 
-Prints `checked N, wrong W` and ends with 1 if any is wrong, 2 if there is no GPU. A seed names one problem, schedule
-and variant; `tests/random_schedules.py` draws them, as it does for the simulator's properties.
+Prints `checked N, wrong W` and ends with 1 if any is wrong, 2 if there is no GPU. A kind and a seed name one problem,
+schedule and variant; `tests/random_*schedules.py` draw them, as they do for the simulator's properties.
 """
 
 from __future__ import annotations
@@ -16,12 +16,21 @@ from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 
+from tests.random_hopper_schedules import random_hopper_gemm, random_hopper_schedule
 from tests.random_schedules import random_gemm, random_schedule, random_variant
+from tests.random_tensor_schedules import random_tensor_gemm, random_tensor_schedule
 from tilewright.errors import LoweringError, TilewrightError
 from tilewright.problem import make_operands
 from tilewright.runtime.cubin_cache import CubinCache
 from tilewright.runtime.driver import Gpu, gpu_problem, open_gpu
 from tilewright.toolchain import Build, build, verify_on_gpu
+
+KINDS = {
+    "lanes": (random_gemm, random_schedule),
+    "tensor": (random_tensor_gemm, random_tensor_schedule),
+    "hopper": (random_hopper_gemm, random_hopper_schedule),
+}
+"""What multiplies: single lanes, warps by mma and wmma, warpgroups by wgmma."""
 
 
 @dataclass(frozen=True)
@@ -33,16 +42,19 @@ class Case:
     problem: str = ""
 
 
-def drawn(seed: int, arch: str, cache: CubinCache) -> Case | None:
+def drawn(kind: str, seed: int, arch: str, cache: CubinCache) -> Case | None:
     """The case of a seed, its code compiled into the cache; None where no device has the shared memory it needs."""
     rng = random.Random(seed)
-    gemm = random_gemm(rng)
-    drawing = random_schedule(rng, gemm)
+    draw_gemm, draw_schedule = KINDS[kind]
+    gemm = draw_gemm(rng)
+    drawing = draw_schedule(rng, gemm)
     built = build(gemm, drawing.schedule, variant=random_variant(rng, drawing.program, gemm), name=f"random_{seed}")
     try:
         built.compile(arch, cache=cache)
     except LoweringError as error:
-        return None if error.headline.startswith("The shared tiles take") else Case(seed, built, str(error))
+        return (
+            None if error.headline.startswith(("The shared tiles take", "Rows of")) else Case(seed, built, str(error))
+        )
     except TilewrightError as error:
         return Case(seed, built, str(error))
     return Case(seed, built)
@@ -59,14 +71,15 @@ def problem_of(case: Case, gpu: Gpu, cache: CubinCache) -> str:
     return "" if verdict.ok else verdict.message
 
 
-def compiled(first: int, count: int, arch: str, cache: CubinCache, workers: int) -> Iterator[Case | None]:
+def compiled(kind: str, first: int, count: int, arch: str, cache: CubinCache, workers: int) -> Iterator[Case | None]:
     """The cases of `count` seeds in order, compiled by several threads at once."""
     with ThreadPoolExecutor(workers) as pool:
-        yield from pool.map(lambda seed: drawn(seed, arch, cache), range(first, first + count))
+        yield from pool.map(lambda seed: drawn(kind, seed, arch, cache), range(first, first + count))
 
 
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--kind", choices=KINDS, default="lanes")
     parser.add_argument("--count", type=int, default=500)
     parser.add_argument("--seed", type=int, default=0, help="the first seed")
     parser.add_argument("--workers", type=int, default=16, help="compiler threads")
@@ -78,7 +91,7 @@ def main() -> int:
     start = time.perf_counter()
     checked = wrong = 0
     gpu, cache = open_gpu(), CubinCache()
-    for case in compiled(asked.seed, asked.count, gpu.arch, cache, asked.workers):
+    for case in compiled(asked.kind, asked.seed, asked.count, gpu.arch, cache, asked.workers):
         if case is None:
             continue
         checked += 1

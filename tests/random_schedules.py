@@ -78,6 +78,7 @@ class Drawing:
     steps: list[Step] = field(default_factory=list)
     refused: list[tuple[Step, TilewrightError]] = field(default_factory=list)
     max_tile: int = MAX_TILE
+    max_threads: int = MAX_THREADS
 
     def __post_init__(self) -> None:
         self.program = naive_program(self.gemm)
@@ -98,7 +99,7 @@ class Drawing:
             self.refused.append((step, error))
             return False
         tiles = [program.block_tile(dim) for dim in ("m", "n")]
-        if program.threads_per_block > MAX_THREADS or max(tiles) > self.max_tile:
+        if program.threads_per_block > self.max_threads or max(tiles) > self.max_tile:
             return False
         self.steps.append(step)
         self.program = program

@@ -10,7 +10,6 @@ from dataclasses import replace
 from typing import Literal
 
 from tests.random_schedules import FACTORS, Drawing
-from tilewright.dtypes import TF32
 from tilewright.ir.buffer import Space
 from tilewright.ir.program import Level, Pattern, RasterOrder, Route
 from tilewright.layout.arrangement import Xor
@@ -73,7 +72,7 @@ def random_tensor_schedule(rng: random.Random, gemm: Gemm) -> Drawing:
 
 def _nest(d: Drawing, whole: bool) -> None:
     """Blocks, warps and fragments, the innermost one an instruction."""
-    rng, tf32 = d.rng, d.gemm.multiplied is TF32
+    rng, tf32 = d.rng, d.gemm.multiplies_tf32
     depth = 8 if tf32 else 16
     using, wide = (f"wmma.m16n16k{depth}", 16) if whole else (f"mma.m16n8k{depth}", 8)
     own_m, own_n = 16 * rng.choice((1, 2, 3)), wide * rng.choice((1, 2, 4) if wide == 8 else (1, 2))

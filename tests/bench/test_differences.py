@@ -11,8 +11,10 @@ import pytest
 from tilewright.bench import calibration, ncu
 from tilewright.bench.calibration import METRICS, Calibration, Comparison, compare, read, recorded, write
 from tilewright.bench.differences import by_rung, explanation, is_unexplained
-from tilewright.errors import TilewrightError
+from tilewright.device.catalog import H200
+from tilewright.errors import LaunchError, TilewrightError
 from tilewright.ladders import find_rung
+from tilewright.ladders.rung import Rung
 from tilewright.report.calibration import page
 
 COUNTED = dict.fromkeys(METRICS, 100.0)
@@ -122,3 +124,28 @@ def test_rungs_are_counted_on_the_gpu_at_hand() -> None:
     assert not found.failed
     for rung in by_rung(found.rows).values():
         assert not [row for row in rung.values() if row.count in calibration.EXACT and is_unexplained(row, rung)]
+
+
+def test_rungs_are_simulated_while_others_are_counted_and_a_failure_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
+    class Gpu:
+        name, driver_version, compute_capability = "NVIDIA H200", "580", (9, 0)
+
+    def compared(rung: Rung, size: int, ours: dict[str, float], *, chip: str) -> list[Comparison]:
+        assert chip == "gh100"
+        if rung.name == "worklog/2":
+            raise LaunchError("Nsight Compute failed with exit status 1.")
+        return [Comparison(rung.name, size, name, value, value) for name, value in ours.items()]
+
+    monkeypatch.setattr(calibration, "open_gpu", Gpu)
+    monkeypatch.setattr(calibration, "probe", lambda gpu: H200)
+    monkeypatch.setattr(calibration, "compare", compared)
+    monkeypatch.setattr(ncu, "metric_listing", lambda chip: "")
+    found = calibration.calibrate([find_rung("worklog/2"), find_rung("worklog/6")], 128)
+    counts = by_rung(found.rows)["worklog/6"]
+    assert found.failed == {"worklog/2": "Nsight Compute failed with exit status 1."}
+    assert (
+        counts["shared_wavefronts"].simulated == calibration.simulated(find_rung("worklog/6"), 128)["shared_wavefronts"]
+    )
+    assert counts["achieved_occupancy_percent"].simulated == 12.5  # one block of 8 warps on an SM of 64
+    assert 0 < (counts["l2_hit_rate_percent"].simulated or 0) < 100
+    assert "worklog/6" in page([found]) and "Not counted: worklog/2" in page([found])

@@ -13,7 +13,7 @@ from exports import Project
 from tilewright.runtime import elf
 from tilewright.schedule.codec import from_data
 
-PARAMETER = 0x17  # EIATTR_KPARAM_INFO: ordinal, offset and, in the upper 14 bits, the size of one parameter
+PARAMETER = 0x17  # EIATTR_KPARAM_INFO: ordinal and, in the upper 14 bits, the size of one parameter
 
 
 def cubins(project: Project) -> Iterator[tuple[dict[str, Any], dict[str, Any], Path]]:
@@ -22,24 +22,23 @@ def cubins(project: Project) -> Iterator[tuple[dict[str, Any], dict[str, Any], P
             yield kernel, cubin, project.folder / cubin["file"]
 
 
-def parameters_in(image: bytes, entry: str) -> list[tuple[int, int]]:
-    """Offset and size of each parameter, in order."""
+def parameters_in(image: bytes, entry: str) -> list[int]:
+    """Bytes of each parameter, in order."""
     content = next(s.content for s in elf._sections(image) if s.name == f".nv.info.{entry}")
-    found: dict[int, tuple[int, int]] = {}
+    found: dict[int, int] = {}
     at = 0
     while at < len(content):
         kind, code, size = struct.unpack_from("<BBH", content, at)
         if kind == 4 and code == PARAMETER:
-            _, ordinal, offset, packed = struct.unpack_from("<IHHI", content, at + 4)
-            found[ordinal] = offset, packed >> 18
+            _, ordinal, _, packed = struct.unpack_from("<IHHI", content, at + 4)
+            found[ordinal] = packed >> 18
         at += 4 + (size if kind == 4 else 0)
     return [found[ordinal] for ordinal in sorted(found)]
 
 
-def test_parameters_lie_where_the_description_says(exported: Project) -> None:
+def test_parameters_are_those_of_the_file(exported: Project) -> None:
     for kernel, _, path in cubins(exported):
-        told = [(p["offset"], p["bytes"]) for p in kernel["parameters"]]
-        assert told == parameters_in(path.read_bytes(), kernel["entry"])
+        assert [p["bytes"] for p in kernel["parameters"]] == parameters_in(path.read_bytes(), kernel["entry"])
 
 
 def test_resources_are_those_of_the_file(exported: Project) -> None:

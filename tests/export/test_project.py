@@ -81,7 +81,7 @@ def test_a_call_goes_to_the_kernel_whose_needs_it_meets(exported: Project, built
     odd = exported.kind != "hopper"
     far = {"M": 1 << 20, "lda": 1 << 12, "ldc": 1 << 12}
     calls = {
-        "whole": {},
+        "whole": {"N": 768},
         "edges": {"M": 1000, "K": 1000},
         "far": far,
         "address": {"A": ALIGNED + 4},

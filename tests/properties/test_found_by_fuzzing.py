@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import pytest
 
+from tilewright.dtypes import BF16, F32
 from tilewright.errors import LoweringError, ScheduleError
 from tilewright.ir.buffer import Space
 from tilewright.ir.evaluate import evaluate
 from tilewright.ir.kernel import Variant
 from tilewright.ir.program import Level, RasterOrder, Route
+from tilewright.ladders import find_rung
 from tilewright.problem import check, make_operands
 from tilewright.problem.gemm import Gemm, Order
 from tilewright.schedule import (
@@ -236,3 +238,16 @@ def test_warps_without_lanes_are_refused() -> None:
     steps = Schedule(Split("m", 2, into=("m_block", "m_warp")), Bind("m_warp", Level.WARP))
     with pytest.raises(LoweringError, match="'m_warp' is bound to warps, and no loop is bound to their lanes"):
         _ = build(SMALL, steps).kernel
+
+
+def test_a_block_of_a_cluster_may_stand_outside_of_whole_tiles() -> None:
+    """Three tiles of m are exact for a block and not for clusters of two: the fourth block read and wrote behind C."""
+    rung = find_rung("hopper/7")
+    for out in (BF16, F32):  # by the copy engine, which clips, and by stores, which do not
+        gemm = rung.gemm(384, 256, 64, out=out, beta=0.5)
+        built = build(gemm, rung)
+        assert built.variant.exact == {"n", "k"}
+        operands = make_operands(gemm)
+        computed, run = run_on_simulator(built, operands)
+        assert check(operands, computed).ok and not run.errors
+    assert build(rung.gemm(512, 256, 64), rung).variant.exact == {"m", "n", "k"}

@@ -1,4 +1,4 @@
-"""Random schedules for tensor cores compute the product, with every detector on."""
+"""Random schedules for tensor cores, of Hopper and before, compute the product, with every detector on."""
 
 from __future__ import annotations
 
@@ -7,20 +7,20 @@ import random
 from hypothesis import given, note, settings
 from hypothesis import strategies as st
 
-from tests.random_schedules import random_variant
+from tests.random_hopper_schedules import random_hopper_gemm, random_hopper_schedule
+from tests.random_schedules import Drawing, random_variant
 from tests.random_tensor_schedules import random_tensor_gemm, random_tensor_schedule
 from tests.strategies import NO_SHRINKING, budget
 from tilewright.errors import LoweringError
-from tilewright.problem import check, make_operands
+from tilewright.problem import Gemm, check, make_operands
 from tilewright.schedule import from_json, to_json
 from tilewright.toolchain import build, run_on_simulator
 
+RANDOM = st.integers(0, 2**32).map(random.Random)
+ORDERS = st.sampled_from(("lockstep", "warps"))
 
-@given(st.integers(0, 2**32).map(random.Random), st.sampled_from(("lockstep", "warps")))
-@settings(max_examples=budget(60), phases=NO_SHRINKING)
-def test_the_kernel_computes_the_product(rng: random.Random, order: str) -> None:
-    gemm = random_tensor_gemm(rng)
-    drawing = random_tensor_schedule(rng, gemm)
+
+def assert_right(rng: random.Random, gemm: Gemm, drawing: Drawing, order: str) -> None:
     variant = random_variant(rng, drawing.program, gemm)
     note(f"{gemm!r}\n{drawing.schedule.text}\n{variant!r}")
     assert from_json(to_json(drawing.schedule)) == drawing.schedule
@@ -35,3 +35,17 @@ def test_the_kernel_computes_the_product(rng: random.Random, order: str) -> None
     verdict = check(operands, computed)
     assert verdict.ok, verdict.message
     assert run.errors == ()
+
+
+@given(RANDOM, ORDERS)
+@settings(max_examples=budget(60), phases=NO_SHRINKING)
+def test_warps_compute_the_product(rng: random.Random, order: str) -> None:
+    gemm = random_tensor_gemm(rng)
+    assert_right(rng, gemm, random_tensor_schedule(rng, gemm), order)
+
+
+@given(RANDOM, ORDERS)
+@settings(max_examples=budget(40), phases=NO_SHRINKING)
+def test_warpgroups_and_the_copy_engine_compute_the_product(rng: random.Random, order: str) -> None:
+    gemm = random_hopper_gemm(rng)
+    assert_right(rng, gemm, random_hopper_schedule(rng, gemm), order)

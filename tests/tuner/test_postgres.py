@@ -75,9 +75,8 @@ def postgres() -> Iterator[str]:
 def test_two_workers_share_a_study_in_postgresql(postgres: str, tmp_path: Path) -> None:
     logs = [tmp_path / "one", tmp_path / "two"]
     both = [worker(tmp_path, log, 0.01, postgres) for log in logs]
-    for process in both:
-        _, err = process.communicate(timeout=120)
-        assert process.returncode == 0, err
+    told = [process.communicate(timeout=120)[1] for process in both]
+    assert [process.returncode for process in both] == [0, 0], told
     measured = [key for log in logs for key in lines(log)]
     assert sorted(measured) == sorted(candidate.key for candidate in CANDIDATES)
     assert all(lines(log) for log in logs)

@@ -143,9 +143,8 @@ def test_after_kill_9_the_search_goes_on_and_measures_nothing_twice(tmp_path: Pa
 def test_two_processes_share_a_study_and_no_candidate_is_measured_by_both(tmp_path: Path) -> None:
     logs = [tmp_path / "one", tmp_path / "two"]
     both = [worker(tmp_path, log, 0.01) for log in logs]
-    for process in both:
-        _, err = process.communicate(timeout=120)
-        assert process.returncode == 0, err
+    told = [process.communicate(timeout=120)[1] for process in both]
+    assert [process.returncode for process in both] == [0, 0], told
     measured = [key for log in logs for key in lines(log)]
     assert sorted(measured) == sorted(candidate.key for candidate in CANDIDATES)
     assert all(lines(log) for log in logs)

@@ -110,7 +110,10 @@ def read(path: Path) -> list[Record]:
                 raise ValueError(f"format {data.get('format')}, not {FORMAT}")
             found.append(Record(**{**data, "origin": Origin(**data["origin"])}))
         except (ValueError, TypeError, KeyError) as error:
-            raise TilewrightError(f"Line {number} of {path.name} is no record: {error}.") from None
+            raise TilewrightError(
+                f"Line {number} of {path.name} is no record: {error}.",
+                hint="another version may have written it: take the line out, or measure again with --record.",
+            ) from None
     return found
 
 

@@ -25,6 +25,7 @@ from tilewright.report.collect import target_for
 from tilewright.report.costs import Cost
 from tilewright.report.explain import Explanation, sentence
 from tilewright.report.explain import explain as explanation_of
+from tilewright.report.outlook import outlook
 from tilewright.toolchain import build
 
 EXAMPLES = (
@@ -44,14 +45,16 @@ def explain(
     """Say what each line of a rung's schedule costs, and why.
 
     The rung is simulated; every count is exact, and what is estimated is called so. Counts are laid beside the line
-    that decides them, and the last sentence names the largest cost.
+    that decides them. It ends in what to do: edits of the schedule that were tried, with what is predicted of each.
     """
     found = find_rung(rung)
     built = build(found.gemm(*parse_size(size), **formats_of(dtype)), found)
     spec = target_for(None, arch, None).spec or H200
-    explanation = explanation_of(built, spec)
+    with output.progress("simulating, and trying edits"):
+        explanation, next_steps = explanation_of(built, spec), outlook(found, spec, formats_of(dtype))
     if as_json:
-        output.print_json({"rung": found.name, **_as_dict(explanation)})
+        next_data = None if next_steps is None else next_steps.as_dict()
+        output.print_json({"rung": found.name, **_as_dict(explanation), "what_to_do": next_data})
         return 0
     gemm, counters = built.gemm, explanation.counters
     console = output.out()
@@ -70,6 +73,10 @@ def explain(
     console.print()
     for line in explanation.summary:
         output.paragraph(console, line, style="bold" if line is explanation.summary[-1] else "")
+    if next_steps is not None:
+        console.print()
+        for line in next_steps.sentences:
+            output.paragraph(console, line, hanging=2 if line.startswith("-") else 0)
     return 0
 
 

@@ -82,12 +82,19 @@ def export(
             progress=progress,
         )
     console = output.out()
-    console.print(f"{made.name}: {chosen.origin}, {len(made.kernels)} kernels for {', '.join(map(str, made.archs))}")
+    console.print(
+        f"{made.name}: {chosen.origin}, {_count(len(made.kernels))} for {', '.join(map(str, made.archs))}",
+        soft_wrap=True,
+    )
     for file in written.files:
         console.print(f"  {written.folder / file}", soft_wrap=True)
     if chosen.passed_over:
         output.note(f"matmul would take several launches here: {chosen.passed_over}. An export is one.")
     return 0
+
+
+def _count(kernels: int) -> str:
+    return "1 kernel" if kernels == 1 else f"{kernels} kernels"
 
 
 def _gemm(rung: str | None, shape: tuple[int, int, int], dtype: str | None, order: str, epilogue: Epilogue) -> Gemm:

@@ -216,7 +216,7 @@ def _assumptions(kernel: Kernel) -> list[str]:
     exact = sorted(variant.exact, key="mnk".index)
     words = []
     if exact:
-        sizes, tiles = ", ".join(exact).upper(), ", ".join(str(kernel.tile[dim]) for dim in exact)
+        sizes, tiles = ", ".join(exact).upper(), ", ".join(str(kernel.cluster_tile[dim]) for dim in exact)
         words.append(f"{sizes} multiples of {tiles}")
     if variant.alignment_bytes > 1:
         words.append(f"pointers and leading dimensions multiples of {variant.alignment_bytes} bytes")

@@ -175,7 +175,8 @@ def conditions(exported: Exported) -> list[str]:
     if needs.near:
         operands = (*kernel.gemm.operands, *kernel.gemm.added)
         near = (
-            f"is_near({VARIABLES[o.name]}, {kernel.tile[o.contiguous]}, {kernel.tile[o.strided]})" for o in operands
+            f"is_near({VARIABLES[o.name]}, {kernel.cluster_tile[o.contiguous]}, {kernel.cluster_tile[o.strided]})"
+            for o in operands
         )
         found.append(" && ".join(near))
     return found

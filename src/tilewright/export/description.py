@@ -15,12 +15,8 @@ from tilewright.ir.text import ExprText
 from tilewright.problem.gemm import Operand, Order
 from tilewright.runtime.tensor_map import DATA_TYPES, MAP_BYTES
 from tilewright.schedule.codec import to_data
-from tilewright.units import round_up
 
 FORMAT = 1
-
-_MAP_ALIGNMENT_BYTES = 64
-"""Of a tensor map among the arguments. Source: cuda.h, CUtensorMap."""
 
 ELEMENT_STRIDES, INTERLEAVE, L2_PROMOTION, OUT_OF_BOUNDS = [1, 1], "NONE", "L2_256B", "NONE"
 """The rest of what cuTensorMapEncodeTiled is told, as `runtime.tensor_map` tells it."""
@@ -93,22 +89,17 @@ def _cubin(file: str, cubin: Cubin) -> dict[str, Any]:
 
 
 def parameters(given: Sequence[Parameter]) -> list[dict[str, Any]]:
-    """Kernel parameters in order, with the place of each in the parameter buffer."""
-    found, end = [], 0
-    for parameter in given:
-        size_bytes, alignment_bytes = _place(parameter)
-        offset = round_up(end, alignment_bytes)
-        found.append({"name": parameter.name, **_kind(parameter), "offset": offset, "bytes": size_bytes})
-        end = offset + size_bytes
-    return found
+    """Kernel parameters in order, as cuLaunchKernelEx takes their addresses.
+
+    Their offsets are the driver's to know: they depend on where an architecture's parameters begin.
+    """
+    return [{"name": parameter.name, **_kind(parameter), "bytes": _size_bytes(parameter)} for parameter in given]
 
 
-def _place(parameter: Parameter) -> tuple[int, int]:
-    """Bytes, and what their offset is a multiple of."""
+def _size_bytes(parameter: Parameter) -> int:
     if parameter.tensor_map is not None:
-        return MAP_BYTES, _MAP_ALIGNMENT_BYTES
-    size_bytes = 8 if parameter.is_pointer else parameter.dtype.bytes
-    return size_bytes, size_bytes
+        return MAP_BYTES
+    return 8 if parameter.is_pointer else parameter.dtype.bytes
 
 
 def _kind(parameter: Parameter) -> dict[str, Any]:

@@ -46,7 +46,7 @@ def needs_of(kernel: Kernel) -> Needs:
     names = [operand.name for operand in (*kernel.gemm.operands, *kernel.gemm.added)]
     own = kernel.variant.alignment_bytes
     return Needs(
-        {dim: kernel.tile[dim] for dim in exact},
+        {dim: kernel.cluster_tile[dim] for dim in exact},
         {name: max(own, ALIGNMENT_BYTES) if name in engine else own for name in names},
         kernel.variant.near,
     )

@@ -11,5 +11,6 @@ kernels    kernels by class of problem; assembly: from a choice to a plan of lau
 """
 
 from tilewright.frontend.calls import linear, matmul
+from tilewright.frontend.grouped import grouped_matmul
 
-__all__ = ["linear", "matmul"]
+__all__ = ["grouped_matmul", "linear", "matmul"]

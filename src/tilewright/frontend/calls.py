@@ -50,7 +50,7 @@ def matmul(
     ...     print(str(error)[-31:])
     (size 4 is different from 3)
     """
-    options = _options(alpha, beta, out_dtype, precision, deterministic, batch_invariant, activation, c is not None)
+    options = asked(alpha, beta, out_dtype, precision, deterministic, batch_invariant, activation, c is not None)
     fast = FAST.get(type(a))
     if fast is not None and out is None:
         result = fast(a, b, c, bias, options)
@@ -59,7 +59,8 @@ def matmul(
     return multiply(a, b, out, c, bias, options)
 
 
-def _options(alpha: Any, beta: Any, *others: Any) -> Options:
+def asked(alpha: Any, beta: Any, *others: Any) -> Options:
+    """`options_of`, for whatever a user may have written."""
     if type(alpha) is not float:
         alpha = number("alpha", alpha)
     if beta is not None:

@@ -7,8 +7,9 @@ order.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from operator import mul
 from typing import Any, Literal, Protocol
 
 from tilewright.device.spec import DeviceSpec
@@ -202,6 +203,20 @@ def choices(
                 time_us /= _NARROW[alignment.least]
             found.append((time_us, Choice(tile.rung, tile.point, splits, pads)))
     return sorted(found, key=lambda pair: pair[0])
+
+
+def choices_for_list(gemms: Sequence[Gemm], spec: DeviceSpec) -> list[Choice]:
+    """Candidates for problems that one launch computes, best first. Their blocks share the SMs, and the longest sum is
+    the least that it takes."""
+    found: list[tuple[float, int, Choice]] = []
+    for number, tile in enumerate(candidates(gemms[0], spec)):
+        if tile.needs_engine:
+            continue
+        depths = [ceil_div(gemm.k, tile.k) for gemm in gemms]
+        tiles = [ceil_div(gemm.m, tile.m) * ceil_div(gemm.n, tile.n) for gemm in gemms]
+        steps = max(sum(map(mul, tiles, depths)) / spec.sm_count, max(depths))
+        found.append((steps * tile.m * tile.n * tile.k / tile.share, number, Choice(tile.rung, tile.point)))
+    return [choice for _, _, choice in sorted(found, key=lambda entry: entry[:2])]
 
 
 def _split_counts(gemm: Gemm, spec: DeviceSpec, tile: Candidate) -> Iterator[int]:

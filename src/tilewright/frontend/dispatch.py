@@ -85,7 +85,7 @@ class Dispatcher:
         try:
             plan = self._thin(request)
         except (CompileError, LaunchError) as failure:
-            self._report(request, "the kernel for thin problems", failure)
+            self.report(request.gemm, "the kernel for thin problems", failure)
             plan = None
         if plan is not None:
             return plan
@@ -94,7 +94,7 @@ class Dispatcher:
                 return plan_of(self.kernels, request, choice)
             except (CompileError, LaunchError, LoweringError, ScheduleError) as failure:
                 failures.append(failure)
-                self._report(request, str(choice), failure)
+                self.report(request.gemm, str(choice), failure)
         raise failures[-1]
 
     def _thin(self, request: Request) -> Plan | None:
@@ -164,11 +164,11 @@ class Dispatcher:
 
     # -- faults -------------------------------------------------------------------------------------------------------
 
-    def _report(self, request: Request, choice: str, failure: TilewrightError) -> None:
+    def report(self, gemm: Gemm, choice: str, failure: TilewrightError) -> None:
         """A kernel that cannot be compiled or loaded, or that a pass broke, is a mistake of ours. That a schedule does
         not go with a problem, or needs more than the GPU has, is none."""
         if isinstance(failure, (CompileError, BrokenRule)):
-            say_once(f"Kernel {choice} is left out for {request.gemm}, and another one runs: {failure.headline}")
+            say_once(f"Kernel {choice} is left out for {gemm}, and another one runs: {failure.headline}")
 
 
 _DISPATCHERS: dict[int, Dispatcher] = {}

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any
@@ -52,23 +52,19 @@ class Kernels:
         return probe(self.gpu)
 
     def kernel(
-        self,
-        gemm: Gemm,
-        alignment: Alignment,
-        choice: Choice,
-        *,
-        many: Many | None = None,
-        variant: Variant | None = None,
+        self, gemm: Gemm, alignment: Alignment, choice: Choice, *, many: Many | None = None, others: Sequence[Gemm] = ()
     ) -> Built:
-        """The kernel of a choice for the class of a problem. variant: what may be assumed, where the problem is one of
-        many. Raises what building, compiling or loading raises, the second time at once."""
+        """The kernel of a choice for the class of a problem. others: which it must also serve, of the same formats.
+
+        Raises what building, compiling or loading raises, the second time at once.
+        """
         schedule = schedule_of(gemm, choice)
         shape = (schedule, _formats(gemm), choice.splits > 1)
         tile = self._tiles.get(shape)
         if tile is None:
             program = _build(gemm, schedule, choice).program
-            tile = self._tiles[shape] = {dim: program.block_tile(dim) for dim in DIMS}
-        variant = variant or variant_of(gemm, alignment, tile, choice.splits)
+            tile = self._tiles[shape] = {dim: program.cluster_tile(dim) for dim in DIMS}
+        variant = weakest([variant_of(one, alignment, tile, choice.splits) for one in (gemm, *others)])
         key = (*shape, variant, many)
         if key in self._failed:
             raise self._failed[key]
@@ -127,6 +123,12 @@ def variant_of(gemm: Gemm, alignment: Alignment, tile: Mapping[Dim, int], splits
     if splits > 1:
         reach = max(reach, (splits * gemm.m + tile["m"]) * gemm.ldc)
     return Variant(frozenset(DIMS) if exact else frozenset(), widest, reach <= MAX_INDEX)
+
+
+def weakest(variants: Sequence[Variant]) -> Variant:
+    """What is true wherever one of these is."""
+    exact = frozenset.intersection(*(variant.exact for variant in variants))
+    return Variant(exact, min(v.alignment_bytes for v in variants), all(v.near for v in variants))
 
 
 def _reach(gemm: Gemm, name: OperandName | AddedName, tile: Mapping[Dim, int]) -> int:

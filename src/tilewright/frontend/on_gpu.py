@@ -18,7 +18,7 @@ from tilewright.frontend.shapes import NeedsCopy, Product, ShapeError, product_o
 
 def on_gpu(library: Any, a: Any, b: Any, out: Any, c: Any, bias: Any, options: Options) -> Any:
     """The product of two arrays of one format on one GPU, in a new array or the user's."""
-    x, y, product = _readable(library, a, b)
+    x, y, product = readable(library, a, b)
     first, second = library.view(x), library.view(y)
     dtype = result_format(options, first.dtype)
     result = library.empty(product.shape, dtype, x) if out is None else _checked(library, out, product, dtype, first)
@@ -39,7 +39,7 @@ def on_gpu(library: Any, a: Any, b: Any, out: Any, c: Any, bias: Any, options: O
     return result
 
 
-def _readable(library: Any, a: Any, b: Any) -> tuple[Any, Any, Product]:
+def readable(library: Any, a: Any, b: Any) -> tuple[Any, Any, Product]:
     """The arrays, copied where neither rows nor columns are contiguous, and their product."""
     while True:
         try:

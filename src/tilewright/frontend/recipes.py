@@ -94,7 +94,9 @@ def recipe_of(
     pieces = layouts_of(product, out, added.residual, bias_along=added.bias_along)
     parts = []
     for layout in pieces:
-        request = _request(layout, a, b, out, added, options, without_workspace)
+        gemm = gemm_of(layout, a, out, added, options)
+        alignment = alignment_of(layout, a, b, out, added)
+        request = Request(gemm, alignment, layout.stack, options.fixed_order, without_workspace)
         plan = planner.known(request)
         if plan is None:
             if capturing():
@@ -113,13 +115,12 @@ def recipe_of(
     return Recipe(tuple(parts))
 
 
-def _request(
-    layout: Layout, a: View, b: View, out: View, added: Added, options: Options, without_workspace: bool
-) -> Request:
+def gemm_of(layout: Layout, a: View, out: View, added: Added, options: Options) -> Gemm:
+    """The problem that each launch of a layout computes."""
     along = added.bias_along
     if along is not None and layout.swapped:
         along = "m" if along == "n" else "n"
-    gemm = Gemm(
+    return Gemm(
         layout.m,
         layout.n,
         layout.k,
@@ -136,10 +137,9 @@ def _request(
         epilogue=Epilogue(along, added.residual is not None, options.activation),
         ld_residual=layout.residual_leading,
     )
-    return Request(gemm, _alignment(layout, a, b, out, added), layout.stack, options.fixed_order, without_workspace)
 
 
-def _alignment(layout: Layout, a: View, b: View, out: View, added: Added) -> Alignment:
+def alignment_of(layout: Layout, a: View, b: View, out: View, added: Added) -> Alignment:
     """What addresses, rows and steps between matrices are multiples of, in bytes."""
     step, out_step = a.dtype.bytes, out.dtype.bytes
     first, second = (b, a) if layout.swapped else (a, b)

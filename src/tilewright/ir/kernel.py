@@ -99,7 +99,7 @@ class Kernel:
 
     grid: blocks along x, y, z as expressions of M, N, K. block: threads along x, y, z.
     shared: the shared buffers, in the order of their placement. tile: elements of each dimension that one block
-    covers (what `exact` is about). heading: lines that say where the kernel comes from (schedule, problem).
+    covers; cluster_tile: that the blocks of a cluster cover together, which is what `exact` is about. heading: lines that say where the kernel comes from (schedule, problem).
     cluster: blocks along x that run as a cluster. resident: a launch starts no more blocks than run at once, and they
     walk over the whole grid. overlapped: a launch may start before the kernels before it have ended. parts: blocks
     along z share out k, and C holds their partial sums. many: blocks along z have a problem each; the grid is that of
@@ -115,11 +115,16 @@ class Kernel:
     body: Body
     tile: dict[Dim, int]
     heading: tuple[str, ...] = field(default=(), compare=False)
+    cluster_tile: dict[Dim, int] = field(default_factory=dict)
     cluster: int = 1
     resident: bool = False
     overlapped: bool = False
     parts: bool = False
     many: Many | None = None
+
+    def __post_init__(self) -> None:
+        if not self.cluster_tile:
+            object.__setattr__(self, "cluster_tile", self.tile)
 
     @property
     def threads_per_block(self) -> int:

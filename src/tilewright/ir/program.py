@@ -312,6 +312,15 @@ class Program:
         """Elements of a dimension that one block covers at a time: the stride of its outermost digit."""
         return max(axis.stride for axis in self.axes_of(dim))
 
+    def cluster_tile(self, dim: Dim) -> int:
+        """Elements of a dimension that the blocks of a cluster cover together; one block, where there is none.
+
+        Clusters start whole: only a size that is a multiple of this leaves no block outside the matrix.
+        """
+        cluster = self.clustered
+        along = cluster is not None and self.loop(cluster.loop).axes[0].dim == dim
+        return self.block_tile(dim) * (cluster.size if cluster is not None and along else 1)
+
     def region_loops(self, space: Space, under: str) -> tuple[Loop, ...]:
         """The loops whose digits a tile in `space`, copied under the loop `under`, spans.
 

@@ -83,7 +83,7 @@ def lower(
     if many is not None:
         body = checked("own_problem", own_problem(body, program, many, parts=parts))
     grid = tuple(simplify(extent, bounds_of(program)) for extent in grid_shape(program))
-    tile: dict[Dim, int] = {dim: program.block_tile(dim) for dim in ("m", "n", "k")}
+    dims: tuple[Dim, ...] = ("m", "n", "k")
     if parts:
         grid = (*grid[:2], ceil_of_parts())
     kernel = Kernel(
@@ -94,8 +94,9 @@ def lower(
         block_shape(program),
         shared_buffers(program, body),
         body,
-        tile,
+        {dim: program.block_tile(dim) for dim in dims},
         tuple(heading),
+        {dim: program.cluster_tile(dim) for dim in dims},
         1 if program.clustered is None else program.clustered.size,
         program.persistent,
         program.overlapped,

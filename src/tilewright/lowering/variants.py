@@ -15,7 +15,7 @@ ALIGNMENTS = (16, 8, 4)
 
 def variant_for(program: Program, gemm: Gemm, *, pointers: Sequence[int] = ()) -> Variant:
     """The strongest assumptions that are true of a problem and its pointers (addresses of A, B, C)."""
-    exact: set[Dim] = {dim for dim in ("m", "n", "k") if gemm.size(dim) % program.block_tile(dim) == 0}
+    exact: set[Dim] = {dim for dim in ("m", "n", "k") if gemm.size(dim) % program.cluster_tile(dim) == 0}
     every = (*gemm.operands, *gemm.added)
     leading = [gemm.leading(o.name) * o.dtype.bytes for o in every]
     element = min(o.dtype.bytes for o in every)
@@ -30,7 +30,7 @@ def _last_offset(program: Program, gemm: Gemm, name: OperandName | AddedName) ->
     operand = gemm.operand(name)
 
     def covered(dim: Dim) -> int:
-        tile = program.block_tile(dim)
+        tile = program.cluster_tile(dim)
         return -(-gemm.size(dim) // tile) * tile
 
     return covered(operand.strided) * gemm.leading(name) + covered(operand.contiguous)

@@ -14,9 +14,9 @@ MMA_SYNC_SHARE = 0.62
 """What mma.sync reaches of the tensor cores' rate on sm_90, which only wgmma reaches: 617 of 989 TFLOP/s in f16 on an
 H200, measured (benchmarks/results/matrix_rate_h200.json)."""
 
-FFMA_CLOCKS = 1.2
+FFMA_CLOCKS = 1.15
 """Of a scheduler that issues an FFMA each clock at best: two of its three operands may lie in one register bank.
-Fitted; machine code of 8 x 8 thread tiles says 1.15 to 1.45, and cuBLAS reaches 1 / 1.3 of the peak on the H200."""
+Fitted; machine code of 8 x 8 thread tiles says 1.15 to 1.45."""
 
 ADDED_PER_COPY = 1.5
 """Instructions that compute addresses and guards, for each access that moves a tile. Fitted; in machine code 1 to 4."""

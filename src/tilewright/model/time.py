@@ -23,12 +23,10 @@ OVERLAP = 2.0
 data found the same."""
 
 UNITS_OVERLAP = 4.0
-"""The same for tensor cores and for what the copy engine does: they work on while warps issue other things. Fitted."""
+"""The same for units that go on by themselves while warps issue other things: tensor cores, the copy engine, and the
+memory pipe that replays accesses with bank conflicts. Fitted."""
 
-LOADED_LATENCY = 1.5
-"""How much longer a load of L2 takes while all SMs load than when one does. Fitted."""
-
-BURST_SHARE = 0.5
+BURST_SHARE = 0.4
 """Of its L2 bandwidth, what an SM gets while its blocks stop for their loads, all at once. Fitted."""
 
 BARRIER_CLOCKS = 60.0
@@ -104,11 +102,6 @@ class _Sm:
         return self.work.strip_bytes / self.spec.l2_bytes_per_clk_per_sm
 
     @property
-    def latency(self) -> float:
-        """Of a load of L2 while all SMs load."""
-        return LOADED_LATENCY * self.spec.l2_latency_clk
-
-    @property
     def busy(self) -> float:
         """Clocks of one step of one block, as its warps overlap what it asks."""
         return overlapped(self.step, self.work)
@@ -117,18 +110,20 @@ class _Sm:
     def wait(self) -> float:
         """Clocks of one step in which one block has nothing to do."""
         barriers = self.work.step.barriers / self.work.warps
-        return barriers * BARRIER_CLOCKS + self.work.load_groups * (self.latency + self.l2_clocks / BURST_SHARE)
+        return barriers * BARRIER_CLOCKS + self.work.load_groups * (
+            self.spec.l2_latency_clk + self.l2_clocks / BURST_SHARE
+        )
 
     def step_clocks(self, together: int) -> float:
         """In which each of the blocks on the SM makes one step."""
-        ahead = self.latency / self.work.steps_ahead if self.work.steps_ahead else 0.0
+        ahead = self.spec.l2_latency_clk / self.work.steps_ahead if self.work.steps_ahead else 0.0
         return max(shared_clocks(self.busy, self.wait, together), together * self.l2_clocks, ahead)
 
     def ends_clocks(self, together: int) -> float:
         """Before the first step and after the last one, of blocks that run together."""
         if self.work.ends_overlap:
             return self.rest.accesses  # other warps multiply meanwhile, and share the memory with it
-        first = 0.0 if self.work.resident else 2 * self.latency  # the first loads, and the last stores
+        first = 0.0 if self.work.resident else 2 * self.spec.l2_latency_clk  # the first loads, and the last stores
         return together * overlapped(self.rest, self.work) + first
 
     def clocks(self, blocks: int, together: int) -> float:
@@ -137,17 +132,20 @@ class _Sm:
         total = rounds * (self.work.steps * self.step_clocks(together) + self.ends_clocks(together))
         if left:
             total += self.work.steps * self.step_clocks(left) + self.ends_clocks(left)
-        return total + (2 * self.latency if self.work.resident else 0.0)
+        return total + (2 * self.spec.l2_latency_clk if self.work.resident else 0.0)
 
 
 def overlapped(demand: Demand, work: Work) -> float:
     """Clocks of what a block asks, its warps overlapping it.
 
-    Bank conflicts and scattered lines are replayed by the memory pipe and take no issue slot: they overlap fully.
+    Bank conflicts and scattered lines are replayed by the memory pipe and take no issue slot: what they add overlaps as
+    well as what other units do.
     """
-    issued = norm(OVERLAP, demand.schedulers, 0.0 if work.warpgroups else demand.smooth)
-    by_units = norm(UNITS_OVERLAP, issued, demand.tensor, demand.smooth if work.warpgroups else 0.0)
-    return max(by_units, demand.accesses)
+    if work.warpgroups:
+        return max(norm(UNITS_OVERLAP, demand.schedulers, demand.tensor, demand.smooth), demand.accesses)
+    issued = norm(OVERLAP, demand.schedulers, demand.smooth)
+    replayed = norm(UNITS_OVERLAP, demand.schedulers, demand.accesses)
+    return max(norm(UNITS_OVERLAP, issued, demand.tensor), replayed)
 
 
 def norm(p: float, *values: float) -> float:

@@ -83,25 +83,29 @@ def work_of(built: Build) -> Work:
 
 def _count(built: Build, steps: int) -> list[_Line]:
     """The lines of one block that makes `steps` steps over k."""
-    kernel, gemm = built.kernel, built.gemm
-    tile = kernel.tile
-    small = replace(
-        gemm, m=tile["m"] * kernel.cluster, n=tile["n"], k=tile["k"] * steps, lda=0, ldb=0, ldc=0, ld_residual=0
-    )
-    lda, ldb, ldc = (
-        _as_aligned(small.leading(operand.name), gemm.leading(operand.name), operand.dtype.bytes)
-        for operand in gemm.operands
-    )
+    kernel = built.kernel
     joined = JoinedLoads(kernel)
     run = simulate(
         kernel,
-        make_operands(replace(small, lda=lda, ldb=ldb, ldc=ldc)),
+        make_operands(sample_gemm(built, steps)),
         listeners=(*standard_listeners(), joined),
         detectors=False,
         resident_blocks=kernel.cluster if kernel.resident else None,
     )
     wide = {site.path: row for site, row in joined.counts().items()}
     return [_line(line, run.counters.blocks, wide) for line in run.counters.lines]
+
+
+def sample_gemm(built: Build, steps: int) -> Gemm:
+    """A problem for one block (or cluster) of a kernel, of so many steps over k, aligned as the whole problem is."""
+    kernel, gemm, tile = built.kernel, built.gemm, built.kernel.tile
+    m, n, k = tile["m"] * kernel.cluster, tile["n"], tile["k"] * steps
+    small = replace(gemm, m=m, n=n, k=k, lda=0, ldb=0, ldc=0, ld_residual=0)
+    lda, ldb, ldc = (
+        _as_aligned(small.leading(operand.name), gemm.leading(operand.name), operand.dtype.bytes)
+        for operand in gemm.operands
+    )
+    return replace(small, lda=lda, ldb=ldb, ldc=ldc)
 
 
 def _as_aligned(tight: int, leading: int, element_bytes: int) -> int:

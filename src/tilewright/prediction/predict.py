@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
+from functools import lru_cache
 
 from tilewright.device.arch import arch as known_arch
 from tilewright.device.catalog import device as known_device
@@ -71,10 +71,18 @@ def dram_bytes(built: Build, spec: DeviceSpec, blocks_per_sm: int) -> float:
     strips = _strips(built)
     if strips is None:
         return float(gemm.compulsory_bytes)
-    followed = replace(strips, tiles=strips.tiles[:MOST_FOLLOWED])
-    estimate = estimate_l2(followed, spec, blocks_per_sm)
-    read = estimate.dram_read_bytes * len(strips.tiles) / max(1, len(followed.tiles))
-    return max(read + strips.c_bytes * len(strips.tiles), gemm.compulsory_bytes)
+    followed = tuple(strips.tiles[:MOST_FOLLOWED])
+    read = _read_bytes(followed, strips.a_bytes, strips.b_bytes, spec, blocks_per_sm)
+    scaled = read * len(strips.tiles) / max(1, len(followed))
+    return max(scaled + strips.c_bytes * len(strips.tiles), gemm.compulsory_bytes)
+
+
+@lru_cache(maxsize=64)  # many schedules ask the same of L2
+def _read_bytes(
+    tiles: tuple[tuple[int, int], ...], a_bytes: int, b_bytes: int, spec: DeviceSpec, blocks_per_sm: int
+) -> int:
+    """What blocks read from DRAM."""
+    return estimate_l2(Strips(tiles, a_bytes, b_bytes, 0), spec, blocks_per_sm).dram_read_bytes
 
 
 def _strips(built: Build) -> Strips | None:

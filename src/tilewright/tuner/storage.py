@@ -6,6 +6,7 @@ import sqlite3
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from time import sleep
 from typing import Any
 
 import platformdirs
@@ -16,6 +17,9 @@ from tilewright.tuner.winners import without_password
 
 _WAIT_S = 20.0
 """How long a worker waits for the others to finish writing."""
+
+
+_TRIES, _TRY_AGAIN_S = 8, 0.25
 
 
 def default_url() -> str:
@@ -43,6 +47,7 @@ def open_storage(url: str) -> Any:
     """
     check_storage(url)
     import optuna
+    from sqlalchemy.exc import IntegrityError, OperationalError, ProgrammingError
 
     optuna.logging.set_verbosity(optuna.logging.WARNING)
     scheme, _, rest = url.partition("://")
@@ -53,6 +58,14 @@ def open_storage(url: str) -> Any:
     else:
         _make_folder(Path(rest.removeprefix("/")))
     with told(url):
+        for _ in range(_TRIES):
+            try:
+                return optuna.storages.RDBStorage(url, engine_kwargs=options)
+            except (IntegrityError, ProgrammingError, OperationalError) as failure:
+                # Another worker makes the tables at this moment.
+                if "already exists" not in str(failure) and "duplicate key" not in str(failure):
+                    raise
+                sleep(_TRY_AGAIN_S)
         return optuna.storages.RDBStorage(url, engine_kwargs=options)
 
 

@@ -122,7 +122,7 @@ def compare(
         found, told = _of_target(arch, before.targets[arch], target, time_tolerance_percent)
         changes += found
         notes += told
-    return Comparison(name, now, tuple(changes), notes=(*notes, *now.findings))
+    return Comparison(name, now, tuple(changes), notes=(*notes, *now.remarks))
 
 
 def _of_target(

@@ -32,15 +32,15 @@ class Facts:
     """One schedule at one problem.
 
     counts: whole numbers, by name, of all blocks. targets: by architecture, registers and the like; or under `CANNOT`
-    why there are none. wrong: why the result is wrong, "" where it is right; such facts are in no snapshot. findings:
-    in words, what the detectors found.
+    why there are none. wrong: why the result is wrong, "" where it is right; such facts are in no snapshot. remarks: in
+    words, what the detectors found, and what was not looked at.
     """
 
     problem: str
     counts: Mapping[str, int]
     targets: Mapping[str, Mapping[str, Any]]
     wrong: str = ""
-    findings: tuple[str, ...] = field(default=(), compare=False)
+    remarks: tuple[str, ...] = field(default=(), compare=False)
 
     def as_data(self) -> dict[str, Any]:
         """Plain values for JSON."""
@@ -57,6 +57,8 @@ def facts_of(built: Build, archs: Sequence[str] = DEFAULT_ARCHS, *, cache: Cubin
     built.source  # noqa: B018  # a schedule that cannot be lowered says so before anything is simulated
     counters, findings, wrong = _counted(built)
     told = tuple(f"{found.kind.value}: {found.headline}" for found in findings)
+    if is_sampled(built.gemm):
+        told = ("The problem is large: a sample of its blocks was counted, and the result was not checked.",)
     targets = {name: _target(built, name, cache) for name in names}
     return Facts(problem_text(built.gemm), _counts(built, counters, findings), targets, wrong, told)
 

@@ -6,8 +6,10 @@ a review shows which number changed.
 
 from __future__ import annotations
 
+import hashlib
 import json
 import os
+import tempfile
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
@@ -68,14 +70,18 @@ def update(path: Path, facts: Mapping[str, Facts], *, forget: Iterable[str] = ()
     """
     if not path.parent.is_dir():
         raise TilewrightError(f"There is no folder {str(path.parent)!r} for the snapshot.")
-    lock = path.with_name(f".{path.name}.lock")
-    with FileLock(lock):
+    with FileLock(_lock_of(path)):
         kept = read(path) if path.exists() else {}
         merged = {**{name: old for name, old in kept.items() if name not in set(forget)}, **facts}
         unfinished = path.with_name(f".{path.name}.{os.getpid()}.tmp")
         unfinished.write_text(_text(merged), encoding="utf-8")
         os.replace(unfinished, path)
-    lock.unlink(missing_ok=True)
+
+
+def _lock_of(path: Path) -> Path:
+    """Outside of the repository, where a file that stays would be in the way."""
+    name = hashlib.sha256(str(path.resolve()).encode()).hexdigest()[:16]
+    return Path(tempfile.gettempdir()) / f"tilewright-gate-{name}.lock"
 
 
 def _text(facts: Mapping[str, Facts]) -> str:

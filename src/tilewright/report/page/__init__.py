@@ -1,6 +1,9 @@
-"""The report page: one HTML file that works offline, with pictures drawn from what the simulator saw."""
+"""The report page: one HTML file that works offline, with pictures drawn from what the simulator saw.
 
-# from tilewright.report.page.html import write_page
-# from tilewright.report.page.ladder import collect_page
+watch(build)  ->  events of one block  ->  pictures as plain values  ->  page_text  ->  one HTML document
+"""
 
-__all__ = ["collect_page", "write_page"]
+from tilewright.report.page.html import page_text, require_plotly, write_page
+from tilewright.report.page.ladder import Page, collect_page
+
+__all__ = ["Page", "collect_page", "page_text", "require_plotly", "write_page"]

@@ -77,7 +77,7 @@ def _requests(watched: Watched, access: Access, most: int = WARP_THREADS) -> lis
     found = []
     warps, addresses, lanes, width, store = _addressed(watched, access)
     for warp, at, active in zip(warps.tolist()[:most], addresses, lanes, strict=False):
-        waves, ideal = waves_of(at, width, active, store=store)
+        waves, firsts = waves_of(at, width, active, store=store)
         known = {lane: int(at[lane]) for lane in np.flatnonzero(active).tolist()}
         total = int(waves.max()) + 1
         found.append(
@@ -86,15 +86,18 @@ def _requests(watched: Watched, access: Access, most: int = WARP_THREADS) -> lis
                 "at": np.where(active, at, -1).tolist(),
                 "wave": np.where(active, waves, -1).tolist(),
                 "waves": total,
-                "ideal": ideal,
-                "why": why_wavefronts(Request(total, known, width)) if total > ideal else "",
+                "ideal": len(firsts),
+                "first": firsts,
+                "why": why_wavefronts(Request(total, known, width)) if total > len(firsts) else "",
             }
         )
     return found
 
 
-def waves_of(addresses: Array, width_bytes: int, active: Array, *, store: bool) -> tuple[Array, int]:
-    """The wavefront, from 0, that serves each lane of one request, (32,); and how few wavefronts would do.
+def waves_of(addresses: Array, width_bytes: int, active: Array, *, store: bool) -> tuple[Array, list[int]]:
+    """The wavefront, from 0, that serves each lane of one request, (32,); and the first one of each group of lanes.
+
+    Every other wavefront is a bank conflict.
 
     A bank gives one word in a wavefront: of the lanes of a group, those that want its first word come in the first.
 
@@ -108,11 +111,12 @@ def waves_of(addresses: Array, width_bytes: int, active: Array, *, store: bool) 
         groups = _groups(addresses, active, slot_bytes, min(lanes, WARP_THREADS))
         if [len(np.unique(ranks)) for _, ranks in groups] == counts[: len(groups)].tolist():
             break
-    waves, before = np.zeros(WARP_THREADS, np.int64), 0
+    waves, before, firsts = np.zeros(WARP_THREADS, np.int64), 0, []
     for (here, ranks), count in zip(groups, counts.tolist(), strict=False):
         waves[here] = before + ranks
+        firsts += [before] if count else []
         before += count
-    return waves, int((counts > 0).sum())
+    return waves, firsts
 
 
 def _groups(addresses: Array, active: Array, slot_bytes: int, lanes: int) -> list[tuple[Array, Array]]:

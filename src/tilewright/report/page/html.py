@@ -17,6 +17,7 @@ from tilewright.report.page.ladder import Page
 
 _SCRIPTS = ("draw.js", "charts.js", "tiles.js", "loads.js", "banks.js", "timeline.js", "order.js", "page.js")
 
+
 def require_plotly() -> ModuleType:
     """Raises MissingExtra with the pip line; asked before any work is done."""
     return require("plotly", "The report page")

@@ -10,6 +10,7 @@ from tilewright.model.l2 import tiles_in_order
 from tilewright.toolchain import Build, grid_of
 from tilewright.units import ceil_div
 
+
 def block_order(built: Build, spec: DeviceSpec, blocks_per_sm: int) -> dict[str, Any] | None:
     """The tiles of C in the order in which they start, and how many of them run together: a wave.
 

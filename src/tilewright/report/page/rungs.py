@@ -34,7 +34,7 @@ class Line:
 
 @dataclass(frozen=True)
 class Count:
-    """One count of a rung, and of the rung below, as text. better: whether it improved; None where neither is better."""
+    """One count of a rung, and of the rung below, as text. better: whether it improved; None where it is the same."""
 
     name: str
     value: str
@@ -176,7 +176,10 @@ def _resources(row: Row) -> tuple[tuple[str, str], ...]:
     if row.occupancy is not None:
         warps = row.occupancy.blocks_per_sm * row.occupancy.warps_per_block
         found.append(
-            ("Blocks on an SM", f"{row.occupancy.blocks_per_sm}, {warps} warps: {row.occupancy.fraction:.0%} of the most")
+            (
+                "Blocks on an SM",
+                f"{row.occupancy.blocks_per_sm}, {warps} warps: {row.occupancy.fraction:.0%} of the most",
+            )
         )
         found.append(("What limits it", row.occupancy.why))
     return tuple(found)

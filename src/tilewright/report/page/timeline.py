@@ -71,15 +71,17 @@ class _Drawing:
         here = self.watched.warps_in(event)
         return [number for number, role in enumerate(self.roles) if role & here]
 
-    def cell(self, role: int, kind: Kind, step: int, text: str) -> Cell:
-        """The running stretch of a role, or a new one."""
+    def cell(self, role: int, kind: Kind, step: int, text: str, after: float = 0.0) -> Cell:
+        """The running stretch of a role that began no earlier than `after`, or a new one."""
         if role in self.meeting:  # it has met all others: nobody was through before the last came
             self.clocks[role] = max(self.clocks[role], *self.meeting.values())
             del self.meeting[role]
         for last in (cell for cell in reversed(self.cells) if cell.role == role):
             if last.step != step or kind == "wait" or ("multiply" in (kind, last.kind) and kind != last.kind):
                 break
-            if last.kind == kind:  # loads and stores of one step take turns: each kind is one stretch
+            if (
+                last.kind == kind and last.start >= after
+            ):  # loads and stores of one step take turns: each kind is one stretch
                 return last
         start = self.clocks[role]
         made = Cell(role, kind, step, start, start + _UNITS[kind], text)
@@ -210,9 +212,9 @@ def _access(drawing: _Drawing, access: Access, role: int) -> None:
     row = _slot(access, int(first[lanes][0]))
     if access.store:
         loaded = drawing.loaded.get((role, name[0]))
-        step = -1 if loaded is None else loaded.step
+        step, after = (-1, 0.0) if loaded is None else (loaded.step, loaded.start)
         copies = isinstance(access.site.stmt, Move) and access.site.stmt.asynchronous
-        cell = drawing.cell(role, "copy" if copies else "store", step, access.site.text)
+        cell = drawing.cell(role, "copy" if copies else "store", step, access.site.text, after)
         bar = drawing.fill(row, step, cell.start)
         if not copies:
             bar.ready = cell.end

@@ -1,0 +1,78 @@
+"""`tilewright report`: a ladder as one HTML page that works offline."""
+
+from __future__ import annotations
+
+import os
+import webbrowser
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from tilewright.cli import output
+from tilewright.cli.arguments import (
+    DEFAULT_SIZE,
+    ArchName,
+    FormatName,
+    SizeText,
+    chosen_rungs,
+    formats_of,
+    parse_size,
+)
+from tilewright.errors import TilewrightError
+from tilewright.ladders import find_ladder
+from tilewright.report.collect import target_for
+from tilewright.report.page import collect_page, require_plotly, write_page
+from tilewright.runtime.cubin_cache import CubinCache
+
+EXAMPLES = (
+    "tilewright report --open",
+    "tilewright report hopper --output hopper.html",
+    "tilewright report worklog --rungs 5-8 --device 'RTX 3090'",
+)
+
+
+def report(
+    name: Annotated[str, typer.Argument(metavar="LADDER", help="`worklog`.")] = "worklog",
+    file: Annotated[Path | None, typer.Option("--output", "-o", metavar="FILE", help="Default: LADDER.html.")] = None,
+    opened: Annotated[bool, typer.Option("--open", help="Show it in the browser.")] = False,
+    size: SizeText = DEFAULT_SIZE,
+    rungs: Annotated[str | None, typer.Option(metavar="1-4,6", help="Only these rungs.")] = None,
+    device: Annotated[str | None, typer.Option(metavar="NAME", help="Predict for this GPU.")] = None,
+    arch: ArchName = None,
+    dtype: FormatName = None,
+) -> int:
+    """Write a ladder as one HTML page that works offline: charts, and pictures of what every rung does.
+
+    Rungs are verified and counted on the simulator at --size; the pictures show what it saw. Speeds are those that were
+    recorded for the device, and predictions, each marked as what it is. No GPU is used.
+    """
+    require_plotly()
+    chosen = chosen_rungs(find_ladder(name), rungs)
+    target = target_for(device or (None if arch else "H200"), arch, None)
+    path = file or Path(f"{name}.html")
+    _check_writable(path)
+    cache = CubinCache()
+    with output.progress("climbing") as step:
+        page = collect_page(chosen, parse_size(size), target, formats=formats_of(dtype), cache=cache, progress=step)
+    write_page(page, path)
+    print(f"{path} ({path.stat().st_size / 1e6:.1f} MB)")
+    if cache.problem is not None:
+        output.note(cache.problem)
+    if opened and not webbrowser.open(path.absolute().as_uri()):
+        output.note(f"No browser was found: open {path} yourself.")
+    return 0
+
+
+def _check_writable(path: Path) -> None:
+    """Said before a minute of work, not after it."""
+    folder = next(folder for folder in path.absolute().parents if folder.exists())
+    problem = ""
+    if path.is_dir():
+        problem = "it is a folder"
+    elif not folder.is_dir():
+        problem = f"{str(folder)!r} is no folder"
+    elif not os.access(path if path.exists() else folder, os.W_OK):
+        problem = "that is not permitted"
+    if problem:
+        raise TilewrightError(f"Cannot write {str(path)!r}: {problem}.", hint="name a file elsewhere with --output.")

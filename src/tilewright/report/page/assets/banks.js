@@ -1,0 +1,112 @@
+// Bank conflicts: which bank serves which lane in which wavefront, access by access.
+
+function drawBanks(host, maps) {
+  if (!maps.length) {
+    nothing(host, "No lane of this kernel reads or writes shared memory by itself, so there are no bank conflicts to show: " +
+      "either it uses none, or the copy engine and the tensor cores move whole tiles.");
+    return;
+  }
+  const names = maps.map((one) => `${one.kind}s of ${one.buffer}, ${one.matrices ? `${one.matrices} matrices` : `${one.width} bytes a lane`}` +
+    `${one.excess ? ` – ${count(one.waves / one.ideal)}× the fewest` : " – no conflicts"}`);
+  const body = element("div");
+  const choose = chooser("Access", names, (at) => drawMap(body, maps[at]));
+  host.replaceChildren(element("div", { class: "controls" }, choose), body);
+  drawMap(body, maps[0]);
+}
+
+function drawMap(host, map) {
+  const say = element("div", { class: "say", "aria-live": "polite" });
+  const picture = element("div", { class: "scroll" });
+  const line = element("p", { class: "note mono" }, map.line);
+  let number = 0, wave = -1;
+  const access = slider("Request", map.requests.length - 1, 0, (at) => { number = at; wave = -1; show(); });
+  const back = element("button", { type: "button", onclick: () => step(-1) }, "◀ Wavefront");
+  const forth = element("button", { type: "button", onclick: () => step(1) }, "Wavefront ▶");
+  const all = element("button", { type: "button", onclick: () => { wave = -1; show(); } }, "All");
+  host.replaceChildren(element("div", { class: "controls" }, access, back, forth, all), picture, say, line);
+
+  function step(by) {
+    const most = map.requests[number].waves;
+    wave = (wave + by + most + 1 + 1) % (most + 1) - 1;
+    show();
+  }
+
+  function show() {
+    const request = map.requests[number];
+    all.setAttribute("aria-pressed", wave < 0);
+    picture.replaceChildren(bankFigure(map, request, wave, (at) => { wave = wave === at ? -1 : at; show(); }));
+    const lost = request.waves - request.ideal;
+    const served = wave < 0 ? [] : request.wave.map((at, lane) => (at === wave ? lane : -1)).filter((lane) => lane >= 0);
+    say.innerHTML = (wave < 0
+      ? `This request takes <b class="${lost ? "red" : ""}">${plural(request.waves, "wavefront")}</b>${lost
+        ? `, where ${count(request.ideal)} would do: <b class="red">${count(lost)}</b> ${lost === 1 ? "is a bank conflict" : "are bank conflicts"}${request.why ? ` (${request.why})` : ""}`
+        : ": no conflict"}.`
+      : `<b>Wavefront ${wave + 1} of ${request.waves}</b> serves ${served.length === 1 ? "lane" : "lanes"} ${spans(served)}; the other banks are idle.`) +
+      ` Warp ${request.warp}; all ${count(map.count)} such requests that were watched take ${count(map.waves)} wavefronts, ${map.excess ? `${count(map.excess)} of them (${Math.round((100 * map.excess) / map.waves)} %) lost to conflicts` : "none lost"}.`;
+  }
+  show();
+}
+
+/** Rows are wavefronts, columns are banks. A wavefront beyond the first of its group of lanes is a conflict. */
+function bankFigure(map, request, chosen, choose) {
+  const wordBytes = 4, width = map.matrices ? 16 : map.width;
+  const span = Math.max(1, width / wordBytes);
+  const cell = innerWidth < 700 ? 17 : 27, tall = 22, left = 88, top = 84;
+  const cells = new Map();
+  request.at.forEach((address, lane) => {
+    if (address < 0) return;
+    const bank = Math.floor(address / wordBytes) % 32, key = `${request.wave[lane]}:${Math.floor(address / Math.max(width, wordBytes))}`;
+    if (!cells.has(key)) cells.set(key, { wave: request.wave[lane], bank, word: Math.floor(address / wordBytes), lanes: [] });
+    cells.get(key).lanes.push(lane);
+  });
+  const excess = excessWaves(request);
+  const busy = new Set();
+  cells.forEach((one) => { if (excess.has(one.wave)) for (let part = 0; part < span; part += 1) busy.add(one.bank + part); });
+  const made = svg("svg", { width: left + 32 * cell + 8, height: top + request.waves * tall + 12, role: "img", "aria-label": `${request.waves} wavefronts over 32 banks`, "font-size": cell < 20 ? 8.5 : 11 });
+
+  const laneY = 14, bankY = top - 12;
+  made.append(svg("text", { x: 0, y: laneY + 4, class: "dim" }, "lane"), svg("text", { x: 0, y: bankY, class: "dim" }, "bank"));
+  for (let at = 0; at < 32; at += 1) {
+    const x = left + at * cell + cell / 2;
+    const served = request.at[at] >= 0 && (chosen < 0 || request.wave[at] === chosen);
+    const mark = excess.has(request.wave[at]) ? colour("red") : colour("blue");
+    if (request.at[at] >= 0 && served) {
+      const bank = (Math.floor(request.at[at] / wordBytes) % 32) + span / 2;
+      made.append(svg("path", { d: `M${x},${laneY + 8} C${x},${laneY + 34} ${left + bank * cell},${bankY - 44} ${left + bank * cell},${bankY - 12}`, fill: "none", stroke: mark, "stroke-opacity": chosen < 0 ? 0.35 : 0.9, "stroke-width": chosen < 0 ? 1 : 1.6 }));
+    }
+    made.append(
+      svg("circle", { cx: x, cy: laneY, r: cell * 0.36, fill: served ? mark : colour("soft") }),
+      svg("text", { x, y: laneY + 4, "text-anchor": "middle", style: `fill:${served ? colour("on") : colour("muted")}` }, `${at}`),
+      svg("text", { x, y: bankY, "text-anchor": "middle", style: busy.has(at) ? `fill:${colour("red")};font-weight:700` : `fill:${colour("muted")}` }, `${at}`));
+  }
+  for (let wave = 0; wave < request.waves; wave += 1) {
+    const y = top + wave * tall, on = chosen < 0 || chosen === wave;
+    const row = svg("g", { tabindex: 0, role: "button", "aria-label": `Wavefront ${wave + 1}${excess.has(wave) ? ", a bank conflict" : ""}`, style: "cursor:pointer", opacity: on ? 1 : 0.3 });
+    row.append(svg("text", { x: 0, y: y + 15, style: excess.has(wave) ? `fill:${colour("red")};font-weight:600` : "" }, `${wave + 1}${excess.has(wave) ? "  conflict" : ""}`));
+    for (let bank = 0; bank < 32; bank += 1) row.append(svg("rect", { x: left + bank * cell + 1, y: y + 1, width: cell - 2, height: tall - 2, rx: 2, fill: colour("soft") }));
+    cells.forEach((one) => {
+      if (one.wave !== wave) return;
+      const x = left + one.bank * cell;
+      const group = svg("g", {},
+        svg("rect", { x: x + 1, y: y + 1, width: span * cell - 2, height: tall - 2, rx: 2, fill: excess.has(wave) ? colour("red") : colour("blue") }),
+        svg("text", { x: x + (span * cell) / 2, y: y + 15, "text-anchor": "middle", style: `fill:${colour("on")}` }, laneText(one.lanes, span * cell)));
+      const banks = span > 1 ? `banks ${one.bank} to ${one.bank + span - 1}` : `bank ${one.bank}`;
+      row.append(tipped(group, `wavefront ${wave + 1}, ${banks}: bytes ${one.word * 4} to ${one.word * 4 + Math.max(width, 4) - 1}\nfor ${one.lanes.length > 1 ? "lanes" : "lane"} ${spans(one.lanes)}`));
+    });
+    row.addEventListener("click", () => choose(wave));
+    row.addEventListener("keydown", (event) => { if (event.key === "Enter" || event.key === " ") { event.preventDefault(); choose(wave); } });
+    made.append(row);
+  }
+  return made;
+}
+
+function laneText(lanes, pixels) {
+  const text = lanes.length === 2 && lanes[1] > lanes[0] + 1 ? lanes.join(" ") : spans(lanes);
+  return text.length * 5.6 < pixels - 2 ? text : `×${lanes.length}`;
+}
+
+/** Wavefronts that a group of lanes needs only because an earlier one gave a bank's word to another lane. */
+function excessWaves(request) {
+  const first = new Set(request.first);
+  return new Set([...Array(request.waves).keys()].filter((wave) => !first.has(wave)));
+}

@@ -1,0 +1,76 @@
+// The page: what is chosen (a rung, a size), and drawing again when that changes, or the colours do.
+
+const data = JSON.parse(document.getElementById("data").textContent);
+const byName = new Map(data.rungs.map((rung) => [rung.name, rung]));
+const chosen = { rung: fromAddress() || data.rungs[data.rungs.length - 1].name, size: String(data.size) };
+const sizeBox = document.getElementById("size"), rungBox = document.getElementById("rung");
+const rungList = document.getElementById("rungs"), logBox = document.getElementById("log");
+
+function fromAddress() {
+  const wanted = decodeURIComponent(location.hash.slice(1));
+  return byName.has(wanted) ? wanted : null;
+}
+
+data.sizes.forEach((size) => sizeBox.append(element("option", { value: size }, `${size} × ${size} × ${size}`)));
+data.rungs.forEach((rung) => {
+  rungBox.append(element("option", { value: rung.name }, rung.title));
+  rungList.append(element("button", { type: "button", role: "option", "data-rung": rung.name, onclick: () => pickRung(rung.name), title: rung.idea }, rung.label));
+});
+
+function drawSpeeds() {
+  drawLadder(data, chosen.size, chosen.rung, logBox.checked, pickRung);
+  drawRoof(data, chosen.size, chosen.rung, pickRung);
+  drawTerms(data, chosen.size, chosen.rung);
+  const rung = byName.get(chosen.rung), known = rung.speeds[chosen.size];
+  drawOrder(document.getElementById("order"), known.order);
+  const article = document.querySelector(`article[data-rung="${CSS.escape(rung.name)}"]`);
+  const share = known.recorded && known.recorded.share_of_cublas;
+  article.querySelector('[data-fill="recorded"]').textContent = known.recorded
+    ? `recorded ${count(known.recorded.tflops)} TFLOP/s${share ? `, ${(100 * share).toFixed(1)} % of cuBLAS` : ""}` : "";
+  article.querySelector('[data-fill="predicted"]').textContent = known.predicted
+    ? `predicted ${count(known.predicted.tflops)} TFLOP/s (${count(known.predicted.low)} to ${count(known.predicted.high)})` : "";
+}
+
+function drawPictures() {
+  const { tiles, loads, banks, timeline } = byName.get(chosen.rung).pictures;
+  drawTiles(document.getElementById("tiles"), tiles);
+  drawLoads(document.getElementById("loads"), loads);
+  drawBanks(document.getElementById("banks"), banks);
+  drawTimeline(document.getElementById("timeline"), timeline);
+}
+
+function showRung() {
+  rungBox.value = chosen.rung;
+  document.querySelectorAll("article.rung").forEach((article) => { article.hidden = article.dataset.rung !== chosen.rung; });
+  rungList.querySelectorAll("button").forEach((button) => button.setAttribute("aria-selected", button.dataset.rung === chosen.rung));
+}
+
+function drawAll() {
+  showRung();
+  drawPictures();
+  drawSpeeds();
+}
+
+function pickRung(name) {
+  chosen.rung = name;
+  history.replaceState(null, "", `#${encodeURIComponent(name)}`);
+  drawAll();
+}
+
+function move(by) {
+  const at = data.rungs.findIndex((rung) => rung.name === chosen.rung) + by;
+  if (at >= 0 && at < data.rungs.length) pickRung(data.rungs[at].name);
+}
+
+sizeBox.value = chosen.size;
+sizeBox.addEventListener("change", () => { chosen.size = sizeBox.value; drawSpeeds(); });
+rungBox.addEventListener("change", () => pickRung(rungBox.value));
+logBox.addEventListener("change", drawSpeeds);
+document.getElementById("previous").addEventListener("click", () => move(-1));
+document.getElementById("next").addEventListener("click", () => move(1));
+addEventListener("hashchange", () => { const name = fromAddress(); if (name) { chosen.rung = name; drawAll(); } });
+matchMedia("(prefers-color-scheme: dark)").addEventListener("change", drawAll);
+let wide = innerWidth;
+addEventListener("resize", () => { if (Math.abs(innerWidth - wide) > 40) { wide = innerWidth; drawPictures(); } });
+drawAll();
+document.documentElement.dataset.ready = "yes";

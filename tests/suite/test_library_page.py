@@ -1,0 +1,60 @@
+"""The page of the library's speed says what the records say."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+from suite_fakes import ORIGIN, FakeBench
+
+from tilewright.bench import records
+from tilewright.report.library import page, recorded
+from tilewright.suite.problems import Problem
+from tilewright.suite.running import COMPILED, CUBLAS, CUBLASLT, PEERS, Plan, run
+
+
+def rows(*given: Problem, peers: tuple[str, ...] = PEERS) -> list[records.Record]:
+    return [row.record for row in run(Plan(given, peers), FakeBench()) if row.record is not None]
+
+
+def test_a_page_without_records_says_so() -> None:
+    assert "No measurement is recorded yet" in page([])
+
+
+def test_a_row_has_every_peer_and_what_ran() -> None:
+    text = page(rows(Problem(64, 64, 64, "bf16"), peers=(CUBLAS, CUBLASLT)))
+    assert "### bf16 NN" in text
+    assert "| 64 x 64 x 64 | 1.00 | 0.5 | 2.00 | 2.000 | 2.00 | 2.000 |  |  | hopper/best |" in text
+
+
+def test_means_are_geometric_and_the_least_is_named() -> None:
+    one, two = rows(Problem(64, 64, 64, "f32"), Problem(16, 64, 64, "f32"), peers=(CUBLAS,))
+    two = replace(two, extra={**two.extra, "shares": {CUBLAS: 0.5}})
+    assert f"| f32 | {CUBLAS} | 2 | 1.000 | 0.500 | 16 x 64 x 64 NN |" in page([one, two])
+
+
+def test_the_newest_run_counts_and_an_older_one_for_peers_that_it_left_out() -> None:
+    problem = Problem(64, 64, 64, "f32")
+    with_all = rows(problem)[-1]
+    later = replace(
+        rows(problem, peers=(CUBLAS,))[0], origin=replace(ORIGIN, date="2026-12-01T00:00:00Z"), median_us=9.5
+    )
+    text = page([with_all, later])
+    assert "| 64 x 64 x 64 | 9.50 |" in text
+    assert f"| f32 | {COMPILED} | 1 | 2.000 |" in text
+
+
+def test_suite_order_comes_before_other_shapes() -> None:
+    text = page(rows(Problem(7, 7, 7, "f32"), Problem(512, 512, 512, "f32"), peers=(CUBLAS,)))
+    assert text.index("| 512 x 512 x 512 |") < text.index("| 7 x 7 x 7 |")
+
+
+def test_records_are_found_by_their_files(tmp_path: Path) -> None:
+    records.write(tmp_path / "library_h200.jsonl", rows(Problem(64, 64, 64, "f32"), peers=(CUBLAS,)))
+    (tmp_path / "ladder_worklog.jsonl").write_text("not looked at")
+    assert len(recorded(tmp_path)) == 1
+
+
+def test_the_page_in_docs_is_what_the_records_say() -> None:
+    written = Path(__file__).parents[2] / "docs" / "library.md"
+    assert written.read_text(encoding="utf-8") == page(recorded())

@@ -31,9 +31,11 @@ check: $(VENV)/ready  ## format, lint, types, layers, generated documents
 	$(BIN)/tilewright table swizzle --check docs/tensor_cores.md
 	$(BIN)/tilewright table worklog --check docs/tutorial.md
 	$(BIN)/tilewright resources --check docs/resources.md
+	$(BIN)/tilewright bench --check docs/library.md
 	$(BIN)/tilewright calibrate --check docs/calibration.md
 	$(BIN)/tilewright pages --check docs/rungs
 	$(BIN)/python benchmarks/shapes_table.py --check docs/hopper.md
+	$(BIN)/python benchmarks/predictions.py --check
 
 gpu: $(VENV)/ready  ## the tests that need an NVIDIA GPU
 	$(BIN)/python -m pytest -m gpu --quiet

@@ -3,6 +3,7 @@
 python benchmarks/predictions.py --write            # from the recorded inputs of the model
 python benchmarks/predictions.py --write --inputs   # simulate and compile every rung anew (a minute)
 python benchmarks/predictions.py --check            # the page, and the counts of one rung of each ladder
+python benchmarks/predictions.py --searches         # every recorded point of a search, none of which was fitted
 """
 
 from __future__ import annotations
@@ -12,11 +13,19 @@ import json
 import sys
 from pathlib import Path
 
+from tilewright.bench.records import recorded_folder
+from tilewright.device.catalog import H200
+from tilewright.ladders import find_rung
+from tilewright.model.occupancy import occupancy
+from tilewright.model.time import predict_time
 from tilewright.prediction.counting import work_of
-from tilewright.report.validation import built_for, cases, collect, inputs_file, measured_rows, plain
+from tilewright.prediction.predict import dram_bytes
+from tilewright.report.validation import built_for, cases, collect, inputs_file, measured_rows, plain, spearman
 from tilewright.report.validation_page import page
 from tilewright.runtime.cubin_cache import CubinCache
+from tilewright.toolchain import build
 
+SEARCHES = {"worklog/9": "search_worklog_9.jsonl", "worklog/best": "search_worklog_best.jsonl"}
 PAGE = Path(__file__).parents[1] / "docs" / "predictions.md"
 
 
@@ -25,7 +34,12 @@ def main() -> int:
     parser.add_argument("--write", action="store_true")
     parser.add_argument("--check", action="store_true")
     parser.add_argument("--inputs", action="store_true", help="collect the inputs of the model anew")
+    parser.add_argument("--searches", action="store_true")
     asked = parser.parse_args()
+    if asked.searches:
+        for name, file in SEARCHES.items():
+            print(_searched(name, file))
+        return 0
     if asked.inputs:
         inputs = collect(measured_rows(), CubinCache())
         lines = (f"{json.dumps(key)}: {json.dumps(value)}" for key, value in inputs.items())
@@ -38,6 +52,39 @@ def main() -> int:
     else:
         print(text)
     return 0
+
+
+def _searched(name: str, file: str) -> str:
+    """How the points of a search on the H200 are predicted, with the registers that were recorded."""
+    rung = find_rung(name)
+    assert rung.choices is not None
+    gemm = rung.gemm(4096, 4096, 4096)
+    found: list[tuple[float, float]] = []
+    for line in (recorded_folder() / file).read_text(encoding="utf-8").splitlines():
+        record = json.loads(line)
+        if record["failure"]:
+            continue
+        built = build(gemm, rung.choices.schedule_at(gemm, record["point"]))
+        static_bytes = built.kernel.shared_bytes - built.source.dynamic_shared_bytes
+        blocks = occupancy(
+            H200,
+            threads_per_block=built.source.threads_per_block,
+            registers_per_thread=record["registers"],
+            static_shared_bytes=static_bytes,
+            dynamic_shared_bytes=built.source.dynamic_shared_bytes,
+        ).blocks_per_sm
+        moved = dram_bytes(built, H200, blocks)
+        found.append(
+            (record["tflops"], predict_time(work_of(built), H200, blocks_per_sm=blocks, dram_bytes=moved).tflops)
+        )
+    errors = [abs(predicted / measured - 1) for measured, predicted in found]
+    ten = sorted(found, key=lambda pair: -pair[1])[:10]
+    return (
+        f"{name}: {len(found)} points, mean error {sum(errors) / len(errors):.1%}, "
+        f"{sum(error <= 0.2 for error in errors) / len(errors):.0%} within 20 %, "
+        f"Spearman {spearman([m for m, _ in found], [p for _, p in found]):.2f}, best {max(found)[0]:.1f}, "
+        f"of the ten predicted best {max(ten)[0]:.1f} TFLOP/s"
+    )
 
 
 def _check() -> int:

@@ -9,6 +9,7 @@ from command_runs import Cli
 from suite_fakes import FakeBench
 
 from tilewright.bench import records
+from tilewright.cli.bench import default_record
 from tilewright.suite.problems import Problem
 
 ONE = ("bench", "--shape", "64x32x16", "--dtype", "bf16", "--order", "nn")
@@ -18,7 +19,7 @@ ONE = ("bench", "--shape", "64x32x16", "--dtype", "bf16", "--order", "nn")
 def fake(monkeypatch: pytest.MonkeyPatch) -> FakeBench:
     bench = FakeBench()
     monkeypatch.setattr("tilewright.cli.bench._bench", lambda: bench)
-    monkeypatch.setattr("tilewright.cli.bench._compile_ahead", lambda plan, progress: None)
+    monkeypatch.setattr("tilewright.cli.bench._compile_ahead", lambda turns, progress: None)
     monkeypatch.setattr("tilewright.bench.records.commit", lambda: "abc1234")
     return bench
 
@@ -85,3 +86,8 @@ def test_the_page_is_written_and_checked(cli: Cli, tmp_path: Path) -> None:
     page.write_text(page.read_text() + "| 1 | typed by hand |\n")
     ran = cli("bench", "--check", page)
     assert ran.code == 1 and "is not what the records say" in ran.err
+
+
+def test_records_are_named_after_the_gpu() -> None:
+    assert default_record("NVIDIA H200").name == "library_h200.jsonl"
+    assert default_record("NVIDIA GeForce RTX 4090").name == "library_rtx_4090.jsonl"

@@ -40,6 +40,15 @@ DATA_SHEETS = [
     ("H200", "f32", "", 67),
     ("H200", "f16", "f32", 989.4),
     ("H200", "i8", "i32", 1978.9),
+    ("RTX 2080 Ti", "f32", "", 13.45),
+    ("RTX 2080 Ti", "f16", "f16", 107.6),
+    ("A10", "f32", "", 31.2),
+    ("A10", "f16", "f32", 125),
+    ("L40S", "f32", "", 91.6),
+    ("L40S", "f16", "f32", 366),
+    ("RTX 5090", "f32", "", 104.8),
+    ("RTX 5090", "f16", "f32", 209.5),
+    ("RTX 5050", "f32", "", 13.2),
     ("B200", "f32", "", 75),
     ("B200", "bf16", "f32", 2250),
     ("B200", "tf32", "f32", 1125),
@@ -102,8 +111,8 @@ def test_lookup_suggests_the_nearest() -> None:
         device("RTX 3080")
     assert str(caught.value) == (
         "There is no device 'RTX 3080'.\n"
-        "  Hint: did you mean 'RTX 3090'? Known: T4, A100 SXM 80 GB, RTX 3090, RTX A6000, RTX 4090, "
-        "RTX 4050 Laptop, H100 SXM, H200, B200."
+        "  Hint: did you mean 'RTX 3090'? Known: T4, RTX 2080 Ti, A100 SXM 80 GB, RTX 3090, RTX A6000, A10, RTX 4090, "
+        "L40S, RTX 4050 Laptop, H100 SXM, H200, B200, RTX 5090, RTX 5050."
     )
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import re
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -68,12 +69,14 @@ def test_bad_calls_are_refused_before_anything_is_launched(exported: Project, bu
             "c": {"lda": 1023},
             "d": {"ldc": 1 << 40},
             "e": {"B": 0},
+            "g": {"A": ALIGNED + 1},
             "f": {"N": 0, "C": 0},
         },
     )
     size = "a size is negative, or larger than the kernels count"
     rows = "a leading dimension is shorter than its row or column"
     expected = {"a": size, "b": size, "c": rows, "d": rows, "e": "a matrix has no address", "f": "no error"}
+    assert "multiple" in said.pop("g")
     assert {what: text.strip() for what, text in said.items()} == expected
 
 
@@ -130,3 +133,9 @@ def test_programs_say_that_there_is_no_gpu(built: Path) -> None:
 def test_the_example_and_the_check_end_well(exported: Project, built: Path) -> None:
     said = ran("ctest", "--test-dir", built, "--output-on-failure", "--verbose")
     assert "Skipped" not in said and "WRONG" not in said
+
+
+def test_the_texts_that_a_launch_is_made_of_are_as_read(exported: Project, golden: Callable[[str, str], None]) -> None:
+    host = (exported.folder / f"{exported.name}.cu").read_text().partition("the host's part")[2]
+    golden(f"export/{exported.kind}.h", (exported.folder / f"{exported.name}.h").read_text())
+    golden(f"export/{exported.kind}_host.cu", host.lstrip())

@@ -23,6 +23,7 @@ import pytest
 from tilewright.artifacts import CudaSource
 from tilewright.codegen.prelude import PRELUDE
 from tilewright.device.catalog import device
+from tilewright.device.spec import TensorRates
 from tilewright.dtypes import BF16, DType
 from tilewright.frontend import dispatch, kernels, libraries, remembered
 from tilewright.frontend.libraries.views import View, format_named, no_room
@@ -156,7 +157,14 @@ def cpu_gpu(capability: tuple[int, int] = (7, 5), sms: int = 8) -> Iterator[Stat
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(kernels, "load", lambda gpu, cubin, source: CpuKernel(source))
         patch.setattr(kernels, "compile_cuda", _noted)
-        spec = replace(device("H200"), compute_capability=capability, arch="sm_{}{}".format(*capability), sm_count=sms)
+        # Without tensor cores: their instructions have no meaning on a CPU.
+        spec = replace(
+            device("H200"),
+            tensor=TensorRates(),
+            compute_capability=capability,
+            arch="sm_{}{}".format(*capability),
+            sm_count=sms,
+        )
         patch.setattr(kernels, "probe", lambda gpu: spec)
         patch.setattr(dispatch, "open_gpu", lambda index: FakeGpu())
         patch.setattr(dispatch, "_DISPATCHERS", {})

@@ -30,14 +30,26 @@ def drawn(*shape: int, dtype: DType = F32, order: str = "N", seed: int = 0) -> A
     return array if order == "N" else np.swapaxes(array, -1, -2)
 
 
+def spread(array: Any, *shape: int) -> Any:
+    """A view with strides of 0."""
+    return np.broadcast_to(array, shape, subok=True)
+
+
 def values(array: Any, dtype: DType) -> Any:
     return np.asarray(dtype.decode(np.asarray(array)), np.float64)
 
 
 def assert_right(
-    computed: Any, a: Any, b: Any, *, dtype: DType = F32, out: DType | None = None, alpha: float = 1.0, added: Any = 0.0,
+    computed: Any,
+    a: Any,
+    b: Any,
+    *,
+    dtype: DType = F32,
+    out: DType | None = None,
+    alpha: float = 1.0,
+    added: Any = 0.0,
     activation: Activation | None = None,
-) -> None:  # fmt: skip
+) -> None:
     """Within gamma(k + 3) of the sum of magnitudes, and a rounding of the result (see problem/tolerance.py)."""
     out = out or dtype
     x, y = values(a, dtype), values(b, dtype)
@@ -71,7 +83,7 @@ def test_views_of_any_strides() -> None:
     whole = drawn(150, 200)
     for a in (
         whole[3:103, 5:133], whole[::2, :130], whole[:64, ::3], whole[:, 7], whole[1:129, 1:65].T, whole[::-1, :70],
-        whole[:70, ::-1], np.broadcast_to(whole[0], (40, 200)), np.broadcast_to(whole[:, :1], (150, 30)),
+        whole[:70, ::-1], spread(whole[0], 40, 200), spread(whole[:, :1], 150, 30),
     ):  # fmt: skip
         b = drawn(a.shape[-1], 33)
         assert_right(matmul(a, b), a, b)
@@ -92,7 +104,14 @@ def test_transposed_views_are_not_copied(gpu: State, monkeypatch: pytest.MonkeyP
 def test_out_of_any_strides(dtype: DType) -> None:
     a, b = drawn(70, 40, dtype=dtype), drawn(40, 90, dtype=dtype)
     room = np.zeros((160, 200), dtype.storage)
-    for target in (room[:70, :90], room[:90, :70].T, room[10:80, 4:94], room[:140:2, :90], room[:70, :180:2], room[69::-1, :90]):
+    for target in (
+        room[:70, :90],
+        room[:90, :70].T,
+        room[10:80, 4:94],
+        room[:140:2, :90],
+        room[:70, :180:2],
+        room[69::-1, :90],
+    ):
         out = on_gpu(target) if target.base is None else target.view(type(a))
         assert matmul(a, b, out=out, alpha=-0.5) is out
         assert_right(out, a, b, dtype=dtype, alpha=-0.5)
@@ -119,9 +138,7 @@ def test_fused_epilogues(dtype: DType, activation: Activation | None) -> None:
     name = None if activation is None else activation.value
     for bias in (None, column, row):
         added = 0 if bias is None else values(bias, dtype)
-        assert_right(
-            matmul(a, b, bias=bias, activation=name), a, b, dtype=dtype, added=added, activation=activation
-        )
+        assert_right(matmul(a, b, bias=bias, activation=name), a, b, dtype=dtype, added=added, activation=activation)
         computed = matmul(a, b, c=c, alpha=0.5, beta=-2.0, bias=bias, activation=name)
         added = added - 2.0 * values(c, dtype)
         assert_right(computed, a, b, dtype=dtype, alpha=0.5, added=added, activation=activation)
@@ -141,9 +158,7 @@ def test_an_epilogue_is_one_launch(gpu: State) -> None:
 
 def test_c_of_any_shape_and_strides() -> None:
     a, b = drawn(40, 20), drawn(20, 30)
-    for c in (drawn(30), drawn(40, 1), drawn(1, 30), drawn(40, 30, order="T"), drawn(60, 70)[::2, :30][:40][:30], drawn(80, 30)[::2]):
-        if c.shape == (30, 30):
-            continue
+    for c in (drawn(30), drawn(40, 1), drawn(1, 30), drawn(40, 30, order="T"), drawn(80, 70)[::2, 3:33]):
         assert_right(matmul(a, b, c=c, beta=0.5), a, b, added=0.5 * values(c, F32))
     out = drawn(40, 30, seed=3)
     before = values(out, F32)
@@ -196,15 +211,29 @@ def test_batches_of_views_and_epilogues() -> None:
 
 @pytest.mark.parametrize(
     ("left", "right", "launches"),
-    [((9, 40, 20), (9, 20, 30), 1), ((3, 2, 40, 20), (20, 30), 1), ((5, 1, 128), (5, 128, 96), 1), ((3, 1, 40, 20), (2, 20, 30), 2)],
+    [
+        ((9, 40, 20), (9, 20, 30), 1),
+        ((3, 2, 40, 20), (20, 30), 1),
+        ((5, 1, 128), (5, 128, 96), 1),
+        ((3, 1, 40, 20), (2, 20, 30), 2),
+    ],
 )
-def test_a_strided_batch_is_one_launch(gpu: State, left: tuple[int, ...], right: tuple[int, ...], launches: int) -> None:
+def test_a_strided_batch_is_one_launch(
+    gpu: State, left: tuple[int, ...], right: tuple[int, ...], launches: int
+) -> None:
     matmul(drawn(*left), drawn(*right))
     assert len(gpu.launches) == launches
 
 
 def test_empty_products() -> None:
-    for left, right in (((0, 4), (4, 5)), ((3, 4), (4, 0)), ((3, 0), (0, 5)), ((0,), (0,)), ((2, 0, 3), (3, 4)), ((0, 2, 3), (0, 3, 4))):
+    for left, right in (
+        ((0, 4), (4, 5)),
+        ((3, 4), (4, 0)),
+        ((3, 0), (0, 5)),
+        ((0,), (0,)),
+        ((2, 0, 3), (3, 4)),
+        ((0, 2, 3), (0, 3, 4)),
+    ):
         a, b = drawn(*left), drawn(*right)
         np.testing.assert_array_equal(np.asarray(matmul(a, b)), np.asarray(a) @ np.asarray(b))
     bias = drawn(5)

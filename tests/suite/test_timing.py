@@ -6,6 +6,7 @@ from collections.abc import Callable
 
 import pytest
 
+from tilewright.errors import LaunchError
 from tilewright.suite.timing import Times, fastest, interleaved
 
 
@@ -84,3 +85,20 @@ def test_the_fastest_of_many_is_found_and_what_fails_is_left_out() -> None:
     timer = FakeTimer({"slow": 50.0, "broken": 0.0, "quick": 5.0, "middling": 20.0})
     names = ("slow", "broken", "quick", "middling")
     assert fastest(timer, list(calls(*names).values()), keep=2) == [2, 3]
+
+
+def test_a_long_call_that_is_much_slower_is_not_measured_again() -> None:
+    timer = FakeTimer({"long": 20_000.0, "longer": 30_000.0, "alike": 21_000.0})
+    assert fastest(timer, list(calls("long", "longer", "alike").values()), keep=3) == [0, 2]
+    assert "longer" not in timer.captured
+
+
+def test_an_algorithm_that_refuses_is_left_out() -> None:
+    class Refusing(FakeTimer):
+        def once_us(self, call: Callable[[], object]) -> float:
+            if call() == "refused":
+                raise LaunchError("cublasLtMatmul gave status 15.")
+            return super().once_us(call)
+
+    timer = Refusing({"refused": 1.0, "fine": 2.0})
+    assert fastest(timer, list(calls("refused", "fine").values())) == [1]

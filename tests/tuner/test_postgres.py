@@ -9,6 +9,7 @@ import signal
 import subprocess
 import tempfile
 from collections.abc import Iterator
+from contextlib import closing
 from glob import glob
 from pathlib import Path
 
@@ -80,9 +81,9 @@ def test_two_workers_share_a_study_in_postgresql(postgres: str, tmp_path: Path) 
     measured = [key for log in logs for key in lines(log)]
     assert sorted(measured) == sorted(candidate.key for candidate in CANDIDATES)
     assert all(lines(log) for log in logs)
-    study = TuningStudy(postgres, "bowl", CANDIDATES)
-    study.refresh()
-    assert len(study.results()) == len(CANDIDATES)
+    with closing(TuningStudy(postgres, "bowl", CANDIDATES)) as study:
+        study.refresh()
+        assert len(study.results()) == len(CANDIDATES)
 
 
 def test_a_server_that_is_gone_is_an_error_without_the_password() -> None:

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import time
+from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Annotated
 
@@ -11,13 +14,28 @@ from tilewright.bench import records
 from tilewright.cli import output
 from tilewright.errors import TilewrightError, UnknownName
 from tilewright.suite.problems import FORMATS, ORDERS, SHAPES, problems
-from tilewright.suite.running import CUBLAS, PEERS, Bench, Plan, Row, geometric_mean, run, shares
+from tilewright.suite.running import (
+    CUBLAS,
+    PEERS,
+    Bench,
+    Plan,
+    Row,
+    Turn,
+    geometric_mean,
+    run,
+    shares,
+    turns_left,
+)
+from tilewright.tuner.keys import short_name
 
 EXAMPLES = (
     "tilewright bench --budget 480",
     "tilewright bench --shape 4095x4097x4093 --dtype bf16 --order NN --peers cublas,compile",
     "tilewright bench --write docs/library.md",
 )
+
+_WORTH_PROCESSES = 8
+"""Problems to compile for; fewer are compiled in the time that processes take to start."""
 
 _PEERS = dict(zip(("cublas", "cublaslt", "compile"), PEERS, strict=True))
 
@@ -43,13 +61,16 @@ def bench(
     shapes = [_shape(text) for text in shape] if shape else SHAPES
     chosen = problems(shapes, _words(dtype), [word.upper() for word in _words(order)])
     asked = tuple(_peer(word) for word in _words(peers))
-    gpu = _bench()
+    began = time.monotonic()
+    gpu, commit = _bench(), records.commit()
     path = record or default_record(gpu.device)
     plan = Plan(chosen, asked, path, budget, again)
     rows = []
     with output.progress("measuring") as progress:
-        _compile_ahead(plan, progress)
-        for row in run(plan, gpu, commit=records.commit(), progress=progress):
+        _compile_ahead(turns_left(plan, gpu.device, commit), progress)
+        if budget is not None:  # compiling is part of it
+            plan = replace(plan, budget_s=budget - (time.monotonic() - began))
+        for row in run(plan, gpu, commit=commit, progress=progress):
             rows.append(row)
             _print_row(row)
     return _print_end(rows, path)
@@ -61,16 +82,18 @@ def _bench() -> Bench:
     return TorchBench()
 
 
-def _compile_ahead(plan: Plan, progress: output.Progress) -> None:
-    if len(plan.problems) > 4:
+def _compile_ahead(turns: Sequence[Turn], progress: output.Progress) -> None:
+    """Kernels by several processes, where there is enough to do for their start."""
+    left = tuple(dict.fromkeys(problem for problem, _ in turns))
+    if len(left) >= _WORTH_PROCESSES:
         from tilewright.suite.ahead import compile_ahead
 
-        compile_ahead(plan.problems, progress=progress)
+        compile_ahead(left, progress=progress)
 
 
 def default_record(device: str) -> Path:
     """Beside the other records in a source tree; here, for an installed package."""
-    name = f"library_{device.split()[-1].lower()}.jsonl"
+    name = f"library_{short_name(device).lower().replace(' ', '_')}.jsonl"
     folder = records.recorded_folder()
     return folder / name if folder.name == "results" and folder.is_dir() else Path(name)
 

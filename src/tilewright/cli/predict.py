@@ -75,7 +75,7 @@ def predict(
     output.paragraph(console, "Each alone would take as long. The largest, and what is exposed beside it:")
     console.print(fitting_table(console, columns, predicted.stacked))
     console.print()
-    output.paragraph(console, f"{predicted.binding.name} binds. {predicted.relief}", style="bold")
+    output.paragraph(console, f"Bound by {predicted.binding.name}. {predicted.relief}", style="bold")
     return 0
 
 

@@ -19,6 +19,8 @@
      273 clk; DRAM 500 clk on Ampere and Ada, up to 700 under load on Hopper.
 [11] From memory, not verified. B200: 1965 MHz, L2 126 MB; L2 bandwidth of A100 5120 B/clk (white paper).
 [12] A guess, by analogy with the nearest architecture.
+[13] NVIDIA product pages and white papers (Turing TU102, Ada AD102, RTX Blackwell GB202), from memory; the rates are
+     checked as those of [1].
 """
 
 from __future__ import annotations
@@ -60,6 +62,19 @@ T4 = DeviceSpec(
     dram_gb_per_s=320,  # [1]
     l2_latency_clk=236,  # [9]
     dram_latency_clk=500,  # [12]
+)
+
+RTX_2080_TI = replace(
+    T4,  # the same SM, with half-rate FP32 accumulation in its tensor cores
+    name="RTX 2080 Ti",
+    sm_count=68,  # [13]
+    base_clock_mhz=1350,  # [13]
+    boost_clock_mhz=1545,  # [13] 1635 of the Founders Edition
+    tensor_clock_mhz=1545,  # [13] 107.6 TFLOP/s of FP16
+    tensor=TensorRates(f16_f16=1024, f16_f32=512, i8_i32=2048),  # [13]
+    l2_bytes=11 * MIB // 2,  # [13]
+    dram_bytes=11 * GIB,  # [13]
+    dram_gb_per_s=616,  # [13]
 )
 
 A100 = DeviceSpec(
@@ -131,6 +146,17 @@ RTX_A6000 = replace(
     dram_gb_per_s=768,  # [1]
 )
 
+A10 = replace(
+    RTX_A6000,  # the same SM
+    name="A10",
+    sm_count=72,  # [13]
+    base_clock_mhz=885,  # [13]
+    boost_clock_mhz=1695,  # [13] 31.2 TFLOP/s; 150 W keep it below in long runs
+    tensor_clock_mhz=1695,  # [13] 125 TFLOP/s
+    dram_bytes=24 * GIB,  # [13]
+    dram_gb_per_s=600,  # [13]
+)
+
 RTX_4090 = DeviceSpec(
     name="RTX 4090",
     compute_capability=(8, 9),
@@ -159,6 +185,21 @@ RTX_4090 = DeviceSpec(
     dram_gb_per_s=1008,  # [2]
     l2_latency_clk=270,  # [10]
     dram_latency_clk=500,  # [10]
+)
+
+L40S = replace(
+    RTX_4090,  # the same SM, with full-rate FP32 accumulation in its tensor cores
+    name="L40S",
+    sm_count=142,  # [13]
+    base_clock_mhz=1110,  # [13]
+    boost_clock_mhz=2520,  # [13] 91.6 TFLOP/s
+    tensor_clock_mhz=2520,  # [13]
+    tensor=TensorRates(  # [13]
+        f16_f16=1024, f16_f32=1024, bf16_f32=1024, tf32_f32=512, f8_f32=2048, i8_i32=2048
+    ),
+    l2_bytes=96 * MIB,  # [13]
+    dram_bytes=48 * GIB,  # [13]
+    dram_gb_per_s=864,  # [13]
 )
 
 RTX_4050_LAPTOP = replace(
@@ -248,7 +289,38 @@ B200 = DeviceSpec(
     dram_latency_clk=700,  # [12]
 )
 
-DEVICES = (T4, A100, RTX_3090, RTX_A6000, RTX_4090, RTX_4050_LAPTOP, H100, H200, B200)
+RTX_5090 = replace(
+    RTX_4090,  # an SM of the same units and limits
+    name="RTX 5090",
+    compute_capability=(12, 0),
+    arch="sm_120a",
+    sm_count=170,  # [13]
+    base_clock_mhz=2017,  # [13]
+    boost_clock_mhz=2407,  # [13] 104.8 TFLOP/s
+    tensor_clock_mhz=2407,  # [13] 209.5 TFLOP/s of FP16
+    barriers_per_sm=24,  # [3] the block cap
+    max_blocks_per_cluster=8,  # [12] as sm_90
+    l2_bytes=96 * MIB,  # [13]
+    dram_bytes=32 * GIB,  # [13]
+    dram_gb_per_s=1792,  # [13]
+)
+
+RTX_5050 = replace(
+    RTX_5090,  # the same SM
+    name="RTX 5050",
+    sm_count=20,  # [13]
+    base_clock_mhz=2317,  # [13]
+    boost_clock_mhz=2572,  # [13] 13.2 TFLOP/s
+    tensor_clock_mhz=2572,  # [13]
+    l2_bytes=24 * MIB,  # [13]
+    dram_bytes=8 * GIB,  # [13]
+    dram_gb_per_s=320,  # [13]
+)
+
+DEVICES = (
+    *(T4, RTX_2080_TI, A100, RTX_3090, RTX_A6000, A10, RTX_4090, L40S, RTX_4050_LAPTOP),
+    *(H100, H200, B200, RTX_5090, RTX_5050),
+)
 """Every GPU of the catalogue, oldest architecture first."""
 
 

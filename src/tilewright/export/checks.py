@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
-from tilewright.dtypes import F16, F32, TF32, TF32_TRUNCATED
+from tilewright.dtypes import F16, F32, TF32_TRUNCATED
 from tilewright.export.bundle import Bundle
 from tilewright.export.context import element_types
 from tilewright.problem.epilogue import STEEPEST, Activation
@@ -55,7 +55,7 @@ def _bound(gemm: Gemm) -> dict[str, Any]:
     unit = 2 * F32.unit_roundoff if by_tensor_cores else gemm.accumulate.unit_roundoff
     function = FUNCTION_ULPS * F32.unit_roundoff if gemm.epilogue.activation else 0.0
     # What is dropped from both factors, and the product of both.
-    factors = 2.01 * TF32_TRUNCATED.unit_roundoff if gemm.multiplied is TF32 else 0.0
+    factors = 2.01 * TF32_TRUNCATED.unit_roundoff if gemm.multiplies_tf32 else 0.0
     return {
         "terms": "c.K + 2 * ((c.K + 3) / 4) + 2" if by_tensor_cores else "c.K + 2",
         "unit": f"{unit!r}",
@@ -103,5 +103,5 @@ def _refusals(bundle: Bundle) -> Iterator[dict[str, Any]]:
     yield call("too large a size", "BAD_SIZE", K="int64_t(1) << 40")
     yield call("a short leading dimension", "BAD_LEADING_DIMENSION", lda="63")
     yield call("no address", "NULL_POINTER", A="nullptr")
-    if bundle.general.needs.alignment_bytes["A"] > gemm.dtype.bytes:
+    if "A" in bundle.general.needs.aligned:
         yield call("an unaligned address", "MISALIGNED", A="A.data + 1")

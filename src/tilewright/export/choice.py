@@ -5,9 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from tilewright.device.spec import DeviceSpec
-from tilewright.dtypes import F32
 from tilewright.errors import ProblemError
-from tilewright.frontend.choices import Alignment, Choice, choices
+from tilewright.frontend.choices import ENGINE_BYTES, PADDED, Alignment, Choice, Database, choices
 from tilewright.ladders import find_rung
 from tilewright.problem.gemm import Gemm
 from tilewright.schedule import Schedule
@@ -28,14 +27,26 @@ def of_rung(name: str, gemm: Gemm) -> Chosen:
     return Chosen(f"{rung.ladder}/{rung.slug}", rung.schedule(gemm))
 
 
-def of_shape(gemm: Gemm, spec: DeviceSpec) -> Chosen:
-    """The best kernel for a shape on a device, with tight rows and aligned addresses."""
-    ranked = [choice for _, choice in choices(gemm, spec, _alignment(gemm))]
+def of_shape(gemm: Gemm, spec: DeviceSpec, database: Database | None = None) -> Chosen:
+    """The best kernel for a shape on a device, with tight rows and aligned addresses: measured, else by estimate."""
+    alignment = _alignment(gemm)
+    ranked = [*_measured(gemm, spec, alignment, database), *(choice for _, choice in choices(gemm, spec, alignment))]
     single = [choice for choice in ranked if choice.splits == 1 and not choice.pads]
     if not single:
         raise ProblemError(f"No single kernel multiplies {gemm} on {spec.name}.", hint="name a rung to export.")
     best = single[0]
     return Chosen(str(best), _schedule(best, gemm), "" if best == ranked[0] else str(ranked[0]))
+
+
+def _measured(gemm: Gemm, spec: DeviceSpec, alignment: Alignment, database: Database | None) -> list[Choice]:
+    found = None if database is None else database.best_choice(spec.name, gemm, alignment.least)
+    if found is None:
+        return []
+    rung, point = found
+    own = {key: value for key, value in point.items() if key != "splits"}
+    by_engine = rung.startswith("hopper/")
+    pads = frozenset(name for name in PADDED if by_engine and alignment.of(name) < ENGINE_BYTES)
+    return [Choice(rung, own, int(point.get("splits", 1)), pads)]
 
 
 def _schedule(choice: Choice, gemm: Gemm) -> Schedule:
@@ -51,5 +62,4 @@ def _alignment(gemm: Gemm) -> Alignment:
     def of(row_bytes: int) -> int:
         return next(size for size in (16, 8, 4, 2, 1) if row_bytes % size == 0)
 
-    assert gemm.out.bytes <= F32.bytes
     return Alignment(of(gemm.lda * gemm.dtype.bytes), of(gemm.ldb * gemm.dtype.bytes), of(gemm.ldc * gemm.out.bytes))

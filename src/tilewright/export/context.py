@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -68,7 +68,7 @@ def project_context(bundle: Bundle, cubins: Mapping[tuple[str, str], Cubin]) -> 
         "maps": start["maps"],
         "resident": start["resident"],
         "uses_near": any(exported.needs.near for exported in bundle.kernels),
-        "uses_alignment": any("is_aligned" in c for kernel in kernels for c in kernel["conditions"]),
+        "aligned": bool(bundle.general.needs.aligned),
         "misaligned": _misaligned(bundle.general),
     }
 
@@ -79,9 +79,9 @@ def _formats(gemm: Gemm) -> str:
 
 
 def _misaligned(general: Exported) -> str:
-    needed = {name: size for name, size in general.needs.alignment_bytes.items() if size > 1}
+    needed = general.needs.aligned
     if not needed:
-        return "no call is: the kernels take any alignment"
+        return "an address is no multiple of the bytes of an element"
     *some, last = needed
     names = f"{', '.join(some)} and {last}" if some else last
     return f"addresses and rows of {names} are to be multiples of {max(needed.values())} bytes"
@@ -92,6 +92,8 @@ def _operand(operand: Operand, gemm: Gemm) -> dict[str, Any]:
     leading = operand.leading
     if operand.name == "bias":
         lines, leading = "1", "0"
+    if operand.name == "residual":
+        leading = f"beta != 0 ? {leading} : 0"
     one, zero = _bits(operand.dtype, 1.0), _bits(operand.dtype, 0.0)
     is_factor = operand.name in ("A", "B")
     return {
@@ -166,20 +168,25 @@ def _start(exported: Exported) -> dict[str, Any]:
 
 
 def conditions(exported: Exported) -> list[str]:
-    """When the launcher may choose a kernel, as C++."""
+    """When the launcher may choose a kernel, as C++: rows of terms that must all hold."""
     needs, kernel = exported.needs, exported.kernel
-    found = [f"{dim.upper()} % {tile} == 0" for dim, tile in needs.multiples.items()]
-    found = [" && ".join(found)] if found else []
-    aligned = [f"is_aligned({VARIABLES[n]}, {size})" for n, size in needs.alignment_bytes.items() if size > 1]
-    found += [" && ".join(aligned)] if aligned else []
-    if needs.near:
-        operands = (*kernel.gemm.operands, *kernel.gemm.added)
-        near = (
-            f"is_near({VARIABLES[o.name]}, {kernel.cluster_tile[o.contiguous]}, {kernel.cluster_tile[o.strided]})"
-            for o in operands
-        )
-        found.append(" && ".join(near))
-    return found
+    sizes = [f"{dim.upper()} % {tile} == 0" for dim, tile in needs.multiples.items()]
+    aligned = [f"is_aligned({VARIABLES[name]}, {size})" for name, size in needs.alignment_bytes.items()]
+    tile, operands = kernel.cluster_tile, (*kernel.gemm.operands, *kernel.gemm.added)
+    near = [f"is_near({VARIABLES[o.name]}, {tile[o.contiguous]}, {tile[o.strided]})" for o in operands]
+    terms = (sizes, aligned, near if needs.near else [])
+    return [" && ".join(row) for some in terms for row in batched(some, _TERMS_IN_A_ROW)]
+
+
+_TERMS_IN_A_ROW = 3
+
+
+def batched(terms: Sequence[str], count: int) -> list[Sequence[str]]:
+    """
+    >>> batched("abcde", 3)
+    ['abc', 'de']
+    """
+    return [terms[first : first + count] for first in range(0, len(terms), count)]
 
 
 def _map(name: str, box: TensorBox) -> dict[str, Any]:
@@ -225,9 +232,6 @@ def example_context(bundle: Bundle) -> dict[str, Any]:
         "c_host": _HOST[gemm.out],
         "expected": _bits(gemm.out, float(EXAMPLE[2])),
         "expected_comment": "" if gemm.out is F32 else f"  // {EXAMPLE[2]} in {gemm.out}",
-        "example_pointers": [
-            f"static_cast<float*>({operand.name})" if operand.dtype is F32 else operand.name for operand in operands
-        ],
         "example_leading": [operand.contiguous.upper() for operand in operands if operand.name != "bias"],
     }
 

@@ -13,16 +13,22 @@ from tilewright.runtime.tensor_map import ALIGNMENT_BYTES
 @dataclass(frozen=True, slots=True)
 class Needs:
     """multiples: of which numbers sizes must be multiples. alignment_bytes: of the address and the rows of each matrix,
-    by its parameter; 1 for that of an element. near: every element offset fits in 31 bits."""
+    by its parameter; element_bytes: what that is at least. near: every element offset fits in 31 bits."""
 
     multiples: Mapping[Dim, int]
     alignment_bytes: Mapping[str, int]
+    element_bytes: Mapping[str, int]
     near: bool
+
+    @property
+    def aligned(self) -> Mapping[str, int]:
+        """Matrices that must be aligned to more than their elements, and to how many bytes."""
+        return {name: size for name, size in self.alignment_bytes.items() if size > self.element_bytes[name]}
 
     @property
     def anything(self) -> bool:
         """Whether every call fits."""
-        return not self.multiples and not self.near and set(self.alignment_bytes.values()) == {1}
+        return not self.multiples and not self.near and not self.aligned
 
     @property
     def words(self) -> tuple[str, ...]:
@@ -31,8 +37,8 @@ class Needs:
         if self.multiples:
             dims = ", ".join(dim.upper() for dim in self.multiples)
             found.append(f"{dims} multiples of {', '.join(map(str, self.multiples.values()))}")
-        for size_bytes in sorted({size for size in self.alignment_bytes.values() if size > 1}, reverse=True):
-            names = [name for name, size in self.alignment_bytes.items() if size == size_bytes]
+        for size_bytes in sorted(set(self.aligned.values()), reverse=True):
+            names = [name for name, size in self.aligned.items() if size == size_bytes]
             found.append(f"addresses and rows of {', '.join(names)} at multiples of {size_bytes} bytes")
         if self.near:
             found.append("offsets below 2^31 elements")
@@ -43,10 +49,11 @@ def needs_of(kernel: Kernel) -> Needs:
     """What a kernel needs of its arguments."""
     exact = sorted(kernel.variant.exact, key="mnk".index)
     engine = {known.operand for known in kernel.maps}
-    names = [operand.name for operand in (*kernel.gemm.operands, *kernel.gemm.added)]
-    own = kernel.variant.alignment_bytes
+    operands = (*kernel.gemm.operands, *kernel.gemm.added)
+    own = {o.name: max(kernel.variant.alignment_bytes, o.dtype.bytes) for o in operands}
     return Needs(
         {dim: kernel.cluster_tile[dim] for dim in exact},
-        {name: max(own, ALIGNMENT_BYTES) if name in engine else own for name in names},
+        {name: max(size, ALIGNMENT_BYTES) if name in engine else size for name, size in own.items()},
+        {o.name: o.dtype.bytes for o in operands},
         kernel.variant.near,
     )

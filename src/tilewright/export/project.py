@@ -85,6 +85,7 @@ def _texts(
         keep_trailing_newline=True,
         autoescape=False,  # nothing here is HTML
     )
+    templates.filters["capitalize_first"] = lambda text: text[:1].upper() + text[1:]
     context: dict[str, Any] = {
         **project_context(bundle, {key: cubin for key, (_, cubin) in cubins.items()}),
         **example_context(bundle),

@@ -93,7 +93,10 @@ def bias_along(shape: tuple[int, ...], product: Product) -> Along:
 def _matched(library: Any, array: Any, result: View, name: str) -> Any:
     """An array that is added, in the result's format and on its device."""
     if library_of(array) is not library:
-        raise ProblemError(f"{name} is an array of {library_of(array).name}, and the product is one of {library.name}.")
+        raise ProblemError(
+            f"{name} is an array of {library_of(array).name}, and the product is one of {library.name}.",
+            hint="convert it to that library: both take DLPack.",
+        )
     view = library.view(array)
     if view.device != result.device:
         raise ProblemError(

@@ -38,9 +38,9 @@ class Request:
     without_workspace: bool = False
 
     @property
-    def count(self) -> int:
-        """Problems of a launch."""
-        return 1 if self.stack is None else self.stack.count
+    def exact(self) -> Request:
+        """The same, where operands that may be rounded to tf32 are not."""
+        return replace(self, gemm=replace(self.gemm, product=None)) if self.gemm.multiplies_tf32 else self
 
 
 def plan_of(kernels: Kernels, request: Request, choice: Choice) -> Plan:
@@ -88,10 +88,9 @@ def skinny_plan_of(kernels: Kernels, request: Request, skinny: Skinny) -> Plan:
 def _pad(kernels: Kernels, gemm: Gemm, name: OperandName, stack: Stack | None, at: int) -> tuple[Step, int, int]:
     """The copy of an operand, its bytes, and elements from one matrix to the next of a stack."""
     lines, length = gemm.size(gemm.operand(name).strided), _length(gemm, name)
-    own_step = 0 if stack is None else {"A": stack.a, "B": stack.b}[name]
-    count = 1 if stack is None or own_step == 0 else stack.count
+    count, own_step = (1, 0) if stack is None else (stack.count, {"A": stack.a, "B": stack.b}[name])
     size_bytes = padded_bytes(lines, length, gemm.dtype)
-    apart = size_bytes // gemm.dtype.bytes if count > 1 else 0
+    apart = size_bytes // gemm.dtype.bytes
     kernel = kernels.small(pad_source(gemm.dtype))
     x, y, _ = pad_grid(lines, length, gemm.dtype)
     values = (0, 0, lines, length, gemm.leading(name), padded(length, gemm.dtype), own_step, apart)

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from typing import Any, Literal
 
-from tilewright.errors import ProblemError, TilewrightError
-from tilewright.frontend.libraries import DTypeError, HostArrays, TorchArrays, library_of
-from tilewright.frontend.on_gpu import on_gpu
-from tilewright.frontend.on_host import on_host
-from tilewright.frontend.options import PLAIN, Options, number, options_of
+from tilewright.errors import ProblemError
+from tilewright.frontend.compute import compute
+from tilewright.frontend.libraries import TorchArrays, library_of
+from tilewright.frontend.options import PLAIN, Options, options_asked
 from tilewright.frontend.remembered import FAST
+from tilewright.frontend.torch_calls import handed_over, is_compiling
 
 Precision = Literal["default", "tf32"]
 
@@ -50,28 +50,18 @@ def matmul(
     ...     print(str(error)[-31:])
     (size 4 is different from 3)
     """
-    options = asked(alpha, beta, out_dtype, precision, deterministic, batch_invariant, activation, c is not None)
+    others = (out_dtype, precision, deterministic, batch_invariant, activation, c is not None)
+    if is_compiling():
+        from tilewright.frontend.torch_operator import call, words_asked
+
+        return call(a, b, out, None if beta == 0 else c, bias, words_asked(alpha, beta, *others))
+    options = options_asked(alpha, beta, *others)
     fast = FAST.get(type(a))
     if fast is not None and out is None:
         result = fast(a, b, c, bias, options)
         if result is not None:
             return result
     return multiply(a, b, out, c, bias, options)
-
-
-def asked(alpha: Any, beta: Any, *others: Any) -> Options:
-    """`options_of`, for whatever a user may have written."""
-    if type(alpha) is not float:
-        alpha = number("alpha", alpha)
-    if beta is not None:
-        beta = number("beta", beta)
-    try:
-        return options_of(alpha, beta, *others)
-    except TypeError as error:
-        if isinstance(error, TilewrightError):
-            raise
-        # Something unhashable, which is nothing that could be asked.
-        return options_of.__wrapped__(alpha, beta, *others)
 
 
 def linear(x: Any, weight: Any, bias: Any = None, *, activation: str | None = None) -> Any:
@@ -88,6 +78,8 @@ def linear(x: Any, weight: Any, bias: Any = None, *, activation: str | None = No
 
 def multiply(a: Any, b: Any, out: Any, c: Any, bias: Any, options: Options = PLAIN) -> Any:
     """A call, whatever it asks."""
+    if c is not None and options.beta == 0:
+        c = None
     library = library_of(a)
     for name, other in (("b", b), ("out", out)):
         if other is not None and library_of(other) is not library:
@@ -95,25 +87,8 @@ def multiply(a: Any, b: Any, out: Any, c: Any, bias: Any, options: Options = PLA
                 f"{name} is an array of {library_of(other).name}, and a is one of {library.name}.",
                 hint="convert one to the other's library: both take DLPack.",
             )
-    if c is not None and options.beta == 0:
-        c = None
     if isinstance(library, TorchArrays):
-        from tilewright.frontend.torch_calls import handed_over
-
         handed = handed_over(library, a, b, out, c, bias, options)
         if handed is not None:
             return handed
-    first, second = library.view(a), library.view(b)
-    if first.dtype is not second.dtype:
-        raise DTypeError(f"Cannot multiply {first.dtype} by {second.dtype}.", hint="convert one to the other's dtype.")
-    if first.device != second.device:
-        raise ProblemError(
-            f"Cannot multiply arrays on different devices: {first.place} and {second.place}.", hint="move one of them."
-        )
-    if first.device is not None:
-        return on_gpu(library, a, b, out, c, bias, options)
-    if not isinstance(library, HostArrays):
-        raise ProblemError(
-            f"The arrays of {library.name} lie in host memory, not on a GPU.", hint="move them to the GPU first."
-        )
-    return on_host(a, b, out, c, bias, options)
+    return compute(library, a, b, out, c, bias, options)

@@ -13,7 +13,8 @@ from operator import mul
 from typing import Any, Literal, Protocol
 
 from tilewright.device.spec import DeviceSpec
-from tilewright.dtypes import F32
+from tilewright.dtypes import F16, F32
+from tilewright.frontend.layouts import Stack
 from tilewright.problem.gemm import Gemm, OperandName, Order
 from tilewright.units import ceil_div
 
@@ -22,6 +23,9 @@ ENGINE_BYTES = 16
 
 LAUNCH_US = 2.0
 """Start and end of a kernel in a stream of others, roughly; measured as what 256^3 takes."""
+
+RAMP_US = 1.5
+"""Until a kernel's first loads are there and its last stores are done, roughly."""
 
 PADDED: tuple[OperandName, ...] = ("A", "B")
 
@@ -93,14 +97,17 @@ class Alignment:
 
 
 def candidates(gemm: Gemm, spec: DeviceSpec) -> Iterator[Candidate]:
-    """What can multiply the formats of a problem on a device, by kind of tile."""
+    """What can multiply the formats of a problem on a device, by kind of tile; nothing where no unit is made for them,
+    and the kernel that multiplies everything must do."""
     if gemm.multiplied is F32:
         yield from _fp32()
-        return
-    if spec.compute_capability[0] == 9 and _warpgroups_take(gemm):
-        yield from _hopper(gemm)
-    if spec.compute_capability >= (8, 0):
-        yield from _ampere(gemm)
+    elif peak_flop_per_us(gemm, spec):
+        if spec.compute_capability[0] == 9 and _warpgroups_take(gemm):
+            yield from _hopper(gemm)
+        if spec.compute_capability >= (8, 0):
+            yield from _ampere(gemm, spec)
+        elif gemm.dtype is F16:
+            yield Candidate("hierarchy/wmma_vectorised", {}, 128, 128, 16, 0.4)
 
 
 def _fp32() -> Iterator[Candidate]:
@@ -139,16 +146,22 @@ def _hopper(gemm: Gemm) -> Iterator[Candidate]:
         yield Candidate("hopper/shared_b", point, m, n, elements, share, True, splits=True, between_us=2.0)
 
 
-def _ampere(gemm: Gemm) -> Iterator[Candidate]:
+_WITHOUT_WARPGROUPS = 0.62
+"""What mma.sync reaches of the rate of wgmma, on devices that have both. Measured on the H200."""
+
+
+def _ampere(gemm: Gemm, spec: DeviceSpec) -> Iterator[Candidate]:
     from tilewright.ladders.ampere.r6_full import BEST
 
+    reached = _WITHOUT_WARPGROUPS if spec.compute_capability[0] == 9 else 1.0
     for m, n, warp_m, warp_n, stages, share, per_sm in (
-        (128, 256, 64, 64, 3, 0.42, 1),
-        (128, 128, 64, 32, 3, 0.36, 2),
-        (64, 64, 32, 32, 4, 0.22, 3),
+        (128, 256, 64, 64, 3, 0.68, 1),
+        (128, 128, 64, 32, 3, 0.58, 2),
+        (64, 64, 32, 32, 4, 0.35, 3),
     ):
         point = {**BEST, "m": m, "n": n, "warp_m": warp_m, "warp_n": warp_n, "stages": stages}
-        yield Candidate("ampere/full", point, m, n, 128 // gemm.dtype.bytes, share, splits=True, per_sm=per_sm)
+        depth = 128 // gemm.dtype.bytes
+        yield Candidate("ampere/full", point, m, n, depth, share * reached, splits=True, per_sm=per_sm)
 
 
 def _warpgroups_take(gemm: Gemm) -> bool:
@@ -158,27 +171,8 @@ def _warpgroups_take(gemm: Gemm) -> bool:
 def peak_flop_per_us(gemm: Gemm, spec: DeviceSpec) -> float:
     """What the device could do in a microsecond with the formats of a problem."""
     if gemm.multiplied is F32:
-        per_clock = 2 * spec.fp32_lanes_per_sm * spec.sm_count
-        return per_clock * spec.boost_clock_mhz
-    return (494.7e6 if gemm.multiplies_tf32 else 989.4e6) * spec.sm_count / 132
-
-
-def estimate_us(
-    gemm: Gemm, spec: DeviceSpec, tile: Candidate, splits: int, pads: frozenset[OperandName], count: int = 1
-) -> float:
-    """About how long a problem takes, or `count` of them in one launch."""
-    blocks = ceil_div(gemm.m, tile.m) * ceil_div(gemm.n, tile.n) * splits * count
-    depth = ceil_div(ceil_div(gemm.k, splits), tile.k) * tile.k
-    waves = ceil_div(blocks, spec.sm_count)
-    rate = peak_flop_per_us(gemm, spec) / spec.sm_count * tile.share
-    product_us = waves * (2.0 * tile.m * tile.n * depth / rate + tile.between_us)
-    memory_us = count * gemm.compulsory_bytes / (spec.dram_gb_per_s * 0.87e3)
-    total = LAUNCH_US + max(product_us + 1.5, memory_us)
-    if splits > 1:
-        total += LAUNCH_US + (splits + 1) * gemm.m * gemm.n * 4 / (spec.dram_gb_per_s * 1e3)
-    for name in pads:
-        total += LAUNCH_US + 2 * count * gemm.storage_elements(name) * gemm.dtype.bytes / (spec.dram_gb_per_s * 0.8e3)
-    return total
+        return 2.0 * spec.fp32_lanes_per_sm * spec.sm_count * spec.boost_clock_mhz
+    return spec.peak_tensor_tflops("tf32" if gemm.multiplies_tf32 else gemm.dtype.name) * 1e6
 
 
 _NARROW: Mapping[int, float] = {16: 1.0, 8: 0.94, 4: 0.65, 2: 0.21, 1: 0.21}
@@ -186,21 +180,50 @@ _NARROW: Mapping[int, float] = {16: 1.0, 8: 0.94, 4: 0.65, 2: 0.21, 1: 0.21}
 operands."""
 
 
+def estimate_us(
+    gemm: Gemm,
+    spec: DeviceSpec,
+    tile: Candidate,
+    splits: int = 1,
+    pads: frozenset[OperandName] = frozenset(),
+    *,
+    alignment_bytes: int = 16,
+    count: int = 1,
+) -> float:
+    """About how long a problem takes, or `count` of them in one launch. alignment_bytes: of all addresses and rows."""
+    blocks = ceil_div(gemm.m, tile.m) * ceil_div(gemm.n, tile.n) * splits * count
+    depth = ceil_div(ceil_div(gemm.k, splits), tile.k) * tile.k
+    waves = ceil_div(blocks, spec.sm_count)
+    narrow = _NARROW[alignment_bytes] if gemm.dtype.bytes == 2 and not tile.needs_engine else 1.0
+    rate = peak_flop_per_us(gemm, spec) / spec.sm_count * tile.share * narrow
+    product_us = waves * (2.0 * tile.m * tile.n * depth / rate + tile.between_us)
+    memory_us = count * gemm.compulsory_bytes / (spec.dram_gb_per_s * 0.87e3)
+    total = LAUNCH_US + max(product_us + RAMP_US, memory_us)
+    if splits > 1:
+        total += LAUNCH_US + RAMP_US + (splits + 1) * gemm.m * gemm.n * 4 / (spec.dram_gb_per_s * 1e3)
+    for name in pads:
+        copied = 2 * count * gemm.storage_elements(name) * gemm.dtype.bytes
+        total += LAUNCH_US + RAMP_US + copied / (spec.dram_gb_per_s * 0.8e3)
+    return total
+
+
 def choices(
-    gemm: Gemm, spec: DeviceSpec, alignment: Alignment, *, keep_order: bool = False, count: int | None = None
+    gemm: Gemm, spec: DeviceSpec, alignment: Alignment, *, keep_order: bool = False, stack: Stack | None = None
 ) -> list[tuple[float, Choice]]:
-    """Candidates with their estimated times, best first. keep_order: never share out a sum over k. count: problems of a
-    stack; None for one alone."""
+    """Candidates with their estimated times, best first. keep_order: never share out a sum over k. stack: where the
+    problem is one of many."""
     found: list[tuple[float, Choice]] = []
+    # A map of a stack has a step between its matrices, which must be one.
+    engine = gemm.k > 0 and (stack is None or min(stack.a, stack.b) > 0)
     for tile in candidates(gemm, spec):
         pads = frozenset(name for name in PADDED if tile.needs_engine and alignment.of(name) < ENGINE_BYTES)
-        if (tile.needs_engine and gemm.k == 0) or (tile.walks and count is not None):
+        if (tile.needs_engine and not engine) or (tile.walks and stack is not None):
             continue
-        alone = keep_order or count is not None or not tile.splits
+        alone = keep_order or stack is not None or not tile.splits
+        count = 1 if stack is None else stack.count
         for splits in [1] if alone else _split_counts(gemm, spec, tile):
-            time_us = estimate_us(gemm, spec, tile, splits, pads, count or 1)
-            if not tile.needs_engine and gemm.dtype.bytes == 2:
-                time_us /= _NARROW[alignment.least]
+            least = alignment.least
+            time_us = estimate_us(gemm, spec, tile, splits, pads, alignment_bytes=least, count=count)
             found.append((time_us, Choice(tile.rung, tile.point, splits, pads)))
     return sorted(found, key=lambda pair: pair[0])
 

@@ -18,7 +18,7 @@ from tilewright.frontend.choices import ENGINE_BYTES, PADDED, Alignment, Choice,
 from tilewright.frontend.kernels import Kernels, build_of
 from tilewright.frontend.libraries.views import say_once
 from tilewright.frontend.plans import Plan
-from tilewright.frontend.skinny import skinny_for
+from tilewright.frontend.skinny import Skinny, skinny_for
 from tilewright.ir.verify import BrokenRule
 from tilewright.problem.gemm import Gemm
 from tilewright.runtime.driver import Gpu, open_gpu
@@ -45,6 +45,7 @@ class Dispatcher:
         self.forked = False
         self._plans: dict[Request, Plan] = {}
         self._orders: dict[Gemm, ReductionOrder] = {}
+        self._reported: set[tuple[str, str]] = set()
         self._lock = threading.RLock()
 
     @property
@@ -60,16 +61,20 @@ class Dispatcher:
         found = self._plans.get(request)
         if found is not None:
             return found
-        if self.forked:
-            raise LaunchError(
-                "This process was forked from one that had used the GPU, and CUDA does not work after that.",
-                hint="start workers with the method 'spawn': multiprocessing.set_start_method('spawn').",
-            )
+        self.refuse_fork()
         with self._lock, self.gpu.as_current():
             if len(self._plans) >= _KEPT_PLANS:
                 self._plans.clear()
             found = self._plans[request] = self._made(request)
         return found
+
+    def refuse_fork(self) -> None:
+        """Raises LaunchError in a process that was forked after the GPU was first used."""
+        if self.forked:
+            raise LaunchError(
+                "This process was forked from one that had used the GPU, and CUDA does not work after that.",
+                hint="start workers with the method 'spawn': multiprocessing.set_start_method('spawn').",
+            )
 
     def forget(self) -> None:
         """Plan everything anew; kernels stay loaded."""
@@ -81,29 +86,28 @@ class Dispatcher:
         self.forget()
 
     def _made(self, request: Request) -> Plan:
-        failures = []
-        try:
-            plan = self._thin(request)
-        except (CompileError, LaunchError) as failure:
-            self.report(request.gemm, "the kernel for thin problems", failure)
-            plan = None
-        if plan is not None:
-            return plan
+        failures: list[TilewrightError] = []
+        if not self.spec.tensor.tf32_f32:
+            request = request.exact
+        skinny = self._skinny(request)
+        if skinny is not None:
+            try:
+                return skinny_plan_of(self.kernels, request, skinny)
+            except (CompileError, LaunchError) as failure:
+                self.report(request.gemm, skinny.source.entry, failure)
         for choice in self._ranked(request):
             try:
-                return plan_of(self.kernels, request, choice)
+                return plan_of(self.kernels, request.exact if choice == SAFE else request, choice)
             except (CompileError, LaunchError, LoweringError, ScheduleError) as failure:
                 failures.append(failure)
                 self.report(request.gemm, str(choice), failure)
         raise failures[-1]
 
-    def _thin(self, request: Request) -> Plan | None:
+    def _skinny(self, request: Request) -> Skinny | None:
         if request.fixed_order:
             return None
         skinny = skinny_for(request.gemm, request.alignment, self.spec, request.stack)
-        if skinny is None or (request.without_workspace and not skinny.whole):
-            return None
-        return skinny_plan_of(self.kernels, request, skinny)
+        return None if skinny is None or (request.without_workspace and not skinny.whole) else skinny
 
     def _ranked(self, request: Request) -> Iterator[Choice]:
         """Choices worth trying, best first; the last is right everywhere."""
@@ -117,8 +121,8 @@ class Dispatcher:
                 yield choice
 
     def _estimated(self, request: Request) -> list[Choice]:
-        count = None if request.stack is None else request.count
-        ranked = choices(request.gemm, self.spec, request.alignment, keep_order=request.fixed_order, count=count)
+        gemm, stack = request.gemm, request.stack
+        ranked = choices(gemm, self.spec, request.alignment, keep_order=request.fixed_order, stack=stack)
         return [choice for _, choice in ranked]
 
     def _measured(self, request: Request) -> list[Choice]:
@@ -167,7 +171,9 @@ class Dispatcher:
     def report(self, gemm: Gemm, choice: str, failure: TilewrightError) -> None:
         """A kernel that cannot be compiled or loaded, or that a pass broke, is a mistake of ours. That a schedule does
         not go with a problem, or needs more than the GPU has, is none."""
-        if isinstance(failure, (CompileError, BrokenRule)):
+        known = (choice, failure.headline)
+        if isinstance(failure, (CompileError, BrokenRule)) and known not in self._reported:
+            self._reported.add(known)
             say_once(f"Kernel {choice} is left out for {gemm}, and another one runs: {failure.headline}")
 
 

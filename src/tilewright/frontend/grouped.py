@@ -16,16 +16,16 @@ import numpy as np
 
 from tilewright.errors import CompileError, LaunchError, LoweringError, ProblemError, ScheduleError
 from tilewright.frontend.added import Added, added_of
-from tilewright.frontend.calls import asked, matmul
+from tilewright.frontend.calls import matmul
 from tilewright.frontend.choices import Alignment, choices_for_list
 from tilewright.frontend.dispatch import SAFE, Dispatcher, dispatcher
 from tilewright.frontend.kernels import Built
 from tilewright.frontend.layouts import layouts_of
 from tilewright.frontend.libraries import DTypeError, HostArrays, View, library_of
 from tilewright.frontend.on_gpu import readable
-from tilewright.frontend.options import Options, result_format
+from tilewright.frontend.options import Options, options_asked, result_format
 from tilewright.frontend.recipes import alignment_of, gemm_of
-from tilewright.frontend.shapes import ShapeError
+from tilewright.frontend.shapes import Product, ShapeError
 from tilewright.ir.kernel import MOST_ALONG_Z, Many
 from tilewright.problem.gemm import Gemm
 from tilewright.runtime.prepared import PreparedLaunch
@@ -55,24 +55,30 @@ def grouped_matmul(
     if not len(a) == len(b) == len(biases):
         counts = f"{len(a)} matrices a, {len(b)} b" + ("" if bias is None else f" and {len(biases)} bias")
         raise ShapeError(f"Cannot multiply {counts} in pairs.", hint="give as many of each.")
-    options = asked(alpha, None, out_dtype, precision, None, False, activation, False)
+    options = options_asked(alpha, None, out_dtype, precision, None, False, activation, False)
     if not a:
         return []
     library = library_of(a[0])
     if isinstance(library, HostArrays):
         given = {"alpha": alpha, "activation": activation, "out_dtype": out_dtype, "precision": precision}
         return [matmul(x, y, bias=z, **given) for x, y, z in zip(a, b, biases, strict=True)]
-    members = [_member(library, x, y, z, options) for x, y, z in zip(a, b, biases, strict=True)]
-    first = members[0]
-    for number, member in enumerate(members):
-        if member.view.device != first.view.device or member.gemm.dtype is not first.gemm.dtype:
+    pairs = [_pair(library, x, y) for x, y in zip(a, b, strict=True)]
+    views = [library.view(x) for x, _, _ in pairs]
+    for number, view in enumerate(views):
+        if view.device != views[0].device or view.dtype is not views[0].dtype:
             raise ProblemError(
-                f"Pair {number} is {member.gemm.dtype} on {member.view.place}, and pair 0 is {first.gemm.dtype} on "
-                f"{first.view.place}.",
+                f"Pair {number} is {view.dtype} on {view.place}, and pair 0 is {views[0].dtype} on {views[0].place}.",
                 hint="a group has one format and one GPU.",
             )
-    _start(library, [member for member in members if 0 not in member.view.shape], options)
-    return [member.result for member in members]
+    dtype = result_format(options, views[0].dtype)
+    results = [library.empty(product.shape, dtype, x) for x, _, product in pairs]
+    members = [
+        _member(library, pair, result, bias, options)
+        for pair, result, bias in zip(pairs, results, biases, strict=True)
+        if 0 not in pair[2].shape
+    ]
+    _start(library, members)
+    return results
 
 
 @dataclass(frozen=True)
@@ -97,12 +103,15 @@ class _Member:
         return {"M": gemm.m, "N": gemm.n, "K": gemm.k, "lda": gemm.lda, "ldb": gemm.ldb, "ldc": gemm.ldc}
 
 
-def _member(library: Any, a: Any, b: Any, bias: Any, options: Options) -> _Member:
+def _pair(library: Any, a: Any, b: Any) -> tuple[Any, Any, Product]:
+    """Two matrices, copied where kernels cannot read them as they lie, and their product."""
     for array in (a, b):
         if library_of(array) is not library:
             raise ProblemError(f"A group has arrays of {library.name}, and one of {library_of(array).name}.")
         if len(array.shape) != 2:
-            raise ShapeError(f"A group is of matrices, and one array has shape {tuple(array.shape)}.")
+            raise ShapeError(
+                f"A group is of matrices, and one array has shape {tuple(array.shape)}.", hint="use matmul for stacks."
+            )
     a, b, product = readable(library, a, b)
     first, second = library.view(a), library.view(b)
     if first.device is None:
@@ -115,8 +124,12 @@ def _member(library: Any, a: Any, b: Any, bias: Any, options: Options) -> _Membe
         raise ProblemError(
             f"Cannot multiply arrays on different devices: {first.place} and {second.place}.", hint="move one of them."
         )
-    result = library.empty(product.shape, result_format(options, first.dtype), a)
-    view = library.view(result)
+    return a, b, product
+
+
+def _member(library: Any, pair: tuple[Any, Any, Product], result: Any, bias: Any, options: Options) -> _Member:
+    a, b, product = pair
+    first, second, view = library.view(a), library.view(b), library.view(result)
     added = Added() if bias is None else added_of(library, product, view, None, bias)
     (layout,) = layouts_of(product, view, None, bias_along=added.bias_along)
     addresses = {"A": first.pointer, "B": second.pointer, "C": view.pointer, "bias": added.bias}
@@ -133,20 +146,21 @@ _TABLES: dict[Any, tuple[int, Any]] = {}
 _PREPARED: dict[Any, tuple[PreparedLaunch, Built]] = {}
 
 
-def _start(library: Any, members: list[_Member], options: Options) -> None:
+def _start(library: Any, members: list[_Member]) -> None:
     """One launch for each kind of product."""
     kinds: dict[Any, list[_Member]] = {}
     for member in members:
         kinds.setdefault(member.kind, []).append(member)
     for alike in kinds.values():
         for start in range(0, len(alike), MOST_ALONG_Z):
-            _launch(library, alike[start : start + MOST_ALONG_Z], options)
+            _launch(library, alike[start : start + MOST_ALONG_Z])
 
 
-def _launch(library: Any, members: list[_Member], options: Options) -> None:
+def _launch(library: Any, members: list[_Member]) -> None:
     device = members[0].view.device
     assert device is not None
     planner = dispatcher(device)
+    planner.refuse_fork()
     alignment = Alignment(*(min(getattr(m.alignment, side) for m in members) for side in "abc"))
     key = (device, alignment, *(member.gemm for member in members))
     with planner.gpu.as_current():

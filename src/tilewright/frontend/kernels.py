@@ -85,10 +85,16 @@ class Kernels:
 
     def small(self, source: CudaSource) -> LoadedKernel:
         """A kernel that stands as text: of `frontend.passes`."""
+        if source in self._failed:
+            raise self._failed[source]
         found = self._passes.get(source)
         if found is None:
-            cubin = compile_cuda(source, self.gpu.arch, cache=self._cache)
-            found = self._passes[source] = load(self.gpu, cubin, source)
+            try:
+                cubin = compile_cuda(source, self.gpu.arch, cache=self._cache)
+                found = self._passes[source] = load(self.gpu, cubin, source)
+            except TilewrightError as failure:
+                self._failed[source] = failure
+                raise
         return found
 
 

@@ -41,14 +41,13 @@ def on_gpu(library: Any, a: Any, b: Any, out: Any, c: Any, bias: Any, options: O
 
 def readable(library: Any, a: Any, b: Any) -> tuple[Any, Any, Product]:
     """The arrays, copied where neither rows nor columns are contiguous, and their product."""
-    while True:
-        try:
-            return a, b, product_of(library.view(a), library.view(b))
-        except NeedsCopy as needed:
-            if needed.which == 0:
-                a = library.tight(a)
-            else:
-                b = library.tight(b)
+    try:
+        return a, b, product_of(library.view(a), library.view(b))
+    except NeedsCopy as needed:
+        if needed.which == 0:
+            return readable(library, library.tight(a), b)
+        b = library.tight(b)
+    return a, b, product_of(library.view(a), library.view(b))
 
 
 def _checked(library: Any, out: Any, product: Product, dtype: DType, first: View) -> Any:

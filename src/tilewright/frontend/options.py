@@ -8,7 +8,7 @@ from functools import lru_cache
 from typing import Any
 
 from tilewright.dtypes import BF16, F16, F32, TF32, DType
-from tilewright.errors import ProblemError, UnknownName
+from tilewright.errors import ProblemError, TilewrightError, UnknownName
 from tilewright.frontend.libraries.views import DTypeError
 from tilewright.problem.epilogue import Activation
 
@@ -63,9 +63,27 @@ def options_of(
         raise ProblemError(
             f"beta={beta!r} has nothing to multiply.", hint="give c; to add to `out` itself, pass c=out."
         )
+    for name, factor in (("alpha", alpha), ("beta", beta or 0.0)):
+        if abs(factor) > _MOST and math.isfinite(factor):
+            raise ProblemError(f"{name}={factor!r} does not fit in an f32.", hint="sums and factors are f32.")
     fixed_order = bool(batch_invariant) or deterministic == "bitwise"
     factor = 0.0 if not adds else 1.0 if beta is None else beta
     return Options(alpha, factor, _format(out_dtype), precision == "tf32", fixed_order, _function(activation))
+
+
+def options_asked(alpha: Any, beta: Any, *others: Any) -> Options:
+    """`options_of`, for whatever a user may have written."""
+    if type(alpha) is not float:
+        alpha = number("alpha", alpha)
+    if beta is not None:
+        beta = number("beta", beta)
+    try:
+        return options_of(alpha, beta, *others)
+    except TypeError as error:
+        if isinstance(error, TilewrightError):
+            raise
+        # Something unhashable, which is nothing that could be asked.
+        return options_of.__wrapped__(alpha, beta, *others)
 
 
 def result_format(options: Options, dtype: DType) -> DType:
@@ -79,12 +97,9 @@ def result_format(options: Options, dtype: DType) -> DType:
 def number(name: str, value: Any) -> float:
     """A factor, from whatever is one. Raises ProblemError."""
     try:
-        number = float(value)
+        return float(value)
     except (TypeError, ValueError, OverflowError):
         raise ProblemError(f"{name}={value!r} is not a number.") from None
-    if abs(number) > _MOST and math.isfinite(number):
-        raise ProblemError(f"{name}={value!r} does not fit in an f32.")
-    return number
 
 
 def _format(out_dtype: Any) -> DType | None:
@@ -102,7 +117,7 @@ def _function(name: Any) -> Activation | None:
     if name is None or isinstance(name, Activation):
         return name
     known = {one.value: one for one in Activation}
-    if name not in known:
+    if not isinstance(name, str) or name not in known:
         raise UnknownName("activation", str(name), known)
     return known[name]
 

@@ -6,6 +6,7 @@ format, device and how its address is aligned. Then only the result is made, and
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable
 from typing import Any
 
@@ -22,6 +23,8 @@ MOST = 4096
 FAST: dict[type, Callable[..., Any]] = {}
 """For types of arrays whose calls are remembered: a function of (a, b, c, bias, options) that gives the result, or None
 where it knows nothing."""
+
+os.register_at_fork(after_in_child=MEMO.clear)  # CUDA does not work there
 
 
 class Remembered:

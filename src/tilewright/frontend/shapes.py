@@ -78,8 +78,9 @@ def product_of(a: View, b: View) -> Product:
     batch = _broadcast(shape_a[:-2], shape_b[:-2], a.shape, b.shape)
     along_a, along_b = _along(shape_a, strides_a, batch), _along(shape_b, strides_b, batch)
     shape = (*batch, *(() if one_row else (m,)), *(() if one_column else (n,)))
-    order_a, leading_a = _order(m, k, strides_a[-2], strides_a[-1], 0)
-    order_b, leading_b = _order(k, n, strides_b[-2], strides_b[-1], 1)
+    # Of an empty array strides may be anything: nobody reads it.
+    order_a, leading_a = _order(m, k, strides_a[-2], strides_a[-1], 0) if 0 not in a.shape else (Order.ROW, max(k, 1))
+    order_b, leading_b = _order(k, n, strides_b[-2], strides_b[-1], 1) if 0 not in b.shape else (Order.ROW, max(n, 1))
     first, second = Matrix(order_a, leading_a, along_a), Matrix(order_b, leading_b, along_b)
     return Product(m, n, k, first, second, batch, shape, one_row, one_column)
 
@@ -126,6 +127,4 @@ def _order(rows: int, columns: int, down: int, right: int, which: int) -> tuple[
         return Order.ROW, max(columns, 1) if rows <= 1 else down
     if (rows <= 1 or down == 1) and (columns <= 1 or right >= max(rows, 1)):
         return Order.COL, max(rows, 1) if columns <= 1 else right
-    if 0 in (rows, columns):
-        return Order.ROW, max(columns, 1)
     raise NeedsCopy(which)

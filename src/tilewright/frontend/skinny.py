@@ -7,7 +7,7 @@ from typing import Any, Literal
 
 from tilewright.artifacts import CudaSource
 from tilewright.device.spec import DeviceSpec
-from tilewright.dtypes import F32
+from tilewright.dtypes import F32, TF32
 from tilewright.frontend.choices import Alignment
 from tilewright.frontend.layouts import Stack
 from tilewright.frontend.passes.thin import COLUMNS_ALONG, THREADS, WARPS, thin_source
@@ -45,14 +45,17 @@ class Skinny:
         return THREADS, 1, 1
 
     def __str__(self) -> str:
-        return f"{self.source.entry}, k in {self.parts} parts"
+        return self.source.entry + (f", k in {self.parts} parts" if self.parts > 1 else "")
 
 
 def skinny_for(gemm: Gemm, alignment: Alignment, spec: DeviceSpec, stack: Stack | None = None) -> Skinny | None:
-    """The thin kernel for a problem or a stack of them; None where it is not thin, or another format is asked for."""
+    """The thin kernel for a problem or a stack of them; None where it is not thin, or another format is asked for.
+
+    Operands that may be rounded to tf32 are not: that would win no time here.
+    """
     most = MOST_ROWS if gemm.dtype is F32 else MOST_ROWS_NARROW
     few, many = min(gemm.m, gemm.n), max(gemm.m, gemm.n)
-    if not 1 <= few <= most or many < LEAST_LONG or gemm.k < 1 or gemm.multiplied is not gemm.dtype:
+    if not 1 <= few <= most or many < LEAST_LONG or gemm.k < 1 or gemm.product not in (None, gemm.dtype, TF32):
         return None
     if gemm.accumulate is not F32 or (stack is not None and gemm.epilogue):
         return None

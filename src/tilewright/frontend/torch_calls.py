@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable
 from typing import Any
 
@@ -12,18 +13,36 @@ from tilewright.frontend.remembered import words_of as _words_of
 
 
 def fast_call(library: TorchArrays) -> Callable[..., Any]:
-    """The function that answers known calls of plain tensors."""
+    """The function that answers known calls of plain tensors, where PyTorch need not see them."""
     torch = library.torch
-    get, empty, stream = MEMO.get, torch.empty, library.stream
-    is_compiling, grad_enabled = torch.compiler.is_compiling, torch.is_grad_enabled
-    many = torch.cuda.device_count() > 1
-    current = torch.cuda.current_device
-    plain = frozenset((torch.Tensor, torch.nn.Parameter))
-    sign = library.sign
+    grad_enabled, observers = torch.is_grad_enabled, _observers(torch)
+    plain = _plain(torch)
+    known = known_call(library)
 
     def fast(a: Any, b: Any, c: Any, bias: Any, options: Options) -> Any:
-        if is_compiling() or type(b) not in plain:
+        if type(b) not in plain or observers():
             return None
+        if grad_enabled() and (
+            a.requires_grad
+            or b.requires_grad
+            or (c is not None and c.requires_grad)
+            or (bias is not None and bias.requires_grad)
+        ):
+            return None
+        return known(a, b, c, bias, options)
+
+    return fast
+
+
+def known_call(library: TorchArrays) -> Callable[..., Any]:
+    """The function that answers known calls; None where it knows nothing."""
+    torch = library.torch
+    get, empty, stream = MEMO.get, torch.empty, library.stream
+    many = torch.cuda.device_count() > 1
+    current = torch.cuda.current_device
+    sign = library.sign
+
+    def known(a: Any, b: Any, c: Any, bias: Any, options: Options) -> Any:
         try:
             at_a, at_b = a.data_ptr(), b.data_ptr()
             key = (
@@ -35,25 +54,61 @@ def fast_call(library: TorchArrays) -> Callable[..., Any]:
             )
         except (AttributeError, RuntimeError):
             return None
-        known = get(key)
-        if known is None or (many and current() != known.index):
+        found = get(key)
+        if found is None or (many and current() != found.index):
             return None
-        if grad_enabled() and any(array is not None and array.requires_grad for array in (a, b, c, bias)):
-            return None
-        result = empty(known.shape, dtype=known.dtype, device=known.device)
-        if known.launch is not None and c is None and bias is None:
-            known.launch(stream(known.index), at_a, at_b, result.data_ptr())
+        result = empty(found.shape, dtype=found.dtype, device=found.device)
+        if found.launch is not None and c is None and bias is None:
+            found.launch(stream(found.index), at_a, at_b, result.data_ptr())
             return result
-        return result if run(library, known, a, b, c, bias, result) else None
+        return result if run(library, found, a, b, c, bias, result) else None
 
-    return fast
+    return known
 
 
-def handed_over(library: TorchArrays, a: Any, b: Any, out: Any, c: Any, bias: Any, options: Any) -> Any:
-    """The result, where PyTorch must see the call as an operator (it compiles, or wants gradients); else None."""
-    return None
+def handed_over(library: TorchArrays, a: Any, b: Any, out: Any, c: Any, bias: Any, options: Options) -> Any:
+    """The result, where PyTorch must see the call as an operator: it traces, wants gradients, or knows the tensors to be
+    more than memory (a subclass, a tensor inside vmap). Else None."""
+    torch = library.torch
+    tensors = [x for x in (a, b, c, bias, out) if x is not None]
+    if (
+        all(type(x) in _plain(torch) for x in tensors)
+        and not (torch.is_grad_enabled() and any(x.requires_grad for x in tensors))
+        and not _observers(torch)()
+        and not _are_mapped(tensors)
+    ):
+        return None
+    from tilewright.frontend.torch_operator import call, words_of
+
+    return call(a, b, out, c, bias, words_of(options))
+
+
+def is_compiling() -> bool:
+    """Whether PyTorch is compiling the code that runs now."""
+    torch = sys.modules.get("torch")
+    return torch is not None and bool(torch.compiler.is_compiling())
 
 
 def words_of(a: Any, b: Any, options: Options = PLAIN) -> str:
     """What runs for a call that was made before, for people; empty where it is not known."""
     return _words_of(a, b, options)
+
+
+def _plain(torch: Any) -> frozenset[type]:
+    return frozenset((torch.Tensor, torch.nn.Parameter))
+
+
+def _observers(torch: Any) -> Callable[[], int]:
+    """How many modes look at every operator: a tracer, a counter of operations."""
+    found: Callable[[], int] = getattr(torch._C, "_len_torch_dispatch_stack", int)
+    return found
+
+
+def _are_mapped(tensors: list[Any]) -> bool:
+    """Whether one is not memory but stands for it, as tensors inside torch.func do."""
+    try:
+        for tensor in tensors:
+            tensor.data_ptr()
+    except RuntimeError:
+        return True
+    return False

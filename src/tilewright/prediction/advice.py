@@ -31,7 +31,7 @@ from tilewright.toolchain import Build, build, check_launchable
 WORTH = 1.02
 """An edit that promises less is not told: the model is not that exact."""
 
-SECONDS = 6.0
+SECONDS = 5.0
 """How long edits are tried."""
 
 

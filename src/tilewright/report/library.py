@@ -125,7 +125,7 @@ def _sources(rows: Iterable[records.Record], by_peer: dict[str, dict[Problem, re
     used = [*rows, *(row for found in by_peer.values() for row in found.values())]
     told = dict.fromkeys(
         f"* {row.origin.date[:10]}, commit {row.origin.commit or 'unknown'}, driver {row.origin.driver}, "
-        f"NVRTC {row.origin.compiler}, {row.origin.peer}: `{row.origin.command}`"
+        f"{row.origin.compiler}, {row.origin.peer}: `{row.origin.command}`"
         for row in sorted(used, key=lambda row: row.origin.date)
     )
     return "\n".join(["Measured:\n", *told])

@@ -29,10 +29,8 @@ class Outlook:
     def sentences(self) -> list[str]:
         """The binding term, then an edit a line."""
         size, found = " x ".join(map(str, self.size)), self.predicted
-        first = (
-            f"Predicted on {found.device} at {size}: {found.tflops:.3g} TFLOP/s. {found.binding.name.capitalize()} binds. "
-            f"{found.relief}"
-        )
+        speed = f"Predicted on {found.device} at {size}: {found.tflops:.3g} TFLOP/s"
+        first = f"{speed}, bound by {found.binding.name}. {found.relief}"
         if not self.advice:
             return [first, "No edit that was tried promises more."]
         return [first, "Edits that help, each tried in the simulator:", *(f"- {one.sentence}" for one in self.advice)]

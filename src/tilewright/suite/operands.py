@@ -29,21 +29,21 @@ def copies_of(gemm: Gemm) -> int:
     return min(MOST_COPIES, max(2, -(-ROTATED_BYTES // size_bytes)))
 
 
-def operands_of(torch: Any, gemm: Gemm, dtype: Any) -> list[tuple[Any, Any]]:
+def operands_of(torch: Any, gemm: Gemm, dtype: Any, device: str = "cuda") -> list[tuple[Any, Any]]:
     """Pairs of random normal matrices; one whose columns are contiguous is a transposed view."""
     copies = copies_of(gemm)
     return list(
         zip(
-            _matrices(torch, copies, gemm.m, gemm.k, gemm.a, dtype),
-            _matrices(torch, copies, gemm.k, gemm.n, gemm.b, dtype),
+            _matrices(torch, copies, gemm.m, gemm.k, gemm.a, dtype, device),
+            _matrices(torch, copies, gemm.k, gemm.n, gemm.b, dtype, device),
             strict=True,
         )
     )
 
 
-def _matrices(torch: Any, copies: int, rows: int, columns: int, order: Order, dtype: Any) -> list[Any]:
+def _matrices(torch: Any, copies: int, rows: int, columns: int, order: Order, dtype: Any, device: str) -> list[Any]:
     step = -(-rows * columns // ALIGNMENT_ELEMENTS) * ALIGNMENT_ELEMENTS
-    memory = torch.randn(copies * step, device="cuda", dtype=dtype)
+    memory = torch.randn(copies * step, device=device, dtype=dtype)
     parts = [memory[i * step : i * step + rows * columns] for i in range(copies)]
     if order is Order.COL:
         return [part.view(columns, rows).t() for part in parts]

@@ -38,11 +38,18 @@ class Measured:
 class Bench(Protocol):
     """A GPU that can measure."""
 
-    device: str
+    @property
+    def device(self) -> str:
+        """Its name, as its driver tells it."""
+        ...
 
     def measure(self, problem: Problem, peers: Sequence[str]) -> Measured:
         """Ours and the peers, in turn. Raises TilewrightError for a wrong result."""
         ...
+
+
+Turn = tuple[Problem, tuple[str, ...]]
+"""One measurement: a problem, and the peers that are timed with it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,7 +63,7 @@ class Plan:
     again: bool = False
 
     @property
-    def turns(self) -> tuple[tuple[Problem, tuple[str, ...]], ...]:
+    def turns(self) -> tuple[Turn, ...]:
         """Every problem with its peers, in the order of measuring."""
         quick = tuple(peer for peer in self.peers if peer != COMPILED)
         turns = [(problem, quick) for problem in self.problems] if quick or COMPILED not in self.peers else []
@@ -75,6 +82,12 @@ class Row:
     left: int = 0
 
 
+def turns_left(plan: Plan, device: str, commit: str) -> tuple[Turn, ...]:
+    """What a commit has yet to measure on a device."""
+    known = set() if plan.again or plan.record is None else _known(plan.record, device, commit)
+    return tuple(turn for turn in plan.turns if not _is_covered(turn, known))
+
+
 def run(
     plan: Plan,
     bench: Bench,
@@ -85,8 +98,7 @@ def run(
 ) -> Iterator[Row]:
     """Rows as they are measured. What the same commit has recorded on the same device is not measured again."""
     began = clock()
-    known = set() if plan.again or plan.record is None else _known(plan.record, bench.device, commit)
-    turns = [turn for turn in plan.turns if not _is_covered(turn, known)]
+    turns = turns_left(plan, bench.device, commit)
     for number, (problem, peers) in enumerate(turns):
         left = len(turns) - number
         if plan.budget_s is not None and clock() - began >= plan.budget_s:
@@ -115,7 +127,7 @@ def _known(path: Path, device: str, commit: str) -> set[_Key]:
     return {(problem_of(row), frozenset(peers_us(row)) | frozenset(row.extra.get("notes", {}))) for row in rows}
 
 
-def _is_covered(turn: tuple[Problem, tuple[str, ...]], known: set[_Key]) -> bool:
+def _is_covered(turn: Turn, known: set[_Key]) -> bool:
     problem, peers = turn
     return any(problem == other and set(peers) <= timed for other, timed in known)
 

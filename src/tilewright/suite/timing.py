@@ -13,6 +13,8 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
+from tilewright.errors import TilewrightError
+
 GRAPH_US = 2500.0
 MOST_CALLS = 1000
 FEWEST_ROUNDS, MOST_ROUNDS = 5, 15
@@ -20,6 +22,13 @@ ROUNDS_US = 60_000.0
 """About how long one candidate runs over all its rounds."""
 
 REST_S = 0.005
+
+
+LONG_US = 1000.0
+"""A call that one measurement times well enough to see that it is no candidate."""
+
+HOPELESS = 1.3
+"""So much slower than the fastest, a long call is not measured again."""
 
 
 class Replay(Protocol):
@@ -122,11 +131,15 @@ def fastest(
 ) -> list[int]:
     """The numbers of the `keep` fastest of many candidates, by a short measurement; those that fail are left out."""
     found: list[tuple[float, int]] = []
+    shortest_us = float("inf")
     for number, call in enumerate(candidates):
         try:
             once_us = timer.once_us(call)
+            shortest_us = min(shortest_us, once_us)
+            if once_us > max(LONG_US, HOPELESS * shortest_us):
+                continue
             replay = timer.capture(call, min(MOST_CALLS, max(1, int(graph_us / max(once_us, 0.1)))))
-        except RuntimeError:
+        except (RuntimeError, TilewrightError):
             continue
         try:
             found.append((min(replay.time_us() for _ in range(replays)), number))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from contextlib import closing
 from dataclasses import dataclass
 from time import monotonic
 
@@ -66,16 +67,15 @@ def tune(
     check_storage(storage)
     with Compilers(space, measurer.gpu.arch, workers) as compilers:
         ranking = rank(space, compilers, meanwhile=measurer.warm)
-        order = [one.candidate for one in ranking.order]
-        first = seeds(space, ranking.order, SEEDS)
-        study = TuningStudy(storage, study_name(space), [*order, *ranking.unseen], [*rivals, *first])
-        tuning = Tuning(
-            study,
-            compilers,
-            measurer,
-            seconds=seconds,
-            started=started,
-            rivals=tuple(rivals),
-            progress=progress,
-        )
-        return tuning.run()
+        candidates = [*(one.candidate for one in ranking.order), *ranking.unseen]
+        rivals = [rival for rival in rivals if rival in set(candidates)]
+        first = [*rivals, *seeds(space, ranking.order, SEEDS)]
+        with closing(TuningStudy(storage, study_name(space), candidates, first)) as study:
+            tuning = Tuning(
+                *(study, compilers, measurer),
+                seconds=seconds,
+                started=started,
+                rivals=tuple(rivals),
+                progress=progress,
+            )
+            return tuning.run()

@@ -62,8 +62,8 @@ def open_storage(url: str) -> Any:
             try:
                 return optuna.storages.RDBStorage(url, engine_kwargs=options)
             except (IntegrityError, ProgrammingError, OperationalError) as failure:
-                # Another worker makes the tables at this moment.
-                if "already exists" not in str(failure) and "duplicate key" not in str(failure):
+                # Another worker makes the tables at this moment, or writes their version.
+                if not isinstance(failure, IntegrityError) and "already exists" not in str(failure):
                     raise
                 sleep(_TRY_AGAIN_S)
         return optuna.storages.RDBStorage(url, engine_kwargs=options)

@@ -85,6 +85,11 @@ class TuningStudy:
             seed=seed, multivariate=True, constant_liar=False, n_startup_trials=5
         )
 
+    def close(self) -> None:
+        """Leave the storage."""
+        self._storage.remove_session()
+        self._storage.engine.dispose()
+
     # -- what is known ----------------------------------------------------------------------------------------------
 
     def refresh(self) -> list[Any]:

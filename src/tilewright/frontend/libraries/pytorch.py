@@ -27,8 +27,11 @@ class TorchArrays:
     def _stream(self, device: int) -> int:
         return int(self.torch.cuda.current_stream(device).cuda_stream)
 
+    def format_of(self, array: Any) -> DType:
+        return self._formats.get(array.dtype) or format_named(str(array.dtype), array)
+
     def view(self, array: Any) -> View:
-        dtype = self._formats.get(array.dtype) or format_named(str(array.dtype), array)
+        dtype = self.format_of(array)
         if array.layout != self.torch.strided:
             raise ProblemError(
                 f"A tensor of layout {array.layout} has no strides.", hint="make it dense: tensor.to_dense()."

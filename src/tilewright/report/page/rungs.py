@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, TypeVar
 
+from tilewright.errors import TilewrightError
 from tilewright.ladders.rung import Rung
 from tilewright.problem.formats import format_name
 from tilewright.report.collect import Row
@@ -18,6 +20,8 @@ from tilewright.report.page.watch import watch
 from tilewright.simulator import Counters
 from tilewright.toolchain import Build
 from tilewright.units import format_bytes
+
+Made = TypeVar("Made")
 
 _EXPLAINED_STEPS = 4
 """Steps over k that are simulated to say what each line costs: what a step costs, every step costs."""
@@ -65,33 +69,46 @@ class RungView:
 
 
 def view_of(row: Row, before: Row | None) -> RungView:
-    """before: the row of the rung that this one builds on, None for the lowest."""
+    """before: the row of the rung that this one builds on; None for the lowest, and where it is not shown."""
     built = row.built
-    watched = watch(built)
     return RungView(
         row=row,
-        lines=_lines(row, before),
+        lines=_lines(row),
         counts=_counts(row, before),
         resources=_resources(row),
-        program=built.text,
-        cuda=built.cuda,
-        pictures={
-            "tiles": hierarchy(watched),
-            "loads": loads(watched),
-            "banks": bank_maps(watched),
-            "timeline": timeline(watched),
-        },
+        program=_if_possible(lambda: built.text, ""),
+        cuda=_if_possible(lambda: built.cuda, ""),
+        pictures=_if_possible(lambda: _pictures(built), {}),
     )
 
 
-def _lines(row: Row, before: Row | None) -> tuple[Line, ...]:
-    """The schedule with what each line costs, new lines marked; lines that went stand where they stood."""
-    costs = _costs_by_step(row.built)
+def _if_possible(make: Callable[[], Made], otherwise: Made) -> Made:
+    """What a kernel that cannot be built or run has none of; its row says why."""
+    try:
+        return make()
+    except TilewrightError:
+        return otherwise
+
+
+def _pictures(built: Build) -> dict[str, Any]:
+    watched = watch(built)
+    return {
+        "tiles": hierarchy(watched),
+        "loads": loads(watched),
+        "banks": bank_maps(watched),
+        "timeline": timeline(watched),
+    }
+
+
+def _lines(row: Row) -> tuple[Line, ...]:
+    """The lines that went, then the schedule with what each line costs, new ones marked."""
+    nothing: dict[int, list[str]] = {}
+    costs = _if_possible(lambda: _costs_by_step(row.built), nothing)
     added, removed = list(row.new.added), list(row.new.removed)
     gone = [Line("-", repr(step)) for step in removed]
     lines = []
     for number, step in enumerate(row.built.schedule):
-        is_new = before is not None and step in added
+        is_new = row.rung.builds_on is not None and step in added
         lines.append(Line("+" if is_new else "", repr(step), tuple(costs.get(number, ()))))
     return (*gone, *lines)
 

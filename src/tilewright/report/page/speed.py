@@ -18,6 +18,7 @@ from tilewright.prediction.counting import work_of
 from tilewright.problem.formats import FormatOptions, format_name
 from tilewright.report.figures import Figure, Size, recorded_figure
 from tilewright.report.page.order import block_order
+from tilewright.report.page.suites import suite_figure
 from tilewright.runtime.cubin_cache import CubinCache
 from tilewright.toolchain import Build, build
 
@@ -27,7 +28,8 @@ def speed_at(
 ) -> dict[str, Any]:
     """What is known of a rung at one size, as plain values; what is missing is None, and `problem` says why."""
     gemm = rung.gemm(*size, **formats)
-    figure = recorded_figure(rung, size, format_name(gemm), spec)
+    own = format_name(gemm)
+    figure = recorded_figure(rung, size, own, spec) or suite_figure(rung, size, own, spec)
     found: dict[str, Any] = {"recorded": figure and _recorded(figure), "predicted": None, "bytes": None, "order": None}
     try:
         built = build(gemm, rung)

@@ -280,7 +280,8 @@ def _issue(drawing: _Drawing, issue: Issue, role: int) -> None:
                 for row in rows:
                     drawing.content[row].ready = cell.end
         case MultiplyShared():
-            held = [drawing.content[row] for row in drawing.waited.get(role, ())]
+            rows = drawing.waited.get(role) or [row for row in drawing.content if row in ("A_tile", "B_tile")]
+            held = [drawing.content[row] for row in rows]
             cell = drawing.cell(role, "multiply", held[0].step if held else -1, issue.site.text)
             for bar in held:
                 _read(bar, cell)

@@ -42,7 +42,7 @@ function drawMap(host, map) {
         ? `, where ${count(request.ideal)} would do: <b class="red">${count(lost)}</b> ${lost === 1 ? "is a bank conflict" : "are bank conflicts"}${request.why ? ` (${request.why})` : ""}`
         : ": no conflict"}.`
       : `<b>Wavefront ${wave + 1} of ${request.waves}</b> serves ${served.length === 1 ? "lane" : "lanes"} ${spans(served)}; the other banks are idle.`) +
-      ` Warp ${request.warp}; all ${count(map.count)} such requests that were watched take ${count(map.waves)} wavefronts, ${map.excess ? `${count(map.excess)} of them (${Math.round((100 * map.excess) / map.waves)} %) lost to conflicts` : "none lost"}.`;
+      `${map.matrices ? " Each lane names a row of 16 bytes." : ""} Warp ${request.warp}; all ${count(map.count)} such requests that were watched take ${count(map.waves)} wavefronts, ${map.excess ? `${count(map.excess)} of them (${Math.round((100 * map.excess) / map.waves)} %) lost to conflicts` : "none lost"}.`;
   }
   show();
 }

@@ -35,6 +35,14 @@ function drawLadder(data, size, chosen, logarithmic, pick) {
       textposition: "none", hovertemplate: "<b>%{customdata}</b><br>recorded: %{text}<extra></extra>",
     },
     {
+      type: "bar", name: "predicted only", x: names, y: predicted.map((one, at) => (one && !recorded[at] ? one.tflops : null)),
+      visible: recorded.every(Boolean) ? false : true, hoverinfo: "skip",
+      marker: {
+        color: "rgba(0,0,0,0)", pattern: { shape: "/", fgcolor: colour("red"), fgopacity: 0.6, size: 7 },
+        line: { color: colour("red"), width: data.rungs.map((rung) => (rung.name === chosen ? 2.5 : 1)) },
+      },
+    },
+    {
       type: "scatter", mode: "markers", name: "predicted", x: names, y: predicted.map((one) => (one ? one.tflops : null)),
       marker: { symbol: "diamond-open", size: 9, color: colour("red"), line: { width: 2 } },
       error_y: { type: "data", symmetric: false, thickness: 1.2, width: 4, color: colour("red"), array: predicted.map((one) => (one ? one.high - one.tflops : 0)), arrayminus: predicted.map((one) => (one ? one.tflops - one.low : 0)) },
@@ -54,7 +62,7 @@ function drawLadder(data, size, chosen, logarithmic, pick) {
     shapes.push({ type: "line", xref: "paper", x0: 0, x1: 1, y0: middle, y1: middle, line: { dash: "dash", width: 1.5, color: colour("green") } });
     annotations.push({ xref: "paper", x: 0.01, y, text: `cuBLAS, recorded: ${count(middle)}`, showarrow: false, yshift: 9, xanchor: "left", font: { color: colour("green") } });
   }
-  Plotly.react(host, traces, layout({ shapes, annotations, xaxis: { type: "category" }, yaxis: { title: { text: "TFLOP/s" }, type: logarithmic ? "log" : "linear" } }), QUIET);
+  Plotly.react(host, traces, layout({ shapes, annotations, xaxis: { type: "category" }, barmode: "overlay", yaxis: { title: { text: "TFLOP/s" }, type: logarithmic ? "log" : "linear", rangemode: "tozero" } }), QUIET);
   host.removeAllListeners && host.removeAllListeners("plotly_click");
   host.on("plotly_click", (event) => pick(data.rungs[event.points[0].pointIndex].name));
   const missing = recorded.every((one) => !one);
@@ -89,7 +97,7 @@ function drawRoof(data, size, chosen, pick) {
   }).filter(Boolean);
   const own = figureOf(data.rungs.find((one) => one.name === chosen), size);
   if (own) traces.unshift({ type: "scatter", mode: "lines", showlegend: false, hoverinfo: "skip", x: mine, y: mine.map(() => own.tflops), line: { color: colour("muted"), width: 1, dash: "dot" } });
-  const low = Math.min(...xs, 0.1) / 2, high = Math.max(...xs, 100) * 2;
+  const low = Math.min(...xs, 100) / 3, high = Math.max(...xs, 10) * 3;
   data.roofs.forEach(({ level, name, gb_per_s: rate }) => {
     const turn = (peak * 1e3) / rate;
     const line = [low, Math.min(turn, high)];
@@ -101,7 +109,7 @@ function drawRoof(data, size, chosen, pick) {
   Plotly.react(host, traces, layout({
     margin: { l: 60, r: 16, t: 36, b: 56 },
     xaxis: { type: "log", title: { text: "FLOP for each byte that is moved" }, range: [Math.log10(low), Math.log10(high)], dtick: 1 },
-    yaxis: { type: "log", title: { text: "TFLOP/s" }, range: [Math.log10(Math.min(...speeds, peak) / 2), top], dtick: 1 },
+    yaxis: { type: "log", title: { text: "TFLOP/s" }, range: [Math.log10(Math.min(...speeds, peak) / 2), top] },
   }), QUIET);
   host.removeAllListeners && host.removeAllListeners("plotly_click");
   host.on("plotly_click", (event) => { const to = event.points[0].customdata; if (to) pick(to[0]); });

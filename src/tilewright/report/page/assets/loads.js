@@ -18,7 +18,7 @@ function drawRequests(host, data) {
   const say = element("div", { class: "say", "aria-live": "polite" });
   const picture = element("div", { class: "panels" });
   const step = slider("Request", data.requests.length - 1, 0, show);
-  host.replaceChildren(element("div", { class: "controls" }, step), picture, say);
+  host.replaceChildren(element("div", { class: "controls" }, step), picture);
 
   const perSector = 32 / data.elementBytes;
   const along = data.rowsContiguous ? data.columns : data.rows;
@@ -83,6 +83,7 @@ function drawRequests(host, data) {
         `${view.rows < full.rows || view.columns < full.columns ? `Rows ${view.row} to ${view.row + view.rows - 1} of the` : "The"} tile of ${data.operand} that a block needs in one step over k, ${data.rows} × ${data.columns}; ${data.rowsContiguous ? "rows" : "columns"} are contiguous in memory${along < perSector ? ", and the pale part lies beyond the tile" : ""}.`)),
       element("figure", {}, sectorStrip(request, moved, wanted, sectorOf, perSector), element("figcaption", {},
         "The sectors that are moved, in the order of their addresses: wanted numbers by lane, orange was moved for nothing.")),
+      say,
     );
     const asked = wanted.size * data.elementBytes;
     say.innerHTML = `Warp ${request.warp} wants <b>${bytes(asked)}</b>; they lie in <b class="${request.sectors > request.fewest ? "red" : ""}">${plural(request.sectors, "sector")}</b>, ` +

@@ -13,7 +13,7 @@ function drawOrder(host, data) {
   const say = element("div", { class: "say", "aria-live": "polite" });
   const picture = element("div", { class: "panels" });
   const pick = slider("Wave", waves - 1, 0, show);
-  host.replaceChildren(element("div", { class: "controls" }, pick), picture, say);
+  host.replaceChildren(element("div", { class: "controls" }, pick), picture);
   const margin = 26, side = Math.min(room(host) - margin - 30, 460);
   const cell = side / Math.max(data.rows, data.columns);
 
@@ -42,7 +42,7 @@ function drawOrder(host, data) {
     });
     drawn.addEventListener("pointerleave", hideTip);
     picture.replaceChildren(element("figure", {}, element("div", { class: "scroll" }, drawn), element("figcaption", {},
-      `C as ${data.rows} × ${data.columns} tiles. Green runs now (darker: started later), grey is done. Orange: the strips of A, blue: the strips of B that this wave reads.`)));
+      `C as ${data.rows} × ${data.columns} tiles. Green runs now (darker: started later), grey is done. Orange: the strips of A, blue: the strips of B that this wave reads.`)), say);
     const asked = here.length * (data.aBytes + data.bBytes), distinct = rows.size * data.aBytes + columns.size * data.bBytes;
     say.innerHTML = `Wave ${wave + 1} of ${waves}: <b>${plural(here.length, "block")}</b> in ${plural(rows.size, "row")} and ${plural(columns.size, "column")} of tiles. ` +
       `Together they ask for ${bytes(asked)} of A and B, of which only <b>${bytes(distinct)}</b> are different: each byte could be used <b>${count(asked / distinct)}</b> times. ` +

@@ -33,6 +33,10 @@ function drawSpeeds() {
 
 function drawPictures() {
   const { tiles, loads, banks, timeline } = byName.get(chosen.rung).pictures;
+  if (!tiles) {
+    ["tiles", "loads", "banks", "timeline"].forEach((name) => nothing(document.getElementById(name), "The kernel could not be run: see what is said of the rung above."));
+    return;
+  }
   drawTiles(document.getElementById("tiles"), tiles);
   drawLoads(document.getElementById("loads"), loads);
   drawBanks(document.getElementById("banks"), banks);

@@ -1,0 +1,202 @@
+"""Which kernel computes which problem, on GPUs that are known by their data sheets; and how often one is compiled."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import replace
+from functools import cache
+
+import pytest
+from cpu_gpu import State, cpu_gpu
+from planned import PaperKernels, alignment_of, paper_dispatcher, planned
+from test_matmul import drawn
+
+from tilewright.device.catalog import device
+from tilewright.dtypes import BF16, F16, F32, TF32
+from tilewright.frontend import matmul
+from tilewright.frontend.assembly import Request
+from tilewright.frontend.dispatch import Dispatcher
+from tilewright.frontend.kernels import build_of
+from tilewright.frontend.layouts import Stack
+from tilewright.problem import Gemm, Order
+from tilewright.problem.epilogue import Activation, Epilogue
+from tilewright.tuner.order import order_of
+
+FORMATS = {
+    "f32": {"dtype": F32},
+    "tf32": {"dtype": F32, "product": TF32},
+    "f16": {"dtype": F16, "out": F16},
+    "bf16": {"dtype": BF16, "out": BF16},
+}
+
+
+@cache
+def known(name: str) -> Dispatcher:
+    return paper_dispatcher(device(name))
+
+
+def problem(m: int, n: int, k: int, dtype: str, orders: str = "NN", **options: object) -> Gemm:
+    a, b = (Order.ROW if letter == "N" else Order.COL for letter in orders)
+    return Gemm(m, n, k, a=a, b=b, **FORMATS[dtype], **options)  # type: ignore[arg-type]
+
+
+TABLE = [
+    # device, problem, the kernel, launches
+    ("H200", (4096, 4096, 4096, "bf16"), "hopper/best", 1),
+    ("H200", (4096, 4096, 4096, "f16", "TT"), "hopper/best", 1),
+    ("H200", (8192, 8192, 512, "bf16"), "hopper/best", 1),
+    ("H200", (4095, 4097, 4093, "bf16"), "hopper/best, A and B padded first", 3),
+    ("H200", (4096, 4096, 4095, "bf16"), "hopper/best, A padded first", 2),
+    ("H200", (100, 101, 99, "bf16"), "ampere/full", 1),  # narrower copies beat copies before
+    ("H200", (512, 512, 16384, "bf16"), "hopper/shared_b, k in 16 parts", 2),
+    ("H200", (64, 4096, 14336, "bf16"), "hopper/shared_b, k in 2 parts", 2),
+    ("H200", (16, 8192, 8192, "bf16"), "hopper/shared_b", 1),
+    ("H200", (1, 8192, 8192, "bf16"), "thin_across_bf16_f32_1_8, k in 16 parts", 2),
+    ("H200", (8192, 1, 8192, "bf16"), "thin_along_bf16_f32_1_8, k in 2 parts", 2),
+    ("H200", (1, 8192, 128, "bf16"), "thin_across_bf16_bf16_1_8", 1),
+    ("H200", (256, 256, 256, "bf16"), "ampere/full", 1),
+    ("H200", (4096, 4096, 4096, "tf32", "NT"), "hopper/best", 1),
+    ("H200", (4096, 4096, 4096, "f32"), "worklog/best", 1),
+    ("H200", (256, 256, 256, "f32"), "worklog/best", 1),
+    ("H200", (512, 512, 16384, "f32"), "worklog/best, k in 16 parts", 2),
+    ("H200", (64, 4096, 14336, "f32"), "worklog/best, k in 2 parts", 2),
+    ("H200", (16, 8192, 8192, "f32"), "thin_across_f32_f32_16_4, k in 4 parts", 2),
+    ("H200", (1, 8192, 8192, "f32", "NT"), "thin_along_f32_f32_1_4, k in 2 parts", 2),
+    ("H200", (4095, 4097, 4093, "f32"), "worklog/best", 1),
+    ("H200", (5, 5, 0, "bf16"), "ampere/full", 1),
+    ("RTX 3090", (4096, 4096, 4096, "bf16"), "ampere/full", 1),
+    ("RTX 3090", (4095, 4097, 4093, "bf16"), "ampere/full", 1),
+    ("RTX 3090", (512, 512, 16384, "f16"), "ampere/full, k in 8 parts", 2),
+    ("RTX 3090", (4096, 4096, 4096, "tf32"), "ampere/full", 1),
+    ("RTX 3090", (4096, 4096, 4096, "f32"), "worklog/best", 1),
+    ("RTX 3090", (1, 8192, 8192, "f16"), "thin_across_f16_f32_1_8, k in 8 parts", 2),
+    ("T4", (1024, 1024, 1024, "f16"), "worklog/6", 1),
+    ("T4", (1024, 1024, 1024, "bf16"), "worklog/6", 1),
+    ("T4", (1024, 1024, 1024, "tf32"), "worklog/best", 1),
+    ("T4", (1024, 1024, 1024, "f32"), "worklog/best", 1),
+]
+
+
+@pytest.mark.parametrize(("name", "asked", "kernel", "launches"), TABLE, ids=str)
+def test_the_kernel_of_a_problem(name: str, asked: tuple[int, int, int, str], kernel: str, launches: int) -> None:
+    plan = planned(known(name), problem(*asked))
+    rung, *rest = plan.words.split(", ")
+    assert ", ".join([rung.split("@")[0], *(word for word in rest if word.split()[0] in ("k", "A", "B"))]) == kernel
+    assert len(plan.steps) == launches
+
+
+def test_no_workspace_is_no_pads_and_no_parts() -> None:
+    for shape in (
+        (4095, 4097, 4093, "bf16"),
+        (512, 512, 16384, "bf16"),
+        (1, 8192, 8192, "bf16"),
+        (512, 512, 16384, "f32"),
+    ):
+        plan = planned(known("H200"), problem(*shape), without_workspace=True)
+        assert plan.scratch_bytes == 0 and len(plan.steps) == 1
+
+
+@pytest.mark.parametrize("dtype", FORMATS)
+@pytest.mark.parametrize("name", ["H200", "RTX 3090", "T4"])
+def test_a_stack_is_one_launch(name: str, dtype: str) -> None:
+    for m, n, k in ((512, 512, 512), (65, 33, 40), (1, 128, 512)):
+        gemm = problem(m, n, k, dtype)
+        plan = planned(known(name), gemm, Stack(24, m * k, k * n, m * n))
+        (step,) = plan.steps
+        assert step.launch.grid[2] == 24, plan.words
+
+
+def test_a_stack_of_odd_rows_is_padded_as_one() -> None:
+    plan = planned(known("H200"), problem(2047, 2049, 2045, "bf16"), Stack(6, 2047 * 2045, 2045 * 2049, 2047 * 2049))
+    assert len(plan.steps) == 3 and "A and B padded first" in plan.words
+    assert [step.launch.grid[2] for step in plan.steps] == [6, 6, 6]
+
+
+def test_the_copy_engine_has_no_map_of_a_stack_that_is_one_matrix() -> None:
+    plan = planned(known("H200"), problem(2048, 2048, 2048, "bf16"), Stack(6, 2048 * 2048, 0, 2048 * 2048))
+    assert plan.words.startswith("ampere/full")
+
+
+@pytest.mark.parametrize("dtype", FORMATS)
+@pytest.mark.parametrize("name", ["H200", "RTX 3090", "T4"])
+def test_every_epilogue_has_a_kernel(name: str, dtype: str) -> None:
+    for shape in ((2048, 2048, 2048), (257, 129, 66), (64, 64, 8192), (1, 512, 512)):
+        for epilogue in (Epilogue("n"), Epilogue("m", True, Activation.GELU), Epilogue(None, True)):
+            plan = planned(known(name), problem(*shape, dtype, epilogue=epilogue, beta=0.5))
+            assert "worklog/6" not in plan.words or name == "T4"
+
+
+@pytest.mark.parametrize("dtype", FORMATS)
+@pytest.mark.parametrize("name", ["H200", "RTX 3090"])
+def test_one_order_of_summation_for_every_size(name: str, dtype: str) -> None:
+    orders = set()
+    for m in (1, 7, 64, 500, 5000):
+        gemm = problem(m, 4096, 8192, dtype)
+        best = next(known(name)._ranked(Request(gemm, alignment_of(gemm), fixed_order=True)))
+        orders.add(order_of(build_of(gemm, best)))
+        assert len(planned(known(name), gemm, fixed_order=True).steps) == 1
+    assert len(orders) == 1
+
+
+def test_a_kernel_serves_every_size_of_its_class() -> None:
+    dispatcher = paper_dispatcher(device("H200"))
+    assert isinstance(dispatcher.kernels, PaperKernels)
+    for m in (4096, 4224, 8192, 6144):
+        planned(dispatcher, problem(m, 4096, 4096, "bf16"))
+    for alpha in (1.0, 0.5):
+        planned(dispatcher, problem(4096, 4096, 4096, "bf16", alpha=alpha, beta=alpha))
+    assert len(dispatcher.kernels.made) <= 2  # of the two ways that hopper/best shares out work
+
+
+def test_matrices_beyond_31_bits_have_kernels_of_their_own() -> None:
+    plan = planned(known("H200"), problem(70000, 70000, 128, "f32"))
+    assert "near" not in plan.steps[0].launch.source.text.split("assumes")[1].splitlines()[0]
+    assert "long long" in plan.steps[0].launch.source.text
+
+
+def test_fragments_of_the_first_tensor_cores_are_used_where_they_fit() -> None:
+    roomy = replace(device("T4"), max_shared_bytes_per_block=96 * 1024, shared_bytes_per_sm=96 * 1024)
+    plan = planned(paper_dispatcher(roomy), problem(1024, 1024, 1024, "f16"))
+    assert plan.words == "hierarchy/wmma_vectorised"
+
+
+def test_a_gpu_with_little_shared_memory_gets_tiles_that_fit() -> None:
+    small = replace(device("RTX 3090"), max_shared_bytes_per_block=64 * 1024, shared_bytes_per_sm=64 * 1024)
+    plan = planned(paper_dispatcher(small), problem(4096, 4096, 4096, "bf16"))
+    assert plan.steps[0].launch.source.dynamic_shared_bytes <= 64 * 1024
+
+
+# -- compilations, counted on the stand-in for a GPU ------------------------------------------------------------------
+
+
+@pytest.fixture
+def gpu() -> Iterator[State]:
+    with cpu_gpu() as state:
+        yield state
+
+
+def test_a_new_shape_of_a_class_compiles_nothing(gpu: State) -> None:
+    matmul(drawn(33, 35), drawn(35, 37))
+    matmul(drawn(33, 36), drawn(36, 40))  # rows that begin at 16 bytes
+    compiled = list(gpu.compiled)
+    for m, n, k in ((39, 41, 43), (50, 45, 33), (35, 36, 40), (52, 60, 44)):
+        matmul(drawn(m, k), drawn(k, n))
+    assert gpu.compiled == compiled and len(compiled) == 2
+
+
+def test_other_factors_compile_nothing(gpu: State) -> None:
+    a, b, c = drawn(33, 35), drawn(35, 37), drawn(33, 37)
+    matmul(a, b, c=c)
+    compiled = list(gpu.compiled)
+    for alpha, beta in ((0.5, 1.0), (1.0, -2.0)):
+        matmul(a, b, c=c, alpha=alpha, beta=beta)
+    assert gpu.compiled == compiled
+
+
+def test_the_second_call_is_not_planned(gpu: State, monkeypatch: pytest.MonkeyPatch) -> None:
+    a, b, bias = drawn(3, 33, 35), drawn(35, 37), drawn(37)
+    for options in ({}, {"bias": bias}, {"c": drawn(3, 33, 37)}, {"activation": "relu", "alpha": 2.0}):
+        first = matmul(a, b, **options)
+        with monkeypatch.context() as patch:
+            patch.setattr("tilewright.frontend.calls.multiply", None)
+            assert (matmul(a, b, **options) == first).all()

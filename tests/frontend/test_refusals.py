@@ -1,0 +1,180 @@
+"""What `matmul` refuses, and in which words: never a traceback from inside, never a wrong result."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import numpy as np
+import pytest
+from cpu_gpu import OnGpu, State, cpu_gpu, on_gpu
+
+from tilewright.errors import ProblemError, TilewrightError
+from tilewright.frontend import grouped_matmul, linear, matmul
+
+Call = Callable[[], Any]
+
+
+@pytest.fixture(autouse=True)
+def gpu() -> Iterator[State]:
+    with cpu_gpu() as state:
+        yield state
+
+
+def ones(*shape: int, dtype: Any = np.float32) -> Any:
+    return on_gpu(np.ones(shape, dtype))
+
+
+@pytest.mark.parametrize(
+    ("left", "right"),
+    [
+        ((2, 3), (4, 5)),
+        ((3,), (4,)),
+        ((), (3,)),
+        ((3, 2), ()),
+        ((2, 3, 4), (5, 4, 3)),
+        ((2, 0), (3, 2)),
+        ((4, 2, 3), (2,)),
+    ],
+    ids=str,
+)
+def test_shapes_are_refused_in_the_words_of_numpy(left: tuple[int, ...], right: tuple[int, ...]) -> None:
+    with pytest.raises(ValueError) as theirs:
+        np.matmul(np.ones(left), np.ones(right))
+    with pytest.raises(ValueError) as ours:
+        matmul(ones(*left), ones(*right))
+    said = str(theirs.value).partition("  and requested shape")[0]
+    assert said == getattr(ours.value, "headline", "")
+
+
+REFUSED: dict[str, tuple[Call, str]] = {
+    "formats that differ": (lambda: matmul(ones(2, 2), ones(2, 2, dtype=np.float16)), "Cannot multiply f32 by f16."),
+    "a format that no kernel takes": (
+        lambda: matmul(ones(2, 2, dtype=np.float64), ones(2, 2, dtype=np.float64)),
+        "Cannot multiply a OnGpu of float64.",
+    ),
+    "a list": (lambda: matmul([[1.0]], [[1.0]]), "Cannot multiply a list."),
+    "two libraries": (
+        lambda: matmul(ones(2, 2), np.ones((2, 2), np.float32)),
+        "b is an array of NumPy, and a is one of the CPU's GPU.",
+    ),
+    "an out of another library": (
+        lambda: matmul(ones(2, 2), ones(2, 2), out=np.ones((2, 2), np.float32)),
+        "out is an array of NumPy, and a is one of the CPU's GPU.",
+    ),
+    "an out of another shape": (
+        lambda: matmul(ones(2, 2), ones(2, 2), out=ones(2, 3)),
+        "`out` has shape (2, 3), and the result (2, 2).",
+    ),
+    "an out of another format": (
+        lambda: matmul(ones(2, 2), ones(2, 2), out=ones(2, 2, dtype=np.float16)),
+        "`out` holds f16, and the result is f32.",
+    ),
+    "a narrower result": (
+        lambda: matmul(ones(2, 2), ones(2, 2), out_dtype="f16"),
+        "Cannot multiply f32 into f16.",
+    ),
+    "an unknown result": (lambda: matmul(ones(2, 2), ones(2, 2), out_dtype="f64"), "Cannot multiply into f64."),
+    "an unknown activation": (
+        lambda: matmul(ones(2, 2), ones(2, 2), activation="rleu"),
+        "There is no activation 'rleu'.",
+    ),
+    "an activation that is no name": (
+        lambda: matmul(ones(2, 2), ones(2, 2), activation=[1]),  # type: ignore[arg-type]
+        "There is no activation '[1]'.",
+    ),
+    "an unknown precision": (
+        lambda: matmul(ones(2, 2), ones(2, 2), precision="half"),  # type: ignore[arg-type]
+        "There is no precision 'half'.",
+    ),
+    "an unknown promise": (
+        lambda: matmul(ones(2, 2), ones(2, 2), deterministic="always"),  # type: ignore[arg-type]
+        "deterministic='always' is not known.",
+    ),
+    "a beta for nothing": (lambda: matmul(ones(2, 2), ones(2, 2), beta=0.5), "beta=0.5 has nothing to multiply."),
+    "a factor that is no number": (
+        lambda: matmul(ones(2, 2), ones(2, 2), alpha="2x"),  # type: ignore[arg-type]
+        "alpha='2x' is not a number.",
+    ),
+    "a factor that is too large": (
+        lambda: matmul(ones(2, 2), ones(2, 2), alpha=1e60),
+        "alpha=1e+60 does not fit in an f32.",
+    ),
+    "a bias that fits nothing": (
+        lambda: matmul(ones(2, 3), ones(3, 4), bias=ones(5)),
+        "A bias of shape (5,) fits neither the rows nor the columns of a result of shape (2, 4).",
+    ),
+    "a bias for each element": (
+        lambda: matmul(ones(2, 3), ones(3, 4), bias=ones(2, 4)),
+        "A bias of shape (2, 4) fits neither the rows nor the columns of a result of shape (2, 4).",
+    ),
+    "a bias of another library": (
+        lambda: matmul(ones(2, 2), ones(2, 2), bias=np.ones(2, np.float32)),
+        "bias is an array of NumPy, and the product is one of the CPU's GPU.",
+    ),
+    "a c that does not broadcast": (
+        lambda: matmul(ones(2, 3), ones(3, 4), c=ones(3, 4)),
+        "c of shape (3, 4) does not broadcast to the result's shape (2, 4).",
+    ),
+    "a weight of three dimensions": (
+        lambda: linear(ones(2, 3), ones(2, 3, 4)),
+        "A weight has one or two dimensions, and this OnGpu has shape (2, 3, 4).",
+    ),
+    "groups of different lengths": (
+        lambda: grouped_matmul([ones(2, 2)], []),
+        "Cannot multiply 1 matrices a, 0 b in pairs.",
+    ),
+    "a group of stacks": (
+        lambda: grouped_matmul([ones(2, 2, 2)], [ones(2, 2)]),
+        "A group is of matrices, and one array has shape (2, 2, 2).",
+    ),
+    "a group of two formats": (
+        lambda: grouped_matmul([ones(2, 2), ones(2, 2, dtype=np.float16)], [ones(2, 2), ones(2, 2, dtype=np.float16)]),
+        "Pair 1 is f16 on GPU 0, and pair 0 is f32 on GPU 0.",
+    ),
+}
+
+
+@pytest.mark.parametrize("name", REFUSED)
+def test_what_cannot_be_is_refused(name: str) -> None:
+    call, headline = REFUSED[name]
+    with pytest.raises(TilewrightError) as told:
+        call()
+    assert told.value.headline == headline
+
+
+@pytest.mark.parametrize("name", ["formats that differ", "a format that no kernel takes", "an unknown result"])
+def test_wrong_formats_are_type_errors(name: str) -> None:
+    with pytest.raises(TypeError):
+        REFUSED[name][0]()
+
+
+def test_arrays_on_different_devices_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    from dataclasses import replace
+
+    from cpu_gpu import CpuArrays
+
+    class Elsewhere(OnGpu):
+        """An array on GPU 1."""
+
+    plain = CpuArrays.view
+    monkeypatch.setattr(
+        CpuArrays, "view", lambda self, array: replace(plain(self, array), device=int(isinstance(array, Elsewhere)))
+    )
+    monkeypatch.setitem(__import__("tilewright.frontend.libraries", fromlist=["_KNOWN"])._KNOWN, Elsewhere, _library())
+    here, there = ones(2, 2), np.ones((2, 2), np.float32).view(Elsewhere)
+    for call, said in (
+        (lambda: matmul(here, there), "arrays on different devices: GPU 0 and GPU 1"),
+        (lambda: matmul(here, here, out=there), "`out` lies on GPU 1, and the operands on GPU 0"),
+        (lambda: matmul(here, here, c=there), "c lies on GPU 1, and the result on GPU 0"),
+        (lambda: matmul(here, here, bias=there[0]), "bias lies on GPU 1, and the result on GPU 0"),
+        (lambda: grouped_matmul([here], [there]), "arrays on different devices: GPU 0 and GPU 1"),
+    ):
+        with pytest.raises(ProblemError, match=said):
+            call()
+
+
+def _library() -> Any:
+    from tilewright.frontend.libraries import library_of
+
+    return library_of(ones(1))

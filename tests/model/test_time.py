@@ -1,0 +1,127 @@
+"""The time model: each term does what its unit does, and the terms make up the whole."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from tilewright.device.catalog import A100, H200, RTX_3090
+from tilewright.device.spec import DeviceSpec
+from tilewright.model.demand import MMA_SYNC_SHARE, access_clocks, demand_of, tensor_rate
+from tilewright.model.prediction import Prediction
+from tilewright.model.time import LAUNCH_SECONDS, overlapped, predict_time, shared_clocks
+from tilewright.model.work import Access, Phase, Work
+
+FRAGMENTS = Access("B_frag", "load", "shared", 16, requests=128, wavefronts=2048, ideal=512)
+COPY = Access("A_tile", "load", "global", 16, requests=8, lines=128, sectors=128)
+WORK = Work(
+    step=Phase(fp32=4096, accesses=(FRAGMENTS, COPY), barriers=16),
+    rest=Phase(fp32=512),
+    steps=512,
+    warps=8,
+    blocks=1024,
+    strip_bytes=8192,
+    result_bytes=65536,
+    flops=2 * 4096**3,
+    load_groups=1,
+)
+
+
+def predicted(
+    work: Work = WORK, spec: DeviceSpec = H200, blocks_per_sm: int = 2, dram_bytes: float = 1e9
+) -> Prediction:
+    return predict_time(work, spec, blocks_per_sm=blocks_per_sm, dram_bytes=dram_bytes)
+
+
+def term(name: str, found: Prediction) -> float:
+    return next(one.seconds for one in found.terms if one.name == name)
+
+
+def test_twice_the_bandwidth_halves_the_term() -> None:
+    fast = replace(H200, l2_bytes_per_clk_per_sm=2 * H200.l2_bytes_per_clk_per_sm, dram_gb_per_s=2 * H200.dram_gb_per_s)
+    for name in ("L2", "DRAM"):
+        assert term(name, predicted(spec=fast)) == pytest.approx(term(name, predicted()) / 2)
+
+
+def test_a_kernel_bound_by_dram_takes_as_long_as_its_bytes() -> None:
+    slow = predicted(dram_bytes=1e12)
+    assert slow.binding.name == "DRAM"
+    assert slow.seconds == pytest.approx(term("DRAM", slow) + LAUNCH_SECONDS)
+
+
+def test_bank_conflicts_cost_time_where_shared_memory_binds() -> None:
+    clean = replace(WORK, step=replace(WORK.step, accesses=(replace(FRAGMENTS, wavefronts=512), COPY)))
+    assert predicted().binding.name == "shared memory"
+    assert "16 wavefronts a load of B_frag, 12 of them bank conflicts" in predicted().relief
+    assert predicted(clean).seconds < 0.95 * predicted().seconds
+
+
+def test_more_blocks_cover_the_latency_of_loads() -> None:
+    one, two, three = (term("latency", predicted(blocks_per_sm=count)) for count in (1, 2, 3))
+    assert one > two > three > 0
+
+
+def test_what_runs_ahead_is_not_waited_for() -> None:
+    ahead = replace(WORK, load_groups=0, steps_ahead=2)
+    assert term("latency", predicted(ahead)) < 0.2 * term("latency", predicted())
+
+
+@pytest.mark.parametrize("work", [WORK, replace(WORK, blocks=1), replace(WORK, blocks=133), replace(WORK, steps=0)])
+@pytest.mark.parametrize("dram_bytes", [0.0, 1e9, 1e12])
+def test_the_largest_bound_and_what_is_exposed_make_up_the_whole(work: Work, dram_bytes: float) -> None:
+    found = predicted(work, dram_bytes=dram_bytes)
+    assert sum(one.seconds for one in found.stacked) == pytest.approx(found.seconds)
+    assert all(one.seconds >= 0 for one in found.terms)
+    assert found.low_s < found.seconds < found.high_s and found.tflops_low < found.tflops < found.tflops_high
+
+
+def test_one_block_more_than_a_wave_costs_a_step_of_its_own() -> None:
+    full, over = (predicted(replace(WORK, blocks=2 * H200.sm_count + more)) for more in (0, 1))
+    assert term("waves and tail", full) < 1e-9
+    assert over.seconds > 1.3 * full.seconds
+
+
+def test_the_clock_is_that_of_the_units_in_use_or_as_told() -> None:
+    assert predicted().clock_hz == 1e6 * H200.boost_clock_mhz
+    tensor = replace(WORK, inputs="f16", step=replace(WORK.step, matrix_flops=1e6, matrix_instructions=100))
+    assert predicted(tensor).clock_hz == 1e6 * H200.tensor_clock_mhz
+    slow = predict_time(WORK, H200, blocks_per_sm=2, dram_bytes=0, clock_mhz=990)
+    assert term("issue slots", slow) == pytest.approx(2 * term("issue slots", predicted()))
+
+
+def test_only_wgmma_reaches_the_full_rate_on_hopper() -> None:
+    threads = replace(WORK, inputs="f16")
+    assert tensor_rate(threads, H200) == MMA_SYNC_SHARE * tensor_rate(replace(threads, warpgroups=True), H200)
+    assert tensor_rate(threads, A100) == A100.tensor.f16_f32
+    assert tensor_rate(WORK, H200) == 0
+
+
+def test_half_the_load_store_unit_takes_two_clocks_a_request() -> None:
+    narrow = Access("A", "load", "shared", 4, requests=32, wavefronts=32, ideal=32)
+    assert access_clocks(narrow, H200) == 32 and access_clocks(narrow, RTX_3090) == 64
+
+
+def test_a_scattered_request_takes_a_clock_a_line() -> None:
+    scattered = Access("A", "load", "global", 4, requests=1, lines=32, sectors=32)
+    assert access_clocks(scattered, H200) == 32 and access_clocks(scattered, H200, smooth=True) == 1
+
+
+def test_the_shared_side_of_a_cp_async_copy_is_no_instruction() -> None:
+    side = Access("A_tile", "store", "shared", 16, requests=8, wavefronts=32, ideal=32, copies=True)
+    with_side, without = (demand_of(Phase(fp32=64, accesses=some), WORK, H200) for some in ((side,), ()))
+    assert with_side.accesses == 32
+    assert with_side.issue - without.issue == pytest.approx(8 * 1.5 / 4)  # its address only
+
+
+def test_units_of_their_own_overlap_better_than_warps() -> None:
+    phase = Phase(fp32=400, accesses=(Access("A", "load", "shared", 16, 25, 100, 100),))
+    by_warps = overlapped(demand_of(phase, WORK, H200), WORK)
+    by_units = overlapped(demand_of(phase, WORK, H200), replace(WORK, warpgroups=True))
+    assert by_units < by_warps
+
+
+def test_a_queue_is_never_faster_than_its_server_or_its_customer() -> None:
+    assert shared_clocks(100, 0, 3) == 300
+    assert shared_clocks(100, 900, 1) == 1000
+    assert 1000 < shared_clocks(100, 900, 2) < 1100

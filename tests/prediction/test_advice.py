@@ -1,0 +1,67 @@
+"""Edits that `advise` tells: built, right, and faster by the model."""
+
+from __future__ import annotations
+
+import time
+
+import pytest
+
+from tilewright.ladders import find_rung
+from tilewright.prediction.advice import Advice, advise
+from tilewright.prediction.edits import edits
+from tilewright.runtime.cubin_cache import CubinCache
+from tilewright.schedule import Relayout
+from tilewright.toolchain import Build, build
+
+
+def built(name: str, size: int = 4096) -> Build:
+    rung = find_rung(name)
+    return build(rung.gemm(size, size, size), rung)
+
+
+def advice(name: str, device: str = "h200", **options: float) -> tuple[Advice, ...]:
+    return advise(built(name), device, cache=CubinCache(), most=3, **options)  # type: ignore[arg-type]
+
+
+def test_a_pad_that_breaks_wide_stores_is_answered_with_one_that_does_not() -> None:
+    told = next(one for one in advice("worklog/8", seconds=30) if one.what.startswith("pad"))
+    assert told.what == "pad the B tile by 4"
+    assert (
+        Relayout("B_tile", rows="k", pad=4) in told.schedule.steps or Relayout("B_tile", pad=4) in told.schedule.steps
+    )
+    assert told.after.tflops > 1.1 * told.before.tflops
+
+
+def test_the_sentence_has_counts_before_and_after() -> None:
+    told = {one.what: one.sentence for one in advice("swizzle/opt", seconds=30)}
+    runs = told["deal each thread's 8 columns out in 2 runs of 4"]
+    assert "8 -> 4 wavefronts a load of B_frag, predicted " in runs and runs.endswith(" TFLOP/s")
+
+
+def test_loads_that_are_waited_for_are_answered_with_a_pipeline() -> None:
+    (first, *_) = advice("ampere/3", "a100", seconds=30)
+    assert "pipeline" in first.what and first.counted.startswith("latency")
+
+
+def test_the_naive_rung_is_told_to_stage_tiles() -> None:
+    (first, *_) = advice("worklog/1", seconds=30)
+    assert first.what == "stage tiles of A and B in shared memory, 32 deep"
+    assert first.after.tflops > 3 * first.before.tflops
+
+
+def test_a_searched_rung_is_left_alone() -> None:
+    assert advice("worklog/best", seconds=5) == ()
+
+
+def test_time_is_bounded() -> None:
+    advice("worklog/5", seconds=0)  # compiled, and in the cache
+    start = time.monotonic()
+    assert advice("worklog/5", seconds=0) == ()
+    assert time.monotonic() - start < 3
+
+
+@pytest.mark.parametrize("name", ["worklog/4", "worklog/10", "te/3", "ampere/4", "hopper/4"])
+def test_edits_differ_from_the_schedule_and_from_each_other(name: str) -> None:
+    one = built(name, 256)
+    found = [edit.schedule for edit in edits(one)]
+    assert one.schedule not in found and len(set(found)) == len(found)

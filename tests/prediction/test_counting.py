@@ -1,0 +1,59 @@
+"""What the simulator tells the time model of one block."""
+
+from __future__ import annotations
+
+import pytest
+
+from tilewright.ladders import find_rung
+from tilewright.model.work import Access, Work
+from tilewright.prediction.counting import work_of
+from tilewright.toolchain import build
+
+
+def work(name: str, size: int = 4096, **formats: object) -> Work:
+    rung = find_rung(name)
+    return work_of(build(rung.gemm(size, size, size, **formats), rung))
+
+
+def access(found: Work, name: str, kind: str, space: str = "shared") -> Access:
+    return next(one for one in found.step.accesses if (one.name, one.kind, one.space) == (name, kind, space))
+
+
+def test_a_step_of_a_block_is_counted_line_by_line() -> None:
+    found = work("worklog/6")
+    assert (found.steps, found.warps, found.blocks, found.load_groups) == (512, 8, 1024, 1)
+    assert found.step.fp32 == 128 * 128 * 8 / 32
+    loads = access(found, "B_frag", "load")
+    assert (loads.requests, loads.wavefronts, loads.ideal) == (128, 1024, 512)
+    assert found.strip_bytes == 2 * 128 * 8 * 4
+
+
+def test_neighbouring_loads_of_an_unrolled_loop_are_joined_as_the_compiler_joins_them() -> None:
+    # The schedule says 16 loads of 4 bytes for each k; machine code has four of 16 bytes, as the vectorised rung.
+    single, wide = work("worklog/5"), work("worklog/6")
+    for name in ("A_frag", "B_frag"):
+        assert access(single, name, "load").requests == access(wide, name, "load").requests
+        assert access(single, name, "load").wavefronts == access(wide, name, "load").wavefronts
+
+
+def test_a_pad_that_breaks_alignment_leaves_narrow_loads() -> None:
+    assert access(work("worklog/8"), "B_frag", "load").requests > access(work("worklog/5"), "B_frag", "load").requests
+
+
+@pytest.mark.parametrize("name", ["worklog/6", "ampere/4", "te/5"])
+def test_counts_of_a_step_do_not_depend_on_the_size(name: str) -> None:
+    assert work(name, 1024).step == work(name, 8192).step
+
+
+def test_copies_ahead_are_seen_in_the_schedule() -> None:
+    assert work("worklog/6").steps_ahead == 0
+    assert (work("swizzle/opt").steps_ahead, work("swizzle/opt").load_groups) == (1, 0)
+    assert (work("ampere/4").steps_ahead, work("hopper/best").steps_ahead) == (2, 3)
+
+
+def test_a_warpgroup_reads_its_operands_from_shared_memory() -> None:
+    found = work("hopper/4")
+    assert found.warpgroups and found.inputs == "bf16"
+    assert found.step.matrix_flops == 2 * 128 * 256 * 64
+    assert found.step.operand_bytes == 2 * 4 * (64 + 256) * 32  # warpgroups, instructions, rows of A and columns of B
+    assert found.step.engine_bytes == (128 + 256) * 64 * 2

@@ -1,0 +1,59 @@
+"""`predict`: from a schedule to a time, for GPUs that are not there."""
+
+from __future__ import annotations
+
+import pytest
+
+from tilewright.device.catalog import DEVICES
+from tilewright.errors import LaunchError, UnknownName
+from tilewright.ladders import find_rung
+from tilewright.ladders.rung import Rung
+from tilewright.prediction import predict, predict_rung
+from tilewright.prediction.counting import work_of
+from tilewright.runtime.cubin_cache import CubinCache
+from tilewright.toolchain import build
+
+VECTORISED = find_rung("worklog/6")
+
+
+def tflops(rung: Rung, device: str, size: int = 4096) -> float:
+    return predict_rung(rung, rung.gemm(size, size, size), device, cache=CubinCache()).tflops
+
+
+@pytest.mark.parametrize("spec", DEVICES, ids=lambda spec: spec.name)
+def test_every_gpu_of_the_catalogue_gets_a_time_below_its_peak(spec: object) -> None:
+    found = predict_rung(VECTORISED, VECTORISED.gemm(4096, 4096, 4096), spec, cache=CubinCache())  # type: ignore[arg-type]
+    assert 0.3 * spec.peak_fp32_tflops < found.tflops < spec.peak_fp32_tflops  # type: ignore[attr-defined]
+    assert found.device == spec.name  # type: ignore[attr-defined]
+
+
+def test_a_schedule_and_a_rung_are_the_same_to_it() -> None:
+    gemm = VECTORISED.gemm(1024, 1024, 1024)
+    from_schedule = predict((gemm, VECTORISED.schedule(gemm)), "h200", cache=CubinCache())
+    assert from_schedule == predict_rung(VECTORISED, gemm, "h200", cache=CubinCache())
+
+
+def test_known_counts_need_not_be_counted_again() -> None:
+    built = build(VECTORISED.gemm(1024, 1024, 1024), VECTORISED)
+    work = work_of(built)
+    assert predict(built, "a100", work=work, cache=CubinCache()) == predict(built, "a100", cache=CubinCache())
+
+
+def test_large_matrices_are_used_better_than_small_ones() -> None:
+    assert tflops(VECTORISED, "h200", 4096) > 1.5 * tflops(VECTORISED, "h200", 512)
+
+
+def test_a_size_that_fits_no_tile_has_a_time() -> None:
+    assert predict_rung(VECTORISED, VECTORISED.gemm(1000, 999, 17), "h200", cache=CubinCache()).seconds > 0
+
+
+def test_a_kernel_that_cannot_run_there_says_why() -> None:
+    rung = find_rung("hopper/best")
+    with pytest.raises(LaunchError, match=r"cannot run on A100 SXM 80 GB: .* needs sm_90"):
+        predict_rung(rung, rung.gemm(256, 256, 256), "a100")
+
+
+def test_an_unknown_gpu_is_answered_with_the_nearest() -> None:
+    with pytest.raises(UnknownName, match="There is no device 'RTX 3091'") as refused:
+        predict_rung(VECTORISED, VECTORISED.gemm(256, 256, 256), "RTX 3091")
+    assert "did you mean 'RTX 3090'?" in str(refused.value)

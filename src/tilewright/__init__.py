@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from tilewright.dtypes import BF16, F16, F32, TF32
     from tilewright.errors import TilewrightError
     from tilewright.frontend import grouped_matmul, linear, matmul
+    from tilewright.integrations.routing import route_torch
     from tilewright.ir.buffer import Space
     from tilewright.ir.kernel import Kernel, Variant
     from tilewright.ir.program import Level, Pattern, RasterOrder, Route
@@ -62,6 +63,7 @@ _HOME = {
     "tilewright.dtypes": ("BF16", "F16", "F32", "TF32"),
     "tilewright.errors": ("TilewrightError",),
     "tilewright.frontend": ("grouped_matmul", "linear", "matmul"),
+    "tilewright.integrations.routing": ("route_torch",),
     "tilewright.ir.buffer": ("Space",),
     "tilewright.ir.kernel": ("Kernel", "Variant"),
     "tilewright.ir.program": ("Level", "Pattern", "RasterOrder", "Route"),
@@ -152,6 +154,7 @@ __all__ = [
     "make_operands",
     "matmul",
     "relayout_auto",
+    "route_torch",
     "simulate",
 ]
 

@@ -11,10 +11,11 @@ import pytest
 import torch
 from cpu_gpu import State, cpu_gpu
 
-from tilewright.frontend import remembered, torch_operator
+from tilewright.frontend import remembered
 from tilewright.frontend.libraries import TorchArrays, View, library_of
+from tilewright.frontend.pytorch import operator
 from tilewright.frontend.torch_calls import known_call
-from tilewright.integrations import routing
+from tilewright.integrations import torch_mode
 
 _VIEW = TorchArrays.view
 
@@ -31,8 +32,8 @@ def cpu_torch() -> Iterator[State]:
         patch.setattr(TorchArrays, "view", _view)
         patch.setattr(TorchArrays, "capturing", lambda library: state.capturing)
         patch.setattr(library, "stream", lambda device: 0)
-        patch.setattr(torch_operator, "_KNOWN", known_call(library))
-        patch.setattr(routing, "DEVICE", "cpu")
+        patch.setattr(operator, "_KNOWN", known_call(library))
+        patch.setattr(torch_mode, "DEVICE", "cpu")
         remembered.FAST.clear()
         remembered.MEMO.clear()
         try:

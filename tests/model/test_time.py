@@ -22,7 +22,6 @@ WORK = Work(
     warps=8,
     blocks=1024,
     strip_bytes=8192,
-    result_bytes=65536,
     flops=2 * 4096**3,
     load_groups=1,
 )

@@ -7,14 +7,15 @@ from dataclasses import dataclass, replace
 
 from tilewright.dtypes import F32
 from tilewright.errors import LaunchError
-from tilewright.frontend.choices import ENGINE_BYTES, Alignment, Choice
+from tilewright.frontend.choices import ENGINE_BYTES, Alignment, Choice, order_read
 from tilewright.frontend.kernels import Kernels, steps_of
 from tilewright.frontend.layouts import Stack
 from tilewright.frontend.passes.finish import finish_grid, finish_source
 from tilewright.frontend.passes.pad import pad_grid, pad_source, padded, padded_bytes
+from tilewright.frontend.passes.turn import turn_grid, turn_source
 from tilewright.frontend.plans import Place, Plan, Step
 from tilewright.frontend.skinny import Skinny
-from tilewright.ir.kernel import Many
+from tilewright.ir.kernel import Kernel, Many
 from tilewright.problem.epilogue import PLAIN
 from tilewright.problem.gemm import Gemm, OperandName
 from tilewright.toolchain import arguments, grid_of
@@ -50,19 +51,20 @@ def plan_of(kernels: Kernels, request: Request, choice: Choice) -> Plan:
     at = 0
     places: dict[OperandName, tuple[Place, int]] = {name: (place, 0) for name, place in _PLACE.items()}
     for name in sorted(choice.pads):
-        step, size_bytes, apart = _pad(kernels, gemm, name, stack, at)
+        step, size_bytes, apart = _copied(kernels, gemm, choice, name, stack, at)
         steps.append(step)
         places[name] = (Place.SCRATCH, at)
-        gemm = replace(gemm, **{f"ld{name.lower()}": padded(_length(gemm, name), gemm.dtype)})  # type: ignore[arg-type]
         alignment = replace(alignment, **{name.lower(): ENGINE_BYTES})
         stack = None if stack is None else replace(stack, **{name.lower(): apart})
         at += size_bytes
+    gemm = as_read(gemm, choice)
     if choice.splits > 1:
         steps += _parts(kernels, gemm, alignment, choice, places, at)
         at += _part_bytes(gemm, choice.splits)
     else:
         many = None if stack is None else Many.STRIDED
         built = kernels.kernel(gemm, alignment, choice, many=many)
+        _check_maps(built.kernel, alignment, choice)
         x, y, z = grid_of(built.kernel, gemm)
         nowhere = (0,) * (3 + len(gemm.added))
         values = arguments(gemm, nowhere) if stack is None else (*arguments(gemm, nowhere), *steps_of(stack, gemm))
@@ -85,17 +87,41 @@ def skinny_plan_of(kernels: Kernels, request: Request, skinny: Skinny) -> Plan:
     return Plan((first, last), _part_bytes(request.gemm, skinny.parts), str(skinny))
 
 
-def _pad(kernels: Kernels, gemm: Gemm, name: OperandName, stack: Stack | None, at: int) -> tuple[Step, int, int]:
+def as_read(gemm: Gemm, choice: Choice) -> Gemm:
+    """The problem as the kernel of a choice finds it, behind the copies that are made first."""
+    for name in sorted(choice.pads):
+        side = name.lower()
+        order = order_read(choice.rung, gemm, name)
+        turned = replace(gemm, **{side: order, f"ld{side}": 0})  # type: ignore[arg-type]
+        gemm = replace(turned, **{f"ld{side}": padded(_length(turned, name), gemm.dtype)})  # type: ignore[arg-type]
+    return gemm
+
+
+def _copied(
+    kernels: Kernels, gemm: Gemm, choice: Choice, name: OperandName, stack: Stack | None, at: int
+) -> tuple[Step, int, int]:
     """The copy of an operand, its bytes, and elements from one matrix to the next of a stack."""
     lines, length = gemm.size(gemm.operand(name).strided), _length(gemm, name)
     count, own_step = (1, 0) if stack is None else (stack.count, {"A": stack.a, "B": stack.b}[name])
-    size_bytes = padded_bytes(lines, length, gemm.dtype)
+    turns = order_read(choice.rung, gemm, name) is not gemm.operand(name).order
+    to = (length, lines) if turns else (lines, length)
+    size_bytes = padded_bytes(*to, gemm.dtype)
     apart = size_bytes // gemm.dtype.bytes
-    kernel = kernels.small(pad_source(gemm.dtype))
-    x, y, _ = pad_grid(lines, length, gemm.dtype)
-    values = (0, 0, lines, length, gemm.leading(name), padded(length, gemm.dtype), own_step, apart)
+    kernel = kernels.small(turn_source(gemm.dtype) if turns else pad_source(gemm.dtype))
+    x, y, _ = turn_grid(lines, length) if turns else pad_grid(lines, length, gemm.dtype)
+    values = (0, 0, lines, length, gemm.leading(name), padded(to[1], gemm.dtype), own_step, apart)
     launch = kernel.prepare((x, y, count), (kernel.source.threads_per_block, 1, 1), values)
     return Step(launch, ((_PLACE[name], 0), (Place.SCRATCH, at))), count * size_bytes, apart
+
+
+def _check_maps(kernel: Kernel, alignment: Alignment, choice: Choice) -> None:
+    """The copy engine takes addresses and rows at multiples of 16 bytes, also C's, of which no schedule knows."""
+    for told in kernel.maps:
+        if alignment.of(told.operand) < ENGINE_BYTES:
+            raise LaunchError(
+                f"{choice} brings {told.operand} by the copy engine, and it lies at a multiple of "
+                f"{alignment.of(told.operand)} bytes."
+            )
 
 
 def _part_bytes(gemm: Gemm, parts: int) -> int:

@@ -52,9 +52,9 @@ def matmul(
     """
     others = (out_dtype, precision, deterministic, batch_invariant, activation, c is not None)
     if is_compiling():
-        from tilewright.frontend.torch_operator import call, words_asked
+        from tilewright.frontend.pytorch.operator import compiled_call
 
-        return call(a, b, out, None if beta == 0 else c, bias, words_asked(alpha, beta, *others))
+        return compiled_call(a, b, out, c, bias, alpha, beta, *others)
     options = options_asked(alpha, beta, *others)
     fast = FAST.get(type(a))
     if fast is not None and out is None:

@@ -34,7 +34,8 @@ PADDED: tuple[OperandName, ...] = ("A", "B")
 class Choice:
     """A kernel for a problem: a rung, a point of its choices, and what surrounds it.
 
-    splits: blocks that share the sum over k of one tile. pads: operands copied first, to rows the copy engine takes.
+    splits: blocks that share the sum over k of one tile. pads: operands copied first, to rows the copy engine takes,
+    and the other way round where the kernel reads them so.
     """
 
     rung: str
@@ -45,7 +46,7 @@ class Choice:
     def __str__(self) -> str:
         point = f"@{','.join(f'{k}={v}' for k, v in self.point.items())}" if self.point else ""
         splits = f", k in {self.splits} parts" if self.splits > 1 else ""
-        pads = f", {' and '.join(sorted(self.pads))} padded first" if self.pads else ""
+        pads = f", {' and '.join(sorted(self.pads))} copied first" if self.pads else ""
         return f"{self.rung}{point}{splits}{pads}"
 
 
@@ -102,7 +103,7 @@ def candidates(gemm: Gemm, spec: DeviceSpec) -> Iterator[Candidate]:
     if gemm.multiplied is F32:
         yield from _fp32()
     elif peak_flop_per_us(gemm, spec):
-        if spec.compute_capability[0] == 9 and _warpgroups_take(gemm):
+        if spec.compute_capability[0] == 9:
             yield from _hopper(gemm)
         if spec.compute_capability >= (8, 0):
             yield from _ampere(gemm, spec)
@@ -164,8 +165,22 @@ def _ampere(gemm: Gemm, spec: DeviceSpec) -> Iterator[Candidate]:
         yield Candidate("ampere/full", point, m, n, depth, share * reached, splits=True, per_sm=per_sm)
 
 
-def _warpgroups_take(gemm: Gemm) -> bool:
-    return gemm.dtype.bytes == 2 or (gemm.a is Order.ROW and gemm.b is Order.COL)
+def order_read(rung: str, gemm: Gemm, name: OperandName) -> Order:
+    """How a kernel must find A or B: wgmma turns tiles of 2-byte elements, and no others."""
+    if rung.startswith("hopper/") and gemm.dtype.bytes == 4:
+        return Order.ROW if name == "A" else Order.COL
+    return gemm.operand(name).order
+
+
+def copied_first(rung: str, gemm: Gemm, alignment: Alignment) -> frozenset[OperandName]:
+    """A and B, as far as a kernel cannot read them as they lie."""
+    if not rung.startswith("hopper/"):
+        return frozenset()
+    return frozenset(
+        name
+        for name in PADDED
+        if alignment.of(name) < ENGINE_BYTES or order_read(rung, gemm, name) is not gemm.operand(name).order
+    )
 
 
 def peak_flop_per_us(gemm: Gemm, spec: DeviceSpec) -> float:
@@ -216,7 +231,7 @@ def choices(
     # A map of a stack has a step between its matrices, which must be one.
     engine = gemm.k > 0 and (stack is None or min(stack.a, stack.b) > 0)
     for tile in candidates(gemm, spec):
-        pads = frozenset(name for name in PADDED if tile.needs_engine and alignment.of(name) < ENGINE_BYTES)
+        pads = copied_first(tile.rung, gemm, alignment)
         if (tile.needs_engine and not engine) or (tile.walks and stack is not None):
             continue
         alone = keep_order or stack is not None or not tile.splits

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from tilewright.errors import ProblemError
-from tilewright.frontend.libraries import DTypeError, HostArrays
+from tilewright.frontend.libraries import DTypeError, HostArrays, TorchArrays
 from tilewright.frontend.on_gpu import on_gpu
 from tilewright.frontend.on_host import on_host
 from tilewright.frontend.options import Options
@@ -23,7 +23,10 @@ def compute(library: Any, a: Any, b: Any, out: Any, c: Any, bias: Any, options: 
     if first.device is not None:
         return on_gpu(library, a, b, out, c, bias, options)
     if not isinstance(library, HostArrays):
+        without_cuda = isinstance(library, TorchArrays) and library.torch.version.cuda is None
+        first_of_all = "install a PyTorch that has CUDA, for this one has none, then " if without_cuda else ""
         raise ProblemError(
-            f"The arrays of {library.name} lie in host memory, not on a GPU.", hint="move them to the GPU first."
+            f"The arrays of {library.name} lie in host memory, not on a GPU.",
+            hint=f"{first_of_all}move them to the GPU first.",
         )
     return on_host(a, b, out, c, bias, options)

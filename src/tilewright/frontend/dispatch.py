@@ -13,8 +13,8 @@ from dataclasses import replace
 
 from tilewright.device.spec import DeviceSpec
 from tilewright.errors import CompileError, LaunchError, LoweringError, ScheduleError, TilewrightError
-from tilewright.frontend.assembly import Request, plan_of, skinny_plan_of
-from tilewright.frontend.choices import ENGINE_BYTES, PADDED, Alignment, Choice, Database, choices
+from tilewright.frontend.assembly import Request, as_read, plan_of, skinny_plan_of
+from tilewright.frontend.choices import Alignment, Choice, Database, choices, copied_first
 from tilewright.frontend.kernels import Kernels, build_of
 from tilewright.frontend.libraries.views import say_once
 from tilewright.frontend.plans import Plan
@@ -139,8 +139,7 @@ class Dispatcher:
             return []
         rung, point = found
         own = {key: value for key, value in point.items() if key != "splits"}
-        pads = frozenset(name for name in PADDED if alignment.of(name) < ENGINE_BYTES)
-        return [Choice(rung, own, int(point.get("splits", 1)), pads if rung.startswith("hopper/") else frozenset())]
+        return [Choice(rung, own, int(point.get("splits", 1)), copied_first(rung, gemm, alignment))]
 
     # -- one order of summation ---------------------------------------------------------------------------------------
 
@@ -153,7 +152,7 @@ class Dispatcher:
             for choice in (*(choice for _, choice in estimated), SAFE):
                 try:
                     plan_of(self.kernels, Request(typical, Alignment(16, 16, 16)), choice)
-                    found = self._orders[typical] = order_of(build_of(typical, choice))
+                    found = self._orders[typical] = order_of(build_of(as_read(typical, choice), choice))
                     break
                 except (CompileError, LaunchError, LoweringError, ScheduleError):
                     continue
@@ -162,7 +161,7 @@ class Dispatcher:
 
     def _sums_as(self, order: ReductionOrder, gemm: Gemm, choice: Choice) -> bool:
         try:
-            return choice.splits == 1 and order_of(build_of(gemm, choice)) == order
+            return choice.splits == 1 and order_of(build_of(as_read(gemm, choice), choice)) == order
         except (LoweringError, ScheduleError):
             return False
 

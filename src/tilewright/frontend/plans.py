@@ -30,20 +30,11 @@ class Step:
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """Launches in order. scratch_bytes: of workspace that they share. words: what runs, for people.
-
-    direct: the launch alone, where there is one, and it takes the addresses as they come.
-    """
+    """Launches in order. scratch_bytes: of workspace that they share. words: what runs, for people."""
 
     steps: tuple[Step, ...]
     scratch_bytes: int
     words: str
-
-    @property
-    def direct(self) -> PreparedLaunch | None:
-        (first, *more) = self.steps
-        plain = tuple((Place(i), 0) for i in range(len(first.pointers)))
-        return first.launch if not more and first.pointers == plain else None
 
     def run(self, stream: int, addresses: Sequence[int]) -> None:
         """Start everything on a stream, by its address. addresses: by `Place`; 0 for what is not there."""

@@ -14,7 +14,7 @@ from tilewright.frontend.dispatch import Dispatcher
 from tilewright.frontend.layouts import Layout, layouts_of
 from tilewright.frontend.libraries import View
 from tilewright.frontend.options import Options
-from tilewright.frontend.plans import Plan
+from tilewright.frontend.plans import Place, Plan
 from tilewright.frontend.shapes import Product
 from tilewright.problem.epilogue import Epilogue
 from tilewright.problem.gemm import Gemm
@@ -49,13 +49,20 @@ class Recipe:
         return "; ".join(dict.fromkeys(part.plan.words for part in self.parts))
 
     @property
+    def single(self) -> tuple[Callable[..., None], tuple[int, ...]] | None:
+        """The one launch, and which of a call's addresses it is given behind the stream; None where there are more."""
+        if len(self.parts) != 1 or self.parts[0].starts != ((0,) * 5,) or len(self.parts[0].plan.steps) != 1:
+            return None
+        (step,) = self.parts[0].plan.steps
+        turned = {Place.A: Place.B, Place.B: Place.A} if self.parts[0].swapped else {}
+        return step.launch.launch, tuple(int(turned.get(place, place)) for place, _ in step.pointers)
+
+    @property
     def direct(self) -> Callable[..., None] | None:
         """The launch of a plain product, called with a stream and the addresses of A, B and the result; None where more
         is needed."""
-        if len(self.parts) != 1 or self.parts[0].swapped or self.parts[0].starts != ((0,) * 5,):
-            return None
-        launch = self.parts[0].plan.direct
-        return None if launch is None else launch.launch
+        launch, places = self.single or (None, ())
+        return launch if places == (Place.A, Place.B, Place.OUT) else None
 
     def run(self, stream: int, addresses: Addresses, scratch: int) -> None:
         """Start everything on a stream. scratch: the address of the workspace."""

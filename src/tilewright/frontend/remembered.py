@@ -28,9 +28,10 @@ os.register_at_fork(after_in_child=MEMO.clear)  # CUDA does not work there
 
 
 class Remembered:
-    """A call: its launches, and the array to make. launch: of a plain product, with nothing around it."""
+    """A call: its launches, and the array to make. launch: of a plain product, with nothing around it. single: see
+    `Recipe`."""
 
-    __slots__ = ("device", "dtype", "index", "launch", "recipe", "shape")
+    __slots__ = ("device", "dtype", "index", "launch", "recipe", "shape", "single")
 
     def __init__(self, library: Any, result: Any, recipe: Recipe) -> None:
         view = library.view(result)
@@ -40,6 +41,7 @@ class Remembered:
         self.device = getattr(result, "device", None)
         self.index = view.device
         self.launch = recipe.direct
+        self.single = recipe.single
 
 
 def remember(library: Any, given: tuple[Any, Any, Any, Any], options: Options, result: Any, recipe: Recipe) -> None:
@@ -83,12 +85,14 @@ def _fast_call(library: Any) -> Callable[..., Any]:
 def run(library: Any, known: Remembered, a: Any, b: Any, c: Any, bias: Any, result: Any) -> bool:
     """Starts a known call; False where there is no room for its workspace."""
     address = library.address
-    if known.launch is not None and bias is None and c is None:
-        known.launch(library.stream(known.index), address(a), address(b), address(result))
-        return True
     added = (0 if bias is None else address(bias), 0 if c is None else address(c))
+    addresses = (address(a), address(b), address(result), *added)
+    if known.single is not None:
+        launch, places = known.single
+        launch(library.stream(known.index), *[addresses[place] for place in places])
+        return True
     try:
-        start(library, known.recipe, (address(a), address(b), address(result), *added), known.index, result)
+        start(library, known.recipe, addresses, known.index, result)
     except WorkspaceError:
         return False
     return True

@@ -67,8 +67,8 @@ def known_call(library: TorchArrays) -> Callable[..., Any]:
 
 
 def handed_over(library: TorchArrays, a: Any, b: Any, out: Any, c: Any, bias: Any, options: Options) -> Any:
-    """The result, where PyTorch must see the call as an operator: it traces, wants gradients, or knows the tensors to be
-    more than memory (a subclass, a tensor inside vmap). Else None."""
+    """The result, where PyTorch must see the call as an operator: it traces, wants gradients, or knows the tensors to
+    be more than memory (a subclass, a tensor inside vmap). Else None."""
     torch = library.torch
     tensors = [x for x in (a, b, c, bias, out) if x is not None]
     if (
@@ -78,7 +78,7 @@ def handed_over(library: TorchArrays, a: Any, b: Any, out: Any, c: Any, bias: An
         and not _are_mapped(tensors)
     ):
         return None
-    from tilewright.frontend.torch_operator import call, words_of
+    from tilewright.frontend.pytorch.operator import call, words_of
 
     return call(a, b, out, c, bias, words_of(options))
 

@@ -1,0 +1,1 @@
+"""What tilewright does inside other frameworks."""

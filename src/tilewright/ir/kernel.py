@@ -99,11 +99,12 @@ class Kernel:
 
     grid: blocks along x, y, z as expressions of M, N, K. block: threads along x, y, z.
     shared: the shared buffers, in the order of their placement. tile: elements of each dimension that one block
-    covers; cluster_tile: that the blocks of a cluster cover together, which is what `exact` is about. heading: lines that say where the kernel comes from (schedule, problem).
-    cluster: blocks along x that run as a cluster. resident: a launch starts no more blocks than run at once, and they
-    walk over the whole grid. overlapped: a launch may start before the kernels before it have ended. parts: blocks
-    along z share out k, and C holds their partial sums. many: blocks along z have a problem each; the grid is that of
-    one of them, and a launch has as many blocks along z as problems.
+    covers; cluster_tile: that the blocks of a cluster cover together, which is what `exact` is about.
+    heading: lines that say where the kernel comes from (schedule, problem). cluster: blocks along x that run as a
+    cluster. resident: a launch starts no more blocks than run at once, and they walk over the whole grid. overlapped: a
+    launch may start before the kernels before it have ended. parts: blocks along z share out k, and C holds their
+    partial sums. many: blocks along z have a problem each; the grid is that of one of them, and a launch has as many
+    blocks along z as problems.
     """
 
     name: str

@@ -66,7 +66,7 @@ class Work:
     """What one block does, and how many there are.
 
     step: one step over k, of which there are `steps`; rest: what comes before and after them. warps: of a block.
-    blocks: tiles of C. strip_bytes: of A and B that one step reads, each byte once; result_bytes: of C.
+    blocks: tiles of C. strip_bytes: of A and B that one step reads, each byte once.
     load_groups: how often in a step a thread stops until values of global memory are there.
     resident: blocks stay on their SM and go from tile to tile. ends_overlap: one tile is stored while the next is
     multiplied. steps_ahead: by which copies run ahead of their use. warpgroups: they multiply straight from shared
@@ -79,7 +79,6 @@ class Work:
     warps: int
     blocks: int
     strip_bytes: float
-    result_bytes: float
     flops: int
     load_groups: float = 0.0
     resident: bool = False

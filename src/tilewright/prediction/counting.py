@@ -60,7 +60,7 @@ def work_of(built: Build) -> Work:
         for one, step in zip(few, each, strict=True)
     ]
     instruction = program.tensorized.instruction if program.tensorized is not None else None
-    a, b, c = gemm.operands
+    a, b, _ = gemm.operands
     strip = tile["m"] * a.dtype.bytes + tile["n"] * b.dtype.bytes
     return Work(
         step=_phase(each, gemm),
@@ -69,7 +69,6 @@ def work_of(built: Build) -> Work:
         warps=ceil_div(kernel.threads_per_block, 32),
         blocks=prod(grid_of(kernel, gemm)),
         strip_bytes=strip * tile["k"],
-        result_bytes=tile["m"] * tile["n"] * c.dtype.bytes * (1 if gemm.beta == 0 else 2),
         flops=gemm.flops,
         resident=kernel.resident,
         load_groups=_load_groups(each) / (_HALVES if _alternates(program) else 1),

@@ -24,7 +24,8 @@ SIZE = (256, 256, 64)
 
 @dataclass(frozen=True, slots=True)
 class Row:
-    """One rung: resources by architecture that has what it needs; conflicts (excess wavefronts over all) and barriers a k step, simulated."""
+    """One rung: resources by architecture that has what it needs, and, simulated, conflicts (excess wavefronts over all)
+    and barriers a k step."""
 
     rung: Rung
     resources: dict[str, Resources]

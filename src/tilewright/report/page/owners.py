@@ -23,7 +23,7 @@ NOBODY = -1
 def hierarchy(watched: Watched) -> dict[str, Any]:
     """The levels of tiles of a kernel, as plain values."""
     built, tile = watched.built, watched.built.kernel.tile
-    gemm = built.gemm
+    gemm, tensorized = built.gemm, built.program.tensorized
     owners = owners_of(watched)
     return {
         "m": gemm.m,
@@ -33,7 +33,8 @@ def hierarchy(watched: Watched) -> dict[str, Any]:
         "grid": list(grid_of(built.kernel, gemm)),
         "threads": built.kernel.threads_per_block,
         "owners": _packed(owners),
-        "instruction": "" if built.program.tensorized is None else built.program.tensorized.instruction.name,
+        "instruction": "" if tensorized is None else tensorized.instruction.name,
+        "isOpaque": tensorized is not None and tensorized.instruction.c.opaque,
     }
 
 

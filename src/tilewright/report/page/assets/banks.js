@@ -41,7 +41,7 @@ function drawMap(host, map) {
       ? `This request takes <b class="${lost ? "red" : ""}">${plural(request.waves, "wavefront")}</b>${lost
         ? `, where ${count(request.ideal)} would do: <b class="red">${count(lost)}</b> ${lost === 1 ? "is a bank conflict" : "are bank conflicts"}${request.why ? ` (${request.why})` : ""}`
         : ": no conflict"}.`
-      : `<b>Wavefront ${wave + 1} of ${request.waves}</b> serves ${served.length === 1 ? "lane" : "lanes"} ${spans(served)}; the other banks are idle.`) +
+      : `<b>Wavefront ${wave + 1} of ${request.waves}</b> serves ${served.length === 1 ? "lane" : "lanes"} ${spans(served)} from ${plural(banksOf(map, request, wave), "bank")} of 32.`) +
       `${map.matrices ? " Each lane names a row of 16 bytes." : ""} Warp ${request.warp}; all ${count(map.count)} such requests that were watched take ${count(map.waves)} wavefronts, ${map.excess ? `${count(map.excess)} of them (${Math.round((100 * map.excess) / map.waves)} %) lost to conflicts` : "none lost"}.`;
   }
   show();
@@ -98,6 +98,16 @@ function bankFigure(map, request, chosen, choose) {
     made.append(row);
   }
   return made;
+}
+
+/** How many banks give something in a wavefront. */
+function banksOf(map, request, wave) {
+  const width = map.matrices ? 16 : map.width, busy = new Set();
+  request.at.forEach((address, lane) => {
+    if (request.wave[lane] !== wave) return;
+    for (let byte = 0; byte < width; byte += 4) busy.add(Math.floor((address + byte) / 4) % 32);
+  });
+  return busy.size;
 }
 
 function laneText(lanes, pixels) {

@@ -56,8 +56,14 @@ function drawLadder(data, size, chosen, logarithmic, pick) {
     },
   ];
   const shapes = [], annotations = [];
-  if (peers.length) {
-    const middle = peers.sort((a, b) => a - b)[Math.floor(peers.length / 2)];
+  peers.sort((a, b) => a - b);
+  if (peers.length && peers[peers.length - 1] > 1.1 * peers[0]) { // rungs of several formats: each has a peer of its own
+    traces.push({
+      type: "scatter", mode: "markers", name: "cuBLAS in the same format, recorded", x: names, y: recorded.map((one) => (one ? one.cublas : null)),
+      marker: { symbol: "line-ew-open", size: 22, color: colour("green"), line: { width: 2.5 } }, hovertemplate: "cuBLAS: %{y:.1f} TFLOP/s<extra></extra>",
+    });
+  } else if (peers.length) {
+    const middle = peers[Math.floor(peers.length / 2)];
     const y = logarithmic ? Math.log10(middle) : middle;
     shapes.push({ type: "line", xref: "paper", x0: 0, x1: 1, y0: middle, y1: middle, line: { dash: "dash", width: 1.5, color: colour("green") } });
     annotations.push({ xref: "paper", x: 0.01, y, text: `cuBLAS, recorded: ${count(middle)}`, showarrow: false, yshift: 9, xanchor: "left", font: { color: colour("green") } });
@@ -76,6 +82,7 @@ const MARKS = { shared: "circle", l2: "square", dram: "triangle-up" };
 function drawRoof(data, size, chosen, pick) {
   const host = document.getElementById("roof-chart");
   const traces = [], xs = [];
+  const short = data.rungs.every((rung) => rung.label.length < 6);
   const peak = Math.max(...data.rungs.map((rung) => rung.ceiling.tflops || 0));
   data.roofs.forEach(({ level, name, gb_per_s: rate }) => {
     const points = data.rungs.map((rung) => {
@@ -85,7 +92,7 @@ function drawRoof(data, size, chosen, pick) {
     points.forEach((point) => xs.push(point.x));
     traces.push({
       type: "scatter", mode: "markers+text", name, legendgroup: level, x: points.map((p) => p.x), y: points.map((p) => p.y),
-      text: points.map((p) => (level === "shared" || p.rung.name === chosen ? p.rung.label : "")), textposition: "bottom right", textfont: { size: 10, color: colour("muted") },
+      text: points.map((p) => ((level === "shared" && short) || p.rung.name === chosen ? p.rung.label : "")), textposition: "bottom right", textfont: { size: 10, color: colour("muted") },
       marker: { symbol: MARKS[level], color: colour(LEVELS[level]), size: points.map((p) => (p.rung.name === chosen ? 15 : 8)), opacity: points.map((p) => (p.rung.name === chosen ? 1 : 0.6)), line: { width: points.map((p) => (p.rung.name === chosen ? 2 : 0)), color: colour("fg") } },
       customdata: points.map((p) => [p.rung.name, p.rung.title, p.figure.kind, p.x * rate / 1e3]),
       hovertemplate: `<b>%{customdata[1]}</b><br>%{x:.2f} FLOP for each byte of ${name}<br>%{y:.1f} TFLOP/s, %{customdata[2]}<br>at most %{customdata[3]:.1f} by ${name}<extra></extra>`,

@@ -28,10 +28,11 @@ function drawRequests(host, data) {
   };
   const wide = Math.min(room(host) - 30, 620);
 
-  const sectorOf = (row, column) => {
+  const elementOf = (row, column) => {
     const [line, place] = data.rowsContiguous ? [data.row + row, data.column + column] : [data.column + column, data.row + row];
-    return Math.floor((line * data.leading + place) / perSector);
+    return line * data.leading + place;
   };
+  const sectorOf = (row, column) => Math.floor(elementOf(row, column) / perSector);
 
   function show(number) {
     const request = data.requests[number];
@@ -81,7 +82,7 @@ function drawRequests(host, data) {
     picture.replaceChildren(
       element("figure", {}, element("div", { class: "scroll" }, drawn), element("figcaption", {},
         `${view.rows < full.rows || view.columns < full.columns ? `Rows ${view.row} to ${view.row + view.rows - 1} of the` : "The"} tile of ${data.operand} that a block needs in one step over k, ${data.rows} × ${data.columns}; ${data.rowsContiguous ? "rows" : "columns"} are contiguous in memory${along < perSector ? ", and the pale part lies beyond the tile" : ""}.`)),
-      element("figure", {}, sectorStrip(request, moved, wanted, sectorOf, perSector), element("figcaption", {},
+      element("figure", {}, sectorStrip(wanted, elementOf, perSector), element("figcaption", {},
         "The sectors that are moved, in the order of their addresses: wanted numbers by lane, orange was moved for nothing.")),
       say,
     );
@@ -118,9 +119,14 @@ function spans(lanes) {
   return parts.map(([first, end]) => (first === end ? `${first}` : `${first}–${end}`)).join(", ");
 }
 
-function sectorStrip(request, moved, wanted, sectorOf, perSector) {
-  const bySector = new Map([...moved].sort((a, b) => a - b).map((sector) => [sector, []]));
-  wanted.forEach((lanes, key) => bySector.get(sectorOf(Math.floor(key / 100000), key % 100000)).push(lanes));
+function sectorStrip(wanted, elementOf, perSector) {
+  const elements = [...wanted].map(([key, lanes]) => [elementOf(Math.floor(key / 100000), key % 100000), lanes]).sort((a, b) => a[0] - b[0]);
+  const bySector = new Map();
+  elements.forEach(([number, lanes]) => {
+    const sector = Math.floor(number / perSector);
+    if (!bySector.has(sector)) bySector.set(sector, []);
+    bySector.get(sector).push([number % perSector, lanes]);
+  });
   const across = 4, size = 52, tall = 15, gap = 6;
   const rows = Math.ceil(bySector.size / across);
   const made = svg("svg", { width: across * (size + gap), height: rows * (tall + gap) + 2, role: "img", "aria-label": `${bySector.size} sectors` });
@@ -128,9 +134,9 @@ function sectorStrip(request, moved, wanted, sectorOf, perSector) {
     const x = (at % across) * (size + gap), y = Math.floor(at / across) * (tall + gap);
     const group = svg("g");
     group.append(svg("rect", { x, y, width: size, height: tall, fill: colour("orange"), "fill-opacity": 0.55 }));
-    wantedHere.forEach((lanes, place) => group.append(svg("rect", { x: x + (place * size) / perSector, y, width: size / perSector - 0.5, height: tall, fill: laneColour(lanes[0]) })));
+    wantedHere.forEach(([place, lanes]) => group.append(svg("rect", { x: x + (place * size) / perSector, y, width: size / perSector - 0.5, height: tall, fill: laneColour(lanes[0]) })));
     group.append(svg("rect", { x, y, width: size, height: tall, fill: "none", stroke: colour("fg"), "stroke-width": 0.8 }));
-    tipped(group, `sector at byte ${sector * 32}: ${wantedHere.length} of ${perSector} numbers wanted, by lane ${spans(wantedHere.flat().sort((a, b) => a - b))}`);
+    tipped(group, `sector at byte ${sector * 32}: ${wantedHere.length} of ${perSector} numbers wanted, by lane ${spans([...new Set(wantedHere.flatMap(([, lanes]) => lanes))].sort((a, b) => a - b))}`);
     made.append(group);
   });
   return element("div", { class: "scroll" }, made);

@@ -66,6 +66,8 @@ function move(by) {
   if (at >= 0 && at < data.rungs.length) pickRung(data.rungs[at].name);
 }
 
+// Peaks of several formats in one chart lie far apart.
+logBox.checked = Math.max(...data.rungs.map((rung) => rung.ceiling.tflops)) > 5 * Math.min(...data.rungs.map((rung) => rung.ceiling.tflops || Infinity));
 sizeBox.value = chosen.size;
 sizeBox.addEventListener("change", () => { chosen.size = sizeBox.value; drawSpeeds(); });
 rungBox.addEventListener("change", () => pickRung(rungBox.value));

@@ -59,7 +59,7 @@ function drawTiles(host, data) {
     picture.addEventListener("pointerleave", hideTip);
     block.replaceChildren(
       element("div", { class: "scroll" }, picture),
-      element("figcaption", {}, `One block's tile of C, ${tileM} × ${tileN}. A colour is a warp; the strongest is thread ${thread}. Orange: the rows of A, blue: the columns of B that it needs. Click an element to pick its thread.`),
+      element("figcaption", {}, `One block's tile of C, ${tileM} × ${tileN}. A colour is a warp; the strongest is thread ${thread}. Orange: the rows of A, blue: the columns of B that it needs. Click an element to pick its thread.${data.isOpaque ? " wmma does not say which lane holds what: this is the simulator's choice." : ""}`),
     );
     const values = rows.size + columns.size;
     say.innerHTML = owned

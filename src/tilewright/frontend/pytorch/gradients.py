@@ -1,7 +1,7 @@
 """Gradients of `activation(alpha * a @ b + beta * c + bias)`, computed by the operator itself.
 
-They are made of differentiable operators, so that gradients of gradients need nothing more. A gradient is rounded to the
-format of the operands before it is multiplied.
+They are made of differentiable operators, so that gradients of gradients need nothing more. A gradient is rounded to
+the format of the operands before it is multiplied.
 """
 
 from __future__ import annotations

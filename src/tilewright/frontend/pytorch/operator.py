@@ -1,7 +1,7 @@
 """`torch.ops.tilewright.matmul`: the call as an operator of PyTorch, with shapes, gradients and a rule for vmap.
 
-Plain calls of plain tensors do not come here. These do: calls that are compiled or traced, that want gradients, or whose
-tensors are of a subclass.
+Plain calls of plain tensors do not come here. These do: calls that are compiled or traced, that want gradients, or
+whose tensors are of a subclass.
 """
 
 from __future__ import annotations
@@ -15,10 +15,10 @@ from tilewright.frontend.compute import compute
 from tilewright.frontend.libraries import DTypeError, View, library_of
 from tilewright.frontend.libraries.views import c_strides
 from tilewright.frontend.options import Options, options_asked, options_of, result_format
+from tilewright.frontend.pytorch.gradients import gradients, keep
+from tilewright.frontend.pytorch.mapped import over_a_batch
 from tilewright.frontend.shapes import ShapeError, product_of, spreads_to
 from tilewright.frontend.torch_calls import known_call
-from tilewright.frontend.torch_gradients import gradients, keep
-from tilewright.frontend.torch_vmap import over_a_batch
 
 torch: Any = extras.require("torch", "Multiplying tensors of PyTorch")
 _TORCH: Any = library_of(torch.empty(0))
@@ -41,10 +41,7 @@ def call(a: Any, b: Any, out: Any, c: Any, bias: Any, words: Words) -> Any:
     wants_gradients = torch.is_grad_enabled() and any(x.requires_grad for x in tensors)
     if out is not None:
         if wants_gradients:
-            raise ProblemError(
-                "A result that is written into `out` has no gradients, and one of the tensors wants them.",
-                hint="leave out `out`, or call within torch.no_grad().",
-            )
+            _refuse_gradients()
         torch.ops.tilewright.matmul_into(out, a, b, c, bias, *words)
         return out
     if not wants_gradients or activation in (None, "relu"):
@@ -56,15 +53,30 @@ def call(a: Any, b: Any, out: Any, c: Any, bias: Any, words: Words) -> Any:
     return torch.nn.functional.gelu(before, approximate="tanh" if activation == "gelu_tanh" else "none")
 
 
+@torch.compiler.assume_constant_result  # type: ignore[untyped-decorator]
+def _refuse_gradients() -> None:
+    raise ProblemError(
+        "A result that is written into `out` has no gradients, and one of the tensors wants them.",
+        hint="leave out `out`, or call within torch.no_grad().",
+    )
+
+
 def words_of(options: Options) -> Words:
     kind = None if options.out_dtype is None else _TORCH.to_torch[options.out_dtype]
     name = None if options.activation is None else options.activation.value
     return options.alpha, options.beta, name, kind, options.tf32, options.fixed_order
 
 
-@torch.compiler.assume_constant_result
-def words_asked(*asked: Any) -> Words:
-    """The same, from the arguments of `options_of`. The compiler takes it as it is, and does not look inside."""
+def compiled_call(a: Any, b: Any, out: Any, c: Any, bias: Any, alpha: Any, beta: Any, *others: Any) -> Any:
+    """A call in code that PyTorch compiles. others: the arguments of `options_of` behind beta."""
+    _, _, *words = _words_asked(1.0, None if beta is None else 1.0, *others)
+    # The factors may be numbers that the compiler does not know yet.
+    return call(a, b, out, None if beta == 0 else c, bias, (alpha, 1.0 if beta is None else beta, *words))
+
+
+@torch.compiler.assume_constant_result  # type: ignore[untyped-decorator]
+def _words_asked(*asked: Any) -> Words:
+    """`words_of`, from the arguments of `options_of`. The compiler takes it as it is, and does not look inside."""
     return words_of(options_asked(*asked))
 
 

@@ -1,0 +1,1 @@
+"""The call as an operator of PyTorch. Its modules are imported where PyTorch is."""

@@ -1,0 +1,185 @@
+"""The mode behind `tilewright.route_torch`.
+
+It sees the functions of PyTorch that are called from Python (`TorchFunctionMode`), and not an override
+of the operators beneath them: such a mode belongs to one thread and ends with its block, torch.compile knows it and
+compiles anew what was compiled outside the block, and gradients are those of our operator, wherever they are computed.
+The price is about a microsecond for every function of PyTorch that is called in the block.
+"""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable
+from dataclasses import dataclass
+from types import FunctionType
+from typing import Any
+
+from tilewright import extras
+from tilewright.frontend import matmul
+from tilewright.frontend.shapes import ShapeError
+
+torch: Any = extras.require("torch", "Routing the products of PyTorch")
+
+from torch._subclasses.fake_tensor import FakeTensor  # noqa: E402
+from torch._subclasses.functional_tensor import FunctionalTensor  # noqa: E402
+from torch.nn import functional  # noqa: E402
+from torch.overrides import TorchFunctionMode  # noqa: E402
+
+DEVICE = "cuda"
+"""Where the tensors lie whose products are routed."""
+
+FORMATS = frozenset((torch.float32, torch.float16, torch.bfloat16))
+
+
+class Routing(TorchFunctionMode):  # type: ignore[misc]
+    """The mode of one block."""
+
+    def __torch_function__(self, function: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        kwargs = kwargs or {}
+        if function is functional.multi_head_attention_forward:
+            return _attention(*args, **kwargs)
+        route = _ROUTES.get(function)
+        if route is not None and route.takes(args, kwargs):
+            result = route.call(*args, **kwargs)
+            if result is not NotImplemented:
+                return result
+        return function(*args, **kwargs)
+
+
+@dataclass(frozen=True, slots=True)
+class Route:
+    """Our function for one of PyTorch's; its result is NotImplemented for what stays with PyTorch.
+
+    least: arguments that must be given. most: that may be given by position. names: of all.
+    """
+
+    call: Callable[..., Any]
+    least: int
+    most: int
+    names: frozenset[str]
+
+    def takes(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:
+        """Whether the arguments are those of our function; else PyTorch knows what to do, or to say."""
+        if not self.least <= len(args) + len(kwargs) or len(args) > self.most:
+            return False
+        return all(name in self.names for name in kwargs)
+
+
+_ROUTES: dict[Any, Route] = {}
+
+
+def _instead_of(*functions: Any) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
+    def register(call: Callable[..., Any]) -> Callable[..., Any]:
+        parameters = inspect.signature(call).parameters.values()
+        least = sum(p.default is p.empty for p in parameters)
+        most = sum(p.kind is p.POSITIONAL_OR_KEYWORD for p in parameters)
+        route = Route(call, least, most, frozenset(p.name for p in parameters))
+        _ROUTES.update(dict.fromkeys(functions, route))
+        return call
+
+    return register
+
+
+@_instead_of(torch.matmul, torch.linalg.matmul, torch.Tensor.matmul, torch.Tensor.__matmul__)
+def _matmul(input: Any, other: Any) -> Any:
+    return _product(input, other)
+
+
+@_instead_of(torch.Tensor.__rmatmul__)
+def _reversed_matmul(input: Any, other: Any) -> Any:
+    return _product(other, input)
+
+
+@_instead_of(torch.mm, torch.Tensor.mm)
+def _mm(input: Any, mat2: Any) -> Any:
+    return _product(input, mat2, dimensions=2)
+
+
+@_instead_of(torch.bmm, torch.Tensor.bmm)
+def _bmm(input: Any, mat2: Any) -> Any:
+    return _product(input, mat2, dimensions=3)
+
+
+@_instead_of(torch.addmm, torch.Tensor.addmm)
+def _addmm(input: Any, mat1: Any, mat2: Any, *, beta: Any = 1, alpha: Any = 1) -> Any:
+    return _product(mat1, mat2, c=input, alpha=alpha, beta=beta, dimensions=2)
+
+
+@_instead_of(torch.baddbmm, torch.Tensor.baddbmm)
+def _baddbmm(input: Any, batch1: Any, batch2: Any, *, beta: Any = 1, alpha: Any = 1) -> Any:
+    return _product(batch1, batch2, c=input, alpha=alpha, beta=beta, dimensions=3)
+
+
+@_instead_of(functional.linear)
+def _linear(input: Any, weight: Any, bias: Any = None) -> Any:
+    if not isinstance(weight, torch.Tensor) or weight.dim() != 2:
+        return NotImplemented
+    return _product(input, weight.t(), bias=bias)
+
+
+def _product(
+    a: Any, b: Any, *, c: Any = None, bias: Any = None, alpha: Any = 1, beta: Any = 1, dimensions: int | None = None
+) -> Any:
+    """The product by tilewright, or NotImplemented. dimensions: that both must have."""
+    tensors = [x for x in (a, b, c, bias) if x is not None]
+    if not all(isinstance(x, torch.Tensor) and x.device.type == DEVICE for x in tensors):
+        return NotImplemented
+    if torch.is_autocast_enabled(DEVICE):
+        a, b, c, bias = (_cast(x, torch.get_autocast_dtype(DEVICE)) for x in (a, b, c, bias))
+        tensors = [x for x in (a, b, c, bias) if x is not None]
+    if not all(_is_plain(x) and x.dtype == a.dtype and x.device == a.device for x in tensors):
+        return NotImplemented
+    if any(0 in x.shape for x in (a, b)) or not all(isinstance(x, (int, float)) for x in (alpha, beta)):
+        return NotImplemented
+    if dimensions is not None and (a.dim() != dimensions or b.dim() != dimensions or a.shape[:-2] != b.shape[:-2]):
+        return NotImplemented
+    if c is not None and beta == 1 and c.dim() == 1 and c.shape == b.shape[-1:]:
+        c, bias = None, c
+    tf32 = a.dtype == torch.float32 and _may_use_tf32()
+    factors: dict[str, Any] = {"alpha": alpha, "beta": None if c is None else beta}
+    try:
+        return matmul(a, b, c=c, bias=bias, precision="tf32" if tf32 else "default", **factors)
+    except ShapeError:
+        return NotImplemented  # PyTorch says it in its own words
+
+
+@torch.compiler.assume_constant_result  # type: ignore[untyped-decorator]
+def _may_use_tf32() -> bool:
+    """What the user allowed PyTorch; torch.compile looks after it, and compiles anew when it changes."""
+    return bool(torch.get_float32_matmul_precision() != "highest")
+
+
+def _cast(x: Any, dtype: Any) -> Any:
+    """What torch.autocast would hand to a product."""
+    return x if x is None or x.dtype not in FORMATS else x.to(dtype)
+
+
+def _is_plain(x: Any) -> bool:
+    """Whether a tensor is elements in memory and nothing else; a subclass has rules of its own for products."""
+    if type(x) not in _PLAIN or x.dtype not in FORMATS or x.layout != torch.strided:
+        return False
+    return torch.compiler.is_compiling() or not x.is_neg()
+
+
+_PLAIN = (torch.Tensor, torch.nn.Parameter, FakeTensor, FunctionalTensor)
+
+
+def _never(tensors: Any) -> bool:
+    return False
+
+
+def _seen_through(function: Any) -> Any:
+    """A function of PyTorch written in Python, which would else be one call to the mode, products and all."""
+    names = {**function.__globals__, "has_torch_function": _never}
+    same = FunctionType(function.__code__, names, function.__name__, function.__defaults__, function.__closure__)
+    same.__kwdefaults__ = function.__kwdefaults__
+    return same
+
+
+_ATTENTION = _seen_through(functional.multi_head_attention_forward)
+
+
+@torch.compiler.allow_in_graph  # type: ignore[untyped-decorator]
+def _attention(*args: Any, **kwargs: Any) -> Any:
+    with Routing():
+        return _ATTENTION(*args, **kwargs)

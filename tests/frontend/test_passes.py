@@ -1,0 +1,88 @@
+"""The kernels that stand as text: copies of operands, the sum of parts, thin products."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+from cpu_gpu import STATE, CpuKernel
+
+from tilewright.artifacts import CudaSource
+from tilewright.dtypes import BF16, F16, F32, DType
+from tilewright.frontend.passes.finish import finish_source
+from tilewright.frontend.passes.pad import pad_grid, pad_source, padded
+from tilewright.frontend.passes.thin import thin_source
+from tilewright.frontend.passes.turn import turn_grid, turn_source
+from tilewright.problem.epilogue import Activation, Epilogue
+from tilewright.runtime.nvrtc import compile_cuda
+
+MATRICES = [(1, 1, 1), (5, 7, 7), (33, 65, 70), (64, 32, 33), (3, 300, 301)]
+
+
+def aligned(count: int, dtype: DType, at: int = 0) -> Any:
+    """Numbers that begin `at` elements behind a multiple of 16 bytes, in front of poison."""
+    room = np.full(count + 64, 99, dtype.storage)
+    start = (-room.ctypes.data % 16) // dtype.bytes + at
+    return room[start : start + count]
+
+
+def run(source: CudaSource, grid: tuple[int, int, int], *arguments: Any) -> None:
+    STATE.order = 2
+    given = [a.ctypes.data if isinstance(a, np.ndarray) else a for a in arguments]
+    launch = CpuKernel(source).prepare(grid, (source.threads_per_block, 1, 1), tuple(given))
+    launch.launch(0, *(value for value, p in zip(given, source.parameters, strict=True) if p.is_pointer))
+
+
+@pytest.mark.parametrize("at", [0, 1, 3])
+@pytest.mark.parametrize("dtype", [F32, F16, BF16], ids=str)
+@pytest.mark.parametrize(("lines", "length", "leading"), MATRICES)
+def test_a_padded_copy_is_a_copy(lines: int, length: int, leading: int, dtype: DType, at: int) -> None:
+    count = 2  # of a stack
+    step, wide = lines * leading + 5, padded(length, dtype)
+    source, target = aligned(count * step, dtype, at), aligned(count * lines * wide, dtype)
+    source[:] = np.arange(source.size) % 2000
+    x, y, _ = pad_grid(lines, length, dtype)
+    run(pad_source(dtype), (x, y, count), source, target, lines, length, leading, wide, step, lines * wide)
+    for i in range(count):
+        expected = source[i * step :][: lines * leading].reshape(lines, leading)[:, :length]
+        copied = target[i * lines * wide :][: lines * wide].reshape(lines, wide)[:, :length]
+        np.testing.assert_array_equal(copied, expected)
+
+
+@pytest.mark.parametrize("dtype", [F32, BF16], ids=str)
+@pytest.mark.parametrize(("lines", "length", "leading"), MATRICES)
+def test_a_turned_copy_is_the_transpose(lines: int, length: int, leading: int, dtype: DType) -> None:
+    count = 2
+    step, wide = lines * leading + 5, padded(lines, dtype)
+    source, target = aligned(count * step, dtype), aligned(count * length * wide, dtype)
+    source[:] = np.arange(source.size) % 2000
+    x, y, _ = turn_grid(lines, length)
+    run(turn_source(dtype), (x, y, count), source, target, lines, length, leading, wide, step, length * wide)
+    for i in range(count):
+        expected = source[i * step :][: lines * leading].reshape(lines, leading)[:, :length].T
+        turned = target[i * length * wide :][: length * wide].reshape(length, wide)
+        np.testing.assert_array_equal(turned[:, :lines], expected)
+        assert (turned[:, lines:] == 99).all(), "what lies between the rows was written"
+
+
+def test_more_lines_than_a_grid_has_blocks_for() -> None:
+    lines, length = 70_000, 3
+    source, target = aligned(lines * length, F32), aligned(lines * 4, F32)
+    source[:] = np.arange(source.size)
+    assert pad_grid(lines, length, F32)[1] < lines
+    run(pad_source(F32), pad_grid(lines, length, F32), source, target, lines, length, length, 4, 0, 0)
+    np.testing.assert_array_equal(target.reshape(lines, 4)[:, :3], source.reshape(lines, length))
+
+
+@pytest.mark.parametrize("arch", ["sm_75", "sm_86", "sm_90a"])
+def test_all_of_them_compile(arch: str) -> None:
+    sources = [pad_source(F32), pad_source(BF16), turn_source(F32)]
+    sources += [finish_source(out, Epilogue("m", True, Activation.GELU), width=4) for out in (F32, F16, BF16)]
+    sources += [
+        thin_source(dtype, F32, rows=rows, width=16 // dtype.bytes, across=across)
+        for dtype, rows in ((F32, 16), (F16, 4), (BF16, 1))
+        for across in (True, False)
+    ]
+    for source in sources:
+        assert compile_cuda(source, arch).resources.spill_load_bytes <= 8, source.entry

@@ -101,6 +101,12 @@ class Dispatcher:
             except (CompileError, LaunchError, LoweringError, ScheduleError) as failure:
                 failures.append(failure)
                 self.report(request.gemm, str(choice), failure)
+        if not failures:
+            raise LaunchError(
+                f"No kernel sums {request.gemm} in the one order that was asked for"
+                f"{' without a workspace' if request.without_workspace else ''}.",
+                hint="leave out batch_invariant and deterministic='bitwise'.",
+            )
         raise failures[-1]
 
     def _skinny(self, request: Request) -> Skinny | None:

@@ -10,30 +10,42 @@ from typer.core import TyperCommand, TyperGroup
 
 PROGRAM = "tilewright"
 
-COMMANDS = {
-    "ladder": "Climb a ladder: every rung verified, counted, explained, and its speed.",
-    "show": "Print a rung: its schedule, the program after a step, the kernel, CUDA, PTX or SASS.",
-    "explain": "Say what each line of a rung's schedule costs, and why.",
-    "predict": "Predict the time of a rung on a GPU that need not be there, and what binds it.",
-    "simulate": "Run a rung on the CPU at any size, with counters and detectors.",
-    "relayout": "Search a layout of a shared tile that no access conflicts with, and prove it.",
-    "search": "Measure the parameters of a rung on the GPU; stops and goes on where it was.",
-    "tune": "Search the fastest kernel for one problem on this GPU, and keep it for matmul.",
-    "database": "List, export, import and prune the kernels that won on each GPU.",
-    "run": "Multiply your own matrices with a rung.",
-    "export": "Write a kernel as a C++ project and as machine code, for programs without Python.",
-    "bench": "Time matmul against cuBLAS, cuBLASLt and torch.compile over a suite of shapes.",
-    "gate": "Fail when schedules of yours got worse than a snapshot; needs no GPU.",
-    "devices": "List the GPUs we know, and the one at hand.",
-    "doctor": "Check what is installed, and say how to mend what is missing.",
-    "calibrate": "Hold simulated counts against hardware counters, or write the page of the records.",
-    "report": "Write a ladder as one HTML page: charts, and pictures of what every rung does.",
-    "table": "Write a ladder's table of recorded figures into a Markdown file.",
-    "pages": "Write a Markdown page for every rung.",
-    "resources": "Write what every rung uses on each architecture into a Markdown file.",
+PANELS = {
+    "Kernels, step by step": {
+        "ladder": "Climb a ladder: every rung verified, counted, explained, and its speed.",
+        "show": "Print a rung: its schedule, the program after a step, the kernel, CUDA, PTX or SASS.",
+        "explain": "Say what each line of a rung's schedule costs, and why.",
+        "simulate": "Run a rung on the CPU at any size, with counters and detectors.",
+        "predict": "Predict the time of a rung on a GPU that need not be there, and what binds it.",
+        "report": "Write a ladder as one HTML page: charts, and pictures of what every rung does.",
+    },
+    "Schedules of your own": {
+        "relayout": "Search a layout of a shared tile that no access conflicts with, and prove it.",
+        "search": "Measure the parameters of a rung on the GPU; stops and goes on where it was.",
+        "gate": "Fail when schedules of yours got worse than a snapshot; needs no GPU.",
+    },
+    "The library": {
+        "tune": "Search the fastest kernel for one problem on this GPU, and keep it for matmul.",
+        "database": "List, export, import and prune the kernels that won on each GPU.",
+        "bench": "Time matmul against cuBLAS, cuBLASLt and torch.compile over a suite of shapes.",
+        "run": "Multiply your own matrices with a rung.",
+        "export": "Write a kernel as a C++ project and as machine code, for programs without Python.",
+    },
+    "This machine": {
+        "devices": "List the GPUs we know, and the one at hand.",
+        "doctor": "Check what is installed, and say how to mend what is missing.",
+    },
+    "Pages of the project": {
+        "calibrate": "Hold simulated counts against hardware counters, or write the page of the records.",
+        "table": "Write a ladder's table of recorded figures into a Markdown file.",
+        "pages": "Write a Markdown page for every rung.",
+        "resources": "Write what every rung uses on each architecture into a Markdown file.",
+    },
 }
 """In teaching order. `tilewright.cli.<name>` holds a function (or an application of several) of the same name, and its
 EXAMPLES."""
+
+COMMANDS = {name: line for panel in PANELS.values() for name, line in panel.items()}
 
 
 class ExampleCommand(TyperCommand):
@@ -63,7 +75,11 @@ class LazyCommands(TyperGroup):
 
     def __init__(self, **attributes: Any) -> None:
         super().__init__(**attributes)
-        self.commands = {name: TyperCommand(name=name, help=line) for name, line in COMMANDS.items()}
+        self.commands = {
+            name: TyperCommand(name=name, help=line, rich_help_panel=title)
+            for title, panel in PANELS.items()
+            for name, line in panel.items()
+        }
 
     def list_commands(self, ctx: Any) -> list[str]:
         return list(COMMANDS)

@@ -24,7 +24,7 @@ SIZE = (256, 256, 64)
 
 @dataclass(frozen=True, slots=True)
 class Row:
-    """One rung: resources by architecture that has what it needs, and, simulated, conflicts (excess wavefronts over all)
+    """One rung: resources by architecture that has what it needs and, simulated, conflicts (excess over all wavefronts)
     and barriers a k step."""
 
     rung: Rung

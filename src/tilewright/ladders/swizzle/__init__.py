@@ -9,9 +9,7 @@ from tilewright.ladders.swizzle.block_order import BLOCK_ORDER
 from tilewright.ladders.swizzle.conflict_free import CONFLICT_FREE
 from tilewright.ladders.swizzle.layers import LAYERS
 from tilewright.ladders.swizzle.opt import OPT
-from tilewright.ladders.swizzle.stages_2 import STAGES_2
-from tilewright.ladders.swizzle.stages_3 import STAGES_3
-from tilewright.ladders.swizzle.stages_4 import STAGES_4
+from tilewright.ladders.swizzle.stages import STAGES_2, STAGES_3, STAGES_4
 from tilewright.ladders.swizzle.wmma_tf32 import WMMA_TF32
 
 SWIZZLE: tuple[Rung, ...] = (

@@ -1,4 +1,9 @@
-"""multi-stage: a ring of four slots filled by cp.async."""
+"""multi-stage: rings of two, three and four slots filled by cp.async.
+
+The slot number is a counter that starts again, not a remainder: three slots cost no division.
+"""
+
+from functools import partial
 
 from tilewright.dtypes import F32, TF32
 from tilewright.ir.buffer import Space
@@ -22,7 +27,7 @@ from tilewright.schedule import (
 )
 
 
-def schedule(gemm: Gemm) -> Schedule:
+def schedule(gemm: Gemm, slots: int) -> Schedule:
     return Schedule(
         Split("m", 128, into=("m_block", "m_in")),
         Split("n", 128, into=("n_block", "n_in")),
@@ -50,7 +55,7 @@ def schedule(gemm: Gemm) -> Schedule:
         Relayout("B_tile", pad=8),
         Transfer("A_tile", Route.ASYNC),
         Transfer("B_tile", Route.ASYNC),
-        Pipeline("k_tile", 4),
+        Pipeline("k_tile", slots),
         Stage("A", Space.REGISTER, under="k_step"),
         Stage("B", Space.REGISTER, under="k_step"),
         Epilogue(),
@@ -59,24 +64,32 @@ def schedule(gemm: Gemm) -> Schedule:
     )
 
 
-STAGES_4 = Rung(
-    ladder="swizzle",
-    number=8,
-    label="stages_4",
-    slug="stages_4",
-    idea="a ring of four slots, filled by cp.async",
-    schedule=schedule,
-    claims=(
-        Claim(
-            "tensor cores do all the multiply-adds: two instructions of a warp for each 16 x 16 x 8",
-            lambda c, g: c.instructions["HMMA"] == g.m * g.n * g.k // 1024,
+def ring(slots: int, number: int, builds_on: str) -> Rung:
+    """The rung whose ring has so many slots."""
+    words = {2: "two", 3: "three", 4: "four"}
+    return Rung(
+        ladder="swizzle",
+        number=number,
+        label=f"stages_{slots}",
+        slug=f"stages_{slots}",
+        idea=f"a ring of {words[slots]} slots, filled by cp.async",
+        schedule=partial(schedule, slots=slots),
+        claims=(
+            Claim(
+                "tensor cores do all the multiply-adds: two instructions of a warp for each 16 x 16 x 8",
+                lambda c, g: c.instructions["HMMA"] == g.m * g.n * g.k // 1024,
+            ),
+            Claim(
+                "no element passes through a register on its way to shared memory",
+                lambda c, g: c.of_origin("A_tile").instructions.keys() == {"LDGSTS.128"},
+            ),
+            Claim("one barrier a step over k", lambda c, g: c.barriers_per_k_step == 1),
         ),
-        Claim(
-            "no element passes through a register on its way to shared memory",
-            lambda c, g: c.of_origin("A_tile").instructions.keys() == {"LDGSTS.128"},
-        ),
-        Claim("one barrier a step over k", lambda c, g: c.barriers_per_k_step == 1),
-    ),
-    builds_on="stages_3",
-    problem={"dtype": F32, "product": TF32},
-)
+        builds_on=builds_on,
+        problem={"dtype": F32, "product": TF32},
+    )
+
+
+STAGES_2 = ring(2, 6, "wmma_tf32")
+STAGES_3 = ring(3, 7, "stages_2")
+STAGES_4 = ring(4, 8, "stages_3")

@@ -9,8 +9,8 @@ from command_runs import Cli
 from tuning_fakes import OnPaper, a_winner, url_of
 
 from tilewright.device.catalog import device
-from tilewright.tuner.database import Database
-from tilewright.tuner.winners import Winner
+from tilewright.winners.database import Database
+from tilewright.winners.winner import Winner
 
 
 @pytest.fixture(autouse=True)
@@ -18,7 +18,7 @@ def path(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """A database of this test's own, with one winner."""
     path = tmp_path / "winners.sqlite"
     monkeypatch.setenv("TILEWRIGHT_DATABASE", str(path))
-    monkeypatch.setattr("tilewright.tuner.database.shipped_winners", lambda: (a_winner(m=1000),))
+    monkeypatch.setattr("tilewright.winners.database.shipped_winners", lambda: (a_winner(m=1000),))
     monkeypatch.setattr("tilewright.cli.tune.gpu_problem", lambda: "No NVIDIA driver is installed here.")
     Database(path).record(a_winner())
     return path

@@ -21,7 +21,7 @@ from tilewright.frontend.kernels import build_of
 from tilewright.frontend.layouts import Stack
 from tilewright.problem import Gemm, Order
 from tilewright.problem.epilogue import Activation, Epilogue
-from tilewright.tuner.order import order_of
+from tilewright.winners.order import order_of
 
 FORMATS = {
     "f32": {"dtype": F32},

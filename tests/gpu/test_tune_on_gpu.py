@@ -12,8 +12,8 @@ from tilewright.problem.gemm import Gemm
 from tilewright.runtime.driver import gpu_problem, open_gpu
 from tilewright.runtime.probe import probe
 from tilewright.tuner.compiling import prepare
-from tilewright.tuner.database import Database
-from tilewright.tuner.lookup import Lookup
+from tilewright.winners.database import Database
+from tilewright.winners.lookup import Lookup
 from tilewright.tuner.measure import GpuMeasurer
 from tilewright.tuner.space import make_space
 

@@ -14,8 +14,8 @@ import pytest
 from tuning_fakes import a_winner
 
 from tilewright.errors import TilewrightError
-from tilewright.tuner.database import Database, DatabaseUnusable, Imported, shipped_winners
-from tilewright.tuner.winners import Winner
+from tilewright.winners.database import Database, DatabaseUnusable, Imported, shipped_winners
+from tilewright.winners.winner import Winner
 
 
 @pytest.fixture
@@ -30,7 +30,7 @@ def a_database(path: Path, **options: object) -> Database:
 def test_a_winner_that_was_stored_is_found_by_another_process(path: Path) -> None:
     assert a_database(path).record(a_winner())
     code = (
-        "from tilewright.tuner.database import Database; from pathlib import Path;"
+        "from tilewright.winners.database import Database; from pathlib import Path;"
         f"print(Database(Path({str(path)!r})).winners()[0].to_json())"
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)

@@ -10,11 +10,11 @@ from tuning_fakes import a_winner
 
 from tilewright.ladders import find_rung
 from tilewright.problem.gemm import Gemm, Order
-from tilewright.tuner.database import Database
-from tilewright.tuner.keys import kernel_version
-from tilewright.tuner.lookup import Lookup, gemm_of, is_current
+from tilewright.winners.database import Database
+from tilewright.winners.keys import kernel_version
+from tilewright.winners.lookup import Lookup, gemm_of, is_current
 from tilewright.tuner.space import Candidate, build_of
-from tilewright.tuner.winners import Winner
+from tilewright.winners.winner import Winner
 
 POINT = {"bm": 64, "bn": 64, "bk": 8, "tm": 4, "tn": 4}
 H200 = "NVIDIA H200"

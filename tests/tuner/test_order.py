@@ -12,7 +12,7 @@ from tilewright.ladders import find_rung
 from tilewright.problem.gemm import Gemm
 from tilewright.problem.reference import make_operands
 from tilewright.toolchain import Build, build, run_on_simulator
-from tilewright.tuner.order import order_of
+from tilewright.winners.order import order_of
 from tilewright.tuner.space import build_of
 
 NINE = [

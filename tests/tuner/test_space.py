@@ -13,7 +13,7 @@ from tilewright.dtypes import BF16
 from tilewright.errors import ProblemError, TilewrightError
 from tilewright.problem.gemm import Gemm
 from tilewright.tuner.compiling import Compilers
-from tilewright.tuner.order import order_of
+from tilewright.winners.order import order_of
 from tilewright.tuner.rank import Look, ranked, seeds, spread
 from tilewright.tuner.session import rank, tune
 from tilewright.tuner.space import Candidate, make_space

@@ -11,12 +11,12 @@ from typing import Any
 from tilewright.bench.protocol import Timing
 from tilewright.errors import TilewrightError
 from tilewright.tuner.compiling import Prepared
-from tilewright.tuner.keys import DeviceKey, Key, ProblemKey, sources_version
+from tilewright.winners.keys import DeviceKey, Key, ProblemKey, sources_version
 from tilewright.tuner.measure import Measured
 from tilewright.tuner.space import Candidate
 from tilewright.tuner.study import TuningStudy
 from tilewright.tuner.tune import Tuning
-from tilewright.tuner.winners import Winner
+from tilewright.winners.winner import Winner
 
 CANDIDATES = tuple(Candidate("fake/1", {"a": a, "b": b}) for a in range(10) for b in range(8))
 

@@ -26,7 +26,7 @@ from tilewright.suite.running import (
     shares,
     turns_left,
 )
-from tilewright.tuner.keys import short_name
+from tilewright.winners.keys import short_name
 
 EXAMPLES = (
     "tilewright bench --budget 480",

@@ -11,10 +11,11 @@ import typer
 from tilewright.cli import output
 from tilewright.cli.arguments import AsJson
 from tilewright.errors import TilewrightError
-from tilewright.tuner.database import Database
-from tilewright.tuner.keys import short_name
-from tilewright.tuner.lookup import is_current
-from tilewright.tuner.winners import Winner
+from tilewright.frontend.on_paper import version_of
+from tilewright.winners.database import Database
+from tilewright.winners.keys import short_name
+from tilewright.winners.lookup import is_current
+from tilewright.winners.winner import Winner
 
 EXAMPLES = (
     "tilewright database list",
@@ -45,8 +46,8 @@ def list_(device: DeviceName = None, as_json: AsJson = False) -> int:
             heading = str(winner.key.device)
             print(heading)
         share = "" if winner.share_of_cublas is None else f"  {100 * winner.share_of_cublas:5.1f} % of cuBLAS"
-        stale = "" if is_current(winner) else "  (its kernel has changed since: not used)"
-        print(f"  {winner.key.problem!s:48} {winner.median_us:10.1f} us{share}  {winner.candidate}{stale}")
+        stale = "" if is_current(winner, version_of) else "  (its kernel has changed since: not used)"
+        print(f"  {winner.key.problem!s:48} {winner.median_us:10.1f} us{share}  {winner.choice}{stale}")
     return 0
 
 
@@ -97,7 +98,7 @@ def prune(
 
     def wanted(winner: Winner) -> bool:
         mine = device is None or winner.key.device.name == short_name(device)
-        return mine and (everything or not is_current(winner))
+        return mine and (everything or not is_current(winner, version_of))
 
     store = Database()
     removed = store.prune(wanted)
@@ -125,11 +126,11 @@ def _complain(store: Database) -> None:
 def _plain(winner: Winner) -> dict[str, object]:
     return {
         **winner.key.as_data(),
-        "rung": winner.candidate.rung,
-        "point": dict(winner.candidate.point),
+        "rung": winner.choice.rung,
+        "point": dict(winner.choice.point),
         "median_us": winner.median_us,
         "tflops": winner.tflops,
         "share_of_cublas": winner.share_of_cublas,
         "date": winner.date,
-        "is_current": is_current(winner),
+        "is_current": is_current(winner, version_of),
     }

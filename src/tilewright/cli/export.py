@@ -57,8 +57,9 @@ def export(
     from tilewright.export import bundle, write
     from tilewright.export.bundle import spec_of
     from tilewright.export.choice import of_rung, of_shape
+    from tilewright.frontend.on_paper import version_of
     from tilewright.runtime.cubin_cache import CubinCache
-    from tilewright.tuner.lookup import Lookup
+    from tilewright.winners.lookup import Lookup
 
     if rung is None and shape is None:
         raise typer.BadParameter("name a RUNG, or give --shape M N K for the kernel that suits it.")
@@ -71,7 +72,7 @@ def export(
         spec = spec_of(known_arch(archs[0]))
         if spec is None:
             raise TilewrightError(f"No GPU of {archs[0]} is in the catalogue.", hint="name a rung to export.")
-        chosen = of_shape(gemm, spec, Lookup(say=output.note))
+        chosen = of_shape(gemm, spec, Lookup(version_of, say=output.note))
     made = bundle(gemm, chosen.schedule, archs, origin=chosen.origin, name=name, only_general=one_kernel)
     with output.progress("compiling") as progress:
         written = write(

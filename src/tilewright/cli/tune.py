@@ -21,16 +21,16 @@ from tilewright.problem.gemm import Gemm, Order
 from tilewright.runtime.driver import Gpu, gpu_problem, open_gpu
 from tilewright.runtime.probe import probe
 from tilewright.tuner.compiling import Compilers
-from tilewright.tuner.database import Database
-from tilewright.tuner.keys import Key, row_alignment
+from tilewright.winners.database import Database
+from tilewright.winners.keys import Key, row_alignment
 from tilewright.tuner.measure import GpuMeasurer
-from tilewright.tuner.order import ReductionOrder
+from tilewright.winners.order import ReductionOrder
 from tilewright.tuner.session import Ranking, rank
 from tilewright.tuner.session import tune as search
 from tilewright.tuner.space import Candidate, Space, make_space
 from tilewright.tuner.storage import default_url
 from tilewright.tuner.tune import Outcome, State, reasons_of, winner_of
-from tilewright.tuner.winners import Winner, without_password
+from tilewright.winners.winner import Winner, without_password
 
 EXAMPLES = (
     "tilewright tune 4096 4096 4096 --dtype bf16",
@@ -128,7 +128,7 @@ def todays_order(gemm: Gemm, spec: DeviceSpec, earlier: Winner | None) -> Reduct
     from tilewright.frontend.choices import Alignment, choices
     from tilewright.ladders import find_rung
     from tilewright.toolchain import build
-    from tilewright.tuner.order import order_of
+    from tilewright.winners.order import order_of
     from tilewright.tuner.space import build_of
 
     if earlier is not None:

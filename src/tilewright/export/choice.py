@@ -6,10 +6,11 @@ from dataclasses import dataclass
 
 from tilewright.device.spec import DeviceSpec
 from tilewright.errors import ProblemError
-from tilewright.frontend.choices import ENGINE_BYTES, PADDED, Alignment, Choice, Database, choices
+from tilewright.frontend.choices import Alignment, Database, choices, fitted
 from tilewright.ladders import find_rung
 from tilewright.problem.gemm import Gemm
 from tilewright.schedule import Schedule
+from tilewright.winners.choice import THIN, Choice
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,13 +41,7 @@ def of_shape(gemm: Gemm, spec: DeviceSpec, database: Database | None = None) -> 
 
 def _measured(gemm: Gemm, spec: DeviceSpec, alignment: Alignment, database: Database | None) -> list[Choice]:
     found = None if database is None else database.best_choice(spec.name, gemm, alignment.least)
-    if found is None:
-        return []
-    rung, point = found
-    own = {key: value for key, value in point.items() if key != "splits"}
-    by_engine = rung.startswith("hopper/")
-    pads = frozenset(name for name in PADDED if by_engine and alignment.of(name) < ENGINE_BYTES)
-    return [Choice(rung, own, int(point.get("splits", 1)), pads)]
+    return [] if found is None or found.rung == THIN else [fitted(found, gemm, alignment)]
 
 
 def _schedule(choice: Choice, gemm: Gemm) -> Schedule:

@@ -7,19 +7,20 @@ from dataclasses import dataclass, replace
 
 from tilewright.dtypes import F32
 from tilewright.errors import LaunchError
-from tilewright.frontend.choices import ENGINE_BYTES, Alignment, Choice, order_read
+from tilewright.frontend.choices import ENGINE_BYTES, Alignment, order_read
 from tilewright.frontend.kernels import Kernels, steps_of
 from tilewright.frontend.layouts import Stack
 from tilewright.frontend.passes.finish import finish_grid, finish_source
 from tilewright.frontend.passes.pad import pad_grid, pad_source, padded, padded_bytes
 from tilewright.frontend.passes.turn import turn_grid, turn_source
 from tilewright.frontend.plans import Place, Plan, Step
-from tilewright.frontend.skinny import Skinny
+from tilewright.frontend.skinny import skinny_for
 from tilewright.ir.kernel import Kernel, Many
 from tilewright.problem.epilogue import PLAIN
 from tilewright.problem.gemm import Gemm, OperandName
 from tilewright.toolchain import arguments, grid_of
 from tilewright.units import ceil_div, format_bytes, round_up
+from tilewright.winners.choice import THIN, Choice
 
 _SCRATCH_LIMIT = 8 << 30
 """No workspace is larger."""
@@ -46,6 +47,8 @@ class Request:
 
 def plan_of(kernels: Kernels, request: Request, choice: Choice) -> Plan:
     """Pads, the product, and the sum of its parts, as far as the choice has them."""
+    if choice.rung == THIN:
+        return _thin_plan(kernels, request, choice)
     gemm, alignment, stack = request.gemm, request.alignment, request.stack
     steps: list[Step] = []
     at = 0
@@ -75,8 +78,11 @@ def plan_of(kernels: Kernels, request: Request, choice: Choice) -> Plan:
     return Plan(tuple(steps), at, str(choice))
 
 
-def skinny_plan_of(kernels: Kernels, request: Request, skinny: Skinny) -> Plan:
+def _thin_plan(kernels: Kernels, request: Request, choice: Choice) -> Plan:
     """The thin kernel, and the sum of its parts where it has some."""
+    skinny = skinny_for(request.gemm, request.alignment, None, request.stack, parts=choice.splits)
+    if skinny is None:
+        raise LaunchError(f"{request.gemm} has too many rows and columns for {choice}, or other formats.")
     kernel = kernels.small(skinny.source)
     launch = kernel.prepare(skinny.grid, skinny.block, skinny.arguments)
     long, short = (Place.B, Place.A) if skinny.long == "B" else (Place.A, Place.B)
@@ -141,12 +147,16 @@ def _parts(
     row_bytes = part.ldc * F32.bytes
     inside = replace(alignment, c=max(size for size in (16, 8, 4) if row_bytes % size == 0))
     built = kernels.kernel(part, inside, choice)
-    depth = built.kernel.tile["k"]
-    length = ceil_div(ceil_div(gemm.k, choice.splits), depth) * depth
+    length = part_length(gemm, choice, built.kernel.tile["k"])
     grid = grid_of(built.kernel, part, part_of_k=length)
     launch = built.loaded.prepare(grid, built.kernel.block, arguments(part, (0, 0, 0), part_of_k=length))
     first = Step(launch, (places["A"], places["B"], (Place.SCRATCH, at)))
     return [first, _finish(kernels, gemm, alignment, ceil_div(gemm.k, length), at)]
+
+
+def part_length(gemm: Gemm, choice: Choice, depth: int) -> int:
+    """Products that one part sums, of a kernel whose blocks take `depth` of them at a time."""
+    return round_up(ceil_div(gemm.k, choice.splits), depth)
 
 
 def _finish(kernels: Kernels, gemm: Gemm, alignment: Alignment, count: int, at: int) -> Step:

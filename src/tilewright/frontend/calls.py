@@ -9,7 +9,7 @@ from tilewright.frontend.compute import compute
 from tilewright.frontend.libraries import TorchArrays, library_of
 from tilewright.frontend.options import PLAIN, Options, options_asked
 from tilewright.frontend.remembered import FAST
-from tilewright.frontend.torch_calls import handed_over, is_compiling
+from tilewright.frontend.torch_calls import handed_over, is_compiling, note_written
 
 Precision = Literal["default", "tf32"]
 
@@ -91,4 +91,6 @@ def multiply(a: Any, b: Any, out: Any, c: Any, bias: Any, options: Options = PLA
         handed = handed_over(library, a, b, out, c, bias, options)
         if handed is not None:
             return handed
+        if out is not None:
+            note_written(out)
     return compute(library, a, b, out, c, bias, options)

@@ -8,7 +8,7 @@ order.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, replace
 from operator import mul
 from typing import Any, Literal, Protocol
 
@@ -17,6 +17,7 @@ from tilewright.dtypes import F16, F32
 from tilewright.frontend.layouts import Stack
 from tilewright.problem.gemm import Gemm, OperandName, Order
 from tilewright.units import ceil_div
+from tilewright.winners.choice import Choice
 
 ENGINE_BYTES = 16
 """What addresses and leading dimensions must be multiples of, for the copy engine."""
@@ -30,35 +31,15 @@ RAMP_US = 1.5
 PADDED: tuple[OperandName, ...] = ("A", "B")
 
 
-@dataclass(frozen=True, slots=True)
-class Choice:
-    """A kernel for a problem: a rung, a point of its choices, and what surrounds it.
-
-    splits: blocks that share the sum over k of one tile. pads: operands copied first, to rows the copy engine takes,
-    and the other way round where the kernel reads them so.
-    """
-
-    rung: str
-    point: Mapping[str, Any] = field(default_factory=dict, hash=False)
-    splits: int = 1
-    pads: frozenset[OperandName] = frozenset()
-
-    def __str__(self) -> str:
-        point = f"@{','.join(f'{k}={v}' for k, v in self.point.items())}" if self.point else ""
-        splits = f", k in {self.splits} parts" if self.splits > 1 else ""
-        pads = f", {' and '.join(sorted(self.pads))} copied first" if self.pads else ""
-        return f"{self.rung}{point}{splits}{pads}"
-
-
 class Database(Protocol):
     """Choices that were measured."""
 
     def best_choice(
         self, device: str, gemm: Gemm, alignment_bytes: int, order: str | None = None
-    ) -> tuple[str, Mapping[str, Any]] | None:
-        """The rung and the point that won on a device, by its driver's name for it; None if nobody tuned the problem.
+    ) -> Choice | None:
+        """What won on a device, by its driver's name for it; None if nobody tuned the problem.
 
-        A point may say "splits": parts of k. order: only kernels of this reduction order, by its name.
+        order: only kernels of this reduction order, by its name.
         """
         ...
 
@@ -181,6 +162,12 @@ def copied_first(rung: str, gemm: Gemm, alignment: Alignment) -> frozenset[Opera
         for name in PADDED
         if alignment.of(name) < ENGINE_BYTES or order_read(rung, gemm, name) is not gemm.operand(name).order
     )
+
+
+def fitted(choice: Choice, gemm: Gemm, alignment: Alignment) -> Choice:
+    """A choice that was measured for a problem like this one, with the copies that this one needs, and no others."""
+    narrow = frozenset(name for name in PADDED if alignment.of(name) < ENGINE_BYTES)
+    return replace(choice, pads=copied_first(choice.rung, gemm, alignment) | (choice.pads & narrow))
 
 
 def peak_flop_per_us(gemm: Gemm, spec: DeviceSpec) -> float:

@@ -13,17 +13,19 @@ from dataclasses import replace
 
 from tilewright.device.spec import DeviceSpec
 from tilewright.errors import CompileError, LaunchError, LoweringError, ScheduleError, TilewrightError
-from tilewright.frontend.assembly import Request, as_read, plan_of, skinny_plan_of
-from tilewright.frontend.choices import Alignment, Choice, Database, choices, copied_first
+from tilewright.frontend.assembly import Request, as_read, plan_of
+from tilewright.frontend.choices import Alignment, Database, choices, fitted
 from tilewright.frontend.kernels import Kernels, build_of
 from tilewright.frontend.libraries.views import say_once
+from tilewright.frontend.on_paper import version_of
 from tilewright.frontend.plans import Plan
-from tilewright.frontend.skinny import Skinny, skinny_for
+from tilewright.frontend.skinny import skinny_for
 from tilewright.ir.verify import BrokenRule
 from tilewright.problem.gemm import Gemm
 from tilewright.runtime.driver import Gpu, open_gpu
-from tilewright.tuner.lookup import default_lookup
-from tilewright.tuner.order import ReductionOrder, order_of
+from tilewright.winners.choice import THIN, Choice
+from tilewright.winners.lookup import default_lookup
+from tilewright.winners.order import ReductionOrder, order_of
 
 SAFE = Choice("worklog/6")
 """Multiplies every format in every order on every device."""
@@ -89,12 +91,6 @@ class Dispatcher:
         failures: list[TilewrightError] = []
         if not self.spec.tensor.tf32_f32:
             request = request.exact
-        skinny = self._skinny(request)
-        if skinny is not None:
-            try:
-                return skinny_plan_of(self.kernels, request, skinny)
-            except (CompileError, LaunchError) as failure:
-                self.report(request.gemm, skinny.source.entry, failure)
         for choice in self._ranked(request):
             try:
                 return plan_of(self.kernels, request.exact if choice == SAFE else request, choice)
@@ -109,27 +105,15 @@ class Dispatcher:
             )
         raise failures[-1]
 
-    def _skinny(self, request: Request) -> Skinny | None:
-        if request.fixed_order:
-            return None
-        skinny = skinny_for(request.gemm, request.alignment, self.spec, request.stack)
-        return None if skinny is None or (request.without_workspace and not skinny.whole) else skinny
-
     def _ranked(self, request: Request) -> Iterator[Choice]:
         """Choices worth trying, best first; the last is right everywhere."""
         seen = set()
-        for choice in (*self._measured(request), *self._estimated(request), SAFE):
-            needs_workspace = bool(choice.pads) or choice.splits > 1
-            if choice in seen or (request.without_workspace and needs_workspace):
+        for choice in (*self._measured(request), *estimated(request, self.spec), SAFE):
+            if choice in seen or (request.without_workspace and _needs_workspace(request, choice)):
                 continue
             seen.add(choice)
             if not request.fixed_order or self._sums_as(self._order(request.gemm), request.gemm, choice):
                 yield choice
-
-    def _estimated(self, request: Request) -> list[Choice]:
-        gemm, stack = request.gemm, request.stack
-        ranked = choices(gemm, self.spec, request.alignment, keep_order=request.fixed_order, stack=stack)
-        return [choice for _, choice in ranked]
 
     def _measured(self, request: Request) -> list[Choice]:
         if self.database is None or request.stack is not None:
@@ -141,11 +125,7 @@ class Dispatcher:
         except TilewrightError as failure:
             say_once(f"The database of tuned kernels cannot be read, so kernels are chosen by estimate: {failure}")
             return []
-        if found is None:
-            return []
-        rung, point = found
-        own = {key: value for key, value in point.items() if key != "splits"}
-        return [Choice(rung, own, int(point.get("splits", 1)), copied_first(rung, gemm, alignment))]
+        return [] if found is None else [fitted(found, gemm, alignment)]
 
     # -- one order of summation ---------------------------------------------------------------------------------------
 
@@ -166,6 +146,8 @@ class Dispatcher:
         return found
 
     def _sums_as(self, order: ReductionOrder, gemm: Gemm, choice: Choice) -> bool:
+        if choice.rung == THIN:
+            return False
         try:
             return choice.splits == 1 and order_of(build_of(as_read(gemm, choice), choice)) == order
         except (LoweringError, ScheduleError):
@@ -182,6 +164,21 @@ class Dispatcher:
             say_once(f"Kernel {choice} is left out for {gemm}, and another one runs: {failure.headline}")
 
 
+def estimated(request: Request, spec: DeviceSpec) -> list[Choice]:
+    """What would be chosen with no measurement, best first."""
+    gemm, alignment, stack = request.gemm, request.alignment, request.stack
+    ranked = choices(gemm, spec, alignment, keep_order=request.fixed_order, stack=stack)
+    found = [choice for _, choice in ranked]
+    skinny = None if request.fixed_order else skinny_for(gemm, alignment, spec, stack)
+    return found if skinny is None else [Choice(THIN, splits=skinny.parts), *found]
+
+
+def _needs_workspace(request: Request, choice: Choice) -> bool:
+    if choice.rung == THIN:
+        return choice.splits > 1 or bool(request.gemm.epilogue)
+    return bool(choice.pads) or choice.splits > 1
+
+
 _DISPATCHERS: dict[int, Dispatcher] = {}
 _DATABASE: list[Database | None] = []
 """What `use_database` was given; empty where it was not called."""
@@ -191,7 +188,7 @@ def dispatcher(device: int) -> Dispatcher:
     """The dispatcher of a GPU, by its number."""
     found = _DISPATCHERS.get(device)
     if found is None:
-        database = _DATABASE[0] if _DATABASE else default_lookup(say_once)
+        database = _DATABASE[0] if _DATABASE else default_lookup(version_of, say_once)
         found = _DISPATCHERS[device] = Dispatcher(open_gpu(device), database)
     return found
 

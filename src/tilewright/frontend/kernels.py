@@ -10,7 +10,7 @@ from typing import Any
 from tilewright.artifacts import CudaSource
 from tilewright.device.spec import DeviceSpec
 from tilewright.errors import TilewrightError
-from tilewright.frontend.choices import Alignment, Choice
+from tilewright.frontend.choices import Alignment
 from tilewright.frontend.layouts import Stack
 from tilewright.ir.kernel import Kernel, Many, Variant
 from tilewright.ladders import find_rung
@@ -23,6 +23,7 @@ from tilewright.runtime.nvrtc import compile_cuda
 from tilewright.runtime.probe import probe
 from tilewright.schedule import Schedule
 from tilewright.toolchain import Build, build, check_launchable
+from tilewright.winners.choice import Choice
 
 DIMS: tuple[Dim, ...] = ("m", "n", "k")
 

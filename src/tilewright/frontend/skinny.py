@@ -30,7 +30,8 @@ _LEAST_PART = 256
 
 @dataclass(frozen=True, slots=True)
 class Skinny:
-    """A launch of the thin kernel. long: which matrix is read in one go. parts: of k, in the workspace. whole: C is
+    """A launch of the thin kernel. long: which matrix is read in one go. parts: of k, in the workspace,
+    of part_of_k products each. whole: C is
     written at once, without a workspace."""
 
     source: CudaSource
@@ -38,6 +39,7 @@ class Skinny:
     arguments: tuple[Any, ...]
     long: Literal["A", "B"]
     parts: int
+    part_of_k: int
     whole: bool
 
     @property
@@ -48,10 +50,12 @@ class Skinny:
         return self.source.entry + (f", k in {self.parts} parts" if self.parts > 1 else "")
 
 
-def skinny_for(gemm: Gemm, alignment: Alignment, spec: DeviceSpec, stack: Stack | None = None) -> Skinny | None:
+def skinny_for(
+    gemm: Gemm, alignment: Alignment, spec: DeviceSpec | None, stack: Stack | None = None, *, parts: int = 0
+) -> Skinny | None:
     """The thin kernel for a problem or a stack of them; None where it is not thin, or another format is asked for.
 
-    Operands that may be rounded to tf32 are not: that would win no time here.
+    parts: of k; 0 for as many as fill the device, which must be known then. Operands that may be rounded to tf32 are not: that would win no time here.
     """
     most = MOST_ROWS if gemm.dtype is F32 else MOST_ROWS_NARROW
     few, many = min(gemm.m, gemm.n), max(gemm.m, gemm.n)
@@ -71,9 +75,11 @@ def skinny_for(gemm: Gemm, alignment: Alignment, spec: DeviceSpec, stack: Stack 
     rows = next(r for r in (1, 2, 4, 8, 16) if few <= r)
     per_block = 32 * width if across else WARPS * COLUMNS_ALONG
     blocks = ceil_div(many, per_block)
-    room = spec.sm_count * (_BLOCKS_PER_SM if rows > 4 else 2 * _BLOCKS_PER_SM)
-    # Problems of a stack fill the GPU together, and have no workspace each.
-    parts = max(1, min(room // blocks, gemm.k // _LEAST_PART)) if stack is None else 1
+    if not parts:
+        assert spec is not None
+        room = spec.sm_count * (_BLOCKS_PER_SM if rows > 4 else 2 * _BLOCKS_PER_SM)
+        # Problems of a stack fill the GPU together, and have no workspace each.
+        parts = max(1, min(room // blocks, gemm.k // _LEAST_PART)) if stack is None else 1
     part_of_k = round_up(ceil_div(gemm.k, parts), 8 * 32)
     parts = ceil_div(gemm.k, part_of_k)
     whole = parts == 1 and not gemm.epilogue
@@ -92,4 +98,4 @@ def skinny_for(gemm: Gemm, alignment: Alignment, spec: DeviceSpec, stack: Stack 
         *((gemm.alpha, gemm.beta) if whole else (1.0, 0.0)),
     )
     source = thin_source(gemm.dtype, out, rows=rows, width=width, across=across)
-    return Skinny(source, (blocks, parts, 1 if stack is None else stack.count), arguments, long, parts, whole)
+    return Skinny(source, (blocks, parts, 1 if stack is None else stack.count), arguments, long, parts, part_of_k, whole)

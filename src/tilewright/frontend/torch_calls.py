@@ -16,11 +16,14 @@ def fast_call(library: TorchArrays) -> Callable[..., Any]:
     """The function that answers known calls of plain tensors, where PyTorch need not see them."""
     torch = library.torch
     grad_enabled, observers = torch.is_grad_enabled, _observers(torch)
+    forward = torch.autograd.forward_ad
     plain = _plain(torch)
     known = known_call(library)
 
     def fast(a: Any, b: Any, c: Any, bias: Any, options: Options) -> Any:
-        if type(b) not in plain or observers():
+        if type(b) not in plain or observers() or forward._current_level >= 0:
+            return None
+        if (c is not None and type(c) not in plain) or (bias is not None and type(bias) not in plain):
             return None
         if grad_enabled() and (
             a.requires_grad
@@ -67,7 +70,7 @@ def known_call(library: TorchArrays) -> Callable[..., Any]:
 
 
 def handed_over(library: TorchArrays, a: Any, b: Any, out: Any, c: Any, bias: Any, options: Options) -> Any:
-    """The result, where PyTorch must see the call as an operator: it traces, wants gradients, or knows the tensors to
+    """The result, where PyTorch must see the call as an operator: it traces, wants derivatives, or knows the tensors to
     be more than memory (a subclass, a tensor inside vmap). Else None."""
     torch = library.torch
     tensors = [x for x in (a, b, c, bias, out) if x is not None]
@@ -75,12 +78,25 @@ def handed_over(library: TorchArrays, a: Any, b: Any, out: Any, c: Any, bias: An
         all(type(x) in _plain(torch) for x in tensors)
         and not (torch.is_grad_enabled() and any(x.requires_grad for x in tensors))
         and not _observers(torch)()
+        and not has_tangents()
+        and torch._C._get_tracing_state() is None
         and not _are_mapped(tensors)
     ):
         return None
     from tilewright.frontend.pytorch.operator import call, words_of
 
     return call(a, b, out, c, bias, words_of(options))
+
+
+def note_written(out: Any) -> None:
+    """Tell autograd that a tensor has changed: `backward` refuses to use what it kept of it."""
+    if not out.is_inference():
+        sys.modules["torch"].autograd.graph.increment_version(out)
+
+
+def has_tangents() -> bool:
+    """Whether tensors may carry derivatives forward."""
+    return int(sys.modules["torch"].autograd.forward_ad._current_level) >= 0
 
 
 def is_compiling() -> bool:

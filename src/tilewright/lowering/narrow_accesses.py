@@ -36,7 +36,7 @@ def narrowed_copies(program: Program, alignment_bytes: int) -> Program:
             continue
         shared_out = replace(staged, distribution=replace(staged.distribution, vector=width))
         if max(alignment_bytes, element_bytes) < MIN_ASYNC_BYTES:
-            shared_out = replace(shared_out, route=Route.REGISTERS)
+            shared_out = replace(shared_out, route=Route.REGISTERS, prefetched=program.pipelined is not None)
         program = program.with_tile(shared_out)
     if program is not wide and program.pipelined is not None:
         program = replace(program, pipelined=replace(program.pipelined, spread=""))

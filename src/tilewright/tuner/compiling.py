@@ -24,8 +24,8 @@ from tilewright.ladders import find_rung
 from tilewright.problem.gemm import Gemm
 from tilewright.runtime.cubin_cache import CubinCache
 from tilewright.toolchain import grid_of
-from tilewright.tuner.keys import kernel_version
-from tilewright.tuner.order import ReductionOrder, order_of
+from tilewright.winners.keys import kernel_version
+from tilewright.winners.order import ReductionOrder, order_of
 from tilewright.tuner.rank import Analytical, Look, look
 from tilewright.tuner.space import Candidate, Space
 

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from time import monotonic
 
 from tilewright.tuner.compiling import Compilers
-from tilewright.tuner.keys import Key, sources_version
+from tilewright.winners.keys import Key, sources_version
 from tilewright.tuner.measure import GpuMeasurer
 from tilewright.tuner.rank import Look, ranked, seeds, to_look_at
 from tilewright.tuner.space import Candidate, Space

@@ -20,7 +20,7 @@ from tilewright.ladders.rung import Point, Rung
 from tilewright.model.limits import reasons_it_cannot_run
 from tilewright.problem.gemm import Gemm
 from tilewright.toolchain import Build, build, grid_of
-from tilewright.tuner.order import ReductionOrder, order_of
+from tilewright.winners.order import ReductionOrder, order_of
 
 _BUILDS_KEPT = 4
 """A candidate is asked for its reasons, its prediction and its text, one after another."""

@@ -13,7 +13,7 @@ import platformdirs
 
 from tilewright import extras
 from tilewright.errors import TilewrightError
-from tilewright.tuner.winners import without_password
+from tilewright.winners.winner import without_password
 
 _WAIT_S = 20.0
 """How long a worker waits for the others to finish writing."""

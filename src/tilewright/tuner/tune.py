@@ -13,11 +13,11 @@ from typing import Any, Protocol
 from tilewright.bench import records
 from tilewright.bench.protocol import Timing
 from tilewright.errors import TilewrightError
-from tilewright.tuner.keys import Key, sources_version
+from tilewright.winners.keys import Key, sources_version
 from tilewright.tuner.measure import FINAL_ROUNDS, GRAPH_MS, GpuLost, Measured, Measurer
 from tilewright.tuner.space import Candidate
 from tilewright.tuner.study import Claim, Result, TuningStudy
-from tilewright.tuner.winners import Winner, without_password
+from tilewright.winners.winner import Winner, without_password
 
 FINALISTS = 4
 """Candidates that are timed side by side at the end."""

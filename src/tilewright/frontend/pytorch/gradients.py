@@ -1,4 +1,4 @@
-"""Gradients of `activation(alpha * a @ b + beta * c + bias)`, computed by the operator itself.
+"""Derivatives of `activation(alpha * a @ b + beta * c + bias)`, computed by the operator itself (`multiply`).
 
 They are made of differentiable operators, so that gradients of gradients need nothing more. A gradient is rounded to
 the format of the operands before it is multiplied.
@@ -29,17 +29,16 @@ def keep(ctx: Any, inputs: tuple[Any, ...], output: Any) -> None:
     )
 
 
-def gradients(ctx: Any, gradient: Any) -> tuple[Any, ...]:
+def gradients(multiply: Any, ctx: Any, gradient: Any) -> tuple[Any, ...]:
     """One for each argument that was given."""
     a, b, c, bias, output = ctx.saved_tensors
-    alpha, beta, activation, out_dtype, precision, fixed_order = ctx.options
+    alpha, beta, activation, out_dtype, tf32, fixed_order = ctx.options
     needs = ctx.needs_input_grad  # PyTorch leaves out last arguments that have their default
     wants_a, wants_b, wants_c, wants_bias = (*needs, False, False)[:4]
-    multiply = torch.ops.tilewright.matmul.default
     if activation == "relu":
         gradient = torch.ops.aten.threshold_backward(gradient, output, 0)
     elif activation is not None:
-        before = multiply(a, b, c, bias, alpha, beta, None, out_dtype, precision, fixed_order)
+        before = multiply(a, b, c, bias, alpha, beta, None, out_dtype, tf32, fixed_order)
         gradient = _through(activation, gradient, before)
 
     (shape_a, dtype), (shape_b, _), *added = ctx.shapes
@@ -48,7 +47,7 @@ def gradients(ctx: Any, gradient: Any) -> tuple[Any, ...]:
     factor = whole.to(dtype)
 
     def product(x: Any, y: Any) -> Any:
-        return multiply(x, y, None, None, alpha, 1.0, None, None, precision, fixed_order)
+        return multiply(x, y, None, None, alpha, 1.0, None, None, tf32, fixed_order)
 
     for_a = for_b = None
     if wants_a:
@@ -67,6 +66,37 @@ def gradients(ctx: Any, gradient: Any) -> tuple[Any, ...]:
         shape, kind = added[1]
         for_bias = _summed(whole, _beside(shape, shape_a, shape_b)).reshape(shape).to(kind)
     return (for_a, for_b, for_c, for_bias, *(None,) * len(ctx.options))[: len(needs)]
+
+
+def keep_for_tangents(ctx: Any, inputs: tuple[Any, ...], output: Any) -> None:
+    """What `tangents` needs, until the call ends."""
+    ctx.save_for_forward(*inputs[:4], output)
+
+
+def tangents(multiply: Any, ctx: Any, given: tuple[Any, ...]) -> Any:
+    """The tangent of the result, from those of the tensors; None for one that has none."""
+    a, b, c, bias, output = ctx.saved_tensors
+    alpha, beta, activation, out_dtype, tf32, fixed_order = ctx.options
+    of_a, of_b, of_c, of_bias, *_ = given
+
+    def product(x: Any, y: Any) -> Any:
+        return multiply(x, y, None, None, alpha, 1.0, None, out_dtype, tf32, fixed_order)
+
+    parts = [
+        None if of_a is None else product(of_a, b),
+        None if of_b is None else product(a, of_b),
+        None if of_c is None else beta * of_c,
+        of_bias,
+    ]
+    tangent = torch.zeros_like(output)
+    for part in parts:
+        tangent = tangent if part is None else tangent + part
+    if activation is None:
+        return tangent
+    if activation == "relu":
+        return torch.ops.aten.threshold_backward(tangent, output, 0)
+    before = multiply(a, b, c, bias, alpha, beta, None, out_dtype, tf32, fixed_order)
+    return _through(activation, tangent, before)
 
 
 def _through(activation: str, gradient: Any, before: Any) -> Any:

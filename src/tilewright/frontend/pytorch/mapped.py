@@ -4,12 +4,9 @@ from __future__ import annotations
 
 from typing import Any
 
-from tilewright import extras
-
-torch: Any = extras.require("torch", "Multiplying tensors of PyTorch")
-
 
 def over_a_batch(
+    multiply: Any,
     info: Any,
     in_dims: tuple[Any, ...],
     a: Any,
@@ -20,7 +17,7 @@ def over_a_batch(
     beta: float = 1.0,
     *words: Any,
 ) -> tuple[Any, int]:
-    """The result, and where its mapped dimension is."""
+    """The result, and where its mapped dimension is. multiply: the operator."""
     at_a, at_b, at_c, at_bias = (*in_dims, None, None)[:4]
     one_row, one_column = a.dim() - (at_a is not None) == 1, b.dim() - (at_b is not None) == 1
 
@@ -47,7 +44,7 @@ def over_a_batch(
     if at_bias is not None:  # no kernel takes a bias for each product
         bias = _lifted(bias, at_bias, rank)
         c, bias, beta = bias if c is None else bias + beta * c, None, 1.0
-    result = torch.ops.tilewright.matmul(a, b, c, bias, alpha, beta, *words)
+    result = multiply(a, b, c, bias, alpha, beta, *words)
     result = result.squeeze(-2) if one_row else result
     return (result.squeeze(-1) if one_column else result), 0
 

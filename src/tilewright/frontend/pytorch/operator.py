@@ -6,6 +6,7 @@ whose tensors are of a subclass.
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Any
 
 from tilewright import extras
@@ -17,8 +18,9 @@ from tilewright.frontend.libraries.views import c_strides
 from tilewright.frontend.options import Options, options_asked, options_of, result_format
 from tilewright.frontend.pytorch.gradients import gradients, keep
 from tilewright.frontend.pytorch.mapped import over_a_batch
+from tilewright.frontend.pytorch.transformed import multiply
 from tilewright.frontend.shapes import ShapeError, product_of, spreads_to
-from tilewright.frontend.torch_calls import known_call
+from tilewright.frontend.torch_calls import known_call, note_written
 
 torch: Any = extras.require("torch", "Multiplying tensors of PyTorch")
 _TORCH: Any = library_of(torch.empty(0))
@@ -45,9 +47,9 @@ def call(a: Any, b: Any, out: Any, c: Any, bias: Any, words: Words) -> Any:
         torch.ops.tilewright.matmul_into(out, a, b, c, bias, *words)
         return out
     if not wants_gradients or activation in (None, "relu"):
-        return torch.ops.tilewright.matmul(a, b, c, bias, *words)
+        return multiply(a, b, c, bias, *words)
     # These gradients need what goes in: kept by PyTorch's own function, it is not computed again.
-    before = torch.ops.tilewright.matmul(a, b, c, bias, alpha, beta, None, *others)
+    before = multiply(a, b, c, bias, alpha, beta, None, *others)
     if activation == "silu":
         return torch.nn.functional.silu(before)
     return torch.nn.functional.gelu(before, approximate="tanh" if activation == "gelu_tanh" else "none")
@@ -103,6 +105,7 @@ def _matmul(a: Any, b: Any, c: Any = None, bias: Any = None, *words: Any) -> Any
 
 def _matmul_into(out: Any, a: Any, b: Any, c: Any = None, bias: Any = None, *words: Any) -> None:
     compute(_TORCH, a, b, out, c, bias, _options(c, *words))
+    note_written(out)
 
 
 def _shaped(a: Any, b: Any, c: Any = None, bias: Any = None, *words: Any) -> Any:
@@ -138,9 +141,11 @@ def _register() -> Any:
         operators.impl(name, computed, "CompositeExplicitAutograd")
     torch.library.register_fake("tilewright::matmul", _shaped, lib=operators)
     torch.library.register_fake("tilewright::matmul_into", lambda out, *given: None, lib=operators)
-    torch.library.register_autograd("tilewright::matmul", gradients, setup_context=keep, lib=operators)
+    torch.library.register_autograd(
+        "tilewright::matmul", partial(gradients, multiply), setup_context=keep, lib=operators
+    )
     if hasattr(torch.library, "register_vmap"):  # PyTorch 2.5
-        torch.library.register_vmap("tilewright::matmul", over_a_batch, lib=operators)
+        torch.library.register_vmap("tilewright::matmul", partial(over_a_batch, multiply), lib=operators)
     return operators
 
 

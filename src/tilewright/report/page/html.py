@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+import os
 from datetime import UTC, datetime
 from importlib.resources import files
 from importlib.resources.abc import Traversable
@@ -15,7 +16,18 @@ from tilewright.errors import TilewrightError
 from tilewright.extras import require
 from tilewright.report.page.ladder import Page
 
-_SCRIPTS = ("draw.js", "charts.js", "tiles.js", "loads.js", "banks.js", "timeline.js", "order.js", "page.js")
+_SCRIPTS = (
+    "draw.js",
+    "charts.js",
+    "table.js",
+    "tiles.js",
+    "loads.js",
+    "banks.js",
+    "primer.js",
+    "timeline.js",
+    "order.js",
+    "page.js",
+)
 
 
 def require_plotly() -> ModuleType:
@@ -47,11 +59,16 @@ def page_text(page: Page) -> str:
 
 
 def write_page(page: Page, path: Path) -> None:
-    """Write the page. Raises TilewrightError where that is not possible."""
+    """Write the page, whole or not at all. Raises TilewrightError where that is not possible."""
     text = page_text(page)
+    unfinished = path.with_name(f".{path.name}.{os.getpid()}.tmp")
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_text(text, encoding="utf-8")
+        try:
+            unfinished.write_text(text, encoding="utf-8")
+            os.replace(unfinished, path)
+        finally:
+            unfinished.unlink(missing_ok=True)
     except OSError as error:
         raise TilewrightError(
             f"Cannot write {str(path)!r}: {error.strerror or error}.", hint="name a file elsewhere with --output."

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, replace
+from difflib import SequenceMatcher
 from typing import Any, TypeVar
 
 from tilewright.errors import TilewrightError
+from tilewright.ladders import below
 from tilewright.ladders.rung import Rung
 from tilewright.problem.formats import format_name
 from tilewright.report.collect import Row
@@ -101,16 +103,18 @@ def _pictures(built: Build) -> dict[str, Any]:
 
 
 def _lines(row: Row) -> tuple[Line, ...]:
-    """The lines that went, then the schedule with what each line costs, new ones marked."""
+    """The schedule with what each line costs, changes against the rung below marked where they are."""
     nothing: dict[int, list[str]] = {}
     costs = _if_possible(lambda: _costs_by_step(row.built), nothing)
-    added, removed = list(row.new.added), list(row.new.removed)
-    gone = [Line("-", repr(step)) for step in removed]
-    lines = []
-    for number, step in enumerate(row.built.schedule):
-        is_new = row.rung.builds_on is not None and step in added
-        lines.append(Line("+" if is_new else "", repr(step), tuple(costs.get(number, ()))))
-    return (*gone, *lines)
+    lower, new = below(row.rung), row.built.schedule.steps
+    old = new if lower is None else lower.schedule(row.built.gemm).steps
+    lines: list[Line] = []
+    for change, i1, i2, j1, j2 in SequenceMatcher(None, old, new, autojunk=False).get_opcodes():
+        if change != "equal":
+            lines += [Line("-", repr(step)) for step in old[i1:i2]]
+        mark = "" if change == "equal" else "+"
+        lines += [Line(mark, repr(new[at]), tuple(costs.get(at, ()))) for at in range(j1, j2)]
+    return tuple(lines)
 
 
 def _costs_by_step(built: Build) -> dict[int, list[str]]:

@@ -4,48 +4,57 @@ from __future__ import annotations
 
 import json
 from functools import cache
-from typing import Any
+from pathlib import Path
 
-from tilewright.bench.records import recorded_folder
+from tilewright.bench import records
 from tilewright.device.catalog import device
 from tilewright.device.spec import DeviceSpec
-from tilewright.errors import UnknownName
+from tilewright.errors import TilewrightError, UnknownName
 from tilewright.ladders.rung import Rung
 from tilewright.report.figures import Figure, Size
+
+Asked = tuple[str, Size, str]
+"""The rung, the size and the formats of a figure."""
 
 
 def suite_figure(rung: Rung, size: Size, dtype: str, spec: DeviceSpec) -> Figure | None:
     """The newest figure of a rung in a suite, taken in short bursts as the ladders are; None if there is none."""
-    found = [
-        record
-        for record in _records()
-        if (record["candidate"], tuple(record["shape"]), record["dtype"]) == (rung.name, size, dtype)
-        and _is_of(record["device"], spec)
-    ]
-    if not found:
-        return None
-    record = max(found, key=lambda one: str(one["date"]))
-    burst = record["burst"]
-    return Figure(
-        kind="recorded",
-        tflops=burst["tflops"],
-        share_of_cublas=burst["share_of_cublas"],
-        size=size,
-        device=record["device"],
-        date=record["date"],
-        command=record["command"],
-    )
+    found = [figure for asked, figure in _figures(records.recorded_folder()) if asked == (rung.name, size, dtype)]
+    return max((one for one in found if _is_of(one.device, spec)), key=lambda one: one.date, default=None)
 
 
 @cache
-def _records() -> tuple[dict[str, Any], ...]:
-    """Every record of a suite that ships with the package; other files there hold other things."""
-    found: list[dict[str, Any]] = []
-    for path in sorted(recorded_folder().glob("*.jsonl")):
-        lines = path.read_text(encoding="utf-8").splitlines()
-        if lines and "candidate" in lines[0] and "burst" in lines[0]:
-            found += [json.loads(line) for line in lines]
+def _figures(folder: Path) -> tuple[tuple[Asked, Figure], ...]:
+    """Every figure of a suite that ships with the package; other files there hold other things."""
+    found: list[tuple[Asked, Figure]] = []
+    for path in sorted(folder.glob("*.jsonl")):
+        lines = path.read_text(encoding="utf-8", errors="replace").splitlines()
+        if lines and '"candidate"' in lines[0] and '"burst"' in lines[0]:
+            found += [_figure(path, number, line) for number, line in enumerate(lines, 1)]
     return tuple(found)
+
+
+def _figure(path: Path, number: int, line: str) -> tuple[Asked, Figure]:
+    """Raises TilewrightError where another version wrote the line, or it is damaged."""
+    try:
+        data = json.loads(line)
+        m, n, k = data["shape"]
+        figure = Figure(
+            kind="recorded",
+            tflops=float(data["burst"]["tflops"]),
+            share_of_cublas=data["burst"]["share_of_cublas"],
+            size=(m, n, k),
+            device=str(data["device"]),
+            date=str(data["date"]),
+            command=str(data["command"]),
+        )
+        return (str(data["candidate"]), (m, n, k), str(data["dtype"])), figure
+    except (ValueError, KeyError, TypeError) as error:
+        what = f"it lacks {error}" if isinstance(error, KeyError) else str(error)
+        raise TilewrightError(
+            f"Line {number} of {path.name} is no record of a suite: {what}.",
+            hint="another version may have written it: take the line out, or measure again.",
+        ) from None
 
 
 def _is_of(name: str, spec: DeviceSpec) -> bool:

@@ -15,6 +15,7 @@ from tilewright.dtypes import Array
 from tilewright.ir.async_stmt import BulkLoad, MultiplyShared, TeamBarrier, WaitBarrier
 from tilewright.ir.buffer import Space
 from tilewright.ir.stmt import Move
+from tilewright.report.page.roles import multiplies, role_name, roles_of
 from tilewright.report.page.watch import Event, Watched, operand_of, slots_of
 from tilewright.simulator.events import Access, Arithmetic, BulkCopy, Issue, Landing, Meeting
 
@@ -22,7 +23,6 @@ Kind = Literal["load", "copy", "store", "multiply", "wait", "results"]
 
 _UNITS: dict[Kind, float] = {"load": 1, "copy": 1, "store": 1, "multiply": 2, "wait": 0.5, "results": 1}
 _MOST_UNITS = 60.0
-_MULTIPLYING = ("FFMA", "HMMA", "HGMMA")
 
 
 @dataclass(slots=True)
@@ -112,7 +112,7 @@ def timeline(watched: Watched) -> dict[str, Any]:
     units = max((cell.end for cell in drawing.cells), default=0.0)
     return {
         "roles": [
-            {"number": number, "name": _name(role)} for number, role in enumerate(drawing.roles) if number in seen
+            {"number": number, "name": role_name(role)} for number, role in enumerate(drawing.roles) if number in seen
         ],
         "rows": drawing.rows,
         "units": units,
@@ -127,45 +127,6 @@ def timeline(watched: Watched) -> dict[str, Any]:
     }
 
 
-def _name(warps: frozenset[int]) -> str:
-    first, last = min(warps), max(warps)
-    if first == last:
-        return f"warp {first}"
-    return f"warps {first} to {last}" if len(warps) == last - first + 1 else f"{len(warps)} warps"
-
-
-# -- roles -------------------------------------------------------------------------------------------------------------
-
-
-def roles_of(watched: Watched) -> list[frozenset[int]]:
-    """Warps that take part in the same events, as far as memory and arithmetic go; a lone leader counts with them."""
-    seen: dict[int, set[int]] = {}
-    for number, event in enumerate(watched.events):
-        if _is_work(event):
-            for warp in watched.warps_in(event):
-                seen.setdefault(warp, set()).add(number)
-    roles: list[tuple[set[int], set[int]]] = []
-    for warp, events in sorted(seen.items()):
-        for warps_of, known in roles:
-            if events <= known or known <= events:
-                warps_of.add(warp)
-                known |= events
-                break
-        else:
-            roles.append(({warp}, set(events)))
-    return [frozenset(warps_of) for warps_of, _ in roles]
-
-
-def _is_work(event: Event) -> bool:
-    if isinstance(event, Issue):
-        return isinstance(event.site.stmt, MultiplyShared)
-    return isinstance(event, (Access, BulkCopy)) or (isinstance(event, Arithmetic) and _multiplies(event))
-
-
-def _multiplies(event: Arithmetic) -> bool:
-    return any(name in event.operations for name in _MULTIPLYING) and event.site.origin != "C"
-
-
 # -- drawing -----------------------------------------------------------------------------------------------------------
 
 
@@ -176,7 +137,7 @@ def _draw(drawing: _Drawing, event: Event) -> None:
                 _access(drawing, event, role)
             case BulkCopy():
                 _bulk_copy(drawing, event, role)
-            case Arithmetic() if _multiplies(event):
+            case Arithmetic() if multiplies(event):
                 drawing.cell(role, "multiply", _current(drawing, role), event.site.text)
             case Meeting() if not isinstance(event.site.stmt, TeamBarrier):
                 drawing.cell(role, "wait", -1, event.site.text)

@@ -47,11 +47,14 @@ function drawMap(host, map) {
   show();
 }
 
-/** Rows are wavefronts, columns are banks. A wavefront beyond the first of its group of lanes is a conflict. */
+/** Rows are wavefronts, columns are banks. A wavefront beyond the first of its group of lanes is a conflict.
+ * `choose` is told which row was picked; null where there is nothing to pick. */
 function bankFigure(map, request, chosen, choose) {
   const wordBytes = 4, width = map.matrices ? 16 : map.width;
   const span = Math.max(1, width / wordBytes);
-  const cell = innerWidth < 700 ? 17 : 27, tall = 22, left = 88, top = 84;
+  const wide = room(document.querySelector("main section")), narrow = wide < 600, left = narrow ? 30 : 84;
+  const cell = Math.min(30, (wide - left - 2) / 32), every = narrow ? 4 : 1; // a phone has room for every fourth number
+  const tall = request.waves > 8 ? 15 : 22, top = 84, middle = tall / 2 + 4, gap = narrow ? 0.5 : 1;
   const cells = new Map();
   request.at.forEach((address, lane) => {
     if (address < 0) return;
@@ -62,7 +65,7 @@ function bankFigure(map, request, chosen, choose) {
   const excess = excessWaves(request);
   const busy = new Set();
   cells.forEach((one) => { if (excess.has(one.wave)) for (let part = 0; part < span; part += 1) busy.add(one.bank + part); });
-  const made = svg("svg", { width: left + 32 * cell + 8, height: top + request.waves * tall + 12, role: "img", "aria-label": `${request.waves} wavefronts over 32 banks`, "font-size": cell < 20 ? 8.5 : 11 });
+  const made = svg("svg", { width: left + 32 * cell + 8, height: top + request.waves * tall + 12, role: "img", "aria-label": `${request.waves} wavefronts over 32 banks`, "font-size": narrow ? 8 : cell < 22 ? 9.5 : 11 });
 
   const laneY = 14, bankY = top - 12;
   made.append(svg("text", { x: 0, y: laneY + 4, class: "dim" }, "lane"), svg("text", { x: 0, y: bankY, class: "dim" }, "bank"));
@@ -75,26 +78,29 @@ function bankFigure(map, request, chosen, choose) {
       made.append(svg("path", { d: `M${x},${laneY + 8} C${x},${laneY + 34} ${left + bank * cell},${bankY - 44} ${left + bank * cell},${bankY - 12}`, fill: "none", stroke: mark, "stroke-opacity": chosen < 0 ? 0.35 : 0.9, "stroke-width": chosen < 0 ? 1 : 1.6 }));
     }
     made.append(
-      svg("circle", { cx: x, cy: laneY, r: cell * 0.36, fill: served ? mark : colour("soft") }),
-      svg("text", { x, y: laneY + 4, "text-anchor": "middle", style: `fill:${served ? colour("on") : colour("muted")}` }, `${at}`),
-      svg("text", { x, y: bankY, "text-anchor": "middle", style: busy.has(at) ? `fill:${colour("red")};font-weight:700` : `fill:${colour("muted")}` }, `${at}`));
+      svg("circle", { cx: x, cy: laneY, r: cell * (narrow ? 0.42 : 0.36), fill: served ? mark : colour("soft") }),
+      svg("text", { x, y: narrow ? laneY - 6 : laneY + 4, "text-anchor": "middle", style: `fill:${served && !narrow ? colour("on") : colour("muted")}` }, at % every ? "" : `${at}`),
+      svg("text", { x, y: bankY, "text-anchor": "middle", style: busy.has(at) ? `fill:${colour("red")};font-weight:700` : `fill:${colour("muted")}` }, at % every ? "" : `${at}`));
   }
   for (let wave = 0; wave < request.waves; wave += 1) {
     const y = top + wave * tall, on = chosen < 0 || chosen === wave;
-    const row = svg("g", { tabindex: 0, role: "button", "aria-label": `Wavefront ${wave + 1}${excess.has(wave) ? ", a bank conflict" : ""}`, style: "cursor:pointer", opacity: on ? 1 : 0.3 });
-    row.append(svg("text", { x: 0, y: y + 15, style: excess.has(wave) ? `fill:${colour("red")};font-weight:600` : "" }, `${wave + 1}${excess.has(wave) ? "  conflict" : ""}`));
-    for (let bank = 0; bank < 32; bank += 1) row.append(svg("rect", { x: left + bank * cell + 1, y: y + 1, width: cell - 2, height: tall - 2, rx: 2, fill: colour("soft") }));
+    const pressable = choose ? { tabindex: 0, role: "button", "aria-pressed": chosen === wave, style: "cursor:pointer" } : { role: "img" };
+    const row = svg("g", { ...pressable, "aria-label": `Wavefront ${wave + 1}${excess.has(wave) ? ", a bank conflict" : ""}`, opacity: on ? 1 : 0.3 });
+    row.append(svg("text", { x: 0, y: y + middle, style: excess.has(wave) ? `fill:${colour("red")};font-weight:600` : "" }, `${wave + 1}${excess.has(wave) ? (narrow ? " ✗" : "  conflict") : ""}`));
+    for (let bank = 0; bank < 32; bank += 1) row.append(svg("rect", { x: left + bank * cell + gap, y: y + gap, width: cell - 2 * gap, height: tall - 2 * gap, rx: 2, fill: colour("soft") }));
     cells.forEach((one) => {
       if (one.wave !== wave) return;
       const x = left + one.bank * cell;
       const group = svg("g", {},
-        svg("rect", { x: x + 1, y: y + 1, width: span * cell - 2, height: tall - 2, rx: 2, fill: excess.has(wave) ? colour("red") : colour("blue") }),
-        svg("text", { x: x + (span * cell) / 2, y: y + 15, "text-anchor": "middle", style: `fill:${colour("on")}` }, laneText(one.lanes, span * cell)));
+        svg("rect", { x: x + gap, y: y + gap, width: span * cell - 2 * gap, height: tall - 2 * gap, rx: 2, fill: excess.has(wave) ? colour("red") : colour("blue") }),
+        svg("text", { x: x + (span * cell) / 2, y: y + middle, "text-anchor": "middle", "font-size": one.lanes.length > 1 && !narrow ? 9.5 : null, style: `fill:${colour("on")}` }, laneText(one.lanes, span * cell, narrow)));
       const banks = span > 1 ? `banks ${one.bank} to ${one.bank + span - 1}` : `bank ${one.bank}`;
       row.append(tipped(group, `wavefront ${wave + 1}, ${banks}: bytes ${one.word * 4} to ${one.word * 4 + Math.max(width, 4) - 1}\nfor ${one.lanes.length > 1 ? "lanes" : "lane"} ${spans(one.lanes)}`));
     });
-    row.addEventListener("click", () => choose(wave));
-    row.addEventListener("keydown", (event) => { if (event.key === "Enter" || event.key === " ") { event.preventDefault(); choose(wave); } });
+    if (choose) {
+      row.addEventListener("click", () => choose(wave));
+      row.addEventListener("keydown", (event) => { if (event.key === "Enter" || event.key === " ") { event.preventDefault(); choose(wave); } });
+    }
     made.append(row);
   }
   return made;
@@ -110,9 +116,9 @@ function banksOf(map, request, wave) {
   return busy.size;
 }
 
-function laneText(lanes, pixels) {
+function laneText(lanes, pixels, narrow) {
   const text = lanes.length === 2 && lanes[1] > lanes[0] + 1 ? lanes.join(" ") : spans(lanes);
-  return text.length * 5.6 < pixels - 2 ? text : `×${lanes.length}`;
+  return text.length * (narrow ? 4.6 : lanes.length > 1 ? 5.4 : 6) < pixels - 1 ? text : `×${lanes.length}`;
 }
 
 /** Wavefronts that a group of lanes needs only because an earlier one gave a bank's word to another lane. */

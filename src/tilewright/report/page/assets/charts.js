@@ -81,8 +81,7 @@ const MARKS = { shared: "circle", l2: "square", dram: "triangle-up" };
 
 function drawRoof(data, size, chosen, pick) {
   const host = document.getElementById("roof-chart");
-  const traces = [], xs = [];
-  const short = data.rungs.every((rung) => rung.label.length < 6);
+  const traces = [], xs = [], labelled = roofLabels(data, size, chosen);
   const peak = Math.max(...data.rungs.map((rung) => rung.ceiling.tflops || 0));
   data.roofs.forEach(({ level, name, gb_per_s: rate }) => {
     const points = data.rungs.map((rung) => {
@@ -91,8 +90,8 @@ function drawRoof(data, size, chosen, pick) {
     }).filter(Boolean);
     points.forEach((point) => xs.push(point.x));
     traces.push({
-      type: "scatter", mode: "markers+text", name, legendgroup: level, x: points.map((p) => p.x), y: points.map((p) => p.y),
-      text: points.map((p) => ((level === "shared" && short) || p.rung.name === chosen ? p.rung.label : "")), textposition: "bottom right", textfont: { size: 10, color: colour("muted") },
+      type: "scatter", mode: "markers+text", name: `${name}, ${count(rate / 1e3)} TB/s`, legendgroup: level, x: points.map((p) => p.x), y: points.map((p) => p.y),
+      text: points.map((p) => (labelled.has(`${level} ${p.rung.name}`) ? p.rung.label : "")), textposition: "bottom right", textfont: { size: 11, color: colour("muted") },
       marker: { symbol: MARKS[level], color: colour(LEVELS[level]), size: points.map((p) => (p.rung.name === chosen ? 15 : 8)), opacity: points.map((p) => (p.rung.name === chosen ? 1 : 0.6)), line: { width: points.map((p) => (p.rung.name === chosen ? 2 : 0)), color: colour("fg") } },
       customdata: points.map((p) => [p.rung.name, p.rung.title, p.figure.kind, p.x * rate / 1e3]),
       hovertemplate: `<b>%{customdata[1]}</b><br>%{x:.2f} FLOP for each byte of ${name}<br>%{y:.1f} TFLOP/s, %{customdata[2]}<br>at most %{customdata[3]:.1f} by ${name}<extra></extra>`,
@@ -116,10 +115,27 @@ function drawRoof(data, size, chosen, pick) {
   Plotly.react(host, traces, layout({
     margin: { l: 60, r: 16, t: 36, b: 56 },
     xaxis: { type: "log", title: { text: "FLOP for each byte that is moved" }, range: [Math.log10(low), Math.log10(high)], dtick: 1 },
-    yaxis: { type: "log", title: { text: "TFLOP/s" }, range: [Math.log10(Math.min(...speeds, peak) / 2), top] },
+    yaxis: { type: "log", title: { text: "TFLOP/s" }, range: [Math.log10(Math.min(...speeds, peak) / 2), top], tickmode: "array", tickvals: [-2, -1, 0, 1, 2, 3].flatMap((power) => [1, 2, 5].map((first) => first * 10 ** power)) },
   }), QUIET);
   host.removeAllListeners && host.removeAllListeners("plotly_click");
   host.on("plotly_click", (event) => { const to = event.points[0].customdata; if (to) pick(to[0]); });
+}
+
+/** Which marks get a name: of each rung the one closest to its line, and of these as many as do not overlap. */
+function roofLabels(data, size, chosen) {
+  const taken = [], kept = new Set();
+  const rungs = [...data.rungs].sort((a, b) => (b.name === chosen) - (a.name === chosen));
+  rungs.forEach((rung) => {
+    const known = rung.speeds[size], figure = figureOf(rung, size);
+    if (!figure || !known.bytes) return;
+    const closest = data.roofs.filter(({ level }) => known.bytes[level] > 0).sort((a, b) => known.bytes[b.level] / b.gb_per_s - known.bytes[a.level] / a.gb_per_s)[0];
+    if (!closest) return;
+    const x = Math.log10(known.flops / known.bytes[closest.level]), y = Math.log10(figure.tflops);
+    if (taken.some((other) => Math.abs(other.x - x) < 0.11 && Math.abs(other.y - y) < 0.09)) return;
+    taken.push({ x, y });
+    kept.add(`${closest.level} ${rung.name}`);
+  });
+  return kept;
 }
 
 function drawTerms(data, size, chosen) {
@@ -142,16 +158,16 @@ function drawTerms(data, size, chosen) {
     hovertemplate: `<b>${term.name}</b>: %{x:.3g} ms<br>${wrap(term.what)}<extra></extra>`,
   }));
   traces.push({
-    type: "bar", orientation: "h", y: units.map((term) => term.name), x: units.map((term) => term.ms), width: 0.45,
+    type: "bar", orientation: "h", showlegend: false, y: units.map((term) => term.name), x: units.map((term) => term.ms), width: 0.45,
     marker: { color: units.map((term) => (term.name === told.binding ? colour("red") : colour("sky"))) },
     customdata: units.map((term) => wrap(term.what)), hovertemplate: "<b>%{y}</b> alone: %{x:.3g} ms<br>%{customdata}<extra></extra>",
   });
   Plotly.react(host, traces, layout({
-    barmode: "stack", showlegend: false, margin: { l: 8, r: 16, t: 6, b: 48 },
-    xaxis: { title: { text: `milliseconds at ${size} × ${size} × ${size}, predicted at ${told.clock_mhz} MHz` } },
+    barmode: "stack", legend: { orientation: "h", x: 0, y: 1.02, yanchor: "bottom", traceorder: "normal" }, margin: { l: 8, r: 16, t: 6, b: 48 },
+    xaxis: { title: { text: "predicted milliseconds" } },
     yaxis: { categoryorder: "array", categoryarray: [...units.map((term) => term.name), total] },
   }), QUIET);
   const recorded = known.recorded ? ` Recorded: ${count(known.recorded.tflops)} TFLOP/s.` : "";
-  relief.textContent = `Predicted ${count(told.ms)} ms, ${count(told.tflops)} TFLOP/s (${count(told.low)} to ${count(told.high)}).${recorded} ` +
+  relief.textContent = `Predicted at ${size} × ${size} × ${size} and ${told.clock_mhz} MHz: ${count(told.ms)} ms, ${count(told.tflops)} TFLOP/s (${count(told.low)} to ${count(told.high)}).${recorded} ` +
     `What binds: ${told.binding}. ${told.relief ? told.relief[0].toUpperCase() + told.relief.slice(1) : ""}`;
 }

@@ -63,7 +63,7 @@ function drawRequests(host, data) {
           pen.fillRect(column * cellW, row * cellH, cellW - gap, cellH - gap);
           if (lanes && cellW >= 13 && cellH >= 9) {
             pen.globalAlpha = 1;
-            pen.fillStyle = lanes[0] > 20 ? "#111" : "#fff";
+            pen.fillStyle = lanes[0] > 12 ? "#111" : "#fff";
             pen.font = `${Math.min(10, cellH - 1)}px system-ui, sans-serif`;
             pen.textAlign = "center";
             pen.fillText(lanes.length > 1 ? `×${lanes.length}` : `${lanes[0]}`, (column + 0.47) * cellW, (row + 0.5) * cellH + Math.min(3.5, cellH / 3));
@@ -133,7 +133,8 @@ function sectorStrip(wanted, elementOf, perSector) {
   [...bySector.entries()].forEach(([sector, wantedHere], at) => {
     const x = (at % across) * (size + gap), y = Math.floor(at / across) * (tall + gap);
     const group = svg("g");
-    group.append(svg("rect", { x, y, width: size, height: tall, fill: colour("orange"), "fill-opacity": 0.55 }));
+    const wasted = wantedHere.length < perSector;
+    group.append(svg("rect", { x, y, width: size, height: tall, fill: colour(wasted ? "orange" : "bg"), "fill-opacity": wasted ? 0.55 : 1 }));
     wantedHere.forEach(([place, lanes]) => group.append(svg("rect", { x: x + (place * size) / perSector, y, width: size / perSector - 0.5, height: tall, fill: laneColour(lanes[0]) })));
     group.append(svg("rect", { x, y, width: size, height: tall, fill: "none", stroke: colour("fg"), "stroke-width": 0.8 }));
     tipped(group, `sector at byte ${sector * 32}: ${wantedHere.length} of ${perSector} numbers wanted, by lane ${spans([...new Set(wantedHere.flatMap(([, lanes]) => lanes))].sort((a, b) => a - b))}`);

@@ -14,11 +14,12 @@ function fromAddress() {
 data.sizes.forEach((size) => sizeBox.append(element("option", { value: size }, `${size} × ${size} × ${size}`)));
 data.rungs.forEach((rung) => {
   rungBox.append(element("option", { value: rung.name }, rung.title));
-  rungList.append(element("button", { type: "button", role: "option", "data-rung": rung.name, onclick: () => pickRung(rung.name), title: rung.idea }, rung.label));
+  rungList.append(element("button", { type: "button", "data-rung": rung.name, onclick: () => pickRung(rung.name), title: rung.idea }, rung.label));
 });
 
 function drawSpeeds() {
   drawLadder(data, chosen.size, chosen.rung, logBox.checked, pickRung);
+  drawTable(data, chosen.size, chosen.rung, pickRung);
   drawRoof(data, chosen.size, chosen.rung, pickRung);
   drawTerms(data, chosen.size, chosen.rung);
   const rung = byName.get(chosen.rung), known = rung.speeds[chosen.size];
@@ -41,12 +42,42 @@ function drawPictures() {
   drawLoads(document.getElementById("loads"), loads);
   drawBanks(document.getElementById("banks"), banks);
   drawTimeline(document.getElementById("timeline"), timeline);
+  elsewhere("loads-elsewhere", "throws most away on this ladder", wasteOf);
+  elsewhere("banks-elsewhere", "has the most conflicts on this ladder", lossOf);
+}
+
+/** Share of the sectors of a rung that better placement would save; null where it has no picture. */
+function wasteOf({ loads }) {
+  const moved = sum(loads.filter((one) => one.requests.length), (one) => one.sectors), fewest = sum(loads, (one) => one.fewest);
+  return moved ? [(moved - fewest) / moved, "of its sectors"] : null;
+}
+
+/** Share of the wavefronts of a rung that conflicts cost. */
+function lossOf({ banks }) {
+  const waves = sum(banks, (one) => one.waves);
+  return waves ? [sum(banks, (one) => one.excess) / waves, "of its wavefronts"] : null;
+}
+
+function sum(list, value) {
+  return list.reduce((total, one) => total + value(one), 0);
+}
+
+/** Where on the ladder a picture shows the most: a button that goes there, unless it is shown already. */
+function elsewhere(id, words, shareOf) {
+  const told = data.rungs.filter((rung) => rung.pictures.tiles).map((rung) => [rung, shareOf(rung.pictures)]).filter(([, share]) => share && share[0] > 0);
+  const [rung, share] = told.sort((a, b) => b[1][0] - a[1][0])[0] || [];
+  const place = document.getElementById(id);
+  place.replaceChildren();
+  if (!rung || rung.name === chosen.rung) return;
+  place.append(element("button", { type: "button", onclick: () => pickRung(rung.name) }, `Rung ${rung.label}`), ` ${words}: ${Math.round(100 * share[0])} % ${share[1]}.`);
 }
 
 function showRung() {
   rungBox.value = chosen.rung;
   document.querySelectorAll("article.rung").forEach((article) => { article.hidden = article.dataset.rung !== chosen.rung; });
-  rungList.querySelectorAll("button").forEach((button) => button.setAttribute("aria-selected", button.dataset.rung === chosen.rung));
+  rungList.querySelectorAll("button").forEach((button) => button.setAttribute("aria-pressed", button.dataset.rung === chosen.rung));
+  const rung = byName.get(chosen.rung);
+  document.querySelectorAll(".which").forEach((place) => { place.textContent = rung.label === rung.slug ? rung.slug : `rung ${rung.label}`; });
 }
 
 function drawAll() {
@@ -75,8 +106,9 @@ logBox.addEventListener("change", drawSpeeds);
 document.getElementById("previous").addEventListener("click", () => move(-1));
 document.getElementById("next").addEventListener("click", () => move(1));
 addEventListener("hashchange", () => { const name = fromAddress(); if (name) { chosen.rung = name; drawAll(); } });
-matchMedia("(prefers-color-scheme: dark)").addEventListener("change", drawAll);
+matchMedia("(prefers-color-scheme: dark)").addEventListener("change", () => { drawPrimer(document.getElementById("primer")); drawAll(); });
 let wide = innerWidth;
-addEventListener("resize", () => { if (Math.abs(innerWidth - wide) > 40) { wide = innerWidth; drawPictures(); } });
+addEventListener("resize", () => { if (Math.abs(innerWidth - wide) > 40) { wide = innerWidth; drawPrimer(document.getElementById("primer")); drawPictures(); } });
+drawPrimer(document.getElementById("primer"));
 drawAll();
 document.documentElement.dataset.ready = "yes";

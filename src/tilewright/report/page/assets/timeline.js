@@ -16,7 +16,7 @@ function drawTimeline(host, data) {
     legend.append(element("span", { style: `--c:${colour(name)}` }, what)));
   const slots = data.rows.length > 0;
   const slotLegend = element("div", { class: "legend" },
-    element("span", { style: `--c:transparent;--e:${colour("blue")}` }, "slot: on its way in"),
+    element("span", { class: "hatched", style: `--e:${colour("blue")}` }, "slot: on its way in"),
     element("span", { style: `--c:${colour("soft")};--e:${colour("muted")}` }, "there, not yet needed"),
     element("span", { style: `--c:${colour("green")}` }, "being read"));
   const zoom = slider("Zoom", 3, room(host) < 600 ? 1 : 2, show, (at) => `${["½", "¾", "1", "1½"][at]}×`);

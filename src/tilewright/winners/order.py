@@ -60,8 +60,9 @@ class ReductionOrder:
         return "nothing"
 
 
-def order_of(built: Build) -> ReductionOrder:
-    """The order in which a kernel sums."""
+def order_of(built: Build, *, part_of_k: int = 0) -> ReductionOrder:
+    """The order in which a kernel sums. part_of_k: products of one part, of a kernel of parts; they are added in the
+    order of k."""
     program = built.program
     gemm, instruction = program.gemm, program.tensorized
     depth = 1 if instruction is None else instruction.instruction.k
@@ -73,7 +74,7 @@ def order_of(built: Build) -> ReductionOrder:
         unit=unit if instruction is None else f"{unit} {gemm.multiplied}",
         depth=depth,
         visits=_visits(program),
-        shared_by=(*_side_by_side(program), *(("blocks, in parts of k",) if built.parts else ())),
+        shared_by=(*_side_by_side(program), *((f"blocks, {part_of_k} of k each",) if built.parts else ())),
         sum_in=f"{gemm.accumulate} in {kept}",
         late=late,
         ends_with_zeros=gemm.k % max(tile, 1) != 0,

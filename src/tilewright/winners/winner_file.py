@@ -17,7 +17,7 @@ from filelock import FileLock, Timeout
 
 from tilewright.bench import records
 from tilewright.errors import TilewrightError
-from tilewright.tuner.winners import NewerFormat, Winner
+from tilewright.winners.winner import NewerFormat, Winner
 
 FILE_VARIABLE = "TILEWRIGHT_DATABASE"
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import re
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass
 from functools import cache
 from pathlib import Path
@@ -129,18 +129,28 @@ _COUNTS = frozenset({"sm_count", "alignment", "m", "n", "k"})
 _COMMENT = re.compile(r"//[^\n]*|/\*.*?\*/", re.DOTALL)
 
 
-def kernel_version(source: CudaSource) -> str:
-    """The kernel that was measured, by its CUDA text without comments and blanks: another text is another kernel."""
-    text = "".join(_COMMENT.sub("", source.text).split()).replace(source.entry, "kernel")
-    return hashlib.sha256(text.encode()).hexdigest()[:16]
+def kernel_version(sources: Iterable[CudaSource]) -> str:
+    """The kernels of a plan that was measured, by their CUDA texts without comments and blanks: other texts are other
+    kernels."""
+    texts = ("".join(_COMMENT.sub("", one.text).split()).replace(one.entry, "kernel") for one in sources)
+    return hashlib.sha256("\0".join(texts).encode()).hexdigest()[:16]
+
+
+_DECIDING = (
+    *("codegen", "frontend/passes", "ir", "isa", "ladders", "layout", "layout_search", "lowering", "schedule"),
+    *("frontend/assembly.py", "frontend/choices.py", "frontend/kernels.py", "frontend/skinny.py"),
+)
+"""All that decides which kernels a choice is, and their text, from rungs to the printer."""
 
 
 @cache
 def sources_version() -> str:
-    """All that decides the text of kernels, from rungs to the printer. Where it is the same, so is every kernel."""
+    """Where it is the same, so is every kernel of every choice."""
     package = Path(__file__).parents[1]
     digest = hashlib.sha256()
-    for folder in ("codegen", "ir", "isa", "ladders", "layout", "lowering", "schedule"):
-        for path in sorted((package / folder).rglob("*.py")):
-            digest.update(path.relative_to(package).as_posix().encode() + b"\0" + path.read_bytes())
+    for name in _DECIDING:
+        place = package / name
+        for path in sorted(place.rglob("*.py")) or [place]:
+            if path.is_file():
+                digest.update(path.relative_to(package).as_posix().encode() + b"\0" + path.read_bytes())
     return digest.hexdigest()[:12]

@@ -1,4 +1,4 @@
-"""`Winner`: the fastest kernel found for a problem on a device, with its figures and where they come from."""
+"""`Winner`: the fastest plan found for a problem on a device, with its figures and where they come from."""
 
 from __future__ import annotations
 
@@ -10,11 +10,12 @@ from dataclasses import dataclass
 from typing import Any
 
 from tilewright.errors import TilewrightError
-from tilewright.tuner.keys import Key
-from tilewright.tuner.space import Candidate
+from tilewright.winners.choice import Choice
+from tilewright.winners.keys import Key
 
-FORMAT = 1
-"""Of a line of JSON. A line with a higher one was written by a newer version, and is refused."""
+FORMAT = 2
+"""Of a line of JSON. A line with a higher one was written by a newer version, and is refused. 1 had no splits and no
+pads: its winners are single kernels."""
 
 
 class NewerFormat(TilewrightError):
@@ -24,13 +25,14 @@ class NewerFormat(TilewrightError):
 @dataclass(frozen=True, slots=True)
 class Winner:
     """order: `ReductionOrder.name`; of each order, one winner is kept. kernel: `kernel_version` of what was measured.
+    median_us: of the whole plan: copies before, the product, and the sum of its parts.
 
     sources: `sources_version` at that time. share_of_cublas: of the same run, None where it had no cuBLAS. tried:
     candidates that the search measured. date: UTC, as in records.
     """
 
     key: Key
-    candidate: Candidate
+    choice: Choice
     order: str
     kernel: str
     sources: str
@@ -48,8 +50,7 @@ class Winner:
             {
                 "format": FORMAT,
                 **self.key.as_data(),
-                "rung": self.candidate.rung,
-                "point": dict(self.candidate.point),
+                **self.choice.as_data(),
                 **{name: getattr(self, name) for name in _PLAIN},
             }
         )
@@ -68,12 +69,10 @@ class Winner:
         try:
             key = Key.from_data(data)
             plain = {name: _checked(name, kind, data[name]) for name, kind in _PLAIN.items()}
-            point = data["point"]
-            if not isinstance(point, dict) or not isinstance(data["rung"], str):
-                raise TypeError("rung is no name, or point no object")
+            choice = Choice.from_data(data)
         except (KeyError, TypeError, ValueError) as error:
             raise TilewrightError(f"it is no winner: {error}") from None
-        return cls(key, Candidate(data["rung"], point), **plain)
+        return cls(key, choice, **plain)
 
 
 _PLAIN: Mapping[str, tuple[type, ...]] = {

@@ -1,11 +1,11 @@
-"""What dispatch asks: the kernel that won for a problem, if there is one.
+"""What dispatch asks: the choice that won for a problem, if there is one.
 
 An exact winner comes first. Else that of a neighbour: the same device, formats, orders and alignment; m and n within a
 sixteenth, so that about as many tiles fill about as many rounds of SMs; k within a factor of two, since a tile's speed
 hardly depends on it. Of several the nearest is taken, by the sum of |log| of the ratios.
 
-A winner whose kernel has another text today is passed over: nobody has measured what would run. That is known without
-building where nothing changed of all that decides the text, else the kernel is built, once a process.
+A winner whose kernels have other texts today is passed over: nobody has measured what would run. That is known without
+building where nothing changed of all that decides the texts, else they are printed anew, once a process.
 
 All is read once, at the first question; a process that should see newer winners makes a new `Lookup`.
 """
@@ -20,12 +20,11 @@ from typing import Any
 
 from tilewright.dtypes import dtype as format_called
 from tilewright.errors import TilewrightError
-from tilewright.ladders import find_rung
 from tilewright.problem.gemm import Gemm, Order
-from tilewright.tuner.database import Database, shipped_winners
-from tilewright.tuner.keys import Key, ProblemKey, kernel_version, short_name, sources_version
-from tilewright.tuner.space import build_of
-from tilewright.tuner.winners import Winner
+from tilewright.winners.choice import Choice
+from tilewright.winners.database import Database, shipped_winners
+from tilewright.winners.keys import Key, ProblemKey, short_name, sources_version
+from tilewright.winners.winner import Winner
 
 NEAR_TILES = 1 + 1 / 16
 NEAR_DEPTH = 2.0
@@ -35,19 +34,29 @@ _ANSWERS_KEPT = 4096
 
 _Class = tuple[str, ProblemKey]
 
+VersionOf = Callable[[Key, Choice], str]
+"""`kernel_version` of what a choice is today for a problem; raises TilewrightError where it is nothing."""
+
 
 class Lookup:
-    """Winners of a database, for many questions. say: told once of a file that cannot be used."""
+    """Winners of a database, for many questions.
 
-    def __init__(self, database: Database | None = None, say: Callable[[str], None] = lambda text: None) -> None:
+    version_of: how the library makes a plan of a choice, which stands above this package. say: told once of a file
+    that cannot be used.
+    """
+
+    def __init__(
+        self, version_of: VersionOf, database: Database | None = None, say: Callable[[str], None] = lambda text: None
+    ) -> None:
+        self.version_of = version_of
         self.database = Database() if database is None else database
         self.say = say
         self._known: dict[Any, Winner | None] = {}
 
     def best_choice(
         self, device: str, gemm: Gemm, alignment_bytes: int, order: str | None = None
-    ) -> tuple[str, Mapping[str, Any]] | None:
-        """The rung and the point that won on a device, by the name that its driver gives; None if nobody tuned it.
+    ) -> Choice | None:
+        """What won on a device, by the name that its driver gives; None if nobody tuned it.
 
         alignment_bytes: of addresses and rows. order: only kernels of this reduction order, by its name.
         """
@@ -58,7 +67,7 @@ class Lookup:
             if len(self._known) >= _ANSWERS_KEPT:
                 self._known.clear()
             found = self._known[asked] = self._found(device, ProblemKey.of(gemm, alignment_bytes), order)
-        return None if found is None else (found.candidate.rung, found.candidate.point)
+        return None if found is None else found.choice
 
     def _found(self, device: str, problem: ProblemKey, order: str | None) -> Winner | None:
         near = [
@@ -67,7 +76,7 @@ class Lookup:
             if order in (None, winner.order)
         ]
         for away, _, winner in sorted(near, key=lambda entry: entry[:2]):
-            if away < float("inf") and is_current(winner):
+            if away < float("inf") and is_current(winner, self.version_of):
                 return winner
         return None
 
@@ -113,13 +122,12 @@ def distance(one: ProblemKey, other: ProblemKey) -> float:
 
 
 @cache
-def is_current(winner: Winner) -> bool:
-    """Whether the kernel that won is, letter for letter, what its rung and point give today."""
+def is_current(winner: Winner, version_of: VersionOf) -> bool:
+    """Whether the kernels that won are, letter for letter, what their choice gives today."""
     if winner.sources == sources_version():
         return True
     try:
-        built = build_of(gemm_of(winner.key), find_rung(winner.candidate.rung), winner.candidate.point)
-        return kernel_version(built.source) == winner.kernel
+        return version_of(winner.key, winner.choice) == winner.kernel
     except (TilewrightError, AssertionError, KeyError, TypeError, ValueError):  # a rung or a parameter is gone
         return False
 
@@ -137,6 +145,6 @@ def gemm_of(key: Key) -> Gemm:
 
 
 @cache
-def default_lookup(say: Callable[[str], None]) -> Lookup:
+def default_lookup(version_of: VersionOf, say: Callable[[str], None]) -> Lookup:
     """The user's winners over the shipped ones, read at the first question: what `matmul` uses."""
-    return Lookup(say=say)
+    return Lookup(version_of, say=say)

@@ -1,0 +1,122 @@
+"""Plans with no GPU: which kernels a choice is, their texts, grids and arguments; nothing is compiled or launched."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import Any
+
+from tilewright.artifacts import CudaSource
+from tilewright.device.spec import DeviceSpec
+from tilewright.errors import LaunchError
+from tilewright.frontend.assembly import Request, as_read, part_length, plan_of
+from tilewright.frontend.choices import Alignment
+from tilewright.frontend.kernels import Built, Kernels, build_of
+from tilewright.frontend.plans import Plan
+from tilewright.frontend.skinny import skinny_for
+from tilewright.problem.gemm import Gemm
+from tilewright.toolchain import Build, check_launchable
+from tilewright.winners.choice import THIN, Choice
+from tilewright.winners.keys import ALIGNMENTS, Key, kernel_version
+from tilewright.winners.lookup import gemm_of
+from tilewright.winners.order import ReductionOrder, order_of
+
+Dim3 = tuple[int, int, int]
+
+
+@dataclass(frozen=True, slots=True)
+class PaperLaunch:
+    """In the place of a prepared launch."""
+
+    source: CudaSource
+    grid: Dim3
+    block: Dim3
+    arguments: tuple[Any, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class PaperKernel:
+    """In the place of a loaded kernel."""
+
+    source: CudaSource
+
+    def prepare(self, grid: Dim3, block: Dim3, arguments: tuple[Any, ...]) -> PaperLaunch:
+        return PaperLaunch(self.source, grid, block, arguments)
+
+
+class PaperKernels(Kernels):
+    """Kernels that are printed, and no more. spec: of the device that they must be able to run on; None for any.
+
+    products: the build of each kernel of a ladder, by its text.
+    """
+
+    def __init__(self, spec: DeviceSpec | None = None) -> None:
+        nowhere: Any = None
+        super().__init__(nowhere)
+        self._for = spec
+        self.products: dict[CudaSource, Build] = {}
+
+    def _loaded(self, built: Build) -> Built:
+        if self._for is not None:
+            check_launchable(built, self._for, replace(built.gemm, m=1, n=1, k=1))
+        self.products[built.source] = built
+        kernel: Any = PaperKernel(built.source)
+        return Built(kernel, built.kernel)
+
+    def small(self, source: CudaSource) -> Any:
+        return PaperKernel(source)
+
+
+def launches_of(plan: Plan) -> tuple[PaperLaunch, ...]:
+    """The launches of a plan that was made of paper kernels."""
+    found: list[Any] = [step.launch for step in plan.steps]
+    return tuple(found)
+
+
+def version_of_plan(plan: Plan) -> str:
+    return kernel_version(launch.source for launch in launches_of(plan))
+
+
+def version_of(key: Key, choice: Choice) -> str:
+    """`kernel_version` of what a choice is for a problem, at tight rows. Raises TilewrightError where it is nothing."""
+    gemm = gemm_of(key)
+    request = Request(gemm, alignment_of_rows(gemm, key.problem.alignment))
+    return version_of_plan(plan_of(PaperKernels(), request, choice))
+
+
+def alignment_of_rows(gemm: Gemm, most: int = ALIGNMENTS[0]) -> Alignment:
+    """Bytes that rows are multiples of, where addresses are multiples of `most`."""
+
+    def of(row_bytes: int) -> int:
+        return next(size for size in ALIGNMENTS if row_bytes % size == 0 and size <= most)
+
+    a, b, c = (of(gemm.leading(operand.name) * operand.dtype.bytes) for operand in gemm.operands)
+    return Alignment(a, b, c)
+
+
+def order_of_choice(gemm: Gemm, alignment: Alignment, choice: Choice) -> ReductionOrder:
+    """The order in which the plan of a choice sums. Raises what schedules, passes and `plan_of` raise."""
+    if choice.rung == THIN:
+        return _order_of_thin(gemm, alignment, choice)
+    read = as_read(gemm, choice)
+    built = build_of(read, choice)
+    length = part_length(read, choice, built.program.cluster_tile("k")) if choice.splits > 1 else 0
+    return order_of(built, part_of_k=length)
+
+
+def _order_of_thin(gemm: Gemm, alignment: Alignment, choice: Choice) -> ReductionOrder:
+    skinny = skinny_for(gemm, alignment, None, parts=choice.splits)
+    if skinny is None:
+        raise LaunchError(f"{gemm} has too many rows and columns for {choice}, or other formats.")
+    lanes = skinny.source.entry.rpartition("_")[2] if "_along_" in skinny.source.entry else ""
+    return ReductionOrder(
+        unit="FFMA",
+        depth=1,
+        visits="ascending",
+        shared_by=(
+            f"lanes, {lanes} of k each in turn" if lanes else "warps, one of k each in turn",
+            *((f"blocks, {skinny.part_of_k} of k each",) if skinny.parts > 1 else ()),
+        ),
+        sum_in="f32 in registers",
+        late=("alpha", "beta"),
+        ends_with_zeros=False,
+    )

@@ -5,7 +5,7 @@ a pattern and an access width into wavefronts: passes of the data stage, each se
 each of 32 banks.
 
 Sources
-[1] shared/reference/gpu_rules.md, section 1.1: the rule to implement, with golden vectors measured on an A100.
+[1] The rule that `layout/banks.py` implements, with golden vectors measured on an A100.
 [2] Public notes on the RTX 5090 (sm_120), "Shared memory & cp.async bank-conflict characterization": loads merge
     only if the merged access is free of conflicts; stores never merge; cp.async serves no two lanes together;
     L1 tags are looked up in four banks chosen by a hash of the line number.

@@ -1,7 +1,7 @@
 """What shared memory, L1 and cp.async cost on this GPU, settled with micro-kernels.
 
     python benchmarks/probes/shared_memory_rules.py --check      no GPU: compile, disassemble, count instructions
-    python benchmarks/probes/shared_memory_rules.py --measure    on the GPU: writes $OUT/shared_memory_rules.json
+    python benchmarks/probes/shared_memory_rules.py --measure    on the GPU: writes shared_memory_rules.json to --out
 
 One launch is one warp, one access pattern, 16 accesses by one unrolled instruction; its counters, less those of a
 launch without the accesses, give wavefronts an access. Three witnesses are laid beside each hypothesis of
@@ -16,7 +16,6 @@ deadline, and writes that order to a file. Nothing here changes the GPU's settin
 from __future__ import annotations
 
 import argparse
-import os
 import sys
 from pathlib import Path
 
@@ -53,7 +52,7 @@ def main() -> None:
     for name in ("check", "measure", "run", "time", "print-cuda"):
         mode.add_argument(f"--{name}", action="store_true")
     parser.add_argument("--budget-s", type=float, default=75, help="of --measure: seconds in all")
-    parser.add_argument("--out", type=Path, default=Path(os.environ.get("OUT", "build/probes")))
+    parser.add_argument("--out", type=Path, default=Path("build/probes"))
     parser.add_argument("--group", choices=GROUPS, default="shared", help="of --run")
     parser.add_argument("--cubin", type=Path)
     parser.add_argument("--order", type=Path, default=Path("order.json"), help="file that --run or --time writes")

@@ -2,9 +2,9 @@
 
     python benchmarks/tune_against_exhaustive.py --out benchmarks/results/tune_h200.json
 
-For each shape: a search with its budget and an empty cache of kernels; then every candidate of the same space; then the
-best few of both, timed side by side in one run, from which the ratio is taken. The exhaustive search is kept in
---storage, so that it can be spread over several runs: the same command goes on.
+For each shape: a search with its budget and an empty cache of kernels; then every candidate of the same space, plans of
+several launches among them; then the best few of both, timed side by side in one run, from which the ratio comes. The
+exhaustive search is kept in --storage, so that it can be spread over several runs: the same command goes on.
 """
 
 from __future__ import annotations
@@ -27,10 +27,12 @@ from tilewright.runtime.probe import probe
 from tilewright.tuner.compiling import prepare
 from tilewright.tuner.measure import GpuMeasurer
 from tilewright.tuner.session import tune
-from tilewright.tuner.space import Candidate, Space, make_space
+from tilewright.tuner.space import Space, make_space
 from tilewright.tuner.tune import FINALISTS, Outcome
+from tilewright.winners.choice import Choice
 
-SHAPES = ("4096x4096x4096:bf16", "8192x8192x512:f16", "1024x1024x1024:bf16")
+SHAPES = ("4096x4096x4096:bf16", "512x512x16384:f16", "4095x4097x4093:bf16")
+"""A large square, few tiles and a long sum, and rows that the copy engine cannot take."""
 
 
 @dataclass(frozen=True)
@@ -90,7 +92,7 @@ def searched(gpu: Gpu, space: Space, storage: str, seconds: float, workers: int)
 
 def side_by_side(gpu: Gpu, space: Space, *outcomes: Outcome) -> dict[str, float]:
     """Microseconds of the best few of several searches, in one run."""
-    finalists: dict[str, Candidate] = {}
+    finalists: dict[str, Choice] = {}
     for outcome in outcomes:
         for result in (outcome.best, *outcome.results[:FINALISTS]):
             finalists[str(result.candidate)] = result.candidate

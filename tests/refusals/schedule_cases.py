@@ -63,7 +63,6 @@ REFUSED: dict[str, tuple[Step, ...]] = {
         Split("both", 512, into=("a", "b")),
     ),
     "split_fused_by_one": (Fuse("m", "n", into="both"), Split("both", 1, into=("a", "b"))),
-    "split_breaks_a_vector": (*SUMS, Accumulate("k_tile"), Vectorize("C", 4), Split("n_in", 2, into=("a", "b"))),
     # Fuse
     "fuse_one": (Fuse("m", into="x"),),
     "fuse_apart": (Fuse("m", "k", into="x"),),

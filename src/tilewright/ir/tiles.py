@@ -88,6 +88,17 @@ class Span:
         runs = self.runs
         return runs[0].extent if runs and runs[0].stride == 1 else 1
 
+    def covered(self, width: int) -> tuple[tuple[Axis, int], ...]:
+        """The digits that one vector of `width` neighbours runs through, finest first, and how many values of each."""
+        found: list[tuple[Axis, int]] = []
+        for axis in reversed(self.axes):
+            if width == 1:
+                break
+            values = min(width, axis.extent or 1)
+            found.append((axis, values))
+            width //= values
+        return tuple(found)
+
 
 @dataclass(frozen=True, slots=True)
 class Tile:

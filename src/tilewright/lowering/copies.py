@@ -17,7 +17,7 @@ from tilewright.ir.stmt import Alloc, Body, For, If, Let, Move, Stmt
 from tilewright.ir.tiles import Tile, source_of, tile_of
 from tilewright.lowering.coordinates import digit_sum, index_of, thread_number
 from tilewright.lowering.fragments import fill_fragments
-from tilewright.lowering.kernel_parts import ELEMENT, every, global_place, value_buffer
+from tilewright.lowering.kernel_parts import ELEMENT, global_place, over_vectors, value_buffer
 from tilewright.units import ceil_div
 
 Combine = Callable[[Ref, int, Callable[[Expr], Expr]], Body]
@@ -212,13 +212,7 @@ def _fill_registers(program: Program, tile: Tile) -> Body:
         parent = tile_of(program, source)
         row, col = (span.local_index() for span in parent.spans)
         place = parent.at(row, col)
-    axes = tile.register_axes
-    body: Body = (Move(Ref(tile.register_buffer, tile.register_index), place, width, origin=staged.name),)
-    for axis in reversed(axes):
-        extent = axis.extent or 1
-        if axis is axes[-1] and width > 1:
-            body = every(axis.name, extent, width, body)
-        else:
-            body = (For(axis.name, Const(extent), body, unroll=True),)
+    load = Move(Ref(tile.register_buffer, tile.register_index), place, width, origin=staged.name)
+    body = over_vectors(tile.register_axes, tile.spans[tile.minor], width, (load,))
     # A prefetched tile outlives the iteration that fills it; whoever runs ahead declares it.
     return body if staged.prefetched else (Alloc(tile.register_buffer), *body)

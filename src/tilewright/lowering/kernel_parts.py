@@ -5,9 +5,10 @@ from __future__ import annotations
 from tilewright.dtypes import DType
 from tilewright.ir.buffer import Buffer, Ref, Space
 from tilewright.ir.expr import ZERO, Const, Expr, Var
-from tilewright.ir.program import Program
+from tilewright.ir.program import Axis, Program
 from tilewright.ir.simplify import substitute
 from tilewright.ir.stmt import Body, For
+from tilewright.ir.tiles import Span
 from tilewright.ir.visit import map_exprs, rewrite
 from tilewright.problem.gemm import AddedName, OperandName
 
@@ -24,6 +25,18 @@ def global_place(program: Program, name: OperandName | AddedName, row: Expr, col
 def value_buffer(name: str, dtype: DType, width: int) -> Buffer:
     """The registers one access of `width` elements fills or empties."""
     return Buffer(f"{name}_value", Space.REGISTER, dtype, (width,))
+
+
+def over_vectors(axes: tuple[Axis, ...], span: Span, width: int, body: Body) -> Body:
+    """`body` for each of these digits, but once for `width` neighbours of a span: there with their first's digits."""
+    covered = span.covered(width)
+    for axis, values in covered:
+        body = every(axis.name, axis.extent or 1, values, body)
+    inside = {axis.name for axis, _ in covered}
+    for axis in reversed(axes):
+        if axis.name not in inside:
+            body = (For(axis.name, Const(axis.extent or 1), body, unroll=True),)
+    return body
 
 
 def every(digit: str, extent: int, width: int, body: Body) -> Body:

@@ -11,12 +11,12 @@ from functools import cached_property
 
 from tilewright.ir.buffer import Buffer, Ref, Space
 from tilewright.ir.expr import ZERO, Const, Expr, Var
-from tilewright.ir.program import Axis, Program
+from tilewright.ir.program import Program
 from tilewright.ir.stmt import Body, For, Let
 from tilewright.ir.tiles import FRAGMENT, fragment_of, result_span
 from tilewright.layout.fragment import Fragment
 from tilewright.lowering.coordinates import lane_of
-from tilewright.lowering.kernel_parts import every
+from tilewright.lowering.kernel_parts import every, over_vectors
 
 
 @dataclass(frozen=True)
@@ -59,11 +59,7 @@ class Sums:
         """The result that is `element` further along a vector."""
         if self.fragment is not None:
             return (*self.tile_index[:-1], Var(FRAGMENT) + element)
-        finest = self._finest
-        return tuple(
-            Var(axis.name) + element if finest is not None and axis == finest else Var(axis.name)
-            for axis in self.program.sum_axes
-        ) or (ZERO,)
+        return self._element_index(element) or (ZERO,)
 
     def over_registers(self, body: Body) -> Body:
         """`body` for each element of the buffer, wherever in the tile it may be."""
@@ -73,30 +69,24 @@ class Sums:
 
     def over_tiles(self, body: Body) -> Body:
         """`body` for each of the digits that a thread counts itself."""
-        return _nested(self.program.sum_axes, body)
+        return over_vectors(self.program.sum_axes, result_span(self.program), 1, body)
 
     def over_results(self, body: Body, width: int = 1) -> Body:
         """`body` for each vector of `width` results, the digits of the vector's first element in place of the axes."""
         if self.fragment is not None:
             body = (*_held_at(self.program, self.fragment), *body)
             return self.over_tiles(every(FRAGMENT, self.fragment.registers, width, body))
-        if width == 1:
-            return _nested(self.program.sum_axes, body)
-        finest = self._finest
-        assert finest is not None and finest.extent is not None
-        others = tuple(axis for axis in self.program.sum_axes if axis != finest)
-        return _nested(others, every(finest.name, finest.extent, width, body))
+        return over_vectors(self.program.sum_axes, result_span(self.program), width, body)
 
-    @cached_property
-    def _finest(self) -> Axis | None:
-        span = result_span(self.program)
-        return span.axes[-1] if span.axes else None
-
-
-def _nested(axes: tuple[Axis, ...], body: Body) -> Body:
-    for axis in reversed(axes):
-        body = (For(axis.name, Const(axis.extent or 1), body, unroll=True),)
-    return body
+    def _element_index(self, element: Expr) -> tuple[Expr, ...]:
+        digits: dict[str, Expr] = {axis.name: Var(axis.name) for axis in self.program.sum_axes}
+        below = 1
+        covered = result_span(self.program).covered(self.program.result_vector)
+        for axis, values in covered:
+            digit = element // below
+            digits[axis.name] = digits[axis.name] + (digit if axis is covered[-1][0] else digit % values)
+            below *= values
+        return tuple(digits.values())
 
 
 def _held_at(program: Program, fragment: Fragment) -> Body:

@@ -7,6 +7,7 @@ measures the points.
 """
 
 from collections.abc import Iterator
+from dataclasses import dataclass
 from itertools import product
 from typing import Any
 
@@ -37,8 +38,10 @@ from tilewright.schedule import (
 
 BEST: Point = {
     "bm": 128, "bn": 256, "bk": 16, "wm": 64, "wn": 64, "lanes_m": 4, "stages": 2, "b": "prefetch",
-    "unroll": 16, "group": 1, "pad": 4, "outer": "m", "snake": True, "ahead": False,
+    "unroll": 16, "group": 1, "pad": 4, "order": "m3 m2 ~n2 m1 m0 ~n1 ~n0", "ahead": False,
 }  # fmt: skip
+"""order: how a thread walks over its results: the bits of their two numbers, slowest first; m0 and n0 tell neighbours
+apart, ~ marks bits that turn at their ends."""
 
 
 def points() -> Iterator[dict[str, Any]]:
@@ -46,13 +49,35 @@ def points() -> Iterator[dict[str, Any]]:
     tiles = ((128, 128, 64, 64), (128, 256, 64, 64), (256, 128, 64, 64), (128, 256, 32, 128), (128, 128, 128, 32))
     rings = ((2, "prefetch"), (2, "async"), (3, "async"))
     for (bm, bn, wm, wn), (bk, unroll), lanes_m, (stages, b) in product(
-        tiles, ((8, 8), (16, 8), (16, 16)), (4, 8), rings
+        tiles, ((8, 8), (16, 8), (16, 16), (32, 32)), (4, 8), rings
     ):
-        for group, pad, outer, snake, ahead in product((1, 8), (0, 4), ("m", "n"), (False, True), (False, True)):
+        rows, columns = wm // lanes_m, wn * lanes_m // 32
+        for group, pad, order, ahead in product((1, 8), (0, 4), orders(rows, columns), (False, True)):
             point = {"bm": bm, "bn": bn, "bk": bk, "wm": wm, "wn": wn, "lanes_m": lanes_m, "stages": stages, "b": b}
             if not (ahead and unroll < bk):
-                yield {**point, "unroll": unroll, "group": group, "pad": pad, "outer": outer, "snake": snake,
-                       "ahead": ahead}  # fmt: skip
+                yield {**point, "unroll": unroll, "group": group, "pad": pad, "order": order, "ahead": ahead}
+
+
+def orders(rows: int, columns: int) -> Iterator[str]:
+    """Orders of the results of a thread that are worth a measurement.
+
+    Piece by piece; or one operand's values outermost, each for a whole row (or column) of multiply-adds that turns at
+    its ends. Which bits are fast decides which registers follow each other, and so how their banks collide.
+
+    >>> list(orders(8, 8))[0]
+    'm2 n2 m1 m0 n1 n0'
+    """
+    m, n = _bits("m", rows), _bits("n", columns)
+    for slow, fast in ((m, n), (n, m)):
+        for turn in ("", "~"):
+            walk = (*slow[:-2], *(turn + bit for bit in fast[:-2]), *slow[-2:], *(turn + bit for bit in fast[-2:]))
+            yield " ".join(walk)
+        for outer, inner in product((slow, (slow[-2], *slow[:-2], slow[-1])), (fast, (*fast[:-2], fast[-1], fast[-2]))):
+            yield " ".join((*outer, *("~" + bit for bit in inner)))
+
+
+def _bits(dim: str, count: int) -> tuple[str, ...]:
+    return tuple(f"{dim}{bit}" for bit in reversed(range(count.bit_length() - 1)))
 
 
 def schedule_at(gemm: Gemm, point: Point) -> Schedule:
@@ -71,9 +96,8 @@ def schedule_at(gemm: Gemm, point: Point) -> Schedule:
     for tile, way in (("A_tile", "prefetch"), ("B_tile", point["b"])):
         copies.append(Prefetch(tile) if way == "prefetch" else Transfer(tile, Route.ASYNC))
     rolled = point["unroll"] < point["bk"]
-    # One operand's values outermost: each is used for a whole row (or column) of multiply-adds.
-    rows, columns = ("m_piece", "m_reg"), ("n_piece", "n_reg")
-    products = (*rows, *columns) if point["outer"] == "m" else (*columns, *rows)
+    walk = digits(point["order"])
+    turning = tuple(digit.name for digit in walk if digit.turning)
     inner = "k_unrolled" if rolled else "k_in"
     raster = (Raster(RasterOrder.GROUPED, group=point["group"]),) if point["group"] > 1 else ()
     return Schedule(
@@ -81,10 +105,8 @@ def schedule_at(gemm: Gemm, point: Point) -> Schedule:
         Split("n", point["bn"], into=("n_block", "n_in")),
         Split("m_in", point["wm"], into=("m_warp", "m_sub")),
         Split("n_in", point["wn"], into=("n_warp", "n_sub")),
-        Split("m_sub", 4 * lanes_m, into=("m_piece", "m_lanes")),
-        Split("n_sub", 4 * lanes_n, into=("n_piece", "n_lanes")),
-        Split("m_lanes", 4, into=("m_lane", "m_reg")),
-        Split("n_lanes", 4, into=("n_lane", "n_reg")),
+        *_pieces("m", lanes_m, walk),
+        *_pieces("n", lanes_n, walk),
         *zs,
         Split("k", point["bk"], into=("k_tile", "k_in")),
         *((Split("k_in", point["unroll"], into=("k_step", "k_unrolled")),) if rolled else ()),
@@ -92,7 +114,7 @@ def schedule_at(gemm: Gemm, point: Point) -> Schedule:
             *("m_block", "n_block", "n_warp", "m_warp"),
             *lanes,
             *(("k_tile", "k_step", "k_unrolled") if rolled else ("k_tile", "k_in")),
-            *products,
+            *(digit.name for digit in walk),
         ),
         Bind("m_block", Level.GRID_Y),
         Bind("n_block", Level.GRID_X),
@@ -102,8 +124,6 @@ def schedule_at(gemm: Gemm, point: Point) -> Schedule:
         Bind("warp", Level.WARP),
         Fuse(*lanes, into="lane"),
         Bind("lane", Level.LANE),
-        Bind("m_piece", Level.VTHREAD),
-        Bind("n_piece", Level.VTHREAD),
         Accumulate(over="k_tile"),
         Stage("A", Space.SHARED, under="k_tile"),
         Stage("B", Space.SHARED, under="k_tile"),
@@ -120,9 +140,58 @@ def schedule_at(gemm: Gemm, point: Point) -> Schedule:
         Vectorize("C", 4),
         *((Prefetch("A_frag"), Prefetch("B_frag")) if point["ahead"] else ()),
         Unroll(inner),
-        *((Snake(*products[2:]),) if point["snake"] else ()),
+        *((Snake(*turning),) if turning else ()),
         Epilogue(),
     )
+
+
+@dataclass(frozen=True, slots=True)
+class Digit:
+    """Bits of the number of a thread's row or column that one loop counts, from `low` on; `turning` at its ends."""
+
+    dim: str
+    low: int
+    bits: int
+    turning: bool
+
+    @property
+    def name(self) -> str:
+        return self.dim + "".join(str(self.low + bit) for bit in reversed(range(self.bits)))
+
+
+def digits(order: str) -> tuple[Digit, ...]:
+    """The loops of an order. Bits that follow each other in number and in order are one, except across the lanes.
+
+    >>> [digit.name for digit in digits("m3 m2 ~n2 m1 m0 ~n1 ~n0")]
+    ['m32', 'n2', 'm10', 'n10']
+    """
+    found: list[Digit] = []
+    for word in order.split():
+        dim, low, turning = word[-2], int(word[-1]), word.startswith("~")
+        last = found[-1] if found else None
+        follows = last is not None and (last.dim, last.low, last.turning) == (dim, low + 1, turning)
+        if last is not None and follows and last.low != LANES:
+            found[-1] = Digit(dim, low, last.bits + 1, turning)
+        else:
+            found.append(Digit(dim, low, 1, turning))
+    return tuple(found)
+
+
+LANES = 2
+"""Bits below this one count a lane's neighbours. The lanes lie between them and the bits that count its pieces."""
+
+
+def _pieces(dim: str, lanes: int, walk: tuple[Digit, ...]) -> tuple[Step, ...]:
+    """What a lane has of a warp tile: pieces of 4 neighbours, a loop for each digit."""
+    high, low = ([d for d in walk if d.dim == dim and (d.low >= LANES) is above] for above in (True, False))
+    rest = f"{dim}_sub"
+    steps: list[Step] = []
+    for digit in sorted(high, key=lambda d: -d.low):
+        steps.append(Split(rest, lanes << digit.low, into=(digit.name, f"{dim}_below_{digit.low}")))
+        rest = f"{dim}_below_{digit.low}"
+    if len(low) == 1:
+        return (*steps, Split(rest, 4, into=(f"{dim}_lane", low[0].name)))
+    return (*steps, Split(rest, 4, into=(f"{dim}_lane", f"{dim}10")), Split(f"{dim}10", 2, into=(f"{dim}1", f"{dim}0")))
 
 
 def schedule(gemm: Gemm) -> Schedule:

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from math import prod
 
 from tilewright.ir.program import Program, Route
-from tilewright.ir.tiles import VECTOR_BYTES, Tile, fragment_of, result_span, source_of, tile_of
+from tilewright.ir.tiles import VECTOR_BYTES, Span, Tile, fragment_of, result_span, source_of, tile_of
 from tilewright.layout.fragment import MATRIX_ROW_BYTES
 from tilewright.schedule.laws.violation import Violation
 
@@ -52,21 +53,19 @@ def _register_vector(program: Program, tile: Tile) -> Iterator[Violation]:
     source = source_of(program, staged)
     span = tile.spans[tile.minor]
     where = staged.operand if source is None else source.name
-    finest = span.axes[-1] if span.axes else None
     if source is None:
-        step = finest.stride if finest else 0
-        widest = 16 // tile.dtype.bytes
+        row, widest = None, 16 // tile.dtype.bytes
     else:
         parent = tile_of(program, source)
-        step = parent.spans[parent.minor].local_stride(finest) if finest else 0
-        widest = parent.widest_row_access
-    if finest is None or step != 1 or (finest.extent or 1) % width:
+        row, widest = parent.spans[parent.minor], parent.widest_row_access
+    count, step = _neighbours(span, row)
+    if count % width or not _is_whole(span, width):
         found = (
             f"it takes none of them along {span.dim}"
-            if finest is None
-            else f"it takes {finest.extent}, {step} apart, along {span.dim}"
+            if not span.axes
+            else f"it takes {count if step == 1 else span.axes[-1].extent}, {step} apart, along {span.dim}"
         )
-        hint = f"Relayout({where!r}, rows={span.dim!r}) turns it." if source is not None and finest is None else ""
+        hint = f"Relayout({where!r}, rows={span.dim!r}) turns it." if source is not None and not span.axes else ""
         yield Violation(
             f"{where} holds neighbours along {span.dim}, and of those {staged.name!r} does not take a multiple of "
             f"{width} in a row: {found}.",
@@ -169,11 +168,32 @@ def _result_vector(program: Program) -> Iterator[Violation]:
             )
         return
     span = result_span(program)
-    finest = span.axes[-1] if span.axes else None
-    if program.accumulation is None or finest is None or finest.stride != 1 or (finest.extent or 1) % width:
-        count = finest.extent if finest is not None and finest.stride == 1 else 1
+    count, _ = _neighbours(span, None)
+    if program.accumulation is None or count % width or not _is_whole(span, width):
         yield Violation(
             f"a thread has {count} neighbouring result(s) along {span.dim}, not a multiple of {width}.",
             note=f"C is contiguous along {span.dim}.",
             hint=f"Split {span.dim} so that each thread keeps {width} neighbours, and Accumulate before this step.",
         )
+
+
+def _neighbours(span: Span, row: Span | None) -> tuple[int, int]:
+    """How many neighbours a thread's digits run through without a gap, and the step of the finest of them.
+
+    Neighbours in global memory, or within `row` of the tile that they are loaded from.
+    """
+    step = [axis.stride if row is None else row.local_stride(axis) for axis in reversed(span.axes)]
+    count = 1
+    for axis, apart in zip(reversed(span.axes), step, strict=True):
+        if apart != count:
+            break
+        count *= axis.extent or 1
+    return count, step[0] if step else 0
+
+
+def _is_whole(span: Span, width: int) -> bool:
+    """Whether vectors of that width run through whole digits, and through equal parts of the last of them."""
+    covered = span.covered(width)
+    return prod(values for _, values in covered) == width and all(
+        (axis.extent or 1) % values == 0 for axis, values in covered
+    )

@@ -1,0 +1,126 @@
+"""What a call with a known shape costs the host, beside torch's own calls in the same run.
+
+    python benchmarks/host_cost.py --out host_cost.json
+    python benchmarks/host_cost.py --no-gpu          # the part of it that is Python, with launches that do nothing
+
+A round starts some hundred calls one after the other and never waits for the GPU, which is done with each before the
+next is started, as the problems are tiny; ours and torch's take turns. The figure is the best of the rounds, since other
+processes only add. Required: `matmul` at most `torch.mm` (the first row). Ends with 1 if it is not, 2 if there is no GPU.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import statistics
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from tilewright.bench.records import command, commit, now
+from tilewright.frontend import linear, matmul, remembered, torch_calls
+from tilewright.frontend.libraries import library_of
+from tilewright.frontend.options import PLAIN
+from tilewright.runtime.driver import gpu_problem
+
+CALLS, ROUNDS = 300, 40
+Call = Callable[[], Any]
+
+
+def on_gpu() -> dict[str, tuple[Call, Call]]:
+    """Ours and torch's for each kind of call."""
+    functional = torch.nn.functional
+
+    def drawn(*shape: int, dtype: torch.dtype = torch.bfloat16) -> torch.Tensor:
+        return torch.randn(*shape, device="cuda", dtype=dtype)
+
+    a, b, bias, out = drawn(128, 128), drawn(128, 128), drawn(128), drawn(128, 128)
+    x, y = drawn(128, 128, dtype=torch.float32), drawn(128, 128, dtype=torch.float32)
+    stack_a, stack_b = drawn(8, 64, 64), drawn(8, 64, 64)
+    long_a, long_b = drawn(64, 8192), drawn(8192, 64)
+    return {
+        "bf16 128^3": (lambda: matmul(a, b), lambda: torch.mm(a, b)),
+        "f32 128^3": (lambda: matmul(x, y), lambda: torch.mm(x, y)),
+        "into out": (lambda: matmul(a, b, out=out), lambda: torch.mm(a, b, out=out)),
+        "linear with a bias": (lambda: linear(a, b, bias), lambda: functional.linear(a, b, bias)),
+        "gelu fused": (
+            lambda: linear(a, b, bias, activation="gelu"),
+            lambda: functional.gelu(functional.linear(a, b, bias)),
+        ),
+        "a stack of 8": (lambda: matmul(stack_a, stack_b), lambda: torch.bmm(stack_a, stack_b)),
+        "parts of k, with a workspace": (lambda: matmul(long_a, long_b), lambda: torch.mm(long_a, long_b)),
+    }
+
+
+def host_us(ours: Call, theirs: Call, wait: Call) -> dict[str, list[float]]:
+    """Microseconds a call of each round."""
+    found: dict[str, list[float]] = {"tilewright": [], "torch": []}
+    for call in (ours, theirs):
+        for _ in range(20):
+            call()
+    for _ in range(ROUNDS):
+        for name, call in (("tilewright", ours), ("torch", theirs)):
+            wait()
+            began = time.perf_counter()
+            for _ in range(CALLS):
+                call()
+            found[name].append((time.perf_counter() - began) / CALLS * 1e6)
+    return found
+
+
+def without_gpu() -> tuple[Call, Call]:
+    """A known call of tensors on the host whose launch does nothing, and the allocation that is part of it."""
+    a, b = torch.randn(8, 8, dtype=torch.bfloat16), torch.randn(8, 8, dtype=torch.bfloat16)
+    library = library_of(a)
+    library.stream = lambda device: 0
+    known = object.__new__(remembered.Remembered)
+    known.shape, known.strides, known.dtype, known.device, known.index = (8, 8), (8, 1), a.dtype, a.device, -1
+    known.launch = lambda stream, *addresses: None
+    remembered.MEMO[remembered.key_of(PLAIN, library.sign(a), library.sign(b), None, None)] = known
+    remembered.FAST[torch.Tensor] = torch_calls.fast_call(library)
+    return lambda: matmul(a, b), lambda: torch.empty_strided((8, 8), (8, 1), dtype=a.dtype, device=a.device)
+
+
+def row(times: dict[str, list[float]]) -> dict[str, Any]:
+    best = {name: min(each) for name, each in times.items()}
+    return {
+        "best_us": {name: round(value, 3) for name, value in best.items()},
+        "median_us": {name: round(statistics.median(each), 3) for name, each in times.items()},
+        "ours_of_torch": round(best["tilewright"] / best["torch"], 3),
+    }
+
+
+def main() -> int:
+    asked = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    asked.add_argument("--out", type=Path, help="where the JSON goes")
+    asked.add_argument("--no-gpu", action="store_true", help="time the Python of a call, on any machine")
+    given = asked.parse_args()
+    torch.set_grad_enabled(False)
+    if given.no_gpu:
+        times = host_us(*without_gpu(), wait=lambda: None)
+        print(f"Python of a known call: {min(times['tilewright']):.2f} us, of which torch's allocation on the host is "
+              f"{min(times['torch']):.2f} us")  # fmt: skip
+        return 0
+    missing = gpu_problem() or ("" if torch.cuda.is_available() else "this PyTorch finds none.")
+    if missing:
+        print(f"There is no GPU: {missing}", file=sys.stderr)
+        return 2
+    rows = {name: row(host_us(*pair, wait=torch.cuda.synchronize)) for name, pair in on_gpu().items()}
+    for name, told in rows.items():
+        best = told["best_us"]
+        print(f"{name:30} {best['tilewright']:6.2f} us, torch {best['torch']:6.2f} us: {told['ours_of_torch']:.2f}")
+    if given.out is not None:
+        origin = {
+            "device": torch.cuda.get_device_name(), "peer": f"torch {torch.__version__}", "commit": commit(),
+            "command": command(), "date": now(),
+        }  # fmt: skip
+        given.out.write_text(json.dumps({"rows": rows, "calls": CALLS, "rounds": ROUNDS, **origin}, indent=2) + "\n")
+    return int(next(iter(rows.values()))["ours_of_torch"] > 1.0)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

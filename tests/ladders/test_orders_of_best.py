@@ -1,0 +1,27 @@
+"""Every order in which the best rung may walk over a thread's results gives the same bits."""
+
+import numpy as np
+import pytest
+
+from tilewright.ladders.worklog.r13_best import BEST, orders, schedule_at
+from tilewright.problem import make_operands
+from tilewright.problem.gemm import Gemm
+from tilewright.toolchain import build, run_on_simulator
+
+GEMM = Gemm(70, 137, 19, alpha=0.5, beta=-1.0)
+OPERANDS = make_operands(GEMM)
+TILE = {**BEST, "bm": 64, "bn": 128}
+EXPECTED, _ = run_on_simulator(build(GEMM, schedule_at(GEMM, TILE)), OPERANDS)
+
+
+@pytest.mark.parametrize("order", tuple(orders(16, 8)))
+def test_an_order_of_results_changes_no_bit(order: str) -> None:
+    computed, run = run_on_simulator(build(GEMM, schedule_at(GEMM, {**TILE, "order": order})), OPERANDS)
+    assert np.array_equal(computed, EXPECTED)
+    assert run.errors == ()
+
+
+def test_vectors_run_through_digits_that_are_walked_apart() -> None:
+    text = build(GEMM, schedule_at(GEMM, {**TILE, "order": "m1 m3 m2 m0 ~n2 ~n0 ~n1"})).cuda
+    assert "float A_frag[2][2][2][2];  // (m3, m2, m1, m0)" in text
+    assert "as_float4(A_frag[m3][m2][0][0]) =" in text

@@ -22,6 +22,7 @@ def test_an_order_of_results_changes_no_bit(order: str) -> None:
 
 
 def test_vectors_run_through_digits_that_are_walked_apart() -> None:
-    text = build(GEMM, schedule_at(GEMM, {**TILE, "order": "m1 m3 m2 m0 ~n2 ~n0 ~n1"})).cuda
-    assert "float A_frag[2][2][2][2];  // (m3, m2, m1, m0)" in text
-    assert "as_float4(A_frag[m3][m2][0][0]) =" in text
+    gemm = Gemm(64, 128, 16)
+    text = build(gemm, schedule_at(gemm, {**TILE, "order": "m1 m3 m2 m0 ~n2 ~n0 ~n1"})).cuda
+    assert "float A_frag[4][2][2];  // (m32, m1, m0)" in text
+    assert "as_float4(A_frag[m32][0][0]) =" in text

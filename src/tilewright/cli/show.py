@@ -25,6 +25,7 @@ from tilewright.ir.text import kernel_text
 from tilewright.ladders import find_rung
 from tilewright.runtime.cubin_cache import CubinCache
 from tilewright.runtime.nvrtc import compile_ptx
+from tilewright.runtime.register_banks import main_loop
 from tilewright.runtime.sass import disassemble
 from tilewright.schedule.codec import to_data
 from tilewright.toolchain import Build, build
@@ -126,4 +127,6 @@ def _text(built: Build, form: Form, arch: str) -> str:
         case Form.PTX:
             return compile_ptx(built.source, arch)
         case Form.SASS:
-            return disassemble(built.compile(arch, cache=CubinCache()))
+            text = disassemble(built.compile(arch, cache=CubinCache()))
+            loop = main_loop(text)
+            return text if loop is None else f"// {loop}\n{text}"

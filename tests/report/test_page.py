@@ -1,4 +1,4 @@
-"""The page as a file: whole, valid, small enough, and with nothing to fetch; and what refuses to write one."""
+"""The page as a file: whole, valid, small enough, and with nothing to fetch."""
 
 from __future__ import annotations
 
@@ -9,9 +9,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from command_runs import Cli
 
-from tilewright.report.page import Page
+from tilewright.device.catalog import H200, device
+from tilewright.ladders import find_rung
+from tilewright.report.page import Page, write_page
+from tilewright.report.page.suites import suite_figure
 
 _MOST_BYTES = 8_000_000
 
@@ -104,51 +106,42 @@ def test_a_conflict_moves_the_mark_of_shared_memory_to_the_left(data: dict[str, 
     assert padded > 2 * asynchronous
 
 
-# -- refusals ----------------------------------------------------------------------------------------------------------
+def test_changes_of_the_schedule_are_marked_where_they_are(page: Page) -> None:
+    marks = [line.mark for line in page.views[1].lines]
+    added, removed = marks.index("+"), marks.index("-")
+    assert removed < added < len(marks) - 5  # replaced in place, and the schedule goes on
 
 
-def test_an_unknown_ladder_or_device_is_answered_with_the_nearest(report: Cli) -> None:
-    assert "did you mean 'hopper'?" in report("hoper").err
-    ran = report("worklog", "--device", "RTX 3080")
-    assert ran.code == 1 and "did you mean 'RTX 3090'?" in ran.err
+def test_counts_say_what_got_better_and_leave_out_what_a_rung_has_none_of(page: Page) -> None:
+    first, _, top = page.views
+    assert "Lost to bank conflicts" not in [count.name for count in first.counts]
+    assert all(count.before == "" and count.better is None for count in first.counts)  # nothing lies below
+    by_name = {count.name: count for count in top.counts}
+    assert by_name["Sectors per global load"].value == "16"
 
 
-def test_a_place_that_cannot_be_written_is_refused_before_the_work(report: Cli, tmp_path: Path) -> None:
-    (tmp_path / "file").write_text("")
-    ran = report("worklog", "--output", tmp_path / "file" / "page.html")
-    assert ran.code == 1 and "is no folder" in ran.err
-    assert "it is a folder" in report("worklog", "--output", tmp_path).err
+def test_warps_that_are_resident_are_drawn(text: str, page: Page) -> None:
+    fits = page.views[1].row.occupancy
+    assert fits is not None
+    assert f'aria-label="{fits.warps_per_sm} of 64 warps are resident"' in text
 
 
-def test_a_missing_extra_is_named_with_its_command(report: Cli, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("tilewright.extras.available", lambda package: package != "plotly")
-    ran = report("worklog")
-    assert ran.code == 1
-    assert ran.err == (
-        "The report page needs the package 'plotly', which is not installed.\n"
-        "  Hint: python -m pip install 'tilewright[report]'\n"
-    )
+def test_a_record_of_a_suite_counts_where_the_ladder_has_none() -> None:
+    rung = find_rung("hopper/best")
+    figure = suite_figure(rung, (4096, 4096, 4096), "bf16", H200)
+    assert figure is not None and figure.kind == "recorded" and figure.share_of_cublas is not None
+    assert suite_figure(rung, (4096, 4096, 4096), "bf16", device("RTX 3090")) is None
 
 
-def test_records_of_another_version_are_refused(report: Cli, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    from tilewright.bench import records
+def test_an_interrupted_page_leaves_the_old_file(page: Page, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = tmp_path / "page.html"
+    path.write_text("old")
 
-    (tmp_path / "ladder_worklog.jsonl").write_text('{"rung": "worklog/1", "format": 99}\n')
-    monkeypatch.setattr(records, "recorded_folder", lambda: tmp_path)
-    records.recorded.cache_clear()
-    ran = report("worklog", "--rungs", "1", "--size", "32", "--output", tmp_path / "page.html")
-    records.recorded.cache_clear()
-    assert ran.code == 1
-    assert "Line 1 of ladder_worklog.jsonl is no record: format 99, not 1." in ran.err
+    def interrupted(*_: object) -> None:
+        raise KeyboardInterrupt
 
-
-def test_the_command_writes_the_page(report: Cli, tmp_path: Path) -> None:
-    ran = report("worklog", "--rungs", "2", "--size", "64", "--output", tmp_path / "new" / "page.html")
-    assert (ran.code, ran.err) == (0, "")
-    assert (tmp_path / "new" / "page.html").read_text(encoding="utf-8").startswith("<!doctype html>")
-
-
-def test_a_kernel_that_cannot_be_built_keeps_its_place(report: Cli, tmp_path: Path) -> None:
-    ran = report("hopper", "--rungs", "2", "--size", "100", "--output", tmp_path / "page.html")
-    assert ran.code == 0
-    assert "its rows are 200 bytes apart" in (tmp_path / "page.html").read_text(encoding="utf-8")
+    monkeypatch.setattr("tilewright.report.page.html.os.replace", interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        write_page(page, path)
+    assert [one.name for one in tmp_path.iterdir()] == ["page.html"]
+    assert path.read_text() == "old"

@@ -147,6 +147,16 @@ def test_loads_run_ahead_by_as_many_steps_as_there_are_slots_to_spare(name: str,
     assert _ahead(timeline(watched(name))) == ahead
 
 
+@pytest.mark.parametrize("name", [name for name in RUNGS if not name.startswith("hopper/")])
+def test_steps_are_multiplied_in_order_and_none_past_the_end(name: str) -> None:
+    drawn = timeline(watched(name))
+    for role in drawn["roles"]:
+        cells = [one for one in drawn["cells"] if one["kind"] == "multiply" and one["role"] == role["number"]]
+        steps = [cell["step"] for cell in cells]
+        assert steps == sorted(steps)
+        assert set(steps) <= set(range(watched(name).gemm.k // built(name).kernel.tile["k"]))
+
+
 def test_warpgroups_that_take_turns_are_roles_beside_the_producer() -> None:
     drawn = timeline(watched("hopper/best"))
     assert [role["name"] for role in drawn["roles"]] == ["warps 0 to 3", "warps 4 to 7", "warp 8"]

@@ -103,9 +103,11 @@ def write(path: Path, records: Iterable[Record]) -> None:
 def read(path: Path) -> list[Record]:
     """The records of a file. Raises TilewrightError on a line that is none."""
     found = []
-    for number, line in enumerate(path.read_text(encoding="utf-8").splitlines(), 1):
+    for number, line in enumerate(path.read_text(encoding="utf-8", errors="replace").splitlines(), 1):
         try:
             data = json.loads(line)
+            if not isinstance(data, dict):
+                raise ValueError("it holds no names")
             if data.get("format") != FORMAT:
                 raise ValueError(f"format {data.get('format')}, not {FORMAT}")
             found.append(Record(**{**data, "origin": Origin(**data["origin"])}))

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import os
+import tempfile
 import webbrowser
 from pathlib import Path
 from typing import Annotated
@@ -20,7 +20,7 @@ from tilewright.cli.arguments import (
     parse_size,
 )
 from tilewright.errors import TilewrightError
-from tilewright.ladders import find_ladder
+from tilewright.ladders import LADDERS, find_ladder
 from tilewright.report.collect import target_for
 from tilewright.report.page import collect_page, require_plotly, write_page
 from tilewright.runtime.cubin_cache import CubinCache
@@ -33,7 +33,7 @@ EXAMPLES = (
 
 
 def report(
-    name: Annotated[str, typer.Argument(metavar="LADDER", help="`worklog`.")] = "worklog",
+    name: Annotated[str, typer.Argument(metavar="LADDER", help=f"One of: {', '.join(LADDERS)}.")] = "worklog",
     file: Annotated[Path | None, typer.Option("--output", "-o", metavar="FILE", help="Default: LADDER.html.")] = None,
     opened: Annotated[bool, typer.Option("--open", help="Show it in the browser.")] = False,
     size: SizeText = DEFAULT_SIZE,
@@ -65,14 +65,17 @@ def report(
 
 
 def _check_writable(path: Path) -> None:
-    """Said before a minute of work, not after it."""
-    folder = next(folder for folder in path.absolute().parents if folder.exists())
+    """Said before the work, not after it."""
     problem = ""
     if path.is_dir():
         problem = "it is a folder"
-    elif not folder.is_dir():
-        problem = f"{str(folder)!r} is no folder"
-    elif not os.access(path if path.exists() else folder, os.W_OK):
-        problem = "that is not permitted"
+    else:
+        folder = next(folder for folder in path.absolute().parents if folder.exists())
+        try:
+            tempfile.TemporaryFile(dir=folder).close()
+        except NotADirectoryError:
+            problem = f"{str(folder)!r} is no folder"
+        except OSError as error:
+            problem = f"{str(folder)!r} takes no file ({error.strerror or error})"
     if problem:
         raise TilewrightError(f"Cannot write {str(path)!r}: {problem}.", hint="name a file elsewhere with --output.")

@@ -19,6 +19,7 @@ from tilewright.report.page.ladder import Page
 _SCRIPTS = (
     "draw.js",
     "charts.js",
+    "roof.js",
     "table.js",
     "tiles.js",
     "loads.js",

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
-from functools import partial
 from typing import Any
 
 from tilewright.device.catalog import H200
@@ -49,32 +48,36 @@ def collect_page(
     tell = progress or (lambda what, done, total: None)
     formats = formats or {}
     spec = target.spec or H200
+    rows, _ = collect_ladder(rungs, size, target, formats=formats, cache=cache, progress=tell)
+    by_label = {row.rung.label: row for row in rows}
     with ThreadPoolExecutor(1) as beside:
-        rows, _ = collect_ladder(rungs, size, target, formats=formats, cache=cache, progress=tell)
-        by_label = {row.rung.label: row for row in rows}
-        speeds = beside.submit(_speeds, rungs, spec, formats, cache)
-        views = []
-        for at, row in enumerate(rows):
-            tell(f"drawing {row.rung.name}", at, len(rows))
-            views.append(view_of(row, by_label.get(row.rung.builds_on or "")))
-        known = speeds.result()
+        jobs = [beside.submit(_speeds, rung, spec, formats, cache) for rung in rungs]
+        try:
+            views = []
+            for at, row in enumerate(rows):
+                tell(f"drawing {row.rung.name}", at, len(rows))
+                views.append(view_of(row, by_label.get(row.rung.builds_on or "")))
+            speeds = []
+            for at, job in enumerate(jobs):
+                tell(f"predicting {rungs[at].name}", at, len(jobs))
+                speeds.append(job.result())
+        except BaseException:  # Ctrl-C need not wait for them
+            beside.shutdown(wait=False, cancel_futures=True)
+            raise
     data = {
         "ladder": rungs[0].ladder,
         "device": spec.name,
         "sizes": list(SPEED_SIZES),
         "size": 4096,
         "roofs": roofs(spec),
-        "rungs": [_rung_data(view, speed, spec) for view, speed in zip(views, known, strict=True)],
+        "rungs": [_rung_data(view, speed, spec) for view, speed in zip(views, speeds, strict=True)],
     }
     return Page(rungs[0].ladder, size, spec, tuple(views), data)
 
 
-def _speeds(
-    rungs: Sequence[Rung], spec: DeviceSpec, formats: FormatOptions, cache: CubinCache | None
-) -> list[dict[str, Any]]:
-    """Of each rung, by size."""
-    known = partial(speed_at, spec=spec, formats=formats, cache=cache)
-    return [{str(n): known(rung, (n, n, n)) for n in SPEED_SIZES} for rung in rungs]
+def _speeds(rung: Rung, spec: DeviceSpec, formats: FormatOptions, cache: CubinCache | None) -> dict[str, Any]:
+    """What is known of a rung, by size."""
+    return {str(n): speed_at(rung, (n, n, n), spec, formats, cache) for n in SPEED_SIZES}
 
 
 def _rung_data(view: RungView, speeds: dict[str, Any], spec: DeviceSpec) -> dict[str, Any]:

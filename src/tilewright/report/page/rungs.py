@@ -137,25 +137,29 @@ def _costs_by_step(built: Build) -> dict[int, list[str]]:
 # -- counts ------------------------------------------------------------------------------------------------------------
 
 _COUNTS = (
-    ("Sectors per global load", "sectors", -1, "32-byte pieces of memory that one request of a warp touches."),
-    ("Global loads per result", "global", -1, "Load instructions by a lane for each element of C."),
-    ("Shared loads per multiply-add", "shared", -1, "Load instructions by a lane for each multiply-add."),
-    ("Wavefronts per shared load", "waves", -1, "Passes of the data pipe that one request of a warp takes."),
-    ("Lost to bank conflicts", "lost", -1, "Share of all shared wavefronts beyond the fewest possible."),
-    ("Barriers per step over k", "barriers", -1, "How often all warps of a block wait for each other."),
+    ("Sectors per global load", "sectors", "32-byte pieces of memory that one request of a warp touches"),
+    ("Bytes loaded per result", "bytes", "whole sectors of A, B and C, by lanes and by the copy engine"),
+    ("Sectors per global store", "stored", "the same for requests that write"),
+    ("Shared loads per multiply-add", "shared", "load instructions of lanes; fewer where registers are used again"),
+    ("Wavefronts per shared load", "waves", "passes of the data pipe that one request of a warp takes"),
+    ("Lost to bank conflicts", "lost", "share of all shared wavefronts beyond the fewest possible"),
+    ("Barriers per step over k", "barriers", "how often all warps of a block wait for each other"),
 )
+"""Less is better, of all of them."""
 
 
 def _counts(row: Row, before: Row | None) -> tuple[Count, ...]:
+    """What neither rung has any of is left out."""
     if row.checked is None:
         return ()
     mine = _figures(row.checked.counters)
     theirs = {} if before is None or before.checked is None else _figures(before.checked.counters)
     found = []
-    for name, key, direction, what in _COUNTS:
+    for name, key, what in _COUNTS:
         value, other = mine[key], theirs.get(key)
-        better = None if other is None or other == value else (value - other) * direction > 0
-        found.append(Count(name, _text(key, value), "" if other is None else _text(key, other), better, what))
+        if value or other:
+            better = None if other is None or other == value else value < other
+            found.append(Count(name, _text(key, value), "" if other is None else _text(key, other), better, what))
     return tuple(found)
 
 
@@ -165,8 +169,9 @@ def _figures(counters: Counters) -> dict[str, float]:
     results, fmas = max(counters.results, 1), max(counters.fmas, 1)
     return {
         "sectors": counters.global_loads.sectors_per_request,
-        "global": counters.global_loads.lanes / results,
-        "shared": counters.shared_loads.lanes / fmas,
+        "bytes": (counters.global_loads.bytes_moved + counters.bulk_loads.bytes_moved) / results,
+        "stored": counters.global_stores.sectors_per_request,
+        "shared": loads.lanes / fmas,
         "waves": loads.wavefronts_per_request,
         "lost": (loads.excess_wavefronts + stores.excess_wavefronts) / waves if waves else 0.0,
         "barriers": counters.barriers_per_k_step,
@@ -176,7 +181,7 @@ def _figures(counters: Counters) -> dict[str, float]:
 def _text(key: str, value: float) -> str:
     if value == 0:
         return "none"
-    return f"{100 * value:.0f} %" if key == "lost" else f"{value:.3g}"
+    return f"{100 * value:.0f} %" if key == "lost" else f"{value:,.0f}" if value >= 100 else f"{value:.3g}"
 
 
 # -- resources ---------------------------------------------------------------------------------------------------------
@@ -196,11 +201,7 @@ def _resources(row: Row) -> tuple[tuple[str, str], ...]:
     ]
     if row.occupancy is not None:
         warps = row.occupancy.blocks_per_sm * row.occupancy.warps_per_block
-        found.append(
-            (
-                "Blocks on an SM",
-                f"{row.occupancy.blocks_per_sm}, {warps} warps: {row.occupancy.fraction:.0%} of the most",
-            )
-        )
+        share = f"{warps} warps: {row.occupancy.fraction:.0%} of the most"
+        found.append(("Blocks on an SM", f"{row.occupancy.blocks_per_sm}, {share}"))
         found.append(("What limits it", row.occupancy.why))
     return tuple(found)

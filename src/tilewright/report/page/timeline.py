@@ -63,6 +63,7 @@ class _Drawing:
     loaded: dict[tuple[int, str], Bar] = field(default_factory=dict)
     content: dict[str, Bar] = field(default_factory=dict)
     waited: dict[int, list[str]] = field(default_factory=dict)
+    reading: dict[int, int] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         self.clocks = [0.0] * len(self.roles)
@@ -172,9 +173,12 @@ def _access(drawing: _Drawing, access: Access, role: int) -> None:
         return
     row = _slot(access, int(first[lanes][0]))
     if access.store:
-        loaded = drawing.loaded.get((role, name[0]))
-        step, after = (-1, 0.0) if loaded is None else (loaded.step, loaded.start)
         copies = isinstance(access.site.stmt, Move) and access.site.stmt.asynchronous
+        loaded = drawing.loaded.get((role, name[0]))
+        if copies and drawing.loaded.pop((role, name[0]), None) is None:
+            drawing.content.pop(row, None)  # zeros, for steps past the end
+            return
+        step, after = (-1, 0.0) if loaded is None else (loaded.step, loaded.start)
         cell = drawing.cell(role, "copy" if copies else "store", step, access.site.text, after)
         bar = drawing.fill(row, step, cell.start)
         if not copies:
@@ -184,10 +188,9 @@ def _access(drawing: _Drawing, access: Access, role: int) -> None:
                 source.read = (cell.start, cell.end)
         return
     held = drawing.content.get(row)
-    step = -1 if held is None else held.step
-    cell = drawing.cell(role, "multiply", step, access.site.text)
     if held is not None:
-        _read(held, cell)
+        drawing.reading[role] = held.step
+        _read(held, drawing.cell(role, "multiply", held.step, access.site.text))
 
 
 def _read(held: Bar, cell: Cell) -> None:
@@ -196,7 +199,9 @@ def _read(held: Bar, cell: Cell) -> None:
 
 
 def _current(drawing: _Drawing, role: int) -> int:
-    """The step that a role works on: that of its running stretch, or of what it last loaded."""
+    """The step that a role works on: of the slot that it last read, else of what it last loaded."""
+    if role in drawing.reading:
+        return drawing.reading[role]
     last = next((cell for cell in reversed(drawing.cells) if cell.role == role and cell.kind != "wait"), None)
     return -1 if last is None else last.step
 

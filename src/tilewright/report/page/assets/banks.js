@@ -118,6 +118,7 @@ function banksOf(map, request, wave) {
 
 function laneText(lanes, pixels, narrow) {
   const text = lanes.length === 2 && lanes[1] > lanes[0] + 1 ? lanes.join(" ") : spans(lanes);
+  if (lanes.length === 1) return text;
   return text.length * (narrow ? 4.6 : lanes.length > 1 ? 5.4 : 6) < pixels - 1 ? text : `×${lanes.length}`;
 }
 

@@ -151,7 +151,7 @@ function drawBoxes(host, data) {
   data.boxes.forEach((box, at) => {
     const group = svg("g", {},
       svg("rect", { x: box.column * scaleX + 2, y: box.row * scaleY + 2, width: box.columns * scaleX - 2, height: box.rows * scaleY - 2, fill: hue(at), "fill-opacity": 0.4, stroke: hue(at) }),
-      svg("text", { x: (box.column + box.columns / 2) * scaleX, y: (box.row + box.rows / 2) * scaleY + 5, "text-anchor": "middle", "font-size": 14 }, `box ${at + 1}`));
+      svg("text", { x: (box.column + box.columns / 2) * scaleX, y: (box.row + box.rows / 2) * scaleY + 5, "text-anchor": "middle", "font-size": 14 }, `box ${at + 1}: ${box.rows} × ${box.columns}`));
     made.append(tipped(group, `${box.rows} × ${box.columns} elements, ${box.sectors} sectors, started by warp ${box.warp} of ${box.own ? "this block" : "another block of the cluster"}`));
   });
   const say = element("div", { class: "say" });

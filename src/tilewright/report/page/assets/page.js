@@ -11,9 +11,9 @@ function fromAddress() {
   return byName.has(wanted) ? wanted : null;
 }
 
-data.sizes.forEach((size) => sizeBox.append(element("option", { value: size }, `${size} × ${size} × ${size}`)));
+data.sizes.forEach((size) => sizeBox.append(element("option", { value: size }, `${size}³`)));
 data.rungs.forEach((rung) => {
-  rungBox.append(element("option", { value: rung.name }, rung.title));
+  rungBox.append(element("option", { value: rung.name }, rung.label === rung.slug ? rung.slug : `${rung.label} ${rung.slug}`));
   rungList.append(element("button", { type: "button", "data-rung": rung.name, onclick: () => pickRung(rung.name), title: rung.idea }, rung.label));
 });
 
@@ -35,7 +35,7 @@ function drawSpeeds() {
 function drawPictures() {
   const { tiles, loads, banks, timeline } = byName.get(chosen.rung).pictures;
   if (!tiles) {
-    ["tiles", "loads", "banks", "timeline"].forEach((name) => nothing(document.getElementById(name), "The kernel could not be run: see what is said of the rung above."));
+    ["tiles", "loads", "banks", "timeline"].forEach((name) => nothing(document.getElementById(name), "There is nothing to draw: the kernel did not run, as is said of the rung above, or the problem is empty."));
     return;
   }
   drawTiles(document.getElementById("tiles"), tiles);

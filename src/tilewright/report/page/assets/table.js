@@ -12,9 +12,10 @@ function drawTable(data, size, chosen, pick) {
       cell("recorded", recorded ? count(recorded.tflops) : "–"),
       cell("of cuBLAS", share ? `${(100 * share).toFixed(1)} %` : "–"),
       cell("predicted", predicted ? count(predicted.tflops) : "–", "predicted"),
-      element("td", { "data-label": "binds" }, predicted ? predicted.binding : "cannot run here"));
+      element("td", { "data-label": "bound by" }, predicted ? predicted.binding : "cannot run here"));
   });
-  const caption = element("caption", {}, `TFLOP/s at ${size} × ${size} × ${size} on ${data.device}: recorded on the GPU, and predicted by the model.`);
+  const told = data.rungs.some((rung) => rung.speeds[size].recorded) ? "recorded on the GPU, and predicted by the model" : "predicted by the model, for nothing is recorded";
+  const caption = element("caption", {}, `TFLOP/s at ${size} × ${size} × ${size} on ${data.device}: ${told}.`);
   document.getElementById("ladder-table").replaceChildren(element("table", { class: "rungs" }, caption, element("thead", {}, head), element("tbody", {}, ...rows)));
 }
 

@@ -8,7 +8,7 @@ function drawTiles(host, data) {
   const warps = Math.ceil(data.threads / 32);
   const pick = slider("Thread", data.threads - 1, Math.min(37, data.threads - 1), show, (at) => `${at}`);
 
-  const grid = problemFigure(data);
+  const grid = problemFigure(data, room(host));
   const wide = Math.min(room(host), 560);
   const margin = 44;
   const cellW = Math.max(0.5, Math.min(14, (wide - margin) / tileN));
@@ -80,9 +80,9 @@ function ownersOf(data) {
 }
 
 /** A, B and C as a whole, with the tile of one block; pointing at C moves it. */
-function problemFigure(data) {
+function problemFigure(data, wide) {
   const [tileM, tileN, tileK] = data.tile;
-  const scale = 170 / Math.max(data.m, data.n, data.k);
+  const scale = Math.min(170, (wide - 60) / 2) / Math.max(data.m, data.n, data.k);
   const [m, n, k] = [data.m, data.n, data.k].map((size) => Math.max(size * scale, 8));
   const gap = 16, left = 22, top = 22;
   const x = left + k + gap, y = top + k + gap;

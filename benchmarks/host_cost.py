@@ -4,8 +4,9 @@
     python benchmarks/host_cost.py --no-gpu          # the part of it that is Python, with launches that do nothing
 
 A round starts some hundred calls one after the other and never waits for the GPU, which is done with each before the
-next is started, as the problems are tiny; ours and torch's take turns. The figure is the best of the rounds, since other
-processes only add. Required: `matmul` at most `torch.mm` (the first row). Ends with 1 if it is not, 2 if there is no GPU.
+next is started, as the problems are tiny; ours and torch's take turns. The figure is the best of the rounds, since
+other processes only add. Required: `matmul` at most `torch.mm` (the first row). Ends with 1 if it is not, with 2 if
+there is no GPU.
 """
 
 from __future__ import annotations

@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+from contextlib import nullcontext
 from pathlib import Path
 
 import pytest
 from command_runs import Cli
+from test_table import Lists, Measurer
 from tuning_fakes import OnPaper, a_winner, url_of
 
 from tilewright.device.catalog import device
+from tilewright.tuner.compiling import Prepared
+from tilewright.winners.choice import Choice
 from tilewright.winners.database import Database
 from tilewright.winners.winner import Winner
 
@@ -35,11 +39,19 @@ def test_tuning_without_a_gpu_says_what_can_be_done_without_one(cli: Cli) -> Non
 
 
 def tuned(cli: Cli, folder: Path, monkeypatch: pytest.MonkeyPatch, matmul_us: float) -> tuple[str, list[Winner]]:
-    """What a search says that times nothing but registers, and the winners that it leaves for 512 rows."""
+    """What a search says in which only today's choice and three stages are fast, and the winners it leaves for 512
+    rows."""
+
+    class ByStages(OnPaper):
+        def us(self, prepared: Prepared) -> float:
+            choice = prepared.candidate
+            return matmul_us if choice == TODAY else 50.0 if choice.point["stages"] == 3 else 200.0
+
     monkeypatch.setattr("tilewright.cli.tune._gpu", lambda list_only: OnPaper.gpu())
     monkeypatch.setattr("tilewright.cli.tune.probe", lambda gpu: device("H200"))
-    monkeypatch.setattr("tilewright.cli.tune.GpuMeasurer", OnPaper)
-    monkeypatch.setattr("tilewright.cli.tune._Job._peers", lambda job: {"cuBLAS": 100.0, "matmul": matmul_us})
+    monkeypatch.setattr("tilewright.cli.tune.GpuMeasurer", ByStages)
+    monkeypatch.setattr("tilewright.cli.tune.todays_choice", lambda *asked: TODAY)
+    monkeypatch.setattr("tilewright.cli.tune._Job._peers", lambda job: {"cuBLAS": 100.0})
     monkeypatch.setattr("tilewright.cli.tune._STARTED", None)
     ran = cli(
         "tune", 512, 512, 512, "--rung", "ampere/4", "--dtype", "f16", "--storage", url_of(folder), "--workers", 1
@@ -48,20 +60,38 @@ def tuned(cli: Cli, folder: Path, monkeypatch: pytest.MonkeyPatch, matmul_us: fl
     return ran.out, [winner for winner in Database().winners() if winner.key.problem.m == 512]
 
 
+TODAY = Choice("ampere/4", {"stages": 2}, 2)
+
+
 def test_a_winner_is_told_and_stored(cli: Cli, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     text, winners = tuned(cli, tmp_path, monkeypatch, matmul_us=300.0)
-    assert text.startswith("512x512x512 f16 NN on H200: 3 of 3 candidates measured, 3 of them now, in ")
-    assert "% of cuBLAS: ampere/4 stages " in text
-    assert text.endswith("  matmul uses it from now on.\n")
+    assert text.startswith("512x512x512 f16 NN on H200: 4 of 4 candidates measured, 4 of them now, in ")
+    assert "200.0 % of cuBLAS: ampere/4@stages=3" in text
+    assert text.endswith("  matmul uses it from now on. Until now it took 300.00 us.\n")
     (winner,) = winners
-    assert winner.candidate.rung == "ampere/4"
-    assert winner.share_of_cublas == 100.0 / winner.median_us
+    assert winner.choice == Choice("ampere/4", {"stages": 3})
+    assert winner.share_of_cublas == 2.0
 
 
-def test_where_matmul_does_better_nothing_is_stored(cli: Cli, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_where_matmul_does_best_its_own_plan_wins(cli: Cli, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     text, winners = tuned(cli, tmp_path, monkeypatch, matmul_us=1.0)
-    assert text.endswith("  matmul's own choice takes 1.00 us and stays.\n")
-    assert winners == []
+    assert text.endswith("  It is what matmul chose already.\n")
+    assert [winner.choice for winner in winners] == [TODAY]
+
+
+def test_the_suite_is_listed_without_a_gpu(cli: Cli, tmp_path: Path) -> None:
+    asked = ("tune", "--suite", "--list", "--dtype", "f32", "--order", "nn", "--record", tmp_path / "none.jsonl")
+    data = cli(*asked, "--json").json
+    assert (data["device"], len(data["problems"]), data["left"]) == ("H200", 15, 15)
+    text = cli(*asked).out
+    assert text.startswith("15 problems on H200, 15 of them left. matmul runs today:\n")
+    assert "\n  16x8192x8192 f32 NN          thin" in text
+
+
+def test_without_sizes_or_the_suite_nothing_is_tuned(cli: Cli) -> None:
+    ran = cli("tune", 512, 512, "--list")
+    assert ran.code == 2
+    assert "give M, N and K, or --suite." in ran.err
 
 
 def test_the_list_shows_candidates_and_their_predictions_best_first(cli: Cli) -> None:
@@ -94,10 +124,10 @@ def test_what_cannot_be_tuned_is_refused_in_a_sentence(cli: Cli, arguments: tupl
     assert ran.err.startswith(told)
 
 
-def test_keeping_bits_of_a_sum_in_parts_is_refused(cli: Cli) -> None:
-    ran = cli("tune", 128, 128, 16384, "--keep-bits", "--list")
-    assert ran.code == 1
-    assert "none keeps its bits" in ran.err
+def test_keeping_bits_of_a_sum_in_parts_leaves_parts_of_one_length(cli: Cli) -> None:
+    asked = ("tune", 128, 128, 16384, "--rung", "worklog/9", "--keep-bits", "--list", "--json", "--workers", 1)
+    data = cli(*asked).json
+    assert len({one["splits"] for one in data["legal"]}) == 1 < len({one["splits"] for one in data["refused"]})
 
 
 def test_the_database_lists_own_and_shipped_winners(cli: Cli, path: Path) -> None:
@@ -136,3 +166,24 @@ def test_an_unknown_action_suggests_one(cli: Cli) -> None:
     ran = cli("database", "lst")
     assert (ran.code, ran.out) == (2, "")
     assert ran.err == "No such command 'lst'. Did you mean 'list'?\n  Hint: tilewright database --help\n"
+
+
+def test_the_suite_is_tuned_told_recorded_and_exported(
+    cli: Cli, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("tilewright.cli.tune._gpu", lambda list_only: OnPaper.gpu())
+    monkeypatch.setattr("tilewright.cli.tune.probe", lambda gpu: device("H200"))
+    monkeypatch.setattr("tilewright.cli.tune_suite.todays_choice", lambda *asked: Choice("ours", {"a": 0}))
+    monkeypatch.setattr("tilewright.cli.tune_suite.ShortLists", lambda *asked: nullcontext(Lists()))
+    monkeypatch.setattr("tilewright.cli.tune_suite.GpuTable", lambda gpu: nullcontext(Measurer()))
+    monkeypatch.setattr("tilewright.cli.tune._STARTED", None)
+    record, exported = tmp_path / "record.jsonl", tmp_path / "exported.jsonl"
+    asked = ("tune", "--suite", "--dtype", "f32", "--order", "NN", "--record", record, "--export", exported)
+    ran = cli(*asked)
+    assert ran.err == ""
+    assert "  16x8192x8192 f32 NN                8.00 us  200.0 % of cuBLAS  ours@a=2\n" in ran.out
+    assert ran.out.endswith(f"16 winners written to {exported}.\n")  # of 15 problems, and that of this file's tests
+    assert len(exported.read_text(encoding="utf-8").splitlines()) == 16
+    done = len(record.read_text(encoding="utf-8").splitlines())
+    assert cli(*asked).code == 0  # nothing is left to be measured
+    assert len(record.read_text(encoding="utf-8").splitlines()) == done

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import sqlite3
 import subprocess
@@ -14,6 +15,7 @@ import pytest
 from tuning_fakes import a_winner
 
 from tilewright.errors import TilewrightError
+from tilewright.winners.choice import Choice
 from tilewright.winners.database import Database, DatabaseUnusable, Imported, shipped_winners
 from tilewright.winners.winner import Winner
 
@@ -86,7 +88,7 @@ def test_what_is_exported_can_be_imported(path: Path, tmp_path: Path) -> None:
     [
         ("no json", "it is no JSON"),
         ("{}", "it has no format"),
-        (a_winner().to_json().replace('"format": 1', '"format": 9'), "from a newer tilewright"),
+        (a_winner().to_json().replace('"format": 2', '"format": 9'), "from a newer tilewright"),
         (a_winner().to_json().replace("100.0", "-1.0"), "median_us is -1.0"),
         (a_winner().to_json().replace('"m": 4096', '"m": "4096"'), "m is '4096'"),
     ],
@@ -168,7 +170,7 @@ def test_an_entry_that_cannot_be_read_damages_the_file(path: Path) -> None:
 
 @pytest.mark.parametrize(
     "change",
-    ["pragma user_version = 9", """update winners set line = replace(line, '"format": 1', '"format": 2')"""],
+    ["pragma user_version = 9", """update winners set line = replace(line, '"format": 2', '"format": 3')"""],
 )
 def test_a_file_from_a_newer_version_is_refused_and_left_alone(path: Path, change: str) -> None:
     a_database(path).record(a_winner())
@@ -208,3 +210,22 @@ def test_a_place_where_no_folder_can_be_is_told(tmp_path: Path) -> None:
     assert database.winners() == []
     assert not database.record(a_winner())
     assert "was not stored" in database.complaints[0]
+
+
+def test_a_line_of_the_first_format_is_a_single_kernel() -> None:
+    data = json.loads(a_winner().to_json())
+    del data["splits"], data["pads"]
+    assert Winner.from_json(json.dumps({**data, "format": 1})) == a_winner()
+
+
+def test_a_plan_of_several_launches_travels_whole(path: Path) -> None:
+    plan = Choice("hopper/4", {"m": 128}, 8, frozenset(("B", "A")))
+    database = a_database(path)
+    database.record(a_winner(choice=plan))
+    assert database.winners()[0].choice == plan
+
+
+@pytest.mark.parametrize("change", [{"splits": 0}, {"splits": True}, {"pads": ["C"]}, {"pads": "A"}])
+def test_splits_and_pads_that_are_none_are_refused(change: dict[str, object]) -> None:
+    with pytest.raises(TilewrightError, match="it is no winner"):
+        Winner.from_json(json.dumps({**json.loads(a_winner().to_json()), **change}))

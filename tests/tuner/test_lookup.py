@@ -8,12 +8,11 @@ from pathlib import Path
 import pytest
 from tuning_fakes import a_winner
 
-from tilewright.ladders import find_rung
+from tilewright.frontend.on_paper import version_of
 from tilewright.problem.gemm import Gemm, Order
+from tilewright.winners.choice import Choice
 from tilewright.winners.database import Database
-from tilewright.winners.keys import kernel_version
-from tilewright.winners.lookup import Lookup, gemm_of, is_current
-from tilewright.tuner.space import Candidate, build_of
+from tilewright.winners.lookup import Lookup, is_current
 from tilewright.winners.winner import Winner
 
 POINT = {"bm": 64, "bn": 64, "bk": 8, "tm": 4, "tn": 4}
@@ -21,12 +20,12 @@ H200 = "NVIDIA H200"
 
 
 def a_lookup(folder: Path, *shipped: Winner) -> Lookup:
-    return Lookup(Database(folder / "winners.sqlite", shipped=shipped))
+    return Lookup(version_of, Database(folder / "winners.sqlite", shipped=shipped))
 
 
 def test_the_winner_of_a_problem_is_found_by_the_name_that_the_driver_gives(tmp_path: Path) -> None:
     lookup = a_lookup(tmp_path, a_winner())
-    assert lookup.best_choice(H200, Gemm(4096, 4096, 4096), 16) == ("worklog/9", a_winner().candidate.point)
+    assert lookup.best_choice(H200, Gemm(4096, 4096, 4096), 16) == a_winner().choice
     assert lookup.best_choice("NVIDIA H100", Gemm(4096, 4096, 4096), 16) is None
 
 
@@ -47,10 +46,10 @@ def test_neighbours_may_take_the_winner_of_a_shape(tmp_path: Path, size: tuple[i
 
 
 def test_the_nearest_of_several_is_taken(tmp_path: Path) -> None:
-    near, exact = Candidate("worklog/9", POINT), a_winner().candidate
-    lookup = a_lookup(tmp_path, a_winner(), a_winner(m=4100, candidate=near, median_us=1.0))
-    assert lookup.best_choice(H200, Gemm(4099, 4096, 4096), 16) == (near.rung, near.point)
-    assert lookup.best_choice(H200, Gemm(4096, 4096, 4096), 16) == (exact.rung, exact.point)
+    near, exact = Choice("worklog/9", POINT), a_winner().choice
+    lookup = a_lookup(tmp_path, a_winner(), a_winner(m=4100, choice=near, median_us=1.0))
+    assert lookup.best_choice(H200, Gemm(4099, 4096, 4096), 16) == near
+    assert lookup.best_choice(H200, Gemm(4096, 4096, 4096), 16) == exact
 
 
 def test_other_formats_orders_and_alignments_are_other_classes(tmp_path: Path) -> None:
@@ -60,41 +59,40 @@ def test_other_formats_orders_and_alignments_are_other_classes(tmp_path: Path) -
 
 
 def test_of_a_reduction_order_only_its_own_winner_is_given(tmp_path: Path) -> None:
-    other = a_winner(order="pairs", median_us=50.0, candidate=Candidate("worklog/9", POINT))
+    other = a_winner(order="pairs", median_us=50.0, choice=Choice("worklog/9", POINT))
     lookup = a_lookup(tmp_path, a_winner(), other)
     gemm = Gemm(4096, 4096, 4096)
-    assert lookup.best_choice(H200, gemm, 16) == ("worklog/9", POINT)
-    assert lookup.best_choice(H200, gemm, 16, "ascending") == ("worklog/9", a_winner().candidate.point)
+    assert lookup.best_choice(H200, gemm, 16) == Choice("worklog/9", POINT)
+    assert lookup.best_choice(H200, gemm, 16, "ascending") == a_winner().choice
     assert lookup.best_choice(H200, gemm, 16, "backwards") is None
 
 
 def measured_elsewhere(text_is_same: bool) -> Winner:
     """A winner from other sources, whose kernel has the same text as today's, or not."""
-    candidate = Candidate("worklog/9", POINT)
-    found = a_winner(m=512, n=512, k=512, candidate=candidate, sources="of another commit")
-    built = build_of(gemm_of(found.key), find_rung("worklog/9"), POINT)
-    kernel = kernel_version(built.source) if text_is_same else "0" * 16
-    return a_winner(m=512, n=512, k=512, candidate=candidate, sources="of another commit", kernel=kernel)
+    choice = Choice("worklog/9", POINT)
+    found = a_winner(m=512, n=512, k=512, choice=choice, sources="of another commit")
+    kernel = version_of(found.key, choice) if text_is_same else "0" * 16
+    return a_winner(m=512, n=512, k=512, choice=choice, sources="of another commit", kernel=kernel)
 
 
 def test_a_winner_of_other_sources_counts_only_while_its_kernel_has_the_same_text(tmp_path: Path) -> None:
-    assert is_current(measured_elsewhere(text_is_same=True))
+    assert is_current(measured_elsewhere(text_is_same=True), version_of)
     stale = measured_elsewhere(text_is_same=False)
-    assert not is_current(stale)
+    assert not is_current(stale, version_of)
     assert a_lookup(tmp_path, stale).best_choice(H200, Gemm(512, 512, 512), 16) is None
 
 
 @pytest.mark.parametrize(
-    "candidate", [Candidate("worklog/99", {}), Candidate("worklog/9", {"tiles": 3}), Candidate("worklog/1", {"bm": 1})]
+    "choice", [Choice("worklog/99", {}), Choice("worklog/9", {"tiles": 3}), Choice("worklog/1", {"bm": 1})]
 )
-def test_a_winner_whose_rung_or_parameters_are_gone_is_passed_over(candidate: Candidate) -> None:
-    assert not is_current(a_winner(candidate=candidate, sources="of another commit"))
+def test_a_winner_whose_rung_or_parameters_are_gone_is_passed_over(choice: Choice) -> None:
+    assert not is_current(a_winner(choice=choice, sources="of another commit"), version_of)
 
 
 def test_a_file_that_cannot_be_used_is_told_once_and_the_shipped_winners_stay(tmp_path: Path) -> None:
     said: list[str] = []
     (tmp_path / "winners.sqlite").write_bytes(b"no database" * 100)
-    lookup = Lookup(Database(tmp_path / "winners.sqlite", shipped=(a_winner(),)), said.append)
+    lookup = Lookup(version_of, Database(tmp_path / "winners.sqlite", shipped=(a_winner(),)), said.append)
     for k in (4096, 4097):
         assert lookup.best_choice(H200, Gemm(4096, 4096, k), 16) is not None
     assert len(said) == 1 and "was damaged" in said[0]
@@ -110,3 +108,14 @@ def test_a_question_asked_before_costs_a_few_microseconds(tmp_path: Path) -> Non
         lookup.best_choice(H200, gemm, 16)
         times.append(time.perf_counter() - start)
     assert sorted(times)[100] < 50e-6
+
+
+def test_of_a_plan_of_several_launches_each_text_counts(tmp_path: Path) -> None:
+    key = a_winner(m=512, n=512, k=8192).key
+    alone, shared = (version_of(key, Choice("worklog/9", POINT, splits)) for splits in (1, 4))
+    assert alone != shared
+    assert shared == version_of(key, Choice("worklog/9", POINT, 8))  # how many parts is an argument of the kernels
+    won = a_winner(
+        m=512, n=512, k=8192, sources="of another commit", kernel=shared, choice=Choice("worklog/9", POINT, 4)
+    )
+    assert is_current(won, version_of)

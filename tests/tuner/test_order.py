@@ -8,12 +8,14 @@ import numpy as np
 import pytest
 
 from tilewright.dtypes import BF16, F32, Array
+from tilewright.frontend.choices import Alignment
+from tilewright.frontend.on_paper import order_of_choice
 from tilewright.ladders import find_rung
-from tilewright.problem.gemm import Gemm
+from tilewright.problem.gemm import Gemm, Order
 from tilewright.problem.reference import make_operands
 from tilewright.toolchain import Build, build, run_on_simulator
+from tilewright.winners.choice import THIN, Choice
 from tilewright.winners.order import order_of
-from tilewright.tuner.space import build_of
 
 NINE = [
     {"bm": 64, "bn": 64, "bk": 8, "tm": 4, "tn": 4},
@@ -28,7 +30,10 @@ SUMS_OF_INSTRUCTIONS = [
 
 def built_at(gemm: Gemm, rung: str, point: dict[str, Any] | None) -> Build:
     found = find_rung(rung)
-    return build(gemm, found) if point is None else build_of(gemm, found, point)
+    if point is None:
+        return build(gemm, found)
+    assert found.choices is not None
+    return build(gemm, found.choices.schedule_at(gemm, point))
 
 
 def bits(built: Build, gemm: Gemm) -> Array:
@@ -66,3 +71,22 @@ def test_what_makes_another_order_is_told(gemm: Gemm, one: Any, other: Any, told
     mine, theirs = order_of(built_at(gemm, *other)), order_of(built_at(gemm, *one))
     assert mine != theirs and mine.name != theirs.name
     assert told in mine.difference_from(theirs)
+
+
+def test_the_length_of_parts_is_a_part_of_the_order() -> None:
+    gemm = Gemm(64, 64, 4096)
+    aligned = Alignment(16, 16, 16)
+    orders = [order_of_choice(gemm, aligned, Choice("worklog/9", NINE[0], splits)) for splits in (1, 2, 4)]
+    assert len({order.name for order in orders}) == 3
+    assert orders[1].difference_from(orders[2]) == (
+        "shared by ('blocks, 2048 of k each',) instead of ('blocks, 1024 of k each',)"
+    )
+
+
+def test_of_few_rows_the_order_is_that_of_the_parts_and_of_who_adds_what() -> None:
+    orders = [
+        order_of_choice(Gemm(4, 4096, 4096, b=b), Alignment(16, 16, 16), Choice(THIN, splits=splits)).name
+        for b in Order
+        for splits in (1, 4)
+    ]
+    assert len(set(orders)) == 4

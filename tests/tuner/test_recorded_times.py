@@ -10,8 +10,8 @@ import pytest
 from tuning_fakes import url_of
 
 from tilewright.tuner.measure import Measured
-from tilewright.tuner.space import Candidate
 from tilewright.tuner.study import TuningStudy
+from tilewright.winners.choice import Choice
 
 RECORDED = Path(__file__).parents[2] / "benchmarks" / "results" / "search_worklog_best_earlier.jsonl"
 
@@ -19,7 +19,7 @@ RECORDED = Path(__file__).parents[2] / "benchmarks" / "results" / "search_worklo
 @pytest.mark.parametrize("seed", [0, 1])
 def test_a_tenth_of_the_measurements_come_within_three_percent_of_the_best(tmp_path: Path, seed: int) -> None:
     trials = [json.loads(line) for line in RECORDED.read_text(encoding="utf-8").splitlines()]
-    times = {Candidate("worklog/best", trial["point"]): trial["median_us"] for trial in trials}
+    times = {Choice("worklog/best", trial["point"]): trial["median_us"] for trial in trials}
     candidates = list(times)
     random.Random(seed).shuffle(candidates)  # no prediction helps here: the order is chance
     study = TuningStudy(url_of(tmp_path), "recorded", candidates, candidates[:16], seed=seed)

@@ -13,10 +13,10 @@ from tilewright.dtypes import BF16
 from tilewright.errors import ProblemError, TilewrightError
 from tilewright.problem.gemm import Gemm
 from tilewright.tuner.compiling import Compilers
-from tilewright.winners.order import order_of
 from tilewright.tuner.rank import Look, ranked, seeds, spread
 from tilewright.tuner.session import rank, tune
-from tilewright.tuner.space import Candidate, make_space
+from tilewright.tuner.space import make_space
+from tilewright.winners.choice import Choice
 
 H200 = device("H200")
 
@@ -42,7 +42,7 @@ def test_with_an_order_to_keep_other_orders_are_illegal() -> None:
     gemm = Gemm(512, 512, 512, BF16, out=BF16)
     free = make_space(gemm, H200)
     hopper = next(candidate for candidate in free.candidates if candidate.rung == "hopper/5")
-    kept = make_space(gemm, H200, like=order_of(free.build(hopper)))
+    kept = make_space(gemm, H200, like=free.order(hopper))
     ampere = next(candidate for candidate in kept.candidates if candidate.rung == "ampere/6")
     assert kept.is_legal(hopper)
     assert kept.reasons(ampere)[0].startswith("it sums in another order: unit 'mma bf16'")
@@ -50,8 +50,8 @@ def test_with_an_order_to_keep_other_orders_are_illegal() -> None:
 
 
 def test_a_large_rung_is_looked_at_evenly_and_a_small_one_whole() -> None:
-    large = [Candidate("large", {"a": a}) for a in range(1000)]
-    small = [Candidate("small", {"a": a}) for a in range(5)]
+    large = [Choice("large", {"a": a}) for a in range(1000)]
+    small = [Choice("small", {"a": a}) for a in range(5)]
     found = spread([*large, *small], 100)
     assert [one for one in found if one.rung == "small"] == small
     assert 80 <= len(found) <= 100
@@ -74,7 +74,7 @@ def test_a_whole_search_compiles_in_other_processes_what_it_measures(tmp_path: P
     monkeypatch.setenv("TILEWRIGHT_CACHE", str(tmp_path / "cubins"))
     space = make_space(Gemm(512, 512, 512), H200, rung="worklog/9")
     measurer: Any = OnPaper()
-    outcome = tune(space, measurer, storage=url_of(tmp_path), seconds=15, workers=2)
+    outcome = tune(space, measurer, storage=url_of(tmp_path), seconds=40, workers=2)
     assert outcome.here + len(outcome.failures) == len(measurer.log) > 0
     assert {candidate.point["bm"] for candidate in outcome.failures} <= {128}
     assert outcome.best.candidate.point["bm"] != 128
@@ -84,8 +84,8 @@ def test_a_whole_search_compiles_in_other_processes_what_it_measures(tmp_path: P
 def test_what_cannot_be_built_is_an_error_of_its_own_candidate() -> None:
     space = make_space(Gemm(512, 512, 512), H200, rung="worklog/9")
     with Compilers(space, "sm_90a", 1) as compilers:
-        bad = compilers.submit(Candidate("worklog/9", {"bm": 100, "bn": 100, "bk": 8, "tm": 7, "tn": 4}))
-        odd = compilers.submit(Candidate("worklog/9", {"unknown": 1}))
+        bad = compilers.submit(Choice("worklog/9", {"bm": 100, "bn": 100, "bk": 8, "tm": 7, "tn": 4}))
+        odd = compilers.submit(Choice("worklog/9", {"unknown": 1}))
         good = compilers.submit(space.candidates[0])
         with pytest.raises(TilewrightError):
             bad.result(timeout=60)
@@ -97,7 +97,7 @@ def test_what_cannot_be_built_is_an_error_of_its_own_candidate() -> None:
 def test_a_ranking_says_what_there_was_no_time_to_look_at() -> None:
     space = make_space(Gemm(512, 512, 512), H200, rung="worklog/best")
     with Compilers(space, "sm_90a", 1) as compilers:
-        ranking = rank(space, compilers)
-    assert 100 <= len(ranking.order) + len(ranking.refused) <= 152
+        ranking = rank(space, compilers, seconds=10.0)
+    assert 0 < len(ranking.order) + len(ranking.refused) <= 63
     assert len(ranking.order) + len(ranking.refused) + len(ranking.unseen) == len(space.candidates)
     assert [one.predicted_us for one in ranking.order] == sorted(one.predicted_us for one in ranking.order)

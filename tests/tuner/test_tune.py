@@ -13,9 +13,8 @@ from tuning_fakes import BEST, CANDIDATES, Compilers, Measurer, a_search, a_stud
 
 from tilewright.errors import TilewrightError
 from tilewright.tuner.measure import GpuLost
-from tilewright.tuner.space import Candidate
 from tilewright.tuner.study import TuningStudy
-from tilewright.tuner.tune import Outcome
+from tilewright.winners.choice import Choice
 
 HERE = Path(__file__).parent
 
@@ -91,17 +90,6 @@ def test_a_candidate_that_takes_the_gpu_down_ends_the_search_and_is_not_tried_ag
     assert not set(first.log) & set(second.log)
 
 
-def test_a_peer_that_is_faster_in_the_last_run_beats_the_outcome(tmp_path: Path) -> None:
-    class WithPeer(Measurer):
-        def side_by_side(self, prepared):  # type: ignore[no-untyped-def]
-            times = dict(super().side_by_side(prepared))
-            return {**times, "matmul": type(times[str(BEST)])(90.0, 90.0, 90.0, 1, 1)}
-
-    outcome: Outcome = a_search(tmp_path, WithPeer()).run()
-    assert outcome.beaten_by("matmul")
-    assert not outcome.beaten_by("cuBLAS")
-
-
 def known(folder: Path) -> TuningStudy:
     """The study as the next process finds it."""
     study = a_study(folder)
@@ -160,7 +148,7 @@ def test_claims_of_one_process_are_never_given_twice(tmp_path: Path) -> None:
 def test_a_candidate_in_whose_measurement_two_processes_died_is_left_alone(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def dies(suspect: Candidate) -> None:
+    def dies(suspect: Choice) -> None:
         study = a_study(tmp_path, seeds=(suspect,))
         claim = study.claim()
         assert claim is not None and claim.candidate == suspect

@@ -11,17 +11,17 @@ from typing import Any
 from tilewright.bench.protocol import Timing
 from tilewright.errors import TilewrightError
 from tilewright.tuner.compiling import Prepared
-from tilewright.winners.keys import DeviceKey, Key, ProblemKey, sources_version
 from tilewright.tuner.measure import Measured
-from tilewright.tuner.space import Candidate
 from tilewright.tuner.study import TuningStudy
 from tilewright.tuner.tune import Tuning
+from tilewright.winners.choice import Choice
+from tilewright.winners.keys import DeviceKey, Key, ProblemKey, sources_version
 from tilewright.winners.winner import Winner
 
-CANDIDATES = tuple(Candidate("fake/1", {"a": a, "b": b}) for a in range(10) for b in range(8))
+CANDIDATES = tuple(Choice("fake/1", {"a": a, "b": b}) for a in range(10) for b in range(8))
 
 
-def true_us(candidate: Candidate) -> float:
+def true_us(candidate: Choice) -> float:
     """A bowl, its ground at a = 7, b = 2."""
     a, b = candidate.point["a"], candidate.point["b"]
     return 100.0 + 3.0 * (a - 7) ** 2 + 2.0 * (b - 2) ** 2
@@ -42,11 +42,11 @@ class Clock:
 class Compilers:
     """Ready at once. fails: by candidate, what the compiler says."""
 
-    fails: Mapping[Candidate, str] = field(default_factory=dict)
+    fails: Mapping[Choice, str] = field(default_factory=dict)
     ahead: int = 3
 
-    def submit(self, candidate: Candidate) -> Future[Candidate]:
-        future: Future[Candidate] = Future()
+    def submit(self, candidate: Choice) -> Future[Choice]:
+        future: Future[Choice] = Future()
         if candidate in self.fails:
             future.set_exception(TilewrightError(self.fails[candidate]))
         else:
@@ -59,19 +59,19 @@ class Measurer:
     """fails: by candidate, what is raised. each_s: what a measurement takes on the clock."""
 
     clock: Clock = field(default_factory=Clock)
-    fails: Mapping[Candidate, TilewrightError] = field(default_factory=dict)
+    fails: Mapping[Choice, TilewrightError] = field(default_factory=dict)
     each_s: float = 0.1
-    us: Callable[[Candidate], float] = true_us
-    log: list[Candidate] = field(default_factory=list)
+    us: Callable[[Choice], float] = true_us
+    log: list[Choice] = field(default_factory=list)
 
-    def measure(self, prepared: Candidate) -> Measured:
+    def measure(self, prepared: Choice) -> Measured:
         self.clock.seconds += self.each_s
         self.log.append(prepared)
         if prepared in self.fails:
             raise self.fails[prepared]
         return Measured(self.us(prepared), 32, 0.0, "kernel", "order")
 
-    def side_by_side(self, prepared: Mapping[str, Candidate]) -> Mapping[str, Timing]:
+    def side_by_side(self, prepared: Mapping[str, Choice]) -> Mapping[str, Timing]:
         self.clock.seconds += 0.3
         return {name: Timing(t := self.us(one), t, t, 1, 1) for name, one in prepared.items()}
 
@@ -80,7 +80,7 @@ def url_of(folder: Path) -> str:
     return f"sqlite:///{folder / 'study.sqlite'}"
 
 
-def a_study(folder: Path, seeds: tuple[Candidate, ...] = (), **options: Any) -> TuningStudy:
+def a_study(folder: Path, seeds: tuple[Choice, ...] = (), **options: Any) -> TuningStudy:
     return TuningStudy(url_of(folder), "bowl", CANDIDATES, seeds, **options)
 
 
@@ -97,7 +97,7 @@ def a_winner(**changes: Any) -> Winner:
     problem = ProblemKey("f32", "f32", "f32", "f32", "NNN", alignment, **sizes)
     values: dict[str, Any] = {
         "key": Key(device, problem),
-        "candidate": Candidate("worklog/9", {"bm": 128, "bn": 128, "bk": 8, "tm": 8, "tn": 8}),
+        "choice": Choice("worklog/9", {"bm": 128, "bn": 128, "bk": 8, "tm": 8, "tn": 8}),
         "order": "ascending",
         "kernel": "0123456789abcdef",
         "sources": sources_version(),
@@ -128,12 +128,15 @@ class OnPaper:
     def close(self) -> None:
         pass
 
+    def us(self, prepared: Prepared) -> float:
+        return float(prepared.registers)
+
     def measure(self, prepared: Prepared) -> Measured:
         self.log.append(prepared)
         if prepared.candidate.point.get("bm") == 128:
             raise TilewrightError("wrong result: on paper")
-        return Measured(float(prepared.cubin.resources.registers), 1, 0.0, prepared.kernel, prepared.order)
+        return Measured(self.us(prepared), 1, 0.0, prepared.kernel, prepared.order)
 
     def side_by_side(self, prepared: Mapping[str, Prepared]) -> Mapping[str, Timing]:
-        times = {name: float(one.cubin.resources.registers) for name, one in prepared.items()}
+        times = {name: self.us(one) for name, one in prepared.items()}
         return {name: Timing(time, time, time, 1, 1) for name, time in {**times, **self.peers}.items()}

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from pathlib import Path
 from time import monotonic
 from typing import Annotated, Any
 
@@ -12,24 +12,28 @@ import typer
 
 from tilewright.cli import output
 from tilewright.cli.arguments import AsJson
+from tilewright.cli.tune_suite import Suite, tune_suite
 from tilewright.device.catalog import device as known_device
 from tilewright.device.spec import DeviceSpec
 from tilewright.dtypes import dtype as format_called
-from tilewright.errors import LaunchError, ProblemError, TilewrightError, UnknownName
+from tilewright.errors import LaunchError, ProblemError, UnknownName
+from tilewright.frontend.on_paper import version_of
 from tilewright.problem.formats import format_options
 from tilewright.problem.gemm import Gemm, Order
 from tilewright.runtime.driver import Gpu, gpu_problem, open_gpu
 from tilewright.runtime.probe import probe
 from tilewright.tuner.compiling import Compilers
-from tilewright.winners.database import Database
-from tilewright.winners.keys import Key, row_alignment
 from tilewright.tuner.measure import GpuMeasurer
-from tilewright.winners.order import ReductionOrder
 from tilewright.tuner.session import Ranking, rank
 from tilewright.tuner.session import tune as search
-from tilewright.tuner.space import Candidate, Space, make_space
+from tilewright.tuner.space import Space, make_space
 from tilewright.tuner.storage import default_url
+from tilewright.tuner.today import todays_choice, todays_order
 from tilewright.tuner.tune import Outcome, State, reasons_of, winner_of
+from tilewright.winners.choice import Choice
+from tilewright.winners.database import Database
+from tilewright.winners.keys import Key
+from tilewright.winners.lookup import Lookup
 from tilewright.winners.winner import Winner, without_password
 
 EXAMPLES = (
@@ -37,27 +41,33 @@ EXAMPLES = (
     "tilewright tune 4096 4096 4096 --dtype bf16 --list   # needs no GPU",
     "tilewright tune 8192 8192 512 --dtype f32 --order NT --keep-bits",
     "tilewright tune 4096 14336 4096 --dtype f16 --storage postgresql://user@host/studies",
+    "tilewright tune --suite --budget 500 --export winners.jsonl",
 )
-
-TODAY = "matmul"
-"""The name under which what `matmul` does today is timed."""
 
 _STARTED = monotonic()
 
 
 def tune(
-    m: Annotated[int, typer.Argument(min=1)],
-    n: Annotated[int, typer.Argument(min=1)],
-    k: Annotated[int, typer.Argument(min=1)],
-    dtype: Annotated[str, typer.Option(metavar="f32|tf32|f16|bf16", help="Of A and B.")] = "f32",
+    m: Annotated[int | None, typer.Argument(min=1)] = None,
+    n: Annotated[int | None, typer.Argument(min=1)] = None,
+    k: Annotated[int | None, typer.Argument(min=1)] = None,
+    dtype: Annotated[
+        str | None, typer.Option(metavar="f32|tf32|f16|bf16", help="Of A and B. Default: f32; of --suite: its own.")
+    ] = None,
     out: Annotated[str | None, typer.Option(metavar="f32|f16|bf16", help="Of C. Default: that of A and B.")] = None,
-    order: Annotated[str, typer.Option(metavar="NN|NT|TN|TT", help="Which of A and B lie transposed.")] = "NN",
+    order: Annotated[
+        str | None,
+        typer.Option(metavar="NN|NT|TN|TT", help="Which of A and B lie transposed. Default: NN; of --suite: three."),
+    ] = None,
     ladder: Annotated[str | None, typer.Option(help="Only rungs of this ladder.")] = None,
     rung: Annotated[str | None, typer.Option(help="Only this rung.")] = None,
     keep_bits: Annotated[
         bool, typer.Option("--keep-bits", help="Only kernels that sum in the order of today's: same bits.")
     ] = False,
-    budget: Annotated[float, typer.Option(metavar="SECONDS", min=1, help="For the whole command.")] = 50.0,
+    budget: Annotated[
+        float | None,
+        typer.Option(metavar="SECONDS", min=1, help="Of the whole command. Default: 50; with --suite 500."),
+    ] = None,
     storage: Annotated[
         str | None, typer.Option(metavar="URL", help="postgresql://... lets machines share a search.")
     ] = None,
@@ -66,35 +76,44 @@ def tune(
         bool, typer.Option("--list", help="Print the candidates and their predicted times; needs no GPU.")
     ] = False,
     device: Annotated[str | None, typer.Option(metavar="NAME", help="With --list: for this GPU.")] = None,
+    suite: Annotated[
+        bool, typer.Option("--suite", help="All problems of `tilewright bench`, a few plans of each.")
+    ] = False,
+    record: Annotated[
+        Path, typer.Option(metavar="FILE", help="Of --suite: where each problem is noted; it goes on from there.")
+    ] = Path("tune_suite.jsonl"),
+    export: Annotated[
+        Path | None, typer.Option(metavar="FILE", help="Of --suite: the winners, as the package ships them.")
+    ] = None,
     as_json: AsJson = False,
 ) -> int:
     """Search the fastest kernel for one problem on this GPU, and keep it for tilewright.matmul.
 
-    Candidates are the legal points of all rungs with choices, ranked by prediction. They are compiled while the GPU
-    measures; a result is held against float64 before its time counts. The search is kept on disk: killed or out of
-    time, the same command goes on where it was. The winner goes to the database, if it beats what matmul does today.
+    Candidates are plans: points of all rungs with choices, k in one part or in several, operands copied first or not,
+    and what matmul does today. They are ranked by prediction and compiled while the GPU measures; a result is held
+    against float64 before its time counts. The search is kept on disk: killed or out of time, the same command goes on
+    where it was. The winner goes to the database.
     """
-    gemm = problem(m, n, k, dtype, out, order)
     processes = workers or os.cpu_count() or 1
-    gpu = None if list_only and device is not None else _gpu(list_only)
-    if gpu is None:
-        spec = known_device(device or "H200")
-    elif device is not None:
-        raise ProblemError("--device is for --list: a search runs on the GPU at hand.")
-    else:
-        spec = probe(gpu)
+    gpu, spec = _device(list_only, device)
+    if suite:
+        asked = Suite(dtype, order, record, export, budget or 500.0, processes)
+        return tune_suite(asked, gpu, spec, list_only=list_only, as_json=as_json, started=_STARTED)
+    if m is None or n is None or k is None:
+        raise typer.BadParameter("give M, N and K, or --suite.")
+    gemm = problem(m, n, k, dtype or "f32", out, order or "NN")
     database = Database()
-    earlier = None if gpu is None else database.winner(Key.of(spec, gemm))
-    like = todays_order(gemm, spec, earlier) if keep_bits else None
-    space = make_space(gemm, spec, ladder=ladder, rung=rung, like=like)
+    today = todays_choice(gemm, spec, Lookup(version_of, database))
+    like = todays_order(gemm, today) if keep_bits else None
+    space = make_space(gemm, spec, ladder=ladder, rung=rung, like=like, today=None if list_only else today)
     if list_only or gpu is None:
         with Compilers(space, spec.arch, processes) as compilers:
             _print_ranking(space, rank(space, compilers), as_json)
         return 0
-    job = _Job(gpu, space, database, earlier)
-    outcome = job.run(storage or default_url(), budget, processes)
+    job = _Job(gpu, space, database, today, database.winner(Key.of(spec, gemm)))
+    outcome = job.run(storage or default_url(), budget or 50.0, processes)
     stored = job.store(outcome)
-    _print_outcome(space, outcome, stored, as_json)
+    _print_outcome(space, outcome, stored, as_json, today)
     for complaint in database.complaints:
         output.note(complaint)
     return 0
@@ -110,6 +129,16 @@ def problem(m: int, n: int, k: int, dtype: str, out: str | None, order: str) -> 
     return gemm if out is None else replace(gemm, out=format_called(out))
 
 
+def _device(list_only: bool, name: str | None) -> tuple[Gpu | None, DeviceSpec]:
+    """The GPU at hand; None with --list where it is of another one, or there is none."""
+    gpu = None if list_only and name is not None else _gpu(list_only)
+    if gpu is None:
+        return None, known_device(name or "H200")
+    if name is not None:
+        raise ProblemError("--device is for --list: a search runs on the GPU at hand.")
+    return gpu, probe(gpu)
+
+
 def _gpu(list_only: bool) -> Gpu | None:
     missing = gpu_problem()
     if missing is None:
@@ -123,27 +152,6 @@ def _gpu(list_only: bool) -> Gpu | None:
     )
 
 
-def todays_order(gemm: Gemm, spec: DeviceSpec, earlier: Winner | None) -> ReductionOrder:
-    """How the kernel sums that `matmul` chooses today. Raises ProblemError where no single kernel does."""
-    from tilewright.frontend.choices import Alignment, choices
-    from tilewright.ladders import find_rung
-    from tilewright.toolchain import build
-    from tilewright.winners.order import order_of
-    from tilewright.tuner.space import build_of
-
-    if earlier is not None:
-        return order_of(build_of(gemm, find_rung(earlier.candidate.rung), earlier.candidate.point))
-    aligned = row_alignment(gemm)
-    (_, today), *_ = choices(gemm, spec, Alignment(aligned, aligned, aligned))
-    if today.splits > 1:
-        raise ProblemError(
-            f"Today {gemm} is summed in {today.splits} parts, and candidates are single kernels: none keeps its bits.",
-            hint="leave --keep-bits out.",
-        )
-    rung = find_rung(today.rung)
-    return order_of(build_of(gemm, rung, today.point) if today.point else build(gemm, rung))
-
-
 @dataclass
 class _Job:
     """A search on the GPU at hand, and what becomes of its winner."""
@@ -151,12 +159,10 @@ class _Job:
     gpu: Gpu
     space: Space
     database: Database
+    today: Choice
     earlier: Winner | None
 
     def run(self, storage: str, budget: float, workers: int) -> Outcome:
-        rival = None
-        if self.earlier is not None:
-            rival = self.space.find(self.earlier.candidate.rung, self.earlier.candidate.point)
         measurer = GpuMeasurer(self.gpu, self.space.gemm, self._peers())
         try:
             with output.progress(f"tuning {self.space.gemm}") as advance:
@@ -172,7 +178,7 @@ class _Job:
                     seconds=budget,
                     workers=workers,
                     started=_STARTED,
-                    rivals=() if rival is None else (rival,),
+                    rivals=(self.today,),
                     progress=step,
                 )
         finally:
@@ -181,38 +187,11 @@ class _Job:
     def _peers(self) -> dict[str, Any]:
         from tilewright.bench.baseline import cublas
 
-        found: dict[str, Any] = {}
         peer = cublas(self.gpu, self.space.gemm)
-        if peer is not None:
-            found["cuBLAS"] = peer.launch
-        try:
-            found[TODAY] = self._today()
-        except TilewrightError as failure:
-            output.note(f"What matmul does today is not timed beside the candidates: {failure.headline}")
-        return found
-
-    def _today(self) -> Any:
-        """What `matmul` does today, as something that can be timed."""
-        from tilewright.frontend.assembly import Request
-        from tilewright.frontend.choices import Alignment
-        from tilewright.frontend.dispatch import dispatcher
-        from tilewright.runtime.memory import DeviceArray
-
-        aligned = row_alignment(self.space.gemm)
-        plan = dispatcher(self.gpu.index).plan(Request(self.space.gemm, Alignment(aligned, aligned, aligned)))
-        scratch = DeviceArray(self.gpu, (max(1, plan.scratch_bytes),))
-        stream = int(self.gpu.stream.handle)
-
-        def launch(pointers: Sequence[int]) -> None:
-            a, b, c = pointers
-            plan.run(stream, (a, b, c, 0, 0, scratch.pointer))
-
-        return launch
+        return {} if peer is None else {"cuBLAS": peer.launch}
 
     def store(self, outcome: Outcome) -> bool:
         """Whether the winner is what `matmul` uses from now on."""
-        if outcome.beaten_by(TODAY):
-            return False
         winner = winner_of(outcome, Key.of(self.space.spec, self.space.gemm), self.space.gemm.flops)
         return self.database.record(winner, over=self.earlier)
 
@@ -238,8 +217,8 @@ def _print_ranking(space: Space, ranking: Ranking, as_json: bool) -> None:
                 "device": space.spec.name,
                 "candidates": len(space.candidates),
                 "unseen": len(ranking.unseen),
-                "legal": [{**_named(one.candidate), "predicted_us": one.predicted_us} for one in ranking.order],
-                "refused": [{**_named(one.candidate), "reason": one.refusal} for one in ranking.refused],
+                "legal": [{**one.candidate.as_data(), "predicted_us": one.predicted_us} for one in ranking.order],
+                "refused": [{**one.candidate.as_data(), "reason": one.refusal} for one in ranking.refused],
             }
         )
         return
@@ -256,14 +235,14 @@ def _print_ranking(space: Space, ranking: Ranking, as_json: bool) -> None:
         print(f"  {count} not legal: {reason}")
 
 
-def _print_outcome(space: Space, outcome: Outcome, stored: bool, as_json: bool) -> None:
+def _print_outcome(space: Space, outcome: Outcome, stored: bool, as_json: bool, today: Choice) -> None:
     time, peer = outcome.time, outcome.times.get("cuBLAS")
     if as_json:
         output.print_json(
             {
                 "problem": str(space.gemm),
                 "device": space.spec.name,
-                **_named(outcome.best.candidate),
+                **outcome.best.candidate.as_data(),
                 "median_us": time.median_us,
                 "tflops": time.tflops(space.gemm),
                 "share_of_cublas": None if peer is None else peer.median_us / time.median_us,
@@ -282,15 +261,12 @@ def _print_outcome(space: Space, outcome: Outcome, stored: bool, as_json: bool) 
     print(f"{space.gemm} on {space.spec.name}: {measured}, {outcome.here} of them now, in {outcome.elapsed_s:.1f} s")
     share = "" if peer is None else f", {100 * peer.median_us / time.median_us:.1f} % of cuBLAS"
     print(f"  {time.median_us:.2f} us, {time.tflops(space.gemm):.1f} TFLOP/s{share}: {outcome.best.candidate}")
-    if outcome.beaten_by(TODAY):
-        print(f"  matmul's own choice takes {outcome.times[TODAY].median_us:.2f} us and stays.")
+    own = outcome.times.get(str(today))
+    if outcome.best.candidate == today:
+        print("  It is what matmul chose already.")
     elif stored:
-        print("  matmul uses it from now on.")
+        print("  matmul uses it from now on." + ("" if own is None else f" Until now it took {own.median_us:.2f} us."))
     for reason, count in reasons_of(outcome.failures)[:5]:
         print(f"  {count} left out: {without_password(reason)}")
     if not outcome.exhausted:
         print("  The same command goes on where this one stopped.")
-
-
-def _named(candidate: Candidate) -> dict[str, Any]:
-    return {"rung": candidate.rung, "point": dict(candidate.point)}

@@ -52,13 +52,11 @@ def predict_time(
 
     clock_mhz: of the SMs; by default that of the data sheet for the units that the kernel uses.
     """
-    clock_hz = 1e6 * (clock_mhz or (spec.tensor_clock_mhz if work.inputs else spec.boost_clock_mhz))
-    sm = _Sm(work, spec, demand_of(work.step, work, spec), demand_of(work.rest, work, spec))
-    most = ceil(work.blocks / spec.sm_count)
-    together = max(1, min(blocks_per_sm, most))
-    sm_seconds = sm.clocks(most, together) / clock_hz
+    clock_hz = _clock_hz(work, spec, clock_mhz)
+    sm = _Sm.of(work, spec)
+    most, together = sm.blocks(blocks_per_sm)
     dram_seconds = dram_bytes / (DRAM_SHARE * spec.dram_gb_per_s * 1e9)
-    total = max(sm_seconds, dram_seconds) + LAUNCH_SECONDS
+    total = predict_seconds(work, spec, blocks_per_sm=blocks_per_sm, dram_bytes=dram_bytes, clock_mhz=clock_mhz)
     bounds = (
         *_bounds(sm, clock_hz),
         Term(
@@ -83,6 +81,19 @@ def predict_time(
     )
 
 
+def predict_seconds(
+    work: Work, spec: DeviceSpec, *, blocks_per_sm: int, dram_bytes: float, clock_mhz: float | None = None
+) -> float:
+    """The time alone, without the terms that explain it: what a choice among many kernels asks."""
+    sm = _Sm.of(work, spec)
+    sm_seconds = sm.clocks(*sm.blocks(blocks_per_sm)) / _clock_hz(work, spec, clock_mhz)
+    return max(sm_seconds, dram_bytes / (DRAM_SHARE * spec.dram_gb_per_s * 1e9)) + LAUNCH_SECONDS
+
+
+def _clock_hz(work: Work, spec: DeviceSpec, clock_mhz: float | None) -> float:
+    return 1e6 * (clock_mhz or (spec.tensor_clock_mhz if work.inputs else spec.boost_clock_mhz))
+
+
 def _seconds(term: Term) -> float:
     return term.seconds
 
@@ -95,6 +106,15 @@ class _Sm:
     spec: DeviceSpec
     step: Demand
     rest: Demand
+
+    @classmethod
+    def of(cls, work: Work, spec: DeviceSpec) -> _Sm:
+        return cls(work, spec, demand_of(work.step, work, spec), demand_of(work.rest, work, spec))
+
+    def blocks(self, per_sm: int) -> tuple[int, int]:
+        """Of the busiest SM: all of them, and those that run together."""
+        most = ceil(self.work.blocks / self.spec.sm_count)
+        return most, max(1, min(per_sm, most))
 
     @property
     def l2_clocks(self) -> float:

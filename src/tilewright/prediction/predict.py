@@ -65,13 +65,16 @@ def predict_rung(
     return predict(build(gemm, rung), spec, cache=cache, clock_mhz=clock_mhz)
 
 
-def dram_bytes(built: Build, spec: DeviceSpec, blocks_per_sm: int) -> float:
-    """What the grid moves between L2 and DRAM: estimated where blocks stage whole strips, else each byte once."""
+def dram_bytes(built: Build, spec: DeviceSpec, blocks_per_sm: int, *, most: int = MOST_FOLLOWED) -> float:
+    """What the grid moves between L2 and DRAM: estimated where blocks stage whole strips, else each byte once.
+
+    most: blocks that are followed.
+    """
     gemm = built.gemm
     strips = _strips(built)
     if strips is None:
         return float(gemm.compulsory_bytes)
-    followed = tuple(strips.tiles[:MOST_FOLLOWED])
+    followed = tuple(strips.tiles[:most])
     read = _read_bytes(followed, strips.a_bytes, strips.b_bytes, spec, blocks_per_sm)
     scaled = read * len(strips.tiles) / max(1, len(followed))
     return max(scaled + strips.c_bytes * len(strips.tiles), gemm.compulsory_bytes)

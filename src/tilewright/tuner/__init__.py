@@ -1,14 +1,15 @@
-"""Tuning: the legal points of rungs, ranked, measured and searched; and the database of winners.
+"""Tuning: the plans that the library could run for a problem, ranked, measured and searched.
 
-space       every point of the rungs that fit a problem; why one is illegal
-rank        what a point is predicted to take, before it is compiled
-order       in which order a kernel sums, so that a search can leave it alone
-compiling   candidates looked at and compiled in other processes
+space       every candidate for a problem; why one is illegal
+rank        what a candidate is predicted to take, before it is compiled
+processes, compiling     candidates looked at and compiled in other processes
 measure     held against float64, then timed
 study       which candidate next: Optuna, in SQLite or PostgreSQL (storage), for any number of workers; encoding
 tune        all of these within a budget in seconds; session puts them together for one problem on a GPU
-keys, winners, winner_file, database     winners by device, problem and reduction order
-lookup      what dispatch asks
+table       many problems in one budget; short_lists and table_on_gpu are its two halves
+today       what `matmul` runs now
+
+What won is kept by `tilewright.winners`, which dispatch reads.
 
 `tilewright.bench.search` is another search: one rung, every point in random order, each beside cuBLAS, as a table
 that is recorded and shown. It chooses nothing for `matmul`.

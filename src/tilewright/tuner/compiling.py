@@ -1,107 +1,86 @@
-"""Candidates looked at and compiled in processes of their own, while the GPU measures in this one.
-
-Processes and not threads: most of the time to a kernel is Python. They are started afresh (`spawn`: CUDA does not
-survive a fork) and end with this one, however it ends, because each waits for the far end of a pipe.
-"""
+"""Candidates looked at and compiled, in processes of their own."""
 
 from __future__ import annotations
 
-import os
-import signal
-import threading
 from collections.abc import Iterable, Sequence
-from concurrent.futures import Future, ProcessPoolExecutor
+from concurrent.futures import Future
 from dataclasses import dataclass
-from multiprocessing import get_context
-from multiprocessing.connection import Connection
 from pathlib import Path
-from typing import Any
 
-from tilewright.artifacts import Cubin, CudaSource
+from tilewright.artifacts import Cubin
 from tilewright.device.spec import DeviceSpec
 from tilewright.errors import TilewrightError
+from tilewright.frontend.on_paper import PaperLaunch, launches_of, version_of_plan
+from tilewright.frontend.plans import Plan
 from tilewright.ladders import find_rung
 from tilewright.problem.gemm import Gemm
 from tilewright.runtime.cubin_cache import CubinCache
-from tilewright.toolchain import grid_of
-from tilewright.winners.keys import kernel_version
-from tilewright.winners.order import ReductionOrder, order_of
-from tilewright.tuner.rank import Analytical, Look, look
-from tilewright.tuner.space import Candidate, Space
+from tilewright.runtime.nvrtc import compile_cuda
+from tilewright.tuner.processes import Processes, told
+from tilewright.tuner.rank import Look, look
+from tilewright.tuner.space import Space
+from tilewright.winners.choice import Choice
+from tilewright.winners.order import ReductionOrder
 
 _LOOKS_A_TASK = 8
 
 
 @dataclass(frozen=True, slots=True)
-class Prepared:
-    """A candidate, compiled: all that a launch needs."""
+class CompiledLaunch:
+    """A launch of machine code, as it travels between processes."""
 
-    candidate: Candidate
-    source: CudaSource
+    paper: PaperLaunch
     cubin: Cubin
-    grid: tuple[int, int, int]
-    block: tuple[int, int, int]
+
+
+@dataclass(frozen=True, slots=True)
+class Prepared:
+    """A candidate, compiled: all that its launches need. order: `ReductionOrder.name`. kernel: `kernel_version`."""
+
+    candidate: Choice
+    launches: tuple[CompiledLaunch, ...]
+    plan: Plan
     order: str
+    kernel: str
 
     @property
-    def kernel(self) -> str:
-        return kernel_version(self.source)
+    def registers(self) -> int:
+        """Of the kernel that uses the most."""
+        return max(launch.cubin.resources.registers for launch in self.launches)
 
 
-def prepare(space: Space, candidate: Candidate, arch: str, cache: CubinCache) -> Prepared:
+def prepare(space: Space, candidate: Choice, arch: str, cache: CubinCache) -> Prepared:
     """Raises TilewrightError for a candidate that is no kernel, or that the compiler refuses."""
     reasons = space.reasons(candidate)
     if reasons:
         raise TilewrightError(reasons[0])
-    built = space.build(candidate)
-    grid, block = grid_of(built.kernel, built.gemm), built.kernel.block
-    return Prepared(candidate, built.source, built.compile(arch, cache=cache), grid, block, order_of(built).name)
+    plan = space.paper(candidate).plan
+    launches = tuple(
+        CompiledLaunch(paper, compile_cuda(paper.source, arch, cache=cache)) for paper in launches_of(plan)
+    )
+    return Prepared(candidate, launches, plan, space.order(candidate).name, version_of_plan(plan))
 
 
-class Compilers:
-    """Processes that build the candidates of one space. Used in a `with` block."""
+class Compilers(Processes):
+    """Processes that build the candidates of one space."""
 
     def __init__(self, space: Space, arch: str, workers: int, *, cache: Path | None = None) -> None:
-        self.workers = workers
-        self._ask = (space.gemm, space.spec, tuple(space.rungs), space.like, arch, cache)
-        self._reader, self._writer = get_context("spawn").Pipe(duplex=False)
-        self._pool = self._started()
+        ask = (space.gemm, space.spec, tuple(space.rungs), space.like, space.also, arch, cache)
+        super().__init__(workers, _start, *ask)
 
     @property
     def ahead(self) -> int:
         """Candidates that are worth having in work: each process busy, and some finished."""
         return 2 * self.workers + 2
 
-    def looks(self, candidates: Sequence[Candidate]) -> list[Future[list[Look]]]:
+    def looks(self, candidates: Sequence[Choice]) -> list[Future[list[Look]]]:
         """Candidates with their predictions, a few at a time."""
         parts = range(0, len(candidates), _LOOKS_A_TASK)
-        return [self._pool.submit(_looks, candidates[at : at + _LOOKS_A_TASK]) for at in parts]
+        return [self.call(_looks, candidates[at : at + _LOOKS_A_TASK]) for at in parts]
 
-    def submit(self, candidate: Candidate) -> Future[Prepared]:
+    def submit(self, candidate: Choice) -> Future[Prepared]:
         """The candidate compiled; its result raises TilewrightError for one that cannot be."""
-        from concurrent.futures.process import BrokenProcessPool
-
-        try:
-            return self._pool.submit(_prepared, candidate)
-        except BrokenProcessPool:  # the compiler took its process down with it
-            self._pool = self._started()
-            return self._pool.submit(_prepared, candidate)
-
-    def close(self) -> None:
-        """Ends the processes now, whatever they are at."""
-        self._pool.shutdown(wait=False, cancel_futures=True)
-        self._writer.close()
-        self._reader.close()
-
-    def __enter__(self) -> Compilers:
-        return self
-
-    def __exit__(self, *exception: object) -> None:
-        self.close()
-
-    def _started(self) -> ProcessPoolExecutor:
-        start = (self._reader, *self._ask)
-        return ProcessPoolExecutor(self.workers, get_context("spawn"), initializer=_start, initargs=start)
+        return self.call(_prepared, candidate)
 
 
 @dataclass(frozen=True)
@@ -116,36 +95,26 @@ _WORK: list[_Work] = []
 
 
 def _start(
-    life: Connection,
     gemm: Gemm,
     spec: DeviceSpec,
     rungs: Iterable[str],
     like: ReductionOrder | None,
+    also: Sequence[Choice],
     arch: str,
     cache: Path | None,
 ) -> None:
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for the process that measures
-    threading.Thread(target=_end_with, args=(life,), daemon=True).start()
-    space = Space(gemm, spec, [find_rung(name) for name in rungs], like=like)
+    space = Space(gemm, spec, [find_rung(name) for name in rungs], like=like, also=also)
     _WORK[:] = [_Work(space, arch, CubinCache(cache))]
 
 
-def _end_with(life: Connection) -> None:
-    life.poll(None)
-    os._exit(0)
-
-
-def _looks(candidates: Sequence[Candidate]) -> list[Look]:
+def _looks(candidates: Sequence[Choice]) -> list[Look]:
     (work,) = _WORK
-    model: Any = Analytical(work.space)
-    return [look(work.space, model, candidate) for candidate in candidates]
+    return [look(work.space, candidate) for candidate in candidates]
 
 
-def _prepared(candidate: Candidate) -> Prepared:
+def _prepared(candidate: Choice) -> Prepared:
     (work,) = _WORK
     try:
         return prepare(work.space, candidate, work.arch, work.cache)
-    except TilewrightError as refusal:
-        raise TilewrightError(refusal.headline) from None  # not every kind survives the way between processes
-    except Exception as bug:  # one candidate's, and no reason to lose the search
-        raise TilewrightError(f"a bug in tilewright: {type(bug).__name__}: {bug}") from None
+    except Exception as failure:
+        raise told(failure) from None

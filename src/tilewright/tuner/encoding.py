@@ -1,4 +1,4 @@
-"""Candidates as Optuna sees them: points of one space, whatever rung they are of."""
+"""Choices as Optuna sees them: points of one space, whatever rung they are of."""
 
 from __future__ import annotations
 
@@ -10,10 +10,16 @@ from typing import Any
 import numpy as np
 
 from tilewright.errors import TilewrightError
-from tilewright.tuner.space import Candidate
+from tilewright.winners.choice import Choice
 
 _RUNG_WEIGHT = 4
 """Parameters that another rung counts as, when candidates are compared."""
+
+_AROUND_WEIGHT = 2
+"""The same for the parts of k, and for what is copied first."""
+
+_OF_ALL = ("rung", "splits", "copied first")
+"""What every choice has, before the parameters of its rung."""
 
 
 @dataclass(frozen=True)
@@ -26,15 +32,15 @@ class Encoding:
     weights: Any
 
     @classmethod
-    def of(cls, candidates: Sequence[Candidate]) -> Encoding:
+    def of(cls, candidates: Sequence[Choice]) -> Encoding:
         if not candidates:
             raise TilewrightError("There is nothing to search.")
-        names = ("rung", *sorted({name for candidate in candidates for name in candidate.point}))
+        names = (*_OF_ALL, *sorted({name for candidate in candidates for name in candidate.point}))
         rows = [_texts(candidate, names) for candidate in candidates]
         values = tuple(tuple(sorted(set(column), key=_in_order)) for column in zip(*rows, strict=True))
         places = [{text: at for at, text in enumerate(column)} for column in values]
         matrix = np.array([[place[text] for place, text in zip(places, row, strict=True)] for row in rows])
-        weights = np.array([_RUNG_WEIGHT] + [1] * (len(names) - 1))
+        weights = np.array([_RUNG_WEIGHT] + [_AROUND_WEIGHT] * 2 + [1] * (len(names) - len(_OF_ALL)))
         return cls(names, values, matrix, weights)
 
     @property
@@ -43,10 +49,10 @@ class Encoding:
 
         return {name: CategoricalDistribution(column) for name, column in zip(self.names, self.values, strict=True)}
 
-    def params(self, candidate: Candidate) -> dict[str, str]:
+    def params(self, candidate: Choice) -> dict[str, str]:
         return dict(zip(self.names, _texts(candidate, self.names), strict=True))
 
-    def codes_of(self, candidate: Candidate) -> Any:
+    def codes_of(self, candidate: Choice) -> Any:
         return self.codes(self.params(candidate))
 
     def codes(self, params: dict[str, str]) -> Any:
@@ -58,9 +64,10 @@ class Encoding:
         return ((self.matrix == codes) * self.weights).sum(axis=1)
 
 
-def _texts(candidate: Candidate, names: Sequence[str]) -> list[str]:
+def _texts(candidate: Choice, names: Sequence[str]) -> list[str]:
     point = candidate.point
-    return [candidate.rung, *(json.dumps(point[name]) if name in point else "-" for name in names[1:])]
+    own = (json.dumps(point[name]) if name in point else "-" for name in names[len(_OF_ALL) :])
+    return [candidate.rung, str(candidate.splits), " ".join(sorted(candidate.pads)), *own]
 
 
 def _in_order(text: str) -> tuple[float, str]:

@@ -6,25 +6,28 @@ small, else one row of each stretch of rows and all their columns, so that every
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any, Protocol
 
 import numpy as np
 
+from tilewright.artifacts import CudaSource
 from tilewright.bench.protocol import Launch, RotatedOperands, Timing, measure
 from tilewright.dtypes import Array
 from tilewright.errors import LaunchError, TilewrightError
+from tilewright.frontend.plans import Plan
 from tilewright.problem.gemm import Gemm, Order
 from tilewright.problem.reference import Operands, make_operands, reference, view
 from tilewright.problem.tolerance import Verdict, compare, error_bound
 from tilewright.runtime.driver import Gpu
-from tilewright.runtime.launch import load
+from tilewright.runtime.launch import LoadedKernel, load
+from tilewright.runtime.memory import DeviceArray
 from tilewright.runtime.probe import probe
-from tilewright.toolchain import arguments
 from tilewright.tuner.compiling import Prepared
-from tilewright.tuner.space import Candidate
+from tilewright.winners.choice import Choice
 
 ROUNDS = 3
 """Replays of a candidate's graph in the search; the best are timed again, side by side."""
@@ -67,11 +70,27 @@ class Measurer(Protocol):
 
 
 class GpuMeasurer:
-    """Candidates of one problem on a GPU. peers: what `side_by_side` times with them, such as `cuBLAS`."""
+    """Candidates of one problem on a GPU.
 
-    def __init__(self, gpu: Gpu, gemm: Gemm, peers: Mapping[str, Launch] | None = None) -> None:
+    peers: what `side_by_side` times with them, such as `cuBLAS`. given: operands and their reference, where they are
+    made already. kernels: that are loaded already, by their text; those of this problem are added.
+    """
+
+    def __init__(
+        self,
+        gpu: Gpu,
+        gemm: Gemm,
+        peers: Mapping[str, Launch] | None = None,
+        *,
+        given: tuple[Operands, Sample] | None = None,
+        kernels: dict[CudaSource, LoadedKernel] | None = None,
+    ) -> None:
         self.gpu, self.gemm = gpu, gemm
         self.peers = dict(peers or {})
+        self._given = given
+        self._kernels = {} if kernels is None else kernels
+        self._scratch: DeviceArray | None = None
+        self._room_bytes = 0
 
     def warm(self) -> None:
         """Make operands and their reference now, some seconds for large problems, while compilers work."""
@@ -79,7 +98,7 @@ class GpuMeasurer:
 
     @cached_property
     def _operands(self) -> Operands:
-        return make_operands(self.gemm)
+        return make_operands(self.gemm) if self._given is None else self._given[0]
 
     @cached_property
     def _rotated(self) -> RotatedOperands:
@@ -87,34 +106,64 @@ class GpuMeasurer:
 
     @cached_property
     def _sample(self) -> Sample:
-        return sample_of(self._operands)
+        return sample_of(self._operands) if self._given is None else self._given[1]
 
     def measure(self, prepared: Prepared) -> Measured:
-        try:
-            launch = self._launch(prepared)
-            relative_error = self._checked(launch)
+        with self._alive_after(prepared.candidate):
+            launch, relative_error = self._right(prepared)
             timing = measure(self.gpu, {"it": launch}, self._rotated, rounds=ROUNDS, graph_ms=GRAPH_MS)["it"]
-        except LaunchError as failure:
-            self._check_alive(prepared.candidate, failure)
-            raise
-        registers = prepared.cubin.resources.registers
-        return Measured(timing.median_us, registers, relative_error, prepared.kernel, prepared.order)
+        return Measured(timing.median_us, prepared.registers, relative_error, prepared.kernel, prepared.order)
+
+    def check(self, prepared: Prepared) -> float:
+        """The relative error. Raises TilewrightError for a wrong result."""
+        with self._alive_after(prepared.candidate):
+            return self._right(prepared)[1]
+
+    def _right(self, prepared: Prepared) -> tuple[Launch, float]:
+        self._make_room(prepared.plan.scratch_bytes)
+        launch = self._launch(prepared)
+        return launch, self._checked(launch)
 
     def side_by_side(self, prepared: Mapping[str, Prepared]) -> Mapping[str, Timing]:
+        self._make_room(max((one.plan.scratch_bytes for one in prepared.values()), default=0))
         candidates = {name: self._launch(one) for name, one in prepared.items()}
         return measure(self.gpu, {**candidates, **self.peers}, self._rotated, rounds=FINAL_ROUNDS, graph_ms=GRAPH_MS)
 
     def close(self) -> None:
         if "_rotated" in self.__dict__:
             self._rotated.close()
+        if self._scratch is not None:
+            self._scratch.close()
 
     def _launch(self, prepared: Prepared) -> Launch:
-        loaded = load(self.gpu, prepared.cubin, prepared.source)
+        plan, stream = self.loaded(prepared), int(self.gpu.stream.handle)
+        scratch = self._scratch.pointer if self._scratch is not None else 0
 
         def launch(pointers: Sequence[int]) -> None:
-            loaded.launch(self.gpu.stream, prepared.grid, prepared.block, arguments(self.gemm, pointers))
+            a, b, c = pointers
+            plan.run(stream, (a, b, c, 0, 0, scratch))
 
         return launch
+
+    def loaded(self, prepared: Prepared) -> Plan:
+        """The plan of a candidate with its kernels on the GPU; each is loaded once."""
+        launches = []
+        for one in prepared.launches:
+            kernel = self._kernels.get(one.paper.source)
+            if kernel is None:
+                kernel = self._kernels[one.paper.source] = load(self.gpu, one.cubin, one.paper.source)
+            launches.append(kernel.prepare(one.paper.grid, one.paper.block, one.paper.arguments))
+        steps = [replace(step, launch=launch) for step, launch in zip(prepared.plan.steps, launches, strict=True)]
+        return replace(prepared.plan, steps=tuple(steps))
+
+    def _make_room(self, size_bytes: int) -> None:
+        """A workspace of at least so many bytes, which nothing that is captured uses yet."""
+        if size_bytes <= self._room_bytes:
+            return
+        if self._scratch is not None:
+            self._scratch.close()
+        self._scratch, self._room_bytes = None, 0
+        self._scratch, self._room_bytes = DeviceArray(self.gpu, (size_bytes,)), size_bytes
 
     def _checked(self, launch: Launch) -> float:
         """The relative error of one launch. Raises TilewrightError for a wrong result."""
@@ -127,14 +176,20 @@ class GpuMeasurer:
             raise TilewrightError(f"wrong result: {verdict.message}")
         return verdict.relative_error
 
-    def _check_alive(self, candidate: Candidate, failure: LaunchError) -> None:
+    @contextmanager
+    def _alive_after(self, candidate: Choice) -> Iterator[None]:
+        """Raises GpuLost where a candidate failed and took the GPU with it."""
         try:
-            self.gpu.synchronize()
-        except LaunchError:
-            raise GpuLost(
-                f"{candidate} left the GPU unusable for this process: {failure.headline}",
-                hint="run the same command again: it goes on without this candidate.",
-            ) from None
+            yield
+        except LaunchError as failure:
+            try:
+                self.gpu.synchronize()
+            except LaunchError:
+                raise GpuLost(
+                    f"{candidate} left the GPU unusable for this process: {failure.headline}",
+                    hint="run the same command again: it goes on without this candidate.",
+                ) from None
+            raise
 
 
 @dataclass(frozen=True)

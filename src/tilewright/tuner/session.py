@@ -3,21 +3,27 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from concurrent.futures import wait
 from contextlib import closing
 from dataclasses import dataclass
+from math import inf
 from time import monotonic
 
 from tilewright.tuner.compiling import Compilers
-from tilewright.winners.keys import Key, sources_version
 from tilewright.tuner.measure import GpuMeasurer
 from tilewright.tuner.rank import Look, ranked, seeds, to_look_at
-from tilewright.tuner.space import Candidate, Space
+from tilewright.tuner.space import Space
 from tilewright.tuner.storage import check_storage
 from tilewright.tuner.study import TuningStudy
 from tilewright.tuner.tune import Outcome, Progress, Tuning
+from tilewright.winners.choice import Choice
+from tilewright.winners.keys import Key, sources_version
 
-LOOKS_PER_WORKER = 150
-"""Candidates that are ranked: some ten to thirty milliseconds each."""
+LOOKS_PER_WORKER = 60
+"""Candidates that are ranked: about a tenth of a second each."""
+
+_RANKING_SHARE = 0.2
+"""Of the budget, at most."""
 
 SEEDS = 16
 """Measured by rank, before the search learns from what it measured."""
@@ -32,17 +38,26 @@ class Ranking:
 
     order: tuple[Look, ...]
     refused: tuple[Look, ...]
-    unseen: tuple[Candidate, ...]
+    unseen: tuple[Choice, ...]
 
 
-def rank(space: Space, compilers: Compilers, *, meanwhile: Callable[[], None] = lambda: None) -> Ranking:
-    """As much of a space as the compilers can look at in some seconds, in order. meanwhile: runs here until then."""
-    some = to_look_at(space, LOOKS_PER_WORKER * compilers.workers)
-    futures = compilers.looks(some)
+def rank(
+    space: Space, compilers: Compilers, *, seconds: float = inf, meanwhile: Callable[[], None] = lambda: None
+) -> Ranking:
+    """As much of a space as the compilers can look at in so many seconds, in order; at least something.
+
+    meanwhile: runs here until then.
+    """
+    begun = monotonic()
+    futures = compilers.looks(to_look_at(space, LOOKS_PER_WORKER * compilers.workers))
     meanwhile()
-    looks = [look for future in futures for look in future.result()]
-    seen = set(some)
-    unseen = tuple(candidate for candidate in space.candidates if candidate not in seen)
+    wait(futures, timeout=None if seconds == inf else max(0.0, seconds - (monotonic() - begun)))
+    for future in futures[1:]:
+        future.cancel()
+    wait(futures[:1])
+    looks = [look for future in futures if future.done() and not future.cancelled() for look in future.result()]
+    seen = {look.candidate.key for look in looks}
+    unseen = tuple(candidate for candidate in space.candidates if candidate.key not in seen)
     return Ranking(tuple(ranked(looks)), tuple(look for look in looks if look.refusal), unseen)
 
 
@@ -59,16 +74,16 @@ def tune(
     seconds: float,
     workers: int,
     started: float | None = None,
-    rivals: Sequence[Candidate] = (),
+    rivals: Sequence[Choice] = (),
     progress: Progress = lambda state: None,
 ) -> Outcome:
     """Search a space on a GPU. storage: a URL. seconds: of `time.monotonic` since `started`, all included."""
     started = monotonic() if started is None else started
     check_storage(storage)
     with Compilers(space, measurer.gpu.arch, workers) as compilers:
-        ranking = rank(space, compilers, meanwhile=measurer.warm)
+        ranking = rank(space, compilers, seconds=_RANKING_SHARE * seconds, meanwhile=measurer.warm)
         candidates = [*(one.candidate for one in ranking.order), *ranking.unseen]
-        rivals = [rival for rival in rivals if rival in set(candidates)]
+        rivals = [rival for rival in rivals if rival in space]
         first = [*rivals, *seeds(space, ranking.order, SEEDS)]
         with closing(TuningStudy(storage, study_name(space), candidates, first)) as study:
             tuning = Tuning(

@@ -1,120 +1,172 @@
-"""The space of a search: every point of the rungs that can multiply a problem, and why a point is no kernel.
+"""The space of a search: every plan that the library could run for a problem, and why one cannot be used.
 
-What is legal is decided where it always is: the laws of schedules, the passes, and `model.limits`.
+A plan is a `Choice`: a point of a rung, in how many parts k is summed, what is copied first; or the kernel for few
+rows. What is legal is decided where it always is: the laws of schedules, the passes, `model.limits`, and `plan_of`.
 """
 
 from __future__ import annotations
 
 import hashlib
-import json
 import threading
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
 from functools import lru_cache
-from typing import Any
 
 from tilewright.device.spec import DeviceSpec
 from tilewright.errors import ProblemError, TilewrightError, UnknownName
+from tilewright.frontend.assembly import Request, plan_of
+from tilewright.frontend.choices import ENGINE_BYTES, PADDED, copied_first
+from tilewright.frontend.dispatch import estimated
+from tilewright.frontend.on_paper import PaperKernels, alignment_of_rows, order_of_choice
+from tilewright.frontend.plans import Plan
 from tilewright.ladders import LADDERS, find_ladder, find_rung
 from tilewright.ladders.rung import Point, Rung
-from tilewright.model.limits import reasons_it_cannot_run
-from tilewright.problem.gemm import Gemm
-from tilewright.toolchain import Build, build, grid_of
-from tilewright.winners.order import ReductionOrder, order_of
+from tilewright.problem.gemm import Gemm, OperandName
+from tilewright.toolchain import Build
+from tilewright.units import ceil_div
+from tilewright.winners.choice import THIN, Choice
+from tilewright.winners.order import ReductionOrder
 
-_BUILDS_KEPT = 4
+_PAPERS_KEPT = 4
 """A candidate is asked for its reasons, its prediction and its text, one after another."""
 
 _LOOKED_AT_FIRST = 16
 """Points that are tried before a rung is said to have none for a problem."""
 
+_SPLITS = (2, 3, 4, 6, 8, 12, 16, 24, 32)
+_SPLIT_ROUNDS = 4
+"""Blocks an SM, up to which sharing out k may pay."""
+
+_LEAST_PART = 256
+"""Products that are worth a part of their own."""
+
+_MOST_SHARED = 4000
+"""Plans of a rung in parts, evenly spread where there are more: a rung with thousands of points tells little apart."""
+
 
 @dataclass(frozen=True, slots=True)
-class Candidate:
-    """A point of a rung's choices."""
+class Paper:
+    """A choice written out: its launches, and the build of its product; None for the kernel for few rows."""
 
-    rung: str
-    point: Point = field(hash=False)
-
-    @property
-    def key(self) -> str:
-        """The same text for the same point, in every process."""
-        return f"{self.rung} {json.dumps(dict(self.point), sort_keys=True)}"
-
-    def __str__(self) -> str:
-        return f"{self.rung} {', '.join(f'{name} {value}' for name, value in self.point.items())}"
-
-    def __hash__(self) -> int:
-        return hash(self.key)
-
-    def __eq__(self, other: object) -> bool:
-        return isinstance(other, Candidate) and self.key == other.key
+    plan: Plan
+    product: Build | None
 
 
 class Space:
-    """The candidates for one problem on one device.
+    """The candidates for one problem on one device, at aligned addresses.
 
-    like: only candidates that sum in this order are legal. May be asked from several threads.
+    like: only candidates that sum in this order are legal. also: candidates beside the points of the rungs. May be
+    asked from several threads.
     """
 
-    def __init__(self, gemm: Gemm, spec: DeviceSpec, rungs: Sequence[Rung], *, like: ReductionOrder | None = None):
+    def __init__(
+        self,
+        gemm: Gemm,
+        spec: DeviceSpec,
+        rungs: Sequence[Rung],
+        *,
+        like: ReductionOrder | None = None,
+        also: Sequence[Choice] = (),
+    ) -> None:
         self.gemm, self.spec, self.like = gemm, spec, like
+        self.alignment = alignment_of_rows(gemm)
+        self.request = Request(gemm, self.alignment)
         self.rungs: dict[str, Rung] = {rung.name: rung for rung in rungs}
-        self.candidates = tuple(
-            Candidate(rung.name, dict(point))
-            for rung in rungs
-            if rung.choices is not None
-            for point in rung.choices.points()
-        )
-        self._by_key = {candidate.key: candidate for candidate in self.candidates}
+        self.also = tuple(canonical(choice) for choice in also)
         self._reasons: dict[str, tuple[str, ...]] = {}
         self._lock = threading.Lock()
-        self._built = lru_cache(_BUILDS_KEPT)(self._build)
+        self._papers = lru_cache(_PAPERS_KEPT)(self._written)
+        points = [choice for rung in rungs for choice in self._of_rung(rung)]
+        self._by_key = {choice.key: choice for choice in (*self.also, *points)}
+        self.candidates = tuple(self._by_key.values())
 
-    def find(self, rung: str, point: Mapping[str, Any]) -> Candidate | None:
-        """The candidate of a rung at a point, if it is one of this space."""
-        return self._by_key.get(Candidate(rung, point).key)
+    def __contains__(self, choice: Choice) -> bool:
+        return choice.key in self._by_key
 
-    def default(self, rung: str) -> Candidate | None:
+    def _of_rung(self, rung: Rung) -> Iterator[Choice]:
+        """Every point alone, then those that may be split, in parts."""
+        if rung.choices is None:
+            return
+        pads = self._pads(rung.name)
+        points = list(rung.choices.points())
+        for point in points:
+            for copied in pads:
+                yield Choice(rung.name, dict(point), 1, copied)
+        shared = [(point, splits) for point in points for splits in self._split_counts(point)]
+        if not shared or not self._splits(rung, points, pads[0]):
+            return
+        for point, splits in shared[:: ceil_div(len(shared), _MOST_SHARED)]:
+            for copied in pads:
+                yield Choice(rung.name, dict(point), splits, copied)
+
+    def _pads(self, rung: str) -> tuple[frozenset[OperandName], ...]:
+        """What a kernel needs copied; and, where it could do with narrow copies, what would make them wide."""
+        needed = copied_first(rung, self.gemm, self.alignment)
+        narrow = frozenset(name for name in PADDED if self.alignment.of(name) < ENGINE_BYTES)
+        helps = bool(narrow - needed) and self.alignment.c > min(self.alignment.of(name) for name in narrow)
+        return (needed, needed | narrow) if helps else (needed,)
+
+    def _split_counts(self, point: Point) -> tuple[int, ...]:
+        """Parts of k that fill the device, as far as a point tells its tile."""
+        m, n = (point.get(name, point.get(f"b{name}")) for name in ("m", "n"))
+        if m is None or n is None:
+            return ()
+        tiles = ceil_div(self.gemm.m, m) * ceil_div(self.gemm.n, n)
+        most = min(_SPLIT_ROUNDS * self.spec.sm_count // tiles, self.gemm.k // _LEAST_PART)
+        return tuple(splits for splits in _SPLITS if splits <= most)
+
+    def _splits(self, rung: Rung, points: Sequence[Point], pads: frozenset[OperandName]) -> bool:
+        """Whether some of a few points of a rung can share out k."""
+        some = points[:: max(1, len(points) // 4)]
+        return any(not self._looked(Choice(rung.name, point, 2, pads), any_order=True) for point in some)
+
+    def default(self, rung: str) -> Choice | None:
         """The candidate at which the rung itself stands, if it is one of its points."""
         one = self.rungs[rung]
         assert one.choices is not None
         try:
             own = one.schedule(self.gemm)
-            mine = (candidate for candidate in self.candidates if candidate.rung == rung)
-            return next((c for c in mine if one.choices.schedule_at(self.gemm, c.point) == own), None)
+            point = next((p for p in one.choices.points() if one.choices.schedule_at(self.gemm, p) == own), None)
         except TilewrightError:
             return None
+        return None if point is None else Choice(rung, dict(point), 1, self._pads(rung)[0])
 
-    def build(self, candidate: Candidate) -> Build:
-        """The kernel of a candidate. Raises what schedules and passes raise."""
-        return self._built(candidate)
+    def paper(self, choice: Choice) -> Paper:
+        """A candidate written out. Raises what schedules, passes and `plan_of` raise."""
+        return self._papers(choice.key, choice)
 
-    def _build(self, candidate: Candidate) -> Build:
-        return build_of(self.gemm, self.rungs[candidate.rung], candidate.point)
+    def _written(self, key: str, choice: Choice) -> Paper:
+        kernels = PaperKernels(self.spec)
+        plan = plan_of(kernels, self.request, choice)
+        return Paper(plan, next(iter(kernels.products.values()), None))
 
-    def reasons(self, candidate: Candidate) -> tuple[str, ...]:
+    def order(self, choice: Choice) -> ReductionOrder:
+        """How a candidate sums."""
+        return order_of_choice(self.gemm, self.alignment, choice)
+
+    def reasons(self, choice: Choice) -> tuple[str, ...]:
         """Every reason why a candidate cannot be used; empty if it can."""
         with self._lock:
-            known = self._reasons.get(candidate.key)
+            known = self._reasons.get(choice.key)
         if known is None:
-            known = self._looked(candidate)
+            known = self._looked(choice)
             with self._lock:
-                self._reasons[candidate.key] = known
+                self._reasons[choice.key] = known
         return known
 
-    def is_legal(self, candidate: Candidate) -> bool:
-        return not self.reasons(candidate)
+    def is_legal(self, choice: Choice) -> bool:
+        return not self.reasons(choice)
 
-    def _looked(self, candidate: Candidate) -> tuple[str, ...]:
+    def _looked(self, choice: Choice, *, any_order: bool = False) -> tuple[str, ...]:
         try:
-            built = self.build(candidate)
-            order = order_of(built) if self.like is not None else None
-            if order is not None and self.like is not None and order != self.like:
-                return (f"it sums in another order: {order.difference_from(self.like)}",)
-            return reasons_of(built, self.spec)
+            self.paper(choice)
+            if self.like is not None and not any_order:
+                order = self.order(choice)
+                if order != self.like:
+                    return (f"it sums in another order: {order.difference_from(self.like)}",)
         except TilewrightError as refusal:
             return (refusal.headline,)
+        return ()
 
     @property
     def digest(self) -> str:
@@ -123,25 +175,11 @@ class Space:
         return hashlib.sha256(text.encode()).hexdigest()[:12]
 
 
-def build_of(gemm: Gemm, rung: Rung, point: Point) -> Build:
-    """The kernel of a rung at a point."""
-    assert rung.choices is not None
-    return build(gemm, rung.choices.schedule_at(gemm, point), name=f"{rung.ladder}_{rung.slug}")
-
-
-def reasons_of(built: Build, spec: DeviceSpec) -> tuple[str, ...]:
-    """Why a kernel cannot run on a device, as far as that is known before it is compiled."""
-    kernel = built.kernel
-    dynamic_bytes = kernel.shared_bytes if kernel.uses_dynamic_shared else 0
-    return reasons_it_cannot_run(
-        spec,
-        threads_per_block=kernel.threads_per_block,
-        static_shared_bytes=kernel.shared_bytes - dynamic_bytes,
-        dynamic_shared_bytes=dynamic_bytes,
-        grid=grid_of(kernel, built.gemm),
-        cluster=(kernel.cluster, 1, 1) if not kernel.resident else (1, 1, 1),
-        needs=kernel.needs,
-    )
+def canonical(choice: Choice) -> Choice:
+    """The same choice under the one name of its rung."""
+    if choice.rung == THIN:
+        return choice
+    return Choice(find_rung(choice.rung).name, dict(choice.point), choice.splits, choice.pads)
 
 
 def make_space(
@@ -151,18 +189,19 @@ def make_space(
     ladder: str | None = None,
     rung: str | None = None,
     like: ReductionOrder | None = None,
+    today: Choice | None = None,
 ) -> Space:
     """The space of a problem: of one rung, of one ladder, or of whatever has choices.
 
-    Without a rung or a ladder, rungs that multiply without tensor cores are left out where others use them. Raises
-    ProblemError with the reasons if no rung has a legal point.
+    Without a rung or a ladder, rungs that multiply without tensor cores are left out where others use them, and all
+    that the library would choose by estimate is a candidate. today: what `matmul` runs now, a candidate in any case.
+    Raises ProblemError with the reasons if no rung has a legal point.
     """
     if gemm.m == 0 or gemm.n == 0 or gemm.k == 0:
         raise ProblemError(f"There is nothing to tune in {gemm}: it has no products.")
-    asked = _asked(ladder, rung)
     refusals: dict[str, str] = {}
     fitting: list[Rung] = []
-    for one in asked:
+    for one in _asked(ladder, rung):
         reason = _why_not(gemm, spec, one)
         if reason:
             refusals[one.name] = reason
@@ -174,15 +213,25 @@ def make_space(
             place="\n".join(f"{name}: {reason}" for name, reason in refusals.items()),
             hint="other formats or orders may fit; `tilewright tune --help` lists --ladder and --rung.",
         )
+    also = [] if today is None else [today]
     if ladder is None and rung is None:
         fitting = _on_the_fastest_units(gemm, spec, fitting)
-    space = Space(gemm, spec, fitting, like=like)
+        also += [*estimated(Request(gemm, alignment_of_rows(gemm)), spec), *_thin(gemm, spec)]
+    space = Space(gemm, spec, fitting, like=like, also=also)
     if like is not None and not any(space.is_legal(candidate) for candidate in space.candidates):
         raise ProblemError(
             f"No candidate for {gemm} sums in the order of today's kernel: {like}.",
             hint="leave --keep-bits out, or name another --rung or --ladder.",
         )
     return space
+
+
+def _thin(gemm: Gemm, spec: DeviceSpec) -> Iterator[Choice]:
+    """The kernel for few rows, where the problem has few, k in as many parts as may pay."""
+    alone = Choice(THIN)
+    if not Space(gemm, spec, []).reasons(alone):
+        yield alone
+        yield from (Choice(THIN, splits=splits) for splits in _SPLITS if splits <= gemm.k // _LEAST_PART)
 
 
 def _asked(ladder: str | None, rung: str | None) -> list[Rung]:
@@ -207,12 +256,17 @@ def _listed(rungs: Iterable[Rung]) -> str:
     return f"{', '.join(names[:-1])} and {names[-1]}"
 
 
+def _alone(space: Space, rung: Rung) -> list[Choice]:
+    """The points of a rung, unsplit, a few of them evenly spread."""
+    found = [one for one in space.candidates if one.rung == rung.name and one.splits == 1]
+    return found[:: max(1, len(found) // _LOOKED_AT_FIRST)]
+
+
 def _why_not(gemm: Gemm, spec: DeviceSpec, rung: Rung) -> str:
     """Why the points of a rung that were looked at are all illegal; "" if one is not."""
     space = Space(gemm, spec, [rung])
-    step = max(1, len(space.candidates) // _LOOKED_AT_FIRST)
     first = ""
-    for candidate in space.candidates[::step]:
+    for candidate in _alone(space, rung):
         reasons = space.reasons(candidate)
         if not reasons:
             return ""
@@ -223,8 +277,9 @@ def _why_not(gemm: Gemm, spec: DeviceSpec, rung: Rung) -> str:
 def _on_the_fastest_units(gemm: Gemm, spec: DeviceSpec, rungs: Sequence[Rung]) -> list[Rung]:
     def uses_tensor_cores(rung: Rung) -> bool:
         space = Space(gemm, spec, [rung])
-        legal = next((one for one in space.candidates if space.is_legal(one)), None)
-        return legal is not None and space.build(legal).program.tensorized is not None
+        legal = next((one for one in _alone(space, rung) if space.is_legal(one)), None)
+        product = None if legal is None else space.paper(legal).product
+        return product is not None and product.program.tensorized is not None
 
     with_tensor_cores = [rung for rung in rungs if uses_tensor_cores(rung)]
     return with_tensor_cores or list(rungs)

@@ -22,8 +22,8 @@ import numpy as np
 
 from tilewright.tuner.encoding import Encoding
 from tilewright.tuner.measure import Measured
-from tilewright.tuner.space import Candidate
 from tilewright.tuner.storage import open_storage, told
+from tilewright.winners.choice import Choice
 
 LEASE_S = 300.0
 """After so long a claim of another machine is taken for forgotten."""
@@ -40,7 +40,7 @@ _DEATHS = 2
 class Claim:
     """A candidate that this process measures. number: of its trial."""
 
-    candidate: Candidate
+    candidate: Choice
     number: int
     trial_id: int
 
@@ -49,7 +49,7 @@ class Claim:
 class Result:
     """A candidate that was measured, by any process."""
 
-    candidate: Candidate
+    candidate: Choice
     measured: Measured
 
 
@@ -60,7 +60,7 @@ class TuningStudy:
     """
 
     def __init__(
-        self, url: str, name: str, candidates: Sequence[Candidate], seeds: Sequence[Candidate] = (), *, seed: int = 0
+        self, url: str, name: str, candidates: Sequence[Choice], seeds: Sequence[Choice] = (), *, seed: int = 0
     ) -> None:
         self.url, self.name = url, name
         self.candidates = tuple(candidates)
@@ -112,7 +112,7 @@ class TuningStudy:
         found = [Result(self._by_key[key], one) for key, one in self._measured.items() if key in self._by_key]
         return sorted(found, key=lambda result: result.measured.median_us)
 
-    def failures(self) -> dict[Candidate, str]:
+    def failures(self) -> dict[Choice, str]:
         """Why candidates were left out."""
         return {self._by_key[key]: reason for key, reason in self._failed.items() if key in self._by_key}
 
@@ -133,7 +133,7 @@ class TuningStudy:
             if claim is not None:
                 return claim
 
-    def _claimed(self, candidate: Candidate) -> Claim | None:
+    def _claimed(self, candidate: Choice) -> Claim | None:
         import optuna
 
         trial = optuna.trial.create_trial(
@@ -155,16 +155,17 @@ class TuningStudy:
                     return None
         return claim
 
-    def _is_free(self, candidate: Candidate) -> bool:
+    def _is_free(self, candidate: Choice) -> bool:
         key = candidate.key
         return key not in self._measured and key not in self._failed and key not in self._busy
 
-    def _proposed(self) -> Candidate | None:
+    def _proposed(self) -> Choice | None:
         while self._seeds:
             first = self._seeds.pop(0)
             if self._is_free(first):
                 return first
-        free = np.array([self._is_free(candidate) for candidate in self.candidates])
+        taken = {*self._measured, *self._failed, *self._busy}
+        free = np.array([key not in taken for key in self._by_key])
         if not free.any():
             return None
         self._turn += 1

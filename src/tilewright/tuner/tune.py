@@ -13,10 +13,10 @@ from typing import Any, Protocol
 from tilewright.bench import records
 from tilewright.bench.protocol import Timing
 from tilewright.errors import TilewrightError
-from tilewright.winners.keys import Key, sources_version
-from tilewright.tuner.measure import FINAL_ROUNDS, GRAPH_MS, GpuLost, Measured, Measurer
-from tilewright.tuner.space import Candidate
+from tilewright.tuner.measure import FINAL_ROUNDS, GRAPH_MS, GpuLost, Measurer
 from tilewright.tuner.study import Claim, Result, TuningStudy
+from tilewright.winners.choice import Choice
+from tilewright.winners.keys import Key, sources_version
 from tilewright.winners.winner import Winner, without_password
 
 FINALISTS = 4
@@ -39,7 +39,7 @@ class Compiling(Protocol):
 
     @property
     def ahead(self) -> int: ...
-    def submit(self, candidate: Candidate) -> Future[Any]: ...
+    def submit(self, candidate: Choice) -> Future[Any]: ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,7 +64,7 @@ class Outcome:
 
     candidates: int
     results: tuple[Result, ...]
-    failures: Mapping[Candidate, str]
+    failures: Mapping[Choice, str]
     best: Result
     times: Mapping[str, Timing]
     here: int
@@ -75,11 +75,6 @@ class Outcome:
     def time(self) -> Timing:
         """Of the best."""
         return self.times[str(self.best.candidate)]
-
-    def beaten_by(self, peer: str, margin: float = 0.01) -> bool:
-        """Whether a peer of the last run was faster, by more than what two runs differ."""
-        found = self.times.get(peer)
-        return found is not None and found.median_us < self.time.median_us * (1 - margin)
 
 
 class Tuning:
@@ -98,7 +93,7 @@ class Tuning:
         seconds: float,
         started: float | None = None,
         now: Callable[[], float] = monotonic,
-        rivals: tuple[Candidate, ...] = (),
+        rivals: tuple[Choice, ...] = (),
         progress: Progress = lambda state: None,
     ) -> None:
         self.study, self.compilers, self.measurer = study, compilers, measurer
@@ -107,7 +102,7 @@ class Tuning:
         self.deadline = self.started + seconds
         self.here = 0
         self._search_started = now()
-        self._crashes: Counter[Candidate] = Counter()
+        self._crashes: Counter[Choice] = Counter()
 
     def run(self) -> Outcome:
         """Search until the budget is spent or all is measured. Raises TilewrightError if nothing was measured."""
@@ -217,7 +212,7 @@ class Tuning:
                 continue
         return self.measurer.side_by_side(prepared)
 
-    def _nothing(self, failures: Mapping[Candidate, str]) -> TilewrightError:
+    def _nothing(self, failures: Mapping[Choice, str]) -> TilewrightError:
         spent = self.now() - self.started
         headline = f"Nothing was measured in {spent:.0f} s: {len(failures)} of {len(self.study.candidates)} " + (
             "candidates failed." if len(failures) != 1 else "candidates failed, which was all there was time for."
@@ -229,25 +224,48 @@ class Tuning:
         )
 
 
-def reasons_of(failures: Mapping[Candidate, str]) -> list[tuple[str, int]]:
+def reasons_of(failures: Mapping[Choice, str]) -> list[tuple[str, int]]:
     """Why candidates failed, the most frequent first."""
     return Counter(failures.values()).most_common()
 
 
 def winner_of(outcome: Outcome, key: Key, flops: int) -> Winner:
     """The best of a search as the database keeps it."""
-    measured: Measured = outcome.best.measured
-    time, peer = outcome.time, outcome.times.get("cuBLAS")
+    best = outcome.best
+    named = Named(best.candidate, best.measured.order, best.measured.kernel)
+    return winner_from(key, named, outcome.time, outcome.times.get("cuBLAS"), flops=flops, tried=len(outcome.results))
+
+
+class Compiled(Protocol):
+    """A candidate, and the names of its order and of its kernels."""
+
+    @property
+    def candidate(self) -> Choice: ...
+    @property
+    def order(self) -> str: ...
+    @property
+    def kernel(self) -> str: ...
+
+
+@dataclass(frozen=True, slots=True)
+class Named:
+    candidate: Choice
+    order: str
+    kernel: str
+
+
+def winner_from(key: Key, best: Compiled, time: Timing, peer: Timing | None, *, flops: int, tried: int) -> Winner:
+    """A winner of a run side by side. peer: cuBLAS in that run."""
     return Winner(
         key=key,
-        candidate=outcome.best.candidate,
-        order=measured.order,
-        kernel=measured.kernel,
+        choice=best.candidate,
+        order=best.order,
+        kernel=best.kernel,
         sources=sources_version(),
         median_us=time.median_us,
         tflops=flops / time.median_us / 1e6,
         share_of_cublas=None if peer is None else peer.median_us / time.median_us,
-        tried=len(outcome.results),
+        tried=tried,
         command=without_password(records.command()),
         commit=records.commit(),
         date=records.now(),

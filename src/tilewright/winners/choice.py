@@ -25,7 +25,7 @@ class Choice:
     """
 
     rung: str
-    point: Mapping[str, Any] = field(default_factory=dict, hash=False)
+    point: Mapping[str, Any] = field(default_factory=dict)
     splits: int = 1
     pads: frozenset[OperandName] = frozenset()
 
@@ -33,6 +33,9 @@ class Choice:
     def key(self) -> str:
         """The same text for the same choice, in every process."""
         return json.dumps(self.as_data(), sort_keys=True)
+
+    def __hash__(self) -> int:
+        return hash(self.key)
 
     def as_data(self) -> dict[str, Any]:
         """Plain values, as they are stored."""

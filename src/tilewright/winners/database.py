@@ -20,8 +20,8 @@ import platformdirs
 
 from tilewright.errors import TilewrightError
 from tilewright.winners.keys import DeviceKey, Key, short_name
-from tilewright.winners.winner_file import FILE_VARIABLE, DatabaseUnusable, Empty, Unavailable, WinnerFile
 from tilewright.winners.winner import Winner, read_lines
+from tilewright.winners.winner_file import FILE_VARIABLE, DatabaseUnusable, Empty, Unavailable, WinnerFile
 
 WAIT_S = 3.0
 """How long a locked database is waited for."""

@@ -53,9 +53,7 @@ class Lookup:
         self.say = say
         self._known: dict[Any, Winner | None] = {}
 
-    def best_choice(
-        self, device: str, gemm: Gemm, alignment_bytes: int, order: str | None = None
-    ) -> Choice | None:
+    def best_choice(self, device: str, gemm: Gemm, alignment_bytes: int, order: str | None = None) -> Choice | None:
         """What won on a device, by the name that its driver gives; None if nobody tuned it.
 
         alignment_bytes: of addresses and rows. order: only kernels of this reduction order, by its name.

@@ -1,0 +1,63 @@
+"""How well predictions put plans in order, held to what an H200 measured; and what they count."""
+
+from __future__ import annotations
+
+import json
+import random
+from pathlib import Path
+
+import pytest
+
+from tilewright.device.catalog import device
+from tilewright.dtypes import BF16
+from tilewright.ladders import find_rung
+from tilewright.problem.gemm import Gemm
+from tilewright.report.validation import spearman
+from tilewright.tuner.rank import predicted_us
+from tilewright.tuner.space import Space, make_space
+from tilewright.winners.choice import THIN, Choice
+
+H200 = device("H200")
+RECORDED = Path(__file__).parents[2] / "benchmarks" / "results"
+
+
+@pytest.mark.parametrize(("rung", "least"), [("worklog/9", 0.75), ("worklog/best", 0.35)])
+def test_predictions_put_recorded_points_in_order(rung: str, least: float) -> None:
+    file = RECORDED / f"search_{rung.replace('/', '_')}.jsonl"
+    trials = [json.loads(line) for line in file.read_text(encoding="utf-8").splitlines()]
+    measured = [trial for trial in trials if trial["median_us"]]
+    some = random.Random(0).sample(measured, 30)
+    space = Space(Gemm(4096, 4096, 4096), H200, [find_rung(rung)])
+    predicted = [predicted_us(space, Choice(rung, trial["point"])) for trial in some]
+    assert spearman([trial["median_us"] for trial in some], predicted) > least
+
+
+def test_a_plan_is_predicted_with_its_copies_and_the_sum_of_its_parts() -> None:
+    gemm = Gemm(512, 512, 16384, BF16, out=BF16)
+    space = Space(gemm, H200, [])
+    point = {"m": 128, "n": 128, "groups": 2, "stages": 6}
+    alone, shared = (predicted_us(space, Choice("hopper/4", point, splits)) for splits in (1, 8))
+    assert shared < alone / 2  # 16 tiles for 132 SMs
+    copied = predicted_us(space, Choice("hopper/4", point, 8, frozenset("AB")))
+    assert 2 * 3.0 < copied - shared < 2 * 3.0 + 4 * 512 * 16384 * 2 / 4.2e6 + 1
+
+
+def test_the_space_holds_what_the_library_can_run_beside_points_of_rungs() -> None:
+    found = make_space(Gemm(16, 2048, 4096), H200).candidates
+    assert {choice.splits for choice in found if choice.rung == THIN} >= {1, 2, 16}
+    assert any(choice.splits > 1 for choice in found if choice.rung == "worklog/best")
+
+
+def test_where_rows_are_narrow_copies_before_are_held_against_narrow_copies() -> None:
+    space = make_space(Gemm(512, 512, 511, BF16, out=BF16), H200)  # C's rows are wide: what is narrow is A
+    pads = {(choice.rung, choice.pads) for choice in space.candidates}
+    assert ("ampere/6", frozenset()) in pads and ("ampere/6", frozenset("A")) in pads
+    assert ("hopper/best", frozenset()) not in pads and ("hopper/best", frozenset("A")) in pads
+    assert all(space.is_legal(choice) for choice in space.candidates[:: len(space.candidates) // 10])
+
+
+def test_a_kernel_that_keeps_its_blocks_is_never_split() -> None:
+    space = make_space(Gemm(512, 512, 16384, BF16, out=BF16), H200)
+    split = {choice.rung for choice in space.candidates if choice.splits > 1}
+    assert "hopper/4" in split and "ampere/6" in split
+    assert "hopper/best" not in split

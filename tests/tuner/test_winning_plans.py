@@ -1,0 +1,87 @@
+"""Plans that won, from the tuner through the database to what dispatch launches: the kernels that were measured."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from planned import paper_dispatcher, planned
+
+from tilewright.bench.protocol import Timing
+from tilewright.device.catalog import device
+from tilewright.dtypes import BF16
+from tilewright.frontend.on_paper import order_of_choice, version_of
+from tilewright.problem.gemm import Gemm
+from tilewright.runtime.cubin_cache import CubinCache
+from tilewright.tuner.compiling import Prepared, prepare
+from tilewright.tuner.space import Space
+from tilewright.tuner.today import todays_choice, todays_order
+from tilewright.tuner.tune import winner_from
+from tilewright.winners.choice import THIN, Choice
+from tilewright.winners.database import Database
+from tilewright.winners.keys import Key, kernel_version
+from tilewright.winners.lookup import Lookup
+
+H200 = device("H200")
+RING = {"m": 64, "n": 128, "groups": 1, "stages": 3}
+NINE = {"bm": 64, "bn": 64, "bk": 8, "tm": 4, "tn": 4}
+WIDE = {"dtype": BF16, "out": BF16}
+
+PLANS = [
+    (Gemm(512, 512, 16384, **WIDE), Choice("hopper/4", RING, 6), ["hopper_4", "finish_bf16_4"]),
+    (Gemm(256, 257, 1023, **WIDE), Choice("hopper/4", RING, 1, frozenset("AB")), ["pad_bf16", "pad_bf16", "hopper_4"]),
+    (Gemm(512, 512, 511, **WIDE), Choice("ampere/4", {"stages": 2}, 1, frozenset("A")), ["pad_bf16", "ampere_4"]),
+    (Gemm(512, 512, 511, **WIDE), Choice("ampere/4", {"stages": 3}), ["ampere_4"]),
+    (Gemm(4, 4096, 4096, **WIDE), Choice(THIN, splits=5), ["thin_across_bf16_f32_4_8", "finish_bf16_4"]),
+    (Gemm(4, 4096, 4096), Choice("worklog/9", NINE, 3), ["worklog_9", "finish_f32_4"]),
+]
+
+
+def won(folder: Path, gemm: Gemm, choice: Choice) -> tuple[Prepared, Lookup]:
+    """A plan compiled as a search compiles it, and what dispatch finds after it has won."""
+    prepared = prepare(Space(gemm, H200, []), choice, "sm_90a", CubinCache(folder / "cubins"))
+    database = Database(folder / "winners.sqlite", shipped=())
+    winner = winner_from(Key.of(H200, gemm), prepared, Timing(1, 1, 1, 1, 1), None, flops=gemm.flops, tried=1)
+    assert database.record(replace(winner, sources="of another commit"))
+    return prepared, Lookup(version_of, database)
+
+
+@pytest.mark.parametrize(("gemm", "choice", "launches"), PLANS, ids=str)
+def test_what_won_is_what_is_launched(tmp_path: Path, gemm: Gemm, choice: Choice, launches: list[str]) -> None:
+    prepared, lookup = won(tmp_path, gemm, choice)
+    assert [launch.paper.source.entry for launch in prepared.launches] == launches
+    steps = planned(paper_dispatcher(H200, lookup), gemm).steps
+    assert kernel_version(step.launch.source for step in steps) == prepared.kernel
+    assert [(step.launch.grid, step.launch.args) for step in steps] == [
+        (launch.paper.grid, launch.paper.arguments) for launch in prepared.launches
+    ]
+    assert prepared.plan.scratch_bytes == planned(paper_dispatcher(H200, lookup), gemm).scratch_bytes
+
+
+def test_a_neighbour_gets_the_copies_that_it_needs(tmp_path: Path) -> None:
+    _, lookup = won(tmp_path, *PLANS[1][:2])
+    beside = Gemm(256, 257, 1024, **WIDE)  # rows of A are wide here
+    plan = planned(paper_dispatcher(H200, lookup), beside)
+    assert [step.launch.source.entry for step in plan.steps] == ["pad_bf16", "hopper_4"]
+
+
+@pytest.mark.parametrize(("gemm", "choice", "launches"), [PLANS[0], PLANS[4]], ids=str)
+def test_a_sum_in_parts_is_left_alone_where_one_order_is_asked_for(
+    tmp_path: Path, gemm: Gemm, choice: Choice, launches: list[str]
+) -> None:
+    _, lookup = won(tmp_path, gemm, choice)
+    assert len(planned(paper_dispatcher(H200, lookup), gemm, fixed_order=True).steps) == 1
+
+
+def test_what_won_is_what_the_next_search_begins_with_and_whose_bits_it_can_keep(tmp_path: Path) -> None:
+    gemm, choice, _ = PLANS[0]
+    prepared, lookup = won(tmp_path, gemm, choice)
+    assert todays_choice(gemm, H200, lookup) == choice
+    like = todays_order(gemm, choice)
+    assert like.name == prepared.order
+    space = Space(gemm, H200, [], like=like)
+    same, other = (Choice("hopper/4", {**RING, "stages": 4}, splits) for splits in (6, 8))
+    assert space.is_legal(same)
+    assert space.reasons(other)[0].startswith("it sums in another order: shared by")
+    assert order_of_choice(gemm, space.alignment, same) == like

@@ -33,3 +33,14 @@ def test_the_schedule_by_hand_is_the_rung() -> None:
     mine = build(gemm, steps)
     assert mine.schedule == rung.schedule and mine.text == rung.text
     assert kernel_text(mine.kernel) == kernel_text(replace(rung, name="gemm").kernel)
+
+
+def test_an_example_that_needs_more_says_what() -> None:
+    done = subprocess.run(
+        [sys.executable, str(EXAMPLES / "route_a_model.py")], capture_output=True, text=True, timeout=300
+    )
+    if done.returncode == 0:
+        assert "ms a step" in done.stdout
+        return
+    assert "Traceback" not in done.stderr
+    assert "pip install 'tilewright[torch]'" in done.stderr or "there is none to use: " in done.stderr

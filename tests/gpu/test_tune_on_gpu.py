@@ -4,18 +4,23 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
+from time import monotonic
 
 import pytest
 
 from tilewright.cli import main
+from tilewright.dtypes import F16, F32
+from tilewright.frontend.on_paper import version_of
 from tilewright.problem.gemm import Gemm
+from tilewright.runtime.cubin_cache import CubinCache
 from tilewright.runtime.driver import gpu_problem, open_gpu
 from tilewright.runtime.probe import probe
 from tilewright.tuner.compiling import prepare
+from tilewright.tuner.measure import GpuMeasurer
+from tilewright.tuner.space import Space
+from tilewright.winners.choice import THIN, Choice
 from tilewright.winners.database import Database
 from tilewright.winners.lookup import Lookup
-from tilewright.tuner.measure import GpuMeasurer
-from tilewright.tuner.space import make_space
 
 pytestmark = [pytest.mark.gpu, pytest.mark.filterwarnings("default")]
 
@@ -27,18 +32,42 @@ def places(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("TILEWRIGHT_CACHE", str(tmp_path / "cubins"))
 
 
-def test_a_kernel_is_checked_on_the_operands_it_is_timed_with() -> None:
-    gpu = open_gpu()
-    space = make_space(Gemm(1000, 1000, 1000), probe(gpu), rung="worklog/9")
-    measurer = GpuMeasurer(gpu, space.gemm)
-    from tilewright.runtime.cubin_cache import CubinCache
+PLANS = [
+    (Gemm(1000, 1000, 1000), Choice("worklog/9", {"bm": 64, "bn": 64, "bk": 8, "tm": 4, "tn": 4})),
+    (Gemm(512, 512, 16384), Choice("worklog/9", {"bm": 64, "bn": 64, "bk": 8, "tm": 4, "tn": 4}, 4)),
+    (Gemm(500, 500, 501, F16, out=F16), Choice("ampere/4", {"stages": 3}, 1, frozenset("A"))),
+    (Gemm(4, 8192, 8192), Choice(THIN, splits=4)),
+]
 
-    prepared = prepare(space, space.candidates[0], gpu.arch, CubinCache())
+
+@pytest.mark.parametrize(("gemm", "choice"), PLANS, ids=str)
+def test_a_plan_is_checked_on_the_operands_it_is_timed_with(gemm: Gemm, choice: Choice) -> None:
+    gpu = open_gpu()
+    space = Space(gemm, probe(gpu), [])
+    measurer = GpuMeasurer(gpu, gemm)
+    prepared = prepare(space, choice, gpu.arch, CubinCache())
     measured = measurer.measure(prepared)
     times = measurer.side_by_side({"it": prepared})
     measurer.close()
-    assert 0 < measured.relative_error < 1e-5
+    assert 0 < measured.relative_error < (1e-5 if gemm.out is F32 else 1e-2)
     assert 0.5 < times["it"].median_us / measured.median_us < 2
+
+
+def test_the_suite_is_tuned_within_its_budget_and_goes_on(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    record, export = tmp_path / "record.jsonl", tmp_path / "winners.jsonl"
+    words = ["tune", "--suite", "--dtype", "bf16", "--order", "NN", "--budget", "40", "--json"]
+    words += ["--record", str(record), "--export", str(export)]
+    began = monotonic()
+    assert main(words) == 0
+    first = json.loads(capsys.readouterr().out)
+    assert monotonic() - began < 50
+    assert first["rows"] and all(row["failure"] == "" for row in first["rows"])
+    assert first["exported"] == len(export.read_text().splitlines()) > 0
+    assert main([*words, "--budget", "5"]) == 0
+    second = json.loads(capsys.readouterr().out)
+    assert second["left"] <= first["left"]
+    done = {row["problem"] for row in first["rows"]}
+    assert not first["left"] or not done & {row["problem"] for row in second["rows"][: first["left"]]}
 
 
 def test_tuning_stores_a_winner_that_dispatch_finds(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -49,9 +78,9 @@ def test_tuning_stores_a_winner_that_dispatch_finds(tmp_path: Path, capsys: pyte
     assert data["elapsed_s"] < 26
     assert data["measured"] > 5
     gpu = open_gpu()
-    found = Lookup(Database()).best_choice(gpu.name, Gemm(768, 768, 768), 16)
-    assert data["stored"] == (found is not None)
-    assert found is None or found == (data["rung"], data["point"])
+    found = Lookup(version_of, Database()).best_choice(gpu.name, Gemm(768, 768, 768), 16)
+    assert data["stored"] and found is not None
+    assert found.as_data() == {name: data[name] for name in ("rung", "point", "splits", "pads")}
 
 
 def test_the_same_command_measures_nothing_again(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

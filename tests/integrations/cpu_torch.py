@@ -2,26 +2,35 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import replace
 from typing import Any
 
 import pytest
-import torch
-from cpu_gpu import State, cpu_gpu
 
-from tilewright.frontend import remembered
-from tilewright.frontend.libraries import TorchArrays, View, library_of
-from tilewright.frontend.pytorch import operator
-from tilewright.frontend.torch_calls import known_call
-from tilewright.integrations import torch_mode
+torch: Any = pytest.importorskip("torch")
+from cpu_gpu import CpuKernel, State, cpu_gpu  # noqa: E402
+
+from tilewright.frontend import remembered  # noqa: E402
+from tilewright.frontend.libraries import TorchArrays, View, library_of  # noqa: E402
+from tilewright.frontend.pytorch import operator  # noqa: E402
+from tilewright.frontend.torch_calls import known_call  # noqa: E402
+from tilewright.integrations import torch_mode  # noqa: E402
 
 _VIEW = TorchArrays.view
+_RUN = CpuKernel.run
+_STREAM = threading.Lock()
 
 
 def _view(library: TorchArrays, array: Any) -> View:
     return replace(_VIEW(library, array), device=0)
+
+
+def _run(kernel: CpuKernel, *given: Any) -> None:
+    with _STREAM:  # kernels of one stream run one after the other, whichever threads start them
+        _RUN(kernel, *given)
 
 
 @contextmanager
@@ -30,6 +39,7 @@ def cpu_torch() -> Iterator[State]:
     library = library_of(torch.empty(0))
     with cpu_gpu() as state, pytest.MonkeyPatch.context() as patch:
         patch.setattr(TorchArrays, "view", _view)
+        patch.setattr(CpuKernel, "run", _run)
         patch.setattr(TorchArrays, "capturing", lambda library: state.capturing)
         patch.setattr(library, "stream", lambda device: 0)
         patch.setattr(operator, "_KNOWN", known_call(library))

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 torch: Any = pytest.importorskip("torch")
-from exact import assert_product  # noqa: E402
+from exact import assert_product, exact  # noqa: E402
 
 from tilewright.errors import ProblemError  # noqa: E402
 from tilewright.frontend import matmul  # noqa: E402
@@ -101,6 +101,12 @@ def test_out_within_no_grad_takes_tensors_that_want_gradients() -> None:
     assert not out.requires_grad
 
 
+def test_out_may_be_of_inference() -> None:
+    with torch.inference_mode():
+        a, b, out = torch.randn(7, 5), torch.randn(5, 6), torch.empty(7, 6)
+        assert_product(matmul(a, b, out=out), a, b)
+
+
 def test_out_with_gradients_is_refused() -> None:
     a, b, out = torch.randn(7, 5, requires_grad=True), torch.randn(5, 6), torch.empty(7, 6)
     with pytest.raises(ProblemError, match="`out` has no gradients") as told:
@@ -108,12 +114,12 @@ def test_out_with_gradients_is_refused() -> None:
     assert told.value.hint == "leave out `out`, or call within torch.no_grad()."
 
 
-def test_writing_into_out_is_noticed_by_autograd() -> None:
-    a, b, out = torch.randn(7, 5), torch.randn(5, 6), torch.randn(7, 6)
+@pytest.mark.parametrize("wants_gradients", [False, True])
+def test_writing_into_out_is_noticed_by_autograd(wants_gradients: bool) -> None:
+    a, b, out = torch.randn(7, 5, requires_grad=wants_gradients), torch.randn(5, 6), torch.randn(7, 6)
     weight = torch.randn(7, 6, requires_grad=True)
     loss = (out * weight).sum()  # keeps `out`, which is then written
     with torch.no_grad():
-        matmul(a, b, out=out)
         matmul(a, b, out=out)
     with pytest.raises(RuntimeError, match="modified by an inplace operation"):
         loss.backward()
@@ -159,17 +165,24 @@ def test_a_subclass_is_asked_by_pytorch() -> None:
     for given in ((a.as_subclass(Watched), b, c), (a, b.as_subclass(Watched), c), (a, b, c.as_subclass(Watched))):
         seen.clear()
         result = matmul(given[0], given[1], c=given[2])
-        assert type(result) is Watched and "tilewright.matmul.default" in seen
+        assert type(result) is Watched and "tilewright.matmul" in seen
         assert_product(result.as_subclass(torch.Tensor), a, b, c=c)
 
 
-def test_a_tangent_is_not_lost_in_silence() -> None:
+@pytest.mark.filterwarnings("ignore")  # forward_ad imports TorchScript
+@pytest.mark.parametrize("activation", [None, "relu", "gelu"])
+def test_tangents_of_every_tensor(activation: str | None) -> None:
     import torch.autograd.forward_ad as forward
 
-    a, b = torch.randn(7, 5), torch.randn(5, 6)
-    matmul(a, b)
-    with forward.dual_level(), pytest.raises((NotImplementedError, RuntimeError), match="forward"):
-        matmul(forward.make_dual(a, torch.ones_like(a)), b)
+    tensors = {"a": torch.randn(7, 5), "b": torch.randn(5, 6), "c": torch.randn(6), "bias": torch.randn(7, 1)}
+    options: dict[str, Any] = {"alpha": 0.5, "beta": 2.0, "activation": activation}
+    matmul(**tensors, **options)  # known by now
+    moved = {name: torch.randn_like(x) for name, x in tensors.items()}
+    for names in (["a"], ["b"], ["c"], ["bias"], list(tensors)):
+        with forward.dual_level():
+            dual = {name: forward.make_dual(x, moved[name]) if name in names else x for name, x in tensors.items()}
+            ours, theirs = (forward.unpack_dual(call(**dual, **options)).tangent for call in (matmul, exact))
+        torch.testing.assert_close(ours, theirs, rtol=1e-4, atol=1e-4)
 
 
 def test_conjugates_and_negatives_are_refused() -> None:

@@ -40,7 +40,8 @@ def fast_call(library: TorchArrays) -> Callable[..., Any]:
 def known_call(library: TorchArrays) -> Callable[..., Any]:
     """The function that answers known calls; None where it knows nothing."""
     torch = library.torch
-    get, empty, stream = MEMO.get, torch.empty, library.stream
+    # empty_strided takes 3 us less than empty, whose first overload must be refused before the second is tried.
+    get, empty, stream = MEMO.get, torch.empty_strided, library.stream
     many = torch.cuda.device_count() > 1
     current = torch.cuda.current_device
     sign = library.sign
@@ -49,18 +50,16 @@ def known_call(library: TorchArrays) -> Callable[..., Any]:
         try:
             at_a, at_b = a.data_ptr(), b.data_ptr()
             key = (
-                options,
-                (a.dtype, a.shape, a.stride(), a.get_device(), at_a & 15),
-                (b.dtype, b.shape, b.stride(), b.get_device(), at_b & 15),
-                None if c is None else sign(c),
-                None if bias is None else sign(bias),
-            )
+                options, None if c is None else sign(c), None if bias is None else sign(bias),
+                a.dtype, a.shape, a.stride(), a.get_device(), at_a & 15,
+                b.dtype, b.shape, b.stride(), b.get_device(), at_b & 15,
+            )  # fmt: skip
         except (AttributeError, RuntimeError):
             return None
         found = get(key)
         if found is None or (many and current() != found.index):
             return None
-        result = empty(found.shape, dtype=found.dtype, device=found.device)
+        result = empty(found.shape, found.strides, dtype=found.dtype, device=found.device)
         if found.launch is not None and c is None and bias is None:
             found.launch(stream(found.index), at_a, at_b, result.data_ptr())
             return result

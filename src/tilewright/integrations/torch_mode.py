@@ -1,9 +1,9 @@
 """The mode behind `tilewright.route_torch`.
 
-It sees the functions of PyTorch that are called from Python (`TorchFunctionMode`), and not an override
-of the operators beneath them: such a mode belongs to one thread and ends with its block, torch.compile knows it and
-compiles anew what was compiled outside the block, and gradients are those of our operator, wherever they are computed.
-The price is about a microsecond for every function of PyTorch that is called in the block.
+It sees the functions of PyTorch that are called from Python (`TorchFunctionMode`), and is no override of the operators
+beneath them: such a mode belongs to one thread and ends with its block, torch.compile knows it and compiles anew what
+was compiled outside the block, and gradients are those of our operator, wherever they are computed.
+The price is a call of Python for every function of PyTorch in the block (tests/gpu/test_torch_on_gpu.py times it).
 """
 
 from __future__ import annotations
@@ -36,8 +36,9 @@ class Routing(TorchFunctionMode):  # type: ignore[misc]
 
     def __torch_function__(self, function: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         kwargs = kwargs or {}
-        if function is functional.multi_head_attention_forward:
-            return _attention(*args, **kwargs)
+        inside = _INSIDE.get(function)
+        if inside is not None and all(kind in _PLAIN for kind in types):  # a subclass answers for itself
+            return inside(*args, **kwargs)
         route = _ROUTES.get(function)
         if route is not None and route.takes(args, kwargs):
             result = route.call(*args, **kwargs)
@@ -146,7 +147,8 @@ def _product(
 @torch.compiler.assume_constant_result  # type: ignore[untyped-decorator]
 def _may_use_tf32() -> bool:
     """What the user allowed PyTorch; torch.compile looks after it, and compiles anew when it changes."""
-    return bool(torch.get_float32_matmul_precision() != "highest")
+    precision = getattr(torch.backends.cuda.matmul, "fp32_precision", None)  # PyTorch 2.9, where the old one may refuse
+    return bool(torch.get_float32_matmul_precision() != "highest" if precision is None else precision == "tf32")
 
 
 def _cast(x: Any, dtype: Any) -> Any:
@@ -170,16 +172,29 @@ def _never(tensors: Any) -> bool:
 
 def _seen_through(function: Any) -> Any:
     """A function of PyTorch written in Python, which would else be one call to the mode, products and all."""
-    names = {**function.__globals__, "has_torch_function": _never}
+    names = {**function.__globals__, "has_torch_function": _never, "has_torch_function_unary": _never}
     same = FunctionType(function.__code__, names, function.__name__, function.__defaults__, function.__closure__)
     same.__kwdefaults__ = function.__kwdefaults__
     return same
 
 
-_ATTENTION = _seen_through(functional.multi_head_attention_forward)
+def _routed(function: Any) -> Any:
+    """A function of PyTorch that calls others, in a block of its own: while one is asked about, the mode is off."""
+    seen_through = _seen_through(function)
+
+    def call(*args: Any, **kwargs: Any) -> Any:
+        with Routing():
+            return seen_through(*args, **kwargs)
+
+    return call
 
 
-@torch.compiler.allow_in_graph  # type: ignore[untyped-decorator]
-def _attention(*args: Any, **kwargs: Any) -> Any:
-    with Routing():
-        return _ATTENTION(*args, **kwargs)
+_INSIDE = {
+    functional.multi_head_attention_forward: torch.compiler.allow_in_graph(
+        _routed(functional.multi_head_attention_forward)
+    ),
+    # What was checkpointed is called once more by these.
+    torch.autograd.grad: _routed(torch.autograd.grad),
+    torch.autograd.backward: _routed(torch.autograd.backward),
+    torch.Tensor.backward: _routed(torch.Tensor.backward),
+}

@@ -71,8 +71,8 @@ def words_of(options: Options) -> Words:
 
 def compiled_call(a: Any, b: Any, out: Any, c: Any, bias: Any, alpha: Any, beta: Any, *others: Any) -> Any:
     """A call in code that PyTorch compiles. others: the arguments of `options_of` behind beta."""
-    _, _, *words = _words_asked(1.0, None if beta is None else 1.0, *others)
     # The factors may be numbers that the compiler does not know yet.
+    _, _, *words = _words_asked(1.0, beta if beta is None or c is None else 1.0, *others)
     return call(a, b, out, None if beta == 0 else c, bias, (alpha, 1.0 if beta is None else beta, *words))
 
 
@@ -145,7 +145,9 @@ def _register() -> Any:
         "tilewright::matmul", partial(gradients, multiply), setup_context=keep, lib=operators
     )
     if hasattr(torch.library, "register_vmap"):  # PyTorch 2.5
-        torch.library.register_vmap("tilewright::matmul", partial(over_a_batch, multiply), lib=operators)
+        torch.library.register_vmap(
+            "tilewright::matmul", partial(over_a_batch, torch.ops.tilewright.matmul), lib=operators
+        )
     return operators
 
 

@@ -6,8 +6,10 @@ a launch would get. Memory of the device is memory of the host. Tensor cores and
 
 from __future__ import annotations
 
+import atexit
 import ctypes
 import hashlib
+import shutil
 import subprocess
 import tempfile
 from collections.abc import Iterator
@@ -30,6 +32,7 @@ from tilewright.frontend.libraries.views import View, format_named, no_room
 from tilewright.runtime import launch as launching
 
 FOLDER = Path(tempfile.mkdtemp(prefix="cpu_gpu_"))
+atexit.register(shutil.rmtree, FOLDER, ignore_errors=True)
 _LIBRARIES: dict[str, ctypes.CDLL] = {}
 
 

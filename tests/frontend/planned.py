@@ -9,11 +9,18 @@ from typing import Any
 
 from tilewright.artifacts import CudaSource
 from tilewright.device.spec import DeviceSpec
+from tilewright.dtypes import BF16, F16, F32
+from tilewright.frontend.added import NOTHING
 from tilewright.frontend.assembly import Request
 from tilewright.frontend.choices import Alignment, Database
 from tilewright.frontend.dispatch import Dispatcher
 from tilewright.frontend.kernels import Built, Kernels
-from tilewright.frontend.layouts import Stack
+from tilewright.frontend.layouts import Stack, layouts_of
+from tilewright.frontend.libraries import View
+from tilewright.frontend.options import options_asked
+from tilewright.frontend.recipes import alignment_of as rows_and_addresses
+from tilewright.frontend.recipes import gemm_of
+from tilewright.frontend.shapes import product_of
 from tilewright.problem import Gemm
 from tilewright.toolchain import Build, check_launchable
 
@@ -53,6 +60,22 @@ def paper_dispatcher(spec: DeviceSpec, database: Database | None = None) -> Disp
     made = Dispatcher(gpu, database)
     made.kernels = PaperKernels(gpu, spec)
     return made
+
+
+def asked(m: int, n: int, k: int, format: str, orders: str) -> Request:
+    """What `matmul` asks the dispatcher for, of arrays in C order or transposed views of such, as the allocators of
+    libraries place them."""
+    dtype = {"bf16": BF16, "f16": F16, "f32": F32, "tf32": F32}[format]
+
+    def view(rows: int, columns: int, order: str) -> View:
+        strides = (columns, 1) if order == "N" else (1, rows)
+        return View(1 << 20, (rows, columns), strides, dtype, 0)
+
+    options = options_asked(1.0, None, None, "tf32" if format == "tf32" else "default", None, False, None, False)
+    a, b, out = view(m, k, orders[0]), view(k, n, orders[1]), view(m, n, "N")
+    (layout,) = layouts_of(product_of(a, b), out, None, bias_along=None)
+    gemm = gemm_of(layout, a, out, NOTHING, options)
+    return Request(gemm, rows_and_addresses(layout, a, b, out, NOTHING), layout.stack)
 
 
 def alignment_of(gemm: Gemm) -> Alignment:

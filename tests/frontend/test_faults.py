@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import warnings
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from typing import Any
 
 import pytest
@@ -13,9 +13,10 @@ from test_matmul import assert_right, drawn
 
 from tilewright.artifacts import CudaSource
 from tilewright.errors import CompileError, LaunchError, TilewrightError
-from tilewright.frontend import dispatch, kernels, matmul
+from tilewright.frontend import dispatch, grouped_matmul, kernels, matmul
 from tilewright.frontend.libraries import views
 from tilewright.problem.gemm import Gemm
+from tilewright.winners.choice import Choice
 
 
 @pytest.fixture(autouse=True)
@@ -116,6 +117,56 @@ def test_in_a_capture_a_cold_call_is_refused_and_a_warm_one_runs(gpu: State) -> 
     assert_right(matmul(a, b, out=drawn(40, 60)), a, b)
 
 
+def test_in_a_capture_no_workspace_is_asked_for_by_a_cold_call(gpu: State, monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(*given: Any) -> Any:
+        raise AssertionError("memory was asked for")
+
+    monkeypatch.setattr("cpu_gpu.CpuArrays.scratch", refuse)
+    gpu.capturing = True
+    with pytest.raises(LaunchError, match="recording a CUDA graph"):
+        matmul(drawn(20, 3000), drawn(3000, 40))
+    with pytest.raises(LaunchError, match="recording a CUDA graph"):
+        matmul(drawn(20, 3000), drawn(3000, 40), bias=drawn(40), activation="gelu")
+    assert not gpu.compiled
+
+
+def test_a_kernel_that_needs_too_much_workspace_is_passed_over(gpu: State, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("tilewright.frontend.assembly._SCRATCH_LIMIT", 1024)
+    a, b = drawn(20, 3000), drawn(3000, 40)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        assert_right(matmul(a, b), a, b)
+    assert not any(name.startswith("finish") for name in gpu.launches)
+
+
+def test_a_kernel_that_does_not_load_is_left_out_and_said(gpu: State, monkeypatch: pytest.MonkeyPatch) -> None:
+    plain = kernels.load
+
+    def load(device: Any, cubin: Any, source: CudaSource) -> Any:
+        if source.entry != "worklog_6":
+            raise LaunchError("The driver reported CUDA_ERROR_INVALID_IMAGE while loading it.")
+        return plain(device, cubin, source)
+
+    monkeypatch.setattr(kernels, "load", load)
+    a, b = drawn(64, 64), drawn(64, 64)
+    assert_right(matmul(a, b), a, b)
+    assert gpu.launches == ["worklog_6"]
+    assert_right(matmul(a, b), a, b)
+
+
+def test_a_group_without_a_kernel_that_compiles_falls_back_too(gpu: State, monkeypatch: pytest.MonkeyPatch) -> None:
+    def compile_cuda(source: CudaSource, arch: str, *, cache: Any = None) -> None:
+        if source.entry != "worklog_6":
+            raise CompileError("ptxas has had enough.")
+
+    monkeypatch.setattr(kernels, "compile_cuda", compile_cuda)
+    a, b = [drawn(20, 30), drawn(7, 50)], [drawn(30, 24), drawn(50, 9)]
+    with pytest.warns(UserWarning, match="is left out for"):
+        results = grouped_matmul(a, b)
+    for result, x, y in zip(results, a, b, strict=True):
+        assert_right(result, x, y)
+
+
 def test_a_forked_process_says_why_it_cannot(gpu: State) -> None:
     a, b = drawn(40, 50), drawn(50, 60)
     matmul(a, b)
@@ -138,21 +189,19 @@ def test_a_forked_process_says_why_it_cannot(gpu: State) -> None:
 class Winners:
     """A database with one answer, or none but an error."""
 
-    def __init__(self, rung: str = "", point: Mapping[str, Any] | None = None, error: str = "") -> None:
-        self.rung, self.point, self.error = rung, point or {}, error
+    def __init__(self, *answer: Choice, error: str = "") -> None:
+        self.answer, self.error = answer, error
         self.asked: list[tuple[str, int, str | None]] = []
 
-    def best_choice(
-        self, device: str, gemm: Gemm, alignment_bytes: int, order: str | None = None
-    ) -> tuple[str, Mapping[str, Any]] | None:
+    def best_choice(self, device: str, gemm: Gemm, alignment_bytes: int, order: str | None = None) -> Choice | None:
         self.asked.append((device, alignment_bytes, order))
         if self.error:
             raise TilewrightError(self.error)
-        return (self.rung, self.point) if self.rung else None
+        return next(iter(self.answer), None)
 
 
 def test_a_measured_kernel_comes_first(gpu: State) -> None:
-    winners = Winners("worklog/7")
+    winners = Winners(Choice("worklog/7"))
     dispatch.use_database(winners)
     a, b = drawn(40, 50), drawn(50, 60)
     assert_right(matmul(a, b), a, b)
@@ -160,21 +209,21 @@ def test_a_measured_kernel_comes_first(gpu: State) -> None:
 
 
 def test_a_measured_split_of_k_is_kept(gpu: State) -> None:
-    dispatch.use_database(Winners("worklog/6", {"splits": 4}))
+    dispatch.use_database(Winners(Choice("worklog/6", splits=4)))
     a, b = drawn(64, 512), drawn(512, 64)
     assert_right(matmul(a, b), a, b)
     assert gpu.launches == ["worklog_6", "finish_f32_4"]
 
 
 def test_a_measured_kernel_that_cannot_be_built_is_passed_over(gpu: State) -> None:
-    dispatch.use_database(Winners("hopper/best"))
+    dispatch.use_database(Winners(Choice("hopper/best")))
     a, b = drawn(40, 50), drawn(50, 60)
     assert_right(matmul(a, b), a, b)
     assert gpu.launches == ["worklog_best"]
 
 
 def test_a_measured_kernel_of_another_order_is_not_used_where_bits_must_stay(gpu: State) -> None:
-    winners = Winners("worklog/6", {"splits": 4})
+    winners = Winners(Choice("worklog/6", splits=4))
     dispatch.use_database(winners)
     a, b = drawn(64, 512), drawn(512, 64)
     assert_right(matmul(a, b, deterministic="bitwise"), a, b)

@@ -124,6 +124,32 @@ def test_out_that_overlaps_an_operand() -> None:
     assert_right(a, before, b)
 
 
+def test_out_that_overlaps_an_operand_in_part() -> None:
+    room = drawn(200, 64)
+    a, b, out = room[:64], drawn(64, 64), room[30:94]
+    before = a.copy()
+    assert matmul(a, b, out=out) is out
+    assert_right(out, before, b)
+    turned, before = room[:64].T, room[:64].T.copy()
+    assert_right(matmul(turned, b, out=room[:64]), before, b)
+
+
+def test_out_that_is_c_and_overlaps_an_operand() -> None:
+    a, b = drawn(64, 64), drawn(64, 64)
+    before = a.copy()
+    assert matmul(a, b, c=a, out=a, beta=0.5) is a
+    assert_right(a, before, b, added=0.5 * values(before, F32))
+
+
+def test_single_lines_of_any_length_and_strides() -> None:
+    """Their leading dimension is free, and is taken as one that every copy can use."""
+    for m, n, k in ((1, 33, 47), (33, 1, 47), (47, 33, 1), (1, 1, 47), (1, 130, 1), (130, 1, 1)):
+        for a, b in ((drawn(m, k), drawn(k, n)), (drawn(m, 2 * k)[:, ::2], drawn(k, 3 * n)[:, ::3])):
+            assert_right(matmul(a, b), a, b)
+            bias, c = drawn(n), drawn(m, n)
+            assert_right(matmul(a, b, bias=bias, c=c), a, b, added=values(bias, F32) + values(c, F32))
+
+
 def test_what_lies_between_the_rows_of_out_stays() -> None:
     a, b, room = drawn(33, 20), drawn(20, 30), on_gpu(np.full((33, 40), 7, np.float32))
     matmul(a, b, out=room[:, 5:35])

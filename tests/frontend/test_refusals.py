@@ -143,6 +143,20 @@ def test_what_cannot_be_is_refused(name: str) -> None:
     assert told.value.headline == headline
 
 
+@pytest.mark.parametrize("kind", [np.complex64, np.complex128, np.float64, np.int8, np.int32, np.int64, np.bool_])
+def test_formats_that_no_kernel_multiplies_are_refused(kind: Any) -> None:
+    for call in (
+        lambda: matmul(ones(2, 2, dtype=kind), ones(2, 2, dtype=kind)),
+        lambda: matmul(ones(2, 2), ones(2, 2), c=ones(2, 2, dtype=kind)),
+        lambda: matmul(ones(2, 2), ones(2, 2), out=ones(2, 2, dtype=kind)),
+        lambda: linear(ones(2, 2, dtype=kind), ones(2, 2, dtype=kind)),
+        lambda: grouped_matmul([ones(2, 2, dtype=kind)], [ones(2, 2, dtype=kind)]),
+        lambda: matmul(np.ones((2, 2), kind), np.ones((2, 2), kind)),  # on the host
+    ):
+        with pytest.raises(TypeError, match=f"Cannot multiply a .* of {np.dtype(kind).name}"):
+            call()
+
+
 @pytest.mark.parametrize("name", ["formats that differ", "a format that no kernel takes", "an unknown result"])
 def test_wrong_formats_are_type_errors(name: str) -> None:
     with pytest.raises(TypeError):

@@ -12,6 +12,7 @@ from tilewright.frontend.remembered import FAST
 from tilewright.frontend.torch_calls import handed_over, is_compiling, note_written
 
 Precision = Literal["default", "tf32"]
+_DEFAULT: Precision = "default"
 
 
 def matmul(
@@ -25,7 +26,7 @@ def matmul(
     bias: Any = None,
     activation: str | None = None,
     out_dtype: Any = None,
-    precision: Precision = "default",
+    precision: Precision = _DEFAULT,
     deterministic: bool | Literal["bitwise"] | None = None,
     batch_invariant: bool = False,
 ) -> Any:
@@ -55,7 +56,13 @@ def matmul(
         from tilewright.frontend.pytorch.operator import compiled_call
 
         return compiled_call(a, b, out, c, bias, alpha, beta, *others)
-    options = options_asked(alpha, beta, *others)
+    if (
+        (activation is None and out_dtype is None and c is None and beta is None and precision is _DEFAULT)
+        and (deterministic is None and batch_invariant is False and type(alpha) is float and alpha == 1.0)
+    ):  # fmt: skip
+        options = PLAIN  # which looking up takes longer than all of these
+    else:
+        options = options_asked(alpha, beta, *others)
     fast = FAST.get(type(a))
     if fast is not None and out is None:
         result = fast(a, b, c, bias, options)
@@ -66,7 +73,10 @@ def matmul(
 
 def linear(x: Any, weight: Any, bias: Any = None, *, activation: str | None = None) -> Any:
     """`activation(x @ weight.T + bias)`; without the activation as torch.nn.functional.linear."""
-    shape = getattr(weight, "shape", None)
+    try:  # and not getattr, which PyTorch 2.4 cannot compile
+        shape = weight.shape
+    except AttributeError:
+        shape = None
     if shape is None or len(shape) not in (1, 2):
         raise ProblemError(
             f"A weight has one or two dimensions, and this {type(weight).__name__} "

@@ -14,12 +14,12 @@ from dataclasses import replace
 from tilewright.device.spec import DeviceSpec
 from tilewright.errors import CompileError, LaunchError, LoweringError, ScheduleError, TilewrightError
 from tilewright.frontend.assembly import Request, as_read, plan_of
-from tilewright.frontend.choices import Alignment, Database, choices, fitted
+from tilewright.frontend.choices import MORE_LAUNCHES_US, Alignment, Database, choices, fitted
 from tilewright.frontend.kernels import Kernels, build_of
 from tilewright.frontend.libraries.views import say_once
 from tilewright.frontend.on_paper import version_of
 from tilewright.frontend.plans import Plan
-from tilewright.frontend.skinny import skinny_for
+from tilewright.frontend.skinny import estimate_us, skinny_for
 from tilewright.ir.verify import BrokenRule
 from tilewright.problem.gemm import Gemm
 from tilewright.runtime.driver import Gpu, open_gpu
@@ -65,9 +65,11 @@ class Dispatcher:
             return found
         self.refuse_fork()
         with self._lock, self.gpu.as_current():
-            if len(self._plans) >= _KEPT_PLANS:
-                self._plans.clear()
-            found = self._plans[request] = self._made(request)
+            found = self._plans.get(request)  # another thread may have made it meanwhile
+            if found is None:
+                if len(self._plans) >= _KEPT_PLANS:
+                    self._plans.clear()
+                found = self._plans[request] = self._made(request)
         return found
 
     def refuse_fork(self) -> None:
@@ -168,9 +170,11 @@ def estimated(request: Request, spec: DeviceSpec) -> list[Choice]:
     """What would be chosen with no measurement, best first."""
     gemm, alignment, stack = request.gemm, request.alignment, request.stack
     ranked = choices(gemm, spec, alignment, keep_order=request.fixed_order, stack=stack)
-    found = [choice for _, choice in ranked]
     skinny = None if request.fixed_order else skinny_for(gemm, alignment, spec, stack)
-    return found if skinny is None else [Choice(THIN, splits=skinny.parts), *found]
+    if skinny is not None:
+        time_us = estimate_us(gemm, skinny, spec, 1 if stack is None else stack.count)
+        ranked.append((time_us + (not skinny.whole) * MORE_LAUNCHES_US, Choice(THIN, splits=skinny.parts)))
+    return [choice for _, choice in sorted(ranked, key=lambda pair: pair[0])]
 
 
 def _needs_workspace(request: Request, choice: Choice) -> bool:

@@ -112,7 +112,7 @@ def _pair(library: Any, a: Any, b: Any) -> tuple[Any, Any, Product]:
             raise ShapeError(
                 f"A group is of matrices, and one array has shape {tuple(array.shape)}.", hint="use matmul for stacks."
             )
-    a, b, product = readable(library, a, b)
+    a, b, product = readable(library, a, b, by_rows=True)
     first, second = library.view(a), library.view(b)
     if first.device is None:
         raise ProblemError(

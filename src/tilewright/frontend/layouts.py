@@ -10,7 +10,7 @@ from dataclasses import dataclass, replace
 from itertools import product as every
 
 from tilewright.frontend.libraries.views import View
-from tilewright.frontend.shapes import Product
+from tilewright.frontend.shapes import Product, lone
 from tilewright.ir.kernel import MOST_ALONG_Z
 from tilewright.problem.gemm import Order
 
@@ -105,10 +105,10 @@ def layouts_of(product: Product, out: View, residual: View | None, *, bias_along
         whole = replace(whole, m=rows, n=columns, a=a, b=b, swapped=True)
     whole = replace(
         whole,
-        leading=max(whole.leading, whole.n, 1) if whole.m == 1 else max(whole.leading, 1),
+        leading=max(whole.leading, lone(whole.n)) if whole.m == 1 else max(whole.leading, 1),
         residual_leading=0
         if residual is None
-        else max(whole.residual_leading, whole.n, 1)
+        else max(whole.residual_leading, lone(whole.n))
         if whole.m == 1
         else max(whole.residual_leading, 1),
     )

@@ -39,15 +39,18 @@ def on_gpu(library: Any, a: Any, b: Any, out: Any, c: Any, bias: Any, options: O
     return result
 
 
-def readable(library: Any, a: Any, b: Any) -> tuple[Any, Any, Product]:
-    """The arrays, copied where neither rows nor columns are contiguous, and their product."""
+def readable(library: Any, a: Any, b: Any, *, by_rows: bool = False) -> tuple[Any, Any, Product]:
+    """The arrays, copied where neither rows nor columns are contiguous, and their product.
+
+    by_rows: see `product_of`.
+    """
     try:
-        return a, b, product_of(library.view(a), library.view(b))
+        return a, b, product_of(library.view(a), library.view(b), by_rows=by_rows)
     except NeedsCopy as needed:
         if needed.which == 0:
-            return readable(library, library.tight(a), b)
+            return readable(library, library.tight(a), b, by_rows=by_rows)
         b = library.tight(b)
-    return a, b, product_of(library.view(a), library.view(b))
+    return a, b, product_of(library.view(a), library.view(b), by_rows=by_rows)
 
 
 def _checked(library: Any, out: Any, product: Product, dtype: DType, first: View) -> Any:

@@ -16,7 +16,7 @@ from tilewright.frontend.skinny import skinny_for
 from tilewright.problem.gemm import Gemm
 from tilewright.toolchain import Build, check_launchable
 from tilewright.winners.choice import THIN, Choice
-from tilewright.winners.keys import ALIGNMENTS, Key, kernel_version
+from tilewright.winners.keys import ALIGNMENTS, Key, kernel_version, row_alignment
 from tilewright.winners.lookup import gemm_of
 from tilewright.winners.order import ReductionOrder, order_of
 
@@ -79,7 +79,9 @@ def version_of_plan(plan: Plan) -> str:
 def version_of(key: Key, choice: Choice) -> str:
     """`kernel_version` of what a choice is for a problem, at tight rows. Raises TilewrightError where it is nothing."""
     gemm = gemm_of(key)
-    request = Request(gemm, alignment_of_rows(gemm, key.problem.alignment))
+    # A key tells the least alignment only; where rows explain it, addresses are aligned.
+    told = key.problem.alignment
+    request = Request(gemm, alignment_of_rows(gemm, ALIGNMENTS[0] if told == row_alignment(gemm) else told))
     return version_of_plan(plan_of(PaperKernels(), request, choice))
 
 

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from tilewright.errors import ProblemError
 from tilewright.frontend.libraries.views import Shape, View
 from tilewright.problem.gemm import Order
+from tilewright.units import round_up
 
 
 class ShapeError(ProblemError, ValueError):
@@ -58,8 +59,9 @@ class Product:
 _SIGNATURE = "signature (n?,k),(k,m?)->(n?,m?)"
 
 
-def product_of(a: View, b: View) -> Product:
-    """The product of two arrays. Raises ShapeError, or NeedsCopy."""
+def product_of(a: View, b: View, *, by_rows: bool = False) -> Product:
+    """The product of two arrays. by_rows: a single column is not taken for one line, as in a group, whose matrices
+    have one order. Raises ShapeError, or NeedsCopy."""
     for number, view in enumerate((a, b)):
         if not view.shape:
             raise ShapeError(
@@ -79,8 +81,12 @@ def product_of(a: View, b: View) -> Product:
     along_a, along_b = _along(shape_a, strides_a, batch), _along(shape_b, strides_b, batch)
     shape = (*batch, *(() if one_row else (m,)), *(() if one_column else (n,)))
     # Of an empty array strides may be anything: nobody reads it.
-    order_a, leading_a = _order(m, k, strides_a[-2], strides_a[-1], 0) if 0 not in a.shape else (Order.ROW, max(k, 1))
-    order_b, leading_b = _order(k, n, strides_b[-2], strides_b[-1], 1) if 0 not in b.shape else (Order.ROW, max(n, 1))
+    order_a, leading_a = (
+        _order(m, k, strides_a[-2], strides_a[-1], 0, by_rows) if 0 not in a.shape else (Order.ROW, max(k, 1))
+    )
+    order_b, leading_b = (
+        _order(k, n, strides_b[-2], strides_b[-1], 1, by_rows) if 0 not in b.shape else (Order.ROW, max(n, 1))
+    )
     first, second = Matrix(order_a, leading_a, along_a), Matrix(order_b, leading_b, along_b)
     return Product(m, n, k, first, second, batch, shape, one_row, one_column)
 
@@ -94,6 +100,11 @@ def spreads_to(shape: Shape, target: Shape) -> bool:
     if len(shape) > len(target):
         return False
     return all(own in (1, wanted) for own, wanted in zip(reversed(shape), reversed(target), strict=False))
+
+
+def lone(length: int) -> int:
+    """The leading dimension of a matrix of one line: nothing lies beyond it, so that it may be one for all copies."""
+    return round_up(max(length, 1), 8)
 
 
 def _broadcast(a: Shape, b: Shape, whole_a: Shape, whole_b: Shape) -> Shape:
@@ -121,10 +132,15 @@ def _along(shape: Shape, strides: Shape, batch: Shape) -> Shape:
     return tuple([0] * (len(batch) - len(own)) + own)
 
 
-def _order(rows: int, columns: int, down: int, right: int, which: int) -> tuple[Order, int]:
-    """The order and leading dimension of a matrix with these strides; rows are preferred. Raises NeedsCopy."""
+def _order(rows: int, columns: int, down: int, right: int, which: int, by_rows: bool) -> tuple[Order, int]:
+    """The order and leading dimension of a matrix with these strides; rows are preferred, but for a single column.
+
+    Raises NeedsCopy.
+    """
+    if columns == 1 < rows and down == 1 and not by_rows:
+        return Order.COL, lone(rows)  # one line rather than lines of one element, which no wide load reads
     if (columns <= 1 or right == 1) and (rows <= 1 or down >= max(columns, 1)):
-        return Order.ROW, max(columns, 1) if rows <= 1 else down
+        return Order.ROW, lone(columns) if rows <= 1 else down
     if (rows <= 1 or down == 1) and (columns <= 1 or right >= max(rows, 1)):
-        return Order.COL, max(rows, 1) if columns <= 1 else right
+        return Order.COL, lone(rows) if columns <= 1 else right
     raise NeedsCopy(which)

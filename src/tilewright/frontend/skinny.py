@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from math import prod
 from typing import Any, Literal
 
 from tilewright.artifacts import CudaSource
-from tilewright.device.spec import DeviceSpec
+from tilewright.device.spec import WARP_THREADS, DeviceSpec
 from tilewright.dtypes import F32, TF32
-from tilewright.frontend.choices import Alignment
+from tilewright.frontend.choices import Alignment, finish_seconds
 from tilewright.frontend.layouts import Stack
 from tilewright.frontend.passes.thin import COLUMNS_ALONG, THREADS, WARPS, thin_source
+from tilewright.model.demand import FFMA_CLOCKS
+from tilewright.model.time import DRAM_SHARE, LAUNCH_SECONDS
 from tilewright.problem.gemm import Gemm
 from tilewright.units import ceil_div, round_up
 
@@ -28,11 +31,15 @@ _LEAST_PART = 256
 """Products that are worth a part of their own."""
 
 
+_ADDED_PER_VALUE = 1.5
+"""Instructions of a lane beside its products, for each number of the long matrix: its load, unpacking, loads of the few
+rows from shared memory. Roughly."""
+
+
 @dataclass(frozen=True, slots=True)
 class Skinny:
-    """A launch of the thin kernel. long: which matrix is read in one go. parts: of k, in the workspace,
-    of part_of_k products each. whole: C is
-    written at once, without a workspace."""
+    """A launch of the thin kernel. long: which matrix is read in one go. parts: of k, in the workspace, of part_of_k
+    products each. whole: C is written at once, without a workspace."""
 
     source: CudaSource
     grid: tuple[int, int, int]
@@ -50,12 +57,33 @@ class Skinny:
         return self.source.entry + (f", k in {self.parts} parts" if self.parts > 1 else "")
 
 
+def estimate_us(gemm: Gemm, skinny: Skinny, spec: DeviceSpec, count: int = 1) -> float:
+    """About how long the thin kernel takes for a problem, or `count` of them: the time of memory, of the busiest SM's
+    share of L2, or of the products, whichever is most, and of the sum of parts."""
+    few, many = sorted((gemm.m, gemm.n))
+    clock_hz = spec.boost_clock_mhz * 1e6
+    blocks = prod(skinny.grid)
+    busiest = ceil_div(blocks, spec.sm_count) / blocks  # of all the work
+    long_bytes = count * many * gemm.k * gemm.dtype.bytes
+    rows = next(r for r in (1, 2, 4, 8, 16) if few <= r)
+    instructions = count * many * gemm.k * (rows * FFMA_CLOCKS * spec.ffma_issue_interval_clk + _ADDED_PER_VALUE)
+    seconds = max(
+        count * gemm.compulsory_bytes / (DRAM_SHARE * spec.dram_gb_per_s * 1e9),
+        busiest * long_bytes / (spec.l2_bytes_per_clk_per_sm * clock_hz),
+        busiest * instructions / WARP_THREADS / (spec.schedulers_per_sm * clock_hz),
+    )
+    latency = 2 * spec.dram_latency_clk / clock_hz  # of the first loads and the last stores
+    total = LAUNCH_SECONDS + seconds + latency
+    return 1e6 * (total if skinny.whole else total + finish_seconds(gemm, spec, skinny.parts))
+
+
 def skinny_for(
     gemm: Gemm, alignment: Alignment, spec: DeviceSpec | None, stack: Stack | None = None, *, parts: int = 0
 ) -> Skinny | None:
     """The thin kernel for a problem or a stack of them; None where it is not thin, or another format is asked for.
 
-    parts: of k; 0 for as many as fill the device, which must be known then. Operands that may be rounded to tf32 are not: that would win no time here.
+    parts: of k; 0 for as many as fill the device, which must be known then. Operands that may be rounded to tf32 are
+    not: that would win no time here.
     """
     most = MOST_ROWS if gemm.dtype is F32 else MOST_ROWS_NARROW
     few, many = min(gemm.m, gemm.n), max(gemm.m, gemm.n)
@@ -98,4 +126,5 @@ def skinny_for(
         *((gemm.alpha, gemm.beta) if whole else (1.0, 0.0)),
     )
     source = thin_source(gemm.dtype, out, rows=rows, width=width, across=across)
-    return Skinny(source, (blocks, parts, 1 if stack is None else stack.count), arguments, long, parts, part_of_k, whole)
+    grid = (blocks, parts, 1 if stack is None else stack.count)
+    return Skinny(source, grid, arguments, long, parts, part_of_k, whole)

@@ -1,0 +1,176 @@
+"""What one block of a candidate does, in closed form: the counts that `prediction.counting` finds by simulating it.
+
+Simulating takes a tenth of a second and choosing must not. The forms hold for the kernels of `candidates` alone, and
+`tests/frontend/test_works.py` holds them to the simulator. Edges are left out, as there.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Literal
+
+from tilewright.dtypes import F32, DType
+from tilewright.frontend.candidates import Candidate
+from tilewright.ladders.hopper.tiles import engine_stores
+from tilewright.model.work import Access, Phase, Work
+from tilewright.problem.gemm import Gemm, OperandName
+from tilewright.units import ceil_div
+
+_WARP = 32
+_WIDE = 16  # bytes of the widest access of a lane
+_LINE_BYTES, _SECTOR_BYTES, _BANKS_BYTES = 128, 32, 128
+
+_ASTRIDE = 1.35
+"""Lines that a request of narrow accesses touches, by those of a wide one of as many bytes: rows lie astride lines."""
+
+
+def work_of(
+    tile: Candidate, gemm: Gemm, *, blocks: int, steps: int, aligned_bytes: int = _WIDE, out: DType | None = None
+) -> Work:
+    """What a block does for a problem. blocks: of the grid. steps: over k, of each block. out: the format of what the
+    blocks write, by default C's.
+
+    aligned_bytes: what rows are multiples of. It tells how wide results are stored, and operands of FFMA kernels
+    loaded; loads of the others are counted as wide ones.
+    """
+    out = out or gemm.out
+    phases = {"FFMA": _ffma, "mma.sync": _mma, "wgmma": _wgmma}[tile.unit]
+    step, rest = phases(tile, gemm, min(aligned_bytes, _WIDE), out)
+    return Work(
+        step=step,
+        rest=rest,
+        steps=steps,
+        warps=tile.warps,
+        blocks=blocks,
+        strip_bytes=(tile.m + tile.n) * tile.k * gemm.dtype.bytes,
+        flops=gemm.flops,
+        load_groups=0.0 if tile.ahead else 1.0,
+        resident=tile.walks,
+        ends_overlap=tile.turns > 1,
+        steps_ahead=0 if not tile.ahead else 1 if tile.unit == "FFMA" else tile.stages - 1,
+        warpgroups=tile.by_engine,
+        inputs="" if tile.unit == "FFMA" else gemm.multiplied.name,
+    )
+
+
+def _ffma(tile: Candidate, gemm: Gemm, width: int, out: DType) -> tuple[Phase, Phase]:
+    """Lanes of 4 x 8 in a warp, each with pieces of 4 x 4; A is turned on its way to shared memory."""
+    per_k = tile.warps * tile.k
+    copies = (*_copied(tile, gemm, "A", width), *_copied(tile, gemm, "B", width))
+    fragments = (
+        _shared("A_frag", "load", per_k * tile.warp_m // 16, conflicts=0.5),  # neighbours' loads merge in pairs
+        _shared("B_frag", "load", per_k * tile.warp_n // 32, conflicts=0.5),
+    )
+    sums = tile.m * tile.n // _WARP
+    step = Phase(
+        fp32=float(sums * tile.k), other=4.0 * tile.warps, accesses=(*copies, *fragments), barriers=float(tile.warps)
+    )
+    stored = _stored(tile, out, max(width, out.bytes))
+    return step, Phase(fp32=2.0 * sums, other=float(sums), accesses=(*copies, stored))
+
+
+def _mma(tile: Candidate, gemm: Gemm, width: int, out: DType) -> tuple[Phase, Phase]:
+    """Fragments by ldmatrix, which does not turn elements of 4 bytes: those are then loaded one by one."""
+    depth = 2 * _WIDE // gemm.dtype.bytes  # of m16n8k16 for 2-byte elements
+    copies = tuple(part for name in ("A", "B") for part in _copied_async(tile, gemm, name))
+    fragments = (_fragment(tile, gemm, "A"), _fragment(tile, gemm, "B"))
+    rounded = tile.warps * (tile.warp_m + tile.warp_n) * tile.k / _WARP if gemm.multiplied is not gemm.dtype else 0.0
+    step = Phase(
+        matrix_flops=2.0 * tile.m * tile.n * tile.k,
+        matrix_instructions=tile.m * tile.n * tile.k / (16 * 8 * depth),
+        conversions=rounded,
+        other=2.0 * tile.warps + rounded,
+        accesses=(*copies, *fragments),
+        barriers=float(tile.warps),
+    )
+    first = tuple(one for _ in range(max(1, tile.stages - 1)) for one in copies)
+    return step, _written(tile, out, width, first)
+
+
+def _fragment(tile: Candidate, gemm: Gemm, name: OperandName) -> Access:
+    size_bytes = tile.warps * (tile.warp_m if name == "A" else tile.warp_n) * tile.k * gemm.dtype.bytes
+    width = _WIDE if gemm.dtype.bytes == 2 or _along_k(gemm, name) else 4
+    return _shared(f"{name}_frag", "load", size_bytes // (_WARP * width), width=width)
+
+
+def _wgmma(tile: Candidate, gemm: Gemm, width: int, out: DType) -> tuple[Phase, Phase]:
+    """Each instruction takes 64 rows, all columns of the tile and 32 bytes of k, and reads both from shared memory."""
+    instructions = tile.m // 64 * (tile.k * gemm.dtype.bytes // 32)
+    step = Phase(
+        matrix_flops=2.0 * tile.m * tile.n * tile.k,
+        matrix_instructions=4.0 * instructions,
+        other=8.0 * instructions,
+        operand_bytes=float(instructions * (64 + tile.n) * 32),
+        engine_bytes=float((tile.m + tile.n) * tile.k * gemm.dtype.bytes),
+    )
+    rest = _written(tile, out, width, ())
+    if tile.walks and engine_stores(replace(gemm, out=out)):  # C leaves through shared memory and the copy engine
+        size_bytes = tile.m * tile.n * out.bytes
+        through = _shared("C_tile", "store", size_bytes // (_WARP * _WIDE))
+        rest = Phase(rest.fp32, 0.0, 0.0, rest.conversions, rest.other, (through,), engine_bytes=float(size_bytes))
+    return step, rest
+
+
+def _written(tile: Candidate, out: DType, width: int, first: tuple[Access, ...]) -> Phase:
+    """The end of a tile on tensor cores: results are scaled, rounded and stored, in pairs where that may be."""
+    sums = tile.m * tile.n / _WARP
+    rounded = sums if out is not F32 else 0.0
+    stored = _stored(tile, out, min(max(width, out.bytes), 2 * out.bytes))
+    return Phase(fp32=sums, conversions=rounded, other=sums + rounded, accesses=(*first, stored))
+
+
+def _stored(tile: Candidate, out: DType, width: int) -> Access:
+    """C, each lane its own results; a request of 8 rows of pairs, or of whole lines."""
+    size_bytes = tile.m * tile.n * out.bytes
+    requests = size_bytes / (_WARP * width)
+    lines = size_bytes / _LINE_BYTES if tile.unit == "FFMA" and width == _WIDE else 8 * requests
+    return Access("C", "store", "global", width, requests, lines=lines, sectors=size_bytes / _SECTOR_BYTES)
+
+
+def _copied(tile: Candidate, gemm: Gemm, name: OperandName, width: int) -> tuple[Access, Access]:
+    """A tile through registers. In shared memory its rows run along m or n, so that one that lies along k is turned."""
+    size_bytes, lines = _size(tile, gemm, name)
+    more = _WIDE // width
+    requests = size_bytes / (_WARP * width)
+    loaded = Access(
+        f"{name}_tile", "load", "global", width, requests,
+        lines=lines * more * (_ASTRIDE if more > 1 else 1.0), sectors=size_bytes / _SECTOR_BYTES * more,
+    )  # fmt: skip
+    if _along_k(gemm, name):
+        conflicts = 2.0 if name == "A" else 4.0  # rows of A_tile are padded, those of B_tile are not
+        return loaded, _shared(f"{name}_tile", "store", size_bytes / (_WARP * 4), width=4, conflicts=conflicts)
+    return loaded, _shared(f"{name}_tile", "store", size_bytes / (_WARP * _WIDE))
+
+
+def _copied_async(tile: Candidate, gemm: Gemm, name: OperandName) -> tuple[Access, Access]:
+    size_bytes, lines = _size(tile, gemm, name)
+    requests = size_bytes / (_WARP * _WIDE)
+    sectors = size_bytes / _SECTOR_BYTES
+    loaded = Access(f"{name}_tile", "load", "global", _WIDE, requests, lines=lines, sectors=sectors, copies=tile.ahead)
+    return loaded, _shared(f"{name}_tile", "store", requests, copies=tile.ahead)
+
+
+def _size(tile: Candidate, gemm: Gemm, name: OperandName) -> tuple[int, int]:
+    """Bytes of a tile of A or B, and lines of global memory that they lie in."""
+    across = tile.m if name == "A" else tile.n
+    length, count = (tile.k, across) if _along_k(gemm, name) else (across, tile.k)
+    row_bytes = length * gemm.dtype.bytes
+    return row_bytes * count, count * ceil_div(row_bytes, _LINE_BYTES)
+
+
+def _shared(
+    name: str,
+    kind: Literal["load", "store"],
+    requests: float,
+    *,
+    width: int = _WIDE,
+    conflicts: float = 1.0,
+    copies: bool = False,
+) -> Access:
+    """Accesses of shared memory; conflicts: wavefronts, by those that their bytes take. Below 1 lanes read the same."""
+    least = requests * _WARP * width / _BANKS_BYTES
+    return Access(name, kind, "shared", width, requests, least * conflicts, least * min(conflicts, 1.0), copies=copies)
+
+
+def _along_k(gemm: Gemm, name: OperandName) -> bool:
+    return gemm.operand(name).contiguous == "k"

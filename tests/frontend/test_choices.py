@@ -1,0 +1,125 @@
+"""The analytical choice: which kernel for every problem of the suite, on GPUs that are known by their data sheets."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from dataclasses import replace
+
+import pytest
+from planned import asked, paper_dispatcher
+
+from tilewright.device.catalog import device
+from tilewright.dtypes import BF16
+from tilewright.frontend.choices import Alignment, choices
+from tilewright.frontend.dispatch import SAFE, estimated
+from tilewright.problem import Gemm, Order
+from tilewright.suite.problems import ORDERS, SHAPES
+from tilewright.winners.choice import Choice
+
+FORMATS = ("bf16", "f16", "tf32", "f32")
+GPUS = {"h200": "H200", "a100": "A100 SXM 80 GB", "rtx_4090": "RTX 4090", "rtx_3090": "RTX 3090"}
+SAME = "same"
+
+
+def short(choice: Choice) -> str:
+    """A choice in a column: its rung, its tile, parts of k, and what is copied first."""
+    m, n = (choice.point.get(name, choice.point.get(f"b{name}", "")) for name in "mn")
+    tile = f" {m}x{n}" if m else ""
+    parts = f" /{choice.splits}" if choice.splits > 1 else ""
+    return f"{choice.rung}{tile}{parts}{''.join(f' copy {name}' for name in sorted(choice.pads))}"
+
+
+def table(name: str) -> str:
+    """A row for each shape and format, a column for each order; `same` as the column before it."""
+    planner = paper_dispatcher(device(name))
+    lines = [
+        f"Kernels that matmul chooses on the {name} where nothing was tuned.",
+        "/4: k in four parts. copy A: A is copied first. same: as in the column to the left.",
+        "",
+        f"{'M x N x K':18}{'format':8}" + "".join(f"{orders:38}" for orders in ORDERS).rstrip(),
+    ]
+    for m, n, k in SHAPES:
+        for format in FORMATS:
+            found = []
+            for orders in ORDERS:
+                request = asked(m, n, k, format, orders)
+                best = estimated(request, planner.spec)[0]
+                plan = planner.plan(request)
+                words = plan.words if best.rung != "thin" else "thin"
+                assert words.startswith(best.rung), f"{best} was chosen and {plan.words} planned for {request}"
+                found.append(short(best))
+            told = [own if not i or own != found[i - 1] else SAME for i, own in enumerate(found)]
+            lines.append(f"{f'{m}x{n}x{k}':18}{format:8}" + "".join(f"{one:38}" for one in told).rstrip())
+    return "\n".join(lines) + "\n"
+
+
+@pytest.mark.parametrize("gpu", GPUS)
+def test_the_kernels_of_the_suite(gpu: str, golden: Callable[[str, str], None]) -> None:
+    golden(f"choices/{gpu}.txt", table(GPUS[gpu]))
+
+
+def test_choosing_is_quick_and_simulates_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("tilewright.prediction.counting.simulate", None)
+    spec = device("H200")
+    taken = []
+    for _ in range(3):
+        began = time.perf_counter()
+        estimated(asked(512, 512, 16384, "bf16", "NN"), spec)
+        taken.append(time.perf_counter() - began)
+    assert min(taken) < 0.02
+
+
+def test_a_tile_that_does_not_fit_on_an_sm_is_no_choice() -> None:
+    small = replace(device("RTX 3090"), max_shared_bytes_per_block=48 * 1024, shared_bytes_per_sm=48 * 1024)
+    found = choices(Gemm(4096, 4096, 4096, BF16, out=BF16), small, Alignment(16, 16, 16))
+    assert found and all(choice.point["m"] * choice.point["n"] < 128 * 256 for _, choice in found)
+
+
+def test_more_sms_split_more() -> None:
+    gemm, aligned = Gemm(256, 256, 65536, BF16, out=BF16), Alignment(16, 16, 16)
+    few, many = (replace(device("A100 SXM 80 GB"), sm_count=sms) for sms in (8, 108))
+    assert choices(gemm, few, aligned)[0][1].splits < choices(gemm, many, aligned)[0][1].splits
+
+
+def test_tiny_problems_are_one_launch() -> None:
+    for name in GPUS.values():
+        for size in (1, 8, 33, 64, 100, 128, 256):
+            for format in FORMATS:
+                best = estimated(asked(size, size, size, format, "NN"), device(name))[0]
+                assert best.splits == 1 and not best.pads, (name, size, format, str(best))
+
+
+def test_copies_pay_for_large_problems_only() -> None:
+    def copied(size: int) -> bool:
+        return bool(estimated(asked(size, size, size, "bf16", "NN"), device("H200"))[0].pads)
+
+    first = next(size for size in range(101, 8192, 200) if copied(size))
+    assert 300 <= first <= 2500 and all(copied(size) for size in range(first, 8192, 800))
+
+
+def test_a_result_that_the_copy_engine_cannot_store_is_not_given_to_it() -> None:
+    gemm = Gemm(4096, 4096, 4096, BF16, out=BF16)
+    assert choices(gemm, device("H200"), Alignment(16, 16, 16))[0][1].rung == "hopper/best"
+    assert all(choice.rung != "hopper/best" for _, choice in choices(gemm, device("H200"), Alignment(16, 16, 4)))
+
+
+def test_a_gpu_without_tensor_cores_for_a_format_has_the_kernel_that_is_right_everywhere() -> None:
+    spec = device("T4")
+    request = asked(1024, 1024, 1024, "bf16", "NN")
+    assert estimated(request, spec) == [] and paper_dispatcher(spec).plan(request).words == SAFE.rung
+
+
+def test_estimates_tell_of_copies_and_parts() -> None:
+    spec, aligned = device("H200"), Alignment(16, 16, 16)
+    turned = Gemm(4096, 4096, 4096, product=device_format("tf32"))
+    as_read = replace(turned, b=Order.COL)
+    (slow, choice), (fast, other) = (choices(gemm, spec, aligned)[0] for gemm in (turned, as_read))
+    assert choice.pads == {"B"} and not other.pads
+    assert 20 < slow - fast < 80  # 134 MB moved, and a launch
+
+
+def device_format(name: str) -> object:
+    from tilewright.dtypes import dtype
+
+    return dtype(name)

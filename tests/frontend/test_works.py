@@ -1,0 +1,98 @@
+"""Closed forms of what a block does, held to what the simulator counts; and the kernels behind them, to NumPy."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+
+import pytest
+
+from tilewright.device.catalog import device
+from tilewright.dtypes import BF16, F16, F32, TF32
+from tilewright.frontend.candidates import Candidate, candidates
+from tilewright.frontend.kernels import build_of
+from tilewright.frontend.works import work_of
+from tilewright.model.time import predict_seconds
+from tilewright.prediction.counting import work_of as simulated
+from tilewright.problem import Gemm, Order, check, make_operands
+from tilewright.toolchain import run_on_simulator
+from tilewright.winners.choice import Choice
+
+H200, T4 = device("H200"), replace(device("T4"), max_shared_bytes_per_block=96 * 1024)
+FORMATS = {
+    "bf16": {"dtype": BF16, "out": BF16},
+    "f16": {"dtype": F16, "out": F16},
+    "tf32": {"dtype": F32, "product": TF32},
+    "f32": {"dtype": F32},
+}
+CASES = [
+    *(("bf16", orders) for orders in ("NN", "TN", "NT")),
+    *(("tf32", orders) for orders in ("NN", "NT")),
+    *(("f32", orders) for orders in ("NN", "TN", "NT")),
+]
+
+
+def problem(name: str, orders: str) -> Gemm:
+    a, b = (Order.ROW if letter == "N" else Order.COL for letter in orders)
+    return Gemm(4096, 4096, 4096, a=a, b=b, **FORMATS[name])  # type: ignore[arg-type]
+
+
+def takes(tile: Candidate, gemm: Gemm) -> bool:
+    return not tile.by_engine or gemm.dtype.bytes == 2 or (gemm.a, gemm.b) == (Order.ROW, Order.COL)
+
+
+@pytest.mark.parametrize(("name", "orders"), CASES)
+def test_the_forms_are_what_the_simulator_counts(name: str, orders: str) -> None:
+    """As far as the time model sees it: for one block on an SM, for several, and where memory is no bound."""
+    gemm = problem(name, orders)
+    for tile in candidates(gemm, H200):
+        if not takes(tile, gemm):
+            continue
+        counted = simulated(build_of(gemm, Choice(tile.rung, tile.point)))
+        formed = work_of(tile, gemm, blocks=counted.blocks, steps=int(counted.steps))
+        assert (formed.warps, formed.strip_bytes, formed.steps_ahead) == (
+            counted.warps, counted.strip_bytes, counted.steps_ahead,
+        )  # fmt: skip
+        for blocks_per_sm in (1, 3):
+            ours, theirs = (
+                predict_seconds(work, H200, blocks_per_sm=blocks_per_sm, dram_bytes=0) for work in (formed, counted)
+            )
+            assert ours == pytest.approx(theirs, rel=0.02), tile
+
+
+def test_the_first_tensor_cores_have_a_form_too() -> None:
+    gemm = problem("f16", "NN")
+    (tile,) = candidates(gemm, T4)
+    counted = simulated(build_of(gemm, Choice(tile.rung, tile.point)))
+    formed = work_of(tile, gemm, blocks=counted.blocks, steps=int(counted.steps))
+    ours, theirs = (predict_seconds(work, T4, blocks_per_sm=1, dram_bytes=0) for work in (formed, counted))
+    assert ours == pytest.approx(theirs, rel=0.25)  # there is no other to choose
+
+
+@pytest.mark.parametrize("name", ["bf16", "f32"])
+def test_blocks_of_an_sm_are_those_of_the_compiled_kernels(name: str) -> None:
+    gemm = problem(name, "NN")
+    for tile in candidates(gemm, H200):
+        built = build_of(gemm, Choice(tile.rung, tile.point))
+        compiled = built.occupancy(H200, built.compile(H200.arch)).blocks_per_sm
+        assert abs(tile.blocks_per_sm(gemm, H200) - compiled) <= 1, tile
+
+
+def own_tiles() -> list[tuple[str, str]]:
+    """Tiles that dispatch knows beside those at which the rungs themselves stand, which have tests of their own."""
+    found = []
+    for name in ("bf16", "tf32", "f32"):
+        for tile in candidates(problem(name, "NT"), H200):
+            if tile.rung in ("ampere/full", "worklog/best") or (name == "bf16" and tile.n == 64):
+                found.append((name, Choice(tile.rung, tile.point).key))
+    return found
+
+
+@pytest.mark.parametrize(("name", "key"), own_tiles())
+def test_every_tile_computes_the_product(name: str, key: str) -> None:
+    """At edges in every direction, simulated with every detector on."""
+    choice = Choice.from_data(json.loads(key))
+    gemm = replace(problem(name, "NT"), m=72, n=136, k=88, lda=0, ldb=0, ldc=0)
+    operands = make_operands(gemm)
+    computed, run = run_on_simulator(build_of(gemm, choice), operands)
+    assert check(operands, computed).ok and not run.findings

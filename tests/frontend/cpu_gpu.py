@@ -27,8 +27,9 @@ from tilewright.codegen.prelude import PRELUDE
 from tilewright.device.catalog import device
 from tilewright.device.spec import TensorRates
 from tilewright.dtypes import BF16, DType
-from tilewright.frontend import dispatch, kernels, libraries, remembered
+from tilewright.frontend import libraries, remembered
 from tilewright.frontend.libraries.views import View, format_named, no_room
+from tilewright.planning import dispatch, kernels
 from tilewright.runtime import launch as launching
 
 FOLDER = Path(tempfile.mkdtemp(prefix="cpu_gpu_"))

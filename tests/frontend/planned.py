@@ -11,16 +11,17 @@ from tilewright.artifacts import CudaSource
 from tilewright.device.spec import DeviceSpec
 from tilewright.dtypes import BF16, F16, F32
 from tilewright.frontend.added import NOTHING
-from tilewright.frontend.assembly import Request
-from tilewright.frontend.choices import Alignment, Database
-from tilewright.frontend.dispatch import Dispatcher
-from tilewright.frontend.kernels import Built, Kernels
-from tilewright.frontend.layouts import Stack, layouts_of
+from tilewright.frontend.layouts import layouts_of
 from tilewright.frontend.libraries import View
 from tilewright.frontend.options import options_asked
 from tilewright.frontend.recipes import alignment_of as rows_and_addresses
 from tilewright.frontend.recipes import gemm_of
 from tilewright.frontend.shapes import product_of
+from tilewright.planning.assembly import Request
+from tilewright.planning.choices import Alignment, Database
+from tilewright.planning.dispatch import Dispatcher
+from tilewright.planning.kernels import Built, Kernels
+from tilewright.planning.stack import Stack
 from tilewright.problem import Gemm
 from tilewright.toolchain import Build, check_launchable
 

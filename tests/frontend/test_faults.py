@@ -11,17 +11,18 @@ import pytest
 from cpu_gpu import State, cpu_gpu
 from test_matmul import assert_right, drawn
 
+from tilewright import notices
 from tilewright.artifacts import CudaSource
 from tilewright.errors import CompileError, LaunchError, TilewrightError
-from tilewright.frontend import dispatch, grouped_matmul, kernels, matmul
-from tilewright.frontend.libraries import views
+from tilewright.frontend import grouped_matmul, matmul
+from tilewright.planning import dispatch, kernels
 from tilewright.problem.gemm import Gemm
 from tilewright.winners.choice import Choice
 
 
 @pytest.fixture(autouse=True)
 def gpu(monkeypatch: pytest.MonkeyPatch) -> Iterator[State]:
-    monkeypatch.setattr(views, "_SAID", set())
+    monkeypatch.setattr(notices, "_SAID", set())
     with cpu_gpu() as state:
         yield state
 
@@ -131,7 +132,7 @@ def test_in_a_capture_no_workspace_is_asked_for_by_a_cold_call(gpu: State, monke
 
 
 def test_a_kernel_that_needs_too_much_workspace_is_passed_over(gpu: State, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("tilewright.frontend.assembly._SCRATCH_LIMIT", 1024)
+    monkeypatch.setattr("tilewright.planning.assembly._SCRATCH_LIMIT", 1024)
     a, b = drawn(20, 3000), drawn(3000, 40)
     with warnings.catch_warnings():
         warnings.simplefilter("error")

@@ -8,9 +8,9 @@ from typing import Any
 import numpy as np
 import pytest
 
+from tilewright import notices
 from tilewright.errors import ProblemError
 from tilewright.frontend import grouped_matmul, linear, matmul
-from tilewright.frontend.libraries import views
 from tilewright.problem.epilogue import Activation
 from tilewright.runtime.driver import gpu_problem
 
@@ -20,7 +20,7 @@ RNG = np.random.default_rng(0)
 
 @pytest.fixture(autouse=True)
 def silent(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(views, "_SAID", set())
+    monkeypatch.setattr(notices, "_SAID", set())
     warnings.simplefilter("ignore")
 
 

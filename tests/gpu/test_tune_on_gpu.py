@@ -10,7 +10,7 @@ import pytest
 
 from tilewright.cli import main
 from tilewright.dtypes import F16, F32
-from tilewright.frontend.on_paper import version_of
+from tilewright.planning.on_paper import version_of
 from tilewright.problem.gemm import Gemm
 from tilewright.runtime.cubin_cache import CubinCache
 from tilewright.runtime.driver import gpu_problem, open_gpu

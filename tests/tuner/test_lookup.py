@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from tuning_fakes import a_winner
 
-from tilewright.frontend.on_paper import version_of
+from tilewright.planning.on_paper import version_of
 from tilewright.problem.gemm import Gemm, Order
 from tilewright.winners.choice import Choice
 from tilewright.winners.database import Database

@@ -8,9 +8,9 @@ import numpy as np
 import pytest
 
 from tilewright.dtypes import BF16, F32, Array
-from tilewright.frontend.choices import Alignment
-from tilewright.frontend.on_paper import order_of_choice
 from tilewright.ladders import find_rung
+from tilewright.planning.choices import Alignment
+from tilewright.planning.on_paper import order_of_choice
 from tilewright.problem.gemm import Gemm, Order
 from tilewright.problem.reference import make_operands
 from tilewright.toolchain import Build, build, run_on_simulator

@@ -11,7 +11,7 @@ from planned import paper_dispatcher, planned
 from tilewright.bench.protocol import Timing
 from tilewright.device.catalog import device
 from tilewright.dtypes import BF16
-from tilewright.frontend.on_paper import order_of_choice, version_of
+from tilewright.planning.on_paper import order_of_choice, version_of
 from tilewright.problem.gemm import Gemm
 from tilewright.runtime.cubin_cache import CubinCache
 from tilewright.tuner.compiling import Prepared, prepare

@@ -11,7 +11,7 @@ import typer
 from tilewright.cli import output
 from tilewright.cli.arguments import AsJson
 from tilewright.errors import TilewrightError
-from tilewright.frontend.on_paper import version_of
+from tilewright.planning.on_paper import version_of
 from tilewright.winners.database import Database
 from tilewright.winners.keys import short_name
 from tilewright.winners.lookup import is_current

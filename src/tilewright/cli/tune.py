@@ -17,7 +17,7 @@ from tilewright.device.catalog import device as known_device
 from tilewright.device.spec import DeviceSpec
 from tilewright.dtypes import dtype as format_called
 from tilewright.errors import LaunchError, ProblemError, UnknownName
-from tilewright.frontend.on_paper import version_of
+from tilewright.planning.on_paper import version_of
 from tilewright.problem.formats import format_options
 from tilewright.problem.gemm import Gemm, Order
 from tilewright.runtime.driver import Gpu, gpu_problem, open_gpu

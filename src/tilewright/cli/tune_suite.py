@@ -9,7 +9,7 @@ from time import monotonic
 
 from tilewright.cli import output
 from tilewright.device.spec import DeviceSpec
-from tilewright.frontend.on_paper import version_of
+from tilewright.planning.on_paper import version_of
 from tilewright.runtime.driver import Gpu
 from tilewright.suite.problems import FORMATS, ORDERS, Problem, problems
 from tilewright.tuner.short_lists import ShortLists

@@ -6,8 +6,8 @@ from dataclasses import dataclass
 
 from tilewright.device.spec import DeviceSpec
 from tilewright.errors import ProblemError
-from tilewright.frontend.choices import Alignment, Database, choices, fitted
 from tilewright.ladders import find_rung
+from tilewright.planning.choices import Alignment, Database, choices, fitted
 from tilewright.problem.gemm import Gemm
 from tilewright.schedule import Schedule
 from tilewright.winners.choice import THIN, Choice

@@ -17,9 +17,6 @@ import numpy as np
 from tilewright.errors import CompileError, LaunchError, LoweringError, ProblemError, ScheduleError
 from tilewright.frontend.added import Added, added_of
 from tilewright.frontend.calls import matmul
-from tilewright.frontend.choices import Alignment, choices_for_list
-from tilewright.frontend.dispatch import SAFE, Dispatcher, dispatcher
-from tilewright.frontend.kernels import Built
 from tilewright.frontend.layouts import layouts_of
 from tilewright.frontend.libraries import DTypeError, HostArrays, View, library_of
 from tilewright.frontend.on_gpu import readable
@@ -27,6 +24,9 @@ from tilewright.frontend.options import Options, options_asked, result_format
 from tilewright.frontend.recipes import alignment_of, gemm_of
 from tilewright.frontend.shapes import Product, ShapeError
 from tilewright.ir.kernel import MOST_ALONG_Z, Many
+from tilewright.planning.choices import Alignment, choices_for_list
+from tilewright.planning.dispatch import SAFE, Dispatcher, dispatcher
+from tilewright.planning.kernels import Built
 from tilewright.problem.gemm import Gemm
 from tilewright.runtime.prepared import PreparedLaunch
 from tilewright.toolchain import grid_of

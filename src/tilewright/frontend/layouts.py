@@ -12,6 +12,7 @@ from itertools import product as every
 from tilewright.frontend.libraries.views import View
 from tilewright.frontend.shapes import Product, lone
 from tilewright.ir.kernel import MOST_ALONG_Z
+from tilewright.planning.stack import Stack
 from tilewright.problem.gemm import Order
 
 MOST_ROWS = MOST_ALONG_Z * 64
@@ -27,17 +28,6 @@ class CannotWrite(Exception):
 
 class ResidualNeedsCopy(Exception):
     """What is added has contiguous rows where the result has contiguous columns, or neither."""
-
-
-@dataclass(frozen=True, slots=True)
-class Stack:
-    """Problems of one launch: how many, and elements from one to the next, of A, B, C and the residual."""
-
-    count: int
-    a: int
-    b: int
-    c: int
-    residual: int = 0
 
 
 @dataclass(frozen=True, slots=True)

@@ -7,13 +7,14 @@ from typing import Any
 from tilewright.dtypes import DType
 from tilewright.errors import ProblemError
 from tilewright.frontend.added import NOTHING, Added, added_of, with_copied_residual
-from tilewright.frontend.dispatch import dispatcher
 from tilewright.frontend.layouts import CannotWrite, ResidualNeedsCopy
-from tilewright.frontend.libraries import DTypeError, View, WorkspaceError, say_once
+from tilewright.frontend.libraries import DTypeError, View, WorkspaceError
 from tilewright.frontend.options import Options, result_format
 from tilewright.frontend.recipes import Recipe, recipe_of, start
 from tilewright.frontend.remembered import remember
 from tilewright.frontend.shapes import NeedsCopy, Product, ShapeError, product_of
+from tilewright.notices import say_once
+from tilewright.planning.dispatch import dispatcher
 
 
 def on_gpu(library: Any, a: Any, b: Any, out: Any, c: Any, bias: Any, options: Options) -> Any:

@@ -9,11 +9,12 @@ import numpy as np
 from tilewright.dtypes import BF16, DType
 from tilewright.errors import ProblemError
 from tilewright.frontend.added import bias_along
-from tilewright.frontend.libraries import DTypeError, HostArrays, View, library_of, say_once
+from tilewright.frontend.libraries import DTypeError, HostArrays, View, library_of
 from tilewright.frontend.libraries.views import c_strides
 from tilewright.frontend.on_gpu import on_gpu
 from tilewright.frontend.options import Options, result_format
 from tilewright.frontend.shapes import Product, ShapeError, product_of, spreads_to
+from tilewright.notices import say_once
 from tilewright.runtime.driver import gpu_problem, open_gpu
 from tilewright.runtime.memory import DeviceArray
 

@@ -8,14 +8,14 @@ from typing import Any
 
 from tilewright.errors import LaunchError
 from tilewright.frontend.added import Added
-from tilewright.frontend.assembly import Request
-from tilewright.frontend.choices import Alignment
-from tilewright.frontend.dispatch import Dispatcher
 from tilewright.frontend.layouts import Layout, layouts_of
 from tilewright.frontend.libraries import View
 from tilewright.frontend.options import Options
-from tilewright.frontend.plans import Place, Plan
 from tilewright.frontend.shapes import Product
+from tilewright.planning.assembly import Request
+from tilewright.planning.choices import Alignment
+from tilewright.planning.dispatch import Dispatcher
+from tilewright.planning.plan import Place, Plan
 from tilewright.problem.epilogue import Epilogue
 from tilewright.problem.gemm import Gemm
 

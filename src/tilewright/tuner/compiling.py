@@ -10,9 +10,9 @@ from pathlib import Path
 from tilewright.artifacts import Cubin
 from tilewright.device.spec import DeviceSpec
 from tilewright.errors import TilewrightError
-from tilewright.frontend.on_paper import PaperLaunch, launches_of, version_of_plan
-from tilewright.frontend.plans import Plan
 from tilewright.ladders import find_rung
+from tilewright.planning.on_paper import PaperLaunch, launches_of, version_of_plan
+from tilewright.planning.plan import Plan
 from tilewright.problem.gemm import Gemm
 from tilewright.runtime.cubin_cache import CubinCache
 from tilewright.runtime.nvrtc import compile_cuda

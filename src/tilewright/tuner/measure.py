@@ -18,7 +18,7 @@ from tilewright.artifacts import CudaSource
 from tilewright.bench.protocol import Launch, RotatedOperands, Timing, measure
 from tilewright.dtypes import Array
 from tilewright.errors import LaunchError, TilewrightError
-from tilewright.frontend.plans import Plan
+from tilewright.planning.plan import Plan
 from tilewright.problem.gemm import Gemm, Order
 from tilewright.problem.reference import Operands, make_operands, reference, view
 from tilewright.problem.tolerance import Verdict, compare, error_bound

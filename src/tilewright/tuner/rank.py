@@ -12,11 +12,11 @@ from math import inf, prod
 
 from tilewright.device.spec import DeviceSpec
 from tilewright.errors import TilewrightError
-from tilewright.frontend.choices import finish_seconds
-from tilewright.frontend.on_paper import PaperLaunch, launches_of
 from tilewright.model.occupancy import occupancy
 from tilewright.model.time import DRAM_SHARE, LAUNCH_SECONDS, predict_seconds
 from tilewright.model.work import Work
+from tilewright.planning.choices import finish_seconds
+from tilewright.planning.on_paper import PaperLaunch, launches_of
 from tilewright.prediction.counting import work_of
 from tilewright.prediction.predict import dram_bytes
 from tilewright.problem.gemm import Gemm

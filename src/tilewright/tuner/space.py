@@ -14,13 +14,13 @@ from functools import lru_cache
 
 from tilewright.device.spec import DeviceSpec
 from tilewright.errors import ProblemError, TilewrightError, UnknownName
-from tilewright.frontend.assembly import Request, plan_of
-from tilewright.frontend.choices import ENGINE_BYTES, PADDED, copied_first
-from tilewright.frontend.dispatch import estimated
-from tilewright.frontend.on_paper import PaperKernels, alignment_of_rows, order_of_choice
-from tilewright.frontend.plans import Plan
 from tilewright.ladders import LADDERS, find_ladder, find_rung
 from tilewright.ladders.rung import Point, Rung
+from tilewright.planning.assembly import Request, plan_of
+from tilewright.planning.choices import ENGINE_BYTES, PADDED, copied_first
+from tilewright.planning.dispatch import estimated
+from tilewright.planning.on_paper import PaperKernels, alignment_of_rows, order_of_choice
+from tilewright.planning.plan import Plan
 from tilewright.problem.gemm import Gemm, OperandName
 from tilewright.toolchain import Build
 from tilewright.units import ceil_div

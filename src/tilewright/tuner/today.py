@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from tilewright.device.spec import DeviceSpec
-from tilewright.frontend.assembly import Request
-from tilewright.frontend.choices import fitted
-from tilewright.frontend.dispatch import SAFE, estimated
-from tilewright.frontend.on_paper import alignment_of_rows, order_of_choice
+from tilewright.planning.assembly import Request
+from tilewright.planning.choices import fitted
+from tilewright.planning.dispatch import SAFE, estimated
+from tilewright.planning.on_paper import alignment_of_rows, order_of_choice
 from tilewright.problem.gemm import Gemm
 from tilewright.tuner.space import canonical
 from tilewright.winners.choice import Choice

@@ -136,10 +136,7 @@ def kernel_version(sources: Iterable[CudaSource]) -> str:
     return hashlib.sha256("\0".join(texts).encode()).hexdigest()[:16]
 
 
-_DECIDING = (
-    *("codegen", "frontend/passes", "ir", "isa", "ladders", "layout", "layout_search", "lowering", "schedule"),
-    *("frontend/assembly.py", "frontend/choices.py", "frontend/kernels.py", "frontend/skinny.py"),
-)
+_DECIDING = (*("codegen", "ir", "isa", "ladders", "layout", "layout_search", "lowering", "planning", "schedule"),)
 """All that decides which kernels a choice is, and their text, from rungs to the printer."""
 
 

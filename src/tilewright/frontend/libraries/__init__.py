@@ -15,7 +15,7 @@ from tilewright.frontend.libraries.cupy import CupyArrays
 from tilewright.frontend.libraries.host import HostArrays
 from tilewright.frontend.libraries.ours import AnyArrays, DeviceArrays, JaxArrays
 from tilewright.frontend.libraries.pytorch import TorchArrays
-from tilewright.frontend.libraries.views import DTypeError, Library, Shape, View, WorkspaceError, say_once
+from tilewright.frontend.libraries.views import DTypeError, Library, Shape, View, WorkspaceError
 from tilewright.runtime.memory import DeviceArray
 
 _KNOWN: dict[type, Any] = {}
@@ -64,5 +64,4 @@ __all__ = [
     "View",
     "WorkspaceError",
     "library_of",
-    "say_once",
 ]

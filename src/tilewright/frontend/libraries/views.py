@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import warnings
 from dataclasses import dataclass
 from typing import Any, Protocol
 
@@ -138,13 +137,3 @@ def no_room(size_bytes: int) -> WorkspaceError:
 def c_strides(shape: Shape) -> Shape:
     """Strides in C order, in elements."""
     return tuple(math.prod(shape[axis + 1 :]) for axis in range(len(shape)))
-
-
-_SAID: set[str] = set()
-
-
-def say_once(text: str) -> None:
-    """A warning that the user sees once a process."""
-    if text not in _SAID:
-        _SAID.add(text)
-        warnings.warn(text, stacklevel=4)

@@ -10,10 +10,10 @@ from cpu_gpu import STATE, CpuKernel
 
 from tilewright.artifacts import CudaSource
 from tilewright.dtypes import BF16, F16, F32, DType
-from tilewright.frontend.passes.finish import finish_source
-from tilewright.frontend.passes.pad import pad_grid, pad_source, padded
-from tilewright.frontend.passes.thin import thin_source
-from tilewright.frontend.passes.turn import turn_grid, turn_source
+from tilewright.planning.passes.finish import finish_source
+from tilewright.planning.passes.pad import pad_grid, pad_source, padded
+from tilewright.planning.passes.thin import thin_source
+from tilewright.planning.passes.turn import turn_grid, turn_source
 from tilewright.problem.epilogue import Activation, Epilogue
 from tilewright.runtime.nvrtc import compile_cuda
 

@@ -9,11 +9,11 @@ from typing import Any, Literal
 from tilewright.artifacts import CudaSource
 from tilewright.device.spec import WARP_THREADS, DeviceSpec
 from tilewright.dtypes import F32, TF32
-from tilewright.frontend.choices import Alignment, finish_seconds
-from tilewright.frontend.layouts import Stack
-from tilewright.frontend.passes.thin import COLUMNS_ALONG, THREADS, WARPS, thin_source
 from tilewright.model.demand import FFMA_CLOCKS
 from tilewright.model.time import DRAM_SHARE, LAUNCH_SECONDS
+from tilewright.planning.choices import Alignment, finish_seconds
+from tilewright.planning.passes.thin import COLUMNS_ALONG, THREADS, WARPS, thin_source
+from tilewright.planning.stack import Stack
 from tilewright.problem.gemm import Gemm
 from tilewright.units import ceil_div, round_up
 

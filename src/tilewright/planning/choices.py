@@ -14,11 +14,11 @@ from typing import Protocol
 
 from tilewright.device.spec import DeviceSpec
 from tilewright.dtypes import F32
-from tilewright.frontend.candidates import Candidate, candidates
-from tilewright.frontend.layouts import Stack
-from tilewright.frontend.works import work_of
 from tilewright.ladders.hopper.tiles import engine_stores
 from tilewright.model.time import DRAM_SHARE, LAUNCH_SECONDS, predict_seconds
+from tilewright.planning.candidates import Candidate, candidates
+from tilewright.planning.stack import Stack
+from tilewright.planning.works import work_of
 from tilewright.problem.gemm import Gemm, OperandName, Order
 from tilewright.units import ceil_div
 from tilewright.winners.choice import Choice

@@ -9,10 +9,10 @@ import pytest
 
 from tilewright.device.catalog import device
 from tilewright.dtypes import BF16, F16, F32, TF32
-from tilewright.frontend.candidates import Candidate, candidates
-from tilewright.frontend.kernels import build_of
-from tilewright.frontend.works import work_of
 from tilewright.model.time import predict_seconds
+from tilewright.planning.candidates import Candidate, candidates
+from tilewright.planning.kernels import build_of
+from tilewright.planning.works import work_of
 from tilewright.prediction.counting import work_of as simulated
 from tilewright.problem import Gemm, Order, check, make_operands
 from tilewright.toolchain import run_on_simulator

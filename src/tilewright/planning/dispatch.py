@@ -13,14 +13,14 @@ from dataclasses import replace
 
 from tilewright.device.spec import DeviceSpec
 from tilewright.errors import CompileError, LaunchError, LoweringError, ScheduleError, TilewrightError
-from tilewright.frontend.assembly import Request, as_read, plan_of
-from tilewright.frontend.choices import MORE_LAUNCHES_US, Alignment, Database, choices, fitted
-from tilewright.frontend.kernels import Kernels, build_of
-from tilewright.frontend.libraries.views import say_once
-from tilewright.frontend.on_paper import version_of
-from tilewright.frontend.plans import Plan
-from tilewright.frontend.skinny import estimate_us, skinny_for
 from tilewright.ir.verify import BrokenRule
+from tilewright.notices import say_once
+from tilewright.planning.assembly import Request, as_read, plan_of
+from tilewright.planning.choices import MORE_LAUNCHES_US, Alignment, Database, choices, fitted
+from tilewright.planning.kernels import Kernels, build_of
+from tilewright.planning.on_paper import version_of
+from tilewright.planning.plan import Plan
+from tilewright.planning.skinny import estimate_us, skinny_for
 from tilewright.problem.gemm import Gemm
 from tilewright.runtime.driver import Gpu, open_gpu
 from tilewright.winners.choice import THIN, Choice

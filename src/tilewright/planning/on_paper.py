@@ -8,11 +8,11 @@ from typing import Any
 from tilewright.artifacts import CudaSource
 from tilewright.device.spec import DeviceSpec
 from tilewright.errors import LaunchError
-from tilewright.frontend.assembly import Request, as_read, part_length, plan_of
-from tilewright.frontend.choices import Alignment
-from tilewright.frontend.kernels import Built, Kernels, build_of
-from tilewright.frontend.plans import Plan
-from tilewright.frontend.skinny import skinny_for
+from tilewright.planning.assembly import Request, as_read, part_length, plan_of
+from tilewright.planning.choices import Alignment
+from tilewright.planning.kernels import Built, Kernels, build_of
+from tilewright.planning.plan import Plan
+from tilewright.planning.skinny import skinny_for
 from tilewright.problem.gemm import Gemm
 from tilewright.toolchain import Build, check_launchable
 from tilewright.winners.choice import THIN, Choice

@@ -7,15 +7,15 @@ from dataclasses import dataclass, replace
 
 from tilewright.dtypes import F32
 from tilewright.errors import LaunchError
-from tilewright.frontend.choices import ENGINE_BYTES, Alignment, order_read
-from tilewright.frontend.kernels import Kernels, steps_of
-from tilewright.frontend.layouts import Stack
-from tilewright.frontend.passes.finish import finish_grid, finish_source
-from tilewright.frontend.passes.pad import pad_grid, pad_source, padded, padded_bytes
-from tilewright.frontend.passes.turn import turn_grid, turn_source
-from tilewright.frontend.plans import Place, Plan, Step
-from tilewright.frontend.skinny import skinny_for
 from tilewright.ir.kernel import Kernel, Many
+from tilewright.planning.choices import ENGINE_BYTES, Alignment, order_read
+from tilewright.planning.kernels import Kernels, steps_of
+from tilewright.planning.passes.finish import finish_grid, finish_source
+from tilewright.planning.passes.pad import pad_grid, pad_source, padded, padded_bytes
+from tilewright.planning.passes.turn import turn_grid, turn_source
+from tilewright.planning.plan import Place, Plan, Step
+from tilewright.planning.skinny import skinny_for
+from tilewright.planning.stack import Stack
 from tilewright.problem.epilogue import PLAIN
 from tilewright.problem.gemm import Gemm, OperandName
 from tilewright.toolchain import arguments, grid_of

@@ -10,11 +10,11 @@ from typing import Any
 from tilewright.artifacts import CudaSource
 from tilewright.device.spec import DeviceSpec
 from tilewright.errors import TilewrightError
-from tilewright.frontend.choices import Alignment
-from tilewright.frontend.layouts import Stack
 from tilewright.ir.kernel import Kernel, Many, Variant
 from tilewright.ladders import find_rung
 from tilewright.lowering.variants import ALIGNMENTS, MAX_INDEX
+from tilewright.planning.choices import Alignment
+from tilewright.planning.stack import Stack
 from tilewright.problem.gemm import AddedName, Dim, Gemm, OperandName
 from tilewright.runtime.cubin_cache import CubinCache
 from tilewright.runtime.driver import Gpu
@@ -85,7 +85,7 @@ class Kernels:
         return Built(load(self.gpu, cubin, built.source), built.kernel)
 
     def small(self, source: CudaSource) -> LoadedKernel:
-        """A kernel that stands as text: of `frontend.passes`."""
+        """A kernel that stands as text: of `planning.passes`."""
         if source in self._failed:
             raise self._failed[source]
         found = self._passes.get(source)

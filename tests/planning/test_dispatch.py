@@ -16,12 +16,12 @@ from test_matmul import drawn
 from tilewright.device.catalog import device
 from tilewright.dtypes import BF16, F16, F32, TF32
 from tilewright.frontend import matmul
-from tilewright.frontend.assembly import Request
-from tilewright.frontend.candidates import candidates
-from tilewright.frontend.choices import Alignment
-from tilewright.frontend.dispatch import Dispatcher
-from tilewright.frontend.kernels import build_of
-from tilewright.frontend.layouts import Stack
+from tilewright.planning.assembly import Request
+from tilewright.planning.candidates import candidates
+from tilewright.planning.choices import Alignment
+from tilewright.planning.dispatch import Dispatcher
+from tilewright.planning.kernels import build_of
+from tilewright.planning.stack import Stack
 from tilewright.problem import Gemm, Order
 from tilewright.problem.epilogue import Activation, Epilogue
 from tilewright.winners.order import order_of

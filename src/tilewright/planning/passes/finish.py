@@ -8,7 +8,7 @@ from __future__ import annotations
 from tilewright.artifacts import CudaSource, Parameter
 from tilewright.codegen.prelude import prelude_text
 from tilewright.dtypes import F32, I32, I64, DType
-from tilewright.frontend.passes.texts import from_float, prelude, source, to_float
+from tilewright.planning.passes.texts import from_float, prelude, source, to_float
 from tilewright.problem.epilogue import Epilogue
 from tilewright.units import ceil_div
 

@@ -11,8 +11,8 @@ from planned import asked, paper_dispatcher
 
 from tilewright.device.catalog import device
 from tilewright.dtypes import BF16
-from tilewright.frontend.choices import Alignment, choices
-from tilewright.frontend.dispatch import SAFE, estimated
+from tilewright.planning.choices import Alignment, choices
+from tilewright.planning.dispatch import SAFE, estimated
 from tilewright.problem import Gemm, Order
 from tilewright.suite.problems import ORDERS, SHAPES
 from tilewright.winners.choice import Choice

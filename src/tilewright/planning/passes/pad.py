@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from tilewright.artifacts import CudaSource, Parameter
 from tilewright.dtypes import I32, I64, DType
-from tilewright.frontend.passes.texts import prelude, source
+from tilewright.planning.passes.texts import prelude, source
 from tilewright.units import ceil_div, round_up
 
 THREADS = 256

@@ -14,7 +14,7 @@ from __future__ import annotations
 
 from tilewright.artifacts import CudaSource, Parameter
 from tilewright.dtypes import BF16, F32, I32, I64, DType
-from tilewright.frontend.passes.texts import from_float, prelude, source, to_float
+from tilewright.planning.passes.texts import from_float, prelude, source, to_float
 
 THREADS = 256
 WARPS = 8

@@ -10,9 +10,9 @@ from dataclasses import replace
 from typing import Literal
 
 from tilewright.dtypes import F32, DType
-from tilewright.frontend.candidates import Candidate
 from tilewright.ladders.hopper.tiles import engine_stores
 from tilewright.model.work import Access, Phase, Work
+from tilewright.planning.candidates import Candidate
 from tilewright.problem.gemm import Gemm, OperandName
 from tilewright.units import ceil_div
 

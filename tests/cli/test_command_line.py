@@ -60,7 +60,7 @@ def test_help_and_version_import_nothing_heavy(arguments: tuple[str, ...]) -> No
 def test_no_command_shows_the_help_and_is_no_success(cli: Cli) -> None:
     ran = cli()
     assert ran.code == 2
-    assert "Commands" in ran.out
+    assert "Kernels, step by step" in ran.out
 
 
 def test_a_misspelt_command_is_answered_with_the_nearest(cli: Cli) -> None:

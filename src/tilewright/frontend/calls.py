@@ -48,7 +48,7 @@ def matmul(
     >>> try:
     ...     matmul(np.ones((2, 3), np.float32), np.ones((4, 2), np.float32))
     ... except ValueError as error:
-    ...     print(str(error)[-31:])
+    ...     print(str(error).splitlines()[0][-28:])
     (size 4 is different from 3)
     """
     others = (out_dtype, precision, deterministic, batch_invariant, activation, c is not None)

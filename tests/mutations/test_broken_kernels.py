@@ -34,10 +34,11 @@ waited for those knows that all four warps have."""
 SLOW = ("te/2",)
 """Every thread copies whole tiles, which takes a second: one order of warps is enough."""
 
-EDGE_SHAPES = ((70, 66, 45), (70, 66, 29), (70, 66, 5))
-"""No multiple of any tile: an odd and an even number of steps over k, the last one short, and less than one step."""
+EDGE_SHAPES = ((70, 66, 5), (70, 66, 29), (70, 66, 45))
+"""No multiple of any tile: less than one step over k, an even and an odd number of them, the last one short. The
+quickest first: it finds most."""
 
-EDGE_SHAPES_OF_TENSOR_CORES = tuple((70, 66, k) for k in (173, 77, 45, 29, 5))
+EDGE_SHAPES_OF_TENSOR_CORES = tuple((70, 66, k) for k in (5, 29, 45, 77, 173))
 """Their tiles are deeper, and a ring of four slots copies three before its loop: k ends in each of them, and later."""
 
 

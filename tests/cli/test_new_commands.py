@@ -2,6 +2,7 @@
 
 from pathlib import Path
 
+import pytest
 from command_runs import Cli
 
 from tilewright.report.resources import same
@@ -31,6 +32,19 @@ def test_search_shows_a_recorded_table_without_a_gpu(cli: Cli) -> None:
     data = cli("search", "worklog/9", "--file", str(path), "--show", "--json").json
     assert data["trials"] == 75
     assert data["best"]["point"] == {"bm": 128, "bn": 128, "bk": 8, "tm": 4, "tn": 4}
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [("[{}]", "is no list of points of worklog/9."), ("{", "Cannot read points from"), (None, "No such file")],
+)
+def test_points_that_are_none_are_refused(cli: Cli, tmp_path: Path, text: str | None, said: str) -> None:
+    path = tmp_path / "points.json"
+    if text is not None:
+        path.write_text(text)
+    ran = cli("search", "worklog/9", "--points", str(path))
+    assert ran.code == 1
+    assert said in ran.err
 
 
 def test_search_of_a_rung_without_choices_is_refused(cli: Cli) -> None:

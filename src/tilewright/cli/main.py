@@ -13,6 +13,7 @@ import os
 import sys
 import traceback
 from collections.abc import Sequence
+from time import monotonic
 
 import typer
 
@@ -28,11 +29,12 @@ _UsageError = typer.BadParameter.__mro__[1]
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run the command line (None: that of this process); the exit code."""
+    began = monotonic()  # a command finds it as `context.obj`: importing the command is part of its budget
     for stream in (sys.stdout, sys.stderr):
         with contextlib.suppress(AttributeError, ValueError):  # a stream of a test or of an editor
             stream.reconfigure(errors="replace")  # type: ignore[union-attr]  # a terminal that knows only ASCII
     try:
-        code = application()(args=arguments, prog_name=PROGRAM, standalone_mode=False)
+        code = application()(args=arguments, prog_name=PROGRAM, standalone_mode=False, obj=began)
         sys.stdout.flush()
     except KeyboardInterrupt:
         return INTERRUPTED

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 from typing import Annotated
 
@@ -13,6 +14,7 @@ from tilewright.cli import output
 from tilewright.cli.arguments import AsJson, FormatName, RungName, SizeText, formats_of, parse_size
 from tilewright.errors import LaunchError, TilewrightError
 from tilewright.ladders import LADDERS, Rung, find_rung
+from tilewright.ladders.rung import Point
 from tilewright.problem.gemm import Gemm
 from tilewright.runtime.driver import gpu_problem, open_gpu
 
@@ -30,6 +32,9 @@ def search(
     file: Annotated[
         Path | None, typer.Option("--file", metavar="FILE", help="The table; a search goes on from it.")
     ] = None,
+    points: Annotated[
+        Path | None, typer.Option("--points", metavar="FILE", help="Measure only these: a JSON list of points.")
+    ] = None,
     budget: Annotated[float, typer.Option(metavar="SECONDS", help="Stop after this time.")] = 600.0,
     show: Annotated[bool, typer.Option("--show", help="Only print what the file holds.")] = False,
     as_json: AsJson = False,
@@ -46,23 +51,41 @@ def search(
     if show:
         trials = read_trials(path)
     else:
+        chosen = None if points is None else _points(points, found)
         problem = gpu_problem()
         if problem is not None:
             raise LaunchError(
                 f"A search measures, and there is no GPU: {problem}", hint="--show prints a recorded one."
             )
-        trials = _measure(found, found.gemm(*parse_size(size), **formats_of(dtype)), path, budget)
+        gemm = found.gemm(*parse_size(size), **formats_of(dtype))
+        trials = _measure(found, gemm, path, chosen, budget)
     return _print(path, trials, as_json)
 
 
-def _measure(rung: Rung, gemm: Gemm, path: Path, budget: float) -> list[Trial]:
+def _points(path: Path, rung: Rung) -> list[Point]:
+    """The points that a file holds, each with the parameters of the rung."""
+    assert rung.choices is not None
+    try:
+        found = json.loads(path.read_text(encoding="utf-8"))
+    except (OSError, ValueError) as error:
+        reason = getattr(error, "strerror", None) or str(error)
+        raise TilewrightError(f"Cannot read points from {str(path)!r}: {reason}.") from None
+    names = sorted(next(iter(rung.choices.points())))
+    if not isinstance(found, list) or not all(isinstance(one, dict) and sorted(one) == names for one in found):
+        raise TilewrightError(
+            f"{str(path)!r} is no list of points of {rung.name}.", hint=f"each names {', '.join(names)}."
+        )
+    return found
+
+
+def _measure(rung: Rung, gemm: Gemm, path: Path, points: list[Point] | None, budget: float) -> list[Trial]:
     with output.progress(f"searching {rung.name}") as advance:
 
         def step(done: int, total: int, best: Trial | None) -> None:
             told = "measuring" if best is None or best.tflops is None else f"best {best.tflops:.1f} TFLOP/s"
             advance(told, done, total)
 
-        return measured_search(open_gpu(), rung, gemm, path, budget_s=budget, progress=step)
+        return measured_search(open_gpu(), rung, gemm, path, points=points, budget_s=budget, progress=step)
 
 
 def _searchable() -> str:

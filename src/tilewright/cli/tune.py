@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 from dataclasses import dataclass, replace
 from pathlib import Path
-from time import monotonic
 from typing import Annotated, Any
 
 import typer
@@ -44,10 +43,9 @@ EXAMPLES = (
     "tilewright tune --suite --budget 500 --export winners.jsonl",
 )
 
-_STARTED = monotonic()
-
 
 def tune(
+    context: typer.Context,
     m: Annotated[int | None, typer.Argument(min=1)] = None,
     n: Annotated[int | None, typer.Argument(min=1)] = None,
     k: Annotated[int | None, typer.Argument(min=1)] = None,
@@ -94,11 +92,12 @@ def tune(
     against float64 before its time counts. The search is kept on disk: killed or out of time, the same command goes on
     where it was. The winner goes to the database.
     """
+    started: float = context.obj
     processes = workers or os.cpu_count() or 1
     gpu, spec = _device(list_only, device)
     if suite:
         asked = Suite(dtype, order, record, export, budget or 500.0, processes)
-        return tune_suite(asked, gpu, spec, list_only=list_only, as_json=as_json, started=_STARTED)
+        return tune_suite(asked, gpu, spec, list_only=list_only, as_json=as_json, started=started)
     if m is None or n is None or k is None:
         raise typer.BadParameter("give M, N and K, or --suite.")
     gemm = problem(m, n, k, dtype or "f32", out, order or "NN")
@@ -111,7 +110,7 @@ def tune(
             _print_ranking(space, rank(space, compilers), as_json)
         return 0
     job = _Job(gpu, space, database, today, database.winner(Key.of(spec, gemm)))
-    outcome = job.run(storage or default_url(), budget or 50.0, processes)
+    outcome = job.run(storage or default_url(), budget or 50.0, processes, started)
     stored = job.store(outcome)
     _print_outcome(space, outcome, stored, as_json, today)
     for complaint in database.complaints:
@@ -162,7 +161,7 @@ class _Job:
     today: Choice
     earlier: Winner | None
 
-    def run(self, storage: str, budget: float, workers: int) -> Outcome:
+    def run(self, storage: str, budget: float, workers: int, started: float) -> Outcome:
         measurer = GpuMeasurer(self.gpu, self.space.gemm, self._peers())
         try:
             with output.progress(f"tuning {self.space.gemm}") as advance:
@@ -177,7 +176,7 @@ class _Job:
                     storage=storage,
                     seconds=budget,
                     workers=workers,
-                    started=_STARTED,
+                    started=started,
                     rivals=(self.today,),
                     progress=step,
                 )

@@ -14,7 +14,7 @@ $(VENV)/ready: pyproject.toml
 	$(BIN)/python -m pip install --quiet --editable '.[test]'
 	@touch $@
 
-ladder: $(VENV)/ready  ## the six rungs of ladder `worklog`: verified, counted, explained
+ladder: $(VENV)/ready  ## every rung of ladder `worklog`: verified, counted, explained
 	$(BIN)/tilewright ladder worklog --size $(SIZE)
 
 test: $(VENV)/ready  ## every test that needs no GPU

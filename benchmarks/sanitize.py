@@ -10,25 +10,29 @@ from __future__ import annotations
 
 import argparse
 import json
+import os
+import signal
 import subprocess
 import sys
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
+from subprocess import PIPE
 from typing import Any
 
 from tilewright.bench.records import command, commit, now
-from tilewright.errors import LoweringError, ScheduleError
+from tilewright.errors import LoweringError, ScheduleError, TilewrightError
 from tilewright.ladders import LADDERS
 from tilewright.problem import Gemm, Order, make_operands
 from tilewright.problem.formats import FORMATS, format_name, format_options
+from tilewright.runtime.cubin_cache import CubinCache
 from tilewright.runtime.driver import gpu_problem, open_gpu
 from tilewright.toolchain import Build, build, verify_on_gpu
 
 TOOLS = ("memcheck", "racecheck", "initcheck")
 SIZE = (131, 197, 77)
-SECONDS = 540
 ROW_BYTES = 16
 """Rows begin at multiples of this, which the copy engine asks for."""
 
@@ -55,32 +59,51 @@ def padded(gemm: Gemm) -> Gemm:
 
 def run_all(ladders: list[str]) -> int:
     """What a tool watches: every kernel once, its result held against float64."""
-    gpu, ran, wrong = open_gpu(), 0, 0
+    gpu, cache, ran, wrong = open_gpu(), CubinCache(), 0, 0
     for built in kernels(ladders):
-        verdict = verify_on_gpu(built, gpu, make_operands(built.gemm))
+        try:
+            verdict = verify_on_gpu(built, gpu, make_operands(built.gemm), cache=cache)
+            problem = "" if verdict.ok else verdict.message
+        except TilewrightError as error:
+            problem = str(error)
         ran += 1
-        if not verdict.ok:
+        if problem:
             wrong += 1
-            print(f"WRONG {built.name} {format_name(built.gemm)}: {verdict.message}")
+            print(f"WRONG {built.name} {format_name(built.gemm)}: {problem}")
     print(json.dumps({"kernels": ran, "wrong": wrong}))
     return 1 if wrong else 0
 
 
-def watched(tool: str, ladders: list[str]) -> dict[str, Any]:
+def compile_all(ladders: list[str], arch: str) -> None:
+    """Into the cache, so that no tool waits for the compiler. What it refuses, `run_all` tells."""
+
+    def compiled(built: Build) -> None:
+        with suppress(TilewrightError):
+            built.compile(arch, cache=CubinCache())
+
+    with ThreadPoolExecutor() as pool:
+        list(pool.map(compiled, kernels(ladders)))
+
+
+def watched(tool: str, ladders: list[str], seconds: float) -> dict[str, Any]:
     """One tool over all kernels."""
     asked = ["compute-sanitizer", "--tool", tool, sys.executable, __file__, "--run", *ladders]
     try:
-        done = subprocess.run(asked, capture_output=True, text=True, timeout=SECONDS)
+        running = subprocess.Popen(asked, stdout=PIPE, stderr=PIPE, text=True, start_new_session=True)
     except FileNotFoundError:
         return {"tool": tool, "summary": "compute-sanitizer was not found", "clean": False}
-    except subprocess.TimeoutExpired:
-        return {"tool": tool, "summary": f"not finished after {SECONDS} s", "clean": False}
-    lines = done.stdout.splitlines()
+    with running:
+        try:
+            output, errors = running.communicate(timeout=seconds)
+        except subprocess.TimeoutExpired:
+            os.killpg(running.pid, signal.SIGKILL)  # with the kernels, which run in a child of the tool
+            return {"tool": tool, "summary": f"not finished after {seconds:.0f} s", "clean": False}
+    lines = output.splitlines()
     summary = next((line.strip("= ") for line in reversed(lines) if "SUMMARY" in line), "no summary")
     counts = next((json.loads(line) for line in lines if line.startswith("{")), {})
-    clean = done.returncode == 0 and counts.get("wrong") == 0 and " 0 " in f"{summary.replace(':', ' ')} "
+    clean = running.returncode == 0 and counts.get("wrong") == 0 and " 0 " in f"{summary.replace(':', ' ')} "
     if not clean:
-        print(f"--- {tool}", *lines[-40:], done.stderr[-2000:], sep="\n")
+        print(f"--- {tool}", *lines[-40:], errors[-2000:], sep="\n")
     return {"tool": tool, "summary": summary, "clean": clean, **counts}
 
 
@@ -88,14 +111,16 @@ def main() -> int:
     asked = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     asked.add_argument("ladders", nargs="*", default=list(LADDERS), metavar="LADDER", help=", ".join(LADDERS))
     asked.add_argument("--out", type=Path, help="where the record goes")
+    asked.add_argument("--seconds", type=float, default=540.0, help="of each tool; all run at once")
     asked.add_argument("--run", action="store_true", help="run the kernels, with no tool")
     told = asked.parse_args()
     if (problem := gpu_problem()) is not None:
         asked.exit(2, f"{problem}\n")
     if told.run:
         return run_all(told.ladders)
+    compile_all(told.ladders, open_gpu().arch)
     with ThreadPoolExecutor(len(TOOLS)) as pool:
-        found = list(pool.map(lambda tool: watched(tool, told.ladders), TOOLS))
+        found = list(pool.map(lambda tool: watched(tool, told.ladders, told.seconds), TOOLS))
     record = {"device": open_gpu().name, "ladders": told.ladders, "size": SIZE, "tools": found}
     record |= {"time": now(), "commit": commit(), "command": command()}
     print(json.dumps(record, indent=1))

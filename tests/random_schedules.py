@@ -337,6 +337,12 @@ def _may_turn(loop: Loop) -> bool:
     return loop.level in (None, Level.VTHREAD) and not loop.is_reduction
 
 
+def _levels(program: Program) -> list[Level]:
+    """Warps want lanes, and warpgroups an instruction, as only the finished program can be asked."""
+    warps = [Level.WARP] if program.at_level(Level.LANE) else []
+    return [level for level in Level if level not in (Level.WARP, Level.WARPGROUP)] + warps
+
+
 def _any_step(d: Drawing) -> Step:
     """Any step at all, at any moment, of any loop or tile."""
     rng, names = d.rng, list(d.program.loop_names)
@@ -350,7 +356,7 @@ def _any_step(d: Drawing) -> Step:
         Split(loop, rng.choice((1, 2, 3, 4, 8)), into=(d.name(f"{loop}_o"), d.name(f"{loop}_i"))),
         Fuse(*names[at : at + 2], into=d.name(f"{loop}_f")),
         Reorder(*some),
-        Bind(loop, rng.choice([level for level in Level if level is not Level.WARP or d.program.at_level(Level.LANE)])),
+        Bind(loop, rng.choice(_levels(d.program))),
         Unroll(loop),
         Accumulate(loop),
         Stage(operand, space, under="" if operand == "C" else loop),

@@ -94,7 +94,7 @@ def main() -> None:
     out = parser.parse_args().out
     gpu = open_gpu()
     rows = []
-    for instruction in (known for known in INSTRUCTIONS if not known.is_opaque):
+    for instruction in (known for known in INSTRUCTIONS if not known.is_opaque and not known.reads_shared):
         found = [
             (*rate(gpu, instruction, warps, sums, blocks), warps, sums, blocks)
             for warps, sums, blocks in product((4, 8), (8, 16), (1, 2))

@@ -25,7 +25,6 @@ from tilewright.lowering.variants import variant_for
 from tilewright.problem.gemm import Gemm
 from tilewright.problem.reference import make_operands
 from tilewright.schedule import Relayout, Schedule, Step
-from tilewright.simulator import simulate
 
 MAX_PAD = 8
 
@@ -200,6 +199,8 @@ def _count(gemm: Gemm, schedule: Schedule, tile: str, pad: int, arrangement: Arr
     try:
         program = schedule.apply(gemm)
         kernel = lower(program, variant_for(program, gemm))
+        from tilewright.simulator import simulate  # here, so that schedules without open layouts need no simulator
+
         counters = simulate(kernel, make_operands(gemm), detectors=False).counters
     except TilewrightError:
         return None

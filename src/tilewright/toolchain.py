@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -18,7 +18,7 @@ from tilewright.codegen import print_cuda
 from tilewright.device.catalog import device as known_device
 from tilewright.device.spec import DeviceSpec
 from tilewright.dtypes import BF16, F16, F32, Array, DType
-from tilewright.errors import LaunchError, ProblemError
+from tilewright.errors import LaunchError, ProblemError, ScheduleError
 from tilewright.ir.expr import Const, Expr
 from tilewright.ir.kernel import PART_OF_K, Kernel, Many, Variant
 from tilewright.ir.program import Program
@@ -40,8 +40,10 @@ from tilewright.runtime.launch import LoadedKernel, load
 from tilewright.runtime.memory import DeviceArray
 from tilewright.runtime.nvrtc import compile_cuda
 from tilewright.schedule import Schedule
-from tilewright.simulator import Run, simulate
-from tilewright.simulator.coverage import Miscount, miscounts
+
+if TYPE_CHECKING:
+    from tilewright.simulator import Run
+    from tilewright.simulator.coverage import Miscount
 
 MAX_SIZE = MAX_INDEX - 2**16
 """The largest m, n or k: block and tile coordinates are rounded up in 32 bits."""
@@ -149,10 +151,14 @@ class Build:
 
     def simulate(self, operands: Operands, **options: Any) -> Run:
         """The kernel on the CPU, exactly. Options go to `tilewright.simulator.simulate`."""
+        from tilewright.simulator import simulate  # here, so that `tilewright show` starts without it
+
         return simulate(self.kernel, operands, **options)
 
     def miscounts(self) -> tuple[Miscount, ...]:
         """The first elements of C that do not sum every k exactly once, by exact arithmetic; empty if all do."""
+        from tilewright.simulator.coverage import miscounts
+
         return miscounts(self.kernel, self.gemm)
 
     def load(self, gpu: Gpu, *, cache: CubinCache | None = None) -> LoadedKernel:
@@ -164,7 +170,17 @@ def build(gemm: Gemm, schedule: Schedule | Rung, *, variant: Variant | None = No
     """A scheduled problem. `schedule` is a Schedule or a rung of a ladder.
 
     Layouts that it leaves open (`Auto`) are searched here, each on one block; what was found stands in its place.
+    Raises ProblemError or ScheduleError for what is neither; a step that does not fit raises when the build is used.
     """
+    if not isinstance(gemm, Gemm):
+        raise ProblemError(f"The problem to build is a Gemm, not {gemm!r}.", hint="build(Gemm(m, n, k), schedule).")
+    if not isinstance(schedule, Schedule | Rung):
+        raise ScheduleError(
+            f"{schedule!r} is no schedule.",
+            hint="give Schedule(Split(...), Bind(...)), or a rung: find_rung('worklog/6').",
+        )
+    if variant is not None and not isinstance(variant, Variant):
+        raise ScheduleError(f"{variant!r} is no Variant.", hint="leave it out for what the size allows.")
     for dim in ("m", "n", "k"):
         if gemm.size(dim) > MAX_SIZE:
             raise ProblemError(f"{dim} = {gemm.size(dim)} is more than {MAX_SIZE}.")
@@ -282,4 +298,4 @@ def check_launchable(built: Build, spec: DeviceSpec, gemm: Gemm) -> None:
         needs=built.kernel.needs,
     )
     if reasons:
-        raise LaunchError(f"{built.name} cannot run on {spec.name}: {reasons[0]}", note=" ".join(reasons[1:]))
+        raise LaunchError(f"{built.name} cannot run on {spec.name}: {reasons[0]}", note="; ".join(reasons[1:]))

@@ -7,6 +7,7 @@ import signal
 import subprocess
 import sys
 import time
+from itertools import pairwise
 
 import pytest
 from command_runs import Cli
@@ -37,6 +38,23 @@ def test_help_of_every_command_ends_with_examples(cli: Cli, command: str) -> Non
     assert ran.code == 0
     _, examples = ran.out.split("Examples")
     assert f"tilewright {command}" in examples
+
+
+@pytest.mark.parametrize("columns", ["60", "100"])
+def test_help_is_wrapped_to_the_terminal_not_to_the_source(
+    cli: Cli, monkeypatch: pytest.MonkeyPatch, columns: str
+) -> None:
+    monkeypatch.setenv("COLUMNS", columns)
+    prose = cli("tune", "--help").out.split("Arguments")[0].split("Candidates are")[1]
+    lines = [line.strip() for line in prose.splitlines()[:-1] if line.strip()]
+    for line, following in pairwise(lines):
+        assert len(line) + 1 + len(following.split()[0]) > int(columns) - 16, line
+
+
+def test_output_that_the_shell_has_closed_is_no_bug() -> None:
+    command = ["/bin/sh", "-c", '"$@" >&-', "sh", *PROGRAM, "devices"]
+    done = subprocess.run(command, stderr=subprocess.PIPE, text=True, check=False)
+    assert (done.returncode, done.stderr) == (0, "")
 
 
 def test_help_lists_every_command_in_teaching_order(cli: Cli) -> None:

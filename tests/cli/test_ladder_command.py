@@ -161,7 +161,7 @@ def test_another_number_format(cli: Cli) -> None:
 
 USERS_MISTAKES = {
     ("worklag",): "There is no ladder 'worklag'.\n  Hint: did you mean 'worklog'? Known: ",
-    ("worklog", "--rungs", "99"): "There is no rung of ladder 'worklog' '99'.\n",
+    ("worklog", "--rungs", "99"): "There is no worklog rung '99'.\n",
     ("worklog", "--device", "H2000"): "There is no device 'H2000'.\n  Hint: did you mean 'H200'? ",
     ("worklog", "--arch", "sm_91"): "There is no architecture 'sm_91'.\n  Hint: did you mean 'sm_90'? ",
     ("worklog", "--dtype", "f31"): (

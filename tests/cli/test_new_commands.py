@@ -47,6 +47,13 @@ def test_points_that_are_none_are_refused(cli: Cli, tmp_path: Path, text: str | 
     assert said in ran.err
 
 
+def test_a_table_of_a_search_that_is_no_text_holds_nothing(cli: Cli, tmp_path: Path) -> None:
+    path = tmp_path / "search.jsonl"
+    path.write_bytes(b"\xff\xfe\x00")
+    ran = cli("search", "worklog/9", "--file", path, "--show")
+    assert (ran.code, ran.err.partition("\n")[0]) == (1, f"{str(path)!r} holds no right point yet.")
+
+
 def test_search_of_a_rung_without_choices_is_refused(cli: Cli) -> None:
     ran = cli("search", "worklog/3")
     assert (ran.code, ran.out) == (1, "")

@@ -14,6 +14,20 @@ from tilewright.lowering import lower
 
 
 @pytest.mark.parametrize(
+    ("options", "told"),
+    [
+        (("--seed", "-1"), "seed = -1 is no seed."),
+        (("--lda", "99999999999999999999"), "more than an address space holds."),
+        (("--alpha", "1e300"), "alpha = 1e+300 is more than f32 can hold, in which kernels take it."),
+    ],
+)
+def test_what_no_kernel_takes_is_refused(cli: Cli, options: tuple[str, ...], told: str) -> None:
+    ran = cli("simulate", "worklog/1", "--size", "32", *options)
+    assert (ran.code, ran.out) == (1, "")
+    assert told in ran.err.partition("\n")[0]
+
+
+@pytest.mark.parametrize(
     "options",
     [
         ("--size", "257x129x33"),

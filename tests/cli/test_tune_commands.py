@@ -52,7 +52,6 @@ def tuned(cli: Cli, folder: Path, monkeypatch: pytest.MonkeyPatch, matmul_us: fl
     monkeypatch.setattr("tilewright.cli.tune.GpuMeasurer", ByStages)
     monkeypatch.setattr("tilewright.cli.tune.todays_choice", lambda *asked: TODAY)
     monkeypatch.setattr("tilewright.cli.tune._Job._peers", lambda job: {"cuBLAS": 100.0})
-    monkeypatch.setattr("tilewright.cli.tune._STARTED", None)
     ran = cli(
         "tune", 512, 512, 512, "--rung", "ampere/4", "--dtype", "f16", "--storage", url_of(folder), "--workers", 1
     )
@@ -92,6 +91,13 @@ def test_without_sizes_or_the_suite_nothing_is_tuned(cli: Cli) -> None:
     ran = cli("tune", 512, 512, "--list")
     assert ran.code == 2
     assert "give M, N and K, or --suite." in ran.err
+
+
+@pytest.mark.parametrize("arguments", [(512,), (512, 512, 512, "--suite")])
+def test_wrong_use_is_told_before_a_gpu_is_asked_for(cli: Cli, arguments: tuple[object, ...]) -> None:
+    ran = cli("tune", *arguments)
+    assert ran.code == 2
+    assert "--suite" in ran.err
 
 
 def test_the_list_shows_candidates_and_their_predictions_best_first(cli: Cli) -> None:
@@ -176,7 +182,6 @@ def test_the_suite_is_tuned_told_recorded_and_exported(
     monkeypatch.setattr("tilewright.cli.tune_suite.todays_choice", lambda *asked: Choice("ours", {"a": 0}))
     monkeypatch.setattr("tilewright.cli.tune_suite.ShortLists", lambda *asked: nullcontext(Lists()))
     monkeypatch.setattr("tilewright.cli.tune_suite.GpuTable", lambda gpu: nullcontext(Measurer()))
-    monkeypatch.setattr("tilewright.cli.tune._STARTED", None)
     record, exported = tmp_path / "record.jsonl", tmp_path / "exported.jsonl"
     asked = ("tune", "--suite", "--dtype", "f32", "--order", "NN", "--record", record, "--export", exported)
     ran = cli(*asked)

@@ -10,11 +10,12 @@ instruction that was counted is one that runs (docs/decisions/0002).
 from __future__ import annotations
 
 import json
+import signal
 import sys
 import tempfile
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ProcessPoolExecutor
-from dataclasses import asdict, dataclass, field, fields
+from dataclasses import asdict, dataclass, field, fields, replace
 from multiprocessing import get_context
 from pathlib import Path
 from typing import Any
@@ -190,29 +191,42 @@ def compare(
 
 
 def calibrate(
-    rungs: Sequence[Rung], size: int, progress: Callable[[str, int, int], None] = lambda what, done, total: None
+    rungs: Sequence[Rung],
+    size: int,
+    progress: Callable[[str, int, int], None] = lambda what, done, total: None,
+    keep: Callable[[Calibration], None] = lambda so_far: None,
 ) -> Calibration:
     """Compare rungs on the GPU at hand. The simulator runs in processes of its own while ncu counts.
 
-    Raises LaunchError where there is no GPU or no ncu. A rung that fails is told in `failed`; the others go on.
+    keep: is given what there is after each rung, so that a run that is stopped loses none. Raises LaunchError where
+    there is no GPU or no ncu. A rung that fails is told in `failed`; the others go on.
     """
     gpu = open_gpu()
     spec = probe(gpu)
     chip = ncu.chip_of(gpu.compute_capability)
     ncu.metric_listing(chip)  # raises where ncu is missing, before anything is simulated
+    origin: Any = {"driver": gpu.driver_version, "compiler": compiler_version(), "commit": records.commit()}
+    begun = Calibration(gpu.name, records.now(), records.command(), size, (), **origin)
     rows: list[Comparison] = []
     failed: dict[str, str] = {}
-    with ProcessPoolExecutor(mp_context=get_context("spawn")) as pool:
+    ignoring: Any = {
+        "initializer": signal.signal,
+        "initargs": (signal.SIGINT, signal.SIG_IGN),
+    }  # it is for this process
+    with ProcessPoolExecutor(mp_context=get_context("spawn"), **ignoring) as pool:
         waiting = [pool.submit(_simulated_by_name, rung.name, size) for rung in rungs]
-        for number, (rung, ours) in enumerate(zip(rungs, waiting, strict=True)):
-            progress(rung.name, number, len(rungs))
-            try:
-                model = estimated(build(rung.gemm(size, size, size), rung), spec)
-                rows += compare(rung, size, {**ours.result(), **model}, chip=chip)
-            except TilewrightError as error:
-                failed[rung.name] = str(error)
-    origin = {"driver": gpu.driver_version, "compiler": compiler_version(), "commit": records.commit()}
-    return Calibration(gpu.name, records.now(), records.command(), size, tuple(rows), failed=failed, **origin)
+        try:
+            for number, (rung, ours) in enumerate(zip(rungs, waiting, strict=True)):
+                progress(rung.name, number, len(rungs))
+                try:
+                    model = estimated(build(rung.gemm(size, size, size), rung), spec)
+                    rows += compare(rung, size, {**ours.result(), **model}, chip=chip)
+                except TilewrightError as error:
+                    failed[rung.name] = str(error)
+                keep(replace(begun, rows=tuple(rows), failed=dict(failed)))
+        finally:
+            pool.shutdown(wait=False, cancel_futures=True)
+    return replace(begun, rows=tuple(rows), failed=failed)
 
 
 # -- files ----------------------------------------------------------------------------------------------------

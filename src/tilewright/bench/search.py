@@ -55,7 +55,7 @@ class Trial:
 def read_trials(path: Path) -> list[Trial]:
     """The trials of a file; a line that was cut off by a kill is dropped."""
     found = []
-    for line in path.read_text(encoding="utf-8").splitlines() if path.is_file() else ():
+    for line in path.read_text(encoding="utf-8", errors="replace").splitlines() if path.is_file() else ():
         try:
             found.append(Trial(**json.loads(line)))
         except (ValueError, TypeError):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib
+import inspect
 from typing import Annotated, Any
 
 import typer
@@ -49,21 +50,23 @@ COMMANDS = {name: line for panel in PANELS.values() for name, line in panel.item
 
 
 class ExampleCommand(TyperCommand):
-    """A command whose help ends with examples."""
+    """A command whose help is wrapped to the terminal and ends with examples."""
 
     examples: tuple[str, ...] = ()
 
     def format_help(self, ctx: Any, formatter: Any) -> None:
+        self.help = _unwrapped(self.help)
         super().format_help(ctx, formatter)
         _print_examples(self.examples)
 
 
 class ExampleGroup(TyperGroup):
-    """A group of commands whose help ends with examples."""
+    """A group of commands whose help is wrapped to the terminal and ends with examples."""
 
     examples: tuple[str, ...] = ()
 
     def format_help(self, ctx: Any, formatter: Any) -> None:
+        self.help = _unwrapped(self.help)
         super().format_help(ctx, formatter)
         _print_examples(self.examples)
 
@@ -108,6 +111,12 @@ class LazyCommands(TyperGroup):
 
 
 EXAMPLES = ("tilewright ladder worklog", "tilewright show worklog/6 --cuda", "tilewright explain worklog/6")
+
+
+def _unwrapped(docstring: str | None) -> str:
+    """Each paragraph as one line: a docstring is broken for the source file, and Typer would keep those breaks."""
+    paragraphs = inspect.cleandoc(docstring or "").split("\n\n")
+    return "\n\n".join(" ".join(paragraph.split()) for paragraph in paragraphs)
 
 
 def _print_examples(lines: tuple[str, ...]) -> None:

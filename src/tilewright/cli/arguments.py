@@ -26,6 +26,7 @@ RungName = Annotated[
 ]
 SizeText = Annotated[str, typer.Option("--size", metavar="N|MxNxK", help="The size of the problem.")]
 ArchName = Annotated[str | None, typer.Option("--arch", metavar="sm_XX", help="The architecture to compile for.")]
+LadderName = Annotated[str, typer.Argument(metavar="LADDER", help=f"One of: {', '.join(LADDERS)}.")]
 AsJson = Annotated[bool, typer.Option("--json", help="Print JSON.")]
 FormatName = Annotated[
     str | None, typer.Option("--dtype", metavar="f32|f16|f16_sums|bf16|tf32", help="Default: that of the rung.")
@@ -42,8 +43,8 @@ def formats_of(name: str | None) -> FormatOptions:
     return {} if name is None else format_options(name)
 
 
-def parse_size(text: str) -> tuple[int, int, int]:
-    """M, N and K from "256" or "512x256x64".
+def parse_size(text: str, option: str = "--size") -> tuple[int, int, int]:
+    """M, N and K from "256" or "512x256x64"; `option` is who said so.
 
     >>> parse_size("256"), parse_size("512x256x64")
     ((256, 256, 256), (512, 256, 64))
@@ -51,7 +52,8 @@ def parse_size(text: str) -> tuple[int, int, int]:
     parts = re.split(r"[x×*,]", text.strip().lower())
     if len(parts) not in (1, 3) or not all(re.fullmatch(r"\s*\d+\s*", part) for part in parts):
         raise typer.BadParameter(
-            f"{text!r} is no size: write 256 for 256 x 256 x 256, or 512x256x64 for M x N x K.", param_hint="'--size'"
+            f"{text!r} is no size: write 256 for 256 x 256 x 256, or 512x256x64 for M x N x K.",
+            param_hint=f"'{option}'",
         )
     m, *rest = (int(part) for part in parts)
     n, k = rest or (m, m)
@@ -66,7 +68,7 @@ def chosen_rungs(ladder: Sequence[Rung], text: str | None) -> list[Rung]:
 
     def find(name: str) -> int:
         if name.strip() not in place:
-            raise UnknownName(f"rung of ladder {ladder[0].ladder!r}", name.strip(), [rung.label for rung in ladder])
+            raise UnknownName(f"{ladder[0].ladder} rung", name.strip(), [rung.label for rung in ladder])
         return place[name.strip()]
 
     chosen: set[int] = set()

@@ -25,7 +25,7 @@ EXAMPLES = (
 
 def calibrate(
     names: Annotated[
-        list[str] | None, typer.Argument(metavar="[LADDER|RUNG]...", help="Default: every rung of every ladder.")
+        list[str] | None, typer.Argument(metavar="LADDER|RUNG", help="Default: every rung of every ladder.")
     ] = None,
     size: Annotated[int, typer.Option(min=1, help="M, N and K.")] = 512,
     record: Annotated[Path | None, typer.Option(metavar="FILE.json", help="Write what was counted.")] = None,
@@ -43,10 +43,13 @@ def calibrate(
         if names or record is not None:
             raise typer.BadParameter("--write and --check are about the records: leave out rungs and --record.")
         return _page(write, check)
+
+    def keep(so_far: calibration.Calibration) -> None:
+        if record is not None:
+            calibration.write(record, so_far)
+
     with output.progress("counting") as step:
-        found = calibration.calibrate(_rungs(names or list(LADDERS)), size, step)
-    if record is not None:
-        calibration.write(record, found)
+        found = calibration.calibrate(_rungs(names or list(LADDERS)), size, step, keep)
     return _told(found)
 
 

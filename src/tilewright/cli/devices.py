@@ -23,7 +23,7 @@ _GB = 10**9
 
 
 def devices(
-    name: Annotated[str | None, typer.Argument(metavar="[NAME]", help="All that is known of one GPU.")] = None,
+    name: Annotated[str | None, typer.Argument(metavar="NAME", help="All that is known of one GPU.")] = None,
     as_json: AsJson = False,
 ) -> int:
     """List the GPUs we know, and the one at hand."""

@@ -8,19 +8,19 @@ from typing import Annotated
 import typer
 
 from tilewright.cli import output
-from tilewright.cli.arguments import DEFAULT_ARCH, FormatName, complete_rung, formats_of
+from tilewright.cli.arguments import DEFAULT_ARCH, FormatName, complete_rung, formats_of, parse_size
 from tilewright.device.arch import arch as known_arch
 from tilewright.errors import TilewrightError, UnknownName
 from tilewright.problem.epilogue import Activation, Epilogue
 from tilewright.problem.gemm import Gemm, Order
 
 EXAMPLES = (
-    "tilewright export --shape 4096 4096 4096 --dtype bf16 --output gemm",
+    "tilewright export --size 4096 --dtype bf16 --output gemm",
     "tilewright export worklog/best --output sgemm --arch sm_80 --arch sm_90a",
     "tilewright export hopper/best --order NT --bias n --activation gelu --output linear",
 )
 
-DEFAULT_SHAPE = (4096, 4096, 4096)
+DEFAULT_SIZE = "4096"
 _ORDERS = {"NN": (Order.ROW, Order.ROW), "NT": (Order.ROW, Order.COL), "TN": (Order.COL, Order.ROW)}
 _ORDERS["TT"] = (Order.COL, Order.COL)
 
@@ -29,11 +29,13 @@ def export(
     output_folder: Annotated[Path, typer.Option("--output", "-o", metavar="FOLDER", help="Where the project goes.")],
     rung: Annotated[
         str | None,
-        typer.Argument(help="The kernel. Default: what suits the shape best.", autocompletion=complete_rung),
+        typer.Argument(
+            metavar="RUNG", help="The kernel. Default: what suits the shape best.", autocompletion=complete_rung
+        ),
     ] = None,
-    shape: Annotated[
-        tuple[int, int, int] | None,
-        typer.Option(metavar="M N K", help="The size to be fast at; every other is right too. Default: 4096 each."),
+    size: Annotated[
+        str | None,
+        typer.Option(metavar="N|MxNxK", help="The size to be fast at; every other is right too. Default: 4096."),
     ] = None,
     dtype: FormatName = None,
     order: Annotated[str, typer.Option(metavar="NN|NT|TN|TT", help="T: the operand lies by columns.")] = "NN",
@@ -61,11 +63,11 @@ def export(
     from tilewright.runtime.cubin_cache import CubinCache
     from tilewright.winners.lookup import Lookup
 
-    if rung is None and shape is None:
-        raise typer.BadParameter("name a RUNG, or give --shape M N K for the kernel that suits it.")
+    if rung is None and size is None:
+        raise typer.BadParameter("name a RUNG, or give --size MxNxK for the kernel that suits it.")
     archs = arch or [DEFAULT_ARCH]
     epilogue = _epilogue(bias, residual, activation)
-    gemm = _gemm(rung, shape or DEFAULT_SHAPE, dtype, order, epilogue)
+    gemm = _gemm(rung, parse_size(size or DEFAULT_SIZE), dtype, order, epilogue)
     if rung is not None:
         chosen = of_rung(rung, gemm)
     else:

@@ -44,7 +44,7 @@ EXAMPLES = (
 
 
 def gate(
-    files: Annotated[list[Path], typer.Argument(metavar="FILE...", help="Python files that name schedules.")],
+    files: Annotated[list[Path], typer.Argument(metavar="FILE", help="Python files that name schedules.")],
     snapshot: Annotated[Path, typer.Option(metavar="FILE", help="What to compare with.")] = Path(SNAPSHOT_NAME),
     rewrite: Annotated[bool, typer.Option("--update", help="Write the snapshot instead.")] = False,
     arch: Annotated[

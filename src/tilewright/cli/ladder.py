@@ -15,6 +15,7 @@ from tilewright.cli.arguments import (
     ArchName,
     AsJson,
     FormatName,
+    LadderName,
     SizeText,
     chosen_rungs,
     formats_of,
@@ -39,7 +40,7 @@ EXAMPLES = (
 
 
 def ladder(
-    name: Annotated[str, typer.Argument(metavar="LADDER", help="`worklog`.")],
+    name: LadderName,
     size: SizeText = DEFAULT_SIZE,
     rungs: Annotated[str | None, typer.Option(metavar="1-4,6", help="Only these rungs.")] = None,
     device: Annotated[
@@ -73,7 +74,7 @@ def ladder(
             parse_size(size),
             target,
             formats=formats,
-            timed_size=parse_size(timed_size),
+            timed_size=parse_size(timed_size, "--timed-size"),
             cache=cache,
             progress=step,
         )

@@ -33,6 +33,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     for stream in (sys.stdout, sys.stderr):
         with contextlib.suppress(AttributeError, ValueError):  # a stream of a test or of an editor
             stream.reconfigure(errors="replace")  # type: ignore[union-attr]  # a terminal that knows only ASCII
+    if sys.stdout is None:  # a shell may close it: `>&-`
+        sys.stdout = open(os.devnull, "w")  # noqa: SIM115  # open until the process ends
     try:
         code = application()(args=arguments, prog_name=PROGRAM, standalone_mode=False, obj=began)
         sys.stdout.flush()

@@ -16,12 +16,12 @@ from tilewright.report.pages import stale, written
 EXAMPLES = (
     "tilewright pages --write docs/rungs",
     "tilewright pages --check docs/rungs",
-    "tilewright pages te --check d",
+    "tilewright pages te --write pages",
 )
 
 
 def pages(
-    ladders: Annotated[list[str] | None, typer.Argument(metavar="[LADDER]...", help="Default: all.")] = None,
+    ladders: Annotated[list[str] | None, typer.Argument(metavar="LADDER", help="Default: all.")] = None,
     write: Annotated[Path | None, typer.Option(metavar="FOLDER", help="Write the pages there.")] = None,
     check: Annotated[Path | None, typer.Option(metavar="FOLDER", help="Fail if a page is not up to date.")] = None,
 ) -> int:

@@ -14,13 +14,14 @@ from tilewright.cli.arguments import (
     DEFAULT_SIZE,
     ArchName,
     FormatName,
+    LadderName,
     SizeText,
     chosen_rungs,
     formats_of,
     parse_size,
 )
 from tilewright.errors import TilewrightError
-from tilewright.ladders import LADDERS, find_ladder
+from tilewright.ladders import find_ladder
 from tilewright.report.collect import target_for
 from tilewright.report.page import collect_page, require_plotly, write_page
 from tilewright.runtime.cubin_cache import CubinCache
@@ -33,7 +34,7 @@ EXAMPLES = (
 
 
 def report(
-    name: Annotated[str, typer.Argument(metavar="LADDER", help=f"One of: {', '.join(LADDERS)}.")] = "worklog",
+    name: LadderName = "worklog",
     file: Annotated[Path | None, typer.Option("--output", "-o", metavar="FILE", help="Default: LADDER.html.")] = None,
     opened: Annotated[bool, typer.Option("--open", help="Show it in the browser.")] = False,
     size: SizeText = DEFAULT_SIZE,

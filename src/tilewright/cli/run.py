@@ -30,7 +30,7 @@ EXAMPLES = (
     "tilewright run worklog/6 A.npy B.npy -o C.npy",
     "tilewright run worklog/6 A.npy B.npy -o C.npy --alpha 2 --beta 1 --c C0.npy",
     "tilewright run ampere/6 A.npy B.npy -o C.npy --dtype tf32",
-    "tilewright run vectorised A.npy B.npy -o C.npy --on simulator --check",
+    "tilewright run worklog/vectorised A.npy B.npy -o C.npy --on simulator --check",
 )
 
 
@@ -45,7 +45,7 @@ def run(
     rung: RungName,
     a: Annotated[Path, typer.Argument(metavar="A.npy", help="float32 or float16, M x K.")],
     b: Annotated[Path, typer.Argument(metavar="B.npy", help="The same dtype, K x N.")],
-    out: Annotated[Path, typer.Option("--out", "-o", metavar="C.npy", help="Where the result goes.")],
+    out: Annotated[Path, typer.Option("--output", "-o", metavar="C.npy", help="Where the result goes.")],
     alpha: Alpha = 1.0,
     beta: Beta = 0.0,
     c: Annotated[Path | None, typer.Option("--c", metavar="C0.npy", help="The C that beta multiplies.")] = None,

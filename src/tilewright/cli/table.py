@@ -8,6 +8,7 @@ from typing import Annotated
 
 import typer
 
+from tilewright.cli.arguments import LadderName
 from tilewright.errors import TilewrightError
 from tilewright.ladders import find_ladder
 from tilewright.report.markdown import ladder_table, updated
@@ -20,7 +21,7 @@ EXAMPLES = (
 
 
 def table(
-    name: Annotated[str, typer.Argument(metavar="LADDER", help="`worklog`.")],
+    name: LadderName,
     write: Annotated[Path | None, typer.Option(metavar="FILE", help="Put it between the markers of a file.")] = None,
     check: Annotated[Path | None, typer.Option(metavar="FILE", help="Fail if the file is not up to date.")] = None,
 ) -> int:

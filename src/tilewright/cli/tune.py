@@ -46,9 +46,9 @@ EXAMPLES = (
 
 def tune(
     context: typer.Context,
-    m: Annotated[int | None, typer.Argument(min=1)] = None,
-    n: Annotated[int | None, typer.Argument(min=1)] = None,
-    k: Annotated[int | None, typer.Argument(min=1)] = None,
+    m: Annotated[int | None, typer.Argument(metavar="M", min=1, help="Rows of A and C.")] = None,
+    n: Annotated[int | None, typer.Argument(metavar="N", min=1, help="Columns of B and C.")] = None,
+    k: Annotated[int | None, typer.Argument(metavar="K", min=1, help="Columns of A, rows of B.")] = None,
     dtype: Annotated[
         str | None, typer.Option(metavar="f32|tf32|f16|bf16", help="Of A and B. Default: f32; of --suite: its own.")
     ] = None,
@@ -94,12 +94,15 @@ def tune(
     """
     started: float = context.obj
     processes = workers or os.cpu_count() or 1
+    if not suite and (m is None or n is None or k is None):
+        raise typer.BadParameter("give M, N and K, or --suite.")
+    if suite and m is not None:
+        raise typer.BadParameter("--suite has problems of its own: leave out M, N and K.")
     gpu, spec = _device(list_only, device)
     if suite:
         asked = Suite(dtype, order, record, export, budget or 500.0, processes)
         return tune_suite(asked, gpu, spec, list_only=list_only, as_json=as_json, started=started)
-    if m is None or n is None or k is None:
-        raise typer.BadParameter("give M, N and K, or --suite.")
+    assert m is not None and n is not None and k is not None
     gemm = problem(m, n, k, dtype or "f32", out, order or "NN")
     database = Database()
     today = todays_choice(gemm, spec, Lookup(version_of, database))

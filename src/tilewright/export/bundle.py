@@ -9,7 +9,7 @@ from functools import cached_property
 
 from tilewright.artifacts import Cubin
 from tilewright.codegen import print_together
-from tilewright.codegen.names import identifier
+from tilewright.codegen.names import RESERVED, identifier
 from tilewright.device.arch import Arch
 from tilewright.device.arch import arch as known_arch
 from tilewright.device.catalog import DEVICES
@@ -104,8 +104,11 @@ def bundle(
                 hint=f"use {', '.join(dtype.name for dtype in FORMATS)}.",
             )
     name = name or default_name(gemm, origin)
-    if not name.isidentifier() or not name.isascii():
-        raise ProblemError(f"{name!r} cannot be the name of a C function.", hint="use letters, digits and underscores.")
+    if not name.isidentifier() or not name.isascii() or name in RESERVED:
+        raise ProblemError(
+            f"{name!r} cannot be the name of a C function.",
+            hint="use letters, digits and underscores, and no word of C++.",
+        )
     targets = tuple(dict.fromkeys(known_arch(arch) for arch in archs))
     labels = ["any"] if only_general else list(VARIANTS)
     resolved = build(gemm, schedule).schedule  # a layout that it leaves open is searched once, for all variants

@@ -91,8 +91,8 @@ def multiply(a: Any, b: Any, out: Any, c: Any, bias: Any, options: Options = PLA
     if c is not None and options.beta == 0:
         c = None
     library = library_of(a)
-    for name, other in (("b", b), ("out", out)):
-        if other is not None and library_of(other) is not library:
+    for name, other in (("b", b), ("out", a if out is None else out)):
+        if library_of(other) is not library:
             raise ProblemError(
                 f"{name} is an array of {library_of(other).name}, and a is one of {library.name}.",
                 hint="convert one to the other's library: both take DLPack.",

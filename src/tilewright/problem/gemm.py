@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import operator
 from dataclasses import dataclass, replace
 from enum import Enum
-from typing import Literal
+from numbers import Real
+from typing import Any, Literal, SupportsIndex
 
 from tilewright.dtypes import F16, F32, OPERAND_DTYPES, TF32_FORMATS, DType
 from tilewright.errors import ProblemError
@@ -67,6 +69,28 @@ class Operand:
         return f"ld{self.name.lower()}" if len(self.name) == 1 else f"ld_{self.name}"
 
 
+LARGEST_FACTOR = (2 - 2**-23) * 2.0**127
+"""The largest number of f32, in which kernels take alpha and beta."""
+
+
+def integer_of(value: object) -> int | None:
+    """`value` as an int, also if it is one of NumPy's; None if it is no integer. True is no size."""
+    if type(value) is int:
+        return value
+    return operator.index(value) if isinstance(value, SupportsIndex) and not isinstance(value, bool) else None
+
+
+def _check_factor(name: str, value: Any) -> None:
+    is_number = isinstance(value, Real) and not isinstance(value, bool)
+    if not is_number:
+        raise ProblemError(f"{name} = {value!r} is not a number.", hint="alpha and beta are real numbers.")
+    if LARGEST_FACTOR < abs(value) < float("inf"):
+        raise ProblemError(
+            f"{name} = {value:g} is more than f32 can hold, in which kernels take it.",
+            hint=f"at most {LARGEST_FACTOR:.6g}; scale A or B instead.",
+        )
+
+
 @dataclass(frozen=True, slots=True)
 class Gemm:
     """One problem. Sizes in elements; `a`, `b`, `c` are storage orders; leading dimensions default to tight.
@@ -99,10 +123,19 @@ class Gemm:
 
     def __post_init__(self) -> None:
         for name in ("m", "n", "k"):
-            value = getattr(self, name)
-            if not isinstance(value, int) or value < 0:
+            size = integer_of(getattr(self, name))
+            if size is None or size < 0:
                 raise ProblemError(
-                    f"{name} = {value!r} is not a matrix size.", hint="sizes are integers of at least 0."
+                    f"{name} = {getattr(self, name)!r} is not a matrix size.", hint="sizes are integers of at least 0."
+                )
+            object.__setattr__(self, name, size)
+        for name in ("alpha", "beta"):
+            _check_factor(name, getattr(self, name))
+        for name in FORMAT_OPTIONS:
+            if isinstance(getattr(self, name), str):
+                raise ProblemError(
+                    f"{name} = {getattr(self, name)!r} is a text, not a number format.",
+                    hint="use tilewright.F32, F16, BF16 or TF32.",
                 )
         if self.dtype not in OPERAND_DTYPES or self.out not in OPERAND_DTYPES:
             raise ProblemError(
@@ -122,10 +155,14 @@ class Gemm:
             )
         for operand in (*self.operands, *(o for o in self.added if o.name == "residual")):
             tight = self.tight_leading(operand.name)
-            given = getattr(self, operand.leading)
-            if given == 0:
-                object.__setattr__(self, operand.leading, max(tight, 1))
-            elif given < tight:
+            given = integer_of(getattr(self, operand.leading))
+            if given is None:
+                raise ProblemError(
+                    f"{operand.leading} = {getattr(self, operand.leading)!r} is not a leading dimension.",
+                    hint=f"give an integer of at least {tight}, or 0 for as few elements as can be.",
+                )
+            object.__setattr__(self, operand.leading, given or max(tight, 1))
+            if given and given < tight:
                 raise ProblemError(
                     f"{operand.leading} = {given} is smaller than the {tight} elements "
                     f"of one {operand.order.value} of {operand.name}.",

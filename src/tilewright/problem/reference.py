@@ -2,15 +2,20 @@
 
 from __future__ import annotations
 
+import sys
 from dataclasses import dataclass
 
 import numpy as np
 
 from tilewright.dtypes import Array, DType
-from tilewright.problem.gemm import AddedName, Gemm, OperandName, Order
+from tilewright.errors import ProblemError
+from tilewright.problem.gemm import AddedName, Gemm, OperandName, Order, integer_of
 
 PADDING = np.nan
 """What the gap between the rows of a padded operand holds: an access into it must show in the result."""
+
+LARGEST_STORAGE = sys.maxsize // 8
+"""Elements of up to 8 bytes that NumPy can count the bytes of."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,7 +60,16 @@ def view(gemm: Gemm, name: OperandName | AddedName, storage: Array) -> Array:
 
 
 def make_operands(gemm: Gemm, *, seed: int = 0) -> Operands:
-    """Random normal operands; gaps hold NaN; C is normal when beta reads it and NaN when beta is 0."""
+    """Random normal operands; gaps hold NaN; C is normal when beta reads it and NaN when beta is 0.
+
+    Raises ProblemError for what is no Gemm, a seed below 0, and matrices that no memory can hold.
+    """
+    if not isinstance(gemm, Gemm):
+        raise ProblemError(f"Operands are made of a Gemm, not of {gemm!r}.", hint="make_operands(Gemm(m, n, k)).")
+    whole = integer_of(seed)
+    if whole is None or whole < 0:
+        raise ProblemError(f"seed = {seed!r} is no seed.", hint="seeds are integers of at least 0.")
+    _check_addressable(gemm)
     rng = np.random.default_rng(seed)
 
     def fill(name: OperandName | AddedName, dtype: DType, poison: bool) -> Array:
@@ -75,6 +89,16 @@ def make_operands(gemm: Gemm, *, seed: int = 0) -> Operands:
         fill("bias", gemm.out, False) if gemm.epilogue.bias else None,
         fill("residual", gemm.out, gemm.beta == 0) if gemm.epilogue.residual else None,
     )
+
+
+def _check_addressable(gemm: Gemm) -> None:
+    for operand in gemm.operands:
+        elements = gemm.storage_elements(operand.name)
+        if elements > LARGEST_STORAGE:
+            raise ProblemError(
+                f"{operand.name} takes {elements} elements, more than an address space holds.",
+                hint="use smaller sizes and leading dimensions.",
+            )
 
 
 def as_multiplied(operands: Operands, name: OperandName) -> Array:

@@ -27,6 +27,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from tilewright.dtypes import F32, Array
+from tilewright.errors import ProblemError
 from tilewright.problem.epilogue import STEEPEST
 from tilewright.problem.gemm import Gemm, OperandName
 from tilewright.problem.reference import Operands, as_multiplied, reference
@@ -103,8 +104,18 @@ def error_bound(operands: Operands) -> Array:
 def check(operands: Operands, computed: Array) -> Verdict:
     """Compare `computed` (logical (m, n) matrix, decoded) with the float64 reference, element by element.
 
-    NaN and infinity must stand exactly where the reference has them.
+    NaN and infinity must stand exactly where the reference has them. Raises ProblemError for what is no Operands, or
+    holds no numbers.
     """
+    if not isinstance(operands, Operands):
+        raise ProblemError(f"Results are held against Operands, not a {type(operands).__name__}.")
+    try:
+        np.asarray(computed, np.float64)
+    except (TypeError, ValueError):
+        raise ProblemError(
+            f"A {type(computed).__name__} is no matrix of numbers.",
+            hint="give the M x N result: built.simulate(operands).c.reshape(m, n).",
+        ) from None
     expected = reference(operands)
     bound = error_bound(operands) if expected.size else expected
     return compare(computed, expected, bound)

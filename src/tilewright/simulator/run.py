@@ -9,6 +9,7 @@ import numpy as np
 
 from tilewright.device.spec import WARP_THREADS
 from tilewright.dtypes import Array
+from tilewright.errors import ProblemError
 from tilewright.ir.async_stmt import AsyncStmt, BulkStore
 from tilewright.ir.buffer import Space
 from tilewright.ir.kernel import PART_OF_K, Kernel
@@ -96,6 +97,15 @@ def simulate(
 
     Raises SimulationError for the first broken rule, unless on_finding="collect".
     """
+    if not isinstance(kernel, Kernel):
+        raise ProblemError(
+            f"A Kernel can be simulated, and this is a {type(kernel).__name__}.",
+            hint="build(gemm, schedule).simulate(operands), or simulate(built.kernel, operands).",
+        )
+    if not isinstance(operands, Operands):
+        raise ProblemError(
+            f"A kernel is simulated on Operands, and this is a {type(operands).__name__}.", hint="make_operands(gemm)."
+        )
     numbers = arithmetic or FloatArithmetic()
     heard = tuple(standard_listeners() if listeners is None else listeners)
     constants = arguments(kernel, {**scalars(operands.gemm), PART_OF_K.name: part_of_k})

@@ -93,8 +93,12 @@ class GpuMeasurer:
         self._room_bytes = 0
 
     def warm(self) -> None:
-        """Make operands and their reference now, some seconds for large problems, while compilers work."""
-        _ = self._sample, self._rotated
+        """Make operands and their reference now, some seconds for large problems, while compilers work; and let each
+        peer load what it loads at its first call."""
+        _ = self._sample
+        for peer in self.peers.values():
+            peer(self._rotated.addresses())
+        self.gpu.synchronize()
 
     @cached_property
     def _operands(self) -> Operands:

@@ -11,8 +11,10 @@ import signal
 import threading
 from collections.abc import Callable
 from concurrent.futures import Future, ProcessPoolExecutor
+from contextlib import suppress
 from multiprocessing import get_context
 from multiprocessing.connection import Connection
+from time import sleep
 from typing import Any, Self, TypeVar
 
 from tilewright.errors import TilewrightError
@@ -41,9 +43,20 @@ class Processes:
 
     def close(self) -> None:
         """Ends the processes now, whatever they are at."""
-        self._pool.shutdown(wait=False, cancel_futures=True)
+        self._drop_what_waits()
         self._writer.close()
         self._reader.close()
+
+    def _drop_what_waits(self) -> None:
+        """Cancels all work that has not begun, and waits until the pool knows: Python 3.11's prints a traceback when
+        its processes end while it holds work that somebody cancelled."""
+        from concurrent.futures.process import BrokenProcessPool
+
+        with suppress(BrokenProcessPool):
+            last = self._pool.submit(os.getpid)
+            self._pool.shutdown(wait=False, cancel_futures=True)
+            while not (last.done() or last.running()):
+                sleep(0.001)
 
     def __enter__(self) -> Self:
         return self

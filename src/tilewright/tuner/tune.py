@@ -26,7 +26,7 @@ _FINAL_S = 1.0
 """Of the budget, kept back for loading the finalists, and what their replays take on top."""
 
 _FINAL_WAIT_S = 10.0
-"""For a finalist, compiled before: a candidate that is still being compiled may be in its way."""
+"""For a finalist of another process, compiled before: a candidate that is still being compiled may be in its way."""
 
 _CRASHES = 3
 _POLL_S = 0.25
@@ -103,6 +103,8 @@ class Tuning:
         self.here = 0
         self._search_started = now()
         self._crashes: Counter[Choice] = Counter()
+        self._prepared: dict[Choice, Any] = {}
+        """What was measured here: a finalist need not wait for the compilers, which are busy until the end."""
 
     def run(self) -> Outcome:
         """Search until the budget is spent or all is measured. Raises TilewrightError if nothing was measured."""
@@ -170,6 +172,7 @@ class Tuning:
             self.study.tell_failure(claim, failure.headline)
             return
         self.here += 1
+        self._prepared[claim.candidate] = prepared
         self.study.tell(claim, measured)
 
     def _compiler_died(self, claim: Claim) -> None:
@@ -203,8 +206,8 @@ class Tuning:
         chosen = [result.candidate for result in results[:FINALISTS]]
         known = {result.candidate for result in results}
         chosen += [rival for rival in self.rivals if rival in known and rival not in chosen]
-        futures = {str(candidate): self.compilers.submit(candidate) for candidate in chosen}
-        prepared = {}
+        prepared = {str(candidate): self._prepared[candidate] for candidate in chosen if candidate in self._prepared}
+        futures = {str(one): self.compilers.submit(one) for one in chosen if one not in self._prepared}
         for name, future in futures.items():
             try:
                 prepared[name] = future.result(timeout=_FINAL_WAIT_S)

@@ -1,0 +1,64 @@
+"""Values of a wrong kind, given to the functions of the package, are refused in words."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+
+import tilewright as tw
+
+GEMM = tw.Gemm(8, 8, 8)
+ONES = np.ones((8, 8), np.float32)
+
+REFUSED: list[tuple[Callable[..., Any], str]] = [
+    (lambda: tw.Gemm(True, 8, 8), "m = True is not a matrix size."),
+    (lambda: tw.Gemm(8, 8, 8, lda="9"), "lda = '9' is not a leading dimension."),  # type: ignore[arg-type]
+    (lambda: tw.Gemm(8, 8, 8, lda=9.5), "lda = 9.5 is not a leading dimension."),  # type: ignore[arg-type]
+    (lambda: tw.Gemm(8, 8, 8, alpha="2"), "alpha = '2' is not a number."),  # type: ignore[arg-type]
+    (lambda: tw.Gemm(8, 8, 8, beta=1j), "beta = 1j is not a number."),  # type: ignore[arg-type]
+    (lambda: tw.Gemm(8, 8, 8, alpha=1e39), "alpha = 1e+39 is more than f32 can hold, in which kernels take it."),
+    (lambda: tw.Gemm(8, 8, 8, dtype="f16"), "dtype = 'f16' is a text, not a number format."),  # type: ignore[arg-type]
+    (lambda: tw.build((8, 8, 8), tw.Schedule()), "The problem to build is a Gemm, not (8, 8, 8)."),  # type: ignore[arg-type]
+    (lambda: tw.build(GEMM, "worklog/6"), "'worklog/6' is no schedule."),  # type: ignore[arg-type]
+    (lambda: tw.build(GEMM, None), "None is no schedule."),  # type: ignore[arg-type]
+    (lambda: tw.build(GEMM, tw.Schedule(), variant="exact"), "'exact' is no Variant."),  # type: ignore[arg-type]
+    (lambda: tw.make_operands(8), "Operands are made of a Gemm, not of 8."),  # type: ignore[arg-type]
+    (lambda: tw.make_operands(GEMM, seed=-1), "seed = -1 is no seed."),
+    (lambda: tw.make_operands(GEMM, seed=1.5), "seed = 1.5 is no seed."),  # type: ignore[arg-type]
+    (
+        lambda: tw.make_operands(tw.Gemm(8, 8, 8, lda=10**20)),
+        "A takes 700000000000000000008 elements, more than an address space holds.",
+    ),
+    (
+        lambda: tw.simulate(tw.build(GEMM, tw.Schedule()), tw.make_operands(GEMM)),  # type: ignore[arg-type]
+        "A Kernel can be simulated, and this is a Build.",
+    ),
+    (
+        lambda: tw.build(GEMM, tw.Schedule()).simulate(GEMM),  # type: ignore[arg-type]
+        "A kernel is simulated on Operands, and this is a Gemm.",
+    ),
+    (lambda: tw.check(GEMM, ONES), "Results are held against Operands, not a Gemm."),  # type: ignore[arg-type]
+    (lambda: tw.check(tw.make_operands(GEMM), "C"), "A str is no matrix of numbers."),  # type: ignore[arg-type]
+    (lambda: tw.matmul(ONES, None), "Cannot multiply a NoneType."),
+]
+
+
+@pytest.mark.parametrize(("call", "told"), REFUSED, ids=[told for _, told in REFUSED])
+def test_it_is_refused_in_words(call: Callable[..., Any], told: str) -> None:
+    with pytest.raises(tw.TilewrightError) as refused:
+        call()
+    assert refused.value.headline == told
+
+
+def test_sizes_may_be_integers_of_numpy() -> None:
+    gemm = tw.Gemm(np.int64(8), np.int32(8), 8, lda=np.int64(12))  # type: ignore[arg-type]
+    assert gemm == tw.Gemm(8, 8, 8, lda=12)
+    assert type(gemm.m) is int and type(gemm.lda) is int
+
+
+@pytest.mark.parametrize("alpha", [float("inf"), float("nan"), 2, np.float32(0.5)])
+def test_factors_may_be_any_real_number(alpha: float) -> None:
+    assert tw.Gemm(8, 8, 8, alpha=alpha).alpha is alpha

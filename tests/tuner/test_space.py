@@ -11,12 +11,15 @@ from tuning_fakes import OnPaper, url_of
 from tilewright.device.catalog import device
 from tilewright.dtypes import BF16
 from tilewright.errors import ProblemError, TilewrightError
+from tilewright.planning.on_paper import version_of
 from tilewright.problem.gemm import Gemm
 from tilewright.tuner.compiling import Compilers
 from tilewright.tuner.rank import Look, ranked, seeds, spread
 from tilewright.tuner.session import rank, tune
 from tilewright.tuner.space import make_space
+from tilewright.tuner.today import todays_choice
 from tilewright.winners.choice import Choice
+from tilewright.winners.lookup import Lookup
 
 H200 = device("H200")
 
@@ -47,6 +50,14 @@ def test_with_an_order_to_keep_other_orders_are_illegal() -> None:
     assert kept.is_legal(hopper)
     assert kept.reasons(ampere)[0].startswith("it sums in another order: unit 'mma bf16'")
     assert kept.digest != free.digest
+
+
+def test_a_winner_of_a_rung_leaves_the_study_of_that_rung_the_same() -> None:
+    gemm, before = Gemm(640, 640, 640), todays_choice(Gemm(640, 640, 640), H200, Lookup(version_of))
+    first = make_space(gemm, H200, rung="worklog/9", today=before)
+    winner = next(candidate for candidate in first.candidates if candidate.rung == "worklog/9")
+    assert before.rung != winner.rung
+    assert make_space(gemm, H200, rung="worklog/9", today=winner).digest == first.digest
 
 
 def test_a_large_rung_is_looked_at_evenly_and_a_small_one_whole() -> None:

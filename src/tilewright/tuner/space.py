@@ -213,10 +213,12 @@ def make_space(
             place="\n".join(f"{name}: {reason}" for name, reason in refusals.items()),
             hint="other formats or orders may fit; `tilewright tune --help` lists --ladder and --rung.",
         )
-    also = [] if today is None else [today]
+    by_estimate = list(estimated(Request(gemm, alignment_of_rows(gemm)), spec))
+    # With the first estimate, the set stays the same when a winner of it becomes today's choice, and so does the study.
+    also = [] if today is None else [today, *by_estimate[:1]]
     if ladder is None and rung is None:
         fitting = _on_the_fastest_units(gemm, spec, fitting)
-        also += [*estimated(Request(gemm, alignment_of_rows(gemm)), spec), *_thin(gemm, spec)]
+        also += [*by_estimate, *_thin(gemm, spec)]
     space = Space(gemm, spec, fitting, like=like, also=also)
     if like is not None and not any(space.is_legal(candidate) for candidate in space.candidates):
         raise ProblemError(

@@ -64,7 +64,7 @@ TODAY = Choice("ampere/4", {"stages": 2}, 2)
 
 def test_a_winner_is_told_and_stored(cli: Cli, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     text, winners = tuned(cli, tmp_path, monkeypatch, matmul_us=300.0)
-    assert text.startswith("512x512x512 f16 NN on H200: 4 of 4 candidates measured, 4 of them now, in ")
+    assert text.startswith("512x512x512 f16 NN on H200: 5 of 5 candidates measured, 5 of them now, in ")
     assert "200.0 % of cuBLAS: ampere/4@stages=3" in text
     assert text.endswith("  matmul uses it from now on. Until now it took 300.00 us.\n")
     (winner,) = winners

@@ -85,7 +85,7 @@ def test_a_whole_search_compiles_in_other_processes_what_it_measures(tmp_path: P
     monkeypatch.setenv("TILEWRIGHT_CACHE", str(tmp_path / "cubins"))
     space = make_space(Gemm(512, 512, 512), H200, rung="worklog/9")
     measurer: Any = OnPaper()
-    outcome = tune(space, measurer, storage=url_of(tmp_path), seconds=40, workers=2)
+    outcome = tune(space, measurer, storage=url_of(tmp_path), seconds=20, workers=2)
     assert outcome.here + len(outcome.failures) == len(measurer.log) > 0
     assert {candidate.point["bm"] for candidate in outcome.failures} <= {128}
     assert outcome.best.candidate.point["bm"] != 128
@@ -108,7 +108,7 @@ def test_what_cannot_be_built_is_an_error_of_its_own_candidate() -> None:
 def test_a_ranking_says_what_there_was_no_time_to_look_at() -> None:
     space = make_space(Gemm(512, 512, 512), H200, rung="worklog/best")
     with Compilers(space, "sm_90a", 1) as compilers:
-        ranking = rank(space, compilers, seconds=10.0)
+        ranking = rank(space, compilers, seconds=6.0)
     assert 0 < len(ranking.order) + len(ranking.refused) <= 63
     assert len(ranking.order) + len(ranking.refused) + len(ranking.unseen) == len(space.candidates)
     assert [one.predicted_us for one in ranking.order] == sorted(one.predicted_us for one in ranking.order)

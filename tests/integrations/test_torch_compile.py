@@ -10,6 +10,7 @@ import pytest
 
 torch: Any = pytest.importorskip("torch")
 from exact import assert_product, exact  # noqa: E402
+from torch import library  # noqa: E402
 
 import tilewright  # noqa: E402
 from tilewright.frontend import linear, matmul  # noqa: E402
@@ -170,7 +171,7 @@ def test_out_with_gradients_is_refused_while_compiling() -> None:
 def test_a_compiled_function_that_is_mapped() -> None:
     a, b = torch.randn(4, 7, 5), torch.randn(5, 6)
     call = compiled(lambda x, y: torch.func.vmap(matmul, (0, None))(x, y))
-    if not hasattr(torch.library, "register_vmap"):
+    if not hasattr(library, "register_vmap"):
         pytest.skip("operators have rules for vmap since PyTorch 2.5")
     assert_same(call(a, b), a @ b)
 

@@ -8,6 +8,7 @@ import pytest
 
 torch: Any = pytest.importorskip("torch")
 from exact import assert_product, exact  # noqa: E402
+from torch import library  # noqa: E402
 
 from tilewright.errors import ProblemError  # noqa: E402
 from tilewright.frontend import matmul  # noqa: E402
@@ -47,7 +48,7 @@ def arguments(case: Any, *, wants_gradients: bool, dtype: Any = torch.float32) -
 @pytest.mark.parametrize("case", CALLS)
 def test_pytorchs_own_checks_of_the_operator(case: Any, wants_gradients: bool) -> None:
     args, kwargs = arguments(case, wants_gradients=wants_gradients)
-    torch.library.opcheck(operators().matmul.default, args, kwargs)
+    library.opcheck(operators().matmul.default, args, kwargs)
 
 
 @pytest.mark.filterwarnings("ignore")
@@ -55,7 +56,7 @@ def test_pytorchs_own_checks_of_the_operator_that_writes() -> None:
     for case in CALLS[:4]:
         args, kwargs = arguments(case, wants_gradients=False)
         out = torch.empty(torch.matmul(*args).shape)
-        torch.library.opcheck(operators().matmul_into.default, [out, *args], kwargs)
+        library.opcheck(operators().matmul_into.default, [out, *args], kwargs)
 
 
 @pytest.mark.parametrize("case", CALLS)

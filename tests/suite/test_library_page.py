@@ -8,7 +8,7 @@ from pathlib import Path
 from suite_fakes import ORIGIN, FakeBench
 
 from tilewright.bench import records
-from tilewright.report.library import page, recorded
+from tilewright.report.suite_page import page, recorded
 from tilewright.suite.problems import Problem
 from tilewright.suite.running import COMPILED, CUBLAS, CUBLASLT, PEERS, Plan, run
 

@@ -151,7 +151,7 @@ def _print_end(rows: list[Row], path: Path) -> int:
 
 
 def _page(write: Path | None, check: Path | None) -> int:
-    from tilewright.report.library import page, recorded
+    from tilewright.report.suite_page import page, recorded
 
     if write is not None and check is not None:
         raise typer.BadParameter("--write and --check exclude each other.")

@@ -23,6 +23,9 @@ from tilewright.frontend.shapes import ShapeError, product_of, spreads_to
 from tilewright.frontend.torch_calls import known_call, note_written
 
 torch: Any = extras.require("torch", "Multiplying tensors of PyTorch")
+
+from torch import library  # noqa: E402
+
 _TORCH: Any = library_of(torch.empty(0))
 _KNOWN = known_call(_TORCH)
 
@@ -134,20 +137,16 @@ def _seen(tensor: Any) -> View:
 
 def _register() -> Any:
     """The operators; they last as long as what is returned."""
-    operators = torch.library.Library("tilewright", "DEF")
+    operators = library.Library("tilewright", "DEF")
     operators.define(f"matmul({_GIVEN}) -> Tensor", tags=(torch.Tag.pt2_compliant_tag,))
     operators.define(f"matmul_into(Tensor(a!) out, {_GIVEN}) -> ()", tags=(torch.Tag.pt2_compliant_tag,))
     for name, computed in (("matmul", _matmul), ("matmul_into", _matmul_into)):
         operators.impl(name, computed, "CompositeExplicitAutograd")
-    torch.library.register_fake("tilewright::matmul", _shaped, lib=operators)
-    torch.library.register_fake("tilewright::matmul_into", lambda out, *given: None, lib=operators)
-    torch.library.register_autograd(
-        "tilewright::matmul", partial(gradients, multiply), setup_context=keep, lib=operators
-    )
-    if hasattr(torch.library, "register_vmap"):  # PyTorch 2.5
-        torch.library.register_vmap(
-            "tilewright::matmul", partial(over_a_batch, torch.ops.tilewright.matmul), lib=operators
-        )
+    library.register_fake("tilewright::matmul", _shaped, lib=operators)
+    library.register_fake("tilewright::matmul_into", lambda out, *given: None, lib=operators)
+    library.register_autograd("tilewright::matmul", partial(gradients, multiply), setup_context=keep, lib=operators)
+    if hasattr(library, "register_vmap"):  # PyTorch 2.5
+        library.register_vmap("tilewright::matmul", partial(over_a_batch, torch.ops.tilewright.matmul), lib=operators)
     return operators
 
 

@@ -4,7 +4,7 @@
 
 Operands are random normal, made on the GPU, rotated over at least 240 MB. All candidates are captured into CUDA graphs
 and replayed in turn; before each replay of a burst the card rests for 30 ms. Each result is compared with the product
-in float32 first, its output poisoned. Sustained figures interleave half-second stretches and log clock and power.
+in float64 first, its output poisoned. Sustained figures interleave half-second stretches and log clock and power.
 A rung may be given with a point of its choices: hopper/7@group=16,stages=4.
 """
 
@@ -23,9 +23,9 @@ from typing import Any
 from tilewright import extras
 from tilewright.bench.clocks import ClockLog
 from tilewright.bench.records import command, commit, now
-from tilewright.dtypes import BF16, F16, DType
 from tilewright.ladders import find_rung
-from tilewright.problem.gemm import Gemm
+from tilewright.problem.formats import format_name, format_options
+from tilewright.problem.gemm import Gemm, Order
 from tilewright.runtime.driver import Gpu, open_gpu
 from tilewright.runtime.timer import LaunchGraph
 from tilewright.schedule import Schedule
@@ -46,10 +46,9 @@ REST_S = 0.03
 STRETCH_S = 0.5
 ROWS_CHECKED = 256
 MOST_ERROR = 1e-2
-"""Of 16-bit results against float32, as norms: rounding the result alone is 2e-3 for bf16."""
+"""As norms: rounding the result alone is 2e-3 for bf16."""
 
-_FORMATS: dict[str, DType] = {"bf16": BF16, "f16": F16}
-_TORCH = {"bf16": "bfloat16", "f16": "float16"}
+_TORCH = {"bf16": "bfloat16", "f16": "float16", "tf32": "float32", "tf32_truncated": "float32"}
 
 
 @dataclass
@@ -83,12 +82,18 @@ class Shape:
     def __init__(self, gpu: Gpu, gemm: Gemm, torch_dtype: Any) -> None:
         torch: Any = extras.require("torch", "Measuring against cuBLAS")
         self.gpu, self.gemm, self.torch = gpu, gemm, torch
-        one = (gemm.m * gemm.k + gemm.k * gemm.n + gemm.m * gemm.n) * 2
+        one = (gemm.m * gemm.k + gemm.k * gemm.n + gemm.m * gemm.n) * gemm.dtype.bytes
         self.stream = torch.cuda.ExternalStream(int(gpu.stream.handle))
+
+        def normal(rows: int, columns: int, order: Order) -> Any:
+            shape = (rows, columns) if order is Order.ROW else (columns, rows)
+            made = torch.randn(*shape, device="cuda", dtype=torch_dtype)
+            return made if order is Order.ROW else made.t()
+
         self.sets = [
             (
-                torch.randn(gemm.m, gemm.k, device="cuda", dtype=torch_dtype),
-                torch.randn(gemm.k, gemm.n, device="cuda", dtype=torch_dtype),
+                normal(gemm.m, gemm.k, gemm.a),
+                normal(gemm.k, gemm.n, gemm.b),
                 torch.empty(gemm.m, gemm.n, device="cuda", dtype=torch_dtype),
             )
             for _ in range(max(1, -(-ROTATED_BYTES // one)))
@@ -126,8 +131,8 @@ class Shape:
         self.torch.cuda.synchronize()
         launch()
         self.gpu.synchronize()
-        right = a[:ROWS_CHECKED].float() @ b.float()
-        found = float((c[:ROWS_CHECKED].float() - right).norm() / right.norm())
+        right = a[:ROWS_CHECKED].double() @ b.double()
+        found = float((c[:ROWS_CHECKED].double() - right).norm() / right.norm())
         return found if bool(self.torch.isfinite(c).all()) else float("inf")
 
     def candidate(self, name: str, launch: Callable[[], None]) -> Candidate:
@@ -176,7 +181,8 @@ def row(gemm: Gemm, candidate: Candidate, peer: Candidate, error: float) -> dict
 
     made: dict[str, Any] = {
         "shape": [gemm.m, gemm.n, gemm.k],
-        "dtype": str(gemm.dtype),
+        "dtype": format_name(gemm),
+        "orders": "".join("N" if order is Order.ROW else "T" for order in (gemm.a, gemm.b)),
         "candidate": candidate.name,
         "relative_error": float(f"{error:.3g}"),
         "burst": figures(candidate.burst_us, peer.burst_us),
@@ -191,7 +197,8 @@ def row(gemm: Gemm, candidate: Candidate, peer: Candidate, error: float) -> dict
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--dtype", choices=list(_FORMATS), default="bf16")
+    parser.add_argument("--dtype", choices=list(_TORCH), default="bf16")
+    parser.add_argument("--orders", choices=["NN", "NT", "TN", "TT"], default="NN", help="T: stored transposed")
     parser.add_argument("--rungs", nargs="+", required=True)
     parser.add_argument("--shapes", nargs="*", help="MxNxK, by default the seven of the goal")
     parser.add_argument("--rounds", type=int, default=15)
@@ -200,11 +207,13 @@ def main() -> None:
     given = parser.parse_args()
     gpu = open_gpu()
     torch: Any = extras.require("torch", "Measuring against cuBLAS")
-    dtype = _FORMATS[given.dtype]
+    torch.backends.cuda.matmul.allow_tf32 = True  # what the peer does with float32
+    a, b = (Order.COL if letter == "T" else Order.ROW for letter in given.orders)
     shapes = [tuple(int(part) for part in text.split("x")) for text in given.shapes or []] or list(SHAPES)
     origin = {"device": gpu.name, "peer": f"torch {torch.__version__}", "commit": commit(), "command": command()}
     for m, n, k in shapes:
-        shape = Shape(gpu, Gemm(m, n, k, dtype, out=dtype), getattr(torch, _TORCH[given.dtype]))
+        gemm = Gemm(m, n, k, a=a, b=b, **format_options(given.dtype))
+        shape = Shape(gpu, gemm, getattr(torch, _TORCH[given.dtype]))
         for made in measure(shape, given.rungs, given.rounds, given.sustained):
             print(made, flush=True)
             with given.out.open("a", encoding="utf-8") as file:

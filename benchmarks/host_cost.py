@@ -73,17 +73,26 @@ def host_us(ours: Call, theirs: Call, wait: Call) -> dict[str, list[float]]:
     return found
 
 
-def without_gpu() -> tuple[Call, Call]:
-    """A known call of tensors on the host whose launch does nothing, and the allocation that is part of it."""
+def without_gpu() -> tuple[Call, Call, Call]:
+    """Known calls of tensors on the host whose launch does nothing, the second into `out`; and the allocation that is
+    part of the first."""
     a, b = torch.randn(8, 8, dtype=torch.bfloat16), torch.randn(8, 8, dtype=torch.bfloat16)
     library = library_of(a)
     library.stream = lambda device: 0
     known = object.__new__(remembered.Remembered)
     known.shape, known.strides, known.dtype, known.device, known.index = (8, 8), (8, 1), a.dtype, a.device, -1
     known.launch = lambda stream, *addresses: None
-    remembered.MEMO[remembered.key_of(PLAIN, library.sign(a), library.sign(b), None, None)] = known
+    known.single, known.spans = (known.launch, (0, 1, 2)), ((0, 128), (0, 128), (0, 128), (0, 0), (0, 0))
+    out = torch.empty_like(a)
+    signs = [library.sign(x) for x in (a, b)]
+    remembered.MEMO[remembered.key_of(PLAIN, *signs, None, None)] = known
+    remembered.MEMO[remembered.key_of(PLAIN, *signs, None, None, library.sign(out))] = known
     remembered.FAST[torch.Tensor] = torch_calls.fast_call(library)
-    return lambda: matmul(a, b), lambda: torch.empty_strided((8, 8), (8, 1), dtype=a.dtype, device=a.device)
+    return (
+        lambda: matmul(a, b),
+        lambda: matmul(a, b, out=out),
+        lambda: torch.empty_strided((8, 8), (8, 1), dtype=a.dtype, device=a.device),
+    )
 
 
 def row(times: dict[str, list[float]]) -> dict[str, Any]:
@@ -102,9 +111,11 @@ def main() -> int:
     given = asked.parse_args()
     torch.set_grad_enabled(False)
     if given.no_gpu:
-        times = host_us(*without_gpu(), wait=lambda: None)
+        plain, into, allocation = without_gpu()
+        times = host_us(plain, allocation, wait=lambda: None)
         print(f"Python of a known call: {min(times['tilewright']):.2f} us, of which torch's allocation on the host is "
               f"{min(times['torch']):.2f} us")  # fmt: skip
+        print(f"Python of one into `out`: {min(host_us(into, allocation, wait=lambda: None)['tilewright']):.2f} us")
         return 0
     missing = gpu_problem() or ("" if torch.cuda.is_available() else "this PyTorch finds none.")
     if missing:

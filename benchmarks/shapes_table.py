@@ -2,6 +2,7 @@
 
 python benchmarks/shapes_table.py --write docs/hopper.md
 python benchmarks/shapes_table.py --check docs/hopper.md
+python benchmarks/shapes_table.py --write docs/tensor_cores.md --records benchmarks/results/ampere_h200.jsonl
 """
 
 from __future__ import annotations
@@ -17,28 +18,36 @@ RECORDS = Path(__file__).parent / "results" / "hopper_h200.jsonl"
 BEGIN, END = "<!-- shapes -->", "<!-- /shapes -->"
 
 
-def latest(path: Path) -> dict[tuple[str, tuple[int, ...], str], dict[str, Any]]:
-    """The newest record of each (dtype, shape, candidate)."""
-    found: dict[tuple[str, tuple[int, ...], str], dict[str, Any]] = {}
+Key = tuple[str, str, tuple[int, ...], str]
+
+
+def latest(path: Path) -> dict[Key, dict[str, Any]]:
+    """The newest record of each (dtype, orders, shape, candidate)."""
+    found: dict[Key, dict[str, Any]] = {}
     for line in path.read_text(encoding="utf-8").splitlines():
         record = json.loads(line)
-        key = (record["dtype"], tuple(record["shape"]), record["candidate"])
+        key = (record["dtype"], record.get("orders", "NN"), tuple(record["shape"]), record["candidate"])
         if key not in found or found[key]["date"] <= record["date"]:
             found[key] = record
     return found
 
 
-def table(records: dict[tuple[str, tuple[int, ...], str], dict[str, Any]]) -> str:
+def table(records: dict[Key, dict[str, Any]]) -> str:
     """A row for each dtype, shape and rung, cuBLAS's figure beside it."""
     lines = [
         "| dtype | M x N x K | rung | TFLOP/s, burst | of cuBLAS | TFLOP/s, sustained | of cuBLAS | clock, power |",
         "|---|---|---|---:|---:|---:|---:|---|",
     ]
-    for (dtype, shape, candidate), record in records.items():
+    for (dtype, orders, shape, candidate), record in records.items():
         if candidate == "cuBLAS":
             continue
         burst, sustained = record["burst"], record.get("sustained")
-        cells = [dtype, " x ".join(map(str, shape)), candidate, *_figures(burst)]
+        cells = [
+            dtype if orders == "NN" else f"{dtype}, {orders}",
+            " x ".join(map(str, shape)),
+            candidate,
+            *_figures(burst),
+        ]
         cells += _figures(sustained) if sustained else ["", ""]
         state = f"{sustained['clock_mhz']:.0f} MHz, {sustained['power_w']:.0f} W" if sustained else ""
         lines.append(f"| {' | '.join([*cells, state])} |")
@@ -55,11 +64,12 @@ def main() -> None:
     how = parser.add_mutually_exclusive_group(required=True)
     how.add_argument("--write", type=Path)
     how.add_argument("--check", type=Path)
+    parser.add_argument("--records", type=Path, default=RECORDS)
     given = parser.parse_args()
     page: Path = given.write or given.check
     text = page.read_text(encoding="utf-8")
     pattern = re.compile(f"{re.escape(BEGIN)}.*?{re.escape(END)}", re.DOTALL)
-    made = pattern.sub(lambda _: f"{BEGIN}\n{table(latest(RECORDS))}\n{END}", text)
+    made = pattern.sub(lambda _: f"{BEGIN}\n{table(latest(given.records))}\n{END}", text)
     if given.write:
         page.write_text(made, encoding="utf-8")
     elif made != text:

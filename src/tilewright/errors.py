@@ -19,6 +19,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from difflib import get_close_matches
+from typing import Any
 
 
 class TilewrightError(Exception):
@@ -31,6 +32,10 @@ class TilewrightError(Exception):
         self.note = note
         self.hint = hint
 
+    def __reduce__(self) -> tuple[Any, ...]:
+        """As it is, whatever its __init__ asks for: a process pool sends errors from its workers."""
+        return _remade, (type(self), self.args), self.__dict__
+
     def __str__(self) -> str:
         lines = [self.headline]
         lines += [f"  {line}" for line in self.place.splitlines()]
@@ -39,6 +44,10 @@ class TilewrightError(Exception):
         if self.hint:
             lines.append(f"  Hint: {self.hint}")
         return "\n".join(lines)
+
+
+def _remade(kind: type[TilewrightError], args: tuple[Any, ...]) -> TilewrightError:
+    return kind.__new__(kind, *args)
 
 
 class ScheduleError(TilewrightError):

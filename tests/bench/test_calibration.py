@@ -6,7 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from tilewright.bench.calibration import EXACT, simulated
+from tilewright.bench.calibration import simulated
+from tilewright.bench.calibration_records import EXACT
 from tilewright.ladders import find_rung
 
 RESULTS = Path(__file__).parents[2] / "benchmarks" / "results"

@@ -9,7 +9,8 @@ from pathlib import Path
 import pytest
 
 from tilewright.bench import calibration, ncu
-from tilewright.bench.calibration import METRICS, Calibration, Comparison, compare, read, recorded, write
+from tilewright.bench.calibration import compare
+from tilewright.bench.calibration_records import EXACT, METRICS, Calibration, Comparison, read, recorded, write
 from tilewright.bench.differences import by_rung, explanation, is_unexplained
 from tilewright.device.catalog import H200
 from tilewright.errors import LaunchError, TilewrightError
@@ -31,7 +32,7 @@ def test_every_recorded_difference_is_explained() -> None:
             assert not [row for row in rung.values() if is_unexplained(row, rung)]
 
 
-@pytest.mark.parametrize("count", calibration.EXACT)
+@pytest.mark.parametrize("count", EXACT)
 def test_a_count_from_addresses_may_not_be_off_by_one(count: str) -> None:
     rung = rows(**{count: 101})
     assert is_unexplained(rung[count], rung)
@@ -123,7 +124,7 @@ def test_rungs_are_counted_on_the_gpu_at_hand() -> None:
     found = calibration.calibrate([find_rung("worklog/6"), find_rung("ampere/3")], 256)
     assert not found.failed
     for rung in by_rung(found.rows).values():
-        assert not [row for row in rung.values() if row.count in calibration.EXACT and is_unexplained(row, rung)]
+        assert not [row for row in rung.values() if row.count in EXACT and is_unexplained(row, rung)]
 
 
 def test_rungs_are_simulated_while_others_are_counted_and_a_failure_is_told(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -3,7 +3,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from exports import KINDS, Project, needs, project, ran
+from exports import KINDS, Project, compiled, project
 
 from tilewright.runtime.cubin_cache import CubinCache
 
@@ -22,9 +22,4 @@ def exported(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFa
 @pytest.fixture(scope="session")
 def built(exported: Project) -> Path:
     """The folder with its programs."""
-    needs("nvcc", "cmake")
-    folder = exported.folder / "build"
-    ran("cmake", "-S", exported.folder, "-B", folder)
-    said = ran("cmake", "--build", folder)
-    assert "warning" not in said
-    return folder
+    return compiled(exported)

@@ -48,13 +48,24 @@ class Project:
         return json.loads((self.folder / f"{self.name}.json").read_text())
 
 
-def project(kind: str, folder: Path, cache: CubinCache, **options: Any) -> Project:
-    rung, arch, dtype, *_ = (KINDS[kind][key] for key in ("rung", "arch", "dtype"))
+def project(kind: str, folder: Path, cache: CubinCache, *, arch: str = "", **options: Any) -> Project:
+    """One of KINDS, written. arch: in place of its own."""
+    rung, own, dtype = (KINDS[kind][key] for key in ("rung", "arch", "dtype"))
     chosen = {key: value for key, value in KINDS[kind].items() if key in ("b", "epilogue")}
     gemm = find_rung(rung).gemm(1024, 1024, 1024, **format_options(dtype), **chosen)
-    made = bundle(gemm, of_rung(rung, gemm).schedule, [arch], origin=rung, **options)
+    made = bundle(gemm, of_rung(rung, gemm).schedule, [arch or own], origin=rung, **options)
     write(made, folder, cache=cache)
     return Project(kind, made.name, folder)
+
+
+def compiled(exported: Project) -> Path:
+    """The folder with a project's programs."""
+    needs("nvcc", "cmake")
+    folder = exported.folder / "build"
+    ran("cmake", "-S", exported.folder, "-B", folder)
+    said = ran("cmake", "--build", folder)
+    assert "warning" not in said
+    return folder
 
 
 def needs(*programs: str) -> None:

@@ -10,7 +10,7 @@ import pytest
 from cpu_gpu import State, cpu_gpu, on_gpu
 
 from tilewright.dtypes import BF16, F16, F32, DType
-from tilewright.frontend import linear, matmul
+from tilewright.frontend import calls, linear, matmul
 from tilewright.problem.epilogue import STEEPEST, Activation
 
 SHAPES = [(1, 1, 1), (2, 3, 5), (33, 65, 31), (70, 130, 65), (128, 64, 32), (1, 90, 300), (90, 1, 77), (3, 100, 130)]
@@ -139,6 +139,57 @@ def test_out_that_is_c_and_overlaps_an_operand() -> None:
     before = a.copy()
     assert matmul(a, b, c=a, out=a, beta=0.5) is a
     assert_right(a, before, b, added=0.5 * values(before, F32))
+
+
+def refuse_to_plan(monkeypatch: pytest.MonkeyPatch) -> None:
+    """From here on, only calls that are remembered are answered."""
+
+    def refuse(*given: Any) -> Any:
+        raise AssertionError("a call was planned that was made before")
+
+    monkeypatch.setattr(calls, "multiply", refuse)
+
+
+def test_a_call_into_out_is_remembered_and_computes_anew(monkeypatch: pytest.MonkeyPatch) -> None:
+    bias = drawn(60)
+    matmul(drawn(40, 50), drawn(50, 60), out=drawn(40, 60), bias=bias)
+    refuse_to_plan(monkeypatch)
+    a, b, out = drawn(40, 50, seed=1), drawn(50, 60, seed=1), drawn(40, 60, seed=1)
+    assert matmul(a, b, out=out, bias=bias) is out
+    assert_right(out, a, b, added=values(bias, F32))
+
+
+def test_a_sum_kept_in_out_is_remembered(monkeypatch: pytest.MonkeyPatch) -> None:
+    a, b, out = drawn(40, 50), drawn(50, 60), drawn(40, 60)
+    for _ in range(2):
+        before = values(out, F32)
+        assert matmul(a, b, c=out, out=out) is out
+        assert_right(out, a, b, added=before)
+        refuse_to_plan(monkeypatch)
+
+
+def test_a_remembered_sum_in_out_is_not_taken_for_one_with_another_c() -> None:
+    a, b, c = drawn(40, 50), drawn(50, 60), drawn(40, 60)
+    out = c.copy()
+    for added in (out, c, out, c):
+        before = values(added, F32)
+        assert_right(matmul(a, b, c=added, out=out), a, b, added=before)
+
+
+def test_a_remembered_call_sees_that_out_overlaps_this_time() -> None:
+    room, bias = drawn(300, 64), drawn(64)
+    b, c = drawn(64, 64), room[200:264]
+    for first in (100, 100, 32, 63, 0, 140, 232):  # apart, apart, over a, and over c
+        a, out = room[:64], room[first : first + 64]
+        before, added = a.copy(), values(c, F32) + values(bias, F32)
+        assert matmul(a, b, out=out, c=c, bias=bias) is out
+        assert_right(out, before, b, added=added)
+
+
+def test_out_of_other_strides_is_another_call() -> None:
+    a, b = drawn(40, 50), drawn(50, 60)
+    for out in (drawn(40, 60), drawn(40, 80)[:, :60], drawn(60, 40).T, drawn(40, 64)[:, 1:61], drawn(40, 60)):
+        assert_right(matmul(a, b, out=out), a, b)
 
 
 def test_single_lines_of_any_length_and_strides() -> None:

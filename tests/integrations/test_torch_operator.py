@@ -108,6 +108,28 @@ def test_out_may_be_of_inference() -> None:
         assert_product(matmul(a, b, out=out), a, b)
 
 
+def test_a_known_call_into_out_is_not_planned_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    a, b, out = torch.randn(7, 5), torch.randn(5, 6), torch.empty(7, 6)
+    matmul(a, b, out=out)
+    for name in ("frontend.calls.multiply", "frontend.pytorch.operator.compute"):
+        monkeypatch.delattr(f"tilewright.{name}")
+    for call in (matmul, lambda x, y, *, out: torch.ops.tilewright.matmul_into(out, x, y)):
+        x, version = torch.randn(7, 5), out._version
+        call(x, b, out=out)
+        assert_product(out, x, b)
+        assert out._version > version
+
+
+def test_out_with_gradients_is_refused_of_a_known_call_too() -> None:
+    a, b, out = torch.randn(7, 5), torch.randn(5, 6), torch.empty(7, 6)
+    matmul(a, b, out=out)
+    for tensor in (a, b, out):
+        tensor.requires_grad_()
+        with pytest.raises(ProblemError, match="`out` has no gradients"):
+            matmul(a, b, out=out)
+        tensor.requires_grad_(False)
+
+
 def test_out_with_gradients_is_refused() -> None:
     a, b, out = torch.randn(7, 5, requires_grad=True), torch.randn(5, 6), torch.empty(7, 6)
     with pytest.raises(ProblemError, match="`out` has no gradients") as told:

@@ -13,6 +13,7 @@ from tilewright.device.catalog import device
 from tilewright.dtypes import BF16
 from tilewright.planning.choices import Alignment, choices
 from tilewright.planning.dispatch import SAFE, estimated
+from tilewright.planning.kernels import build_of
 from tilewright.problem import Gemm, Order
 from tilewright.suite.problems import ORDERS, SHAPES
 from tilewright.winners.choice import Choice
@@ -52,6 +53,16 @@ def table(name: str) -> str:
             told = [own if not i or own != found[i - 1] else SAME for i, own in enumerate(found)]
             lines.append(f"{f'{m}x{n}x{k}':18}{format:8}" + "".join(f"{one:38}" for one in told).rstrip())
     return "\n".join(lines) + "\n"
+
+
+def test_rows_that_end_inside_16_bytes_are_not_stored_by_the_copy_engine() -> None:
+    """The engine would write behind them: columns of a view's neighbours."""
+    for m, n in ((2048, 2048), (2048, 2045), (1, 2045)):
+        gemm = Gemm(m, n, 1024, dtype=BF16, out=BF16, b=Order.ROW, ldb=2048, ldc=2048)
+        found = [choice for _, choice in choices(gemm, device("H200"), Alignment(16, 16, 16))]
+        walks = next(choice for choice in found if choice.rung == "hopper/best")
+        stored = [known.operand for known in build_of(gemm, walks).kernel.maps]
+        assert ("C" in stored) == (n == 2048)
 
 
 @pytest.mark.parametrize("gpu", GPUS)

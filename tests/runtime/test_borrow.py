@@ -41,6 +41,33 @@ def test_dlpack_gives_pointer_shape_strides_and_device(dtype: Any) -> None:
     assert (borrowed.dtype, borrowed.device_index) == (dtype, 1)
 
 
+class TakesMinusOneForAHandle(OnGpu):
+    """As JAX does: -1 goes to the driver as the handle of a stream, and without a stream the array is waited for."""
+
+    def __init__(self, host: Any) -> None:
+        super().__init__(host)
+        self.asked: list[int | None] = []
+
+    def __dlpack__(self, *, stream: int | None = None) -> Any:
+        self.asked.append(stream)
+        if stream is not None:
+            raise RuntimeError("INTERNAL: CUDA error: : CUDA_ERROR_INVALID_HANDLE: invalid resource handle")
+        return self.host.__dlpack__()
+
+
+def test_a_library_that_takes_minus_one_for_a_stream_is_asked_to_wait() -> None:
+    array = TakesMinusOneForAHandle(np.zeros((4, 6), np.float32))
+    assert borrow(array).pointer == array.host.ctypes.data
+    assert array.asked == [-1, None]
+
+
+def test_jax_is_never_given_minus_one() -> None:
+    kind = type("ArrayImpl", (TakesMinusOneForAHandle,), {"__module__": "jaxlib._jax"})
+    array = kind(np.zeros((4, 6), np.float32))
+    assert borrow(array).shape == (4, 6)
+    assert array.asked == [None]
+
+
 def test_views_keep_their_strides_and_their_start() -> None:
     host = np.zeros((8, 10), np.float32)
     view = host[2:, 1::3].T

@@ -376,6 +376,12 @@ def test_leading_dimensions_are_multiples_of_16_bytes() -> None:
     assert "the leading dimension of A is 136 bytes" in text
 
 
+def test_a_store_would_overwrite_what_lies_behind_a_row() -> None:
+    gemm = Gemm(64, 61, 64, dtype=BF16, out=BF16, ldb=64, ldc=64)
+    assert "the rows of C are 122 bytes long, and the engine writes whole pieces of 16" in error(ring(), gemm)
+    assert kinds(ring(), replace(gemm, n=56)) == set()
+
+
 def test_registers_do_not_grow_beyond_what_there_is() -> None:
     def with_budget(shrunk: int, grown: int) -> Kernel:
         body = (

@@ -9,18 +9,20 @@ instruction that was counted is one that runs (docs/decisions/0002).
 
 from __future__ import annotations
 
-import json
+import hashlib
 import signal
 import sys
 import tempfile
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ProcessPoolExecutor
-from dataclasses import asdict, dataclass, field, fields, replace
+from dataclasses import replace
 from multiprocessing import get_context
 from pathlib import Path
 from typing import Any
 
+from tilewright.artifacts import CudaSource
 from tilewright.bench import ncu, records
+from tilewright.bench.calibration_records import METRICS, SOURCE_PAGE, Calibration, Comparison
 from tilewright.codegen import print_cuda
 from tilewright.device.spec import WARP_THREADS, DeviceSpec
 from tilewright.errors import TilewrightError
@@ -36,78 +38,6 @@ from tilewright.runtime.nvrtc import compile_cuda, compiler_version
 from tilewright.runtime.probe import probe
 from tilewright.simulator import Counters
 from tilewright.toolchain import Build, arguments, build, grid_of, run_on_simulator
-
-FORMAT = 1
-
-METRICS: dict[str, str] = {
-    "global_load_requests": "l1tex__t_requests_pipe_lsu_mem_global_op_ld.sum",
-    "global_load_sectors": "l1tex__t_sectors_pipe_lsu_mem_global_op_ld.sum",
-    "global_store_requests": "l1tex__t_requests_pipe_lsu_mem_global_op_st.sum",
-    "global_store_sectors": "l1tex__t_sectors_pipe_lsu_mem_global_op_st.sum",
-    "shared_load_requests": "smsp__sass_inst_executed_op_shared_ld.sum",
-    "shared_store_requests": "smsp__sass_inst_executed_op_shared_st.sum",
-    "ldmatrix_requests": "smsp__sass_inst_executed_op_ldsm.sum",
-    "async_copy_requests": "smsp__sass_inst_executed_op_ldgsts.sum",
-    "shared_wavefronts": "memory_l1_wavefronts_shared",
-    "shared_wavefronts_ideal": "memory_l1_wavefronts_shared_ideal",
-    "hardware_shared_load_wavefronts": "l1tex__data_pipe_lsu_wavefronts_mem_shared_op_ld.sum",
-    "hardware_shared_store_wavefronts": "l1tex__data_pipe_lsu_wavefronts_mem_shared_op_st.sum",
-    "fma_instructions": "smsp__sass_thread_inst_executed_op_ffma_pred_on.sum",
-    "lsu_pipe_instructions": "sm__inst_executed_pipe_lsu.sum",
-    "fma_pipe_instructions": "sm__inst_executed_pipe_fma.sum",
-    "tensor_pipe_instructions": "sm__inst_executed_pipe_tensor.sum",
-    "all_instructions": "smsp__inst_executed.sum",
-    "l2_hit_rate_percent": "lts__t_sector_hit_rate.pct",
-    "achieved_occupancy_percent": "sm__warps_active.avg.pct_of_peak_sustained_active",
-}
-"""Our name of each count, and the metric of Nsight Compute."""
-
-SOURCE_PAGE = ("memory_l1_wavefronts_shared", "memory_l1_wavefronts_shared_ideal")
-"""The metrics that Nsight Compute computes from addresses, instruction by instruction, on its source page."""
-
-EXACT = (
-    "global_load_requests",
-    "global_load_sectors",
-    "global_store_requests",
-    "global_store_sectors",
-    "shared_load_requests",
-    "shared_store_requests",
-    "shared_wavefronts",
-)
-"""The counts that must be equal."""
-
-
-@dataclass(frozen=True, slots=True)
-class Comparison:
-    """One count of one rung: simulated, and measured (None where the counter could not be read)."""
-
-    rung: str
-    size: int
-    count: str
-    simulated: float | None
-    measured: float | None
-
-    @property
-    def is_equal(self) -> bool:
-        return self.simulated is not None and self.simulated == self.measured
-
-    def as_dict(self) -> dict[str, Any]:
-        return {**asdict(self), "metric": METRICS[self.count], "must_be_equal": self.count in EXACT}
-
-
-@dataclass(frozen=True, slots=True)
-class Calibration:
-    """What one run compared. failed: rungs that could not be counted, and why."""
-
-    device: str
-    date: str
-    command: str
-    size: int
-    rows: tuple[Comparison, ...]
-    driver: str = ""
-    compiler: str = ""
-    commit: str = ""
-    failed: Mapping[str, str] = field(default_factory=dict)
 
 
 def simulated(rung: Rung, size: int) -> dict[str, float]:
@@ -125,6 +55,8 @@ def counts_of(counters: Counters) -> dict[str, float]:
     def executions(*opcodes: str) -> int:
         return sum(count for opcode, count in executed.items() if opcode.partition(".")[0] in opcodes)
 
+    # Nsight Compute has no count of what wgmma reads; it adds it to the wavefronts of loads and stores.
+    operands = counters.operand_wavefronts
     memory = executions("LDG", "STG", "LDS", "STS", "LDSM", "STSM", "LDGSTS")
     return {
         "global_load_requests": counters.global_loads.requests,
@@ -135,8 +67,8 @@ def counts_of(counters: Counters) -> dict[str, float]:
         "shared_store_requests": _requests(counters, "STS"),
         "ldmatrix_requests": executions("LDSM"),
         "async_copy_requests": executions("LDGSTS"),
-        "shared_wavefronts": loads.wavefronts + stores.wavefronts,
-        "shared_wavefronts_ideal": loads.ideal_wavefronts + stores.ideal_wavefronts,
+        "shared_wavefronts": loads.wavefronts + stores.wavefronts + operands,
+        "shared_wavefronts_ideal": loads.ideal_wavefronts + stores.ideal_wavefronts + operands,
         "hardware_shared_load_wavefronts": loads.wavefronts,
         "hardware_shared_store_wavefronts": stores.wavefronts,
         "fma_instructions": sum(line.lane_executions * dict(line.opcodes).get("FFMA", 0) for line in counters.lines),
@@ -156,6 +88,15 @@ def _requests(counters: Counters, opcode: str) -> int:
     """Requests of the lines of shared memory that are this instruction, of any width."""
     lines = (line for line in counters.lines if line.space is Space.SHARED and line.opcodes)
     return sum(line.requests for line in lines if all(name.partition(".")[0] == opcode for name, _ in line.opcodes))
+
+
+def source_digest(built: Build) -> str:
+    """Of the kernel as it is counted: whether a rung is still the one of a record."""
+    return hashlib.sha256(_counted_source(built).text.encode()).hexdigest()[:16]
+
+
+def _counted_source(built: Build) -> CudaSource:
+    return print_cuda(built.kernel, merge=False)
 
 
 def estimated(built: Build, spec: DeviceSpec) -> dict[str, float]:
@@ -195,10 +136,12 @@ def calibrate(
     size: int,
     progress: Callable[[str, int, int], None] = lambda what, done, total: None,
     keep: Callable[[Calibration], None] = lambda so_far: None,
+    earlier: Calibration | None = None,
 ) -> Calibration:
     """Compare rungs on the GPU at hand. The simulator runs in processes of its own while ncu counts.
 
-    keep: is given what there is after each rung, so that a run that is stopped loses none. Raises LaunchError where
+    keep: is given what there is after each rung, so that a run that is stopped loses none. earlier: what is there
+    already, to go on with: rungs whose kernels it has are simulated, and not counted again. Raises LaunchError where
     there is no GPU or no ncu. A rung that fails is told in `failed`; the others go on.
     """
     gpu = open_gpu()
@@ -206,9 +149,9 @@ def calibrate(
     chip = ncu.chip_of(gpu.compute_capability)
     ncu.metric_listing(chip)  # raises where ncu is missing, before anything is simulated
     origin: Any = {"driver": gpu.driver_version, "compiler": compiler_version(), "commit": records.commit()}
-    begun = Calibration(gpu.name, records.now(), records.command(), size, (), **origin)
-    rows: list[Comparison] = []
-    failed: dict[str, str] = {}
+    found = Calibration(gpu.name, records.now(), records.command(), size, (), **origin)
+    if earlier is not None:
+        found = _going_on(found, earlier)
     ignoring: Any = {
         "initializer": signal.signal,
         "initargs": (signal.SIGINT, signal.SIG_IGN),
@@ -219,48 +162,66 @@ def calibrate(
             for number, (rung, ours) in enumerate(zip(rungs, waiting, strict=True)):
                 progress(rung.name, number, len(rungs))
                 try:
-                    model = estimated(build(rung.gemm(size, size, size), rung), spec)
-                    rows += compare(rung, size, {**ours.result(), **model}, chip=chip)
+                    built = build(rung.gemm(size, size, size), rung)
+                    digest = source_digest(built)
+                    if found.sources.get(rung.name) == digest:
+                        rows = _recounted(found.of_rung(rung.name), ours.result())
+                    else:
+                        rows = compare(rung, size, {**ours.result(), **estimated(built, spec)}, chip=chip)
+                    found = found.with_rung(rung.name, digest, rows)
                 except TilewrightError as error:
-                    failed[rung.name] = str(error)
-                keep(replace(begun, rows=tuple(rows), failed=dict(failed)))
+                    found = found.without(rung.name)
+                    found = replace(found, failed={**found.failed, rung.name: str(error)})
+                keep(found)
         finally:
             pool.shutdown(wait=False, cancel_futures=True)
-    return replace(begun, rows=tuple(rows), failed=failed)
+    return found
 
 
-# -- files ----------------------------------------------------------------------------------------------------
-
-
-def write(path: Path, found: Calibration) -> None:
-    """A calibration as JSON."""
-    data = {name.name: getattr(found, name.name) for name in fields(Calibration) if name.name != "rows"}
-    rows = [row.as_dict() for row in found.rows]
-    path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_text(json.dumps({"format": FORMAT, **data, "rows": rows}, indent=1) + "\n", encoding="utf-8")
-
-
-def read(path: Path) -> Calibration:
-    """The calibration in a file. Raises TilewrightError where there is none, or of a newer format."""
-    try:
-        data = json.loads(path.read_text(encoding="utf-8"))
-        if data.get("format", FORMAT) > FORMAT:
+def _going_on(begun: Calibration, earlier: Calibration) -> Calibration:
+    """What was counted earlier, under today's date. Raises TilewrightError where it was counted on something else."""
+    for name in ("device", "size", "driver", "compiler"):
+        was, today = getattr(earlier, name), getattr(begun, name)
+        if was != today:
             raise TilewrightError(
-                f"{path.name!r} is of a newer format: {data['format']}, and this tilewright reads {FORMAT}.",
-                hint="python -m pip install --upgrade tilewright",
+                f"This run cannot go on with that record: its {name} is {was}, and here it is {today}.",
+                hint="give --record a file that is not there yet.",
             )
-        names = [field.name for field in fields(Comparison)]
-        rows = tuple(Comparison(**{name: row[name] for name in names}) for row in data["rows"])
-        known = {field.name for field in fields(Calibration)} - {"rows"}
-        return Calibration(rows=rows, **{name: value for name, value in data.items() if name in known})
-    except (ValueError, TypeError, KeyError, AttributeError) as error:
-        raise TilewrightError(f"{path.name!r} is no calibration: {error}.") from None
+    command = begun.command if begun.command == earlier.command else f"{earlier.command}; {begun.command}"
+    return replace(earlier, date=begun.date, commit=begun.commit, command=command)
 
 
-def recorded() -> list[Calibration]:
-    """The calibrations that ship with the package, oldest first."""
-    found = [read(path) for path in sorted(records.recorded_folder().glob("calibration_*.json"))]
-    return sorted(found, key=lambda one: one.date)
+def recount(
+    found: Calibration, progress: Callable[[str, int, int], None] = lambda what, done, total: None
+) -> tuple[Calibration, list[str]]:
+    """A record with what today's simulator counts, and the rungs left as they were: of these the kernel is another.
+
+    What was measured stays, and so do the estimates, which follow from a compiled kernel.
+    """
+    left = []
+    names = list(dict.fromkeys(row.rung for row in found.rows))
+    for number, name in enumerate(names):
+        progress(name, number, len(names))
+        digest = _digest_of_rung(name, found.size)
+        if digest is None or found.sources.get(name) != digest:
+            left.append(name)
+        else:
+            rows = _recounted(found.of_rung(name), simulated(find_rung(name), found.size))
+            found = found.with_rung(name, digest, rows)
+    return found, left
+
+
+def _digest_of_rung(name: str, size: int) -> str | None:
+    """None where there is no such rung any more."""
+    try:
+        rung = find_rung(name)
+    except TilewrightError:
+        return None
+    return source_digest(build(rung.gemm(size, size, size), rung))
+
+
+def _recounted(rows: Sequence[Comparison], ours: Mapping[str, float]) -> list[Comparison]:
+    return [replace(row, simulated=ours.get(row.count, row.simulated)) for row in rows]
 
 
 # -- the launch that ncu watches ------------------------------------------------------------------------------
@@ -272,7 +233,7 @@ def launch(name: str, size: int) -> None:
     gemm = rung.gemm(size, size, size)
     built = build(gemm, rung)
     gpu = open_gpu()
-    source = print_cuda(built.kernel, merge=False)
+    source = _counted_source(built)
     kernel = load(gpu, compile_cuda(source, gpu.arch, cache=CubinCache()), source)
     operands = make_operands(gemm)
     arrays = [DeviceArray.of(gpu, host) for host in (operands.a, operands.b, operands.c)]

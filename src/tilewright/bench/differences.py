@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
-from tilewright.bench.calibration import EXACT, Comparison
+from tilewright.bench.calibration_records import EXACT, Comparison
 
 OfRung = Mapping[str, Comparison]
 """All counts of one rung, by name."""

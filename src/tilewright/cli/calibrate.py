@@ -8,6 +8,8 @@ from typing import Annotated
 import typer
 
 from tilewright.bench import calibration
+from tilewright.bench.calibration_records import EXACT, Calibration, read, recorded
+from tilewright.bench.calibration_records import write as write_record
 from tilewright.bench.differences import by_rung, explanation, is_unexplained
 from tilewright.cli import output
 from tilewright.errors import TilewrightError
@@ -18,6 +20,7 @@ from tilewright.report.calibration import page
 EXAMPLES = (
     "tilewright calibrate worklog --record benchmarks/results/calibration_h200.json",
     "tilewright calibrate worklog/6 ampere/3 --size 256",
+    "tilewright calibrate --recount calibration_h200.json",
     "tilewright calibrate --write docs/calibration.md",
     "tilewright calibrate --check docs/calibration.md",
 )
@@ -28,33 +31,53 @@ def calibrate(
         list[str] | None, typer.Argument(metavar="LADDER|RUNG", help="Default: every rung of every ladder.")
     ] = None,
     size: Annotated[int, typer.Option(min=1, help="M, N and K.")] = 512,
-    record: Annotated[Path | None, typer.Option(metavar="FILE.json", help="Write what was counted.")] = None,
+    record: Annotated[
+        Path | None,
+        typer.Option(metavar="FILE.json", help="Write what was counted; go on where a file stops."),
+    ] = None,
+    recount: Annotated[
+        Path | None, typer.Option(metavar="FILE.json", help="Put today's simulated counts into a record.")
+    ] = None,
     write: Annotated[Path | None, typer.Option(metavar="FILE.md", help="Write the page of the records.")] = None,
     check: Annotated[Path | None, typer.Option(metavar="FILE.md", help="Fail if the page is not up to date.")] = None,
 ) -> int:
     """Hold simulated counts against hardware counters, or write the page of what was recorded.
 
-    Needs an NVIDIA GPU and Nsight Compute (ncu), except with --write and --check. Sectors, requests and wavefronts
-    must be equal; other counts may differ for reasons that are known. Fails where a difference has none.
+    Needs an NVIDIA GPU and Nsight Compute (ncu), except with --recount, --write and --check. Sectors, requests and
+    wavefronts must be equal; other counts may differ for reasons that are known. Fails where a difference has none.
     """
-    if write is not None and check is not None:
-        raise typer.BadParameter("--write and --check exclude each other.")
-    if write is not None or check is not None:
-        if names or record is not None:
-            raise typer.BadParameter("--write and --check are about the records: leave out rungs and --record.")
+    without_gpu = [given for given in (recount, write, check) if given is not None]
+    if len(without_gpu) > 1:
+        raise typer.BadParameter("--recount, --write and --check exclude each other.")
+    if without_gpu and (names or record is not None):
+        raise typer.BadParameter("--recount, --write and --check are about records: leave out rungs and --record.")
+    if recount is not None:
+        return _recount(recount)
+    if without_gpu:
         return _page(write, check)
 
-    def keep(so_far: calibration.Calibration) -> None:
+    def keep(so_far: Calibration) -> None:
         if record is not None:
-            calibration.write(record, so_far)
+            write_record(record, so_far)
 
+    earlier = read(record) if record is not None and record.exists() else None
     with output.progress("counting") as step:
-        found = calibration.calibrate(_rungs(names or list(LADDERS)), size, step, keep)
+        found = calibration.calibrate(_rungs(names or list(LADDERS)), size, step, keep, earlier)
+    return _told(found)
+
+
+def _recount(path: Path) -> int:
+    with output.progress("counting") as step:
+        found, left = calibration.recount(read(path), step)
+    write_record(path, found)
+    if left:
+        told = f"Left as they were, since they are no longer the kernels that were counted: {', '.join(left)}."
+        output.paragraph(output.out(), told)
     return _told(found)
 
 
 def _page(write: Path | None, check: Path | None) -> int:
-    text = page(calibration.recorded())
+    text = page(recorded())
     if write is not None:
         write.parent.mkdir(parents=True, exist_ok=True)
         write.write_text(text, encoding="utf-8")
@@ -71,14 +94,14 @@ def _rungs(names: list[str]) -> list[Rung]:
     return list({rung.name: rung for rung in found}.values())
 
 
-def _told(found: calibration.Calibration) -> int:
+def _told(found: Calibration) -> int:
     """A line for each rung; the exit code."""
     console = output.out()
     output.paragraph(console, f"{found.device}, {found.size} x {found.size} x {found.size}", style="bold")
     bad = 0
     for name, rung in by_rung(found.rows).items():
         strange = [row for row in rung.values() if is_unexplained(row, rung)]
-        exact = [row for row in rung.values() if row.count in calibration.EXACT]
+        exact = [row for row in rung.values() if row.count in EXACT]
         known = sum(explanation(row, rung) is not None for row in rung.values())
         bad += bool(strange)
         equal = f"{sum(row.is_equal for row in exact)} of {len(exact)} exact counts equal"

@@ -11,6 +11,7 @@ from tilewright.export.context import element_types
 from tilewright.problem.epilogue import STEEPEST, Activation
 from tilewright.problem.gemm import Gemm, Order
 from tilewright.problem.tolerance import FUNCTION_ULPS
+from tilewright.units import round_up
 
 _ACTIVATIONS = {
     Activation.RELU: "x < 0 ? 0 : x",
@@ -70,6 +71,7 @@ def _cases(bundle: Bundle) -> Iterator[tuple[str, ...]]:
     """M, N, K, gap between rows beyond whole 16 elements, elements before the matrix, alpha, beta."""
     tile = bundle.general.kernel.tile
     m, n, k = tile["m"], tile["n"], tile["k"]
+    whole = bundle.general.needs.multiples.get("n", 1)
     cases: list[tuple[float, ...]] = [
         (m, n, 2 * k, 0, 0, 1, 0),
         (2 * m, 3 * n, 5 * k, 16, 0, 0.5, 2),
@@ -82,8 +84,9 @@ def _cases(bundle: Bundle) -> Iterator[tuple[str, ...]]:
     ]
     if bundle.general.needs.anything:
         cases += [(m, n, 2 * k, 1, 0, 1, 0), (m + 3, n + 5, k + 7, 0, 1, 1, 1), (m - 1, n - 1, 2 * k + 3, 3, 3, 0.5, 0)]
-    for *sizes, alpha, beta in cases:
-        yield (*(str(int(size)) for size in sizes), f"{float(alpha)}f", f"{float(beta)}f")
+    for rows, columns, *sizes, alpha, beta in cases:
+        columns = round_up(int(columns), whole)
+        yield (*(str(int(size)) for size in (rows, columns, *sizes)), f"{float(alpha)}f", f"{float(beta)}f")
 
 
 def _refusals(bundle: Bundle) -> Iterator[dict[str, Any]]:
@@ -105,3 +108,5 @@ def _refusals(bundle: Bundle) -> Iterator[dict[str, Any]]:
     yield call("no address", "NULL_POINTER", A="nullptr")
     if "A" in bundle.general.needs.aligned:
         yield call("an unaligned address", "MISALIGNED", A="A.data + 1")
+    if "n" in bundle.general.needs.multiples:
+        yield call("rows of C that end inside a piece", "MISALIGNED", N="63")

@@ -84,7 +84,8 @@ def _misaligned(general: Exported) -> str:
         return "an address is no multiple of the bytes of an element"
     *some, last = needed
     names = f"{', '.join(some)} and {last}" if some else last
-    return f"addresses and rows of {names} are to be multiples of {max(needed.values())} bytes"
+    sizes = "".join(f", and {dim.upper()} of {size}" for dim, size in general.needs.multiples.items())
+    return f"addresses and rows of {names} are to be multiples of {max(needed.values())} bytes{sizes}"
 
 
 def _operand(operand: Operand, gemm: Gemm) -> dict[str, Any]:

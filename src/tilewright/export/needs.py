@@ -51,8 +51,12 @@ def needs_of(kernel: Kernel) -> Needs:
     engine = {known.operand for known in kernel.maps}
     operands = (*kernel.gemm.operands, *kernel.gemm.added)
     own = {o.name: max(kernel.variant.alignment_bytes, o.dtype.bytes) for o in operands}
+    multiples: dict[Dim, int] = {dim: kernel.cluster_tile[dim] for dim in exact}
+    c = kernel.gemm.operand("C")
+    if c.name in engine:  # it writes whole pieces, so rows of C must end where one does
+        multiples.setdefault(c.contiguous, ALIGNMENT_BYTES // c.dtype.bytes)
     return Needs(
-        {dim: kernel.cluster_tile[dim] for dim in exact},
+        multiples,
         {name: max(size, ALIGNMENT_BYTES) if name in engine else size for name, size in own.items()},
         {o.name: o.dtype.bytes for o in operands},
         kernel.variant.near,

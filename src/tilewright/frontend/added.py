@@ -26,9 +26,12 @@ class Added:
     onto_itself: bool = False
     arrays: tuple[Any, ...] = ()
 
-    def as_given(self, c: Any, bias: Any) -> bool:
-        """Whether the kernels read the user's own arrays, and no copies."""
-        return not self.onto_itself and all(array is None or array is c or array is bias for array in self.arrays)
+    def as_given(self, c: Any, bias: Any, out: Any) -> bool:
+        """Whether the kernels read the user's own arrays, and no copies; the result itself only where it is given as
+        `c`, not where another view of it is."""
+        if self.onto_itself and c is not out:
+            return False
+        return all(array is None or array is c or array is bias for array in self.arrays)
 
 
 NOTHING = Added()

@@ -64,8 +64,8 @@ def matmul(
     else:
         options = options_asked(alpha, beta, *others)
     fast = FAST.get(type(a))
-    if fast is not None and out is None:
-        result = fast(a, b, c, bias, options)
+    if fast is not None:
+        result = fast(a, b, out, c, bias, options)
         if result is not None:
             return result
     return multiply(a, b, out, c, bias, options)

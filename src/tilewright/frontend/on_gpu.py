@@ -35,8 +35,8 @@ def on_gpu(library: Any, a: Any, b: Any, out: Any, c: Any, bias: Any, options: O
         library.assign(out, on_gpu(library, a, b, None, c, bias, options))
         return out
     library.finished((x, y, result, *added.arrays), told.device or 0)
-    if recipe is not None and out is None and x is a and y is b and added.as_given(c, bias):
-        remember(library, (a, b, c, bias), options, result, recipe)
+    if recipe is not None and x is a and y is b and added.as_given(c, bias, out):
+        remember(library, (a, b, c, bias), out, options, result, recipe)
     return result
 
 

@@ -8,7 +8,7 @@ from typing import Any
 
 from tilewright.frontend.libraries import TorchArrays
 from tilewright.frontend.options import PLAIN, Options
-from tilewright.frontend.remembered import MEMO, run
+from tilewright.frontend.remembered import MEMO, run, run_into
 from tilewright.frontend.remembered import words_of as _words_of
 
 
@@ -18,9 +18,9 @@ def fast_call(library: TorchArrays) -> Callable[..., Any]:
     grad_enabled, observers = torch.is_grad_enabled, _observers(torch)
     forward = torch.autograd.forward_ad
     plain = _plain(torch)
-    known = known_call(library)
+    known, known_into = known_call(library), known_call_into(library)
 
-    def fast(a: Any, b: Any, c: Any, bias: Any, options: Options) -> Any:
+    def fast(a: Any, b: Any, out: Any, c: Any, bias: Any, options: Options) -> Any:
         if type(b) not in plain or observers() or forward._current_level >= 0:
             return None
         if (c is not None and type(c) not in plain) or (bias is not None and type(bias) not in plain):
@@ -32,7 +32,14 @@ def fast_call(library: TorchArrays) -> Callable[..., Any]:
             or (bias is not None and bias.requires_grad)
         ):
             return None
-        return known(a, b, c, bias, options)
+        if out is None:
+            return known(a, b, c, bias, options)
+        if type(out) not in plain or (grad_enabled() and out.requires_grad):
+            return None
+        if not known_into(a, b, out, c, bias, options):
+            return None
+        note_written(out)
+        return out
 
     return fast
 
@@ -66,6 +73,21 @@ def known_call(library: TorchArrays) -> Callable[..., Any]:
         return result if run(library, found, a, b, c, bias, result) else None
 
     return known
+
+
+def known_call_into(library: TorchArrays) -> Callable[..., bool]:
+    """The function that answers known calls whose result goes into `out`; False where it knows nothing."""
+    many = library.torch.cuda.device_count() > 1
+    current = library.torch.cuda.current_device
+
+    def known_into(a: Any, b: Any, out: Any, c: Any, bias: Any, options: Options) -> bool:
+        try:
+            elsewhere = many and current() != out.get_device()
+            return not elsewhere and run_into(library, a, b, out, c, bias, options)
+        except (AttributeError, RuntimeError):  # no tensor, or one that is no memory
+            return False
+
+    return known_into
 
 
 def handed_over(library: TorchArrays, a: Any, b: Any, out: Any, c: Any, bias: Any, options: Options) -> Any:

@@ -39,7 +39,8 @@ class TensorMap:
         operand = gemm.operand(self.operand)
         extents = (operand.contiguous.upper(), operand.strided.upper())
         dtype = TF32 if gemm.multiplied is TF32 and self.operand != "C" else operand.dtype
-        return TensorBox(self.operand, extents, operand.leading, dtype, self.box, self.swizzle.tensor_map, self.step)
+        swizzle, stored = self.swizzle.tensor_map, self.operand == "C"
+        return TensorBox(self.operand, extents, operand.leading, dtype, self.box, swizzle, self.step, stored)
 
 
 @dataclass(frozen=True, slots=True)
@@ -105,7 +106,8 @@ class BulkLoad:
 
 @dataclass(frozen=True, slots=True)
 class BulkStore:
-    """One thread starts the copy of a box from shared to global memory; what lies outside the matrix is left out."""
+    """One thread starts the copy of a box from shared to global memory. What lies outside the matrix is left out, in
+    whole pieces of 16 bytes: rows of the matrix must end at multiples of them."""
 
     map: TensorMap
     at: tuple[Expr, Expr]

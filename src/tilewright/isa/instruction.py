@@ -12,6 +12,7 @@ import numpy as np
 
 from tilewright.device.arch import Feature
 from tilewright.dtypes import F16, Array, DType
+from tilewright.layout.banks import WAVEFRONT_BYTES
 from tilewright.layout.fragment import Fragment
 
 
@@ -66,6 +67,21 @@ class MatrixInstruction:
     @property
     def multiply_adds(self) -> int:
         return self.m * self.n * self.k
+
+    @property
+    def operand_wavefronts(self) -> int:
+        """Wavefronts in which A and B are read from shared memory; 0 where they come from registers.
+
+        As Nsight Compute's source page counts them on an H200 (`benchmarks/results/calibration_hopper_te_h200_512.json`):
+        each operand whole, without a conflict.
+
+        >>> from tilewright.isa.catalog import instruction
+        >>> from tilewright.dtypes import BF16, F32
+        >>> instruction("wgmma.m64n128k16", BF16, F32).operand_wavefronts  # 64 x 16 and 128 x 16 of 2 bytes
+        48
+        """
+        row_bytes = self.k * self.product.bytes
+        return (self.m + self.n) * row_bytes // WAVEFRONT_BYTES if self.reads_shared else 0
 
     def meaning(self, a: Array, b: Array, c: Array) -> Array:
         """D for matrices of shape (..., m, k), (..., k, n) and (..., m, n) in float32; D has the accumulator's format.

@@ -24,9 +24,10 @@ def narrowed_copies(program: Program, alignment_bytes: int) -> Program:
     """The program whose asynchronous copies are shared out in chunks no wider than the alignment.
 
     What cp.async cannot copy, single elements of 2 bytes, goes through registers, two at a time: two loads, one store.
-    So many copies are started at once, not spread over an inner loop, where their offsets would take registers.
+    So many copies are started at once, not spread over an inner loop, where their offsets would take registers; and
+    where they are on their way in registers, fragments are loaded when they are needed, not a step ahead.
     """
-    wide = program
+    wide, in_registers = program, False
     for staged in program.staged:
         if staged.route is not Route.ASYNC or staged.distribution is None:
             continue
@@ -37,7 +38,12 @@ def narrowed_copies(program: Program, alignment_bytes: int) -> Program:
         shared_out = replace(staged, distribution=replace(staged.distribution, vector=width))
         if max(alignment_bytes, element_bytes) < MIN_ASYNC_BYTES:
             shared_out = replace(shared_out, route=Route.REGISTERS, prefetched=program.pipelined is not None)
+            in_registers = in_registers or shared_out.prefetched
         program = program.with_tile(shared_out)
+    if in_registers:
+        for staged in program.staged:
+            if staged.space is Space.REGISTER:
+                program = program.with_tile(replace(staged, prefetched=False))
     if program is not wide and program.pipelined is not None:
         program = replace(program, pipelined=replace(program.pipelined, spread=""))
     return program

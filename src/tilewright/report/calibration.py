@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from tilewright.bench.calibration import EXACT, METRICS, Calibration, Comparison
+from tilewright.bench.calibration_records import EXACT, METRICS, Calibration, Comparison
 from tilewright.bench.differences import DIFFERENCES, OfRung, by_rung, explanation, is_unexplained
 from tilewright.ladders import LADDERS
 

@@ -140,7 +140,7 @@ class BorrowedArray:
 def borrow(array: Any) -> BorrowedArray:
     """The memory of a GPU array that speaks DLPack or `__cuda_array_interface__` (PyTorch, CuPy, JAX, Numba).
 
-    Nothing is copied and nothing is waited for: work must run on the stream on which the array was written.
+    Nothing is copied, and only JAX's arrays are waited for: work must run on the stream on which the array was written.
     Raises ProblemError for what is no array, lies in host memory, or has a dtype we do not know.
     """
     if hasattr(array, "__dlpack_device__"):
@@ -193,13 +193,28 @@ def _borrow_by_dlpack(array: Any) -> BorrowedArray:
             hint="move it to the GPU first, or copy it with DeviceArray.of.",
         )
     try:
-        capsule = array.__dlpack__(stream=-1)  # -1: the producer must not synchronise
-    except (BufferError, RuntimeError, TypeError) as refusal:
+        capsule = _capsule_of(array)
+    except (BufferError, RuntimeError, TypeError, ValueError) as refusal:
         raise ProblemError(
             f"The {type(array).__name__} does not give out its memory: {refusal}",
             hint="of a PyTorch tensor that requires gradients, pass `tensor.detach()`.",
         ) from refusal
     return _read_capsule(capsule, array, int(device_index))
+
+
+def _capsule_of(array: Any) -> Any:
+    """What an array shows of itself, unasked to wait (-1) where its library knows how not to.
+
+    JAX takes -1 for the handle of a stream, and the driver refuses it (seen with JAX 0.11); without a stream it waits
+    on the host until the array is computed, which is right for every stream. Source: jaxlib/dlpack.cc,
+    BufferToDLPackManagedTensor.
+    """
+    if type(array).__module__.partition(".")[0] in ("jax", "jaxlib"):
+        return array.__dlpack__()
+    try:
+        return array.__dlpack__(stream=-1)
+    except (RuntimeError, ValueError):  # other libraries may take it for a handle too
+        return array.__dlpack__()
 
 
 def _read_capsule(capsule: Any, owner: Any, device_index: int | None) -> BorrowedArray:

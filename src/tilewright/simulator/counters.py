@@ -13,6 +13,7 @@ from typing import Any, Literal
 from tilewright.ir.buffer import Space
 from tilewright.ir.stmt import For
 from tilewright.layout.banks import SECTOR_BYTES
+from tilewright.simulator.asynchronous.clocks import GROUP_WARPS
 from tilewright.simulator.events import Launch, Listener
 from tilewright.simulator.line_counts import COUNTED, LineCounts, LineKind, line_counts
 from tilewright.simulator.listeners.site_counter import SiteCounter
@@ -128,6 +129,11 @@ class Counters:
     def shared_stores(self) -> SharedCounts:
         return self._shared("store")
 
+    @property
+    def operand_wavefronts(self) -> int:
+        """Wavefronts in which wgmma reads its operands from shared memory: not by threads, so no `shared_loads`."""
+        return sum(line.executions // GROUP_WARPS * line.tile_wavefronts for line in self.lines)
+
     def shared_by_width(self, kind: Literal["load", "store"]) -> dict[int, SharedCounts]:
         """Shared accesses by bytes a lane."""
         widths = sorted({line.width_bytes for line in self.lines if line.space is Space.SHARED and line.kind == kind})
@@ -238,6 +244,7 @@ class Counters:
             "global_stores": _with_ratios(self.global_stores),
             "shared_loads": _with_ratios(self.shared_loads),
             "shared_stores": _with_ratios(self.shared_stores),
+            "operand_wavefronts": self.operand_wavefronts,
             "bulk_loads": _with_ratios(self.bulk_loads),
             "bulk_stores": _with_ratios(self.bulk_stores),
             "instructions": self.instructions,

@@ -56,7 +56,8 @@ class LineCounts:
     line: from 1, in `ir.text.kernel_text`; path: of the statement. loops: paths of the enclosing loops, outermost
     first. width_bytes: that a lane moves, element_bytes of each element (0 for what is no memory access).
     opcodes: instructions that one execution stands for. tile_multiply_adds: of one execution by a warp, where the warp
-    multiplies tiles. What each count means is said where it is counted, in
+    multiplies tiles; tile_wavefronts: of one execution by a warpgroup, what it reads of its operands in shared memory. What
+    each count means is said where it is counted, in
     `simulator.listeners`: executions (warps), lane_executions; requests, lanes, bytes_asked; sectors, cache_lines
     (global); wavefronts, ideal_wavefronts (shared); partial, guarded_off, split (divergence); boxes, bulk_bytes,
     bulk_sectors, bulk_elements (copy engine).
@@ -74,6 +75,7 @@ class LineCounts:
     loops: tuple[Path, ...]
     opcodes: tuple[tuple[str, int], ...]
     tile_multiply_adds: int
+    tile_wavefronts: int
     executions: int = 0
     lane_executions: int = 0
     requests: int = 0
@@ -122,6 +124,7 @@ class _Described:
     width: int = 0
     element_bytes: int = 0
     tile_multiply_adds: int = 0
+    tile_wavefronts: int = 0
 
 
 def line_counts(site: Site, loops: Container[Path], counts: Mapping[str, int]) -> LineCounts | None:
@@ -143,6 +146,7 @@ def line_counts(site: Site, loops: Container[Path], counts: Mapping[str, int]) -
         around,
         tuple(sorted(what.opcodes.items())),
         what.tile_multiply_adds,
+        what.tile_wavefronts,
         **counts,
     )
 
@@ -176,7 +180,13 @@ def _described(site: Site) -> _Described | None:
         case MultiplyShared(instruction=instruction):
             # Of one warp: four share the instruction.
             adds = instruction.multiply_adds // GROUP_WARPS
-            return _Described("arithmetic", {"HGMMA": 1}, stmt.d.buffer.name, tile_multiply_adds=adds)
+            return _Described(
+                "arithmetic",
+                {"HGMMA": 1},
+                stmt.d.buffer.name,
+                tile_multiply_adds=adds,
+                tile_wavefronts=instruction.operand_wavefronts,
+            )
         case TeamBarrier():
             return _Described("barrier", {"BAR": 1})
         case ClusterBarrier():

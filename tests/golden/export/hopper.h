@@ -24,7 +24,7 @@ enum {
     HOPPER_BEST_BF16_NN_BAD_LEADING_DIMENSION = 2,
     /* A matrix has no address. */
     HOPPER_BEST_BF16_NN_NULL_POINTER = 3,
-    /* Addresses and rows of A, B and C are to be multiples of 16 bytes. */
+    /* Addresses and rows of A, B and C are to be multiples of 16 bytes, and N of 8. */
     HOPPER_BEST_BF16_NN_MISALIGNED = 4,
     /* This plus the cudaError_t of what failed. */
     HOPPER_BEST_BF16_NN_CUDA_ERROR = 1000

@@ -168,11 +168,13 @@ extern "C" int hopper_best_bf16_nn(cudaStream_t stream,
         && is_near(a, 64, 128) && is_near(b, 192, 64) && is_near(c, 192, 128)) {
         return answer_of(launch(hopper_best_bf16_nn_exact, call));
     }
-    if (is_aligned(a, 16) && is_aligned(b, 16) && is_aligned(c, 16)
+    if (N % 8 == 0
+        && is_aligned(a, 16) && is_aligned(b, 16) && is_aligned(c, 16)
         && is_near(a, 64, 128) && is_near(b, 192, 64) && is_near(c, 192, 128)) {
         return answer_of(launch(hopper_best_bf16_nn_edges, call));
     }
-    if (is_aligned(a, 16) && is_aligned(b, 16) && is_aligned(c, 16)) {
+    if (N % 8 == 0
+        && is_aligned(a, 16) && is_aligned(b, 16) && is_aligned(c, 16)) {
         return answer_of(launch(hopper_best_bf16_nn_any, call));
     }
     return HOPPER_BEST_BF16_NN_MISALIGNED;
@@ -189,7 +191,7 @@ extern "C" const char* hopper_best_bf16_nn_error(int answer) {
         case HOPPER_BEST_BF16_NN_NULL_POINTER:
             return "a matrix has no address";
         case HOPPER_BEST_BF16_NN_MISALIGNED:
-            return "addresses and rows of A, B and C are to be multiples of 16 bytes";
+            return "addresses and rows of A, B and C are to be multiples of 16 bytes, and N of 8";
         default:
             break;
     }

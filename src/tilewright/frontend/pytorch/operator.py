@@ -20,14 +20,14 @@ from tilewright.frontend.pytorch.gradients import gradients, keep
 from tilewright.frontend.pytorch.mapped import over_a_batch
 from tilewright.frontend.pytorch.transformed import multiply
 from tilewright.frontend.shapes import ShapeError, product_of, spreads_to
-from tilewright.frontend.torch_calls import known_call, note_written
+from tilewright.frontend.torch_calls import known_call, known_call_into, note_written
 
 torch: Any = extras.require("torch", "Multiplying tensors of PyTorch")
 
 from torch import library  # noqa: E402
 
 _TORCH: Any = library_of(torch.empty(0))
-_KNOWN = known_call(_TORCH)
+_KNOWN, _KNOWN_INTO = known_call(_TORCH), known_call_into(_TORCH)
 
 _GIVEN = (
     "Tensor a, Tensor b, Tensor? c=None, Tensor? bias=None, float alpha=1.0, float beta=1.0, str? activation=None, "
@@ -107,7 +107,9 @@ def _matmul(a: Any, b: Any, c: Any = None, bias: Any = None, *words: Any) -> Any
 
 
 def _matmul_into(out: Any, a: Any, b: Any, c: Any = None, bias: Any = None, *words: Any) -> None:
-    compute(_TORCH, a, b, out, c, bias, _options(c, *words))
+    options = _options(c, *words)
+    if not _KNOWN_INTO(a, b, out, c, bias, options):
+        compute(_TORCH, a, b, out, c, bias, options)
     note_written(out)
 
 

@@ -98,8 +98,10 @@ def stored(gemm: Gemm) -> tuple[Step, ...]:
 
 
 def engine_stores(gemm: Gemm) -> bool:
-    """Whether C can go out through stmatrix and the copy engine: 2 bytes an element, in rows of whole 16 bytes."""
-    return gemm.out.bytes == 2 and gemm.c is Order.ROW and gemm.ldc * gemm.out.bytes % 16 == 0
+    """Whether C can go out through stmatrix and the copy engine: 2 bytes an element, in rows that begin and end at
+    multiples of 16 bytes. The engine clips at no less, and would write over what lies behind a row that ends inside."""
+    rows = gemm.ldc, gemm.n
+    return gemm.out.bytes == 2 and gemm.c is Order.ROW and not any(row * gemm.out.bytes % 16 for row in rows)
 
 
 def stored_by_engine(gemm: Gemm, parts: int) -> tuple[Step, ...]:

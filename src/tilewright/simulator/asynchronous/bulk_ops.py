@@ -24,18 +24,24 @@ BOX_ALIGN_BYTES = 128
 """Where a box may begin in shared memory. Source: PTX ISA 9.0, cp.async.bulk.tensor."""
 
 GLOBAL_ALIGN_BYTES = 16
-"""Of a matrix, its leading dimension, and a row of a box. Source: CUDA driver API, cuTensorMapEncodeTiled."""
+"""Of a matrix, its leading dimension, and a row of a box. Source: CUDA driver API, cuTensorMapEncodeTiled. Also of what
+a store writes: `runtime.tensor_map` says where that was measured."""
 
 _MOST_ELEMENTS = 256
 
 
-def box_trouble(box: Box, base_bytes: int) -> str:
-    """Why the driver would refuse the tensor map; "" if it would not."""
+def box_trouble(box: Box, base_bytes: int, *, stored: bool = False) -> str:
+    """Why the driver would refuse the tensor map, or a store would write beside the matrix; "" if neither."""
     name, row_bytes, widest = box.map.operand, box.row_bytes, box.map.swizzle.row_bytes
     if base_bytes % GLOBAL_ALIGN_BYTES:
         return f"{name} begins at byte {base_bytes}, not at a multiple of {GLOBAL_ALIGN_BYTES}"
     if box.leading_bytes % GLOBAL_ALIGN_BYTES:
         return f"the leading dimension of {name} is {box.leading_bytes} bytes, no multiple of {GLOBAL_ALIGN_BYTES}"
+    if stored and box.length_bytes % GLOBAL_ALIGN_BYTES:
+        return (
+            f"the rows of {name} are {box.length_bytes} bytes long, and the engine writes whole pieces of "
+            f"{GLOBAL_ALIGN_BYTES}"
+        )
     if row_bytes % GLOBAL_ALIGN_BYTES:
         return f"a row of the box is {row_bytes} bytes, no multiple of {GLOBAL_ALIGN_BYTES}"
     if box.map.swizzle.bits and row_bytes > widest:
@@ -62,7 +68,7 @@ class BulkBase:
     @cached_property
     def trouble(self) -> str:
         memory = self.op.units.memory
-        return box_trouble(self.box, memory.base_of(self.map.operand))
+        return box_trouble(self.box, memory.base_of(self.map.operand), stored=isinstance(self.op, BulkStoreOp))
 
     def lanes(self, convoy: Convoy) -> Array:
         """The lanes that start a box: one of a warp, else it is reported."""

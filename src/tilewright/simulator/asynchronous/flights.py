@@ -44,6 +44,11 @@ class Box:
         return self.map.box[0] * self._itemsize
 
     @property
+    def length_bytes(self) -> int:
+        """Of a row (or column) of the matrix that lies side by side."""
+        return self.gemm.size(self.gemm.operand(self.map.operand).contiguous) * self._itemsize
+
+    @property
     def leading_bytes(self) -> int:
         return self.gemm.leading(self.map.operand) * self._itemsize
 

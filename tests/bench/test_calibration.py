@@ -26,6 +26,7 @@ def measured(name: str) -> dict[str, dict[str, float | None]]:
 
 MEASURED = measured("calibration_h200_512.json")
 OF_TENSOR_CORES = measured("calibration_tensor_cores_h200_512.json")
+HOPPER_AND_TE = measured("calibration_hopper_te_h200_512.json")
 
 
 @cache
@@ -43,6 +44,14 @@ def test_simulated_counts_equal_the_recorded_ones(rung: str) -> None:
     for count in (*EXACT, *ALSO_EQUAL):
         # A kernel that touches no shared memory has no such line on the source page.
         assert ours[count] == (MEASURED[rung][count] or 0), count
+
+
+@pytest.mark.parametrize("rung", HOPPER_AND_TE)
+def test_every_count_from_addresses_is_the_recorded_one_on_hopper_and_te(rung: str) -> None:
+    ours = counts_of(rung)
+    for count in (*EXACT, *ALSO_EQUAL):
+        merged = rung == "te/2" and count == "shared_store_requests"  # four stores became one, told in `differences`
+        assert ours[count] == (HOPPER_AND_TE[rung][count] or 0) * (4 if merged else 1), count
 
 
 # ampere/6 was counted with other parameters than it has now; its wavefronts were equal too.

@@ -11,12 +11,13 @@ import pytest
 from tilewright.bench import calibration, ncu
 from tilewright.bench.calibration import compare
 from tilewright.bench.calibration_records import EXACT, METRICS, Calibration, Comparison, read, recorded, write
-from tilewright.bench.differences import by_rung, explanation, is_unexplained
+from tilewright.bench.differences import ACCESSES, by_rung, explanation, is_unexplained
 from tilewright.device.catalog import H200
 from tilewright.errors import LaunchError, TilewrightError
 from tilewright.ladders import find_rung
 from tilewright.ladders.rung import Rung
 from tilewright.report.calibration import page
+from tilewright.toolchain import build
 
 COUNTED = dict.fromkeys(METRICS, 100.0)
 
@@ -50,6 +51,39 @@ def test_the_compiler_adds_instructions_and_takes_none() -> None:
     more, fewer = rows(all_instructions=150), rows(all_instructions=90)
     assert not is_unexplained(more["all_instructions"], more)
     assert is_unexplained(fewer["all_instructions"], fewer)
+
+
+def test_four_stores_may_become_one_of_as_many_wavefronts() -> None:
+    merged = rows(shared_store_requests=25)
+    assert explanation(merged["shared_store_requests"], merged) is not None
+    other_factor = rows(shared_store_requests=30)
+    assert is_unexplained(other_factor["shared_store_requests"], other_factor)
+    other_wavefronts = rows(shared_store_requests=25, shared_wavefronts=99)
+    assert is_unexplained(other_wavefronts["shared_store_requests"], other_wavefronts)
+
+
+def test_the_load_store_pipe_ran_at_least_the_accesses_and_little_else() -> None:
+    accesses = dict.fromkeys(ACCESSES, 0.0) | {"global_load_requests": 90.0}
+    skipped, lost, more, far = (rows(**accesses, lsu_pipe_instructions=count) for count in (92, 89, 102, 103))
+    assert not is_unexplained(skipped["lsu_pipe_instructions"], skipped)
+    assert not is_unexplained(more["lsu_pipe_instructions"], more)
+    assert is_unexplained(lost["lsu_pipe_instructions"], lost)
+    assert is_unexplained(far["lsu_pipe_instructions"], far)
+
+
+def test_constants_in_the_tensor_pipe_are_few_and_only_ever_more() -> None:
+    few, many, fewer = (rows(tensor_pipe_instructions=count) for count in (110, 111, 99))
+    assert not is_unexplained(few["tensor_pipe_instructions"], few)
+    assert is_unexplained(many["tensor_pipe_instructions"], many)
+    assert is_unexplained(fewer["tensor_pipe_instructions"], fewer)
+
+
+def test_warps_end_early_only_where_the_copy_engine_loads() -> None:
+    rung = rows(achieved_occupancy_percent=45)
+    row = rung["achieved_occupancy_percent"]
+    assert is_unexplained(row, rung)
+    loads = replace(rung["global_load_requests"], simulated=0, measured=0)
+    assert not is_unexplained(row, rung | {"global_load_requests": loads})
 
 
 def test_a_counter_that_could_not_be_read_is_no_difference_unless_it_must_be_equal() -> None:
@@ -127,12 +161,17 @@ def test_rungs_are_counted_on_the_gpu_at_hand() -> None:
         assert not [row for row in rung.values() if row.count in EXACT and is_unexplained(row, rung)]
 
 
-def test_rungs_are_simulated_while_others_are_counted_and_a_failure_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.fixture
+def counted(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """A GPU that is not there, on which worklog/2 fails; the rungs that were counted on it."""
+    names: list[str] = []
+
     class Gpu:
         name, driver_version, compute_capability = "NVIDIA H200", "580", (9, 0)
 
     def compared(rung: Rung, size: int, ours: dict[str, float], *, chip: str) -> list[Comparison]:
         assert chip == "gh100"
+        names.append(rung.name)
         if rung.name == "worklog/2":
             raise LaunchError("Nsight Compute failed with exit status 1.")
         return [Comparison(rung.name, size, name, value, value) for name, value in ours.items()]
@@ -141,6 +180,11 @@ def test_rungs_are_simulated_while_others_are_counted_and_a_failure_is_told(monk
     monkeypatch.setattr(calibration, "probe", lambda gpu: H200)
     monkeypatch.setattr(calibration, "compare", compared)
     monkeypatch.setattr(ncu, "metric_listing", lambda chip: "")
+    return names
+
+
+@pytest.mark.usefixtures("counted")
+def test_rungs_are_simulated_while_others_are_counted_and_a_failure_is_told() -> None:
     found = calibration.calibrate([find_rung("worklog/2"), find_rung("worklog/6")], 128)
     counts = by_rung(found.rows)["worklog/6"]
     assert found.failed == {"worklog/2": "Nsight Compute failed with exit status 1."}
@@ -150,3 +194,57 @@ def test_rungs_are_simulated_while_others_are_counted_and_a_failure_is_told(monk
     assert counts["achieved_occupancy_percent"].simulated == 12.5  # one block of 8 warps on an SM of 64
     assert 0 < (counts["l2_hit_rate_percent"].simulated or 0) < 100
     assert "worklog/6" in page([found]) and "Not counted: worklog/2" in page([found])
+
+
+def test_a_stopped_run_is_gone_on_with(counted: list[str], tmp_path: Path) -> None:
+    path, first, second = tmp_path / "c.json", find_rung("swizzle/opt"), find_rung("worklog/6")
+
+    def stop_after_one(so_far: Calibration) -> None:
+        write(path, so_far)
+        raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        calibration.calibrate([first, second], 128, keep=stop_after_one)
+    assert counted == ["swizzle/opt"]
+    found = calibration.calibrate([first, second], 128, earlier=read(path))
+    assert counted == ["swizzle/opt", "worklog/6"]
+    assert set(by_rung(found.rows)) == {"swizzle/opt", "worklog/6"} == set(found.sources)
+
+
+def test_a_rung_whose_kernel_changed_is_counted_again(counted: list[str]) -> None:
+    rung = find_rung("swizzle/opt")
+    found = calibration.calibrate([rung], 128)
+    another = replace(found, sources={rung.name: "of another kernel"})
+    assert calibration.calibrate([rung], 128, earlier=another).rows == found.rows
+    assert counted == [rung.name, rung.name]
+
+
+def test_a_rung_that_failed_is_tried_again(counted: list[str]) -> None:
+    found = calibration.calibrate([find_rung("worklog/2")], 128)
+    again = calibration.calibrate([find_rung("worklog/2")], 128, earlier=found)
+    assert counted == ["worklog/2", "worklog/2"] and again.failed == found.failed
+
+
+@pytest.mark.usefixtures("counted")
+def test_counts_of_two_devices_do_not_share_a_record() -> None:
+    earlier = Calibration("NVIDIA A100", "2026-01-01T00:00:00Z", "a", 128, ())
+    with pytest.raises(TilewrightError, match="its device is NVIDIA A100, and here it is NVIDIA H200"):
+        calibration.calibrate([find_rung("swizzle/opt")], 128, earlier=earlier)
+
+
+def test_a_recount_changes_what_is_simulated_and_nothing_that_was_measured() -> None:
+    rung = find_rung("swizzle/opt")
+    right = calibration.simulated(rung, 128)
+    digest = calibration.source_digest(build(rung.gemm(128, 128, 128), rung))
+    stale = tuple(Comparison(rung.name, 128, name, -1, 7) for name in METRICS)
+    old = Calibration("X", "2026-01-01T00:00:00Z", "a", 128, stale, sources={rung.name: digest})
+    found, left = calibration.recount(old)
+    assert not left and all(row.measured == 7 for row in found.rows)
+    assert [row.simulated for row in found.rows] == [right.get(name, -1) for name in METRICS]
+
+
+@pytest.mark.parametrize("sources", [{}, {"swizzle/opt": "of another kernel"}])
+def test_a_recount_leaves_what_another_kernel_was_counted_for(sources: dict[str, str]) -> None:
+    stale = (Comparison("swizzle/opt", 128, "shared_wavefronts", -1, 7), Comparison("gone/1", 128, "ldmatrix", -1, 7))
+    old = Calibration("X", "2026-01-01T00:00:00Z", "a", 128, stale, sources=sources)
+    assert calibration.recount(old) == (old, ["swizzle/opt", "gone/1"])

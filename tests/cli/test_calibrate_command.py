@@ -1,11 +1,13 @@
 """`tilewright calibrate` on a machine without a GPU."""
 
+import json
 from pathlib import Path
 
 import pytest
 from command_runs import Cli
 
 PAGE = Path(__file__).parents[2] / "docs" / "calibration.md"
+RESULTS = Path(__file__).parents[2] / "benchmarks" / "results"
 
 
 @pytest.mark.usefixtures("no_gpu")
@@ -31,3 +33,15 @@ def test_an_unknown_rung_is_suggested(cli: Cli) -> None:
 
 def test_the_page_and_a_run_exclude_each_other(cli: Cli) -> None:
     assert cli("calibrate", "worklog", "--check", PAGE).code == 2
+
+
+def test_a_record_is_recounted_without_a_gpu(cli: Cli, tmp_path: Path) -> None:
+    wanted = json.loads((RESULTS / "calibration_hopper_te_h200_512.json").read_text())
+    wanted["rows"] = [row for row in wanted["rows"] if row["rung"] == "hopper/1"]
+    old = tmp_path / "old.json"
+    text = json.dumps(wanted)
+    assert '"simulated": 81920' in text
+    old.write_text(text.replace('"simulated": 81920', '"simulated": 32768'))
+    ran = cli("calibrate", "--recount", old)
+    assert ran.code == 0 and "hopper/1: 7 of 7 exact counts equal" in ran.out
+    assert json.loads(old.read_text())["rows"] == wanted["rows"]

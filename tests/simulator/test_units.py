@@ -96,6 +96,7 @@ def test_counts() -> None:
     counters = simulate(ring(), make_operands(gemm)).counters
     assert counters.fmas == 128**3
     assert counters.instructions["HGMMA"] == 4 * 2 * 4 * 4  # tiles, tiles of k, parts, warps
+    assert counters.operand_wavefronts == 4 * 2 * 4 * (64 + 64) * 16 * 2 // 128  # 64 x 16 of A and of B each
     loads, stores = counters.bulk_loads, counters.bulk_stores
     assert (loads.boxes, loads.size_bytes) == (16, 16 * 8192)
     assert loads.sectors == 16 * 64 * 4

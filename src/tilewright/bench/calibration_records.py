@@ -118,7 +118,7 @@ def write(path: Path, found: Calibration) -> None:
 
 
 def read(path: Path) -> Calibration:
-    """The calibration in a file. Raises TilewrightError where there is none, or of a newer format."""
+    """The calibration in a file. Raises TilewrightError where the file holds none, or one of a newer format."""
     try:
         data = json.loads(path.read_text(encoding="utf-8"))
         if data.get("format", FORMAT) > FORMAT:
@@ -130,7 +130,7 @@ def read(path: Path) -> Calibration:
         rows = tuple(Comparison(**{name: row[name] for name in names}) for row in data["rows"])
         known = {field.name for field in fields(Calibration)} - {"rows"}
         return Calibration(rows=rows, **{name: value for name, value in data.items() if name in known})
-    except (OSError, ValueError, TypeError, KeyError, AttributeError) as error:
+    except (ValueError, TypeError, KeyError, AttributeError) as error:
         raise TilewrightError(f"{path.name!r} is no calibration: {error}.") from None
 
 

@@ -72,8 +72,8 @@ class MatrixInstruction:
     def operand_wavefronts(self) -> int:
         """Wavefronts in which A and B are read from shared memory; 0 where they come from registers.
 
-        As Nsight Compute's source page counts them on an H200 (`benchmarks/results/calibration_hopper_te_h200_512.json`):
-        each operand whole, without a conflict.
+        Each operand whole, without a conflict, as Nsight Compute's source page counts on an H200
+        (`benchmarks/results/calibration_hopper_te_h200_512.json`).
 
         >>> from tilewright.isa.catalog import instruction
         >>> from tilewright.dtypes import BF16, F32

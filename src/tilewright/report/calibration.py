@@ -44,6 +44,10 @@ One number in a cell means that both sides say the same. Two numbers are *simula
 the reason, below. A dash stands where that side has no figure in the record. Kernels are compiled so that each access
 of the text is one that runs (`docs/decisions/0002`).
 """
+_BY_WGMMA = (
+    "On ladder hopper no thread loads from shared memory: beside the wavefronts of its stores there are those, of 128",
+    "bytes each, in which wgmma reads its operands. Nsight Compute adds both up, and so does this page.",
+)
 
 
 def page(found: Sequence[Calibration]) -> str:
@@ -67,12 +71,14 @@ def _section(device: str, size: int, found: Sequence[Calibration]) -> list[str]:
     strange = [row for rung in rungs.values() for row in rung.values() if is_unexplained(row, rung)]
     said = f"{len(exact) - equal} differ for a reason below" if not any(r.count in EXACT for r in strange) else ""
     lines = [f"## {device}, {size} x {size} x {size}", ""]
-    lines += [f"Counted on {one.date[:10]} by `{one.command}`." for one in found]
+    lines += [f"* Counted on {one.date[:10]} by `{one.command}`.{one.note and ' '}{one.note}" for one in found]
     lines += [
         "",
         f"{len(rungs)} rungs. Of {len(exact)} counts that follow from addresses alone, {equal} are equal"
         f"{f', and {said}' if said and equal < len(exact) else ''}. "
         + ("Every difference is explained." if not strange else f"{len(strange)} differences are not explained yet."),
+        "",
+        *_by_ladder(rungs),
         "",
     ]
     lines += ["### From addresses", "", *_table(rungs, _FROM_ADDRESSES), ""]
@@ -82,6 +88,22 @@ def _section(device: str, size: int, found: Sequence[Calibration]) -> list[str]:
     failed = {name: why for one in found for name, why in one.failed.items() if name not in rungs}
     lines += [f"Not counted: {name}: {why.splitlines()[0]}" for name, why in failed.items()]
     return lines
+
+
+def _by_ladder(rungs: Mapping[str, OfRung]) -> list[str]:
+    """How many counts from addresses are equal on each ladder, of those that were measured."""
+    lines = ["| ladder | rungs | counts from addresses | equal |", "|---|---:|---:|---:|"]
+    told: list[str] = []
+    for ladder in LADDERS:
+        of_ladder = [rung for name, rung in rungs.items() if name.partition("/")[0] == ladder]
+        exact = [row for rung in of_ladder for row in rung.values() if row.count in EXACT and row.measured is not None]
+        equal = sum(row.is_equal for row in exact)
+        if of_ladder:
+            lines.append(f"| {ladder} | {len(of_ladder)} | {len(exact)} | {equal} |")
+        if ladder == "hopper" and of_ladder:
+            all_equal = f"All {equal} counts of its {len(of_ladder)} rungs are equal." if equal == len(exact) else ""
+            told = ["", *_BY_WGMMA, *([all_equal] if all_equal else [])]
+    return [*lines, *told]
 
 
 def _table(rungs: Mapping[str, OfRung], columns: Sequence[tuple[str, str]]) -> list[str]:
@@ -121,7 +143,7 @@ def _conflicts(rung: OfRung) -> str:
 def _number(value: float | None) -> str:
     if value is None:
         return "-"
-    return f"{value:,.0f}" if value == round(value) else f"{value:,.1f}"
+    return f"{value:,.0f}" if value == round(value) else f"{value:,.2f}".rstrip("0")
 
 
 def _letter(index: int) -> str:

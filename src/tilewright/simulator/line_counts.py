@@ -56,11 +56,10 @@ class LineCounts:
     line: from 1, in `ir.text.kernel_text`; path: of the statement. loops: paths of the enclosing loops, outermost
     first. width_bytes: that a lane moves, element_bytes of each element (0 for what is no memory access).
     opcodes: instructions that one execution stands for. tile_multiply_adds: of one execution by a warp, where the warp
-    multiplies tiles; tile_wavefronts: of one execution by a warpgroup, what it reads of its operands in shared memory. What
-    each count means is said where it is counted, in
-    `simulator.listeners`: executions (warps), lane_executions; requests, lanes, bytes_asked; sectors, cache_lines
-    (global); wavefronts, ideal_wavefronts (shared); partial, guarded_off, split (divergence); boxes, bulk_bytes,
-    bulk_sectors, bulk_elements (copy engine).
+    multiplies tiles; tile_wavefronts: in which a warpgroup, in one execution, reads its operands from shared memory.
+    What each count means is said where it is counted, in `simulator.listeners`: executions (warps), lane_executions;
+    requests, lanes, bytes_asked; sectors, cache_lines (global); wavefronts, ideal_wavefronts (shared); partial,
+    guarded_off, split (divergence); boxes, bulk_bytes, bulk_sectors, bulk_elements (copy engine).
     """
 
     line: int

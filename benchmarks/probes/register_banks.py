@@ -14,7 +14,7 @@ from __future__ import annotations
 import argparse
 import json
 import struct
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from itertools import product
 from pathlib import Path
@@ -214,15 +214,12 @@ def main() -> None:
         measured(name, pattern)
     rung = find_rung("worklog/best")
     gemm = rung.gemm(4096, 4096, 4096)
-    schedules: list[tuple[str, Callable[[], Any]]] = [("worklog/best", lambda: rung.schedule(gemm))]
+    schedules = {"worklog/best": rung.schedule(gemm)}
     if given.points and rung.choices:
-        choices = rung.choices
-        schedules += [
-            (json.dumps(point), lambda point=point: choices.schedule_at(gemm, point))
-            for point in json.loads(given.points.read_text())
-        ]
-    for name, schedule in schedules:
-        pattern = replayed(bench, build(gemm, schedule()).compile(gpu.arch).image)
+        points = json.loads(given.points.read_text())
+        schedules |= {json.dumps(point): rung.choices.schedule_at(gemm, point) for point in points}
+    for name, schedule in schedules.items():
+        pattern = replayed(bench, build(gemm, schedule).compile(gpu.arch).image)
         if len(pattern) == FFMAS:
             measured(name, pattern, replayed=True)
             measured(name, unkept(pattern), replayed=True, without_reuse=True)

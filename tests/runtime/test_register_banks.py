@@ -1,6 +1,13 @@
 """What the register banks cost, counted in SASS written by hand."""
 
+import json
+from pathlib import Path
+
+import pytest
+
 from tilewright.runtime.register_banks import MainLoop, main_loop
+
+MEASURED = Path(__file__).parents[2] / "benchmarks" / "results" / "register_banks_h200.json"
 
 
 def loop_of(*instructions: str) -> MainLoop | None:
@@ -54,3 +61,16 @@ def test_the_loop_with_most_multiply_adds_is_taken() -> None:
 
 def test_code_without_a_loop_has_none() -> None:
     assert main_loop("        /*0000*/                   FFMA R8, R0, R1, R8 ;") is None
+
+
+def test_the_rule_is_what_was_measured() -> None:
+    """Patterns of three numbers, remainders by 4 of the registers that an FFMA reads; none of them is kept."""
+    rows = [
+        row for row in json.loads(MEASURED.read_text())["rows"] if not row.get("replayed") and "*" not in row["pattern"]
+    ]
+    assert len(rows) == 64
+    for row in rows:
+        left, right, total = (int(rest) for rest in row["pattern"].split())
+        loop = loop_of(f"FFMA R20, R{left}, R{right + 4}, R{total + 8}")
+        assert loop is not None
+        assert row["clocks_a_ffma"]["2"] == pytest.approx(1 + loop.lost_clocks, rel=0.01)

@@ -3,8 +3,9 @@
 From sm_70 on, registers lie in two banks, even and odd numbers, and each gives a warp one register a clock. A
 multiply-add reads three: it issues in one clock where one of them is still in the reuse cache of its operand slot, as
 the instruction before put it there (`.reuse`), and the other two lie in different banks. Source: Jia et al.,
-"Dissecting the NVIDIA Volta GPU Architecture via Microbenchmarking" (2018), section 3. It is a bound: of 15 points of a
-search recorded on an H200 the fastest ran at the share that this count gives, the others at 83 % to 101 % of it.
+"Dissecting the NVIDIA Volta GPU Architecture via Microbenchmarking" (2018), section 3; measured on an H200 with 96
+patterns (benchmarks/results/register_banks_h200.json): 3.0, 2.0 and 1.0 clocks, as counted here. It is a bound: the
+multiply-adds of real loops, timed by themselves, lose 0.5 to 0.8 of the clocks that are counted.
 """
 
 from __future__ import annotations

@@ -14,7 +14,7 @@ from typing import Any
 from tilewright.ir.buffer import Space
 from tilewright.ir.program import Level, RasterOrder, Route
 from tilewright.ladders.rung import Choices, Claim, Point, Rung
-from tilewright.problem.gemm import Gemm
+from tilewright.problem.gemm import Gemm, Order
 from tilewright.schedule import (
     Accumulate,
     Bind,
@@ -130,7 +130,8 @@ def schedule_at(gemm: Gemm, point: Point) -> Schedule:
         Distribute("A_tile", vector=4),
         Distribute("B_tile", vector=4),
         Relayout("A_tile", rows="k", pad=point["pad"]),
-        Relayout("B_tile", rows="k"),
+        # B needs a pad only where it is turned on its way in, as A is where its rows run along k.
+        Relayout("B_tile", rows="k", pad=point["pad"] if gemm.b is Order.COL else 0),
         *copies,
         Pipeline("k_tile", point["stages"]),
         Stage("A", Space.REGISTER, under=inner),

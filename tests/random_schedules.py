@@ -66,7 +66,8 @@ def random_variant(rng: random.Random, program: Program, gemm: Gemm) -> Variant:
     true = variant_for(program, gemm)
     exact = frozenset(dim for dim in sorted(true.exact) if rng.random() < 0.6)
     alignment_bytes = rng.choice([size for size in (16, 8, 4, 1) if size <= true.alignment_bytes])
-    return Variant(exact, alignment_bytes, true.near and rng.random() < 0.7)
+    result_bytes = min(alignment_bytes, true.aligned_bytes("C"))
+    return Variant(exact, alignment_bytes, true.near and rng.random() < 0.7, result_bytes)
 
 
 @dataclass

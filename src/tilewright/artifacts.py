@@ -43,8 +43,9 @@ class CudaSource:
 
     entry: the `extern "C"` name. threads_per_block: of a launch. static shared memory is in the text;
     dynamic_shared_bytes must be given at launch (0 for none). cluster: blocks along x that start together. resident:
-    no more blocks are started than run at once. overlapped: it may start before the kernels before it have ended.
-    must_fit: machine code that spills registers, or that waits after every wgmma, is refused.
+    no more blocks are started than run at once. overlapped: it waits by itself for the kernels before it, and starts
+    before they have ended where the GPU can. must_fit: machine code that spills registers, or that waits after every
+    wgmma, is refused.
     """
 
     text: str

@@ -12,7 +12,7 @@ from tilewright.bench import records
 from tilewright.cli.bench import default_record
 from tilewright.suite.problems import Problem
 
-ONE = ("bench", "--shape", "64x32x16", "--dtype", "bf16", "--order", "nn")
+ONE = ("bench", "--size", "64x32x16", "--dtype", "bf16", "--order", "nn")
 
 
 @pytest.fixture
@@ -57,8 +57,8 @@ def test_a_budget_of_nothing_measures_nothing_and_says_what_is_left(cli: Cli, fa
 @pytest.mark.parametrize(
     ("words", "said"),
     [
-        (("--shape", "64x64"), "'64x64' is not a shape."),
-        (("--shape", "0x64x64"), "'0x64x64' is not a shape."),
+        (("--size", "64x64"), "'64x64' is not a shape."),
+        (("--size", "0x64x64"), "'0x64x64' is not a shape."),
         (("--dtype", "f64"), "There is no dtype 'f64'."),
         (("--order", "XY"), "There is no order 'XY'."),
         (("--peers", "triton"), "There is no peer 'triton'."),

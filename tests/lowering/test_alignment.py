@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import pytest
 
-from tilewright import F16, Gemm, build
+from tilewright import F16, F32, Gemm, Order, build
 from tilewright.ir.buffer import Space
 from tilewright.ir.kernel import Variant
 from tilewright.ir.program import Route
 from tilewright.ir.stmt import For, If, Move
 from tilewright.ir.visit import walk
 from tilewright.ladders.ampere.r6_full import FULL
+from tilewright.ladders.worklog.r13_best import BEST_RUNG
 from tilewright.lowering.narrow_accesses import narrowed_copies
 
 
@@ -43,3 +44,22 @@ def test_the_loop_that_feeds_tensor_cores_has_no_branch() -> None:
     kernel = build(Gemm(4096, 4096, 4096, F16, out=F16), FULL).kernel
     (loop,) = [stmt for stmt in kernel.body if isinstance(stmt, For) and stmt.carried]
     assert not any(isinstance(stmt, If) for stmt in loop.body)
+
+
+def test_rows_of_c_say_nothing_of_the_width_of_loads() -> None:
+    """An odd n makes stores narrow; A and B, whose rows lie along k, are still read 16 bytes at a time."""
+    kernel = build(Gemm(256, 257, 128, F32, b=Order.COL), BEST_RUNG).kernel
+    assert kernel.variant == Variant(frozenset("mk"), 16, True, 1) and "results1" in kernel.variant.name
+    widths: dict[str, set[int]] = {"A": set(), "B": set(), "C": set()}
+    for _, stmt in walk(kernel.body):
+        if isinstance(stmt, Move):
+            for place in (stmt.src, stmt.dst):
+                if place.buffer.name in widths:
+                    widths[place.buffer.name].add(stmt.width)
+    assert max(widths["A"]) == max(widths["B"]) == 4 and widths["C"] == {1}
+
+
+def test_an_alignment_of_results_that_is_that_of_operands_is_no_other_variant() -> None:
+    assert Variant(alignment_bytes=8, result_bytes=8) == Variant(alignment_bytes=8)
+    assert Variant(alignment_bytes=8, result_bytes=16).aligned_bytes("C") == 16
+    assert Variant(alignment_bytes=8).aligned_bytes("residual") == 8

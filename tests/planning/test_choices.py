@@ -10,7 +10,7 @@ import pytest
 from planned import asked, paper_dispatcher
 
 from tilewright.device.catalog import device
-from tilewright.dtypes import BF16
+from tilewright.dtypes import BF16, F32
 from tilewright.planning.choices import Alignment, choices
 from tilewright.planning.dispatch import SAFE, estimated
 from tilewright.planning.kernels import build_of
@@ -112,7 +112,9 @@ def test_copies_pay_for_large_problems_only() -> None:
 def test_a_result_that_the_copy_engine_cannot_store_is_not_given_to_it() -> None:
     gemm = Gemm(4096, 4096, 4096, BF16, out=BF16)
     assert choices(gemm, device("H200"), Alignment(16, 16, 16))[0][1].rung == "hopper/best"
-    assert all(choice.rung != "hopper/best" for _, choice in choices(gemm, device("H200"), Alignment(16, 16, 4)))
+    found = [choice for _, choice in choices(gemm, device("H200"), Alignment(16, 16, 4))]
+    brought = [build_of(gemm, choice).kernel.maps for choice in found if choice.rung == "hopper/best"]
+    assert brought and all(told.operand != "C" for maps in brought for told in maps)
 
 
 def test_a_gpu_without_tensor_cores_for_a_format_has_the_kernel_that_is_right_everywhere() -> None:
@@ -134,3 +136,16 @@ def device_format(name: str) -> object:
     from tilewright.dtypes import dtype
 
     return dtype(name)
+
+
+def test_odd_rows_of_f32_may_be_copied_first_and_odd_rows_of_c_need_not() -> None:
+    spec, gemm = device("H200"), Gemm(4095, 4097, 4093, F32)
+    found = [choice.pads for _, choice in choices(gemm, spec, Alignment(4, 4, 4)) if choice.splits == 1]
+    assert {frozenset(), frozenset("AB")} == set(found)
+    only_c = [choice.pads for _, choice in choices(gemm, spec, Alignment(16, 16, 4))]
+    assert set(only_c) == {frozenset()}
+    narrow, wide, results = (
+        choices(gemm, spec, aligned)[0][0]
+        for aligned in (Alignment(4, 4, 4), Alignment(16, 16, 16), Alignment(16, 16, 4))
+    )
+    assert wide <= results < narrow

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from typing import Any
 
 import numpy as np
@@ -11,11 +12,12 @@ from cpu_gpu import STATE, CpuKernel
 from tilewright.artifacts import CudaSource
 from tilewright.dtypes import BF16, F16, F32, DType
 from tilewright.planning.passes.finish import finish_source
-from tilewright.planning.passes.pad import pad_grid, pad_source, padded
+from tilewright.planning.passes.pad import LINES, pad_grid, pad_source, padded
 from tilewright.planning.passes.thin import thin_source
 from tilewright.planning.passes.turn import turn_grid, turn_source
 from tilewright.problem.epilogue import Activation, Epilogue
 from tilewright.runtime.nvrtc import compile_cuda
+from tilewright.runtime.sass import disassemble
 
 MATRICES = [(1, 1, 1), (5, 7, 7), (33, 65, 70), (64, 32, 33), (3, 300, 301)]
 
@@ -42,12 +44,34 @@ def test_a_padded_copy_is_a_copy(lines: int, length: int, leading: int, dtype: D
     step, wide = lines * leading + 5, padded(length, dtype)
     source, target = aligned(count * step, dtype, at), aligned(count * lines * wide, dtype)
     source[:] = np.arange(source.size) % 2000
-    x, y, _ = pad_grid(lines, length, dtype)
+    x, y, _ = pad_grid([(lines, length)], dtype)
     run(pad_source(dtype), (x, y, count), source, target, lines, length, leading, wide, step, lines * wide)
     for i in range(count):
         expected = source[i * step :][: lines * leading].reshape(lines, leading)[:, :length]
         copied = target[i * lines * wide :][: lines * wide].reshape(lines, wide)[:, :length]
         np.testing.assert_array_equal(copied, expected)
+
+
+@pytest.mark.parametrize("dtype", [F32, BF16], ids=str)
+@pytest.mark.parametrize(("large", "small"), [((33, 65, 70), (5, 7, 7)), ((5, 7, 7), (3, 2100, 2101))])
+def test_two_matrices_are_copied_by_one_launch(large: Any, small: Any, dtype: DType) -> None:
+    """Each of a stack of two, of its own size; in either order."""
+    for sizes in ((large, small), (small, large)):
+        arguments: list[Any] = []
+        made = []
+        for lines, length, leading in sizes:
+            step, wide = lines * leading + 5, padded(length, dtype)
+            source, target = aligned(2 * step, dtype, 1), aligned(2 * lines * wide, dtype)
+            source[:] = np.arange(source.size) % 2000
+            arguments += [source, target, lines, length, leading, wide, step, lines * wide]
+            made.append((source, target, lines, length, leading, wide, step))
+        x, y, z = pad_grid([(lines, length) for lines, length, _ in sizes], dtype)
+        run(pad_source(dtype, 2), (x, y, 2 * z), *arguments)
+        for source, target, lines, length, leading, wide, step in made:
+            for i in range(2):
+                expected = source[i * step :][: lines * leading].reshape(lines, leading)[:, :length]
+                copied = target[i * lines * wide :][: lines * wide].reshape(lines, wide)[:, :length]
+                np.testing.assert_array_equal(copied, expected)
 
 
 @pytest.mark.parametrize("dtype", [F32, BF16], ids=str)
@@ -67,17 +91,17 @@ def test_a_turned_copy_is_the_transpose(lines: int, length: int, leading: int, d
 
 
 def test_more_lines_than_a_grid_has_blocks_for() -> None:
-    lines, length = 70_000, 3
+    lines, length = 270_000, 3
     source, target = aligned(lines * length, F32), aligned(lines * 4, F32)
     source[:] = np.arange(source.size)
-    assert pad_grid(lines, length, F32)[1] < lines
-    run(pad_source(F32), pad_grid(lines, length, F32), source, target, lines, length, length, 4, 0, 0)
+    assert pad_grid([(lines, length)], F32)[1] * LINES < lines
+    run(pad_source(F32), pad_grid([(lines, length)], F32), source, target, lines, length, length, 4, 0, 0)
     np.testing.assert_array_equal(target.reshape(lines, 4)[:, :3], source.reshape(lines, length))
 
 
 @pytest.mark.parametrize("arch", ["sm_75", "sm_86", "sm_90a"])
 def test_all_of_them_compile(arch: str) -> None:
-    sources = [pad_source(F32), pad_source(BF16), turn_source(F32)]
+    sources = [pad_source(F32), pad_source(BF16), pad_source(F32, 2), pad_source(BF16, 2), turn_source(F32)]
     sources += [finish_source(out, Epilogue("m", True, Activation.GELU), width=4) for out in (F32, F16, BF16)]
     sources += [
         thin_source(dtype, F32, rows=rows, width=16 // dtype.bytes, across=across)
@@ -86,3 +110,20 @@ def test_all_of_them_compile(arch: str) -> None:
     ]
     for source in sources:
         assert compile_cuda(source, arch).resources.spill_load_bytes <= 8, source.entry
+
+
+@pytest.mark.parametrize(
+    "source",
+    [pad_source(BF16, 2), turn_source(F32), finish_source(BF16, Epilogue("n", True), width=4)]
+    + [thin_source(BF16, F32, rows=1, width=8, across=across) for across in (True, False)],
+    ids=lambda source: source.entry,
+)
+def test_nothing_is_touched_before_the_grids_before_have_ended(source: CudaSource) -> None:
+    """Nor moved there by the compiler; and no load takes for constant what they may still write."""
+    code = [line for line in disassemble(compile_cuda(source, "sm_90a")).splitlines() if "/*" in line]
+    waits = next(i for i, line in enumerate(code) if "ACQBULK" in line)
+    touched = [i for i, line in enumerate(code) if re.search(r"\b(LDG|STG|LD|ST|RED|ATOM)\b", line)]
+    assert source.overlapped and touched and waits < touched[0]
+    assert any("PREEXIT" in line for line in code[:waits]), "the next kernel is not told that it may start"
+    assert not any("CONSTANT" in code[i] for i in touched)
+    assert "griddepcontrol" not in disassemble(compile_cuda(source, "sm_86"))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from dataclasses import replace
 
 import pytest
@@ -15,6 +16,8 @@ from tilewright.planning.kernels import build_of
 from tilewright.planning.works import work_of
 from tilewright.prediction.counting import work_of as simulated
 from tilewright.problem import Gemm, Order, check, make_operands
+from tilewright.runtime.nvrtc import compile_cuda
+from tilewright.runtime.sass import disassemble
 from tilewright.toolchain import run_on_simulator
 from tilewright.winners.choice import Choice
 
@@ -96,3 +99,32 @@ def test_every_tile_computes_the_product(name: str, key: str) -> None:
     operands = make_operands(gemm)
     computed, run = run_on_simulator(build_of(gemm, choice), operands)
     assert check(operands, computed).ok and not run.findings
+
+
+@pytest.mark.parametrize("order", [Order.ROW, Order.COL], ids=["NN", "NT"])
+def test_loads_of_the_next_tile_come_before_the_products_of_this_one(order: Order) -> None:
+    """In machine code, where ptxas decides it: all FFMA candidates of the H200 start their loads first in a step."""
+    gemm = Gemm(16, 1024, 1024, F32, b=order)
+    for tile in candidates(gemm, device("H200")):
+        built = build_of(gemm, Choice(tile.rung, tile.point, 2))
+        step = loop_over_k(disassemble(compile_cuda(built.source, "sm_90a")))
+        first = next(at for at, opcode in enumerate(step) if opcode == "FFMA")
+        loads = [at for at, opcode in enumerate(step) if opcode.startswith(("LDG.", "LDGSTS."))]
+        assert loads and max(loads) < first, (tile, max(loads), first)
+
+
+def loop_over_k(text: str) -> list[str]:
+    """The opcodes between the last two barriers before the results are stored: one step over k."""
+    opcodes = re.findall(r"/\*[0-9a-f]{4,}\*/\s+(?:@!?U?P\w+ )?([A-Z][A-Z0-9_.]*)", text)
+    barriers = [at for at, opcode in enumerate(opcodes) if opcode.startswith("BAR.")]
+    return opcodes[barriers[-2] : barriers[-1]]
+
+
+def test_rows_of_blocks_walk_together_where_each_would_read_all_of_b_anew() -> None:
+    def groups(m: int, n: int, k: int) -> set[int]:
+        return {tile.point["group"] for tile in candidates(Gemm(m, n, k, F32), device("H200"))}
+
+    assert groups(4096, 4096, 4096) == {1}  # a round of blocks covers all columns of B
+    assert groups(2048, 151936, 64) == {1}  # B stays in the L2
+    assert groups(100, 151936, 2048) == {1, 2, 4}  # as many as there are
+    assert groups(2048, 151936, 2048) == {8, 16}

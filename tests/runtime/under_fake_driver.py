@@ -378,3 +378,16 @@ def test_pointers_are_addresses_and_not_arrays(gpu: Gpu) -> None:
         loaded(gpu, source).launch(gpu.stream, *ONE_BLOCK, (array,))
     loaded(gpu, source).launch(gpu.stream, *ONE_BLOCK, (array.pointer,))
     assert calls("launch")[0]["args"] == [struct.pack("<Q", array.pointer).hex()]
+
+
+@pytest.mark.parametrize(("capability", "attributes"), [((8, 9), 0), ((9, 0), 1), ((12, 0), 1)])
+def test_only_gpus_that_know_of_it_are_asked_to_start_early(
+    gpu: Gpu, capability: tuple[int, int], attributes: int
+) -> None:
+    """Older drivers and GPUs refuse a launch with an attribute that they do not know."""
+    source, other = taking(Parameter("n", F16)), Gpu(0)
+    other.attributes = {"compute_capability_major": capability[0], "compute_capability_minor": capability[1]}
+    for overlapped in (False, True):
+        kernel = loaded(gpu, replace(source, overlapped=overlapped))
+        kernel.gpu = other
+        assert kernel.packed_config(0, *ONE_BLOCK).numAttrs == attributes * overlapped

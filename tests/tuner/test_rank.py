@@ -11,6 +11,7 @@ import pytest
 from tilewright.device.catalog import device
 from tilewright.dtypes import BF16
 from tilewright.ladders import find_rung
+from tilewright.ladders.hopper.r9_best import walks
 from tilewright.problem.gemm import Gemm
 from tilewright.report.validation import spearman
 from tilewright.tuner.rank import predicted_us
@@ -58,6 +59,8 @@ def test_where_rows_are_narrow_copies_before_are_held_against_narrow_copies() ->
 
 def test_a_kernel_that_keeps_its_blocks_is_never_split() -> None:
     space = make_space(Gemm(512, 512, 16384, BF16, out=BF16), H200)
-    split = {choice.rung for choice in space.candidates if choice.splits > 1}
-    assert "hopper/4" in split and "ampere/6" in split
-    assert "hopper/best" not in split
+    split = {choice for choice in space.candidates if choice.splits > 1}
+    assert {"hopper/4", "hopper/best", "ampere/6"} <= {choice.rung for choice in split}
+    assert not {"hopper/5", "hopper/6", "hopper/7", "hopper/8"} & {choice.rung for choice in split}
+    best = [choice for choice in split if choice.rung == "hopper/best"]
+    assert all(not walks(choice.point) for choice in best) and all(map(space.is_legal, best[:8]))

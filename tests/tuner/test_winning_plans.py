@@ -30,7 +30,7 @@ WIDE = {"dtype": BF16, "out": BF16}
 
 PLANS = [
     (Gemm(512, 512, 16384, **WIDE), Choice("hopper/4", RING, 6), ["hopper_4", "finish_bf16_4"]),
-    (Gemm(256, 257, 1023, **WIDE), Choice("hopper/4", RING, 1, frozenset("AB")), ["pad_bf16", "pad_bf16", "hopper_4"]),
+    (Gemm(256, 257, 1023, **WIDE), Choice("hopper/4", RING, 1, frozenset("AB")), ["pad_bf16_both", "hopper_4"]),
     (Gemm(512, 512, 511, **WIDE), Choice("ampere/4", {"stages": 2}, 1, frozenset("A")), ["pad_bf16", "ampere_4"]),
     (Gemm(512, 512, 511, **WIDE), Choice("ampere/4", {"stages": 3}), ["ampere_4"]),
     (Gemm(4, 4096, 4096, **WIDE), Choice(THIN, splits=5), ["thin_across_bf16_f32_4_8", "finish_bf16_4"]),

@@ -30,7 +30,7 @@ from tilewright.winners.keys import short_name
 
 EXAMPLES = (
     "tilewright bench --budget 480",
-    "tilewright bench --shape 4095x4097x4093 --dtype bf16 --order NN --peers cublas,compile",
+    "tilewright bench --size 4095x4097x4093 --dtype bf16 --order NN --peers cublas,compile",
     "tilewright bench --write docs/library.md",
 )
 
@@ -41,12 +41,14 @@ _PEERS = dict(zip(("cublas", "cublaslt", "compile"), PEERS, strict=True))
 
 
 def bench(
-    shape: Annotated[list[str] | None, typer.Option(metavar="MxNxK", help="May be repeated. Default: all.")] = None,
+    size: Annotated[list[str] | None, typer.Option(metavar="MxNxK", help="May be repeated. Default: all.")] = None,
     dtype: Annotated[str, typer.Option(help="f32, f16, bf16 or tf32; several with commas.")] = ",".join(FORMATS),
     order: Annotated[str, typer.Option(help="NN, NT, TN: T is a transposed view.")] = ",".join(ORDERS),
     peers: Annotated[str, typer.Option(help="Whom to time beside tilewright.")] = ",".join(_PEERS),
     record: Annotated[Path | None, typer.Option(metavar="FILE", help="Where rows are added as they come.")] = None,
-    budget: Annotated[float | None, typer.Option(metavar="SECONDS", help="Begin no problem after so long.")] = None,
+    budget: Annotated[
+        float | None, typer.Option(min=1, metavar="SECONDS", help="Begin no problem after so long.")
+    ] = None,
     again: Annotated[bool, typer.Option("--again", help="Also what this commit has measured already.")] = False,
     write: Annotated[Path | None, typer.Option(metavar="PAGE", help="Measure nothing: write the page.")] = None,
     check: Annotated[Path | None, typer.Option(metavar="PAGE", help="Measure nothing: fail if it is old.")] = None,
@@ -58,7 +60,7 @@ def bench(
     """
     if write is not None or check is not None:
         return _page(write, check)
-    shapes = [_shape(text) for text in shape] if shape else SHAPES
+    shapes = [_shape(text) for text in size] if size else SHAPES
     chosen = problems(shapes, _words(dtype), [word.upper() for word in _words(order)])
     asked = tuple(_peer(word) for word in _words(peers))
     began = time.monotonic()

@@ -35,7 +35,7 @@ def search(
     points: Annotated[
         Path | None, typer.Option("--points", metavar="FILE", help="Measure only these: a JSON list of points.")
     ] = None,
-    budget: Annotated[float, typer.Option(metavar="SECONDS", help="Stop after this time.")] = 600.0,
+    budget: Annotated[float, typer.Option(min=1, metavar="SECONDS", help="Stop after this time.")] = 600.0,
     show: Annotated[bool, typer.Option("--show", help="Only print what the file holds.")] = False,
     as_json: AsJson = False,
 ) -> int:

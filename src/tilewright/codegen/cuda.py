@@ -17,9 +17,11 @@ from tilewright.dtypes import I64
 from tilewright.ir.async_stmt import MultiplyShared, SetRegisters
 from tilewright.ir.expr import Lookup
 from tilewright.ir.kernel import PROBLEMS, Kernel, Many
+from tilewright.ir.program import GROUP_LANES
 from tilewright.ir.text import ExprText
 from tilewright.ir.visit import exprs_of, walk, walk_expr, written
 from tilewright.problem.gemm import Gemm, Operand, Order
+from tilewright.schedule.laws.units import REGISTERS_PER_SM
 
 _PLACEMENT_BYTES = 128
 """The alignment of dynamic shared memory as a whole: enough for every access, TMA included."""
@@ -155,18 +157,28 @@ def _signature(kernel: Kernel, entry: str, expr: CudaExpr, linkage: str) -> str:
         if not parameter.is_pointer:
             return f"{element} {parameter.name}"
         const = "" if parameter.name in stored else "const "
-        return f"{const}{element}* __restrict__ {parameter.name}"
+        # What the kernel before may write while this one has begun is not constant: no load of it may move up.
+        restrict = "" if kernel.overlapped and parameter.name in added else "__restrict__ "
+        return f"{const}{element}* {restrict}{parameter.name}"
 
+    added = {operand.name for operand in kernel.gemm.added}
     pointers = ", ".join(declaration(p) for p in kernel.parameters if p.is_pointer)
     plain = [p for p in kernel.parameters if not p.is_pointer and p.tensor_map is None]
     maps = [p for p in kernel.parameters if p.tensor_map is not None]
     rows = [pointers, *(", ".join(map(declaration, some)) for some in (plain, maps) if some)]
-    # Budgets of registers that change while a kernel runs need to know that a block has the SM for itself.
-    budgets = any(isinstance(stmt, SetRegisters) for _, stmt in walk(kernel.body))
-    bounds = f"{kernel.threads_per_block}, 1" if budgets else f"{kernel.threads_per_block}"
+    # Budgets of registers that change while a kernel runs need to know how many blocks share those of an SM.
+    budgets = [stmt for _, stmt in walk(kernel.body) if isinstance(stmt, SetRegisters)]
+    bounds = f"{kernel.threads_per_block}" + (f", {_blocks_with(budgets, kernel.threads_per_block)}" if budgets else "")
     cluster = f"__cluster_dims__({kernel.cluster}, 1, 1) " if kernel.cluster > 1 else ""
     arguments = ",\n".join(f"    {row}" for row in rows)
     return f"{linkage} __global__ void {cluster}__launch_bounds__({bounds})\n{entry}(\n{arguments})\n{{\n"
+
+
+def _blocks_with(budgets: Sequence[SetRegisters], threads: int) -> int:
+    """How many blocks of an SM can have their budgets at a time: one warpgroup shrinks, the others grow."""
+    groups = threads // GROUP_LANES
+    wanted = sum(stmt.count * (groups - 1 if stmt.grow else 1) for stmt in budgets) * GROUP_LANES
+    return 2 if REGISTERS_PER_SM // 2 // threads // 8 * 8 * threads >= wanted else 1
 
 
 def _header(kernel: Kernel, entry: str) -> str:
@@ -219,7 +231,10 @@ def _assumptions(kernel: Kernel) -> list[str]:
         sizes, tiles = ", ".join(exact).upper(), ", ".join(str(kernel.cluster_tile[dim]) for dim in exact)
         words.append(f"{sizes} multiples of {tiles}")
     if variant.alignment_bytes > 1:
-        words.append(f"pointers and leading dimensions multiples of {variant.alignment_bytes} bytes")
+        whose = " of A and B" if variant.result_bytes else ""
+        words.append(f"pointers and leading dimensions{whose} multiples of {variant.alignment_bytes} bytes")
+    if variant.result_bytes > 1:
+        words.append(f"those of C multiples of {variant.result_bytes}")
     if variant.near:
         words.append("offsets below 2^31 elements")
     return words or ["nothing: any size, any alignment"]

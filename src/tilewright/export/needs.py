@@ -50,7 +50,7 @@ def needs_of(kernel: Kernel) -> Needs:
     exact = sorted(kernel.variant.exact, key="mnk".index)
     engine = {known.operand for known in kernel.maps}
     operands = (*kernel.gemm.operands, *kernel.gemm.added)
-    own = {o.name: max(kernel.variant.alignment_bytes, o.dtype.bytes) for o in operands}
+    own = {o.name: max(kernel.variant.aligned_bytes(o.name), o.dtype.bytes) for o in operands}
     multiples: dict[Dim, int] = {dim: kernel.cluster_tile[dim] for dim in exact}
     c = kernel.gemm.operand("C")
     if c.name in engine:  # it writes whole pieces, so rows of C must end where one does

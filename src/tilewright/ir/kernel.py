@@ -63,8 +63,9 @@ class Variant:
     """What a kernel may assume of its arguments. Dispatch chooses; a user never does.
 
     exact: the dimensions that are multiples of the block's tile, so that no edge needs a guard.
-    alignment_bytes: every pointer and leading dimension is a multiple of this (16, 8 or 4), so that vector accesses up
-    to it are legal; 1: of one element, no more.
+    alignment_bytes: the pointers and leading dimensions of A and B are multiples of this (16, 8 or 4), so that vector
+    accesses up to it are legal; 1: of one element, no more. result_bytes: those of C and what is added to it; 0 where
+    that is the same.
     near: every element offset fits in 31 bits, so that 32-bit index arithmetic is enough.
 
     >>> Variant(exact=frozenset("mn")).name
@@ -74,17 +75,27 @@ class Variant:
     exact: frozenset[Dim] = frozenset()
     alignment_bytes: int = 16
     near: bool = True
+    result_bytes: int = 0
+
+    def __post_init__(self) -> None:
+        if self.result_bytes == self.alignment_bytes:  # one way to say it, since kernels are known by their variant
+            object.__setattr__(self, "result_bytes", 0)
 
     @property
     def aligned(self) -> bool:
         """Whether the widest accesses are legal."""
-        return self.alignment_bytes == 16
+        return self.alignment_bytes == 16 and not self.result_bytes
+
+    def aligned_bytes(self, name: str) -> int:
+        """What the pointer and the leading dimension of an operand are multiples of, or 1."""
+        return self.alignment_bytes if name in ("A", "B") else self.result_bytes or self.alignment_bytes
 
     @property
     def name(self) -> str:
         parts = ["".join(sorted(self.exact, key="mnk".index)) or "edges"]
-        parts += ["aligned"] if self.aligned else []
+        parts += ["aligned"] if self.alignment_bytes == 16 else []
         parts += [f"aligned{self.alignment_bytes}"] if 1 < self.alignment_bytes < 16 else []
+        parts += [f"results{self.result_bytes}"] if self.result_bytes else []
         parts += ["near"] if self.near else []
         return "_".join(parts)
 

@@ -85,10 +85,14 @@ Point = Mapping[str, Any]
 
 @dataclass(frozen=True, slots=True)
 class Choices:
-    """The parameters of a rung that a search chooses: the legal points, and the schedule at each."""
+    """The parameters of a rung that a search chooses: the legal points, and the schedule at each.
+
+    shares_k: whether blocks at a point could share out the sums, where points differ in that.
+    """
 
     points: Callable[[], Iterable[Point]]
     schedule_at: Callable[[Gemm, Point], Schedule]
+    shares_k: Callable[[Point], bool] = lambda point: True
 
 
 @dataclass(frozen=True)

@@ -13,6 +13,7 @@ from dataclasses import replace
 
 from tilewright.ir.buffer import Ref, Space
 from tilewright.ir.expr import ZERO
+from tilewright.ir.kernel import Variant
 from tilewright.ir.program import Program, Route
 from tilewright.ir.stmt import Alloc, Body, Move, Stmt
 from tilewright.ir.visit import rewrite
@@ -49,15 +50,15 @@ def narrowed_copies(program: Program, alignment_bytes: int) -> Program:
     return program
 
 
-def narrow_accesses(body: Body, program: Program, alignment_bytes: int) -> Body:
-    """`body` with no access to global memory wider than the alignment, or one element."""
+def narrow_accesses(body: Body, program: Program, variant: Variant) -> Body:
+    """`body` with no access to global memory wider than the alignment of its operand, or one element."""
 
     def change(stmt: Stmt) -> Body | None:
         if not isinstance(stmt, Move):
             return None
         for place in (stmt.src, stmt.dst):
             if place.buffer.space is Space.GLOBAL:
-                width = max(alignment_bytes // place.buffer.dtype.bytes, 1)
+                width = max(variant.aligned_bytes(place.buffer.name) // place.buffer.dtype.bytes, 1)
                 if stmt.width <= width:
                     return None
                 single = narrower(stmt, contiguous_at(program, place), width)

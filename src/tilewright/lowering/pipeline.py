@@ -67,7 +67,7 @@ def lower(
     body = checked("expand", expand(program, exact))
     # Widths before guards, because a guard covers the whole of its access.
     if not variant.aligned:
-        body = checked("narrow_accesses", narrow_accesses(body, program, variant.alignment_bytes))
+        body = checked("narrow_accesses", narrow_accesses(body, program, variant))
     # Guards while an access still has a row and a column.
     body = checked("guard_edges", guard_edges(body, program, exact))
     # Barriers after guards, so that none stands where only some threads come.

@@ -17,12 +17,16 @@ def variant_for(program: Program, gemm: Gemm, *, pointers: Sequence[int] = ()) -
     """The strongest assumptions that are true of a problem and its pointers (addresses of A, B, C)."""
     exact: set[Dim] = {dim for dim in ("m", "n", "k") if gemm.size(dim) % program.cluster_tile(dim) == 0}
     every = (*gemm.operands, *gemm.added)
-    leading = [gemm.leading(o.name) * o.dtype.bytes for o in every]
-    element = min(o.dtype.bytes for o in every)
-    widest = (size for size in ALIGNMENTS if size > element and not any(v % size for v in (*leading, *pointers)))
-    aligned = next(widest, 1)
+    rows = [gemm.leading(operand.name) * operand.dtype.bytes for operand in every]
+    read, result = widest(gemm, (*rows[:2], *pointers[:2])), widest(gemm, (*rows[2:], *pointers[2:]))
     near = all(_last_offset(program, gemm, o.name) <= MAX_INDEX for o in every)
-    return Variant(frozenset(exact), aligned, near)
+    return Variant(frozenset(exact), read, near, result)
+
+
+def widest(gemm: Gemm, places: Sequence[int]) -> int:
+    """Bytes of the widest access to operands whose addresses and rows are these, or 1: of one element, no more."""
+    element = min(operand.dtype.bytes for operand in (*gemm.operands, *gemm.added))
+    return next((size for size in ALIGNMENTS if size > element and not any(place % size for place in places)), 1)
 
 
 def _last_offset(program: Program, gemm: Gemm, name: OperandName | AddedName) -> int:

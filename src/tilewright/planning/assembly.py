@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from tilewright.dtypes import F32
+from tilewright.dtypes import F32, DType
 from tilewright.errors import LaunchError
 from tilewright.ir.kernel import Kernel, Many
 from tilewright.planning.choices import ENGINE_BYTES, Alignment, order_read
@@ -53,13 +53,13 @@ def plan_of(kernels: Kernels, request: Request, choice: Choice) -> Plan:
     steps: list[Step] = []
     at = 0
     places: dict[OperandName, tuple[Place, int]] = {name: (place, 0) for name, place in _PLACE.items()}
-    for name in sorted(choice.pads):
-        step, size_bytes, apart = _copied(kernels, gemm, choice, name, stack, at)
-        steps.append(step)
-        places[name] = (Place.SCRATCH, at)
-        alignment = replace(alignment, **{name.lower(): ENGINE_BYTES})
-        stack = None if stack is None else replace(stack, **{name.lower(): apart})
-        at += size_bytes
+    copies = [_copy(gemm, choice, name, stack) for name in sorted(choice.pads)]
+    for copy in copies:
+        places[copy.name] = (Place.SCRATCH, at)
+        alignment = replace(alignment, **{copy.name.lower(): ENGINE_BYTES})
+        stack = None if stack is None else replace(stack, **{copy.name.lower(): copy.apart})
+        at += copy.count * copy.size_bytes
+    steps += _copied(kernels, gemm.dtype, copies, places)
     gemm = as_read(gemm, choice)
     if choice.splits > 1:
         steps += _parts(kernels, gemm, alignment, choice, places, at)
@@ -103,21 +103,58 @@ def as_read(gemm: Gemm, choice: Choice) -> Gemm:
     return gemm
 
 
-def _copied(
-    kernels: Kernels, gemm: Gemm, choice: Choice, name: OperandName, stack: Stack | None, at: int
-) -> tuple[Step, int, int]:
-    """The copy of an operand, its bytes, and elements from one matrix to the next of a stack."""
+@dataclass(frozen=True, slots=True)
+class _Copy:
+    """The copy of an operand, or of `count` of them in a stack. lines, length: as it lies; leading: of the copy.
+
+    step: elements from one matrix to the next of the stack. size_bytes: of the copy of one.
+    """
+
+    name: OperandName
+    turns: bool
+    lines: int
+    length: int
+    own_leading: int
+    leading: int
+    count: int
+    step: int
+    size_bytes: int
+    apart: int
+
+    @property
+    def size(self) -> tuple[int, int]:
+        return self.lines, self.length
+
+    @property
+    def values(self) -> tuple[int, ...]:
+        """The arguments of the kernels that copy, for one matrix: no addresses yet."""
+        return 0, 0, *self.size, self.own_leading, self.leading, self.step, self.apart
+
+
+def _copy(gemm: Gemm, choice: Choice, name: OperandName, stack: Stack | None) -> _Copy:
     lines, length = gemm.size(gemm.operand(name).strided), _length(gemm, name)
-    count, own_step = (1, 0) if stack is None else (stack.count, {"A": stack.a, "B": stack.b}[name])
+    count, step = (1, 0) if stack is None else (stack.count, {"A": stack.a, "B": stack.b}[name])
     turns = order_read(choice.rung, gemm, name) is not gemm.operand(name).order
     to = (length, lines) if turns else (lines, length)
     size_bytes = padded_bytes(*to, gemm.dtype)
-    apart = size_bytes // gemm.dtype.bytes
-    kernel = kernels.small(turn_source(gemm.dtype) if turns else pad_source(gemm.dtype))
-    x, y, _ = turn_grid(lines, length) if turns else pad_grid(lines, length, gemm.dtype)
-    values = (0, 0, lines, length, gemm.leading(name), padded(to[1], gemm.dtype), own_step, apart)
-    launch = kernel.prepare((x, y, count), (kernel.source.threads_per_block, 1, 1), values)
-    return Step(launch, ((_PLACE[name], 0), (Place.SCRATCH, at))), count * size_bytes, apart
+    apart, leading = size_bytes // gemm.dtype.bytes, padded(to[1], gemm.dtype)
+    return _Copy(name, turns, lines, length, gemm.leading(name), leading, count, step, size_bytes, apart)
+
+
+def _copied(
+    kernels: Kernels, dtype: DType, copies: Sequence[_Copy], places: Mapping[OperandName, tuple[Place, int]]
+) -> Iterator[Step]:
+    """The launches that copy: one for each that is turned, one for all others."""
+    turned = [(one,) for one in copies if one.turns]
+    padded_ones = tuple(one for one in copies if not one.turns)
+    for together in (*turned, *([padded_ones] if padded_ones else [])):
+        first = together[0]
+        source = turn_source(dtype) if first.turns else pad_source(dtype, len(together))
+        x, y, z = turn_grid(*first.size) if first.turns else pad_grid([one.size for one in together], dtype)
+        values = tuple(value for one in together for value in one.values)
+        kernel = kernels.small(source)
+        launch = kernel.prepare((x, y, z * first.count), (kernel.source.threads_per_block, 1, 1), values)
+        yield Step(launch, tuple(place for one in together for place in ((_PLACE[one.name], 0), places[one.name])))
 
 
 def _check_maps(kernel: Kernel, alignment: Alignment, choice: Choice) -> None:

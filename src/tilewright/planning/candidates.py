@@ -11,13 +11,19 @@ from typing import Any, Literal
 
 from tilewright.device.spec import WARP_THREADS, DeviceSpec
 from tilewright.dtypes import F16, F32
+from tilewright.ladders.hopper.r9_best import PAIRED
+from tilewright.ladders.hopper.tiles import engine_stores, fits
 from tilewright.model.occupancy import occupancy
-from tilewright.problem.gemm import Gemm
+from tilewright.problem.gemm import Gemm, Order
+from tilewright.units import ceil_div
 
 Unit = Literal["FFMA", "mma.sync", "wgmma"]
 
 _WGMMA_K_BYTES, _MMA_K_BYTES, _FFMA_K = 128, 64, 16
 _OTHER_REGISTERS = 32
+
+_MOST_ROWS = 16
+"""Rows of blocks that walk together at most: their strips of A stay in the L2."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,8 +67,9 @@ class Candidate:
         Registers are twice the sums and some more, which is within a block of what ptxas makes of all of these.
         """
         shared_bytes = self.stages * (self.m + self.n) * self.k * gemm.dtype.bytes
-        if self.by_engine:  # their registers are handed out so that one block takes the SM
-            return int(shared_bytes <= spec.max_shared_bytes_per_block)
+        if self.by_engine:  # of those that walk, one is started on each SM
+            alone = self.walks or self.m * self.n > PAIRED or not fits(self.point, 2)
+            return (1 if alone else 2) if shared_bytes <= spec.max_shared_bytes_per_block else 0
         sums = self.warp_m * self.warp_n // WARP_THREADS
         return occupancy(
             spec,
@@ -77,7 +84,7 @@ def candidates(gemm: Gemm, spec: DeviceSpec) -> Iterator[Candidate]:
     that multiplies everything must do."""
     multiplied = "tf32" if gemm.multiplies_tf32 else gemm.dtype.name
     if gemm.multiplied is F32:
-        yield from _ffma()
+        yield from _ffma(gemm, spec)
     elif spec.tensor.flops_per_clk_per_sm(multiplied, "f32"):
         if spec.compute_capability[0] == 9:
             yield from _wgmma(gemm)
@@ -89,21 +96,39 @@ def candidates(gemm: Gemm, spec: DeviceSpec) -> Iterator[Candidate]:
             )
 
 
-def _ffma() -> Iterator[Candidate]:
+def _ffma(gemm: Gemm, spec: DeviceSpec) -> Iterator[Candidate]:
+    """k is unrolled by 8, but for the largest tiles: in a longer run of multiply-adds ptxas moves the loads of the next
+    tile to its end, right before their use, which few warps have nothing to cover with (tests/planning/test_works.py).
+    """
     from tilewright.ladders.worklog.r13_best import BEST
 
     for bm, bn, wm, wn in (
         (128, 256, 64, 64),
         (256, 128, 64, 64),
         (128, 128, 64, 64),
+        (128, 128, 32, 64),
         (64, 256, 64, 64),
+        (64, 256, 32, 64),
         (128, 64, 64, 32),
         (64, 128, 32, 64),
         (64, 64, 32, 32),
         (32, 64, 16, 32),
     ):
-        point = {**BEST, "bm": bm, "bn": bn, "wm": wm, "wn": wn}
+        unroll = BEST["unroll"] if bm * bn == BEST["bm"] * BEST["bn"] else 8
+        point = {**BEST, "bm": bm, "bn": bn, "wm": wm, "wn": wn, "unroll": unroll, "group": _group(gemm, spec, bm, bn)}
         yield Candidate("worklog/best", point, "FFMA", bm, bn, _FFMA_K, wm, wn, BEST["stages"])
+    # Rows that nearly fill a tile may be as fast as in the thin kernel: copies of B run ahead by several slots.
+    if 8 < gemm.m <= 16 and gemm.b is Order.ROW:
+        point = {**BEST, "bm": 16, "bn": 256, "wm": 16, "wn": 64, "b": "async", "stages": 4, "unroll": 8}
+        yield Candidate("worklog/best", point, "FFMA", 16, 256, _FFMA_K, 16, 64, 4)
+
+
+def _group(gemm: Gemm, spec: DeviceSpec, bm: int, bn: int) -> int:
+    """Rows of blocks that walk over n together. One after another, each would read all of B anew, where it does not fit
+    into the L2 and a row has more blocks than run at a time."""
+    rows, columns = ceil_div(gemm.m, bm), ceil_div(gemm.n, bn)
+    again = columns > spec.sm_count and gemm.k * gemm.n * gemm.dtype.bytes > spec.l2_bytes
+    return min(_MOST_ROWS, rows) if again else 1
 
 
 def _mma(gemm: Gemm) -> Iterator[Candidate]:
@@ -121,25 +146,34 @@ def _mma(gemm: Gemm) -> Iterator[Candidate]:
 
 
 def _wgmma(gemm: Gemm) -> Iterator[Candidate]:
-    from tilewright.ladders.hopper.r9_best import point_for
+    """Points of one rung: blocks that walk over tiles, then blocks that have one tile each."""
+    from tilewright.ladders.hopper import r9_best as best
 
     k = _WGMMA_K_BYTES // gemm.dtype.bytes
-    best = point_for(gemm)  # the rung's own rule, of clocks that were measured between tiles
-    m, n, stages, turns = (int(best[name]) for name in ("m", "n", "stages", "turns"))
-    yield Candidate(
-        "hopper/best", best, "wgmma", m, n, k, _warp_m(best), n, stages, turns=turns, walks=True, splits=False
-    )
-    for m, n, groups, stages in (
-        (128, 256, 2, 4),
-        (128, 192, 2, 4),
-        (128, 128, 2, 6),
-        (64, 256, 1, 4),
-        (64, 128, 1, 6),
-        (64, 64, 1, 8),
-    ):
-        point = {"m": m, "n": n, "groups": groups, "stages": stages}
-        large = m * n >= best["m"] * best["n"]
-        yield Candidate("hopper/shared_b", point, "wgmma", m, n, k, _warp_m(point), n, stages, stands_in=large)
+
+    def candidate(point: Mapping[str, Any], *, stands_in: bool = False) -> Candidate:
+        m, n, stages, turns = (int(point[name]) for name in ("m", "n", "stages", "turns"))
+        walks = best.walks(point)
+        return Candidate(
+            "hopper/best", point, "wgmma", m, n, k, _warp_m(point), n, stages,
+            turns=turns, walks=walks, stands_in=stands_in, splits=not walks,
+        )  # fmt: skip
+
+    plain = gemm.epilogue.bias is None and gemm.epilogue.activation is None
+    if engine_stores(gemm):
+        # The rung's own rule, of clocks that were measured. Turns at wide tiles leave no registers for an epilogue.
+        large = best.point_for(gemm) if plain else best.SHARED
+        walking = [best.walking(m, n, groups, parts=best.parts_of(m, n)) for m, n, groups in best.NARROW]
+    else:  # nor for addresses of C; at narrower tiles they hide its many stores
+        large = best.SHARED
+        walking = [best.walking(256, 128, 2, parts=0), best.walking(128, 128, 1, parts=0, turns=2)]
+    for point in (large, *walking):
+        yield candidate(point)
+    for m, n, groups in ((128, 256, 2), *best.NARROW):
+        pairs = (1, 2) if m * n <= best.PAIRED else (1,)
+        for blocks in pairs:
+            point = best.standing(m, n, groups, blocks=blocks)
+            yield candidate(point, stands_in=m * n >= large["m"] * large["n"])
 
 
 def _warp_m(point: Mapping[str, Any]) -> int:

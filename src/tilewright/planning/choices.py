@@ -12,10 +12,11 @@ from dataclasses import dataclass, replace
 from operator import mul
 from typing import Protocol
 
+from tilewright.device.arch import SINCE, Feature
 from tilewright.device.spec import DeviceSpec
 from tilewright.dtypes import F32
 from tilewright.ladders.hopper.tiles import engine_stores
-from tilewright.model.time import DRAM_SHARE, LAUNCH_SECONDS, predict_seconds
+from tilewright.model.time import DRAM_SHARE, EARLY_SECONDS, LAUNCH_SECONDS, predict_seconds
 from tilewright.planning.candidates import Candidate, candidates
 from tilewright.planning.stack import Stack
 from tilewright.planning.works import work_of
@@ -74,6 +75,13 @@ def copied_first(rung: str, gemm: Gemm, alignment: Alignment) -> frozenset[Opera
     )
 
 
+def ways_to_copy(rung: str, gemm: Gemm, alignment: Alignment) -> tuple[frozenset[OperandName], ...]:
+    """What a kernel needs copied; and, where it could do with narrow loads, also what would make them wide."""
+    needed = copied_first(rung, gemm, alignment)
+    narrow = frozenset(name for name in PADDED if alignment.of(name) < ENGINE_BYTES)
+    return (needed, needed | narrow) if narrow - needed else (needed,)
+
+
 def fitted(choice: Choice, gemm: Gemm, alignment: Alignment) -> Choice:
     """A choice that was measured for a problem like this one, with the copies that this one needs, and no others."""
     narrow = frozenset(name for name in PADDED if alignment.of(name) < ENGINE_BYTES)
@@ -92,8 +100,8 @@ with cuda.core), counted about half, since the host is often ahead."""
 _IDLE = 0.05
 """How much longer memory takes for the same bytes if hardly an SM asks for them: to tell apart what is alike."""
 
-_LEAST_STEPS = 8
-"""Steps over k that are worth a part of their own."""
+_LEAST_STEPS: Mapping[str, int] = {"FFMA": 4, "mma.sync": 8, "wgmma": 8}
+"""Steps over k that are worth a part of their own, by the unit: products of FFMA take longest."""
 
 
 def estimate_us(
@@ -103,12 +111,13 @@ def estimate_us(
     splits: int = 1,
     pads: frozenset[OperandName] = frozenset(),
     *,
-    alignment_bytes: int = 16,
+    alignment_bytes: int = ENGINE_BYTES,
+    result_bytes: int = ENGINE_BYTES,
     count: int = 1,
 ) -> float:
     """About how long a problem takes, or `count` of them in one launch; infinite where a block does not fit on an SM.
 
-    alignment_bytes: of all addresses and rows, as the kernel finds them.
+    alignment_bytes: of addresses and rows of A and B, as the kernel finds them. result_bytes: of what it writes.
     """
     per_sm = tile.blocks_per_sm(gemm, spec)
     if not per_sm:
@@ -120,6 +129,7 @@ def estimate_us(
         blocks=blocks,
         steps=ceil_div(ceil_div(gemm.k, splits), tile.k),
         aligned_bytes=alignment_bytes,
+        result_bytes=result_bytes,
         out=F32 if splits > 1 else gemm.out,
     )
     idle = max(0.0, 1 - blocks / spec.sm_count)
@@ -127,11 +137,19 @@ def estimate_us(
     seconds = predict_seconds(work, spec, blocks_per_sm=per_sm, dram_bytes=moved_bytes)
     if tile.unit == "mma.sync":
         seconds = LAUNCH_SECONDS + (seconds - LAUNCH_SECONDS) / _NARROW[alignment_bytes]
+    if tile.by_engine:  # all of these start early
+        seconds += launch_seconds(spec) - LAUNCH_SECONDS
     if splits > 1:
         seconds += finish_seconds(gemm, spec, splits)
-    for name in pads:
-        seconds += _moved_seconds(2 * count * gemm.storage_elements(name) * gemm.dtype.bytes, spec)
+    if pads:
+        copied = sum(gemm.storage_elements(name) for name in pads)
+        seconds += _moved_seconds(2 * count * copied * gemm.dtype.bytes, spec, copy_launches(gemm, pads))
     return seconds * 1e6
+
+
+def copy_launches(gemm: Gemm, pads: frozenset[OperandName]) -> int:
+    """How many launches copy operands: one, but for elements of 4 bytes that may be turned, each by its own."""
+    return min(1, len(pads)) if gemm.dtype.bytes == 2 else len(pads)
 
 
 def finish_seconds(gemm: Gemm, spec: DeviceSpec, parts: int) -> float:
@@ -139,9 +157,14 @@ def finish_seconds(gemm: Gemm, spec: DeviceSpec, parts: int) -> float:
     return _moved_seconds((parts * F32.bytes + gemm.out.bytes) * gemm.m * gemm.n, spec)
 
 
-def _moved_seconds(size_bytes: float, spec: DeviceSpec) -> float:
-    """Of a launch that only moves bytes; what lies in L2 is no faster than memory for so simple a kernel."""
-    return LAUNCH_SECONDS + size_bytes / (DRAM_SHARE * spec.dram_gb_per_s * 1e9)
+def launch_seconds(spec: DeviceSpec) -> float:
+    """Of a kernel of `planning.passes`, or another that starts early where it can."""
+    return LAUNCH_SECONDS - (EARLY_SECONDS if spec.compute_capability >= SINCE[Feature.DEPENDENT_LAUNCH] else 0.0)
+
+
+def _moved_seconds(size_bytes: float, spec: DeviceSpec, launches: int = 1) -> float:
+    """Of launches that only move bytes; what lies in L2 is no faster than memory for so simple a kernel."""
+    return launches * launch_seconds(spec) + size_bytes / (DRAM_SHARE * spec.dram_gb_per_s * 1e9)
 
 
 def choices(
@@ -155,19 +178,21 @@ def choices(
     walks = engine and stack is None and (alignment.c >= ENGINE_BYTES or not engine_stores(gemm))
     count = 1 if stack is None else stack.count
     for tile in candidates(gemm, spec):
-        pads = copied_first(tile.rung, gemm, alignment)
         if (tile.by_engine and not engine) or (tile.walks and not walks):
             continue
         alone = keep_order or stack is not None or not tile.splits
-        read = _as_copied(gemm, tile, pads)
-        for splits in (1,) if alone else _split_counts(gemm, spec, tile):
-            if tile.stands_in and walks and splits == 1:
-                continue
-            aligned = _aligned_bytes(gemm, alignment, pads, splits)
-            time_us = estimate_us(read, spec, tile, splits, pads, alignment_bytes=aligned, count=count)
-            if time_us != float("inf"):
-                more = len(pads) + (splits > 1)
-                found.append((time_us + more * MORE_LAUNCHES_US, Choice(tile.rung, tile.point, splits, pads)))
+        for pads in ways_to_copy(tile.rung, gemm, alignment):
+            read = _as_copied(gemm, tile, pads)
+            for splits in (1,) if alone else _split_counts(gemm, spec, tile):
+                if tile.stands_in and walks and splits == 1:
+                    continue
+                loads, stores = _aligned_bytes(gemm, alignment, pads, splits)
+                time_us = estimate_us(
+                    read, spec, tile, splits, pads, alignment_bytes=loads, result_bytes=stores, count=count
+                )
+                if time_us != float("inf"):
+                    more = copy_launches(gemm, pads) + (splits > 1)
+                    found.append((time_us + more * MORE_LAUNCHES_US, Choice(tile.rung, tile.point, splits, pads)))
     return sorted(found, key=lambda pair: pair[0])
 
 
@@ -183,11 +208,11 @@ def _as_copied(gemm: Gemm, tile: Candidate, pads: frozenset[OperandName]) -> Gem
     )
 
 
-def _aligned_bytes(gemm: Gemm, alignment: Alignment, pads: frozenset[OperandName], splits: int) -> int:
-    """What a kernel may assume of all that it reads and writes: behind copies, and before parts are added up."""
+def _aligned_bytes(gemm: Gemm, alignment: Alignment, pads: frozenset[OperandName], splits: int) -> tuple[int, int]:
+    """What a kernel may assume of what it reads and of what it writes: behind copies, and before parts are added up."""
     a, b = (ENGINE_BYTES if name in pads else alignment.of(name) for name in PADDED)
     parts = next(size for size in (16, 8, 4) if gemm.n * F32.bytes % size == 0)
-    return min(a, b, parts if splits > 1 else alignment.c)
+    return min(a, b), parts if splits > 1 else alignment.c
 
 
 def choices_for_list(gemms: Sequence[Gemm], spec: DeviceSpec) -> list[Choice]:
@@ -219,7 +244,7 @@ def _split_counts(gemm: Gemm, spec: DeviceSpec, tile: Candidate) -> Iterator[int
     yield 1
     # Twice the SMs: of 1.1 rounds of blocks, half as long ones make 2.2, which are 1.5 of the whole ones.
     room = 2 * spec.sm_count * max(1, tile.blocks_per_sm(gemm, spec))
-    most = min(room // max(_tiles(gemm, tile), 1), gemm.k // (_LEAST_STEPS * tile.k))
+    most = min(room // max(_tiles(gemm, tile), 1), gemm.k // (_LEAST_STEPS[tile.unit] * tile.k))
     for splits in (2, 3, 4, 5, 6, 8, 12, 16, 24, 32):
         if splits <= most:
             yield splits

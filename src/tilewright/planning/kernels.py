@@ -12,7 +12,7 @@ from tilewright.device.spec import DeviceSpec
 from tilewright.errors import TilewrightError
 from tilewright.ir.kernel import Kernel, Many, Variant
 from tilewright.ladders import find_rung
-from tilewright.lowering.variants import ALIGNMENTS, MAX_INDEX
+from tilewright.lowering.variants import MAX_INDEX, widest
 from tilewright.planning.choices import Alignment
 from tilewright.planning.stack import Stack
 from tilewright.problem.gemm import AddedName, Dim, Gemm, OperandName
@@ -124,18 +124,18 @@ def _formats(gemm: Gemm) -> tuple[Any, ...]:
 def variant_of(gemm: Gemm, alignment: Alignment, tile: Mapping[Dim, int], splits: int) -> Variant:
     """What may be assumed. Sizes are exact all together or not at all, so that a class has two kernels, not eight."""
     exact = all(gemm.size(dim) % tile[dim] == 0 for dim in DIMS)
-    narrowest = min(operand.dtype.bytes for operand in gemm.operands)
-    widest = next((size for size in ALIGNMENTS if size > narrowest and alignment.least % size == 0), 1)
+    read, result = widest(gemm, (alignment.a, alignment.b)), widest(gemm, (alignment.c,))
     reach = max(_reach(gemm, operand.name, tile) for operand in (*gemm.operands, *gemm.added))
     if splits > 1:
         reach = max(reach, (splits * gemm.m + tile["m"]) * gemm.ldc)
-    return Variant(frozenset(DIMS) if exact else frozenset(), widest, reach <= MAX_INDEX)
+    return Variant(frozenset(DIMS) if exact else frozenset(), read, reach <= MAX_INDEX, result)
 
 
 def weakest(variants: Sequence[Variant]) -> Variant:
     """What is true wherever one of these is."""
     exact = frozenset.intersection(*(variant.exact for variant in variants))
-    return Variant(exact, min(v.alignment_bytes for v in variants), all(v.near for v in variants))
+    read, result = (min(v.aligned_bytes(name) for v in variants) for name in ("A", "C"))
+    return Variant(exact, read, all(v.near for v in variants), result)
 
 
 def _reach(gemm: Gemm, name: OperandName | AddedName, tile: Mapping[Dim, int]) -> int:

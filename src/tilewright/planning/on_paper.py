@@ -11,6 +11,7 @@ from tilewright.errors import LaunchError
 from tilewright.planning.assembly import Request, as_read, part_length, plan_of
 from tilewright.planning.choices import Alignment
 from tilewright.planning.kernels import Built, Kernels, build_of
+from tilewright.planning.passes.thin import MANY_ROWS
 from tilewright.planning.plan import Plan
 from tilewright.planning.skinny import skinny_for
 from tilewright.problem.gemm import Gemm
@@ -110,12 +111,13 @@ def _order_of_thin(gemm: Gemm, alignment: Alignment, choice: Choice) -> Reductio
     if skinny is None:
         raise LaunchError(f"{gemm} has too many rows and columns for {choice}, or other formats.")
     lanes = skinny.source.entry.rpartition("_")[2] if "_along_" in skinny.source.entry else ""
+    paired = "every second lane" if min(gemm.m, gemm.n) > MANY_ROWS // 2 else "lanes"
     return ReductionOrder(
         unit="FFMA",
         depth=1,
         visits="ascending",
         shared_by=(
-            f"lanes, {lanes} of k each in turn" if lanes else "warps, one of k each in turn",
+            f"{paired}, {lanes} of k each in turn" if lanes else "warps, one of k each in turn",
             *((f"blocks, {skinny.part_of_k} of k each",) if skinny.parts > 1 else ()),
         ),
         sum_in="f32 in registers",

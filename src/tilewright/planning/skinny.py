@@ -10,9 +10,9 @@ from tilewright.artifacts import CudaSource
 from tilewright.device.spec import WARP_THREADS, DeviceSpec
 from tilewright.dtypes import F32, TF32
 from tilewright.model.demand import FFMA_CLOCKS
-from tilewright.model.time import DRAM_SHARE, LAUNCH_SECONDS
-from tilewright.planning.choices import Alignment, finish_seconds
-from tilewright.planning.passes.thin import COLUMNS_ALONG, THREADS, WARPS, thin_source
+from tilewright.model.time import DRAM_SHARE
+from tilewright.planning.choices import Alignment, finish_seconds, launch_seconds
+from tilewright.planning.passes.thin import MANY_ROWS, THREADS, WARPS, columns_along, thin_source
 from tilewright.planning.stack import Stack
 from tilewright.problem.gemm import Gemm
 from tilewright.units import ceil_div, round_up
@@ -67,13 +67,12 @@ def estimate_us(gemm: Gemm, skinny: Skinny, spec: DeviceSpec, count: int = 1) ->
     long_bytes = count * many * gemm.k * gemm.dtype.bytes
     rows = next(r for r in (1, 2, 4, 8, 16) if few <= r)
     instructions = count * many * gemm.k * (rows * FFMA_CLOCKS * spec.ffma_issue_interval_clk + _ADDED_PER_VALUE)
-    seconds = max(
-        count * gemm.compulsory_bytes / (DRAM_SHARE * spec.dram_gb_per_s * 1e9),
-        busiest * long_bytes / (spec.l2_bytes_per_clk_per_sm * clock_hz),
-        busiest * instructions / WARP_THREADS / (spec.schedulers_per_sm * clock_hz),
-    )
     latency = 2 * spec.dram_latency_clk / clock_hz  # of the first loads and the last stores
-    total = LAUNCH_SECONDS + seconds + latency
+    sm_seconds = latency + busiest * max(
+        long_bytes / (spec.l2_bytes_per_clk_per_sm * clock_hz),
+        instructions / WARP_THREADS / (spec.schedulers_per_sm * clock_hz),
+    )
+    total = launch_seconds(spec) + max(sm_seconds, count * gemm.compulsory_bytes / (DRAM_SHARE * spec.dram_gb_per_s * 1e9))
     return 1e6 * (total if skinny.whole else total + finish_seconds(gemm, spec, skinny.parts))
 
 
@@ -101,11 +100,11 @@ def skinny_for(
         if alignment.of(long) % (w * gemm.dtype.bytes) == 0 and length % w == 0
     )
     rows = next(r for r in (1, 2, 4, 8, 16) if few <= r)
-    per_block = 32 * width if across else WARPS * COLUMNS_ALONG
+    per_block = 32 * width if across else WARPS * columns_along(rows)
     blocks = ceil_div(many, per_block)
     if not parts:
         assert spec is not None
-        room = spec.sm_count * (_BLOCKS_PER_SM if rows > 4 else 2 * _BLOCKS_PER_SM)
+        room = spec.sm_count * (_BLOCKS_PER_SM if rows >= MANY_ROWS else 2 * _BLOCKS_PER_SM)
         # Problems of a stack fill the GPU together, and have no workspace each.
         parts = max(1, min(room // blocks, gemm.k // _LEAST_PART)) if stack is None else 1
     part_of_k = round_up(ceil_div(gemm.k, parts), 8 * 32)

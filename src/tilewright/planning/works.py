@@ -25,17 +25,24 @@ _ASTRIDE = 1.35
 
 
 def work_of(
-    tile: Candidate, gemm: Gemm, *, blocks: int, steps: int, aligned_bytes: int = _WIDE, out: DType | None = None
+    tile: Candidate,
+    gemm: Gemm,
+    *,
+    blocks: int,
+    steps: int,
+    aligned_bytes: int = _WIDE,
+    result_bytes: int = _WIDE,
+    out: DType | None = None,
 ) -> Work:
     """What a block does for a problem. blocks: of the grid. steps: over k, of each block. out: the format of what the
     blocks write, by default C's.
 
-    aligned_bytes: what rows are multiples of. It tells how wide results are stored, and operands of FFMA kernels
-    loaded; loads of the others are counted as wide ones.
+    aligned_bytes: what rows of A and B are multiples of. It tells how wide operands of FFMA kernels are loaded; loads
+    of the others are counted as wide ones. result_bytes: the same of what is written.
     """
     out = out or gemm.out
     phases = {"FFMA": _ffma, "mma.sync": _mma, "wgmma": _wgmma}[tile.unit]
-    step, rest = phases(tile, gemm, min(aligned_bytes, _WIDE), out)
+    step, rest = phases(tile, gemm, min(aligned_bytes, _WIDE), min(result_bytes, _WIDE), out)
     return Work(
         step=step,
         rest=rest,
@@ -53,7 +60,7 @@ def work_of(
     )
 
 
-def _ffma(tile: Candidate, gemm: Gemm, width: int, out: DType) -> tuple[Phase, Phase]:
+def _ffma(tile: Candidate, gemm: Gemm, width: int, results: int, out: DType) -> tuple[Phase, Phase]:
     """Lanes of 4 x 8 in a warp, each with pieces of 4 x 4; A is turned on its way to shared memory."""
     per_k = tile.warps * tile.k
     copies = (*_copied(tile, gemm, "A", width), *_copied(tile, gemm, "B", width))
@@ -65,11 +72,11 @@ def _ffma(tile: Candidate, gemm: Gemm, width: int, out: DType) -> tuple[Phase, P
     step = Phase(
         fp32=float(sums * tile.k), other=4.0 * tile.warps, accesses=(*copies, *fragments), barriers=float(tile.warps)
     )
-    stored = _stored(tile, out, max(width, out.bytes))
+    stored = _stored(tile, out, max(results, out.bytes))
     return step, Phase(fp32=2.0 * sums, other=float(sums), accesses=(*copies, stored))
 
 
-def _mma(tile: Candidate, gemm: Gemm, width: int, out: DType) -> tuple[Phase, Phase]:
+def _mma(tile: Candidate, gemm: Gemm, width: int, results: int, out: DType) -> tuple[Phase, Phase]:
     """Fragments by ldmatrix, which does not turn elements of 4 bytes: those are then loaded one by one."""
     depth = 2 * _WIDE // gemm.dtype.bytes  # of m16n8k16 for 2-byte elements
     copies = tuple(part for name in ("A", "B") for part in _copied_async(tile, gemm, name))
@@ -84,7 +91,7 @@ def _mma(tile: Candidate, gemm: Gemm, width: int, out: DType) -> tuple[Phase, Ph
         barriers=float(tile.warps),
     )
     first = tuple(one for _ in range(max(1, tile.stages - 1)) for one in copies)
-    return step, _written(tile, out, width, first)
+    return step, _written(tile, out, results, first)
 
 
 def _fragment(tile: Candidate, gemm: Gemm, name: OperandName) -> Access:
@@ -93,7 +100,7 @@ def _fragment(tile: Candidate, gemm: Gemm, name: OperandName) -> Access:
     return _shared(f"{name}_frag", "load", size_bytes // (_WARP * width), width=width)
 
 
-def _wgmma(tile: Candidate, gemm: Gemm, width: int, out: DType) -> tuple[Phase, Phase]:
+def _wgmma(tile: Candidate, gemm: Gemm, width: int, results: int, out: DType) -> tuple[Phase, Phase]:
     """Each instruction takes 64 rows, all columns of the tile and 32 bytes of k, and reads both from shared memory."""
     instructions = tile.m // 64 * (tile.k * gemm.dtype.bytes // 32)
     step = Phase(
@@ -103,7 +110,7 @@ def _wgmma(tile: Candidate, gemm: Gemm, width: int, out: DType) -> tuple[Phase, 
         operand_bytes=float(instructions * (64 + tile.n) * 32),
         engine_bytes=float((tile.m + tile.n) * tile.k * gemm.dtype.bytes),
     )
-    rest = _written(tile, out, width, ())
+    rest = _written(tile, out, results, ())
     if tile.walks and engine_stores(replace(gemm, out=out)):  # C leaves through shared memory and the copy engine
         size_bytes = tile.m * tile.n * out.bytes
         through = _shared("C_tile", "store", size_bytes // (_WARP * _WIDE))

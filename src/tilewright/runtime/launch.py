@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 
 from tilewright.artifacts import Cubin, CudaSource, Parameter
-from tilewright.device.arch import Arch
+from tilewright.device.arch import SINCE, Arch, Feature
 from tilewright.dtypes import BF16, BOOL, F16, F32, F64, I32, I64, DType
 from tilewright.errors import LaunchError
 from tilewright.runtime.driver import Gpu, driver_answer, launch_error
@@ -168,7 +168,7 @@ class LoadedKernel:
             config.blockDimX, config.blockDimY, config.blockDimZ = block
             config.sharedMemBytes = self.source.dynamic_shared_bytes
             config.hStream = driver.CUstream(stream)
-            if self.source.overlapped:
+            if self.source.overlapped and self.gpu.compute_capability >= SINCE[Feature.DEPENDENT_LAUNCH]:
                 early = driver.CUlaunchAttribute()
                 early.id = driver.CUlaunchAttributeID.CU_LAUNCH_ATTRIBUTE_PROGRAMMATIC_STREAM_SERIALIZATION
                 early.value.programmaticStreamSerializationAllowed = 1

@@ -12,10 +12,11 @@ from math import inf, prod
 
 from tilewright.device.spec import DeviceSpec
 from tilewright.errors import TilewrightError
+from tilewright.ir.program import GROUP_LANES
 from tilewright.model.occupancy import occupancy
 from tilewright.model.time import DRAM_SHARE, LAUNCH_SECONDS, predict_seconds
 from tilewright.model.work import Work
-from tilewright.planning.choices import finish_seconds
+from tilewright.planning.choices import copy_launches, finish_seconds, launch_seconds
 from tilewright.planning.on_paper import PaperLaunch, launches_of
 from tilewright.prediction.counting import work_of
 from tilewright.prediction.predict import dram_bytes
@@ -49,8 +50,9 @@ def predicted_us(space: Space, choice: Choice) -> float:
         seconds = _product_seconds(gemm, spec, paper, paper.product)
     if choice.splits > 1:
         seconds += finish_seconds(gemm, spec, choice.splits)
+    seconds += copy_launches(gemm, choice.pads) * launch_seconds(spec)
     for name in choice.pads:
-        seconds += LAUNCH_SECONDS + _moving(2 * gemm.storage_elements(name) * gemm.dtype.bytes, spec)
+        seconds += _moving(2 * gemm.storage_elements(name) * gemm.dtype.bytes, spec)
     return seconds * 1e6
 
 
@@ -66,14 +68,16 @@ def _product_seconds(gemm: Gemm, spec: DeviceSpec, paper: Paper, built: Build) -
         flops=gemm.flops,
     )
     per_sm = max(1, _blocks_per_sm(built, spec))
-    seconds = predict_seconds(work, spec, blocks_per_sm=per_sm, dram_bytes=gemm.compulsory_bytes)
+    early = LAUNCH_SECONDS - launch_seconds(spec) if built.kernel.overlapped else 0.0
+    seconds = predict_seconds(work, spec, blocks_per_sm=per_sm, dram_bytes=gemm.compulsory_bytes) - early
     # What the L2 holds is read once, in whatever order blocks ask for it; and where the SMs are busy for longer than
     # memory would be if no block found anything there, the order does not matter either.
     fits = gemm.compulsory_bytes <= spec.l2_bytes // 2
     if built.parts or fits or _moving(work.strip_bytes * work.steps * work.blocks, spec) <= seconds:
         return seconds
     rounds = _ROUNDS_FOLLOWED * spec.sm_count * per_sm
-    return predict_seconds(work, spec, blocks_per_sm=per_sm, dram_bytes=dram_bytes(built, spec, per_sm, most=rounds))
+    moved_bytes = dram_bytes(built, spec, per_sm, most=rounds)
+    return predict_seconds(work, spec, blocks_per_sm=per_sm, dram_bytes=moved_bytes) - early
 
 
 def _counted(built: Build) -> Work:
@@ -92,7 +96,7 @@ def _counted(built: Build) -> Work:
 def _thin_seconds(gemm: Gemm, spec: DeviceSpec, launch: PaperLaunch) -> float:
     """Of the kernel for few rows: the long matrix is read by as many SMs as have a block."""
     busy = min(1.0, prod(launch.grid) / spec.sm_count)
-    return LAUNCH_SECONDS + _moving(gemm.compulsory_bytes / busy, spec)
+    return launch_seconds(spec) + _moving(gemm.compulsory_bytes / busy, spec)
 
 
 def _moving(size_bytes: float, spec: DeviceSpec) -> float:
@@ -101,8 +105,12 @@ def _moving(size_bytes: float, spec: DeviceSpec) -> float:
 
 def _blocks_per_sm(built: Build, spec: DeviceSpec) -> int:
     program = built.program
+    if program.persistent:
+        return 1
     if program.specialized is not None:
-        registers = spec.max_registers_per_block // built.kernel.threads_per_block // 8 * 8
+        groups = built.kernel.threads_per_block // GROUP_LANES
+        copies, multiplies = program.specialized.registers
+        registers = ceil_div(copies + (groups - 1) * multiplies, groups)
     else:
         sums = prod(axis.extent or 1 for axis in program.sum_axes)
         used = program.tensorized
@@ -123,7 +131,7 @@ def _blocks_per_sm(built: Build, spec: DeviceSpec) -> int:
 class Look:
     """What is known of a candidate before it is compiled. refusal: why it is no kernel here, "" if it is one.
 
-    kind: its rung, tile and parts.
+    kind: its rung and tile, whether blocks walk or how many an SM holds, and its parts.
     """
 
     candidate: Choice
@@ -145,8 +153,11 @@ def look(space: Space, candidate: Choice) -> Look:
 
 def _kind(space: Space, candidate: Choice) -> str:
     product = space.paper(candidate).product
-    tile = "" if product is None else " ".join(f"{dim}{size}" for dim, size in product.kernel.tile.items())
-    return f"{candidate.rung} {tile} {candidate.splits} {sorted(candidate.pads)}"
+    if product is None:
+        return f"{candidate.rung} {candidate.splits}"
+    tile = " ".join(f"{dim}{size}" for dim, size in product.kernel.tile.items())
+    blocks = "walking" if product.kernel.resident else f"{_blocks_per_sm(product, space.spec)} blocks"
+    return f"{candidate.rung} {tile} {blocks} {candidate.splits} {sorted(candidate.pads)}"
 
 
 def ranked(looks: Iterable[Look]) -> list[Look]:

@@ -17,7 +17,7 @@ from tilewright.errors import ProblemError, TilewrightError, UnknownName
 from tilewright.ladders import LADDERS, find_ladder, find_rung
 from tilewright.ladders.rung import Point, Rung
 from tilewright.planning.assembly import Request, plan_of
-from tilewright.planning.choices import ENGINE_BYTES, PADDED, copied_first
+from tilewright.planning.choices import ways_to_copy
 from tilewright.planning.dispatch import estimated
 from tilewright.planning.on_paper import PaperKernels, alignment_of_rows, order_of_choice
 from tilewright.planning.plan import Plan
@@ -92,6 +92,7 @@ class Space:
         for point in points:
             for copied in pads:
                 yield Choice(rung.name, dict(point), 1, copied)
+        points = [point for point in points if rung.choices.shares_k(point)]
         shared = [(point, splits) for point in points for splits in self._split_counts(point)]
         if not shared or not self._splits(rung, points, pads[0]):
             return
@@ -100,11 +101,7 @@ class Space:
                 yield Choice(rung.name, dict(point), splits, copied)
 
     def _pads(self, rung: str) -> tuple[frozenset[OperandName], ...]:
-        """What a kernel needs copied; and, where it could do with narrow copies, what would make them wide."""
-        needed = copied_first(rung, self.gemm, self.alignment)
-        narrow = frozenset(name for name in PADDED if self.alignment.of(name) < ENGINE_BYTES)
-        helps = bool(narrow - needed) and self.alignment.c > min(self.alignment.of(name) for name in narrow)
-        return (needed, needed | narrow) if helps else (needed,)
+        return ways_to_copy(rung, self.gemm, self.alignment)
 
     def _split_counts(self, point: Point) -> tuple[int, ...]:
         """Parts of k that fill the device, as far as a point tells its tile."""

@@ -8,7 +8,7 @@ from itertools import product
 from tilewright.dtypes import BF16
 from tilewright.ir.program import RasterOrder
 from tilewright.ladders.hopper.claims import BY_ENGINE, NO_STORE_CONFLICTS
-from tilewright.ladders.hopper.tiles import by_engine, fits, nest, staged, stored_by_engine, tiles_at
+from tilewright.ladders.hopper.tiles import by_engine, fits, nest, staged, stored, stored_by_engine, tiles_at
 from tilewright.ladders.rung import Choices, Point, Rung
 from tilewright.problem.gemm import Gemm
 from tilewright.schedule import Overlap, Persist, Pipeline, Raster, Schedule, Specialize
@@ -16,6 +16,14 @@ from tilewright.units import ceil_div
 
 SHARED: Point = {"m": 128, "n": 256, "groups": 2, "stages": 4, "rows": 16, "parts": 4, "turns": 1}
 TURNS: Point = {"m": 128, "n": 192, "groups": 1, "stages": 4, "rows": 16, "parts": 3, "turns": 2}
+
+NARROW = ((64, 64, 1), (64, 128, 1), (64, 256, 1), (128, 128, 2), (128, 192, 2), (256, 128, 2))
+"""Other tiles (m, n, groups), for sizes at which those two leave SMs idle."""
+
+PAIRED = 64 * 128
+"""Elements of C up to which an SM has registers for two blocks: the next kernel's then start beside this one's."""
+
+MOST_STAGES = 8
 
 SMS = 132
 """Of an H200; on a GPU with fewer the choice is a little off, and the result as right."""
@@ -43,24 +51,63 @@ def point_for(gemm: Gemm) -> Point:
     return min((SHARED, TURNS), key=lambda point: clocks(gemm, point))
 
 
+def walking(m: int, n: int, groups: int, *, parts: int, blocks: int = 1, turns: int = 1) -> Point:
+    """A point whose blocks walk over the tiles of C, with the deepest ring of which an SM holds so many blocks. C goes
+    out in so many parts by the copy engine; 0 for from registers."""
+    point = {"m": m, "n": n, "groups": groups, "stages": 0, "rows": 16, "parts": parts, "turns": turns}
+    return {**point, "stages": deepest(point, blocks)}
+
+
+def standing(m: int, n: int, groups: int, *, parts: int = 0, blocks: int = 1) -> Point:
+    """A point whose blocks have one tile each. They can share out k or have a problem of a stack each, but only where C
+    goes out from registers (parts=0)."""
+    point = {"m": m, "n": n, "groups": groups, "stages": 0, "parts": parts, "turns": 1, "walks": 0}
+    return {**point, "stages": deepest(point, blocks)}
+
+
+def walks(point: Point) -> bool:
+    """Whether blocks stay, and go from tile to tile."""
+    return bool(point.get("walks", 1))
+
+
+def deepest(point: Point, blocks: int = 1) -> int:
+    """The most stages with which so many blocks fit on an SM; 0 if not even one does."""
+    return next((s for s in range(MOST_STAGES, 0, -1) if fits({**point, "stages": s}, blocks)), 0)
+
+
+def parts_of(m: int, n: int) -> int:
+    """The parts in which C of a narrow tile goes out: as small as may be where the ring needs the room."""
+    return n // 64 if m * n > PAIRED else 1
+
+
 def points() -> Iterator[Point]:
     for start, stages, rows in product((SHARED, TURNS), (3, 4), (4, 8, 12, 16)):
         point = {**start, "stages": stages, "rows": rows}
         if fits(point):
             yield point
+    for m, n, groups in NARROW:
+        parts = parts_of(m, n)
+        for blocks in (1, 2) if m * n <= PAIRED else (1,):
+            yield walking(m, n, groups, parts=parts, blocks=blocks)
+            yield standing(m, n, groups, parts=parts, blocks=blocks)
+            yield standing(m, n, groups, blocks=blocks)
+    yield walking(256, 128, 2, parts=0)
+    yield walking(128, 128, 1, parts=2, turns=2)
+    yield walking(128, 128, 1, parts=0, turns=2)
 
 
 def schedule_at(gemm: Gemm, point: Point) -> Schedule:
+    walk = (Raster(RasterOrder.GROUPED, group=point["rows"]), Persist()) if walks(point) else ()
+    registers = (24, 232 if point["m"] * point["n"] <= PAIRED else 240)
     return Schedule(
         *nest(gemm, tiles_at(point)),
         *staged(gemm),
         *by_engine(),
         Pipeline("k_tile", point["stages"]),
-        Specialize(registers=(24, 240), turns=point["turns"]),
-        Raster(RasterOrder.GROUPED, group=point["rows"]),
-        Persist(),
+        Specialize(registers=registers, turns=point["turns"]),
+        *walk,
         Overlap(),
-        *stored_by_engine(gemm, point["parts"]),
+        *(stored_by_engine(gemm, point["parts"]) if point["parts"] else stored(gemm)),
     )
 
 
@@ -78,5 +125,5 @@ BEST = Rung(
     claims=(BY_ENGINE, NO_STORE_CONFLICTS),
     builds_on="8",
     problem={"dtype": BF16, "out": BF16},
-    choices=Choices(points, schedule_at),
+    choices=Choices(points, schedule_at, shares_k=lambda point: not walks(point) and not point["parts"]),
 )

@@ -37,6 +37,9 @@ SLAB_BYTES = 128
 MAX_SHARED_BYTES = 227 * 1024
 """Of one block. Source: CUDA C++ Programming Guide, compute capability 9.0."""
 
+RESERVED_BYTES = 1024
+"""Of shared memory, for each block, beside its own. Source: as above."""
+
 _BARRIER_BYTES = 1024
 """More than the memory barriers of any ring take."""
 
@@ -115,15 +118,18 @@ def stored_by_engine(gemm: Gemm, parts: int) -> tuple[Step, ...]:
     )
 
 
-def fits(point: Point) -> bool:
-    """Whether the tiles of a point fit into shared memory, the sums into registers, and C into its parts."""
+def fits(point: Point, blocks: int = 1) -> bool:
+    """Whether the tiles of a point fit into shared memory, the sums into registers, and C into its parts; and so many
+    blocks of them on an SM."""
     tiles, parts = tiles_at(point), point.get("parts", 0)
     ring_bytes = point["stages"] * (tiles.m + tiles.n) * tiles.k_bytes
     places = min(parts, 2) * point.get("turns", 1)
     result_bytes = tiles.m * tiles.n // parts * 2 * places if parts else 0
     sums = tiles.m // tiles.groups * tiles.n // 128
     whole = not parts or tiles.n % (parts * SLAB_BYTES // 2) == 0
-    return whole and sums <= 192 and ring_bytes + result_bytes + _BARRIER_BYTES <= MAX_SHARED_BYTES
+    block_bytes = ring_bytes + result_bytes + _BARRIER_BYTES
+    room = blocks * (block_bytes + RESERVED_BYTES) <= MAX_SHARED_BYTES + RESERVED_BYTES
+    return whole and sums <= 192 and room
 
 
 def tiles_at(point: Point) -> Tiles:

@@ -6,6 +6,8 @@ written at once. What lies between the rows of the copy is not written: nobody r
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from tilewright.artifacts import CudaSource, Parameter
 from tilewright.dtypes import I32, I64, DType
 from tilewright.planning.passes.texts import prelude, source
@@ -25,65 +27,80 @@ def padded_bytes(lines: int, length: int, dtype: DType) -> int:
     return round_up(lines * padded(length, dtype) * dtype.bytes, 256)
 
 
-def pad_grid(lines: int, length: int, dtype: DType) -> tuple[int, int, int]:
-    """Blocks for a matrix: each row in pieces along x, rows along y; blocks go on to further rows."""
-    chunks = ceil_div(length * dtype.bytes, CHUNK_BYTES)
-    return ceil_div(chunks, THREADS), min(lines, 65535), 1
+LINES = 4
+"""Rows that a thread copies a piece of at once: so many loads are under way."""
 
 
-def pad_source(dtype: DType) -> CudaSource:
-    """The kernel for a number format: arguments source, target, lines, length, leading, target_leading; and the steps
-    from matrix to matrix of a stack, one for each block along z."""
+def pad_grid(sizes: Sequence[tuple[int, int]], dtype: DType) -> tuple[int, int, int]:
+    """Blocks for matrices of so many lines of some length: rows in pieces along x, rows along y, matrices along z;
+    blocks go on to further rows."""
+    chunks = max(ceil_div(length * dtype.bytes, CHUNK_BYTES) for _, length in sizes)
+    lines = max(lines for lines, _ in sizes)
+    return ceil_div(chunks, THREADS), min(ceil_div(lines, LINES), 65535), len(sizes)
+
+
+MATRIX = ("source", "target", "lines", "length", "leading", "target_leading", "source_step", "target_step")
+"""What the kernel is told of a matrix; the steps are from one to the next of a stack."""
+
+
+def pad_source(dtype: DType, matrices: int = 1) -> CudaSource:
+    """The kernel for a number format, that copies one matrix or two: `MATRIX` of each. Blocks along z have a matrix
+    each, of a stack the first ones of all, then the second ones."""
+    kinds = (*(dtype,) * 2, *(I32,) * 2, *(I64,) * 4)
     parameters = [
-        Parameter("source", dtype, is_pointer=True),
-        Parameter("target", dtype, is_pointer=True),
-        Parameter("lines", I32),
-        Parameter("length", I32),
-        Parameter("leading", I64),
-        Parameter("target_leading", I64),
-        Parameter("source_step", I64),
-        Parameter("target_step", I64),
+        Parameter(f"{name}{number}", kind, is_pointer=place < 2)
+        for number in ("", "2")[:matrices]
+        for place, (name, kind) in enumerate(zip(MATRIX, kinds, strict=True))
     ]
     elements = CHUNK_BYTES // dtype.bytes
     if dtype.bytes == 4:
         read = f"""\
-        #pragma unroll
-        for (int i = 0; i < {elements}; ++i) {{
-            word[i] = first + i < length ? __float_as_uint(row[first + i]) : 0u;
-        }}
+            #pragma unroll
+            for (int j = 0; j < {elements}; ++j) {{
+                word[i][j] = there && first + j < length ? __float_as_uint(row[first + j]) : 0u;
+            }}
 """
     else:
         read = f"""\
-        const {dtype.cuda}* from = row + first;
-        const bool odd = ((unsigned long long)from & 2) != 0;
-        const unsigned* words = (const unsigned*)((unsigned long long)from & ~3ull);
-        const int left = (length - first) * 2 + (odd ? 2 : 0);  // bytes from `words` to the end of the row
-        unsigned raw[5];
-        #pragma unroll
-        for (int i = 0; i < 5; ++i) {{
-            raw[i] = 4 * i < left ? __ldg(words + i) : 0u;
-        }}
-        #pragma unroll
-        for (int i = 0; i < 4; ++i) {{
-            word[i] = odd ? __funnelshift_r(raw[i], raw[i + 1], 16) : raw[i];
-        }}
+            const {dtype.cuda}* from = row + first;
+            const bool odd = ((unsigned long long)from & 2) != 0;
+            const unsigned* words = (const unsigned*)((unsigned long long)from & ~3ull);
+            const int left = there ? (length - first) * 2 + (odd ? 2 : 0) : 0;  // bytes from `words` to the row's end
+            unsigned raw[5];
+            #pragma unroll
+            for (int j = 0; j < 5; ++j) {{
+                raw[j] = 4 * j < left ? words[j] : 0u;
+            }}
+            #pragma unroll
+            for (int j = 0; j < 4; ++j) {{
+                word[i][j] = odd ? __funnelshift_r(raw[j], raw[j + 1], 16) : raw[j];
+            }}
 """
     body = f"""\
-    source += blockIdx.z * source_step;
-    target += blockIdx.z * target_step;
+{_SECOND if matrices == 2 else _FIRST}    source += number * source_step;
+    target += number * target_step;
     const int first = (int(blockIdx.x) * {THREADS} + int(threadIdx.x)) * {elements};
     if (first >= length) {{
         return;
     }}
-    for (int line = int(blockIdx.y); line < lines; line += int(gridDim.y)) {{
-        const {dtype.cuda}* row = source + (long long)line * leading;
-        unsigned word[4];
-{read}        *(uint4*)(target + (long long)line * target_leading + first) =
-            make_uint4(word[0], word[1], word[2], word[3]);
+    for (int line = int(blockIdx.y) * {LINES}; line < lines; line += int(gridDim.y) * {LINES}) {{
+        unsigned word[{LINES}][4];
+        #pragma unroll
+        for (int i = 0; i < {LINES}; ++i) {{
+            const bool there = line + i < lines;
+            const {dtype.cuda}* row = source + (long long)(line + i) * leading;
+{read}        }}
+        #pragma unroll
+        for (int i = 0; i < {LINES}; ++i) {{
+            if (line + i < lines) {{
+                *(uint4*)(target + (long long)(line + i) * target_leading + first) =
+                    make_uint4(word[i][0], word[i][1], word[i][2], word[i][3]);
+            }}
+        }}
     }}
 """
     return source(
-        f"pad_{dtype.name}",
+        f"pad_{dtype.name}" + ("_both" if matrices == 2 else ""),
         f"Rows of {dtype.name} copied to rows that begin at multiples of {CHUNK_BYTES} bytes.",
         prelude(dtype),
         parameters,
@@ -91,3 +108,14 @@ def pad_source(dtype: DType) -> CudaSource:
         THREADS,
         "target",
     )
+
+
+_FIRST = "    const long long number = blockIdx.z;\n"
+
+_SECOND = f"""\
+    const bool second = blockIdx.z >= gridDim.z / 2;
+    const long long number = second ? blockIdx.z - gridDim.z / 2 : blockIdx.z;
+    if (second) {{
+        {" ".join(f"{name} = {name}2;" for name in MATRIX)}
+    }}
+"""

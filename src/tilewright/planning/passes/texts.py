@@ -30,20 +30,51 @@ def prelude(*dtypes: DType) -> str:
 
 
 def source(
-    entry: str, comment: str, before: str, parameters: Sequence[Parameter], body: str, threads: int, stored: str
+    entry: str,
+    comment: str,
+    before: str,
+    parameters: Sequence[Parameter],
+    body: str,
+    threads: int,
+    stored: str,
+    *,
+    blocks_per_sm: int = 0,
 ) -> CudaSource:
-    """One kernel: `before` are definitions, `stored` the name of the pointer that is written."""
+    """One kernel: `before` are definitions, `stored` what the names of pointers begin with that are written.
+
+    blocks_per_sm: for which the compiler saves registers; 0 for it to choose.
+    """
 
     def declared(parameter: Parameter) -> str:
         if not parameter.is_pointer:
             return f"{parameter.dtype.cuda} {parameter.name}"
-        const = "" if parameter.name == stored else "const "
-        return f"{const}{parameter.dtype.cuda}* __restrict__ {parameter.name}"
+        # Nothing is __restrict__: the kernel before may still write what this one reads, so loads must not move up.
+        const = "" if parameter.name.startswith(stored) else "const "
+        return f"{const}{parameter.dtype.cuda}* {parameter.name}"
 
     signature = ", ".join(declared(parameter) for parameter in parameters)
     heading = "".join(f"// {line}\n" for line in comment.splitlines())
+    bounds = f"{threads}, {blocks_per_sm}" if blocks_per_sm else str(threads)
     text = (
         f"{heading}\n{before}"
-        f'extern "C" __global__ void __launch_bounds__({threads})\n{entry}({signature})\n{{\n{body}}}\n'
+        f'extern "C" __global__ void __launch_bounds__({bounds})\n{entry}({signature})\n{{\n{_BEGIN}{body}}}\n'
     )
-    return CudaSource(text, entry, tuple(parameters), threads)
+    return CudaSource(text, entry, tuple(parameters), threads, overlapped=True)
+
+
+_BEGIN = """\
+#if __CUDA_ARCH__ >= 900
+    // The kernel behind this one may start; this one touches memory when those before it have ended.
+    asm volatile("griddepcontrol.launch_dependents;" ::: "memory");
+    asm volatile("griddepcontrol.wait;" ::: "memory");
+#endif
+"""
+"""How each of these kernels starts under the one before (programmatic dependent launch), and why that is safe.
+
+Launches of a chain, pad -> product -> finish -> pad of the next call, each start when every block of the one before has
+begun. No thread touches global memory before its own wait, which ends when the grid before has ended and its writes are
+seen. That grid had waited likewise, or was launched the plain way, so it ended after the one before it: by induction
+all earlier grids have ended, though only the last one is named. So a later kernel sees whatever any earlier one wrote,
+and a workspace may be used again by the next call, whose first write stands behind its wait. A grid may thus begin
+while two earlier ones still run, when the middle one has begun and waits; it takes no place that a block of theirs
+needs, for all of those have theirs. Every thread waits, also those that have nothing to do and return."""

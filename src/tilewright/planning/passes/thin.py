@@ -2,7 +2,8 @@
 
     out[r, j] = alpha * sum_k short[r, k] * long[k, j] + beta * out[r, j],   r < rows <= 16
 
-The long matrix is read once, 16 bytes a lane, several loads in flight; the few rows lie in shared memory as f32.
+The long matrix is read once, 16 bytes a lane, several loads in flight; the few rows lie in shared memory as f32. Here
+are the texts for up to four rows, in `thin_rows` those for more.
 
 *Across* (neighbours of j side by side): a warp takes 32 vectors of one k, the eight warps of a block take turns at k
 and add their sums up in a fixed order. *Along* (neighbours of k side by side): a warp takes four columns, its lanes
@@ -14,15 +15,24 @@ from __future__ import annotations
 
 from tilewright.artifacts import CudaSource, Parameter
 from tilewright.dtypes import BF16, F32, I32, I64, DType
+from tilewright.planning.passes import thin_rows
 from tilewright.planning.passes.texts import from_float, prelude, source, to_float
 
 THREADS = 256
 WARPS = 8
-COLUMNS_ALONG = 4
-"""Columns of a warp where k is side by side."""
+
+MANY_ROWS = 8
+"""From so many rows on the kernel is that of `thin_rows`, which is for f32."""
+
+_COLUMNS_ALONG = 4
 
 CHUNK_FLOATS = 4096
 """Floats of the few rows in shared memory at once: 16 KiB."""
+
+
+def columns_along(rows: int) -> int:
+    """Columns of a warp where k is side by side."""
+    return thin_rows.COLUMNS_ALONG if rows >= MANY_ROWS else _COLUMNS_ALONG
 
 
 def thin_source(dtype: DType, out: DType, *, rows: int, width: int, across: bool) -> CudaSource:
@@ -38,12 +48,15 @@ def thin_source(dtype: DType, out: DType, *, rows: int, width: int, across: bool
         Parameter("beta", F32),
     ]
     kind = "across" if across else "along"
-    text = _ACROSS if across else _ALONG
-    chunk = CHUNK_FLOATS // rows
-    definitions = "".join(
-        f"constexpr int {name} = {value};\n"
-        for name, value in (("ROWS", rows), ("WIDTH", width), ("CHUNK", chunk), ("COLUMNS", COLUMNS_ALONG))
-    )
+    many = rows >= MANY_ROWS
+    assert dtype is F32 or not many
+    if many:
+        text = thin_rows.ACROSS if across else thin_rows.ALONG
+        definitions = thin_rows.definitions(rows, width, across)
+    else:
+        text = _ACROSS if across else _ALONG
+        constants = {"ROWS": rows, "WIDTH": width, "CHUNK": CHUNK_FLOATS // rows, "COLUMNS": _COLUMNS_ALONG}
+        definitions = "".join(f"constexpr int {name} = {value};\n" for name, value in constants.items())
     bits = {16: "uint4", 8: "uint2", 4: "unsigned", 2: "unsigned short"}[width * dtype.bytes]
     body = (
         text.replace("@OWN", _OWN)
@@ -64,6 +77,7 @@ def thin_source(dtype: DType, out: DType, *, rows: int, width: int, across: bool
         body,
         THREADS,
         "out",
+        blocks_per_sm=thin_rows.BLOCKS_PER_SM if many else 0,
     )
 
 

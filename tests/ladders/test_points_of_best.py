@@ -1,0 +1,171 @@
+"""Every point of hopper/best is right: blocks that walk or have one tile, results by the engine or from registers."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from dataclasses import replace
+from itertools import product
+from typing import Any
+
+import numpy as np
+import pytest
+
+from tilewright.device.catalog import device
+from tilewright.dtypes import BF16, F16, F32, TF32
+from tilewright.errors import LoweringError
+from tilewright.ir.async_stmt import BulkLoad, BulkStore, StartNextGrid, WaitPreviousGrid
+from tilewright.ir.buffer import Space
+from tilewright.ir.kernel import Many
+from tilewright.ir.stmt import Body, For, If, Stmt
+from tilewright.ir.visit import bodies, moved_from, written
+from tilewright.ladders.hopper.r9_best import NARROW, PAIRED, SHARED, TURNS, points, schedule_at, standing
+from tilewright.ladders.hopper.tiles import fits
+from tilewright.problem import Gemm, Operands, Order, check, make_operands
+from tilewright.problem.epilogue import Activation, Epilogue
+from tilewright.toolchain import Build, build, run_on_simulator
+
+H200 = device("H200")
+OWN = [point for point in points() if (point["m"], point["n"], point["turns"]) != (128, 256, 1)]
+
+
+def small() -> list[Any]:
+    """A point of each kind with a ring of two or three slots, which is filled again and again."""
+    kinds = {}
+    for number, point in enumerate(OWN):
+        kind = tuple(point[name] for name in ("m", "n", "groups", "parts", "turns")), point.get("walks", 1)
+        kinds.setdefault(kind, {**point, "stages": 2 + number % 2})
+    return [pytest.param(one, id=" ".join(f"{name}{value}" for name, value in one.items())) for one in kinds.values()]
+
+
+def right(gemm: Gemm, point: Any) -> Build:
+    operands, built = make_operands(gemm), build(gemm, schedule_at(gemm, point))
+    computed, run = run_on_simulator(built, operands)
+    verdict = check(operands, computed)
+    assert verdict.ok and not run.errors, verdict.message
+    return built
+
+
+@pytest.mark.parametrize("point", small())
+def test_a_point_is_right_at_every_edge(point: Any) -> None:
+    """Tiles that end outside, rows of C that end inside 16 bytes, and more tiles than blocks that walk."""
+    m, n = point["m"], point["n"]
+    right(Gemm(m + 9, n + 8, 200, BF16, out=BF16, alpha=0.5, beta=-1.25), point)
+    right(Gemm(m - 1, n + 3, 71, BF16, out=BF16, lda=72, ldb=n + 8, ldc=n + 3, beta=1.0), point)
+    right(Gemm(9, 8, 9, F16, out=F16, lda=16), point)
+
+
+@pytest.mark.parametrize("c", Order)
+@pytest.mark.parametrize(("a", "b"), list(product(Order, Order)))
+def test_orders(a: Order, b: Order, c: Order) -> None:
+    for point in ({**OWN[-1]}, standing(64, 64, 1), standing(64, 128, 1, parts=1), standing(256, 128, 2)):
+        right(Gemm(72, 136, 88, BF16, out=BF16, a=a, b=b, c=c, beta=0.5), {**point, "stages": 2})
+
+
+@pytest.mark.parametrize("bias", ["m", "n"])
+def test_epilogues(bias: Any) -> None:
+    for point in (p.values[0] for p in small()):
+        if point["m"] == 64:
+            epilogue = Epilogue(bias, True, Activation.RELU)
+            right(Gemm(40, 72, 72, BF16, out=BF16, beta=0.5, epilogue=epilogue), point)
+
+
+@pytest.mark.parametrize("tile", NARROW)
+def test_blocks_that_stand_share_out_k(tile: tuple[int, int, int]) -> None:
+    gemm = Gemm(72, 72, 200, BF16, out=F32)
+    built = replace(build(gemm, schedule_at(gemm, standing(*tile))), parts=True)
+    operands = make_operands(gemm)
+    stacked = Operands(gemm, operands.a, operands.b, np.full(2 * gemm.m * gemm.ldc, np.nan, np.float32))
+    run = built.simulate(stacked, part_of_k=128, listeners=())
+    assert check(operands, run.c.reshape(2, gemm.m, gemm.ldc).sum(axis=0, dtype=np.float32)).ok
+    assert_waits(built)
+
+
+@pytest.mark.parametrize("tile", NARROW)
+def test_blocks_that_stand_have_a_problem_of_a_stack_each(tile: tuple[int, int, int]) -> None:
+    gemm = Gemm(72, 72, 200, BF16, out=BF16, epilogue=Epilogue("n", True), beta=1.0)
+    built = replace(build(gemm, schedule_at(gemm, standing(*tile))), many=Many.STRIDED)
+    operands = make_operands(gemm)
+    run = built.simulate(operands, listeners=())
+    assert check(operands, BF16.decode(run.c.reshape(gemm.m, gemm.ldc)[:, : gemm.n])).ok
+    assert_waits(built)
+    with pytest.raises(LoweringError, match="walk over the tiles"):
+        _ = replace(build(gemm, schedule_at(gemm, SHARED)), many=Many.STRIDED).kernel
+
+
+# -- starting under the kernel before ----------------------------------------------------------------------------------
+
+
+def assert_waits(built: Build) -> None:
+    """On every way through the kernel the wait comes before the first access of global memory, and the next kernel is
+    told before either that it may start."""
+    assert built.source.overlapped
+    top = [type(stmt) for stmt in built.kernel.body]
+    started = built.kernel.body[top.index(StartNextGrid) + 1 :]
+    assert not any(touches(stmt) for stmt in built.kernel.body[: top.index(StartNextGrid)])
+    assert list(accesses(started, waited=False)), "the kernel touches nothing"
+    assert all(waited for _, waited in accesses(started, waited=False))
+
+
+def accesses(body: Body, *, waited: bool) -> Iterator[tuple[Stmt, bool]]:
+    """Statements that access global memory, and whether the thread has certainly waited when it comes there."""
+    for stmt in body:
+        waited = waited or isinstance(stmt, WaitPreviousGrid)
+        if touches(stmt):
+            yield stmt, waited
+        for _, inner in bodies(stmt):
+            assert isinstance(stmt, (For, If))
+            yield from accesses(inner, waited=waited)
+
+
+def touches(stmt: Stmt) -> bool:
+    if isinstance(stmt, (BulkLoad, BulkStore)):
+        return True
+    return any(place.buffer.space is Space.GLOBAL for place in (*written(stmt), *moved_from(stmt)))
+
+
+@pytest.mark.parametrize("point", small())
+def test_nothing_is_touched_before_the_kernels_before_have_ended(point: Any) -> None:
+    gemm = Gemm(512, 512, 512, BF16, out=BF16, beta=1.0, epilogue=Epilogue("n", True))
+    assert_waits(build(gemm, schedule_at(gemm, point)))
+    assert_waits(build(replace(gemm, n=511, ldb=512), schedule_at(gemm, point)))
+
+
+@pytest.mark.parametrize("point", [SHARED, standing(128, 128, 2), standing(64, 64, 1, parts=1)])
+def test_the_compiler_moves_no_load_before_the_wait(point: Any) -> None:
+    pytest.importorskip("nvidia")
+    from tilewright.runtime.sass import disassemble
+
+    gemm = Gemm(512, 512, 512, BF16, out=BF16, beta=1.0, epilogue=Epilogue("n", True))
+    code = disassemble(build(gemm, schedule_at(gemm, point)).compile("sm_90a")).splitlines()
+    assert not any("LDG" in line and "CONSTANT" in line for line in code)
+    first = next(i for i, line in enumerate(code) if "ACQBULK" in line)
+    assert not any("LDG" in line or "UTMALDG" in line for line in code[:first])
+
+
+# -- room on an SM -----------------------------------------------------------------------------------------------------
+
+
+def test_every_point_fits_and_small_ones_beside_the_next_kernels() -> None:
+    pairs = 0
+    for point in OWN:
+        assert fits(point)
+        if point["m"] * point["n"] <= PAIRED and fits(point, 2):
+            gemm = Gemm(1024, 1024, 1024, BF16, out=BF16)
+            built = build(gemm, schedule_at(gemm, point))
+            assert built.occupancy(H200, built.compile("sm_90a")).blocks_per_sm == 2, point
+            pairs += 1
+    assert pairs >= 6
+
+
+def test_the_budgets_of_two_blocks_are_those_that_an_sm_has() -> None:
+    """A warpgroup that asks for more registers than the others gave back waits for ever."""
+    gemm = Gemm(1024, 1024, 1024, product=TF32, b=Order.COL)
+    for point in (*OWN, SHARED, TURNS):
+        built = build(gemm, schedule_at(gemm, point))
+        threads, blocks = map(int, re.findall(r"__launch_bounds__\((\d+), (\d+)\)", built.cuda)[0])
+        assert built.program.specialized is not None
+        copies, multiplies = built.program.specialized.registers
+        wanted = 128 * (copies + (threads // 128 - 1) * multiplies)
+        assert wanted <= 65536 // blocks // threads // 8 * 8 * threads, point
+        assert blocks == (2 if point["m"] * point["n"] <= PAIRED else 1)

@@ -35,6 +35,7 @@ check: $(VENV)/ready  ## format, lint, types, layers, generated documents
 	$(BIN)/tilewright calibrate --check docs/calibration.md
 	$(BIN)/tilewright pages --check docs/rungs
 	$(BIN)/python benchmarks/shapes_table.py --check docs/hopper.md
+	$(BIN)/python benchmarks/shapes_table.py --check docs/tensor_cores.md --records benchmarks/results/ampere_h200.jsonl
 	$(BIN)/python benchmarks/predictions.py --check
 
 gpu: $(VENV)/ready  ## the tests that need an NVIDIA GPU

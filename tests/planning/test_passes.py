@@ -114,8 +114,7 @@ def test_all_of_them_compile(arch: str) -> None:
 
 @pytest.mark.parametrize(
     "source",
-    [pad_source(BF16, 2), turn_source(F32), finish_source(BF16, Epilogue("n", True), width=4)]
-    + [thin_source(BF16, F32, rows=1, width=8, across=across) for across in (True, False)],
+    [pad_source(BF16, 2), turn_source(F32), finish_source(BF16, Epilogue("n", True), width=4)],
     ids=lambda source: source.entry,
 )
 def test_nothing_is_touched_before_the_grids_before_have_ended(source: CudaSource) -> None:
@@ -127,3 +126,8 @@ def test_nothing_is_touched_before_the_grids_before_have_ended(source: CudaSourc
     assert any("PREEXIT" in line for line in code[:waits]), "the next kernel is not told that it may start"
     assert not any("CONSTANT" in code[i] for i in touched)
     assert "griddepcontrol" not in disassemble(compile_cuda(source, "sm_86"))
+
+
+def test_the_thin_kernel_fills_the_gpu_and_waits_for_its_turn() -> None:
+    source = thin_source(F32, F32, rows=1, width=4, across=True)
+    assert not source.overlapped and "griddepcontrol" not in source.text and "__restrict__" in source.text

@@ -33,7 +33,7 @@ def test_a_winner_that_was_stored_is_found_by_another_process(path: Path) -> Non
     assert a_database(path).record(a_winner())
     code = (
         "from tilewright.winners.database import Database; from pathlib import Path;"
-        f"print(Database(Path({str(path)!r})).winners()[0].to_json())"
+        f"print(Database(Path({str(path)!r}), shipped=()).winners()[0].to_json())"
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert Winner.from_json(done.stdout) == a_winner()

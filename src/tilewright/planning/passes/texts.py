@@ -39,27 +39,32 @@ def source(
     stored: str,
     *,
     blocks_per_sm: int = 0,
+    early: bool = True,
 ) -> CudaSource:
     """One kernel: `before` are definitions, `stored` what the names of pointers begin with that are written.
 
-    blocks_per_sm: for which the compiler saves registers; 0 for it to choose.
+    blocks_per_sm: for which the compiler saves registers; 0 for it to choose. early: it starts under the kernel before.
+    That is for short kernels of few blocks: of one that fills the GPU in a single round, blocks that start while
+    another still runs crowd where places are free, and some SMs are left with more than their share. Measured on the
+    H200: 1 x 8192 x 8192 in f32, 8 parts, 73 us instead of 64.
     """
 
     def declared(parameter: Parameter) -> str:
         if not parameter.is_pointer:
             return f"{parameter.dtype.cuda} {parameter.name}"
-        # Nothing is __restrict__: the kernel before may still write what this one reads, so loads must not move up.
+        # Under a kernel that may still write what this one reads, nothing is __restrict__: loads must not move up.
         const = "" if parameter.name.startswith(stored) else "const "
-        return f"{const}{parameter.dtype.cuda}* {parameter.name}"
+        return f"{const}{parameter.dtype.cuda}*{'' if early else ' __restrict__'} {parameter.name}"
 
     signature = ", ".join(declared(parameter) for parameter in parameters)
     heading = "".join(f"// {line}\n" for line in comment.splitlines())
     bounds = f"{threads}, {blocks_per_sm}" if blocks_per_sm else str(threads)
     text = (
         f"{heading}\n{before}"
-        f'extern "C" __global__ void __launch_bounds__({bounds})\n{entry}({signature})\n{{\n{_BEGIN}{body}}}\n'
+        f'extern "C" __global__ void __launch_bounds__({bounds})\n{entry}({signature})\n{{\n'
+        f"{_BEGIN if early else ''}{body}}}\n"
     )
-    return CudaSource(text, entry, tuple(parameters), threads, overlapped=True)
+    return CudaSource(text, entry, tuple(parameters), threads, overlapped=early)
 
 
 _BEGIN = """\
@@ -69,7 +74,7 @@ _BEGIN = """\
     asm volatile("griddepcontrol.wait;" ::: "memory");
 #endif
 """
-"""How each of these kernels starts under the one before (programmatic dependent launch), and why that is safe.
+"""How a kernel starts under the one before (programmatic dependent launch), and why that is safe.
 
 Launches of a chain, pad -> product -> finish -> pad of the next call, each start when every block of the one before has
 begun. No thread touches global memory before its own wait, which ends when the grid before has ended and its writes are

@@ -78,6 +78,7 @@ def thin_source(dtype: DType, out: DType, *, rows: int, width: int, across: bool
         THREADS,
         "out",
         blocks_per_sm=thin_rows.BLOCKS_PER_SM if many else 0,
+        early=False,
     )
 
 

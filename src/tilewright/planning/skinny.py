@@ -72,7 +72,9 @@ def estimate_us(gemm: Gemm, skinny: Skinny, spec: DeviceSpec, count: int = 1) ->
         long_bytes / (spec.l2_bytes_per_clk_per_sm * clock_hz),
         instructions / WARP_THREADS / (spec.schedulers_per_sm * clock_hz),
     )
-    total = launch_seconds(spec) + max(sm_seconds, count * gemm.compulsory_bytes / (DRAM_SHARE * spec.dram_gb_per_s * 1e9))
+    total = launch_seconds(spec) + max(
+        sm_seconds, count * gemm.compulsory_bytes / (DRAM_SHARE * spec.dram_gb_per_s * 1e9)
+    )
     return 1e6 * (total if skinny.whole else total + finish_seconds(gemm, spec, skinny.parts))
 
 

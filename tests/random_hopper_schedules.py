@@ -12,6 +12,7 @@ from tests.random_schedules import FACTORS, Drawing
 from tilewright.dtypes import F32
 from tilewright.ir.buffer import Space
 from tilewright.ir.program import Level, RasterOrder, Route
+from tilewright.ladders.hopper.tiles import engine_stores
 from tilewright.layout.arrangement import Slabs
 from tilewright.problem.formats import FORMATS, format_options
 from tilewright.problem.gemm import Gemm, Order
@@ -140,9 +141,8 @@ def _roles(d: Drawing, parted: bool) -> None:
 
 
 def _store(d: Drawing, by_engine: bool, columns: int) -> None:
-    """Results from registers, or through stmatrix and the copy engine."""
-    size = d.gemm.out.bytes
-    if by_engine and size == 2 and d.gemm.c is Order.ROW and columns % 64 == 0 and d.chance(0.6):
+    """Results from registers, or through stmatrix and the copy engine, where it would not write behind rows of C."""
+    if by_engine and engine_stores(d.gemm) and columns % 64 == 0 and d.chance(0.6):
         d.attempt(Stage("C", Space.SHARED, parts=d.rng.choice([p for p in (1, 2, 3) if columns % (64 * p) == 0])))
         d.attempt(Relayout("C_tile", arrangement=Slabs(64)))
         d.attempt(Transfer("C_tile", Route.TMA))

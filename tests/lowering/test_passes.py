@@ -84,7 +84,7 @@ def test_whole_tiles_need_no_guard_and_edges_do(rung: Rung) -> None:
 @pytest.mark.parametrize("rung", rungs())
 def test_unaligned_operands_are_accessed_one_by_one(rung: Rung) -> None:
     program = build(rung.gemm(256, 256, 64), rung).program
-    for _, stmt in walk(narrow_accesses(expand(program, frozenset()), program, 1)):
+    for _, stmt in walk(narrow_accesses(expand(program, frozenset()), program, Variant(alignment_bytes=1))):
         if isinstance(stmt, Move) and Space.GLOBAL in (stmt.dst.buffer.space, stmt.src.buffer.space):
             assert stmt.width == 1
 

@@ -47,7 +47,7 @@ def bench(
     peers: Annotated[str, typer.Option(help="Whom to time beside tilewright.")] = ",".join(_PEERS),
     record: Annotated[Path | None, typer.Option(metavar="FILE", help="Where rows are added as they come.")] = None,
     budget: Annotated[
-        float | None, typer.Option(min=1, metavar="SECONDS", help="Begin no problem after so long.")
+        float | None, typer.Option(min=0, metavar="SECONDS", help="Begin no problem after so long.")
     ] = None,
     again: Annotated[bool, typer.Option("--again", help="Also what this commit has measured already.")] = False,
     write: Annotated[Path | None, typer.Option(metavar="PAGE", help="Measure nothing: write the page.")] = None,

@@ -10,8 +10,8 @@ from tilewright.artifacts import CudaSource
 from tilewright.device.spec import WARP_THREADS, DeviceSpec
 from tilewright.dtypes import F32, TF32
 from tilewright.model.demand import FFMA_CLOCKS
-from tilewright.model.time import DRAM_SHARE
-from tilewright.planning.choices import Alignment, finish_seconds, launch_seconds
+from tilewright.model.time import DRAM_SHARE, LAUNCH_SECONDS
+from tilewright.planning.choices import Alignment, finish_seconds
 from tilewright.planning.passes.thin import MANY_ROWS, THREADS, WARPS, columns_along, thin_source
 from tilewright.planning.stack import Stack
 from tilewright.problem.gemm import Gemm
@@ -72,9 +72,7 @@ def estimate_us(gemm: Gemm, skinny: Skinny, spec: DeviceSpec, count: int = 1) ->
         long_bytes / (spec.l2_bytes_per_clk_per_sm * clock_hz),
         instructions / WARP_THREADS / (spec.schedulers_per_sm * clock_hz),
     )
-    total = launch_seconds(spec) + max(
-        sm_seconds, count * gemm.compulsory_bytes / (DRAM_SHARE * spec.dram_gb_per_s * 1e9)
-    )
+    total = LAUNCH_SECONDS + max(sm_seconds, count * gemm.compulsory_bytes / (DRAM_SHARE * spec.dram_gb_per_s * 1e9))
     return 1e6 * (total if skinny.whole else total + finish_seconds(gemm, spec, skinny.parts))
 
 

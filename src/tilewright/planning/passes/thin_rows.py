@@ -83,7 +83,19 @@ __device__ __forceinline__ void wait_for_chunk() {
 
 """
 
-ACROSS = """\
+_EACH_CHUNK = """\
+    int number = 0;
+    for (int start = first; start < last; start += CHUNK, ++number) {
+        wait_for_chunk();
+        __syncthreads();  // this chunk is there, and the other one is used up
+        if (start + CHUNK < last)
+            stage(few[(number + 1) % 2], short_rows, short_row, short_k, start + CHUNK, last, rows);
+        const int count = min(CHUNK, last - start);
+"""
+"""The loop over k, a chunk of the few rows at a time; what is done with one follows, and closes the loop."""
+
+ACROSS = (
+    """\
 @OWN    __shared__ __align__(16) float few[2][FEW];  // (k, r) of two chunks, later the sums of the warps
     const int lane = int(threadIdx.x) % 32, warp = int(threadIdx.x) / 32;
     const int column = (int(blockIdx.x) * 32 + lane) * WIDTH;
@@ -106,13 +118,9 @@ ACROSS = """\
         k_load += 8;
         from += 8 * leading;
     }
-    int number = 0;
-    for (int start = first; start < last; start += CHUNK, ++number) {
-        wait_for_chunk();
-        __syncthreads();  // this chunk is there, and the other one is used up
-        if (start + CHUNK < last)
-            stage(few[(number + 1) % 2], short_rows, short_row, short_k, start + CHUNK, last, rows);
-        const int count = min(CHUNK, last - start);
+"""
+    + _EACH_CHUNK
+    + """\
         const float* factors = few[number % 2] + warp * LINE;
         #pragma unroll 1
         for (int k_in = 0; k_in < count; k_in += 8 * FLIGHT) {
@@ -162,8 +170,10 @@ ACROSS = """\
         }
     }
 """
+)
 
-ALONG = """\
+ALONG = (
+    """\
 @OWN    __shared__ __align__(16) float few[2][FEW];  // (r, k) of two chunks
     const int lane = int(threadIdx.x) % 32, warp = int(threadIdx.x) / 32;
     const int column = ((int(blockIdx.x) * 8 + warp) * 2 + lane % 2) * COLUMNS;
@@ -188,13 +198,9 @@ ALONG = """\
         k_load += 16 * WIDTH;
         from += 16 * WIDTH;
     }
-    int number = 0;
-    for (int start = first; start < last; start += CHUNK, ++number) {
-        wait_for_chunk();
-        __syncthreads();  // this chunk is there, and the other one is used up
-        if (start + CHUNK < last)
-            stage(few[(number + 1) % 2], short_rows, short_row, short_k, start + CHUNK, last, rows);
-        const int count = min(CHUNK, last - start);
+"""
+    + _EACH_CHUNK
+    + """\
         const float* factors = few[number % 2] + lane / 2 * WIDTH;
         #pragma unroll 1
         for (int k_in = 0; k_in < count; k_in += 16 * WIDTH * FLIGHT) {
@@ -252,3 +258,4 @@ ALONG = """\
         }
     }
 """
+)

@@ -163,13 +163,28 @@ __device__ __forceinline__ float tf32_from_float(float value) {
 }"""
 
 
+_ROUND_PAIR = """\
+// Two elements of one row of A, or one column of B, as tensor cores are to read them. Those drop the lower 13 bits, so
+// half of the last bit that they keep is added first: to nearest, ties away from zero. A NaN must stay one; if one of
+// the two is NaN, so is every result that the other has a part in, and one check serves both.
+__device__ __forceinline__ void round_pair_to_tf32(float& first, float& second) {
+    asm("{\\n"
+        ".reg .pred numbers;\\n"
+        "setp.num.f32 numbers, %0, %1;\\n"
+        "@numbers add.u32 %0, %0, 0x1000;\\n"
+        "@numbers add.u32 %1, %1, 0x1000;\\n"
+        "}"
+        : "+r"(reinterpret_cast<unsigned&>(first)), "+r"(reinterpret_cast<unsigned&>(second)));
+}"""
+
+
 def _all_orders(instruction: MatrixInstruction) -> Sequence[tuple[Order, Order] | None]:
     return [(a, b) for a in Order for b in Order] if instruction.is_opaque else [None]
 
 
 def matrix_prelude() -> dict[str, str]:
     """Every snippet by the name it defines."""
-    found = {"tf32_from_float": _TF32_FROM_FLOAT}
+    found = {"tf32_from_float": _TF32_FROM_FLOAT, "round_pair_to_tf32": _ROUND_PAIR}
     for count in (1, 2, 4):
         for transposed in (False, True):
             found[load_matrices_name(count, transposed)] = _load_matrices(count, transposed)

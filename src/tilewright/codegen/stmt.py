@@ -33,6 +33,7 @@ from tilewright.ir.stmt import (
     LoadMatrices,
     Move,
     MultiplyTiles,
+    RoundPair,
     Stmt,
     StoreFragment,
     WaitCopies,
@@ -114,6 +115,9 @@ class BodyPrinter:
             case WaitCopies():
                 self._expr.used.add("wait_copies")
                 yield Line(depth, f"wait_copies<{stmt.pending}>();")
+            case RoundPair():
+                places = (self._expr.place(place) for place in (stmt.first, stmt.second))
+                yield Line(depth, f"{self._expr.call(f'round_pair_to_{stmt.dtype}', *places)};")
             case LoadMatrices() | LoadFragment() | StoreFragment() | MultiplyTiles():
                 yield Line(depth, f"{self._collective(stmt)};")
             case _:

@@ -10,6 +10,7 @@
            | Alloc(buffer)                      registers come into being
            | Move(dst, src, width, guard)       one load or store instruction; zero fill where the guard is false
            | Assign(dst, value)                 arithmetic on registers
+           | RoundPair(first, second, dtype)    two elements rounded for the tensor cores
            | Barrier()                          all threads of the block meet
            | CommitCopies() | WaitCopies(n)     groups of asynchronous copies
            | LoadMatrices | LoadFragment | StoreFragment | MultiplyTiles     all lanes of a warp together

@@ -130,7 +130,8 @@ class Route(Enum):
 class Staged:
     """A tile of an operand copied closer and read from there.
 
-    under: the loop in whose body the copy stands; empty for the result, whose tile is written after the sum.
+    under: the loop in whose body the copy stands. Of the result, whose tile is written after the sum: the loop in each
+    of whose turns a part of it leaves; empty where it leaves as a whole.
     rows: the dimension that counts the rows of a shared tile ("" is as the operand lies); pad (elements a row) and
     arrangement: how it lies in memory.
     vector: elements a thread reads or writes at once where the tile is not distributed.
@@ -339,7 +340,9 @@ class Program:
     def tile_axes(self, staged: Staged) -> tuple[tuple[Axis, ...], tuple[Axis, ...]]:
         """The digits that a staged tile spans, for each of its operand's two dimensions, largest stride first."""
         result = staged.operand == "C" and self.accumulation is not None
-        under = self.accumulation.over if result and self.accumulation is not None else staged.under
+        under = staged.under
+        if result and not under and self.accumulation is not None:
+            under = self.accumulation.over
         loops = self.region_loops(staged.space, under)
         rows, cols = DIMS[staged.operand]
         if staged.operand == "C":

@@ -10,6 +10,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal, Union
 
+from tilewright.dtypes import DType
 from tilewright.ir.async_stmt import AsyncStmt
 from tilewright.ir.buffer import Buffer, Ref
 from tilewright.ir.expr import Expr
@@ -184,6 +185,20 @@ class MultiplyTiles:
     origin: str = ""
 
 
+@dataclass(frozen=True, slots=True)
+class RoundPair:
+    """Two elements of one row of A, or of one column of B, rounded in registers to the format of the multiplier.
+
+    One check serves both: where either is NaN, both stay as they are. Nobody can tell, as every result that the other
+    has a part in is NaN as well.
+    """
+
+    first: Ref
+    second: Ref
+    dtype: DType
+    origin: str = ""
+
+
 Stmt = Union[  # noqa: UP007
     Let,
     For,
@@ -198,6 +213,7 @@ Stmt = Union[  # noqa: UP007
     LoadFragment,
     StoreFragment,
     MultiplyTiles,
+    RoundPair,
     AsyncStmt,
 ]
 Body = tuple[Stmt, ...]

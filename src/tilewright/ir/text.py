@@ -48,6 +48,7 @@ from tilewright.ir.stmt import (
     LoadMatrices,
     Move,
     MultiplyTiles,
+    RoundPair,
     Stmt,
     StoreFragment,
     WaitCopies,
@@ -212,6 +213,8 @@ def stmt_text(stmt: Stmt) -> str:
         case MultiplyTiles():
             operands = f"{expr.place(stmt.a)} @ {expr.place(stmt.b)}"
             return f"{expr.place(stmt.d)} += {operands}  # {stmt.instruction.name}"
+        case RoundPair():
+            return f"{expr.place(stmt.first)} and {expr.place(stmt.second)} rounded to {stmt.dtype}"
         case _:
             return async_text(stmt, expr)
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from tilewright.dtypes import F32
 from tilewright.errors import LoweringError
 from tilewright.ir.buffer import Ref, Space
 from tilewright.ir.expr import Const, Expr, Load
@@ -21,6 +22,7 @@ from tilewright.ir.stmt import (
     LoadMatrices,
     Move,
     MultiplyTiles,
+    RoundPair,
     Stmt,
     StoreFragment,
     WaitCopies,
@@ -98,6 +100,11 @@ def _check(
             case Barrier():
                 if divergent:
                     _fail(after, stmt, "a barrier stands where only some threads come")
+            case RoundPair():
+                for place in (stmt.first, stmt.second):
+                    _check_place(stmt, place, registers, after)
+                    if place.buffer.space is not Space.REGISTER or place.buffer.dtype is not F32:
+                        _fail(after, stmt, f"{stmt.dtype} is rounded to in registers of f32")
             case LoadMatrices() | LoadFragment() | StoreFragment() | MultiplyTiles():
                 if divergent:
                     _fail(after, stmt, "an instruction of the whole warp stands where only some lanes come")

@@ -30,6 +30,7 @@ from tilewright.ir.stmt import (
     LoadMatrices,
     Move,
     MultiplyTiles,
+    RoundPair,
     Stmt,
     StoreFragment,
 )
@@ -97,6 +98,8 @@ def map_exprs(stmt: Stmt, change: Callable[[Expr], Expr]) -> Stmt:
             return replace(stmt, dst=ref(stmt.dst), src=ref(stmt.src))
         case MultiplyTiles():
             return replace(stmt, d=ref(stmt.d), a=ref(stmt.a), b=ref(stmt.b))
+        case RoundPair():
+            return replace(stmt, first=ref(stmt.first), second=ref(stmt.second))
         case MultiplyShared():
             a, b = (replace(side, place=ref(side.place)) for side in (stmt.a, stmt.b))
             return replace(stmt, d=ref(stmt.d), a=a, b=b, fresh=None if stmt.fresh is None else change(stmt.fresh))
@@ -190,6 +193,8 @@ def exprs_of(stmt: Stmt) -> tuple[Expr, ...]:
             return (*stmt.dst.index, *stmt.src.index)
         case MultiplyTiles():
             return (*stmt.d.index, *stmt.a.index, *stmt.b.index)
+        case RoundPair():
+            return (*stmt.first.index, *stmt.second.index)
         case MultiplyShared():
             fresh = () if stmt.fresh is None else (stmt.fresh,)
             return (*stmt.d.index, *stmt.a.place.index, *stmt.b.place.index, *fresh)
@@ -216,6 +221,8 @@ def written(stmt: Stmt) -> tuple[Ref, ...]:
             return (stmt.dst,)
         case MultiplyTiles() | MultiplyShared():
             return (stmt.d,)
+        case RoundPair():
+            return (stmt.first, stmt.second)
         case _:
             return ()
 

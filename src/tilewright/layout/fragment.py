@@ -96,6 +96,15 @@ class Fragment:
                 return count
             count *= found[0].extent
 
+    def pairs(self, index: Literal[0, 1]) -> tuple[tuple[int, int], ...]:
+        """The registers of a lane two by two, those of a pair in one column (0), or one row (1), of the matrix.
+
+        >>> LEFT_16X8.pairs(1), RIGHT_8X8.pairs(0)
+        (((0, 2), (1, 3)), ((0, 1),))
+        """
+        step = next(d.step for d in self.digits if d.holder is Holder.REGISTER and d.index == index and d.extent == 2)
+        return tuple((r, r + step) for r in range(self.numbered) if r // step % 2 == 0)
+
 
 def _lane(step: int, extent: int, index: Literal[0, 1], stride: int) -> FragmentDigit:
     return FragmentDigit(Holder.LANE, step, extent, index, stride)

@@ -24,7 +24,7 @@ from tilewright.ir.visit import walk
 from tilewright.lowering.coordinates import digits, extent_of, index_of, launch_coordinates
 from tilewright.lowering.copies import copy_tile, store_tile
 from tilewright.lowering.engine_store import EngineStore
-from tilewright.lowering.fragments import multiply_tiles, store_opaque
+from tilewright.lowering.fragments import multiply_tiles, round_fragments, store_opaque
 from tilewright.lowering.kernel_parts import ELEMENT, global_place, value_buffer
 from tilewright.lowering.pipelined import Use, at, copy_ordinary, pipelined_loop, runs_ahead
 from tilewright.lowering.products import multiply_shared, reads_shared
@@ -96,7 +96,7 @@ class Expansion:
         """The loop, with the copies of the tiles that are staged under it."""
         if runs_ahead(self.program, loop):
             return pipelined_loop(self.program, loop, extent_of(loop, self.exact), self._use(loop, rest))
-        use = self._multiplied(loop, (*self._fragments(loop), *self._nest(rest)))
+        use = self._multiplied(loop, (*self._fragments(loop), *self._rounded(loop), *self._nest(rest)))
         shared = tuple(self._staged_under(Space.SHARED, loop.name))
         return (self._loop(loop, (*copy_ordinary(self.program, shared), *use)),)
 
@@ -113,15 +113,20 @@ class Expansion:
         staged = (tile for tile in self._staged_under(Space.REGISTER, loop.name) if tile.prefetched is early)
         return tuple(s for tile in staged for s in copy_tile(self.program, tile))
 
+    def _rounded(self, loop: Loop) -> Body:
+        """The fragments under a loop rounded to what is multiplied, where they are not that already."""
+        tiles = (tile_of(self.program, staged) for staged in self._staged_under(Space.REGISTER, loop.name))
+        return tuple(s for tile in tiles for s in round_fragments(self.program, tile))
+
     def _use(self, loop: Loop, rest: tuple[Loop, ...]) -> Use:
         """What an iteration of a pipelined loop does with its tiles, apart from filling them."""
         inner = rest[0] if rest else None
         early = [] if inner is None else [t for t in self._staged_under(Space.REGISTER, inner.name) if t.prefetched]
         if inner is None or not early:
-            return Use(whole=self._multiplied(loop, (*self._fragments(loop), *self._nest(rest))))
+            return Use(whole=self._multiplied(loop, (*self._fragments(loop), *self._rounded(loop), *self._nest(rest))))
         assert inner.extent is not None
         loads, late = self._fragments(inner, early=True), self._fragments(inner)
-        products = (*late, *self._nest(rest[1:]))
+        products = (*late, *self._rounded(inner), *self._nest(rest[1:]))
         step, last = Var(inner.name), Const(inner.extent - 1)
         ahead = at(loads, **{inner.name: step + 1})
         return Use(
@@ -311,11 +316,19 @@ class Expansion:
         tile = tile_of(self.program, staged)
         if staged.route is Route.TMA:
             return EngineStore(self.program, sums, tile).body(binary(Op.NE, BETA, real(0)), self._finished)
-        fill = self._fill_tile(sums, tile)
+        held = {axis.name for span in tile.spans for axis in span.axes}
+        outside = tuple(axis for axis in self.program.sum_axes if axis.name not in held)
+        part = replace(sums, outside=frozenset(axis.name for axis in outside))
+        fill = self._fill_tile(part, tile)
         if staged.distribution is None:
             # Each thread takes back what it put there, so no barrier and no second order of elements is needed.
-            return (*fill, *sums.over_results(self._store_from(tile)))
-        return (*fill, *store_tile(self.program, tile, self._combine))
+            store = part.over_results(self._store_from(tile))
+        else:
+            store = store_tile(self.program, tile, self._combine)
+        body = (*fill, *store)
+        for axis in reversed(outside):
+            body = (For(axis.name, Const(axis.extent or 1), body, unroll=True),)
+        return body
 
     def _combine(self, place: Ref, width: int, sum_at: Callable[[Expr], Expr], *, reads_c: bool | None = None) -> Body:
         """`C[place ..] = alpha * sum + beta * C`, for `width` neighbours; the factors as the program has them.

@@ -24,6 +24,7 @@ from tilewright.ir.stmt import (
     LoadMatrices,
     Move,
     MultiplyTiles,
+    RoundPair,
     StoreFragment,
 )
 from tilewright.ir.tiles import FRAGMENT, Tile, source_of, tile_of
@@ -35,7 +36,7 @@ from tilewright.problem.gemm import Order
 
 
 def fill_fragments(program: Program, tile: Tile) -> Body:
-    """Statements that load every fragment of a register tile, and round them where the problem asks for it."""
+    """Statements that load every fragment of a register tile; they are still to be rounded (`round_fragments`)."""
     assert tile.fragment is not None
     if tile.fragment.opaque:
         body = _over(tile.register_axes, (_load_opaque(program, tile),))
@@ -43,9 +44,31 @@ def fill_fragments(program: Program, tile: Tile) -> Body:
         body = _load_matrices(program, tile, tile.fragment)
     else:
         body = _over(tile.register_axes, _load_by_lane(program, tile, tile.fragment))
-    if program.gemm.multiplied is TF32:
-        body = (*body, *_over(tile.register_axes, (_rounded(tile, tile.fragment),)))
     return body if tile.staged.prefetched else (Alloc(tile.register_buffer), *body)
+
+
+def round_fragments(program: Program, tile: Tile) -> Body:
+    """Statements that round the fragments of a register tile where the problem asks for it.
+
+    They stand in front of the products, not behind the loads: fragments that are loaded a step ahead are then rounded
+    when they have arrived, and the compiler lays the rounding between the products.
+    """
+    if tile.fragment is None or program.gemm.multiplied is not TF32:
+        return ()
+    fragment, name = tile.fragment, tile.staged.name
+
+    def at(register: Expr) -> Ref:
+        return Ref(tile.register_buffer, (*tile.register_index[:-1], register))
+
+    if fragment.opaque:  # nobody knows which elements share a row
+        place = at(Var(FRAGMENT))
+        value = Cast(TF32, Load(place.buffer, place.index))
+        rounding: Body = (For(FRAGMENT, Const(fragment.registers), (Assign(place, value, origin=name),), unroll=True),)
+    else:
+        along = program.gemm.operand(tile.staged.operand).dims.index("k")
+        pairs = fragment.pairs(1 if along == 1 else 0)
+        rounding = tuple(RoundPair(at(Const(a)), at(Const(b)), TF32, origin=name) for a, b in pairs)
+    return _over(tile.register_axes, rounding)
 
 
 def multiply_tiles(program: Program, sums: Sums) -> Body:
@@ -173,10 +196,3 @@ def _digits(program: Program, tile: Tile, held: tuple[Expr, Expr]) -> dict[str, 
 
 def _placed(place: Ref, digits: Mapping[str, Expr]) -> Ref:
     return Ref(place.buffer, tuple(substitute(index, dict(digits)) for index in place.index))
-
-
-def _rounded(tile: Tile, fragment: Fragment) -> For:
-    """Tensor cores ignore the lower bits of an operand; rounding it first halves the error and removes the bias."""
-    place = Ref(tile.register_buffer, (*tile.register_index[:-1], Var(FRAGMENT)))
-    value = Cast(TF32, Load(place.buffer, place.index))
-    return For(FRAGMENT, Const(fragment.registers), (Assign(place, value, origin=tile.staged.name),), unroll=True)

@@ -11,7 +11,7 @@ from functools import cached_property
 
 from tilewright.ir.buffer import Buffer, Ref, Space
 from tilewright.ir.expr import ZERO, Const, Expr, Var
-from tilewright.ir.program import Program
+from tilewright.ir.program import Axis, Program
 from tilewright.ir.stmt import Body, For, Let
 from tilewright.ir.tiles import FRAGMENT, fragment_of, result_span
 from tilewright.layout.fragment import Fragment
@@ -25,6 +25,8 @@ class Sums:
 
     program: Program
     name: str
+    outside: frozenset[str] = frozenset()
+    """Digits that loops around count: those of a part of the result, where it leaves in parts."""
 
     @cached_property
     def fragment(self) -> Fragment | None:
@@ -69,14 +71,18 @@ class Sums:
 
     def over_tiles(self, body: Body) -> Body:
         """`body` for each of the digits that a thread counts itself."""
-        return over_vectors(self.program.sum_axes, result_span(self.program), 1, body)
+        return over_vectors(self._counted, result_span(self.program), 1, body)
 
     def over_results(self, body: Body, width: int = 1) -> Body:
         """`body` for each vector of `width` results, the digits of the vector's first element in place of the axes."""
         if self.fragment is not None:
             body = (*_held_at(self.program, self.fragment), *body)
             return self.over_tiles(every(FRAGMENT, self.fragment.registers, width, body))
-        return over_vectors(self.program.sum_axes, result_span(self.program), width, body)
+        return over_vectors(self._counted, result_span(self.program), width, body)
+
+    @property
+    def _counted(self) -> tuple[Axis, ...]:
+        return tuple(axis for axis in self.program.sum_axes if axis.name not in self.outside)
 
     def _element_index(self, element: Expr) -> tuple[Expr, ...]:
         digits: dict[str, Expr] = {axis.name: Var(axis.name) for axis in self.program.sum_axes}

@@ -126,6 +126,32 @@ class CopyOp(RegisterOp):
         self._finish(convoy)
 
 
+@dataclass(slots=True)
+class RoundPairOp:
+    """Two registers rounded in place; also beside a NaN, which no result can tell."""
+
+    site: Site
+    context: Context
+    places: tuple[RegisterView, RegisterView]
+    dtype: DType
+
+    def __call__(self, convoy: Convoy) -> None:
+        mask = convoy.mask
+        for place in self.places:
+            rounded = self.context.arithmetic.cast(place.read(convoy), self.dtype)
+            np.copyto(place.of(convoy), rounded, where=True if mask is None else mask.lanes, casting="same_kind")
+            place.mark(convoy)
+        if self.context.wire.computed:
+            active = convoy.active_warps, convoy.active_lanes
+            event = Arithmetic(self.site, ROUND_PAIR, 1, *active, convoy.warps, mask)
+            for hear in self.context.wire.computed:
+                hear(event)
+
+
+ROUND_PAIR: Mapping[str, int] = {"CVT": 2}
+"""What rounds two elements, by the name that a conversion has here: a check, two additions."""
+
+
 def assign_op(stmt: Assign, values: Values) -> RegisterOp:
     """The operation of an assignment under `values.axes`; raises NotEven where the axes cannot be taken at once."""
     target = values.view(stmt.dst)

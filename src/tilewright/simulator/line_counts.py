@@ -36,11 +36,12 @@ from tilewright.ir.stmt import (
     LoadMatrices,
     Move,
     MultiplyTiles,
+    RoundPair,
     StoreFragment,
 )
 from tilewright.ir.visit import Path
 from tilewright.layout.fragment import MATRIX_ROW_BYTES
-from tilewright.simulator.assigns import operations_of
+from tilewright.simulator.assigns import ROUND_PAIR, operations_of
 from tilewright.simulator.asynchronous.clocks import GROUP_WARPS
 from tilewright.simulator.collective import multiply_opcodes
 from tilewright.simulator.opaque_tiles import access_opcodes, load_access, store_access
@@ -166,6 +167,8 @@ def _described(site: Site) -> _Described | None:
         case MultiplyTiles(instruction=instruction):
             adds, opcodes = instruction.multiply_adds, multiply_opcodes(instruction)
             return _Described("arithmetic", opcodes, stmt.d.buffer.name, tile_multiply_adds=adds)
+        case RoundPair():
+            return _Described("arithmetic", ROUND_PAIR, stmt.first.buffer.name)
         case Assign():
             return _Described("arithmetic", operations_of(stmt.value), stmt.dst.buffer.name)
         case Barrier():

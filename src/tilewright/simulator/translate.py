@@ -30,13 +30,14 @@ from tilewright.ir.stmt import (
     LoadMatrices,
     Move,
     MultiplyTiles,
+    RoundPair,
     Stmt,
     StoreFragment,
     WaitCopies,
 )
 from tilewright.ir.visit import Path, walk, walk_expr
 from tilewright.layout.fragment import MATRIX_ROW_BYTES
-from tilewright.simulator.assigns import assign_op, copy_ops
+from tilewright.simulator.assigns import RoundPairOp, assign_op, copy_ops
 from tilewright.simulator.async_moves import AsyncCopyOp, CommitOp, WaitOp
 from tilewright.simulator.asynchronous.compile import WAITING, Compiler
 from tilewright.simulator.asynchronous.meeting_ops import UniformCheckOp
@@ -235,6 +236,11 @@ class _Translator:
                 return [self._load_matrices(stmt, self._sites.add(path, stmt, names.loops), names)]
             case LoadFragment() | StoreFragment():
                 return [self._tile(stmt, self._sites.add(path, stmt, names.loops), names)]
+            case RoundPair():
+                site = self._sites.add(path, stmt, names.loops)
+                values = self._values(site, names)
+                places = values.view(stmt.first), values.view(stmt.second)
+                return [RoundPairOp(site, self._context, places, stmt.dtype)]
             case MultiplyTiles():
                 return [self._multiply(stmt, self._sites.add(path, stmt, names.loops), names)]
             case StoreMatrices():

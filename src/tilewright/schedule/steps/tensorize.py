@@ -17,7 +17,7 @@ class Tensorize(Step):
 
     The three innermost loops, over neighbouring m, n and k, become one instruction of the tensor cores, run by the 32
     lanes of a warp together. `using` names its family, such as "mma.m16n8k16"; the formats are those of the problem.
-    Operands of a tf32 problem are rounded in registers, two instructions each time one is loaded; those of a
+    Operands of a tf32 problem are rounded in registers, three instructions for two elements of a fragment; those of a
     tf32_truncated problem are not, and the multiplier drops their lower bits: twice the error, and a bias to zero.
     The warps are then the only threads to bind: the lanes belong to the instruction.
     """

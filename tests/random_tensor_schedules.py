@@ -142,7 +142,7 @@ def _travel(d: Drawing, whole: bool) -> None:
 def _store(d: Drawing, whole: bool) -> None:
     """Results from registers, or through shared memory."""
     if whole or d.chance(0.2):
-        d.attempt(Stage("C", Space.SHARED))
+        d.attempt(Stage("C", Space.SHARED, under=d.rng.choice(("", "", "m_frag", "n_frag"))))
         _ = d.attempt(Distribute("C_tile", vector=d.rng.choice((1, 2, 4)))) or d.attempt(Distribute("C_tile"))
     elif d.chance(0.6):
         d.attempt(Vectorize("C", 2))

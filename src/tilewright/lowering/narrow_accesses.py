@@ -21,14 +21,15 @@ from tilewright.lowering.guard_edges import contiguous_at, narrower
 from tilewright.lowering.kernel_parts import value_buffer
 
 
-def narrowed_copies(program: Program, alignment_bytes: int) -> Program:
-    """The program whose asynchronous copies are shared out in chunks no wider than the alignment.
+def narrowed_copies(program: Program, variant: Variant) -> Program:
+    """The program whose asynchronous copies, and stores of the result, are in chunks no wider than the alignment.
 
     What cp.async cannot copy, single elements of 2 bytes, goes through registers, two at a time: two loads, one store.
-    So many copies are started at once, not spread over an inner loop, where their offsets would take registers; and
-    where they are on their way in registers, fragments are loaded when they are needed, not a step ahead.
+    Where they are on their way in registers, fragments are loaded when they are needed, not a step ahead. Narrow
+    asynchronous copies are started at once, not spread over an inner loop, where their offsets would take registers.
     """
-    wide, in_registers = program, False
+    program = _narrowed_result(program, variant.aligned_bytes("C"))
+    wide, in_registers, alignment_bytes = program, False, variant.alignment_bytes
     for staged in program.staged:
         if staged.route is not Route.ASYNC or staged.distribution is None:
             continue
@@ -45,8 +46,17 @@ def narrowed_copies(program: Program, alignment_bytes: int) -> Program:
         for staged in program.staged:
             if staged.space is Space.REGISTER:
                 program = program.with_tile(replace(staged, prefetched=False))
-    if program is not wide and program.pipelined is not None:
+    if program is not wide and not in_registers and program.pipelined is not None:
         program = replace(program, pipelined=replace(program.pipelined, spread=""))
+    return program
+
+
+def _narrowed_result(program: Program, alignment_bytes: int) -> Program:
+    """The program whose threads store neighbours of the result, each as much as it may at once."""
+    width = max(alignment_bytes // program.gemm.out.bytes, 1)
+    for staged in program.staged:
+        if staged.operand == "C" and staged.distribution is not None and staged.distribution.vector > width:
+            program = program.with_tile(replace(staged, distribution=replace(staged.distribution, vector=width)))
     return program
 
 

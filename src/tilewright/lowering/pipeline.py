@@ -62,7 +62,7 @@ def lower(
 
     # As if the schedule had said so: everything is made for the chunks that are legal.
     if not variant.aligned:
-        program = narrowed_copies(program, variant.alignment_bytes)
+        program = narrowed_copies(program, variant)
     # Loops and copies first: every later pass works on statements.
     body = checked("expand", expand(program, exact))
     # Widths before guards, because a guard covers the whole of its access.

@@ -38,6 +38,7 @@ from tilewright.ir.stmt import (
     Let,
     Move,
     MultiplyTiles,
+    RoundPair,
     Stmt,
     WaitCopies,
 )
@@ -146,6 +147,10 @@ def _ring_loop(program: Program, loop: Loop, extent: Expr, use: Use, ring: Pipel
         prologue += [*where(binary(Op.LT, tile, extent), first), *commit]
     ahead = Var(loop.name) + (stages - 1)
     there = binary(Op.LT, ahead, extent)
+    # Copies through registers that are spread: a part is put into its slot when that of the next tile is asked for.
+    waiting = bool(ring.spread) and bool(fetch)
+    if waiting:
+        prologue += where(binary(Op.LT, stages - 1, extent), at(fetch, **{loop.name: Const(stages - 1)}))
     slots = [_counter(slot_name(loop.name), 0, stages), _counter(fill_name(loop.name), stages - 1, stages)]
     following = fill_name(loop.name)
     if use.is_split and stages > 2:
@@ -159,8 +164,13 @@ def _ring_loop(program: Program, loop: Loop, extent: Expr, use: Use, ring: Pipel
     used = use.most if use.is_split else use.whole
     at_once: Body = (*start, *fetch)
     if ring.spread:
-        used = tuple(_spread_over(ring.spread, s, where(there, at(start, **{loop.name: ahead}))) for s in used)
-        at_once = fetch
+        spread = where(there, at(start, **{loop.name: ahead}))
+        if waiting:
+            late = at(deposit, **{loop.name: ahead})
+            after = where(binary(Op.LT, ahead + 1, extent), at(fetch, **{loop.name: ahead + 1}))
+            spread = (*spread, *(late if filled else _if(there, late)), *after)
+        used = tuple(_spread_over(ring.spread, s, spread) for s in used)
+        at_once, deposit = (), () if waiting else deposit
     body: Body = (
         *where(there, at(at_once, **{loop.name: ahead})),
         *(() if ring.spread else commit),
@@ -210,7 +220,7 @@ def _spread_over(inner: str, stmt: Stmt, copies: Body) -> Stmt:
 
 
 def _multiplies(stmt: Stmt) -> bool:
-    return any(isinstance(s, (Assign, MultiplyTiles)) for _, s in walk((stmt,)))
+    return any(isinstance(s, (Assign, RoundPair, MultiplyTiles)) for _, s in walk((stmt,)))
 
 
 def _part(copy: Stmt, turn: Expr, count: int) -> Body:

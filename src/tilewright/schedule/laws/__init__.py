@@ -20,7 +20,7 @@ from tilewright.schedule.laws.order import (
     rasters_number_a_plane,
     turning_loops_have_a_count,
 )
-from tilewright.schedule.laws.sums import sum_fits_a_thread, sums_stay_inside
+from tilewright.schedule.laws.sums import results_leave_after_the_sum, sum_fits_a_thread, sums_stay_inside
 from tilewright.schedule.laws.tiles import (
     arrangements_fit,
     registers_fill_from_shared,
@@ -39,6 +39,7 @@ from tilewright.schedule.laws.violation import Violation
 LAWS: tuple[Callable[[Program], Iterator[Violation]], ...] = (
     sums_stay_inside,
     sum_fits_a_thread,
+    results_leave_after_the_sum,
     tiles_are_fixed,
     tiles_are_filled_together,
     registers_fill_from_shared,

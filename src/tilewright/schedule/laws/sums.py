@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from tilewright.ir.program import Program
-from tilewright.ir.tiles import fragment_of
+from tilewright.ir.program import Program, Route
+from tilewright.ir.tiles import fragment_of, result_span
 from tilewright.schedule.laws.violation import Violation
 
 MAX_REGISTER_TILE = 4096
@@ -24,6 +24,37 @@ def sums_stay_inside(program: Program) -> Iterator[Violation]:
                 note=f"{program.accumulation.name!r} would be finished, and stored, once for each {loop.name}.",
                 hint=f"keep the sum over {loop.name!r}, or Reorder it inward.",
             )
+
+
+def results_leave_after_the_sum(program: Program) -> Iterator[Violation]:
+    """A result that leaves part by part does so in a loop over finished sums, through registers."""
+    for staged in program.staged:
+        if staged.operand != "C" or not staged.under:
+            continue
+        loop = program.loop(staged.under)
+        counted = {axis.name for axis in program.sum_axes}
+        if not {axis.name for axis in loop.axes} <= counted:
+            yield Violation(
+                f"{staged.name!r} cannot leave in the turns of {staged.under!r}, which counts no sums of a thread.",
+                note="the result is stored after the sum; a part of it is what one turn of such a loop has summed.",
+                hint=f"name one of {', '.join(sorted(counted))}, or leave out under."
+                if counted
+                else "leave out under.",
+            )
+            return
+        if staged.route is Route.TMA:
+            yield Violation(
+                f"{staged.name!r} goes out by TMA, which takes columns, not the turns of {staged.under!r}.",
+                hint='leave out under; Stage("C", Space.SHARED, parts=...) makes parts of columns.',
+            )
+        inside = {axis.name for axes in program.tile_axes(staged) for axis in axes}
+        for axis, _ in () if fragment_of(program, "C") else result_span(program).covered(program.result_vector):
+            if axis.name not in inside:
+                yield Violation(
+                    f"vectors of {program.result_vector} results run through {axis.name!r}, which is outside "
+                    f"{staged.name!r}.",
+                    hint="stage the result under an outer loop, or use a smaller vector.",
+                )
 
 
 def sum_fits_a_thread(program: Program) -> Iterator[Violation]:

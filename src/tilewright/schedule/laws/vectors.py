@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from math import prod
 
+from tilewright.dtypes import DType
 from tilewright.ir.program import Program, Route
 from tilewright.ir.tiles import VECTOR_BYTES, Span, Tile, fragment_of, result_span, source_of, tile_of
 from tilewright.layout.fragment import MATRIX_ROW_BYTES
@@ -18,7 +19,7 @@ def vectors_are_whole(program: Program) -> Iterator[Violation]:
     for staged in program.staged:
         tile = tile_of(program, staged)
         if staged.distribution is not None and staged.distribution.vector > 1:
-            yield from _copy_vector(tile, staged.distribution.vector)
+            yield from _copy_vector(tile, staged.distribution.vector, program.gemm.operand(staged.operand).dtype)
         if tile.fragment is not None and staged.operand != "C":
             yield from _fragment_vector(program, tile)
         elif staged.vector > 1:
@@ -35,8 +36,8 @@ def _legal_width(width: int, element_bytes: int, what: str) -> Iterator[Violatio
         )
 
 
-def _copy_vector(tile: Tile, width: int) -> Iterator[Violation]:
-    yield from _legal_width(width, tile.dtype.bytes, tile.staged.name)
+def _copy_vector(tile: Tile, width: int, moved: DType) -> Iterator[Violation]:
+    yield from _legal_width(width, moved.bytes, tile.staged.name)
     span = tile.spans[tile.global_minor]
     if span.unit_run % width:
         yield Violation(

@@ -17,7 +17,8 @@ class Stage(Step):
     """for k_tile: ... A[m, k] ...   ->   for k_tile: A_tile <- A[tile]; ... A_tile[m', k'] ...
 
     The tile holds what the loops inside `under` read; in shared memory, what all threads of the block read there.
-    For the result, `Stage("C", Space.SHARED)`: each thread writes its sums to the tile, and the block stores it.
+    For the result, `Stage("C", Space.SHARED)`: each thread writes its sums to the tile, and the block stores it; under
+    a loop over its sums ("m_frag"), once for each turn, through a tile as much smaller.
     The name defaults to `A_tile` in shared memory and `A_frag` in registers. parts: a result that the copy engine
     stores (Transfer) goes out in so many turns, each with a part of its columns, through a tile as much smaller.
     """
@@ -64,7 +65,7 @@ class Stage(Step):
         if program.accumulation is None:
             refuse(f"{doing}: the sum is kept in C itself.", hint="put Accumulate(over=...) before this step.")
         if self.under:
-            refuse(f"{doing} under {self.under!r}: the result is stored once, after the sum.", hint="leave out under.")
+            find_loop(program, self.under)
 
     def names(self) -> tuple[str, ...]:
         return (self.tile_name,)

@@ -171,8 +171,8 @@ def _wgmma(gemm: Gemm) -> Iterator[Candidate]:
         yield candidate(point)
     for m, n, groups in ((128, 256, 2), *best.NARROW):
         pairs = (1, 2) if m * n <= best.PAIRED else (1,)
-        for blocks in pairs:
-            point = best.standing(m, n, groups, blocks=blocks)
+        for per_sm in pairs:
+            point = best.standing(m, n, groups, per_sm=per_sm)
             yield candidate(point, stands_in=m * n >= large["m"] * large["n"])
 
 

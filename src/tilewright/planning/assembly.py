@@ -197,7 +197,6 @@ def _finish(kernels: Kernels, gemm: Gemm, alignment: Alignment, count: int, at: 
     return Step(launch, ((Place.SCRATCH, at), (Place.OUT, 0), *_added(gemm)))
 
 
-
 def _added(gemm: Gemm) -> tuple[tuple[Place, int], ...]:
     """The places of what the epilogue adds, in the order of the parameters."""
     return tuple((Place.BIAS if operand.name == "bias" else Place.RESIDUAL, 0) for operand in gemm.added)

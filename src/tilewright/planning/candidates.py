@@ -57,6 +57,11 @@ class Candidate:
         return self.unit == "wgmma"
 
     @property
+    def in_pairs(self) -> bool:
+        """Whether blocks start in clusters."""
+        return "blocks" in self.point
+
+    @property
     def is_turned(self) -> bool:
         """Whether the 64 rows of an instruction run along n."""
         return bool(self.point.get("turned", 0))
@@ -207,8 +212,9 @@ def _of_few_rows(gemm: Gemm) -> Iterator[Mapping[str, Any]]:
     rows = next((m for m in fits_slab if m >= gemm.m), None)
     for columns in best.FEW_COLUMNS if rows else ():
         point = best.turned(rows, columns)
-        # Short rows of A: two blocks that read the same save half of many small requests.
-        yield best.paired(point, "n_block") if along_m else point
+        yield point
+        if along_m:  # of short rows the pair reads each once, which are many small requests
+            yield best.paired(point, "n_block")
 
 
 def is_astride(gemm: Gemm, name: OperandName) -> bool:

@@ -185,7 +185,7 @@ def choices(
     walks = engine and stack is None and (alignment.c >= ENGINE_BYTES or not engine_stores(gemm))
     count = 1 if stack is None else stack.count
     for tile in candidates(gemm, spec):
-        if (tile.by_engine and not engine) or (tile.walks and not walks):
+        if (tile.by_engine and not engine) or (tile.walks and not walks) or (tile.in_pairs and stack is not None):
             continue
         alone = keep_order or stack is not None or not tile.splits
         for pads in ways_to_copy(tile.rung, gemm, alignment):

@@ -41,7 +41,7 @@ class Tensorize(Step):
         if turned and not chosen.reads_shared:
             refuse(
                 f"{doing}: the rows of {chosen.name} run along m.",
-                note="only an instruction that reads both operands from shared memory can take them the other way round.",
+                note="an instruction can change its operands round only where it reads both from shared memory.",
                 hint="name the loop over m first, or use wgmma.",
             )
         dims = ("n", "m", "k") if turned else ("m", "n", "k")

@@ -13,16 +13,29 @@ import pytest
 
 from tilewright.device.catalog import device
 from tilewright.dtypes import BF16, F16, F32, TF32
-from tilewright.errors import LoweringError
+from tilewright.errors import LoweringError, ScheduleError
 from tilewright.ir.async_stmt import BulkLoad, BulkStore, StartNextGrid, WaitPreviousGrid
 from tilewright.ir.buffer import Space
 from tilewright.ir.kernel import Many
 from tilewright.ir.stmt import Body, For, If, Stmt
 from tilewright.ir.visit import bodies, moved_from, written
-from tilewright.ladders.hopper.r9_best import NARROW, PAIRED, SHARED, TURNS, points, schedule_at, standing
+from tilewright.ladders.hopper.r9_best import (
+    NARROW,
+    PAIRED,
+    SHARED,
+    TURNS,
+    paired,
+    points,
+    schedule_at,
+    standing,
+    turned,
+    walking,
+)
 from tilewright.ladders.hopper.tiles import fits
+from tilewright.ladders.rung import Point
 from tilewright.problem import Gemm, Operands, Order, check, make_operands
 from tilewright.problem.epilogue import Activation, Epilogue
+from tilewright.schedule import Reorder, Schedule, Split, Tensorize
 from tilewright.toolchain import Build, build, run_on_simulator
 
 H200 = device("H200")
@@ -33,7 +46,7 @@ def small() -> list[Any]:
     """A point of each kind with a ring of two or three slots, which is filled again and again."""
     kinds = {}
     for number, point in enumerate(OWN):
-        kind = tuple(point[name] for name in ("m", "n", "groups", "parts", "turns")), point.get("walks", 1)
+        kind = tuple(value for name, value in point.items() if name not in ("stages", "rows"))
         kinds.setdefault(kind, {**point, "stages": 2 + number % 2})
     return [pytest.param(one, id=" ".join(f"{name}{value}" for name, value in one.items())) for one in kinds.values()]
 
@@ -58,7 +71,8 @@ def test_a_point_is_right_at_every_edge(point: Any) -> None:
 @pytest.mark.parametrize("c", Order)
 @pytest.mark.parametrize(("a", "b"), list(product(Order, Order)))
 def test_orders(a: Order, b: Order, c: Order) -> None:
-    for point in ({**OWN[-1]}, standing(64, 64, 1), standing(64, 128, 1, parts=1), standing(256, 128, 2)):
+    ways = (walking(128, 128, 1, parts=0, turns=2), paired(standing(64, 128, 1)), turned(16, 128))
+    for point in (*ways, standing(64, 64, 1), standing(64, 128, 1, parts=1), standing(256, 128, 2)):
         right(Gemm(72, 136, 88, BF16, out=BF16, a=a, b=b, c=c, beta=0.5), {**point, "stages": 2})
 
 
@@ -70,10 +84,13 @@ def test_epilogues(bias: Any) -> None:
             right(Gemm(40, 72, 72, BF16, out=BF16, beta=0.5, epilogue=epilogue), point)
 
 
-@pytest.mark.parametrize("tile", NARROW)
-def test_blocks_that_stand_share_out_k(tile: tuple[int, int, int]) -> None:
+STANDING = [standing(*tile) for tile in NARROW] + [paired(standing(64, 128, 1)), turned(16, 64), turned(48, 128)]
+
+
+@pytest.mark.parametrize("point", STANDING)
+def test_blocks_that_stand_share_out_k(point: Point) -> None:
     gemm = Gemm(72, 72, 200, BF16, out=F32)
-    built = replace(build(gemm, schedule_at(gemm, standing(*tile))), parts=True)
+    built = replace(build(gemm, schedule_at(gemm, point)), parts=True)
     operands = make_operands(gemm)
     stacked = Operands(gemm, operands.a, operands.b, np.full(2 * gemm.m * gemm.ldc, np.nan, np.float32))
     run = built.simulate(stacked, part_of_k=128, listeners=())
@@ -81,16 +98,69 @@ def test_blocks_that_stand_share_out_k(tile: tuple[int, int, int]) -> None:
     assert_waits(built)
 
 
-@pytest.mark.parametrize("tile", NARROW)
-def test_blocks_that_stand_have_a_problem_of_a_stack_each(tile: tuple[int, int, int]) -> None:
+@pytest.mark.parametrize("point", [point for point in STANDING if "blocks" not in point])
+def test_blocks_that_stand_have_a_problem_of_a_stack_each(point: Point) -> None:
     gemm = Gemm(72, 72, 200, BF16, out=BF16, epilogue=Epilogue("n", True), beta=1.0)
-    built = replace(build(gemm, schedule_at(gemm, standing(*tile))), many=Many.STRIDED)
+    built = replace(build(gemm, schedule_at(gemm, point)), many=Many.STRIDED)
     operands = make_operands(gemm)
     run = built.simulate(operands, listeners=())
     assert check(operands, BF16.decode(run.c.reshape(gemm.m, gemm.ldc)[:, : gemm.n])).ok
     assert_waits(built)
     with pytest.raises(LoweringError, match="walk over the tiles"):
         _ = replace(build(gemm, schedule_at(gemm, SHARED)), many=Many.STRIDED).kernel
+
+
+# -- few rows ----------------------------------------------------------------------------------------------------------
+
+
+def test_tiles_of_few_rows_multiply_and_load_nothing_in_vain() -> None:
+    gemm = Gemm(16, 256, 256, BF16, out=BF16)
+    few, plain = (
+        build(gemm, schedule_at(gemm, point)).simulate(make_operands(gemm)).counters
+        for point in (turned(16, 64), standing(64, 64, 1))
+    )
+    each = 64 * 16 * 16  # multiply-adds of an instruction, which four warps run together
+    assert few.instructions["HGMMA"] * each == 4 * gemm.m * gemm.n * gemm.k
+    assert few.bulk_loads.size_bytes * 128 == plain.bulk_loads.size_bytes * 80
+
+
+def test_rows_along_n_are_for_instructions_that_read_shared_memory() -> None:
+    gemm = Gemm(64, 64, 64, F16)
+    loops = (Split("m", 16, into=("mb", "mm")), Split("n", 8, into=("nb", "nn")), Split("k", 16, into=("kb", "kk")))
+    order = Reorder("mb", "nb", "kb", "mm", "nn", "kk")
+    with pytest.raises(ScheduleError, match=r"rows of mma\.m16n8k16.* run along m"):
+        Schedule(*loops, order, Tensorize("nn", "mm", "kk", using="mma.m16n8k16")).apply(gemm)
+
+
+# -- pairs of blocks ---------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("point", [standing(64, 128, 1), walking(128, 128, 2, parts=2), turned(16, 64)])
+def test_a_pair_asks_for_half_of_what_it_shares(point: Point) -> None:
+    gemm = Gemm(256, 256, 128, BF16, out=BF16)
+    along = "n_block" if "turned" in point else ""
+    alone, pair = (
+        build(gemm, schedule_at(gemm, one)).simulate(make_operands(gemm)).counters.bulk_loads
+        for one in (point, paired(point, along))
+    )
+    tile = point["m"] if along else point["n"]
+    whole = point["m"] + point["n"]
+    assert pair.bytes_moved * 2 * whole == alone.bytes_moved * (2 * whole - tile)
+
+
+def test_blocks_of_a_pair_meet_without_a_fence_of_memory() -> None:
+    """A fence in front of their last meeting would wait for every store of C: a microsecond of 8 on the H200."""
+    pytest.importorskip("nvidia")
+    from tilewright.runtime.sass import disassemble
+
+    gemm = Gemm(1000, 1000, 1000, BF16, out=BF16)
+    code = disassemble(build(gemm, schedule_at(gemm, paired(walking(64, 128, 1, parts=1)))).compile("sm_90a"))
+    assert "UCGABAR_ARV" in code and "MEMBAR.ALL.GPU" not in code
+
+
+def test_a_kernel_that_does_not_start_early_has_no_waits() -> None:
+    gemm = Gemm(512, 512, 512, BF16, out=BF16)
+    assert not build(gemm, schedule_at(gemm, {**standing(64, 128, 1), "early": 0})).source.overlapped
 
 
 # -- starting under the kernel before ----------------------------------------------------------------------------------

@@ -88,9 +88,9 @@ _BULK_STORE = f"""\
 }}"""
 
 _CLUSTER_BARRIER = f"""\
-// All threads of all blocks of the cluster meet.
+// All threads of all blocks of the cluster meet. It orders no memory: what new barriers need, their fence has done.
 {_HEAD} void cluster_barrier() {{
-    asm volatile("barrier.cluster.arrive.release.aligned;" ::: "memory");
+    asm volatile("barrier.cluster.arrive.relaxed.aligned;" ::: "memory");
     asm volatile("barrier.cluster.wait.acquire.aligned;" ::: "memory");
 }}"""
 

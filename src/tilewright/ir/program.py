@@ -177,7 +177,8 @@ class Pipelined:
 
 @dataclass(frozen=True, slots=True)
 class Tensorized:
-    """The loops (over m, n and k, innermost) that one matrix instruction runs."""
+    """The loops, innermost, that one matrix instruction runs: along its rows, its columns and its depth. These are over
+    m, n and k; or over n, m and k where it computes the tile of C turned."""
 
     instruction: MatrixInstruction
     loops: tuple[str, str, str]
@@ -299,8 +300,13 @@ class Program:
 
     @property
     def instruction_axes(self) -> tuple[Axis, ...]:
-        """The digits that a matrix instruction counts, of m, n and k."""
+        """The digits that a matrix instruction counts: along its rows, its columns and its depth."""
         return () if self.tensorized is None else tuple(self.loop(name).axes[0] for name in self.tensorized.loops)
+
+    @property
+    def is_turned(self) -> bool:
+        """Whether the rows of a matrix instruction run along n: it multiplies tiles of B by tiles of A."""
+        return self.tensorized is not None and self.instruction_axes[0].dim == "n"
 
     # -- regions ----------------------------------------------------------------------------------------------------
 

@@ -202,7 +202,7 @@ class _Writer:
         factor = "" if program.late_alpha else "alpha * "
         instruction = program.tensorized.instruction if program.tensorized is not None else None
         product = f"{factor}{self._operand('A')} {'*' if instruction is None else '@'} {self._operand('B')}"
-        by = "" if instruction is None else f"    {instruction.name}"
+        by = "" if instruction is None else f"    {instruction.name}{', rows along n' if program.is_turned else ''}"
         if program.accumulation is None:
             return f"C[m, n] += {product}{by}"
         index = ", ".join(axis.name for axis in program.sum_axes)

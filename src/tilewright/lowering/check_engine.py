@@ -90,6 +90,11 @@ def _check_result(program: Program, result: Staged, brought: list[Staged]) -> No
             note="a block must not end before its result has been read; kernels around the copy engine see to that.",
             hint="Transfer('A_tile', Route.TMA) and Transfer('B_tile', Route.TMA), or store C directly.",
         )
+    if program.is_turned:
+        raise LoweringError(
+            f"{doing}: rows of the instruction run along n, and stmatrix stores them along rows of C.",
+            hint="store C directly, or name the loop over m first in Tensorize.",
+        )
     tile = tile_of(program, result)
     columns = tile.spans[1].extent
     if columns % (result.parts * STORED_COLUMNS):

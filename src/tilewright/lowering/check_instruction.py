@@ -69,8 +69,7 @@ def _check_in_shared(program: Program, operand: OperandName, name: str) -> None:
             note="the unit turns only elements of 2 bytes.",
             hint=f"store {operand} so that k is contiguous.",
         )
-    instruction = program.tensorized.instruction if program.tensorized is not None else None
-    wide = 0 if instruction is None else {"m": instruction.m, "n": instruction.n, "k": instruction.k}[along]
+    wide = next((axis.extent or 1 for axis in program.instruction_axes if axis.dim == along), 1)
     if along != "k" and wide % slabs.columns:
         raise LoweringError(
             f"{name} takes {wide} of {along} of {chain[-1].name!r}, whose slabs have {slabs.columns}.",

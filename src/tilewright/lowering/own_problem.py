@@ -52,7 +52,7 @@ def _check(body: Body, program: Program, many: Many, parts: bool) -> None:
     clustered = program.clustered is not None and program.clustered.size > 1
     if clustered or (many is Many.LISTED and any(isinstance(stmt, BulkLoad) for stmt in statements)):
         raise LoweringError(
-            "A list of problems cannot be read by the copy engine or by clusters of blocks.",
+            "Many problems cannot be read by clusters of blocks, nor a list of them by the copy engine.",
             note="a map is made for one size, and all blocks of a cluster share their tiles.",
             hint="use a schedule that copies through registers or cp.async.",
         )

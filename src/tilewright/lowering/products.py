@@ -28,7 +28,8 @@ def reads_shared(program: Program) -> bool:
 def multiply_shared(program: Program, sums: Sums) -> Body:
     """The instruction that starts adding the running tile's product to the running sum."""
     assert program.tensorized is not None
-    a, b = (shared_matrix(program, name) for name in _OPERANDS)
+    names = _OPERANDS[::-1] if program.is_turned else _OPERANDS
+    a, b = (shared_matrix(program, name) for name in names)
     digits = [axis for axis in program.axes_of("k") if axis not in program.instruction_axes]
     fresh = both(*(binary(Op.EQ, Var(axis.name), 0) for axis in digits))
     d = Ref(sums.buffer, sums.tile_index)
@@ -52,13 +53,13 @@ def shared_matrix(program: Program, operand: OperandName) -> SharedMatrix:
     index: tuple[Expr, ...] = (fast // slabs.columns, slow, fast % slabs.columns)
     if tile.slots > 1:
         index = (Var(slot_name(tile.staged.under)), *index)
-    turned = tile.spans[tile.minor].dim != "k"
+    across = tile.spans[tile.minor].dim != "k"
     slab_bytes = tile.rows * slabs.row_bytes
     return SharedMatrix(
         Ref(tile.shared_buffer, index),
         swizzle_of(slabs.row_bytes),
-        turned,
-        slab_bytes if turned else 16,
+        across,
+        slab_bytes if across else 16,
         CORE_ROWS * slabs.row_bytes,
     )
 

@@ -97,6 +97,6 @@ class Sums:
 
 def _held_at(program: Program, fragment: Fragment) -> Body:
     """The digits of m and n that the running register of the running lane holds."""
-    m_axis, n_axis, _ = program.instruction_axes
+    row_axis, column_axis, _ = program.instruction_axes
     row, column = fragment.element(lane_of(program), Var(FRAGMENT))
-    return Let(m_axis.name, row), Let(n_axis.name, column)
+    return Let(row_axis.name, row), Let(column_axis.name, column)

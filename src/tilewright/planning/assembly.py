@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from tilewright.dtypes import F32, DType
 from tilewright.errors import LaunchError
 from tilewright.ir.kernel import Kernel, Many
-from tilewright.planning.choices import ENGINE_BYTES, Alignment, order_read
+from tilewright.planning.choices import ENGINE_BYTES, Alignment, as_read, order_read, row_length
 from tilewright.planning.kernels import Kernels, steps_of
 from tilewright.planning.passes.finish import finish_grid, finish_source
 from tilewright.planning.passes.pad import pad_grid, pad_source, padded, padded_bytes
@@ -93,16 +93,6 @@ def _thin_plan(kernels: Kernels, request: Request, choice: Choice) -> Plan:
     return Plan((first, last), _part_bytes(request.gemm, skinny.parts), str(skinny))
 
 
-def as_read(gemm: Gemm, choice: Choice) -> Gemm:
-    """The problem as the kernel of a choice finds it, behind the copies that are made first."""
-    for name in sorted(choice.pads):
-        side = name.lower()
-        order = order_read(choice.rung, gemm, name)
-        turned = replace(gemm, **{side: order, f"ld{side}": 0})  # type: ignore[arg-type]
-        gemm = replace(turned, **{f"ld{side}": padded(_length(turned, name), gemm.dtype)})  # type: ignore[arg-type]
-    return gemm
-
-
 @dataclass(frozen=True, slots=True)
 class _Copy:
     """The copy of an operand, or of `count` of them in a stack. lines, length: as it lies; leading: of the copy.
@@ -132,7 +122,7 @@ class _Copy:
 
 
 def _copy(gemm: Gemm, choice: Choice, name: OperandName, stack: Stack | None) -> _Copy:
-    lines, length = gemm.size(gemm.operand(name).strided), _length(gemm, name)
+    lines, length = gemm.size(gemm.operand(name).strided), row_length(gemm, name)
     count, step = (1, 0) if stack is None else (stack.count, {"A": stack.a, "B": stack.b}[name])
     turns = order_read(choice.rung, gemm, name) is not gemm.operand(name).order
     to = (length, lines) if turns else (lines, length)
@@ -205,11 +195,6 @@ def _finish(kernels: Kernels, gemm: Gemm, alignment: Alignment, count: int, at: 
     values = (*nowhere, gemm.m, gemm.n, gemm.ldc, gemm.ld_residual, count, gemm.alpha, gemm.beta)
     launch = kernel.prepare(finish_grid(gemm.m, gemm.n, width), (kernel.source.threads_per_block, 1, 1), values)
     return Step(launch, ((Place.SCRATCH, at), (Place.OUT, 0), *_added(gemm)))
-
-
-def _length(gemm: Gemm, name: OperandName) -> int:
-    """Elements of one row or column that lie side by side."""
-    return gemm.size(gemm.operand(name).contiguous)
 
 
 def _added(gemm: Gemm) -> tuple[tuple[Place, int], ...]:

@@ -18,6 +18,7 @@ from tilewright.dtypes import F32
 from tilewright.ladders.hopper.tiles import engine_stores
 from tilewright.model.time import DRAM_SHARE, EARLY_SECONDS, LAUNCH_SECONDS, predict_seconds
 from tilewright.planning.candidates import Candidate, candidates
+from tilewright.planning.passes.pad import padded
 from tilewright.planning.stack import Stack
 from tilewright.planning.works import work_of
 from tilewright.problem.gemm import Gemm, OperandName, Order
@@ -93,10 +94,10 @@ _NARROW: Mapping[int, float] = {16: 1.0, 8: 0.94, 4: 0.65, 2: 0.4, 1: 0.4}
 faster than they are: 8 and 4 measured on the H200 with 16-bit operands. Copies of 2 go through registers; not measured
 since they are fetched a step ahead, they get the model's share, corrected as that of 4 bytes must be."""
 
-_FEW_ROWS, _FEW_ROWS_FACTOR = 16, 1.5
-"""Up to so many rows, kernels with wgmma take about so much longer than the model says. Measured on the H200 in 16-bit
-formats: 1 and 16 rows times 8192 x 8192 take 49 to 55 us with tiles of 64 columns, 38 to 57 with 128, where the model
-says 34 to 36. Why is not known: 64 rows times 4096 x 14336 run as predicted, and so do other units."""
+_ROW_OUTSIDE = 0.009
+"""By how much longer a kernel takes for each row of its tiles that lies outside of C, where all have as many: the copy
+engine fills boxes with zeros more slowly than it copies. Measured on the H200: tiles of 64 rows times 8192 x 8192 in
+bf16 take 34.9 us where C has 64 rows, 43.3 where it has 32, 49.6 where it has 16."""
 
 MORE_LAUNCHES_US = 3.0
 """What each further launch costs beside its time on the GPU: the host's time for it (5 us, measured on the H200's host
@@ -143,8 +144,8 @@ def estimate_us(
     if tile.unit == "mma.sync":
         seconds = LAUNCH_SECONDS + (seconds - LAUNCH_SECONDS) / _NARROW[alignment_bytes]
     if tile.by_engine:  # all of these start early
-        slow = _FEW_ROWS_FACTOR if min(gemm.m, gemm.n) <= _FEW_ROWS else 1.0
-        seconds = slow * seconds + launch_seconds(spec) - LAUNCH_SECONDS
+        outside = max(0, tile.m - gemm.m)
+        seconds = (1 + _ROW_OUTSIDE * outside) * seconds + launch_seconds(spec) - LAUNCH_SECONDS
     if splits > 1:
         seconds += finish_seconds(gemm, spec, splits)
     if pads:
@@ -184,11 +185,11 @@ def choices(
     walks = engine and stack is None and (alignment.c >= ENGINE_BYTES or not engine_stores(gemm))
     count = 1 if stack is None else stack.count
     for tile in candidates(gemm, spec):
-        if (tile.by_engine and not engine) or (tile.walks and not walks):
+        if (tile.by_engine and not engine) or (tile.walks and not walks) or (tile.in_pairs and stack is not None):
             continue
         alone = keep_order or stack is not None or not tile.splits
         for pads in ways_to_copy(tile.rung, gemm, alignment):
-            read = _as_copied(gemm, tile, pads)
+            read = as_read(gemm, Choice(tile.rung, pads=pads))
             for splits in (1,) if alone else _split_counts(gemm, spec, tile):
                 if tile.stands_in and walks and splits == 1:
                     continue
@@ -198,20 +199,24 @@ def choices(
                 )
                 if time_us != float("inf"):
                     more = copy_launches(gemm, pads) + (splits > 1)
-                    found.append((time_us + more * MORE_LAUNCHES_US, Choice(tile.rung, tile.point, splits, pads)))
+                    choice = Choice(tile.rung, tile.point_for(splits), splits, pads)
+                    found.append((time_us + more * MORE_LAUNCHES_US, choice))
     return sorted(found, key=lambda pair: pair[0])
 
 
-def _as_copied(gemm: Gemm, tile: Candidate, pads: frozenset[OperandName]) -> Gemm:
-    """A problem in the orders in which a kernel finds its operands."""
-    sides = {name: order_read(tile.rung, gemm, name) for name in pads}
-    return replace(
-        gemm,
-        a=sides.get("A", gemm.a),
-        b=sides.get("B", gemm.b),
-        lda=0 if "A" in sides else gemm.lda,
-        ldb=0 if "B" in sides else gemm.ldb,
-    )
+def as_read(gemm: Gemm, choice: Choice) -> Gemm:
+    """The problem as the kernel of a choice finds it, behind the copies that are made first."""
+    for name in sorted(choice.pads):
+        side = name.lower()
+        order = order_read(choice.rung, gemm, name)
+        turned = replace(gemm, **{side: order, f"ld{side}": 0})  # type: ignore[arg-type]
+        gemm = replace(turned, **{f"ld{side}": padded(row_length(turned, name), gemm.dtype)})  # type: ignore[arg-type]
+    return gemm
+
+
+def row_length(gemm: Gemm, name: OperandName) -> int:
+    """Elements of a matrix that lie side by side."""
+    return gemm.size(gemm.operand(name).contiguous)
 
 
 def _aligned_bytes(gemm: Gemm, alignment: Alignment, pads: frozenset[OperandName], splits: int) -> tuple[int, int]:

@@ -8,8 +8,8 @@ from typing import Any
 from tilewright.artifacts import CudaSource
 from tilewright.device.spec import DeviceSpec
 from tilewright.errors import LaunchError
-from tilewright.planning.assembly import Request, as_read, part_length, plan_of
-from tilewright.planning.choices import Alignment
+from tilewright.planning.assembly import Request, part_length, plan_of
+from tilewright.planning.choices import Alignment, as_read
 from tilewright.planning.kernels import Built, Kernels, build_of
 from tilewright.planning.passes.thin import MANY_ROWS
 from tilewright.planning.plan import Plan

@@ -46,46 +46,59 @@ _BARRIER_BYTES = 1024
 
 @dataclass(frozen=True, slots=True)
 class Tiles:
-    """Elements of m and n of a block, bytes of k, and the warpgroups that share out its rows."""
+    """Elements of m and n of a block, bytes of k, and the warpgroups that share out its rows.
+
+    turned: the 64 rows of an instruction run along n, and its columns along m; warpgroups then share out columns of C.
+    """
 
     m: int = 128
     n: int = 128
     groups: int = 1
     k_bytes: int = SLAB_BYTES
+    turned: bool = False
+
+
+PLAIN = Tiles()
+"""Tiles whose rows are at least as long as the widest slab."""
 
 
 def nest(gemm: Gemm, tiles: Tiles) -> tuple[Step, ...]:
     """Blocks, warpgroups and instructions: one spans all columns of the block, 64 rows and 32 bytes of k."""
     depth = DEPTH_BYTES // gemm.dtype.bytes
     grouped = tiles.groups > 1
+    rows, columns = ("n", "m") if tiles.turned else ("m", "n")
+    down, across = (tiles.n, tiles.m) if tiles.turned else (tiles.m, tiles.n)
     return (
-        Split("m", tiles.m, into=("m_block", "m_in" if grouped else "m_own")),
-        *((Split("m_in", tiles.m // tiles.groups, into=("m_group", "m_own")),) if grouped else ()),
-        Split("m_own", 64, into=("m_frag", "m_mma")),
-        Split("n", tiles.n, into=("n_block", "n_mma")),
+        Split(rows, down, into=(f"{rows}_block", f"{rows}_in" if grouped else f"{rows}_own")),
+        *((Split(f"{rows}_in", down // tiles.groups, into=(f"{rows}_group", f"{rows}_own")),) if grouped else ()),
+        Split(f"{rows}_own", 64, into=(f"{rows}_frag", f"{rows}_mma")),
+        Split(columns, across, into=(f"{columns}_block", f"{columns}_mma")),
         Split("k", tiles.k_bytes // gemm.dtype.bytes, into=("k_tile", "k_in")),
         Split("k_in", depth, into=("k_step", "k_mma")),
         Reorder(
-            *("m_block", "n_block", *(("m_group",) if grouped else ()), "k_tile", "k_step", "m_frag"),
-            *("m_mma", "n_mma", "k_mma"),
+            *("m_block", "n_block", *((f"{rows}_group",) if grouped else ()), "k_tile", "k_step", f"{rows}_frag"),
+            *(f"{rows}_mma", f"{columns}_mma", "k_mma"),
         ),
         Bind("m_block", Level.GRID_Y),
         Bind("n_block", Level.GRID_X),
-        *((Bind("m_group", Level.WARPGROUP),) if grouped else ()),
-        Tensorize("m_mma", "n_mma", "k_mma", using=f"wgmma.m64n{tiles.n}k{depth}"),
+        *((Bind(f"{rows}_group", Level.WARPGROUP),) if grouped else ()),
+        Tensorize(f"{rows}_mma", f"{columns}_mma", "k_mma", using=f"wgmma.m64n{across}k{depth}"),
         Accumulate(over="k_tile"),
         Epilogue(),
     )
 
 
-def staged(gemm: Gemm) -> tuple[Step, ...]:
-    """Tiles in shared memory as their operands lie, in slabs that wgmma reads either way round."""
-    slabs = Slabs(SLAB_BYTES // gemm.dtype.bytes)
+def staged(gemm: Gemm, tiles: Tiles = PLAIN) -> tuple[Step, ...]:
+    """Tiles in shared memory as their operands lie, in slabs that wgmma reads either way round: the widest of which the
+    rows of a tile are made."""
+    element = gemm.dtype.bytes
+    a_bytes = min(SLAB_BYTES, tiles.m * element) if gemm.a is Order.COL else SLAB_BYTES
+    b_bytes = min(SLAB_BYTES, tiles.n * element) if gemm.b is Order.ROW else SLAB_BYTES
     return (
         Stage("A", Space.SHARED, under="k_tile"),
         Stage("B", Space.SHARED, under="k_tile"),
-        Relayout("A_tile", arrangement=slabs),
-        Relayout("B_tile", arrangement=slabs),
+        Relayout("A_tile", arrangement=Slabs(a_bytes // element, a_bytes)),
+        Relayout("B_tile", arrangement=Slabs(b_bytes // element, b_bytes)),
         Unroll("k_step"),
     )
 
@@ -95,9 +108,9 @@ def by_engine() -> tuple[Step, ...]:
     return Transfer("A_tile", Route.TMA), Transfer("B_tile", Route.TMA)
 
 
-def stored(gemm: Gemm) -> tuple[Step, ...]:
-    """Each lane stores its own results, pairs of neighbours where C lies by rows."""
-    return (Vectorize("C", 2),) if gemm.c is Order.ROW else ()
+def stored(gemm: Gemm, tiles: Tiles = PLAIN) -> tuple[Step, ...]:
+    """Each lane stores its own results, pairs of neighbours along the rows of the instruction where C lies so."""
+    return (Vectorize("C", 2),) if gemm.c is (Order.COL if tiles.turned else Order.ROW) else ()
 
 
 def engine_stores(gemm: Gemm) -> bool:
@@ -125,7 +138,7 @@ def fits(point: Point, blocks: int = 1) -> bool:
     ring_bytes = point["stages"] * (tiles.m + tiles.n) * tiles.k_bytes
     places = min(parts, 2) * point.get("turns", 1)
     result_bytes = tiles.m * tiles.n // parts * 2 * places if parts else 0
-    sums = tiles.m // tiles.groups * tiles.n // 128
+    sums = tiles.m * tiles.n // tiles.groups // 128
     whole = not parts or tiles.n % (parts * SLAB_BYTES // 2) == 0
     block_bytes = ring_bytes + result_bytes + _BARRIER_BYTES
     room = blocks * (block_bytes + RESERVED_BYTES) <= MAX_SHARED_BYTES + RESERVED_BYTES
@@ -133,8 +146,8 @@ def fits(point: Point, blocks: int = 1) -> bool:
 
 
 def tiles_at(point: Point) -> Tiles:
-    """The tiles of a point in a rung's parameters."""
-    return Tiles(point["m"], point["n"], point["groups"])
+    """The tiles of a point in a rung's parameters. turned: 1 where it has that one, and it is set."""
+    return Tiles(point["m"], point["n"], point["groups"], turned=bool(point.get("turned", 0)))
 
 
 def takes(gemm: Gemm) -> bool:

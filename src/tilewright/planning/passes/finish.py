@@ -12,7 +12,10 @@ from tilewright.planning.passes.texts import from_float, prelude, source, to_flo
 from tilewright.problem.epilogue import Epilogue
 from tilewright.units import ceil_div
 
-THREADS = 256
+THREADS = 128
+
+AT_ONCE = 8
+"""Parts of an element that are loaded before the first is added: as many loads are under way."""
 
 
 def finish_grid(m: int, n: int, width: int) -> tuple[int, int, int]:
@@ -42,7 +45,7 @@ def finish_source(out: DType, epilogue: Epilogue, *, width: int) -> CudaSource:
     vector = "float4" if wide else "float"
     load = "*(const float4*)&parts[at]" if wide else "parts[at]"
     fields = [f".{axis}" for axis in "xyzw"] if wide else [""]
-    add = "\n".join(f"            sum{field} += next{field};" for field in fields)
+    add = " ".join(f"sum{field} += next[i]{field};" for field in fields)
     old = "residual[m * ld_residual + n + @]" if epilogue.residual else "place[@]"
     bias = {"n": "bias[n + @]", "m": "bias[m]", None: ""}[epilogue.bias]
     elements = []
@@ -68,11 +71,21 @@ def finish_source(out: DType, epilogue: Epilogue, *, width: int) -> CudaSource:
     for (int m = int(blockIdx.y); m < M; m += int(gridDim.y)) {{
         long long at = (long long)m * N + n;
         {vector} sum = {load};
-        #pragma unroll 4
-        for (int i = 1; i < count; ++i) {{
-            at += part;
-            const {vector} next = {load};
-{add}
+        for (int first = 1; first < count; first += {AT_ONCE}) {{
+            {vector} next[{AT_ONCE}];
+            #pragma unroll
+            for (int i = 0; i < {AT_ONCE}; ++i) {{
+                if (first + i < count) {{
+                    at += part;
+                    next[i] = {load};
+                }}
+            }}
+            #pragma unroll
+            for (int i = 0; i < {AT_ONCE}; ++i) {{
+                if (first + i < count) {{
+                    {add}
+                }}
+            }}
         }}
         {out.cuda}* place = out + m * ldc + n;
         {align}{out.cuda} result[{width}];

@@ -156,7 +156,8 @@ def _result_vector(program: Program) -> Iterator[Violation]:
     fragment = fragment_of(program, "C")
     if fragment is not None:
         operand = program.gemm.operand("C")
-        held = fragment.neighbours(operand.dims.index(operand.contiguous))
+        along = [axis.dim for axis in program.instruction_axes].index(operand.contiguous)
+        held = fragment.neighbours(0 if along == 0 else 1)
         if fragment.opaque:
             yield Violation(
                 "which lane holds which result is not known.",

@@ -20,6 +20,9 @@ class Tensorize(Step):
     Operands of a tf32 problem are rounded in registers, three instructions for two elements of a fragment; those of a
     tf32_truncated problem are not, and the multiplier drops their lower bits: twice the error, and a bias to zero.
     The warps are then the only threads to bind: the lanes belong to the instruction.
+
+    An instruction that reads shared memory may have its rows along n: name the loop over n first, that over m second,
+    and it computes the tile of C turned, B_tile @ A_tile. So a C of few rows needs no rows that nobody asked for.
     """
 
     m: str
@@ -34,8 +37,16 @@ class Tensorize(Step):
         if program.tensorized is not None:
             refuse(f"{doing}: {program.tensorized.instruction.name} runs a tile already.", hint="use Tensorize once.")
         chosen = instruction(self.using, program.gemm.multiplied, program.gemm.accumulate)
-        wanted = {"m": chosen.m, "n": chosen.n, "k": chosen.k}
-        for name, (dim, extent) in zip((self.m, self.n, self.k), wanted.items(), strict=True):
+        turned = find_loop(program, self.m).axes[0].dim == "n"
+        if turned and not chosen.reads_shared:
+            refuse(
+                f"{doing}: the rows of {chosen.name} run along m.",
+                note="an instruction can change its operands round only where it reads both from shared memory.",
+                hint="name the loop over m first, or use wgmma.",
+            )
+        dims = ("n", "m", "k") if turned else ("m", "n", "k")
+        extents = chosen.m, chosen.n, chosen.k
+        for name, dim, extent in zip((self.m, self.n, self.k), dims, extents, strict=True):
             loop = find_loop(program, name)
             axis = loop.axes[0]
             if loop.level is not None or len(loop.axes) > 1 or axis.dim != dim or axis.extent != extent:

@@ -75,20 +75,24 @@ def _nest(d: Drawing, whole: bool) -> None:
     rng, tf32 = d.rng, d.gemm.multiplies_tf32
     depth = 8 if tf32 else 16
     using, wide = (f"wmma.m16n16k{depth}", 16) if whole else (f"mma.m16n8k{depth}", 8)
-    own_m, own_n = 16 * rng.choice((1, 2, 3)), wide * rng.choice((1, 2, 4) if wide == 8 else (1, 2))
+    using += ".paired" if tf32 and not whole and d.chance(0.4) else ""
+    turned = not whole and d.chance(0.3)
+    rows, columns = (wide, 16) if turned else (16, wide)
+    own_m, own_n = (each * rng.choice((1, 2, 4) if each == 8 else (1, 2, 3)) for each in (rows, columns))
     warps_m, warps_n = rng.choice((1, 2)), rng.choice((1, 2))
     steps = (
         *(Split("m", own_m * warps_m, into=("m_block", "m_in")), Split("n", own_n * warps_n, into=("n_block", "n_in"))),
         *(Split("m_in", own_m, into=("m_warp", "m_own")), Split("n_in", own_n, into=("n_warp", "n_own"))),
-        *(Split("m_own", 16, into=("m_frag", "m_mma")), Split("n_own", wide, into=("n_frag", "n_mma"))),
+        *(Split("m_own", rows, into=("m_frag", "m_mma")), Split("n_own", columns, into=("n_frag", "n_mma"))),
         Split("k", depth * rng.choice((1, 2, 2, 4)), into=("k_tile", "k_in")),
         Split("k_in", depth, into=("k_step", "k_mma")),
     )
     frags = rng.choice((("m_frag", "n_frag"), ("n_frag", "m_frag")))
-    order = ("m_block", "n_block", "m_warp", "n_warp", "k_tile", "k_step", *frags, "m_mma", "n_mma", "k_mma")
+    inner = ("n_mma", "m_mma", "k_mma") if turned else ("m_mma", "n_mma", "k_mma")
+    order = ("m_block", "n_block", "m_warp", "n_warp", "k_tile", "k_step", *frags, *inner)
     binds = [Bind("m_block", Level.GRID_Y), Bind("n_block", Level.GRID_X)]
     fused = (Fuse("m_warp", "n_warp", into="warp"), Bind("warp", Level.WARP))
-    tensorize = Tensorize("m_mma", "n_mma", "k_mma", using=using)
+    tensorize = Tensorize(*inner, using=using)
     for step in (*steps, Reorder(*order), *binds, *fused, tensorize, Accumulate("k_tile"), Epilogue()):
         assert d.attempt(step), (step, d.refused)
 

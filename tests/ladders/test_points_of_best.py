@@ -124,12 +124,12 @@ def test_tiles_of_few_rows_multiply_and_load_nothing_in_vain() -> None:
     assert few.bulk_loads.size_bytes * 128 == plain.bulk_loads.size_bytes * 80
 
 
-def test_rows_along_n_are_for_instructions_that_read_shared_memory() -> None:
+def test_rows_along_n_are_not_for_opaque_fragments() -> None:
     gemm = Gemm(64, 64, 64, F16)
-    loops = (Split("m", 16, into=("mb", "mm")), Split("n", 8, into=("nb", "nn")), Split("k", 16, into=("kb", "kk")))
+    loops = (Split("m", 16, into=("mb", "mm")), Split("n", 16, into=("nb", "nn")), Split("k", 16, into=("kb", "kk")))
     order = Reorder("mb", "nb", "kb", "mm", "nn", "kk")
-    with pytest.raises(ScheduleError, match=r"rows of mma\.m16n8k16.* run along m"):
-        Schedule(*loops, order, Tensorize("nn", "mm", "kk", using="mma.m16n8k16")).apply(gemm)
+    with pytest.raises(ScheduleError, match=r"rows of wmma\.m16n16k16.* run along m"):
+        Schedule(*loops, order, Tensorize("nn", "mm", "kk", using="wmma.m16n16k16")).apply(gemm)
 
 
 # -- pairs of blocks ---------------------------------------------------------------------------------------------------

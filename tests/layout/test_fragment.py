@@ -8,8 +8,10 @@ import pytest
 from tilewright.isa.catalog import INSTRUCTIONS
 from tilewright.layout.fragment import (
     ACCUMULATOR_16X8,
+    ACCUMULATOR_PAIRED,
     LEFT_16X8,
     LEFT_16X16,
+    LEFT_PAIRED,
     RIGHT_8X8,
     RIGHT_16X8,
     Fragment,
@@ -77,6 +79,19 @@ def test_the_operands_of_32_bits() -> None:
         assert element == (group if i in (0, 2) else group + 8, thread if i in (0, 1) else thread + 4)
     for lane, i, element in lanes_and_registers(RIGHT_8X8):
         assert element == (lane % 4 if i == 0 else lane % 4 + 4, lane >> 2)
+
+
+@pytest.mark.parametrize(("paired", "own"), [(LEFT_PAIRED, LEFT_16X8), (ACCUMULATOR_PAIRED, ACCUMULATOR_16X8)])
+def test_rows_in_pairs_are_the_rows_of_the_manual_in_another_order(paired: Fragment, own: Fragment) -> None:
+    (row, column), (its_row, its_column) = paired.places(), own.places()
+    assert (column == its_column).all() and (row == its_row % 8 * 2 + its_row // 8).all()
+
+
+@pytest.mark.parametrize("fragment", FRAGMENTS[:6], ids=lambda f: f"{f.rows}x{f.columns}x{f.registers}")
+def test_turned_is_the_transpose(fragment: Fragment) -> None:
+    row, column = fragment.places()
+    its_row, its_column = fragment.turned.places()
+    assert (row == its_column).all() and (column == its_row).all() and fragment.turned.turned == fragment
 
 
 @pytest.mark.parametrize("n", [8, 24, 256])

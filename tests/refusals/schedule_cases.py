@@ -233,6 +233,13 @@ REFUSED_OF_TENSOR_CORES: dict[str, tuple[Gemm, tuple[Step, ...]]] = {
     "tensorize_no_such_loop": (HALF, (*NEST, Tensorize("m_mm", "n_mma", "k_mma", using="mma.m16n8k16"))),
     "tensorize_other_extent": (HALF, (*NEST, Tensorize("m_frag", "n_mma", "k_mma", using="mma.m16n8k16"))),
     "tensorize_swapped": (HALF, (*NEST, Tensorize("n_mma", "m_mma", "k_mma", using="mma.m16n8k16"))),
+    "tensorize_whole_tiles_turned": (
+        HALF,
+        (
+            *(Split("m", 16, into=("m_block", "m_mma")), Split("n", 16, into=("n_block", "n_mma"))),
+            *(Split("k", 16, into=("k_tile", "k_mma")), Tensorize("n_mma", "m_mma", "k_mma", using="wmma.m16n16k16")),
+        ),
+    ),
     "tensorize_bound": (
         HALF,
         (Split("m", 16, into=("m_block", "m_mma")), Bind("m_mma", Level.BLOCK_X), MMA),

@@ -262,12 +262,20 @@ def tile_of(program: Program, staged: Staged) -> Tile:
 
 
 def fragment_of(program: Program, operand: OperandName) -> Fragment | None:
-    """What a lane holds of one instruction's tile of an operand; None where no matrix instruction is used."""
+    """What a lane holds of one instruction's tile of an operand; None where no matrix instruction is used.
+
+    Of A and B: rows and columns of the operand, whichever way round the instruction takes them. Of C: rows and columns
+    of the instruction.
+    """
     if program.tensorized is None:
         return None
     instruction = program.tensorized.instruction
-    fragments = {"A": instruction.a, "B": instruction.b, "C": instruction.c}
-    return fragments[operand]
+    if operand == "C":
+        return instruction.c
+    if not program.is_turned:
+        return instruction.a if operand == "A" else instruction.b
+    other = instruction.b if operand == "A" else instruction.a
+    return None if other is None else other.turned
 
 
 def source_of(program: Program, staged: Staged) -> Staged | None:

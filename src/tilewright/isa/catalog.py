@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from tilewright.dtypes import TF32, TF32_FORMATS, DType
 from tilewright.errors import ScheduleError, UnknownName
 from tilewright.isa.instruction import MatrixInstruction
-from tilewright.isa.mma_sync import MMA_BF16_F32, MMA_F16_F16, MMA_F16_F32, MMA_TF32_F32
+from tilewright.isa.mma_sync import MMA_BF16_F32, MMA_F16_F16, MMA_F16_F32, MMA_TF32_F32, MMA_TF32_PAIRED
 from tilewright.isa.wgmma import WGMMA, WIDTHS
 from tilewright.isa.wmma import WMMA_BF16_F32, WMMA_F16_F16, WMMA_F16_F32, WMMA_TF32_F32
 
@@ -20,6 +20,7 @@ INSTRUCTIONS: tuple[MatrixInstruction, ...] = (
     MMA_F16_F16,
     MMA_BF16_F32,
     MMA_TF32_F32,
+    MMA_TF32_PAIRED,
     *WGMMA,
 )
 

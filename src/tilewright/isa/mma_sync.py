@@ -5,10 +5,20 @@ Source: PTX ISA 9.0, "Warp Level Matrix Multiply-Accumulate Instructions: mma".
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from tilewright.device.arch import Feature
 from tilewright.dtypes import BF16, F16, F32, TF32
 from tilewright.isa.instruction import MatrixInstruction
-from tilewright.layout.fragment import ACCUMULATOR_16X8, LEFT_16X8, LEFT_16X16, RIGHT_8X8, RIGHT_16X8
+from tilewright.layout.fragment import (
+    ACCUMULATOR_16X8,
+    ACCUMULATOR_PAIRED,
+    LEFT_16X8,
+    LEFT_16X16,
+    LEFT_PAIRED,
+    RIGHT_8X8,
+    RIGHT_16X8,
+)
 
 _SOURCE = "PTX ISA 9.0, mma"
 
@@ -60,3 +70,9 @@ MMA_TF32_F32 = MatrixInstruction(
     Feature.MMA_TF32,
     _SOURCE,
 )
+MMA_TF32_PAIRED = replace(MMA_TF32_F32, family="mma.m16n8k8.paired", a=LEFT_PAIRED, c=ACCUMULATOR_PAIRED)
+"""The same instruction, its rows numbered so that the two of a lane are neighbours.
+
+Where rows of the instruction are contiguous in memory, a lane loads two elements of an operand, and stores two of the
+result, at once. ldmatrix, which would need no such thing, cannot turn elements of 4 bytes.
+"""

@@ -7,7 +7,7 @@ use only `+ * // %` and work on integers, NumPy arrays and index expressions ali
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import Enum
 from math import prod
 from typing import Any, Literal
@@ -83,18 +83,34 @@ class Fragment:
         row, column = self.element(lane, register)
         return np.broadcast_to(row, lane.shape), np.broadcast_to(column, lane.shape)
 
-    def neighbours(self, index: int) -> int:
-        """Registers in a row, from a multiple of their number on, that hold neighbours along a row (1) or column (0).
+    @property
+    def turned(self) -> Fragment:
+        """The same of the transposed matrix: rows for columns."""
+        digits = tuple(replace(digit, index=1 if digit.index == 0 else 0) for digit in self.digits)
+        return replace(self, rows=self.columns, columns=self.rows, digits=digits)
+
+    def neighbours(self, index: int, apart: int = 1) -> int:
+        """How many registers, each `apart` from the next, hold neighbours along a row (1) or column (0), from a
+        multiple of their number on.
 
         >>> ACCUMULATOR_16X8.neighbours(1), ACCUMULATOR_16X8.neighbours(0)
         (2, 1)
         """
         count = 1
         while True:
-            found = [d for d in self.digits if d.holder is Holder.REGISTER and d.step == count]
+            found = [d for d in self.digits if d.holder is Holder.REGISTER and d.step == count * apart]
             if not found or found[0].index != index or found[0].stride != count:
                 return count
             count *= found[0].extent
+
+    def apart(self, index: int) -> int:
+        """How many registers lie between neighbours along a row (1) or column (0); 1 where a lane holds none.
+
+        >>> ACCUMULATOR_PAIRED.apart(1), ACCUMULATOR_PAIRED.apart(0), ACCUMULATOR_16X8.apart(0)
+        (1, 2, 1)
+        """
+        steps = (d.step for d in self.digits if d.holder is Holder.REGISTER and d.index == index and d.stride == 1)
+        return next(steps, 1)
 
     def pairs(self, index: Literal[0, 1]) -> tuple[tuple[int, int], ...]:
         """The registers of a lane two by two, those of a pair in one column (0), or one row (1), of the matrix.
@@ -141,6 +157,19 @@ ACCUMULATOR_16X8 = Fragment(
     16, 8, 32, 4, (_lane(4, 8, 0, 1), _lane(1, 4, 1, 2), _register(1, 2, 1, 1), _register(2, 2, 0, 8))
 )
 """C and D of m16n8k16 and m16n8k8: m x n."""
+
+# The rows of a product can be numbered in any order, if those of A and of D are numbered alike. Here the two rows of a
+# lane, 8 apart by the numbers of PTX, are neighbours.
+
+LEFT_PAIRED = Fragment(
+    16, 8, 32, 4, (_lane(4, 8, 0, 2), _lane(1, 4, 1, 1), _register(1, 2, 0, 1), _register(2, 2, 1, 4))
+)
+"""A of m16n8k8 with rows in pairs."""
+
+ACCUMULATOR_PAIRED = Fragment(
+    16, 8, 32, 4, (_lane(4, 8, 0, 2), _lane(1, 4, 1, 2), _register(1, 2, 1, 1), _register(2, 2, 0, 1))
+)
+"""C and D of m16n8k8 with rows in pairs."""
 
 
 def warpgroup_accumulator(columns: int) -> Fragment:

@@ -75,7 +75,7 @@ def multiply_tiles(program: Program, sums: Sums) -> Body:
     """The instruction that adds the running tile's product to the running sum."""
     assert program.tensorized is not None
     instruction = program.tensorized.instruction
-    tiles = [_fragments_of(program, name) for name in ("A", "B")]
+    tiles = [_fragments_of(program, name) for name in (("B", "A") if program.is_turned else ("A", "B"))]
     a, b = (Ref(tile.register_buffer, tile.register_index) for tile in tiles)
     orders = None
     if instruction.is_opaque:
@@ -161,12 +161,13 @@ def _load_matrices(program: Program, tile: Tile, fragment: Fragment) -> Body:
     parent = _parent(program, tile.staged)
     each = fragment.registers * tile.dtype.bytes // 4
     count = tile.staged.vector if tile.staged.vector > 1 else each
-    eight = next(d.index for d in fragment.digits if d.holder is Holder.LANE and d.extent == MATRIX_ROWS)
+    rows = next(d for d in fragment.digits if d.holder is Holder.LANE and d.extent == MATRIX_ROWS)
+    eight = rows.index
     transposed = parent.minor == eight
     matrix, row = lane_of(program) // MATRIX_ROWS % count, lane_of(program) % MATRIX_ROWS
     at: list[Expr] = list(fragment.element(ZERO, matrix % each * (4 // tile.dtype.bytes)))
     along = 1 - eight if transposed else eight
-    at[along] = at[along] + row
+    at[along] = at[along] + row * rows.stride
     digits = _digits(program, tile, (at[0], at[1]))
     beside = tile.register_axes[-1].name if count > each else ""
     if beside:

@@ -39,9 +39,11 @@ def over_vectors(axes: tuple[Axis, ...], span: Span, width: int, body: Body) -> 
     return body
 
 
-def every(digit: str, extent: int, width: int, body: Body) -> Body:
-    """`body` for every `width`-th value of a digit: a loop over vectors, or none where one vector covers it."""
+def every(digit: str, extent: int, width: int, body: Body, apart: int = 1) -> Body:
+    """`body` for the first of each `width` values of a digit, which lie `apart`: a loop over vectors, or none where one
+    vector covers it."""
     count = extent // width
-    first: Expr = Var(f"{digit}_vec") * width if count > 1 else ZERO
+    number: Expr = Var(f"{digit}_vec") if count > 1 else ZERO
+    first = number * width if width == 1 or apart == 1 else number // apart * (apart * width) + number % apart
     body = rewrite(body, lambda stmt: (map_exprs(stmt, lambda expr: substitute(expr, {digit: first})),))
     return (For(f"{digit}_vec", Const(count), body, unroll=True),) if count > 1 else body

@@ -60,7 +60,7 @@ class Sums:
     def index_at(self, element: Expr) -> tuple[Expr, ...]:
         """The result that is `element` further along a vector."""
         if self.fragment is not None:
-            return (*self.tile_index[:-1], Var(FRAGMENT) + element)
+            return (*self.tile_index[:-1], Var(FRAGMENT) + element * self._apart)
         return self._element_index(element) or (ZERO,)
 
     def over_registers(self, body: Body) -> Body:
@@ -77,8 +77,14 @@ class Sums:
         """`body` for each vector of `width` results, the digits of the vector's first element in place of the axes."""
         if self.fragment is not None:
             body = (*_held_at(self.program, self.fragment), *body)
-            return self.over_tiles(every(FRAGMENT, self.fragment.registers, width, body))
+            return self.over_tiles(every(FRAGMENT, self.fragment.registers, width, body, self._apart))
         return over_vectors(self._counted, result_span(self.program), width, body)
+
+    @property
+    def _apart(self) -> int:
+        """How many registers lie between neighbours along C's contiguous dimension."""
+        along = [axis.dim for axis in self.program.instruction_axes].index(self.program.gemm.operand("C").contiguous)
+        return 1 if self.fragment is None or self.program.result_vector == 1 else self.fragment.apart(along)
 
     @property
     def _counted(self) -> tuple[Axis, ...]:

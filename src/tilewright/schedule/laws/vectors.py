@@ -157,7 +157,7 @@ def _result_vector(program: Program) -> Iterator[Violation]:
     if fragment is not None:
         operand = program.gemm.operand("C")
         along = [axis.dim for axis in program.instruction_axes].index(operand.contiguous)
-        held = fragment.neighbours(0 if along == 0 else 1)
+        held = fragment.neighbours(along, fragment.apart(along))
         if fragment.opaque:
             yield Violation(
                 "which lane holds which result is not known.",

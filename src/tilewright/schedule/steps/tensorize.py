@@ -21,8 +21,8 @@ class Tensorize(Step):
     tf32_truncated problem are not, and the multiplier drops their lower bits: twice the error, and a bias to zero.
     The warps are then the only threads to bind: the lanes belong to the instruction.
 
-    An instruction that reads shared memory may have its rows along n: name the loop over n first, that over m second,
-    and it computes the tile of C turned, B_tile @ A_tile. So a C of few rows needs no rows that nobody asked for.
+    An instruction may have its rows along n: name the loop over n first, that over m second, and it computes the tile
+    of C turned, B_tile @ A_tile. So a C of few rows needs no rows that nobody asked for.
     """
 
     m: str
@@ -38,11 +38,11 @@ class Tensorize(Step):
             refuse(f"{doing}: {program.tensorized.instruction.name} runs a tile already.", hint="use Tensorize once.")
         chosen = instruction(self.using, program.gemm.multiplied, program.gemm.accumulate)
         turned = find_loop(program, self.m).axes[0].dim == "n"
-        if turned and not chosen.reads_shared:
+        if turned and chosen.is_opaque:
             refuse(
                 f"{doing}: the rows of {chosen.name} run along m.",
-                note="an instruction can change its operands round only where it reads both from shared memory.",
-                hint="name the loop over m first, or use wgmma.",
+                note="which lane holds what of its operands is not known, so that they cannot change round.",
+                hint="name the loop over m first, or use mma or wgmma.",
             )
         dims = ("n", "m", "k") if turned else ("m", "n", "k")
         extents = chosen.m, chosen.n, chosen.k

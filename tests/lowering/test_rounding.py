@@ -12,6 +12,9 @@ from tilewright.ir.visit import walk
 from tilewright.isa.mma_sync import MMA_TF32_F32
 from tilewright.ladders.ampere.r6_full import FULL
 from tilewright.layout.fragment import Fragment
+from tilewright.problem import make_operands
+from tilewright.problem.reference import view
+from tilewright.toolchain import run_on_simulator
 
 EXPONENTS = np.arange(256, dtype=np.uint32) << 23
 EDGES = np.array([0, 1, 0xFFF, 0x1000, 0x1001, 0x1FFF, 0x2000, 0x2FFF, 0x3000, 0x7FEFFF, 0x7FF000, 0x7FFFFF], np.uint32)
@@ -49,6 +52,21 @@ def test_a_pair_is_of_one_row_of_a_or_one_column_of_b(fragment: Fragment, line: 
     assert sorted(register for pair in pairs for register in pair) == list(range(fragment.registers))
     for lane in range(fragment.lanes):
         assert all(fragment.element(lane, a)[line] == fragment.element(lane, b)[line] for a, b in pairs)
+
+
+@pytest.mark.parametrize("b", list(Order), ids=lambda order: order.value)
+def test_nan_and_infinity_are_what_the_hardware_makes_of_them(b: Order) -> None:
+    """Read so from an H200, in `run_on_gpu` of the same operands."""
+    gemm = Gemm(32, 32, 16, F32, product=TF32, b=b)
+    operands = make_operands(gemm)
+    rows = view(gemm, "A", operands.a)
+    rows[...] = np.abs(rows) + 1
+    view(gemm, "B", operands.b)[...] = 1
+    bits = (0x7FFFFFFF, 0xFFFFFFFF, 0x7FC00000, 0xFFC00000, 0x7FF00000, 0x7FFFF000, 0x7F800000, 0x7F800001)
+    for row, pattern in enumerate(bits):
+        rows[row, row + 3] = np.uint32(pattern).view(np.float32)
+    computed, _ = run_on_simulator(build(gemm, FULL), operands)
+    assert np.isnan(computed[:6]).all() and np.isinf(computed[6:8]).all() and np.isfinite(computed[8:]).all()
 
 
 def names(stmt: Stmt) -> str:

@@ -166,7 +166,8 @@ __device__ __forceinline__ float tf32_from_float(float value) {
 _ROUND_PAIR = """\
 // Two elements of one row of A, or one column of B, as tensor cores are to read them. Those drop the lower 13 bits, so
 // half of the last bit that they keep is added first: to nearest, ties away from zero. A NaN must stay one; if one of
-// the two is NaN, so is every result that the other has a part in, and one check serves both.
+// the two is NaN, so is every result that the other has a part in, and one check serves both. (A NaN that has no other
+// bits than the lower 13, which no arithmetic makes, is read as infinity; cvt.rna would keep it.)
 __device__ __forceinline__ void round_pair_to_tf32(float& first, float& second) {
     asm("{\\n"
         ".reg .pred numbers;\\n"

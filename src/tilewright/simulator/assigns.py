@@ -128,7 +128,7 @@ class CopyOp(RegisterOp):
 
 @dataclass(slots=True)
 class RoundPairOp:
-    """Two registers rounded in place; also beside a NaN, which no result can tell."""
+    """Two registers rounded in place, where neither is NaN."""
 
     site: Site
     context: Context
@@ -137,9 +137,12 @@ class RoundPairOp:
 
     def __call__(self, convoy: Convoy) -> None:
         mask = convoy.mask
-        for place in self.places:
-            rounded = self.context.arithmetic.cast(place.read(convoy), self.dtype)
-            np.copyto(place.of(convoy), rounded, where=True if mask is None else mask.lanes, casting="same_kind")
+        first, second = (place.read(convoy) for place in self.places)
+        numbers = ~(np.isnan(first) | np.isnan(second))
+        changed = numbers if mask is None else numbers & mask.lanes
+        for place, value in zip(self.places, (first, second), strict=True):
+            rounded = self.context.arithmetic.cast(value, self.dtype)
+            np.copyto(place.of(convoy), rounded, where=changed, casting="same_kind")
             place.mark(convoy)
         if self.context.wire.computed:
             active = convoy.active_warps, convoy.active_lanes

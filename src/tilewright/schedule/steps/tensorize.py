@@ -19,6 +19,7 @@ class Tensorize(Step):
     lanes of a warp together. `using` names its family, such as "mma.m16n8k16"; the formats are those of the problem.
     Operands of a tf32 problem are rounded in registers, three instructions for two elements of a fragment; those of a
     tf32_truncated problem are not, and the multiplier drops their lower bits: twice the error, and a bias to zero.
+    It drops those of a NaN too, and one of which nothing is left, such as 0x7f800001, it reads as infinity.
     The warps are then the only threads to bind: the lanes belong to the instruction.
 
     An instruction may have its rows along n: name the loop over n first, that over m second, and it computes the tile

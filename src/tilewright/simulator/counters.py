@@ -196,12 +196,15 @@ class Counters:
 
     @property
     def barriers_per_k_step(self) -> float:
-        """Barriers each time around the loop that holds them: of several such loops, the one that goes round most."""
+        """Barriers each time around the loop that holds them: of several such loops, the one that goes round most.
+
+        An unrolled loop counts only where there is no other: parts of a result leave in such.
+        """
         inner = {line.loops[-1] for line in self.lines if line.kind == "barrier" and line.loops}
         loops = [line for line in self.lines if line.kind == "loop" and line.path in inner and line.executions]
         if not loops:
             return 0.0
-        loop = max(loops, key=lambda line: line.executions)
+        loop = max(loops, key=lambda line: (bool(line.opcodes), line.executions))
         barriers = sum(line.executions for line in self.lines if line.kind == "barrier" and loop.path in line.loops)
         return _ratio(barriers, loop.executions)
 

@@ -47,27 +47,35 @@ class Tiles:
     warp_n: int = 32
 
 
-def nest(gemm: Gemm, tiles: Tiles) -> tuple[Step, ...]:
-    """Blocks, warps and fragments, the innermost of which one instruction runs."""
+def nest(gemm: Gemm, tiles: Tiles, *, paired: bool = False) -> tuple[Step, ...]:
+    """Blocks, warps and fragments, the innermost of which one instruction runs.
+
+    paired: an operand whose fragments ldmatrix cannot load gives the instruction its rows, and those in pairs, so that
+    a lane loads two neighbours at once. Rows of the instruction are columns of C where that operand is B.
+    """
     using, depth = ("mma.m16n8k8", 8) if gemm.multiplies_tf32 else ("mma.m16n8k16", 16)
+    pairs = paired_operand(gemm) if paired else None
+    using += ".paired" if pairs else ""
+    rows, columns, inner = (8, 16, ("n_mma", "m_mma")) if pairs == "B" else (16, 8, ("m_mma", "n_mma"))
     return (
         Split("m", tiles.m, into=("m_block", "m_in")),
         Split("n", tiles.n, into=("n_block", "n_in")),
         Split("m_in", tiles.warp_m, into=("m_warp", "m_own")),
         Split("n_in", tiles.warp_n, into=("n_warp", "n_own")),
-        Split("m_own", 16, into=("m_frag", "m_mma")),
-        Split("n_own", 8, into=("n_frag", "n_mma")),
+        Split("m_own", rows, into=("m_frag", "m_mma")),
+        Split("n_own", columns, into=("n_frag", "n_mma")),
         Split("k", tiles.k_bytes // gemm.dtype.bytes, into=("k_tile", "k_in")),
         Split("k_in", depth, into=("k_step", "k_mma")),
         Reorder(
             *("m_block", "n_block", "m_warp", "n_warp", "k_tile", "k_step", "m_frag", "n_frag"),
-            *("m_mma", "n_mma", "k_mma"),
+            *inner,
+            "k_mma",
         ),
         Bind("m_block", Level.GRID_Y),
         Bind("n_block", Level.GRID_X),
         Fuse("m_warp", "n_warp", into="warp"),
         Bind("warp", Level.WARP),
-        Tensorize("m_mma", "n_mma", "k_mma", using=using),
+        Tensorize(*inner, "k_mma", using=using),
         Accumulate(over="k_tile"),
     )
 
@@ -108,6 +116,17 @@ def matrices(gemm: Gemm) -> tuple[Step, ...]:
 def takes_matrices(gemm: Gemm, name: Literal["A", "B"]) -> bool:
     """Whether ldmatrix can load an operand's fragments: its rows run along k, or it turns them, 2 bytes each."""
     return gemm.dtype.bytes == 2 or gemm.operand(name).contiguous == "k"
+
+
+def paired_operand(gemm: Gemm) -> Literal["A", "B"] | None:
+    """The operand of which a lane is to hold two neighbours, as ldmatrix does not load its fragments; B before A."""
+    return next((name for name in ("B", "A") if not takes_matrices(gemm, name)), None)
+
+
+def in_pairs(gemm: Gemm) -> tuple[Step, ...]:
+    """Two neighbours of an operand loaded at once, and of C stored, where rows of the instruction are in pairs."""
+    name = paired_operand(gemm)
+    return (Vectorize(f"{name}_frag", 2), Vectorize("C", 2)) if name else ()
 
 
 def swizzled(gemm: Gemm, tiles: Tiles) -> tuple[Step, ...]:

@@ -34,11 +34,12 @@ def narrowed_copies(program: Program, variant: Variant) -> Program:
         if staged.route is not Route.ASYNC or staged.distribution is None:
             continue
         element_bytes = program.gemm.operand(staged.operand).dtype.bytes
-        width = max(alignment_bytes, MIN_ASYNC_BYTES) // element_bytes
+        moved_bytes = max(alignment_bytes, element_bytes)
+        width = moved_bytes // element_bytes if moved_bytes >= MIN_ASYNC_BYTES else TOGETHER
         if staged.distribution.vector <= width:
             continue
         shared_out = replace(staged, distribution=replace(staged.distribution, vector=width))
-        if max(alignment_bytes, element_bytes) < MIN_ASYNC_BYTES:
+        if moved_bytes < MIN_ASYNC_BYTES:
             shared_out = replace(shared_out, route=Route.REGISTERS, prefetched=program.pipelined is not None)
             in_registers = in_registers or shared_out.prefetched
         program = program.with_tile(shared_out)
@@ -81,6 +82,9 @@ def narrow_accesses(body: Body, program: Program, variant: Variant) -> Body:
 
 MIN_ASYNC_BYTES = 4
 """The least that cp.async copies. Source: PTX ISA, cp.async."""
+
+TOGETHER = 2
+"""Elements of 2 bytes that go through registers together: so many loads, one store."""
 
 
 def through_registers(body: Body) -> Body:

@@ -86,7 +86,7 @@ def _ffma(tile: Candidate, gemm: Gemm, width: int, results: int, out: DType) -> 
 
 
 def _mma(tile: Candidate, gemm: Gemm, width: int, results: int, out: DType) -> tuple[Phase, Phase]:
-    """Fragments by ldmatrix, which does not turn elements of 4 bytes: those are then loaded one by one."""
+    """Fragments by ldmatrix, which does not turn elements of 4 bytes: of those a lane then loads two, or one."""
     depth = 2 * _WIDE // gemm.dtype.bytes  # of m16n8k16 for 2-byte elements
     copies = tuple(part for name in ("A", "B") for part in _copied_async(tile, gemm, name))
     fragments = (_fragment(tile, gemm, "A"), _fragment(tile, gemm, "B"))
@@ -105,7 +105,9 @@ def _mma(tile: Candidate, gemm: Gemm, width: int, results: int, out: DType) -> t
 
 def _fragment(tile: Candidate, gemm: Gemm, name: OperandName) -> Access:
     size_bytes = tile.warps * (tile.warp_m if name == "A" else tile.warp_n) * tile.k * gemm.dtype.bytes
-    width = _WIDE if gemm.dtype.bytes == 2 or _along_k(gemm, name) else 4
+    width = _WIDE if gemm.dtype.bytes == 2 or _along_k(gemm, name) else 8
+    if width == 8 and name == "A" and not _along_k(gemm, "B"):  # the instruction takes its pairs of rows from B
+        width = 4
     return _shared(f"{name}_frag", "load", size_bytes // (_WARP * width), width=width)
 
 

@@ -81,6 +81,9 @@ class Move:
     asynchronous: global to shared memory with no register between (cp.async, sm_80). The elements arrive some time
     before the `WaitCopies` that waits for their group; zero fill as for a load. valid: of `width` elements, how many
     are read; the rest are zero (asynchronous copies only).
+
+    whole: never taken apart. Its address is a multiple of its bytes whatever those of its operand are, and what it
+    leaves out at an edge is moved by another statement.
     """
 
     dst: Ref
@@ -90,6 +93,7 @@ class Move:
     origin: str = ""
     asynchronous: bool = False
     valid: Expr | None = None
+    whole: bool = False
 
 
 @dataclass(frozen=True, slots=True)

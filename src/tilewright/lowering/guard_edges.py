@@ -48,7 +48,7 @@ def guard_edges(body: Body, program: Program, exact: frozenset[str]) -> Body:
         inside = conditions(place, stmt.width)
         if isinstance(inside, Const):
             return None
-        if stmt.width == 1:
+        if stmt.width == 1 or stmt.whole:
             return (replace(stmt, guard=both(stmt.guard, inside)),)
         if stmt.asynchronous:
             return (_partly_valid(stmt, program, exact, conditions),)

@@ -108,13 +108,14 @@ def engine_stores(gemm: Gemm) -> bool:
 
 
 def stored_by_engine(gemm: Gemm, parts: int) -> tuple[Step, ...]:
-    """C in several parts through two places in shared memory; as `stored` where the copy engine cannot take it."""
-    if not engine_stores(gemm):
+    """C in several parts through two places in shared memory, from where the copy engine takes it, or the lanes where
+    rows do not begin and end as the engine asks; as `stored` where C is no rows of 2-byte elements."""
+    if gemm.out.bytes != 2 or gemm.c is not Order.ROW:
         return stored(gemm)
     return (
         Stage("C", Space.SHARED, parts=parts),
         Relayout("C_tile", arrangement=Slabs(SLAB_BYTES // gemm.out.bytes)),
-        Transfer("C_tile", Route.TMA),
+        Transfer("C_tile", Route.TMA if engine_stores(gemm) else Route.MATRICES),
     )
 
 

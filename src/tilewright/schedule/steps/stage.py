@@ -18,8 +18,8 @@ class Stage(Step):
 
     The tile holds what the loops inside `under` read; in shared memory, what all threads of the block read there.
     For the result, `Stage("C", Space.SHARED)`: each thread writes its sums to the tile, and the block stores it.
-    The name defaults to `A_tile` in shared memory and `A_frag` in registers. parts: a result that the copy engine
-    stores (Transfer) goes out in so many turns, each with a part of its columns, through a tile as much smaller.
+    The name defaults to `A_tile` in shared memory and `A_frag` in registers. parts: a result that each warpgroup stores
+    by itself (Transfer) goes out in so many turns, each with a part of its columns, through a tile as much smaller.
     """
 
     operand: OperandName

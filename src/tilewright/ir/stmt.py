@@ -82,8 +82,8 @@ class Move:
     before the `WaitCopies` that waits for their group; zero fill as for a load. valid: of `width` elements, how many
     are read; the rest are zero (asynchronous copies only).
 
-    whole: never taken apart. Its address is a multiple of its bytes whatever those of its operand are, and what it
-    leaves out at an edge is moved by another statement.
+    settled: no pass narrows or guards it. Its address is a multiple of its bytes whatever its operand's is, and it
+    stands where all its elements are inside.
     """
 
     dst: Ref
@@ -93,7 +93,7 @@ class Move:
     origin: str = ""
     asynchronous: bool = False
     valid: Expr | None = None
-    whole: bool = False
+    settled: bool = False
 
 
 @dataclass(frozen=True, slots=True)

@@ -16,7 +16,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from tilewright.ir.buffer import Ref
-from tilewright.ir.expr import ONE, ZERO, Const, Expr, Op, Var, binary, both
+from tilewright.ir.expr import ONE, TRUE, ZERO, Const, Expr, Op, Var, binary, both
 from tilewright.ir.kernel import C_ODD, SIZES
 from tilewright.ir.program import GROUP_LANES, WARP_LANES
 from tilewright.ir.stmt import Alloc, Body, For, If, Let, Move
@@ -26,6 +26,9 @@ from tilewright.lowering.products import slabs_of
 
 _WARPS = GROUP_LANES // WARP_LANES
 _STEP, _PIECE, _ROUND = "row_step", "piece", "row_round"
+_BATCH, _BATCH_STEPS = "row_batch", 8
+"""Rows of a warp of which it loads the next before it has stored the last: enough to wait for shared memory once."""
+_LENGTH = Var("row_length")
 
 
 @dataclass(frozen=True)
@@ -37,54 +40,66 @@ class LaneStore(PartStore):
     def body(self, reads_c: Expr, finished: Finished) -> Body:
         """reads_c: whether C is read. Of two places, that all have read one is known from the meeting since."""
         first = (self._meet(),) if self._buffers == 1 else ()
-        part = (*first, *self._fill(reads_c, finished), self._meet(), *self._pairs(), *self._ends())
+        length = Let(_LENGTH.name, self._row_length(), "of this part's rows, inside C")
+        part = (*first, *self._fill(reads_c, finished), self._meet(), length, *self._pairs(), *self._ends())
         return (For(PART.name, Const(self._parts), part, unroll=True),)
 
+    def _row_length(self) -> Expr:
+        columns = self.tile.row_length
+        if "n" in self.exact:
+            return Const(columns)
+        inside = binary(Op.MIN, columns, SIZES["n"] - self._corner()[1])
+        return binary(Op.MAX, inside, 0)
+
+    # -- pairs ------------------------------------------------------------------------------------------------------
+
     def _pairs(self) -> Body:
-        """Warps take rows in turn, four apart, so that all rows of a warp begin alike, odd or even."""
-        row = Var(_STEP) * _WARPS + LANE // WARP_LANES
-
-        def over(body: Body) -> Body:
-            if self._pieces > 1:
-                body = (For(_PIECE, Const(self._pieces), body, unroll=True),)
-            return (For(_STEP, Const(self._rows // _WARPS), body, unroll=True),)
-
+        """Warps take rows in turn, four apart, so that all rows of a warp begin alike."""
         odd = binary(Op.EQ, self._odd(LANE // WARP_LANES), 1)
-        return (If(odd, over(self._odd_pair(row)), over(self._even_pair(row))),)
 
-    @property
-    def _pieces(self) -> int:
-        return self.tile.row_length // (2 * WARP_LANES)
+        def way(guarded: bool) -> Body:
+            return (If(odd, self._over_rows(1, guarded), self._over_rows(0, guarded)),)
 
-    @property
-    def _first_column(self) -> Expr:
-        piece = Var(_PIECE) if self._pieces > 1 else ZERO
-        return piece * (2 * WARP_LANES) + LANE % WARP_LANES * 2
+        # Guards cost more than the stores, so that only tiles at the edges of C have them.
+        row, column = self._corner()
+        rows = None if "m" in self.exact else binary(Op.LE, row + self._rows, SIZES["m"])
+        columns = None if "n" in self.exact else binary(Op.LE, column + self.tile.row_length, SIZES["n"])
+        inside = both(rows, columns)
+        return way(guarded=False) if inside == TRUE else (If(inside, way(guarded=False), way(guarded=True)),)
 
-    def _even_pair(self, row: Expr) -> Body:
+    def _over_rows(self, odd: int, guarded: bool) -> Body:
+        """The pairs of one lane; the last of an odd row are no pair, but the ends of the row."""
+        pieces = self.tile.row_length // (2 * WARP_LANES)
+        piece = Var(_PIECE) if pieces > 1 else ZERO
+        column = piece * (2 * WARP_LANES) + LANE % WARP_LANES * 2 + odd
+        row = (Var(_BATCH) * _BATCH_STEPS + Var(_STEP)) * _WARPS + LANE // WARP_LANES
+        batch: Body = (For(_STEP, Const(_BATCH_STEPS), self._pair(row, column, odd, guarded), unroll=not guarded),)
+        over: Body = (For(_BATCH, Const(self._rows // (_WARPS * _BATCH_STEPS)), batch),)
+        length = _LENGTH if guarded else Const(self.tile.row_length)
+        inside: Body = (If(binary(Op.LT, column + 1, length), over),) if guarded or odd else over
+        return (For(_PIECE, Const(pieces), inside, unroll=True),) if pieces > 1 else inside
+
+    def _pair(self, row: Expr, column: Expr, odd: int, guarded: bool) -> Body:
+        """Side by side in shared memory too, but aligned only in even rows."""
         value = value_buffer("C_pair", self.tile.dtype, 2)
-        pair = Ref(value, (ZERO,))
-        load = Move(pair, self._kept(row, self._first_column), 2, origin=self._name)
-        return (Alloc(value), load, Move(self._place(row, self._first_column), pair, 2, origin="C", whole=True))
-
-    def _odd_pair(self, row: Expr) -> Body:
-        """The last lane has one element, which belongs to the end of the row; what it loads beside it nobody stores."""
-        value, length = value_buffer("C_pair", self.tile.dtype, 2), self.tile.row_length
-        column = self._first_column + 1
-        beside = column + 1
         left, right = (Ref(value, (at,)) for at in (ZERO, ONE))
-        return (
-            Alloc(value),
-            Move(left, self._kept(row, column), origin=self._name),
-            Move(right, self._kept(row, beside % length), origin=self._name),
-            Move(self._place(row, column), left, 2, binary(Op.LT, beside, length), origin="C", whole=True),
-        )
+        if odd:
+            loads = tuple(
+                Move(to, self._kept(row, column + at), origin=self._name) for at, to in enumerate((left, right))
+            )
+        else:
+            loads = (Move(left, self._kept(row, column), 2, origin=self._name),)
+        place = self._place(row, column)
+        guard = binary(Op.LT, place.index[0], SIZES["m"]) if guarded else None
+        return (Alloc(value), *loads, Move(place, left, 2, guard, origin="C", settled=True))
+
+    # -- ends of rows -----------------------------------------------------------------------------------------------
 
     def _ends(self) -> Body:
         """What is no pair: the first element of a row that begins odd, and the last one where one is left over."""
         rows = min(self._rows, GROUP_LANES)
         row = Var(_ROUND) * rows + LANE if self._rows > rows else LANE
-        odd, count = Var("odd"), Var("row_length")
+        odd = Var("odd")
         value = value_buffer("C_end", self.tile.dtype, 1)
         here = Ref(value, (ZERO,))
 
@@ -92,28 +107,22 @@ class LaneStore(PartStore):
             load = Move(here, self._kept(row, column), origin=self._name)
             return (Alloc(value), load, Move(self._place(row, column), here, origin="C"))
 
-        left_over = both(binary(Op.LT, 0, count), binary(Op.EQ, (count + odd) % 2, 1))
+        left_over = both(binary(Op.LT, 0, _LENGTH), binary(Op.EQ, (_LENGTH + odd) % 2, 1))
         body: Body = (
-            Let(odd.name, self._odd(LANE)),
-            Let(count.name, self._row_length(), "of this part, inside C"),
+            Let(odd.name, self._odd(row)),
             If(binary(Op.EQ, odd, 1), one(ZERO)),
-            If(left_over, one(count - 1)),
+            If(left_over, one(_LENGTH - 1)),
         )
         if self._rows > rows:
             body = (For(_ROUND, Const(self._rows // rows), body, unroll=True),)
         return (If(binary(Op.LT, LANE, rows), body),) if rows < GROUP_LANES else body
 
-    def _row_length(self) -> Expr:
-        length = self.tile.row_length
-        if "n" in self.exact:
-            return Const(length)
-        inside = binary(Op.MIN, length, SIZES["n"] - self._corner()[1])
-        return binary(Op.MAX, inside, 0)
+    # -- places -----------------------------------------------------------------------------------------------------
 
     @staticmethod
     def _odd(row: Expr) -> Expr:
         """Whether a row of the warpgroup begins in the middle of a pair; its first row is a multiple of 64."""
-        return (C_ODD + row * (Var("ldc") % 2)) % 2
+        return (C_ODD ^ row & Var("ldc")) & 1
 
     @property
     def _name(self) -> str:

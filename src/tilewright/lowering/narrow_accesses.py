@@ -55,7 +55,7 @@ def narrow_accesses(body: Body, program: Program, variant: Variant) -> Body:
     """`body` with no access to global memory wider than the alignment of its operand, or one element."""
 
     def change(stmt: Stmt) -> Body | None:
-        if not isinstance(stmt, Move) or stmt.whole:
+        if not isinstance(stmt, Move) or stmt.settled:
             return None
         for place in (stmt.src, stmt.dst):
             if place.buffer.space is Space.GLOBAL:

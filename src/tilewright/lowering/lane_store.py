@@ -13,6 +13,7 @@ The single elements that are left at the ends of rows are stored last, each by t
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 from tilewright.ir.buffer import Ref
@@ -24,11 +25,12 @@ from tilewright.lowering.kernel_parts import global_place, value_buffer
 from tilewright.lowering.part_store import LANE, PART, Finished, PartStore
 from tilewright.lowering.products import slabs_of
 
+_WARP, _ODD = Var("warp_in_group"), Var("odd")
 _WARPS = GROUP_LANES // WARP_LANES
-_STEP, _PIECE, _ROUND = "row_step", "piece", "row_round"
-_BATCH, _BATCH_STEPS = "row_batch", 8
-"""Rows of a warp of which it loads the next before it has stored the last: enough to wait for shared memory once."""
-_LENGTH = Var("row_length")
+_BATCH, _STEP, _PIECE, _ROUND = "row_batch", "row_step", "piece", "row_round"
+
+_BATCH_ROWS = 8
+"""Rows of which a warp loads the next before it has stored the last: enough to wait for shared memory once."""
 
 
 @dataclass(frozen=True)
@@ -40,44 +42,42 @@ class LaneStore(PartStore):
     def body(self, reads_c: Expr, finished: Finished) -> Body:
         """reads_c: whether C is read. Of two places, that all have read one is known from the meeting since."""
         first = (self._meet(),) if self._buffers == 1 else ()
-        length = Let(_LENGTH.name, self._row_length(), "of this part's rows, inside C")
-        part = (*first, *self._fill(reads_c, finished), self._meet(), length, *self._pairs(), *self._ends())
+        # Uniform not only for speed: the compiler cannot compute what follows from it before the sums are gone, when
+        # there are no registers to keep it in.
+        warp = Let(_WARP.name, LANE // WARP_LANES, uniform=True)
+        # The first row of a warpgroup is a multiple of 64.
+        odd = Let(_ODD.name, (C_ODD ^ _WARP & Var("ldc")) & 1, "rows of this warp begin in the middle of a pair")
+        part = (*first, *self._fill(reads_c, finished), self._meet(), warp, odd, *self._stores())
         return (For(PART.name, Const(self._parts), part, unroll=True),)
 
-    def _row_length(self) -> Expr:
-        columns = self.tile.row_length
-        if "n" in self.exact:
-            return Const(columns)
-        inside = binary(Op.MIN, columns, SIZES["n"] - self._corner()[1])
-        return binary(Op.MAX, inside, 0)
-
-    # -- pairs ------------------------------------------------------------------------------------------------------
-
-    def _pairs(self) -> Body:
-        """Warps take rows in turn, four apart, so that all rows of a warp begin alike."""
-        odd = binary(Op.EQ, self._odd(LANE // WARP_LANES), 1)
-
-        def way(guarded: bool) -> Body:
-            return (If(odd, self._over_rows(1, guarded), self._over_rows(0, guarded)),)
-
-        # Guards cost more than the stores, so that only tiles at the edges of C have them.
+    def _stores(self) -> Body:
+        """Guards cost more than the stores, so that only tiles at the edges of C have them."""
         row, column = self._corner()
         rows = None if "m" in self.exact else binary(Op.LE, row + self._rows, SIZES["m"])
         columns = None if "n" in self.exact else binary(Op.LE, column + self.tile.row_length, SIZES["n"])
         inside = both(rows, columns)
-        return way(guarded=False) if inside == TRUE else (If(inside, way(guarded=False), way(guarded=True)),)
+        if inside == TRUE:
+            return self._part(guarded=False)
+        at_edge = self._part(guarded=True) + (() if columns is None else self._last_of_c())
+        return (If(inside, self._part(guarded=False), at_edge),)
 
-    def _over_rows(self, odd: int, guarded: bool) -> Body:
-        """The pairs of one lane; the last of an odd row are no pair, but the ends of the row."""
-        pieces = self.tile.row_length // (2 * WARP_LANES)
-        piece = Var(_PIECE) if pieces > 1 else ZERO
-        column = piece * (2 * WARP_LANES) + LANE % WARP_LANES * 2 + odd
-        row = (Var(_BATCH) * _BATCH_STEPS + Var(_STEP)) * _WARPS + LANE // WARP_LANES
-        batch: Body = (For(_STEP, Const(_BATCH_STEPS), self._pair(row, column, odd, guarded), unroll=not guarded),)
-        over: Body = (For(_BATCH, Const(self._rows // (_WARPS * _BATCH_STEPS)), batch),)
-        length = _LENGTH if guarded else Const(self.tile.row_length)
-        inside: Body = (If(binary(Op.LT, column + 1, length), over),) if guarded or odd else over
-        return (For(_PIECE, Const(pieces), inside, unroll=True),) if pieces > 1 else inside
+    def _part(self, *, guarded: bool) -> Body:
+        odd = (*self._pairs(1, guarded), *self._ends())
+        return (If(binary(Op.EQ, _ODD, 1), odd, self._pairs(0, guarded)),)
+
+    # -- pairs ------------------------------------------------------------------------------------------------------
+
+    def _pairs(self, odd: int, guarded: bool) -> Body:
+        """Those of one lane in all rows of its warp; the last lane of an odd row has one element, and no pair."""
+        length, together = self.tile.row_length, 2 * WARP_LANES
+        piece = Var(_PIECE) if length > together else ZERO
+        column = piece * together + LANE % WARP_LANES * 2 + odd
+        row = self._row(Var(_BATCH) * _BATCH_ROWS + Var(_STEP))
+        batch: Body = (For(_STEP, Const(_BATCH_ROWS), self._pair(row, column, odd, guarded), unroll=not guarded),)
+        body: Body = (For(_BATCH, Const(self._own_rows // _BATCH_ROWS), batch),)
+        if odd:
+            body = (If(binary(Op.LT, column + 1, length), body),)
+        return (For(_PIECE, Const(length // together), body, unroll=True),) if length > together else body
 
     def _pair(self, row: Expr, column: Expr, odd: int, guarded: bool) -> Body:
         """Side by side in shared memory too, but aligned only in even rows."""
@@ -90,39 +90,49 @@ class LaneStore(PartStore):
         else:
             loads = (Move(left, self._kept(row, column), 2, origin=self._name),)
         place = self._place(row, column)
-        guard = binary(Op.LT, place.index[0], SIZES["m"]) if guarded else None
+        down, along = place.index
+        guard = both(binary(Op.LT, down, SIZES["m"]), binary(Op.LT, along + 1, SIZES["n"])) if guarded else None
         return (Alloc(value), *loads, Move(place, left, 2, guard, origin="C", settled=True))
 
-    # -- ends of rows -----------------------------------------------------------------------------------------------
+    # -- single elements --------------------------------------------------------------------------------------------
 
     def _ends(self) -> Body:
-        """What is no pair: the first element of a row that begins odd, and the last one where one is left over."""
-        rows = min(self._rows, GROUP_LANES)
-        row = Var(_ROUND) * rows + LANE if self._rows > rows else LANE
-        odd = Var("odd")
-        value = value_buffer("C_end", self.tile.dtype, 1)
-        here = Ref(value, (ZERO,))
+        """The first and the last element of each odd row."""
+        return self._singles({"first": ZERO, "last": Const(self.tile.row_length - 1)})
 
-        def one(column: Expr) -> Body:
+    def _last_of_c(self) -> Body:
+        """The last element of each row of C, where that is inside this part and in no pair."""
+        length = SIZES["n"] - self._corner()[1]
+        within = both(binary(Op.LT, 0, length), binary(Op.LT, length, self.tile.row_length))
+        alone = binary(Op.EQ, length + _ODD & 1, 1)
+        return (If(both(within, alone), self._singles({"edge": length - 1})),)
+
+    def _singles(self, columns: Mapping[str, Expr]) -> Body:
+        """One element of each row of a warp, a lane each."""
+        lanes = min(self._own_rows, WARP_LANES)
+        rounds = self._own_rows // lanes
+        row = self._row((Var(_ROUND) * WARP_LANES if rounds > 1 else ZERO) + LANE % WARP_LANES)
+        body: Body = ()
+        for name, column in columns.items():
+            value = value_buffer(f"C_{name}", self.tile.dtype, 1)
+            here = Ref(value, (ZERO,))
             load = Move(here, self._kept(row, column), origin=self._name)
-            return (Alloc(value), load, Move(self._place(row, column), here, origin="C"))
-
-        left_over = both(binary(Op.LT, 0, _LENGTH), binary(Op.EQ, (_LENGTH + odd) % 2, 1))
-        body: Body = (
-            Let(odd.name, self._odd(row)),
-            If(binary(Op.EQ, odd, 1), one(ZERO)),
-            If(left_over, one(_LENGTH - 1)),
-        )
-        if self._rows > rows:
-            body = (For(_ROUND, Const(self._rows // rows), body, unroll=True),)
-        return (If(binary(Op.LT, LANE, rows), body),) if rows < GROUP_LANES else body
+            body = (*body, Alloc(value), load, Move(self._place(row, column), here, origin="C"))
+        if rounds > 1:
+            body = (For(_ROUND, Const(rounds), body, unroll=True),)
+        return (If(binary(Op.LT, LANE % WARP_LANES, lanes), body),) if lanes < WARP_LANES else body
 
     # -- places -----------------------------------------------------------------------------------------------------
 
+    @property
+    def _own_rows(self) -> int:
+        """Rows that a warp stores."""
+        return self._rows // _WARPS
+
     @staticmethod
-    def _odd(row: Expr) -> Expr:
-        """Whether a row of the warpgroup begins in the middle of a pair; its first row is a multiple of 64."""
-        return (C_ODD ^ row & Var("ldc")) & 1
+    def _row(number: Expr) -> Expr:
+        """A row of the running warp: warps take rows in turn, so that all of a warp begin alike."""
+        return number * _WARPS + _WARP
 
     @property
     def _name(self) -> str:

@@ -100,17 +100,21 @@ def stored(gemm: Gemm) -> tuple[Step, ...]:
     return (Vectorize("C", 2),) if gemm.c is Order.ROW else ()
 
 
+def goes_in_parts(gemm: Gemm) -> bool:
+    """Whether C can go out through stmatrix and shared memory: 2 bytes an element, by rows."""
+    return gemm.out.bytes == 2 and gemm.c is Order.ROW
+
+
 def engine_stores(gemm: Gemm) -> bool:
-    """Whether C can go out through stmatrix and the copy engine: 2 bytes an element, in rows that begin and end at
-    multiples of 16 bytes. The engine clips at no less, and would write over what lies behind a row that ends inside."""
-    rows = gemm.ldc, gemm.n
-    return gemm.out.bytes == 2 and gemm.c is Order.ROW and not any(row * gemm.out.bytes % 16 for row in rows)
+    """Whether the copy engine can take C from there: rows begin and end at multiples of 16 bytes. It clips at no less,
+    and would write over what lies behind a row that ends inside."""
+    return goes_in_parts(gemm) and not any(row * gemm.out.bytes % 16 for row in (gemm.ldc, gemm.n))
 
 
 def stored_by_engine(gemm: Gemm, parts: int) -> tuple[Step, ...]:
-    """C in several parts through two places in shared memory, from where the copy engine takes it, or the lanes where
-    rows do not begin and end as the engine asks; as `stored` where C is no rows of 2-byte elements."""
-    if gemm.out.bytes != 2 or gemm.c is not Order.ROW:
+    """C in several parts through two places in shared memory, from where the copy engine takes it, or lanes where it
+    cannot; as `stored` where C cannot go in parts."""
+    if not goes_in_parts(gemm):
         return stored(gemm)
     return (
         Stage("C", Space.SHARED, parts=parts),

@@ -28,7 +28,7 @@ from tilewright.toolchain import Build, build, run_on_simulator
 from tilewright.units import round_up
 
 TALL, NARROW, ONE_PART = walking(256, 128, 2, parts=2), walking(64, 64, 1, parts=1), walking(64, 128, 1, parts=1)
-SMALL_TURNS = walking(128, 128, 1, parts=2, turns=2)
+SMALL_TURNS, ONE_PLACE = walking(128, 128, 1, parts=2, turns=2), walking(256, 128, 2, parts=2, places=1)
 
 
 def problem(m: int, n: int, k: int, ldc: int, **options: Any) -> Gemm:
@@ -55,7 +55,7 @@ def right(gemm: Gemm, built: Build, **options: Any) -> Run:
     return run
 
 
-@pytest.mark.parametrize("point", [TALL, NARROW, ONE_PART, TURNS, SMALL_TURNS])
+@pytest.mark.parametrize("point", [TALL, NARROW, ONE_PART, TURNS, SMALL_TURNS, ONE_PLACE])
 @pytest.mark.parametrize(("n", "ldc"), [(197, 197), (197, 200), (196, 197), (198, 198), (1, 1), (63, 65), (129, 131)])
 def test_rows_of_any_length_any_distance_apart(point: Any, n: int, ldc: int) -> None:
     gemm = problem(131, n, 77, ldc)
@@ -134,8 +134,9 @@ def test_warps_meet_once_where_there_are_two_places(point: Any) -> None:
     assert without_teams(built, (0,)) & {Kind.RACE, Kind.UNWRITTEN}
 
 
-def test_warps_also_meet_before_a_lone_place_is_filled_again() -> None:
-    built = by_lanes(problem(131, 261, 77, 263), ONE_PART)
+@pytest.mark.parametrize("point", [ONE_PART, ONE_PLACE])
+def test_warps_also_meet_before_a_lone_place_is_filled_again(point: Any) -> None:
+    built = by_lanes(problem(131, 261, 77, 263), point)
     assert without_teams(built, ()) == frozenset()
     for dropped in (0, 1):
         assert without_teams(built, (dropped,)) & {Kind.RACE, Kind.UNWRITTEN}
@@ -192,3 +193,10 @@ def test_a_part_is_made_of_whole_pieces_of_64_columns() -> None:
     gemm = problem(72, 72, 64, 73)
     with pytest.raises((LoweringError, ScheduleError), match="columns"):
         _ = build(gemm, steps(128, 4)).kernel
+
+
+def test_the_copy_engine_also_does_with_one_place() -> None:
+    gemm = problem(260, 264, 40, 264)
+    built = build(gemm, schedule_at(gemm, {**ONE_PLACE, "stages": 2}))
+    assert any(isinstance(stmt, BulkStore) for _, stmt in walk(built.kernel.body))
+    right(gemm, built, resident_blocks=1, schedule="warps")

@@ -135,7 +135,8 @@ class Staged:
     arrangement: how it lies in memory.
     vector: elements a thread reads or writes at once where the tile is not distributed.
     route: how the copy travels. prefetched: the next tile is loaded into registers while this one is used. parts: of a
-    result that each warpgroup stores by itself, in how many turns, each with a part of the columns.
+    result that each warpgroup stores by itself, in how many turns, each with a part of the columns. places: how many
+    parts there is room for.
     """
 
     name: str
@@ -150,6 +151,7 @@ class Staged:
     route: Route = Route.REGISTERS
     prefetched: bool = False
     parts: int = 1
+    places: int = 2
 
     @property
     def finished(self) -> bool:
@@ -387,11 +389,11 @@ class Program:
     def slots(self, staged: Staged) -> int:
         """How many copies of a shared tile there are: the stages of the pipelined loop it is staged under, else 1.
 
-        A result that goes out in several parts has two: one is filled while the other is read. Warpgroups that take
-        turns have their own.
+        A result that goes out in several parts has as many as it has places: one is filled while the other is read.
+        Warpgroups that take turns have their own.
         """
         if staged.finished:
-            return (2 if staged.parts > 1 else 1) * (1 if self.specialized is None else self.specialized.turns)
+            return min(staged.places, staged.parts) * (1 if self.specialized is None else self.specialized.turns)
         ring = self.pipelined is not None and staged.space is Space.SHARED and staged.under == self.pipelined.loop
         return self.pipelined.stages if ring and self.pipelined is not None else 1
 

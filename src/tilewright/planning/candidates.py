@@ -12,7 +12,7 @@ from typing import Any, Literal
 from tilewright.device.spec import WARP_THREADS, DeviceSpec
 from tilewright.dtypes import F16, F32
 from tilewright.ladders.hopper.r9_best import PAIRED
-from tilewright.ladders.hopper.tiles import fits, goes_in_parts
+from tilewright.ladders.hopper.tiles import engine_stores, fits, goes_in_parts
 from tilewright.model.occupancy import occupancy
 from tilewright.problem.gemm import Gemm, Order
 from tilewright.units import ceil_div
@@ -163,7 +163,9 @@ def _wgmma(gemm: Gemm) -> Iterator[Candidate]:
     if goes_in_parts(gemm):
         # The rung's own rule, of clocks that were measured. Turns at wide tiles leave no registers for an epilogue.
         large = best.point_for(gemm) if plain else best.SHARED
-        walking = [best.walking(m, n, groups, parts=best.parts_of(m, n)) for m, n, groups in best.NARROW]
+        # Lanes read a place at once; a ring that is a stage deeper is worth more than a second one.
+        places = 2 if engine_stores(gemm) else 1
+        walking = [best.walking(m, n, groups, parts=best.parts_of(m, n), places=places) for m, n, groups in best.NARROW]
     else:  # each lane stores its own results; at narrower tiles they hide its many stores
         large = best.SHARED
         walking = [best.walking(256, 128, 2, parts=0), best.walking(128, 128, 1, parts=0, turns=2)]

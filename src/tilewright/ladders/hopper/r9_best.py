@@ -51,10 +51,12 @@ def point_for(gemm: Gemm) -> Point:
     return min((SHARED, TURNS), key=lambda point: clocks(gemm, point))
 
 
-def walking(m: int, n: int, groups: int, *, parts: int, blocks: int = 1, turns: int = 1) -> Point:
+def walking(m: int, n: int, groups: int, *, parts: int, blocks: int = 1, turns: int = 1, places: int = 2) -> Point:
     """A point whose blocks walk over the tiles of C, with the deepest ring of which an SM holds so many blocks. C goes
-    out in so many parts by the copy engine; 0 for from registers."""
+    out in so many parts through so many places in shared memory; parts=0 for from registers."""
     point = {"m": m, "n": n, "groups": groups, "stages": 0, "rows": 16, "parts": parts, "turns": turns}
+    if places < min(parts, 2):
+        point["places"] = places
     return {**point, "stages": deepest(point, blocks)}
 
 
@@ -92,6 +94,7 @@ def points() -> Iterator[Point]:
             yield standing(m, n, groups, parts=parts, blocks=blocks)
             yield standing(m, n, groups, blocks=blocks)
     yield walking(256, 128, 2, parts=0)
+    yield walking(256, 128, 2, parts=2, places=1)
     yield walking(128, 128, 1, parts=2, turns=2)
     yield walking(128, 128, 1, parts=0, turns=2)
 
@@ -107,7 +110,7 @@ def schedule_at(gemm: Gemm, point: Point) -> Schedule:
         Specialize(registers=registers, turns=point["turns"]),
         *walk,
         Overlap(),
-        *(stored_by_engine(gemm, point["parts"]) if point["parts"] else stored(gemm)),
+        *(stored_by_engine(gemm, point["parts"], point.get("places", 2)) if point["parts"] else stored(gemm)),
     )
 
 

@@ -12,9 +12,9 @@ from typing import Any, Literal
 from tilewright.device.spec import WARP_THREADS, DeviceSpec
 from tilewright.dtypes import F16, F32
 from tilewright.ladders.hopper.r9_best import PAIRED
-from tilewright.ladders.hopper.tiles import engine_stores, fits
+from tilewright.ladders.hopper.tiles import engine_stores, fits, goes_in_parts
+from tilewright.layout.banks import SECTOR_BYTES
 from tilewright.model.occupancy import occupancy
-from tilewright.planning.passes.pad import LINE_BYTES
 from tilewright.problem.gemm import Gemm, OperandName, Order
 from tilewright.units import ceil_div
 
@@ -183,11 +183,13 @@ def _wgmma(gemm: Gemm) -> Iterator[Candidate]:
         )  # fmt: skip
 
     plain = gemm.epilogue.bias is None and gemm.epilogue.activation is None
-    if engine_stores(gemm):
+    if goes_in_parts(gemm):
         # The rung's own rule, of clocks that were measured. Turns at wide tiles leave no registers for an epilogue.
         large = best.point_for(gemm) if plain else best.SHARED
-        walking = [best.walking(m, n, groups, parts=best.parts_of(m, n)) for m, n, groups in best.NARROW]
-    else:  # nor for addresses of C; at narrower tiles they hide its many stores
+        # Lanes read a place at once; a ring that is a stage deeper is worth more than a second one.
+        places = 2 if engine_stores(gemm) else 1
+        walking = [best.walking(m, n, groups, parts=best.parts_of(m, n), places=places) for m, n, groups in best.NARROW]
+    else:  # each lane stores its own results; at narrower tiles they hide its many stores
         large = best.SHARED
         walking = [best.walking(256, 128, 2, parts=0), best.walking(128, 128, 1, parts=0, turns=2)]
     for point in (large, *walking):
@@ -210,7 +212,9 @@ def _of_few_rows(gemm: Gemm) -> Iterator[Mapping[str, Any]]:
     along_m = gemm.a is Order.COL
     fits_slab = (m for m in best.FEW_ROWS if not along_m or m * gemm.dtype.bytes in (32, 64, 128))
     rows = next((m for m in fits_slab if m >= gemm.m), None)
-    for columns in best.FEW_COLUMNS if rows else ():
+    if rows is None:
+        return
+    for columns in best.FEW_COLUMNS:
         point = best.turned(rows, columns)
         yield point
         if along_m:  # of short rows the pair reads each once, which are many small requests
@@ -218,5 +222,6 @@ def _of_few_rows(gemm: Gemm) -> Iterator[Mapping[str, Any]]:
 
 
 def is_astride(gemm: Gemm, name: OperandName) -> bool:
-    """Whether rows of A or B begin inside the lines of the L2, so that boxes of them touch two lines a row."""
-    return gemm.leading(name) * gemm.dtype.bytes % LINE_BYTES != 0
+    """Whether rows of A or B begin inside sectors of the L2, so that a box of them asks for more than it brings. Rows
+    that begin inside lines, but at sectors, cost nothing: 2000^3 in bf16 takes as long as 2048^3."""
+    return gemm.leading(name) * gemm.dtype.bytes % SECTOR_BYTES != 0

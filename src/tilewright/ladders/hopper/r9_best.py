@@ -63,10 +63,12 @@ def point_for(gemm: Gemm) -> Point:
     return min((SHARED, TURNS), key=lambda point: clocks(gemm, point))
 
 
-def walking(m: int, n: int, groups: int, *, parts: int, per_sm: int = 1, turns: int = 1) -> Point:
+def walking(m: int, n: int, groups: int, *, parts: int, per_sm: int = 1, turns: int = 1, places: int = 2) -> Point:
     """A point whose blocks walk over the tiles of C, with the deepest ring of which an SM holds so many blocks. C goes
-    out in so many parts by the copy engine; 0 for from registers."""
+    out in so many parts through so many places in shared memory; parts=0 for from registers."""
     point = {"m": m, "n": n, "groups": groups, "stages": 0, "rows": 16, "parts": parts, "turns": turns}
+    if places < min(parts, 2):
+        point["places"] = places
     return {**point, "stages": deepest(point, per_sm)}
 
 
@@ -125,6 +127,7 @@ def points() -> Iterator[Point]:
             yield paired(walking(m, n, groups, parts=parts, per_sm=per_sm))
             yield paired(standing(m, n, groups, per_sm=per_sm))
     yield walking(256, 128, 2, parts=0)
+    yield walking(256, 128, 2, parts=2, places=1)
     yield walking(128, 128, 1, parts=2, turns=2)
     yield walking(128, 128, 1, parts=0, turns=2)
     for m, n, per_sm in product(FEW_ROWS, FEW_COLUMNS, (1, 2)):
@@ -142,7 +145,7 @@ def schedule_at(gemm: Gemm, point: Point) -> Schedule:
         Specialize(registers=registers, turns=point["turns"]),
         *_walk(point),
         *((Overlap(),) if point.get("early", 1) else ()),
-        *(stored_by_engine(gemm, point["parts"]) if point["parts"] else stored(gemm, tiles)),
+        *_out(gemm, point),
     )
 
 
@@ -152,6 +155,13 @@ def _walk(point: Point) -> tuple[Step, ...]:
     if walks(point):
         return Raster(RasterOrder.GROUPED, group=point["rows"]), Persist(), *pairs
     return (Raster(RasterOrder.ROW), *pairs) if pairs else ()
+
+
+def _out(gemm: Gemm, point: Point) -> tuple[Step, ...]:
+    """How C leaves."""
+    if not point["parts"]:
+        return stored(gemm, tiles_at(point))
+    return stored_by_engine(gemm, point["parts"], point.get("places", 2))
 
 
 def schedule(gemm: Gemm) -> Schedule:

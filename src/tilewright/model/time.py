@@ -33,6 +33,11 @@ BARRIER_CLOCKS = 60.0
 """From the last arrival at a barrier to the first result after it: the barrier and one load of shared memory (23 to 30
 clocks each, benchmarks/results/shared_memory_h200.json)."""
 
+RESTART_CLOCKS = 300.0
+"""From the end of products that a whole block waits for to its next ones, while its tensor cores stand idle: the drain,
+a barrier, the copies one thread asks for while others wait, a memory barrier, descriptors. In machine code (hopper/2)
+some 60 instructions of one warp in a row, about 5 clocks each as no other warp issues between them."""
+
 CHAIN_CLOCKS = 1.6
 """Of a multiply-add of a warp that has a scheduler for itself: while it waits for its fragments, nobody else issues.
 From 1024^3 in f32 on the H200, where tiles of 128 x 128 leave one block of four warps an SM: 209 for 128 of them."""
@@ -136,17 +141,23 @@ class _Sm:
 
     @property
     def wait(self) -> float:
-        """Clocks of one step in which one block has nothing to do."""
-        barriers = self.work.step.barriers / self.work.warps
-        return barriers * BARRIER_CLOCKS + self.work.load_groups * (
-            self.spec.l2_latency_clk + self.l2_clocks / BURST_SHARE
-        )
+        """Clocks of one step in which one block waits for memory and barriers."""
+        work = self.work
+        barriers = work.step.barriers / work.warps * BARRIER_CLOCKS
+        strips = min(1.0, work.load_groups) * self.l2_clocks / BURST_SHARE
+        return barriers + work.load_groups * self.spec.l2_latency_clk + strips
 
-    def step_clocks(self, together: int) -> float:
-        """In which each of the blocks on the SM makes one step."""
+    @property
+    def restart(self) -> float:
+        """Clocks of one step from the end of its products to the next ones, where all of the block waits for them."""
+        return RESTART_CLOCKS if self.work.products_awaited else 0.0
+
+    def step_clocks(self, together: int, *, restarts: bool = True) -> float:
+        """In which each of the blocks on the SM makes one step. restarts: whether they take any time."""
         ahead = self.spec.l2_latency_clk / self.work.steps_ahead if self.work.steps_ahead else 0.0
         alone = 0.0 if self.work.inputs else CHAIN_CLOCKS * self.work.step.fp32 / self.work.warps
-        return max(shared_clocks(self.busy, self.wait, together), together * self.l2_clocks, ahead, alone)
+        wait = self.wait + (self.restart if restarts else 0.0)
+        return max(shared_clocks(self.busy, wait, together), together * self.l2_clocks, ahead, alone)
 
     def ends_clocks(self, together: int) -> float:
         """Before the first step and after the last one, of blocks that run together."""
@@ -245,17 +256,20 @@ def _exposed(sm: _Sm, together: int, most: int, clock_hz: float, total: float, b
     even = work.blocks / sm.spec.sm_count
     share = even / clock_hz
     step = sm.step_clocks(together) / together
+    covered = sm.step_clocks(together, restarts=False) / together
     steps = work.steps * share
     least = bound.seconds
     busy = max(least, steps * max(sm.busy, sm.l2_clocks))
-    waited = max(busy, steps * step)
-    ended = max(waited, steps * step + share * sm.ends_clocks(together) / together)
+    waited = max(busy, steps * covered)
+    restarted = max(waited, steps * step)
+    ended = max(restarted, steps * step + share * sm.ends_clocks(together) / together)
     end = total - LAUNCH_SECONDS
-    marks = [min(mark, end) for mark in (least, busy, waited, ended)] + [end]
+    marks = [min(mark, end) for mark in (least, busy, waited, restarted, ended)] + [end]
     blocks = f"{together} block{'s' if together > 1 else ''} an SM"
     names = (
         ("overlap", "warps do not keep all units busy at once"),
         ("latency", f"waits for memory and barriers that {blocks} cannot cover"),
+        ("products awaited", f"from the products of a step to the next, which {blocks} cannot cover either"),
         ("prologue and epilogue", "the first loads, and storing C"),
         (
             "waves and tail",
@@ -264,4 +278,5 @@ def _exposed(sm: _Sm, together: int, most: int, clock_hz: float, total: float, b
         ),
     )
     lengths = (after - before for before, after in pairwise(marks))
-    return (*(Term(n, length, what, "exposed") for (n, what), length in zip(names, lengths, strict=True)), launch)
+    terms = (Term(n, length, what, "exposed") for (n, what), length in zip(names, lengths, strict=True))
+    return (*(one for one in terms if work.products_awaited or one.name != "products awaited"), launch)

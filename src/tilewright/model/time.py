@@ -38,9 +38,10 @@ RESTART_CLOCKS = 300.0
 a barrier, the copies one thread asks for while others wait, a memory barrier, descriptors. In machine code (hopper/2)
 some 60 instructions of one warp in a row, about 5 clocks each as no other warp issues between them."""
 
-CHAIN_CLOCKS = 1.6
+CHAIN_CLOCKS = 1.3
 """Of a multiply-add of a warp that has a scheduler for itself: while it waits for its fragments, nobody else issues.
-From 1024^3 in f32 on the H200, where tiles of 128 x 128 leave one block of four warps an SM: 209 for 128 of them."""
+From 28 figures of f32 on the H200 whose blocks have four or eight warps and an SM for themselves
+(benchmarks/results/tune_suite_h200.jsonl): mean error 6 %, with 1.15 or 1.6 7 %."""
 
 DRAM_SHARE = 0.875
 """What a kernel reaches of the nominal bandwidth of DRAM: a copy on the H200 moves 4.2 of 4.8 TB/s."""
@@ -154,10 +155,23 @@ class _Sm:
 
     def step_clocks(self, together: int, *, restarts: bool = True) -> float:
         """In which each of the blocks on the SM makes one step. restarts: whether they take any time."""
-        ahead = self.spec.l2_latency_clk / self.work.steps_ahead if self.work.steps_ahead else 0.0
-        alone = 0.0 if self.work.inputs else CHAIN_CLOCKS * self.work.step.fp32 / self.work.warps
         wait = self.wait + (self.restart if restarts else 0.0)
-        return max(shared_clocks(self.busy, wait, together), together * self.l2_clocks, ahead, alone)
+        blocks = shared_clocks(self.busy, wait, together)
+        return max(blocks, together * self.l2_clocks, self.ahead, self.warps_clocks(together))
+
+    @property
+    def ahead(self) -> float:
+        """The latency of copies that run ahead, for each step by which they do. All SMs ask for new strips at once, so
+        these come from DRAM."""
+        return self.spec.dram_latency_clk / self.work.steps_ahead if self.work.steps_ahead else 0.0
+
+    def warps_clocks(self, together: int) -> float:
+        """Of a step, as the warps of a scheduler cover each other's waits: for fragments, and for copies ahead."""
+        work, schedulers = self.work, self.spec.schedulers_per_sm
+        if work.inputs:  # the tensor cores go on by themselves
+            return 0.0
+        wait = (CHAIN_CLOCKS - FFMA_CLOCKS) * work.step.fp32 / work.warps + self.ahead
+        return shared_clocks(self.step.fp32 * schedulers / work.warps, wait, ceil(together * work.warps / schedulers))
 
     def ends_clocks(self, together: int) -> float:
         """Before the first step and after the last one, of blocks that run together."""

@@ -86,6 +86,13 @@ def test_products_that_a_block_waits_for_cost_a_restart_each_step_and_say_so() -
     assert term("products awaited", predicted(awaited, blocks_per_sm=4)) < 0.3 * restarts  # other blocks multiply
 
 
+def test_restarts_are_told_of_beside_a_larger_term() -> None:
+    short = replace(WORK, load_groups=0, products_awaited=True)
+    found = predicted(short, blocks_per_sm=1)
+    assert found.binding.name == "shared memory"
+    assert "bank conflicts" in found.relief and "Specialize" in found.relief
+
+
 def test_the_relief_of_awaited_products_is_a_warpgroup_that_copies() -> None:
     found = Term("products awaited", 1.0, "", "exposed")
     assert "Specialize" in relief_of(found, replace(WORK, products_awaited=True), H200, 1)

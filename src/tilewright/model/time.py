@@ -38,6 +38,12 @@ RESTART_CLOCKS = 300.0
 a barrier, the copies one thread asks for while others wait, a memory barrier, descriptors. In machine code (hopper/2)
 some 60 instructions of one warp in a row, about 5 clocks each as no other warp issues between them."""
 
+AWAITED = "products awaited"
+"""The term of these restarts."""
+
+_WORTH_TELLING = 0.1
+"""Share of the time from which on it is told how to be rid of them, even if something else takes longer."""
+
 CHAIN_CLOCKS = 1.3
 """Of a multiply-add of a warp that has a scheduler for itself: while it waits for its fragments, nobody else issues.
 From 28 figures of f32 on the H200 whose blocks have four or eight warps and an SM for themselves
@@ -81,6 +87,7 @@ def predict_time(
     )
     exposed = _exposed(sm, together, most, clock_hz, total, max(bounds, key=_seconds))
     binding = max((*bounds, *exposed), key=_seconds)
+    relieved = [binding, *(one for one in exposed if one.name == AWAITED and one.seconds > _WORTH_TELLING * total)]
     return Prediction(
         seconds=total,
         low_s=total * LOW,
@@ -89,7 +96,7 @@ def predict_time(
         clock_hz=clock_hz,
         terms=(*bounds, *exposed),
         binding=binding,
-        relief=relief_of(binding, work, spec, blocks_per_sm),
+        relief=" ".join(relief_of(term, work, spec, blocks_per_sm) for term in dict.fromkeys(relieved)),
         device=spec.name,
         blocks_per_sm=blocks_per_sm,
     )
@@ -283,7 +290,7 @@ def _exposed(sm: _Sm, together: int, most: int, clock_hz: float, total: float, b
     names = (
         ("overlap", "warps do not keep all units busy at once"),
         ("latency", f"waits for memory and barriers that {blocks} cannot cover"),
-        ("products awaited", f"from the products of a step to the next, which {blocks} cannot cover either"),
+        (AWAITED, f"from the products of a step to the next, which {blocks} cannot cover either"),
         ("prologue and epilogue", "the first loads, and storing C"),
         (
             "waves and tail",
@@ -293,4 +300,4 @@ def _exposed(sm: _Sm, together: int, most: int, clock_hz: float, total: float, b
     )
     lengths = (after - before for before, after in pairwise(marks))
     terms = (Term(n, length, what, "exposed") for (n, what), length in zip(names, lengths, strict=True))
-    return (*(one for one in terms if work.products_awaited or one.name != "products awaited"), launch)
+    return (*(one for one in terms if work.products_awaited or one.name != AWAITED), launch)

@@ -11,8 +11,8 @@ from math import ceil
 from typing import Literal
 
 IN_FLIGHT_REGISTERS = 16
-"""Of a thread, that wait for values of global memory at a time: so the compiler orders loads and stores in the machine
-code of every rung that copies through registers (hopper/1: 64 registers of values, in rounds of 16)."""
+"""Of a thread, for values of global memory that are on their way. In machine code of hopper/1, 64 registers of values
+are fetched 16 at a time; of 41 kernels that copy through registers, one has more on their way at once (worklog/10, 28)."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -11,8 +11,8 @@ from math import ceil
 from typing import Literal
 
 IN_FLIGHT_REGISTERS = 16
-"""Of a thread, for values of global memory that are on their way. In machine code of hopper/1, 64 registers of values
-are fetched 16 at a time; of 41 kernels that copy through registers, one has more on their way at once (worklog/10, 28)."""
+"""Of a thread, for values of global memory that are on their way. Machine code of hopper/1 fetches 64 registers of
+values 16 at a time; of 41 kernels that copy through registers, one has clearly more on their way (worklog/10, 28)."""
 
 
 @dataclass(frozen=True, slots=True)

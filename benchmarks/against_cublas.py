@@ -11,6 +11,7 @@ A rung may be given with a point of its choices: hopper/7@group=16,stages=4.
 from __future__ import annotations
 
 import argparse
+import ast
 import json
 import statistics
 import time
@@ -72,7 +73,10 @@ def schedule_of(spec: str, gemm: Gemm) -> Schedule:
     given: dict[str, Any] = dict(next(iter(rung.choices.points())))
     for part in point.split(","):
         key, _, value = part.partition("=")
-        given[key] = type(given[key])(value) if not isinstance(given[key], bool) else value == "True"
+        try:
+            given[key] = ast.literal_eval(value)
+        except (ValueError, SyntaxError):
+            given[key] = value
     return rung.choices.schedule_at(gemm, given)
 
 

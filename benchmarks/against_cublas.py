@@ -4,7 +4,8 @@
 
 Operands are random normal, made on the GPU, rotated over at least 240 MB. All candidates are captured into CUDA graphs
 and replayed in turn; before each replay of a burst the card rests for 30 ms. Each result is compared with the product
-in float64 first, its output poisoned. Sustained figures interleave half-second stretches and log clock and power.
+in float64 first, its output poisoned. Sustained figures interleave half-second stretches, on a card that has multiplied
+for a second, and log clock and power.
 A rung may be given with a point of its choices: hopper/7@group=16,stages=4.
 """
 
@@ -45,6 +46,7 @@ ROTATED_BYTES = 250_000_000
 GRAPH_US = 4000.0
 REST_S = 0.03
 STRETCH_S = 0.5
+WARM_S = 1.0
 ROWS_CHECKED = 256
 MOST_ERROR = 1e-2
 """As norms: rounding the result alone is 2e-3 for bf16."""
@@ -160,6 +162,10 @@ def measure(shape: Shape, specs: list[str], rounds: int, sustained: bool) -> lis
         for candidate in candidates[number % len(candidates) :] + candidates[: number % len(candidates)]:
             time.sleep(REST_S)
             candidate.burst_us.append(candidate.graph.time(stream))
+    if sustained:  # the first stretch would otherwise have a cooler card than all others
+        begin = time.monotonic()
+        while time.monotonic() - begin < WARM_S:
+            candidates[0].graph.time(stream)
     for _ in range(2 if sustained else 0):
         for candidate in (*candidates, *reversed(candidates)):
             begin, times = time.monotonic(), []

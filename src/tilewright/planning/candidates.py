@@ -23,6 +23,10 @@ Unit = Literal["FFMA", "mma.sync", "wgmma"]
 _WGMMA_K_BYTES, _MMA_K_BYTES, _FFMA_K = 128, 64, 16
 _OTHER_REGISTERS = 32
 
+_SHARED_TIMES, _SHARED_BYTES = 3.5, 60e6
+"""What blocks ask the L2 for in all, by the size of the matrices and in bytes, from which on a kernel whose blocks
+share out k is better off if its neighbours lie side by side."""
+
 _MOST_ROWS = 16
 """Rows of blocks that walk together at most: their strips of A stay in the L2."""
 
@@ -71,11 +75,18 @@ class Candidate:
         shares = {"m_block": "B", "n_block": "A"}.get(self.point.get("along", ""))
         return int(self.point["blocks"]) if shares == name else 1
 
-    def point_for(self, splits: int) -> Mapping[str, Any]:
-        """The point where so many blocks share out a sum. Those do not start early: they all wait for memory, and are
-        slower the less evenly they lie on the SMs (512 x 512 x 16384 in bf16 on the H200: 17.2 us, 20.4 where early).
+    def point_for(self, gemm: Gemm, splits: int) -> Mapping[str, Any]:
+        """The point where so many blocks share out a sum: such kernels start early but where they live on what
+        neighbours ask for at the same time.
+
+        Blocks that start where others have just ended lie on the SMs in any order. Measured on the H200 in bf16:
+        512 x 512 x 16384 in 4 parts 17.2 us, early 20.4; 512 x 512 x 8192 10.8 and 11.8; but 256 x 512 x 4096 in
+        4 parts 6.6 and 6.2, and 128 x 4096 x 4096 in 4 parts 16.0 and 14.9.
         """
-        return {**self.point, "early": 0} if self.by_engine and splits > 1 else self.point
+        tiles = ceil_div(gemm.m, self.m) * ceil_div(gemm.n, self.n)
+        asked = tiles * gemm.k * (self.m + self.n) * gemm.dtype.bytes
+        late = splits > 1 and asked >= max(_SHARED_TIMES * gemm.compulsory_bytes, _SHARED_BYTES)
+        return {**self.point, "early": 0} if self.by_engine and late else self.point
 
     @property
     def warps(self) -> int:

@@ -4,13 +4,15 @@
 
 Operands are random normal, made on the GPU, rotated over at least 240 MB. All candidates are captured into CUDA graphs
 and replayed in turn; before each replay of a burst the card rests for 30 ms. Each result is compared with the product
-in float64 first, its output poisoned. Sustained figures interleave half-second stretches and log clock and power.
+in float64 first, its output poisoned. Sustained figures interleave half-second stretches, on a card that has multiplied
+for a second, and log clock and power.
 A rung may be given with a point of its choices: hopper/7@group=16,stages=4.
 """
 
 from __future__ import annotations
 
 import argparse
+import ast
 import json
 import statistics
 import time
@@ -44,6 +46,7 @@ ROTATED_BYTES = 250_000_000
 GRAPH_US = 4000.0
 REST_S = 0.03
 STRETCH_S = 0.5
+WARM_S = 1.0
 ROWS_CHECKED = 256
 MOST_ERROR = 1e-2
 """As norms: rounding the result alone is 2e-3 for bf16."""
@@ -72,7 +75,10 @@ def schedule_of(spec: str, gemm: Gemm) -> Schedule:
     given: dict[str, Any] = dict(next(iter(rung.choices.points())))
     for part in point.split(","):
         key, _, value = part.partition("=")
-        given[key] = type(given[key])(value) if not isinstance(given[key], bool) else value == "True"
+        try:
+            given[key] = ast.literal_eval(value)
+        except (ValueError, SyntaxError):
+            given[key] = value
     return rung.choices.schedule_at(gemm, given)
 
 
@@ -156,6 +162,10 @@ def measure(shape: Shape, specs: list[str], rounds: int, sustained: bool) -> lis
         for candidate in candidates[number % len(candidates) :] + candidates[: number % len(candidates)]:
             time.sleep(REST_S)
             candidate.burst_us.append(candidate.graph.time(stream))
+    if sustained:  # the first stretch would otherwise have a cooler card than all others
+        begin = time.monotonic()
+        while time.monotonic() - begin < WARM_S:
+            candidates[0].graph.time(stream)
     for _ in range(2 if sustained else 0):
         for candidate in (*candidates, *reversed(candidates)):
             begin, times = time.monotonic(), []

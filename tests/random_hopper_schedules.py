@@ -12,7 +12,7 @@ from tests.random_schedules import FACTORS, Drawing
 from tilewright.dtypes import F32
 from tilewright.ir.buffer import Space
 from tilewright.ir.program import Level, RasterOrder, Route
-from tilewright.ladders.hopper.tiles import engine_stores
+from tilewright.ladders.hopper.tiles import engine_stores, goes_in_parts
 from tilewright.layout.arrangement import Slabs
 from tilewright.problem.formats import FORMATS, format_options
 from tilewright.problem.gemm import Gemm, Order
@@ -61,6 +61,8 @@ def random_hopper_gemm(rng: random.Random) -> Gemm:
     for operand in gemm.operands:
         each = ROW_BYTES // operand.dtype.bytes
         leading[operand.leading] = round_up(gemm.leading(operand.name), each) + rng.choice((0, 0, each))
+    if rng.random() < 0.3:
+        leading["ldc"] += rng.choice((1, 3))
     return replace(gemm, **leading)
 
 
@@ -141,10 +143,11 @@ def _roles(d: Drawing, parted: bool) -> None:
 
 
 def _store(d: Drawing, by_engine: bool, columns: int) -> None:
-    """Results from registers, or through stmatrix and the copy engine, where it would not write behind rows of C."""
-    if by_engine and engine_stores(d.gemm) and columns % 64 == 0 and d.chance(0.6):
+    """Results from registers, or through stmatrix; from there by the lanes, or by the copy engine, where it would not
+    write behind rows of C."""
+    if by_engine and goes_in_parts(d.gemm) and columns % 64 == 0 and d.chance(0.6):
         d.attempt(Stage("C", Space.SHARED, parts=d.rng.choice([p for p in (1, 2, 3) if columns % (64 * p) == 0])))
         d.attempt(Relayout("C_tile", arrangement=Slabs(64)))
-        d.attempt(Transfer("C_tile", Route.TMA))
+        d.attempt(Transfer("C_tile", Route.TMA if engine_stores(d.gemm) and d.chance(0.7) else Route.MATRICES))
     elif d.chance(0.6):
         d.attempt(Vectorize("C", 2))

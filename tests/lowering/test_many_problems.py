@@ -93,7 +93,7 @@ def test_kernels_of_many_problems_compile() -> None:
             "Blocks along z cannot have a problem each: they share",
         ),
         ("hopper/persistent", Many.STRIDED, False, "blocks that walk over the tiles of one"),
-        ("hopper/shared_b", Many.LISTED, False, "cannot be read by the copy engine or by clusters"),
+        ("hopper/shared_b", Many.LISTED, False, "cannot be read by clusters"),
     ],
 )
 def test_what_cannot_be_many_is_refused(rung: str, many: Many, parts: bool, said: str) -> None:

@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from math import ceil
 
 import pytest
 
 from tilewright.device.catalog import A100, H200, RTX_3090
 from tilewright.device.spec import DeviceSpec
-from tilewright.model.demand import MMA_SYNC_SHARE, access_clocks, demand_of, tensor_rate
-from tilewright.model.prediction import Prediction
-from tilewright.model.time import LAUNCH_SECONDS, overlapped, predict_time, shared_clocks
+from tilewright.model.demand import MMA_SYNC_SHARE, TF32_ROUNDING, access_clocks, demand_of, tensor_rate
+from tilewright.model.prediction import Prediction, Term
+from tilewright.model.relief import relief_of
+from tilewright.model.sm import CHAIN_CLOCKS, RESTART_CLOCKS, overlapped, shared_clocks
+from tilewright.model.time import LAUNCH_SECONDS, predict_time
 from tilewright.model.work import Access, Phase, Work
 
 FRAGMENTS = Access("B_frag", "load", "shared", 16, requests=128, wavefronts=2048, ideal=512)
@@ -66,7 +69,56 @@ def test_what_runs_ahead_is_not_waited_for() -> None:
     assert term("latency", predicted(ahead)) < 0.2 * term("latency", predicted())
 
 
-@pytest.mark.parametrize("work", [WORK, replace(WORK, blocks=1), replace(WORK, blocks=133), replace(WORK, steps=0)])
+def test_each_round_of_loads_waits_for_the_latency_but_moves_its_bytes_once() -> None:
+    once, four = (predicted(replace(WORK, load_groups=count), blocks_per_sm=1).seconds for count in (1, 4))
+    most = ceil(WORK.blocks / H200.sm_count)
+    assert four - once == pytest.approx(most * WORK.steps * 3 * H200.l2_latency_clk / predicted().clock_hz)
+
+
+def test_products_that_a_block_waits_for_cost_a_restart_each_step_and_say_so() -> None:
+    awaited = replace(WORK, load_groups=0, products_awaited=True)
+    found = predicted(awaited, blocks_per_sm=1)
+    restarts = ceil(WORK.blocks / H200.sm_count) * WORK.steps * RESTART_CLOCKS / found.clock_hz
+    assert found.seconds - predicted(replace(awaited, products_awaited=False), blocks_per_sm=1).seconds == (
+        pytest.approx(restarts)
+    )
+    assert 0.9 * restarts < term("products awaited", found) <= restarts
+    assert "products awaited" not in {one.name for one in predicted().terms}
+    assert term("products awaited", predicted(awaited, blocks_per_sm=4)) < 0.3 * restarts  # other blocks multiply
+
+
+def test_restarts_are_told_of_beside_a_larger_term() -> None:
+    short = replace(WORK, load_groups=0, products_awaited=True)
+    found = predicted(short, blocks_per_sm=1)
+    assert found.binding.name == "shared memory"
+    assert "bank conflicts" in found.relief and "Specialize" in found.relief
+
+
+def test_the_relief_of_awaited_products_is_a_warpgroup_that_copies() -> None:
+    found = Term("products awaited", 1.0, "", "exposed")
+    assert "Specialize" in relief_of(found, replace(WORK, products_awaited=True), H200, 1)
+
+
+def test_a_warp_that_has_its_scheduler_to_itself_waits_for_memory_in_every_step() -> None:
+    ahead = replace(WORK, load_groups=0, steps_ahead=1, step=Phase(fp32=1024), blocks=132)
+    few, many = (predicted(replace(ahead, warps=warps), blocks_per_sm=1, dram_bytes=0) for warps in (4, 16))
+    assert few.seconds > 1.25 * many.seconds
+    own = 1024 / 4 * CHAIN_CLOCKS + H200.dram_latency_clk
+    assert few.seconds - LAUNCH_SECONDS == pytest.approx(
+        (WORK.steps * own + 2 * H200.l2_latency_clk) / few.clock_hz, rel=0.02
+    )
+
+
+@pytest.mark.parametrize(
+    "work",
+    [
+        WORK,
+        replace(WORK, products_awaited=True),
+        replace(WORK, blocks=1),
+        replace(WORK, blocks=133),
+        replace(WORK, steps=0),
+    ],
+)
 @pytest.mark.parametrize("dram_bytes", [0.0, 1e9, 1e12])
 def test_the_largest_bound_and_what_is_exposed_make_up_the_whole(work: Work, dram_bytes: float) -> None:
     found = predicted(work, dram_bytes=dram_bytes)
@@ -94,6 +146,12 @@ def test_only_wgmma_reaches_the_full_rate_on_hopper() -> None:
     assert tensor_rate(threads, H200) == MMA_SYNC_SHARE * tensor_rate(replace(threads, warpgroups=True), H200)
     assert tensor_rate(threads, A100) == A100.tensor.f16_f32
     assert tensor_rate(WORK, H200) == 0
+
+
+def test_rounding_to_tf32_takes_more_than_an_instruction() -> None:
+    rounded = Phase(matrix_instructions=64, conversions=64, other=64)
+    as_tf32, as_bf16 = (demand_of(rounded, replace(WORK, inputs=name), H200).issue for name in ("tf32", "bf16"))
+    assert as_tf32 - as_bf16 == pytest.approx((TF32_ROUNDING - 1) * 64 / 4)
 
 
 def test_half_the_load_store_unit_takes_two_clocks_a_request() -> None:

@@ -97,8 +97,14 @@ def test_tiny_problems_are_one_launch() -> None:
     for name in GPUS.values():
         for size in (1, 8, 33, 64, 100, 128, 256):
             for format in FORMATS:
-                best = estimated(asked(size, size, size, format, "NN"), device(name))[0]
-                assert best.splits == 1 and not best.pads, (name, size, format, str(best))
+                if (size, format) != (256, "f32"):
+                    best = estimated(asked(size, size, size, format, "NN"), device(name))[0]
+                    assert best.splits == 1 and not best.pads, (name, size, format, str(best))
+
+
+def test_a_few_blocks_of_few_warps_share_out_k_as_each_of_their_steps_waits_for_memory() -> None:
+    # Measured on the H200 at 256^3 in f32: 10.8 us by 32 blocks, 5.9 us in 4 parts (tune_suite_h200.jsonl).
+    assert estimated(asked(256, 256, 256, "f32", "NN"), device("H200"))[0].splits == 4
 
 
 def test_copies_pay_for_large_problems_only() -> None:

@@ -49,9 +49,10 @@ TABLE = [
     ("H200", (4096, 4096, 4096, "f16", "TT"), "hopper/best", 1),
     ("H200", (4096, 4096, 4095, "bf16", "NN"), "hopper/best, A copied first", 2),
     ("H200", (100, 101, 99, "bf16", "NN"), "ampere/full", 1),  # narrower copies beat copies before
-    ("H200", (8192, 1, 8192, "bf16", "NN"), "thin, k in 2 parts", 2),
-    ("H200", (1, 8192, 4097, "bf16", "NN"), "thin, k in 9 parts", 2),  # the one row of A begins at a good address
-    ("H200", (1, 8192, 128, "bf16", "NN"), "thin", 1),
+    ("H200", (8192, 1, 8192, "bf16", "NN"), "hopper/best", 1),
+    ("H200", (1, 8192, 4097, "bf16", "NN"), "hopper/best", 1),  # the one row of A begins at a good address
+    ("H200", (1, 8191, 4096, "bf16", "NN"), "thin, k in 2 parts", 2),  # rows of B do not
+    ("H200", (1, 8192, 128, "bf16", "NN"), "hopper/best", 1),
     ("H200", (8192, 1, 8192, "f32", "NN"), "thin, k in 2 parts", 2),
     ("H200", (1, 8192, 8192, "f32", "NT"), "thin, k in 2 parts", 2),
     ("H200", (5, 5, 0, "bf16", "NN"), "ampere/full", 1),

@@ -63,6 +63,18 @@ def test_the_forms_are_what_the_simulator_counts(name: str, orders: str) -> None
             assert ours == pytest.approx(theirs, rel=0.02), tile
 
 
+def test_rows_that_begin_anywhere_have_a_form_too() -> None:
+    """Of each tile whose lanes store C from shared memory."""
+    gemm = replace(problem("bf16", "NT"), ldc=4097)
+    tiles = [tile for tile in candidates(gemm, H200) if tile.by_engine and tile.point["parts"]]
+    assert len(tiles) > 4
+    for tile in tiles:
+        counted = simulated(build_of(gemm, Choice(tile.rung, tile.point)))
+        formed = work_of(tile, gemm, blocks=counted.blocks, steps=int(counted.steps), result_bytes=2)
+        ours, theirs = (predict_seconds(work, H200, blocks_per_sm=1, dram_bytes=0) for work in (formed, counted))
+        assert ours == pytest.approx(theirs, rel=0.02), tile
+
+
 def test_the_first_tensor_cores_have_a_form_too() -> None:
     gemm = problem("f16", "NN")
     (tile,) = candidates(gemm, T4)

@@ -51,6 +51,16 @@ def test_copies_ahead_are_seen_in_the_schedule() -> None:
     assert (work("ampere/4").steps_ahead, work("hopper/best").steps_ahead) == (2, 3)
 
 
+def test_a_thread_loads_as_many_values_at_a_time_as_it_has_registers_for() -> None:
+    assert work("hopper/1").load_groups == 4  # 16 loads of 16 bytes, in machine code 4 at a time
+    assert (work("worklog/10").load_groups, work("te/2b").load_groups) == (2, 1)
+
+
+def test_products_are_awaited_where_nobody_else_copies() -> None:
+    names = ("hopper/1", "hopper/2", "hopper/3", "hopper/best", "ampere/1")
+    assert [work(name).products_awaited for name in names] == [True, True, False, False, False]
+
+
 def test_a_warpgroup_reads_its_operands_from_shared_memory() -> None:
     found = work("hopper/4")
     assert found.warpgroups and found.inputs == "bf16"

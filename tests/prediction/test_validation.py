@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from tilewright.report.validation import OURS, Case, accuracy, by_ladder_and_gpu, cases, measured_rows, spearman
+from tilewright.report.validation import BURSTS, OURS, Case, accuracy, by_ladder_and_gpu, cases, measured_rows, spearman
 
 ROOT = Path(__file__).parents[2]
 ALL = cases()
@@ -27,28 +27,33 @@ def test_the_mean_error_is_below_a_tenth_and_nine_of_ten_rows_are_within_a_fifth
     assert abs(found.bias) <= 0.05
 
 
-FIRST_STEPS = ("hopper/1", "hopper/2")
-"""Rungs that the model takes for faster than they are: docs/model.md, limits."""
+def test_the_clocks_of_data_sheets_are_near_enough() -> None:
+    found = accuracy([case.unclocked for case in COUNTED])
+    assert found.mean_error <= 0.10 and found.within_20 >= 0.9
 
 
 @pytest.mark.parametrize("ladder", RECORDED)
 def test_no_ladder_is_off_by_more_than_a_tenth(ladder: str) -> None:
-    found = accuracy([case for case in RECORDED[ladder] if case.measured.rung not in FIRST_STEPS])
-    # Rungs of `hopper` below the best were recorded at the card's power limit, which the model does not know.
-    assert found.mean_error <= 0.10 and found.within_20 >= (0.92 if ladder == "hopper" else 1.0)
+    found = accuracy(RECORDED[ladder])
+    assert found.mean_error <= 0.10 and found.within_20 >= 0.95
 
 
-def test_the_first_steps_with_wgmma_are_too_fast_by_as_much_as_the_page_says() -> None:
-    errors = [case.error for case in RECORDED["hopper"] if case.measured.rung in FIRST_STEPS]
-    assert len(errors) == 4 and min(errors) > 0.45 and max(errors) < 0.75
+def test_every_rung_of_hopper_is_within_a_tenth_at_the_clock_it_ran_at() -> None:
+    assert {case.measured.clock_mhz for case in RECORDED["hopper"]} == {1485, 1545}
+    assert max(abs(case.error) for case in RECORDED["hopper"]) <= 0.10
+
+
+def test_bursts_stand_in_no_order_with_rungs_that_ran_at_another_clock() -> None:
+    bursts = [case for case in COUNTED if case.measured.source == BURSTS]
+    assert accuracy(bursts).mean_error <= 0.05 and accuracy(bursts).spearman is None
 
 
 @pytest.mark.parametrize("ladder", RECORDED)
 def test_rungs_that_can_be_told_apart_are_in_order(ladder: str) -> None:
     found = accuracy(RECORDED[ladder])
-    in_order, ranks = (0.86, 0.76) if ladder == "hopper" else (0.93, 0.93)
-    assert found.in_order is not None and found.in_order >= in_order
-    assert found.spearman is None or found.spearman >= ranks
+    assert found.in_order is not None and found.in_order >= 0.93
+    # docs/model.md says which close rungs of `worklog` and `swizzle` are not.
+    assert found.spearman is not None and found.spearman >= (0.93 if ladder in ("worklog", "swizzle") else 0.95)
 
 
 @pytest.mark.parametrize("device", ["RTX 3090", "RTX 4050 Laptop"])

@@ -35,6 +35,9 @@ SIZES: dict[Dim, Var] = {"m": Var("M"), "n": Var("N"), "k": Var("K")}
 PART_OF_K = Var("K_part")
 """How many products a block sums, where blocks along z share out k."""
 
+C_ODD = Var("C_odd")
+"""1 where C begins in the middle of an aligned pair of its elements, else 0."""
+
 MOST_ALONG_Z = 65535
 """Blocks along z of a grid. Source: CUDA C++ Programming Guide, technical specifications."""
 

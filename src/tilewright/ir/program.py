@@ -120,7 +120,7 @@ class Route(Enum):
     REGISTERS = "registers"  # a load, then a store
     ASYNC = "cp.async"  # straight to shared memory while the thread goes on (sm_80 and later)
     TMA = "TMA"  # by the copy engine, in boxes, between global and shared memory (sm_90 and later)
-    MATRICES = "ldmatrix"  # from shared memory to the fragments of a warp, eight rows of 16 bytes at a time
+    MATRICES = "ldmatrix"  # from shared memory to the fragments of a warp, eight rows of 16 bytes at a time, or back
 
     def __repr__(self) -> str:
         return f"Route.{self.name}"
@@ -136,7 +136,8 @@ class Staged:
     arrangement: how it lies in memory.
     vector: elements a thread reads or writes at once where the tile is not distributed.
     route: how the copy travels. prefetched: the next tile is loaded into registers while this one is used. parts: of a
-    result that the copy engine stores, in how many turns, each with a part of the columns.
+    result that each warpgroup stores by itself, in how many turns, each with a part of the columns. places: how many
+    parts there is room for.
     """
 
     name: str
@@ -151,6 +152,12 @@ class Staged:
     route: Route = Route.REGISTERS
     prefetched: bool = False
     parts: int = 1
+    places: int = 2
+
+    @property
+    def finished(self) -> bool:
+        """Whether it is a result that lies there as C will have it, put there by stmatrix; else it holds bare sums."""
+        return self.operand == "C" and self.route in (Route.TMA, Route.MATRICES)
 
 
 @dataclass(frozen=True, slots=True)
@@ -391,11 +398,11 @@ class Program:
     def slots(self, staged: Staged) -> int:
         """How many copies of a shared tile there are: the stages of the pipelined loop it is staged under, else 1.
 
-        A result that goes out in several parts has two: one is filled while the other is read. Warpgroups that take
-        turns have their own.
+        A result that goes out in several parts has as many as it has places: one is filled while the other is read.
+        Warpgroups that take turns have their own.
         """
-        if staged.operand == "C" and staged.route is Route.TMA:
-            return (2 if staged.parts > 1 else 1) * (1 if self.specialized is None else self.specialized.turns)
+        if staged.finished:
+            return min(staged.places, staged.parts) * (1 if self.specialized is None else self.specialized.turns)
         ring = self.pipelined is not None and staged.space is Space.SHARED and staged.under == self.pipelined.loop
         return self.pipelined.stages if ring and self.pipelined is not None else 1
 

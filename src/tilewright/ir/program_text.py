@@ -167,10 +167,10 @@ class _Writer:
         if tile.slots > 1:
             words.append(f"{tile.slots} slots")
         if staged.route is not Route.REGISTERS:
-            words.append(f"by {staged.route.value}")
+            words.append(f"by {self._way(staged)}")
         if staged.prefetched:
             words.append("the next one loaded early")
-        if staged.route is Route.TMA:
+        if staged.route is Route.TMA or staged.finished:
             words.append(self._asked_for(staged))
         elif staged.distribution is None:
             words.append("all of it by every thread")
@@ -179,8 +179,12 @@ class _Writer:
             words.append(f"by {self.program.threads_per_block} threads, {staged.distribution.pattern.value}{vector}")
         return words
 
+    @staticmethod
+    def _way(staged: Staged) -> str:
+        return "stmatrix" if staged.finished and staged.route is Route.MATRICES else staged.route.value
+
     def _asked_for(self, staged: Staged) -> str:
-        """Who asks the copy engine for a tile, or for how much of it."""
+        """Who asks the copy engine for a tile, or for how much of it; who stores a result."""
         cluster = self.program.clustered
         if staged.operand == "C":
             return f"in {staged.parts} parts by each warpgroup" if staged.parts > 1 else "by each warpgroup"

@@ -82,6 +82,9 @@ class Move:
     asynchronous: global to shared memory with no register between (cp.async, sm_80). The elements arrive some time
     before the `WaitCopies` that waits for their group; zero fill as for a load. valid: of `width` elements, how many
     are read; the rest are zero (asynchronous copies only).
+
+    settled: no pass narrows or guards it. Its address is a multiple of its bytes whatever its operand's is, and it
+    stands where all its elements are inside.
     """
 
     dst: Ref
@@ -91,6 +94,7 @@ class Move:
     origin: str = ""
     asynchronous: bool = False
     valid: Expr | None = None
+    settled: bool = False
 
 
 @dataclass(frozen=True, slots=True)

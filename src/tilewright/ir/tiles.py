@@ -14,7 +14,7 @@ from typing import Any
 from tilewright.dtypes import DType
 from tilewright.ir.buffer import Buffer, Ref, Space
 from tilewright.ir.expr import ZERO, Expr, Var
-from tilewright.ir.program import Axis, Program, Route, Staged
+from tilewright.ir.program import Axis, Program, Staged
 from tilewright.layout.arrangement import Slabs
 from tilewright.layout.fragment import Fragment
 from tilewright.layout.swizzle import swizzle_of
@@ -251,9 +251,8 @@ def tile_of(program: Program, staged: Staged) -> Tile:
     elif staged.rows:
         minor = 1 - operand.dims.index(staged.rows)
     spans = (Span(operand.dims[0], row_axes), Span(operand.dims[1], col_axes))
-    # A staged result holds finished sums, which are rounded to C's type only on the way out; the copy engine takes
-    # them as they are stored.
-    raw = staged.operand == "C" and staged.route is not Route.TMA
+    # A staged result holds sums, which are finished and rounded to C's type only on the way out, or on the way in.
+    raw = staged.operand == "C" and not staged.finished
     dtype = program.gemm.accumulate if raw else operand.dtype
     in_registers = program.tensorized is not None and staged.space is Space.REGISTER
     fragment = fragment_of(program, staged.operand) if in_registers else None

@@ -8,7 +8,7 @@ from tilewright.dtypes import F32
 from tilewright.errors import LoweringError
 from tilewright.ir.buffer import Ref, Space
 from tilewright.ir.expr import Const, Expr, Load
-from tilewright.ir.kernel import BUILTINS, PART_OF_K
+from tilewright.ir.kernel import BUILTINS, C_ODD, PART_OF_K
 from tilewright.ir.stmt import (
     Alloc,
     Assign,
@@ -31,7 +31,7 @@ from tilewright.ir.text import stmt_text
 from tilewright.ir.tiles import VECTOR_BYTES
 from tilewright.ir.visit import exprs_of, moved_from, variables, walk_expr, written
 
-PARAMETERS = ("M", "N", "K", "lda", "ldb", "ldc", "alpha", "beta", "ld_residual", PART_OF_K.name)
+PARAMETERS = ("M", "N", "K", "lda", "ldb", "ldc", "alpha", "beta", "ld_residual", PART_OF_K.name, C_ODD.name)
 
 
 class BrokenRule(LoweringError):

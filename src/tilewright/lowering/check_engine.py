@@ -17,6 +17,9 @@ BOX_BYTES = 16
 STORED_COLUMNS = 16
 """Columns of a fragment that one stmatrix of four matrices stores."""
 
+PAIRED_COLUMNS = 64
+"""Columns of a row that the lanes of a warp store together, two each."""
+
 
 def check_engine(program: Program) -> None:
     """Raise LoweringError where copies of the copy engine would bring, or store, something else than is needed."""
@@ -24,12 +27,13 @@ def check_engine(program: Program) -> None:
     result = next((s for s in program.staged if s.operand == "C"), None)
     for staged in brought:
         _check_ring(program, staged)
-    if result is not None and result.parts > 1 and result.route is not Route.TMA:
+    if result is not None and result.parts > 1 and not result.finished:
         raise LoweringError(
             f"{result.name!r} has {result.parts} parts, and only the copy engine stores a result in parts.",
-            hint=f"Transfer({result.name!r}, Route.TMA), or leave parts out.",
+            note="or the lanes of a warpgroup, where it goes to shared memory by stmatrix.",
+            hint=f"Transfer({result.name!r}, Route.TMA), or Route.MATRICES, or leave parts out.",
         )
-    if result is not None and result.route is Route.TMA:
+    if result is not None and result.finished:
         _check_result(program, result, brought)
     if program.specialized is not None and program.specialized.turns > 1 and not program.persistent:
         raise LoweringError(
@@ -83,7 +87,7 @@ def _check_nest(program: Program, ring: Pipelined) -> None:
 
 def _check_result(program: Program, result: Staged, brought: list[Staged]) -> None:
     """Each warpgroup stores whole rows of the tile by itself, sixteen columns at a time."""
-    doing = f"{result.name!r} cannot go out by TMA"
+    doing = f"{result.name!r} cannot go out by {'TMA' if result.route is Route.TMA else 'the lanes of a warpgroup'}"
     if not brought:
         raise LoweringError(
             f"{doing}: no tile comes by TMA.",
@@ -97,10 +101,12 @@ def _check_result(program: Program, result: Staged, brought: list[Staged]) -> No
         )
     tile = tile_of(program, result)
     columns = tile.spans[1].extent
-    if columns % (result.parts * STORED_COLUMNS):
+    together = STORED_COLUMNS if result.route is Route.TMA else PAIRED_COLUMNS
+    who = "stmatrix stores" if result.route is Route.TMA else "the lanes of a warp store"
+    if columns % (result.parts * together):
         raise LoweringError(
             f"{doing} in {result.parts} part(s) of its {columns} columns.",
-            note=f"stmatrix stores {STORED_COLUMNS} columns at a time, and a part is made of whole ones.",
+            note=f"{who} {together} columns at a time, and a part is made of whole ones.",
             hint="use another number of parts, or another tile of n.",
         )
     beside = [loop.name for loop in program.thread_loops if "n" in loop.dims]

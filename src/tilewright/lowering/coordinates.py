@@ -6,7 +6,7 @@ from dataclasses import replace
 from math import prod
 
 from tilewright.ir.expr import ONE, ZERO, Const, Expr, Op, Var, binary, ceil_div
-from tilewright.ir.kernel import SIZES
+from tilewright.ir.kernel import C_ODD, SIZES
 from tilewright.ir.program import GROUP_LANES, WARP_LANES, Axis, Level, Loop, Program
 from tilewright.ir.ranges import NATURAL, Interval
 from tilewright.ir.stmt import Body, Let
@@ -221,6 +221,7 @@ def bounds_of(program: Program) -> dict[str, Interval]:
     bounds[RANK] = Interval(0, program.clustered.size - 1 if program.clustered is not None else 0)
     bounds[GROUP] = Interval(0, block_shape(program)[0] // GROUP_LANES)
     bounds["gridDim.x"] = Interval(1, None)
+    bounds[C_ODD.name] = Interval(0, 1)
     bounds[THREAD] = Interval(0, prod(block_shape(program)) - 1)
     for loop in program.loops:
         bounds[loop.name] = Interval(0, None if loop.extent is None else loop.extent - 1)

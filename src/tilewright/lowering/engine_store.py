@@ -1,211 +1,57 @@
 """Finished sums on their way out through shared memory and the copy engine.
 
 Each warpgroup has its own rows of the tile of C, and stores them by itself: it waits until the engine has read what
-was in that place before, puts results there sixteen columns at a time (stmatrix), meets, and one thread starts the
-copy, which goes on while the next tile of C is computed.
+was in that place before, puts results there (`part_store`), meets, and one thread starts the copy, which goes on while
+the next tile of C is computed.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass
-from functools import cached_property
 
-from tilewright.errors import LoweringError
-from tilewright.ir.async_stmt import (
-    BulkStore,
-    CommitStores,
-    FenceProxy,
-    StoreMatrices,
-    TeamBarrier,
-    TensorMap,
-    WaitStores,
-)
+from tilewright.ir.async_stmt import BulkStore, CommitStores, FenceProxy, TensorMap, WaitStores
 from tilewright.ir.buffer import Ref
-from tilewright.ir.expr import ZERO, Const, Expr, Load, Op, Var, binary
-from tilewright.ir.program import Program
-from tilewright.ir.simplify import substitute
-from tilewright.ir.stmt import Alloc, Body, For, If, Let
-from tilewright.ir.tiles import Tile
+from tilewright.ir.expr import ZERO, Const, Expr, Op, Var, binary
+from tilewright.ir.stmt import Body, For, If
 from tilewright.layout.swizzle import swizzle_of
-from tilewright.lowering.coordinates import GROUP, GROUP_LANE, ROUND, TURN, digit_sum, index_of
-from tilewright.lowering.kernel_parts import ELEMENT, global_place, value_buffer
+from tilewright.lowering.part_store import LANE, PART, Finished, PartStore
 from tilewright.lowering.products import slabs_of
-from tilewright.lowering.sums import Sums
-
-COLUMNS = 16
-"""Columns that four matrices of stmatrix cover, beside 16 rows of a warp."""
-
-_LANE = Var(GROUP_LANE)
-
-
-Finished = Callable[[Ref, Ref, Expr, bool], Body]
-"""finished(value, place, sum, reads_c): `alpha * sum + beta * C[place]` and the epilogue into the register `value`."""
 
 
 @dataclass(frozen=True)
-class EngineStore:
-    """The statements of one warpgroup that store its part of a tile of C."""
+class EngineStore(PartStore):
+    """The statements of one warpgroup that store its part of a tile of C by the copy engine."""
 
-    program: Program
-    sums: Sums
-    tile: Tile
+    def body(self, reads_c: Expr, finished: Finished) -> Body:
+        """reads_c: whether C is read, the same for all threads, and so a path of its own."""
+        part = (
+            If(binary(Op.EQ, LANE, 0), (WaitStores(self._buffers - 1),)),
+            self._meet(),
+            *self._fill(reads_c, finished),
+            FenceProxy(),
+            self._meet(),
+            If(binary(Op.EQ, LANE, 0), (*self._start(), CommitStores())),
+        )
+        return (For(PART.name, Const(self._parts), part, unroll=True),)
 
-    @cached_property
-    def _rows(self) -> int:
-        """Rows of the tile that belong to one warpgroup."""
-        groups = 1
-        for loop in self.program.thread_loops:
-            if "m" in loop.dims:
-                groups *= loop.extent or 1
-        return self.tile.rows // groups
-
-    @cached_property
-    def _parts(self) -> int:
-        return self.tile.staged.parts
-
-    @cached_property
-    def _buffers(self) -> int:
-        """Places for parts of the tile: while one is read by the engine, the next is filled."""
-        return self.tile.slots // self._turns
-
-    @cached_property
-    def _turns(self) -> int:
-        return 1 if self.program.specialized is None else self.program.specialized.turns
-
-    @cached_property
-    def _buffer(self) -> tuple[Expr, ...]:
-        """The index of the running part's place."""
-        if self.tile.slots == 1:
-            return ()
-        place: Expr = self._number % self._buffers if self._buffers > 1 else ZERO
-        return (self._group * self._buffers + place if self._turns > 1 else place,)
-
-    @property
-    def _number(self) -> Expr:
-        """Counts the parts that a warpgroup stores, so that two that follow each other never share a place."""
-        if self._parts % self._buffers == 0 or not self.program.persistent:
-            return Var(_PART)
-        tiles = Var(ROUND if self._turns > 1 else TURN)
-        return tiles * self._parts + Var(_PART)
-
-    @cached_property
-    def _chunks(self) -> int:
-        """Pieces of 16 columns in one part of the tile."""
-        return self.tile.row_length // COLUMNS
+    @staticmethod
+    def leave() -> Body:
+        """Before a block ends: its shared memory must outlive the copies that read it."""
+        return (If(binary(Op.EQ, LANE, 0), (WaitStores(0),)),)
 
     def map(self) -> TensorMap:
         slabs = slabs_of(self.tile)
         return TensorMap("C_map", "C", (slabs.columns, self._rows), swizzle_of(slabs.row_bytes))
 
-    def body(self, reads_c: Expr, finished: Finished) -> Body:
-        """reads_c: whether C is read, the same for all threads, and so a path of its own."""
-        if self.tile.dtype.bytes != 2 or self.tile.minor != 1:
-            raise LoweringError(
-                f"The copy engine stores C through stmatrix, which moves elements of 2 bytes along rows, not "
-                f"{self.tile.dtype}.",
-                hint="store C directly: leave Stage('C', ...) out.",
-            )
-        part = (
-            If(binary(Op.EQ, _LANE, 0), (WaitStores(self._buffers - 1),)),
-            self._meet(),
-            *self._fill(reads_c, finished),
-            FenceProxy(),
-            self._meet(),
-            If(binary(Op.EQ, _LANE, 0), (*self._start(), CommitStores())),
-        )
-        return (For(_PART, Const(self._parts), part, unroll=True),)
-
-    @staticmethod
-    def leave() -> Body:
-        """Before a block ends: its shared memory must outlive the copies that read it."""
-        return (If(binary(Op.EQ, _LANE, 0), (WaitStores(0),)),)
-
-    @cached_property
-    def _group(self) -> Expr:
-        """The number of the running warpgroup."""
-        if self.program.specialized is not None:
-            return Var(GROUP)
-        loops = self.program.thread_loops
-        return Var(loops[0].name) if loops else ZERO
-
-    def _meet(self) -> TeamBarrier:
-        return TeamBarrier(self._group + 1, 128)
-
-    def _first_row(self) -> Expr:
-        """The first row of the running warpgroup within the tile."""
-        axes = [axis for loop in self.program.thread_loops for axis in loop.axes if axis.dim == "m"]
-        return digit_sum(tuple(axes))
-
-    def _fill(self, reads_c: Expr, finished: Finished) -> Body:
-        program, sums = self.program, self.sums
-        m_axis, n_axis, _ = program.instruction_axes
-        n_digits = sorted((axis for axis in program.sum_axes if axis.dim == "n"), key=lambda axis: -axis.stride)
-        m_digits = [axis for axis in program.sum_axes if axis.dim == "m"]
-        assert n_axis.extent is not None and m_axis.extent is not None
-        chunk = Var(_PART) * self._chunks + Var(_CHUNK)
-        per_fragment = n_axis.extent // COLUMNS
-        digits: dict[str, Expr] = {}
-        left = chunk // per_fragment
-        for axis in reversed(n_digits):
-            digits[axis.name] = left % (axis.extent or 1) if axis is not n_digits[0] else left
-            left = left // (axis.extent or 1)
-        register = chunk % per_fragment * 8 + Var(ELEMENT)
-        value = value_buffer("C", self.tile.dtype, 8)
-        held = sums.fragment
-        assert held is not None
-        row, column = held.element(_LANE, register)
-        index = [substitute(i, {**digits, "fragment": register}) for i in sums.index]
-        spot = {**digits, m_axis.name: row, n_axis.name: column}
-        place = [substitute(index_of(program, dim), spot) for dim in program.gemm.operand("C").dims]
-        here, source = Ref(value, (Var(ELEMENT),)), global_place(program, "C", place[0], place[1])
-        total = Load(sums.buffer, tuple(index))
-
-        def way(reads: bool) -> Body:
-            body: Body = (
-                Alloc(value),
-                For(ELEMENT, Const(8), finished(here, source, total, reads), unroll=True),
-                *self._put(value_at=Ref(value, (ZERO,)), rows=digit_sum(tuple(m_digits))),
-            )
-            body = (For(_CHUNK, Const(self._chunks), body, unroll=True),)
-            for axis in reversed(m_digits):
-                body = (For(axis.name, Const(axis.extent or 1), body, unroll=True),)
-            return body
-
-        # Two whole ways, so that neither has a branch between its instructions.
-        return (If(reads_c, way(True), way(False)),)
-
-    def _put(self, value_at: Ref, rows: Expr) -> Body:
-        """Four matrices, 16 rows by 16 columns of a warp, to their place in the slabs; each lane names one row."""
-        slabs = slabs_of(self.tile)
-        row, column = Var(f"{self.tile.staged.name}_m"), Var(f"{self.tile.staged.name}_n")
-        lane = _LANE % 32
-        down = self._first_row() + rows + _LANE // 32 * 16 + lane // 8 % 2 * 8 + lane % 8
-        along = Var(_CHUNK) * COLUMNS + lane // 16 * 8
-        inside = slabs.column(row, column % slabs.columns, slabs.columns)
-        spot = (*self._buffer, column // slabs.columns, row, inside)
-        name = self.tile.staged.name
-        return (
-            Let(row.name, down),
-            Let(column.name, along),
-            StoreMatrices(Ref(self.tile.shared_buffer, spot), value_at, 4, origin=name),
-        )
-
     def _start(self) -> Body:
         slabs, columns = slabs_of(self.tile), self.tile.row_length
         count = columns // slabs.columns
         slab: Expr = Var(_SLAB) if count > 1 else ZERO
-        program = self.program
-        outside = [
-            tuple(a for a in program.axes_of(dim) if any(a in loop.axes for loop in program.grid_loops))
-            for dim in program.gemm.operand("C").dims
-        ]
-        row, column = (digit_sum(axes) for axes in outside)
-        row = row + self._first_row()
-        column = column + Var(_PART) * columns + slab * slabs.columns
+        row, column = self._corner()
+        column = column + slab * slabs.columns
         source = Ref(self.tile.shared_buffer, (*self._buffer, slab, self._first_row(), ZERO))
         store = BulkStore(self.map(), (column, row), source, origin=self.tile.staged.name)
         return (For(_SLAB, Const(count), (store,), unroll=True),) if count > 1 else (store,)
 
 
-_PART, _CHUNK, _SLAB = "part", "chunk", "slab"
+_SLAB = "slab"

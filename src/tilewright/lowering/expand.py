@@ -26,6 +26,7 @@ from tilewright.lowering.copies import copy_tile, store_tile
 from tilewright.lowering.engine_store import EngineStore
 from tilewright.lowering.fragments import multiply_tiles, round_fragments, store_opaque
 from tilewright.lowering.kernel_parts import ELEMENT, global_place, value_buffer
+from tilewright.lowering.lane_store import LaneStore
 from tilewright.lowering.pipelined import Use, at, copy_ordinary, pipelined_loop, runs_ahead
 from tilewright.lowering.products import multiply_shared, reads_shared
 from tilewright.lowering.roles import Compute, Engine, comes_by_engine
@@ -314,8 +315,11 @@ class Expansion:
             # The results of a fragment lie scattered: two whole ways cost less than a guard at each of them.
             return (If(binary(Op.NE, BETA, real(0)), way(True), way(False)),)
         tile = tile_of(self.program, staged)
-        if staged.route is Route.TMA:
-            return EngineStore(self.program, sums, tile).body(binary(Op.NE, BETA, real(0)), self._finished)
+        if staged.finished:
+            reads_c = binary(Op.NE, BETA, real(0))
+            if staged.route is Route.TMA:
+                return EngineStore(self.program, sums, tile).body(reads_c, self._finished)
+            return LaneStore(self.program, sums, tile, self.exact).body(reads_c, self._finished)
         held = {axis.name for span in tile.spans for axis in span.axes}
         outside = tuple(axis for axis in self.program.sum_axes if axis.name not in held)
         part = replace(sums, outside=frozenset(axis.name for axis in outside))

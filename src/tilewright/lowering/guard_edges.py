@@ -40,7 +40,7 @@ def guard_edges(body: Body, program: Program, exact: frozenset[str]) -> Body:
         return both(*found)
 
     def change(stmt: Stmt) -> Body | None:
-        if not isinstance(stmt, Move):
+        if not isinstance(stmt, Move) or stmt.settled:
             return None
         place = stmt.src if stmt.src.buffer.space is Space.GLOBAL else stmt.dst
         if place.buffer.space is not Space.GLOBAL:

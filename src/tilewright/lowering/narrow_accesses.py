@@ -1,7 +1,8 @@
 """Pass 2: where operands may be less than 16-byte aligned, accesses to global memory become as narrow as they must.
 
-needs: global accesses with logical indices. leaves: no access that is wider than its alignment; an asynchronous copy of
-2-byte elements, which has no narrow form, goes through registers. pinned before the guards, which guard what is there.
+needs: global accesses with logical indices. leaves: no access that is wider than its alignment, but those that are
+aligned whatever their operand is; an asynchronous copy of 2-byte elements, which has no narrow form, goes through
+registers. pinned before the guards, which guard what is there.
 
 Copies that a schedule shares out in wide chunks are shared out anew before that (`narrowed_copies`), so that
 neighbouring threads still touch neighbouring memory.
@@ -65,7 +66,7 @@ def narrow_accesses(body: Body, program: Program, variant: Variant) -> Body:
     """`body` with no access to global memory wider than the alignment of its operand, or one element."""
 
     def change(stmt: Stmt) -> Body | None:
-        if not isinstance(stmt, Move):
+        if not isinstance(stmt, Move) or stmt.settled:
             return None
         for place in (stmt.src, stmt.dst):
             if place.buffer.space is Space.GLOBAL:

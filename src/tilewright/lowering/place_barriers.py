@@ -53,7 +53,7 @@ def _shared(place: Ref) -> bool:
 def place_barriers(body: Body, own: frozenset[str] = frozenset()) -> Body:
     """`body` with the barriers it needs. Buffers with slots are left to the pipeline that fills them.
 
-    own: buffers of which each thread touches only elements that no other thread does.
+    own: buffers of which each thread touches only elements that no other thread does, or whose order is kept already.
     """
     placed, _ = _place(body, Open(), own)
     return placed
@@ -62,11 +62,12 @@ def place_barriers(body: Body, own: frozenset[str] = frozenset()) -> Body:
 def own_tiles(program: Program) -> frozenset[str]:
     """The shared tiles of which each thread reads back what it wrote itself: a result that is not shared out.
 
-    Not where a matrix instruction fills the tile: which lane holds an element is then the instruction's affair.
+    Not where a matrix instruction fills the tile: which lane holds an element is then the instruction's affair. Where a
+    warpgroup stores a result by itself, it also meets by itself.
     """
+    results = [s for s in program.staged if s.space is Space.SHARED and s.operand == "C" and s.distribution is None]
     if program.tensorized is not None:
-        return frozenset()
-    results = (s for s in program.staged if s.space is Space.SHARED and s.operand == "C" and s.distribution is None)
+        results = [staged for staged in results if staged.finished]
     return frozenset(staged.name for staged in results)
 
 

@@ -21,6 +21,10 @@ Fitted; machine code of 8 x 8 thread tiles says 1.15 to 1.45."""
 ADDED_PER_COPY = 1.5
 """Instructions that compute addresses and guards, for each access that moves a tile. Fitted; in machine code 1 to 4."""
 
+TF32_ROUNDING = 1.5
+"""Instructions in which machine code rounds a value to tf32: it adds half a unit, and checks two values at once for NaN.
+96 of them for 64 values in ampere/6, which has none where its operands are truncated."""
+
 _SECTORS_PER_CLOCK = 4  # that the tag stage of L1 resolves; NVIDIA developer forum, thread 312884
 _LANE_BYTES_PER_CLOCK = 4  # that L1 returns to each lane of a warp
 _SCATTERED_LINES = 8  # a request over more lines than this is an uncoalesced one
@@ -54,10 +58,11 @@ def demand_of(phase: Phase, work: Work, spec: DeviceSpec) -> Demand:
     issued = sum(one.requests for one in phase.accesses if not _is_far_side(one))
     added = ADDED_PER_COPY * sum(one.requests for one in phase.accesses if _is_copying(one))
     units = (phase.operand_bytes + phase.engine_bytes) / SHARED_BYTES_PER_CLOCK
+    rounding = (TF32_ROUNDING - 1) * phase.conversions if work.inputs == "tf32" else 0.0
     rate = tensor_rate(work, spec)
     schedulers = spec.schedulers_per_sm
     return Demand(
-        issue=(phase.fp32 * ffma + phase.matrix_instructions + issued + added + phase.other) / schedulers,
+        issue=(phase.fp32 * ffma + phase.matrix_instructions + issued + added + rounding + phase.other) / schedulers,
         fp32=phase.fp32 * max(spec.ffma_issue_interval_clk, ffma) / schedulers,
         integer=phase.conversions * spec.alu_issue_interval_clk / schedulers,
         tensor=phase.matrix_flops / rate if rate else 0.0,

@@ -24,6 +24,11 @@ def relief_of(binding: Term, work: Work, spec: DeviceSpec, blocks_per_sm: int) -
             return "Larger block tiles read A and B less often; a grouped order of blocks finds more of them in L2."
         case "latency":
             return _latency(work, blocks_per_sm)
+        case "products awaited":
+            return (
+                "All warps wait for the products of a step before they go on: let a warpgroup of its own copy "
+                "(Specialize), so that the next products are asked for while these run, or take longer steps over k."
+            )
         case "prologue and epilogue":
             return "Each block sums few products: resident blocks, or a longer part of k each, spread its ends."
         case "waves and tail":
@@ -79,5 +84,6 @@ def _issue(work: Work) -> str:
 def _latency(work: Work, blocks_per_sm: int) -> str:
     more = "more than one block an SM" if blocks_per_sm == 1 else "more blocks an SM"
     if work.load_groups and not work.steps_ahead:
-        return f"Loads are waited for in every step: prefetch or pipeline the tiles, or make room for {more}."
+        times = f"{work.load_groups:.3g} times in every step" if work.load_groups > 1 else "in every step"
+        return f"Loads are waited for {times}: prefetch or pipeline the tiles, or make room for {more}."
     return f"More stages, fewer barriers, or room for {more}, would cover the waits."

@@ -7,7 +7,12 @@ of blocks, or made up by a test) is no concern of the model.
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from math import ceil
 from typing import Literal
+
+IN_FLIGHT_REGISTERS = 16
+"""Of a thread, for values of global memory that are on their way. Machine code of hopper/1 fetches 64 registers of
+values 16 at a time; of 41 kernels that copy through registers, one has clearly more on their way (worklog/10, 28)."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,7 +72,8 @@ class Work:
 
     step: one step over k, of which there are `steps`; rest: what comes before and after them. warps: of a block.
     blocks: tiles of C. strip_bytes: of A and B that one step reads, each byte once.
-    load_groups: how often in a step a thread stops until values of global memory are there.
+    load_groups: how often in a step a thread stops until values of global memory are there. products_awaited: in every
+    step all warps of the block wait for its products before they begin anything else.
     resident: blocks stay on their SM and go from tile to tile. ends_overlap: one tile is stored while the next is
     multiplied. steps_ahead: by which copies run ahead of their use. warpgroups: they multiply straight from shared
     memory. inputs, sums: formats of the tensor cores; "" where none are used.
@@ -81,9 +87,19 @@ class Work:
     strip_bytes: float
     flops: int
     load_groups: float = 0.0
+    products_awaited: bool = False
     resident: bool = False
     ends_overlap: bool = False
     steps_ahead: int = 0
     warpgroups: bool = False
     inputs: str = ""
     sums: str = "f32"
+
+
+def round_trips(registers: float) -> int:
+    """How often a thread waits for so many registers of values from global memory.
+
+    >>> round_trips(0), round_trips(16), round_trips(64)
+    (0, 1, 4)
+    """
+    return ceil(registers / IN_FLIGHT_REGISTERS)

@@ -12,9 +12,9 @@ from typing import Any, Literal
 from tilewright.device.spec import WARP_THREADS, DeviceSpec
 from tilewright.dtypes import F16, F32
 from tilewright.ladders.hopper.r9_best import PAIRED
-from tilewright.ladders.hopper.tiles import engine_stores, fits
+from tilewright.ladders.hopper.tiles import engine_stores, fits, goes_in_parts
+from tilewright.layout.banks import SECTOR_BYTES
 from tilewright.model.occupancy import occupancy
-from tilewright.planning.passes.pad import LINE_BYTES
 from tilewright.problem.gemm import Gemm, OperandName, Order
 from tilewright.units import ceil_div
 
@@ -22,6 +22,10 @@ Unit = Literal["FFMA", "mma.sync", "wgmma"]
 
 _WGMMA_K_BYTES, _MMA_K_BYTES, _FFMA_K = 128, 64, 16
 _OTHER_REGISTERS = 32
+
+_SHARED_TIMES, _SHARED_BYTES = 3.5, 60e6
+"""What blocks ask the L2 for in all, by the size of the matrices and in bytes, from which on a kernel whose blocks
+share out k is better off if its neighbours lie side by side."""
 
 _MOST_ROWS = 16
 """Rows of blocks that walk together at most: their strips of A stay in the L2."""
@@ -71,11 +75,18 @@ class Candidate:
         shares = {"m_block": "B", "n_block": "A"}.get(self.point.get("along", ""))
         return int(self.point["blocks"]) if shares == name else 1
 
-    def point_for(self, splits: int) -> Mapping[str, Any]:
-        """The point where so many blocks share out a sum. Those do not start early: they all wait for memory, and are
-        slower the less evenly they lie on the SMs (512 x 512 x 16384 in bf16 on the H200: 17.2 us, 20.4 where early).
+    def point_for(self, gemm: Gemm, splits: int) -> Mapping[str, Any]:
+        """The point where so many blocks share out a sum: such kernels start early but where they live on what
+        neighbours ask for at the same time.
+
+        Blocks that start where others have just ended lie on the SMs in any order. Measured on the H200 in bf16:
+        512 x 512 x 16384 in 4 parts 17.2 us, early 20.4; 512 x 512 x 8192 10.8 and 11.8; but 256 x 512 x 4096 in
+        4 parts 6.6 and 6.2, and 128 x 4096 x 4096 in 4 parts 16.0 and 14.9.
         """
-        return {**self.point, "early": 0} if self.by_engine and splits > 1 else self.point
+        tiles = ceil_div(gemm.m, self.m) * ceil_div(gemm.n, self.n)
+        asked = tiles * gemm.k * (self.m + self.n) * gemm.dtype.bytes
+        late = splits > 1 and asked >= max(_SHARED_TIMES * gemm.compulsory_bytes, _SHARED_BYTES)
+        return {**self.point, "early": 0} if self.by_engine and late else self.point
 
     @property
     def warps(self) -> int:
@@ -183,11 +194,17 @@ def _wgmma(gemm: Gemm) -> Iterator[Candidate]:
         )  # fmt: skip
 
     plain = gemm.epilogue.bias is None and gemm.epilogue.activation is None
-    if engine_stores(gemm):
+    if goes_in_parts(gemm):
         # The rung's own rule, of clocks that were measured. Turns at wide tiles leave no registers for an epilogue.
         large = best.point_for(gemm) if plain else best.SHARED
-        walking = [best.walking(m, n, groups, parts=best.parts_of(m, n)) for m, n, groups in best.NARROW]
-    else:  # nor for addresses of C; at narrower tiles they hide its many stores
+        # Lanes read a place at once; a ring that is a stage deeper is worth more than a second one. So it is for the
+        # largest tile, whoever stores it: 4096^3 in bf16 on the H200 199 us, with two places and three stages 209.
+        alone = not engine_stores(gemm)
+        walking = [
+            best.walking(m, n, groups, parts=best.parts_of(m, n), places=1 if alone or m == 256 else 2)
+            for m, n, groups in best.NARROW
+        ]
+    else:  # each lane stores its own results; at narrower tiles they hide its many stores
         large = best.SHARED
         walking = [best.walking(256, 128, 2, parts=0), best.walking(128, 128, 1, parts=0, turns=2)]
     for point in (large, *walking):
@@ -210,7 +227,9 @@ def _of_few_rows(gemm: Gemm) -> Iterator[Mapping[str, Any]]:
     along_m = gemm.a is Order.COL
     fits_slab = (m for m in best.FEW_ROWS if not along_m or m * gemm.dtype.bytes in (32, 64, 128))
     rows = next((m for m in fits_slab if m >= gemm.m), None)
-    for columns in best.FEW_COLUMNS if rows else ():
+    if rows is None:
+        return
+    for columns in best.FEW_COLUMNS:
         point = best.turned(rows, columns)
         yield point
         if along_m:  # of short rows the pair reads each once, which are many small requests
@@ -218,5 +237,6 @@ def _of_few_rows(gemm: Gemm) -> Iterator[Mapping[str, Any]]:
 
 
 def is_astride(gemm: Gemm, name: OperandName) -> bool:
-    """Whether rows of A or B begin inside the lines of the L2, so that boxes of them touch two lines a row."""
-    return gemm.leading(name) * gemm.dtype.bytes % LINE_BYTES != 0
+    """Whether rows of A or B begin inside sectors of the L2, so that a box of them asks for more than it brings. Rows
+    that begin inside lines, but at sectors, cost nothing: 2000^3 in bf16 takes as long as 2048^3."""
+    return gemm.leading(name) * gemm.dtype.bytes % SECTOR_BYTES != 0

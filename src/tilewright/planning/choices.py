@@ -199,7 +199,7 @@ def choices(
                 )
                 if time_us != float("inf"):
                     more = copy_launches(gemm, pads) + (splits > 1)
-                    choice = Choice(tile.rung, tile.point_for(splits), splits, pads)
+                    choice = Choice(tile.rung, tile.point_for(gemm, splits), splits, pads)
                     found.append((time_us + more * MORE_LAUNCHES_US, choice))
     return sorted(found, key=lambda pair: pair[0])
 

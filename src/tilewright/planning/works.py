@@ -10,7 +10,7 @@ from dataclasses import replace
 from typing import Literal
 
 from tilewright.dtypes import F32, DType
-from tilewright.ladders.hopper.tiles import engine_stores
+from tilewright.ladders.hopper.tiles import engine_stores, goes_in_parts
 from tilewright.model.work import Access, Phase, Work
 from tilewright.planning.candidates import Candidate, is_astride
 from tilewright.problem.gemm import Gemm, OperandName
@@ -19,6 +19,8 @@ from tilewright.units import ceil_div
 _WARP = 32
 _WIDE = 16  # bytes of the widest access of a lane
 _LINE_BYTES, _SECTOR_BYTES, _BANKS_BYTES = 128, 32, 128
+
+_PAIR = 4  # bytes of two neighbours in C
 
 _ASTRIDE = 1.35
 """Lines that a request of narrow accesses touches, by those of a wide one of as many bytes: rows lie astride lines."""
@@ -61,8 +63,9 @@ def work_of(
 
 
 def _strip_rows(tile: Candidate, gemm: Gemm) -> float:
-    """Rows of A and B that the L2 is asked for in each step of k. A box whose rows lie astride lines asks for two lines
-    a row: measured on the H200, 1000^3 in bf16 10.8 us, with rows apart as in 1024^3 6.7; in pairs of blocks 7.9."""
+    """Rows of A and B that the L2 is asked for in each step of k. A box whose rows begin inside
+    sectors asks for two lines a row: measured on the H200, 1000^3 in bf16 takes 10.8 us, with rows apart as in 1024^3
+    6.7, in pairs of blocks 7.9; 3000^3 130 us, in pairs 94."""
     if not tile.by_engine:
         return tile.m + tile.n
     sides: tuple[tuple[OperandName, int], ...] = (("A", tile.m), ("B", tile.n))
@@ -127,7 +130,20 @@ def _wgmma(tile: Candidate, gemm: Gemm, width: int, results: int, out: DType) ->
         size_bytes = tile.m * tile.n * out.bytes
         through = _shared("C_tile", "store", size_bytes // (_WARP * _WIDE))
         rest = Phase(rest.fp32, 0.0, 0.0, rest.conversions, rest.other, (through,), engine_bytes=float(size_bytes))
+    elif tile.walks and tile.point.get("parts") and goes_in_parts(replace(gemm, out=out)):
+        rest = replace(rest, accesses=_by_lanes(tile.m * tile.n * out.bytes, paired=results >= _PAIR))
     return step, rest
+
+
+def _by_lanes(size_bytes: int, *, paired: bool) -> tuple[Access, ...]:
+    """C through shared memory, from where each warp stores 64 neighbours of a row. Not paired: every other row begins
+    in the middle of a pair, which two loads bring; its ends, two of 64, are stored by another request."""
+    pairs = size_bytes / (_WARP * _PAIR)
+    ends = 0.0 if paired else pairs
+    through = _shared("C_tile", "store", size_bytes // (_WARP * _WIDE))
+    loads = (_shared("C_tile", "load", pairs, width=_PAIR), _shared("C_tile", "load", ends / 2, width=_PAIR))
+    stored = Access("C", "store", "global", _PAIR, pairs, lines=2 * pairs + ends, sectors=5 * pairs + ends)
+    return (through, *loads, stored)
 
 
 def _written(tile: Candidate, out: DType, width: int, first: tuple[Access, ...]) -> Phase:

@@ -8,13 +8,15 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
-from math import prod
+from math import ceil, prod
 
+from tilewright.ir.async_stmt import WaitProducts
 from tilewright.ir.buffer import Space
+from tilewright.ir.kernel import Kernel
 from tilewright.ir.program import Program, Route
-from tilewright.ir.visit import Path
+from tilewright.ir.visit import Path, walk
 from tilewright.layout.banks import LINE_BYTES
-from tilewright.model.work import Access, Phase, Work
+from tilewright.model.work import Access, Phase, Work, round_trips
 from tilewright.prediction.joined_loads import JoinedLoads
 from tilewright.problem.gemm import Gemm
 from tilewright.problem.reference import make_operands
@@ -30,6 +32,7 @@ _FEWEST_STEPS = 4
 """Longer than the ring of most pipelines, so that both runs have filled it; even, as roles alternate."""
 
 _HALVES = 2
+_REGISTER_BYTES = 4
 _GROUP_WARPS = 4
 _WGMMA_ROWS, _WGMMA_K_BYTES = 64, 32
 
@@ -62,16 +65,19 @@ def work_of(built: Build) -> Work:
     instruction = program.tensorized.instruction if program.tensorized is not None else None
     a, b, _ = gemm.operands
     strip = tile["m"] * a.dtype.bytes + tile["n"] * b.dtype.bytes
+    warps = ceil_div(kernel.threads_per_block, 32)
+    halves = _HALVES if _alternates(program) else 1
     return Work(
         step=_phase(each, gemm),
         rest=_phase(rest, gemm),
         steps=ceil_div(gemm.k, tile["k"]),
-        warps=ceil_div(kernel.threads_per_block, 32),
+        warps=warps,
         blocks=prod(grid_of(kernel, gemm)),
         strip_bytes=strip * tile["k"],
         flops=gemm.flops,
         resident=kernel.resident,
-        load_groups=_load_groups(each) / (_HALVES if _alternates(program) else 1),
+        load_groups=_load_groups(each, warps / halves) / halves,
+        products_awaited=_awaits_products(each, kernel),
         ends_overlap=program.specialized is not None and program.specialized.turns > 1,
         steps_ahead=_steps_ahead(program),
         warpgroups=instruction is not None and instruction.name.startswith("wgmma"),
@@ -187,23 +193,30 @@ def _is_copy(what: LineCounts) -> bool:
     return not what.opcodes or any(opcode.startswith("LDGSTS") for opcode, _ in what.opcodes)
 
 
-def _load_groups(lines: Iterable[_Line]) -> float:
+def _load_groups(lines: Iterable[_Line], warps: float) -> float:
     """How often in a step a thread stops for values of global memory, with no arithmetic to do before they come.
 
-    The compiler moves the loads of a stretch without arithmetic together, so that they wait once.
+    The compiler moves the loads of a stretch without arithmetic together, so that they wait once, as far as a thread
+    has registers for their values. warps: that load in one step.
     """
-    groups, loaded, used = 0, False, False
+    groups, registers, used = 0, 0.0, False
     for line in lines:
         what = line.what
         if not line["executions"]:
             continue
         if what.kind == "load" and what.space is Space.GLOBAL and not _is_copy(what):
-            loaded = True
+            registers += line["executions"] / warps * ceil(what.width_bytes / _REGISTER_BYTES)
         elif what.kind == "store" and what.space is Space.SHARED:
-            used |= loaded
+            used |= registers > 0
         elif _multiplies(what):
-            groups, loaded, used = groups + used, False, False
-    return float(groups + used)
+            groups, registers, used = groups + (round_trips(registers) if used else 0), 0.0, False
+    return float(groups + (round_trips(registers) if used else 0))
+
+
+def _awaits_products(steps: Iterable[_Line], kernel: Kernel) -> bool:
+    """Whether each step ends in a wait for all of its products."""
+    waits = {path for path, stmt in walk(kernel.body) if isinstance(stmt, WaitProducts) and not stmt.pending}
+    return any(line.what.path in waits and line["executions"] > 0 for line in steps)
 
 
 def _multiplies(what: LineCounts) -> bool:

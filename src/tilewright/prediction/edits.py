@@ -22,6 +22,7 @@ from tilewright.schedule import (
     Relayout,
     Reorder,
     Schedule,
+    Specialize,
     Split,
     Stage,
     Step,
@@ -140,6 +141,9 @@ def _ahead(schedule: Schedule, program: Program, tiles: list[Staged]) -> Iterato
             stages = program.pipelined.stages + more
             deeper = Schedule(*(replace(one, stages=stages) if isinstance(one, Pipeline) else one for one in schedule))
             yield Edit(f"pipeline {loop!r} over {stages} stages", deeper, "ahead")
+        if all(tile.route is Route.TMA for tile in tiles):
+            own = _after(schedule, lambda one: isinstance(one, Pipeline), Specialize())
+            yield Edit("let a warpgroup of its own copy", own, "roles")
 
 
 def _pieces(built: Build, width: int) -> Iterator[Edit]:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import csv
 import json
 from collections.abc import Callable, Hashable, Iterable, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from functools import cached_property
 from itertools import combinations
 from pathlib import Path
@@ -30,6 +30,7 @@ from tilewright.runtime.cubin_cache import CubinCache
 from tilewright.toolchain import Build, build
 
 OURS = "recorded here"
+BURSTS = "recorded here, in bursts"
 
 TOLD_APART = 0.05
 """Rungs whose speeds differ by less are as fast as each other: so much do runs and clocks differ."""
@@ -40,7 +41,7 @@ _ORIGINAL = "original sources"
 
 @dataclass(frozen=True, slots=True)
 class Measured:
-    """A figure of a rung on a GPU. source: who measured it."""
+    """A figure of a rung on a GPU. source: who measured it. clock_mhz: of the SMs meanwhile, where it was recorded."""
 
     rung: str
     m: int
@@ -50,6 +51,7 @@ class Measured:
     device: str
     tflops: float
     source: str
+    clock_mhz: float | None = None
 
     @property
     def ladder(self) -> str:
@@ -77,8 +79,16 @@ class Case:
 
     @cached_property
     def predicted(self) -> Prediction:
-        spec = device(self.measured.device)
-        return predict_time(self.work, spec, blocks_per_sm=self.blocks_per_sm, dram_bytes=self.dram_bytes)
+        """At the clock that was recorded with the figure, else at that of the data sheet."""
+        spec, clock_mhz = device(self.measured.device), self.measured.clock_mhz
+        return predict_time(
+            self.work, spec, blocks_per_sm=self.blocks_per_sm, dram_bytes=self.dram_bytes, clock_mhz=clock_mhz
+        )
+
+    @property
+    def unclocked(self) -> Case:
+        """The same, predicted as if no clock had been recorded."""
+        return replace(self, measured=replace(self.measured, clock_mhz=None))
 
     @property
     def error(self) -> float:
@@ -87,20 +97,26 @@ class Case:
 
 
 def measured_rows() -> list[Measured]:
-    """Every figure there is: our records, the newest of each, then the published ones."""
-    found: dict[str, Measured] = {}
+    """Every figure there is: our records, the newest of each, then the published ones.
+
+    A ladder's rungs were timed in turn in one run, at one clock and power. Bursts after pauses are another kind of run,
+    at higher clocks: their figures stand by themselves, in no order with a ladder's.
+    """
+    found: dict[tuple[str, str], Measured] = {}
     for ladder in LADDERS:
         for record in recorded(ladder):
             spec = device(record.origin.device)
-            one = Measured(record.rung, record.m, record.n, record.k, record.dtype, spec.name, record.tflops, OURS)
-            found[one.key] = one
+            size = (record.m, record.n, record.k)
+            clock_mhz = record.origin.clock_mhz
+            one = Measured(record.rung, *size, record.dtype, spec.name, record.tflops, OURS, clock_mhz)
+            found[one.key, OURS] = one
     for line in (recorded_folder() / "hopper_h200.jsonl").read_text(encoding="utf-8").splitlines():
         record_of = json.loads(line)
         if record_of["candidate"] != "cuBLAS":
             m, n, k = record_of["shape"]
             spec, tflops = device(record_of["device"]), record_of["burst"]["tflops"]
-            one = Measured(record_of["candidate"], m, n, k, record_of["dtype"], spec.name, tflops, OURS)
-            found[one.key] = one
+            one = Measured(record_of["candidate"], m, n, k, record_of["dtype"], spec.name, tflops, BURSTS)
+            found[one.key, BURSTS] = one
     return [*found.values(), *_published()]
 
 

@@ -5,13 +5,14 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from tilewright.model.prediction import HIGH, LOW
-from tilewright.report.validation import OURS, TOLD_APART, Accuracy, Case, accuracy, by_ladder_and_gpu
+from tilewright.report.validation import BURSTS, OURS, TOLD_APART, Accuracy, Case, accuracy, by_ladder_and_gpu
 
 _HEAD = f"""# Predicted against measured
 
 Written by `python benchmarks/predictions.py --write`: every figure of a rung that we recorded or that is published, and
-what `tilewright predict` says of it, at the clock of the data sheet. `docs/model.md` explains the model. Errors are of
-TFLOP/s: positive where the prediction is too fast. The interval is {LOW - 1:+.0%} to {HIGH - 1:+.0%} of the time.
+what `tilewright predict` says of it. The clock is the one that was recorded with the figure, as with `predict --clock`,
+and where none was, that of the data sheet. `docs/model.md` explains the model. Errors are of TFLOP/s: positive where
+the prediction is too fast. The interval is {LOW - 1:+.0%} to {HIGH - 1:+.0%} of the time.
 
 What `--check` checks: this page is computed anew from the recorded inputs of the model (counts of one block, blocks an
 SM, bytes of DRAM, in `benchmarks/results/model_inputs.json`), so a change of the model shows; and one rung of each
@@ -30,6 +31,7 @@ def page(cases: Sequence[Case]) -> str:
         "| figures | rows | mean error | bias | within 20 % | in the interval |",
         "|---|---:|---:|---:|---:|---:|",
         _total("of the rungs, and published where the rungs were not measured", counted),
+        _total("the same, all at the clocks of data sheets", [case.unclocked for case in counted]),
         _total("of the originals' own sources on the H200", originals),
         "",
         "The last line is no error of the model alone. Those kernels are other programs than the rungs: on the same",
@@ -54,12 +56,12 @@ def page(cases: Sequence[Case]) -> str:
         lines.append(f"| {ladder} | {gpu} | {source} | {cells} |")
     lines += ["", "## Every row", ""]
     for (ladder, gpu, source), some in groups.items():
-        word = "measured" if source == OURS else "published"
+        word = "measured" if source in (OURS, BURSTS) else "published"
         lines += [
             f"### {ladder}, {gpu}, {source}",
             "",
-            f"| rung | M x N x K | formats | {word} | predicted | error | binds |",
-            "|---|---|---|---:|---:|---:|---|",
+            f"| rung | M x N x K | formats | MHz | {word} | predicted | error | binds |",
+            "|---|---|---|---:|---:|---:|---:|---|",
             *(_row(case) for case in some),
             "",
         ]
@@ -76,4 +78,5 @@ def _row(case: Case) -> str:
     one, predicted = case.measured, case.predicted
     size = f"{one.m} x {one.n} x {one.k}"
     figures = f"{one.tflops:.4g} | {predicted.tflops:.4g} | {case.error:+.1%}"
-    return f"| {one.rung} | {size} | {one.dtype} | {figures} | {predicted.binding.name} |"
+    clock = f"{predicted.clock_hz / 1e6:.0f}"
+    return f"| {one.rung} | {size} | {one.dtype} | {clock} | {figures} | {predicted.binding.name} |"

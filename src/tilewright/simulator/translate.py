@@ -16,7 +16,7 @@ from tilewright.ir.async_stmt import (
 )
 from tilewright.ir.buffer import Buffer, Ref, Space
 from tilewright.ir.expr import ZERO, Const, Expr, Load, Var
-from tilewright.ir.kernel import BUILTINS, Kernel
+from tilewright.ir.kernel import BUILTINS, C_ODD, Kernel
 from tilewright.ir.stmt import (
     Alloc,
     Assign,
@@ -137,6 +137,7 @@ def translate(
     """
     translator = _Translator(sites, context)
     scope = {name: _coordinate(kernel, name, grid) for name in BUILTINS} | dict(constants)
+    scope[C_ODD.name] = Const(context.memory.base_of("C") // kernel.gemm.out.bytes % 2)
     translator.emit(kernel.body, (), Names(Scope(scope)))
     return Program(translator.code, translator.slots, translator.registers, translator.cells.count)
 

@@ -113,21 +113,26 @@ def stored(gemm: Gemm, tiles: Tiles = PLAIN) -> tuple[Step, ...]:
     return (Vectorize("C", 2),) if gemm.c is (Order.COL if tiles.turned else Order.ROW) else ()
 
 
+def goes_in_parts(gemm: Gemm) -> bool:
+    """Whether C can go out through stmatrix and shared memory: 2 bytes an element, by rows."""
+    return gemm.out.bytes == 2 and gemm.c is Order.ROW
+
+
 def engine_stores(gemm: Gemm) -> bool:
-    """Whether C can go out through stmatrix and the copy engine: 2 bytes an element, in rows that begin and end at
-    multiples of 16 bytes. The engine clips at no less, and would write over what lies behind a row that ends inside."""
-    rows = gemm.ldc, gemm.n
-    return gemm.out.bytes == 2 and gemm.c is Order.ROW and not any(row * gemm.out.bytes % 16 for row in rows)
+    """Whether the copy engine can take C from there: rows begin and end at multiples of 16 bytes. It clips at no less,
+    and would write over what lies behind a row that ends inside."""
+    return goes_in_parts(gemm) and not any(row * gemm.out.bytes % 16 for row in (gemm.ldc, gemm.n))
 
 
-def stored_by_engine(gemm: Gemm, parts: int) -> tuple[Step, ...]:
-    """C in several parts through two places in shared memory; as `stored` where the copy engine cannot take it."""
-    if not engine_stores(gemm):
+def stored_by_engine(gemm: Gemm, parts: int, places: int = 2) -> tuple[Step, ...]:
+    """C in several parts through shared memory, from where the copy engine takes it, or lanes where it cannot; as
+    `stored` where C cannot go in parts."""
+    if not goes_in_parts(gemm):
         return stored(gemm)
     return (
-        Stage("C", Space.SHARED, parts=parts),
+        Stage("C", Space.SHARED, parts=parts, places=places),
         Relayout("C_tile", arrangement=Slabs(SLAB_BYTES // gemm.out.bytes)),
-        Transfer("C_tile", Route.TMA),
+        Transfer("C_tile", Route.TMA if engine_stores(gemm) else Route.MATRICES),
     )
 
 
@@ -136,7 +141,7 @@ def fits(point: Point, blocks: int = 1) -> bool:
     blocks of them on an SM."""
     tiles, parts = tiles_at(point), point.get("parts", 0)
     ring_bytes = point["stages"] * (tiles.m + tiles.n) * tiles.k_bytes
-    places = min(parts, 2) * point.get("turns", 1)
+    places = min(parts, point.get("places", 2)) * point.get("turns", 1)
     result_bytes = tiles.m * tiles.n // parts * 2 * places if parts else 0
     sums = tiles.m * tiles.n // tiles.groups // 128
     whole = not parts or tiles.n % (parts * SLAB_BYTES // 2) == 0

@@ -18,7 +18,8 @@ CHUNK_BYTES = 16
 
 
 LINE_BYTES = 128
-"""Of the L2: a box whose rows lie astride two lines each asks for twice as many (H200, 1000 x 1000 in bf16)."""
+"""Of the L2. Measured on the H200: 4095 x 4097 x 4093 in bf16, where rows of B are copied to 8208 bytes apart, 267 us
+for the product; to whole lines, 252."""
 
 _LONG_BYTES = 1024
 """From this length on, rows of the copy begin at whole lines: at most an eighth more memory."""

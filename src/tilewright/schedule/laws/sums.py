@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from tilewright.ir.program import Program, Route
+from tilewright.ir.program import Program
 from tilewright.ir.tiles import fragment_of, result_span
 from tilewright.schedule.laws.violation import Violation
 
@@ -42,9 +42,9 @@ def results_leave_after_the_sum(program: Program) -> Iterator[Violation]:
                 else "leave out under.",
             )
             return
-        if staged.route is Route.TMA:
+        if staged.finished:
             yield Violation(
-                f"{staged.name!r} goes out by TMA, which takes columns, not the turns of {staged.under!r}.",
+                f"{staged.name!r} goes out by {staged.route.value}, which takes columns, not the turns of {staged.under!r}.",
                 hint='leave out under; Stage("C", Space.SHARED, parts=...) makes parts of columns.',
             )
         inside = {axis.name for axes in program.tile_axes(staged) for axis in axes}

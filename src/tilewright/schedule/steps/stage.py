@@ -19,8 +19,9 @@ class Stage(Step):
     The tile holds what the loops inside `under` read; in shared memory, what all threads of the block read there.
     For the result, `Stage("C", Space.SHARED)`: each thread writes its sums to the tile, and the block stores it; under
     a loop over its sums ("m_frag"), once for each turn, through a tile as much smaller.
-    The name defaults to `A_tile` in shared memory and `A_frag` in registers. parts: a result that the copy engine
-    stores (Transfer) goes out in so many turns, each with a part of its columns, through a tile as much smaller.
+    The name defaults to `A_tile` in shared memory and `A_frag` in registers. parts: a result that each warpgroup stores
+    by itself (Transfer) goes out in so many turns, each with a part of its columns, through a tile as much smaller.
+    places: of such tiles; in two, the next part is filled while the last one is stored.
     """
 
     operand: OperandName
@@ -28,6 +29,7 @@ class Stage(Step):
     under: str = ""
     name: str = ""
     parts: int = 1
+    places: int = 2
 
     positional: ClassVar[int] = 2
 
@@ -54,9 +56,10 @@ class Stage(Step):
             refuse(f"{doing}: {same[0].name} is there already.", hint="stage an operand once in each memory.")
         check_new_names(program, (self.tile_name,))
         check_count(self.parts, 1, doing, "the number of parts")
+        check_count(self.places, 1, doing, "the number of places")
         if self.parts > 1 and self.operand != "C":
             refuse(f"{doing} in {self.parts} parts: a tile that is read is whole.", hint="leave parts out.")
-        tile = Staged(self.tile_name, self.operand, self.space, self.under, parts=self.parts)
+        tile = Staged(self.tile_name, self.operand, self.space, self.under, parts=self.parts, places=self.places)
         return check_program(replace(program, staged=(*program.staged, tile)), doing)
 
     def _check_result(self, program: Program, doing: str) -> None:

@@ -17,8 +17,9 @@ class Transfer(Step):
 
     Route.ASYNC copies to shared memory by cp.async, 4, 8 or 16 bytes at once, with no register between; what lies
     outside the matrix arrives as zero. Needs sm_80. Route.MATRICES loads the fragments of a matrix instruction by
-    ldmatrix, as many matrices at once as Vectorize says. Needs sm_75. Route.TMA leaves a shared tile of A or B, or of
-    the result, to the copy engine, which moves whole boxes that one thread asks for. Needs sm_90.
+    ldmatrix, as many matrices at once as Vectorize says. Needs sm_75. Of the shared tile of a result, each warpgroup
+    puts its part there by stmatrix, and its lanes store whole rows of it. Needs sm_90. Route.TMA leaves a shared tile
+    of A or B, or of the result, to the copy engine, which moves whole boxes that one thread asks for. Needs sm_90.
     """
 
     tile: str
@@ -30,7 +31,8 @@ class Transfer(Step):
         check_member(self.route, Route)
         staged = find_tile(program, self.tile, "transfer")
         doing = f"Cannot copy {self.tile!r} by {self.route.value}"
-        if self.route is Route.MATRICES and (program.tensorized is None or staged.space is not Space.REGISTER):
+        fragments = staged.space is Space.REGISTER or staged.operand == "C"
+        if self.route is Route.MATRICES and (program.tensorized is None or not fragments):
             refuse(
                 f"{doing}: it holds no fragments of a matrix instruction.",
                 hint="put Tensorize(...) before this step, and name a tile in registers.",

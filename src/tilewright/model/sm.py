@@ -1,0 +1,156 @@
+"""One SM and the blocks it runs: how long their steps take, and what comes before and after them.
+
+Warps overlap what they ask of the units of an SM, though not perfectly. What a block waits for with nothing to do
+(values of global memory, barriers, products) is covered by the other blocks of the SM, as far as there are any.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from math import ceil
+
+from tilewright.device.spec import DeviceSpec
+from tilewright.model.demand import FFMA_CLOCKS, Demand, demand_of
+from tilewright.model.work import Work
+
+OVERLAP = 2.0
+"""How well warps overlap arithmetic with accesses: 1 is not at all, infinity perfectly. Fitted; the prototype on other
+data found the same."""
+
+UNITS_OVERLAP = 4.0
+"""The same for units that go on by themselves while warps issue other things: tensor cores, the copy engine, and the
+memory pipe that replays accesses with bank conflicts. Fitted."""
+
+BURST_SHARE = 0.4
+"""Of its L2 bandwidth, what an SM gets while its blocks stop for their loads, all at once. Fitted."""
+
+BARRIER_CLOCKS = 60.0
+"""From the last arrival at a barrier to the first result after it: the barrier and one load of shared memory (23 to 30
+clocks each, benchmarks/results/shared_memory_h200.json)."""
+
+RESTART_CLOCKS = 300.0
+"""From the end of products that a whole block waits for to its next ones, while its tensor cores stand idle: the drain,
+a barrier, the copies one thread asks for while others wait, a memory barrier, descriptors. In machine code (hopper/2)
+some 60 instructions of one warp in a row, about 5 clocks each as no other warp issues between them."""
+
+CHAIN_CLOCKS = 1.3
+"""Of a multiply-add of a warp that has a scheduler for itself: while it waits for its fragments, nobody else issues.
+From 28 figures of f32 on the H200 whose blocks have four or eight warps and an SM for themselves
+(benchmarks/results/tune_suite_h200.jsonl): mean error 6 %, with 1.15 or 1.6 7 %."""
+
+
+@dataclass(frozen=True, slots=True)
+class Sm:
+    """One SM and the blocks it runs. step, rest: what one of them asks."""
+
+    work: Work
+    spec: DeviceSpec
+    step: Demand
+    rest: Demand
+
+    @classmethod
+    def of(cls, work: Work, spec: DeviceSpec) -> Sm:
+        return cls(work, spec, demand_of(work.step, work, spec), demand_of(work.rest, work, spec))
+
+    def blocks(self, per_sm: int) -> tuple[int, int]:
+        """Of the busiest SM: all of them, and those that run together."""
+        most = ceil(self.work.blocks / self.spec.sm_count)
+        return most, max(1, min(per_sm, most))
+
+    @property
+    def l2_clocks(self) -> float:
+        """For the strips of one step."""
+        return self.work.strip_bytes / self.spec.l2_bytes_per_clk_per_sm
+
+    @property
+    def busy(self) -> float:
+        """Clocks of one step of one block, as its warps overlap what it asks."""
+        return overlapped(self.step, self.work)
+
+    @property
+    def wait(self) -> float:
+        """Clocks of one step in which one block waits for memory and barriers."""
+        work = self.work
+        barriers = work.step.barriers / work.warps * BARRIER_CLOCKS
+        strips = min(1.0, work.load_groups) * self.l2_clocks / BURST_SHARE
+        return barriers + work.load_groups * self.spec.l2_latency_clk + strips
+
+    @property
+    def restart(self) -> float:
+        """Clocks of one step from the end of its products to the next ones, where all of the block waits for them."""
+        return RESTART_CLOCKS if self.work.products_awaited else 0.0
+
+    def step_clocks(self, together: int, *, restarts: bool = True) -> float:
+        """In which each of the blocks on the SM makes one step. restarts: whether they take any time."""
+        wait = self.wait + (self.restart if restarts else 0.0)
+        blocks = shared_clocks(self.busy, wait, together)
+        return max(blocks, together * self.l2_clocks, self.ahead, self.warps_clocks(together))
+
+    @property
+    def ahead(self) -> float:
+        """The latency of copies that run ahead, for each step by which they do. All SMs ask for new strips at once, so
+        these come from DRAM."""
+        return self.spec.dram_latency_clk / self.work.steps_ahead if self.work.steps_ahead else 0.0
+
+    def warps_clocks(self, together: int) -> float:
+        """Of a step, as the warps of a scheduler cover each other's waits: for fragments, and for copies ahead."""
+        work, schedulers = self.work, self.spec.schedulers_per_sm
+        if work.inputs:  # the tensor cores go on by themselves
+            return 0.0
+        wait = (CHAIN_CLOCKS - FFMA_CLOCKS) * work.step.fp32 / work.warps + self.ahead
+        return shared_clocks(self.step.fp32 * schedulers / work.warps, wait, ceil(together * work.warps / schedulers))
+
+    def ends_clocks(self, together: int) -> float:
+        """Before the first step and after the last one, of blocks that run together."""
+        if self.work.ends_overlap:
+            return self.rest.accesses  # other warps multiply meanwhile, and share the memory with it
+        first = 0.0 if self.work.resident else 2 * self.spec.l2_latency_clk  # the first loads, and the last stores
+        return together * overlapped(self.rest, self.work) + first
+
+    def clocks(self, blocks: int, together: int) -> float:
+        """For all the blocks of one SM."""
+        rounds, left = divmod(blocks, together)
+        total = rounds * (self.work.steps * self.step_clocks(together) + self.ends_clocks(together))
+        if left:
+            total += self.work.steps * self.step_clocks(left) + self.ends_clocks(left)
+        return total + (2 * self.spec.l2_latency_clk if self.work.resident else 0.0)
+
+
+def overlapped(demand: Demand, work: Work) -> float:
+    """Clocks of what a block asks, its warps overlapping it.
+
+    Bank conflicts and scattered lines are replayed by the memory pipe and take no issue slot: what they add overlaps as
+    well as what other units do.
+    """
+    if work.warpgroups:
+        return max(norm(UNITS_OVERLAP, demand.schedulers, demand.tensor, demand.smooth), demand.accesses)
+    issued = norm(OVERLAP, demand.schedulers, demand.smooth)
+    replayed = norm(UNITS_OVERLAP, demand.schedulers, demand.accesses)
+    return max(norm(UNITS_OVERLAP, issued, demand.tensor), replayed)
+
+
+def norm(p: float, *values: float) -> float:
+    """Between the largest of some times (p is infinity) and their sum (p is 1).
+
+    >>> norm(2, 3, 4)
+    5.0
+    """
+    most = max(values)
+    return float(most * sum((value / most) ** p for value in values) ** (1 / p)) if most > 0 else 0.0
+
+
+def shared_clocks(work: float, wait: float, blocks: int) -> float:
+    """Clocks in which each of some blocks makes a step, of which `work` uses what they share and `wait` does not.
+
+    A closed queue with one server, by mean-value analysis (Reiser and Lavenberg, JACM 27, 1980): never less than
+    work * blocks, nor than work + wait.
+
+    >>> shared_clocks(100, 0, 2), shared_clocks(100, 50, 1), round(shared_clocks(100, 50, 2))
+    (200.0, 150.0, 217)
+    """
+    queued, each = 0.0, float(work + wait)
+    for count in range(1, blocks + 1):
+        served = work * (1 + queued)
+        each = served + wait
+        queued = count * served / each if each else 0.0
+    return each

@@ -1,0 +1,202 @@
+"""C out through shared memory by the lanes of each warpgroup: rows that begin and end anywhere."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from itertools import count
+from typing import Any
+
+import pytest
+
+from tilewright.dtypes import BF16, F16, F32
+from tilewright.errors import LoweringError, ScheduleError
+from tilewright.ir.async_stmt import BulkStore, StoreMatrices, TeamBarrier
+from tilewright.ir.buffer import Space
+from tilewright.ir.expr import ZERO
+from tilewright.ir.kernel import C_ODD, SAFE, Variant
+from tilewright.ir.program import Route
+from tilewright.ir.simplify import substitute
+from tilewright.ir.stmt import Body, Stmt
+from tilewright.ir.visit import map_exprs, rewrite, walk
+from tilewright.ladders.hopper.r9_best import TURNS, schedule_at, walking
+from tilewright.ladders.hopper.tiles import by_engine, nest, staged, tiles_at
+from tilewright.layout.arrangement import Slabs
+from tilewright.problem import Activation, Epilogue, Gemm, Order, check, make_operands
+from tilewright.schedule import Pipeline, Relayout, Schedule, Stage, Transfer
+from tilewright.simulator import Kind, Run, simulate
+from tilewright.toolchain import Build, build, run_on_simulator
+from tilewright.units import round_up
+
+TALL, NARROW, ONE_PART = walking(256, 128, 2, parts=2), walking(64, 64, 1, parts=1), walking(64, 128, 1, parts=1)
+SMALL_TURNS, ONE_PLACE = walking(128, 128, 1, parts=2, turns=2), walking(256, 128, 2, parts=2, places=1)
+
+
+def problem(m: int, n: int, k: int, ldc: int, **options: Any) -> Gemm:
+    """The copy engine brings A and B, whose rows begin at multiples of 16 bytes."""
+    a, b = options.get("a", Order.ROW), options.get("b", Order.ROW)
+    lda, ldb = (round_up(size, 8) for size in (k if a is Order.ROW else m, n if b is Order.ROW else k))
+    formats = {"dtype": BF16, "out": BF16} | options
+    return Gemm(m, n, k, lda=lda, ldb=ldb, ldc=ldc, **formats)
+
+
+def by_lanes(gemm: Gemm, point: Any, variant: Variant | None = None) -> Build:
+    built = build(gemm, schedule_at(gemm, point), variant=variant)
+    statements = [stmt for _, stmt in walk(built.kernel.body)]
+    assert any(isinstance(stmt, StoreMatrices) for stmt in statements)
+    assert not any(isinstance(stmt, BulkStore) for stmt in statements)
+    return built
+
+
+def right(gemm: Gemm, built: Build, **options: Any) -> Run:
+    operands = make_operands(gemm)
+    computed, run = run_on_simulator(built, operands, **options)
+    verdict = check(operands, computed)
+    assert verdict.ok and not run.errors, verdict.message
+    return run
+
+
+@pytest.mark.parametrize("point", [TALL, NARROW, ONE_PART, TURNS, SMALL_TURNS, ONE_PLACE])
+@pytest.mark.parametrize(("n", "ldc"), [(197, 197), (197, 200), (196, 197), (198, 198), (1, 1), (63, 65), (129, 131)])
+def test_rows_of_any_length_any_distance_apart(point: Any, n: int, ldc: int) -> None:
+    gemm = problem(131, n, 77, ldc)
+    right(gemm, by_lanes(gemm, point))
+
+
+@pytest.mark.parametrize("start", [0, 2, 4, 6, 14])
+@pytest.mark.parametrize("ldc", [130, 133])
+def test_a_matrix_that_begins_anywhere(start: int, ldc: int) -> None:
+    gemm = problem(70, 129, 40, ldc, beta=0.5)
+    right(gemm, by_lanes(gemm, NARROW, SAFE), base_bytes={"C": start})
+
+
+@pytest.mark.parametrize("dtype", [BF16, F16])
+@pytest.mark.parametrize(("a", "b"), [(Order.ROW, Order.ROW), (Order.ROW, Order.COL), (Order.COL, Order.ROW)])
+def test_orders_formats_and_factors(dtype: Any, a: Order, b: Order) -> None:
+    epilogue = Epilogue("n", True, Activation.RELU)
+    for point, rest in ((TALL, {}), (SMALL_TURNS, {"epilogue": epilogue})):
+        gemm = problem(131, 197, 77, 199, a=a, b=b, dtype=dtype, out=dtype, alpha=0.5, beta=-1.25, **rest)
+        right(gemm, by_lanes(gemm, point), schedule="warps")
+
+
+@pytest.mark.parametrize("exact", ["m", "n", "mn"])
+def test_tiles_that_are_whole(exact: str) -> None:
+    gemm = problem(256 if "m" in exact else 131, 256 if "n" in exact else 131, 77, 257)
+    built = by_lanes(gemm, TALL)
+    assert frozenset(exact) <= built.variant.exact
+    right(gemm, built)
+
+
+def test_more_tiles_than_blocks_and_an_odd_number_of_parts() -> None:
+    """A place that was stored from for one tile is filled again for the next."""
+    gemm = problem(260, 500, 40, 501)
+    for point in (TURNS, {**TURNS, "turns": 1, "groups": 2}, ONE_PART):
+        right(gemm, by_lanes(gemm, {**point, "stages": 2}), resident_blocks=1, schedule="warps")
+
+
+def test_a_warp_stores_whole_lines() -> None:
+    """A lane on its own touches a sector for each of eight rows; 64 neighbours are 5 sectors, and few stand alone."""
+    gemm = problem(256, 256, 64, 257)
+    ours = right(gemm, by_lanes(gemm, TALL)).counters
+    alone = right(gemm, build(gemm, schedule_at(gemm, walking(256, 128, 2, parts=0)))).counters
+    size_bytes = gemm.m * gemm.n * 2
+    assert ours.global_stores.sectors < 1.5 * size_bytes / 32 < 5 * size_bytes / 32 < alone.global_stores.sectors
+    assert ours.global_stores.requests < 0.55 * alone.global_stores.requests
+    assert ours.global_stores.bytes_asked == size_bytes
+
+
+def test_pairs_have_no_bank_conflicts() -> None:
+    """Where all rows begin at pairs there are no ends, which alone have some."""
+    even = problem(256, 256, 64, 258)
+    counters = right(even, by_lanes(even, TALL)).counters
+    assert counters.shared_stores.excess_wavefronts == counters.shared_loads.excess_wavefronts == 0
+    odd = problem(256, 256, 64, 257)
+    loads = right(odd, by_lanes(odd, TALL)).counters.shared_loads
+    assert 0 < loads.excess_wavefronts < 0.5 * loads.requests
+
+
+def without_teams(built: Build, dropped: tuple[int, ...]) -> frozenset[Kind]:
+    """What is found where the meetings of these numbers are gone from the text of a kernel."""
+    numbers = count()
+
+    def change(stmt: Stmt) -> Body | None:
+        return () if isinstance(stmt, TeamBarrier) and next(numbers) in dropped else None
+
+    kernel = replace(built.kernel, body=rewrite(built.kernel.body, change))
+    operands = make_operands(built.gemm)
+    run = simulate(kernel, operands, on_finding="collect", schedule="warps", resident_blocks=1)
+    return frozenset(finding.kind for finding in run.errors)
+
+
+@pytest.mark.parametrize("point", [TALL, TURNS, SMALL_TURNS])
+def test_warps_meet_once_where_there_are_two_places(point: Any) -> None:
+    built = by_lanes(problem(131, 261, 77, 263), point)
+    assert without_teams(built, ()) == frozenset()
+    assert without_teams(built, (0,)) & {Kind.RACE, Kind.UNWRITTEN}
+
+
+@pytest.mark.parametrize("point", [ONE_PART, ONE_PLACE])
+def test_warps_also_meet_before_a_lone_place_is_filled_again(point: Any) -> None:
+    built = by_lanes(problem(131, 261, 77, 263), point)
+    assert without_teams(built, ()) == frozenset()
+    for dropped in (0, 1):
+        assert without_teams(built, (dropped,)) & {Kind.RACE, Kind.UNWRITTEN}
+
+
+def test_where_c_begins_decides_what_is_a_pair() -> None:
+    """As if C began at a multiple of two elements, and it does not: the simulator refuses the stores, as GPUs do."""
+    gemm = problem(70, 129, 40, 130)
+    built = by_lanes(gemm, NARROW, SAFE)
+
+    def change(stmt: Stmt) -> Body:
+        return (map_exprs(stmt, lambda expr: substitute(expr, {C_ODD.name: ZERO})),)
+
+    kernel = replace(built.kernel, body=rewrite(built.kernel.body, change))
+    run = simulate(kernel, make_operands(gemm), base_bytes={"C": 2}, on_finding="collect")
+    assert Kind.MISALIGNED in {finding.kind for finding in run.errors}
+
+
+@pytest.mark.parametrize("variant", [SAFE, Variant(alignment_bytes=16, result_bytes=1), Variant(frozenset("m"), 16)])
+def test_the_widest_tile_of_a_warpgroup_leaves_registers_for_its_store(variant: Variant) -> None:
+    """192 sums a thread; what is needed to store them must not be kept beside them. A spill would be refused."""
+    pytest.importorskip("nvidia")
+    assert by_lanes(problem(4096, 4097, 4096, 4097), TURNS, variant).compile("sm_90a").resources.spill_load_bytes == 0
+
+
+def test_c_that_cannot_go_in_parts_is_stored_from_registers() -> None:
+    for options in ({"out": F32}, {"c": Order.COL}):
+        gemm = problem(72, 72, 64, 73, **options)
+        built = build(gemm, schedule_at(gemm, TALL))
+        assert not any(isinstance(stmt, StoreMatrices) for _, stmt in walk(built.kernel.body))
+
+
+def steps(n: int, parts: int) -> Schedule:
+    point = {**NARROW, "n": n, "stages": 2}
+    gemm = problem(72, 72, 64, 73)
+    return Schedule(
+        *nest(gemm, tiles_at(point)),
+        *staged(gemm),
+        *by_engine(),
+        Pipeline("k_tile", 2),
+        Stage("C", Space.SHARED, parts=parts),
+        Relayout("C_tile", arrangement=Slabs(64)),
+        Transfer("C_tile", Route.MATRICES),
+    )
+
+
+def test_it_does_without_roles() -> None:
+    """Where every thread multiplies, and one of them starts the copies."""
+    gemm = problem(72, 72, 64, 73)
+    right(gemm, build(gemm, steps(64, 1)))
+
+
+def test_a_part_is_made_of_whole_pieces_of_64_columns() -> None:
+    gemm = problem(72, 72, 64, 73)
+    with pytest.raises((LoweringError, ScheduleError), match="columns"):
+        _ = build(gemm, steps(128, 4)).kernel
+
+
+def test_the_copy_engine_also_does_with_one_place() -> None:
+    gemm = problem(260, 264, 40, 264)
+    built = build(gemm, schedule_at(gemm, {**ONE_PLACE, "stages": 2}))
+    assert any(isinstance(stmt, BulkStore) for _, stmt in walk(built.kernel.body))
+    right(gemm, built, resident_blocks=1, schedule="warps")

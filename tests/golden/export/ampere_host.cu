@@ -45,14 +45,14 @@ cudaError_t launch(void (*kernel)(Parameters...), const Call& call) {
         return cudaErrorInvalidConfiguration;
     }
     cudaError_t error = cudaSuccess;
-    error = cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, 98304);
+    error = cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, 132096);
     if (error != cudaSuccess) {
         return error;
     }
     cudaLaunchConfig_t config = {};
     config.gridDim = dim3(unsigned(grid[0]), unsigned(grid[1]), unsigned(grid[2]));
     config.blockDim = dim3(256, 1, 1);
-    config.dynamicSmemBytes = 98304;
+    config.dynamicSmemBytes = 132096;
     config.stream = call.stream;
     error = cudaLaunchKernelEx(&config, kernel,
         static_cast<const bf16_bits*>(call.a.data),

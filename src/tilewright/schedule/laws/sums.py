@@ -44,7 +44,8 @@ def results_leave_after_the_sum(program: Program) -> Iterator[Violation]:
             return
         if staged.finished:
             yield Violation(
-                f"{staged.name!r} goes out by {staged.route.value}, which takes columns, not the turns of {staged.under!r}.",
+                f"{staged.name!r} goes out by {staged.route.value}, which takes columns, not the turns of "
+                f"{staged.under!r}.",
                 hint='leave out under; Stage("C", Space.SHARED, parts=...) makes parts of columns.',
             )
         inside = {axis.name for axes in program.tile_axes(staged) for axis in axes}

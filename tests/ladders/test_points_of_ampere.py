@@ -1,0 +1,59 @@
+"""ampere/6 by format and alignment: where it stands, that it fits, and that points found earlier still mean the same."""
+
+from __future__ import annotations
+
+import pytest
+
+from tilewright import BF16, F16, F32, TF32, Gemm, Order
+from tilewright.ladders.ampere.r6_full import AT_ODD_ROWS, BEST, IN_PARTS, point_for, points, schedule_at, shared_bytes
+from tilewright.problem import make_operands
+from tilewright.problem.tolerance import check
+from tilewright.toolchain import build, run_on_simulator
+
+A100_SHARED_BYTES = 163 * 1024
+
+
+@pytest.mark.parametrize(
+    ("gemm", "point"),
+    [
+        (Gemm(4096, 4096, 4096, F16, out=F16), IN_PARTS),
+        (Gemm(4096, 4096, 4096, BF16, out=F32), BEST),
+        (Gemm(4095, 4097, 4093, BF16, out=BF16), AT_ODD_ROWS),
+        (Gemm(4095, 4097, 4094, BF16, out=BF16, b=Order.COL), IN_PARTS),
+        (Gemm(4096, 4096, 4096, F32, product=TF32), {**BEST, "spread": False}),
+    ],
+)
+def test_format_and_alignment_choose_the_point(gemm: Gemm, point: object) -> None:
+    assert point_for(gemm) == point
+
+
+@pytest.mark.parametrize("point", [BEST, IN_PARTS, AT_ODD_ROWS])
+def test_where_the_rung_stands_there_is_room_on_an_a100_too(point: dict[str, int]) -> None:
+    gemm = Gemm(512, 512, 512, F16, out=F16)
+    kernel = build(gemm, schedule_at(gemm, point)).kernel
+    assert kernel.shared_bytes == shared_bytes(point) <= A100_SHARED_BYTES
+
+
+def test_the_search_visits_where_the_rung_stands() -> None:
+    found = list(points())
+    assert all(point in found for point in ({**BEST, "in_parts": False}, IN_PARTS, AT_ODD_ROWS))
+
+
+def test_a_point_that_does_not_speak_of_parts_stores_from_registers() -> None:
+    gemm = Gemm(256, 512, 64, F16, out=F16)
+    assert all(buffer.name != "C_tile" for buffer in build(gemm, schedule_at(gemm, BEST)).kernel.shared)
+
+
+@pytest.mark.parametrize("a", list(Order), ids=lambda order: f"A by {order.value}")
+@pytest.mark.parametrize("b", list(Order), ids=lambda order: f"B by {order.value}")
+def test_of_tf32_a_lane_loads_pairs_where_ldmatrix_does_not_load(a: Order, b: Order) -> None:
+    gemm = Gemm(128, 256, 32, F32, product=TF32, a=a, b=b)
+    operands = make_operands(gemm)
+    computed, run = run_on_simulator(build(gemm, schedule_at(gemm, point_for(gemm))), operands)
+    assert check(operands, computed).ok and not run.findings
+    opcode = {
+        name: next(iter(set(run.counters.of_origin(name).instructions) - {"CVT"})) for name in ("A_frag", "B_frag")
+    }
+    by_columns = "LDS.64" if b is Order.COL else "LDS"
+    assert opcode["A_frag"] == ("LDSM" if a is Order.ROW else by_columns)
+    assert opcode["B_frag"] == ("LDSM" if b is Order.COL else "LDS.64")

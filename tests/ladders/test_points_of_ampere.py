@@ -1,4 +1,4 @@
-"""ampere/6 by format and alignment: where it stands, that it fits, and that points found earlier still mean the same."""
+"""ampere/6 by format and alignment: where it stands, and that points found earlier still mean the same."""
 
 from __future__ import annotations
 

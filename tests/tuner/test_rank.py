@@ -17,7 +17,7 @@ from tilewright.ladders.hopper.r9_best import walks
 from tilewright.problem.gemm import Gemm, Order
 from tilewright.report.validation import spearman
 from tilewright.tuner.encoding import Encoding
-from tilewright.tuner.rank import look, predicted_us
+from tilewright.tuner.rank import look, predicted_us, spread
 from tilewright.tuner.space import Space, make_space
 from tilewright.winners.choice import THIN, Choice
 
@@ -65,6 +65,7 @@ def test_b_by_columns_is_tried_as_it_lies_and_turned() -> None:
     ways = Counter((choice.pads, choice.turned) for choice in space.candidates)
     assert set(ways) == {(frozenset(), frozenset()), (frozenset("B"), frozenset("B"))}
     assert len(set(ways.values())) == 1
+    assert {choice.turned for choice in spread(space.candidates, 24)} == {frozenset(), frozenset("B")}
     turned = next(choice for choice in space.candidates if choice.turned)
     looked = [look(space, one) for one in (turned, replace(turned, pads=frozenset(), turned=frozenset()))]
     assert not any(one.refusal for one in looked) and looked[0].kind != looked[1].kind

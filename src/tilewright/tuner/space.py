@@ -84,20 +84,21 @@ class Space:
         return choice.key in self._by_key
 
     def _of_rung(self, rung: Rung) -> Iterator[Choice]:
-        """Every point alone, then those that may be split, in parts."""
+        """Every point alone, then those that may be split, in parts; the ways to copy one after another, so that an
+        even spread meets all of them."""
         if rung.choices is None:
             return
         ways = self._ways_to_copy(rung.name)
         points = list(rung.choices.points())
-        for point in points:
-            for copies in ways:
+        for copies in ways:
+            for point in points:
                 yield Choice(rung.name, dict(point), 1, *copies)
         points = [point for point in points if rung.choices.shares_k(point)]
         shared = [(point, splits) for point in points for splits in self._split_counts(point)]
         if not shared or not self._splits(rung, points, ways[0]):
             return
-        for point, splits in shared[:: ceil_div(len(shared), _MOST_SHARED)]:
-            for copies in ways:
+        for copies in ways:
+            for point, splits in shared[:: ceil_div(len(shared), _MOST_SHARED)]:
                 yield Choice(rung.name, dict(point), splits, *copies)
 
     def _ways_to_copy(self, rung: str) -> tuple[Copies, ...]:

@@ -13,7 +13,7 @@ from tilewright.export import bundle
 from tilewright.export.choice import of_rung, of_shape
 from tilewright.ladders import find_rung
 from tilewright.problem.formats import format_options
-from tilewright.problem.gemm import Gemm
+from tilewright.problem.gemm import Gemm, Order
 from tilewright.runtime.cubin_cache import CubinCache
 
 
@@ -41,6 +41,11 @@ def test_a_shape_gets_what_matmul_would_take_in_one_launch() -> None:
     assert chosen.origin.startswith("hopper/best") and not chosen.passed_over
     split = of_shape(Gemm(512, 512, 16384, **format_options("bf16")), device("H200"))
     assert "k in 8 parts" in split.passed_over and "k in" not in split.origin
+
+
+def test_what_is_turned_first_takes_two_launches_and_is_passed_over() -> None:
+    chosen = of_shape(Gemm(4096, 4096, 4096, b=Order.COL), device("H200"))
+    assert chosen.passed_over.endswith("B turned first") and "first" not in chosen.origin
 
 
 def test_a_shape_with_odd_rows_gets_a_kernel_that_takes_them() -> None:

@@ -28,7 +28,8 @@ def short(choice: Choice) -> str:
     m, n = (choice.point.get(name, choice.point.get(f"b{name}", "")) for name in "mn")
     tile = f" {m}x{n}" if m else ""
     parts = f" /{choice.splits}" if choice.splits > 1 else ""
-    return f"{choice.rung}{tile}{parts}{''.join(f' copy {name}' for name in sorted(choice.pads))}"
+    copies = "".join(f" {'turn' if name in choice.turned else 'copy'} {name}" for name in sorted(choice.pads))
+    return f"{choice.rung}{tile}{parts}{copies}"
 
 
 def table(name: str) -> str:
@@ -36,7 +37,8 @@ def table(name: str) -> str:
     planner = paper_dispatcher(device(name))
     lines = [
         f"Kernels that matmul chooses on the {name} where nothing was tuned.",
-        "/4: k in four parts. copy A: A is copied first. same: as in the column to the left.",
+        "/4: k in four parts. copy A: A is copied first. turn B: B is copied first, the other way round.",
+        "same: as in the column to the left.",
         "",
         f"{'M x N x K':18}{'format':8}" + "".join(f"{orders:38}" for orders in ORDERS).rstrip(),
     ]

@@ -225,7 +225,27 @@ def test_a_plan_of_several_launches_travels_whole(path: Path) -> None:
     assert database.winners()[0].choice == plan
 
 
-@pytest.mark.parametrize("change", [{"splits": 0}, {"splits": True}, {"pads": ["C"]}, {"pads": "A"}])
+def test_what_is_turned_travels_too(path: Path) -> None:
+    plan = Choice("worklog/best", {}, 1, frozenset("AB"), frozenset("B"))
+    database = a_database(path)
+    database.record(a_winner(choice=plan))
+    assert database.winners()[0].choice == plan
+    assert str(plan) == "worklog/best, A copied first, B turned first"
+
+
+def test_where_nothing_is_turned_a_choice_is_stored_as_ever() -> None:
+    plan = Choice("hopper/4", {"m": 128}, 8, frozenset("B"))
+    assert plan.key == '{"pads": ["B"], "point": {"m": 128}, "rung": "hopper/4", "splits": 8}'
+    assert Choice.from_data(plan.as_data()) == plan
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        *({"splits": 0}, {"splits": True}, {"pads": ["C"]}, {"pads": "A"}),
+        *({"turned": ["B"]}, {"pads": ["A"], "turned": ["B"]}, {"pads": ["B"], "turned": "B"}),
+    ],
+)
 def test_splits_and_pads_that_are_none_are_refused(change: dict[str, object]) -> None:
     with pytest.raises(TilewrightError, match="it is no winner"):
         Winner.from_json(json.dumps({**json.loads(a_winner().to_json()), **change}))

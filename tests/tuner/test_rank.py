@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 import random
+from collections import Counter
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -12,9 +14,10 @@ from tilewright.device.catalog import device
 from tilewright.dtypes import BF16
 from tilewright.ladders import find_rung
 from tilewright.ladders.hopper.r9_best import walks
-from tilewright.problem.gemm import Gemm
+from tilewright.problem.gemm import Gemm, Order
 from tilewright.report.validation import spearman
-from tilewright.tuner.rank import predicted_us
+from tilewright.tuner.encoding import Encoding
+from tilewright.tuner.rank import look, predicted_us, spread
 from tilewright.tuner.space import Space, make_space
 from tilewright.winners.choice import THIN, Choice
 
@@ -55,6 +58,18 @@ def test_where_rows_are_narrow_copies_before_are_held_against_narrow_copies() ->
     assert ("ampere/6", frozenset()) in pads and ("ampere/6", frozenset("A")) in pads
     assert ("hopper/best", frozenset()) not in pads and ("hopper/best", frozenset("A")) in pads
     assert all(space.is_legal(choice) for choice in space.candidates[:: len(space.candidates) // 10])
+
+
+def test_b_by_columns_is_tried_as_it_lies_and_turned() -> None:
+    space = make_space(Gemm(512, 512, 512, b=Order.COL), H200, rung="worklog/best")
+    ways = Counter((choice.pads, choice.turned) for choice in space.candidates)
+    assert set(ways) == {(frozenset(), frozenset()), (frozenset("B"), frozenset("B"))}
+    assert len(set(ways.values())) == 1
+    assert {choice.turned for choice in spread(space.candidates, 24)} == {frozenset(), frozenset("B")}
+    turned = next(choice for choice in space.candidates if choice.turned)
+    looked = [look(space, one) for one in (turned, replace(turned, pads=frozenset(), turned=frozenset()))]
+    assert not any(one.refusal for one in looked) and looked[0].kind != looked[1].kind
+    assert len({tuple(Encoding.of(space.candidates).params(one.candidate).values()) for one in looked}) == 2
 
 
 def test_a_kernel_that_keeps_its_blocks_is_never_split() -> None:

@@ -124,7 +124,7 @@ class _Copy:
 def _copy(gemm: Gemm, choice: Choice, name: OperandName, stack: Stack | None) -> _Copy:
     lines, length = gemm.size(gemm.operand(name).strided), row_length(gemm, name)
     count, step = (1, 0) if stack is None else (stack.count, {"A": stack.a, "B": stack.b}[name])
-    turns = order_read(choice.rung, gemm, name) is not gemm.operand(name).order
+    turns = order_read(choice, gemm, name) is not gemm.operand(name).order
     to = (length, lines) if turns else (lines, length)
     size_bytes = padded_bytes(*to, gemm.dtype)
     apart, leading = size_bytes // gemm.dtype.bytes, padded(to[1], gemm.dtype)

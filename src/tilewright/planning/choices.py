@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from operator import mul
-from typing import Protocol
+from typing import NamedTuple, Protocol
 
 from tilewright.device.arch import SINCE, Feature
 from tilewright.device.spec import DeviceSpec
@@ -58,11 +58,22 @@ class Alignment:
         return min(self.a, self.b, self.c)
 
 
-def order_read(rung: str, gemm: Gemm, name: OperandName) -> Order:
-    """How a kernel must find A or B: wgmma turns tiles of 2-byte elements, and no others."""
-    if rung.startswith("hopper/") and gemm.dtype.bytes == 4:
+class Copies(NamedTuple):
+    """What is copied before a product; see `Choice`."""
+
+    pads: frozenset[OperandName] = frozenset()
+    turned: frozenset[OperandName] = frozenset()
+
+
+def order_read(choice: Choice, gemm: Gemm, name: OperandName) -> Order:
+    """How the kernel of a choice finds A or B: wgmma turns tiles of 2-byte elements, and no others."""
+    if choice.rung.startswith("hopper/") and gemm.dtype.bytes == 4:
         return Order.ROW if name == "A" else Order.COL
-    return gemm.operand(name).order
+    own = gemm.operand(name).order
+    return _OTHER[own] if name in choice.turned else own
+
+
+_OTHER: Mapping[Order, Order] = {Order.ROW: Order.COL, Order.COL: Order.ROW}
 
 
 def copied_first(rung: str, gemm: Gemm, alignment: Alignment) -> frozenset[OperandName]:
@@ -72,21 +83,34 @@ def copied_first(rung: str, gemm: Gemm, alignment: Alignment) -> frozenset[Opera
     return frozenset(
         name
         for name in PADDED
-        if alignment.of(name) < ENGINE_BYTES or order_read(rung, gemm, name) is not gemm.operand(name).order
+        if alignment.of(name) < ENGINE_BYTES or order_read(Choice(rung), gemm, name) is not gemm.operand(name).order
     )
 
 
-def ways_to_copy(rung: str, gemm: Gemm, alignment: Alignment) -> tuple[frozenset[OperandName], ...]:
-    """What a kernel needs copied; and, where it could do with narrow loads, also what would make them wide."""
-    needed = copied_first(rung, gemm, alignment)
-    narrow = frozenset(name for name in PADDED if alignment.of(name) < ENGINE_BYTES)
-    return (needed, needed | narrow) if narrow - needed else (needed,)
+def worth_turning(rung: str, gemm: Gemm) -> frozenset[OperandName]:
+    """What a kernel reads faster the other way round: those of FFMA turn a B that lies by columns, element by element,
+    in each of their blocks. An A that lies by rows they turn as well, and are hardly slower: NN and TN of `_SLOW_B`."""
+    turns = rung.startswith("worklog/") and gemm.dtype is F32 and gemm.b is Order.COL
+    return frozenset(("B",)) if turns else frozenset()
+
+
+def ways_to_copy(rung: str, gemm: Gemm, alignment: Alignment) -> tuple[Copies, ...]:
+    """What a kernel needs copied; also what would make narrow loads wide, where it could do with them; and with that
+    what it would rather have turned."""
+    needed, narrow, turned = copied_first(rung, gemm, alignment), _narrow(alignment), worth_turning(rung, gemm)
+    ways = (Copies(needed), Copies(needed | narrow), Copies(needed | narrow | turned, turned))
+    return tuple(dict.fromkeys(ways))
 
 
 def fitted(choice: Choice, gemm: Gemm, alignment: Alignment) -> Choice:
     """A choice that was measured for a problem like this one, with the copies that this one needs, and no others."""
-    narrow = frozenset(name for name in PADDED if alignment.of(name) < ENGINE_BYTES)
-    return replace(choice, pads=copied_first(choice.rung, gemm, alignment) | (choice.pads & narrow))
+    turned = choice.turned & worth_turning(choice.rung, gemm)
+    padded = copied_first(choice.rung, gemm, alignment) | (choice.pads & _narrow(alignment))
+    return replace(choice, pads=padded | turned, turned=turned)
+
+
+def _narrow(alignment: Alignment) -> frozenset[OperandName]:
+    return frozenset(name for name in PADDED if alignment.of(name) < ENGINE_BYTES)
 
 
 _NARROW: Mapping[int, float] = {16: 1.0, 8: 0.94, 4: 0.65, 2: 0.4, 1: 0.4}
@@ -98,6 +122,15 @@ _ROW_OUTSIDE = 0.009
 """By how much longer a kernel takes for each row of its tiles that lies outside of C, where all have as many: the copy
 engine fills boxes with zeros more slowly than it copies. Measured on the H200: tiles of 64 rows times 8192 x 8192 in
 bf16 take 34.9 us where C has 64 rows, 43.3 where it has 32, 49.6 where it has 16."""
+
+_SLOW_B = 1.03
+"""How much longer than by the model FFMA kernels take that turn B on its way through shared memory, but for the time
+that memory takes. Measured on the H200, medians of f32 (benchmarks/results/library_h200.jsonl): 4096^3 takes 2685 us as
+NN, 2648 as TN, 2828 as NT; 8192^3 21.30, 21.04 and 22.60 ms. NT is slower by 5.3 to 6.1 %, in the model by 1.9 %."""
+
+_FAR_BYTES = 256 << 10
+"""Rows of B that are as far apart are no faster: 2048 x 151936 x 2048, with rows of 594 KiB, takes 25.4 ms as NN and as
+NT. Rows of 56 KiB (4096 x 14336 x 4096) cost nothing; between these nothing was measured."""
 
 MORE_LAUNCHES_US = 3.0
 """What each further launch costs beside its time on the GPU: the host's time for it (5 us, measured on the H200's host
@@ -115,7 +148,6 @@ def estimate_us(
     spec: DeviceSpec,
     tile: Candidate,
     splits: int = 1,
-    pads: frozenset[OperandName] = frozenset(),
     *,
     alignment_bytes: int = ENGINE_BYTES,
     result_bytes: int = ENGINE_BYTES,
@@ -123,6 +155,7 @@ def estimate_us(
 ) -> float:
     """About how long a problem takes, or `count` of them in one launch; infinite where a block does not fit on an SM.
 
+    gemm: as the kernel finds it, behind copies, whose time is none of this.
     alignment_bytes: of addresses and rows of A and B, as the kernel finds them. result_bytes: of what it writes.
     """
     per_sm = tile.blocks_per_sm(gemm, spec)
@@ -143,20 +176,27 @@ def estimate_us(
     seconds = predict_seconds(work, spec, blocks_per_sm=per_sm, dram_bytes=moved_bytes)
     if tile.unit == "mma.sync":
         seconds = LAUNCH_SECONDS + (seconds - LAUNCH_SECONDS) / _NARROW[alignment_bytes]
+    elif tile.unit == "FFMA" and (gemm.b is Order.COL or gemm.ldb * gemm.dtype.bytes >= _FAR_BYTES):
+        seconds += (_SLOW_B - 1) * max(0.0, seconds - _moved_seconds(moved_bytes, spec))
     if tile.by_engine:  # all of these start early
         outside = max(0, tile.m - gemm.m)
         seconds = (1 + _ROW_OUTSIDE * outside) * seconds + launch_seconds(spec) - LAUNCH_SECONDS
     if splits > 1:
         seconds += finish_seconds(gemm, spec, splits)
-    if pads:
-        copied = sum(gemm.storage_elements(name) for name in pads)
-        seconds += _moved_seconds(2 * count * copied * gemm.dtype.bytes, spec, copy_launches(gemm, pads))
     return seconds * 1e6
 
 
-def copy_launches(gemm: Gemm, pads: frozenset[OperandName]) -> int:
-    """How many launches copy operands: one, but for elements of 4 bytes that may be turned, each by its own."""
-    return min(1, len(pads)) if gemm.dtype.bytes == 2 else len(pads)
+def copy_seconds(gemm: Gemm, spec: DeviceSpec, choice: Choice, count: int = 1) -> float:
+    """Of the launches that copy operands, of each of `count` problems."""
+    read = as_read(gemm, choice)
+    copied = sum(read.storage_elements(name) for name in choice.pads)
+    return _moved_seconds(2 * count * copied * gemm.dtype.bytes, spec, copy_launches(gemm, choice))
+
+
+def copy_launches(gemm: Gemm, choice: Choice) -> int:
+    """How many launches copy operands: one for each that is turned, one for all others."""
+    turned = sum(order_read(choice, gemm, name) is not gemm.operand(name).order for name in choice.pads)
+    return turned + (turned < len(choice.pads))
 
 
 def finish_seconds(gemm: Gemm, spec: DeviceSpec, parts: int) -> float:
@@ -188,19 +228,18 @@ def choices(
         if (tile.by_engine and not engine) or (tile.walks and not walks) or (tile.in_pairs and stack is not None):
             continue
         alone = keep_order or stack is not None or not tile.splits
-        for pads in ways_to_copy(tile.rung, gemm, alignment):
-            read = as_read(gemm, Choice(tile.rung, pads=pads))
+        for copies in ways_to_copy(tile.rung, gemm, alignment):
+            copying = Choice(tile.rung, {}, 1, *copies)
+            read, launches = as_read(gemm, copying), copy_launches(gemm, copying)
+            before_us = copy_seconds(gemm, spec, copying, count) * 1e6 + launches * MORE_LAUNCHES_US
             for splits in (1,) if alone else _split_counts(gemm, spec, tile):
                 if tile.stands_in and walks and splits == 1:
                     continue
-                loads, stores = _aligned_bytes(gemm, alignment, pads, splits)
-                time_us = estimate_us(
-                    read, spec, tile, splits, pads, alignment_bytes=loads, result_bytes=stores, count=count
-                )
+                loads, stores = _aligned_bytes(gemm, alignment, copies.pads, splits)
+                time_us = estimate_us(read, spec, tile, splits, alignment_bytes=loads, result_bytes=stores, count=count)
                 if time_us != float("inf"):
-                    more = copy_launches(gemm, pads) + (splits > 1)
-                    choice = Choice(tile.rung, tile.point_for(gemm, splits), splits, pads)
-                    found.append((time_us + more * MORE_LAUNCHES_US, choice))
+                    choice = Choice(tile.rung, tile.point_for(gemm, splits), splits, *copies)
+                    found.append((before_us + time_us + (splits > 1) * MORE_LAUNCHES_US, choice))
     return sorted(found, key=lambda pair: pair[0])
 
 
@@ -208,7 +247,7 @@ def as_read(gemm: Gemm, choice: Choice) -> Gemm:
     """The problem as the kernel of a choice finds it, behind the copies that are made first."""
     for name in sorted(choice.pads):
         side = name.lower()
-        order = order_read(choice.rung, gemm, name)
+        order = order_read(choice, gemm, name)
         turned = replace(gemm, **{side: order, f"ld{side}": 0})  # type: ignore[arg-type]
         gemm = replace(turned, **{f"ld{side}": padded(row_length(turned, name), gemm.dtype)})  # type: ignore[arg-type]
     return gemm

@@ -172,8 +172,8 @@ def _copied(tile: Candidate, gemm: Gemm, name: OperandName, width: int) -> tuple
         lines=lines * more * (_ASTRIDE if more > 1 else 1.0), sectors=size_bytes / _SECTOR_BYTES * more,
     )  # fmt: skip
     if _along_k(gemm, name):
-        conflicts = 2.0 if name == "A" else 4.0  # rows of A_tile are padded, those of B_tile are not
-        return loaded, _shared(f"{name}_tile", "store", size_bytes / (_WARP * 4), width=4, conflicts=conflicts)
+        # Its rows in shared memory are padded.
+        return loaded, _shared(f"{name}_tile", "store", size_bytes / (_WARP * 4), width=4, conflicts=2.0)
     return loaded, _shared(f"{name}_tile", "store", size_bytes / (_WARP * _WIDE))
 
 

@@ -67,7 +67,8 @@ class Encoding:
 def _texts(candidate: Choice, names: Sequence[str]) -> list[str]:
     point = candidate.point
     own = (json.dumps(point[name]) if name in point else "-" for name in names[len(_OF_ALL) :])
-    return [candidate.rung, str(candidate.splits), " ".join(sorted(candidate.pads)), *own]
+    copies = [*sorted(candidate.pads), *(f"turned {name}" for name in sorted(candidate.turned))]
+    return [candidate.rung, str(candidate.splits), " ".join(copies), *own]
 
 
 def _in_order(text: str) -> tuple[float, str]:

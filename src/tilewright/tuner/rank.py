@@ -16,7 +16,7 @@ from tilewright.ir.program import GROUP_LANES
 from tilewright.model.occupancy import occupancy
 from tilewright.model.time import DRAM_SHARE, LAUNCH_SECONDS, predict_seconds
 from tilewright.model.work import Work
-from tilewright.planning.choices import copy_launches, finish_seconds, launch_seconds
+from tilewright.planning.choices import copy_seconds, finish_seconds, launch_seconds
 from tilewright.planning.on_paper import PaperLaunch, launches_of
 from tilewright.prediction.counting import work_of
 from tilewright.prediction.predict import dram_bytes
@@ -50,10 +50,7 @@ def predicted_us(space: Space, choice: Choice) -> float:
         seconds = _product_seconds(gemm, spec, paper, paper.product)
     if choice.splits > 1:
         seconds += finish_seconds(gemm, spec, choice.splits)
-    seconds += copy_launches(gemm, choice.pads) * launch_seconds(spec)
-    for name in choice.pads:
-        seconds += _moving(2 * gemm.storage_elements(name) * gemm.dtype.bytes, spec)
-    return seconds * 1e6
+    return (seconds + copy_seconds(gemm, spec, choice)) * 1e6
 
 
 def _product_seconds(gemm: Gemm, spec: DeviceSpec, paper: Paper, built: Build) -> float:
@@ -157,7 +154,7 @@ def _kind(space: Space, candidate: Choice) -> str:
         return f"{candidate.rung} {candidate.splits}"
     tile = " ".join(f"{dim}{size}" for dim, size in product.kernel.tile.items())
     blocks = "walking" if product.kernel.resident else f"{_blocks_per_sm(product, space.spec)} blocks"
-    return f"{candidate.rung} {tile} {blocks} {candidate.splits} {sorted(candidate.pads)}"
+    return f"{candidate.rung} {tile} {blocks} {candidate.splits} {sorted(candidate.pads)} {sorted(candidate.turned)}"
 
 
 def ranked(looks: Iterable[Look]) -> list[Look]:

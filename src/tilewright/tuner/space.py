@@ -9,7 +9,7 @@ from __future__ import annotations
 import hashlib
 import threading
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import lru_cache
 
 from tilewright.device.spec import DeviceSpec
@@ -17,11 +17,11 @@ from tilewright.errors import ProblemError, TilewrightError, UnknownName
 from tilewright.ladders import LADDERS, find_ladder, find_rung
 from tilewright.ladders.rung import Point, Rung
 from tilewright.planning.assembly import Request, plan_of
-from tilewright.planning.choices import ways_to_copy
+from tilewright.planning.choices import Copies, ways_to_copy
 from tilewright.planning.dispatch import estimated
 from tilewright.planning.on_paper import PaperKernels, alignment_of_rows, order_of_choice
 from tilewright.planning.plan import Plan
-from tilewright.problem.gemm import Gemm, OperandName
+from tilewright.problem.gemm import Gemm
 from tilewright.toolchain import Build
 from tilewright.units import ceil_div
 from tilewright.winners.choice import THIN, Choice
@@ -84,23 +84,24 @@ class Space:
         return choice.key in self._by_key
 
     def _of_rung(self, rung: Rung) -> Iterator[Choice]:
-        """Every point alone, then those that may be split, in parts."""
+        """Every point alone, then those that may be split, in parts; the ways to copy one after another, so that an
+        even spread meets all of them."""
         if rung.choices is None:
             return
-        pads = self._pads(rung.name)
+        ways = self._ways_to_copy(rung.name)
         points = list(rung.choices.points())
-        for point in points:
-            for copied in pads:
-                yield Choice(rung.name, dict(point), 1, copied)
+        for copies in ways:
+            for point in points:
+                yield Choice(rung.name, dict(point), 1, *copies)
         points = [point for point in points if rung.choices.shares_k(point)]
         shared = [(point, splits) for point in points for splits in self._split_counts(point)]
-        if not shared or not self._splits(rung, points, pads[0]):
+        if not shared or not self._splits(rung, points, ways[0]):
             return
-        for point, splits in shared[:: ceil_div(len(shared), _MOST_SHARED)]:
-            for copied in pads:
-                yield Choice(rung.name, dict(point), splits, copied)
+        for copies in ways:
+            for point, splits in shared[:: ceil_div(len(shared), _MOST_SHARED)]:
+                yield Choice(rung.name, dict(point), splits, *copies)
 
-    def _pads(self, rung: str) -> tuple[frozenset[OperandName], ...]:
+    def _ways_to_copy(self, rung: str) -> tuple[Copies, ...]:
         return ways_to_copy(rung, self.gemm, self.alignment)
 
     def _split_counts(self, point: Point) -> tuple[int, ...]:
@@ -112,10 +113,10 @@ class Space:
         most = min(_SPLIT_ROUNDS * self.spec.sm_count // tiles, self.gemm.k // _LEAST_PART)
         return tuple(splits for splits in _SPLITS if splits <= most)
 
-    def _splits(self, rung: Rung, points: Sequence[Point], pads: frozenset[OperandName]) -> bool:
+    def _splits(self, rung: Rung, points: Sequence[Point], copies: Copies) -> bool:
         """Whether some of a few points of a rung can share out k."""
         some = points[:: max(1, len(points) // 4)]
-        return any(not self._looked(Choice(rung.name, point, 2, pads), any_order=True) for point in some)
+        return any(not self._looked(Choice(rung.name, point, 2, *copies), any_order=True) for point in some)
 
     def default(self, rung: str) -> Choice | None:
         """The candidate at which the rung itself stands, if it is one of its points."""
@@ -126,7 +127,7 @@ class Space:
             point = next((p for p in one.choices.points() if one.choices.schedule_at(self.gemm, p) == own), None)
         except TilewrightError:
             return None
-        return None if point is None else Choice(rung, dict(point), 1, self._pads(rung)[0])
+        return None if point is None else Choice(rung, dict(point), 1, *self._ways_to_copy(rung)[0])
 
     def paper(self, choice: Choice) -> Paper:
         """A candidate written out. Raises what schedules, passes and `plan_of` raise."""
@@ -176,7 +177,7 @@ def canonical(choice: Choice) -> Choice:
     """The same choice under the one name of its rung."""
     if choice.rung == THIN:
         return choice
-    return Choice(find_rung(choice.rung).name, dict(choice.point), choice.splits, choice.pads)
+    return replace(choice, rung=find_rung(choice.rung).name, point=dict(choice.point))
 
 
 def make_space(

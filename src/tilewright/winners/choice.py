@@ -21,13 +21,15 @@ class Choice:
     """A kernel for a problem: a rung, a point of its choices, and what surrounds it.
 
     splits: blocks that share the sum over k of one tile. pads: operands copied first, to rows the copy engine takes,
-    and the other way round where the kernel reads them so.
+    and the other way round where the kernel reads them so. turned: those of `pads` whose copy lies the other way round
+    though the kernel could read them as they lie.
     """
 
     rung: str
     point: Mapping[str, Any] = field(default_factory=dict)
     splits: int = 1
     pads: frozenset[OperandName] = frozenset()
+    turned: frozenset[OperandName] = frozenset()
 
     @property
     def key(self) -> str:
@@ -44,6 +46,7 @@ class Choice:
             "point": dict(self.point),
             "splits": self.splits,
             "pads": sorted(self.pads),
+            **({"turned": sorted(self.turned)} if self.turned else {}),
         }
 
     @classmethod
@@ -57,10 +60,14 @@ class Choice:
             raise TypeError(f"{rung!r}, {point!r}, {splits!r} are no choice")
         if not isinstance(pads, list) or not set(pads) <= _COPYABLE:
             raise ValueError(f"pads is {pads!r}")
-        return cls(rung, point, splits, frozenset(pads))
+        turned = data.get("turned", [])
+        if not isinstance(turned, list) or not set(turned) <= set(pads):
+            raise ValueError(f"turned is {turned!r}, and copied are {pads!r}")
+        return cls(rung, point, splits, frozenset(pads), frozenset(turned))
 
     def __str__(self) -> str:
         point = f"@{','.join(f'{k}={v}' for k, v in self.point.items())}" if self.point else ""
         splits = f", k in {self.splits} parts" if self.splits > 1 else ""
-        pads = f", {' and '.join(sorted(self.pads))} copied first" if self.pads else ""
-        return f"{self.rung}{point}{splits}{pads}"
+        ways = ((self.pads - self.turned, "copied"), (self.turned, "turned"))
+        copies = "".join(f", {' and '.join(sorted(names))} {way} first" for names, way in ways if names)
+        return f"{self.rung}{point}{splits}{copies}"

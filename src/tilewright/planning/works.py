@@ -10,6 +10,7 @@ from dataclasses import replace
 from typing import Literal
 
 from tilewright.dtypes import F32, DType
+from tilewright.ladders.ampere.tiles import paired_operand
 from tilewright.ladders.hopper.tiles import engine_stores, goes_in_parts
 from tilewright.model.work import Access, Phase, Work
 from tilewright.planning.candidates import Candidate, is_astride
@@ -108,9 +109,8 @@ def _mma(tile: Candidate, gemm: Gemm, width: int, results: int, out: DType) -> t
 
 def _fragment(tile: Candidate, gemm: Gemm, name: OperandName) -> Access:
     size_bytes = tile.warps * (tile.warp_m if name == "A" else tile.warp_n) * tile.k * gemm.dtype.bytes
-    width = _WIDE if gemm.dtype.bytes == 2 or _along_k(gemm, name) else 8
-    if width == 8 and name == "A" and not _along_k(gemm, "B"):  # the instruction takes its pairs of rows from B
-        width = 4
+    single = 8 if name == paired_operand(gemm) else 4
+    width = _WIDE if gemm.dtype.bytes == 2 or _along_k(gemm, name) else single
     return _shared(f"{name}_frag", "load", size_bytes // (_WARP * width), width=width)
 
 

@@ -1,0 +1,44 @@
+"""Every kind of point of the two top rungs on the GPU: right at every edge, however C lies."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from tilewright.dtypes import BF16, F16
+from tilewright.ladders import find_rung
+from tilewright.problem import Gemm, Order, make_operands
+from tilewright.runtime.driver import open_gpu
+from tilewright.toolchain import build, verify_on_gpu
+
+pytestmark = pytest.mark.gpu
+
+DEEP = 3
+"""Slots of the rings: they go round several times."""
+
+
+def kinds(rung: str) -> list[Any]:
+    """A point of each kind: they differ in more than the depth of a ring and the walk over tiles."""
+    choices = find_rung(rung).choices
+    assert choices is not None
+    found: dict[Any, Any] = {}
+    for point in choices.points():
+        kind = tuple((name, value) for name, value in point.items() if name not in ("stages", "rows", "group"))
+        found.setdefault(kind, {**point, "stages": min(point["stages"], DEEP)})
+    return [pytest.param(rung, point, id=f"{rung} {point}") for point in found.values()]
+
+
+@pytest.mark.parametrize(("rung", "point"), [*kinds("hopper/best"), *kinds("ampere/6")[::7]])
+def test_a_point_is_right_at_every_edge(rung: str, point: Any) -> None:
+    choices, gpu = find_rung(rung).choices, open_gpu()
+    assert choices is not None
+    m, n = point["m"], point["n"]
+    for gemm in (
+        Gemm(m + 9, 2 * n + 8, 456, BF16, out=BF16, alpha=0.5, beta=-1.25),
+        Gemm(2 * m - 1, n + 3, 455, BF16, out=BF16, lda=456, ldb=n + 8, ldc=n + 5, beta=1.0),
+        Gemm(m + 9, n + 8, 200, F16, out=F16, b=Order.COL),
+        Gemm(16, n + 8, 264, BF16, out=BF16, a=Order.COL) if m in (16, 32, 64, 128) else Gemm(5, 8, 264, BF16),
+    ):
+        verdict = verify_on_gpu(build(gemm, choices.schedule_at(gemm, point)), gpu, make_operands(gemm))
+        assert verdict.ok, f"{gemm}: {verdict.message}"

@@ -8,7 +8,17 @@ from itertools import product
 from tilewright.dtypes import BF16
 from tilewright.ir.program import RasterOrder
 from tilewright.ladders.hopper.claims import BY_ENGINE, NO_STORE_CONFLICTS
-from tilewright.ladders.hopper.tiles import by_engine, fits, nest, staged, stored, stored_by_engine, tiles_at
+from tilewright.ladders.hopper.tiles import (
+    by_engine,
+    engine_stores,
+    fits,
+    goes_in_parts,
+    nest,
+    staged,
+    stored,
+    stored_by_engine,
+    tiles_at,
+)
 from tilewright.ladders.rung import Choices, Point, Rung
 from tilewright.problem.gemm import Gemm
 from tilewright.schedule import Cluster, Overlap, Persist, Pipeline, Raster, Schedule, Specialize, Step
@@ -67,7 +77,8 @@ Measured on the H200 in bf16 at 4096 x 14336 x 4096, sustained: 0.990 of cuBLAS 
 
 def point_for(gemm: Gemm) -> Point:
     """The better of the two ways to share out work."""
-    point = min((SHARED, TURNS), key=lambda one: clocks(gemm, one))
+    by_lanes = goes_in_parts(gemm) and not engine_stores(gemm)
+    point = min((SHARED,) if by_lanes else (SHARED, TURNS), key=lambda one: clocks(gemm, one))
     return point if clocks(gemm, point) < _LONG else {**point, "early": 0}
 
 
@@ -169,9 +180,10 @@ def _walk(point: Point) -> tuple[Step, ...]:
 
 def _out(gemm: Gemm, point: Point) -> tuple[Step, ...]:
     """How C leaves."""
+    tiles = tiles_at(point)
     if not point["parts"]:
-        return stored(gemm, tiles_at(point))
-    return stored_by_engine(gemm, point["parts"], point.get("places", 2))
+        return stored(gemm, tiles)
+    return stored_by_engine(gemm, point["parts"], point.get("places", 2), tiles=tiles)
 
 
 def schedule(gemm: Gemm) -> Schedule:

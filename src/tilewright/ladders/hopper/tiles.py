@@ -9,7 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from tilewright.ir.buffer import Space
-from tilewright.ir.program import Level, Route
+from tilewright.ir.program import GROUP_LANES, Level, Route
 from tilewright.ladders.rung import Point
 from tilewright.layout.arrangement import Slabs
 from tilewright.problem.gemm import Gemm, Order
@@ -39,6 +39,8 @@ MAX_SHARED_BYTES = 227 * 1024
 
 RESERVED_BYTES = 1024
 """Of shared memory, for each block, beside its own. Source: as above."""
+
+_SUMS_BESIDE_ADDRESSES = 128
 
 _BARRIER_BYTES = 1024
 """More than the memory barriers of any ring take."""
@@ -124,10 +126,11 @@ def engine_stores(gemm: Gemm) -> bool:
     return goes_in_parts(gemm) and not any(row * gemm.out.bytes % 16 for row in (gemm.ldc, gemm.n))
 
 
-def stored_by_engine(gemm: Gemm, parts: int, places: int = 2) -> tuple[Step, ...]:
+def stored_by_engine(gemm: Gemm, parts: int, places: int = 2, *, tiles: Tiles = PLAIN) -> tuple[Step, ...]:
     """C in several parts through shared memory, from where the copy engine takes it, or lanes where it cannot; as
-    `stored` where C cannot go in parts."""
-    if not goes_in_parts(gemm):
+    `stored` where C cannot go in parts, or sums leave lanes no registers for addresses (NVRTC 13.0 spills 8 bytes)."""
+    sums = tiles.m * tiles.n // tiles.groups // GROUP_LANES
+    if not goes_in_parts(gemm) or (sums > _SUMS_BESIDE_ADDRESSES and not engine_stores(gemm)):
         return stored(gemm)
     return (
         Stage("C", Space.SHARED, parts=parts, places=places),

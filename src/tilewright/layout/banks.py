@@ -160,13 +160,22 @@ def copy_wavefronts(
     >>> copy_wavefronts(lane * 4, lane * 4, 4), copy_wavefronts(lane % 4 * 512 + lane // 4 * 4, lane % 4 * 16, 4)
     (array([1]), array([11]))
     """
+    turns = copy_turns(targets, sources, width_bytes, active, reading)
+    groups = turns.reshape(len(turns), -1, WAVEFRONT_BYTES // max(width_bytes, BANK_BYTES))
+    return _total(groups.max(axis=2))
+
+
+def copy_turns(
+    targets: Ints, sources: Ints, width_bytes: int, active: Mask | None = None, reading: Mask | None = None
+) -> Counts:
+    """The wavefront of its group that serves each lane of cp.async through L1, from 1, (requests, 32); 0: inactive."""
     _check_width(width_bytes)
     slot_bytes = max(width_bytes, BANK_BYTES)
     slots = WAVEFRONT_BYTES // slot_bytes
     written, read = (np.asarray(side) // slot_bytes % slots for side in (targets, sources))
     writes, reads = (np.broadcast_to(True if mask is None else mask, written.shape) for mask in (active, reading))
     rows = np.arange(len(written))
-    total = np.zeros(len(written), dtype=np.int64)
+    turns = np.zeros(written.shape, dtype=np.int64)
     for first in range(0, LANES, slots):
         last_write, last_read = np.zeros((2, len(written), slots), dtype=np.int64)
         for lane in range(first, first + slots):
@@ -175,8 +184,8 @@ def copy_wavefronts(
             served = 1 + np.maximum(last_write[rows, to], np.where(is_read, last_read[rows, source], 0))
             last_write[rows[is_write], to[is_write]] = served[is_write]
             last_read[rows[is_read], source[is_read]] = served[is_read]
-        total += last_write.max(axis=1)
-    return total
+            turns[is_write, lane] = served[is_write]
+    return turns
 
 
 def matrix_wavefronts(row_addresses: Ints, matrices: int, active: Mask | None = None) -> Counts:

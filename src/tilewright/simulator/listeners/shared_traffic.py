@@ -14,6 +14,7 @@ from tilewright.layout.banks import (
 )
 from tilewright.simulator.events import Access
 from tilewright.simulator.listeners.site_counter import SiteCounter
+from tilewright.simulator.warps import Pattern
 
 WIDEST_THROUGH_L1 = 8
 """Bytes a lane of the widest asynchronous copy that goes through L1 (cp.async.ca); those of 16 go past it (.cg)."""
@@ -51,8 +52,13 @@ def wavefronts_of(access: Access) -> Counts:
     addresses, width, active = access.addresses(), access.width_bytes, access.pattern.active_rows
     if access.matrices:
         return matrix_wavefronts(addresses, access.matrices, active)
-    source = access.source
-    if source is None or width > WIDEST_THROUGH_L1 or not source.active_lanes:
+    source = source_through_l1(access)
+    if source is None:
         return wavefronts(addresses, width, active, store=access.store)
-    reads = source.rows * access.buffer.dtype.bytes
-    return copy_wavefronts(addresses, reads, width, active, source.active_rows)
+    return copy_wavefronts(addresses, source.rows * access.buffer.dtype.bytes, width, active, source.active_rows)
+
+
+def source_through_l1(access: Access) -> Pattern | None:
+    """Where an asynchronous copy reads, if its source matters to the wavefronts in which it writes."""
+    source = access.source
+    return source if source is not None and access.width_bytes <= WIDEST_THROUGH_L1 and source.active_lanes else None

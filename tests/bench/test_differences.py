@@ -19,12 +19,12 @@ from tilewright.ladders.rung import Rung
 from tilewright.report.calibration import page
 from tilewright.toolchain import build
 
-COUNTED = dict.fromkeys(METRICS, 100.0)
+COUNTED = dict.fromkeys(METRICS, 100.0) | {"async_copy_requests": 0.0}
 
 
 def rows(**measured: float | None) -> dict[str, Comparison]:
-    """A rung of which the simulator says 100 of everything, and the hardware the same but for `measured`."""
-    return {name: Comparison("worklog/6", 512, name, 100, {**COUNTED, **measured}[name]) for name in METRICS}
+    """A rung without cp.async: the simulator says 100 of all else, and the hardware the same but for `measured`."""
+    return {name: Comparison("worklog/6", 512, name, COUNTED[name], {**COUNTED, **measured}[name]) for name in METRICS}
 
 
 def test_every_recorded_difference_is_explained() -> None:
@@ -78,8 +78,56 @@ def test_constants_in_the_tensor_pipe_are_few_and_only_ever_more() -> None:
     assert is_unexplained(fewer["tensor_pipe_instructions"], fewer)
 
 
+def test_a_copy_is_counted_as_a_load_of_global_memory_too() -> None:
+    accesses = dict.fromkeys(ACCESSES, 0.0) | {"global_load_requests": 90.0, "async_copy_requests": 40.0}
+    fits, lost = (rows(**accesses, lsu_pipe_instructions=count) for count in (50, 49))
+    assert not is_unexplained(fits["lsu_pipe_instructions"], fits)
+    assert is_unexplained(lost["lsu_pipe_instructions"], lost)
+
+
+def test_accesses_that_are_switched_off_are_a_multiple_of_those_that_run() -> None:
+    ran = {"all_instructions": 1000.0, "global_load_requests": 20.0, "shared_store_requests": 20.0}
+    multiple, other = (rows(**ran, lsu_pipe_instructions=count) for count in (220, 221))
+    assert not is_unexplained(multiple["lsu_pipe_instructions"], multiple)
+    assert is_unexplained(other["lsu_pipe_instructions"], other)
+
+
+def test_copies_that_are_switched_off_are_the_same_number_by_both_counts() -> None:
+    two, three, no_part, no_copies = (
+        rows(shared_wavefronts=count, shared_wavefronts_ideal=108, async_copy_requests=copies)
+        for count, copies in ((164, 40), (196, 40), (164, 41), (164, 0))
+    )
+    for count in ("shared_wavefronts", "shared_wavefronts_ideal"):
+        found = explanation(two[count], two)
+        assert found is not None and found.title == "copies past L1 that are switched off"
+    for rung in (three, no_part, no_copies):
+        assert is_unexplained(rung["shared_wavefronts"], rung)
+
+
+def test_copies_past_l1_count_more_where_they_read_and_never_less() -> None:
+    most, more, fewer, worse = (
+        rows(shared_wavefronts=count, shared_wavefronts_ideal=ideal, async_copy_requests=2)
+        for count, ideal in ((156, 100), (157, 100), (99, 100), (156, 101))
+    )
+    assert not is_unexplained(most["shared_wavefronts"], most)
+    for rung in (more, fewer, worse):
+        assert is_unexplained(rung["shared_wavefronts"], rung)
+
+
+def test_what_the_fma_pipe_runs_beside_ffma_is_two_fifths_of_all_at_most() -> None:
+    most, more = (rows(all_instructions=500, fma_pipe_instructions=count) for count in (300, 301))
+    assert not is_unexplained(most["fma_pipe_instructions"], most)
+    assert is_unexplained(more["fma_pipe_instructions"], more)
+
+
+def test_an_sm_that_two_blocks_fill_is_half_full_at_least() -> None:
+    half, less = (rows(achieved_occupancy_percent=count) for count in (50, 49))
+    assert not is_unexplained(half["achieved_occupancy_percent"], half)
+    assert is_unexplained(less["achieved_occupancy_percent"], less)
+
+
 def test_warps_end_early_only_where_the_copy_engine_loads() -> None:
-    rung = rows(achieved_occupancy_percent=45)
+    rung = rows(achieved_occupancy_percent=45)  # and not 100
     row = rung["achieved_occupancy_percent"]
     assert is_unexplained(row, rung)
     loads = replace(rung["global_load_requests"], simulated=0, measured=0)

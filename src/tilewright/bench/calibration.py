@@ -50,6 +50,7 @@ def simulated(rung: Rung, size: int) -> dict[str, float]:
 def counts_of(counters: Counters) -> dict[str, float]:
     """The counts that Nsight Compute has too, by our names; as it does, ldmatrix and cp.async apart."""
     loads, stores = counters.shared_loads, counters.shared_stores
+    by_copies = counters.where(lambda line: not line.opcodes).shared_stores
     executed = counters.instructions
 
     def executions(*opcodes: str) -> int:
@@ -70,7 +71,7 @@ def counts_of(counters: Counters) -> dict[str, float]:
         "shared_wavefronts": loads.wavefronts + stores.wavefronts + operands,
         "shared_wavefronts_ideal": loads.ideal_wavefronts + stores.ideal_wavefronts + operands,
         "hardware_shared_load_wavefronts": loads.wavefronts,
-        "hardware_shared_store_wavefronts": stores.wavefronts,
+        "hardware_shared_store_wavefronts": stores.wavefronts - by_copies.wavefronts,
         "fma_instructions": sum(line.lane_executions * dict(line.opcodes).get("FFMA", 0) for line in counters.lines),
         "lsu_pipe_instructions": memory,
         "fma_pipe_instructions": executions("FFMA", "FMUL", "FADD"),

@@ -143,6 +143,51 @@ def conflict_ways(
     return ways
 
 
+def copy_wavefronts(
+    targets: Ints, sources: Ints, width_bytes: int, active: Mask | None = None, reading: Mask | None = None
+) -> Counts:
+    """Wavefronts of cp.async through L1 (cp.async.ca), shape (requests,).
+
+    L1 lies in the same banks as shared memory, and a wavefront reads a bank once and writes a bank once. Lanes are
+    served in their order: each comes after every earlier lane of its group that reads its bank, or writes it. Unlike
+    a store, lanes that want one word do not share it. sources: as `targets`, up to a shift that all share. reading:
+    of the active lanes, those that read at all, and do not just write zeros.
+
+    Source: every pattern of cp.async.ca in benchmarks/results/shared_memory_h200.json, and worklog/12 in
+    benchmarks/results/calibration_cuda_cores_h200_512.json.
+
+    >>> lane = np.arange(32)[None]
+    >>> copy_wavefronts(lane * 4, lane * 4, 4), copy_wavefronts(lane % 4 * 512 + lane // 4 * 4, lane % 4 * 16, 4)
+    (array([1]), array([11]))
+    """
+    turns = copy_turns(targets, sources, width_bytes, active, reading)
+    groups = turns.reshape(len(turns), -1, WAVEFRONT_BYTES // max(width_bytes, BANK_BYTES))
+    return _total(groups.max(axis=2))
+
+
+def copy_turns(
+    targets: Ints, sources: Ints, width_bytes: int, active: Mask | None = None, reading: Mask | None = None
+) -> Counts:
+    """The wavefront of its group that serves each lane of cp.async through L1, from 1, (requests, 32); 0: inactive."""
+    _check_width(width_bytes)
+    slot_bytes = max(width_bytes, BANK_BYTES)
+    slots = WAVEFRONT_BYTES // slot_bytes
+    written, read = (np.asarray(side) // slot_bytes % slots for side in (targets, sources))
+    writes, reads = (np.broadcast_to(True if mask is None else mask, written.shape) for mask in (active, reading))
+    rows = np.arange(len(written))
+    turns = np.zeros(written.shape, dtype=np.int64)
+    for first in range(0, LANES, slots):
+        last_write, last_read = np.zeros((2, len(written), slots), dtype=np.int64)
+        for lane in range(first, first + slots):
+            to, source = written[:, lane], read[:, lane]
+            is_write, is_read = writes[:, lane], writes[:, lane] & reads[:, lane]
+            served = 1 + np.maximum(last_write[rows, to], np.where(is_read, last_read[rows, source], 0))
+            last_write[rows[is_write], to[is_write]] = served[is_write]
+            last_read[rows[is_read], source[is_read]] = served[is_read]
+            turns[is_write, lane] = served[is_write]
+    return turns
+
+
 def matrix_wavefronts(row_addresses: Ints, matrices: int, active: Mask | None = None) -> Counts:
     """Wavefronts of ldmatrix or stmatrix .x1, .x2 or .x4, shape (requests,).
 

@@ -137,7 +137,10 @@ def _conflicts(rung: OfRung) -> str:
     all_of, ideal = rung["shared_wavefronts"], rung["shared_wavefronts_ideal"]
     simulated = (all_of.simulated or 0) - (ideal.simulated or 0)
     measured = (all_of.measured or 0) - (ideal.measured or 0)
-    return _number(simulated) if simulated == measured else f"{_number(simulated)} / {_number(measured)} **?**"
+    if simulated == measured:
+        return _number(simulated)
+    why = explanation(all_of, rung)
+    return f"{_number(simulated)} / {_number(measured)} {_letter(DIFFERENCES.index(why)) if why else '**?**'}"
 
 
 def _number(value: float | None) -> str:

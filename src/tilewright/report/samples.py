@@ -12,9 +12,10 @@ import numpy as np
 from tilewright.dtypes import Array
 from tilewright.ir.buffer import Space
 from tilewright.ir.visit import Path
-from tilewright.layout.banks import BANK_BYTES, BANKS, LANES, LINE_BYTES, SECTOR_BYTES, sectors, wavefronts
+from tilewright.layout.banks import BANK_BYTES, BANKS, LANES, LINE_BYTES, SECTOR_BYTES, sectors
 from tilewright.simulator.events import Access, Listener
 from tilewright.simulator.listeners import SiteCounter
+from tilewright.simulator.listeners.shared_traffic import wavefronts_of
 
 Side = tuple[Path, Space | None]
 """A line of the kernel and the memory it touches: an asynchronous copy touches two."""
@@ -50,7 +51,7 @@ def _worst(access: Access) -> Request | None:
     if access.pattern.requests == 0:
         return None
     if access.space is Space.SHARED:
-        costs = wavefronts(addresses, width, active, store=access.store)
+        costs = wavefronts_of(access)
     else:
         costs = sectors(addresses, width, active)
     row = int(np.argmax(costs))

@@ -30,9 +30,9 @@ class AsyncCopyOp:
     valid: Place | None
 
     def __call__(self, convoy: Convoy) -> None:
-        rows = self._read(convoy)
+        rows, source = self._read(convoy)
         pattern, offset = self.target.reach(convoy)
-        access = self.target.tell(convoy, pattern, offset)
+        access = self.target.tell(convoy, pattern, offset, source=source)
         if pattern is convoy.warps.nowhere:
             return
         index, at = self.target.index(convoy, pattern, offset)
@@ -43,8 +43,8 @@ class AsyncCopyOp:
         lanes = np.arange(convoy.warps.lanes) if active is None else np.flatnonzero(active.lanes)
         convoy.copies.start(self.target.site, name, lanes, index[lanes] + at, rows[:, lanes])
 
-    def _read(self, convoy: Convoy) -> Array:
-        """What each lane will write, (width, lanes), as memory holds it."""
+    def _read(self, convoy: Convoy) -> tuple[Array, Pattern]:
+        """What each lane will write, (width, lanes), as memory holds it, and where it is read."""
         source = self.source
         storage = self.context.memory.arrays[source.buffer.name]
         rows = np.zeros((source.width, convoy.warps.lanes), storage.dtype)
@@ -52,14 +52,14 @@ class AsyncCopyOp:
         pattern, offset = source.reach(convoy, also=self._valid(convoy, 0))
         source.tell(convoy, pattern, offset)
         if pattern is convoy.warps.nowhere:
-            return rows
+            return rows, pattern
         for step, row in enumerate(rows):
             here = self._touching(convoy, pattern, offset, step)
             if here is None or here.active_lanes:
                 index, at = source.index(convoy, pattern, offset)
                 taken = np.take(storage[at + step :], index, mode="clip")
                 np.copyto(row, taken, where=True if here is None or here.active is None else here.active.lanes)
-        return rows
+        return rows, pattern
 
     def _check_sizes(self, convoy: Convoy) -> None:
         """Report the lanes that ask for fewer than no elements, or for more than the copy has.

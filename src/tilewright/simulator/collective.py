@@ -8,7 +8,7 @@ from functools import lru_cache
 import numpy as np
 
 from tilewright.device.spec import WARP_THREADS
-from tilewright.dtypes import Array
+from tilewright.dtypes import TF32, Array
 from tilewright.isa.instruction import MatrixInstruction
 from tilewright.layout.fragment import MATRIX_ROW_BYTES, MATRIX_ROWS
 from tilewright.simulator.context import Context, where
@@ -142,8 +142,12 @@ class MultiplyTilesOp:
 def multiply_opcodes(instruction: MatrixInstruction) -> dict[str, int]:
     """The machine instructions of one: each multiplies eight columns of B (HMMA.16816, HMMA.1688).
 
-    >>> from tilewright.isa.catalog import WMMA_F16_F32
-    >>> multiply_opcodes(WMMA_F16_F32)
-    {'HMMA': 2}
+    `wmma` of tf32 becomes HMMA.1684, with half its k each (nvdisasm, NVRTC 13.0 for sm_80 and sm_90a); Nsight Compute
+    counts as many (benchmarks/results/calibration_cuda_cores_h200_512.json).
+
+    >>> from tilewright.isa.catalog import WMMA_F16_F32, WMMA_TF32_F32
+    >>> multiply_opcodes(WMMA_F16_F32), multiply_opcodes(WMMA_TF32_F32)
+    ({'HMMA': 2}, {'HMMA': 4})
     """
-    return {"HMMA": instruction.n // 8}
+    halves = 2 if instruction.is_opaque and instruction.product is TF32 else 1
+    return {"HMMA": instruction.n // 8 * halves}

@@ -41,7 +41,8 @@ class Access:
     pattern + offset: the first element of each lane. base_bytes: the address of element 0. issued_warps: warps that
     execute the instruction; some may have no lane that touches memory. guarded_off: lanes whose guard is false.
     matrices: of 8 rows of 16 bytes that each warp moves (ldmatrix; then an active lane is one that names a row).
-    continued: a further access of the same execution of the statement.
+    continued: a further access of the same execution of the statement. source: where the lanes of an asynchronous copy
+    read what this access writes, as `pattern`.
     """
 
     site: Site
@@ -56,6 +57,7 @@ class Access:
     warps: Warps | None = None
     matrices: int = 0
     continued: bool = False
+    source: Pattern | None = None
 
     @property
     def executing_lanes(self) -> int:
@@ -84,7 +86,7 @@ class Access:
     def known(self, name: str, modulus_bytes: int, find: Callable[[Access], Result]) -> Result:
         """`find(self)`, where a shared offset matters only modulo `modulus_bytes`: found once for each remainder."""
         remainder = (self.base_bytes + self.offset * self.buffer.dtype.bytes) % modulus_bytes
-        key = (name, self.buffer.dtype.bytes, self.width, self.store, self.matrices, remainder)
+        key = (name, self.buffer.dtype.bytes, self.width, self.store, self.matrices, self.source, remainder)
         return self.pattern.known(key, lambda: find(self))
 
 

@@ -127,7 +127,14 @@ class MemorySide:
         )
 
     def tell(
-        self, convoy: Convoy, pattern: Pattern, offset: int, *, matrices: int = 0, continued: bool = False
+        self,
+        convoy: Convoy,
+        pattern: Pattern,
+        offset: int,
+        *,
+        matrices: int = 0,
+        continued: bool = False,
+        source: Pattern | None = None,
     ) -> Access:
         access = Access(
             self.site,
@@ -142,6 +149,7 @@ class MemorySide:
             convoy.warps,
             matrices,
             continued,
+            source,
         )
         for hear in self.context.wire.accessed:
             hear(access)

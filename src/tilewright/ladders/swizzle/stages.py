@@ -76,8 +76,8 @@ def ring(slots: int, number: int, builds_on: str) -> Rung:
         schedule=partial(schedule, slots=slots),
         claims=(
             Claim(
-                "tensor cores do all the multiply-adds: two instructions of a warp for each 16 x 16 x 8",
-                lambda c, g: c.instructions["HMMA"] == g.m * g.n * g.k // 1024,
+                "tensor cores do all the multiply-adds: four instructions of a warp for each 16 x 16 x 8",
+                lambda c, g: c.instructions["HMMA"] == g.m * g.n * g.k // 512,
             ),
             Claim(
                 "no element passes through a register on its way to shared memory",

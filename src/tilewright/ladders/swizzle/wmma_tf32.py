@@ -63,8 +63,8 @@ WMMA_TF32 = Rung(
     schedule=schedule,
     claims=(
         Claim(
-            "tensor cores do all the multiply-adds: two instructions of a warp for each 16 x 16 x 8",
-            lambda c, g: c.instructions["HMMA"] == g.m * g.n * g.k // 1024,
+            "tensor cores do all the multiply-adds: four instructions of a warp for each 16 x 16 x 8",
+            lambda c, g: c.instructions["HMMA"] == g.m * g.n * g.k // 512,
         ),
         Claim("two barriers a step over k", lambda c, g: c.barriers_per_k_step == 2),
     ),

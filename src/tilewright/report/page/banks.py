@@ -10,10 +10,11 @@ import numpy as np
 from tilewright.device.spec import WARP_THREADS
 from tilewright.dtypes import Array
 from tilewright.ir.buffer import Space
-from tilewright.layout.banks import BANK_BYTES, WAVEFRONT_BYTES, passes
+from tilewright.layout.banks import BANK_BYTES, WAVEFRONT_BYTES, copy_turns, passes
 from tilewright.report.page.watch import Watched
 from tilewright.report.samples import Request, why_wavefronts
 from tilewright.simulator.events import Access
+from tilewright.simulator.listeners.shared_traffic import source_through_l1
 
 _MOST_REQUESTS = 12
 """Requests that are kept of accesses that are alike: the first ones of a warp, and the one that costs most."""
@@ -69,15 +70,20 @@ def _counts(watched: Watched, access: Access) -> tuple[Array, Array]:
     warps, addresses, lanes, width, store = _addressed(watched, access)
     if not len(warps):
         return np.zeros(0, int), np.zeros(0, int)
+    turns = _turns(watched, access)
     groups = passes(addresses, width, lanes, store=store)
+    if turns is not None:
+        slots = WAVEFRONT_BYTES // max(width, BANK_BYTES)
+        return turns.reshape(len(turns), -1, slots).max(axis=2).sum(axis=1), (groups > 0).sum(axis=1)
     return groups.sum(axis=1), (groups > 0).sum(axis=1)
 
 
 def _requests(watched: Watched, access: Access, most: int = WARP_THREADS) -> list[dict[str, Any]]:
     found = []
     warps, addresses, lanes, width, store = _addressed(watched, access)
-    for warp, at, active in zip(warps.tolist()[:most], addresses, lanes, strict=False):
-        waves, firsts = waves_of(at, width, active, store=store)
+    turns = _turns(watched, access)
+    for number, (warp, at, active) in enumerate(zip(warps.tolist()[:most], addresses, lanes, strict=False)):
+        waves, firsts = waves_of(at, width, active, store=store) if turns is None else _in_turns(turns[number], width)
         known = {lane: int(at[lane]) for lane in np.flatnonzero(active).tolist()}
         total = int(waves.max()) + 1
         found.append(
@@ -92,6 +98,28 @@ def _requests(watched: Watched, access: Access, most: int = WARP_THREADS) -> lis
             }
         )
     return found
+
+
+def _turns(watched: Watched, access: Access) -> Array | None:
+    """Of an asynchronous copy through L1, which wavefront of its group serves each lane, from 1."""
+    source = source_through_l1(access)
+    if source is None or access.warps is None:
+        return None
+    _, addresses, lanes, width, _ = _addressed(watched, access)
+    rows = watched.rows_of(access.warps)
+    some = (
+        np.ones(len(rows), np.bool_) if access.pattern.active_rows is None else access.pattern.active_rows[rows].any(1)
+    )
+    reading = None if source.active_rows is None else source.active_rows[rows][some]
+    return copy_turns(addresses, source.rows[rows][some] * access.buffer.dtype.bytes, width, lanes, reading)
+
+
+def _in_turns(turns: Array, width_bytes: int) -> tuple[Array, list[int]]:
+    """What `waves_of` says, of lanes that are served group by group in these turns."""
+    groups = turns.reshape(-1, WAVEFRONT_BYTES // max(width_bytes, BANK_BYTES))
+    counts = groups.max(axis=1)
+    before = np.cumsum(counts) - counts
+    return (groups - 1 + before[:, None]).reshape(-1), before[counts > 0].tolist()
 
 
 def waves_of(addresses: Array, width_bytes: int, active: Array, *, store: bool) -> tuple[Array, list[int]]:

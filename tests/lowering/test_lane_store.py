@@ -18,7 +18,7 @@ from tilewright.ir.program import Route
 from tilewright.ir.simplify import substitute
 from tilewright.ir.stmt import Body, Stmt
 from tilewright.ir.visit import map_exprs, rewrite, walk
-from tilewright.ladders.hopper.r9_best import TURNS, schedule_at, walking
+from tilewright.ladders.hopper.r9_best import SHARED, TURNS, schedule_at, walking
 from tilewright.ladders.hopper.tiles import by_engine, nest, staged, tiles_at
 from tilewright.layout.arrangement import Slabs
 from tilewright.problem import Activation, Epilogue, Gemm, Order, check, make_operands
@@ -55,7 +55,7 @@ def right(gemm: Gemm, built: Build, **options: Any) -> Run:
     return run
 
 
-@pytest.mark.parametrize("point", [TALL, NARROW, ONE_PART, TURNS, SMALL_TURNS, ONE_PLACE])
+@pytest.mark.parametrize("point", [TALL, NARROW, ONE_PART, SHARED, SMALL_TURNS, ONE_PLACE])
 @pytest.mark.parametrize(("n", "ldc"), [(197, 197), (197, 200), (196, 197), (198, 198), (1, 1), (63, 65), (129, 131)])
 def test_rows_of_any_length_any_distance_apart(point: Any, n: int, ldc: int) -> None:
     gemm = problem(131, n, 77, ldc)
@@ -89,7 +89,7 @@ def test_tiles_that_are_whole(exact: str) -> None:
 def test_more_tiles_than_blocks_and_an_odd_number_of_parts() -> None:
     """A place that was stored from for one tile is filled again for the next."""
     gemm = problem(260, 500, 40, 501)
-    for point in (TURNS, {**TURNS, "turns": 1, "groups": 2}, ONE_PART):
+    for point in (SMALL_TURNS, {**TURNS, "turns": 1, "groups": 2}, ONE_PART):
         right(gemm, by_lanes(gemm, {**point, "stages": 2}), resident_blocks=1, schedule="warps")
 
 
@@ -127,7 +127,7 @@ def without_teams(built: Build, dropped: tuple[int, ...]) -> frozenset[Kind]:
     return frozenset(finding.kind for finding in run.errors)
 
 
-@pytest.mark.parametrize("point", [TALL, TURNS, SMALL_TURNS])
+@pytest.mark.parametrize("point", [TALL, SHARED, SMALL_TURNS])
 def test_warps_meet_once_where_there_are_two_places(point: Any) -> None:
     built = by_lanes(problem(131, 261, 77, 263), point)
     assert without_teams(built, ()) == frozenset()
@@ -159,7 +159,7 @@ def test_where_c_begins_decides_what_is_a_pair() -> None:
 def test_the_widest_tile_of_a_warpgroup_leaves_registers_for_its_store(variant: Variant) -> None:
     """192 sums a thread; what is needed to store them must not be kept beside them. A spill would be refused."""
     pytest.importorskip("nvidia")
-    assert by_lanes(problem(4096, 4097, 4096, 4097), TURNS, variant).compile("sm_90a").resources.spill_load_bytes == 0
+    assert by_lanes(problem(4096, 4097, 4096, 4097), SHARED, variant).compile("sm_90a").resources.spill_load_bytes == 0
 
 
 def test_c_that_cannot_go_in_parts_is_stored_from_registers() -> None:

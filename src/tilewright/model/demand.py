@@ -21,9 +21,9 @@ Fitted; machine code of 8 x 8 thread tiles says 1.15 to 1.45."""
 ADDED_PER_COPY = 1.5
 """Instructions that compute addresses and guards, for each access that moves a tile. Fitted; in machine code 1 to 4."""
 
-TF32_ROUNDING = 2.5
-"""Instructions in which machine code rounds a value to tf32: it compares it with infinity, adds half a unit and masks.
-160 of them for 64 values in ampere/6, which has none where its operands are truncated."""
+TF32_ROUNDING = 1.5
+"""Instructions in which machine code rounds a value to tf32: it adds half a unit, and asks of two values together
+whether one is no number. 96 of them for 64 values in ampere/6, which has none where its operands are truncated."""
 
 _SECTORS_PER_CLOCK = 4  # that the tag stage of L1 resolves; NVIDIA developer forum, thread 312884
 _LANE_BYTES_PER_CLOCK = 4  # that L1 returns to each lane of a warp

@@ -258,13 +258,12 @@ DIFFERENCES: tuple[Difference, ...] = (
     ),
     Difference(
         "what else takes the load/store pipe",
-        "Reads of the thread's index (S2R), shuffles, and registers spilled to memory (te/2) run there too; on te/2 to "
-        "te/5 the machine code has exactly as many of them, on ampere/4 each of 128 warps 67 S2R and 3 LDGDEPBAR (8,960). "
-        "Before each group of cp.async on Hopper the compiler puts "
-        "three loads that are switched off (@!PT LDS). Fewer are counted where the kernel "
-        "skips an access: with beta = 0 no lane reads C, which the simulator counts as an instruction that touches "
-        "nothing, and the compiler branches around it. Never fewer than the accesses above; what is added is at most "
-        "4 % of all instructions.",
+        "Reads of the thread's index (S2R), shuffles, and registers spilled to memory (te/2) run there too; on "
+        "te/2 to te/5 the machine code has exactly as many of them, on ampere/4 each of 128 warps 67 S2R and 3 "
+        "LDGDEPBAR (8,960). Before each group of cp.async on Hopper the compiler puts three loads that are "
+        "switched off (@!PT LDS). Fewer are counted where the kernel skips an access: with beta = 0 no lane reads "
+        "C, which the simulator counts as an instruction that touches nothing, and the compiler branches around "
+        "it. Never fewer than the accesses above; what is added is at most 4 % of all instructions.",
         _is_load_store_pipe,
     ),
     Difference(

@@ -92,7 +92,7 @@ def test_a_pipeline_owns_its_barriers_and_an_asynchronous_copy_has_two_sides() -
     assert read.startswith(
         "A_tile: 16 asynchronous copies of 4 bytes a thread from global memory; 16 sectors a request"
     )
-    assert written.startswith("A_tile: 16 asynchronous copies of 4 bytes a thread to shared memory; 4 wavefronts each")
+    assert written.startswith("A_tile: 16 asynchronous copies of 4 bytes a thread to shared memory; 11 wavefronts each")
 
 
 def test_edges_say_how_many_lanes_they_hold_back(cli: Cli) -> None:

@@ -38,8 +38,9 @@ EDGE_SHAPES = ((70, 5), (70, 29), (70, 45))
 """m and k, no multiples of any tile: less than one step over k, an even and an odd number of them, the last one short.
 The quickest first: it finds most."""
 
-EDGE_SHAPES_OF_TENSOR_CORES = tuple((70, k) for k in (5, 29, 45, 77, 173))
-"""Their tiles are deeper, and a ring of four slots copies three before its loop: k ends in each of them, and later."""
+EDGE_SHAPES_OF_TENSOR_CORES = tuple((70, k) for k in (5, 29, 45, 77, 173, 125))
+"""Their tiles are deeper, and a ring of four slots copies three before its loop: k ends in each of them, and later, in
+the first half of a tile and in the second, which are copied by different statements where copies are spread."""
 
 
 ORDERS: tuple[Any, ...] = ("lockstep", "warps")

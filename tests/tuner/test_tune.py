@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import secrets
 import subprocess
 import sys
 import time
@@ -153,7 +154,7 @@ def test_a_candidate_in_whose_measurement_two_processes_died_is_left_alone(
         claim = study.claim()
         assert claim is not None and claim.candidate == suspect
         study.started(claim)
-        monkeypatch.setattr("tilewright.tuner.study._PROCESS", f"the next, after {id(study)}")
+        monkeypatch.setattr("tilewright.tuner.study._PROCESS", secrets.token_hex(4))  # the next process
         assert a_study(tmp_path).free_the_dead() == 1
 
     dies(BEST)

@@ -10,6 +10,9 @@ from dataclasses import dataclass, replace
 from math import ceil
 from typing import Literal
 
+from tilewright.layout.banks import SECTOR_BYTES
+from tilewright.problem.gemm import Gemm, OperandName
+
 IN_FLIGHT_REGISTERS = 16
 """Of a thread, for values of global memory that are on their way. Machine code of hopper/1 fetches 64 registers of
 values 16 at a time; of 41 kernels that copy through registers, one has clearly more on their way (worklog/10, 28)."""
@@ -71,7 +74,7 @@ class Work:
     """What one block does, and how many there are.
 
     step: one step over k, of which there are `steps`; rest: what comes before and after them. warps: of a block.
-    blocks: tiles of C. strip_bytes: of A and B that one step reads, each byte once.
+    blocks: tiles of C. strip_bytes: of A and B that one step asks the L2 for (`asked_rows`).
     load_groups: how often in a step a thread stops until values of global memory are there. products_awaited: in every
     step all warps of the block wait for its products before they begin anything else.
     resident: blocks stay on their SM and go from tile to tile. ends_overlap: one tile is stored while the next is
@@ -94,6 +97,26 @@ class Work:
     warpgroups: bool = False
     inputs: str = ""
     sums: str = "f32"
+
+
+def asked_rows(gemm: Gemm, name: OperandName, rows: int, readers: int = 1) -> float:
+    """Rows of a box of A or B that the L2 is asked for, by a block whose cluster has so many readers of it.
+
+    A row that begins inside a sector is two requests, and such requests are not coalesced on their way. Rows that
+    begin inside lines, but at sectors, cost nothing. Measured on the H200 in bf16: 1000^3 takes 10.8 us, with rows
+    apart as in 1024^3 6.7, in pairs of blocks 7.9; 3000^3 130 us, in pairs 94; 2000^3 as long as 2048^3
+    (benchmarks/results/plans_h200.json, l2_requests_h200.json).
+
+    >>> from tilewright.dtypes import BF16
+    >>> [asked_rows(Gemm(64, 64, k, BF16), "A", 64) for k in (1000, 1024)]
+    [128.0, 64.0]
+    """
+    return rows * (1.0 + is_astride(gemm, name)) / readers
+
+
+def is_astride(gemm: Gemm, name: OperandName) -> bool:
+    """Whether rows of A or B begin inside sectors of the L2."""
+    return gemm.leading(name) * gemm.operand(name).dtype.bytes % SECTOR_BYTES != 0
 
 
 def round_trips(registers: float) -> int:

@@ -13,8 +13,8 @@ from tilewright.device.spec import WARP_THREADS, DeviceSpec
 from tilewright.dtypes import F16, F32
 from tilewright.ladders.hopper.r9_best import PAIRED
 from tilewright.ladders.hopper.tiles import engine_stores, fits, goes_in_parts
-from tilewright.layout.banks import SECTOR_BYTES
 from tilewright.model.occupancy import occupancy
+from tilewright.model.work import is_astride
 from tilewright.problem.gemm import Gemm, OperandName, Order
 from tilewright.units import ceil_div
 
@@ -234,9 +234,3 @@ def _of_few_rows(gemm: Gemm) -> Iterator[Mapping[str, Any]]:
         yield point
         if along_m:  # of short rows the pair reads each once, which are many small requests
             yield best.paired(point, "n_block")
-
-
-def is_astride(gemm: Gemm, name: OperandName) -> bool:
-    """Whether rows of A or B begin inside sectors of the L2, so that a box of them asks for more than it brings. Rows
-    that begin inside lines, but at sectors, cost nothing: 2000^3 in bf16 takes as long as 2048^3."""
-    return gemm.leading(name) * gemm.dtype.bytes % SECTOR_BYTES != 0

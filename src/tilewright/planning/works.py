@@ -12,8 +12,8 @@ from typing import Literal
 from tilewright.dtypes import F32, DType
 from tilewright.ladders.ampere.tiles import paired_operand
 from tilewright.ladders.hopper.tiles import engine_stores, goes_in_parts
-from tilewright.model.work import Access, Phase, Work
-from tilewright.planning.candidates import Candidate, is_astride
+from tilewright.model.work import Access, Phase, Work, asked_rows
+from tilewright.planning.candidates import Candidate
 from tilewright.problem.gemm import Gemm, OperandName
 from tilewright.units import ceil_div
 
@@ -64,13 +64,11 @@ def work_of(
 
 
 def _strip_rows(tile: Candidate, gemm: Gemm) -> float:
-    """Rows of A and B that the L2 is asked for in each step of k. A box whose rows begin inside
-    sectors asks for two lines a row: measured on the H200, 1000^3 in bf16 takes 10.8 us, with rows apart as in 1024^3
-    6.7, in pairs of blocks 7.9; 3000^3 130 us, in pairs 94."""
+    """Rows of A and B that the L2 is asked for in each step of k."""
     if not tile.by_engine:
         return tile.m + tile.n
     sides: tuple[tuple[OperandName, int], ...] = (("A", tile.m), ("B", tile.n))
-    return sum(rows * (1 + is_astride(gemm, name)) / tile.readers(name) for name, rows in sides)
+    return sum(asked_rows(gemm, name, rows, tile.readers(name)) for name, rows in sides)
 
 
 def _ffma(tile: Candidate, gemm: Gemm, width: int, results: int, out: DType) -> tuple[Phase, Phase]:

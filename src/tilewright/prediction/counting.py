@@ -16,9 +16,10 @@ from tilewright.ir.kernel import Kernel
 from tilewright.ir.program import Program, Route
 from tilewright.ir.visit import Path, walk
 from tilewright.layout.banks import LINE_BYTES
-from tilewright.model.work import Access, Phase, Work, round_trips
+from tilewright.lowering.products import parts
+from tilewright.model.work import Access, Phase, Work, asked_rows, round_trips
 from tilewright.prediction.joined_loads import JoinedLoads
-from tilewright.problem.gemm import Gemm
+from tilewright.problem.gemm import Gemm, OperandName
 from tilewright.problem.reference import make_operands
 from tilewright.simulator import simulate, standard_listeners
 from tilewright.simulator.line_counts import LineCounts
@@ -63,8 +64,6 @@ def work_of(built: Build) -> Work:
         for one, step in zip(few, each, strict=True)
     ]
     instruction = program.tensorized.instruction if program.tensorized is not None else None
-    a, b, _ = gemm.operands
-    strip = tile["m"] * a.dtype.bytes + tile["n"] * b.dtype.bytes
     warps = ceil_div(kernel.threads_per_block, 32)
     halves = _HALVES if _alternates(program) else 1
     return Work(
@@ -73,7 +72,7 @@ def work_of(built: Build) -> Work:
         steps=ceil_div(gemm.k, tile["k"]),
         warps=warps,
         blocks=prod(grid_of(kernel, gemm)),
-        strip_bytes=strip * tile["k"],
+        strip_bytes=_strip_bytes(built),
         flops=gemm.flops,
         resident=kernel.resident,
         load_groups=_load_groups(each, warps / halves) / halves,
@@ -84,6 +83,17 @@ def work_of(built: Build) -> Work:
         inputs="" if instruction is None else str(instruction.product),
         sums="f32" if instruction is None else str(instruction.accumulate),
     )
+
+
+def _strip_bytes(built: Build) -> float:
+    """What the L2 is asked for in a step of one block, as the copy engine asks for it, or lanes do."""
+    program, tile, total = built.program, built.kernel.tile, 0.0
+    sides: tuple[tuple[OperandName, int], ...] = (("A", tile["m"]), ("B", tile["n"]))
+    for name, rows in sides:
+        boxes = [staged for staged in program.chain(name) if staged.route is Route.TMA]
+        asked = asked_rows(built.gemm, name, rows, parts(program, boxes[0])) if boxes else rows
+        total += asked * tile["k"] * built.gemm.operand(name).dtype.bytes
+    return total
 
 
 def _count(built: Build, steps: int) -> list[_Line]:

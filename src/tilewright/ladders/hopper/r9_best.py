@@ -43,9 +43,10 @@ MOST_STAGES = 8
 """Deeper rings were no faster (H200, 64 x 4096 x 14336 in 2 parts of k: 32.1 us with 8 stages, 32.9 with 14)."""
 
 PAIRED_STAGES = 5
+"""Of blocks that walk in pairs: see `paired`."""
 
 FEW_STAGES = 16
-"""The same for tiles of few rows, whose slots are small: what is on its way must be as much."""
+"""Of tiles of few rows, whose slots are small: as many bytes must be on their way."""
 
 SMS = 132
 """Of an H200; on a GPU with fewer the choice is a little off, and the result as right."""
@@ -72,7 +73,7 @@ _LONG = 200_000
 """Clocks from which on a kernel does not start under the one before. Blocks that start where others have just ended lie
 on the SMs in any order, and neighbours no longer ask for the same lines at the same time: more requests reach the L2.
 Measured on the H200 in bf16 at 4096 x 14336 x 4096, sustained: 0.990 of cuBLAS where it starts early, else 1.000; at
-2048^3, 24 us in a burst, 1.000 where it starts early, else 0.973."""
+2048^3, 24 us in a burst, 1.000 where it starts early, else 0.973 (benchmarks/results/early_start_h200.jsonl)."""
 
 
 def point_for(gemm: Gemm) -> Point:
@@ -106,7 +107,7 @@ def turned(m: int, n: int, *, per_sm: int = 1) -> Point:
 
 def paired(point: Point, along: str = "") -> Point:
     """The same in clusters of two blocks that share a tile, by default the larger of A's and B's: an SM asks for less
-    of what it needs. That pays where rows lie astride the lines of the L2: a box of them asks for two lines a row.
+    of what it needs. That pays where rows begin inside sectors of the L2: a box of them asks for two lines a row.
 
     Blocks that walk have a ring of 5 slots: as fast as deeper ones, and a little sooner there. Measured on the H200 at
     1000^3 in bf16: 7.9 us with 5, 8.0 with 6, 8.3 with 8; 10.8 without pairs.

@@ -46,19 +46,7 @@ def finish_source(out: DType, epilogue: Epilogue, *, width: int) -> CudaSource:
     load = "*(const float4*)&parts[at]" if wide else "parts[at]"
     fields = [f".{axis}" for axis in "xyzw"] if wide else [""]
     add = " ".join(f"sum{field} += next[i]{field};" for field in fields)
-    old = "residual[m * ld_residual + n + @]" if epilogue.residual else "place[@]"
-    bias = {"n": "bias[n + @]", "m": "bias[m]", None: ""}[epilogue.bias]
-    elements = []
-    for i, field in enumerate(fields):
-        lines = [f"float value = alpha * sum{field};", "if (beta != 0.0f) {"]
-        lines += [f"    value = fmaf(beta, {to_float(out, old.replace('@', str(i)))}, value);", "}"]
-        if bias:
-            lines.append(f"value += {to_float(out, bias.replace('@', str(i)))};")
-        if epilogue.activation is not None:
-            lines.append(f"value = {epilogue.activation.value}(value);")
-        lines.append(f"result[{i}] = {from_float(out, 'value')};")
-        inner = "\n".join(f"            {line}" for line in lines)
-        elements.append(f"        {{\n{inner}\n        }}")
+    elements = [_element(out, epilogue, i, field) for i, field in enumerate(fields)]
     store = {4: "float4", 2: "ushort4"}[out.bytes]
     write = f"*({store}*)place = *({store}*)result;" if wide else "place[0] = result[0];"
     align = f"__align__({4 * out.bytes}) " if wide else ""
@@ -105,3 +93,18 @@ def finish_source(out: DType, epilogue: Epilogue, *, width: int) -> CudaSource:
         THREADS,
         "out",
     )
+
+
+def _element(out: DType, epilogue: Epilogue, number: int, field: str) -> str:
+    """What becomes of one sum of a vector: scaled, with what the epilogue adds, through its function, rounded."""
+    old = f"residual[m * ld_residual + n + {number}]" if epilogue.residual else f"place[{number}]"
+    bias = {"n": f"bias[n + {number}]", "m": "bias[m]", None: ""}[epilogue.bias]
+    lines = [f"float value = alpha * sum{field};", "if (beta != 0.0f) {"]
+    lines += [f"    value = fmaf(beta, {to_float(out, old)}, value);", "}"]
+    if bias:
+        lines.append(f"value += {to_float(out, bias)};")
+    if epilogue.activation is not None:
+        lines.append(f"value = {epilogue.activation.value}(value);")
+    lines.append(f"result[{number}] = {from_float(out, 'value')};")
+    inner = "\n".join(f"            {line}" for line in lines)
+    return f"        {{\n{inner}\n        }}"

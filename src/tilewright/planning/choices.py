@@ -125,12 +125,13 @@ bf16 take 34.9 us where C has 64 rows, 43.3 where it has 32, 49.6 where it has 1
 
 _SLOW_B = 1.03
 """How much longer than by the model FFMA kernels take that turn B on its way through shared memory, but for the time
-that memory takes. Measured on the H200, medians of f32 (benchmarks/results/library_h200.jsonl): 4096^3 takes 2685 us as
-NN, 2648 as TN, 2828 as NT; 8192^3 21.30, 21.04 and 22.60 ms. NT is slower by 5.3 to 6.1 %, in the model by 1.9 %."""
+that memory takes. Measured on the H200 in f32, B by columns: 4096^3 takes 2793 us, and 2673 where B was turned before;
+with tiles of 256 x 128, 2819 and 2719. By the model it is 1.9 % (benchmarks/results/plans_h200.json)."""
 
 _FAR_BYTES = 256 << 10
-"""Rows of B that are as far apart are no faster: 2048 x 151936 x 2048, with rows of 594 KiB, takes 25.4 ms as NN and as
-NT. Rows of 56 KiB (4096 x 14336 x 4096) cost nothing; between these nothing was measured."""
+"""Rows of B that are as far apart are no faster: 2048 x 151936 x 2048, with rows of 594 KiB, takes 25.3 ms as it lies,
+and 25.4 where B was turned, beside the turning. Rows of 56 KiB (4096 x 14336 x 4096) cost nothing; between these
+nothing was measured."""
 
 MORE_LAUNCHES_US = 3.0
 """What each further launch costs beside its time on the GPU: the host's time for it (5 us, measured on the H200's host

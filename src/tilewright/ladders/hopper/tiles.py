@@ -41,6 +41,7 @@ RESERVED_BYTES = 1024
 """Of shared memory, for each block, beside its own. Source: as above."""
 
 _SUMS_BESIDE_ADDRESSES = 128
+"""Results of a thread that leave registers for the addresses of a C that lanes store."""
 
 _BARRIER_BYTES = 1024
 """More than the memory barriers of any ring take."""
@@ -58,6 +59,11 @@ class Tiles:
     groups: int = 1
     k_bytes: int = SLAB_BYTES
     turned: bool = False
+
+    @property
+    def sums(self) -> int:
+        """Results that a thread keeps in registers."""
+        return self.m * self.n // self.groups // GROUP_LANES
 
 
 PLAIN = Tiles()
@@ -129,8 +135,7 @@ def engine_stores(gemm: Gemm) -> bool:
 def stored_by_engine(gemm: Gemm, parts: int, places: int = 2, *, tiles: Tiles = PLAIN) -> tuple[Step, ...]:
     """C in several parts through shared memory, from where the copy engine takes it, or lanes where it cannot; as
     `stored` where C cannot go in parts, or sums leave lanes no registers for addresses (NVRTC 13.0 spills 8 bytes)."""
-    sums = tiles.m * tiles.n // tiles.groups // GROUP_LANES
-    if not goes_in_parts(gemm) or (sums > _SUMS_BESIDE_ADDRESSES and not engine_stores(gemm)):
+    if not goes_in_parts(gemm) or (tiles.sums > _SUMS_BESIDE_ADDRESSES and not engine_stores(gemm)):
         return stored(gemm)
     return (
         Stage("C", Space.SHARED, parts=parts, places=places),
@@ -146,11 +151,10 @@ def fits(point: Point, blocks: int = 1) -> bool:
     ring_bytes = point["stages"] * (tiles.m + tiles.n) * tiles.k_bytes
     places = min(parts, point.get("places", 2)) * point.get("turns", 1)
     result_bytes = tiles.m * tiles.n // parts * 2 * places if parts else 0
-    sums = tiles.m * tiles.n // tiles.groups // 128
     whole = not parts or tiles.n % (parts * SLAB_BYTES // 2) == 0
     block_bytes = ring_bytes + result_bytes + _BARRIER_BYTES
     room = blocks * (block_bytes + RESERVED_BYTES) <= MAX_SHARED_BYTES + RESERVED_BYTES
-    return whole and sums <= 192 and room
+    return whole and tiles.sums <= 192 and room
 
 
 def tiles_at(point: Point) -> Tiles:

@@ -10,6 +10,7 @@ from collections.abc import Sequence
 
 from tilewright.artifacts import CudaSource, Parameter
 from tilewright.dtypes import I32, I64, DType
+from tilewright.layout.banks import LINE_BYTES
 from tilewright.planning.passes.texts import prelude, source
 from tilewright.units import ceil_div, round_up
 
@@ -17,12 +18,10 @@ THREADS = 256
 CHUNK_BYTES = 16
 
 
-LINE_BYTES = 128
-"""Of the L2. Measured on the H200: 4095 x 4097 x 4093 in bf16, where rows of B are copied to 8208 bytes apart, 267 us
-for the product; to whole lines, 252."""
-
 _LONG_BYTES = 1024
-"""From this length on, rows of the copy begin at whole lines: at most an eighth more memory."""
+"""From this length on, rows of the copy begin at whole lines of the L2: at most an eighth more memory. Measured on the
+H200: 4095 x 4097 x 4093 in bf16, where rows of B are copied to 8208 bytes apart, 267 us for the product; to whole
+lines, 252 (benchmarks/results/plans_h200.json)."""
 
 
 def padded(length: int, dtype: DType) -> int:

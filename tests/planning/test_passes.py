@@ -18,6 +18,7 @@ from tilewright.planning.passes.turn import turn_grid, turn_source
 from tilewright.problem.epilogue import Activation, Epilogue
 from tilewright.runtime.nvrtc import compile_cuda
 from tilewright.runtime.sass import disassemble
+from tilewright.units import round_up
 
 MATRICES = [(1, 1, 1), (5, 7, 7), (33, 65, 70), (64, 32, 33), (3, 300, 301)]
 
@@ -27,6 +28,13 @@ def aligned(count: int, dtype: DType, at: int = 0) -> Any:
     room = np.full(count + 64, 99, dtype.storage)
     start = (-room.ctypes.data % 16) // dtype.bytes + at
     return room[start : start + count]
+
+
+def assert_ends_with_zeros(rows: Any, length: int, dtype: DType) -> None:
+    """To the end of a piece of 16 bytes; what lies behind is not written."""
+    end = round_up(length, 16 // dtype.bytes)
+    assert (rows[:, length:end] == 0).all(), "a vector at the end of a row holds something else"
+    assert (rows[:, end:] == 99).all(), "what lies between the rows was written"
 
 
 def run(source: CudaSource, grid: tuple[int, int, int], *arguments: Any) -> None:
@@ -48,8 +56,9 @@ def test_a_padded_copy_is_a_copy(lines: int, length: int, leading: int, dtype: D
     run(pad_source(dtype), (x, y, count), source, target, lines, length, leading, wide, step, lines * wide)
     for i in range(count):
         expected = source[i * step :][: lines * leading].reshape(lines, leading)[:, :length]
-        copied = target[i * lines * wide :][: lines * wide].reshape(lines, wide)[:, :length]
-        np.testing.assert_array_equal(copied, expected)
+        copied = target[i * lines * wide :][: lines * wide].reshape(lines, wide)
+        np.testing.assert_array_equal(copied[:, :length], expected)
+        assert_ends_with_zeros(copied, length, dtype)
 
 
 @pytest.mark.parametrize("dtype", [F32, BF16], ids=str)
@@ -87,7 +96,7 @@ def test_a_turned_copy_is_the_transpose(lines: int, length: int, leading: int, d
         expected = source[i * step :][: lines * leading].reshape(lines, leading)[:, :length].T
         turned = target[i * length * wide :][: length * wide].reshape(length, wide)
         np.testing.assert_array_equal(turned[:, :lines], expected)
-        assert (turned[:, lines:] == 99).all(), "what lies between the rows was written"
+        assert_ends_with_zeros(turned, lines, dtype)
 
 
 def test_more_lines_than_a_grid_has_blocks_for() -> None:

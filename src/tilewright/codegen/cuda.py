@@ -235,6 +235,8 @@ def _assumptions(kernel: Kernel) -> list[str]:
         words.append(f"pointers and leading dimensions{whose} multiples of {variant.alignment_bytes} bytes")
     if variant.result_bytes > 1:
         words.append(f"those of C multiples of {variant.result_bytes}")
+    if variant.whole:
+        words.append("rows of A and B that end, or go on with zeros, to as many")
     if variant.near:
         words.append("offsets below 2^31 elements")
     return words or ["nothing: any size, any alignment"]

@@ -15,7 +15,7 @@ from tilewright.dtypes import BF16, F16, F32, DType
 from tilewright.export.bundle import Bundle, Exported
 from tilewright.ir.text import ExprText
 from tilewright.problem.gemm import Gemm, Operand
-from tilewright.runtime.tensor_map import DATA_TYPES
+from tilewright.runtime.tensor_map import DATA_TYPES, L2_PROMOTION
 from tilewright.toolchain import MAX_SIZE
 from tilewright.units import format_bytes
 
@@ -66,6 +66,7 @@ def project_context(bundle: Bundle, cubins: Mapping[tuple[str, str], Cubin]) -> 
         "start": start,
         "grid_sizes": [size for size in "MNK" if any(size in extent for extent in start["grid"])],
         "maps": start["maps"],
+        "l2_promotion": L2_PROMOTION,
         "resident": start["resident"],
         "uses_near": any(exported.needs.near for exported in bundle.kernels),
         "aligned": bool(bundle.general.needs.aligned),

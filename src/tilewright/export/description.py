@@ -13,12 +13,12 @@ from tilewright.codegen import formula
 from tilewright.export.bundle import Bundle, Exported
 from tilewright.ir.text import ExprText
 from tilewright.problem.gemm import Operand, Order
-from tilewright.runtime.tensor_map import DATA_TYPES, MAP_BYTES
+from tilewright.runtime.tensor_map import DATA_TYPES, L2_PROMOTION, MAP_BYTES
 from tilewright.schedule.codec import to_data
 
 FORMAT = 1
 
-ELEMENT_STRIDES, INTERLEAVE, L2_PROMOTION, OUT_OF_BOUNDS = [1, 1], "NONE", "L2_256B", "NONE"
+ELEMENT_STRIDES, INTERLEAVE, OUT_OF_BOUNDS = [1, 1], "NONE", "NONE"
 """The rest of what cuTensorMapEncodeTiled is told, as `runtime.tensor_map` tells it."""
 
 

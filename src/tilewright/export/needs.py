@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from tilewright.ir.kernel import Kernel
+from tilewright.lowering.variants import READ
 from tilewright.problem.gemm import Dim
 from tilewright.runtime.tensor_map import ALIGNMENT_BYTES
 
@@ -55,6 +56,9 @@ def needs_of(kernel: Kernel) -> Needs:
     c = kernel.gemm.operand("C")
     if c.name in engine:  # it writes whole pieces, so rows of C must end where one does
         multiples.setdefault(c.contiguous, ALIGNMENT_BYTES // c.dtype.bytes)
+    if kernel.variant.whole:
+        for operand in (kernel.gemm.operand(name) for name in READ):
+            multiples.setdefault(operand.contiguous, kernel.variant.alignment_bytes // operand.dtype.bytes)
     return Needs(
         multiples,
         {name: max(size, ALIGNMENT_BYTES) if name in engine else size for name, size in own.items()},

@@ -70,6 +70,8 @@ class Variant:
     accesses up to it are legal; 1: of one element, no more. result_bytes: those of C and what is added to it; 0 where
     that is the same.
     near: every element offset fits in 31 bits, so that 32-bit index arithmetic is enough.
+    whole: a vector of `alignment_bytes` that begins inside a row of A or B may be read to its end, and holds zeros
+    behind the row's. So a vector is one access with one guard, where it else is one with a branch to single elements.
 
     >>> Variant(exact=frozenset("mn")).name
     'mn_aligned_near'
@@ -79,6 +81,7 @@ class Variant:
     alignment_bytes: int = 16
     near: bool = True
     result_bytes: int = 0
+    whole: bool = False
 
     def __post_init__(self) -> None:
         if self.result_bytes == self.alignment_bytes:  # one way to say it, since kernels are known by their variant
@@ -99,6 +102,7 @@ class Variant:
         parts += ["aligned"] if self.alignment_bytes == 16 else []
         parts += [f"aligned{self.alignment_bytes}"] if 1 < self.alignment_bytes < 16 else []
         parts += [f"results{self.result_bytes}"] if self.result_bytes else []
+        parts += ["whole"] if self.whole else []
         parts += ["near"] if self.near else []
         return "_".join(parts)
 

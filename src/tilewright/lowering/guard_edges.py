@@ -19,9 +19,9 @@ from tilewright.ir.visit import exprs_of, rewrite, variables
 from tilewright.lowering.kernel_parts import ELEMENT
 
 
-def guard_edges(body: Body, program: Program, exact: frozenset[str]) -> Body:
-    """`body` with a guard on each global access that could be out of range."""
-    whole = {
+def guard_edges(body: Body, program: Program, exact: frozenset[str], *, whole: bool = False) -> Body:
+    """`body` with a guard on each global access that could be out of range. whole: of `Variant`."""
+    counted = {
         axis.name
         for loop in program.loops
         for axis in loop.axes
@@ -33,7 +33,7 @@ def guard_edges(body: Body, program: Program, exact: frozenset[str]) -> Body:
         found = []
         for dim, index in zip(operand.dims, place.index, strict=True):
             # A loop that counts a whole dimension one by one never leaves it.
-            if dim in exact or (isinstance(index, Var) and index.name in whole):
+            if dim in exact or (isinstance(index, Var) and index.name in counted):
                 continue
             last = index + (width - 1) if dim == operand.contiguous else index
             found.append(binary(Op.LT, last, SIZES[dim]))
@@ -50,6 +50,8 @@ def guard_edges(body: Body, program: Program, exact: frozenset[str]) -> Body:
             return None
         if stmt.width == 1:
             return (replace(stmt, guard=both(stmt.guard, inside)),)
+        if whole and place.buffer.name in ("A", "B"):
+            return (_guarded(stmt, conditions),)
         if stmt.asynchronous:
             return (_partly_valid(stmt, program, exact, conditions),)
         contiguous = program.gemm.operand(place.buffer.name).contiguous  # type: ignore[arg-type]

@@ -69,7 +69,7 @@ def lower(
     if not variant.aligned:
         body = checked("narrow_accesses", narrow_accesses(body, program, variant))
     # Guards while an access still has a row and a column.
-    body = checked("guard_edges", guard_edges(body, program, exact))
+    body = checked("guard_edges", guard_edges(body, program, exact, whole=variant.whole))
     # Barriers after guards, so that none stands where only some threads come.
     body = checked("place_barriers", place_barriers(body, own_tiles(program)))
     # Rows and columns move to those of a part once nothing compares them with the edges any more.

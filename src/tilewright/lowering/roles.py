@@ -16,6 +16,7 @@ from functools import cached_property
 from tilewright.dtypes import MBARRIER
 from tilewright.ir.async_stmt import (
     ArriveBarrier,
+    BulkStore,
     ClusterBarrier,
     CommitProducts,
     FenceBarriers,
@@ -35,7 +36,7 @@ from tilewright.ir.program import Loop, Program, Route, Staged
 from tilewright.ir.simplify import substitute
 from tilewright.ir.stmt import Alloc, Barrier, Body, For, If, Let, Stmt
 from tilewright.ir.tiles import empty_name, fill_name, full_name, slot_name
-from tilewright.ir.visit import map_exprs, rewrite
+from tilewright.ir.visit import map_exprs, rewrite, walk
 from tilewright.lowering.coordinates import (
     GROUP,
     GROUP_LANE,
@@ -166,7 +167,10 @@ class Engine:
         if self._turns > 1:
             each = (InitBarrier(self._my_turn(slot), 1),)
             loop = (*loop, For("slot", Const(self._turns), each, unroll=True))
-        maps = tuple(PrefetchMap(tensor_map(self.program, staged)) for staged in self._tiles)
+        read = [tensor_map(self.program, staged) for staged in self._tiles]
+        leaving = walk((*self.compute.finish, *self.compute.leave))
+        stored = [stmt.map for _, stmt in leaving if isinstance(stmt, BulkStore)]
+        maps = tuple(PrefetchMap(one) for one in dict.fromkeys((*read, *stored)))
         first = If(binary(Op.EQ, Var("threadIdx.x"), 0), (*maps, *loop, FenceBarriers()))
         meet = ClusterBarrier() if self._cluster > 1 else Barrier("the barriers are there")
         begin = (StartNextGrid(),) if self.program.overlapped else ()

@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Sequence, Set
 
 from tilewright.ir.kernel import Variant
-from tilewright.ir.program import Program
+from tilewright.ir.program import Program, Route, Staged
 from tilewright.problem.gemm import AddedName, Dim, Gemm, OperandName
 
 MAX_INDEX = 2**31 - 1
 ALIGNMENTS = (16, 8, 4)
 """Bytes of one access, widest first. Source: PTX ISA, ld, st and cp.async."""
+
+READ: tuple[OperandName, ...] = ("A", "B")
 
 
 def variant_for(program: Program, gemm: Gemm, *, pointers: Sequence[int] = ()) -> Variant:
@@ -20,7 +22,30 @@ def variant_for(program: Program, gemm: Gemm, *, pointers: Sequence[int] = ()) -
     rows = [gemm.leading(operand.name) * operand.dtype.bytes for operand in every]
     read, result = widest(gemm, (*rows[:2], *pointers[:2])), widest(gemm, (*rows[2:], *pointers[2:]))
     near = all(_last_offset(program, gemm, o.name) <= MAX_INDEX for o in every)
-    return Variant(frozenset(exact), read, near, result)
+    whole = reads_vectors(program) and ends_whole(gemm, read, exact)
+    return Variant(frozenset(exact), read, near, result, whole)
+
+
+def reads_vectors(program: Program) -> bool:
+    """Whether threads read neighbours of A or B at once: what `Variant.whole` is about."""
+
+    def width(staged: Staged) -> int:
+        return staged.vector if staged.distribution is None else staged.distribution.vector
+
+    firsts = (staged for name in READ for staged in program.chain(name)[:1])
+    return any(staged.route is not Route.TMA and width(staged) > 1 for staged in firsts)
+
+
+def ends_whole(gemm: Gemm, read_bytes: int, exact: Set[Dim], padded: Set[OperandName] = frozenset()) -> bool:
+    """Whether `Variant.whole` holds, where it matters: rows of A and B end where a vector of so many bytes does.
+
+    padded: of these a copy is read, whose rows go on with zeros.
+    """
+    operands = [gemm.operand(name) for name in READ]
+    if read_bytes <= gemm.dtype.bytes or exact.issuperset(operand.contiguous for operand in operands):
+        return False
+    width = read_bytes // gemm.dtype.bytes
+    return all(o.name in padded or gemm.size(o.contiguous) % width == 0 for o in operands)
 
 
 def widest(gemm: Gemm, places: Sequence[int]) -> int:

@@ -12,7 +12,7 @@ from tilewright.device.spec import DeviceSpec
 from tilewright.errors import TilewrightError
 from tilewright.ir.kernel import Kernel, Many, Variant
 from tilewright.ladders import find_rung
-from tilewright.lowering.variants import MAX_INDEX, widest
+from tilewright.lowering.variants import MAX_INDEX, ends_whole, reads_vectors, widest
 from tilewright.planning.choices import Alignment
 from tilewright.planning.stack import Stack
 from tilewright.problem.gemm import AddedName, Dim, Gemm, OperandName
@@ -36,6 +36,14 @@ class Built:
     kernel: Kernel
 
 
+@dataclass(frozen=True, slots=True)
+class Shape:
+    """What assumptions hang on: elements that the blocks of a cluster cover; whether operands are read in vectors."""
+
+    tile: Mapping[Dim, int]
+    reads_vectors: bool
+
+
 class Kernels:
     """A class of problems is all that kernels are made for: formats, orders, epilogue, what may be assumed of sizes and
     addresses (`Variant`). Sizes themselves are arguments."""
@@ -45,7 +53,7 @@ class Kernels:
         self._cache = CubinCache()
         self._built: dict[Any, Built] = {}
         self._failed: dict[Any, TilewrightError] = {}
-        self._tiles: dict[Any, dict[Dim, int]] = {}
+        self._shapes: dict[Any, Shape] = {}
         self._passes: dict[CudaSource, LoadedKernel] = {}
 
     @cached_property
@@ -60,13 +68,14 @@ class Kernels:
         Raises what building, compiling or loading raises, the second time at once.
         """
         schedule = schedule_of(gemm, choice)
-        shape = (schedule, _formats(gemm), choice.splits > 1)
-        tile = self._tiles.get(shape)
-        if tile is None:
+        known = (schedule, _formats(gemm), choice.splits > 1)
+        shape = self._shapes.get(known)
+        if shape is None:
             program = _build(gemm, schedule, choice).program
-            tile = self._tiles[shape] = {dim: program.cluster_tile(dim) for dim in DIMS}
-        variant = weakest([variant_of(one, alignment, tile, choice.splits) for one in (gemm, *others)])
-        key = (*shape, variant, many)
+            tile = {dim: program.cluster_tile(dim) for dim in DIMS}
+            shape = self._shapes[known] = Shape(tile, reads_vectors(program))
+        variant = weakest([variant_of(one, alignment, shape, choice) for one in (gemm, *others)])
+        key = (*known, variant, many)
         if key in self._failed:
             raise self._failed[key]
         found = self._built.get(key)
@@ -121,21 +130,26 @@ def _formats(gemm: Gemm) -> tuple[Any, ...]:
     return gemm.dtype, gemm.accumulate, gemm.out, gemm.product, gemm.a, gemm.b, gemm.c, gemm.epilogue
 
 
-def variant_of(gemm: Gemm, alignment: Alignment, tile: Mapping[Dim, int], splits: int) -> Variant:
-    """What may be assumed. Sizes are exact all together or not at all, so that a class has two kernels, not eight."""
-    exact = all(gemm.size(dim) % tile[dim] == 0 for dim in DIMS)
+def variant_of(gemm: Gemm, alignment: Alignment, shape: Shape, choice: Choice) -> Variant:
+    """What may be assumed of a problem as the kernel of a choice finds it, behind copies. Sizes are exact all together
+    or not at all, so that a class has three kernels, not sixteen."""
+    tile = shape.tile
+    exact = frozenset(DIMS if all(gemm.size(dim) % tile[dim] == 0 for dim in DIMS) else ())
     read, result = widest(gemm, (alignment.a, alignment.b)), widest(gemm, (alignment.c,))
     reach = max(_reach(gemm, operand.name, tile) for operand in (*gemm.operands, *gemm.added))
-    if splits > 1:
-        reach = max(reach, (splits * gemm.m + tile["m"]) * gemm.ldc)
-    return Variant(frozenset(DIMS) if exact else frozenset(), read, reach <= MAX_INDEX, result)
+    if choice.splits > 1:
+        reach = max(reach, (choice.splits * gemm.m + tile["m"]) * gemm.ldc)
+    whole = shape.reads_vectors and ends_whole(gemm, read, exact, choice.pads)
+    return Variant(exact, read, reach <= MAX_INDEX, result, whole)
 
 
 def weakest(variants: Sequence[Variant]) -> Variant:
     """What is true wherever one of these is."""
     exact = frozenset.intersection(*(variant.exact for variant in variants))
     read, result = (min(v.aligned_bytes(name) for v in variants) for name in ("A", "C"))
-    return Variant(exact, read, all(v.near for v in variants), result)
+    # Of exact ones `whole` need not say what is true of them.
+    whole = read > 1 and any(v.whole for v in variants) and all(v.whole or v.exact for v in variants)
+    return Variant(exact, read, all(v.near for v in variants), result, whole)
 
 
 def _reach(gemm: Gemm, name: OperandName | AddedName, tile: Mapping[Dim, int]) -> int:

@@ -60,7 +60,7 @@ cudaError_t describe(TensorMap* map, const Matrix& matrix, CUtensorMapDataType t
     const cuuint32_t steps[2] = {1, 1};
     CUtensorMap made;
     const CUresult answer = encode(&made, type, 2, const_cast<void*>(matrix.data), sizes, strides_bytes, box, steps,
-        CU_TENSOR_MAP_INTERLEAVE_NONE, swizzle, CU_TENSOR_MAP_L2_PROMOTION_L2_256B, CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE);
+        CU_TENSOR_MAP_INTERLEAVE_NONE, swizzle, CU_TENSOR_MAP_L2_PROMOTION_L2_128B, CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE);
     static_assert(sizeof(TensorMap) == sizeof(CUtensorMap), "the kernel's own type stands for the driver's");
     std::memcpy(map, &made, sizeof(made));
     return answer == CUDA_SUCCESS ? cudaSuccess : cudaErrorInvalidValue;

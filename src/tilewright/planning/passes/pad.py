@@ -1,7 +1,8 @@
 """A copy of a matrix to rows that begin at multiples of 16 bytes, which is what the copy engine takes.
 
 Rows may begin anywhere, so words are read at multiples of 4 bytes and shifted into place; eight or four elements are
-written at once. What lies between the rows of the copy is not written: nobody reads it.
+written at once, the last ones of a row with zeros to the piece's end, so that a kernel may read whole vectors. What
+lies between such rows of the copy is not written: nobody reads it.
 """
 
 from __future__ import annotations
@@ -77,7 +78,7 @@ def pad_source(dtype: DType, matrices: int = 1) -> CudaSource:
             unsigned raw[5];
             #pragma unroll
             for (int j = 0; j < 5; ++j) {{
-                raw[j] = 4 * j < left ? words[j] : 0u;
+                raw[j] = 4 * j < left ? words[j] & (left - 4 * j == 2 ? 0xffffu : ~0u) : 0u;
             }}
             #pragma unroll
             for (int j = 0; j < 4; ++j) {{

@@ -145,7 +145,7 @@ def test_a_kernel_serves_every_size_of_its_class() -> None:
 @pytest.mark.parametrize("format", FORMATS)
 @pytest.mark.parametrize("odd", [False, True])
 def test_however_many_shapes_a_class_has_few_kernels(format: str, odd: bool) -> None:
-    """Of a tile at most: for exact sizes and others, into C and into parts of sums."""
+    """Of a tile at most: for exact sizes and others, of which rows may end inside vectors, into C and parts of sums."""
     dispatcher = paper_dispatcher(device("H200"))
     assert isinstance(dispatcher.kernels, PaperKernels)
     rng = Random(1)
@@ -155,7 +155,7 @@ def test_however_many_shapes_a_class_has_few_kernels(format: str, odd: bool) -> 
     passes = ("pad_", "turn_", "finish_", "thin_")
     products = [one for one in dispatcher.kernels.made if not one.startswith(passes)]
     tiles = len(list(candidates(problem(64, 64, 64, format), dispatcher.spec)))
-    assert 1 < len(products) <= (2 if odd else 4) * tiles
+    assert 1 < len(products) <= (3 if odd else 4) * tiles
 
 
 def test_threads_that_ask_the_same_plan_it_once() -> None:

@@ -12,7 +12,7 @@ from cpu_gpu import STATE, CpuKernel
 from tilewright.artifacts import CudaSource
 from tilewright.dtypes import BF16, F16, F32, DType
 from tilewright.planning.passes.finish import finish_source
-from tilewright.planning.passes.pad import LINES, pad_grid, pad_source, padded
+from tilewright.planning.passes.pad import LINES, pad_grid, pad_source, padded, whole_pieces
 from tilewright.planning.passes.thin import thin_source
 from tilewright.planning.passes.turn import turn_grid, turn_source
 from tilewright.problem.epilogue import Activation, Epilogue
@@ -52,8 +52,10 @@ def test_a_padded_copy_is_a_copy(lines: int, length: int, leading: int, dtype: D
     step, wide = lines * leading + 5, padded(length, dtype)
     source, target = aligned(count * step, dtype, at), aligned(count * lines * wide, dtype)
     source[:] = np.arange(source.size) % 2000
-    x, y, _ = pad_grid([(lines, length)], dtype)
-    run(pad_source(dtype), (x, y, count), source, target, lines, length, leading, wide, step, lines * wide)
+    whole = whole_pieces(length, dtype)
+    x, y, _ = pad_grid([(lines, whole)], dtype)
+    numbers = (lines, length, lines, whole, leading, wide, step, lines * wide)
+    run(pad_source(dtype), (x, y, count), source, target, *numbers)
     for i in range(count):
         expected = source[i * step :][: lines * leading].reshape(lines, leading)[:, :length]
         copied = target[i * lines * wide :][: lines * wide].reshape(lines, wide)
@@ -72,7 +74,8 @@ def test_two_matrices_are_copied_by_one_launch(large: Any, small: Any, dtype: DT
             step, wide = lines * leading + 5, padded(length, dtype)
             source, target = aligned(2 * step, dtype, 1), aligned(2 * lines * wide, dtype)
             source[:] = np.arange(source.size) % 2000
-            arguments += [source, target, lines, length, leading, wide, step, lines * wide]
+            whole = whole_pieces(length, dtype)
+            arguments += [source, target, lines, length, lines, whole, leading, wide, step, lines * wide]
             made.append((source, target, lines, length, leading, wide, step))
         x, y, z = pad_grid([(lines, length) for lines, length, _ in sizes], dtype)
         run(pad_source(dtype, 2), (x, y, 2 * z), *arguments)
@@ -90,8 +93,10 @@ def test_a_turned_copy_is_the_transpose(lines: int, length: int, leading: int, d
     step, wide = lines * leading + 5, padded(lines, dtype)
     source, target = aligned(count * step, dtype), aligned(count * length * wide, dtype)
     source[:] = np.arange(source.size) % 2000
-    x, y, _ = turn_grid(lines, length)
-    run(turn_source(dtype), (x, y, count), source, target, lines, length, leading, wide, step, length * wide)
+    to = length, whole_pieces(lines, dtype)
+    x, y, _ = turn_grid(*to)
+    numbers = (lines, length, *to, leading, wide, step, length * wide)
+    run(turn_source(dtype), (x, y, count), source, target, *numbers)
     for i in range(count):
         expected = source[i * step :][: lines * leading].reshape(lines, leading)[:, :length].T
         turned = target[i * length * wide :][: length * wide].reshape(length, wide)
@@ -99,12 +104,29 @@ def test_a_turned_copy_is_the_transpose(lines: int, length: int, leading: int, d
         assert_ends_with_zeros(turned, lines, dtype)
 
 
+@pytest.mark.parametrize("turned", [False, True], ids=["copied", "turned"])
+def test_a_copy_that_is_larger_goes_on_with_zeros(turned: bool) -> None:
+    """More lines than its source, and longer ones, to whole tiles of 64 x 128."""
+    lines, length, leading, to = 33, 65, 70, (64, 128)
+    source, target = aligned(lines * leading, F32), aligned(to[0] * to[1], F32)
+    source[:] = np.arange(source.size)
+    to = to[::-1] if turned else to
+    size = (length, lines) if turned else (lines, length)
+    text, grid = (turn_source(F32), turn_grid(*to)) if turned else (pad_source(F32), pad_grid([to], F32))
+    run(text, grid, source, target, lines, length, *to, leading, to[1], 0, 0)
+    expected = source.reshape(lines, leading)[:, :length]
+    copied = target.reshape(to)
+    np.testing.assert_array_equal(copied[: size[0], : size[1]], expected.T if turned else expected)
+    assert (copied[size[0] :] == 0).all() and (copied[:, size[1] :] == 0).all()
+
+
 def test_more_lines_than_a_grid_has_blocks_for() -> None:
     lines, length = 270_000, 3
     source, target = aligned(lines * length, F32), aligned(lines * 4, F32)
     source[:] = np.arange(source.size)
     assert pad_grid([(lines, length)], F32)[1] * LINES < lines
-    run(pad_source(F32), pad_grid([(lines, length)], F32), source, target, lines, length, length, 4, 0, 0)
+    numbers = (lines, length, lines, 4, length, 4, 0, 0)
+    run(pad_source(F32), pad_grid([(lines, length)], F32), source, target, *numbers)
     np.testing.assert_array_equal(target.reshape(lines, 4)[:, :3], source.reshape(lines, length))
 
 

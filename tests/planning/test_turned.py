@@ -43,9 +43,9 @@ def test_large_problems_turn_b_first(shape: tuple[int, int, int]) -> None:
     assert not estimated(asked(*shape, "f32", "NN"), H200)[0].pads
 
 
-def test_a_is_padded_beside_it_where_its_rows_are_odd() -> None:
+def test_both_are_turned_where_both_are_copied_anyway() -> None:
     best = estimated(asked(4095, 4097, 4093, "f32", "NT"), H200)[0]
-    assert (best.pads, best.turned) == (BOTH, B)
+    assert (best.pads, best.turned, best.filled) == (BOTH, BOTH, True)
 
 
 # Of the last, rows of a turned B would lie 594 KiB apart, and are read no faster.
@@ -57,7 +57,10 @@ def test_problems_that_do_not_pay_for_it_do_not(shape: tuple[int, int, int]) -> 
 def test_turning_is_a_way_for_b_by_columns_in_f32_on_ffma_alone() -> None:
     gemm = by_columns(512, 512, 512)
     assert ways_to_copy("worklog/best", gemm, WIDE) == (Copies(), Copies(B, B))
-    assert ways_to_copy("worklog/best", gemm, ODD) == (Copies(), Copies(BOTH), Copies(BOTH, B))
+    assert ways_to_copy("worklog/best", gemm, ODD) == (
+        *(Copies(), Copies(BOTH), Copies(BOTH, B)),
+        Copies(BOTH, BOTH, filled=True),
+    )
     assert ways_to_copy("worklog/best", Gemm(512, 512, 512), WIDE) == (Copies(),)
     assert ways_to_copy("ampere/full", gemm, WIDE) == ways_to_copy("hopper/best", gemm, WIDE) == (Copies(),)
     assert ways_to_copy("worklog/best", Gemm(512, 512, 512, BF16, b=Order.COL), WIDE) == (Copies(),)
@@ -80,8 +83,8 @@ def test_a_plan_turns_b_and_pads_a_before_a_product_that_reads_both_by_rows() ->
     plan = plan_of(kernels, Request(gemm, alignment_of(gemm)), choice)
     turn, pad, product = launches_of(plan)
     assert [turn.source.entry, pad.source.entry] == ["turn_f32", "pad_f32"]
-    # lines and length of B as it lies, its leading dimension, that of the copy: whole lines of 128 bytes
-    assert turn.arguments[2:6] == (517, 513, 513, 544) and turn.grid == (17, 17, 1)
+    # lines and length of B, then of its copy; the leading dimension of B, then of its copy: whole lines of 128 bytes
+    assert turn.arguments[2:8] == (517, 513, 513, 520, 513, 544) and turn.grid == (9, 9, 1)
     (_, turned), (a, padded), (*read, _) = (step.pointers for step in plan.steps)
     assert plan.steps[0].pointers[0] == (Place.B, 0) and a == (Place.A, 0) and read == [padded, turned]
     assert padded == (Place.SCRATCH, 0) and turned == (Place.SCRATCH, 515 * 544 * 4 // 256 * 256 + 256)

@@ -42,7 +42,7 @@ def ends_whole(gemm: Gemm, read_bytes: int, exact: Set[Dim], padded: Set[Operand
     padded: of these a copy is read, whose rows go on with zeros.
     """
     operands = [gemm.operand(name) for name in READ]
-    if read_bytes <= gemm.dtype.bytes or exact.issuperset(operand.contiguous for operand in operands):
+    if read_bytes <= gemm.dtype.bytes or exact >= {operand.contiguous for operand in operands}:
         return False
     width = read_bytes // gemm.dtype.bytes
     return all(o.name in padded or gemm.size(o.contiguous) % width == 0 for o in operands)

@@ -8,10 +8,10 @@ from dataclasses import dataclass, replace
 from tilewright.dtypes import F32, DType
 from tilewright.errors import LaunchError
 from tilewright.ir.kernel import Kernel, Many
-from tilewright.planning.choices import ENGINE_BYTES, Alignment, as_read, order_read, row_length
+from tilewright.planning.choices import ENGINE_BYTES, Alignment, as_read, finishes, order_read, row_length
 from tilewright.planning.kernels import Kernels, steps_of
 from tilewright.planning.passes.finish import finish_grid, finish_source
-from tilewright.planning.passes.pad import pad_grid, pad_source, padded, padded_bytes
+from tilewright.planning.passes.pad import pad_grid, pad_source, padded_bytes, whole_pieces
 from tilewright.planning.passes.turn import turn_grid, turn_source
 from tilewright.planning.plan import Place, Plan, Step
 from tilewright.planning.skinny import skinny_for
@@ -60,11 +60,12 @@ def plan_of(kernels: Kernels, request: Request, choice: Choice) -> Plan:
         stack = None if stack is None else replace(stack, **{copy.name.lower(): copy.apart})
         at += copy.count * copy.size_bytes
     steps += _copied(kernels, gemm.dtype, copies, places)
-    gemm = as_read(gemm, choice)
-    if choice.splits > 1:
-        steps += _parts(kernels, gemm, alignment, choice, places, at)
-        at += _part_bytes(gemm, choice.splits)
+    inner = as_read(gemm, choice)
+    if finishes(choice):
+        steps += _parts(kernels, gemm, inner, alignment, choice, places, at)
+        at += _part_bytes(inner, choice.splits)
     else:
+        gemm = inner
         many = None if stack is None else Many.STRIDED
         built = kernels.kernel(gemm, alignment, choice, many=many)
         _check_maps(built.kernel, alignment, choice)
@@ -89,13 +90,14 @@ def _thin_plan(kernels: Kernels, request: Request, choice: Choice) -> Plan:
     if skinny.whole:
         return Plan((Step(launch, ((short, 0), (long, 0), (Place.OUT, 0))),), 0, str(skinny))
     first = Step(launch, ((short, 0), (long, 0), (Place.SCRATCH, 0)))
-    last = _finish(kernels, request.gemm, request.alignment, skinny.parts, 0)
+    last = _finish(kernels, request.gemm, request.alignment, request.gemm, skinny.parts, 0)
     return Plan((first, last), _part_bytes(request.gemm, skinny.parts), str(skinny))
 
 
 @dataclass(frozen=True, slots=True)
 class _Copy:
-    """The copy of an operand, or of `count` of them in a stack. lines, length: as it lies; leading: of the copy.
+    """The copy of an operand, or of `count` of them in a stack. lines, length: as it lies; to: lines and elements of a
+    line of the copy; leading: of the copy.
 
     step: elements from one matrix to the next of the stack. size_bytes: of the copy of one.
     """
@@ -104,6 +106,7 @@ class _Copy:
     turns: bool
     lines: int
     length: int
+    to: tuple[int, int]
     own_leading: int
     leading: int
     count: int
@@ -112,23 +115,20 @@ class _Copy:
     apart: int
 
     @property
-    def size(self) -> tuple[int, int]:
-        return self.lines, self.length
-
-    @property
     def values(self) -> tuple[int, ...]:
         """The arguments of the kernels that copy, for one matrix: no addresses yet."""
-        return 0, 0, *self.size, self.own_leading, self.leading, self.step, self.apart
+        return 0, 0, self.lines, self.length, *self.to, self.own_leading, self.leading, self.step, self.apart
 
 
 def _copy(gemm: Gemm, choice: Choice, name: OperandName, stack: Stack | None) -> _Copy:
     lines, length = gemm.size(gemm.operand(name).strided), row_length(gemm, name)
     count, step = (1, 0) if stack is None else (stack.count, {"A": stack.a, "B": stack.b}[name])
     turns = order_read(choice, gemm, name) is not gemm.operand(name).order
-    to = (length, lines) if turns else (lines, length)
+    read = as_read(gemm, choice)
+    to = read.size(read.operand(name).strided), whole_pieces(row_length(read, name), gemm.dtype)
     size_bytes = padded_bytes(*to, gemm.dtype)
-    apart, leading = size_bytes // gemm.dtype.bytes, padded(to[1], gemm.dtype)
-    return _Copy(name, turns, lines, length, gemm.leading(name), leading, count, step, size_bytes, apart)
+    apart, leading = size_bytes // gemm.dtype.bytes, read.leading(name)
+    return _Copy(name, turns, lines, length, to, gemm.leading(name), leading, count, step, size_bytes, apart)
 
 
 def _copied(
@@ -140,7 +140,7 @@ def _copied(
     for together in (*turned, *([padded_ones] if padded_ones else [])):
         first = together[0]
         source = turn_source(dtype) if first.turns else pad_source(dtype, len(together))
-        x, y, z = turn_grid(*first.size) if first.turns else pad_grid([one.size for one in together], dtype)
+        x, y, z = turn_grid(*first.to) if first.turns else pad_grid([one.to for one in together], dtype)
         values = tuple(value for one in together for value in one.values)
         kernel = kernels.small(source)
         launch = kernel.prepare((x, y, z * first.count), (kernel.source.threads_per_block, 1, 1), values)
@@ -164,21 +164,25 @@ def _part_bytes(gemm: Gemm, parts: int) -> int:
 def _parts(
     kernels: Kernels,
     gemm: Gemm,
+    inner: Gemm,
     alignment: Alignment,
     choice: Choice,
     places: Mapping[OperandName, tuple[Place, int]],
     at: int,
 ) -> list[Step]:
-    """The product in parts of k, into the workspace, and their sum."""
-    part = replace(gemm, out=F32, ldc=gemm.n, alpha=1.0, beta=0.0, epilogue=PLAIN, ld_residual=0)
+    """The product into the workspace, in parts of k or whole, and what C takes of their sum. inner: as it is read."""
+    part = replace(inner, out=F32, ldc=inner.n, alpha=1.0, beta=0.0, epilogue=PLAIN, ld_residual=0)
     row_bytes = part.ldc * F32.bytes
     inside = replace(alignment, c=max(size for size in (16, 8, 4) if row_bytes % size == 0))
     built = kernels.kernel(part, inside, choice)
-    length = part_length(gemm, choice, built.kernel.tile["k"])
+    length, count = 0, 1
+    if choice.splits > 1:
+        length = part_length(inner, choice, built.kernel.tile["k"])
+        count = ceil_div(inner.k, length)
     grid = grid_of(built.kernel, part, part_of_k=length)
     launch = built.loaded.prepare(grid, built.kernel.block, arguments(part, (0, 0, 0), part_of_k=length))
     first = Step(launch, (places["A"], places["B"], (Place.SCRATCH, at)))
-    return [first, _finish(kernels, gemm, alignment, ceil_div(gemm.k, length), at)]
+    return [first, _finish(kernels, gemm, alignment, inner, count, at)]
 
 
 def part_length(gemm: Gemm, choice: Choice, depth: int) -> int:
@@ -186,15 +190,21 @@ def part_length(gemm: Gemm, choice: Choice, depth: int) -> int:
     return round_up(ceil_div(gemm.k, choice.splits), depth)
 
 
-def _finish(kernels: Kernels, gemm: Gemm, alignment: Alignment, count: int, at: int) -> Step:
-    """The sum of parts, and the epilogue."""
-    wide = gemm.n % 4 == 0 and alignment.c % (4 * gemm.out.bytes) == 0
-    width = 4 if wide else 1
-    kernel = kernels.small(finish_source(gemm.out, gemm.epilogue, width=width))
+def _finish(kernels: Kernels, gemm: Gemm, alignment: Alignment, inner: Gemm, count: int, at: int) -> Step:
+    """The sum of parts, and the epilogue. inner: the problem of which they are, whose rows lie tight."""
+    wide = gemm.n % 4 == 0 and inner.n % 4 == 0 and alignment.c % (4 * gemm.out.bytes) == 0
+    width, lines = 4 if wide else 1, _LINES_AT_ONCE if count == 1 else 1
+    kernel = kernels.small(finish_source(gemm.out, gemm.epilogue, width=width, lines=lines))
     nowhere = (0,) * (2 + len(gemm.added))
-    values = (*nowhere, gemm.m, gemm.n, gemm.ldc, gemm.ld_residual, count, gemm.alpha, gemm.beta)
-    launch = kernel.prepare(finish_grid(gemm.m, gemm.n, width), (kernel.source.threads_per_block, 1, 1), values)
+    apart = inner.n, inner.m * inner.n
+    values = (*nowhere, gemm.m, gemm.n, gemm.ldc, gemm.ld_residual, *apart, count, gemm.alpha, gemm.beta)
+    grid = finish_grid(gemm.m, gemm.n, width, lines)
+    launch = kernel.prepare(grid, (kernel.source.threads_per_block, 1, 1), values)
     return Step(launch, ((Place.SCRATCH, at), (Place.OUT, 0), *_added(gemm)))
+
+
+_LINES_AT_ONCE = 4
+"""Rows of a result that a thread copies from the workspace together: so many loads are under way."""
 
 
 def _added(gemm: Gemm) -> tuple[tuple[Place, int], ...]:

@@ -21,8 +21,9 @@ from tilewright.planning.candidates import Candidate, candidates
 from tilewright.planning.passes.pad import padded
 from tilewright.planning.stack import Stack
 from tilewright.planning.works import work_of
+from tilewright.problem.epilogue import PLAIN
 from tilewright.problem.gemm import Gemm, OperandName, Order
-from tilewright.units import ceil_div
+from tilewright.units import ceil_div, round_up
 from tilewright.winners.choice import Choice
 
 ENGINE_BYTES = 16
@@ -63,6 +64,7 @@ class Copies(NamedTuple):
 
     pads: frozenset[OperandName] = frozenset()
     turned: frozenset[OperandName] = frozenset()
+    filled: bool = False
 
 
 def order_read(choice: Choice, gemm: Gemm, name: OperandName) -> Order:
@@ -95,15 +97,32 @@ def worth_turning(rung: str, gemm: Gemm) -> frozenset[OperandName]:
 
 
 def ways_to_copy(rung: str, gemm: Gemm, alignment: Alignment) -> tuple[Copies, ...]:
-    """What a kernel needs copied; also what would make narrow loads wide, where it could do with them; and with that
-    what it would rather have turned."""
+    """What a kernel needs copied; also what would make narrow loads wide, where it could do with them; with that what
+    it would rather have turned; and both operands in whole tiles, where edges would need guards."""
     needed, narrow, turned = copied_first(rung, gemm, alignment), _narrow(alignment), worth_turning(rung, gemm)
-    ways = (Copies(needed), Copies(needed | narrow), Copies(needed | narrow | turned, turned))
+    ways = [Copies(needed), Copies(needed | narrow), Copies(needed | narrow | turned, turned)]
+    if can_fill(rung, gemm) and (alignment.least < ENGINE_BYTES or gemm.m % 128 or gemm.n % 128 or gemm.k % 16):
+        ways.append(Copies(frozenset(PADDED), fastest_turned(gemm), filled=True))
     return tuple(dict.fromkeys(ways))
+
+
+def can_fill(rung: str, gemm: Gemm) -> bool:
+    """Whether a kernel may be given whole tiles only. Those of FFMA gain: ptxas finds worse registers for them where
+    edges are guarded or C leaves element by element. Measured on the H200: 4096 x 4224 x 4096 TN 2652 us; with an odd
+    ldc 2912; 4095 x 4097 x 4093 2970 (benchmarks/results/plans_h200.json)."""
+    return rung == "worklog/best" and gemm.dtype is F32
+
+
+def fastest_turned(gemm: Gemm) -> frozenset[OperandName]:
+    """What is to be turned where both operands are copied anyway: no tile is, on its way through shared memory."""
+    lies = {"A": gemm.a is Order.ROW, "B": gemm.b is Order.COL}
+    return frozenset(name for name in PADDED if lies[name])
 
 
 def fitted(choice: Choice, gemm: Gemm, alignment: Alignment) -> Choice:
     """A choice that was measured for a problem like this one, with the copies that this one needs, and no others."""
+    if choice.filled:
+        return replace(choice, turned=fastest_turned(gemm))
     turned = choice.turned & worth_turning(choice.rung, gemm)
     padded = copied_first(choice.rung, gemm, alignment) | (choice.pads & _narrow(alignment))
     return replace(choice, pads=padded | turned, turned=turned)
@@ -127,6 +146,9 @@ _SLOW_B = 1.03
 """How much longer than by the model FFMA kernels take that turn B on its way through shared memory, but for the time
 that memory takes. Measured on the H200 in f32, B by columns: 4096^3 takes 2793 us, and 2673 where B was turned before;
 with tiles of 256 x 128, 2819 and 2719. By the model it is 1.9 % (benchmarks/results/plans_h200.json)."""
+
+_EDGES = 1.08
+"""And how much longer where edges are guarded: see `can_fill`."""
 
 _FAR_BYTES = 256 << 10
 """Rows of B that are as far apart are no faster: 2048 x 151936 x 2048, with rows of 594 KiB, takes 25.3 ms as it lies,
@@ -177,8 +199,11 @@ def estimate_us(
     seconds = predict_seconds(work, spec, blocks_per_sm=per_sm, dram_bytes=moved_bytes)
     if tile.unit == "mma.sync":
         seconds = LAUNCH_SECONDS + (seconds - LAUNCH_SECONDS) / _NARROW[alignment_bytes]
-    elif tile.unit == "FFMA" and (gemm.b is Order.COL or gemm.ldb * gemm.dtype.bytes >= _FAR_BYTES):
-        seconds += (_SLOW_B - 1) * max(0.0, seconds - _moved_seconds(moved_bytes, spec))
+    elif tile.unit == "FFMA":
+        far = gemm.b is Order.COL or gemm.ldb * gemm.dtype.bytes >= _FAR_BYTES
+        whole = not (gemm.m % tile.m or gemm.n % tile.n or gemm.k % tile.k)
+        slower = (_SLOW_B if far else 1.0) * (1.0 if whole else _EDGES)
+        seconds += (slower - 1) * max(0.0, seconds - _moved_seconds(moved_bytes, spec))
     if tile.by_engine:  # all of these start early
         outside = max(0, tile.m - gemm.m)
         seconds = (1 + _ROW_OUTSIDE * outside) * seconds + launch_seconds(spec) - LAUNCH_SECONDS
@@ -188,16 +213,22 @@ def estimate_us(
 
 
 def copy_seconds(gemm: Gemm, spec: DeviceSpec, choice: Choice, count: int = 1) -> float:
-    """Of the launches that copy operands, of each of `count` problems."""
+    """Of the launches that copy operands, of each of `count` problems, and C where the kernel writes whole tiles."""
     read = as_read(gemm, choice)
     copied = sum(read.storage_elements(name) for name in choice.pads)
-    return _moved_seconds(2 * count * copied * gemm.dtype.bytes, spec, copy_launches(gemm, choice))
+    seconds = _moved_seconds(2 * count * copied * gemm.dtype.bytes, spec, copy_launches(gemm, choice))
+    return seconds + (finish_seconds(gemm, spec, 1) if choice.filled and choice.splits == 1 else 0.0)
 
 
 def copy_launches(gemm: Gemm, choice: Choice) -> int:
     """How many launches copy operands: one for each that is turned, one for all others."""
     turned = sum(order_read(choice, gemm, name) is not gemm.operand(name).order for name in choice.pads)
     return turned + (turned < len(choice.pads))
+
+
+def finishes(choice: Choice) -> bool:
+    """Whether a launch takes C from a workspace."""
+    return choice.splits > 1 or choice.filled
 
 
 def finish_seconds(gemm: Gemm, spec: DeviceSpec, parts: int) -> float:
@@ -230,22 +261,26 @@ def choices(
             continue
         alone = keep_order or stack is not None or not tile.splits
         for copies in ways_to_copy(tile.rung, gemm, alignment):
-            copying = Choice(tile.rung, {}, 1, *copies)
+            if copies.filled and stack is not None:
+                continue
+            copying = Choice(tile.rung, tile.point, 1, *copies)
             read, launches = as_read(gemm, copying), copy_launches(gemm, copying)
             before_us = copy_seconds(gemm, spec, copying, count) * 1e6 + launches * MORE_LAUNCHES_US
             for splits in (1,) if alone else _split_counts(gemm, spec, tile):
                 if tile.stands_in and walks and splits == 1:
                     continue
-                loads, stores = _aligned_bytes(gemm, alignment, copies.pads, splits)
+                choice = Choice(tile.rung, tile.point_for(gemm, splits), splits, *copies)
+                loads, stores = _aligned_bytes(gemm, alignment, choice)
                 time_us = estimate_us(read, spec, tile, splits, alignment_bytes=loads, result_bytes=stores, count=count)
                 if time_us != float("inf"):
-                    choice = Choice(tile.rung, tile.point_for(gemm, splits), splits, *copies)
-                    found.append((before_us + time_us + (splits > 1) * MORE_LAUNCHES_US, choice))
+                    found.append((before_us + time_us + finishes(choice) * MORE_LAUNCHES_US, choice))
     return sorted(found, key=lambda pair: pair[0])
 
 
 def as_read(gemm: Gemm, choice: Choice) -> Gemm:
     """The problem as the kernel of a choice finds it, behind the copies that are made first."""
+    if choice.filled:
+        gemm = filled(gemm, choice)
     for name in sorted(choice.pads):
         side = name.lower()
         order = order_read(choice, gemm, name)
@@ -254,16 +289,22 @@ def as_read(gemm: Gemm, choice: Choice) -> Gemm:
     return gemm
 
 
+def filled(gemm: Gemm, choice: Choice) -> Gemm:
+    """A problem of whole tiles, whose C is by itself, with nothing added to it."""
+    m, n, k = (round_up(gemm.size(dim), choice.point[f"b{dim}"]) for dim in ("m", "n", "k"))
+    return replace(gemm, m=m, n=n, k=k, lda=0, ldb=0, ldc=0, beta=0.0, epilogue=PLAIN, ld_residual=0)
+
+
 def row_length(gemm: Gemm, name: OperandName) -> int:
     """Elements of a matrix that lie side by side."""
     return gemm.size(gemm.operand(name).contiguous)
 
 
-def _aligned_bytes(gemm: Gemm, alignment: Alignment, pads: frozenset[OperandName], splits: int) -> tuple[int, int]:
+def _aligned_bytes(gemm: Gemm, alignment: Alignment, choice: Choice) -> tuple[int, int]:
     """What a kernel may assume of what it reads and of what it writes: behind copies, and before parts are added up."""
-    a, b = (ENGINE_BYTES if name in pads else alignment.of(name) for name in PADDED)
-    parts = next(size for size in (16, 8, 4) if gemm.n * F32.bytes % size == 0)
-    return min(a, b), parts if splits > 1 else alignment.c
+    a, b = (ENGINE_BYTES if name in choice.pads else alignment.of(name) for name in PADDED)
+    parts = next(size for size in (16, 8, 4) if choice.filled or gemm.n * F32.bytes % size == 0)
+    return min(a, b), parts if finishes(choice) else alignment.c
 
 
 def choices_for_list(gemms: Sequence[Gemm], spec: DeviceSpec) -> list[Choice]:

@@ -68,6 +68,7 @@ def _texts(candidate: Choice, names: Sequence[str]) -> list[str]:
     point = candidate.point
     own = (json.dumps(point[name]) if name in point else "-" for name in names[len(_OF_ALL) :])
     copies = [*sorted(candidate.pads), *(f"turned {name}" for name in sorted(candidate.turned))]
+    copies += ["whole tiles"] if candidate.filled else []
     return [candidate.rung, str(candidate.splits), " ".join(copies), *own]
 
 

@@ -154,7 +154,8 @@ def _kind(space: Space, candidate: Choice) -> str:
         return f"{candidate.rung} {candidate.splits}"
     tile = " ".join(f"{dim}{size}" for dim, size in product.kernel.tile.items())
     blocks = "walking" if product.kernel.resident else f"{_blocks_per_sm(product, space.spec)} blocks"
-    return f"{candidate.rung} {tile} {blocks} {candidate.splits} {sorted(candidate.pads)} {sorted(candidate.turned)}"
+    copies = f"{sorted(candidate.pads)} {sorted(candidate.turned)} {candidate.filled}"
+    return f"{candidate.rung} {tile} {blocks} {candidate.splits} {copies}"
 
 
 def ranked(looks: Iterable[Look]) -> list[Look]:

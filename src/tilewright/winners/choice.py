@@ -22,7 +22,8 @@ class Choice:
 
     splits: blocks that share the sum over k of one tile. pads: operands copied first, to rows the copy engine takes,
     and the other way round where the kernel reads them so. turned: those of `pads` whose copy lies the other way round
-    though the kernel could read them as they lie.
+    though the kernel could read them as they lie. filled: the copies, of A and of B, are filled up with zeros to whole
+    tiles of the kernel, which writes whole tiles as well, from where another launch takes what C has of them.
     """
 
     rung: str
@@ -30,6 +31,7 @@ class Choice:
     splits: int = 1
     pads: frozenset[OperandName] = frozenset()
     turned: frozenset[OperandName] = frozenset()
+    filled: bool = False
 
     @property
     def key(self) -> str:
@@ -47,6 +49,7 @@ class Choice:
             "splits": self.splits,
             "pads": sorted(self.pads),
             **({"turned": sorted(self.turned)} if self.turned else {}),
+            **({"filled": True} if self.filled else {}),
         }
 
     @classmethod
@@ -63,11 +66,14 @@ class Choice:
         turned = data.get("turned", [])
         if not isinstance(turned, list) or not set(turned) <= set(pads):
             raise ValueError(f"turned is {turned!r}, and copied are {pads!r}")
-        return cls(rung, point, splits, frozenset(pads), frozenset(turned))
+        filled = data.get("filled", False)
+        if type(filled) is not bool or (filled and set(pads) != _COPYABLE):
+            raise ValueError(f"filled is {filled!r}, and copied are {pads!r}")
+        return cls(rung, point, splits, frozenset(pads), frozenset(turned), filled)
 
     def __str__(self) -> str:
         point = f"@{','.join(f'{k}={v}' for k, v in self.point.items())}" if self.point else ""
         splits = f", k in {self.splits} parts" if self.splits > 1 else ""
         ways = ((self.pads - self.turned, "copied"), (self.turned, "turned"))
         copies = "".join(f", {' and '.join(sorted(names))} {way} first" for names, way in ways if names)
-        return f"{self.rung}{point}{splits}{copies}"
+        return f"{self.rung}{point}{splits}{copies}{', whole tiles' if self.filled else ''}"

@@ -18,17 +18,17 @@ AT_ONCE = 8
 """Parts of an element that are loaded before the first is added: as many loads are under way."""
 
 
-def finish_grid(m: int, n: int, width: int) -> tuple[int, int, int]:
+def finish_grid(m: int, n: int, width: int, lines: int = 1) -> tuple[int, int, int]:
     """Blocks for a result."""
-    return ceil_div(ceil_div(n, width), THREADS), min(m, 65535), 1
+    return ceil_div(ceil_div(n, width), THREADS), min(ceil_div(m, lines), 65535), 1
 
 
-def finish_source(out: DType, epilogue: Epilogue, *, width: int) -> CudaSource:
-    """The kernel for a format of the result, `width` (4 or 1) neighbours of a row at a time.
+def finish_source(out: DType, epilogue: Epilogue, *, width: int, lines: int = 1) -> CudaSource:
+    """The kernel for a format of the result, `width` (4 or 1) neighbours of so many rows at a time.
 
-    Arguments: parts, out, what the epilogue adds (bias, residual), M, N, ldc, ld_residual, count, alpha, beta. parts:
-    count matrices of M x N in f32, tight, one below the other. With width 4, N is a multiple of 4 and rows of out and
-    of the residual begin at whole vectors.
+    Arguments: parts, out, what the epilogue adds (bias, residual), M, N, ldc, ld_residual, row, part, count, alpha,
+    beta. parts: count matrices in f32, `part` elements apart, whose rows are `row` elements apart. With width 4, N is a
+    multiple of 4 and all rows begin at whole vectors.
     """
     added = [name for name, there in (("bias", epilogue.bias), ("residual", epilogue.residual)) if there]
     parameters = [
@@ -36,7 +36,7 @@ def finish_source(out: DType, epilogue: Epilogue, *, width: int) -> CudaSource:
         Parameter("out", out, is_pointer=True),
         *(Parameter(name, out, is_pointer=True) for name in added),
         *(Parameter(name, I32) for name in ("M", "N")),
-        *(Parameter(name, I64) for name in ("ldc", "ld_residual")),
+        *(Parameter(name, I64) for name in ("ldc", "ld_residual", "row", "part")),
         Parameter("count", I32),
         Parameter("alpha", F32),
         Parameter("beta", F32),
@@ -55,37 +55,51 @@ def finish_source(out: DType, epilogue: Epilogue, *, width: int) -> CudaSource:
     if (n >= N) {{
         return;
     }}
-    const long long part = (long long)M * N;
-    for (int m = int(blockIdx.y); m < M; m += int(gridDim.y)) {{
-        long long at = (long long)m * N + n;
-        {vector} sum = {load};
-        for (int first = 1; first < count; first += {AT_ONCE}) {{
-            {vector} next[{AT_ONCE}];
-            #pragma unroll
-            for (int i = 0; i < {AT_ONCE}; ++i) {{
-                if (first + i < count) {{
-                    at += part;
-                    next[i] = {load};
-                }}
-            }}
-            #pragma unroll
-            for (int i = 0; i < {AT_ONCE}; ++i) {{
-                if (first + i < count) {{
-                    {add}
-                }}
+    for (int top = int(blockIdx.y) * {lines}; top < M; top += int(gridDim.y) * {lines}) {{
+        {vector} sums[{lines}];
+        #pragma unroll
+        for (int line = 0; line < {lines}; ++line) {{
+            if (top + line < M) {{
+                const long long at = (top + line) * row + n;
+                sums[line] = {load};
             }}
         }}
-        {out.cuda}* place = out + m * ldc + n;
-        {align}{out.cuda} result[{width}];
+        #pragma unroll
+        for (int line = 0; line < {lines}; ++line) {{
+            const int m = top + line;
+            if (m >= M) {{
+                break;
+            }}
+            {vector} sum = sums[line];
+            long long at = m * row + n;
+            for (int first = 1; first < count; first += {AT_ONCE}) {{
+                {vector} next[{AT_ONCE}];
+                #pragma unroll
+                for (int i = 0; i < {AT_ONCE}; ++i) {{
+                    if (first + i < count) {{
+                        at += part;
+                        next[i] = {load};
+                    }}
+                }}
+                #pragma unroll
+                for (int i = 0; i < {AT_ONCE}; ++i) {{
+                    if (first + i < count) {{
+                        {add}
+                    }}
+                }}
+            }}
+            {out.cuda}* place = out + m * ldc + n;
+            {align}{out.cuda} result[{width}];
 {chr(10).join(elements)}
-        {write}
+            {write}
+        }}
     }}
 """
     words = [*added, *([epilogue.activation.value] if epilogue.activation else [])]
     kind = "_".join([f"{w}_{epilogue.bias}" if w == "bias" else w for w in words])
     functions = prelude_text({epilogue.activation.value}) if epilogue.activation else ""
     return source(
-        f"finish_{out.name}_{width}{'_' + kind if kind else ''}",
+        f"finish_{out.name}_{width}{'x' + str(lines) if lines > 1 else ''}{'_' + kind if kind else ''}",
         "Partial sums, added in the order of k, scaled, and what the epilogue makes of them.",
         prelude(out) + functions,
         parameters,
@@ -106,5 +120,5 @@ def _element(out: DType, epilogue: Epilogue, number: int, field: str) -> str:
     if epilogue.activation is not None:
         lines.append(f"value = {epilogue.activation.value}(value);")
     lines.append(f"result[{number}] = {from_float(out, 'value')};")
-    inner = "\n".join(f"            {line}" for line in lines)
-    return f"        {{\n{inner}\n        }}"
+    inner = "\n".join(f"                {line}" for line in lines)
+    return f"            {{\n{inner}\n            }}"

@@ -1,8 +1,8 @@
 """A copy of a matrix to rows that begin at multiples of 16 bytes, which is what the copy engine takes.
 
 Rows may begin anywhere, so words are read at multiples of 4 bytes and shifted into place; eight or four elements are
-written at once, the last ones of a row with zeros to the piece's end, so that a kernel may read whole vectors. What
-lies between such rows of the copy is not written: nobody reads it.
+written at once. The copy may be longer and have more rows than its source: what is missing there is zero, so that a
+kernel may read whole vectors, or whole tiles. What lies between its rows is not written: nobody reads it.
 """
 
 from __future__ import annotations
@@ -41,21 +41,33 @@ LINES = 4
 
 
 def pad_grid(sizes: Sequence[tuple[int, int]], dtype: DType) -> tuple[int, int, int]:
-    """Blocks for matrices of so many lines of some length: rows in pieces along x, rows along y, matrices along z;
+    """Blocks for copies of so many lines of some length: rows in pieces along x, rows along y, matrices along z;
     blocks go on to further rows."""
     chunks = max(ceil_div(length * dtype.bytes, CHUNK_BYTES) for _, length in sizes)
     lines = max(lines for lines, _ in sizes)
     return ceil_div(chunks, THREADS), min(ceil_div(lines, LINES), 65535), len(sizes)
 
 
-MATRIX = ("source", "target", "lines", "length", "leading", "target_leading", "source_step", "target_step")
-"""What the kernel is told of a matrix; the steps are from one to the next of a stack."""
+MATRIX = (
+    *("source", "target", "lines", "length", "target_lines", "target_length"),
+    *("leading", "target_leading", "source_step", "target_step"),
+)
+"""What the kernels that copy are told of a matrix and of its copy, which has as many lines and elements of a line or
+more (a line, whole pieces); the steps are from one to the next of a stack."""
+
+KINDS: tuple[DType, ...] = (*(I32,) * 4, *(I64,) * 4)
+"""Formats of the numbers in `MATRIX`."""
+
+
+def whole_pieces(length: int, dtype: DType) -> int:
+    """Elements of a line of a copy, filled up to pieces of 16 bytes."""
+    return round_up(max(length, 1), CHUNK_BYTES // dtype.bytes)
 
 
 def pad_source(dtype: DType, matrices: int = 1) -> CudaSource:
     """The kernel for a number format, that copies one matrix or two: `MATRIX` of each. Blocks along z have a matrix
     each, of a stack the first ones of all, then the second ones."""
-    kinds = (*(dtype,) * 2, *(I32,) * 2, *(I64,) * 4)
+    kinds = (dtype, dtype, *KINDS)
     parameters = [
         Parameter(f"{name}{number}", kind, is_pointer=place < 2)
         for number in ("", "2")[:matrices]
@@ -89,10 +101,10 @@ def pad_source(dtype: DType, matrices: int = 1) -> CudaSource:
 {_SECOND if matrices == 2 else _FIRST}    source += number * source_step;
     target += number * target_step;
     const int first = (int(blockIdx.x) * {THREADS} + int(threadIdx.x)) * {elements};
-    if (first >= length) {{
+    if (first >= target_length) {{
         return;
     }}
-    for (int line = int(blockIdx.y) * {LINES}; line < lines; line += int(gridDim.y) * {LINES}) {{
+    for (int line = int(blockIdx.y) * {LINES}; line < target_lines; line += int(gridDim.y) * {LINES}) {{
         unsigned word[{LINES}][4];
         #pragma unroll
         for (int i = 0; i < {LINES}; ++i) {{
@@ -101,7 +113,7 @@ def pad_source(dtype: DType, matrices: int = 1) -> CudaSource:
 {read}        }}
         #pragma unroll
         for (int i = 0; i < {LINES}; ++i) {{
-            if (line + i < lines) {{
+            if (line + i < target_lines) {{
                 *(uint4*)(target + (long long)(line + i) * target_leading + first) =
                     make_uint4(word[i][0], word[i][1], word[i][2], word[i][3]);
             }}

@@ -1,0 +1,105 @@
+"""Odd problems in whole tiles: operands filled up with zeros, a kernel without edges, and C taken from a workspace."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+import pytest
+from cpu_gpu import State, cpu_gpu
+from planned import alignment_of, asked
+from test_matmul import assert_right, drawn
+
+from tilewright.device.catalog import device
+from tilewright.dtypes import BF16, F32
+from tilewright.frontend import matmul
+from tilewright.ladders.worklog.r13_best import BEST
+from tilewright.planning import dispatch
+from tilewright.planning.assembly import Request, plan_of
+from tilewright.planning.choices import Alignment, as_read, can_fill, choices, copy_seconds, fitted
+from tilewright.planning.dispatch import estimated
+from tilewright.planning.on_paper import PaperKernels, launches_of
+from tilewright.planning.stack import Stack
+from tilewright.problem import Gemm, Order
+from tilewright.winners.choice import Choice
+
+H200 = device("H200")
+BOTH = frozenset(("A", "B"))
+POINT = {**BEST, "bm": 32, "bn": 64, "wm": 16, "wn": 32, "unroll": 8}
+
+
+def whole(gemm: Gemm, point: dict[str, Any] = POINT, splits: int = 1) -> Choice:
+    return fitted(Choice("worklog/best", point, splits, BOTH, filled=True), gemm, Alignment(4, 4, 4))
+
+
+@pytest.fixture
+def gpu() -> Iterator[State]:
+    with cpu_gpu() as state:
+        yield state
+
+
+@pytest.mark.parametrize("splits", [1, 3])
+@pytest.mark.parametrize("orders", ["CC", "CT", "TC", "TT"])
+@pytest.mark.parametrize("shape", [(33, 65, 131), (1, 1, 1), (64, 130, 7)], ids=str)
+def test_the_product_is_right(
+    gpu: State, monkeypatch: pytest.MonkeyPatch, shape: tuple[int, int, int], orders: str, splits: int
+) -> None:
+    """In each storage order, alone, with what is added, with an epilogue; in parts of k."""
+    monkeypatch.setattr(dispatch, "estimated", lambda request, spec: [whole(request.gemm, splits=splits)])
+    monkeypatch.setattr(dispatch, "skinny_for", lambda *asked: None)
+    m, n, k = shape
+    a, b, c = drawn(m, k, order=orders[0]), drawn(k, n, order=orders[1]), drawn(m, n)
+    assert_right(matmul(a, b), a, b)
+    assert gpu.launches[-1].startswith("finish_f32") and "worklog_best" in gpu.launches
+    assert_right(matmul(a, b, c=c), a, b, added=np.asarray(c))
+    out = drawn(m, n)
+    assert_right(matmul(a, b, out=out), a, b)
+
+
+def test_the_kernel_has_no_edges_and_reads_what_was_turned() -> None:
+    gemm = Gemm(515, 517, 513, F32, b=Order.COL)
+    choice = whole(gemm, dict(BEST))
+    kernels = PaperKernels(H200)
+    plan = plan_of(kernels, Request(gemm, alignment_of(gemm)), choice)
+    first, second, product, last = launches_of(plan)
+    assert [one.source.entry for one in (first, second, last)] == ["turn_f32", "turn_f32", "finish_f32_1x4"]
+    built = kernels.products[product.source]
+    assert built.variant.exact == frozenset("mnk") and (built.gemm.a, built.gemm.b) == (Order.COL, Order.ROW)
+    assert (built.gemm.m, built.gemm.n, built.gemm.k) == (640, 768, 528)
+    # M x K of A as it lies; of its copy, K x M in whole tiles
+    assert first.arguments[2:6] == (515, 513, 528, 640) and second.arguments[2:6] == (517, 513, 528, 768)
+    assert plan.scratch_bytes == 4 * (528 * 640 + 528 * 768 + 640 * 768)
+    assert plan.words.endswith("A and B turned first, whole tiles")
+
+
+def test_large_odd_problems_of_ffma_are_filled_and_others_are_not() -> None:
+    for orders in ("NN", "NT", "TN"):
+        assert estimated(asked(4095, 4097, 4093, "f32", orders), H200)[0].filled
+    for shape in ((4096,) * 3, (1000,) * 3, (255, 257, 253)):
+        assert not estimated(asked(*shape, "f32", "NN"), H200)[0].filled
+    assert not estimated(asked(4095, 4097, 4093, "bf16", "NN"), H200)[0].filled
+    assert not can_fill("hopper/best", Gemm(33, 33, 33, F32)) and not can_fill("worklog/best", Gemm(33, 33, 33, BF16))
+
+
+def test_a_stack_is_not_filled() -> None:
+    gemm = Gemm(1025, 1023, 1021)
+    for stack in (None, Stack(3, 1025 * 1021, 1021 * 1023, 1025 * 1023)):
+        found = choices(gemm, H200, Alignment(4, 4, 4), stack=stack)
+        assert any(choice.filled for _, choice in found) is (stack is None)
+
+
+def test_what_is_moved_is_counted() -> None:
+    gemm = Gemm(4095, 4097, 4093)
+    filled = whole(gemm, dict(BEST))
+    apart = copy_seconds(gemm, H200, filled) - copy_seconds(gemm, H200, Choice("worklog/best", dict(BEST), 1, BOTH))
+    assert 30e-6 < apart < 70e-6  # C once more, 134 MB, a launch or two
+    assert as_read(gemm, filled).ldb == 17 * 256
+
+
+def test_a_filled_choice_is_data_and_needs_both_copies() -> None:
+    filled = Choice("worklog/best", dict(BEST), 1, BOTH, BOTH, filled=True)
+    assert Choice.from_data(filled.as_data()) == filled and "filled" not in Choice("thin").as_data()
+    for wrong in ({"filled": 1}, {"pads": ["A"], "turned": []}):
+        with pytest.raises(ValueError, match="filled is"):
+            Choice.from_data({**filled.as_data(), **wrong})

@@ -25,7 +25,7 @@ from tilewright.schedule import Cluster, Overlap, Persist, Pipeline, Raster, Sch
 from tilewright.units import ceil_div
 
 SHARED: Point = {"m": 128, "n": 256, "groups": 2, "stages": 4, "rows": 16, "parts": 4, "turns": 1}
-TURNS: Point = {"m": 128, "n": 192, "groups": 1, "stages": 4, "rows": 16, "parts": 3, "turns": 2}
+TURNS: Point = {"m": 128, "n": 192, "groups": 1, "stages": 4, "rows": 8, "parts": 3, "turns": 2}
 
 NARROW = ((64, 64, 1), (64, 128, 1), (64, 256, 1), (128, 128, 2), (128, 192, 2), (256, 128, 2))
 """Other tiles (m, n, groups), for sizes at which those two leave SMs idle."""
@@ -42,8 +42,12 @@ FEW_COLUMNS = (64, 128)
 MOST_STAGES = 8
 """Deeper rings were no faster (H200, 64 x 4096 x 14336 in 2 parts of k: 32.1 us with 8 stages, 32.9 with 14)."""
 
-PAIRED_STAGES = 5
+PAIRED_STAGES, PAIRED_ROWS = 6, 2
 """Of blocks that walk in pairs: see `paired`."""
+
+_STRIP_BYTES = 40 << 20
+"""Of A, that rows of tiles which walk together read again and again: no more than the L2 holds beside B. Measured on
+the H200 in bf16: 16384^3 in groups of 8 rows of tiles 12.85 ms, of 16 12.94; 4096 x 14336 x 4096 732 us and 719."""
 
 FEW_STAGES = 16
 """Of tiles of few rows, whose slots are small: as many bytes must be on their way."""
@@ -80,6 +84,8 @@ def point_for(gemm: Gemm) -> Point:
     """The better of the two ways to share out work."""
     by_lanes = goes_in_parts(gemm) and not engine_stores(gemm)
     point = min((SHARED,) if by_lanes else (SHARED, TURNS), key=lambda one: clocks(gemm, one))
+    if point["rows"] * point["m"] * gemm.k * gemm.dtype.bytes > _STRIP_BYTES:
+        point = {**point, "rows": 8}
     return point if clocks(gemm, point) < _LONG else {**point, "early": 0}
 
 
@@ -109,12 +115,13 @@ def paired(point: Point, along: str = "") -> Point:
     """The same in clusters of two blocks that share a tile, by default the larger of A's and B's: an SM asks for less
     of what it needs. That pays where rows begin inside sectors of the L2: a box of them asks for two lines a row.
 
-    Blocks that walk have a ring of 5 slots: as fast as deeper ones, and a little sooner there. Measured on the H200 at
-    1000^3 in bf16: 7.9 us with 5, 8.0 with 6, 8.3 with 8; 10.8 without pairs.
+    Blocks that walk have a ring of 6 slots, and neighbours lie along n: as fast as deeper rings, and a little sooner
+    there. Measured on the H200 at 1000^3 in f16: 7.26 us; with 5 slots 7.35, with 8 7.73; in groups of 16 rows 7.39;
+    9.6 without pairs.
     """
     along = along or ("m_block" if point["n"] >= point["m"] else "n_block")
-    stages = min(point["stages"], PAIRED_STAGES) if walks(point) else point["stages"]
-    return {**point, "stages": stages, "along": along, "blocks": 2}
+    walk = {"stages": min(point["stages"], PAIRED_STAGES), "rows": PAIRED_ROWS} if walks(point) else {}
+    return {**point, **walk, "along": along, "blocks": 2}
 
 
 def walks(point: Point) -> bool:
@@ -138,7 +145,7 @@ def points() -> Iterator[Point]:
         point = {**start, "stages": stages, "rows": rows}
         if fits(point):
             yield point
-    for late in (SHARED, TURNS, *(standing(*tile) for tile in NARROW)):
+    for late in (SHARED, {**SHARED, "rows": 8}, TURNS, *(standing(*tile) for tile in NARROW)):
         yield {**late, "early": 0}
     for m, n, groups in NARROW:
         parts = parts_of(m, n)
@@ -149,7 +156,8 @@ def points() -> Iterator[Point]:
             yield paired(walking(m, n, groups, parts=parts, per_sm=per_sm))
             yield paired(standing(m, n, groups, per_sm=per_sm))
     yield walking(256, 128, 2, parts=0)
-    yield walking(256, 128, 2, parts=2, places=1)
+    for rows in (4, 16):
+        yield {**walking(256, 128, 2, parts=2, places=1), "rows": rows}
     yield walking(128, 128, 1, parts=2, turns=2)
     yield walking(128, 128, 1, parts=0, turns=2)
     for m, n, per_sm in product(FEW_ROWS, FEW_COLUMNS, (1, 2)):

@@ -127,7 +127,7 @@ __device__ __forceinline__ bf16_bits bf16_from_float(float value) {
 
 _CUT_OUT = """\
 // Of 16 elements in registers the 8 from the `skip`-th on, where skip is 0 .. 7; zeros from the `valid`-th of them on.
-__device__ __forceinline__ void cut_out_8(unsigned short* to, const unsigned short* from, int skip, int valid) {
+__device__ __forceinline__ void cut_out_8(unsigned short* to, const unsigned short* from, int skip, int valid = 8) {
     unsigned words[8], piece[4];
     memcpy(words, from, 32);
 #pragma unroll

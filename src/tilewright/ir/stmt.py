@@ -103,14 +103,14 @@ class CutOut:
     """`dst` = `width` of the `2 * width` elements at `src`, from the one `skip` after it on; zeros from the `valid`-th.
 
     Registers have no index at run time, in which threads may differ: all of them are shifted. skip: 0 .. width - 1.
-    valid: any integer.
+    valid: any integer; None for all.
     """
 
     dst: Ref
     src: Ref
     width: int
     skip: Expr
-    valid: Expr
+    valid: Expr | None = None
     origin: str = ""
 
 

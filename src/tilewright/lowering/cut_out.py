@@ -37,7 +37,7 @@ class Chunk:
         """How many elements stand in front of the chunk in its first vector."""
         row = self.place.index[1 - self._along]
         leading = Var(self.program.gemm.operand(self._operand).leading)  # type: ignore[arg-type]
-        place = PHASES[self._operand] + row % WIDTH * (leading & (WIDTH - 1))
+        place = PHASES[self._operand] + (row & (WIDTH - 1)) * (leading & (WIDTH - 1))
         return Let(self._skip.name, place & (WIDTH - 1), "elements in front of the chunk")
 
     def load(self, into: Ref) -> Body:
@@ -52,8 +52,11 @@ class Chunk:
         )
 
     def cut_out(self, to: Buffer, vectors: Ref) -> Stmt:
-        """The chunk out of the vectors; zeros behind the end of its row."""
-        left = self._length - self.place.index[self._along]
+        """The chunk out of the vectors, with zeros behind the end of a row along k.
+
+        What follows a row along m or n takes part in nothing but results outside of C, which nobody stores.
+        """
+        left = self._length - self.place.index[self._along] if self._length == SIZES["k"] else None
         return CutOut(Ref(to, (ZERO,)), vectors, WIDTH, self._skip, left, self.origin)
 
     def _vector(self, into: Ref, at: int, guard: Expr) -> Move:

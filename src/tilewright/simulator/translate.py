@@ -355,7 +355,8 @@ class _Translator:
     def _cut_out(self, stmt: CutOut, site: Site, names: Names) -> CutOutOp:
         values = self._values(site, names)
         source, target = values.run(stmt.src, 2 * stmt.width), values.run(stmt.dst, stmt.width)
-        skip, valid = (self.cells.place(resolve(expr, names.scope)) for expr in (stmt.skip, stmt.valid))
+        limits = stmt.skip, Const(stmt.width) if stmt.valid is None else stmt.valid
+        skip, valid = (self.cells.place(resolve(expr, names.scope)) for expr in limits)
         return CutOutOp(site, self._context, target, source, skip, valid)
 
     def _compiler(self, site: Site, names: Names) -> Compiler:

@@ -37,7 +37,9 @@ class Chunk:
         """How many elements stand in front of the chunk in its first vector."""
         row = self.place.index[1 - self._along]
         leading = Var(self.program.gemm.operand(self._operand).leading)  # type: ignore[arg-type]
-        place = PHASES[self._operand] + (row & (WIDTH - 1)) * (leading & (WIDTH - 1))
+        # A remainder, in which the block's part of a row has no share; a mask, as the compiler knows no sign of it.
+        row = row % WIDTH & (WIDTH - 1)
+        place = PHASES[self._operand] + row * (leading & (WIDTH - 1))
         return Let(self._skip.name, place & (WIDTH - 1), "elements in front of the chunk")
 
     def load(self, into: Ref) -> Body:

@@ -15,11 +15,26 @@ from tilewright.artifacts import CudaSource
 from tilewright.codegen import print_cuda
 from tilewright.codegen.prelude import PRELUDE
 from tilewright.dtypes import BF16, F16
+from tilewright.ir.buffer import Space
 from tilewright.ir.kernel import SAFE, Kernel, Variant
+from tilewright.ir.program import Level, Route
 from tilewright.ladders import LADDERS, Rung
 from tilewright.lowering import lower
 from tilewright.problem import Gemm
-from tilewright.schedule import Tensorize
+from tilewright.problem.gemm import Order
+from tilewright.schedule import (
+    Accumulate,
+    Bind,
+    Distribute,
+    Epilogue,
+    Pipeline,
+    Reorder,
+    Schedule,
+    Split,
+    Stage,
+    Tensorize,
+    Transfer,
+)
 
 pytestmark = pytest.mark.skipif(cuda_on_cpu.GXX is None, reason="needs g++")
 
@@ -111,6 +126,31 @@ def test_top_rungs_are_right_with_all_assumed(rung: Rung, tmp_path: Path) -> Non
 def test_top_rungs_are_right_where_vectors_hang_over_an_edge(rung: Rung, tmp_path: Path) -> None:
     kernel = rung_kernel(rung, Variant())
     assert_right(kernel, problems(kernel.gemm, ((130, 67, 35), (1, 1, 1)), gap=4), tmp_path)
+
+
+@pytest.mark.parametrize("order", [Order.ROW, Order.COL])
+@pytest.mark.parametrize("stages", [1, 3])
+def test_chunks_of_odd_rows_are_cut_out(order: Order, stages: int, tmp_path: Path) -> None:
+    """Asynchronous copies of 16 bytes, of rows that begin at any 2: the harness ends a program that misaligns one."""
+    gemm = Gemm(64, 64, 64, F16, out=F16, a=order, b=order)
+    ring = (Pipeline("k_block", stages),) if stages > 1 else ()
+    schedule = Schedule(
+        *(Split(dim, 32, into=(f"{dim}_block", f"{dim}_in")) for dim in ("m", "n", "k")),
+        Reorder("m_block", "n_block", "m_in", "n_in", "k_block", "k_in"),
+        *(Bind(f"{dim}_block", level) for dim, level in (("m", Level.GRID_Y), ("n", Level.GRID_X))),
+        *(Bind(f"{dim}_in", level) for dim, level in (("m", Level.BLOCK_Y), ("n", Level.BLOCK_X))),
+        Accumulate(over="k_block"),
+        *(Stage(name, Space.SHARED, under="k_block") for name in ("A", "B")),
+        *(Distribute(f"{name}_tile", vector=8) for name in ("A", "B")),
+        *(Transfer(f"{name}_tile", Route.ASYNC) for name in ("A", "B")),
+        *ring,
+        Epilogue(),
+    )
+    *_, program = schedule.programs(gemm)
+    kernel = lower(program, SAFE, name="odd_rows")
+    assert "cut_out_8(" in print_cuda(kernel).text
+    for gap in (1, 3):
+        assert_right(kernel, problems(gemm, ((33, 35, 37), (1, 1, 1), (64, 31, 101)), gap=gap)[::2], tmp_path)
 
 
 # What the tests above must notice.

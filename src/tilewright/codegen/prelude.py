@@ -31,6 +31,9 @@ FROM_FLOAT = {F16: "half_from_float", BF16: "bf16_from_float", TF32: "tf32_from_
 COPIES = {4: "copy_async_4", 8: "copy_async_8", 16: "copy_async_16"}
 """The function that starts an asynchronous copy to shared memory, by its bytes. Source: PTX ISA, cp.async."""
 
+CUT_OUT_WIDTH = 8
+"""Elements of 2 bytes in one vector of 16."""
+
 
 def vector(dtype: DType, width: int) -> tuple[str, str]:
     """The function and the type of an access to `width` consecutive elements."""
@@ -38,6 +41,13 @@ def vector(dtype: DType, width: int) -> tuple[str, str]:
         known = ", ".join(f"{w} x {d}" for d, w in VECTORS)
         raise LoweringError(f"There is no {width} x {dtype} memory access.", hint=f"accesses are {known}.")
     return VECTORS[dtype, width]
+
+
+def cut_out(width: int) -> str:
+    """The function that cuts `width` elements of 2 bytes out of registers."""
+    if width != CUT_OUT_WIDTH:
+        raise LoweringError(f"{width} elements are not cut out of registers.", hint=f"only {CUT_OUT_WIDTH} are.")
+    return f"cut_out_{width}"
 
 
 def copy_async(size_bytes: int) -> str:
@@ -115,6 +125,24 @@ __device__ __forceinline__ bf16_bits bf16_from_float(float value) {
 #endif
 }"""
 
+_CUT_OUT = """\
+// Of 16 elements in registers the 8 from the `skip`-th on, where skip is 0 .. 7; zeros from the `valid`-th of them on.
+__device__ __forceinline__ void cut_out_8(unsigned short* to, const unsigned short* from, int skip, int valid = 8) {
+    unsigned words[8], piece[4];
+    memcpy(words, from, 32);
+#pragma unroll
+    for (int i = 0; i < 6; ++i) words[i] = skip & 4 ? words[i + 2] : words[i];
+#pragma unroll
+    for (int i = 0; i < 5; ++i) words[i] = skip & 2 ? words[i + 1] : words[i];
+#pragma unroll
+    for (int i = 0; i < 4; ++i) piece[i] = __funnelshift_r(words[i], words[i + 1], skip % 2 * 16);
+    if (valid < 8) {  // at the end of a row
+#pragma unroll
+        for (int i = 0; i < 4; ++i) piece[i] &= valid <= 2 * i ? 0 : valid == 2 * i + 1 ? 0xffff : 0xffffffff;
+    }
+    memcpy(to, piece, 16);
+}"""
+
 _COMMIT_COPIES = """\
 // The copies that this thread started since the last commit become one group.
 __device__ __forceinline__ void commit_copies() {
@@ -174,6 +202,7 @@ PRELUDE: dict[str, str] = {
     "bf16_from_float": _BF16_FROM_FLOAT,
     **{VECTORS[key][0]: _as_vector(*key) for key in VECTORS},
     **{COPIES[size_bytes]: _copy_async(size_bytes) for size_bytes in COPIES},
+    "cut_out_8": _CUT_OUT,
     "commit_copies": _COMMIT_COPIES,
     "wait_copies": _WAIT_COPIES,
     **matrix_prelude(),

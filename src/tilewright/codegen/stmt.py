@@ -14,7 +14,7 @@ from tilewright.codegen.matrix_prelude import (
     store_fragment_name,
 )
 from tilewright.codegen.names import Names
-from tilewright.codegen.prelude import copy_async, vector
+from tilewright.codegen.prelude import copy_async, cut_out, vector
 from tilewright.codegen.scalars import declarations
 from tilewright.dtypes import F32
 from tilewright.ir.async_stmt import StoreMatrices
@@ -26,6 +26,7 @@ from tilewright.ir.stmt import (
     Barrier,
     Body,
     CommitCopies,
+    CutOut,
     For,
     If,
     Let,
@@ -103,6 +104,9 @@ class BodyPrinter:
                 yield Line(depth, self._copy_async(stmt))
             case Move():
                 yield from self._move(stmt, depth)
+            case CutOut():
+                limits = (self._expr(limit) for limit in (stmt.skip, stmt.valid) if limit is not None)
+                yield Line(depth, f"{self._on(cut_out(stmt.width), stmt.dst, stmt.src, *limits)};")
             case Assign(value=Fma() as fma) if fma.dtype is F32 and _adds_to(fma, stmt.dst):
                 # The compiler contracts this to one multiply-add: its -fmad=true is the default, and a test looks.
                 yield Line(depth, f"{self._expr.place(stmt.dst)} += {self._expr.product(fma)};")

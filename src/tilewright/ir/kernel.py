@@ -41,6 +41,12 @@ C_ODD = Var("C_odd")
 MOST_ALONG_Z = 65535
 """Blocks along z of a grid. Source: CUDA C++ Programming Guide, technical specifications."""
 
+PHASES: dict[str, Var] = {"A": Var("A_phase"), "B": Var("B_phase")}
+"""At which element of an aligned vector of `PHASE_BYTES` an operand begins."""
+
+PHASE_BYTES = 16
+"""The widest access to memory. Source: PTX ISA, ld and st."""
+
 PROBLEMS = "problems"
 """The table of problems of a kernel that computes a list of them."""
 

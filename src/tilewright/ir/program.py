@@ -135,9 +135,10 @@ class Staged:
     rows: the dimension that counts the rows of a shared tile ("" is as the operand lies); pad (elements a row) and
     arrangement: how it lies in memory.
     vector: elements a thread reads or writes at once where the tile is not distributed.
-    route: how the copy travels. prefetched: the next tile is loaded into registers while this one is used. parts: of a
-    result that each warpgroup stores by itself, in how many turns, each with a part of the columns. places: how many
-    parts there is room for.
+    route: how the copy travels. prefetched: the next tile is loaded into registers while this one is used. cut_out:
+    rows begin at any element, and chunks are cut out of aligned vectors (no step says so: lowering finds it).
+    parts: of a result that each warpgroup stores by itself, in how many turns, each with a part of the columns. places:
+    how many parts there is room for.
     """
 
     name: str
@@ -151,6 +152,7 @@ class Staged:
     vector: int = 1
     route: Route = Route.REGISTERS
     prefetched: bool = False
+    cut_out: bool = False
     parts: int = 1
     places: int = 2
 

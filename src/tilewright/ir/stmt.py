@@ -83,8 +83,9 @@ class Move:
     before the `WaitCopies` that waits for their group; zero fill as for a load. valid: of `width` elements, how many
     are read; the rest are zero (asynchronous copies only).
 
-    settled: no pass narrows or guards it. Its address is a multiple of its bytes whatever its operand's is, and it
-    stands where all its elements are inside.
+    settled: its address is a multiple of its bytes whatever its operand's is; no pass narrows it, or guards it along
+    its row. A store stands where all its elements are inside. A load may hang over an end of its operand, as long as
+    one element is inside: what it reads besides lies in the same aligned bytes, and nobody uses it.
     """
 
     dst: Ref
@@ -95,6 +96,22 @@ class Move:
     asynchronous: bool = False
     valid: Expr | None = None
     settled: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class CutOut:
+    """`dst` = `width` of the `2 * width` elements at `src`, from the one `skip` after it on; zeros from the `valid`-th.
+
+    Registers have no index at run time, in which threads may differ: all of them are shifted. skip: 0 .. width - 1.
+    valid: any integer; None for all.
+    """
+
+    dst: Ref
+    src: Ref
+    width: int
+    skip: Expr
+    valid: Expr | None = None
+    origin: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -210,6 +227,7 @@ Stmt = Union[  # noqa: UP007
     If,
     Alloc,
     Move,
+    CutOut,
     Assign,
     Barrier,
     CommitCopies,

@@ -23,6 +23,7 @@ from tilewright.ir.stmt import (
     Assign,
     Body,
     Carried,
+    CutOut,
     For,
     If,
     Let,
@@ -92,6 +93,9 @@ def map_exprs(stmt: Stmt, change: Callable[[Expr], Expr]) -> Stmt:
         case Move():
             guard, valid = (None if e is None else change(e) for e in (stmt.guard, stmt.valid))
             return replace(stmt, dst=ref(stmt.dst), src=ref(stmt.src), guard=guard, valid=valid)
+        case CutOut():
+            valid = None if stmt.valid is None else change(stmt.valid)
+            return replace(stmt, dst=ref(stmt.dst), src=ref(stmt.src), skip=change(stmt.skip), valid=valid)
         case Assign():
             return replace(stmt, dst=ref(stmt.dst), value=change(stmt.value))
         case LoadMatrices() | LoadFragment() | StoreFragment() | StoreMatrices():
@@ -187,6 +191,8 @@ def exprs_of(stmt: Stmt) -> tuple[Expr, ...]:
         case Move():
             conditions = tuple(e for e in (stmt.guard, stmt.valid) if e is not None)
             return (*stmt.dst.index, *stmt.src.index, *conditions)
+        case CutOut():
+            return (*stmt.dst.index, *stmt.src.index, stmt.skip, *(() if stmt.valid is None else (stmt.valid,)))
         case Assign():
             return (*stmt.dst.index, stmt.value)
         case LoadMatrices() | LoadFragment() | StoreFragment() | StoreMatrices():
@@ -217,7 +223,9 @@ def exprs_of(stmt: Stmt) -> tuple[Expr, ...]:
 def written(stmt: Stmt) -> tuple[Ref, ...]:
     """The places a statement writes itself (not those of nested bodies)."""
     match stmt:
-        case Move() | Assign() | LoadMatrices() | LoadFragment() | StoreFragment() | StoreMatrices() | BulkLoad():
+        case Move() | CutOut() | Assign() | LoadMatrices() | LoadFragment() | StoreFragment() | StoreMatrices():
+            return (stmt.dst,)
+        case BulkLoad():
             return (stmt.dst,)
         case MultiplyTiles() | MultiplyShared():
             return (stmt.d,)
@@ -230,7 +238,7 @@ def written(stmt: Stmt) -> tuple[Ref, ...]:
 def moved_from(stmt: Stmt) -> tuple[Ref, ...]:
     """The places a statement reads as such; what its expressions load is in `exprs_of`."""
     match stmt:
-        case Move() | LoadMatrices() | LoadFragment() | StoreFragment() | StoreMatrices() | BulkStore():
+        case Move() | CutOut() | LoadMatrices() | LoadFragment() | StoreFragment() | StoreMatrices() | BulkStore():
             return (stmt.src,)
         case MultiplyTiles():
             return (stmt.a, stmt.b)

@@ -18,6 +18,7 @@ from tilewright.ir.kernel import Variant
 from tilewright.ir.program import Program, Route
 from tilewright.ir.stmt import Alloc, Body, Move, Stmt
 from tilewright.ir.visit import rewrite
+from tilewright.lowering.cut_out import takes
 from tilewright.lowering.guard_edges import contiguous_at, narrower
 from tilewright.lowering.kernel_parts import value_buffer
 
@@ -25,7 +26,8 @@ from tilewright.lowering.kernel_parts import value_buffer
 def narrowed_copies(program: Program, variant: Variant) -> Program:
     """The program whose asynchronous copies, and stores of the result, are in chunks no wider than the alignment.
 
-    What cp.async cannot copy, single elements of 2 bytes, goes through registers, two at a time: two loads, one store.
+    What cp.async cannot copy, rows that begin at any element of 2 bytes, goes through registers: chunks of 16 bytes are
+    cut out of the vectors around them, of others two elements go at a time, in two loads and one store.
     Where they are on their way in registers, fragments are loaded when they are needed, not a step ahead. Narrow
     asynchronous copies are started at once, not spread over an inner loop, where their offsets would take registers.
     """
@@ -36,12 +38,16 @@ def narrowed_copies(program: Program, variant: Variant) -> Program:
             continue
         element_bytes = program.gemm.operand(staged.operand).dtype.bytes
         moved_bytes = max(alignment_bytes, element_bytes)
+        cut = moved_bytes < MIN_ASYNC_BYTES and takes(program, staged.distribution.vector, element_bytes)
         width = moved_bytes // element_bytes if moved_bytes >= MIN_ASYNC_BYTES else TOGETHER
-        if staged.distribution.vector <= width:
+        if cut:
+            width = staged.distribution.vector
+        elif staged.distribution.vector <= width:
             continue
         shared_out = replace(staged, distribution=replace(staged.distribution, vector=width))
         if moved_bytes < MIN_ASYNC_BYTES:
-            shared_out = replace(shared_out, route=Route.REGISTERS, prefetched=program.pipelined is not None)
+            ahead = program.pipelined is not None
+            shared_out = replace(shared_out, route=Route.REGISTERS, prefetched=ahead, cut_out=cut)
             in_registers = in_registers or shared_out.prefetched
         program = program.with_tile(shared_out)
     if in_registers:

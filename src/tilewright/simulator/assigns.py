@@ -16,7 +16,7 @@ from tilewright.ir.visit import walk_expr
 from tilewright.simulator.context import Context
 from tilewright.simulator.convoy import Convoy
 from tilewright.simulator.events import Arithmetic
-from tilewright.simulator.index import Predicate
+from tilewright.simulator.index import Place, Predicate
 from tilewright.simulator.sites import Site
 from tilewright.simulator.values import Evaluate, NotEven, RegisterView, Values
 from tilewright.simulator.warps import Mask
@@ -150,6 +150,39 @@ class RoundPairOp:
             for hear in self.context.wire.computed:
                 hear(event)
 
+
+@dataclass(slots=True)
+class CutOutOp:
+    """Neighbours from any element of `source` on; zeros from the `valid`-th."""
+
+    site: Site
+    context: Context
+    target: RegisterView
+    source: RegisterView
+    skip: Place
+    valid: Place
+
+    def __call__(self, convoy: Convoy) -> None:
+        held, cut, mask = self.source.read(convoy), self.target.of(convoy), convoy.mask
+        skip, valid = (place.cell.of(convoy).values + place.offset(convoy.slots) for place in (self.skip, self.valid))
+        width, active = len(cut), True if mask is None else mask.lanes
+        wrong = ((skip < 0) | (skip >= width)) & active
+        if wrong.any():
+            first = int(skip[int(np.argmax(wrong))])
+            self.context.register_out_of_bounds(self.site, convoy, self.source.name, first, width)
+        lanes = np.arange(held.shape[1])
+        for element, row in enumerate(cut):
+            value = held[np.clip(skip + element, 0, len(held) - 1), lanes]
+            np.copyto(row, np.where(element < valid, value, 0), where=active, casting="same_kind")
+        self.target.mark(convoy)
+        if self.context.wire.computed:
+            event = Arithmetic(self.site, CUT_OUT, 1, convoy.active_warps, convoy.active_lanes, convoy.warps, mask)
+            for hear in self.context.wire.computed:
+                hear(event)
+
+
+CUT_OUT: Mapping[str, int] = {"SEL": 11, "SHF": 4}
+"""What cuts 4 of 8 registers out: windows of 6 and then 5 of them chosen, and 4 shifted by half a register."""
 
 ROUND_PAIR: Mapping[str, int] = {"CVT": 2}
 """What rounds two elements, by the name that a conversion has here: a check, two additions."""

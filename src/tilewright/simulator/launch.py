@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 
 import numpy as np
 
@@ -10,7 +10,7 @@ from tilewright.device.spec import WARP_THREADS
 from tilewright.dtypes import Array
 from tilewright.errors import SimulationError
 from tilewright.ir.expr import Const, Expr
-from tilewright.ir.kernel import Kernel
+from tilewright.ir.kernel import C_ODD, PHASE_BYTES, PHASES, Kernel
 from tilewright.problem.gemm import Gemm
 from tilewright.simulator.index import Scope, resolve, uniform
 from tilewright.units import ceil_div
@@ -31,6 +31,13 @@ def arguments(kernel: Kernel, values: Mapping[str, float]) -> dict[str, Expr]:
     scalar = (p for p in kernel.arguments if not p.is_pointer)
     kinds = {parameter.name: parameter.dtype for parameter in scalar}
     return {name: Const(values[name], dtype) for name, dtype in kinds.items()}
+
+
+def phases(kernel: Kernel, base_of: Callable[[str], int]) -> dict[str, Expr]:
+    """Where operands begin inside aligned vectors, as constants. base_of: the address of each."""
+    size, out = kernel.gemm.dtype.bytes, kernel.gemm.out.bytes
+    found: dict[str, Expr] = {phase.name: Const(base_of(name) % PHASE_BYTES // size) for name, phase in PHASES.items()}
+    return {**found, C_ODD.name: Const(base_of("C") // out % 2)}
 
 
 def grid_of(kernel: Kernel, constants: Mapping[str, Expr]) -> Block:

@@ -68,11 +68,11 @@ class MemorySide:
 
     def inside(self, convoy: Convoy, pattern: Pattern, offset: int, width: int) -> Pattern:
         """The pattern without the lanes that leave the buffer, which are reported."""
-        limit = self.context.memory.elements(self.buffer)
-        if pattern.low + offset >= 0 and pattern.high + offset + width <= limit:
+        limit, spare = self.context.memory.elements(self.buffer), self._spare(width)
+        if pattern.low + offset + spare >= 0 and pattern.high + offset + width - spare <= limit:
             return pattern
         first = pattern.lanes.values + offset
-        outside = (first < 0) | (first + width > limit)
+        outside = (first + spare < 0) | (first + width - spare > limit)
         if pattern.active is not None:
             outside &= pattern.active.lanes
         if not outside.any():
@@ -91,6 +91,11 @@ class MemorySide:
         )
         kept = ~outside if pattern.active is None else pattern.active.lanes & ~outside
         return pattern.lanes.pattern(Mask(kept)) if kept.any() else convoy.warps.nowhere
+
+    @staticmethod
+    def _spare(_width: int) -> int:
+        """Elements at either end of an access that need not be inside."""
+        return 0
 
     def _is_aligned(self, pattern: Pattern, offset: int) -> bool:
         """Whether each lane's address is a multiple of the bytes it moves, as the hardware demands."""
@@ -259,6 +264,24 @@ class LoadOp(Transfer):
         if active is None or active is mask:
             return None
         return active.inverse if mask is None else mask.minus(active)
+
+
+@dataclass(slots=True)
+class HangingLoadOp(LoadOp):
+    """A load that may hang over an end of its operand by all elements but one: what lies outside is poison."""
+
+    @staticmethod
+    def _spare(width: int) -> int:
+        return width - 1
+
+    def _take(self, rows: Array, index: Array, at: int, mask: Mask | None) -> None:
+        arithmetic, storage = self.context.arithmetic, self.context.memory.arrays[self.buffer.name]
+        for element, row in enumerate(rows):
+            place = index + (at + element)
+            found = arithmetic.decode(np.take(storage, place, mode="clip"), self.buffer.dtype)
+            outside = (place < 0) | (place >= len(storage))
+            found = np.where(outside, arithmetic.poison(self.buffer.dtype), found)
+            np.copyto(row, found, where=True if mask is None else mask.lanes, casting="same_kind")
 
 
 @dataclass(slots=True)

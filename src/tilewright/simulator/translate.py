@@ -16,13 +16,14 @@ from tilewright.ir.async_stmt import (
 )
 from tilewright.ir.buffer import Buffer, Ref, Space
 from tilewright.ir.expr import ZERO, Const, Expr, Load, Var
-from tilewright.ir.kernel import BUILTINS, C_ODD, Kernel
+from tilewright.ir.kernel import BUILTINS, Kernel
 from tilewright.ir.stmt import (
     Alloc,
     Assign,
     Barrier,
     Body,
     CommitCopies,
+    CutOut,
     For,
     If,
     Let,
@@ -37,7 +38,7 @@ from tilewright.ir.stmt import (
 )
 from tilewright.ir.visit import Path, walk, walk_expr
 from tilewright.layout.fragment import MATRIX_ROW_BYTES
-from tilewright.simulator.assigns import RoundPairOp, assign_op, copy_ops
+from tilewright.simulator.assigns import CutOutOp, RoundPairOp, assign_op, copy_ops
 from tilewright.simulator.async_moves import AsyncCopyOp, CommitOp, WaitOp
 from tilewright.simulator.asynchronous.compile import WAITING, Compiler
 from tilewright.simulator.asynchronous.meeting_ops import UniformCheckOp
@@ -61,7 +62,8 @@ from tilewright.simulator.control import (
 )
 from tilewright.simulator.convoy import Convoy
 from tilewright.simulator.index import Cells, Place, Predicate, Scope, Uniform, is_uniform, resolve, slot_var, uniform
-from tilewright.simulator.moves import LoadOp, MemorySide, StoreOp
+from tilewright.simulator.launch import phases
+from tilewright.simulator.moves import HangingLoadOp, LoadOp, MemorySide, StoreOp
 from tilewright.simulator.opaque_tiles import (
     LoadTileOp,
     StoreTileOp,
@@ -137,7 +139,7 @@ def translate(
     """
     translator = _Translator(sites, context)
     scope = {name: _coordinate(kernel, name, grid) for name in BUILTINS} | dict(constants)
-    scope[C_ODD.name] = Const(context.memory.base_of("C") // kernel.gemm.out.bytes % 2)
+    scope |= phases(kernel, context.memory.base_of)
     translator.emit(kernel.body, (), Names(Scope(scope)))
     return Program(translator.code, translator.slots, translator.registers, translator.cells.count)
 
@@ -233,6 +235,8 @@ class _Translator:
                 return [WaitOp(self._context, stmt.pending)]
             case Move():
                 return self._move(stmt, self._sites.add(path, stmt, names.loops), names)
+            case CutOut():
+                return [self._cut_out(stmt, self._sites.add(path, stmt, names.loops), names)]
             case LoadMatrices():
                 return [self._load_matrices(stmt, self._sites.add(path, stmt, names.loops), names)]
             case LoadFragment() | StoreFragment():
@@ -330,7 +334,7 @@ class _Translator:
             )
         guard = None if stmt.guard is None else self.cells.predicate(resolve(stmt.guard, names.scope))
         first = self._values(site, names).view(register)
-        kind = StoreOp if is_store else LoadOp
+        kind = StoreOp if is_store else HangingLoadOp if stmt.settled else LoadOp
         place = self.cells.place(resolve(memory.flat, names.scope))
         width = stmt.width
         return [
@@ -347,6 +351,13 @@ class _Translator:
                 first.base,
             )
         ]
+
+    def _cut_out(self, stmt: CutOut, site: Site, names: Names) -> CutOutOp:
+        values = self._values(site, names)
+        source, target = values.run(stmt.src, 2 * stmt.width), values.run(stmt.dst, stmt.width)
+        limits = stmt.skip, Const(stmt.width) if stmt.valid is None else stmt.valid
+        skip, valid = (self.cells.place(resolve(expr, names.scope)) for expr in limits)
+        return CutOutOp(site, self._context, target, source, skip, valid)
 
     def _compiler(self, site: Site, names: Names) -> Compiler:
         return Compiler(site, self._context, self.cells, self._values(site, names))

@@ -42,9 +42,10 @@ C leaves through shared memory, a row of fragments at a time, in whole lines."""
 IN_PARTS: Point = {**BEST, "in_parts": True}
 """Results of 2 bytes: 5 % faster. Measured: H200, bf16 and f16, 4096^3; those of 4 bytes do not gain."""
 
-AT_ODD_ROWS: Point = {**IN_PARTS, "m": 256, "n": 128, "warp_n": 32, "stages": 3}
-"""Rows that begin at any 2 bytes are copied through registers: 16 warps wait for them better than 8 with 64 x 64 each.
-Measured: H200, bf16, 4095 x 4097 x 4093."""
+AT_ODD_ROWS: Point = {**IN_PARTS, "m": 256, "n": 128, "stages": 3}
+"""Rows that begin at any 2 bytes wait in registers for a step, two vectors for each chunk: 48 beside 128 sums. 16 warps
+would have half of both, and 128 registers each, which is too few. One element beyond a multiple of 4096 makes fewer
+tiles half empty where they are narrow along n. Reasoned, and by the model; not measured yet."""
 
 SHARED_BYTES = 227 * 1024
 """What a block may have at most on an H200; where there is less, a point that asks for more is refused."""

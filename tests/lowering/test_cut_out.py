@@ -1,0 +1,202 @@
+"""Rows that begin at any 2 bytes: whole aligned vectors are read, and chunks of 16 bytes cut out of them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from itertools import product
+from typing import Any
+
+import numpy as np
+import pytest
+
+from tilewright import BF16, F16, F32, Gemm, Order, build
+from tilewright.dtypes import DType
+from tilewright.ir.buffer import Space
+from tilewright.ir.expr import ZERO, Const
+from tilewright.ir.kernel import SAFE, Kernel, Many
+from tilewright.ir.stmt import Body, CutOut, Let, Move, Stmt
+from tilewright.ir.visit import rewrite, walk
+from tilewright.ladders import find_rung
+from tilewright.ladders.ampere.r6_full import AT_ODD_ROWS, schedule_at
+from tilewright.problem import check, make_operands
+from tilewright.problem.reference import Operands, view
+from tilewright.schedule import Pipeline, Prefetch, Schedule
+from tilewright.simulator.coverage import miscounts
+from tilewright.simulator.findings import Kind
+from tilewright.simulator.run import Run, simulate
+from tilewright.simulator.sampling import count_sampled
+from tilewright.toolchain import Build
+
+POINT = {**AT_ODD_ROWS, "m": 64, "n": 64, "warp_m": 32, "warp_n": 32}
+ORDERS = list(product(Order, Order))
+NAMES = ["NN", "NT", "TN", "TT"]
+
+
+def built(gemm: Gemm, **point: Any) -> Build:
+    return build(gemm, schedule_at(gemm, {**POINT, **point}), variant=SAFE)
+
+
+def problem(m: int, n: int, k: int, dtype: DType = F16, **options: Any) -> Gemm:
+    return Gemm(m, n, k, dtype, **{"out": dtype, **options})
+
+
+def is_right(run: Run, operands: Operands) -> bool:
+    gemm = operands.gemm
+    return check(operands, gemm.out.decode(view(gemm, "C", run.c))).ok
+
+
+@pytest.mark.parametrize(("a", "b"), ORDERS, ids=NAMES)
+@pytest.mark.parametrize(
+    "base_bytes", [{}, {"A": 2, "B": 14}, {"A": 8, "B": 6}], ids=["at 0", "at 1 and 7", "at 4 and 3"]
+)
+@pytest.mark.parametrize("size", [(65, 67, 37), (1, 1, 1), (3, 130, 101), (70, 9, 0), (64, 64, 96)], ids=str)
+def test_any_size_from_any_element_on(
+    a: Order, b: Order, base_bytes: dict[str, int], size: tuple[int, int, int]
+) -> None:
+    """Gaps behind rows are NaN, and so is what lies in front of and behind an operand."""
+    for extra in (0, 3):
+        tight = problem(*size, a=a, b=b)
+        gemm = replace(tight, lda=tight.lda + extra, ldb=tight.ldb + extra)
+        operands = make_operands(gemm)
+        run = simulate(built(gemm).kernel, operands, base_bytes=base_bytes)
+        assert is_right(run, operands) and not run.findings
+
+
+@pytest.mark.parametrize("point", [{"stages": 2}, {"stages": 4}, {"spread": False}, {"n": 128, "warp_n": 64}], ids=str)
+@pytest.mark.parametrize("dtype", [F16, BF16], ids=str)
+def test_every_ring_waits_for_its_vectors(point: dict[str, Any], dtype: DType) -> None:
+    gemm = problem(67, 131, 133, dtype, beta=0.5)
+    operands = make_operands(gemm)
+    run = simulate(built(gemm, **point).kernel, operands)
+    assert is_right(run, operands) and not run.findings
+
+
+@pytest.mark.parametrize("name", ["ampere/4", "ampere/5"])
+@pytest.mark.parametrize("ring", [True, False], ids=["ring", "no ring"])
+def test_every_kernel_with_asynchronous_copies_of_16_bytes_cuts_out(name: str, ring: bool) -> None:
+    rung = find_rung(name)
+    gemm = rung.gemm(67, 69, 45, dtype=F16, out=F16)
+    steps = [step for step in rung.schedule(gemm) if ring or not isinstance(step, (Pipeline, Prefetch))]
+    kernel = build(gemm, Schedule(*steps), variant=SAFE).kernel
+    operands = make_operands(gemm)
+    assert any(isinstance(stmt, CutOut) for _, stmt in walk(kernel.body))
+    run = simulate(kernel, operands, base_bytes={"A": 2, "B": 10})
+    assert is_right(run, operands) and not run.findings
+
+
+def test_chunks_of_fewer_bytes_go_in_pairs() -> None:
+    rung = find_rung("swizzle/async_copy")
+    gemm = rung.gemm(67, 69, 45, dtype=F16, out=F16)
+    kernel = build(gemm, rung, variant=SAFE).kernel
+    operands = make_operands(gemm)
+    assert not any(isinstance(stmt, CutOut) for _, stmt in walk(kernel.body))
+    assert is_right(simulate(kernel, operands), operands)
+
+
+def test_no_product_is_missing_or_taken_twice() -> None:
+    gemm = problem(67, 69, 75, a=Order.COL)
+    assert miscounts(built(gemm).kernel, gemm) == ()
+
+
+@pytest.mark.parametrize(("a", "b"), ORDERS, ids=NAMES)
+def test_parts_of_k_add_up(a: Order, b: Order) -> None:
+    gemm = problem(67, 69, 109, a=a, b=b, out=F32)
+    operands = make_operands(gemm)
+    stacked = replace(operands, c=np.full(3 * gemm.m * gemm.ldc, np.nan, np.float32))
+    run = replace(built(gemm, in_parts=False), parts=True).simulate(stacked, part_of_k=64, listeners=())
+    total = run.c.reshape(3, gemm.m, gemm.ldc)[:2].sum(axis=0, dtype=np.float32)
+    assert check(operands, total).ok
+
+
+@pytest.mark.parametrize("many", Many)
+def test_each_of_many_problems_begins_where_its_own_operands_do(many: Many) -> None:
+    """Addresses are set in front of the body, and how far to skip is asked of them."""
+    made = replace(built(problem(67, 69, 45)), many=many)
+    text = made.cuda[made.cuda.index('extern "C"') :]
+    moved = text.index("A += blockIdx.z * A_step" if many is Many.STRIDED else "A = (")
+    assert moved < text.index("reinterpret_cast<size_t>(A) / 2 % 8")
+
+
+# What is read, and what it costs.
+
+
+def test_loads_and_stores_are_of_16_bytes_and_no_banks_conflict() -> None:
+    gemm = Gemm(255, 257, 253, F16, out=F16)
+    run = simulate(build(gemm, schedule_at(gemm, AT_ODD_ROWS)).kernel, make_operands(gemm))
+    for tile in ("A_tile", "B_tile"):
+        copies = run.counters.of_origin(tile)
+        assert set(copies.instructions) == {"LDG.128", "STS.128", "SEL", "SHF"}
+        assert copies.shared_stores.wavefronts == copies.shared_stores.ideal_wavefronts
+
+
+def test_a_sample_counts_as_the_whole_does() -> None:
+    gemm = Gemm(511, 513, 101, F16, out=F16)
+    kernel, operands = build(gemm, schedule_at(gemm, {**AT_ODD_ROWS, "group": 1})).kernel, make_operands(gemm)
+    sampled = count_sampled(kernel, operands)
+    assert not sampled.is_estimate
+    assert [line.sectors for line in sampled.lines] == [
+        line.sectors for line in simulate(kernel, operands).counters.lines
+    ]
+
+
+@pytest.mark.parametrize(("a", "b"), ORDERS, ids=NAMES)
+def test_vectors_that_wait_leave_registers_for_the_sums(a: Order, b: Order) -> None:
+    pytest.importorskip("nvidia")
+    gemm = problem(4095, 4097, 4093, a=a, b=b)
+    assert build(gemm, schedule_at(gemm, AT_ODD_ROWS)).compile("sm_90a").resources.spill_load_bytes == 0
+
+
+# What the tests above must notice.
+
+
+def broken(gemm: Gemm, change: Callable[[Stmt], Stmt], **options: Any) -> tuple[bool, frozenset[Kind]]:
+    """Whether a kernel with every statement changed is right, and what is found."""
+    kernel = built(gemm).kernel
+
+    def changed(stmt: Stmt) -> Body:
+        return (change(stmt),)
+
+    mutant: Kernel = replace(kernel, body=rewrite(kernel.body, changed))
+    operands = make_operands(gemm)
+    run = simulate(mutant, operands, on_finding="collect", **options)
+    return is_right(run, operands), frozenset(finding.kind for finding in run.findings)
+
+
+def test_what_lies_behind_a_row_along_k_must_be_cut_off() -> None:
+    gemm = problem(65, 67, 37, b=Order.COL, lda=41, ldb=43)
+    assert broken(gemm, lambda stmt: stmt)[0]
+    assert not broken(gemm, lambda stmt: replace(stmt, valid=None) if isinstance(stmt, CutOut) else stmt)[0]
+
+
+def test_the_second_vector_is_needed() -> None:
+    def change(stmt: Stmt) -> Stmt:
+        return replace(stmt, value=ZERO) if isinstance(stmt, Let) and stmt.name.endswith("_reached") else stmt
+
+    assert not broken(problem(65, 67, 37), change)[0]
+
+
+def test_what_is_skipped_depends_on_where_an_operand_begins() -> None:
+    """Both sides skip as much, so that results are right; but no GPU loads from there."""
+
+    def change(stmt: Stmt) -> Stmt:
+        return replace(stmt, value=Const(1)) if isinstance(stmt, Let) and stmt.name.endswith("_skip") else stmt
+
+    assert Kind.MISALIGNED in broken(problem(65, 67, 40), change, base_bytes={"A": 2, "B": 6})[1]
+
+
+def test_a_vector_without_one_element_inside_is_refused() -> None:
+    """As if no load asked whether its row, or its part of a row, is there."""
+
+    def change(stmt: Stmt) -> Stmt:
+        is_load = isinstance(stmt, Move) and stmt.src.buffer.space is Space.GLOBAL and stmt.settled
+        return replace(stmt, guard=None) if is_load else stmt  # type: ignore[call-arg]
+
+    assert Kind.OUT_OF_BOUNDS in broken(problem(1, 1, 1), change)[1]
+
+
+def test_skipping_more_than_a_vector_is_refused() -> None:
+    def change(stmt: Stmt) -> Stmt:
+        return replace(stmt, skip=Const(9)) if isinstance(stmt, CutOut) else stmt
+
+    assert Kind.OUT_OF_BOUNDS in broken(problem(65, 67, 40), change)[1]

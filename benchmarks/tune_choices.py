@@ -11,8 +11,9 @@ from __future__ import annotations
 
 import argparse
 import json
+import multiprocessing
 from collections.abc import Mapping, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import Future, ProcessPoolExecutor
 from functools import cache
 from pathlib import Path
 
@@ -39,20 +40,22 @@ class Given:
 
     def __init__(self, choices: Mapping[Problem, Sequence[Choice]], spec: DeviceSpec, arch: str) -> None:
         self._choices, self._spec, self._arch = choices, spec, arch
-        self._cache, self._pool = CubinCache(), ThreadPoolExecutor(8)
+        self._pool = ProcessPoolExecutor(8, multiprocessing.get_context("spawn"))
 
     def submit(self, task: Task) -> Future[Ready]:
-        return self._pool.submit(self._ready, task)
+        return self._pool.submit(ready, task, self._choices[task.problem], self._spec, self._arch)
 
-    def _ready(self, task: Task) -> Ready:
-        space = make_space(task.problem.gemm, self._spec, today=task.today)
-        prepared, failures = {}, {}
-        for choice in dict.fromkeys((task.today, *self._choices[task.problem])):
-            try:
-                prepared[str(choice)] = prepare(space, choice, self._arch, self._cache)
-            except TilewrightError as refusal:
-                failures[str(choice)] = refusal.headline
-        return Ready(prepared, failures)
+
+def ready(task: Task, choices: Sequence[Choice], spec: DeviceSpec, arch: str) -> Ready:
+    """The plans of one problem, compiled."""
+    space, cache = make_space(task.problem.gemm, spec, today=task.today), CubinCache()
+    prepared, failures = {}, {}
+    for choice in dict.fromkeys((task.today, *choices)):
+        try:
+            prepared[str(choice)] = prepare(space, choice, arch, cache)
+        except TilewrightError as refusal:
+            failures[str(choice)] = refusal.headline
+    return Ready(prepared, failures)
 
 
 def main() -> None:

@@ -6,7 +6,7 @@ import pytest
 
 from tilewright import BF16, F16, F32, TF32, Gemm, Order
 from tilewright.dtypes import TF32_TRUNCATED
-from tilewright.ladders.ampere.r6_full import AT_ODD_ROWS, BEST, IN_PARTS, point_for, points, schedule_at, shared_bytes
+from tilewright.ladders.ampere.r6_full import AT_ODD_COLUMNS, AT_ODD_ROWS, BEST, IN_PARTS, point_for, points, schedule_at, shared_bytes
 from tilewright.problem import make_operands
 from tilewright.problem.tolerance import check
 from tilewright.toolchain import build, run_on_simulator
@@ -20,6 +20,7 @@ A100_SHARED_BYTES = 163 * 1024
         (Gemm(4096, 4096, 4096, F16, out=F16), IN_PARTS),
         (Gemm(4096, 4096, 4096, BF16, out=F32), BEST),
         (Gemm(4095, 4097, 4093, BF16, out=BF16), AT_ODD_ROWS),
+        (Gemm(4095, 4097, 4093, BF16, a=Order.COL, out=BF16), AT_ODD_COLUMNS),
         (Gemm(4095, 4097, 4094, BF16, out=BF16, b=Order.COL), IN_PARTS),
         (Gemm(4096, 4096, 4096, F32, product=TF32), {**BEST, "spread": False}),
     ],
@@ -28,7 +29,7 @@ def test_format_and_alignment_choose_the_point(gemm: Gemm, point: object) -> Non
     assert point_for(gemm) == point
 
 
-@pytest.mark.parametrize("point", [BEST, IN_PARTS, AT_ODD_ROWS])
+@pytest.mark.parametrize("point", [BEST, IN_PARTS, AT_ODD_ROWS, AT_ODD_COLUMNS])
 def test_where_the_rung_stands_there_is_room_on_an_a100_too(point: dict[str, int]) -> None:
     gemm = Gemm(512, 512, 512, F16, out=F16)
     kernel = build(gemm, schedule_at(gemm, point)).kernel
@@ -37,7 +38,7 @@ def test_where_the_rung_stands_there_is_room_on_an_a100_too(point: dict[str, int
 
 def test_the_search_visits_where_the_rung_stands() -> None:
     found = list(points())
-    assert all(point in found for point in ({**BEST, "in_parts": False}, IN_PARTS, AT_ODD_ROWS))
+    assert all(point in found for point in ({**BEST, "in_parts": False}, IN_PARTS, AT_ODD_ROWS, AT_ODD_COLUMNS))
 
 
 def test_a_point_that_does_not_speak_of_parts_stores_from_registers() -> None:

@@ -20,7 +20,7 @@ from tilewright.ladders.ampere.claims import (
 )
 from tilewright.ladders.ampere.tiles import Tiles, in_pairs, matrices, nest, staged, swizzled
 from tilewright.ladders.rung import Choices, Claim, Point, Rung
-from tilewright.problem.gemm import Gemm
+from tilewright.problem.gemm import Gemm, Order
 from tilewright.schedule import Distribute, Pipeline, Prefetch, Raster, Relayout, Schedule, Snake, Stage, Step, Transfer
 
 BEST: Point = {
@@ -42,10 +42,13 @@ C leaves through shared memory, a row of fragments at a time, in whole lines."""
 IN_PARTS: Point = {**BEST, "in_parts": True}
 """Results of 2 bytes: 5 % faster. Measured: H200, bf16 and f16, 4096^3; those of 4 bytes do not gain."""
 
-AT_ODD_ROWS: Point = {**IN_PARTS, "m": 256, "n": 128, "stages": 3}
-"""Rows that begin at any 2 bytes wait in registers for a step, two vectors for each chunk: 48 beside 128 sums. 16 warps
-would have half of both, and 128 registers each, which is too few. One element beyond a multiple of 4096 makes fewer
-tiles half empty where they are narrow along n. Reasoned, and by the model; not measured yet."""
+AT_ODD_ROWS: Point = {**IN_PARTS, "m": 256, "n": 128, "stages": 2}
+"""Rows that begin at any 2 bytes are cut out of aligned vectors, which wait in registers: 8 warps of 64 x 64 have some
+to spare. 4095 x 4097 x 4093 is four whole rounds of such tiles. Measured on the H200 in f16, A by rows: 582 us,
+with 16 warps 661, with tiles of 128 x 256 700 (benchmarks/results/odd_rows_h200.json, plans_h200.json)."""
+
+AT_ODD_COLUMNS: Point = {**AT_ODD_ROWS, "warp_n": 32, "stages": 3}
+"""Where rows of A run along m nothing is masked at their ends, and 16 warps fit: 533 us there, 8 warps 615."""
 
 SHARED_BYTES = 227 * 1024
 """What a block may have at most on an H200; where there is less, a point that asks for more is refused."""
@@ -54,7 +57,7 @@ SHARED_BYTES = 227 * 1024
 def point_for(gemm: Gemm) -> Point:
     """The best parameters for a format and the alignment of its rows."""
     if gemm.dtype.bytes == 2 and (gemm.lda % 2 or gemm.ldb % 2):
-        return AT_ODD_ROWS
+        return AT_ODD_ROWS if gemm.a is Order.ROW else AT_ODD_COLUMNS
     if gemm.out.bytes == 2:
         return IN_PARTS
     # Rounding fills the places between the products.

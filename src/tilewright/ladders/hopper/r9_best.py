@@ -45,9 +45,14 @@ MOST_STAGES = 8
 PAIRED_STAGES, PAIRED_ROWS = 6, 2
 """Of blocks that walk in pairs: see `paired`."""
 
+MOST_ROWS = 16
+"""Of tiles that walk together."""
+
 _STRIP_BYTES = 40 << 20
 """Of A, that rows of tiles which walk together read again and again: no more than the L2 holds beside B. Measured on
-the H200 in bf16: 16384^3 in groups of 8 rows of tiles 12.85 ms, of 16 12.94; 4096 x 14336 x 4096 732 us and 719."""
+the H200 in bf16: 16384^3 in groups of 8 rows of tiles 12.85 ms, of 16 12.94; 4096 x 14336 x 4096 732 us and 719. In
+turns, groups of 8 are better as soon as there are two: 8192^3 1567 us, of 16 1595; but 2048 x 151936 x 2048, which has
+16 rows of tiles in all, 1571 us in two groups and 1557 in one."""
 
 FEW_STAGES = 16
 """Of tiles of few rows, whose slots are small: as many bytes must be on their way."""
@@ -58,10 +63,8 @@ SMS = 132
 _BETWEEN_TILES = {1: 2260, 2: 1060}
 """Clocks in which the tensor cores wait between two tiles of C, by turns. Measured: H200, bf16, k from 512 to 16384."""
 
-_TURNS_IN_L2, _TURNS_BEYOND = 0.985, 1.01
-"""How much longer products take in turns: they wait less between tiles, and ask for narrower ones more often, which
-costs where the strip of A that they share fills the L2. Measured on the H200 in bf16, on a warm card, turns and shared
-tiles: 4096 x 14336 x 4096 713 and 719 us, 8192^3 1567 and 1642, 16384^3 13.12 and 12.85 ms."""
+_PRODUCTS = {1: 1.0, 2: 1.01}
+"""How much longer products take that read narrower tiles from shared memory. Measured: H200, bf16, 16384^3."""
 
 
 def clocks(gemm: Gemm, point: Point) -> float:
@@ -71,9 +74,7 @@ def clocks(gemm: Gemm, point: Point) -> float:
     """
     m, n = int(point["m"]), int(point["n"])
     rounds = ceil_div(ceil_div(gemm.m, m) * ceil_div(gemm.n, n), SMS)
-    products = float(ceil_div(gemm.k, 64) * 4 * n * m // 128)
-    if point["turns"] > 1:
-        products *= _TURNS_IN_L2 if 2 * _strip_bytes(gemm, point) <= _STRIP_BYTES else _TURNS_BEYOND
+    products = ceil_div(gemm.k, 64) * 4 * n * m // 128 * _PRODUCTS[point["turns"]]
     return rounds * (products + _BETWEEN_TILES[point["turns"]])
 
 
@@ -93,8 +94,10 @@ def point_for(gemm: Gemm) -> Point:
     """The better of the two ways to share out work."""
     by_lanes = goes_in_parts(gemm) and not engine_stores(gemm)
     point = min((SHARED,) if by_lanes else (SHARED, TURNS), key=lambda one: clocks(gemm, one))
-    if _strip_bytes(gemm, point) > _STRIP_BYTES:
-        point = {**point, "rows": 8}
+    if ceil_div(gemm.m, point["m"]) <= MOST_ROWS:  # all of them: each column of tiles reads its part of B once
+        point = {**point, "rows": MOST_ROWS}
+    elif _strip_bytes(gemm, point) > _STRIP_BYTES:
+        point = {**point, "rows": MOST_ROWS // 2}
     return point if clocks(gemm, point) < _LONG else {**point, "early": 0}
 
 

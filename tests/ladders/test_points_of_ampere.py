@@ -6,7 +6,16 @@ import pytest
 
 from tilewright import BF16, F16, F32, TF32, Gemm, Order
 from tilewright.dtypes import TF32_TRUNCATED
-from tilewright.ladders.ampere.r6_full import AT_ODD_COLUMNS, AT_ODD_ROWS, BEST, IN_PARTS, point_for, points, schedule_at, shared_bytes
+from tilewright.ladders.ampere.r6_full import (
+    AT_ODD_COLUMNS,
+    AT_ODD_ROWS,
+    BEST,
+    IN_PARTS,
+    point_for,
+    points,
+    schedule_at,
+    shared_bytes,
+)
 from tilewright.problem import make_operands
 from tilewright.problem.tolerance import check
 from tilewright.toolchain import build, run_on_simulator

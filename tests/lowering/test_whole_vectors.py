@@ -27,7 +27,9 @@ TILE: dict[Dim, int] = {"m": 128, "n": 256, "k": 16}
 
 def branches_to_elements(kernel: Kernel) -> int:
     """Branches of which one side takes element by element what the other takes at once."""
-    sides = [(stmt.then[0], stmt.otherwise[0]) for _, stmt in walk(kernel.body) if isinstance(stmt, If) and stmt.otherwise]
+    sides = [
+        (stmt.then[0], stmt.otherwise[0]) for _, stmt in walk(kernel.body) if isinstance(stmt, If) and stmt.otherwise
+    ]
     return sum(isinstance(whole, Move) and isinstance(one_by_one, For) for whole, one_by_one in sides)
 
 

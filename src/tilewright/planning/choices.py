@@ -134,8 +134,9 @@ def _narrow(alignment: Alignment) -> frozenset[OperandName]:
 
 _NARROW: Mapping[int, float] = {16: 1.0, 8: 0.94, 4: 0.65, 2: 0.4, 1: 0.4}
 """What is left of the speed of a kernel for tensor cores whose copies are so many bytes wide, which the model takes for
-faster than they are: 8 and 4 measured on the H200 with 16-bit operands. What begins at any 2 bytes is cut out of vectors
-in registers: 4095 x 4097 x 4093 in f16 takes 700 us with tiles of 128 x 256, an aligned 4096^3 290 in the same run."""
+faster than they are: 8 and 4 measured on the H200 with 16-bit operands. What begins at any 2 bytes is cut out of
+vectors in registers: 4095 x 4097 x 4093 in f16 takes 700 us with tiles of 128 x 256, an aligned 4096^3 290 in the same
+run."""
 
 _ROW_OUTSIDE = 0.009
 """By how much longer a kernel takes for each row of its tiles that lies outside of C, where all have as many: the copy

@@ -60,6 +60,21 @@ def test_shapes_and_orders(name: str, orders: str) -> None:
             assert_close(matmul(a, b), a, b)
 
 
+@pytest.mark.parametrize("orders", ["NN", "NT", "TN", "TT"])
+def test_large_odd_sizes_in_whole_tiles(orders: str) -> None:
+    """Too large for kernels that guard edges to be the best: see `planning.choices.can_fill`."""
+    a = drawn(2001, 1999, dtype=torch.float32, order=orders[0])
+    b = drawn(1999, 2003, dtype=torch.float32, order=orders[1])
+    c = drawn(2001, 2003, dtype=torch.float32)
+    assert_close(matmul(a, b), a, b)
+    assert_close(matmul(a, b, c=c, beta=-0.5, alpha=2.0), a, b, extra=-0.5 * c.double(), alpha=2.0)
+    around = torch.full((2003, 2011), float("nan"), device="cuda")
+    target = around[1:-1, 3:-5]
+    assert_close(matmul(a, b, out=target), a, b)
+    target.fill_(float("nan"))
+    assert bool(torch.isnan(around).all()), "something was written beside C"
+
+
 @pytest.mark.parametrize("name", FORMATS)
 def test_views_out_and_factors(name: str) -> None:
     dtype = FORMATS[name]

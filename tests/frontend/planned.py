@@ -18,7 +18,8 @@ from tilewright.frontend.recipes import alignment_of as rows_and_addresses
 from tilewright.frontend.recipes import gemm_of
 from tilewright.frontend.shapes import product_of
 from tilewright.planning.assembly import Request
-from tilewright.planning.choices import Alignment, Database
+from tilewright.planning.choices import Database
+from tilewright.planning.copies import Alignment
 from tilewright.planning.dispatch import Dispatcher
 from tilewright.planning.kernels import Built, Kernels
 from tilewright.planning.stack import Stack

@@ -13,7 +13,7 @@ from tilewright.ir.kernel import Kernel, Variant
 from tilewright.ir.stmt import For, If, Move
 from tilewright.ir.visit import walk
 from tilewright.ladders import find_rung
-from tilewright.planning.choices import Alignment
+from tilewright.planning.copies import Alignment
 from tilewright.planning.kernels import Shape, variant_of, weakest
 from tilewright.problem.gemm import Dim, OperandName
 from tilewright.problem.reference import reference

@@ -11,7 +11,8 @@ from planned import asked, paper_dispatcher
 
 from tilewright.device.catalog import device
 from tilewright.dtypes import BF16, F32
-from tilewright.planning.choices import Alignment, choices
+from tilewright.planning.choices import choices
+from tilewright.planning.copies import Alignment
 from tilewright.planning.dispatch import SAFE, estimated
 from tilewright.planning.kernels import build_of
 from tilewright.problem import Gemm, Order

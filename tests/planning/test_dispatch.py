@@ -18,7 +18,7 @@ from tilewright.dtypes import BF16, F16, F32, TF32
 from tilewright.frontend import matmul
 from tilewright.planning.assembly import Request
 from tilewright.planning.candidates import candidates
-from tilewright.planning.choices import Alignment
+from tilewright.planning.copies import Alignment
 from tilewright.planning.dispatch import Dispatcher
 from tilewright.planning.kernels import build_of
 from tilewright.planning.stack import Stack

@@ -17,7 +17,8 @@ from tilewright.frontend import matmul
 from tilewright.ladders.worklog.r13_best import BEST
 from tilewright.planning import dispatch
 from tilewright.planning.assembly import Request, plan_of
-from tilewright.planning.choices import Alignment, as_read, can_fill, choices, copy_seconds, fitted
+from tilewright.planning.choices import choices, copy_seconds
+from tilewright.planning.copies import Alignment, as_read, can_fill, fitted
 from tilewright.planning.dispatch import estimated
 from tilewright.planning.on_paper import PaperKernels, launches_of
 from tilewright.planning.stack import Stack

@@ -18,7 +18,8 @@ from tilewright.frontend import matmul
 from tilewright.ladders.worklog.r13_best import BEST
 from tilewright.planning import dispatch
 from tilewright.planning.assembly import Request, plan_of
-from tilewright.planning.choices import Alignment, Copies, choices, copy_launches, fitted, ways_to_copy
+from tilewright.planning.choices import choices
+from tilewright.planning.copies import Alignment, Copies, copy_launches, fitted, ways_to_copy
 from tilewright.planning.dispatch import estimated
 from tilewright.planning.on_paper import PaperKernels, launches_of, order_of_choice
 from tilewright.planning.plan import Place

@@ -9,7 +9,7 @@ import pytest
 
 from tilewright.dtypes import BF16, F32, Array
 from tilewright.ladders import find_rung
-from tilewright.planning.choices import Alignment
+from tilewright.planning.copies import Alignment
 from tilewright.planning.on_paper import order_of_choice
 from tilewright.problem.gemm import Gemm, Order
 from tilewright.problem.reference import make_operands

@@ -7,7 +7,8 @@ from dataclasses import dataclass
 from tilewright.device.spec import DeviceSpec
 from tilewright.errors import ProblemError
 from tilewright.ladders import find_rung
-from tilewright.planning.choices import Alignment, Database, choices, fitted
+from tilewright.planning.choices import Database, choices
+from tilewright.planning.copies import Alignment, fitted
 from tilewright.problem.gemm import Gemm
 from tilewright.schedule import Schedule
 from tilewright.winners.choice import THIN, Choice

@@ -24,7 +24,8 @@ from tilewright.frontend.options import Options, options_asked, result_format
 from tilewright.frontend.recipes import alignment_of, gemm_of
 from tilewright.frontend.shapes import Product, ShapeError
 from tilewright.ir.kernel import MOST_ALONG_Z, Many
-from tilewright.planning.choices import Alignment, choices_for_list
+from tilewright.planning.choices import choices_for_list
+from tilewright.planning.copies import Alignment
 from tilewright.planning.dispatch import SAFE, Dispatcher, dispatcher
 from tilewright.planning.kernels import Built
 from tilewright.problem.gemm import Gemm

@@ -13,7 +13,7 @@ from tilewright.frontend.libraries import View
 from tilewright.frontend.options import Options
 from tilewright.frontend.shapes import Product
 from tilewright.planning.assembly import Request
-from tilewright.planning.choices import Alignment
+from tilewright.planning.copies import Alignment
 from tilewright.planning.dispatch import Dispatcher
 from tilewright.planning.plan import Place, Plan
 from tilewright.problem.epilogue import Epilogue

@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from tilewright.dtypes import F32, DType
 from tilewright.errors import LaunchError
 from tilewright.ir.kernel import Kernel, Many
-from tilewright.planning.choices import ENGINE_BYTES, Alignment, as_read, finishes, order_read, row_length
+from tilewright.planning.copies import ENGINE_BYTES, Alignment, as_read, finishes, order_read, row_length
 from tilewright.planning.kernels import Kernels, steps_of
 from tilewright.planning.passes.finish import finish_grid, finish_source
 from tilewright.planning.passes.pad import pad_grid, pad_source, padded_bytes, whole_pieces

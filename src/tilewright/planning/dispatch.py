@@ -16,7 +16,8 @@ from tilewright.errors import CompileError, LaunchError, LoweringError, Schedule
 from tilewright.ir.verify import BrokenRule
 from tilewright.notices import say_once
 from tilewright.planning.assembly import Request, plan_of
-from tilewright.planning.choices import MORE_LAUNCHES_US, Alignment, Database, as_read, choices, fitted
+from tilewright.planning.choices import MORE_LAUNCHES_US, Database, choices
+from tilewright.planning.copies import Alignment, as_read, fitted
 from tilewright.planning.kernels import Kernels, build_of
 from tilewright.planning.on_paper import version_of
 from tilewright.planning.plan import Plan

@@ -13,7 +13,7 @@ from tilewright.errors import TilewrightError
 from tilewright.ir.kernel import Kernel, Many, Variant
 from tilewright.ladders import find_rung
 from tilewright.lowering.variants import MAX_INDEX, ends_whole, reads_vectors, widest
-from tilewright.planning.choices import Alignment
+from tilewright.planning.copies import Alignment
 from tilewright.planning.stack import Stack
 from tilewright.problem.gemm import AddedName, Dim, Gemm, OperandName
 from tilewright.runtime.cubin_cache import CubinCache

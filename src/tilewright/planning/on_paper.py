@@ -9,7 +9,7 @@ from tilewright.artifacts import CudaSource
 from tilewright.device.spec import DeviceSpec
 from tilewright.errors import LaunchError
 from tilewright.planning.assembly import Request, part_length, plan_of
-from tilewright.planning.choices import Alignment, as_read
+from tilewright.planning.copies import Alignment, as_read
 from tilewright.planning.kernels import Built, Kernels, build_of
 from tilewright.planning.passes.thin import MANY_ROWS
 from tilewright.planning.plan import Plan

@@ -11,7 +11,8 @@ from tilewright.device.spec import WARP_THREADS, DeviceSpec
 from tilewright.dtypes import F32, TF32
 from tilewright.model.demand import FFMA_CLOCKS
 from tilewright.model.time import DRAM_SHARE, LAUNCH_SECONDS
-from tilewright.planning.choices import Alignment, finish_seconds
+from tilewright.planning.choices import finish_seconds
+from tilewright.planning.copies import Alignment
 from tilewright.planning.passes.thin import MANY_ROWS, THREADS, WARPS, columns_along, thin_source
 from tilewright.planning.stack import Stack
 from tilewright.problem.gemm import Gemm

@@ -17,7 +17,7 @@ from tilewright.errors import ProblemError, TilewrightError, UnknownName
 from tilewright.ladders import LADDERS, find_ladder, find_rung
 from tilewright.ladders.rung import Point, Rung
 from tilewright.planning.assembly import Request, plan_of
-from tilewright.planning.choices import Copies, ways_to_copy
+from tilewright.planning.copies import Copies, ways_to_copy
 from tilewright.planning.dispatch import estimated
 from tilewright.planning.on_paper import PaperKernels, alignment_of_rows, order_of_choice
 from tilewright.planning.plan import Plan

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from tilewright.device.spec import DeviceSpec
 from tilewright.planning.assembly import Request
-from tilewright.planning.choices import fitted
+from tilewright.planning.copies import fitted
 from tilewright.planning.dispatch import SAFE, estimated
 from tilewright.planning.on_paper import alignment_of_rows, order_of_choice
 from tilewright.problem.gemm import Gemm

@@ -67,7 +67,8 @@ def copied_first(rung: str, gemm: Gemm, alignment: Alignment) -> frozenset[Opera
 
 def worth_turning(rung: str, gemm: Gemm) -> frozenset[OperandName]:
     """What a kernel reads faster the other way round: those of FFMA turn a B that lies by columns, element by element,
-    in each of their blocks. An A that lies by rows they turn as well, and are hardly slower: NN and TN of `choices._SLOW_B`."""
+    in each of their blocks. An A that lies by rows they turn as well, and are hardly slower (NN and TN of
+    `choices._SLOW_B`)."""
     turns = rung.startswith("worklog/") and gemm.dtype is F32 and gemm.b is Order.COL
     return frozenset(("B",)) if turns else frozenset()
 

@@ -207,7 +207,7 @@ class Table:
             raise
         failures = {**ready.failures, **timed.failures}
         ours = {name: timing for name, timing in timed.times.items() if name != PEER}
-        best = min(ours, key=lambda name: ours[name].median_us, default=None)
+        best = _winner({name: timing.median_us for name, timing in ours.items()}, str(self.today(problem)))
         peer = timed.times.get(PEER)
         choices = {name: prepared.candidate for name, prepared in ready.prepared.items()}
         self._write(
@@ -270,6 +270,19 @@ class Table:
             known.choices |= choices
             known.passes, known.deaths = data["pass"] + 1, 0
             known.best = choices.get(data["best"] or "", known.best)
+
+
+def _winner(times_us: Mapping[str, float], today: str) -> str | None:
+    """The fastest plan, or what runs today where nothing is clearly faster."""
+    best = min(times_us, key=lambda name: times_us[name], default=None)
+    if best is not None and times_us.get(today, float("inf")) * _CLEARLY_FASTER <= times_us[best]:
+        return today
+    return best
+
+
+_CLEARLY_FASTER = 0.99
+"""The same plan, timed in different minutes, takes 1 to 3 % more or less: measured on the H200, 2048^3 in bf16, where a
+plan that was 0.4 % ahead in one run was 4 % behind in the next."""
 
 
 def ordered(problems: Sequence[Problem], spec: DeviceSpec, today: Callable[[Problem], Choice]) -> tuple[Problem, ...]:

@@ -23,6 +23,7 @@ from tilewright.planning.dispatch import estimated
 from tilewright.planning.on_paper import PaperKernels, launches_of
 from tilewright.planning.stack import Stack
 from tilewright.problem import Gemm, Order
+from tilewright.problem.epilogue import Activation
 from tilewright.winners.choice import Choice
 
 H200 = device("H200")
@@ -54,8 +55,13 @@ def test_the_product_is_right(
     assert_right(matmul(a, b), a, b)
     assert gpu.launches[-1].startswith("finish_f32") and "worklog_best" in gpu.launches
     assert_right(matmul(a, b, c=c), a, b, added=np.asarray(c))
-    out = drawn(m, n)
-    assert_right(matmul(a, b, out=out), a, b)
+    bias = drawn(n)
+    assert_right(matmul(a, b, bias=bias, activation="relu"), a, b, added=np.asarray(bias), activation=Activation.RELU)
+    around = drawn(m + 2, n + 3)
+    before = np.array(around)
+    assert_right(matmul(a, b, out=around[1:-1, 2:-1]), a, b)
+    before[1:-1, 2:-1] = np.asarray(around)[1:-1, 2:-1]
+    np.testing.assert_array_equal(np.asarray(around), before, err_msg="something was written beside C")
 
 
 def test_the_kernel_has_no_edges_and_reads_what_was_turned() -> None:

@@ -12,6 +12,7 @@ from tilewright.codegen.async_prelude import async_prelude, wgmma_text
 from tilewright.codegen.matrix_prelude import matrix_prelude
 from tilewright.dtypes import BF16, F16, F32, TF32, DType
 from tilewright.errors import LoweringError
+from tilewright.ir.stmt import CUT_OUT_WIDTH
 
 VECTORS: dict[tuple[DType, int], tuple[str, str]] = {
     (F32, 2): ("as_float2", "float2"),
@@ -30,9 +31,6 @@ FROM_FLOAT = {F16: "half_from_float", BF16: "bf16_from_float", TF32: "tf32_from_
 
 COPIES = {4: "copy_async_4", 8: "copy_async_8", 16: "copy_async_16"}
 """The function that starts an asynchronous copy to shared memory, by its bytes. Source: PTX ISA, cp.async."""
-
-CUT_OUT_WIDTH = 8
-"""Elements of 2 bytes in one vector of 16."""
 
 
 def vector(dtype: DType, width: int) -> tuple[str, str]:

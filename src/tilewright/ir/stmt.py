@@ -98,6 +98,10 @@ class Move:
     settled: bool = False
 
 
+CUT_OUT_WIDTH = 8
+"""Elements of 2 bytes in a vector of 16: what `CutOut` is for."""
+
+
 @dataclass(frozen=True, slots=True)
 class CutOut:
     """`dst` = `width` of the `2 * width` elements at `src`, from the one `skip` after it on; zeros from the `valid`-th.

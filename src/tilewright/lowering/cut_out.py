@@ -16,10 +16,8 @@ from tilewright.ir.buffer import Buffer, Ref
 from tilewright.ir.expr import ZERO, Expr, Op, Select, Var, binary
 from tilewright.ir.kernel import PHASE_BYTES, PHASES, SIZES
 from tilewright.ir.program import Program
+from tilewright.ir.stmt import CUT_OUT_WIDTH as WIDTH
 from tilewright.ir.stmt import Body, CutOut, Let, Move, Stmt
-
-WIDTH = 8
-"""Elements of a vector."""
 
 ELEMENT_BYTES = PHASE_BYTES // WIDTH
 

@@ -9,7 +9,7 @@ from typing import NamedTuple
 from tilewright.dtypes import F32
 from tilewright.planning.passes.pad import padded
 from tilewright.problem.epilogue import PLAIN
-from tilewright.problem.gemm import Gemm, OperandName, Order
+from tilewright.problem.gemm import Dim, Gemm, OperandName, Order
 from tilewright.units import round_up
 from tilewright.winners.choice import Choice
 
@@ -78,15 +78,20 @@ def ways_to_copy(rung: str, gemm: Gemm, alignment: Alignment) -> tuple[Copies, .
     it would rather have turned; and both operands in whole tiles, where edges would need guards."""
     needed, narrow, turned = copied_first(rung, gemm, alignment), _narrow(alignment), worth_turning(rung, gemm)
     ways = [Copies(needed), Copies(needed | narrow), Copies(needed | narrow | turned, turned)]
-    if can_fill(rung, gemm) and (alignment.least < ENGINE_BYTES or gemm.m % 128 or gemm.n % 128 or gemm.k % 16):
+    edges = any(gemm.size(dim) % some for dim, some in _WHOLE.items())
+    if can_fill(rung, gemm) and (alignment.least < ENGINE_BYTES or edges):
         ways.append(Copies(frozenset(PADDED), fastest_turned(gemm), filled=True))
     return tuple(dict.fromkeys(ways))
 
 
+_WHOLE: Mapping[Dim, int] = {"m": 128, "n": 128, "k": 16}
+"""Multiples of these have no edges in some large tile."""
+
+
 def can_fill(rung: str, gemm: Gemm) -> bool:
-    """Whether a kernel may be given whole tiles only. Those of FFMA gain: ptxas finds worse registers for them where
-    edges are guarded or C leaves element by element. Measured on the H200: 4096 x 4224 x 4096 TN 2652 us; with an odd
-    ldc 2912; 4095 x 4097 x 4093 2970 (benchmarks/results/plans_h200.json)."""
+    """Whether a kernel may be given whole tiles only. Those of FFMA gain: the compiler makes a slower loop where edges
+    are guarded or C leaves element by element. Measured on the H200: 4096 x 4224 x 4096 TN 2652 us; with an odd ldc
+    2912; 4095 x 4097 x 4093 2970 (benchmarks/results/plans_h200.json)."""
     return rung == "worklog/best" and gemm.dtype is F32 and gemm.k > 0
 
 

@@ -21,7 +21,8 @@ from tilewright.runtime.driver import driver_answer
 
 L2_PROMOTION = "L2_128B"
 """What a miss of the L2 brings: the line that was asked for, not its neighbour as well. Measured on the H200 in f16,
-lines of 256 bytes and of 128: 1000^3 7.91 and 7.47 us, 2048^3 25.74 and 25.07, 1024^3 5.51 and 5.45."""
+256 bytes and 128: 1000^3 7.91 and 7.47 us, 1 x 8192 x 8192 34.4 and 32.1; large sizes take as long with either
+(benchmarks/results/plans_h200.json)."""
 
 MAP_BYTES = 128
 ALIGNMENT_BYTES = 16

@@ -48,7 +48,7 @@ to spare. 4095 x 4097 x 4093 is four whole rounds of such tiles. Measured on the
 with 16 warps 661, with tiles of 128 x 256 700 (benchmarks/results/odd_rows_h200.json, plans_h200.json)."""
 
 AT_ODD_COLUMNS: Point = {**AT_ODD_ROWS, "warp_n": 32, "stages": 3}
-"""Where rows of A run along m nothing is masked at their ends, and 16 warps fit: 533 us there, 8 warps 615."""
+"""Where rows of A run along m only chunks of B can be masked, and 16 warps do better: 533 us there, 8 warps 615."""
 
 SHARED_BYTES = 227 * 1024
 """What a block may have at most on an H200; where there is less, a point that asks for more is refused."""

@@ -45,7 +45,7 @@ MOST_STAGES = 8
 PAIRED_STAGES, PAIRED_ROWS = 6, 2
 """Of blocks that walk in pairs: see `paired`."""
 
-MOST_ROWS = 16
+_MOST_ROWS = 16
 """Of tiles that walk together."""
 
 _STRIP_BYTES = 40 << 20
@@ -94,10 +94,10 @@ def point_for(gemm: Gemm) -> Point:
     """The better of the two ways to share out work."""
     by_lanes = goes_in_parts(gemm) and not engine_stores(gemm)
     point = min((SHARED,) if by_lanes else (SHARED, TURNS), key=lambda one: clocks(gemm, one))
-    if ceil_div(gemm.m, point["m"]) <= MOST_ROWS:  # all of them: each column of tiles reads its part of B once
-        point = {**point, "rows": MOST_ROWS}
+    if ceil_div(gemm.m, point["m"]) <= _MOST_ROWS:  # all of them: each column of tiles reads its part of B once
+        point = {**point, "rows": _MOST_ROWS}
     elif _strip_bytes(gemm, point) > _STRIP_BYTES:
-        point = {**point, "rows": MOST_ROWS // 2}
+        point = {**point, "rows": _MOST_ROWS // 2}
     return point if clocks(gemm, point) < _LONG else {**point, "early": 0}
 
 

@@ -5,6 +5,8 @@ The order of the parts is the order of k, whatever ran first, so the same call g
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from tilewright.artifacts import CudaSource, Parameter
 from tilewright.codegen.prelude import prelude_text
 from tilewright.dtypes import F32, I32, I64, DType
@@ -31,16 +33,6 @@ def finish_source(out: DType, epilogue: Epilogue, *, width: int, lines: int = 1)
     multiple of 4 and all rows begin at whole vectors.
     """
     added = [name for name, there in (("bias", epilogue.bias), ("residual", epilogue.residual)) if there]
-    parameters = [
-        Parameter("parts", F32, is_pointer=True),
-        Parameter("out", out, is_pointer=True),
-        *(Parameter(name, out, is_pointer=True) for name in added),
-        *(Parameter(name, I32) for name in ("M", "N")),
-        *(Parameter(name, I64) for name in ("ldc", "ld_residual", "row", "part")),
-        Parameter("count", I32),
-        Parameter("alpha", F32),
-        Parameter("beta", F32),
-    ]
     wide = width == 4
     vector = "float4" if wide else "float"
     load = "*(const float4*)&parts[at]" if wide else "parts[at]"
@@ -102,11 +94,24 @@ def finish_source(out: DType, epilogue: Epilogue, *, width: int, lines: int = 1)
         f"finish_{out.name}_{width}{'x' + str(lines) if lines > 1 else ''}{'_' + kind if kind else ''}",
         "Partial sums, added in the order of k, scaled, and what the epilogue makes of them.",
         prelude(out) + functions,
-        parameters,
+        _parameters(out, added),
         body,
         THREADS,
         "out",
     )
+
+
+def _parameters(out: DType, added: Sequence[str]) -> list[Parameter]:
+    return [
+        Parameter("parts", F32, is_pointer=True),
+        Parameter("out", out, is_pointer=True),
+        *(Parameter(name, out, is_pointer=True) for name in added),
+        *(Parameter(name, I32) for name in ("M", "N")),
+        *(Parameter(name, I64) for name in ("ldc", "ld_residual", "row", "part")),
+        Parameter("count", I32),
+        Parameter("alpha", F32),
+        Parameter("beta", F32),
+    ]
 
 
 def _element(out: DType, epilogue: Epilogue, number: int, field: str) -> str:

@@ -38,6 +38,9 @@ FINAL_ROUNDS = 11
 _CHECKED_FLOPS = 2e10
 """Of the float64 reference, computed once: about a second on a few cores."""
 
+_CHECKED_ELEMENTS = 4_000_000
+"""Of C, that each candidate's are compared with: about a twentieth of a second."""
+
 _FEWEST_ROWS = 16
 
 
@@ -212,9 +215,11 @@ class Sample:
 
 
 def sample_of(operands: Operands, *, flops: float = _CHECKED_FLOPS, seed: int = 0) -> Sample:
-    """All rows where float64 needs no more than `flops` for them, else the first, the last and one of each stretch."""
+    """All rows where that is little work: for float64, once, no more than `flops`, and few elements to compare with
+    each candidate. Else the first, the last and one of each stretch.
+    """
     gemm = operands.gemm
-    most = max(_FEWEST_ROWS, int(flops / max(1, 2 * gemm.n * gemm.k)))
+    most = max(_FEWEST_ROWS, int(min(flops / max(1, 2 * gemm.n * gemm.k), _CHECKED_ELEMENTS / max(1, gemm.n))))
     rows = sampled_rows(gemm.m, most, seed)
     part = gemm.resized(len(rows), gemm.n, gemm.k)
     part = Gemm(

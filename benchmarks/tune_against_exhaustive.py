@@ -5,7 +5,8 @@
 For each shape: a search with its budget and an empty cache of kernels; then every candidate of the same space, plans of
 several launches among them; then the best few of both, timed side by side in one run, from which the ratio comes. The
 exhaustive search is kept in --storage, and its kernels in the usual cache, which shapes of one class share: it can be
-spread over several runs, the same command goes on. On 16 cores some 500 kernels take 3 to 4 minutes the first time.
+spread over several runs, the same command goes on. On 16 cores some 500 kernels take 2 minutes the first time.
+Shapes that --out holds already, and that are not measured again, stay there.
 """
 
 from __future__ import annotations
@@ -20,6 +21,7 @@ from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from time import monotonic
+from typing import Any
 
 from tilewright.bench import records
 from tilewright.problem.formats import format_options
@@ -55,6 +57,9 @@ class Comparison:
     exhaustive: str
     exhaustive_us: float
     ratio: float
+    commit: str
+    command: str
+    date: str
 
 
 def compare(gpu: Gpu, shape: str, budget: float, most: float, storage: str, workers: int) -> Comparison:
@@ -81,7 +86,22 @@ def compare(gpu: Gpu, shape: str, budget: float, most: float, storage: str, work
         best,
         times[best],
         times[mine] / times[best],
+        records.commit(),
+        records.command(),
+        records.now(),
     )
+
+
+def kept(out: Path, new: Comparison, origin: dict[str, Any]) -> None:
+    """Written beside the other shapes of a record of the same machine. Ends the program where it is of another."""
+    old = json.loads(out.read_text(encoding="utf-8")) if out.exists() else {**origin, "shapes": []}
+    shapes = old.pop("shapes")
+    if old != origin:
+        raise SystemExit(f"{out} is of {old}, this is {origin}: give another --out.")
+    others = [row for row in shapes if row["shape"] != new.shape]
+    out.parent.mkdir(parents=True, exist_ok=True)
+    text = json.dumps({**origin, "shapes": [*others, asdict(new)]}, indent=2)
+    out.write_text(text + "\n", encoding="utf-8")
 
 
 @contextmanager
@@ -129,23 +149,12 @@ def main() -> None:
     parser.add_argument("--out", type=Path, required=True)
     given = parser.parse_args()
     gpu = open_gpu()
-    found = []
+    origin = {"device": gpu.name, "driver": gpu.driver_version, "workers": given.workers}
     for shape in given.shape:
         one = compare(gpu, shape, given.budget, given.most, given.storage, given.workers)
-        found.append(one)
+        kept(given.out, one, origin)
         share = f"{one.tuned_candidates} of {one.candidates} candidates in {one.tuned_s:.1f} s"
         print(f"{shape}: {share}; {one.ratio:.4f} of the best of {one.exhaustive_candidates}", flush=True)
-        data = {
-            "device": gpu.name,
-            "driver": gpu.driver_version,
-            "workers": given.workers,
-            "commit": records.commit(),
-            "command": records.command(),
-            "date": records.now(),
-            "shapes": [asdict(comparison) for comparison in found],
-        }
-        given.out.parent.mkdir(parents=True, exist_ok=True)
-        given.out.write_text(json.dumps(data, indent=2) + "\n", encoding="utf-8")
 
 
 if __name__ == "__main__":

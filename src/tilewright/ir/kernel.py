@@ -18,6 +18,7 @@ from tilewright.ir.async_stmt import (
     StoreMatrices,
     TensorMap,
     WaitBarrier,
+    WaitPreviousGrid,
 )
 from tilewright.ir.buffer import Buffer, Space
 from tilewright.ir.expr import Expr, Var
@@ -198,7 +199,7 @@ class Kernel:
                     found.add(Feature.STMATRIX)
                 case ClusterBarrier():
                     found.add(Feature.CLUSTER)
-                case StartNextGrid():
+                case StartNextGrid() | WaitPreviousGrid():
                     found.add(Feature.DEPENDENT_LAUNCH)
                 case _:
                     pass

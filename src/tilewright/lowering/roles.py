@@ -173,7 +173,8 @@ class Engine:
         maps = tuple(PrefetchMap(one) for one in dict.fromkeys((*read, *stored)))
         first = If(binary(Op.EQ, Var("threadIdx.x"), 0), (*maps, *loop, FenceBarriers()))
         meet = ClusterBarrier() if self._cluster > 1 else Barrier("the barriers are there")
-        begin = (StartNextGrid(),) if self.program.overlapped else ()
+        # Without it, the blocks of the next kernel start when all of this one have ended.
+        begin = (StartNextGrid(),) if self.program.overlapped and not self.program.in_order else ()
         return (first, meet, *begin)
 
     @cached_property

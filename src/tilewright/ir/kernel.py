@@ -18,7 +18,6 @@ from tilewright.ir.async_stmt import (
     StoreMatrices,
     TensorMap,
     WaitBarrier,
-    WaitPreviousGrid,
 )
 from tilewright.ir.buffer import Buffer, Space
 from tilewright.ir.expr import Expr, Var
@@ -199,7 +198,7 @@ class Kernel:
                     found.add(Feature.STMATRIX)
                 case ClusterBarrier():
                     found.add(Feature.CLUSTER)
-                case StartNextGrid() | WaitPreviousGrid():
+                case StartNextGrid():
                     found.add(Feature.DEPENDENT_LAUNCH)
                 case _:
                     pass

@@ -241,8 +241,7 @@ class Program:
 
     loops: outermost first. accumulation None: the sum is kept in C itself. result_vector: elements of C stored at
     once. late_alpha, late_beta: the factor is applied once to each finished sum, not inside the loops. persistent: the
-    blocks stay, and each walks over many tiles. overlapped: it is launched while the kernel before it still ends; in_order:
-    its blocks start when that has ended, in the hardware's order.
+    blocks stay, and each walks over many tiles. overlapped: it starts while the kernel before it still ends.
     """
 
     gemm: Gemm
@@ -259,7 +258,6 @@ class Program:
     clustered: Clustered | None = None
     persistent: bool = False
     overlapped: bool = False
-    in_order: bool = False
 
     # -- looking up -------------------------------------------------------------------------------------------------
 

@@ -105,8 +105,7 @@ class _Writer:
             each = f"with {copying} registers a thread; the others multiply, with {multiplying}"
             lines.append(f"one warpgroup copies, {each}{turns}")
         if program.overlapped:
-            behind = "is launched while the kernels before it end, and starts behind them, in order"
-            lines.append(behind if program.in_order else "starts while the kernels before it end")
+            lines.append("starts while the kernels before it end")
         return lines
 
     def _nest(self, loops: tuple[Loop, ...], depth: int) -> None:

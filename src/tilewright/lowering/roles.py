@@ -173,8 +173,7 @@ class Engine:
         maps = tuple(PrefetchMap(one) for one in dict.fromkeys((*read, *stored)))
         first = If(binary(Op.EQ, Var("threadIdx.x"), 0), (*maps, *loop, FenceBarriers()))
         meet = ClusterBarrier() if self._cluster > 1 else Barrier("the barriers are there")
-        # Without it, the blocks of the next kernel start when all of this one have ended.
-        begin = (StartNextGrid(),) if self.program.overlapped and not self.program.in_order else ()
+        begin = (StartNextGrid(),) if self.program.overlapped else ()
         return (first, meet, *begin)
 
     @cached_property

@@ -60,8 +60,6 @@ FEW_STAGES = 16
 SMS = 132
 """Of an H200; on a GPU with fewer the choice is a little off, and the result as right."""
 
-_SMS_OF_A_GPC = 16
-
 _BETWEEN_TILES = {1: 2260, 2: 1060}
 """Clocks in which the tensor cores wait between two tiles of C, by turns. Measured: H200, bf16, k from 512 to 16384."""
 
@@ -75,26 +73,15 @@ def clocks(gemm: Gemm, point: Point) -> float:
     An instruction m64nNk16 takes N / 2 clocks, so a step of 64 in k of 128 x N takes 4 N.
     """
     m, n = int(point["m"]), int(point["n"])
-    rounds = ceil_div(_tiles(gemm, point), SMS)
+    rounds = ceil_div(ceil_div(gemm.m, m) * ceil_div(gemm.n, n), SMS)
     products = ceil_div(gemm.k, 64) * 4 * n * m // 128 * _PRODUCTS[point["turns"]]
     return rounds * (products + _BETWEEN_TILES[point["turns"]])
-
-
-def _tiles(gemm: Gemm, point: Point) -> int:
-    return ceil_div(gemm.m, point["m"]) * ceil_div(gemm.n, point["n"])
 
 
 def _strip_bytes(gemm: Gemm, point: Point) -> int:
     """Of A, that the rows of tiles which walk together share."""
     return int(point["rows"]) * int(point["m"]) * gemm.k * gemm.dtype.bytes
 
-
-_BEGIN: dict[int, tuple[Step, ...]] = {0: (), 1: (Overlap(),), 2: (Overlap(in_order=True),)}
-"""How a kernel begins, by `early`."""
-
-_IN_ORDER = {"early": 2, "rows": 4}
-"""For one round of tiles that fills the GPU: the hardware deals out blocks to one GPC after the other, and of 16
-neighbours 4 x 4 tiles ask for the fewest bytes."""
 
 _LONG = 200_000
 """Clocks from which on a kernel does not start under the one before. Blocks that start where others have just ended lie
@@ -111,9 +98,7 @@ def point_for(gemm: Gemm) -> Point:
         point = {**point, "rows": _MOST_ROWS}
     elif _strip_bytes(gemm, point) > _STRIP_BYTES:
         point = {**point, "rows": _MOST_ROWS // 2}
-    if clocks(gemm, point) >= _LONG:
-        return {**point, "early": 0}
-    return {**point, **_IN_ORDER} if SMS - _SMS_OF_A_GPC < _tiles(gemm, point) <= SMS else point
+    return point if clocks(gemm, point) < _LONG else {**point, "early": 0}
 
 
 def walking(m: int, n: int, groups: int, *, parts: int, per_sm: int = 1, turns: int = 1, places: int = 2) -> Point:
@@ -172,7 +157,6 @@ def points() -> Iterator[Point]:
         point = {**start, "stages": stages, "rows": rows}
         if fits(point):
             yield point
-    yield {**SHARED, **_IN_ORDER}
     for late in (SHARED, {**SHARED, "rows": 8}, TURNS, *(standing(*tile) for tile in NARROW)):
         yield {**late, "early": 0}
     for m, n, groups in NARROW:
@@ -202,7 +186,7 @@ def schedule_at(gemm: Gemm, point: Point) -> Schedule:
         Pipeline("k_tile", point["stages"]),
         Specialize(registers=registers, turns=point["turns"]),
         *_walk(point),
-        *_BEGIN[point.get("early", 1)],
+        *((Overlap(),) if point.get("early", 1) else ()),
         *_out(gemm, point),
     )
 

@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any
 
 RECORDS = Path(__file__).parent / "results" / "hopper_h200.jsonl"
+COMMANDS = "Each row's command, commit and time are in its record."
 BEGIN, END = "<!-- shapes -->", "<!-- /shapes -->"
 
 
@@ -51,8 +52,9 @@ def table(records: dict[Key, dict[str, Any]]) -> str:
         cells += _figures(sustained) if sustained else ["", ""]
         state = f"{sustained['clock_mhz']:.0f} MHz, {sustained['power_w']:.0f} W" if sustained else ""
         lines.append(f"| {' | '.join([*cells, state])} |")
-    origins = {f"{r['device']}, {r['peer']}, {r['date'][:10]}, `{r['command']}`" for r in records.values()}
-    return "\n".join([*lines, "", *(f"Recorded on {origin}." for origin in sorted(origins))])
+    machines = sorted({f"{record['device']}, {record['peer']}" for record in records.values()})
+    days = sorted({record["date"][:10] for record in records.values()})
+    return "\n".join([*lines, "", f"Recorded on {'; '.join(machines)}; {', '.join(days)}. {COMMANDS}"])
 
 
 def _figures(found: dict[str, float]) -> list[str]:

@@ -126,10 +126,17 @@ def watched(tool: str, ladders: list[str], seconds: float) -> dict[str, Any]:
     return {"tool": tool, "summary": summary, "clean": clean, **counts}
 
 
+def keep(out: Path, record: dict[str, Any]) -> None:
+    """Behind the earlier runs, but for those whose ladders have all run again."""
+    earlier = json.loads(out.read_text(encoding="utf-8")) if out.exists() else []
+    others = [run for run in earlier if not {*run["ladders"]} <= {*record["ladders"]}]
+    out.write_text(json.dumps([*others, record], indent=1) + "\n", encoding="utf-8")
+
+
 def main() -> int:
     asked = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     asked.add_argument("ladders", nargs="*", default=list(LADDERS), metavar="LADDER", help=", ".join(LADDERS))
-    asked.add_argument("--out", type=Path, help="where the record goes")
+    asked.add_argument("--out", type=Path, help="the record, to which runs of other ladders belong too")
     asked.add_argument("--seconds", type=float, default=540.0, help="of each tool; all run at once")
     asked.add_argument("--run", action="store_true", help="run the kernels, with no tool")
     told = asked.parse_args()
@@ -144,7 +151,7 @@ def main() -> int:
     record |= {"time": now(), "commit": commit(), "command": command()}
     print(json.dumps(record, indent=1))
     if told.out is not None:
-        told.out.write_text(json.dumps(record, indent=1) + "\n")
+        keep(told.out, record)
     return 0 if all(tool["clean"] for tool in found) else 1
 
 

@@ -173,6 +173,8 @@ def choices(
             for splits in (1,) if alone else _split_counts(gemm, spec, tile):
                 if tile.stands_in and walks and splits == 1:
                     continue
+                if tile.turns > 1 and _tiles(gemm, tile) <= spec.sm_count:  # nobody would have a second turn
+                    continue
                 choice = Choice(tile.rung, tile.point_for(gemm, splits), splits, *copies)
                 loads, stores = _aligned_bytes(gemm, alignment, choice)
                 time_us = estimate_us(read, spec, tile, splits, alignment_bytes=loads, result_bytes=stores, count=count)

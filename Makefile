@@ -32,6 +32,7 @@ check: $(VENV)/ready  ## format, lint, types, layers, generated documents
 	$(BIN)/tilewright table worklog --check docs/tutorial.md
 	$(BIN)/tilewright resources --check docs/resources.md
 	$(BIN)/tilewright bench --check docs/library.md
+	$(BIN)/tilewright bench --check README.md
 	$(BIN)/tilewright calibrate --check docs/calibration.md
 	$(BIN)/tilewright pages --check docs/rungs
 	$(BIN)/python benchmarks/shapes_table.py --check docs/hopper.md

@@ -82,8 +82,7 @@ def test_table_is_written_between_its_markers_and_checked(cli: Cli, tmp_path: Pa
     stale = cli("table", "worklog", "--check", readme)
     assert stale.code == 1
     assert stale.err == (
-        f"The table of ladder 'worklog' in {str(readme)!r} is not what the records say.\n"
-        f"  Hint: tilewright table worklog --write {readme}\n"
+        f"{str(readme)!r} is not what the records say.\n  Hint: tilewright table worklog --write {readme}\n"
     )
     assert cli("table", "worklog", "--write", readme).code == 0
     text = readme.read_text(encoding="utf-8")

@@ -8,7 +8,7 @@ from pathlib import Path
 from suite_fakes import ORIGIN, FakeBench
 
 from tilewright.bench import records
-from tilewright.report.suite_page import page, recorded
+from tilewright.report.suite_page import page, page_or_part, recorded, sentence
 from tilewright.suite.problems import Problem
 from tilewright.suite.running import COMPILED, CUBLAS, CUBLASLT, PEERS, Plan, run
 
@@ -22,31 +22,42 @@ def test_a_page_without_records_says_so() -> None:
 
 
 def test_a_row_has_every_peer_and_what_ran() -> None:
-    text = page(rows(Problem(64, 64, 64, "bf16"), peers=(CUBLAS, CUBLASLT)))
+    text = page(rows(Problem(256, 256, 256, "bf16"), peers=(CUBLAS, CUBLASLT)))
     assert "### bf16 NN" in text
-    assert "| 64 x 64 x 64 | 1.00 | 0.5 | 2.00 | 2.000 | 2.00 | 2.000 |  |  | hopper/best |" in text
+    assert "| 256 x 256 x 256 | 1.00 | 33.6 | 2.00 | 2.000 | 2.00 | 2.000 |  |  | hopper/best |" in text
 
 
 def test_means_are_geometric_and_the_least_is_named() -> None:
-    one, two = rows(Problem(64, 64, 64, "f32"), Problem(16, 64, 64, "f32"), peers=(CUBLAS,))
+    one, two = rows(Problem(512, 512, 512, "f32"), Problem(256, 256, 256, "f32"), peers=(CUBLAS,))
     two = replace(two, extra={**two.extra, "shares": {CUBLAS: 0.5}})
-    assert f"| f32 | {CUBLAS} | 2 | 1.000 | 0.500 | 16 x 64 x 64 NN |" in page([one, two])
+    assert f"| f32 | {CUBLAS} | 2 | 1.000 | 0.500 | 256 x 256 x 256 NN |" in page([one, two])
 
 
 def test_the_newest_run_counts_and_an_older_one_for_peers_that_it_left_out() -> None:
-    problem = Problem(64, 64, 64, "f32")
+    problem = Problem(512, 512, 512, "f32")
     with_all = rows(problem)[-1]
     later = replace(
         rows(problem, peers=(CUBLAS,))[0], origin=replace(ORIGIN, date="2026-12-01T00:00:00Z"), median_us=9.5
     )
     text = page([with_all, later])
-    assert "| 64 x 64 x 64 | 9.50 |" in text
+    assert "| 512 x 512 x 512 | 9.50 |" in text
     assert f"| f32 | {COMPILED} | 1 | 2.000 |" in text
 
 
-def test_suite_order_comes_before_other_shapes() -> None:
-    text = page(rows(Problem(7, 7, 7, "f32"), Problem(512, 512, 512, "f32"), peers=(CUBLAS,)))
-    assert text.index("| 512 x 512 x 512 |") < text.index("| 7 x 7 x 7 |")
+def test_other_shapes_have_a_table_of_their_own_and_no_part_in_the_means() -> None:
+    suite, other = rows(Problem(512, 512, 512, "f32"), Problem(7, 7, 7, "f32"), peers=(CUBLAS,))
+    other = replace(other, extra={**other.extra, "shares": {CUBLAS: 0.25}})
+    text = page([suite, other])
+    assert f"| f32 | {CUBLAS} | 1 | 2.000 |" in text
+    assert "| f32 NN | 7 x 7 x 7 |" in text.partition("### Shapes that nobody tuned")[2]
+    assert sentence([suite, other]).endswith("2.000 in f32 times as fast as cuBLAS: geometric means over 1 problems.")
+
+
+def test_a_page_of_another_subject_has_the_figures_between_its_markers() -> None:
+    found = rows(Problem(512, 512, 512, "f32"), peers=(CUBLAS,))
+    text = page_or_part("before\n<!-- library -->\nold\n<!-- /library -->\nafter\n", found)
+    assert text == f"before\n<!-- library -->\n{sentence(found)}\n<!-- /library -->\nafter\n"
+    assert page_or_part("anything else", found) == page(found)
 
 
 def test_records_are_found_by_their_files(tmp_path: Path) -> None:

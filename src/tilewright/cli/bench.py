@@ -12,6 +12,7 @@ import typer
 
 from tilewright.bench import records
 from tilewright.cli import output
+from tilewright.cli.page_files import kept_up_to_date
 from tilewright.errors import TilewrightError, UnknownName
 from tilewright.suite.problems import FORMATS, ORDERS, SHAPES, problems
 from tilewright.suite.running import (
@@ -59,7 +60,10 @@ def bench(
     half a minute each, then again with it. The exit code is 1 if a result was wrong.
     """
     if write is not None or check is not None:
-        return _page(write, check)
+        from tilewright.report.suite_page import page_or_part, recorded
+
+        kept_up_to_date(write, check, lambda old: page_or_part(old, recorded()), "tilewright bench")
+        return 0
     shapes = [_shape(text) for text in size] if size else SHAPES
     chosen = problems(shapes, _words(dtype), [word.upper() for word in _words(order)])
     asked = tuple(_peer(word) for word in _words(peers))
@@ -150,17 +154,3 @@ def _print_end(rows: list[Row], path: Path) -> int:
     failed = [row for row in rows if row.record is None and not row.left]
     wrong = [row for row in failed if row.failure != "the budget is spent"]
     return 1 if wrong else 0
-
-
-def _page(write: Path | None, check: Path | None) -> int:
-    from tilewright.report.suite_page import page, recorded
-
-    if write is not None and check is not None:
-        raise typer.BadParameter("--write and --check exclude each other.")
-    text = page(recorded())
-    if write is not None:
-        write.parent.mkdir(parents=True, exist_ok=True)
-        write.write_text(text, encoding="utf-8")
-    elif check is not None and check.read_text(encoding="utf-8") != text:
-        raise TilewrightError(f"{str(check)!r} is not what the records say.", hint=f"tilewright bench --write {check}")
-    return 0

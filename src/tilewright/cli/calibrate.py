@@ -12,7 +12,7 @@ from tilewright.bench.calibration_records import EXACT, Calibration, read, recor
 from tilewright.bench.calibration_records import write as write_record
 from tilewright.bench.differences import by_rung, explanation, is_unexplained
 from tilewright.cli import output
-from tilewright.errors import TilewrightError
+from tilewright.cli.page_files import kept_up_to_date
 from tilewright.ladders import LADDERS, find_rung
 from tilewright.ladders.rung import Rung
 from tilewright.report.calibration import page
@@ -54,7 +54,8 @@ def calibrate(
     if recount is not None:
         return _recount(recount)
     if without_gpu:
-        return _page(write, check)
+        kept_up_to_date(write, check, lambda _: page(recorded()), "tilewright calibrate")
+        return 0
 
     def keep(so_far: Calibration) -> None:
         if record is not None:
@@ -74,18 +75,6 @@ def _recount(path: Path) -> int:
         told = f"Left as they were, since they are no longer the kernels that were counted: {', '.join(left)}."
         output.paragraph(output.out(), told)
     return _told(found)
-
-
-def _page(write: Path | None, check: Path | None) -> int:
-    text = page(recorded())
-    if write is not None:
-        write.parent.mkdir(parents=True, exist_ok=True)
-        write.write_text(text, encoding="utf-8")
-    elif check is not None and check.read_text(encoding="utf-8") != text:
-        raise TilewrightError(
-            f"{str(check)!r} is not what the records say.", hint=f"tilewright calibrate --write {check}"
-        )
-    return 0
 
 
 def _rungs(names: list[str]) -> list[Rung]:

@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from tilewright.errors import TilewrightError
+from tilewright.cli.page_files import kept_up_to_date
 from tilewright.report.resources import page, same
 
 EXAMPLES = ("tilewright resources --write docs/resources.md", "tilewright resources --check docs/resources.md")
@@ -22,17 +22,8 @@ def resources(
     Every rung of every ladder is compiled for sm_80, sm_86, sm_89 and sm_90a and simulated. Registers are compared
     only where the compiler is the one the page names.
     """
-    if write is not None and check is not None:
-        raise typer.BadParameter("--write and --check exclude each other.")
     text = page()
-    if write is not None:
-        write.parent.mkdir(parents=True, exist_ok=True)
-        write.write_text(text, encoding="utf-8")
-    elif check is not None:
-        if not same(check.read_text(encoding="utf-8"), text):
-            raise TilewrightError(
-                f"{str(check)!r} is not what the rungs use today.", hint=f"tilewright resources --write {check}"
-            )
-    else:
+    if write is None and check is None:
         print(text, end="")
+    kept_up_to_date(write, check, lambda _: text, "tilewright resources", same=same, source="what the rungs use today")
     return 0

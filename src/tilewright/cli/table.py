@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import os
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
 from tilewright.cli.arguments import LadderName
-from tilewright.errors import TilewrightError
+from tilewright.cli.page_files import kept_up_to_date
 from tilewright.ladders import find_ladder
 from tilewright.report.markdown import ladder_table, updated
 
@@ -30,33 +29,7 @@ def table(
     It goes between <!-- ladder:NAME --> and <!-- /ladder:NAME -->; without a file it is printed.
     """
     find_ladder(name)
-    if write is not None and check is not None:
-        raise typer.BadParameter("--write and --check exclude each other.")
-    if write is not None:
-        _replace(write, updated(_read(write), name))
-    elif check is not None:
-        text = _read(check)
-        if updated(text, name) != text:
-            raise TilewrightError(
-                f"The table of ladder {name!r} in {str(check)!r} is not what the records say.",
-                hint=f"tilewright table {name} --write {check}",
-            )
-    else:
+    if write is None and check is None:
         print(ladder_table(name))
+    kept_up_to_date(write, check, lambda old: updated(old, name), f"tilewright table {name}")
     return 0
-
-
-def _read(path: Path) -> str:
-    try:
-        return path.read_text(encoding="utf-8")
-    except UnicodeDecodeError:
-        raise TilewrightError(f"{str(path)!r} is no UTF-8 text.") from None
-
-
-def _replace(path: Path, text: str) -> None:
-    unfinished = path.with_name(f".{path.name}.{os.getpid()}.tmp")
-    try:
-        unfinished.write_text(text, encoding="utf-8")
-        os.replace(unfinished, path)
-    finally:
-        unfinished.unlink(missing_ok=True)

@@ -61,11 +61,16 @@ def updated(text: str, name: str) -> str:
 
     Raises TilewrightError where the markers are missing or do not pair.
     """
-    begin, end = f"<!-- ladder:{name} -->", f"<!-- /ladder:{name} -->"
+    return with_part(text, f"ladder:{name}", ladder_table(name), what=f"the table of ladder {name!r}")
+
+
+def with_part(text: str, marker: str, part: str, *, what: str) -> str:
+    """A Markdown text with `part` between its markers. Raises TilewrightError where they are missing or do not pair."""
+    begin, end = f"<!-- {marker} -->", f"<!-- /{marker} -->"
     if text.count(begin) != 1 or text.count(end) != 1 or text.index(begin) > text.index(end):
         raise TilewrightError(
-            f"The text has no place for the table of ladder {name!r}.",
+            f"The text has no place for {what}.",
             hint=f"put the lines {begin} and {end} where it belongs, each once.",
         )
     pattern = re.compile(f"{re.escape(begin)}.*?{re.escape(end)}", re.DOTALL)
-    return pattern.sub(lambda _: f"{begin}\n{ladder_table(name)}\n{end}", text)
+    return pattern.sub(lambda _: f"{begin}\n{part}\n{end}", text)

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 
 from tilewright.bench import records
+from tilewright.report.markdown import with_part
 from tilewright.suite.problems import FORMATS, OPTIONAL_FORMATS, ORDERS, SHAPES, Problem, problems
 from tilewright.suite.running import (
     COMPILED,
@@ -38,6 +39,15 @@ above 1 where it is faster. N: an operand by rows, T: a transposed view.
 This page is written by `tilewright bench --write docs/library.md`; no number in it is typed by hand.
 """
 
+OTHERS = """\
+### Shapes that nobody tuned
+
+What runs for a shape that nobody has timed before: the choice of the performance model.
+"""
+
+MARKER = "library"
+"""Where a page of another subject has the library's figures in a sentence."""
+
 NOTHING = "\nNo measurement is recorded yet: `tilewright bench` on a machine with a GPU and PyTorch makes one.\n"
 
 
@@ -59,24 +69,46 @@ def page(rows: Iterable[records.Record]) -> str:
     return "\n".join(parts)
 
 
+def page_or_part(text: str, rows: Iterable[records.Record]) -> str:
+    """A text with the figures in a sentence between its markers; where it has none, the whole page in its place."""
+    if f"<!-- {MARKER} -->" not in text:
+        return page(rows)
+    return with_part(text, MARKER, sentence(tuple(rows)), what="the figures of the library")
+
+
+def sentence(rows: Sequence[records.Record]) -> str:
+    """How many times faster than cuBLAS over the suite, format by format."""
+    if not rows:
+        return "Nothing is measured yet."
+    device = rows[-1].origin.device
+    known = {problem_of(row): shares(row) for row in rows if row.origin.device == device and CUBLAS in shares(row)}
+    suite = [problem for problem in _suite() if problem in known]
+    means = {
+        name: geometric_mean([known[problem][CUBLAS] for problem in suite if problem.format == name])
+        for name in dict.fromkeys(problem.format for problem in suite)
+    }
+    told = ", ".join(f"{mean:.3f} in {name}" for name, mean in means.items())
+    return f"On {device} it is {told} times as fast as cuBLAS: geometric means over {len(suite)} problems."
+
+
 def _device(device: str, rows: Sequence[records.Record]) -> list[str]:
     newest = {problem_of(row): row for row in rows}
     # A peer that the newest run of a problem left out is told by the newest run that timed it: a share is of one run.
     by_peer = {peer: {problem_of(row): row for row in rows if peer in shares(row)} for peer in PEERS}
-    order = [p for p in _in_order(newest) if p in newest]
+    order = [problem for problem in _suite() if problem in newest]
     parts = [f"## {device}\n", _summary(order, by_peer), ""]
     for format_name in dict.fromkeys(problem.format for problem in order):
         for orders in dict.fromkeys(p.orders for p in order if p.format == format_name):
             some = [p for p in order if (p.format, p.orders) == (format_name, orders)]
             parts += [f"### {format_name} {orders}\n", _table(some, newest, by_peer), ""]
+    if others := sorted(newest.keys() - order, key=lambda p: (p.format, p.orders, p.m * p.n * p.k)):
+        parts += [OTHERS, _table(others, newest, by_peer, of_one_kind=False), ""]
     parts += [_sources(newest.values(), by_peer), ""]
     return parts
 
 
-def _in_order(known: Iterable[Problem]) -> list[Problem]:
-    """The suite's own order, then what else was measured."""
-    suite = problems(SHAPES, (*FORMATS, *OPTIONAL_FORMATS), ORDERS)
-    return [*suite, *(problem for problem in known if problem not in set(suite))]
+def _suite() -> tuple[Problem, ...]:
+    return problems(SHAPES, (*FORMATS, *OPTIONAL_FORMATS), ORDERS)
 
 
 def _summary(order: Sequence[Problem], by_peer: dict[str, dict[Problem, records.Record]]) -> str:
@@ -95,16 +127,21 @@ def _summary(order: Sequence[Problem], by_peer: dict[str, dict[Problem, records.
 
 def _table(
     some: Sequence[Problem],
-    newest: dict[Problem, records.Record],
-    by_peer: dict[str, dict[Problem, records.Record]],
+    newest: Mapping[Problem, records.Record],
+    by_peer: Mapping[str, Mapping[Problem, records.Record]],
+    *,
+    of_one_kind: bool = True,
 ) -> str:
+    """A row a problem. of_one_kind: the heading tells their format and order."""
+    kind = "" if of_one_kind else " format |"
     lines = [
-        "| M x N x K | us | TFLOP/s | cuBLAS, us | x | cuBLASLt, us | x | torch.compile, us | x | what ran |",
-        "|---|---:|---:|---:|---:|---:|---:|---:|---:|---|",
+        f"|{kind} M x N x K | us | TFLOP/s | cuBLAS, us | x | cuBLASLt, us | x | torch.compile, us | x | what ran |",
+        f"|{'' if of_one_kind else '---|'}---|---:|---:|---:|---:|---:|---:|---:|---:|---|",
     ]
     for problem in some:
         row = newest[problem]
-        cells = [_shape(problem), _us(row.median_us), f"{row.tflops:.1f}"]
+        cells = [] if of_one_kind else [f"{problem.format} {problem.orders}"]
+        cells += [_shape(problem), _us(row.median_us), f"{row.tflops:.1f}"]
         for peer in (CUBLAS, CUBLASLT, COMPILED):
             theirs = by_peer[peer].get(problem)
             cells += ["", ""] if theirs is None else [_us(peers_us(theirs)[peer]), f"{shares(theirs)[peer]:.3f}"]

@@ -1,0 +1,54 @@
+"""Markdown files that commands write from records, or hold against them."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from operator import eq
+from pathlib import Path
+
+import typer
+
+from tilewright.errors import TilewrightError
+
+
+def kept_up_to_date(
+    write: Path | None,
+    check: Path | None,
+    fresh: Callable[[str], str],
+    command: str,
+    *,
+    same: Callable[[str, str], bool] = eq,
+    source: str = "what the records say",
+) -> None:
+    """Write a file, or fail where it is not what it would be written as.
+
+    fresh: what the file should hold, given what it holds; "" where there is none. command: that writes it. source: of
+    what it should hold.
+    """
+    if write is not None and check is not None:
+        raise typer.BadParameter("--write and --check exclude each other.")
+    if write is not None:
+        text = fresh(_read(write) if write.exists() else "")
+        write.parent.mkdir(parents=True, exist_ok=True)
+        _replace(write, text)
+    elif check is not None:
+        old = _read(check)
+        if not same(old, fresh(old)):
+            raise TilewrightError(f"{str(check)!r} is not {source}.", hint=f"{command} --write {check}")
+
+
+def _read(path: Path) -> str:
+    try:
+        return path.read_text(encoding="utf-8")
+    except UnicodeDecodeError:
+        raise TilewrightError(f"{str(path)!r} is no UTF-8 text.") from None
+
+
+def _replace(path: Path, text: str) -> None:
+    unfinished = path.with_name(f".{path.name}.{os.getpid()}.tmp")
+    try:
+        unfinished.write_text(text, encoding="utf-8")
+        os.replace(unfinished, path)
+    finally:
+        unfinished.unlink(missing_ok=True)

@@ -87,8 +87,8 @@ def sentence(rows: Sequence[records.Record]) -> str:
         name: geometric_mean([known[problem][CUBLAS] for problem in suite if problem.format == name])
         for name in dict.fromkeys(problem.format for problem in suite)
     }
-    told = ", ".join(f"{mean:.3f} in {name}" for name, mean in means.items())
-    return f"On {device} it is {told} times as fast as cuBLAS: geometric means over {len(suite)} problems."
+    told = ", ".join(f"{mean:.3f} ({name})" for name, mean in means.items())
+    return f"On {device}: {told} times as fast as cuBLAS, geometric means of {len(suite)} problems."
 
 
 def _device(device: str, rows: Sequence[records.Record]) -> list[str]:

@@ -90,6 +90,15 @@ def test_a_tile_that_does_not_fit_on_an_sm_is_no_choice() -> None:
     assert found and all(choice.point["m"] * choice.point["n"] < 128 * 256 for _, choice in found)
 
 
+def test_warpgroups_take_turns_only_where_blocks_have_several_tiles() -> None:
+    def turns(*shape: int) -> list[int]:
+        found = choices(Gemm(*shape, BF16, out=BF16), device("H200"), Alignment(16, 16, 16))
+        return [choice.point.get("turns", 1) for _, choice in found]
+
+    assert set(turns(1536, 1536, 1536)) == {1}  # 96 tiles of 128 x 192, or 144 of 128 x 128 with one place for C
+    assert turns(8192, 8192, 512)[0] == 2
+
+
 def test_more_sms_split_more() -> None:
     gemm, aligned = Gemm(256, 256, 65536, BF16, out=BF16), Alignment(16, 16, 16)
     few, many = (replace(device("A100 SXM 80 GB"), sm_count=sms) for sms in (8, 108))

@@ -140,7 +140,7 @@ def test_an_interrupted_page_leaves_the_old_file(page: Page, tmp_path: Path, mon
     def interrupted(*_: object) -> None:
         raise KeyboardInterrupt
 
-    monkeypatch.setattr("tilewright.report.page.html.os.replace", interrupted)
+    monkeypatch.setattr("tilewright.files.os.replace", interrupted)
     with pytest.raises(KeyboardInterrupt):
         write_page(page, path)
     assert [one.name for one in tmp_path.iterdir()] == ["page.html"]

@@ -5,9 +5,11 @@ from __future__ import annotations
 from dataclasses import replace
 from pathlib import Path
 
+import pytest
 from suite_fakes import ORIGIN, FakeBench
 
 from tilewright.bench import records
+from tilewright.errors import TilewrightError
 from tilewright.report.suite_page import page, page_or_part, recorded, sentence
 from tilewright.suite.problems import Problem
 from tilewright.suite.running import COMPILED, CUBLAS, CUBLASLT, PEERS, Plan, run
@@ -57,7 +59,9 @@ def test_a_page_of_another_subject_has_the_figures_between_its_markers() -> None
     found = rows(Problem(512, 512, 512, "f32"), peers=(CUBLAS,))
     text = page_or_part("before\n<!-- library -->\nold\n<!-- /library -->\nafter\n", found)
     assert text == f"before\n<!-- library -->\n{sentence(found)}\n<!-- /library -->\nafter\n"
-    assert page_or_part("anything else", found) == page(found)
+    assert page_or_part("", found) == page_or_part(page([]), found) == page(found)
+    with pytest.raises(TilewrightError, match="no place for the figures"):
+        page_or_part("# Another page, whose markers are gone", found)
 
 
 def test_records_are_found_by_their_files(tmp_path: Path) -> None:

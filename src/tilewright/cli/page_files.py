@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable
 from operator import eq
 from pathlib import Path
@@ -10,6 +9,7 @@ from pathlib import Path
 import typer
 
 from tilewright.errors import TilewrightError
+from tilewright.files import replace_file
 
 
 def kept_up_to_date(
@@ -31,7 +31,7 @@ def kept_up_to_date(
     if write is not None:
         text = fresh(_read(write) if write.exists() else "")
         write.parent.mkdir(parents=True, exist_ok=True)
-        _replace(write, text)
+        replace_file(write, text)
     elif check is not None:
         old = _read(check)
         if not same(old, fresh(old)):
@@ -43,12 +43,3 @@ def _read(path: Path) -> str:
         return path.read_text(encoding="utf-8")
     except UnicodeDecodeError:
         raise TilewrightError(f"{str(path)!r} is no UTF-8 text.") from None
-
-
-def _replace(path: Path, text: str) -> None:
-    unfinished = path.with_name(f".{path.name}.{os.getpid()}.tmp")
-    try:
-        unfinished.write_text(text, encoding="utf-8")
-        os.replace(unfinished, path)
-    finally:
-        unfinished.unlink(missing_ok=True)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -15,6 +14,7 @@ from tilewright.export.bundle import Bundle
 from tilewright.export.checks import check_context
 from tilewright.export.context import example_context, project_context
 from tilewright.export.description import description
+from tilewright.files import replace_file
 from tilewright.runtime.cubin_cache import CubinCache
 
 FILES = {
@@ -60,16 +60,6 @@ def write(
     for file, content in contents.items():
         replace_file(folder / file, content)
     return Written(folder, tuple(contents))
-
-
-def replace_file(path: Path, content: bytes) -> None:
-    """A file is there whole or as it was."""
-    unfinished = path.with_name(f".{path.name}.{os.getpid()}.tmp")
-    try:
-        unfinished.write_bytes(content)
-        os.replace(unfinished, path)
-    finally:
-        unfinished.unlink(missing_ok=True)
 
 
 def _texts(

@@ -163,6 +163,8 @@ def choices(
     for tile in candidates(gemm, spec):
         if (tile.by_engine and not engine) or (tile.walks and not walks) or (tile.in_pairs and stack is not None):
             continue
+        if tile.turns > 1 and _tiles(gemm, tile) <= spec.sm_count:  # nobody would have a second turn
+            continue
         alone = keep_order or stack is not None or not tile.splits
         for copies in ways_to_copy(tile.rung, gemm, alignment):
             if copies.filled and stack is not None:
@@ -172,8 +174,6 @@ def choices(
             before_us = copy_seconds(gemm, spec, copying, count) * 1e6 + launches * MORE_LAUNCHES_US
             for splits in (1,) if alone else _split_counts(gemm, spec, tile):
                 if tile.stands_in and walks and splits == 1:
-                    continue
-                if tile.turns > 1 and _tiles(gemm, tile) <= spec.sm_count:  # nobody would have a second turn
                     continue
                 choice = Choice(tile.rung, tile.point_for(gemm, splits), splits, *copies)
                 loads, stores = _aligned_bytes(gemm, alignment, choice)

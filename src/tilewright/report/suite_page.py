@@ -70,8 +70,11 @@ def page(rows: Iterable[records.Record]) -> str:
 
 
 def page_or_part(text: str, rows: Iterable[records.Record]) -> str:
-    """A text with the figures in a sentence between its markers; where it has none, the whole page in its place."""
-    if f"<!-- {MARKER} -->" not in text:
+    """The whole page, where there is none or an old one; any other text with the figures between its markers.
+
+    Raises TilewrightError where that has no markers.
+    """
+    if not text or text.startswith(HEAD.partition("\n")[0]):
         return page(rows)
     return with_part(text, MARKER, sentence(tuple(rows)), what="the figures of the library")
 

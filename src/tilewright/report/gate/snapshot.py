@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import hashlib
 import json
-import os
 import tempfile
 from collections.abc import Iterable, Mapping
 from pathlib import Path
@@ -17,6 +16,7 @@ from typing import Any
 from filelock import FileLock
 
 from tilewright.errors import TilewrightError
+from tilewright.files import replace_file
 from tilewright.report.gate.facts import Facts
 
 SNAPSHOT_NAME = "tilewright.gate.json"
@@ -73,9 +73,7 @@ def update(path: Path, facts: Mapping[str, Facts], *, forget: Iterable[str] = ()
     with FileLock(_lock_of(path)):
         kept = read(path) if path.exists() else {}
         merged = {**{name: old for name, old in kept.items() if name not in set(forget)}, **facts}
-        unfinished = path.with_name(f".{path.name}.{os.getpid()}.tmp")
-        unfinished.write_text(_text(merged), encoding="utf-8")
-        os.replace(unfinished, path)
+        replace_file(path, _text(merged))
 
 
 def _lock_of(path: Path) -> Path:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import math
-import os
 from datetime import UTC, datetime
 from importlib.resources import files
 from importlib.resources.abc import Traversable
@@ -14,6 +13,7 @@ from typing import Any
 
 from tilewright.errors import TilewrightError
 from tilewright.extras import require
+from tilewright.files import replace_file
 from tilewright.report.page.ladder import Page
 
 _SCRIPTS = (
@@ -62,14 +62,9 @@ def page_text(page: Page) -> str:
 def write_page(page: Page, path: Path) -> None:
     """Write the page, whole or not at all. Raises TilewrightError where that is not possible."""
     text = page_text(page)
-    unfinished = path.with_name(f".{path.name}.{os.getpid()}.tmp")
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
-        try:
-            unfinished.write_text(text, encoding="utf-8")
-            os.replace(unfinished, path)
-        finally:
-            unfinished.unlink(missing_ok=True)
+        replace_file(path, text)
     except OSError as error:
         raise TilewrightError(
             f"Cannot write {str(path)!r}: {error.strerror or error}.", hint="name a file elsewhere with --output."

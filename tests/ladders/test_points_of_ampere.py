@@ -7,10 +7,11 @@ import pytest
 from tilewright import BF16, F16, F32, TF32, Gemm, Order
 from tilewright.dtypes import TF32_TRUNCATED
 from tilewright.ladders.ampere.r6_full import (
-    AT_ODD_COLUMNS,
-    AT_ODD_ROWS,
     BEST,
     IN_PARTS,
+    ODD_TALL,
+    ODD_WIDE,
+    SHARED_BYTES,
     point_for,
     points,
     schedule_at,
@@ -28,8 +29,10 @@ A100_SHARED_BYTES = 163 * 1024
     [
         (Gemm(4096, 4096, 4096, F16, out=F16), IN_PARTS),
         (Gemm(4096, 4096, 4096, BF16, out=F32), BEST),
-        (Gemm(4095, 4097, 4093, BF16, out=BF16), AT_ODD_ROWS),
-        (Gemm(4095, 4097, 4093, BF16, a=Order.COL, out=BF16), AT_ODD_COLUMNS),
+        (Gemm(4095, 4097, 4093, BF16, out=BF16), ODD_TALL),  # 4 rounds of tiles; of wide ones 5
+        (Gemm(4095, 4095, 4095, BF16, out=BF16), ODD_WIDE),
+        (Gemm(4095, 4095, 4095, BF16, a=Order.COL, b=Order.COL, out=BF16), {**ODD_TALL, "stages": 3}),
+        (Gemm(4095, 4095, 4095, BF16, b=Order.COL, out=BF16), {**ODD_WIDE, "spread": True}),
         (Gemm(4095, 4097, 4094, BF16, out=BF16, b=Order.COL), IN_PARTS),
         (Gemm(4096, 4096, 4096, F32, product=TF32), {**BEST, "spread": False}),
     ],
@@ -38,16 +41,27 @@ def test_format_and_alignment_choose_the_point(gemm: Gemm, point: object) -> Non
     assert point_for(gemm) == point
 
 
-@pytest.mark.parametrize("point", [BEST, IN_PARTS, AT_ODD_ROWS, AT_ODD_COLUMNS])
+@pytest.mark.parametrize("point", [BEST, IN_PARTS])
 def test_where_the_rung_stands_there_is_room_on_an_a100_too(point: dict[str, int]) -> None:
     gemm = Gemm(512, 512, 512, F16, out=F16)
     kernel = build(gemm, schedule_at(gemm, point)).kernel
     assert kernel.shared_bytes == shared_bytes(point) <= A100_SHARED_BYTES
 
 
+@pytest.mark.parametrize("point", [ODD_WIDE, ODD_TALL])
+@pytest.mark.parametrize("a", Order)
+@pytest.mark.parametrize("b", Order)
+def test_at_odd_rows_there_is_room_on_an_h200(point: dict[str, int], a: Order, b: Order) -> None:
+    """On an A100 there is with three stages and results stored from registers."""
+    gemm = Gemm(511, 513, 515, F16, out=F16, a=a, b=b)
+    assert build(gemm, schedule_at(gemm, point)).kernel.shared_bytes <= SHARED_BYTES
+    smaller = {**point, "stages": 3, "in_parts": False}
+    assert build(gemm, schedule_at(gemm, smaller)).kernel.shared_bytes <= A100_SHARED_BYTES
+
+
 def test_the_search_visits_where_the_rung_stands() -> None:
     found = list(points())
-    assert all(point in found for point in ({**BEST, "in_parts": False}, IN_PARTS, AT_ODD_ROWS, AT_ODD_COLUMNS))
+    assert all(point in found for point in ({**BEST, "in_parts": False}, IN_PARTS, ODD_WIDE, ODD_TALL))
 
 
 def test_a_point_that_does_not_speak_of_parts_stores_from_registers() -> None:

@@ -124,20 +124,12 @@ __device__ __forceinline__ bf16_bits bf16_from_float(float value) {
 }"""
 
 _CUT_OUT = """\
-// Of 16 elements in registers the 8 from the `skip`-th on, where skip is 0 .. 7; zeros from the `valid`-th of them on.
-__device__ __forceinline__ void cut_out_8(unsigned short* to, const unsigned short* from, int skip, int valid = 8) {
-    unsigned words[8], piece[4];
-    memcpy(words, from, 32);
+// Of 10 elements in registers the first 8, or those behind the first one.
+__device__ __forceinline__ void cut_out_8(unsigned short* to, const unsigned short* from, int skip) {
+    unsigned words[5], piece[4];
+    memcpy(words, from, 20);
 #pragma unroll
-    for (int i = 0; i < 6; ++i) words[i] = skip & 4 ? words[i + 2] : words[i];
-#pragma unroll
-    for (int i = 0; i < 5; ++i) words[i] = skip & 2 ? words[i + 1] : words[i];
-#pragma unroll
-    for (int i = 0; i < 4; ++i) piece[i] = __funnelshift_r(words[i], words[i + 1], skip % 2 * 16);
-    if (valid < 8) {  // at the end of a row
-#pragma unroll
-        for (int i = 0; i < 4; ++i) piece[i] &= valid <= 2 * i ? 0 : valid == 2 * i + 1 ? 0xffff : 0xffffffff;
-    }
+    for (int i = 0; i < 4; ++i) piece[i] = __funnelshift_r(words[i], words[i + 1], skip * 16);
     memcpy(to, piece, 16);
 }"""
 

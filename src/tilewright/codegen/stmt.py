@@ -105,8 +105,7 @@ class BodyPrinter:
             case Move():
                 yield from self._move(stmt, depth)
             case CutOut():
-                limits = (self._expr(limit) for limit in (stmt.skip, stmt.valid) if limit is not None)
-                yield Line(depth, f"{self._on(cut_out(stmt.width), stmt.dst, stmt.src, *limits)};")
+                yield Line(depth, f"{self._on(cut_out(stmt.width), stmt.dst, stmt.src, self._expr(stmt.skip))};")
             case Assign(value=Fma() as fma) if fma.dtype is F32 and _adds_to(fma, stmt.dst):
                 # The compiler contracts this to one multiply-add: its -fmad=true is the default, and a test looks.
                 yield Line(depth, f"{self._expr.place(stmt.dst)} += {self._expr.product(fma)};")

@@ -42,10 +42,10 @@ MOST_ALONG_Z = 65535
 """Blocks along z of a grid. Source: CUDA C++ Programming Guide, technical specifications."""
 
 PHASES: dict[str, Var] = {"A": Var("A_phase"), "B": Var("B_phase")}
-"""At which element of an aligned vector of `PHASE_BYTES` an operand begins."""
+"""At which element of a line of `PHASE_BYTES` an operand begins."""
 
-PHASE_BYTES = 16
-"""The widest access to memory. Source: PTX ISA, ld and st."""
+PHASE_BYTES = 128
+"""A line of memory. Source: CUDA C++ Best Practices Guide, coalesced access."""
 
 PROBLEMS = "problems"
 """The table of problems of a kernel that computes a list of them."""

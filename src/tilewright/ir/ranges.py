@@ -56,6 +56,8 @@ def _binary(expr: Binary, a: Interval, b: Interval) -> Interval:
         case Op.MUL if a.low is not None and b.low is not None and a.low >= 0 and b.low >= 0:
             high = a.high * b.high if a.high is not None and b.high is not None else None
             return Interval(a.low * b.low, high)
+        case Op.MUL if b.low is not None and b.low == b.high and b.low < 0:
+            return Interval(_times(a.high, b.low), _times(a.low, b.low))
         case Op.DIV if b.low is not None and b.low == b.high and b.low > 0:
             return Interval(_floor(a.low, b.low), _floor(a.high, b.low))
         case Op.MOD if b.high is not None and b.low is not None and b.low > 0:
@@ -79,6 +81,10 @@ def _add(a: int | None, b: int | None) -> int | None:
 
 def _negate(a: int | None) -> int | None:
     return None if a is None else -a
+
+
+def _times(a: int | None, by: int) -> int | None:
+    return None if a is None else a * by
 
 
 def _floor(a: int | None, by: int) -> int | None:

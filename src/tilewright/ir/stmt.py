@@ -83,9 +83,9 @@ class Move:
     before the `WaitCopies` that waits for their group; zero fill as for a load. valid: of `width` elements, how many
     are read; the rest are zero (asynchronous copies only).
 
-    settled: its address is a multiple of its bytes whatever its operand's is; no pass narrows it, or guards it along
-    its row. A store stands where all its elements are inside. A load may hang over an end of its operand, as long as
-    one element is inside: what it reads besides lies in the same aligned bytes, and nobody uses it.
+    settled: its address is a multiple of its bytes whatever its operand's is, and no pass narrows or guards it. An
+    asynchronous copy may hang over an end of its operand, as long as one element is inside: what it reads besides lies
+    in the same aligned bytes, and nobody uses it.
     """
 
     dst: Ref
@@ -101,20 +101,21 @@ class Move:
 CUT_OUT_WIDTH = 8
 """Elements of 2 bytes in a vector of 16: what `CutOut` is for."""
 
+CUT_OUT_WORD = 2
+"""Elements of 2 bytes in a register."""
+
 
 @dataclass(frozen=True, slots=True)
 class CutOut:
-    """`dst` = `width` of the `2 * width` elements at `src`, from the one `skip` after it on; zeros from the `valid`-th.
+    """`dst` = `width` elements of 2 bytes at `src`, or, where `skip` is 1, those from the next one on.
 
-    Registers have no index at run time, in which threads may differ: all of them are shifted. skip: 0 .. width - 1.
-    valid: any integer; None for all.
+    They do not begin with a register there: each is made of the halves of two.
     """
 
     dst: Ref
     src: Ref
     width: int
     skip: Expr
-    valid: Expr | None = None
     origin: str = ""
 
 

@@ -239,6 +239,21 @@ def fill_name(loop: str) -> str:
     return f"{loop}_fill"
 
 
+def around_name(staged: Staged) -> str:
+    """The aligned vectors around the rows of a tile that is cut out of them."""
+    return f"{staged.name}_around"
+
+
+def arriving_name(loop: str) -> str:
+    """The counter of a pipelined loop that says into which slot vectors come of which tiles are cut out later."""
+    return f"{loop}_arriving"
+
+
+def arrived_name(loop: str) -> str:
+    """The counter of a pipelined loop that says in which slot vectors lie of which tiles are cut out now."""
+    return f"{loop}_arrived"
+
+
 def tile_of(program: Program, staged: Staged) -> Tile:
     """The geometry of a staged tile of a program."""
     operand = program.gemm.operand(staged.operand)

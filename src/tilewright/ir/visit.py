@@ -94,8 +94,7 @@ def map_exprs(stmt: Stmt, change: Callable[[Expr], Expr]) -> Stmt:
             guard, valid = (None if e is None else change(e) for e in (stmt.guard, stmt.valid))
             return replace(stmt, dst=ref(stmt.dst), src=ref(stmt.src), guard=guard, valid=valid)
         case CutOut():
-            valid = None if stmt.valid is None else change(stmt.valid)
-            return replace(stmt, dst=ref(stmt.dst), src=ref(stmt.src), skip=change(stmt.skip), valid=valid)
+            return replace(stmt, dst=ref(stmt.dst), src=ref(stmt.src), skip=change(stmt.skip))
         case Assign():
             return replace(stmt, dst=ref(stmt.dst), value=change(stmt.value))
         case LoadMatrices() | LoadFragment() | StoreFragment() | StoreMatrices():
@@ -192,7 +191,7 @@ def exprs_of(stmt: Stmt) -> tuple[Expr, ...]:
             conditions = tuple(e for e in (stmt.guard, stmt.valid) if e is not None)
             return (*stmt.dst.index, *stmt.src.index, *conditions)
         case CutOut():
-            return (*stmt.dst.index, *stmt.src.index, stmt.skip, *(() if stmt.valid is None else (stmt.valid,)))
+            return (*stmt.dst.index, *stmt.src.index, stmt.skip)
         case Assign():
             return (*stmt.dst.index, stmt.value)
         case LoadMatrices() | LoadFragment() | StoreFragment() | StoreMatrices():

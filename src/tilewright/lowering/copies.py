@@ -15,7 +15,6 @@ from tilewright.ir.expr import ZERO, Const, Expr, Load, Op, Var, binary
 from tilewright.ir.program import Distribution, Pattern, Program, Route, Staged
 from tilewright.ir.stmt import Alloc, Body, For, If, Let, Move, Stmt
 from tilewright.ir.tiles import Tile, source_of, tile_of
-from tilewright.lowering import cut_out
 from tilewright.lowering.coordinates import digit_sum, index_of, thread_number
 from tilewright.lowering.fragments import fill_fragments
 from tilewright.lowering.kernel_parts import ELEMENT, global_place, over_vectors, value_buffer
@@ -60,11 +59,6 @@ def copy_tile(program: Program, staged: Staged, *, team: Team | None = None) -> 
         if staged.route is Route.ASYNC:
             return _copy_async(program, tile, chunk, vector)
         value = value_buffer(staged.name, tile.dtype, vector)
-        if staged.cut_out:
-            vectors = Ref(Buffer(f"{staged.name}_around", Space.REGISTER, tile.dtype, (2 * vector,)), (ZERO,))
-            piece = _piece(program, tile, chunk)
-            loads = (Alloc(vectors.buffer), piece.skipped(), *piece.load(vectors))
-            return (*loads, Alloc(value), piece.cut_out(value, vectors), *_deposit(tile, chunk, vector, value))
         load = Move(Ref(value, (ZERO,)), _global(program, tile, chunk), vector, origin=staged.name)
         return (Alloc(value), load, *_deposit(tile, chunk, vector, value))
 
@@ -75,8 +69,7 @@ def prefetch_buffer(program: Program, staged: Staged) -> Buffer:
     """The registers that hold a thread's part of the next tile."""
     tile, distribution = tile_of(program, staged), _distribution(staged)
     steps = _steps(tile, distribution, program.threads_per_block)
-    elements = distribution.vector * (2 if staged.cut_out else 1)
-    return Buffer(f"{staged.name}_next", Space.REGISTER, tile.dtype, (steps, elements), ("step", "element"))
+    return Buffer(f"{staged.name}_next", Space.REGISTER, tile.dtype, (steps, distribution.vector), ("step", "element"))
 
 
 def fetch_tile(program: Program, staged: Staged) -> Body:
@@ -85,9 +78,6 @@ def fetch_tile(program: Program, staged: Staged) -> Body:
 
     def fetch(chunk: Chunk) -> Body:
         here = Ref(value, (chunk.step, ZERO))
-        if staged.cut_out:
-            piece = _piece(program, tile, chunk, value.name)
-            return (piece.skipped(), *piece.load(here))
         return (Move(here, _global(program, tile, chunk), distribution.vector, origin=staged.name),)
 
     return _shared_out(tile, distribution, whole_block(program), fetch, name=value.name)
@@ -98,12 +88,6 @@ def deposit_tile(program: Program, staged: Staged) -> Body:
     tile, distribution, value = tile_of(program, staged), _distribution(staged), prefetch_buffer(program, staged)
 
     def deposit(chunk: Chunk) -> Body:
-        here = Ref(value, (chunk.step, ZERO))
-        if staged.cut_out:
-            piece = _piece(program, tile, chunk)
-            own = value_buffer(staged.name, tile.dtype, distribution.vector)
-            cut = (Alloc(own), piece.skipped(), piece.cut_out(own, here))
-            return (*cut, *_deposit(tile, chunk, distribution.vector, own))
         return _deposit(tile, chunk, distribution.vector, value, chunk.step)
 
     return _shared_out(tile, distribution, whole_block(program), deposit)
@@ -172,9 +156,7 @@ def _shared_out(
     body: Body = (*lets, *copy(Chunk(Var(names[0]), Var(names[1]), step)))
     if chunks % team.threads:
         body = (If(binary(Op.LT, number, chunks), body),)
-    # Only a loop gives names a scope of their own.
-    looped = steps > 1 or tile.staged.cut_out
-    return (For(f"{name}_step", Const(steps), body, unroll=True),) if looped else body
+    return (For(f"{name}_step", Const(steps), body, unroll=True),) if steps > 1 else body
 
 
 def _global(program: Program, tile: Tile, chunk: Chunk) -> Ref:
@@ -184,12 +166,6 @@ def _global(program: Program, tile: Tile, chunk: Chunk) -> Ref:
         outside = tuple(axis for axis in program.axes_of(span.dim) if axis not in span.axes)
         index.append(digit_sum(outside) + span.global_offset(local))
     return global_place(program, tile.staged.operand, index[0], index[1])
-
-
-def _piece(program: Program, tile: Tile, chunk: Chunk, name: str = "") -> cut_out.Chunk:
-    """A chunk that begins at any element."""
-    own = tile.staged.name
-    return cut_out.Chunk(program, _global(program, tile, chunk), name or own, own)
 
 
 def _deposit(tile: Tile, chunk: Chunk, width: int, value: Buffer, *step: Expr) -> Body:

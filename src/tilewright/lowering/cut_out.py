@@ -1,89 +1,258 @@
-"""Copies of rows that begin at any element of 2 bytes: a thread loads the aligned vectors that hold its chunk.
+"""Copies of rows that begin at any element of 2 bytes: aligned vectors are copied as they lie, and cut out on the SM.
 
-    memory     | .  .  .  a0 a1 a2 a3 a4 | a5 a6 a7 .  .  .  .  . |    two vectors of 16 bytes, the second where needed
-    registers    a0 a1 a2 a3 a4 a5 a6 a7                               `CutOut`, when the chunk is put into the tile
+    global memory   | .  .  .  a0 a1 a2 a3 a4 | a5 a6 a7 b0 b1 b2 b3 b4 | b5 b6 ...     vectors of 16 bytes
+    vectors         | .  .  .  a0 a1 a2 a3 a4 | a5 a6 a7 b0 b1 b2 b3 b4 | b5 b6 ...     in shared memory, by cp.async
+    registers                a0 a1 a2 a3 a4 a5 a6 a7                                    five words, and `CutOut`
+    tile            | a0 a1 a2 a3 a4 a5 a6 a7 | b0 b1 b2 b3 b4 b5 b6 b7 |               as its readers want it
 
-What stands around the chunk belongs to other rows, or to nobody, and is thrown away. The vectors wait in registers as
-they came: whoever shifts them waits for them. How far is known without them: rows of a tile begin at multiples of 8 in
-both directions, so that it is the same in every turn of the loop over k.
+What stands in front of a row belongs to other rows, or to nobody, and is never read. How many elements are skipped
+depends on the row alone, since tiles begin at multiples of 8 in both directions:
+
+    skip = (phase + row * leading) % 8        phase: at which element of a line the operand begins
+
+Rows along m or n have one vector more than chunks. Rows along k go on in the vectors of the next tile: the slots of a
+row stand one behind the other, and the ring's first vector stands behind its last one as well. They are copied in
+pieces that begin with a line, or a half of one, so that a row asks for one line a tile, and not for parts of two.
+
+Where the leading dimension is odd, eight rows have eight different skips. They stand in shared memory in the order of
+their *turns*: turn = skip there, and a number of their own in any case. The even turns come first; then no banks
+conflict when 32 lanes read words of eight rows, four chunks of each. Lanes of turns 2i and 2i + 1 read the same word of
+their vectors, other turns other words; and their rows are four rows of an odd number of vectors apart.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 
-from tilewright.ir.buffer import Buffer, Ref
-from tilewright.ir.expr import ZERO, Expr, Op, Select, Var, binary
+from tilewright.ir.buffer import Buffer, Ref, Space
+from tilewright.ir.expr import ZERO, Const, Expr, Op, Select, Var, binary, both
 from tilewright.ir.kernel import PHASE_BYTES, PHASES, SIZES
-from tilewright.ir.program import Program
+from tilewright.ir.program import CUT_OUT_TILES as TILES
+from tilewright.ir.program import Pipelined, Program, Staged
 from tilewright.ir.stmt import CUT_OUT_WIDTH as WIDTH
-from tilewright.ir.stmt import Body, CutOut, Let, Move, Stmt
+from tilewright.ir.stmt import CUT_OUT_WORD as WORD
+from tilewright.ir.stmt import Alloc, Body, CutOut, For, If, Let, Move
+from tilewright.ir.tiles import Tile, around_name, arrived_name, arriving_name, tile_of
+from tilewright.lowering.coordinates import digit_sum, thread_number
+from tilewright.lowering.kernel_parts import global_place, value_buffer
+from tilewright.units import ceil_div
 
-ELEMENT_BYTES = PHASE_BYTES // WIDTH
+ELEMENT_BYTES = 2
+ROWS = 8
+"""Rows after which as many elements are skipped again in a vector: its elements."""
+
+
+def takes(program: Program, staged: Staged) -> bool:
+    """Whether a tile can be cut out: of whole chunks of 16 bytes in a ring, and of whole groups of rows."""
+    tile = tile_of(program, staged)
+    return (
+        staged.distribution is not None
+        and staged.distribution.vector == WIDTH
+        and tile.dtype.bytes == ELEMENT_BYTES
+        and not tile.is_transposed
+        and tile.rows % ROWS == 0
+        and tile.copy_width(WIDTH) == WIDTH
+        and program.block_tile("k") % WIDTH == 0
+    )
+
+
+def slots_of(ring: Pipelined) -> int:
+    """Of the vectors of a ring: one more than it has stages, as rows along k end in the next tile's vectors."""
+    return ring.stages + 1
+
+
+def shared_bytes(rows: int, columns: int, stages: int, *, along_k: bool) -> int:
+    """What a tile takes that is cut out, of rows along its contiguous dimension: the tile twice, and its vectors."""
+    slots = stages + 1
+    vectors = rows * (slots * columns + WIDTH) if along_k else slots * rows * (columns + WIDTH)
+    return (TILES * rows * columns + vectors) * ELEMENT_BYTES
+
+
+def start(program: Program, staged: Staged) -> Body:
+    """Statements that start the copies of the vectors around a tile, into the slot they arrive in."""
+    return _Rows(program, staged).start()
+
+
+def cut_out(program: Program, staged: Staged) -> Body:
+    """Statements that fill the slot of a tile that is being filled, from the vectors that have arrived."""
+    return _Rows(program, staged).cut_out()
 
 
 @dataclass(frozen=True)
-class Chunk:
-    """`WIDTH` neighbours of an operand from `place`, a logical place in global memory, on. name: of what is made."""
+class _Rows:
+    """The rows of a tile, and of the vectors around them."""
 
     program: Program
-    place: Ref
-    name: str
-    origin: str
+    staged: Staged
 
-    def skipped(self) -> Let:
-        """How many elements stand in front of the chunk in its first vector."""
-        row = self.place.index[1 - self._along]
-        leading = Var(self.program.gemm.operand(self._operand).leading)  # type: ignore[arg-type]
-        # A remainder, in which the block's part of a row has no share; a mask, as the compiler knows no sign of it.
-        row = row % WIDTH & (WIDTH - 1)
-        place = PHASES[self._operand] + row * (leading & (WIDTH - 1))
-        return Let(self._skip.name, place & (WIDTH - 1), "elements in front of the chunk")
+    def start(self) -> Body:
+        """All chunks' own vectors, then the last vector of each row."""
+        count = self._tile.row_length // WIDTH
+        name, team = f"{self._name}_vector", self.program.threads_per_block
 
-    def load(self, into: Ref) -> Body:
-        """Both vectors into the registers from `into` on; zeros where none is needed."""
-        column = self.place.index[self._along]
-        # One comparison in the loop: where nothing is skipped, no chunk needs a second vector.
-        reached = Select(binary(Op.LT, 0, self._skip), self._length + self._skip - WIDTH, ZERO)
+        number = Var(f"{name}_step") * team + thread_number(self.program)
+        slot = arriving_name(self.staged.under)
+
+        def each(rows: Expr, vector: Expr, total: int, *, behind: bool = False) -> For:
+            lets = self._named(name, rows // ROWS, rows % ROWS, ROWS if behind else self._piece)
+            place: Body = ()
+            to = self._at(Const(self._slots) if behind else Var(slot), self._stored(rows), Var(name) * WIDTH)
+            if self._in_line and not behind:
+                place, to = self._placed(name, Var(slot), self._stored(rows))
+            body: Body = (*lets, Let(name, vector), *place, self._copy(name, to))
+            if total % team:
+                body = (If(binary(Op.LT, number, total), body),)
+            if behind:
+                body = (If(binary(Op.EQ, Var(slot), 0), body),)
+            return For(f"{name}_step", Const(ceil_div(total, team)), body, unroll=True)
+
+        rows = self._tile.rows
+        own = each(number // count, number % count, rows * count)
+        if self._in_line:  # the first vector of the ring stands behind the last one as well
+            return own, each(number, ZERO, rows, behind=True)
+        return own, each(number, Const(count), rows)
+
+    def cut_out(self) -> Body:
+        """Each warp cuts chunks out of eight rows, four of each."""
+        count, team, name = self._tile.row_length // WIDTH, self.program.threads_per_block, self._name
+        beside = next(beside for beside in (4, 2, 1) if count % beside == 0)
+        number = Var(f"{name}_step") * team + thread_number(self.program)
+        total = self._tile.rows * count
+        place = number // beside % ROWS
+        # Quarters of a warp store whole lines of 128 bytes: rows that lie in different halves of one.
+        turn = place % 2 * 4 + place // 2 if count >= ROWS else place
+        rest = number // (beside * ROWS)
+        group = rest // (count // beside)
+        chunk = number % beside + rest % (count // beside) * beside
+        own, words = value_buffer(name, self._tile.dtype, WIDTH), self._words
+        row, col = self._coordinates(name, Var(f"{name}_chunk") * WIDTH)
+        to = self._tile.at(row, col, filling=True)
+        first = Var(f"{name}_chunk") * WIDTH + (Var(f"{name}_skip") & (WIDTH - WORD))
+        word = Var(f"{name}_word")
+        source = self._at(Var(arrived_name(self.staged.under)), self._stored(group * ROWS + turn), first + word * WORD)
+        load = Move(Ref(words, (word * WORD,)), source, WORD, origin=self._name)
+        body: Body = (
+            *self._named(name, group, turn, ROWS),
+            Let(f"{name}_chunk", chunk),
+            Alloc(words),
+            For(word.name, Const(words.elements // WORD), (load,), unroll=True),
+            Alloc(own),
+            CutOut(Ref(own, (ZERO,)), Ref(words, (ZERO,)), WIDTH, Var(f"{name}_skip") & (WORD - 1), name),
+            Move(to, Ref(own, (ZERO,)), WIDTH, origin=name),
+        )
+        if total % team:
+            body = (If(binary(Op.LT, number, total), body),)
+        return (For(f"{name}_step", Const(ceil_div(total, team)), body, unroll=True),)
+
+    # -- a row and its vectors --------------------------------------------------------------------------------------
+
+    def _named(self, name: str, group: Expr, turn: Expr, piece: int) -> Body:
+        """Which row of the tile has a turn among the eight of a group, and how many elements are skipped in its piece.
+
+        turn = phase + row * odd, modulo 8, where odd is the leading dimension or, if that is even, the next number. An
+        odd number is its own inverse: row = (turn - phase) * odd.
+        """
+        phase = PHASES[self.staged.operand] & (ROWS - 1)
+        odd = (self._leading & (ROWS - WORD)) + 1
+        row = Var(f"{name}_row")
+        skip = PHASES[self.staged.operand] + row % piece * (self._leading & (piece - 1))
         return (
-            Let(f"{self.name}_reached", reached, "chunks in front of it reach into a second vector"),
-            self._vector(into, 0, binary(Op.LT, column, self._length)),
-            self._vector(into, WIDTH, binary(Op.LT, column, Var(f"{self.name}_reached"))),
+            Let(row.name, group * ROWS + ((turn + (ROWS - phase)) * odd & (ROWS - 1)), "in the order of turns"),
+            Let(f"{name}_skip", skip & (piece - 1), "elements in front"),
         )
 
-    def cut_out(self, to: Buffer, vectors: Ref) -> Stmt:
-        """The chunk out of the vectors, with zeros behind the end of a row along k.
+    def _stored(self, row: Expr) -> Expr:
+        """Where vectors of a row in the order of turns stand: the even turns of eight first."""
+        return row // ROWS * ROWS + row % 2 * (ROWS // 2) + row % ROWS // 2
 
-        What follows a row along m or n takes part in nothing but results outside of C, which nobody stores.
+    def _placed(self, name: str, slot: Expr, row: Expr) -> tuple[Body, Ref]:
+        """Where a vector of a piece stands in the ring: so that the one that a row begins in is the first of a slot."""
+        around, skip, place = self._slots * self._tile.row_length, Var(f"{name}_skip"), Var(f"{name}_place")
+        behind = slot * self._tile.row_length + Var(name) * WIDTH + (around - (skip & -WIDTH))
+        wrapped = Select(binary(Op.LT, place, around), place, place - around)
+        return (Let(place.name, behind, "a ring further"),), Ref(self._buffer, (row, wrapped))
+
+    def _copy(self, name: str, to: Ref) -> Move:
+        """The vector that a thread copies.
+
+        Along k: zeros behind the end of a row, and nothing of a vector in front of it. What follows a row along m or n
+        takes part in nothing but results outside of C, which nobody stores.
         """
-        left = self._length - self.place.index[self._along] if self._length == SIZES["k"] else None
-        return CutOut(Ref(to, (ZERO,)), vectors, WIDTH, self._skip, left, self.origin)
+        along, gemm = self._tile.global_minor, self.program.gemm
+        local = self._coordinates(name, Var(name) * WIDTH)
+        index, sizes = [], [SIZES[span.dim] for span in self._tile.spans]
+        for span, at in zip(self._tile.spans, local, strict=True):
+            outside = tuple(axis for axis in self.program.axes_of(span.dim) if axis not in span.axes)
+            index.append(digit_sum(outside) + span.global_offset(at))
+        first = index[along] = index[along] - Var(f"{name}_skip")
+        left = sizes[along] - first
+        guard, valid = binary(Op.LT, 0, left), None
+        if self._in_line:
+            guard, valid = binary(Op.LT, -WIDTH, first), binary(Op.MAX, binary(Op.MIN, left, WIDTH), 0)
+        guard = both(binary(Op.LT, index[1 - along], sizes[1 - along]), guard)
+        source = global_place(self.program, gemm.operand(self.staged.operand).name, index[0], index[1])
+        return Move(to, source, WIDTH, guard, self._name, asynchronous=True, valid=valid, settled=True)
 
-    def _vector(self, into: Ref, at: int, guard: Expr) -> Move:
-        index = list(self.place.index)
-        index[self._along] = index[self._along] - self._skip + at
-        to = Ref(into.buffer, (*into.index[:-1], into.index[-1] + at))
-        return Move(to, Ref(self.place.buffer, tuple(index)), WIDTH, guard, self.origin, settled=True)
-
-    @property
-    def _operand(self) -> str:
-        return self.place.buffer.name
-
-    @property
-    def _along(self) -> int:
-        """Which index counts neighbours in memory."""
-        operand = self.program.gemm.operand(self._operand)  # type: ignore[arg-type]
-        return operand.dims.index(operand.contiguous)
-
-    @property
-    def _length(self) -> Expr:
-        return SIZES[self.program.gemm.operand(self._operand).contiguous]  # type: ignore[arg-type]
+    def _coordinates(self, name: str, along: Expr) -> tuple[Expr, Expr]:
+        """A place of the tile, in the row that is named."""
+        at: list[Expr] = [Var(f"{name}_row"), Var(f"{name}_row")]
+        at[self._tile.global_minor] = along
+        return at[0], at[1]
 
     @property
-    def _skip(self) -> Var:
-        return Var(f"{self.name}_skip")
+    def _tile(self) -> Tile:
+        return tile_of(self.program, self.staged)
 
+    @property
+    def _name(self) -> str:
+        return self.staged.name
 
-def takes(program: Program, width: int, element_bytes: int) -> bool:
-    """Whether chunks of a tile can be cut out: whole vectors, where tiles, and parts of k, begin at multiples of 8."""
-    return element_bytes == ELEMENT_BYTES and width == WIDTH and program.block_tile("k") % WIDTH == 0
+    @property
+    def _leading(self) -> Var:
+        return Var(self.program.gemm.operand(self.staged.operand).leading)
+
+    @property
+    def _slots(self) -> int:
+        assert self.program.pipelined is not None
+        return slots_of(self.program.pipelined)
+
+    @property
+    def _in_line(self) -> bool:
+        """Whether the slots of a row lie one behind the other, as in memory."""
+        return self._tile.spans[self._tile.minor].dim == "k"
+
+    def _at(self, slot: Expr, row: Expr, along: Expr) -> Ref:
+        """The place of an element of the vectors."""
+        if self._in_line:
+            return Ref(self._buffer, (row, slot * self._tile.row_length + along))
+        return Ref(self._buffer, (slot, row, along))
+
+    @property
+    def _piece(self) -> int:
+        """Elements of the aligned pieces in which a row is copied: of whole vectors or, along k, of whole lines.
+
+        So each row of a tile asks for one line, and not for two parts of lines.
+        """
+        piece = ROWS
+        while self._in_line and self._line_divides(piece * 2):
+            piece *= 2
+        return piece
+
+    def _line_divides(self, piece: int) -> bool:
+        rows = self.program.block_tile(self._tile.spans[self._tile.major].dim)
+        return piece * ELEMENT_BYTES <= PHASE_BYTES and self._tile.row_length % piece == 0 and rows % piece == 0
+
+    @property
+    def _buffer(self) -> Buffer:
+        """The rows of vectors, in a ring of their own."""
+        tile, name, note = self._tile, around_name(self.staged), "aligned vectors around its rows"
+        axes: tuple[str, ...] = (f"{tile.spans[tile.major].dim}_in", f"{tile.spans[tile.minor].dim}_in")
+        shape: tuple[int, ...] = (tile.rows, self._slots * tile.row_length + WIDTH)
+        if not self._in_line:
+            axes, shape = ("slot", *axes), (self._slots, tile.rows, tile.row_length + WIDTH)
+        return Buffer(name, Space.SHARED, tile.dtype, shape, axes, note)
+
+    @property
+    def _words(self) -> Buffer:
+        """The words of one chunk, wherever it begins in the first of them."""
+        return Buffer(f"{self._name}_words", Space.REGISTER, self._tile.dtype, (WIDTH + WORD,))

@@ -43,7 +43,7 @@ def guard_edges(body: Body, program: Program, exact: frozenset[str], *, whole: b
         if not isinstance(stmt, Move):
             return None
         if stmt.settled:
-            return (_in_rows(stmt, program, exact),) if stmt.dst.buffer.space is Space.REGISTER else None
+            return None
         place = stmt.src if stmt.src.buffer.space is Space.GLOBAL else stmt.dst
         if place.buffer.space is not Space.GLOBAL:
             return None
@@ -64,15 +64,6 @@ def guard_edges(body: Body, program: Program, exact: frozenset[str], *, whole: b
         return (If(inside, (stmt,), (replace(single, body=one_by_one),)),)
 
     return rewrite(body, change)
-
-
-def _in_rows(stmt: Move, program: Program, exact: frozenset[str]) -> Stmt:
-    """A settled load guards itself along its row; whether there is such a row is asked here."""
-    operand = program.gemm.operand(stmt.src.buffer.name)  # type: ignore[arg-type]
-    if operand.strided in exact:
-        return stmt
-    inside = binary(Op.LT, stmt.src.index[operand.dims.index(operand.strided)], SIZES[operand.strided])
-    return replace(stmt, guard=both(inside, stmt.guard))
 
 
 def _partly_valid(stmt: Move, program: Program, exact: frozenset[str], conditions: Callable[[Ref, int], Expr]) -> Stmt:

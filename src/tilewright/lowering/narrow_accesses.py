@@ -26,37 +26,47 @@ from tilewright.lowering.kernel_parts import value_buffer
 def narrowed_copies(program: Program, variant: Variant) -> Program:
     """The program whose asynchronous copies, and stores of the result, are in chunks no wider than the alignment.
 
-    What cp.async cannot copy, rows that begin at any element of 2 bytes, goes through registers: chunks of 16 bytes are
-    cut out of the vectors around them, of others two elements go at a time, in two loads and one store.
-    Where they are on their way in registers, fragments are loaded when they are needed, not a step ahead. Narrow
-    asynchronous copies are started at once, not spread over an inner loop, where their offsets would take registers.
+    What cp.async cannot copy, rows that begin at any element of 2 bytes, is cut out of aligned vectors where a ring has
+    chunks of 16 bytes; else it goes through registers, two elements at a time, in two loads and one store. Where they
+    are on their way in registers, fragments are loaded when they are needed, not a step ahead. Narrow asynchronous
+    copies are started at once, not spread over an inner loop, where their offsets would take registers.
     """
     program = _narrowed_result(program, variant.aligned_bytes("C"))
     wide, in_registers, alignment_bytes = program, False, variant.alignment_bytes
+    cut = alignment_bytes < MIN_ASYNC_BYTES and _are_cut_out(program)
     for staged in program.staged:
         if staged.route is not Route.ASYNC or staged.distribution is None:
             continue
         element_bytes = program.gemm.operand(staged.operand).dtype.bytes
         moved_bytes = max(alignment_bytes, element_bytes)
-        cut = moved_bytes < MIN_ASYNC_BYTES and takes(program, staged.distribution.vector, element_bytes)
-        width = moved_bytes // element_bytes if moved_bytes >= MIN_ASYNC_BYTES else TOGETHER
         if cut:
-            width = staged.distribution.vector
-        elif staged.distribution.vector <= width:
+            program = program.with_tile(replace(staged, cut_out=True))
+            continue
+        width = moved_bytes // element_bytes if moved_bytes >= MIN_ASYNC_BYTES else TOGETHER
+        if staged.distribution.vector <= width:
             continue
         shared_out = replace(staged, distribution=replace(staged.distribution, vector=width))
         if moved_bytes < MIN_ASYNC_BYTES:
             ahead = program.pipelined is not None
-            shared_out = replace(shared_out, route=Route.REGISTERS, prefetched=ahead, cut_out=cut)
+            shared_out = replace(shared_out, route=Route.REGISTERS, prefetched=ahead)
             in_registers = in_registers or shared_out.prefetched
         program = program.with_tile(shared_out)
     if in_registers:
         for staged in program.staged:
             if staged.space is Space.REGISTER:
                 program = program.with_tile(replace(staged, prefetched=False))
-    if program is not wide and not in_registers and program.pipelined is not None:
+    if program is not wide and not cut and program.pipelined is not None:
         program = replace(program, pipelined=replace(program.pipelined, spread=""))
     return program
+
+
+def _are_cut_out(program: Program) -> bool:
+    """Whether the tiles of a ring are filled by chunks that are cut out: all of them, or none."""
+    ring = program.pipelined
+    if ring is None or ring.alternating:
+        return False
+    tiles = [s for s in program.staged if s.under == ring.loop and s.space is Space.SHARED and s.operand != "C"]
+    return len(tiles) == 2 and all(s.route is Route.ASYNC and takes(program, s) for s in tiles)
 
 
 def _narrowed_result(program: Program, alignment_bytes: int) -> Program:

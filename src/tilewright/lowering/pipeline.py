@@ -10,7 +10,7 @@ from tilewright.ir.buffer import Buffer, Space
 from tilewright.ir.kernel import Kernel, Many, Variant
 from tilewright.ir.program import Level, Program
 from tilewright.ir.simplify import simplify
-from tilewright.ir.stmt import Body
+from tilewright.ir.stmt import Body, Move
 from tilewright.ir.tiles import tile_of
 from tilewright.ir.verify import verify
 from tilewright.ir.visit import moved_from, walk, written
@@ -162,5 +162,7 @@ def shared_buffers(program: Program, body: Body) -> tuple[Buffer, ...]:
         if place.buffer.space is Space.SHARED
     }
     tiles = [tile_of(program, staged) for staged in program.staged if staged.space is Space.SHARED]
+    named = [tile.shared_buffer for tile in tiles if tile.staged.name in used]
+    vectors = (stmt.dst.buffer for _, stmt in walk(body) if isinstance(stmt, Move) and stmt.asynchronous)
     barriers = (stmt.place.buffer for _, stmt in walk(body) if isinstance(stmt, InitBarrier))
-    return (*(tile.shared_buffer for tile in tiles if tile.staged.name in used), *dict.fromkeys(barriers))
+    return tuple(dict.fromkeys((*named, *vectors, *barriers)))

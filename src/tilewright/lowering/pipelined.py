@@ -42,8 +42,9 @@ from tilewright.ir.stmt import (
     Stmt,
     WaitCopies,
 )
-from tilewright.ir.tiles import fill_name, slot_name
+from tilewright.ir.tiles import arrived_name, arriving_name, fill_name, slot_name
 from tilewright.ir.visit import map_exprs, rewrite, walk
+from tilewright.lowering import cut_out
 from tilewright.lowering.coordinates import extent_of
 from tilewright.lowering.copies import Team, copy_tile, deposit_tile, fetch_tile, prefetch_buffer, whole_block
 from tilewright.lowering.products import reads_shared
@@ -94,6 +95,8 @@ def pipelined_loop(program: Program, loop: Loop, extent: Expr, use: Use) -> Body
         return _prefetched_loop(program, loop, extent, use.whole)
     if ring.alternating:
         return _alternating_loop(program, loop, extent, use.whole)
+    if any(staged.cut_out for staged in tiles_under(program, loop)):
+        return _cut_out_loop(program, loop, extent, use, ring)
     return _ring_loop(program, loop, extent, use, ring)
 
 
@@ -186,6 +189,62 @@ def _ring_loop(program: Program, loop: Loop, extent: Expr, use: Use, ring: Pipel
     start_use = begin(binary(Op.LT, 0, extent), at(use.first, **{slot_name(loop.name): ZERO}))
     run = For(loop.name, extent, body, carried=tuple(slots))
     return (*prologue, *wait, Barrier("the first tiles are complete"), *start_use, run)
+
+
+def _cut_out_loop(program: Program, loop: Loop, extent: Expr, use: Use, ring: Pipelined) -> Body:
+    """A ring of vectors in front of two tiles: one is used while the next is cut out of its vectors.
+
+        start the vectors of tiles 0 .. n;  wait;  barrier
+        cut out tile 0;  barrier
+        for t:  start the vectors of tile t+n+1, where those of tile t were
+                cut out tile t+1
+                use tile t
+                wait for the vectors of tile t+2;  barrier
+
+    Where fragments run ahead, nobody reads tile t behind the barrier: tile t+2 is cut out there, in its place, and the
+    last products of tile t hide it. A row along k ends in the first vector of the next tile, for which all wait too.
+    """
+    slots, name = cut_out.slots_of(ring), loop.name
+    tiles = tiles_under(program, loop)
+    lead = 2 if use.is_split and not use.last_reads_tile else 1
+    start = tuple(s for staged in tiles for s in cut_out.start(program, staged))
+    cut = tuple(s for staged in tiles for s in cut_out.cut_out(program, staged))
+    wait = WaitCopies(slots - 3)
+    prologue: list[Stmt] = [*use.declare]
+    for tile in range(slots):
+        # Of a row of no elements nothing is read, not even what stands in front of it.
+        first = at(start, **{name: Const(tile), arriving_name(name): Const(tile)})
+        prologue += [*_where(binary(Op.LT, 0, extent), first), CommitCopies()]
+    prologue += [WaitCopies(slots - 1 - lead), Barrier("the first vectors are there")]
+    for tile in range(lead):
+        prologue += at(cut, **{arrived_name(name): Const(tile), fill_name(name): Const(tile)})
+    prologue += [wait, Barrier("the first tiles are complete"), *at(use.first, **{slot_name(name): ZERO})]
+    start = at(start, **{name: Var(name) + slots})
+    used = use.most if use.is_split else use.whole
+    if ring.spread:
+        used = tuple(_spread_over(ring.spread, s, start if lead == 2 else (*start, *cut)) for s in used)
+        start = ()
+    other = Const(1) - Var(slot_name(name))
+    now = () if lead == 2 or ring.spread else cut
+    late = at(cut, **{fill_name(name): Var(slot_name(name))}) if lead == 2 else ()
+    body: Body = (
+        *start,
+        *now,
+        *used,
+        *(use.last if use.last_reads_tile else ()),
+        CommitCopies(),
+        wait,
+        Barrier("the next tiles are complete, these are no longer read"),
+        *at(use.first, **{slot_name(name): other}),
+        *late,
+        *(() if use.last_reads_tile else use.last),
+    )
+    counters = (
+        _counter(slot_name(name), 0, 2),
+        _counter(arriving_name(name), 0, slots),
+        _counter(arrived_name(name), lead, slots),
+    )
+    return (*prologue, For(name, extent, at(body, **{fill_name(name): other}), carried=counters))
 
 
 def _anywhere(_: Expr, body: Body) -> Body:

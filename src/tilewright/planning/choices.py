@@ -44,11 +44,10 @@ class Database(Protocol):
         ...
 
 
-_NARROW: Mapping[int, float] = {16: 1.0, 8: 0.94, 4: 0.65, 2: 0.4, 1: 0.4}
+_NARROW: Mapping[int, float] = {16: 1.0, 8: 0.94, 4: 0.65, 2: 0.55, 1: 0.55}
 """What is left of the speed of a kernel for tensor cores whose copies are so many bytes wide, which the model takes for
-faster than they are: 8 and 4 measured on the H200 with 16-bit operands. What begins at any 2 bytes is cut out of
-vectors in registers: 4095 x 4097 x 4093 in f16 takes 700 us with tiles of 128 x 256, an aligned 4096^3 290 in the same
-run."""
+faster than they are: measured on the H200 with 16-bit operands. What begins at any 2 bytes is cut out of vectors:
+4096^3 in f16 takes 474 to 574 us with tiles of 128 x 256, aligned 275 to 284 in the same run."""
 
 _ROW_OUTSIDE = 0.009
 """By how much longer a kernel takes for each row of its tiles that lies outside of C, where all have as many: the copy
@@ -95,7 +94,7 @@ def estimate_us(
     gemm: as the kernel finds it, behind copies, whose time is none of this.
     alignment_bytes: of addresses and rows of A and B, as the kernel finds them. result_bytes: of what it writes.
     """
-    per_sm = tile.blocks_per_sm(gemm, spec)
+    per_sm = tile.blocks_per_sm(gemm, spec, alignment_bytes=alignment_bytes)
     if not per_sm:
         return float("inf")
     blocks = _tiles(gemm, tile) * splits * count
@@ -197,7 +196,7 @@ def choices_for_list(gemms: Sequence[Gemm], spec: DeviceSpec) -> list[Choice]:
     first = gemms[0]
     moved_bytes = sum(gemm.compulsory_bytes for gemm in gemms)
     for number, tile in enumerate(candidates(first, spec)):
-        per_sm = tile.blocks_per_sm(first, spec)
+        per_sm = tile.blocks_per_sm(first, spec, alignment_bytes=1)  # wherever each of them begins
         if tile.by_engine or not per_sm:
             continue
         depths = [ceil_div(gemm.k, tile.k) for gemm in gemms]

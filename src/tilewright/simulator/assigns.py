@@ -11,7 +11,7 @@ import numpy as np
 from tilewright.dtypes import DType
 from tilewright.ir.buffer import Ref
 from tilewright.ir.expr import Apply, Binary, Cast, Expr, Fma, Load, Op, Select
-from tilewright.ir.stmt import Assign, Move
+from tilewright.ir.stmt import CUT_OUT_WIDTH, CUT_OUT_WORD, Assign, Move
 from tilewright.ir.visit import walk_expr
 from tilewright.simulator.context import Context
 from tilewright.simulator.convoy import Convoy
@@ -153,27 +153,28 @@ class RoundPairOp:
 
 @dataclass(slots=True)
 class CutOutOp:
-    """Neighbours from any element of `source` on; zeros from the `valid`-th."""
+    """Neighbours from the first or the second element of `source` on."""
 
     site: Site
     context: Context
     target: RegisterView
     source: RegisterView
     skip: Place
-    valid: Place
 
     def __call__(self, convoy: Convoy) -> None:
         held, cut, mask = self.source.read(convoy), self.target.of(convoy), convoy.mask
-        skip, valid = (place.cell.of(convoy).values + place.offset(convoy.slots) for place in (self.skip, self.valid))
-        width, active = len(cut), True if mask is None else mask.lanes
-        wrong = ((skip < 0) | (skip >= width)) & active
+        skip, active = (
+            self.skip.cell.of(convoy).values + self.skip.offset(convoy.slots),
+            True if mask is None else mask.lanes,
+        )
+        wrong = ((skip < 0) | (skip >= CUT_OUT_WORD)) & active
         if wrong.any():
             first = int(skip[int(np.argmax(wrong))])
-            self.context.register_out_of_bounds(self.site, convoy, self.source.name, first, width)
+            self.context.register_out_of_bounds(self.site, convoy, self.source.name, first, CUT_OUT_WORD)
         lanes = np.arange(held.shape[1])
         for element, row in enumerate(cut):
             value = held[np.clip(skip + element, 0, len(held) - 1), lanes]
-            np.copyto(row, np.where(element < valid, value, 0), where=active, casting="same_kind")
+            np.copyto(row, value, where=active, casting="same_kind")
         self.target.mark(convoy)
         if self.context.wire.computed:
             event = Arithmetic(self.site, CUT_OUT, 1, convoy.active_warps, convoy.active_lanes, convoy.warps, mask)
@@ -181,8 +182,8 @@ class CutOutOp:
                 hear(event)
 
 
-CUT_OUT: Mapping[str, int] = {"SEL": 11, "SHF": 4}
-"""What cuts 4 of 8 registers out: windows of 6 and then 5 of them chosen, and 4 shifted by half a register."""
+CUT_OUT: Mapping[str, int] = {"SHF": CUT_OUT_WIDTH // CUT_OUT_WORD}
+"""What cuts 4 registers out of 5: each is a shift of two."""
 
 ROUND_PAIR: Mapping[str, int] = {"CVT": 2}
 """What rounds two elements, by the name that a conversion has here: a check, two additions."""

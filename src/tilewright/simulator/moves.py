@@ -205,6 +205,15 @@ def _elements(first: int, width: int) -> str:
 
 
 @dataclass(slots=True)
+class HangingSide(MemorySide):
+    """The source of copies that may hang over an end of their operand by all elements but one."""
+
+    @staticmethod
+    def _spare(width: int) -> int:
+        return width - 1
+
+
+@dataclass(slots=True)
 class Transfer(MemorySide):
     """What loads and stores have in common. array, first: the registers, and where in them the access begins."""
 
@@ -264,24 +273,6 @@ class LoadOp(Transfer):
         if active is None or active is mask:
             return None
         return active.inverse if mask is None else mask.minus(active)
-
-
-@dataclass(slots=True)
-class HangingLoadOp(LoadOp):
-    """A load that may hang over an end of its operand by all elements but one: what lies outside is poison."""
-
-    @staticmethod
-    def _spare(width: int) -> int:
-        return width - 1
-
-    def _take(self, rows: Array, index: Array, at: int, mask: Mask | None) -> None:
-        arithmetic, storage = self.context.arithmetic, self.context.memory.arrays[self.buffer.name]
-        for element, row in enumerate(rows):
-            place = index + (at + element)
-            found = arithmetic.decode(np.take(storage, place, mode="clip"), self.buffer.dtype)
-            outside = (place < 0) | (place >= len(storage))
-            found = np.where(outside, arithmetic.poison(self.buffer.dtype), found)
-            np.copyto(row, found, where=True if mask is None else mask.lanes, casting="same_kind")
 
 
 @dataclass(slots=True)

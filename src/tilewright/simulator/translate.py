@@ -18,6 +18,7 @@ from tilewright.ir.buffer import Buffer, Ref, Space
 from tilewright.ir.expr import ZERO, Const, Expr, Load, Var
 from tilewright.ir.kernel import BUILTINS, Kernel
 from tilewright.ir.stmt import (
+    CUT_OUT_WORD,
     Alloc,
     Assign,
     Barrier,
@@ -63,7 +64,7 @@ from tilewright.simulator.control import (
 from tilewright.simulator.convoy import Convoy
 from tilewright.simulator.index import Cells, Place, Predicate, Scope, Uniform, is_uniform, resolve, slot_var, uniform
 from tilewright.simulator.launch import phases
-from tilewright.simulator.moves import HangingLoadOp, LoadOp, MemorySide, StoreOp
+from tilewright.simulator.moves import HangingSide, LoadOp, MemorySide, StoreOp
 from tilewright.simulator.opaque_tiles import (
     LoadTileOp,
     StoreTileOp,
@@ -334,7 +335,7 @@ class _Translator:
             )
         guard = None if stmt.guard is None else self.cells.predicate(resolve(stmt.guard, names.scope))
         first = self._values(site, names).view(register)
-        kind = StoreOp if is_store else HangingLoadOp if stmt.settled else LoadOp
+        kind = StoreOp if is_store else LoadOp
         place = self.cells.place(resolve(memory.flat, names.scope))
         width = stmt.width
         return [
@@ -354,10 +355,8 @@ class _Translator:
 
     def _cut_out(self, stmt: CutOut, site: Site, names: Names) -> CutOutOp:
         values = self._values(site, names)
-        source, target = values.run(stmt.src, 2 * stmt.width), values.run(stmt.dst, stmt.width)
-        limits = stmt.skip, Const(stmt.width) if stmt.valid is None else stmt.valid
-        skip, valid = (self.cells.place(resolve(expr, names.scope)) for expr in limits)
-        return CutOutOp(site, self._context, target, source, skip, valid)
+        source, target = values.run(stmt.src, stmt.width + CUT_OUT_WORD), values.run(stmt.dst, stmt.width)
+        return CutOutOp(site, self._context, target, source, self.cells.place(resolve(stmt.skip, names.scope)))
 
     def _compiler(self, site: Site, names: Names) -> Compiler:
         return Compiler(site, self._context, self.cells, self._values(site, names))
@@ -400,16 +399,24 @@ class _Translator:
         guard = None if stmt.guard is None else self.cells.predicate(resolve(stmt.guard, names.scope))
         valid = None if stmt.valid is None else self.cells.place(resolve(stmt.valid, names.scope))
         sides = [self._sites.add(path, stmt, names.loops, ref.buffer) for ref in (stmt.src, stmt.dst)]
-        source = self._side(sides[0], stmt.src, stmt.width, guard, False, names)
+        kind = HangingSide if stmt.settled else MemorySide
+        source = self._side(sides[0], stmt.src, stmt.width, guard, False, names, kind)
         target = self._side(sides[1], stmt.dst, stmt.width, None, True, names)
-        source.checked_width = stmt.width if valid is None else 1
+        source.checked_width = stmt.width if valid is None or stmt.settled else 1
         return AsyncCopyOp(self._context, source, target, valid)
 
     def _side(
-        self, site: Site, ref: Ref, width: int, guard: Predicate | None, is_store: bool, names: Names
+        self,
+        site: Site,
+        ref: Ref,
+        width: int,
+        guard: Predicate | None,
+        is_store: bool,
+        names: Names,
+        kind: type[MemorySide] = MemorySide,
     ) -> MemorySide:
         place = self.cells.place(resolve(ref.flat, names.scope))
-        return MemorySide(site, self._context, ref.buffer, place, width, guard, is_store, width)
+        return kind(site, self._context, ref.buffer, place, width, guard, is_store, width)
 
     def _declare(self, stmt: Let | Alloc, path: Path, names: Names, operations: list[Operation]) -> Names:
         """What is visible from here on. A named value that is read from registers gets a register of its own."""

@@ -20,8 +20,9 @@ from tilewright.ladders.ampere.claims import (
 )
 from tilewright.ladders.ampere.tiles import Tiles, in_pairs, matrices, nest, staged, swizzled
 from tilewright.ladders.rung import Choices, Claim, Point, Rung
-from tilewright.problem.gemm import Gemm, Order
+from tilewright.problem.gemm import Gemm
 from tilewright.schedule import Distribute, Pipeline, Prefetch, Raster, Relayout, Schedule, Snake, Stage, Step, Transfer
+from tilewright.units import ceil_div
 
 BEST: Point = {
     "m": 128,
@@ -42,13 +43,38 @@ C leaves through shared memory, a row of fragments at a time, in whole lines."""
 IN_PARTS: Point = {**BEST, "in_parts": True}
 """Results of 2 bytes: 5 % faster. Measured: H200, bf16 and f16, 4096^3; those of 4 bytes do not gain."""
 
-AT_ODD_ROWS: Point = {**IN_PARTS, "m": 256, "n": 128, "stages": 2}
-"""Rows that begin at any 2 bytes are cut out of aligned vectors, which wait in registers: 8 warps of 64 x 64 have some
-to spare. 4095 x 4097 x 4093 is four whole rounds of such tiles. Measured on the H200 in f16, A by rows: 582 us,
-with 16 warps 661, with tiles of 128 x 256 700 (benchmarks/results/odd_rows_h200.json, plans_h200.json)."""
+ODD_WIDE: Point = {**IN_PARTS, "spread": False}
+"""Rows that begin at any 2 bytes are cut out of aligned vectors, which come through a ring of their own. Copies between
+the products would take registers that are not there; where all rows run along k they pay all the same."""
 
-AT_ODD_COLUMNS: Point = {**AT_ODD_ROWS, "warp_n": 32, "stages": 3}
-"""Where rows of A run along m only chunks of B can be masked, and 16 warps do better: 533 us there, 8 warps 615."""
+ODD_TALL: Point = {**ODD_WIDE, "m": 256, "n": 128}
+
+_ODD_TIMES = {
+    ("m", "n"): (474, 477),
+    ("k", "n"): (481, 558),
+    ("m", "k"): (574, 515),
+    ("k", "k"): (554, 554),
+}
+"""By what rows of A and of B run along: how long tiles of 128 x 256 and of 256 x 128 take for as many products. Rows
+along k cost more: a piece of each in every step. Measured: H200, f16, 4096^3 with leading dimensions of 4097, in us
+(benchmarks/results/odd_rows_h200.json)."""
+
+SMS = 132
+"""Of an H200; on a GPU with fewer the choice is a little off, and the result as right."""
+
+
+def _at_odd_rows(gemm: Gemm) -> Point:
+    """The tile that is through sooner: rounds of tiles, times how long one takes."""
+    rows = gemm.operand("A").contiguous, gemm.operand("B").contiguous
+
+    def time(point: Point, each: int) -> int:
+        return ceil_div(ceil_div(gemm.m, int(point["m"])) * ceil_div(gemm.n, int(point["n"])), SMS) * each
+
+    wide, tall = (time(point, each) for point, each in zip((ODD_WIDE, ODD_TALL), _ODD_TIMES[rows], strict=True))
+    point = ODD_WIDE if wide <= tall else ODD_TALL
+    # With four stages the last order would spill, and rows of A along m or n gain nothing from them.
+    return {**point, "stages": 4 if rows[0] == "k" else 3, "spread": rows == ("k", "k")}
+
 
 SHARED_BYTES = 227 * 1024
 """What a block may have at most on an H200; where there is less, a point that asks for more is refused."""
@@ -57,7 +83,7 @@ SHARED_BYTES = 227 * 1024
 def point_for(gemm: Gemm) -> Point:
     """The best parameters for a format and the alignment of its rows."""
     if gemm.dtype.bytes == 2 and (gemm.lda % 2 or gemm.ldb % 2):
-        return AT_ODD_ROWS if gemm.a is Order.ROW else AT_ODD_COLUMNS
+        return _at_odd_rows(gemm)
     if gemm.out.bytes == 2:
         return IN_PARTS
     # Rounding fills the places between the products.

@@ -113,6 +113,8 @@ class CudaExpr(ExprText):
         match expr:
             case Var(name=name) if name in BUILTINS:
                 return (name, _CALL) if self.bare else (f"int({name})", _CALL)
+            case Var() if expr.dtype is I32 and self.names.is_wide(expr.name):
+                return f"int({self.names.var(expr.name)})", _CALL
             case Var():
                 return self.names.var(expr.name), _CALL
             case Binary(op=Op.MIN | Op.MAX):

@@ -13,6 +13,7 @@ from contextlib import contextmanager
 from types import MappingProxyType
 
 from tilewright.codegen.prelude import PRELUDE
+from tilewright.dtypes import I64
 from tilewright.ir.buffer import Buffer, Space
 from tilewright.ir.kernel import BUILTINS, C_ODD, PHASE_BYTES, PHASES, Kernel
 
@@ -66,6 +67,7 @@ class Names:
         self._buffers: dict[tuple[str, Space], str] = {}
         self._tables = dict(tables)
         self._taken: set[str] = {*RESERVED, *tables.values()}
+        self._wide: set[str] = set()
         self.entry = self._take(kernel.name)
         for parameter in dict.fromkeys((*kernel.arguments, *kernel.parameters)):
             self._taken.add(parameter.name)
@@ -73,6 +75,12 @@ class Names:
                 self._buffers[parameter.name, Space.GLOBAL] = parameter.name
             else:
                 self._vars[parameter.name] = parameter.name
+                if parameter.dtype is I64:
+                    self._wide.add(parameter.name)
+
+    def is_wide(self, name: str) -> bool:
+        """Whether a parameter of the kernel has 64 bits, whatever an expression that reads it takes it for."""
+        return name in self._wide
 
     def bind_var(self, name: str) -> str:
         """A new variable `name`: the identifier it has from here on, until its scope ends."""

@@ -21,7 +21,7 @@ from tilewright.ir.kernel import SAFE, Kernel, Variant
 from tilewright.problem.formats import format_name
 from tilewright.problem.gemm import Gemm, Order
 from tilewright.runtime.cubin_cache import CubinCache
-from tilewright.schedule import Schedule
+from tilewright.schedule import Pipeline, Schedule
 from tilewright.toolchain import Build, build, check_launchable
 
 VARIANTS = {"exact": Variant(exact=frozenset({"m", "n", "k"})), "edges": Variant(), "any": SAFE}
@@ -113,6 +113,7 @@ def bundle(
     labels = ["any"] if only_general else list(VARIANTS)
     resolved = build(gemm, schedule).schedule  # a layout that it leaves open is searched once, for all variants
     found = [_exported(gemm, resolved, f"{name}_{label}", label) for label in labels]
+    found[-1] = _fitting(found[-1], targets)
     for target in targets:
         _check_target(found[-1], target, gemm)
     return Bundle(name, origin, gemm, resolved, tuple(_useful(found)), targets)
@@ -133,6 +134,22 @@ def _exported(gemm: Gemm, schedule: Schedule, entry: str, label: str) -> Exporte
     return Exported(label, built, needs_of(built.kernel))
 
 
+def _fitting(general: Exported, targets: Sequence[Arch]) -> Exported:
+    """The kernel that assumes the least, with as many stages as all targets have shared memory for.
+
+    It may need more than its schedule asks for: rows that begin anywhere come through a ring of their own. As it is,
+    where fewer stages do not help either.
+    """
+    most = min((spec.max_shared_bytes_per_block for spec in map(spec_of, targets) if spec is not None), default=None)
+    ring = next((step for step in general.build.schedule if isinstance(step, Pipeline)), None)
+    for stages in range(ring.stages if ring is not None and most is not None else 0, 1, -1):
+        steps = (replace(step, stages=stages) if step is ring else step for step in general.build.schedule)
+        smaller = replace(general.build, schedule=Schedule(*steps))
+        if smaller.kernel.shared_bytes <= most:  # type: ignore[operator]
+            return Exported(general.label, smaller, needs_of(smaller.kernel))
+    return general
+
+
 def _useful(found: Sequence[Exported]) -> list[Exported]:
     """The general kernel, and those before it that do better: another body, started as the general one is."""
     general = found[-1]
@@ -145,9 +162,9 @@ def _useful(found: Sequence[Exported]) -> list[Exported]:
 
 
 def _start(kernel: Kernel) -> tuple[object, ...]:
-    """What a launch must know of a kernel beside its name and arguments."""
+    """What a launch must know of a kernel beside its name, its arguments and its shared memory."""
     flags = kernel.cluster, kernel.resident, kernel.overlapped
-    return kernel.grid, kernel.block, kernel.shared_bytes, kernel.maps, *flags
+    return kernel.grid, kernel.block, kernel.maps, *flags
 
 
 def spec_of(target: Arch) -> DeviceSpec | None:

@@ -66,6 +66,7 @@ def project_context(bundle: Bundle, cubins: Mapping[tuple[str, str], Cubin]) -> 
         "start": start,
         "grid_sizes": [size for size in "MNK" if any(size in extent for extent in start["grid"])],
         "maps": start["maps"],
+        "uses_dynamic": any(kernel["dynamic_shared_bytes"] for kernel in kernels),
         "l2_promotion": L2_PROMOTION,
         "resident": start["resident"],
         "uses_near": any(exported.needs.near for exported in bundle.kernels),
@@ -150,6 +151,7 @@ def _kernel(exported: Exported, bundle: Bundle, cubins: Mapping[tuple[str, str],
         "threads": kernel.threads_per_block,
         "tile": f"{tile['m']} x {tile['n']} x {tile['k']}",
         "shared": format_bytes(kernel.shared_bytes),
+        "dynamic_shared_bytes": exported.build.source.dynamic_shared_bytes,
         "registers": registers,
     }
 
@@ -160,7 +162,6 @@ def _start(exported: Exported) -> dict[str, Any]:
     return {
         "grid": [ExprText()(extent) for extent in kernel.grid],
         "block": list(kernel.block),
-        "dynamic_shared_bytes": exported.build.source.dynamic_shared_bytes,
         "cluster": kernel.cluster,
         "resident": kernel.resident,
         "overlapped": kernel.overlapped,

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 from enum import Enum
+from typing import Literal
 
 from tilewright.artifacts import Parameter
 from tilewright.device.arch import Feature
@@ -76,6 +77,7 @@ class Variant:
     accesses up to it are legal; 1: of one element, no more. result_bytes: those of C and what is added to it; 0 where
     that is the same.
     near: every element offset fits in 31 bits, so that 32-bit index arithmetic is enough.
+    wide: of A and B, the one whose pointer and leading dimension are multiples of 16 bytes though not both are.
     whole: a vector of `alignment_bytes` that begins inside a row of A or B may be read to its end, and holds zeros
     behind the row's. So a vector is one access with one guard, where it else is one with a branch to single elements.
 
@@ -88,6 +90,7 @@ class Variant:
     near: bool = True
     result_bytes: int = 0
     whole: bool = False
+    wide: Literal["", "A", "B"] = ""
 
     def __post_init__(self) -> None:
         if self.result_bytes == self.alignment_bytes:  # one way to say it, since kernels are known by their variant
@@ -100,6 +103,8 @@ class Variant:
 
     def aligned_bytes(self, name: str) -> int:
         """What the pointer and the leading dimension of an operand are multiples of, or 1."""
+        if name == self.wide:
+            return 16
         return self.alignment_bytes if name in ("A", "B") else self.result_bytes or self.alignment_bytes
 
     @property
@@ -108,6 +113,7 @@ class Variant:
         parts += ["aligned"] if self.alignment_bytes == 16 else []
         parts += [f"aligned{self.alignment_bytes}"] if 1 < self.alignment_bytes < 16 else []
         parts += [f"results{self.result_bytes}"] if self.result_bytes else []
+        parts += [f"{self.wide}16"] if self.wide else []
         parts += ["whole"] if self.whole else []
         parts += ["near"] if self.near else []
         return "_".join(parts)

@@ -202,7 +202,11 @@ class Tile:
             index = (plain // columns, slow, self.staged.arrangement.column(slow, plain % columns, columns))
         if self.slots == 1:
             return Ref(self.shared_buffer, index)
-        slot = Var(fill_name(self.staged.under) if filling else slot_name(self.staged.under))
+        under = self.staged.under
+        if self.staged.cut_out:
+            slot = Var(cut_name(under) if filling else side_name(under))
+        else:
+            slot = Var(fill_name(under) if filling else slot_name(under))
         return Ref(self.shared_buffer, (slot, *index))
 
     @property
@@ -237,6 +241,16 @@ def slot_name(loop: str) -> str:
 def fill_name(loop: str) -> str:
     """The counter of a pipelined loop that says which slot is filled."""
     return f"{loop}_fill"
+
+
+def side_name(loop: str) -> str:
+    """The counter of a pipelined loop that says which of two tiles is read that are cut out in turn."""
+    return f"{loop}_side"
+
+
+def cut_name(loop: str) -> str:
+    """Which of two tiles is being cut out."""
+    return f"{loop}_cut"
 
 
 def around_name(staged: Staged) -> str:

@@ -33,9 +33,9 @@ def narrowed_copies(program: Program, variant: Variant) -> Program:
     """
     program = _narrowed_result(program, variant.aligned_bytes("C"))
     wide, in_registers, alignment_bytes = program, False, variant.alignment_bytes
-    cut = alignment_bytes < MIN_ASYNC_BYTES and _are_cut_out(program)
+    cut = alignment_bytes < MIN_ASYNC_BYTES and are_cut_out(program)
     for staged in program.staged:
-        if staged.route is not Route.ASYNC or staged.distribution is None:
+        if staged.route is not Route.ASYNC or staged.distribution is None or staged.operand == variant.wide:
             continue
         element_bytes = program.gemm.operand(staged.operand).dtype.bytes
         moved_bytes = max(alignment_bytes, element_bytes)
@@ -60,8 +60,8 @@ def narrowed_copies(program: Program, variant: Variant) -> Program:
     return program
 
 
-def _are_cut_out(program: Program) -> bool:
-    """Whether the tiles of a ring are filled by chunks that are cut out: all of them, or none."""
+def are_cut_out(program: Program) -> bool:
+    """Whether the tiles of a ring are cut out where rows begin at any element."""
     ring = program.pipelined
     if ring is None or ring.alternating:
         return False

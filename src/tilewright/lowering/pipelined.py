@@ -42,7 +42,7 @@ from tilewright.ir.stmt import (
     Stmt,
     WaitCopies,
 )
-from tilewright.ir.tiles import arrived_name, arriving_name, fill_name, slot_name
+from tilewright.ir.tiles import arrived_name, arriving_name, cut_name, fill_name, side_name, slot_name
 from tilewright.ir.visit import map_exprs, rewrite, walk
 from tilewright.lowering import cut_out
 from tilewright.lowering.coordinates import extent_of
@@ -203,48 +203,67 @@ def _cut_out_loop(program: Program, loop: Loop, extent: Expr, use: Use, ring: Pi
 
     Where fragments run ahead, nobody reads tile t behind the barrier: tile t+2 is cut out there, in its place, and the
     last products of tile t hide it. A row along k ends in the first vector of the next tile, for which all wait too.
+
+    An operand whose rows are aligned needs no cutting: its tiles come straight into a ring of n slots.
     """
-    slots, name = cut_out.slots_of(ring), loop.name
-    tiles = tiles_under(program, loop)
+    slots, stages, name = cut_out.slots_of(ring), ring.stages, loop.name
+    tiles = [staged for staged in tiles_under(program, loop) if staged.cut_out]
+    whole = [staged for staged in tiles_under(program, loop) if not staged.cut_out]
     lead = 2 if use.is_split and not use.last_reads_tile else 1
     start = tuple(s for staged in tiles for s in cut_out.start(program, staged))
     cut = tuple(s for staged in tiles for s in cut_out.cut_out(program, staged))
+    copy = tuple(s for staged in whole for s in copy_tile(program, staged))
+    each = _where if extent == extent_of(loop, frozenset(("k",))) else _anywhere
+
+    def started(turn: Expr, arriving: Expr, fill: Expr) -> Body:
+        """In one turn: the vectors of a tile, and the tile two turns before of an operand that needs no cutting."""
+        tile = turn - (slots - stages + 1)
+        copies = each(binary(Op.LT, tile, extent), at(copy, **{name: tile, fill_name(name): fill}))
+        return (*at(start, **{name: turn, arriving_name(name): arriving}), *copies)
+
     wait = WaitCopies(slots - 3)
     prologue: list[Stmt] = [*use.declare]
-    for tile in range(slots):
+    for turn in range(slots):
         # Of a row of no elements nothing is read, not even what stands in front of it.
-        first = at(start, **{name: Const(tile), arriving_name(name): Const(tile)})
-        prologue += [*_where(binary(Op.LT, 0, extent), first), CommitCopies()]
+        first = at(start, **{name: Const(turn), arriving_name(name): Const(turn)})
+        prologue += _where(binary(Op.LT, 0, extent), first)
+        if turn >= slots - stages + 1:
+            tile = Const(turn - (slots - stages + 1))
+            prologue += each(binary(Op.LT, tile, extent), at(copy, **{name: tile, fill_name(name): tile}))
+        prologue.append(CommitCopies())
     prologue += [WaitCopies(slots - 1 - lead), Barrier("the first vectors are there")]
-    for tile in range(lead):
-        prologue += at(cut, **{arrived_name(name): Const(tile), fill_name(name): Const(tile)})
-    prologue += [wait, Barrier("the first tiles are complete"), *at(use.first, **{slot_name(name): ZERO})]
-    start = at(start, **{name: Var(name) + slots})
+    for turn in range(lead):
+        prologue += at(cut, **{arrived_name(name): Const(turn), cut_name(name): Const(turn)})
+    begin = at(use.first, **{side_name(name): ZERO, slot_name(name): ZERO})
+    prologue += [wait, Barrier("the first tiles are complete"), *begin]
+    starts = started(Var(name) + slots, Var(arriving_name(name)), Var(fill_name(name)))
     used = use.most if use.is_split else use.whole
     if ring.spread:
-        used = tuple(_spread_over(ring.spread, s, start if lead == 2 else (*start, *cut)) for s in used)
-        start = ()
-    other = Const(1) - Var(slot_name(name))
-    now = () if lead == 2 or ring.spread else cut
-    late = at(cut, **{fill_name(name): Var(slot_name(name))}) if lead == 2 else ()
+        used = tuple(_spread_over(ring.spread, s, starts if lead == 2 else (*starts, *cut)) for s in used)
+        starts = ()
+    side, other = Var(side_name(name)), Const(1) - Var(side_name(name))
+    following = f"{name}_next"
     body: Body = (
-        *start,
-        *now,
+        *starts,
+        *(() if lead == 2 or ring.spread else cut),
         *used,
         *(use.last if use.last_reads_tile else ()),
         CommitCopies(),
         wait,
         Barrier("the next tiles are complete, these are no longer read"),
-        *at(use.first, **{slot_name(name): other}),
-        *late,
+        *at(use.first, **{side_name(name): other, slot_name(name): Var(following)}),
+        *(at(cut, **{cut_name(name): side}) if lead == 2 else ()),
         *(() if use.last_reads_tile else use.last),
     )
-    counters = (
-        _counter(slot_name(name), 0, 2),
+    counters = [
+        _counter(side_name(name), 0, 2),
         _counter(arriving_name(name), 0, slots),
         _counter(arrived_name(name), lead, slots),
-    )
-    return (*prologue, For(name, extent, at(body, **{fill_name(name): other}), carried=counters))
+    ]
+    if whole:
+        begins = {slot_name(name): 0, fill_name(name): stages - 1, **({following: 1} if use.is_split else {})}
+        counters += [_counter(counter, first, stages) for counter, first in begins.items()]
+    return (*prologue, For(name, extent, at(body, **{cut_name(name): other}), carried=tuple(counters)))
 
 
 def _anywhere(_: Expr, body: Body) -> Body:

@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Sequence, Set
+from typing import Literal
 
 from tilewright.ir.kernel import Variant
 from tilewright.ir.program import Program, Route, Staged
+from tilewright.lowering.narrow_accesses import are_cut_out
 from tilewright.problem.gemm import AddedName, Dim, Gemm, OperandName
 
 MAX_INDEX = 2**31 - 1
 ALIGNMENTS = (16, 8, 4)
 """Bytes of one access, widest first. Source: PTX ISA, ld, st and cp.async."""
 
-READ: tuple[OperandName, ...] = ("A", "B")
+READ: tuple[Literal["A", "B"], ...] = ("A", "B")
 
 
 def variant_for(program: Program, gemm: Gemm, *, pointers: Sequence[int] = ()) -> Variant:
@@ -21,9 +23,12 @@ def variant_for(program: Program, gemm: Gemm, *, pointers: Sequence[int] = ()) -
     every = (*gemm.operands, *gemm.added)
     rows = [gemm.leading(operand.name) * operand.dtype.bytes for operand in every]
     read, result = widest(gemm, (*rows[:2], *pointers[:2])), widest(gemm, (*rows[2:], *pointers[2:]))
+    wide: list[Literal["A", "B"]] = []  # of kernels to which each operand's own alignment matters
+    if read < ALIGNMENTS[0] and are_cut_out(program):
+        wide = [name for i, name in enumerate(READ) if widest(gemm, (rows[i], *pointers[i : i + 1])) == ALIGNMENTS[0]]
     near = all(_last_offset(program, gemm, o.name) <= MAX_INDEX for o in every)
-    whole = reads_vectors(program) and ends_whole(gemm, read, exact)
-    return Variant(frozenset(exact), read, near, result, whole)
+    whole = reads_vectors(program) and ends_whole(gemm, read, exact, wide=frozenset(wide))
+    return Variant(frozenset(exact), read, near, result, whole, wide[0] if wide else "")
 
 
 def reads_vectors(program: Program) -> bool:
@@ -36,16 +41,26 @@ def reads_vectors(program: Program) -> bool:
     return any(staged.route is not Route.TMA and width(staged) > 1 for staged in firsts)
 
 
-def ends_whole(gemm: Gemm, read_bytes: int, exact: Set[Dim], padded: Set[OperandName] = frozenset()) -> bool:
+def ends_whole(
+    gemm: Gemm,
+    read_bytes: int,
+    exact: Set[Dim],
+    padded: Set[OperandName] = frozenset(),
+    *,
+    wide: Set[OperandName] = frozenset(),
+) -> bool:
     """Whether `Variant.whole` holds, where it matters: rows of A and B end where a vector of so many bytes does.
 
-    padded: of these a copy is read, whose rows go on with zeros.
+    padded: of these a copy is read, whose rows go on with zeros. wide: these are read 16 bytes at a time.
     """
     operands = [gemm.operand(name) for name in READ]
     if read_bytes <= gemm.dtype.bytes or exact >= {operand.contiguous for operand in operands}:
         return False
-    width = read_bytes // gemm.dtype.bytes
-    return all(o.name in padded or gemm.size(o.contiguous) % width == 0 for o in operands)
+
+    def width(name: str) -> int:
+        return (ALIGNMENTS[0] if name in wide else read_bytes) // gemm.dtype.bytes
+
+    return all(o.name in padded or gemm.size(o.contiguous) % width(o.name) == 0 for o in operands)
 
 
 def widest(gemm: Gemm, places: Sequence[int]) -> int:

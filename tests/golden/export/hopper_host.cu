@@ -84,9 +84,9 @@ struct Call {
     float alpha, beta;
 };
 
-// Starts one of the kernels; all are started alike.
+// Starts one of the kernels; all are started alike, each with its own shared memory.
 template <typename... Parameters>
-cudaError_t launch(void (*kernel)(Parameters...), const Call& call) {
+cudaError_t launch(void (*kernel)(Parameters...), int shared_bytes, const Call& call) {
     const int64_t M = call.M;
     const int64_t N = call.N;
     int64_t grid[3] = {(M + 127) / 128 * ((N + 191) / 192), 1, 1};
@@ -99,7 +99,7 @@ cudaError_t launch(void (*kernel)(Parameters...), const Call& call) {
         return error;
     }
     grid[0] = grid[0] < resident ? grid[0] : resident;  // blocks walk over the whole grid
-    error = cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, 229456);
+    error = cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, shared_bytes);
     if (error != cudaSuccess) {
         return error;
     }
@@ -119,7 +119,7 @@ cudaError_t launch(void (*kernel)(Parameters...), const Call& call) {
     cudaLaunchConfig_t config = {};
     config.gridDim = dim3(unsigned(grid[0]), unsigned(grid[1]), unsigned(grid[2]));
     config.blockDim = dim3(384, 1, 1);
-    config.dynamicSmemBytes = 229456;
+    config.dynamicSmemBytes = shared_bytes;
     config.stream = call.stream;
     cudaLaunchAttribute early = {};  // it may start before the kernel before it has ended, and waits for it itself
     early.id = cudaLaunchAttributeProgrammaticStreamSerialization;
@@ -166,16 +166,16 @@ extern "C" int hopper_best_bf16_nn(cudaStream_t stream,
     if (M % 128 == 0 && N % 192 == 0 && K % 64 == 0
         && is_aligned(a, 16) && is_aligned(b, 16) && is_aligned(c, 16)
         && is_near(a, 64, 128) && is_near(b, 192, 64) && is_near(c, 192, 128)) {
-        return answer_of(launch(hopper_best_bf16_nn_exact, call));
+        return answer_of(launch(hopper_best_bf16_nn_exact, 229456, call));
     }
     if (N % 8 == 0
         && is_aligned(a, 16) && is_aligned(b, 16) && is_aligned(c, 16)
         && is_near(a, 64, 128) && is_near(b, 192, 64) && is_near(c, 192, 128)) {
-        return answer_of(launch(hopper_best_bf16_nn_edges, call));
+        return answer_of(launch(hopper_best_bf16_nn_edges, 229456, call));
     }
     if (N % 8 == 0
         && is_aligned(a, 16) && is_aligned(b, 16) && is_aligned(c, 16)) {
-        return answer_of(launch(hopper_best_bf16_nn_any, call));
+        return answer_of(launch(hopper_best_bf16_nn_any, 229456, call));
     }
     return HOPPER_BEST_BF16_NN_MISALIGNED;
 }

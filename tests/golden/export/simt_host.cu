@@ -35,9 +35,9 @@ struct Call {
     float alpha, beta;
 };
 
-// Starts one of the kernels; all are started alike.
+// Starts one of the kernels; all are started alike, each with its own shared memory.
 template <typename... Parameters>
-cudaError_t launch(void (*kernel)(Parameters...), const Call& call) {
+cudaError_t launch(void (*kernel)(Parameters...), int shared_bytes, const Call& call) {
     const int64_t M = call.M;
     const int64_t N = call.N;
     const int64_t grid[3] = {(N + 255) / 256, (M + 127) / 128, 1};
@@ -45,14 +45,14 @@ cudaError_t launch(void (*kernel)(Parameters...), const Call& call) {
         return cudaErrorInvalidConfiguration;
     }
     cudaError_t error = cudaSuccess;
-    error = cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, 49664);
+    error = cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, shared_bytes);
     if (error != cudaSuccess) {
         return error;
     }
     cudaLaunchConfig_t config = {};
     config.gridDim = dim3(unsigned(grid[0]), unsigned(grid[1]), unsigned(grid[2]));
     config.blockDim = dim3(256, 1, 1);
-    config.dynamicSmemBytes = 49664;
+    config.dynamicSmemBytes = shared_bytes;
     config.stream = call.stream;
     error = cudaLaunchKernelEx(&config, kernel,
         static_cast<const float*>(call.a.data),
@@ -93,14 +93,14 @@ extern "C" int worklog_best_f32_nn(cudaStream_t stream,
     if (M % 128 == 0 && N % 256 == 0 && K % 16 == 0
         && is_aligned(a, 16) && is_aligned(b, 16) && is_aligned(c, 16)
         && is_near(a, 16, 128) && is_near(b, 256, 16) && is_near(c, 256, 128)) {
-        return answer_of(launch(worklog_best_f32_nn_exact, call));
+        return answer_of(launch(worklog_best_f32_nn_exact, 49664, call));
     }
     if (is_aligned(a, 16) && is_aligned(b, 16) && is_aligned(c, 16)
         && is_near(a, 16, 128) && is_near(b, 256, 16) && is_near(c, 256, 128)) {
-        return answer_of(launch(worklog_best_f32_nn_edges, call));
+        return answer_of(launch(worklog_best_f32_nn_edges, 49664, call));
     }
     if (is_aligned(a, 4) && is_aligned(b, 4) && is_aligned(c, 4)) {
-        return answer_of(launch(worklog_best_f32_nn_any, call));
+        return answer_of(launch(worklog_best_f32_nn_any, 49664, call));
     }
     return WORKLOG_BEST_F32_NN_MISALIGNED;
 }

@@ -17,7 +17,7 @@ import json
 import statistics
 import time
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from itertools import count
 from pathlib import Path
 from typing import Any
@@ -91,16 +91,16 @@ class Shape:
         one = (gemm.m * gemm.k + gemm.k * gemm.n + gemm.m * gemm.n) * gemm.dtype.bytes
         self.stream = torch.cuda.ExternalStream(int(gpu.stream.handle))
 
-        def normal(rows: int, columns: int, order: Order) -> Any:
-            shape = (rows, columns) if order is Order.ROW else (columns, rows)
-            made = torch.randn(*shape, device="cuda", dtype=torch_dtype)
+        def matrix(rows: int, columns: int, order: Order, leading: int, make: Callable[..., Any]) -> Any:
+            lines, length = (rows, columns) if order is Order.ROW else (columns, rows)
+            made = make(lines, leading, device="cuda", dtype=torch_dtype)[:, :length]
             return made if order is Order.ROW else made.t()
 
         self.sets = [
             (
-                normal(gemm.m, gemm.k, gemm.a),
-                normal(gemm.k, gemm.n, gemm.b),
-                torch.empty(gemm.m, gemm.n, device="cuda", dtype=torch_dtype),
+                matrix(gemm.m, gemm.k, gemm.a, gemm.lda, torch.randn),
+                matrix(gemm.k, gemm.n, gemm.b, gemm.ldb, torch.randn),
+                matrix(gemm.m, gemm.n, gemm.c, gemm.ldc, torch.empty),
             )
             for _ in range(max(1, -(-ROTATED_BYTES // one)))
         ]
@@ -193,6 +193,7 @@ def row(gemm: Gemm, candidate: Candidate, peer: Candidate, error: float) -> dict
         "shape": [gemm.m, gemm.n, gemm.k],
         "dtype": format_name(gemm),
         "orders": "".join("N" if order is Order.ROW else "T" for order in (gemm.a, gemm.b)),
+        "gap": gemm.ldc - gemm.n,
         "candidate": candidate.name,
         "relative_error": float(f"{error:.3g}"),
         "burst": figures(candidate.burst_us, peer.burst_us),
@@ -209,6 +210,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--dtype", choices=list(_TORCH), default="bf16")
     parser.add_argument("--orders", choices=["NN", "NT", "TN", "TT"], default="NN", help="T: stored transposed")
+    parser.add_argument("--gap", type=int, default=0, help="elements between the rows of each matrix")
     parser.add_argument("--rungs", nargs="+", required=True)
     parser.add_argument("--shapes", nargs="*", help="MxNxK, by default the seven of the goal")
     parser.add_argument("--rounds", type=int, default=15)
@@ -223,6 +225,7 @@ def main() -> None:
     origin = {"device": gpu.name, "peer": f"torch {torch.__version__}", "commit": commit(), "command": command()}
     for m, n, k in shapes:
         gemm = Gemm(m, n, k, a=a, b=b, **format_options(given.dtype))
+        gemm = replace(gemm, **{name: getattr(gemm, name) + given.gap for name in ("lda", "ldb", "ldc")})
         shape = Shape(gpu, gemm, getattr(torch, _TORCH[given.dtype]))
         for made in measure(shape, given.rungs, given.rounds, given.sustained):
             print(made, flush=True)

@@ -19,7 +19,7 @@ COMMANDS = "Each row's command, commit and time are in its record."
 BEGIN, END = "<!-- shapes -->", "<!-- /shapes -->"
 
 
-Key = tuple[str, str, tuple[int, ...], str]
+Key = tuple[str, str, str, str]
 
 
 def latest(path: Path) -> dict[Key, dict[str, Any]]:
@@ -27,7 +27,10 @@ def latest(path: Path) -> dict[Key, dict[str, Any]]:
     found: dict[Key, dict[str, Any]] = {}
     for line in path.read_text(encoding="utf-8").splitlines():
         record = json.loads(line)
-        key = (record["dtype"], record.get("orders", "NN"), tuple(record["shape"]), record["candidate"])
+        shape = " x ".join(map(str, record["shape"]))
+        if record.get("gap"):
+            shape += f", rows {record['gap']} longer"
+        key = (record["dtype"], record.get("orders", "NN"), shape, record["candidate"])
         if key not in found or found[key]["date"] <= record["date"]:
             found[key] = record
     return found
@@ -45,7 +48,7 @@ def table(records: dict[Key, dict[str, Any]]) -> str:
         burst, sustained = record["burst"], record.get("sustained")
         cells = [
             dtype if orders == "NN" else f"{dtype}, {orders}",
-            " x ".join(map(str, shape)),
+            shape,
             candidate,
             *_figures(burst),
         ]

@@ -68,9 +68,12 @@ def shared_bytes(rows: int, columns: int, stages: int, *, along_k: bool) -> int:
     return (TILES * rows * columns + vectors) * ELEMENT_BYTES
 
 
-def start(program: Program, staged: Staged) -> Body:
-    """Statements that start the copies of the vectors around a tile, into the slot they arrive in."""
-    return _Rows(program, staged).start()
+def start(program: Program, staged: Staged, *, first: bool = False) -> Body:
+    """Statements that start the copies of the vectors around a tile, into the slot they arrive in.
+
+    first: those of the first tile, which there may be none of.
+    """
+    return _Rows(program, staged).start(first)
 
 
 def cut_out(program: Program, staged: Staged) -> Body:
@@ -85,7 +88,7 @@ class _Rows:
     program: Program
     staged: Staged
 
-    def start(self) -> Body:
+    def start(self, first: bool) -> Body:
         """All chunks' own vectors, then the last vector of each row."""
         count = self._tile.row_length // WIDTH
         name, team = f"{self._name}_vector", self.program.threads_per_block
@@ -99,7 +102,7 @@ class _Rows:
             to = self._at(Const(self._slots) if behind else Var(slot), self._stored(rows), Var(name) * WIDTH)
             if self._in_line and not behind:
                 place, to = self._placed(name, Var(slot), self._stored(rows))
-            body: Body = (*lets, Let(name, vector), *place, self._copy(name, to))
+            body: Body = (*lets, Let(name, vector), *place, self._copy(name, to, first=first))
             if total % team:
                 body = (If(binary(Op.LT, number, total), body),)
             if behind:
@@ -172,7 +175,7 @@ class _Rows:
         wrapped = Select(binary(Op.LT, place, around), place, place - around)
         return (Let(place.name, behind, "a ring further"),), Ref(self._buffer, (row, wrapped))
 
-    def _copy(self, name: str, to: Ref) -> Move:
+    def _copy(self, name: str, to: Ref, *, first: bool) -> Move:
         """The vector that a thread copies.
 
         Along k: zeros behind the end of a row, and nothing of a vector in front of it. What follows a row along m or n
@@ -184,11 +187,13 @@ class _Rows:
         for span, at in zip(self._tile.spans, local, strict=True):
             outside = tuple(axis for axis in self.program.axes_of(span.dim) if axis not in span.axes)
             index.append(digit_sum(outside) + span.global_offset(at))
-        first = index[along] = index[along] - Var(f"{name}_skip")
-        left = sizes[along] - first
+        begin = index[along] = index[along] - Var(f"{name}_skip")
+        left = sizes[along] - begin
         guard, valid = binary(Op.LT, 0, left), None
         if self._in_line:
-            guard, valid = binary(Op.LT, -WIDTH, first), binary(Op.MAX, binary(Op.MIN, left, WIDTH), 0)
+            guard, valid = binary(Op.LT, -WIDTH, begin), binary(Op.MAX, binary(Op.MIN, left, WIDTH), 0)
+            if first:  # of a row of no elements nothing is read, not even what stands in front of it
+                guard = both(binary(Op.LT, 0, sizes[along]), guard)
         guard = both(binary(Op.LT, index[1 - along], sizes[1 - along]), guard)
         source = global_place(self.program, gemm.operand(self.staged.operand).name, index[0], index[1])
         return Move(to, source, WIDTH, guard, self._name, asynchronous=True, valid=valid, settled=True)

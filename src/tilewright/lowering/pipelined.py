@@ -210,33 +210,32 @@ def _cut_out_loop(program: Program, loop: Loop, extent: Expr, use: Use, ring: Pi
     tiles = [staged for staged in tiles_under(program, loop) if staged.cut_out]
     whole = [staged for staged in tiles_under(program, loop) if not staged.cut_out]
     lead = 2 if use.is_split and not use.last_reads_tile else 1
-    start = tuple(s for staged in tiles for s in cut_out.start(program, staged))
     cut = tuple(s for staged in tiles for s in cut_out.cut_out(program, staged))
     copy = tuple(s for staged in whole for s in copy_tile(program, staged))
     each = _where if extent == extent_of(loop, frozenset(("k",))) else _anywhere
+    late = slots - stages + 1  # turns by which tiles that need no cutting come later than vectors
 
-    def started(turn: Expr, arriving: Expr, fill: Expr) -> Body:
-        """In one turn: the vectors of a tile, and the tile two turns before of an operand that needs no cutting."""
-        tile = turn - (slots - stages + 1)
-        copies = each(binary(Op.LT, tile, extent), at(copy, **{name: tile, fill_name(name): fill}))
-        return (*at(start, **{name: turn, arriving_name(name): arriving}), *copies)
+    def vectors(turn: Expr, slot: Expr, *, first: bool = False) -> Body:
+        started = (s for staged in tiles for s in cut_out.start(program, staged, first=first))
+        return at(tuple(started), **{name: turn, arriving_name(name): slot})
+
+    def uncut(turn: Expr, slot: Expr) -> Body:
+        return each(binary(Op.LT, turn - late, extent), at(copy, **{name: turn - late, fill_name(name): slot}))
 
     wait = WaitCopies(slots - 3)
     prologue: list[Stmt] = [*use.declare]
     for turn in range(slots):
-        # Of a row of no elements nothing is read, not even what stands in front of it.
-        first = at(start, **{name: Const(turn), arriving_name(name): Const(turn)})
-        prologue += _where(binary(Op.LT, 0, extent), first)
-        if turn >= slots - stages + 1:
-            tile = Const(turn - (slots - stages + 1))
-            prologue += each(binary(Op.LT, tile, extent), at(copy, **{name: tile, fill_name(name): tile}))
+        prologue += vectors(Const(turn), Const(turn), first=turn == 0)
+        if turn >= late:
+            prologue += uncut(Const(turn), Const(turn - late))
         prologue.append(CommitCopies())
     prologue += [WaitCopies(slots - 1 - lead), Barrier("the first vectors are there")]
     for turn in range(lead):
         prologue += at(cut, **{arrived_name(name): Const(turn), cut_name(name): Const(turn)})
     begin = at(use.first, **{side_name(name): ZERO, slot_name(name): ZERO})
     prologue += [wait, Barrier("the first tiles are complete"), *begin]
-    starts = started(Var(name) + slots, Var(arriving_name(name)), Var(fill_name(name)))
+    ahead = Var(name) + slots
+    starts = (*vectors(ahead, Var(arriving_name(name))), *uncut(ahead, Var(fill_name(name))))
     used = use.most if use.is_split else use.whole
     if ring.spread:
         used = tuple(_spread_over(ring.spread, s, starts if lead == 2 else (*starts, *cut)) for s in used)

@@ -41,7 +41,7 @@ ROW_BYTES = 16
 
 def kernels(ladders: list[str]) -> Iterator[Build]:
     """Each rung in each format that it multiplies, A and B by rows, or B by columns where a rung takes only that; where
-    it copies elements of 2 bytes without the engine, also with rows that begin anywhere."""
+    it copies elements of 2 bytes without the engine, also with rows that begin anywhere, of A and B and of A alone."""
     for rung in (rung for name in ladders for rung in LADDERS[name]):
         for name in FORMATS:
             for b in (Order.ROW, Order.COL):
@@ -54,6 +54,7 @@ def kernels(ladders: list[str]) -> Iterator[Build]:
                 yield built
                 if odd.dtype.bytes == 2 and not built.kernel.maps:
                     yield build(odd, rung)
+                    yield build(replace(odd, ldb=padded(odd).ldb), rung)
                 break
 
 

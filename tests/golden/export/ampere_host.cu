@@ -35,9 +35,9 @@ struct Call {
     float alpha, beta;
 };
 
-// Starts one of the kernels; all are started alike.
+// Starts one of the kernels; all are started alike, each with its own shared memory.
 template <typename... Parameters>
-cudaError_t launch(void (*kernel)(Parameters...), const Call& call) {
+cudaError_t launch(void (*kernel)(Parameters...), int shared_bytes, const Call& call) {
     const int64_t M = call.M;
     const int64_t N = call.N;
     const int64_t grid[3] = {(M + 127) / 128 * ((N + 255) / 256), 1, 1};
@@ -45,14 +45,14 @@ cudaError_t launch(void (*kernel)(Parameters...), const Call& call) {
         return cudaErrorInvalidConfiguration;
     }
     cudaError_t error = cudaSuccess;
-    error = cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, 132096);
+    error = cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, shared_bytes);
     if (error != cudaSuccess) {
         return error;
     }
     cudaLaunchConfig_t config = {};
     config.gridDim = dim3(unsigned(grid[0]), unsigned(grid[1]), unsigned(grid[2]));
     config.blockDim = dim3(256, 1, 1);
-    config.dynamicSmemBytes = 132096;
+    config.dynamicSmemBytes = shared_bytes;
     config.stream = call.stream;
     error = cudaLaunchKernelEx(&config, kernel,
         static_cast<const bf16_bits*>(call.a.data),
@@ -99,17 +99,17 @@ extern "C" int ampere_full_bf16_nt(cudaStream_t stream,
         && is_aligned(bias_line, 16) && is_aligned(residual_matrix, 16)
         && is_near(a, 32, 128) && is_near(b, 32, 256) && is_near(c, 256, 128)
         && is_near(bias_line, 256, 128) && is_near(residual_matrix, 256, 128)) {
-        return answer_of(launch(ampere_full_bf16_nt_exact, call));
+        return answer_of(launch(ampere_full_bf16_nt_exact, 132096, call));
     }
     if (is_aligned(a, 16) && is_aligned(b, 16) && is_aligned(c, 16)
         && is_aligned(bias_line, 16) && is_aligned(residual_matrix, 16)
         && is_near(a, 32, 128) && is_near(b, 32, 256) && is_near(c, 256, 128)
         && is_near(bias_line, 256, 128) && is_near(residual_matrix, 256, 128)) {
-        return answer_of(launch(ampere_full_bf16_nt_edges, call));
+        return answer_of(launch(ampere_full_bf16_nt_edges, 132096, call));
     }
     if (is_aligned(a, 2) && is_aligned(b, 2) && is_aligned(c, 2)
         && is_aligned(bias_line, 2) && is_aligned(residual_matrix, 2)) {
-        return answer_of(launch(ampere_full_bf16_nt_any, call));
+        return answer_of(launch(ampere_full_bf16_nt_any, 162816, call));
     }
     return AMPERE_FULL_BF16_NT_MISALIGNED;
 }

@@ -204,6 +204,7 @@ def arguments(gemm: Gemm, pointers: Sequence[int], *, part_of_k: int = 0) -> tup
 def run_on_gpu(built: Build, gpu: Gpu, operands: Operands, *, cache: CubinCache | None = None) -> Array:
     """C as the GPU computes it: the logical (m, n) matrix, decoded. The host's operands are not changed."""
     gemm = operands.gemm
+    built.kernel.check_beta(gemm.beta)
     if gemm.m == 0 or gemm.n == 0:
         return np.zeros((gemm.m, gemm.n), np.float32)
     loaded = built.load(gpu, cache=cache)

@@ -241,6 +241,8 @@ def _assumptions(kernel: Kernel) -> list[str]:
         words.append("rows of A and B that end, or go on with zeros, to as many")
     if variant.near:
         words.append("offsets below 2^31 elements")
+    if variant.overwrites:
+        words.append("beta 0: C is not read")
     return words or ["nothing: any size, any alignment"]
 
 

@@ -74,6 +74,7 @@ def _multiply(instruction: MatrixInstruction, orders: tuple[Order, Order] | None
     product, total = _type(instruction.product), _type(instruction.accumulate)
     sums = _registers(instruction.c, instruction.accumulate)
     a, b = _registers(instruction.a, instruction.product), _registers(instruction.b, instruction.product)
+    taken = "void" if orders is None and instruction.product.bytes == 2 else product  # fragments may be in words
     mnemonic = instruction.mnemonic
     if orders is not None:
         mnemonic = mnemonic.format(a=orders[0].value, b=orders[1].value)
@@ -91,7 +92,7 @@ def _multiply(instruction: MatrixInstruction, orders: tuple[Order, Order] | None
         f"// d += a @ b for a tile of {instruction.m} x {instruction.n} x {instruction.k}, "
         f"by the {instruction.c.lanes} lanes of a warp together.\n"
         f"__device__ __forceinline__ void {multiply_name(instruction, orders)}"
-        f"({total}* d, const {product}* a, const {product}* b) {{\n"
+        f"({total}* d, const {taken}* a, const {taken}* b) {{\n"
         + _words(a, "left", "a")
         + _words(b, "right", "b")
         + ("" if wide else _words(sums, "sums", "d"))
@@ -179,13 +180,33 @@ __device__ __forceinline__ void round_pair_to_tf32(float& first, float& second) 
 }"""
 
 
+_TURN_WORDS = """\
+// Four neighbouring lanes turn a square of words: word j of lane i and word i of lane j change places.
+__device__ __forceinline__ void turn_words(void* place) {
+    unsigned words[4];
+    memcpy(words, place, 16);
+#pragma unroll
+    for (int far = 1; far < 4; far *= 2) {
+        const bool above = threadIdx.x & far;
+#pragma unroll
+        for (int i = 0; i < 4; ++i) {
+            if (i & far) continue;
+            const unsigned other = __shfl_xor_sync(0xffffffffu, above ? words[i] : words[i + far], far);
+            words[i] = above ? other : words[i];
+            words[i + far] = above ? words[i + far] : other;
+        }
+    }
+    memcpy(place, words, 16);
+}"""
+
+
 def _all_orders(instruction: MatrixInstruction) -> Sequence[tuple[Order, Order] | None]:
     return [(a, b) for a in Order for b in Order] if instruction.is_opaque else [None]
 
 
 def matrix_prelude() -> dict[str, str]:
     """Every snippet by the name it defines."""
-    found = {"tf32_from_float": _TF32_FROM_FLOAT, "round_pair_to_tf32": _ROUND_PAIR}
+    found = {"tf32_from_float": _TF32_FROM_FLOAT, "round_pair_to_tf32": _ROUND_PAIR, "turn_words": _TURN_WORDS}
     for count in (1, 2, 4):
         for transposed in (False, True):
             found[load_matrices_name(count, transposed)] = _load_matrices(count, transposed)

@@ -9,6 +9,7 @@ from typing import Literal
 from tilewright.artifacts import Parameter
 from tilewright.device.arch import Feature
 from tilewright.dtypes import F32, I32, I64, MBARRIER
+from tilewright.errors import ProblemError
 from tilewright.ir.async_stmt import (
     BulkLoad,
     BulkStore,
@@ -80,6 +81,7 @@ class Variant:
     wide: of A and B, the one whose pointer and leading dimension are multiples of 16 bytes though not both are.
     whole: a vector of `alignment_bytes` that begins inside a row of A or B may be read to its end, and holds zeros
     behind the row's. So a vector is one access with one guard, where it else is one with a branch to single elements.
+    overwrites: beta is 0, so that C is written and not read.
 
     >>> Variant(exact=frozenset("mn")).name
     'mn_aligned_near'
@@ -91,6 +93,7 @@ class Variant:
     result_bytes: int = 0
     whole: bool = False
     wide: Literal["", "A", "B"] = ""
+    overwrites: bool = False
 
     def __post_init__(self) -> None:
         if self.result_bytes == self.alignment_bytes:  # one way to say it, since kernels are known by their variant
@@ -116,6 +119,7 @@ class Variant:
         parts += [f"{self.wide}16"] if self.wide else []
         parts += ["whole"] if self.whole else []
         parts += ["near"] if self.near else []
+        parts += ["overwrites"] if self.overwrites else []
         return "_".join(parts)
 
 
@@ -248,6 +252,14 @@ class Kernel:
         """What the copy engine is told of the matrices, in order of first use."""
         found = (stmt.map for _, stmt in walk(self.body) if isinstance(stmt, (BulkLoad, BulkStore)))
         return tuple(dict.fromkeys(found))
+
+    def check_beta(self, beta: float) -> None:
+        """Raise ProblemError for a beta that the variant rules out."""
+        if self.variant.overwrites and beta != 0:
+            raise ProblemError(
+                f"Kernel {self.name!r} was built for beta = 0 and does not read C, and beta is {beta:g}.",
+                hint="build it for a problem with that beta: Gemm(..., beta=...).",
+            )
 
     def global_buffer(self, name: str) -> Buffer:
         dtype = next(o.dtype for o in (*self.gemm.operands, *self.gemm.added) if o.name == name)

@@ -226,6 +226,17 @@ class RoundPair:
     origin: str = ""
 
 
+@dataclass(frozen=True, slots=True)
+class TurnWords:
+    """The lanes of a quad turn a square of words: word j of its lane i and word i of its lane j change places.
+
+    place: the first of four words in registers. All lanes of the warp take part.
+    """
+
+    place: Ref
+    origin: str = ""
+
+
 Stmt = Union[  # noqa: UP007
     Let,
     For,
@@ -242,6 +253,7 @@ Stmt = Union[  # noqa: UP007
     StoreFragment,
     MultiplyTiles,
     RoundPair,
+    TurnWords,
     AsyncStmt,
 ]
 Body = tuple[Stmt, ...]

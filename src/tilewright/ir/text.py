@@ -52,6 +52,7 @@ from tilewright.ir.stmt import (
     RoundPair,
     Stmt,
     StoreFragment,
+    TurnWords,
     WaitCopies,
 )
 from tilewright.ir.visit import Path, bodies
@@ -218,6 +219,8 @@ def stmt_text(stmt: Stmt) -> str:
             return f"{expr.place(stmt.d)} += {operands}  # {stmt.instruction.name}"
         case RoundPair():
             return f"{expr.place(stmt.first)} and {expr.place(stmt.second)} rounded to {stmt.dtype}"
+        case TurnWords():
+            return f"{expr.place(stmt.place)} turned: 4 words of 4 lanes"
         case _:
             return async_text(stmt, expr)
 

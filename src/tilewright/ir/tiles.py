@@ -16,7 +16,7 @@ from tilewright.ir.buffer import Buffer, Ref, Space
 from tilewright.ir.expr import ZERO, Expr, Var
 from tilewright.ir.program import Axis, Program, Staged
 from tilewright.layout.arrangement import Slabs
-from tilewright.layout.fragment import Fragment
+from tilewright.layout.fragment import QUAD_LANES, WORD_BYTES, Fragment, FragmentDigit, Holder
 from tilewright.layout.swizzle import swizzle_of
 from tilewright.problem.gemm import Dim, OperandName
 
@@ -311,6 +311,26 @@ def source_of(program: Program, staged: Staged) -> Staged | None:
     chain = program.chain(staged.operand)
     at = chain.index(staged)
     return chain[at - 1] if at else None
+
+
+def traded_axis(program: Program) -> Axis | None:
+    """What counts the fragments of whose rows the lanes of a quad trade words, so that each stores a whole row of one.
+
+    They do where C is stored in vectors of four words, and a lane holds one: None where a lane stores what it holds,
+    or the fragments are none that could be traded.
+    """
+    fragment, operand = fragment_of(program, "C"), program.gemm.operand("C")
+    if fragment is None or fragment.opaque or program.result_vector * operand.dtype.bytes != QUAD_LANES * WORD_BYTES:
+        return None
+    along = [axis.dim for axis in program.instruction_axes].index(operand.contiguous)
+    held = fragment.neighbours(along)
+    quad = FragmentDigit(Holder.LANE, 1, QUAD_LANES, along, held)
+    whole_row = (fragment.rows, fragment.columns)[along] == QUAD_LANES * held == program.result_vector
+    axes = [axis for axis in program.sum_axes if axis.dim == operand.contiguous]
+    if quad not in fragment.digits or not whole_row or not axes:
+        return None
+    finest = min(axes, key=lambda axis: axis.stride)
+    return finest if (finest.extent or 1) % QUAD_LANES == 0 else None
 
 
 def result_span(program: Program) -> Span:

@@ -34,6 +34,7 @@ from tilewright.ir.stmt import (
     RoundPair,
     Stmt,
     StoreFragment,
+    TurnWords,
 )
 
 Path = tuple[int, ...]
@@ -103,6 +104,8 @@ def map_exprs(stmt: Stmt, change: Callable[[Expr], Expr]) -> Stmt:
             return replace(stmt, d=ref(stmt.d), a=ref(stmt.a), b=ref(stmt.b))
         case RoundPair():
             return replace(stmt, first=ref(stmt.first), second=ref(stmt.second))
+        case TurnWords():
+            return replace(stmt, place=ref(stmt.place))
         case MultiplyShared():
             a, b = (replace(side, place=ref(side.place)) for side in (stmt.a, stmt.b))
             return replace(stmt, d=ref(stmt.d), a=a, b=b, fresh=None if stmt.fresh is None else change(stmt.fresh))
@@ -200,6 +203,8 @@ def exprs_of(stmt: Stmt) -> tuple[Expr, ...]:
             return (*stmt.d.index, *stmt.a.index, *stmt.b.index)
         case RoundPair():
             return (*stmt.first.index, *stmt.second.index)
+        case TurnWords():
+            return stmt.place.index
         case MultiplyShared():
             fresh = () if stmt.fresh is None else (stmt.fresh,)
             return (*stmt.d.index, *stmt.a.place.index, *stmt.b.place.index, *fresh)
@@ -230,6 +235,8 @@ def written(stmt: Stmt) -> tuple[Ref, ...]:
             return (stmt.d,)
         case RoundPair():
             return (stmt.first, stmt.second)
+        case TurnWords():
+            return (stmt.place,)
         case _:
             return ()
 

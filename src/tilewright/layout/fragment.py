@@ -22,6 +22,12 @@ MATRIX_ROWS = 8
 MATRIX_ROW_BYTES = 16
 """Bytes of one row of such a matrix."""
 
+QUAD_LANES = 4
+"""Neighbouring lanes, which hold a row of a fragment together."""
+
+WORD_BYTES = 4
+"""What one register of a lane holds."""
+
 
 class Holder(Enum):
     """What a digit counts: lanes of the group, or registers of one lane."""

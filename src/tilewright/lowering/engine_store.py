@@ -14,7 +14,7 @@ from tilewright.ir.buffer import Ref
 from tilewright.ir.expr import ZERO, Const, Expr, Op, Var, binary
 from tilewright.ir.stmt import Body, For, If
 from tilewright.layout.swizzle import swizzle_of
-from tilewright.lowering.part_store import LANE, PART, Finished, PartStore
+from tilewright.lowering.part_store import LANE, PART, Either, Finished, PartStore
 from tilewright.lowering.products import slabs_of
 
 
@@ -22,12 +22,12 @@ from tilewright.lowering.products import slabs_of
 class EngineStore(PartStore):
     """The statements of one warpgroup that store its part of a tile of C by the copy engine."""
 
-    def body(self, reads_c: Expr, finished: Finished) -> Body:
-        """reads_c: whether C is read, the same for all threads, and so a path of its own."""
+    def body(self, either: Either, finished: Finished) -> Body:
+        """The parts of the tile, one after the other."""
         part = (
             If(binary(Op.EQ, LANE, 0), (WaitStores(self._buffers - 1),)),
             self._meet(),
-            *self._fill(reads_c, finished),
+            *self._fill(either, finished),
             FenceProxy(),
             self._meet(),
             If(binary(Op.EQ, LANE, 0), (*self._start(), CommitStores())),

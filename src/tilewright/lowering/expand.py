@@ -19,7 +19,7 @@ from tilewright.ir.expr import ZERO, Apply, Binary, Cast, Const, Expr, Fma, Load
 from tilewright.ir.kernel import SIZES
 from tilewright.ir.program import Loop, Program, Route, Staged
 from tilewright.ir.stmt import Alloc, Assign, Body, For, If, Let, Move, Stmt
-from tilewright.ir.tiles import Tile, tile_of
+from tilewright.ir.tiles import Tile, tile_of, traded_axis
 from tilewright.ir.visit import walk
 from tilewright.lowering.coordinates import digits, extent_of, index_of, launch_coordinates
 from tilewright.lowering.copies import copy_tile, store_tile
@@ -29,6 +29,7 @@ from tilewright.lowering.kernel_parts import ELEMENT, global_place, value_buffer
 from tilewright.lowering.lane_store import LaneStore
 from tilewright.lowering.pipelined import Use, at, copy_ordinary, pipelined_loop, runs_ahead
 from tilewright.lowering.products import multiply_shared, reads_shared
+from tilewright.lowering.quad_store import QuadStore
 from tilewright.lowering.roles import Compute, Engine, comes_by_engine
 from tilewright.lowering.sums import Sums
 from tilewright.problem.gemm import OperandName
@@ -42,6 +43,7 @@ class Expansion:
 
     program: Program
     exact: frozenset[str]
+    overwrites: bool = False
 
     def body(self) -> Body:
         """The whole kernel body."""
@@ -302,6 +304,8 @@ class Expansion:
 
     def _store_sum(self, sums: Sums) -> Body:
         staged = next((s for s in self.program.staged if s.operand == "C"), None)
+        if staged is None and traded_axis(self.program) is not None:
+            return QuadStore(self.program, sums).body(self._either, self._added_to, self._ended_sum)
         if staged is None:
             width = self.program.result_vector
 
@@ -313,13 +317,12 @@ class Expansion:
             if sums.fragment is None:
                 return way(None)
             # The results of a fragment lie scattered: two whole ways cost less than a guard at each of them.
-            return (If(binary(Op.NE, BETA, real(0)), way(True), way(False)),)
+            return self._either(way)
         tile = tile_of(self.program, staged)
         if staged.finished:
-            reads_c = binary(Op.NE, BETA, real(0))
             if staged.route is Route.TMA:
-                return EngineStore(self.program, sums, tile).body(reads_c, self._finished)
-            return LaneStore(self.program, sums, tile, self.exact).body(reads_c, self._finished)
+                return EngineStore(self.program, sums, tile).body(self._either, self._finished)
+            return LaneStore(self.program, sums, tile, self.exact).body(self._either, self._finished)
         held = {axis.name for span in tile.spans for axis in span.axes}
         outside = tuple(axis for axis in self.program.sum_axes if axis.name not in held)
         part = replace(sums, outside=frozenset(axis.name for axis in outside))
@@ -334,6 +337,10 @@ class Expansion:
             body = (For(axis.name, Const(axis.extent or 1), body, unroll=True),)
         return body
 
+    def _either(self, way: Callable[[bool], Body]) -> Body:
+        """way(True) where C is read, way(False) where it is not: the same for all threads."""
+        return way(False) if self.overwrites else (If(binary(Op.NE, BETA, real(0)), way(True), way(False)),)
+
     def _combine(self, place: Ref, width: int, sum_at: Callable[[Expr], Expr], *, reads_c: bool | None = None) -> Body:
         """`C[place ..] = alpha * sum + beta * C`, for `width` neighbours; the factors as the program has them.
 
@@ -345,7 +352,7 @@ class Expansion:
         total = as_f32(sum_at(element))
         result: Expr = Binary(Op.MUL, ALPHA, total) if self.program.late_alpha else total
         load: Body = ()
-        if self.program.late_beta and reads_c is not False:
+        if self.program.late_beta and reads_c is not False and not self.overwrites:
             needed = None if reads_c else Binary(Op.NE, BETA, real(0))
             load = (Move(Ref(value, (ZERO,)), self._added_to(place), width, needed, origin="C"),)
             result = Fma(BETA, as_f32(Load(value, (element,))), result)
@@ -357,14 +364,19 @@ class Expansion:
 
     def _finished(self, value: Ref, place: Ref, total: Expr, reads_c: bool) -> Body:
         """`value = alpha * sum + beta * C[place]` and the epilogue; without beta where C is not read."""
+        if not reads_c:
+            return self._ended_sum(value, place, total, None)
+        old = value_buffer("C_old", self.program.gemm.out, 1)
+        load = Move(Ref(old, (ZERO,)), self._added_to(place), origin="C")
+        return (Alloc(old), load, *self._ended_sum(value, place, total, Load(old, (ZERO,))))
+
+    def _ended_sum(self, value: Ref, place: Ref, total: Expr, old: Expr | None) -> Body:
+        """`value = alpha * sum + beta * old` and the epilogue of C[place]; without beta where there is no old one."""
         result: Expr = Binary(Op.MUL, ALPHA, as_f32(total))
-        load: Body = ()
-        if reads_c:
-            old = value_buffer("C_old", self.program.gemm.out, 1)
-            result = Fma(BETA, as_f32(Load(old, (ZERO,))), result)
-            load = (Alloc(old), Move(Ref(old, (ZERO,)), self._added_to(place), origin="C"))
+        if old is not None:
+            result = Fma(BETA, as_f32(old), result)
         load_bias, bias = self._bias(place)
-        return (*load, *load_bias, Assign(value, self._as_result(self._ended(result, bias)), origin="C"))
+        return (*load_bias, Assign(value, self._as_result(self._ended(result, bias)), origin="C"))
 
     def _fill_tile(self, sums: Sums, tile: Tile) -> Body:
         """Finished sums into the shared tile of the result."""
@@ -397,6 +409,6 @@ def as_f32(value: Expr) -> Expr:
     return value if value.dtype is F32 else Cast(F32, value)
 
 
-def expand(program: Program, exact: frozenset[str]) -> Body:
-    """The explicit statements of one thread of `program`; dimensions in `exact` have no edge."""
-    return Expansion(program, exact).body()
+def expand(program: Program, exact: frozenset[str], *, overwrites: bool = False) -> Body:
+    """The explicit statements of one thread of `program`; dimensions in `exact` have no edge. overwrites: of `Variant`."""
+    return Expansion(program, exact, overwrites).body()

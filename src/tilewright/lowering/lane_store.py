@@ -22,7 +22,7 @@ from tilewright.ir.kernel import C_ODD, SIZES
 from tilewright.ir.program import GROUP_LANES, WARP_LANES
 from tilewright.ir.stmt import Alloc, Body, For, If, Let, Move
 from tilewright.lowering.kernel_parts import global_place, value_buffer
-from tilewright.lowering.part_store import LANE, PART, Finished, PartStore
+from tilewright.lowering.part_store import LANE, PART, Either, Finished, PartStore
 from tilewright.lowering.products import slabs_of
 
 _WARP, _ODD = Var("warp_in_group"), Var("odd")
@@ -39,15 +39,15 @@ class LaneStore(PartStore):
 
     exact: frozenset[str]
 
-    def body(self, reads_c: Expr, finished: Finished) -> Body:
-        """reads_c: whether C is read. Of two places, that all have read one is known from the meeting since."""
+    def body(self, either: Either, finished: Finished) -> Body:
+        """Of two places, that all have read one is known from the meeting since."""
         first = (self._meet(),) if self._buffers == 1 else ()
         # Uniform not only for speed: the compiler cannot compute what follows from it before the sums are gone, when
         # there are no registers to keep it in.
         warp = Let(_WARP.name, LANE // WARP_LANES, uniform=True)
         # The first row of a warpgroup is a multiple of 64.
         odd = Let(_ODD.name, (C_ODD ^ _WARP & Var("ldc")) & 1, "rows of this warp begin in the middle of a pair")
-        part = (*first, *self._fill(reads_c, finished), self._meet(), warp, odd, *self._stores())
+        part = (*first, *self._fill(either, finished), self._meet(), warp, odd, *self._stores())
         return (For(PART.name, Const(self._parts), part, unroll=True),)
 
     def _stores(self) -> Body:

@@ -32,6 +32,9 @@ LANE, PART = Var(GROUP_LANE), Var("part")
 _CHUNK = "chunk"
 
 
+Either = Callable[[Callable[[bool], Body]], Body]
+"""either(way): way(True) where C is read, way(False) where it is not; two whole ways, the same for all threads."""
+
 Finished = Callable[[Ref, Ref, Expr, bool], Body]
 """finished(value, place, sum, reads_c): `alpha * sum + beta * C[place]` and the epilogue into the register `value`."""
 
@@ -113,8 +116,8 @@ class PartStore:
         row, column = (digit_sum(axes) for axes in outside)
         return row + self._first_row(), column + PART * self.tile.row_length
 
-    def _fill(self, reads_c: Expr, finished: Finished) -> Body:
-        """The running part into its place. reads_c: whether C is read, the same for all threads: a path of its own."""
+    def _fill(self, either: Either, finished: Finished) -> Body:
+        """The running part into its place."""
         if self.tile.dtype.bytes != 2 or self.tile.minor != 1:
             raise LoweringError(
                 f"{self.tile.staged.name!r} is filled by stmatrix, which moves elements of 2 bytes along rows, not "
@@ -155,8 +158,7 @@ class PartStore:
                 body = (For(axis.name, Const(axis.extent or 1), body, unroll=True),)
             return body
 
-        # Two whole ways, so that neither has a branch between its instructions.
-        return (If(reads_c, way(True), way(False)),)
+        return either(way)  # neither has a branch between its instructions
 
     def _put(self, value_at: Ref, rows: Expr) -> Body:
         """Four matrices, 16 rows by 16 columns of a warp, to their place in the slabs; each lane names one row."""

@@ -64,7 +64,7 @@ def lower(
     if not variant.aligned:
         program = narrowed_copies(program, variant)
     # Loops and copies first: every later pass works on statements.
-    body = checked("expand", expand(program, exact))
+    body = checked("expand", expand(program, exact, overwrites=variant.overwrites))
     # Widths before guards, because a guard covers the whole of its access.
     if not variant.aligned:
         body = checked("narrow_accesses", narrow_accesses(body, program, variant))

@@ -28,7 +28,8 @@ def variant_for(program: Program, gemm: Gemm, *, pointers: Sequence[int] = ()) -
         wide = [name for i, name in enumerate(READ) if widest(gemm, (rows[i], *pointers[i : i + 1])) == ALIGNMENTS[0]]
     near = all(_last_offset(program, gemm, o.name) <= MAX_INDEX for o in every)
     whole = reads_vectors(program) and ends_whole(gemm, read, exact, wide=frozenset(wide))
-    return Variant(frozenset(exact), read, near, result, whole, wide[0] if wide else "")
+    overwrites = gemm.beta == 0 and program.late_beta  # else beta is applied where sums begin
+    return Variant(frozenset(exact), read, near, result, whole, wide[0] if wide else "", overwrites)
 
 
 def reads_vectors(program: Program) -> bool:

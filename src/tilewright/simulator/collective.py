@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import lru_cache
 
@@ -10,7 +11,7 @@ import numpy as np
 from tilewright.device.spec import WARP_THREADS
 from tilewright.dtypes import TF32, Array
 from tilewright.isa.instruction import MatrixInstruction
-from tilewright.layout.fragment import MATRIX_ROW_BYTES, MATRIX_ROWS
+from tilewright.layout.fragment import MATRIX_ROW_BYTES, MATRIX_ROWS, QUAD_LANES, WORD_BYTES
 from tilewright.simulator.context import Context, where
 from tilewright.simulator.convoy import Convoy
 from tilewright.simulator.events import Arithmetic
@@ -20,8 +21,9 @@ from tilewright.simulator.moves import MemorySide
 from tilewright.simulator.sites import Site
 from tilewright.simulator.values import RegisterView
 
-WORD_BYTES = 4
-"""ldmatrix gives a lane four bytes of each matrix. Source: PTX ISA 9.0, ldmatrix."""
+
+TURN_WORDS: Mapping[str, int] = {"SHFL": QUAD_LANES}
+"""What turns a square of four words: in each of two steps, two words to another lane."""
 
 
 def check_whole_warps(site: Site, context: Context, convoy: Convoy) -> None:
@@ -135,6 +137,39 @@ class MultiplyTilesOp:
         opcodes = multiply_opcodes(instruction)
         active = convoy.active_warps, convoy.active_lanes
         event = Arithmetic(self.site, opcodes, 1, *active, convoy.warps, convoy.mask)
+        for hear in self.context.wire.computed:
+            hear(event)
+
+
+@lru_cache
+def _squares(element_bytes: int, turned: bool) -> Holding:
+    """Four words of each lane as squares of a quad: lanes number their rows, or, turned, their columns."""
+    each = WORD_BYTES // element_bytes
+    word, part, lane = np.indices((QUAD_LANES, each, WARP_THREADS))
+    quad, own = lane // QUAD_LANES, lane % QUAD_LANES
+    row, column = (word, own) if turned else (own, word)
+    numbers = ((quad * QUAD_LANES + row) * QUAD_LANES + column) * each + part
+    return Holding(numbers.reshape(-1, WARP_THREADS), numbers.size)
+
+
+@dataclass(slots=True)
+class TurnWordsOp:
+    """Four words of each lane, which the lanes of a quad turn as a square."""
+
+    site: Site
+    context: Context
+    place: RegisterView
+    element_bytes: int
+
+    def __call__(self, convoy: Convoy) -> None:
+        check_whole_warps(self.site, self.context, convoy)
+        squares = _squares(self.element_bytes, False).tiles(self.place.read(convoy))
+        held = _squares(self.element_bytes, True).registers(squares)
+        put(self.place.of(convoy), held, None if convoy.mask is None else convoy.mask.lanes)
+        self.place.mark(convoy)
+        event = Arithmetic(
+            self.site, TURN_WORDS, 1, convoy.active_warps, convoy.active_lanes, convoy.warps, convoy.mask
+        )
         for hear in self.context.wire.computed:
             hear(event)
 

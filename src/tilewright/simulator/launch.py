@@ -28,6 +28,7 @@ def scalars(gemm: Gemm) -> dict[str, float]:
 
 def arguments(kernel: Kernel, values: Mapping[str, float]) -> dict[str, Expr]:
     """The scalar arguments of a launch as typed constants."""
+    kernel.check_beta(values["beta"])
     scalar = (p for p in kernel.arguments if not p.is_pointer)
     kinds = {parameter.name: parameter.dtype for parameter in scalar}
     return {name: Const(values[name], dtype) for name, dtype in kinds.items()}

@@ -35,15 +35,16 @@ from tilewright.ir.stmt import (
     RoundPair,
     Stmt,
     StoreFragment,
+    TurnWords,
     WaitCopies,
 )
 from tilewright.ir.visit import Path, walk, walk_expr
-from tilewright.layout.fragment import MATRIX_ROW_BYTES
+from tilewright.layout.fragment import MATRIX_ROW_BYTES, QUAD_LANES, WORD_BYTES
 from tilewright.simulator.assigns import CutOutOp, RoundPairOp, assign_op, copy_ops
 from tilewright.simulator.async_moves import AsyncCopyOp, CommitOp, WaitOp
 from tilewright.simulator.asynchronous.compile import WAITING, Compiler
 from tilewright.simulator.asynchronous.meeting_ops import UniformCheckOp
-from tilewright.simulator.collective import WORD_BYTES, LoadMatricesOp, MultiplyTilesOp, StoreMatricesOp
+from tilewright.simulator.collective import LoadMatricesOp, MultiplyTilesOp, StoreMatricesOp, TurnWordsOp
 from tilewright.simulator.context import Context
 from tilewright.simulator.control import (
     BarrierStep,
@@ -247,6 +248,8 @@ class _Translator:
                 values = self._values(site, names)
                 places = values.view(stmt.first), values.view(stmt.second)
                 return [RoundPairOp(site, self._context, places, stmt.dtype)]
+            case TurnWords():
+                return [self._turn_words(stmt, self._sites.add(path, stmt, names.loops), names)]
             case MultiplyTiles():
                 return [self._multiply(stmt, self._sites.add(path, stmt, names.loops), names)]
             case StoreMatrices():
@@ -357,6 +360,11 @@ class _Translator:
         values = self._values(site, names)
         source, target = values.run(stmt.src, stmt.width + CUT_OUT_WORD), values.run(stmt.dst, stmt.width)
         return CutOutOp(site, self._context, target, source, self.cells.place(resolve(stmt.skip, names.scope)))
+
+    def _turn_words(self, stmt: TurnWords, site: Site, names: Names) -> TurnWordsOp:
+        size = stmt.place.buffer.dtype.bytes
+        place = self._values(site, names).run(stmt.place, QUAD_LANES * WORD_BYTES // size)
+        return TurnWordsOp(site, self._context, place, size)
 
     def _compiler(self, site: Site, names: Names) -> Compiler:
         return Compiler(site, self._context, self.cells, self._values(site, names))

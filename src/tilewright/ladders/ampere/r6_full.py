@@ -18,10 +18,10 @@ from tilewright.ladders.ampere.claims import (
     TENSOR_CORES,
     matrices_of,
 )
-from tilewright.ladders.ampere.tiles import Tiles, in_pairs, matrices, nest, staged, swizzled
+from tilewright.ladders.ampere.tiles import CHUNK_BYTES, Tiles, in_pairs, inner_of, matrices, nest, staged, swizzled
 from tilewright.ladders.rung import Choices, Claim, Point, Rung
 from tilewright.problem.gemm import Gemm
-from tilewright.schedule import Distribute, Pipeline, Prefetch, Raster, Relayout, Schedule, Snake, Stage, Step, Transfer
+from tilewright.schedule import Distribute, Pipeline, Prefetch, Raster, Relayout, Schedule, Snake, Stage, Step, Transfer, Vectorize
 from tilewright.units import ceil_div
 
 BEST: Point = {
@@ -34,6 +34,7 @@ BEST: Point = {
     "ahead": True,
     "spread": True,
     "snake": True,
+    "outer": "m_frag",
     "group": 8,
 }
 """ahead: fragments are loaded a step ahead. spread: copies are started between the products. snake: fragments of B are
@@ -132,7 +133,7 @@ def schedule_at(gemm: Gemm, point: Point) -> Schedule:
     tiles = Tiles(*(point[name] for name in ("m", "n", "k_bytes", "warp_m", "warp_n")))
     ahead: tuple[Step, ...] = (Prefetch("A_frag"), Prefetch("B_frag")) if point["ahead"] else ()
     return Schedule(
-        *nest(gemm, tiles, paired=True),
+        *nest(gemm, tiles, paired=True, outer=point["outer"]),
         *staged(gemm),
         *matrices(gemm),
         *in_pairs(gemm),
@@ -141,9 +142,10 @@ def schedule_at(gemm: Gemm, point: Point) -> Schedule:
         Transfer("B_tile", Route.ASYNC),
         Pipeline("k_tile", point["stages"], spread="k_step" if point["spread"] else ""),
         *ahead,
-        *((Snake("n_frag"),) if point["snake"] else ()),
+        *((Snake(inner_of(point["outer"])),) if point["snake"] else ()),
         *((Raster(RasterOrder.GROUPED, group=point["group"]),) if point["group"] > 1 else ()),
         *(_stored_in_parts() if point.get("in_parts") else ()),
+        *((Vectorize("C", CHUNK_BYTES // gemm.out.bytes),) if point.get("traded") else ()),
     )
 
 

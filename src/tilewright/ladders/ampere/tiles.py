@@ -48,9 +48,10 @@ class Tiles:
     warp_n: int = 32
 
 
-def nest(gemm: Gemm, tiles: Tiles, *, paired: bool = False) -> tuple[Step, ...]:
+def nest(gemm: Gemm, tiles: Tiles, *, paired: bool = False, outer: str = "m_frag") -> tuple[Step, ...]:
     """Blocks, warps and fragments, the innermost of which one instruction runs.
 
+    outer: m_frag or n_frag, which of them is counted around the other.
     paired: an operand whose fragments ldmatrix cannot load gives the instruction its rows, and those in pairs, so that
     a lane loads two neighbours at once. Rows of the instruction are columns of C where that operand is B.
     """
@@ -68,7 +69,7 @@ def nest(gemm: Gemm, tiles: Tiles, *, paired: bool = False) -> tuple[Step, ...]:
         Split("k", tiles.k_bytes // gemm.dtype.bytes, into=("k_tile", "k_in")),
         Split("k_in", depth, into=("k_step", "k_mma")),
         Reorder(
-            *("m_block", "n_block", "m_warp", "n_warp", "k_tile", "k_step", "m_frag", "n_frag"),
+            *("m_block", "n_block", "m_warp", "n_warp", "k_tile", "k_step", outer, inner_of(outer)),
             *inner,
             "k_mma",
         ),
@@ -79,6 +80,11 @@ def nest(gemm: Gemm, tiles: Tiles, *, paired: bool = False) -> tuple[Step, ...]:
         Tensorize(*inner, "k_mma", using=using),
         Accumulate(over="k_tile"),
     )
+
+
+def inner_of(outer: str) -> str:
+    """The loop over fragments that runs inside `outer`."""
+    return "m_frag" if outer == "n_frag" else "n_frag"
 
 
 def staged(gemm: Gemm) -> tuple[Step, ...]:

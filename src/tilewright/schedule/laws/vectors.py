@@ -7,8 +7,17 @@ from math import prod
 
 from tilewright.dtypes import DType
 from tilewright.ir.program import Program, Route
-from tilewright.ir.tiles import VECTOR_BYTES, Span, Tile, fragment_of, result_span, source_of, tile_of
-from tilewright.layout.fragment import MATRIX_ROW_BYTES
+from tilewright.ir.tiles import (
+    VECTOR_BYTES,
+    Span,
+    Tile,
+    fragment_of,
+    result_span,
+    source_of,
+    tile_of,
+    traded_axis,
+)
+from tilewright.layout.fragment import MATRIX_ROW_BYTES, QUAD_LANES
 from tilewright.schedule.laws.violation import Violation
 
 
@@ -163,10 +172,17 @@ def _result_vector(program: Program) -> Iterator[Violation]:
                 "which lane holds which result is not known.",
                 hint="stage C in shared memory and Distribute it in wide vectors.",
             )
-        elif held % width:
+        elif held % width and traded_axis(program) is None:
             yield Violation(
-                f"a lane holds {held} neighbouring result(s) along {operand.contiguous}, not a multiple of {width}.",
+                f"a lane holds {held} neighbouring result(s) along {operand.contiguous}, not a multiple of {width}, "
+                f"and no four lanes hold {width} in {QUAD_LANES} fragments side by side, which they could trade.",
                 hint="stage C in shared memory and Distribute it in wide vectors.",
+            )
+        elif held % width and any(staged.operand == "C" for staged in program.staged):
+            yield Violation(
+                f"a lane holds {held} neighbouring result(s), and stages them as they are: it trades with others only "
+                "where it stores them itself.",
+                hint="leave Stage('C', ...) out, or use a width of that number.",
             )
         return
     span = result_span(program)

@@ -123,6 +123,9 @@ class Variant:
         return "_".join(parts)
 
 
+MAX_SHARED_BYTES = 227 * KIB
+"""The most shared memory a block can have on any device: sm_90 and sm_100. Source: cuda_occupancy.h of CUDA 13.0."""
+
 SAFE = Variant(alignment_bytes=1, near=False)
 """Assumes nothing: right for every argument."""
 

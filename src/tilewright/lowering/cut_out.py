@@ -22,6 +22,7 @@ their vectors, other turns other words; and their rows are four rows of an odd n
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from tilewright.ir.buffer import Buffer, Ref, Space
@@ -66,6 +67,19 @@ def shared_bytes(rows: int, columns: int, stages: int, *, along_k: bool) -> int:
     slots = stages + 1
     vectors = rows * (slots * columns + WIDTH) if along_k else slots * rows * (columns + WIDTH)
     return (TILES * rows * columns + vectors) * ELEMENT_BYTES
+
+
+def bytes_of_ring(program: Program, tiles: Sequence[Staged], wide: str) -> int:
+    """Shared memory of all tiles where those of A and B are cut out, but that of operand `wide` comes as it lies."""
+
+    def size(staged: Staged) -> int:
+        tile = tile_of(program, staged)
+        if staged.operand in ("C", wide) or program.pipelined is None:
+            return tile.shared_buffer.size_bytes
+        along_k = tile.spans[tile.minor].dim == "k"
+        return shared_bytes(tile.rows, tile.row_length, program.pipelined.stages, along_k=along_k)
+
+    return sum(size(staged) for staged in tiles)
 
 
 def start(program: Program, staged: Staged, *, first: bool = False) -> Body:

@@ -14,11 +14,11 @@ from dataclasses import replace
 
 from tilewright.ir.buffer import Ref, Space
 from tilewright.ir.expr import ZERO
-from tilewright.ir.kernel import Variant
+from tilewright.ir.kernel import MAX_SHARED_BYTES, Variant
 from tilewright.ir.program import Program, Route
 from tilewright.ir.stmt import Alloc, Body, Move, Stmt
 from tilewright.ir.visit import rewrite
-from tilewright.lowering.cut_out import takes
+from tilewright.lowering.cut_out import bytes_of_ring, takes
 from tilewright.lowering.guard_edges import contiguous_at, narrower
 from tilewright.lowering.kernel_parts import value_buffer
 
@@ -33,7 +33,7 @@ def narrowed_copies(program: Program, variant: Variant) -> Program:
     """
     program = _narrowed_result(program, variant.aligned_bytes("C"))
     wide, in_registers, alignment_bytes = program, False, variant.alignment_bytes
-    cut = alignment_bytes < MIN_ASYNC_BYTES and are_cut_out(program)
+    cut = alignment_bytes < MIN_ASYNC_BYTES and are_cut_out(program, variant.wide)
     for staged in program.staged:
         if staged.route is not Route.ASYNC or staged.distribution is None or staged.operand == variant.wide:
             continue
@@ -60,13 +60,15 @@ def narrowed_copies(program: Program, variant: Variant) -> Program:
     return program
 
 
-def are_cut_out(program: Program) -> bool:
-    """Whether the tiles of a ring are cut out where rows begin at any element."""
+def are_cut_out(program: Program, wide: str = "") -> bool:
+    """Whether the tiles of a ring are cut out where rows begin at any element. wide: but not of this operand."""
     ring = program.pipelined
     if ring is None or ring.alternating:
         return False
     tiles = [s for s in program.staged if s.under == ring.loop and s.space is Space.SHARED and s.operand != "C"]
-    return len(tiles) == 2 and all(s.route is Route.ASYNC and takes(program, s) for s in tiles)
+    if len(tiles) != 2 or not all(s.route is Route.ASYNC and takes(program, s) for s in tiles):
+        return False
+    return bytes_of_ring(program, [s for s in program.staged if s.space is Space.SHARED], wide) <= MAX_SHARED_BYTES
 
 
 def _narrowed_result(program: Program, alignment_bytes: int) -> Program:

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from tilewright.errors import LoweringError
 from tilewright.ir.async_stmt import InitBarrier
 from tilewright.ir.buffer import Buffer, Space
-from tilewright.ir.kernel import Kernel, Many, Variant
+from tilewright.ir.kernel import MAX_SHARED_BYTES, Kernel, Many, Variant
 from tilewright.ir.program import Level, Program
 from tilewright.ir.simplify import simplify
 from tilewright.ir.stmt import Body, Move
@@ -27,9 +27,6 @@ from tilewright.lowering.own_problem import own_problem
 from tilewright.lowering.place_barriers import own_tiles, place_barriers
 from tilewright.lowering.split_k import ceil_of_parts, split_k
 from tilewright.problem.gemm import Dim
-
-MAX_SHARED_BYTES = 227 * 1024
-"""The most shared memory a block can have on any device: sm_90 and sm_100. Source: cuda_occupancy.h of CUDA 13.0."""
 
 
 def lower(

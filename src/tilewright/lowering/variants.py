@@ -7,6 +7,7 @@ from typing import Literal
 
 from tilewright.ir.kernel import Variant
 from tilewright.ir.program import Program, Route, Staged
+from tilewright.ir.tiles import fragment_of
 from tilewright.lowering.narrow_accesses import are_cut_out
 from tilewright.problem.gemm import AddedName, Dim, Gemm, OperandName
 
@@ -24,12 +25,20 @@ def variant_for(program: Program, gemm: Gemm, *, pointers: Sequence[int] = ()) -
     rows = [gemm.leading(operand.name) * operand.dtype.bytes for operand in every]
     read, result = widest(gemm, (*rows[:2], *pointers[:2])), widest(gemm, (*rows[2:], *pointers[2:]))
     wide: list[Literal["A", "B"]] = []  # of kernels to which each operand's own alignment matters
-    if read < ALIGNMENTS[0] and are_cut_out(program):
+    if read < ALIGNMENTS[0]:
         wide = [name for i, name in enumerate(READ) if widest(gemm, (rows[i], *pointers[i : i + 1])) == ALIGNMENTS[0]]
+        wide = wide if are_cut_out(program, wide[0] if wide else "") else []
     near = all(_last_offset(program, gemm, o.name) <= MAX_INDEX for o in every)
     whole = reads_vectors(program) and ends_whole(gemm, read, exact, wide=frozenset(wide))
-    overwrites = gemm.beta == 0 and program.late_beta  # else beta is applied where sums begin
+    overwrites = gemm.beta == 0 and has_two_ways(program)
     return Variant(frozenset(exact), read, near, result, whole, wide[0] if wide else "", overwrites)
+
+
+def has_two_ways(program: Program) -> bool:
+    """Whether results are stored in one of two whole ways, C read or not: what `Variant.overwrites` is about. Threads
+    that hold neighbours guard each load of C instead, which costs them little."""
+    fragment = fragment_of(program, "C")
+    return program.late_beta and fragment is not None and not fragment.opaque
 
 
 def reads_vectors(program: Program) -> bool:

@@ -10,6 +10,7 @@ from itertools import product
 
 from tilewright.dtypes import F16, TF32
 from tilewright.ir.buffer import Space
+from tilewright.ir.kernel import MAX_SHARED_BYTES
 from tilewright.ir.program import RasterOrder, Route
 from tilewright.ladders.ampere.claims import (
     COPIED_ASYNCHRONOUSLY,
@@ -20,7 +21,7 @@ from tilewright.ladders.ampere.claims import (
 )
 from tilewright.ladders.ampere.tiles import CHUNK_BYTES, Tiles, in_pairs, inner_of, matrices, nest, staged, swizzled
 from tilewright.ladders.rung import Choices, Claim, Point, Rung
-from tilewright.problem.gemm import Gemm
+from tilewright.problem.gemm import Gemm, Order
 from tilewright.schedule import Distribute, Pipeline, Prefetch, Raster, Relayout, Schedule, Snake, Stage, Step, Transfer, Vectorize
 from tilewright.units import ceil_div
 
@@ -34,27 +35,31 @@ BEST: Point = {
     "ahead": True,
     "spread": True,
     "snake": True,
-    "outer": "m_frag",
     "group": 8,
 }
-"""ahead: fragments are loaded a step ahead. spread: copies are started between the products. snake: fragments of B are
-taken forwards and backwards in turn. group: rows of tiles that blocks walk down together. in_parts, where it is said:
-C leaves through shared memory, a row of fragments at a time, in whole lines."""
+"""ahead: fragments are loaded a step ahead. spread: copies are started between the products. snake: the inner fragments
+are taken forwards and backwards in turn. group: rows of tiles
+that blocks walk down together. Where it is said: outer: the fragments that are counted around the others. traded: lanes trade results, and store 16 bytes each. in_parts: C leaves through shared
+memory, a row of fragments at a time, in whole lines."""
+
+DEEP: Point = {**BEST, "k_bytes": 128, "stages": 3, "outer": "n_frag", "group": 16, "traded": True}
+"""Of 2-byte formats. The first products need all fragments of A and one of B, as they are loaded. Measured: H200, bf16
+at 4096^3, NN: 264.5 us; with in_parts, 64 bytes of k and m_frag outside, 271.5."""
 
 IN_PARTS: Point = {**BEST, "in_parts": True}
-"""Results of 2 bytes: 5 % faster. Measured: H200, bf16 and f16, 4096^3; those of 4 bytes do not gain."""
+"""Results of 2 bytes whose rows lanes cannot store 16 bytes of: 5 % faster than each lane's own."""
 
-ODD_WIDE: Point = {**IN_PARTS, "spread": False}
+ODD_WIDE: Point = {**BEST, "spread": False, "group": 16}
 """Rows that begin at any 2 bytes are cut out of aligned vectors, which come through a ring of their own. Copies between
-the products would take registers that are not there; where all rows run along k they pay all the same."""
+the products would take registers that are not there."""
 
 ODD_TALL: Point = {**ODD_WIDE, "m": 256, "n": 128}
 
 _ODD_TIMES = {
-    ("m", "n"): (470, 477),
-    ("k", "n"): (471, 558),
-    ("m", "k"): (574, 520),
-    ("k", "k"): (546, 580),
+    ("m", "n"): (457, 452),
+    ("k", "n"): (466, 545),
+    ("m", "k"): (534, 461),
+    ("k", "k"): (538, 555),
 }
 """By what rows of A and of B run along: how long tiles of 128 x 256 and of 256 x 128 take for as many products. Rows
 along k cost more: a piece of each in every step. Measured: H200, f16, 4096^3 with leading dimensions of 4097, in us
@@ -73,19 +78,14 @@ def _at_odd_rows(gemm: Gemm) -> Point:
 
     wide, tall = (time(point, each) for point, each in zip((ODD_WIDE, ODD_TALL), _ODD_TIMES[rows], strict=True))
     point = ODD_WIDE if wide <= tall else ODD_TALL
-    all_along_k = rows == ("k", "k")
-    # With four stages the last order would spill, and rows of A along m gain nothing from them. Tall tiles of rows that
-    # are all along k have no registers for fragments a step ahead: 580 us at 4095 x 4097 x 4093, with them 633.
-    return {
-        **point,
-        "stages": 4 if rows[0] == "k" else 3,
-        "spread": all_along_k,
-        "ahead": not (all_along_k and point is ODD_TALL),
-    }
+    store = _store(gemm)
+    return {**point, **store, **({"outer": "n_frag"} if rows[0] == "m" and "traded" in store else {})}
 
 
-SHARED_BYTES = 227 * 1024
-"""What a block may have at most on an H200; where there is less, a point that asks for more is refused."""
+def _store(gemm: Gemm) -> Point:
+    """How results of 2 bytes leave."""
+    lanes_trade = gemm.c is Order.ROW and gemm.ldc * gemm.out.bytes % CHUNK_BYTES == 0
+    return {"traded": True} if lanes_trade else {"in_parts": True}
 
 
 def point_for(gemm: Gemm) -> Point:
@@ -93,9 +93,13 @@ def point_for(gemm: Gemm) -> Point:
     if gemm.dtype.bytes == 2 and (gemm.lda % 2 or gemm.ldb % 2):
         return _at_odd_rows(gemm)
     if gemm.out.bytes == 2:
-        return IN_PARTS
+        return DEEP if "traded" in _store(gemm) else IN_PARTS
     # Rounding fills the places between the products.
-    return {**BEST, "spread": gemm.multiplied is not TF32}
+    point = {**BEST, "spread": gemm.multiplied is not TF32}
+    if gemm.dtype.bytes == 4 and gemm.a is Order.ROW and gemm.b is Order.COL:
+        point = {**point, "k_bytes": 128, "stages": 3, "group": 16}
+        return point if gemm.multiplied is TF32 else {**point, "outer": "n_frag"}
+    return point
 
 
 def shared_bytes(point: Point) -> int:
@@ -110,30 +114,23 @@ def points() -> Iterator[Point]:
         *((128, 128, 64, 32), (128, 128, 64, 64), (128, 256, 64, 64), (256, 128, 64, 64), (128, 192, 64, 48)),
         (256, 128, 64, 32),
     )
-    for (m, n, warp_m, warp_n), k_bytes, stages, ahead, spread, in_parts in product(
-        shapes, (64, 128), (2, 3, 4), (False, True), (False, True), (False, True)
+    traded: Point = {"traded": True, "group": 16}
+    ways: tuple[Point, ...] = ({}, {"in_parts": True}, traded, {**traded, "outer": "n_frag"})
+    for (m, n, warp_m, warp_n), k_bytes, stages, ahead, spread, way in product(
+        shapes, (64, 128), (2, 3, 4), (False, True), (False, True), ways
     ):
-        point = {
-            **BEST,
-            "m": m,
-            "n": n,
-            "k_bytes": k_bytes,
-            "warp_m": warp_m,
-            "warp_n": warp_n,
-            "stages": stages,
-            "ahead": ahead,
-            "spread": spread,
-            "in_parts": in_parts,
-        }
-        if shared_bytes(point) <= SHARED_BYTES:
+        tile = {"m": m, "n": n, "k_bytes": k_bytes, "warp_m": warp_m, "warp_n": warp_n, "stages": stages}
+        point = {**BEST, **tile, "ahead": ahead, "spread": spread, **way}
+        if shared_bytes(point) <= MAX_SHARED_BYTES:
             yield point
 
 
 def schedule_at(gemm: Gemm, point: Point) -> Schedule:
     tiles = Tiles(*(point[name] for name in ("m", "n", "k_bytes", "warp_m", "warp_n")))
+    outer = point.get("outer", "m_frag")
     ahead: tuple[Step, ...] = (Prefetch("A_frag"), Prefetch("B_frag")) if point["ahead"] else ()
     return Schedule(
-        *nest(gemm, tiles, paired=True, outer=point["outer"]),
+        *nest(gemm, tiles, paired=True, outer=outer),
         *staged(gemm),
         *matrices(gemm),
         *in_pairs(gemm),
@@ -142,7 +139,7 @@ def schedule_at(gemm: Gemm, point: Point) -> Schedule:
         Transfer("B_tile", Route.ASYNC),
         Pipeline("k_tile", point["stages"], spread="k_step" if point["spread"] else ""),
         *ahead,
-        *((Snake(inner_of(point["outer"])),) if point["snake"] else ()),
+        *((Snake(inner_of(outer)),) if point["snake"] else ()),
         *((Raster(RasterOrder.GROUPED, group=point["group"]),) if point["group"] > 1 else ()),
         *(_stored_in_parts() if point.get("in_parts") else ()),
         *((Vectorize("C", CHUNK_BYTES // gemm.out.bytes),) if point.get("traded") else ()),
@@ -162,7 +159,7 @@ FULL = Rung(
     ladder="ampere",
     number=6,
     slug="full",
-    idea="blocks of 128 x 256, warps of 64 x 64, copies started between the products, blocks in groups of 8 rows",
+    idea="blocks of 128 x 256, warps of 64 x 64, copies started between the products, blocks in groups of 16 rows",
     schedule=schedule,
     claims=(
         TENSOR_CORES,

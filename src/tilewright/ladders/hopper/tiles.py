@@ -9,6 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from tilewright.ir.buffer import Space
+from tilewright.ir.kernel import MAX_SHARED_BYTES
 from tilewright.ir.program import GROUP_LANES, Level, Route
 from tilewright.ladders.rung import Point
 from tilewright.layout.arrangement import Slabs
@@ -33,9 +34,6 @@ DEPTH_BYTES = 32
 
 SLAB_BYTES = 128
 """A row of a slab: the widest permutation that the copy engine and wgmma know."""
-
-MAX_SHARED_BYTES = 227 * 1024
-"""Of one block. Source: CUDA C++ Programming Guide, compute capability 9.0."""
 
 RESERVED_BYTES = 1024
 """Of shared memory, for each block, beside its own. Source: as above."""

@@ -49,6 +49,9 @@ PHASES: dict[str, Var] = {"A": Var("A_phase"), "B": Var("B_phase")}
 PHASE_BYTES = 128
 """A line of memory. Source: CUDA C++ Best Practices Guide, coalesced access."""
 
+WIDEST_BYTES = 16
+"""The widest access to memory. Source: PTX ISA, ld, st and cp.async."""
+
 PROBLEMS = "problems"
 """The table of problems of a kernel that computes a list of them."""
 
@@ -88,7 +91,7 @@ class Variant:
     """
 
     exact: frozenset[Dim] = frozenset()
-    alignment_bytes: int = 16
+    alignment_bytes: int = WIDEST_BYTES
     near: bool = True
     result_bytes: int = 0
     whole: bool = False
@@ -102,21 +105,21 @@ class Variant:
     @property
     def aligned(self) -> bool:
         """Whether the widest accesses are legal."""
-        return self.alignment_bytes == 16 and not self.result_bytes
+        return self.alignment_bytes == WIDEST_BYTES and not self.result_bytes
 
     def aligned_bytes(self, name: str) -> int:
         """What the pointer and the leading dimension of an operand are multiples of, or 1."""
         if name == self.wide:
-            return 16
+            return WIDEST_BYTES
         return self.alignment_bytes if name in ("A", "B") else self.result_bytes or self.alignment_bytes
 
     @property
     def name(self) -> str:
         parts = ["".join(sorted(self.exact, key="mnk".index)) or "edges"]
-        parts += ["aligned"] if self.alignment_bytes == 16 else []
-        parts += [f"aligned{self.alignment_bytes}"] if 1 < self.alignment_bytes < 16 else []
+        parts += ["aligned"] if self.alignment_bytes == WIDEST_BYTES else []
+        parts += [f"aligned{self.alignment_bytes}"] if 1 < self.alignment_bytes < WIDEST_BYTES else []
         parts += [f"results{self.result_bytes}"] if self.result_bytes else []
-        parts += [f"{self.wide}16"] if self.wide else []
+        parts += [f"{self.wide}{WIDEST_BYTES}"] if self.wide else []
         parts += ["whole"] if self.whole else []
         parts += ["near"] if self.near else []
         parts += ["overwrites"] if self.overwrites else []

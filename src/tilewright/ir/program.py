@@ -26,7 +26,6 @@ WARP_LANES = 32
 GROUP_LANES = 128
 """Threads of a warpgroup: four warps that follow each other."""
 
-
 CUT_OUT_TILES = 2
 """Slots of a tile that is cut out of a ring of vectors: one is read while the other is filled."""
 

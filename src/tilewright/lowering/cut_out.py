@@ -23,7 +23,7 @@ their vectors, other turns other words; and their rows are four rows of an odd n
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from tilewright.ir.buffer import Buffer, Ref, Space
 from tilewright.ir.expr import ZERO, Const, Expr, Op, Select, Var, binary, both
@@ -104,37 +104,32 @@ class _Rows:
 
     def start(self, first: bool) -> Body:
         """All chunks' own vectors, then the last vector of each row."""
-        count = self._tile.row_length // WIDTH
-        name, team = f"{self._name}_vector", self.program.threads_per_block
+        name, rows, count = f"{self._name}_vector", self._tile.rows, self._tile.row_length // WIDTH
+        number, slot, along = self._number(name), Var(arriving_name(self.staged.under)), Var(name) * WIDTH
 
-        number = Var(f"{name}_step") * team + thread_number(self.program)
-        slot = arriving_name(self.staged.under)
+        def vector(row: Expr, piece: int, which: Expr, to: Ref, placed: Body = ()) -> Body:
+            lets = (*self._row(name, row // ROWS, row % ROWS, piece), Let(name, which), *placed)
+            return (*lets, self._copy(name, to, first=first))
 
-        def each(rows: Expr, vector: Expr, total: int, *, behind: bool = False) -> For:
-            lets = self._named(name, rows // ROWS, rows % ROWS, ROWS if behind else self._piece)
-            place: Body = ()
-            to = self._at(Const(self._slots) if behind else Var(slot), self._stored(rows), Var(name) * WIDTH)
-            if self._in_line and not behind:
-                place, to = self._placed(name, Var(slot), self._stored(rows))
-            body: Body = (*lets, Let(name, vector), *place, self._copy(name, to, first=first))
-            if total % team:
-                body = (If(binary(Op.LT, number, total), body),)
-            if behind:
-                body = (If(binary(Op.EQ, Var(slot), 0), body),)
-            return For(f"{name}_step", Const(ceil_div(total, team)), body, unroll=True)
-
-        rows = self._tile.rows
-        own = each(number // count, number % count, rows * count)
-        if self._in_line:  # the first vector of the ring stands behind the last one as well
-            return own, each(number, ZERO, rows, behind=True)
-        return own, each(number, Const(count), rows)
+        row = number // count
+        placed: Body = ()
+        to = self._at(slot, self._stored(row), along)
+        if self._in_line:
+            placed, to = self._placed(name, slot, self._stored(row))
+        own = self._in_steps(name, rows * count, vector(row, self._piece, number % count, to, placed))
+        if not self._in_line:
+            to = self._at(slot, self._stored(number), along)
+            return own, self._in_steps(name, rows, vector(number, ROWS, Const(count), to))
+        # The first vector of the ring stands behind the last one as well.
+        to = self._at(Const(self._slots), self._stored(number), along)
+        last = self._in_steps(name, rows, vector(number, ROWS, ZERO, to))
+        return own, replace(last, body=(If(binary(Op.EQ, slot, 0), last.body),))
 
     def cut_out(self) -> Body:
         """Each warp cuts chunks out of eight rows, four of each."""
-        count, team, name = self._tile.row_length // WIDTH, self.program.threads_per_block, self._name
+        count, name = self._tile.row_length // WIDTH, self._name
         beside = next(beside for beside in (4, 2, 1) if count % beside == 0)
-        number = Var(f"{name}_step") * team + thread_number(self.program)
-        total = self._tile.rows * count
+        number = self._number(name)
         place = number // beside % ROWS
         # Quarters of a warp store whole lines of 128 bytes: rows that lie in different halves of one.
         turn = place % 2 * 4 + place // 2 if count >= ROWS else place
@@ -142,28 +137,36 @@ class _Rows:
         group = rest // (count // beside)
         chunk = number % beside + rest % (count // beside) * beside
         own, words = value_buffer(name, self._tile.dtype, WIDTH), self._words
-        row, col = self._coordinates(name, Var(f"{name}_chunk") * WIDTH)
-        to = self._tile.at(row, col, filling=True)
-        first = Var(f"{name}_chunk") * WIDTH + (Var(f"{name}_skip") & (WIDTH - WORD))
-        word = Var(f"{name}_word")
-        source = self._at(Var(arrived_name(self.staged.under)), self._stored(group * ROWS + turn), first + word * WORD)
-        load = Move(Ref(words, (word * WORD,)), source, WORD, origin=self._name)
+        skip, along, word = Var(f"{name}_skip"), Var(f"{name}_chunk") * WIDTH, Var(f"{name}_word")
+        first = along + (skip & (WIDTH - WORD)) + word * WORD
+        source = self._at(Var(arrived_name(self.staged.under)), self._stored(group * ROWS + turn), first)
+        load = Move(Ref(words, (word * WORD,)), source, WORD, origin=name)
+        row, col = self._coordinates(name, along)
         body: Body = (
-            *self._named(name, group, turn, ROWS),
+            *self._row(name, group, turn, ROWS),
             Let(f"{name}_chunk", chunk),
             Alloc(words),
             For(word.name, Const(words.elements // WORD), (load,), unroll=True),
             Alloc(own),
-            CutOut(Ref(own, (ZERO,)), Ref(words, (ZERO,)), WIDTH, Var(f"{name}_skip") & (WORD - 1), name),
-            Move(to, Ref(own, (ZERO,)), WIDTH, origin=name),
+            CutOut(Ref(own, (ZERO,)), Ref(words, (ZERO,)), WIDTH, skip & (WORD - 1), name),
+            Move(self._tile.at(row, col, filling=True), Ref(own, (ZERO,)), WIDTH, origin=name),
         )
+        return (self._in_steps(name, self._tile.rows * count, body),)
+
+    def _number(self, name: str) -> Expr:
+        """Which of many things is the running thread's own, in a step."""
+        return Var(f"{name}_step") * self.program.threads_per_block + thread_number(self.program)
+
+    def _in_steps(self, name: str, total: int, body: Body) -> For:
+        """What is done with each of so many things, shared out over the threads of the block."""
+        team = self.program.threads_per_block
         if total % team:
-            body = (If(binary(Op.LT, number, total), body),)
-        return (For(f"{name}_step", Const(ceil_div(total, team)), body, unroll=True),)
+            body = (If(binary(Op.LT, self._number(name), total), body),)
+        return For(f"{name}_step", Const(ceil_div(total, team)), body, unroll=True)
 
     # -- a row and its vectors --------------------------------------------------------------------------------------
 
-    def _named(self, name: str, group: Expr, turn: Expr, piece: int) -> Body:
+    def _row(self, name: str, group: Expr, turn: Expr, piece: int) -> Body:
         """Which row of the tile has a turn among the eight of a group, and how many elements are skipped in its piece.
 
         turn = phase + row * odd, modulo 8, where odd is the leading dimension or, if that is even, the next number. An

@@ -10,12 +10,13 @@ neighbouring threads still touch neighbouring memory.
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import replace
 
 from tilewright.ir.buffer import Ref, Space
 from tilewright.ir.expr import ZERO
 from tilewright.ir.kernel import MAX_SHARED_BYTES, Variant
-from tilewright.ir.program import Program, Route
+from tilewright.ir.program import Program, Route, Staged
 from tilewright.ir.stmt import Alloc, Body, Move, Stmt
 from tilewright.ir.visit import rewrite
 from tilewright.lowering.cut_out import bytes_of_ring, takes
@@ -32,43 +33,61 @@ def narrowed_copies(program: Program, variant: Variant) -> Program:
     copies are started at once, not spread over an inner loop, where their offsets would take registers.
     """
     program = _narrowed_result(program, variant.aligned_bytes("C"))
-    wide, in_registers, alignment_bytes = program, False, variant.alignment_bytes
-    cut = alignment_bytes < MIN_ASYNC_BYTES and are_cut_out(program, variant.wide)
-    for staged in program.staged:
-        if staged.route is not Route.ASYNC or staged.distribution is None or staged.operand == variant.wide:
-            continue
-        element_bytes = program.gemm.operand(staged.operand).dtype.bytes
-        moved_bytes = max(alignment_bytes, element_bytes)
-        if cut:
-            program = program.with_tile(replace(staged, cut_out=True))
-            continue
-        width = moved_bytes // element_bytes if moved_bytes >= MIN_ASYNC_BYTES else TOGETHER
-        if staged.distribution.vector <= width:
-            continue
-        shared_out = replace(staged, distribution=replace(staged.distribution, vector=width))
-        if moved_bytes < MIN_ASYNC_BYTES:
-            ahead = program.pipelined is not None
-            shared_out = replace(shared_out, route=Route.REGISTERS, prefetched=ahead)
-            in_registers = in_registers or shared_out.prefetched
-        program = program.with_tile(shared_out)
-    if in_registers:
-        for staged in program.staged:
-            if staged.space is Space.REGISTER:
-                program = program.with_tile(replace(staged, prefetched=False))
-    if program is not wide and not cut and program.pipelined is not None:
+    copies = [
+        staged
+        for staged in program.staged
+        if staged.route is Route.ASYNC and staged.distribution is not None and staged.operand != variant.wide
+    ]
+    if variant.alignment_bytes < MIN_ASYNC_BYTES and are_cut_out(program) and _fits_cut_out(program, variant):
+        return _with_tiles(program, [replace(staged, cut_out=True) for staged in copies])
+    each = ((staged, _narrowed_copy(program, staged, variant.alignment_bytes)) for staged in copies)
+    narrowed = [new for old, new in each if new != old]
+    if not narrowed:
+        return program
+    program = _with_tiles(program, narrowed)
+    if any(staged.prefetched for staged in narrowed):
+        fragments = [staged for staged in program.staged if staged.space is Space.REGISTER]
+        program = _with_tiles(program, [replace(staged, prefetched=False) for staged in fragments])
+    if program.pipelined is not None:
         program = replace(program, pipelined=replace(program.pipelined, spread=""))
     return program
 
 
-def are_cut_out(program: Program, wide: str = "") -> bool:
-    """Whether the tiles of a ring are cut out where rows begin at any element. wide: but not of this operand."""
+def _narrowed_copy(program: Program, staged: Staged, alignment_bytes: int) -> Staged:
+    """A tile whose copy is asynchronous, in chunks of the alignment; through registers, where those are too small."""
+    assert staged.distribution is not None
+    element_bytes = program.gemm.operand(staged.operand).dtype.bytes
+    moved_bytes = max(alignment_bytes, element_bytes)
+    is_asynchronous = moved_bytes >= MIN_ASYNC_BYTES
+    width = moved_bytes // element_bytes if is_asynchronous else TOGETHER
+    if staged.distribution.vector <= width:
+        return staged
+    staged = replace(staged, distribution=replace(staged.distribution, vector=width))
+    if is_asynchronous:
+        return staged
+    return replace(staged, route=Route.REGISTERS, prefetched=program.pipelined is not None)
+
+
+def _with_tiles(program: Program, tiles: Iterable[Staged]) -> Program:
+    """The program with these tiles in place of those of their names."""
+    for staged in tiles:
+        program = program.with_tile(staged)
+    return program
+
+
+def are_cut_out(program: Program) -> bool:
+    """Whether the tiles of a ring are cut out where rows begin at any element."""
     ring = program.pipelined
     if ring is None or ring.alternating:
         return False
     tiles = [s for s in program.staged if s.under == ring.loop and s.space is Space.SHARED and s.operand != "C"]
-    if len(tiles) != 2 or not all(s.route is Route.ASYNC and takes(program, s) for s in tiles):
-        return False
-    return bytes_of_ring(program, [s for s in program.staged if s.space is Space.SHARED], wide) <= MAX_SHARED_BYTES
+    return len(tiles) == 2 and all(s.route is Route.ASYNC and takes(program, s) for s in tiles)
+
+
+def _fits_cut_out(program: Program, variant: Variant) -> bool:
+    """Whether there is shared memory for the vectors as well, of deep tiles for instance."""
+    tiles = [staged for staged in program.staged if staged.space is Space.SHARED]
+    return bytes_of_ring(program, tiles, variant.wide) <= MAX_SHARED_BYTES
 
 
 def _narrowed_result(program: Program, alignment_bytes: int) -> Program:

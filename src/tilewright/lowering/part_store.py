@@ -16,7 +16,7 @@ from tilewright.ir.buffer import Ref
 from tilewright.ir.expr import ZERO, Const, Expr, Load, Var
 from tilewright.ir.program import Program
 from tilewright.ir.simplify import substitute
-from tilewright.ir.stmt import Alloc, Body, For, If, Let
+from tilewright.ir.stmt import Alloc, Body, For, Let
 from tilewright.ir.tiles import Tile
 from tilewright.lowering.coordinates import GROUP, GROUP_LANE, ROUND, TURN, digit_sum, index_of
 from tilewright.lowering.kernel_parts import ELEMENT, global_place, value_buffer

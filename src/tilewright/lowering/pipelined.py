@@ -18,13 +18,13 @@ of tile t+1 are loaded right after the barrier, and the multiply-adds of tile t'
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass, replace
+from functools import cached_property
 
 from tilewright.ir.async_stmt import FenceProxy
 from tilewright.ir.buffer import Space
 from tilewright.ir.expr import ZERO, Const, Expr, Op, Select, Var, binary, both
-from tilewright.ir.program import Loop, Pipelined, Program, Route, Staged
+from tilewright.ir.program import CUT_OUT_TILES, Loop, Pipelined, Program, Route, Staged
 from tilewright.ir.simplify import substitute
 from tilewright.ir.stmt import (
     Alloc,
@@ -96,8 +96,8 @@ def pipelined_loop(program: Program, loop: Loop, extent: Expr, use: Use) -> Body
     if ring.alternating:
         return _alternating_loop(program, loop, extent, use.whole)
     if any(staged.cut_out for staged in tiles_under(program, loop)):
-        return _cut_out_loop(program, loop, extent, use, ring)
-    return _ring_loop(program, loop, extent, use, ring)
+        return _CutOutLoop(program, loop, extent, use, ring).whole()
+    return _RingLoop(program, loop, extent, use, ring).whole()
 
 
 def copy_ordinary(program: Program, tiles: tuple[Staged, ...]) -> Body:
@@ -123,75 +123,150 @@ def _if(condition: Expr, body: Body) -> Body:
     return (If(condition, body),) if body else ()
 
 
-def _ring_loop(program: Program, loop: Loop, extent: Expr, use: Use, ring: Pipelined) -> Body:
-    stages = ring.stages
-    tiles = tiles_under(program, loop)
-    early = tuple(staged for staged in tiles if staged.prefetched)
-    started = tuple(staged for staged in tiles if not staged.prefetched)
-    asynchronous = any(staged.route is Route.ASYNC for staged in tiles)
-    commit: Body = (CommitCopies(),) if asynchronous else ()
-    wait: Body = (*((WaitCopies(stages - 2),) if asynchronous else ()), *_fence(program))
-    registers: Body = (*(Alloc(prefetch_buffer(program, staged)) for staged in early), *use.declare)
-    start = tuple(s for staged in started for s in copy_tile(program, staged))
-    fetch = tuple(s for staged in early for s in fetch_tile(program, staged))
-    deposit = tuple(s for staged in early for s in deposit_tile(program, staged))
-    # Branches in the loop would keep the compiler from moving addresses out of it: see `_where`.
-    # Only a loop or a branch gives the names of a copy a scope of their own.
-    named = any(isinstance(stmt, (Let, Alloc)) for stmt in (*start, *fetch, *deposit))
-    filled = program.tensorized is not None and not named
-    where: Callable[[Expr, Body], Body] = _if
-    if filled:
-        # Where k may end inside a tile, each copy asks for its own k: it need not ask for its tile as well.
-        where = _where if extent == extent_of(loop, frozenset(("k",))) else _anywhere
+@dataclass(frozen=True)
+class _Ring:
+    """A loop over tiles that come through a ring of slots: what there is to it, whoever fills the slots."""
 
-    prologue: list[Stmt] = [*registers]
-    for tile in range(stages - 1):
-        first = at((*start, *fetch, *deposit), **{loop.name: Const(tile), fill_name(loop.name): Const(tile)})
-        prologue += [*where(binary(Op.LT, tile, extent), first), *commit]
-    ahead = Var(loop.name) + (stages - 1)
-    there = binary(Op.LT, ahead, extent)
-    # Copies through registers that are spread: a part is put into its slot when that of the next tile is asked for.
-    waiting = bool(ring.spread) and bool(fetch)
-    if waiting:
-        prologue += where(binary(Op.LT, stages - 1, extent), at(fetch, **{loop.name: Const(stages - 1)}))
-    slots = [_counter(slot_name(loop.name), 0, stages), _counter(fill_name(loop.name), stages - 1, stages)]
-    following = fill_name(loop.name)
-    if use.is_split and stages > 2:
-        following = f"{loop.name}_next"
-        slots.append(_counter(following, 1, stages))
-    more = binary(Op.LT, Var(loop.name) + 1, extent)
+    program: Program
+    loop: Loop
+    extent: Expr
+    use: Use
+    ring: Pipelined
 
-    def begin(condition: Expr, first: Body) -> Body:
-        return first if filled else _if(condition, first)
+    @property
+    def _next(self) -> str:
+        """The counter that says which slot is read in the next turn."""
+        return f"{self.loop.name}_next"
 
-    used = use.most if use.is_split else use.whole
-    at_once: Body = (*start, *fetch)
-    if ring.spread:
-        spread = where(there, at(start, **{loop.name: ahead}))
-        if waiting:
-            late = at(deposit, **{loop.name: ahead})
-            after = where(binary(Op.LT, ahead + 1, extent), at(fetch, **{loop.name: ahead + 1}))
-            spread = (*spread, *(late if filled else _if(there, late)), *after)
-        used = tuple(_spread_over(ring.spread, s, spread) for s in used)
-        at_once, deposit = (), () if waiting else deposit
-    body: Body = (
-        *where(there, at(at_once, **{loop.name: ahead})),
-        *(() if ring.spread else commit),
-        *used,
-        *(commit if ring.spread else ()),
-        *(use.last if use.last_reads_tile else ()),
-        *(at(deposit, **{loop.name: ahead}) if filled else _if(there, at(deposit, **{loop.name: ahead}))),
-        *wait,
-        Barrier("the next tiles are complete, these are no longer read"),
-        *begin(more, at(use.first, **{slot_name(loop.name): Var(following)})),
-        *(() if use.last_reads_tile else use.last),
-    )
-    start_use = begin(binary(Op.LT, 0, extent), at(use.first, **{slot_name(loop.name): ZERO}))
-    run = For(loop.name, extent, body, carried=tuple(slots))
-    return (*prologue, *wait, Barrier("the first tiles are complete"), *start_use, run)
+    def _copied(self, copies: Body, turn: Expr) -> Body:
+        """The copies of a turn, which fill their slots whether there is a tile or not.
+
+        Where k may end inside a tile, each copy asks for its own k: it need not ask for its tile as well.
+        """
+        copies = at(copies, **{self.loop.name: turn})
+        is_whole = self.extent == extent_of(self.loop, frozenset(("k",)))
+        return _where(binary(Op.LT, turn, self.extent), copies) if is_whole else copies
+
+    def _beside(self, copies: Body) -> Body:
+        """What a turn does with its tiles, behind copies; where they are spread, with a part of them in each step."""
+        used = (*self.use.whole, *self.use.most)
+        if not self.ring.spread:
+            return (*copies, *used)
+        return tuple(_spread_over(self.ring.spread, stmt, copies) for stmt in used)
+
+    def _meet(self, finish: Body, begin: Body) -> Body:
+        """The end of a turn. Its last products hide what begins behind the barrier, unless they still read the tile."""
+        before, behind = (self.use.last, ()) if self.use.last_reads_tile else ((), self.use.last)
+        return (*before, *finish, Barrier("the next tiles are complete, these are no longer read"), *begin, *behind)
+
+    def _slots(self, *, runs_ahead: bool) -> tuple[Carried, ...]:
+        """Which slot is read, which is filled and, where that has a counter of its own, which is read next."""
+        starts = {slot_name(self.loop.name): 0, fill_name(self.loop.name): self.ring.stages - 1}
+        if runs_ahead:
+            starts[self._next] = 1
+        return tuple(_counter(name, first, self.ring.stages) for name, first in starts.items())
 
 
-def _cut_out_loop(program: Program, loop: Loop, extent: Expr, use: Use, ring: Pipelined) -> Body:
+@dataclass(frozen=True)
+class _RingLoop(_Ring):
+    """The tiles themselves lie in the ring: see the top of this file."""
+
+    def whole(self) -> Body:
+        """The loop, and what comes before it."""
+        name, first = self.loop.name, self.use.first
+        # Of two slots, the next one to be read is the one that is being filled.
+        runs_ahead = self.use.is_split and self.ring.stages > 2
+        following = Var(self._next if runs_ahead else fill_name(name))
+        begin = self._if_there(at(first, **{slot_name(name): ZERO}), ZERO)
+        begin_next = self._if_there(at(first, **{slot_name(name): following}), Var(name) + 1)
+        waiting = () if self.ring.spread else self._deposited(self._ahead)
+        body = (*self._steps(), *self._meet((*waiting, *self._wait), begin_next))
+        run = For(name, self.extent, body, carried=self._slots(runs_ahead=runs_ahead))
+        return (*self._prologue(), *self._wait, Barrier("the first tiles are complete"), *begin, run)
+
+    def _prologue(self) -> Body:
+        """Registers, and the copies of every slot but one."""
+        stages, slot = self.ring.stages, fill_name(self.loop.name)
+        registers = (Alloc(prefetch_buffer(self.program, staged)) for staged in self._early)
+        stmts: list[Stmt] = [*registers, *self.use.declare]
+        for tile in range(stages - 1):
+            copies = at((*self._start, *self._fetch, *self._deposit), **{slot: Const(tile)})
+            stmts += [*self._copied(copies, Const(tile)), *self._commit]
+        if self.ring.spread:
+            stmts += self._copied(self._fetch, Const(stages - 1))
+        return tuple(stmts)
+
+    def _steps(self) -> Body:
+        """What a turn does up to its end, with the copies that it starts.
+
+        Copies through registers that are spread: a part is put into its slot when that of the next tile is asked for.
+        """
+        ahead = self._ahead
+        if not self.ring.spread:
+            return self._beside((*self._copied((*self._start, *self._fetch), ahead), *self._commit))
+        fetched = self._copied(self._fetch, ahead + 1)
+        return (*self._beside((*self._copied(self._start, ahead), *self._deposited(ahead), *fetched)), *self._commit)
+
+    def _deposited(self, turn: Expr) -> Body:
+        return self._if_there(at(self._deposit, **{self.loop.name: turn}), turn)
+
+    def _copied(self, copies: Body, turn: Expr) -> Body:
+        if self._has_no_branch:
+            return super()._copied(copies, turn)
+        return self._if_there(at(copies, **{self.loop.name: turn}), turn)
+
+    def _if_there(self, body: Body, turn: Expr) -> Body:
+        """What is done with the tile of a turn: also with zeros, where every slot is filled."""
+        return body if self._has_no_branch else _if(binary(Op.LT, turn, self.extent), body)
+
+    @cached_property
+    def _has_no_branch(self) -> bool:
+        """Whether every slot is filled: branches would keep the compiler from moving addresses out of the loop.
+
+        Only a loop or a branch gives the names of a copy a scope of their own.
+        """
+        named = any(isinstance(stmt, (Let, Alloc)) for stmt in (*self._start, *self._fetch, *self._deposit))
+        return self.program.tensorized is not None and not named
+
+    @property
+    def _ahead(self) -> Expr:
+        """The turn whose copies are started."""
+        return Var(self.loop.name) + (self.ring.stages - 1)
+
+    @property
+    def _commit(self) -> Body:
+        return (CommitCopies(),) if self._is_asynchronous else ()
+
+    @property
+    def _wait(self) -> Body:
+        wait: Body = (WaitCopies(self.ring.stages - 2),) if self._is_asynchronous else ()
+        return (*wait, *_fence(self.program))
+
+    @property
+    def _is_asynchronous(self) -> bool:
+        return any(staged.route is Route.ASYNC for staged in tiles_under(self.program, self.loop))
+
+    @cached_property
+    def _start(self) -> Body:
+        tiles = (staged for staged in tiles_under(self.program, self.loop) if not staged.prefetched)
+        return tuple(s for staged in tiles for s in copy_tile(self.program, staged))
+
+    @cached_property
+    def _fetch(self) -> Body:
+        return tuple(s for staged in self._early for s in fetch_tile(self.program, staged))
+
+    @cached_property
+    def _deposit(self) -> Body:
+        return tuple(s for staged in self._early for s in deposit_tile(self.program, staged))
+
+    @property
+    def _early(self) -> tuple[Staged, ...]:
+        """Tiles that are loaded into registers first."""
+        return tuple(staged for staged in tiles_under(self.program, self.loop) if staged.prefetched)
+
+
+@dataclass(frozen=True)
+class _CutOutLoop(_Ring):
     """A ring of vectors in front of two tiles: one is used while the next is cut out of its vectors.
 
         start the vectors of tiles 0 .. n;  wait;  barrier
@@ -206,67 +281,83 @@ def _cut_out_loop(program: Program, loop: Loop, extent: Expr, use: Use, ring: Pi
 
     An operand whose rows are aligned needs no cutting: its tiles come straight into a ring of n slots.
     """
-    slots, stages, name = cut_out.slots_of(ring), ring.stages, loop.name
-    tiles = [staged for staged in tiles_under(program, loop) if staged.cut_out]
-    whole = [staged for staged in tiles_under(program, loop) if not staged.cut_out]
-    lead = 2 if use.is_split and not use.last_reads_tile else 1
-    cut = tuple(s for staged in tiles for s in cut_out.cut_out(program, staged))
-    copy = tuple(s for staged in whole for s in copy_tile(program, staged))
-    each = _where if extent == extent_of(loop, frozenset(("k",))) else _anywhere
-    late = slots - stages + 1  # turns by which tiles that need no cutting come later than vectors
 
-    def vectors(turn: Expr, slot: Expr, *, first: bool = False) -> Body:
-        started = (s for staged in tiles for s in cut_out.start(program, staged, first=first))
-        return at(tuple(started), **{name: turn, arriving_name(name): slot})
+    def whole(self) -> Body:
+        """The loop, and what comes before it."""
+        name, first = self.loop.name, self.use.first
+        side = Var(side_name(name))
+        other, following = Const(CUT_OUT_TILES - 1) - side, Var(self._next)
+        ahead, wait = Var(name) + self._vector_slots, WaitCopies(self._vector_slots - 3)
+        copies = (*self._vectors(ahead, Var(arriving_name(name))), *self._uncut(ahead, Var(fill_name(name))))
+        begin = at(first, **{side_name(name): ZERO, slot_name(name): ZERO})
+        begin_next = at(first, **{side_name(name): other, slot_name(name): following})
+        if self._is_hidden:
+            begin_next = (*begin_next, *self._cut(side))
+        else:
+            copies = (*copies, *self._cut(other))
+        body = (*self._beside(copies), *self._meet((CommitCopies(), wait), begin_next))
+        run = For(name, self.extent, body, carried=self._counters())
+        return (*self._prologue(), wait, Barrier("the first tiles are complete"), *begin, run)
 
-    def uncut(turn: Expr, slot: Expr) -> Body:
-        return each(binary(Op.LT, turn - late, extent), at(copy, **{name: turn - late, fill_name(name): slot}))
+    def _prologue(self) -> Body:
+        """Vectors for every slot, and the first tiles cut out of them."""
+        stmts: list[Stmt] = [*self.use.declare]
+        for turn in range(self._vector_slots):
+            stmts += self._vectors(Const(turn), Const(turn), first=turn == 0)
+            if turn >= self._later:
+                stmts += self._uncut(Const(turn), Const(turn - self._later))
+            stmts.append(CommitCopies())
+        stmts += [WaitCopies(self._vector_slots - 1 - self._lead), Barrier("the first vectors are there")]
+        for turn in range(self._lead):
+            stmts += at(self._cut(Const(turn)), **{arrived_name(self.loop.name): Const(turn)})
+        return tuple(stmts)
 
-    wait = WaitCopies(slots - 3)
-    prologue: list[Stmt] = [*use.declare]
-    for turn in range(slots):
-        prologue += vectors(Const(turn), Const(turn), first=turn == 0)
-        if turn >= late:
-            prologue += uncut(Const(turn), Const(turn - late))
-        prologue.append(CommitCopies())
-    prologue += [WaitCopies(slots - 1 - lead), Barrier("the first vectors are there")]
-    for turn in range(lead):
-        prologue += at(cut, **{arrived_name(name): Const(turn), cut_name(name): Const(turn)})
-    begin = at(use.first, **{side_name(name): ZERO, slot_name(name): ZERO})
-    prologue += [wait, Barrier("the first tiles are complete"), *begin]
-    ahead = Var(name) + slots
-    starts = (*vectors(ahead, Var(arriving_name(name))), *uncut(ahead, Var(fill_name(name))))
-    used = use.most if use.is_split else use.whole
-    if ring.spread:
-        used = tuple(_spread_over(ring.spread, s, starts if lead == 2 else (*starts, *cut)) for s in used)
-        starts = ()
-    side, other = Var(side_name(name)), Const(1) - Var(side_name(name))
-    following = f"{name}_next"
-    body: Body = (
-        *starts,
-        *(() if lead == 2 or ring.spread else cut),
-        *used,
-        *(use.last if use.last_reads_tile else ()),
-        CommitCopies(),
-        wait,
-        Barrier("the next tiles are complete, these are no longer read"),
-        *at(use.first, **{side_name(name): other, slot_name(name): Var(following)}),
-        *(at(cut, **{cut_name(name): side}) if lead == 2 else ()),
-        *(() if use.last_reads_tile else use.last),
-    )
-    counters = [
-        _counter(side_name(name), 0, 2),
-        _counter(arriving_name(name), 0, slots),
-        _counter(arrived_name(name), lead, slots),
-    ]
-    if whole:
-        begins = {slot_name(name): 0, fill_name(name): stages - 1, **({following: 1} if use.is_split else {})}
-        counters += [_counter(counter, first, stages) for counter, first in begins.items()]
-    return (*prologue, For(name, extent, at(body, **{cut_name(name): other}), carried=tuple(counters)))
+    def _vectors(self, turn: Expr, slot: Expr, *, first: bool = False) -> Body:
+        """Start the vectors of a turn's tiles."""
+        tiles = self._tiles(are_cut=True)
+        started = tuple(s for staged in tiles for s in cut_out.start(self.program, staged, first=first))
+        return at(started, **{self.loop.name: turn, arriving_name(self.loop.name): slot})
 
+    def _uncut(self, turn: Expr, slot: Expr) -> Body:
+        """Start the tile that needs no cutting, which is not as far ahead as the vectors of a turn."""
+        copies = tuple(s for staged in self._tiles(are_cut=False) for s in copy_tile(self.program, staged))
+        return self._copied(at(copies, **{fill_name(self.loop.name): slot}), turn - self._later)
 
-def _anywhere(_: Expr, body: Body) -> Body:
-    return body
+    def _cut(self, side: Expr) -> Body:
+        """Cut tiles out of the vectors that have arrived."""
+        cut = tuple(s for staged in self._tiles(are_cut=True) for s in cut_out.cut_out(self.program, staged))
+        return at(cut, **{cut_name(self.loop.name): side})
+
+    def _counters(self) -> tuple[Carried, ...]:
+        name, slots = self.loop.name, self._vector_slots
+        counters = (
+            _counter(side_name(name), 0, CUT_OUT_TILES),
+            _counter(arriving_name(name), 0, slots),
+            _counter(arrived_name(name), self._lead, slots),
+        )
+        return (*counters, *self._slots(runs_ahead=self.use.is_split)) if self._tiles(are_cut=False) else counters
+
+    @property
+    def _is_hidden(self) -> bool:
+        """Whether tiles are cut out behind the barrier."""
+        return self.use.is_split and not self.use.last_reads_tile
+
+    @property
+    def _lead(self) -> int:
+        """Tiles that are cut out before the loop."""
+        return CUT_OUT_TILES if self._is_hidden else CUT_OUT_TILES - 1
+
+    @property
+    def _later(self) -> int:
+        """Turns by which a tile that needs no cutting comes later than vectors."""
+        return self._vector_slots - self.ring.stages + 1
+
+    @property
+    def _vector_slots(self) -> int:
+        return cut_out.slots_of(self.ring)
+
+    def _tiles(self, *, are_cut: bool) -> list[Staged]:
+        return [staged for staged in tiles_under(self.program, self.loop) if staged.cut_out is are_cut]
 
 
 def _where(condition: Expr, body: Body) -> Body:

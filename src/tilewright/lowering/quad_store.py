@@ -79,9 +79,7 @@ class QuadStore:
         piece, element = Var(_PIECE), Var(ELEMENT)
         at = piece * self._held + element
         register = Var(_ROW) * self._held + element
-        index = [
-            substitute(i, {self._traded.name: self._four + piece, FRAGMENT: register}) for i in self.sums.index
-        ]
+        index = [substitute(i, {self._traded.name: self._four + piece, FRAGMENT: register}) for i in self.sums.index]
         total = Load(self.sums.buffer, tuple(index))
         held = ended(
             Ref(value, (at,)),
@@ -101,7 +99,11 @@ class QuadStore:
         program, fragment = self.program, self.sums.fragment
         assert fragment is not None
         at = dict(
-            zip(program.instruction_axes, fragment.element(lane_of(program), Var(_ROW) * self._held + element), strict=False)
+            zip(
+                program.instruction_axes,
+                fragment.element(lane_of(program), Var(_ROW) * self._held + element),
+                strict=False,
+            )
         )
         digits = {axis.name: value for axis, value in at.items()}
         digits[self._traded.name] = self._four + piece

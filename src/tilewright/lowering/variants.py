@@ -5,14 +5,14 @@ from __future__ import annotations
 from collections.abc import Sequence, Set
 from typing import Literal
 
-from tilewright.ir.kernel import Variant
+from tilewright.ir.kernel import WIDEST_BYTES, Variant
 from tilewright.ir.program import Program, Route, Staged
 from tilewright.ir.tiles import fragment_of
 from tilewright.lowering.narrow_accesses import are_cut_out
 from tilewright.problem.gemm import AddedName, Dim, Gemm, OperandName
 
 MAX_INDEX = 2**31 - 1
-ALIGNMENTS = (16, 8, 4)
+ALIGNMENTS = (WIDEST_BYTES, 8, 4)
 """Bytes of one access, widest first. Source: PTX ISA, ld, st and cp.async."""
 
 READ: tuple[Literal["A", "B"], ...] = ("A", "B")
@@ -25,9 +25,8 @@ def variant_for(program: Program, gemm: Gemm, *, pointers: Sequence[int] = ()) -
     rows = [gemm.leading(operand.name) * operand.dtype.bytes for operand in every]
     read, result = widest(gemm, (*rows[:2], *pointers[:2])), widest(gemm, (*rows[2:], *pointers[2:]))
     wide: list[Literal["A", "B"]] = []  # of kernels to which each operand's own alignment matters
-    if read < ALIGNMENTS[0]:
-        wide = [name for i, name in enumerate(READ) if widest(gemm, (rows[i], *pointers[i : i + 1])) == ALIGNMENTS[0]]
-        wide = wide if are_cut_out(program, wide[0] if wide else "") else []
+    if read < WIDEST_BYTES and are_cut_out(program):
+        wide = [name for i, name in enumerate(READ) if widest(gemm, (rows[i], *pointers[i : i + 1])) == WIDEST_BYTES]
     near = all(_last_offset(program, gemm, o.name) <= MAX_INDEX for o in every)
     whole = reads_vectors(program) and ends_whole(gemm, read, exact, wide=frozenset(wide))
     overwrites = gemm.beta == 0 and has_two_ways(program)
@@ -68,7 +67,7 @@ def ends_whole(
         return False
 
     def width(name: str) -> int:
-        return (ALIGNMENTS[0] if name in wide else read_bytes) // gemm.dtype.bytes
+        return (WIDEST_BYTES if name in wide else read_bytes) // gemm.dtype.bytes
 
     return all(o.name in padded or gemm.size(o.contiguous) % width(o.name) == 0 for o in operands)
 

@@ -163,10 +163,8 @@ class CutOutOp:
 
     def __call__(self, convoy: Convoy) -> None:
         held, cut, mask = self.source.read(convoy), self.target.of(convoy), convoy.mask
-        skip, active = (
-            self.skip.cell.of(convoy).values + self.skip.offset(convoy.slots),
-            True if mask is None else mask.lanes,
-        )
+        skip = self.skip.cell.of(convoy).values + self.skip.offset(convoy.slots)
+        active = True if mask is None else mask.lanes
         wrong = ((skip < 0) | (skip >= CUT_OUT_WORD)) & active
         if wrong.any():
             first = int(skip[int(np.argmax(wrong))])

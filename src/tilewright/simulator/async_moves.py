@@ -13,7 +13,7 @@ from tilewright.simulator.convoy import Convoy
 from tilewright.simulator.events import Landing
 from tilewright.simulator.findings import Finding, Kind
 from tilewright.simulator.index import Place
-from tilewright.simulator.moves import HangingSide, MemorySide
+from tilewright.simulator.moves import MemorySide
 from tilewright.simulator.warps import Mask, Pattern, both
 
 
@@ -53,22 +53,13 @@ class AsyncCopyOp:
         source.tell(convoy, pattern, offset)
         if pattern is convoy.warps.nowhere:
             return rows, pattern
-        hanging = isinstance(source, HangingSide)
         for step, row in enumerate(rows):
             here = self._touching(convoy, pattern, offset, step)
             if here is None or here.active_lanes:
                 index, at = source.index(convoy, pattern, offset)
-                taken = self._poisoned(storage, index + at + step) if hanging else None
-                taken = np.take(storage[at + step :], index, mode="clip") if taken is None else taken
-                np.copyto(row, taken, where=True if here is None or here.active is None else here.active.lanes)
+                active = True if here is None or here.active is None else here.active.lanes
+                np.copyto(row, source.read(index, at + step), where=active)
         return rows, pattern
-
-    def _poisoned(self, storage: Array, places: Array) -> Array:
-        """What lies at places of an operand, with poison where they are outside of it."""
-        arithmetic, dtype = self.context.arithmetic, self.source.buffer.dtype
-        poison = arithmetic.encode(np.full(1, arithmetic.poison(dtype)), dtype)
-        outside = (places < 0) | (places >= len(storage))
-        return np.where(outside, poison, np.take(storage, places, mode="clip"))
 
     def _check_sizes(self, convoy: Convoy) -> None:
         """Report the lanes that ask for fewer than no elements, or for more than the copy has.
@@ -113,8 +104,7 @@ class AsyncCopyOp:
         active = pattern.active if within is True else both(pattern.active, within)
         if active is not None and not active.count:
             return convoy.warps.nowhere
-        here = pattern.lanes.pattern(active)
-        return here if isinstance(self.source, HangingSide) else self.source.inside(convoy, here, offset + step, 1)
+        return self.source.inside(convoy, pattern.lanes.pattern(active), offset + step, 1)
 
     def _valid(self, convoy: Convoy, step: int) -> bool | Mask:
         if self.valid is None:

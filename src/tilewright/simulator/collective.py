@@ -21,7 +21,6 @@ from tilewright.simulator.moves import MemorySide
 from tilewright.simulator.sites import Site
 from tilewright.simulator.values import RegisterView
 
-
 TURN_WORDS: Mapping[str, int] = {"SHFL": QUAD_LANES}
 """What turns a square of four words: in each of two steps, two words to another lane."""
 

@@ -68,7 +68,7 @@ class MemorySide:
 
     def inside(self, convoy: Convoy, pattern: Pattern, offset: int, width: int) -> Pattern:
         """The pattern without the lanes that leave the buffer, which are reported."""
-        limit, spare = self.context.memory.elements(self.buffer), self._spare(width)
+        limit, spare = self.context.memory.elements(self.buffer), self._spare
         if pattern.low + offset + spare >= 0 and pattern.high + offset + width - spare <= limit:
             return pattern
         first = pattern.lanes.values + offset
@@ -92,8 +92,8 @@ class MemorySide:
         kept = ~outside if pattern.active is None else pattern.active.lanes & ~outside
         return pattern.lanes.pattern(Mask(kept)) if kept.any() else convoy.warps.nowhere
 
-    @staticmethod
-    def _spare(_width: int) -> int:
+    @property
+    def _spare(self) -> int:
         """Elements at either end of an access that need not be inside."""
         return 0
 
@@ -176,6 +176,10 @@ class MemorySide:
             rows[:, ~pattern.active.lanes] = 0
         return rows
 
+    def read(self, index: Array, at: int) -> Array:
+        """What is stored at `index + at`; lanes that take no part may point anywhere, and get anything."""
+        return np.take(self.context.memory.arrays[self.buffer.name][at:], index, mode="clip")
+
     def put(self, convoy: Convoy, access: Access, rows: Array) -> None:
         """Register values `rows`, (width, lanes), to where the lanes of an access point."""
         pattern = access.pattern
@@ -206,11 +210,18 @@ def _elements(first: int, width: int) -> str:
 
 @dataclass(slots=True)
 class HangingSide(MemorySide):
-    """The source of copies that may hang over an end of their operand by all elements but one."""
+    """The source of copies that may hang over an end of their operand by all elements but one: poison lies there."""
 
-    @staticmethod
-    def _spare(width: int) -> int:
-        return width - 1
+    @property
+    def _spare(self) -> int:
+        return self.width - 1
+
+    def read(self, index: Array, at: int) -> Array:
+        storage, places = self.context.memory.arrays[self.buffer.name], index + at
+        arithmetic, dtype = self.context.arithmetic, self.buffer.dtype
+        poison = arithmetic.encode(np.full(1, arithmetic.poison(dtype)), dtype)
+        outside = (places < 0) | (places >= len(storage))
+        return np.where(outside, poison, np.take(storage, places, mode="clip"))
 
 
 @dataclass(slots=True)

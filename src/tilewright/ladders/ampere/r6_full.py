@@ -22,7 +22,19 @@ from tilewright.ladders.ampere.claims import (
 from tilewright.ladders.ampere.tiles import CHUNK_BYTES, Tiles, in_pairs, inner_of, matrices, nest, staged, swizzled
 from tilewright.ladders.rung import Choices, Claim, Point, Rung
 from tilewright.problem.gemm import Gemm, Order
-from tilewright.schedule import Distribute, Pipeline, Prefetch, Raster, Relayout, Schedule, Snake, Stage, Step, Transfer, Vectorize
+from tilewright.schedule import (
+    Distribute,
+    Pipeline,
+    Prefetch,
+    Raster,
+    Relayout,
+    Schedule,
+    Snake,
+    Stage,
+    Step,
+    Transfer,
+    Vectorize,
+)
 from tilewright.units import ceil_div
 
 BEST: Point = {

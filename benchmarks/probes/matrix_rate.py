@@ -1,19 +1,24 @@
 """How fast a GPU runs mma.sync from registers alone: the ceiling of every kernel that uses it.
 
-    python benchmarks/probes/matrix_rate.py --out benchmarks/results/matrix_rate_h200.json
+    python benchmarks/probes/matrix_rate.py --rung ampere/6 --out benchmarks/results/matrix_rate_h200.json
 
-Each warp multiplies fragments that it never loads again, into independent sums; nothing else is in the loop. For each
-instruction a few counts of warps and sums are recorded, the fastest first, in a burst (the first milliseconds) and
-sustained for a second, with random normal operands: zeros would draw less power and run at a higher clock.
+Each warp multiplies fragments that it never loads again, each of A by each of B as kernels do, into independent sums;
+nothing else is in the loop. For each instruction a few counts of warps and fragments are recorded, the fastest first:
+in bursts of some 4 ms on a card that has rested for 30 ms, and sustained for a second, with random normal operands:
+zeros would draw less power and run at a higher clock. With --rung, that rung multiplies 4096^3 in the formats of each
+16-bit instruction, its bursts in turn with those of the fastest loop: the share that it reaches of the ceiling.
 """
 
 from __future__ import annotations
 
 import argparse
 import json
+import statistics
 import time
-from itertools import product
+from collections.abc import Callable
+from itertools import count, product
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
@@ -21,43 +26,61 @@ from tilewright.artifacts import CudaSource, Parameter
 from tilewright.bench.records import command, commit, now
 from tilewright.codegen.matrix_prelude import multiply_name
 from tilewright.codegen.prelude import prelude_text
-from tilewright.dtypes import F32, I32
+from tilewright.dtypes import BF16, F16, F32, I32
 from tilewright.isa.catalog import INSTRUCTIONS
 from tilewright.isa.instruction import MatrixInstruction
+from tilewright.ladders import find_rung
+from tilewright.problem.gemm import Gemm
 from tilewright.runtime.driver import Gpu, open_gpu
 from tilewright.runtime.launch import LoadedKernel, load
 from tilewright.runtime.memory import DeviceArray
 from tilewright.runtime.nvrtc import compile_cuda
-from tilewright.runtime.timer import time_launches
+from tilewright.runtime.timer import LaunchGraph
+from tilewright.toolchain import arguments, build, grid_of
 
-ROUNDS = 2048
+ROUNDS = 512
+BURST_US = 4000.0
+REST_S = 0.03
+BURSTS = 9
 SUSTAINED_S = 1.0
+SIZE = 4096
+OPERANDS = 3
+"""Sets of operands that a rung takes in turn: more than the L2 holds."""
 
 
-def source(instruction: MatrixInstruction, warps: int, sums: int) -> CudaSource:
-    """A kernel whose warps each keep `sums` fragments and add to all of them in turn."""
+def source(instruction: MatrixInstruction, warps: int, rows: int, columns: int) -> CudaSource:
+    """A kernel whose warps each keep `rows` fragments of A, `columns` of B, and a sum for each pair."""
     a, b = (part.registers * instruction.product.bytes // 4 for part in (instruction.a, instruction.b))
     c = instruction.c.registers * instruction.accumulate.bytes // 4
     element, total = instruction.product.cuda, instruction.accumulate.cuda
     name = multiply_name(instruction, None)
-    left, right = f"reinterpret_cast<const {element}*>(left)", f"reinterpret_cast<const {element}*>(right[i % 4])"
+    left, right = f"reinterpret_cast<const {element}*>(left[i])", f"reinterpret_cast<const {element}*>(right[j])"
     text = f"""{prelude_text({name, instruction.product.cuda, instruction.accumulate.cuda})}
 extern "C" __global__ void __launch_bounds__({warps * 32})
 matrix_rate(const unsigned* __restrict__ values, float* __restrict__ out, int rounds)
 {{
-    unsigned left[{a}], right[4][{b}], sums[{sums}][{c}];
-    const unsigned* own = values + threadIdx.x * 32;
-    for (int i = 0; i < {a}; ++i) left[i] = own[i];
-    for (int j = 0; j < 4; ++j) for (int i = 0; i < {b}; ++i) right[j][i] = own[4 * j + i + {a}];
+    unsigned left[{rows}][{a}], right[{columns}][{b}], sums[{rows * columns * c}];
+    const unsigned* own = values + threadIdx.x * 64;
     #pragma unroll
-    for (int j = 0; j < {sums}; ++j) for (int i = 0; i < {c}; ++i) sums[j][i] = 0;
+    for (int i = 0; i < {rows}; ++i) for (int r = 0; r < {a}; ++r) left[i][r] = own[i * {a} + r];
+    #pragma unroll
+    for (int j = 0; j < {columns}; ++j) for (int r = 0; r < {b}; ++r) right[j][r] = own[32 + j * {b} + r];
+    #pragma unroll
+    for (int i = 0; i < {rows * columns * c}; ++i) sums[i] = 0;
+    #pragma unroll 1
     for (int round = 0; round < rounds; ++round) {{
         #pragma unroll
-        for (int i = 0; i < {sums}; ++i) {name}(reinterpret_cast<{total}*>(sums[i]), {left}, {right});
+        for (int i = 0; i < {rows}; ++i) {{
+            #pragma unroll
+            for (int turn = 0; turn < {columns}; ++turn) {{
+                const int j = i % 2 ? {columns - 1} - turn : turn;
+                {name}(reinterpret_cast<{total}*>(&sums[(i * {columns} + j) * {c}]), {left}, {right});
+            }}
+        }}
     }}
     unsigned all = 0;
     #pragma unroll
-    for (int j = 0; j < {sums}; ++j) for (int i = 0; i < {c}; ++i) all ^= sums[j][i];
+    for (int i = 0; i < {rows * columns * c}; ++i) all ^= sums[i];
     if (all == 0x12345678u) out[threadIdx.x] = 1.0f;
 }}
 """
@@ -65,54 +88,109 @@ matrix_rate(const unsigned* __restrict__ values, float* __restrict__ out, int ro
     return CudaSource(text, "matrix_rate", (*parameters, Parameter("rounds", I32)), warps * 32, 0)
 
 
-def rate(gpu: Gpu, instruction: MatrixInstruction, warps: int, sums: int, blocks_per_sm: int) -> tuple[float, float]:
-    """TFLOP/s in a burst and sustained."""
-    made = source(instruction, warps, sums)
-    kernel: LoadedKernel = load(gpu, compile_cuda(made, gpu.arch), made)
-    normal = np.random.default_rng(0).standard_normal(warps * 32 * 32 * 4 // instruction.product.bytes, np.float32)
-    values = DeviceArray.of(gpu, instruction.product.encode(normal))
-    out = DeviceArray.of(gpu, np.zeros(1024, np.float32))
-    blocks = gpu.attributes["MULTIPROCESSOR_COUNT"] * blocks_per_sm
-    flops = 2 * instruction.multiply_adds * sums * warps * blocks * ROUNDS
+class Timed:
+    """Launches in a graph of some 4 ms. flops: of one launch."""
 
-    def step() -> None:
+    def __init__(self, gpu: Gpu, launch: Callable[[], None], flops: float) -> None:
+        self.gpu, self.flops = gpu, flops
+        launch()
+        gpu.synchronize()
+        self.graph = LaunchGraph.capture(gpu.stream, launch, launches=max(1, int(BURST_US / (flops / 600e6))))
+        self.bursts: list[float] = []
+
+    def burst(self) -> None:
+        time.sleep(REST_S)
+        self.bursts.append(self._tflops())
+
+    def sustained(self) -> float:
+        begin, found = time.monotonic(), []
+        while time.monotonic() - begin < SUSTAINED_S:
+            found.append(self._tflops())
+        return statistics.median(found[len(found) // 2 :])
+
+    def _tflops(self) -> float:
+        return self.flops / self.graph.time(self.gpu.stream) / 1e6
+
+
+def loop(gpu: Gpu, instruction: MatrixInstruction, warps: int, rows: int, columns: int, blocks_per_sm: int) -> Timed:
+    """The loop of one count of warps and fragments, ready to be timed."""
+    made = source(instruction, warps, rows, columns)
+    kernel: LoadedKernel = load(gpu, compile_cuda(made, gpu.arch), made)
+    normal = np.random.default_rng(0).standard_normal(warps * 32 * 64 * 4 // instruction.product.bytes, np.float32)
+    values, out = (
+        DeviceArray.of(gpu, instruction.product.encode(normal)),
+        DeviceArray.of(gpu, np.zeros(1024, np.float32)),
+    )
+    blocks = gpu.attributes["MULTIPROCESSOR_COUNT"] * blocks_per_sm
+    flops = 2.0 * instruction.multiply_adds * rows * columns * warps * blocks * ROUNDS
+
+    def launch() -> None:
         kernel.launch(gpu.stream, (blocks, 1, 1), (warps * 32, 1, 1), (values.pointer, out.pointer, ROUNDS))
 
-    step()
-    gpu.synchronize()
-    time.sleep(0.3)  # let the card cool down to its burst clock
-    once = time_launches(gpu.stream, step, launches=4)
-    sustained = time_launches(gpu.stream, step, launches=max(4, int(SUSTAINED_S * 1e6 / once)))
-    for array in (values, out):
-        array.close()
-    return flops / once / 1e6, flops / sustained / 1e6
+    return Timed(gpu, launch, flops)
+
+
+def multiplication(gpu: Gpu, name: str, gemm: Gemm) -> Timed:
+    """A rung on random normal operands, rotated."""
+    built, generator = build(gemm, find_rung(name)), np.random.default_rng(0)
+    kernel, grid = built.load(gpu), grid_of(built.kernel, gemm)
+    normal = gemm.dtype.encode(generator.standard_normal(SIZE * SIZE, np.float32))
+    sets = [[DeviceArray.of(gpu, np.roll(normal, shift + one)) for shift in (0, 7, 13)] for one in range(OPERANDS)]
+    turn = count()
+
+    def launch() -> None:
+        pointers = [array.pointer for array in sets[next(turn) % OPERANDS]]
+        kernel.launch(gpu.stream, grid, built.kernel.block, arguments(gemm, pointers))
+
+    return Timed(gpu, launch, gemm.flops)
+
+
+def rates(gpu: Gpu, instruction: MatrixInstruction) -> list[tuple[dict[str, Any], Timed]]:
+    """All counts of one instruction, the fastest first."""
+    found = []
+    for warps, (rows, columns), blocks in product((4, 8), ((1, 8), (2, 8), (4, 8)), (1, 2)):
+        if rows * columns * instruction.c.registers * warps * blocks > 1100:  # sums and fragments in registers
+            continue
+        timed = loop(gpu, instruction, warps, rows, columns, blocks)
+        for _ in range(BURSTS):
+            timed.burst()
+        counts = {"warps_per_block": warps, "fragments": [rows, columns], "blocks_per_sm": blocks}
+        burst = {"burst_tflops": round(statistics.median(timed.bursts), 1)}
+        found.append(({"instruction": instruction.name, **burst, **counts}, timed))
+    found.sort(key=lambda one: -one[0]["burst_tflops"])
+    found[0][0]["sustained_tflops"] = round(found[0][1].sustained(), 1)
+    return found
+
+
+def share(gpu: Gpu, name: str, row: dict[str, Any], fastest: Timed, gemm: Gemm) -> dict[str, Any]:
+    """The rung beside the ceiling, their bursts in turn."""
+    timed = multiplication(gpu, name, gemm)
+    fastest.bursts.clear()
+    for _ in range(BURSTS):
+        timed.burst()
+        fastest.burst()
+    own, most = (statistics.median(one.bursts) for one in (timed, fastest))
+    found = {"rung": name, "shape": [SIZE, SIZE, SIZE], "dtype": str(gemm.dtype), "instruction": row["instruction"]}
+    return {**found, "burst_tflops": round(own, 1), "ceiling_tflops": round(most, 1), "share": round(own / most, 4)}
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--rung", default="")
     parser.add_argument("--out", type=Path, required=True)
-    out = parser.parse_args().out
+    given = parser.parse_args()
     gpu = open_gpu()
-    rows = []
+    rows, shares = [], []
     for instruction in (known for known in INSTRUCTIONS if not known.is_opaque and not known.reads_shared):
-        found = [
-            (*rate(gpu, instruction, warps, sums, blocks), warps, sums, blocks)
-            for warps, sums, blocks in product((4, 8), (8, 16), (1, 2))
-        ]
-        for burst, sustained, warps, sums, blocks in sorted(found, reverse=True):
-            rows.append(
-                {
-                    "instruction": instruction.name,
-                    "burst_tflops": round(burst, 1),
-                    "sustained_tflops": round(sustained, 1),
-                    "warps_per_block": warps,
-                    "sums_per_warp": sums,
-                    "blocks_per_sm": blocks,
-                }
-            )
-            print(rows[-1], flush=True)
+        found = rates(gpu, instruction)
+        rows += [row for row, _ in found]
+        print(found[0][0], flush=True)
+        if given.rung and instruction.product in (F16, BF16) and instruction.accumulate is F32:
+            gemm = Gemm(SIZE, SIZE, SIZE, instruction.product, out=instruction.product)
+            shares.append(share(gpu, given.rung, *found[0], gemm))
+            print(shares[-1], flush=True)
     record = {"device": gpu.name, "command": command(), "commit": commit(), "date": now(), "rates": rows}
-    out.write_text(json.dumps(record, indent=1) + "\n", encoding="utf-8")
+    given.out.write_text(json.dumps({**record, "shares": shares}, indent=1) + "\n", encoding="utf-8")
 
 
 if __name__ == "__main__":

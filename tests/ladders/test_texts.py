@@ -26,7 +26,7 @@ def test_program_and_kernel(rung: Rung, golden: Callable[[str, str], None]) -> N
 @pytest.mark.parametrize("rung", rungs())
 def test_the_kernel_at_the_edges_is_another(rung: Rung) -> None:
     whole = build(rung.gemm(3072, 3072, 4096), rung)
-    assert whole.variant.name == "mnk_aligned_near"
+    assert whole.variant.name.removesuffix("_overwrites") == "mnk_aligned_near"
     edges = build(laid_out(rung, rung.gemm(4095, 4097, 4099)), rung)
     single = {dim for dim in ("m", "n", "k") if edges.program.block_tile(dim) == 1}  # divides every size
     assert edges.variant.exact == single and edges.variant.aligned == by_boxes(rung)

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 from math import prod
-from typing import Any
+from typing import Any, Literal
 
 from tilewright.dtypes import DType
 from tilewright.ir.buffer import Buffer, Ref, Space
@@ -322,7 +322,7 @@ def traded_axis(program: Program) -> Axis | None:
     fragment, operand = fragment_of(program, "C"), program.gemm.operand("C")
     if fragment is None or fragment.opaque or program.result_vector * operand.dtype.bytes != QUAD_LANES * WORD_BYTES:
         return None
-    along = [axis.dim for axis in program.instruction_axes].index(operand.contiguous)
+    along: Literal[0, 1] = 0 if program.instruction_axes[0].dim == operand.contiguous else 1
     held = fragment.neighbours(along)
     quad = FragmentDigit(Holder.LANE, 1, QUAD_LANES, along, held)
     whole_row = (fragment.rows, fragment.columns)[along] == QUAD_LANES * held == program.result_vector

@@ -410,5 +410,8 @@ def as_f32(value: Expr) -> Expr:
 
 
 def expand(program: Program, exact: frozenset[str], *, overwrites: bool = False) -> Body:
-    """The explicit statements of one thread of `program`; dimensions in `exact` have no edge. overwrites: of `Variant`."""
+    """The explicit statements of one thread of `program`; dimensions in `exact` have no edge.
+
+    overwrites: of `Variant`.
+    """
     return Expansion(program, exact, overwrites).body()

@@ -1,7 +1,7 @@
 """Finished sums on their way out in whole rows of fragments, for which the four lanes of a quad trade words.
 
-A lane holds one word, two neighbours, of a row of each fragment, and its quad the row. Of four fragments each lane takes
-the rows of one: 16 bytes to store at once, without shared memory and without a barrier.
+A lane holds one word, two neighbours, of a row of each fragment, and its quad the row. Of four fragments each lane
+takes the rows of one: 16 bytes to store at once, without shared memory and without a barrier.
 
     lane   holds                      stores
       0    a0 b0 c0 d0                a0 a1 a2 a3

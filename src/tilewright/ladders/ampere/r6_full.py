@@ -50,9 +50,10 @@ BEST: Point = {
     "group": 8,
 }
 """ahead: fragments are loaded a step ahead. spread: copies are started between the products. snake: the inner fragments
-are taken forwards and backwards in turn. group: rows of tiles
-that blocks walk down together. Where it is said: outer: the fragments that are counted around the others. traded: lanes trade results, and store 16 bytes each. in_parts: C leaves through shared
-memory, a row of fragments at a time, in whole lines."""
+are taken forwards and backwards in turn. group: rows of tiles that blocks walk down together.
+
+Where it is said: outer: the fragments that are counted around the others. traded: lanes trade results, and store 16
+bytes each. in_parts: C leaves through shared memory, a row of fragments at a time, in whole lines."""
 
 DEEP: Point = {**BEST, "k_bytes": 128, "stages": 3, "outer": "n_frag", "group": 16, "traded": True}
 """Of 2-byte formats. The first products need all fragments of A and one of B, as they are loaded. Measured: H200, bf16

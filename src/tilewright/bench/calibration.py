@@ -58,7 +58,7 @@ def counts_of(counters: Counters) -> dict[str, float]:
 
     # Nsight Compute has no count of what wgmma reads; it adds it to the wavefronts of loads and stores.
     operands = counters.operand_wavefronts
-    memory = executions("LDG", "STG", "LDS", "STS", "LDSM", "STSM", "LDGSTS")
+    memory = executions("LDG", "STG", "LDS", "STS", "LDSM", "STSM", "LDGSTS", "SHFL")
     return {
         "global_load_requests": counters.global_loads.requests,
         "global_load_sectors": counters.global_loads.sectors,

@@ -91,10 +91,12 @@ def bundle(
     origin: str,
     name: str = "",
     only_general: bool = False,
+    anywhere: Schedule | None = None,
 ) -> Bundle:
     """The kernels of a schedule for a class of problems: the formats, orders and epilogue of `gemm`, of any size.
 
-    only_general: one kernel, that which assumes the least. Raises ProblemError for formats that have no type in C++,
+    only_general: one kernel, that which assumes the least. anywhere: the schedule of that one, where it is another and
+    the kernel is started alike. Raises ProblemError for formats that have no type in C++,
     LaunchError or CompileError where an architecture cannot run them.
     """
     for operand in gemm.operands:
@@ -113,6 +115,10 @@ def bundle(
     labels = ["any"] if only_general else list(VARIANTS)
     resolved = build(gemm, schedule).schedule  # a layout that it leaves open is searched once, for all variants
     found = [_exported(gemm, resolved, f"{name}_{label}", label) for label in labels]
+    if anywhere is not None:
+        other = _exported(gemm, build(gemm, anywhere).schedule, found[-1].entry, labels[-1])
+        if _start(other.kernel) == _start(found[0].kernel):
+            found[-1] = other
     found[-1] = _fitting(found[-1], targets)
     for target in targets:
         _check_target(found[-1], target, gemm)

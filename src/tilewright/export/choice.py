@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from tilewright.device.spec import DeviceSpec
 from tilewright.errors import ProblemError
@@ -16,17 +16,20 @@ from tilewright.winners.choice import THIN, Choice
 
 @dataclass(frozen=True, slots=True)
 class Chosen:
-    """origin: the rung and its point. passed_over: what `matmul` would rather do, which takes several launches."""
+    """origin: the rung and its point. passed_over: what `matmul` would rather do, which takes several launches.
+    anywhere: what the rung does where rows begin at any element, if that is something else."""
 
     origin: str
     schedule: Schedule
     passed_over: str = ""
+    anywhere: Schedule | None = None
 
 
 def of_rung(name: str, gemm: Gemm) -> Chosen:
     """A rung as it stands."""
     rung = find_rung(name)
-    return Chosen(f"{rung.ladder}/{rung.slug}", rung.schedule(gemm))
+    schedule, anywhere = rung.schedule(gemm), rung.schedule(replace(gemm, lda=gemm.lda + 1, ldb=gemm.ldb + 1))
+    return Chosen(f"{rung.ladder}/{rung.slug}", schedule, anywhere=None if anywhere == schedule else anywhere)
 
 
 def of_shape(gemm: Gemm, spec: DeviceSpec, database: Database | None = None) -> Chosen:

@@ -47,7 +47,7 @@ def project_context(bundle: Bundle, cubins: Mapping[tuple[str, str], Cubin]) -> 
         "accumulate": gemm.accumulate.name,
         "formats": _formats(gemm),
         "operand_lines": [operand_line(operand, gemm) for operand in operands],
-        "schedule_lines": bundle.schedule.text.splitlines(),
+        "schedule_lines": _schedule_lines(bundle),
         "archs": [arch.name for arch in bundle.archs],
         "cmake_archs": [f"{arch.name.removeprefix('sm_')}-real" for arch in bundle.archs],
         "gencode": " ".join(
@@ -73,6 +73,14 @@ def project_context(bundle: Bundle, cubins: Mapping[tuple[str, str], Cubin]) -> 
         "aligned": bool(bundle.general.needs.aligned),
         "misaligned": _misaligned(bundle.general),
     }
+
+
+def _schedule_lines(bundle: Bundle) -> list[str]:
+    """The schedule of all kernels, and that of the general one where it is another."""
+    lines, general = bundle.schedule.text.splitlines(), bundle.general
+    if general.build.schedule == bundle.schedule:
+        return lines
+    return [*lines, "", f"{general.entry}:", "", *general.build.schedule.text.splitlines()]
 
 
 def _formats(gemm: Gemm) -> str:

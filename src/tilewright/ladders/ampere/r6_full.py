@@ -37,6 +37,9 @@ from tilewright.schedule import (
 )
 from tilewright.units import ceil_div
 
+COLUMNS = 8
+"""Of C that one instruction covers. Lanes trade rows of four."""
+
 BEST: Point = {
     "m": 128,
     "n": 256,
@@ -134,7 +137,8 @@ def points() -> Iterator[Point]:
     ):
         tile = {"m": m, "n": n, "k_bytes": k_bytes, "warp_m": warp_m, "warp_n": warp_n, "stages": stages}
         point = {**BEST, **tile, "ahead": ahead, "spread": spread, **way}
-        if shared_bytes(point) <= MAX_SHARED_BYTES:
+        fours = warp_n % (4 * COLUMNS) == 0
+        if shared_bytes(point) <= MAX_SHARED_BYTES and (fours or "traded" not in way):
             yield point
 
 

@@ -94,22 +94,22 @@ extern "C" int ampere_full_bf16_nt(cudaStream_t stream,
         return AMPERE_FULL_BF16_NT_NULL_POINTER;
     }
     const Call call = {stream, a, b, c, bias_line, residual_matrix, M, N, K, alpha, beta};
-    if (M % 128 == 0 && N % 256 == 0 && K % 32 == 0
+    if (M % 128 == 0 && N % 256 == 0 && K % 64 == 0
         && is_aligned(a, 16) && is_aligned(b, 16) && is_aligned(c, 16)
         && is_aligned(bias_line, 16) && is_aligned(residual_matrix, 16)
-        && is_near(a, 32, 128) && is_near(b, 32, 256) && is_near(c, 256, 128)
+        && is_near(a, 64, 128) && is_near(b, 64, 256) && is_near(c, 256, 128)
         && is_near(bias_line, 256, 128) && is_near(residual_matrix, 256, 128)) {
-        return answer_of(launch(ampere_full_bf16_nt_exact, 132096, call));
+        return answer_of(launch(ampere_full_bf16_nt_exact, 147456, call));
     }
     if (is_aligned(a, 16) && is_aligned(b, 16) && is_aligned(c, 16)
         && is_aligned(bias_line, 16) && is_aligned(residual_matrix, 16)
-        && is_near(a, 32, 128) && is_near(b, 32, 256) && is_near(c, 256, 128)
+        && is_near(a, 64, 128) && is_near(b, 64, 256) && is_near(c, 256, 128)
         && is_near(bias_line, 256, 128) && is_near(residual_matrix, 256, 128)) {
-        return answer_of(launch(ampere_full_bf16_nt_edges, 132096, call));
+        return answer_of(launch(ampere_full_bf16_nt_edges, 147456, call));
     }
     if (is_aligned(a, 2) && is_aligned(b, 2) && is_aligned(c, 2)
         && is_aligned(bias_line, 2) && is_aligned(residual_matrix, 2)) {
-        return answer_of(launch(ampere_full_bf16_nt_any, 162816, call));
+        return answer_of(launch(ampere_full_bf16_nt_any, 147456, call));
     }
     return AMPERE_FULL_BF16_NT_MISALIGNED;
 }

@@ -16,7 +16,7 @@ import json
 import statistics
 import time
 from collections.abc import Callable
-from itertools import count, product
+from itertools import count
 from pathlib import Path
 from typing import Any
 
@@ -44,6 +44,9 @@ REST_S = 0.03
 BURSTS = 9
 SUSTAINED_S = 1.0
 SIZE = 4096
+COUNTS = ((8, 4, 8, 1), (8, 2, 8, 2), (4, 4, 8, 2), (8, 1, 8, 2))
+"""Warps of a block, fragments of A and of B of each, blocks of an SM: as many as registers hold."""
+
 OPERANDS = 3
 """Sets of operands that a rung takes in turn: more than the L2 holds."""
 
@@ -148,9 +151,7 @@ def multiplication(gpu: Gpu, name: str, gemm: Gemm) -> Timed:
 def rates(gpu: Gpu, instruction: MatrixInstruction) -> list[tuple[dict[str, Any], Timed]]:
     """All counts of one instruction, the fastest first."""
     found = []
-    for warps, (rows, columns), blocks in product((4, 8), ((1, 8), (2, 8), (4, 8)), (1, 2)):
-        if rows * columns * instruction.c.registers * warps * blocks > 1100:  # sums and fragments in registers
-            continue
+    for warps, rows, columns, blocks in COUNTS:
         timed = loop(gpu, instruction, warps, rows, columns, blocks)
         for _ in range(BURSTS):
             timed.burst()

@@ -35,6 +35,7 @@ TF32_ALONG_K = {**BEST, "k_bytes": 128, "stages": 3, "group": 16}
         (Gemm(4095, 4097, 4093, BF16, out=BF16), {**ODD_TALL, "in_parts": True}),  # 4 rounds of tiles; of wide ones 5
         (Gemm(4095, 4095, 4095, BF16, out=BF16), {**ODD_WIDE, "in_parts": True}),
         (Gemm(4095, 4096, 4095, BF16, out=BF16), {**ODD_WIDE, "traded": True}),
+        (Gemm(4095, 4096, 4095, BF16, out=F32), {**ODD_WIDE, "in_parts": True}),
         (
             Gemm(4095, 4096, 4095, BF16, a=Order.COL, b=Order.COL, out=BF16),
             {**ODD_TALL, "outer": "n_frag", "traded": True},
@@ -45,8 +46,9 @@ TF32_ALONG_K = {**BEST, "k_bytes": 128, "stages": 3, "group": 16}
         (Gemm(4096, 4096, 4096, F32, b=Order.COL, product=TF32), {**TF32_ALONG_K, "spread": False}),
     ],
 )
-def test_format_and_alignment_choose_the_point(gemm: Gemm, point: object) -> None:
+def test_format_and_alignment_choose_the_point(gemm: Gemm, point: dict[str, object]) -> None:
     assert point_for(gemm) == point
+    assert build(gemm, schedule_at(gemm, point)).kernel.shared_bytes <= MAX_SHARED_BYTES  # and it is legal
 
 
 @pytest.mark.parametrize("point", [BEST, DEEP, IN_PARTS])

@@ -99,8 +99,8 @@ def _at_odd_rows(gemm: Gemm) -> Point:
 
 
 def _store(gemm: Gemm) -> Point:
-    """How results of 2 bytes leave."""
-    lanes_trade = gemm.c is Order.ROW and gemm.ldc * gemm.out.bytes % CHUNK_BYTES == 0
+    """How results leave that lanes do not store one by one."""
+    lanes_trade = gemm.out.bytes == 2 and gemm.c is Order.ROW and gemm.ldc * gemm.out.bytes % CHUNK_BYTES == 0
     return {"traded": True} if lanes_trade else {"in_parts": True}
 
 

@@ -130,8 +130,7 @@ def points() -> Iterator[Point]:
         *((128, 128, 64, 32), (128, 128, 64, 64), (128, 256, 64, 64), (256, 128, 64, 64), (128, 192, 64, 48)),
         (256, 128, 64, 32),
     )
-    traded: Point = {"traded": True, "group": 16}
-    ways: tuple[Point, ...] = ({}, {"in_parts": True}, traded, {**traded, "outer": "n_frag"})
+    ways: tuple[Point, ...] = ({}, {"in_parts": True}, {"traded": True, "outer": "n_frag", "group": 16})
     for (m, n, warp_m, warp_n), k_bytes, stages, ahead, spread, way in product(
         shapes, (64, 128), (2, 3, 4), (False, True), (False, True), ways
     ):

@@ -117,7 +117,7 @@ def bundle(
     found = [_exported(gemm, resolved, f"{name}_{label}", label) for label in labels]
     if anywhere is not None:
         other = _exported(gemm, build(gemm, anywhere).schedule, found[-1].entry, labels[-1])
-        if _start(other.kernel) == _start(found[0].kernel):
+        if all(_start(other.kernel) == _start(before.kernel) for before in found[:-1]):
             found[-1] = other
     found[-1] = _fitting(found[-1], targets)
     for target in targets:

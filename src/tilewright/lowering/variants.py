@@ -35,7 +35,7 @@ def variant_for(program: Program, gemm: Gemm, *, pointers: Sequence[int] = ()) -
 
 def has_two_ways(program: Program) -> bool:
     """Whether results are stored in one of two whole ways, C read or not: what `Variant.overwrites` is about. Threads
-    that hold neighbours guard each load of C instead, which costs them little."""
+    that hold neighbours, and opaque fragments, guard each load of C instead."""
     fragment = fragment_of(program, "C")
     return program.late_beta and fragment is not None and not fragment.opaque
 

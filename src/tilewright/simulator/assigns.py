@@ -15,7 +15,6 @@ from tilewright.ir.stmt import CUT_OUT_WIDTH, CUT_OUT_WORD, Assign, Move
 from tilewright.ir.visit import walk_expr
 from tilewright.simulator.context import Context
 from tilewright.simulator.convoy import Convoy
-from tilewright.simulator.events import Arithmetic
 from tilewright.simulator.index import Place, Predicate
 from tilewright.simulator.sites import Site
 from tilewright.simulator.values import Evaluate, NotEven, RegisterView, Values
@@ -66,12 +65,7 @@ class RegisterOp:
 
     def _finish(self, convoy: Convoy) -> None:
         self.target.mark(convoy)
-        if self.context.wire.computed:
-            times = prod(self.target.shape)
-            active = convoy.active_warps, convoy.active_lanes
-            event = Arithmetic(self.site, self.operations, times, *active, convoy.warps, convoy.mask)
-            for hear in self.context.wire.computed:
-                hear(event)
+        self.context.tell_computed(self.site, convoy, self.operations, prod(self.target.shape))
 
 
 @dataclass(slots=True)
@@ -144,11 +138,7 @@ class RoundPairOp:
             rounded = self.context.arithmetic.cast(value, self.dtype)
             np.copyto(place.of(convoy), rounded, where=changed, casting="same_kind")
             place.mark(convoy)
-        if self.context.wire.computed:
-            active = convoy.active_warps, convoy.active_lanes
-            event = Arithmetic(self.site, ROUND_PAIR, 1, *active, convoy.warps, mask)
-            for hear in self.context.wire.computed:
-                hear(event)
+        self.context.tell_computed(self.site, convoy, ROUND_PAIR)
 
 
 @dataclass(slots=True)
@@ -174,10 +164,7 @@ class CutOutOp:
             value = held[np.clip(skip + element, 0, len(held) - 1), lanes]
             np.copyto(row, value, where=active, casting="same_kind")
         self.target.mark(convoy)
-        if self.context.wire.computed:
-            event = Arithmetic(self.site, CUT_OUT, 1, convoy.active_warps, convoy.active_lanes, convoy.warps, mask)
-            for hear in self.context.wire.computed:
-                hear(event)
+        self.context.tell_computed(self.site, convoy, CUT_OUT)
 
 
 CUT_OUT: Mapping[str, int] = {"SHF": CUT_OUT_WIDTH // CUT_OUT_WORD}

@@ -14,7 +14,6 @@ from tilewright.isa.instruction import MatrixInstruction
 from tilewright.layout.fragment import MATRIX_ROW_BYTES, MATRIX_ROWS, QUAD_LANES, WORD_BYTES
 from tilewright.simulator.context import Context, where
 from tilewright.simulator.convoy import Convoy
-from tilewright.simulator.events import Arithmetic
 from tilewright.simulator.findings import Finding, Kind
 from tilewright.simulator.holding import Holding, as_matrices, holding_of, put
 from tilewright.simulator.moves import MemorySide
@@ -133,11 +132,7 @@ class MultiplyTilesOp:
         held = holding_of(instruction.c).registers(total.reshape(len(total), -1))
         put(self.d.of(convoy), held, None if convoy.mask is None else convoy.mask.lanes)
         self.d.mark(convoy)
-        opcodes = multiply_opcodes(instruction)
-        active = convoy.active_warps, convoy.active_lanes
-        event = Arithmetic(self.site, opcodes, 1, *active, convoy.warps, convoy.mask)
-        for hear in self.context.wire.computed:
-            hear(event)
+        self.context.tell_computed(self.site, convoy, multiply_opcodes(instruction))
 
 
 @lru_cache
@@ -166,11 +161,7 @@ class TurnWordsOp:
         held = _squares(self.element_bytes, True).registers(squares)
         put(self.place.of(convoy), held, None if convoy.mask is None else convoy.mask.lanes)
         self.place.mark(convoy)
-        event = Arithmetic(
-            self.site, TURN_WORDS, 1, convoy.active_warps, convoy.active_lanes, convoy.warps, convoy.mask
-        )
-        for hear in self.context.wire.computed:
-            hear(event)
+        self.context.tell_computed(self.site, convoy, TURN_WORDS)
 
 
 def multiply_opcodes(instruction: MatrixInstruction) -> dict[str, int]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import NoReturn
 
@@ -13,6 +14,7 @@ from tilewright.simulator.arithmetic import Arithmetic
 from tilewright.simulator.asynchronous.units import Units
 from tilewright.simulator.barriers import BlockBarriers
 from tilewright.simulator.convoy import Convoy
+from tilewright.simulator.events import Arithmetic as Computed
 from tilewright.simulator.events import Wire
 from tilewright.simulator.findings import Finding, Findings, Kind, Where
 from tilewright.simulator.memory import Memory
@@ -35,6 +37,14 @@ class Context:
     races: Races | None
     barriers: BlockBarriers
     units: Units | None = None
+
+    def tell_computed(self, site: Site, convoy: Convoy, operations: Mapping[str, int], times: int = 1) -> None:
+        """Tell who listens that the active lanes of a convoy executed machine instructions, by opcode."""
+        if self.wire.computed:
+            active = convoy.active_warps, convoy.active_lanes
+            event = Computed(site, operations, times, *active, convoy.warps, convoy.mask)
+            for hear in self.wire.computed:
+                hear(event)
 
     def check_products(self, site: Site, convoy: Convoy, registers: RegisterArray, first: int, end: int) -> None:
         """Reports an access to registers that a product under way adds to."""

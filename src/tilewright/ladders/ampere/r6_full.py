@@ -21,6 +21,7 @@ from tilewright.ladders.ampere.claims import (
 )
 from tilewright.ladders.ampere.tiles import CHUNK_BYTES, Tiles, in_pairs, inner_of, matrices, nest, staged, swizzled
 from tilewright.ladders.rung import Choices, Claim, Point, Rung
+from tilewright.layout.fragment import QUAD_LANES
 from tilewright.problem.gemm import Gemm, Order
 from tilewright.schedule import (
     Distribute,
@@ -136,7 +137,7 @@ def points() -> Iterator[Point]:
     ):
         tile = {"m": m, "n": n, "k_bytes": k_bytes, "warp_m": warp_m, "warp_n": warp_n, "stages": stages}
         point = {**BEST, **tile, "ahead": ahead, "spread": spread, **way}
-        fours = warp_n % (4 * COLUMNS) == 0
+        fours = warp_n % (QUAD_LANES * COLUMNS) == 0
         if shared_bytes(point) <= MAX_SHARED_BYTES and (fours or "traded" not in way):
             yield point
 

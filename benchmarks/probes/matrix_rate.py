@@ -95,7 +95,7 @@ class Timed:
     """Launches in a graph of some 4 ms. flops: of one launch."""
 
     def __init__(self, gpu: Gpu, launch: Callable[[], None], flops: float) -> None:
-        self.gpu, self.flops = gpu, flops
+        self.gpu, self.launch, self.flops = gpu, launch, flops  # a graph holds pointers, `launch` what lies there
         launch()
         gpu.synchronize()
         self.graph = LaunchGraph.capture(gpu.stream, launch, launches=max(1, int(BURST_US / (flops / 600e6))))

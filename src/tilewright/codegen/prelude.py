@@ -12,7 +12,7 @@ from tilewright.codegen.async_prelude import async_prelude, wgmma_text
 from tilewright.codegen.matrix_prelude import matrix_prelude
 from tilewright.dtypes import BF16, F16, F32, TF32, DType
 from tilewright.errors import LoweringError
-from tilewright.ir.stmt import CUT_OUT_WIDTH
+from tilewright.ir.stmt import CUT_OUT_WIDTH, CUT_OUT_WORD
 
 VECTORS: dict[tuple[DType, int], tuple[str, str]] = {
     (F32, 2): ("as_float2", "float2"),
@@ -43,8 +43,9 @@ def vector(dtype: DType, width: int) -> tuple[str, str]:
 
 def cut_out(width: int) -> str:
     """The function that cuts `width` elements of 2 bytes out of registers."""
-    if width != CUT_OUT_WIDTH:
-        raise LoweringError(f"{width} elements are not cut out of registers.", hint=f"only {CUT_OUT_WIDTH} are.")
+    if width not in (CUT_OUT_WORD, CUT_OUT_WIDTH):
+        known = f"{CUT_OUT_WORD} or {CUT_OUT_WIDTH}"
+        raise LoweringError(f"{width} elements are not cut out of registers.", hint=f"{known} are.")
     return f"cut_out_{width}"
 
 
@@ -54,6 +55,11 @@ def copy_async(size_bytes: int) -> str:
         known = ", ".join(str(size) for size in COPIES)
         raise LoweringError(f"There is no asynchronous copy of {size_bytes} bytes.", hint=f"copies are {known} bytes.")
     return COPIES[size_bytes]
+
+
+def copy_async_if(size_bytes: int) -> str:
+    """The function that starts an asynchronous copy of `size_bytes`, or of as many zeros."""
+    return f"{copy_async(size_bytes)}_if"
 
 
 def _as_vector(dtype: DType, width: int) -> str:
@@ -133,6 +139,18 @@ __device__ __forceinline__ void cut_out_8(unsigned short* to, const unsigned sho
     memcpy(to, piece, 16);
 }"""
 
+_AS_WORD = """\
+// Two elements from `first` on, as a register holds them.
+__device__ __forceinline__ const unsigned& as_word(const unsigned short& first) {
+    return reinterpret_cast<const unsigned&>(first);
+}"""
+
+_CUT_OUT_WORD = """\
+// Of four elements in two registers the first two, or the middle ones.
+__device__ __forceinline__ unsigned cut_out_2(unsigned low, unsigned high, int skip) {
+    return __byte_perm(low, high, 0x3210 + skip * 0x2222);
+}"""
+
 _COMMIT_COPIES = """\
 // The copies that this thread started since the last commit become one group.
 __device__ __forceinline__ void commit_copies() {
@@ -165,6 +183,15 @@ def _copy_async(size_bytes: int) -> str:
     )
 
 
+_COPY_ASYNC_IF = """\
+// Starts a copy of 16 bytes to shared memory, or of as many zeros.
+__device__ __forceinline__ void copy_async_16_if(bool there, void* to_shared, const void* from_global) {
+    const unsigned to = (unsigned)__cvta_generic_to_shared(to_shared);
+    asm volatile(
+        "{ .reg .pred none; setp.eq.s32 none, %2, 0; cp.async.cg.shared.global [%0], [%1], 16, none; }" ::"r"(to),
+        "l"(from_global), "r"((int)there) : "memory");
+}"""
+
 _FUNCTIONS = {
     "relu": ("max(value, 0), and NaN where it is NaN.", "value < 0.0f ? 0.0f : value"),
     "gelu": ("The Gaussian error linear unit.", "0.5f * value * (1.0f + erff(value * 0.70710678f))"),
@@ -192,7 +219,10 @@ PRELUDE: dict[str, str] = {
     "bf16_from_float": _BF16_FROM_FLOAT,
     **{VECTORS[key][0]: _as_vector(*key) for key in VECTORS},
     **{COPIES[size_bytes]: _copy_async(size_bytes) for size_bytes in COPIES},
+    "as_word": _AS_WORD,
+    "cut_out_2": _CUT_OUT_WORD,
     "cut_out_8": _CUT_OUT,
+    "copy_async_16_if": _COPY_ASYNC_IF,
     "commit_copies": _COMMIT_COPIES,
     "wait_copies": _WAIT_COPIES,
     **matrix_prelude(),

@@ -140,7 +140,8 @@ class Staged:
     vector: elements a thread reads or writes at once where the tile is not distributed.
     route: how the copy travels. prefetched: the next tile is loaded into registers while this one is used. cut_out:
     rows begin at any element, and chunks are cut out of aligned vectors (no step says so: lowering finds it). The ring
-    is then one of vectors, and there are two tiles: one is read while the other is filled.
+    is then one of vectors, and there are two tiles: one is read while the other is filled; or there is none, where the
+    fragments are what is cut out.
     parts: of a result that each warpgroup stores by itself, in how many turns, each with a part of the columns. places:
     how many parts there is room for.
     """
@@ -159,6 +160,11 @@ class Staged:
     cut_out: bool = False
     parts: int = 1
     places: int = 2
+
+    @property
+    def is_cut_by_lanes(self) -> bool:
+        """Whether it is of fragments that are cut out of aligned vectors themselves."""
+        return self.cut_out and self.space is Space.REGISTER
 
     @property
     def finished(self) -> bool:

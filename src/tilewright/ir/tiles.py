@@ -173,7 +173,7 @@ class Tile:
         if self.fragment is not None:
             names = (*names, FRAGMENT)
             shape = (*(axis.extent or 1 for axis in axes), self.fragment.registers)
-        if self.staged.prefetched:
+        if self._alternates:
             names, shape = (f"{self.staged.under} % 2", *names), (2, *shape)
         return Buffer(self.staged.name, Space.REGISTER, self.dtype, shape, names)
 
@@ -182,7 +182,12 @@ class Tile:
         """The index of the running iteration's element, or fragment, in the C array of a register tile."""
         index: tuple[Expr, ...] = tuple(Var(axis.name) for axis in self.register_axes)
         index = (*index, ZERO) if self.fragment is not None or not index else index
-        return (Var(self.staged.under) % 2, *index) if self.staged.prefetched else index
+        return (Var(self.staged.under) % 2, *index) if self._alternates else index
+
+    @property
+    def _alternates(self) -> bool:
+        """Whether one step's fragments are loaded while those of another are used."""
+        return self.staged.prefetched and not self.staged.is_cut_by_lanes
 
     def place(self, row: Any, col: Any) -> tuple[Any, Any]:
         """The index in the C array of a shared tile, for coordinates inside the tile."""

@@ -22,17 +22,17 @@ their vectors, other turns other words; and their rows are four rows of an odd n
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 
 from tilewright.ir.buffer import Buffer, Ref, Space
-from tilewright.ir.expr import ZERO, Const, Expr, Op, Select, Var, binary, both
+from tilewright.ir.expr import ZERO, Const, Expr, Op, Select, Var, binary, both, real
 from tilewright.ir.kernel import PHASE_BYTES, PHASES, SIZES
 from tilewright.ir.program import CUT_OUT_TILES as TILES
 from tilewright.ir.program import Pipelined, Program, Staged
 from tilewright.ir.stmt import CUT_OUT_WIDTH as WIDTH
 from tilewright.ir.stmt import CUT_OUT_WORD as WORD
-from tilewright.ir.stmt import Alloc, Body, CutOut, For, If, Let, Move
+from tilewright.ir.stmt import Alloc, Assign, Body, CutOut, For, If, Let, Move
 from tilewright.ir.tiles import Tile, around_name, arrived_name, arriving_name, tile_of
 from tilewright.lowering.coordinates import digit_sum, thread_number
 from tilewright.lowering.kernel_parts import global_place, value_buffer
@@ -62,66 +62,95 @@ def slots_of(ring: Pipelined) -> int:
     return ring.stages + 1
 
 
-def shared_bytes(rows: int, columns: int, stages: int, *, along_k: bool) -> int:
-    """What a tile takes that is cut out, of rows along its contiguous dimension: the tile twice, and its vectors."""
+def shared_bytes(rows: int, columns: int, stages: int, *, along_k: bool, by_lanes: bool = False) -> int:
+    """What a tile takes that is cut out, of rows along its contiguous dimension: the tile twice, and its vectors.
+
+    by_lanes: there are only the vectors.
+    """
     slots = stages + 1
     vectors = rows * (slots * columns + WIDTH) if along_k else slots * rows * (columns + WIDTH)
-    return (TILES * rows * columns + vectors) * ELEMENT_BYTES
+    return ((0 if by_lanes else TILES * rows * columns) + vectors) * ELEMENT_BYTES
 
 
-def bytes_of_ring(program: Program, tiles: Sequence[Staged], wide: str) -> int:
+def bytes_of_ring(program: Program, wide: str) -> int:
     """Shared memory of all tiles where those of A and B are cut out, but that of operand `wide` comes as it lies."""
 
     def size(staged: Staged) -> int:
         tile = tile_of(program, staged)
         if staged.operand in ("C", wide) or program.pipelined is None:
             return tile.shared_buffer.size_bytes
-        along_k = tile.spans[tile.minor].dim == "k"
-        return shared_bytes(tile.rows, tile.row_length, program.pipelined.stages, along_k=along_k)
+        along_k, by_lanes = tile.spans[tile.minor].dim == "k", program.chain(staged.operand)[-1].is_cut_by_lanes
+        stages = program.pipelined.stages
+        return shared_bytes(tile.rows, tile.row_length, stages, along_k=along_k, by_lanes=by_lanes)
 
-    return sum(size(staged) for staged in tiles)
+    return sum(size(staged) for staged in program.staged if staged.space is Space.SHARED)
 
 
-def start(program: Program, staged: Staged, *, first: bool = False) -> Body:
+def start(program: Program, staged: Staged, exact: frozenset[str], *, first: bool = False) -> Body:
     """Statements that start the copies of the vectors around a tile, into the slot they arrive in.
 
-    first: those of the first tile, which there may be none of.
+    exact: dimensions that have no edge. first: those of the first tile, which there may be none of.
     """
-    return _Rows(program, staged).start(first)
+    return Rows(program, staged, exact).start(first)
+
+
+def clear(program: Program, staged: Staged) -> Body:
+    """Statements that put zeros behind k, where a thread's own vectors that have arrived go on with something else."""
+    return Rows(program, staged).clear()
 
 
 def cut_out(program: Program, staged: Staged) -> Body:
     """Statements that fill the slot of a tile that is being filled, from the vectors that have arrived."""
-    return _Rows(program, staged).cut_out()
+    return Rows(program, staged).cut_out()
 
 
 @dataclass(frozen=True)
-class _Rows:
+class Rows:
     """The rows of a tile, and of the vectors around them."""
 
     program: Program
     staged: Staged
+    exact: frozenset[str] = frozenset()
 
     def start(self, first: bool) -> Body:
-        """All chunks' own vectors, then the last vector of each row."""
-        name, rows, count = f"{self._name}_vector", self._tile.rows, self._tile.row_length // WIDTH
+        name = f"{self._name}_vector"
+        return self._each_vector(name, lambda to: (self._copy(name, to, first=first),))
+
+    def clear(self) -> Body:
+        """Where k ends inside a vector."""
+        name = f"{self._name}_vector"
+        begin, size, element = self._index(name)[self._tile.global_minor], SIZES["k"], Var("element")
+        value = value_buffer(name, self._tile.dtype, 1)
+        zero = Assign(Ref(value, (ZERO,)), real(0, self._tile.dtype), origin=self._name)
+
+        def put(to: Ref) -> Body:
+            behind = both(binary(Op.LT, begin, size), binary(Op.LE, size, begin + element))
+            place = Ref(to.buffer, (*to.index[:-1], to.index[-1] + element))
+            store = Move(place, Ref(value, (ZERO,)), 1, behind, origin=self._name)
+            return Alloc(value), zero, For(element.name, Const(WIDTH), (store,))
+
+        return self._each_vector(name, put)
+
+    def _each_vector(self, name: str, what: Callable[[Ref], Body]) -> Body:
+        """What a thread does with its own vectors around a tile: of all chunks, then with the last one of each row."""
+        rows, count = self._tile.rows, self._tile.row_length // WIDTH
         number, slot, along = self._number(name), Var(arriving_name(self.staged.under)), Var(name) * WIDTH
 
         def vector(row: Expr, piece: int, which: Expr, to: Ref, placed: Body = ()) -> Body:
             lets = (*self._row(name, row // ROWS, row % ROWS, piece), Let(name, which), *placed)
-            return (*lets, self._copy(name, to, first=first))
+            return (*lets, *what(to))
 
         row = number // count
         placed: Body = ()
-        to = self._at(slot, self._stored(row), along)
+        to = self.at(slot, self.stored(row), along)
         if self._in_line:
-            placed, to = self._placed(name, slot, self._stored(row))
+            placed, to = self._placed(name, slot, self.stored(row))
         own = self._in_steps(name, rows * count, vector(row, self._piece, number % count, to, placed))
         if not self._in_line:
-            to = self._at(slot, self._stored(number), along)
+            to = self.at(slot, self.stored(number), along)
             return own, self._in_steps(name, rows, vector(number, ROWS, Const(count), to))
         # The first vector of the ring stands behind the last one as well.
-        to = self._at(Const(self._slots), self._stored(number), along)
+        to = self.at(Const(self._slots), self.stored(number), along)
         last = self._in_steps(name, rows, vector(number, ROWS, ZERO, to))
         return own, replace(last, body=(If(binary(Op.EQ, slot, 0), last.body),))
 
@@ -139,7 +168,7 @@ class _Rows:
         own, words = value_buffer(name, self._tile.dtype, WIDTH), self._words
         skip, along, word = Var(f"{name}_skip"), Var(f"{name}_chunk") * WIDTH, Var(f"{name}_word")
         first = along + (skip & (WIDTH - WORD)) + word * WORD
-        source = self._at(Var(arrived_name(self.staged.under)), self._stored(group * ROWS + turn), first)
+        source = self.at(Var(arrived_name(self.staged.under)), self.stored(group * ROWS + turn), first)
         load = Move(Ref(words, (word * WORD,)), source, WORD, origin=name)
         row, col = self._coordinates(name, along)
         body: Body = (
@@ -169,19 +198,35 @@ class _Rows:
     def _row(self, name: str, group: Expr, turn: Expr, piece: int) -> Body:
         """Which row of the tile has a turn among the eight of a group, and how many elements are skipped in its piece.
 
-        turn = phase + row * odd, modulo 8, where odd is the leading dimension or, if that is even, the next number. An
-        odd number is its own inverse: row = (turn - phase) * odd.
+        An odd number is its own inverse, modulo 8: row = (turn - phase) * odd. What is skipped is said of the row in
+        groups of a piece, so that it is seen to be the same in all steps.
         """
-        phase = PHASES[self.staged.operand] & (ROWS - 1)
-        odd = (self._leading & (ROWS - WORD)) + 1
-        row = Var(f"{name}_row")
-        skip = PHASES[self.staged.operand] + row % piece * (self._leading & (piece - 1))
+        row, eighth = Var(f"{name}_row"), Var(f"{name}_of_eight")
+        in_piece = group % (piece // ROWS) * ROWS + eighth
         return (
-            Let(row.name, group * ROWS + ((turn + (ROWS - phase)) * odd & (ROWS - 1)), "in the order of turns"),
-            Let(f"{name}_skip", skip & (piece - 1), "elements in front"),
+            Let(eighth.name, (turn + (ROWS - self._phase)) * self._odd & (ROWS - 1), "in the order of turns"),
+            Let(row.name, group * ROWS + eighth),
+            Let(f"{name}_skip", self.skip_of(in_piece, piece), "elements in front"),
         )
 
-    def _stored(self, row: Expr) -> Expr:
+    def turn_of(self, row: Expr) -> Expr:
+        """The turn of a row: phase + row * odd, modulo 8."""
+        return self._phase + row * self._odd & (ROWS - 1)
+
+    def skip_of(self, row: Expr, piece: int = ROWS) -> Expr:
+        """How many elements stand in front of a row in its first piece."""
+        return PHASES[self.staged.operand] + row * (self._leading & (piece - 1)) & (piece - 1)
+
+    @property
+    def _phase(self) -> Expr:
+        return PHASES[self.staged.operand] & (ROWS - 1)
+
+    @property
+    def _odd(self) -> Expr:
+        """The leading dimension or, if that is even, the next number."""
+        return (self._leading & (ROWS - WORD)) + 1
+
+    def stored(self, row: Expr) -> Expr:
         """Where vectors of a row in the order of turns stand: the even turns of eight first."""
         return row // ROWS * ROWS + row % 2 * (ROWS // 2) + row % ROWS // 2
 
@@ -196,24 +241,38 @@ class _Rows:
         """The vector that a thread copies.
 
         Along k: zeros behind the end of a row, and nothing of a vector in front of it. What follows a row along m or n
-        takes part in nothing but results outside of C, which nobody stores.
+        takes part in nothing but results outside of C, which nobody stores. Nor does what lanes do not cut out.
         """
-        along, gemm = self._tile.global_minor, self.program.gemm
-        local = self._coordinates(name, Var(name) * WIDTH)
-        index, sizes = [], [SIZES[span.dim] for span in self._tile.spans]
-        for span, at in zip(self._tile.spans, local, strict=True):
-            outside = tuple(axis for axis in self.program.axes_of(span.dim) if axis not in span.axes)
-            index.append(digit_sum(outside) + span.global_offset(at))
-        begin = index[along] = index[along] - Var(f"{name}_skip")
-        left = sizes[along] - begin
+        along, operand = self._tile.global_minor, self.program.gemm.operand(self.staged.operand)
+        index, (size, across) = self._index(name), (operand.dims[along], operand.dims[1 - along])
+        begin = index[along]
+        left = SIZES[size] - begin
         guard, valid = binary(Op.LT, 0, left), None
         if self._in_line:
-            guard, valid = binary(Op.LT, -WIDTH, begin), binary(Op.MAX, binary(Op.MIN, left, WIDTH), 0)
+            in_front = binary(Op.LT, -WIDTH, begin)
+            if self._is_cut_by_lanes:
+                guard = both(guard, in_front)
+            else:
+                guard, valid = in_front, binary(Op.MAX, binary(Op.MIN, left, WIDTH), 0)
             if first:  # of a row of no elements nothing is read, not even what stands in front of it
-                guard = both(binary(Op.LT, 0, sizes[along]), guard)
-        guard = both(binary(Op.LT, index[1 - along], sizes[1 - along]), guard)
-        source = global_place(self.program, gemm.operand(self.staged.operand).name, index[0], index[1])
+                guard = both(binary(Op.LT, 0, SIZES[size]), guard)
+        if across not in self.exact:
+            guard = both(binary(Op.LT, index[1 - along], SIZES[across]), guard)
+        source = global_place(self.program, operand.name, index[0], index[1])
         return Move(to, source, WIDTH, guard, self._name, asynchronous=True, valid=valid, settled=True)
+
+    def _index(self, name: str) -> list[Expr]:
+        """The row and the column of the operand that a vector begins at."""
+        index = []
+        for span, at in zip(self._tile.spans, self._coordinates(name, Var(name) * WIDTH), strict=True):
+            outside = tuple(axis for axis in self.program.axes_of(span.dim) if axis not in span.axes)
+            index.append(digit_sum(outside) + span.global_offset(at))
+        index[self._tile.global_minor] = index[self._tile.global_minor] - Var(f"{name}_skip")
+        return index
+
+    @property
+    def _is_cut_by_lanes(self) -> bool:
+        return self.program.chain(self.staged.operand)[-1].is_cut_by_lanes
 
     def _coordinates(self, name: str, along: Expr) -> tuple[Expr, Expr]:
         """A place of the tile, in the row that is named."""
@@ -243,7 +302,7 @@ class _Rows:
         """Whether the slots of a row lie one behind the other, as in memory."""
         return self._tile.spans[self._tile.minor].dim == "k"
 
-    def _at(self, slot: Expr, row: Expr, along: Expr) -> Ref:
+    def at(self, slot: Expr, row: Expr, along: Expr) -> Ref:
         """The place of an element of the vectors."""
         if self._in_line:
             return Ref(self._buffer, (row, slot * self._tile.row_length + along))

@@ -24,12 +24,19 @@ from tilewright.ir.visit import walk
 from tilewright.lowering.coordinates import digits, extent_of, index_of, launch_coordinates
 from tilewright.lowering.copies import copy_tile, store_tile
 from tilewright.lowering.engine_store import EngineStore
-from tilewright.lowering.fragments import multiply_tiles, round_fragments, store_opaque
-from tilewright.lowering.kernel_parts import ELEMENT, global_place, value_buffer
+from tilewright.lowering.fragments import (
+    declare_fragments,
+    first_fragments,
+    multiply_tiles,
+    round_fragments,
+    store_opaque,
+)
+from tilewright.lowering.kernel_parts import ELEMENT, at, global_place, value_buffer
 from tilewright.lowering.lane_store import LaneStore
-from tilewright.lowering.pipelined import Use, at, copy_ordinary, pipelined_loop, runs_ahead
+from tilewright.lowering.pipelined import copy_ordinary, pipelined_loop, runs_ahead
 from tilewright.lowering.products import multiply_shared, reads_shared
 from tilewright.lowering.quad_store import QuadStore
+from tilewright.lowering.ring import Use
 from tilewright.lowering.roles import Compute, Engine, comes_by_engine
 from tilewright.lowering.sums import Sums
 from tilewright.problem.gemm import OperandName
@@ -98,7 +105,7 @@ class Expansion:
     def _with_copies(self, loop: Loop, rest: tuple[Loop, ...]) -> Body:
         """The loop, with the copies of the tiles that are staged under it."""
         if runs_ahead(self.program, loop):
-            return pipelined_loop(self.program, loop, extent_of(loop, self.exact), self._use(loop, rest))
+            return pipelined_loop(self.program, loop, self.exact, self._use(loop, rest))
         use = self._multiplied(loop, (*self._fragments(loop), *self._rounded(loop), *self._nest(rest)))
         shared = tuple(self._staged_under(Space.SHARED, loop.name))
         return (self._loop(loop, (*copy_ordinary(self.program, shared), *use)),)
@@ -129,16 +136,22 @@ class Expansion:
             return Use(whole=self._multiplied(loop, (*self._fragments(loop), *self._rounded(loop), *self._nest(rest))))
         assert inner.extent is not None
         loads, late = self._fragments(inner, early=True), self._fragments(inner)
-        products = (*late, *self._rounded(inner), *self._nest(rest[1:]))
+        rounded, products = self._rounded(inner), self._nest(rest[1:])
         step, last = Var(inner.name), Const(inner.extent - 1)
         ahead = at(loads, **{inner.name: step + 1})
+        tiles = [tile_of(self.program, staged) for staged in early]
+        steps = For(inner.name, last, (*ahead, *late, *rounded, *products), unroll=True)
+        final = at((*late, *rounded), **{inner.name: last})
+        # What the last step cuts out of words must be cut out before the next tile's words take their places.
+        by_lanes = any(staged.is_cut_by_lanes for staged in early)
+        before, behind = (final, ()) if by_lanes else ((), final)
         return Use(
-            declare=tuple(Alloc(tile_of(self.program, tile).register_buffer) for tile in early),
-            first=at(loads, **{inner.name: ZERO}),
-            most=(*self._fragments(loop), For(inner.name, last, (*ahead, *products), unroll=True)),
-            last=at(products, **{inner.name: last}),
+            declare=tuple(s for tile in tiles for s in declare_fragments(self.program, tile)),
+            first=tuple(s for tile in tiles for s in first_fragments(self.program, tile)),
+            most=(*self._fragments(loop), steps, *before),
+            last=(*behind, *at(products, **{inner.name: last})),
             # What is still loaded from the tile in the last step must be loaded before others may overwrite it.
-            last_reads_tile=any(isinstance(s, Move) and s.src.buffer.space is Space.SHARED for _, s in walk(products)),
+            last_reads_tile=any(isinstance(s, Move) and s.src.buffer.space is Space.SHARED for _, s in walk(late)),
         )
 
     def _staged_under(self, space: Space, *loops: str) -> Iterator[Staged]:

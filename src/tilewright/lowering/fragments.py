@@ -1,7 +1,7 @@
 """The operands of a matrix instruction: fragments loaded into registers, and the instruction on them.
 
 Three ways to load, by what the program says: whole tiles (opaque fragments), matrices of eight rows (ldmatrix), or each
-lane its own elements.
+lane its own elements. And a fourth, where rows begin at any element: words, out of which fragments are then cut.
 """
 
 from __future__ import annotations
@@ -29,15 +29,31 @@ from tilewright.ir.stmt import (
 )
 from tilewright.ir.tiles import FRAGMENT, Tile, source_of, tile_of
 from tilewright.layout.fragment import MATRIX_ROWS, Fragment, Holder
+from tilewright.lowering import cut_fragments
 from tilewright.lowering.coordinates import index_of, lane_of
-from tilewright.lowering.kernel_parts import every, global_place
+from tilewright.lowering.kernel_parts import at, every, global_place
 from tilewright.lowering.sums import Sums
 from tilewright.problem.gemm import Order
+
+
+def declare_fragments(program: Program, tile: Tile) -> Body:
+    """The registers of a register tile whose fragments are loaded ahead of their use."""
+    words = cut_fragments.declare(program, tile) if tile.staged.is_cut_by_lanes else ()
+    return (*words, Alloc(tile.register_buffer))
+
+
+def first_fragments(program: Program, tile: Tile) -> Body:
+    """Statements that load a tile's first fragments, of its inner step 0."""
+    if tile.staged.is_cut_by_lanes:
+        return cut_fragments.load_first(program, tile)
+    return at(fill_fragments(program, tile), **{tile.staged.under: ZERO})
 
 
 def fill_fragments(program: Program, tile: Tile) -> Body:
     """Statements that load every fragment of a register tile; they are still to be rounded (`round_fragments`)."""
     assert tile.fragment is not None
+    if tile.staged.is_cut_by_lanes:
+        return cut_fragments.load(program, tile)
     if tile.fragment.opaque:
         body = _over(tile.register_axes, (_load_opaque(program, tile),))
     elif tile.staged.route is Route.MATRICES:
@@ -48,26 +64,28 @@ def fill_fragments(program: Program, tile: Tile) -> Body:
 
 
 def round_fragments(program: Program, tile: Tile) -> Body:
-    """Statements that round the fragments of a register tile where the problem asks for it.
+    """Statements that round the fragments of a register tile where the problem asks for it, or cut them out.
 
     They stand in front of the products, not behind the loads: fragments that are loaded a step ahead are then rounded
     when they have arrived, and the compiler lays the rounding between the products.
     """
+    if tile.staged.is_cut_by_lanes:
+        return cut_fragments.cut(program, tile)
     if tile.fragment is None or program.gemm.multiplied is not TF32:
         return ()
     fragment, name = tile.fragment, tile.staged.name
 
-    def at(register: Expr) -> Ref:
+    def held(register: Expr) -> Ref:
         return Ref(tile.register_buffer, (*tile.register_index[:-1], register))
 
     if fragment.opaque:  # nobody knows which elements share a row
-        place = at(Var(FRAGMENT))
+        place = held(Var(FRAGMENT))
         value = Cast(TF32, Load(place.buffer, place.index))
         rounding: Body = (For(FRAGMENT, Const(fragment.registers), (Assign(place, value, origin=name),), unroll=True),)
     else:
         along = program.gemm.operand(tile.staged.operand).dims.index("k")
         pairs = fragment.pairs(1 if along == 1 else 0)
-        rounding = tuple(RoundPair(at(Const(a)), at(Const(b)), TF32, origin=name) for a, b in pairs)
+        rounding = tuple(RoundPair(held(Const(a)), held(Const(b)), TF32, origin=name) for a, b in pairs)
     return _over(tile.register_axes, rounding)
 
 

@@ -27,6 +27,11 @@ def value_buffer(name: str, dtype: DType, width: int) -> Buffer:
     return Buffer(f"{name}_value", Space.REGISTER, dtype, (width,))
 
 
+def at(body: Body, **values: Expr) -> Body:
+    """`body` with variables replaced."""
+    return rewrite(body, lambda stmt: (map_exprs(stmt, lambda expr: substitute(expr, values)),))
+
+
 def over_vectors(axes: tuple[Axis, ...], span: Span, width: int, body: Body) -> Body:
     """`body` for each of these digits, but once for `width` neighbours of a span: there with their first's digits."""
     covered = span.covered(width)
@@ -45,5 +50,5 @@ def every(digit: str, extent: int, width: int, body: Body, apart: int = 1) -> Bo
     count = extent // width
     number: Expr = Var(f"{digit}_vec") if count > 1 else ZERO
     first = number * width if width == 1 or apart == 1 else number // apart * (apart * width) + number % apart
-    body = rewrite(body, lambda stmt: (map_exprs(stmt, lambda expr: substitute(expr, {digit: first})),))
+    body = at(body, **{digit: first})
     return (For(f"{digit}_vec", Const(count), body, unroll=True),) if count > 1 else body

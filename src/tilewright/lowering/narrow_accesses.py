@@ -19,6 +19,7 @@ from tilewright.ir.kernel import MAX_SHARED_BYTES, Variant
 from tilewright.ir.program import Program, Route, Staged
 from tilewright.ir.stmt import Alloc, Body, Move, Stmt
 from tilewright.ir.visit import rewrite
+from tilewright.lowering import cut_fragments
 from tilewright.lowering.cut_out import bytes_of_ring, takes
 from tilewright.lowering.guard_edges import contiguous_at, narrower
 from tilewright.lowering.kernel_parts import value_buffer
@@ -38,8 +39,12 @@ def narrowed_copies(program: Program, variant: Variant) -> Program:
         for staged in program.staged
         if staged.route is Route.ASYNC and staged.distribution is not None and staged.operand != variant.wide
     ]
-    if variant.alignment_bytes < MIN_ASYNC_BYTES and are_cut_out(program) and _fits_cut_out(program, variant):
-        return _with_tiles(program, [replace(staged, cut_out=True) for staged in copies])
+    if variant.alignment_bytes < MIN_ASYNC_BYTES and are_cut_out(program):
+        by_lanes = not variant.wide and cut_fragments.takes(program)
+        fragments = [staged for staged in program.staged if by_lanes and staged.space is Space.REGISTER]
+        cut = _with_tiles(program, [replace(staged, cut_out=True) for staged in (*copies, *fragments)])
+        if bytes_of_ring(cut, variant.wide) <= MAX_SHARED_BYTES:  # deep tiles have no room for vectors as well
+            return cut
     each = ((staged, _narrowed_copy(program, staged, variant.alignment_bytes)) for staged in copies)
     narrowed = [new for old, new in each if new != old]
     if not narrowed:
@@ -82,12 +87,6 @@ def are_cut_out(program: Program) -> bool:
         return False
     tiles = [s for s in program.staged if s.under == ring.loop and s.space is Space.SHARED and s.operand != "C"]
     return len(tiles) == 2 and all(s.route is Route.ASYNC and takes(program, s) for s in tiles)
-
-
-def _fits_cut_out(program: Program, variant: Variant) -> bool:
-    """Whether there is shared memory for the vectors as well, of deep tiles for instance."""
-    tiles = [staged for staged in program.staged if staged.space is Space.SHARED]
-    return bytes_of_ring(program, tiles, variant.wide) <= MAX_SHARED_BYTES
 
 
 def _narrowed_result(program: Program, alignment_bytes: int) -> Program:

@@ -11,7 +11,7 @@ import numpy as np
 from tilewright.dtypes import DType
 from tilewright.ir.buffer import Ref
 from tilewright.ir.expr import Apply, Binary, Cast, Expr, Fma, Load, Op, Select
-from tilewright.ir.stmt import CUT_OUT_WIDTH, CUT_OUT_WORD, Assign, Move
+from tilewright.ir.stmt import CUT_OUT_WORD, Assign, Move
 from tilewright.ir.visit import walk_expr
 from tilewright.simulator.context import Context
 from tilewright.simulator.convoy import Convoy
@@ -164,11 +164,13 @@ class CutOutOp:
             value = held[np.clip(skip + element, 0, len(held) - 1), lanes]
             np.copyto(row, value, where=active, casting="same_kind")
         self.target.mark(convoy)
-        self.context.tell_computed(self.site, convoy, CUT_OUT)
+        self.context.tell_computed(self.site, convoy, cut_out_opcodes(len(cut)))
 
 
-CUT_OUT: Mapping[str, int] = {"SHF": CUT_OUT_WIDTH // CUT_OUT_WORD}
-"""What cuts 4 registers out of 5: each is a shift of two."""
+def cut_out_opcodes(width: int) -> Mapping[str, int]:
+    """What cuts `width` elements out: each register is a shift of two, or, of one register alone, a choice of bytes."""
+    return {"PRMT" if width == CUT_OUT_WORD else "SHF": width // CUT_OUT_WORD}
+
 
 ROUND_PAIR: Mapping[str, int] = {"CVT": 2}
 """What rounds two elements, by the name that a conversion has here: a check, two additions."""

@@ -1,0 +1,149 @@
+"""A loop over tiles that come through a ring of slots: what there is to it, whoever fills the slots."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+from tilewright.ir.buffer import Space
+from tilewright.ir.expr import ZERO, Const, Expr, Op, Select, Var, binary, both
+from tilewright.ir.program import Loop, Pipelined, Program, Staged
+from tilewright.ir.stmt import Assign, Barrier, Body, Carried, For, If, Move, MultiplyTiles, RoundPair, Stmt
+from tilewright.ir.tiles import fill_name, slot_name
+from tilewright.ir.visit import rewrite, walk
+from tilewright.lowering.coordinates import extent_of
+from tilewright.lowering.kernel_parts import at
+from tilewright.units import ceil_div
+
+
+@dataclass(frozen=True, slots=True)
+class Use:
+    """What an iteration does with its tiles once they are there.
+
+    whole: all of it. Or, where fragments run one inner step ahead: declare their registers; first, load those of inner
+    step 0; most, every inner step but the last with the loads for the next; last, the last inner step, which may pass
+    the barrier unless it still reads the tile.
+    """
+
+    whole: Body = ()
+    declare: Body = ()
+    first: Body = ()
+    most: Body = ()
+    last: Body = ()
+    last_reads_tile: bool = False
+
+    @property
+    def is_split(self) -> bool:
+        return bool(self.first)
+
+
+def tiles_under(program: Program, loop: Loop) -> tuple[Staged, ...]:
+    """The shared tiles of A and B that are filled in each iteration of a loop."""
+    return tuple(
+        staged
+        for operand in ("A", "B")
+        for staged in program.chain(operand)
+        if staged.under == loop.name and staged.space is Space.SHARED
+    )
+
+
+def if_any(condition: Expr, body: Body) -> Body:
+    return (If(condition, body),) if body else ()
+
+
+@dataclass(frozen=True)
+class Ring:
+    """A loop over tiles that come through a ring of slots: what there is to it, whoever fills the slots."""
+
+    program: Program
+    loop: Loop
+    exact: frozenset[str]
+    use: Use
+    ring: Pipelined
+
+    @property
+    def extent(self) -> Expr:
+        """Turns of the loop."""
+        return extent_of(self.loop, self.exact)
+
+    @property
+    def _next(self) -> str:
+        """The counter that says which slot is read in the next turn."""
+        return f"{self.loop.name}_next"
+
+    def _copied(self, copies: Body, turn: Expr) -> Body:
+        """The copies of a turn, which fill their slots whether there is a tile or not.
+
+        Where k may end inside a tile, each copy asks for its own k: it need not ask for its tile as well.
+        """
+        copies = at(copies, **{self.loop.name: turn})
+        is_whole = self.extent == extent_of(self.loop, frozenset(("k",)))
+        return where(binary(Op.LT, turn, self.extent), copies) if is_whole else copies
+
+    def _beside(self, copies: Body) -> Body:
+        """What a turn does with its tiles, behind copies; where they are spread, with a part of them in each step."""
+        used = (*self.use.whole, *self.use.most)
+        if not self.ring.spread:
+            return (*copies, *used)
+        return tuple(spread_over(self.ring.spread, stmt, copies) for stmt in used)
+
+    def _meet(self, finish: Body, begin: Body) -> Body:
+        """The end of a turn. Its last products hide what begins behind the barrier, unless they still read the tile."""
+        before, behind = (self.use.last, ()) if self.use.last_reads_tile else ((), self.use.last)
+        return (*before, *finish, Barrier("the next tiles are complete, these are no longer read"), *begin, *behind)
+
+    def _slots(self, *, runs_ahead: bool) -> tuple[Carried, ...]:
+        """Which slot is read, which is filled and, where that has a counter of its own, which is read next."""
+        starts = {slot_name(self.loop.name): 0, fill_name(self.loop.name): self.ring.stages - 1}
+        if runs_ahead:
+            starts[self._next] = 1
+        return tuple(counter(name, first, self.ring.stages) for name, first in starts.items())
+
+
+def where(condition: Expr, body: Body) -> Body:
+    """Copies that fill their slots with zeros where there is no tile: no branch, and every slot is filled.
+
+    So what is loaded one step too far is zero, and needs no branch either.
+    """
+
+    def guarded(stmt: Stmt) -> Body | None:
+        if isinstance(stmt, Move) and stmt.src.buffer.space is Space.GLOBAL:
+            return (replace(stmt, guard=both(condition, stmt.guard)),)
+        return None
+
+    return rewrite(body, guarded)
+
+
+def spread_over(inner: str, stmt: Stmt, copies: Body) -> Stmt:
+    """The loop `inner` with a part of the copies started in each of its iterations; any other statement as it is.
+
+    They are started behind the loads, which the products wait for, and in front of the products, which hide both.
+    """
+    if not isinstance(stmt, For) or stmt.var != inner or not isinstance(stmt.extent, Const):
+        return stmt
+    count = int(stmt.extent.value)
+    parts = tuple(part for copy in copies for part in _part(copy, Var(inner), count))
+    products = next((i for i, s in enumerate(stmt.body) if _multiplies(s)), len(stmt.body))
+    return replace(stmt, body=(*stmt.body[:products], *parts, *stmt.body[products:]), unroll=True)
+
+
+def _multiplies(stmt: Stmt) -> bool:
+    return any(isinstance(s, (Assign, RoundPair, MultiplyTiles)) for _, s in walk((stmt,)))
+
+
+def _part(copy: Stmt, turn: Expr, count: int) -> Body:
+    """Of a copy in several steps, those of one turn of `count`; a copy in one step belongs to the first turn."""
+    if not isinstance(copy, For) or not isinstance(copy.extent, Const):
+        return (If(binary(Op.EQ, turn, 0), (copy,)),)
+    steps = int(copy.extent.value)
+    each = ceil_div(steps, count)
+    number = turn * each + Var(copy.var)
+    body = at(copy.body, **{copy.var: number})
+    if each * count > steps:
+        body = if_any(binary(Op.LT, number, steps), body)
+    return (replace(copy, extent=Const(each), body=body),)
+
+
+def counter(name: str, start: int, stages: int) -> Carried:
+    """A counter that goes round 0 .. stages - 1 without a division."""
+    following = Var(name) + 1
+    return Carried(name, Const(start), Select(binary(Op.EQ, following, stages), ZERO, following))

@@ -38,7 +38,7 @@ from tilewright.runtime.nvrtc import compile_cuda
 from tilewright.runtime.timer import LaunchGraph
 from tilewright.toolchain import arguments, build, grid_of
 
-ROUNDS = 512
+ROUNDS = 4096
 BURST_US = 4000.0
 REST_S = 0.03
 BURSTS = 9

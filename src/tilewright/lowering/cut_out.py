@@ -256,7 +256,8 @@ class Rows:
                 guard, valid = in_front, binary(Op.MAX, binary(Op.MIN, left, WIDTH), 0)
             if first:  # of a row of no elements nothing is read, not even what stands in front of it
                 guard = both(binary(Op.LT, 0, SIZES[size]), guard)
-        if across not in self.exact:
+        # Without these guards a loop that cuts out tiles is compiled worse: on an H200, f16, 4096^3 530 us for 460.
+        if not self._is_cut_by_lanes or across not in self.exact:
             guard = both(binary(Op.LT, index[1 - along], SIZES[across]), guard)
         source = global_place(self.program, operand.name, index[0], index[1])
         return Move(to, source, WIDTH, guard, self._name, asynchronous=True, valid=valid, settled=True)

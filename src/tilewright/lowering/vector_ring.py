@@ -124,8 +124,8 @@ class VectorLoop(_VectorRing):
         start the vectors of tiles 0 .. n;  wait for those of tiles 0 and 1;  barrier;  load the first words
         for t:  use tile t, loading the words of its later steps
                 wait for the vectors of tile t+2;  barrier
-                load the first words of tile t+1;  the last products of tile t
-                start the vectors of tile t+n+1, where those of tile t were: behind the products, which leave registers
+                load the first words of tile t+1;  start the vectors of tile t+n+1, where those of tile t were
+                the last products of tile t
 
     Vectors are copied whole. Where k ends inside a tile, what follows in that tile's vectors is made zero behind the
     loop, which turns over whole tiles only.
@@ -136,8 +136,8 @@ class VectorLoop(_VectorRing):
         name, slots, use = self.loop.name, self._vector_slots, self.use
         arrived = Var(arrived_name(name))
         copies = (*self._vectors(Var(name) + slots, arrived), CommitCopies())
-        turn = self._meet((WaitCopies(slots - 3),), self._begin(Var(self._next)))
-        body = (*use.whole, *use.most, *turn, *copies)
+        begin_next = (*self._begin(Var(self._next)), *copies)
+        body = (*use.whole, *use.most, *self._meet((WaitCopies(slots - 3),), begin_next))
         counters = (counter(arrived.name, 0, slots), counter(self._next, 1, slots))
         run = For(name, self._turns, body, carried=counters)
         wait = (WaitCopies(slots - 2), Barrier("the first vectors are there"))

@@ -96,9 +96,11 @@ def _at_odd_rows(gemm: Gemm) -> Point:
     wide, tall = (time(point, each) for point, each in zip((ODD_WIDE, ODD_TALL), _ODD_TIMES[rows], strict=True))
     point = ODD_WIDE if wide <= tall else ODD_TALL
     store = _store(gemm)
+    columns_outside = "traded" in store and rows[0] == "m"
     if rows == ("k", "k"):  # lanes cut fragments themselves, which leaves room for more vectors
-        return {**point, **store, "stages": 6, "outer": "n_frag" if point is ODD_WIDE else "m_frag"}
-    return {**point, **store, **({"outer": "n_frag"} if rows[0] == "m" and "traded" in store else {})}
+        point = {**point, "stages": 6}
+        columns_outside = "traded" in store and wide <= tall
+    return {**point, **store, **({"outer": "n_frag"} if columns_outside else {})}
 
 
 def _store(gemm: Gemm) -> Point:

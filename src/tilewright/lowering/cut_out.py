@@ -124,9 +124,8 @@ class Rows:
         zero = Assign(Ref(value, (ZERO,)), real(0, self._tile.dtype), origin=self._name)
 
         def put(to: Ref) -> Body:
-            behind = both(binary(Op.LT, begin, size), binary(Op.LE, size, begin + element))
             place = Ref(to.buffer, (*to.index[:-1], to.index[-1] + element))
-            store = Move(place, Ref(value, (ZERO,)), 1, behind, origin=self._name)
+            store = Move(place, Ref(value, (ZERO,)), 1, binary(Op.LE, size, begin + element), origin=self._name)
             return Alloc(value), zero, For(element.name, Const(WIDTH), (store,))
 
         return self._each_vector(name, put)
@@ -149,7 +148,7 @@ class Rows:
         if not self._in_line:
             to = self.at(slot, self.stored(number), along)
             return own, self._in_steps(name, rows, vector(number, ROWS, Const(count), to))
-        # The first vector of the ring stands behind the last one as well.
+        # The first vector of the ring stands behind the last one as well, where the tile in front ends.
         to = self.at(Const(self._slots), self.stored(number), along)
         last = self._in_steps(name, rows, vector(number, ROWS, ZERO, to))
         return own, replace(last, body=(If(binary(Op.EQ, slot, 0), last.body),))

@@ -21,12 +21,12 @@ from tilewright.ir.program import Loop, Program, Route, Staged
 from tilewright.ir.stmt import Alloc, Assign, Body, For, If, Let, Move, Stmt
 from tilewright.ir.tiles import Tile, tile_of, traded_axis
 from tilewright.ir.visit import walk
+from tilewright.lowering import cut_fragments
 from tilewright.lowering.coordinates import digits, extent_of, index_of, launch_coordinates
 from tilewright.lowering.copies import copy_tile, store_tile
 from tilewright.lowering.engine_store import EngineStore
 from tilewright.lowering.fragments import (
     declare_fragments,
-    first_fragments,
     multiply_tiles,
     round_fragments,
     store_opaque,
@@ -139,20 +139,29 @@ class Expansion:
         rounded, products = self._rounded(inner), self._nest(rest[1:])
         step, last = Var(inner.name), Const(inner.extent - 1)
         ahead = at(loads, **{inner.name: step + 1})
-        tiles = [tile_of(self.program, staged) for staged in early]
         steps = For(inner.name, last, (*ahead, *late, *rounded, *products), unroll=True)
         final = at((*late, *rounded), **{inner.name: last})
         # What the last step cuts out of words must be cut out before the next tile's words take their places.
         by_lanes = any(staged.is_cut_by_lanes for staged in early)
         before, behind = (final, ()) if by_lanes else ((), final)
         return Use(
-            declare=tuple(s for tile in tiles for s in declare_fragments(self.program, tile)),
-            first=tuple(s for tile in tiles for s in first_fragments(self.program, tile)),
+            declare=tuple(
+                s for staged in early for s in declare_fragments(self.program, tile_of(self.program, staged))
+            ),
+            first=tuple(s for staged in early for s in self._first_fragments(staged)),
             most=(*self._fragments(loop), steps, *before),
             last=(*behind, *at(products, **{inner.name: last})),
             # What is still loaded from the tile in the last step must be loaded before others may overwrite it.
-            last_reads_tile=any(isinstance(s, Move) and s.src.buffer.space is Space.SHARED for _, s in walk(late)),
+            last_reads_tile=any(
+                isinstance(s, Move) and s.src.buffer.space is Space.SHARED for _, s in walk((*late, *products))
+            ),
         )
+
+    def _first_fragments(self, staged: Staged) -> Body:
+        """The loads of a register tile for the first step of the loop that it is staged under."""
+        if staged.is_cut_by_lanes:
+            return cut_fragments.load_first(self.program, tile_of(self.program, staged))
+        return at(copy_tile(self.program, staged), **{staged.under: ZERO})
 
     def _staged_under(self, space: Space, *loops: str) -> Iterator[Staged]:
         for operand in ("A", "B"):

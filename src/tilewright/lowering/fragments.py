@@ -31,7 +31,7 @@ from tilewright.ir.tiles import FRAGMENT, Tile, source_of, tile_of
 from tilewright.layout.fragment import MATRIX_ROWS, Fragment, Holder
 from tilewright.lowering import cut_fragments
 from tilewright.lowering.coordinates import index_of, lane_of
-from tilewright.lowering.kernel_parts import at, every, global_place
+from tilewright.lowering.kernel_parts import every, global_place
 from tilewright.lowering.sums import Sums
 from tilewright.problem.gemm import Order
 
@@ -40,13 +40,6 @@ def declare_fragments(program: Program, tile: Tile) -> Body:
     """The registers of a register tile whose fragments are loaded ahead of their use."""
     words = cut_fragments.declare(program, tile) if tile.staged.is_cut_by_lanes else ()
     return (*words, Alloc(tile.register_buffer))
-
-
-def first_fragments(program: Program, tile: Tile) -> Body:
-    """Statements that load a tile's first fragments, of its inner step 0."""
-    if tile.staged.is_cut_by_lanes:
-        return cut_fragments.load_first(program, tile)
-    return at(fill_fragments(program, tile), **{tile.staged.under: ZERO})
 
 
 def fill_fragments(program: Program, tile: Tile) -> Body:

@@ -85,9 +85,10 @@ def test_every_ring_waits_for_its_vectors(point: dict[str, Any], dtype: DType) -
 
 @pytest.mark.parametrize("name", ["ampere/4", "ampere/5"])
 @pytest.mark.parametrize("ring", [True, False], ids=["ring", "no ring"])
-def test_every_ring_of_chunks_of_16_bytes_is_cut_out(name: str, ring: bool) -> None:
+@pytest.mark.parametrize("b", Order)
+def test_every_ring_of_chunks_of_16_bytes_is_cut_out(name: str, ring: bool, b: Order) -> None:
     rung = find_rung(name)
-    gemm = rung.gemm(67, 69, 45, dtype=F16, out=F16)
+    gemm = rung.gemm(67, 69, 45, dtype=F16, out=F16, b=b)
     steps = [step for step in rung.schedule(gemm) if ring or not isinstance(step, (Pipeline, Prefetch))]
     kernel = build(gemm, Schedule(*steps), variant=SAFE).kernel
     operands = make_operands(gemm)

@@ -85,7 +85,7 @@ def test_a_whole_search_compiles_in_other_processes_what_it_measures(tmp_path: P
     monkeypatch.setenv("TILEWRIGHT_CACHE", str(tmp_path / "cubins"))
     space = make_space(Gemm(512, 512, 512), H200, rung="worklog/9")
     measurer: Any = OnPaper()
-    outcome = tune(space, measurer, storage=url_of(tmp_path), seconds=20, workers=2)
+    outcome = tune(space, measurer, storage=url_of(tmp_path), seconds=8, workers=2)
     assert outcome.here + len(outcome.failures) == len(measurer.log) > 0
     assert {candidate.point["bm"] for candidate in outcome.failures} <= {128}
     assert outcome.best.candidate.point["bm"] != 128

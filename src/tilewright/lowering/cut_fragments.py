@@ -47,10 +47,11 @@ def _fits(program: Program, tile: Tile) -> bool:
     source, fragment = source_of(program, tile.staged), tile.fragment
     if source is None or fragment is None or not tile.staged.prefetched or tile.staged.route is not Route.MATRICES:
         return False
-    parent = tile_of(program, source)
+    parent, loop = tile_of(program, source), program.loop(tile.staged.under)
     in_line = parent.spans[parent.minor].dim == "k" == program.gemm.operand(tile.staged.operand).contiguous
+    by_steps = [axis.dim for axis in loop.axes] == ["k"] and all(axis.dim != "k" for axis in tile.register_axes)
     # Quads read words of eight rows without bank conflicts where their runs are a vector apart.
-    return in_line and parent.row_length == QUAD_LANES * WIDTH
+    return in_line and by_steps and parent.row_length == QUAD_LANES * WIDTH
 
 
 def declare(program: Program, tile: Tile) -> Body:

@@ -18,7 +18,7 @@ ladder: $(VENV)/ready  ## every rung of ladder `worklog`: verified, counted, exp
 	$(BIN)/tilewright ladder worklog --size $(SIZE)
 
 test: $(VENV)/ready  ## every test that needs no GPU
-	$(BIN)/python -m pytest --numprocesses=auto --quiet
+	$(BIN)/python -m pytest --numprocesses=auto --dist=worksteal --quiet
 
 check: $(VENV)/ready  ## format, lint, types, layers, generated documents
 	$(BIN)/ruff format --check .

@@ -21,7 +21,7 @@ class Use:
 
     whole: all of it. Or, where fragments run one inner step ahead: declare their registers; first, load those of inner
     step 0; most, every inner step but the last with the loads for the next; last, the last inner step, which may pass
-    the barrier unless it still reads the tile.
+    the barrier unless it still reads the tile. Of fragments that lanes cut out, also the last step's cuts are in most.
     """
 
     whole: Body = ()
@@ -47,12 +47,13 @@ def tiles_under(program: Program, loop: Loop) -> tuple[Staged, ...]:
 
 
 def if_any(condition: Expr, body: Body) -> Body:
+    """`body` where the condition holds; nothing where there is no body."""
     return (If(condition, body),) if body else ()
 
 
 @dataclass(frozen=True)
 class Ring:
-    """A loop over tiles that come through a ring of slots: what there is to it, whoever fills the slots."""
+    """What loops have in common whose tiles come through a ring. exact: dimensions that have no edge."""
 
     program: Program
     loop: Loop

@@ -93,6 +93,15 @@ def test_blocks_of_an_sm_are_those_of_the_compiled_kernels(name: str) -> None:
         assert abs(tile.blocks_per_sm(gemm, H200) - compiled) <= 1, tile
 
 
+@pytest.mark.parametrize("b", Order)
+def test_shared_memory_of_odd_rows_is_that_of_the_kernels(b: Order) -> None:
+    gemm = Gemm(513, 515, 517, F16, out=F16, b=b)
+    tiles = [tile for tile in candidates(gemm, H200) if tile.unit == "mma.sync"]
+    assert tiles
+    for tile in tiles:
+        assert tile.shared_bytes(gemm, 1) == build_of(gemm, Choice(tile.rung, tile.point)).kernel.shared_bytes
+
+
 def own_tiles() -> list[tuple[str, str]]:
     """Tiles that dispatch knows beside those at which the rungs themselves stand, which have tests of their own."""
     found = []

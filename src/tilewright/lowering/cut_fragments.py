@@ -33,6 +33,9 @@ from tilewright.layout.fragment import QUAD_LANES
 from tilewright.lowering.coordinates import lane_of
 from tilewright.lowering.cut_out import ROWS, Rows
 
+DEPTH = QUAD_LANES * WIDTH
+"""Of a tile in k: the runs of a quad are a vector apart, and its lanes read words without bank conflicts."""
+
 STEP = 2 * WORD
 """Elements of a row that a lane holds of one instruction: of two of its registers."""
 
@@ -50,8 +53,7 @@ def _fits(program: Program, tile: Tile) -> bool:
     parent, loop = tile_of(program, source), program.loop(tile.staged.under)
     in_line = parent.spans[parent.minor].dim == "k" == program.gemm.operand(tile.staged.operand).contiguous
     by_steps = [axis.dim for axis in loop.axes] == ["k"] and all(axis.dim != "k" for axis in tile.register_axes)
-    # Quads read words of eight rows without bank conflicts where their runs are a vector apart.
-    return in_line and by_steps and parent.row_length == QUAD_LANES * WIDTH
+    return in_line and by_steps and parent.row_length == DEPTH
 
 
 def declare(program: Program, tile: Tile) -> Body:

@@ -13,7 +13,7 @@ from tilewright.device.spec import WARP_THREADS, DeviceSpec
 from tilewright.dtypes import F16, F32
 from tilewright.ladders.hopper.r9_best import PAIRED
 from tilewright.ladders.hopper.tiles import engine_stores, fits, goes_in_parts
-from tilewright.lowering import cut_out
+from tilewright.lowering import cut_fragments, cut_out
 from tilewright.lowering.narrow_accesses import MIN_ASYNC_BYTES
 from tilewright.model.occupancy import occupancy
 from tilewright.model.work import is_astride
@@ -101,8 +101,10 @@ class Candidate:
         if self.unit != "mma.sync" or gemm.dtype.bytes != 2 or alignment_bytes >= MIN_ASYNC_BYTES:
             return self.stages * (self.m + self.n) * self.k * gemm.dtype.bytes
         sides = ((gemm.operand("A"), self.m), (gemm.operand("B"), self.n))
+        in_lines = all(operand.contiguous == "k" for operand, _ in sides)
+        by_lanes = in_lines and self.k == cut_fragments.DEPTH and bool(self.point.get("ahead"))
         return sum(
-            cut_out.shared_bytes(across, self.k, self.stages, along_k=True)
+            cut_out.shared_bytes(across, self.k, self.stages, along_k=True, by_lanes=by_lanes)
             if operand.contiguous == "k"
             else cut_out.shared_bytes(self.k, across, self.stages, along_k=False)
             for operand, across in sides

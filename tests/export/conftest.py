@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import os
 from pathlib import Path
 
 import pytest
@@ -10,7 +11,10 @@ from tilewright.runtime.cubin_cache import CubinCache
 
 @pytest.fixture(scope="session")
 def cache(tmp_path_factory: pytest.TempPathFactory) -> CubinCache:
-    return CubinCache(tmp_path_factory.mktemp("cubins"))
+    """All workers' together: each has a folder of its own in that of the run."""
+    own = tmp_path_factory.getbasetemp()
+    run = own.parent if os.environ.get("PYTEST_XDIST_WORKER") else own
+    return CubinCache(run / "cubins")
 
 
 @pytest.fixture(scope="session", params=KINDS)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from functools import cache
 from itertools import count, product
@@ -11,13 +11,12 @@ from typing import Any
 import numpy as np
 import pytest
 
-from tests.mutations.broken import edited, guards
+from tests.mutations.broken import Runs, needless_guards
 from tilewright import BF16, F16, F32, Gemm, Order, build
 from tilewright.dtypes import DType
 from tilewright.ir.expr import Const, Op, binary
 from tilewright.ir.kernel import SAFE, Kernel, Many
 from tilewright.ir.stmt import Barrier, Body, CutOut, Let, Move, Stmt, WaitCopies
-from tilewright.ir.text import ExprText, stmt_text
 from tilewright.ir.visit import rewrite, walk
 from tilewright.ladders import find_rung
 from tilewright.ladders.ampere.r6_full import ODD_TALL, ODD_WIDE, point_for, schedule_at
@@ -251,25 +250,13 @@ def test_each_part_of_each_guard_of_vectors_that_lanes_cut_is_needed() -> None:
     kernel = kernel_for(Order.ROW, Order.COL)
     sizes = [(3, 67, 5), (65, 3, 131), (70, 66, 0), (70, 66, 45), (70, 66, 157), (70, 66, 173)]
     gemms = [problem(m, n, k, b=Order.COL, lda=k + 2, ldb=k + 4) for m, n, k in sizes]
-    runs = [(make_operands(gemm), base) for gemm in gemms for base in ({}, {"A": 34, "B": 50})]
+    runs: Runs = [(make_operands(gemm), base) for gemm in gemms for base in ({}, {"A": 34, "B": 50})]
 
-    def noticed(one: Kernel) -> bool:
-        """The run that noticed the last is asked first."""
-        for number, (operands, base) in enumerate(runs):
-            run = simulate(one, operands, listeners=(), on_finding="collect", base_bytes=base)
-            if run.errors or not is_right(run, operands):
-                runs.insert(0, runs.pop(number))
-                return True
-        return False
+    def is_noticed(one: Kernel, operands: Operands, base: Mapping[str, int]) -> bool:
+        run = simulate(one, operands, listeners=(), on_finding="collect", base_bytes=base)
+        return bool(run.errors) or not is_right(run, operands)
 
-    assert not noticed(kernel)
-    found = [(path, move, part, left) for path, move, part, left in guards(kernel) if move.origin.endswith("_tile")]
-    assert found
-    needless = []
-    for path, move, part, left in found:
-        mutant = edited(kernel, path, lambda stmt, left=left: (replace(stmt, guard=left),))  # type: ignore[misc]
-        if not noticed(mutant):
-            needless.append(f"{ExprText()(part)}   of   {stmt_text(move)}")
+    needless = needless_guards(kernel, runs, is_noticed, of="_tile")
     # The first vectors stand behind the ring as well, for the tile in front: of the first tile, and of the one that k
     # ends in, nobody reads them there any more, and the latter need no zeros.
     again = [one for one in needless if "+ 160] <" in one and ("&& 0 < K &&" in one or "element + 32" not in one)]

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
 
 from tilewright.ir.buffer import Ref, Space
 from tilewright.ir.expr import Binary, Expr, Op, both
 from tilewright.ir.kernel import Kernel
 from tilewright.ir.stmt import Body, For, If, Move, Stmt
+from tilewright.ir.text import ExprText, stmt_text
 from tilewright.ir.visit import Path, walk
+from tilewright.problem import Operands
 
 Change = Callable[[Stmt], Body]
 
@@ -66,6 +68,35 @@ def guards(kernel: Kernel) -> Iterator[tuple[Path, Move, Expr, Expr | None]]:
         if isinstance(stmt, Move) and stmt.guard is not None:
             for part, left in weaker(stmt.guard):
                 yield path, stmt, part, left
+
+
+Runs = list[tuple[Operands, Mapping[str, int]]]
+"""Operands, and bytes at which they begin."""
+
+
+def needless_guards(
+    kernel: Kernel, runs: Runs, is_noticed: Callable[[Kernel, Operands, Mapping[str, int]], bool], of: str = ""
+) -> list[str]:
+    """Parts of guards, of moves whose origin ends so, without which no run notices anything; the kernel itself is right.
+
+    Guards beside each other are missed by the same runs: the one that noticed the last is asked first.
+    """
+    runs = list(runs)
+
+    def noticed(one: Kernel) -> bool:
+        for number, (operands, base) in enumerate(runs):
+            if is_noticed(one, operands, base):
+                runs.insert(0, runs.pop(number))
+                return True
+        return False
+
+    assert not noticed(kernel), "the whole kernel is right"
+    needless = []
+    for path, move, part, left in guards(kernel):
+        broken = edited(kernel, path, lambda stmt, left=left: (replace(stmt, guard=left),))  # type: ignore[misc]
+        if move.origin.endswith(of) and not noticed(broken):
+            needless.append(f"{ExprText()(part)}   of   {stmt_text(move)}")
+    return needless
 
 
 def branches(kernel: Kernel) -> Iterator[tuple[Path, If]]:

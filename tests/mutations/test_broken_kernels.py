@@ -13,10 +13,10 @@ import pytest
 
 from rung_formats import uses_tensor_cores
 from rung_runs import NEEDS_K_MAJOR, RUNGS
-from tests.mutations.broken import branches, edited, guards, in_memory, without
+from tests.mutations.broken import Runs, branches, edited, in_memory, needless_guards, without
 from tilewright.ir.kernel import Kernel, Variant
 from tilewright.ir.stmt import Barrier, CutOut, Move, WaitCopies
-from tilewright.ir.text import ExprText, stmt_text
+from tilewright.ir.text import stmt_text
 from tilewright.ir.visit import Path, walk
 from tilewright.ladders import Rung, find_rung
 from tilewright.problem import Gemm, Operands, check, make_operands
@@ -73,7 +73,7 @@ ASTRAY = {"A": 34, "B": 50}
 """Bytes at which operands begin, in the middle of a line and of a vector."""
 
 
-def is_noticed(kernel: Kernel, operands: Operands, *, base_bytes: Mapping[str, int] = MappingProxyType({})) -> bool:
+def is_noticed(kernel: Kernel, operands: Operands, base_bytes: Mapping[str, int] = MappingProxyType({})) -> bool:
     """Whether a run breaks a rule, gives a wrong result, or writes into a gap of C."""
     run = simulate(kernel, operands, listeners=(), on_finding="collect", base_bytes=base_bytes)
     gemm = operands.gemm
@@ -146,25 +146,11 @@ def test_each_missing_wait_is_found(rung: Rung, path: Path) -> None:
 def test_each_part_of_each_guard_is_needed(rung: Rung, aligned: bool) -> None:
     kernel = kernel_of(rung, Variant(alignment_bytes=16 if aligned else 1))
     cuts_out = any(isinstance(stmt, CutOut) for _, stmt in walk(kernel.body))
-    runs = [(make_operands(gemm), {}) for gemm in problems(rung)]
+    runs: Runs = [(make_operands(gemm), {}) for gemm in problems(rung)]
     if cuts_out:
         odd = [make_operands(gemm) for gemm in odd_problems(rung)]
         runs = [(odd[0], ASTRAY), *((operands, {}) for operands in odd), (odd[-1], ASTRAY), *runs]
-
-    def noticed(one: Kernel) -> bool:
-        """Guards beside each other are missed by the same runs: the one that noticed the last is asked first."""
-        for number, (operands, base) in enumerate(runs):
-            if is_noticed(one, operands, base_bytes=base):
-                runs.insert(0, runs.pop(number))
-                return True
-        return False
-
-    assert not noticed(kernel), "the whole kernel is right"
-    needless = []
-    for path, move, part, left in guards(kernel):
-        broken = edited(kernel, path, lambda stmt, left=left: (replace(stmt, guard=left),))  # type: ignore[misc]
-        if not noticed(broken):
-            needless.append(f"{ExprText()(part)}   of   {stmt_text(move)}")
+    needless = needless_guards(kernel, runs, is_noticed)
     assert not needless, "\n".join(needless)
 
 

@@ -165,11 +165,15 @@ __device__ __forceinline__ void wait_copies() {
 }"""
 
 
-def _copy_async(size_bytes: int) -> str:
+def _cp_async(size_bytes: int) -> str:
     cache = "cg" if size_bytes == 16 else "ca"  # past the first-level cache where the instruction can
+    return f"cp.async.{cache}.shared.global [%0], [%1], {size_bytes}"
+
+
+def _copy_async(size_bytes: int) -> str:
     head = f"__device__ __forceinline__ void {COPIES[size_bytes]}(void* to_shared, const void* from_global"
     to = "unsigned to = (unsigned)__cvta_generic_to_shared(to_shared);"
-    instruction = f"cp.async.{cache}.shared.global [%0], [%1], {size_bytes}"
+    instruction = _cp_async(size_bytes)
     return (
         f"// Starts a copy of {size_bytes} bytes to shared memory: all of them, or `read` bytes and then zeros.\n"
         f"{head}) {{\n"
@@ -183,14 +187,18 @@ def _copy_async(size_bytes: int) -> str:
     )
 
 
-_COPY_ASYNC_IF = """\
-// Starts a copy of 16 bytes to shared memory, or of as many zeros.
-__device__ __forceinline__ void copy_async_16_if(bool there, void* to_shared, const void* from_global) {
-    const unsigned to = (unsigned)__cvta_generic_to_shared(to_shared);
-    asm volatile(
-        "{ .reg .pred none; setp.eq.s32 none, %2, 0; cp.async.cg.shared.global [%0], [%1], 16, none; }" ::"r"(to),
-        "l"(from_global), "r"((int)there) : "memory");
-}"""
+def _copy_async_if(size_bytes: int) -> str:
+    return (
+        f"// Starts a copy of {size_bytes} bytes to shared memory, or of as many zeros.\n"
+        f"__device__ __forceinline__ void {copy_async_if(size_bytes)}"
+        "(bool there, void* to_shared, const void* from_global) {\n"
+        "    const unsigned to = (unsigned)__cvta_generic_to_shared(to_shared);\n"
+        "    asm volatile(\n"
+        f'        "{{ .reg .pred none; setp.eq.s32 none, %2, 0; {_cp_async(size_bytes)}, none; }}" ::"r"(to),\n'
+        '        "l"(from_global), "r"((int)there) : "memory");\n'
+        "}"
+    )
+
 
 _FUNCTIONS = {
     "relu": ("max(value, 0), and NaN where it is NaN.", "value < 0.0f ? 0.0f : value"),
@@ -222,7 +230,7 @@ PRELUDE: dict[str, str] = {
     "as_word": _AS_WORD,
     "cut_out_2": _CUT_OUT_WORD,
     "cut_out_8": _CUT_OUT,
-    "copy_async_16_if": _COPY_ASYNC_IF,
+    **{copy_async_if(size_bytes): _copy_async_if(size_bytes) for size_bytes in COPIES},
     "commit_copies": _COMMIT_COPIES,
     "wait_copies": _WAIT_COPIES,
     **matrix_prelude(),

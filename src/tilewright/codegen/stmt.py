@@ -113,7 +113,7 @@ class BodyPrinter:
                 yield Line(depth, self._copy_async(stmt))
             case Move():
                 yield from self._move(stmt, depth)
-            case CutOut() if stmt.width == WORD:
+            case CutOut(is_word=True):
                 following = Ref(stmt.src.buffer, (*stmt.src.index[:-1], stmt.src.index[-1] + WORD))
                 parts = (self._word(stmt.src), self._word(following), self._expr(stmt.skip))
                 yield Line(depth, f"{self._word(stmt.dst)} = {self._expr.call(cut_out(WORD), *parts)};")
@@ -269,20 +269,17 @@ def buffers_in_words(body: Body) -> frozenset[Buffer]:
     """
     whole: set[Buffer] = set()
     parted: set[Buffer] = set()
-    cut = {place.buffer for _, stmt in walk(body) if _cuts_words(stmt) for place in (*written(stmt), *moved_from(stmt))}
+    words_cut = (stmt for _, stmt in walk(body) if isinstance(stmt, CutOut) and stmt.is_word)
+    cut = {place.buffer for stmt in words_cut for place in (stmt.dst, stmt.src)}
     for _, stmt in walk(body):
         matrices = isinstance(stmt, LoadMatrices) or (isinstance(stmt, MultiplyTiles) and stmt.orders is None)
-        words = _cuts_words(stmt) or (isinstance(stmt, Move) and stmt.width == WORD)
+        words = isinstance(stmt, (CutOut, Move)) and stmt.width == WORD
         for place in (*written(stmt), *moved_from(stmt)):
             is_whole = (matrices and place.index[-1] == ZERO) or (words and place.buffer in cut)
             (whole if is_whole else parted).add(place.buffer)
         for expr in exprs_of(stmt):
             parted.update(part.buffer for part in walk_expr(expr) if isinstance(part, Load))
     return frozenset(b for b in whole - parted if b.space is Space.REGISTER and b.dtype.bytes == 2)
-
-
-def _cuts_words(stmt: Stmt) -> bool:
-    return isinstance(stmt, CutOut) and stmt.width == WORD
 
 
 def vector_bytes(body: Body) -> dict[Buffer, int]:

@@ -118,6 +118,11 @@ class CutOut:
     skip: Expr
     origin: str = ""
 
+    @property
+    def is_word(self) -> bool:
+        """Whether it is of one register, out of two: elements that are kept in words."""
+        return self.width == CUT_OUT_WORD
+
 
 @dataclass(frozen=True, slots=True)
 class Assign:

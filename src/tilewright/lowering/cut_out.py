@@ -86,38 +86,24 @@ def bytes_of_ring(program: Program, wide: str) -> int:
     return sum(size(staged) for staged in program.staged if staged.space is Space.SHARED)
 
 
-def start(program: Program, staged: Staged, exact: frozenset[str], *, first: bool = False) -> Body:
-    """Statements that start the copies of the vectors around a tile, into the slot they arrive in.
-
-    exact: dimensions that have no edge. first: those of the first tile, which there may be none of.
-    """
-    return Rows(program, staged, exact).start(first)
-
-
-def clear(program: Program, staged: Staged) -> Body:
-    """Statements that put zeros behind k, where a thread's own vectors that have arrived go on with something else."""
-    return Rows(program, staged).clear()
-
-
-def cut_out(program: Program, staged: Staged) -> Body:
-    """Statements that fill the slot of a tile that is being filled, from the vectors that have arrived."""
-    return Rows(program, staged).cut_out()
-
-
 @dataclass(frozen=True)
 class Rows:
-    """The rows of a tile, and of the vectors around them."""
+    """The rows of a tile, and of the vectors around them. exact: dimensions that have no edge."""
 
     program: Program
     staged: Staged
     exact: frozenset[str] = frozenset()
 
-    def start(self, first: bool) -> Body:
+    def start(self, *, first: bool) -> Body:
+        """Statements that start the copies of the vectors around a tile, into the slot they arrive in.
+
+        first: those of the first tile, which there may be none of.
+        """
         name = f"{self._name}_vector"
         return self._each_vector(name, lambda to: (self._copy(name, to, first=first),))
 
     def clear(self) -> Body:
-        """Where k ends inside a vector."""
+        """Statements that put zeros behind k, where a thread's vectors that have arrived go on with something else."""
         name = f"{self._name}_vector"
         begin, size, element = self._index(name)[self._tile.global_minor], SIZES["k"], Var("element")
         value = value_buffer(name, self._tile.dtype, 1)
@@ -154,7 +140,10 @@ class Rows:
         return own, replace(last, body=(If(binary(Op.EQ, slot, 0), last.body),))
 
     def cut_out(self) -> Body:
-        """Each warp cuts chunks out of eight rows, four of each."""
+        """Statements that fill the slot of a tile that is being filled, from the vectors that have arrived.
+
+        Each warp cuts chunks out of eight rows, four of each.
+        """
         count, name = self._tile.row_length // WIDTH, self._name
         beside = next(beside for beside in (4, 2, 1) if count % beside == 0)
         number = self._number(name)

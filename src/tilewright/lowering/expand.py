@@ -21,9 +21,9 @@ from tilewright.ir.program import Loop, Program, Route, Staged
 from tilewright.ir.stmt import Alloc, Assign, Body, For, If, Let, Move, Stmt
 from tilewright.ir.tiles import Tile, tile_of, traded_axis
 from tilewright.ir.visit import walk
-from tilewright.lowering import cut_fragments
 from tilewright.lowering.coordinates import digits, extent_of, index_of, launch_coordinates
 from tilewright.lowering.copies import copy_tile, store_tile
+from tilewright.lowering.cut_fragments import LaneWords
 from tilewright.lowering.engine_store import EngineStore
 from tilewright.lowering.fragments import (
     declare_fragments,
@@ -160,7 +160,7 @@ class Expansion:
     def _first_fragments(self, staged: Staged) -> Body:
         """The loads of a register tile for the first step of the loop that it is staged under."""
         if staged.is_cut_by_lanes:
-            return cut_fragments.load_first(self.program, tile_of(self.program, staged))
+            return LaneWords(self.program, tile_of(self.program, staged)).load_first()
         return at(copy_tile(self.program, staged), **{staged.under: ZERO})
 
     def _staged_under(self, space: Space, *loops: str) -> Iterator[Staged]:

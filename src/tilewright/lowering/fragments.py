@@ -29,8 +29,8 @@ from tilewright.ir.stmt import (
 )
 from tilewright.ir.tiles import FRAGMENT, Tile, source_of, tile_of
 from tilewright.layout.fragment import MATRIX_ROWS, Fragment, Holder
-from tilewright.lowering import cut_fragments
 from tilewright.lowering.coordinates import index_of, lane_of
+from tilewright.lowering.cut_fragments import LaneWords
 from tilewright.lowering.kernel_parts import every, global_place
 from tilewright.lowering.sums import Sums
 from tilewright.problem.gemm import Order
@@ -38,7 +38,7 @@ from tilewright.problem.gemm import Order
 
 def declare_fragments(program: Program, tile: Tile) -> Body:
     """The registers of a register tile whose fragments are loaded ahead of their use."""
-    words = cut_fragments.declare(program, tile) if tile.staged.is_cut_by_lanes else ()
+    words = LaneWords(program, tile).declare() if tile.staged.is_cut_by_lanes else ()
     return (*words, Alloc(tile.register_buffer))
 
 
@@ -46,7 +46,7 @@ def fill_fragments(program: Program, tile: Tile) -> Body:
     """Statements that load every fragment of a register tile; they are still to be rounded (`round_fragments`)."""
     assert tile.fragment is not None
     if tile.staged.is_cut_by_lanes:
-        return cut_fragments.load(program, tile)
+        return LaneWords(program, tile).load()
     if tile.fragment.opaque:
         body = _over(tile.register_axes, (_load_opaque(program, tile),))
     elif tile.staged.route is Route.MATRICES:
@@ -63,7 +63,7 @@ def round_fragments(program: Program, tile: Tile) -> Body:
     when they have arrived, and the compiler lays the rounding between the products.
     """
     if tile.staged.is_cut_by_lanes:
-        return cut_fragments.cut(program, tile)
+        return LaneWords(program, tile).cut()
     if tile.fragment is None or program.gemm.multiplied is not TF32:
         return ()
     fragment, name = tile.fragment, tile.staged.name

@@ -23,7 +23,7 @@ from tilewright.ir.expr import ZERO, Binary, Const, Expr, Load, Op, Var, binary
 from tilewright.ir.kernel import PART_OF_K, SIZES
 from tilewright.ir.ranges import Bounds, Interval
 from tilewright.ir.simplify import simplify, substitute
-from tilewright.ir.stmt import CUT_OUT_WORD, Alloc, Assign, Body, CutOut, For, If, Let, LoadMatrices, Move, Stmt
+from tilewright.ir.stmt import Alloc, Assign, Body, CutOut, For, If, Let, LoadMatrices, Move, Stmt
 from tilewright.ir.visit import exprs_of, rebuild, sub_exprs, variables, walk
 
 PARAMETERS = frozenset({"lda", "ldb", "ldc", "ld_residual", PART_OF_K.name, *(size.name for size in SIZES.values())})
@@ -47,11 +47,9 @@ def hoist_offsets(body: Body, bounds: Bounds) -> Body:
 def _loads_fragments(loop: For) -> bool:
     statements = [stmt for _, stmt in walk(loop.body)]
     branches = any(isinstance(stmt, If) and not isinstance(stmt.condition, Const) for stmt in loop.body)
-    return not branches and any(isinstance(stmt, LoadMatrices) or _cuts_words(stmt) for stmt in statements)
-
-
-def _cuts_words(stmt: Stmt) -> bool:
-    return isinstance(stmt, CutOut) and stmt.width == CUT_OUT_WORD
+    return not branches and any(
+        isinstance(stmt, LoadMatrices) or (isinstance(stmt, CutOut) and stmt.is_word) for stmt in statements
+    )
 
 
 @dataclass

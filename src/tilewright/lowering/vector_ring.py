@@ -4,15 +4,14 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from functools import cached_property
-from itertools import chain
 
 from tilewright.ir.expr import ZERO, Const, Expr, Op, Var, binary
 from tilewright.ir.program import CUT_OUT_TILES, Staged
 from tilewright.ir.stmt import Barrier, Body, Carried, CommitCopies, For, If, Let, Stmt, WaitCopies
 from tilewright.ir.tiles import arrived_name, arriving_name, cut_name, fill_name, side_name, slot_name
-from tilewright.lowering import cut_out
 from tilewright.lowering.coordinates import extent_of
 from tilewright.lowering.copies import copy_tile
+from tilewright.lowering.cut_out import Rows, slots_of
 from tilewright.lowering.kernel_parts import at
 from tilewright.lowering.ring import Ring, counter, tiles_under
 
@@ -23,13 +22,17 @@ class _VectorRing(Ring):
 
     def _vectors(self, turn: Expr, slot: Expr, *, first: bool = False) -> Body:
         """Start the vectors of a turn's tiles."""
-        tiles = self._tiles(are_cut=True)
-        started = (cut_out.start(self.program, staged, self.exact, first=first) for staged in tiles)
-        return at(tuple(chain.from_iterable(started)), **{self.loop.name: turn, arriving_name(self.loop.name): slot})
+        started = tuple(s for rows in self._rows for s in rows.start(first=first))
+        return at(started, **{self.loop.name: turn, arriving_name(self.loop.name): slot})
+
+    @property
+    def _rows(self) -> list[Rows]:
+        """Those of the tiles that are cut out."""
+        return [Rows(self.program, staged, self.exact) for staged in self._tiles(are_cut=True)]
 
     @property
     def _vector_slots(self) -> int:
-        return cut_out.slots_of(self.ring)
+        return slots_of(self.ring)
 
     def _tiles(self, *, are_cut: bool) -> list[Staged]:
         return [staged for staged in tiles_under(self.program, self.loop) if staged.cut_out is are_cut]
@@ -89,7 +92,7 @@ class CutOutLoop(_VectorRing):
 
     def _cut(self, side: Expr) -> Body:
         """Cut tiles out of the vectors that have arrived."""
-        cut = tuple(s for staged in self._tiles(are_cut=True) for s in cut_out.cut_out(self.program, staged))
+        cut = tuple(s for rows in self._rows for s in rows.cut_out())
         return at(cut, **{cut_name(self.loop.name): side})
 
     def _counters(self) -> tuple[Carried, ...]:
@@ -127,7 +130,7 @@ class VectorLoop(_VectorRing):
                 load the first words of tile t+1;  start the vectors of tile t+n+1, where those of tile t were
                 the last products of tile t
 
-    Vectors are copied whole. Where k ends inside a tile, what follows in that tile's vectors is made zero behind the
+    Vectors are copied whole, and not spread over the steps. Where k ends inside a tile, what follows in that tile's vectors is made zero behind the
     loop, which turns over whole tiles only.
     """
 
@@ -166,8 +169,8 @@ class VectorLoop(_VectorRing):
         return (If(binary(Op.LT, self._turns, self.extent), last),)
 
     def _clear(self, turn: Expr, slot: Expr) -> Body:
-        cleared = chain.from_iterable(cut_out.clear(self.program, staged) for staged in self._tiles(are_cut=True))
-        return at(tuple(cleared), **{self.loop.name: turn, arriving_name(self.loop.name): slot})
+        cleared = tuple(s for rows in self._rows for s in rows.clear())
+        return at(cleared, **{self.loop.name: turn, arriving_name(self.loop.name): slot})
 
     @cached_property
     def _turns(self) -> Expr:

@@ -77,7 +77,7 @@ Runs = list[tuple[Operands, Mapping[str, int]]]
 def needless_guards(
     kernel: Kernel, runs: Runs, is_noticed: Callable[[Kernel, Operands, Mapping[str, int]], bool], of: str = ""
 ) -> list[str]:
-    """Parts of guards, of moves whose origin ends so, without which no run notices anything; the kernel itself is right.
+    """Parts of guards that nobody misses; the kernel itself is right. of: how the origins of their moves end.
 
     Guards beside each other are missed by the same runs: the one that noticed the last is asked first.
     """

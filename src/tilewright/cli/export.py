@@ -75,8 +75,15 @@ def export(
         if spec is None:
             raise TilewrightError(f"No GPU of {archs[0]} is in the catalogue.", hint="name a rung to export.")
         chosen = of_shape(gemm, spec, Lookup(version_of, say=output.note))
-    named = {"origin": chosen.origin, "name": name}
-    made = bundle(gemm, chosen.schedule, archs, **named, only_general=one_kernel, anywhere=chosen.anywhere)
+    made = bundle(
+        gemm,
+        chosen.schedule,
+        archs,
+        origin=chosen.origin,
+        name=name,
+        only_general=one_kernel,
+        anywhere=chosen.anywhere,
+    )
     with output.progress("compiling") as progress:
         written = write(
             made,

@@ -47,9 +47,11 @@ def hoist_offsets(body: Body, bounds: Bounds) -> Body:
 def _loads_fragments(loop: For) -> bool:
     statements = [stmt for _, stmt in walk(loop.body)]
     branches = any(isinstance(stmt, If) and not isinstance(stmt.condition, Const) for stmt in loop.body)
-    return not branches and any(
-        isinstance(stmt, LoadMatrices) or (isinstance(stmt, CutOut) and stmt.is_word) for stmt in statements
-    )
+    return not branches and any(_loads_fragment(stmt) for stmt in statements)
+
+
+def _loads_fragment(stmt: Stmt) -> bool:
+    return isinstance(stmt, LoadMatrices) or (isinstance(stmt, CutOut) and stmt.is_word)
 
 
 @dataclass

@@ -130,8 +130,8 @@ class VectorLoop(_VectorRing):
                 load the first words of tile t+1;  start the vectors of tile t+n+1, where those of tile t were
                 the last products of tile t
 
-    Vectors are copied whole, and not spread over the steps. Where k ends inside a tile, what follows in that tile's vectors is made zero behind the
-    loop, which turns over whole tiles only.
+    Vectors are copied whole, and not spread over the steps. Where k ends inside a tile, what follows in that tile's
+    vectors is made zero behind the loop, which turns over whole tiles only.
     """
 
     def whole(self) -> Body:

@@ -12,7 +12,7 @@ from tilewright.codegen.prelude import FROM_FLOAT, TO_FLOAT
 from tilewright.dtypes import BF16, BOOL, F16, F32, I32, I64, DType
 from tilewright.errors import LoweringError
 from tilewright.ir.buffer import Buffer, Ref, Space
-from tilewright.ir.expr import Apply, Binary, Cast, Const, Expr, Fma, Lookup, Op, Select, Var
+from tilewright.ir.expr import ZERO, Apply, Binary, Cast, Const, Expr, Fma, Load, Lookup, Op, Select, Var
 from tilewright.ir.kernel import BUILTINS
 from tilewright.ir.text import ExprText
 from tilewright.ir.visit import walk_expr
@@ -46,7 +46,40 @@ class CudaExpr(ExprText):
         name = self.names.buffer(ref.buffer)
         if is_scalar(ref.buffer):
             return name
+        if ref.buffer.space is Space.GLOBAL:
+            pointer, rest = pointer_of(ref.index[0])
+            if pointer is not None:
+                return f"{self.place(Ref(pointer.buffer, pointer.index))}[{self(rest)}]"
         return name + "".join(f"[{self(i)}]" for i in ref.index)
+
+    def stepped(self, ref: Ref) -> str:
+        """The address of a place as that of the first term of its last index, and a step from there.
+
+        The step is known when a loop is unrolled. Added to the address, and not to the index, it becomes a part of the
+        instruction; the compiler makes an address of its own for each index.
+        """
+        pointer, step = pointer_of(ref.index[-1])
+        if pointer is not None:
+            base = self.place(Ref(pointer.buffer, pointer.index))
+        else:
+            first, step = _first_term(ref.index[-1])
+            base = f"&{self.place(Ref(ref.buffer, (*ref.index[:-1], first)))}"
+        return base if step == ZERO else f"{base} + {self._inside(step, 9)}"
+
+    def element_type(self, buffer: Buffer) -> str:
+        """What an element of a buffer is declared as."""
+        if buffer.offsets_into is None:
+            return self.type(buffer.dtype)
+        return f"const {self.type(buffer.offsets_into.dtype)}*"
+
+    def assigned(self, dst: Buffer, value: Expr) -> str:
+        """A value as it is assigned to an element of `dst`: a pointer where that holds offsets."""
+        if dst.offsets_into is None:
+            return self(value)
+        pointer, rest = pointer_of(value)
+        if pointer is None:
+            return f"&{self.place(Ref(dst.offsets_into, (value,)))}"
+        return f"{self.place(Ref(pointer.buffer, pointer.index))} + {self._inside(rest, 9)}"
 
     def zero(self, dtype: DType) -> str:
         return self.const(Const(0.0 if dtype.is_float else 0, dtype))
@@ -131,6 +164,26 @@ class CudaExpr(ExprText):
 def is_scalar(buffer: Buffer) -> bool:
     """Registers of one element are printed as a plain variable."""
     return buffer.space is Space.REGISTER and buffer.elements == 1
+
+
+def _first_term(offset: Expr) -> tuple[Expr, Expr]:
+    """The first term of a sum, and the sum of the others."""
+    if isinstance(offset, Binary) and offset.op is Op.ADD:
+        first, rest = _first_term(offset.a)
+        return first, rest + offset.b
+    return offset, ZERO
+
+
+def pointer_of(offset: Expr) -> tuple[Load | None, Expr]:
+    """The offset among the terms of a sum that is held as a pointer, and what is added to it."""
+    if isinstance(offset, Load) and offset.buffer.offsets_into is not None:
+        return offset, ZERO
+    if isinstance(offset, Binary) and offset.op is Op.ADD:
+        for one, other in ((offset.a, offset.b), (offset.b, offset.a)):
+            pointer, rest = pointer_of(one)
+            if pointer is not None:
+                return pointer, rest + other
+    return None, offset
 
 
 def _is_modular(value: Expr) -> bool:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from tilewright.codegen.async_calls import async_call
-from tilewright.codegen.expr import CudaExpr, is_scalar
+from tilewright.codegen.expr import CudaExpr, is_scalar, pointer_of
 from tilewright.codegen.lines import WIDTH, Line
 from tilewright.codegen.matrix_prelude import (
     load_fragment_name,
@@ -84,7 +84,7 @@ class BodyPrinter:
         shape = "" if is_scalar(buffer) else "".join(f"[{extent}]" for extent in buffer.shape)
         aligned = max(self._alignments.get(buffer, 0), buffer.align_bytes)
         prefix = f"__align__({aligned}) " if aligned else ""
-        return f"{prefix}{self._expr.type(buffer.dtype)} {name}{shape};"
+        return f"{prefix}{self._expr.element_type(buffer)} {name}{shape};"
 
     def view(self, buffer: Buffer, place: str) -> str:
         """`float (&A_tile)[8][132] = ...`: the array that lies at `place` in memory declared elsewhere."""
@@ -123,7 +123,7 @@ class BodyPrinter:
                 # The compiler contracts this to one multiply-add: its -fmad=true is the default, and a test looks.
                 yield Line(depth, f"{self._expr.place(stmt.dst)} += {self._expr.product(fma)};")
             case Assign():
-                yield Line(depth, f"{self._expr.place(stmt.dst)} = {self._expr(stmt.value)};")
+                yield Line(depth, f"{self._expr.place(stmt.dst)} = {self._expr.assigned(stmt.dst.buffer, stmt.value)};")
             case Barrier():
                 yield Line(depth, "__syncthreads();", stmt.note)
             case CommitCopies():
@@ -203,6 +203,8 @@ class BodyPrinter:
         if stmt.guard is not None:
             read = self._expr.choose(stmt.guard, read, "0")
         sides = f"&{self._expr.place(stmt.dst)}", f"&{self._expr.place(stmt.src)}"
+        if pointer_of(stmt.src.index[0])[0] is not None:
+            sides = self._expr.stepped(stmt.dst), self._expr.stepped(stmt.src)
         partial = (read,) if stmt.guard is not None or stmt.valid is not None else ()
         return f"{self._expr.call(copy_async(size_bytes), *sides, *partial)};"
 
@@ -248,10 +250,10 @@ class BodyPrinter:
     def _declared(self, stmt: Stmt, buffer: Buffer, final: bool, depth: int) -> Line:
         """The first value of a scalar, which declares it."""
         assert isinstance(stmt, (Assign, Move))
-        value = self._value(stmt) if isinstance(stmt, Move) else self._expr(stmt.value)
+        value = self._value(stmt) if isinstance(stmt, Move) else self._expr.assigned(buffer, stmt.value)
         const = "const " if final else ""
         name = self._names.bind_buffer(buffer)
-        return Line(depth, f"{const}{self._expr.type(buffer.dtype)} {name} = {value};", buffer_note(buffer))
+        return Line(depth, f"{const}{self._expr.element_type(buffer)} {name} = {value};", buffer_note(buffer))
 
 
 def buffer_note(buffer: Buffer) -> str:

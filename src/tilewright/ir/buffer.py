@@ -27,7 +27,8 @@ class Buffer:
     shape: extents in elements, row-major, as the C array is declared. A global buffer has the shape of its matrix's
     *logical* index while a kernel is being lowered, and is indexed by one flat element offset afterwards.
     axes: what each extent counts, for comments. note: one phrase that says why it looks as it does. align_bytes: where
-    it must begin, if that is more than its accesses ask for.
+    it must begin, if that is more than its accesses ask for. offsets_into: of registers that hold offsets, the global
+    buffer that they are offsets into: they are printed as pointers.
     """
 
     name: str
@@ -37,6 +38,7 @@ class Buffer:
     axes: tuple[str, ...] = ()
     note: str = ""
     align_bytes: int = 0
+    offsets_into: Buffer | None = None
 
     @property
     def elements(self) -> int:

@@ -111,10 +111,14 @@ class Pattern(Enum):
 
 @dataclass(frozen=True, slots=True)
 class Distribution:
-    """A copy shared out over the threads of the block, `vector` elements at a time."""
+    """A copy shared out over the threads of the block, `vector` elements at a time.
+
+    row_threads: how many threads lie side by side along a row of the tile; 0: as many as a row has chunks.
+    """
 
     vector: int = 1
     pattern: Pattern = Pattern.CYCLIC
+    row_threads: int = 0
 
 
 class Route(Enum):
@@ -138,7 +142,8 @@ class Staged:
     rows: the dimension that counts the rows of a shared tile ("" is as the operand lies); pad (elements a row) and
     arrangement: how it lies in memory.
     vector: elements a thread reads or writes at once where the tile is not distributed.
-    route: how the copy travels. prefetched: the next tile is loaded into registers while this one is used. cut_out:
+    route: how the copy travels. prefetched: the next tile is loaded into registers while this one is used. in_place: of
+    fragments, each into the registers of the one whose products are done. cut_out:
     rows begin at any element, and chunks are cut out of aligned vectors (no step says so: lowering finds it). The ring
     is then one of vectors, and there are two tiles: one is read while the other is filled; or there is none, where the
     fragments are what is cut out.
@@ -157,6 +162,7 @@ class Staged:
     vector: int = 1
     route: Route = Route.REGISTERS
     prefetched: bool = False
+    in_place: bool = False
     cut_out: bool = False
     parts: int = 1
     places: int = 2
@@ -186,12 +192,14 @@ class Pipelined:
 
     alternating: the two halves of the block take turns at copying, each a whole tile, while the other computes.
     spread: the loop inside over whose iterations the start of the next copies is spread; "" starts all at once.
+    behind: in each of those iterations, the turns of the outer loop of products that come before its copies.
     """
 
     loop: str
     stages: int
     alternating: bool = False
     spread: str = ""
+    behind: int = 0
 
 
 @dataclass(frozen=True, slots=True)

@@ -155,7 +155,8 @@ class _Writer:
     def _manner(self, tile: Tile) -> list[str]:
         staged = tile.staged
         if staged.space is Space.REGISTER:
-            early = ["one step ahead"] if staged.prefetched else []
+            place = ", each in place of the one that is done" if staged.in_place else ""
+            early = [f"one step ahead{place}"] if staged.prefetched else []
             return ["in registers", *early, *([f"{staged.vector} at once"] if staged.vector > 1 else [])]
         words = ["in shared memory"]
         if tile.is_transposed:
@@ -176,7 +177,9 @@ class _Writer:
             words.append("all of it by every thread")
         else:
             vector = f", {staged.distribution.vector} at once" if staged.distribution.vector > 1 else ""
-            words.append(f"by {self.program.threads_per_block} threads, {staged.distribution.pattern.value}{vector}")
+            row = f", {staged.distribution.row_threads} along a row" if staged.distribution.row_threads else ""
+            manner = f"{staged.distribution.pattern.value}{row}{vector}"
+            words.append(f"by {self.program.threads_per_block} threads, {manner}")
         return words
 
     @staticmethod

@@ -187,7 +187,7 @@ class Tile:
     @property
     def _alternates(self) -> bool:
         """Whether one step's fragments are loaded while those of another are used."""
-        return self.staged.prefetched and not self.staged.is_cut_by_lanes
+        return self.staged.prefetched and not self.staged.in_place and not self.staged.is_cut_by_lanes
 
     def place(self, row: Any, col: Any) -> tuple[Any, Any]:
         """The index in the C array of a shared tile, for coordinates inside the tile."""
@@ -246,6 +246,11 @@ def slot_name(loop: str) -> str:
 def fill_name(loop: str) -> str:
     """The counter of a pipelined loop that says which slot is filled."""
     return f"{loop}_fill"
+
+
+def next_name(loop: str) -> str:
+    """The counter of a pipelined loop that says which slot is read in the next turn."""
+    return f"{loop}_next"
 
 
 def side_name(loop: str) -> str:

@@ -147,9 +147,15 @@ def _shared_out(
     step: Expr = Var(f"{name}_step") if steps > 1 else ZERO
     cyclic = distribution.pattern is Pattern.CYCLIC
     number = step * team.threads + team.number if cyclic else team.number * steps + step
+    across, down = number % per_row, number // per_row
+    if distribution.row_threads:
+        columns = distribution.row_threads
+        patches = per_row // columns
+        across = step % patches * columns + team.number % columns
+        down = step // patches * (team.threads // columns) + team.number // columns
     coordinate: list[Expr] = [ZERO, ZERO]
-    coordinate[tile.global_minor] = number % per_row * distribution.vector
-    coordinate[1 - tile.global_minor] = number // per_row
+    coordinate[tile.global_minor] = across * distribution.vector
+    coordinate[1 - tile.global_minor] = down
     names = [f"{name}_{span.dim}" for span in tile.spans]
     notes = [f"0 .. {span.extent - 1}" for span in tile.spans]
     lets: list[Stmt] = [Let(n, c, note) for n, c, note in zip(names, coordinate, notes, strict=True)]

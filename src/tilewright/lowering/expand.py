@@ -19,9 +19,9 @@ from tilewright.ir.expr import ZERO, Apply, Binary, Cast, Const, Expr, Fma, Load
 from tilewright.ir.kernel import SIZES
 from tilewright.ir.program import Loop, Program, Route, Staged
 from tilewright.ir.stmt import Alloc, Assign, Body, For, If, Let, Move, Stmt
-from tilewright.ir.tiles import Tile, tile_of, traded_axis
+from tilewright.ir.tiles import Tile, next_name, slot_name, tile_of, traded_axis
 from tilewright.ir.visit import walk
-from tilewright.lowering.coordinates import digits, extent_of, index_of, launch_coordinates
+from tilewright.lowering.coordinates import digits, extent_of, index_of, launch_coordinates, thread_coordinates
 from tilewright.lowering.copies import copy_tile, store_tile
 from tilewright.lowering.cut_fragments import LaneWords
 from tilewright.lowering.engine_store import EngineStore
@@ -36,7 +36,8 @@ from tilewright.lowering.lane_store import LaneStore
 from tilewright.lowering.pipelined import copy_ordinary, pipelined_loop, runs_ahead
 from tilewright.lowering.products import multiply_shared, reads_shared
 from tilewright.lowering.quad_store import QuadStore
-from tilewright.lowering.ring import Use
+from tilewright.lowering.ring import Outer, Use
+from tilewright.lowering.staying import staying_loop
 from tilewright.lowering.roles import Compute, Engine, comes_by_engine
 from tilewright.lowering.sums import Sums
 from tilewright.problem.gemm import OperandName
@@ -60,7 +61,8 @@ class Expansion:
             return Engine(program, self.exact, self._compute(ring.loop)).body()
         bound = [loop.name for loop in (*program.grid_loops, *program.thread_loops)]
         copies = self._copies_under(*bound)
-        return (*launch_coordinates(program), *copies, *self._nest(program.thread_serial_loops))
+        coordinates = thread_coordinates(program) if program.persistent else launch_coordinates(program)
+        return (*coordinates, *copies, *self._nest(program.thread_serial_loops))
 
     def _compute(self, ring: str) -> Compute:
         """What the threads do that multiply what the copy engine brings."""
@@ -95,6 +97,9 @@ class Expansion:
         if self._sums is not None and self.program.accumulation is not None:
             if loop.name == self.program.accumulation.over:
                 start, finish = self._start_sum(self._sums), self._finish(self._sums)
+                if self.program.persistent:
+                    tiles = staying_loop(self.program, loop, self.exact, self._use(loop, rest))
+                    return (Alloc(self._sums.buffer), *tiles.over_tiles(start, finish))
                 return (Alloc(self._sums.buffer), *start, *nested, *finish)
         elif loop.is_reduction and not self._inside_reduction(loop):
             # Nothing is reused here, so no loop need turn; and the one that would count its turns is not around.
@@ -135,11 +140,15 @@ class Expansion:
         if inner is None or not early:
             return Use(whole=self._multiplied(loop, (*self._fragments(loop), *self._rounded(loop), *self._nest(rest))))
         assert inner.extent is not None
-        loads, late = self._fragments(inner, early=True), self._fragments(inner)
-        rounded, products = self._rounded(inner), self._nest(rest[1:])
+        at_once = tuple(s for t in early if not t.in_place for s in copy_tile(self.program, t))
+        one_by_one = tuple(s for t in early if t.in_place for s in copy_tile(self.program, t))
+        late, rounded, products = self._fragments(inner), self._rounded(inner), self._nest(rest[1:])
+        outer = _outer(rest[1], one_by_one) if len(rest) > 1 else Outer()
         step, last = Var(inner.name), Const(inner.extent - 1)
-        ahead = at(loads, **{inner.name: step + 1})
-        steps = For(inner.name, last, (*ahead, *late, *rounded, *products), unroll=True)
+        following = {inner.name: step + 1}
+        next_tile = {inner.name: ZERO, slot_name(loop.name): Var(next_name(loop.name))}
+        done = _in_place(products, outer, at(one_by_one, **following))
+        steps = For(inner.name, last, (*at(at_once, **following), *late, *rounded, *done), unroll=True)
         final = at((*late, *rounded), **{inner.name: last})
         # What the last step cuts out of words must be cut out before the next tile's words take their places.
         by_lanes = any(staged.is_cut_by_lanes for staged in early)
@@ -149,12 +158,14 @@ class Expansion:
                 s for staged in early for s in declare_fragments(self.program, tile_of(self.program, staged))
             ),
             first=tuple(s for staged in early for s in self._first_fragments(staged)),
+            again=tuple(s for staged in early if not staged.in_place for s in self._first_fragments(staged)),
             most=(*self._fragments(loop), steps, *before),
-            last=(*behind, *at(products, **{inner.name: last})),
+            last=(*behind, *_in_place(at(products, **{inner.name: last}), outer, at(one_by_one, **next_tile))),
             # What is still loaded from the tile in the last step must be loaded before others may overwrite it.
             last_reads_tile=any(
                 isinstance(s, Move) and s.src.buffer.space is Space.SHARED for _, s in walk((*late, *products))
             ),
+            outer=outer,
         )
 
     def _first_fragments(self, staged: Staged) -> Body:
@@ -424,6 +435,34 @@ class Expansion:
         place = tile.at(row, col)
         load = Move(Ref(value, (ZERO,)), place, origin=tile.staged.name)
         return (Alloc(value), load, *self._combine(self._result_place(), 1, lambda _: Load(value, (ZERO,))))
+
+
+def _outer(loop: Loop, loads: Body) -> Outer:
+    """The loop around the products of a step, in turns of as many fragments as one of these loads fills."""
+    counts = {int(s.extent.value) for s in loads if isinstance(s, For) and isinstance(s.extent, Const)}
+    if not loads or counts == {loop.extent}:
+        return Outer(loop.name)
+    assert loop.extent is not None
+    return Outer(f"{loop.name}_vec", loop.extent // min(counts, default=1))
+
+
+def _in_place(products: Body, outer: Outer, loads: Body) -> Body:
+    """Products, and each of the loads as soon as those are done whose fragments it overwrites."""
+    if not loads:
+        return products
+    result: list[Stmt] = []
+    for stmt in products:
+        assert isinstance(stmt, For) and isinstance(stmt.extent, Const)
+        body, extent = stmt.body, stmt.extent
+        if outer.turns > 1:
+            own = Var(f"{stmt.var}_of_vec")
+            number = Let(stmt.var, Var(outer.var) * outer.turns + own)
+            body = (For(own.name, Const(outer.turns), (number, *body), unroll=True),)
+            extent = Const(int(extent.value) // outer.turns)
+        turn = {load.var: Var(outer.var) for load in loads if isinstance(load, For)}
+        done = tuple(s for load in loads for s in (load.body if isinstance(load, For) else (load,)))
+        result.append(For(outer.var, extent, (*body, *at(done, **turn)), unroll=True))
+    return tuple(result)
 
 
 def as_f32(value: Expr) -> Expr:

@@ -21,27 +21,43 @@ from tilewright.dtypes import I32
 from tilewright.ir.buffer import Buffer, Ref, Space
 from tilewright.ir.expr import ZERO, Binary, Const, Expr, Load, Op, Var, binary
 from tilewright.ir.kernel import PART_OF_K, SIZES
-from tilewright.ir.ranges import Bounds, Interval
+from tilewright.ir.ranges import Bounds, Interval, interval
 from tilewright.ir.simplify import simplify, substitute
-from tilewright.ir.stmt import Alloc, Assign, Body, CutOut, For, If, Let, LoadMatrices, Move, Stmt
+from tilewright.ir.stmt import Alloc, Assign, Body, CommitCopies, CutOut, For, If, Let, LoadMatrices, Move, Stmt
 from tilewright.ir.visit import exprs_of, rebuild, sub_exprs, variables, walk
 
 PARAMETERS = frozenset({"lda", "ldb", "ldc", "ld_residual", PART_OF_K.name, *(size.name for size in SIZES.values())})
 """What the caller gives, by the names of `Kernel.parameters`."""
 
 
-def hoist_offsets(body: Body, bounds: Bounds) -> Body:
-    """`body` with the offsets of each loop that loads fragments from a ring of slots split in two."""
+MOST_POINTERS = 8
+"""That move on with a loop: each takes two registers of a thread that has some 60 beside its sums and fragments."""
+
+
+def hoist_offsets(body: Body, bounds: Bounds, *, stays: bool = False) -> Body:
+    """`body` with the offsets of each loop that loads fragments from a ring of slots split in two.
+
+    stays: the loop stands in one over the tiles of a block. What it copies from is then found by pointers that move on
+    with it, so that a copy takes one addition.
+    """
     known = dict(bounds)
     result: list[Stmt] = []
     for stmt in body:
-        if isinstance(stmt, For) and stmt.carried and _loads_fragments(stmt):
-            hoisted = _Hoisted(stmt, known)
-            loop = replace(stmt, body=hoisted.rewritten(stmt.body, {}, {}))
-            result += [*hoisted.before, loop]
-        else:
+        if not isinstance(stmt, For):
             result.append(stmt)
+        elif stmt.carried and _loads_fragments(stmt):
+            hoisted = _Hoisted(stmt, known, stays)
+            loop = replace(stmt, body=hoisted.rewritten(stmt.body, {}, {}))
+            result += [*hoisted.before, replace(loop, body=_behind_copies(loop.body, hoisted.behind))]
+        else:
+            result.append(replace(stmt, body=hoist_offsets(stmt.body, bounds, stays=True)))
     return tuple(result)
+
+
+def _behind_copies(body: Body, moved: list[Stmt]) -> Body:
+    """A turn of a loop with its pointers moved on as soon as its last copy is started."""
+    last = max(i for i, stmt in enumerate(body) if i == 0 or isinstance(stmt, CommitCopies))
+    return (*body[: last + 1], *moved, *body[last + 1 :]) if moved else body
 
 
 def _loads_fragments(loop: For) -> bool:
@@ -56,11 +72,17 @@ def _loads_fragment(stmt: Stmt) -> bool:
 
 @dataclass
 class _Hoisted:
-    """The names that stand in front of one loop, and the loop's statements in terms of them."""
+    """The names that stand in front of one loop, and the loop's statements in terms of them.
+
+    behind: what moves pointers on, at the end of each turn.
+    """
 
     loop: For
     bounds: dict[str, Interval]
+    has_pointers: bool = False
     before: list[Stmt] = field(default_factory=list)
+    behind: list[Stmt] = field(default_factory=list)
+    pointers: list[Buffer] = field(default_factory=list)
     made: dict[Expr, Expr] = field(default_factory=dict)
     names: set[str] = field(default_factory=set)
 
@@ -81,7 +103,8 @@ class _Hoisted:
                 case LoadMatrices():
                     result.append(replace(stmt, src=self._place(stmt.src, stmt.origin, values, inner)))
                 case Move():
-                    src = self._place(stmt.src, stmt.origin, values, inner)
+                    found = self._pointed if self.has_pointers and stmt.asynchronous else self._place
+                    src = found(stmt.src, stmt.origin, values, inner)
                     result.append(replace(stmt, dst=self._place(stmt.dst, stmt.origin, values, inner), src=src))
                 case _:
                     result.append(stmt)
@@ -98,6 +121,8 @@ class _Hoisted:
         else:
             slot, offset = [], substitute(place.index[0], dict(values))
         terms = _terms(simplify(_remainders(offset), ranges))
+        if self.has_pointers:
+            terms = [part for term in terms for part in _terms(_above_xor(term, ranges))]
         moving = {self.loop.var, *(carried.name for carried in self.loop.carried)}
         # Counts of unrolled loops and kernel parameters are the same for all threads.
         own = [t for t in terms if variables(t) - set(inner) - PARAMETERS and not variables(t) & moving]
@@ -110,12 +135,60 @@ class _Hoisted:
         moved = _sum([base, *rest])
         return Ref(place.buffer, (*slot, ZERO, moved)) if is_shared else Ref(place.buffer, (moved,))
 
+    def _pointed(self, place: Ref, origin: str, values: Mapping[str, Expr], inner: Mapping[str, int]) -> Ref:
+        """A place in global memory by a pointer that moves on: only constants are added to it."""
+        offset = substitute(place.index[0], dict(values))
+        ranges = {**self.bounds, **{name: Interval(0, last - 1) for name, last in inner.items()}}
+        terms = _terms(simplify(_remainders(offset), ranges))
+        added = [term for term in terms if variables(term) <= set(inner)]
+        based = [term for term in terms if term not in added]
+        moving = [term for term in based if self.loop.var in variables(term)]
+        strides = [_factor(term, self.loop.var) for term in moving]
+        counted = {name: inner[name] for name in inner if any(name in variables(term) for term in based)}
+        if offset.dtype is not I32 or len(counted) > 1 or None in strides:
+            return self._place(place, origin, values, inner)
+        begin = [simplify(term, ranges) for term in based if term not in moving]
+        near = [term for term in begin if variables(term) <= PARAMETERS]
+        own = simplify(_sum([term for term in begin if term not in near]), ranges)
+        stride = simplify(_sum([stride for stride in strides if stride is not None]), ranges)
+        pointers = sum(int(buffer.shape[0]) for buffer in self.pointers)
+        if own in self.made and near and pointers + max(counted.values(), default=1) > MOST_POINTERS:
+            pointer, added = self.made[own], [*near, *added]
+        else:
+            start = simplify(_sum([own, *near]), ranges)
+            pointer = self._pointer(f"{origin}_here", place.buffer, start, stride, counted)
+        return Ref(place.buffer, (_sum([pointer, *added]),))
+
+    def _pointer(self, name: str, into: Buffer, start: Expr, stride: Expr, counted: Mapping[str, int]) -> Expr:
+        """The pointer that begins at `start` and moves by `stride`; one for each turn of an unrolled loop."""
+        if start in self.made:
+            return self.made[start]
+        name = self._free(name)
+        turn, turns = next(iter(counted.items()), ("", 1))
+        pointers = Buffer(name, Space.REGISTER, I32, (turns,), (turn,) if turn else (), offsets_into=into)
+        index: Expr = Var(turn) if turn else ZERO
+        here = Load(pointers, (index,))
+        begin: Stmt = Assign(Ref(pointers, (index,)), start, origin=name)
+        move: Stmt = Assign(Ref(pointers, (index,)), here + stride, origin=name)
+        if turn:
+            begin, move = (For(turn, Const(turns), (stmt,), unroll=True) for stmt in (begin, move))
+        self.pointers.append(pointers)
+        self.before += [Alloc(pointers), begin]
+        self.behind.append(move)
+        self.made[start] = here
+        return here
+
+    def _free(self, name: str) -> str:
+        """A name that nothing else has."""
+        name = next(n for i in count(1) if (n := name if i == 1 else f"{name}_{i}") not in self.names)
+        self.names.add(name)
+        return name
+
     def _named(self, name: str, value: Expr, counted: Mapping[str, int]) -> Expr:
         """What stands for `value`: a name, or an entry for each turn of the unrolled loop that it depends on."""
         if value in self.made:
             return self.made[value]
-        name = next(n for i in count(1) if (n := name if i == 1 else f"{name}_{i}") not in self.names)
-        self.names.add(name)
+        name = self._free(name)
         if not counted:
             self.before.append(Let(name, value))
             self.made[value] = Var(name)
@@ -155,6 +228,41 @@ def _remainders(expr: Expr) -> Expr:
     if isinstance(plain, Binary) and plain.op is Op.SHR and isinstance(plain.b, Const):
         return plain.a // (1 << int(plain.b.value))
     return plain
+
+
+def _above_xor(expr: Expr, ranges: Bounds) -> Expr:
+    """`(64 * i + a) ^ b` as `64 * i + (a ^ b)`, where a and b are less than 64."""
+    if not isinstance(expr, Binary) or expr.op is not Op.XOR:
+        return expr
+    high = interval(expr.b, ranges).high
+    if high is None:
+        return expr
+    above = 1 << int(high).bit_length()
+    terms = _terms(expr.a)
+    multiples = [term for term in terms if _is_multiple(term, above)]
+    rest = simplify(_sum([term for term in terms if term not in multiples]), ranges)
+    found = interval(rest, ranges)
+    if not multiples or found.low is None or found.low < 0 or found.high is None or found.high >= above:
+        return expr
+    return _sum([*multiples, binary(Op.XOR, rest, expr.b)])
+
+
+def _is_multiple(term: Expr, of: int) -> bool:
+    if isinstance(term, Binary) and term.op is Op.MUL:
+        return _is_multiple(term.a, of) or _is_multiple(term.b, of)
+    return isinstance(term, Const) and int(term.value) % of == 0
+
+
+def _factor(term: Expr, name: str) -> Expr | None:
+    """What a variable is multiplied by in a product; None where the term is no product with it once."""
+    if term == Var(name):
+        return Const(1)
+    if isinstance(term, Binary) and term.op is Op.MUL:
+        for one, other in ((term.a, term.b), (term.b, term.a)):
+            if name in variables(one) and name not in variables(other):
+                inner = _factor(one, name)
+                return None if inner is None else inner * other
+    return None
 
 
 def _terms(expr: Expr) -> list[Expr]:

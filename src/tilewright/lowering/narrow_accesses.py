@@ -44,7 +44,7 @@ def narrowed_copies(program: Program, variant: Variant) -> Program:
         fragments = [staged for staged in program.staged if by_lanes and staged.space is Space.REGISTER]
         cut = _with_tiles(program, [replace(staged, cut_out=True) for staged in (*copies, *fragments)])
         if bytes_of_ring(cut, variant.wide) <= MAX_SHARED_BYTES:  # deep tiles have no room for vectors as well
-            return cut
+            return _plain(cut)
     each = ((staged, _narrowed_copy(program, staged, variant.alignment_bytes)) for staged in copies)
     narrowed = [new for old, new in each if new != old]
     if not narrowed:
@@ -55,7 +55,23 @@ def narrowed_copies(program: Program, variant: Variant) -> Program:
         program = _with_tiles(program, [replace(staged, prefetched=False) for staged in fragments])
     if program.pipelined is not None:
         program = replace(program, pipelined=replace(program.pipelined, spread=""))
-    return program
+    return _plain(program)
+
+
+def _plain(program: Program) -> Program:
+    """The program without what only copies of whole chunks allow: where they start, and blocks that stay."""
+    tiles = (
+        replace(
+            staged,
+            in_place=False,
+            distribution=staged.distribution and replace(staged.distribution, row_threads=0),
+        )
+        for staged in program.staged
+    )
+    program = _with_tiles(program, tuple(tiles))
+    if program.pipelined is not None:
+        program = replace(program, pipelined=replace(program.pipelined, behind=0))
+    return program if program.specialized is not None else replace(program, persistent=False)
 
 
 def _narrowed_copy(program: Program, staged: Staged, alignment_bytes: int) -> Staged:

@@ -35,7 +35,7 @@ from tilewright.ir.stmt import (
     Stmt,
     WaitCopies,
 )
-from tilewright.ir.tiles import fill_name, slot_name
+from tilewright.ir.tiles import fill_name, next_name, slot_name
 from tilewright.lowering.coordinates import extent_of
 from tilewright.lowering.copies import Team, copy_tile, deposit_tile, fetch_tile, prefetch_buffer, whole_block
 from tilewright.lowering.kernel_parts import at
@@ -64,7 +64,7 @@ def pipelined_loop(program: Program, loop: Loop, exact: frozenset[str], use: Use
         return VectorLoop(program, loop, exact, use, ring).whole()
     if any(staged.cut_out for staged in tiles_under(program, loop)):
         return CutOutLoop(program, loop, exact, use, ring).whole()
-    return _RingLoop(program, loop, exact, use, ring).whole()
+    return RingLoop(program, loop, exact, use, ring).whole()
 
 
 def copy_ordinary(program: Program, tiles: tuple[Staged, ...]) -> Body:
@@ -82,21 +82,29 @@ def _fence(program: Program) -> Body:
 
 
 @dataclass(frozen=True)
-class _RingLoop(Ring):
+class RingLoop(Ring):
     """The tiles themselves lie in the ring: see the top of this file."""
 
     def whole(self) -> Body:
         """The loop, and what comes before it."""
-        name, first = self.loop.name, self.use.first
-        # Of two slots, the next one to be read is the one that is being filled.
-        runs_ahead = self.use.is_split and self.ring.stages > 2
-        following = Var(self._next if runs_ahead else fill_name(name))
-        begin = self._if_there(at(first, **{slot_name(name): ZERO}), ZERO)
-        begin_next = self._if_there(at(first, **{slot_name(name): following}), Var(name) + 1)
-        waiting = () if self.ring.spread else self._deposited(self._ahead)
-        body = (*self._steps(), *self._meet((*waiting, *self._wait), begin_next))
-        run = For(name, self.extent, body, carried=self._slots(runs_ahead=runs_ahead))
+        name = self.loop.name
+        begin = self._if_there(at(self.use.first, **{slot_name(name): ZERO}), ZERO)
+        run = For(name, self.extent, self._turn(), carried=self._slots(runs_ahead=self._runs_ahead))
         return (*self._prologue(), *self._wait, Barrier("the first tiles are complete"), *begin, run)
+
+    def _turn(self) -> Body:
+        """What is done in each turn of the loop."""
+        name = self.loop.name
+        following = Var(next_name(name) if self._runs_ahead else fill_name(name))
+        begin_next = self._if_there(at(self.use.again, **{slot_name(name): following}), Var(name) + 1)
+        waiting = () if self.ring.spread else self._deposited(self._ahead)
+        turn = (*self._steps(), *self._meet((*waiting, *self._wait), begin_next))
+        return turn if self._runs_ahead else at(turn, **{next_name(name): following})
+
+    @property
+    def _runs_ahead(self) -> bool:
+        """Whether the slot that is read next has a counter: of two, it is the one that is being filled."""
+        return self.use.is_split and self.ring.stages > 2
 
     def _prologue(self) -> Body:
         """Registers, and the copies of every slot but one."""

@@ -8,7 +8,7 @@ from tilewright.ir.buffer import Space
 from tilewright.ir.expr import ZERO, Const, Expr, Op, Select, Var, binary, both
 from tilewright.ir.program import Loop, Pipelined, Program, Staged
 from tilewright.ir.stmt import Assign, Barrier, Body, Carried, For, If, Move, MultiplyTiles, RoundPair, Stmt
-from tilewright.ir.tiles import fill_name, slot_name
+from tilewright.ir.tiles import fill_name, next_name, slot_name
 from tilewright.ir.visit import rewrite, walk
 from tilewright.lowering.coordinates import extent_of
 from tilewright.lowering.kernel_parts import at
@@ -16,20 +16,33 @@ from tilewright.units import ceil_div
 
 
 @dataclass(frozen=True, slots=True)
+class Outer:
+    """The loop around all products of an inner step: its variable, and how many turns of the schedule's own loop over
+    outer fragments one of its turns holds."""
+
+    var: str = ""
+    turns: int = 1
+
+
+@dataclass(frozen=True, slots=True)
 class Use:
     """What an iteration does with its tiles once they are there.
 
     whole: all of it. Or, where fragments run one inner step ahead: declare their registers; first, load those of inner
-    step 0; most, every inner step but the last with the loads for the next; last, the last inner step, which may pass
-    the barrier unless it still reads the tile. Of fragments that lanes cut out, also the last step's cuts are in most.
+    step 0; again, those of them that the next tile's are loaded like, all at once; most, every inner step but the last
+    with the loads for the next; last, the last inner step, which may pass the barrier unless it still reads the tile,
+    and which loads the next tile's fragments that take their places one by one from slot `next_name`. Of fragments that
+    lanes cut out, also the last step's cuts are in most. outer: the loop around the products of a step.
     """
 
     whole: Body = ()
     declare: Body = ()
     first: Body = ()
+    again: Body = ()
     most: Body = ()
     last: Body = ()
     last_reads_tile: bool = False
+    outer: Outer = Outer()
 
     @property
     def is_split(self) -> bool:
@@ -66,11 +79,6 @@ class Ring:
         """Turns of the loop."""
         return extent_of(self.loop, self.exact)
 
-    @property
-    def _next(self) -> str:
-        """The counter that says which slot is read in the next turn."""
-        return f"{self.loop.name}_next"
-
     def _copied(self, copies: Body, turn: Expr) -> Body:
         """The copies of a turn, which fill their slots whether there is a tile or not.
 
@@ -85,6 +93,8 @@ class Ring:
         used = (*self.use.whole, *self.use.most)
         if not self.ring.spread:
             return (*copies, *used)
+        if self.ring.behind:
+            return tuple(dealt_over(self.ring, self.use.outer, stmt, copies) for stmt in used)
         return tuple(spread_over(self.ring.spread, stmt, copies) for stmt in used)
 
     def _meet(self, finish: Body, begin: Body) -> Body:
@@ -96,7 +106,7 @@ class Ring:
         """Which slot is read, which is filled and, where that has a counter of its own, which is read next."""
         starts = {slot_name(self.loop.name): 0, fill_name(self.loop.name): self.ring.stages - 1}
         if runs_ahead:
-            starts[self._next] = 1
+            starts[next_name(self.loop.name)] = 1
         return tuple(counter(name, first, self.ring.stages) for name, first in starts.items())
 
 
@@ -127,6 +137,48 @@ def spread_over(inner: str, stmt: Stmt, copies: Body) -> Stmt:
     return replace(stmt, body=(*stmt.body[:products], *parts, *stmt.body[products:]), unroll=True)
 
 
+def dealt_over(ring: Pipelined, outer: Outer, stmt: Stmt, copies: Body) -> Stmt:
+    """The loop `ring.spread` with the copies dealt out over its iterations in their order, as many in each.
+
+    They are started in the midst of the products, behind `ring.behind` turns of their outer loop: loads of fragments
+    and copies wait for the same unit, and the loads, which are needed sooner, come first.
+    """
+    if not isinstance(stmt, For) or stmt.var != ring.spread or not isinstance(stmt.extent, Const):
+        return stmt
+    turns = int(stmt.extent.value)
+    each = ceil_div(sum(_steps(copy) for copy in copies), turns)
+    parts = []
+    for turn in range(turns):
+        dealt = _between(copies, turn * each, turn * each + each)
+        parts += if_any(binary(Op.EQ, Var(stmt.var), turn), dealt) if dealt else ()
+    here = If(binary(Op.EQ, Var(outer.var), ring.behind // outer.turns), tuple(parts))
+
+    def among(inner: Stmt) -> Stmt:
+        is_outer = isinstance(inner, For) and inner.var == outer.var
+        return replace(inner, body=(here, *inner.body)) if is_outer else inner
+
+    return replace(stmt, body=tuple(among(inner) for inner in stmt.body), unroll=True)
+
+
+def _steps(copy: Stmt) -> int:
+    """Copies that a thread makes in a statement."""
+    return int(copy.extent.value) if isinstance(copy, For) and isinstance(copy.extent, Const) else 1
+
+
+def _between(copies: Body, first: int, last: int) -> Body:
+    """Of all that copies make, those from number `first` to before number `last`."""
+    found: list[Stmt] = []
+    for copy in copies:
+        steps = _steps(copy)
+        low, high = max(first, 0), min(last, steps)
+        if low < high:
+            if isinstance(copy, For) and high - low < steps:
+                copy = replace(copy, extent=Const(high - low), body=at(copy.body, **{copy.var: Var(copy.var) + low}))
+            found.append(copy)
+        first, last = first - steps, last - steps
+    return tuple(found)
+
+
 def _multiplies(stmt: Stmt) -> bool:
     return any(isinstance(s, (Assign, RoundPair, MultiplyTiles)) for _, s in walk((stmt,)))
 
@@ -144,7 +196,8 @@ def _part(copy: Stmt, turn: Expr, count: int) -> Body:
     return (replace(copy, extent=Const(each), body=body),)
 
 
-def counter(name: str, start: int, stages: int) -> Carried:
+def counter(name: str, start: int | Expr, stages: int) -> Carried:
     """A counter that goes round 0 .. stages - 1 without a division."""
     following = Var(name) + 1
-    return Carried(name, Const(start), Select(binary(Op.EQ, following, stages), ZERO, following))
+    first = Const(start) if isinstance(start, int) else start
+    return Carried(name, first, Select(binary(Op.EQ, following, stages), ZERO, following))

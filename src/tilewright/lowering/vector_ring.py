@@ -8,7 +8,7 @@ from functools import cached_property
 from tilewright.ir.expr import ZERO, Const, Expr, Op, Var, binary
 from tilewright.ir.program import CUT_OUT_TILES, Staged
 from tilewright.ir.stmt import Barrier, Body, Carried, CommitCopies, For, If, Let, Stmt, WaitCopies
-from tilewright.ir.tiles import arrived_name, arriving_name, cut_name, fill_name, side_name, slot_name
+from tilewright.ir.tiles import arrived_name, arriving_name, cut_name, fill_name, next_name, side_name, slot_name
 from tilewright.lowering.coordinates import extent_of
 from tilewright.lowering.copies import copy_tile
 from tilewright.lowering.cut_out import Rows, slots_of
@@ -59,7 +59,7 @@ class CutOutLoop(_VectorRing):
         """The loop, and what comes before it."""
         name, first = self.loop.name, self.use.first
         side = Var(side_name(name))
-        other, following = Const(CUT_OUT_TILES - 1) - side, Var(self._next)
+        other, following = Const(CUT_OUT_TILES - 1) - side, Var(next_name(self.loop.name))
         ahead, wait = Var(name) + self._vector_slots, WaitCopies(self._vector_slots - 3)
         copies = (*self._vectors(ahead, Var(arriving_name(name))), *self._uncut(ahead, Var(fill_name(name))))
         begin = at(first, **{side_name(name): ZERO, slot_name(name): ZERO})
@@ -139,9 +139,9 @@ class VectorLoop(_VectorRing):
         name, slots, use = self.loop.name, self._vector_slots, self.use
         arrived = Var(arrived_name(name))
         copies = (*self._vectors(Var(name) + slots, arrived), CommitCopies())
-        begin_next = (*self._begin(Var(self._next)), *copies)
+        begin_next = (*self._begin(Var(next_name(self.loop.name))), *copies)
         body = (*use.whole, *use.most, *self._meet((WaitCopies(slots - 3),), begin_next))
-        counters = (counter(arrived.name, 0, slots), counter(self._next, 1, slots))
+        counters = (counter(arrived.name, 0, slots), counter(next_name(self.loop.name), 1, slots))
         run = For(name, self._turns, body, carried=counters)
         wait = (WaitCopies(slots - 2), Barrier("the first vectors are there"))
         return (*self._prologue(), *wait, *self._begin(ZERO), run, *self._end())
@@ -160,7 +160,7 @@ class VectorLoop(_VectorRing):
         if self.extent == self._turns:
             return ()
         name, use = self.loop.name, self.use
-        slot, behind = Var(arrived_name(name)), Var(self._next)
+        slot, behind = Var(arrived_name(name)), Var(next_name(self.loop.name))
         lets = [Let(place.name, (self._turns + i) % self._vector_slots) for i, place in enumerate((slot, behind))]
         clear = (*self._clear(self._turns, slot), *self._clear(self._turns + 1, behind))
         meet = (WaitCopies(0), Barrier("all vectors are there, and no longer read"))

@@ -25,6 +25,7 @@ from tilewright.layout.fragment import QUAD_LANES
 from tilewright.problem.gemm import Gemm, Order
 from tilewright.schedule import (
     Distribute,
+    Persist,
     Pipeline,
     Prefetch,
     Raster,
@@ -57,11 +58,20 @@ BEST: Point = {
 are taken forwards and backwards in turn. group: rows of tiles that blocks walk down together.
 
 Where it is said: outer: the fragments that are counted around the others. traded: lanes trade results, and store 16
-bytes each. in_parts: C leaves through shared memory, a row of fragments at a time, in whole lines."""
+bytes each. in_parts: C leaves through shared memory, a row of fragments at a time, in whole lines. in_place: outer
+fragments take the registers of those whose products are done. behind: turns of the outer fragments before copies start.
+row_threads: threads side by side along a row of a copy. stays: blocks stay, and the ring runs on into the next tile."""
 
 DEEP: Point = {**BEST, "k_bytes": 128, "stages": 3, "outer": "n_frag", "group": 16, "traded": True}
 """Of 2-byte formats. The first products need all fragments of A and one of B, as they are loaded. Measured: H200, bf16
 at 4096^3, NN: 264.5 us; with in_parts, 64 bytes of k and m_frag outside, 271.5."""
+
+LINE_THREADS = 8
+"""Threads that copy a line of 128 bytes."""
+
+FLOWING: Point = {**DEEP, "in_place": True, "behind": 6, "row_threads": LINE_THREADS, "stays": True}
+"""Fewer instructions between the products, spread evenly, and no pause between tiles. Measured: H200, 4096^3, NN: bf16
+258.4 us beside 263.9 of `DEEP`, f16 265.5 beside 270.2 (benchmarks/results/ampere_loop_h200.json)."""
 
 IN_PARTS: Point = {**BEST, "in_parts": True}
 """Results of 2 bytes whose rows lanes cannot store 16 bytes of: 5 % faster than each lane's own."""
@@ -102,6 +112,18 @@ def _at_odd_rows(gemm: Gemm) -> Point:
     return {**point, **store, **outer, **({"stages": 6} if by_lanes else {})}
 
 
+def _flows(gemm: Gemm, point: Point) -> bool:
+    """Whether blocks have several tiles each, and rows of A and B along m and n are whole in each of them.
+
+    Else there is no pause between tiles to save, or each chunk of a row has a length of its own to be found.
+    """
+    tile = {"m": int(point["m"]), "n": int(point["n"])}
+    sizes = {"m": gemm.m, "n": gemm.n}
+    along = {gemm.operand(name).contiguous for name in ("A", "B")} & {"m", "n"}
+    tiles = ceil_div(gemm.m, tile["m"]) * ceil_div(gemm.n, tile["n"])
+    return tiles > SMS and all(sizes[dim] % tile[dim] == 0 for dim in along)
+
+
 def _store(gemm: Gemm) -> Point:
     """How results leave that lanes do not store one by one."""
     lanes_trade = gemm.out.bytes == 2 and gemm.c is Order.ROW and gemm.ldc * gemm.out.bytes % CHUNK_BYTES == 0
@@ -113,7 +135,9 @@ def point_for(gemm: Gemm) -> Point:
     if gemm.dtype.bytes == 2 and (gemm.lda % 2 or gemm.ldb % 2):
         return _at_odd_rows(gemm)
     if gemm.out.bytes == 2:
-        return DEEP if "traded" in _store(gemm) else IN_PARTS
+        if "traded" not in _store(gemm):
+            return IN_PARTS
+        return FLOWING if _flows(gemm, FLOWING) else DEEP
     # Rounding fills the places between the products.
     point = {**BEST, "spread": gemm.multiplied is not TF32}
     if gemm.dtype.bytes == 4 and gemm.a is Order.ROW and gemm.b is Order.COL:
@@ -148,22 +172,28 @@ def points() -> Iterator[Point]:
 def schedule_at(gemm: Gemm, point: Point) -> Schedule:
     tiles = Tiles(*(point[name] for name in ("m", "n", "k_bytes", "warp_m", "warp_n")))
     outer = point.get("outer", "m_frag")
-    ahead: tuple[Step, ...] = (Prefetch("A_frag"), Prefetch("B_frag")) if point["ahead"] else ()
     return Schedule(
         *nest(gemm, tiles, paired=True, outer=outer),
-        *staged(gemm),
+        *staged(gemm, tiles, row_threads=point.get("row_threads", 0)),
         *matrices(gemm),
         *in_pairs(gemm),
         *swizzled(gemm, tiles),
         Transfer("A_tile", Route.ASYNC),
         Transfer("B_tile", Route.ASYNC),
-        Pipeline("k_tile", point["stages"], spread="k_step" if point["spread"] else ""),
-        *ahead,
+        Pipeline("k_tile", point["stages"], spread="k_step" if point["spread"] else "", behind=point.get("behind", 0)),
+        *(_ahead(outer, in_place=point.get("in_place", False)) if point["ahead"] else ()),
         *((Snake(inner_of(outer)),) if point["snake"] else ()),
         *((Raster(RasterOrder.GROUPED, group=point["group"]),) if point["group"] > 1 else ()),
         *(_stored_in_parts() if point.get("in_parts") else ()),
         *((Vectorize("C", CHUNK_BYTES // gemm.out.bytes),) if point.get("traded") else ()),
+        *((Persist(),) if point.get("stays") else ()),
     )
+
+
+def _ahead(outer: str, *, in_place: bool) -> tuple[Step, ...]:
+    """Fragments loaded a step ahead; in_place: the outer ones each as soon as its products are done."""
+    replaced = "A_frag" if outer == "m_frag" else "B_frag"
+    return tuple(Prefetch(name, in_place=in_place and name == replaced) for name in ("A_frag", "B_frag"))
 
 
 def _stored_in_parts() -> tuple[Step, ...]:

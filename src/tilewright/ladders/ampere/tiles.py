@@ -87,14 +87,21 @@ def inner_of(outer: str) -> str:
     return "m_frag" if outer == "n_frag" else "n_frag"
 
 
-def staged(gemm: Gemm) -> tuple[Step, ...]:
-    """Tiles in shared memory, copied 16 bytes at once, fragments of them in registers, and the result stored."""
+def staged(gemm: Gemm, tiles: Tiles | None = None, *, row_threads: int = 0) -> tuple[Step, ...]:
+    """Tiles in shared memory, copied 16 bytes at once, fragments of them in registers, and the result stored.
+
+    row_threads: so many threads copy along a row, where rows of `tiles` have more chunks.
+    """
     vector = CHUNK_BYTES // gemm.dtype.bytes
+
+    def along(name: Literal["A", "B"]) -> int:
+        return row_threads if tiles is not None and chunks_of_row(gemm, name, tiles) > row_threads else 0
+
     return (
         Stage("A", Space.SHARED, under="k_tile"),
         Stage("B", Space.SHARED, under="k_tile"),
-        Distribute("A_tile", vector=vector),
-        Distribute("B_tile", vector=vector),
+        Distribute("A_tile", vector=vector, row_threads=along("A")),
+        Distribute("B_tile", vector=vector, row_threads=along("B")),
         Stage("A", Space.REGISTER, under="k_step"),
         Stage("B", Space.REGISTER, under="k_step"),
         Epilogue(),
@@ -157,6 +164,12 @@ def swizzled(gemm: Gemm, tiles: Tiles) -> tuple[Step, ...]:
     )
 
 
+def chunks_of_row(gemm: Gemm, name: Literal["A", "B"], tiles: Tiles) -> int:
+    """Chunks of 16 bytes in a row of an operand's tile."""
+    row = {"m": tiles.m, "n": tiles.n, "k": tiles.k_bytes // gemm.dtype.bytes}[gemm.operand(name).contiguous]
+    return row * gemm.dtype.bytes // CHUNK_BYTES
+
+
 def swizzle(gemm: Gemm, name: Literal["A", "B"], tiles: Tiles) -> Xor:
     """The XOR of chunks with which the eight rows of each matrix lie in different banks.
 
@@ -165,8 +178,7 @@ def swizzle(gemm: Gemm, name: Literal["A", "B"], tiles: Tiles) -> Xor:
     >>> swizzle(Gemm(8, 8, 8), "A", Tiles(k_bytes=64))
     Xor(bits=2, base=2, shift=1)
     """
-    row = {"m": tiles.m, "n": tiles.n, "k": tiles.k_bytes // gemm.dtype.bytes}[gemm.operand(name).contiguous]
-    chunks = row * gemm.dtype.bytes // CHUNK_BYTES
+    chunks = chunks_of_row(gemm, name, tiles)
     bits = next(bits for bits in (3, 2, 1, 0) if chunks % (1 << bits) == 0)
     per_chunk = CHUNK_BYTES // gemm.dtype.bytes
     return Xor(bits=bits, base=per_chunk.bit_length() - 1, shift=3 - bits)

@@ -23,6 +23,7 @@ from tilewright.schedule.laws.order import (
 from tilewright.schedule.laws.sums import results_leave_after_the_sum, sum_fits_a_thread, sums_stay_inside
 from tilewright.schedule.laws.tiles import (
     arrangements_fit,
+    patches_cover_tiles,
     registers_fill_from_shared,
     tiles_are_filled_together,
     tiles_are_fixed,
@@ -49,6 +50,7 @@ LAWS: tuple[Callable[[Program], Iterator[Violation]], ...] = (
     roles_have_work,
     overlap_needs_an_engine,
     vectors_are_whole,
+    patches_cover_tiles,
     early_copies_are_shared_out,
     asynchronous_copies_are_legal,
     pipelines_have_tiles,

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from tilewright.ir.buffer import Space
-from tilewright.ir.program import Program, Staged
+from tilewright.ir.program import Pattern, Program, Staged
 from tilewright.ir.tiles import source_of, tile_of
 from tilewright.layout.arrangement import Slabs
 from tilewright.schedule.laws.sums import MAX_REGISTER_TILE
@@ -90,3 +90,26 @@ def _slabs(program: Program, staged: Staged, slabs: Slabs) -> Iterator[Violation
             note="the copy engine and wgmma know no pads; the permutation keeps rows in different banks.",
             hint="leave the pad out.",
         )
+
+
+def patches_cover_tiles(program: Program) -> Iterator[Violation]:
+    """Threads that lie along a row and below it cover the tile in whole patches."""
+    for staged in program.staged:
+        distribution = staged.distribution
+        if distribution is None or not distribution.row_threads:
+            continue
+        tile, columns = tile_of(program, staged), distribution.row_threads
+        chunks = tile.spans[tile.global_minor].extent // distribution.vector
+        rows, threads = tile.spans[1 - tile.global_minor].extent, program.threads_per_block
+        if distribution.pattern is not Pattern.CYCLIC:
+            yield Violation(
+                f"a thread would copy a run of chunks of {staged.name!r}, and share a row with {columns - 1} others.",
+                hint="leave out row_threads, or the pattern.",
+            )
+        elif threads % columns or chunks % columns or rows % (threads // columns):
+            yield Violation(
+                f"{columns} of {threads} threads along a row leave a part of {staged.name!r}, {rows} rows of {chunks} "
+                "chunks.",
+                note="each turn of the copy takes one chunk a thread.",
+                hint=f"use a divisor of {chunks} that leaves rows for a divisor of {rows}.",
+            )

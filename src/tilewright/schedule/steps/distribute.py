@@ -16,11 +16,14 @@ class Distribute(Step):
 
     CYCLIC hands out chunks in turn, so that neighbouring threads touch neighbouring memory; BLOCKED gives each
     thread one run of them. Chunks run along the dimension that is contiguous in global memory.
+    row_threads: so many threads lie side by side along a row, and the others below; a thread's chunks of one row are
+    then a constant apart, and share an address. 0: as many as a row has chunks.
     """
 
     tile: str
     vector: int = 1
     pattern: Pattern = Pattern.CYCLIC
+    row_threads: int = 0
 
     def apply(self, program: Program) -> Program:
         check_member(self.pattern, Pattern)
@@ -31,8 +34,9 @@ class Distribute(Step):
         if staged.distribution is not None:
             refuse(f"{doing}: it is distributed already.", hint="use Distribute once for a tile.")
         check_count(self.vector, 1, doing, "its vector width")
-        shared_out = program.with_tile(replace(staged, distribution=Distribution(self.vector, self.pattern)))
-        return check_program(shared_out, doing)
+        check_count(self.row_threads, 0, doing, "the number of threads along a row")
+        distribution = Distribution(self.vector, self.pattern, self.row_threads)
+        return check_program(program.with_tile(replace(staged, distribution=distribution)), doing)
 
     def names(self) -> tuple[str, ...]:
         return (self.tile,)

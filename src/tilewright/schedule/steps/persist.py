@@ -14,7 +14,7 @@ class Persist(Step):
     """grid: tile   ->   resident grid: for tile in block, block + blocks, ...: tile
 
     As many blocks as run at once are started, and each walks over tiles in the raster order. While one tile is stored,
-    the producer already loads the next.
+    the next is on its way: a producer loads it, or the ring of copies runs on into it.
     """
 
     def apply(self, program: Program) -> Program:
@@ -27,9 +27,9 @@ class Persist(Step):
                 note="a block finds its next tile by a number.",
                 hint="put Raster(...) before this step.",
             )
-        if program.specialized is None:
+        if program.specialized is None and program.pipelined is None:
             refuse(
                 f"{doing}: nobody loads the next tile while this one is stored.",
-                hint="put Specialize(...) before this step.",
+                hint="put Specialize(...), or Pipeline(...) of asynchronous copies, before this step.",
             )
         return check_program(replace(program, persistent=True), doing)

@@ -18,12 +18,14 @@ class Pipeline(Step):
     The shared tiles staged under the loop get `stages` slots each; while one is used, later ones are filled. One
     barrier a step is enough. alternating: the two halves of the block take turns at copying (two stages). spread:
     a loop inside, each iteration of which starts a part of the next copies, so that its loads do not queue behind all.
+    behind: each part starts behind so many turns of the outer loop of that iteration's products, not in front of them.
     """
 
     loop: str
     stages: int = 2
     alternating: bool = False
     spread: str = ""
+    behind: int = 0
 
     def apply(self, program: Program) -> Program:
         doing = f"Cannot pipeline loop {self.loop!r}"
@@ -40,7 +42,8 @@ class Pipeline(Step):
             refuse(f"{doing}: it is no serial loop over k.", hint="pipeline the loop under which tiles are staged.")
         if self.spread:
             find_loop(program, self.spread)
-        ring = Pipelined(self.loop, self.stages, self.alternating, self.spread)
+        check_count(self.behind, 0, doing, "the number of turns before the copies")
+        ring = Pipelined(self.loop, self.stages, self.alternating, self.spread, self.behind)
         return check_program(replace(program, pipelined=ring), doing)
 
     def names(self) -> tuple[str, ...]:

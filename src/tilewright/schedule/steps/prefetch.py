@@ -6,7 +6,7 @@ from dataclasses import dataclass, replace
 
 from tilewright.ir.program import Program
 from tilewright.schedule.laws import check_program
-from tilewright.schedule.step import Step, find_tile
+from tilewright.schedule.step import Step, check_flag, find_tile
 
 
 @dataclass(frozen=True, repr=False)
@@ -15,13 +15,20 @@ class Prefetch(Step):
 
     The latency of global memory passes while the thread computes. With Pipeline the store goes to the next slot, after
     the use of this one, and one barrier a step is enough.
+
+    in_place: of fragments in registers. Those of the outer loop of products have done their part one after another, and
+    each of the next step is loaded into the registers of the one that has: half as many registers, and loads that come
+    one by one between the products.
     """
 
     tile: str
+    in_place: bool = False
 
     def apply(self, program: Program) -> Program:
+        doing = f"Cannot prefetch {self.tile!r}"
+        check_flag(self.in_place, doing, "in_place")
         staged = find_tile(program, self.tile, "prefetch")
-        return check_program(program.with_tile(replace(staged, prefetched=True)), f"Cannot prefetch {self.tile!r}")
+        return check_program(program.with_tile(replace(staged, prefetched=True, in_place=self.in_place)), doing)
 
     def names(self) -> tuple[str, ...]:
         return (self.tile,)

@@ -21,6 +21,7 @@ from tilewright.schedule import (
     Distribute,
     Epilogue,
     Fuse,
+    Persist,
     Pipeline,
     Prefetch,
     Raster,
@@ -67,6 +68,8 @@ def random_tensor_schedule(rng: random.Random, gemm: Gemm) -> Drawing:
         d.attempt(Snake(rng.choice(("m_frag", "n_frag"))))
     if d.chance(0.3):
         d.attempt(Unroll("k_step"))
+    if d.chance(0.7):
+        d.attempt(Persist())
     return d
 
 
@@ -104,7 +107,8 @@ def _stage(d: Drawing, whole: bool) -> None:
             d.attempt(Stage(name, Space.SHARED, under="k_tile"))
             width = 16 // d.gemm.dtype.bytes
             pattern = d.rng.choice(tuple(Pattern))
-            wide = Distribute(f"{name}_tile", d.rng.choice((1, 2, width, width)), pattern)
+            row_threads = d.rng.choice((2, 4, 8)) if d.chance(0.3) else 0
+            wide = Distribute(f"{name}_tile", d.rng.choice((1, 2, width, width)), pattern, row_threads)
             _ = d.attempt(wide) or d.attempt(Distribute(f"{name}_tile"))
             if d.chance(0.6):
                 d.attempt(_layout(d, name, whole))
@@ -128,19 +132,23 @@ def _layout(d: Drawing, name: Literal["A", "B"], whole: bool) -> Relayout:
 
 def _travel(d: Drawing, whole: bool) -> None:
     """How tiles come, and how far ahead."""
+    flows = d.chance(0.4)  # all that the steps need which only rings of asynchronous copies allow
     for name in _OPERANDS:
-        way = d.rng.choice(("plain", "prefetch", "async", "async"))
+        way = "async" if flows else d.rng.choice(("plain", "prefetch", "async", "async"))
         if way == "prefetch":
             d.attempt(Prefetch(f"{name}_tile"))
         elif way == "async":
             d.attempt(Transfer(f"{name}_tile", Route.ASYNC))
-    if d.chance(0.7):
-        spread = "k_step" if d.chance(0.4) else ""
+    if flows or d.chance(0.7):
+        spread = "k_step" if d.chance(0.7 if flows else 0.4) else ""
         alternating = d.chance(0.1)
-        d.attempt(Pipeline("k_tile", 2 if alternating else d.rng.choice((2, 3, 4)), alternating, spread))
+        stages = 2 if alternating else d.rng.choice((2, 3, 4))
+        behind = d.rng.choice((1, 2, 3)) if spread and d.chance(0.5) else 0
+        _ = d.attempt(Pipeline("k_tile", stages, alternating, spread, behind)) or d.attempt(Pipeline("k_tile", stages))
         if d.chance(0.6):
             for name in _OPERANDS:
-                d.attempt(Prefetch(f"{name}_frag"))
+                in_place = Prefetch(f"{name}_frag", in_place=True)
+                _ = (d.chance(0.5) and d.attempt(in_place)) or d.attempt(Prefetch(f"{name}_frag"))
 
 
 def _store(d: Drawing, whole: bool) -> None:

@@ -37,8 +37,8 @@ from tilewright.lowering.pipelined import copy_ordinary, pipelined_loop, runs_ah
 from tilewright.lowering.products import multiply_shared, reads_shared
 from tilewright.lowering.quad_store import QuadStore
 from tilewright.lowering.ring import Outer, Use
-from tilewright.lowering.staying import staying_loop
 from tilewright.lowering.roles import Compute, Engine, comes_by_engine
+from tilewright.lowering.staying import staying_loop
 from tilewright.lowering.sums import Sums
 from tilewright.problem.gemm import OperandName
 
@@ -61,8 +61,10 @@ class Expansion:
             return Engine(program, self.exact, self._compute(ring.loop)).body()
         bound = [loop.name for loop in (*program.grid_loops, *program.thread_loops)]
         copies = self._copies_under(*bound)
-        coordinates = thread_coordinates(program) if program.persistent else launch_coordinates(program)
-        return (*coordinates, *copies, *self._nest(program.thread_serial_loops))
+        loops = program.thread_serial_loops
+        if program.persistent:
+            return (*thread_coordinates(program), *copies, *self._staying(loops[0], loops[1:]))
+        return (*launch_coordinates(program), *copies, *self._nest(loops))
 
     def _compute(self, ring: str) -> Compute:
         """What the threads do that multiply what the copy engine brings."""
@@ -97,15 +99,19 @@ class Expansion:
         if self._sums is not None and self.program.accumulation is not None:
             if loop.name == self.program.accumulation.over:
                 start, finish = self._start_sum(self._sums), self._finish(self._sums)
-                if self.program.persistent:
-                    tiles = staying_loop(self.program, loop, self.exact, self._use(loop, rest))
-                    return (Alloc(self._sums.buffer), *tiles.over_tiles(start, finish))
                 return (Alloc(self._sums.buffer), *start, *nested, *finish)
         elif loop.is_reduction and not self._inside_reduction(loop):
             # Nothing is reused here, so no loop need turn; and the one that would count its turns is not around.
             inner = tuple(replace(other, turning=False) for other in rest if not other.is_reduction)
             return (*self._around(inner, self._scale_c()), *nested)
         return nested
+
+    def _staying(self, loop: Loop, rest: tuple[Loop, ...]) -> Body:
+        """All tiles of C of a block that stays. loop: the outermost that a thread runs, with a ring under it."""
+        assert self._sums is not None
+        tiles = staying_loop(self.program, loop, self.exact, self._use(loop, rest))
+        start, finish = self._start_sum(self._sums), self._finish(self._sums)
+        return (Alloc(self._sums.buffer), *tiles.over_tiles(start, finish))
 
     def _with_copies(self, loop: Loop, rest: tuple[Loop, ...]) -> Body:
         """The loop, with the copies of the tiles that are staged under it."""
@@ -138,15 +144,16 @@ class Expansion:
         inner = rest[0] if rest else None
         early = [] if inner is None else [t for t in self._staged_under(Space.REGISTER, inner.name) if t.prefetched]
         if inner is None or not early:
-            return Use(whole=self._multiplied(loop, (*self._fragments(loop), *self._rounded(loop), *self._nest(rest))))
+            whole = self._multiplied(loop, (*self._fragments(loop), *self._rounded(loop), *self._nest(rest)))
+            return Use(whole=whole, outer=_outer(rest[1]) if len(rest) > 1 else Outer())
         assert inner.extent is not None
         at_once = tuple(s for t in early if not t.in_place for s in copy_tile(self.program, t))
         one_by_one = tuple(s for t in early if t.in_place for s in copy_tile(self.program, t))
         late, rounded, products = self._fragments(inner), self._rounded(inner), self._nest(rest[1:])
         outer = _outer(rest[1], one_by_one) if len(rest) > 1 else Outer()
         step, last = Var(inner.name), Const(inner.extent - 1)
-        following = {inner.name: step + 1}
-        next_tile = {inner.name: ZERO, slot_name(loop.name): Var(next_name(loop.name))}
+        following: dict[str, Expr] = {inner.name: step + 1}
+        next_tile: dict[str, Expr] = {inner.name: ZERO, slot_name(loop.name): Var(next_name(loop.name))}
         done = _in_place(products, outer, at(one_by_one, **following))
         steps = For(inner.name, last, (*at(at_once, **following), *late, *rounded, *done), unroll=True)
         final = at((*late, *rounded), **{inner.name: last})
@@ -437,11 +444,11 @@ class Expansion:
         return (Alloc(value), load, *self._combine(self._result_place(), 1, lambda _: Load(value, (ZERO,))))
 
 
-def _outer(loop: Loop, loads: Body) -> Outer:
+def _outer(loop: Loop, loads: Body = ()) -> Outer:
     """The loop around the products of a step, in turns of as many fragments as one of these loads fills."""
     counts = {int(s.extent.value) for s in loads if isinstance(s, For) and isinstance(s.extent, Const)}
     if not loads or counts == {loop.extent}:
-        return Outer(loop.name)
+        return Outer(f"{loop.name}_turn" if loop.turning else loop.name)
     assert loop.extent is not None
     return Outer(f"{loop.name}_vec", loop.extent // min(counts, default=1))
 

@@ -145,7 +145,8 @@ class RingLoop(Ring):
     def _has_no_branch(self) -> bool:
         """Whether every slot is filled: branches would keep the compiler from moving addresses out of the loop.
 
-        Only a loop or a branch gives the names of a copy a scope of their own.
+        Only a loop or a branch gives the names of a copy a scope of their own. Where every slot must be filled, a copy
+        that is made once stands in a loop of one turn.
         """
         named = any(isinstance(stmt, (Let, Alloc)) for stmt in (*self._start, *self._fetch, *self._deposit))
         return self.program.tensorized is not None and not named
@@ -171,7 +172,11 @@ class RingLoop(Ring):
     @cached_property
     def _start(self) -> Body:
         tiles = (staged for staged in tiles_under(self.program, self.loop) if not staged.prefetched)
-        return tuple(s for staged in tiles for s in copy_tile(self.program, staged))
+        copies = tuple(s for staged in tiles for s in copy_tile(self.program, staged))
+        must_be_filled = self.program.persistent or any(staged.in_place for staged in self.program.staged)
+        if must_be_filled and any(isinstance(stmt, (Let, Alloc)) for stmt in copies):
+            return (For(f"{self.loop.name}_copies", Const(1), copies, unroll=True),)
+        return copies
 
     @cached_property
     def _fetch(self) -> Body:

@@ -147,17 +147,17 @@ def dealt_over(ring: Pipelined, outer: Outer, stmt: Stmt, copies: Body) -> Stmt:
         return stmt
     turns = int(stmt.extent.value)
     each = ceil_div(sum(_steps(copy) for copy in copies), turns)
-    parts = []
+    parts: list[Stmt] = []
     for turn in range(turns):
-        dealt = _between(copies, turn * each, turn * each + each)
-        parts += if_any(binary(Op.EQ, Var(stmt.var), turn), dealt) if dealt else ()
+        parts += if_any(binary(Op.EQ, Var(stmt.var), turn), _between(copies, turn * each, turn * each + each))
     here = If(binary(Op.EQ, Var(outer.var), ring.behind // outer.turns), tuple(parts))
 
-    def among(inner: Stmt) -> Stmt:
-        is_outer = isinstance(inner, For) and inner.var == outer.var
-        return replace(inner, body=(here, *inner.body)) if is_outer else inner
-
-    return replace(stmt, body=tuple(among(inner) for inner in stmt.body), unroll=True)
+    # Loads and roundings of fragments may count them by the same name; the products come last.
+    number = max(i for i, inner in enumerate(stmt.body) if isinstance(inner, For) and inner.var == outer.var)
+    products = stmt.body[number]
+    assert isinstance(products, For)
+    products = replace(products, body=(here, *products.body))
+    return replace(stmt, body=(*stmt.body[:number], products, *stmt.body[number + 1 :]), unroll=True)
 
 
 def _steps(copy: Stmt) -> int:

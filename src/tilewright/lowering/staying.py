@@ -17,25 +17,22 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from tilewright.dtypes import I32
-from tilewright.errors import LoweringError
-from tilewright.ir.buffer import Buffer, Ref, Space
-from tilewright.ir.expr import ZERO, Const, Expr, Load, Op, Select, Var, binary
-from tilewright.ir.program import Axis, Loop, Program
+from tilewright.ir.expr import ZERO, Const, Expr, Op, Select, Var, binary
+from tilewright.ir.program import Loop, Program
 from tilewright.ir.simplify import substitute
-from tilewright.ir.stmt import Alloc, Assign, Barrier, Body, Carried, For, Let
+from tilewright.ir.stmt import Barrier, Body, Carried, For, Let
 from tilewright.ir.tiles import fill_name, next_name, slot_name
 from tilewright.lowering.coordinates import TURN, block_coordinates, raster_axes, tile_counts
 from tilewright.lowering.kernel_parts import at
 from tilewright.lowering.pipelined import RingLoop
+from tilewright.lowering.raster import BLOCK
 from tilewright.lowering.ring import Use, counter, where
 
 PART = "part"
 """0: turns that copy for the running tile; 1: turns that copy for the next one."""
 
-FIRST, SECOND, NEXT, AFTER, AHEAD = "first", "second", "next", "after", "ahead"
-"""What names end in that say which tile of C: the block's first two, the running one's next and the one after that, and
-the one that is copied."""
+FIRST, AHEAD = "first", "ahead"
+"""What names end in that say which tile of C: the block's first one, and the one that is copied."""
 
 
 @dataclass(frozen=True)
@@ -43,32 +40,15 @@ class StayingLoop(RingLoop):
     """The tiles of C that one block computes, one after another."""
 
     def over_tiles(self, start: Body, finish: Body) -> Body:
-        """The whole of it. start: sets the sums; finish: stores them; coordinates of the running tile have no suffix.
-
-        Where the tile after the next lies is found beside the results, which wait for each other: nothing waits for it.
-        """
-        self._check()
+        """The whole of it. start: sets the sums; finish: stores them; names of the running tile have no suffix."""
         turns = binary(Op.DIV, self._tiles - _OWN + (_STRIDE - 1), _STRIDE)
-        axes = raster_axes(self.program)
-        tile = (
-            *block_coordinates(self.program, _OWN + Var(TURN) * _STRIDE),
-            *start,
-            self._parts(),
-            *finish,
-        )
+        running = block_coordinates(self.program, _OWN + Var(TURN) * _STRIDE)
+        tile = (*running, *start, self._parts(), *finish)
         return (*self._begin(), For(TURN, turns, tile, note="tiles of this block"))
 
     def _found(self, turn: Expr, suffix: str) -> Body:
         """The coordinates of a tile of this block, their names with a suffix."""
         return _renamed(block_coordinates(self.program, _OWN + turn * _STRIDE), suffix)
-
-    def _check(self) -> None:
-        if not self._has_no_branch or self._early:
-            raise LoweringError(
-                "Blocks that stay copy for the next tile of C by cp.async alone, and in loops.",
-                note="a slot for which there is no tile is filled with zeros, without a branch.",
-                hint="Transfer both tiles by Route.ASYNC, Tensorize, and let each thread copy several chunks of a tile.",
-            )
 
     @property
     def _tiles(self) -> Expr:
@@ -86,14 +66,11 @@ class StayingLoop(RingLoop):
         return binary(Op.MAX, self.extent, self._copied_early)
 
     def _begin(self) -> Body:
-        """Up to the first tile's first fragments. The second tile is found while the first one's copies are on their
-        way."""
-        name, axes = self.loop.name, raster_axes(self.program)
+        """Up to the first tile's first fragments."""
         prologue = at(self._prologue(), **self._coordinates(FIRST))
-        begin = at(self.use.first, **{slot_name(name): ZERO})
-        first = self._found(ZERO, FIRST)
+        begin = at(self.use.first, **{slot_name(self.loop.name): ZERO})
         meet = (*self._wait, Barrier("the first tiles are complete"))
-        return (*first, *prologue, *meet, *begin)
+        return (*self._found(ZERO, FIRST), *prologue, *meet, *begin)
 
     def _parts(self) -> For:
         """The turns of one tile."""
@@ -101,7 +78,7 @@ class StayingLoop(RingLoop):
         is_first = binary(Op.EQ, part, 0)
         of_loop = ("number", "done", "from", "limit", "turns")
         number, done, begin, limit, turns = (Var(f"{name}_{what}") for what in of_loop)
-        there = binary(Op.LT, Var("block_number_ahead"), self._tiles)
+        there = binary(Op.LT, Var(_name(BLOCK, AHEAD)), self._tiles)
         lets = (
             *self._found(Var(TURN) + part, AHEAD),
             Let(begin.name, Select(is_first, Const(early), ZERO), "the first turn that is copied"),
@@ -125,7 +102,7 @@ class StayingLoop(RingLoop):
             return counter(slot.name, number, stages), counter(fill.name, behind, stages)
         ahead = counter(following.name, binary(Op.MOD, number + 1, stages), stages)
         if stages == 3:
-            ahead = Carried(ahead.name, ahead.start, Const(0 + 1 + 2) - slot - fill)
+            ahead = Carried(ahead.name, ahead.start, Const(0 + 1 + 2) - slot - fill)  # no division, and no choice
         return Carried(fill.name, behind, slot), Carried(slot.name, number, following), ahead
 
     def _coordinates(self, suffix: str) -> dict[str, Expr]:
@@ -152,22 +129,6 @@ _OWN, _STRIDE = Var("blockIdx.x"), Var("gridDim.x")
 
 def _name(name: str, suffix: str) -> str:
     return f"{name}_{suffix}"
-
-
-def _place(axis: Axis, suffix: str) -> Ref:
-    """The register that holds a coordinate of the running tile, or of the next."""
-    name = f"{axis.name}_{suffix or 'now'}"
-    return Ref(Buffer(name, Space.REGISTER, I32, (1,)), (ZERO,))
-
-
-def _held(axis: Axis, suffix: str) -> Expr:
-    place = _place(axis, suffix)
-    return Load(place.buffer, place.index)
-
-
-def _hold(axis: Axis, suffix: str, value: Expr) -> Assign:
-    place = _place(axis, suffix)
-    return Assign(place, value, origin=place.buffer.name)
 
 
 def _renamed(lets: Body, suffix: str) -> Body:

@@ -14,6 +14,7 @@ from tilewright.schedule.laws.copies import (
     asynchronous_copies_are_legal,
     early_copies_are_shared_out,
     pipelines_have_tiles,
+    staying_blocks_copy_ahead,
 )
 from tilewright.schedule.laws.order import (
     loops_run_ahead_by_one_digit,
@@ -54,6 +55,7 @@ LAWS: tuple[Callable[[Program], Iterator[Violation]], ...] = (
     early_copies_are_shared_out,
     asynchronous_copies_are_legal,
     pipelines_have_tiles,
+    staying_blocks_copy_ahead,
     turning_loops_have_a_count,
     loops_run_ahead_by_one_digit,
     rasters_number_a_plane,

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from tilewright.ir.buffer import Space
-from tilewright.ir.program import WARP_LANES, Program, Route, Staged
+from tilewright.ir.program import WARP_LANES, Loop, Pipelined, Program, Route, Staged
 from tilewright.ir.tiles import source_of, tile_of
 from tilewright.schedule.laws.violation import Violation
 
@@ -13,6 +13,11 @@ from tilewright.schedule.laws.violation import Violation
 def early_copies_are_shared_out(program: Program) -> Iterator[Violation]:
     """Only the copy of a shared, distributed operand tile can run ahead of its use."""
     for staged in program.staged:
+        if staged.in_place and (staged.space is not Space.REGISTER or program.tensorized is None):
+            yield Violation(
+                f"{staged.name!r} holds no fragments, of which one is done before the others.",
+                hint="leave in_place out.",
+            )
         if not staged.prefetched and staged.route is not Route.ASYNC:
             continue
         if staged.space is Space.REGISTER and staged.prefetched:
@@ -50,6 +55,30 @@ def _early_fragments(program: Program, staged: Staged) -> Iterator[Violation]:
             + (f"it has {loop.extent}." if loop.extent is not None else f"its own depends on {loop.axes[0].dim}."),
             hint="stage fragments under the one loop over k inside the pipelined loop.",
         )
+    elif staged.in_place:
+        yield from _in_place(program, staged)
+
+
+def _in_place(program: Program, staged: Staged) -> Iterator[Violation]:
+    """A fragment is done with once its turn of the loop around all products of a step is over."""
+    yield from _asynchronous_ring(program, "of which there would be no next one where k ends", "in_place")
+    outer = outer_of_products(program, staged.under)
+    own = [axis.name for axis in tile_of(program, staged).register_axes]
+    if outer is None or own != [axis.name for axis in outer.axes] or outer.turning:
+        found = "nothing" if outer is None else f"{outer.name!r}{', forward and backward' if outer.turning else ''}"
+        yield Violation(
+            f"fragments of {staged.name!r} are counted by {', '.join(map(repr, own)) or 'nothing'}, "
+            f"and the loop around the products of a step counts {found}.",
+            note="in its place each is loaded as soon as a turn of that loop has used it for the last time.",
+            hint="use in_place for the operand whose fragments the outer loop counts, and turn the inner one.",
+        )
+
+
+def outer_of_products(program: Program, step: str) -> Loop | None:
+    """The loop right inside a loop over steps of k, around all its products; None where one instruction is all."""
+    inside = program.thread_serial_loops[program.depth(step) + 1 :]
+    held = {axis.name for axis in program.instruction_axes}
+    return next((loop for loop in inside if not {axis.name for axis in loop.axes} & held), None)
 
 
 def asynchronous_copies_are_legal(program: Program) -> Iterator[Violation]:
@@ -65,6 +94,60 @@ def asynchronous_copies_are_legal(program: Program) -> Iterator[Violation]:
                 "would be copied at once, and cp.async moves 4, 8 or 16.",
                 hint="leave the tile as the operand lies, or copy it through registers.",
             )
+
+
+def _asynchronous_ring(program: Program, why: str, what: str) -> Iterator[Violation]:
+    """Slots are filled whether there is a tile or not, without a branch: by cp.async, which can write zeros."""
+    for staged in program.staged:
+        ring = program.pipelined
+        if ring is None or staged.under != ring.loop or staged.space is not Space.SHARED:
+            continue
+        if staged.route is not Route.ASYNC:
+            yield Violation(
+                f"{staged.name!r} travels through registers, {why}.",
+                hint=f"put Transfer({staged.name!r}, Route.ASYNC) before this step, or leave {what} out.",
+            )
+
+
+def _behind(program: Program, ring: Pipelined) -> Iterator[Violation]:
+    """Copies that start in the midst of products stand in the loop around them."""
+    outer = outer_of_products(program, ring.spread) if ring.spread else None
+    yield from _asynchronous_ring(program, "which copies in the midst of products would hold", "behind")
+    if outer is None or outer.extent is None or ring.behind >= outer.extent:
+        found = "there is no such loop" if outer is None else f"{outer.name!r} has {outer.extent}"
+        yield Violation(
+            f"copies cannot start behind {ring.behind} turns of the loop around the products of a step: {found}.",
+            note="" if ring.spread else "spread says which loop has those steps.",
+            hint="use fewer turns, or leave behind out." if ring.spread else "say spread as well, or leave behind out.",
+        )
+
+
+def staying_blocks_copy_ahead(program: Program) -> Iterator[Violation]:
+    """Blocks that stay without a producer copy for their next tile while they compute: by cp.async, in a ring."""
+    if not program.persistent or program.specialized is not None:
+        return
+    ring, total = program.pipelined, program.accumulation
+    outermost = program.thread_serial_loops[0].name
+    tiles = {s.operand: s for s in program.staged if s.space is Space.SHARED and s.operand != "C"}
+    come = [name for name, s in tiles.items() if ring and s.under == ring.loop and s.route is Route.ASYNC]
+    others = [name for name in ("A", "B") if name not in come]
+    if ring is None or others:
+        yield Violation(
+            "nobody loads the next tile while this one is stored: "
+            + (
+                "nothing comes in a ring."
+                if ring is None
+                else f"{' and '.join(others)} does not come by cp.async in one."
+            ),
+            hint="Transfer(..., Route.ASYNC) both tiles and Pipeline their loop, or Specialize(...).",
+        )
+    elif total is None or not outermost == ring.loop == total.over or program.tensorized is None:
+        yield Violation(
+            f"a tile of C is not one sum of tensor cores over {ring.loop!r}.",
+            note=f"the outermost loop of a thread is {outermost!r}"
+            + ("; no instruction is used." if program.tensorized is None else "."),
+            hint=f"Tensorize, Accumulate(over={ring.loop!r}), and let no other loop of a thread be around it.",
+        )
 
 
 def pipelines_have_tiles(program: Program) -> Iterator[Violation]:
@@ -102,6 +185,9 @@ def pipelines_have_tiles(program: Program) -> Iterator[Violation]:
                 f"copies cannot be spread over {ring.spread!r}: it is no loop of known extent inside {ring.loop!r}.",
                 hint="name the inner loop over k, and leave out alternating.",
             )
+            return
+    if ring.behind:
+        yield from _behind(program, ring)
     if ring.alternating and program.tensorized is not None:
         yield Violation(
             f"halves of the block would run {program.tensorized.instruction.name} at different places.",

@@ -27,9 +27,4 @@ class Persist(Step):
                 note="a block finds its next tile by a number.",
                 hint="put Raster(...) before this step.",
             )
-        if program.specialized is None and program.pipelined is None:
-            refuse(
-                f"{doing}: nobody loads the next tile while this one is stored.",
-                hint="put Specialize(...), or Pipeline(...) of asynchronous copies, before this step.",
-            )
         return check_program(replace(program, persistent=True), doing)

@@ -10,6 +10,7 @@ from tilewright.ir.kernel import MAX_SHARED_BYTES
 from tilewright.ladders.ampere.r6_full import (
     BEST,
     DEEP,
+    FLOWING,
     IN_PARTS,
     ODD_TALL,
     ODD_WIDE,
@@ -29,7 +30,8 @@ TF32_ALONG_K = {**BEST, "k_bytes": 128, "stages": 3, "group": 16}
 @pytest.mark.parametrize(
     ("gemm", "point"),
     [
-        (Gemm(4096, 4096, 4096, F16, out=F16), DEEP),
+        (Gemm(4096, 4096, 4096, F16, out=F16), FLOWING),
+        (Gemm(2048, 2048, 4096, F16, out=F16), DEEP),  # a tile for each block
         (Gemm(4096, 4096, 4096, F16, out=F16, c=Order.COL), IN_PARTS),
         (Gemm(4096, 4096, 4096, BF16, out=F32), BEST),
         (Gemm(4095, 4097, 4093, BF16, out=BF16), {**ODD_TALL, "in_parts": True}),  # 4 rounds of tiles; of wide ones 5
@@ -51,7 +53,7 @@ def test_format_and_alignment_choose_the_point(gemm: Gemm, point: dict[str, obje
     assert build(gemm, schedule_at(gemm, point)).kernel.shared_bytes <= MAX_SHARED_BYTES  # and it is legal
 
 
-@pytest.mark.parametrize("point", [BEST, DEEP, IN_PARTS])
+@pytest.mark.parametrize("point", [BEST, DEEP, FLOWING, IN_PARTS])
 def test_where_the_rung_stands_there_is_room_on_an_a100_too(point: dict[str, int]) -> None:
     gemm = Gemm(512, 512, 512, F16, out=F16)
     kernel = build(gemm, schedule_at(gemm, point)).kernel

@@ -50,7 +50,7 @@ def test_no_access_is_wider_than_the_alignment(alignment_bytes: int) -> None:
 
 def test_the_loop_that_feeds_tensor_cores_has_no_branch() -> None:
     kernel = build(Gemm(4096, 4096, 4096, F16, out=F16), FULL).kernel
-    (loop,) = [stmt for stmt in kernel.body if isinstance(stmt, For) and stmt.carried]
+    (loop,) = [stmt for _, stmt in walk(kernel.body) if isinstance(stmt, For) and stmt.carried]
     assert not any(isinstance(stmt, If) for stmt in loop.body)
 
 

@@ -36,8 +36,9 @@ from tilewright.lowering.lane_store import LaneStore
 from tilewright.lowering.pipelined import copy_ordinary, pipelined_loop, runs_ahead
 from tilewright.lowering.products import multiply_shared, reads_shared
 from tilewright.lowering.quad_store import QuadStore
-from tilewright.lowering.ring import Outer, Use
+from tilewright.lowering.ring import Use
 from tilewright.lowering.roles import Compute, Engine, comes_by_engine
+from tilewright.lowering.spread import NO_LOOP, Outer
 from tilewright.lowering.staying import staying_loop
 from tilewright.lowering.sums import Sums
 from tilewright.problem.gemm import OperandName
@@ -145,12 +146,12 @@ class Expansion:
         early = [] if inner is None else [t for t in self._staged_under(Space.REGISTER, inner.name) if t.prefetched]
         if inner is None or not early:
             whole = self._multiplied(loop, (*self._fragments(loop), *self._rounded(loop), *self._nest(rest)))
-            return Use(whole=whole, outer=_outer(rest[1]) if len(rest) > 1 else Outer())
+            return Use(whole=whole, outer=_outer(rest[1]) if len(rest) > 1 else NO_LOOP)
         assert inner.extent is not None
         at_once = tuple(s for t in early if not t.in_place for s in copy_tile(self.program, t))
         one_by_one = tuple(s for t in early if t.in_place for s in copy_tile(self.program, t))
         late, rounded, products = self._fragments(inner), self._rounded(inner), self._nest(rest[1:])
-        outer = _outer(rest[1], one_by_one) if len(rest) > 1 else Outer()
+        outer = _outer(rest[1], one_by_one) if len(rest) > 1 else NO_LOOP
         step, last = Var(inner.name), Const(inner.extent - 1)
         following: dict[str, Expr] = {inner.name: step + 1}
         next_tile: dict[str, Expr] = {inner.name: ZERO, slot_name(loop.name): Var(next_name(loop.name))}

@@ -7,7 +7,7 @@ from tilewright.ir.buffer import Buffer, Ref, Space
 from tilewright.ir.expr import ZERO, Const, Expr, Var
 from tilewright.ir.program import Axis, Program
 from tilewright.ir.simplify import substitute
-from tilewright.ir.stmt import Body, For
+from tilewright.ir.stmt import Body, For, If
 from tilewright.ir.tiles import Span
 from tilewright.ir.visit import map_exprs, rewrite
 from tilewright.problem.gemm import AddedName, OperandName
@@ -52,3 +52,8 @@ def every(digit: str, extent: int, width: int, body: Body, apart: int = 1) -> Bo
     first = number * width if width == 1 or apart == 1 else number // apart * (apart * width) + number % apart
     body = at(body, **{digit: first})
     return (For(f"{digit}_vec", Const(count), body, unroll=True),) if count > 1 else body
+
+
+def if_any(condition: Expr, body: Body) -> Body:
+    """`body` where the condition holds; nothing where there is no body."""
+    return (If(condition, body),) if body else ()

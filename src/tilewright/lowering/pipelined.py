@@ -38,9 +38,9 @@ from tilewright.ir.stmt import (
 from tilewright.ir.tiles import fill_name, next_name, slot_name
 from tilewright.lowering.coordinates import extent_of
 from tilewright.lowering.copies import Team, copy_tile, deposit_tile, fetch_tile, prefetch_buffer, whole_block
-from tilewright.lowering.kernel_parts import at
+from tilewright.lowering.kernel_parts import at, if_any
 from tilewright.lowering.products import reads_shared
-from tilewright.lowering.ring import Ring, Use, if_any, tiles_under
+from tilewright.lowering.ring import Ring, Use, tiles_under
 from tilewright.lowering.vector_ring import CutOutLoop, VectorLoop
 
 

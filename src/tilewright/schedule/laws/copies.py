@@ -133,12 +133,8 @@ def staying_blocks_copy_ahead(program: Program) -> Iterator[Violation]:
     others = [name for name in ("A", "B") if name not in come]
     if ring is None or others:
         yield Violation(
-            "nobody loads the next tile while this one is stored: "
-            + (
-                "nothing comes in a ring."
-                if ring is None
-                else f"{' and '.join(others)} does not come by cp.async in one."
-            ),
+            f"nobody loads the next tile while this one is stored; of {' and '.join(others)} no tile comes by cp.async "
+            "in a ring.",
             hint="Transfer(..., Route.ASYNC) both tiles and Pipeline their loop, or Specialize(...).",
         )
     elif total is None or not outermost == ring.loop == total.over or program.tensorized is None:

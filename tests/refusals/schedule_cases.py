@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from tilewright.dtypes import F16, F32, TF32
 from tilewright.ir.buffer import Space
-from tilewright.ir.program import Level, RasterOrder, Route
+from tilewright.ir.program import Level, Pattern, RasterOrder, Route
 from tilewright.layout.arrangement import Auto, Interleaved, Permuted, Xor
 from tilewright.problem.gemm import Gemm
 from tilewright.schedule import (
@@ -13,6 +13,7 @@ from tilewright.schedule import (
     Distribute,
     Epilogue,
     Fuse,
+    Persist,
     Pipeline,
     Prefetch,
     Raster,
@@ -209,6 +210,11 @@ STAGED = (
     *(Stage("A", Space.SHARED, under="k_tile"), Stage("B", Space.SHARED, under="k_tile")),
     *(Stage("A", Space.REGISTER, under="k_step"), Stage("B", Space.REGISTER, under="k_step")),
 )
+ASYNCHRONOUS = (
+    *STAGED,
+    *(Distribute("A_tile", vector=2), Distribute("B_tile", vector=2)),
+    *(Transfer("A_tile", Route.ASYNC), Transfer("B_tile", Route.ASYNC)),
+)
 WHOLE_TILES = (
     *(Split("m", 16, into=("m_block", "m_mma")), Split("n", 16, into=("n_block", "n_mma"))),
     *(Split("k", 16, into=("k_tile", "k_mma")), Reorder("m_block", "n_block", "k_tile", "m_mma", "n_mma", "k_mma")),
@@ -289,6 +295,40 @@ REFUSED_OF_TENSOR_CORES: dict[str, tuple[Gemm, tuple[Step, ...]]] = {
     "spread_over_another_loop": (
         HALF,
         (*STAGED, Distribute("A_tile"), Distribute("B_tile"), Pipeline("k_tile", 3, spread="m_frag")),
+    ),
+    "behind_products_through_registers": (
+        HALF,
+        (*STAGED, Distribute("A_tile"), Distribute("B_tile"), Pipeline("k_tile", 3, spread="k_step", behind=1)),
+    ),
+    "behind_too_many_products": (HALF, (*ASYNCHRONOUS, Pipeline("k_tile", 3, spread="k_step", behind=2))),
+    "behind_products_of_no_step": (HALF, (*ASYNCHRONOUS, Pipeline("k_tile", 3, behind=1))),
+    # Prefetch
+    "a_tile_in_place": (HALF, (*ASYNCHRONOUS, Pipeline("k_tile", 3), Prefetch("A_tile", in_place=True))),
+    "inner_fragments_in_place": (HALF, (*ASYNCHRONOUS, Pipeline("k_tile", 3), Prefetch("B_frag", in_place=True))),
+    "turning_fragments_in_place": (
+        HALF,
+        (*ASYNCHRONOUS, Pipeline("k_tile", 3), Prefetch("A_frag", in_place=True), Snake("m_frag")),
+    ),
+    "fragments_in_place_of_a_tile_that_is_loaded_first": (
+        HALF,
+        (
+            *(*STAGED, Distribute("A_tile", vector=2), Distribute("B_tile"), Pipeline("k_tile", 3)),
+            Prefetch("A_frag", in_place=True),
+        ),
+    ),
+    # Distribute
+    "threads_along_a_row_and_some_left": (HALF, (*STAGED, Distribute("A_tile", vector=2, row_threads=5))),
+    "threads_along_a_row_of_runs": (
+        HALF,
+        (*STAGED, Distribute("A_tile", vector=2, pattern=Pattern.BLOCKED, row_threads=4)),
+    ),
+    # Persist
+    "stay_though_copies_do_not": (
+        HALF,
+        (
+            *(*STAGED, Distribute("A_tile", vector=2), Distribute("B_tile", vector=2), Pipeline("k_tile", 3)),
+            *(Raster(RasterOrder.ROW), Persist()),
+        ),
     ),
 }
 """By what is wrong, with the problem. The texts stand in tests/golden/tensor_core_refusals.txt."""

@@ -85,6 +85,12 @@ TENSOR_FRAGMENTS = (
     Stage("B", Space.REGISTER, under="k_step"),
 )
 
+ASYNCHRONOUS = (
+    *TENSOR_FRAGMENTS,
+    *(Distribute("A_tile", vector=8), Distribute("B_tile", vector=8)),
+    *(Transfer("A_tile", Route.ASYNC), Transfer("B_tile", Route.ASYNC)),
+)
+
 CASES: dict[str, tuple[tuple[Step, ...], Step]] = {
     "split": ((), Split("m", 8, into=("m_block", "m_in"))),
     "split a loop of known extent": ((TILES[0],), Split("m_in", 16, into=("m_thread", "m_reg"))),
@@ -124,6 +130,13 @@ CASES: dict[str, tuple[tuple[Step, ...], Step]] = {
     "pipeline with copies between products": (
         (*TENSOR_FRAGMENTS, Distribute("A_tile", vector=8), Distribute("B_tile", vector=8)),
         Pipeline("k_tile", 3, spread="k_step"),
+    ),
+    "pipeline with copies behind products": (ASYNCHRONOUS, Pipeline("k_tile", 3, spread="k_step", behind=1)),
+    "replace fragments one by one": ((*ASYNCHRONOUS, Pipeline("k_tile", 3)), Prefetch("A_frag", in_place=True)),
+    "share out rows among a few threads each": (TENSOR_FRAGMENTS, Distribute("A_tile", vector=8, row_threads=2)),
+    "let blocks stay that copy for themselves": (
+        (*ASYNCHRONOUS, Pipeline("k_tile", 3), Raster(RasterOrder.ROW)),
+        Persist(),
     ),
     "bring tiles by the copy engine": (hopper.SLABS, Transfer("A_tile", Route.TMA)),
     "give the copies to a warpgroup": (hopper.RING, Specialize()),

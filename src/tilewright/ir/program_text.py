@@ -169,6 +169,10 @@ class _Writer:
             words.append(f"{tile.slots} slots")
         if staged.route is not Route.REGISTERS:
             words.append(f"by {self._way(staged)}")
+        ring = self.program.pipelined
+        if ring is not None and ring.loop == staged.under and ring.spread:
+            behind = f", behind {ring.behind} turn(s) of its products" if ring.behind else ""
+            words.append(f"a part in each {ring.spread}{behind}")
         if staged.prefetched:
             words.append("the next one loaded early")
         if staged.route is Route.TMA or staged.finished:

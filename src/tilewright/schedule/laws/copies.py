@@ -61,7 +61,7 @@ def _early_fragments(program: Program, staged: Staged) -> Iterator[Violation]:
 
 def _in_place(program: Program, staged: Staged) -> Iterator[Violation]:
     """A fragment is done with once its turn of the loop around all products of a step is over."""
-    yield from _asynchronous_ring(program, "of which there would be no next one where k ends", "in_place")
+    yield from _asynchronous_ring(program, "and where k ends nothing would lie in its next slot", "in_place")
     outer = outer_of_products(program, staged.under)
     own = [axis.name for axis in tile_of(program, staged).register_axes]
     if outer is None or own != [axis.name for axis in outer.axes] or outer.turning:
@@ -112,11 +112,11 @@ def _asynchronous_ring(program: Program, why: str, what: str) -> Iterator[Violat
 def _behind(program: Program, ring: Pipelined) -> Iterator[Violation]:
     """Copies that start in the midst of products stand in the loop around them."""
     outer = outer_of_products(program, ring.spread) if ring.spread else None
-    yield from _asynchronous_ring(program, "which copies in the midst of products would hold", "behind")
+    yield from _asynchronous_ring(program, "and copies in the midst of products would hold them", "behind")
     if outer is None or outer.extent is None or ring.behind >= outer.extent:
         found = "there is no such loop" if outer is None else f"{outer.name!r} has {outer.extent}"
         yield Violation(
-            f"copies cannot start behind {ring.behind} turns of the loop around the products of a step: {found}.",
+            f"copies cannot start behind {ring.behind} turn(s) of the loop around the products of a step: {found}.",
             note="" if ring.spread else "spread says which loop has those steps.",
             hint="use fewer turns, or leave behind out." if ring.spread else "say spread as well, or leave behind out.",
         )

@@ -101,15 +101,20 @@ def patches_cover_tiles(program: Program) -> Iterator[Violation]:
         tile, columns = tile_of(program, staged), distribution.row_threads
         chunks = tile.spans[tile.global_minor].extent // distribution.vector
         rows, threads = tile.spans[1 - tile.global_minor].extent, program.threads_per_block
+        whole = [
+            each
+            for each in range(1, min(chunks, threads) + 1)
+            if not (threads % each or chunks % each or rows % (threads // each))
+        ]
         if distribution.pattern is not Pattern.CYCLIC:
             yield Violation(
                 f"a thread would copy a run of chunks of {staged.name!r}, and share a row with {columns - 1} others.",
                 hint="leave out row_threads, or the pattern.",
             )
-        elif threads % columns or chunks % columns or rows % (threads // columns):
+        elif columns not in whole:
             yield Violation(
                 f"{columns} of {threads} threads along a row leave a part of {staged.name!r}, {rows} rows of {chunks} "
                 "chunks.",
                 note="each turn of the copy takes one chunk a thread.",
-                hint=f"use a divisor of {chunks} that leaves rows for a divisor of {rows}.",
+                hint=f"use {', '.join(map(str, whole))}." if whole else "leave row_threads out.",
             )

@@ -192,7 +192,7 @@ def test_what_cannot_be_is_refused_with_the_way_out() -> None:
     inner = refusal(one=Prefetch("A_frag", in_place=True))
     assert "'n_frag'" in inner and "in_place for the operand whose fragments the outer loop counts" in inner
     assert "'n_frag', forward and backward" in refusal(one=Snake("n_frag"))
-    assert "9 turns" in refusal(one=Pipeline("k_tile", 3, spread="k_step", behind=9))
+    assert "9 turn(s)" in refusal(one=Pipeline("k_tile", 3, spread="k_step", behind=9))
     assert "say spread as well" in refusal(one=Pipeline("k_tile", 3, behind=2))
     assert "7 of 128 threads" in refusal(one=Distribute("B_tile", vector=8, row_threads=7))
     assert "a run of chunks" in refusal(one=Distribute("B_tile", vector=8, pattern=Pattern.BLOCKED, row_threads=8))

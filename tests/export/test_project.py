@@ -11,6 +11,10 @@ from typing import Any
 import pytest
 from exports import HERE, KINDS, Project, compiled, needs, project, ran
 
+from tilewright.export import bundle, write
+from tilewright.export.choice import of_rung
+from tilewright.ladders import find_rung
+from tilewright.problem.formats import format_options
 from tilewright.runtime.cubin_cache import CubinCache
 from tilewright.runtime.driver import open_gpu
 
@@ -117,6 +121,26 @@ def test_a_launch_is_the_one_described(exported: Project, built: Path) -> None:
     assert grid == described
     assert (threads, shared) == (kernel["block"][0], kernel["dynamic_shared_bytes"])
     assert attributes == int(kernel["programmatic_stream_serialization"])
+
+
+def test_each_kernel_is_started_with_as_many_blocks_as_it_wants(tmp_path: Path, cache: CubinCache) -> None:
+    """Of one project some kernels' blocks stay, as many as run at once; the others' have a tile each."""
+    gemm = find_rung("ampere/full").gemm(4096, 4096, 4096, **format_options("f16"))
+    chosen = of_rung("ampere/full", gemm)
+    made = bundle(gemm, chosen.schedule, ["sm_80"], origin="ampere/full", anywhere=chosen.anywhere)
+    write(made, tmp_path, cache=cache)
+    exported = Project("staying", made.name, tmp_path)
+    assert [bool(kernel["most_blocks"]) for kernel in exported.description["kernels"]] == [True, True, False]
+    large = {"M": 4096, "N": 4096, "lda": 4096, "ldb": 4096, "ldc": 4096}
+    calls = {"whole": large, "edges": {**large, "M": 4000, "K": 1000}, "any": {**large, "B": ALIGNED + 2}, "small": {}}
+    said = answers(exported, compiled(exported), calls)
+    started = {what: re.findall(r"_(exact|edges|any)\S* grid (\d+) 1 1", text)[0] for what, text in said.items()}
+    assert started == {
+        "whole": ("exact", "132"),
+        "edges": ("edges", "132"),
+        "any": ("any", "512"),
+        "small": ("exact", "32"),
+    }
 
 
 def test_tensor_maps_hold_what_was_passed(exported: Project, built: Path) -> None:

@@ -168,8 +168,8 @@ def _useful(found: Sequence[Exported]) -> list[Exported]:
 
 
 def _start(kernel: Kernel) -> tuple[object, ...]:
-    """What a launch must know of a kernel beside its name, its arguments and its shared memory."""
-    flags = kernel.cluster, kernel.resident, kernel.overlapped
+    """What a launch must know of a kernel beside its name, its arguments, its shared memory and whether blocks stay."""
+    flags = kernel.cluster, kernel.overlapped
     return kernel.grid, kernel.block, kernel.maps, *flags
 
 

@@ -7,6 +7,12 @@
 What is left in the loop is the same for all threads, or a constant, and fits into the instruction. A warp that feeds
 tensor cores has few instructions to spare: each one between two products delays the next.
 
+Where blocks stay, what is copied is found by pointers, which move on with the loop:
+
+    for k_tile: copy &A[(m_block * 128 + m(thread) + 32 * i) * lda + k(thread) + k_tile * 64]
+->  for i: A_tile_here[i] = &A[(m_block * 128 + m(thread) + 32 * i) * lda + k(thread)]
+    for k_tile: copy A_tile_here[i];  A_tile_here[i] += 64
+
 needs: flat, simple offsets, and no branch around an access. leaves: the same places; a place of a shared tile may count
 from the start of its slot, past its first row. pinned last: earlier passes speak of rows, columns and names.
 """

@@ -35,13 +35,17 @@ from tilewright.toolchain import Build, build, verify_on_gpu
 
 TOOLS = ("memcheck", "racecheck", "initcheck")
 SIZE = (131, 197, 77)
+LARGE = (1537, 3072, 200)
+"""More tiles of any rung than run at once on an H200: blocks that stay have several."""
+
 ROW_BYTES = 16
 """Rows begin at multiples of this, which the copy engine asks for."""
 
 
 def kernels(ladders: list[str]) -> Iterator[Build]:
     """Each rung in each format that it multiplies, A and B by rows, or B by columns where a rung takes only that; where
-    it copies elements of 2 bytes without the engine, also with rows that begin anywhere, of A and B and of A alone."""
+    it copies elements of 2 bytes without the engine, also with rows that begin anywhere, of A and B and of A alone, and
+    tile after tile where its blocks stay."""
     for rung in (rung for name in ladders for rung in LADDERS[name]):
         for name in FORMATS:
             for b in (Order.ROW, Order.COL):
@@ -55,6 +59,9 @@ def kernels(ladders: list[str]) -> Iterator[Build]:
                 if odd.dtype.bytes == 2 and not built.kernel.maps:
                     yield build(odd, rung)
                     yield build(replace(odd, ldb=padded(odd).ldb), rung)
+                    large = build(rung.gemm(*LARGE, **{**format_options(name), "b": b}), rung)
+                    if large.kernel.resident:
+                        yield large
                 break
 
 

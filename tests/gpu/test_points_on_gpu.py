@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from tilewright.dtypes import BF16, F16
+from tilewright.dtypes import BF16, F16, DType
 from tilewright.ladders import find_rung
 from tilewright.problem import Gemm, Order, make_operands
 from tilewright.runtime.driver import open_gpu
@@ -41,4 +41,17 @@ def test_a_point_is_right_at_every_edge(rung: str, point: Any) -> None:
         Gemm(16, n + 8, 264, BF16, out=BF16, a=Order.COL) if m in (16, 32, 64, 128) else Gemm(5, 8, 264, BF16),
     ):
         verdict = verify_on_gpu(build(gemm, choices.schedule_at(gemm, point)), gpu, make_operands(gemm))
+        assert verdict.ok, f"{gemm}: {verdict.message}"
+
+
+@pytest.mark.parametrize("dtype", [F16, BF16], ids=str)
+@pytest.mark.parametrize(("a", "b"), [(a, b) for a in Order for b in Order])
+def test_blocks_that_stay_go_through_their_tiles(a: Order, b: Order, dtype: DType) -> None:
+    """Also where k is shorter than the ring, and where rows of C end inside a tile."""
+    gpu = open_gpu()
+    for m, n, k in ((1536, 3072, 200), (3072, 1536, 8), (1536, 3072, 456)):
+        gemm = Gemm(m - (7 if a is Order.ROW else 0), n, k, dtype, out=dtype, a=a, b=b, beta=0.5)
+        built = build(gemm, find_rung("ampere/6"))
+        assert built.kernel.resident
+        verdict = verify_on_gpu(built, gpu, make_operands(gemm))
         assert verdict.ok, f"{gemm}: {verdict.message}"

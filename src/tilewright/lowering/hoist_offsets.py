@@ -89,6 +89,7 @@ class _Hoisted:
     before: list[Stmt] = field(default_factory=list)
     behind: list[Stmt] = field(default_factory=list)
     pointers: list[Buffer] = field(default_factory=list)
+    pointed: dict[tuple[Buffer, Expr], Expr] = field(default_factory=dict)
     made: dict[Expr, Expr] = field(default_factory=dict)
     names: set[str] = field(default_factory=set)
 
@@ -158,8 +159,8 @@ class _Hoisted:
         own = simplify(_sum([term for term in begin if term not in near]), ranges)
         stride = simplify(_sum([stride for stride in strides if stride is not None]), ranges)
         pointers = sum(int(buffer.shape[0]) for buffer in self.pointers)
-        if own in self.made and near and pointers + max(counted.values(), default=1) > MOST_POINTERS:
-            pointer, added = self.made[own], [*near, *added]
+        if (place.buffer, own) in self.pointed and near and pointers + max(counted.values(), default=1) > MOST_POINTERS:
+            pointer, added = self.pointed[place.buffer, own], [*near, *added]
         else:
             start = simplify(_sum([own, *near]), ranges)
             pointer = self._pointer(f"{origin}_here", place.buffer, start, stride, counted)
@@ -167,8 +168,8 @@ class _Hoisted:
 
     def _pointer(self, name: str, into: Buffer, start: Expr, stride: Expr, counted: Mapping[str, int]) -> Expr:
         """The pointer that begins at `start` and moves by `stride`; one for each turn of an unrolled loop."""
-        if start in self.made:
-            return self.made[start]
+        if (into, start) in self.pointed:
+            return self.pointed[into, start]
         name = self._free(name)
         turn, turns = next(iter(counted.items()), ("", 1))
         pointers = Buffer(name, Space.REGISTER, I32, (turns,), (turn,) if turn else (), offsets_into=into)
@@ -181,7 +182,7 @@ class _Hoisted:
         self.pointers.append(pointers)
         self.before += [Alloc(pointers), begin]
         self.behind.append(move)
-        self.made[start] = here
+        self.pointed[into, start] = here
         return here
 
     def _free(self, name: str) -> str:

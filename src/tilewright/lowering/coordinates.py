@@ -113,6 +113,11 @@ def tile_counts(program: Program) -> tuple[Expr, Expr]:
     return counts[0], counts[1]
 
 
+def strided_count(step: Expr | int, first: Expr, count: Expr) -> Expr:
+    """How many numbers below `count` there are from `first` on, `step` apart; first < count + step."""
+    return binary(Op.DIV, count - first + (step - 1), step)
+
+
 def lane_of(program: Program) -> Var:
     """The number of the running lane among those that run an instruction together."""
     assert program.tensorized is not None

@@ -130,9 +130,9 @@ class Expansion:
             return use
         return (FenceProducts(), *use, CommitProducts(), WaitProducts(0, self._sums.first, origin=self._sums.name))
 
-    def _fragments(self, loop: Loop, *, early: bool = False) -> Body:
-        """The loads of the register tiles under a loop: those that run ahead (`early`), or the others."""
-        staged = (tile for tile in self._staged_under(Space.REGISTER, loop.name) if tile.prefetched is early)
+    def _fragments(self, loop: Loop) -> Body:
+        """The loads of the register tiles under a loop that do not run ahead."""
+        staged = (tile for tile in self._staged_under(Space.REGISTER, loop.name) if not tile.prefetched)
         return tuple(s for tile in staged for s in copy_tile(self.program, tile))
 
     def _rounded(self, loop: Loop) -> Body:

@@ -45,6 +45,7 @@ from tilewright.lowering.coordinates import (
     TURN,
     block_coordinates,
     extent_of,
+    strided_count,
     thread_coordinates,
     tile_counts,
 )
@@ -193,11 +194,11 @@ class Engine:
             return (*block_coordinates(program, number), *self._wait, *_with_turn(body, ZERO))
         rows, cols = tile_counts(program)
         own, stride = Var("blockIdx.x") // size, Var("gridDim.x") // size
-        turns = binary(Op.DIV, rows * cols - own + (stride - 1), stride)
+        turns = strided_count(stride, own, rows * cols)
         coordinates = (*block_coordinates(program, own + Var(TURN) * stride), *self._wait)
         if all_turns or self._turns == 1:
             return (For(TURN, turns, (*coordinates, *body), note="tiles of this block"),)
-        own_turns = binary(Op.DIV, turns - Var(GROUP) + (self._turns - 1), self._turns)
+        own_turns = strided_count(self._turns, Var(GROUP), turns)
         turn = Let(TURN, Var(ROUND) * self._turns + Var(GROUP))
         return (For(ROUND, own_turns, (turn, *coordinates, *body), note="tiles of this warpgroup"),)
 

@@ -22,7 +22,7 @@ from tilewright.ir.program import Loop, Program
 from tilewright.ir.simplify import substitute
 from tilewright.ir.stmt import Barrier, Body, Carried, For, Let
 from tilewright.ir.tiles import fill_name, next_name, slot_name
-from tilewright.lowering.coordinates import TURN, block_coordinates, raster_axes, tile_counts
+from tilewright.lowering.coordinates import TURN, block_coordinates, raster_axes, strided_count, tile_counts
 from tilewright.lowering.kernel_parts import at
 from tilewright.lowering.pipelined import RingLoop
 from tilewright.lowering.raster import BLOCK
@@ -41,7 +41,7 @@ class StayingLoop(RingLoop):
 
     def over_tiles(self, start: Body, finish: Body) -> Body:
         """The whole of it. start: sets the sums; finish: stores them; names of the running tile have no suffix."""
-        turns = binary(Op.DIV, self._tiles - _OWN + (_STRIDE - 1), _STRIDE)
+        turns = strided_count(_STRIDE, _OWN, self._tiles)
         running = block_coordinates(self.program, _OWN + Var(TURN) * _STRIDE)
         tile = (*running, *start, self._parts(), *finish)
         return (*self._begin(), For(TURN, turns, tile, note="tiles of this block"))
@@ -67,10 +67,9 @@ class StayingLoop(RingLoop):
 
     def _begin(self) -> Body:
         """Up to the first tile's first fragments."""
-        prologue = at(self._prologue(), **self._coordinates(FIRST))
         begin = at(self.use.first, **{slot_name(self.loop.name): ZERO})
         meet = (*self._wait, Barrier("the first tiles are complete"))
-        return (*self._found(ZERO, FIRST), *prologue, *meet, *begin)
+        return (*self._found(ZERO, FIRST), *self._prologue(), *meet, *begin)
 
     def _parts(self) -> For:
         """The turns of one tile."""
@@ -87,7 +86,7 @@ class StayingLoop(RingLoop):
             Let(number.name, binary(Op.MOD, Var(TURN) * self._turns + done, self.ring.stages), "the slot of the next"),
             Let(turns.name, Select(is_first, self._turns - early, Const(early))),
         )
-        run = For(name, turns, at(self._turn(), **self._coordinates(AHEAD)), carried=self._slots_from(number))
+        run = For(name, turns, self._turn(), carried=self._slots_from(number))
         return For(PART, Const(2), (*lets, run), note="copies for this tile, then for the next")
 
     def _slots_from(self, number: Expr) -> tuple[Carried, ...]:
@@ -112,9 +111,10 @@ class StayingLoop(RingLoop):
     def _copied(self, copies: Body, turn: Expr) -> Body:
         name = self.loop.name
         if isinstance(turn, Const):  # in front of the loop
-            return where(binary(Op.LT, turn, self.extent), at(copies, **{name: turn}))
-        is_there = binary(Op.LT, Var(name), Var(f"{name}_limit"))
-        return where(is_there, at(copies, **{name: Var(name) + Var(f"{name}_from")}))
+            copied = at(copies, **{name: turn}, **self._coordinates(FIRST))
+            return where(binary(Op.LT, turn, self.extent), copied)
+        copied = at(copies, **{name: Var(name) + Var(f"{name}_from")}, **self._coordinates(AHEAD))
+        return where(binary(Op.LT, Var(name), Var(f"{name}_limit")), copied)
 
 
 def staying_loop(program: Program, loop: Loop, exact: frozenset[str], use: Use) -> StayingLoop:

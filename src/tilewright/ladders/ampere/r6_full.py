@@ -102,7 +102,7 @@ def _at_odd_rows(gemm: Gemm) -> Point:
     rows = gemm.operand("A").contiguous, gemm.operand("B").contiguous
 
     def time(point: Point, each: int) -> int:
-        return ceil_div(ceil_div(gemm.m, int(point["m"])) * ceil_div(gemm.n, int(point["n"])), SMS) * each
+        return ceil_div(_tiles_of(gemm, point), SMS) * each
 
     wide, tall = (time(point, each) for point, each in zip((ODD_WIDE, ODD_TALL), _ODD_TIMES[rows], strict=True))
     point = ODD_WIDE if wide <= tall else ODD_TALL
@@ -113,16 +113,19 @@ def _at_odd_rows(gemm: Gemm) -> Point:
     return {**point, **store, **outer, **({"stages": 6} if by_lanes else {})}
 
 
-def _flows(gemm: Gemm, point: Point) -> bool:
+def _tiles_of(gemm: Gemm, point: Point) -> int:
+    """Tiles of C."""
+    return ceil_div(gemm.m, int(point["m"])) * ceil_div(gemm.n, int(point["n"]))
+
+
+def _flows(gemm: Gemm) -> bool:
     """Whether blocks have several tiles each, and rows of A and B along m and n are whole in each of them.
 
     Else there is no pause between tiles to save, or each chunk of a row has a length of its own to be found.
     """
-    tile = {"m": int(point["m"]), "n": int(point["n"])}
     sizes = {"m": gemm.m, "n": gemm.n}
     along = {gemm.operand(name).contiguous for name in ("A", "B")} & {"m", "n"}
-    tiles = ceil_div(gemm.m, tile["m"]) * ceil_div(gemm.n, tile["n"])
-    return tiles > SMS and all(sizes[dim] % tile[dim] == 0 for dim in along)
+    return _tiles_of(gemm, FLOWING) > SMS and all(sizes[dim] % int(FLOWING[dim]) == 0 for dim in along)
 
 
 def _store(gemm: Gemm) -> Point:
@@ -138,7 +141,7 @@ def point_for(gemm: Gemm) -> Point:
     if gemm.out.bytes == 2:
         if "traded" not in _store(gemm):
             return IN_PARTS
-        return FLOWING if _flows(gemm, FLOWING) else DEEP
+        return FLOWING if _flows(gemm) else DEEP
     # Rounding fills the places between the products.
     point = {**BEST, "spread": gemm.multiplied is not TF32}
     if gemm.dtype.bytes == 4 and gemm.a is Order.ROW and gemm.b is Order.COL:

@@ -40,11 +40,11 @@ MOST_POINTERS = 8
 """That move on with a loop: each takes two registers of a thread that has some 60 beside its sums and fragments."""
 
 
-def hoist_offsets(body: Body, bounds: Bounds, *, stays: bool = False) -> Body:
+def hoist_offsets(body: Body, bounds: Bounds, *, stays: bool) -> Body:
     """`body` with the offsets of each loop that loads fragments from a ring of slots split in two.
 
-    stays: the loop stands in one over the tiles of a block. What it copies from is then found by pointers that move on
-    with it, so that a copy takes one addition.
+    stays: blocks stay for several tiles, and the loop stands in one over them. What it copies from is then found by
+    pointers that move on with it, so that a copy takes one addition.
     """
     known = dict(bounds)
     result: list[Stmt] = []
@@ -56,7 +56,7 @@ def hoist_offsets(body: Body, bounds: Bounds, *, stays: bool = False) -> Body:
             loop = replace(stmt, body=hoisted.rewritten(stmt.body, {}, {}))
             result += [*hoisted.before, replace(loop, body=_behind_copies(loop.body, hoisted.behind))]
         else:
-            result.append(replace(stmt, body=hoist_offsets(stmt.body, bounds, stays=True)))
+            result.append(replace(stmt, body=hoist_offsets(stmt.body, bounds, stays=stays)))
     return tuple(result)
 
 

@@ -75,7 +75,7 @@ def lower(
     # Offsets last: nothing after this asks which row an access belongs to.
     body = checked("flatten_indices", flatten_indices(body, program, near=variant.near))
     # Only what is flat can be split into a thread's own part and the loop's.
-    body = checked("hoist_offsets", hoist_offsets(body, bounds_of(program)))
+    body = checked("hoist_offsets", hoist_offsets(body, bounds_of(program), stays=program.persistent))
     # Last: to which of many matrices an access belongs changes nothing in what a block does.
     if many is not None:
         body = checked("own_problem", own_problem(body, program, many, parts=parts))

@@ -6,13 +6,15 @@ Each warp multiplies fragments that it never loads again, each of A by each of B
 nothing else is in the loop. For each instruction a few counts of warps and fragments are recorded, the fastest first:
 in bursts of some 4 ms on a card that has rested for 30 ms, and sustained for a second, with random normal operands:
 zeros would draw less power and run at a higher clock. With --rung, that rung multiplies 4096^3 in the formats of each
-16-bit instruction, its bursts in turn with those of the fastest loop: the share that it reaches of the ceiling.
+16-bit instruction, its bursts in turn with those of the fastest loop: the share that it reaches of the ceiling. So
+does the same loop in launches of as many products as the rung's own: what no kernel of that problem can pass.
 """
 
 from __future__ import annotations
 
 import argparse
 import json
+import math
 import statistics
 import time
 from collections.abc import Callable
@@ -105,6 +107,9 @@ class Timed:
         time.sleep(REST_S)
         self.bursts.append(self._tflops())
 
+    def median(self) -> float:
+        return statistics.median(self.bursts)
+
     def sustained(self) -> float:
         begin, found = time.monotonic(), []
         while time.monotonic() - begin < SUSTAINED_S:
@@ -115,8 +120,12 @@ class Timed:
         return self.flops / self.graph.time(self.gpu.stream) / 1e6
 
 
-def loop(gpu: Gpu, instruction: MatrixInstruction, warps: int, rows: int, columns: int, blocks_per_sm: int) -> Timed:
-    """The loop of one count of warps and fragments, ready to be timed."""
+Counts = tuple[int, int, int, int]
+
+
+def loop(gpu: Gpu, instruction: MatrixInstruction, counts: Counts, products: float = 0) -> Timed:
+    """The loop of one of `COUNTS`, ready to be timed. products: flops that a launch has at least, else `ROUNDS`."""
+    warps, rows, columns, blocks_per_sm = counts
     made = source(instruction, warps, rows, columns)
     kernel: LoadedKernel = load(gpu, compile_cuda(made, gpu.arch), made)
     normal = np.random.default_rng(0).standard_normal(warps * 32 * 64 * 4 // instruction.product.bytes, np.float32)
@@ -125,12 +134,13 @@ def loop(gpu: Gpu, instruction: MatrixInstruction, warps: int, rows: int, column
         DeviceArray.of(gpu, np.zeros(1024, np.float32)),
     )
     blocks = gpu.attributes["MULTIPROCESSOR_COUNT"] * blocks_per_sm
-    flops = 2.0 * instruction.multiply_adds * rows * columns * warps * blocks * ROUNDS
+    each = 2.0 * instruction.multiply_adds * rows * columns * warps * blocks
+    rounds = math.ceil(products / each) or ROUNDS
 
     def launch() -> None:
-        kernel.launch(gpu.stream, (blocks, 1, 1), (warps * 32, 1, 1), (values.pointer, out.pointer, ROUNDS))
+        kernel.launch(gpu.stream, (blocks, 1, 1), (warps * 32, 1, 1), (values.pointer, out.pointer, rounds))
 
-    return Timed(gpu, launch, flops)
+    return Timed(gpu, launch, each * rounds)
 
 
 def multiplication(gpu: Gpu, name: str, gemm: Gemm) -> Timed:
@@ -151,28 +161,33 @@ def multiplication(gpu: Gpu, name: str, gemm: Gemm) -> Timed:
 def rates(gpu: Gpu, instruction: MatrixInstruction) -> list[tuple[dict[str, Any], Timed]]:
     """All counts of one instruction, the fastest first."""
     found = []
-    for warps, rows, columns, blocks in COUNTS:
-        timed = loop(gpu, instruction, warps, rows, columns, blocks)
+    for counts in COUNTS:
+        timed = loop(gpu, instruction, counts)
         for _ in range(BURSTS):
             timed.burst()
-        counts = {"warps_per_block": warps, "fragments": [rows, columns], "blocks_per_sm": blocks}
-        burst = {"burst_tflops": round(statistics.median(timed.bursts), 1)}
-        found.append(({"instruction": instruction.name, **burst, **counts}, timed))
+        warps, *fragments, blocks = counts
+        row = {"warps_per_block": warps, "fragments": fragments, "blocks_per_sm": blocks}
+        found.append(({"instruction": instruction.name, "burst_tflops": round(timed.median(), 1), **row}, timed))
     found.sort(key=lambda one: -one[0]["burst_tflops"])
     found[0][0]["sustained_tflops"] = round(found[0][1].sustained(), 1)
     return found
 
 
-def share(gpu: Gpu, name: str, row: dict[str, Any], fastest: Timed, gemm: Gemm) -> dict[str, Any]:
-    """The rung beside the ceiling, their bursts in turn."""
-    timed = multiplication(gpu, name, gemm)
+def share(gpu: Gpu, name: str, instruction: MatrixInstruction, row: dict[str, Any], fastest: Timed) -> dict[str, Any]:
+    """The rung beside the ceiling, and beside the same loop in launches of as many products: their bursts in turn."""
+    gemm = Gemm(SIZE, SIZE, SIZE, instruction.product, out=instruction.product)
+    own = multiplication(gpu, name, gemm)
+    counts = (row["warps_per_block"], *row["fragments"], row["blocks_per_sm"])
+    as_long = loop(gpu, instruction, counts, products=gemm.flops)
     fastest.bursts.clear()
     for _ in range(BURSTS):
-        timed.burst()
-        fastest.burst()
-    own, most = (statistics.median(one.bursts) for one in (timed, fastest))
-    found = {"rung": name, "shape": [SIZE, SIZE, SIZE], "dtype": str(gemm.dtype), "instruction": row["instruction"]}
-    return {**found, "burst_tflops": round(own, 1), "ceiling_tflops": round(most, 1), "share": round(own / most, 4)}
+        for one in (own, fastest, as_long):
+            one.burst()
+    found = {"rung": name, "shape": [SIZE, SIZE, SIZE], "dtype": str(gemm.dtype), "instruction": instruction.name}
+    for label, ceiling in (("", fastest), ("_as_long", as_long)):
+        found[f"ceiling_tflops{label}"] = round(ceiling.median(), 1)
+        found[f"share{label}"] = round(own.median() / ceiling.median(), 4)
+    return {**found, "burst_tflops": round(own.median(), 1)}
 
 
 def main() -> None:
@@ -187,8 +202,7 @@ def main() -> None:
         rows += [row for row, _ in found]
         print(found[0][0], flush=True)
         if given.rung and instruction.product in (F16, BF16) and instruction.accumulate is F32:
-            gemm = Gemm(SIZE, SIZE, SIZE, instruction.product, out=instruction.product)
-            shares.append(share(gpu, given.rung, *found[0], gemm))
+            shares.append(share(gpu, given.rung, instruction, *found[0]))
             print(shares[-1], flush=True)
     record = {"device": gpu.name, "command": command(), "commit": commit(), "date": now(), "rates": rows}
     given.out.write_text(json.dumps({**record, "shares": shares}, indent=1) + "\n", encoding="utf-8")

@@ -38,7 +38,7 @@ def test_a_point_is_right_at_every_edge(rung: str, point: Any) -> None:
         Gemm(m + 9, 2 * n + 8, 456, BF16, out=BF16, alpha=0.5, beta=-1.25),
         Gemm(2 * m - 1, n + 3, 455, BF16, out=BF16, lda=456, ldb=n + 8, ldc=n + 5, beta=1.0),
         Gemm(m + 9, n + 8, 200, F16, out=F16, b=Order.COL),
-        Gemm(16, n + 8, 264, BF16, out=BF16, a=Order.COL) if m in (16, 32, 64, 128) else Gemm(5, 8, 264, BF16),
+        Gemm(16, n + 8, 264, BF16, out=BF16, a=Order.COL) if m in (16, 32, 64, 128) else Gemm(5, 8, 264, BF16, out=BF16),
     ):
         verdict = verify_on_gpu(build(gemm, choices.schedule_at(gemm, point)), gpu, make_operands(gemm))
         assert verdict.ok, f"{gemm}: {verdict.message}"

@@ -8,6 +8,7 @@ import pytest
 
 from tilewright.dtypes import BF16, F16, DType
 from tilewright.ladders import find_rung
+from tilewright.ladders.ampere.r6_full import FLOWING, schedule_at
 from tilewright.problem import Gemm, Order, make_operands
 from tilewright.runtime.driver import open_gpu
 from tilewright.toolchain import build, verify_on_gpu
@@ -38,7 +39,9 @@ def test_a_point_is_right_at_every_edge(rung: str, point: Any) -> None:
         Gemm(m + 9, 2 * n + 8, 456, BF16, out=BF16, alpha=0.5, beta=-1.25),
         Gemm(2 * m - 1, n + 3, 455, BF16, out=BF16, lda=456, ldb=n + 8, ldc=n + 5, beta=1.0),
         Gemm(m + 9, n + 8, 200, F16, out=F16, b=Order.COL),
-        Gemm(16, n + 8, 264, BF16, out=BF16, a=Order.COL) if m in (16, 32, 64, 128) else Gemm(5, 8, 264, BF16, out=BF16),
+        Gemm(16, n + 8, 264, BF16, out=BF16, a=Order.COL)
+        if m in (16, 32, 64, 128)
+        else Gemm(5, 8, 264, BF16, out=BF16),
     ):
         verdict = verify_on_gpu(build(gemm, choices.schedule_at(gemm, point)), gpu, make_operands(gemm))
         assert verdict.ok, f"{gemm}: {verdict.message}"
@@ -51,7 +54,7 @@ def test_blocks_that_stay_go_through_their_tiles(a: Order, b: Order, dtype: DTyp
     gpu = open_gpu()
     for m, n, k in ((1536, 3072, 200), (3072, 1536, 8), (1536, 3072, 456)):
         gemm = Gemm(m - (7 if a is Order.ROW else 0), n, k, dtype, out=dtype, a=a, b=b, beta=0.5)
-        built = build(gemm, find_rung("ampere/6"))
+        built = build(gemm, schedule_at(gemm, FLOWING))
         assert built.kernel.resident
         verdict = verify_on_gpu(built, gpu, make_operands(gemm))
         assert verdict.ok, f"{gemm}: {verdict.message}"

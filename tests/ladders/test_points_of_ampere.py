@@ -32,6 +32,9 @@ TF32_ALONG_K = {**BEST, "k_bytes": 128, "stages": 3, "group": 16}
     [
         (Gemm(4096, 4096, 4096, F16, out=F16), FLOWING),
         (Gemm(2048, 2048, 4096, F16, out=F16), DEEP),  # a tile for each block
+        (Gemm(4096, 4096, 64, F16, out=F16), DEEP),  # a turn for each tile
+        (Gemm(4096, 4104, 4096, F16, out=F16), DEEP),  # rows of B end inside a tile
+        (Gemm(4097, 4096, 4096, F16, out=F16), FLOWING),
         (Gemm(4096, 4096, 4096, F16, out=F16, c=Order.COL), IN_PARTS),
         (Gemm(4096, 4096, 4096, BF16, out=F32), BEST),
         (Gemm(4095, 4097, 4093, BF16, out=BF16), {**ODD_TALL, "in_parts": True}),  # 4 rounds of tiles; of wide ones 5

@@ -119,13 +119,16 @@ def _tiles_of(gemm: Gemm, point: Point) -> int:
 
 
 def _flows(gemm: Gemm) -> bool:
-    """Whether blocks have several tiles each, and rows of A and B along m and n are whole in each of them.
+    """Whether blocks have several tiles each, of several turns, and rows of A and B along m and n are whole in each.
 
-    Else there is no pause between tiles to save, or each chunk of a row has a length of its own to be found.
+    Else there is no pause between tiles to save, or more turns are copied early than a tile has, or each chunk of a
+    row has a length of its own to be found.
     """
     sizes = {"m": gemm.m, "n": gemm.n}
     along = {gemm.operand(name).contiguous for name in ("A", "B")} & {"m", "n"}
-    return _tiles_of(gemm, FLOWING) > SMS and all(sizes[dim] % int(FLOWING[dim]) == 0 for dim in along)
+    one_turn = int(FLOWING["k_bytes"]) // gemm.dtype.bytes
+    whole = all(sizes[dim] % int(FLOWING[dim]) == 0 for dim in along)
+    return _tiles_of(gemm, FLOWING) > SMS and gemm.k > one_turn and whole
 
 
 def _store(gemm: Gemm) -> Point:

@@ -69,7 +69,6 @@ def project_context(bundle: Bundle, cubins: Mapping[tuple[str, str], Cubin]) -> 
         "uses_dynamic": any(kernel["dynamic_shared_bytes"] for kernel in kernels),
         "l2_promotion": L2_PROMOTION,
         "resident": any(kernel["resident"] for kernel in kernels),
-        "all_resident": all(kernel["resident"] for kernel in kernels),
         "uses_near": any(exported.needs.near for exported in bundle.kernels),
         "aligned": bool(bundle.general.needs.aligned),
         "misaligned": _misaligned(bundle.general),

@@ -23,7 +23,7 @@ Key = tuple[str, str, str, str]
 
 
 def latest(path: Path) -> dict[Key, dict[str, Any]]:
-    """The newest record of each (dtype, orders, shape, candidate)."""
+    """The newest figures of each (dtype, orders, shape, candidate), in bursts and sustained."""
     found: dict[Key, dict[str, Any]] = {}
     for line in path.read_text(encoding="utf-8").splitlines():
         record = json.loads(line)
@@ -31,8 +31,8 @@ def latest(path: Path) -> dict[Key, dict[str, Any]]:
         if record.get("gap"):
             shape += f", rows {record['gap']} longer"
         key = (record["dtype"], record.get("orders", "NN"), shape, record["candidate"])
-        if key not in found or found[key]["date"] <= record["date"]:
-            found[key] = record
+        older, newer = sorted((found.get(key, record), record), key=lambda one: str(one["date"]))
+        found[key] = {**older, **newer}
     return found
 
 

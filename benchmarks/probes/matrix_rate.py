@@ -7,7 +7,7 @@ nothing else is in the loop. For each instruction a few counts of warps and frag
 in bursts of some 4 ms on a card that has rested for 30 ms, and sustained for a second, with random normal operands:
 zeros would draw less power and run at a higher clock. With --rung, that rung multiplies 4096^3 in the formats of each
 16-bit instruction, its bursts in turn with those of the fastest loop: the share that it reaches of the ceiling. So
-does the same loop in launches of as many products as the rung's own: what no kernel of that problem can pass.
+does the same loop in launches of as many products as the rung's own: the ceiling of launches that short.
 """
 
 from __future__ import annotations
@@ -123,8 +123,8 @@ class Timed:
 Counts = tuple[int, int, int, int]
 
 
-def loop(gpu: Gpu, instruction: MatrixInstruction, counts: Counts, products: float = 0) -> Timed:
-    """The loop of one of `COUNTS`, ready to be timed. products: flops that a launch has at least, else `ROUNDS`."""
+def loop(gpu: Gpu, instruction: MatrixInstruction, counts: Counts, flops: float = 0) -> Timed:
+    """The loop of one of `COUNTS`, ready to be timed. flops: that a launch has at least; 0: those of `ROUNDS`."""
     warps, rows, columns, blocks_per_sm = counts
     made = source(instruction, warps, rows, columns)
     kernel: LoadedKernel = load(gpu, compile_cuda(made, gpu.arch), made)
@@ -135,7 +135,7 @@ def loop(gpu: Gpu, instruction: MatrixInstruction, counts: Counts, products: flo
     )
     blocks = gpu.attributes["MULTIPROCESSOR_COUNT"] * blocks_per_sm
     each = 2.0 * instruction.multiply_adds * rows * columns * warps * blocks
-    rounds = math.ceil(products / each) or ROUNDS
+    rounds = math.ceil(flops / each) or ROUNDS
 
     def launch() -> None:
         kernel.launch(gpu.stream, (blocks, 1, 1), (warps * 32, 1, 1), (values.pointer, out.pointer, rounds))
@@ -178,7 +178,7 @@ def share(gpu: Gpu, name: str, instruction: MatrixInstruction, row: dict[str, An
     gemm = Gemm(SIZE, SIZE, SIZE, instruction.product, out=instruction.product)
     own = multiplication(gpu, name, gemm)
     counts = (row["warps_per_block"], *row["fragments"], row["blocks_per_sm"])
-    as_long = loop(gpu, instruction, counts, products=gemm.flops)
+    as_long = loop(gpu, instruction, counts, flops=gemm.flops)
     fastest.bursts.clear()
     for _ in range(BURSTS):
         for one in (own, fastest, as_long):

@@ -169,8 +169,7 @@ def _useful(found: Sequence[Exported]) -> list[Exported]:
 
 def _start(kernel: Kernel) -> tuple[object, ...]:
     """What a launch must know of a kernel beside its name, its arguments, its shared memory and whether blocks stay."""
-    flags = kernel.cluster, kernel.overlapped
-    return kernel.grid, kernel.block, kernel.maps, *flags
+    return kernel.grid, kernel.block, kernel.maps, kernel.cluster, kernel.overlapped
 
 
 def spec_of(target: Arch) -> DeviceSpec | None:

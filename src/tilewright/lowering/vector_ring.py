@@ -59,7 +59,7 @@ class CutOutLoop(_VectorRing):
         """The loop, and what comes before it."""
         name, first = self.loop.name, self.use.first
         side = Var(side_name(name))
-        other, following = Const(CUT_OUT_TILES - 1) - side, Var(next_name(self.loop.name))
+        other, following = Const(CUT_OUT_TILES - 1) - side, Var(next_name(name))
         ahead, wait = Var(name) + self._vector_slots, WaitCopies(self._vector_slots - 3)
         copies = (*self._vectors(ahead, Var(arriving_name(name))), *self._uncut(ahead, Var(fill_name(name))))
         begin = at(first, **{side_name(name): ZERO, slot_name(name): ZERO})
@@ -139,9 +139,9 @@ class VectorLoop(_VectorRing):
         name, slots, use = self.loop.name, self._vector_slots, self.use
         arrived = Var(arrived_name(name))
         copies = (*self._vectors(Var(name) + slots, arrived), CommitCopies())
-        begin_next = (*self._begin(Var(next_name(self.loop.name))), *copies)
+        begin_next = (*self._begin(Var(next_name(name))), *copies)
         body = (*use.whole, *use.most, *self._meet((WaitCopies(slots - 3),), begin_next))
-        counters = (counter(arrived.name, 0, slots), counter(next_name(self.loop.name), 1, slots))
+        counters = (counter(arrived.name, 0, slots), counter(next_name(name), 1, slots))
         run = For(name, self._turns, body, carried=counters)
         wait = (WaitCopies(slots - 2), Barrier("the first vectors are there"))
         return (*self._prologue(), *wait, *self._begin(ZERO), run, *self._end())
@@ -160,7 +160,7 @@ class VectorLoop(_VectorRing):
         if self.extent == self._turns:
             return ()
         name, use = self.loop.name, self.use
-        slot, behind = Var(arrived_name(name)), Var(next_name(self.loop.name))
+        slot, behind = Var(arrived_name(name)), Var(next_name(name))
         lets = [Let(place.name, (self._turns + i) % self._vector_slots) for i, place in enumerate((slot, behind))]
         clear = (*self._clear(self._turns, slot), *self._clear(self._turns + 1, behind))
         meet = (WaitCopies(0), Barrier("all vectors are there, and no longer read"))

@@ -18,7 +18,7 @@ def schedule(gemm: Gemm) -> Schedule:
     skew = SKEW_BYTES // gemm.dtype.bytes
     return Schedule(
         *nest(gemm, TILES),
-        *staged(gemm),
+        *staged(gemm, TILES),
         *pairs(gemm),
         Relayout("A_tile", pad=skew),
         Relayout("B_tile", pad=skew),

@@ -18,7 +18,7 @@ from tilewright.schedule import Schedule
 def schedule(gemm: Gemm) -> Schedule:
     return Schedule(
         *nest(gemm, TILES),
-        *staged(gemm),
+        *staged(gemm, TILES),
         *matrices(gemm),
         *swizzled(gemm, TILES),
     )

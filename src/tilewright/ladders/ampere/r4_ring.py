@@ -19,7 +19,7 @@ def points() -> list[Point]:
 def schedule_at(gemm: Gemm, point: Point) -> Schedule:
     return Schedule(
         *nest(gemm, TILES),
-        *staged(gemm),
+        *staged(gemm, TILES),
         *matrices(gemm),
         *swizzled(gemm, TILES),
         Transfer("A_tile", Route.ASYNC),

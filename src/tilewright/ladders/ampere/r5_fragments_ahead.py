@@ -13,7 +13,7 @@ from tilewright.schedule import Pipeline, Prefetch, Schedule, Transfer
 def schedule(gemm: Gemm) -> Schedule:
     return Schedule(
         *nest(gemm, TILES),
-        *staged(gemm),
+        *staged(gemm, TILES),
         *matrices(gemm),
         *swizzled(gemm, TILES),
         Transfer("A_tile", Route.ASYNC),

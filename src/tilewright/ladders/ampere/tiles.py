@@ -87,15 +87,15 @@ def inner_of(outer: str) -> str:
     return "m_frag" if outer == "n_frag" else "n_frag"
 
 
-def staged(gemm: Gemm, tiles: Tiles | None = None, *, row_threads: int = 0) -> tuple[Step, ...]:
+def staged(gemm: Gemm, tiles: Tiles, *, row_threads: int = 0) -> tuple[Step, ...]:
     """Tiles in shared memory, copied 16 bytes at once, fragments of them in registers, and the result stored.
 
-    row_threads: so many threads copy along a row, where rows of `tiles` have more chunks.
+    row_threads: so many threads copy along a row that has more chunks; 0: as many as it has.
     """
     vector = CHUNK_BYTES // gemm.dtype.bytes
 
     def along(name: Literal["A", "B"]) -> int:
-        return row_threads if tiles is not None and chunks_of_row(gemm, name, tiles) > row_threads else 0
+        return row_threads if chunks_of_row(gemm, name, tiles) > row_threads else 0
 
     return (
         Stage("A", Space.SHARED, under="k_tile"),

@@ -5,11 +5,12 @@ from __future__ import annotations
 import pytest
 
 from tilewright import BF16, F16, F32, TF32, Gemm, Order
-from tilewright.dtypes import TF32_TRUNCATED
+from tilewright.dtypes import TF32_TRUNCATED, DType
 from tilewright.ir.kernel import MAX_SHARED_BYTES
 from tilewright.ladders.ampere.r6_full import (
     BEST,
     DEEP,
+    DEEP_TF32,
     FLOWING,
     IN_PARTS,
     ODD_TALL,
@@ -24,7 +25,6 @@ from tilewright.problem.tolerance import check
 from tilewright.toolchain import build, run_on_simulator
 
 A100_SHARED_BYTES = 163 * 1024
-TF32_ALONG_K = {**BEST, "k_bytes": 128, "stages": 3, "group": 16}
 
 
 @pytest.mark.parametrize(
@@ -46,9 +46,15 @@ TF32_ALONG_K = {**BEST, "k_bytes": 128, "stages": 3, "group": 16}
             {**ODD_TALL, "outer": "n_frag", "traded": True},
         ),
         (Gemm(4095, 4097, 4094, BF16, out=BF16, b=Order.COL), IN_PARTS),
-        (Gemm(4096, 4096, 4096, F32, product=TF32), {**BEST, "spread": False}),
-        (Gemm(4096, 4096, 4096, F32, b=Order.COL, product=TF32_TRUNCATED), {**TF32_ALONG_K, "outer": "n_frag"}),
-        (Gemm(4096, 4096, 4096, F32, b=Order.COL, product=TF32), {**TF32_ALONG_K, "spread": False}),
+        # Lanes load B in pairs: rows of the instruction run along n, of which a warp has four fragments.
+        (Gemm(4096, 4096, 4096, product=TF32), {**DEEP_TF32, "outer": "n_frag", "in_place": True}),
+        (Gemm(4096, 4096, 4096, product=TF32_TRUNCATED), {**DEEP_TF32, "outer": "m_frag"}),
+        (
+            Gemm(4096, 4096, 4096, product=TF32, a=Order.COL, b=Order.COL),
+            {**DEEP_TF32, "outer": "m_frag", "in_place": True},
+        ),
+        (Gemm(4096, 4096, 4096, product=TF32_TRUNCATED, b=Order.COL), {**DEEP_TF32, "outer": "n_frag"}),
+        (Gemm(4096, 4096, 4096, product=TF32, b=Order.COL), {**DEEP_TF32, "outer": "m_frag", "spread": False}),
     ],
 )
 def test_format_and_alignment_choose_the_point(gemm: Gemm, point: dict[str, object]) -> None:
@@ -56,7 +62,7 @@ def test_format_and_alignment_choose_the_point(gemm: Gemm, point: dict[str, obje
     assert build(gemm, schedule_at(gemm, point)).kernel.shared_bytes <= MAX_SHARED_BYTES  # and it is legal
 
 
-@pytest.mark.parametrize("point", [BEST, DEEP, FLOWING, IN_PARTS])
+@pytest.mark.parametrize("point", [BEST, DEEP, DEEP_TF32, FLOWING, IN_PARTS])
 def test_where_the_rung_stands_there_is_room_on_an_a100_too(point: dict[str, int]) -> None:
     gemm = Gemm(512, 512, 512, F16, out=F16)
     kernel = build(gemm, schedule_at(gemm, point)).kernel
@@ -86,8 +92,9 @@ def test_a_point_that_does_not_speak_of_parts_stores_from_registers() -> None:
 
 @pytest.mark.parametrize("a", list(Order), ids=lambda order: f"A by {order.value}")
 @pytest.mark.parametrize("b", list(Order), ids=lambda order: f"B by {order.value}")
-def test_of_truncated_tf32_a_lane_loads_pairs_where_ldmatrix_does_not_load(a: Order, b: Order) -> None:
-    gemm = Gemm(128, 256, 32, F32, product=TF32_TRUNCATED, a=a, b=b)
+@pytest.mark.parametrize("product", [TF32, TF32_TRUNCATED], ids=str)
+def test_of_tf32_a_lane_loads_pairs_where_ldmatrix_does_not_load(a: Order, b: Order, product: DType) -> None:
+    gemm = Gemm(128, 256, 64, product=product, a=a, b=b)
     operands = make_operands(gemm)
     computed, run = run_on_simulator(build(gemm, schedule_at(gemm, point_for(gemm))), operands)
     assert check(operands, computed).ok and not run.findings

@@ -20,7 +20,17 @@ from tilewright.ladders.ampere.claims import (
     TENSOR_CORES,
     matrices_of,
 )
-from tilewright.ladders.ampere.tiles import CHUNK_BYTES, Tiles, in_pairs, inner_of, matrices, nest, staged, swizzled
+from tilewright.ladders.ampere.tiles import (
+    CHUNK_BYTES,
+    Tiles,
+    in_pairs,
+    inner_of,
+    matrices,
+    nest,
+    paired_operand,
+    staged,
+    swizzled,
+)
 from tilewright.ladders.rung import Choices, Claim, Point, Rung
 from tilewright.layout.fragment import QUAD_LANES
 from tilewright.problem.gemm import Gemm, Order
@@ -73,6 +83,11 @@ LINE_THREADS = 8
 FLOWING: Point = {**DEEP, "in_place": True, "behind": 6, "row_threads": LINE_THREADS, "stays": True}
 """Fewer instructions between the products, spread evenly, and no pause between tiles. Measured: H200, 4096^3, NN: bf16
 258.4 us beside 263.9 of `DEEP`, f16 265.5 beside 270.2 (benchmarks/results/ampere_loop_h200.json)."""
+
+DEEP_TF32: Point = {**BEST, "k_bytes": 128, "stages": 3, "group": 16}
+"""Of operands of 4 bytes, with what `_at_tf32` adds. Measured: H200, 4096^3, beside 64 bytes of k and, rounded, single
+loads: rounded 622 us of 656 in NN, 655 of 709 in TN, 614 of 661 in TT; truncated 578 of 653 in TN, 545 of 568 in TT, as
+long in NN (benchmarks/results/ampere_loop_h200.json)."""
 
 IN_PARTS: Point = {**BEST, "in_parts": True}
 """Results of 2 bytes whose rows lanes cannot store 16 bytes of: 5 % faster than each lane's own."""
@@ -137,6 +152,19 @@ def _store(gemm: Gemm) -> Point:
     return {"traded": True} if lanes_trade else {"in_parts": True}
 
 
+def _at_tf32(gemm: Gemm) -> Point:
+    """The best parameters where f32 is multiplied as tf32.
+
+    A warp has eight fragments one way and four the other. Truncated, the eight are best counted outside; rounded, the
+    four, and copies all at once where ldmatrix loads every fragment. Of some 400 points that were timed in all orders.
+    """
+    pairs = paired_operand(gemm)
+    four = "n_frag" if pairs == "B" else "m_frag"
+    if gemm.multiplied is not TF32:
+        return {**DEEP_TF32, "outer": inner_of(four)}
+    return {**DEEP_TF32, "outer": four, **({"in_place": True} if pairs else {"spread": False})}
+
+
 def point_for(gemm: Gemm) -> Point:
     """The best parameters for a format and the alignment of its rows."""
     if gemm.dtype.bytes == 2 and (gemm.lda % 2 or gemm.ldb % 2):
@@ -145,12 +173,7 @@ def point_for(gemm: Gemm) -> Point:
         if "traded" not in _store(gemm):
             return IN_PARTS
         return FLOWING if _flows(gemm) else DEEP
-    # Rounding fills the places between the products.
-    point = {**BEST, "spread": gemm.multiplied is not TF32}
-    if gemm.dtype.bytes == 4 and gemm.a is Order.ROW and gemm.b is Order.COL:
-        point = {**point, "k_bytes": 128, "stages": 3, "group": 16}
-        return point if gemm.multiplied is TF32 else {**point, "outer": "n_frag"}
-    return point
+    return _at_tf32(gemm) if gemm.multiplies_tf32 else BEST
 
 
 def shared_bytes(point: Point) -> int:

@@ -9,7 +9,6 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal
 
-from tilewright.dtypes import TF32
 from tilewright.ir.buffer import Space
 from tilewright.ir.program import Level, Route
 from tilewright.layout.arrangement import Xor
@@ -133,14 +132,7 @@ def takes_matrices(gemm: Gemm, name: Literal["A", "B"]) -> bool:
 
 
 def paired_operand(gemm: Gemm) -> Literal["A", "B"] | None:
-    """The operand of which a lane is to hold two neighbours, as ldmatrix does not load its fragments; B before A.
-
-    None where operands are rounded: that fills the places between the products, and single loads do as well. Measured
-    on the H200 at 4096^3, B by rows, shares of cuBLAS: truncated 0.536 alone and 0.626 in pairs, rounded 0.508 and
-    0.494.
-    """
-    if gemm.multiplied is TF32:
-        return None
+    """The operand of which a lane is to hold two neighbours, as ldmatrix does not load its fragments; B before A."""
     return next((name for name in ("B", "A") if not takes_matrices(gemm, name)), None)
 
 

@@ -6,9 +6,9 @@ from typing import Any
 
 import pytest
 
-from tilewright.dtypes import BF16, F16, DType
+from tilewright.dtypes import BF16, F16, TF32, TF32_TRUNCATED, DType
 from tilewright.ladders import find_rung
-from tilewright.ladders.ampere.r6_full import FLOWING, schedule_at
+from tilewright.ladders.ampere.r6_full import FLOWING, schedule, schedule_at
 from tilewright.problem import Gemm, Order, make_operands
 from tilewright.runtime.driver import open_gpu
 from tilewright.toolchain import build, verify_on_gpu
@@ -57,4 +57,15 @@ def test_blocks_that_stay_go_through_their_tiles(a: Order, b: Order, dtype: DTyp
         built = build(gemm, schedule_at(gemm, FLOWING))
         assert built.kernel.resident
         verdict = verify_on_gpu(built, gpu, make_operands(gemm))
+        assert verdict.ok, f"{gemm}: {verdict.message}"
+
+
+@pytest.mark.parametrize("product", [TF32, TF32_TRUNCATED], ids=str)
+@pytest.mark.parametrize(("a", "b"), [(a, b) for a in Order for b in Order])
+def test_tf32_is_right_at_every_edge(a: Order, b: Order, product: DType) -> None:
+    """Lanes load A, B, both or neither; rows begin at 16 bytes, or at any 4."""
+    gpu = open_gpu()
+    for m, n, k in ((268, 520, 204), (129, 517, 75), (2048, 4096, 96)):
+        gemm = Gemm(m, n, k, product=product, a=a, b=b, alpha=0.5, beta=-1.25)
+        verdict = verify_on_gpu(build(gemm, schedule(gemm)), gpu, make_operands(gemm))
         assert verdict.ok, f"{gemm}: {verdict.message}"

@@ -46,15 +46,23 @@ A100_SHARED_BYTES = 163 * 1024
             {**ODD_TALL, "outer": "n_frag", "traded": True},
         ),
         (Gemm(4095, 4097, 4094, BF16, out=BF16, b=Order.COL), IN_PARTS),
-        # Lanes load B in pairs: rows of the instruction run along n, of which a warp has four fragments.
+        # Of B by rows lanes load pairs: rows of the instruction run along n, of which a warp has four fragments.
         (Gemm(4096, 4096, 4096, product=TF32), {**DEEP_TF32, "outer": "n_frag", "in_place": True}),
-        (Gemm(4096, 4096, 4096, product=TF32_TRUNCATED), {**DEEP_TF32, "outer": "m_frag"}),
+        (Gemm(4096, 4096, 4096, product=TF32_TRUNCATED), {**DEEP_TF32, "outer": "m_frag", "in_place": True}),
         (
             Gemm(4096, 4096, 4096, product=TF32, a=Order.COL, b=Order.COL),
             {**DEEP_TF32, "outer": "m_frag", "in_place": True},
         ),
-        (Gemm(4096, 4096, 4096, product=TF32_TRUNCATED, b=Order.COL), {**DEEP_TF32, "outer": "n_frag"}),
-        (Gemm(4096, 4096, 4096, product=TF32, b=Order.COL), {**DEEP_TF32, "outer": "m_frag", "spread": False}),
+        (Gemm(4096, 4096, 4096, product=TF32, a=Order.COL), {**DEEP_TF32, "outer": "n_frag", "in_place": False}),
+        (
+            Gemm(4096, 4096, 4096, product=TF32_TRUNCATED, b=Order.COL),
+            {**DEEP_TF32, "outer": "n_frag", "in_place": False},
+        ),
+        (
+            Gemm(4096, 4096, 4096, product=TF32, b=Order.COL),
+            {**DEEP_TF32, "outer": "m_frag", "in_place": False, "spread": False},
+        ),
+        (Gemm(4096, 4096, 4093, product=TF32), {**BEST, "spread": False}),  # rows of A begin at any 4 bytes
     ],
 )
 def test_format_and_alignment_choose_the_point(gemm: Gemm, point: dict[str, object]) -> None:

@@ -23,6 +23,7 @@ from tilewright.ladders.ampere.claims import (
 from tilewright.ladders.ampere.tiles import (
     CHUNK_BYTES,
     Tiles,
+    by_lanes,
     in_pairs,
     inner_of,
     matrices,
@@ -85,9 +86,10 @@ FLOWING: Point = {**DEEP, "in_place": True, "behind": 6, "row_threads": LINE_THR
 258.4 us beside 263.9 of `DEEP`, f16 265.5 beside 270.2 (benchmarks/results/ampere_loop_h200.json)."""
 
 DEEP_TF32: Point = {**BEST, "k_bytes": 128, "stages": 3, "group": 16}
-"""Of operands of 4 bytes, with what `_at_tf32` adds. Measured: H200, 4096^3, beside 64 bytes of k and, rounded, single
-loads: rounded 622 us of 656 in NN, 655 of 709 in TN, 614 of 661 in TT; truncated 578 of 653 in TN, 545 of 568 in TT, as
-long in NN (benchmarks/results/ampere_loop_h200.json)."""
+"""Of aligned operands of 4 bytes, with what `_at_tf32` adds. Measured: H200, 4096^3, beside 64 bytes of k and, rounded,
+single loads: rounded 622 us of 656 in NN, 652 of 709 in TN, 614 of 661 in TT; truncated 578 of 653 in TN, 542 of 568 in
+TT, as long in NN (benchmarks/results/ampere_loop_h200.json). Rows that are copied in pieces of 4 bytes: 824 us with 64
+bytes of k, 899 with 128 (NN)."""
 
 IN_PARTS: Point = {**BEST, "in_parts": True}
 """Results of 2 bytes whose rows lanes cannot store 16 bytes of: 5 % faster than each lane's own."""
@@ -153,16 +155,22 @@ def _store(gemm: Gemm) -> Point:
 
 
 def _at_tf32(gemm: Gemm) -> Point:
-    """The best parameters where f32 is multiplied as tf32.
+    """The best parameters where f32 is multiplied as tf32, of some 400 points that were timed in all orders.
 
-    A warp has eight fragments one way and four the other. Truncated, the eight are best counted outside; rounded, the
-    four, and copies all at once where ldmatrix loads every fragment. Of some 400 points that were timed in all orders.
+    A warp has eight fragments one way and four the other: truncated, the eight are best counted outside, rounded the
+    four. What lanes load of one operand comes in place of what is done.
     """
-    pairs = paired_operand(gemm)
-    four = "n_frag" if pairs == "B" else "m_frag"
-    if gemm.multiplied is not TF32:
-        return {**DEEP_TF32, "outer": inner_of(four)}
-    return {**DEEP_TF32, "outer": four, **({"in_place": True} if pairs else {"spread": False})}
+    rounded = gemm.multiplied is TF32
+    if (gemm.lda * gemm.dtype.bytes | gemm.ldb * gemm.dtype.bytes) % CHUNK_BYTES:
+        return {**BEST, "spread": not rounded}
+    lanes_load = by_lanes(gemm)
+    four = "n_frag" if paired_operand(gemm) == "B" else "m_frag"
+    return {
+        **DEEP_TF32,
+        "outer": four if rounded else inner_of(four),
+        "in_place": len(lanes_load) == 1,
+        "spread": not rounded or bool(lanes_load),
+    }
 
 
 def point_for(gemm: Gemm) -> Point:

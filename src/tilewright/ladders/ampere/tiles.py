@@ -131,9 +131,14 @@ def takes_matrices(gemm: Gemm, name: Literal["A", "B"]) -> bool:
     return gemm.dtype.bytes == 2 or gemm.operand(name).contiguous == "k"
 
 
+def by_lanes(gemm: Gemm) -> tuple[Literal["A", "B"], ...]:
+    """The operands whose fragments lanes load one by one, as ldmatrix cannot."""
+    return tuple(name for name in _OPERANDS if not takes_matrices(gemm, name))
+
+
 def paired_operand(gemm: Gemm) -> Literal["A", "B"] | None:
-    """The operand of which a lane is to hold two neighbours, as ldmatrix does not load its fragments; B before A."""
-    return next((name for name in ("B", "A") if not takes_matrices(gemm, name)), None)
+    """The operand of which a lane is to hold two neighbours, as lanes load its fragments; B before A."""
+    return next(reversed(by_lanes(gemm)), None)
 
 
 def in_pairs(gemm: Gemm) -> tuple[Step, ...]:

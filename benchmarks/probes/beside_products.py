@@ -217,7 +217,7 @@ def written(cubin: Cubin, placeholders: int, make: Make) -> Cubin:
     for at in set(range(among[0], among[-1], 16)) - set(
         among
     ):  # the loop's own count: whoever reads it comes late enough
-        image[at : at + 16] = words[at].stalling(10).packed()
+        image[at : at + 16] = words[at].stalling(_ISSUE).packed()
     return replace(cubin, image=bytes(image))
 
 

@@ -214,9 +214,7 @@ def written(cubin: Cubin, placeholders: int, make: Make) -> Cubin:
     among = sorted(products + places)
     for at, word in zip(among, made, strict=True):
         image[at : at + 16] = word.packed()
-    for at in set(range(among[0], among[-1], 16)) - set(
-        among
-    ):  # the loop's own count: whoever reads it comes late enough
+    for at in set(range(among[0], among[-1], 16)) - set(among):  # the loop counts: whoever reads that comes late enough
         image[at : at + 16] = words[at].stalling(_ISSUE).packed()
     return replace(cubin, image=bytes(image))
 

@@ -142,9 +142,12 @@ def paired_operand(gemm: Gemm) -> Literal["A", "B"] | None:
 
 
 def in_pairs(gemm: Gemm) -> tuple[Step, ...]:
-    """Two neighbours of an operand loaded at once, and of C stored, where rows of the instruction are in pairs."""
+    """Two neighbours of an operand loaded at once, where rows of the instruction are in pairs: then of C by columns a
+    lane holds pairs, too."""
     name = paired_operand(gemm)
-    return (Vectorize(f"{name}_frag", 2), Vectorize("C", 2)) if name else ()
+    if name is None:
+        return ()
+    return Vectorize(f"{name}_frag", 2), *((Vectorize("C", 2),) if gemm.c is Order.COL else ())
 
 
 def swizzled(gemm: Gemm, tiles: Tiles) -> tuple[Step, ...]:

@@ -124,10 +124,10 @@ def _at_odd_rows(gemm: Gemm) -> Point:
     wide, tall = (time(point, each) for point, each in zip((ODD_WIDE, ODD_TALL), _ODD_TIMES[rows], strict=True))
     point = ODD_WIDE if wide <= tall else ODD_TALL
     store = _store(gemm)
-    by_lanes = rows == ("k", "k")  # they cut fragments themselves, which leaves room for more vectors
-    columns_outside = "traded" in store and (wide <= tall if by_lanes else rows[0] == "m")
+    lanes_cut = rows == ("k", "k")  # fragments themselves, which leaves room for more vectors
+    columns_outside = "traded" in store and (wide <= tall if lanes_cut else rows[0] == "m")
     outer: Point = {"outer": "n_frag"} if columns_outside else {}
-    return {**point, **store, **outer, **({"stages": 6} if by_lanes else {})}
+    return {**point, **store, **outer, **({"stages": 6} if lanes_cut else {})}
 
 
 def _tiles_of(gemm: Gemm, point: Point) -> int:

@@ -87,7 +87,7 @@ FLOWING: Point = {**DEEP, "in_place": True, "behind": 6, "row_threads": LINE_THR
 
 DEEP_TF32: Point = {**BEST, "k_bytes": 128, "stages": 3, "group": 16}
 """Of aligned operands of 4 bytes, with what `_at_tf32` adds. Measured: H200, 4096^3, beside 64 bytes of k and, rounded,
-single loads: rounded 622 us of 656 in NN, 652 of 709 in TN, 614 of 661 in TT; truncated 578 of 653 in TN, 542 of 568 in
+single loads: rounded 620 us of 658 in NN, 653 of 704 in TN, 613 of 656 in TT; truncated 578 of 653 in TN, 542 of 570 in
 TT, as long in NN (benchmarks/results/ampere_loop_h200.json). Rows that are copied in pieces of 4 bytes: 824 us with 64
 bytes of k, 899 with 128 (NN)."""
 

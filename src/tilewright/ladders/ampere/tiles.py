@@ -132,7 +132,7 @@ def takes_matrices(gemm: Gemm, name: Literal["A", "B"]) -> bool:
 
 
 def by_lanes(gemm: Gemm) -> tuple[Literal["A", "B"], ...]:
-    """The operands whose fragments lanes load one by one, as ldmatrix cannot."""
+    """The operands whose fragments lanes load by ordinary loads, as ldmatrix cannot."""
     return tuple(name for name in _OPERANDS if not takes_matrices(gemm, name))
 
 

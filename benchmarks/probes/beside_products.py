@@ -13,7 +13,7 @@ from __future__ import annotations
 import argparse
 import json
 import struct
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -63,9 +63,9 @@ class Word:
         return self.low & 0xFFF
 
     @property
-    def registers(self) -> tuple[int, int, int, int]:
-        """The result, and three sources."""
-        return self.low >> 16 & 0xFF, self.low >> 24 & 0xFF, self.low >> 32 & 0xFF, self.high & 0xFF
+    def registers(self) -> tuple[int, int, int]:
+        """The result, and the first two sources."""
+        return self.low >> 16 & 0xFF, self.low >> 24 & 0xFF, self.low >> 32 & 0xFF
 
     def stalling(self, clocks: int, *, waits: bool = True) -> Word:
         """The same, before the warp issues again; not waits: whatever its operands are waiting for."""
@@ -79,46 +79,29 @@ class Word:
         return struct.pack("<QQ", self.low, self.high)
 
 
-Make = Callable[[Word, int, Word], Word]
-"""From a placeholder, its number and an ldmatrix of the kernel."""
+BESIDE = ("NOP", "MOV", "VIADD", "FSETP", "LOP3", "ROUND", "LDSM")
+"""What may stand beside products. Registers that each reads and writes: none; none and 1; 1 and 1; 2 and none; 3 and 1;
+as the instructions of which it is; 1 and 4."""
 
 
-def _add(place: Word, _: int, __: Word) -> Word:
-    to = place.registers[0]
-    return Word(_HALF_OF_LAST_BIT << 32 | to << 24 | to << 16 | 0x7836, _PLAIN)
-
-
-def _test(place: Word, _: int, __: Word) -> Word:
-    _, left, right, _ = place.registers
-    return Word(right << 32 | left << 24 | 0x720B, _PLAIN | 0x3F68000)
-
-
-def _round(place: Word, number: int, matrices: Word) -> Word:
-    return (_test if number % 3 == 0 else _add)(place, number, matrices)
-
-
-def _move(place: Word, _: int, __: Word) -> Word:
-    return Word(1 << 32 | place.registers[0] << 16 | 0x7802, _PLAIN | 0xF00)
-
-
-def _nothing(_: Word, __: int, ___: Word) -> Word:
-    return Word(0x7918, _PLAIN)
-
-
-def _matrices(_: Word, __: int, matrices: Word) -> Word:
-    return matrices
-
-
-BESIDE: dict[str, Make] = {
-    "NOP": _nothing,
-    "MOV": _move,
-    "VIADD": _add,
-    "FSETP": _test,
-    "LOP3": lambda place, _, __: place,
-    "ROUND": _round,
-    "LDSM": _matrices,
-}
-"""It touches no register; writes one; reads and writes one; reads two; reads three and writes one; loads four."""
+def beside(name: str, place: Word, number: int, matrices: Word) -> Word:
+    """One of `BESIDE` where a placeholder stood. number: of the placeholder; matrices: an ldmatrix of the kernel."""
+    to, left, right = place.registers
+    match name:
+        case "NOP":
+            return Word(0x7918, _PLAIN)
+        case "MOV":
+            return Word(1 << 32 | to << 16 | 0x7802, _PLAIN | 0xF00)
+        case "VIADD":
+            return Word(_HALF_OF_LAST_BIT << 32 | to << 24 | to << 16 | 0x7836, _PLAIN)
+        case "FSETP":
+            return Word(right << 32 | left << 24 | 0x720B, _PLAIN | 0x3F68000)
+        case "ROUND":
+            return beside("VIADD" if number % 3 else "FSETP", place, number, matrices)
+        case "LDSM":
+            return matrices
+        case _:
+            return place
 
 
 def source(instruction: MatrixInstruction, placeholders: int) -> CudaSource:
@@ -189,7 +172,7 @@ def _words(image: bytes) -> dict[int, Word]:
     return {at: Word(*struct.unpack_from("<QQ", image, at)) for at in range(0, len(image) - 15, 16)}
 
 
-def written(cubin: Cubin, placeholders: int, make: Make) -> Cubin:
+def written(cubin: Cubin, placeholders: int, name: str) -> Cubin:
     """Machine code whose placeholders are something else, and stand evenly between the products."""
     words = _words(cubin.image)
     products = [at for at, word in words.items() if word.opcode == _HMMA]
@@ -206,10 +189,10 @@ def written(cubin: Cubin, placeholders: int, make: Make) -> Cubin:
     made: list[Word] = []
     for number, at in enumerate(products):
         mine = range(number * placeholders // PRODUCTS, (number + 1) * placeholders // PRODUCTS)
-        beside = [make(words[places[k]], k, matrices).stalling(2, waits=False) for k in mine]
-        left = max(1, _ISSUE - 1 - 2 * (len(beside) - 1)) if beside else _ISSUE
-        made.append(words[at].stalling(1 if beside else left))
-        made += [*beside[:-1], *(word.stalling(left) for word in beside[-1:])]
+        between = [beside(name, words[places[k]], k, matrices).stalling(2, waits=False) for k in mine]
+        left = max(1, _ISSUE - 1 - 2 * (len(between) - 1)) if between else _ISSUE
+        made.append(words[at].stalling(1 if between else left))
+        made += [*between[:-1], *(word.stalling(left) for word in between[-1:])]
     image = bytearray(cubin.image)
     among = sorted(products + places)
     for at, word in zip(among, made, strict=True):
@@ -249,8 +232,8 @@ def rows(bench: Bench, arch: str) -> Iterator[dict[str, Any]]:
         for count in COUNTS:
             made = source(instruction, count)
             cubin = compile_cuda(made, arch)
-            for name, make in BESIDE.items():
-                clocks = bench.clocks(made, written(cubin, count, make))
+            for name in BESIDE:
+                clocks = bench.clocks(made, written(cubin, count, name))
                 row = {"instruction": instruction.name, "beside": name, "per_product": count / PRODUCTS}
                 yield {**row, "clocks": round(clocks, 3)}
 

@@ -1,4 +1,4 @@
-"""Random legal schedules for wgmma and the copy engine: tiles, slabs, rings, roles, clusters, resident blocks, stores.
+"""Random legal schedules for wgmma and the copy engine: tiles, swizzle atoms, stages, roles, clusters, stores.
 
 As in `random_schedules`, every step that refuses is dropped; what wgmma needs is always there.
 """
@@ -13,16 +13,16 @@ from tilewright.dtypes import F32
 from tilewright.ir.buffer import Space
 from tilewright.ir.program import Level, RasterOrder, Route
 from tilewright.ladders.hopper.tiles import engine_stores, goes_in_parts
-from tilewright.layout.arrangement import Slabs
+from tilewright.layout.arrangement import SwizzleAtoms
 from tilewright.problem.formats import FORMATS, format_options
 from tilewright.problem.gemm import Gemm, Order
 from tilewright.schedule import (
     Accumulate,
     Bind,
     Cluster,
+    DependentLaunch,
     Distribute,
     Epilogue,
-    Overlap,
     Persist,
     Pipeline,
     Raster,
@@ -80,14 +80,14 @@ def random_hopper_schedule(rng: random.Random, gemm: Gemm) -> Drawing:
         d.attempt(Raster(rng.choice((RasterOrder.GROUPED, RasterOrder.SNAKE)), 2))
     _store(d, by_engine, columns)
     if d.chance(0.3):
-        d.attempt(Overlap())
+        d.attempt(DependentLaunch())
     return d
 
 
 def _nest(d: Drawing) -> tuple[bool, int]:
     """Blocks, warpgroups and instructions. Answers whether several warpgroups share a tile, and its columns."""
     rng, size = d.rng, d.gemm.dtype.bytes
-    narrow = (8,) if d.gemm.b is Order.COL else ()  # by rows, a slab has 16 columns at least
+    narrow = (8,) if d.gemm.b is Order.COL else ()  # by rows, a atom has 16 columns at least
     columns = rng.choice((*narrow, 16, 32, 64, 64, 96, 128, 192))
     groups, frags = rng.choice((1, 1, 2)), rng.choice((1, 1, 2))
     depth = 32 // size
@@ -113,13 +113,13 @@ def _nest(d: Drawing) -> tuple[bool, int]:
 
 
 def _stage(d: Drawing, by_engine: bool) -> None:
-    """Tiles in slabs of the widest rows that they fill, brought by the copy engine or by all threads."""
+    """Tiles in swizzle atoms of the widest rows that they fill, brought by the copy engine or by all threads."""
     for name in ("A", "B"):
         assert d.attempt(Stage(name, Space.SHARED, under="k_tile"))
         size = d.gemm.dtype.bytes
         widths = [128, 64, 32] if d.chance(0.8) else [32, 64, 128]
-        slabs = (Relayout(f"{name}_tile", arrangement=Slabs(width // size, width)) for width in widths)
-        _ = any(d.attempt(step) for step in slabs)
+        swizzle_atoms = (Relayout(f"{name}_tile", arrangement=SwizzleAtoms(width // size, width)) for width in widths)
+        _ = any(d.attempt(step) for step in swizzle_atoms)
         if by_engine:
             d.attempt(Transfer(f"{name}_tile", Route.TMA))
         else:
@@ -147,7 +147,7 @@ def _store(d: Drawing, by_engine: bool, columns: int) -> None:
     write behind rows of C."""
     if by_engine and goes_in_parts(d.gemm) and columns % 64 == 0 and d.chance(0.6):
         d.attempt(Stage("C", Space.SHARED, parts=d.rng.choice([p for p in (1, 2, 3) if columns % (64 * p) == 0])))
-        d.attempt(Relayout("C_tile", arrangement=Slabs(64)))
+        d.attempt(Relayout("C_tile", arrangement=SwizzleAtoms(64)))
         d.attempt(Transfer("C_tile", Route.TMA if engine_stores(d.gemm) and d.chance(0.7) else Route.MATRICES))
     elif d.chance(0.6):
         d.attempt(Vectorize("C", 2))

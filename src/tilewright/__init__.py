@@ -27,17 +27,17 @@ if TYPE_CHECKING:
     from tilewright.ir.kernel import Kernel, Variant
     from tilewright.ir.program import Level, Pattern, RasterOrder, Route
     from tilewright.ladders import LADDERS, find_ladder, find_rung
-    from tilewright.layout.arrangement import Auto, Interleaved, Permuted, Slabs, Xor
+    from tilewright.layout.arrangement import Auto, Interleaved, Permuted, SwizzleAtoms, Xor
     from tilewright.layout_search import relayout_auto
     from tilewright.problem import Gemm, Operands, Order, check, make_operands
     from tilewright.schedule import (
         Accumulate,
         Bind,
         Cluster,
+        DependentLaunch,
         Distribute,
         Epilogue,
         Fuse,
-        Overlap,
         Persist,
         Pipeline,
         Prefetch,
@@ -68,7 +68,7 @@ _HOME = {
     "tilewright.ir.kernel": ("Kernel", "Variant"),
     "tilewright.ir.program": ("Level", "Pattern", "RasterOrder", "Route"),
     "tilewright.ladders": ("LADDERS", "find_ladder", "find_rung"),
-    "tilewright.layout.arrangement": ("Auto", "Interleaved", "Permuted", "Slabs", "Xor"),
+    "tilewright.layout.arrangement": ("Auto", "Interleaved", "Permuted", "SwizzleAtoms", "Xor"),
     "tilewright.layout_search": ("relayout_auto",),
     "tilewright.problem": ("Gemm", "Operands", "Order", "check", "make_operands"),
     "tilewright.schedule": (
@@ -78,7 +78,7 @@ _HOME = {
         "Distribute",
         "Epilogue",
         "Fuse",
-        "Overlap",
+        "DependentLaunch",
         "Persist",
         "Pipeline",
         "Prefetch",
@@ -121,7 +121,7 @@ __all__ = [
     "Order",
     "Pattern",
     "Permuted",
-    "Overlap",
+    "DependentLaunch",
     "Persist",
     "Pipeline",
     "Prefetch",
@@ -131,7 +131,7 @@ __all__ = [
     "Reorder",
     "Route",
     "Schedule",
-    "Slabs",
+    "SwizzleAtoms",
     "Snake",
     "Space",
     "Specialize",

@@ -14,7 +14,7 @@ import pytest
 from tilewright.device.catalog import device
 from tilewright.dtypes import BF16, F16, F32, TF32
 from tilewright.errors import LoweringError, ScheduleError
-from tilewright.ir.async_stmt import BulkLoad, BulkStore, StartNextGrid, WaitPreviousGrid
+from tilewright.ir.async_stmt import StartNextGrid, TmaLoad, TmaStore, WaitPreviousGrid
 from tilewright.ir.buffer import Space
 from tilewright.ir.kernel import Many
 from tilewright.ir.stmt import Body, For, If, Stmt
@@ -189,7 +189,7 @@ def accesses(body: Body, *, waited: bool) -> Iterator[tuple[Stmt, bool]]:
 
 
 def touches(stmt: Stmt) -> bool:
-    if isinstance(stmt, (BulkLoad, BulkStore)):
+    if isinstance(stmt, (TmaLoad, TmaStore)):
         return True
     return any(place.buffer.space is Space.GLOBAL for place in (*written(stmt), *moved_from(stmt)))
 

@@ -10,7 +10,7 @@ import pytest
 
 from tilewright.dtypes import BF16, F16, F32
 from tilewright.errors import LoweringError, ScheduleError
-from tilewright.ir.async_stmt import BulkStore, StoreMatrices, TeamBarrier
+from tilewright.ir.async_stmt import StoreMatrices, TeamBarrier, TmaStore
 from tilewright.ir.buffer import Space
 from tilewright.ir.expr import ZERO
 from tilewright.ir.kernel import C_ODD, SAFE, Variant
@@ -20,7 +20,7 @@ from tilewright.ir.stmt import Body, Stmt
 from tilewright.ir.visit import map_exprs, rewrite, walk
 from tilewright.ladders.hopper.r9_best import SHARED, TURNS, schedule_at, walking
 from tilewright.ladders.hopper.tiles import by_engine, nest, staged, tiles_at
-from tilewright.layout.arrangement import Slabs
+from tilewright.layout.arrangement import SwizzleAtoms
 from tilewright.problem import Activation, Epilogue, Gemm, Order, check, make_operands
 from tilewright.schedule import Pipeline, Relayout, Schedule, Stage, Transfer
 from tilewright.simulator import Kind, Run, simulate
@@ -43,7 +43,7 @@ def by_lanes(gemm: Gemm, point: Any, variant: Variant | None = None) -> Build:
     built = build(gemm, schedule_at(gemm, point), variant=variant)
     statements = [stmt for _, stmt in walk(built.kernel.body)]
     assert any(isinstance(stmt, StoreMatrices) for stmt in statements)
-    assert not any(isinstance(stmt, BulkStore) for stmt in statements)
+    assert not any(isinstance(stmt, TmaStore) for stmt in statements)
     return built
 
 
@@ -187,7 +187,7 @@ def steps(n: int, parts: int) -> Schedule:
         *by_engine(),
         Pipeline("k_tile", 2),
         Stage("C", Space.SHARED, parts=parts),
-        Relayout("C_tile", arrangement=Slabs(64)),
+        Relayout("C_tile", arrangement=SwizzleAtoms(64)),
         Transfer("C_tile", Route.MATRICES),
     )
 
@@ -207,5 +207,5 @@ def test_a_part_is_made_of_whole_pieces_of_64_columns() -> None:
 def test_the_copy_engine_also_does_with_one_place() -> None:
     gemm = problem(260, 264, 40, 264)
     built = build(gemm, schedule_at(gemm, {**ONE_PLACE, "stages": 2}))
-    assert any(isinstance(stmt, BulkStore) for _, stmt in walk(built.kernel.body))
+    assert any(isinstance(stmt, TmaStore) for _, stmt in walk(built.kernel.body))
     right(gemm, built, resident_blocks=1, schedule="warps")

@@ -9,7 +9,7 @@ import pytest
 from tilewright.dtypes import BF16, F16, F32
 from tilewright.errors import ProblemError, ScheduleError
 from tilewright.ir.kernel import SAFE, Kernel, Variant
-from tilewright.ir.stmt import Move, Stmt, TurnWords
+from tilewright.ir.stmt import Move, QuadTranspose, Stmt
 from tilewright.ir.visit import rewrite, walk
 from tilewright.ladders.ampere.r6_full import BEST, schedule_at
 from tilewright.problem import Activation, Epilogue, Gemm, Order, check, make_operands
@@ -74,7 +74,7 @@ def test_a_trade_that_is_left_out_is_noticed() -> None:
     operands = make_operands(gemm)
 
     def left_out(stmt: Stmt) -> tuple[Stmt, ...] | None:
-        return () if isinstance(stmt, TurnWords) else None
+        return () if isinstance(stmt, QuadTranspose) else None
 
     kernel = kernel_of(gemm)
     mutant = replace(kernel, body=rewrite(kernel.body, left_out))

@@ -5,15 +5,15 @@ from __future__ import annotations
 from tilewright.dtypes import BF16, TF32
 from tilewright.ir.buffer import Space
 from tilewright.ir.program import Level, RasterOrder, Route
-from tilewright.layout.arrangement import Slabs
+from tilewright.layout.arrangement import SwizzleAtoms
 from tilewright.problem.gemm import Gemm, Order
 from tilewright.schedule import (
     Accumulate,
     Bind,
     Cluster,
+    DependentLaunch,
     Distribute,
     Epilogue,
-    Overlap,
     Persist,
     Pipeline,
     Raster,
@@ -51,8 +51,8 @@ NEST = (*BARE, Epilogue())
 SHARED = (*NEST, Stage("A", Space.SHARED, under="k_tile"), Stage("B", Space.SHARED, under="k_tile"))
 SLABS = (
     *SHARED,
-    Relayout("A_tile", arrangement=Slabs(64)),
-    Relayout("B_tile", arrangement=Slabs(64)),
+    Relayout("A_tile", arrangement=SwizzleAtoms(64)),
+    Relayout("B_tile", arrangement=SwizzleAtoms(64)),
 )
 BROUGHT = (*SLABS, Transfer("A_tile", Route.TMA), Transfer("B_tile", Route.TMA))
 RING = (*BROUGHT, Pipeline("k_tile", 4))
@@ -61,7 +61,7 @@ NUMBERED = (*ROLES, Raster(RasterOrder.GROUPED, 4))
 RESULT = (
     *ROLES,
     Stage("C", Space.SHARED),
-    Relayout("C_tile", arrangement=Slabs(64)),
+    Relayout("C_tile", arrangement=SwizzleAtoms(64)),
     Transfer("C_tile", Route.TMA),
 )
 
@@ -91,14 +91,14 @@ REFUSED: dict[str, tuple[Gemm, tuple[Step, ...]]] = {
     "cluster_unnumbered": (GEMM, (*ROLES, Cluster("m_block"))),
     "cluster_without_roles": (GEMM, (*RING, Raster(RasterOrder.GROUPED, 4), Cluster("m_block"))),
     "cluster_of_no_loop": (GEMM, (*NUMBERED, Cluster("m_blok"))),
-    # Overlap
-    "overlap_without_an_engine": (GEMM, (*SLABS, Overlap())),
+    # DependentLaunch
+    "overlap_without_an_engine": (GEMM, (*SLABS, DependentLaunch())),
     # Transfer by the copy engine
     "boxes_into_plain_rows": (GEMM, (*SHARED, Transfer("A_tile", Route.TMA))),
     "boxes_shared_out": (GEMM, (*SLABS, Distribute("A_tile", vector=8), Transfer("A_tile", Route.TMA))),
     "boxes_of_a_turned_tile": (
         GEMM,
-        (*SHARED, Relayout("A_tile", rows="k", arrangement=Slabs(64)), Transfer("A_tile", Route.TMA)),
+        (*SHARED, Relayout("A_tile", rows="k", arrangement=SwizzleAtoms(64)), Transfer("A_tile", Route.TMA)),
     ),
     # Tensorize and Bind
     "a_warp_for_wgmma": (GEMM, (*GROUPED, Bind("m_group", Level.WARP), WGMMA)),
@@ -125,7 +125,7 @@ NO_KERNEL: dict[str, tuple[Gemm, tuple[Step, ...]]] = {
             *(*OUTER[:2], Split("k", 32, into=("k_tile", "k_in")), Split("k_in", 8, into=("k_step", "k_mma"))),
             *(*OUTER[4:], Tensorize("m_mma", "n_mma", "k_mma", using="wgmma.m64n64k8"), Accumulate("k_tile")),
             *(Epilogue(), *SHARED[len(NEST) :]),
-            *(Relayout("A_tile", arrangement=Slabs(32)), Relayout("B_tile", arrangement=Slabs(32))),
+            *(Relayout("A_tile", arrangement=SwizzleAtoms(32)), Relayout("B_tile", arrangement=SwizzleAtoms(32))),
         ),
     ),
 }

@@ -19,10 +19,10 @@ from tilewright.schedule import (
     Accumulate,
     Bind,
     Cluster,
+    DependentLaunch,
     Distribute,
     Epilogue,
     Fuse,
-    Overlap,
     Persist,
     Pipeline,
     Prefetch,
@@ -142,7 +142,7 @@ CASES: dict[str, tuple[tuple[Step, ...], Step]] = {
     "give the copies to a warpgroup": (hopper.RING, Specialize()),
     "let blocks stay": (hopper.NUMBERED, Persist()),
     "make clusters": (hopper.NUMBERED, Cluster("m_block")),
-    "overlap kernels": (hopper.RING, Overlap()),
+    "overlap kernels": (hopper.RING, DependentLaunch()),
 }
 
 

@@ -12,25 +12,25 @@ from simulated_kernels import at, loop, registers, value
 from tilewright.dtypes import BF16, F32, MBARRIER
 from tilewright.ir.async_stmt import (
     ArriveBarrier,
-    BulkLoad,
-    BulkStore,
     ClusterBarrier,
-    CommitProducts,
     CommitStores,
     ExpectBytes,
     FenceBarriers,
-    FenceProducts,
     FenceProxy,
     InitBarrier,
-    MultiplyShared,
     SetRegisters,
     SharedMatrix,
     StoreMatrices,
     TeamBarrier,
     TensorMap,
+    TmaLoad,
+    TmaStore,
     WaitBarrier,
-    WaitProducts,
     WaitStores,
+    Wgmma,
+    WgmmaCommit,
+    WgmmaFence,
+    WgmmaWait,
 )
 from tilewright.ir.buffer import Buffer, Space
 from tilewright.ir.expr import ONE, Cast, Expr, Op, Var, as_expr, binary, ceil_div, real
@@ -112,8 +112,8 @@ class Ring:
             *self._use(),
             WaitBarrier(at(self.empty, SLOT), Var("parity") ^ 1),
             ExpectBytes(signal, 2 * SIDE * SIDE * 2),
-            BulkLoad(at(self.a, SLOT, 0, 0), a_map, (STEP * SIDE, TILE * SIDE), signal),
-            BulkLoad(
+            TmaLoad(at(self.a, SLOT, 0, 0), a_map, (STEP * SIDE, TILE * SIDE), signal),
+            TmaLoad(
                 at(self.b, SLOT, RANK * share, 0),
                 b_map,
                 (Var("blockIdx.y") * SIDE, STEP * SIDE + RANK * share),
@@ -133,10 +133,10 @@ class Ring:
         return (
             *self._use(),
             WaitBarrier(at(self.full, SLOT), Var("parity")),
-            FenceProducts(),
-            loop("part", SIDE // 16, MultiplyShared(WGMMA, at(self.sums), a, b, fresh), unroll=True),
-            CommitProducts(),
-            WaitProducts(0),
+            WgmmaFence(),
+            loop("part", SIDE // 16, Wgmma(WGMMA, at(self.sums), a, b, fresh), unroll=True),
+            WgmmaCommit(),
+            WgmmaWait(0),
             back,
         )
 
@@ -162,7 +162,7 @@ class Ring:
             FenceProxy(),
             TeamBarrier(as_expr(1), 128),
             _first(
-                BulkStore(self.maps[2], (Var("blockIdx.y") * SIDE, TILE * SIDE), at(self.c_tile, 0, 0)), CommitStores()
+                TmaStore(self.maps[2], (Var("blockIdx.y") * SIDE, TILE * SIDE), at(self.c_tile, 0, 0)), CommitStores()
             ),
         )
 

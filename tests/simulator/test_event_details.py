@@ -7,7 +7,7 @@ import numpy as np
 from tilewright.ir.async_stmt import WaitBarrier
 from tilewright.ladders import find_rung
 from tilewright.problem.reference import make_operands
-from tilewright.simulator.events import Arithmetic, BulkCopy, Issue, Landing, Listener
+from tilewright.simulator.events import Arithmetic, Issue, Landing, Listener, TmaCopy
 from tilewright.simulator.warps import Warps
 from tilewright.toolchain import build
 
@@ -18,7 +18,7 @@ class Heard(Listener):
     def __init__(self) -> None:
         self.landings: list[Landing] = []
         self.issues: list[Issue] = []
-        self.boxes: list[BulkCopy] = []
+        self.boxes: list[TmaCopy] = []
         self.products: list[Arithmetic] = []
 
     def landed(self, landing: Landing) -> None:
@@ -27,7 +27,7 @@ class Heard(Listener):
     def issued(self, issue: Issue) -> None:
         self.issues.append(issue)
 
-    def bulk_copied(self, copy: BulkCopy) -> None:
+    def bulk_copied(self, copy: TmaCopy) -> None:
         self.boxes.append(copy)
 
     def computed(self, arithmetic: Arithmetic) -> None:

@@ -16,20 +16,20 @@ from tilewright.errors import SimulationError
 from tilewright.ir.async_stmt import (
     ArriveBarrier,
     AsyncStmt,
-    BulkLoad,
-    BulkStore,
     ClusterBarrier,
     ExpectBytes,
     FenceBarriers,
-    FenceProducts,
     FenceProxy,
     InitBarrier,
-    MultiplyShared,
     SetRegisters,
     TeamBarrier,
+    TmaLoad,
+    TmaStore,
     WaitBarrier,
-    WaitProducts,
     WaitStores,
+    Wgmma,
+    WgmmaFence,
+    WgmmaWait,
 )
 from tilewright.ir.buffer import Buffer, Ref, Space
 from tilewright.ir.expr import Op, as_expr, binary
@@ -124,7 +124,7 @@ def test_the_blocks_of_boxes_are_sampled() -> None:
 
 def test_who_stored_what_is_wrong() -> None:
     def beside(stmt: Stmt) -> Stmt | None:
-        if isinstance(stmt, BulkLoad) and stmt.map.operand == "B":
+        if isinstance(stmt, TmaLoad) and stmt.map.operand == "B":
             return replace(stmt, at=(stmt.at[0] + 64, stmt.at[1]))
         return None
 
@@ -149,7 +149,7 @@ def test_no_statement_of_the_units_can_be_left_out(cluster: int) -> None:
                 on_finding="collect",
                 resident_blocks=cluster,
             )
-            is_found = bool(run.errors) or (isinstance(stmt, BulkStore) and not (run.c == right).all())
+            is_found = bool(run.errors) or (isinstance(stmt, TmaStore) and not (run.c == right).all())
             assert is_found, stmt_text(stmt)
 
 
@@ -189,7 +189,7 @@ def test_a_fence_by_one_thread_does_not_do_for_all() -> None:
 def test_a_fence_after_the_barrier_is_too_late() -> None:
     late = changed(
         without(ring(), is_a(FenceProxy)),
-        lambda stmt: If(as_expr(1), (FenceProxy(), stmt)) if isinstance(stmt, BulkStore) else None,
+        lambda stmt: If(as_expr(1), (FenceProxy(), stmt)) if isinstance(stmt, TmaStore) else None,
     )
     assert kinds(late) == {Kind.UNFENCED}
 
@@ -234,7 +234,7 @@ def test_an_arrival_too_many(schedule: Any) -> None:
 
 @pytest.mark.parametrize("schedule", SCHEDULES)
 def test_a_slot_is_overwritten_while_it_is_read(schedule: Any) -> None:
-    early = with_each(ring(), WaitProducts, pending=1)
+    early = with_each(ring(), WgmmaWait, pending=1)
     assert Kind.RACE in kinds(early, schedule=schedule)
 
 
@@ -247,7 +247,7 @@ def test_a_slot_that_nobody_waits_to_be_empty() -> None:
 @pytest.mark.parametrize("how", ["stride", "leading", "place", "turned", "swizzle", "beyond"])
 def test_a_descriptor_that_points_elsewhere(how: str, schedule: Any) -> None:
     def change(stmt: Stmt) -> Stmt | None:
-        if not isinstance(stmt, MultiplyShared):
+        if not isinstance(stmt, Wgmma):
             return None
         a, b = stmt.a, stmt.b
         match how:
@@ -276,9 +276,9 @@ def test_a_descriptor_that_points_elsewhere(how: str, schedule: Any) -> None:
 
 @pytest.mark.parametrize("schedule", SCHEDULES)
 def test_the_sum_is_read_before_the_products_are_over(schedule: Any) -> None:
-    assert Kind.IN_FLIGHT in kinds(without(ring(), is_a(WaitProducts)), schedule=schedule)
+    assert Kind.IN_FLIGHT in kinds(without(ring(), is_a(WgmmaWait)), schedule=schedule)
     assert "Registers of sums are touched while a product adds to them" in error(
-        without(without(ring(stages=4), is_a(WaitProducts)), is_a(ArriveBarrier))
+        without(without(ring(stages=4), is_a(WgmmaWait)), is_a(ArriveBarrier))
     )
 
 
@@ -288,8 +288,8 @@ def test_sums_that_were_written_need_a_fence() -> None:
 
     written = replace(ring(), body=rewrite(ring().body, zero))
     assert kinds(written) == set()
-    assert kinds(without(written, is_a(FenceProducts))) == {Kind.UNFENCED}
-    assert kinds(without(ring(), is_a(FenceProducts))) == {Kind.UNFENCED}  # also before the first product of all
+    assert kinds(without(written, is_a(WgmmaFence))) == {Kind.UNFENCED}
+    assert kinds(without(ring(), is_a(WgmmaFence))) == {Kind.UNFENCED}  # also before the first product of all
 
 
 @pytest.mark.parametrize("schedule", SCHEDULES)
@@ -358,7 +358,7 @@ def test_a_promise_of_one_value_for_a_warp() -> None:
 
 def test_many_threads_start_one_copy() -> None:
     def all_lanes(stmt: Stmt) -> Stmt | None:
-        if isinstance(stmt, If) and any(isinstance(inner, BulkStore) for inner in stmt.then):
+        if isinstance(stmt, If) and any(isinstance(inner, TmaStore) for inner in stmt.then):
             return If(binary(Op.LT, THREAD % 128, 32), stmt.then)
         return None
 
@@ -404,13 +404,13 @@ def test_two_uses_of_a_barrier_that_is_not_there() -> None:
 
 def test_only_some_lanes_multiply() -> None:
     def some(stmt: Stmt) -> Stmt | None:
-        return If(binary(Op.LT, THREAD % 32, 16), (stmt,)) if isinstance(stmt, MultiplyShared) else None
+        return If(binary(Op.LT, THREAD % 32, 16), (stmt,)) if isinstance(stmt, Wgmma) else None
 
     assert Kind.PARTED_WARP in kinds(changed(ring(), some))
-    three = changed(ring(), lambda s: If(binary(Op.LT, THREAD, 96), (s,)) if isinstance(s, MultiplyShared) else None)
+    three = changed(ring(), lambda s: If(binary(Op.LT, THREAD, 96), (s,)) if isinstance(s, Wgmma) else None)
     assert Kind.PARTED_WARP in kinds(three)
 
 
 def test_a_load_that_is_missing_shows_as_missing_bytes() -> None:
-    lost = without(ring(), lambda stmt: isinstance(stmt, BulkLoad) and stmt.dst.buffer.name == "B_tile")
+    lost = without(ring(), lambda stmt: isinstance(stmt, TmaLoad) and stmt.dst.buffer.name == "B_tile")
     assert "warps 0-3 wait for full[0], parity 0 (phase 0: 8192 bytes missing)" in error(lost)

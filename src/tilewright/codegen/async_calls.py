@@ -11,27 +11,27 @@ from tilewright.dtypes import TF32
 from tilewright.ir.async_stmt import (
     ArriveBarrier,
     AsyncStmt,
-    BulkLoad,
-    BulkStore,
     ClusterBarrier,
-    CommitProducts,
     CommitStores,
     ExpectBytes,
     FenceBarriers,
-    FenceProducts,
     FenceProxy,
     InitBarrier,
-    MultiplyShared,
     PrefetchMap,
     SetRegisters,
     SharedMatrix,
     StartNextGrid,
     StoreMatrices,
     TeamBarrier,
+    TmaLoad,
+    TmaStore,
     WaitBarrier,
     WaitPreviousGrid,
-    WaitProducts,
     WaitStores,
+    Wgmma,
+    WgmmaCommit,
+    WgmmaFence,
+    WgmmaWait,
 )
 from tilewright.ir.buffer import Ref
 
@@ -53,9 +53,9 @@ def async_call(stmt: AsyncStmt, expr: CudaExpr, address: Callable[[Ref], str]) -
             return call("arrive_in_cluster", address(stmt.place), expr(stmt.rank))
         case WaitBarrier():
             return call("wait_barrier", address(stmt.place), expr(stmt.parity))
-        case BulkLoad():
+        case TmaLoad():
             return _bulk_load(stmt, expr, address)
-        case BulkStore():
+        case TmaStore():
             expr.used.add(TENSOR_MAP)
             inner, outer = (expr(part) for part in stmt.at)
             return call("bulk_store", f"&{stmt.map.name}", inner, outer, address(stmt.src))
@@ -79,18 +79,18 @@ def async_call(stmt: AsyncStmt, expr: CudaExpr, address: Callable[[Ref], str]) -
             return call("start_next_grid")
         case WaitPreviousGrid():
             return call("wait_previous_grid")
-        case FenceProducts():
+        case WgmmaFence():
             return call("fence_products")
-        case CommitProducts():
+        case WgmmaCommit():
             return call("commit_products")
-        case WaitProducts(sums=None):
+        case WgmmaWait(sums=None):
             return _counted(expr, "wait_products", stmt.pending)
-        case WaitProducts():
+        case WgmmaWait():
             assert stmt.sums is not None
             expr.used.add("wait_products")
             count = stmt.sums.buffer.elements
             return f"wait_products<{stmt.pending}, {count}>(&{expr.place(stmt.sums)})"
-        case MultiplyShared():
+        case Wgmma():
             return _multiply(stmt, expr, address)
         case StoreMatrices():
             return call(store_matrices_name(stmt.count, stmt.transposed), address(stmt.dst), address(stmt.src))
@@ -103,7 +103,7 @@ def _counted(expr: CudaExpr, name: str, count: int) -> str:
     return f"{name}<{count}>()"
 
 
-def _bulk_load(stmt: BulkLoad, expr: CudaExpr, address: Callable[[Ref], str]) -> str:
+def _bulk_load(stmt: TmaLoad, expr: CudaExpr, address: Callable[[Ref], str]) -> str:
     expr.used.add(TENSOR_MAP)
     inner, outer = (expr(part) for part in stmt.at)
     arguments = [address(stmt.dst), f"&{stmt.map.name}", inner, outer, address(stmt.signal)]
@@ -114,7 +114,7 @@ def _bulk_load(stmt: BulkLoad, expr: CudaExpr, address: Callable[[Ref], str]) ->
     return expr.call("bulk_load_multicast", *arguments, f"{stmt.mask:#b}")
 
 
-def _multiply(stmt: MultiplyShared, expr: CudaExpr, address: Callable[[Ref], str]) -> str:
+def _multiply(stmt: Wgmma, expr: CudaExpr, address: Callable[[Ref], str]) -> str:
     name = wgmma_name(stmt.instruction)
     expr.used.add(name)
     turns = "" if stmt.instruction.product is TF32 else f"<{int(stmt.a.turned)}, {int(stmt.b.turned)}>"

@@ -14,7 +14,7 @@ from tilewright.codegen.names import Names
 from tilewright.codegen.prelude import prelude_text
 from tilewright.codegen.stmt import BodyPrinter, buffer_note
 from tilewright.dtypes import I64
-from tilewright.ir.async_stmt import MultiplyShared, SetRegisters
+from tilewright.ir.async_stmt import SetRegisters, Wgmma
 from tilewright.ir.expr import Lookup
 from tilewright.ir.kernel import PROBLEMS, Kernel, Many
 from tilewright.ir.program import GROUP_LANES
@@ -44,7 +44,7 @@ def print_cuda(kernel: Kernel, *, merge: bool = True) -> CudaSource:
         kernel.cluster,
         kernel.resident,
         kernel.overlapped,
-        must_fit=any(isinstance(stmt, MultiplyShared) for _, stmt in walk(kernel.body)),
+        must_fit=any(isinstance(stmt, Wgmma) for _, stmt in walk(kernel.body)),
     )
 
 

@@ -36,10 +36,10 @@ from tilewright.ir.stmt import (
     LoadMatrices,
     Move,
     MultiplyTiles,
+    QuadTranspose,
     RoundPair,
     Stmt,
     StoreFragment,
-    TurnWords,
     WaitCopies,
 )
 from tilewright.ir.visit import exprs_of, moved_from, walk, walk_expr, written
@@ -134,12 +134,12 @@ class BodyPrinter:
             case RoundPair():
                 places = (self._expr.place(place) for place in (stmt.first, stmt.second))
                 yield Line(depth, f"{self._expr.call(f'round_pair_to_{stmt.dtype}', *places)};")
-            case LoadMatrices() | LoadFragment() | StoreFragment() | MultiplyTiles() | TurnWords():
+            case LoadMatrices() | LoadFragment() | StoreFragment() | MultiplyTiles() | QuadTranspose():
                 yield Line(depth, f"{self._collective(stmt)};")
             case _:
                 yield Line(depth, f"{async_call(stmt, self._expr, self._address)};")
 
-    def _collective(self, stmt: LoadMatrices | LoadFragment | StoreFragment | MultiplyTiles | TurnWords) -> str:
+    def _collective(self, stmt: LoadMatrices | LoadFragment | StoreFragment | MultiplyTiles | QuadTranspose) -> str:
         """A call of the function around an instruction of the whole warp."""
         match stmt:
             case LoadMatrices():
@@ -152,7 +152,7 @@ class BodyPrinter:
                 return self._on(name, stmt.dst, stmt.src, str(stmt.leading))
             case MultiplyTiles():
                 return self._on(multiply_name(stmt.instruction, stmt.orders), stmt.d, stmt.a, stmt.b)
-            case TurnWords():
+            case QuadTranspose():
                 return self._on("turn_words", stmt.place)
 
     def _on(self, function: str, *arguments: Ref | str) -> str:

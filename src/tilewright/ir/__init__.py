@@ -14,7 +14,7 @@
            | RoundPair(first, second, dtype)    two elements rounded for the tensor cores
            | Barrier()                          all threads of the block meet
            | CommitCopies() | WaitCopies(n)     groups of asynchronous copies
-           | LoadMatrices | LoadFragment | StoreFragment | MultiplyTiles | TurnWords     all lanes of a warp together
+           | LoadMatrices | LoadFragment | StoreFragment | MultiplyTiles | QuadTranspose    all lanes of a warp together
     Expr   = Const | Var | Binary | Select | Cast | Lookup | Load | Fma | Apply     Load reads a register, never memory
     Ref    = Buffer[index, ...]
     Buffer = name, space (global, shared, register), dtype, shape

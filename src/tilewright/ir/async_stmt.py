@@ -88,7 +88,7 @@ class WaitBarrier:
 
 
 @dataclass(frozen=True, slots=True)
-class BulkLoad:
+class TmaLoad:
     """One thread starts the copy of a box from global to shared memory; its bytes are told to the barrier `signal`.
 
     at: the box's first element along the contiguous and the strided dimension. dst: where it lands, a multiple of the
@@ -105,7 +105,7 @@ class BulkLoad:
 
 
 @dataclass(frozen=True, slots=True)
-class BulkStore:
+class TmaStore:
     """One thread starts the copy of a box from shared to global memory. What lies outside the matrix is left out, in
     whole pieces of 16 bytes: rows of the matrix must end at multiples of them."""
 
@@ -169,17 +169,17 @@ class SetRegisters:
 
 
 @dataclass(frozen=True, slots=True)
-class FenceProducts:
+class WgmmaFence:
     """Registers of sums written so far come before the products that this warpgroup starts from here on."""
 
 
 @dataclass(frozen=True, slots=True)
-class CommitProducts:
+class WgmmaCommit:
     """The products that this warpgroup started since the last commit become one group."""
 
 
 @dataclass(frozen=True, slots=True)
-class WaitProducts:
+class WgmmaWait:
     """This warpgroup waits until at most `pending` of its youngest groups of products are not complete.
 
     sums: registers that are read next, all of the buffer; the compiler cannot see that the wait is for them.
@@ -208,7 +208,7 @@ class SharedMatrix:
 
 
 @dataclass(frozen=True, slots=True)
-class MultiplyShared:
+class Wgmma:
     """`d += a @ b` by the four warps of a warpgroup, from shared memory, some time before it is waited for.
 
     d: where each lane's fragment of the sum begins. fresh: where true, `d = a @ b` instead; the same in all lanes.
@@ -249,8 +249,8 @@ AsyncStmt = (
     | ExpectBytes
     | ArriveBarrier
     | WaitBarrier
-    | BulkLoad
-    | BulkStore
+    | TmaLoad
+    | TmaStore
     | PrefetchMap
     | CommitStores
     | WaitStores
@@ -258,10 +258,10 @@ AsyncStmt = (
     | ClusterBarrier
     | TeamBarrier
     | SetRegisters
-    | FenceProducts
-    | CommitProducts
-    | WaitProducts
-    | MultiplyShared
+    | WgmmaFence
+    | WgmmaCommit
+    | WgmmaWait
+    | Wgmma
     | StoreMatrices
     | StartNextGrid
     | WaitPreviousGrid

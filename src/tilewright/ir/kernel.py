@@ -11,15 +11,15 @@ from tilewright.device.arch import Feature
 from tilewright.dtypes import F32, I32, I64, MBARRIER
 from tilewright.errors import ProblemError
 from tilewright.ir.async_stmt import (
-    BulkLoad,
-    BulkStore,
     ClusterBarrier,
-    MultiplyShared,
     SetRegisters,
     StartNextGrid,
     StoreMatrices,
     TensorMap,
+    TmaLoad,
+    TmaStore,
     WaitBarrier,
+    Wgmma,
 )
 from tilewright.ir.buffer import Buffer, Space
 from tilewright.ir.expr import Expr, Var
@@ -202,9 +202,9 @@ class Kernel:
                     found.add(Feature.CP_ASYNC)
                 case LoadMatrices():
                     found.add(Feature.LDMATRIX)
-                case MultiplyTiles() | MultiplyShared():
+                case MultiplyTiles() | Wgmma():
                     found.add(stmt.instruction.feature)
-                case BulkLoad() | BulkStore():
+                case TmaLoad() | TmaStore():
                     found.add(Feature.TMA)
                 case WaitBarrier():
                     found.add(Feature.MBARRIER_TX)
@@ -256,7 +256,7 @@ class Kernel:
     @property
     def maps(self) -> tuple[TensorMap, ...]:
         """What the copy engine is told of the matrices, in order of first use."""
-        found = (stmt.map for _, stmt in walk(self.body) if isinstance(stmt, (BulkLoad, BulkStore)))
+        found = (stmt.map for _, stmt in walk(self.body) if isinstance(stmt, (TmaLoad, TmaStore)))
         return tuple(dict.fromkeys(found))
 
     def check_beta(self, beta: float) -> None:

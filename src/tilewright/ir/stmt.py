@@ -232,7 +232,7 @@ class RoundPair:
 
 
 @dataclass(frozen=True, slots=True)
-class TurnWords:
+class QuadTranspose:
     """The lanes of a quad turn a square of words: word j of its lane i and word i of its lane j change places.
 
     place: the first of four words in registers. All lanes of the warp take part.
@@ -258,7 +258,7 @@ Stmt = Union[  # noqa: UP007
     StoreFragment,
     MultiplyTiles,
     RoundPair,
-    TurnWords,
+    QuadTranspose,
     AsyncStmt,
 ]
 Body = tuple[Stmt, ...]

@@ -11,26 +11,26 @@ from typing import assert_never
 from tilewright.ir.async_stmt import (
     ArriveBarrier,
     AsyncStmt,
-    BulkLoad,
-    BulkStore,
     ClusterBarrier,
-    CommitProducts,
     CommitStores,
     ExpectBytes,
     FenceBarriers,
-    FenceProducts,
     FenceProxy,
     InitBarrier,
-    MultiplyShared,
     PrefetchMap,
     SetRegisters,
     StartNextGrid,
     StoreMatrices,
     TeamBarrier,
+    TmaLoad,
+    TmaStore,
     WaitBarrier,
     WaitPreviousGrid,
-    WaitProducts,
     WaitStores,
+    Wgmma,
+    WgmmaCommit,
+    WgmmaFence,
+    WgmmaWait,
 )
 from tilewright.ir.buffer import Buffer, Ref
 from tilewright.ir.expr import Apply, Binary, Cast, Const, Expr, Fma, Load, Lookup, Op, Select, Var
@@ -49,10 +49,10 @@ from tilewright.ir.stmt import (
     LoadMatrices,
     Move,
     MultiplyTiles,
+    QuadTranspose,
     RoundPair,
     Stmt,
     StoreFragment,
-    TurnWords,
     WaitCopies,
 )
 from tilewright.ir.visit import Path, bodies
@@ -219,7 +219,7 @@ def stmt_text(stmt: Stmt) -> str:
             return f"{expr.place(stmt.d)} += {operands}  # {stmt.instruction.name}"
         case RoundPair():
             return f"{expr.place(stmt.first)} and {expr.place(stmt.second)} rounded to {stmt.dtype}"
-        case TurnWords():
+        case QuadTranspose():
             return f"{expr.place(stmt.place)} turned: 4 words of 4 lanes"
         case _:
             return async_text(stmt, expr)
@@ -238,11 +238,11 @@ def async_text(stmt: AsyncStmt, expr: ExprText) -> str:
             return f"arrive at {expr.place(stmt.place)}" + ("" if stmt.rank is None else f" of block {expr(stmt.rank)}")
         case WaitBarrier():
             return f"wait for {expr.place(stmt.place)}, parity {expr(stmt.parity)}"
-        case BulkLoad():
+        case TmaLoad():
             box = f"{stmt.map.name}[{expr(stmt.at[0])}, {expr(stmt.at[1])}]"
             where = "" if stmt.mask is None else f" in blocks {stmt.mask:#b} of the cluster"
             return f"{expr.place(stmt.dst)} <~ box {box}{where}, tells {expr.place(stmt.signal)}"
-        case BulkStore():
+        case TmaStore():
             return f"box {stmt.map.name}[{expr(stmt.at[0])}, {expr(stmt.at[1])}] <~ {expr.place(stmt.src)}"
         case PrefetchMap():
             return f"prefetch {stmt.map.name}"
@@ -259,17 +259,17 @@ def async_text(stmt: AsyncStmt, expr: ExprText) -> str:
             return f"barrier {expr(stmt.number)} of {stmt.threads} threads"
         case SetRegisters():
             return f"{'grow' if stmt.grow else 'shrink'} to {stmt.count} registers"
-        case FenceProducts():
+        case WgmmaFence():
             return "fence before products"
         case StartNextGrid():
             return "the next kernel may start"
         case WaitPreviousGrid():
             return "wait until the kernels before have ended"
-        case CommitProducts():
+        case WgmmaCommit():
             return "commit products"
-        case WaitProducts():
+        case WgmmaWait():
             return f"wait until at most {stmt.pending} group(s) of products are under way"
-        case MultiplyShared():
+        case Wgmma():
             operands = " @ ".join(f"{expr.place(m.place)}{' turned' if m.turned else ''}" for m in (stmt.a, stmt.b))
             fresh = "" if stmt.fresh is None else f" (= where {expr(stmt.fresh)})"
             return f"{expr.place(stmt.d)} += {operands}{fresh}  # {stmt.instruction.name}"

@@ -15,7 +15,7 @@ from tilewright.dtypes import DType
 from tilewright.ir.buffer import Buffer, Ref, Space
 from tilewright.ir.expr import ZERO, Expr, Var
 from tilewright.ir.program import Axis, Program, Staged
-from tilewright.layout.arrangement import Slabs
+from tilewright.layout.arrangement import SwizzleAtoms
 from tilewright.layout.fragment import QUAD_LANES, WORD_BYTES, Fragment, FragmentDigit, Holder
 from tilewright.layout.swizzle import swizzle_of
 from tilewright.problem.gemm import Dim, OperandName
@@ -150,9 +150,9 @@ class Tile:
             notes.append(staged.arrangement.text)
         shape: tuple[int, ...] = (self.rows, self.row_length + staged.pad)
         align_bytes = 0
-        if isinstance(staged.arrangement, Slabs):
+        if isinstance(staged.arrangement, SwizzleAtoms):
             columns = staged.arrangement.columns
-            axes, shape = ("slab", *axes), (self.row_length // columns, self.rows, columns)
+            axes, shape = ("atom", *axes), (self.row_length // columns, self.rows, columns)
             align_bytes = swizzle_of(staged.arrangement.row_bytes).repeat_bytes
         if self.slots > 1:
             axes, shape = ("slot", *axes), (self.slots, *shape)
@@ -201,9 +201,9 @@ class Tile:
         """The place of an element in shared memory, in the slot that is being read, or being filled."""
         slow, fast = self.place(row, col)
         index: tuple[Expr, ...] = (slow, fast)
-        if isinstance(self.staged.arrangement, Slabs):
+        if isinstance(self.staged.arrangement, SwizzleAtoms):
             columns = self.staged.arrangement.columns
-            plain = (row, col)[self.minor]  # columns change places within their slab only
+            plain = (row, col)[self.minor]  # columns change places within their atom only
             index = (plain // columns, slow, self.staged.arrangement.column(slow, plain % columns, columns))
         if self.slots == 1:
             return Ref(self.shared_buffer, index)

@@ -23,10 +23,10 @@ from tilewright.ir.stmt import (
     LoadMatrices,
     Move,
     MultiplyTiles,
+    QuadTranspose,
     RoundPair,
     Stmt,
     StoreFragment,
-    TurnWords,
     WaitCopies,
 )
 from tilewright.ir.text import stmt_text
@@ -115,7 +115,7 @@ def _check(
                     _check_place(stmt, place, registers, after)
                     if place.buffer.space is not Space.REGISTER or place.buffer.dtype is not F32:
                         _fail(after, stmt, f"{stmt.dtype} is rounded to in registers of f32")
-            case LoadMatrices() | LoadFragment() | StoreFragment() | MultiplyTiles() | TurnWords():
+            case LoadMatrices() | LoadFragment() | StoreFragment() | MultiplyTiles() | QuadTranspose():
                 if divergent:
                     _fail(after, stmt, "an instruction of the whole warp stands where only some lanes come")
                 _check_collective(stmt, registers, after)
@@ -160,7 +160,7 @@ def _check_collective(stmt: Stmt, registers: frozenset[str], after: str) -> None
                 _fail(after, stmt, "matrices are loaded from shared memory to registers")
             if stmt.transposed and stmt.src.buffer.dtype.bytes != 2:
                 _fail(after, stmt, "only matrices of elements of 2 bytes are transposed on the way")
-        case TurnWords():
+        case QuadTranspose():
             if stmt.place.buffer.space is not Space.REGISTER or stmt.place.buffer.dtype.bytes > 4:
                 _fail(after, stmt, "words are turned in registers")
         case MultiplyTiles():

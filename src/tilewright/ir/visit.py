@@ -7,15 +7,15 @@ from dataclasses import replace
 
 from tilewright.ir.async_stmt import (
     ArriveBarrier,
-    BulkLoad,
-    BulkStore,
     ExpectBytes,
     InitBarrier,
-    MultiplyShared,
     StoreMatrices,
     TeamBarrier,
+    TmaLoad,
+    TmaStore,
     WaitBarrier,
-    WaitProducts,
+    Wgmma,
+    WgmmaWait,
 )
 from tilewright.ir.buffer import Ref
 from tilewright.ir.expr import Apply, Binary, Cast, Expr, Fma, Load, Lookup, Select, Var
@@ -31,10 +31,10 @@ from tilewright.ir.stmt import (
     LoadMatrices,
     Move,
     MultiplyTiles,
+    QuadTranspose,
     RoundPair,
     Stmt,
     StoreFragment,
-    TurnWords,
 )
 
 Path = tuple[int, ...]
@@ -104,9 +104,9 @@ def map_exprs(stmt: Stmt, change: Callable[[Expr], Expr]) -> Stmt:
             return replace(stmt, d=ref(stmt.d), a=ref(stmt.a), b=ref(stmt.b))
         case RoundPair():
             return replace(stmt, first=ref(stmt.first), second=ref(stmt.second))
-        case TurnWords():
+        case QuadTranspose():
             return replace(stmt, place=ref(stmt.place))
-        case MultiplyShared():
+        case Wgmma():
             a, b = (replace(side, place=ref(side.place)) for side in (stmt.a, stmt.b))
             return replace(stmt, d=ref(stmt.d), a=a, b=b, fresh=None if stmt.fresh is None else change(stmt.fresh))
         case InitBarrier() | ExpectBytes():
@@ -115,15 +115,15 @@ def map_exprs(stmt: Stmt, change: Callable[[Expr], Expr]) -> Stmt:
             return replace(stmt, place=ref(stmt.place), rank=None if stmt.rank is None else change(stmt.rank))
         case WaitBarrier():
             return replace(stmt, place=ref(stmt.place), parity=change(stmt.parity))
-        case BulkLoad():
+        case TmaLoad():
             inner, outer = (change(part) for part in stmt.at)
             return replace(stmt, dst=ref(stmt.dst), at=(inner, outer), signal=ref(stmt.signal))
-        case BulkStore():
+        case TmaStore():
             inner, outer = (change(part) for part in stmt.at)
             return replace(stmt, src=ref(stmt.src), at=(inner, outer))
         case TeamBarrier():
             return replace(stmt, number=change(stmt.number))
-        case WaitProducts(sums=Ref() as sums):
+        case WgmmaWait(sums=Ref() as sums):
             return replace(stmt, sums=ref(sums))
         case _:
             return stmt
@@ -203,9 +203,9 @@ def exprs_of(stmt: Stmt) -> tuple[Expr, ...]:
             return (*stmt.d.index, *stmt.a.index, *stmt.b.index)
         case RoundPair():
             return (*stmt.first.index, *stmt.second.index)
-        case TurnWords():
+        case QuadTranspose():
             return stmt.place.index
-        case MultiplyShared():
+        case Wgmma():
             fresh = () if stmt.fresh is None else (stmt.fresh,)
             return (*stmt.d.index, *stmt.a.place.index, *stmt.b.place.index, *fresh)
         case InitBarrier() | ExpectBytes():
@@ -214,9 +214,9 @@ def exprs_of(stmt: Stmt) -> tuple[Expr, ...]:
             return (*stmt.place.index, *(() if stmt.rank is None else (stmt.rank,)))
         case WaitBarrier():
             return (*stmt.place.index, stmt.parity)
-        case BulkLoad():
+        case TmaLoad():
             return (*stmt.dst.index, *stmt.signal.index, *stmt.at)
-        case BulkStore():
+        case TmaStore():
             return (*stmt.src.index, *stmt.at)
         case TeamBarrier():
             return (stmt.number,)
@@ -229,13 +229,13 @@ def written(stmt: Stmt) -> tuple[Ref, ...]:
     match stmt:
         case Move() | CutOut() | Assign() | LoadMatrices() | LoadFragment() | StoreFragment() | StoreMatrices():
             return (stmt.dst,)
-        case BulkLoad():
+        case TmaLoad():
             return (stmt.dst,)
-        case MultiplyTiles() | MultiplyShared():
+        case MultiplyTiles() | Wgmma():
             return (stmt.d,)
         case RoundPair():
             return (stmt.first, stmt.second)
-        case TurnWords():
+        case QuadTranspose():
             return (stmt.place,)
         case _:
             return ()
@@ -244,11 +244,11 @@ def written(stmt: Stmt) -> tuple[Ref, ...]:
 def moved_from(stmt: Stmt) -> tuple[Ref, ...]:
     """The places a statement reads as such; what its expressions load is in `exprs_of`."""
     match stmt:
-        case Move() | CutOut() | LoadMatrices() | LoadFragment() | StoreFragment() | StoreMatrices() | BulkStore():
+        case Move() | CutOut() | LoadMatrices() | LoadFragment() | StoreFragment() | StoreMatrices() | TmaStore():
             return (stmt.src,)
         case MultiplyTiles():
             return (stmt.a, stmt.b)
-        case MultiplyShared():
+        case Wgmma():
             return (stmt.a.place, stmt.b.place)
         case _:
             return ()

@@ -235,15 +235,15 @@ def _entry(table: tuple[int, ...], index: Any) -> Any:
 
 
 @dataclass(frozen=True, slots=True)
-class Slabs:
-    """Rows cut into slabs of `columns` elements, `row_bytes` bytes, that lie one after another.
+class SwizzleAtoms:
+    """Rows cut into swizzle atoms of `columns` elements, `row_bytes` bytes, that lie one after another.
 
-    Inside a slab the 16-byte pieces of a row are permuted by the number of the row, as the copy engine writes them and
+    Inside a atom the 16-byte pieces of a row are permuted by the number of the row, as the copy engine writes them and
     wgmma reads them.
 
-    row_bytes is 32, 64 or 128; with 128, elements of 2 bytes have 64 columns a slab.
+    row_bytes is 32, 64 or 128; with 128, elements of 2 bytes have 64 columns a atom.
 
-    >>> [Slabs(64).column(row, 0, 64) for row in range(4)]
+    >>> [SwizzleAtoms(64).column(row, 0, 64) for row in range(4)]
     [0, 8, 16, 24]
     """
 
@@ -251,7 +251,7 @@ class Slabs:
     row_bytes: int = 128
 
     def column(self, row: Any, col: Any, columns: int) -> Any:
-        """Where column `col` of row `row` lies, slabs side by side."""
+        """Where column `col` of row `row` lies, swizzle atoms side by side."""
         pieces = self.row_bytes // 16
         shift = (128 // self.row_bytes).bit_length() - 1
         base = (self.columns // pieces).bit_length() - 1
@@ -264,16 +264,16 @@ class Slabs:
     def problem(self, rows: int, columns: int) -> str | None:
         """Why a tile of this shape cannot be arranged so, or None."""
         if self.row_bytes not in (32, 64, 128):
-            return f"rows of a slab have 32, 64 or 128 bytes, not {self.row_bytes!r}"
+            return f"rows of a atom have 32, 64 or 128 bytes, not {self.row_bytes!r}"
         if not _is_count(self.columns) or self.columns < 1 or self.row_bytes % self.columns:
             return f"{self.columns!r} columns do not fill {self.row_bytes} bytes"
         if rows % 8 or columns % self.columns:
-            return f"slabs have rows by the 8 and {self.columns} columns"
+            return f"swizzle atoms have rows by the 8 and {self.columns} columns"
         return None
 
     @property
     def text(self) -> str:
-        return f"in slabs of {self.columns} columns, 16-byte pieces permuted by the row"
+        return f"in swizzle atoms of {self.columns} columns, 16-byte pieces permuted by the row"
 
 
-Arrangement = Union[Interleaved, Xor, Permuted, Slabs, Auto]  # noqa: UP007
+Arrangement = Union[Interleaved, Xor, Permuted, SwizzleAtoms, Auto]  # noqa: UP007

@@ -8,7 +8,7 @@ from tilewright.ir.buffer import Space
 from tilewright.ir.program import Program, Route, Staged
 from tilewright.ir.tiles import source_of, tile_of
 from tilewright.isa.wmma import WMMA_POINTER_BYTES
-from tilewright.lowering.products import slabs_of
+from tilewright.lowering.products import swizzle_atoms_of
 from tilewright.problem.gemm import OperandName
 
 
@@ -47,7 +47,7 @@ def check_instruction(program: Program) -> None:
 
 
 def _check_in_shared(program: Program, operand: OperandName, name: str) -> None:
-    """wgmma reads its operands from shared memory, in slabs, and turns only elements of 2 bytes."""
+    """wgmma reads its operands from shared memory, in swizzle atoms, and turns only elements of 2 bytes."""
     chain = program.chain(operand)
     if not chain or chain[-1].space is not Space.SHARED:
         raise LoweringError(
@@ -61,7 +61,7 @@ def _check_in_shared(program: Program, operand: OperandName, name: str) -> None:
             hint=f"Transfer({chain[-1].name!r}, Route.TMA) rounds; or ask for product=tf32_truncated.",
         )
     tile = tile_of(program, chain[-1])
-    slabs = slabs_of(tile)
+    swizzle_atoms = swizzle_atoms_of(tile)
     along = tile.spans[tile.minor].dim
     if along != "k" and tile.dtype.bytes != 2:
         raise LoweringError(
@@ -70,11 +70,11 @@ def _check_in_shared(program: Program, operand: OperandName, name: str) -> None:
             hint=f"store {operand} so that k is contiguous.",
         )
     wide = next((axis.extent or 1 for axis in program.instruction_axes if axis.dim == along), 1)
-    if along != "k" and wide % slabs.columns:
+    if along != "k" and wide % swizzle_atoms.columns:
         raise LoweringError(
-            f"{name} takes {wide} of {along} of {chain[-1].name!r}, whose slabs have {slabs.columns}.",
-            note="one product reads whole slabs where rows do not run along k.",
-            hint=f"use narrower slabs, or a wgmma whose {along} is a multiple of {slabs.columns}.",
+            f"{name} takes {wide} of {along} of {chain[-1].name!r}, whose swizzle atoms have {swizzle_atoms.columns}.",
+            note="one product reads whole swizzle atoms where rows do not run along k.",
+            hint=f"use narrower swizzle atoms, or a wgmma whose {along} is a multiple of {swizzle_atoms.columns}.",
         )
 
 

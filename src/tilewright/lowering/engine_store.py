@@ -9,13 +9,13 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from tilewright.ir.async_stmt import BulkStore, CommitStores, FenceProxy, TensorMap, WaitStores
+from tilewright.ir.async_stmt import CommitStores, FenceProxy, TensorMap, TmaStore, WaitStores
 from tilewright.ir.buffer import Ref
 from tilewright.ir.expr import ZERO, Const, Expr, Op, Var, binary
 from tilewright.ir.stmt import Body, For, If
 from tilewright.layout.swizzle import swizzle_of
 from tilewright.lowering.part_store import LANE, PART, Either, Finished, PartStore
-from tilewright.lowering.products import slabs_of
+from tilewright.lowering.products import swizzle_atoms_of
 
 
 @dataclass(frozen=True)
@@ -40,18 +40,18 @@ class EngineStore(PartStore):
         return (If(binary(Op.EQ, LANE, 0), (WaitStores(0),)),)
 
     def map(self) -> TensorMap:
-        slabs = slabs_of(self.tile)
-        return TensorMap("C_map", "C", (slabs.columns, self._rows), swizzle_of(slabs.row_bytes))
+        swizzle_atoms = swizzle_atoms_of(self.tile)
+        return TensorMap("C_map", "C", (swizzle_atoms.columns, self._rows), swizzle_of(swizzle_atoms.row_bytes))
 
     def _start(self) -> Body:
-        slabs, columns = slabs_of(self.tile), self.tile.row_length
-        count = columns // slabs.columns
-        slab: Expr = Var(_SLAB) if count > 1 else ZERO
+        swizzle_atoms, columns = swizzle_atoms_of(self.tile), self.tile.row_length
+        count = columns // swizzle_atoms.columns
+        atom: Expr = Var(_SLAB) if count > 1 else ZERO
         row, column = self._corner()
-        column = column + slab * slabs.columns
-        source = Ref(self.tile.shared_buffer, (*self._buffer, slab, self._first_row(), ZERO))
-        store = BulkStore(self.map(), (column, row), source, origin=self.tile.staged.name)
+        column = column + atom * swizzle_atoms.columns
+        source = Ref(self.tile.shared_buffer, (*self._buffer, atom, self._first_row(), ZERO))
+        store = TmaStore(self.map(), (column, row), source, origin=self.tile.staged.name)
         return (For(_SLAB, Const(count), (store,), unroll=True),) if count > 1 else (store,)
 
 
-_SLAB = "slab"
+_SLAB = "atom"

@@ -13,7 +13,7 @@ from functools import cached_property
 
 from tilewright.dtypes import F32
 from tilewright.errors import LoweringError
-from tilewright.ir.async_stmt import CommitProducts, FenceProducts, WaitProducts
+from tilewright.ir.async_stmt import WgmmaCommit, WgmmaFence, WgmmaWait
 from tilewright.ir.buffer import Buffer, Ref, Space
 from tilewright.ir.expr import ZERO, Apply, Binary, Cast, Const, Expr, Fma, Load, Op, Select, Var, binary, real
 from tilewright.ir.kernel import SIZES
@@ -128,7 +128,7 @@ class Expansion:
             return use
         if not any(self._staged_under(Space.SHARED, loop.name)):
             return use
-        return (FenceProducts(), *use, CommitProducts(), WaitProducts(0, self._sums.first, origin=self._sums.name))
+        return (WgmmaFence(), *use, WgmmaCommit(), WgmmaWait(0, self._sums.first, origin=self._sums.name))
 
     def _fragments(self, loop: Loop) -> Body:
         """The loads of the register tiles under a loop that do not run ahead."""

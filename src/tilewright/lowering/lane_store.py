@@ -23,7 +23,7 @@ from tilewright.ir.program import GROUP_LANES, WARP_LANES
 from tilewright.ir.stmt import Alloc, Body, For, If, Let, Move
 from tilewright.lowering.kernel_parts import global_place, value_buffer
 from tilewright.lowering.part_store import LANE, PART, Either, Finished, PartStore
-from tilewright.lowering.products import slabs_of
+from tilewright.lowering.products import swizzle_atoms_of
 
 _WARP, _ODD = Var("warp_in_group"), Var("odd")
 _WARPS = GROUP_LANES // WARP_LANES
@@ -144,7 +144,7 @@ class LaneStore(PartStore):
 
     def _kept(self, row: Expr, column: Expr) -> Ref:
         """An element of the part in its place in shared memory."""
-        slabs = slabs_of(self.tile)
+        swizzle_atoms = swizzle_atoms_of(self.tile)
         down = self._first_row() + row
-        inside = slabs.column(down, column % slabs.columns, slabs.columns)
-        return Ref(self.tile.shared_buffer, (*self._buffer, column // slabs.columns, down, inside))
+        inside = swizzle_atoms.column(down, column % swizzle_atoms.columns, swizzle_atoms.columns)
+        return Ref(self.tile.shared_buffer, (*self._buffer, column // swizzle_atoms.columns, down, inside))

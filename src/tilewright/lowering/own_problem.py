@@ -12,7 +12,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from tilewright.errors import LoweringError
-from tilewright.ir.async_stmt import BulkLoad, BulkStore, PrefetchMap
+from tilewright.ir.async_stmt import PrefetchMap, TmaLoad, TmaStore
 from tilewright.ir.kernel import Many, step_of
 from tilewright.ir.program import Level, Program
 from tilewright.ir.stmt import Body, Stmt
@@ -25,7 +25,7 @@ def own_problem(body: Body, program: Program, many: Many, *, parts: bool = False
     _check(body, program, many, parts)
 
     def change(stmt: Stmt) -> Body:
-        if isinstance(stmt, (BulkLoad, PrefetchMap)):
+        if isinstance(stmt, (TmaLoad, PrefetchMap)):
             return (replace(stmt, map=replace(stmt.map, step=step_of(stmt.map.operand))),)
         return (stmt,)
 
@@ -44,13 +44,13 @@ def _check(body: Body, program: Program, many: Many, parts: bool) -> None:
             hint="leave Persist() out: problems are blocks along z.",
         )
     statements = [stmt for _, stmt in walk(body)]
-    if any(isinstance(stmt, BulkStore) for stmt in statements):
+    if any(isinstance(stmt, TmaStore) for stmt in statements):
         raise LoweringError(
             "The copy engine cannot store the results of many problems: its map of C knows one matrix.",
             hint='store C from registers: leave Transfer("C", Route.TMA) out.',
         )
     clustered = program.clustered is not None and program.clustered.size > 1
-    if clustered or (many is Many.LISTED and any(isinstance(stmt, BulkLoad) for stmt in statements)):
+    if clustered or (many is Many.LISTED and any(isinstance(stmt, TmaLoad) for stmt in statements)):
         raise LoweringError(
             "Many problems cannot be read by clusters of blocks, nor a list of them by the copy engine.",
             note="a map is made for one size, and all blocks of a cluster share their tiles.",

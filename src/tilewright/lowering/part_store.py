@@ -20,7 +20,7 @@ from tilewright.ir.stmt import Alloc, Body, For, Let
 from tilewright.ir.tiles import Tile
 from tilewright.lowering.coordinates import GROUP, GROUP_LANE, ROUND, TURN, digit_sum, index_of
 from tilewright.lowering.kernel_parts import ELEMENT, global_place, value_buffer
-from tilewright.lowering.products import slabs_of
+from tilewright.lowering.products import swizzle_atoms_of
 from tilewright.lowering.sums import Sums
 
 COLUMNS = 16
@@ -161,14 +161,14 @@ class PartStore:
         return either(way)  # neither has a branch between its instructions
 
     def _put(self, value_at: Ref, rows: Expr) -> Body:
-        """Four matrices, 16 rows by 16 columns of a warp, to their place in the slabs; each lane names one row."""
-        slabs = slabs_of(self.tile)
+        """Four matrices, 16 rows by 16 columns of a warp, to the swizzle atoms; a lane addresses one row."""
+        swizzle_atoms = swizzle_atoms_of(self.tile)
         row, column = Var(f"{self.tile.staged.name}_m"), Var(f"{self.tile.staged.name}_n")
         lane = LANE % 32
         down = self._first_row() + rows + LANE // 32 * 16 + lane // 8 % 2 * 8 + lane % 8
         along = Var(_CHUNK) * COLUMNS + lane // 16 * 8
-        inside = slabs.column(row, column % slabs.columns, slabs.columns)
-        spot = (*self._buffer, column // slabs.columns, row, inside)
+        inside = swizzle_atoms.column(row, column % swizzle_atoms.columns, swizzle_atoms.columns)
+        spot = (*self._buffer, column // swizzle_atoms.columns, row, inside)
         name = self.tile.staged.name
         return (
             Let(row.name, down),

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 from tilewright.errors import LoweringError
-from tilewright.ir.async_stmt import BulkLoad, ExpectBytes, MultiplyShared, SharedMatrix, TensorMap
+from tilewright.ir.async_stmt import ExpectBytes, SharedMatrix, TensorMap, TmaLoad, Wgmma
 from tilewright.ir.buffer import Ref
 from tilewright.ir.expr import ZERO, Const, Expr, Op, Var, binary, both
 from tilewright.ir.program import Program, Staged
 from tilewright.ir.simplify import substitute
 from tilewright.ir.stmt import Body, For
 from tilewright.ir.tiles import Tile, fill_name, slot_name, tile_of
-from tilewright.layout.arrangement import Slabs
+from tilewright.layout.arrangement import SwizzleAtoms
 from tilewright.layout.swizzle import swizzle_of
 from tilewright.lowering.coordinates import RANK, digit_sum
 from tilewright.lowering.sums import Sums
@@ -33,7 +33,7 @@ def multiply_shared(program: Program, sums: Sums) -> Body:
     digits = [axis for axis in program.axes_of("k") if axis not in program.instruction_axes]
     fresh = both(*(binary(Op.EQ, Var(axis.name), 0) for axis in digits))
     d = Ref(sums.buffer, sums.tile_index)
-    return (MultiplyShared(program.tensorized.instruction, d, a, b, fresh, origin=sums.name),)
+    return (Wgmma(program.tensorized.instruction, d, a, b, fresh, origin=sums.name),)
 
 
 _OPERANDS: tuple[OperandName, OperandName] = ("A", "B")
@@ -46,32 +46,32 @@ def shared_matrix(program: Program, operand: OperandName) -> SharedMatrix:
     none, which is where it is in rows that are multiples of eight.
     """
     tile = tile_of(program, program.chain(operand)[-1])
-    slabs = slabs_of(tile)
+    swizzle_atoms = swizzle_atoms_of(tile)
     corner = {axis.name: ZERO for axis in program.instruction_axes}
     coordinates = [substitute(span.local_index(), corner) for span in tile.spans]
     slow, fast = coordinates[tile.major], coordinates[tile.minor]
-    index: tuple[Expr, ...] = (fast // slabs.columns, slow, fast % slabs.columns)
+    index: tuple[Expr, ...] = (fast // swizzle_atoms.columns, slow, fast % swizzle_atoms.columns)
     if tile.slots > 1:
         index = (Var(slot_name(tile.staged.under)), *index)
     across = tile.spans[tile.minor].dim != "k"
-    slab_bytes = tile.rows * slabs.row_bytes
+    atom_bytes = tile.rows * swizzle_atoms.row_bytes
     return SharedMatrix(
         Ref(tile.shared_buffer, index),
-        swizzle_of(slabs.row_bytes),
+        swizzle_of(swizzle_atoms.row_bytes),
         across,
-        slab_bytes if across else 16,
-        CORE_ROWS * slabs.row_bytes,
+        atom_bytes if across else 16,
+        CORE_ROWS * swizzle_atoms.row_bytes,
     )
 
 
-def slabs_of(tile: Tile) -> Slabs:
-    """The slabs in which a tile lies that wgmma or the copy engine touches."""
+def swizzle_atoms_of(tile: Tile) -> SwizzleAtoms:
+    """The swizzle atoms in which a tile lies that wgmma or the copy engine touches."""
     arrangement = tile.staged.arrangement
-    if not isinstance(arrangement, Slabs):
+    if not isinstance(arrangement, SwizzleAtoms):
         columns = 128 // tile.dtype.bytes
         raise LoweringError(
-            f"{tile.staged.name!r} does not lie in slabs, as the copy engine writes and wgmma reads them.",
-            hint=f"Relayout({tile.staged.name!r}, arrangement=Slabs({columns})).",
+            f"{tile.staged.name!r} does not lie in swizzle atoms, as the copy engine writes and wgmma reads them.",
+            hint=f"Relayout({tile.staged.name!r}, arrangement=SwizzleAtoms({columns})).",
         )
     return arrangement
 
@@ -85,38 +85,40 @@ def parts(program: Program, staged: Staged) -> int:
 
 
 def tensor_map(program: Program, staged: Staged) -> TensorMap:
-    """What the copy engine is told of a staged tile's operand: boxes of one slab, or of a block's part of it."""
+    """What the copy engine is told of a staged tile's operand: boxes of one atom, or of a block's part of it."""
     tile = tile_of(program, staged)
-    slabs = slabs_of(tile)
+    swizzle_atoms = swizzle_atoms_of(tile)
     rows = tile.rows
     share = parts(program, staged)
-    if (tile.row_length // slabs.columns) % share:
+    if (tile.row_length // swizzle_atoms.columns) % share:
         rows //= share
-    return TensorMap(f"{staged.operand}_map", staged.operand, (slabs.columns, rows), swizzle_of(slabs.row_bytes))
+    return TensorMap(
+        f"{staged.operand}_map", staged.operand, (swizzle_atoms.columns, rows), swizzle_of(swizzle_atoms.row_bytes)
+    )
 
 
 def bulk_loads(program: Program, staged: Staged, signal: Ref) -> Body:
     """One thread's copies of a tile, or of its block's part of one, into the slot that is being filled."""
     tile = tile_of(program, staged)
-    slabs = slabs_of(tile)
-    count, share, box = tile.row_length // slabs.columns, parts(program, staged), tensor_map(program, staged)
+    swizzle_atoms = swizzle_atoms_of(tile)
+    count, share, box = tile.row_length // swizzle_atoms.columns, parts(program, staged), tensor_map(program, staged)
     by_slab = count % share == 0
     rank: Expr = Var(RANK) if share > 1 else ZERO
     each = count // share if by_slab else count
-    slab: Expr = Var(f"{staged.name}_step") if each > 1 else ZERO
+    atom: Expr = Var(f"{staged.name}_step") if each > 1 else ZERO
     if by_slab:
-        slab = rank * each + slab
+        atom = rank * each + atom
     first_row: Expr = ZERO if by_slab else rank * box.box[1]
     starts = []
     for span in tile.spans:
         outside = tuple(axis for axis in program.axes_of(span.dim) if axis not in span.axes)
         starts.append(digit_sum(outside))
-    at = (starts[tile.minor] + slab * slabs.columns, starts[tile.major] + first_row)
-    index: tuple[Expr, ...] = (slab, first_row, ZERO)
+    at = (starts[tile.minor] + atom * swizzle_atoms.columns, starts[tile.major] + first_row)
+    index: tuple[Expr, ...] = (atom, first_row, ZERO)
     if tile.slots > 1:
         index = (Var(fill_name(staged.under)), *index)
     mask = (1 << share) - 1 if share > 1 else None
-    load = BulkLoad(Ref(tile.shared_buffer, index), box, at, signal, mask, origin=staged.name)
+    load = TmaLoad(Ref(tile.shared_buffer, index), box, at, signal, mask, origin=staged.name)
     return (For(f"{staged.name}_step", Const(each), (load,), unroll=True),) if each > 1 else (load,)
 
 

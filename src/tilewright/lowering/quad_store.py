@@ -20,7 +20,7 @@ from tilewright.ir.buffer import Ref
 from tilewright.ir.expr import ZERO, Const, Expr, Load, Var
 from tilewright.ir.program import Axis, Program
 from tilewright.ir.simplify import substitute
-from tilewright.ir.stmt import Alloc, Body, For, Move, TurnWords
+from tilewright.ir.stmt import Alloc, Body, For, Move, QuadTranspose
 from tilewright.ir.tiles import FRAGMENT, traded_axis
 from tilewright.layout.fragment import QUAD_LANES
 from tilewright.lowering.coordinates import index_of, lane_of
@@ -75,7 +75,7 @@ class QuadStore:
         place = self._place(lane % QUAD_LANES, ZERO, whole=True)
         load: Body = ()
         if added_to is not None:  # what the quad reads in whole rows, its lanes trade back
-            load = (Alloc(old), Move(last, added_to(place), width, origin="C"), TurnWords(last, "C"))
+            load = (Alloc(old), Move(last, added_to(place), width, origin="C"), QuadTranspose(last, "C"))
         piece, element = Var(_PIECE), Var(ELEMENT)
         at = piece * self._held + element
         register = Var(_ROW) * self._held + element
@@ -88,7 +88,7 @@ class QuadStore:
             None if added_to is None else Load(old, (at,)),
         )
         pieces = For(_PIECE, Const(QUAD_LANES), (For(ELEMENT, Const(self._held), held, unroll=True),), unroll=True)
-        return (Alloc(value), *load, pieces, TurnWords(first, "C"), Move(place, first, width, origin="C"))
+        return (Alloc(value), *load, pieces, QuadTranspose(first, "C"), Move(place, first, width, origin="C"))
 
     @property
     def _four(self) -> Expr:

@@ -16,18 +16,18 @@ from functools import cached_property
 from tilewright.dtypes import MBARRIER
 from tilewright.ir.async_stmt import (
     ArriveBarrier,
-    BulkStore,
     ClusterBarrier,
-    CommitProducts,
     FenceBarriers,
-    FenceProducts,
     InitBarrier,
     PrefetchMap,
     SetRegisters,
     StartNextGrid,
+    TmaStore,
     WaitBarrier,
     WaitPreviousGrid,
-    WaitProducts,
+    WgmmaCommit,
+    WgmmaFence,
+    WgmmaWait,
 )
 from tilewright.ir.buffer import Buffer, Ref, Space
 from tilewright.ir.expr import ZERO, Const, Expr, Op, Select, Var, binary
@@ -170,7 +170,7 @@ class Engine:
             loop = (*loop, For("slot", Const(self._turns), each, unroll=True))
         read = [tensor_map(self.program, staged) for staged in self._tiles]
         leaving = walk((*self.compute.finish, *self.compute.leave))
-        stored = [stmt.map for _, stmt in leaving if isinstance(stmt, BulkStore)]
+        stored = [stmt.map for _, stmt in leaving if isinstance(stmt, TmaStore)]
         maps = tuple(PrefetchMap(one) for one in dict.fromkeys((*read, *stored)))
         first = If(binary(Op.EQ, Var("threadIdx.x"), 0), (*maps, *loop, FenceBarriers()))
         meet = ClusterBarrier() if self._cluster > 1 else Barrier("the barriers are there")
@@ -237,10 +237,10 @@ class Engine:
         body: Body = (
             *self._position(slot.name),
             WaitBarrier(self.full(slot), parity),
-            FenceProducts(),
+            WgmmaFence(),
             *compute.step,
-            CommitProducts(),
-            WaitProducts(1, origin=compute.sums.name),
+            WgmmaCommit(),
+            WgmmaWait(1, origin=compute.sums.name),
             If(binary(Op.LT, 0, Var(loop)), self._give_back(before)),
         )
         last = (Var(TURN) + 1) * self._extent - 1
@@ -249,7 +249,7 @@ class Engine:
             *await_turn,
             For(loop, self._extent, body),
             *pass_turn,
-            WaitProducts(0, compute.sums.first, compute.sums.name),
+            WgmmaWait(0, compute.sums.first, compute.sums.name),
             If(binary(Op.LT, 0, SIZES["k"]), self._give_back(binary(Op.MOD, last, self._stages))),
             *compute.finish,
         )
@@ -291,10 +291,10 @@ class Engine:
             *copies(ahead, binary(Op.MOD, ahead, stages)),
             *_with_turn(self._position(slot.name), ZERO),
             WaitBarrier(self.full(slot), parity),
-            FenceProducts(),
+            WgmmaFence(),
             *compute.step,
-            CommitProducts(),
-            WaitProducts(0, compute.sums.first, compute.sums.name),
+            WgmmaCommit(),
+            WgmmaWait(0, compute.sums.first, compute.sums.name),
             Barrier("this slot has been read by all"),
         )
         return (

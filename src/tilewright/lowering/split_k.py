@@ -14,7 +14,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from tilewright.errors import LoweringError
-from tilewright.ir.async_stmt import BulkLoad, BulkStore
+from tilewright.ir.async_stmt import TmaLoad, TmaStore
 from tilewright.ir.buffer import Ref, Space
 from tilewright.ir.expr import Expr, Op, Var, binary
 from tilewright.ir.kernel import PART_OF_K, SIZES
@@ -42,12 +42,12 @@ def split_k(body: Body, program: Program) -> Body:
         own = map_exprs(stmt, lambda expr: substitute(expr, {SIZES["k"].name: OWN}))
         if isinstance(own, Move):
             own = replace(own, dst=shifted(own.dst), src=shifted(own.src))
-        if isinstance(own, BulkLoad):
+        if isinstance(own, TmaLoad):
             operand = program.gemm.operand(own.map.operand)
             inner, outer = own.at
             at = (inner + FIRST, outer) if operand.contiguous == "k" else (inner, outer + FIRST)
             own = replace(own, at=at)
-        if isinstance(own, BulkStore):
+        if isinstance(own, TmaStore):
             raise LoweringError(
                 "The copy engine cannot store partial sums: a map of C knows one matrix, not its parts."
             )

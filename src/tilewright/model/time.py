@@ -22,7 +22,7 @@ LAUNCH_SECONDS = 3e-6
 """From the end of the kernel before to the first instruction of this one."""
 
 EARLY_SECONDS = 1e-6
-"""What of it is saved by a kernel that starts while the one before still ends (`Overlap`, sm_90 and later). Measured:
+"""What programmatic dependent launch saves of it (`DependentLaunch`, sm_90 and later). Measured:
 H200, 2048^3 in bf16, whose 24 us went from 0.97 to 1.00 of cuBLAS; not told apart by how much room the SMs have."""
 
 _WORTH_TELLING = 0.1

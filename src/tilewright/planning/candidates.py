@@ -237,7 +237,7 @@ def _wgmma(gemm: Gemm) -> Iterator[Candidate]:
 
 
 def _of_few_rows(gemm: Gemm) -> Iterator[Mapping[str, Any]]:
-    """Tiles as high as C, where that has few rows; a slab of shared memory has rows of 32, 64 or 128 bytes."""
+    """Tiles as high as C, where that has few rows; a atom of shared memory has rows of 32, 64 or 128 bytes."""
     from tilewright.ladders.hopper import r9_best as best
 
     along_m = gemm.a is Order.COL

@@ -10,7 +10,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from math import ceil, prod
 
-from tilewright.ir.async_stmt import WaitProducts
+from tilewright.ir.async_stmt import WgmmaWait
 from tilewright.ir.buffer import Space
 from tilewright.ir.kernel import Kernel
 from tilewright.ir.program import Program, Route
@@ -225,7 +225,7 @@ def _load_groups(lines: Iterable[_Line], warps: float) -> float:
 
 def _awaits_products(steps: Iterable[_Line], kernel: Kernel) -> bool:
     """Whether each step ends in a wait for all of its products."""
-    waits = {path for path, stmt in walk(kernel.body) if isinstance(stmt, WaitProducts) and not stmt.pending}
+    waits = {path for path, stmt in walk(kernel.body) if isinstance(stmt, WgmmaWait) and not stmt.pending}
     return any(line.what.path in waits and line["executions"] > 0 for line in steps)
 
 

@@ -10,13 +10,13 @@ from typing import Any
 from tilewright.errors import ScheduleError, UnknownName
 from tilewright.ir.buffer import Space
 from tilewright.ir.program import Level, Pattern, RasterOrder, Route
-from tilewright.layout.arrangement import Auto, Interleaved, Permuted, Slabs, Xor
+from tilewright.layout.arrangement import Auto, Interleaved, Permuted, SwizzleAtoms, Xor
 from tilewright.schedule.schedule import Schedule
 from tilewright.schedule.step import Step
 from tilewright.schedule.steps import STEPS, Fuse, Reorder, Snake
 
 _ENUMS: dict[str, type[Enum]] = {e.__name__: e for e in (Level, Space, Pattern, RasterOrder, Route)}
-_VALUES: dict[str, type[Any]] = {v.__name__: v for v in (Interleaved, Xor, Permuted, Auto, Slabs)}
+_VALUES: dict[str, type[Any]] = {v.__name__: v for v in (Interleaved, Xor, Permuted, Auto, SwizzleAtoms)}
 _STEPS: dict[str, type[Step]] = {step.__name__: step for step in STEPS}
 
 

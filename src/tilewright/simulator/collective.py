@@ -147,7 +147,7 @@ def _squares(element_bytes: int, turned: bool) -> Holding:
 
 
 @dataclass(slots=True)
-class TurnWordsOp:
+class QuadTransposeOp:
     """Four words of each lane, which the lanes of a quad turn as a square."""
 
     site: Site

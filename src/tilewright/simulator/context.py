@@ -59,7 +59,7 @@ class Context:
                         name,
                         max(first, low),
                         where(started, convoy, np.ones(convoy.warps.lanes, np.bool_)),
-                        hint="wait for the group of the product first (WaitProducts).",
+                        hint="wait for the group of the product first (WgmmaWait).",
                     )
                 )
                 return

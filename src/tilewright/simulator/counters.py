@@ -67,7 +67,7 @@ class SharedCounts:
 
 
 @dataclass(frozen=True, slots=True)
-class BulkCounts:
+class TmaCounts:
     """Boxes that the copy engine moves. size_bytes: in shared memory; sectors, elements: inside the matrix."""
 
     instructions: int
@@ -140,16 +140,16 @@ class Counters:
         return {width: self.where(lambda line, w=width: line.width_bytes == w)._shared(kind) for width in widths}  # type: ignore[misc]
 
     @property
-    def bulk_loads(self) -> BulkCounts:
+    def bulk_loads(self) -> TmaCounts:
         return self._bulk("bulk load")
 
     @property
-    def bulk_stores(self) -> BulkCounts:
+    def bulk_stores(self) -> TmaCounts:
         return self._bulk("bulk store")
 
-    def _bulk(self, kind: LineKind) -> BulkCounts:
+    def _bulk(self, kind: LineKind) -> TmaCounts:
         names = ("executions", "boxes", "bulk_bytes", "bulk_sectors", "bulk_elements")
-        return BulkCounts(*(self.total(name, kind) for name in names))
+        return TmaCounts(*(self.total(name, kind) for name in names))
 
     def _global(self, kind: LineKind) -> GlobalCounts:
         names = [field.name for field in fields(GlobalCounts)]
@@ -299,7 +299,7 @@ def _ratio(a: float, b: float) -> float:
     return a / b if b else 0.0
 
 
-def _with_ratios(counts: GlobalCounts | SharedCounts | BulkCounts) -> dict[str, float]:
+def _with_ratios(counts: GlobalCounts | SharedCounts | TmaCounts) -> dict[str, float]:
     """The fields and the properties of a group of counts."""
     ratios = [name for name, member in vars(type(counts)).items() if isinstance(member, property)]
     return {**asdict(counts), **{name: getattr(counts, name) for name in ratios}}

@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from tilewright.dtypes import Array
-from tilewright.ir.async_stmt import BulkStore
+from tilewright.ir.async_stmt import TmaStore
 from tilewright.ir.kernel import Kernel
 from tilewright.ir.stmt import Move
 from tilewright.ir.text import kernel_lines
@@ -20,7 +20,7 @@ from tilewright.ir.visit import variables, walk
 from tilewright.problem.gemm import Gemm
 from tilewright.problem.reference import Operands, make_operands, view
 from tilewright.simulator.arithmetic import ModularArithmetic
-from tilewright.simulator.events import Access, BulkCopy, Listener
+from tilewright.simulator.events import Access, Listener, TmaCopy
 from tilewright.simulator.run import simulate
 
 _MAX_REPORTED = 16
@@ -73,8 +73,8 @@ class _Stores(Listener):
             self.block[flat[chosen] + element] = blocks
             self.thread[flat[chosen] + element] = warps.thread[chosen]
 
-    def bulk_copied(self, copy: BulkCopy) -> None:
-        if not isinstance(copy.site.stmt, BulkStore) or copy.site.stmt.map.operand != "C":
+    def bulk_copied(self, copy: TmaCopy) -> None:
+        if not isinstance(copy.site.stmt, TmaStore) or copy.site.stmt.map.operand != "C":
             return
         blocks = copy.warps.batch.coordinates[copy.warps.block_of_lane[copy.lanes]]
         for places, inside, lane, block in zip(copy.places, copy.inside, copy.lanes, blocks, strict=True):

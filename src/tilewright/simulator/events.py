@@ -161,7 +161,7 @@ class Landing:
 
 
 @dataclass(slots=True)
-class BulkCopy:
+class TmaCopy:
     """The copy engine starts boxes. size_bytes: in shared memory. sectors: of global memory, inside the matrix.
 
     elements: inside the matrix. places: their offsets in the matrix, (boxes, elements of a box), where `inside`. lanes:
@@ -204,7 +204,7 @@ class Listener:
     def issued(self, issue: Issue) -> None:
         """Any other instruction was executed."""
 
-    def bulk_copied(self, copy: BulkCopy) -> None:
+    def bulk_copied(self, copy: TmaCopy) -> None:
         """The copy engine started boxes."""
 
     def landed(self, landing: Landing) -> None:

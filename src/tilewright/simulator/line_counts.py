@@ -8,23 +8,23 @@ from typing import Literal
 
 from tilewright.ir.async_stmt import (
     ArriveBarrier,
-    BulkLoad,
-    BulkStore,
     ClusterBarrier,
-    CommitProducts,
     CommitStores,
     ExpectBytes,
     FenceBarriers,
-    FenceProducts,
     FenceProxy,
     InitBarrier,
-    MultiplyShared,
     SetRegisters,
     StoreMatrices,
     TeamBarrier,
+    TmaLoad,
+    TmaStore,
     WaitBarrier,
-    WaitProducts,
     WaitStores,
+    Wgmma,
+    WgmmaCommit,
+    WgmmaFence,
+    WgmmaWait,
 )
 from tilewright.ir.buffer import Buffer, Space
 from tilewright.ir.stmt import (
@@ -37,9 +37,9 @@ from tilewright.ir.stmt import (
     LoadMatrices,
     Move,
     MultiplyTiles,
+    QuadTranspose,
     RoundPair,
     StoreFragment,
-    TurnWords,
 )
 from tilewright.ir.visit import Path
 from tilewright.layout.fragment import MATRIX_ROW_BYTES
@@ -173,7 +173,7 @@ def _described(site: Site) -> _Described | None:
             return _Described("arithmetic", cut_out_opcodes(stmt.width), stmt.dst.buffer.name)
         case RoundPair():
             return _Described("arithmetic", ROUND_PAIR, stmt.first.buffer.name)
-        case TurnWords():
+        case QuadTranspose():
             return _Described("arithmetic", TURN_WORDS, stmt.place.buffer.name)
         case Assign():
             return _Described("arithmetic", operations_of(stmt.value), stmt.dst.buffer.name)
@@ -185,7 +185,7 @@ def _described(site: Site) -> _Described | None:
             return _Described("loop", {} if stmt.unroll else {"BRA": 1})
         case StoreMatrices():
             return _access("store", {"STSM": 1}, stmt.dst.buffer, MATRIX_ROW_BYTES // stmt.dst.buffer.dtype.bytes)
-        case MultiplyShared(instruction=instruction):
+        case Wgmma(instruction=instruction):
             # Of one warp: four share the instruction.
             adds = instruction.multiply_adds // GROUP_WARPS
             return _Described(
@@ -199,9 +199,9 @@ def _described(site: Site) -> _Described | None:
             return _Described("barrier", {"BAR": 1})
         case ClusterBarrier():
             return _Described("barrier", {"UCGABAR": 1})
-        case BulkLoad():
+        case TmaLoad():
             return _described_box("bulk load", "UTMALDG", stmt.dst.buffer)
-        case BulkStore():
+        case TmaStore():
             return _described_box("bulk store", "UTMASTG", stmt.src.buffer)
         case _:
             opcode = _UNIT_OPCODES.get(type(stmt))
@@ -218,9 +218,9 @@ _UNIT_OPCODES: dict[type, str] = {
     CommitStores: "UTMACMDFLUSH",
     WaitStores: "DEPBAR",
     SetRegisters: "USETMAXREG",
-    FenceProducts: "WARPGROUP.ARRIVE",
-    CommitProducts: "WARPGROUP.COMMIT",
-    WaitProducts: "WARPGROUP.DEPBAR",
+    WgmmaFence: "WARPGROUP.ARRIVE",
+    WgmmaCommit: "WARPGROUP.COMMIT",
+    WgmmaWait: "WARPGROUP.DEPBAR",
 }
 
 

@@ -10,7 +10,7 @@ import numpy as np
 from tilewright.device.spec import WARP_THREADS
 from tilewright.dtypes import Array
 from tilewright.errors import ProblemError
-from tilewright.ir.async_stmt import AsyncStmt, BulkStore
+from tilewright.ir.async_stmt import AsyncStmt, TmaStore
 from tilewright.ir.buffer import Space
 from tilewright.ir.kernel import PART_OF_K, Kernel
 from tilewright.ir.stmt import Move
@@ -150,5 +150,5 @@ def _written(kernel: Kernel, memory: Memory) -> dict[str, int]:
     statements = [stmt for _, stmt in walk(kernel.body)]
     stores = [stmt.dst.buffer for stmt in statements if isinstance(stmt, Move)]
     names = {buffer.name for buffer in stores if buffer.space is Space.GLOBAL}
-    names |= {stmt.map.operand for stmt in statements if isinstance(stmt, BulkStore)}
+    names |= {stmt.map.operand for stmt in statements if isinstance(stmt, TmaStore)}
     return {name: len(memory.arrays[name]) for name in sorted(names)}

@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 
 from tilewright.dtypes import Array
-from tilewright.ir.async_stmt import BulkLoad, BulkStore
+from tilewright.ir.async_stmt import TmaLoad, TmaStore
 from tilewright.ir.buffer import Space
 from tilewright.ir.expr import ZERO, Binary, Cast, Const, Expr, Op, Select, Var, binary
 from tilewright.ir.kernel import BUILTINS, SIZES, Kernel
@@ -167,7 +167,7 @@ def _body_traits(body: Body, gemm: Gemm, scope: Scope, bounds: Bounds, depth: in
                 scope = scope.with_name(stmt.name, value)
             case Move():
                 yield from _move_traits(stmt, scope, bounds)
-            case BulkLoad() | BulkStore():
+            case TmaLoad() | TmaStore():
                 yield from _box_traits(stmt, gemm, scope, bounds)
             case If():
                 yield from _condition_traits(resolve(stmt.condition, scope), bounds)
@@ -197,7 +197,7 @@ def _move_traits(stmt: Move, scope: Scope, bounds: Bounds) -> Iterator[_Trait]:
             yield from _split(resolve(place.flat, scope), bounds, modulus=line)
 
 
-def _box_traits(stmt: BulkLoad | BulkStore, gemm: Gemm, scope: Scope, bounds: Bounds) -> Iterator[_Trait]:
+def _box_traits(stmt: TmaLoad | TmaStore, gemm: Gemm, scope: Scope, bounds: Bounds) -> Iterator[_Trait]:
     """How much of a box is inside the matrix, and where in a sector it begins."""
     operand = gemm.operand(stmt.map.operand)
     inner, outer = stmt.at

@@ -8,11 +8,11 @@ from dataclasses import dataclass, replace
 from tilewright.errors import SimulationError
 from tilewright.ir.async_stmt import (
     ClusterBarrier,
-    MultiplyShared,
     StoreMatrices,
     TeamBarrier,
     WaitBarrier,
-    WaitProducts,
+    Wgmma,
+    WgmmaWait,
 )
 from tilewright.ir.buffer import Buffer, Ref, Space
 from tilewright.ir.expr import ZERO, Const, Expr, Load, Var
@@ -32,10 +32,10 @@ from tilewright.ir.stmt import (
     LoadMatrices,
     Move,
     MultiplyTiles,
+    QuadTranspose,
     RoundPair,
     Stmt,
     StoreFragment,
-    TurnWords,
     WaitCopies,
 )
 from tilewright.ir.visit import Path, walk, walk_expr
@@ -44,7 +44,7 @@ from tilewright.simulator.assigns import CutOutOp, RoundPairOp, assign_op, copy_
 from tilewright.simulator.async_moves import AsyncCopyOp, CommitOp, WaitOp
 from tilewright.simulator.asynchronous.compile import WAITING, Compiler
 from tilewright.simulator.asynchronous.meeting_ops import UniformCheckOp
-from tilewright.simulator.collective import LoadMatricesOp, MultiplyTilesOp, StoreMatricesOp, TurnWordsOp
+from tilewright.simulator.collective import LoadMatricesOp, MultiplyTilesOp, QuadTransposeOp, StoreMatricesOp
 from tilewright.simulator.context import Context
 from tilewright.simulator.control import (
     BarrierStep,
@@ -209,7 +209,7 @@ class _Translator:
                 self.emit(stmt.otherwise, (*path, 1), names)
                 middle.end = len(self.code)
                 self.code.append(BranchEnd())
-            case WaitBarrier() | TeamBarrier() | ClusterBarrier() | MultiplyShared() | WaitProducts():
+            case WaitBarrier() | TeamBarrier() | ClusterBarrier() | Wgmma() | WgmmaWait():
                 self.code.append(self._compiler(site, names).instruction(stmt))
             case _:
                 raise AssertionError(f"{type(stmt).__name__} does not wait")
@@ -248,7 +248,7 @@ class _Translator:
                 values = self._values(site, names)
                 places = values.view(stmt.first), values.view(stmt.second)
                 return [RoundPairOp(site, self._context, places, stmt.dtype)]
-            case TurnWords():
+            case QuadTranspose():
                 return [self._turn_words(stmt, self._sites.add(path, stmt, names.loops), names)]
             case MultiplyTiles():
                 return [self._multiply(stmt, self._sites.add(path, stmt, names.loops), names)]
@@ -361,10 +361,10 @@ class _Translator:
         source, target = values.run(stmt.src, stmt.width + CUT_OUT_WORD), values.run(stmt.dst, stmt.width)
         return CutOutOp(site, self._context, target, source, self.cells.place(resolve(stmt.skip, names.scope)))
 
-    def _turn_words(self, stmt: TurnWords, site: Site, names: Names) -> TurnWordsOp:
+    def _turn_words(self, stmt: QuadTranspose, site: Site, names: Names) -> QuadTransposeOp:
         size = stmt.place.buffer.dtype.bytes
         place = self._values(site, names).run(stmt.place, QUAD_LANES * WORD_BYTES // size)
-        return TurnWordsOp(site, self._context, place, size)
+        return QuadTransposeOp(site, self._context, place, size)
 
     def _compiler(self, site: Site, names: Names) -> Compiler:
         return Compiler(site, self._context, self.cells, self._values(site, names))

@@ -21,7 +21,7 @@ from tilewright.ladders.hopper.tiles import (
 )
 from tilewright.ladders.rung import Choices, Point, Rung
 from tilewright.problem.gemm import Gemm
-from tilewright.schedule import Cluster, Overlap, Persist, Pipeline, Raster, Schedule, Specialize, Step
+from tilewright.schedule import Cluster, DependentLaunch, Persist, Pipeline, Raster, Schedule, Specialize, Step
 from tilewright.units import ceil_div
 
 SHARED: Point = {"m": 128, "n": 256, "groups": 2, "stages": 4, "rows": 16, "parts": 4, "turns": 1}
@@ -186,7 +186,7 @@ def schedule_at(gemm: Gemm, point: Point) -> Schedule:
         Pipeline("k_tile", point["stages"]),
         Specialize(registers=registers, turns=point["turns"]),
         *_walk(point),
-        *((Overlap(),) if point.get("early", 1) else ()),
+        *((DependentLaunch(),) if point.get("early", 1) else ()),
         *_out(gemm, point),
     )
 

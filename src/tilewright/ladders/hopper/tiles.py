@@ -12,7 +12,7 @@ from tilewright.ir.buffer import Space
 from tilewright.ir.kernel import MAX_SHARED_BYTES
 from tilewright.ir.program import GROUP_LANES, Level, Route
 from tilewright.ladders.rung import Point
-from tilewright.layout.arrangement import Slabs
+from tilewright.layout.arrangement import SwizzleAtoms
 from tilewright.problem.gemm import Gemm, Order
 from tilewright.schedule import (
     Accumulate,
@@ -32,8 +32,8 @@ from tilewright.schedule import (
 DEPTH_BYTES = 32
 """Bytes of k that one instruction multiplies."""
 
-SLAB_BYTES = 128
-"""A row of a slab: the widest permutation that the copy engine and wgmma know."""
+SWIZZLE_ATOM_BYTES = 128
+"""A row of a atom: the widest permutation that the copy engine and wgmma know."""
 
 RESERVED_BYTES = 1024
 """Of shared memory, for each block, beside its own. Source: as above."""
@@ -55,7 +55,7 @@ class Tiles:
     m: int = 128
     n: int = 128
     groups: int = 1
-    k_bytes: int = SLAB_BYTES
+    k_bytes: int = SWIZZLE_ATOM_BYTES
     turned: bool = False
 
     @property
@@ -65,7 +65,7 @@ class Tiles:
 
 
 PLAIN = Tiles()
-"""Tiles whose rows are at least as long as the widest slab."""
+"""Tiles whose rows are at least as long as the widest atom."""
 
 
 def nest(gemm: Gemm, tiles: Tiles) -> tuple[Step, ...]:
@@ -95,16 +95,15 @@ def nest(gemm: Gemm, tiles: Tiles) -> tuple[Step, ...]:
 
 
 def staged(gemm: Gemm, tiles: Tiles = PLAIN) -> tuple[Step, ...]:
-    """Tiles in shared memory as their operands lie, in slabs that wgmma reads either way round: the widest of which the
-    rows of a tile are made."""
+    """Tiles in shared memory as their operands lie, in the widest swizzle atoms that make up their rows."""
     element = gemm.dtype.bytes
-    a_bytes = min(SLAB_BYTES, tiles.m * element) if gemm.a is Order.COL else SLAB_BYTES
-    b_bytes = min(SLAB_BYTES, tiles.n * element) if gemm.b is Order.ROW else SLAB_BYTES
+    a_bytes = min(SWIZZLE_ATOM_BYTES, tiles.m * element) if gemm.a is Order.COL else SWIZZLE_ATOM_BYTES
+    b_bytes = min(SWIZZLE_ATOM_BYTES, tiles.n * element) if gemm.b is Order.ROW else SWIZZLE_ATOM_BYTES
     return (
         Stage("A", Space.SHARED, under="k_tile"),
         Stage("B", Space.SHARED, under="k_tile"),
-        Relayout("A_tile", arrangement=Slabs(a_bytes // element, a_bytes)),
-        Relayout("B_tile", arrangement=Slabs(b_bytes // element, b_bytes)),
+        Relayout("A_tile", arrangement=SwizzleAtoms(a_bytes // element, a_bytes)),
+        Relayout("B_tile", arrangement=SwizzleAtoms(b_bytes // element, b_bytes)),
         Unroll("k_step"),
     )
 
@@ -137,7 +136,7 @@ def stored_by_engine(gemm: Gemm, parts: int, places: int = 2, *, tiles: Tiles = 
         return stored(gemm)
     return (
         Stage("C", Space.SHARED, parts=parts, places=places),
-        Relayout("C_tile", arrangement=Slabs(SLAB_BYTES // gemm.out.bytes)),
+        Relayout("C_tile", arrangement=SwizzleAtoms(SWIZZLE_ATOM_BYTES // gemm.out.bytes)),
         Transfer("C_tile", Route.TMA if engine_stores(gemm) else Route.MATRICES),
     )
 
@@ -149,7 +148,7 @@ def fits(point: Point, blocks: int = 1) -> bool:
     ring_bytes = point["stages"] * (tiles.m + tiles.n) * tiles.k_bytes
     places = min(parts, point.get("places", 2)) * point.get("turns", 1)
     result_bytes = tiles.m * tiles.n // parts * 2 * places if parts else 0
-    whole = not parts or tiles.n % (parts * SLAB_BYTES // 2) == 0
+    whole = not parts or tiles.n % (parts * SWIZZLE_ATOM_BYTES // 2) == 0
     block_bytes = ring_bytes + result_bytes + _BARRIER_BYTES
     room = blocks * (block_bytes + RESERVED_BYTES) <= MAX_SHARED_BYTES + RESERVED_BYTES
     return whole and tiles.sums <= 192 and room

@@ -14,7 +14,7 @@ from tilewright.ir.buffer import Space
 from tilewright.layout.banks import SECTOR_BYTES, sectors
 from tilewright.problem.gemm import OperandName
 from tilewright.report.page.watch import Region, Watched, operand_of
-from tilewright.simulator.events import Access, BulkCopy
+from tilewright.simulator.events import Access, TmaCopy
 
 _MOST_REQUESTS = 48
 """Requests that are kept for a picture; the others are counted."""
@@ -92,7 +92,7 @@ def _fewest(first: Array, width_bytes: int) -> int:
 
 def _boxes(watched: Watched, event: object, region: Region) -> list[dict[str, Any]]:
     """Boxes of the copy engine that lie in the region; those of another block only where they land in ours as well."""
-    if not isinstance(event, BulkCopy) or operand_of(event) != region.operand:
+    if not isinstance(event, TmaCopy) or operand_of(event) != region.operand:
         return []
     found, lands_elsewhere = [], getattr(event.site.stmt, "mask", None) is not None
     ours = watched.rows_of(event.warps)

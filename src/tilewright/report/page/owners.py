@@ -11,7 +11,7 @@ from tilewright.device.spec import WARP_THREADS
 from tilewright.dtypes import Array
 from tilewright.ir.buffer import Space
 from tilewright.report.page.watch import Watched, operand_of
-from tilewright.simulator.events import Access, BulkCopy
+from tilewright.simulator.events import Access, TmaCopy
 from tilewright.toolchain import grid_of
 
 _MATRIX_ROWS, _LANES_OF_A_ROW = 8, 4
@@ -56,7 +56,7 @@ def owners_of(watched: Watched) -> Array:
             elif event.buffer.name == "C":
                 for threads, elements in _stored(watched, event):
                     _claim(watched, owners, threads, elements)
-        elif isinstance(event, BulkCopy) and operand_of(event) == "C" and watched.is_ours(event.warps):
+        elif isinstance(event, TmaCopy) and operand_of(event) == "C" and watched.is_ours(event.warps):
             kept = next(iter(in_shared.values()))
             inside = event.inside
             _claim(watched, owners, kept[event.shared[inside] % len(kept)], event.places[inside])

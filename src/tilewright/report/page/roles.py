@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from tilewright.ir.async_stmt import MultiplyShared
+from tilewright.ir.async_stmt import Wgmma
 from tilewright.report.page.watch import Event, Watched
-from tilewright.simulator.events import Access, Arithmetic, BulkCopy, Issue
+from tilewright.simulator.events import Access, Arithmetic, Issue, TmaCopy
 
 _MULTIPLYING = ("FFMA", "HMMA", "HGMMA")
 
@@ -30,8 +30,8 @@ def roles_of(watched: Watched) -> list[frozenset[int]]:
 
 def _is_work(event: Event) -> bool:
     if isinstance(event, Issue):
-        return isinstance(event.site.stmt, MultiplyShared)
-    return isinstance(event, (Access, BulkCopy)) or (isinstance(event, Arithmetic) and multiplies(event))
+        return isinstance(event.site.stmt, Wgmma)
+    return isinstance(event, (Access, TmaCopy)) or (isinstance(event, Arithmetic) and multiplies(event))
 
 
 def multiplies(event: Arithmetic) -> bool:

@@ -12,12 +12,12 @@ from typing import Any, Literal
 import numpy as np
 
 from tilewright.dtypes import Array
-from tilewright.ir.async_stmt import BulkLoad, MultiplyShared, TeamBarrier, WaitBarrier
+from tilewright.ir.async_stmt import TeamBarrier, TmaLoad, WaitBarrier, Wgmma
 from tilewright.ir.buffer import Space
 from tilewright.ir.stmt import Move
 from tilewright.report.page.roles import multiplies, role_name, roles_of
 from tilewright.report.page.watch import Event, Watched, operand_of, slots_of
-from tilewright.simulator.events import Access, Arithmetic, BulkCopy, Issue, Landing, Meeting
+from tilewright.simulator.events import Access, Arithmetic, Issue, Landing, Meeting, TmaCopy
 
 Kind = Literal["load", "copy", "store", "multiply", "wait", "results"]
 
@@ -136,7 +136,7 @@ def _draw(drawing: _Drawing, event: Event) -> None:
         match event:
             case Access():
                 _access(drawing, event, role)
-            case BulkCopy():
+            case TmaCopy():
                 _bulk_copy(drawing, event, role)
             case Arithmetic() if multiplies(event):
                 drawing.cell(role, "multiply", _current(drawing, role), event.site.text)
@@ -206,13 +206,13 @@ def _current(drawing: _Drawing, role: int) -> int:
     return -1 if last is None else last.step
 
 
-def _bulk_copy(drawing: _Drawing, copy: BulkCopy, role: int) -> None:
+def _bulk_copy(drawing: _Drawing, copy: TmaCopy, role: int) -> None:
     operand = operand_of(copy)
     if operand == "C":
         drawing.cell(role, "results", -1, copy.site.text)
         return
     stmt = copy.site.stmt
-    assert isinstance(stmt, BulkLoad)
+    assert isinstance(stmt, TmaLoad)
     buffer = stmt.dst.buffer
     per_slot = buffer.elements // slots_of(buffer)
     slot = int(copy.shared.min()) % buffer.elements // per_slot
@@ -245,7 +245,7 @@ def _issue(drawing: _Drawing, issue: Issue, role: int) -> None:
                 drawing.waited[role] = rows
                 for row in rows:
                     drawing.content[row].ready = cell.end
-        case MultiplyShared():
+        case Wgmma():
             rows = drawing.waited.get(role) or [row for row in drawing.content if row in ("A_tile", "B_tile")]
             held = [drawing.content[row] for row in rows]
             cell = drawing.cell(role, "multiply", held[0].step if held else -1, issue.site.text)

@@ -16,11 +16,11 @@ from tilewright.dtypes import Array
 from tilewright.ir.buffer import Buffer, Space
 from tilewright.problem.gemm import Gemm, OperandName
 from tilewright.problem.reference import make_operands
-from tilewright.simulator.events import Access, Arithmetic, BulkCopy, Issue, Landing, Listener, Meeting
+from tilewright.simulator.events import Access, Arithmetic, Issue, Landing, Listener, Meeting, TmaCopy
 from tilewright.simulator.warps import Warps
 from tilewright.toolchain import Build
 
-Event = Access | Arithmetic | Meeting | Issue | BulkCopy | Landing
+Event = Access | Arithmetic | Meeting | Issue | TmaCopy | Landing
 
 STEPS = 6
 """Steps over k that are watched: more than any pipeline here has slots."""
@@ -46,7 +46,7 @@ class _Recorder(Listener):
     def issued(self, issue: Issue) -> None:
         self.events.append(issue)
 
-    def bulk_copied(self, copy: BulkCopy) -> None:
+    def bulk_copied(self, copy: TmaCopy) -> None:
         self.events.append(copy)
 
     def landed(self, landing: Landing) -> None:
@@ -77,14 +77,14 @@ class Watched:
 
     def warps_in(self, event: Event) -> set[int]:
         """The numbers of our warps that take part in an event."""
-        warps = event.warps if isinstance(event, (Access, BulkCopy)) else event.who
+        warps = event.warps if isinstance(event, (Access, TmaCopy)) else event.who
         if not isinstance(warps, Warps):
             return set()
         active = np.zeros((len(warps), WARP_THREADS), np.bool_)
         match event:
             case Access():
                 active[:] = True if event.pattern.active_rows is None else event.pattern.active_rows
-            case BulkCopy():
+            case TmaCopy():
                 active[event.lanes // WARP_THREADS] = True
             case Arithmetic() | Issue():
                 active[:] = True if event.mask is None else event.mask.rows
@@ -134,7 +134,7 @@ class Watched:
                 _, elements, lanes = self.lanes_of(event)
                 if lanes.any():
                     return np.asarray(elements[lanes][0])
-            if isinstance(event, BulkCopy) and _writes_results(event, self):
+            if isinstance(event, TmaCopy) and _writes_results(event, self):
                 return np.asarray(event.places[event.inside][0])
         return np.asarray(0)
 
@@ -149,11 +149,11 @@ class Watched:
         return Region("C", row, column, tile["m"], tile["n"])
 
 
-def _writes_results(copy: BulkCopy, watched: Watched) -> bool:
+def _writes_results(copy: TmaCopy, watched: Watched) -> bool:
     return operand_of(copy) == "C" and watched.is_ours(copy.warps)
 
 
-def operand_of(copy: BulkCopy) -> str:
+def operand_of(copy: TmaCopy) -> str:
     """The matrix whose boxes the copy engine moves."""
     return str(copy.site.stmt.map.operand)  # type: ignore[union-attr]
 

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from tilewright.ir.buffer import Space
 from tilewright.ir.program import Pattern, Program, Staged
 from tilewright.ir.tiles import source_of, tile_of
-from tilewright.layout.arrangement import Slabs
+from tilewright.layout.arrangement import SwizzleAtoms
 from tilewright.schedule.laws.sums import MAX_REGISTER_TILE
 from tilewright.schedule.laws.violation import Violation
 
@@ -70,23 +70,23 @@ def arrangements_fit(program: Program) -> Iterator[Violation]:
         problem = staged.arrangement.problem(tile.rows, tile.row_length)
         if problem is not None:
             yield Violation(f"{staged.name!r} is {tile.rows} x {tile.row_length}: {problem}.")
-        if isinstance(staged.arrangement, Slabs):
+        if isinstance(staged.arrangement, SwizzleAtoms):
             yield from _slabs(program, staged, staged.arrangement)
 
 
-def _slabs(program: Program, staged: Staged, slabs: Slabs) -> Iterator[Violation]:
-    """A row of a slab is as long as its columns, and no longer."""
+def _slabs(program: Program, staged: Staged, swizzle_atoms: SwizzleAtoms) -> Iterator[Violation]:
+    """A row of a atom is as long as its columns, and no longer."""
     element = program.gemm.operand(staged.operand).dtype
-    if slabs.columns * element.bytes != slabs.row_bytes:
+    if swizzle_atoms.columns * element.bytes != swizzle_atoms.row_bytes:
         yield Violation(
-            f"{slabs.columns} columns of {element} are {slabs.columns * element.bytes} bytes, and a row of a slab "
-            f"has {slabs.row_bytes}.",
-            hint=f"Slabs({slabs.row_bytes // element.bytes}"
-            + (")." if slabs.row_bytes == 128 else f", row_bytes={slabs.row_bytes})."),
+            f"{swizzle_atoms.columns} columns of {element} are {swizzle_atoms.columns * element.bytes} bytes, and a "
+            f"row of a swizzle atom has {swizzle_atoms.row_bytes}.",
+            hint=f"SwizzleAtoms({swizzle_atoms.row_bytes // element.bytes}"
+            + (")." if swizzle_atoms.row_bytes == 128 else f", row_bytes={swizzle_atoms.row_bytes})."),
         )
     if staged.pad:
         yield Violation(
-            f"{staged.name!r} lies in slabs, whose rows follow each other, and is padded by {staged.pad}.",
+            f"{staged.name!r} lies in swizzle atoms, whose rows follow each other, and is padded by {staged.pad}.",
             note="the copy engine and wgmma know no pads; the permutation keeps rows in different banks.",
             hint="leave the pad out.",
         )

@@ -7,12 +7,12 @@ from collections.abc import Iterator
 from tilewright.ir.buffer import Space
 from tilewright.ir.program import GROUP_LANES, WARP_LANES, Clustered, Level, Program, Route, Specialized
 from tilewright.ir.tiles import Tile, tile_of
-from tilewright.layout.arrangement import Slabs
+from tilewright.layout.arrangement import SwizzleAtoms
 from tilewright.schedule.laws.violation import Violation
 
 
 def boxes_are_whole(program: Program) -> Iterator[Violation]:
-    """The copy engine moves boxes: neighbours along both dimensions, in slabs, as the operand lies."""
+    """The copy engine moves boxes: neighbours along both dimensions, in swizzle atoms, as the operand lies."""
     for staged in program.staged:
         if staged.route is not Route.TMA:
             continue
@@ -22,10 +22,10 @@ def boxes_are_whole(program: Program) -> Iterator[Violation]:
                 f"{staged.name!r} is not a tile in shared memory that one thread asks for.",
                 hint="leave Distribute out: the copy engine shares nothing out over threads.",
             )
-        if not isinstance(staged.arrangement, Slabs):
+        if not isinstance(staged.arrangement, SwizzleAtoms):
             yield Violation(
-                f"{staged.name!r} does not lie in slabs.",
-                hint=f"Relayout({staged.name!r}, arrangement=Slabs({128 // tile.dtype.bytes})) before this step.",
+                f"{staged.name!r} does not lie in swizzle atoms.",
+                hint=f"Relayout({staged.name!r}, arrangement=SwizzleAtoms({128 // tile.dtype.bytes})) before this step.",
             )
         elif tile.is_transposed:
             yield Violation(
@@ -38,26 +38,26 @@ def boxes_are_whole(program: Program) -> Iterator[Violation]:
                     f"{staged.name!r} takes {span.extent} of {span.dim}, no run of at most {MAX_BOX} neighbours.",
                     hint=f"split {span.dim} so that a block's tile is in one piece.",
                 )
-        if program.clustered is not None and isinstance(staged.arrangement, Slabs):
+        if program.clustered is not None and isinstance(staged.arrangement, SwizzleAtoms):
             yield from _shared_out(program, program.clustered, tile, staged.arrangement)
 
 
-def _shared_out(program: Program, cluster: Clustered, tile: Tile, slabs: Slabs) -> Iterator[Violation]:
-    """Blocks of a cluster share out the slabs of a tile that is the same for all, or rows of them by the eight."""
+def _shared_out(program: Program, cluster: Clustered, tile: Tile, swizzle_atoms: SwizzleAtoms) -> Iterator[Violation]:
+    """Blocks of a cluster share the swizzle atoms of a tile that all of them read, or 8-row groups of them."""
     dim = program.loop(cluster.loop).axes[0].dim
-    staged, count = tile.staged, tile.row_length // slabs.columns
+    staged, count = tile.staged, tile.row_length // swizzle_atoms.columns
     if dim in program.gemm.operand(staged.operand).dims or count % cluster.size == 0:
         return
-    if tile.rows % (cluster.size * SLAB_ROWS):
+    if tile.rows % (cluster.size * SWIZZLE_ATOM_ROWS):
         yield Violation(
-            f"{cluster.size} blocks cannot share out {staged.name!r}, which is {count} slab(s) of {tile.rows} rows.",
-            note=f"each brings whole slabs, or a multiple of {SLAB_ROWS} rows of each: the permutation repeats there.",
+            f"{cluster.size} blocks cannot share out {staged.name!r}, which is {count} atom(s) of {tile.rows} rows.",
+            note=f"each loads whole swizzle atoms, or a multiple of {SWIZZLE_ATOM_ROWS} rows; swizzles repeat there.",
             hint="use smaller clusters, or a larger tile.",
         )
 
 
-SLAB_ROWS = 8
-"""Rows after which the permutation of a slab repeats. Source: PTX ISA 9.0, wgmma, swizzling modes."""
+SWIZZLE_ATOM_ROWS = 8
+"""Rows after which the permutation of a atom repeats. Source: PTX ISA 9.0, wgmma, swizzling modes."""
 
 MAX_BOX = 256
 """Elements of a box along one dimension. Source: CUDA driver API, cuTensorMapEncodeTiled."""

@@ -4,10 +4,10 @@ from tilewright.schedule.step import Step
 from tilewright.schedule.steps.accumulate import Accumulate
 from tilewright.schedule.steps.bind import Bind
 from tilewright.schedule.steps.cluster import Cluster
+from tilewright.schedule.steps.dependent_launch import DependentLaunch
 from tilewright.schedule.steps.distribute import Distribute
 from tilewright.schedule.steps.epilogue import Epilogue
 from tilewright.schedule.steps.fuse import Fuse
-from tilewright.schedule.steps.overlap import Overlap
 from tilewright.schedule.steps.persist import Persist
 from tilewright.schedule.steps.pipeline import Pipeline
 from tilewright.schedule.steps.prefetch import Prefetch
@@ -44,7 +44,7 @@ STEPS: tuple[type[Step], ...] = (
     Specialize,
     Persist,
     Cluster,
-    Overlap,
+    DependentLaunch,
 )
 
 __all__ = [
@@ -55,7 +55,7 @@ __all__ = [
     "Distribute",
     "Epilogue",
     "Fuse",
-    "Overlap",
+    "DependentLaunch",
     "Persist",
     "Pipeline",
     "Prefetch",

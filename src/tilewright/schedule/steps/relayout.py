@@ -7,7 +7,7 @@ from typing import Literal
 
 from tilewright.ir.buffer import Space
 from tilewright.ir.program import Program
-from tilewright.layout.arrangement import Arrangement, Auto, Interleaved, Permuted, Slabs, Xor
+from tilewright.layout.arrangement import Arrangement, Auto, Interleaved, Permuted, SwizzleAtoms, Xor
 from tilewright.problem.gemm import Dim
 from tilewright.schedule.laws import check_program
 from tilewright.schedule.step import Step, check_count, find_tile, refuse
@@ -39,10 +39,10 @@ class Relayout(Step):
                 hint=f"rows={dims[0]!r} or rows={dims[1]!r}.",
             )
         check_count(self.pad, 0, doing, "its pad")
-        if not isinstance(self.arrangement, (Interleaved, Xor, Permuted, Slabs, Auto, type(None))):
+        if not isinstance(self.arrangement, (Interleaved, Xor, Permuted, SwizzleAtoms, Auto, type(None))):
             refuse(
                 f"{doing}: {self.arrangement!r} is no arrangement.",
-                hint="use Interleaved(...), Xor(...), Permuted(...), Slabs(...), Auto() or None.",
+                hint="use Interleaved(...), Xor(...), Permuted(...), SwizzleAtoms(...), Auto() or None.",
             )
         if isinstance(self.arrangement, Auto) and self.pad:
             refuse(f"{doing} with a pad of {self.pad}: its layout is still to be found.", hint="leave the pad out.")

@@ -16,7 +16,7 @@ from tilewright.simulator.asynchronous.lanes import SharedPlace, UnitOp, acting,
 from tilewright.simulator.asynchronous.ordered import UnitAccess
 from tilewright.simulator.asynchronous.units import place_of
 from tilewright.simulator.convoy import Convoy
-from tilewright.simulator.events import BulkCopy
+from tilewright.simulator.events import TmaCopy
 from tilewright.simulator.findings import Finding, Kind, Where
 from tilewright.simulator.index import Place
 
@@ -52,7 +52,7 @@ def box_trouble(box: Box, base_bytes: int, *, stored: bool = False) -> str:
 
 
 @dataclass
-class BulkBase:
+class TmaBase:
     """What loads and stores of boxes share."""
 
     op: UnitOp
@@ -68,7 +68,7 @@ class BulkBase:
     @cached_property
     def trouble(self) -> str:
         memory = self.op.units.memory
-        return box_trouble(self.box, memory.base_of(self.map.operand), stored=isinstance(self.op, BulkStoreOp))
+        return box_trouble(self.box, memory.base_of(self.map.operand), stored=isinstance(self.op, TmaStoreOp))
 
     def lanes(self, convoy: Convoy) -> Array:
         """The lanes that start a box: one of a warp, else it is reported."""
@@ -102,7 +102,7 @@ class BulkBase:
                 op.place(convoy, lanes[wrong]),
                 buffer=box.buffer.name,
                 note=f"{box.map.swizzle.tensor_map} permutes {align} bytes at a time.",
-                hint="align the buffer, and let slots and slabs be multiples of it.",
+                hint="align the buffer, and let slots and swizzle atoms be multiples of it.",
             )
         return first
 
@@ -113,25 +113,23 @@ class BulkBase:
         places, inside = self.box.offsets(inner, outer)
         size_bytes, elements = boxes * self.box.size_bytes, int(np.count_nonzero(inside))
         shared = self.box.places(first)
-        event = BulkCopy(
-            self.op.site, boxes, size_bytes, sectors, elements, places, inside, lanes, convoy.warps, shared
-        )
+        event = TmaCopy(self.op.site, boxes, size_bytes, sectors, elements, places, inside, lanes, convoy.warps, shared)
         for hear in self.op.context.wire.bulk_copied:
             hear(event)
 
 
 @dataclass(slots=True)
-class BulkLoadOp(BarrierOp):
+class TmaLoadOp(BarrierOp):
     """Starts boxes on their way to shared memory; `barrier` is told in each block where they land."""
 
     map: TensorMap
     at: tuple[Place, Place]
     target: SharedPlace
     mask: int | None
-    _base: BulkBase = field(init=False)
+    _base: TmaBase = field(init=False)
 
     def __post_init__(self) -> None:
-        self._base = BulkBase(self, self.map, self.at, self.target)
+        self._base = TmaBase(self, self.map, self.at, self.target)
 
     def __call__(self, convoy: Convoy) -> None:
         self.issue(convoy)
@@ -198,16 +196,16 @@ class _Places:
 
 
 @dataclass(slots=True)
-class BulkStoreOp(UnitOp):
+class TmaStoreOp(UnitOp):
     """Starts boxes on their way to global memory: shared memory is read by the end of the wait for them."""
 
     map: TensorMap
     at: tuple[Place, Place]
     source: SharedPlace
-    _base: BulkBase = field(init=False)
+    _base: TmaBase = field(init=False)
 
     def __post_init__(self) -> None:
-        self._base = BulkBase(self, self.map, self.at, self.source)
+        self._base = TmaBase(self, self.map, self.at, self.source)
 
     def __call__(self, convoy: Convoy) -> None:
         self.issue(convoy)

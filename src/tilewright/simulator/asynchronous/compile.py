@@ -9,31 +9,31 @@ from typing import Any
 from tilewright.ir.async_stmt import (
     ArriveBarrier,
     AsyncStmt,
-    BulkLoad,
-    BulkStore,
     ClusterBarrier,
-    CommitProducts,
     CommitStores,
     ExpectBytes,
     FenceBarriers,
-    FenceProducts,
     FenceProxy,
     InitBarrier,
-    MultiplyShared,
     PrefetchMap,
     SetRegisters,
     SharedMatrix,
     StartNextGrid,
     TeamBarrier,
+    TmaLoad,
+    TmaStore,
     WaitBarrier,
     WaitPreviousGrid,
-    WaitProducts,
     WaitStores,
+    Wgmma,
+    WgmmaCommit,
+    WgmmaFence,
+    WgmmaWait,
 )
 from tilewright.ir.buffer import Ref
 from tilewright.ir.expr import Expr
 from tilewright.simulator.asynchronous.barrier_ops import ArriveOp, FenceBarriersOp, InitOp, WaitBarrierStep
-from tilewright.simulator.asynchronous.bulk_ops import BulkLoadOp, BulkStoreOp, CommitStoresOp, WaitStoresOp
+from tilewright.simulator.asynchronous.bulk_ops import CommitStoresOp, TmaLoadOp, TmaStoreOp, WaitStoresOp
 from tilewright.simulator.asynchronous.descriptor import Reader, tile_offsets
 from tilewright.simulator.asynchronous.lanes import SharedPlace
 from tilewright.simulator.asynchronous.meeting_ops import (
@@ -44,11 +44,11 @@ from tilewright.simulator.asynchronous.meeting_ops import (
     TeamBarrierStep,
 )
 from tilewright.simulator.asynchronous.product_ops import (
-    CommitProductsOp,
-    FenceProductsOp,
-    MultiplyStep,
     Side,
-    WaitProductsStep,
+    WgmmaCommitOp,
+    WgmmaFenceOp,
+    WgmmaStep,
+    WgmmaWaitStep,
 )
 from tilewright.simulator.context import Context
 from tilewright.simulator.control import Instruction
@@ -57,7 +57,7 @@ from tilewright.simulator.index import Cells, Place, resolve
 from tilewright.simulator.sites import Site
 from tilewright.simulator.values import Values
 
-WAITING = (WaitBarrier, TeamBarrier, ClusterBarrier, MultiplyShared, WaitProducts)
+WAITING = (WaitBarrier, TeamBarrier, ClusterBarrier, Wgmma, WgmmaWait)
 """Statements at which warps part; a product is one, since all lanes of a warpgroup start it."""
 
 
@@ -86,10 +86,10 @@ class Compiler:
                 return TeamBarrierStep(*here, self.place(stmt.number), stmt.threads)
             case ClusterBarrier():
                 return ClusterBarrierStep(*here)
-            case MultiplyShared():
+            case Wgmma():
                 return self._multiply(stmt)
-            case WaitProducts():
-                return WaitProductsStep(*here, stmt.pending)
+            case WgmmaWait():
+                return WgmmaWaitStep(*here, stmt.pending)
             case _:
                 raise AssertionError(f"{type(stmt).__name__} never waits")
 
@@ -106,12 +106,12 @@ class Compiler:
             case ArriveBarrier():
                 rank = None if stmt.rank is None else self.place(stmt.rank)
                 return ArriveOp(*here, self.shared(stmt.place), rank)
-            case BulkLoad():
-                return BulkLoadOp(
+            case TmaLoad():
+                return TmaLoadOp(
                     *here, self.shared(stmt.signal), stmt.map, self._at(stmt.at), self.shared(stmt.dst), stmt.mask
                 )
-            case BulkStore():
-                return BulkStoreOp(*here, stmt.map, self._at(stmt.at), self.shared(stmt.src))
+            case TmaStore():
+                return TmaStoreOp(*here, stmt.map, self._at(stmt.at), self.shared(stmt.src))
             case CommitStores():
                 return CommitStoresOp(*here)
             case WaitStores():
@@ -120,10 +120,10 @@ class Compiler:
                 return FenceProxyOp(*here)
             case SetRegisters():
                 return SetRegistersOp(*here, stmt.count, stmt.grow)
-            case FenceProducts():
-                return FenceProductsOp(*here)
-            case CommitProducts():
-                return CommitProductsOp(*here)
+            case WgmmaFence():
+                return WgmmaFenceOp(*here)
+            case WgmmaCommit():
+                return WgmmaCommitOp(*here)
             case PrefetchMap() | StartNextGrid() | WaitPreviousGrid():
                 return PassOp(*here)
             case _:
@@ -132,15 +132,15 @@ class Compiler:
     def _at(self, at: tuple[Expr, Expr]) -> tuple[Place, Place]:
         return self.place(at[0]), self.place(at[1])
 
-    def _multiply(self, stmt: MultiplyShared) -> MultiplyStep:
+    def _multiply(self, stmt: Wgmma) -> WgmmaStep:
         instruction = stmt.instruction
         sums = self.values.run(stmt.d, instruction.c.registers)
         fresh = None if stmt.fresh is None else self.cells.predicate(resolve(stmt.fresh, self.values.scope))
         a = self._side(stmt.a, instruction.m, stmt)
         b = self._side(stmt.b, instruction.n, stmt)
-        return MultiplyStep(self.site, self.context, instruction, sums.array, sums.base, a, b, fresh)
+        return WgmmaStep(self.site, self.context, instruction, sums.array, sums.base, a, b, fresh)
 
-    def _side(self, matrix: SharedMatrix, rows: int, stmt: MultiplyShared) -> Side:
+    def _side(self, matrix: SharedMatrix, rows: int, stmt: Wgmma) -> Side:
         memory, buffer = self.context.memory, matrix.place.buffer
         itemsize = stmt.instruction.product.bytes
         offsets = tile_offsets(matrix, rows, stmt.instruction.k, itemsize)

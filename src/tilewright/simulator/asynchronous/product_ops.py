@@ -49,7 +49,7 @@ class Side:
 
 
 @dataclass(slots=True)
-class MultiplyStep(UnitOp):
+class WgmmaStep(UnitOp):
     """Starts a product. first: of the registers of the sum. order: (lanes of a warp, registers) in rows of the tile."""
 
     instruction: MatrixInstruction
@@ -132,11 +132,11 @@ class MultiplyStep(UnitOp):
         if array.dirty:
             self.report(
                 Kind.UNFENCED,
-                f"Registers of {name} were touched, and no FenceProducts orders that before the product.",
+                f"Registers of {name} were touched, and no WgmmaFence orders that before the product.",
                 place_of(self.site, convoy, 0),
                 buffer=name,
                 note="wgmma.fence orders what threads did with the registers, also before the first product of all.",
-                hint="run FenceProducts between any other use of the registers and the next product.",
+                hint="run WgmmaFence between any other use of the registers and the next product.",
             )
         end = first + self.order.shape[1]
         under_way = [run for run in array.in_products if run[0] < end and first < run[1]]
@@ -322,7 +322,7 @@ class _WarpPlaces:
 
 
 @dataclass(slots=True)
-class FenceProductsOp(UnitOp):
+class WgmmaFenceOp(UnitOp):
     """Registers written so far come before the products from here on."""
 
     def __call__(self, convoy: Convoy) -> None:
@@ -334,7 +334,7 @@ class FenceProductsOp(UnitOp):
 
 
 @dataclass(slots=True)
-class CommitProductsOp(UnitOp):
+class WgmmaCommitOp(UnitOp):
     """The products since the last commit become a group."""
 
     def __call__(self, convoy: Convoy) -> None:
@@ -346,7 +346,7 @@ class CommitProductsOp(UnitOp):
 
 
 @dataclass(slots=True)
-class ProductsWait:
+class WgmmaPending:
     """Warps that wait until the other warps of their warpgroups have started what they wait for."""
 
     site: Site
@@ -359,15 +359,15 @@ class ProductsWait:
         ready: Array = self.units.committed[others].min(axis=1) >= self.groups
         return ready
 
-    def select(self, keep: Array) -> ProductsWait:
-        return ProductsWait(self.site, self.units, self.rows[keep], self.groups[keep])
+    def select(self, keep: Array) -> WgmmaPending:
+        return WgmmaPending(self.site, self.units, self.rows[keep], self.groups[keep])
 
     def describe(self) -> str:
         return "products that the other warps of its warpgroup have not started"
 
 
 @dataclass(slots=True)
-class WaitProductsStep(UnitOp):
+class WgmmaWaitStep(UnitOp):
     """The instruction: the products of all but the youngest `pending` groups are carried out."""
 
     pending: int
@@ -378,7 +378,7 @@ class WaitProductsStep(UnitOp):
         rows = units.clocks.row(convoy.warps)
         complete = np.maximum(products.groups - self.pending, 0)
         if convoy.warps.batch.warps_per_block % GROUP_WARPS == 0:
-            wait = ProductsWait(self.site, units, rows, complete)
+            wait = WgmmaPending(self.site, units, rows, complete)
             if not wait.ready().all():
                 convoy.wait = wait
                 return (convoy,)
@@ -386,7 +386,7 @@ class WaitProductsStep(UnitOp):
         convoy.pc += 1
         for product in products.due(self.pending):
             operation = product.operation
-            assert isinstance(operation, MultiplyStep)
+            assert isinstance(operation, WgmmaStep)
             operation.carry_out(convoy, product)
             array = convoy.registers[product.registers]
             assert array is not None

@@ -1,7 +1,7 @@
 """Listeners: each counts one thing. To add one, subclass `events.Listener` and hand it to `simulate`."""
 
 from tilewright.simulator.events import Listener
-from tilewright.simulator.listeners.bulk_traffic import BulkTraffic
+from tilewright.simulator.listeners.bulk_traffic import TmaTraffic
 from tilewright.simulator.listeners.divergence import Divergence
 from tilewright.simulator.listeners.executions import Executions
 from tilewright.simulator.listeners.global_traffic import GlobalTraffic
@@ -11,11 +11,11 @@ from tilewright.simulator.listeners.site_counter import SiteCounter
 
 def standard_listeners() -> tuple[Listener, ...]:
     """A new set of the listeners that `Counters` is made of."""
-    return Executions(), GlobalTraffic(), SharedTraffic(), BulkTraffic(), Divergence()
+    return Executions(), GlobalTraffic(), SharedTraffic(), TmaTraffic(), Divergence()
 
 
 __all__ = [
-    "BulkTraffic",
+    "TmaTraffic",
     "Divergence",
     "Executions",
     "GlobalTraffic",

@@ -10,7 +10,7 @@ from tilewright.schedule.step import Step
 
 
 @dataclass(frozen=True, repr=False)
-class Overlap(Step):
+class DependentLaunch(Step):
     """kernel; kernel   ->   kernel; the next one's blocks start, and wait, where this one's have ended
 
     A block of the next kernel takes the place of the first one that ends, sets up its barriers, and waits only before

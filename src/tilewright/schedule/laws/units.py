@@ -25,7 +25,8 @@ def boxes_are_whole(program: Program) -> Iterator[Violation]:
         if not isinstance(staged.arrangement, SwizzleAtoms):
             yield Violation(
                 f"{staged.name!r} does not lie in swizzle atoms.",
-                hint=f"Relayout({staged.name!r}, arrangement=SwizzleAtoms({128 // tile.dtype.bytes})) before this step.",
+                hint=f"Relayout({staged.name!r}, arrangement=SwizzleAtoms({128 // tile.dtype.bytes})) "
+                "before this step.",
             )
         elif tile.is_transposed:
             yield Violation(

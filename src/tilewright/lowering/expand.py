@@ -7,43 +7,36 @@ it works on statements.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from functools import cached_property
 
-from tilewright.dtypes import F32
-from tilewright.errors import LoweringError
 from tilewright.ir.async_stmt import WgmmaCommit, WgmmaFence, WgmmaWait
-from tilewright.ir.buffer import Buffer, Ref, Space
-from tilewright.ir.expr import ZERO, Apply, Binary, Cast, Const, Expr, Fma, Load, Op, Select, Var, binary, real
-from tilewright.ir.kernel import SIZES
+from tilewright.ir.buffer import Ref, Space
+from tilewright.ir.expr import ZERO, Binary, Const, Expr, Fma, Load, Op, Select, Var, binary
 from tilewright.ir.program import Loop, Program, Route, Staged
-from tilewright.ir.stmt import Alloc, Assign, Body, For, If, Let, Move, Stmt
-from tilewright.ir.tiles import Tile, next_name, slot_name, tile_of, traded_axis
+from tilewright.ir.stmt import Alloc, Assign, Body, For, Let, Move, Stmt
+from tilewright.ir.tiles import next_name, slot_name, tile_of
 from tilewright.ir.visit import walk
 from tilewright.lowering.coordinates import digits, extent_of, index_of, launch_coordinates, thread_coordinates
-from tilewright.lowering.copies import copy_tile, store_tile
+from tilewright.lowering.copies import copy_tile
 from tilewright.lowering.cut_fragments import LaneWords
 from tilewright.lowering.engine_store import EngineStore
+from tilewright.lowering.epilogue import ALPHA, Epilogue, as_f32
 from tilewright.lowering.fragments import (
     declare_fragments,
     multiply_tiles,
     round_fragments,
-    store_opaque,
 )
-from tilewright.lowering.kernel_parts import ELEMENT, at, global_place, value_buffer
-from tilewright.lowering.lane_store import LaneStore
+from tilewright.lowering.kernel_parts import at, global_place, value_buffer
 from tilewright.lowering.pipelined import copy_ordinary, pipelined_loop, runs_ahead
 from tilewright.lowering.products import multiply_shared, reads_shared
-from tilewright.lowering.quad_store import QuadStore
 from tilewright.lowering.ring import Use
 from tilewright.lowering.roles import Compute, Engine, comes_by_engine
 from tilewright.lowering.spread import NO_LOOP, Outer
 from tilewright.lowering.staying import staying_loop
 from tilewright.lowering.sums import Sums
 from tilewright.problem.gemm import OperandName
-
-ALPHA, BETA = Var("alpha", F32), Var("beta", F32)
 
 
 @dataclass(frozen=True)
@@ -74,7 +67,7 @@ class Expansion:
         inner = self.program.thread_serial_loops[order.index(ring) + 1 :]
         staged = next((s for s in self.program.staged if s.operand == "C"), None)
         leave = EngineStore.leave() if staged is not None and staged.route is Route.TMA else ()
-        return Compute(self._sums, self._nest(inner), self._finish(self._sums), leave)
+        return Compute(self._sums, self._nest(inner), self._epilogue.finish(self._sums), leave)
 
     @cached_property
     def _register_axes(self) -> frozenset[str]:
@@ -84,6 +77,10 @@ class Expansion:
             if staged.space is Space.REGISTER:
                 names |= {axis.name for axis in tile_of(self.program, staged).register_axes}
         return frozenset(names)
+
+    @cached_property
+    def _epilogue(self) -> Epilogue:
+        return Epilogue(self.program, self.exact, self.overwrites)
 
     @cached_property
     def _sums(self) -> Sums | None:
@@ -99,19 +96,19 @@ class Expansion:
         nested = self._with_copies(loop, rest)
         if self._sums is not None and self.program.accumulation is not None:
             if loop.name == self.program.accumulation.over:
-                start, finish = self._start_sum(self._sums), self._finish(self._sums)
+                start, finish = self._epilogue.start(self._sums), self._epilogue.finish(self._sums)
                 return (Alloc(self._sums.buffer), *start, *nested, *finish)
         elif loop.is_reduction and not self._inside_reduction(loop):
             # Nothing is reused here, so no loop need turn; and the one that would count its turns is not around.
             inner = tuple(replace(other, turning=False) for other in rest if not other.is_reduction)
-            return (*self._around(inner, self._scale_c()), *nested)
+            return (*self._around(inner, self._epilogue.scale_c()), *nested)
         return nested
 
     def _staying(self, loop: Loop, rest: tuple[Loop, ...]) -> Body:
         """All tiles of C of a block that stays. loop: the outermost that a thread runs, with a ring under it."""
         assert self._sums is not None
         tiles = staying_loop(self.program, loop, self.exact, self._use(loop, rest))
-        start, finish = self._start_sum(self._sums), self._finish(self._sums)
+        start, finish = self._epilogue.start(self._sums), self._epilogue.finish(self._sums)
         return (Alloc(self._sums.buffer), *tiles.over_tiles(start, finish))
 
     def _with_copies(self, loop: Loop, rest: tuple[Loop, ...]) -> Body:
@@ -248,201 +245,25 @@ class Expansion:
             return multiply_tiles(self.program, self._sums)
         load_a, a = self._operand("A")
         load_b, b = self._operand("B")
-        a, b = self._as_sum(a), self._as_sum(b)
+        a, b = self._epilogue.as_sum(a), self._epilogue.as_sum(b)
         if not self.program.late_alpha:
-            a = self._as_sum(Binary(Op.MUL, ALPHA, as_f32(a)))
+            a = self._epilogue.as_sum(Binary(Op.MUL, ALPHA, as_f32(a)))
         if self._sums is not None:
             place = Ref(self._sums.buffer, self._sums.index)
             total = Fma(a, b, Load(place.buffer, place.index))
             return (*load_a, *load_b, Assign(place, total, origin=self._sums.name))
         value = value_buffer("C", self.program.gemm.out, 1)
         here = Ref(value, (ZERO,))
-        total = Fma(a, b, self._as_sum(Load(value, (ZERO,))))
-        place = self._result_place()
+        total = Fma(a, b, self._epilogue.as_sum(Load(value, (ZERO,))))
+        place = self._epilogue.result_place()
         return (
             *load_a,
             *load_b,
             Alloc(value),
             Move(here, place, origin="C"),
-            Assign(here, self._as_result(total), origin="C"),
+            Assign(here, self._epilogue.as_result(total), origin="C"),
             Move(place, here, origin="C"),
         )
-
-    def _as_sum(self, value: Expr) -> Expr:
-        accumulate = self.program.gemm.accumulate
-        return value if value.dtype is accumulate else Cast(accumulate, value)
-
-    def _as_result(self, value: Expr) -> Expr:
-        out = self.program.gemm.out
-        return value if value.dtype is out else Cast(out, value)
-
-    def _result_place(self) -> Ref:
-        return global_place(self.program, "C", index_of(self.program, "m"), index_of(self.program, "n"))
-
-    # -- before and after the sum -----------------------------------------------------------------------------------
-
-    def _start_sum(self, sums: Sums) -> Body:
-        place = Ref(sums.buffer, sums.index)
-        if reads_shared(self.program):
-            return ()  # the first product of a tile overwrites the sum
-        if self.program.late_beta:
-            return sums.over_registers((Assign(place, real(0, sums.buffer.dtype), origin=sums.name),))
-        value, load = self._load_scaled(1)
-        scaled = Binary(Op.MUL, BETA, as_f32(Load(value, (ZERO,))))
-        return sums.over_results((*load, Assign(place, self._as_sum(scaled), origin=sums.name)))
-
-    def _load_scaled(self, width: int) -> tuple[Buffer, Body]:
-        """C in registers where beta needs it; zero, and C not read, where beta is 0."""
-        value = value_buffer("C", self.program.gemm.out, width)
-        needed = Binary(Op.NE, BETA, real(0))
-        load = Move(Ref(value, (ZERO,)), self._added_to(self._result_place()), width, needed, origin="C")
-        return value, (Alloc(value), load)
-
-    def _added_to(self, place: Ref) -> Ref:
-        """The element that beta multiplies for an element of C: itself, or that of the residual."""
-        row, col = place.index
-        return global_place(self.program, "residual", row, col) if self.program.gemm.epilogue.residual else place
-
-    def _bias(self, place: Ref, element: Expr = ZERO) -> tuple[Body, Expr | None]:
-        """The bias of an element of C in a register, and its value; nothing where there is none."""
-        gemm = self.program.gemm
-        if gemm.epilogue.bias is None:
-            return (), None
-        index = list(place.index)
-        index[gemm.operand("C").dims.index(gemm.operand("C").contiguous)] += element
-        value = value_buffer("bias", gemm.out, 1)
-        load = Move(Ref(value, (ZERO,)), global_place(self.program, "bias", index[0], index[1]), origin="C")
-        return (Alloc(value), load), as_f32(Load(value, (ZERO,)))
-
-    def _ended(self, scaled: Expr, bias: Expr | None) -> Expr:
-        """The epilogue of a scaled sum."""
-        result = scaled if bias is None else Binary(Op.ADD, scaled, bias)
-        activation = self.program.gemm.epilogue.activation
-        return result if activation is None else Apply(activation, result)
-
-    def _scale_c(self) -> Body:
-        """`C = beta * C`, before sums are added to C itself."""
-        if self.program.gemm.epilogue:
-            raise LoweringError(
-                "The sum is kept in C, which leaves no finished sum that an epilogue could be applied to.",
-                hint="Accumulate(over=...) keeps the sum in registers.",
-            )
-        value, load = self._load_scaled(1)
-        here = Ref(value, (ZERO,))
-        scaled = Binary(Op.MUL, BETA, as_f32(Load(value, (ZERO,))))
-        return (*load, Assign(here, self._as_result(scaled), origin="C"), Move(self._result_place(), here, origin="C"))
-
-    def _finish(self, sums: Sums) -> Body:
-        return (*self._empty_sum(sums), *self._store_sum(sums))
-
-    def _empty_sum(self, sums: Sums) -> Body:
-        """Where the first product overwrites the sum and there is none: set it, when no product is under way."""
-        if not reads_shared(self.program):
-            return ()
-        place = Ref(sums.buffer, sums.index)
-        zero = sums.over_registers((Assign(place, real(0, place.buffer.dtype), origin=sums.name),))
-        return (If(binary(Op.EQ, SIZES["k"], 0), zero),)
-
-    def _store_sum(self, sums: Sums) -> Body:
-        staged = next((s for s in self.program.staged if s.operand == "C"), None)
-        if staged is None and traded_axis(self.program) is not None:
-            return QuadStore(self.program, sums).body(self._either, self._added_to, self._ended_sum)
-        if staged is None:
-            width = self.program.result_vector
-
-            def way(reads_c: bool | None) -> Body:
-                place = self._result_place()
-                total = lambda element: Load(sums.buffer, sums.index_at(element))  # noqa: E731
-                return sums.over_results(self._combine(place, width, total, reads_c=reads_c), width)
-
-            if sums.fragment is None:
-                return way(None)
-            # The results of a fragment lie scattered: two whole ways cost less than a guard at each of them.
-            return self._either(way)
-        tile = tile_of(self.program, staged)
-        if staged.finished:
-            if staged.route is Route.TMA:
-                return EngineStore(self.program, sums, tile).body(self._either, self._finished)
-            return LaneStore(self.program, sums, tile, self.exact).body(self._either, self._finished)
-        held = {axis.name for span in tile.spans for axis in span.axes}
-        outside = tuple(axis for axis in self.program.sum_axes if axis.name not in held)
-        part = replace(sums, outside=frozenset(axis.name for axis in outside))
-        fill = self._fill_tile(part, tile)
-        if staged.distribution is None:
-            # Each thread takes back what it put there, so no barrier and no second order of elements is needed.
-            store = part.over_results(self._store_from(tile))
-        else:
-            store = store_tile(self.program, tile, self._combine)
-        body = (*fill, *store)
-        for axis in reversed(outside):
-            body = (For(axis.name, Const(axis.extent or 1), body, unroll=True),)
-        return body
-
-    def _either(self, way: Callable[[bool], Body]) -> Body:
-        """way(True) where C is read, way(False) where it is not: the same for all threads."""
-        return way(False) if self.overwrites else (If(binary(Op.NE, BETA, real(0)), way(True), way(False)),)
-
-    def _combine(self, place: Ref, width: int, sum_at: Callable[[Expr], Expr], *, reads_c: bool | None = None) -> Body:
-        """`C[place ..] = alpha * sum + beta * C`, for `width` neighbours; the factors as the program has them.
-
-        reads_c: whether C is read; None where beta decides here.
-        """
-        value = value_buffer("C", self.program.gemm.out, width)
-        element: Expr = Var(ELEMENT) if width > 1 else ZERO
-        here = Ref(value, (element,))
-        total = as_f32(sum_at(element))
-        result: Expr = Binary(Op.MUL, ALPHA, total) if self.program.late_alpha else total
-        load: Body = ()
-        if self.program.late_beta and reads_c is not False and not self.overwrites:
-            needed = None if reads_c else Binary(Op.NE, BETA, real(0))
-            load = (Move(Ref(value, (ZERO,)), self._added_to(place), width, needed, origin="C"),)
-            result = Fma(BETA, as_f32(Load(value, (element,))), result)
-        load_bias, bias = self._bias(place, element)
-        assign: Body = (*load_bias, Assign(here, self._as_result(self._ended(result, bias)), origin="C"))
-        if width > 1:
-            assign = (For(ELEMENT, Const(width), assign, unroll=True),)
-        return (Alloc(value), *load, *assign, Move(place, Ref(value, (ZERO,)), width, origin="C"))
-
-    def _finished(self, value: Ref, place: Ref, total: Expr, reads_c: bool) -> Body:
-        """`value = alpha * sum + beta * C[place]` and the epilogue; without beta where C is not read."""
-        if not reads_c:
-            return self._ended_sum(value, place, total, None)
-        old = value_buffer("C_old", self.program.gemm.out, 1)
-        load = Move(Ref(old, (ZERO,)), self._added_to(place), origin="C")
-        return (Alloc(old), load, *self._ended_sum(value, place, total, Load(old, (ZERO,))))
-
-    def _ended_sum(self, value: Ref, place: Ref, total: Expr, old: Expr | None) -> Body:
-        """`value = alpha * sum + beta * old` and the epilogue of C[place]; without beta where there is no old one."""
-        result: Expr = Binary(Op.MUL, ALPHA, as_f32(total))
-        if old is not None:
-            result = Fma(BETA, as_f32(old), result)
-        load_bias, bias = self._bias(place)
-        return (*load_bias, Assign(value, self._as_result(self._ended(result, bias)), origin="C"))
-
-    def _fill_tile(self, sums: Sums, tile: Tile) -> Body:
-        """Finished sums into the shared tile of the result."""
-        if sums.fragment is not None and sums.fragment.opaque:
-            return sums.over_tiles(store_opaque(self.program, sums, tile))
-        width = self.program.result_vector if tile.minor == tile.global_minor else 1
-        width = min(width, tile.widest_row_access)
-        value = value_buffer(tile.staged.name, tile.dtype, width)
-        element: Expr = Var(ELEMENT) if width > 1 else ZERO
-        total = Load(sums.buffer, sums.index_at(element))
-        copy: Body = (Assign(Ref(value, (element,)), total, origin=tile.staged.name),)
-        if width > 1:
-            copy = (For(ELEMENT, Const(width), copy, unroll=True),)
-        row, col = (span.local_index() for span in tile.spans)
-        place = tile.at(row, col)
-        body = (Alloc(value), *copy, Move(place, Ref(value, (ZERO,)), width, origin=tile.staged.name))
-        return sums.over_results(body, width)
-
-    def _store_from(self, tile: Tile) -> Body:
-        """A thread's own elements from the shared tile to C."""
-        value = value_buffer(tile.staged.name, tile.dtype, 1)
-        row, col = (span.local_index() for span in tile.spans)
-        place = tile.at(row, col)
-        load = Move(Ref(value, (ZERO,)), place, origin=tile.staged.name)
-        return (Alloc(value), load, *self._combine(self._result_place(), 1, lambda _: Load(value, (ZERO,))))
 
 
 def _outer(loop: Loop, loads: Body = ()) -> Outer:
@@ -471,11 +292,6 @@ def _in_place(products: Body, outer: Outer, loads: Body) -> Body:
         done = tuple(s for load in loads for s in (load.body if isinstance(load, For) else (load,)))
         result.append(For(outer.var, extent, (*body, *at(done, **turn)), unroll=True))
     return tuple(result)
-
-
-def as_f32(value: Expr) -> Expr:
-    """The value in the format of alpha and beta, in which results are scaled."""
-    return value if value.dtype is F32 else Cast(F32, value)
 
 
 def expand(program: Program, exact: frozenset[str], *, overwrites: bool = False) -> Body:

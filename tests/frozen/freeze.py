@@ -52,9 +52,9 @@ VARIANTS = {
 }
 LARGE, AWKWARD = (4096, 4096, 4096), (133, 141, 75)
 K_MAJOR_ONLY = ("te/4", "te/5")
-_WORDS = """auto bool break case char const constexpr continue default do double else enum extern float for if inline int
-long return short signed sizeof static struct switch template typedef typename union unsigned void volatile while
-half half2 uint4 uint2 int2 int4 float2 float4 blockIdx threadIdx gridDim x y z w"""
+_WORDS = """auto bool break case char const constexpr continue default do double else enum extern float for if inline
+int long return short signed sizeof static struct switch template typedef typename union unsigned void volatile
+while half half2 uint4 uint2 int2 int4 float2 float4 blockIdx threadIdx gridDim x y z w"""
 _KEPT = frozenset(_WORDS.split())
 _COMMENT = re.compile(r"//[^\n]*|/\*.*?\*/", re.S)
 _TOKEN = re.compile(r'"(?:[^"\\]|\\.)*"|[A-Za-z_]\w*|0[xX][0-9a-fA-F]+\w*|\d[\w.]*|\S')
@@ -144,7 +144,7 @@ def takes(case: Case) -> bool:
 def normalised(text: str) -> str:
     """CUDA text without comments and white space, its identifiers numbered by first appearance.
 
-    >>> normalised("int a = b; // c") == normalised("int  x = y;") == "int v0 = v1 ;"
+    >>> normalised("int a = b; // c") == normalised("int  c = d;")
     True
     """
     numbers: dict[str, str] = {}

@@ -6,6 +6,7 @@ import json
 from pathlib import Path
 
 import pytest
+
 from frozen.freeze import cases, compare, normalised, take, text_of
 
 
@@ -21,13 +22,13 @@ def test_everything_else_does(after: str) -> None:
 
 def test_a_snapshot_names_the_kernels_that_differ(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     before, after = tmp_path / "before.json", tmp_path / "after.json"
-    take(str(before), 1, "te/1 f32 NN ", None, text_of)
+    take(str(before), 1, "te/1 f32 TT ", None, text_of)
     kernels = json.loads(before.read_text())
     assert len(set(kernels.values())) == len(kernels) == 3  # variants
     assert compare(str(before), str(before), None) == 0
-    after.write_text(json.dumps({**kernels, "te/1 f32 NN safe": "another"}))
+    after.write_text(json.dumps({**kernels, "te/1 f32 TT safe": "another"}))
     assert compare(str(before), str(after), str(tmp_path / "keys")) == 1
-    assert (tmp_path / "keys").read_text() == "te/1 f32 NN safe\n" and "te/1 f32 NN safe" in capsys.readouterr().out
+    assert (tmp_path / "keys").read_text() == "te/1 f32 TT safe\n" and "te/1 f32 TT safe" in capsys.readouterr().out
 
 
 def test_every_rung_is_frozen_under_a_key_of_its_own() -> None:

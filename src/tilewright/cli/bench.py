@@ -6,19 +6,19 @@ import time
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from tilewright.bench import records
 from tilewright.cli import output
+from tilewright.cli.bench_drawn import run_drawn, targets_of
 from tilewright.cli.page_files import kept_up_to_date
 from tilewright.errors import TilewrightError, UnknownName
 from tilewright.suite.problems import FORMATS, ORDERS, SHAPES, problems
 from tilewright.suite.running import (
     CUBLAS,
     PEERS,
-    Bench,
     Plan,
     Row,
     Turn,
@@ -29,9 +29,14 @@ from tilewright.suite.running import (
 )
 from tilewright.winners.keys import short_name
 
+if TYPE_CHECKING:
+    from tilewright.suite.gpu import TorchBench
+
 EXAMPLES = (
     "tilewright bench --budget 480",
     "tilewright bench --size 4095x4097x4093 --dtype bf16 --order NN --peers cublas,compile",
+    "tilewright bench --shapes layers.csv --tokens tokens.txt --dtype bf16 --sample 300",
+    "tilewright bench --random 200 --dtype f32 --order NN --seed 7",
     "tilewright bench --write docs/library.md",
 )
 
@@ -44,15 +49,34 @@ _PEERS = dict(zip(("cublas", "cublaslt", "compile"), PEERS, strict=True))
 def bench(
     size: Annotated[list[str] | None, typer.Option(metavar="MxNxK", help="May be repeated. Default: all.")] = None,
     dtype: Annotated[str, typer.Option(help="f32, f16, bf16 or tf32; several with commas.")] = ",".join(FORMATS),
-    order: Annotated[str, typer.Option(help="NN, NT, TN: T is a transposed view.")] = ",".join(ORDERS),
+    order: Annotated[
+        str | None, typer.Option(help="NN, NT, TN: T is a transposed view. Default: all; NT for drawn problems.")
+    ] = None,
     peers: Annotated[str, typer.Option(help="Whom to time beside tilewright.")] = ",".join(_PEERS),
     record: Annotated[Path | None, typer.Option(metavar="FILE", help="Where rows are added as they come.")] = None,
     budget: Annotated[
         float | None, typer.Option(min=0, metavar="SECONDS", help="Begin no problem after so long.")
     ] = None,
     again: Annotated[bool, typer.Option("--again", help="Also what this commit has measured already.")] = False,
+    shapes: Annotated[
+        Path | None, typer.Option(metavar="CSV", help="Layers: model,out_features,in_features. Needs --tokens.")
+    ] = None,
+    tokens: Annotated[Path | None, typer.Option(metavar="TXT", help="Token counts to combine with --shapes.")] = None,
+    random: Annotated[int, typer.Option(min=0, metavar="N", help="Random sizes of 8 .. 8192, log-uniform.")] = 0,
+    batched: Annotated[bool, typer.Option("--batched", help="Batched products beside torch.bmm.")] = False,
+    grouped: Annotated[bool, typer.Option("--grouped", help="Grouped products beside torch._grouped_mm.")] = False,
+    sample: Annotated[
+        int | None, typer.Option(min=1, metavar="N", help="So many drawn problems of each format and order.")
+    ] = None,
+    seed: Annotated[int, typer.Option(help="Names the drawing: the same seed draws the same problems.")] = 0,
     write: Annotated[Path | None, typer.Option(metavar="PAGE", help="Measure nothing: write the page.")] = None,
     check: Annotated[Path | None, typer.Option(metavar="PAGE", help="Measure nothing: fail if it is old.")] = None,
+    shapes_page: Annotated[
+        Path | None, typer.Option(metavar="PAGE", help="Measure nothing: write the page of drawn problems.")
+    ] = None,
+    check_shapes: Annotated[
+        Path | None, typer.Option(metavar="PAGE", help="Measure nothing: fail if the page of drawn problems is old.")
+    ] = None,
 ) -> int:
     """Time tilewright.matmul and its peers in turn, every result checked first.
 
@@ -64,8 +88,29 @@ def bench(
 
         kept_up_to_date(write, check, lambda old: page_or_part(old, recorded()), "tilewright bench")
         return 0
-    shapes = [_shape(text) for text in size] if size else SHAPES
-    chosen = problems(shapes, _words(dtype), [word.upper() for word in _words(order)])
+    if shapes_page is not None or check_shapes is not None:
+        from tilewright.report import shapes_page as drawn_page
+
+        kept_up_to_date(shapes_page, check_shapes, lambda _: drawn_page.page(drawn_page.recorded()), "tilewright bench")
+        return 0
+    orders = [word.upper() for word in _words(order or ",".join(ORDERS))]
+    if shapes is not None or tokens is not None or random or batched or grouped:
+        if size:
+            raise TilewrightError("--size names problems, --shapes and --random draw them.", hint="leave one out.")
+        drawn = targets_of(
+            shapes=shapes,
+            tokens=tokens,
+            random=random,
+            batched=batched,
+            grouped=grouped,
+            formats=_words(dtype),
+            orders=orders if order else ["NT"],
+            seed=seed,
+            sample=sample,
+        )
+        with output.progress("measuring") as progress:
+            return run_drawn(drawn, _bench(), record, budget=budget, again=again, progress=progress)
+    chosen = problems([_shape(text) for text in size] if size else SHAPES, _words(dtype), orders)
     asked = tuple(_peer(word) for word in _words(peers))
     began = time.monotonic()
     gpu, commit = _bench(), records.commit()
@@ -82,7 +127,7 @@ def bench(
     return _print_end(rows, path)
 
 
-def _bench() -> Bench:
+def _bench() -> TorchBench:
     from tilewright.suite.gpu import TorchBench
 
     return TorchBench()

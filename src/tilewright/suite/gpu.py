@@ -20,9 +20,14 @@ from tilewright.suite.operands import checked, operands_of
 from tilewright.suite.peers import Multiply, compiled, through_cublaslt, true_to_formats
 from tilewright.suite.problems import Problem
 from tilewright.suite.running import COMPILED, CUBLAS, CUBLASLT, OURS, Measured
+from tilewright.suite.stacks import DrawnStack, contest
+from tilewright.suite.sweep import SweepRow, Target
 from tilewright.suite.timing import fastest, interleaved
 
 TORCH_DTYPES = {"f32": "float32", "f16": "float16", "bf16": "bfloat16"}
+
+WORTH_A_NAME = 0.98
+"""Shares of cuBLAS below which its kernel's name is recorded."""
 
 LT_KEPT = 2
 """Algorithms of cuBLASLt that are timed with the others; the better of them counts."""
@@ -67,6 +72,41 @@ class TorchBench:
             times = {name: found for name, found in times.items() if name not in kept} | {CUBLASLT: times[best]}
         return Measured(times, error, words_of(a, b), self._origin(log), notes)
 
+    @property
+    def origin(self) -> records.Origin:
+        """Where and how rows are measured; clocks are not logged."""
+        return self._origin(None)
+
+    def row(self, drawn: Target) -> SweepRow:
+        """One problem of a sweep beside cuBLAS; where cuBLAS is faster, the names of its kernels."""
+        torch, gemm = self._torch, drawn.problem.gemm
+        true_to_formats(torch, gemm)
+        torch.cuda.empty_cache()
+        dtype = getattr(torch, TORCH_DTYPES[gemm.dtype.name])
+        if isinstance(drawn, DrawnStack):
+            one = contest(torch, drawn.problem, dtype)
+            ours, peer, copies, ran = one.ours, one.peer, one.copies, drawn.kind
+            error = one.check(OURS, ours())
+            one.check(CUBLAS, peer())
+        else:
+            pairs = operands_of(torch, gemm, dtype)
+            (a, b), copies, multiply = pairs[0], len(pairs), _ours(gemm)
+            error = checked(torch, gemm, OURS, multiply(a, b), a, b)
+            ours, peer, ran = _over(multiply, pairs), _over(torch.mm, pairs), words_of(a, b)
+        times = interleaved(self._timer, {OURS: ours, CUBLAS: peer}, copies=copies)
+        share = times[OURS].share_of(times[CUBLAS])
+        return SweepRow(
+            problem=str(drawn.problem),
+            kind=drawn.kind,
+            source=drawn.source,
+            us=round(times[OURS].median_us, 2),
+            peer_us=round(times[CUBLAS].median_us, 2),
+            share=round(share, 4),
+            error=float(f"{error:.2g}"),
+            ran=ran,
+            peer_ran=kernel_names(torch, peer) if share < WORTH_A_NAME else "",
+        )
+
     def _peer(self, peer: str, gemm: Gemm, pairs: Sequence[tuple[Any, Any]]) -> dict[str, Multiply]:
         """The candidates that stand for a peer, by name."""
         if peer == CUBLAS:
@@ -81,7 +121,7 @@ class TorchBench:
         kept = fastest(self._timer, [_over(multiply, pairs) for multiply in found], keep=LT_KEPT)
         return {f"{CUBLASLT} {number}": found[number] for number in kept}
 
-    def _origin(self, log: ClockLog) -> records.Origin:
+    def _origin(self, log: ClockLog | None) -> records.Origin:
         torch = self._torch
         lt = f", cuBLASLt {self._library.version}" if self._library is not None else ""
         return records.Origin(
@@ -92,9 +132,19 @@ class TorchBench:
             commit=records.commit(),
             command=records.command(),
             date=records.now(),
-            clock_mhz=log.median_clock_mhz,
-            power_w=log.median_power_w,
+            clock_mhz=None if log is None else log.median_clock_mhz,
+            power_w=None if log is None else log.median_power_w,
         )
+
+
+def kernel_names(torch: Any, call: Callable[[], object]) -> str:
+    """The names of the kernels that a call launches, by the profiler; cuBLAS's tell tile, stages, cluster and split."""
+    torch.cuda.synchronize()
+    with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CUDA]) as profile:
+        call()
+        torch.cuda.synchronize()
+    names = (event.key for event in profile.key_averages())
+    return "; ".join(name.partition("(")[0][:90] for name in names if not name.startswith(("cuda", "Mem", "Activity")))
 
 
 def _ours(gemm: Gemm) -> Multiply:

@@ -1,0 +1,77 @@
+"""The page of drawn problems: every number in it comes from a recorded sweep."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from pathlib import Path
+
+from tilewright.bench import records
+from tilewright.bench.records import Origin
+from tilewright.suite.sweep import SHORT, Summary, SweepRow, classes, read, worst
+
+FILE_PATTERN = "sweep_*.jsonl"
+
+HEAD = """\
+# Shapes that users bring
+
+`tilewright bench --shapes LAYERS.csv --tokens TOKENS.txt --random N` draws problems that nobody tuned for: layers
+of public models at usual token counts, and random sizes. Each result is checked against float64 within the error bound
+of its format. Then `tilewright.matmul` and `torch.mm` are captured into CUDA graphs, which are replayed in turn over
+rotated operands. A share is cuBLAS's time over ours in the same run: above 1, ours is faster.
+
+`tilewright bench --shapes-page docs/shapes.md` writes this page from the records.
+"""
+
+
+def recorded(folder: Path | None = None) -> tuple[tuple[Origin, SweepRow], ...]:
+    """The rows of all recorded sweeps, oldest run first."""
+    folder = records.recorded_folder() if folder is None else folder
+    found = [pair for path in sorted(folder.glob(FILE_PATTERN)) for pair in read(path)]
+    return tuple(sorted(found, key=lambda pair: pair[0].date))
+
+
+def page(rows: Iterable[tuple[Origin, SweepRow]]) -> str:
+    """The whole page; of several measurements of a problem on a device the newest counts."""
+    newest: dict[str, dict[str, tuple[Origin, SweepRow]]] = {}
+    for origin, row in rows:
+        newest.setdefault(origin.device, {})[row.problem] = (origin, row)
+    parts = [HEAD]
+    for device, found in newest.items():
+        parts += [f"## {device}\n", _summary([row for _, row in found.values()]), ""]
+        parts += ["### The slowest twenty of each format\n", _slowest([row for _, row in found.values()]), ""]
+        parts += [_sources(origin for origin, _ in found.values()), ""]
+    if len(parts) == 1:
+        parts.append("No sweep is recorded yet.\n")
+    return "\n".join(parts)
+
+
+def _summary(rows: list[SweepRow]) -> str:
+    limits = " | ".join(f"below {limit}" for limit in SHORT)
+    lines = [
+        f"| format | class | problems | geometric mean | tenth percentile | least | {limits} |",
+        f"|---|---|---:|---:|---:|---:|{'---:|' * len(SHORT)}",
+    ]
+    for (name, kind), some in classes(rows).items():
+        told = Summary.of([row.share for row in some])
+        below = " | ".join(f"{100 * share:.1f} %" for share in told.below)
+        lines.append(
+            f"| {name} | {kind} | {told.problems} | {told.mean:.3f} | {told.tenth:.3f} | {told.least:.3f} | {below} |"
+        )
+    return "\n".join(lines)
+
+
+def _slowest(rows: list[SweepRow]) -> str:
+    lines = ["| share | problem | us | what ran | cuBLAS's kernel |", "|---:|---|---:|---|---|"]
+    for name in dict.fromkeys(row.format for row in rows):
+        for row in worst(row for row in rows if row.format == name):
+            lines.append(f"| {row.share:.3f} | {row.problem} | {row.us:.1f} | {row.ran} | `{row.peer_ran or '-'}` |")
+    return "\n".join(lines)
+
+
+def _sources(origins: Iterable[Origin]) -> str:
+    told = dict.fromkeys(
+        f"* {origin.date[:10]}, commit {origin.commit or 'unknown'}, driver {origin.driver}, {origin.compiler}, "
+        f"{origin.peer}: `{origin.command}`"
+        for origin in origins
+    )
+    return "\n".join(["Measured:\n", *told])

@@ -1,0 +1,190 @@
+"""A sweep over drawn problems: each checked and timed beside its peer, recorded at once, summed up by class.
+
+A file of a sweep is JSON lines: an `origin` begins a run (device, software, commit, command, date), then a row a
+problem. Figures are microseconds; `share` is the peer's time over ours, above 1 where ours is faster.
+"""
+
+from __future__ import annotations
+
+import json
+import statistics
+import time
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Protocol
+
+from tilewright.bench.records import Origin
+from tilewright.errors import TilewrightError
+from tilewright.suite.drawing import Drawn
+from tilewright.suite.stacks import DrawnStack
+
+Target = Drawn | DrawnStack
+BUDGET_SPENT = "the budget is spent"
+
+SHORT = (0.95, 0.98)
+"""Shares of the peer below which a problem counts as slow."""
+
+
+@dataclass(frozen=True, slots=True)
+class SweepRow:
+    """One problem of a sweep.
+
+    kind: `linear`, `random`, `batched` or `grouped`, with `aligned` or `unaligned`. model_us: what the cost model
+    predicted for what ran; 0 where it was not asked. peer_ran: names of the peer's kernels, where they were profiled.
+    """
+
+    problem: str
+    kind: str
+    source: str
+    us: float
+    peer_us: float
+    share: float
+    error: float
+    ran: str
+    model_us: float = 0.0
+    peer_ran: str = ""
+
+    @property
+    def format(self) -> str:
+        """The last format word of the problem, such as bf16."""
+        return next(word for word in reversed(self.problem.split()) if word.islower())
+
+
+@dataclass(frozen=True, slots=True)
+class Summary:
+    """How a class of problems compares with the peer."""
+
+    problems: int
+    mean: float
+    tenth: float
+    least: float
+    below: tuple[float, ...]
+
+    @classmethod
+    def of(cls, shares: Sequence[float]) -> Summary:
+        """
+        >>> Summary.of([0.5, 1.0, 1.0, 2.0])
+        Summary(problems=4, mean=1.0, tenth=0.65, least=0.5, below=(0.25, 0.25))
+        """
+        below = tuple(sum(share < limit for share in shares) / len(shares) for limit in SHORT)
+        tenth = statistics.quantiles(shares, n=10, method="inclusive")[0] if len(shares) > 1 else shares[0]
+        mean = round(statistics.geometric_mean(shares), 4)
+        return cls(len(shares), mean, round(tenth, 4), min(shares), below)
+
+
+def append_origin(path: Path, origin: Origin) -> None:
+    """Begin a run in a file of a sweep."""
+    _append(path, {"origin": asdict(origin)})
+
+
+def append_row(path: Path, row: SweepRow) -> None:
+    """Record a problem of the running sweep; empty fields are left out."""
+    _append(path, {name: value for name, value in asdict(row).items() if value or name == "error"})
+
+
+def _append(path: Path, data: dict[str, object]) -> None:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with path.open("a", encoding="utf-8") as file:
+        file.write(json.dumps(data, separators=(",", ":")) + "\n")
+
+
+def read(path: Path) -> Iterator[tuple[Origin, SweepRow]]:
+    """The rows of a file, each with the origin of its run. Raises TilewrightError on a line that is not a row."""
+    origin: Origin | None = None
+    for number, line in enumerate(path.read_text(encoding="utf-8", errors="replace").splitlines(), 1):
+        try:
+            data = json.loads(line)
+            if "origin" in data:
+                origin = Origin(**data["origin"])
+                continue
+            if origin is None:
+                raise ValueError("no origin stands before it")
+            yield origin, SweepRow(**data)
+        except (ValueError, TypeError, KeyError) as error:
+            raise TilewrightError(
+                f"Line {number} of {path.name} is not a row of a sweep: {error}.",
+                hint="take the line out, or record into another file with --record.",
+            ) from None
+
+
+def measured_by(path: Path, device: str, commit: str) -> frozenset[str]:
+    """Problems that a commit has recorded on a device."""
+    if not path.is_file():
+        return frozenset()
+    rows = read(path)
+    return frozenset(row.problem for origin, row in rows if (origin.device, origin.commit) == (device, commit))
+
+
+def classes(rows: Iterable[SweepRow]) -> dict[tuple[str, str], list[SweepRow]]:
+    """Rows by format and kind, in the order of first appearance."""
+    found: dict[tuple[str, str], list[SweepRow]] = {}
+    for row in rows:
+        found.setdefault((row.format, row.kind), []).append(row)
+    return found
+
+
+def worst(rows: Iterable[SweepRow], count: int = 20) -> list[SweepRow]:
+    """The rows with the smallest shares."""
+    return sorted(rows, key=lambda row: row.share)[:count]
+
+
+class SweepBench(Protocol):
+    """A GPU that checks and times drawn problems."""
+
+    @property
+    def device(self) -> str:
+        """Its name, as its driver tells it."""
+        ...
+
+    @property
+    def origin(self) -> Origin:
+        """Where and how the rows are measured."""
+        ...
+
+    def row(self, drawn: Target) -> SweepRow:
+        """Check and time one problem. Raises TilewrightError for a wrong result."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """What happened to one problem: a row, or why there is none. left: problems still to come."""
+
+    target: Target
+    row: SweepRow | None
+    failure: str
+    left: int
+
+
+def sweep(
+    targets: Sequence[Target],
+    bench: SweepBench,
+    path: Path,
+    *,
+    budget_s: float | None = None,
+    again: bool = False,
+    progress: Callable[[str, int, int], None] | None = None,
+    clock: Callable[[], float] = time.monotonic,
+) -> Iterator[Outcome]:
+    """Measure problems in order and record each at once; those that this commit has recorded are left out."""
+    began, origin = clock(), bench.origin
+    known = frozenset() if again else measured_by(path, origin.device, origin.commit)
+    left = [target for target in targets if str(target.problem) not in known]
+    begun = False
+    for number, target in enumerate(left):
+        if budget_s is not None and clock() - began >= budget_s:
+            yield Outcome(target, None, BUDGET_SPENT, len(left) - number)
+            return
+        if progress is not None:
+            progress(str(target.problem), number, len(left))
+        try:
+            row = bench.row(target)
+        except TilewrightError as failure:
+            yield Outcome(target, None, str(failure), len(left) - number - 1)
+            continue
+        if not begun:
+            append_origin(path, origin)
+            begun = True
+        append_row(path, row)
+        yield Outcome(target, row, "", len(left) - number - 1)

@@ -1,0 +1,98 @@
+"""Drawn problems: what a seed names, what is refused."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from tilewright.errors import TilewrightError, UnknownName
+from tilewright.suite.drawing import Drawn, drawn, layers_of, random_shapes, shapes_of_layers, tokens_of
+from tilewright.suite.problems import Problem
+from tilewright.suite.stacks import random_batched, random_grouped
+
+
+@pytest.fixture
+def layers(tmp_path: Path) -> Path:
+    path = tmp_path / "layers.csv"
+    path.write_text("model,out_features,in_features\nalpha,64,128\nbeta,1000,2048\n")
+    return path
+
+
+def test_a_layer_at_a_token_count_is_a_product(layers: Path) -> None:
+    shapes = dict(shapes_of_layers(layers_of(layers), (1, 33)))
+    assert shapes == {
+        (1, 64, 128): "alpha",
+        (33, 64, 128): "alpha",
+        (1, 1000, 2048): "beta",
+        (33, 1000, 2048): "beta",
+    }
+
+
+def test_a_seed_names_a_drawing(layers: Path) -> None:
+    shapes = list(shapes_of_layers(layers_of(layers), range(1, 40)))
+    first = drawn(shapes, ["bf16", "f32"], ["NT"], seed=1, sample=7)
+    assert first == drawn(shapes, ["bf16", "f32"], ["NT"], seed=1, sample=7)
+    assert first != drawn(shapes, ["bf16", "f32"], ["NT"], seed=2, sample=7)
+    assert [one.problem.format for one in first] == ["bf16"] * 7 + ["f32"] * 7
+    assert [(p.m, p.n, p.k) for p in (one.problem for one in first[:7])] == [
+        (p.m, p.n, p.k) for p in (one.problem for one in first[7:])
+    ]
+
+
+def test_every_other_random_shape_is_aligned() -> None:
+    for number, (shape, source) in enumerate(random_shapes(200, seed=5)):
+        assert all(8 <= size <= 8192 for size in shape)
+        if number % 2:
+            assert not any(size % 8 for size in shape)
+            assert source == "random, multiples of 8"
+
+
+def test_problems_that_no_gpu_holds_are_not_drawn() -> None:
+    shapes = [((200_000, 200_000, 64), "huge"), ((64, 64, 64), "small")]
+    assert [one.source for one in drawn(shapes, ["f32"], ["NN"], seed=0)] == ["small"]
+
+
+@pytest.mark.parametrize(
+    ("problem", "kind"),
+    [
+        (Problem(3, 64, 64, "bf16", "NT"), "linear NT aligned"),
+        (Problem(3, 64, 68, "bf16", "NT"), "linear NT unaligned"),
+        (Problem(3, 64, 68, "f32", "NT"), "linear NT aligned"),
+        (Problem(3, 63, 64, "f32", "NN"), "linear NN unaligned"),
+    ],
+)
+def test_a_problem_is_aligned_if_every_row_is_a_multiple_of_16_bytes(problem: Problem, kind: str) -> None:
+    assert Drawn(problem, "alpha").kind == kind
+
+
+@pytest.mark.parametrize("text", ["", "model,out_features,in_features\nalpha,x,3\n", "a,b\n1,2\n"])
+def test_a_file_that_holds_no_layers_is_refused_or_empty(tmp_path: Path, text: str) -> None:
+    path = tmp_path / "layers.csv"
+    path.write_text(text)
+    if not text:
+        assert layers_of(path) == ()
+        return
+    with pytest.raises(TilewrightError, match="is not a layer"):
+        layers_of(path)
+
+
+@pytest.mark.parametrize("text", ["", "12 0", "twelve", "-3"])
+def test_a_file_that_holds_no_token_counts_is_refused(tmp_path: Path, text: str) -> None:
+    path = tmp_path / "tokens.txt"
+    path.write_text(text)
+    with pytest.raises(TilewrightError, match=r"token count|empty"):
+        tokens_of(path)
+
+
+def test_unknown_formats_and_orders_are_refused(layers: Path) -> None:
+    shapes = list(shapes_of_layers(layers_of(layers), (1,)))
+    with pytest.raises(UnknownName):
+        drawn(shapes, ["fp7"], ["NT"], seed=0)
+    with pytest.raises(UnknownName):
+        drawn(shapes, ["bf16"], ["XX"], seed=0)
+
+
+def test_random_stacks_have_work() -> None:
+    assert all(one.flops > 0 for one in random_batched(50, 3, ["bf16"]))
+    assert all(sum(one.rows) > 0 for one in random_grouped(50, 3))

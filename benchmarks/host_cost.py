@@ -43,6 +43,7 @@ def on_gpu() -> dict[str, tuple[Call, Call]]:
     x, y = drawn(128, 128, dtype=torch.float32), drawn(128, 128, dtype=torch.float32)
     stack_a, stack_b = drawn(8, 64, 64), drawn(8, 64, 64)
     long_a, long_b = drawn(64, 8192), drawn(8192, 64)
+    compiled = torch.compile(lambda x, y: matmul(x, y))
     return {
         "bf16 128^3": (lambda: matmul(a, b), lambda: torch.mm(a, b)),
         "f32 128^3": (lambda: matmul(x, y), lambda: torch.mm(x, y)),
@@ -54,6 +55,7 @@ def on_gpu() -> dict[str, tuple[Call, Call]]:
         ),
         "a stack of 8": (lambda: matmul(stack_a, stack_b), lambda: torch.bmm(stack_a, stack_b)),
         "parts of k, with a workspace": (lambda: matmul(long_a, long_b), lambda: torch.mm(long_a, long_b)),
+        "compiled": (lambda: compiled(a, b), lambda: torch.mm(a, b)),
     }
 
 

@@ -13,7 +13,7 @@ PROBE = BENCHMARKS / "probes" / "shared_memory_rules.py"
 
 
 def test_the_probe_checks_itself_without_a_gpu() -> None:
-    done = subprocess.run([sys.executable, PROBE, "--check"], capture_output=True, text=True, timeout=120)
+    done = subprocess.run([sys.executable, PROBE, "--check"], capture_output=True, text=True)
     assert done.returncode == 0, done.stdout + done.stderr
     assert done.stdout.endswith("machine code as intended\n")
 
@@ -21,7 +21,7 @@ def test_the_probe_checks_itself_without_a_gpu() -> None:
 def test_a_measurement_without_a_gpu_still_writes_what_it_has(tmp_path: Path) -> None:
     """Every part of the probe is reached, and a witness that cannot be called is noted, not fatal."""
     command = [sys.executable, PROBE, "--measure", "--budget-s", "1", "--out", tmp_path]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=120, env={**os.environ, "PATH": ""})
+    done = subprocess.run(command, capture_output=True, text=True, env={**os.environ, "PATH": ""})
     assert done.returncode == 0, done.stdout + done.stderr
     written = json.loads((tmp_path / "shared_memory_rules.json").read_text(encoding="utf-8"))
     assert written["records"] and all(row["wavefronts"] is None for row in written["records"])

@@ -2,8 +2,13 @@
 
 from __future__ import annotations
 
+from functools import partial
+from math import inf
+
 import pytest
 from command_runs import Cli
+
+from tilewright.prediction.advice import advise
 
 
 def test_it_says_that_it_predicts_at_which_clock_and_what_binds(cli: Cli) -> None:
@@ -51,7 +56,8 @@ def test_what_was_recorded_is_not_predicted(cli: Cli) -> None:
     assert rows[0]["figure"] == "recorded"
 
 
-def test_explain_ends_in_edits_that_were_tried(cli: Cli) -> None:
+def test_explain_ends_in_edits_that_were_tried(cli: Cli, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("tilewright.report.outlook.advise", partial(advise, seconds=inf))
     out = cli("explain", "worklog/8", "--size", "128").out
     assert "Predicted on H200 at 4096 x 4096 x 4096: " in out and "bound by shared memory" in out
     assert "- pad the B tile by 4: stores to shared memory of B_tile / 4, predicted " in " ".join(out.split())

@@ -48,7 +48,6 @@ class CpuKernel:
             [self.program, *map(str, arguments)],
             input=b"".join(array.tobytes() for array in arrays),
             capture_output=True,
-            timeout=60,
         )
         assert done.returncode == 0, f"exit {done.returncode}: {done.stderr.decode()[-2000:]}"
         return np.frombuffer(done.stdout, operands.c.dtype)

@@ -20,7 +20,7 @@ EXAMPLES = Path(__file__).parents[2] / "examples"
 
 @pytest.mark.parametrize("name", ["my_schedule.py", "first_kernel.py"])
 def test_an_example_runs(name: str) -> None:
-    done = subprocess.run([sys.executable, str(EXAMPLES / name)], capture_output=True, text=True, timeout=120)
+    done = subprocess.run([sys.executable, str(EXAMPLES / name)], capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
     assert "C[m, n] = alpha * sum_k" in done.stdout and "__global__" in done.stdout
     assert "of its bound" in done.stdout
@@ -36,9 +36,7 @@ def test_the_schedule_by_hand_is_the_rung() -> None:
 
 
 def test_an_example_that_needs_more_says_what() -> None:
-    done = subprocess.run(
-        [sys.executable, str(EXAMPLES / "route_a_model.py")], capture_output=True, text=True, timeout=300
-    )
+    done = subprocess.run([sys.executable, str(EXAMPLES / "route_a_model.py")], capture_output=True, text=True)
     if done.returncode == 0:
         assert "ms a step" in done.stdout
         return

@@ -1,8 +1,7 @@
-"""PyTorch on a real GPU: models routed and held against cuBLAS, torch.compile, CUDA graphs, streams, host time."""
+"""PyTorch on a real GPU: models routed and held against cuBLAS, torch.compile, CUDA graphs, streams."""
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -211,41 +210,6 @@ def test_threads_with_streams_of_their_own() -> None:
     for thread in threads:
         thread.join()
     assert not wrong
-
-
-def host_us(call: Callable[[], Any]) -> float:
-    """Host time of one call; the best of several rounds, since other processes only add."""
-    rounds = []
-    for _ in range(20):
-        torch.cuda.synchronize()
-        began = time.perf_counter()
-        for _ in range(200):
-            call()
-        rounds.append((time.perf_counter() - began) / 200 * 1e6)
-    return min(rounds)
-
-
-def test_host_time_of_a_call_by_every_way() -> None:
-    """Printed with -s. Only the plain call is held against torch.mm: an operator written in Python costs more."""
-    a, b = (torch.randn(128, 128, device="cuda", dtype=torch.bfloat16) for _ in range(2))
-    wants = a.clone().requires_grad_()
-    mixed = torch.compile(lambda x, y: matmul(x, y))
-    with torch.no_grad():
-        theirs = host_us(lambda: torch.mm(a, b))
-        plain = host_us(lambda: matmul(a, b))
-        compiled = host_us(lambda: mixed(a, b))
-        with route_torch():
-            routed = host_us(lambda: torch.mm(a, b))
-            other = host_us(lambda: torch.relu(a))
-        alone = host_us(lambda: torch.relu(a))
-    gradients = host_us(lambda: matmul(wants, b))
-    their_gradients = host_us(lambda: torch.mm(wants, b))
-    print(
-        f"host time a call: torch.mm {theirs:.1f} us, matmul {plain:.1f} us, torch.mm routed {routed:.1f} us, matmul "
-        f"compiled {compiled:.1f} us; with gradients: torch.mm {their_gradients:.1f} us, matmul {gradients:.1f} us; "
-        f"a function that is not routed costs {other - alone:.1f} us more in the block"
-    )
-    assert plain <= 1.1 * theirs, (plain, theirs)
 
 
 def test_the_page_says_what_happens() -> None:

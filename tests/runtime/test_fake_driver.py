@@ -30,7 +30,6 @@ def test_the_launch_path_under_a_stand_in_driver(tmp_path: Path) -> None:
         cwd=HERE.parent.parent,
         capture_output=True,
         text=True,
-        timeout=120,
         check=False,
     )
     assert ran.returncode == 0, ran.stdout + ran.stderr

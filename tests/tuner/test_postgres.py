@@ -59,24 +59,23 @@ def postgres() -> Iterator[str]:
         running = subprocess.Popen(as_anybody(server, *options), stdout=log, stderr=log, cwd="/")
     try:
         create = [createdb, "-h", str(folder), "-p", PORT, *user, "studies"]
-        for _ in range(100):
+        while True:
             done = subprocess.run(create, capture_output=True, text=True)
             if done.returncode == 0:
                 break
             assert running.poll() is None, (folder / "log").read_text()
             subprocess.run(["sleep", "0.1"])
-        assert done.returncode == 0, done.stderr
         yield f"postgresql://tuner:secret@/studies?host={folder}&port={PORT}"
     finally:
         running.send_signal(signal.SIGINT)  # a fast shutdown, whoever is connected
-        running.wait(timeout=30)
+        running.wait()
         shutil.rmtree(folder, ignore_errors=True)
 
 
 def test_two_workers_share_a_study_in_postgresql(postgres: str, tmp_path: Path) -> None:
     logs = [tmp_path / "one", tmp_path / "two"]
-    both = [worker(tmp_path, log, 0.01, postgres) for log in logs]
-    told = [process.communicate(timeout=120)[1] for process in both]
+    both = [worker(tmp_path, log, 0.01, postgres, other) for log, other in zip(logs, reversed(logs), strict=True)]
+    told = [process.communicate()[1] for process in both]
     assert [process.returncode for process in both] == [0, 0], told
     measured = [key for log in logs for key in lines(log)]
     assert sorted(measured) == sorted(candidate.key for candidate in CANDIDATES)

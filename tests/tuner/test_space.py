@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from concurrent.futures import Future
 from pathlib import Path
 from typing import Any
 
@@ -85,8 +87,9 @@ def test_a_whole_search_compiles_in_other_processes_what_it_measures(tmp_path: P
     monkeypatch.setenv("TILEWRIGHT_CACHE", str(tmp_path / "cubins"))
     space = make_space(Gemm(512, 512, 512), H200, rung="worklog/9")
     measurer: Any = OnPaper()
-    outcome = tune(space, measurer, storage=url_of(tmp_path), seconds=8, workers=2)
-    assert outcome.here + len(outcome.failures) == len(measurer.log) > 0
+    options = {"seconds": 8, "workers": 2, "now": measurer.clock}
+    outcome = tune(space, measurer, storage=url_of(tmp_path), **options)
+    assert outcome.here + len(outcome.failures) == len(measurer.log) == 7  # a second each, and one for the finalists
     assert {candidate.point["bm"] for candidate in outcome.failures} <= {128}
     assert outcome.best.candidate.point["bm"] != 128
     assert outcome.time.median_us == min(result.measured.median_us for result in outcome.results)
@@ -99,16 +102,35 @@ def test_what_cannot_be_built_is_an_error_of_its_own_candidate() -> None:
         odd = compilers.submit(Choice("worklog/9", {"unknown": 1}))
         good = compilers.submit(space.candidates[0])
         with pytest.raises(TilewrightError):
-            bad.result(timeout=60)
+            bad.result()
         with pytest.raises(TilewrightError, match="a bug in tilewright: KeyError"):
-            odd.result(timeout=60)
-        assert good.result(timeout=60).candidate == space.candidates[0]
+            odd.result()
+        assert good.result().candidate == space.candidates[0]
 
 
-def test_a_ranking_says_what_there_was_no_time_to_look_at() -> None:
+class Unhurried:
+    """Compilers that have looked at the first candidates when time is up, three at a time, and never at the others."""
+
+    workers = 1
+
+    def __init__(self, looked_at: int) -> None:
+        self.looked_at = looked_at
+
+    def looks(self, candidates: Sequence[Choice]) -> list[Future[list[Look]]]:
+        futures = []
+        for at in range(0, len(candidates), 3):
+            futures.append(future := Future[list[Look]]())
+            if at < self.looked_at:
+                parts = enumerate(candidates[at : at + 3])
+                future.set_result([Look(one, 100.0 - at - i, "" if i < 2 else "too large") for i, one in parts])
+        return futures
+
+
+@pytest.mark.parametrize("looked_at", [3, 12])
+def test_a_ranking_says_what_there_was_no_time_to_look_at(looked_at: int) -> None:
     space = make_space(Gemm(512, 512, 512), H200, rung="worklog/best")
-    with Compilers(space, "sm_90a", 1) as compilers:
-        ranking = rank(space, compilers, seconds=6.0)
-    assert 0 < len(ranking.order) + len(ranking.refused) <= 63
+    compilers: Any = Unhurried(looked_at)
+    ranking = rank(space, compilers, seconds=0.0)
+    assert (len(ranking.order), len(ranking.refused)) == (2 * looked_at // 3, looked_at // 3)
     assert len(ranking.order) + len(ranking.refused) + len(ranking.unseen) == len(space.candidates)
     assert [one.predicted_us for one in ranking.order] == sorted(one.predicted_us for one in ranking.order)

@@ -113,13 +113,14 @@ def a_winner(**changes: Any) -> Winner:
 
 
 class OnPaper:
-    """A measurer that takes the registers of a kernel for its time."""
+    """A measurer that takes the registers of a kernel for its time. clock: moved by a second by each measurement."""
 
     class gpu:
         arch = "sm_90a"
 
     def __init__(self, gpu: object = None, gemm: object = None, peers: Mapping[str, float] | None = None) -> None:
         self.log: list[Prepared] = []
+        self.clock = Clock()
         self.peers = peers or {}
 
     def warm(self) -> None:
@@ -132,6 +133,7 @@ class OnPaper:
         return float(prepared.registers)
 
     def measure(self, prepared: Prepared) -> Measured:
+        self.clock.seconds += 1.0
         self.log.append(prepared)
         if prepared.candidate.point.get("bm") == 128:
             raise TilewrightError("wrong result: on paper")

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, replace
 
 from tilewright.artifacts import Cubin
@@ -61,21 +61,28 @@ class _Tried:
 
 
 def advise(
-    built: Build, spec: DeviceSpec | str, *, most: int = 3, seconds: float = SECONDS, cache: CubinCache | None = None
+    built: Build,
+    spec: DeviceSpec | str,
+    *,
+    most: int = 3,
+    seconds: float = SECONDS,
+    now: Callable[[], float] = time.monotonic,
+    cache: CubinCache | None = None,
 ) -> tuple[Advice, ...]:
     """The edits that help most on a GPU, the best first; none where nothing that was tried helps.
 
-    seconds: after which no further edit is tried.
+    seconds: of `now`, after which no further edit is tried.
     """
-    found, until = known_device(spec), time.monotonic() + seconds
+    found, until = known_device(spec), now() + seconds
     before_work = work_of(built)
     before = predict(built, found, cache=cache, work=before_work)
     cubin = built.compile(found.arch, cache=cache)
-    tried = [one for one in _tried(built, cubin, found, until) if one.predicted.seconds * WORTH < before.seconds]
+    every = _tried(built, cubin, found, lambda: now() > until)
+    tried = [one for one in every if one.predicted.seconds * WORTH < before.seconds]
     told: list[Advice] = []
     families: set[str] = set()
     for one in sorted(tried, key=_rank):
-        if len(told) == most or (told and time.monotonic() > until):
+        if len(told) == most or (told and now() > until):
             break
         if one.edit.family in families:
             continue
@@ -92,10 +99,10 @@ def _rank(tried: _Tried) -> float:
     return round(math.log(tried.predicted.seconds) / math.log(WORTH))
 
 
-def _tried(built: Build, cubin: Cubin, spec: DeviceSpec, until: float) -> Iterator[_Tried]:
-    """The edits that apply and fit, with what is predicted if the compiler takes as many registers as before."""
+def _tried(built: Build, cubin: Cubin, spec: DeviceSpec, spent: Callable[[], bool]) -> Iterator[_Tried]:
+    """The edits that apply and fit until the time is spent, predicted with as many registers as before."""
     for edit in edits(built):
-        if time.monotonic() > until:
+        if spent():
             return
         try:
             edited = build(built.gemm, edit.schedule, name=built.name)

@@ -74,11 +74,12 @@ def tune(
     seconds: float,
     workers: int,
     started: float | None = None,
+    now: Callable[[], float] = monotonic,
     rivals: Sequence[Choice] = (),
     progress: Progress = lambda state: None,
 ) -> Outcome:
-    """Search a space on a GPU. storage: a URL. seconds: of `time.monotonic` since `started`, all included."""
-    started = monotonic() if started is None else started
+    """Search a space on a GPU. storage: a URL. seconds: of `now` since `started`, all included."""
+    started = now() if started is None else started
     check_storage(storage)
     with Compilers(space, measurer.gpu.arch, workers) as compilers:
         ranking = rank(space, compilers, seconds=_RANKING_SHARE * seconds, meanwhile=measurer.warm)
@@ -90,6 +91,7 @@ def tune(
                 *(study, compilers, measurer),
                 seconds=seconds,
                 started=started,
+                now=now,
                 rivals=tuple(rivals),
                 progress=progress,
             )

@@ -57,7 +57,7 @@ if TYPE_CHECKING:
     from tilewright.simulator import simulate
     from tilewright.toolchain import Build, build
 
-__version__ = "0.1.0"
+__version__ = "0.2.0"
 
 _HOME = {
     "tilewright.dtypes": ("BF16", "F16", "F32", "TF32"),

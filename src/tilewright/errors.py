@@ -11,6 +11,7 @@ the headline (what was asked, why it cannot be, with the numbers), the smallest 
       CompileError        NVRTC refused the CUDA text
       LaunchError         the kernel cannot run on this device, or the driver failed
       SimulationError     the simulated kernel broke a rule (race, out of bounds, deadlock, unwritten read)
+      CompilerMissing     NVRTC is not installed (a CompileError)
       MissingExtra        an optional package is not installed
       UnknownName         a rung, device, architecture or loop that does not exist (suggests the nearest)
 """
@@ -64,6 +65,10 @@ class LoweringError(TilewrightError):
 
 class CompileError(TilewrightError):
     """NVRTC refused the CUDA text, or does not know the architecture."""
+
+
+class CompilerMissing(CompileError):
+    """NVRTC is not installed or does not load: nothing can be compiled here, and everything else works."""
 
 
 class LaunchError(TilewrightError):

@@ -13,14 +13,20 @@ _EXTRA_OF = {
     "cupy": "cupy",
     "jax": "jax",
     "plotly": "report",
+    "pygments": "report",
     "optuna": "tune",
     "psycopg": "tune-postgresql",
+    "cuda": "cuda",
+    "pynvml": "clocks",
 }
 
 
 def available(package: str) -> bool:
-    """Whether `package` can be imported (it is not imported here)."""
-    return importlib.util.find_spec(package) is not None
+    """Whether `package` is installed (it is not imported here)."""
+    try:
+        return importlib.util.find_spec(package) is not None
+    except ModuleNotFoundError:  # an import hook that hides it
+        return False
 
 
 def require(package: str, why: str) -> ModuleType:

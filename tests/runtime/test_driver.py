@@ -42,7 +42,7 @@ def test_no_driver_is_one_sentence_with_the_way_out(no_driver: None) -> None:
 def test_missing_bindings_are_told_with_the_pip_line(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "cuda", None)
     told = gpu_problem.__wrapped__()
-    assert told is not None and "python -m pip install 'cuda-bindings>=13.0,<14'" in told
+    assert told is not None and "python -m pip install 'tilewright[cuda]'" in told
 
 
 class Status(int):

@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib.metadata
 import os
 import platform
+import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator
@@ -13,7 +14,7 @@ from typing import Literal
 
 from rich.text import Text
 
-from tilewright import __version__
+from tilewright import __version__, extras
 from tilewright.cli import output
 from tilewright.cli.arguments import DEFAULT_ARCH, AsJson
 from tilewright.errors import MissingExtra, TilewrightError
@@ -31,6 +32,19 @@ EXAMPLES = ("tilewright doctor", "tilewright doctor --json | jq '.[] | select(.s
 State = Literal["ok", "missing", "broken"]
 
 
+OPTIONAL_PACKAGES = (
+    ("torch", "torch", "torch"),
+    ("cupy-cuda13x", "cupy", "cupy"),
+    ("jax", "jax", "jax"),
+    ("plotly", "plotly", "report"),
+    ("pygments", "pygments", "report"),
+    ("optuna", "optuna", "tune"),
+    ("psycopg", "psycopg", "tune-postgresql"),
+    ("nvidia-ml-py", "pynvml", "clocks"),
+)
+"""Distribution, module, and the extra that installs it."""
+
+
 @dataclass(frozen=True, slots=True)
 class Finding:
     """One thing looked at. needed: without it tilewright does not work, GPU or not. mend: a command, or a sentence."""
@@ -45,7 +59,7 @@ class Finding:
 def doctor(as_json: AsJson = False) -> int:
     """Check what is installed, and say how to mend what is missing.
 
-    Succeeds if everything that needs no GPU works: schedules, the simulator, and the compiler.
+    Succeeds if schedules and the simulator work, and the compiler where it is installed.
     """
     found = []
     for finding in _examine():
@@ -62,19 +76,42 @@ def doctor(as_json: AsJson = False) -> int:
 
 def _examine() -> Iterator[Finding]:
     yield Finding("tilewright", "ok", f"{__version__}, Python {platform.python_version()}, {sys.platform}")
-    for package in ("numpy", "cuda-bindings", "cuda-core", "nvidia-cuda-nvrtc", "rich", "typer"):
+    for package in ("numpy", "rich", "typer", "platformdirs", "jinja2", "filelock"):
         yield _package(package, needed=True, mend="python -m pip install --upgrade tilewright")
-    yield _tried(
-        "NVRTC", compiler_version, "python -m pip install 'nvidia-cuda-nvrtc>=13.0,<14' 'cuda-bindings>=13.0,<14'"
-    )
-    yield _cache_folder()
-    yield _tried("test compile", _test_compile, "see the line of NVRTC above")
     yield _tried("test simulation", _test_simulation, "report this: the simulator needs nothing but NumPy")
+    yield _cache_folder()
+    yield from _compiler()
     yield _disassembler()
     yield _gpu()
-    for package, extra in (("torch", "torch"), ("cupy-cuda13x", "cupy"), ("jax", "jax"), ("plotly", "report")):
-        yield _package(package, needed=False, mend=f"python -m pip install 'tilewright[{extra}]'")
-    yield _package("nvidia-ml-py", needed=False, mend="python -m pip install nvidia-ml-py")
+    for package, module, extra in OPTIONAL_PACKAGES:
+        yield _optional(package, module, extra)
+
+
+def _compiler() -> Iterator[Finding]:
+    """The packages that compile, and whether they do. Without them all that needs no machine code works."""
+    for package in ("nvidia-cuda-nvrtc", "cuda-bindings", "cuda-core", "cuda-pathfinder"):
+        yield _package(package, needed=False, mend=_install("cuda"))
+    if not extras.available("cuda"):
+        return
+    yield _tried("NVRTC", compiler_version, _install("cuda"))
+    yield _tried("test compile", _test_compile, "see the line of NVRTC above")
+
+
+def _install(extra: str) -> str:
+    return f"python -m pip install 'tilewright[{extra}]'"
+
+
+def _optional(package: str, module: str, extra: str) -> Finding:
+    """An optional package: whether it is installed, and whether it imports."""
+    found = _package(package, needed=False, mend=_install(extra))
+    if found.state != "ok" or module in sys.modules:
+        return found
+    done = subprocess.run([sys.executable, "-c", f"import {module}"], capture_output=True, text=True, check=False)
+    if done.returncode == 0:
+        return found
+    last = (done.stderr.strip().splitlines() or [f"exit code {done.returncode}"])[-1]
+    told = f"{found.told} is installed and does not import: {last[:200]}"
+    return Finding(package, "broken", told, needed=False, mend=f"python -m pip install --force-reinstall {package}")
 
 
 def _package(name: str, *, needed: bool, mend: str) -> Finding:
@@ -171,6 +208,10 @@ def _conclude(found: list[Finding], is_well: bool) -> None:
     if not is_well:
         broken = ", ".join(finding.what for finding in found if finding.needed and finding.state != "ok")
         output.paragraph(console, f"Not ready: {broken}. The commands above mend it.", style="bold red")
+    elif any(finding.what == "nvidia-cuda-nvrtc" and finding.state != "ok" for finding in found):
+        output.paragraph(
+            console, "Ready to schedule, simulate and report; the lines on nvidia-cuda-nvrtc say how to compile."
+        )
     elif on_gpu:
         output.paragraph(console, "Ready, GPU included.", style="bold green")
     else:

@@ -84,6 +84,9 @@ def ladder(
         output.print_json([row.as_dict() for row in rows])
     else:
         print_ladder(rows, target, brief=brief)
+    missing = next((row.no_compiler for row in rows if row.no_compiler), "")
+    if missing:
+        output.note(f"Registers, occupancy and predictions are left out. {missing}")
     if cache.problem is not None:
         output.note(cache.problem)
     return 0 if all(row.ok for row in rows) else 1

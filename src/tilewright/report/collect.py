@@ -13,7 +13,7 @@ from tilewright.bench.records import Record
 from tilewright.device.arch import arch as known_arch
 from tilewright.device.catalog import DEVICES, H200, device
 from tilewright.device.spec import DeviceSpec
-from tilewright.errors import LaunchError, TilewrightError
+from tilewright.errors import CompilerMissing, LaunchError, TilewrightError
 from tilewright.ladders import below
 from tilewright.ladders.rung import Rung
 from tilewright.model.occupancy import Occupancy
@@ -64,6 +64,7 @@ class Row:
     """One rung.
 
     new: against the rung below; everything for the lowest. problem: why `checked` or `cubin` is missing, else "".
+    Where no compiler is installed `cubin` is None and that is not a problem of the rung: `no_compiler` says so.
     occupancy: None where no GPU of the architecture is known.
     """
 
@@ -76,6 +77,7 @@ class Row:
     occupancy: Occupancy | None
     figure: Figure | None
     problem: str = ""
+    no_compiler: str = ""
 
     @property
     def broken_claims(self) -> tuple[str, ...]:
@@ -225,7 +227,9 @@ def _row(
     target: Target,
 ) -> Row:
     """The row of a rung, its figure still missing."""
-    problems = [str(part) for part in (checked, cubin) if isinstance(part, TilewrightError)]
+    no_compiler = str(cubin) if isinstance(cubin, CompilerMissing) else ""
+    parts = (checked,) if no_compiler else (checked, cubin)
+    problems = [str(part) for part in parts if isinstance(part, TilewrightError)]
     found = None if isinstance(checked, TilewrightError) else checked
     compiled = None if isinstance(cubin, TilewrightError) else cubin
     return Row(
@@ -238,6 +242,7 @@ def _row(
         occupancy=None if target.spec is None or compiled is None else built.occupancy(target.spec, compiled),
         figure=None,
         problem="\n".join(dict.fromkeys(problems)),
+        no_compiler=no_compiler,
     )
 
 

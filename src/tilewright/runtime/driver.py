@@ -55,7 +55,7 @@ def gpu_problem() -> str | None:
         from cuda import pathfinder
         from cuda.bindings import driver
     except ImportError as missing:
-        return f"The Python package {missing.name!r} is missing: python -m pip install 'cuda-bindings>=13.0,<14'."
+        return f"The Python package {missing.name!r} is missing: python -m pip install 'tilewright[cuda]'."
     try:
         pathfinder.load_nvidia_dynamic_lib("cuda")
     except (RuntimeError, OSError):  # DynamicLibNotFoundError is a RuntimeError

@@ -19,7 +19,7 @@ from types import ModuleType
 from typing import Any
 
 from tilewright.artifacts import Cubin, CudaSource, Resources
-from tilewright.errors import CompileError, TilewrightError, UnknownName
+from tilewright.errors import CompileError, CompilerMissing, TilewrightError, UnknownName
 from tilewright.runtime.cubin_cache import CubinCache, cache_key
 from tilewright.runtime.elf import resources_of
 
@@ -39,7 +39,7 @@ _SOURCE_FOLDER = "/tilewright"
 # Source: PTX ISA, "Target Architecture: .target", arch-specific features.
 _FIRST_ARCH_SPECIFIC = 90
 
-_HINT_INSTALL = "python -m pip install 'nvidia-cuda-nvrtc>=13.0,<14' 'cuda-bindings>=13.0,<14'"
+_HINT_INSTALL = "python -m pip install 'tilewright[cuda]'"
 
 _FRONT_END_ERROR = re.compile(r"^[^\n]*?\((\d+)\): (?:catastrophic )?error[^:]*: (.*)$", re.MULTILINE)
 _PTXAS_ERROR = re.compile(r"^ptxas[^\n]*?, line (\d+); error\s*: (.*)$", re.MULTILINE)
@@ -228,7 +228,7 @@ def _nvrtc() -> ModuleType:
 
         nvrtc.nvrtcVersion()
     except (ImportError, RuntimeError, OSError) as missing:
-        raise CompileError(
+        raise CompilerMissing(
             "The CUDA compiler NVRTC cannot be loaded, so no kernel can be compiled.",
             place=str(missing).partition("\n")[0],
             hint=_HINT_INSTALL,

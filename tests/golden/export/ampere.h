@@ -6,7 +6,7 @@
  *     bias  bf16, one for each column
  *     residual  bf16, M x N, rows ld_residual elements apart; not read when beta is 0
  *
- * From ampere/full, for sm_80. Written by tilewright 0.1.0: see README.md. */
+ * From ampere/full, for sm_80. Written by tilewright 0.2.0: see README.md. */
 #ifndef AMPERE_FULL_BF16_NT_H
 #define AMPERE_FULL_BF16_NT_H
 

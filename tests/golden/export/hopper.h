@@ -4,7 +4,7 @@
  *     B  bf16, K x N, rows ldb elements apart
  *     C  bf16, M x N, rows ldc elements apart; not read when beta is 0
  *
- * From hopper/best, for sm_90a. Written by tilewright 0.1.0: see README.md. */
+ * From hopper/best, for sm_90a. Written by tilewright 0.2.0: see README.md. */
 #ifndef HOPPER_BEST_BF16_NN_H
 #define HOPPER_BEST_BF16_NN_H
 

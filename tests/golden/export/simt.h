@@ -4,7 +4,7 @@
  *     B  f32, K x N, rows ldb elements apart
  *     C  f32, M x N, rows ldc elements apart; not read when beta is 0
  *
- * From worklog/best, for sm_80. Written by tilewright 0.1.0: see README.md. */
+ * From worklog/best, for sm_80. Written by tilewright 0.2.0: see README.md. */
 #ifndef WORKLOG_BEST_F32_NN_H
 #define WORKLOG_BEST_F32_NN_H
 

@@ -42,7 +42,7 @@ def main() -> int:
         return 0
     if asked.inputs:
         inputs = collect(measured_rows(), CubinCache())
-        lines = (f"{json.dumps(key)}: {json.dumps(value)}" for key, value in inputs.items())
+        lines = (f"{json.dumps(key)}: {json.dumps(value, separators=(',', ':'))}" for key, value in inputs.items())
         inputs_file().write_text("{\n" + ",\n".join(lines) + "\n}\n", encoding="utf-8")
     if asked.check:
         return _check()

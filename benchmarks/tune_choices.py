@@ -1,6 +1,6 @@
 """Given plans beside what `matmul` runs today, for problems of the suite; whatever wins goes to the database.
 
-    python benchmarks/tune_choices.py benchmarks/choices_h200.json --record benchmarks/results/tune_suite_h200.jsonl \
+    python benchmarks/tune_choices.py benchmarks/choices_h200.json --record suite.jsonl \
         --export src/tilewright/winners/shipped/h200.jsonl
 
 For plans that an experiment found and the ranking of `tilewright tune --suite` does not come to. The file is a list of

@@ -1,13 +1,12 @@
 """The simulator counts what Nsight Compute counted on an H200, number for number."""
 
-import json
 from functools import cache
 from pathlib import Path
 
 import pytest
 
 from tilewright.bench.calibration import simulated
-from tilewright.bench.calibration_records import EXACT
+from tilewright.bench.calibration_records import EXACT, read
 from tilewright.ladders import find_rung
 
 RESULTS = Path(__file__).parents[2] / "benchmarks" / "results"
@@ -16,11 +15,11 @@ SIZE = 512
 
 def measured(name: str) -> dict[str, dict[str, float | None]]:
     """What was measured, by rung and count."""
-    record = json.loads((RESULTS / name).read_text(encoding="utf-8"))
-    assert record["size"] == SIZE
+    record = read(RESULTS / name)
+    assert record.size == SIZE
     found: dict[str, dict[str, float | None]] = {}
-    for row in record["rows"]:
-        found.setdefault(row["rung"], {})[row["count"]] = row["measured"]
+    for row in record.rows:
+        found.setdefault(row.rung, {})[row.count] = row.measured
     return found
 
 

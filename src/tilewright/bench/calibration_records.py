@@ -1,17 +1,17 @@
-"""What is compared, a record of it, and the record as a file: JSON, each row with its metric's name."""
+"""What is compared, a record of it, and the record as a file: JSON, for each rung what was simulated and measured."""
 
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, field, fields, replace
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, fields, replace
 from pathlib import Path
 from typing import Any
 
 from tilewright.bench import records
 from tilewright.errors import TilewrightError
 
-FORMAT = 1
+FORMAT = 2
 
 METRICS: dict[str, str] = {
     "global_load_requests": "l1tex__t_requests_pipe_lsu_mem_global_op_ld.sum",
@@ -65,9 +65,6 @@ class Comparison:
     def is_equal(self) -> bool:
         return self.simulated is not None and self.simulated == self.measured
 
-    def as_dict(self) -> dict[str, Any]:
-        return {**asdict(self), "metric": METRICS[self.count], "must_be_equal": self.count in EXACT}
-
 
 @dataclass(frozen=True, slots=True)
 class Calibration:
@@ -108,12 +105,17 @@ class Calibration:
 
 
 def write(path: Path, found: Calibration) -> None:
-    """A calibration as JSON; whole or not at all, since runs are stopped."""
-    data = {name.name: getattr(found, name.name) for name in fields(Calibration) if name.name != "rows"}
-    rows = [row.as_dict() for row in found.rows]
+    """A calibration as JSON, a rung a line; whole or not at all, since runs are stopped."""
+    head = {name.name: getattr(found, name.name) for name in fields(Calibration) if name.name != "rows"}
+    rungs: dict[str, dict[str, tuple[float | None, float | None]]] = {}
+    for row in found.rows:
+        rungs.setdefault(row.rung, {})[row.count] = (row.simulated, row.measured)
+    lines = [f" {json.dumps(name)}: {json.dumps(value)}," for name, value in {"format": FORMAT, **head}.items()]
+    counts = ",\n".join(f"  {json.dumps(rung)}: {json.dumps(by_count)}" for rung, by_count in rungs.items())
+    text = "\n".join(["{", *lines, ' "rungs": {', counts, " }", "}", ""])
     path.parent.mkdir(parents=True, exist_ok=True)
     unfinished = path.with_name(f"{path.name}.part")
-    unfinished.write_text(json.dumps({"format": FORMAT, **data, "rows": rows}, indent=1) + "\n", encoding="utf-8")
+    unfinished.write_text(text, encoding="utf-8")
     unfinished.replace(path)
 
 
@@ -126,12 +128,23 @@ def read(path: Path) -> Calibration:
                 f"{path.name!r} is of a newer format: {data['format']}, and this tilewright reads {FORMAT}.",
                 hint="python -m pip install --upgrade tilewright",
             )
-        names = [field.name for field in fields(Comparison)]
-        rows = tuple(Comparison(**{name: row[name] for name in names}) for row in data["rows"])
+        rows = tuple(_old_rows(data) if data.get("format", 1) == 1 else _rows(data))
         known = {field.name for field in fields(Calibration)} - {"rows"}
         return Calibration(rows=rows, **{name: value for name, value in data.items() if name in known})
     except (ValueError, TypeError, KeyError, AttributeError) as error:
         raise TilewrightError(f"{path.name!r} is no calibration: {error}.") from None
+
+
+def _rows(data: Mapping[str, Any]) -> Iterator[Comparison]:
+    for rung, by_count in data["rungs"].items():
+        for count, (simulated, measured) in by_count.items():
+            yield Comparison(rung, data["size"], count, simulated, measured)
+
+
+def _old_rows(data: Mapping[str, Any]) -> Iterator[Comparison]:
+    """Of format 1: a list of comparisons, each with all its fields."""
+    for row in data["rows"]:
+        yield Comparison(**{name.name: row[name.name] for name in fields(Comparison)})
 
 
 def recorded() -> list[Calibration]:

@@ -36,7 +36,7 @@ some 60 instructions of one warp in a row, about 5 clocks each as no other warp 
 CHAIN_CLOCKS = 1.3
 """Of a multiply-add of a warp that has a scheduler for itself: while it waits for its fragments, nobody else issues.
 From 28 figures of f32 on the H200 whose blocks have four or eight warps and an SM for themselves
-(benchmarks/results/tune_suite_h200.jsonl): mean error 6 %, with 1.15 or 1.6 7 %."""
+(benchmarks/results/tune_suite_h200.json): mean error 6 %, with 1.15 or 1.6 7 %."""
 
 
 @dataclass(frozen=True, slots=True)

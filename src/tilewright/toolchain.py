@@ -20,10 +20,11 @@ from tilewright.device.spec import DeviceSpec
 from tilewright.dtypes import BF16, F16, F32, Array, DType
 from tilewright.errors import LaunchError, ProblemError, ScheduleError
 from tilewright.ir.expr import Const, Expr
-from tilewright.ir.kernel import PART_OF_K, Kernel, Many, Variant
+from tilewright.ir.kernel import PART_OF_K, Kernel, Variant
 from tilewright.ir.program import Program
 from tilewright.ir.program_text import program_text
 from tilewright.ir.simplify import simplify, substitute
+from tilewright.ir.work import Problems, SplitK
 from tilewright.ladders.rung import Rung
 from tilewright.layout_search import Found, resolve_layouts
 from tilewright.lowering import lower
@@ -72,10 +73,9 @@ def grid_of(kernel: Kernel, gemm: Gemm, *, part_of_k: int = 0) -> tuple[int, int
 class Build:
     """A scheduled problem and everything that can be made of it.
 
-    variant None: the strongest one that is true of the problem with aligned pointers. parts: blocks along z share out
-    k,
-    and C takes their partial sums. many: blocks along z have a problem each. layouts: how the layouts were found that
-    the schedule left open, with their proofs.
+    variant None: the strongest one that is true of the problem with aligned pointers. split_k: whether blocks along z
+    share out k, and what becomes of their partial sums. problems: whether a launch computes many. layouts: how the
+    layouts were found that the schedule left open, with their proofs.
     """
 
     gemm: Gemm
@@ -83,8 +83,8 @@ class Build:
     name: str = "gemm"
     asked_variant: Variant | None = None
     layouts: tuple[Found, ...] = ()
-    parts: bool = False
-    many: Many | None = None
+    split_k: SplitK = SplitK.NONE
+    problems: Problems = Problems.ONE
 
     @cached_property
     def programs(self) -> tuple[Program, ...]:
@@ -105,7 +105,8 @@ class Build:
         """The lowered program."""
         proofs = [line for found in self.layouts for line in found.proof.splitlines()]
         heading = [*self.schedule.text.splitlines(), *proofs]
-        return lower(self.program, self.variant, name=self.name, heading=heading, parts=self.parts, many=self.many)
+        program = replace(self.program, problems=self.problems, split_k=self.split_k)
+        return lower(program, self.variant, name=self.name, heading=heading)
 
     @cached_property
     def source(self) -> CudaSource:

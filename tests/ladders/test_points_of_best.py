@@ -16,9 +16,9 @@ from tilewright.dtypes import BF16, F16, F32, TF32
 from tilewright.errors import LoweringError, ScheduleError
 from tilewright.ir.async_stmt import StartNextGrid, TmaLoad, TmaStore, WaitPreviousGrid
 from tilewright.ir.buffer import Space
-from tilewright.ir.kernel import Many
 from tilewright.ir.stmt import Body, For, If, Stmt
 from tilewright.ir.visit import bodies, moved_from, written
+from tilewright.ir.work import Problems, SplitK
 from tilewright.ladders.hopper.r9_best import (
     NARROW,
     PAIRED,
@@ -90,7 +90,7 @@ STANDING = [standing(*tile) for tile in NARROW] + [paired(standing(64, 128, 1)),
 @pytest.mark.parametrize("point", STANDING)
 def test_blocks_that_stand_share_out_k(point: Point) -> None:
     gemm = Gemm(72, 72, 200, BF16, out=F32)
-    built = replace(build(gemm, schedule_at(gemm, point)), parts=True)
+    built = replace(build(gemm, schedule_at(gemm, point)), split_k=SplitK.PARTIALS)
     operands = make_operands(gemm)
     stacked = Operands(gemm, operands.a, operands.b, np.full(2 * gemm.m * gemm.ldc, np.nan, np.float32))
     run = built.simulate(stacked, part_of_k=128, listeners=())
@@ -101,13 +101,13 @@ def test_blocks_that_stand_share_out_k(point: Point) -> None:
 @pytest.mark.parametrize("point", [point for point in STANDING if "blocks" not in point])
 def test_blocks_that_stand_have_a_problem_of_a_stack_each(point: Point) -> None:
     gemm = Gemm(72, 72, 200, BF16, out=BF16, epilogue=Epilogue("n", True), beta=1.0)
-    built = replace(build(gemm, schedule_at(gemm, point)), many=Many.STRIDED)
+    built = replace(build(gemm, schedule_at(gemm, point)), problems=Problems.STRIDED)
     operands = make_operands(gemm)
     run = built.simulate(operands, listeners=())
     assert check(operands, BF16.decode(run.c.reshape(gemm.m, gemm.ldc)[:, : gemm.n])).ok
     assert_waits(built)
-    with pytest.raises(LoweringError, match="walk over the tiles"):
-        _ = replace(build(gemm, schedule_at(gemm, SHARED)), many=Many.STRIDED).kernel
+    with pytest.raises(LoweringError, match="many problems in a persistent kernel"):
+        _ = replace(build(gemm, schedule_at(gemm, SHARED)), problems=Problems.STRIDED).kernel
 
 
 # -- few rows ----------------------------------------------------------------------------------------------------------

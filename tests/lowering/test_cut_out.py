@@ -15,9 +15,10 @@ from tests.mutations.broken import Runs, needless_guards
 from tilewright import BF16, F16, F32, Gemm, Order, build
 from tilewright.dtypes import DType
 from tilewright.ir.expr import Const, Op, binary
-from tilewright.ir.kernel import SAFE, Kernel, Many
+from tilewright.ir.kernel import SAFE, Kernel
 from tilewright.ir.stmt import Barrier, Body, CutOut, Let, Move, Stmt, WaitCopies
 from tilewright.ir.visit import rewrite, walk
+from tilewright.ir.work import Problems, SplitK
 from tilewright.ladders import find_rung
 from tilewright.ladders.ampere.r6_full import ODD_TALL, ODD_WIDE, point_for, schedule_at
 from tilewright.problem import check, make_operands
@@ -125,17 +126,17 @@ def test_parts_of_k_add_up(a: Order, b: Order) -> None:
     gemm = problem(67, 69, 109, a=a, b=b, out=F32)
     operands = make_operands(gemm)
     stacked = replace(operands, c=np.full(3 * gemm.m * gemm.ldc, np.nan, np.float32))
-    run = replace(built(gemm, in_parts=False), parts=True).simulate(stacked, part_of_k=64, listeners=())
+    run = replace(built(gemm, in_parts=False), split_k=SplitK.PARTIALS).simulate(stacked, part_of_k=64, listeners=())
     total = run.c.reshape(3, gemm.m, gemm.ldc)[:2].sum(axis=0, dtype=np.float32)
     assert check(operands, total).ok
 
 
-@pytest.mark.parametrize("many", Many)
-def test_each_of_many_problems_begins_where_its_own_operands_do(many: Many) -> None:
+@pytest.mark.parametrize("many", [Problems.STRIDED, Problems.LISTED])
+def test_each_of_many_problems_begins_where_its_own_operands_do(many: Problems) -> None:
     """Addresses are set in front of the body, and how far to skip is asked of them."""
-    made = replace(built(problem(67, 69, 45)), many=many)
+    made = replace(built(problem(67, 69, 45)), problems=many)
     text = made.cuda[made.cuda.index('extern "C"') :]
-    moved = text.index("A += blockIdx.z * A_step" if many is Many.STRIDED else "A = (")
+    moved = text.index("A += blockIdx.z * A_step" if many is Problems.STRIDED else "A = (")
     assert moved < text.index("reinterpret_cast<size_t>(A) / 2 % 64")
 
 

@@ -8,7 +8,7 @@ import pytest
 
 from tilewright.dtypes import BF16, F16
 from tilewright.errors import LaunchError, LoweringError
-from tilewright.ir.kernel import Many
+from tilewright.ir.work import Problems, SplitK
 from tilewright.ladders import find_rung
 from tilewright.problem import Gemm, check, make_operands
 from tilewright.problem.epilogue import Epilogue
@@ -18,11 +18,11 @@ from tilewright.toolchain import Build, build
 HOPPER = {"m": 64, "n": 64, "groups": 1, "stages": 2}
 
 
-def built(gemm: Gemm, rung: str, many: Many | None, point: dict[str, object] | None = None) -> Build:
+def built(gemm: Gemm, rung: str, problems: Problems, point: dict[str, object] | None = None) -> Build:
     found = find_rung(rung)
     assert found.choices is not None or point is None
     schedule = found.schedule(gemm) if point is None else found.choices.schedule_at(gemm, point)  # type: ignore[union-attr]
-    return replace(build(gemm, schedule), many=many)
+    return replace(build(gemm, schedule), problems=problems)
 
 
 def text_of(made: Build) -> str:
@@ -31,7 +31,7 @@ def text_of(made: Build) -> str:
 
 def test_pointers_of_a_stack_move_in_front_of_the_body() -> None:
     gemm = Gemm(256, 256, 256, epilogue=Epilogue("n", True))
-    alone, stack = built(gemm, "worklog/best", None), built(gemm, "worklog/best", Many.STRIDED)
+    alone, stack = built(gemm, "worklog/best", Problems.ONE), built(gemm, "worklog/best", Problems.STRIDED)
     assert stack.kernel.body == alone.kernel.body
     added = [line.split("//")[0].strip() for line in text_of(stack).splitlines() if "blockIdx.z" in line]
     assert added == [f"{name} += blockIdx.z * {name}_step;" for name in ("A", "B", "C", "residual")]
@@ -40,7 +40,7 @@ def test_pointers_of_a_stack_move_in_front_of_the_body() -> None:
 
 
 def test_a_list_of_problems_is_read_from_its_table() -> None:
-    made = built(Gemm(256, 256, 256, F16, out=F16), "ampere/full", Many.LISTED)
+    made = built(Gemm(256, 256, 256, F16, out=F16), "ampere/full", Problems.LISTED)
     assert [p.name for p in made.source.parameters] == ["problems", "alpha", "beta"]
     text = text_of(made)
     assert "const long long* problem = problems + 9 * blockIdx.z;" in text
@@ -49,17 +49,17 @@ def test_a_list_of_problems_is_read_from_its_table() -> None:
     assert "return;" in text
 
 
-@pytest.mark.parametrize("many", Many)
-def test_one_problem_of_many_is_simulated_as_if_alone(many: Many) -> None:
+@pytest.mark.parametrize("problems", [Problems.STRIDED, Problems.LISTED])
+def test_one_problem_of_many_is_simulated_as_if_alone(problems: Problems) -> None:
     gemm = Gemm(70, 66, 40)
     operands = make_operands(gemm)
-    run = built(gemm, "worklog/6", many).simulate(operands, listeners=())
+    run = built(gemm, "worklog/6", problems).simulate(operands, listeners=())
     assert check(operands, run.c.reshape(gemm.m, gemm.ldc)[:, : gemm.n]).ok
 
 
 def test_the_copy_engine_reads_a_stack_through_one_map() -> None:
     gemm = Gemm(72, 72, 200, BF16, out=BF16)
-    made = built(gemm, "hopper/shared_b", Many.STRIDED, HOPPER)
+    made = built(gemm, "hopper/shared_b", Problems.STRIDED, HOPPER)
     assert "bulk_load_of_stack(" in text_of(made)
     assert [p.tensor_map.step for p in made.source.parameters if p.tensor_map] == ["A_step", "B_step"]
     operands = make_operands(gemm)
@@ -68,7 +68,7 @@ def test_the_copy_engine_reads_a_stack_through_one_map() -> None:
 
 
 def test_a_map_of_a_stack_needs_steps_that_the_engine_can_take() -> None:
-    made = built(Gemm(64, 64, 64, BF16, out=BF16), "hopper/shared_b", Many.STRIDED, HOPPER)
+    made = built(Gemm(64, 64, 64, BF16, out=BF16), "hopper/shared_b", Problems.STRIDED, HOPPER)
     box = next(p.tensor_map for p in made.source.parameters if p.tensor_map)
     for step in (0, -4096, 4097):
         with pytest.raises(LaunchError, match=rf"matrices are {2 * step} bytes apart"):
@@ -78,26 +78,26 @@ def test_a_map_of_a_stack_needs_steps_that_the_engine_can_take() -> None:
 def test_kernels_of_many_problems_compile() -> None:
     for rung, dtype in (("worklog/best", None), ("ampere/full", F16), ("hopper/shared_b", BF16)):
         gemm = Gemm(256, 256, 256) if dtype is None else Gemm(256, 256, 256, dtype, out=dtype)
-        for many in Many:
-            if (rung, many) != ("hopper/shared_b", Many.LISTED):
-                assert built(gemm, rung, many).compile("sm_90a").resources.spill_load_bytes == 0
+        for problems in (Problems.STRIDED, Problems.LISTED):
+            if (rung, problems) != ("hopper/shared_b", Problems.LISTED):
+                assert built(gemm, rung, problems).compile("sm_90a").resources.spill_load_bytes == 0
 
 
 @pytest.mark.parametrize(
-    ("rung", "many", "parts", "said"),
+    ("rung", "problems", "split_k", "said"),
     [
         (
             "worklog/6",
-            Many.STRIDED,
-            True,
+            Problems.STRIDED,
+            SplitK.PARTIALS,
             "Blocks along z cannot have a problem each: they share",
         ),
-        ("hopper/persistent", Many.STRIDED, False, "blocks that walk over the tiles of one"),
-        ("hopper/shared_b", Many.LISTED, False, "cannot be read by clusters"),
+        ("hopper/persistent", Problems.STRIDED, SplitK.NONE, "many problems in a persistent kernel"),
+        ("hopper/shared_b", Problems.LISTED, SplitK.NONE, "cannot be read by clusters"),
     ],
 )
-def test_what_cannot_be_many_is_refused(rung: str, many: Many, parts: bool, said: str) -> None:
+def test_what_cannot_be_many_is_refused(rung: str, problems: Problems, split_k: SplitK, said: str) -> None:
     found = find_rung(rung)
     gemm = Gemm(256, 256, 256, **found.problem)  # type: ignore[arg-type]
     with pytest.raises(LoweringError, match=said):
-        _ = replace(build(gemm, found), many=many, parts=parts).kernel
+        _ = replace(build(gemm, found), problems=problems, split_k=split_k).kernel

@@ -9,6 +9,7 @@ import pytest
 
 from tilewright.dtypes import BF16, F16, F32
 from tilewright.errors import LoweringError
+from tilewright.ir.work import SplitK
 from tilewright.ladders import find_rung
 from tilewright.problem import Gemm, Order, check, make_operands
 from tilewright.problem.reference import Operands
@@ -25,7 +26,7 @@ def summed(gemm: Gemm, rung: str, point: dict[str, object] | None, part_of_k: in
     found = find_rung(rung)
     assert found.choices is not None or point is None
     schedule = found.schedule(gemm) if point is None else found.choices.schedule_at(gemm, point)  # type: ignore[union-attr]
-    built = replace(build(gemm, schedule), parts=True)
+    built = replace(build(gemm, schedule), split_k=SplitK.PARTIALS)
     operands = make_operands(gemm)
     parts = -(-gemm.k // part_of_k)
     stacked = Operands(gemm, operands.a, operands.b, np.full(parts * gemm.m * gemm.ldc, np.nan, np.float32))
@@ -51,7 +52,7 @@ def test_parts_brought_by_the_copy_engine_add_up() -> None:
 def test_parts_are_refused_where_results_are_no_sums() -> None:
     gemm = Gemm(64, 64, 64, F16, out=F16)
     with pytest.raises(LoweringError, match="partial sums of f16"):
-        _ = replace(build(gemm, find_rung("ampere/full")), parts=True).kernel
-    with pytest.raises(LoweringError, match="walk over tiles"):
+        _ = replace(build(gemm, find_rung("ampere/full")), split_k=SplitK.PARTIALS).kernel
+    with pytest.raises(LoweringError, match="split the k of a persistent kernel"):
         gemm = Gemm(128, 256, 64, BF16, out=F32)
-        _ = replace(build(gemm, find_rung("hopper/persistent")), parts=True).kernel
+        _ = replace(build(gemm, find_rung("hopper/persistent")), split_k=SplitK.PARTIALS).kernel

@@ -16,10 +16,11 @@ from tilewright.codegen.stmt import BodyPrinter, buffer_note
 from tilewright.dtypes import I64
 from tilewright.ir.async_stmt import SetRegisters, Wgmma
 from tilewright.ir.expr import Lookup
-from tilewright.ir.kernel import PROBLEMS, Kernel, Many
+from tilewright.ir.kernel import PROBLEMS, Kernel
 from tilewright.ir.program import GROUP_LANES
 from tilewright.ir.text import ExprText
 from tilewright.ir.visit import exprs_of, walk, walk_expr, written
+from tilewright.ir.work import Problems
 from tilewright.problem.gemm import Gemm, Operand, Order
 from tilewright.schedule.laws.units import REGISTERS_PER_SM
 
@@ -115,14 +116,14 @@ def _shared(kernel: Kernel, printer: BodyPrinter) -> list[Line]:
 
 def _own_problem(kernel: Kernel, expr: CudaExpr) -> list[Line]:
     """What the body reads, of the problem that is this block's."""
-    if kernel.many is Many.STRIDED:
+    if kernel.problems is Problems.STRIDED:
         steps = zip((p for p in kernel.arguments if p.is_pointer and p.name != "bias"), kernel.steps, strict=True)
         note = "each block along z has a product of its own"
         return [
             Line(1, f"{pointer.name} += blockIdx.z * {step.name};", "" if number else note)
             for number, (pointer, step) in enumerate(steps)
         ]
-    if kernel.many is Many.LISTED:
+    if kernel.problems is Problems.LISTED:
         note = "a row of the table for each block along z: addresses, then sizes"
         lines = [Line(1, f"const {expr.type(I64)}* problem = {PROBLEMS} + {len(kernel.columns)} * blockIdx.z;", note)]
         stored = _stored(kernel)
@@ -248,7 +249,7 @@ def _assumptions(kernel: Kernel) -> list[str]:
 
 def _launch(kernel: Kernel) -> list[str]:
     grid = ", ".join(ExprText()(extent) for extent in kernel.grid)
-    if kernel.many is not None:
+    if kernel.problems is not Problems.ONE:
         grid = f"{grid.rpartition(', ')[0]}, one for each problem"
     block = ", ".join(str(extent) for extent in kernel.block)
     dynamic = "dynamic " if kernel.uses_dynamic_shared else ""

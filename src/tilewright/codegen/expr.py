@@ -47,9 +47,11 @@ class CudaExpr(ExprText):
         if is_scalar(ref.buffer):
             return name
         if ref.buffer.space is Space.GLOBAL:
-            pointer, rest = pointer_of(ref.index[0])
+            pointer, rest = pointer_of(ref.index[-1])
             if pointer is not None:
                 return f"{self.place(Ref(pointer.buffer, pointer.index))}[{self(rest)}]"
+            if len(ref.index) == 2:  # the base of a matrix among several: the offset in it keeps its 32 bits
+                return f"({name} + {self._inside(ref.index[0], 9)})[{self(ref.index[1])}]"
         return name + "".join(f"[{self(i)}]" for i in ref.index)
 
     def stepped(self, ref: Ref) -> str:

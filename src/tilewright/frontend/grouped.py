@@ -23,7 +23,8 @@ from tilewright.frontend.on_gpu import readable
 from tilewright.frontend.options import Options, options_asked, result_format
 from tilewright.frontend.recipes import alignment_of, gemm_of
 from tilewright.frontend.shapes import Product, ShapeError
-from tilewright.ir.kernel import MOST_ALONG_Z, Many
+from tilewright.ir.kernel import MOST_ALONG_Z
+from tilewright.ir.work import Problems
 from tilewright.planning.choices import choices_for_list
 from tilewright.planning.copies import Alignment
 from tilewright.planning.dispatch import SAFE, Dispatcher, dispatcher
@@ -186,7 +187,7 @@ def _prepared(planner: Dispatcher, gemms: list[Gemm], alignment: Alignment) -> t
     first, *others = gemms
     for choice in (*choices_for_list(gemms, planner.spec), SAFE):
         try:
-            built = planner.kernels.kernel(first, alignment, choice, many=Many.LISTED, others=others)
+            built = planner.kernels.kernel(first, alignment, choice, problems=Problems.LISTED, others=others)
             grids = [grid_of(built.kernel, gemm) for gemm in gemms]
             grid = (max(grid[0] for grid in grids), max(grid[1] for grid in grids), len(gemms))
             values = (0, first.alpha, first.beta)

@@ -5,8 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from enum import Enum
 
-from tilewright.dtypes import DType
-from tilewright.ir.expr import ZERO, Expr
+from tilewright.dtypes import I64, DType
+from tilewright.ir.expr import ZERO, Cast, Expr
 
 
 class Space(Enum):
@@ -24,8 +24,9 @@ class Space(Enum):
 class Buffer:
     """Named storage.
 
-    shape: extents in elements, row-major, as the C array is declared. A global buffer has the shape of its matrix's
-    *logical* index while a kernel is being lowered, and is indexed by one flat element offset afterwards.
+    shape: extents in elements, row-major, as the C array is declared. A global buffer is indexed logically while a
+    kernel is being lowered, by (row, column) or (row, column, number of the matrix). Afterwards it is indexed by
+    (offset) or (base, offset) in elements: the base of the matrix has 64 bits.
     axes: what each extent counts, for comments. note: one phrase that says why it looks as it does. align_bytes: where
     it must begin, if that is more than its accesses ask for. offsets_into: of registers that hold offsets, the global
     buffer that they are offsets into: they are printed as pointers.
@@ -61,6 +62,10 @@ class Buffer:
         return tuple(reversed(strides))
 
 
+def _wide(offset: Expr) -> Expr:
+    return offset if offset.dtype is I64 else Cast(I64, offset)
+
+
 @dataclass(frozen=True, slots=True)
 class Ref:
     """A place in a buffer: where an access of one or more consecutive elements begins."""
@@ -72,7 +77,8 @@ class Ref:
     def flat(self) -> Expr:
         """The element offset in the C array."""
         if self.buffer.space is Space.GLOBAL:
-            return self.index[0]
+            *base, inside = self.index
+            return base[0] + _wide(inside) if base else inside
         offset: Expr = ZERO
         for position, stride in zip(self.index, self.buffer.strides, strict=True):
             offset = offset + position * stride

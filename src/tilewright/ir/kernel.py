@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from enum import Enum
 from typing import Literal
 
 from tilewright.artifacts import Parameter
@@ -25,6 +24,7 @@ from tilewright.ir.buffer import Buffer, Space
 from tilewright.ir.expr import Expr, Var
 from tilewright.ir.stmt import Body, CommitCopies, LoadMatrices, Move, MultiplyTiles, WaitCopies
 from tilewright.ir.visit import walk
+from tilewright.ir.work import Problems, SplitK
 from tilewright.problem.gemm import Dim, Gemm
 from tilewright.units import KIB, round_up
 
@@ -54,18 +54,6 @@ WIDEST_BYTES = 16
 
 PROBLEMS = "problems"
 """The table of problems of a kernel that computes a list of them."""
-
-
-class Many(Enum):
-    """How one launch computes many problems. Blocks along z have one each, and see no other: what a block does is
-    written for a single problem.
-
-    STRIDED: matrix i of each operand begins i steps (`A_step`, ... in elements; may be 0) after the first. LISTED:
-    addresses, sizes and leading dimensions of each problem are a row of 64-bit words of a table in global memory.
-    """
-
-    STRIDED = "strided"
-    LISTED = "listed"
 
 
 STATIC_SHARED_BYTES = 48 * KIB
@@ -142,9 +130,9 @@ class Kernel:
     covers; cluster_tile: that the blocks of a cluster cover together, which is what `exact` is about.
     heading: lines that say where the kernel comes from (schedule, problem). cluster: blocks along x that run as a
     cluster. resident: a launch starts no more blocks than run at once, and they walk over the whole grid. overlapped: a
-    launch may start before the kernels before it have ended. parts: blocks along z share out k, and C holds their
-    partial sums. many: blocks along z have a problem each; the grid is that of one of them, and a launch has as many
-    blocks along z as problems.
+    launch may start before the kernels before it have ended. split_k: what becomes of the partial sums of blocks that
+    share out k. problems: where there are many, blocks along z have one each; the grid is that of one of them, and a
+    launch has as many blocks along z as problems.
     """
 
     name: str
@@ -160,8 +148,8 @@ class Kernel:
     cluster: int = 1
     resident: bool = False
     overlapped: bool = False
-    parts: bool = False
-    many: Many | None = None
+    split_k: SplitK = SplitK.NONE
+    problems: Problems = Problems.ONE
 
     def __post_init__(self) -> None:
         if not self.cluster_tile:
@@ -223,11 +211,11 @@ class Kernel:
     @property
     def arguments(self) -> tuple[Parameter, ...]:
         """What the body reads of one problem: A, B, C, what the epilogue adds (bias, residual), M, N, K, lda, ldb, ldc,
-        alpha, beta, ld_residual (where there is one), K_part (of a kernel of parts)."""
+        alpha, beta, ld_residual (where there is one), K_part (where k is shared out)."""
         pointers = [Parameter(o.name, o.dtype, is_pointer=True) for o in (*self.gemm.operands, *self.gemm.added)]
         sizes = [Parameter(name, I32) for name in ("M", "N", "K")]
         leading = [Parameter(name, I32 if self.variant.near else I64) for name in ("lda", "ldb", "ldc")]
-        parts = [Parameter(PART_OF_K.name, I32)] if self.parts else []
+        parts = [Parameter(PART_OF_K.name, I32)] if self.split_k is not SplitK.NONE else []
         if self.gemm.epilogue.residual:
             parts.insert(0, Parameter("ld_residual", I32 if self.variant.near else I64))
         return (*pointers, *sizes, *leading, Parameter("alpha", F32), Parameter("beta", F32), *parts)
@@ -236,7 +224,7 @@ class Kernel:
     def parameters(self) -> tuple[Parameter, ...]:
         """The launch arguments in order: those of one problem, the steps between many, then the tensor maps; or the
         table of problems and what they share."""
-        if self.many is Many.LISTED:
+        if self.problems is Problems.LISTED:
             shared = [parameter for parameter in self.arguments if parameter.dtype is F32 and not parameter.is_pointer]
             return (Parameter(PROBLEMS, I64, is_pointer=True), *shared)
         maps = [Parameter(m.name, MBARRIER, tensor_map=m.box_of(self.gemm)) for m in self.maps]
@@ -246,7 +234,7 @@ class Kernel:
     def steps(self) -> tuple[Parameter, ...]:
         """Elements from problem to problem, of each matrix; a bias is shared."""
         matrices = (o.name for o in (*self.gemm.operands, *self.gemm.added) if o.name != "bias")
-        return tuple(Parameter(step_of(name), I64) for name in matrices) if self.many is Many.STRIDED else ()
+        return tuple(Parameter(step_of(name), I64) for name in matrices) if self.problems is Problems.STRIDED else ()
 
     @property
     def columns(self) -> tuple[Parameter, ...]:

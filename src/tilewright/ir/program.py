@@ -18,6 +18,7 @@ from math import prod
 from typing import Literal
 
 from tilewright.ir.buffer import Space
+from tilewright.ir.work import Problems, SplitK, Walk
 from tilewright.isa.instruction import MatrixInstruction
 from tilewright.layout.arrangement import Arrangement
 from tilewright.problem.gemm import DIMS, Dim, Gemm, OperandName
@@ -259,7 +260,8 @@ class Program:
 
     loops: outermost first. accumulation None: the sum is kept in C itself. result_vector: elements of C stored at
     once. late_alpha, late_beta: the factor is applied once to each finished sum, not inside the loops. persistent: the
-    blocks stay, and each walks over many tiles. overlapped: it starts while the kernel before it still ends.
+    grid is resident, and a block computes many tiles. overlapped: it starts while the kernel before it still ends.
+    problems, split_k: whether a launch computes many problems, and whether blocks share out k.
     """
 
     gemm: Gemm
@@ -276,6 +278,8 @@ class Program:
     clustered: Clustered | None = None
     persistent: bool = False
     overlapped: bool = False
+    problems: Problems = Problems.ONE
+    split_k: SplitK = SplitK.NONE
 
     # -- looking up -------------------------------------------------------------------------------------------------
 
@@ -299,6 +303,11 @@ class Program:
 
     def at_level(self, level: Level) -> Loop | None:
         return next((loop for loop in self.loops if loop.level is level), None)
+
+    @property
+    def walk(self) -> Walk:
+        """How blocks come by their work items."""
+        return Walk.PERSISTENT if self.persistent else Walk.ONE_TILE
 
     @property
     def grid_loops(self) -> tuple[Loop, ...]:

@@ -1,4 +1,4 @@
-"""Where a thread stands: the digits of every loop, from block and thread numbers and loop variables."""
+"""The digits of every loop, and the coordinates of a thread in its block. Those of a block: `scheduler`."""
 
 from __future__ import annotations
 
@@ -10,7 +10,8 @@ from tilewright.ir.kernel import C_ODD, PHASE_BYTES, PHASES, SIZES
 from tilewright.ir.program import GROUP_LANES, WARP_LANES, Axis, Level, Loop, Program
 from tilewright.ir.ranges import NATURAL, Interval
 from tilewright.ir.stmt import Body, Let
-from tilewright.lowering.raster import BLOCK, raster
+from tilewright.lowering.located import size_of
+from tilewright.lowering.raster import BLOCK
 from tilewright.problem.gemm import Dim
 
 _BUILTIN = {
@@ -21,35 +22,34 @@ _BUILTIN = {
     Level.BLOCK_Y: "threadIdx.y",
     Level.BLOCK_Z: "threadIdx.z",
 }
-_BLOCK_X = Var("blockIdx.x")
 THREAD = "thread_in_block"
 LANE = "lane_in_warp"
 GROUP_LANE = "lane_in_group"
 GROUP = "warpgroup"
 ROUND = "round"
-"""Tiles that a warpgroup which takes turns has done before."""
+"""Work items that a warpgroup which takes every n-th has done before."""
 TURN = "turn"
-"""Tiles that a block which stays has done before."""
+"""Work items that a block has done before."""
 RANK = "rank_in_cluster"
 
 
-def axis_extent(axis: Axis, exact: frozenset[str] = frozenset()) -> Expr:
+def axis_extent(program: Program, axis: Axis, exact: frozenset[str] = frozenset()) -> Expr:
     """Iterations of one digit; the outermost one covers the size, rounded up unless the size is exact."""
     if axis.extent is not None:
         return Const(axis.extent)
-    size = SIZES[axis.dim]
+    size = size_of(program, axis.dim)
     return size // axis.stride if axis.dim in exact else ceil_div(size, axis.stride)
 
 
-def extent_of(loop: Loop, exact: frozenset[str] = frozenset()) -> Expr:
+def extent_of(program: Program, loop: Loop, exact: frozenset[str] = frozenset()) -> Expr:
     """Iterations of a loop: the product over its digits."""
     result: Expr = ONE
     for axis in loop.axes:
-        result = result * axis_extent(axis, exact)
+        result = result * axis_extent(program, axis, exact)
     return result
 
 
-def digits(loop: Loop, number: Expr) -> Body:
+def digits(program: Program, loop: Loop, number: Expr) -> Body:
     """`Let`s for the digits of a fused loop whose variable is `number`; none for a loop of one digit."""
     if len(loop.axes) == 1:
         return ()
@@ -58,9 +58,9 @@ def digits(loop: Loop, number: Expr) -> Body:
     for axis in reversed(loop.axes):
         digit = number // below if isinstance(below, Const) else binary(Op.DIV, number, below)
         if axis is not loop.axes[0]:
-            digit = binary(Op.MOD, digit, axis_extent(axis))
+            digit = binary(Op.MOD, digit, axis_extent(program, axis))
         lets.insert(0, Let(axis.name, digit))
-        below = below * axis_extent(axis)
+        below = below * axis_extent(program, axis)
     return tuple(lets)
 
 
@@ -77,47 +77,6 @@ def digit_sum(axes: tuple[Axis, ...]) -> Expr:
     return total
 
 
-def launch_coordinates(program: Program) -> Body:
-    """`Let`s that name the coordinates of the running block and thread."""
-    return (*block_coordinates(program), *thread_coordinates(program))
-
-
-def block_coordinates(program: Program, number: Expr = _BLOCK_X) -> Body:
-    """`Let`s that name the tile of C: that of the running block, or that of a given number in the raster order."""
-    lets: list[Let] = []
-    if program.raster is not None:
-        rows, cols = tile_counts(program)
-        lets += raster(program.raster, number, rows, cols, *raster_axes(program))
-        if program.clustered is not None:
-            lets[-2:] = _in_cluster(program, lets[-2:])
-        return tuple(lets)
-    for loop in program.grid_loops:
-        lets += _bound(loop, Var(_BUILTIN[_level(loop)]))
-    return tuple(lets)
-
-
-def _in_cluster(program: Program, lets: list[Let]) -> list[Let]:
-    """The digits of the tile of the cluster become those of the running block."""
-    assert program.clustered is not None
-    name, size = program.loop(program.clustered.loop).axes[0].name, program.clustered.size
-    return [replace(let, value=let.value * size + Var(RANK)) if let.name == name else let for let in lets]
-
-
-def tile_counts(program: Program) -> tuple[Expr, Expr]:
-    """Rows and columns of what is numbered: tiles of blocks, or of clusters."""
-    counts = []
-    for axis in raster_axes(program):
-        extent = axis_extent(axis)
-        held = program.clustered is not None and program.loop(program.clustered.loop).axes[0] == axis
-        counts.append(ceil_div(extent, program.clustered.size) if held and program.clustered is not None else extent)
-    return counts[0], counts[1]
-
-
-def strided_count(step: Expr | int, first: Expr, count: Expr) -> Expr:
-    """How many numbers below `count` there are from `first` on, `step` apart; first < count + step."""
-    return binary(Op.DIV, count - first + (step - 1), step)
-
-
 def lane_of(program: Program) -> Var:
     """The number of the running lane among those that run an instruction together."""
     assert program.tensorized is not None
@@ -130,7 +89,8 @@ def thread_coordinates(program: Program) -> Body:
     for loop in program.thread_loops:
         uniform = loop.level is Level.WARPGROUP
         lets += [
-            replace(let, uniform=uniform and index == 0) for index, let in enumerate(_bound(loop, _thread_number(loop)))
+            replace(let, uniform=uniform and index == 0)
+            for index, let in enumerate(bound(program, loop, _thread_number(loop)))
         ]
     if program.tensorized is not None:
         lets.append(Let(lane_of(program).name, Var("threadIdx.x") % program.tensorized.instruction.c.lanes))
@@ -139,15 +99,17 @@ def thread_coordinates(program: Program) -> Body:
     return tuple(lets)
 
 
-def _level(loop: Loop) -> Level:
+def hardware_number(loop: Loop) -> Var:
+    """The built-in coordinate of a loop that is bound to blocks, or to threads along an axis."""
     assert loop.level is not None
-    return loop.level
+    return Var(_BUILTIN[loop.level])
 
 
-def _bound(loop: Loop, number: Expr) -> list[Let]:
+def bound(program: Program, loop: Loop, number: Expr) -> list[Let]:
+    """`Let`s for the digits of a loop whose iterations are blocks or threads."""
     if len(loop.axes) == 1:
         return [Let(loop.axes[0].name, number)]
-    return [Let(loop.name, number), *(let for let in digits(loop, Var(loop.name)) if isinstance(let, Let))]
+    return [Let(loop.name, number), *(let for let in digits(program, loop, Var(loop.name)) if isinstance(let, Let))]
 
 
 def _thread_number(loop: Loop) -> Expr:
@@ -159,7 +121,7 @@ def _thread_number(loop: Loop) -> Expr:
         return x % WARP_LANES
     if loop.level is Level.WARPGROUP:
         return x // GROUP_LANES
-    return Var(_BUILTIN[_level(loop)])
+    return hardware_number(loop)
 
 
 def block_shape(program: Program) -> tuple[int, int, int]:
@@ -199,21 +161,6 @@ def _linear_thread(program: Program) -> Expr:
     if Level.BLOCK_Z in levels:
         number = Var("threadIdx.z") * (x * y) + number
     return number
-
-
-def raster_axes(program: Program) -> tuple[Axis, Axis]:
-    """The digits that count rows and columns of tiles."""
-    by_dim = {loop.axes[0].dim: loop.axes[0] for loop in program.grid_loops}
-    return by_dim["m"], by_dim["n"]
-
-
-def grid_shape(program: Program) -> tuple[Expr, Expr, Expr]:
-    """Blocks along x, y, z."""
-    extents = {loop.level: extent_of(loop) for loop in program.grid_loops}
-    if program.raster is not None:
-        rows, cols = tile_counts(program)
-        return rows * cols * (program.clustered.size if program.clustered is not None else 1), ONE, ONE
-    return extents.get(Level.GRID_X, ONE), extents.get(Level.GRID_Y, ONE), extents.get(Level.GRID_Z, ONE)
 
 
 def bounds_of(program: Program) -> dict[str, Interval]:

@@ -9,7 +9,6 @@ from tilewright.dtypes import F32
 from tilewright.errors import LoweringError
 from tilewright.ir.buffer import Buffer, Ref
 from tilewright.ir.expr import ZERO, Apply, Binary, Cast, Const, Expr, Fma, Load, Op, Var, binary, real
-from tilewright.ir.kernel import SIZES
 from tilewright.ir.program import Program, Route
 from tilewright.ir.stmt import Alloc, Assign, Body, For, If, Move
 from tilewright.ir.tiles import Tile, tile_of, traded_axis
@@ -17,8 +16,9 @@ from tilewright.lowering.coordinates import index_of
 from tilewright.lowering.copies import store_tile
 from tilewright.lowering.engine_store import EngineStore
 from tilewright.lowering.fragments import store_opaque
-from tilewright.lowering.kernel_parts import ELEMENT, global_place, value_buffer
+from tilewright.lowering.kernel_parts import ELEMENT, beside, global_place, value_buffer
 from tilewright.lowering.lane_store import LaneStore
+from tilewright.lowering.located import size_of
 from tilewright.lowering.products import reads_shared
 from tilewright.lowering.quad_store import QuadStore
 from tilewright.lowering.sums import Sums
@@ -67,18 +67,15 @@ class Epilogue:
 
     def _added_to(self, place: Ref) -> Ref:
         """The element that beta multiplies for an element of C: itself, or that of the residual."""
-        row, col = place.index
-        return global_place(self.program, "residual", row, col) if self.program.gemm.epilogue.residual else place
+        return beside(self.program, place, "residual") if self.program.gemm.epilogue.residual else place
 
     def _bias(self, place: Ref, element: Expr = ZERO) -> tuple[Body, Expr | None]:
         """The bias of an element of C in a register, and its value; nothing where there is none."""
         gemm = self.program.gemm
         if gemm.epilogue.bias is None:
             return (), None
-        index = list(place.index)
-        index[gemm.operand("C").dims.index(gemm.operand("C").contiguous)] += element
         value = value_buffer("bias", gemm.out, 1)
-        load = Move(Ref(value, (ZERO,)), global_place(self.program, "bias", index[0], index[1]), origin="C")
+        load = Move(Ref(value, (ZERO,)), beside(self.program, place, "bias", element), origin="C")
         return (Alloc(value), load), as_f32(Load(value, (ZERO,)))
 
     def _ended(self, scaled: Expr, bias: Expr | None) -> Expr:
@@ -108,7 +105,7 @@ class Epilogue:
             return ()
         place = Ref(sums.buffer, sums.index)
         zero = sums.over_registers((Assign(place, real(0, place.buffer.dtype), origin=sums.name),))
-        return (If(binary(Op.EQ, SIZES["k"], 0), zero),)
+        return (If(binary(Op.EQ, size_of(self.program, "k"), 0), zero),)
 
     def _store_sum(self, sums: Sums) -> Body:
         staged = next((s for s in self.program.staged if s.operand == "C"), None)

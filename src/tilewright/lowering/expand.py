@@ -18,7 +18,7 @@ from tilewright.ir.program import Loop, Program, Route, Staged
 from tilewright.ir.stmt import Alloc, Assign, Body, For, Let, Move, Stmt
 from tilewright.ir.tiles import next_name, slot_name, tile_of
 from tilewright.ir.visit import walk
-from tilewright.lowering.coordinates import digits, extent_of, index_of, launch_coordinates, thread_coordinates
+from tilewright.lowering.coordinates import digits, extent_of, index_of, thread_coordinates
 from tilewright.lowering.copies import copy_tile
 from tilewright.lowering.cut_fragments import LaneWords
 from tilewright.lowering.engine_store import EngineStore
@@ -33,6 +33,7 @@ from tilewright.lowering.pipelined import copy_ordinary, pipelined_loop, runs_ah
 from tilewright.lowering.products import multiply_shared, reads_shared
 from tilewright.lowering.ring import Use
 from tilewright.lowering.roles import Compute, Engine, comes_by_engine
+from tilewright.lowering.scheduler import Scheduler
 from tilewright.lowering.spread import NO_LOOP, Outer
 from tilewright.lowering.staying import staying_loop
 from tilewright.lowering.sums import Sums
@@ -58,7 +59,8 @@ class Expansion:
         loops = program.thread_serial_loops
         if program.persistent:
             return (*thread_coordinates(program), *copies, *self._staying(loops[0], loops[1:]))
-        return (*launch_coordinates(program), *copies, *self._nest(loops))
+        located = Scheduler(program).locate(ZERO)
+        return (*located, *thread_coordinates(program), *copies, *self._nest(loops))
 
     def _compute(self, ring: str) -> Compute:
         """What the threads do that multiply what the copy engine brings."""
@@ -193,12 +195,13 @@ class Expansion:
         names = {axis.name for axis in loop.axes}
         constant = loop.extent is not None
         unroll = loop.unroll or (constant and bool(names & self._register_axes))
+        inside = (*digits(self.program, loop, Var(loop.name)), *body)
         if loop.turning and loop.extent is not None:
             turn = Var(f"{loop.name}_turn")
             backward = binary(Op.EQ, Var(self._turns_around(loop).name) % 2, 1)
             here = Let(loop.name, Select(backward, Const(loop.extent - 1) - turn, turn))
-            return For(turn.name, Const(loop.extent), (here, *digits(loop, Var(loop.name)), *body), unroll)
-        return For(loop.name, extent_of(loop, self.exact), (*digits(loop, Var(loop.name)), *body), unroll)
+            return For(turn.name, Const(loop.extent), (here, *inside), unroll)
+        return For(loop.name, extent_of(self.program, loop, self.exact), inside, unroll)
 
     def _turns_around(self, loop: Loop) -> Loop:
         """The loop whose count turns `loop`: the nearest one around it that does not turn itself."""

@@ -18,6 +18,7 @@ from tilewright.ir.simplify import simplify, substitute
 from tilewright.ir.stmt import Body, For, If, Let, Move, Stmt
 from tilewright.ir.visit import map_exprs, rewrite
 from tilewright.lowering.coordinates import bounds_of
+from tilewright.lowering.located import step_of
 
 
 def flatten_indices(body: Body, program: Program, *, near: bool) -> Body:
@@ -43,13 +44,14 @@ def _offset(place: Ref, program: Program, near: bool) -> Ref:
     if buffer.space is not Space.GLOBAL:
         return place
     operand = program.gemm.operand(buffer.name)  # type: ignore[arg-type]
-    index = dict(zip(operand.dims, place.index, strict=True))
+    index = dict(zip(operand.dims, place.index[:2], strict=True))
     if operand.name == "bias":  # all its lines are one
         return Ref(Buffer(buffer.name, Space.GLOBAL, buffer.dtype, ()), (index[operand.contiguous],))
     strided = index[operand.strided]
     leading = Var(operand.leading, I32 if near else I64)
     row = Binary(Op.MUL, strided if near else Cast(I64, strided), leading)
-    return Ref(Buffer(buffer.name, Space.GLOBAL, buffer.dtype, ()), (row + index[operand.contiguous],))
+    bases = (Binary(Op.MUL, Cast(I64, number), step_of(program, operand.name)) for number in place.index[2:])
+    return Ref(Buffer(buffer.name, Space.GLOBAL, buffer.dtype, ()), (*bases, row + index[operand.contiguous]))
 
 
 def _simplified(body: Body, bounds: dict[str, Interval]) -> Body:

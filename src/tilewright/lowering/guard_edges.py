@@ -12,11 +12,11 @@ from dataclasses import replace
 
 from tilewright.ir.buffer import Ref, Space
 from tilewright.ir.expr import Const, Expr, Op, Var, binary, both
-from tilewright.ir.kernel import SIZES
 from tilewright.ir.program import Program
 from tilewright.ir.stmt import Body, For, If, Move, Stmt
 from tilewright.ir.visit import exprs_of, rewrite, variables
 from tilewright.lowering.kernel_parts import ELEMENT
+from tilewright.lowering.located import end_of
 
 
 def guard_edges(body: Body, program: Program, exact: frozenset[str], *, whole: bool = False) -> Body:
@@ -31,12 +31,12 @@ def guard_edges(body: Body, program: Program, exact: frozenset[str], *, whole: b
     def conditions(place: Ref, width: int) -> Expr:
         operand = program.gemm.operand(place.buffer.name)  # type: ignore[arg-type]
         found = []
-        for dim, index in zip(operand.dims, place.index, strict=True):
+        for dim, index in zip(operand.dims, place.index[:2], strict=True):
             # A loop that counts a whole dimension one by one never leaves it.
             if dim in exact or (isinstance(index, Var) and index.name in counted):
                 continue
             last = index + (width - 1) if dim == operand.contiguous else index
-            found.append(binary(Op.LT, last, SIZES[dim]))
+            found.append(binary(Op.LT, last, end_of(program, dim)))
         return both(*found)
 
     def change(stmt: Stmt) -> Body | None:
@@ -72,7 +72,7 @@ def _partly_valid(stmt: Move, program: Program, exact: frozenset[str], condition
     if operand.contiguous in exact:
         return replace(stmt, guard=both(stmt.guard, conditions(stmt.src, 1)))
     first = stmt.src.index[contiguous_at(program, stmt.src)]
-    valid = binary(Op.MIN, SIZES[operand.contiguous] - first, stmt.width)
+    valid = binary(Op.MIN, end_of(program, operand.contiguous) - first, stmt.width)
     return replace(stmt, guard=both(stmt.guard, conditions(stmt.src, 1)), valid=valid)
 
 

@@ -126,7 +126,7 @@ class _Hoisted:
             *slot, row, column = (substitute(index, dict(values)) for index in place.index)
             offset = row * place.buffer.shape[-1] + column
         else:
-            slot, offset = [], substitute(place.index[0], dict(values))
+            *slot, offset = (substitute(index, dict(values)) for index in place.index)
         terms = _terms(simplify(_remainders(offset), ranges))
         if self.has_pointers:
             terms = [part for term in terms for part in _terms(_above_xor(term, ranges))]
@@ -140,11 +140,11 @@ class _Hoisted:
         name = f"{origin}_{'at' if is_shared else 'from'}"
         base = self._named(name, simplify(_sum(own), ranges), {name: inner[name] for name in counted})
         moved = _sum([base, *rest])
-        return Ref(place.buffer, (*slot, ZERO, moved)) if is_shared else Ref(place.buffer, (moved,))
+        return Ref(place.buffer, (*slot, ZERO, moved) if is_shared else (*slot, moved))
 
     def _pointed(self, place: Ref, origin: str, values: Mapping[str, Expr], inner: Mapping[str, int]) -> Ref:
         """A place in global memory by a pointer that moves on: only constants are added to it."""
-        offset = substitute(place.index[0], dict(values))
+        offset = substitute(place.index[-1], dict(values))
         ranges = {**self.bounds, **{name: Interval(0, last - 1) for name, last in inner.items()}}
         terms = _terms(simplify(_remainders(offset), ranges))
         added = [term for term in terms if variables(term) <= set(inner)]
@@ -152,7 +152,7 @@ class _Hoisted:
         moving = [term for term in based if self.loop.var in variables(term)]
         strides = [_factor(term, self.loop.var) for term in moving]
         counted = {name: inner[name] for name in inner if any(name in variables(term) for term in based)}
-        if offset.dtype is not I32 or len(counted) > 1 or None in strides:
+        if offset.dtype is not I32 or len(place.index) > 1 or len(counted) > 1 or None in strides:
             return self._place(place, origin, values, inner)
         begin = [simplify(term, ranges) for term in based if term not in moving]
         near = [term for term in begin if variables(term) <= PARAMETERS]

@@ -10,6 +10,7 @@ from tilewright.ir.simplify import substitute
 from tilewright.ir.stmt import Body, For, If
 from tilewright.ir.tiles import Span
 from tilewright.ir.visit import map_exprs, rewrite
+from tilewright.lowering.located import matrix_of, origin_of
 from tilewright.problem.gemm import AddedName, OperandName
 
 ELEMENT = "element"
@@ -17,9 +18,19 @@ ELEMENT = "element"
 
 
 def global_place(program: Program, name: OperandName | AddedName, row: Expr, col: Expr) -> Ref:
-    """A logical element of an operand in global memory."""
+    """A logical element of an operand in global memory. row, col: from the origin of the running work item on."""
     operand = program.gemm.operand(name)
-    return Ref(Buffer(name, Space.GLOBAL, operand.dtype, (), operand.dims), (row, col))
+    index = (at + origin_of(program, dim) for at, dim in zip((row, col), operand.dims, strict=True))
+    return Ref(Buffer(name, Space.GLOBAL, operand.dtype, (), operand.dims), (*index, *matrix_of(program, name)))
+
+
+def beside(program: Program, place: Ref, name: AddedName, element: Expr = ZERO) -> Ref:
+    """The element of an added operand that belongs to an element of C, or to one further along its contiguous
+    dimension."""
+    operand, c = program.gemm.operand(name), program.gemm.operand("C")
+    index = list(place.index[:2])
+    index[c.dims.index(c.contiguous)] += element
+    return Ref(Buffer(name, Space.GLOBAL, operand.dtype, (), operand.dims), (*index, *matrix_of(program, name)))
 
 
 def value_buffer(name: str, dtype: DType, width: int) -> Buffer:

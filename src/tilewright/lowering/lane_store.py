@@ -18,10 +18,11 @@ from dataclasses import dataclass
 
 from tilewright.ir.buffer import Ref
 from tilewright.ir.expr import ONE, TRUE, ZERO, Const, Expr, Op, Var, binary, both
-from tilewright.ir.kernel import C_ODD, SIZES
+from tilewright.ir.kernel import C_ODD
 from tilewright.ir.program import GROUP_LANES, WARP_LANES
 from tilewright.ir.stmt import Alloc, Body, For, If, Let, Move
 from tilewright.lowering.kernel_parts import global_place, value_buffer
+from tilewright.lowering.located import end_of, size_of
 from tilewright.lowering.part_store import LANE, PART, Either, Finished, PartStore
 from tilewright.lowering.products import swizzle_atoms_of
 
@@ -53,8 +54,10 @@ class LaneStore(PartStore):
     def _stores(self) -> Body:
         """Guards cost more than the stores, so that only tiles at the edges of C have them."""
         row, column = self._corner()
-        rows = None if "m" in self.exact else binary(Op.LE, row + self._rows, SIZES["m"])
-        columns = None if "n" in self.exact else binary(Op.LE, column + self.tile.row_length, SIZES["n"])
+        rows = None if "m" in self.exact else binary(Op.LE, row + self._rows, size_of(self.program, "m"))
+        columns = (
+            None if "n" in self.exact else binary(Op.LE, column + self.tile.row_length, size_of(self.program, "n"))
+        )
         inside = both(rows, columns)
         if inside == TRUE:
             return self._part(guarded=False)
@@ -90,8 +93,9 @@ class LaneStore(PartStore):
         else:
             loads = (Move(left, self._kept(row, column), 2, origin=self._name),)
         place = self._place(row, column)
-        down, along = place.index
-        guard = both(binary(Op.LT, down, SIZES["m"]), binary(Op.LT, along + 1, SIZES["n"])) if guarded else None
+        down, along = place.index[:2]
+        ends = end_of(self.program, "m"), end_of(self.program, "n")
+        guard = both(binary(Op.LT, down, ends[0]), binary(Op.LT, along + 1, ends[1])) if guarded else None
         return (Alloc(value), *loads, Move(place, left, 2, guard, origin="C", settled=True))
 
     # -- single elements --------------------------------------------------------------------------------------------
@@ -102,7 +106,7 @@ class LaneStore(PartStore):
 
     def _last_of_c(self) -> Body:
         """The last element of each row of C, where that is inside this part and in no pair."""
-        length = SIZES["n"] - self._corner()[1]
+        length = size_of(self.program, "n") - self._corner()[1]
         within = both(binary(Op.LT, 0, length), binary(Op.LT, length, self.tile.row_length))
         alone = binary(Op.EQ, length + _ODD & 1, 1)
         return (If(both(within, alone), self._singles({"edge": length - 1})),)

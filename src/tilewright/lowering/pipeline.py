@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from tilewright.errors import LoweringError
 from tilewright.ir.async_stmt import InitBarrier
 from tilewright.ir.buffer import Buffer, Space
-from tilewright.ir.kernel import MAX_SHARED_BYTES, Kernel, Many, Variant
+from tilewright.ir.kernel import MAX_SHARED_BYTES, Kernel, Variant
 from tilewright.ir.program import Level, Program
 from tilewright.ir.simplify import simplify
 from tilewright.ir.stmt import Body, Move
@@ -17,15 +17,14 @@ from tilewright.ir.visit import moved_from, walk, written
 from tilewright.layout.arrangement import Auto
 from tilewright.lowering.check_engine import check_engine
 from tilewright.lowering.check_instruction import check_instruction
-from tilewright.lowering.coordinates import block_shape, bounds_of, grid_shape
+from tilewright.lowering.coordinates import block_shape, bounds_of
 from tilewright.lowering.expand import expand
 from tilewright.lowering.flatten_indices import flatten_indices
 from tilewright.lowering.guard_edges import guard_edges
 from tilewright.lowering.hoist_offsets import hoist_offsets
 from tilewright.lowering.narrow_accesses import narrow_accesses, narrowed_copies
-from tilewright.lowering.own_problem import own_problem
 from tilewright.lowering.place_barriers import own_tiles, place_barriers
-from tilewright.lowering.split_k import ceil_of_parts, split_k
+from tilewright.lowering.scheduler import Scheduler, check_scheduler
 from tilewright.problem.gemm import Dim
 
 
@@ -35,13 +34,8 @@ def lower(
     *,
     name: str = "gemm",
     heading: Sequence[str] = (),
-    parts: bool = False,
-    many: Many | None = None,
 ) -> Kernel:
     """The kernel of a scheduled program under the assumptions of `variant`. Verified after every pass.
-
-    parts: blocks along z share out k, and C takes their partial sums (`split_k`). many: blocks along z have a problem
-    each (`own_problem`).
 
     Raises LoweringError where sums have no place to be kept, or tiles need more shared memory than there is.
     """
@@ -50,6 +44,7 @@ def lower(
     _check_layouts_are_found(program)
     check_instruction(program)
     check_engine(program)
+    check_scheduler(program)
     exact = frozenset[str](variant.exact)
     scheduled = tuple(loop.name for loop in program.loops)
 
@@ -69,25 +64,17 @@ def lower(
     body = checked("guard_edges", guard_edges(body, program, exact, whole=variant.whole))
     # Barriers after guards, so that none stands where only some threads come.
     body = checked("place_barriers", place_barriers(body, own_tiles(program)))
-    # Rows and columns move to those of a part once nothing compares them with the edges any more.
-    if parts:
-        body = checked("split_k", split_k(body, program))
     # Offsets last: nothing after this asks which row an access belongs to.
     body = checked("flatten_indices", flatten_indices(body, program, near=variant.near))
     # Only what is flat can be split into a thread's own part and the loop's.
     body = checked("hoist_offsets", hoist_offsets(body, bounds_of(program), stays=program.persistent))
-    # Last: to which of many matrices an access belongs changes nothing in what a block does.
-    if many is not None:
-        body = checked("own_problem", own_problem(body, program, many, parts=parts))
-    grid = tuple(simplify(extent, bounds_of(program)) for extent in grid_shape(program))
+    x, y, z = (simplify(extent, bounds_of(program)) for extent in Scheduler(program).grid)
     dims: tuple[Dim, ...] = ("m", "n", "k")
-    if parts:
-        grid = (*grid[:2], ceil_of_parts())
     kernel = Kernel(
         name,
         program.gemm,
         variant,
-        (grid[0], grid[1], grid[2]),
+        (x, y, z),
         block_shape(program),
         shared_buffers(program, body),
         body,
@@ -97,8 +84,8 @@ def lower(
         1 if program.clustered is None else program.clustered.size,
         program.persistent,
         program.overlapped,
-        parts,
-        many,
+        program.split_k,
+        program.problems,
     )
     if kernel.shared_bytes > MAX_SHARED_BYTES:
         sizes = ", ".join(f"{b.name} {b.size_bytes}" for b in kernel.shared)

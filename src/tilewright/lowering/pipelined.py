@@ -55,7 +55,7 @@ def pipelined_loop(program: Program, loop: Loop, exact: frozenset[str], use: Use
 
     exact: dimensions that have no edge.
     """
-    ring, extent = program.pipelined, extent_of(loop, exact)
+    ring, extent = program.pipelined, extent_of(program, loop, exact)
     if ring is None or ring.loop != loop.name:
         return _prefetched_loop(program, loop, extent, use.whole)
     if ring.alternating:

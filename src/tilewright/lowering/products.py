@@ -6,13 +6,16 @@ from tilewright.errors import LoweringError
 from tilewright.ir.async_stmt import ExpectBytes, SharedMatrix, TensorMap, TmaLoad, Wgmma
 from tilewright.ir.buffer import Ref
 from tilewright.ir.expr import ZERO, Const, Expr, Op, Var, binary, both
+from tilewright.ir.kernel import step_of as step_name
 from tilewright.ir.program import Program, Staged
 from tilewright.ir.simplify import substitute
 from tilewright.ir.stmt import Body, For
 from tilewright.ir.tiles import Tile, fill_name, slot_name, tile_of
+from tilewright.ir.work import Problems
 from tilewright.layout.arrangement import SwizzleAtoms
 from tilewright.layout.swizzle import swizzle_of
 from tilewright.lowering.coordinates import RANK, digit_sum
+from tilewright.lowering.located import origin_of
 from tilewright.lowering.sums import Sums
 from tilewright.problem.gemm import OperandName
 
@@ -92,9 +95,9 @@ def tensor_map(program: Program, staged: Staged) -> TensorMap:
     share = parts(program, staged)
     if (tile.row_length // swizzle_atoms.columns) % share:
         rows //= share
-    return TensorMap(
-        f"{staged.operand}_map", staged.operand, (swizzle_atoms.columns, rows), swizzle_of(swizzle_atoms.row_bytes)
-    )
+    box, swizzle = (swizzle_atoms.columns, rows), swizzle_of(swizzle_atoms.row_bytes)
+    step = step_name(staged.operand) if program.problems is Problems.STRIDED else ""
+    return TensorMap(f"{staged.operand}_map", staged.operand, box, swizzle, step)
 
 
 def bulk_loads(program: Program, staged: Staged, signal: Ref) -> Body:
@@ -112,7 +115,7 @@ def bulk_loads(program: Program, staged: Staged, signal: Ref) -> Body:
     starts = []
     for span in tile.spans:
         outside = tuple(axis for axis in program.axes_of(span.dim) if axis not in span.axes)
-        starts.append(digit_sum(outside))
+        starts.append(digit_sum(outside) + origin_of(program, span.dim))
     at = (starts[tile.minor] + atom * swizzle_atoms.columns, starts[tile.major] + first_row)
     index: tuple[Expr, ...] = (atom, first_row, ZERO)
     if tile.slots > 1:

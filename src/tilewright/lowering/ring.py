@@ -63,7 +63,7 @@ class Ring:
     @property
     def extent(self) -> Expr:
         """Turns of the loop."""
-        return extent_of(self.loop, self.exact)
+        return extent_of(self.program, self.loop, self.exact)
 
     def _copied(self, copies: Body, turn: Expr) -> Body:
         """The copies of a turn, which fill their slots whether there is a tile or not.
@@ -71,7 +71,7 @@ class Ring:
         Where k may end inside a tile, each copy asks for its own k: it need not ask for its tile as well.
         """
         copies = at(copies, **{self.loop.name: turn})
-        is_whole = self.extent == extent_of(self.loop, frozenset(("k",)))
+        is_whole = self.extent == extent_of(self.program, self.loop, frozenset(("k",)))
         return where(binary(Op.LT, turn, self.extent), copies) if is_whole else copies
 
     def _beside(self, copies: Body) -> Body:

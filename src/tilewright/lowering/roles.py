@@ -31,7 +31,6 @@ from tilewright.ir.async_stmt import (
 )
 from tilewright.ir.buffer import Buffer, Ref, Space
 from tilewright.ir.expr import ZERO, Const, Expr, Op, Select, Var, binary
-from tilewright.ir.kernel import SIZES
 from tilewright.ir.program import Loop, Program, Route, Staged
 from tilewright.ir.simplify import substitute
 from tilewright.ir.stmt import Alloc, Barrier, Body, For, If, Let, Stmt
@@ -42,14 +41,12 @@ from tilewright.lowering.coordinates import (
     GROUP_LANE,
     RANK,
     ROUND,
-    TURN,
-    block_coordinates,
     extent_of,
-    strided_count,
     thread_coordinates,
-    tile_counts,
 )
+from tilewright.lowering.located import size_of
 from tilewright.lowering.products import bulk_loads, expect, tensor_map
+from tilewright.lowering.scheduler import Item, Scheduler
 from tilewright.lowering.sums import Sums
 
 
@@ -88,12 +85,16 @@ class Engine:
 
     @property
     def _extent(self) -> Expr:
-        return extent_of(self._loop, self.exact)
+        return extent_of(self.program, self._loop, self.exact)
 
     @cached_property
     def _tiles(self) -> tuple[Staged, ...]:
         staged = (s for operand in ("A", "B") for s in self.program.chain(operand))
         return tuple(s for s in staged if s.under == self._loop.name and s.route is Route.TMA)
+
+    @cached_property
+    def _scheduler(self) -> Scheduler:
+        return Scheduler(self.program)
 
     @cached_property
     def _cluster(self) -> int:
@@ -130,7 +131,7 @@ class Engine:
     def body(self) -> Body:
         specialized = self.program.specialized
         if specialized is None:
-            return (*block_coordinates(self.program), *thread_coordinates(self.program), *self._together())
+            return (*self._scheduler.locate(ZERO), *thread_coordinates(self.program), *self._together())
         threads = [let for let in thread_coordinates(self.program) if isinstance(let, Let)]
         # The warpgroups that multiply are numbered from 0; the one behind them copies.
         rank = (Let(RANK, Var("blockIdx.x") % self._cluster),) if self._cluster > 1 else ()
@@ -141,7 +142,8 @@ class Engine:
             for let in threads
             if let.name != GROUP_LANE
         )
-        produce = self._over_tiles((For(self._loop.name, self._extent, self._fill()),), all_turns=True)
+        produce = self._scheduler.each(self._produce, behind=self._wait)
+        share = (self._turns, Var(GROUP)) if self._turns > 1 else (1, ZERO)
         copies, multiplies = specialized.registers
         producer: Body = (
             SetRegisters(copies, grow=False),
@@ -151,7 +153,7 @@ class Engine:
             SetRegisters(multiplies, grow=True),
             *own,
             Alloc(self.compute.sums.buffer),
-            *self._over_tiles(self._consume()),
+            *self._scheduler.each(self._consume, behind=self._wait, share=share),
             *self.compute.leave,
         )
         end: Body = (ClusterBarrier(),) if self._cluster > 1 else ()
@@ -182,60 +184,41 @@ class Engine:
         """Before anything is read that the kernels before may have written; coordinates need not wait."""
         return (WaitPreviousGrid(),) if self.program.overlapped else ()
 
-    def _over_tiles(self, body: Body, *, all_turns: bool = False) -> Body:
-        """`body` for each tile of C that the running block computes, the tile's coordinates named.
-
-        Warpgroups that take turns have every so many of them, but for the one that copies (all_turns).
-        """
-        program = self.program
-        size = Const(self._cluster)
-        if not program.persistent:
-            number = Var("blockIdx.x") // size if program.raster is not None else Var("blockIdx.x")
-            return (*block_coordinates(program, number), *self._wait, *_with_turn(body, ZERO))
-        rows, cols = tile_counts(program)
-        own, stride = Var("blockIdx.x") // size, Var("gridDim.x") // size
-        turns = strided_count(stride, own, rows * cols)
-        coordinates = (*block_coordinates(program, own + Var(TURN) * stride), *self._wait)
-        if all_turns or self._turns == 1:
-            return (For(TURN, turns, (*coordinates, *body), note="tiles of this block"),)
-        own_turns = strided_count(self._turns, Var(GROUP), turns)
-        turn = Let(TURN, Var(ROUND) * self._turns + Var(GROUP))
-        return (For(ROUND, own_turns, (turn, *coordinates, *body), note="tiles of this warpgroup"),)
-
     # -- the ring ---------------------------------------------------------------------------------------------------
 
-    def _position(self, slot: str) -> Body:
+    def _position(self, slot: str, item: Item) -> Body:
         """Names the running use of the ring: its slot, and the parity of its phase."""
         loop = self._loop.name
         number = Var(f"{loop}_number")
-        uses = Let(number.name, Var(TURN) * self._extent + Var(loop), "uses of the ring before")
+        uses = Let(number.name, item.uses_before(self._extent) + Var(loop), "uses of the ring before")
         return (
             uses,
             Let(slot, binary(Op.MOD, number, self._stages)),
             Let(f"{loop}_parity", binary(Op.MOD, binary(Op.DIV, number, self._stages), 2)),
         )
 
-    def _fill(self) -> Body:
-        """One use of the ring by the producer."""
+    def _produce(self, item: Item) -> Body:
+        """All uses of the ring for a work item by the producer."""
         slot, parity = Var(fill_name(self._loop.name)), Var(f"{self._loop.name}_parity")
-        return (
-            *self._position(slot.name),
+        fill: Body = (
+            *self._position(slot.name, item),
             WaitBarrier(self.empty(slot), parity ^ 1),
             *self._start_copies(slot),
         )
+        return (For(self._loop.name, self._extent, fill),)
 
     def _start_copies(self, slot: Expr) -> Body:
         signal = self.full(slot)
         loads = tuple(s for staged in self._tiles for s in bulk_loads(self.program, staged, signal))
         return (expect(self.program, self._tiles, signal), *loads)
 
-    def _consume(self) -> Body:
-        """One tile of C by those that multiply: a slot is given back when the products of the next one are started."""
+    def _consume(self, item: Item) -> Body:
+        """A work item by those that multiply: a slot is given back when the products of the next one are started."""
         loop, compute = self._loop.name, self.compute
         slot, parity = Var(slot_name(loop)), Var(f"{loop}_parity")
         before = binary(Op.MOD, Var(f"{loop}_number") + (self._stages - 1), self._stages)
         body: Body = (
-            *self._position(slot.name),
+            *self._position(slot.name, item),
             WaitBarrier(self.full(slot), parity),
             WgmmaFence(),
             *compute.step,
@@ -243,14 +226,14 @@ class Engine:
             WgmmaWait(1, origin=compute.sums.name),
             If(binary(Op.LT, 0, Var(loop)), self._give_back(before)),
         )
-        last = (Var(TURN) + 1) * self._extent - 1
+        last = item.uses_through(self._extent) - 1
         await_turn, pass_turn = self._taking_turns()
         return (
             *await_turn,
             For(loop, self._extent, body),
             *pass_turn,
             WgmmaWait(0, compute.sums.first, compute.sums.name),
-            If(binary(Op.LT, 0, SIZES["k"]), self._give_back(binary(Op.MOD, last, self._stages))),
+            If(binary(Op.LT, 0, size_of(self.program, "k")), self._give_back(binary(Op.MOD, last, self._stages))),
             *compute.finish,
         )
 
@@ -289,7 +272,7 @@ class Engine:
         ahead = Var(loop) + (stages - 1)
         body: Body = (
             *copies(ahead, binary(Op.MOD, ahead, stages)),
-            *_with_turn(self._position(slot.name), ZERO),
+            *self._position(slot.name, Item(ZERO)),
             WaitBarrier(self.full(slot), parity),
             WgmmaFence(),
             *compute.step,
@@ -310,7 +293,3 @@ class Engine:
 
 def _put(body: Body, values: dict[str, Expr]) -> Body:
     return rewrite(body, lambda stmt: (map_exprs(stmt, lambda expr: substitute(expr, values)),))
-
-
-def _with_turn(body: Body, turn: Expr) -> Body:
-    return _put(body, {TURN: turn})

@@ -22,11 +22,12 @@ from tilewright.ir.program import Loop, Program
 from tilewright.ir.simplify import substitute
 from tilewright.ir.stmt import Barrier, Body, Carried, For, Let
 from tilewright.ir.tiles import fill_name, next_name, slot_name
-from tilewright.lowering.coordinates import TURN, block_coordinates, raster_axes, strided_count, tile_counts
+from tilewright.lowering.coordinates import TURN
 from tilewright.lowering.kernel_parts import at
 from tilewright.lowering.pipelined import RingLoop
 from tilewright.lowering.raster import BLOCK
 from tilewright.lowering.ring import Use, counter, where
+from tilewright.lowering.scheduler import Item, Scheduler
 
 PART = "part"
 """0: turns that copy for the running tile; 1: turns that copy for the next one."""
@@ -41,19 +42,19 @@ class StayingLoop(RingLoop):
 
     def over_tiles(self, start: Body, finish: Body) -> Body:
         """The whole of it. start: sets the sums; finish: stores them; names of the running tile have no suffix."""
-        turns = strided_count(_STRIDE, _OWN, self._tiles)
-        running = block_coordinates(self.program, _OWN + Var(TURN) * _STRIDE)
-        tile = (*running, *start, self._parts(), *finish)
-        return (*self._begin(), For(TURN, turns, tile, note="tiles of this block"))
+
+        def tile(_: Item) -> Body:
+            return (*start, self._parts(), *finish)
+
+        return (*self._begin(), *self._scheduler.each(tile))
 
     def _found(self, turn: Expr, suffix: str) -> Body:
         """The coordinates of a tile of this block, their names with a suffix."""
-        return _renamed(block_coordinates(self.program, _OWN + turn * _STRIDE), suffix)
+        return _renamed(self._scheduler.locate(turn), suffix)
 
     @property
-    def _tiles(self) -> Expr:
-        rows, columns = tile_counts(self.program)
-        return rows * columns
+    def _scheduler(self) -> Scheduler:
+        return Scheduler(self.program)
 
     @property
     def _copied_early(self) -> int:
@@ -77,7 +78,7 @@ class StayingLoop(RingLoop):
         is_first = binary(Op.EQ, part, 0)
         of_loop = ("number", "done", "from", "limit", "turns")
         number, done, begin, limit, turns = (Var(f"{name}_{what}") for what in of_loop)
-        there = binary(Op.LT, Var(_name(BLOCK, AHEAD)), self._tiles)
+        there = binary(Op.LT, Var(_name(BLOCK, AHEAD)), self._scheduler.tiles)
         lets = (
             *self._found(Var(TURN) + part, AHEAD),
             Let(begin.name, Select(is_first, Const(early), ZERO), "the first turn that is copied"),
@@ -106,7 +107,7 @@ class StayingLoop(RingLoop):
 
     def _coordinates(self, suffix: str) -> dict[str, Expr]:
         """The digits that say which tile of C it is, by the names of another one's."""
-        return {axis.name: Var(_name(axis.name, suffix)) for axis in raster_axes(self.program)}
+        return {axis.name: Var(_name(axis.name, suffix)) for axis in self._scheduler.tile_axes}
 
     def _copied(self, copies: Body, turn: Expr) -> Body:
         name = self.loop.name
@@ -121,10 +122,6 @@ def staying_loop(program: Program, loop: Loop, exact: frozenset[str], use: Use) 
     """The loop over tiles of C around a loop over k; exact: dimensions that have no edge."""
     assert program.pipelined is not None
     return StayingLoop(program, loop, exact, use, program.pipelined)
-
-
-_OWN, _STRIDE = Var("blockIdx.x"), Var("gridDim.x")
-"""The number of a block's first tile, and how far apart its tiles are."""
 
 
 def _name(name: str, suffix: str) -> str:

@@ -175,4 +175,4 @@ class VectorLoop(_VectorRing):
     @cached_property
     def _turns(self) -> Expr:
         """Whole tiles."""
-        return extent_of(self.loop, frozenset(("k",)))
+        return extent_of(self.program, self.loop, frozenset(("k",)))

@@ -7,7 +7,8 @@ from dataclasses import dataclass, replace
 
 from tilewright.dtypes import F32, DType
 from tilewright.errors import LaunchError
-from tilewright.ir.kernel import Kernel, Many
+from tilewright.ir.kernel import Kernel
+from tilewright.ir.work import Problems
 from tilewright.planning.copies import ENGINE_BYTES, Alignment, as_read, finishes, order_read, row_length
 from tilewright.planning.kernels import Kernels, steps_of
 from tilewright.planning.passes.finish import finish_grid, finish_source
@@ -66,8 +67,8 @@ def plan_of(kernels: Kernels, request: Request, choice: Choice) -> Plan:
         at += _part_bytes(inner, choice.splits)
     else:
         gemm = inner
-        many = None if stack is None else Many.STRIDED
-        built = kernels.kernel(gemm, alignment, choice, many=many)
+        problems = Problems.ONE if stack is None else Problems.STRIDED
+        built = kernels.kernel(gemm, alignment, choice, problems=problems)
         _check_maps(built.kernel, alignment, choice)
         x, y, z = grid_of(built.kernel, gemm)
         nowhere = (0,) * (3 + len(gemm.added))

@@ -10,7 +10,8 @@ from typing import Any
 from tilewright.artifacts import CudaSource
 from tilewright.device.spec import DeviceSpec
 from tilewright.errors import TilewrightError
-from tilewright.ir.kernel import Kernel, Many, Variant
+from tilewright.ir.kernel import Kernel, Variant
+from tilewright.ir.work import Problems, SplitK
 from tilewright.ladders import find_rung
 from tilewright.lowering.variants import MAX_INDEX, ends_whole, reads_vectors, widest
 from tilewright.planning.copies import Alignment
@@ -61,7 +62,13 @@ class Kernels:
         return probe(self.gpu)
 
     def kernel(
-        self, gemm: Gemm, alignment: Alignment, choice: Choice, *, many: Many | None = None, others: Sequence[Gemm] = ()
+        self,
+        gemm: Gemm,
+        alignment: Alignment,
+        choice: Choice,
+        *,
+        problems: Problems = Problems.ONE,
+        others: Sequence[Gemm] = (),
     ) -> Built:
         """The kernel of a choice for the class of a problem. others: which it must also serve, of the same formats.
 
@@ -75,12 +82,12 @@ class Kernels:
             tile = {dim: program.cluster_tile(dim) for dim in DIMS}
             shape = self._shapes[known] = Shape(tile, reads_vectors(program))
         variant = weakest([variant_of(one, alignment, shape, choice) for one in (gemm, *others)])
-        key = (*known, variant, many)
+        key = (*known, variant, problems)
         if key in self._failed:
             raise self._failed[key]
         found = self._built.get(key)
         if found is None:
-            built = replace(_build(gemm, schedule, choice), asked_variant=variant, parts=choice.splits > 1, many=many)
+            built = replace(_build(gemm, schedule, choice), asked_variant=variant, problems=problems)
             try:
                 found = self._built[key] = self._loaded(built)
             except TilewrightError as failure:
@@ -119,11 +126,12 @@ def schedule_of(gemm: Gemm, choice: Choice) -> Schedule:
 
 def build_of(gemm: Gemm, choice: Choice) -> Build:
     """A choice for a problem, not yet compiled."""
-    return replace(_build(gemm, schedule_of(gemm, choice), choice), parts=choice.splits > 1)
+    return _build(gemm, schedule_of(gemm, choice), choice)
 
 
 def _build(gemm: Gemm, schedule: Schedule, choice: Choice) -> Build:
-    return build(gemm, schedule, name=choice.rung.replace("/", "_"))
+    split_k = SplitK.PARTIALS if choice.splits > 1 else SplitK.NONE
+    return replace(build(gemm, schedule, name=choice.rung.replace("/", "_")), split_k=split_k)
 
 
 def _formats(gemm: Gemm) -> tuple[Any, ...]:

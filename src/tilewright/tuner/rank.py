@@ -13,6 +13,7 @@ from math import inf, prod
 from tilewright.device.spec import DeviceSpec
 from tilewright.errors import TilewrightError
 from tilewright.ir.program import GROUP_LANES
+from tilewright.ir.work import SplitK
 from tilewright.model.occupancy import occupancy
 from tilewright.model.time import DRAM_SHARE, LAUNCH_SECONDS, predict_seconds
 from tilewright.model.work import Work
@@ -56,8 +57,8 @@ def predicted_us(space: Space, choice: Choice) -> float:
 def _product_seconds(gemm: Gemm, spec: DeviceSpec, paper: Paper, built: Build) -> float:
     launch = next(one for one in launches_of(paper.plan) if one.source == built.source)
     tile_k = built.kernel.tile["k"]
-    parts = launch.grid[2] if built.parts else 1
-    whole = replace(built, parts=False)
+    parts = launch.grid[2] if built.split_k is not SplitK.NONE else 1
+    whole = replace(built, split_k=SplitK.NONE)
     work = replace(
         _counted(whole),
         steps=ceil_div(ceil_div(gemm.k, parts), tile_k),
@@ -70,7 +71,11 @@ def _product_seconds(gemm: Gemm, spec: DeviceSpec, paper: Paper, built: Build) -
     # What the L2 holds is read once, in whatever order blocks ask for it; and where the SMs are busy for longer than
     # memory would be if no block found anything there, the order does not matter either.
     fits = gemm.compulsory_bytes <= spec.l2_bytes // 2
-    if built.parts or fits or _moving(work.strip_bytes * work.steps * work.blocks, spec) <= seconds:
+    if (
+        built.split_k is not SplitK.NONE
+        or fits
+        or _moving(work.strip_bytes * work.steps * work.blocks, spec) <= seconds
+    ):
         return seconds
     rounds = _ROUNDS_FOLLOWED * spec.sm_count * per_sm
     moved_bytes = dram_bytes(built, spec, per_sm, most=rounds)

@@ -20,6 +20,7 @@ import hashlib
 from dataclasses import astuple, dataclass, fields
 
 from tilewright.ir.program import Axis, Program
+from tilewright.ir.work import SplitK
 from tilewright.lowering.narrow_accesses import narrowed_copies
 from tilewright.toolchain import Build
 
@@ -76,7 +77,10 @@ def order_of(built: Build, *, part_of_k: int = 0) -> ReductionOrder:
         unit=unit if instruction is None else f"{unit} {gemm.multiplied}",
         depth=depth,
         visits=_IN_RUNS if _takes_runs(built) else _visits(program),
-        shared_by=(*_side_by_side(program), *((f"blocks, {part_of_k} of k each",) if built.parts else ())),
+        shared_by=(
+            *_side_by_side(program),
+            *((f"blocks, {part_of_k} of k each",) if built.split_k is not SplitK.NONE else ()),
+        ),
         sum_in=f"{gemm.accumulate} in {kept}",
         late=late,
         ends_with_zeros=gemm.k % max(tile, 1) != 0,

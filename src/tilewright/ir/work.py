@@ -1,0 +1,54 @@
+"""How the work of a grid is shared out: which problems, which part of k, and how blocks come by their items.
+
+A work item is (problem, tile of C, range of k). These three choices compose with each other, with every raster order
+and with clusters; `lowering/scheduler.py` makes the statements.
+"""
+
+from __future__ import annotations
+
+from enum import Enum
+
+
+class Walk(Enum):
+    """How blocks come by their work items.
+
+    ONE_TILE: block i has item i. PERSISTENT: a resident grid; block i has items i, i + blocks, i + 2 * blocks, ...
+    STREAM_K: a resident grid; the k tiles of all tiles of C are one range, and each block has an equal part of it.
+    """
+
+    ONE_TILE = "one tile per block"
+    PERSISTENT = "persistent"
+    STREAM_K = "stream-K"
+
+    def __repr__(self) -> str:
+        return f"Walk.{self.name}"
+
+
+class Problems(Enum):
+    """How many problems one launch computes, and where they lie.
+
+    ONE: a single one. STRIDED: strided batched; matrix i of each operand begins i steps (`A_step`, ... in elements)
+    after the first. LISTED: grouped; addresses, sizes and leading dimensions of each problem are a row of 64-bit words
+    of a table in global memory.
+    """
+
+    ONE = "one"
+    STRIDED = "strided batched"
+    LISTED = "grouped, listed in a table"
+
+    def __repr__(self) -> str:
+        return f"Problems.{self.name}"
+
+
+class SplitK(Enum):
+    """What becomes of the partial sums of a tile of C whose range of k is shared out.
+
+    NONE: one item sums all of k. PARTIALS: C is a workspace that holds the partial sums of each part, one matrix below
+    the other; a second kernel adds them up.
+    """
+
+    NONE = "none"
+    PARTIALS = "partial sums"
+
+    def __repr__(self) -> str:
+        return f"SplitK.{self.name}"

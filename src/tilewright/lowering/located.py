@@ -1,0 +1,71 @@
+"""Where a work item lies: the values that its loops, loads, stores and guards are written with.
+
+An item is located by names that `scheduler` declares in front of its statements. Every emitter asks here instead of
+assuming that a block has all of M, N and K: `size` is what loops count over, `origin` what indices begin at, `end` what
+guards compare them with.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from tilewright.ir.expr import ZERO, Expr, Var
+from tilewright.ir.kernel import SIZES
+from tilewright.ir.program import Program
+from tilewright.ir.work import SplitK
+from tilewright.problem.gemm import AddedName, Dim, OperandName
+
+K_FIRST, K_SIZE = Var("k_first"), Var("k_size")
+"""The first k of an item and how many it sums, where items share out k."""
+
+PART = Var("blockIdx.z")
+"""The number of an item among those that share out the k of one tile of C."""
+
+
+@dataclass(frozen=True, slots=True)
+class Located:
+    """IR values of the running work item.
+
+    size: elements of a dimension that the item's problem, or its range of k, has. origin: the index of the first one in
+    the matrices; 0 where not named. end: the index behind the last one.
+    """
+
+    size: dict[Dim, Expr] = field(default_factory=lambda: dict(SIZES))
+    origin: dict[Dim, Expr] = field(default_factory=dict)
+    end: dict[Dim, Expr] = field(default_factory=lambda: dict(SIZES))
+
+
+def located(program: Program) -> Located:
+    """The values of the running work item of a program."""
+    if program.split_k is SplitK.NONE:
+        return Located()
+    # A part is a whole number of k tiles, so that only the end of the matrices needs a guard.
+    return Located(size={**SIZES, "k": K_SIZE}, origin={"k": K_FIRST})
+
+
+def size_of(program: Program, dim: Dim) -> Expr:
+    """Elements of a dimension that the running work item covers, all tiles of its problem together."""
+    return located(program).size[dim]
+
+
+def origin_of(program: Program, dim: Dim) -> Expr:
+    """The index at which the running work item's problem, or its range of k, begins."""
+    return located(program).origin.get(dim, ZERO)
+
+
+def end_of(program: Program, dim: Dim) -> Expr:
+    """The index behind the last one of the running work item's problem."""
+    return located(program).end[dim]
+
+
+def matrix_of(program: Program, name: OperandName | AddedName) -> tuple[Expr, ...]:
+    """Which of several matrices an operand of the running work item is; nothing where there is only one."""
+    if name == "C" and program.split_k is SplitK.PARTIALS:
+        return (PART,)
+    return ()
+
+
+def step_of(program: Program, name: OperandName | AddedName) -> Expr:
+    """Elements from one of several matrices of an operand to the next."""
+    assert name == "C"
+    return SIZES["m"] * Var(program.gemm.operand(name).leading)  # partial sums lie one matrix below the other

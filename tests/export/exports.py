@@ -53,7 +53,7 @@ def project(kind: str, folder: Path, cache: CubinCache, *, arch: str = "", **opt
     rung, own, dtype = (KINDS[kind][key] for key in ("rung", "arch", "dtype"))
     chosen = {key: value for key, value in KINDS[kind].items() if key in ("b", "epilogue")}
     gemm = find_rung(rung).gemm(1024, 1024, 1024, **format_options(dtype), **chosen)
-    made = bundle(gemm, of_rung(rung, gemm).schedule, [arch or own], origin=rung, **options)
+    made = bundle(gemm, of_rung(find_rung(rung), gemm).schedule, [arch or own], origin=rung, **options)
     write(made, folder, cache=cache)
     return Project(kind, made.name, folder)
 

@@ -20,18 +20,20 @@ from tilewright.runtime.cubin_cache import CubinCache
 def test_an_architecture_that_lacks_an_instruction_is_refused_in_words() -> None:
     gemm = find_rung("hopper/best").gemm(1024, 1024, 1024)
     with pytest.raises(CompileError, match=r"cannot be compiled for sm_80: it needs .*wgmma"):
-        bundle(gemm, of_rung("hopper/best", gemm).schedule, ["sm_80"], origin="hopper/best")
+        bundle(gemm, of_rung(find_rung("hopper/best"), gemm).schedule, ["sm_80"], origin="hopper/best")
 
 
 def test_a_name_must_be_one_of_c() -> None:
     gemm = Gemm(64, 64, 64)
     with pytest.raises(ProblemError, match="cannot be the name of a C function"):
-        bundle(gemm, of_rung("worklog/6", gemm).schedule, ["sm_80"], origin="worklog/6", name="my-gemm")
+        bundle(gemm, of_rung(find_rung("worklog/6"), gemm).schedule, ["sm_80"], origin="worklog/6", name="my-gemm")
 
 
 def test_one_kernel_is_the_one_that_takes_everything() -> None:
     gemm = Gemm(1024, 1024, 1024)
-    made = bundle(gemm, of_rung("worklog/6", gemm).schedule, ["sm_80"], origin="worklog/6", only_general=True)
+    made = bundle(
+        gemm, of_rung(find_rung("worklog/6"), gemm).schedule, ["sm_80"], origin="worklog/6", only_general=True
+    )
     assert [exported.label for exported in made.kernels] == ["any"]
     assert made.general.needs.anything
 
@@ -72,7 +74,7 @@ def test_exporting_again_replaces_what_was_exported_and_nothing_else(tmp_path: P
 def test_rows_that_begin_anywhere_take_as_many_stages_as_there_is_room_for() -> None:
     """Their vectors need a ring of their own; the other kernels keep theirs, and their shared memory."""
     gemm = Gemm(1024, 1024, 1024, **format_options("bf16"))
-    chosen = of_rung("ampere/6", gemm)
+    chosen = of_rung(find_rung("ampere/6"), gemm)
     made = {
         arch: bundle(gemm, chosen.schedule, [arch], origin="ampere/6", anywhere=chosen.anywhere)
         for arch in ("sm_80", "sm_90a")

@@ -126,7 +126,7 @@ def test_a_launch_is_the_one_described(exported: Project, built: Path) -> None:
 def test_each_kernel_is_started_with_as_many_blocks_as_it_wants(tmp_path: Path, cache: CubinCache) -> None:
     """Of one project some kernels' blocks stay, as many as run at once; the others' have a tile each."""
     gemm = find_rung("ampere/full").gemm(4096, 4096, 4096, **format_options("f16"))
-    chosen = of_rung("ampere/full", gemm)
+    chosen = of_rung(find_rung("ampere/full"), gemm)
     made = bundle(gemm, chosen.schedule, ["sm_80"], origin="ampere/full", anywhere=chosen.anywhere)
     write(made, tmp_path, cache=cache)
     exported = Project("staying", made.name, tmp_path)

@@ -21,6 +21,8 @@ PANELS = {
         "report": "Write a ladder as one HTML page: charts, and pictures of what every rung does.",
     },
     "Schedules of your own": {
+        "new": "Write a commented file with a schedule that works, to change.",
+        "compare": "Lay two rungs or files side by side: schedules, counts, prediction, CUDA.",
         "relayout": "Search a layout of a shared tile that no access conflicts with, and prove it.",
         "search": "Measure the parameters of a rung on the GPU; stops and goes on where it was.",
         "gate": "Fail when schedules of yours got worse than a snapshot; needs no GPU.",

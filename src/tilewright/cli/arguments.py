@@ -4,14 +4,16 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
 from tilewright.errors import UnknownName
-from tilewright.ladders import LADDERS
+from tilewright.ladders import LADDERS, find_ladder, find_rung
 from tilewright.ladders.rung import Rung
 from tilewright.problem.formats import FormatOptions, format_options
+from tilewright.problem.gemm import Gemm
+from tilewright.report.own_schedules import is_file, rung_of_file, rungs_of_file
 
 
 def complete_rung(incomplete: str) -> list[str]:
@@ -22,11 +24,23 @@ def complete_rung(incomplete: str) -> list[str]:
 
 RungName = Annotated[
     str,
-    typer.Argument(metavar="RUNG", help="`worklog/6` or `worklog/vectorised`.", autocompletion=complete_rung),
+    typer.Argument(
+        metavar="RUNG|FILE.py[:NAME]",
+        help="`worklog/6`, `worklog/vectorised`, or a schedule of yours: `FILE.py`, `FILE.py:NAME`.",
+        autocompletion=complete_rung,
+    ),
 ]
 SizeText = Annotated[str, typer.Option("--size", metavar="N|MxNxK", help="The size of the problem.")]
+OwnSize = Annotated[
+    str | None,
+    typer.Option("--size", metavar="N|MxNxK", help="The size of the problem. Default: that of the file, or 256."),
+]
 ArchName = Annotated[str | None, typer.Option("--arch", metavar="sm_XX", help="The architecture to compile for.")]
 LadderName = Annotated[str, typer.Argument(metavar="LADDER", help=f"One of: {', '.join(LADDERS)}.")]
+LadderOrFile = Annotated[
+    str,
+    typer.Argument(metavar="LADDER|FILE.py[:NAME]", help=f"One of: {', '.join(LADDERS)}; or schedules of yours."),
+]
 AsJson = Annotated[bool, typer.Option("--json", help="Print JSON.")]
 FormatName = Annotated[
     str | None, typer.Option("--dtype", metavar="f32|f16|f16_sums|bf16|tf32", help="Default: that of the rung.")
@@ -36,6 +50,27 @@ Beta = Annotated[float, typer.Option("--beta", help="With 0, C is not read.")]
 
 DEFAULT_SIZE = "256"
 DEFAULT_ARCH = "sm_90a"
+
+
+def chosen_rung(text: str) -> Rung:
+    """The rung that a word of the command line names: one of a ladder, or a schedule in a file."""
+    return rung_of_file(text)[0] if is_file(text) else find_rung(text)
+
+
+def chosen_ladder(text: str) -> tuple[Rung, ...]:
+    """The rungs of a ladder, or the schedules in a file."""
+    return rungs_of_file(text) if is_file(text) else find_ladder(text)
+
+
+def chosen_problem(text: str, size: str | None, *, default: str = DEFAULT_SIZE, **options: Any) -> tuple[Rung, Gemm]:
+    """A rung and its problem: of the size asked for, or that of the file, or `default`."""
+    if not is_file(text):
+        rung = find_rung(text)
+        return rung, rung.gemm(*parse_size(size or default), **options)
+    rung, gemm = rung_of_file(text)
+    sizes = (gemm.m, gemm.n, gemm.k) if size is None else parse_size(size)
+    leading = {name: getattr(gemm, name) for name in ("lda", "ldb", "ldc")} if size is None else {}
+    return rung, rung.gemm(*sizes, **{**leading, **options})
 
 
 def formats_of(name: str | None) -> FormatOptions:

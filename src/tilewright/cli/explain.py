@@ -9,17 +9,15 @@ from rich.text import Text
 
 from tilewright.cli import output
 from tilewright.cli.arguments import (
-    DEFAULT_SIZE,
     ArchName,
     AsJson,
     FormatName,
+    OwnSize,
     RungName,
-    SizeText,
+    chosen_problem,
     formats_of,
-    parse_size,
 )
 from tilewright.device.catalog import H200
-from tilewright.ladders import find_rung
 from tilewright.model.l2 import L2Estimate
 from tilewright.report.collect import target_for
 from tilewright.report.costs import Cost
@@ -37,7 +35,7 @@ EXAMPLES = (
 
 def explain(
     rung: RungName,
-    size: SizeText = DEFAULT_SIZE,
+    size: OwnSize = None,
     dtype: FormatName = None,
     arch: ArchName = None,
     as_json: AsJson = False,
@@ -47,8 +45,8 @@ def explain(
     The rung is simulated; every count is exact, and what is estimated is called so. Counts are laid beside the line
     that decides them. It ends in what to do: edits of the schedule that were tried, with what is predicted of each.
     """
-    found = find_rung(rung)
-    built = build(found.gemm(*parse_size(size), **formats_of(dtype)), found)
+    found, gemm = chosen_problem(rung, size, **formats_of(dtype))
+    built = build(gemm, found)
     spec = target_for(None, arch, None).spec or H200
     with output.progress("simulating, and trying edits"):
         explanation, next_steps = explanation_of(built, spec), outlook(found, spec, formats_of(dtype))
@@ -56,7 +54,7 @@ def explain(
         next_data = None if next_steps is None else next_steps.as_dict()
         output.print_json({"rung": found.name, **_as_dict(explanation), "what_to_do": next_data})
         return 0
-    gemm, counters = built.gemm, explanation.counters
+    counters = explanation.counters
     console = output.out()
     output.paragraph(console, f"{found.title}: {found.idea}", style="bold")
     threads = built.source.threads_per_block

@@ -8,7 +8,7 @@ from typing import Annotated
 import typer
 
 from tilewright.cli import output
-from tilewright.cli.arguments import DEFAULT_ARCH, FormatName, complete_rung, formats_of, parse_size
+from tilewright.cli.arguments import DEFAULT_ARCH, FormatName, chosen_rung, complete_rung, formats_of, parse_size
 from tilewright.device.arch import arch as known_arch
 from tilewright.errors import TilewrightError, UnknownName
 from tilewright.problem.epilogue import Activation, Epilogue
@@ -30,7 +30,9 @@ def export(
     rung: Annotated[
         str | None,
         typer.Argument(
-            metavar="RUNG", help="The kernel. Default: what suits the shape best.", autocompletion=complete_rung
+            metavar="RUNG|FILE.py[:NAME]",
+            help="The kernel. Default: what suits the shape best.",
+            autocompletion=complete_rung,
         ),
     ] = None,
     size: Annotated[
@@ -69,7 +71,7 @@ def export(
     epilogue = _epilogue(bias, residual, activation)
     gemm = _gemm(rung, parse_size(size or DEFAULT_SIZE), dtype, order, epilogue)
     if rung is not None:
-        chosen = of_rung(rung, gemm)
+        chosen = of_rung(chosen_rung(rung), gemm)
     else:
         spec = spec_of(known_arch(archs[0]))
         if spec is None:
@@ -110,13 +112,11 @@ def _count(kernels: int) -> str:
 
 
 def _gemm(rung: str | None, shape: tuple[int, int, int], dtype: str | None, order: str, epilogue: Epilogue) -> Gemm:
-    from tilewright.ladders import find_rung
-
     if order.upper() not in _ORDERS:
         raise UnknownName("order", order, _ORDERS)
     a, b = _ORDERS[order.upper()]
     options = {**formats_of(dtype), "a": a, "b": b, "epilogue": epilogue}
-    return Gemm(*shape, **options) if rung is None else find_rung(rung).gemm(*shape, **options)
+    return Gemm(*shape, **options) if rung is None else chosen_rung(rung).gemm(*shape, **options)
 
 
 def _epilogue(bias: str | None, residual: bool, activation: str | None) -> Epilogue:

@@ -24,7 +24,7 @@ from tilewright.report.gate import (
     Change,
     Comparison,
     Facts,
-    Gated,
+    OwnSchedule,
     compare,
     facts_of,
     read,
@@ -89,7 +89,7 @@ def gate(
     return 1 if failed else 0
 
 
-def _gated(file: Path, snapshot: Path) -> list[tuple[str, Gated]]:
+def _gated(file: Path, snapshot: Path) -> list[tuple[str, OwnSchedule]]:
     """The schedules of a file, by name in the snapshot: its path from there, and what it calls them."""
     return [(f"{_prefix(file, snapshot)}{one.name}", one) for one in schedules_in(file)]
 
@@ -99,7 +99,7 @@ def _prefix(file: Path, snapshot: Path) -> str:
 
 
 def _compared(
-    name: str, one: Gated, known: Mapping[str, Facts], archs: Sequence[str], tolerance_percent: float
+    name: str, one: OwnSchedule, known: Mapping[str, Facts], archs: Sequence[str], tolerance_percent: float
 ) -> Comparison:
     try:
         before = known.get(name)
@@ -115,7 +115,7 @@ def _archs_of(known: Mapping[str, Facts]) -> list[str]:
 
 
 def _forgotten(
-    known: Mapping[str, Facts], gated: Mapping[str, Gated], files: Sequence[Path], snapshot: Path
+    known: Mapping[str, Facts], gated: Mapping[str, OwnSchedule], files: Sequence[Path], snapshot: Path
 ) -> list[str]:
     """Names of the snapshot that the files no longer have."""
     prefixes = tuple(_prefix(file, snapshot) for file in files)

@@ -15,15 +15,15 @@ from tilewright.cli.arguments import (
     ArchName,
     AsJson,
     FormatName,
-    LadderName,
+    LadderOrFile,
     SizeText,
+    chosen_ladder,
     chosen_rungs,
     formats_of,
     parse_size,
 )
 from tilewright.cli.ladder_view import print_ladder
 from tilewright.errors import LaunchError, TilewrightError
-from tilewright.ladders import find_ladder
 from tilewright.report.collect import collect_ladder, target_for
 from tilewright.runtime.cubin_cache import CubinCache
 from tilewright.runtime.driver import Gpu, gpu_problem, open_gpu
@@ -40,7 +40,7 @@ EXAMPLES = (
 
 
 def ladder(
-    name: LadderName,
+    name: LadderOrFile,
     size: SizeText = DEFAULT_SIZE,
     rungs: Annotated[str | None, typer.Option(metavar="1-4,6", help="Only these rungs.")] = None,
     device: Annotated[
@@ -62,7 +62,7 @@ def ladder(
     """
     if gpu and (device is not None or arch is not None):
         raise typer.BadParameter("--gpu measures the GPU at hand: leave out --device and --arch.")
-    chosen = chosen_rungs(find_ladder(name), rungs)
+    chosen = chosen_rungs(chosen_ladder(name), rungs)
     formats = formats_of(dtype)
     target = target_for(device, arch, _gpu(gpu, is_named=device is not None or arch is not None))
     if record is not None:

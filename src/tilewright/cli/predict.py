@@ -9,14 +9,15 @@ import typer
 from rich.text import Text
 
 from tilewright.cli import output
-from tilewright.cli.arguments import AsJson, FormatName, RungName, SizeText, formats_of, parse_size
+from tilewright.cli.arguments import AsJson, FormatName, RungName, chosen_problem, formats_of
 from tilewright.cli.tables import Column, fitting_table
 from tilewright.device.catalog import device as known_device
-from tilewright.ladders import find_rung
 from tilewright.prediction import Prediction, Term, predict_rung
 from tilewright.problem.formats import format_name
 from tilewright.runtime.cubin_cache import CubinCache
 from tilewright.units import format_seconds
+
+DEFAULT_SIZE = "4096"
 
 EXAMPLES = (
     "tilewright predict worklog/6 --device 'RTX 3090'",
@@ -28,7 +29,9 @@ EXAMPLES = (
 def predict(
     rung: RungName,
     device: Annotated[str, typer.Option("--device", metavar="NAME", help="The GPU; it need not be there.")] = "H200",
-    size: SizeText = "4096",
+    size: Annotated[
+        str | None, typer.Option("--size", metavar="N|MxNxK", help="Default: that of the file, or 4096.")
+    ] = None,
     dtype: FormatName = None,
     clock: Annotated[
         int | None, typer.Option("--clock", metavar="MHz", min=1, help="Of the SMs. Default: that of the data sheet.")
@@ -41,8 +44,7 @@ def predict(
     measurements.
     """
     spec = known_device(device)
-    found = find_rung(rung)
-    gemm = found.gemm(*parse_size(size), **formats_of(dtype))
+    found, gemm = chosen_problem(rung, size, default=DEFAULT_SIZE, **formats_of(dtype))
     predicted = predict_rung(found, gemm, spec, cache=CubinCache(), clock_mhz=clock)
     if as_json:
         output.print_json(

@@ -8,12 +8,11 @@ from typing import Annotated
 import typer
 
 from tilewright.cli import output
-from tilewright.cli.arguments import AsJson, RungName
-from tilewright.ladders import find_rung
+from tilewright.cli.arguments import AsJson, RungName, chosen_problem
 from tilewright.layout_search import relayout_auto
 
 EXAMPLES = ("tilewright relayout worklog/6 A_tile", "tilewright relayout worklog/6 B_tile")
-SIZE = 4096
+SIZE = "4096"
 
 
 def relayout(
@@ -26,8 +25,7 @@ def relayout(
     Pads and XOR swizzles are tried, cheapest first, and every access to the tile is counted. Where none is free of
     conflicts, the two accesses are named that cannot both be served; the exit code is then 1.
     """
-    found = find_rung(rung)
-    gemm = found.gemm(SIZE, SIZE, SIZE)
+    found, gemm = chosen_problem(rung, None, default=SIZE)
     result = relayout_auto(gemm, found.schedule(gemm), tile)
     if as_json:
         step = None if result.step is None else repr(result.step)

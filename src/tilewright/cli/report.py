@@ -14,14 +14,14 @@ from tilewright.cli.arguments import (
     DEFAULT_SIZE,
     ArchName,
     FormatName,
-    LadderName,
+    LadderOrFile,
     SizeText,
+    chosen_ladder,
     chosen_rungs,
     formats_of,
     parse_size,
 )
 from tilewright.errors import TilewrightError
-from tilewright.ladders import find_ladder
 from tilewright.report.collect import target_for
 from tilewright.report.page import collect_page, require_plotly, write_page
 from tilewright.runtime.cubin_cache import CubinCache
@@ -34,7 +34,7 @@ EXAMPLES = (
 
 
 def report(
-    name: LadderName = "worklog",
+    name: LadderOrFile = "worklog",
     file: Annotated[Path | None, typer.Option("--output", "-o", metavar="FILE", help="Default: LADDER.html.")] = None,
     opened: Annotated[bool, typer.Option("--open", help="Show it in the browser.")] = False,
     size: SizeText = DEFAULT_SIZE,
@@ -49,9 +49,9 @@ def report(
     recorded for the device, and predictions, each marked as what it is. No GPU is used.
     """
     require_plotly()
-    chosen = chosen_rungs(find_ladder(name), rungs)
+    chosen = chosen_rungs(chosen_ladder(name), rungs)
     target = target_for(device or (None if arch else "H200"), arch, None)
-    path = file or Path(f"{name}.html")
+    path = file or Path(f"{chosen[0].ladder}.html")
     _check_writable(path)
     cache = CubinCache()
     with output.progress("climbing") as step:

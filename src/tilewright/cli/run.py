@@ -12,11 +12,10 @@ import numpy as np
 import typer
 
 from tilewright.cli import output
-from tilewright.cli.arguments import Alpha, Beta, FormatName, RungName
+from tilewright.cli.arguments import Alpha, Beta, FormatName, RungName, chosen_rung
 from tilewright.cli.npy_files import check_writable, load_matrix, save_matrix
 from tilewright.dtypes import Array
 from tilewright.errors import ProblemError, ScheduleError, TilewrightError
-from tilewright.ladders import find_rung
 from tilewright.ladders.rung import Rung
 from tilewright.problem.formats import format_options
 from tilewright.problem.reference import Operands
@@ -57,7 +56,7 @@ def run(
 
     The result is written whole or not at all.
     """
-    found = find_rung(rung)
+    found = chosen_rung(rung)
     if beta != 0 and c is None:
         raise ProblemError(f"beta is {beta:g}, and there is no C for it to multiply.", hint="give one: --c C0.npy.")
     check_writable(out)

@@ -10,19 +10,17 @@ import typer
 from tilewright.cli import output
 from tilewright.cli.arguments import (
     DEFAULT_ARCH,
-    DEFAULT_SIZE,
     AsJson,
     FormatName,
+    OwnSize,
     RungName,
-    SizeText,
+    chosen_problem,
     formats_of,
-    parse_size,
 )
 from tilewright.device.arch import arch as known_arch
 from tilewright.errors import TilewrightError, UnknownName
 from tilewright.ir.kernel import SAFE, Variant
 from tilewright.ir.text import kernel_text
-from tilewright.ladders import find_rung
 from tilewright.runtime.cubin_cache import CubinCache
 from tilewright.runtime.nvrtc import compile_ptx
 from tilewright.runtime.register_banks import main_loop
@@ -36,6 +34,7 @@ EXAMPLES = (
     "tilewright show worklog/6 --cuda --variant edges > rung6.cu",
     "tilewright show worklog/6 --cuda --step 11",
     "tilewright show worklog/6 --sass --arch sm_80",
+    "tilewright show kernels.py:tiled --cuda",
 )
 
 
@@ -71,7 +70,7 @@ def show(
     cuda: Annotated[bool, typer.Option("--cuda", help="CUDA C++.")] = False,
     ptx: Annotated[bool, typer.Option("--ptx", help="PTX, by NVRTC.")] = False,
     sass: Annotated[bool, typer.Option("--sass", help="Machine code, by nvdisasm.")] = False,
-    size: SizeText = DEFAULT_SIZE,
+    size: OwnSize = None,
     dtype: FormatName = None,
     arch: Annotated[str, typer.Option(metavar="sm_XX", help="The architecture of PTX and SASS.")] = DEFAULT_ARCH,
     variant: Annotated[
@@ -89,8 +88,7 @@ def show(
     form = chosen[0] if chosen else Form.SCHEDULE if step is None else Form.PROGRAM
     if variant is not None and variant not in _VARIANTS:
         raise UnknownName("variant", variant, _VARIANTS)
-    found = find_rung(rung)
-    gemm = found.gemm(*parse_size(size), **formats_of(dtype))
+    found, gemm = chosen_problem(rung, size, **formats_of(dtype))
     built = build(gemm, found, variant=None if variant is None else _VARIANTS[variant])
     shown = built if step is None else _after(built, step, found.name)
     text = _text(shown, form, known_arch(arch).name)

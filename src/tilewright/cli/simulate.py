@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Annotated, Literal, cast
+from typing import Annotated, Any, Literal, cast
 
 import typer
 from rich import box
@@ -12,18 +12,14 @@ from rich.table import Table
 
 from tilewright.cli import output
 from tilewright.cli.arguments import (
-    DEFAULT_SIZE,
-    Alpha,
     AsJson,
-    Beta,
     FormatName,
+    OwnSize,
     RungName,
-    SizeText,
+    chosen_problem,
     formats_of,
-    parse_size,
 )
 from tilewright.errors import UnknownName
-from tilewright.ladders import find_rung
 from tilewright.problem.formats import format_name
 from tilewright.problem.gemm import Gemm
 from tilewright.problem.reference import make_operands
@@ -48,13 +44,13 @@ DETECTORS: dict[str, tuple[Kind, ...]] = {
 
 def simulate(
     rung: RungName,
-    size: SizeText = DEFAULT_SIZE,
+    size: OwnSize = None,
     dtype: FormatName = None,
-    lda: Annotated[int, typer.Option(help="Elements between rows of A; 0: as few as can be.")] = 0,
-    ldb: Annotated[int, typer.Option(help="Elements between rows of B.")] = 0,
-    ldc: Annotated[int, typer.Option(help="Elements between rows of C.")] = 0,
-    alpha: Alpha = 1.0,
-    beta: Beta = 0.0,
+    lda: Annotated[int | None, typer.Option(help="Elements between rows of A; 0: as few as can be.")] = None,
+    ldb: Annotated[int | None, typer.Option(help="Elements between rows of B.")] = None,
+    ldc: Annotated[int | None, typer.Option(help="Elements between rows of C.")] = None,
+    alpha: Annotated[float | None, typer.Option(help="C = alpha * A @ B + beta * C. Default: 1.")] = None,
+    beta: Annotated[float | None, typer.Option(help="With 0, the default, C is not read.")] = None,
     detectors: Annotated[
         str, typer.Option(metavar="races,bounds,unwritten|all|none", help="What to look for.")
     ] = "all",
@@ -68,12 +64,12 @@ def simulate(
 
     The result is held against float64. Fails if it is wrong, or if a detector finds that a rule is broken.
     """
-    found = find_rung(rung)
     looked_for = _kinds(detectors)
     if schedule not in ("lockstep", "warps"):
         raise UnknownName("schedule", schedule, ("lockstep", "warps"))
-    options = {"lda": lda, "ldb": ldb, "ldc": ldc, "alpha": alpha, "beta": beta, **formats_of(dtype)}
-    gemm = found.gemm(*parse_size(size), **options)
+    given = {"lda": lda, "ldb": ldb, "ldc": ldc, "alpha": alpha, "beta": beta}
+    asked: dict[str, Any] = {name: value for name, value in given.items() if value is not None}
+    found, gemm = chosen_problem(rung, size, **asked, **formats_of(dtype))
     built = build(gemm, found)
     operands = make_operands(gemm, seed=seed)
     with output.progress(f"simulating {found.name}") as step:

@@ -6,7 +6,7 @@ from dataclasses import dataclass, replace
 
 from tilewright.device.spec import DeviceSpec
 from tilewright.errors import ProblemError
-from tilewright.ladders import find_rung
+from tilewright.ladders import Rung, find_rung
 from tilewright.planning.choices import Database, choices
 from tilewright.planning.copies import Alignment, fitted
 from tilewright.problem.gemm import Gemm
@@ -25,9 +25,8 @@ class Chosen:
     anywhere: Schedule | None = None
 
 
-def of_rung(name: str, gemm: Gemm) -> Chosen:
+def of_rung(rung: Rung, gemm: Gemm) -> Chosen:
     """A rung as it stands."""
-    rung = find_rung(name)
     schedule, anywhere = rung.schedule(gemm), rung.schedule(replace(gemm, lda=gemm.lda + 1, ldb=gemm.ldb + 1))
     return Chosen(f"{rung.ladder}/{rung.slug}", schedule, anywhere=None if anywhere == schedule else anywhere)
 

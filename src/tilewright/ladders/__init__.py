@@ -52,8 +52,8 @@ def find_rung(name: str) -> Rung:
 
 
 def below(rung: Rung) -> Rung | None:
-    """The rung that `rung` builds on."""
-    return next((r for r in LADDERS[rung.ladder] if r.label == rung.builds_on), None)
+    """The rung that `rung` builds on; None for the lowest, and for a schedule that is not of a ladder."""
+    return next((r for r in LADDERS.get(rung.ladder, ()) if r.label == rung.builds_on), None)
 
 
 __all__ = ["Claim", "Counts", "LADDERS", "Rung", "below", "find_ladder", "find_rung"]

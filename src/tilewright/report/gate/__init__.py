@@ -8,14 +8,14 @@ compiler, so a gate that passes today passes tomorrow.
 
 from tilewright.report.gate.compare import TIME_TOLERANCE_PERCENT, Change, Comparison, compare
 from tilewright.report.gate.facts import Facts, facts_of
-from tilewright.report.gate.schedules import Gated, schedules_in
 from tilewright.report.gate.snapshot import SNAPSHOT_NAME, read, update
+from tilewright.report.own_schedules import OwnSchedule, schedules_in
 
 __all__ = [
     "Change",
     "Comparison",
     "Facts",
-    "Gated",
+    "OwnSchedule",
     "SNAPSHOT_NAME",
     "TIME_TOLERANCE_PERCENT",
     "compare",

@@ -1,4 +1,4 @@
-"""The schedules that a user's Python file names.
+"""The schedules that a user's Python file names: for the gate, and wherever a command takes a rung.
 
     gemm = tw.Gemm(256, 256, 64)                          the problem of all that name none
     tiled = tw.Schedule(...)                              a schedule
@@ -14,15 +14,16 @@ from __future__ import annotations
 import contextlib
 import inspect
 import io
+import re
 import runpy
 import sys
 import traceback
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Any
 
-from tilewright.errors import TilewrightError
+from tilewright.errors import TilewrightError, UnknownName
 from tilewright.ladders.rung import Rung
 from tilewright.problem.gemm import Gemm
 from tilewright.schedule import Schedule
@@ -31,32 +32,97 @@ from tilewright.toolchain import Build, build
 DEFAULT_GEMM = Gemm(256, 256, 256)
 """The problem of a file that names none."""
 
-_RUN_NAME = "tilewright_gate"
+_RUN_NAME = "tilewright_file"
+
+_FILE = re.compile(r"(?P<path>.+\.py)(?::(?P<name>\w+))?")
 
 
 @dataclass(frozen=True, slots=True)
-class Gated:
-    """A named schedule. build: makes it, and raises TilewrightError where it does not apply."""
+class OwnSchedule:
+    """A named schedule of a file and the problem it is for.
+
+    make: what it is for a problem; raises TilewrightError where it does not apply. told: its first line of
+    documentation.
+    """
 
     name: str
-    build: Callable[[], Build]
+    gemm: Gemm
+    make: Callable[[Gemm], Build]
+    told: str = ""
+
+    def build(self) -> Build:
+        """The schedule for its own problem. Raises TilewrightError where it does not apply."""
+        return self.make(self.gemm)
 
 
-def schedules_in(path: Path) -> list[Gated]:
+def is_file(text: str) -> bool:
+    """Whether a word of the command line names a file of schedules: `FILE.py` or `FILE.py:NAME`."""
+    return _FILE.fullmatch(text.strip()) is not None
+
+
+def rung_of_file(text: str) -> tuple[Rung, Gemm]:
+    """The schedule that `FILE.py` or `FILE.py:NAME` names, as a rung, and the problem it is for.
+
+    Raises TilewrightError where the file does not run, has no such schedule, or has several and none is named.
+    """
+    path, found = _chosen(text)
+    if len(found) > 1:
+        raise TilewrightError(
+            f"{str(path)!r} has {len(found)} schedules: {', '.join(one.name for one in found)}.",
+            hint=f"say which: {path}:{found[0].name}",
+        )
+    return _as_rung(path, 1, found[0]), found[0].gemm
+
+
+def rungs_of_file(text: str) -> tuple[Rung, ...]:
+    """All schedules of `FILE.py`, or the one that `FILE.py:NAME` names, as rungs in their order."""
+    path, found = _chosen(text)
+    return tuple(_as_rung(path, number, own) for number, own in enumerate(found, 1))
+
+
+def _chosen(text: str) -> tuple[Path, list[OwnSchedule]]:
+    found = _FILE.fullmatch(text.strip())
+    assert found is not None
+    path, name = Path(found["path"]), found["name"]
+    known = {one.name: one for one in schedules_in(path)}
+    if name is not None and name not in known:
+        raise UnknownName(f"schedule in {path.name}", name, known)
+    return path, list(known.values()) if name is None else [known[name]]
+
+
+def _as_rung(path: Path, number: int, own: OwnSchedule) -> Rung:
+    gemm = own.gemm
+    given = {one.name: getattr(gemm, one.name) for one in fields(gemm) if getattr(gemm, one.name) != one.default}
+    return Rung(
+        ladder=path.stem,
+        number=number,
+        slug=own.name,
+        label=own.name,
+        idea=own.told or f"a schedule of {path.name}",
+        schedule=lambda problem: own.make(problem).schedule,
+        problem={name: value for name, value in given.items() if name not in (*_SIZES, *_LEADING)},
+    )
+
+
+_SIZES = ("m", "n", "k")
+_LEADING = ("lda", "ldb", "ldc", "ld_residual")
+
+
+def schedules_in(path: Path) -> list[OwnSchedule]:
     """The schedules of a file in the order in which it names them.
 
     One that has several names goes by the first, and one that the file builds itself counts once.
     """
     names = {name: value for name, value in _run(path).items() if not name.startswith("_")}
     gemm = _gemm_of(path, names)
-    found: list[Gated] = []
+    found: list[OwnSchedule] = []
     seen: set[object] = set()
     for name, value in names.items():
-        make = _maker(name, value, gemm)
+        own = _own(name, value, gemm)
         what = (gemm, value) if isinstance(value, Schedule) else _content(value)
-        if make is not None and what not in seen:
+        if own is not None and what not in seen:
             seen.add(what)
-            found.append(Gated(name, make))
+            found.append(own)
     if not found:
         raise TilewrightError(
             f"{str(path)!r} names no schedule.",
@@ -82,17 +148,23 @@ def _gemm_of(path: Path, names: Mapping[str, Any]) -> Gemm:
     return next(iter(others.values()), DEFAULT_GEMM)
 
 
-def _maker(name: str, value: Any, gemm: Gemm) -> Callable[[], Build] | None:
-    """How to build what a name stands for; None where it is no schedule."""
+def _own(name: str, value: Any, gemm: Gemm) -> OwnSchedule | None:
+    """What a name stands for; None where it is not a schedule."""
     if isinstance(value, Build):
-        return lambda: value
+        return OwnSchedule(name, value.gemm, lambda problem: _built_for(value, problem))
     if isinstance(value, Rung):
-        return lambda: build(value.gemm(gemm.m, gemm.n, gemm.k), value)
+        own = value.gemm(gemm.m, gemm.n, gemm.k)
+        return OwnSchedule(name, own, lambda problem: build(problem, value), value.idea)
     if isinstance(value, Schedule):
-        return lambda: build(gemm, value, name=name)
+        return OwnSchedule(name, gemm, lambda problem: build(problem, value, name=name))
     if inspect.isfunction(value) and value.__module__ == _RUN_NAME and _gives_a_schedule(value):
-        return lambda: _called(name, value, gemm)
+        told = (inspect.getdoc(value) or "").partition("\n")[0]
+        return OwnSchedule(name, gemm, lambda problem: _called(name, value, problem), told)
     return None
+
+
+def _built_for(built: Build, problem: Gemm) -> Build:
+    return built if problem == built.gemm else build(problem, built.schedule, name=built.name)
 
 
 def _gives_a_schedule(function: Callable[..., Any]) -> bool:

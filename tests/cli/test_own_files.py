@@ -1,0 +1,134 @@
+"""A schedule of the user's own, wherever a command takes a rung; `new` and `compare`."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+from command_runs import Cli
+
+from tilewright.cli.new import TEMPLATES
+from tilewright.report.comparison_page import pairs
+
+
+@pytest.fixture
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.chdir(tmp_path)
+    return tmp_path
+
+
+@pytest.mark.parametrize("target", TEMPLATES)
+def test_a_new_file_works_at_an_awkward_size(cli: Cli, folder: Path, target: str) -> None:
+    assert cli("new", "mine", "--for", target).code == 0
+    done = cli("simulate", "mine.py", "--size", "129x136x72", "--json")
+    assert done.code == 0, done.err
+    assert json.loads(done.out)["ok"]
+    assert "FILE" not in (folder / "mine.py").read_text().replace("FILE.py", "")
+
+
+def test_a_new_file_never_replaces_one(cli: Cli, folder: Path) -> None:
+    (folder / "mine.py").write_text("kept = 1\n")
+    done = cli("new", "mine")
+    assert done.code == 1
+    assert "'mine.py' exists." in done.err
+    assert (folder / "mine.py").read_text() == "kept = 1\n"
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (("new", "9lives"), "'9lives' is not a name for a Python module."),
+        (("new", "mine", "--for", "sm_70"), "'sm_70'"),
+        (("show", "none.py"), "There is no file 'none.py'."),
+    ],
+)
+def test_what_cannot_be_is_told(cli: Cli, folder: Path, words: tuple[str, ...], said: str) -> None:
+    done = cli(*words)
+    assert done.code == 1
+    assert said in done.err
+
+
+TWO = """
+import tilewright as tw
+from tilewright import Level
+
+gemm = tw.Gemm(48, 40, 24, beta=0.5)
+loops = (
+    tw.Split("m", 16, into=("m_block", "m_thread")), tw.Split("n", 16, into=("n_block", "n_thread")),
+    tw.Reorder("m_block", "n_block", "m_thread", "n_thread", "k"),
+    tw.Bind("m_block", Level.GRID_Y), tw.Bind("n_block", Level.GRID_X),
+)
+rows = tw.Schedule(*loops, tw.Bind("m_thread", Level.BLOCK_Y), tw.Bind("n_thread", Level.BLOCK_X),
+                   tw.Accumulate(over="k"), tw.Epilogue())
+
+
+def columns(gemm: tw.Gemm) -> tw.Schedule:
+    "Neighbouring threads in neighbouring rows."
+    return tw.Schedule(*loops, tw.Bind("m_thread", Level.BLOCK_X), tw.Bind("n_thread", Level.BLOCK_Y),
+                       tw.Accumulate(over="k"), tw.Epilogue())
+"""
+
+
+@pytest.fixture
+def two(folder: Path) -> Path:
+    path = folder / "two.py"
+    path.write_text(TWO)
+    return path
+
+
+def test_a_file_with_several_schedules_asks_which(cli: Cli, two: Path) -> None:
+    done = cli("show", "two.py")
+    assert done.code == 1
+    assert "'two.py' has 2 schedules: rows, columns." in done.err
+    assert "say which: two.py:rows" in done.err
+    wrong = cli("show", "two.py:row")
+    assert wrong.code == 1
+    assert "rows" in wrong.err
+
+
+@pytest.mark.parametrize("command", ["show", "explain", "simulate"])
+def test_a_command_takes_a_schedule_of_a_file_at_its_own_size(cli: Cli, two: Path, command: str) -> None:
+    done = cli(command, "two.py:columns", "--json")
+    assert done.code == 0, done.err
+    told = json.loads(done.out)
+    assert told["rung"] == "two/columns"
+    if command != "show":
+        assert (told["m"], told["n"], told["k"]) == (48, 40, 24)
+
+
+def test_a_ladder_is_made_of_the_schedules_of_a_file(cli: Cli, two: Path) -> None:
+    done = cli("ladder", "two.py", "--size", "48", "--json")
+    assert done.code == 0, done.err
+    rows = json.loads(done.out)
+    assert [row["rung"] for row in rows] == ["two/rows", "two/columns"]
+    assert rows[1]["idea"] == "Neighbouring threads in neighbouring rows."
+
+
+def test_two_kernels_are_compared(cli: Cli, two: Path) -> None:
+    done = cli("compare", "two.py:rows", "two.py:columns", "--json")
+    assert done.code == 0, done.err
+    told = json.loads(done.out)
+    assert told["size"] == "48x40x24"
+    assert "- Bind('m_thread', Level.BLOCK_Y)" in told["schedule"]
+    counts = {line["what"]: (line["a"], line["b"]) for line in told["counts"]}
+    assert counts["global load sectors"][0] < counts["global load sectors"][1]
+
+
+def test_a_comparison_is_a_page_too(cli: Cli, two: Path, folder: Path) -> None:
+    done = cli("compare", "two.py:rows", "worklog/1", "--page", "c.html", "--cuda")
+    assert done.code == 0, done.err
+    assert "@@" in done.out
+    text = (folder / "c.html").read_text()
+    assert "two/rows" in text and "worklog/1 naive" in text and "__global__" in text
+    assert "http" not in text  # it loads nothing
+
+
+def test_lines_are_laid_side_by_side() -> None:
+    found = pairs("a\nb\nc", "a\nc\nd")
+    assert [(pair.kind, pair.a_number, pair.b_number) for pair in found] == [
+        ("same", 1, 1),
+        ("only-a", 2, None),
+        ("same", 3, 2),
+        ("only-b", None, 3),
+    ]

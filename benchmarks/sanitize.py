@@ -44,8 +44,8 @@ ROW_BYTES = 16
 
 def kernels(ladders: list[str]) -> Iterator[Build]:
     """Each rung in each format that it multiplies, A and B by rows, or B by columns where a rung takes only that; where
-    it copies elements of 2 bytes without the engine, also with rows that begin anywhere, of A and B and of A alone, and
-    tile after tile where its blocks stay."""
+    it copies elements of 2 bytes without TMA, also with unaligned leading dimensions of A and B and of A alone, and
+    tile after tile where its blocks are persistent."""
     for rung in (rung for name in ladders for rung in LADDERS[name]):
         for name in FORMATS:
             for b in (Order.ROW, Order.COL):
@@ -74,7 +74,7 @@ def whole_rows(operands: Operands) -> Operands:
     """Operands whose last row is as long in memory as the others.
 
     Of 16 bytes that cp.async may copy it reads only as many as it is told, and fills up with zeros; memcheck holds all
-    16 against the allocation. Vectors that chunks are cut out of hang over the end of the last row by design.
+    16 against the allocation.
     """
     return replace(operands, **{name: _whole(getattr(operands, name)) for name in "abc"})
 

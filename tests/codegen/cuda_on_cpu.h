@@ -196,7 +196,6 @@ inline void wait_for_copies(int pending) {
 inline void copy_async_4(void* to, const void* from, int read = 4) { cpu::start_copy(to, from, 4, read); }
 inline void copy_async_8(void* to, const void* from, int read = 8) { cpu::start_copy(to, from, 8, read); }
 inline void copy_async_16(void* to, const void* from, int read = 16) { cpu::start_copy(to, from, 16, read); }
-inline void copy_async_16_if(bool there, void* to, const void* from) { cpu::start_copy(to, from, 16, there ? 16 : 0); }
 inline void commit_copies() { ++cpu::running->groups; }
 template <int pending>
 void wait_copies() {

@@ -35,9 +35,8 @@ def test_copies_are_shared_out_in_chunks_of_the_alignment(alignment_bytes: int) 
         if staged.operand == "C":
             assert staged.distribution is not None and staged.distribution.vector * F16.bytes == max(alignment_bytes, 2)
         elif staged.distribution is not None:
-            cut_out = alignment_bytes == 1
-            assert staged.cut_out is cut_out and staged.route is Route.ASYNC
-            assert staged.distribution.vector * F16.bytes == (alignment_bytes, 16)[cut_out]
+            assert staged.route is (Route.REGISTERS if alignment_bytes == 1 else Route.ASYNC)
+            assert staged.distribution.vector * F16.bytes == max(alignment_bytes, 4)
 
 
 @pytest.mark.parametrize("alignment_bytes", [16, 8, 4, 1])
@@ -73,54 +72,16 @@ def test_an_alignment_of_results_that_is_that_of_operands_is_no_other_variant() 
     assert Variant(alignment_bytes=8).aligned_bytes("residual") == 8
 
 
-@pytest.mark.parametrize(
-    ("m", "n", "k", "a", "b", "wide"),
-    [
-        (4096, 4096, 4093, Order.ROW, Order.ROW, "B"),
-        (4096, 4096, 4090, Order.ROW, Order.ROW, "B"),
-        (4096, 4096, 4093, Order.COL, Order.COL, "A"),
-        (4096, 4096, 4093, Order.ROW, Order.COL, ""),
-        (4096, 4096, 4093, Order.COL, Order.ROW, ""),  # nobody's rows are of k elements
-        (4095, 4097, 4093, Order.ROW, Order.ROW, ""),
-    ],
-)
-def test_an_operand_that_is_aligned_is_read_16_bytes_at_a_time(
-    m: int, n: int, k: int, a: Order, b: Order, wide: str
-) -> None:
-    built = build(Gemm(m, n, k, F16, out=F16, a=a, b=b), FULL)
-    assert built.variant.wide == wide and (not wide or f"_{wide}16" in built.variant.name)
-    widths = {
-        stmt.src.buffer.name: stmt.width * F16.bytes
-        for _, stmt in walk(built.kernel.body)
-        if isinstance(stmt, Move) and stmt.asynchronous
-    }
-    assert not wide or widths[wide] == 16
-    cut_out = {staged.operand for staged in narrowed_copies(built.program, built.variant).staged if staged.cut_out}
-    assert cut_out == ({"A", "B"} - {wide} if built.variant.alignment_bytes == 1 else set())
-
-
-@pytest.mark.parametrize("n", [70, 67, 72])
-@pytest.mark.parametrize("k", [92, 90, 91])
-def test_vectors_of_an_aligned_operand_end_with_its_rows(n: int, k: int) -> None:
-    """Though two elements at a time would."""
-    gemm = Gemm(66, n, k, F16, out=F16, ldb=80)
-    built = build(gemm, schedule_at(gemm, {**IN_PARTS, "m": 64, "n": 64, "warp_m": 32, "warp_n": 32}))
-    assert built.variant.wide == "B"
-    operands = make_operands(gemm)
-    run = built.simulate(operands)
-    assert check(operands, gemm.out.decode(view(gemm, "C", run.c))).ok and not run.findings
-
-
 @pytest.mark.parametrize("point", [{"stages": 2}, {"spread": False}, {"ahead": False}, {}], ids=str)
 @pytest.mark.parametrize(("a", "b", "odd"), [(Order.ROW, Order.ROW, "A"), (Order.COL, Order.COL, "B")])
 @pytest.mark.parametrize("size", [(65, 67, 101), (64, 64, 96), (3, 130, 0)], ids=str)
-def test_one_operand_is_cut_out_beside_the_ring_of_the_other(
+def test_one_unaligned_operand_makes_both_narrow(
     point: dict[str, object], a: Order, b: Order, odd: str, size: tuple[int, int, int]
 ) -> None:
     gemm = Gemm(*size, F16, out=F16, a=a, b=b, lda=141 if odd == "A" else 136, ldb=141 if odd == "B" else 136)
     whole = {**IN_PARTS, "m": 64, "n": 64, "warp_m": 32, "warp_n": 32, **point}
     built = build(gemm, schedule_at(gemm, whole))
-    assert built.variant.wide and built.variant.wide != odd
+    assert built.variant.alignment_bytes == 1
     operands = make_operands(gemm)
     run = built.simulate(operands)
     assert check(operands, gemm.out.decode(view(gemm, "C", run.c))).ok and not run.findings

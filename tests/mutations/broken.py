@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 
 from tilewright.ir.buffer import Ref, Space
@@ -70,12 +70,8 @@ def guards(kernel: Kernel) -> Iterator[tuple[Path, Move, Expr, Expr | None]]:
                 yield path, stmt, part, left
 
 
-Runs = list[tuple[Operands, Mapping[str, int]]]
-"""Operands, and bytes at which they begin."""
-
-
 def needless_guards(
-    kernel: Kernel, runs: Runs, is_noticed: Callable[[Kernel, Operands, Mapping[str, int]], bool], of: str = ""
+    kernel: Kernel, runs: list[Operands], is_noticed: Callable[[Kernel, Operands], bool], of: str = ""
 ) -> list[str]:
     """Parts of guards that nobody misses; the kernel itself is right. of: how the origins of their moves end.
 
@@ -84,8 +80,8 @@ def needless_guards(
     runs = list(runs)
 
     def noticed(one: Kernel) -> bool:
-        for number, (operands, base) in enumerate(runs):
-            if is_noticed(one, operands, base):
+        for number, operands in enumerate(runs):
+            if is_noticed(one, operands):
                 runs.insert(0, runs.pop(number))
                 return True
         return False

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+from collections.abc import Collection
 from dataclasses import replace
 from functools import cache
-from types import MappingProxyType
 from typing import Any
 
 import numpy as np
@@ -13,9 +12,9 @@ import pytest
 
 from rung_formats import uses_tensor_cores
 from rung_runs import NEEDS_K_MAJOR, RUNGS
-from tests.mutations.broken import Runs, branches, edited, in_memory, needless_guards, without
+from tests.mutations.broken import branches, edited, in_memory, needless_guards, without
 from tilewright.ir.kernel import Kernel, Variant
-from tilewright.ir.stmt import Barrier, CutOut, Move, WaitCopies
+from tilewright.ir.stmt import Barrier, Move, WaitCopies
 from tilewright.ir.text import stmt_text
 from tilewright.ir.visit import Path, walk
 from tilewright.ladders import Rung, find_rung
@@ -56,26 +55,16 @@ def problems(rung: Rung) -> tuple[Gemm, ...]:
     return tuple(padded(rung, (m, columns, k), beta) for m, k in shapes for beta in (0.5, 0.0))
 
 
-def odd_problems(rung: Rung) -> tuple[Gemm, ...]:
-    """Problems whose rows begin at any element, which matters to kernels that cut them out of aligned vectors."""
-    shapes = [(70, 66, k) for _, k in EDGE_SHAPES_OF_TENSOR_CORES] + [(70, 66, 0), (3, 259, 5), (3, 5, 131)]
-    return tuple(padded(rung, shape, 0.0, aligned=False) for shape in shapes[::-1])
-
-
-def padded(rung: Rung, shape: tuple[int, int, int], beta: float, *, aligned: bool = True) -> Gemm:
+def padded(rung: Rung, shape: tuple[int, int, int], beta: float) -> Gemm:
     tight = rung.gemm(*shape, beta=beta)
-    each = {operand.name: 16 // operand.dtype.bytes if aligned else 3 for operand in tight.operands}
+    each = {operand.name: 16 // operand.dtype.bytes for operand in tight.operands}
     lda, ldb, ldc = ((ceil_div(tight.leading(name), each[name]) + 1) * each[name] for name in each)
     return rung.gemm(*shape, beta=beta, lda=lda, ldb=ldb, ldc=ldc)
 
 
-ASTRAY = {"A": 34, "B": 50}
-"""Bytes at which operands begin, in the middle of a line and of a vector."""
-
-
-def is_noticed(kernel: Kernel, operands: Operands, base_bytes: Mapping[str, int] = MappingProxyType({})) -> bool:
+def is_noticed(kernel: Kernel, operands: Operands) -> bool:
     """Whether a run breaks a rule, gives a wrong result, or writes into a gap of C."""
-    run = simulate(kernel, operands, listeners=(), on_finding="collect", base_bytes=base_bytes)
+    run = simulate(kernel, operands, listeners=(), on_finding="collect")
     gemm = operands.gemm
     if run.errors:
         return True
@@ -145,12 +134,7 @@ def test_each_missing_wait_is_found(rung: Rung, path: Path) -> None:
 @pytest.mark.parametrize("rung", [pytest.param(rung, id=rung.name) for rung in RUNGS])
 def test_each_part_of_each_guard_is_needed(rung: Rung, aligned: bool) -> None:
     kernel = kernel_of(rung, Variant(alignment_bytes=16 if aligned else 1))
-    cuts_out = any(isinstance(stmt, CutOut) for _, stmt in walk(kernel.body))
-    runs: Runs = [(make_operands(gemm), {}) for gemm in problems(rung)]
-    if cuts_out:
-        odd = [make_operands(gemm) for gemm in odd_problems(rung)]
-        runs = [(odd[0], ASTRAY), *((operands, {}) for operands in odd), (odd[-1], ASTRAY), *runs]
-    needless = needless_guards(kernel, runs, is_noticed)
+    needless = needless_guards(kernel, [make_operands(gemm) for gemm in problems(rung)], is_noticed)
     assert not needless, "\n".join(needless)
 
 

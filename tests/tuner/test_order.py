@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from typing import Any
 
 import numpy as np
 import pytest
 
-from tilewright.dtypes import BF16, F16, F32, Array
+from tilewright.dtypes import BF16, F32, Array
 from tilewright.ladders import find_rung
-from tilewright.ladders.ampere.r6_full import ODD_TALL, ODD_WIDE, schedule_at
 from tilewright.planning.copies import Alignment
 from tilewright.planning.on_paper import order_of_choice
 from tilewright.problem.gemm import Gemm, Order
@@ -73,23 +71,6 @@ def test_what_makes_another_order_is_told(gemm: Gemm, one: Any, other: Any, told
     mine, theirs = order_of(built_at(gemm, *other)), order_of(built_at(gemm, *one))
     assert mine != theirs and mine.name != theirs.name
     assert told in mine.difference_from(theirs)
-
-
-def test_lanes_that_cut_their_own_fragments_add_in_an_order_of_their_own() -> None:
-    """Rows along k of both operands that begin anywhere. Aligned ones, and rows along m, are summed as k ascends."""
-    gemm = Gemm(72, 72, 96, F16, out=F32, b=Order.COL)
-    odd = replace(gemm, lda=97, ldb=99)
-    points = {**ODD_TALL, "m": 64, "n": 64, "warp_m": 32, "warp_n": 32}, {**ODD_WIDE, "m": 32, "n": 64, "warp_m": 32}
-    aligned, *others = (
-        build(one, schedule_at(one, point)) for one, point in ((gemm, points[0]), (odd, points[0]), (odd, points[1]))
-    )
-    assert order_of(others[0]) == order_of(others[1])
-    assert np.array_equal(bits(others[0], odd), bits(others[1], odd))
-    assert order_of(aligned).visits == "ascending"
-    assert "four of each lane's run" in order_of(others[0]).difference_from(order_of(aligned))
-    assert not np.array_equal(bits(others[0], odd), bits(aligned, gemm))
-    turned = Gemm(72, 72, 96, F16, out=F32, a=Order.COL, b=Order.COL, lda=73, ldb=99)
-    assert order_of(build(turned, schedule_at(turned, points[0]))).visits == "ascending"
 
 
 def test_the_length_of_parts_is_a_part_of_the_order() -> None:

@@ -234,8 +234,6 @@ def _assumptions(kernel: Kernel) -> list[str]:
     if variant.alignment_bytes > 1:
         whose = " of A and B" if variant.result_bytes else ""
         words.append(f"pointers and leading dimensions{whose} multiples of {variant.alignment_bytes} bytes")
-    if variant.wide:
-        words.append(f"those of {variant.wide} multiples of 16")
     if variant.result_bytes > 1:
         words.append(f"those of C multiples of {variant.result_bytes}")
     if variant.whole:

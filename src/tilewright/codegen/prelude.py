@@ -12,7 +12,6 @@ from tilewright.codegen.async_prelude import async_prelude, wgmma_text
 from tilewright.codegen.matrix_prelude import matrix_prelude
 from tilewright.dtypes import BF16, F16, F32, TF32, DType
 from tilewright.errors import LoweringError
-from tilewright.ir.stmt import CUT_OUT_WIDTH, CUT_OUT_WORD
 
 VECTORS: dict[tuple[DType, int], tuple[str, str]] = {
     (F32, 2): ("as_float2", "float2"),
@@ -41,25 +40,12 @@ def vector(dtype: DType, width: int) -> tuple[str, str]:
     return VECTORS[dtype, width]
 
 
-def cut_out(width: int) -> str:
-    """The function that cuts `width` elements of 2 bytes out of registers."""
-    if width not in (CUT_OUT_WORD, CUT_OUT_WIDTH):
-        known = f"{CUT_OUT_WORD} or {CUT_OUT_WIDTH}"
-        raise LoweringError(f"{width} elements are not cut out of registers.", hint=f"{known} are.")
-    return f"cut_out_{width}"
-
-
 def copy_async(size_bytes: int) -> str:
     """The function that starts an asynchronous copy of `size_bytes`."""
     if size_bytes not in COPIES:
         known = ", ".join(str(size) for size in COPIES)
         raise LoweringError(f"There is no asynchronous copy of {size_bytes} bytes.", hint=f"copies are {known} bytes.")
     return COPIES[size_bytes]
-
-
-def copy_async_if(size_bytes: int) -> str:
-    """The function that starts an asynchronous copy of `size_bytes`, or of as many zeros."""
-    return f"{copy_async(size_bytes)}_if"
 
 
 def _as_vector(dtype: DType, width: int) -> str:
@@ -129,28 +115,6 @@ __device__ __forceinline__ bf16_bits bf16_from_float(float value) {
 #endif
 }"""
 
-_CUT_OUT = """\
-// Of 10 elements in registers the first 8, or those behind the first one.
-__device__ __forceinline__ void cut_out_8(unsigned short* to, const unsigned short* from, int skip) {
-    unsigned words[5], piece[4];
-    memcpy(words, from, 20);
-#pragma unroll
-    for (int i = 0; i < 4; ++i) piece[i] = __funnelshift_r(words[i], words[i + 1], skip * 16);
-    memcpy(to, piece, 16);
-}"""
-
-_AS_WORD = """\
-// Two elements from `first` on, as a register holds them.
-__device__ __forceinline__ const unsigned& as_word(const unsigned short& first) {
-    return reinterpret_cast<const unsigned&>(first);
-}"""
-
-_CUT_OUT_WORD = """\
-// Of four elements in two registers the first two, or the middle ones.
-__device__ __forceinline__ unsigned cut_out_2(unsigned low, unsigned high, int skip) {
-    return __byte_perm(low, high, 0x3210 + skip * 0x2222);
-}"""
-
 _COMMIT_COPIES = """\
 // The copies that this thread started since the last commit become one group.
 __device__ __forceinline__ void commit_copies() {
@@ -165,15 +129,11 @@ __device__ __forceinline__ void wait_copies() {
 }"""
 
 
-def _cp_async(size_bytes: int) -> str:
-    cache = "cg" if size_bytes == 16 else "ca"  # past the first-level cache where the instruction can
-    return f"cp.async.{cache}.shared.global [%0], [%1], {size_bytes}"
-
-
 def _copy_async(size_bytes: int) -> str:
     head = f"__device__ __forceinline__ void {COPIES[size_bytes]}(void* to_shared, const void* from_global"
     to = "unsigned to = (unsigned)__cvta_generic_to_shared(to_shared);"
-    instruction = _cp_async(size_bytes)
+    cache = "cg" if size_bytes == 16 else "ca"  # past the first-level cache where the instruction can
+    instruction = f"cp.async.{cache}.shared.global [%0], [%1], {size_bytes}"
     return (
         f"// Starts a copy of {size_bytes} bytes to shared memory: all of them, or `read` bytes and then zeros.\n"
         f"{head}) {{\n"
@@ -183,19 +143,6 @@ def _copy_async(size_bytes: int) -> str:
         f"{head}, int read) {{\n"
         f"    const {to}\n"
         f'    asm volatile("{instruction}, %2;" ::"r"(to), "l"(from_global), "r"(read) : "memory");\n'
-        "}"
-    )
-
-
-def _copy_async_if(size_bytes: int) -> str:
-    return (
-        f"// Starts a copy of {size_bytes} bytes to shared memory, or of as many zeros.\n"
-        f"__device__ __forceinline__ void {copy_async_if(size_bytes)}"
-        "(bool there, void* to_shared, const void* from_global) {\n"
-        "    const unsigned to = (unsigned)__cvta_generic_to_shared(to_shared);\n"
-        "    asm volatile(\n"
-        f'        "{{ .reg .pred none; setp.eq.s32 none, %2, 0; {_cp_async(size_bytes)}, none; }}" ::"r"(to),\n'
-        '        "l"(from_global), "r"((int)there) : "memory");\n'
         "}"
     )
 
@@ -227,10 +174,6 @@ PRELUDE: dict[str, str] = {
     "bf16_from_float": _BF16_FROM_FLOAT,
     **{VECTORS[key][0]: _as_vector(*key) for key in VECTORS},
     **{COPIES[size_bytes]: _copy_async(size_bytes) for size_bytes in COPIES},
-    "as_word": _AS_WORD,
-    "cut_out_2": _CUT_OUT_WORD,
-    "cut_out_8": _CUT_OUT,
-    **{copy_async_if(size_bytes): _copy_async_if(size_bytes) for size_bytes in COPIES},
     "commit_copies": _COMMIT_COPIES,
     "wait_copies": _WAIT_COPIES,
     **matrix_prelude(),

@@ -14,21 +14,18 @@ from tilewright.codegen.matrix_prelude import (
     store_fragment_name,
 )
 from tilewright.codegen.names import Names
-from tilewright.codegen.prelude import copy_async, copy_async_if, cut_out, vector
+from tilewright.codegen.prelude import copy_async, vector
 from tilewright.codegen.scalars import declarations
 from tilewright.dtypes import F32
 from tilewright.ir.async_stmt import StoreMatrices
 from tilewright.ir.buffer import Buffer, Ref, Space
 from tilewright.ir.expr import ZERO, Fma, Load
-from tilewright.ir.simplify import simplify
-from tilewright.ir.stmt import CUT_OUT_WORD as WORD
 from tilewright.ir.stmt import (
     Alloc,
     Assign,
     Barrier,
     Body,
     CommitCopies,
-    CutOut,
     For,
     If,
     Let,
@@ -113,12 +110,6 @@ class BodyPrinter:
                 yield Line(depth, self._copy_async(stmt))
             case Move():
                 yield from self._move(stmt, depth)
-            case CutOut(is_word=True):
-                following = Ref(stmt.src.buffer, (*stmt.src.index[:-1], stmt.src.index[-1] + WORD))
-                parts = (self._word(stmt.src), self._word(following), self._expr(stmt.skip))
-                yield Line(depth, f"{self._word(stmt.dst)} = {self._expr.call(cut_out(WORD), *parts)};")
-            case CutOut():
-                yield Line(depth, f"{self._on(cut_out(stmt.width), stmt.dst, stmt.src, self._expr(stmt.skip))};")
             case Assign(value=Fma() as fma) if fma.dtype is F32 and _adds_to(fma, stmt.dst):
                 # The compiler contracts this to one multiply-add: its -fmad=true is the default, and a test looks.
                 yield Line(depth, f"{self._expr.place(stmt.dst)} += {self._expr.product(fma)};")
@@ -196,9 +187,6 @@ class BodyPrinter:
         """A copy that is only started here; how many bytes it reads is said where they may be fewer than all."""
         element_bytes = stmt.src.buffer.dtype.bytes
         size_bytes = stmt.width * element_bytes
-        if stmt.settled and stmt.valid is None and stmt.guard is not None:  # one predicate instead of a size
-            sides = f"&{self._expr.place(stmt.dst)}", f"&{self._expr.place(stmt.src)}"
-            return f"{self._expr.call(copy_async_if(size_bytes), self._expr(stmt.guard), *sides)};"
         read = str(size_bytes) if stmt.valid is None else self._expr(stmt.valid * element_bytes)
         if stmt.guard is not None:
             read = self._expr.choose(stmt.guard, read, "0")
@@ -230,18 +218,8 @@ class BodyPrinter:
         zero = self._expr.zero(dtype) if stmt.width == 1 else f"{vector(dtype, stmt.width)[1]}{{}}"
         return self._expr.choose(stmt.guard, source, zero)
 
-    def _word(self, ref: Ref) -> str:
-        """Two elements of a buffer that is kept in words."""
-        assert ref.buffer in self._in_words
-        number = simplify(ref.index[-1] // WORD)
-        return self._expr.place(Ref(ref.buffer, (*ref.index[:-1], number)))
-
     def _side(self, stmt: Move, ref: Ref) -> str:
-        if ref.buffer in self._in_words:
-            return self._word(ref)
         place = self._expr.place(ref)
-        if stmt.dst.buffer in self._in_words:
-            return self._expr.call("as_word", place)
         if stmt.width == 1:
             apart = not self._merge and ref is stmt.src and ref.buffer.space is Space.SHARED and ref.buffer.dtype is F32
             return self._expr.call("apart", place) if apart else place
@@ -263,22 +241,17 @@ def buffer_note(buffer: Buffer) -> str:
 
 
 def buffers_in_words(body: Body) -> frozenset[Buffer]:
-    """Fragments of 2-byte elements that only matrix instructions touch, as wholes, and what words are cut out of: they
-    are arrays of words.
+    """Fragments of 2-byte elements that only matrix instructions touch, as wholes: they are arrays of words.
 
     As arrays of elements the compiler keeps track of their halves, and may copy at the end of a loop what that carries
     on. Measured: H200, bf16, 4096^3, ampere/6: 273 us with 16 such copies beside 64 products, without them 265.
     """
     whole: set[Buffer] = set()
     parted: set[Buffer] = set()
-    words_cut = (stmt for _, stmt in walk(body) if isinstance(stmt, CutOut) and stmt.is_word)
-    cut = {place.buffer for stmt in words_cut for place in (stmt.dst, stmt.src)}
     for _, stmt in walk(body):
         matrices = isinstance(stmt, LoadMatrices) or (isinstance(stmt, MultiplyTiles) and stmt.orders is None)
-        words = isinstance(stmt, (CutOut, Move)) and stmt.width == WORD
         for place in (*written(stmt), *moved_from(stmt)):
-            is_whole = (matrices and place.index[-1] == ZERO) or (words and place.buffer in cut)
-            (whole if is_whole else parted).add(place.buffer)
+            (whole if matrices and place.index[-1] == ZERO else parted).add(place.buffer)
         for expr in exprs_of(stmt):
             parted.update(part.buffer for part in walk_expr(expr) if isinstance(part, Load))
     return frozenset(b for b in whole - parted if b.space is Space.REGISTER and b.dtype.bytes == 2)

@@ -21,7 +21,7 @@ from tilewright.ir.kernel import SAFE, Kernel, Variant
 from tilewright.problem.formats import format_name
 from tilewright.problem.gemm import Gemm, Order
 from tilewright.runtime.cubin_cache import CubinCache
-from tilewright.schedule import Pipeline, Schedule
+from tilewright.schedule import Schedule
 from tilewright.toolchain import Build, build, check_launchable
 
 VARIANTS = {"exact": Variant(exact=frozenset({"m", "n", "k"})), "edges": Variant(), "any": SAFE}
@@ -119,7 +119,6 @@ def bundle(
         other = _exported(gemm, build(gemm, anywhere).schedule, found[-1].entry, labels[-1])
         if all(_start(other.kernel) == _start(before.kernel) for before in found[:-1]):
             found[-1] = other
-    found[-1] = _fitting(found[-1], targets)
     for target in targets:
         _check_target(found[-1], target, gemm)
     return Bundle(name, origin, gemm, resolved, tuple(_useful(found)), targets)
@@ -138,22 +137,6 @@ def default_name(gemm: Gemm, origin: str) -> str:
 def _exported(gemm: Gemm, schedule: Schedule, entry: str, label: str) -> Exported:
     built = build(gemm, schedule, variant=VARIANTS[label], name=entry)
     return Exported(label, built, needs_of(built.kernel))
-
-
-def _fitting(general: Exported, targets: Sequence[Arch]) -> Exported:
-    """The kernel that assumes the least, with as many stages as all targets have shared memory for.
-
-    It may need more than its schedule asks for: rows that begin anywhere come through a ring of their own. As it is,
-    where fewer stages do not help either.
-    """
-    most = min((spec.max_shared_bytes_per_block for spec in map(spec_of, targets) if spec is not None), default=None)
-    ring = next((step for step in general.build.schedule if isinstance(step, Pipeline)), None)
-    for stages in range(ring.stages if ring is not None and most is not None else 0, 1, -1):
-        steps = (replace(step, stages=stages) if step is ring else step for step in general.build.schedule)
-        smaller = replace(general.build, schedule=Schedule(*steps))
-        if smaller.kernel.shared_bytes <= most:  # type: ignore[operator]
-            return Exported(general.label, smaller, needs_of(smaller.kernel))
-    return general
 
 
 def _useful(found: Sequence[Exported]) -> list[Exported]:

@@ -9,7 +9,6 @@
            | If(condition, then, otherwise)     a branch; lanes may differ
            | Alloc(buffer)                      registers come into being
            | Move(dst, src, width, guard)       one load or store instruction; zero fill where the guard is false
-           | CutOut(dst, src, width, skip)      neighbours in registers, from any of them on
            | Assign(dst, value)                 arithmetic on registers
            | RoundPair(first, second, dtype)    two elements rounded for the tensor cores
            | Barrier()                          all threads of the block meet

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import Literal
 
 from tilewright.artifacts import Parameter
 from tilewright.device.arch import Feature
@@ -43,12 +42,6 @@ C_ODD = Var("C_odd")
 MOST_ALONG_Z = 65535
 """Blocks along z of a grid. Source: CUDA C++ Programming Guide, technical specifications."""
 
-PHASES: dict[str, Var] = {"A": Var("A_phase"), "B": Var("B_phase")}
-"""At which element of a line of `PHASE_BYTES` an operand begins."""
-
-PHASE_BYTES = 128
-"""A line of memory. Source: CUDA C++ Best Practices Guide, coalesced access."""
-
 WIDEST_BYTES = 16
 """The widest access to memory. Source: PTX ISA, ld, st and cp.async."""
 
@@ -69,7 +62,6 @@ class Variant:
     accesses up to it are legal; 1: of one element, no more. result_bytes: those of C and what is added to it; 0 where
     that is the same.
     near: every element offset fits in 31 bits, so that 32-bit index arithmetic is enough.
-    wide: of A and B, the one whose pointer and leading dimension are multiples of 16 bytes though not both are.
     whole: a vector of `alignment_bytes` that begins inside a row of A or B may be read to its end, and holds zeros
     behind the row's. So a vector is one access with one guard, where it else is one with a branch to single elements.
     overwrites: beta is 0, so that C is written and not read.
@@ -83,7 +75,6 @@ class Variant:
     near: bool = True
     result_bytes: int = 0
     whole: bool = False
-    wide: Literal["", "A", "B"] = ""
     overwrites: bool = False
 
     def __post_init__(self) -> None:
@@ -97,8 +88,6 @@ class Variant:
 
     def aligned_bytes(self, name: str) -> int:
         """What the pointer and the leading dimension of an operand are multiples of, or 1."""
-        if name == self.wide:
-            return WIDEST_BYTES
         return self.alignment_bytes if name in ("A", "B") else self.result_bytes or self.alignment_bytes
 
     @property
@@ -107,7 +96,6 @@ class Variant:
         parts += ["aligned"] if self.alignment_bytes == WIDEST_BYTES else []
         parts += [f"aligned{self.alignment_bytes}"] if 1 < self.alignment_bytes < WIDEST_BYTES else []
         parts += [f"results{self.result_bytes}"] if self.result_bytes else []
-        parts += [f"{self.wide}{WIDEST_BYTES}"] if self.wide else []
         parts += ["whole"] if self.whole else []
         parts += ["near"] if self.near else []
         parts += ["overwrites"] if self.overwrites else []

@@ -27,9 +27,6 @@ WARP_LANES = 32
 GROUP_LANES = 128
 """Threads of a warpgroup: four warps that follow each other."""
 
-CUT_OUT_TILES = 2
-"""Slots of a tile that is cut out of a ring of vectors: one is read while the other is filled."""
-
 
 class Level(Enum):
     """What runs the iterations of a loop."""
@@ -144,10 +141,7 @@ class Staged:
     arrangement: how it lies in memory.
     vector: elements a thread reads or writes at once where the tile is not distributed.
     route: how the copy travels. prefetched: the next tile is loaded into registers while this one is used. in_place: of
-    fragments, each into the registers of the one whose products are done. cut_out:
-    rows begin at any element, and chunks are cut out of aligned vectors (no step says so: lowering finds it). The ring
-    is then one of vectors, and there are two tiles: one is read while the other is filled; or there is none, where the
-    fragments are what is cut out.
+    fragments, each into the registers of the one whose products are done.
     parts: of a result that each warpgroup stores by itself, in how many turns, each with a part of the columns. places:
     how many parts there is room for.
     """
@@ -164,14 +158,8 @@ class Staged:
     route: Route = Route.REGISTERS
     prefetched: bool = False
     in_place: bool = False
-    cut_out: bool = False
     parts: int = 1
     places: int = 2
-
-    @property
-    def is_cut_by_lanes(self) -> bool:
-        """Whether it is of fragments that are cut out of aligned vectors themselves."""
-        return self.cut_out and self.space is Space.REGISTER
 
     @property
     def finished(self) -> bool:
@@ -433,8 +421,6 @@ class Program:
         if staged.finished:
             return min(staged.places, staged.parts) * (1 if self.specialized is None else self.specialized.turns)
         ring = self.pipelined is not None and staged.space is Space.SHARED and staged.under == self.pipelined.loop
-        if ring and staged.cut_out:
-            return CUT_OUT_TILES
         return self.pipelined.stages if ring and self.pipelined is not None else 1
 
     def users_of(self, loop: str) -> tuple[str, ...]:

@@ -83,9 +83,7 @@ class Move:
     before the `WaitCopies` that waits for their group; zero fill as for a load. valid: of `width` elements, how many
     are read; the rest are zero (asynchronous copies only).
 
-    settled: its address is a multiple of its bytes whatever its operand's is, and no pass narrows or guards it. An
-    asynchronous copy may hang over an end of its operand, as long as one element is inside: what it reads besides lies
-    in the same aligned bytes, and nobody uses it.
+    settled: its address is a multiple of its bytes whatever its operand's is, and no pass narrows or guards it.
     """
 
     dst: Ref
@@ -96,32 +94,6 @@ class Move:
     asynchronous: bool = False
     valid: Expr | None = None
     settled: bool = False
-
-
-CUT_OUT_WIDTH = 8
-"""Elements of 2 bytes in a vector of 16: what `CutOut` is for."""
-
-CUT_OUT_WORD = 2
-"""Elements of 2 bytes in a register."""
-
-
-@dataclass(frozen=True, slots=True)
-class CutOut:
-    """`dst` = `width` elements of 2 bytes at `src`, or, where `skip` is 1, those from the next one on.
-
-    They do not begin with a register there: each is made of the halves of two.
-    """
-
-    dst: Ref
-    src: Ref
-    width: int
-    skip: Expr
-    origin: str = ""
-
-    @property
-    def is_word(self) -> bool:
-        """Whether it is of one register, out of two: elements that are kept in words."""
-        return self.width == CUT_OUT_WORD
 
 
 @dataclass(frozen=True, slots=True)
@@ -248,7 +220,6 @@ Stmt = Union[  # noqa: UP007
     If,
     Alloc,
     Move,
-    CutOut,
     Assign,
     Barrier,
     CommitCopies,

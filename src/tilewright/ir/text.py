@@ -41,7 +41,6 @@ from tilewright.ir.stmt import (
     Barrier,
     Body,
     CommitCopies,
-    CutOut,
     For,
     If,
     Let,
@@ -191,8 +190,6 @@ def stmt_text(stmt: Stmt) -> str:
             some = "" if stmt.valid is None else f" first {expr(stmt.valid)}"
             arrow = "<~" if stmt.asynchronous else "<-"
             return f"{expr.place(stmt.dst)} {arrow}{wide} {expr.place(stmt.src)}{some}{guard}"
-        case CutOut():
-            return f"{expr.place(stmt.dst)} <- x{stmt.width} from {expr(stmt.skip)} after {expr.place(stmt.src)}"
         case Assign(value=Fma() as fma) if isinstance(fma.c, Load) and Ref(fma.c.buffer, fma.c.index) == stmt.dst:
             left, right = expr._inside(fma.a, 10), expr._inside(fma.b, 10)
             return f"{expr.place(stmt.dst)} += {left} * {right}"

@@ -187,7 +187,7 @@ class Tile:
     @property
     def _alternates(self) -> bool:
         """Whether one step's fragments are loaded while those of another are used."""
-        return self.staged.prefetched and not self.staged.in_place and not self.staged.is_cut_by_lanes
+        return self.staged.prefetched and not self.staged.in_place
 
     def place(self, row: Any, col: Any) -> tuple[Any, Any]:
         """The index in the C array of a shared tile, for coordinates inside the tile."""
@@ -208,10 +208,7 @@ class Tile:
         if self.slots == 1:
             return Ref(self.shared_buffer, index)
         under = self.staged.under
-        if self.staged.cut_out:
-            slot = Var(cut_name(under) if filling else side_name(under))
-        else:
-            slot = Var(fill_name(under) if filling else slot_name(under))
+        slot = Var(fill_name(under) if filling else slot_name(under))
         return Ref(self.shared_buffer, (slot, *index))
 
     @property
@@ -251,31 +248,6 @@ def fill_name(loop: str) -> str:
 def next_name(loop: str) -> str:
     """The counter of a pipelined loop that says which slot is read in the next turn."""
     return f"{loop}_next"
-
-
-def side_name(loop: str) -> str:
-    """The counter of a pipelined loop that says which of two tiles is read that are cut out in turn."""
-    return f"{loop}_side"
-
-
-def cut_name(loop: str) -> str:
-    """Which of two tiles is being cut out."""
-    return f"{loop}_cut"
-
-
-def around_name(staged: Staged) -> str:
-    """The aligned vectors around the rows of a tile that is cut out of them."""
-    return f"{staged.name}_around"
-
-
-def arriving_name(loop: str) -> str:
-    """The counter of a pipelined loop that says into which slot vectors come of which tiles are cut out later."""
-    return f"{loop}_arriving"
-
-
-def arrived_name(loop: str) -> str:
-    """The counter of a pipelined loop that says in which slot vectors lie of which tiles are cut out now."""
-    return f"{loop}_arrived"
 
 
 def tile_of(program: Program, staged: Staged) -> Tile:

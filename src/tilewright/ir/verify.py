@@ -8,14 +8,13 @@ from tilewright.dtypes import F32
 from tilewright.errors import LoweringError
 from tilewright.ir.buffer import Ref, Space
 from tilewright.ir.expr import Const, Expr, Load
-from tilewright.ir.kernel import BUILTINS, C_ODD, PART_OF_K, PHASES
+from tilewright.ir.kernel import BUILTINS, C_ODD, PART_OF_K
 from tilewright.ir.stmt import (
     Alloc,
     Assign,
     Barrier,
     Body,
     CommitCopies,
-    CutOut,
     For,
     If,
     Let,
@@ -33,10 +32,7 @@ from tilewright.ir.text import stmt_text
 from tilewright.ir.tiles import VECTOR_BYTES
 from tilewright.ir.visit import exprs_of, moved_from, variables, walk_expr, written
 
-PARAMETERS = (
-    *("M", "N", "K", "lda", "ldb", "ldc", "alpha", "beta", "ld_residual", PART_OF_K.name, C_ODD.name),
-    *(phase.name for phase in PHASES.values()),
-)
+PARAMETERS = (*("M", "N", "K", "lda", "ldb", "ldc", "alpha", "beta", "ld_residual", PART_OF_K.name, C_ODD.name),)
 
 
 class BrokenRule(LoweringError):
@@ -102,11 +98,6 @@ def _check(
                 _check_place(stmt, stmt.dst, registers, after)
                 if stmt.dst.buffer.space is not Space.REGISTER:
                     _fail(after, stmt, "arithmetic writes registers only")
-            case CutOut():
-                for place in (stmt.dst, stmt.src):
-                    _check_place(stmt, place, registers, after)
-                    if place.buffer.space is not Space.REGISTER or place.buffer.dtype.bytes != 2:
-                        _fail(after, stmt, "elements of 2 bytes are cut out, in registers")
             case Barrier():
                 if divergent:
                     _fail(after, stmt, "a barrier stands where only some threads come")

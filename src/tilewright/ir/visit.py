@@ -23,7 +23,6 @@ from tilewright.ir.stmt import (
     Assign,
     Body,
     Carried,
-    CutOut,
     For,
     If,
     Let,
@@ -94,8 +93,6 @@ def map_exprs(stmt: Stmt, change: Callable[[Expr], Expr]) -> Stmt:
         case Move():
             guard, valid = (None if e is None else change(e) for e in (stmt.guard, stmt.valid))
             return replace(stmt, dst=ref(stmt.dst), src=ref(stmt.src), guard=guard, valid=valid)
-        case CutOut():
-            return replace(stmt, dst=ref(stmt.dst), src=ref(stmt.src), skip=change(stmt.skip))
         case Assign():
             return replace(stmt, dst=ref(stmt.dst), value=change(stmt.value))
         case LoadMatrices() | LoadFragment() | StoreFragment() | StoreMatrices():
@@ -193,8 +190,6 @@ def exprs_of(stmt: Stmt) -> tuple[Expr, ...]:
         case Move():
             conditions = tuple(e for e in (stmt.guard, stmt.valid) if e is not None)
             return (*stmt.dst.index, *stmt.src.index, *conditions)
-        case CutOut():
-            return (*stmt.dst.index, *stmt.src.index, stmt.skip)
         case Assign():
             return (*stmt.dst.index, stmt.value)
         case LoadMatrices() | LoadFragment() | StoreFragment() | StoreMatrices():
@@ -227,7 +222,7 @@ def exprs_of(stmt: Stmt) -> tuple[Expr, ...]:
 def written(stmt: Stmt) -> tuple[Ref, ...]:
     """The places a statement writes itself (not those of nested bodies)."""
     match stmt:
-        case Move() | CutOut() | Assign() | LoadMatrices() | LoadFragment() | StoreFragment() | StoreMatrices():
+        case Move() | Assign() | LoadMatrices() | LoadFragment() | StoreFragment() | StoreMatrices():
             return (stmt.dst,)
         case TmaLoad():
             return (stmt.dst,)
@@ -244,7 +239,7 @@ def written(stmt: Stmt) -> tuple[Ref, ...]:
 def moved_from(stmt: Stmt) -> tuple[Ref, ...]:
     """The places a statement reads as such; what its expressions load is in `exprs_of`."""
     match stmt:
-        case Move() | CutOut() | LoadMatrices() | LoadFragment() | StoreFragment() | StoreMatrices() | TmaStore():
+        case Move() | LoadMatrices() | LoadFragment() | StoreFragment() | StoreMatrices() | TmaStore():
             return (stmt.src,)
         case MultiplyTiles():
             return (stmt.a, stmt.b)

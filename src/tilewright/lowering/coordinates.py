@@ -6,7 +6,7 @@ from dataclasses import replace
 from math import prod
 
 from tilewright.ir.expr import ONE, ZERO, Const, Expr, Op, Var, binary, ceil_div
-from tilewright.ir.kernel import C_ODD, PHASE_BYTES, PHASES, SIZES
+from tilewright.ir.kernel import C_ODD, SIZES
 from tilewright.ir.program import GROUP_LANES, WARP_LANES, Axis, Level, Loop, Program
 from tilewright.ir.ranges import NATURAL, Interval
 from tilewright.ir.stmt import Body, Let
@@ -174,8 +174,6 @@ def bounds_of(program: Program) -> dict[str, Interval]:
     bounds[GROUP] = Interval(0, block_shape(program)[0] // GROUP_LANES)
     bounds["gridDim.x"] = Interval(1, None)
     bounds[C_ODD.name] = Interval(0, 1)
-    for phase in PHASES.values():
-        bounds[phase.name] = Interval(0, PHASE_BYTES // program.gemm.dtype.bytes - 1)
     bounds[THREAD] = Interval(0, prod(block_shape(program)) - 1)
     for loop in program.loops:
         bounds[loop.name] = Interval(0, None if loop.extent is None else loop.extent - 1)

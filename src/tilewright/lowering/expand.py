@@ -20,7 +20,6 @@ from tilewright.ir.tiles import next_name, slot_name, tile_of
 from tilewright.ir.visit import walk
 from tilewright.lowering.coordinates import digits, extent_of, index_of, thread_coordinates
 from tilewright.lowering.copies import copy_tile
-from tilewright.lowering.cut_fragments import LaneWords
 from tilewright.lowering.engine_store import EngineStore
 from tilewright.lowering.epilogue import ALPHA, Epilogue, as_f32
 from tilewright.lowering.fragments import (
@@ -157,17 +156,14 @@ class Expansion:
         done = _in_place(products, outer, at(one_by_one, **following))
         steps = For(inner.name, last, (*at(at_once, **following), *late, *rounded, *done), unroll=True)
         final = at((*late, *rounded), **{inner.name: last})
-        # What the last step cuts out of words must be cut out before the next tile's words take their places.
-        by_lanes = any(staged.is_cut_by_lanes for staged in early)
-        before, behind = (final, ()) if by_lanes else ((), final)
         return Use(
             declare=tuple(
                 s for staged in early for s in declare_fragments(self.program, tile_of(self.program, staged))
             ),
             first=tuple(s for staged in early for s in self._first_fragments(staged)),
             again=tuple(s for staged in early if not staged.in_place for s in self._first_fragments(staged)),
-            most=(*self._fragments(loop), steps, *before),
-            last=(*behind, *_in_place(at(products, **{inner.name: last}), outer, at(one_by_one, **next_tile))),
+            most=(*self._fragments(loop), steps),
+            last=(*final, *_in_place(at(products, **{inner.name: last}), outer, at(one_by_one, **next_tile))),
             # What is still loaded from the tile in the last step must be loaded before others may overwrite it.
             last_reads_tile=any(
                 isinstance(s, Move) and s.src.buffer.space is Space.SHARED for _, s in walk((*late, *products))
@@ -177,8 +173,6 @@ class Expansion:
 
     def _first_fragments(self, staged: Staged) -> Body:
         """The loads of a register tile for the first step of the loop that it is staged under."""
-        if staged.is_cut_by_lanes:
-            return LaneWords(self.program, tile_of(self.program, staged)).load_first()
         return at(copy_tile(self.program, staged), **{staged.under: ZERO})
 
     def _staged_under(self, space: Space, *loops: str) -> Iterator[Staged]:

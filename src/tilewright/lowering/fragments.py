@@ -1,7 +1,7 @@
 """The operands of a matrix instruction: fragments loaded into registers, and the instruction on them.
 
 Three ways to load, by what the program says: whole tiles (opaque fragments), matrices of eight rows (ldmatrix), or each
-lane its own elements. And a fourth, where rows begin at any element: words, out of which fragments are then cut.
+lane its own elements.
 """
 
 from __future__ import annotations
@@ -30,7 +30,6 @@ from tilewright.ir.stmt import (
 from tilewright.ir.tiles import FRAGMENT, Tile, source_of, tile_of
 from tilewright.layout.fragment import MATRIX_ROWS, Fragment, Holder
 from tilewright.lowering.coordinates import index_of, lane_of
-from tilewright.lowering.cut_fragments import LaneWords
 from tilewright.lowering.kernel_parts import every, global_place
 from tilewright.lowering.sums import Sums
 from tilewright.problem.gemm import Order
@@ -38,15 +37,12 @@ from tilewright.problem.gemm import Order
 
 def declare_fragments(program: Program, tile: Tile) -> Body:
     """The registers of a register tile whose fragments are loaded ahead of their use."""
-    words = LaneWords(program, tile).declare() if tile.staged.is_cut_by_lanes else ()
-    return (*words, Alloc(tile.register_buffer))
+    return (Alloc(tile.register_buffer),)
 
 
 def fill_fragments(program: Program, tile: Tile) -> Body:
     """Statements that load every fragment of a register tile; they are still to be rounded (`round_fragments`)."""
     assert tile.fragment is not None
-    if tile.staged.is_cut_by_lanes:
-        return LaneWords(program, tile).load()
     if tile.fragment.opaque:
         body = _over(tile.register_axes, (_load_opaque(program, tile),))
     elif tile.staged.route is Route.MATRICES:
@@ -57,13 +53,11 @@ def fill_fragments(program: Program, tile: Tile) -> Body:
 
 
 def round_fragments(program: Program, tile: Tile) -> Body:
-    """Statements that round the fragments of a register tile where the problem asks for it, or cut them out.
+    """Statements that round the fragments of a register tile where the problem asks for it.
 
     They stand in front of the products, not behind the loads: fragments that are loaded a step ahead are then rounded
     when they have arrived, and the compiler lays the rounding between the products.
     """
-    if tile.staged.is_cut_by_lanes:
-        return LaneWords(program, tile).cut()
     if tile.fragment is None or program.gemm.multiplied is not TF32:
         return ()
     fragment, name = tile.fragment, tile.staged.name

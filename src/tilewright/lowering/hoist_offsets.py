@@ -29,7 +29,7 @@ from tilewright.ir.expr import ZERO, Binary, Const, Expr, Load, Op, Var, binary
 from tilewright.ir.kernel import PART_OF_K, SIZES
 from tilewright.ir.ranges import Bounds, Interval, interval
 from tilewright.ir.simplify import simplify, substitute
-from tilewright.ir.stmt import Alloc, Assign, Body, CommitCopies, CutOut, For, If, Let, LoadMatrices, Move, Stmt
+from tilewright.ir.stmt import Alloc, Assign, Body, CommitCopies, For, If, Let, LoadMatrices, Move, Stmt
 from tilewright.ir.visit import exprs_of, rebuild, sub_exprs, variables, walk
 
 PARAMETERS = frozenset({"lda", "ldb", "ldc", "ld_residual", PART_OF_K.name, *(size.name for size in SIZES.values())})
@@ -69,11 +69,7 @@ def _behind_copies(body: Body, moved: list[Stmt]) -> Body:
 def _loads_fragments(loop: For) -> bool:
     statements = [stmt for _, stmt in walk(loop.body)]
     branches = any(isinstance(stmt, If) and not isinstance(stmt.condition, Const) for stmt in loop.body)
-    return not branches and any(_loads_fragment(stmt) for stmt in statements)
-
-
-def _loads_fragment(stmt: Stmt) -> bool:
-    return isinstance(stmt, LoadMatrices) or (isinstance(stmt, CutOut) and stmt.is_word)
+    return not branches and any(isinstance(stmt, LoadMatrices) for stmt in statements)
 
 
 @dataclass

@@ -15,12 +15,10 @@ from dataclasses import replace
 
 from tilewright.ir.buffer import Ref, Space
 from tilewright.ir.expr import ZERO
-from tilewright.ir.kernel import MAX_SHARED_BYTES, Variant
+from tilewright.ir.kernel import Variant
 from tilewright.ir.program import Program, Route, Staged
 from tilewright.ir.stmt import Alloc, Body, Move, Stmt
 from tilewright.ir.visit import rewrite
-from tilewright.lowering import cut_fragments
-from tilewright.lowering.cut_out import bytes_of_ring, takes
 from tilewright.lowering.guard_edges import contiguous_at, narrower
 from tilewright.lowering.kernel_parts import value_buffer
 
@@ -28,23 +26,13 @@ from tilewright.lowering.kernel_parts import value_buffer
 def narrowed_copies(program: Program, variant: Variant) -> Program:
     """The program whose asynchronous copies, and stores of the result, are in chunks no wider than the alignment.
 
-    What cp.async cannot copy, rows that begin at any element of 2 bytes, is cut out of aligned vectors where a ring has
-    chunks of 16 bytes; else it goes through registers, two elements at a time, in two loads and one store. Where they
-    are on their way in registers, fragments are loaded when they are needed, not a step ahead. Narrow asynchronous
-    copies are started at once, not spread over an inner loop, where their offsets would take registers.
+    What cp.async cannot copy, rows that begin at any element of 2 bytes, goes through registers, two elements at a
+    time, in two loads and one store. Where they are on their way in registers, fragments are loaded when they are
+    needed, not a step ahead. Narrow asynchronous copies are started at once, not spread over an inner loop, where their
+    offsets would take registers.
     """
     program = _narrowed_result(program, variant.aligned_bytes("C"))
-    copies = [
-        staged
-        for staged in program.staged
-        if staged.route is Route.ASYNC and staged.distribution is not None and staged.operand != variant.wide
-    ]
-    if variant.alignment_bytes < MIN_ASYNC_BYTES and are_cut_out(program):
-        by_lanes = not variant.wide and cut_fragments.takes(program)
-        fragments = [staged for staged in program.staged if by_lanes and staged.space is Space.REGISTER]
-        cut = _with_tiles(program, [replace(staged, cut_out=True) for staged in (*copies, *fragments)])
-        if bytes_of_ring(cut, variant.wide) <= MAX_SHARED_BYTES:  # deep tiles have no room for vectors as well
-            return _plain(cut)
+    copies = [s for s in program.staged if s.route is Route.ASYNC and s.distribution is not None]
     each = ((staged, _narrowed_copy(program, staged, variant.alignment_bytes)) for staged in copies)
     narrowed = [new for old, new in each if new != old]
     if not narrowed:
@@ -94,15 +82,6 @@ def _with_tiles(program: Program, tiles: Iterable[Staged]) -> Program:
     for staged in tiles:
         program = program.with_tile(staged)
     return program
-
-
-def are_cut_out(program: Program) -> bool:
-    """Whether the tiles of a ring are cut out where rows begin at any element."""
-    ring = program.pipelined
-    if ring is None or ring.alternating:
-        return False
-    tiles = [s for s in program.staged if s.under == ring.loop and s.space is Space.SHARED and s.operand != "C"]
-    return len(tiles) == 2 and all(s.route is Route.ASYNC and takes(program, s) for s in tiles)
 
 
 def _narrowed_result(program: Program, alignment_bytes: int) -> Program:

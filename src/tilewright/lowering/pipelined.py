@@ -41,7 +41,6 @@ from tilewright.lowering.copies import Team, copy_tile, deposit_tile, fetch_tile
 from tilewright.lowering.kernel_parts import at, if_any
 from tilewright.lowering.products import reads_shared
 from tilewright.lowering.ring import Ring, Use, tiles_under
-from tilewright.lowering.vector_ring import CutOutLoop, VectorLoop
 
 
 def runs_ahead(program: Program, loop: Loop) -> bool:
@@ -60,10 +59,6 @@ def pipelined_loop(program: Program, loop: Loop, exact: frozenset[str], use: Use
         return _prefetched_loop(program, loop, extent, use.whole)
     if ring.alternating:
         return _alternating_loop(program, loop, extent, use.whole)
-    if any(staged.is_cut_by_lanes for staged in program.staged):
-        return VectorLoop(program, loop, exact, use, ring).whole()
-    if any(staged.cut_out for staged in tiles_under(program, loop)):
-        return CutOutLoop(program, loop, exact, use, ring).whole()
     return RingLoop(program, loop, exact, use, ring).whole()
 
 

@@ -17,7 +17,6 @@ from tilewright.ir.buffer import Ref, Space
 from tilewright.ir.expr import Const
 from tilewright.ir.program import Program
 from tilewright.ir.stmt import Barrier, Body, For, If, Stmt
-from tilewright.ir.tiles import around_name
 from tilewright.ir.visit import moved_from, walk, written
 
 
@@ -64,13 +63,12 @@ def own_tiles(program: Program) -> frozenset[str]:
     """The shared tiles of which each thread reads back what it wrote itself: a result that is not shared out.
 
     Not where a matrix instruction fills the tile: which lane holds an element is then the instruction's affair. Where a
-    warpgroup stores a result by itself, it also meets by itself. And the pipeline orders what it cuts tiles out of.
+    warpgroup stores a result by itself, it also meets by itself.
     """
     results = [s for s in program.staged if s.space is Space.SHARED and s.operand == "C" and s.distribution is None]
     if program.tensorized is not None:
         results = [staged for staged in results if staged.finished]
-    vectors = (around_name(staged) for staged in program.staged if staged.cut_out)
-    return frozenset((*(staged.name for staged in results), *vectors))
+    return frozenset(staged.name for staged in results)
 
 
 def _place(body: Body, left_open: Open, own: frozenset[str]) -> tuple[Body, Open]:

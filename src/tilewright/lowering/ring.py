@@ -22,8 +22,8 @@ class Use:
     whole: all of it. Or, where fragments run one inner step ahead: declare their registers; first, load those of inner
     step 0; again, those of them that the next tile's are loaded like, all at once; most, every inner step but the last
     with the loads for the next; last, the last inner step, which may pass the barrier unless it still reads the tile,
-    and which loads the next tile's fragments that take their places one by one from slot `next_name`. Of fragments that
-    lanes cut out, also the last step's cuts are in most. outer: the loop around the products of a step.
+    and which loads the next tile's fragments that take their places one by one from slot `next_name`. outer: the loop
+    around the products of a step.
     """
 
     whole: Body = ()

@@ -8,7 +8,6 @@ from typing import Literal
 from tilewright.ir.kernel import WIDEST_BYTES, Variant
 from tilewright.ir.program import Program, Route, Staged
 from tilewright.ir.tiles import fragment_of
-from tilewright.lowering.narrow_accesses import are_cut_out
 from tilewright.problem.gemm import AddedName, Dim, Gemm, OperandName
 
 MAX_INDEX = 2**31 - 1
@@ -24,13 +23,10 @@ def variant_for(program: Program, gemm: Gemm, *, pointers: Sequence[int] = ()) -
     every = (*gemm.operands, *gemm.added)
     rows = [gemm.leading(operand.name) * operand.dtype.bytes for operand in every]
     read, result = widest(gemm, (*rows[:2], *pointers[:2])), widest(gemm, (*rows[2:], *pointers[2:]))
-    wide: list[Literal["A", "B"]] = []  # of kernels to which each operand's own alignment matters
-    if read < WIDEST_BYTES and are_cut_out(program):
-        wide = [name for i, name in enumerate(READ) if widest(gemm, (rows[i], *pointers[i : i + 1])) == WIDEST_BYTES]
     near = all(_last_offset(program, gemm, o.name) <= MAX_INDEX for o in every)
-    whole = reads_vectors(program) and ends_whole(gemm, read, exact, wide=frozenset(wide))
+    whole = reads_vectors(program) and ends_whole(gemm, read, exact)
     overwrites = gemm.beta == 0 and has_two_ways(program)
-    return Variant(frozenset(exact), read, near, result, whole, wide[0] if wide else "", overwrites)
+    return Variant(frozenset(exact), read, near, result, whole, overwrites)
 
 
 def has_two_ways(program: Program) -> bool:
@@ -55,21 +51,17 @@ def ends_whole(
     read_bytes: int,
     exact: Set[Dim],
     padded: Set[OperandName] = frozenset(),
-    *,
-    wide: Set[OperandName] = frozenset(),
 ) -> bool:
     """Whether `Variant.whole` holds, where it matters: rows of A and B end where a vector of so many bytes does.
 
-    padded: of these a copy is read, whose rows go on with zeros. wide: these are read 16 bytes at a time.
+    padded: of these a copy is read, whose rows go on with zeros.
     """
     operands = [gemm.operand(name) for name in READ]
     if read_bytes <= gemm.dtype.bytes or exact >= {operand.contiguous for operand in operands}:
         return False
 
-    def width(name: str) -> int:
-        return (WIDEST_BYTES if name in wide else read_bytes) // gemm.dtype.bytes
-
-    return all(o.name in padded or gemm.size(o.contiguous) % width(o.name) == 0 for o in operands)
+    width = read_bytes // gemm.dtype.bytes
+    return all(o.name in padded or gemm.size(o.contiguous) % width == 0 for o in operands)
 
 
 def widest(gemm: Gemm, places: Sequence[int]) -> int:

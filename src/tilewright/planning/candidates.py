@@ -13,8 +13,6 @@ from tilewright.device.spec import WARP_THREADS, DeviceSpec
 from tilewright.dtypes import F16, F32
 from tilewright.ladders.hopper.r9_best import PAIRED
 from tilewright.ladders.hopper.tiles import engine_stores, fits, goes_in_parts
-from tilewright.lowering import cut_fragments, cut_out
-from tilewright.lowering.narrow_accesses import MIN_ASYNC_BYTES
 from tilewright.model.occupancy import occupancy
 from tilewright.model.work import is_astride
 from tilewright.problem.gemm import Gemm, OperandName, Order
@@ -96,26 +94,16 @@ class Candidate:
         own = self.m // self.warp_m * (self.n // self.warp_n)
         return self.turns * own + 4 if self.by_engine else own
 
-    def shared_bytes(self, gemm: Gemm, alignment_bytes: int) -> int:
-        """Of its tiles of A and B. alignment_bytes: of their addresses and rows."""
-        if self.unit != "mma.sync" or gemm.dtype.bytes != 2 or alignment_bytes >= MIN_ASYNC_BYTES:
-            return self.stages * (self.m + self.n) * self.k * gemm.dtype.bytes
-        sides = ((gemm.operand("A"), self.m), (gemm.operand("B"), self.n))
-        in_lines = all(operand.contiguous == "k" for operand, _ in sides)
-        by_lanes = in_lines and self.k == cut_fragments.DEPTH and bool(self.point.get("ahead"))
-        return sum(
-            cut_out.shared_bytes(across, self.k, self.stages, along_k=True, by_lanes=by_lanes)
-            if operand.contiguous == "k"
-            else cut_out.shared_bytes(self.k, across, self.stages, along_k=False)
-            for operand, across in sides
-        )
+    def shared_bytes(self, gemm: Gemm) -> int:
+        """Of its tiles of A and B."""
+        return self.stages * (self.m + self.n) * self.k * gemm.dtype.bytes
 
-    def blocks_per_sm(self, gemm: Gemm, spec: DeviceSpec, *, alignment_bytes: int = 16) -> int:
+    def blocks_per_sm(self, gemm: Gemm, spec: DeviceSpec) -> int:
         """By shared memory and registers; 0 where a block is too large for the device.
 
         Registers are twice the sums and some more, which is within a block of what ptxas makes of all of these.
         """
-        shared_bytes = self.shared_bytes(gemm, alignment_bytes)
+        shared_bytes = self.shared_bytes(gemm)
         if self.by_engine:  # of those that walk, one is started on each SM
             alone = self.walks or self.m * self.n > PAIRED or not fits(self.point, 2)
             return (1 if alone else 2) if shared_bytes <= spec.max_shared_bytes_per_block else 0

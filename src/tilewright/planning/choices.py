@@ -44,10 +44,9 @@ class Database(Protocol):
         ...
 
 
-_NARROW: Mapping[int, float] = {16: 1.0, 8: 0.94, 4: 0.65, 2: 0.55, 1: 0.55}
+_NARROW: Mapping[int, float] = {16: 1.0, 8: 0.94, 4: 0.65, 2: 0.40}
 """What is left of the speed of a kernel for tensor cores whose copies are so many bytes wide, which the model takes for
-faster than they are: measured on the H200 with 16-bit operands. What begins at any 2 bytes is cut out of vectors:
-4096^3 in f16 takes 474 to 574 us with tiles of 128 x 256, aligned 275 to 284 in the same run."""
+faster than they are: measured on the H200 with 16-bit operands. Rows at any 2 bytes are loaded element by element."""
 
 _ROW_OUTSIDE = 0.009
 """By how much longer a kernel takes for each row of its tiles that lies outside of C, where all have as many: the copy
@@ -94,7 +93,7 @@ def estimate_us(
     gemm: as the kernel finds it, behind copies, whose time is none of this.
     alignment_bytes: of addresses and rows of A and B, as the kernel finds them. result_bytes: of what it writes.
     """
-    per_sm = tile.blocks_per_sm(gemm, spec, alignment_bytes=alignment_bytes)
+    per_sm = tile.blocks_per_sm(gemm, spec)
     if not per_sm:
         return float("inf")
     blocks = _tiles(gemm, tile) * splits * count
@@ -111,7 +110,7 @@ def estimate_us(
     moved_bytes = count * gemm.compulsory_bytes * (1 + _IDLE * idle)
     seconds = predict_seconds(work, spec, blocks_per_sm=per_sm, dram_bytes=moved_bytes)
     if tile.unit == "mma.sync":
-        seconds = LAUNCH_SECONDS + (seconds - LAUNCH_SECONDS) / _NARROW[alignment_bytes]
+        seconds = LAUNCH_SECONDS + (seconds - LAUNCH_SECONDS) / _NARROW[max(alignment_bytes, gemm.dtype.bytes)]
     elif tile.unit == "FFMA":
         far = gemm.b is Order.COL or gemm.ldb * gemm.dtype.bytes >= _FAR_BYTES
         whole = not (gemm.m % tile.m or gemm.n % tile.n or gemm.k % tile.k)
@@ -196,7 +195,7 @@ def choices_for_list(gemms: Sequence[Gemm], spec: DeviceSpec) -> list[Choice]:
     first = gemms[0]
     moved_bytes = sum(gemm.compulsory_bytes for gemm in gemms)
     for number, tile in enumerate(candidates(first, spec)):
-        per_sm = tile.blocks_per_sm(first, spec, alignment_bytes=1)  # wherever each of them begins
+        per_sm = tile.blocks_per_sm(first, spec)
         if tile.by_engine or not per_sm:
             continue
         depths = [ceil_div(gemm.k, tile.k) for gemm in gemms]

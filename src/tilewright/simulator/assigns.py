@@ -11,11 +11,11 @@ import numpy as np
 from tilewright.dtypes import DType
 from tilewright.ir.buffer import Ref
 from tilewright.ir.expr import Apply, Binary, Cast, Expr, Fma, Load, Op, Select
-from tilewright.ir.stmt import CUT_OUT_WORD, Assign, Move
+from tilewright.ir.stmt import Assign, Move
 from tilewright.ir.visit import walk_expr
 from tilewright.simulator.context import Context
 from tilewright.simulator.convoy import Convoy
-from tilewright.simulator.index import Place, Predicate
+from tilewright.simulator.index import Predicate
 from tilewright.simulator.sites import Site
 from tilewright.simulator.values import Evaluate, NotEven, RegisterView, Values
 from tilewright.simulator.warps import Mask
@@ -139,37 +139,6 @@ class RoundPairOp:
             np.copyto(place.of(convoy), rounded, where=changed, casting="same_kind")
             place.mark(convoy)
         self.context.tell_computed(self.site, convoy, ROUND_PAIR)
-
-
-@dataclass(slots=True)
-class CutOutOp:
-    """Neighbours from the first or the second element of `source` on."""
-
-    site: Site
-    context: Context
-    target: RegisterView
-    source: RegisterView
-    skip: Place
-
-    def __call__(self, convoy: Convoy) -> None:
-        held, cut, mask = self.source.read(convoy), self.target.of(convoy), convoy.mask
-        skip = self.skip.cell.of(convoy).values + self.skip.offset(convoy.slots)
-        active = True if mask is None else mask.lanes
-        wrong = ((skip < 0) | (skip >= CUT_OUT_WORD)) & active
-        if wrong.any():
-            first = int(skip[int(np.argmax(wrong))])
-            self.context.register_out_of_bounds(self.site, convoy, self.source.name, first, CUT_OUT_WORD)
-        lanes = np.arange(held.shape[1])
-        for element, row in enumerate(cut):
-            value = held[np.clip(skip + element, 0, len(held) - 1), lanes]
-            np.copyto(row, value, where=active, casting="same_kind")
-        self.target.mark(convoy)
-        self.context.tell_computed(self.site, convoy, cut_out_opcodes(len(cut)))
-
-
-def cut_out_opcodes(width: int) -> Mapping[str, int]:
-    """What cuts `width` elements out: each register is a shift of two, or, of one register alone, a choice of bytes."""
-    return {"PRMT" if width == CUT_OUT_WORD else "SHF": width // CUT_OUT_WORD}
 
 
 ROUND_PAIR: Mapping[str, int] = {"CVT": 2}

@@ -10,7 +10,7 @@ from tilewright.device.spec import WARP_THREADS
 from tilewright.dtypes import Array
 from tilewright.errors import SimulationError
 from tilewright.ir.expr import Const, Expr
-from tilewright.ir.kernel import C_ODD, PHASE_BYTES, PHASES, Kernel
+from tilewright.ir.kernel import C_ODD, Kernel
 from tilewright.problem.gemm import Gemm
 from tilewright.simulator.index import Scope, resolve, uniform
 from tilewright.units import ceil_div
@@ -34,11 +34,9 @@ def arguments(kernel: Kernel, values: Mapping[str, float]) -> dict[str, Expr]:
     return {name: Const(values[name], dtype) for name, dtype in kinds.items()}
 
 
-def phases(kernel: Kernel, base_of: Callable[[str], int]) -> dict[str, Expr]:
-    """Where operands begin inside aligned vectors, as constants. base_of: the address of each."""
-    size, out = kernel.gemm.dtype.bytes, kernel.gemm.out.bytes
-    found: dict[str, Expr] = {phase.name: Const(base_of(name) % PHASE_BYTES // size) for name, phase in PHASES.items()}
-    return {**found, C_ODD.name: Const(base_of("C") // out % 2)}
+def odd(kernel: Kernel, base_of: Callable[[str], int]) -> dict[str, Expr]:
+    """Where C begins inside aligned pairs of its elements, as a constant. base_of: the address of an operand."""
+    return {C_ODD.name: Const(base_of("C") // kernel.gemm.out.bytes % 2)}
 
 
 def grid_of(kernel: Kernel, constants: Mapping[str, Expr]) -> Block:

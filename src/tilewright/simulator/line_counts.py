@@ -30,7 +30,6 @@ from tilewright.ir.buffer import Buffer, Space
 from tilewright.ir.stmt import (
     Assign,
     Barrier,
-    CutOut,
     For,
     If,
     LoadFragment,
@@ -43,7 +42,7 @@ from tilewright.ir.stmt import (
 )
 from tilewright.ir.visit import Path
 from tilewright.layout.fragment import MATRIX_ROW_BYTES
-from tilewright.simulator.assigns import ROUND_PAIR, cut_out_opcodes, operations_of
+from tilewright.simulator.assigns import ROUND_PAIR, operations_of
 from tilewright.simulator.asynchronous.clocks import GROUP_WARPS
 from tilewright.simulator.collective import TURN_WORDS, multiply_opcodes
 from tilewright.simulator.opaque_tiles import access_opcodes, load_access, store_access
@@ -169,8 +168,6 @@ def _described(site: Site) -> _Described | None:
         case MultiplyTiles(instruction=instruction):
             adds, opcodes = instruction.multiply_adds, multiply_opcodes(instruction)
             return _Described("arithmetic", opcodes, stmt.d.buffer.name, tile_multiply_adds=adds)
-        case CutOut():
-            return _Described("arithmetic", cut_out_opcodes(stmt.width), stmt.dst.buffer.name)
         case RoundPair():
             return _Described("arithmetic", ROUND_PAIR, stmt.first.buffer.name)
         case QuadTranspose():

@@ -68,11 +68,11 @@ class MemorySide:
 
     def inside(self, convoy: Convoy, pattern: Pattern, offset: int, width: int) -> Pattern:
         """The pattern without the lanes that leave the buffer, which are reported."""
-        limit, spare = self.context.memory.elements(self.buffer), self._spare
-        if pattern.low + offset + spare >= 0 and pattern.high + offset + width - spare <= limit:
+        limit = self.context.memory.elements(self.buffer)
+        if pattern.low + offset >= 0 and pattern.high + offset + width <= limit:
             return pattern
         first = pattern.lanes.values + offset
-        outside = (first + spare < 0) | (first + width - spare > limit)
+        outside = (first < 0) | (first + width > limit)
         if pattern.active is not None:
             outside &= pattern.active.lanes
         if not outside.any():
@@ -91,11 +91,6 @@ class MemorySide:
         )
         kept = ~outside if pattern.active is None else pattern.active.lanes & ~outside
         return pattern.lanes.pattern(Mask(kept)) if kept.any() else convoy.warps.nowhere
-
-    @property
-    def _spare(self) -> int:
-        """Elements at either end of an access that need not be inside."""
-        return 0
 
     def _is_aligned(self, pattern: Pattern, offset: int) -> bool:
         """Whether each lane's address is a multiple of the bytes it moves, as the hardware demands."""
@@ -206,22 +201,6 @@ class MemorySide:
 
 def _elements(first: int, width: int) -> str:
     return f"element {first} is" if width == 1 else f"elements {first} to {first + width - 1} are"
-
-
-@dataclass(slots=True)
-class HangingSide(MemorySide):
-    """The source of copies that may hang over an end of their operand by all elements but one: poison lies there."""
-
-    @property
-    def _spare(self) -> int:
-        return self.width - 1
-
-    def read(self, index: Array, at: int) -> Array:
-        storage, places = self.context.memory.arrays[self.buffer.name], index + at
-        arithmetic, dtype = self.context.arithmetic, self.buffer.dtype
-        poison = arithmetic.encode(np.full(1, arithmetic.poison(dtype)), dtype)
-        outside = (places < 0) | (places >= len(storage))
-        return np.where(outside, poison, np.take(storage, places, mode="clip"))
 
 
 @dataclass(slots=True)

@@ -18,13 +18,11 @@ from tilewright.ir.buffer import Buffer, Ref, Space
 from tilewright.ir.expr import ZERO, Const, Expr, Load, Var
 from tilewright.ir.kernel import BUILTINS, Kernel
 from tilewright.ir.stmt import (
-    CUT_OUT_WORD,
     Alloc,
     Assign,
     Barrier,
     Body,
     CommitCopies,
-    CutOut,
     For,
     If,
     Let,
@@ -40,7 +38,7 @@ from tilewright.ir.stmt import (
 )
 from tilewright.ir.visit import Path, walk, walk_expr
 from tilewright.layout.fragment import MATRIX_ROW_BYTES, QUAD_LANES, WORD_BYTES
-from tilewright.simulator.assigns import CutOutOp, RoundPairOp, assign_op, copy_ops
+from tilewright.simulator.assigns import RoundPairOp, assign_op, copy_ops
 from tilewright.simulator.async_moves import AsyncCopyOp, CommitOp, WaitOp
 from tilewright.simulator.asynchronous.compile import WAITING, Compiler
 from tilewright.simulator.asynchronous.meeting_ops import UniformCheckOp
@@ -64,8 +62,8 @@ from tilewright.simulator.control import (
 )
 from tilewright.simulator.convoy import Convoy
 from tilewright.simulator.index import Cells, Place, Predicate, Scope, Uniform, is_uniform, resolve, slot_var, uniform
-from tilewright.simulator.launch import phases
-from tilewright.simulator.moves import HangingSide, LoadOp, MemorySide, StoreOp
+from tilewright.simulator.launch import odd
+from tilewright.simulator.moves import LoadOp, MemorySide, StoreOp
 from tilewright.simulator.opaque_tiles import (
     LoadTileOp,
     StoreTileOp,
@@ -141,7 +139,7 @@ def translate(
     """
     translator = _Translator(sites, context)
     scope = {name: _coordinate(kernel, name, grid) for name in BUILTINS} | dict(constants)
-    scope |= phases(kernel, context.memory.base_of)
+    scope |= odd(kernel, context.memory.base_of)
     translator.emit(kernel.body, (), Names(Scope(scope)))
     return Program(translator.code, translator.slots, translator.registers, translator.cells.count)
 
@@ -237,8 +235,6 @@ class _Translator:
                 return [WaitOp(self._context, stmt.pending)]
             case Move():
                 return self._move(stmt, self._sites.add(path, stmt, names.loops), names)
-            case CutOut():
-                return [self._cut_out(stmt, self._sites.add(path, stmt, names.loops), names)]
             case LoadMatrices():
                 return [self._load_matrices(stmt, self._sites.add(path, stmt, names.loops), names)]
             case LoadFragment() | StoreFragment():
@@ -356,11 +352,6 @@ class _Translator:
             )
         ]
 
-    def _cut_out(self, stmt: CutOut, site: Site, names: Names) -> CutOutOp:
-        values = self._values(site, names)
-        source, target = values.run(stmt.src, stmt.width + CUT_OUT_WORD), values.run(stmt.dst, stmt.width)
-        return CutOutOp(site, self._context, target, source, self.cells.place(resolve(stmt.skip, names.scope)))
-
     def _turn_words(self, stmt: QuadTranspose, site: Site, names: Names) -> QuadTransposeOp:
         size = stmt.place.buffer.dtype.bytes
         place = self._values(site, names).run(stmt.place, QUAD_LANES * WORD_BYTES // size)
@@ -407,10 +398,9 @@ class _Translator:
         guard = None if stmt.guard is None else self.cells.predicate(resolve(stmt.guard, names.scope))
         valid = None if stmt.valid is None else self.cells.place(resolve(stmt.valid, names.scope))
         sides = [self._sites.add(path, stmt, names.loops, ref.buffer) for ref in (stmt.src, stmt.dst)]
-        kind = HangingSide if stmt.settled else MemorySide
-        source = self._side(sides[0], stmt.src, stmt.width, guard, False, names, kind)
+        source = self._side(sides[0], stmt.src, stmt.width, guard, False, names)
         target = self._side(sides[1], stmt.dst, stmt.width, None, True, names)
-        source.checked_width = stmt.width if valid is None or stmt.settled else 1
+        source.checked_width = stmt.width if valid is None else 1
         return AsyncCopyOp(self._context, source, target, valid)
 
     def _side(
@@ -421,10 +411,9 @@ class _Translator:
         guard: Predicate | None,
         is_store: bool,
         names: Names,
-        kind: type[MemorySide] = MemorySide,
     ) -> MemorySide:
         place = self.cells.place(resolve(ref.flat, names.scope))
-        return kind(site, self._context, ref.buffer, place, width, guard, is_store, width)
+        return MemorySide(site, self._context, ref.buffer, place, width, guard, is_store, width)
 
     def _declare(self, stmt: Let | Alloc, path: Path, names: Names, operations: list[Operation]) -> Names:
         """What is visible from here on. A named value that is read from registers gets a register of its own."""

@@ -21,7 +21,6 @@ from dataclasses import astuple, dataclass, fields
 
 from tilewright.ir.program import Axis, Program
 from tilewright.ir.work import SplitK
-from tilewright.lowering.narrow_accesses import narrowed_copies
 from tilewright.toolchain import Build
 
 
@@ -29,11 +28,10 @@ from tilewright.toolchain import Build
 class ReductionOrder:
     """The order of one element's sum.
 
-    unit: what adds, and which formats it multiplies. depth: products added at once. visits: "ascending", or how lanes
-    share out a tile of k (`cut_fragments`), or the digits of k as they are visited, outermost first, each "stride x
-    extent". shared_by: digits of k that run side by side, and parts of k summed by different blocks. sum_in: the format
-    and place of the running sum. late: the factors that are applied once. ends_with_zeros: the last tile of k is filled
-    up.
+    unit: what adds, and which formats it multiplies. depth: products added at once. visits: "ascending", or the digits
+    of k as they are visited, outermost first, each "stride x extent". shared_by: digits of k that run side by side, and
+    parts of k summed by different blocks. sum_in: the format and place of the running sum. late: the factors that are
+    applied once. ends_with_zeros: the last tile of k is filled up.
     """
 
     unit: str
@@ -76,7 +74,7 @@ def order_of(built: Build, *, part_of_k: int = 0) -> ReductionOrder:
     return ReductionOrder(
         unit=unit if instruction is None else f"{unit} {gemm.multiplied}",
         depth=depth,
-        visits=_IN_RUNS if _takes_runs(built) else _visits(program),
+        visits=_visits(program),
         shared_by=(
             *_side_by_side(program),
             *((f"blocks, {part_of_k} of k each",) if built.split_k is not SplitK.NONE else ()),
@@ -85,16 +83,6 @@ def order_of(built: Build, *, part_of_k: int = 0) -> ReductionOrder:
         late=late,
         ends_with_zeros=gemm.k % max(tile, 1) != 0,
     )
-
-
-_IN_RUNS = "four of each lane's run at a time"
-
-
-def _takes_runs(built: Build) -> bool:
-    """Whether rows begin anywhere, and lanes cut fragments out of them that hold no neighbours in k."""
-    if built.variant.aligned:
-        return False
-    return any(staged.is_cut_by_lanes for staged in narrowed_copies(built.program, built.variant).staged)
 
 
 def _is_tiled(program: Program) -> bool:

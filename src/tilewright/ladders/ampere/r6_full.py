@@ -94,40 +94,11 @@ bytes of k, 899 with 128 (NN)."""
 IN_PARTS: Point = {**BEST, "in_parts": True}
 """Results of 2 bytes whose rows lanes cannot store 16 bytes of: 5 % faster than each lane's own."""
 
-ODD_WIDE: Point = {**BEST, "spread": False, "group": 16}
-"""Rows that begin at any 2 bytes are cut out of aligned vectors, which come through a ring of their own. Copies between
-the products would take registers that are not there."""
-
-ODD_TALL: Point = {**ODD_WIDE, "m": 256, "n": 128}
-
-_ODD_TIMES = {
-    ("m", "n"): (457, 452),
-    ("k", "n"): (466, 545),
-    ("m", "k"): (534, 461),
-    ("k", "k"): (451, 503),
-}
-"""By what rows of A and of B run along: how long tiles of 128 x 256 and of 256 x 128 take for as many products. Rows
-along k cost more: a piece of each in every step. Measured: H200, f16, 4096^3 with leading dimensions of 4097, in us
-(benchmarks/results/odd_rows_h200.json)."""
+UNALIGNED: Point = {**BEST, "spread": False, "group": 16}
+"""Rows at any 2 bytes come through registers, beside which deeper tiles do not fit."""
 
 SMS = 132
 """Of an H200; on a GPU with fewer the choice is a little off, and the result as right."""
-
-
-def _at_odd_rows(gemm: Gemm) -> Point:
-    """The tile that is through sooner: rounds of tiles, times how long one takes."""
-    rows = gemm.operand("A").contiguous, gemm.operand("B").contiguous
-
-    def time(point: Point, each: int) -> int:
-        return ceil_div(_tiles_of(gemm, point), SMS) * each
-
-    wide, tall = (time(point, each) for point, each in zip((ODD_WIDE, ODD_TALL), _ODD_TIMES[rows], strict=True))
-    point = ODD_WIDE if wide <= tall else ODD_TALL
-    store = _store(gemm)
-    lanes_cut = rows == ("k", "k")  # fragments themselves, which leaves room for more vectors
-    columns_outside = "traded" in store and (wide <= tall if lanes_cut else rows[0] == "m")
-    outer: Point = {"outer": "n_frag"} if columns_outside else {}
-    return {**point, **store, **outer, **({"stages": 6} if lanes_cut else {})}
 
 
 def _tiles_of(gemm: Gemm, point: Point) -> int:
@@ -177,7 +148,7 @@ def _at_tf32(gemm: Gemm) -> Point:
 def point_for(gemm: Gemm) -> Point:
     """The best parameters for a format and the alignment of its rows."""
     if gemm.dtype.bytes == 2 and (gemm.lda % 2 or gemm.ldb % 2):
-        return _at_odd_rows(gemm)
+        return {**UNALIGNED, **_store(gemm)}
     if gemm.out.bytes == 2:
         if "traded" not in _store(gemm):
             return IN_PARTS

@@ -30,6 +30,7 @@ from typing import Any
 from tilewright.dtypes import TF32
 from tilewright.errors import TilewrightError
 from tilewright.ir.kernel import Variant
+from tilewright.ir.work import SplitK
 from tilewright.ladders import LADDERS, Rung
 from tilewright.problem.formats import FORMATS, format_name, format_options
 from tilewright.problem.gemm import Gemm, Order
@@ -96,7 +97,7 @@ class Case:
         if size != LARGE:
             variant = None if self.rung.ladder == "hopper" else Variant(alignment_bytes=1)  # type: ignore[assignment]
         built = build(gemm, schedule, variant=variant, name="frozen")
-        return replace(built, parts=True) if "parts" in self.options else built
+        return replace(built, split_k=SplitK.PARTIALS) if "partials" in self.options else built
 
 
 def cases() -> Iterator[Case]:
@@ -111,14 +112,14 @@ def cases() -> Iterator[Case]:
                         yield case
         for orders in ("NN", "TN"):
             yield Case(rung, own, orders, "aligned", options=("overwrites",))
-            yield Case(rung, own, orders, "aligned", options=("parts",))
+            yield Case(rung, own, orders, "aligned", options=("partials",))
         if rung.choices is not None:
             count = sum(1 for _ in rung.choices.points())
             for number in range(0, count, max(1, count // 60)):
                 for orders in ("NN", "TT"):
                     yield Case(rung, own, orders, "aligned", number)
                     if not number % 5:
-                        yield Case(rung, own, orders, "aligned", number, ("parts",))
+                        yield Case(rung, own, orders, "aligned", number, ("partials",))
 
 
 def formats_of(rung: Rung) -> tuple[str, ...]:

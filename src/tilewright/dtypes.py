@@ -1,41 +1,109 @@
-"""Number formats: bits, NumPy type, CUDA type, unit round-off.
+"""Number formats. A `DType` says all that a reader of a format may ask; what it does not say raises `FormatError`.
 
-`bf16` has no NumPy type of its own: on the host it is held as `uint16` bit patterns, and `decode` / `encode`
-turn those into float32 and back (round to nearest, ties to even, as `cvt.rn.bf16.f32` does). `tf32` is a float32 of
-which tensor cores read 19 bits: memory holds float32, `encode` rounds as `cvt.rna.tf32.f32` does (ties away from zero).
-`tf32_truncated` is what a tensor core makes of a float32 that nobody rounded: it drops the lower 13 bits.
+A reader asks the value, or has a case for each format that it knows. A list of formats whose last case is "any other"
+would compute an unknown format as something else, without an error.
+
+`bf16` has no NumPy type: the host holds its bit patterns as `uint16`, and `decode` / `encode` convert them to float32
+and back (round to nearest, ties to even, as `cvt.rn.bf16.f32` does). `tf32` is a float32 of which tensor cores read 19
+bits: memory holds float32, `encode` rounds as `cvt.rna.tf32.f32` does (ties away from zero). `tf32_truncated` is what a
+tensor core reads of a float32 that was not rounded: it drops the lower 13 bits.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field
+from operator import attrgetter
+from types import MappingProxyType
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
-from tilewright.errors import UnknownName
+from tilewright.errors import FormatError, UnknownName
 
 Array = npt.NDArray[Any]
 
 
 @dataclass(frozen=True, slots=True)
-class DType:
-    """A number format.
+class Rounding:
+    """How numbers become stored values and back.
 
-    name: as users write it. bits: storage size. storage: the NumPy type that holds it on the host.
-    cuda: its C++ type in emitted CUDA. unit_roundoff: half the distance from 1 to the next number (0 for integers).
+    encode: numbers, rounded, as values of the storage type. decode: stored values as a NumPy type that holds them
+    exactly. is_numpy: NumPy itself rounds to the storage type, and computes with it.
+    """
+
+    encode: Callable[[Array], Array]
+    decode: Callable[[Array], Array]
+    is_numpy: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Summation:
+    """The rounding of a sum of products.
+
+    unit_roundoff: the largest error of one addition, as a share of the largest addend. in_blocks: several products are
+    added at once, each cut off to the width of the sum, as tensor cores do.
+    """
+
+    unit_roundoff: float
+    in_blocks: bool
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Names:
+    """What libraries and compilers call a format; None where they do not have it.
+
+    library: PyTorch, JAX, CuPy and ml_dtypes ("bfloat16"). ptx: PTX matrix instructions. sass: the first letter of the
+    machine instruction that multiplies it (HMMA, HGMMA). rate: the prefix of the fields of `TensorRates`.
+    tensor_map: CUtensorMapDataType. cublas: cudaDataType_t (library_types.h). dlpack: DLDataTypeCode. host: the C++
+    type of an element on the host; header: that of CUDA's headers.
+    """
+
+    library: str | None = None
+    ptx: str | None = None
+    sass: str | None = None
+    rate: str | None = None
+    tensor_map: str | None = None
+    cublas: int | None = None
+    dlpack: int | None = None
+    host: str | None = None
+    header: str | None = None
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class DType:
+    """A number format. Formats are compared by identity, in every process.
+
+    name: as users write it. bits: of one stored element. storage: the NumPy type that holds it on the host. cuda: its
+    C++ type in emitted CUDA.
+    rounding: None for what is not a number. computed_in: the NumPy type of a register that holds one.
+    unit_roundoff: half the distance from 1 to the next number; 0 for integers. smallest_normal: its smallest normal
+    number. is_factor: A and B may have it. is_result: C may have it.
+    sums: the formats in which sums of its products are kept, by name. products: the formats to which operands of this
+    one may be rounded before they are multiplied, by name. read_as: what a tensor core makes of values in registers of
+    this format. truncates: the tensor core itself makes it of wider operands, by dropping bits.
+    names: what others call it.
     """
 
     name: str
     bits: int
     storage: str
     cuda: str
+    rounding: Rounding | None = None
+    computed_in: str | None = None
     unit_roundoff: float = 0.0
+    smallest_normal: float | None = None
     is_float: bool = True
+    is_factor: bool = False
+    is_result: bool = False
+    sums: Mapping[str, Summation] = field(default_factory=dict)
+    products: tuple[str, ...] = ()
+    read_as: Callable[[Array], Array] | None = None
+    truncates: bool = False
+    names: Names = field(default_factory=Names)
 
     def __reduce__(self) -> tuple[Any, ...]:
-        """Formats are compared by identity, in every process."""
         return dtype, (self.name,)
 
     @property
@@ -46,52 +114,132 @@ class DType:
     def numpy(self) -> np.dtype[Any]:
         return np.dtype(self.storage)
 
+    @property
+    def is_numpy(self) -> bool:
+        """Whether NumPy has this format: its storage type is the format itself, not a container of bits."""
+        return self.rounding is not None and self.rounding.is_numpy
+
     def decode(self, stored: Array) -> Array:
-        """Stored values as the NumPy float (or integer) that holds them exactly; bf16 becomes float32."""
-        if self is not BF16:
-            return stored
-        bits = np.asarray(stored, dtype=np.uint32) << np.uint32(16)
-        return bits.view(np.float32)
+        """Stored values as a NumPy type that holds them exactly; bf16 becomes float32. Raises FormatError."""
+        return self._rounding.decode(stored)
 
     def encode(self, values: Array) -> Array:
-        """Values rounded to this format (nearest, ties to even), in its storage type.
+        """Values rounded to this format, in its storage type. Raises FormatError.
 
         >>> F16.encode(np.float32([1.0, 65504.0])).dtype, BF16.encode(np.float32([1.0])).tolist()
         (dtype('float16'), [16256])
         """
-        if self is TF32:
-            return _nearest_tf32(np.asarray(values, dtype=np.float32))
-        if self is TF32_TRUNCATED:
-            return truncated_tf32(np.asarray(values, dtype=np.float32))
-        if self is not BF16:
-            with np.errstate(over="ignore"):
-                return np.asarray(values).astype(self.numpy)
-        # Round the float32 bits half to even into the upper 16; a NaN must stay a NaN.
-        bits = np.asarray(values, dtype=np.float32).view(np.uint32)
-        rounded = (bits + np.uint32(0x7FFF) + ((bits >> np.uint32(16)) & np.uint32(1))) >> np.uint32(16)
-        is_nan = (bits & np.uint32(0x7FFFFFFF)) > np.uint32(0x7F800000)
-        return np.where(is_nan, np.uint32(0x7FFF), rounded).astype(np.uint16)
+        return self._rounding.encode(values)
+
+    @property
+    def register(self) -> np.dtype[Any]:
+        """The NumPy type of a register that holds a number of this format. Raises FormatError."""
+        return np.dtype(str(self._known("computed_in", "type in registers")))
+
+    @property
+    def tiny(self) -> float:
+        """The smallest normal number. Raises FormatError."""
+        return float(self._known("smallest_normal", "smallest normal number"))
+
+    def sum_in(self, accumulate: DType) -> Summation:
+        """The rounding of sums of products of this format that are kept in another. Raises FormatError."""
+        if accumulate.name not in self.sums:
+            raise FormatError(
+                f"Cannot sum products of {self} in {accumulate}.", hint=f"sums are kept in {_listed(self.sums)}."
+            )
+        return self.sums[accumulate.name]
+
+    def as_multiplied(self, values: Array) -> Array:
+        """Values in registers of this format as a tensor core reads them. Raises FormatError."""
+        read: Callable[[Array], Array] = self._known("read_as", "meaning on tensor cores")
+        return read(values)
+
+    @property
+    def library(self) -> str:
+        """PyTorch's name, which JAX, CuPy and ml_dtypes share. Raises FormatError."""
+        return str(self._known("names.library", "name in PyTorch"))
+
+    @property
+    def ptx(self) -> str:
+        """Its name in PTX matrix instructions. Raises FormatError."""
+        return str(self._known("names.ptx", "name in PTX matrix instructions"))
+
+    @property
+    def sass(self) -> str:
+        """The first letter of the machine instruction that multiplies it. Raises FormatError."""
+        return str(self._known("names.sass", "machine instruction on tensor cores"))
+
+    @property
+    def rate(self) -> str:
+        """Its name among the rates of tensor cores. Raises FormatError."""
+        return str(self._known("names.rate", "rate on tensor cores"))
+
+    @property
+    def tensor_map(self) -> str:
+        """Its name in a tensor map: CU_TENSOR_MAP_DATA_TYPE_... Raises FormatError."""
+        return str(self._known("names.tensor_map", "type in a tensor map"))
+
+    @property
+    def cublas(self) -> int:
+        """Its number in cudaDataType_t. Raises FormatError."""
+        return int(self._known("names.cublas", "type in cuBLAS"))
+
+    @property
+    def host(self) -> str:
+        """The C++ type of an element in host memory. Raises FormatError."""
+        return str(self._known("names.host", "C++ type on the host"))
+
+    @property
+    def header(self) -> str:
+        """The C++ type that CUDA's headers define for it. Raises FormatError."""
+        return str(self._known("names.header", "type in CUDA's headers"))
+
+    @property
+    def _rounding(self) -> Rounding:
+        found: Rounding = self._known("rounding", "rounding")
+        return found
+
+    def _known(self, field: str, what: str) -> Any:
+        """The value of a field. Raises FormatError where it is None."""
+        of = attrgetter(field)
+        if of(self) is None:
+            known = _listed(one.name for one in ALL if of(one) is not None)
+            raise FormatError(f"The format {self} has no {what}.", hint=f"formats with one are {known}.")
+        return of(self)
 
     def __repr__(self) -> str:
         return self.name
 
 
-F32 = DType("f32", 32, "float32", "float", 2.0**-24)
-F16 = DType("f16", 16, "float16", "half_bits", 2.0**-11)
-BF16 = DType("bf16", 16, "uint16", "bf16_bits", 2.0**-8)
-TF32 = DType("tf32", 32, "float32", "float", 2.0**-11)
-TF32_TRUNCATED = DType("tf32_truncated", 32, "float32", "float", 2.0**-10)
-F64 = DType("f64", 64, "float64", "double", 2.0**-53)
-I32 = DType("i32", 32, "int32", "int", is_float=False)
-I64 = DType("i64", 64, "int64", "long long", is_float=False)
-MBARRIER = DType("mbarrier", 64, "uint64", "unsigned long long", is_float=False)
-BOOL = DType("bool", 8, "bool", "bool", is_float=False)
+def _listed(names: Iterable[str]) -> str:
+    return ", ".join(names) or "none"
 
-ALL = (F32, F16, BF16, TF32, TF32_TRUNCATED, F64, I32, I64, MBARRIER, BOOL)
-OPERAND_DTYPES = (F32, F16, BF16)
-TF32_FORMATS = (TF32, TF32_TRUNCATED)
-"""What f32 operands become on tensor cores: rounded by a conversion, or cut off by the multiplier itself."""
-_BY_NAME = {dtype.name: dtype for dtype in ALL}
+
+def _numpy_rounding(storage: str) -> Rounding:
+    """NumPy's own: to nearest, ties to even, for floats."""
+
+    def encode(values: Array) -> Array:
+        with np.errstate(over="ignore"):
+            return np.asarray(values).astype(storage)
+
+    return Rounding(encode, _as_stored, is_numpy=True)
+
+
+def _as_stored(stored: Array) -> Array:
+    return stored
+
+
+def _nearest_bf16(values: Array) -> Array:
+    """Rounds the float32 bits half to even into the upper 16; a NaN stays a NaN."""
+    bits = np.asarray(values, dtype=np.float32).view(np.uint32)
+    rounded = (bits + np.uint32(0x7FFF) + ((bits >> np.uint32(16)) & np.uint32(1))) >> np.uint32(16)
+    is_nan = (bits & np.uint32(0x7FFFFFFF)) > np.uint32(0x7F800000)
+    return np.where(is_nan, np.uint32(0x7FFF), rounded).astype(np.uint16)
+
+
+def _float32_of_bf16(stored: Array) -> Array:
+    bits = np.asarray(stored, dtype=np.uint32) << np.uint32(16)
+    return bits.view(np.float32)
 
 
 _TF32_DROPPED = np.uint32((1 << 13) - 1)
@@ -111,9 +259,142 @@ def truncated_tf32(values: Array) -> Array:
 
 def _nearest_tf32(values: Array) -> Array:
     """float32 values rounded to tf32, ties away from zero; infinities and NaN stay."""
-    bits = values.view(np.uint32)
+    numbers = np.asarray(values, dtype=np.float32)
+    bits = numbers.view(np.uint32)
     rounded = (bits + np.uint32(1 << 12)) & ~_TF32_DROPPED
-    return np.where(np.isfinite(values), rounded, bits).view(np.float32)
+    return np.where(np.isfinite(numbers), rounded, bits).view(np.float32)
+
+
+_F32_ROUNDED = Summation(2.0**-24, in_blocks=False)
+_F32_ON_TENSOR_CORES = Summation(2.0**-23, in_blocks=True)
+"""Addends are cut off at 24 bits or more. Source: `problem.tolerance`."""
+_F16_ROUNDED = Summation(2.0**-11, in_blocks=False)
+
+
+def _sums(**sums: Summation) -> Mapping[str, Summation]:
+    return MappingProxyType(sums)
+
+
+F32 = DType(
+    "f32",
+    32,
+    "float32",
+    "float",
+    _numpy_rounding("float32"),
+    computed_in="float32",
+    unit_roundoff=2.0**-24,
+    smallest_normal=2.0**-126,
+    is_factor=True,
+    is_result=True,
+    sums=_sums(f32=_F32_ROUNDED),
+    products=("tf32", "tf32_truncated"),
+    names=Names(library="float32", ptx="f32", tensor_map="FLOAT32", cublas=0, dlpack=2, host="float", header="float"),
+)
+F16 = DType(
+    "f16",
+    16,
+    "float16",
+    "half_bits",
+    _numpy_rounding("float16"),
+    computed_in="float32",
+    unit_roundoff=2.0**-11,
+    smallest_normal=2.0**-14,
+    is_factor=True,
+    is_result=True,
+    sums=_sums(f32=_F32_ON_TENSOR_CORES, f16=_F16_ROUNDED),
+    read_as=_as_stored,
+    names=Names(
+        library="float16",
+        ptx="f16",
+        sass="H",
+        rate="f16",
+        tensor_map="FLOAT16",
+        cublas=2,
+        dlpack=2,
+        host="uint16_t",
+        header="__half",
+    ),
+)
+BF16 = DType(
+    "bf16",
+    16,
+    "uint16",
+    "bf16_bits",
+    Rounding(_nearest_bf16, _float32_of_bf16),
+    computed_in="float32",
+    unit_roundoff=2.0**-8,
+    smallest_normal=2.0**-126,
+    is_factor=True,
+    is_result=True,
+    sums=_sums(f32=_F32_ON_TENSOR_CORES),
+    read_as=_as_stored,
+    names=Names(
+        library="bfloat16",
+        ptx="bf16",
+        sass="H",
+        rate="bf16",
+        tensor_map="BFLOAT16",
+        cublas=14,
+        dlpack=4,
+        host="uint16_t",
+        header="__nv_bfloat16",
+    ),
+)
+TF32 = DType(
+    "tf32",
+    32,
+    "float32",
+    "float",
+    Rounding(_nearest_tf32, _as_stored),
+    computed_in="float32",
+    unit_roundoff=2.0**-11,
+    smallest_normal=2.0**-126,
+    sums=_sums(f32=_F32_ON_TENSOR_CORES),
+    read_as=truncated_tf32,  # the hardware does not round: a kernel that wants that casts before
+    names=Names(ptx="tf32", sass="H", rate="tf32", tensor_map="TFLOAT32"),
+)
+TF32_TRUNCATED = DType(
+    "tf32_truncated",
+    32,
+    "float32",
+    "float",
+    Rounding(truncated_tf32, _as_stored),
+    computed_in="float32",
+    unit_roundoff=2.0**-10,
+    smallest_normal=2.0**-126,
+    sums=_sums(f32=_F32_ON_TENSOR_CORES),
+    read_as=truncated_tf32,
+    truncates=True,
+    names=Names(ptx="tf32", sass="H", rate="tf32"),
+)
+F64 = DType(
+    "f64",
+    64,
+    "float64",
+    "double",
+    _numpy_rounding("float64"),
+    computed_in="float64",
+    unit_roundoff=2.0**-53,
+    smallest_normal=2.0**-1022,
+    names=Names(library="float64", dlpack=2),
+)
+
+
+def _integer(name: str, bits: int, storage: str, cuda: str, dlpack: int) -> DType:
+    names = Names(library=storage, dlpack=dlpack)
+    return DType(name, bits, storage, cuda, _numpy_rounding(storage), storage, is_float=False, names=names)
+
+
+I32 = _integer("i32", 32, "int32", "int", dlpack=0)
+I64 = _integer("i64", 64, "int64", "long long", dlpack=0)
+BOOL = _integer("bool", 8, "bool", "bool", dlpack=6)
+MBARRIER = DType("mbarrier", 64, "uint64", "unsigned long long", _numpy_rounding("uint64"), "uint64", is_float=False)
+
+ALL = (F32, F16, BF16, TF32, TF32_TRUNCATED, F64, I32, I64, MBARRIER, BOOL)
+OPERAND_DTYPES = tuple(one for one in ALL if one.is_factor)
+TF32_FORMATS = (TF32, TF32_TRUNCATED)
+"""What f32 operands become on tensor cores: rounded by a conversion, or cut off by the multiplier itself."""
+_BY_NAME = {one.name: one for one in ALL}
 
 
 def dtype(name: str | DType) -> DType:

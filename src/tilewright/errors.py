@@ -6,7 +6,8 @@ the headline (what was asked, why it cannot be, with the numbers), the smallest 
 
     TilewrightError
       ScheduleError       a step that does not fit the program it is applied to
-      ProblemError        shapes, dtypes or arrays that make no matrix multiplication
+      ProblemError        shapes, dtypes or arrays that do not make a matrix multiplication
+        FormatError       a number format that a reader does not know
       LoweringError       a scheduled program that cannot become a kernel
       CompileError        NVRTC refused the CUDA text
       LaunchError         the kernel cannot run on this device, or the driver failed
@@ -57,6 +58,10 @@ class ScheduleError(TilewrightError):
 
 class ProblemError(TilewrightError):
     """Shapes, dtypes or arrays that do not make a matrix multiplication."""
+
+
+class FormatError(ProblemError):
+    """A number format that is asked for something it does not have: a rounding, a name, an instruction."""
 
 
 class LoweringError(TilewrightError):

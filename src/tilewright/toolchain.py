@@ -17,7 +17,7 @@ from tilewright.artifacts import Cubin, CudaSource
 from tilewright.codegen import print_cuda
 from tilewright.device.catalog import device as known_device
 from tilewright.device.spec import DeviceSpec
-from tilewright.dtypes import BF16, F16, F32, Array, DType
+from tilewright.dtypes import OPERAND_DTYPES, Array, DType
 from tilewright.errors import LaunchError, ProblemError, ScheduleError
 from tilewright.ir.expr import Const, Expr
 from tilewright.ir.kernel import PART_OF_K, Kernel, Variant
@@ -238,7 +238,7 @@ def verify_on_gpu(built: Build, gpu: Gpu, operands: Operands, *, cache: CubinCac
     return check(operands, run_on_gpu(built, gpu, operands, cache=cache))
 
 
-_NUMPY_DTYPES: dict[str, DType] = {"float32": F32, "float16": F16, "bfloat16": BF16}
+_NUMPY_DTYPES: dict[str, DType] = {one.library: one for one in OPERAND_DTYPES}
 
 
 def operands_from(a: Array, b: Array, c: Array | None = None, *, alpha: float = 1.0, beta: float = 0.0) -> Operands:

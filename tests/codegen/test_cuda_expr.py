@@ -12,9 +12,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from tilewright.codegen.conversions import vector
 from tilewright.codegen.expr import CudaExpr
 from tilewright.codegen.names import Names
-from tilewright.codegen.prelude import copy_async, vector
+from tilewright.codegen.prelude import copy_async
 from tilewright.dtypes import BF16, BOOL, F16, F32, F64, I64, DType
 from tilewright.errors import LoweringError
 from tilewright.ir.buffer import Buffer, Space

@@ -7,11 +7,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from tilewright import extras
-from tilewright.dtypes import BF16, F16, F32
 from tilewright.problem.gemm import Gemm, OperandName, Order
 from tilewright.runtime.driver import Gpu
-
-_TORCH_DTYPES = {F32: "float32", F16: "float16", BF16: "bfloat16"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,8 +51,8 @@ def _borrowed(gemm: Gemm, name: OperandName, pointer: int) -> _Borrowed:
     step = operand.dtype.bytes
     across = gemm.leading(name) * step
     strides = (across, step) if operand.order is Order.ROW else (step, across)
-    # The interface has no bfloat16; two bytes are moved as integers and viewed by the framework.
-    typestr = {F32: "<f4", F16: "<f2", BF16: "<i2"}[operand.dtype]
+    # A format that NumPy lacks is shown as integers, and viewed as itself by the framework.
+    typestr = operand.dtype.numpy.str if operand.dtype.is_numpy else f"<i{step}"
     return _Borrowed(pointer, (rows, cols), strides, typestr)
 
 
@@ -69,7 +66,7 @@ def _through_torch(gpu: Gpu, gemm: Gemm) -> Baseline:
 
     def tensor(name: OperandName, pointer: int) -> Any:
         found = torch.as_tensor(_borrowed(gemm, name, pointer), device=f"cuda:{gpu.index}")
-        return found.view(getattr(torch, _TORCH_DTYPES[gemm.operand(name).dtype]))
+        return found.view(getattr(torch, gemm.operand(name).dtype.library))
 
     def launch(pointers: Sequence[int]) -> None:
         key = tuple(pointers)
@@ -86,7 +83,7 @@ def _through_torch(gpu: Gpu, gemm: Gemm) -> Baseline:
 
 
 def _through_cupy(gpu: Gpu, gemm: Gemm) -> Baseline | None:
-    if gemm.dtype is BF16 or gemm.multiplies_tf32:
+    if not gemm.dtype.is_numpy or gemm.multiplied is not gemm.dtype:
         return None
     cupy: Any = extras.require("cupy", "Timing cuBLAS")
     stream = cupy.cuda.ExternalStream(int(gpu.stream.handle))

@@ -75,7 +75,7 @@ def counts_of(counters: Counters) -> dict[str, float]:
         "fma_instructions": sum(line.lane_executions * dict(line.opcodes).get("FFMA", 0) for line in counters.lines),
         "lsu_pipe_instructions": memory,
         "fma_pipe_instructions": executions("FFMA", "FMUL", "FADD"),
-        "tensor_pipe_instructions": executions("HMMA", "HGMMA"),
+        "tensor_pipe_instructions": executions(*(opcode for opcode in executed if opcode.endswith("MMA"))),
         "all_instructions": sum(executed.values()),
     }
 

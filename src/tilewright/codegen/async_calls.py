@@ -7,7 +7,6 @@ from typing import assert_never
 
 from tilewright.codegen.async_prelude import TENSOR_MAP, store_matrices_name, wgmma_name
 from tilewright.codegen.expr import CudaExpr
-from tilewright.dtypes import TF32
 from tilewright.ir.async_stmt import (
     ArriveBarrier,
     AsyncStmt,
@@ -34,6 +33,7 @@ from tilewright.ir.async_stmt import (
     WgmmaWait,
 )
 from tilewright.ir.buffer import Ref
+from tilewright.isa.wgmma import transposes
 
 
 def async_call(stmt: AsyncStmt, expr: CudaExpr, address: Callable[[Ref], str]) -> str:
@@ -117,7 +117,7 @@ def _bulk_load(stmt: TmaLoad, expr: CudaExpr, address: Callable[[Ref], str]) -> 
 def _multiply(stmt: Wgmma, expr: CudaExpr, address: Callable[[Ref], str]) -> str:
     name = wgmma_name(stmt.instruction)
     expr.used.add(name)
-    turns = "" if stmt.instruction.product is TF32 else f"<{int(stmt.a.turned)}, {int(stmt.b.turned)}>"
+    turns = f"<{int(stmt.a.turned)}, {int(stmt.b.turned)}>" if transposes(stmt.instruction.product) else ""
     add = "1" if stmt.fresh is None else f"!({expr(stmt.fresh)})"
     a, b = (_descriptor(side, expr, address) for side in (stmt.a, stmt.b))
     return f"{name}{turns}({address(stmt.d)}, {a}, {b}, {add})"

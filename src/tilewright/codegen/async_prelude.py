@@ -7,9 +7,10 @@ from __future__ import annotations
 
 import textwrap
 
-from tilewright.dtypes import F32, TF32
+from tilewright.codegen.conversions import sum_register
 from tilewright.isa.catalog import INSTRUCTIONS
 from tilewright.isa.instruction import MatrixInstruction
+from tilewright.isa.wgmma import transposes
 
 _SHARED = "(unsigned)__cvta_generic_to_shared"
 _HEAD = "__device__ __forceinline__"
@@ -243,14 +244,13 @@ def wgmma_text(name: str) -> str | None:
     instruction = _BY_NAME.get(name)
     if instruction is None:
         return None
-    wide = instruction.accumulate is F32
+    kind, held = sum_register(instruction.accumulate)
+    wide = held == 1
     count = instruction.c.registers * instruction.accumulate.bytes // 4
     element = instruction.accumulate.cuda
     registers = textwrap.wrap(", ".join(f"%{i}" for i in range(count)), 92)
-    outputs = textwrap.wrap(
-        ", ".join(f'"{"+f" if wide else "+r"}"({"d" if wide else "words"}[{i}])' for i in range(count)), 100
-    )
-    may_turn = instruction.product is not TF32
+    outputs = textwrap.wrap(", ".join(f'"+{kind}"({"d" if wide else "words"}[{i}])' for i in range(count)), 100)
+    may_turn = transposes(instruction.product)
     scales = "p, 1, 1" + (f", %{count + 3}, %{count + 4}" if may_turn else "")
     turned = ', "n"(turn_a), "n"(turn_b)' if may_turn else ""
     quoted = "\n".join(f'        "{line} "' for line in registers)

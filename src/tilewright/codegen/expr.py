@@ -2,15 +2,12 @@
 
 from __future__ import annotations
 
-import math
 from dataclasses import dataclass, field, replace
 
-import numpy as np
-
+from tilewright.codegen.conversions import conversion, cuda_format, is_storage
 from tilewright.codegen.names import Names
-from tilewright.codegen.prelude import FROM_FLOAT, TO_FLOAT
-from tilewright.dtypes import BF16, BOOL, F16, F32, I32, I64, DType
-from tilewright.errors import LoweringError
+from tilewright.dtypes import F32, I32, DType
+from tilewright.errors import FormatError, LoweringError
 from tilewright.ir.buffer import Buffer, Ref, Space
 from tilewright.ir.expr import ZERO, Apply, Binary, Cast, Const, Expr, Fma, Load, Lookup, Op, Select, Var
 from tilewright.ir.kernel import BUILTINS
@@ -19,7 +16,6 @@ from tilewright.ir.visit import walk_expr
 
 _CALL = 100.0
 _PREFIX = 11.0
-_INT_MAX = 2**31 - 1
 
 
 @dataclass(frozen=True)
@@ -87,31 +83,26 @@ class CudaExpr(ExprText):
         return self.const(Const(0.0 if dtype.is_float else 0, dtype))
 
     def const(self, expr: Const) -> str:
-        value, dtype = expr.value, expr.dtype
-        if dtype is BOOL:
-            return "true" if value else "false"
-        if dtype in (F16, BF16):
-            bits = int(dtype.encode(np.array([value], np.float32)).view(np.uint16)[0])
-            return f"{self.type(dtype)}({bits:#06x})" if bits else "0"
-        if dtype.is_float:
-            return _float_text(float(value), dtype)
-        wide = dtype is I64 or abs(value) > _INT_MAX
-        return f"{value}LL" if wide else str(value)
+        text = cuda_format(expr.dtype).literal(expr.value)
+        if text.startswith(expr.dtype.cuda):  # a literal of bits names its type
+            self.type(expr.dtype)
+        return text
 
     def cast(self, expr: Cast) -> tuple[str, float]:
         source, target = expr.value.dtype, expr.dtype
         if source == target:
             return self._text(expr.value)
-        if source in TO_FLOAT:
-            widened = self.call(TO_FLOAT[source], self(expr.value))
+        if is_storage(source):
+            widened = self.call(conversion(source, F32), self(expr.value))
             return self._converted(F32, target, widened, _CALL)
         return self._converted(source, target, self._inside(expr.value, _PREFIX), _PREFIX)
 
     def _converted(self, source: DType, target: DType, text: str, strength: float) -> tuple[str, float]:
         if source == target:
             return text, strength
-        if target in FROM_FLOAT:
-            return self.call(FROM_FLOAT[target], text), _CALL
+        function = conversion(source, target)
+        if function:
+            return self.call(function, text), _CALL
         return f"({self.type(target)}){text}", _PREFIX
 
     def call(self, function: str, *arguments: str) -> str:
@@ -120,11 +111,12 @@ class CudaExpr(ExprText):
         return f"{function}({', '.join(arguments)})"
 
     def fma(self, expr: Fma) -> tuple[str, float]:
-        if expr.dtype is F16:
-            return self.call("fma_half", self(expr.a), self(expr.b), self(expr.c)), _CALL
-        _refuse_storage_arithmetic(expr)
-        function = "fmaf" if expr.dtype is F32 else "fma"
-        return f"{function}({self(expr.a)}, {self(expr.b)}, {self(expr.c)})", _CALL
+        function = cuda_format(expr.dtype).fma
+        if not (function and is_storage(expr.dtype)):
+            _refuse_storage_arithmetic(expr)
+        if not function:
+            raise FormatError(f"Emitted CUDA has no multiply-add in {expr.dtype}.", hint="accumulate in f32.")
+        return self.call(function, self(expr.a), self(expr.b), self(expr.c)), _CALL
 
     def product(self, expr: Fma) -> str:
         """`a * b` of an `a * b + c` that is printed as `c += a * b`."""
@@ -201,18 +193,8 @@ def _is_modular(value: Expr) -> bool:
 def _refuse_storage_arithmetic(expr: Binary | Fma) -> None:
     parts = (expr.a, expr.b, expr.c) if isinstance(expr, Fma) else (expr.a, expr.b)
     for part in parts:
-        if part.dtype in TO_FLOAT:
+        if is_storage(part.dtype):
             raise LoweringError(
                 f"Cannot compute in {part.dtype}: registers of that type hold bits.",
                 note="f16 and bf16 are storage formats; a cast to f32 makes a number of them.",
             )
-
-
-def _float_text(value: float, dtype: DType) -> str:
-    """The shortest decimal that reads back as the same number."""
-    single = dtype is F32
-    if not math.isfinite(value):
-        text = "__int_as_float(0x7fc00000)" if math.isnan(value) else "__int_as_float(0x7f800000)"
-        return f"-{text}" if value < 0 else text
-    text = repr(float(str(np.float32(value))) if single else value)
-    return f"{text}f" if single else text

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from tilewright.dtypes import F32, TF32, DType
+from tilewright.codegen.conversions import sum_register
+from tilewright.dtypes import DType
 from tilewright.isa.catalog import INSTRUCTIONS
 from tilewright.isa.instruction import MatrixInstruction
 from tilewright.layout.fragment import Fragment
@@ -56,10 +57,6 @@ def _operands(parts: Sequence[str], indent: int) -> str:
     return ("\n" + " " * indent).join(line.rstrip() for line in lines)
 
 
-def _type(dtype: DType) -> str:
-    return F32.cuda if dtype is TF32 else dtype.cuda
-
-
 def _words(count: int, name: str, pointer: str) -> str:
     """A lane's fragment as whole registers; a copy, as a pointer to another type would break C++'s rule of aliasing."""
     return f"    unsigned {name}[{count}];\n    memcpy({name}, {pointer}, {4 * count});\n"
@@ -71,17 +68,17 @@ def _filled(count: int, name: str, pointer: str) -> str:
 
 
 def _multiply(instruction: MatrixInstruction, orders: tuple[Order, Order] | None) -> str:
-    product, total = _type(instruction.product), _type(instruction.accumulate)
+    product, total = instruction.product.cuda, instruction.accumulate.cuda
     sums = _registers(instruction.c, instruction.accumulate)
     a, b = _registers(instruction.a, instruction.product), _registers(instruction.b, instruction.product)
     taken = "void" if orders is None and instruction.product.bytes == 2 else product  # fragments may be in words
     mnemonic = instruction.mnemonic
     if orders is not None:
         mnemonic = mnemonic.format(a=orders[0].value, b=orders[1].value)
-    wide = instruction.accumulate is F32
+    kind, held = sum_register(instruction.accumulate)
+    wide = held == 1
     d = "d" if wide else "sums"
-    kind = "+f" if wide else "+r"
-    outputs = _operands([f'"{kind}"({d}[{i}])' for i in range(sums)], 10)
+    outputs = _operands([f'"+{kind}"({d}[{i}])' for i in range(sums)], 10)
     inputs = _operands([*(f'"r"(left[{i}])' for i in range(a)), *(f'"r"(right[{i}])' for i in range(b))], 10)
     lists = [_list(0, sums), _list(sums, a), _list(sums + a, b), _list(0, sums)]
     halves = (
@@ -121,9 +118,9 @@ def _load_matrices(count: int, transposed: bool) -> str:
 
 def _load_fragment(instruction: MatrixInstruction, role: str, order: Order) -> str:
     fragment = instruction.a if role == "A" else instruction.b
-    words, element = _registers(fragment, instruction.product), _type(instruction.product)
+    words, element = _registers(fragment, instruction.product), instruction.product.cuda
     shape = instruction.family.split(".")[1]
-    mnemonic = f"wmma.load.{role.lower()}.sync.aligned.{order.value}.{shape}.shared.{instruction.product}"
+    mnemonic = f"wmma.load.{role.lower()}.sync.aligned.{order.value}.{shape}.shared.{instruction.product.ptx}"
     outputs = _operands([f'"=r"(words[{i}])' for i in range(words)], 19)
     return (
         f"// Loads a tile of {role}, {order.value}s `leading` elements apart, by the lanes of a warp together.\n"
@@ -140,10 +137,11 @@ def _load_fragment(instruction: MatrixInstruction, role: str, order: Order) -> s
 
 def _store_fragment(instruction: MatrixInstruction, order: Order) -> str:
     words, element = _registers(instruction.c, instruction.accumulate), instruction.accumulate.cuda
-    wide = instruction.accumulate is F32
+    kind, held = sum_register(instruction.accumulate)
+    wide = held == 1
     shape = instruction.family.split(".")[1]
-    mnemonic = f"wmma.store.d.sync.aligned.{order.value}.{shape}.shared.{instruction.accumulate}"
-    values = _operands([f'"f"(fragment[{i}])' if wide else f'"r"(words[{i}])' for i in range(words)], 19)
+    mnemonic = f"wmma.store.d.sync.aligned.{order.value}.{shape}.shared.{instruction.accumulate.ptx}"
+    values = _operands([f'"{kind}"({"fragment" if wide else "words"}[{i}])' for i in range(words)], 19)
     return (
         f"// Stores a tile of sums, {order.value}s `leading` elements apart, by the lanes of a warp together.\n"
         f"__device__ __forceinline__ void {store_fragment_name(instruction, order)}"

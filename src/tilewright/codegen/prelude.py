@@ -9,35 +9,13 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from tilewright.codegen.async_prelude import async_prelude, wgmma_text
+from tilewright.codegen.conversions import VECTORS
 from tilewright.codegen.matrix_prelude import matrix_prelude
-from tilewright.dtypes import BF16, F16, F32, TF32, DType
+from tilewright.dtypes import BF16, F16, DType
 from tilewright.errors import LoweringError
-
-VECTORS: dict[tuple[DType, int], tuple[str, str]] = {
-    (F32, 2): ("as_float2", "float2"),
-    (F32, 4): ("as_float4", "float4"),
-    (F16, 2): ("as_half2", "unsigned"),
-    (F16, 4): ("as_half4", "uint2"),
-    (F16, 8): ("as_half8", "uint4"),
-    (BF16, 2): ("as_bf16x2", "unsigned"),
-    (BF16, 4): ("as_bf16x4", "uint2"),
-    (BF16, 8): ("as_bf16x8", "uint4"),
-}
-"""For each vector access: the function that views its first element as the whole, and the type of that view."""
-
-TO_FLOAT = {F16: "float_from_half", BF16: "float_from_bf16"}
-FROM_FLOAT = {F16: "half_from_float", BF16: "bf16_from_float", TF32: "tf32_from_float"}
 
 COPIES = {4: "copy_async_4", 8: "copy_async_8", 16: "copy_async_16"}
 """The function that starts an asynchronous copy to shared memory, by its bytes. Source: PTX ISA, cp.async."""
-
-
-def vector(dtype: DType, width: int) -> tuple[str, str]:
-    """The function and the type of an access to `width` consecutive elements."""
-    if (dtype, width) not in VECTORS:
-        known = ", ".join(f"{w} x {d}" for d, w in VECTORS)
-        raise LoweringError(f"There is no {width} x {dtype} memory access.", hint=f"accesses are {known}.")
-    return VECTORS[dtype, width]
 
 
 def copy_async(size_bytes: int) -> str:

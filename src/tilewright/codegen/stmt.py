@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from tilewright.codegen.async_calls import async_call
+from tilewright.codegen.conversions import cuda_format, vector
 from tilewright.codegen.expr import CudaExpr, is_scalar, pointer_of
 from tilewright.codegen.lines import WIDTH, Line
 from tilewright.codegen.matrix_prelude import (
@@ -14,7 +15,7 @@ from tilewright.codegen.matrix_prelude import (
     store_fragment_name,
 )
 from tilewright.codegen.names import Names
-from tilewright.codegen.prelude import copy_async, vector
+from tilewright.codegen.prelude import copy_async
 from tilewright.codegen.scalars import declarations
 from tilewright.dtypes import F32
 from tilewright.ir.async_stmt import StoreMatrices
@@ -124,7 +125,7 @@ class BodyPrinter:
                 yield Line(depth, f"wait_copies<{stmt.pending}>();")
             case RoundPair():
                 places = (self._expr.place(place) for place in (stmt.first, stmt.second))
-                yield Line(depth, f"{self._expr.call(f'round_pair_to_{stmt.dtype}', *places)};")
+                yield Line(depth, f"{self._expr.call(cuda_format(stmt.dtype).round_pair, *places)};")
             case LoadMatrices() | LoadFragment() | StoreFragment() | MultiplyTiles() | QuadTranspose():
                 yield Line(depth, f"{self._collective(stmt)};")
             case _:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, fields
 
+from tilewright.errors import UnknownName
 from tilewright.units import KIB
 
 WARP_THREADS = 32
@@ -36,12 +37,17 @@ class TensorRates:
         return tuple(field.name for field in fields(self) if getattr(self, field.name))
 
     def flops_per_clk_per_sm(self, inputs: str, accumulator: str) -> int:
-        """The rate of multiplying `inputs` into `accumulator`; 0 where the GPU has no such instruction.
+        """The rate of multiplying `inputs` into `accumulator` (names as in the fields); 0 where the GPU has no such
+        instruction. Raises UnknownName for a pair that is not a field.
 
         >>> TensorRates(f16_f32=4096).flops_per_clk_per_sm("f16", "f32")
         4096
         """
-        return int(getattr(self, f"{inputs}_{accumulator}", 0))
+        name = f"{inputs}_{accumulator}"
+        known = [field.name for field in fields(self)]
+        if name not in known:
+            raise UnknownName("rate of tensor cores", name, known)
+        return int(getattr(self, name))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -14,7 +14,7 @@ from tilewright.device.arch import Arch
 from tilewright.device.arch import arch as known_arch
 from tilewright.device.catalog import DEVICES
 from tilewright.device.spec import DeviceSpec
-from tilewright.dtypes import BF16, F16, F32
+from tilewright.dtypes import ALL
 from tilewright.errors import CompileError, ProblemError
 from tilewright.export.needs import Needs, needs_of
 from tilewright.ir.kernel import SAFE, Kernel, Variant
@@ -27,7 +27,7 @@ from tilewright.toolchain import Build, build, check_launchable
 VARIANTS = {"exact": Variant(exact=frozenset({"m", "n", "k"})), "edges": Variant(), "any": SAFE}
 """Whole tiles only; any sizes, in vectors of 16 bytes; whatever the schedule can take at all."""
 
-FORMATS = (F32, F16, BF16)
+FORMATS = tuple(one for one in ALL if one.is_factor and one.names.header)
 """What matrices in C++ can hold: `float`, or 16 bits that a `__half*` or `__nv_bfloat16*` points to."""
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
-from tilewright.dtypes import F16, F32, TF32_TRUNCATED
+from tilewright.dtypes import F32
 from tilewright.export.bundle import Bundle
 from tilewright.export.context import element_types
 from tilewright.problem.epilogue import STEEPEST, Activation
@@ -52,18 +52,17 @@ def _flag(order: Order) -> str:
 
 def _bound(gemm: Gemm) -> dict[str, Any]:
     """The bound of `problem.tolerance`, as C++. There the factors are rounded first; here that is part of the bound."""
-    by_tensor_cores = gemm.accumulate is F32 and gemm.multiplied is not F32
-    unit = 2 * F32.unit_roundoff if by_tensor_cores else gemm.accumulate.unit_roundoff
+    summation = gemm.multiplied.sum_in(gemm.accumulate)
     function = FUNCTION_ULPS * F32.unit_roundoff if gemm.epilogue.activation else 0.0
     # What is dropped from both factors, and the product of both.
-    factors = 2.01 * TF32_TRUNCATED.unit_roundoff if gemm.multiplies_tf32 else 0.0
+    factors = 2.01 * gemm.multiplied.unit_roundoff if gemm.multiplied is not gemm.dtype else 0.0
     return {
-        "terms": "c.K + 2 * ((c.K + 3) / 4) + 2" if by_tensor_cores else "c.K + 2",
-        "unit": f"{unit!r}",
+        "terms": "c.K + 2 * ((c.K + 3) / 4) + 2" if summation.in_blocks else "c.K + 2",
+        "unit": f"{summation.unit_roundoff!r}",
         "beside": f"{function + factors!r}",
         "out_unit": f"{gemm.out.unit_roundoff!r}",
         "steepness": STEEPEST if gemm.epilogue.activation else 1,
-        "smallest": "6.2e-5" if gemm.out is F16 else "1.2e-38",
+        "smallest": f"{gemm.out.tiny!r}",
     }
 
 

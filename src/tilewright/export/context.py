@@ -11,11 +11,11 @@ from tilewright import __version__
 from tilewright.artifacts import Cubin, Parameter, TensorBox
 from tilewright.bench.records import commit
 from tilewright.codegen import formula, operand_line
-from tilewright.dtypes import BF16, F16, F32, DType
+from tilewright.dtypes import F32, DType
 from tilewright.export.bundle import Bundle, Exported
 from tilewright.ir.text import ExprText
 from tilewright.problem.gemm import Gemm, Operand
-from tilewright.runtime.tensor_map import DATA_TYPES, L2_PROMOTION
+from tilewright.runtime.tensor_map import L2_PROMOTION
 from tilewright.toolchain import MAX_SIZE
 from tilewright.units import format_bytes
 
@@ -24,9 +24,6 @@ VARIABLES = {"A": "a", "B": "b", "C": "c", "bias": "bias_line", "residual": "res
 
 EXAMPLE = (256, 384, 256)
 """The K of the example is a number in every format."""
-
-_HOST = {F32: "float", F16: "uint16_t", BF16: "uint16_t"}
-_IN_CUDA = {F32: "float", F16: "__half", BF16: "__nv_bfloat16"}
 
 
 def project_context(bundle: Bundle, cubins: Mapping[tuple[str, str], Cubin]) -> dict[str, Any]:
@@ -112,7 +109,7 @@ def _operand(operand: Operand, gemm: Gemm) -> dict[str, Any]:
         "variable": VARIABLES[operand.name],
         "words": operand_line(operand, gemm).removeprefix(operand.name).strip(),
         "fields": [operand.name, length, lines, leading, str(operand.dtype.bytes)],
-        "host": _HOST[operand.dtype],
+        "host": operand.dtype.host,
         "elements": length if operand.name == "bias" else f"{lines} * {length}",
         "start": one if is_factor else zero,
         "start_words": f"{1 if is_factor else 0} in {operand.dtype}",
@@ -120,14 +117,15 @@ def _operand(operand: Operand, gemm: Gemm) -> dict[str, Any]:
 
 
 def _bits(dtype: DType, value: float) -> str:
-    """A number as the host writes it: itself, or the bits of a 16-bit format.
+    """A number as the host writes it: itself, or the bits of a format that C++ lacks.
 
     >>> _bits(F32, 1.0), _bits(BF16, 256.0)
     ('1.0f', '0x4380')
     """
     if dtype is F32:
         return f"{value:.1f}f"
-    return f"0x{int(dtype.encode(np.array([value], np.float32)).view(np.uint16)[0]):04x}"
+    bits = int.from_bytes(dtype.encode(np.array([value], np.float32)).tobytes(), "little")
+    return f"0x{bits:0{2 * dtype.bytes}x}"
 
 
 def _declaration(operand: Operand) -> str:
@@ -204,7 +202,7 @@ def _map(name: str, box: TensorBox) -> dict[str, Any]:
     return {
         "name": name,
         "operand": VARIABLES[box.pointer],
-        "data_type": DATA_TYPES[box.dtype],
+        "data_type": box.dtype.tensor_map,
         "box": list(box.box),
         "swizzle": box.swizzle,
     }
@@ -240,7 +238,7 @@ def example_context(bundle: Bundle) -> dict[str, Any]:
     operands = [*gemm.operands, *gemm.added]
     return {
         "example": EXAMPLE,
-        "c_host": _HOST[gemm.out],
+        "c_host": gemm.out.host,
         "expected": _bits(gemm.out, float(EXAMPLE[2])),
         "expected_comment": "" if gemm.out is F32 else f"  // {EXAMPLE[2]} in {gemm.out}",
         "example_leading": [operand.contiguous.upper() for operand in operands if operand.name != "bias"],
@@ -249,4 +247,4 @@ def example_context(bundle: Bundle) -> dict[str, Any]:
 
 def element_types(gemm: Gemm) -> dict[str, str]:
     """The types of elements in CUDA's own headers, for the check."""
-    return {"in_type": _IN_CUDA[gemm.dtype], "out_type": _IN_CUDA[gemm.out]}
+    return {"in_type": gemm.dtype.header, "out_type": gemm.out.header}

@@ -13,7 +13,7 @@ from tilewright.codegen import formula
 from tilewright.export.bundle import Bundle, Exported
 from tilewright.ir.text import ExprText
 from tilewright.problem.gemm import Operand, Order
-from tilewright.runtime.tensor_map import DATA_TYPES, L2_PROMOTION, MAP_BYTES
+from tilewright.runtime.tensor_map import L2_PROMOTION, MAP_BYTES
 from tilewright.schedule.codec import to_data
 
 FORMAT = 1
@@ -111,7 +111,7 @@ def _kind(parameter: Parameter) -> dict[str, Any]:
         "kind": "tensor_map",
         "type": "CUtensorMap",
         "tensor_map": {
-            "data_type": DATA_TYPES[box.dtype],
+            "data_type": box.dtype.tensor_map,
             "address": box.pointer,
             "sizes": [inner, outer],
             "strides_bytes": [f"{box.leading} * {box.dtype.bytes}"],

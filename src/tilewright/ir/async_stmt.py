@@ -10,7 +10,6 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from tilewright.artifacts import TensorBox
-from tilewright.dtypes import TF32
 from tilewright.ir.buffer import Ref
 from tilewright.ir.expr import Expr
 from tilewright.isa.instruction import MatrixInstruction
@@ -38,7 +37,7 @@ class TensorMap:
         """The same for the runtime."""
         operand = gemm.operand(self.operand)
         extents = (operand.contiguous.upper(), operand.strided.upper())
-        dtype = TF32 if gemm.multiplied is TF32 and self.operand != "C" else operand.dtype
+        dtype = gemm.rounds_to or operand.dtype if self.operand in ("A", "B") else operand.dtype
         swizzle, stored = self.swizzle.tensor_map, self.operand == "C"
         return TensorBox(self.operand, extents, operand.leading, dtype, self.box, swizzle, self.step, stored)
 

@@ -15,6 +15,7 @@ from enum import Enum
 from typing import TYPE_CHECKING, Union
 
 from tilewright.dtypes import BOOL, F32, I32, DType
+from tilewright.errors import FormatError
 from tilewright.problem.epilogue import Activation
 
 if TYPE_CHECKING:
@@ -242,9 +243,11 @@ TRUE = Const(1, BOOL)
 
 
 def wider(a: DType, b: DType) -> DType:
-    """The dtype of `a op b`: the one with more bits; floats win over integers."""
+    """The dtype of `a op b`: the one with more bits; floats win over integers. Raises FormatError."""
     if a.is_float != b.is_float:
         return a if a.is_float else b
+    if a.bits == b.bits and a is not b:
+        raise FormatError(f"Neither {a} nor {b} is the format of a result of both.", hint="cast one to the other.")
     return a if a.bits >= b.bits else b
 
 

@@ -31,6 +31,7 @@ from tilewright.ir.stmt import (
 from tilewright.ir.text import stmt_text
 from tilewright.ir.tiles import VECTOR_BYTES
 from tilewright.ir.visit import exprs_of, moved_from, variables, walk_expr, written
+from tilewright.layout.fragment import TRANSPOSED_BYTES
 
 PARAMETERS = (*("M", "N", "K", "lda", "ldb", "ldc", "alpha", "beta", "ld_residual", PART_OF_K.name, C_ODD.name),)
 
@@ -149,7 +150,7 @@ def _check_collective(stmt: Stmt, registers: frozenset[str], after: str) -> None
                 _fail(after, stmt, f"no instruction loads {stmt.count} matrices")
             if stmt.dst.buffer.space is not Space.REGISTER or stmt.src.buffer.space is not Space.SHARED:
                 _fail(after, stmt, "matrices are loaded from shared memory to registers")
-            if stmt.transposed and stmt.src.buffer.dtype.bytes != 2:
+            if stmt.transposed and stmt.src.buffer.dtype.bytes != TRANSPOSED_BYTES:
                 _fail(after, stmt, "only matrices of elements of 2 bytes are transposed on the way")
         case QuadTranspose():
             if stmt.place.buffer.space is not Space.REGISTER or stmt.place.buffer.dtype.bytes > 4:

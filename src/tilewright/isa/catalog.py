@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from tilewright.dtypes import TF32, TF32_FORMATS, DType
+from tilewright.dtypes import DType
 from tilewright.errors import ScheduleError, UnknownName
 from tilewright.isa.instruction import MatrixInstruction
 from tilewright.isa.mma_sync import MMA_BF16_F32, MMA_F16_F16, MMA_F16_F32, MMA_TF32_F32, MMA_TF32_PAIRED
@@ -30,12 +30,12 @@ def instruction(family: str, product: DType, accumulate: DType) -> MatrixInstruc
     families = list(dict.fromkeys(known.family for known in INSTRUCTIONS))
     if family not in families:
         raise UnknownName("matrix instruction", family, families, shown=_shown(families))
-    unit = TF32 if product in TF32_FORMATS else product
+    unit = product.names.ptx
     for known in INSTRUCTIONS:
-        if (known.family, known.product, known.accumulate) == (family, unit, accumulate):
+        if (known.family, known.product.ptx, known.accumulate) == (family, unit, accumulate):
             return known
     formats = [f"{k.product} into {k.accumulate}" for k in INSTRUCTIONS if k.family == family]
-    others = _shown([k.family for k in INSTRUCTIONS if (k.product, k.accumulate) == (unit, accumulate)])
+    others = _shown([k.family for k in INSTRUCTIONS if (k.product.ptx, k.accumulate) == (unit, accumulate)])
     raise ScheduleError(
         f"{family} does not multiply {product} into {accumulate}.",
         note=f"it multiplies {', '.join(formats)}.",

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from tilewright.device.arch import Feature
-from tilewright.dtypes import F16, Array, DType
+from tilewright.dtypes import Array, DType
 from tilewright.layout.banks import WAVEFRONT_BYTES
 from tilewright.layout.fragment import Fragment
 
@@ -65,6 +65,11 @@ class MatrixInstruction:
         return self.a is None
 
     @property
+    def opcode(self) -> str:
+        """The machine instruction that it becomes, one or several: HMMA, HGMMA."""
+        return f"{self.product.sass}{'GMMA' if self.reads_shared else 'MMA'}"
+
+    @property
     def multiply_adds(self) -> int:
         return self.m * self.n * self.k
 
@@ -90,4 +95,5 @@ class MatrixInstruction:
         here they are added in float32 and rounded once to the accumulator's format, within the same error bound.
         """
         total = np.matmul(a, b, dtype=np.float32) + c
-        return F16.encode(total).astype(np.float32) if self.accumulate is F16 else total
+        held = self.accumulate.decode(self.accumulate.encode(total))
+        return held.astype(np.float32, copy=False)

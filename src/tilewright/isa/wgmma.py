@@ -19,6 +19,14 @@ WIDTHS = tuple(range(8, 257, 8))
 _FORMATS: tuple[tuple[DType, DType], ...] = ((F16, F32), (F16, F16), (BF16, F32), (TF32, F32))
 
 
+def transposes(product: DType) -> bool:
+    """Whether wgmma reads tiles in which m or n is contiguous, not k: of elements of 2 bytes only.
+
+    Source: PTX ISA 9.0, wgmma.mma_async, imm-trans-a and imm-trans-b.
+    """
+    return product.bytes == 2
+
+
 def _instruction(n: int, product: DType, accumulate: DType) -> MatrixInstruction:
     k = K_BYTES // product.bytes
     shape = f"m64n{n}k{k}"
@@ -30,7 +38,7 @@ def _instruction(n: int, product: DType, accumulate: DType) -> MatrixInstruction
         None,
         None,
         warpgroup_accumulator(n),
-        f"wgmma.mma_async.sync.aligned.{shape}.{accumulate}.{product}.{product}",
+        f"wgmma.mma_async.sync.aligned.{shape}.{accumulate.ptx}.{product.ptx}.{product.ptx}",
         Feature.WGMMA,
         "PTX ISA 9.0, wgmma.mma_async",
     )

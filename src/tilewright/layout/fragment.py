@@ -19,6 +19,9 @@ from tilewright.dtypes import Array
 MATRIX_ROWS = 8
 """ldmatrix and stmatrix move matrices of eight rows. Source: PTX ISA 9.0, ldmatrix."""
 
+TRANSPOSED_BYTES = 2
+"""Bytes of the elements that ldmatrix and stmatrix can transpose. Source: PTX ISA 9.0, ldmatrix, .trans and .b16."""
+
 MATRIX_ROW_BYTES = 16
 """Bytes of one row of such a matrix."""
 

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from tilewright.dtypes import TF32
 from tilewright.errors import LoweringError
 from tilewright.ir.buffer import Space
 from tilewright.ir.program import Program, Route, Staged
 from tilewright.ir.tiles import source_of, tile_of
+from tilewright.isa.wgmma import transposes
 from tilewright.isa.wmma import WMMA_POINTER_BYTES
 from tilewright.lowering.products import swizzle_atoms_of
 from tilewright.problem.gemm import OperandName
@@ -15,7 +15,7 @@ from tilewright.problem.gemm import OperandName
 def check_instruction(program: Program) -> None:
     """Raise LoweringError where operands or sums of a matrix instruction are not where it takes them from."""
     if program.tensorized is None:
-        if program.gemm.multiplies_tf32:
+        if program.gemm.multiplied is not program.gemm.dtype:
             raise LoweringError(
                 f"The operands are to be multiplied as {program.gemm.multiplied}, and nothing here multiplies tf32.",
                 note="CUDA cores would multiply f32, more exactly and more slowly than was asked for.",
@@ -54,16 +54,17 @@ def _check_in_shared(program: Program, operand: OperandName, name: str) -> None:
             f"{name} reads {operand} from shared memory, and no tile of {operand} is staged there last.",
             hint=f"Stage({operand!r}, Space.SHARED, under=...) under the loop over k, and no further.",
         )
-    if program.gemm.multiplied is TF32 and chain[-1].route is not Route.TMA:
+    if program.gemm.rounds_to is not None and chain[-1].route is not Route.TMA:
         raise LoweringError(
-            f"{name} reads {operand} from shared memory, and nothing rounds {chain[-1].name!r} to tf32.",
+            f"{name} reads {operand} from shared memory, and nothing rounds {chain[-1].name!r} to "
+            f"{program.gemm.rounds_to}.",
             note="the unit drops the lower bits of what it reads.",
             hint=f"Transfer({chain[-1].name!r}, Route.TMA) rounds; or ask for product=tf32_truncated.",
         )
     tile = tile_of(program, chain[-1])
     swizzle_atoms = swizzle_atoms_of(tile)
     along = tile.spans[tile.minor].dim
-    if along != "k" and tile.dtype.bytes != 2:
+    if along != "k" and not transposes(program.gemm.multiplied):
         raise LoweringError(
             f"Rows of {chain[-1].name!r} run along {along}, and {name} takes {operand} in rows along k.",
             note="the unit turns only elements of 2 bytes.",

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from tilewright.dtypes import TF32
 from tilewright.errors import LoweringError
 from tilewright.ir.buffer import Ref
 from tilewright.ir.expr import ZERO, Cast, Const, Expr, Load, Var
@@ -58,7 +57,8 @@ def round_fragments(program: Program, tile: Tile) -> Body:
     They stand in front of the products, not behind the loads: fragments that are loaded a step ahead are then rounded
     when they have arrived, and the compiler lays the rounding between the products.
     """
-    if tile.fragment is None or program.gemm.multiplied is not TF32:
+    rounded = program.gemm.rounds_to
+    if tile.fragment is None or rounded is None:
         return ()
     fragment, name = tile.fragment, tile.staged.name
 
@@ -67,12 +67,12 @@ def round_fragments(program: Program, tile: Tile) -> Body:
 
     if fragment.opaque:  # nobody knows which elements share a row
         place = held(Var(FRAGMENT))
-        value = Cast(TF32, Load(place.buffer, place.index))
+        value = Cast(rounded, Load(place.buffer, place.index))
         rounding: Body = (For(FRAGMENT, Const(fragment.registers), (Assign(place, value, origin=name),), unroll=True),)
     else:
         along = program.gemm.operand(tile.staged.operand).dims.index("k")
         pairs = fragment.pairs(1 if along == 1 else 0)
-        rounding = tuple(RoundPair(held(Const(a)), held(Const(b)), TF32, origin=name) for a, b in pairs)
+        rounding = tuple(RoundPair(held(Const(a)), held(Const(b)), rounded, origin=name) for a, b in pairs)
     return _over(tile.register_axes, rounding)
 
 

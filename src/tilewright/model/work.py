@@ -79,7 +79,7 @@ class Work:
     step all warps of the block wait for its products before they begin anything else.
     resident: blocks stay on their SM and go from tile to tile. ends_overlap: one tile is stored while the next is
     multiplied. steps_ahead: by which copies run ahead of their use. warpgroups: they multiply straight from shared
-    memory. inputs, sums: formats of the tensor cores; "" where none are used.
+    memory. inputs, sums: the formats of the tensor cores, as `TensorRates` names them; "" where none are used.
     """
 
     step: Phase

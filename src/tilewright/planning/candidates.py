@@ -119,10 +119,9 @@ class Candidate:
 def candidates(gemm: Gemm, spec: DeviceSpec) -> Iterator[Candidate]:
     """What can multiply the formats of a problem on a device; nothing where no unit is made for them, and the kernel
     that multiplies everything must do."""
-    multiplied = "tf32" if gemm.multiplies_tf32 else gemm.dtype.name
     if gemm.multiplied is F32:
         yield from _ffma(gemm, spec)
-    elif spec.tensor.flops_per_clk_per_sm(multiplied, "f32"):
+    elif spec.tensor.flops_per_clk_per_sm(gemm.multiplied.rate, "f32"):
         if spec.compute_capability[0] == 9:
             yield from _wgmma(gemm)
         if spec.compute_capability >= (8, 0):

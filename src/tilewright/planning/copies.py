@@ -7,6 +7,7 @@ from dataclasses import dataclass, replace
 from typing import NamedTuple
 
 from tilewright.dtypes import F32
+from tilewright.isa.wgmma import transposes
 from tilewright.planning.passes.pad import padded
 from tilewright.problem.epilogue import PLAIN
 from tilewright.problem.gemm import Dim, Gemm, OperandName, Order
@@ -44,8 +45,8 @@ class Copies(NamedTuple):
 
 
 def order_read(choice: Choice, gemm: Gemm, name: OperandName) -> Order:
-    """How the kernel of a choice finds A or B: wgmma turns tiles of 2-byte elements, and no others."""
-    if choice.rung.startswith("hopper/") and gemm.dtype.bytes == 4:
+    """How the kernel of a choice finds A or B: as it is stored where wgmma can transpose it."""
+    if choice.rung.startswith("hopper/") and not transposes(gemm.multiplied):
         return Order.ROW if name == "A" else Order.COL
     own = gemm.operand(name).order
     return _OTHER[own] if name in choice.turned else own

@@ -59,7 +59,7 @@ def work_of(
         ends_overlap=tile.turns > 1,
         steps_ahead=0 if not tile.ahead else 1 if tile.unit == "FFMA" else tile.stages - 1,
         warpgroups=tile.by_engine,
-        inputs="" if tile.unit == "FFMA" else gemm.multiplied.name,
+        inputs="" if tile.unit == "FFMA" else gemm.multiplied.rate,
     )
 
 

@@ -80,7 +80,7 @@ def work_of(built: Build) -> Work:
         ends_overlap=program.specialized is not None and program.specialized.turns > 1,
         steps_ahead=_steps_ahead(program),
         warpgroups=instruction is not None and instruction.name.startswith("wgmma"),
-        inputs="" if instruction is None else str(instruction.product),
+        inputs="" if instruction is None else instruction.product.rate,
         sums="f32" if instruction is None else str(instruction.accumulate),
     )
 
@@ -163,7 +163,7 @@ def _phase(lines: Sequence[_Line], gemm: Gemm) -> Phase:
         elif what.tile_multiply_adds:
             flops += 2 * times * what.tile_multiply_adds
             matrix += times * sum(opcodes.values())
-            if "HGMMA" in opcodes:
+            if any(opcode.endswith("GMMA") for opcode in opcodes):
                 operand_bytes += times / _GROUP_WARPS * _wgmma_bytes(what.tile_multiply_adds, gemm)
         else:
             floats = sum(opcodes.get(name, 0) for name in ("FFMA", "FMUL", "FADD"))

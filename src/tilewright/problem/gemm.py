@@ -8,8 +8,8 @@ from enum import Enum
 from numbers import Real
 from typing import Any, Literal, SupportsIndex
 
-from tilewright.dtypes import F16, F32, OPERAND_DTYPES, TF32_FORMATS, DType
-from tilewright.errors import ProblemError
+from tilewright.dtypes import ALL, F32, TF32_FORMATS, DType
+from tilewright.errors import FormatError, ProblemError
 from tilewright.problem.epilogue import PLAIN, Epilogue
 
 Dim = Literal["m", "n", "k"]
@@ -137,22 +137,20 @@ class Gemm:
                     f"{name} = {getattr(self, name)!r} is a text, not a number format.",
                     hint="use tilewright.F32, F16, BF16 or TF32.",
                 )
-        if self.dtype not in OPERAND_DTYPES or self.out not in OPERAND_DTYPES:
-            raise ProblemError(
+        if not (self.dtype.is_factor and self.out.is_result):
+            factors, results = ([d.name for d in ALL if d.is_factor], [d.name for d in ALL if d.is_result])
+            raise FormatError(
                 f"Cannot multiply {self.dtype} into {self.out}.",
-                hint=f"operands and results are {', '.join(d.name for d in OPERAND_DTYPES)}.",
+                hint=f"operands and results are {', '.join(factors)}."
+                if factors == results
+                else f"operands are {', '.join(factors)}, results {', '.join(results)}.",
             )
-        tf32 = self.dtype is F32 and self.product in TF32_FORMATS
-        if self.product is not None and self.product is not self.dtype and not tf32:
-            raise ProblemError(
+        if self.product not in (None, self.dtype) and self.product.name not in self.dtype.products:
+            raise FormatError(
                 f"Cannot round operands of {self.dtype} to {self.product} before they are multiplied.",
                 hint="f32 operands may be rounded to tf32, or cut off (tf32_truncated); leave product out for others.",
             )
-        if self.accumulate not in (F32, F16) or (self.accumulate is F16 and self.dtype is not F16):
-            raise ProblemError(
-                f"Cannot sum products of {self.dtype} in {self.accumulate}.",
-                hint="sums are kept in f32; those of f16 operands may be kept in f16.",
-            )
+        self.multiplied.sum_in(self.accumulate)
         for operand in (*self.operands, *(o for o in self.added if o.name == "residual")):
             tight = self.tight_leading(operand.name)
             given = integer_of(getattr(self, operand.leading))
@@ -190,6 +188,11 @@ class Gemm:
     def multiplied(self) -> DType:
         """The format in which A and B are multiplied."""
         return self.product or self.dtype
+
+    @property
+    def rounds_to(self) -> DType | None:
+        """The format to which a kernel itself rounds A and B; None where the multiplier takes them as they are."""
+        return None if self.multiplied is self.dtype or self.multiplied.truncates else self.multiplied
 
     @property
     def multiplies_tf32(self) -> bool:

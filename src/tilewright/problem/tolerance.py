@@ -58,9 +58,9 @@ def _gamma(terms: int, unit: float) -> float:
 
 def _sum_of(gemm: Gemm) -> tuple[int, float]:
     """How many terms a sum counts as, and the unit round-off of each."""
-    if gemm.accumulate is F32 and gemm.multiplied is not F32:
-        return gemm.k + 2 * ceil_div(gemm.k, _FEWEST_ADDED_AT_ONCE) + 2, 2 * F32.unit_roundoff
-    return gemm.k + 2, gemm.accumulate.unit_roundoff
+    summation = gemm.multiplied.sum_in(gemm.accumulate)
+    carried = 2 * ceil_div(gemm.k, _FEWEST_ADDED_AT_ONCE) if summation.in_blocks else 0
+    return gemm.k + carried + 2, summation.unit_roundoff
 
 
 FUNCTION_ULPS = 32
@@ -97,8 +97,7 @@ def error_bound(operands: Operands) -> Array:
             # A function steeper than 1 makes errors larger, and is itself computed in f32, in a few operations.
             magnitude, gamma = STEEPEST * magnitude, gamma + FUNCTION_ULPS * F32.unit_roundoff
         # The smallest normal number pays for results that underflow.
-        smallest = float(np.finfo(np.float16 if gemm.out.name == "f16" else np.float32).tiny)
-        return gamma * magnitude + gemm.out.unit_roundoff * magnitude + smallest
+        return gamma * magnitude + gemm.out.unit_roundoff * magnitude + gemm.out.tiny
 
 
 def check(operands: Operands, computed: Array) -> Verdict:

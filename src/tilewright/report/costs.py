@@ -6,7 +6,6 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from tilewright.device.spec import DeviceSpec
-from tilewright.dtypes import TF32
 from tilewright.ir.buffer import Space
 from tilewright.ir.visit import Path
 from tilewright.problem.gemm import Gemm
@@ -75,8 +74,9 @@ class Cost:
 
     def tensor_clocks(self, spec: DeviceSpec, gemm: Gemm) -> float:
         """Clocks of one SM's tensor cores, at least, if that SM ran all the blocks; 0 where it has none for these."""
-        product = TF32 if gemm.multiplies_tf32 else gemm.multiplied
-        rate = spec.tensor.flops_per_clk_per_sm(product.name, gemm.accumulate.name) if self.multiply_adds else 0
+        if not self.multiply_adds:
+            return 0.0
+        rate = spec.tensor.flops_per_clk_per_sm(gemm.multiplied.rate, gemm.accumulate.name)
         return 2 * self.multiply_adds / rate if rate else 0.0
 
     def fma_clocks(self, spec: DeviceSpec) -> float:

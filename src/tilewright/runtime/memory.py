@@ -12,7 +12,7 @@ from typing import Any, Self
 import numpy as np
 import numpy.typing as npt
 
-from tilewright.dtypes import BF16, BOOL, F16, F32, F64, I32, I64, Array, DType
+from tilewright.dtypes import ALL, Array, DType
 from tilewright.errors import ProblemError
 from tilewright.runtime.driver import Gpu, driver_answer
 from tilewright.units import format_bytes
@@ -153,19 +153,12 @@ def borrow(array: Any) -> BorrowedArray:
     )
 
 
-_DTYPE_OF_TYPESTR = {dtype.numpy.str: dtype for dtype in (F32, F16, F64, I32, I64, BOOL)}
+_OF_LIBRARIES = [dtype for dtype in ALL if dtype.names.dlpack is not None]
+_DTYPE_OF_TYPESTR = {dtype.numpy.str: dtype for dtype in _OF_LIBRARIES if dtype.is_numpy}
 
 # Source: dlpack.h 1.1, DLDeviceType and DLDataTypeCode.
 _DLPACK_CUDA, _DLPACK_CUDA_MANAGED = 2, 13
-_DTYPE_OF_DLPACK = {
-    (0, 32): I32,
-    (0, 64): I64,
-    (2, 16): F16,
-    (2, 32): F32,
-    (2, 64): F64,
-    (4, 16): BF16,
-    (6, 8): BOOL,
-}
+_DTYPE_OF_DLPACK = {(dtype.names.dlpack, dtype.bits): dtype for dtype in _OF_LIBRARIES}
 
 
 class _DLTensor(ctypes.Structure):

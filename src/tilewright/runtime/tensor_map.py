@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 
 from tilewright.artifacts import Parameter, TensorBox
-from tilewright.dtypes import BF16, F16, F32, TF32, Array, DType
+from tilewright.dtypes import Array
 from tilewright.errors import LaunchError
 from tilewright.runtime.driver import driver_answer
 
@@ -29,9 +29,6 @@ ALIGNMENT_BYTES = 16
 MOST_IN_STACK = 65535
 _KEPT = 256
 """Maps kept with a kernel; a program that keeps changing its addresses must not fill the memory with them."""
-
-DATA_TYPES: dict[DType, str] = {BF16: "BFLOAT16", F16: "FLOAT16", F32: "FLOAT32", TF32: "TFLOAT32"}
-"""The driver's word for each format that the copy engine moves."""
 
 
 class TensorMaps:
@@ -105,7 +102,7 @@ def encode(box: TensorBox, pointer: int, inner: int, outer: int, leading: int, s
     if box.step:  # as many as there may be blocks along z: none is beyond
         extents, strides, boxed = [*extents, MOST_IN_STACK], [*strides, step_bytes], [*boxed, 1]
     answer = driver.cuTensorMapEncodeTiled(
-        getattr(kind, f"CU_TENSOR_MAP_DATA_TYPE_{DATA_TYPES[box.dtype]}"),
+        getattr(kind, f"CU_TENSOR_MAP_DATA_TYPE_{box.dtype.tensor_map}"),
         len(extents),
         pointer,
         [words(max(extent, 1)) for extent in extents],  # an empty matrix is never read, but must have a size

@@ -12,7 +12,7 @@ from typing import Any, Protocol
 
 import numpy as np
 
-from tilewright.dtypes import BF16, F16, F32, F64, TF32, Array, DType, truncated_tf32
+from tilewright.dtypes import F32, F64, Array, DType
 from tilewright.errors import SimulationError
 from tilewright.ir.expr import Op
 from tilewright.isa.instruction import MatrixInstruction
@@ -89,7 +89,7 @@ class FloatArithmetic:
     _low: Array = field(default_factory=lambda: np.empty(_CHUNK_ELEMENTS, np.int64), repr=False)
 
     def register_type(self, dtype: DType) -> np.dtype[Any]:
-        return np.dtype(np.float32) if dtype in (F32, F16, BF16) else dtype.numpy
+        return dtype.register
 
     def memory_type(self, dtype: DType) -> np.dtype[Any]:
         return dtype.numpy
@@ -158,22 +158,19 @@ class FloatArithmetic:
             total[suspect] = round_to_odd(a * b, addend.astype(np.float64))
 
     def cast(self, value: Value, dtype: DType) -> Value:
-        if dtype is F16 or dtype is BF16:
-            # From float64 bf16 goes through float32; round-to-odd sums survive that, having 24 > 8 + 2 bits left odd.
-            narrow = value if dtype is F16 else _odd_float32(value)
-            wide = dtype.decode(dtype.encode(narrow))
-            return np.asarray(wide, np.float32) if np.ndim(value) else np.float32(wide)
-        if dtype is TF32:
-            return TF32.encode(value)[()]
-        return np.asarray(value).astype(self.register_type(dtype))[()]
+        register = self.register_type(dtype)
+        if dtype.is_numpy and dtype.numpy == register:
+            return np.asarray(value).astype(register)[()]
+        # What NumPy does not round itself is rounded from float32; round-to-odd sums survive that.
+        exact = value if dtype.is_numpy else _odd_float32(value)
+        return np.asarray(dtype.decode(dtype.encode(exact))).astype(register, copy=False)[()]
 
     def apply(self, function: Activation, value: Value) -> Value:
         return np.asarray(function.of(value)).astype(np.float32)[()]
 
     def multiply_tiles(self, instruction: MatrixInstruction, a: Array, b: Array, c: Array) -> Array:
-        if instruction.product is TF32:  # the hardware does not round: who wants that casts before
-            a, b = truncated_tf32(a), truncated_tf32(b)
-        return instruction.meaning(a, b, c)
+        product = instruction.product
+        return instruction.meaning(product.as_multiplied(a), product.as_multiplied(b), c)
 
 
 def round_to_odd(a: Array, b: Array) -> Array:

@@ -175,4 +175,4 @@ def multiply_opcodes(instruction: MatrixInstruction) -> dict[str, int]:
     ({'HMMA': 2}, {'HMMA': 4})
     """
     halves = 2 if instruction.is_opaque and instruction.product is TF32 else 1
-    return {"HMMA": instruction.n // 8 * halves}
+    return {instruction.opcode: instruction.n // 8 * halves}

@@ -187,7 +187,7 @@ def _described(site: Site) -> _Described | None:
             adds = instruction.multiply_adds // GROUP_WARPS
             return _Described(
                 "arithmetic",
-                {"HGMMA": 1},
+                {instruction.opcode: 1},
                 stmt.d.buffer.name,
                 tile_multiply_adds=adds,
                 tile_wavefronts=instruction.operand_wavefronts,

@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping
 
 import numpy as np
 
-from tilewright.dtypes import TF32, Array
+from tilewright.dtypes import Array, DType
 from tilewright.ir.buffer import Buffer, Space
 from tilewright.ir.kernel import Kernel
 from tilewright.problem.reference import Operands
@@ -43,9 +43,9 @@ class Memory:
         """The shared buffers of a block, each with the address of its first element."""
         yield from zip(self._kernel.shared, self._kernel.shared_offsets, strict=True)
 
-    def rounded_tf32(self, values: Array) -> Array:
-        """Elements of f32 as a copy that rounds them leaves them."""
-        return self._arithmetic.encode(values, TF32)
+    def rounded(self, values: Array, dtype: DType) -> Array:
+        """Elements as a copy that rounds them to a format leaves them."""
+        return self._arithmetic.encode(values, dtype)
 
     def base_of(self, operand: str) -> int:
         """Address of a matrix in global memory, as far as alignment can tell."""

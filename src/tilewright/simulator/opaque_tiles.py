@@ -19,7 +19,8 @@ from typing import Literal
 import numpy as np
 
 from tilewright.device.spec import WARP_THREADS
-from tilewright.dtypes import Array, DType
+from tilewright.dtypes import TF32, Array, DType
+from tilewright.errors import FormatError
 from tilewright.isa.instruction import MatrixInstruction
 from tilewright.isa.wmma import WMMA_POINTER_BYTES, WMMA_ROW_BYTES
 from tilewright.layout.fragment import MATRIX_ROW_BYTES, MATRIX_ROWS, Fragment
@@ -90,6 +91,8 @@ def load_access(instruction: MatrixInstruction, role: Literal["A", "B"], order: 
         matrix, row = _LANE // MATRIX_ROWS, _LANE % MATRIX_ROWS
         pieces: tuple[Piece, ...] = (Piece(matrix % 2 * MATRIX_ROWS + row, matrix // 2 * each, each, 4),)
         return TileAccess(fragment.rows, fragment.columns, order, pieces)
+    if instruction.product is not TF32:
+        raise FormatError(f"The simulator does not know where {instruction.name} has its operands.")
     pieces = ()
     for k in range(0, instruction.k, 4):
         for other in range(0, 16, 8):

@@ -69,12 +69,11 @@ def call_each(problems: Sequence[Problem]) -> int:
     from tilewright.errors import TilewrightError
     from tilewright.frontend import matmul
     from tilewright.problem.gemm import Order
-    from tilewright.suite.gpu import TORCH_DTYPES
 
     good = 0
     for problem in problems:
         gemm = problem.gemm
-        dtype = getattr(torch, TORCH_DTYPES[gemm.dtype.name])
+        dtype = getattr(torch, gemm.dtype.library)
 
         def matrix(rows: int, columns: int, order: Order, dtype: Any = dtype) -> Any:
             if order is Order.COL:

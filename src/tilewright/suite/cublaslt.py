@@ -12,15 +12,14 @@ from ctypes import byref, c_float, c_int, c_int64, c_size_t, c_uint32, c_uint64,
 from dataclasses import dataclass
 from typing import Any
 
-from tilewright.dtypes import BF16, F16, F32, DType
-from tilewright.errors import LaunchError
+from tilewright.dtypes import F32, DType
+from tilewright.errors import FormatError, LaunchError
 from tilewright.problem.gemm import Gemm, Operand, Order
 
 WORKSPACE_BYTES = 64 << 20
 MOST_ALGORITHMS = 32
 
 COMPUTE_32F, COMPUTE_32F_FAST_TF32 = 68, 77
-DATA_TYPES: dict[DType, int] = {F32: 0, F16: 2, BF16: 14}
 OP_T = 1
 DESC_TRANSA, DESC_TRANSB = 3, 4
 PREF_MAX_WORKSPACE_BYTES = 1
@@ -63,6 +62,17 @@ def as_columns(gemm: Gemm, operand: Operand) -> Matrix:
     return Matrix(length, lines, gemm.leading(operand.name), operand.order is Order.COL)
 
 
+def _compute_type(gemm: Gemm) -> int:
+    """How products are summed: cublasComputeType_t. Raises FormatError."""
+    if gemm.accumulate is not F32:
+        raise FormatError(f"cuBLASLt is not asked for sums in {gemm.accumulate}.", hint="accumulate in f32.")
+    if gemm.multiplied is gemm.dtype:
+        return COMPUTE_32F
+    if gemm.multiplies_tf32:
+        return COMPUTE_32F_FAST_TF32
+    raise FormatError(f"cuBLASLt does not round {gemm.dtype} to {gemm.multiplied}.")
+
+
 class CublasLt:
     """The library, and a handle of the current GPU. Raises LaunchError where it cannot be loaded."""
 
@@ -90,8 +100,8 @@ class CublasLt:
 
     def _operation(self, gemm: Gemm, first_transposed: bool, second_transposed: bool) -> c_void_p:
         operation = c_void_p()
-        compute = COMPUTE_32F_FAST_TF32 if gemm.multiplies_tf32 else COMPUTE_32F
-        self._call("cublasLtMatmulDescCreate", byref(operation), compute, DATA_TYPES[F32])
+        compute = _compute_type(gemm)
+        self._call("cublasLtMatmulDescCreate", byref(operation), compute, F32.cublas)
         for attribute, transposed in ((DESC_TRANSA, first_transposed), (DESC_TRANSB, second_transposed)):
             if transposed:
                 value = c_uint32(OP_T)
@@ -103,7 +113,7 @@ class CublasLt:
     def _layout(self, dtype: DType, matrix: Matrix) -> c_void_p:
         layout = c_void_p()
         sizes = c_uint64(matrix.rows), c_uint64(matrix.columns), c_int64(matrix.leading)
-        self._call("cublasLtMatrixLayoutCreate", byref(layout), DATA_TYPES[dtype], *sizes)
+        self._call("cublasLtMatrixLayoutCreate", byref(layout), dtype.cublas, *sizes)
         return layout
 
     def _algorithms(self, operation: c_void_p, layouts: list[c_void_p]) -> list[HeuristicResult]:

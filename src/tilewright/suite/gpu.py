@@ -24,8 +24,6 @@ from tilewright.suite.stacks import DrawnStack, contest
 from tilewright.suite.sweep import SweepRow, Target
 from tilewright.suite.timing import fastest, interleaved
 
-TORCH_DTYPES = {"f32": "float32", "f16": "float16", "bf16": "bfloat16"}
-
 WORTH_A_NAME = 0.98
 """Shares of cuBLAS below which its kernel's name is recorded."""
 
@@ -51,7 +49,7 @@ class TorchBench:
         torch, gemm = self._torch, problem.gemm
         true_to_formats(torch, gemm)
         torch.cuda.empty_cache()  # the graphs of the problem before held memory of their own
-        pairs = operands_of(torch, gemm, getattr(torch, TORCH_DTYPES[gemm.dtype.name]))
+        pairs = operands_of(torch, gemm, getattr(torch, gemm.dtype.library))
         a, b = pairs[0]
         ours = _ours(gemm)
         error = checked(torch, gemm, OURS, ours(a, b), a, b)
@@ -82,7 +80,7 @@ class TorchBench:
         torch, gemm = self._torch, drawn.problem.gemm
         true_to_formats(torch, gemm)
         torch.cuda.empty_cache()
-        dtype = getattr(torch, TORCH_DTYPES[gemm.dtype.name])
+        dtype = getattr(torch, gemm.dtype.library)
         if isinstance(drawn, DrawnStack):
             one = contest(torch, drawn.problem, dtype)
             ours, peer, copies, ran = one.ours, one.peer, one.copies, drawn.kind

@@ -12,6 +12,7 @@ from typing import Literal
 from tilewright.ir.buffer import Space
 from tilewright.ir.program import Level, Route
 from tilewright.layout.arrangement import Xor
+from tilewright.layout.fragment import TRANSPOSED_BYTES
 from tilewright.problem.gemm import Gemm, Order
 from tilewright.schedule import (
     Accumulate,
@@ -128,7 +129,7 @@ def matrices(gemm: Gemm) -> tuple[Step, ...]:
 
 def takes_matrices(gemm: Gemm, name: Literal["A", "B"]) -> bool:
     """Whether ldmatrix can load an operand's fragments: its rows run along k, or it turns them, 2 bytes each."""
-    return gemm.dtype.bytes == 2 or gemm.operand(name).contiguous == "k"
+    return gemm.dtype.bytes == TRANSPOSED_BYTES or gemm.operand(name).contiguous == "k"
 
 
 def by_lanes(gemm: Gemm) -> tuple[Literal["A", "B"], ...]:

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from tilewright.ir.buffer import Space
 from tilewright.ir.kernel import MAX_SHARED_BYTES
 from tilewright.ir.program import GROUP_LANES, Level, Route
+from tilewright.isa.wgmma import transposes
 from tilewright.ladders.rung import Point
 from tilewright.layout.arrangement import SwizzleAtoms
 from tilewright.problem.gemm import Gemm, Order
@@ -160,10 +161,10 @@ def tiles_at(point: Point) -> Tiles:
 
 
 def takes(gemm: Gemm) -> bool:
-    """Whether wgmma reads the operands as they lie: it turns tiles of 2-byte elements, and no others.
+    """Whether wgmma reads the operands as they are stored.
 
     >>> from tilewright.dtypes import TF32
     >>> takes(Gemm(8, 8, 8, product=TF32)), takes(Gemm(8, 8, 8, product=TF32, b=Order.COL))
     (False, True)
     """
-    return gemm.dtype.bytes == 2 or (gemm.a is Order.ROW and gemm.b is Order.COL)
+    return transposes(gemm.multiplied) or (gemm.a is Order.ROW and gemm.b is Order.COL)

@@ -6,8 +6,6 @@ from tilewright.ir.async_stmt import Wgmma
 from tilewright.report.page.watch import Event, Watched
 from tilewright.simulator.events import Access, Arithmetic, Issue, TmaCopy
 
-_MULTIPLYING = ("FFMA", "HMMA", "HGMMA")
-
 
 def roles_of(watched: Watched) -> list[frozenset[int]]:
     """Warps that take part in the same events, as far as memory and arithmetic go; a lone leader counts with them."""
@@ -35,7 +33,7 @@ def _is_work(event: Event) -> bool:
 
 
 def multiplies(event: Arithmetic) -> bool:
-    return any(name in event.operations for name in _MULTIPLYING) and event.site.origin != "C"
+    return any(name == "FFMA" or name.endswith("MMA") for name in event.operations) and event.site.origin != "C"
 
 
 def role_name(warps: frozenset[int]) -> str:

@@ -99,8 +99,8 @@ def ceiling_of(built: Build, spec: DeviceSpec) -> dict[str, Any]:
     if tensorized is None:
         return {"name": "FFMA peak", "tflops": spec.peak_fp32_tflops}
     instruction = tensorized.instruction
-    inputs, sums = str(instruction.product), str(instruction.accumulate)
-    peak = spec.peak_tensor_tflops(inputs.removesuffix("_truncated"), sums)
+    inputs, sums = instruction.product, str(instruction.accumulate)
+    peak = spec.peak_tensor_tflops(inputs.rate, sums)
     return {"name": f"tensor-core peak, {inputs} into {sums}", "tflops": peak}
 
 

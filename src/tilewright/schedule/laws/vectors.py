@@ -17,7 +17,7 @@ from tilewright.ir.tiles import (
     tile_of,
     traded_axis,
 )
-from tilewright.layout.fragment import MATRIX_ROW_BYTES, QUAD_LANES
+from tilewright.layout.fragment import MATRIX_ROW_BYTES, QUAD_LANES, TRANSPOSED_BYTES
 from tilewright.schedule.laws.violation import Violation
 
 
@@ -136,7 +136,7 @@ def _matrices(program: Program, tile: Tile) -> Iterator[Violation]:
             f"{source.name!r} does not keep 16 bytes of a row together and aligned.",
             hint="use a pad and an arrangement that keep runs of 16 bytes.",
         )
-    if parent.spans[parent.minor].dim != "k" and tile.dtype.bytes != 2:
+    if parent.spans[parent.minor].dim != "k" and tile.dtype.bytes != TRANSPOSED_BYTES:
         yield Violation(
             f"rows of {source.name!r} run along {parent.spans[parent.minor].dim}, and ldmatrix turns only elements of "
             f"2 bytes, not {tile.dtype.bytes}.",

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Iterable
+from functools import partial
 
 import numpy as np
 
 from tilewright.device.spec import WARP_THREADS
-from tilewright.dtypes import TF32, Array
+from tilewright.dtypes import Array
 from tilewright.ir.kernel import Kernel
 from tilewright.problem.gemm import Gemm
 from tilewright.simulator.asynchronous.clocks import GROUP_WARPS, Clocks
@@ -98,8 +99,10 @@ class Units:
 
     def _land(self, flight: Flight) -> None:
         arrays, box = self.memory.arrays, flight.box
-        # A map of tf32 rounds on the way.
-        rounded = self.memory.rounded_tf32 if box.map.box_of(self.gemm).dtype is TF32 else None
+        # A map of another format than the matrix has rounds on the way.
+        mapped = box.map.box_of(self.gemm).dtype
+        rounds = mapped is not self.gemm.operand(box.map.operand).dtype
+        rounded = partial(self.memory.rounded, dtype=mapped) if rounds else None
         flight.land(arrays[box.map.operand], arrays[box.buffer.name], rounded)
         self.phases.land(flight.key, box.size_bytes, self.complain(flight.where))
 

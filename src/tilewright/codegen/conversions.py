@@ -1,0 +1,143 @@
+"""How emitted CUDA holds each number format: its literals, its conversions, its vectors, its arithmetic.
+
+One entry a format. A format without an entry, or an entry without what is asked for, raises `FormatError`.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from tilewright.dtypes import BF16, BOOL, F16, F32, F64, I32, I64, MBARRIER, TF32, TF32_TRUNCATED, DType
+from tilewright.errors import FormatError, LoweringError
+
+_INT_MAX = 2**31 - 1
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CudaFormat:
+    """A format in emitted text.
+
+    literal: a number as a C++ expression. in_c: C++ itself converts and computes. fma: the function of a multiply-add.
+    to_float, from_float: the functions of the prelude around a format that is held as bits, or that a float is rounded
+    to. round_pair: the function that rounds two elements of a fragment.
+    vectors: for each number of elements of one access, the function that views the first as the whole, and the type of
+    that view. register: the constraint of inline PTX for a 32-bit register of sums ("f"), and how many elements it
+    holds.
+    """
+
+    literal: Callable[[float], str]
+    in_c: bool = False
+    fma: str = ""
+    to_float: str = ""
+    from_float: str = ""
+    round_pair: str = ""
+    vectors: Mapping[int, tuple[str, str]] = field(default_factory=dict)
+    register: tuple[str, int] | None = None
+
+
+def _bits_of(dtype: DType) -> Callable[[float], str]:
+    def literal(value: float) -> str:
+        bits = int.from_bytes(dtype.encode(np.array([value], np.float32)).tobytes(), "little")
+        return f"{dtype.cuda}({bits:#0{2 + 2 * dtype.bytes}x})" if bits else "0"
+
+    return literal
+
+
+def _float(value: float) -> str:
+    """The shortest decimal that reads back as the same number."""
+    return _special(value) or f"{float(str(np.float32(value)))!r}f"
+
+
+def _double(value: float) -> str:
+    return _special(value) or repr(float(value))
+
+
+def _special(value: float) -> str:
+    if math.isfinite(value):
+        return ""
+    text = "__int_as_float(0x7fc00000)" if math.isnan(value) else "__int_as_float(0x7f800000)"
+    return f"-{text}" if value < 0 else text
+
+
+def _int(value: float) -> str:
+    return f"{value}LL" if abs(value) > _INT_MAX else str(value)
+
+
+_FLOAT_VECTORS = {2: ("as_float2", "float2"), 4: ("as_float4", "float4")}
+
+_FORMATS: dict[DType, CudaFormat] = {
+    F32: CudaFormat(literal=_float, in_c=True, fma="fmaf", vectors=_FLOAT_VECTORS, register=("f", 1)),
+    F64: CudaFormat(literal=_double, in_c=True, fma="fma"),
+    F16: CudaFormat(
+        literal=_bits_of(F16),
+        fma="fma_half",
+        to_float="float_from_half",
+        from_float="half_from_float",
+        vectors={2: ("as_half2", "unsigned"), 4: ("as_half4", "uint2"), 8: ("as_half8", "uint4")},
+        register=("r", 2),
+    ),
+    BF16: CudaFormat(
+        literal=_bits_of(BF16),
+        to_float="float_from_bf16",
+        from_float="bf16_from_float",
+        vectors={2: ("as_bf16x2", "unsigned"), 4: ("as_bf16x4", "uint2"), 8: ("as_bf16x8", "uint4")},
+    ),
+    TF32: CudaFormat(literal=_float, from_float="tf32_from_float", round_pair="round_pair_to_tf32"),
+    TF32_TRUNCATED: CudaFormat(literal=_float),
+    I32: CudaFormat(literal=_int, in_c=True),
+    I64: CudaFormat(literal=lambda value: f"{value}LL", in_c=True),
+    BOOL: CudaFormat(literal=lambda value: "true" if value else "false", in_c=True),
+    MBARRIER: CudaFormat(literal=_int),
+}
+
+VECTORS = {(dtype, width): view for dtype, one in _FORMATS.items() for width, view in one.vectors.items()}
+
+
+def cuda_format(dtype: DType) -> CudaFormat:
+    """How emitted text holds a format. Raises FormatError."""
+    if dtype not in _FORMATS:
+        raise FormatError(
+            f"Emitted CUDA does not hold {dtype}.", hint=f"formats that it holds are {', '.join(map(str, _FORMATS))}."
+        )
+    return _FORMATS[dtype]
+
+
+def is_storage(dtype: DType) -> bool:
+    """Whether registers of a format hold bits, of which a conversion makes a number."""
+    return bool(cuda_format(dtype).to_float)
+
+
+def conversion(source: DType, target: DType) -> str:
+    """The function of the prelude that converts one number to another format; empty where a C++ cast does.
+
+    One of the two is computed with in C++. Raises FormatError.
+    """
+    before, after = cuda_format(source), cuda_format(target)
+    if before.to_float and target is F32:
+        return before.to_float
+    if after.from_float and before.in_c:
+        return after.from_float
+    if not (before.in_c and after.in_c):
+        raise FormatError(f"Emitted CUDA does not convert {source} to {target}.", hint="cast to f32 first.")
+    return ""
+
+
+def vector(dtype: DType, width: int) -> tuple[str, str]:
+    """The function and the type of an access to `width` consecutive elements."""
+    known = cuda_format(dtype).vectors
+    if width not in known:
+        others = ", ".join(f"{w} x {d}" for d, w in VECTORS)
+        raise LoweringError(f"There is no {width} x {dtype} memory access.", hint=f"accesses are {others}.")
+    return known[width]
+
+
+def sum_register(dtype: DType) -> tuple[str, int]:
+    """How inline PTX takes sums: the constraint of a 32-bit register, and the elements in it. Raises FormatError."""
+    found = cuda_format(dtype).register
+    if found is None:
+        raise FormatError(f"No matrix instruction in emitted CUDA keeps sums in {dtype}.")
+    return found

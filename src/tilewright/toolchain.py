@@ -33,6 +33,7 @@ from tilewright.model.l2 import L2Estimate, estimate_l2, strips_of
 from tilewright.model.limits import reasons_it_cannot_run
 from tilewright.model.occupancy import Occupancy, occupancy
 from tilewright.problem.gemm import Gemm, Order
+from tilewright.problem.problem import Problem, ScalarKind, values_of
 from tilewright.problem.reference import Operands, view
 from tilewright.problem.tolerance import Verdict, check
 from tilewright.runtime.cubin_cache import CubinCache
@@ -50,15 +51,12 @@ MAX_SIZE = MAX_INDEX - 2**16
 """The largest m, n or k: block and tile coordinates are rounded up in 32 bits."""
 
 
-def sizes_of(gemm: Gemm) -> dict[str, int]:
-    """The run-time sizes that grid expressions read."""
-    return {"M": gemm.m, "N": gemm.n, "K": gemm.k}
-
-
-def grid_of(kernel: Kernel, gemm: Gemm, *, part_of_k: int = 0) -> tuple[int, int, int]:
+def grid_of(kernel: Kernel, problem: Problem, *, part_of_k: int = 0) -> tuple[int, int, int]:
     """Blocks along x, y, z for a problem. part_of_k: products that one block sums, of a kernel of parts."""
-    values = {name: Const(size) for name, size in sizes_of(gemm).items()}
-    values[PART_OF_K.name] = Const(part_of_k or max(gemm.k, 1))
+    sizes = (scalar for scalar in problem.scalars if scalar.kind is ScalarKind.SIZE)
+    values = {scalar.name: Const(int(scalar.value)) for scalar in sizes}
+    if kernel.split_k is not SplitK.NONE:
+        values[PART_OF_K.name] = Const(part_of_k or max(int(values_of(problem)["K"]), 1))
 
     def count(extent: Expr) -> int:
         value = simplify(substitute(extent, values))
@@ -191,15 +189,13 @@ def build(gemm: Gemm, schedule: Schedule | Rung, *, variant: Variant | None = No
     return Build(gemm, resolved, name or "gemm", variant, layouts)
 
 
-def arguments(gemm: Gemm, pointers: Sequence[int], *, part_of_k: int = 0) -> tuple[Any, ...]:
+def arguments(problem: Problem, pointers: Sequence[int], *, part_of_k: int = 0) -> tuple[Any, ...]:
     """The launch arguments of a problem, in the order of `Kernel.parameters`.
 
     part_of_k: products that one block sums, of a kernel of parts; 0 for any other kernel.
     """
     parts = (part_of_k,) if part_of_k else ()
-    if gemm.epilogue.residual:
-        parts = (gemm.ld_residual, *parts)
-    return (*pointers, gemm.m, gemm.n, gemm.k, gemm.lda, gemm.ldb, gemm.ldc, gemm.alpha, gemm.beta, *parts)
+    return (*pointers, *(scalar.value for scalar in problem.scalars), *parts)
 
 
 def run_on_gpu(built: Build, gpu: Gpu, operands: Operands, *, cache: CubinCache | None = None) -> Array:

@@ -213,7 +213,7 @@ def test_a_measured_split_of_k_is_kept(gpu: State) -> None:
     dispatch.use_database(Winners(Choice("worklog/6", splits=4)))
     a, b = drawn(64, 512), drawn(512, 64)
     assert_right(matmul(a, b), a, b)
-    assert gpu.launches == ["worklog_6", "finish_f32_4"]
+    assert gpu.launches == ["worklog_6", "reduce_f32_4x2_16_4"]
 
 
 def test_a_measured_kernel_that_cannot_be_built_is_passed_over(gpu: State) -> None:

@@ -53,7 +53,7 @@ def test_the_product_is_right(
     m, n, k = shape
     a, b, c = drawn(m, k, order=orders[0]), drawn(k, n, order=orders[1]), drawn(m, n)
     assert_right(matmul(a, b), a, b)
-    assert gpu.launches[-1].startswith("finish_f32") and "worklog_best" in gpu.launches
+    assert gpu.launches[-1].startswith("reduce_f32") and "worklog_best" in gpu.launches
     assert_right(matmul(a, b, c=c), a, b, added=np.asarray(c))
     bias = drawn(n)
     assert_right(matmul(a, b, bias=bias, activation="relu"), a, b, added=np.asarray(bias), activation=Activation.RELU)
@@ -69,13 +69,14 @@ def test_the_kernel_has_no_edges_and_reads_what_was_turned() -> None:
     choice = whole(gemm, dict(BEST))
     kernels = PaperKernels(H200)
     plan = plan_of(kernels, Request(gemm, alignment_of(gemm)), choice)
-    first, second, product, last = launches_of(plan)
-    assert [one.source.entry for one in (first, second, last)] == ["turn_f32", "turn_f32", "finish_f32_1x4"]
+    copy, product, last = launches_of(plan)
+    assert copy.source.entry == "copy_transposed_f32x1_transposed_f32x1"
+    assert last.source.entry == "reduce_f32_1x4_128_0"
     built = kernels.products[product.source]
     assert built.variant.exact == frozenset("mnk") and (built.gemm.a, built.gemm.b) == (Order.COL, Order.ROW)
     assert (built.gemm.m, built.gemm.n, built.gemm.k) == (640, 768, 528)
     # M x K of A as it lies; of its copy, K x M in whole tiles
-    assert first.arguments[2:6] == (515, 513, 528, 640) and second.arguments[2:6] == (517, 513, 528, 768)
+    assert copy.arguments[4:8] == (515, 513, 528, 640) and copy.arguments[12:16] == (517, 513, 528, 768)
     assert plan.scratch_bytes == 4 * (528 * 640 + 528 * 768 + 640 * 768)
     assert plan.words.endswith("A and B turned first, whole tiles")
 

@@ -19,7 +19,7 @@ from tilewright.ladders.worklog.r13_best import BEST
 from tilewright.planning import dispatch
 from tilewright.planning.assembly import Request, plan_of
 from tilewright.planning.choices import choices
-from tilewright.planning.copies import Alignment, Copies, copy_launches, fitted, ways_to_copy
+from tilewright.planning.copies import Alignment, Copies, fitted, ways_to_copy
 from tilewright.planning.dispatch import estimated
 from tilewright.planning.on_paper import PaperKernels, launches_of, order_of_choice
 from tilewright.planning.plan import Place
@@ -82,16 +82,16 @@ def test_a_plan_turns_b_and_pads_a_before_a_product_that_reads_both_by_rows() ->
     choice = Choice("worklog/best", {}, 1, BOTH, B)
     kernels = PaperKernels(H200)
     plan = plan_of(kernels, Request(gemm, alignment_of(gemm)), choice)
-    turn, pad, product = launches_of(plan)
-    assert [turn.source.entry, pad.source.entry] == ["turn_f32", "pad_f32"]
-    # lines and length of B, then of its copy; the leading dimension of B, then of its copy: whole lines of 128 bytes
-    assert turn.arguments[2:8] == (517, 513, 513, 520, 513, 544) and turn.grid == (9, 9, 1)
-    (_, turned), (a, padded), (*read, _) = (step.pointers for step in plan.steps)
-    assert plan.steps[0].pointers[0] == (Place.B, 0) and a == (Place.A, 0) and read == [padded, turned]
+    copy, product = launches_of(plan)
+    assert copy.source.entry == "copy_padded_f32x1_transposed_f32x1"
+    # lines and length of A, then of its copy; their leading dimensions: the copy's are whole lines of 128 bytes
+    assert copy.arguments[4:10] == (515, 513, 515, 516, 513, 544)
+    assert copy.arguments[12:18] == (517, 513, 513, 520, 513, 544) and copy.grid == (65 * 3 + 17 * 9, 1, 1)
+    (a, padded, b, turned), (*read, _) = (step.pointers for step in plan.steps)
+    assert (a, b) == ((Place.A, 0), (Place.B, 0)) and read == [padded, turned]
     assert padded == (Place.SCRATCH, 0) and turned == (Place.SCRATCH, 515 * 544 * 4 // 256 * 256 + 256)
     read_as = kernels.products[product.source].gemm
     assert (read_as.a, read_as.b) == (Order.ROW, Order.ROW)
-    assert copy_launches(gemm, choice) == len(plan.steps) - 1 == 2
     assert plan.words.endswith("A copied first, B turned first")
 
 
@@ -104,7 +104,7 @@ def test_a_stack_is_turned_by_one_launch() -> None:
 
 def test_no_workspace_is_nothing_turned() -> None:
     (step,) = planned(paper_dispatcher(H200), by_columns(4096, 4096, 4096), without_workspace=True).steps
-    assert step.launch.source.entry != "turn_f32"
+    assert not step.launch.source.entry.startswith("copy_")
 
 
 def test_the_order_of_a_sum_is_that_of_the_kernel_alone() -> None:
@@ -141,5 +141,6 @@ def test_the_product_is_right(
     m, n, k = shape
     a, b, c = drawn(*lead, m, k), drawn(*lead, k, n, order="T"), drawn(*lead, m, n)
     assert_right(matmul(a, b), a, b)
-    assert "turn_f32" in gpu.launches and any("finish" in name for name in gpu.launches) == (splits > 1)
+    assert any("transposed_f32" in name for name in gpu.launches)
+    assert any("reduce" in name for name in gpu.launches) == (splits > 1)
     assert_right(matmul(a, b, c=c), a, b, added=np.asarray(c))

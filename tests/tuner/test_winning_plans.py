@@ -29,12 +29,20 @@ NINE = {"bm": 64, "bn": 64, "bk": 8, "tm": 4, "tn": 4}
 WIDE = {"dtype": BF16, "out": BF16}
 
 PLANS = [
-    (Gemm(512, 512, 16384, **WIDE), Choice("hopper/4", RING, 6), ["hopper_4", "finish_bf16_4"]),
-    (Gemm(256, 257, 1023, **WIDE), Choice("hopper/4", RING, 1, frozenset("AB")), ["pad_bf16_both", "hopper_4"]),
-    (Gemm(512, 512, 511, **WIDE), Choice("ampere/4", {"stages": 2}, 1, frozenset("A")), ["pad_bf16", "ampere_4"]),
+    (Gemm(512, 512, 16384, **WIDE), Choice("hopper/4", RING, 6), ["hopper_4", "reduce_bf16_4x1_128_8"]),
+    (
+        Gemm(256, 257, 1023, **WIDE),
+        Choice("hopper/4", RING, 1, frozenset("AB")),
+        ["copy_padded_bf16x1_128_padded_bf16x1", "hopper_4"],
+    ),
+    (
+        Gemm(512, 512, 511, **WIDE),
+        Choice("ampere/4", {"stages": 2}, 1, frozenset("A")),
+        ["copy_padded_bf16x1", "ampere_4"],
+    ),
     (Gemm(512, 512, 511, **WIDE), Choice("ampere/4", {"stages": 3}), ["ampere_4"]),
-    (Gemm(4, 4096, 4096, **WIDE), Choice(THIN, splits=5), ["thin_across_bf16_f32_4_8", "finish_bf16_4"]),
-    (Gemm(4, 4096, 4096), Choice("worklog/9", NINE, 3), ["worklog_9", "finish_f32_4"]),
+    (Gemm(4, 4096, 4096, **WIDE), Choice(THIN, splits=5), ["thin_across_bf16_f32_4_8", "reduce_bf16_4x1_128_4"]),
+    (Gemm(4, 4096, 4096), Choice("worklog/9", NINE, 3), ["worklog_9", "reduce_f32_4x4_128_2"]),
 ]
 
 
@@ -63,7 +71,7 @@ def test_a_neighbour_gets_the_copies_that_it_needs(tmp_path: Path) -> None:
     _, lookup = won(tmp_path, *PLANS[1][:2])
     beside = Gemm(256, 257, 1024, **WIDE)  # rows of A are wide here
     plan = planned(paper_dispatcher(H200, lookup), beside)
-    assert [step.launch.source.entry for step in plan.steps] == ["pad_bf16", "hopper_4"]
+    assert [step.launch.source.entry for step in plan.steps] == ["copy_padded_bf16x1", "hopper_4"]
 
 
 @pytest.mark.parametrize(("gemm", "choice", "launches"), [PLANS[0], PLANS[4]], ids=str)

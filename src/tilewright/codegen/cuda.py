@@ -18,10 +18,14 @@ from tilewright.ir.async_stmt import SetRegisters, Wgmma
 from tilewright.ir.expr import Lookup
 from tilewright.ir.kernel import PROBLEMS, Kernel
 from tilewright.ir.program import GROUP_LANES
+from tilewright.ir.stmt import Move
 from tilewright.ir.text import ExprText
 from tilewright.ir.visit import exprs_of, walk, walk_expr, written
 from tilewright.ir.work import Problems
 from tilewright.problem.gemm import Gemm, Operand, Order
+from tilewright.problem.problem import Problem
+from tilewright.problem.reduction import Reduction
+from tilewright.problem.relayout import Relayout
 from tilewright.schedule.laws.units import REGISTERS_PER_SM
 
 _PLACEMENT_BYTES = 128
@@ -159,10 +163,10 @@ def _signature(kernel: Kernel, entry: str, expr: CudaExpr, linkage: str) -> str:
             return f"{element} {parameter.name}"
         const = "" if parameter.name in stored else "const "
         # What the kernel before may write while this one has begun is not constant: no load of it may move up.
-        restrict = "" if kernel.overlapped and parameter.name in added else "__restrict__ "
+        restrict = "" if kernel.overlapped and parameter.name in loaded - stored else "__restrict__ "
         return f"{const}{element}* {restrict}{parameter.name}"
 
-    added = {operand.name for operand in kernel.gemm.added}
+    loaded = {stmt.src.buffer.name for _, stmt in walk(kernel.body) if isinstance(stmt, Move)}
     pointers = ", ".join(declaration(p) for p in kernel.parameters if p.is_pointer)
     plain = [p for p in kernel.parameters if not p.is_pointer and p.tensor_map is None]
     maps = [p for p in kernel.parameters if p.tensor_map is not None]
@@ -184,13 +188,21 @@ def _blocks_with(budgets: Sequence[SetRegisters], threads: int) -> int:
 
 def _header(kernel: Kernel, entry: str) -> str:
     """The comment on top: what is computed, where the kernel comes from, what it assumes and needs."""
-    gemm = kernel.gemm
-    rows = [f"{entry}: C = {formula(gemm)}, accumulated in {gemm.accumulate}", ""]
-    rows += [f"    {operand_line(operand, gemm)}" for operand in (*gemm.operands, *gemm.added)]
+    title, matrices = _described(kernel.problem)
+    rows = [f"{entry}: {title}", "", *(f"    {line}" for line in matrices)]
     if kernel.heading:
         rows += ["", *(f"    {line}".rstrip() for line in kernel.heading)]
     rows += ["", *_titled("assumes", _assumptions(kernel)), *_titled("launch", _launch(kernel))]
     return "".join(f"{line}\n" for row in rows for line in _commented(row))
+
+
+def _described(problem: Problem) -> tuple[str, tuple[str, ...]]:
+    """What is computed, and a line for each matrix."""
+    if isinstance(problem, Gemm):
+        title = f"C = {formula(problem)}, accumulated in {problem.accumulate}"
+        return title, tuple(operand_line(operand, problem) for operand in problem.matrices)
+    assert isinstance(problem, (Relayout, Reduction)), f"no description of a {type(problem).__name__}"
+    return problem.title, problem.matrix_lines
 
 
 def _commented(row: str) -> list[str]:

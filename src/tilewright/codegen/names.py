@@ -16,6 +16,7 @@ from tilewright.codegen.prelude import PRELUDE
 from tilewright.dtypes import I64
 from tilewright.ir.buffer import Buffer, Space
 from tilewright.ir.kernel import BUILTINS, C_ODD, Kernel
+from tilewright.problem.gemm import Gemm
 
 _KEYWORDS = """
     alignas alignof and and_eq asm auto bitand bitor bool break case catch char char16_t char32_t char8_t class compl
@@ -60,7 +61,8 @@ class Names:
 
     def __init__(self, kernel: Kernel, tables: Mapping[tuple[int, ...], str] = MappingProxyType({})) -> None:
         self._vars: dict[str, str] = {name: name for name in BUILTINS}
-        self._vars[C_ODD.name] = f"int(reinterpret_cast<size_t>(C) / {kernel.gemm.out.bytes} % 2)"
+        if isinstance(kernel.problem, Gemm):
+            self._vars[C_ODD.name] = f"int(reinterpret_cast<size_t>(C) / {kernel.problem.out.bytes} % 2)"
         self._buffers: dict[tuple[str, Space], str] = {}
         self._tables = dict(tables)
         self._taken: set[str] = {*RESERVED, *tables.values()}

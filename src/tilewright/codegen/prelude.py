@@ -46,6 +46,38 @@ __device__ __forceinline__ float apart(const float& element) {
     return *reinterpret_cast<const volatile float*>(&element);
 }"""
 
+_STREAMED = (
+    ("uint4", "v4.u32", "r", "xyzw"),
+    ("float4", "v4.f32", "f", "xyzw"),
+    ("uint2", "v2.u32", "r", "xy"),
+    ("float2", "v2.f32", "f", "xy"),
+    ("unsigned", "u32", "r", ""),
+    ("float", "f32", "f", ""),
+    ("unsigned short", "u16", "h", ""),
+)
+"""Types of an element or a vector, their PTX types, the register class of a word, the words."""
+
+
+def _load_streaming() -> str:
+    """A load for each type. Volatile, so that loads start in the order of the text."""
+    text = "// A load that leaves nothing in the first-level cache: each address is read once.\n"
+    functions = []
+    for name, ptx, register, words in _STREAMED:
+        places = [f"value.{word}" for word in words] or ["value"]
+        outputs = ", ".join(f'"={register}"({place})' for place in places)
+        numbers = ", ".join(f"%{number}" for number in range(len(places)))
+        listed = f"{{{numbers}}}" if words else numbers
+        functions.append(
+            f"__device__ __forceinline__ {name} load_streaming(const {name}* from) {{\n"
+            f"    {name} value;\n"
+            f'    asm volatile("ld.global.nc.L1::no_allocate.{ptx} {listed}, [%{len(places)}];"\n'
+            f'                 : {outputs} : "l"(from));\n'
+            "    return value;\n"
+            "}"
+        )
+    return text + "\n".join(functions)
+
+
 _HALF_BITS = "typedef unsigned short half_bits;  // the bits of an f16: arithmetic is done in float"
 
 _FMA_HALF = """\
@@ -152,6 +184,7 @@ PRELUDE: dict[str, str] = {
     "bf16_from_float": _BF16_FROM_FLOAT,
     **{VECTORS[key][0]: _as_vector(*key) for key in VECTORS},
     **{COPIES[size_bytes]: _copy_async(size_bytes) for size_bytes in COPIES},
+    "load_streaming": _load_streaming(),
     "commit_copies": _COMMIT_COPIES,
     "wait_copies": _WAIT_COPIES,
     **matrix_prelude(),

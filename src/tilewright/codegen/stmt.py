@@ -36,6 +36,7 @@ from tilewright.ir.stmt import (
     MultiplyTiles,
     QuadTranspose,
     RoundPair,
+    ShuffleAdd,
     Stmt,
     StoreFragment,
     WaitCopies,
@@ -128,6 +129,9 @@ class BodyPrinter:
                 yield Line(depth, f"{self._expr.call(cuda_format(stmt.dtype).round_pair, *places)};")
             case LoadMatrices() | LoadFragment() | StoreFragment() | MultiplyTiles() | QuadTranspose():
                 yield Line(depth, f"{self._collective(stmt)};")
+            case ShuffleAdd():
+                place = self._expr.place(stmt.place)
+                yield Line(depth, f"{place} += __shfl_xor_sync(0xffffffffu, {place}, {stmt.mask});")
             case _:
                 yield Line(depth, f"{async_call(stmt, self._expr, self._address)};")
 
@@ -213,6 +217,8 @@ class BodyPrinter:
     def _value(self, stmt: Move) -> str:
         """What a move reads: the source, or zero where the guard of a load is false."""
         source = self._side(stmt, stmt.src)
+        if stmt.streaming:
+            source = self._expr.call("load_streaming", f"&{source}")
         if stmt.guard is None or not _is_load(stmt):
             return source
         dtype = stmt.src.buffer.dtype

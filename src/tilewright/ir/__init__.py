@@ -14,6 +14,7 @@
            | Barrier()                          all threads of the block meet
            | CommitCopies() | WaitCopies(n)     groups of asynchronous copies
            | LoadMatrices | LoadFragment | StoreFragment | MultiplyTiles | QuadTranspose    all lanes of a warp together
+           | ShuffleAdd(place, mask)            a register of another lane added, by all lanes of a warp
     Expr   = Const | Var | Binary | Select | Cast | Lookup | Load | Fma | Apply     Load reads a register, never memory
     Ref    = Buffer[index, ...]
     Buffer = name, space (global, shared, register), dtype, shape

@@ -25,6 +25,7 @@ from tilewright.ir.stmt import Body, CommitCopies, LoadMatrices, Move, MultiplyT
 from tilewright.ir.visit import walk
 from tilewright.ir.work import Problems, SplitK
 from tilewright.problem.gemm import Dim, Gemm
+from tilewright.problem.problem import Problem, parameters_of
 from tilewright.units import KIB, round_up
 
 BUILTINS = (*(f"{vector}.{axis}" for vector in ("blockIdx", "threadIdx") for axis in "xyz"), "gridDim.x")
@@ -113,7 +114,8 @@ SAFE = Variant(alignment_bytes=1, near=False)
 class Kernel:
     """One grid program.
 
-    grid: blocks along x, y, z as expressions of M, N, K. block: threads along x, y, z.
+    problem: the class of what is computed; its sizes are arguments. grid: blocks along x, y, z as expressions of the
+    scalar arguments. block: threads along x, y, z.
     shared: the shared buffers, in the order of their placement. tile: elements of each dimension that one block
     covers; cluster_tile: that the blocks of a cluster cover together, which is what `exact` is about.
     heading: lines that say where the kernel comes from (schedule, problem). cluster: blocks along x that run as a
@@ -124,7 +126,7 @@ class Kernel:
     """
 
     name: str
-    gemm: Gemm
+    problem: Problem
     variant: Variant
     grid: tuple[Expr, Expr, Expr]
     block: tuple[int, int, int]
@@ -142,6 +144,13 @@ class Kernel:
     def __post_init__(self) -> None:
         if not self.cluster_tile:
             object.__setattr__(self, "cluster_tile", self.tile)
+
+    @property
+    def gemm(self) -> Gemm:
+        """The problem of a kernel that multiplies matrices; TypeError for any other kernel."""
+        if not isinstance(self.problem, Gemm):
+            raise TypeError(f"kernel {self.name!r} computes a {type(self.problem).__name__}, not a Gemm")
+        return self.problem
 
     @property
     def threads_per_block(self) -> int:
@@ -198,15 +207,9 @@ class Kernel:
 
     @property
     def arguments(self) -> tuple[Parameter, ...]:
-        """What the body reads of one problem: A, B, C, what the epilogue adds (bias, residual), M, N, K, lda, ldb, ldc,
-        alpha, beta, ld_residual (where there is one), K_part (where k is shared out)."""
-        pointers = [Parameter(o.name, o.dtype, is_pointer=True) for o in (*self.gemm.operands, *self.gemm.added)]
-        sizes = [Parameter(name, I32) for name in ("M", "N", "K")]
-        leading = [Parameter(name, I32 if self.variant.near else I64) for name in ("lda", "ldb", "ldc")]
-        parts = [Parameter(PART_OF_K.name, I32)] if self.split_k is not SplitK.NONE else []
-        if self.gemm.epilogue.residual:
-            parts.insert(0, Parameter("ld_residual", I32 if self.variant.near else I64))
-        return (*pointers, *sizes, *leading, Parameter("alpha", F32), Parameter("beta", F32), *parts)
+        """What the body reads of one problem: matrices, then scalars; K_part follows where k is split over blocks."""
+        parts = (Parameter(PART_OF_K.name, I32),) if self.split_k is not SplitK.NONE else ()
+        return *parameters_of(self.problem, near=self.variant.near), *parts
 
     @property
     def parameters(self) -> tuple[Parameter, ...]:
@@ -221,7 +224,7 @@ class Kernel:
     @property
     def steps(self) -> tuple[Parameter, ...]:
         """Elements from problem to problem, of each matrix; a bias is shared."""
-        matrices = (o.name for o in (*self.gemm.operands, *self.gemm.added) if o.name != "bias")
+        matrices = (matrix.name for matrix in self.problem.matrices if matrix.name != "bias")
         return tuple(Parameter(step_of(name), I64) for name in matrices) if self.problems is Problems.STRIDED else ()
 
     @property
@@ -244,7 +247,7 @@ class Kernel:
             )
 
     def global_buffer(self, name: str) -> Buffer:
-        dtype = next(o.dtype for o in (*self.gemm.operands, *self.gemm.added) if o.name == name)
+        dtype = next(matrix.dtype for matrix in self.problem.matrices if matrix.name == name)
         return Buffer(name, Space.GLOBAL, dtype, ())
 
 

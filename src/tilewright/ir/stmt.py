@@ -84,6 +84,9 @@ class Move:
     are read; the rest are zero (asynchronous copies only).
 
     settled: its address is a multiple of its bytes whatever its operand's is, and no pass narrows or guards it.
+
+    streaming: a load of global memory that no thread repeats and that this kernel does not write: it is not kept in the
+    first-level cache (ld.global.nc.L1::no_allocate).
     """
 
     dst: Ref
@@ -94,6 +97,7 @@ class Move:
     asynchronous: bool = False
     valid: Expr | None = None
     settled: bool = False
+    streaming: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -214,6 +218,18 @@ class QuadTranspose:
     origin: str = ""
 
 
+@dataclass(frozen=True, slots=True)
+class ShuffleAdd:
+    """`place += place` of the lane whose number differs by `mask` (shfl.sync.bfly), in every lane of the warp.
+
+    mask: a power of two below 32. Both lanes of a pair add the same two numbers, so they get the same bits.
+    """
+
+    place: Ref
+    mask: int
+    origin: str = ""
+
+
 Stmt = Union[  # noqa: UP007
     Let,
     For,
@@ -230,6 +246,7 @@ Stmt = Union[  # noqa: UP007
     MultiplyTiles,
     RoundPair,
     QuadTranspose,
+    ShuffleAdd,
     AsyncStmt,
 ]
 Body = tuple[Stmt, ...]

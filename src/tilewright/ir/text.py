@@ -50,6 +50,7 @@ from tilewright.ir.stmt import (
     MultiplyTiles,
     QuadTranspose,
     RoundPair,
+    ShuffleAdd,
     Stmt,
     StoreFragment,
     WaitCopies,
@@ -188,7 +189,7 @@ def stmt_text(stmt: Stmt) -> str:
             wide = f" x{stmt.width}" if stmt.width > 1 else ""
             guard = "" if stmt.guard is None else f" where {expr(stmt.guard)}"
             some = "" if stmt.valid is None else f" first {expr(stmt.valid)}"
-            arrow = "<~" if stmt.asynchronous else "<-"
+            arrow = "<~" if stmt.asynchronous else "<- streaming" if stmt.streaming else "<-"
             return f"{expr.place(stmt.dst)} {arrow}{wide} {expr.place(stmt.src)}{some}{guard}"
         case Assign(value=Fma() as fma) if isinstance(fma.c, Load) and Ref(fma.c.buffer, fma.c.index) == stmt.dst:
             left, right = expr._inside(fma.a, 10), expr._inside(fma.b, 10)
@@ -216,6 +217,8 @@ def stmt_text(stmt: Stmt) -> str:
             return f"{expr.place(stmt.d)} += {operands}  # {stmt.instruction.name}"
         case RoundPair():
             return f"{expr.place(stmt.first)} and {expr.place(stmt.second)} rounded to {stmt.dtype}"
+        case ShuffleAdd():
+            return f"{expr.place(stmt.place)} += that of lane ^ {stmt.mask}"
         case QuadTranspose():
             return f"{expr.place(stmt.place)} turned: 4 words of 4 lanes"
         case _:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 
 from tilewright.dtypes import F32
 from tilewright.errors import LoweringError
@@ -24,6 +24,7 @@ from tilewright.ir.stmt import (
     MultiplyTiles,
     QuadTranspose,
     RoundPair,
+    ShuffleAdd,
     Stmt,
     StoreFragment,
     WaitCopies,
@@ -36,18 +37,24 @@ from tilewright.layout.fragment import TRANSPOSED_BYTES
 PARAMETERS = (*("M", "N", "K", "lda", "ldb", "ldc", "alpha", "beta", "ld_residual", PART_OF_K.name, C_ODD.name),)
 
 
+SHUFFLE_MASKS = (1, 2, 4, 8, 16)
+"""Bits of a lane's number."""
+
+
 class BrokenRule(LoweringError):
     """A pass made a kernel that breaks a rule of the language: a mistake in tilewright."""
 
 
-def verify(body: Body, *, scheduled: Sequence[str] = (), after: str) -> None:
+def verify(body: Body, *, scheduled: Sequence[str] = (), names: Iterable[str] = PARAMETERS, after: str) -> None:
     """Raise LoweringError where a statement breaks a rule of the language.
 
     Names are defined before they are used and never twice in one scope; registers are declared; a `Move` has exactly
     one side in memory and a width that an instruction has; a barrier stands where all threads come.
+
+    names: of the scalar arguments.
     """
     varying = frozenset(name for name in BUILTINS if name.startswith("threadIdx"))
-    _check(body, frozenset((*BUILTINS, *PARAMETERS)), frozenset(), varying, divergent=False, after=after)
+    _check(body, frozenset((*BUILTINS, *names)), frozenset(), varying, divergent=False, after=after)
 
 
 def _fail(after: str, stmt: Stmt, why: str) -> None:
@@ -107,7 +114,7 @@ def _check(
                     _check_place(stmt, place, registers, after)
                     if place.buffer.space is not Space.REGISTER or place.buffer.dtype is not F32:
                         _fail(after, stmt, f"{stmt.dtype} is rounded to in registers of f32")
-            case LoadMatrices() | LoadFragment() | StoreFragment() | MultiplyTiles() | QuadTranspose():
+            case LoadMatrices() | LoadFragment() | StoreFragment() | MultiplyTiles() | QuadTranspose() | ShuffleAdd():
                 if divergent:
                     _fail(after, stmt, "an instruction of the whole warp stands where only some lanes come")
                 _check_collective(stmt, registers, after)
@@ -130,6 +137,8 @@ def _check_move(stmt: Move, registers: frozenset[str], after: str) -> None:
             _fail(after, stmt, "an asynchronous copy goes from global to shared memory")
         if stmt.width * stmt.src.buffer.dtype.bytes not in VECTOR_BYTES:
             _fail(after, stmt, f"no asynchronous copy moves {stmt.width} x {stmt.src.buffer.dtype.bytes} bytes")
+    elif stmt.streaming and in_memory != [Space.GLOBAL]:
+        _fail(after, stmt, "only loads of global memory stream")
     elif len(in_memory) != 1:
         _fail(after, stmt, f"{len(in_memory)} of its two sides are in memory")
     if stmt.dst.buffer.dtype is not stmt.src.buffer.dtype:
@@ -155,6 +164,11 @@ def _check_collective(stmt: Stmt, registers: frozenset[str], after: str) -> None
         case QuadTranspose():
             if stmt.place.buffer.space is not Space.REGISTER or stmt.place.buffer.dtype.bytes > 4:
                 _fail(after, stmt, "words are turned in registers")
+        case ShuffleAdd():
+            if stmt.place.buffer.space is not Space.REGISTER or stmt.place.buffer.dtype is not F32:
+                _fail(after, stmt, "lanes exchange registers of f32")
+            if stmt.mask not in SHUFFLE_MASKS:
+                _fail(after, stmt, f"no lane of a warp is {stmt.mask} apart by one bit")
         case MultiplyTiles():
             instruction = stmt.instruction
             if stmt.d.buffer.dtype is not instruction.accumulate:

@@ -32,6 +32,7 @@ from tilewright.ir.stmt import (
     MultiplyTiles,
     QuadTranspose,
     RoundPair,
+    ShuffleAdd,
     Stmt,
     StoreFragment,
 )
@@ -101,7 +102,7 @@ def map_exprs(stmt: Stmt, change: Callable[[Expr], Expr]) -> Stmt:
             return replace(stmt, d=ref(stmt.d), a=ref(stmt.a), b=ref(stmt.b))
         case RoundPair():
             return replace(stmt, first=ref(stmt.first), second=ref(stmt.second))
-        case QuadTranspose():
+        case QuadTranspose() | ShuffleAdd():
             return replace(stmt, place=ref(stmt.place))
         case Wgmma():
             a, b = (replace(side, place=ref(side.place)) for side in (stmt.a, stmt.b))
@@ -198,7 +199,7 @@ def exprs_of(stmt: Stmt) -> tuple[Expr, ...]:
             return (*stmt.d.index, *stmt.a.index, *stmt.b.index)
         case RoundPair():
             return (*stmt.first.index, *stmt.second.index)
-        case QuadTranspose():
+        case QuadTranspose() | ShuffleAdd():
             return stmt.place.index
         case Wgmma():
             fresh = () if stmt.fresh is None else (stmt.fresh,)
@@ -230,7 +231,7 @@ def written(stmt: Stmt) -> tuple[Ref, ...]:
             return (stmt.d,)
         case RoundPair():
             return (stmt.first, stmt.second)
-        case QuadTranspose():
+        case QuadTranspose() | ShuffleAdd():
             return (stmt.place,)
         case _:
             return ()

@@ -5,20 +5,30 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from tilewright.dtypes import F32, DType
+from tilewright.dtypes import F32
 from tilewright.errors import LaunchError
 from tilewright.ir.kernel import Kernel
 from tilewright.ir.work import Problems
-from tilewright.planning.copies import ENGINE_BYTES, Alignment, as_read, finishes, order_read, row_length
+from tilewright.kernels.reduce import ReduceConfig
+from tilewright.kernels.relayout import RelayoutConfig
+from tilewright.planning.copies import (
+    ENGINE_BYTES,
+    Alignment,
+    as_read,
+    finishes,
+    order_read,
+    padded_bytes,
+    row_length,
+    whole_pieces,
+)
 from tilewright.planning.kernels import Kernels, steps_of
-from tilewright.planning.passes.finish import finish_grid, finish_source
-from tilewright.planning.passes.pad import pad_grid, pad_source, padded_bytes, whole_pieces
-from tilewright.planning.passes.turn import turn_grid, turn_source
 from tilewright.planning.plan import Place, Plan, Step
 from tilewright.planning.skinny import skinny_for
 from tilewright.planning.stack import Stack
 from tilewright.problem.epilogue import PLAIN
 from tilewright.problem.gemm import Gemm, OperandName
+from tilewright.problem.reduction import Reduction
+from tilewright.problem.relayout import MatrixCopy, Relayout
 from tilewright.toolchain import arguments, grid_of
 from tilewright.units import ceil_div, format_bytes, round_up
 from tilewright.winners.choice import THIN, Choice
@@ -60,7 +70,7 @@ def plan_of(kernels: Kernels, request: Request, choice: Choice) -> Plan:
         alignment = replace(alignment, **{copy.name.lower(): ENGINE_BYTES})
         stack = None if stack is None else replace(stack, **{copy.name.lower(): copy.apart})
         at += copy.count * copy.size_bytes
-    steps += _copied(kernels, gemm.dtype, copies, places)
+    steps += _copied(kernels, request, copies, places)
     inner = as_read(gemm, choice)
     if finishes(choice):
         steps += _parts(kernels, gemm, inner, alignment, choice, places, at)
@@ -97,55 +107,43 @@ def _thin_plan(kernels: Kernels, request: Request, choice: Choice) -> Plan:
 
 @dataclass(frozen=True, slots=True)
 class _Copy:
-    """The copy of an operand, or of `count` of them in a stack. lines, length: as it lies; to: lines and elements of a
-    line of the copy; leading: of the copy.
+    """The copy of an operand, or of `count` of them in a stack.
 
-    step: elements from one matrix to the next of the stack. size_bytes: of the copy of one.
+    size_bytes: of the copy of one. apart: elements from the copy of one to the next.
     """
 
     name: OperandName
-    turns: bool
-    lines: int
-    length: int
-    to: tuple[int, int]
-    own_leading: int
-    leading: int
+    matrix: MatrixCopy
     count: int
-    step: int
     size_bytes: int
     apart: int
-
-    @property
-    def values(self) -> tuple[int, ...]:
-        """The arguments of the kernels that copy, for one matrix: no addresses yet."""
-        return 0, 0, self.lines, self.length, *self.to, self.own_leading, self.leading, self.step, self.apart
 
 
 def _copy(gemm: Gemm, choice: Choice, name: OperandName, stack: Stack | None) -> _Copy:
     lines, length = gemm.size(gemm.operand(name).strided), row_length(gemm, name)
     count, step = (1, 0) if stack is None else (stack.count, {"A": stack.a, "B": stack.b}[name])
-    turns = order_read(choice, gemm, name) is not gemm.operand(name).order
+    transposed = order_read(choice, gemm, name) is not gemm.operand(name).order
     read = as_read(gemm, choice)
     to = read.size(read.operand(name).strided), whole_pieces(row_length(read, name), gemm.dtype)
     size_bytes = padded_bytes(*to, gemm.dtype)
-    apart, leading = size_bytes // gemm.dtype.bytes, read.leading(name)
-    return _Copy(name, turns, lines, length, to, gemm.leading(name), leading, count, step, size_bytes, apart)
+    apart = size_bytes // gemm.dtype.bytes
+    matrix = MatrixCopy(
+        lines, length, gemm.leading(name), *to, read.leading(name), transposed=transposed, step=step, to_step=apart
+    )
+    return _Copy(name, matrix, count, size_bytes, apart)
 
 
 def _copied(
-    kernels: Kernels, dtype: DType, copies: Sequence[_Copy], places: Mapping[OperandName, tuple[Place, int]]
+    kernels: Kernels, request: Request, copies: Sequence[_Copy], places: Mapping[OperandName, tuple[Place, int]]
 ) -> Iterator[Step]:
-    """The launches that copy: one for each that is turned, one for all others."""
-    turned = [(one,) for one in copies if one.turns]
-    padded_ones = tuple(one for one in copies if not one.turns)
-    for together in (*turned, *([padded_ones] if padded_ones else [])):
-        first = together[0]
-        source = turn_source(dtype) if first.turns else pad_source(dtype, len(together))
-        x, y, z = turn_grid(*first.to) if first.turns else pad_grid([one.to for one in together], dtype)
-        values = tuple(value for one in together for value in one.values)
-        kernel = kernels.small(source)
-        launch = kernel.prepare((x, y, z * first.count), (kernel.source.threads_per_block, 1, 1), values)
-        yield Step(launch, tuple(place for one in together for place in ((_PLACE[one.name], 0), places[one.name])))
+    """The launch that copies operands, if any are copied."""
+    if not copies:
+        return
+    dtype = request.gemm.dtype
+    problem = Relayout(tuple(copy.matrix for copy in copies), dtype, dtype, copies[0].count)
+    aligned = [request.alignment.of(copy.name) for copy in copies]
+    launch = kernels.auxiliary(RelayoutConfig.of(problem, aligned, overlapped=kernels.overlaps), problem)
+    yield Step(launch, tuple(place for copy in copies for place in ((_PLACE[copy.name], 0), places[copy.name])))
 
 
 def _check_maps(kernel: Kernel, alignment: Alignment, choice: Choice) -> None:
@@ -193,19 +191,9 @@ def part_length(gemm: Gemm, choice: Choice, depth: int) -> int:
 
 def _finish(kernels: Kernels, gemm: Gemm, alignment: Alignment, inner: Gemm, count: int, at: int) -> Step:
     """The sum of parts, and the epilogue. inner: the problem of which they are, whose rows lie tight."""
-    wide = gemm.n % 4 == 0 and inner.n % 4 == 0 and alignment.c % (4 * gemm.out.bytes) == 0
-    width, lines = 4 if wide else 1, _LINES_AT_ONCE if count == 1 else 1
-    kernel = kernels.small(finish_source(gemm.out, gemm.epilogue, width=width, lines=lines))
-    nowhere = (0,) * (2 + len(gemm.added))
-    apart = inner.n, inner.m * inner.n
-    values = (*nowhere, gemm.m, gemm.n, gemm.ldc, gemm.ld_residual, *apart, count, gemm.alpha, gemm.beta)
-    grid = finish_grid(gemm.m, gemm.n, width, lines)
-    launch = kernel.prepare(grid, (kernel.source.threads_per_block, 1, 1), values)
+    problem = Reduction.of(gemm, count, inner.n, inner.m * inner.n)
+    launch = kernels.auxiliary(ReduceConfig.of(problem, alignment.c, overlapped=kernels.overlaps), problem)
     return Step(launch, ((Place.SCRATCH, at), (Place.OUT, 0), *_added(gemm)))
-
-
-_LINES_AT_ONCE = 4
-"""Rows of a result that a thread copies from the workspace together: so many loads are under way."""
 
 
 def _added(gemm: Gemm) -> tuple[tuple[Place, int], ...]:

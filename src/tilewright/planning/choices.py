@@ -22,7 +22,6 @@ from tilewright.planning.copies import (
     PADDED,
     Alignment,
     as_read,
-    copy_launches,
     finishes,
     ways_to_copy,
 )
@@ -129,7 +128,7 @@ def copy_seconds(gemm: Gemm, spec: DeviceSpec, choice: Choice, count: int = 1) -
     """Of the launches that copy operands, of each of `count` problems, and C where the kernel writes whole tiles."""
     read = as_read(gemm, choice)
     copied = sum(read.storage_elements(name) for name in choice.pads)
-    seconds = _moved_seconds(2 * count * copied * gemm.dtype.bytes, spec, copy_launches(gemm, choice))
+    seconds = _moved_seconds(2 * count * copied * gemm.dtype.bytes, spec, bool(choice.pads))
     return seconds + (finish_seconds(gemm, spec, 1) if choice.filled and choice.splits == 1 else 0.0)
 
 
@@ -168,8 +167,8 @@ def choices(
             if copies.filled and stack is not None:
                 continue
             copying = Choice(tile.rung, tile.point, 1, *copies)
-            read, launches = as_read(gemm, copying), copy_launches(gemm, copying)
-            before_us = copy_seconds(gemm, spec, copying, count) * 1e6 + launches * MORE_LAUNCHES_US
+            read = as_read(gemm, copying)
+            before_us = copy_seconds(gemm, spec, copying, count) * 1e6 + bool(copies.pads) * MORE_LAUNCHES_US
             for splits in (1,) if alone else _split_counts(gemm, spec, tile):
                 if tile.stands_in and walks and splits == 1:
                     continue

@@ -6,9 +6,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import NamedTuple
 
-from tilewright.dtypes import F32
+from tilewright.dtypes import F32, DType
 from tilewright.isa.wgmma import transposes
-from tilewright.planning.passes.pad import padded
+from tilewright.layout.banks import LINE_BYTES
 from tilewright.problem.epilogue import PLAIN
 from tilewright.problem.gemm import Dim, Gemm, OperandName, Order
 from tilewright.units import round_up
@@ -107,8 +107,8 @@ def fitted(choice: Choice, gemm: Gemm, alignment: Alignment) -> Choice:
     if choice.filled:
         return replace(choice, turned=fastest_turned(gemm))
     turned = choice.turned & worth_turning(choice.rung, gemm)
-    padded = copied_first(choice.rung, gemm, alignment) | (choice.pads & _narrow(alignment))
-    return replace(choice, pads=padded | turned, turned=turned)
+    pads = copied_first(choice.rung, gemm, alignment) | (choice.pads & _narrow(alignment))
+    return replace(choice, pads=pads | turned, turned=turned)
 
 
 def _narrow(alignment: Alignment) -> frozenset[OperandName]:
@@ -138,10 +138,26 @@ def row_length(gemm: Gemm, name: OperandName) -> int:
     return gemm.size(gemm.operand(name).contiguous)
 
 
-def copy_launches(gemm: Gemm, choice: Choice) -> int:
-    """How many launches copy operands: one for each that is turned, one for all others."""
-    turned = sum(order_read(choice, gemm, name) is not gemm.operand(name).order for name in choice.pads)
-    return turned + (turned < len(choice.pads))
+_LONG_BYTES = 1024
+"""From this length on, rows of a copy begin at whole lines of the L2: at most an eighth more memory. Measured on the
+H200: 4095 x 4097 x 4093 in bf16, where rows of B are copied to 8208 bytes apart, 267 us for the product; to whole
+lines, 252 (benchmarks/results/plans_h200.json)."""
+
+
+def padded(length: int, dtype: DType) -> int:
+    """Elements from row to row of a copy."""
+    each = LINE_BYTES if length * dtype.bytes >= _LONG_BYTES else ENGINE_BYTES
+    return round_up(max(length, 1), each // dtype.bytes)
+
+
+def padded_bytes(lines: int, length: int, dtype: DType) -> int:
+    """The size of a copy, rounded up to 256 bytes."""
+    return round_up(lines * padded(length, dtype) * dtype.bytes, 256)
+
+
+def whole_pieces(length: int, dtype: DType) -> int:
+    """Elements of a row of a copy, with zeros to the end of 16 bytes."""
+    return round_up(max(length, 1), ENGINE_BYTES // dtype.bytes)
 
 
 def finishes(choice: Choice) -> bool:

@@ -8,22 +8,29 @@ from functools import cached_property
 from typing import Any
 
 from tilewright.artifacts import CudaSource
+from tilewright.codegen import print_cuda
+from tilewright.device.arch import SINCE, Feature
 from tilewright.device.spec import DeviceSpec
 from tilewright.errors import TilewrightError
 from tilewright.ir.kernel import Kernel, Variant
 from tilewright.ir.work import Problems, SplitK
+from tilewright.kernels.reduce import ReduceConfig
+from tilewright.kernels.relayout import RelayoutConfig
 from tilewright.ladders import find_rung
 from tilewright.lowering.variants import MAX_INDEX, ends_whole, reads_vectors, widest
 from tilewright.planning.copies import Alignment
 from tilewright.planning.stack import Stack
 from tilewright.problem.gemm import AddedName, Dim, Gemm, OperandName
+from tilewright.problem.reduction import Reduction
+from tilewright.problem.relayout import Relayout
 from tilewright.runtime.cubin_cache import CubinCache
 from tilewright.runtime.driver import Gpu
 from tilewright.runtime.launch import LoadedKernel, load
 from tilewright.runtime.nvrtc import compile_cuda
+from tilewright.runtime.prepared import PreparedLaunch
 from tilewright.runtime.probe import probe
 from tilewright.schedule import Schedule
-from tilewright.toolchain import Build, build, check_launchable
+from tilewright.toolchain import Build, arguments, build, check_launchable, grid_of
 from tilewright.winners.choice import Choice
 
 DIMS: tuple[Dim, ...] = ("m", "n", "k")
@@ -55,7 +62,8 @@ class Kernels:
         self._built: dict[Any, Built] = {}
         self._failed: dict[Any, TilewrightError] = {}
         self._shapes: dict[Any, Shape] = {}
-        self._passes: dict[CudaSource, LoadedKernel] = {}
+        self._auxiliary: dict[Any, Built] = {}
+        self._texts: dict[CudaSource, LoadedKernel] = {}
 
     @cached_property
     def spec(self) -> DeviceSpec:
@@ -100,18 +108,36 @@ class Kernels:
         cubin = compile_cuda(built.source, self.gpu.arch, cache=self._cache)
         return Built(load(self.gpu, cubin, built.source), built.kernel)
 
-    def small(self, source: CudaSource) -> LoadedKernel:
-        """A kernel that stands as text: of `planning.passes`."""
-        if source in self._failed:
-            raise self._failed[source]
-        found = self._passes.get(source)
+    @property
+    def overlaps(self) -> bool:
+        """Whether the GPU starts a kernel under the one before."""
+        return self.spec.compute_capability >= SINCE[Feature.DEPENDENT_LAUNCH]
+
+    def auxiliary(self, config: RelayoutConfig | ReduceConfig, problem: Relayout | Reduction) -> PreparedLaunch:
+        """The launch of a kernel that stands before or after a product.
+
+        Raises what compiling or loading raises, the second time at once.
+        """
+        key = (config, problem.formats)
+        if key in self._failed:
+            raise self._failed[key]
+        found = self._auxiliary.get(key)
         if found is None:
             try:
-                cubin = compile_cuda(source, self.gpu.arch, cache=self._cache)
-                found = self._passes[source] = load(self.gpu, cubin, source)
+                kernel = config.kernel(problem)  # type: ignore[arg-type]
+                found = self._auxiliary[key] = Built(self.small(print_cuda(kernel)), kernel)
             except TilewrightError as failure:
-                self._failed[source] = failure
+                self._failed[key] = failure
                 raise
+        nowhere = (0,) * len(problem.matrices)
+        return found.loaded.prepare(grid_of(found.kernel, problem), found.kernel.block, arguments(problem, nowhere))
+
+    def small(self, source: CudaSource) -> LoadedKernel:
+        """A text, compiled and loaded."""
+        found = self._texts.get(source)
+        if found is None:
+            cubin = compile_cuda(source, self.gpu.arch, cache=self._cache)
+            found = self._texts[source] = load(self.gpu, cubin, source)
         return found
 
 

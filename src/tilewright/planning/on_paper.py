@@ -6,6 +6,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from tilewright.artifacts import CudaSource
+from tilewright.device.arch import SINCE, Feature
 from tilewright.device.spec import DeviceSpec
 from tilewright.errors import LaunchError
 from tilewright.planning.assembly import Request, part_length, plan_of
@@ -62,6 +63,10 @@ class PaperKernels(Kernels):
         self.products[built.source] = built
         kernel: Any = PaperKernel(built.source)
         return Built(kernel, built.kernel)
+
+    @property
+    def overlaps(self) -> bool:
+        return self._for is None or self._for.compute_capability >= SINCE[Feature.DEPENDENT_LAUNCH]
 
     def small(self, source: CudaSource) -> Any:
         return PaperKernel(source)

@@ -11,6 +11,7 @@ from typing import Any, Literal, SupportsIndex
 from tilewright.dtypes import ALL, F32, TF32_FORMATS, DType
 from tilewright.errors import FormatError, ProblemError
 from tilewright.problem.epilogue import PLAIN, Epilogue
+from tilewright.problem.problem import Scalar, ScalarKind
 
 Dim = Literal["m", "n", "k"]
 OperandName = Literal["A", "B", "C"]
@@ -177,6 +178,25 @@ class Gemm:
         bias = (self.operand("bias"),) if self.epilogue.bias else ()
         return (*bias, *((self.operand("residual"),) if self.epilogue.residual else ()))
 
+    @property
+    def matrices(self) -> tuple[Operand, ...]:
+        """Every matrix that a kernel takes, in the order of its arguments."""
+        return *self.operands, *self.added
+
+    @property
+    def results(self) -> tuple[str, ...]:
+        """The matrices that are written."""
+        return ("C",)
+
+    @property
+    def scalars(self) -> tuple[Scalar, ...]:
+        """The scalar arguments of a kernel, in order."""
+        sizes = [Scalar(dim.upper(), self.size(dim), ScalarKind.SIZE) for dim in ("m", "n", "k")]
+        leading = [Scalar(o.leading, self.leading(o.name), ScalarKind.OFFSET) for o in self.operands]
+        factors = [Scalar(name, getattr(self, name), ScalarKind.FACTOR) for name in ("alpha", "beta")]
+        residual = [Scalar("ld_residual", self.ld_residual, ScalarKind.OFFSET)] if self.epilogue.residual else []
+        return *sizes, *leading, *factors, *residual
+
     def operand(self, name: OperandName | AddedName) -> Operand:
         """A, B or C, or what the epilogue adds: a bias is contiguous along its dimension."""
         if name == "bias":
@@ -210,11 +230,11 @@ class Gemm:
         """Elements from line to line; 0 for a bias, all of whose lines are one."""
         return {"A": self.lda, "B": self.ldb, "C": self.ldc, "residual": self.ld_residual, "bias": 0}[name]
 
-    def storage_elements(self, name: OperandName | AddedName) -> int:
+    def storage_elements(self, name: str) -> int:
         """Elements from the first to the last of the matrix, gaps between rows included."""
-        operand = self.operand(name)
+        operand = next(one for one in self.matrices if one.name == name)
         runs, length = self.size(operand.strided), self.size(operand.contiguous)
-        return (runs - 1) * self.leading(name) + length if runs and length else 0
+        return (runs - 1) * self.leading(operand.name) + length if runs and length else 0
 
     @property
     def flops(self) -> int:

@@ -32,7 +32,12 @@ class Operands:
     bias: Array | None = None
     residual: Array | None = None
 
-    def storage(self, name: OperandName | AddedName) -> Array:
+    @property
+    def problem(self) -> Gemm:
+        """What every reader of a kernel asks of its operands."""
+        return self.gemm
+
+    def storage(self, name: str) -> Array:
         found = {"A": self.a, "B": self.b, "C": self.c, "bias": self.bias, "residual": self.residual}[name]
         assert found is not None, name
         return found

@@ -9,7 +9,8 @@ from functools import lru_cache
 import numpy as np
 
 from tilewright.device.spec import WARP_THREADS
-from tilewright.dtypes import TF32, Array
+from tilewright.dtypes import F32, TF32, Array
+from tilewright.ir.expr import Op
 from tilewright.isa.instruction import MatrixInstruction
 from tilewright.layout.fragment import MATRIX_ROW_BYTES, MATRIX_ROWS, QUAD_LANES, WORD_BYTES
 from tilewright.simulator.context import Context, where
@@ -22,6 +23,9 @@ from tilewright.simulator.values import RegisterView
 
 TURN_WORDS: Mapping[str, int] = {"SHFL": QUAD_LANES}
 """What turns a square of four words: in each of two steps, two words to another lane."""
+
+SHUFFLE_ADD: Mapping[str, int] = {"SHFL": 1, "FADD": 1}
+"""What adds the register of another lane."""
 
 
 def check_whole_warps(site: Site, context: Context, convoy: Convoy) -> None:
@@ -162,6 +166,25 @@ class QuadTransposeOp:
         put(self.place.of(convoy), held, None if convoy.mask is None else convoy.mask.lanes)
         self.place.mark(convoy)
         self.context.tell_computed(self.site, convoy, TURN_WORDS)
+
+
+@dataclass(slots=True)
+class ShuffleAddOp:
+    """Each lane adds what the lane holds whose number differs by `distance` in one bit."""
+
+    site: Site
+    context: Context
+    place: RegisterView
+    distance: int
+
+    def __call__(self, convoy: Convoy) -> None:
+        check_whole_warps(self.site, self.context, convoy)
+        held = self.place.read(convoy)
+        other = held[np.arange(convoy.warps.lanes) ^ self.distance]
+        total = self.context.arithmetic.binary(Op.ADD, held, other, F32)
+        put(self.place.of(convoy), total, None if convoy.mask is None else convoy.mask.lanes)
+        self.place.mark(convoy)
+        self.context.tell_computed(self.site, convoy, SHUFFLE_ADD)
 
 
 def multiply_opcodes(instruction: MatrixInstruction) -> dict[str, int]:

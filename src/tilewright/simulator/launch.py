@@ -19,16 +19,9 @@ Block = tuple[int, int, int]
 """Coordinates of a block, or extents of a grid: x, y, z."""
 
 
-def scalars(gemm: Gemm) -> dict[str, float]:
-    """The scalar arguments by name, as the GPU sees them: factors are passed as f32."""
-    sizes = {"M": gemm.m, "N": gemm.n, "K": gemm.k, "lda": gemm.lda, "ldb": gemm.ldb, "ldc": gemm.ldc}
-    sizes["ld_residual"] = gemm.ld_residual
-    return {**sizes, "alpha": float(np.float32(gemm.alpha)), "beta": float(np.float32(gemm.beta))}
-
-
 def arguments(kernel: Kernel, values: Mapping[str, float]) -> dict[str, Expr]:
     """The scalar arguments of a launch as typed constants."""
-    kernel.check_beta(values["beta"])
+    kernel.check_beta(values.get("beta", 0.0))
     scalar = (p for p in kernel.arguments if not p.is_pointer)
     kinds = {parameter.name: parameter.dtype for parameter in scalar}
     return {name: Const(values[name], dtype) for name, dtype in kinds.items()}
@@ -36,7 +29,9 @@ def arguments(kernel: Kernel, values: Mapping[str, float]) -> dict[str, Expr]:
 
 def odd(kernel: Kernel, base_of: Callable[[str], int]) -> dict[str, Expr]:
     """Where C begins inside aligned pairs of its elements, as a constant. base_of: the address of an operand."""
-    return {C_ODD.name: Const(base_of("C") // kernel.gemm.out.bytes % 2)}
+    if not isinstance(kernel.problem, Gemm):
+        return {}
+    return {C_ODD.name: Const(base_of("C") // kernel.problem.out.bytes % 2)}
 
 
 def grid_of(kernel: Kernel, constants: Mapping[str, Expr]) -> Block:

@@ -38,13 +38,14 @@ from tilewright.ir.stmt import (
     MultiplyTiles,
     QuadTranspose,
     RoundPair,
+    ShuffleAdd,
     StoreFragment,
 )
 from tilewright.ir.visit import Path
 from tilewright.layout.fragment import MATRIX_ROW_BYTES
 from tilewright.simulator.assigns import ROUND_PAIR, operations_of
 from tilewright.simulator.asynchronous.clocks import GROUP_WARPS
-from tilewright.simulator.collective import TURN_WORDS, multiply_opcodes
+from tilewright.simulator.collective import SHUFFLE_ADD, TURN_WORDS, multiply_opcodes
 from tilewright.simulator.opaque_tiles import access_opcodes, load_access, store_access
 from tilewright.simulator.sites import Site
 
@@ -172,6 +173,8 @@ def _described(site: Site) -> _Described | None:
             return _Described("arithmetic", ROUND_PAIR, stmt.first.buffer.name)
         case QuadTranspose():
             return _Described("arithmetic", TURN_WORDS, stmt.place.buffer.name)
+        case ShuffleAdd():
+            return _Described("arithmetic", SHUFFLE_ADD, stmt.place.buffer.name)
         case Assign():
             return _Described("arithmetic", operations_of(stmt.value), stmt.dst.buffer.name)
         case Barrier():

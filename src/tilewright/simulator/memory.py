@@ -9,7 +9,7 @@ import numpy as np
 from tilewright.dtypes import Array, DType
 from tilewright.ir.buffer import Buffer, Space
 from tilewright.ir.kernel import Kernel
-from tilewright.problem.reference import Operands
+from tilewright.problem.problem import Stored
 from tilewright.simulator.arithmetic import Arithmetic
 
 
@@ -19,14 +19,12 @@ class Memory:
     base_bytes: the address of the first element of each global operand, where it is not a multiple of 256.
     """
 
-    def __init__(
-        self, kernel: Kernel, operands: Operands, arithmetic: Arithmetic, base_bytes: Mapping[str, int]
-    ) -> None:
+    def __init__(self, kernel: Kernel, operands: Stored, arithmetic: Arithmetic, base_bytes: Mapping[str, int]) -> None:
         self._arithmetic = arithmetic
         self._kernel = kernel
         self.arrays: dict[str, Array] = {
-            operand.name: arithmetic.import_storage(operands.storage(operand.name), operand.dtype)
-            for operand in (*kernel.gemm.operands, *kernel.gemm.added)
+            matrix.name: arithmetic.import_storage(operands.storage(matrix.name), matrix.dtype)
+            for matrix in kernel.problem.matrices
         }
         self._global_names = frozenset(self.arrays)
         offsets = zip(kernel.shared, kernel.shared_offsets, strict=True)

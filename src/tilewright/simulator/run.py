@@ -15,7 +15,9 @@ from tilewright.ir.buffer import Space
 from tilewright.ir.kernel import PART_OF_K, Kernel
 from tilewright.ir.stmt import Move
 from tilewright.ir.visit import walk
+from tilewright.problem.problem import Stored, values_of
 from tilewright.problem.reference import Operands
+from tilewright.problem.storages import Storages
 from tilewright.simulator.arithmetic import Arithmetic, FloatArithmetic
 from tilewright.simulator.asynchronous.ordered import OrderedRaces
 from tilewright.simulator.asynchronous.units import Units
@@ -29,7 +31,6 @@ from tilewright.simulator.launch import (
     all_blocks,
     arguments,
     launched_grid,
-    scalars,
     some_blocks,
     warps_per_block,
 )
@@ -54,14 +55,20 @@ Progress = Callable[[int, int], None]
 class Run:
     """What a simulation gives.
 
-    c: flat storage of C (storage dtype; residues as int64 in modular arithmetic). counters: of the blocks that ran.
+    stored: flat storage of each matrix that the kernel writes, by name (storage dtype; residues as int64 in modular
+    arithmetic). counters: of the blocks that ran.
     findings: broken rules and notes, in the order in which they were first seen. completed: False after a deadlock.
     """
 
-    c: Array
+    stored: Mapping[str, Array]
     counters: Counters
     findings: tuple[Finding, ...]
     completed: bool = True
+
+    @property
+    def c(self) -> Array:
+        """The storage of C."""
+        return self.stored["C"]
 
     @property
     def errors(self) -> tuple[Finding, ...]:
@@ -71,7 +78,7 @@ class Run:
 
 def simulate(
     kernel: Kernel,
-    operands: Operands,
+    operands: Stored,
     *,
     listeners: Sequence[Listener] | None = None,
     detectors: bool = True,
@@ -102,13 +109,13 @@ def simulate(
             f"A Kernel can be simulated, and this is a {type(kernel).__name__}.",
             hint="build(gemm, schedule).simulate(operands), or simulate(built.kernel, operands).",
         )
-    if not isinstance(operands, Operands):
+    if not isinstance(operands, (Operands, Storages)):
         raise ProblemError(
             f"A kernel is simulated on Operands, and this is a {type(operands).__name__}.", hint="make_operands(gemm)."
         )
     numbers = arithmetic or FloatArithmetic()
     heard = tuple(standard_listeners() if listeners is None else listeners)
-    constants = arguments(kernel, {**scalars(operands.gemm), PART_OF_K.name: part_of_k})
+    constants = arguments(kernel, {**values_of(operands.problem), PART_OF_K.name: part_of_k})
     grid = launched_grid(kernel, constants, resident_blocks)
     chosen = all_blocks(grid) if blocks is None else some_blocks(grid, blocks, kernel.cluster)
     sites, findings = Sites(kernel), Findings(on_finding)
@@ -119,7 +126,7 @@ def simulate(
     written, threads = _written(kernel, memory), kernel.threads_per_block
     if any(isinstance(stmt, AsyncStmt) for _, stmt in walk(kernel.body)):
         races = OrderedRaces(sites.all, findings, threads, written, kernel.cluster) if detectors else None
-        context.races, context.units = races, Units(kernel, operands.gemm, memory, findings, races)
+        context.races, context.units = races, Units(kernel, operands.problem, memory, findings, races)
     elif detectors:
         context.races = Races(sites.all, findings, threads, written)
     launch = Launch(kernel, tuple(sites.all), grid, len(chosen), int(np.prod(grid)), warps_per_block(kernel))
@@ -127,7 +134,8 @@ def simulate(
         hear(launch)
     machine = Machine(program, context, kernel.shared, schedule, seed)
     completed = _run_batches(machine, kernel, grid, chosen, progress)
-    return Run(memory.arrays["C"], counters_of(launch, heard), findings.all(), completed)
+    stored = {name: memory.arrays[name] for name in kernel.problem.results}
+    return Run(stored, counters_of(launch, heard), findings.all(), completed)
 
 
 def _run_batches(machine: Machine, kernel: Kernel, grid: Block, chosen: Array, progress: Progress | None) -> bool:

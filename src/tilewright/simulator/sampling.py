@@ -24,11 +24,10 @@ from tilewright.ir.ranges import Bounds, Interval, interval
 from tilewright.ir.stmt import Alloc, Body, For, If, Let, Move
 from tilewright.ir.visit import bodies, variables, walk_expr
 from tilewright.layout.banks import LINE_BYTES, SECTOR_BYTES
-from tilewright.problem.gemm import Gemm
-from tilewright.problem.reference import Operands
+from tilewright.problem.problem import Problem, Stored, values_of
 from tilewright.simulator.counters import Counters, weighted_sum
 from tilewright.simulator.index import Scope, array_function, resolve
-from tilewright.simulator.launch import Block, all_blocks, arguments, grid_of, odd, scalars
+from tilewright.simulator.launch import Block, all_blocks, arguments, grid_of, odd
 from tilewright.simulator.run import simulate
 
 _BLOCK_NAMES = tuple(name for name in BUILTINS if name.startswith("blockIdx"))
@@ -76,9 +75,9 @@ class _Trait:
     op: Op | None = None
 
 
-def sample_blocks(kernel: Kernel, gemm: Gemm, *, limit: int = 64) -> Sample:
-    """Classes of the blocks of a launch at the sizes of `gemm`; more than `limit` are merged into an estimate."""
-    constants = arguments(kernel, scalars(gemm))
+def sample_blocks(kernel: Kernel, problem: Problem, *, limit: int = 64) -> Sample:
+    """Classes of the blocks of a launch at the sizes of `problem`; more than `limit` are merged into an estimate."""
+    constants = arguments(kernel, values_of(problem))
     grid = grid_of(kernel, constants)
     coordinates = all_blocks(grid)
     if not len(coordinates):
@@ -95,7 +94,7 @@ def sample_blocks(kernel: Kernel, gemm: Gemm, *, limit: int = 64) -> Sample:
     return sample
 
 
-def count_sampled(kernel: Kernel, operands: Operands, *, limit: int = 64, **options: Any) -> Counters:
+def count_sampled(kernel: Kernel, operands: Stored, *, limit: int = 64, **options: Any) -> Counters:
     """Counters of the whole grid from one block of each class; `is_estimate` says whether they are exact.
 
     options: of `simulate`. Raises SimulationError as `simulate` does; only the sampled blocks are looked at. Of
@@ -103,7 +102,7 @@ def count_sampled(kernel: Kernel, operands: Operands, *, limit: int = 64, **opti
     """
     if kernel.resident or kernel.cluster > 1:
         return simulate(kernel, operands, **options).counters
-    sample = sample_blocks(kernel, operands.gemm, limit=limit)
+    sample = sample_blocks(kernel, operands.problem, limit=limit)
     if not sample.classes:
         return simulate(kernel, operands, **options).counters
     parts = [(one.count, simulate(kernel, operands, blocks=[one.block], **options).counters) for one in sample.classes]
@@ -153,10 +152,10 @@ def _traits(kernel: Kernel, constants: Mapping[str, Expr]) -> Iterator[_Trait]:
         names[f"threadIdx.{axis}"] = Var(f"threadIdx.{axis}")
         bounds[f"threadIdx.{axis}"] = Interval(0, extent - 1)
     known = {**names, **constants, **odd(kernel, lambda _: 0)}
-    yield from _body_traits(kernel.body, kernel.gemm, Scope(known), bounds, 0)
+    yield from _body_traits(kernel.body, kernel, Scope(known), bounds, 0)
 
 
-def _body_traits(body: Body, gemm: Gemm, scope: Scope, bounds: Bounds, depth: int) -> Iterator[_Trait]:
+def _body_traits(body: Body, kernel: Kernel, scope: Scope, bounds: Bounds, depth: int) -> Iterator[_Trait]:
     for stmt in body:
         inner, inner_bounds = scope, bounds
         match stmt:
@@ -168,7 +167,7 @@ def _body_traits(body: Body, gemm: Gemm, scope: Scope, bounds: Bounds, depth: in
             case Move():
                 yield from _move_traits(stmt, scope, bounds)
             case TmaLoad() | TmaStore():
-                yield from _box_traits(stmt, gemm, scope, bounds)
+                yield from _box_traits(stmt, kernel, scope, bounds)
             case If():
                 yield from _condition_traits(resolve(stmt.condition, scope), bounds)
             case For():
@@ -183,7 +182,7 @@ def _body_traits(body: Body, gemm: Gemm, scope: Scope, bounds: Bounds, depth: in
             case _:
                 pass
         for _, nested in bodies(stmt):
-            yield from _body_traits(nested, gemm, inner, inner_bounds, depth + 1)
+            yield from _body_traits(nested, kernel, inner, inner_bounds, depth + 1)
 
 
 def _move_traits(stmt: Move, scope: Scope, bounds: Bounds) -> Iterator[_Trait]:
@@ -197,9 +196,9 @@ def _move_traits(stmt: Move, scope: Scope, bounds: Bounds) -> Iterator[_Trait]:
             yield from _split(resolve(place.flat, scope), bounds, modulus=line)
 
 
-def _box_traits(stmt: TmaLoad | TmaStore, gemm: Gemm, scope: Scope, bounds: Bounds) -> Iterator[_Trait]:
+def _box_traits(stmt: TmaLoad | TmaStore, kernel: Kernel, scope: Scope, bounds: Bounds) -> Iterator[_Trait]:
     """How much of a box is inside the matrix, and where in a sector it begins."""
-    operand = gemm.operand(stmt.map.operand)
+    operand = kernel.gemm.operand(stmt.map.operand)
     inner, outer = stmt.at
     sizes = SIZES[operand.contiguous], SIZES[operand.strided]
     for at, box, size in zip(stmt.at, stmt.map.box, sizes, strict=True):

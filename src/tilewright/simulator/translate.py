@@ -32,6 +32,7 @@ from tilewright.ir.stmt import (
     MultiplyTiles,
     QuadTranspose,
     RoundPair,
+    ShuffleAdd,
     Stmt,
     StoreFragment,
     WaitCopies,
@@ -42,7 +43,13 @@ from tilewright.simulator.assigns import RoundPairOp, assign_op, copy_ops
 from tilewright.simulator.async_moves import AsyncCopyOp, CommitOp, WaitOp
 from tilewright.simulator.asynchronous.compile import WAITING, Compiler
 from tilewright.simulator.asynchronous.meeting_ops import UniformCheckOp
-from tilewright.simulator.collective import LoadMatricesOp, MultiplyTilesOp, QuadTransposeOp, StoreMatricesOp
+from tilewright.simulator.collective import (
+    LoadMatricesOp,
+    MultiplyTilesOp,
+    QuadTransposeOp,
+    ShuffleAddOp,
+    StoreMatricesOp,
+)
 from tilewright.simulator.context import Context
 from tilewright.simulator.control import (
     BarrierStep,
@@ -246,6 +253,9 @@ class _Translator:
                 return [RoundPairOp(site, self._context, places, stmt.dtype)]
             case QuadTranspose():
                 return [self._turn_words(stmt, self._sites.add(path, stmt, names.loops), names)]
+            case ShuffleAdd():
+                site = self._sites.add(path, stmt, names.loops)
+                return [ShuffleAddOp(site, self._context, self._values(site, names).view(stmt.place), stmt.mask)]
             case MultiplyTiles():
                 return [self._multiply(stmt, self._sites.add(path, stmt, names.loops), names)]
             case StoreMatrices():

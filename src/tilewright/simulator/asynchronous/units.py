@@ -12,6 +12,7 @@ from tilewright.device.spec import WARP_THREADS
 from tilewright.dtypes import Array
 from tilewright.ir.kernel import Kernel
 from tilewright.problem.gemm import Gemm
+from tilewright.problem.problem import Problem
 from tilewright.simulator.asynchronous.clocks import GROUP_WARPS, Clocks
 from tilewright.simulator.asynchronous.flights import Flight, Store, StoreQueue
 from tilewright.simulator.asynchronous.meetings import NAMED, Meetings
@@ -38,10 +39,10 @@ class Units:
     """Made once for a run; `new_batch` starts anew. races: None where detectors are off."""
 
     def __init__(
-        self, kernel: Kernel, gemm: Gemm, memory: Memory, findings: Findings, races: OrderedRaces | None
+        self, kernel: Kernel, problem: Problem, memory: Memory, findings: Findings, races: OrderedRaces | None
     ) -> None:
         self.kernel = kernel
-        self.gemm = gemm
+        self._problem = problem
         self.memory = memory
         self.findings = findings
         self.races = races
@@ -49,6 +50,12 @@ class Units:
         self.elements_of = {buffer.name: buffer.elements for buffer in kernel.shared}
         if races is not None:
             races.barrier_name = self.names.__getitem__
+
+    @property
+    def gemm(self) -> Gemm:
+        """Whose matrices TMA loads and stores."""
+        assert isinstance(self._problem, Gemm), "tensor maps are of the matrices of a product"
+        return self._problem
 
     def new_batch(self, batch: Batch) -> None:
         self.batch = batch

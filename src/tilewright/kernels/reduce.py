@@ -1,0 +1,253 @@
+"""The sum of partial sums, in the order of k whatever ran first, and the epilogue of the whole product.
+
+Where C has many elements, a thread adds up its own elements part after part. Where it has few, as after a dot product
+over hundreds of blocks, the lanes of a warp share out the parts of one element and add their sums by shuffles. Either
+order is fixed, so the same call gives the same bits.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from tilewright.device.arch import SINCE, Feature
+from tilewright.device.spec import DeviceSpec
+from tilewright.dtypes import F32
+from tilewright.ir.buffer import Buffer, Ref
+from tilewright.ir.expr import ZERO, Binary, Const, Expr, Load, Op, Select, Var, binary, both, real
+from tilewright.ir.expr import ceil_div as ceil_div_of
+from tilewright.ir.finish import store_finished
+from tilewright.ir.kernel import WIDEST_BYTES, Kernel, Variant
+from tilewright.ir.stmt import Alloc, Assign, Body, For, Let, Move, ShuffleAdd
+from tilewright.kernels.statements import (
+    AFTER_PREVIOUS_GRID,
+    BLOCK,
+    THREAD,
+    WARP_LANES,
+    argument,
+    at,
+    below,
+    element_of,
+    registers,
+    times,
+    together,
+    unrolled,
+    verified,
+)
+from tilewright.problem.reduction import Reduction
+from tilewright.units import ceil_div
+
+THREADS = 128
+
+_IN_FLIGHT = 8
+"""Loads of a thread that are under way at a time."""
+
+_FEW_ELEMENTS = 4096
+"""Up to so many elements of C, warps share out the parts: one thread an element would leave most SMs idle."""
+
+_MANY_PARTS = 16
+"""From so many parts on a warp has parts to share out."""
+
+
+@dataclass(frozen=True, slots=True)
+class ReduceConfig:
+    """One kernel of the family.
+
+    width: neighbouring elements of a row that a thread loads at once
+    along: threads of a block along a row (a power of two)
+    rows: rows whose elements a thread adds up together
+    loads: partial sums of an element that a thread has in flight; 0 where there is one part
+    across: the lanes of a warp share out the parts of one element; width, along and rows are 1
+    overlapped: it starts under the kernel before (sm_90 and later)
+    """
+
+    width: int = 4
+    along: int = THREADS
+    rows: int = 1
+    loads: int = _IN_FLIGHT
+    across: bool = False
+    overlapped: bool = True
+
+    @classmethod
+    def of(cls, problem: Reduction, aligned_bytes: int, *, overlapped: bool = True) -> ReduceConfig:
+        """The kernel for a problem. aligned_bytes: what the addresses and rows of C and of what is added to it are
+        multiples of; partial sums lie at a multiple of 256 bytes."""
+        if problem.m * problem.n <= _FEW_ELEMENTS and problem.parts >= _MANY_PARTS:
+            return cls(1, 1, 1, _IN_FLIGHT, True, overlapped)
+        vector = WIDEST_BYTES // F32.bytes
+        whole = all(one % vector == 0 for one in (problem.n, problem.row, problem.part))
+        width = vector if whole and aligned_bytes % (vector * problem.out.bytes) == 0 else 1
+        pieces = ceil_div(problem.n, width)
+        along = next(threads for threads in (8, 16, 32, 64, THREADS) if threads >= pieces or threads == THREADS)
+        loads = next(count for count in (0, 1, 2, 4, _IN_FLIGHT) if count >= problem.parts - 1 or count == _IN_FLIGHT)
+        return cls(width, along, min(4, _IN_FLIGHT // max(loads, 1)), loads, False, overlapped)
+
+    def reasons_against(self, problem: Reduction, spec: DeviceSpec | None = None) -> tuple[str, ...]:
+        """Why this kernel cannot add up these parts, in words; empty if it can."""
+        found: list[str] = []
+        if any(one % self.width for one in (problem.n, problem.row, problem.part, problem.ldc, problem.ld_residual)):
+            found.append(f"rows of {problem.n} elements, {problem.ldc} apart, are no multiples of {self.width}")
+        if problem.parts < 1 or (problem.parts > 1 and not self.loads):
+            found.append(f"it does not add up {problem.parts} parts")
+        if self.across and problem.m * problem.n > _FEW_ELEMENTS:
+            found.append(f"a warp for each of {problem.m * problem.n} elements is slower than a thread")
+        if self.overlapped and spec is not None and spec.compute_capability < SINCE[Feature.DEPENDENT_LAUNCH]:
+            found.append(f"{spec.name} has no programmatic dependent launch")
+        return tuple(found)
+
+    def kernel(self, problem: Reduction) -> Kernel:
+        """The kernel for the formats and the epilogue of a problem; sizes are arguments, offsets have 64 bits."""
+        reduce = _Reduce(self, problem)
+        epilogue = problem.epilogue
+        words = [f"bias_{epilogue.bias}"] if epilogue.bias else []
+        words += ["residual"] if epilogue.residual else []
+        words += [epilogue.activation.value] if epilogue.activation else []
+        shape = "across" if self.across else f"{self.width}x{self.rows}_{self.along}_{self.loads}"
+        return verified(
+            Kernel(
+                "_".join(["reduce", problem.out.name, shape, *words]),
+                problem,
+                Variant(alignment_bytes=self.width * problem.out.bytes, near=False),
+                (reduce.blocks(), Const(1), Const(1)),
+                (THREADS, 1, 1),
+                (),
+                together(AFTER_PREVIOUS_GRID if self.overlapped else (), reduce.body()),
+                {},
+                overlapped=self.overlapped,
+            )
+        )
+
+
+class _Reduce:
+    """The statements of a thread."""
+
+    def __init__(self, config: ReduceConfig, problem: Reduction) -> None:
+        self.config = config
+        self.problem = problem
+        self.m, self.n, self.parts = (argument(name) for name in ("M", "N", "parts"))
+        self.down = THREADS // config.along
+        self.sum = registers("sum", F32, config.rows, config.width)
+
+    def blocks(self) -> Expr:
+        if self.config.across:
+            return ceil_div_of(self.m * self.n, THREADS // WARP_LANES)
+        return ceil_div_of(self.m, self.down * self.config.rows) * self._pieces()
+
+    def _pieces(self) -> Expr:
+        """Blocks that share a row."""
+        return ceil_div_of(self.n, self.config.along * self.config.width)
+
+    def body(self) -> Body:
+        return self._across() if self.config.across else self._along()
+
+    def _partial(self, part: Expr, row: Expr, column: Expr) -> Ref:
+        offset = times(part, "part", near=False) + times(row, "row", near=False) + column
+        return element_of("partials", F32, offset)
+
+    def _place(self, row: Expr, column: Expr, name: str) -> Ref:
+        """An element of C, of the residual or of the bias."""
+        out = self.problem.out
+        if name == "bias":
+            return element_of(name, out, column if self.problem.epilogue.bias == "n" else row)
+        leading = "ld_residual" if name == "residual" else "ldc"
+        return element_of(name, out, times(row, leading, near=False) + column)
+
+    def _added(self, sums: Buffer, index: tuple[Expr, ...], part: Expr, next_one: Expr) -> Assign:
+        """The sum, with a partial sum where there is one: adding zero would turn -0 into 0."""
+        total = Load(sums, index)
+        value = Select(below(part, self.parts), Binary(Op.ADD, total, next_one), total)
+        return Assign(at(sums, *index), value, origin="sum")
+
+    def _along(self) -> Body:
+        config = self.config
+        group = Let("group", binary(Op.DIV, BLOCK, self._pieces()))
+        piece = Let("piece", BLOCK - Var("group") * self._pieces())
+        row = Let("row_first", Var("group") * (self.down * config.rows) + binary(Op.DIV, THREAD, config.along))
+        column = Let("column", (Var("piece") * config.along + THREAD % config.along) * config.width)
+
+        def first(i: Expr) -> Move:
+            place = self._partial(ZERO, self._row(i), Var("column"))
+            return Move(at(self.sum, i, ZERO), place, config.width, self._inside(i), origin="partials")
+
+        return together(
+            (group, piece, row, column, Alloc(self.sum)),
+            unrolled("i", config.rows, first),
+            self._further_parts() if config.loads else (),
+            unrolled("i", config.rows, self._finish),
+        )
+
+    def _row(self, i: Expr) -> Expr:
+        return Var("row_first") + i * self.down
+
+    def _inside(self, i: Expr) -> Expr:
+        return both(below(self._row(i), self.m), below(Var("column"), self.n))
+
+    def _further_parts(self) -> Body:
+        """All parts but the first, `loads` of them in flight."""
+        config = self.config
+        held = registers("held", F32, config.rows, config.loads, config.width)
+
+        def part(u: Expr) -> Expr:
+            return Var("chunk") * config.loads + u + 1
+
+        def load(i: Expr, u: Expr) -> Move:
+            guard = both(below(part(u), self.parts), self._inside(i))
+            place = self._partial(part(u), self._row(i), Var("column"))
+            return Move(at(held, i, u, ZERO), place, config.width, guard, origin="partials")
+
+        def add(i: Expr, u: Expr) -> Body:
+            one = lambda e: self._added(self.sum, (i, e), part(u), Load(held, (i, u, e)))  # noqa: E731
+            return unrolled("element", config.width, one)
+
+        body = together(
+            Alloc(held),
+            unrolled("i", config.rows, lambda i: unrolled("u", config.loads, lambda u: load(i, u))),
+            unrolled("i", config.rows, lambda i: unrolled("u", config.loads, lambda u: add(i, u))),
+        )
+        return (For("chunk", ceil_div_of(self.parts - 1, config.loads), body),)
+
+    def _finish(self, i: Expr) -> Body:
+        return store_finished(
+            self.problem.epilogue,
+            self.problem.out,
+            lambda element: Load(self.sum, (i, element)),
+            lambda name: self._place(self._row(i), Var("column"), name),
+            width=self.config.width,
+            guard=self._inside(i),
+        )
+
+    def _across(self) -> Body:
+        """A warp for each element; lane l adds the parts l, l + 32, ..., and the sums of the lanes are added."""
+        config = self.config
+        number, lane = Var("number"), Var("lane")
+        inside = below(number, self.m * self.n)
+        held = registers("held", F32, config.loads)
+
+        def part(u: Expr) -> Expr:
+            return (Var("chunk") * config.loads + u) * WARP_LANES + lane
+
+        def load(u: Expr) -> Move:
+            place = self._partial(part(u), Var("row_first"), Var("column"))
+            return Move(at(held, u), place, 1, both(below(part(u), self.parts), inside), origin="partials")
+
+        chunk = together(
+            Alloc(held),
+            unrolled("u", config.loads, load),
+            unrolled("u", config.loads, lambda u: self._added(self.sum, (ZERO, ZERO), part(u), Load(held, (u,)))),
+        )
+        return together(
+            Let("number", BLOCK * (THREADS // WARP_LANES) + binary(Op.DIV, THREAD, WARP_LANES)),
+            Let("lane", THREAD % WARP_LANES),
+            Let("row_first", binary(Op.DIV, number, self.n)),
+            Let("column", number - Var("row_first") * self.n),
+            Alloc(self.sum),
+            Assign(at(self.sum, ZERO, ZERO), real(0), origin="sum"),
+            For("chunk", ceil_div_of(self.parts, WARP_LANES * config.loads), chunk),
+            *(ShuffleAdd(at(self.sum, ZERO, ZERO), mask, origin="sum") for mask in (16, 8, 4, 2, 1)),
+            store_finished(
+                self.problem.epilogue,
+                self.problem.out,
+                lambda _: Load(self.sum, (ZERO, ZERO)),
+                lambda name: self._place(Var("row_first"), Var("column"), name),
+                guard=both(inside, below(lane, 1)),
+            ),
+        )

@@ -1,0 +1,82 @@
+"""Shorthands for the statements of a thread, for kernels that are written in the IR directly."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from tilewright.dtypes import I32, I64, DType
+from tilewright.ir.async_stmt import StartNextGrid, WaitPreviousGrid
+from tilewright.ir.buffer import Buffer, Ref, Space
+from tilewright.ir.expr import ZERO, Cast, Const, Expr, ExprLike, Op, Var, as_expr, binary
+from tilewright.ir.kernel import Kernel
+from tilewright.ir.stmt import Body, For, Stmt
+from tilewright.ir.verify import verify
+
+THREAD, BLOCK = Var("threadIdx.x"), Var("blockIdx.x")
+WARP_LANES = 32
+
+AFTER_PREVIOUS_GRID: Body = (StartNextGrid(), WaitPreviousGrid())
+"""How a kernel starts under the one before (programmatic dependent launch), and why that is safe.
+
+Launches of a chain, copy -> product -> reduction -> copy of the next call, each start when every block of the one
+before has begun. No thread touches global memory before its own wait, which ends when the grid before has ended and its
+writes are visible. That grid had waited likewise, or was launched the plain way, so it ended after the one before it:
+by induction all earlier grids have ended, though only the last one is named. So a later kernel sees whatever any
+earlier one wrote, and a workspace may be used again by the next call, whose first write stands behind its wait."""
+
+
+def verified(kernel: Kernel) -> Kernel:
+    """The kernel itself; BrokenRule where its body breaks a rule of the language."""
+    verify(kernel.body, names=[p.name for p in kernel.arguments if not p.is_pointer], after=kernel.name)
+    return kernel
+
+
+def argument(name: str) -> Var:
+    """A scalar argument of 32 bits."""
+    return Var(name, I32)
+
+
+def registers(name: str, dtype: DType, *shape: int, note: str = "") -> Buffer:
+    """A register buffer."""
+    return Buffer(name, Space.REGISTER, dtype, shape, note=note)
+
+
+def at(buffer: Buffer, *index: ExprLike) -> Ref:
+    """A place in registers or shared memory."""
+    return Ref(buffer, tuple(as_expr(one) for one in index))
+
+
+def element_of(name: str, dtype: DType, offset: Expr) -> Ref:
+    """An element of a matrix in global memory."""
+    return Ref(Buffer(name, Space.GLOBAL, dtype, ()), (offset,))
+
+
+def unrolled(var: str, extent: int, make: Callable[[Expr], Stmt | Body]) -> Body:
+    """A loop that the compiler writes out; its body alone where there is one iteration. make: the body of an
+    iteration, by its number."""
+    if extent == 1:
+        return together(make(ZERO))
+    return (For(var, Const(extent), together(make(Var(var))), unroll=True),)
+
+
+def together(*parts: Stmt | Body) -> Body:
+    """Statements and bodies as one body."""
+    found: list[Stmt] = []
+    for part in parts:
+        found += part if isinstance(part, tuple) else [part]
+    return tuple(found)
+
+
+def below(a: ExprLike, b: ExprLike) -> Expr:
+    """`a < b`."""
+    return binary(Op.LT, a, b)
+
+
+def least(a: ExprLike, b: ExprLike) -> Expr:
+    """`min(a, b)`."""
+    return binary(Op.MIN, a, b)
+
+
+def times(count: Expr, step: str, *, near: bool) -> Expr:
+    """`count * step`, an offset in elements: of 64 bits unless 31 are enough (near). step: a scalar argument."""
+    return count * Var(step, I32) if near else binary(Op.MUL, Cast(I64, count), Var(step, I64))

@@ -1,0 +1,97 @@
+"""What every reader of a kernel asks of its problem: the matrices by name, and the scalar arguments with their values.
+
+`Gemm`, `Relayout` and `Reduction` are problems. A kernel holds one as the class of what it computes; a launch, or a
+simulation, gives the values of another one of that class.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import Enum
+from typing import Protocol
+
+import numpy as np
+
+from tilewright.artifacts import Parameter
+from tilewright.dtypes import F32, I32, I64, Array, DType
+
+
+class ScalarKind(Enum):
+    """How a kernel takes a scalar."""
+
+    SIZE = "size"  # i32
+    OFFSET = "offset"  # elements between lines or matrices: i32 where all offsets fit, else i64
+    FACTOR = "factor"  # f32
+
+    def dtype(self, *, near: bool) -> DType:
+        """near: every element offset fits in 31 bits."""
+        if self is ScalarKind.FACTOR:
+            return F32
+        return I32 if near or self is ScalarKind.SIZE else I64
+
+
+@dataclass(frozen=True, slots=True)
+class Scalar:
+    """A scalar argument of one problem."""
+
+    name: str
+    value: float
+    kind: ScalarKind
+
+
+class Matrix(Protocol):
+    """A matrix in global memory: its name as an argument, and the format of its elements."""
+
+    @property
+    def name(self) -> str: ...
+
+    @property
+    def dtype(self) -> DType: ...
+
+
+@dataclass(frozen=True, slots=True)
+class NamedMatrix:
+    """A matrix of a problem that has no `Operand`s."""
+
+    name: str
+    dtype: DType
+
+
+class Problem(Protocol):
+    """Matrices and scalars are in the order of the launch arguments."""
+
+    @property
+    def matrices(self) -> tuple[Matrix, ...]: ...
+
+    @property
+    def scalars(self) -> tuple[Scalar, ...]: ...
+
+    @property
+    def results(self) -> tuple[str, ...]:
+        """The matrices that are written."""
+
+    def storage_elements(self, name: str) -> int:
+        """Elements from the first to the last of a matrix, gaps included."""
+
+
+def parameters_of(problem: Problem, *, near: bool) -> tuple[Parameter, ...]:
+    """What a kernel takes of one problem, in order."""
+    pointers = (Parameter(matrix.name, matrix.dtype, is_pointer=True) for matrix in problem.matrices)
+    return (*pointers, *(Parameter(scalar.name, scalar.kind.dtype(near=near)) for scalar in problem.scalars))
+
+
+def values_of(problem: Problem) -> dict[str, float]:
+    """The scalar arguments by name, as a GPU sees them: factors are rounded to f32."""
+    return {
+        scalar.name: float(np.float32(scalar.value)) if scalar.kind is ScalarKind.FACTOR else scalar.value
+        for scalar in problem.scalars
+    }
+
+
+class Stored(Protocol):
+    """A problem with the storage of its matrices: flat arrays, gaps included."""
+
+    @property
+    def problem(self) -> Problem: ...
+
+    def storage(self, name: str) -> Array: ...

@@ -1,0 +1,163 @@
+"""Copies of matrices that a product reads more easily: padded, transposed, in another format."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from tilewright.dtypes import Array, DType
+from tilewright.errors import ProblemError
+from tilewright.problem.problem import NamedMatrix, Scalar, ScalarKind
+from tilewright.problem.storages import Storages, poisoned
+
+
+@dataclass(frozen=True, slots=True)
+class MatrixCopy:
+    """One matrix and its copy; all sizes in elements.
+
+    lines, length, leading: of the source as it lies: its lines, elements of a line, elements from line to line.
+    to_lines, to_length, to_leading: of the copy. What the copy has beyond the source is zero; what lies between its
+    lines is not written. transposed: line i of the copy is element i of every line of the source. step, to_step: from
+    one matrix of a batch to the next.
+    """
+
+    lines: int
+    length: int
+    leading: int
+    to_lines: int
+    to_length: int
+    to_leading: int
+    transposed: bool = False
+    step: int = 0
+    to_step: int = 0
+
+    def __post_init__(self) -> None:
+        lines, length = (self.length, self.lines) if self.transposed else (self.lines, self.length)
+        if self.to_lines < lines or self.to_length < length:
+            raise ProblemError(
+                f"A copy of {self.to_lines} lines of {self.to_length} elements does not hold {lines} of {length}."
+            )
+        if self.leading < self.length or self.to_leading < self.to_length:
+            raise ProblemError(
+                f"Lines of {self.length} and {self.to_length} elements cannot be {self.leading} and {self.to_leading} "
+                "apart."
+            )
+
+
+_SUFFIXES = ("", "_2")
+"""Of the names of the arguments of each copy."""
+
+
+@dataclass(frozen=True, slots=True)
+class Relayout:
+    """Up to two matrices copied by one launch. dtype, out: formats of sources and copies; count: of a batch.
+
+    >>> from tilewright.dtypes import F32
+    >>> Relayout((MatrixCopy(3, 5, 5, 3, 8, 8),), F32, F32).compulsory_bytes
+    156
+    """
+
+    copies: tuple[MatrixCopy, ...]
+    dtype: DType
+    out: DType
+    count: int = 1
+    names: tuple[str, ...] = field(init=False, default=())
+
+    def __post_init__(self) -> None:
+        if not 1 <= len(self.copies) <= len(_SUFFIXES):
+            raise ProblemError(f"One launch copies one or two matrices, not {len(self.copies)}.")
+        object.__setattr__(self, "names", _SUFFIXES[: len(self.copies)])
+
+    @property
+    def matrices(self) -> tuple[NamedMatrix, ...]:
+        pairs = (((f"source{s}", self.dtype), (f"target{s}", self.out)) for s in self.names)
+        return tuple(NamedMatrix(name, dtype) for pair in pairs for name, dtype in pair)
+
+    @property
+    def results(self) -> tuple[str, ...]:
+        return tuple(f"target{suffix}" for suffix in self.names)
+
+    @property
+    def scalars(self) -> tuple[Scalar, ...]:
+        found: list[Scalar] = []
+        for suffix, copy in zip(self.names, self.copies, strict=True):
+            sizes = ("lines", "length", "to_lines", "to_length")
+            found += [Scalar(f"{name}{suffix}", getattr(copy, name), ScalarKind.SIZE) for name in sizes]
+            offsets = ("leading", "to_leading", "step", "to_step")
+            found += [Scalar(f"{name}{suffix}", getattr(copy, name), ScalarKind.OFFSET) for name in offsets]
+        return (*found, Scalar("count", self.count, ScalarKind.SIZE))
+
+    @property
+    def formats(self) -> tuple[DType, DType]:
+        """What a kernel is made for, beside its configuration."""
+        return self.dtype, self.out
+
+    def storage_elements(self, name: str) -> int:
+        kind, _, number = name.partition("_")
+        copy = self.copies[int(number or 1) - 1]
+        if kind == "source":
+            lines, length, leading, step = copy.lines, copy.length, copy.leading, copy.step
+        else:
+            lines, length, leading, step = copy.to_lines, copy.to_length, copy.to_leading, copy.to_step
+        return (self.count - 1) * step + (lines - 1) * leading + length if lines and length else 0
+
+    @property
+    def compulsory_bytes(self) -> int:
+        """Every source read once, every copy written once."""
+        read = sum(copy.lines * copy.length for copy in self.copies) * self.dtype.bytes
+        return self.count * (read + sum(copy.to_lines * copy.to_length for copy in self.copies) * self.out.bytes)
+
+    @property
+    def title(self) -> str:
+        kinds = dict.fromkeys("a transposed copy" if copy.transposed else "a padded copy" for copy in self.copies)
+        return f"{' and '.join(kinds)} of {self.dtype}" + (f" in {self.out}" if self.out is not self.dtype else "")
+
+    @property
+    def matrix_lines(self) -> tuple[str, ...]:
+        """Each matrix in one line, for the header of a kernel."""
+        return tuple(
+            line
+            for s in self.names
+            for line in (
+                f"source{s}  {self.dtype}, lines{s} x length{s}, lines leading{s} elements apart",
+                f"target{s}  {self.out}, to_lines{s} x to_length{s}, lines to_leading{s} elements apart; zeros beyond",
+            )
+        )
+
+
+def make_sources(problem: Relayout, *, seed: int = 0) -> Storages:
+    """Random normal sources whose gaps hold NaN; copies hold NaN."""
+    rng = np.random.default_rng(seed)
+    arrays = {matrix.name: poisoned(problem, matrix.name) for matrix in problem.matrices}
+    for suffix, copy in zip(problem.names, problem.copies, strict=True):
+        source = arrays[f"source{suffix}"]
+        for number in range(problem.count):
+            target = _lines(source, number * copy.step, copy.lines, copy.length, copy.leading)
+            target[...] = problem.dtype.encode(rng.standard_normal(target.shape, dtype=np.float32))
+    return Storages(problem, arrays)
+
+
+def relaid(storages: Storages) -> dict[str, Array]:
+    """The storage of each copy after the launch, exactly; gaps as they were."""
+    problem = storages.problem
+    assert isinstance(problem, Relayout)
+    found: dict[str, Array] = {}
+    for suffix, copy in zip(problem.names, problem.copies, strict=True):
+        target = found[f"target{suffix}"] = storages.storage(f"target{suffix}").copy()
+        for number in range(problem.count):
+            source = storages.storage(f"source{suffix}")
+            held = _lines(source, number * copy.step, copy.lines, copy.length, copy.leading)
+            values = problem.out.encode(problem.dtype.decode(held.T if copy.transposed else held))
+            place = _lines(target, number * copy.to_step, copy.to_lines, copy.to_length, copy.to_leading)
+            place[...] = 0
+            place[: values.shape[0], : values.shape[1]] = values
+    return found
+
+
+def _lines(storage: Array, first: int, lines: int, length: int, leading: int) -> Array:
+    """Part of a storage as lines; a view."""
+    if not lines or not length:
+        return np.zeros((lines, length), storage.dtype)
+    step = storage.itemsize
+    return np.lib.stride_tricks.as_strided(storage[first:], (lines, length), (leading * step, step))

@@ -1,0 +1,28 @@
+"""The matrices of a problem as flat storage, by name: what `Operands` is for a product."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+import numpy as np
+
+from tilewright.dtypes import Array
+from tilewright.problem.problem import Problem
+
+
+@dataclass(frozen=True, slots=True)
+class Storages:
+    """arrays: of each matrix, 1-D, in the storage type of its format."""
+
+    problem: Problem
+    arrays: Mapping[str, Array]
+
+    def storage(self, name: str) -> Array:
+        return self.arrays[name]
+
+
+def poisoned(problem: Problem, name: str) -> Array:
+    """The storage of a matrix, all of it NaN."""
+    dtype = next(matrix.dtype for matrix in problem.matrices if matrix.name == name)
+    return dtype.encode(np.full(problem.storage_elements(name), np.nan, np.float32))

@@ -38,10 +38,10 @@ def test_without_room_for_a_workspace_a_kernel_runs_that_needs_none(gpu: State) 
         assert_right(matmul(a, b), a, b)
         assert_right(matmul(a, b), a, b)
     assert len(record) == 1
-    assert not any(name.startswith("finish") for name in gpu.launches)
+    assert not any(name.startswith("reduce") for name in gpu.launches)
     gpu.has_room = True
     assert_right(matmul(a, b), a, b)
-    assert gpu.launches[-1].startswith("finish")
+    assert gpu.launches[-1].startswith("reduce")
 
 
 def test_a_remembered_call_that_finds_no_room_falls_back(gpu: State) -> None:
@@ -137,7 +137,7 @@ def test_a_kernel_that_needs_too_much_workspace_is_passed_over(gpu: State, monke
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         assert_right(matmul(a, b), a, b)
-    assert not any(name.startswith("finish") for name in gpu.launches)
+    assert not any(name.startswith("reduce") for name in gpu.launches)
 
 
 def test_a_kernel_that_does_not_load_is_left_out_and_said(gpu: State, monkeypatch: pytest.MonkeyPatch) -> None:

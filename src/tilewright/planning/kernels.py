@@ -119,25 +119,25 @@ class Kernels:
         Raises what compiling or loading raises, the second time at once.
         """
         key = (config, problem.formats)
-        if key in self._failed:
-            raise self._failed[key]
         found = self._auxiliary.get(key)
         if found is None:
-            try:
-                kernel = config.kernel(problem)  # type: ignore[arg-type]
-                found = self._auxiliary[key] = Built(self.small(print_cuda(kernel)), kernel)
-            except TilewrightError as failure:
-                self._failed[key] = failure
-                raise
+            kernel = config.kernel(problem)  # type: ignore[arg-type]
+            found = self._auxiliary[key] = Built(self.small(print_cuda(kernel)), kernel)
         nowhere = (0,) * len(problem.matrices)
         return found.loaded.prepare(grid_of(found.kernel, problem), found.kernel.block, arguments(problem, nowhere))
 
     def small(self, source: CudaSource) -> LoadedKernel:
-        """A text, compiled and loaded."""
+        """A text, compiled and loaded. Raises what compiling or loading raises, the second time at once."""
+        if source in self._failed:
+            raise self._failed[source]
         found = self._texts.get(source)
         if found is None:
-            cubin = compile_cuda(source, self.gpu.arch, cache=self._cache)
-            found = self._texts[source] = load(self.gpu, cubin, source)
+            try:
+                cubin = compile_cuda(source, self.gpu.arch, cache=self._cache)
+                found = self._texts[source] = load(self.gpu, cubin, source)
+            except TilewrightError as failure:
+                self._failed[source] = failure
+                raise
         return found
 
 

@@ -146,7 +146,8 @@ def _store(d: Drawing, by_engine: bool, columns: int) -> None:
     """Results from registers, or through stmatrix; from there by the lanes, or by the copy engine, where it would not
     write behind rows of C."""
     if by_engine and goes_in_parts(d.gemm) and columns % 64 == 0 and d.chance(0.6):
-        d.attempt(Stage("C", Space.SHARED, parts=d.rng.choice([p for p in (1, 2, 3) if columns % (64 * p) == 0])))
+        whole = [columns // count for count in (1, 2, 3) if columns % (64 * count) == 0]
+        d.attempt(Stage("C", Space.SHARED, subtile=d.rng.choice(whole)))
         d.attempt(Relayout("C_tile", arrangement=SwizzleAtoms(64)))
         d.attempt(Transfer("C_tile", Route.TMA if engine_stores(d.gemm) and d.chance(0.7) else Route.MATRICES))
     elif d.chance(0.6):

@@ -186,7 +186,7 @@ def steps(n: int, parts: int) -> Schedule:
         *staged(gemm),
         *by_engine(),
         Pipeline("k_tile", 2),
-        Stage("C", Space.SHARED, parts=parts),
+        Stage("C", Space.SHARED, subtile=n // parts),
         Relayout("C_tile", arrangement=SwizzleAtoms(64)),
         Transfer("C_tile", Route.MATRICES),
     )

@@ -142,8 +142,8 @@ class Staged:
     vector: elements a thread reads or writes at once where the tile is not distributed.
     route: how the copy travels. prefetched: the next tile is loaded into registers while this one is used. in_place: of
     fragments, each into the registers of the one whose products are done.
-    parts: of a result that each warpgroup stores by itself, in how many turns, each with a part of the columns. places:
-    how many parts there is room for.
+    subtile: of a result that each warpgroup stores by itself, the elements along C's contiguous dimension that it
+    stores at a time (0: all it has); the last subtile may be narrower. stages: how many subtiles there is room for.
     """
 
     name: str
@@ -158,12 +158,12 @@ class Staged:
     route: Route = Route.REGISTERS
     prefetched: bool = False
     in_place: bool = False
-    parts: int = 1
-    places: int = 2
+    subtile: int = 0
+    stages: int = 2
 
     @property
     def finished(self) -> bool:
-        """Whether it is a result that lies there as C will have it, put there by stmatrix; else it holds bare sums."""
+        """Whether it is a result that lies there as C will have it, an epilogue subtile; else it holds bare sums."""
         return self.operand == "C" and self.route in (Route.TMA, Route.MATRICES)
 
 
@@ -415,13 +415,30 @@ class Program:
     def slots(self, staged: Staged) -> int:
         """How many copies of a shared tile there are: the stages of the pipelined loop it is staged under, else 1.
 
-        A result that goes out in several parts has as many as it has places: one is filled while the other is read.
-        Warpgroups that take turns have their own.
+        Epilogue subtiles have stages of their own: one is filled while the other is read. Ping-pong warpgroups have
+        theirs.
         """
         if staged.finished:
-            return min(staged.places, staged.parts) * (1 if self.specialized is None else self.specialized.turns)
+            count = self.subtile_count(staged)
+            return min(staged.stages, count) * (1 if self.specialized is None else self.specialized.turns)
         ring = self.pipelined is not None and staged.space is Space.SHARED and staged.under == self.pipelined.loop
         return self.pipelined.stages if ring and self.pipelined is not None else 1
+
+    def result_columns(self, staged: Staged) -> int:
+        """Elements along C's contiguous dimension of what a warpgroup stores of a staged result."""
+        operand = self.gemm.operand("C")
+        axes = self.tile_axes(staged)[operand.dims.index(operand.contiguous)]
+        shared = [axis for loop in self.thread_loops for axis in loop.axes]
+        return prod(axis.extent or 1 for axis in axes if axis not in shared)
+
+    def subtile_columns(self, staged: Staged) -> int:
+        """Elements along C's contiguous dimension of an epilogue subtile, but for the last, which may be narrower."""
+        columns = self.result_columns(staged)
+        return min(staged.subtile or columns, columns)
+
+    def subtile_count(self, staged: Staged) -> int:
+        """Epilogue subtiles of a staged result."""
+        return -(-self.result_columns(staged) // self.subtile_columns(staged))
 
     def users_of(self, loop: str) -> tuple[str, ...]:
         """The declarations that name a loop: tiles copied under it, the sum kept over it, the pipeline."""

@@ -194,7 +194,9 @@ class _Writer:
         """Who asks the copy engine for a tile, or for how much of it; who stores a result."""
         cluster = self.program.clustered
         if staged.operand == "C":
-            return f"in {staged.parts} parts by each warpgroup" if staged.parts > 1 else "by each warpgroup"
+            columns = self.program.subtile_columns(staged)
+            several = self.program.subtile_count(staged) > 1
+            return f"in subtiles of {columns} columns by each warpgroup" if several else "by each warpgroup"
         if cluster is not None:
             dim = self.program.loop(cluster.loop).axes[0].dim
             if dim not in self.program.gemm.operand(staged.operand).dims:

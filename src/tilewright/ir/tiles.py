@@ -7,7 +7,7 @@ whatever the strides of the digits it spans: the digits are numbered in mixed ra
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from math import prod
 from typing import Any, Literal
 
@@ -22,6 +22,12 @@ from tilewright.problem.gemm import Dim, OperandName
 
 FRAGMENT = "fragment"
 """What the last extent of a register buffer counts that feeds a matrix instruction: one lane's elements of its tile."""
+
+BOX_ALIGN_BYTES = 128
+"""Where a TMA box may begin in shared memory. Source: PTX ISA 9.0, cp.async.bulk.tensor."""
+
+MAX_SWIZZLE_REPEAT_BYTES = 1024
+"""After which the widest hardware swizzle repeats, see `layout.swizzle`."""
 
 VECTOR_BYTES = (4, 8, 16)
 """Sizes of one vector access, in bytes. Source: PTX ISA, ld and st."""
@@ -105,7 +111,9 @@ class Tile:
     """A staged tile with its geometry. `major` and `minor` are indices into `spans`: slow and fast in memory.
 
     slots: copies of the tile, in turn filled and read; more than 1 in a pipelined loop. fragment: what a lane holds of
-    a register tile that feeds a matrix instruction, which counts the digits in `instruction_axes`.
+    a register tile that feeds a matrix instruction, which counts the digits in `instruction_axes`. subtiled: elements
+    of a row of epilogue subtiles, those of warpgroups side by side; 0 where a tile is no such thing. uneven: the last
+    subtile is narrower, so that the C array has no rows of one length.
     """
 
     staged: Staged
@@ -117,6 +125,8 @@ class Tile:
     slots: int = 1
     fragment: Fragment | None = None
     instruction_axes: tuple[Axis, ...] = ()
+    subtiled: int = 0
+    uneven: bool = False
 
     @property
     def is_transposed(self) -> bool:
@@ -126,7 +136,7 @@ class Tile:
     @property
     def row_length(self) -> int:
         """Elements of one row of the tile in memory, without the pad."""
-        return self.spans[self.minor].extent // self.staged.parts
+        return self.subtiled or self.spans[self.minor].extent
 
     @property
     def rows(self) -> int:
@@ -154,6 +164,10 @@ class Tile:
             columns = staged.arrangement.columns
             axes, shape = ("atom", *axes), (self.row_length // columns, self.rows, columns)
             align_bytes = swizzle_of(staged.arrangement.row_bytes).repeat_bytes
+        elif self.subtiled:
+            align_bytes = BOX_ALIGN_BYTES
+        if self.uneven:
+            axes, shape, align_bytes = ("element",), (self.elements,), MAX_SWIZZLE_REPEAT_BYTES
         if self.slots > 1:
             axes, shape = ("slot", *axes), (self.slots, *shape)
         return Buffer(staged.name, Space.SHARED, self.dtype, shape, axes, ", ".join(notes), align_bytes)
@@ -268,7 +282,15 @@ def tile_of(program: Program, staged: Staged) -> Tile:
     in_registers = program.tensorized is not None and staged.space is Space.REGISTER
     fragment = fragment_of(program, staged.operand) if in_registers else None
     axes = program.instruction_axes if in_registers else ()
-    return Tile(staged, dtype, spans, 1 - minor, minor, global_minor, program.slots(staged), fragment, axes)
+    tile = Tile(staged, dtype, spans, 1 - minor, minor, global_minor, program.slots(staged), fragment, axes)
+    return _subtiled(program, tile) if staged.finished else tile
+
+
+def _subtiled(program: Program, tile: Tile) -> Tile:
+    """The tile of which shared memory holds epilogue subtiles."""
+    columns, each = program.result_columns(tile.staged), program.subtile_columns(tile.staged)
+    side_by_side = tile.spans[tile.minor].extent // columns
+    return replace(tile, subtiled=each * side_by_side, uneven=columns % each != 0)
 
 
 def fragment_of(program: Program, operand: OperandName) -> Fragment | None:
@@ -295,11 +317,11 @@ def source_of(program: Program, staged: Staged) -> Staged | None:
     return chain[at - 1] if at else None
 
 
-def traded_axis(program: Program) -> Axis | None:
-    """What counts the fragments of whose rows the lanes of a quad trade words, so that each stores a whole row of one.
+def quad_shuffle_axis(program: Program) -> Axis | None:
+    """The digit of the fragments whose rows a quad shuffle transpose exchanges, so that each lane stores one of them.
 
-    They do where C is stored in vectors of four words, and a lane holds one: None where a lane stores what it holds,
-    or the fragments are none that could be traded.
+    There is one where C is stored in vectors of four words, and a lane holds one: None where each lane stores what it
+    holds, or where fragments have other layouts.
     """
     fragment, operand = fragment_of(program, "C"), program.gemm.operand("C")
     if fragment is None or fragment.opaque or program.result_vector * operand.dtype.bytes != QUAD_LANES * WORD_BYTES:

@@ -8,17 +8,11 @@ from __future__ import annotations
 from tilewright.errors import LoweringError
 from tilewright.ir.buffer import Space
 from tilewright.ir.program import Pipelined, Program, Route, Staged
-from tilewright.ir.tiles import Tile, tile_of
+from tilewright.lowering.check_epilogue import check_epilogue
 from tilewright.lowering.products import reads_shared
 
 BOX_BYTES = 16
 """What addresses and leading dimensions of boxes are multiples of. Source: CUDA driver API, cuTensorMapEncodeTiled."""
-
-STORED_COLUMNS = 16
-"""Columns of a fragment that one stmatrix of four matrices stores."""
-
-PAIRED_COLUMNS = 64
-"""Columns of a row that the lanes of a warp store together, two each."""
 
 
 def check_engine(program: Program) -> None:
@@ -27,14 +21,8 @@ def check_engine(program: Program) -> None:
     result = next((s for s in program.staged if s.operand == "C"), None)
     for staged in brought:
         _check_ring(program, staged)
-    if result is not None and result.parts > 1 and not result.finished:
-        raise LoweringError(
-            f"{result.name!r} has {result.parts} parts, and only the copy engine stores a result in parts.",
-            note="or the lanes of a warpgroup, where it goes to shared memory by stmatrix.",
-            hint=f"Transfer({result.name!r}, Route.TMA), or Route.MATRICES, or leave parts out.",
-        )
-    if result is not None and result.finished:
-        _check_result(program, result, brought)
+    if result is not None:
+        check_epilogue(program, result)
     if program.specialized is not None and program.specialized.turns > 1 and not program.persistent:
         raise LoweringError(
             f"{program.specialized.turns} warpgroups take turns at the tiles of a block that has only one.",
@@ -83,53 +71,6 @@ def _check_nest(program: Program, ring: Pipelined) -> None:
             f"The sum is kept over {program.accumulation.over!r}, and tiles come by TMA under {ring.loop!r}.",
             hint=f"Accumulate(over={ring.loop!r}).",
         )
-
-
-def _check_result(program: Program, result: Staged, brought: list[Staged]) -> None:
-    """Each warpgroup stores whole rows of the tile by itself, sixteen columns at a time."""
-    doing = f"{result.name!r} cannot go out by {'TMA' if result.route is Route.TMA else 'the lanes of a warpgroup'}"
-    if not brought:
-        raise LoweringError(
-            f"{doing}: no tile comes by TMA.",
-            note="a block must not end before its result has been read; kernels around the copy engine see to that.",
-            hint="Transfer('A_tile', Route.TMA) and Transfer('B_tile', Route.TMA), or store C directly.",
-        )
-    if program.is_turned:
-        raise LoweringError(
-            f"{doing}: rows of the instruction run along n, and stmatrix stores them along rows of C.",
-            hint="store C directly, or name the loop over m first in Tensorize.",
-        )
-    tile = tile_of(program, result)
-    columns = tile.spans[1].extent
-    together = STORED_COLUMNS if result.route is Route.TMA else PAIRED_COLUMNS
-    who = "stmatrix stores" if result.route is Route.TMA else "the lanes of a warp store"
-    if columns % (result.parts * together):
-        raise LoweringError(
-            f"{doing} in {result.parts} part(s) of its {columns} columns.",
-            note=f"{who} {together} columns at a time, and a part is made of whole ones.",
-            hint="use another number of parts, or another tile of n.",
-        )
-    beside = [loop.name for loop in program.thread_loops if "n" in loop.dims]
-    if beside:
-        raise LoweringError(
-            f"{doing}: {beside[0]!r} shares out its columns among warpgroups.",
-            note="each warpgroup stores whole rows.",
-            hint="bind a loop over m to warpgroups.",
-        )
-    _check_own_rows(program, tile, doing)
-
-
-def _check_own_rows(program: Program, tile: Tile, doing: str) -> None:
-    own = [axis for loop in program.thread_loops for axis in loop.axes]
-    inside = [axis for axis in tile.spans[0].axes if axis not in own]
-    for axis in own:
-        for other in inside:
-            if other.stride > axis.stride:
-                raise LoweringError(
-                    f"{doing}: warpgroups take rows in turn, {axis.stride} apart, and {other.name!r} goes over them.",
-                    note="each warpgroup stores its rows as one box.",
-                    hint=f"split m so that {axis.name!r} is outside {other.name!r}.",
-                )
 
 
 def _check_rows(program: Program, staged: Staged) -> None:

@@ -1,29 +1,55 @@
-"""What stands before and after the sum of a tile: how it starts, what is made of it, and how it leaves for C."""
+"""The epilogue of a tile: how its sum starts, and the statements that store what is made of it.
+
+    fragment -> optional rearrangement -> sink
+
+Here are the stores of single threads, with or without a quad shuffle transpose, and those of a tile that the whole
+block stores from shared memory; `epilogue_subtiles` has those of a warpgroup.
+
+A quad shuffle transpose: a lane holds one word, two neighbours, of a row of each fragment, and its quad the row. Of
+four fragments each lane takes the rows of one: 16 bytes to store at once, without shared memory or a barrier.
+
+    lane   holds                         stores
+      0    a0 b0 c0 d0                   a0 a1 a2 a3
+      1    a1 b1 c1 d1      transposed   b0 b1 b2 b3       a .. d: rows of four fragments, each of four words
+      2    a2 b2 c2 d2                   c0 c1 c2 c3
+      3    a3 b3 c3 d3                   d0 d1 d2 d3
+"""
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, replace
+from functools import cached_property
 
 from tilewright.dtypes import F32
 from tilewright.errors import LoweringError
 from tilewright.ir.buffer import Buffer, Ref
-from tilewright.ir.expr import ZERO, Apply, Binary, Cast, Const, Expr, Fma, Load, Op, Var, binary, real
-from tilewright.ir.program import Program, Route
-from tilewright.ir.stmt import Alloc, Assign, Body, For, If, Move
-from tilewright.ir.tiles import Tile, tile_of, traded_axis
-from tilewright.lowering.coordinates import index_of
+from tilewright.ir.expr import ZERO, Binary, Cast, Const, Expr, Load, Op, Var, binary, real
+from tilewright.ir.program import Axis, Program
+from tilewright.ir.simplify import substitute
+from tilewright.ir.stmt import Alloc, Assign, Body, For, If, Move, QuadTranspose
+from tilewright.ir.tiles import FRAGMENT, Tile, quad_shuffle_axis
+from tilewright.layout.fragment import QUAD_LANES
+from tilewright.lowering.coordinates import index_of, lane_of
 from tilewright.lowering.copies import store_tile
-from tilewright.lowering.engine_store import EngineStore
+from tilewright.lowering.epilogue_plan import (
+    ACCUMULATOR,
+    ADDEND,
+    BETA,
+    BIAS,
+    EpiloguePlan,
+    Rearrangement,
+    Sink,
+    epilogue_plan,
+)
+from tilewright.lowering.epilogue_subtiles import SubtileStore
 from tilewright.lowering.fragments import store_opaque
 from tilewright.lowering.kernel_parts import ELEMENT, beside, global_place, value_buffer
-from tilewright.lowering.lane_store import LaneStore
 from tilewright.lowering.located import size_of
 from tilewright.lowering.products import reads_shared
-from tilewright.lowering.quad_store import QuadStore
 from tilewright.lowering.sums import Sums
 
-ALPHA, BETA = Var("alpha", F32), Var("beta", F32)
+_FOUR, _PIECE, _ROW = "four", "piece", "row"
 
 
 @dataclass(frozen=True)
@@ -37,6 +63,10 @@ class Epilogue:
     exact: frozenset[str]
     overwrites: bool = False
 
+    @cached_property
+    def plan(self) -> EpiloguePlan:
+        return epilogue_plan(self.program)
+
     def as_sum(self, value: Expr) -> Expr:
         accumulate = self.program.gemm.accumulate
         return value if value.dtype is accumulate else Cast(accumulate, value)
@@ -48,41 +78,18 @@ class Epilogue:
     def result_place(self) -> Ref:
         return global_place(self.program, "C", index_of(self.program, "m"), index_of(self.program, "n"))
 
+    # -- before the sum ---------------------------------------------------------------------------------------------
+
     def start(self, sums: Sums) -> Body:
+        """The sum before its first product: zero, or beta * C where the program has the factor there."""
         place = Ref(sums.buffer, sums.index)
         if reads_shared(self.program):
             return ()  # the first product of a tile overwrites the sum
         if self.program.late_beta:
             return sums.over_registers((Assign(place, real(0, sums.buffer.dtype), origin=sums.name),))
-        value, load = self._load_scaled(1)
+        value, load = self._load_addend()
         scaled = Binary(Op.MUL, BETA, as_f32(Load(value, (ZERO,))))
         return sums.over_results((*load, Assign(place, self.as_sum(scaled), origin=sums.name)))
-
-    def _load_scaled(self, width: int) -> tuple[Buffer, Body]:
-        """C in registers where beta needs it; zero, and C not read, where beta is 0."""
-        value = value_buffer("C", self.program.gemm.out, width)
-        needed = Binary(Op.NE, BETA, real(0))
-        load = Move(Ref(value, (ZERO,)), self._added_to(self.result_place()), width, needed, origin="C")
-        return value, (Alloc(value), load)
-
-    def _added_to(self, place: Ref) -> Ref:
-        """The element that beta multiplies for an element of C: itself, or that of the residual."""
-        return beside(self.program, place, "residual") if self.program.gemm.epilogue.residual else place
-
-    def _bias(self, place: Ref, element: Expr = ZERO) -> tuple[Body, Expr | None]:
-        """The bias of an element of C in a register, and its value; nothing where there is none."""
-        gemm = self.program.gemm
-        if gemm.epilogue.bias is None:
-            return (), None
-        value = value_buffer("bias", gemm.out, 1)
-        load = Move(Ref(value, (ZERO,)), beside(self.program, place, "bias", element), origin="C")
-        return (Alloc(value), load), as_f32(Load(value, (ZERO,)))
-
-    def _ended(self, scaled: Expr, bias: Expr | None) -> Expr:
-        """The epilogue of a scaled sum."""
-        result = scaled if bias is None else Binary(Op.ADD, scaled, bias)
-        activation = self.program.gemm.epilogue.activation
-        return result if activation is None else Apply(activation, result)
 
     def scale_c(self) -> Body:
         """`C = beta * C`, before sums are added to C itself."""
@@ -91,13 +98,86 @@ class Epilogue:
                 "The sum is kept in C, which leaves no finished sum that an epilogue could be applied to.",
                 hint="Accumulate(over=...) keeps the sum in registers.",
             )
-        value, load = self._load_scaled(1)
+        value, load = self._load_addend()
         here = Ref(value, (ZERO,))
         scaled = Binary(Op.MUL, BETA, as_f32(Load(value, (ZERO,))))
         return (*load, Assign(here, self.as_result(scaled), origin="C"), Move(self.result_place(), here, origin="C"))
 
+    def _load_addend(self) -> tuple[Buffer, Body]:
+        """The running addend in a register where beta needs it; zero, and nothing read, where beta is 0."""
+        value = value_buffer("C", self.program.gemm.out, 1)
+        needed = Binary(Op.NE, BETA, real(0))
+        load = Move(Ref(value, (ZERO,)), self._addend(self.result_place()), 1, needed, origin="C")
+        return value, (Alloc(value), load)
+
+    # -- the value of an element ------------------------------------------------------------------------------------
+
+    def _addend(self, place: Ref) -> Ref:
+        """The element that beta multiplies for an element of C: itself, or that of the residual."""
+        addend = self.plan.outputs[0].addend
+        return place if addend == "C" else beside(self.program, place, addend)
+
+    def _assign(self, value: Ref, place: Ref, total: Expr, addend: Expr | None, element: Expr = ZERO) -> Body:
+        """The finished element of C at `place`, `element` further along, into the register `value`."""
+        output = self.plan.outputs[0]
+        load, bias = self._bias(place, element)
+        leaves = {ACCUMULATOR.name: as_f32(total), BIAS.name: bias}
+        if addend is not None:
+            leaves[ADDEND.name] = as_f32(addend)
+        result = substitute(output.overwriting if addend is None else output.value, leaves)
+        return (*load, Assign(value, self.as_result(result), origin=output.operand))
+
+    def _bias(self, place: Ref, element: Expr) -> tuple[Body, Expr]:
+        """The bias of an element of C in a register, and its value; nothing where there is none."""
+        gemm = self.program.gemm
+        if gemm.epilogue.bias is None:
+            return (), BIAS
+        value = value_buffer("bias", gemm.out, 1)
+        load = Move(Ref(value, (ZERO,)), beside(self.program, place, "bias", element), origin="C")
+        return (Alloc(value), load), as_f32(Load(value, (ZERO,)))
+
+    def _finished(self, value: Ref, place: Ref, total: Expr, reads_addend: bool) -> Body:
+        """One finished element into a register, its addend loaded before where it is read."""
+        if not reads_addend:
+            return self._assign(value, place, total, None)
+        old = value_buffer("C_old", self.program.gemm.out, 1)
+        load = Move(Ref(old, (ZERO,)), self._addend(place), origin="C")
+        return (Alloc(old), load, *self._assign(value, place, total, Load(old, (ZERO,))))
+
+    def _store_vector(
+        self, place: Ref, width: int, sum_at: Callable[[Expr], Expr], *, reads_addend: bool | None = None
+    ) -> Body:
+        """`width` finished neighbours to their place in C.
+
+        reads_addend: None where beta decides here.
+        """
+        value = value_buffer("C", self.program.gemm.out, width)
+        element: Expr = Var(ELEMENT) if width > 1 else ZERO
+        here = Ref(value, (element,))
+        load: Body = ()
+        addend: Expr | None = None
+        if self.program.late_beta and reads_addend is not False and not self.overwrites:
+            needed = None if reads_addend else Binary(Op.NE, BETA, real(0))
+            load = (Move(Ref(value, (ZERO,)), self._addend(place), width, needed, origin="C"),)
+            addend = Load(value, (element,))
+        assign = self._assign(here, place, sum_at(element), addend, element)
+        if width > 1:
+            assign = (For(ELEMENT, Const(width), assign, unroll=True),)
+        return (Alloc(value), *load, *assign, Move(place, Ref(value, (ZERO,)), width, origin="C"))
+
+    def _by_beta(self, way: Callable[[bool], Body]) -> Body:
+        """way(True) where the addend is read, way(False) where it is not: the same for all threads."""
+        return way(False) if self.overwrites else (If(binary(Op.NE, BETA, real(0)), way(True), way(False)),)
+
+    # -- after the sum ----------------------------------------------------------------------------------------------
+
     def finish(self, sums: Sums) -> Body:
-        return (*self._empty_sum(sums), *self._store_sum(sums))
+        """The store of a tile whose products are done."""
+        return (*self._empty_sum(sums), *self._store(sums))
+
+    def leave(self) -> Body:
+        """Before a block ends: its shared memory must outlive the copies that read it."""
+        return SubtileStore.leave() if self.plan.sink is Sink.TMA else ()
 
     def _empty_sum(self, sums: Sums) -> Body:
         """Where the first product overwrites the sum and there is none: set it, when no product is under way."""
@@ -107,84 +187,112 @@ class Epilogue:
         zero = sums.over_registers((Assign(place, real(0, place.buffer.dtype), origin=sums.name),))
         return (If(binary(Op.EQ, size_of(self.program, "k"), 0), zero),)
 
-    def _store_sum(self, sums: Sums) -> Body:
-        staged = next((s for s in self.program.staged if s.operand == "C"), None)
-        if staged is None and traded_axis(self.program) is not None:
-            return QuadStore(self.program, sums).body(self._either, self._added_to, self._ended_sum)
-        if staged is None:
-            width = self.program.result_vector
+    def _store(self, sums: Sums) -> Body:
+        plan = self.plan
+        if plan.subtiles:
+            return SubtileStore(self.program, plan, sums, self.exact).body(self._by_beta, self._finished)
+        if plan.tile is not None:
+            return self._store_block_tile(sums, plan.tile)
+        if plan.rearrangement is Rearrangement.QUAD_SHUFFLE:
+            return self._by_beta(lambda reads: self._shuffled(sums, reads))
+        return self._store_threads(sums)
 
-            def way(reads_c: bool | None) -> Body:
-                place = self.result_place()
-                total = lambda element: Load(sums.buffer, sums.index_at(element))  # noqa: E731
-                return sums.over_results(self._combine(place, width, total, reads_c=reads_c), width)
+    def _store_threads(self, sums: Sums) -> Body:
+        """Each thread its own elements, in vectors of neighbours that it holds."""
+        width = self.program.result_vector
 
-            if sums.fragment is None:
-                return way(None)
-            # The results of a fragment lie scattered: two whole ways cost less than a guard at each of them.
-            return self._either(way)
-        tile = tile_of(self.program, staged)
-        if staged.finished:
-            if staged.route is Route.TMA:
-                return EngineStore(self.program, sums, tile).body(self._either, self._finished)
-            return LaneStore(self.program, sums, tile, self.exact).body(self._either, self._finished)
+        def way(reads: bool | None) -> Body:
+            total = lambda element: Load(sums.buffer, sums.index_at(element))  # noqa: E731
+            return sums.over_results(self._store_vector(self.result_place(), width, total, reads_addend=reads), width)
+
+        # The results of a fragment lie scattered: two whole ways cost less than a guard at each of them.
+        return way(None) if sums.fragment is None else self._by_beta(way)
+
+    # -- a quad shuffle transpose -----------------------------------------------------------------------------------
+
+    @cached_property
+    def _shuffle_axis(self) -> Axis:
+        axis = quad_shuffle_axis(self.program)
+        assert axis is not None
+        return axis
+
+    @property
+    def _held(self) -> int:
+        """Neighbours of a row of a fragment that a lane holds."""
+        return self.program.result_vector // QUAD_LANES
+
+    @property
+    def _first_of_four(self) -> Expr:
+        return Var(_FOUR) * QUAD_LANES if (self._shuffle_axis.extent or 1) > QUAD_LANES else ZERO
+
+    def _shuffled(self, sums: Sums, reads: bool) -> Body:
+        """Four fragments after the other, and each of their rows that a lane has a part of."""
+        fragment, axis = sums.fragment, self._shuffle_axis
+        assert fragment is not None
+        vector = self._shuffled_vector(sums, reads)
+        body: Body = (For(_ROW, Const(fragment.registers // self._held), vector, unroll=True),)
+        body = (For(_FOUR, Const((axis.extent or 1) // QUAD_LANES), body, unroll=True),)
+        for other in reversed(self.program.sum_axes):
+            if other != axis:
+                body = (For(other.name, Const(other.extent or 1), body, unroll=True),)
+        return body
+
+    def _shuffled_vector(self, sums: Sums, reads: bool) -> Body:
+        """One vector: a lane's words of a row of each of four fragments, exchanged for a row of one."""
+        program, width, lane = self.program, self.program.result_vector, lane_of(self.program)
+        value, old = (value_buffer(name, program.gemm.out, width) for name in ("C", "C_old"))
+        first, last = (Ref(buffer, (ZERO,)) for buffer in (value, old))
+        place = self._shuffled_place(sums, lane % QUAD_LANES, ZERO, row_start=True)
+        load: Body = ()
+        if reads:  # what the quad reads in whole rows, its lanes exchange back
+            load = (Alloc(old), Move(last, self._addend(place), width, origin="C"), QuadTranspose(last, "C"))
+        piece, element = Var(_PIECE), Var(ELEMENT)
+        at = piece * self._held + element
+        register = Var(_ROW) * self._held + element
+        digits = {self._shuffle_axis.name: self._first_of_four + piece, FRAGMENT: register}
+        index = [substitute(i, digits) for i in sums.index]
+        held = self._assign(
+            Ref(value, (at,)),
+            self._shuffled_place(sums, piece, element),
+            Load(sums.buffer, tuple(index)),
+            Load(old, (at,)) if reads else None,
+        )
+        pieces = For(_PIECE, Const(QUAD_LANES), (For(ELEMENT, Const(self._held), held, unroll=True),), unroll=True)
+        return (Alloc(value), *load, pieces, QuadTranspose(first, "C"), Move(place, first, width, origin="C"))
+
+    def _shuffled_place(self, sums: Sums, piece: Expr, element: Expr, *, row_start: bool = False) -> Ref:
+        """The place in C of an element that the lane holds, or of the first of that row of the fragment."""
+        program, fragment = self.program, sums.fragment
+        assert fragment is not None
+        at = fragment.element(lane_of(program), Var(_ROW) * self._held + element)
+        digits = {axis.name: value for axis, value in zip(program.instruction_axes, at, strict=False)}
+        digits[self._shuffle_axis.name] = self._first_of_four + piece
+        if row_start:
+            along = program.gemm.operand("C").contiguous
+            digits[next(axis.name for axis in program.instruction_axes[:2] if axis.dim == along)] = ZERO
+        row, column = (substitute(index_of(program, dim), digits) for dim in program.gemm.operand("C").dims)
+        return global_place(program, "C", row, column)
+
+    # -- a tile that the block stores -------------------------------------------------------------------------------
+
+    def _store_block_tile(self, sums: Sums, tile: Tile) -> Body:
+        """Accumulators through shared memory, as a whole or in the iterations of a loop over fragments."""
         held = {axis.name for span in tile.spans for axis in span.axes}
         outside = tuple(axis for axis in self.program.sum_axes if axis.name not in held)
         part = replace(sums, outside=frozenset(axis.name for axis in outside))
-        fill = self._fill_tile(part, tile)
-        if staged.distribution is None:
+        fill = self._fill_block_tile(part, tile)
+        if self.plan.sink is Sink.THREADS:
             # Each thread takes back what it put there, so no barrier and no second order of elements is needed.
-            store = part.over_results(self._store_from(tile))
+            store = part.over_results(self._store_own(tile))
         else:
-            store = store_tile(self.program, tile, self._combine)
+            store = store_tile(self.program, tile, self._store_vector)
         body = (*fill, *store)
         for axis in reversed(outside):
             body = (For(axis.name, Const(axis.extent or 1), body, unroll=True),)
         return body
 
-    def _either(self, way: Callable[[bool], Body]) -> Body:
-        """way(True) where C is read, way(False) where it is not: the same for all threads."""
-        return way(False) if self.overwrites else (If(binary(Op.NE, BETA, real(0)), way(True), way(False)),)
-
-    def _combine(self, place: Ref, width: int, sum_at: Callable[[Expr], Expr], *, reads_c: bool | None = None) -> Body:
-        """`C[place ..] = alpha * sum + beta * C`, for `width` neighbours; the factors as the program has them.
-
-        reads_c: whether C is read; None where beta decides here.
-        """
-        value = value_buffer("C", self.program.gemm.out, width)
-        element: Expr = Var(ELEMENT) if width > 1 else ZERO
-        here = Ref(value, (element,))
-        total = as_f32(sum_at(element))
-        result: Expr = Binary(Op.MUL, ALPHA, total) if self.program.late_alpha else total
-        load: Body = ()
-        if self.program.late_beta and reads_c is not False and not self.overwrites:
-            needed = None if reads_c else Binary(Op.NE, BETA, real(0))
-            load = (Move(Ref(value, (ZERO,)), self._added_to(place), width, needed, origin="C"),)
-            result = Fma(BETA, as_f32(Load(value, (element,))), result)
-        load_bias, bias = self._bias(place, element)
-        assign: Body = (*load_bias, Assign(here, self.as_result(self._ended(result, bias)), origin="C"))
-        if width > 1:
-            assign = (For(ELEMENT, Const(width), assign, unroll=True),)
-        return (Alloc(value), *load, *assign, Move(place, Ref(value, (ZERO,)), width, origin="C"))
-
-    def _finished(self, value: Ref, place: Ref, total: Expr, reads_c: bool) -> Body:
-        """`value = alpha * sum + beta * C[place]` and the epilogue; without beta where C is not read."""
-        if not reads_c:
-            return self._ended_sum(value, place, total, None)
-        old = value_buffer("C_old", self.program.gemm.out, 1)
-        load = Move(Ref(old, (ZERO,)), self._added_to(place), origin="C")
-        return (Alloc(old), load, *self._ended_sum(value, place, total, Load(old, (ZERO,))))
-
-    def _ended_sum(self, value: Ref, place: Ref, total: Expr, old: Expr | None) -> Body:
-        """`value = alpha * sum + beta * old` and the epilogue of C[place]; without beta where there is no old one."""
-        result: Expr = Binary(Op.MUL, ALPHA, as_f32(total))
-        if old is not None:
-            result = Fma(BETA, as_f32(old), result)
-        load_bias, bias = self._bias(place)
-        return (*load_bias, Assign(value, self.as_result(self._ended(result, bias)), origin="C"))
-
-    def _fill_tile(self, sums: Sums, tile: Tile) -> Body:
-        """Finished sums into the shared tile of the result."""
+    def _fill_block_tile(self, sums: Sums, tile: Tile) -> Body:
+        """Accumulators into the shared tile of the result."""
         if sums.fragment is not None and sums.fragment.opaque:
             return sums.over_tiles(store_opaque(self.program, sums, tile))
         width = self.program.result_vector if tile.minor == tile.global_minor else 1
@@ -200,13 +308,12 @@ class Epilogue:
         body = (Alloc(value), *copy, Move(place, Ref(value, (ZERO,)), width, origin=tile.staged.name))
         return sums.over_results(body, width)
 
-    def _store_from(self, tile: Tile) -> Body:
+    def _store_own(self, tile: Tile) -> Body:
         """A thread's own elements from the shared tile to C."""
         value = value_buffer(tile.staged.name, tile.dtype, 1)
         row, col = (span.local_index() for span in tile.spans)
-        place = tile.at(row, col)
-        load = Move(Ref(value, (ZERO,)), place, origin=tile.staged.name)
-        return (Alloc(value), load, *self._combine(self.result_place(), 1, lambda _: Load(value, (ZERO,))))
+        load = Move(Ref(value, (ZERO,)), tile.at(row, col), origin=tile.staged.name)
+        return (Alloc(value), load, *self._store_vector(self.result_place(), 1, lambda _: Load(value, (ZERO,))))
 
 
 def as_f32(value: Expr) -> Expr:

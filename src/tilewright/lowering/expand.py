@@ -14,14 +14,14 @@ from functools import cached_property
 from tilewright.ir.async_stmt import WgmmaCommit, WgmmaFence, WgmmaWait
 from tilewright.ir.buffer import Ref, Space
 from tilewright.ir.expr import ZERO, Binary, Const, Expr, Fma, Load, Op, Select, Var, binary
-from tilewright.ir.program import Loop, Program, Route, Staged
+from tilewright.ir.program import Loop, Program, Staged
 from tilewright.ir.stmt import Alloc, Assign, Body, For, Let, Move, Stmt
 from tilewright.ir.tiles import next_name, slot_name, tile_of
 from tilewright.ir.visit import walk
 from tilewright.lowering.coordinates import digits, extent_of, index_of, thread_coordinates
 from tilewright.lowering.copies import copy_tile
-from tilewright.lowering.engine_store import EngineStore
-from tilewright.lowering.epilogue import ALPHA, Epilogue, as_f32
+from tilewright.lowering.epilogue import Epilogue, as_f32
+from tilewright.lowering.epilogue_plan import ALPHA
 from tilewright.lowering.fragments import (
     declare_fragments,
     multiply_tiles,
@@ -66,9 +66,7 @@ class Expansion:
         assert self._sums is not None
         order = [loop.name for loop in self.program.thread_serial_loops]
         inner = self.program.thread_serial_loops[order.index(ring) + 1 :]
-        staged = next((s for s in self.program.staged if s.operand == "C"), None)
-        leave = EngineStore.leave() if staged is not None and staged.route is Route.TMA else ()
-        return Compute(self._sums, self._nest(inner), self._epilogue.finish(self._sums), leave)
+        return Compute(self._sums, self._nest(inner), self._epilogue.finish(self._sums), self._epilogue.leave())
 
     @cached_property
     def _register_axes(self) -> frozenset[str]:

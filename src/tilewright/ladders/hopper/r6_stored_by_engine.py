@@ -34,7 +34,7 @@ def schedule_at(gemm: Gemm, point: Point) -> Schedule:
         Specialize(registers=(24, 240)),
         Raster(RasterOrder.GROUPED, group=point["rows"]),
         Persist(),
-        *stored_by_engine(gemm, point["parts"]),
+        *stored_by_engine(gemm, point["parts"], tiles=tiles_at(point)),
     )
 
 

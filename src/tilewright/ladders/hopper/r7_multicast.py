@@ -39,7 +39,7 @@ def schedule_at(gemm: Gemm, point: Point) -> Schedule:
         Raster(RasterOrder.GROUPED, group=point["rows"]),
         Persist(),
         Cluster(point["along"], point["blocks"]),
-        *stored_by_engine(gemm, point["parts"]),
+        *stored_by_engine(gemm, point["parts"], tiles=tiles_at(point)),
     )
 
 

@@ -136,7 +136,7 @@ def stored_by_engine(gemm: Gemm, parts: int, places: int = 2, *, tiles: Tiles = 
     if not goes_in_parts(gemm) or (tiles.sums > _SUMS_BESIDE_ADDRESSES and not engine_stores(gemm)):
         return stored(gemm)
     return (
-        Stage("C", Space.SHARED, parts=parts, places=places),
+        Stage("C", Space.SHARED, subtile=tiles.n // parts, stages=places),
         Relayout("C_tile", arrangement=SwizzleAtoms(SWIZZLE_ATOM_BYTES // gemm.out.bytes)),
         Transfer("C_tile", Route.TMA if engine_stores(gemm) else Route.MATRICES),
     )

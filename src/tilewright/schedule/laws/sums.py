@@ -46,7 +46,7 @@ def results_leave_after_the_sum(program: Program) -> Iterator[Violation]:
             yield Violation(
                 f"{staged.name!r} goes out by {staged.route.value}, which takes columns, not the turns of "
                 f"{staged.under!r}.",
-                hint='leave out under; Stage("C", Space.SHARED, parts=...) makes parts of columns.',
+                hint='leave out under; Stage("C", Space.SHARED, subtile=...) stores so many columns at a time.',
             )
         inside = {axis.name for axes in program.tile_axes(staged) for axis in axes}
         for axis, _ in () if fragment_of(program, "C") else result_span(program).covered(program.result_vector):

@@ -22,7 +22,7 @@ def boxes_are_whole(program: Program) -> Iterator[Violation]:
                 f"{staged.name!r} is not a tile in shared memory that one thread asks for.",
                 hint="leave Distribute out: the copy engine shares nothing out over threads.",
             )
-        if not isinstance(staged.arrangement, SwizzleAtoms):
+        if staged.operand != "C" and not isinstance(staged.arrangement, SwizzleAtoms):
             yield Violation(
                 f"{staged.name!r} does not lie in swizzle atoms.",
                 hint=f"Relayout({staged.name!r}, arrangement=SwizzleAtoms({128 // tile.dtype.bytes})) "

@@ -12,10 +12,10 @@ from tilewright.ir.tiles import (
     Span,
     Tile,
     fragment_of,
+    quad_shuffle_axis,
     result_span,
     source_of,
     tile_of,
-    traded_axis,
 )
 from tilewright.layout.fragment import MATRIX_ROW_BYTES, QUAD_LANES, TRANSPOSED_BYTES
 from tilewright.schedule.laws.violation import Violation
@@ -172,7 +172,7 @@ def _result_vector(program: Program) -> Iterator[Violation]:
                 "which lane holds which result is not known.",
                 hint="stage C in shared memory and Distribute it in wide vectors.",
             )
-        elif held % width and traded_axis(program) is None:
+        elif held % width and quad_shuffle_axis(program) is None:
             yield Violation(
                 f"a lane holds {held} neighbouring result(s) along {operand.contiguous}, not a multiple of {width}, "
                 f"and no four lanes hold {width} in {QUAD_LANES} fragments side by side, which they could trade.",

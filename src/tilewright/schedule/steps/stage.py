@@ -19,17 +19,17 @@ class Stage(Step):
     The tile holds what the loops inside `under` read; in shared memory, what all threads of the block read there.
     For the result, `Stage("C", Space.SHARED)`: each thread writes its sums to the tile, and the block stores it; under
     a loop over its sums ("m_frag"), once for each turn, through a tile as much smaller.
-    The name defaults to `A_tile` in shared memory and `A_frag` in registers. parts: a result that each warpgroup stores
-    by itself (Transfer) goes out in so many turns, each with a part of its columns, through a tile as much smaller.
-    places: of such tiles; in two, the next part is filled while the last one is stored.
+    The name defaults to `A_tile` in shared memory and `A_frag` in registers. subtile: a result that each warpgroup
+    stores by itself (Transfer) leaves in epilogue subtiles of so many neighbours along its rows, the last of what is
+    left; 0: all at once. stages: of such subtiles; in two, the next is filled while the last one is stored.
     """
 
     operand: OperandName
     space: Space
     under: str = ""
     name: str = ""
-    parts: int = 1
-    places: int = 2
+    subtile: int = 0
+    stages: int = 2
 
     positional: ClassVar[int] = 2
 
@@ -55,11 +55,11 @@ class Stage(Step):
         if same:
             refuse(f"{doing}: {same[0].name} is there already.", hint="stage an operand once in each memory.")
         check_new_names(program, (self.tile_name,))
-        check_count(self.parts, 1, doing, "the number of parts")
-        check_count(self.places, 1, doing, "the number of places")
-        if self.parts > 1 and self.operand != "C":
-            refuse(f"{doing} in {self.parts} parts: a tile that is read is whole.", hint="leave parts out.")
-        tile = Staged(self.tile_name, self.operand, self.space, self.under, parts=self.parts, places=self.places)
+        check_count(self.subtile, 0, doing, "the columns of an epilogue subtile")
+        check_count(self.stages, 1, doing, "the number of epilogue stages")
+        if self.subtile and self.operand != "C":
+            refuse(f"{doing} in subtiles of {self.subtile}: a tile that is read is whole.", hint="leave subtile out.")
+        tile = Staged(self.tile_name, self.operand, self.space, self.under, subtile=self.subtile, stages=self.stages)
         return check_program(replace(program, staged=(*program.staged, tile)), doing)
 
     def _check_result(self, program: Program, doing: str) -> None:

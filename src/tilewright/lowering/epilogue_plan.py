@@ -1,0 +1,124 @@
+"""The epilogue of a tile as a value: what is stored, how fragments are rearranged before it, and by which accesses.
+
+    accumulators -> value of each element -> rearrangement -> sink
+
+`epilogue_plan` derives the plan from the declarations of a program; `epilogue` makes statements of it.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import Enum
+from typing import Literal
+
+from tilewright.dtypes import F32
+from tilewright.ir.expr import Apply, Binary, Expr, Fma, Op, Var
+from tilewright.ir.program import Program, Route
+from tilewright.ir.tiles import Tile, quad_shuffle_axis, tile_of
+from tilewright.problem.gemm import OperandName
+
+ALPHA, BETA = Var("alpha", F32), Var("beta", F32)
+ACCUMULATOR, ADDEND, BIAS = Var("accumulator", F32), Var("addend", F32), Var("bias_element", F32)
+"""Leaves of the value of an element: its finished sum; the element that beta multiplies; its element of the bias."""
+
+
+class Rearrangement(Enum):
+    """How the elements of accumulators change threads before they are stored."""
+
+    NONE = "none"  # each thread stores its own
+    QUAD_SHUFFLE = "quad shuffle transpose"  # four lanes exchange words until each has 16 bytes of one row
+    STMATRIX = "stmatrix"  # finished elements to shared memory, matrices of eight rows at a time
+    SHARED = "shared memory"  # by ordinary stores: finished elements, or the accumulators themselves
+
+
+class Sink(Enum):
+    """Who stores C."""
+
+    THREADS = "threads"  # each what it holds, in vectors of `Program.result_vector`
+    BLOCK = "block"  # the threads of a block share out the rows of a tile in shared memory
+    WARPS = "warps"  # each warp rows of its warpgroup's epilogue subtile, a pair of neighbours a lane
+    TMA = "TMA"  # one thread of a warpgroup, an epilogue subtile at a time
+
+
+@dataclass(frozen=True, slots=True)
+class Output:
+    """One matrix that the epilogue stores. value: of an element, over `ACCUMULATOR`, `ADDEND`, `BIAS`, alpha and beta,
+    before it is rounded to the format of `operand`; overwriting: the same where beta is zero and no addend is read."""
+
+    operand: OperandName
+    value: Expr
+    overwriting: Expr
+    addend: Literal["C", "residual"]
+
+
+@dataclass(frozen=True, slots=True)
+class Subtile:
+    """The columns of one epilogue subtile, or of several equal ones. first: the column of the first; count: how many
+    follow each other; number: how many come before it."""
+
+    columns: int
+    first: int = 0
+    count: int = 1
+    number: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class EpiloguePlan:
+    """tile: what lies in shared memory; None where nothing does. subtiles: what a warpgroup stores one after the other,
+    along C's contiguous dimension; stages: epilogue subtiles of a warpgroup that shared memory has room for."""
+
+    outputs: tuple[Output, ...]
+    rearrangement: Rearrangement
+    sink: Sink
+    tile: Tile | None = None
+    subtiles: tuple[Subtile, ...] = ()
+    stages: int = 1
+
+
+def epilogue_plan(program: Program) -> EpiloguePlan:
+    """The epilogue of a program's tiles."""
+    outputs = (_output(program),)
+    staged = next((s for s in program.staged if s.operand == "C"), None)
+    if staged is None:
+        shuffles = quad_shuffle_axis(program) is not None
+        return EpiloguePlan(outputs, Rearrangement.QUAD_SHUFFLE if shuffles else Rearrangement.NONE, Sink.THREADS)
+    tile = tile_of(program, staged)
+    if not staged.finished:
+        sink = Sink.THREADS if staged.distribution is None else Sink.BLOCK
+        return EpiloguePlan(outputs, Rearrangement.SHARED, sink, tile)
+    return EpiloguePlan(
+        outputs,
+        Rearrangement.STMATRIX if tile.dtype.bytes == STMATRIX_ELEMENT_BYTES else Rearrangement.SHARED,
+        Sink.TMA if staged.route is Route.TMA else Sink.WARPS,
+        tile,
+        _subtiles(program.result_columns(staged), program.subtile_columns(staged)),
+        min(staged.stages, program.subtile_count(staged)),
+    )
+
+
+STMATRIX_ELEMENT_BYTES = 2
+"""stmatrix moves pairs of 2-byte elements. Source: PTX ISA 9.0, stmatrix."""
+
+
+def _subtiles(columns: int, each: int) -> tuple[Subtile, ...]:
+    """Equal ones, and a narrower one of what is left.
+
+    >>> [(s.columns, s.first, s.count) for s in _subtiles(208, 64)]
+    [(64, 0, 3), (16, 192, 1)]
+    """
+    whole, left = columns // each, columns % each
+    found = [Subtile(each, count=whole)] if whole else []
+    return (*found, *([Subtile(left, whole * each, number=whole)] if left else []))
+
+
+def _output(program: Program) -> Output:
+    """C: `activation(alpha * accumulator + beta * addend + bias)`, of which the factors may be applied elsewhere."""
+    epilogue = program.gemm.epilogue
+    scaled: Expr = Binary(Op.MUL, ALPHA, ACCUMULATOR) if program.late_alpha else ACCUMULATOR
+    added: Expr = Fma(BETA, ADDEND, scaled) if program.late_beta else scaled
+
+    def finished(value: Expr) -> Expr:
+        value = value if epilogue.bias is None else Binary(Op.ADD, value, BIAS)
+        return value if epilogue.activation is None else Apply(epilogue.activation, value)
+
+    return Output("C", finished(added), finished(scaled), "residual" if epilogue.residual else "C")

@@ -1,0 +1,193 @@
+"""Rows of an epilogue subtile from shared memory to C by the warps of a warpgroup: for rows that begin anywhere.
+
+TMA stores rows that begin and end at multiples of 16 bytes, and a thread on its own, which has two elements of each of
+many rows, would touch a sector for each row. So a warp stores neighbours of one row, or of a few, at once, a pair to
+each lane. Where a row begins in the middle of a pair, its pairs are of odd columns and their right neighbours:
+
+    even   | 0  1 | 2  3 | ... | 62 63 |
+    odd    0 | 1  2 | 3  4 | ... | 63
+
+The single elements that are left at the ends of rows are stored last, each by the lane of its row.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import cached_property
+
+from tilewright.ir.buffer import Ref
+from tilewright.ir.expr import ONE, TRUE, ZERO, Const, Expr, Op, Var, binary, both
+from tilewright.ir.kernel import C_ODD
+from tilewright.ir.program import GROUP_LANES, WARP_LANES, Program
+from tilewright.ir.stmt import Alloc, Body, For, If, Let, Move
+from tilewright.lowering.epilogue_plan import Subtile
+from tilewright.lowering.kernel_parts import value_buffer
+from tilewright.lowering.located import end_of, size_of
+from tilewright.lowering.subtile_geometry import LANE, SubtileGeometry
+from tilewright.problem.gemm import Dim
+
+_WARP, _ODD = Var("warp_in_group"), Var("odd")
+_WARPS = GROUP_LANES // WARP_LANES
+_BATCH, _STEP, _PIECE, _ROUND = "row_batch", "row_step", "piece", "row_round"
+
+_PAIRED = 2 * WARP_LANES
+"""Neighbours of a row that the lanes of a warp store together."""
+
+_BATCH_ROWS = 8
+"""Rows of which a warp loads the next before it has stored the last: enough to wait for shared memory once."""
+
+
+@dataclass(frozen=True)
+class RowStore:
+    """The statements of one warpgroup that store a filled subtile by its own warps."""
+
+    geometry: SubtileGeometry
+    subtile: Subtile
+    exact: frozenset[str]
+
+    def body(self) -> Body:
+        # Uniform not only for speed: the compiler cannot compute what follows from it before the sums are gone, when
+        # there are no registers to keep it in.
+        warp = Let(_WARP.name, LANE // WARP_LANES, uniform=True)
+        # The first row of a warpgroup is a multiple of 8.
+        odd = Let(_ODD.name, (C_ODD ^ _WARP & Var("ldc")) & 1, "rows of this warp begin in the middle of a pair")
+        return (warp, odd, *self._stores())
+
+    @property
+    def _program(self) -> Program:
+        return self.geometry.program
+
+    @cached_property
+    def _dims(self) -> tuple[Dim, Dim]:
+        """C's strided and its contiguous dimension."""
+        operand = self._program.gemm.operand("C")
+        return operand.strided, operand.contiguous
+
+    @cached_property
+    def _length(self) -> int:
+        """Elements of a row of the subtile."""
+        return self.subtile.columns
+
+    def _stores(self) -> Body:
+        """Guards cost more than the stores, so that only tiles at the edges of C have them."""
+        row, column = self.geometry.corner(self.subtile)
+        last = row + self.geometry.rows, column + self._length
+        rows, columns = (
+            None if dim in self.exact else binary(Op.LE, behind, size_of(self._program, dim))
+            for dim, behind in zip(self._dims, last, strict=True)
+        )
+        inside = both(rows, columns)
+        if inside == TRUE:
+            return self._part(guarded=False)
+        at_edge = self._part(guarded=True) + (() if columns is None else self._last_of_c())
+        return (If(inside, self._part(guarded=False), at_edge),)
+
+    def _part(self, *, guarded: bool) -> Body:
+        odd = (*self._pairs(1, guarded), *self._ends())
+        return (If(binary(Op.EQ, _ODD, 1), odd, self._pairs(0, guarded)),)
+
+    # -- pairs ------------------------------------------------------------------------------------------------------
+
+    @cached_property
+    def _row_lanes(self) -> int:
+        """Lanes that store pairs of one row."""
+        return min(self._length // 2, WARP_LANES)
+
+    @cached_property
+    def _together(self) -> int:
+        """Rows that a warp stores at once."""
+        return WARP_LANES // self._row_lanes
+
+    def _pairs(self, odd: int, guarded: bool) -> Body:
+        """Those of one lane in all rows of its warp; the last lane of an odd row has one element, and no pair."""
+        length, lanes, together = self._length, self._row_lanes, self._together
+        pieces = -(-length // _PAIRED)
+        piece = Var(_PIECE) if pieces > 1 else ZERO
+        lane = LANE % WARP_LANES
+        column = piece * _PAIRED + (lane if lanes == WARP_LANES else lane % lanes) * 2 + odd
+        steps = self._own_rows // together
+        batch_steps = max(step for step in range(1, _BATCH_ROWS + 1) if steps % step == 0)
+        number = Var(_BATCH) * batch_steps + Var(_STEP)
+        row = self._row(number if together == 1 else number * together + lane // lanes)
+        pair = self._pair(row, column, odd, guarded)
+        batch: Body = (For(_STEP, Const(batch_steps), pair, unroll=not guarded),)
+        body: Body = (For(_BATCH, Const(steps // batch_steps), batch),)
+        if odd or (length % _PAIRED and length > _PAIRED):
+            body = (If(binary(Op.LT, column + 1, length), body),)
+        if lanes * together < WARP_LANES:
+            body = (If(binary(Op.LT, lane, lanes * together), body),)
+        return (For(_PIECE, Const(pieces), body, unroll=True),) if pieces > 1 else body
+
+    def _pair(self, row: Expr, column: Expr, odd: int, guarded: bool) -> Body:
+        """Side by side in shared memory too, but aligned only in even rows."""
+        value = value_buffer("C_pair", self.geometry.tile.dtype, 2)
+        left, right = (Ref(value, (at,)) for at in (ZERO, ONE))
+        if odd:
+            loads = tuple(
+                Move(to, self._kept(row, column + at), origin=self._name) for at, to in enumerate((left, right))
+            )
+        else:
+            loads = (Move(left, self._kept(row, column), 2, origin=self._name),)
+        down, along = self._place(row, column)
+        guard = None
+        if guarded:
+            ends = (end_of(self._program, dim) for dim in self._dims)
+            guard = both(*(binary(Op.LT, at, end) for at, end in zip((down, along + 1), ends, strict=True)))
+        place = self.geometry.in_c(down, along)
+        return (Alloc(value), *loads, Move(place, left, 2, guard, origin="C", settled=True))
+
+    # -- single elements --------------------------------------------------------------------------------------------
+
+    def _ends(self) -> Body:
+        """The first and the last element of each odd row."""
+        return self._singles({"first": ZERO, "last": Const(self._length - 1)})
+
+    def _last_of_c(self) -> Body:
+        """The last element of each row of C, where that is inside this subtile and in no pair."""
+        length = size_of(self._program, self._dims[1]) - self.geometry.corner(self.subtile)[1]
+        within = both(binary(Op.LT, 0, length), binary(Op.LT, length, self._length))
+        alone = binary(Op.EQ, length + _ODD & 1, 1)
+        return (If(both(within, alone), self._singles({"edge": length - 1})),)
+
+    def _singles(self, columns: Mapping[str, Expr]) -> Body:
+        """One element of each row of a warp, a lane each."""
+        lanes = min(self._own_rows, WARP_LANES)
+        rounds = -(-self._own_rows // lanes)
+        row = self._row((Var(_ROUND) * WARP_LANES if rounds > 1 else ZERO) + LANE % WARP_LANES)
+        body: Body = ()
+        for name, column in columns.items():
+            value = value_buffer(f"C_{name}", self.geometry.tile.dtype, 1)
+            here = Ref(value, (ZERO,))
+            load = Move(here, self._kept(row, column), origin=self._name)
+            place = self.geometry.in_c(*self._place(row, column))
+            body = (*body, Alloc(value), load, Move(place, here, origin="C"))
+        if self._own_rows % lanes:
+            body = (If(binary(Op.LT, Var(_ROUND) * WARP_LANES + LANE % WARP_LANES, self._own_rows), body),)
+        if rounds > 1:
+            body = (For(_ROUND, Const(rounds), body, unroll=True),)
+        return (If(binary(Op.LT, LANE % WARP_LANES, lanes), body),) if lanes < WARP_LANES else body
+
+    # -- places -----------------------------------------------------------------------------------------------------
+
+    @property
+    def _own_rows(self) -> int:
+        """Rows that a warp stores."""
+        return self.geometry.rows // _WARPS
+
+    @staticmethod
+    def _row(number: Expr) -> Expr:
+        """A row of the running warp: warps take rows in turn, so that all of a warp begin alike."""
+        return number * _WARPS + _WARP
+
+    @property
+    def _name(self) -> str:
+        return self.geometry.tile.staged.name
+
+    def _place(self, row: Expr, column: Expr) -> tuple[Expr, Expr]:
+        first_row, first_column = self.geometry.corner(self.subtile)
+        return first_row + row, first_column + column
+
+    def _kept(self, row: Expr, column: Expr) -> Ref:
+        """An element of the subtile in its stage."""
+        return self.geometry.shared(self.subtile, self.geometry.first_row() + row, column)

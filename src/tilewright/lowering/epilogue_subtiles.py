@@ -1,0 +1,240 @@
+"""Epilogue subtiles: finished elements to shared memory, and from there to C, by each warpgroup on its own.
+
+A warpgroup has its own rows of the tile of C (or columns, where C's contiguous dimension runs along the rows of the
+instruction, as under swap-AB) and stores them some columns at a time, each subtile through a stage of shared memory.
+Elements of 2 bytes get there by stmatrix, transposed where the instruction's rows are C's contiguous dimension; others
+by ordinary stores of what a lane holds side by side.
+
+    TMA     one thread waits until the stage has been read, all fill it, meet, and one thread starts its boxes, which
+            go on while the next subtile or tile is computed
+    WARPS   all fill a stage, meet, and each warp stores rows of it (`epilogue_rows`)
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import cached_property
+
+from tilewright.ir.async_stmt import (
+    CommitStores,
+    FenceProxy,
+    StoreMatrices,
+    TensorMap,
+    TmaStore,
+    WaitStores,
+)
+from tilewright.ir.buffer import Buffer, Ref
+from tilewright.ir.expr import ZERO, Const, Expr, Load, Op, Var, binary
+from tilewright.ir.program import WARP_LANES, Axis
+from tilewright.ir.simplify import substitute
+from tilewright.ir.stmt import Alloc, Body, For, If, Let, Move
+from tilewright.ir.tiles import FRAGMENT
+from tilewright.layout.fragment import MATRIX_ROWS
+from tilewright.layout.swizzle import NO_SWIZZLE, swizzle_of
+from tilewright.lowering.coordinates import digit_sum, index_of
+from tilewright.lowering.epilogue_plan import Rearrangement, Sink, Subtile
+from tilewright.lowering.epilogue_rows import RowStore
+from tilewright.lowering.kernel_parts import ELEMENT, global_place, value_buffer
+from tilewright.lowering.subtile_geometry import LANE, SUBTILE, SubtileGeometry
+
+_CHUNK, _FRAG, _ATOM, _PAIR = Var("chunk"), Var("fragment_in_subtile"), Var("atom"), Var("pair")
+
+CHUNK_COLUMNS = 16
+"""Columns of a fragment that one stmatrix of four matrices moves, beside 16 rows of a warp."""
+
+FRAGMENT_ROWS = 64
+"""Rows of a fragment of wgmma."""
+
+ByBeta = Callable[[Callable[[bool], Body]], Body]
+"""by_beta(way): way(True) where the addend is read, way(False) where it is not; the same for all threads."""
+
+Finished = Callable[[Ref, Ref, Expr, bool], Body]
+"""finished(value, place, sum, reads_addend): the finished element of C at `place` into the register `value`."""
+
+
+@dataclass(frozen=True)
+class SubtileStore(SubtileGeometry):
+    """The statements of one warpgroup that store its part of a tile of C."""
+
+    exact: frozenset[str]
+
+    def body(self, by_beta: ByBeta, finished: Finished) -> Body:
+        """The subtiles of the tile, one after the other."""
+        return tuple(s for subtile in self.plan.subtiles for s in self._subtiles(subtile, by_beta, finished))
+
+    def _subtiles(self, subtile: Subtile, by_beta: ByBeta, finished: Finished) -> Body:
+        fill = by_beta(lambda reads: self._fill(subtile, finished, reads))
+        one = self._by_tma(subtile, fill) if self.plan.sink is Sink.TMA else self._by_warps(subtile, fill)
+        return (For(SUBTILE.name, Const(subtile.count), one, unroll=True),) if subtile.number == 0 else one
+
+    # -- TMA --------------------------------------------------------------------------------------------------------
+
+    def _by_tma(self, subtile: Subtile, fill: Body) -> Body:
+        return (
+            If(binary(Op.EQ, LANE, 0), (WaitStores(self.plan.stages - 1),)),
+            self.meet(),
+            *fill,
+            FenceProxy(),
+            self.meet(),
+            If(binary(Op.EQ, LANE, 0), (*self._boxes(subtile), CommitStores())),
+        )
+
+    @staticmethod
+    def leave() -> Body:
+        """Before a block ends: its shared memory must outlive the copies that read it."""
+        return (If(binary(Op.EQ, LANE, 0), (WaitStores(0),)),)
+
+    def _boxes(self, subtile: Subtile) -> Body:
+        """One thread's TMA stores: a box for each swizzle atom, or one of plain rows."""
+        atoms = self.layout(subtile)
+        wide = subtile.columns if atoms is None else atoms.columns
+        count = subtile.columns // wide
+        atom: Expr = _ATOM if count > 1 else ZERO
+        row, column = self.corner(subtile)
+        name = "C_map" if subtile.number == 0 else f"C_{wide}_map"
+        box = TensorMap(name, "C", (wide, self.rows), NO_SWIZZLE if atoms is None else swizzle_of(atoms.row_bytes))
+        source = self._box_source(subtile, wide, atom, atoms is None)
+        store = TmaStore(box, (column + atom * wide, row), source, origin=self.tile.staged.name)
+        return (For(_ATOM.name, Const(count), (store,), unroll=True),) if count > 1 else (store,)
+
+    def _box_source(self, subtile: Subtile, wide: int, atom: Expr, plain: bool) -> Ref:
+        """Where a box begins in shared memory: the place of its first element without the swizzle, which TMA undoes."""
+        stage, buffer = self.stage(subtile), self.tile.shared_buffer
+        if self.tile.uneven:
+            first = self.first_row() * self.plan.subtiles[0].columns + atom * (self.rows * wide)
+            return Ref(buffer, (*stage, first))
+        if plain:
+            return Ref(buffer, (*stage, self.first_row(), ZERO))
+        return Ref(buffer, (*stage, self._first_atom(subtile, wide) + atom, self.first_row(), ZERO))
+
+    # -- warps ------------------------------------------------------------------------------------------------------
+
+    def _by_warps(self, subtile: Subtile, fill: Body) -> Body:
+        """Of two stages, that all have read one is known from the meeting since."""
+        first = (self.meet(),) if self.plan.stages == 1 else ()
+        return (*first, *fill, self.meet(), *RowStore(self, subtile, self.exact).body())
+
+    # -- filling a stage --------------------------------------------------------------------------------------------
+
+    def _fill(self, subtile: Subtile, finished: Finished, reads: bool) -> Body:
+        """The running subtile into its stage: chunks of 16 columns of fragments, and of 8 where those are odd."""
+        along = subtile.columns if not self.transposed else self.fragment.columns
+        count, narrow = along // CHUNK_COLUMNS, along % CHUNK_COLUMNS
+        body: Body = ()
+        if count:
+            chunk = self._chunk(subtile, _CHUNK, CHUNK_COLUMNS, finished, reads)
+            body = (For(_CHUNK.name, Const(count), chunk, unroll=True),)
+        if narrow:
+            body = (*body, *self._chunk(subtile, Const(count), narrow, finished, reads))
+        if self.transposed:
+            per_subtile = subtile.columns // FRAGMENT_ROWS
+            body = (For(_FRAG.name, Const(per_subtile), body, unroll=True),) if per_subtile > 1 else body
+        for axis in reversed(self._strided_digits):
+            body = (For(axis.name, Const(axis.extent or 1), body, unroll=True),)
+        return body
+
+    @cached_property
+    def _strided_digits(self) -> tuple[Axis, ...]:
+        """The digits of fragments along C's strided dimension."""
+        dim = self.program.gemm.operand("C").strided
+        return tuple(axis for axis in self.program.sum_axes if axis.dim == dim)
+
+    @cached_property
+    def _contiguous_digits(self) -> tuple[Axis, ...]:
+        dim = self.program.gemm.operand("C").contiguous
+        axes = (axis for axis in self.program.sum_axes if axis.dim == dim)
+        return tuple(sorted(axes, key=lambda axis: -axis.stride))
+
+    def _split(self, number: Expr) -> dict[str, Expr]:
+        """The digits of the fragment of this number along C's contiguous dimension."""
+        found: dict[str, Expr] = {}
+        for axis in reversed(self._contiguous_digits):
+            found[axis.name] = number % (axis.extent or 1) if axis is not self._contiguous_digits[0] else number
+            number = number // (axis.extent or 1)
+        return found
+
+    def _held(self, subtile: Subtile, chunk: Expr) -> tuple[dict[str, Expr], Expr]:
+        """The digits of the running fragment, and the first register of a chunk of its columns."""
+        if self.transposed:
+            per_subtile = subtile.columns // FRAGMENT_ROWS
+            inside: Expr = _FRAG if per_subtile > 1 else ZERO
+            return self._split(self.running(subtile) * per_subtile + inside), chunk * (CHUNK_COLUMNS // 2)
+        each = self.fragment.columns
+        aligned = not (subtile.columns % CHUNK_COLUMNS or subtile.first % CHUNK_COLUMNS or each % CHUNK_COLUMNS)
+        unit = CHUNK_COLUMNS if aligned else MATRIX_ROWS
+        if subtile.number == 0:
+            first: Expr = self.running(subtile) * (subtile.columns // unit)
+        else:
+            first = Const(subtile.first // unit)
+        number = first + chunk * (CHUNK_COLUMNS // unit)
+        return self._split(number // (each // unit)), number % (each // unit) * (unit // 2)
+
+    def _chunk(self, subtile: Subtile, chunk: Expr, columns: int, finished: Finished, reads: bool) -> Body:
+        """16 or 8 columns of the rows of a warp: finished, and put into the stage."""
+        digits, first = self._held(subtile, chunk)
+        if self.plan.rearrangement is Rearrangement.STMATRIX:
+            held = columns // 2
+            return (
+                *self._finish(digits, first, held, finished, reads),
+                *self._put_matrices(subtile, chunk, columns, Ref(self._value(held), (ZERO,))),
+            )
+        together = 1 if self.transposed else self.fragment.neighbours(1)
+        pair = _PAIR * together
+        put = self._put_elements(subtile, chunk, pair, together)
+        body = (*self._finish(digits, first + pair, together, finished, reads), *put)
+        return (For(_PAIR.name, Const(columns // 2 // together), body, unroll=True),)
+
+    def _value(self, width: int) -> Buffer:
+        return value_buffer("C", self.tile.dtype, width)
+
+    def _finish(self, digits: dict[str, Expr], first: Expr, count: int, finished: Finished, reads: bool) -> Body:
+        """So many registers of a fragment, finished."""
+        program, sums, value = self.program, self.sums, self._value(count)
+        rows, columns = self.instruction_axes
+        element: Expr = Var(ELEMENT) if count > 1 else ZERO
+        register = first + element
+        row, column = self.fragment.element(LANE, register)
+        index = [substitute(i, {**digits, FRAGMENT: register}) for i in sums.index]
+        spot = {**digits, rows.name: row, columns.name: column}
+        place = [substitute(index_of(program, dim), spot) for dim in program.gemm.operand("C").dims]
+        here, source = Ref(value, (element,)), global_place(program, "C", place[0], place[1])
+        body = finished(here, source, Load(sums.buffer, tuple(index)), reads)
+        return (Alloc(value), *((For(ELEMENT, Const(count), body, unroll=True),) if count > 1 else body))
+
+    def _put_matrices(self, subtile: Subtile, chunk: Expr, columns: int, value: Ref) -> Body:
+        """Four or two matrices, 16 rows by 16 or 8 columns of a fragment; a lane addresses one row of one."""
+        lane = LANE % WARP_LANES
+        warp = LANE // WARP_LANES * 16
+        eight = lane // 8 % 2 * 8
+        across = lane // 16 * 8 if columns == CHUNK_COLUMNS else ZERO
+        start = chunk * CHUNK_COLUMNS
+        if self.transposed:
+            down, along = start + across + lane % 8, self._fragment_column(subtile) + warp + eight
+        else:
+            down, along = warp + eight + lane % 8, start + across
+        name = self.tile.staged.name
+        row, column = Var(f"{name}_m"), Var(f"{name}_n")
+        place = self.shared(subtile, row, column)
+        count = columns // MATRIX_ROWS * 2
+        return (
+            Let(row.name, self.first_row() + digit_sum(self._strided_digits) + down),
+            Let(column.name, along),
+            StoreMatrices(place, value, count, self.transposed, origin=name),
+        )
+
+    def _fragment_column(self, subtile: Subtile) -> Expr:
+        """The first column of the running fragment within a subtile that runs along the rows of the instruction."""
+        return _FRAG * FRAGMENT_ROWS if subtile.columns > FRAGMENT_ROWS else ZERO
+
+    def _put_elements(self, subtile: Subtile, chunk: Expr, register: Expr, together: int) -> Body:
+        """What a lane holds side by side, by an ordinary store."""
+        name = self.tile.staged.name
+        row, column = self.fragment.element(LANE, register)
+        start = chunk * CHUNK_COLUMNS
+        if self.transposed:
+            down, along = start + column, self._fragment_column(subtile) + row
+        else:
+            down, along = row, start + column
+        place = self.shared(subtile, self.first_row() + digit_sum(self._strided_digits) + down, along)
+        return (Move(place, Ref(self._value(together), (ZERO,)), together, origin=name),)

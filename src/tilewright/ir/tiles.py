@@ -283,7 +283,7 @@ def tile_of(program: Program, staged: Staged) -> Tile:
     fragment = fragment_of(program, staged.operand) if in_registers else None
     axes = program.instruction_axes if in_registers else ()
     tile = Tile(staged, dtype, spans, 1 - minor, minor, global_minor, program.slots(staged), fragment, axes)
-    return _subtiled(program, tile) if staged.finished else tile
+    return _subtiled(program, tile) if staged.finished or staged.subtile else tile
 
 
 def _subtiled(program: Program, tile: Tile) -> Tile:

@@ -22,8 +22,8 @@ _ATOM_BYTES = (128, 64, 32)
 
 
 STAGING_BYTES = 16 << 10
-"""Of shared memory for the epilogue of a block: what cuBLAS leaves its kernels of any tile (nvjet), so that the ring has
-the most stages. Source: tile and stage counts in the names of 83 of them."""
+"""Of shared memory for the epilogue of a block, so that the ring has the most stages: what cuBLAS leaves its nvjet
+kernels, whatever their tile. Source: tile and stage counts in the names of 83 of them."""
 
 WIDEST_SUBTILE = 64
 """Columns: rows of 128 bytes of 2-byte elements, four sectors."""
@@ -33,7 +33,7 @@ def default_subtile(columns: int, rows: int, element_bytes: int, stages: int = 2
     """Columns of the epilogue subtiles of `rows` rows, so that so many stages of them take about 16 KiB.
 
     The widest that divides `columns` without bank conflicts, if it is more than half of what there is room for; else
-    the widest without conflicts, the last subtile being narrower.
+    a power of two, whose rows begin where sectors do, the last subtile being narrower.
 
     >>> [default_subtile(columns, 128, 2) for columns in (256, 192, 80, 136, 208)]
     [32, 32, 40, 32, 32]
@@ -45,31 +45,31 @@ def default_subtile(columns: int, rows: int, element_bytes: int, stages: int = 2
     widths = range(most, 0, -UNIT_COLUMNS)
     free = [width for width in widths if not _excess(width, element_bytes, subtile_layout(width, element_bytes))]
     whole = [width for width in free if columns % width == 0 and 2 * width > most]
-    return (whole or free)[0]
+    return (whole or [width for width in widths if width & (width - 1) == 0])[0]
 
 
 @lru_cache
-def subtile_layout(columns: int, element_bytes: int) -> SwizzleAtoms | None:
+def subtile_layout(columns: int, element_bytes: int, *, transposed: bool = False) -> SwizzleAtoms | None:
     """Where the rows of a subtile lie with the fewest bank conflicts; None for plain rows.
 
-    Of layouts with equally few conflicts the one of the widest TMA boxes.
+    Of layouts with equally few conflicts the one of the widest TMA boxes. transposed: the rows of fragments run along
+    the rows of the subtile, as under swap-AB; such subtiles always lie in atoms.
 
     >>> [subtile_layout(columns, 2) for columns in (64, 40, 32, 48)]  # 8, 5, 4 and 6 units of 16 bytes
     [SwizzleAtoms(columns=64, row_bytes=128), None, SwizzleAtoms(columns=32, row_bytes=64), \
 SwizzleAtoms(columns=16, row_bytes=32)]
     """
-    plain = (_excess(columns, element_bytes, None), -columns * element_bytes)
-    best: tuple[tuple[int, int], SwizzleAtoms | None] = (plain, None)
-    for row_bytes in _ATOM_BYTES:
-        atoms = SwizzleAtoms(row_bytes // element_bytes, row_bytes)
-        if columns % atoms.columns == 0:
-            found = (_excess(columns, element_bytes, atoms), -row_bytes)
-            if found < best[0] or (found == best[0] and best[1] is None):
-                best = found, atoms
-    return best[1]
+    layouts = [SwizzleAtoms(row_bytes // element_bytes, row_bytes) for row_bytes in _ATOM_BYTES]
+    fitting: list[SwizzleAtoms | None] = [atoms for atoms in layouts if columns % atoms.columns == 0]
+
+    def cost(atoms: SwizzleAtoms | None) -> tuple[int, int]:
+        box_bytes = columns * element_bytes if atoms is None else atoms.row_bytes
+        return _excess(columns, element_bytes, atoms, transposed=transposed), -box_bytes
+
+    return min(fitting if transposed else [*fitting, None], key=cost)
 
 
-def _excess(columns: int, element_bytes: int, atoms: SwizzleAtoms | None) -> int:
+def _excess(columns: int, element_bytes: int, atoms: SwizzleAtoms | None, *, transposed: bool = False) -> int:
     """Wavefronts above the fewest possible with which a warp fills 16 rows of a subtile."""
     rows = 2 * MATRIX_ROWS
     lane = np.arange(32)
@@ -81,8 +81,12 @@ def _excess(columns: int, element_bytes: int, atoms: SwizzleAtoms | None) -> int
             excess += int(matrix_wavefronts(address[None], 2)[0]) - 2
         else:
             for half in (0, MATRIX_ROWS):
-                address = _places(half + lane // 4, first + lane % 4 * 2, rows, columns, atoms) * element_bytes
-                excess += int(wavefronts(address[None], 2 * element_bytes, store=True)[0]) - 2
+                row, column = half + lane // 4, first + lane % 4 * 2
+                if transposed:
+                    row, column = half + lane % 4 * 2, first + lane // 4
+                width_bytes = element_bytes * (1 if transposed else 2)
+                address = _places(row, column, rows, columns, atoms) * element_bytes
+                excess += int(wavefronts(address[None], width_bytes, store=True)[0]) - width_bytes // 4
     return excess
 
 

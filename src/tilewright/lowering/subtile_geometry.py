@@ -102,7 +102,7 @@ class SubtileGeometry:
             return declared if isinstance(declared, SwizzleAtoms) else None
         if isinstance(declared, SwizzleAtoms) and subtile.columns % declared.columns == 0:
             return declared
-        return subtile_layout(subtile.columns, self.tile.dtype.bytes)
+        return subtile_layout(subtile.columns, self.tile.dtype.bytes, transposed=self.transposed)
 
     def first_row(self) -> Expr:
         """The first row of the running warpgroup within the tile."""

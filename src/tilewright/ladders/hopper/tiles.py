@@ -14,6 +14,7 @@ from tilewright.ir.program import GROUP_LANES, Level, Route
 from tilewright.isa.wgmma import transposes
 from tilewright.ladders.rung import Point
 from tilewright.layout.arrangement import SwizzleAtoms
+from tilewright.layout.epilogue import default_subtile, subtile_layout
 from tilewright.problem.gemm import Gemm, Order
 from tilewright.schedule import (
     Accumulate,
@@ -29,6 +30,11 @@ from tilewright.schedule import (
     Unroll,
     Vectorize,
 )
+
+Steps = tuple[Step, ...]
+
+FRAGMENT_ROWS = 64
+"""Rows of an instruction."""
 
 DEPTH_BYTES = 32
 """Bytes of k that one instruction multiplies."""
@@ -98,8 +104,8 @@ def nest(gemm: Gemm, tiles: Tiles) -> tuple[Step, ...]:
 def staged(gemm: Gemm, tiles: Tiles = PLAIN) -> tuple[Step, ...]:
     """Tiles in shared memory as their operands lie, in the widest swizzle atoms that make up their rows."""
     element = gemm.dtype.bytes
-    a_bytes = min(SWIZZLE_ATOM_BYTES, tiles.m * element) if gemm.a is Order.COL else SWIZZLE_ATOM_BYTES
-    b_bytes = min(SWIZZLE_ATOM_BYTES, tiles.n * element) if gemm.b is Order.ROW else SWIZZLE_ATOM_BYTES
+    a_bytes = widest_atom(tiles.m * element) if gemm.a is Order.COL else SWIZZLE_ATOM_BYTES
+    b_bytes = widest_atom(tiles.n * element) if gemm.b is Order.ROW else SWIZZLE_ATOM_BYTES
     return (
         Stage("A", Space.SHARED, under="k_tile"),
         Stage("B", Space.SHARED, under="k_tile"),
@@ -107,6 +113,16 @@ def staged(gemm: Gemm, tiles: Tiles = PLAIN) -> tuple[Step, ...]:
         Relayout("B_tile", arrangement=SwizzleAtoms(b_bytes // element, b_bytes)),
         Unroll("k_step"),
     )
+
+
+def widest_atom(row_bytes: int) -> int:
+    """Bytes of a row of the widest swizzle atoms that make up rows of so many; the narrowest where none do, which a law
+    then refuses.
+
+    >>> [widest_atom(columns * 2) for columns in (128, 96, 80, 8)]
+    [128, 64, 32, 32]
+    """
+    return next((atom for atom in (128, 64) if row_bytes % atom == 0), 32)
 
 
 def by_engine() -> tuple[Step, ...]:
@@ -139,6 +155,31 @@ def stored_by_engine(gemm: Gemm, parts: int, places: int = 2, *, tiles: Tiles = 
         Stage("C", Space.SHARED, subtile=tiles.n // parts, stages=places),
         Relayout("C_tile", arrangement=SwizzleAtoms(SWIZZLE_ATOM_BYTES // gemm.out.bytes)),
         Transfer("C_tile", Route.TMA if engine_stores(gemm) else Route.MATRICES),
+    )
+
+
+def tma_stores(gemm: Gemm) -> bool:
+    """Whether TMA can store C of any format and order: its rows begin and end at multiples of 16 bytes."""
+    length = gemm.tight_leading("C")
+    return not any(elements * gemm.out.bytes % 16 for elements in (gemm.ldc, length))
+
+
+def stored_in_subtiles(gemm: Gemm, tiles: Tiles, *, subtile: int = 0, stages: int = 2, warps: int = 1) -> Steps:
+    """C through shared memory in epilogue subtiles, from where TMA takes it, or the warps of a warpgroup where it
+    cannot. subtile: their columns; 0: such that the stages take about 16 KiB. warps: ping-pong warpgroups, which have
+    stages of their own."""
+    element = gemm.out.bytes
+    transposed = tiles.turned is (gemm.c is Order.ROW)  # C's contiguous dimension runs along the instruction's rows
+    rows, columns = (tiles.m, tiles.n) if gemm.c is Order.ROW else (tiles.n, tiles.m)
+    if transposed:
+        subtile = subtile or FRAGMENT_ROWS
+    else:
+        subtile = min(subtile or default_subtile(columns, rows * warps, element, stages), columns)
+    layout = subtile_layout(subtile, element, transposed=transposed)
+    return (
+        Stage("C", Space.SHARED, subtile=subtile, stages=stages),
+        *((Relayout("C_tile", arrangement=layout),) if layout is not None else ()),
+        Transfer("C_tile", Route.TMA if tma_stores(gemm) else Route.MATRICES),
     )
 
 

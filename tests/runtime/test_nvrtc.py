@@ -116,7 +116,7 @@ except CompileError as error:
 """
     told = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True).stdout
     assert told.startswith("The CUDA compiler NVRTC cannot be loaded, so no kernel can be compiled.\n")
-    assert "Hint: python -m pip install 'nvidia-cuda-nvrtc>=13.0,<14'" in told
+    assert "Hint: python -m pip install 'tilewright[cuda]'" in told
 
 
 def test_importing_the_runtime_loads_nothing_of_cuda() -> None:

@@ -26,7 +26,7 @@ class CudaFormat:
     to. round_pair: the function that rounds two elements of a fragment.
     vectors: for each number of elements of one access, the function that views the first as the whole, and the type of
     that view. register: the constraint of inline PTX for a 32-bit register of sums ("f"), and how many elements it
-    holds.
+    holds. snippets: the definitions of its type and its functions, by the name that they define.
     """
 
     literal: Callable[[float], str]
@@ -37,6 +37,7 @@ class CudaFormat:
     round_pair: str = ""
     vectors: Mapping[int, tuple[str, str]] = field(default_factory=dict)
     register: tuple[str, int] | None = None
+    snippets: Mapping[str, str] = field(default_factory=dict)
 
 
 def _bits_of(dtype: DType) -> Callable[[float], str]:
@@ -67,6 +68,53 @@ def _int(value: float) -> str:
     return f"{value}LL" if abs(value) > _INT_MAX else str(value)
 
 
+_HALF_BITS = "typedef unsigned short half_bits;  // the bits of an f16: arithmetic is done in float"
+
+_FMA_HALF = """\
+// a * b + c in half precision, rounded once.
+__device__ __forceinline__ half_bits fma_half(half_bits a, half_bits b, half_bits c) {
+    half_bits d;
+    asm("fma.rn.f16 %0, %1, %2, %3;" : "=h"(d) : "h"(a), "h"(b), "h"(c));
+    return d;
+}"""
+
+_BF16_BITS = "typedef unsigned short bf16_bits;  // the bits of a bf16: arithmetic is done in float"
+
+_FLOAT_FROM_HALF = """\
+__device__ __forceinline__ float float_from_half(half_bits bits) {
+    float value;
+    asm("cvt.f32.f16 %0, %1;" : "=f"(value) : "h"(bits));
+    return value;
+}"""
+
+_HALF_FROM_FLOAT = """\
+// The nearest f16, ties to even.
+__device__ __forceinline__ half_bits half_from_float(float value) {
+    half_bits bits;
+    asm("cvt.rn.f16.f32 %0, %1;" : "=h"(bits) : "f"(value));
+    return bits;
+}"""
+
+_FLOAT_FROM_BF16 = """\
+// A bf16 is the upper half of a float.
+__device__ __forceinline__ float float_from_bf16(bf16_bits bits) {
+    return __uint_as_float((unsigned)bits << 16);
+}"""
+
+_BF16_FROM_FLOAT = """\
+// The nearest bf16, ties to even; every NaN becomes 0x7fff.
+__device__ __forceinline__ bf16_bits bf16_from_float(float value) {
+#if __CUDA_ARCH__ >= 800
+    bf16_bits bits;
+    asm("cvt.rn.bf16.f32 %0, %1;" : "=h"(bits) : "f"(value));
+    return bits;
+#else  // no such instruction before sm_80
+    const unsigned bits = __float_as_uint(value);
+    const bool is_nan = (bits & 0x7fffffffu) > 0x7f800000u;
+    return is_nan ? 0x7fff : (bits + 0x7fffu + ((bits >> 16) & 1u)) >> 16;
+#endif
+}"""
+
 _FLOAT_VECTORS = {2: ("as_float2", "float2"), 4: ("as_float4", "float4")}
 
 _FORMATS: dict[DType, CudaFormat] = {
@@ -77,6 +125,12 @@ _FORMATS: dict[DType, CudaFormat] = {
         fma="fma_half",
         to_float="float_from_half",
         from_float="half_from_float",
+        snippets={
+            F16.cuda: _HALF_BITS,
+            "fma_half": _FMA_HALF,
+            "float_from_half": _FLOAT_FROM_HALF,
+            "half_from_float": _HALF_FROM_FLOAT,
+        },
         vectors={2: ("as_half2", "unsigned"), 4: ("as_half4", "uint2"), 8: ("as_half8", "uint4")},
         register=("r", 2),
     ),
@@ -84,6 +138,11 @@ _FORMATS: dict[DType, CudaFormat] = {
         literal=_bits_of(BF16),
         to_float="float_from_bf16",
         from_float="bf16_from_float",
+        snippets={
+            BF16.cuda: _BF16_BITS,
+            "float_from_bf16": _FLOAT_FROM_BF16,
+            "bf16_from_float": _BF16_FROM_FLOAT,
+        },
         vectors={2: ("as_bf16x2", "unsigned"), 4: ("as_bf16x4", "uint2"), 8: ("as_bf16x8", "uint4")},
     ),
     TF32: CudaFormat(literal=_float, from_float="tf32_from_float", round_pair="round_pair_to_tf32"),
@@ -141,3 +200,23 @@ def sum_register(dtype: DType) -> tuple[str, int]:
     if found is None:
         raise FormatError(f"No matrix instruction in emitted CUDA keeps sums in {dtype}.")
     return found
+
+
+def _as_vector(dtype: DType, width: int) -> str:
+    name, view = cuda_format(dtype).vectors[width]
+    element = dtype.cuda
+    return (
+        f"// {width} consecutive {dtype} from `first` on, as one {width * dtype.bytes}-byte access.\n"
+        f"__device__ __forceinline__ {view}& {name}({element}& first) {{\n"
+        f"    return reinterpret_cast<{view}&>(first);\n"
+        "}\n"
+        f"__device__ __forceinline__ const {view}& {name}(const {element}& first) {{\n"
+        f"    return reinterpret_cast<const {view}&>(first);\n"
+        "}"
+    )
+
+
+def format_prelude() -> dict[str, str]:
+    """Every snippet of every format by the name it defines, in the order of printing."""
+    defined = {name: text for one in _FORMATS.values() for name, text in one.snippets.items()}
+    return defined | {view[0]: _as_vector(dtype, width) for (dtype, width), view in VECTORS.items()}

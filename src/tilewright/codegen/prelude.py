@@ -9,9 +9,8 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from tilewright.codegen.async_prelude import async_prelude, wgmma_text
-from tilewright.codegen.conversions import VECTORS
+from tilewright.codegen.conversions import format_prelude
 from tilewright.codegen.matrix_prelude import matrix_prelude
-from tilewright.dtypes import BF16, F16, DType
 from tilewright.errors import LoweringError
 
 COPIES = {4: "copy_async_4", 8: "copy_async_8", 16: "copy_async_16"}
@@ -24,20 +23,6 @@ def copy_async(size_bytes: int) -> str:
         known = ", ".join(str(size) for size in COPIES)
         raise LoweringError(f"There is no asynchronous copy of {size_bytes} bytes.", hint=f"copies are {known} bytes.")
     return COPIES[size_bytes]
-
-
-def _as_vector(dtype: DType, width: int) -> str:
-    name, view = VECTORS[dtype, width]
-    element = dtype.cuda
-    return (
-        f"// {width} consecutive {dtype} from `first` on, as one {width * dtype.bytes}-byte access.\n"
-        f"__device__ __forceinline__ {view}& {name}({element}& first) {{\n"
-        f"    return reinterpret_cast<{view}&>(first);\n"
-        "}\n"
-        f"__device__ __forceinline__ const {view}& {name}(const {element}& first) {{\n"
-        f"    return reinterpret_cast<const {view}&>(first);\n"
-        "}"
-    )
 
 
 _APART = """\
@@ -77,53 +62,6 @@ def _load_streaming() -> str:
         )
     return text + "\n".join(functions)
 
-
-_HALF_BITS = "typedef unsigned short half_bits;  // the bits of an f16: arithmetic is done in float"
-
-_FMA_HALF = """\
-// a * b + c in half precision, rounded once.
-__device__ __forceinline__ half_bits fma_half(half_bits a, half_bits b, half_bits c) {
-    half_bits d;
-    asm("fma.rn.f16 %0, %1, %2, %3;" : "=h"(d) : "h"(a), "h"(b), "h"(c));
-    return d;
-}"""
-
-_BF16_BITS = "typedef unsigned short bf16_bits;  // the bits of a bf16: arithmetic is done in float"
-
-_FLOAT_FROM_HALF = """\
-__device__ __forceinline__ float float_from_half(half_bits bits) {
-    float value;
-    asm("cvt.f32.f16 %0, %1;" : "=f"(value) : "h"(bits));
-    return value;
-}"""
-
-_HALF_FROM_FLOAT = """\
-// The nearest f16, ties to even.
-__device__ __forceinline__ half_bits half_from_float(float value) {
-    half_bits bits;
-    asm("cvt.rn.f16.f32 %0, %1;" : "=h"(bits) : "f"(value));
-    return bits;
-}"""
-
-_FLOAT_FROM_BF16 = """\
-// A bf16 is the upper half of a float.
-__device__ __forceinline__ float float_from_bf16(bf16_bits bits) {
-    return __uint_as_float((unsigned)bits << 16);
-}"""
-
-_BF16_FROM_FLOAT = """\
-// The nearest bf16, ties to even; every NaN becomes 0x7fff.
-__device__ __forceinline__ bf16_bits bf16_from_float(float value) {
-#if __CUDA_ARCH__ >= 800
-    bf16_bits bits;
-    asm("cvt.rn.bf16.f32 %0, %1;" : "=h"(bits) : "f"(value));
-    return bits;
-#else  // no such instruction before sm_80
-    const unsigned bits = __float_as_uint(value);
-    const bool is_nan = (bits & 0x7fffffffu) > 0x7f800000u;
-    return is_nan ? 0x7fff : (bits + 0x7fffu + ((bits >> 16) & 1u)) >> 16;
-#endif
-}"""
 
 _COMMIT_COPIES = """\
 // The copies that this thread started since the last commit become one group.
@@ -175,14 +113,7 @@ def _function(name: str, comment: str, text: str) -> str:
 PRELUDE: dict[str, str] = {
     "apart": _APART,
     **{name: _function(name, *parts) for name, parts in _FUNCTIONS.items()},
-    F16.cuda: _HALF_BITS,
-    "fma_half": _FMA_HALF,
-    BF16.cuda: _BF16_BITS,
-    "float_from_half": _FLOAT_FROM_HALF,
-    "half_from_float": _HALF_FROM_FLOAT,
-    "float_from_bf16": _FLOAT_FROM_BF16,
-    "bf16_from_float": _BF16_FROM_FLOAT,
-    **{VECTORS[key][0]: _as_vector(*key) for key in VECTORS},
+    **format_prelude(),
     **{COPIES[size_bytes]: _copy_async(size_bytes) for size_bytes in COPIES},
     "load_streaming": _load_streaming(),
     "commit_copies": _COMMIT_COPIES,

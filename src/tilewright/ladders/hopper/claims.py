@@ -15,7 +15,7 @@ def tensor_cores(tiles: Tiles) -> Claim:
 
     def holds(counts: Counts, gemm: Gemm) -> bool:
         each = 64 * tiles.n * (DEPTH_BYTES // gemm.dtype.bytes)
-        return counts.instructions["HGMMA"] * each == gemm.m * gemm.n * gemm.k * WARPS
+        return counts.instructions[f"{gemm.multiplied.sass}GMMA"] * each == gemm.m * gemm.n * gemm.k * WARPS
 
     return Claim(f"wgmma of 64 x {tiles.n} does all the multiply-adds", holds)
 

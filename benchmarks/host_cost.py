@@ -17,13 +17,14 @@ import statistics
 import sys
 import time
 from collections.abc import Callable
+from operator import itemgetter
 from pathlib import Path
 from typing import Any
 
 import torch
 
 from tilewright.bench.records import command, commit, now
-from tilewright.frontend import linear, matmul, remembered, torch_calls
+from tilewright.frontend import compute, linear, matmul
 from tilewright.frontend.libraries import library_of
 from tilewright.frontend.options import PLAIN
 from tilewright.runtime.driver import gpu_problem
@@ -81,15 +82,13 @@ def without_gpu() -> tuple[Call, Call, Call]:
     a, b = torch.randn(8, 8, dtype=torch.bfloat16), torch.randn(8, 8, dtype=torch.bfloat16)
     library = library_of(a)
     library.stream = lambda device: 0
-    known = object.__new__(remembered.Remembered)
-    known.shape, known.strides, known.dtype, known.device, known.index = (8, 8), (8, 1), a.dtype, a.device, -1
-    known.launch = lambda stream, *addresses: None
-    known.single, known.spans = (known.launch, (0, 1, 2)), ((0, 128), (0, 128), (0, 128), (0, 0), (0, 0))
+    known = object.__new__(compute.Settled)
+    known.make = library.maker((8, 8), library.view(a).dtype, a)
+    known.launch, known.pick = (lambda stream, *addresses: None), itemgetter(0, 1, 2)
+    known.device, known.spans = 0, ((0, 128), (0, 128), (0, 128), (0, 0), (0, 0))
     out = torch.empty_like(a)
-    signs = [library.sign(x) for x in (a, b)]
-    remembered.MEMO[remembered.key_of(PLAIN, *signs, None, None)] = known
-    remembered.MEMO[remembered.key_of(PLAIN, *signs, None, None, library.sign(out))] = known
-    remembered.FAST[torch.Tensor] = torch_calls.fast_call(library)
+    for given in (None, out):
+        compute.MEMO[library.key(PLAIN, a, b, None, None, given)] = known
     return (
         lambda: matmul(a, b),
         lambda: matmul(a, b, out=out),

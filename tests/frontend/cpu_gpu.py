@@ -27,8 +27,8 @@ from tilewright.codegen.prelude import PRELUDE
 from tilewright.device.catalog import device
 from tilewright.device.spec import TensorRates
 from tilewright.dtypes import BF16, DType
-from tilewright.frontend import libraries, remembered
-from tilewright.frontend.libraries.views import View, format_named, no_room
+from tilewright.frontend import calls, compute, libraries
+from tilewright.frontend.libraries.views import Signed, View, format_named, no_room
 from tilewright.planning import dispatch, kernels
 from tilewright.runtime import launch as launching
 
@@ -103,21 +103,24 @@ def on_gpu(array: Any) -> Any:
     return np.asarray(array).copy(order="K").view(OnGpu)
 
 
-class CpuArrays:
+class CpuArrays(Signed):
     """The library of such arrays."""
 
     name = "the CPU's GPU"
     writes_in_place = True
+    launches_alone = True
 
     def view(self, array: Any) -> View:
         dtype = BF16 if array.dtype == np.uint16 else format_named(array.dtype.name, array)
         step = array.itemsize
         return View(array.ctypes.data, array.shape, tuple(s // step for s in array.strides), dtype, 0)
 
-    def empty(self, shape: Any, dtype: DType, like: Any) -> Any:
-        return dtype.encode(np.full(shape, np.nan, np.float32)).view(OnGpu)
+    def maker(self, shape: Any, dtype: DType, like: Any) -> Any:
+        return lambda: dtype.encode(np.full(shape, np.nan, np.float32)).view(OnGpu)
 
     def sign(self, array: Any) -> Any:
+        if not isinstance(array, OnGpu):
+            raise AttributeError
         return array.dtype, array.shape, array.strides, 0, array.ctypes.data & 15
 
     def address(self, array: Any) -> int:
@@ -148,11 +151,14 @@ class CpuArrays:
         kept = words.copy()
         return kept.ctypes.data, kept
 
-    def capturing(self) -> bool:
-        return STATE.capturing
+    def elsewhere(self, device: int) -> bool:
+        return False
 
     def finished(self, arrays: Any, device: int) -> None:
         pass
+
+    def capturing(self) -> bool:
+        return STATE.capturing
 
 
 @contextmanager
@@ -174,8 +180,8 @@ def cpu_gpu(capability: tuple[int, int] = (7, 5), sms: int = 8) -> Iterator[Stat
         patch.setattr(dispatch, "_DISPATCHERS", {})
         patch.setattr(dispatch, "_DATABASE", [None])
         patch.setitem(libraries._KNOWN, OnGpu, CpuArrays())
-        remembered.FAST.pop(OnGpu, None)
-        remembered.MEMO.clear()
+        calls.MULTIPLY.pop(OnGpu, None)
+        compute.MEMO.clear()
         STATE.__init__()  # type: ignore[misc]
         yield STATE
 

@@ -10,13 +10,9 @@ from typing import Any
 from tilewright.artifacts import CudaSource
 from tilewright.device.spec import DeviceSpec
 from tilewright.dtypes import BF16, F16, F32
-from tilewright.frontend.added import NOTHING
-from tilewright.frontend.layouts import layouts_of
 from tilewright.frontend.libraries import View
 from tilewright.frontend.options import options_asked
-from tilewright.frontend.recipes import alignment_of as rows_and_addresses
-from tilewright.frontend.recipes import gemm_of
-from tilewright.frontend.shapes import product_of
+from tilewright.frontend.requests import Views, checked, requests_of
 from tilewright.planning.assembly import Request
 from tilewright.planning.choices import Database
 from tilewright.planning.copies import Alignment
@@ -74,10 +70,9 @@ def asked(m: int, n: int, k: int, format: str, orders: str) -> Request:
         return View(1 << 20, (rows, columns), strides, dtype, 0)
 
     options = options_asked(1.0, None, None, "tf32" if format == "tf32" else "default", None, False, None, False)
-    a, b, out = view(m, k, orders[0]), view(k, n, orders[1]), view(m, n, "N")
-    (layout,) = layouts_of(product_of(a, b), out, None, bias_along=None)
-    gemm = gemm_of(layout, a, out, NOTHING, options)
-    return Request(gemm, rows_and_addresses(layout, a, b, out, NOTHING), layout.stack)
+    views = Views(view(m, k, orders[0]), view(k, n, orders[1]))
+    (piece,) = requests_of(views, *checked(views, options), options)
+    return piece.request
 
 
 def alignment_of(gemm: Gemm) -> Alignment:

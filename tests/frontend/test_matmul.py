@@ -10,7 +10,7 @@ import pytest
 from cpu_gpu import State, cpu_gpu, on_gpu
 
 from tilewright.dtypes import BF16, F16, F32, DType
-from tilewright.frontend import calls, linear, matmul
+from tilewright.frontend import compute, linear, matmul
 from tilewright.problem.epilogue import STEEPEST, Activation
 
 SHAPES = [(1, 1, 1), (2, 3, 5), (33, 65, 31), (70, 130, 65), (128, 64, 32), (1, 90, 300), (90, 1, 77), (3, 100, 130)]
@@ -147,7 +147,7 @@ def refuse_to_plan(monkeypatch: pytest.MonkeyPatch) -> None:
     def refuse(*given: Any) -> Any:
         raise AssertionError("a call was planned that was made before")
 
-    monkeypatch.setattr(calls, "multiply", refuse)
+    monkeypatch.setattr(compute, "views_of", refuse)
 
 
 def test_a_call_into_out_is_remembered_and_computes_anew(monkeypatch: pytest.MonkeyPatch) -> None:

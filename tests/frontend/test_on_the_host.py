@@ -76,8 +76,16 @@ def test_mistakes_are_told_as_on_a_gpu() -> None:
         matmul(a.astype(float), a.T.astype(float))
     with pytest.raises(ValueError, match=r"`out` has shape \(2, 2\)"):
         matmul(a, a.T, out=np.zeros((2, 2), np.float32))
-    with pytest.raises(TypeError, match="`out` holds float16"):
+    with pytest.raises(TypeError, match="`out` holds f16"):
         matmul(a, a.T, out=np.zeros((3, 3), np.float16))
+    with pytest.raises(TypeError, match="`out` holds float64, and results are f32, f16 or bf16"):
+        matmul(a, a.T, out=np.zeros((3, 3)))
+    with pytest.raises(ProblemError, match="`out` is a masked array"):
+        matmul(a, a.T, out=np.ma.zeros((3, 3), np.float32))
+    constant = np.zeros((3, 3), np.float32)
+    constant.flags.writeable = False
+    with pytest.raises(ProblemError, match="`out` is read-only"):
+        matmul(a, a.T, out=constant)
     with pytest.raises(ValueError, match="c of shape"):
         matmul(a, a.T, c=np.zeros((2, 2), np.float32))
     with pytest.raises(ProblemError, match="bias is a list"):

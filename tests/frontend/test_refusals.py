@@ -96,6 +96,31 @@ REFUSED: dict[str, tuple[Call, str]] = {
         lambda: matmul(ones(2, 2), ones(2, 2), alpha="2x"),  # type: ignore[arg-type]
         "alpha='2x' is not a number.",
     ),
+    "a factor that is text": (
+        lambda: matmul(ones(2, 2), ones(2, 2), alpha="2"),  # type: ignore[arg-type]
+        "alpha='2' is not a number.",
+    ),
+    "an out that no kernel writes": (
+        lambda: matmul(ones(2, 2), ones(2, 2), out=ones(2, 2, dtype=np.float64)),
+        "`out` holds float64, and results are f32, f16 or bf16.",
+    ),
+    "a weight that does not go with x": (
+        lambda: linear(ones(2, 3), ones(4, 5)),
+        "linear: x of shape (2, 3) does not go with a weight of shape (4, 5).",
+    ),
+    "a weight of another format": (
+        lambda: linear(ones(2, 3), ones(4, 3, dtype=np.float16)),
+        "linear: x holds float32, and weight float16.",
+    ),
+    "a weight of another library": (
+        lambda: linear(ones(2, 3), np.ones((4, 3), np.float32)),
+        "linear: weight is an array of NumPy, and x is one of the CPU's GPU.",
+    ),
+    "a bias that does not go with the weight": (
+        lambda: linear(ones(2, 3), ones(4, 3), ones(3)),
+        "linear: a bias of shape (3,) does not go with a weight of shape (4, 3).",
+    ),
+    "no b": (lambda: matmul(ones(2, 2), None), "b is a NoneType, and a is an array of the CPU's GPU."),
     "a factor that is too large": (
         lambda: matmul(ones(2, 2), ones(2, 2), alpha=1e60),
         "alpha=1e+60 does not fit in an f32.",
@@ -110,7 +135,7 @@ REFUSED: dict[str, tuple[Call, str]] = {
     ),
     "a bias of another library": (
         lambda: matmul(ones(2, 2), ones(2, 2), bias=np.ones(2, np.float32)),
-        "bias is an array of NumPy, and the product is one of the CPU's GPU.",
+        "bias is an array of NumPy, and a is one of the CPU's GPU.",
     ),
     "a c that does not broadcast": (
         lambda: matmul(ones(2, 3), ones(3, 4), c=ones(3, 4)),
@@ -148,7 +173,6 @@ def test_formats_that_no_kernel_multiplies_are_refused(kind: Any) -> None:
     for call in (
         lambda: matmul(ones(2, 2, dtype=kind), ones(2, 2, dtype=kind)),
         lambda: matmul(ones(2, 2), ones(2, 2), c=ones(2, 2, dtype=kind)),
-        lambda: matmul(ones(2, 2), ones(2, 2), out=ones(2, 2, dtype=kind)),
         lambda: linear(ones(2, 2, dtype=kind), ones(2, 2, dtype=kind)),
         lambda: grouped_matmul([ones(2, 2, dtype=kind)], [ones(2, 2, dtype=kind)]),
         lambda: matmul(np.ones((2, 2), kind), np.ones((2, 2), kind)),  # on the host
@@ -157,7 +181,10 @@ def test_formats_that_no_kernel_multiplies_are_refused(kind: Any) -> None:
             call()
 
 
-@pytest.mark.parametrize("name", ["formats that differ", "a format that no kernel takes", "an unknown result"])
+@pytest.mark.parametrize(
+    "name",
+    ["formats that differ", "a format that no kernel takes", "an unknown result", "an out that no kernel writes"],
+)
 def test_wrong_formats_are_type_errors(name: str) -> None:
     with pytest.raises(TypeError):
         REFUSED[name][0]()

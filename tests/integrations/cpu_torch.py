@@ -13,10 +13,8 @@ import pytest
 torch: Any = pytest.importorskip("torch")
 from cpu_gpu import CpuKernel, State, cpu_gpu  # noqa: E402
 
-from tilewright.frontend import remembered  # noqa: E402
+from tilewright.frontend import compute  # noqa: E402
 from tilewright.frontend.libraries import TorchArrays, View, library_of  # noqa: E402
-from tilewright.frontend.pytorch import operator  # noqa: E402
-from tilewright.frontend.torch_calls import known_call  # noqa: E402
 from tilewright.integrations import torch_mode  # noqa: E402
 
 _VIEW = TorchArrays.view
@@ -41,13 +39,11 @@ def cpu_torch() -> Iterator[State]:
         patch.setattr(TorchArrays, "view", _view)
         patch.setattr(CpuKernel, "run", _run)
         patch.setattr(TorchArrays, "capturing", lambda library: state.capturing)
+        patch.setattr(library, "launches_alone", True)
+        patch.setattr(TorchArrays, "elsewhere", lambda library, device: False)
         patch.setattr(library, "stream", lambda device: 0)
-        patch.setattr(operator, "_KNOWN", known_call(library))
         patch.setattr(torch_mode, "DEVICE", "cpu")
-        remembered.FAST.clear()
-        remembered.MEMO.clear()
         try:
             yield state
         finally:
-            remembered.FAST.clear()
-            remembered.MEMO.clear()
+            compute.MEMO.clear()

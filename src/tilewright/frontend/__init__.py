@@ -1,11 +1,14 @@
 """`matmul`, `linear` and `grouped_matmul` for the arrays people have: `planning` finds the kernels.
 
-calls      what a user calls; options checks what is asked beside the product
-libraries  the arrays of PyTorch, CuPy, JAX, NumPy: where they lie, how to make one, on which stream
-shapes     NumPy's rules for shapes; layouts: how a batch becomes launches; added: bias and residual
-on_gpu     one call, from arrays to launches; on_host: NumPy's arrays; grouped: a list of products
-recipes    all of a call but its addresses; remembered: calls that were made before
-pytorch    the call as an operator of PyTorch; torch_calls: which calls it must see
+A call goes through these, each of which imports only those below it:
+
+calls      what a user calls; grouped: a list of products
+pytorch    entry: which calls PyTorch must see as an operator; plain: tensors that are memory and no more
+on_host    NumPy's arrays
+compute    one call: looked up by its key, else views -> requests -> plans; then its launches
+requests   from views to requests, which are values; shapes: NumPy's rules; layouts: how a batch becomes launches
+options    what is asked beside the product
+libraries  one adapter a library: where an array lies, how to make one, on which stream
 """
 
 from tilewright.frontend.calls import linear, matmul

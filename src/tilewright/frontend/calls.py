@@ -2,17 +2,26 @@
 
 from __future__ import annotations
 
+import sys
+from collections.abc import Callable
+from functools import partial
 from typing import Any, Literal
 
 from tilewright.errors import ProblemError
 from tilewright.frontend.compute import compute
-from tilewright.frontend.libraries import TorchArrays, library_of
-from tilewright.frontend.options import PLAIN, Options, options_asked
-from tilewright.frontend.remembered import FAST
-from tilewright.frontend.torch_calls import handed_over, is_compiling, note_written
+from tilewright.frontend.libraries import DTypeError, HostArrays, TorchArrays, library_of
+from tilewright.frontend.on_host import on_host
+from tilewright.frontend.options import PLAIN, options_asked
+from tilewright.frontend.shapes import ShapeError
 
 Precision = Literal["default", "tf32"]
 _DEFAULT: Precision = "default"
+
+Multiply = Callable[..., Any]
+"""A function of (a, b, out, c, bias, options)."""
+
+MULTIPLY: dict[type, Multiply] = {}
+"""Where a call goes, by the type of `a`: to a GPU, to the host, or to PyTorch's transforms in front of both."""
 
 
 def matmul(
@@ -52,7 +61,7 @@ def matmul(
     (size 4 is different from 3)
     """
     others = (out_dtype, precision, deterministic, batch_invariant, activation, c is not None)
-    if is_compiling():
+    if _is_compiling():
         from tilewright.frontend.pytorch.operator import compiled_call
 
         return compiled_call(a, b, out, c, bias, alpha, beta, *others)
@@ -63,16 +72,18 @@ def matmul(
         options = PLAIN  # which looking up takes longer than all of these
     else:
         options = options_asked(alpha, beta, *others)
-    fast = FAST.get(type(a))
-    if fast is not None:
-        result = fast(a, b, out, c, bias, options)
-        if result is not None:
-            return result
+        if options.beta == 0:
+            c = None
+    multiply = MULTIPLY.get(type(a)) or _multiply_of(a)
     return multiply(a, b, out, c, bias, options)
 
 
 def linear(x: Any, weight: Any, bias: Any = None, *, activation: str | None = None) -> Any:
-    """`activation(x @ weight.T + bias)`; without the activation as torch.nn.functional.linear."""
+    """`activation(x @ weight.T + bias)`; without the activation as torch.nn.functional.linear.
+
+    x: (..., in_features). weight: (out_features, in_features), or (in_features,) for one output. bias: (out_features,).
+    Raises as `matmul`, in words of x, weight and bias.
+    """
     try:  # and not getattr, which PyTorch 2.4 cannot compile
         shape = weight.shape
     except AttributeError:
@@ -83,24 +94,55 @@ def linear(x: Any, weight: Any, bias: Any = None, *, activation: str | None = No
             f"{'has no shape' if shape is None else f'has shape {tuple(shape)}'}.",
             hint="give one of shape (out_features, in_features).",
         )
-    return matmul(x, weight.T if len(shape) == 2 else weight, bias=bias, activation=activation)
+    given = x, weight.T if len(shape) == 2 else weight
+    if _is_compiling():
+        return matmul(*given, bias=bias, activation=activation)
+    try:
+        return matmul(*given, bias=bias, activation=activation)
+    except ProblemError as error:
+        raise _in_words_of_linear(error, x, weight, bias) from None
 
 
-def multiply(a: Any, b: Any, out: Any, c: Any, bias: Any, options: Options = PLAIN) -> Any:
-    """A call, whatever it asks."""
-    if c is not None and options.beta == 0:
-        c = None
+def _in_words_of_linear(error: ProblemError, x: Any, weight: Any, bias: Any) -> ProblemError:
+    """The error of a product, which speaks of a, b and their shapes, as one of x, weight and bias."""
+    first, second = (library_of(array) for array in (x, weight))
+    if first is not second:
+        return ProblemError(
+            f"linear: weight is an array of {second.name}, and x is one of {first.name}.",
+            hint="convert one to the other's library: both take DLPack.",
+        )
+    if x.dtype != weight.dtype:
+        return DTypeError(f"linear: x holds {x.dtype}, and weight {weight.dtype}.", hint="convert one of them.")
+    if not len(x.shape) or x.shape[-1] != weight.shape[-1]:
+        return ShapeError(
+            f"linear: x of shape {tuple(x.shape)} does not go with a weight of shape {tuple(weight.shape)}.",
+            hint="the last dimension of both is in_features.",
+        )
+    if isinstance(error, ShapeError) and bias is not None:
+        features = weight.shape[0] if len(weight.shape) == 2 else 1
+        return ShapeError(
+            f"linear: a bias of shape {tuple(bias.shape)} does not go with a weight of shape {tuple(weight.shape)}.",
+            hint=f"give one of shape ({features},), with an element for each output feature.",
+        )
+    places = [first.view(array).place for array in (x, weight)]
+    if places[0] != places[1]:
+        return ProblemError(f"linear: x lies on {places[0]}, and weight on {places[1]}.", hint="move one of them.")
+    return error
+
+
+def _is_compiling() -> bool:
+    """Whether PyTorch is compiling the code that runs now."""
+    torch = sys.modules.get("torch")
+    return torch is not None and bool(torch.compiler.is_compiling())
+
+
+def _multiply_of(a: Any) -> Multiply:
     library = library_of(a)
-    for name, other in (("b", b), ("out", a if out is None else out)):
-        if library_of(other) is not library:
-            raise ProblemError(
-                f"{name} is an array of {library_of(other).name}, and a is one of {library.name}.",
-                hint="convert one to the other's library: both take DLPack.",
-            )
     if isinstance(library, TorchArrays):
-        handed = handed_over(library, a, b, out, c, bias, options)
-        if handed is not None:
-            return handed
-        if out is not None:
-            note_written(out)
-    return compute(library, a, b, out, c, bias, options)
+        from tilewright.frontend.pytorch.entry import multiply as found
+    elif isinstance(library, HostArrays):
+        found = on_host
+    else:
+        found = partial(compute, library)
+    MULTIPLY[type(a)] = found
+    return found

@@ -1,32 +1,250 @@
-"""A call, where its arrays lie: on a GPU or on the host."""
+"""One call, in one direction: arrays -> views -> requests -> plans -> launches.
+
+What all calls that look alike share is settled once (`Settled`) and remembered. Calls look alike when they ask the same
+and when their arrays agree in shape, strides, format, device and alignment: the next one starts at its addresses. An
+`out` must also lie apart from what is read, which depends on addresses alone and is seen each time.
+
+An array that no kernel reads as it lies is copied, and the call is made with the copy.
+
+The host's time for a known call decides the speed of small problems: `python benchmarks/host_cost.py` measures it
+beside PyTorch's. One flat key and `empty_strided` in place of `empty` keep it low.
+"""
 
 from __future__ import annotations
 
+import os
+from collections.abc import Callable
+from contextlib import nullcontext
+from operator import itemgetter
 from typing import Any
 
-from tilewright.errors import ProblemError
-from tilewright.frontend.libraries import DTypeError, HostArrays, TorchArrays
-from tilewright.frontend.on_gpu import on_gpu
-from tilewright.frontend.on_host import on_host
-from tilewright.frontend.options import Options
+from tilewright.errors import LaunchError, ProblemError
+from tilewright.frontend.layouts import CannotWrite
+from tilewright.frontend.libraries import DTypeError, View, WorkspaceError, library_of
+from tilewright.frontend.options import PLAIN, Options
+from tilewright.frontend.requests import Addresses, Piece, Views, checked, requests_of
+from tilewright.frontend.shapes import NeedsCopy
+from tilewright.notices import say_once
+from tilewright.planning.dispatch import Dispatcher, dispatcher
+from tilewright.planning.plan import Place, Plan
+
+MEMO: dict[Any, Settled] = {}
+"""What is settled of the calls made so far, by their keys."""
+
+MOST = 4096
+"""Calls that are remembered; a program whose shapes never come back must not fill the memory with them."""
+
+Span = tuple[int, int]
+"""The bytes that an array touches, from its address: of the first, and of the one behind the last."""
+
+_RESULTS = "f32, f16 or bf16"
+
+os.register_at_fork(after_in_child=MEMO.clear)  # CUDA does not work there
+
+
+class HostMemory(ProblemError):
+    """The arrays lie in host memory, where no kernel reads them."""
 
 
 def compute(library: Any, a: Any, b: Any, out: Any, c: Any, bias: Any, options: Options) -> Any:
-    """The result of a call whose arrays are all of one library. Raises DTypeError and ProblemError."""
-    first, second = library.view(a), library.view(b)
-    if first.dtype is not second.dtype:
-        raise DTypeError(f"Cannot multiply {first.dtype} by {second.dtype}.", hint="convert one to the other's dtype.")
-    if first.device != second.device:
-        raise ProblemError(
-            f"Cannot multiply arrays on different devices: {first.place} and {second.place}.", hint="move one of them."
+    """The result of a call whose arrays are all of one library.
+
+    Raises DTypeError, ShapeError and ProblemError for what cannot be asked, HostMemory for arrays on no GPU.
+    """
+    try:
+        key = library.key(options, a, b, c, bias, out)
+    except (AttributeError, RuntimeError):  # of another library, or without memory
+        key = None
+    call = MEMO.get(key)
+    if call is None:
+        views = views_of(library, a, b, out, c, bias)
+        if c is not None and c is not out and views.out is not None and _lies_as(views.c, views.out):
+            return compute(library, a, b, out, out, bias, options)
+        try:
+            call = Settled(library, views, options, a)
+        except NeedsCopy as needed:
+            arrays = {"a": a, "b": b, "c": c, "bias": bias}
+            arrays[needed.name] = needed.copied(library, arrays[needed.name])
+            return compute(library, out=out, options=options, **arrays)
+        except CannotWrite:
+            return _assigned(library, a, b, out, c, bias, options)
+        if key is not None and not views.may_be_half_of_complex_numbers:
+            if len(MEMO) >= MOST:
+                MEMO.clear()
+            MEMO[key] = call
+    result = call.make() if out is None else out
+    address = library.address
+    at_bias, at_c = 0 if bias is None else address(bias), 0 if c is None or c is out else address(c)
+    addresses = address(a), address(b), address(result), at_bias, at_c
+    if out is not None and call.shares_memory(addresses):
+        return _assigned(library, a, b, out, c, bias, options)
+    if call.launch is not None:
+        call.launch(library.stream(call.device), *call.pick(addresses))
+    else:
+        call.start(library, addresses, result)
+        library.finished((a, b, c, bias, result), call.device)
+    return result
+
+
+def _assigned(library: Any, a: Any, b: Any, out: Any, c: Any, bias: Any, options: Options) -> Any:
+    """The result by way of an array of its own: no kernel writes `out` as it lies, or it is still to be read."""
+    library.assign(out, compute(library, a, b, None, c, bias, options))
+    return out
+
+
+def views_of(library: Any, a: Any, b: Any, out: Any = None, c: Any = None, bias: Any = None) -> Views:
+    """Where the arrays of a call lie. Raises ProblemError for one of another library, and as `Library.view` does."""
+    views: dict[str, View | None] = {"a": library.view(a)}
+    for name, array in (("b", b), ("out", out), ("c", c), ("bias", bias)):
+        if array is not None or name == "b":
+            refuse_other_library(library, name, array)
+        views[name] = None if array is None else library.view(array) if name != "out" else writable_view(library, out)
+    return Views(**views)  # type: ignore[arg-type]
+
+
+def refuse_host_memory(library: Any, views: Views) -> int:
+    """The number of the GPU on which arrays lie. Raises HostMemory if on none."""
+    if views.a.device is None:
+        raise HostMemory(
+            f"The arrays of {library.name} lie in host memory, not on a GPU.", hint="move them to the GPU first."
         )
-    if first.device is not None:
-        return on_gpu(library, a, b, out, c, bias, options)
-    if not isinstance(library, HostArrays):
-        without_cuda = isinstance(library, TorchArrays) and library.torch.version.cuda is None
-        first_of_all = "install a PyTorch that has CUDA, for this one has none, then " if without_cuda else ""
+    return views.a.device
+
+
+def refuse_other_library(library: Any, name: str, array: Any) -> None:
+    """Raises ProblemError for an argument that is no array of a library."""
+    try:
+        other = library_of(array)
+    except ProblemError:
         raise ProblemError(
-            f"The arrays of {library.name} lie in host memory, not on a GPU.",
-            hint=f"{first_of_all}move them to the GPU first.",
+            f"{name} is a {type(array).__name__}, and a is an array of {library.name}.",
+            hint="pass an array of that library.",
+        ) from None
+    if other is not library:
+        raise ProblemError(
+            f"{name} is an array of {other.name}, and a is one of {library.name}.",
+            hint="convert one to the other's library: both take DLPack.",
         )
-    return on_host(a, b, out, c, bias, options)
+
+
+def writable_view(library: Any, out: Any) -> View:
+    """Where `out` lies. Raises ProblemError where arrays of its library do not change, DTypeError for its format."""
+    if not library.writes_in_place:
+        raise ProblemError(f"Arrays of {library.name} do not change, so `out` cannot be given.")
+    try:
+        view: View = library.view(out)
+    except DTypeError:
+        raise DTypeError(f"`out` holds {out.dtype}, and results are {_RESULTS}.", hint="pass another out.") from None
+    return view
+
+
+def _lies_as(c: View | None, out: View) -> bool:
+    return c is not None and c.lies_as(out)
+
+
+class Settled:
+    """What calls that look alike share: their plans, and how their result is made.
+
+    device: the number of the GPU. make: makes the result. launch: of a call that needs one launch and nothing around
+    it; it is given the stream and `pick(addresses)`. spans: of the result, A, B, the bias and c.
+    """
+
+    __slots__ = ("_parts", "_planner", "device", "launch", "make", "pick", "spans")
+
+    def __init__(self, library: Any, views: Views, options: Options, like: Any) -> None:
+        """like: an array whose library and device are those of the result.
+
+        Raises what `checked` and `requests_of` raise, HostMemory, and LaunchError where a kernel would have to be
+        compiled while the stream is recording a graph.
+        """
+        product, dtype = checked(views, options)
+        self.device = refuse_host_memory(library, views)
+        pieces = requests_of(views, product, dtype, options)
+        self._planner = dispatcher(self.device)
+        self._parts = tuple((piece, planned(self._planner, library, piece)) for piece in pieces)
+        self.make: Callable[[], Any] = library.maker(product.shape, dtype, like)
+        given = (views.result(product, dtype), views.a, views.b, views.bias, views.c)
+        self.spans = tuple(_span(view) for view in given)
+        self.launch, self.pick = _single(self._parts if library.launches_alone else ())
+
+    @property
+    def words(self) -> str:
+        """What runs, for people."""
+        return "; ".join(dict.fromkeys(plan.words for _, plan in self._parts))
+
+    def shares_memory(self, addresses: Addresses) -> bool:
+        """Whether writing the result may change what is still to be read. addresses: 0 for a c that is the result."""
+        a, b, out, bias, c = addresses
+        (first, end), *spans = self.spans
+        low, high = out + first, out + end
+        for place, (first, end) in zip((a, b, bias, c), spans, strict=True):
+            if place and place + first < high and low < place + end:
+                return True
+        return False
+
+    def start(self, library: Any, addresses: Addresses, result: Any) -> None:
+        """Start all launches on the library's stream. result: the array that they write."""
+        with self._planner.gpu.as_current() if library.elsewhere(self.device) else nullcontext():
+            try:
+                run(library, self._parts, addresses, self.device, result)
+            except WorkspaceError as full:
+                say_once(f"{full.headline} A slower kernel that needs none runs instead.")
+                without = [
+                    (piece, planned(self._planner, library, piece.without_workspace)) for piece, _ in self._parts
+                ]
+                run(library, tuple(without), addresses, self.device, result)
+
+
+Parts = tuple[tuple[Piece, Plan], ...]
+
+
+def planned(planner: Dispatcher, library: Any, piece: Piece) -> Plan:
+    """The plan of a request. Raises LaunchError where it is new and the stream is recording a graph."""
+    plan = planner.known(piece.request)
+    if plan is None:
+        if library.capturing():
+            raise LaunchError(
+                f"The stream is recording a CUDA graph, and no kernel for {piece.request.gemm} is loaded yet.",
+                note="compiling and loading cannot be recorded.",
+                hint="make the same call once before the capture.",
+            )
+        plan = planner.plan(piece.request)
+    return plan
+
+
+def run(library: Any, parts: Parts, addresses: Addresses, device: int, like: Any) -> None:
+    """Start plans in order; they share a workspace. Raises WorkspaceError where there is no room for it."""
+    scratch_bytes = max((plan.scratch_bytes for _, plan in parts), default=0)
+    scratch, kept = library.scratch(scratch_bytes, like) if scratch_bytes else (0, None)
+    stream = library.stream(device)
+    a, b, out, bias, residual = addresses
+    for piece, plan in parts:
+        first, second = (b, a) if piece.swapped else (a, b)
+        for x, y, z, at_bias, at_residual in piece.starts:
+            plan.run(stream, (first + x, second + y, out + z, bias + at_bias, residual + at_residual, scratch))
+    del kept  # only now: the library may give the memory to whatever its stream does next
+
+
+def _single(parts: Parts) -> tuple[Callable[..., None] | None, Callable[[Addresses], tuple[int, ...]]]:
+    """The one launch of a call, and which of its addresses the launch is given; None where there are more."""
+    if len(parts) == 1:
+        (piece, plan) = parts[0]
+        if piece.starts == ((0,) * 5,) and len(plan.steps) == 1 and not plan.scratch_bytes:
+            (step,) = plan.steps
+            exchanged = {Place.A: Place.B, Place.B: Place.A} if piece.swapped else {}
+            places = [int(exchanged.get(place, place)) for place, _ in step.pointers]
+            return step.launch.launch, itemgetter(*places)
+    return None, itemgetter(0)
+
+
+def _span(view: View | None) -> Span:
+    if view is None:
+        return 0, 0
+    low, high = view.span
+    return low - view.pointer, high - view.pointer
+
+
+def words_of(a: Any, b: Any, options: Options = PLAIN) -> str:
+    """What runs for a call that was made before, for people; empty where it is not known."""
+    found = MEMO.get(library_of(a).key(options, a, b, None, None, None))
+    return "" if found is None else found.words

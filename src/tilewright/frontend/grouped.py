@@ -9,29 +9,21 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import cached_property
 from typing import Any
 
 import numpy as np
 
-from tilewright.errors import CompileError, LaunchError, LoweringError, ProblemError, ScheduleError
-from tilewright.frontend.added import Added, added_of
-from tilewright.frontend.calls import matmul
-from tilewright.frontend.layouts import layouts_of
-from tilewright.frontend.libraries import DTypeError, HostArrays, View, library_of
-from tilewright.frontend.on_gpu import readable
-from tilewright.frontend.options import Options, options_asked, result_format
-from tilewright.frontend.recipes import alignment_of, gemm_of
-from tilewright.frontend.shapes import Product, ShapeError
+from tilewright.errors import LaunchError, ProblemError
+from tilewright.frontend.compute import refuse_host_memory, refuse_other_library, views_of
+from tilewright.frontend.libraries import HostArrays, View, library_of
+from tilewright.frontend.on_host import on_host
+from tilewright.frontend.options import Options, options_asked
+from tilewright.frontend.requests import checked, requests_of
+from tilewright.frontend.shapes import NeedsCopy, ShapeError
 from tilewright.ir.kernel import MOST_ALONG_Z
-from tilewright.ir.work import Problems
-from tilewright.planning.choices import choices_for_list
-from tilewright.planning.copies import Alignment
-from tilewright.planning.dispatch import SAFE, Dispatcher, dispatcher
-from tilewright.planning.kernels import Built
+from tilewright.planning.assembly import Request
+from tilewright.planning.dispatch import dispatcher
 from tilewright.problem.gemm import Gemm
-from tilewright.runtime.prepared import PreparedLaunch
-from tilewright.toolchain import grid_of
 
 _MOST_REMEMBERED = 1024
 
@@ -62,82 +54,57 @@ def grouped_matmul(
         return []
     library = library_of(a[0])
     if isinstance(library, HostArrays):
-        given = {"alpha": alpha, "activation": activation, "out_dtype": out_dtype, "precision": precision}
-        return [matmul(x, y, bias=z, **given) for x, y, z in zip(a, b, biases, strict=True)]
-    pairs = [_pair(library, x, y) for x, y in zip(a, b, strict=True)]
-    views = [library.view(x) for x, _, _ in pairs]
-    for number, view in enumerate(views):
-        if view.device != views[0].device or view.dtype is not views[0].dtype:
+        return [on_host(x, y, None, None, z, options) for x, y, z in zip(a, b, biases, strict=True)]
+    pairs = [_pair(library, x, y, z, options) for x, y, z in zip(a, b, biases, strict=True)]
+    first = pairs[0].view
+    for number, pair in enumerate(pairs):
+        view = pair.view
+        if view.device != first.device or view.dtype is not first.dtype:
             raise ProblemError(
-                f"Pair {number} is {view.dtype} on {view.place}, and pair 0 is {views[0].dtype} on {views[0].place}.",
+                f"Pair {number} is {view.dtype} on {view.place}, and pair 0 is {first.dtype} on {first.place}.",
                 hint="a group has one format and one GPU.",
             )
-    dtype = result_format(options, views[0].dtype)
-    results = [library.empty(product.shape, dtype, x) for x, _, product in pairs]
-    members = [
-        _member(library, pair, result, bias, options)
-        for pair, result, bias in zip(pairs, results, biases, strict=True)
-        if 0 not in pair[2].shape
-    ]
-    _start(library, members)
-    return results
+    _start(library, pairs)
+    return [pair.result for pair in pairs]
 
 
 @dataclass(frozen=True)
-class _Member:
-    """One product: its arrays, where its result lies, and the problem as the kernels know it."""
+class _Pair:
+    """One product: its arrays, which launches must find alive; where A lies; its result; and its requests, each with
+    the addresses of its A, B, C and bias as the kernel has them."""
 
-    kept: tuple[Any, ...]
-    result: Any
+    arrays: tuple[Any, ...]
     view: View
-    gemm: Gemm
-    alignment: Alignment
-    addresses: dict[str, int]
-
-    @cached_property
-    def kind(self) -> Any:
-        """Products of the same kind can be in one launch."""
-        return self.gemm.a, self.gemm.b, self.gemm.epilogue
-
-    @cached_property
-    def sizes(self) -> dict[str, int]:
-        gemm = self.gemm
-        return {"M": gemm.m, "N": gemm.n, "K": gemm.k, "lda": gemm.lda, "ldb": gemm.ldb, "ldc": gemm.ldc}
+    result: Any
+    requests: tuple[tuple[Request, dict[str, int]], ...]
 
 
-def _pair(library: Any, a: Any, b: Any) -> tuple[Any, Any, Product]:
-    """Two matrices, copied where kernels cannot read them as they lie, and their product."""
+def _pair(library: Any, a: Any, b: Any, bias: Any, options: Options) -> _Pair:
+    refuse_other_library(library, "an array of the group", a)
     for array in (a, b):
-        if library_of(array) is not library:
-            raise ProblemError(f"A group has arrays of {library.name}, and one of {library_of(array).name}.")
-        if len(array.shape) != 2:
+        if len(getattr(array, "shape", (0, 0))) != 2:
             raise ShapeError(
-                f"A group is of matrices, and one array has shape {tuple(array.shape)}.", hint="use matmul for stacks."
+                f"A group is of matrices, and one array has shape {tuple(array.shape)}.",
+                hint="use matmul for batches.",
             )
-    a, b, product = readable(library, a, b, by_rows=True)
-    first, second = library.view(a), library.view(b)
-    if first.device is None:
-        raise ProblemError(
-            f"The arrays of {library.name} lie in host memory, not on a GPU.", hint="move them to the GPU first."
-        )
-    if first.dtype is not second.dtype:
-        raise DTypeError(f"Cannot multiply {first.dtype} by {second.dtype}.", hint="convert one to the other's dtype.")
-    if first.device != second.device:
-        raise ProblemError(
-            f"Cannot multiply arrays on different devices: {first.place} and {second.place}.", hint="move one of them."
-        )
-    return a, b, product
-
-
-def _member(library: Any, pair: tuple[Any, Any, Product], result: Any, bias: Any, options: Options) -> _Member:
-    a, b, product = pair
-    first, second, view = library.view(a), library.view(b), library.view(result)
-    added = Added() if bias is None else added_of(library, product, view, None, bias)
-    (layout,) = layouts_of(product, view, None, bias_along=added.bias_along)
-    addresses = {"A": first.pointer, "B": second.pointer, "C": view.pointer, "bias": added.bias}
-    gemm = gemm_of(layout, first, view, added, options)
-    alignment = alignment_of(layout, first, second, view, added)
-    return _Member((a, b, *added.arrays), result, view, gemm, alignment, addresses)
+    views = views_of(library, a, b, None, None, bias)
+    try:
+        product, dtype = checked(views, options, row_major=True)
+        refuse_host_memory(library, views)
+        pieces = requests_of(views, product, dtype, options)
+    except NeedsCopy as needed:
+        arrays = {"a": a, "b": b, "bias": bias}
+        arrays[needed.name] = needed.copied(library, arrays[needed.name])
+        return _pair(library, **arrays, options=options)
+    result = library.maker(product.shape, dtype, a)()
+    at = views.a.pointer, views.b.pointer, library.address(result), 0 if views.bias is None else views.bias.pointer
+    requests = []
+    for piece in pieces:
+        first, second = (at[1], at[0]) if piece.swapped else at[:2]
+        for x, y, z, at_bias, _ in piece.starts:
+            addresses = {"A": first + x, "B": second + y, "C": at[2] + z, "bias": at[3] + at_bias}
+            requests.append((piece.request, addresses))
+    return _Pair((a, b, bias), views.a, result, tuple(requests))
 
 
 # -- launches -------------------------------------------------------------------------------------------------------
@@ -145,57 +112,40 @@ def _member(library: Any, pair: tuple[Any, Any, Product], result: Any, bias: Any
 _TABLES: dict[Any, tuple[int, Any]] = {}
 """Tables that lie on a GPU already, by the device and their words: addresses come again, and a copy takes a while."""
 
-_PREPARED: dict[Any, tuple[PreparedLaunch, Built]] = {}
+
+def _start(library: Any, pairs: Sequence[_Pair]) -> None:
+    """One launch for all products that one kernel can compute."""
+    alike: dict[Any, list[tuple[Request, dict[str, int]]]] = {}
+    for pair in pairs:
+        for request, addresses in pair.requests:
+            gemm = request.gemm
+            alike.setdefault((gemm.a, gemm.b, gemm.epilogue), []).append((request, addresses))
+    for requests in alike.values():
+        for start in range(0, len(requests), MOST_ALONG_Z):
+            _launch(library, requests[start : start + MOST_ALONG_Z], pairs[0])
+    library.finished(tuple(pair.arrays for pair in pairs), pairs[0].view.device)
 
 
-def _start(library: Any, members: list[_Member]) -> None:
-    """One launch for each kind of product."""
-    kinds: dict[Any, list[_Member]] = {}
-    for member in members:
-        kinds.setdefault(member.kind, []).append(member)
-    for alike in kinds.values():
-        for start in range(0, len(alike), MOST_ALONG_Z):
-            _launch(library, alike[start : start + MOST_ALONG_Z])
-
-
-def _launch(library: Any, members: list[_Member]) -> None:
-    device = members[0].view.device
-    assert device is not None
+def _launch(library: Any, requests: Sequence[tuple[Request, dict[str, int]]], like: _Pair) -> None:
+    device = like.view.device or 0
     planner = dispatcher(device)
-    planner.refuse_fork()
-    alignment = Alignment(*(min(getattr(m.alignment, side) for m in members) for side in "abc"))
-    key = (device, alignment, *(member.gemm for member in members))
+    asked = tuple(request for request, _ in requests)
     with planner.gpu.as_current():
-        known = _PREPARED.get(key)
-        if known is None:
+        plan = planner.known_group(asked)
+        if plan is None:
             _refuse_capture(library, "no kernel for these shapes is loaded")
-            if len(_PREPARED) >= _MOST_REMEMBERED:
-                _PREPARED.clear()
-            known = _PREPARED[key] = _prepared(planner, [member.gemm for member in members], alignment)
-        launch, built = known
+            plan = planner.group(asked)
         words = np.array(
-            [[{**m.addresses, **m.sizes}[column.name] for column in built.kernel.columns] for m in members], np.int64
+            [[{**addresses, **_sizes(one.gemm)}[column] for column in plan.columns] for one, addresses in requests],
+            np.int64,
         )
-        at, kept = _table(library, words, device, members[0].result)
-        launch.launch(library.stream(device), at)
-        library.finished((kept, *(member.kept for member in members)), device)
+        at, kept = _table(library, words, device, like.result)
+        plan.launch.launch(library.stream(device), at)
+        del kept
 
 
-def _prepared(planner: Dispatcher, gemms: list[Gemm], alignment: Alignment) -> tuple[PreparedLaunch, Built]:
-    """The best kernel that can be built, ready for these shapes."""
-    failures = []
-    first, *others = gemms
-    for choice in (*choices_for_list(gemms, planner.spec), SAFE):
-        try:
-            built = planner.kernels.kernel(first, alignment, choice, problems=Problems.LISTED, others=others)
-            grids = [grid_of(built.kernel, gemm) for gemm in gemms]
-            grid = (max(grid[0] for grid in grids), max(grid[1] for grid in grids), len(gemms))
-            values = (0, first.alpha, first.beta)
-            return built.loaded.prepare(grid, built.kernel.block, values), built
-        except (CompileError, LaunchError, LoweringError, ScheduleError) as failure:
-            failures.append(failure)
-            planner.report(first, str(choice), failure)
-    raise failures[-1]
+def _sizes(gemm: Gemm) -> dict[str, int]:
+    return {"M": gemm.m, "N": gemm.n, "K": gemm.k, "lda": gemm.lda, "ldb": gemm.ldb, "ldc": gemm.ldc}
 
 
 def _table(library: Any, words: Any, device: int, like: Any) -> tuple[int, Any]:

@@ -1,7 +1,7 @@
-"""How a product lies in memory: as one matrix problem, or as stacks of them that one launch each computes.
+"""The matrix problems of a product: one, or strided batches of them with one launch each.
 
-Batch dimensions that follow on from each other become one; those that share B and follow on in A become more rows; the
-longest that is left is the stack of a launch, and the rest are launches one after the other.
+Contiguous batch dimensions are merged; those that share B and are contiguous in A become more rows; the longest that is
+left is the strided batch of a launch, and the rest are launches one after the other.
 """
 
 from __future__ import annotations
@@ -9,8 +9,8 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from itertools import product as every
 
-from tilewright.frontend.libraries.views import View
-from tilewright.frontend.shapes import Product, lone
+from tilewright.frontend.libraries.views import View, c_strides
+from tilewright.frontend.shapes import NeedsCopy, Product, lone
 from tilewright.ir.kernel import MOST_ALONG_Z
 from tilewright.planning.stack import Stack
 from tilewright.problem.gemm import Order
@@ -26,10 +26,6 @@ class CannotWrite(Exception):
     """A result is written with contiguous rows or columns, which these strides do not have."""
 
 
-class ResidualNeedsCopy(Exception):
-    """What is added has contiguous rows where the result has contiguous columns, or neither."""
-
-
 @dataclass(frozen=True, slots=True)
 class Side:
     """The order and leading dimension of A or B."""
@@ -40,9 +36,10 @@ class Side:
 
 @dataclass(frozen=True, slots=True)
 class Layout:
-    """Launches of one kernel. C by rows: where the result lies by columns, A and B have changed places (`swapped`).
+    """Launches of one kernel. C is row-major: for a column-major result A and B have changed places (`swapped`).
 
-    stack: None for one problem. starts: where the arrays of each launch begin, A and B as the kernel has them.
+    stack: the strided batch; None for one problem. starts: where the arrays of each launch begin, A and B as the kernel
+    has them.
     """
 
     m: int
@@ -70,7 +67,8 @@ class _Axis:
 
 
 def layouts_of(product: Product, out: View, residual: View | None, *, bias_along: str | None) -> tuple[Layout, ...]:
-    """All launches of a product whose result has at least one element. Raises CannotWrite, or ResidualNeedsCopy."""
+    """All launches of a product whose result has at least one element. Raises CannotWrite, or NeedsCopy for a residual
+    whose rows are not contiguous where those of the result are."""
     down, right, along = product.strides_of(out)
     swapped = _swapped(product.m, product.n, down, right)
     leading = right if swapped else down
@@ -78,7 +76,9 @@ def layouts_of(product: Product, out: View, residual: View | None, *, bias_along
     if residual is not None:
         down, right, along_other = product.strides_of(other)
         if not _fits(product.m, product.n, down, right, swapped):
-            raise ResidualNeedsCopy
+            if residual.strides == c_strides(residual.shape):  # so the columns of the result are contiguous
+                raise CannotWrite
+            raise NeedsCopy("c", lambda library, c: library.spread(c, product.shape))
         residual_leading = right if swapped else down
     steps = zip(product.a.along, product.b.along, along, along_other, strict=True)
     axes = [_Axis(e, s) for e, s in zip(product.batch, steps, strict=True) if e != 1]
@@ -90,7 +90,7 @@ def layouts_of(product: Product, out: View, residual: View | None, *, bias_along
     if not swapped and bias_along != "m":
         whole, axes = _with_rows(whole, _merged(axes))
     if swapped:
-        a, b = (Side(_turned(side.order), side.leading) for side in (whole.b, whole.a))
+        a, b = (Side(_transposed(side.order), side.leading) for side in (whole.b, whole.a))
         axes = [_Axis(x.extent, (x.steps[1], x.steps[0], *x.steps[2:])) for x in axes]
         whole = replace(whole, m=rows, n=columns, a=a, b=b, swapped=True)
     whole = replace(
@@ -121,7 +121,7 @@ def _swapped(m: int, n: int, down: int, right: int) -> bool:
     raise CannotWrite
 
 
-def _turned(order: Order) -> Order:
+def _transposed(order: Order) -> Order:
     return Order.COL if order is Order.ROW else Order.ROW
 
 

@@ -2,29 +2,41 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
 
 from tilewright.dtypes import BF16, DType
 from tilewright.errors import ProblemError
-from tilewright.frontend.added import bias_along
-from tilewright.frontend.libraries import DTypeError, HostArrays, View, library_of
+from tilewright.frontend.compute import compute, refuse_other_library, writable_view
+from tilewright.frontend.libraries import HostArrays, View, library_of
 from tilewright.frontend.libraries.views import c_strides
-from tilewright.frontend.on_gpu import on_gpu
-from tilewright.frontend.options import Options, result_format
-from tilewright.frontend.shapes import Product, ShapeError, product_of, spreads_to
+from tilewright.frontend.options import Options
+from tilewright.frontend.requests import Views, checked
 from tilewright.notices import say_once
 from tilewright.runtime.driver import gpu_problem, open_gpu
 from tilewright.runtime.memory import DeviceArray
 
 
 def on_host(a: Any, b: Any, out: Any, c: Any, bias: Any, options: Options) -> Any:
-    """The product of two NumPy arrays of one format, as a NumPy array (a scalar where NumPy gives one)."""
-    dtype = HostArrays().view(a).dtype
-    into = result_format(options, dtype)
-    product = product_of(*(View(0, host.shape, c_strides(host.shape), dtype, None) for host in (a, b)))
-    _check(product, out, c, bias, into)
+    """The product of two NumPy arrays of one format, as a NumPy array (a scalar where NumPy gives one).
+
+    Raises DTypeError, ShapeError and ProblemError for what cannot be asked.
+    """
+    library = library_of(a)
+    for name, array in (("b", b), ("out", out), ("c", c), ("bias", bias)):
+        if array is not None or name == "b":
+            refuse_other_library(library, name, array)
+    first = library.view(a)
+    # The strides do not matter here, and what is added may be of any format.
+    views = Views(
+        _tight(first),
+        _tight(library.view(b)),
+        None if out is None else _tight(_writable(library, out)),
+        *(None if x is None else View(0, x.shape, c_strides(x.shape), first.dtype, None) for x in (c, bias)),
+    )
+    product, into = checked(views, options)
     problem = gpu_problem()
     if problem is None:
         result = _on_a_gpu(a, b, None if c is None else np.broadcast_to(c, product.shape), bias, options)
@@ -39,21 +51,17 @@ def on_host(a: Any, b: Any, out: Any, c: Any, bias: Any, options: Options) -> An
     return out
 
 
-def _check(product: Product, out: Any, c: Any, bias: Any, into: DType) -> None:
-    """Raises ShapeError, DTypeError or ProblemError for what does not go with the product."""
-    for name, added in (("c", c), ("bias", bias)):
-        if added is not None and not isinstance(added, np.ndarray):
-            raise ProblemError(f"{name} is a {type(added).__name__}, and the product is an array of NumPy.")
-    if out is not None and out.shape != product.shape:
-        raise ShapeError(f"`out` has shape {out.shape}, and the result {product.shape}.")
-    if out is not None and HostArrays().view(out).dtype is not into:
-        raise DTypeError(
-            f"`out` holds {out.dtype}, and the result is {into}.", hint="convert the operands, or pass another out."
-        )
-    if c is not None and not spreads_to(np.shape(c), product.shape):
-        raise ShapeError(f"c of shape {np.shape(c)} does not broadcast to the result's shape {product.shape}.")
-    if bias is not None:
-        bias_along(np.shape(bias), product)
+def _tight(view: View) -> View:
+    return replace(view, pointer=0, strides=c_strides(view.shape))
+
+
+def _writable(library: HostArrays, out: Any) -> View:
+    """Where `out` lies. Raises ProblemError for one that cannot be written, DTypeError for its format."""
+    if isinstance(out, np.ma.MaskedArray):
+        raise ProblemError("`out` is a masked array, and a product has no mask.", hint="pass out.data.")
+    if not out.flags.writeable:
+        raise ProblemError("`out` is read-only.", hint="pass an array that can be written, or leave out `out`.")
+    return writable_view(library, out)
 
 
 def _on_a_gpu(a: Any, b: Any, c: Any, bias: Any, options: Options) -> Any:
@@ -67,7 +75,7 @@ def _on_a_gpu(a: Any, b: Any, c: Any, bias: Any, options: Options) -> Any:
     result = None
     try:
         first, second, c, bias = sent
-        result = on_gpu(library_of(first), first, second, None, c, bias, options)
+        result = compute(library_of(first), first, second, None, c, bias, options)
         return result.download()
     finally:
         for array in (*sent, result):

@@ -95,8 +95,10 @@ def result_format(options: Options, dtype: DType) -> DType:
 
 
 def number(name: str, value: Any) -> float:
-    """A factor, from whatever is one. Raises ProblemError."""
+    """A factor, from a number or an array of one. Raises ProblemError."""
     try:
+        if isinstance(value, (str, bytes, bytearray)):
+            raise TypeError
         return float(value)
     except (TypeError, ValueError, OverflowError):
         raise ProblemError(f"{name}={value!r} is not a number.") from None

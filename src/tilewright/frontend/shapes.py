@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Any, Literal
 
 from tilewright.errors import ProblemError
 from tilewright.frontend.libraries.views import Shape, View
 from tilewright.problem.gemm import Order
 from tilewright.units import round_up
+
+Along = Literal["m", "n"]
 
 
 class ShapeError(ProblemError, ValueError):
@@ -15,11 +19,18 @@ class ShapeError(ProblemError, ValueError):
 
 
 class NeedsCopy(Exception):
-    """Neither index of a matrix is contiguous. `which`: 0 or 1, the operand."""
+    """No kernel reads an array of the call as it lies. name: the argument; copied: what is read in its place, made of
+    its library and the array."""
 
-    def __init__(self, which: int) -> None:
-        super().__init__(which)
-        self.which = which
+    def __init__(self, name: str, copied: Callable[[Any, Any], Any]) -> None:
+        super().__init__(name)
+        self.name = name
+        self.copied = copied
+
+
+def tight(library: Any, array: Any) -> Any:
+    """A copy in C order."""
+    return library.tight(array)
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,9 +70,11 @@ class Product:
 _SIGNATURE = "signature (n?,k),(k,m?)->(n?,m?)"
 
 
-def product_of(a: View, b: View, *, by_rows: bool = False) -> Product:
-    """The product of two arrays. by_rows: a single column is not taken for one line, as in a group, whose matrices
-    have one order. Raises ShapeError, or NeedsCopy."""
+def product_of(a: View, b: View, *, row_major: bool = False) -> Product:
+    """The product of two arrays. row_major: a single column is row-major like the other matrices of its group.
+
+    Raises ShapeError, or NeedsCopy where neither index of a matrix is contiguous.
+    """
     for number, view in enumerate((a, b)):
         if not view.shape:
             raise ShapeError(
@@ -80,12 +93,12 @@ def product_of(a: View, b: View, *, by_rows: bool = False) -> Product:
     batch = _broadcast(shape_a[:-2], shape_b[:-2], a.shape, b.shape)
     along_a, along_b = _along(shape_a, strides_a, batch), _along(shape_b, strides_b, batch)
     shape = (*batch, *(() if one_row else (m,)), *(() if one_column else (n,)))
-    # Of an empty array strides may be anything: nobody reads it.
+    # The strides of an empty array may be anything: it is not read.
     order_a, leading_a = (
-        _order(m, k, strides_a[-2], strides_a[-1], 0, by_rows) if 0 not in a.shape else (Order.ROW, max(k, 1))
+        _order(m, k, strides_a[-2], strides_a[-1], "a", row_major) if 0 not in a.shape else (Order.ROW, max(k, 1))
     )
     order_b, leading_b = (
-        _order(k, n, strides_b[-2], strides_b[-1], 1, by_rows) if 0 not in b.shape else (Order.ROW, max(n, 1))
+        _order(k, n, strides_b[-2], strides_b[-1], "b", row_major) if 0 not in b.shape else (Order.ROW, max(n, 1))
     )
     first, second = Matrix(order_a, leading_a, along_a), Matrix(order_b, leading_b, along_b)
     return Product(m, n, k, first, second, batch, shape, one_row, one_column)
@@ -102,8 +115,28 @@ def spreads_to(shape: Shape, target: Shape) -> bool:
     return all(own in (1, wanted) for own, wanted in zip(reversed(shape), reversed(target), strict=False))
 
 
+def bias_along(shape: Shape, product: Product) -> Along:
+    """Whether a bias has an element for each row or each column of the result. Raises ShapeError if for neither."""
+    whole = (*product.batch, product.m, product.n)
+    wanted = [*shape, *((1,) if product.one_column else ())]
+    if product.one_row and not product.one_column:
+        wanted = [*wanted[:-1], 1, *wanted[-1:]]
+    padded = [1] * (len(whole) - len(wanted)) + wanted
+    if len(padded) == len(whole) and all(extent == 1 for extent in padded[:-2]):
+        if padded[-2:] == [1, product.n]:
+            return "n"
+        if padded[-2:] == [product.m, 1]:
+            return "m"
+    columns = "" if product.one_column else f" ({product.n},) for the columns"
+    rows = "" if product.one_row else f" ({product.m},{'' if product.one_column else ' 1'}) for the rows"
+    raise ShapeError(
+        f"A bias of shape {shape} fits neither the rows nor the columns of a result of shape {product.shape}.",
+        hint=f"give one of shape{' or'.join(filter(None, (columns, rows))) or ' ()'}, or add it as c.",
+    )
+
+
 def lone(length: int) -> int:
-    """The leading dimension of a matrix of one line: nothing lies beyond it, so that it may be one for all copies."""
+    """The leading dimension of a matrix of one line: no element lies beyond it, so that it may suit every copy."""
     return round_up(max(length, 1), 8)
 
 
@@ -132,15 +165,15 @@ def _along(shape: Shape, strides: Shape, batch: Shape) -> Shape:
     return tuple([0] * (len(batch) - len(own)) + own)
 
 
-def _order(rows: int, columns: int, down: int, right: int, which: int, by_rows: bool) -> tuple[Order, int]:
+def _order(rows: int, columns: int, down: int, right: int, name: str, row_major: bool) -> tuple[Order, int]:
     """The order and leading dimension of a matrix with these strides; rows are preferred, but for a single column.
 
     Raises NeedsCopy.
     """
-    if columns == 1 < rows and down == 1 and not by_rows:
+    if columns == 1 < rows and down == 1 and not row_major:
         return Order.COL, lone(rows)  # one line rather than lines of one element, which no wide load reads
     if (columns <= 1 or right == 1) and (rows <= 1 or down >= max(columns, 1)):
         return Order.ROW, lone(columns) if rows <= 1 else down
     if (rows <= 1 or down == 1) and (columns <= 1 or right >= max(rows, 1)):
         return Order.COL, lone(rows) if columns <= 1 else right
-    raise NeedsCopy(which)
+    raise NeedsCopy(name, tight)

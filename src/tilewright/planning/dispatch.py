@@ -14,16 +14,18 @@ from dataclasses import replace
 from tilewright.device.spec import DeviceSpec
 from tilewright.errors import CompileError, LaunchError, LoweringError, ScheduleError, TilewrightError
 from tilewright.ir.verify import BrokenRule
+from tilewright.ir.work import Problems
 from tilewright.notices import say_once
 from tilewright.planning.assembly import Request, plan_of
-from tilewright.planning.choices import MORE_LAUNCHES_US, Database, choices
+from tilewright.planning.choices import MORE_LAUNCHES_US, Database, choices, choices_for_list
 from tilewright.planning.copies import Alignment, as_read, fitted
 from tilewright.planning.kernels import Kernels, build_of
 from tilewright.planning.on_paper import version_of
-from tilewright.planning.plan import Plan
+from tilewright.planning.plan import GroupPlan, Plan
 from tilewright.planning.skinny import estimate_us, skinny_for
 from tilewright.problem.gemm import Gemm
 from tilewright.runtime.driver import Gpu, open_gpu
+from tilewright.toolchain import grid_of
 from tilewright.winners.choice import THIN, Choice
 from tilewright.winners.lookup import default_lookup
 from tilewright.winners.order import ReductionOrder, order_of
@@ -47,6 +49,7 @@ class Dispatcher:
         self.kernels = Kernels(gpu)
         self.forked = False
         self._plans: dict[Request, Plan] = {}
+        self._groups: dict[tuple[Request, ...], GroupPlan] = {}
         self._orders: dict[Gemm, ReductionOrder] = {}
         self._reported: set[tuple[str, str]] = set()
         self._lock = threading.RLock()
@@ -73,6 +76,41 @@ class Dispatcher:
                 found = self._plans[request] = self._made(request)
         return found
 
+    def known_group(self, requests: tuple[Request, ...]) -> GroupPlan | None:
+        """The plan of a group that was planned before."""
+        return self._groups.get(requests)
+
+    def group(self, requests: tuple[Request, ...]) -> GroupPlan:
+        """One launch for problems that agree in formats, orders and epilogue: the best kernel that can be built.
+
+        Raises what building, compiling and loading the last resort raises.
+        """
+        found = self._groups.get(requests)
+        if found is None:
+            self.refuse_fork()
+            with self._lock, self.gpu.as_current():
+                if len(self._groups) >= _KEPT_PLANS:
+                    self._groups.clear()
+                found = self._groups[requests] = self._made_group(requests)
+        return found
+
+    def _made_group(self, requests: tuple[Request, ...]) -> GroupPlan:
+        failures = []
+        gemms = [request.gemm for request in requests]
+        alignment = Alignment(*(min(getattr(request.alignment, side) for request in requests) for side in "abc"))
+        first, *others = gemms
+        for choice in (*choices_for_list(gemms, self.spec), SAFE):
+            try:
+                built = self.kernels.kernel(first, alignment, choice, problems=Problems.LISTED, others=others)
+                grids = [grid_of(built.kernel, gemm) for gemm in gemms]
+                grid = (max(grid[0] for grid in grids), max(grid[1] for grid in grids), len(gemms))
+                launch = built.loaded.prepare(grid, built.kernel.block, (0, first.alpha, first.beta))
+                return GroupPlan(launch, tuple(column.name for column in built.kernel.columns))
+            except (CompileError, LaunchError, LoweringError, ScheduleError) as failure:
+                failures.append(failure)
+                self.report(first, str(choice), failure)
+        raise failures[-1]
+
     def refuse_fork(self) -> None:
         """Raises LaunchError in a process that was forked after the GPU was first used."""
         if self.forked:
@@ -84,6 +122,7 @@ class Dispatcher:
     def forget(self) -> None:
         """Plan everything anew; kernels stay loaded."""
         self._plans.clear()
+        self._groups.clear()
 
     def leave(self) -> None:
         """In a process that was forked: the kernels are those of its parent, and cannot be launched here."""

@@ -40,3 +40,12 @@ class Plan:
         """Start everything on a stream, by its address. addresses: by `Place`; 0 for what is not there."""
         for step in self.steps:
             step.launch.launch(stream, *(addresses[place] + offset for place, offset in step.pointers))
+
+
+@dataclass(frozen=True, slots=True)
+class GroupPlan:
+    """One launch of problems that stand in a table on the GPU. columns: the words of a row, by their names: addresses
+    (A, B, C, bias) and sizes (M, N, K, lda, ldb, ldc)."""
+
+    launch: PreparedLaunch
+    columns: tuple[str, ...]

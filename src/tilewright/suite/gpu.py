@@ -11,7 +11,8 @@ from tilewright.bench import records
 from tilewright.bench.clocks import ClockLog
 from tilewright.errors import LaunchError, TilewrightError
 from tilewright.frontend import matmul
-from tilewright.frontend.torch_calls import words_of
+from tilewright.frontend.compute import words_of
+from tilewright.frontend.options import PLAIN
 from tilewright.problem.gemm import Gemm
 from tilewright.runtime.driver import open_gpu
 from tilewright.runtime.nvrtc import compiler_version
@@ -68,7 +69,7 @@ class TorchBench:
         if kept:
             best = min(kept, key=lambda name: times[name].median_us)
             times = {name: found for name, found in times.items() if name not in kept} | {CUBLASLT: times[best]}
-        return Measured(times, error, words_of(a, b), self._origin(log), notes)
+        return Measured(times, error, words_of(a, b, PLAIN), self._origin(log), notes)
 
     @property
     def origin(self) -> records.Origin:

@@ -15,7 +15,7 @@ from tilewright.frontend.libraries.cupy import CupyArrays
 from tilewright.frontend.libraries.host import HostArrays
 from tilewright.frontend.libraries.ours import AnyArrays, DeviceArrays, JaxArrays
 from tilewright.frontend.libraries.pytorch import TorchArrays
-from tilewright.frontend.libraries.views import DTypeError, Library, Shape, View, WorkspaceError
+from tilewright.frontend.libraries.views import DTypeError, Library, NoMemory, Shape, View, WorkspaceError
 from tilewright.runtime.memory import DeviceArray
 
 _KNOWN: dict[type, Any] = {}
@@ -59,6 +59,7 @@ __all__ = [
     "HostArrays",
     "JaxArrays",
     "Library",
+    "NoMemory",
     "Shape",
     "TorchArrays",
     "View",

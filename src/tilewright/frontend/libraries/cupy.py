@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
 
 from tilewright import extras
 from tilewright.dtypes import BF16, Array, DType
-from tilewright.frontend.libraries.views import Shape, View, format_named, no_room
+from tilewright.frontend.libraries.views import Shape, Signed, View, format_named, no_room
 
 
-class CupyArrays:
+class CupyArrays(Signed):
     """The library of `cupy.ndarray`."""
 
     name = "CuPy"
@@ -19,6 +20,7 @@ class CupyArrays:
 
     def __init__(self) -> None:
         self.cupy: Any = extras.require("cupy", "Multiplying arrays of CuPy")
+        self.launches_alone = self.cupy.cuda.runtime.getDeviceCount() <= 1
 
     def view(self, array: Any) -> View:
         dtype = format_named(array.dtype.name, array)
@@ -31,9 +33,14 @@ class CupyArrays:
     def address(self, array: Any) -> int:
         return int(array.data.ptr)
 
-    def empty(self, shape: Shape, dtype: DType, like: Any) -> Any:
-        with like.device:
-            return self.cupy.empty(shape, _kind(dtype, like))
+    def maker(self, shape: Shape, dtype: DType, like: Any) -> Callable[[], Any]:
+        device, kind, empty = like.device, _kind(dtype, like), self.cupy.empty
+
+        def make() -> Any:
+            with device:
+                return empty(shape, kind)
+
+        return make
 
     def tight(self, array: Any) -> Any:
         return self.cupy.ascontiguousarray(array)
@@ -46,6 +53,9 @@ class CupyArrays:
 
     def assign(self, target: Any, value: Any) -> None:
         target[...] = value
+
+    def elsewhere(self, device: int) -> bool:
+        return int(self.cupy.cuda.runtime.getDevice()) != device
 
     def stream(self, device: int) -> int:
         return int(self.cupy.cuda.get_current_stream(device).ptr)

@@ -3,6 +3,7 @@ shows its memory."""
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 from tilewright import extras
@@ -19,6 +20,11 @@ _KEPT: dict[int, DeviceArray] = {}
 
 class _Ours:
     """What such libraries share."""
+
+    launches_alone = False
+
+    def elsewhere(self, device: int) -> bool:
+        return True
 
     def stream(self, device: int) -> int:
         return int(open_gpu(device).stream.handle)
@@ -39,7 +45,7 @@ class _Ours:
         memory = DeviceArray.of(open_gpu(self.view(like).device or 0), words)  # type: ignore[attr-defined]
         return memory.pointer, memory
 
-    def sign(self, array: Any) -> Any:
+    def key(self, options: Any, a: Any, b: Any, c: Any, bias: Any, out: Any) -> Any:
         return None
 
     def address(self, array: Any) -> int:
@@ -81,10 +87,10 @@ class JaxArrays(_Ours):
         borrowed = borrow(array)
         return View(borrowed.pointer, borrowed.shape, borrowed.strides, dtype, borrowed.device_index or 0)
 
-    def empty(self, shape: Shape, dtype: DType, like: Any) -> Any:
+    def maker(self, shape: Shape, dtype: DType, like: Any) -> Callable[[], Any]:
         (device,) = like.devices()
         # A result of a computation has memory of its own, which nobody else has seen yet.
-        return self.numpy.zeros(shape, NAMES[dtype], device=device).block_until_ready()
+        return lambda: self.numpy.zeros(shape, NAMES[dtype], device=device).block_until_ready()
 
     def tight(self, array: Any) -> Any:
         return array.copy()
@@ -112,8 +118,9 @@ class AnyArrays(_Ours):
         _wait_for(array, device)
         return View(told.pointer, told.shape, told.strides, dtype, device)
 
-    def empty(self, shape: Shape, dtype: DType, like: Any) -> Any:
-        return DeviceArray(open_gpu(self.view(like).device or 0), shape, dtype.storage)
+    def maker(self, shape: Shape, dtype: DType, like: Any) -> Callable[[], Any]:
+        gpu = open_gpu(self.view(like).device or 0)
+        return lambda: DeviceArray(gpu, shape, dtype.storage)
 
     def tight(self, array: Any) -> Any:
         raise ProblemError(
@@ -145,8 +152,9 @@ class DeviceArrays(_Ours):
         dtype = BF16 if array.dtype.name == BF16.storage else format_named(array.dtype.name, array)
         return View(array.pointer, array.shape, c_strides(array.shape), dtype, array.gpu.index)
 
-    def empty(self, shape: Shape, dtype: DType, like: Any) -> Any:
-        return DeviceArray(like.gpu, shape, dtype.storage)
+    def maker(self, shape: Shape, dtype: DType, like: Any) -> Callable[[], Any]:
+        gpu = like.gpu
+        return lambda: DeviceArray(gpu, shape, dtype.storage)
 
     def convert(self, array: Any, dtype: DType) -> Any:
         raise ProblemError(

@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 from tilewright import extras
 from tilewright.dtypes import BF16, F16, F32, Array, DType
 from tilewright.errors import ProblemError
-from tilewright.frontend.libraries.views import Shape, View, c_strides, format_named, no_room
+from tilewright.frontend.libraries.views import NoMemory, Shape, Signed, View, c_strides, format_named, no_room
 
 
-class TorchArrays:
+class TorchArrays(Signed):
     """The library of `torch.Tensor`."""
 
     name = "PyTorch"
@@ -22,7 +23,11 @@ class TorchArrays:
         self.to_torch = {F32: self.torch.float32, F16: self.torch.float16, BF16: self.torch.bfloat16}
         self._formats: dict[Any, DType] = {kind: dtype for dtype, kind in self.to_torch.items()}
         raw = getattr(self.torch._C, "_cuda_getCurrentRawStream", None)
+        self.address: Callable[[Any], int] = self.torch.Tensor.data_ptr
         self.stream: Callable[[int], int] = raw or self._stream
+        self._is_wrapped = self.torch._C._functorch.is_functorch_wrapped_tensor
+        self._tracing_state = self.torch._C._get_tracing_state
+        self.launches_alone = self.torch.cuda.device_count() <= 1
 
     def _stream(self, device: int) -> int:
         return int(self.torch.cuda.current_stream(device).cuda_stream)
@@ -36,6 +41,8 @@ class TorchArrays:
             raise ProblemError(
                 f"A tensor of layout {array.layout} has no strides.", hint="make it dense: tensor.to_dense()."
             )
+        if self._is_wrapped(array) or self._tracing_state() is not None:
+            raise NoMemory("The tensor has no memory of its own: PyTorch transforms or traces the call.")
         if array.is_neg():
             raise ProblemError(
                 "The tensor stands for the negative of what lies in memory.", hint="pass tensor.resolve_neg()."
@@ -48,12 +55,19 @@ class TorchArrays:
     def sign(self, array: Any) -> Any:
         return array.dtype, array.shape, array.stride(), array.get_device(), array.data_ptr() & 15
 
-    def address(self, array: Any) -> int:
-        return int(array.data_ptr())
+    def key(self, options: Any, a: Any, b: Any, c: Any, bias: Any, out: Any) -> Any:
+        if c is not None or bias is not None or out is not None:
+            return super().key(options, a, b, c, bias, out)
+        return (  # what most calls ask, in half the time
+            options,
+            a.dtype, a.shape, a.stride(), a.get_device(), a.data_ptr() & 15,
+            b.dtype, b.shape, b.stride(), b.get_device(), b.data_ptr() & 15,
+        )  # fmt: skip
 
-    def empty(self, shape: Shape, dtype: DType, like: Any) -> Any:
-        # In C order; `torch.empty` tries another overload first, which takes 3 us.
-        return self.torch.empty_strided(shape, c_strides(shape), dtype=self.to_torch[dtype], device=like.device)
+    def maker(self, shape: Shape, dtype: DType, like: Any) -> Callable[[], Any]:
+        # `torch.empty` tries another overload first, which takes 3 us.
+        empty = self.torch.empty_strided
+        return partial(empty, shape, c_strides(shape), dtype=self.to_torch[dtype], device=like.device)
 
     def tight(self, array: Any) -> Any:
         return array.detach().contiguous()
@@ -77,6 +91,9 @@ class TorchArrays:
     def upload(self, words: Array, like: Any) -> tuple[int, Any]:
         memory = self.torch.as_tensor(words, device=like.device)
         return memory.data_ptr(), memory
+
+    def elsewhere(self, device: int) -> bool:
+        return int(self.torch.cuda.current_device()) != device
 
     def capturing(self) -> bool:
         return bool(self.torch.cuda.is_current_stream_capturing())

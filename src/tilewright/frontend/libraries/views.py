@@ -1,8 +1,9 @@
-"""What the front end asks of a library of arrays, and what it may refuse."""
+"""What the front end asks of a library of arrays, and the errors that it raises."""
 
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, Protocol
 
@@ -55,19 +56,25 @@ class Library(Protocol):
     name: str
     writes_in_place: bool
     """Whether its arrays may be given as `out`."""
+    launches_alone: bool
+    """Whether a launch needs neither `elsewhere` before it nor `finished` behind it."""
 
     def view(self, array: Any) -> View:
         """Raises ProblemError for an array that no kernel can read where it lies."""
         ...
 
-    def sign(self, array: Any) -> Any:
-        """All that decides a call about an array but its address, and that modulo 16; None if it is not worth knowing.
-        Quick: it is asked in every call."""
+    def key(self, options: Any, a: Any, b: Any, c: Any, bias: Any, out: Any) -> Any:
+        """What calls that look alike have in common: what is asked, and of each array all but its address, and that
+        modulo 16. None where calls are not remembered.
+
+        One flat tuple, which is hashed in half the time of nested ones. Raises AttributeError or RuntimeError for
+        arrays that are no memory, or none of this library.
+        """
         ...
 
     def address(self, array: Any) -> int: ...
-    def empty(self, shape: Shape, dtype: DType, like: Any) -> Any:
-        """A new array on the device of `like`, its elements anything."""
+    def maker(self, shape: Shape, dtype: DType, like: Any) -> Callable[[], Any]:
+        """Makes new arrays in C order on the device of `like`, their elements anything. It does not keep `like`."""
         ...
 
     def tight(self, array: Any) -> Any:
@@ -84,6 +91,10 @@ class Library(Protocol):
 
     def assign(self, target: Any, value: Any) -> None:
         """`target[...] = value`, on the user's stream."""
+        ...
+
+    def elsewhere(self, device: int) -> bool:
+        """Whether another GPU than this may be the current one of the thread."""
         ...
 
     def stream(self, device: int) -> int:
@@ -107,12 +118,35 @@ class Library(Protocol):
         ...
 
 
+class Signed:
+    """`Library.key` of a library that has a sign for each array: a tuple of its shape, strides, format, device and
+    alignment."""
+
+    def sign(self, array: Any) -> tuple[Any, ...]:
+        raise NotImplementedError
+
+    def key(self, options: Any, a: Any, b: Any, c: Any, bias: Any, out: Any) -> Any:
+        sign = self.sign
+        return (
+            options,
+            None if c is None else "out" if c is out else sign(c),  # the kernel adds what the result held
+            None if bias is None else sign(bias),
+            *sign(a),
+            *sign(b),
+            *(() if out is None else sign(out)),
+        )
+
+
 FORMATS: dict[str, DType] = {"float32": F32, "float16": F16, "bfloat16": BF16}
 NAMES: dict[DType, str] = {dtype: name for name, dtype in FORMATS.items()}
 
 
 class DTypeError(ProblemError, TypeError):
     """A number format that no kernel takes; a TypeError, as other libraries raise it."""
+
+
+class NoMemory(ProblemError):
+    """An array stands for others: PyTorch traces it, or maps a function over it."""
 
 
 class WorkspaceError(LaunchError):

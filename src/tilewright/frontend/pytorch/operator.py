@@ -11,23 +11,16 @@ from typing import Any
 
 from tilewright import extras
 from tilewright.errors import ProblemError
-from tilewright.frontend.added import bias_along
-from tilewright.frontend.compute import compute
-from tilewright.frontend.libraries import DTypeError, View, library_of
-from tilewright.frontend.libraries.views import c_strides
-from tilewright.frontend.options import Options, options_asked, options_of, result_format
-from tilewright.frontend.pytorch.gradients import gradients, keep
+from tilewright.frontend.libraries.views import View, c_strides
+from tilewright.frontend.options import Options, options_asked, options_of
+from tilewright.frontend.pytorch.gradients import gradients, keep, keep_for_tangents, tangents
 from tilewright.frontend.pytorch.mapped import over_a_batch
-from tilewright.frontend.pytorch.transformed import multiply
-from tilewright.frontend.shapes import ShapeError, product_of, spreads_to
-from tilewright.frontend.torch_calls import known_call, known_call_into, note_written
+from tilewright.frontend.pytorch.plain import LIBRARY, activated, compute_plain, has_tangents
+from tilewright.frontend.requests import Views, checked
 
 torch: Any = extras.require("torch", "Multiplying tensors of PyTorch")
 
 from torch import library  # noqa: E402
-
-_TORCH: Any = library_of(torch.empty(0))
-_KNOWN, _KNOWN_INTO = known_call(_TORCH), known_call_into(_TORCH)
 
 _GIVEN = (
     "Tensor a, Tensor b, Tensor? c=None, Tensor? bias=None, float alpha=1.0, float beta=1.0, str? activation=None, "
@@ -52,10 +45,40 @@ def call(a: Any, b: Any, out: Any, c: Any, bias: Any, words: Words) -> Any:
     if not wants_gradients or activation in (None, "relu"):
         return multiply(a, b, c, bias, *words)
     # These gradients need what goes in: kept by PyTorch's own function, it is not computed again.
-    before = multiply(a, b, c, bias, alpha, beta, None, *others)
-    if activation == "silu":
-        return torch.nn.functional.silu(before)
-    return torch.nn.functional.gelu(before, approximate="tanh" if activation == "gelu_tanh" else "none")
+    return activated(activation, multiply(a, b, c, bias, alpha, beta, None, *others))
+
+
+def multiply(*given: Any) -> Any:
+    """`torch.ops.tilewright.matmul`, of whatever tensors PyTorch has."""
+    if not torch.compiler.is_compiling() and (torch._C._are_functorch_transforms_active() or has_tangents()):
+        return _Transformed.apply(*given)
+    return torch.ops.tilewright.matmul(*given)
+
+
+class _Transformed(torch.autograd.Function):  # type: ignore[misc]
+    """The operator where PyTorch transforms functions: `torch.func` and forward-mode derivatives, for which the
+    gradients of a registered operator are of no use."""
+
+    @staticmethod
+    def forward(*given: Any) -> Any:
+        return torch.ops.tilewright.matmul(*given)
+
+    @staticmethod
+    def setup_context(ctx: Any, inputs: tuple[Any, ...], output: Any) -> None:
+        keep(ctx, inputs, output)
+        keep_for_tangents(ctx, inputs, output)
+
+    @staticmethod
+    def backward(ctx: Any, gradient: Any) -> tuple[Any, ...]:
+        return gradients(multiply, ctx, gradient)
+
+    @staticmethod
+    def jvp(ctx: Any, *given: Any) -> Any:
+        return tangents(multiply, ctx, given)
+
+    @staticmethod
+    def vmap(info: Any, in_dims: tuple[Any, ...], *given: Any) -> tuple[Any, int]:
+        return over_a_batch(multiply, info, in_dims, *given)
 
 
 @torch.compiler.assume_constant_result  # type: ignore[untyped-decorator]
@@ -67,7 +90,7 @@ def _refuse_gradients() -> None:
 
 
 def words_of(options: Options) -> Words:
-    kind = None if options.out_dtype is None else _TORCH.to_torch[options.out_dtype]
+    kind = None if options.out_dtype is None else LIBRARY.to_torch[options.out_dtype]
     name = None if options.activation is None else options.activation.value
     return options.alpha, options.beta, name, kind, options.tf32, options.fixed_order
 
@@ -101,40 +124,25 @@ def _options(
 
 
 def _matmul(a: Any, b: Any, c: Any = None, bias: Any = None, *words: Any) -> Any:
-    options = _options(c, *words)
-    known = _KNOWN(a, b, c, bias, options)
-    return compute(_TORCH, a, b, None, c, bias, options) if known is None else known
+    return compute_plain(a, b, None, c, bias, _options(c, *words))
 
 
 def _matmul_into(out: Any, a: Any, b: Any, c: Any = None, bias: Any = None, *words: Any) -> None:
-    options = _options(c, *words)
-    if not _KNOWN_INTO(a, b, out, c, bias, options):
-        compute(_TORCH, a, b, out, c, bias, options)
-    note_written(out)
+    compute_plain(a, b, out, c, bias, _options(c, *words))
 
 
 def _shaped(a: Any, b: Any, c: Any = None, bias: Any = None, *words: Any) -> Any:
     """A result without elements, or the error that the call would raise."""
-    options = _options(c, *words)
-    first, second = _seen(a), _seen(b)
-    if first.dtype is not second.dtype:
-        raise DTypeError(f"Cannot multiply {first.dtype} by {second.dtype}.", hint="convert one to the other's dtype.")
-    if a.device != b.device:
-        raise ProblemError(
-            f"Cannot multiply arrays on different devices: {a.device} and {b.device}.", hint="move one of them."
-        )
-    product = product_of(first, second)
-    if bias is not None:
-        bias_along(tuple(bias.shape), product)
-    if c is not None and not spreads_to(tuple(c.shape), product.shape):
-        raise ShapeError(f"c of shape {tuple(c.shape)} does not broadcast to the result's shape {product.shape}.")
-    return a.new_empty(product.shape, dtype=_TORCH.to_torch[result_format(options, first.dtype)])
+    views = Views(_seen(a), _seen(b), None, *(None if x is None else _seen(x) for x in (c, bias)))
+    product, dtype = checked(views, _options(c, *words))
+    return a.new_empty(product.shape, dtype=LIBRARY.to_torch[dtype])
 
 
 def _seen(tensor: Any) -> View:
-    """The shape and format of a tensor that has no elements."""
+    """The shape, format and device of a tensor that has no elements."""
     shape = tuple(tensor.shape)
-    return View(0, shape, c_strides(shape), _TORCH.format_of(tensor), None)
+    device = tensor.device.index or 0 if tensor.device.type == "cuda" else None
+    return View(0, shape, c_strides(shape), LIBRARY.format_of(tensor), device)
 
 
 def _register() -> Any:

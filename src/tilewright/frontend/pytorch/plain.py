@@ -1,0 +1,54 @@
+"""A call of plain tensors: memory on a GPU or on the host, of which PyTorch need know nothing else."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from tilewright import extras
+from tilewright.frontend.compute import HostMemory, compute
+from tilewright.frontend.libraries import library_of
+from tilewright.frontend.options import Options
+from tilewright.notices import say_once
+
+torch: Any = extras.require("torch", "Multiplying tensors of PyTorch")
+
+LIBRARY: Any = library_of(torch.empty(0))
+
+
+def compute_plain(a: Any, b: Any, out: Any, c: Any, bias: Any, options: Options) -> Any:
+    """The result, in a new tensor or in `out`, which autograd is told has changed."""
+    try:
+        result = compute(LIBRARY, a, b, out, c, bias, options)
+    except HostMemory:
+        result = _on_the_host(a, b, out, c, bias, options)
+    if out is not None and not out.is_inference():
+        torch.autograd.graph.increment_version(out)
+    return result
+
+
+def _on_the_host(a: Any, b: Any, out: Any, c: Any, bias: Any, options: Options) -> Any:
+    """The same by PyTorch on the CPU, summed in f32; a warning says so once."""
+    say_once(
+        "tilewright.matmul computes with PyTorch: the tensors lie in host memory, not on a GPU. Move them to the GPU."
+    )
+    with torch.no_grad():
+        wide = options.alpha * torch.matmul(a.float(), b.float())
+        wide = wide if c is None else wide + options.beta * c.float()
+        wide = wide if bias is None else wide + bias.float()
+        if options.activation is not None:
+            wide = activated(options.activation.value, wide)
+        result = wide.to(LIBRARY.to_torch[options.out_dtype] if options.out_dtype else a.dtype)
+        return result if out is None else out.copy_(result)
+
+
+def activated(name: str | None, x: Any) -> Any:
+    """An activation by PyTorch, by our name for it."""
+    functional = torch.nn.functional
+    if name in ("gelu", "gelu_tanh"):
+        return functional.gelu(x, approximate="tanh" if name == "gelu_tanh" else "none")
+    return x if name is None else {"relu": functional.relu, "silu": functional.silu}[name](x)
+
+
+def has_tangents() -> bool:
+    """Whether tensors may carry derivatives forward."""
+    return int(torch.autograd.forward_ad._current_level) >= 0

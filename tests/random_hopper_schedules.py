@@ -12,8 +12,9 @@ from tests.random_schedules import FACTORS, Drawing
 from tilewright.dtypes import F32
 from tilewright.ir.buffer import Space
 from tilewright.ir.program import Level, RasterOrder, Route
-from tilewright.ladders.hopper.tiles import engine_stores, goes_in_parts
+from tilewright.ladders.hopper.tiles import tma_stores
 from tilewright.layout.arrangement import SwizzleAtoms
+from tilewright.layout.epilogue import subtile_layout
 from tilewright.problem.formats import FORMATS, format_options
 from tilewright.problem.gemm import Gemm, Order
 from tilewright.schedule import (
@@ -88,7 +89,7 @@ def _nest(d: Drawing) -> tuple[bool, int]:
     """Blocks, warpgroups and instructions. Answers whether several warpgroups share a tile, and its columns."""
     rng, size = d.rng, d.gemm.dtype.bytes
     narrow = (8,) if d.gemm.b is Order.COL else ()  # by rows, a atom has 16 columns at least
-    columns = rng.choice((*narrow, 16, 32, 64, 64, 96, 128, 192))
+    columns = rng.choice((*narrow, 16, 32, 64, 64, 80, 96, 112, 128, 192, *((40, 72, 104) if narrow else ())))
     groups, frags = rng.choice((1, 1, 2)), rng.choice((1, 1, 2))
     depth = 32 // size
     deep = depth * rng.choice((1, 2, 4, 4, 8))
@@ -143,12 +144,14 @@ def _roles(d: Drawing, parted: bool) -> None:
 
 
 def _store(d: Drawing, by_engine: bool, columns: int) -> None:
-    """Results from registers, or through stmatrix; from there by the lanes, or by the copy engine, where it would not
-    write behind rows of C."""
-    if by_engine and goes_in_parts(d.gemm) and columns % 64 == 0 and d.chance(0.6):
-        whole = [columns // count for count in (1, 2, 3) if columns % (64 * count) == 0]
-        d.attempt(Stage("C", Space.SHARED, subtile=d.rng.choice(whole)))
-        d.attempt(Relayout("C_tile", arrangement=SwizzleAtoms(64)))
-        d.attempt(Transfer("C_tile", Route.TMA if engine_stores(d.gemm) and d.chance(0.7) else Route.MATRICES))
+    """C from registers, or in epilogue subtiles, by TMA where it would not write behind rows of C, else by warps."""
+    if by_engine and d.chance(0.6):
+        transposed = d.gemm.c is Order.COL
+        subtile = 64 if transposed else 8 * d.rng.randint(1, columns // 8)
+        d.attempt(Stage("C", Space.SHARED, subtile=subtile, stages=d.rng.choice((1, 2, 2, 3))))
+        layout = subtile_layout(subtile, d.gemm.out.bytes, transposed=transposed)
+        if layout is not None:
+            d.attempt(Relayout("C_tile", arrangement=layout))
+        d.attempt(Transfer("C_tile", Route.TMA if tma_stores(d.gemm) and d.chance(0.7) else Route.MATRICES))
     elif d.chance(0.6):
         d.attempt(Vectorize("C", 2))

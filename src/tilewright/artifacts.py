@@ -14,7 +14,8 @@ class TensorBox:
     pointer, extents, leading: the parameters that hold the address, the sizes along the contiguous and the strided
     dimension, and the leading dimension. dtype: of an element. box: elements of one copy along the two dimensions.
     swizzle: the name of the permutation in the driver API. step: the parameter with the elements from one matrix to the
-    next, of a stack of them; empty for one matrix. stored: the engine writes the matrix, and does not read it.
+    next, where there are several; empty for one matrix. stored: TMA writes the matrix, and does not read it. ragged:
+    the matrix is cut into groups along its strided dimension.
     """
 
     pointer: str
@@ -25,6 +26,7 @@ class TensorBox:
     swizzle: str
     step: str = ""
     stored: bool = False
+    ragged: bool = False
 
 
 @dataclass(frozen=True, slots=True)

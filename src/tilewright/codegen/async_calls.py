@@ -19,12 +19,15 @@ from tilewright.ir.async_stmt import (
     PrefetchMap,
     SetRegisters,
     SharedMatrix,
+    SignalFlag,
     StartNextGrid,
     StoreMatrices,
     TeamBarrier,
+    TensorMap,
     TmaLoad,
     TmaStore,
     WaitBarrier,
+    WaitFlag,
     WaitPreviousGrid,
     WaitStores,
     Wgmma,
@@ -33,7 +36,12 @@ from tilewright.ir.async_stmt import (
     WgmmaWait,
 )
 from tilewright.ir.buffer import Ref
+from tilewright.ir.expr import Const
 from tilewright.isa.wgmma import transposes
+
+RAGGED_LINES = 1 << 30
+"""Lines of the map of a ragged matrix: a box reaches its end where the group of the box ends.
+Source: triton.tools.ragged_tma."""
 
 
 def async_call(stmt: AsyncStmt, expr: CudaExpr, address: Callable[[Ref], str]) -> str:
@@ -51,14 +59,17 @@ def async_call(stmt: AsyncStmt, expr: CudaExpr, address: Callable[[Ref], str]) -
         case ArriveBarrier():
             assert stmt.rank is not None
             return call("arrive_in_cluster", address(stmt.place), expr(stmt.rank))
+        case SignalFlag():
+            return call("signal_flag", address(stmt.place), expr(stmt.value))
+        case WaitFlag():
+            return call("wait_flag", address(stmt.place), expr(stmt.value))
         case WaitBarrier():
             return call("wait_barrier", address(stmt.place), expr(stmt.parity))
         case TmaLoad():
             return _bulk_load(stmt, expr, address)
         case TmaStore():
             expr.used.add(TENSOR_MAP)
-            inner, outer = (expr(part) for part in stmt.at)
-            return call("bulk_store", f"&{stmt.map.name}", inner, outer, address(stmt.src))
+            return call(bulk_name(stmt.map, store=True), f"&{stmt.map.name}", *_box(stmt, expr), address(stmt.src))
         case PrefetchMap():
             expr.used.add(TENSOR_MAP)
             return call("prefetch_map", f"&{stmt.map.name}")
@@ -105,13 +116,24 @@ def _counted(expr: CudaExpr, name: str, count: int) -> str:
 
 def _bulk_load(stmt: TmaLoad, expr: CudaExpr, address: Callable[[Ref], str]) -> str:
     expr.used.add(TENSOR_MAP)
-    inner, outer = (expr(part) for part in stmt.at)
-    arguments = [address(stmt.dst), f"&{stmt.map.name}", inner, outer, address(stmt.signal)]
-    if stmt.map.step:
-        return expr.call("bulk_load_of_stack", *arguments)
+    arguments = [address(stmt.dst), f"&{stmt.map.name}", *_box(stmt, expr), address(stmt.signal)]
     if stmt.mask is None:
-        return expr.call("bulk_load", *arguments)
-    return expr.call("bulk_load_multicast", *arguments, f"{stmt.mask:#b}")
+        return expr.call(bulk_name(stmt.map), *arguments)
+    return expr.call(bulk_name(stmt.map, multicast=True), *arguments, f"{stmt.mask:#b}")
+
+
+def _box(stmt: TmaLoad | TmaStore, expr: CudaExpr) -> list[str]:
+    """The coordinates of a box, from the contiguous dimension on."""
+    if not stmt.map.ragged:
+        return [expr(part) for part in stmt.at]
+    along, across, first, lines = stmt.at
+    return [expr(along), expr(Const(RAGGED_LINES) - lines + across), expr(first + lines), str(RAGGED_LINES)]
+
+
+def bulk_name(told: TensorMap, *, multicast: bool = False, store: bool = False) -> str:
+    """The function that copies a box, by the number of its coordinates."""
+    base = "bulk_store" if store else "bulk_load_multicast" if multicast else "bulk_load"
+    return f"{base}_{told.rank}d" if told.rank > 2 else base
 
 
 def _multiply(stmt: Wgmma, expr: CudaExpr, address: Callable[[Ref], str]) -> str:

@@ -52,40 +52,63 @@ _ARRIVE_IN_CLUSTER = f"""\
                  : "memory");
 }}"""
 
-_BULK_LOAD = f"""\
+
+def _coordinates(rank: int, first: int) -> tuple[str, str, str]:
+    """Of a box: the parameters, the operands, and their numbers in the instruction, the first of them `first`."""
+    names = ("inner", "outer", *("matrix",) * (rank == 3), *("third", "fourth") * (rank == 4))
+    numbers = ", ".join(f"%{first + i}" for i in range(rank))
+    return ", ".join(f"int {name}" for name in names), ", ".join(f'"r"({name})' for name in names), numbers
+
+
+def _bulk_load(rank: int) -> str:
+    parameters, operands, numbers = _coordinates(rank, 3)
+    return f"""\
 // Starts the copy of a box to shared memory; its bytes are told to the barrier.
-{_HEAD} void bulk_load(void* to, const TensorMap* map, int inner, int outer, unsigned long long* barrier) {{
-    asm volatile("cp.async.bulk.tensor.2d.shared::cluster.global.tile.mbarrier::complete_tx::bytes "
-                 "[%0], [%1, {{%3, %4}}], [%2];" ::"r"({_SHARED}(to)),
-                 "l"(map), "r"({_SHARED}(barrier)), "r"(inner), "r"(outer)
+{_HEAD} void bulk_load{_suffix(rank)}(
+    void* to, const TensorMap* map, {parameters}, unsigned long long* barrier) {{
+    asm volatile("cp.async.bulk.tensor.{rank}d.shared::cluster.global.tile.mbarrier::complete_tx::bytes "
+                 "[%0], [%1, {{{numbers}}}], [%2];" ::"r"({_SHARED}(to)),
+                 "l"(map), "r"({_SHARED}(barrier)), {operands}
                  : "memory");
 }}"""
 
-_BULK_LOAD_OF_STACK = f"""\
-// As bulk_load, from the matrix of a stack that is this block's.
-{_HEAD} void bulk_load_of_stack(void* to, const TensorMap* map, int inner, int outer, unsigned long long* barrier) {{
-    asm volatile("cp.async.bulk.tensor.3d.shared::cluster.global.tile.mbarrier::complete_tx::bytes "
-                 "[%0], [%1, {{%3, %4, %5}}], [%2];" ::"r"({_SHARED}(to)),
-                 "l"(map), "r"({_SHARED}(barrier)), "r"(inner), "r"(outer), "r"(int(blockIdx.z))
-                 : "memory");
-}}"""
 
-_BULK_LOAD_MULTICAST = f"""\
+def _bulk_load_multicast(rank: int) -> str:
+    parameters, operands, numbers = _coordinates(rank, 3)
+    return f"""\
 // As bulk_load, to the same place in every block of the cluster that `mask` names.
-{_HEAD} void bulk_load_multicast(
-    void* to, const TensorMap* map, int inner, int outer, unsigned long long* barrier, int mask) {{
-    asm volatile("cp.async.bulk.tensor.2d.shared::cluster.global.tile.mbarrier::complete_tx::bytes.multicast::cluster "
-                 "[%0], [%1, {{%3, %4}}], [%2], %5;" ::"r"({_SHARED}(to)),
-                 "l"(map), "r"({_SHARED}(barrier)), "r"(inner), "r"(outer), "h"((unsigned short)mask)
+{_HEAD} void bulk_load_multicast{_suffix(rank)}(
+    void* to, const TensorMap* map, {parameters}, unsigned long long* barrier, int mask) {{
+    asm volatile("cp.async.bulk.tensor.{rank}d.shared::cluster.global.tile"
+                 ".mbarrier::complete_tx::bytes.multicast::cluster "
+                 "[%0], [%1, {{{numbers}}}], [%2], %{3 + rank};" ::"r"({_SHARED}(to)),
+                 "l"(map), "r"({_SHARED}(barrier)), {operands}, "h"((unsigned short)mask)
                  : "memory");
 }}"""
 
-_BULK_STORE = f"""\
+
+def _bulk_store(rank: int) -> str:
+    parameters, operands, numbers = _coordinates(rank, 2)
+    return f"""\
 // Starts the copy of a box from shared memory to the matrix.
-{_HEAD} void bulk_store(const TensorMap* map, int inner, int outer, const void* from) {{
-    asm volatile("cp.async.bulk.tensor.2d.global.shared::cta.tile.bulk_group [%0, {{%2, %3}}], [%1];" ::"l"(map),
-                 "r"({_SHARED}(from)), "r"(inner), "r"(outer)
+{_HEAD} void bulk_store{_suffix(rank)}(const TensorMap* map, {parameters}, const void* from) {{
+    asm volatile("cp.async.bulk.tensor.{rank}d.global.shared::cta.tile.bulk_group [%0, {{{numbers}}}], [%1];"
+                 ::"l"(map), "r"({_SHARED}(from)), {operands}
                  : "memory");
+}}"""
+
+
+def _suffix(rank: int) -> str:
+    return f"_{rank}d" if rank > 2 else ""
+
+
+_WAIT_FLAG = f"""\
+// Waits until the flag has this value; what was done before it was set is visible from here on.
+{_HEAD} void wait_flag(const int* flag, int value) {{
+    int found;
+    do {{
+        asm volatile("ld.acquire.gpu.global.s32 %0, [%1];" : "=r"(found) : "l"(flag) : "memory");
+    }} while (found != value);
 }}"""
 
 _CLUSTER_BARRIER = f"""\
@@ -166,16 +189,22 @@ def async_prelude() -> dict[str, str]:
         "arrive": _plain("Arrives.", f"arrive({barrier})", "mbarrier.arrive.shared::cta.b64 _, [%0]", at),
         "arrive_in_cluster": _ARRIVE_IN_CLUSTER,
         "wait_barrier": _WAIT_BARRIER,
+        "wait_flag": _WAIT_FLAG,
+        "signal_flag": _plain(
+            "Sets the flag; what was done before is visible to whoever finds the value.",
+            "signal_flag(int* flag, int value)",
+            "fence.acq_rel.gpu; st.release.gpu.global.s32 [%0], %1",
+            '"l"(flag), "r"(value)',
+        ),
         "prefetch_map": _plain(
             "Tells the copy engine of a matrix before its first copy.",
             "prefetch_map(const TensorMap* map)",
             "prefetch.tensormap [%0]",
             '"l"(map)',
         ),
-        "bulk_load": _BULK_LOAD,
-        "bulk_load_of_stack": _BULK_LOAD_OF_STACK,
-        "bulk_load_multicast": _BULK_LOAD_MULTICAST,
-        "bulk_store": _BULK_STORE,
+        **{f"bulk_load{_suffix(rank)}": _bulk_load(rank) for rank in (2, 3, 4)},
+        **{f"bulk_load_multicast{_suffix(rank)}": _bulk_load_multicast(rank) for rank in (2, 3, 4)},
+        **{f"bulk_store{_suffix(rank)}": _bulk_store(rank) for rank in (2, 3, 4)},
         "commit_stores": _plain(
             "The bulk stores of this thread become a group.", "commit_stores()", "cp.async.bulk.commit_group"
         ),

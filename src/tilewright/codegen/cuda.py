@@ -120,13 +120,6 @@ def _shared(kernel: Kernel, printer: BodyPrinter) -> list[Line]:
 
 def _own_problem(kernel: Kernel, expr: CudaExpr) -> list[Line]:
     """What the body reads, of the problem that is this block's."""
-    if kernel.problems is Problems.STRIDED:
-        steps = zip((p for p in kernel.arguments if p.is_pointer and p.name != "bias"), kernel.steps, strict=True)
-        note = "each block along z has a product of its own"
-        return [
-            Line(1, f"{pointer.name} += blockIdx.z * {step.name};", "" if number else note)
-            for number, (pointer, step) in enumerate(steps)
-        ]
     if kernel.problems is Problems.LISTED:
         note = "a row of the table for each block along z: addresses, then sizes"
         lines = [Line(1, f"const {expr.type(I64)}* problem = {PROBLEMS} + {len(kernel.columns)} * blockIdx.z;", note)]
@@ -259,7 +252,7 @@ def _assumptions(kernel: Kernel) -> list[str]:
 
 def _launch(kernel: Kernel) -> list[str]:
     grid = ", ".join(ExprText()(extent) for extent in kernel.grid)
-    if kernel.problems is not Problems.ONE:
+    if kernel.problems is Problems.LISTED:
         grid = f"{grid.rpartition(', ')[0]}, one for each problem"
     block = ", ".join(str(extent) for extent in kernel.block)
     dynamic = "dynamic " if kernel.uses_dynamic_shared else ""

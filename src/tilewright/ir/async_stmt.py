@@ -23,8 +23,13 @@ class TensorMap:
 
     operand: whose address, sizes and leading dimension it holds; elements outside the matrix are read as zero and not
     written. box: elements of one copy along the contiguous and the strided dimension. swizzle: how the 16-byte pieces
-    of a box are permuted in shared memory. step: the argument that holds the elements from one matrix of a stack to the
-    next; a block copies from the matrix of its z. Empty: there is one matrix.
+    of a box are permuted in shared memory. step: the argument that holds the elements from one matrix to the next,
+    where the map is of several; empty where it is of one. ragged: the matrix is cut into groups along its strided
+    dimension; what lies behind the group of a copy is read as zero and not written.
+
+    A copy names the first element of its box: (along, across) of one matrix, (along, across, number of the matrix) of
+    several, (along, across from the group's first line on, first line of the group, lines of the group) of a ragged
+    one; `along` the contiguous dimension and `across` the strided one.
     """
 
     name: str
@@ -32,6 +37,12 @@ class TensorMap:
     box: tuple[int, int]
     swizzle: Swizzle
     step: str = ""
+    ragged: bool = False
+
+    @property
+    def rank(self) -> int:
+        """Coordinates of a box, as the driver counts the dimensions of the map."""
+        return 4 if self.ragged else 3 if self.step else 2
 
     def box_of(self, gemm: Gemm) -> TensorBox:
         """The same for the runtime."""
@@ -39,7 +50,8 @@ class TensorMap:
         extents = (operand.contiguous.upper(), operand.strided.upper())
         dtype = gemm.rounds_to or operand.dtype if self.operand in ("A", "B") else operand.dtype
         swizzle, stored = self.swizzle.tensor_map, self.operand == "C"
-        return TensorBox(self.operand, extents, operand.leading, dtype, self.box, swizzle, self.step, stored)
+        kind = self.step, stored, self.ragged
+        return TensorBox(self.operand, extents, operand.leading, dtype, self.box, swizzle, *kind)
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,14 +102,14 @@ class WaitBarrier:
 class TmaLoad:
     """One thread starts the copy of a box from global to shared memory; its bytes are told to the barrier `signal`.
 
-    at: the box's first element along the contiguous and the strided dimension. dst: where it lands, a multiple of the
-    swizzle's repeat. mask: the blocks of the cluster (bit i: rank i) in which it lands, each at the same place and
-    telling the barrier at the same place; None: this block alone.
+    at: the box's first element, as the map counts. dst: where it lands, a multiple of the swizzle's repeat. mask: the
+    blocks of the cluster (bit i: rank i) in which it lands, each at the same place and telling the barrier at the same
+    place; None: this block alone.
     """
 
     dst: Ref
     map: TensorMap
-    at: tuple[Expr, Expr]
+    at: tuple[Expr, ...]
     signal: Ref
     mask: int | None = None
     origin: str = ""
@@ -109,7 +121,7 @@ class TmaStore:
     whole pieces of 16 bytes: rows of the matrix must end at multiples of them."""
 
     map: TensorMap
-    at: tuple[Expr, Expr]
+    at: tuple[Expr, ...]
     src: Ref
     origin: str = ""
 
@@ -157,6 +169,25 @@ class TeamBarrier:
 
     number: Expr
     threads: int
+
+
+@dataclass(frozen=True, slots=True)
+class SignalFlag:
+    """This thread sets a flag in global memory. What it did before, and what others did before a barrier that it has
+    passed, is visible to whoever waits for the value."""
+
+    place: Ref
+    value: Expr
+    origin: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class WaitFlag:
+    """This thread waits until a flag in global memory has a value."""
+
+    place: Ref
+    value: Expr
+    origin: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -256,6 +287,8 @@ AsyncStmt = (
     | FenceProxy
     | ClusterBarrier
     | TeamBarrier
+    | SignalFlag
+    | WaitFlag
     | SetRegisters
     | WgmmaFence
     | WgmmaCommit

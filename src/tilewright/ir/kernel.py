@@ -35,7 +35,16 @@ SIZES: dict[Dim, Var] = {"m": Var("M"), "n": Var("N"), "k": Var("K")}
 """The run-time size of each dimension, as kernel parameters."""
 
 PART_OF_K = Var("K_part")
-"""How many products a block sums, where blocks along z share out k."""
+"""How many products a work item sums, where items share out k."""
+
+PARTIAL_SUMS, TILE_FLAGS = "partial_sums", "tile_flags"
+"""The workspace of items that add up in order, and the flags of tiles, which are 0 before and after a launch."""
+
+FLAGS_OF_A_TILE = 4
+"""Flags that a launch has for each block's tile: one for each warpgroup that keeps sums, of which there are fewer."""
+
+BATCH = Var("batch")
+"""How many problems a strided batched kernel computes."""
 
 C_ODD = Var("C_odd")
 """1 where C begins in the middle of an aligned pair of its elements, else 0."""
@@ -119,10 +128,11 @@ class Kernel:
     shared: the shared buffers, in the order of their placement. tile: elements of each dimension that one block
     covers; cluster_tile: that the blocks of a cluster cover together, which is what `exact` is about.
     heading: lines that say where the kernel comes from (schedule, problem). cluster: blocks along x that run as a
-    cluster. resident: a launch starts no more blocks than run at once, and they walk over the whole grid. overlapped: a
-    launch may start before the kernels before it have ended. split_k: what becomes of the partial sums of blocks that
-    share out k. problems: where there are many, blocks along z have one each; the grid is that of one of them, and a
-    launch has as many blocks along z as problems.
+    cluster. resident: a launch starts no more blocks than run at once, and they share out the whole grid. overlapped: a
+    launch may start before the kernels before it have ended. split_k: what becomes of the partial sums of items that
+    share out k. problems: where they are listed, blocks along z have one each; the grid is that of one of them, and a
+    launch has as many blocks along z as problems. partial_elements: of the workspace, for the tile of a block, where
+    items add up in order.
     """
 
     name: str
@@ -140,6 +150,7 @@ class Kernel:
     overlapped: bool = False
     split_k: SplitK = SplitK.NONE
     problems: Problems = Problems.ONE
+    partial_elements: int = 0
 
     def __post_init__(self) -> None:
         if not self.cluster_tile:
@@ -207,25 +218,40 @@ class Kernel:
 
     @property
     def arguments(self) -> tuple[Parameter, ...]:
-        """What the body reads of one problem: matrices, then scalars; K_part follows where k is split over blocks."""
+        """What the body reads of one problem: matrices, the workspace, scalars, and K_part where items share out
+        k."""
+        own = parameters_of(self.problem, near=self.variant.near)
+        pointers = tuple(parameter for parameter in own if parameter.is_pointer)
         parts = (Parameter(PART_OF_K.name, I32),) if self.split_k is not SplitK.NONE else ()
-        return *parameters_of(self.problem, near=self.variant.near), *parts
+        return (*pointers, *self.workspace, *own[len(pointers) :], *parts)
 
     @property
     def parameters(self) -> tuple[Parameter, ...]:
-        """The launch arguments in order: those of one problem, the steps between many, then the tensor maps; or the
+        """The launch arguments in order: those of one problem, what tells several apart, then the tensor maps; or the
         table of problems and what they share."""
         if self.problems is Problems.LISTED:
             shared = [parameter for parameter in self.arguments if parameter.dtype is F32 and not parameter.is_pointer]
             return (Parameter(PROBLEMS, I64, is_pointer=True), *shared)
         maps = [Parameter(m.name, MBARRIER, tensor_map=m.box_of(self.gemm)) for m in self.maps]
-        return (*self.arguments, *self.steps, *maps)
+        return (*self.arguments, *self.batching, *maps)
 
     @property
-    def steps(self) -> tuple[Parameter, ...]:
-        """Elements from problem to problem, of each matrix; a bias is shared."""
+    def workspace(self) -> tuple[Parameter, ...]:
+        """The pointers to what items that add up in order need beside the operands: `partial_elements` for each block's
+        tile, and `FLAGS_OF_A_TILE` flags."""
+        if self.split_k is not SplitK.ORDERED:
+            return ()
+        sums = Parameter(PARTIAL_SUMS, self.gemm.accumulate, is_pointer=True)
+        return (sums, Parameter(TILE_FLAGS, I32, is_pointer=True))
+
+    @property
+    def batching(self) -> tuple[Parameter, ...]:
+        """What tells the problems of a strided batched kernel apart: elements from problem to problem, of each matrix
+        (a bias is shared), and how many problems there are."""
+        if self.problems is not Problems.STRIDED:
+            return ()
         matrices = (matrix.name for matrix in self.problem.matrices if matrix.name != "bias")
-        return tuple(Parameter(step_of(name), I64) for name in matrices) if self.problems is Problems.STRIDED else ()
+        return (*(Parameter(step_of(name), I64) for name in matrices), Parameter(BATCH.name, I32))
 
     @property
     def columns(self) -> tuple[Parameter, ...]:

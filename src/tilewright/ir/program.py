@@ -293,6 +293,11 @@ class Program:
         return next((loop for loop in self.loops if loop.level is level), None)
 
     @property
+    def adds_in_order(self) -> bool:
+        """Whether the items of a tile add up their sums in the kernel."""
+        return self.split_k is SplitK.ORDERED
+
+    @property
     def walk(self) -> Walk:
         """How blocks come by their work items."""
         return Walk.PERSISTENT if self.persistent else Walk.ONE_TILE

@@ -19,12 +19,14 @@ from tilewright.ir.async_stmt import (
     InitBarrier,
     PrefetchMap,
     SetRegisters,
+    SignalFlag,
     StartNextGrid,
     StoreMatrices,
     TeamBarrier,
     TmaLoad,
     TmaStore,
     WaitBarrier,
+    WaitFlag,
     WaitPreviousGrid,
     WaitStores,
     Wgmma,
@@ -236,14 +238,18 @@ def async_text(stmt: AsyncStmt, expr: ExprText) -> str:
             return f"arrive at {expr.place(stmt.place)}, {stmt.size_bytes} bytes to come"
         case ArriveBarrier():
             return f"arrive at {expr.place(stmt.place)}" + ("" if stmt.rank is None else f" of block {expr(stmt.rank)}")
+        case SignalFlag():
+            return f"signal {expr.place(stmt.place)} = {expr(stmt.value)}"
+        case WaitFlag():
+            return f"wait for {expr.place(stmt.place)} == {expr(stmt.value)}"
         case WaitBarrier():
             return f"wait for {expr.place(stmt.place)}, parity {expr(stmt.parity)}"
         case TmaLoad():
-            box = f"{stmt.map.name}[{expr(stmt.at[0])}, {expr(stmt.at[1])}]"
+            box = f"{stmt.map.name}[{', '.join(map(expr, stmt.at))}]"
             where = "" if stmt.mask is None else f" in blocks {stmt.mask:#b} of the cluster"
             return f"{expr.place(stmt.dst)} <~ box {box}{where}, tells {expr.place(stmt.signal)}"
         case TmaStore():
-            return f"box {stmt.map.name}[{expr(stmt.at[0])}, {expr(stmt.at[1])}] <~ {expr.place(stmt.src)}"
+            return f"box {stmt.map.name}[{', '.join(map(expr, stmt.at))}] <~ {expr.place(stmt.src)}"
         case PrefetchMap():
             return f"prefetch {stmt.map.name}"
         case CommitStores():

@@ -8,7 +8,7 @@ from tilewright.dtypes import F32
 from tilewright.errors import LoweringError
 from tilewright.ir.buffer import Ref, Space
 from tilewright.ir.expr import Const, Expr, Load
-from tilewright.ir.kernel import BUILTINS, C_ODD, PART_OF_K
+from tilewright.ir.kernel import BATCH, BUILTINS, C_ODD, PART_OF_K, step_of
 from tilewright.ir.stmt import (
     Alloc,
     Assign,
@@ -34,7 +34,10 @@ from tilewright.ir.tiles import VECTOR_BYTES
 from tilewright.ir.visit import exprs_of, moved_from, variables, walk_expr, written
 from tilewright.layout.fragment import TRANSPOSED_BYTES
 
-PARAMETERS = (*("M", "N", "K", "lda", "ldb", "ldc", "alpha", "beta", "ld_residual", PART_OF_K.name, C_ODD.name),)
+PARAMETERS = (
+    *("M", "N", "K", "lda", "ldb", "ldc", "alpha", "beta", "ld_residual", PART_OF_K.name, C_ODD.name),
+    *(BATCH.name, *(step_of(name) for name in ("A", "B", "C", "residual"))),
+)
 
 
 SHUFFLE_MASKS = (1, 2, 4, 8, 16)

@@ -9,11 +9,13 @@ from tilewright.ir.async_stmt import (
     ArriveBarrier,
     ExpectBytes,
     InitBarrier,
+    SignalFlag,
     StoreMatrices,
     TeamBarrier,
     TmaLoad,
     TmaStore,
     WaitBarrier,
+    WaitFlag,
     Wgmma,
     WgmmaWait,
 )
@@ -113,12 +115,13 @@ def map_exprs(stmt: Stmt, change: Callable[[Expr], Expr]) -> Stmt:
             return replace(stmt, place=ref(stmt.place), rank=None if stmt.rank is None else change(stmt.rank))
         case WaitBarrier():
             return replace(stmt, place=ref(stmt.place), parity=change(stmt.parity))
+        case SignalFlag() | WaitFlag():
+            return replace(stmt, place=ref(stmt.place), value=change(stmt.value))
         case TmaLoad():
-            inner, outer = (change(part) for part in stmt.at)
-            return replace(stmt, dst=ref(stmt.dst), at=(inner, outer), signal=ref(stmt.signal))
+            at = tuple(change(part) for part in stmt.at)
+            return replace(stmt, dst=ref(stmt.dst), at=at, signal=ref(stmt.signal))
         case TmaStore():
-            inner, outer = (change(part) for part in stmt.at)
-            return replace(stmt, src=ref(stmt.src), at=(inner, outer))
+            return replace(stmt, src=ref(stmt.src), at=tuple(change(part) for part in stmt.at))
         case TeamBarrier():
             return replace(stmt, number=change(stmt.number))
         case WgmmaWait(sums=Ref() as sums):
@@ -210,6 +213,8 @@ def exprs_of(stmt: Stmt) -> tuple[Expr, ...]:
             return (*stmt.place.index, *(() if stmt.rank is None else (stmt.rank,)))
         case WaitBarrier():
             return (*stmt.place.index, stmt.parity)
+        case SignalFlag() | WaitFlag():
+            return (*stmt.place.index, stmt.value)
         case TmaLoad():
             return (*stmt.dst.index, *stmt.signal.index, *stmt.at)
         case TmaStore():
@@ -227,6 +232,8 @@ def written(stmt: Stmt) -> tuple[Ref, ...]:
             return (stmt.dst,)
         case TmaLoad():
             return (stmt.dst,)
+        case SignalFlag():
+            return (stmt.place,)
         case MultiplyTiles() | Wgmma():
             return (stmt.d,)
         case RoundPair():

@@ -44,11 +44,13 @@ class SplitK(Enum):
     """What becomes of the partial sums of a tile of C whose range of k is shared out.
 
     NONE: one item sums all of k. PARTIALS: C is a workspace that holds the partial sums of each part, one matrix below
-    the other; a second kernel adds them up.
+    the other; a second kernel adds them up. ORDERED: the items of a tile add up in the order of k, by flags; the grid
+    is resident, and the last item of a tile runs the epilogue.
     """
 
     NONE = "none"
     PARTIALS = "partial sums"
+    ORDERED = "added up in order"
 
     def __repr__(self) -> str:
         return f"SplitK.{self.name}"

@@ -16,14 +16,15 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cached_property
 
+from tilewright.dtypes import I32
 from tilewright.ir.buffer import Ref
-from tilewright.ir.expr import ONE, TRUE, ZERO, Const, Expr, Op, Var, binary, both
+from tilewright.ir.expr import ONE, TRUE, ZERO, Cast, Const, Expr, Op, Var, binary, both
 from tilewright.ir.kernel import C_ODD
 from tilewright.ir.program import GROUP_LANES, WARP_LANES, Program
 from tilewright.ir.stmt import Alloc, Body, For, If, Let, Move
 from tilewright.lowering.epilogue_plan import Subtile
 from tilewright.lowering.kernel_parts import value_buffer
-from tilewright.lowering.located import end_of, size_of
+from tilewright.lowering.located import base_of, matrix_of, size_of
 from tilewright.lowering.subtile_geometry import LANE, SubtileGeometry
 from tilewright.problem.gemm import Dim
 
@@ -51,7 +52,10 @@ class RowStore:
         # there are no registers to keep it in.
         warp = Let(_WARP.name, LANE // WARP_LANES, uniform=True)
         # The first row of a warpgroup is a multiple of 8.
-        odd = Let(_ODD.name, (C_ODD ^ _WARP & Var("ldc")) & 1, "rows of this warp begin in the middle of a pair")
+        begins: Expr = C_ODD
+        for number in matrix_of(self._program, "C"):  # the parity of where it begins, which 32 bits tell
+            begins = begins ^ Cast(I32, base_of(self._program, "C", number))
+        odd = Let(_ODD.name, (begins ^ _WARP & Var("ldc")) & 1, "rows of this warp begin in the middle of a pair")
         return (warp, odd, *self._stores())
 
     @property
@@ -132,7 +136,7 @@ class RowStore:
         down, along = self._place(row, column)
         guard = None
         if guarded:
-            ends = (end_of(self._program, dim) for dim in self._dims)
+            ends = (size_of(self._program, dim) for dim in self._dims)
             guard = both(*(binary(Op.LT, at, end) for at, end in zip((down, along + 1), ends, strict=True)))
         place = self.geometry.in_c(down, along)
         return (Alloc(value), *loads, Move(place, left, 2, guard, origin="C", settled=True))

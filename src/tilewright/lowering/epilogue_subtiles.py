@@ -26,6 +26,7 @@ from tilewright.ir.async_stmt import (
 )
 from tilewright.ir.buffer import Buffer, Ref
 from tilewright.ir.expr import ZERO, Const, Expr, Load, Op, Var, binary
+from tilewright.ir.kernel import step_of
 from tilewright.ir.program import WARP_LANES, Axis
 from tilewright.ir.simplify import substitute
 from tilewright.ir.stmt import Alloc, Body, For, If, Let, Move
@@ -36,6 +37,7 @@ from tilewright.lowering.coordinates import digit_sum, index_of
 from tilewright.lowering.epilogue_plan import Rearrangement, Sink, Subtile
 from tilewright.lowering.epilogue_rows import RowStore
 from tilewright.lowering.kernel_parts import ELEMENT, global_place, value_buffer
+from tilewright.lowering.located import matrix_of
 from tilewright.lowering.subtile_geometry import LANE, SUBTILE, SubtileGeometry
 
 _CHUNK, _FRAG, _ATOM, _PAIR = Var("chunk"), Var("fragment_in_subtile"), Var("atom"), Var("pair")
@@ -93,9 +95,11 @@ class SubtileStore(SubtileGeometry):
         atom: Expr = _ATOM if count > 1 else ZERO
         row, column = self.corner(subtile)
         name = "C_map" if subtile.number == 0 else f"C_{wide}_map"
-        box = TensorMap(name, "C", (wide, self.rows), NO_SWIZZLE if atoms is None else swizzle_of(atoms.row_bytes))
+        swizzle = NO_SWIZZLE if atoms is None else swizzle_of(atoms.row_bytes)
+        several = matrix_of(self.program, "C")
+        box = TensorMap(name, "C", (wide, self.rows), swizzle, step_of("C") if several else "")
         source = self._box_source(subtile, wide, atom, atoms is None)
-        store = TmaStore(box, (column + atom * wide, row), source, origin=self.tile.staged.name)
+        store = TmaStore(box, (column + atom * wide, row, *several), source, origin=self.tile.staged.name)
         return (For(_ATOM.name, Const(count), (store,), unroll=True),) if count > 1 else (store,)
 
     def _box_source(self, subtile: Subtile, wide: int, atom: Expr, plain: bool) -> Ref:

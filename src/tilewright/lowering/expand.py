@@ -28,6 +28,7 @@ from tilewright.lowering.fragments import (
     round_fragments,
 )
 from tilewright.lowering.kernel_parts import at, global_place, value_buffer
+from tilewright.lowering.ordered_sums import OrderedSums
 from tilewright.lowering.pipelined import copy_ordinary, pipelined_loop, runs_ahead
 from tilewright.lowering.products import multiply_shared, reads_shared
 from tilewright.lowering.ring import Use
@@ -61,12 +62,17 @@ class Expansion:
         located = Scheduler(program).locate(ZERO)
         return (*located, *thread_coordinates(program), *copies, *self._nest(loops))
 
+    def _finish(self, sums: Sums) -> Body:
+        """What becomes of the sums of an item: the epilogue, behind those of other items where they share out k."""
+        finish = self._epilogue.finish(sums)
+        return OrderedSums(self.program, sums).around(finish) if self.program.adds_in_order else finish
+
     def _compute(self, ring: str) -> Compute:
         """What the threads do that multiply what the copy engine brings."""
         assert self._sums is not None
         order = [loop.name for loop in self.program.thread_serial_loops]
         inner = self.program.thread_serial_loops[order.index(ring) + 1 :]
-        return Compute(self._sums, self._nest(inner), self._epilogue.finish(self._sums), self._epilogue.leave())
+        return Compute(self._sums, self._nest(inner), self._finish(self._sums), self._epilogue.leave())
 
     @cached_property
     def _register_axes(self) -> frozenset[str]:
@@ -95,7 +101,7 @@ class Expansion:
         nested = self._with_copies(loop, rest)
         if self._sums is not None and self.program.accumulation is not None:
             if loop.name == self.program.accumulation.over:
-                start, finish = self._epilogue.start(self._sums), self._epilogue.finish(self._sums)
+                start, finish = self._epilogue.start(self._sums), self._finish(self._sums)
                 return (Alloc(self._sums.buffer), *start, *nested, *finish)
         elif loop.is_reduction and not self._inside_reduction(loop):
             # Nothing is reused here, so no loop need turn; and the one that would count its turns is not around.
@@ -107,7 +113,7 @@ class Expansion:
         """All tiles of C of a block that stays. loop: the outermost that a thread runs, with a ring under it."""
         assert self._sums is not None
         tiles = staying_loop(self.program, loop, self.exact, self._use(loop, rest))
-        start, finish = self._epilogue.start(self._sums), self._epilogue.finish(self._sums)
+        start, finish = self._epilogue.start(self._sums), self._finish(self._sums)
         return (Alloc(self._sums.buffer), *tiles.over_tiles(start, finish))
 
     def _with_copies(self, loop: Loop, rest: tuple[Loop, ...]) -> Body:

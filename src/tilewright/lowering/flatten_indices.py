@@ -18,7 +18,8 @@ from tilewright.ir.simplify import simplify, substitute
 from tilewright.ir.stmt import Body, For, If, Let, Move, Stmt
 from tilewright.ir.visit import map_exprs, rewrite
 from tilewright.lowering.coordinates import bounds_of
-from tilewright.lowering.located import step_of
+from tilewright.lowering.kernel_parts import is_matrix
+from tilewright.lowering.located import base_of
 
 
 def flatten_indices(body: Body, program: Program, *, near: bool) -> Body:
@@ -41,7 +42,7 @@ def _flat(stmt: Stmt, program: Program, near: bool) -> Stmt:
 
 def _offset(place: Ref, program: Program, near: bool) -> Ref:
     buffer = place.buffer
-    if buffer.space is not Space.GLOBAL:
+    if not is_matrix(place):
         return place
     operand = program.gemm.operand(buffer.name)  # type: ignore[arg-type]
     index = dict(zip(operand.dims, place.index[:2], strict=True))
@@ -50,7 +51,7 @@ def _offset(place: Ref, program: Program, near: bool) -> Ref:
     strided = index[operand.strided]
     leading = Var(operand.leading, I32 if near else I64)
     row = Binary(Op.MUL, strided if near else Cast(I64, strided), leading)
-    bases = (Binary(Op.MUL, Cast(I64, number), step_of(program, operand.name)) for number in place.index[2:])
+    bases = (base_of(program, operand.name, number) for number in place.index[2:])
     return Ref(Buffer(buffer.name, Space.GLOBAL, buffer.dtype, ()), (*bases, row + index[operand.contiguous]))
 
 

@@ -15,7 +15,7 @@ from tilewright.ir.expr import Const, Expr, Op, Var, binary, both
 from tilewright.ir.program import Program
 from tilewright.ir.stmt import Body, For, If, Move, Stmt
 from tilewright.ir.visit import exprs_of, rewrite, variables
-from tilewright.lowering.kernel_parts import ELEMENT
+from tilewright.lowering.kernel_parts import ELEMENT, is_matrix
 from tilewright.lowering.located import end_of
 
 
@@ -45,7 +45,7 @@ def guard_edges(body: Body, program: Program, exact: frozenset[str], *, whole: b
         if stmt.settled:
             return None
         place = stmt.src if stmt.src.buffer.space is Space.GLOBAL else stmt.dst
-        if place.buffer.space is not Space.GLOBAL:
+        if not is_matrix(place):
             return None
         inside = conditions(place, stmt.width)
         if isinstance(inside, Const):

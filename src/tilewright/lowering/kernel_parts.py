@@ -24,6 +24,11 @@ def global_place(program: Program, name: OperandName | AddedName, row: Expr, col
     return Ref(Buffer(name, Space.GLOBAL, operand.dtype, (), operand.dims), (*index, *matrix_of(program, name)))
 
 
+def is_matrix(place: Ref) -> bool:
+    """Whether a place is in an operand, whose rows and columns it names, and not in a workspace."""
+    return place.buffer.space is Space.GLOBAL and bool(place.buffer.axes)
+
+
 def beside(program: Program, place: Ref, name: AddedName, element: Expr = ZERO) -> Ref:
     """The element of an added operand that belongs to an element of C, or to one further along its contiguous
     dimension."""

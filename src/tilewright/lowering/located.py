@@ -9,17 +9,21 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-from tilewright.ir.expr import ZERO, Expr, Var
-from tilewright.ir.kernel import SIZES
+from tilewright.dtypes import I64
+from tilewright.ir.expr import ZERO, Binary, Cast, Expr, Op, Select, Var, binary
+from tilewright.ir.kernel import PART_OF_K, SIZES, step_of
 from tilewright.ir.program import Program
-from tilewright.ir.work import SplitK
+from tilewright.ir.work import Problems, SplitK, Walk
 from tilewright.problem.gemm import AddedName, Dim, OperandName
 
 K_FIRST, K_SIZE = Var("k_first"), Var("k_size")
 """The first k of an item and how many it sums, where items share out k."""
 
-PART = Var("blockIdx.z")
-"""The number of an item among those that share out the k of one tile of C."""
+PART, PARTS = Var("k_part"), Var("k_parts")
+"""The number of an item among those that share out the k of one tile of C, and how many these are."""
+
+PROBLEM = Var("problem_number")
+"""The number of an item's problem."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,7 +44,14 @@ def located(program: Program) -> Located:
     if program.split_k is SplitK.NONE:
         return Located()
     # A part is a whole number of k tiles, so that only the end of the matrices needs a guard.
-    return Located(size={**SIZES, "k": K_SIZE}, origin={"k": K_FIRST})
+    size = K_SIZE if program.walk is Walk.ONE_TILE else equal_part()
+    return Located(size={**SIZES, "k": size}, origin={"k": K_FIRST})
+
+
+def equal_part() -> Expr:
+    """How many products each item of a persistent kernel sums, the last one of a tile as well: behind K are zeros. So
+    items use the rings equally often, and uses are counted by a product."""
+    return Select(binary(Op.EQ, SIZES["k"], 0), ZERO, PART_OF_K)
 
 
 def size_of(program: Program, dim: Dim) -> Expr:
@@ -60,12 +71,17 @@ def end_of(program: Program, dim: Dim) -> Expr:
 
 def matrix_of(program: Program, name: OperandName | AddedName) -> tuple[Expr, ...]:
     """Which of several matrices an operand of the running work item is; nothing where there is only one."""
-    if name == "C" and program.split_k is SplitK.PARTIALS:
-        return (PART,)
-    return ()
+    number: list[Expr] = []
+    if program.problems is Problems.STRIDED and name != "bias":
+        number.append(PROBLEM)
+    if program.split_k is SplitK.PARTIALS and name == "C":
+        number = [PROBLEM * PARTS + PART] if number else [PART]
+    return tuple(number)
 
 
-def step_of(program: Program, name: OperandName | AddedName) -> Expr:
-    """Elements from one of several matrices of an operand to the next."""
-    assert name == "C"
-    return SIZES["m"] * Var(program.gemm.operand(name).leading)  # partial sums lie one matrix below the other
+def base_of(program: Program, name: OperandName | AddedName, number: Expr) -> Expr:
+    """The element at which matrix `number` of an operand begins."""
+    wide = Cast(I64, number)
+    if name == "C" and program.split_k is SplitK.PARTIALS:  # one matrix below the other
+        return Binary(Op.MUL, Binary(Op.MUL, wide, SIZES["m"]), Var(program.gemm.operand("C").leading))
+    return Binary(Op.MUL, wide, Var(step_of(name), I64))

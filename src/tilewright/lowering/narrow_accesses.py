@@ -20,7 +20,7 @@ from tilewright.ir.program import Program, Route, Staged
 from tilewright.ir.stmt import Alloc, Body, Move, Stmt
 from tilewright.ir.visit import rewrite
 from tilewright.lowering.guard_edges import contiguous_at, narrower
-from tilewright.lowering.kernel_parts import value_buffer
+from tilewright.lowering.kernel_parts import is_matrix, value_buffer
 
 
 def narrowed_copies(program: Program, variant: Variant) -> Program:
@@ -100,7 +100,7 @@ def narrow_accesses(body: Body, program: Program, variant: Variant) -> Body:
         if not isinstance(stmt, Move) or stmt.settled:
             return None
         for place in (stmt.src, stmt.dst):
-            if place.buffer.space is Space.GLOBAL:
+            if is_matrix(place):
                 width = max(variant.aligned_bytes(place.buffer.name) // place.buffer.dtype.bytes, 1)
                 if stmt.width <= width:
                     return None

@@ -23,8 +23,9 @@ from tilewright.lowering.flatten_indices import flatten_indices
 from tilewright.lowering.guard_edges import guard_edges
 from tilewright.lowering.hoist_offsets import hoist_offsets
 from tilewright.lowering.narrow_accesses import narrow_accesses, narrowed_copies
+from tilewright.lowering.ordered_sums import partial_elements
 from tilewright.lowering.place_barriers import own_tiles, place_barriers
-from tilewright.lowering.scheduler import Scheduler, check_scheduler
+from tilewright.lowering.scheduler import Scheduler, assumed_exact, check_scheduler
 from tilewright.problem.gemm import Dim
 
 
@@ -45,7 +46,7 @@ def lower(
     check_instruction(program)
     check_engine(program)
     check_scheduler(program)
-    exact = frozenset[str](variant.exact)
+    exact = assumed_exact(program, variant)
     scheduled = tuple(loop.name for loop in program.loops)
 
     def checked(done: str, body: Body) -> Body:
@@ -86,6 +87,7 @@ def lower(
         program.overlapped,
         program.split_k,
         program.problems,
+        partial_elements(program) if program.adds_in_order else 0,
     )
     if kernel.shared_bytes > MAX_SHARED_BYTES:
         sizes = ", ".join(f"{b.name} {b.size_bytes}" for b in kernel.shared)

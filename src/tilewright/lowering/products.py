@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+from tilewright.dtypes import I64
 from tilewright.errors import LoweringError
 from tilewright.ir.async_stmt import ExpectBytes, SharedMatrix, TensorMap, TmaLoad, Wgmma
 from tilewright.ir.buffer import Ref
-from tilewright.ir.expr import ZERO, Const, Expr, Op, Var, binary, both
+from tilewright.ir.expr import ZERO, Const, Expr, Op, Select, Var, binary, both
 from tilewright.ir.kernel import step_of as step_name
 from tilewright.ir.program import Program, Staged
 from tilewright.ir.simplify import substitute
@@ -15,7 +16,7 @@ from tilewright.ir.work import Problems
 from tilewright.layout.arrangement import SwizzleAtoms
 from tilewright.layout.swizzle import swizzle_of
 from tilewright.lowering.coordinates import RANK, digit_sum
-from tilewright.lowering.located import origin_of
+from tilewright.lowering.located import matrix_of, origin_of
 from tilewright.lowering.sums import Sums
 from tilewright.problem.gemm import OperandName
 
@@ -100,6 +101,12 @@ def tensor_map(program: Program, staged: Staged) -> TensorMap:
     return TensorMap(f"{staged.operand}_map", staged.operand, box, swizzle, step)
 
 
+def shared_matrix_of(program: Program, name: OperandName) -> tuple[Expr, ...]:
+    """Which of several matrices a copy reads: number 0 where all problems share one."""
+    shared = binary(Op.EQ, Var(step_name(name), I64), Const(0, I64))
+    return tuple(Select(shared, ZERO, number) for number in matrix_of(program, name))
+
+
 def bulk_loads(program: Program, staged: Staged, signal: Ref) -> Body:
     """One thread's copies of a tile, or of its block's part of one, into the slot that is being filled."""
     tile = tile_of(program, staged)
@@ -116,7 +123,11 @@ def bulk_loads(program: Program, staged: Staged, signal: Ref) -> Body:
     for span in tile.spans:
         outside = tuple(axis for axis in program.axes_of(span.dim) if axis not in span.axes)
         starts.append(digit_sum(outside) + origin_of(program, span.dim))
-    at = (starts[tile.minor] + atom * swizzle_atoms.columns, starts[tile.major] + first_row)
+    at = (
+        starts[tile.minor] + atom * swizzle_atoms.columns,
+        starts[tile.major] + first_row,
+        *shared_matrix_of(program, staged.operand),
+    )
     index: tuple[Expr, ...] = (atom, first_row, ZERO)
     if tile.slots > 1:
         index = (Var(fill_name(staged.under)), *index)

@@ -16,9 +16,10 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 
+from tilewright.dtypes import F32
 from tilewright.errors import LoweringError
 from tilewright.ir.expr import ONE, ZERO, Expr, Op, Var, binary, ceil_div
-from tilewright.ir.kernel import PART_OF_K, SIZES
+from tilewright.ir.kernel import BATCH, PART_OF_K, SIZES, Variant
 from tilewright.ir.program import Axis, Level, Program, RasterChoice, Route
 from tilewright.ir.stmt import Body, For, Let
 from tilewright.ir.work import Problems, SplitK, Walk
@@ -31,9 +32,12 @@ from tilewright.lowering.coordinates import (
     extent_of,
     hardware_number,
 )
-from tilewright.lowering.located import K_FIRST, K_SIZE, PART
-from tilewright.lowering.raster import raster
+from tilewright.lowering.located import K_FIRST, K_SIZE, PART, PARTS, PROBLEM
+from tilewright.lowering.raster import BLOCK, raster
 from tilewright.problem.gemm import Order
+
+ITEM, TILES = "item", "tiles"
+"""Names of the number of a work item, and of how many tiles of C a problem has."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -108,11 +112,10 @@ class Scheduler:
         """Blocks along x, y, z: of one problem, where there are many."""
         program = self.program
         extents = {loop.level: extent_of(program, loop) for loop in program.grid_loops}
-        along_z = extents.get(Level.GRID_Z, ONE)
-        if self.plan.split_k is not SplitK.NONE:
-            along_z = binary(Op.DIV, SIZES["k"] + PART_OF_K - 1, PART_OF_K)
+        along_z = extents.get(Level.GRID_Z, ONE) * self._layers
         if program.raster is not None:
-            return self.tiles * self.plan.cluster, ONE, along_z
+            blocks = self.tiles * self.plan.cluster
+            return (blocks, ONE, along_z) if self.plan.walk is Walk.ONE_TILE else (blocks * along_z, ONE, ONE)
         return extents.get(Level.GRID_X, ONE), extents.get(Level.GRID_Y, ONE), along_z
 
     # -- the items of a role ----------------------------------------------------------------------------------------
@@ -135,7 +138,47 @@ class Scheduler:
     @property
     def items(self) -> Expr:
         """Work items of the running block."""
-        return strided_count(self._stride, self._own, self.tiles)
+        return strided_count(self._stride, self._own, self.count)
+
+    @property
+    def count(self) -> Expr:
+        """Work items of the grid (of clusters, where there are any) of a persistent kernel."""
+        return self.tiles * self._layers
+
+    @property
+    def number(self) -> str:
+        """The name of the number of an item, which is below `count`."""
+        return ITEM if self._layers != ONE else BLOCK
+
+    @property
+    def tile_number(self) -> Expr:
+        """The number of the running block's tile of C among all tiles of all problems, where tiles are rasterised."""
+        number: Expr = Var(BLOCK)
+        if self.plan.problems is Problems.STRIDED:
+            number = PROBLEM * Var(TILES) + number
+        return number * self.plan.cluster + Var(RANK) if self.plan.cluster > 1 else number
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """What `locate` names that the statements of an item read."""
+        several = (PROBLEM.name,) if self.plan.problems is Problems.STRIDED else ()
+        split = (PART.name, K_FIRST.name) if self.plan.split_k is not SplitK.NONE else ()
+        return (*several, *split, *(axis.name for axis in self.tile_axes))
+
+    @property
+    def _layers(self) -> Expr:
+        """How many items each tile of C has: parts of k, times problems."""
+        batch = BATCH if self.plan.problems is Problems.STRIDED else ONE
+        return self._parts * batch
+
+    @property
+    def _parts(self) -> Expr:
+        split = self.plan.split_k is not SplitK.NONE
+        if not split:
+            return ONE
+        one_tile = self.plan.walk is Walk.ONE_TILE
+        k = SIZES["k"] if one_tile else binary(Op.MAX, SIZES["k"], 1)  # also an empty sum has an item for each tile
+        return binary(Op.DIV, k + PART_OF_K - 1, PART_OF_K)
 
     @property
     def _own(self) -> Expr:
@@ -149,14 +192,29 @@ class Scheduler:
 
     def locate(self, number: Expr) -> Body:
         """Names where the running block's item lies that it comes to after `number` others."""
-        tile = self._own if self.plan.walk is Walk.ONE_TILE else self._own + number * self._stride
-        return (*self._range_of_k(), *self.coordinates(tile))
+        if self.plan.walk is Walk.ONE_TILE:
+            return (*self._layer(Var("blockIdx.z")), *self.coordinates(self._own))
+        own = self._own + number * self._stride
+        if self._layers == ONE:
+            return self.coordinates(own)
+        item, tiles = Var(ITEM), Var(TILES)
+        lets = (Let(ITEM, own), Let(TILES, self.tiles, "of a problem"))
+        return (*lets, *self._layer(item // tiles), *self.coordinates(item % tiles))
 
-    def _range_of_k(self) -> Body:
-        if self.plan.split_k is SplitK.NONE:
-            return ()
-        first = Let(K_FIRST.name, PART * PART_OF_K, "this item's range of k")
-        return (first, Let(K_SIZE.name, binary(Op.MIN, PART_OF_K, SIZES["k"] - K_FIRST)))
+    def _layer(self, number: Expr) -> Body:
+        """Names the problem and the range of k of an item, by its number among those of its tile."""
+        several, split = self.plan.problems is Problems.STRIDED, self.plan.split_k is not SplitK.NONE
+        lets: list[Let] = []
+        if split:
+            lets.append(Let(PARTS.name, self._parts, "of k"))
+        if several:
+            lets.append(Let(PROBLEM.name, number // PARTS if split else number))
+        if split:
+            lets.append(Let(PART.name, number % PARTS if several else number))
+            lets.append(Let(K_FIRST.name, PART * PART_OF_K, "the part's range of k"))
+            if self.plan.walk is Walk.ONE_TILE:
+                lets.append(Let(K_SIZE.name, binary(Op.MIN, PART_OF_K, SIZES["k"] - K_FIRST)))
+        return tuple(lets)
 
     def coordinates(self, number: Expr) -> Body:
         """`Let`s for the coordinates of a tile of C, from its number in the raster order."""
@@ -185,8 +243,15 @@ def check_scheduler(program: Program) -> None:
     """Raise LoweringError for a combination of choices that cannot be."""
     if program.split_k is SplitK.PARTIALS:
         _check_partials(program)
-    if program.problems is not Problems.ONE:
-        _check_many(program)
+    if program.split_k is SplitK.ORDERED:
+        _check_ordered(program)
+    if program.problems is not Problems.ONE and program.at_level(Level.GRID_Z) is not None:
+        raise LoweringError(
+            "Blocks along z cannot have a problem each: they share out one problem already.",
+            hint="bind no loop to grid.z.",
+        )
+    if program.problems is Problems.LISTED:
+        _check_listed(program)
 
 
 def _check_partials(program: Program) -> None:
@@ -205,33 +270,38 @@ def _check_partials(program: Program) -> None:
         )
     if _stores_by_tma(program):
         raise LoweringError("A TMA store cannot take partial sums: a map of C knows one matrix, not its parts.")
-    if program.persistent:
+
+
+def _check_ordered(program: Program) -> None:
+    if program.walk is Walk.ONE_TILE or program.raster is None:
         raise LoweringError(
-            "Cannot split the k of a persistent kernel.",
-            hint="leave Persist() out: the items that share out k are blocks along z.",
+            "Work items can add up in order only in a persistent kernel whose tiles are rasterised.",
+            note="an item waits for others, whose blocks must be running.",
+            hint="Raster(RasterOrder.GROUPED, group=8) and Persist(), or partial sums for a second kernel.",
+        )
+    if program.accumulation is None or program.gemm.accumulate.bytes != F32.bytes:
+        raise LoweringError(
+            f"Cannot add up partial sums of {program.gemm.accumulate} in order.",
+            hint="accumulate in f32, in registers: Accumulate(over=...).",
+        )
+    if program.tensorized is not None and program.tensorized.instruction.is_opaque:
+        raise LoweringError(
+            f"{program.tensorized.instruction.name} keeps sums in opaque fragments, which cannot be added up.",
+            hint="use an instruction of mma or wgmma.",
         )
 
 
-def _check_many(program: Program) -> None:
-    if program.split_k is not SplitK.NONE or program.at_level(Level.GRID_Z) is not None:
+def _check_listed(program: Program) -> None:
+    if program.split_k is not SplitK.NONE or program.persistent:
         raise LoweringError(
-            "Blocks along z cannot have a problem each: they share out one problem already.",
-            hint="sum all of k in one block, and bind no loop to grid.z.",
+            "A list of problems can neither split k nor be computed by a persistent kernel.",
+            note="blocks along z have a problem each, of any size.",
+            hint="leave both out, or use offsets on the device.",
         )
-    if program.persistent:
+    by_tma = any(staged.route is Route.TMA for staged in program.staged)
+    if by_tma or (program.clustered is not None and program.clustered.size > 1):
         raise LoweringError(
-            "Cannot compute many problems in a persistent kernel.",
-            hint="leave Persist() out: problems are blocks along z.",
-        )
-    if _stores_by_tma(program):
-        raise LoweringError(
-            "A TMA store cannot take the results of many problems: its map of C knows one matrix.",
-            hint='store C from registers: leave Transfer("C", Route.TMA) out.',
-        )
-    listed_tma = program.problems is Problems.LISTED and any(s.route is Route.TMA for s in program.staged)
-    if (program.clustered is not None and program.clustered.size > 1) or listed_tma:
-        raise LoweringError(
-            "Many problems cannot be read by clusters of blocks, nor a list of them by TMA.",
+            "A list of problems cannot be read by clusters of blocks, nor by TMA.",
             note="a map is made for one size, and all blocks of a cluster share their tiles.",
             hint="use a schedule that copies through registers or cp.async.",
         )
@@ -239,3 +309,9 @@ def _check_many(program: Program) -> None:
 
 def _stores_by_tma(program: Program) -> bool:
     return any(staged.operand == "C" and staged.route is Route.TMA for staged in program.staged)
+
+
+def assumed_exact(program: Program, variant: Variant) -> frozenset[str]:
+    """The dimensions whose edges need no guard: those of `variant`, but for a k that items cover in equal parts."""
+    split = program.split_k is not SplitK.NONE and program.walk is not Walk.ONE_TILE
+    return frozenset(dim for dim in variant.exact if not (split and dim == "k"))

@@ -25,7 +25,6 @@ from tilewright.ir.tiles import fill_name, next_name, slot_name
 from tilewright.lowering.coordinates import TURN
 from tilewright.lowering.kernel_parts import at
 from tilewright.lowering.pipelined import RingLoop
-from tilewright.lowering.raster import BLOCK
 from tilewright.lowering.ring import Use, counter, where
 from tilewright.lowering.scheduler import Item, Scheduler
 
@@ -78,7 +77,7 @@ class StayingLoop(RingLoop):
         is_first = binary(Op.EQ, part, 0)
         of_loop = ("number", "done", "from", "limit", "turns")
         number, done, begin, limit, turns = (Var(f"{name}_{what}") for what in of_loop)
-        there = binary(Op.LT, Var(_name(BLOCK, AHEAD)), self._scheduler.tiles)
+        there = binary(Op.LT, Var(_name(self._scheduler.number, AHEAD)), self._scheduler.count)
         lets = (
             *self._found(Var(TURN) + part, AHEAD),
             Let(begin.name, Select(is_first, Const(early), ZERO), "the first turn that is copied"),
@@ -107,7 +106,7 @@ class StayingLoop(RingLoop):
 
     def _coordinates(self, suffix: str) -> dict[str, Expr]:
         """The digits that say which tile of C it is, by the names of another one's."""
-        return {axis.name: Var(_name(axis.name, suffix)) for axis in self._scheduler.tile_axes}
+        return {name: Var(_name(name, suffix)) for name in self._scheduler.names}
 
     def _copied(self, copies: Body, turn: Expr) -> Body:
         name = self.loop.name

@@ -80,10 +80,10 @@ def plan_of(kernels: Kernels, request: Request, choice: Choice) -> Plan:
         problems = Problems.ONE if stack is None else Problems.STRIDED
         built = kernels.kernel(gemm, alignment, choice, problems=problems)
         _check_maps(built.kernel, alignment, choice)
-        x, y, z = grid_of(built.kernel, gemm)
+        grid = grid_of(built.kernel, gemm, batch=1 if stack is None else stack.count)
         nowhere = (0,) * (3 + len(gemm.added))
         values = arguments(gemm, nowhere) if stack is None else (*arguments(gemm, nowhere), *steps_of(stack, gemm))
-        launch = built.loaded.prepare((x, y, z if stack is None else stack.count), built.kernel.block, values)
+        launch = built.loaded.prepare(grid, built.kernel.block, values)
         steps.append(Step(launch, (places["A"], places["B"], places["C"], *_added(gemm))))
     if at > _SCRATCH_LIMIT:
         raise LaunchError(f"{choice} would need a workspace of {format_bytes(at)}.")

@@ -194,5 +194,5 @@ def _reach(gemm: Gemm, name: OperandName | AddedName, tile: Mapping[Dim, int]) -
 
 
 def steps_of(stack: Stack, gemm: Gemm) -> tuple[int, ...]:
-    """The steps between the matrices of a stack, as `Kernel.steps` orders them."""
-    return stack.a, stack.b, stack.c, *((stack.residual,) if gemm.epilogue.residual else ())
+    """The steps between the matrices of a batch and their count, as `Kernel.batching` orders them."""
+    return stack.a, stack.b, stack.c, *((stack.residual,) if gemm.epilogue.residual else ()), stack.count

@@ -26,7 +26,9 @@ L2_PROMOTION = "L2_128B"
 
 MAP_BYTES = 128
 ALIGNMENT_BYTES = 16
-MOST_IN_STACK = 65535
+MOST_IN_STACK = (1 << 31) - 1
+RAGGED_LINES, RAGGED_MOST = 1 << 30, 0x7FFF0000
+"""Extents of the map of a ragged matrix. Source: triton.tools.ragged_tma."""
 _KEPT = 256
 """Maps kept with a kernel; a program that keeps changing its addresses must not fill the memory with them."""
 
@@ -74,10 +76,10 @@ def encode(box: TensorBox, pointer: int, inner: int, outer: int, leading: int, s
     from cuda.bindings import driver
 
     stride_bytes, step_bytes = leading * box.dtype.bytes, step * box.dtype.bytes
-    if box.step and (step_bytes <= 0 or step_bytes % ALIGNMENT_BYTES):
+    if box.step and (step_bytes < 0 or step_bytes % ALIGNMENT_BYTES or (box.stored and not step)):
         raise LaunchError(
-            f"The copy engine cannot read a stack of {box.pointer} whose matrices are {step_bytes} bytes apart.",
-            note=f"they must follow each other, multiples of {ALIGNMENT_BYTES} bytes apart.",
+            f"TMA cannot copy several matrices of {box.pointer} that are {step_bytes} bytes apart.",
+            note=f"they follow each other, multiples of {ALIGNMENT_BYTES} bytes apart (0: one that is only read).",
             hint="use a kernel that copies through cp.async.",
         )
     if pointer % ALIGNMENT_BYTES or stride_bytes % ALIGNMENT_BYTES:
@@ -99,8 +101,12 @@ def encode(box: TensorBox, pointer: int, inner: int, outer: int, leading: int, s
     words = driver.cuuint64_t
     counts = driver.cuuint32_t
     extents, strides, boxed = [inner, outer], [stride_bytes], [*box.box]
-    if box.step:  # as many as there may be blocks along z: none is beyond
-        extents, strides, boxed = [*extents, MOST_IN_STACK], [*strides, step_bytes], [*boxed, 1]
+    if box.ragged:  # 2^30 lines of (2^34 - pitch) bytes come back to the first one in 64 bits
+        extents, boxed = [inner, RAGGED_LINES, RAGGED_MOST, RAGGED_MOST], [*boxed, 1, 1]
+        strides = [stride_bytes, stride_bytes, (1 << 34) - stride_bytes]
+    elif box.step:  # as many as there may be problems: none is beyond; a matrix that all share is number 0
+        extents, boxed = [*extents, MOST_IN_STACK if step else 1], [*boxed, 1]
+        strides = [*strides, step_bytes or stride_bytes]
     answer = driver.cuTensorMapEncodeTiled(
         getattr(kind, f"CU_TENSOR_MAP_DATA_TYPE_{box.dtype.tensor_map}"),
         len(extents),

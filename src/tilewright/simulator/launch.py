@@ -10,7 +10,7 @@ from tilewright.device.spec import WARP_THREADS
 from tilewright.dtypes import Array
 from tilewright.errors import SimulationError
 from tilewright.ir.expr import Const, Expr
-from tilewright.ir.kernel import C_ODD, Kernel
+from tilewright.ir.kernel import BATCH, C_ODD, Kernel
 from tilewright.problem.gemm import Gemm
 from tilewright.simulator.index import Scope, resolve, uniform
 from tilewright.units import ceil_div
@@ -20,9 +20,10 @@ Block = tuple[int, int, int]
 
 
 def arguments(kernel: Kernel, values: Mapping[str, float]) -> dict[str, Expr]:
-    """The scalar arguments of a launch as typed constants."""
+    """The scalar arguments of a launch as typed constants; of a strided batched one, the single problem by default."""
     kernel.check_beta(values.get("beta", 0.0))
-    scalar = (p for p in kernel.arguments if not p.is_pointer)
+    values = {**{p.name: 0 for p in kernel.batching}, BATCH.name: 1, **values}
+    scalar = (p for p in (*kernel.arguments, *kernel.batching) if not p.is_pointer)
     kinds = {parameter.name: parameter.dtype for parameter in scalar}
     return {name: Const(values[name], dtype) for name, dtype in kinds.items()}
 

@@ -8,7 +8,7 @@ import numpy as np
 
 from tilewright.dtypes import Array, DType
 from tilewright.ir.buffer import Buffer, Space
-from tilewright.ir.kernel import Kernel
+from tilewright.ir.kernel import FLAGS_OF_A_TILE, TILE_FLAGS, Kernel
 from tilewright.problem.problem import Stored
 from tilewright.simulator.arithmetic import Arithmetic
 
@@ -16,16 +16,29 @@ from tilewright.simulator.arithmetic import Arithmetic
 class Memory:
     """Flat arrays of elements. A shared buffer holds one copy for each block of the batch, one after the other.
 
-    base_bytes: the address of the first element of each global operand, where it is not a multiple of 256.
+    base_bytes: the address of the first element of each global operand, where it is not a multiple of 256. tiles: of
+    blocks, for which there is a workspace where work items add up in order.
     """
 
-    def __init__(self, kernel: Kernel, operands: Stored, arithmetic: Arithmetic, base_bytes: Mapping[str, int]) -> None:
+    def __init__(
+        self,
+        kernel: Kernel,
+        operands: Stored,
+        arithmetic: Arithmetic,
+        base_bytes: Mapping[str, int],
+        tiles: int = 0,
+    ) -> None:
         self._arithmetic = arithmetic
         self._kernel = kernel
         self.arrays: dict[str, Array] = {
             matrix.name: arithmetic.import_storage(operands.storage(matrix.name), matrix.dtype)
             for matrix in kernel.problem.matrices
         }
+        for parameter in kernel.workspace:
+            is_flags = parameter.name == TILE_FLAGS
+            count = tiles * (FLAGS_OF_A_TILE if is_flags else kernel.partial_elements)
+            values = np.full(count, 0 if is_flags else arithmetic.poison(parameter.dtype))
+            self.arrays[parameter.name] = values.astype(arithmetic.memory_type(parameter.dtype))
         self._global_names = frozenset(self.arrays)
         offsets = zip(kernel.shared, kernel.shared_offsets, strict=True)
         self._base_bytes = {**{buffer.name: at for buffer, at in offsets}, **base_bytes}

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import numpy as np
 
@@ -12,7 +12,7 @@ from tilewright.dtypes import Array
 from tilewright.errors import ProblemError
 from tilewright.ir.async_stmt import AsyncStmt, TmaStore
 from tilewright.ir.buffer import Space
-from tilewright.ir.kernel import PART_OF_K, Kernel
+from tilewright.ir.kernel import PART_OF_K, TILE_FLAGS, Kernel
 from tilewright.ir.stmt import Move
 from tilewright.ir.visit import walk
 from tilewright.problem.problem import Stored, values_of
@@ -30,6 +30,7 @@ from tilewright.simulator.launch import (
     Block,
     all_blocks,
     arguments,
+    grid_of,
     launched_grid,
     some_blocks,
     warps_per_block,
@@ -58,12 +59,14 @@ class Run:
     stored: flat storage of each matrix that the kernel writes, by name (storage dtype; residues as int64 in modular
     arithmetic). counters: of the blocks that ran.
     findings: broken rules and notes, in the order in which they were first seen. completed: False after a deadlock.
+    flags: of tiles, as the launch leaves them.
     """
 
     stored: Mapping[str, Array]
     counters: Counters
     findings: tuple[Finding, ...]
     completed: bool = True
+    flags: Array = field(default_factory=lambda: np.zeros(0, np.int64))
 
     @property
     def c(self) -> Array:
@@ -91,6 +94,7 @@ def simulate(
     progress: Progress | None = None,
     resident_blocks: int | None = None,
     part_of_k: int = 0,
+    batching: Mapping[str, int] | None = None,
 ) -> Run:
     """Run `kernel` on flat operand storages. The operands stay as they are.
 
@@ -100,7 +104,8 @@ def simulate(
     not start at a multiple of 256 bytes. progress: called with (blocks done, blocks in all) as blocks finish.
     resident_blocks: how many blocks of a resident kernel run at once; None for as many as a large GPU has room for. Of
     a kernel with clusters whole clusters run, whichever of their blocks are chosen. part_of_k: products that one block
-    sums, of a kernel of parts, whose storage of C holds the parts one below the other.
+    sums, where items share out k; the storage of C then holds the partial sums, one matrix below the other. batching:
+    the arguments of a strided batched kernel by name (`Kernel.batching`), whose storages hold all matrices.
 
     Raises SimulationError for the first broken rule, unless on_finding="collect".
     """
@@ -115,18 +120,22 @@ def simulate(
         )
     numbers = arithmetic or FloatArithmetic()
     heard = tuple(standard_listeners() if listeners is None else listeners)
-    constants = arguments(kernel, {**values_of(operands.problem), PART_OF_K.name: part_of_k})
+    values = {**values_of(operands.problem), PART_OF_K.name: part_of_k, **(batching or {})}
+    constants = arguments(kernel, values)
     grid = launched_grid(kernel, constants, resident_blocks)
     chosen = all_blocks(grid) if blocks is None else some_blocks(grid, blocks, kernel.cluster)
     sites, findings = Sites(kernel), Findings(on_finding)
-    memory = Memory(kernel, operands, numbers, base_bytes or {})
+    blocks_of_all = int(np.prod(grid_of(kernel, constants)))
+    memory = Memory(kernel, operands, numbers, base_bytes or {}, blocks_of_all)
     nobody = BlockBarriers(Batch(kernel.block, grid, chosen[:0]))
     context = Context(memory, numbers, Wire(heard), findings, None, nobody)
     program = translate(kernel, sites, context, constants, grid)
     written, threads = _written(kernel, memory), kernel.threads_per_block
     if any(isinstance(stmt, AsyncStmt) for _, stmt in walk(kernel.body)):
-        races = OrderedRaces(sites.all, findings, threads, written, kernel.cluster) if detectors else None
-        context.races, context.units = races, Units(kernel, operands.problem, memory, findings, races)
+        together = int(np.prod(grid)) if kernel.workspace else kernel.cluster
+        races = OrderedRaces(sites.all, findings, threads, written, together) if detectors else None
+        units = Units(kernel, operands.problem, memory, findings, races, batching or {})
+        context.races, context.units = races, units
     elif detectors:
         context.races = Races(sites.all, findings, threads, written)
     launch = Launch(kernel, tuple(sites.all), grid, len(chosen), int(np.prod(grid)), warps_per_block(kernel))
@@ -135,13 +144,15 @@ def simulate(
     machine = Machine(program, context, kernel.shared, schedule, seed)
     completed = _run_batches(machine, kernel, grid, chosen, progress)
     stored = {name: memory.arrays[name] for name in kernel.problem.results}
-    return Run(stored, counters_of(launch, heard), findings.all(), completed)
+    flags = memory.arrays.get(TILE_FLAGS, np.zeros(0, np.int64))
+    return Run(stored, counters_of(launch, heard), findings.all(), completed, flags)
 
 
 def _run_batches(machine: Machine, kernel: Kernel, grid: Block, chosen: Array, progress: Progress | None) -> bool:
     """All chosen blocks, batch by batch; False after a deadlock."""
     clusters = _BATCH_LANES // (warps_per_block(kernel) * WARP_THREADS * kernel.cluster)
-    step = max(1, clusters) * kernel.cluster
+    # Blocks that wait for each other's flags run together.
+    step = len(chosen) if kernel.workspace else max(1, clusters) * kernel.cluster
     try:
         with np.errstate(all="ignore"):  # NaN and infinity are values like any others
             for start in range(0, len(chosen), step):

@@ -199,10 +199,12 @@ def _move_traits(stmt: Move, scope: Scope, bounds: Bounds) -> Iterator[_Trait]:
 def _box_traits(stmt: TmaLoad | TmaStore, kernel: Kernel, scope: Scope, bounds: Bounds) -> Iterator[_Trait]:
     """How much of a box is inside the matrix, and where in a sector it begins."""
     operand = kernel.gemm.operand(stmt.map.operand)
-    inner, outer = stmt.at
+    inner, outer, *further = stmt.at
     sizes = SIZES[operand.contiguous], SIZES[operand.strided]
-    for at, box, size in zip(stmt.at, stmt.map.box, sizes, strict=True):
+    for at, box, size in zip((inner, outer), stmt.map.box, sizes, strict=True):
         yield from _split(resolve(size - at - box, scope), bounds, op=Op.MIN)
+    if stmt.map.ragged:
+        yield from _split(resolve(further[1] - outer - stmt.map.box[1], scope), bounds, op=Op.MIN)
     first = outer * Var(operand.leading) + inner
     yield from _split(resolve(first, scope), bounds, modulus=SECTOR_BYTES // operand.dtype.bytes)
 

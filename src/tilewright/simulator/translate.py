@@ -11,6 +11,7 @@ from tilewright.ir.async_stmt import (
     StoreMatrices,
     TeamBarrier,
     WaitBarrier,
+    WaitFlag,
     Wgmma,
     WgmmaWait,
 )
@@ -214,7 +215,7 @@ class _Translator:
                 self.emit(stmt.otherwise, (*path, 1), names)
                 middle.end = len(self.code)
                 self.code.append(BranchEnd())
-            case WaitBarrier() | TeamBarrier() | ClusterBarrier() | Wgmma() | WgmmaWait():
+            case WaitBarrier() | WaitFlag() | TeamBarrier() | ClusterBarrier() | Wgmma() | WgmmaWait():
                 self.code.append(self._compiler(site, names).instruction(stmt))
             case _:
                 raise AssertionError(f"{type(stmt).__name__} does not wait")

@@ -11,7 +11,7 @@ from tilewright.device.spec import WARP_THREADS
 from tilewright.dtypes import Array
 from tilewright.ir.async_stmt import TensorMap
 from tilewright.simulator.asynchronous.barrier_ops import BarrierOp
-from tilewright.simulator.asynchronous.flights import Box, Flight, Store, StoreQueue
+from tilewright.simulator.asynchronous.flights import Box, Coordinates, Flight, Store, StoreQueue
 from tilewright.simulator.asynchronous.lanes import SharedPlace, UnitOp, acting, values
 from tilewright.simulator.asynchronous.ordered import UnitAccess
 from tilewright.simulator.asynchronous.units import place_of
@@ -57,13 +57,14 @@ class TmaBase:
 
     op: UnitOp
     map: TensorMap
-    at: tuple[Place, Place]
+    at: tuple[Place, ...]
     shared: SharedPlace
 
     @cached_property
     def box(self) -> Box:
         units = self.op.units
-        return Box(self.map, units.gemm, self.shared.buffer, units.memory.base_bytes(self.shared.buffer))
+        step = units.steps.get(self.map.step, 0)
+        return Box(self.map, units.gemm, self.shared.buffer, units.memory.base_bytes(self.shared.buffer), step)
 
     @cached_property
     def trouble(self) -> str:
@@ -106,11 +107,11 @@ class TmaBase:
             )
         return first
 
-    def tell(self, convoy: Convoy, lanes: Array, inner: Array, outer: Array, first: Array) -> None:
+    def tell(self, convoy: Convoy, lanes: Array, at: Coordinates, first: Array) -> None:
         if not self.op.context.wire.bulk_copied:
             return
-        boxes, sectors = len(lanes), self.box.sectors(inner, outer)
-        places, inside = self.box.offsets(inner, outer)
+        boxes, sectors = len(lanes), self.box.sectors(at)
+        places, inside = self.box.offsets(at)
         size_bytes, elements = boxes * self.box.size_bytes, int(np.count_nonzero(inside))
         shared = self.box.places(first)
         event = TmaCopy(self.op.site, boxes, size_bytes, sectors, elements, places, inside, lanes, convoy.warps, shared)
@@ -123,7 +124,7 @@ class TmaLoadOp(BarrierOp):
     """Starts boxes on their way to shared memory; `barrier` is told in each block where they land."""
 
     map: TensorMap
-    at: tuple[Place, Place]
+    at: tuple[Place, ...]
     target: SharedPlace
     mask: int | None
     _base: TmaBase = field(init=False)
@@ -137,9 +138,9 @@ class TmaLoadOp(BarrierOp):
         if not len(lanes):
             return
         units = self.units
-        inner, outer = (values(part, convoy, lanes) for part in self.at)
+        at = tuple(values(part, convoy, lanes) for part in self.at)
         first, keys = self._base.first(convoy, lanes), self.keys(convoy, lanes)
-        self._base.tell(convoy, lanes, inner, outer, first)
+        self._base.tell(convoy, lanes, at, first)
         if self.mask is not None:
             targets = [rank for rank in range(16) if self.mask >> rank & 1]
             if targets[-1] >= units.kernel.cluster:
@@ -148,17 +149,18 @@ class TmaLoadOp(BarrierOp):
             count = len(targets)
             leader = units.clocks.leader[convoy.warps.block_of_lane[lanes]]
             slot = (leader[:, None] + np.array(targets)).reshape(-1)
-            lanes, inner, outer, first, keys = (np.repeat(x, count) for x in (lanes, inner, outer, first, keys))
+            lanes, first, keys, *parts = (np.repeat(x, count) for x in (lanes, first, keys, *at))
+            at = tuple(parts)
             keys = units.phases.key(slot, keys % len(units.names))
         else:
             slot = convoy.warps.block_of_lane[lanes]
         made = self.check_made(convoy, lanes, keys, far=True)
-        lanes, inner, outer, first, keys, slot = (x[made] for x in (lanes, inner, outer, first, keys, slot))
+        lanes, first, keys, slot, *parts = (x[made] for x in (lanes, first, keys, slot, *at))
         if len(lanes):
             self._start(
                 convoy,
                 lanes,
-                Flight(self.site, self._base.box, inner, outer, slot, first, keys, self.place(convoy, lanes)),
+                Flight(self.site, self._base.box, tuple(parts), slot, first, keys, self.place(convoy, lanes)),
             )
 
     def _start(self, convoy: Convoy, lanes: Array, flight: Flight) -> None:
@@ -200,7 +202,7 @@ class TmaStoreOp(UnitOp):
     """Starts boxes on their way to global memory: shared memory is read by the end of the wait for them."""
 
     map: TensorMap
-    at: tuple[Place, Place]
+    at: tuple[Place, ...]
     source: SharedPlace
     _base: TmaBase = field(init=False)
 
@@ -212,9 +214,9 @@ class TmaStoreOp(UnitOp):
         lanes = self._base.lanes(convoy)
         if not len(lanes):
             return
-        inner, outer = (values(part, convoy, lanes) for part in self.at)
+        at = tuple(values(part, convoy, lanes) for part in self.at)
         first = self._base.first(convoy, lanes)
-        self._base.tell(convoy, lanes, inner, outer, first)
+        self._base.tell(convoy, lanes, at, first)
         units, box = self.units, self._base.box
         rows, slot = self.rows(convoy, lanes), convoy.warps.block_of_lane[lanes]
         elements = box.places(first) + (slot * box.buffer.elements)[:, None]
@@ -223,11 +225,11 @@ class TmaStoreOp(UnitOp):
             units.store_serials[row] += 1
             serials[index] = units.store_serials[row]
             where = place_of(self.site, convoy, lane // WARP_THREADS, (lane % WARP_THREADS,))
-            at = int(inner[index]), int(outer[index])
-            store = Store(self.site, box, *at, elements[index], int(serials[index]), where)
+            corner = tuple(int(part[index]) for part in at)
+            store = Store(self.site, box, corner, elements[index], int(serials[index]), where)
             units.queue(row, lane % WARP_THREADS).running.append(store)
         if units.races is not None:
-            self._check(convoy, lanes, elements, serials, box.offsets(inner, outer))
+            self._check(convoy, lanes, elements, serials, box.offsets(at))
 
     def _check(
         self, convoy: Convoy, lanes: Array, elements: Array, serials: Array, target: tuple[Array, Array]

@@ -31,7 +31,7 @@ GROUP_WARPS = 4
 class Clocks:
     """The rows of a batch: `rows` is (blocks * warps of a block, counters). A cluster's counters: block by block."""
 
-    def __init__(self, batch: Batch, cluster: int, barriers: int) -> None:
+    def __init__(self, batch: Batch, cluster: int, barriers: int, *, flags: bool = False) -> None:
         self.warps = batch.warps_per_block
         self.cluster = cluster
         self.fenced = self.warps
@@ -41,11 +41,12 @@ class Clocks:
         self.phases = self.multiplied + ceil_div(self.warps, GROUP_WARPS)
         self.of_block = self.phases + barriers
         """Counters of one block; the first of each kind is above, `done` starts at 0."""
-        self.rank = batch.coordinates[:, 0] % cluster
-        self.leader = np.arange(batch.blocks) - self.rank
+        self.leader = np.arange(batch.blocks) - batch.coordinates[:, 0] % cluster
         """The slot of the first block of each block's cluster."""
+        self.rank = np.arange(batch.blocks) - (0 if flags else self.leader)
+        """The number of each block among those that have counters for each other: the cluster, or all with flags."""
         count = batch.blocks * self.warps
-        self.rows = np.zeros((count, cluster * self.of_block), np.int32)
+        self.rows = np.zeros((count, (batch.blocks if flags else cluster) * self.of_block), np.int32)
         row = np.arange(count)
         self.own = self.rank[row // self.warps] * self.of_block + row % self.warps
         """The counter `done` of each row's warp."""

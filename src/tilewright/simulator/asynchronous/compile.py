@@ -18,11 +18,13 @@ from tilewright.ir.async_stmt import (
     PrefetchMap,
     SetRegisters,
     SharedMatrix,
+    SignalFlag,
     StartNextGrid,
     TeamBarrier,
     TmaLoad,
     TmaStore,
     WaitBarrier,
+    WaitFlag,
     WaitPreviousGrid,
     WaitStores,
     Wgmma,
@@ -35,6 +37,7 @@ from tilewright.ir.expr import Expr
 from tilewright.simulator.asynchronous.barrier_ops import ArriveOp, FenceBarriersOp, InitOp, WaitBarrierStep
 from tilewright.simulator.asynchronous.bulk_ops import CommitStoresOp, TmaLoadOp, TmaStoreOp, WaitStoresOp
 from tilewright.simulator.asynchronous.descriptor import Reader, tile_offsets
+from tilewright.simulator.asynchronous.flag_ops import SignalFlagOp, WaitFlagStep
 from tilewright.simulator.asynchronous.lanes import SharedPlace
 from tilewright.simulator.asynchronous.meeting_ops import (
     ClusterBarrierStep,
@@ -57,7 +60,7 @@ from tilewright.simulator.index import Cells, Place, resolve
 from tilewright.simulator.sites import Site
 from tilewright.simulator.values import Values
 
-WAITING = (WaitBarrier, TeamBarrier, ClusterBarrier, Wgmma, WgmmaWait)
+WAITING = (WaitBarrier, WaitFlag, TeamBarrier, ClusterBarrier, Wgmma, WgmmaWait)
 """Statements at which warps part; a product is one, since all lanes of a warpgroup start it."""
 
 
@@ -82,6 +85,8 @@ class Compiler:
         match stmt:
             case WaitBarrier():
                 return WaitBarrierStep(*here, self.shared(stmt.place), self.place(stmt.parity))
+            case WaitFlag():
+                return WaitFlagStep(*here, self.place(stmt.place.flat), self.place(stmt.value))
             case TeamBarrier():
                 return TeamBarrierStep(*here, self.place(stmt.number), stmt.threads)
             case ClusterBarrier():
@@ -112,6 +117,8 @@ class Compiler:
                 )
             case TmaStore():
                 return TmaStoreOp(*here, stmt.map, self._at(stmt.at), self.shared(stmt.src))
+            case SignalFlag():
+                return SignalFlagOp(*here, self.place(stmt.place.flat), self.place(stmt.value))
             case CommitStores():
                 return CommitStoresOp(*here)
             case WaitStores():
@@ -129,8 +136,8 @@ class Compiler:
             case _:
                 raise AssertionError(f"{type(stmt).__name__} is no operation of a unit")
 
-    def _at(self, at: tuple[Expr, Expr]) -> tuple[Place, Place]:
-        return self.place(at[0]), self.place(at[1])
+    def _at(self, at: tuple[Expr, ...]) -> tuple[Place, ...]:
+        return tuple(self.place(part) for part in at)
 
     def _multiply(self, stmt: Wgmma) -> WgmmaStep:
         instruction = stmt.instruction

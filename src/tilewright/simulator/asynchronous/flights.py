@@ -16,15 +16,20 @@ from tilewright.problem.gemm import Gemm
 from tilewright.simulator.findings import Where
 from tilewright.simulator.sites import Site
 
+Coordinates = tuple[Array, ...]
+"""Of the first elements of boxes, as their map counts: an array for each coordinate, an entry for each box."""
+
 
 @dataclass(frozen=True)
 class Box:
-    """A tensor map at work. base_bytes: of the buffer in shared memory, to which the swizzle is applied."""
+    """A tensor map at work. base_bytes: of the buffer in shared memory, to which the swizzle is applied. step: elements
+    from one matrix to the next, where the map is of several."""
 
     map: TensorMap
     gemm: Gemm
     buffer: Buffer
     base_bytes: int
+    step: int = 0
 
     @property
     def _itemsize(self) -> int:
@@ -66,18 +71,29 @@ class Box:
         places: Array = (address - self.base_bytes) // self._itemsize
         return places
 
-    def offsets(self, inner: Array, outer: Array) -> tuple[Array, Array]:
+    def offsets(self, at: Coordinates) -> tuple[Array, Array]:
         """The offset of each element in the matrix, and whether it is inside; both (boxes, elements)."""
         operand = self.gemm.operand(self.map.operand)
         along, across = self._steps
+        inner, outer, *further = at
         x, y = inner[:, None] + along, outer[:, None] + across
         sizes = self.gemm.size(operand.contiguous), self.gemm.size(operand.strided)
-        inside = (x >= 0) & (x < sizes[0]) & (y >= 0) & (y < sizes[1])
-        return np.where(inside, y * self.gemm.leading(operand.name) + x, 0), inside
+        inside = (x >= 0) & (x < sizes[0]) & (y >= 0)
+        base: Array | int = 0
+        if self.map.ragged:
+            first, lines = further
+            inside &= y < lines[:, None]
+            y = y + first[:, None]
+        elif further:
+            inside &= (y < sizes[1]) & (further[0] >= 0)[:, None]
+            base = further[0][:, None] * self.step
+        else:
+            inside &= y < sizes[1]
+        return np.where(inside, base + y * self.gemm.leading(operand.name) + x, 0), inside
 
-    def sectors(self, inner: Array, outer: Array) -> int:
+    def sectors(self, at: Coordinates) -> int:
         """32-byte sectors of global memory that boxes touch, each box's own."""
-        offsets, inside = self.offsets(inner, outer)
+        offsets, inside = self.offsets(at)
         numbers = np.where(inside, offsets * self._itemsize // SECTOR_BYTES, -1)
         numbers.sort(axis=1)
         first = numbers[:, 0] >= 0
@@ -88,26 +104,26 @@ class Box:
 class Flight:
     """Boxes under way to shared memory; arrays have an entry for each box and block in which it lands.
 
-    inner, outer: of its first element in the matrix. slot: of the block. first: element of the buffer. key: of the
+    at: of its first element, as the map counts. slot: of the block. first: element of the buffer. key: of the
     memory barrier that is told. where: the first thread that started one.
     """
 
     site: Site
     box: Box
-    inner: Array
-    outer: Array
+    at: Coordinates
     slot: Array
     first: Array
     key: Array
     where: Where
 
     def part(self, chosen: Array) -> Flight:
-        inner, outer, slot = self.inner[chosen], self.outer[chosen], self.slot[chosen]
-        return Flight(self.site, self.box, inner, outer, slot, self.first[chosen], self.key[chosen], self.where)
+        at = tuple(part[chosen] for part in self.at)
+        slot, first, key = self.slot[chosen], self.first[chosen], self.key[chosen]
+        return Flight(self.site, self.box, at, slot, first, key, self.where)
 
     def land(self, source: Array, target: Array, rounded: Callable[[Array], Array] | None) -> None:
         """Writes the boxes into the shared memory of their blocks; zero where they leave the matrix."""
-        offsets, inside = self.box.offsets(self.inner, self.outer)
+        offsets, inside = self.box.offsets(self.at)
         if len(source):
             values = np.where(inside, source.take(offsets, mode="clip"), np.zeros((), target.dtype))
         else:
@@ -124,14 +140,13 @@ class Store:
 
     site: Site
     box: Box
-    inner: int
-    outer: int
+    at: tuple[int, ...]
     source: Array
     serial: int
     where: Where
 
     def carry_out(self, source: Array, target: Array) -> None:
-        offsets, inside = self.box.offsets(np.array([self.inner]), np.array([self.outer]))
+        offsets, inside = self.box.offsets(tuple(np.array([part]) for part in self.at))
         target[offsets[0][inside[0]]] = source[self.source[inside[0]]]
 
 

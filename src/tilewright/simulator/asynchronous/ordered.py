@@ -41,17 +41,19 @@ class Readers:
 
 class ClockShadow(Shadow):
     """What is known of each element of a buffer. column: the counter of the last write; `write_epoch`: its value.
+    read_column: of the last read, in global memory; `read_epoch`: its value.
 
     reads: of warps, of products and of bulk stores, by the first counter of each; made when first needed, since zero
     pages cost nothing until they are touched.
     """
 
-    __slots__ = ("column", "elements", "reads")
+    __slots__ = ("column", "elements", "read_column", "reads")
 
     def __init__(self, elements: int, threads_per_block: int) -> None:
         super().__init__(elements, threads_per_block)
         self.elements = elements
         self.column = np.zeros(elements, np.int32)
+        self.read_column = np.zeros(elements, np.int32)
         self.reads: dict[int, Readers] = {}
 
     def readers_of(self, first: int, members: int) -> Readers:
@@ -102,6 +104,7 @@ class OrderedRaces(Races):
         self._of: dict[str, ClockShadow] = {}
         self._per_block: dict[str, int] = {}
         self._cluster_threads = threads * cluster
+        """Of the blocks that something may order: a cluster, or all where flags do."""
         self.barrier_name: Callable[[int], str] = str
 
     def new_batch(self, batch: Batch, shared: Mapping[str, int]) -> None:
@@ -134,6 +137,7 @@ class OrderedRaces(Races):
         if now.is_global:
             for words in now.words():
                 shadow.readers[0].enter(words, now.thread, now.site)
+                shadow.read_epoch[words], shadow.read_column[words] = times, self.clocks.own[rows]
             return
         readers = shadow.readers_of(0, self.clocks.warps)
         for words in now.words():
@@ -198,7 +202,9 @@ class OrderedRaces(Races):
         if now.is_global:
             for step, words in enumerate(now.words()):
                 reader = shadow.readers[0]
-                bad = (reader.thread[words] != now.thread) & self._foreign(reader.thread[words], rows)
+                known = self.clocks.rows[rows, shadow.read_column[words]]
+                unordered = self._foreign(reader.thread[words], rows) | (shadow.read_epoch[words] > known)
+                bad = (reader.thread[words] != now.thread) & (reader.thread[words] != 0) & unordered
                 if bad.any():
                     self._race(now, step, bad, reader, "read")
                     return

@@ -3,17 +3,18 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from functools import partial
 
 import numpy as np
 
 from tilewright.device.spec import WARP_THREADS
 from tilewright.dtypes import Array
-from tilewright.ir.kernel import Kernel
+from tilewright.ir.kernel import TILE_FLAGS, Kernel
 from tilewright.problem.gemm import Gemm
 from tilewright.problem.problem import Problem
 from tilewright.simulator.asynchronous.clocks import GROUP_WARPS, Clocks
+from tilewright.simulator.asynchronous.flags import Flags
 from tilewright.simulator.asynchronous.flights import Flight, Store, StoreQueue
 from tilewright.simulator.asynchronous.meetings import NAMED, Meetings
 from tilewright.simulator.asynchronous.ordered import OrderedRaces
@@ -39,10 +40,18 @@ class Units:
     """Made once for a run; `new_batch` starts anew. races: None where detectors are off."""
 
     def __init__(
-        self, kernel: Kernel, problem: Problem, memory: Memory, findings: Findings, races: OrderedRaces | None
+        self,
+        kernel: Kernel,
+        problem: Problem,
+        memory: Memory,
+        findings: Findings,
+        races: OrderedRaces | None,
+        steps: Mapping[str, int],
     ) -> None:
         self.kernel = kernel
         self._problem = problem
+        self.steps = steps
+        """Elements from one matrix to the next, by the name of the argument."""
         self.memory = memory
         self.findings = findings
         self.races = races
@@ -59,7 +68,8 @@ class Units:
 
     def new_batch(self, batch: Batch) -> None:
         self.batch = batch
-        self.clocks = Clocks(batch, self.kernel.cluster, len(self.names))
+        self.clocks = Clocks(batch, self.kernel.cluster, len(self.names), flags=bool(self.kernel.workspace))
+        self.flags = Flags(self.memory.arrays.get(TILE_FLAGS, np.zeros(0, np.int64)))
         if self.races is not None:
             self.races.clocks = self.clocks
         self.phases = Phases(self.names, batch.blocks, self.clocks)

@@ -1,0 +1,59 @@
+"""Walks, problems, split-K, raster orders and clusters in every combination, on sizes that no tile divides."""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.lowering.work_items import check_batch
+from tilewright.dtypes import BF16, F16, F32
+from tilewright.ladders import find_rung
+from tilewright.ladders.hopper.r9_best import TURNS, paired, schedule_at, standing, walking
+from tilewright.ladders.rung import Point
+from tilewright.problem import Gemm, Order
+
+ONE_TILE, PERSISTENT = standing(64, 128, 1), walking(128, 128, 2, parts=2)
+BY_TMA: dict[str, Point] = {
+    "one tile": ONE_TILE,
+    "one tile, cluster": paired(ONE_TILE),
+    "one tile, TMA store": standing(64, 128, 1, parts=1),
+    "persistent, TMA store": PERSISTENT,
+    "persistent, cluster": paired(walking(64, 128, 1, parts=2)),
+    "ping-pong": {**TURNS, "n": 128, "parts": 2, "stages": 3},
+}
+
+
+@pytest.mark.parametrize("shared", ["", "A", "B"])
+@pytest.mark.parametrize("name", BY_TMA)
+def test_a_strided_batch_by_tma(name: str, shared: str) -> None:
+    gemm = Gemm(200, 136, 200, BF16, out=BF16)
+    built = check_batch(gemm, schedule_at(gemm, BY_TMA[name]), 3, shared=shared, resident_blocks=4)
+    assert all(one.rank == 3 for one in built.kernel.maps)
+
+
+@pytest.mark.parametrize("k", [1, 41, 64])
+@pytest.mark.parametrize("rung", ["worklog/6", "worklog/best", "ampere/full"])
+def test_a_strided_batch_by_threads(rung: str, k: int) -> None:
+    gemm = Gemm(70, 66, k) if rung.startswith("worklog") else Gemm(70, 72, k, F16, out=F16, b=Order.COL)
+    check_batch(gemm, find_rung(rung), 3, resident_blocks=2)
+
+
+@pytest.mark.parametrize("name", ["one tile", "one tile, cluster"])
+def test_a_strided_batch_whose_k_is_split(name: str) -> None:
+    gemm = Gemm(136, 136, 200, BF16, out=F32)
+    check_batch(gemm, schedule_at(gemm, BY_TMA[name]), 2, part_of_k=128)
+
+
+@pytest.mark.parametrize("k", [192, 696])
+def test_a_persistent_kernel_splits_k(k: int) -> None:
+    """Parts that end early are filled with zeros, so that every item uses the ring as often."""
+    gemm = Gemm(200, 136, k, BF16, out=F32)
+    check_batch(gemm, schedule_at(gemm, walking(128, 128, 2, parts=0)), 2, part_of_k=256, resident_blocks=3)
+    threads = Gemm(136, 136, k, F16, out=F32)
+    check_batch(threads, find_rung("ampere/full"), 2, part_of_k=256, resident_blocks=3)
+
+
+def test_batched_kernels_compile_without_spills() -> None:
+    gemm = Gemm(256, 256, 256, BF16, out=BF16)
+    for name in ("persistent, TMA store", "persistent, cluster"):
+        built = check_batch(gemm, schedule_at(gemm, BY_TMA[name]), 1, resident_blocks=2)
+        assert built.compile("sm_90a").resources.spill_load_bytes == 0

@@ -1,0 +1,90 @@
+"""Items that share out k add up in order: the same bits for any number and order of blocks, and flags left at 0."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any, Literal
+
+import numpy as np
+import pytest
+
+from tests.lowering.test_staying import SMALL
+from tests.mutations.broken import without
+from tilewright.dtypes import BF16, F16, F32, Array
+from tilewright.errors import LoweringError, SimulationError
+from tilewright.ir.async_stmt import SignalFlag, WaitFlag
+from tilewright.ir.visit import Path, walk
+from tilewright.ir.work import SplitK
+from tilewright.ladders.ampere.r6_full import schedule_at as by_threads
+from tilewright.ladders.hopper.r9_best import TURNS, paired, schedule_at, standing, walking
+from tilewright.problem import Gemm, check, make_operands
+from tilewright.problem.reference import view
+from tilewright.schedule import Schedule
+from tilewright.simulator import simulate
+from tilewright.toolchain import Build, build
+
+KINDS: dict[str, dict[str, Any]] = {
+    "cooperative": walking(128, 128, 2, parts=2),
+    "cluster": paired(walking(64, 128, 1, parts=2)),
+    "ping-pong": {**TURNS, "n": 128, "parts": 2, "stages": 3},
+    "from registers": walking(128, 128, 2, parts=0),
+}
+
+
+def ordered(gemm: Gemm, schedule: Schedule) -> Build:
+    return replace(build(gemm, schedule), split_k=SplitK.ORDERED)
+
+
+def checked(built: Build, part_of_k: int, blocks: int, schedule: Literal["lockstep", "warps"] = "lockstep") -> Array:
+    gemm, operands = built.gemm, make_operands(built.gemm)
+    run = built.simulate(operands, listeners=(), part_of_k=part_of_k, resident_blocks=blocks, schedule=schedule)
+    verdict = check(operands, gemm.out.decode(view(gemm, "C", run.c)))
+    assert verdict.ok, verdict.message
+    assert not run.flags.any()
+    return run.c
+
+
+@pytest.mark.parametrize("name", KINDS)
+@pytest.mark.parametrize(("k", "part_of_k"), [(456, 128), (64, 64), (200, 192), (8, 64)])
+def test_wgmma_kernels_add_up_in_order(name: str, k: int, part_of_k: int) -> None:
+    gemm = Gemm(200, 136, k, BF16, out=BF16, beta=0.5)
+    built = ordered(gemm, schedule_at(gemm, KINDS[name]))
+    few, many = checked(built, part_of_k, 2), checked(built, part_of_k, 9, "warps")
+    np.testing.assert_array_equal(few, many)
+
+
+def test_mma_kernels_add_up_in_order() -> None:
+    gemm = Gemm(100, 136, 456, F16, out=F16, accumulate=F32)
+    built = ordered(gemm, by_threads(gemm, SMALL))
+    np.testing.assert_array_equal(checked(built, 128, 3), checked(built, 128, 12, "warps"))
+
+
+def test_an_empty_sum_leaves_what_beta_says() -> None:
+    gemm = Gemm(200, 136, 0, BF16, out=BF16, beta=0.5, lda=8, ldb=136)
+    checked(ordered(gemm, schedule_at(gemm, KINDS["cooperative"])), 128, 3)
+
+
+def test_what_orders_the_partial_sums_is_needed() -> None:
+    gemm = Gemm(128, 128, 256, BF16, out=BF16)
+    kernel = ordered(gemm, schedule_at(gemm, KINDS["cooperative"])).kernel
+
+    def paths_of(kind: type) -> list[Path]:
+        return [path for path, stmt in walk(kernel.body) if isinstance(stmt, kind)]
+
+    options: dict[str, Any] = {"listeners": (), "part_of_k": 128, "resident_blocks": 2}
+    with pytest.raises(SimulationError, match=r"Race on partial_sums"):
+        simulate(without(kernel, paths_of(WaitFlag)[0]), make_operands(gemm), **options)
+    with pytest.raises(SimulationError, match="Deadlock"):
+        simulate(without(kernel, paths_of(SignalFlag)[-1]), make_operands(gemm), **options)
+
+
+def test_kernels_that_add_up_in_order_do_not_spill() -> None:
+    gemm = Gemm(256, 256, 512, BF16, out=BF16)
+    for name in ("cooperative", "cluster", "ping-pong"):
+        assert ordered(gemm, schedule_at(gemm, KINDS[name])).compile("sm_90a").resources.spill_load_bytes == 0
+
+
+def test_blocks_that_may_not_run_together_cannot_wait_for_each_other() -> None:
+    gemm = Gemm(128, 128, 256, BF16, out=BF16)
+    with pytest.raises(LoweringError, match="only in a persistent kernel"):
+        _ = ordered(gemm, schedule_at(gemm, standing(64, 128, 1))).kernel

@@ -32,10 +32,10 @@ def check_epilogue(program: Program, result: Staged) -> None:
             note="a block must not end before its result has been read; kernels with TMA loads see to that.",
             hint="Transfer('A_tile', Route.TMA) and Transfer('B_tile', Route.TMA), or store C directly.",
         )
-    if program.split_k is not SplitK.NONE or program.problems is not Problems.ONE:
+    if program.split_k is SplitK.PARTIALS or program.problems is Problems.LISTED:
         raise LoweringError(
             f"{doing}: blocks along z have matrices of their own.",
-            note="where rows of C begin is known of one matrix only.",
+            note="where rows of C begin is known of strided matrices only.",
             hint='store C from registers: leave Stage("C", ...) out.',
         )
     tile = tile_of(program, result)

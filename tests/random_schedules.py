@@ -110,7 +110,7 @@ class Drawing:
         """`base`, or another where that is taken; now and then one that the kernel may want for itself."""
         if self.chance(0.02):
             base = self.rng.choice(
-                ("element", "band", "sum", "k_tile_slot", "A_tile_m", "m_blocks", "m", "n_register_vec")
+                ("element", "band", "sum", "k_tile_stage", "A_tile_m", "m_blocks", "m", "n_register_vec")
             )
         taken = {*self.program.loop_names, *(axis.name for loop in self.program.loops for axis in loop.axes)}
         while base in taken:

@@ -167,8 +167,8 @@ def ring(dtype: DType = F32, *, slots: int = 3, waits: bool = True) -> Kernel:
     """
     gemm = Gemm(32, 32, 32, dtype=dtype, out=dtype)
     kernel = Kernel("ring", gemm, Variant(), (ONE, ONE, ONE), (1, 1, 1), (), (), {})
-    a_tile = Buffer("A_tile", Space.SHARED, dtype, (slots, 32, 32), ("slot", "m", "k"))
-    b_tile = Buffer("B_tile", Space.SHARED, dtype, (slots, 32, 32), ("slot", "k", "n"))
+    a_tile = Buffer("A_tile", Space.SHARED, dtype, (slots, 32, 32), ("stage", "m", "k"), stages=slots)
+    b_tile = Buffer("B_tile", Space.SHARED, dtype, (slots, 32, 32), ("stage", "k", "n"), stages=slots)
     m_in, n_in, k_in, slot = Var("m_in"), Var("n_in"), Var("k_in"), Var("slot")
     a, b, total = registers("a", dtype), registers("b", dtype), registers("sum", F32)
 

@@ -123,7 +123,6 @@ def test_a_launch_is_the_one_described(exported: Project, built: Path) -> None:
     assert attributes == int(kernel["programmatic_stream_serialization"])
 
 
-@pytest.mark.slow
 def test_each_kernel_is_started_with_as_many_blocks_as_it_wants(tmp_path: Path, cache: CubinCache) -> None:
     """Of one project some kernels' blocks stay, as many as run at once; the others' have a tile each."""
     gemm = find_rung("ampere/full").gemm(4096, 4096, 4096, **format_options("f16"))

@@ -42,7 +42,6 @@ def kernel_of(gemm: Gemm, variant: Variant | None = None) -> Kernel:
     return build(gemm, schedule_at(gemm, SMALL), variant=variant).kernel
 
 
-@pytest.mark.cross_section("k", "a", "blocks", every=4)
 @pytest.mark.parametrize("blocks", [1, 2])
 @pytest.mark.parametrize(("a", "b"), ORDERS)
 @pytest.mark.parametrize("k", [0, 8, 200])
@@ -56,7 +55,6 @@ def test_tile_after_tile_is_right(k: int, a: Order, b: Order, blocks: int) -> No
     assert run.errors == ()
 
 
-@pytest.mark.cross_section("variant", "stages", every=3)
 @pytest.mark.parametrize("stages", [2, 3, 4])
 @pytest.mark.parametrize("variant", [Variant(frozenset("mnk")), Variant(), Variant(alignment_bytes=8), SAFE])
 def test_whatever_is_assumed_and_however_deep_the_ring(variant: Variant, stages: int) -> None:
@@ -75,7 +73,8 @@ def test_rows_that_copies_cannot_take_whole_leave_blocks_as_they_were() -> None:
         kernel = kernel_of(gemm, variant)
         held = next(s.buffer for _, s in walk(kernel.body) if isinstance(s, Alloc) and s.buffer.name == "B_frag")
         assert not kernel.resident
-        assert held.shape[0] == 2  # two steps' fragments at a time
+        # Two steps' fragments at a time, or one where registers hold copies on their way.
+        assert (held.shape[0] == 2) is (variant != SAFE)
 
 
 def test_a_fragment_takes_the_registers_of_the_one_that_is_done() -> None:

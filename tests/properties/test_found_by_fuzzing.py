@@ -211,7 +211,7 @@ def test_a_tile_under_a_grid_loop_spans_every_serial_loop() -> None:
 
 @pytest.mark.parametrize(
     "name",
-    ["element", "thread_in_block", "block_number", "A_value", "A_tile_m", "A_tile_step", "A_tile_next", "k_tile_slot"],
+    ["element", "thread_in_block", "block_number", "A_value", "A_tile_m", "A_tile_step", "A_tile_next", "k_tile_stage"],
 )
 def test_names_of_the_kernel_are_refused(name: str) -> None:
     steps = Schedule(K_TILES, Stage("A", Space.SHARED, under="k_tile"), Split("m", 4, into=("m_block", name)))

@@ -20,6 +20,24 @@ class Space(Enum):
         return f"Space.{self.name}"
 
 
+class Handoff(Enum):
+    """How what some threads write to a shared buffer is handed over to those that read it, and given back.
+
+    OWN_DATA: each thread reads what it wrote itself. BLOCK_BARRIER: all threads of the block meet, where the pipeline
+    says so. LOCKSTEP: halves of the block take turns, and meet. MBARRIERS: each stage has barriers of its own.
+    WARPGROUP: the threads of a warpgroup meet.
+    """
+
+    OWN_DATA = "own data"
+    BLOCK_BARRIER = "block barrier"
+    LOCKSTEP = "lockstep"
+    MBARRIERS = "mbarriers"
+    WARPGROUP = "warpgroup"
+
+    def __repr__(self) -> str:
+        return f"Handoff.{self.name}"
+
+
 @dataclass(frozen=True, slots=True)
 class Buffer:
     """Named storage.
@@ -29,7 +47,9 @@ class Buffer:
     (offset) or (base, offset) in elements: the base of the matrix has 64 bits.
     axes: what each extent counts, for comments. note: one phrase that says why it looks as it does. align_bytes: where
     it must begin, if that is more than its accesses ask for. offsets_into: of registers that hold offsets, the global
-    buffer that they are offsets into: they are printed as pointers.
+    buffer that they are offsets into: they are printed as pointers. stages: copies of what it holds, which its first
+    extent counts, in turn filled and read. handoff: of a shared buffer whose accesses are ordered by whoever emits
+    them; None where `place_barriers` orders them.
     """
 
     name: str
@@ -40,6 +60,8 @@ class Buffer:
     note: str = ""
     align_bytes: int = 0
     offsets_into: Buffer | None = None
+    stages: int = 1
+    handoff: Handoff | None = None
 
     @property
     def elements(self) -> int:

@@ -17,7 +17,7 @@ from enum import Enum
 from math import prod
 from typing import Literal
 
-from tilewright.ir.buffer import Space
+from tilewright.ir.buffer import Handoff, Space
 from tilewright.ir.work import Problems, SplitK, Walk
 from tilewright.isa.instruction import MatrixInstruction
 from tilewright.layout.arrangement import Arrangement
@@ -444,6 +444,28 @@ class Program:
     def subtile_count(self, staged: Staged) -> int:
         """Epilogue subtiles of a staged result."""
         return -(-self.result_columns(staged) // self.subtile_columns(staged))
+
+    @property
+    def handoff(self) -> Handoff:
+        """How a stage of the pipelined loop changes hands."""
+        assert self.pipelined is not None
+        if any(s.under == self.pipelined.loop and s.route is Route.TMA for s in self.staged):
+            return Handoff.MBARRIERS
+        return Handoff.LOCKSTEP if self.pipelined.alternating else Handoff.BLOCK_BARRIER
+
+    def handoff_of(self, staged: Staged) -> Handoff | None:
+        """How a shared tile changes hands, where whoever emits its accesses orders them.
+
+        A result that threads take back themselves needs no order; but not where a matrix instruction fills the tile:
+        which lane holds an element is then the instruction's affair. A finished one is a warpgroup's own.
+        """
+        if staged.space is not Space.SHARED:
+            return None
+        if staged.operand == "C":
+            if self.slots(staged) > 1 or (staged.finished and self.tensorized is not None):
+                return Handoff.WARPGROUP
+            return Handoff.OWN_DATA if staged.distribution is None and self.tensorized is None else None
+        return self.handoff if self.slots(staged) > 1 else None
 
     def users_of(self, loop: str) -> tuple[str, ...]:
         """The declarations that name a loop: tiles copied under it, the sum kept over it, the pipeline."""

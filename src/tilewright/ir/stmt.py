@@ -41,11 +41,22 @@ class Carried:
 
 
 @dataclass(frozen=True, slots=True)
+class Steady:
+    """What is known of the steady state of a pipeline: it loads fragments, and no branch stands around an access.
+
+    moves_on: it runs for tile after tile, so that the places that it copies from are worth pointers of their own.
+    """
+
+    moves_on: bool = False
+
+
+@dataclass(frozen=True, slots=True)
 class For:
     """`for var in 0 .. extent`. The extent is the same for every thread of the block.
 
     unroll: written out by the compiler, which a loop that indexes registers needs. carried: counters that move on with
-    the loop, such as the slot of a ring, which then costs no division; they are the same for every thread.
+    the loop, such as the stage of a ring, which then costs no division; they are the same for every thread. steady: of
+    a pipeline's steady state.
     """
 
     var: str
@@ -54,6 +65,7 @@ class For:
     unroll: bool = False
     note: str = ""
     carried: tuple[Carried, ...] = ()
+    steady: Steady | None = None
 
 
 @dataclass(frozen=True, slots=True)

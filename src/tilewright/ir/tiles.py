@@ -12,8 +12,9 @@ from math import prod
 from typing import Any, Literal
 
 from tilewright.dtypes import DType
-from tilewright.ir.buffer import Buffer, Ref, Space
-from tilewright.ir.expr import ZERO, Expr, Var
+from tilewright.ir.buffer import Buffer, Handoff, Ref, Space
+from tilewright.ir.env import HERE, Env
+from tilewright.ir.expr import ZERO, Expr
 from tilewright.ir.program import Axis, Program, Staged
 from tilewright.layout.arrangement import SwizzleAtoms
 from tilewright.layout.fragment import QUAD_LANES, WORD_BYTES, Fragment, FragmentDigit, Holder
@@ -56,9 +57,9 @@ class Span:
         """How far apart, inside the tile, neighbouring digits of `axis` lie."""
         return prod(finer.extent or 1 for finer in self.axes if finer.stride < axis.stride)
 
-    def local_index(self) -> Expr:
+    def local_index(self, env: Env = HERE) -> Expr:
         """The coordinate inside the tile, from the digits of the running loops."""
-        index: Expr = self.coordinate({axis.name: Var(axis.name) for axis in self.axes}) + ZERO
+        index: Expr = self.coordinate({axis.name: env[axis.name] for axis in self.axes}) + ZERO
         return index
 
     def coordinate(self, digits: Mapping[str, Any]) -> Any:
@@ -113,7 +114,7 @@ class Tile:
     slots: copies of the tile, in turn filled and read; more than 1 in a pipelined loop. fragment: what a lane holds of
     a register tile that feeds a matrix instruction, which counts the digits in `instruction_axes`. subtiled: elements
     of a row of epilogue subtiles, those of warpgroups side by side; 0 where a tile is no such thing. uneven: the last
-    subtile is narrower, so that the C array has no rows of one length.
+    subtile is narrower, so that the C array has no rows of one length. handoff: of `Buffer`.
     """
 
     staged: Staged
@@ -127,6 +128,7 @@ class Tile:
     instruction_axes: tuple[Axis, ...] = ()
     subtiled: int = 0
     uneven: bool = False
+    handoff: Handoff | None = None
 
     @property
     def is_transposed(self) -> bool:
@@ -169,8 +171,11 @@ class Tile:
         if self.uneven:
             axes, shape, align_bytes = ("element",), (self.elements,), MAX_SWIZZLE_REPEAT_BYTES
         if self.slots > 1:
-            axes, shape = ("slot", *axes), (self.slots, *shape)
-        return Buffer(staged.name, Space.SHARED, self.dtype, shape, axes, ", ".join(notes), align_bytes)
+            axes, shape = ("stage", *axes), (self.slots, *shape)
+        note = ", ".join(notes)
+        return Buffer(
+            staged.name, Space.SHARED, self.dtype, shape, axes, note, align_bytes, None, self.slots, self.handoff
+        )
 
     @property
     def register_axes(self) -> tuple[Axis, ...]:
@@ -191,12 +196,11 @@ class Tile:
             names, shape = (f"{self.staged.under} % 2", *names), (2, *shape)
         return Buffer(self.staged.name, Space.REGISTER, self.dtype, shape, names)
 
-    @property
-    def register_index(self) -> tuple[Expr, ...]:
+    def register_index(self, env: Env = HERE) -> tuple[Expr, ...]:
         """The index of the running iteration's element, or fragment, in the C array of a register tile."""
-        index: tuple[Expr, ...] = tuple(Var(axis.name) for axis in self.register_axes)
+        index: tuple[Expr, ...] = tuple(env[axis.name] for axis in self.register_axes)
         index = (*index, ZERO) if self.fragment is not None or not index else index
-        return (Var(self.staged.under) % 2, *index) if self._alternates else index
+        return (env[self.staged.under] % 2, *index) if self._alternates else index
 
     @property
     def _alternates(self) -> bool:
@@ -211,19 +215,22 @@ class Tile:
             fast = self.staged.arrangement.column(slow, fast, self.row_length)
         return slow, fast
 
-    def at(self, row: Expr, col: Expr, *, filling: bool = False) -> Ref:
-        """The place of an element in shared memory, in the slot that is being read, or being filled."""
+    def at(self, row: Expr, col: Expr, env: Env = HERE) -> Ref:
+        """The place of an element in shared memory, in the stage of the ring that `env` names."""
         slow, fast = self.place(row, col)
         index: tuple[Expr, ...] = (slow, fast)
         if isinstance(self.staged.arrangement, SwizzleAtoms):
             columns = self.staged.arrangement.columns
             plain = (row, col)[self.minor]  # columns change places within their atom only
             index = (plain // columns, slow, self.staged.arrangement.column(slow, plain % columns, columns))
+        return Ref(self.shared_buffer, (*self.stage(env), *index))
+
+    def stage(self, env: Env) -> tuple[Expr, ...]:
+        """What the index of a shared tile begins with: its stage, where it has several."""
         if self.slots == 1:
-            return Ref(self.shared_buffer, index)
-        under = self.staged.under
-        slot = Var(fill_name(under) if filling else slot_name(under))
-        return Ref(self.shared_buffer, (slot, *index))
+            return ()
+        assert env.stage is not None, f"a stage of {self.staged.name} is asked for outside of its pipeline"
+        return (env.stage,)
 
     @property
     def widest_row_access(self) -> int:
@@ -237,31 +244,6 @@ class Tile:
     def copy_width(self, vector: int) -> int:
         """Of `vector` neighbours in global memory, how many lie side by side and aligned in the tile."""
         return min(vector, self.widest_row_access) if self.minor == self.global_minor else 1
-
-
-def full_name(loop: str) -> str:
-    """The barriers of a pipelined loop that say that a slot has been filled."""
-    return f"{loop}_full"
-
-
-def empty_name(loop: str) -> str:
-    """The barriers of a pipelined loop that say that a slot has been read by all."""
-    return f"{loop}_empty"
-
-
-def slot_name(loop: str) -> str:
-    """The counter of a pipelined loop that says which slot is read."""
-    return f"{loop}_slot"
-
-
-def fill_name(loop: str) -> str:
-    """The counter of a pipelined loop that says which slot is filled."""
-    return f"{loop}_fill"
-
-
-def next_name(loop: str) -> str:
-    """The counter of a pipelined loop that says which slot is read in the next turn."""
-    return f"{loop}_next"
 
 
 def tile_of(program: Program, staged: Staged) -> Tile:
@@ -283,6 +265,7 @@ def tile_of(program: Program, staged: Staged) -> Tile:
     fragment = fragment_of(program, staged.operand) if in_registers else None
     axes = program.instruction_axes if in_registers else ()
     tile = Tile(staged, dtype, spans, 1 - minor, minor, global_minor, program.slots(staged), fragment, axes)
+    tile = replace(tile, handoff=program.handoff_of(staged))
     return _subtiled(program, tile) if staged.finished or staged.subtile else tile
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 from math import prod
 
+from tilewright.ir.env import HERE, Env
 from tilewright.ir.expr import ONE, ZERO, Const, Expr, Op, Var, binary, ceil_div
 from tilewright.ir.kernel import C_ODD, SIZES
 from tilewright.ir.program import GROUP_LANES, WARP_LANES, Axis, Level, Loop, Program
@@ -64,16 +65,16 @@ def digits(program: Program, loop: Loop, number: Expr) -> Body:
     return tuple(lets)
 
 
-def index_of(program: Program, dim: Dim) -> Expr:
+def index_of(program: Program, dim: Dim, env: Env = HERE) -> Expr:
     """The index m, n or k of the running iteration."""
-    return digit_sum(program.axes_of(dim))
+    return digit_sum(program.axes_of(dim), env)
 
 
-def digit_sum(axes: tuple[Axis, ...]) -> Expr:
+def digit_sum(axes: tuple[Axis, ...], env: Env = HERE) -> Expr:
     """`stride * digit`, summed over digits."""
     total: Expr = ZERO
     for axis in axes:
-        total = total + Var(axis.name) * axis.stride
+        total = total + env[axis.name] * axis.stride
     return total
 
 

@@ -11,13 +11,14 @@ from dataclasses import dataclass
 
 from tilewright.errors import LoweringError
 from tilewright.ir.buffer import Buffer, Ref, Space
+from tilewright.ir.env import HERE, Env
 from tilewright.ir.expr import ZERO, Const, Expr, Load, Op, Var, binary
 from tilewright.ir.program import Distribution, Pattern, Program, Route, Staged
 from tilewright.ir.stmt import Alloc, Body, For, If, Let, Move, Stmt
 from tilewright.ir.tiles import Tile, source_of, tile_of
 from tilewright.lowering.coordinates import digit_sum, index_of, thread_number
-from tilewright.lowering.fragments import fill_fragments
-from tilewright.lowering.kernel_parts import ELEMENT, global_place, over_vectors, value_buffer
+from tilewright.lowering.fragments import fragment_steps
+from tilewright.lowering.kernel_parts import ELEMENT, Steps, global_place, over_vectors, value_buffer
 from tilewright.units import ceil_div
 
 Combine = Callable[[Ref, int, Callable[[Expr], Expr]], Body]
@@ -44,23 +45,32 @@ class Chunk:
     step: Expr
 
 
-def copy_tile(program: Program, staged: Staged, *, team: Team | None = None) -> Body:
+def copy_tile(program: Program, staged: Staged, env: Env = HERE) -> Body:
     """Statements that fill a tile of A or B, under the loop where it is staged."""
+    copy = copy_steps(program, staged, env).whole()
+    # A prefetched tile outlives the iteration that fills it; whoever runs ahead declares it.
+    is_local = staged.space is Space.REGISTER and not staged.prefetched
+    return (Alloc(tile_of(program, staged).register_buffer), *copy) if is_local else copy
+
+
+def copy_steps(program: Program, staged: Staged, env: Env = HERE, *, team: Team | None = None) -> Steps:
+    """The steps that fill a tile of A or B."""
     tile = tile_of(program, staged)
     if tile.fragment is not None:
-        return fill_fragments(program, tile)
+        return fragment_steps(program, tile, env)
     if staged.space is Space.REGISTER:
-        return _fill_registers(program, tile)
+        return Steps("", 1, lambda _: _fill_registers(program, tile, env), looped=False)
     if staged.distribution is None:
-        return _each_thread(program, tile)
+        return Steps("", 1, lambda _: _each_thread(program, tile, env), looped=False)
     vector = staged.distribution.vector
 
     def copy(chunk: Chunk) -> Body:
         if staged.route is Route.ASYNC:
-            return _copy_async(program, tile, chunk, vector)
+            return _copy_async(program, tile, chunk, vector, env)
         value = value_buffer(staged.name, tile.dtype, vector)
-        load = Move(Ref(value, (ZERO,)), _global(program, tile, chunk), vector, origin=staged.name)
-        return (Alloc(value), load, *_deposit(tile, chunk, vector, value))
+        source = _global(program, tile, chunk, env)
+        load = Move(Ref(value, (ZERO,)), source, vector, env.there, origin=staged.name)
+        return (Alloc(value), load, *_deposit(tile, chunk, vector, value, env))
 
     return _shared_out(tile, staged.distribution, team or whole_block(program), copy)
 
@@ -72,23 +82,24 @@ def prefetch_buffer(program: Program, staged: Staged) -> Buffer:
     return Buffer(f"{staged.name}_next", Space.REGISTER, tile.dtype, (steps, distribution.vector), ("step", "element"))
 
 
-def fetch_tile(program: Program, staged: Staged) -> Body:
+def fetch_tile(program: Program, staged: Staged, env: Env) -> Steps:
     """A thread's part of a tile from global memory into `prefetch_buffer`."""
     tile, distribution, value = tile_of(program, staged), _distribution(staged), prefetch_buffer(program, staged)
 
     def fetch(chunk: Chunk) -> Body:
         here = Ref(value, (chunk.step, ZERO))
-        return (Move(here, _global(program, tile, chunk), distribution.vector, origin=staged.name),)
+        source = _global(program, tile, chunk, env)
+        return (Move(here, source, distribution.vector, env.there, origin=staged.name),)
 
     return _shared_out(tile, distribution, whole_block(program), fetch, name=value.name)
 
 
-def deposit_tile(program: Program, staged: Staged) -> Body:
+def deposit_tile(program: Program, staged: Staged, env: Env) -> Steps:
     """A thread's part of a tile from `prefetch_buffer` into the tile."""
     tile, distribution, value = tile_of(program, staged), _distribution(staged), prefetch_buffer(program, staged)
 
     def deposit(chunk: Chunk) -> Body:
-        return _deposit(tile, chunk, distribution.vector, value, chunk.step)
+        return _deposit(tile, chunk, distribution.vector, value, env, chunk.step)
 
     return _shared_out(tile, distribution, whole_block(program), deposit)
 
@@ -104,12 +115,13 @@ def store_tile(program: Program, tile: Tile, combine: Combine) -> Body:
             tile,
             chunk,
             width,
+            HERE,
             lambda place, at, each: Move(Ref(value, (at,)), place, each, origin=tile.staged.name),
         )
-        place = _global(program, tile, chunk)
+        place = _global(program, tile, chunk, HERE)
         return (Alloc(value), *loads, *combine(place, width, lambda element: Load(value, (element,))))
 
-    return _shared_out(tile, distribution, whole_block(program), store)
+    return _shared_out(tile, distribution, whole_block(program), store).whole()
 
 
 def _distribution(staged: Staged) -> Distribution:
@@ -123,83 +135,97 @@ def _steps(tile: Tile, distribution: Distribution, threads: int) -> int:
     return ceil_div(tile.elements // distribution.vector, threads)
 
 
-def _each_thread(program: Program, tile: Tile) -> Body:
+def _each_thread(program: Program, tile: Tile, env: Env) -> Body:
     """Every thread of the block copies every element."""
     name = tile.staged.name
     names = [f"{name}_{span.dim}" for span in tile.spans]
     chunk = Chunk(Var(names[0]), Var(names[1]), ZERO)
     value = value_buffer(name, tile.dtype, 1)
-    load = Move(Ref(value, (ZERO,)), _global(program, tile, chunk), origin=name)
-    body: Body = (Alloc(value), load, *_deposit(tile, chunk, 1, value))
+    load = Move(Ref(value, (ZERO,)), _global(program, tile, chunk, env), 1, env.there, origin=name)
+    body: Body = (Alloc(value), load, *_deposit(tile, chunk, 1, value, env))
     for at in (tile.global_minor, 1 - tile.global_minor):
         body = (For(names[at], Const(tile.spans[at].extent), body),)
     return body
 
 
+def needs_scope(program: Program, staged: Staged) -> bool:
+    """Whether a copy is a straight line, whose names must be kept from those of others by a branch or a loop."""
+    tile, distribution = tile_of(program, staged), staged.distribution
+    if distribution is None or tile.elements // distribution.vector % program.threads_per_block:
+        return False
+    return _steps(tile, distribution, program.threads_per_block) == 1
+
+
 def _shared_out(
     tile: Tile, distribution: Distribution, team: Team, copy: Callable[[Chunk], Body], *, name: str = ""
-) -> Body:
+) -> Steps:
     """`copy` for each chunk that is the running thread's own; `name` begins the names of its coordinates."""
     name = name or tile.staged.name
     per_row = tile.spans[tile.global_minor].extent // distribution.vector
     chunks = tile.elements // distribution.vector
     steps = _steps(tile, distribution, team.threads)
-    step: Expr = Var(f"{name}_step") if steps > 1 else ZERO
     cyclic = distribution.pattern is Pattern.CYCLIC
-    number = step * team.threads + team.number if cyclic else team.number * steps + step
-    across, down = number % per_row, number // per_row
-    if distribution.row_threads:
-        columns = distribution.row_threads
-        patches = per_row // columns
-        across = step % patches * columns + team.number % columns
-        down = step // patches * (team.threads // columns) + team.number // columns
-    coordinate: list[Expr] = [ZERO, ZERO]
-    coordinate[tile.global_minor] = across * distribution.vector
-    coordinate[1 - tile.global_minor] = down
-    names = [f"{name}_{span.dim}" for span in tile.spans]
-    notes = [f"0 .. {span.extent - 1}" for span in tile.spans]
-    lets: list[Stmt] = [Let(n, c, note) for n, c, note in zip(names, coordinate, notes, strict=True)]
-    body: Body = (*lets, *copy(Chunk(Var(names[0]), Var(names[1]), step)))
-    if chunks % team.threads:
-        body = (If(binary(Op.LT, number, chunks), body),)
-    return (For(f"{name}_step", Const(steps), body, unroll=True),) if steps > 1 else body
+
+    def chunk(step: Expr) -> Body:
+        number = step * team.threads + team.number if cyclic else team.number * steps + step
+        across, down = number % per_row, number // per_row
+        if distribution.row_threads:
+            columns = distribution.row_threads
+            patches = per_row // columns
+            across = step % patches * columns + team.number % columns
+            down = step // patches * (team.threads // columns) + team.number // columns
+        coordinate: list[Expr] = [ZERO, ZERO]
+        coordinate[tile.global_minor] = across * distribution.vector
+        coordinate[1 - tile.global_minor] = down
+        names = [f"{name}_{span.dim}" for span in tile.spans]
+        notes = [f"0 .. {span.extent - 1}" for span in tile.spans]
+        lets: list[Stmt] = [Let(n, c, note) for n, c, note in zip(names, coordinate, notes, strict=True)]
+        body: Body = (*lets, *copy(Chunk(Var(names[0]), Var(names[1]), step)))
+        return (If(binary(Op.LT, number, chunks), body),) if chunks % team.threads else body
+
+    return Steps(f"{name}_step", steps, chunk, looped=steps > 1)
 
 
-def _global(program: Program, tile: Tile, chunk: Chunk) -> Ref:
+def _global(program: Program, tile: Tile, chunk: Chunk, env: Env) -> Ref:
     """The logical place in global memory of a chunk's first element."""
     index = []
     for span, local in zip(tile.spans, (chunk.row, chunk.col), strict=True):
         outside = tuple(axis for axis in program.axes_of(span.dim) if axis not in span.axes)
-        index.append(digit_sum(outside) + span.global_offset(local))
-    return global_place(program, tile.staged.operand, index[0], index[1])
+        index.append(digit_sum(outside, env) + span.global_offset(local))
+    return global_place(program, tile.staged.operand, index[0], index[1], env)
 
 
-def _deposit(tile: Tile, chunk: Chunk, width: int, value: Buffer, *step: Expr) -> Body:
+def _deposit(tile: Tile, chunk: Chunk, width: int, value: Buffer, env: Env, *step: Expr) -> Body:
     """A chunk from registers to the tile. step: which row of `value` it is, where there are several."""
     name = tile.staged.name
-    return _between(tile, chunk, width, lambda spot, at, each: Move(spot, Ref(value, (*step, at)), each, origin=name))
+
+    def move(spot: Ref, at: Expr, each: int) -> Move:
+        return Move(spot, Ref(value, (*step, at)), each, origin=name)
+
+    return _between(tile, chunk, width, env, move)
 
 
-def _copy_async(program: Program, tile: Tile, chunk: Chunk, width: int) -> Body:
+def _copy_async(program: Program, tile: Tile, chunk: Chunk, width: int, env: Env) -> Body:
     """A chunk from global memory straight to the tile, as wide as both sides allow."""
-    source = _global(program, tile, chunk)
+    source = _global(program, tile, chunk, env)
 
     def move(spot: Ref, at: Expr, each: int) -> Move:
         index = list(source.index)
         index[tile.global_minor] = index[tile.global_minor] + at
-        return Move(spot, Ref(source.buffer, tuple(index)), each, origin=tile.staged.name, asynchronous=True)
+        here = Ref(source.buffer, tuple(index))
+        return Move(spot, here, each, env.there, tile.staged.name, asynchronous=True)
 
-    return _between(tile, chunk, width, move)
+    return _between(tile, chunk, width, env, move)
 
 
-def _between(tile: Tile, chunk: Chunk, width: int, move: Callable[[Ref, Expr, int], Move]) -> Body:
+def _between(tile: Tile, chunk: Chunk, width: int, env: Env, move: Callable[[Ref, Expr, int], Move]) -> Body:
     """Accesses to `width` neighbours of the tile, as wide as its rows allow: one where they lie along a row."""
     each = tile.copy_width(width)
 
     def place(offset: Expr) -> Ref:
         moved = [chunk.row, chunk.col]
         moved[tile.global_minor] = moved[tile.global_minor] + offset
-        return tile.at(moved[0], moved[1], filling=True)
+        return tile.at(moved[0], moved[1], env)
 
     if each == width:
         return (move(place(ZERO), ZERO, width),)
@@ -207,18 +233,16 @@ def _between(tile: Tile, chunk: Chunk, width: int, move: Callable[[Ref, Expr, in
     return (For(ELEMENT, Const(width // each), (move(place(at), at, each),), unroll=True),)
 
 
-def _fill_registers(program: Program, tile: Tile) -> Body:
+def _fill_registers(program: Program, tile: Tile, env: Env) -> Body:
     """Each thread loads its own elements; the digits of the tile are the loops."""
     staged, width = tile.staged, tile.staged.vector
     source = source_of(program, staged)
     if source is None:
         rows, cols = program.gemm.operand(staged.operand).dims
-        place = global_place(program, staged.operand, index_of(program, rows), index_of(program, cols))
+        place = global_place(program, staged.operand, index_of(program, rows, env), index_of(program, cols, env), env)
     else:
         parent = tile_of(program, source)
-        row, col = (span.local_index() for span in parent.spans)
-        place = parent.at(row, col)
-    load = Move(Ref(tile.register_buffer, tile.register_index), place, width, origin=staged.name)
-    body = over_vectors(tile.register_axes, tile.spans[tile.minor], width, (load,))
-    # A prefetched tile outlives the iteration that fills it; whoever runs ahead declares it.
-    return body if staged.prefetched else (Alloc(tile.register_buffer), *body)
+        row, col = (span.local_index(env) for span in parent.spans)
+        place = parent.at(row, col, env)
+    load = Move(Ref(tile.register_buffer, tile.register_index(env)), place, width, origin=staged.name)
+    return over_vectors(tile.register_axes, tile.spans[tile.minor], width, (load,))

@@ -7,35 +7,40 @@ it works on statements.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from functools import cached_property
 
 from tilewright.ir.async_stmt import WgmmaCommit, WgmmaFence, WgmmaWait
-from tilewright.ir.buffer import Ref, Space
+from tilewright.ir.buffer import Handoff, Ref, Space
+from tilewright.ir.env import HERE, Env
 from tilewright.ir.expr import ZERO, Binary, Const, Expr, Fma, Load, Op, Select, Var, binary
-from tilewright.ir.program import Loop, Program, Staged
-from tilewright.ir.stmt import Alloc, Assign, Body, For, Let, Move, Stmt
-from tilewright.ir.tiles import next_name, slot_name, tile_of
-from tilewright.ir.visit import walk
+from tilewright.ir.program import Loop, Program, Route, Staged
+from tilewright.ir.stmt import Alloc, Assign, Body, For, If, Let, Move, Stmt
+from tilewright.ir.tiles import tile_of
+from tilewright.lowering.block_pipelines import (
+    AlternatingHalves,
+    BlockRing,
+    Iteration,
+    OneStage,
+    PersistentRing,
+    copy_ordinary,
+)
 from tilewright.lowering.coordinates import digits, extent_of, index_of, thread_coordinates
-from tilewright.lowering.copies import copy_tile
+from tilewright.lowering.copies import copy_steps, copy_tile
 from tilewright.lowering.epilogue import Epilogue, as_f32
 from tilewright.lowering.epilogue_plan import ALPHA
 from tilewright.lowering.fragments import (
-    declare_fragments,
     multiply_tiles,
     round_fragments,
 )
-from tilewright.lowering.kernel_parts import at, global_place, value_buffer
+from tilewright.lowering.generator import NOTHING_BESIDE, Beside
+from tilewright.lowering.kernel_parts import Steps, global_place, value_buffer
 from tilewright.lowering.ordered_sums import OrderedSums
-from tilewright.lowering.pipelined import copy_ordinary, pipelined_loop, runs_ahead
+from tilewright.lowering.plan import plan_of, runs_ahead
 from tilewright.lowering.products import multiply_shared, reads_shared
-from tilewright.lowering.ring import Use
-from tilewright.lowering.roles import Compute, Engine, comes_by_engine
+from tilewright.lowering.roles import Compute, TmaKernel, loaded_by_tma
 from tilewright.lowering.scheduler import Scheduler
-from tilewright.lowering.spread import NO_LOOP, Outer
-from tilewright.lowering.staying import staying_loop
 from tilewright.lowering.sums import Sums
 from tilewright.problem.gemm import OperandName
 
@@ -52,13 +57,14 @@ class Expansion:
         """The whole kernel body."""
         program = self.program
         ring = program.pipelined
-        if ring is not None and comes_by_engine(program, program.loop(ring.loop)):
-            return Engine(program, self.exact, self._compute(ring.loop)).body()
+        if ring is not None and loaded_by_tma(program, program.loop(ring.loop)):
+            plan = plan_of(program, program.loop(ring.loop))
+            return TmaKernel(program, plan, self.exact, self._compute(ring.loop)).body()
         bound = [loop.name for loop in (*program.grid_loops, *program.thread_loops)]
         copies = self._copies_under(*bound)
         loops = program.thread_serial_loops
         if program.persistent:
-            return (*thread_coordinates(program), *copies, *self._staying(loops[0], loops[1:]))
+            return (*thread_coordinates(program), *copies, *self._persistent(loops[0], loops[1:]))
         located = Scheduler(program).locate(ZERO)
         return (*located, *thread_coordinates(program), *copies, *self._nest(loops))
 
@@ -68,11 +74,12 @@ class Expansion:
         return OrderedSums(self.program, sums).around(finish) if self.program.adds_in_order else finish
 
     def _compute(self, ring: str) -> Compute:
-        """What the threads do that multiply what the copy engine brings."""
+        """What the threads do that multiply what TMA loads."""
         assert self._sums is not None
         order = [loop.name for loop in self.program.thread_serial_loops]
         inner = self.program.thread_serial_loops[order.index(ring) + 1 :]
-        return Compute(self._sums, self._nest(inner), self._finish(self._sums), self._epilogue.leave())
+        finish, leave = self._finish(self._sums), self._epilogue.leave()
+        return Compute(self._sums, lambda env: self._nest(inner, env), finish, leave)
 
     @cached_property
     def _register_axes(self) -> frozenset[str]:
@@ -94,11 +101,11 @@ class Expansion:
 
     # -- the nest ---------------------------------------------------------------------------------------------------
 
-    def _nest(self, loops: tuple[Loop, ...]) -> Body:
+    def _nest(self, loops: tuple[Loop, ...], env: Env = HERE, beside: Beside = NOTHING_BESIDE) -> Body:
         if not loops:
-            return self._multiply_add()
+            return self._multiply_add(env)
         loop, rest = loops[0], loops[1:]
-        nested = self._with_copies(loop, rest)
+        nested = self._with_copies(loop, rest, env, beside)
         if self._sums is not None and self.program.accumulation is not None:
             if loop.name == self.program.accumulation.over:
                 start, finish = self._epilogue.start(self._sums), self._finish(self._sums)
@@ -109,75 +116,91 @@ class Expansion:
             return (*self._around(inner, self._epilogue.scale_c()), *nested)
         return nested
 
-    def _staying(self, loop: Loop, rest: tuple[Loop, ...]) -> Body:
-        """All tiles of C of a block that stays. loop: the outermost that a thread runs, with a ring under it."""
+    def _persistent(self, loop: Loop, rest: tuple[Loop, ...]) -> Body:
+        """All tiles of C of a persistent block. loop: the outermost that a thread runs, with a ring under it."""
         assert self._sums is not None
-        tiles = staying_loop(self.program, loop, self.exact, self._use(loop, rest))
+        plan = plan_of(self.program, loop)
+        tiles = PersistentRing(self.program, plan, loop, self.exact, self._iteration(loop, rest))
         start, finish = self._epilogue.start(self._sums), self._finish(self._sums)
         return (Alloc(self._sums.buffer), *tiles.over_tiles(start, finish))
 
-    def _with_copies(self, loop: Loop, rest: tuple[Loop, ...]) -> Body:
+    def _with_copies(self, loop: Loop, rest: tuple[Loop, ...], env: Env, beside: Beside) -> Body:
         """The loop, with the copies of the tiles that are staged under it."""
         if runs_ahead(self.program, loop):
-            return pipelined_loop(self.program, loop, self.exact, self._use(loop, rest))
-        use = self._multiplied(loop, (*self._fragments(loop), *self._rounded(loop), *self._nest(rest)))
+            plan = plan_of(self.program, loop)
+            kind = OneStage if plan.ring is None else _RINGS[plan.ring.handoff]
+            return kind(self.program, plan, loop, self.exact, self._iteration(loop, rest)).whole()
         shared = tuple(self._staged_under(Space.SHARED, loop.name))
-        return (self._loop(loop, (*copy_ordinary(self.program, shared), *use)),)
+        use = self._used(loop, rest, env, beside)
+        body = (*copy_ordinary(self.program, shared), *use)
+        return (self._loop(loop, body, env, unroll=beside.loop == loop.name),)
 
-    def _multiplied(self, loop: Loop, use: Body) -> Body:
-        """What a loop does with the tiles that are staged under it; products that it starts are waited for."""
+    def _used(self, loop: Loop, rest: tuple[Loop, ...], env: Env, beside: Beside) -> Body:
+        """What an iteration does with the tiles that are staged under it; MMAs that it starts are waited for."""
+        loads, products = self._fragments(loop, env), (*self._rounded(loop, env),)
+        if beside.loop == loop.name and beside.copies:
+            steps, step = loop.extent, env[loop.name]
+            assert steps is not None
+            if beside.behind and rest:
+                outer = self._product_nest(rest, env, Outer(rest[0]), beside.among_products(step, steps), beside.behind)
+                return (*loads, *products, *outer)
+            return (*loads, *beside.among_loads(step, steps), *products, *self._nest(rest, env))
+        body = (*loads, *products, *self._nest(rest, env, beside))
         if self._sums is None or not reads_shared(self.program):
-            return use
+            return body
         if not any(self._staged_under(Space.SHARED, loop.name)):
-            return use
-        return (WgmmaFence(), *use, WgmmaCommit(), WgmmaWait(0, self._sums.first, origin=self._sums.name))
+            return body
+        return (WgmmaFence(), *body, WgmmaCommit(), WgmmaWait(0, self._sums.first, origin=self._sums.name))
 
-    def _fragments(self, loop: Loop) -> Body:
+    def _fragments(self, loop: Loop, env: Env) -> Body:
         """The loads of the register tiles under a loop that do not run ahead."""
         staged = (tile for tile in self._staged_under(Space.REGISTER, loop.name) if not tile.prefetched)
-        return tuple(s for tile in staged for s in copy_tile(self.program, tile))
+        return tuple(s for tile in staged for s in copy_tile(self.program, tile, env))
 
-    def _rounded(self, loop: Loop) -> Body:
+    def _rounded(self, loop: Loop, env: Env) -> Body:
         """The fragments under a loop rounded to what is multiplied, where they are not that already."""
         tiles = (tile_of(self.program, staged) for staged in self._staged_under(Space.REGISTER, loop.name))
-        return tuple(s for tile in tiles for s in round_fragments(self.program, tile))
+        return tuple(s for tile in tiles for s in round_fragments(self.program, tile, env))
 
-    def _use(self, loop: Loop, rest: tuple[Loop, ...]) -> Use:
+    def _iteration(self, loop: Loop, rest: tuple[Loop, ...]) -> Iteration:
         """What an iteration of a pipelined loop does with its tiles, apart from filling them."""
         inner = rest[0] if rest else None
         early = [] if inner is None else [t for t in self._staged_under(Space.REGISTER, inner.name) if t.prefetched]
+        by_matrices = any(staged.route is Route.MATRICES and staged.operand != "C" for staged in self.program.staged)
         if inner is None or not early:
-            whole = self._multiplied(loop, (*self._fragments(loop), *self._rounded(loop), *self._nest(rest)))
-            return Use(whole=whole, outer=_outer(rest[1]) if len(rest) > 1 else NO_LOOP)
-        assert inner.extent is not None
-        at_once = tuple(s for t in early if not t.in_place for s in copy_tile(self.program, t))
-        one_by_one = tuple(s for t in early if t.in_place for s in copy_tile(self.program, t))
-        late, rounded, products = self._fragments(inner), self._rounded(inner), self._nest(rest[1:])
-        outer = _outer(rest[1], one_by_one) if len(rest) > 1 else NO_LOOP
-        step, last = Var(inner.name), Const(inner.extent - 1)
-        following: dict[str, Expr] = {inner.name: step + 1}
-        next_tile: dict[str, Expr] = {inner.name: ZERO, slot_name(loop.name): Var(next_name(loop.name))}
-        done = _in_place(products, outer, at(one_by_one, **following))
-        steps = For(inner.name, last, (*at(at_once, **following), *late, *rounded, *done), unroll=True)
-        final = at((*late, *rounded), **{inner.name: last})
-        return Use(
-            declare=tuple(
-                s for staged in early for s in declare_fragments(self.program, tile_of(self.program, staged))
-            ),
-            first=tuple(s for staged in early for s in self._first_fragments(staged)),
-            again=tuple(s for staged in early if not staged.in_place for s in self._first_fragments(staged)),
-            most=(*self._fragments(loop), steps),
-            last=(*final, *_in_place(at(products, **{inner.name: last}), outer, at(one_by_one, **next_tile))),
-            # What is still loaded from the tile in the last step must be loaded before others may overwrite it.
-            last_reads_tile=any(
-                isinstance(s, Move) and s.src.buffer.space is Space.SHARED for _, s in walk((*late, *products))
-            ),
-            outer=outer,
+            return Iteration(lambda env, beside: self._used(loop, rest, env, beside), by_matrices=by_matrices)
+        steps = _InnerSteps(self, loop, inner, rest[1:], tuple(early))
+        return Iteration(
+            steps.most, steps.declare(), steps.load, steps.last, reads_tile=steps.reads_tile, by_matrices=by_matrices
         )
 
-    def _first_fragments(self, staged: Staged) -> Body:
-        """The loads of a register tile for the first step of the loop that it is staged under."""
-        return at(copy_tile(self.program, staged), **{staged.under: ZERO})
+    def _product_nest(
+        self,
+        loops: tuple[Loop, ...],
+        env: Env,
+        outer: Outer,
+        head: Body = (),
+        behind: int = 0,
+        tail: Tail | None = None,
+    ) -> Body:
+        """The loops of one step's products. head: stands in the turn of the outermost one that `behind` others precede;
+        tail: behind each of its turns."""
+        loop = loops[0]
+        if not head and tail is None:
+            return self._nest(loops, env)
+        inside = self._with_copies(loop, loops[1:], env, NOTHING_BESIDE)
+        (nest,) = inside
+        assert isinstance(nest, For) and isinstance(nest.extent, Const)
+        body, extent, number = nest.body, nest.extent, Var(nest.var)
+        if outer.turns > 1:
+            number, own = Var(f"{loop.name}_vec"), Var(f"{nest.var}_of_vec")
+            let = Let(nest.var, number * outer.turns + own)
+            body = (For(own.name, Const(outer.turns), (let, *body), unroll=True),)
+            extent = Const(int(extent.value) // outer.turns)
+        here = (If(binary(Op.EQ, number, behind // outer.turns), head),) if head else ()
+        behind_each = () if tail is None else tail(number)
+        unroll = nest.unroll or tail is not None
+        return (replace(nest, var=number.name, extent=extent, body=(*here, *body, *behind_each), unroll=unroll),)
 
     def _staged_under(self, space: Space, *loops: str) -> Iterator[Staged]:
         for operand in ("A", "B"):
@@ -189,14 +212,14 @@ class Expansion:
         outer = self.program.loops[: self.program.position(loop.name)]
         return any(other.is_reduction for other in outer)
 
-    def _loop(self, loop: Loop, body: Body) -> Stmt:
+    def _loop(self, loop: Loop, body: Body, env: Env = HERE, *, unroll: bool = False) -> Stmt:
         names = {axis.name for axis in loop.axes}
         constant = loop.extent is not None
-        unroll = loop.unroll or (constant and bool(names & self._register_axes))
+        unroll = unroll or loop.unroll or (constant and bool(names & self._register_axes))
         inside = (*digits(self.program, loop, Var(loop.name)), *body)
         if loop.turning and loop.extent is not None:
             turn = Var(f"{loop.name}_turn")
-            backward = binary(Op.EQ, Var(self._turns_around(loop).name) % 2, 1)
+            backward = binary(Op.EQ, env[self._turns_around(loop).name] % 2, 1)
             here = Let(loop.name, Select(backward, Const(loop.extent - 1) - turn, turn))
             return For(turn.name, Const(loop.extent), (here, *inside), unroll)
         return For(loop.name, extent_of(self.program, loop, self.exact), inside, unroll)
@@ -219,33 +242,35 @@ class Expansion:
 
     # -- arithmetic -------------------------------------------------------------------------------------------------
 
-    def _operand(self, name: OperandName) -> tuple[Body, Expr]:
+    def _operand(self, name: OperandName, env: Env) -> tuple[Body, Expr]:
         """Statements that bring one element of an operand into registers, and its value there."""
         chain = self.program.chain(name)
         last = chain[-1] if chain else None
         if last is not None and last.space is Space.REGISTER:
             tile = tile_of(self.program, last)
-            return (), Load(tile.register_buffer, tile.register_index)
+            return (), Load(tile.register_buffer, tile.register_index(env))
         value = value_buffer(name, self.program.gemm.operand(name).dtype, 1)
-        source = self._source(name, last)
+        source = self._source(name, last, env)
         origin = name if last is None else last.name
         return (Alloc(value), Move(Ref(value, (ZERO,)), source, origin=origin)), Load(value, (ZERO,))
 
-    def _source(self, name: OperandName, staged: Staged | None) -> Ref:
+    def _source(self, name: OperandName, staged: Staged | None, env: Env) -> Ref:
         if staged is None:
             rows, cols = self.program.gemm.operand(name).dims
-            return global_place(self.program, name, index_of(self.program, rows), index_of(self.program, cols))
+            return global_place(
+                self.program, name, index_of(self.program, rows, env), index_of(self.program, cols, env)
+            )
         tile = tile_of(self.program, staged)
-        row, col = (span.local_index() for span in tile.spans)
-        return tile.at(row, col)
+        row, col = (span.local_index(env) for span in tile.spans)
+        return tile.at(row, col, env)
 
-    def _multiply_add(self) -> Body:
+    def _multiply_add(self, env: Env) -> Body:
         if self.program.tensorized is not None and self._sums is not None:
             if self.program.tensorized.instruction.reads_shared:
-                return multiply_shared(self.program, self._sums)
-            return multiply_tiles(self.program, self._sums)
-        load_a, a = self._operand("A")
-        load_b, b = self._operand("B")
+                return multiply_shared(self.program, self._sums, env)
+            return multiply_tiles(self.program, self._sums, env)
+        load_a, a = self._operand("A", env)
+        load_b, b = self._operand("B", env)
         a, b = self._epilogue.as_sum(a), self._epilogue.as_sum(b)
         if not self.program.late_alpha:
             a = self._epilogue.as_sum(Binary(Op.MUL, ALPHA, as_f32(a)))
@@ -267,32 +292,102 @@ class Expansion:
         )
 
 
-def _outer(loop: Loop, loads: Body = ()) -> Outer:
-    """The loop around the products of a step, in turns of as many fragments as one of these loads fills."""
-    counts = {int(s.extent.value) for s in loads if isinstance(s, For) and isinstance(s.extent, Const)}
-    if not loads or counts == {loop.extent}:
-        return Outer(f"{loop.name}_turn" if loop.turning else loop.name)
-    assert loop.extent is not None
-    return Outer(f"{loop.name}_vec", loop.extent // min(counts, default=1))
+Tail = Callable[[Expr], Body]
+"""What stands behind each turn of the outer loop of products, by the number of the turn."""
+
+_RINGS: dict[Handoff, type[OneStage]] = {Handoff.BLOCK_BARRIER: BlockRing, Handoff.LOCKSTEP: AlternatingHalves}
 
 
-def _in_place(products: Body, outer: Outer, loads: Body) -> Body:
-    """Products, and each of the loads as soon as those are done whose fragments it overwrites."""
-    if not loads:
-        return products
-    result: list[Stmt] = []
-    for stmt in products:
-        assert isinstance(stmt, For) and isinstance(stmt.extent, Const)
-        body, extent = stmt.body, stmt.extent
-        if outer.turns > 1:
-            own = Var(f"{stmt.var}_of_vec")
-            number = Let(stmt.var, Var(outer.var) * outer.turns + own)
-            body = (For(own.name, Const(outer.turns), (number, *body), unroll=True),)
-            extent = Const(int(extent.value) // outer.turns)
-        turn = {load.var: Var(outer.var) for load in loads if isinstance(load, For)}
-        done = tuple(s for load in loads for s in (load.body if isinstance(load, For) else (load,)))
-        result.append(For(outer.var, extent, (*body, *at(done, **turn)), unroll=True))
-    return tuple(result)
+@dataclass(frozen=True, slots=True)
+class Outer:
+    """The loop around the products of a step, in turns of as many fragments as one load fills."""
+
+    loop: Loop
+    turns: int = 1
+
+
+@dataclass(frozen=True)
+class _InnerSteps:
+    """The steps of an iteration whose fragments are loaded one step ahead: the pipeline of a ring, one level down.
+
+    The last step is peeled: the barrier of the outer level stands in front of what it loads.
+    """
+
+    expansion: Expansion
+    outer: Loop
+    inner: Loop
+    rest: tuple[Loop, ...]
+    early: tuple[Staged, ...]
+
+    def declare(self) -> Body:
+        """The registers of fragments that are loaded ahead."""
+        return tuple(Alloc(tile_of(self._program, staged).register_buffer) for staged in self.early)
+
+    def load(self, env: Env) -> Body:
+        """The fragments of step 0: in front of the loop all; in it those that do not take others' places."""
+        early = (staged for staged in self.early if env.in_prologue or not staged.in_place)
+        return tuple(s for staged in early for s in self._loads(staged, env.at(**{self.inner.name: ZERO})).whole())
+
+    def most(self, env: Env, beside: Beside) -> Body:
+        """Every step but the last."""
+        expansion, inner = self.expansion, self.inner
+        assert inner.extent is not None
+        following = env.at(**{inner.name: Var(inner.name) + 1})
+        at_once = (s for t in self.early if not t.in_place for s in self._loads(t, following).whole())
+        loads = (*at_once, *expansion._fragments(inner, env))
+        rounded = expansion._rounded(inner, env)
+        among: Body = ()
+        head: Body = ()
+        if beside.loop == inner.name and beside.copies:
+            if beside.behind:
+                head = beside.among_products(Var(inner.name), inner.extent - 1)
+            else:
+                among = beside.among_loads(Var(inner.name), inner.extent - 1)
+        products = self._products(env, following, head, beside.behind)
+        body = (*loads, *among, *rounded, *products)
+        return (*expansion._fragments(self.outer, env), For(inner.name, Const(inner.extent - 1), body, unroll=True))
+
+    def last(self, env: Env, following: Env) -> Body:
+        """The last step, with the loads of the next tile's fragments that take their places one by one."""
+        expansion, inner = self.expansion, self.inner
+        assert inner.extent is not None
+        env = env.at(**{inner.name: Const(inner.extent - 1)})
+        products = self._products(env, following.at(**{inner.name: ZERO}))
+        return (*expansion._fragments(inner, env), *expansion._rounded(inner, env), *products)
+
+    @property
+    def reads_tile(self) -> bool:
+        """Whether the last step still reads the shared tile, which must be read before others may overwrite it."""
+        chains = (self._program.chain("A"), self._program.chain("B"))
+        late = (c[-1] for c in chains if any(s.space is Space.SHARED for s in c))
+        return any(s.space is Space.SHARED or (s.under != self.outer.name and not s.prefetched) for s in late)
+
+    def _products(self, env: Env, following: Env, head: Body = (), behind: int = 0) -> Body:
+        in_place = [self._loads(staged, following) for staged in self.early if staged.in_place]
+        if not self.rest:
+            return self.expansion._nest((), env)
+
+        def tail(turn: Expr) -> Body:
+            return tuple(s for loads in in_place for s in loads.body(turn if loads.looped else ZERO))
+
+        outer = Outer(self.rest[0], self._turns(in_place))
+        return self.expansion._product_nest(self.rest, env, outer, head, behind, tail if in_place else None)
+
+    def _turns(self, loads: list[Steps]) -> int:
+        """Turns of the schedule's own loop over outer fragments that one load fills fragments for."""
+        extent = self.rest[0].extent
+        counts = {load.count for load in loads if load.looped}
+        if not loads or counts == {extent}:
+            return 1
+        assert extent is not None
+        return extent // min(counts, default=1)
+
+    def _loads(self, staged: Staged, env: Env) -> Steps:
+        return copy_steps(self._program, staged, env)
+
+    @property
+    def _program(self) -> Program:
+        return self.expansion.program
 
 
 def expand(program: Program, exact: frozenset[str], *, overwrites: bool = False) -> Body:

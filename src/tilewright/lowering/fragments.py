@@ -6,15 +6,14 @@ lane its own elements.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable
 
 from tilewright.errors import LoweringError
 from tilewright.ir.buffer import Ref
+from tilewright.ir.env import HERE, Env
 from tilewright.ir.expr import ZERO, Cast, Const, Expr, Load, Var
 from tilewright.ir.program import Axis, Program, Route, Staged
-from tilewright.ir.simplify import substitute
 from tilewright.ir.stmt import (
-    Alloc,
     Assign,
     Body,
     For,
@@ -29,29 +28,46 @@ from tilewright.ir.stmt import (
 from tilewright.ir.tiles import FRAGMENT, Tile, source_of, tile_of
 from tilewright.layout.fragment import MATRIX_ROWS, Fragment, Holder
 from tilewright.lowering.coordinates import index_of, lane_of
-from tilewright.lowering.kernel_parts import every, global_place
+from tilewright.lowering.kernel_parts import Steps, every, global_place
 from tilewright.lowering.sums import Sums
 from tilewright.problem.gemm import Order
 
 
-def declare_fragments(program: Program, tile: Tile) -> Body:
-    """The registers of a register tile whose fragments are loaded ahead of their use."""
-    return (Alloc(tile.register_buffer),)
-
-
-def fill_fragments(program: Program, tile: Tile) -> Body:
-    """Statements that load every fragment of a register tile; they are still to be rounded (`round_fragments`)."""
+def fragment_steps(program: Program, tile: Tile, env: Env) -> Steps:
+    """Steps that load the fragments of a register tile; they are still to be rounded (`round_fragments`)."""
     assert tile.fragment is not None
-    if tile.fragment.opaque:
-        body = _over(tile.register_axes, (_load_opaque(program, tile),))
+    axes = tile.register_axes
+    counts = [(axis.name, axis.name, axis.extent or 1, 1) for axis in axes]
+    fragment = tile.fragment
+    load: Callable[[Env], Body]
+    if fragment.opaque:
+        load = lambda at: (_load_opaque(program, tile, at),)  # noqa: E731
     elif tile.staged.route is Route.MATRICES:
-        body = _load_matrices(program, tile, tile.fragment)
+        together = max(1, tile.staged.vector // _matrices(tile, fragment))
+        if together > 1:
+            last = axes[-1]
+            counts[-1] = (last.name, f"{last.name}_vec", (last.extent or 1) // together, together)
+        counts = [each for each in counts if each[2] > 1 or each[3] == 1]
+        env = env if together == 1 or (axes[-1].extent or 1) > together else env.at(**{axes[-1].name: ZERO})
+        load = lambda at: _load_matrices(program, tile, fragment, at, is_inside=bool(counts))  # noqa: E731
     else:
-        body = _over(tile.register_axes, _load_by_lane(program, tile, tile.fragment))
-    return body if tile.staged.prefetched else (Alloc(tile.register_buffer), *body)
+        load = lambda at: _load_by_lane(program, tile, fragment, at)  # noqa: E731
+    return _nested(counts, env, load)
 
 
-def round_fragments(program: Program, tile: Tile) -> Body:
+def _nested(counts: list[tuple[str, str, int, int]], env: Env, load: Callable[[Env], Body]) -> Steps:
+    """What `load` makes at each value of each of these digits: (digit, loop, count, values that one load covers)."""
+    if not counts:
+        return Steps("", 1, lambda _: load(env), looped=False)
+    (digit, loop, count, together), *inner = counts
+
+    def step(number: Expr) -> Body:
+        return _nested(inner, env.at(**{digit: number * together}), load).whole()
+
+    return Steps(loop, count, step)
+
+
+def round_fragments(program: Program, tile: Tile, env: Env) -> Body:
     """Statements that round the fragments of a register tile where the problem asks for it.
 
     They stand in front of the products, not behind the loads: fragments that are loaded a step ahead are then rounded
@@ -63,7 +79,7 @@ def round_fragments(program: Program, tile: Tile) -> Body:
     fragment, name = tile.fragment, tile.staged.name
 
     def held(register: Expr) -> Ref:
-        return Ref(tile.register_buffer, (*tile.register_index[:-1], register))
+        return Ref(tile.register_buffer, (*tile.register_index(env)[:-1], register))
 
     if fragment.opaque:  # nobody knows which elements share a row
         place = held(Var(FRAGMENT))
@@ -76,12 +92,12 @@ def round_fragments(program: Program, tile: Tile) -> Body:
     return _over(tile.register_axes, rounding)
 
 
-def multiply_tiles(program: Program, sums: Sums) -> Body:
+def multiply_tiles(program: Program, sums: Sums, env: Env) -> Body:
     """The instruction that adds the running tile's product to the running sum."""
     assert program.tensorized is not None
     instruction = program.tensorized.instruction
     tiles = [_fragments_of(program, name) for name in (("B", "A") if program.is_turned else ("A", "B"))]
-    a, b = (Ref(tile.register_buffer, tile.register_index) for tile in tiles)
+    a, b = (Ref(tile.register_buffer, tile.register_index(env)) for tile in tiles)
     orders = None
     if instruction.is_opaque:
         orders = (_order(_parent(program, tiles[0].staged)), _order(_parent(program, tiles[1].staged)))
@@ -92,7 +108,7 @@ def store_opaque(program: Program, sums: Sums, tile: Tile) -> Body:
     """The running fragment of the sum to its place in the shared tile of the result."""
     assert program.tensorized is not None
     corner = {axis.name: ZERO for axis in program.instruction_axes}
-    row, col = (substitute(span.local_index(), corner) for span in tile.spans)
+    row, col = (span.local_index(HERE.at(**corner)) for span in tile.spans)
     src = Ref(sums.buffer, sums.tile_index)
     leading = tile.row_length + tile.staged.pad
     name = tile.staged.name
@@ -124,15 +140,15 @@ def _order(tile: Tile) -> Order:
     return Order.ROW if tile.minor == 1 else Order.COL
 
 
-def _load_opaque(program: Program, tile: Tile) -> LoadFragment:
+def _load_opaque(program: Program, tile: Tile, env: Env) -> LoadFragment:
     """One fragment, as the tile of shared memory that begins at its first element."""
     assert program.tensorized is not None
     parent = _parent(program, tile.staged)
     corner = {axis.name: ZERO for axis in program.instruction_axes}
-    row, col = (substitute(span.local_index(), corner) for span in parent.spans)
+    row, col = (span.local_index(env.at(**corner)) for span in parent.spans)
     return LoadFragment(
-        Ref(tile.register_buffer, tile.register_index),
-        parent.at(row, col),
+        Ref(tile.register_buffer, tile.register_index(env)),
+        parent.at(row, col, env),
         program.tensorized.instruction,
         "A" if tile.staged.operand == "A" else "B",
         _order(parent),
@@ -141,30 +157,37 @@ def _load_opaque(program: Program, tile: Tile) -> LoadFragment:
     )
 
 
-def _load_by_lane(program: Program, tile: Tile, fragment: Fragment) -> Body:
+def _load_by_lane(program: Program, tile: Tile, fragment: Fragment, env: Env) -> Body:
     """Each lane its own elements, as many neighbours at once as the program says."""
     source = source_of(program, tile.staged)
+    held = fragment.element(lane_of(program), Var(FRAGMENT))
+    element = env.at(**_digits(program, tile, held))
     if source is None:
         rows, cols = program.gemm.operand(tile.staged.operand).dims
-        place = global_place(program, tile.staged.operand, index_of(program, rows), index_of(program, cols))
+        row, col = index_of(program, rows, element), index_of(program, cols, element)
+        place = global_place(program, tile.staged.operand, row, col, env)
     else:
         parent = tile_of(program, source)
-        place = parent.at(*(span.local_index() for span in parent.spans))
-    held = fragment.element(lane_of(program), Var(FRAGMENT))
-    place = _placed(place, _digits(program, tile, held))
-    dst = Ref(tile.register_buffer, (*tile.register_index[:-1], Var(FRAGMENT)))
+        row, col = (span.local_index(element) for span in parent.spans)
+        place = parent.at(row, col, env)
+    dst = Ref(tile.register_buffer, (*tile.register_index(env)[:-1], Var(FRAGMENT)))
     width = tile.staged.vector
     return every(FRAGMENT, fragment.registers, width, (Move(dst, place, width, origin=tile.staged.name),))
 
 
-def _load_matrices(program: Program, tile: Tile, fragment: Fragment) -> Body:
+def _matrices(tile: Tile, fragment: Fragment) -> int:
+    """Matrices of eight rows of 16 bytes that make up a fragment."""
+    return fragment.registers * tile.dtype.bytes // 4
+
+
+def _load_matrices(program: Program, tile: Tile, fragment: Fragment, env: Env, *, is_inside: bool) -> Body:
     """ldmatrix: each lane names one row of 16 bytes. One instruction may fill several fragments side by side.
 
     A matrix is eight rows along the index that lane / 4 counts; where the tile in memory runs along that index instead,
     the matrix is read by columns and turned on the way.
     """
     parent = _parent(program, tile.staged)
-    each = fragment.registers * tile.dtype.bytes // 4
+    each = _matrices(tile, fragment)
     count = tile.staged.vector if tile.staged.vector > 1 else each
     rows = next(d for d in fragment.digits if d.holder is Holder.LANE and d.extent == MATRIX_ROWS)
     eight = rows.index
@@ -174,31 +197,21 @@ def _load_matrices(program: Program, tile: Tile, fragment: Fragment) -> Body:
     along = 1 - eight if transposed else eight
     at[along] = at[along] + row * rows.stride
     digits = _digits(program, tile, (at[0], at[1]))
-    beside = tile.register_axes[-1].name if count > each else ""
-    if beside:
-        digits[beside] = Var(beside) + matrix // each
-    row_col = [substitute(span.local_index(), digits) for span in parent.spans]
+    if count > each:
+        beside = tile.register_axes[-1].name
+        digits[beside] = env[beside] + matrix // each
+    row, col = (span.local_index(env.at(**digits)) for span in parent.spans)
     body: Body = ()
-    outer = tile.register_axes[:-1] if beside else tile.register_axes
-    if outer or (beside and tile.register_axes[-1].extent != count // each):  # inside a loop, where names are free
+    if is_inside:  # inside a loop, where names are free
         names = [f"{tile.staged.name}_{span.dim}" for span in parent.spans]
-        body = tuple(Let(name, index) for name, index in zip(names, row_col, strict=True))
-        row_col = [Var(name) for name in names]
-    fragment_place = Ref(tile.register_buffer, tile.register_index)
+        body = tuple(Let(name, index) for name, index in zip(names, (row, col), strict=True))
+        row, col = (Var(name) for name in names)
+    fragment_place = Ref(tile.register_buffer, tile.register_index(env))
     name = tile.staged.name
-    body = (*body, LoadMatrices(fragment_place, parent.at(*row_col), count, transposed, origin=name))
-    axes = tile.register_axes
-    if beside:
-        body = every(beside, axes[-1].extent or 1, count // each, body)
-        axes = axes[:-1]
-    return _over(axes, body)
+    return (*body, LoadMatrices(fragment_place, parent.at(row, col, env), count, transposed, origin=name))
 
 
 def _digits(program: Program, tile: Tile, held: tuple[Expr, Expr]) -> dict[str, Expr]:
     """The instruction's digits of the operand's two dimensions, where the lane's element is."""
     dims = program.gemm.operand(tile.staged.operand).dims
     return {axis.name: held[dims.index(axis.dim)] for axis in program.instruction_axes if axis.dim in dims}
-
-
-def _placed(place: Ref, digits: Mapping[str, Expr]) -> Ref:
-    return Ref(place.buffer, tuple(substitute(index, dict(digits)) for index in place.index))

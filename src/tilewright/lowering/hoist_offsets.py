@@ -40,23 +40,23 @@ MOST_POINTERS = 8
 """That move on with a loop: each takes two registers of a thread that has some 60 beside its sums and fragments."""
 
 
-def hoist_offsets(body: Body, bounds: Bounds, *, stays: bool) -> Body:
-    """`body` with the offsets of each loop that loads fragments from a ring of slots split in two.
+def hoist_offsets(body: Body, bounds: Bounds) -> Body:
+    """`body` with the offsets of each steady state that loads fragments from a ring split in two.
 
-    stays: blocks stay for several tiles, and the loop stands in one over them. What it copies from is then found by
-    pointers that move on with it, so that a copy takes one addition.
+    Where it runs for several tiles, what it copies from is found by pointers that move on with it, so that a copy takes
+    one addition.
     """
     known = dict(bounds)
     result: list[Stmt] = []
     for stmt in body:
         if not isinstance(stmt, For):
             result.append(stmt)
-        elif stmt.carried and _loads_fragments(stmt):
-            hoisted = _Hoisted(stmt, known, stays)
+        elif stmt.steady is not None:
+            hoisted = _Hoisted(stmt, known, stmt.steady.moves_on)
             loop = replace(stmt, body=hoisted.rewritten(stmt.body, {}, {}))
             result += [*hoisted.before, replace(loop, body=_behind_copies(loop.body, hoisted.behind))]
         else:
-            result.append(replace(stmt, body=hoist_offsets(stmt.body, bounds, stays=stays)))
+            result.append(replace(stmt, body=hoist_offsets(stmt.body, bounds)))
     return tuple(result)
 
 
@@ -64,12 +64,6 @@ def _behind_copies(body: Body, moved: list[Stmt]) -> Body:
     """A turn of a loop with its pointers moved on as soon as its last copy is started."""
     last = max(i for i, stmt in enumerate(body) if i == 0 or isinstance(stmt, CommitCopies))
     return (*body[: last + 1], *moved, *body[last + 1 :]) if moved else body
-
-
-def _loads_fragments(loop: For) -> bool:
-    statements = [stmt for _, stmt in walk(loop.body)]
-    branches = any(isinstance(stmt, If) and not isinstance(stmt.condition, Const) for stmt in loop.body)
-    return not branches and any(isinstance(stmt, LoadMatrices) for stmt in statements)
 
 
 @dataclass

@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+
 from tilewright.dtypes import DType
 from tilewright.ir.buffer import Buffer, Ref, Space
+from tilewright.ir.env import HERE, Env
 from tilewright.ir.expr import ZERO, Const, Expr, Var
 from tilewright.ir.program import Axis, Program
 from tilewright.ir.simplify import substitute
@@ -17,11 +21,11 @@ ELEMENT = "element"
 """The variable that counts the elements of one vector."""
 
 
-def global_place(program: Program, name: OperandName | AddedName, row: Expr, col: Expr) -> Ref:
+def global_place(program: Program, name: OperandName | AddedName, row: Expr, col: Expr, env: Env = HERE) -> Ref:
     """A logical element of an operand in global memory. row, col: from the origin of the running work item on."""
     operand = program.gemm.operand(name)
-    index = (at + origin_of(program, dim) for at, dim in zip((row, col), operand.dims, strict=True))
-    return Ref(Buffer(name, Space.GLOBAL, operand.dtype, (), operand.dims), (*index, *matrix_of(program, name)))
+    index = (at + origin_of(program, dim, env) for at, dim in zip((row, col), operand.dims, strict=True))
+    return Ref(Buffer(name, Space.GLOBAL, operand.dtype, (), operand.dims), (*index, *matrix_of(program, name, env)))
 
 
 def is_matrix(place: Ref) -> bool:
@@ -68,6 +72,31 @@ def every(digit: str, extent: int, width: int, body: Body, apart: int = 1) -> Bo
     first = number * width if width == 1 or apart == 1 else number // apart * (apart * width) + number % apart
     body = at(body, **{digit: first})
     return (For(f"{digit}_vec", Const(count), body, unroll=True),) if count > 1 else body
+
+
+@dataclass(frozen=True)
+class Steps:
+    """Statements that are made `count` times, for each number of a step: whoever takes them can share them out.
+
+    looped: they stand in a loop over `var`, even a single step.
+    """
+
+    var: str
+    count: int
+    body: Callable[[Expr], Body]
+    looped: bool = True
+
+    def whole(self) -> Body:
+        return self.some(ZERO, self.count) if self.looped else self.body(ZERO)
+
+    def some(self, first: Expr, count: int) -> Body:
+        """`count` steps from `first` on."""
+        return (For(self.var, Const(count), self.body(first + Var(self.var)), unroll=True),)
+
+
+def whole(copies: Iterable[Steps]) -> Body:
+    """All steps of all copies, one copy after another."""
+    return tuple(stmt for copy in copies for stmt in copy.whole())
 
 
 def if_any(condition: Expr, body: Body) -> Body:

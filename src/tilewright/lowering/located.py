@@ -10,6 +10,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 from tilewright.dtypes import I64
+from tilewright.ir.env import HERE, Env
 from tilewright.ir.expr import ZERO, Binary, Cast, Expr, Op, Select, Var, binary
 from tilewright.ir.kernel import PART_OF_K, SIZES, step_of
 from tilewright.ir.program import Program
@@ -39,13 +40,13 @@ class Located:
     end: dict[Dim, Expr] = field(default_factory=lambda: dict(SIZES))
 
 
-def located(program: Program) -> Located:
+def located(program: Program, env: Env = HERE) -> Located:
     """The values of the running work item of a program."""
     if program.split_k is SplitK.NONE:
         return Located()
     # A part is a whole number of k tiles, so that only the end of the matrices needs a guard.
     size = K_SIZE if program.walk is Walk.ONE_TILE else equal_part()
-    return Located(size={**SIZES, "k": size}, origin={"k": K_FIRST})
+    return Located(size={**SIZES, "k": size}, origin={"k": env[K_FIRST.name]})
 
 
 def equal_part() -> Expr:
@@ -59,9 +60,9 @@ def size_of(program: Program, dim: Dim) -> Expr:
     return located(program).size[dim]
 
 
-def origin_of(program: Program, dim: Dim) -> Expr:
-    """The index at which the running work item's problem, or its range of k, begins."""
-    return located(program).origin.get(dim, ZERO)
+def origin_of(program: Program, dim: Dim, env: Env = HERE) -> Expr:
+    """The index at which the work item's problem, or its range of k, begins: of the running one, or that of `env`."""
+    return located(program, env).origin.get(dim, ZERO)
 
 
 def end_of(program: Program, dim: Dim) -> Expr:
@@ -69,13 +70,13 @@ def end_of(program: Program, dim: Dim) -> Expr:
     return located(program).end[dim]
 
 
-def matrix_of(program: Program, name: OperandName | AddedName) -> tuple[Expr, ...]:
+def matrix_of(program: Program, name: OperandName | AddedName, env: Env = HERE) -> tuple[Expr, ...]:
     """Which of several matrices an operand of the running work item is; nothing where there is only one."""
     number: list[Expr] = []
     if program.problems is Problems.STRIDED and name != "bias":
-        number.append(PROBLEM)
+        number.append(env[PROBLEM.name])
     if program.split_k is SplitK.PARTIALS and name == "C":
-        number = [PROBLEM * PARTS + PART] if number else [PART]
+        number = [number[0] * PARTS + env[PART.name]] if number else [env[PART.name]]
     return tuple(number)
 
 

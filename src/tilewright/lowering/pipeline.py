@@ -24,7 +24,7 @@ from tilewright.lowering.guard_edges import guard_edges
 from tilewright.lowering.hoist_offsets import hoist_offsets
 from tilewright.lowering.narrow_accesses import narrow_accesses, narrowed_copies
 from tilewright.lowering.ordered_sums import partial_elements
-from tilewright.lowering.place_barriers import own_tiles, place_barriers
+from tilewright.lowering.place_barriers import place_barriers
 from tilewright.lowering.scheduler import Scheduler, assumed_exact, check_scheduler
 from tilewright.problem.gemm import Dim
 
@@ -64,11 +64,11 @@ def lower(
     # Guards while an access still has a row and a column.
     body = checked("guard_edges", guard_edges(body, program, exact, whole=variant.whole))
     # Barriers after guards, so that none stands where only some threads come.
-    body = checked("place_barriers", place_barriers(body, own_tiles(program)))
+    body = checked("place_barriers", place_barriers(body))
     # Offsets last: nothing after this asks which row an access belongs to.
     body = checked("flatten_indices", flatten_indices(body, program, near=variant.near))
     # Only what is flat can be split into a thread's own part and the loop's.
-    body = checked("hoist_offsets", hoist_offsets(body, bounds_of(program), stays=program.persistent))
+    body = checked("hoist_offsets", hoist_offsets(body, bounds_of(program)))
     x, y, z = (simplify(extent, bounds_of(program)) for extent in Scheduler(program).grid)
     dims: tuple[Dim, ...] = ("m", "n", "k")
     kernel = Kernel(

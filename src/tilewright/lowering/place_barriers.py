@@ -15,7 +15,6 @@ from dataclasses import dataclass, replace
 
 from tilewright.ir.buffer import Ref, Space
 from tilewright.ir.expr import Const
-from tilewright.ir.program import Program
 from tilewright.ir.stmt import Barrier, Body, For, If, Stmt
 from tilewright.ir.visit import moved_from, walk, written
 
@@ -36,48 +35,33 @@ class Open:
         return tuple(sorted(waits))
 
 
-def touches(stmt: Stmt, own: frozenset[str] = frozenset()) -> Open:
-    """What a statement, with all inside it, does to the shared memory of others: to any buffer but those in `own`."""
+def touches(stmt: Stmt) -> Open:
+    """What a statement, with all inside it, does to shared memory whose accesses nobody else orders."""
     writes: set[str] = set()
     reads: set[str] = set()
     for _, inner in walk((stmt,)):
         writes |= {place.buffer.name for place in written(inner) if _shared(place)}
         reads |= {place.buffer.name for place in moved_from(inner) if _shared(place)}
-    return Open(frozenset(writes - own), frozenset(reads - own))
+    return Open(frozenset(writes), frozenset(reads))
 
 
 def _shared(place: Ref) -> bool:
-    return place.buffer.space is Space.SHARED and "slot" not in place.buffer.axes
+    return place.buffer.space is Space.SHARED and place.buffer.handoff is None
 
 
-def place_barriers(body: Body, own: frozenset[str] = frozenset()) -> Body:
-    """`body` with the barriers it needs. Buffers with slots are left to the pipeline that fills them.
-
-    own: buffers of which each thread touches only elements that no other thread does, or whose order is kept already.
-    """
-    placed, _ = _place(body, Open(), own)
+def place_barriers(body: Body) -> Body:
+    """`body` with the barriers it needs. Buffers with a handoff are ordered by whoever emitted their accesses."""
+    placed, _ = _place(body, Open())
     return placed
 
 
-def own_tiles(program: Program) -> frozenset[str]:
-    """The shared tiles of which each thread reads back what it wrote itself: a result that is not shared out.
-
-    Not where a matrix instruction fills the tile: which lane holds an element is then the instruction's affair. Where a
-    warpgroup stores a result by itself, it also meets by itself.
-    """
-    results = [s for s in program.staged if s.space is Space.SHARED and s.operand == "C" and s.distribution is None]
-    if program.tensorized is not None:
-        results = [staged for staged in results if staged.finished]
-    return frozenset(staged.name for staged in results)
-
-
-def _place(body: Body, left_open: Open, own: frozenset[str]) -> tuple[Body, Open]:
+def _place(body: Body, left_open: Open) -> tuple[Body, Open]:
     result: list[Stmt] = []
     for stmt in body:
-        if isinstance(stmt, For) and _needs_barrier_inside(stmt, own):
+        if isinstance(stmt, For) and _needs_barrier_inside(stmt):
             # A barrier inside the loop; the loop is entered with what came before and with what its end leaves.
-            _, at_end = _place(stmt.body, left_open, own)
-            inner, at_end = _place(stmt.body, left_open | at_end, own)
+            _, at_end = _place(stmt.body, left_open)
+            inner, at_end = _place(stmt.body, left_open | at_end)
             result.append(replace(stmt, body=inner))
             # A loop that may have no iterations (k = 0) may not come to its barrier.
             left_open = at_end if isinstance(stmt.extent, Const) else left_open | at_end
@@ -86,7 +70,7 @@ def _place(body: Body, left_open: Open, own: frozenset[str]) -> tuple[Body, Open
             result.append(stmt)
             left_open = Open()
             continue
-        needs = touches(stmt, own)
+        needs = touches(stmt)
         clash = left_open.clash(needs)
         if clash:
             result.append(Barrier(_why(clash, left_open)))
@@ -96,11 +80,11 @@ def _place(body: Body, left_open: Open, own: frozenset[str]) -> tuple[Body, Open
     return tuple(result), left_open
 
 
-def _needs_barrier_inside(loop: For, own: frozenset[str]) -> bool:
+def _needs_barrier_inside(loop: For) -> bool:
     """Whether threads meet inside the loop: it both writes and reads one buffer, over more than one statement."""
-    if any(isinstance(stmt, If) and _mixes(touches(stmt, own)) for stmt in loop.body):
+    if any(isinstance(stmt, If) and _mixes(touches(stmt)) for stmt in loop.body):
         return False
-    return _mixes(touches(loop, own))
+    return _mixes(touches(loop))
 
 
 def _mixes(what: Open) -> bool:

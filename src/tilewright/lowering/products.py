@@ -2,18 +2,16 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 from tilewright.dtypes import I64
 from tilewright.errors import LoweringError
 from tilewright.ir.async_stmt import ExpectBytes, SharedMatrix, TensorMap, TmaLoad, Wgmma
 from tilewright.ir.buffer import Ref
+from tilewright.ir.env import HERE, Env
 from tilewright.ir.expr import ZERO, Const, Expr, Op, Select, Var, binary, both
 from tilewright.ir.kernel import step_of as step_name
 from tilewright.ir.program import Program, Staged
-from tilewright.ir.simplify import substitute
-from tilewright.ir.stmt import Body, For, If
-from tilewright.ir.tiles import Tile, fill_name, slot_name, tile_of
+from tilewright.ir.stmt import Body, For
+from tilewright.ir.tiles import Tile, tile_of
 from tilewright.ir.work import Problems
 from tilewright.layout.arrangement import SwizzleAtoms
 from tilewright.layout.swizzle import swizzle_of
@@ -31,13 +29,13 @@ def reads_shared(program: Program) -> bool:
     return program.tensorized is not None and program.tensorized.instruction.reads_shared
 
 
-def multiply_shared(program: Program, sums: Sums) -> Body:
+def multiply_shared(program: Program, sums: Sums, env: Env) -> Body:
     """The instruction that starts adding the running tile's product to the running sum."""
     assert program.tensorized is not None
     names = _OPERANDS[::-1] if program.is_turned else _OPERANDS
-    a, b = (shared_matrix(program, name) for name in names)
+    a, b = (shared_matrix(program, name, env) for name in names)
     digits = [axis for axis in program.axes_of("k") if axis not in program.instruction_axes]
-    fresh = both(*(binary(Op.EQ, Var(axis.name), 0) for axis in digits))
+    fresh = both(*(binary(Op.EQ, env[axis.name], 0) for axis in digits))
     d = Ref(sums.buffer, sums.tile_index)
     return (Wgmma(program.tensorized.instruction, d, a, b, fresh, origin=sums.name),)
 
@@ -45,7 +43,7 @@ def multiply_shared(program: Program, sums: Sums) -> Body:
 _OPERANDS: tuple[OperandName, OperandName] = ("A", "B")
 
 
-def shared_matrix(program: Program, operand: OperandName) -> SharedMatrix:
+def shared_matrix(program: Program, operand: OperandName, env: Env) -> SharedMatrix:
     """The running instruction's tile of an operand, as a descriptor names it.
 
     The unit undoes the permutation of 16-byte pieces itself: the place is that of the first element as if there were
@@ -54,15 +52,13 @@ def shared_matrix(program: Program, operand: OperandName) -> SharedMatrix:
     tile = tile_of(program, program.chain(operand)[-1])
     swizzle_atoms = swizzle_atoms_of(tile)
     corner = {axis.name: ZERO for axis in program.instruction_axes}
-    coordinates = [substitute(span.local_index(), corner) for span in tile.spans]
+    coordinates = [span.local_index(env.at(**corner)) for span in tile.spans]
     slow, fast = coordinates[tile.major], coordinates[tile.minor]
     index: tuple[Expr, ...] = (fast // swizzle_atoms.columns, slow, fast % swizzle_atoms.columns)
-    if tile.slots > 1:
-        index = (Var(slot_name(tile.staged.under)), *index)
     across = tile.spans[tile.minor].dim != "k"
     atom_bytes = tile.rows * swizzle_atoms.row_bytes
     return SharedMatrix(
-        Ref(tile.shared_buffer, index),
+        Ref(tile.shared_buffer, (*tile.stage(env), *index)),
         swizzle_of(swizzle_atoms.row_bytes),
         across,
         atom_bytes if across else 16,
@@ -82,84 +78,58 @@ def swizzle_atoms_of(tile: Tile) -> SwizzleAtoms:
     return arrangement
 
 
-@dataclass(frozen=True, slots=True)
-class Multicast:
-    """How the blocks of a cluster share the copy of a tile that is the same for all of them.
-
-    blocks: of the cluster; 1: each block loads a tile of its own
-    atoms, rows: swizzle atoms that a block loads, and rows of each
-    atoms_apart, rows_apart: from the share of one block to the share of the next
-    alternating: one block loads the whole tile in a k iteration, the next block in the next one, since neither atoms
-    nor rows divide by the number of blocks
-    """
-
-    blocks: int
-    atoms: int
-    rows: int
-    atoms_apart: int = 0
-    rows_apart: int = 0
-    alternating: bool = False
-
-
-def multicast(program: Program, staged: Staged) -> Multicast:
-    """The share of one block in the copy of a tile."""
-    tile = tile_of(program, staged)
-    atoms, rows = tile.row_length // swizzle_atoms_of(tile).columns, tile.rows
-    clustered = program.clustered
-    if clustered is None or program.loop(clustered.loop).axes[0].dim in program.gemm.operand(staged.operand).dims:
-        return Multicast(1, atoms, rows)
-    blocks = clustered.size
-    if atoms % blocks == 0:
-        return Multicast(blocks, atoms // blocks, rows, atoms_apart=atoms // blocks)
-    if rows % (blocks * CORE_ROWS) == 0:
-        return Multicast(blocks, atoms, rows // blocks, rows_apart=rows // blocks)
-    return Multicast(blocks, atoms, rows, alternating=True)
+def parts(program: Program, staged: Staged) -> int:
+    """How many blocks of a cluster share out the copy of a tile that is the same for all of them."""
+    if program.clustered is None:
+        return 1
+    dim = program.loop(program.clustered.loop).axes[0].dim
+    return 1 if dim in program.gemm.operand(staged.operand).dims else program.clustered.size
 
 
 def tensor_map(program: Program, staged: Staged) -> TensorMap:
     """What the copy engine is told of a staged tile's operand: boxes of one atom, or of a block's part of it."""
-    swizzle_atoms = swizzle_atoms_of(tile_of(program, staged))
-    box = (swizzle_atoms.columns, multicast(program, staged).rows)
+    tile = tile_of(program, staged)
+    swizzle_atoms = swizzle_atoms_of(tile)
+    rows = tile.rows
+    share = parts(program, staged)
+    if (tile.row_length // swizzle_atoms.columns) % share:
+        rows //= share
+    box, swizzle = (swizzle_atoms.columns, rows), swizzle_of(swizzle_atoms.row_bytes)
     step = step_name(staged.operand) if program.problems is Problems.STRIDED else ""
-    return TensorMap(f"{staged.operand}_map", staged.operand, box, swizzle_of(swizzle_atoms.row_bytes), step)
+    return TensorMap(f"{staged.operand}_map", staged.operand, box, swizzle, step)
 
 
-def shared_matrix_of(program: Program, name: OperandName) -> tuple[Expr, ...]:
+def shared_matrix_of(program: Program, name: OperandName, env: Env = HERE) -> tuple[Expr, ...]:
     """Which of several matrices a copy reads: number 0 where all problems share one."""
     shared = binary(Op.EQ, Var(step_name(name), I64), Const(0, I64))
-    return tuple(Select(shared, ZERO, number) for number in matrix_of(program, name))
+    return tuple(Select(shared, ZERO, number) for number in matrix_of(program, name, env))
 
 
-def bulk_loads(program: Program, staged: Staged, signal: Ref) -> Body:
+def bulk_loads(program: Program, staged: Staged, signal: Ref, env: Env) -> Body:
     """One thread's copies of a tile, or of its block's part of one, into the slot that is being filled."""
     tile = tile_of(program, staged)
     swizzle_atoms = swizzle_atoms_of(tile)
-    share, box = multicast(program, staged), tensor_map(program, staged)
-    rank: Expr = Var(RANK) if share.blocks > 1 else ZERO
-    atom: Expr = Var(f"{staged.name}_step") if share.atoms > 1 else ZERO
-    if share.atoms_apart:
-        atom = rank * share.atoms_apart + atom
-    first_row = rank * share.rows_apart if share.rows_apart else ZERO
+    count, share, box = tile.row_length // swizzle_atoms.columns, parts(program, staged), tensor_map(program, staged)
+    by_slab = count % share == 0
+    rank: Expr = Var(RANK) if share > 1 else ZERO
+    each = count // share if by_slab else count
+    atom: Expr = Var(f"{staged.name}_step") if each > 1 else ZERO
+    if by_slab:
+        atom = rank * each + atom
+    first_row: Expr = ZERO if by_slab else rank * box.box[1]
     starts = []
     for span in tile.spans:
         outside = tuple(axis for axis in program.axes_of(span.dim) if axis not in span.axes)
-        starts.append(digit_sum(outside) + origin_of(program, span.dim))
+        starts.append(digit_sum(outside, env) + origin_of(program, span.dim, env))
     at = (
         starts[tile.minor] + atom * swizzle_atoms.columns,
         starts[tile.major] + first_row,
-        *shared_matrix_of(program, staged.operand),
+        *shared_matrix_of(program, staged.operand, env),
     )
-    index: tuple[Expr, ...] = (atom, first_row, ZERO)
-    if tile.slots > 1:
-        index = (Var(fill_name(staged.under)), *index)
-    mask = (1 << share.blocks) - 1 if share.blocks > 1 else None
+    index: tuple[Expr, ...] = (*tile.stage(env), atom, first_row, ZERO)
+    mask = (1 << share) - 1 if share > 1 else None
     load = TmaLoad(Ref(tile.shared_buffer, index), box, at, signal, mask, origin=staged.name)
-    loads: Body = (load,)
-    if share.atoms > 1:
-        loads = (For(f"{staged.name}_step", Const(share.atoms), loads, unroll=True),)
-    if not share.alternating:
-        return loads
-    return (If(binary(Op.EQ, binary(Op.MOD, Var(staged.under), share.blocks), rank), loads),)
+    return (For(f"{staged.name}_step", Const(each), (load,), unroll=True),) if each > 1 else (load,)
 
 
 def expect(program: Program, tiles: tuple[Staged, ...], signal: Ref) -> ExpectBytes:

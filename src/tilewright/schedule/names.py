@@ -1,6 +1,6 @@
 """Which names a loop or a tile may have: none that the kernel makes for itself.
 
-Lowering names what it adds after the loop or the tile that it belongs to (`A_tile_step`, `k_tile_slot`), or by a fixed
+Lowering names what it adds after the loop or the tile that it belongs to (`A_tile_step`, `k_tile_stage`), or by a fixed
 word (`element`). A property test holds the lists below against what lowered kernels declare.
 """
 
@@ -29,7 +29,7 @@ _ENDINGS = (
         "s",
         "_vec",
         "_turn",
-        "_slot",
+        "_stage",
         "_fill",
         "_pair",
         "_next",
@@ -45,7 +45,7 @@ _ENDINGS = (
 def derived(name: str) -> frozenset[str]:
     """What the kernel may call the things it adds for a loop or a tile of this name.
 
-    >>> "k_tile_slot" in derived("k_tile"), "A_tile_step" in derived("A_tile")
+    >>> "k_tile_stage" in derived("k_tile"), "A_tile_step" in derived("A_tile")
     (True, True)
     """
     return frozenset(name + ending for ending in _ENDINGS)

@@ -45,8 +45,8 @@ ring(
     const float* __restrict__ A, const float* __restrict__ B, float* __restrict__ C,
     int M, int N, int K, int lda, int ldb, int ldc, float alpha, float beta)
 {
-    __shared__ __align__(16) float A_tile[3][32][32];  // (slot, m, k)
-    __shared__ float B_tile[3][32][32];                // (slot, k, n)
+    __shared__ __align__(16) float A_tile[3][32][32];  // (stage, m, k)
+    __shared__ float B_tile[3][32][32];                // (stage, k, n)
 
     const int thread = threadIdx.x;
     const int m_in = thread / 32;

@@ -46,8 +46,8 @@ ring(
     int M, int N, int K, int lda, int ldb, int ldc, float alpha, float beta)
 {
     extern __shared__ __align__(128) unsigned char shared_memory[];
-    float (&A_tile)[7][32][32] = *reinterpret_cast<float (*)[7][32][32]>(shared_memory);  // (slot, m, k)
-    // (slot, k, n)
+    float (&A_tile)[7][32][32] = *reinterpret_cast<float (*)[7][32][32]>(shared_memory);  // (stage, m, k)
+    // (stage, k, n)
     float (&B_tile)[7][32][32] = *reinterpret_cast<float (*)[7][32][32]>(shared_memory + 28672);
 
     const int thread = threadIdx.x;

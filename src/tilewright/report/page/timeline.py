@@ -16,7 +16,7 @@ from tilewright.ir.async_stmt import TeamBarrier, TmaLoad, WaitBarrier, Wgmma
 from tilewright.ir.buffer import Space
 from tilewright.ir.stmt import Move
 from tilewright.report.page.roles import multiplies, role_name, roles_of
-from tilewright.report.page.watch import Event, Watched, operand_of, slots_of
+from tilewright.report.page.watch import Event, Watched, operand_of, stages_of
 from tilewright.simulator.events import Access, Arithmetic, Issue, Landing, Meeting, TmaCopy
 
 Kind = Literal["load", "copy", "store", "multiply", "wait", "results"]
@@ -214,9 +214,9 @@ def _bulk_copy(drawing: _Drawing, copy: TmaCopy, role: int) -> None:
     stmt = copy.site.stmt
     assert isinstance(stmt, TmaLoad)
     buffer = stmt.dst.buffer
-    per_slot = buffer.elements // slots_of(buffer)
-    slot = int(copy.shared.min()) % buffer.elements // per_slot
-    row = _row(buffer.name, slot, slots_of(buffer))
+    per_stage = buffer.elements // stages_of(buffer)
+    slot = int(copy.shared.min()) % buffer.elements // per_stage
+    row = _row(buffer.name, slot, stages_of(buffer))
     step = _fills(drawing, operand, drawing.content.get(row))
     cell = drawing.cell(role, "copy", step, copy.site.text)
     drawing.fill(row, step, cell.start)
@@ -258,9 +258,9 @@ def _issue(drawing: _Drawing, issue: Issue, role: int) -> None:
 
 def _landing(drawing: _Drawing, landing: Landing, role: int) -> None:
     buffer = next(one for one in drawing.watched.built.kernel.shared if one.name == landing.buffer)
-    per_slot = buffer.elements // slots_of(buffer)
-    slots = np.unique(landing.elements % buffer.elements // per_slot).tolist()
-    rows = [_row(buffer.name, slot, slots_of(buffer)) for slot in slots]
+    per_stage = buffer.elements // stages_of(buffer)
+    slots = np.unique(landing.elements % buffer.elements // per_stage).tolist()
+    rows = [_row(buffer.name, slot, stages_of(buffer)) for slot in slots]
     last = drawing.cells[-1] if drawing.cells and drawing.cells[-1].role == role else None
     cell = last if last is not None and last.text == "wait for copies" else None
     cell = cell or drawing.cell(role, "wait", -1, "wait for copies")
@@ -270,7 +270,7 @@ def _landing(drawing: _Drawing, landing: Landing, role: int) -> None:
 
 
 def _slot(access: Access, element: int) -> str:
-    slots = slots_of(access.buffer)
+    slots = stages_of(access.buffer)
     return _row(access.buffer.name, element // (access.buffer.elements // slots), slots)
 
 

@@ -158,9 +158,9 @@ def operand_of(copy: TmaCopy) -> str:
     return str(copy.site.stmt.map.operand)  # type: ignore[union-attr]
 
 
-def slots_of(buffer: Buffer) -> int:
-    """Pipeline slots of a shared buffer; 1 where it has none."""
-    return buffer.shape[0] if buffer.axes[:1] == ("slot",) and len(buffer.shape) > 1 else 1
+def stages_of(buffer: Buffer) -> int:
+    """Pipeline stages of a shared tile; 1 where it has none."""
+    return buffer.stages if len(buffer.shape) > 1 else 1
 
 
 def watch(built: Build, steps: int = STEPS) -> Watched:

@@ -262,7 +262,7 @@ def measured(torch: Any, gpu: Any, gemm: Gemm, candidates: list[Candidate]) -> d
             launch(a, b, results[0])
             torch.cuda.synchronize()
             checked(torch, gemm, one.tile.text, results[0], a, b)
-        except TilewrightError as failure:
+        except (TilewrightError, RuntimeError) as failure:
             failed[one.tile.text] = str(failure).partition("\n")[0]
             continue
         calls[one.tile.text] = _rotated(launch, pairs, results)
@@ -314,7 +314,8 @@ def main() -> int:
     if asked.build_only:
         torch = gpu = None
     else:
-        torch, gpu = extras.require("torch", "Timing cuBLAS"), open_gpu(0)
+        torch = extras.require("torch", "Timing cuBLAS")
+        gpu = open_gpu(torch.cuda.current_device())
     with ThreadPoolExecutor(workers) as pool:
         for text in asked.problems:
             if time.monotonic() - started > asked.seconds:

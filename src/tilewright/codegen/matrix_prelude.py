@@ -178,9 +178,9 @@ __device__ __forceinline__ void round_pair_to_tf32(float& first, float& second) 
 }"""
 
 
-_TURN_WORDS = """\
-// Four neighbouring lanes turn a square of words: word j of lane i and word i of lane j change places.
-__device__ __forceinline__ void turn_words(void* place) {
+_TRANSPOSE_QUAD = """\
+// Quad shuffle transpose: word j of lane i and word i of lane j change places, of four neighbouring lanes.
+__device__ __forceinline__ void transpose_quad(void* place) {
     unsigned words[4];
     memcpy(words, place, 16);
 #pragma unroll
@@ -204,7 +204,7 @@ def _all_orders(instruction: MatrixInstruction) -> Sequence[tuple[Order, Order] 
 
 def matrix_prelude() -> dict[str, str]:
     """Every snippet by the name it defines."""
-    found = {"tf32_from_float": _TF32_FROM_FLOAT, "round_pair_to_tf32": _ROUND_PAIR, "turn_words": _TURN_WORDS}
+    found = {"tf32_from_float": _TF32_FROM_FLOAT, "round_pair_to_tf32": _ROUND_PAIR, "transpose_quad": _TRANSPOSE_QUAD}
     for count in (1, 2, 4):
         for transposed in (False, True):
             found[load_matrices_name(count, transposed)] = _load_matrices(count, transposed)

@@ -149,7 +149,7 @@ class BodyPrinter:
             case MultiplyTiles():
                 return self._on(multiply_name(stmt.instruction, stmt.orders), stmt.d, stmt.a, stmt.b)
             case QuadTranspose():
-                return self._on("turn_words", stmt.place)
+                return self._on("transpose_quad", stmt.place)
 
     def _on(self, function: str, *arguments: Ref | str) -> str:
         """A call with the addresses of places; a fragment is the array that its last index walks."""

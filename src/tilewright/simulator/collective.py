@@ -21,8 +21,8 @@ from tilewright.simulator.moves import MemorySide
 from tilewright.simulator.sites import Site
 from tilewright.simulator.values import RegisterView
 
-TURN_WORDS: Mapping[str, int] = {"SHFL": QUAD_LANES}
-"""What turns a square of four words: in each of two steps, two words to another lane."""
+TRANSPOSE_QUAD: Mapping[str, int] = {"SHFL": QUAD_LANES}
+"""Shuffles of a quad shuffle transpose: in each of two steps, two words to another lane."""
 
 SHUFFLE_ADD: Mapping[str, int] = {"SHFL": 1, "FADD": 1}
 """What adds the register of another lane."""
@@ -165,7 +165,7 @@ class QuadTransposeOp:
         held = _squares(self.element_bytes, True).registers(squares)
         put(self.place.of(convoy), held, None if convoy.mask is None else convoy.mask.lanes)
         self.place.mark(convoy)
-        self.context.tell_computed(self.site, convoy, TURN_WORDS)
+        self.context.tell_computed(self.site, convoy, TRANSPOSE_QUAD)
 
 
 @dataclass(slots=True)

@@ -253,7 +253,7 @@ class _Translator:
                 places = values.view(stmt.first), values.view(stmt.second)
                 return [RoundPairOp(site, self._context, places, stmt.dtype)]
             case QuadTranspose():
-                return [self._turn_words(stmt, self._sites.add(path, stmt, names.loops), names)]
+                return [self._transpose_quad(stmt, self._sites.add(path, stmt, names.loops), names)]
             case ShuffleAdd():
                 site = self._sites.add(path, stmt, names.loops)
                 return [ShuffleAddOp(site, self._context, self._values(site, names).view(stmt.place), stmt.mask)]
@@ -363,7 +363,7 @@ class _Translator:
             )
         ]
 
-    def _turn_words(self, stmt: QuadTranspose, site: Site, names: Names) -> QuadTransposeOp:
+    def _transpose_quad(self, stmt: QuadTranspose, site: Site, names: Names) -> QuadTransposeOp:
         size = stmt.place.buffer.dtype.bytes
         place = self._values(site, names).run(stmt.place, QUAD_LANES * WORD_BYTES // size)
         return QuadTransposeOp(site, self._context, place, size)

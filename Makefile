@@ -4,7 +4,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 SIZE ?= 256
 
-.PHONY: ladder test check gpu format golden clean
+.PHONY: ladder test test-slow test-all check gpu format golden clean
 .DEFAULT_GOAL := ladder
 
 $(VENV)/ready: pyproject.toml
@@ -17,8 +17,13 @@ $(VENV)/ready: pyproject.toml
 ladder: $(VENV)/ready  ## every rung of ladder `worklog`: verified, counted, explained
 	$(BIN)/tilewright ladder worklog --size $(SIZE)
 
-test: $(VENV)/ready  ## every test that needs no GPU
+test: $(VENV)/ready  ## the tests that a change should run: six minutes on two cores
 	$(BIN)/python -m pytest --numprocesses=auto --dist=worksteal --quiet
+
+test-slow: $(VENV)/ready  ## the exhaustive rest
+	$(BIN)/python -m pytest --numprocesses=auto --dist=worksteal --quiet -m 'slow and not gpu'
+
+test-all: test test-slow  ## every test that needs no GPU
 
 check: $(VENV)/ready  ## format, lint, types, layers, generated documents
 	$(BIN)/ruff format --check .
@@ -47,7 +52,7 @@ format: $(VENV)/ready
 	$(BIN)/ruff check --fix .
 
 golden: $(VENV)/ready  ## rewrite the expected texts; read the diff before committing it
-	$(BIN)/python -m pytest --quiet --update-golden tests || true
+	$(BIN)/python -m pytest --quiet --update-golden -m 'not gpu' tests || true
 
 clean:
 	rm -rf $(VENV) .pytest_cache .mypy_cache .ruff_cache .hypothesis

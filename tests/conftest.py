@@ -1,4 +1,4 @@
-"""What every test may use: whole texts compared with files that a person has read."""
+"""What every test may use: whole texts compared with files that a person has read, and cross sections of many cases."""
 
 from __future__ import annotations
 
@@ -19,6 +19,22 @@ GOLDEN = Path(__file__).parent / "golden"
 
 def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--update-golden", action="store_true", help="rewrite tests/golden/ with what the tests produce")
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Of a test with `cross_section("rung", "shape", every=4)`, cases outside of the section are slow.
+
+    A case is in it where the places of its values in their lists, and `at`, add up to a multiple of `every`: of 11
+    shapes each rung meets two or three, and each shape a quarter of the rungs. Tests that go through the same list by
+    themselves take different parts of it where they differ in `at`.
+    """
+    for item in items:
+        section = item.get_closest_marker("cross_section")
+        if section is not None and isinstance(item, pytest.Function):
+            places = sum(item.callspec.indices[name] for name in section.args) + section.kwargs.get("at", 0)
+            if places % section.kwargs["every"]:
+                item.add_marker(pytest.mark.slow)
 
 
 @pytest.fixture

@@ -38,14 +38,19 @@ ALSO_EQUAL = ("fma_instructions", "shared_wavefronts_ideal")
 """Counts that need not be equal, and are."""
 
 
+@pytest.mark.cross_section("rung", every=3)
 @pytest.mark.parametrize("rung", MEASURED)
 def test_simulated_counts_equal_the_recorded_ones(rung: str) -> None:
     ours = counts_of(rung)
     for count in (*EXACT, *ALSO_EQUAL):
         # A kernel that touches no shared memory has no such line on the source page.
         assert ours[count] == (MEASURED[rung][count] or 0), count
+    # What hardware counts exceeds the rule only where arbitration was lost.
+    by_rule, by_hardware = (one["hardware_shared_load_wavefronts"] or 0 for one in (ours, MEASURED[rung]))
+    assert by_rule <= by_hardware <= 1.01 * by_rule
 
 
+@pytest.mark.cross_section("rung", every=3, at=1)
 @pytest.mark.parametrize("rung", HOPPER_AND_TE)
 def test_every_count_from_addresses_is_the_recorded_one_on_hopper_and_te(rung: str) -> None:
     ours = counts_of(rung)
@@ -58,6 +63,7 @@ PAST_L1 = ("swizzle/async_copy", "swizzle/block_order", *(f"swizzle/stages_{slot
 """Rungs of whose copies the source page counts more than what they write."""
 
 
+@pytest.mark.cross_section("rung", every=3, at=2)
 @pytest.mark.parametrize("rung", [name for name in CUDA_CORES if name != "swizzle/layers"])
 def test_every_count_from_addresses_is_the_recorded_one_on_cuda_cores(rung: str) -> None:
     ours = counts_of(rung)
@@ -98,13 +104,6 @@ def test_ldmatrix_takes_the_wavefronts_that_are_simulated(rung: str) -> None:
     ours = counts_of(rung)
     for count in (*EXACT, *ALSO_EQUAL, "hardware_shared_load_wavefronts"):
         assert ours[count] == OF_TENSOR_CORES[rung][count], count
-
-
-def test_hardware_wavefronts_exceed_the_rule_only_by_lost_arbitration() -> None:
-    for rung, counts in MEASURED.items():
-        ours = counts_of(rung)["hardware_shared_load_wavefronts"]
-        measured = counts["hardware_shared_load_wavefronts"] or 0
-        assert ours <= measured <= 1.01 * ours, rung
 
 
 def test_asynchronous_copies_are_no_stores() -> None:

@@ -11,6 +11,8 @@ from tilewright.layout.banks import (
     BankRules,
     bank_conflicts,
     conflict_ways,
+    copy_turns,
+    copy_wavefronts,
     ideal_wavefronts,
     lines,
     matrix_wavefronts,
@@ -101,6 +103,23 @@ def test_global_tiles() -> None:
     addresses = np.stack([bk8, bk16, LANE * 16, LANE * 0])
     assert sectors(addresses, 16).tolist() == [16, 16, 16, 1]
     assert lines(addresses, 16).tolist() == [16, 8, 4, 1]
+
+
+def test_only_lanes_that_read_wait_for_a_bank_that_is_read() -> None:
+    """Copies of 4 bytes from one bank to 32 banks: lanes that only write zeros, or do nothing, wait for nobody."""
+    lane = np.arange(32)[None]
+    targets, sources = lane * 4, lane * 128
+
+    def turns(active: list[int], reading: list[int]) -> list[int]:
+        masks = (np.isin(lane, some) for some in (active, reading))
+        return copy_turns(targets, sources, 4, *masks)[0].tolist()
+
+    every = list(range(32))
+    assert turns(every, every) == list(range(1, 33))
+    assert turns(every, [2, 5, 9]) == [{2: 1, 5: 2, 9: 3}.get(at, 1) for at in every]
+    assert turns([5, 9], [2, 5, 9]) == [{5: 1, 9: 2}.get(at, 0) for at in every]
+    assert turns([2, 5, 9], [5]) == [{2: 1, 5: 1, 9: 1}.get(at, 0) for at in every]
+    assert copy_wavefronts(targets, sources, 4, reading=np.isin(lane, [2, 5, 9])).tolist() == [3]
 
 
 def test_nothing_active_costs_nothing() -> None:

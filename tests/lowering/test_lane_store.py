@@ -55,6 +55,7 @@ def right(gemm: Gemm, built: Build, **options: Any) -> Run:
     return run
 
 
+@pytest.mark.cross_section("point", "n", every=5)
 @pytest.mark.parametrize("point", [TALL, NARROW, ONE_PART, SHARED, SMALL_TURNS, ONE_PLACE])
 @pytest.mark.parametrize(("n", "ldc"), [(197, 197), (197, 200), (196, 197), (198, 198), (1, 1), (63, 65), (129, 131)])
 def test_rows_of_any_length_any_distance_apart(point: Any, n: int, ldc: int) -> None:
@@ -62,6 +63,7 @@ def test_rows_of_any_length_any_distance_apart(point: Any, n: int, ldc: int) -> 
     right(gemm, by_lanes(gemm, point))
 
 
+@pytest.mark.cross_section("start", "ldc", every=2)
 @pytest.mark.parametrize("start", [0, 2, 4, 6, 14])
 @pytest.mark.parametrize("ldc", [130, 133])
 def test_a_matrix_that_begins_anywhere(start: int, ldc: int) -> None:
@@ -69,6 +71,7 @@ def test_a_matrix_that_begins_anywhere(start: int, ldc: int) -> None:
     right(gemm, by_lanes(gemm, NARROW, SAFE), base_bytes={"C": start})
 
 
+@pytest.mark.cross_section("dtype", "a", every=2)
 @pytest.mark.parametrize("dtype", [BF16, F16])
 @pytest.mark.parametrize(("a", "b"), [(Order.ROW, Order.ROW), (Order.ROW, Order.COL), (Order.COL, Order.ROW)])
 def test_orders_formats_and_factors(dtype: Any, a: Order, b: Order) -> None:

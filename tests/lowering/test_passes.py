@@ -36,6 +36,7 @@ def barriers_of(body: Body) -> list[bool]:
     return [any(path[:n] in loops for n in range(len(path))) for path, s in walk(body) if isinstance(s, Barrier)]
 
 
+@pytest.mark.cross_section("rung", every=3)
 @pytest.mark.parametrize("rung", rungs())
 def test_every_rung_lowers_for_every_variant(rung: Rung) -> None:
     program = build(rung.gemm(256, 256, 64), rung)
@@ -140,6 +141,13 @@ def test_near_ends_where_31_bits_do(side: int, near: bool) -> None:
     rung = find_rung("worklog/6")
     gemm = rung.gemm(side, side, 8)
     assert variant_for(build(gemm, rung).program, gemm).near is near
+
+
+@pytest.mark.parametrize(("lda", "near"), [(2**24 - 9, True), (2**24 - 8, False), (2**24 - 1, False)])
+def test_near_counts_the_last_row_as_well(lda: int, near: bool) -> None:
+    """128 rows of the tile and the columns of the last one: 128 (lda + 8) elements."""
+    gemm = Gemm(128, 128, 1024, lda=lda)
+    assert variant_for(build(gemm, find_rung("worklog/6")).program, gemm).near is near
 
 
 def test_global_offsets_are_64_bits_wide_unless_near() -> None:

@@ -42,6 +42,7 @@ def kernel_of(gemm: Gemm, variant: Variant | None = None) -> Kernel:
     return build(gemm, schedule_at(gemm, SMALL), variant=variant).kernel
 
 
+@pytest.mark.cross_section("k", "a", "blocks", every=4)
 @pytest.mark.parametrize("blocks", [1, 2])
 @pytest.mark.parametrize(("a", "b"), ORDERS)
 @pytest.mark.parametrize("k", [0, 8, 200])
@@ -55,6 +56,7 @@ def test_tile_after_tile_is_right(k: int, a: Order, b: Order, blocks: int) -> No
     assert run.errors == ()
 
 
+@pytest.mark.cross_section("variant", "stages", every=3)
 @pytest.mark.parametrize("stages", [2, 3, 4])
 @pytest.mark.parametrize("variant", [Variant(frozenset("mnk")), Variant(), Variant(alignment_bytes=8), SAFE])
 def test_whatever_is_assumed_and_however_deep_the_ring(variant: Variant, stages: int) -> None:

@@ -2,6 +2,7 @@
 
 import csv
 import re
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -10,7 +11,14 @@ from hypothesis import strategies as st
 
 from tilewright.device.catalog import DEVICES, H200, RTX_3090, RTX_4090, RTX_A6000, T4
 from tilewright.errors import LaunchError
-from tilewright.model.occupancy import Limit, Occupancy, allocated_shared_bytes, max_registers_that_fit, occupancy
+from tilewright.model.occupancy import (
+    Limit,
+    Occupancy,
+    allocated_registers_per_block,
+    allocated_shared_bytes,
+    max_registers_that_fit,
+    occupancy,
+)
 from tilewright.units import KIB
 
 # What cudaOccMaxActiveBlocksPerMultiprocessor of cuda_occupancy.h (CUDA 13.0, package nvidia-cuda-runtime 13.0.96)
@@ -94,6 +102,19 @@ def test_a_warp_cannot_borrow_registers_of_another_scheduler() -> None:
     """168 registers: 5376 a warp, 3 warps a scheduler, 12 an SM, although 65536 // 5376 == 12.19."""
     assert plain(H200, 32 * 3, 168).blocks_per_sm == 4
     assert plain(H200, 32 * 5, 168).blocks_per_sm == 2
+
+
+def test_a_part_of_a_warp_takes_a_whole_one() -> None:
+    this = plain(H200, 33, 168)
+    assert (this.warps_per_block, this.blocks_per_sm) == (2, 6)  # three warps a scheduler, as above
+    assert max_registers_that_fit(H200, threads_per_block=33, blocks=6) == 168
+
+
+def test_a_launch_asks_for_the_registers_of_as_many_warps_on_each_scheduler() -> None:
+    """Five warps are checked as eight. On known GPUs a block may have all registers, so other checks say the same."""
+    assert allocated_registers_per_block(H200, 5, 160) == 8 * 160 * 32
+    small = replace(H200, max_registers_per_block=8 * 160 * 32 - 1)
+    assert (plain(H200, 160, 160).blocks_per_sm, plain(small, 160, 160).blocks_per_sm) == (2, 0)
 
 
 def test_barriers_limit_warp_specialised_kernels() -> None:

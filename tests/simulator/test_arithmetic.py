@@ -70,6 +70,16 @@ def test_two_roundings_would_fail_that_test() -> None:
     assert (twice != fma(a, b, c)).any()
 
 
+def test_ties_between_subnormals_are_rounded_once() -> None:
+    """Just above and just below half-way between two subnormals: float64 rounds both to the middle itself."""
+    c = np.array([2.0**-127 + last * 2.0**-149 for last in (0, 0, 1, 1)], np.float32)
+    a = np.array([2.0**-75 * (1 + 2.0**-20), 2.0**-75 * (1 + 2.0**-12)] * 2, np.float32)
+    b = np.array([2.0**-75 * (1 - 2.0**-20), 2.0**-75 * (1 - 2.0**-12 + 2.0**-24)] * 2, np.float32)
+    exact = [Fraction(float(x)) * Fraction(float(y)) + Fraction(float(z)) for x, y, z in zip(a, b, c, strict=True)]
+    assert all(float(value) == float(z) + 2.0**-150 for value, z in zip(exact, c, strict=True))
+    assert [float(value) for value in fma(a, b, c)] == [nearest_float32(value) for value in exact]
+
+
 def test_a_multiply_add_equals_fmaf_of_the_c_library() -> None:
     library = ctypes.util.find_library("m")
     if library is None:

@@ -343,6 +343,15 @@ class TestBounds:
             assert (Kind.OVERFLOW in {f.kind for f in run.findings}) is expected
             assert run.completed is not expected
 
+    @pytest.mark.parametrize("op", [Op.DIV, Op.MOD, Op.SHR, Op.MIN])
+    def test_an_operand_that_32_bits_cannot_hold_though_the_result_fits(self, op: Op) -> None:
+        """What leaves 32 bits on the way into a division, a shift to the right or a minimum decides its result."""
+        x, big = registers("x"), Const(2**30, I32)
+        bits = {Op.DIV: big, Op.MOD: as_expr(4), Op.SHR: as_expr(28), Op.MIN: as_expr(3)}
+        load = Move(at(x), Ref(A, (Binary(op, (THREAD + 1) * big, bits[op]),)))
+        run = simulate(kernel((Alloc(x), load)), make_operands(Gemm(64, 1, 1)), on_finding="collect")
+        assert Kind.OVERFLOW in {finding.kind for finding in run.findings}
+
     def test_lanes_that_take_no_part_may_overflow(self) -> None:
         x, big = registers("x"), Const(2**30, I32)
         load = Move(at(x), Ref(A, (Binary(Op.MOD, (THREAD + 1) * big, as_expr(4)),)), guard=less(THREAD, 1))

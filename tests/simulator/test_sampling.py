@@ -3,17 +3,21 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 
 import pytest
 from simulated_kernels import A, at, kernel, less, naive, register_tiled, registers, tiled
 
+from tilewright.dtypes import BF16
 from tilewright.ir.buffer import Ref
 from tilewright.ir.expr import ONE, Var, as_expr
 from tilewright.ir.kernel import Kernel
 from tilewright.ir.stmt import Alloc, Let, Move
-from tilewright.problem import Gemm, make_operands
-from tilewright.simulator import count_sampled, sample_blocks, simulate
+from tilewright.ladders import find_rung
+from tilewright.problem import Gemm, Operands, make_operands
+from tilewright.simulator import Counters, count_sampled, sample_blocks, simulate
 from tilewright.simulator.line_counts import COUNTED
+from tilewright.toolchain import build
 
 MAKERS = {
     "naive": naive,
@@ -43,6 +47,19 @@ def test_rows_that_are_no_multiple_of_a_line_make_more_classes(make: Callable[[]
     operands = make_operands(gemm)
     sampled, every = count_sampled(make(), operands), simulate(make(), operands).counters
     assert sampled.lines == every.lines
+
+
+def test_blocks_of_a_cluster_all_run() -> None:
+    """A block brings the others of its cluster along, so none of them stands for another."""
+    gemm = Gemm(256, 512, 128, BF16, out=BF16)
+    kernel = build(gemm, find_rung("hopper/7")).kernel
+    assert kernel.cluster == 2
+    sampled, every = (run(replace(kernel, resident=False), make_operands(gemm)) for run in (count_sampled, counted))
+    assert sampled.blocks == every.blocks and sampled.lines == every.lines and not sampled.is_estimate
+
+
+def counted(kernel: Kernel, operands: Operands) -> Counters:
+    return simulate(kernel, operands).counters
 
 
 def test_a_whole_grid_is_one_class() -> None:

@@ -18,6 +18,7 @@ from tilewright.errors import TilewrightError
 from tilewright.winners.choice import Choice
 from tilewright.winners.database import Database, DatabaseUnusable, Imported, shipped_winners
 from tilewright.winners.winner import Winner
+from tilewright.winners.winner_file import SCHEMA, Unavailable, WinnerFile
 
 
 @pytest.fixture
@@ -182,6 +183,40 @@ def test_a_file_from_a_newer_version_is_refused_and_left_alone(path: Path, chang
             use(a_database(path))
         assert "upgrade tilewright" in refusal.value.hint
     assert path.read_bytes() == before
+
+
+def test_the_next_schema_is_a_newer_version(path: Path) -> None:
+    a_database(path).record(a_winner())
+    with closing(sqlite3.connect(path)) as connection, connection:
+        assert connection.execute("pragma user_version").fetchone() == (SCHEMA,)
+        connection.execute(f"pragma user_version = {SCHEMA + 1}")
+    with pytest.raises(DatabaseUnusable, match=f"schema {SCHEMA + 1}, and this version knows {SCHEMA}"):
+        a_database(path).winners()
+
+
+@pytest.mark.parametrize(
+    ("code", "told"),
+    [
+        ("SQLITE_BUSY_SNAPSHOT", "another process has locked it"),
+        ("SQLITE_LOCKED_SHAREDCACHE", "another process has locked it"),
+        ("SQLITE_READONLY_DBMOVED", "it may not be written"),
+        ("SQLITE_CANTOPEN_ISDIR", "it cannot be opened"),
+        ("SQLITE_IOERR_WRITE", "the disk reports an error"),
+    ],
+)
+def test_what_sqlite_says_more_closely_is_no_damage(path: Path, code: str, told: str) -> None:
+    """Extended result codes go on where the plain ones end."""
+
+    def fails(connection: sqlite3.Connection) -> None:
+        failure = sqlite3.OperationalError("as SQLite says it")
+        failure.sqlite_errorname = code
+        raise failure
+
+    a_database(path).record(a_winner())
+    file = WinnerFile(path, 0.2)
+    with pytest.raises(Unavailable, match=told):
+        file.write(fails)
+    assert file.damage is None and path.exists()
 
 
 def test_a_database_of_another_program_is_refused_and_left_alone(path: Path) -> None:

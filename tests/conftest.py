@@ -25,16 +25,24 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Of a test with `cross_section("rung", "shape", every=4)`, cases outside of the section are slow.
 
-    A case is in it where the places of its values in their lists, and `at`, add up to a multiple of `every`: of 11
-    shapes each rung meets two or three, and each shape a quarter of the rungs. Tests that go through the same list by
-    themselves take different parts of it where they differ in `at`.
+    A case is in it where the places of its values among those of the test, and `at`, add up to a multiple of `every`:
+    of 11 shapes each rung meets two or three, and each shape a quarter of the rungs. Tests that go through the same
+    list by themselves take different parts of it where they differ in `at`. A case that is asked for by its name is in.
     """
+    seen: dict[tuple[str, str], list[object]] = {}
     for item in items:
         section = item.get_closest_marker("cross_section")
-        if section is not None and isinstance(item, pytest.Function):
-            places = sum(item.callspec.indices[name] for name in section.args) + section.kwargs.get("at", 0)
-            if places % section.kwargs["every"]:
-                item.add_marker(pytest.mark.slow)
+        if section is None or not isinstance(item, pytest.Function):
+            continue
+        total = section.kwargs.get("at", 0) if len(items) > 1 else 0
+        for name in section.args:
+            value, values = item.callspec.params[name], seen.setdefault((item.nodeid.partition("[")[0], name), [])
+            place = next((place for place, other in enumerate(values) if other is value), len(values))
+            if place == len(values):
+                values.append(value)
+            total += place
+        if total % section.kwargs["every"]:
+            item.add_marker(pytest.mark.slow)
 
 
 @pytest.fixture

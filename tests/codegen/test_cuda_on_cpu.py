@@ -108,7 +108,7 @@ def rung_name(rung: Rung) -> str:
     return rung.title.replace(" ", "_")
 
 
-@pytest.mark.cross_section("rung", every=4)
+@pytest.mark.cross_section("rung", every=5)
 @pytest.mark.parametrize("rung", RUNGS, ids=rung_name)
 def test_rungs_are_right_with_nothing_assumed(rung: Rung, tmp_path: Path) -> None:
     kernel = rung_kernel(rung, SAFE)

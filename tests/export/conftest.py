@@ -17,7 +17,10 @@ def cache(tmp_path_factory: pytest.TempPathFactory) -> CubinCache:
     return CubinCache(run / "cubins")
 
 
-@pytest.fixture(scope="session", params=KINDS)
+@pytest.fixture(
+    scope="session",
+    params=[pytest.param(kind, marks=[] if kind == "hopper" else [pytest.mark.slow]) for kind in KINDS],
+)
 def exported(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory, cache: CubinCache) -> Project:
     """One project of each kind, written."""
     return project(request.param, tmp_path_factory.mktemp("exports") / request.param, cache)

@@ -59,6 +59,7 @@ def right(gemm: Gemm, point: Any) -> Build:
     return built
 
 
+@pytest.mark.cross_section("point", every=4)
 @pytest.mark.parametrize("point", small())
 def test_a_point_is_right_at_every_edge(point: Any) -> None:
     """Tiles that end outside, rows of C that end inside 16 bytes, and more tiles than blocks that walk."""
@@ -192,6 +193,7 @@ def touches(stmt: Stmt) -> bool:
     return any(place.buffer.space is Space.GLOBAL for place in (*written(stmt), *moved_from(stmt)))
 
 
+@pytest.mark.cross_section("point", every=3)
 @pytest.mark.parametrize("point", [one for one in small() if one.values[0].get("early", 1)])
 def test_nothing_is_touched_before_the_kernels_before_have_ended(point: Any) -> None:
     gemm = Gemm(512, 512, 512, BF16, out=BF16, beta=1.0, epilogue=Epilogue("n", True))

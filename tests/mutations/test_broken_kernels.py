@@ -98,7 +98,7 @@ def places(kind: type, but: Collection[str] = ()) -> list[Any]:
     return [param for param in result if param.id not in but]
 
 
-@pytest.mark.cross_section("path", every=3)
+@pytest.mark.cross_section("path", every=5)
 @pytest.mark.parametrize(("rung", "path"), places(Barrier, but=ORDERED_ANYHOW))
 def test_each_missing_barrier_is_a_race(rung: Rung, path: Path) -> None:
     """However the warps happen to take turns."""
@@ -131,7 +131,7 @@ def test_each_missing_wait_is_found(rung: Rung, path: Path) -> None:
         assert simulate(broken, operands, listeners=(), on_finding="collect").errors
 
 
-@pytest.mark.cross_section("rung", "aligned", every=5)
+@pytest.mark.cross_section("rung", "aligned", every=9)
 @pytest.mark.parametrize("aligned", [True, False], ids=["aligned", "unaligned"])
 @pytest.mark.parametrize("rung", [pytest.param(rung, id=rung.name) for rung in RUNGS])
 def test_each_part_of_each_guard_is_needed(rung: Rung, aligned: bool) -> None:

@@ -46,6 +46,7 @@ def run(skinny: Skinny, a: Any, b: Any, out: Any) -> None:
     )
 
 
+@pytest.mark.cross_section("m", "orders", every=3)
 @pytest.mark.parametrize("orders", ORDERS)
 @pytest.mark.parametrize(
     ("m", "n", "k", "parts"),

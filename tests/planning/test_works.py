@@ -44,6 +44,7 @@ def takes(tile: Candidate, gemm: Gemm) -> bool:
     return not tile.by_engine or gemm.dtype.bytes == 2 or (gemm.a, gemm.b) == (Order.ROW, Order.COL)
 
 
+@pytest.mark.cross_section("name", "orders", every=2)
 @pytest.mark.parametrize(("name", "orders"), CASES)
 def test_the_forms_are_what_the_simulator_counts(name: str, orders: str) -> None:
     """As far as the time model sees it: for one block on an SM, for several, and where memory is no bound."""
@@ -84,6 +85,7 @@ def test_the_first_tensor_cores_have_a_form_too() -> None:
     assert ours == pytest.approx(theirs, rel=0.25)  # there is no other to choose
 
 
+@pytest.mark.cross_section("name", every=2)
 @pytest.mark.parametrize("name", ["bf16", "f32"])
 def test_blocks_of_an_sm_are_those_of_the_compiled_kernels(name: str) -> None:
     gemm = problem(name, "NN")
@@ -122,6 +124,7 @@ def test_every_tile_computes_the_product(name: str, key: str) -> None:
     assert check(operands, computed).ok and not run.findings
 
 
+@pytest.mark.cross_section("order", every=2)
 @pytest.mark.parametrize("order", [Order.ROW, Order.COL], ids=["NN", "NT"])
 def test_loads_of_the_next_tile_come_before_the_products_of_this_one(order: Order) -> None:
     """In machine code, where ptxas decides it: all FFMA candidates of the H200 start their loads first in a step."""

@@ -69,6 +69,7 @@ def test_a_warp_of_the_naive_rung_moves_a_sector_for_each_lane() -> None:
     assert b["requests"][0]["sectors"] == 1  # all lanes want the same
 
 
+@pytest.mark.cross_section("name", every=3)
 @pytest.mark.parametrize("name", RUNGS)
 def test_loads_of_one_step_cover_the_tile(name: str) -> None:
     for operand in loads(watched(name)):
@@ -147,6 +148,7 @@ def test_loads_run_ahead_by_as_many_steps_as_there_are_slots_to_spare(name: str,
     assert _ahead(timeline(watched(name))) == ahead
 
 
+@pytest.mark.cross_section("name", every=3, at=1)
 @pytest.mark.parametrize("name", [name for name in RUNGS if not name.startswith("hopper/")])
 def test_steps_are_multiplied_in_order_and_none_past_the_end(name: str) -> None:
     drawn = timeline(watched(name))

@@ -132,6 +132,7 @@ def test_who_stored_what_is_wrong() -> None:
     assert found and found[0].block == (0, 0, 0) and found[0].thread == 0
 
 
+@pytest.mark.cross_section("cluster", every=2, at=1)
 @pytest.mark.parametrize("cluster", [1, 2])
 def test_no_statement_of_the_units_can_be_left_out(cluster: int) -> None:
     gemm = Gemm(256, 64, 320, dtype=BF16, out=BF16)

@@ -72,6 +72,7 @@ def postgres() -> Iterator[str]:
         shutil.rmtree(folder, ignore_errors=True)
 
 
+@pytest.mark.slow
 def test_two_workers_share_a_study_in_postgresql(postgres: str, tmp_path: Path) -> None:
     logs = [tmp_path / "one", tmp_path / "two"]
     both = [worker(tmp_path, log, 0.01, postgres, other) for log, other in zip(logs, reversed(logs), strict=True)]

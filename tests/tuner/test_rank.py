@@ -25,6 +25,7 @@ H200 = device("H200")
 RECORDED = Path(__file__).parents[2] / "benchmarks" / "results"
 
 
+@pytest.mark.cross_section("rung", every=2)
 @pytest.mark.parametrize(("rung", "least"), [("worklog/9", 0.75), ("worklog/best", 0.35)])
 def test_predictions_put_recorded_points_in_order(rung: str, least: float) -> None:
     file = RECORDED / f"search_{rung.replace('/', '_')}.jsonl"

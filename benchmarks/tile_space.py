@@ -6,7 +6,7 @@
 A tile is MxN, then x consumer warpgroups (default: one for each 64 rows, at most 2, or 3 of 192 rows), then options:
 
     pingpong          two consumers, each with a tile of its own
-    cluster=m|n       two blocks along m or n share the tile of B or A
+    cluster=m|n|m4    two blocks, or as many as are given, along m or n share the tile of B or A
     split=S           k in S parts, with a second kernel that adds them up
     swap              swap-AB: the rows of the instruction run along n
     once              one tile per block instead of a persistent grid
@@ -142,7 +142,9 @@ class Tile:
         tiles = Tiles(self.m, self.n, self.groups, turned=self.has("swap"))
         ping_pong = 2 if self.has("pingpong") else 1
         once = self.has("once") or self.has("split")
-        along = {"m": "m_block", "n": "n_block"}.get(self.options.get("cluster", ""))
+        asked = self.options.get("cluster", "")
+        along = {"m": "m_block", "n": "n_block"}.get(asked[:1])
+        blocks = int(asked[1:] or 2) if asked else 1
         order: tuple[Step, ...] = (Raster(RasterOrder.GROUPED, group=16), Persist())
         if once:
             order = (Raster(RasterOrder.ROW),) if along else ()
@@ -159,7 +161,7 @@ class Tile:
             Pipeline("k_tile", stages),
             Specialize(registers=REGISTERS[self.groups], turns=ping_pong),
             *order,
-            *((Cluster(along, 2),) if along else ()),
+            *((Cluster(along, blocks),) if along else ()),
             DependentLaunch(),
             *out,
         )

@@ -16,7 +16,7 @@ from tilewright.ir.kernel import Kernel
 from tilewright.ir.program import Program, Route
 from tilewright.ir.visit import Path, walk
 from tilewright.layout.banks import LINE_BYTES
-from tilewright.lowering.products import parts
+from tilewright.lowering.products import multicast
 from tilewright.model.work import Access, Phase, Work, asked_rows, round_trips
 from tilewright.prediction.joined_loads import JoinedLoads
 from tilewright.problem.gemm import Gemm, OperandName
@@ -91,7 +91,7 @@ def _strip_bytes(built: Build) -> float:
     sides: tuple[tuple[OperandName, int], ...] = (("A", tile["m"]), ("B", tile["n"]))
     for name, rows in sides:
         boxes = [staged for staged in program.chain(name) if staged.route is Route.TMA]
-        asked = asked_rows(built.gemm, name, rows, parts(program, boxes[0])) if boxes else rows
+        asked = asked_rows(built.gemm, name, rows, multicast(program, boxes[0]).blocks) if boxes else rows
         total += asked * tile["k"] * built.gemm.operand(name).dtype.bytes
     return total
 

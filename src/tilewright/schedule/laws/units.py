@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from tilewright.ir.buffer import Space
-from tilewright.ir.program import GROUP_LANES, WARP_LANES, Clustered, Level, Program, Route, Specialized
-from tilewright.ir.tiles import Tile, tile_of
+from tilewright.ir.program import GROUP_LANES, WARP_LANES, Level, Program, Route, Specialized
+from tilewright.ir.tiles import tile_of
 from tilewright.layout.arrangement import SwizzleAtoms
 from tilewright.schedule.laws.violation import Violation
 
@@ -39,26 +39,7 @@ def boxes_are_whole(program: Program) -> Iterator[Violation]:
                     f"{staged.name!r} takes {span.extent} of {span.dim}, no run of at most {MAX_BOX} neighbours.",
                     hint=f"split {span.dim} so that a block's tile is in one piece.",
                 )
-        if program.clustered is not None and isinstance(staged.arrangement, SwizzleAtoms):
-            yield from _shared_out(program, program.clustered, tile, staged.arrangement)
 
-
-def _shared_out(program: Program, cluster: Clustered, tile: Tile, swizzle_atoms: SwizzleAtoms) -> Iterator[Violation]:
-    """Blocks of a cluster share the swizzle atoms of a tile that all of them read, or 8-row groups of them."""
-    dim = program.loop(cluster.loop).axes[0].dim
-    staged, count = tile.staged, tile.row_length // swizzle_atoms.columns
-    if dim in program.gemm.operand(staged.operand).dims or count % cluster.size == 0:
-        return
-    if tile.rows % (cluster.size * SWIZZLE_ATOM_ROWS):
-        yield Violation(
-            f"{cluster.size} blocks cannot share out {staged.name!r}, which is {count} atom(s) of {tile.rows} rows.",
-            note=f"each loads whole swizzle atoms, or a multiple of {SWIZZLE_ATOM_ROWS} rows; swizzles repeat there.",
-            hint="use smaller clusters, or a larger tile.",
-        )
-
-
-SWIZZLE_ATOM_ROWS = 8
-"""Rows after which the permutation of a atom repeats. Source: PTX ISA 9.0, wgmma, swizzling modes."""
 
 MAX_BOX = 256
 """Elements of a box along one dimension. Source: CUDA driver API, cuTensorMapEncodeTiled."""

@@ -1,0 +1,68 @@
+"""Clusters share tiles of any rows: parts of a tile where it divides, whole tiles in alternate k iterations elsewhere."""
+
+from __future__ import annotations
+
+import pytest
+
+from tilewright.dtypes import BF16
+from tilewright.ir.async_stmt import TmaLoad
+from tilewright.ir.program import RasterOrder
+from tilewright.ir.stmt import If
+from tilewright.ir.visit import walk
+from tilewright.ladders.hopper.tiles import Tiles, by_engine, nest, staged, stored_in_subtiles
+from tilewright.lowering.products import Multicast, multicast
+from tilewright.problem import Gemm, Order, check, make_operands
+from tilewright.schedule import Cluster, Persist, Pipeline, Raster, Schedule, Specialize
+from tilewright.toolchain import build, run_on_simulator
+
+
+def schedule(gemm: Gemm, tiles: Tiles, along: str, size: int) -> Schedule:
+    return Schedule(
+        *nest(gemm, tiles),
+        *staged(gemm, tiles),
+        *by_engine(),
+        Pipeline("k_tile", 3),
+        Specialize((24, 240)),
+        Raster(RasterOrder.GROUPED, group=4),
+        Persist(),
+        Cluster(along, size),
+        *stored_in_subtiles(gemm, tiles, subtile=0, stages=2, warps=1),
+    )
+
+
+@pytest.mark.parametrize(
+    ("m", "n", "swap", "along", "size", "share"),
+    [
+        (128, 128, False, "n_block", 2, Multicast(2, 1, 64, rows_apart=64)),
+        (128, 128, False, "n_block", 4, Multicast(4, 1, 32, rows_apart=32)),
+        (128, 80, False, "m_block", 4, Multicast(4, 1, 80, alternating=True)),
+        (104, 128, True, "n_block", 4, Multicast(4, 1, 104, alternating=True)),
+        (40, 64, True, "n_block", 4, Multicast(4, 1, 40, alternating=True)),
+        (8, 64, True, "n_block", 2, Multicast(2, 1, 8, alternating=True)),
+    ],
+)
+def test_a_cluster_multiplies_right_and_clean(
+    m: int, n: int, swap: bool, along: str, size: int, share: Multicast
+) -> None:
+    gemm = Gemm(2 * m - 3, 2 * n + 8, 264, BF16, out=BF16, b=Order.COL)
+    tiles = Tiles(m, n, 1 if n == 64 else 2, turned=swap)
+    built = build(gemm, schedule(gemm, tiles, along, size))
+    operand = "A" if along == "n_block" else "B"
+    shared = next(s for s in built.program.staged if s.operand == operand)
+    assert multicast(built.program, shared) == share
+    result, run = run_on_simulator(built, make_operands(gemm), on_finding="collect")
+    assert run.errors == ()
+    assert check(make_operands(gemm), result).ok
+
+
+def test_each_block_loads_the_whole_tile_in_its_own_iterations() -> None:
+    gemm = Gemm(256, 256, 256, BF16, out=BF16, b=Order.COL)
+    built = build(gemm, schedule(gemm, Tiles(104, 128, 2, turned=True), "n_block", 4))
+    guarded = [stmt for _, stmt in walk(built.kernel.body) if isinstance(stmt, If) and _loads(stmt.then) == {"A"}]
+    assert len(guarded) == 1
+    masks = [s.mask for _, s in walk(guarded[0].then) if isinstance(s, TmaLoad)]
+    assert masks == [0b1111]
+
+
+def _loads(body: tuple[object, ...]) -> set[str]:
+    return {stmt.map.operand for _, stmt in walk(body) if isinstance(stmt, TmaLoad)}  # type: ignore[arg-type]

@@ -15,7 +15,7 @@ from cpu_gpu import CpuKernel, State, cpu_gpu  # noqa: E402
 
 from tilewright.frontend import compute  # noqa: E402
 from tilewright.frontend.libraries import TorchArrays, View, library_of  # noqa: E402
-from tilewright.integrations import torch_mode  # noqa: E402
+from tilewright.integrations import torch_kernels, torch_mode  # noqa: E402
 
 _VIEW = TorchArrays.view
 _RUN = CpuKernel.run
@@ -43,6 +43,7 @@ def cpu_torch() -> Iterator[State]:
         patch.setattr(TorchArrays, "elsewhere", lambda library, device: False)
         patch.setattr(library, "stream", lambda device: 0)
         patch.setattr(torch_mode, "DEVICE", "cpu")
+        patch.setattr(torch_kernels, "KEY", "CPU")
         try:
             yield state
         finally:

@@ -1,4 +1,4 @@
-"""Clusters share tiles of any rows: parts of a tile where it divides, whole tiles in alternate k iterations elsewhere."""
+"""Clusters share tiles of any rows: parts where a tile divides, else whole tiles in alternate k iterations."""
 
 from __future__ import annotations
 

@@ -2,21 +2,28 @@
 
 from __future__ import annotations
 
-from contextlib import AbstractContextManager
+from typing import Any
 
 
-def route_torch() -> AbstractContextManager[object]:
-    """Within the block, the products of PyTorch run through tilewright: `a @ b`, `torch.matmul`, `mm`, `bmm`, `addmm`,
-    `baddbmm` and `nn.functional.linear`, and so `nn.Linear`, `nn.MultiheadAttention` and the layers of transformers.
+def route_torch() -> Any:
+    """Within the block, the products of PyTorch run through tilewright: `mm`, `addmm`, `bmm`, `baddbmm`, also with
+    `out=`, and so `a @ b`, `torch.matmul`, `nn.Linear`, `nn.MultiheadAttention` and the layers of transformers.
 
     Routed are dense CUDA tensors of float32, float16 or bfloat16, and what torch.autocast makes of them; all else runs
-    as before. Blocks may be nested, and each thread has its own. From PyTorch 2.6 on the block may also lie inside a
-    compiled function, or a compiled function be called within it. Raises MissingExtra where there is no PyTorch.
+    as before. Gradients stay PyTorch's: their products are routed where `backward` is called within the block. Blocks
+    may be nested, and each thread has its own. Compiled functions that are called within the block are routed without
+    being compiled anew; from PyTorch 2.6 on the block may also lie inside one.
 
-        with tilewright.route_torch():
+        with tilewright.route_torch() as routed:
             loss = model(x).sum()
             loss.backward()
-    """
-    from tilewright.integrations.torch_mode import Routing
+        print(routed)  # how many products were routed, and why others were not
 
-    return Routing()
+    The kernels stand in PyTorch's dispatcher while a block is open, so that other operators pay nothing. The first
+    block to open and the last to close change the dispatcher, which PyTorch does not guard against products that other
+    threads start at that moment. PyTorch before 2.9 does not hand out its own kernels: there a mode sees every
+    function that is called in the block. Raises MissingExtra where there is no PyTorch.
+    """
+    from tilewright.integrations.torch_kernels import routing
+
+    return routing()

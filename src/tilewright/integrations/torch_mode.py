@@ -1,9 +1,9 @@
-"""The mode behind `tilewright.route_torch`.
+"""The mode behind `tilewright.route_torch` where its kernels cannot stand in PyTorch's dispatcher: before PyTorch 2.9,
+and in a block that lies inside a compiled function.
 
-It sees the functions of PyTorch that are called from Python (`TorchFunctionMode`), and is no override of the operators
-beneath them: such a mode belongs to one thread and ends with its block, torch.compile knows it and compiles anew what
-was compiled outside the block, and gradients are those of our operator, wherever they are computed.
-The price is a call of Python for every function of PyTorch in the block (tests/gpu/test_torch_on_gpu.py times it).
+It sees the functions of PyTorch that are called from Python (`TorchFunctionMode`). torch.compile knows such a mode.
+Gradients are those of our operator, wherever they are computed. Every function of PyTorch in the block costs a call of
+Python (tests/gpu/test_torch_on_gpu.py times it).
 """
 
 from __future__ import annotations
@@ -17,6 +17,7 @@ from typing import Any
 from tilewright import extras
 from tilewright.frontend import matmul
 from tilewright.frontend.shapes import ShapeError
+from tilewright.integrations.routed import Routed
 
 torch: Any = extras.require("torch", "Routing the products of PyTorch")
 
@@ -31,8 +32,12 @@ DEVICE = "cuda"
 FORMATS = frozenset((torch.float32, torch.float16, torch.bfloat16))
 
 
-class Routing(TorchFunctionMode):  # type: ignore[misc]
-    """The mode of one block."""
+class Mode(Routed, TorchFunctionMode):  # type: ignore[misc]
+    """The mode of one block, and what happened in it."""
+
+    def __init__(self) -> None:
+        Routed.__init__(self)
+        TorchFunctionMode.__init__(self)
 
     def __torch_function__(self, function: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         kwargs = kwargs or {}
@@ -42,6 +47,8 @@ class Routing(TorchFunctionMode):  # type: ignore[misc]
         route = _ROUTES.get(function)
         if route is not None and route.takes(args, kwargs):
             result = route.call(*args, **kwargs)
+            if not torch.compiler.is_compiling():
+                self.decline("not for tilewright") if result is NotImplemented else self.count()
             if result is not NotImplemented:
                 return result
         return function(*args, **kwargs)
@@ -136,7 +143,7 @@ def _product(
         return NotImplemented
     if c is not None and beta == 1 and c.dim() == 1 and c.shape == b.shape[-1:]:
         c, bias = None, c
-    tf32 = a.dtype == torch.float32 and _may_use_tf32()
+    tf32 = a.dtype == torch.float32 and may_use_tf32()
     factors: dict[str, Any] = {"alpha": alpha, "beta": None if c is None else beta}
     try:
         return matmul(a, b, c=c, bias=bias, precision="tf32" if tf32 else "default", **factors)
@@ -145,7 +152,7 @@ def _product(
 
 
 @torch.compiler.assume_constant_result  # type: ignore[untyped-decorator]
-def _may_use_tf32() -> bool:
+def may_use_tf32() -> bool:
     """What the user allowed PyTorch; torch.compile looks after it, and compiles anew when it changes."""
     precision = getattr(torch.backends.cuda.matmul, "fp32_precision", None)  # PyTorch 2.9, where the old one may refuse
     return bool(torch.get_float32_matmul_precision() != "highest" if precision is None else precision == "tf32")
@@ -183,7 +190,7 @@ def _routed(function: Any) -> Any:
     seen_through = _seen_through(function)
 
     def call(*args: Any, **kwargs: Any) -> Any:
-        with Routing():
+        with Mode():
             return seen_through(*args, **kwargs)
 
     return call

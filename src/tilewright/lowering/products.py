@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+
 from tilewright.dtypes import I64
 from tilewright.errors import LoweringError
 from tilewright.ir.async_stmt import ExpectBytes, SharedMatrix, TensorMap, TmaLoad, Wgmma
@@ -10,7 +12,7 @@ from tilewright.ir.env import HERE, Env
 from tilewright.ir.expr import ZERO, Const, Expr, Op, Select, Var, binary, both
 from tilewright.ir.kernel import step_of as step_name
 from tilewright.ir.program import Program, Staged
-from tilewright.ir.stmt import Body, For
+from tilewright.ir.stmt import Body, For, If
 from tilewright.ir.tiles import Tile, tile_of
 from tilewright.ir.work import Problems
 from tilewright.layout.arrangement import SwizzleAtoms
@@ -78,25 +80,46 @@ def swizzle_atoms_of(tile: Tile) -> SwizzleAtoms:
     return arrangement
 
 
-def parts(program: Program, staged: Staged) -> int:
-    """How many blocks of a cluster share out the copy of a tile that is the same for all of them."""
-    if program.clustered is None:
-        return 1
-    dim = program.loop(program.clustered.loop).axes[0].dim
-    return 1 if dim in program.gemm.operand(staged.operand).dims else program.clustered.size
+@dataclass(frozen=True, slots=True)
+class Multicast:
+    """How the blocks of a cluster share the copy of a tile that is the same for all of them.
+
+    blocks: of the cluster; 1: each block loads a tile of its own
+    atoms, rows: swizzle atoms that a block loads, and rows of each
+    atoms_apart, rows_apart: from the share of one block to the share of the next
+    alternating: one block loads the whole tile in a k iteration, the next block in the next one, since neither atoms
+    nor rows divide by the number of blocks
+    """
+
+    blocks: int
+    atoms: int
+    rows: int
+    atoms_apart: int = 0
+    rows_apart: int = 0
+    alternating: bool = False
+
+
+def multicast(program: Program, staged: Staged) -> Multicast:
+    """The share of one block in the copy of a tile."""
+    tile = tile_of(program, staged)
+    atoms, rows = tile.row_length // swizzle_atoms_of(tile).columns, tile.rows
+    clustered = program.clustered
+    if clustered is None or program.loop(clustered.loop).axes[0].dim in program.gemm.operand(staged.operand).dims:
+        return Multicast(1, atoms, rows)
+    blocks = clustered.size
+    if atoms % blocks == 0:
+        return Multicast(blocks, atoms // blocks, rows, atoms_apart=atoms // blocks)
+    if rows % (blocks * CORE_ROWS) == 0:
+        return Multicast(blocks, atoms, rows // blocks, rows_apart=rows // blocks)
+    return Multicast(blocks, atoms, rows, alternating=True)
 
 
 def tensor_map(program: Program, staged: Staged) -> TensorMap:
     """What the copy engine is told of a staged tile's operand: boxes of one atom, or of a block's part of it."""
-    tile = tile_of(program, staged)
-    swizzle_atoms = swizzle_atoms_of(tile)
-    rows = tile.rows
-    share = parts(program, staged)
-    if (tile.row_length // swizzle_atoms.columns) % share:
-        rows //= share
-    box, swizzle = (swizzle_atoms.columns, rows), swizzle_of(swizzle_atoms.row_bytes)
+    swizzle_atoms = swizzle_atoms_of(tile_of(program, staged))
+    box = (swizzle_atoms.columns, multicast(program, staged).rows)
     step = step_name(staged.operand) if program.problems is Problems.STRIDED else ""
-    return TensorMap(f"{staged.operand}_map", staged.operand, box, swizzle, step)
+    return TensorMap(f"{staged.operand}_map", staged.operand, box, swizzle_of(swizzle_atoms.row_bytes), step)
 
 
 def shared_matrix_of(program: Program, name: OperandName, env: Env = HERE) -> tuple[Expr, ...]:
@@ -109,14 +132,12 @@ def bulk_loads(program: Program, staged: Staged, signal: Ref, env: Env) -> Body:
     """One thread's copies of a tile, or of its block's part of one, into the slot that is being filled."""
     tile = tile_of(program, staged)
     swizzle_atoms = swizzle_atoms_of(tile)
-    count, share, box = tile.row_length // swizzle_atoms.columns, parts(program, staged), tensor_map(program, staged)
-    by_slab = count % share == 0
-    rank: Expr = Var(RANK) if share > 1 else ZERO
-    each = count // share if by_slab else count
-    atom: Expr = Var(f"{staged.name}_step") if each > 1 else ZERO
-    if by_slab:
-        atom = rank * each + atom
-    first_row: Expr = ZERO if by_slab else rank * box.box[1]
+    share, box = multicast(program, staged), tensor_map(program, staged)
+    rank: Expr = Var(RANK) if share.blocks > 1 else ZERO
+    atom: Expr = Var(f"{staged.name}_step") if share.atoms > 1 else ZERO
+    if share.atoms_apart:
+        atom = rank * share.atoms_apart + atom
+    first_row = rank * share.rows_apart if share.rows_apart else ZERO
     starts = []
     for span in tile.spans:
         outside = tuple(axis for axis in program.axes_of(span.dim) if axis not in span.axes)
@@ -127,9 +148,14 @@ def bulk_loads(program: Program, staged: Staged, signal: Ref, env: Env) -> Body:
         *shared_matrix_of(program, staged.operand, env),
     )
     index: tuple[Expr, ...] = (*tile.stage(env), atom, first_row, ZERO)
-    mask = (1 << share) - 1 if share > 1 else None
+    mask = (1 << share.blocks) - 1 if share.blocks > 1 else None
     load = TmaLoad(Ref(tile.shared_buffer, index), box, at, signal, mask, origin=staged.name)
-    return (For(f"{staged.name}_step", Const(each), (load,), unroll=True),) if each > 1 else (load,)
+    loads: Body = (load,)
+    if share.atoms > 1:
+        loads = (For(f"{staged.name}_step", Const(share.atoms), loads, unroll=True),)
+    if not share.alternating:
+        return loads
+    return (If(binary(Op.EQ, binary(Op.MOD, env[staged.under], share.blocks), rank), loads),)
 
 
 def expect(program: Program, tiles: tuple[Staged, ...], signal: Ref) -> ExpectBytes:

@@ -143,7 +143,8 @@ def kernel_names(torch: Any, call: Callable[[], object]) -> str:
         call()
         torch.cuda.synchronize()
     names = (event.key for event in profile.key_averages())
-    return "; ".join(name.partition("(")[0][:90] for name in names if not name.startswith(("cuda", "cuLaunch", "Mem", "Activity")))
+    calls = ("cuda", "cuLaunch", "Mem", "Activity")
+    return "; ".join(name.partition("(")[0][:90] for name in names if not name.startswith(calls))
 
 
 def _ours(gemm: Gemm) -> Multiply:

@@ -149,7 +149,14 @@ class LoadedKernel:
         """A launch to be repeated with other addresses; `args` as for `launch`, with any address for a pointer."""
         grid = self._resident(grid)
         self._check_grid(grid, block)
-        return PreparedLaunch(self, grid, block, self._cast(args))
+        return PreparedLaunch(
+            self.gpu,
+            self.handle,
+            self.source.parameters,
+            self._cast(args),
+            lambda stream: self.packed_config(stream, grid, block),
+            self.described(grid, block),
+        )
 
     @property
     def handle(self) -> int:

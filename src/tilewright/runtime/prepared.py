@@ -8,15 +8,13 @@ from __future__ import annotations
 
 import ctypes
 import threading
-from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable, Sequence
+from typing import Any
 
+from tilewright.artifacts import Parameter
 from tilewright.dtypes import Array
-from tilewright.runtime.driver import driver_answer
+from tilewright.runtime.driver import Gpu, driver_answer
 from tilewright.runtime.tensor_map import Sizes, encode, sizes_of
-
-if TYPE_CHECKING:
-    from tilewright.runtime.launch import Dim3, LoadedKernel
 
 _WORD_BYTES = 8
 _KEPT_MAPS = 1024
@@ -50,12 +48,23 @@ class _MapPlace:
 
 
 class PreparedLaunch:
-    """Made by `LoadedKernel.prepare`. May be used from several threads."""
+    """Made by `LoadedKernel.prepare`. May be used from several threads.
 
-    def __init__(self, kernel: LoadedKernel, grid: Dim3, block: Dim3, values: Sequence[Any]) -> None:
+    handle: of the kernel. values: of all parameters but tensor maps. config: of a launch on a stream, by its address.
+    doing: what an error says was done.
+    """
+
+    def __init__(
+        self,
+        gpu: Gpu,
+        handle: int,
+        parameters: Sequence[Parameter],
+        values: Sequence[Any],
+        config: Callable[[int], Any],
+        doing: str,
+    ) -> None:
         from cuda.bindings import driver
 
-        parameters = kernel.source.parameters
         given = [parameter for parameter in parameters if parameter.tensor_map is None]
         by_name = dict(zip((p.name for p in given), values, strict=True))
         self._cells = (ctypes.c_uint64 * len(parameters))()
@@ -76,9 +85,9 @@ class PreparedLaunch:
                 raw = by_name[parameter.name].tobytes()
                 ctypes.memmove(start + slot * _WORD_BYTES, raw, len(raw))
         self.pointers = len(pointers)
-        self._kernel = kernel
-        self._grid, self._block = grid, block
-        self._function = driver.CUfunction(int(kernel.handle))
+        self._gpu, self._doing = gpu, doing
+        self._new_config = config
+        self._function = driver.CUfunction(handle)
         self._argument_list = ctypes.addressof(self._addresses)
         self._configs: dict[int, Any] = {}
         self._launch = driver.cuLaunchKernelEx
@@ -89,7 +98,7 @@ class PreparedLaunch:
         """Start the kernel on a stream, by its address; `pointers`: the addresses of its matrices, in order."""
         config = self._configs.get(stream)
         if config is None:
-            config = self._new_config(stream)
+            config = self._configs[stream] = self._new_config(stream)
         cells, addresses = self._cells, self._addresses
         with self._lock:
             for slot, pointer in zip(self._pointer_slots, pointers):  # noqa: B905  (a launch is counted in nanoseconds)
@@ -105,14 +114,8 @@ class PreparedLaunch:
         """A thread that has no context yet gets that of the kernel's GPU; anything else is an error."""
         from cuda.bindings import driver
 
-        doing = self._kernel.described(self._grid, self._block)
         if status != driver.CUresult.CUDA_ERROR_INVALID_CONTEXT:
-            driver_answer((status,), doing)
-        self._kernel.gpu.make_current()
+            driver_answer((status,), self._doing)
+        self._gpu.make_current()
         with self._lock:
-            driver_answer(self._launch(config, self._function, self._argument_list, 0), doing)
-
-    def _new_config(self, stream: int) -> Any:
-        config = self._kernel.packed_config(stream, self._grid, self._block)
-        self._configs[stream] = config
-        return config
+            driver_answer(self._launch(config, self._function, self._argument_list, 0), self._doing)

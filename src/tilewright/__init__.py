@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from tilewright.dtypes import BF16, F16, F32, TF32
     from tilewright.errors import TilewrightError
-    from tilewright.frontend import grouped_matmul, linear, matmul
+    from tilewright.frontend import autotune, grouped_matmul, linear, matmul
     from tilewright.integrations.routing import route_torch
     from tilewright.ir.buffer import Space
     from tilewright.ir.kernel import Kernel, Variant
@@ -62,7 +62,7 @@ __version__ = "0.2.0"
 _HOME = {
     "tilewright.dtypes": ("BF16", "F16", "F32", "TF32"),
     "tilewright.errors": ("TilewrightError",),
-    "tilewright.frontend": ("grouped_matmul", "linear", "matmul"),
+    "tilewright.frontend": ("autotune", "grouped_matmul", "linear", "matmul"),
     "tilewright.integrations.routing": ("route_torch",),
     "tilewright.ir.buffer": ("Space",),
     "tilewright.ir.kernel": ("Kernel", "Variant"),
@@ -145,6 +145,7 @@ __all__ = [
     "Variant",
     "Vectorize",
     "Xor",
+    "autotune",
     "build",
     "check",
     "find_ladder",

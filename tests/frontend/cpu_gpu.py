@@ -81,6 +81,7 @@ class State:
         self.launches: list[str] = []
         self.compiled: list[str] = []
         self.capturing = False
+        self.deterministic = False
         self.has_room = True
 
 
@@ -150,6 +151,9 @@ class CpuArrays(Signed):
     def upload(self, words: Any, like: Any) -> tuple[int, Any]:
         kept = words.copy()
         return kept.ctypes.data, kept
+
+    def deterministic(self) -> bool:
+        return STATE.deterministic
 
     def elsewhere(self, device: int) -> bool:
         return False

@@ -6,12 +6,14 @@ calls      what a user calls; grouped: a list of products
 pytorch    entry: which calls PyTorch must see as an operator; plain: tensors that are memory and no more
 on_host    NumPy's arrays
 compute    one call: looked up by its key, else views -> requests -> plans; then its launches
+autotuning which plan is the fastest, measured at the first call
 requests   from views to requests, which are values; shapes: NumPy's rules; layouts: how a batch becomes launches
 options    what is asked beside the product
 libraries  one adapter a library: where an array lies, how to make one, on which stream
 """
 
+from tilewright.frontend.autotuning import autotune
 from tilewright.frontend.calls import linear, matmul
 from tilewright.frontend.grouped import grouped_matmul
 
-__all__ = ["grouped_matmul", "linear", "matmul"]
+__all__ = ["autotune", "grouped_matmul", "linear", "matmul"]

@@ -19,6 +19,7 @@ from operator import itemgetter
 from typing import Any
 
 from tilewright.errors import LaunchError, ProblemError
+from tilewright.frontend.autotuning import ON_ENTRY, measured
 from tilewright.frontend.layouts import CannotWrite
 from tilewright.frontend.libraries import DTypeError, View, WorkspaceError, library_of
 from tilewright.frontend.options import PLAIN, Options
@@ -39,6 +40,7 @@ Span = tuple[int, int]
 
 _RESULTS = "f32, f16 or bf16"
 
+ON_ENTRY.append(MEMO.clear)
 os.register_at_fork(after_in_child=MEMO.clear)  # CUDA does not work there
 
 
@@ -161,7 +163,11 @@ class Settled:
         self.device = refuse_host_memory(library, views)
         pieces = requests_of(views, product, dtype, options)
         self._planner = dispatcher(self.device)
-        self._parts = tuple((piece, planned(self._planner, library, piece)) for piece in pieces)
+        planner = self._planner
+        self._parts = tuple(
+            (piece, measured(planner, library, piece, views, like) or planned(planner, library, piece))
+            for piece in pieces
+        )
         self.make: Callable[[], Any] = library.maker(product.shape, dtype, like)
         given = (views.result(product, dtype), views.a, views.b, views.bias, views.c)
         self.spans = tuple(_span(view) for view in given)

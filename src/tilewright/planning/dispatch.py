@@ -10,6 +10,7 @@ import os
 import threading
 from collections.abc import Iterator
 from dataclasses import replace
+from time import perf_counter
 
 from tilewright.device.spec import DeviceSpec
 from tilewright.errors import CompileError, LaunchError, LoweringError, ScheduleError, TilewrightError
@@ -49,6 +50,7 @@ class Dispatcher:
         self.kernels = Kernels(gpu)
         self.forked = False
         self._plans: dict[Request, Plan] = {}
+        self._kept: dict[Request, Plan] = {}
         self._groups: dict[tuple[Request, ...], GroupPlan] = {}
         self._orders: dict[Gemm, ReductionOrder] = {}
         self._reported: set[tuple[str, str]] = set()
@@ -73,8 +75,32 @@ class Dispatcher:
             if found is None:
                 if len(self._plans) >= _KEPT_PLANS:
                     self._plans.clear()
-                found = self._plans[request] = self._made(request)
+                found = self._plans[request] = self._kept.get(request) or self._made(request)
         return found
+
+    def candidates(self, request: Request, most: int, seconds: float) -> list[Plan]:
+        """The first plans of a request, best first: at most so many, and beyond the second none that is begun to be
+        built after so many seconds. Raises as `plan`."""
+        self.refuse_fork()
+        began, found = perf_counter(), [self.plan(request)]
+        with self._lock, self.gpu.as_current():
+            for plan in self._built(request, []):
+                if plan.words not in {one.words for one in found}:
+                    found.append(plan)
+                if len(found) >= most or (len(found) > 1 and perf_counter() - began > seconds):
+                    break
+        return found
+
+    def is_measured(self, request: Request) -> bool:
+        """Whether `keep` was told the plan of a request."""
+        return request in self._kept
+
+    def keep(self, request: Request, plan: Plan) -> None:
+        """From now on this is the plan of a request: candidates were measured."""
+        with self._lock:
+            if len(self._kept) >= _KEPT_PLANS:
+                self._kept.clear()
+            self._kept[request] = self._plans[request] = plan
 
     def known_group(self, requests: tuple[Request, ...]) -> GroupPlan | None:
         """The plan of a group that was planned before."""
@@ -123,6 +149,7 @@ class Dispatcher:
         """Plan everything anew; kernels stay loaded."""
         self._plans.clear()
         self._groups.clear()
+        self._kept.clear()
 
     def leave(self) -> None:
         """In a process that was forked: the kernels are those of its parent, and cannot be launched here."""
@@ -131,14 +158,8 @@ class Dispatcher:
 
     def _made(self, request: Request) -> Plan:
         failures: list[TilewrightError] = []
-        if not self.spec.tensor.tf32_f32:
-            request = request.exact
-        for choice in self._ranked(request):
-            try:
-                return plan_of(self.kernels, request.exact if choice == SAFE else request, choice)
-            except (CompileError, LaunchError, LoweringError, ScheduleError) as failure:
-                failures.append(failure)
-                self.report(request.gemm, str(choice), failure)
+        for plan in self._built(request, failures):
+            return plan
         if not failures:
             raise LaunchError(
                 f"No kernel sums {request.gemm} in the one order that was asked for"
@@ -146,6 +167,19 @@ class Dispatcher:
                 hint="leave out batch_invariant and deterministic='bitwise'.",
             )
         raise failures[-1]
+
+    def _built(self, request: Request, failures: list[TilewrightError]) -> Iterator[Plan]:
+        """Plans that can be built, best first; why others cannot is added to the failures."""
+        if not self.spec.tensor.tf32_f32:
+            request = request.exact
+        for choice in self._ranked(request):
+            try:
+                plan = plan_of(self.kernels, request.exact if choice == SAFE else request, choice)
+            except (CompileError, LaunchError, LoweringError, ScheduleError) as failure:
+                failures.append(failure)
+                self.report(request.gemm, str(choice), failure)
+            else:
+                yield plan
 
     def _ranked(self, request: Request) -> Iterator[Choice]:
         """Choices worth trying, best first; the last is right everywhere."""

@@ -76,6 +76,9 @@ class CupyArrays(Signed):
     def capturing(self) -> bool:
         return bool(self.cupy.cuda.get_current_stream().is_capturing())
 
+    def deterministic(self) -> bool:
+        return False
+
     def finished(self, arrays: tuple[Any, ...], device: int) -> None:
         pass
 

@@ -54,6 +54,9 @@ class _Ours:
     def capturing(self) -> bool:
         return False
 
+    def deterministic(self) -> bool:
+        return False
+
     def finished(self, arrays: tuple[Any, ...], device: int) -> None:
         from cuda.bindings import driver
 

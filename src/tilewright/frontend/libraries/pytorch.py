@@ -98,5 +98,8 @@ class TorchArrays(Signed):
     def capturing(self) -> bool:
         return bool(self.torch.cuda.is_current_stream_capturing())
 
+    def deterministic(self) -> bool:
+        return bool(self.torch.are_deterministic_algorithms_enabled())
+
     def finished(self, arrays: tuple[Any, ...], device: int) -> None:
         pass

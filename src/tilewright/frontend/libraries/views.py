@@ -113,6 +113,10 @@ class Library(Protocol):
         """Whether the user's stream is recording a graph."""
         ...
 
+    def deterministic(self) -> bool:
+        """Whether the user asked the library for the same bits in every run."""
+        ...
+
     def finished(self, arrays: tuple[Any, ...], device: int) -> None:
         """Called after the last launch, for libraries that share no streams."""
         ...

@@ -18,6 +18,7 @@ from tilewright.ir.async_stmt import SetRegisters, Wgmma
 from tilewright.ir.expr import Lookup
 from tilewright.ir.kernel import PROBLEMS, Kernel
 from tilewright.ir.program import GROUP_LANES
+from tilewright.ir.register_budgets import REGISTERS_PER_SM
 from tilewright.ir.stmt import Move
 from tilewright.ir.text import ExprText
 from tilewright.ir.visit import exprs_of, walk, walk_expr, written
@@ -26,7 +27,6 @@ from tilewright.problem.gemm import Gemm, Operand, Order
 from tilewright.problem.problem import Problem
 from tilewright.problem.reduction import Reduction
 from tilewright.problem.relayout import Relayout
-from tilewright.schedule.laws.units import REGISTERS_PER_SM
 
 _PLACEMENT_BYTES = 128
 """The alignment of dynamic shared memory as a whole: enough for every access, TMA included."""

@@ -204,11 +204,12 @@ class Tensorized:
 class Specialized:
     """One more warpgroup, the producer, fills the slots of the pipelined loop; the others only compute.
 
-    registers: of a thread of the producer, and of the others. turns: warpgroups that take turns at whole tiles of C,
+    registers: of a thread of the producer, and of the others; None: what a block of so many warpgroups has
+    (`register_budgets`). turns: warpgroups that take turns at whole tiles of C,
     each storing one while the others multiply; 1: all work on the same tile.
     """
 
-    registers: tuple[int, int]
+    registers: tuple[int, int] | None = None
     turns: int = 1
 
 

@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 
 from tilewright.ir.buffer import Space
 from tilewright.ir.program import Axis, Level, Loop, Program, RasterOrder, Route, Staged
+from tilewright.ir.register_budgets import register_budgets
 from tilewright.ir.tiles import Tile, source_of, tile_of
 from tilewright.problem.gemm import Dim, OperandName, Order
 
@@ -100,7 +101,7 @@ class _Writer:
         if program.persistent:
             lines.append("blocks stay: as many as run at once are started, and walk over the tiles")
         if roles is not None:
-            copying, multiplying = roles.registers
+            copying, multiplying = register_budgets(program)
             turns = f", {roles.turns} of them in turns at whole tiles of C" if roles.turns > 1 else ""
             each = f"with {copying} registers a thread; the others multiply, with {multiplying}"
             lines.append(f"one warpgroup copies, {each}{turns}")

@@ -10,6 +10,7 @@ from functools import cached_property
 
 from tilewright.ir.buffer import Handoff, Space
 from tilewright.ir.program import Loop, Program, Route, Staged
+from tilewright.ir.register_budgets import register_budgets
 from tilewright.lowering.copies import needs_scope
 from tilewright.lowering.generator import Beside, Beyond, Position
 from tilewright.lowering.scheduler import TileScheduler
@@ -137,5 +138,5 @@ def _roles(program: Program) -> tuple[Role, Role | None]:
     specialized = program.specialized
     if specialized is None:
         return Role(together), None
-    copies, multiplies = specialized.registers
+    copies, multiplies = register_budgets(program)
     return Role(together, specialized.turns, multiplies), Role(registers=copies)

@@ -13,6 +13,7 @@ from math import inf, prod
 from tilewright.device.spec import DeviceSpec
 from tilewright.errors import TilewrightError
 from tilewright.ir.program import GROUP_LANES
+from tilewright.ir.register_budgets import register_budgets
 from tilewright.ir.work import SplitK
 from tilewright.model.occupancy import occupancy
 from tilewright.model.time import DRAM_SHARE, LAUNCH_SECONDS, predict_seconds
@@ -111,7 +112,7 @@ def _blocks_per_sm(built: Build, spec: DeviceSpec) -> int:
         return 1
     if program.specialized is not None:
         groups = built.kernel.threads_per_block // GROUP_LANES
-        copies, multiplies = program.specialized.registers
+        copies, multiplies = register_budgets(program)
         registers = ceil_div(copies + (groups - 1) * multiplies, groups)
     else:
         sums = prod(axis.extent or 1 for axis in program.sum_axes)

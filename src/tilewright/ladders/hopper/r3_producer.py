@@ -9,8 +9,6 @@ from tilewright.schedule import Pipeline, Schedule, Specialize
 
 TILES = Tiles()
 STAGES = 6
-REGISTERS = (24, 240)
-"""Of a thread that copies, and of one that multiplies."""
 
 
 def schedule(gemm: Gemm) -> Schedule:
@@ -19,7 +17,7 @@ def schedule(gemm: Gemm) -> Schedule:
         *staged(gemm),
         *by_engine(),
         Pipeline("k_tile", STAGES),
-        Specialize(registers=REGISTERS),
+        Specialize(),
         *stored(gemm),
     )
 

@@ -31,7 +31,7 @@ def schedule_at(gemm: Gemm, point: Point) -> Schedule:
         *staged(gemm),
         *by_engine(),
         Pipeline("k_tile", point["stages"]),
-        Specialize(registers=(24, 240)),
+        Specialize(),
         Raster(RasterOrder.GROUPED, group=point["rows"]),
         Persist(),
         *stored_by_engine(gemm, point["parts"], tiles=tiles_at(point)),

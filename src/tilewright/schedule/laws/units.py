@@ -6,6 +6,7 @@ from collections.abc import Iterator
 
 from tilewright.ir.buffer import Space
 from tilewright.ir.program import GROUP_LANES, WARP_LANES, Level, Program, Route, Specialized
+from tilewright.ir.register_budgets import registers_at_start
 from tilewright.ir.tiles import tile_of
 from tilewright.layout.arrangement import SwizzleAtoms
 from tilewright.schedule.laws.violation import Violation
@@ -63,8 +64,9 @@ def roles_have_work(program: Program) -> Iterator[Violation]:
 
 def _budgets(program: Program, roles: Specialized) -> Iterator[Violation]:
     """What the warpgroups ask for in the end is no more than a block starts with: else they wait for ever."""
-    threads = program.threads_per_block
-    each = min(REGISTERS_PER_SM // threads // 8 * 8, MAX_REGISTERS)
+    if roles.registers is None:
+        return
+    threads, each = program.threads_per_block, registers_at_start(program.threads_per_block)
     copying, multiplying = roles.registers
     groups = threads // GROUP_LANES - 1
     wanted = copying + groups * multiplying
@@ -75,11 +77,6 @@ def _budgets(program: Program, roles: Specialized) -> Iterator[Violation]:
             note="a warpgroup waits until the registers that it asks for are given back.",
             hint=f"registers=({copying}, {(each * (groups + 1) - copying) // groups // 8 * 8}).",
         )
-
-
-REGISTERS_PER_SM = 65536
-MAX_REGISTERS = 248
-"""Of a thread when a kernel starts: 255, in whole steps. Source: CUDA C++ Programming Guide, compute capability 9.0."""
 
 
 def overlap_needs_an_engine(program: Program) -> Iterator[Violation]:

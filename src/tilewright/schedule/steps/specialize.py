@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from typing import ClassVar
 
 from tilewright.ir.program import Program, Specialized
 from tilewright.schedule.laws import check_program
@@ -18,11 +19,14 @@ class Specialize(Step):
 
     A warpgroup of its own, the producer, starts the copies of the pipelined loop; the others multiply. Each slot has
     two memory barriers, full and empty, so that nobody waits for more than it must. registers: of a thread of the
-    producer and of the others, taken from the one and given to the others. turns: so many warpgroups take turns at
+    producer and of the others, taken from the one and given to the others; by default what a block of so many
+    warpgroups has. turns: so many warpgroups take turns at
     whole tiles of C: while one stores its tile, the next multiplies (resident blocks only).
     """
 
-    registers: tuple[int, int] = (24, 240)
+    positional: ClassVar[int] = 0
+
+    registers: tuple[int, int] | None = None
     turns: int = 1
 
     def apply(self, program: Program) -> Program:
@@ -30,7 +34,7 @@ class Specialize(Step):
         if program.specialized is not None:
             refuse(f"{doing}: one copies already.", hint="use Specialize once.")
         counts = self.registers
-        if not isinstance(counts, tuple) or len(counts) != 2 or not all(_is_budget(c) for c in counts):  # type: ignore[redundant-expr]
+        if counts is not None and not _are_budgets(counts):
             refuse(
                 f"{doing}: {counts!r} are no budgets of registers.",
                 hint="use two multiples of 8 from 24 to 256, such as registers=(24, 240).",
@@ -44,6 +48,10 @@ class Specialize(Step):
             )
         changed = replace(program, specialized=Specialized(counts, self.turns))
         return check_program(changed, doing)
+
+
+def _are_budgets(counts: object) -> bool:
+    return isinstance(counts, tuple) and len(counts) == 2 and all(_is_budget(count) for count in counts)
 
 
 def _is_budget(value: object) -> bool:

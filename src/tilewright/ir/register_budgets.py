@@ -1,0 +1,41 @@
+"""How the registers of a block are shared out among its producer and its consumers (setmaxnreg)."""
+
+from __future__ import annotations
+
+from tilewright.ir.program import GROUP_LANES, Program
+
+REGISTERS_PER_SM = 65536
+MAX_REGISTERS = 248
+"""Of a thread when a kernel starts: 255, in whole steps. Source: CUDA C++ Programming Guide, compute capability 9.0."""
+
+STEP = 8
+"""setmaxnreg takes multiples of this, from 24 to 256. Source: PTX ISA 9.0, setmaxnreg."""
+
+PRODUCER, CONSUMER = 24, 240
+"""The least that a thread can be left with, and the most that a consumer of wgmma is given."""
+
+
+def registers_at_start(threads: int) -> int:
+    """Of a thread of a block of so many, where it has an SM to itself.
+
+    >>> [registers_at_start(128 * groups) for groups in (2, 3, 4)]
+    [248, 168, 128]
+    """
+    return min(REGISTERS_PER_SM // threads // STEP * STEP, MAX_REGISTERS)
+
+
+def budgets(threads: int) -> tuple[int, int]:
+    """Registers of a thread of the producer, and of a consumer, in a block of so many threads.
+
+    >>> [budgets(128 * groups) for groups in (2, 3, 4)]
+    [(24, 240), (24, 240), (24, 160)]
+    """
+    groups = threads // GROUP_LANES
+    left = registers_at_start(threads) * groups - PRODUCER
+    return PRODUCER, min(left // (groups - 1) // STEP * STEP, CONSUMER)
+
+
+def register_budgets(program: Program) -> tuple[int, int]:
+    """Those of a program with roles: what its schedule says, or else what its block has."""
+    assert program.specialized is not None
+    return program.specialized.registers or budgets(program.threads_per_block)

@@ -95,6 +95,7 @@ def test_a_missing_extra_is_named_with_its_command(cli: Cli, monkeypatch: pytest
         ("ladder_worklog.jsonl", '{"rung": "worklog/1", "format": 99}', "is no record: format 99, not 1."),
         ("ladder_worklog.jsonl", '{"rung": "worklog/1", ', "is no record: Expecting"),
         ("ladder_worklog.jsonl", "[1, 2]", "is no record:"),
+        ("ladder_worklog.jsonl", "[" * 100_000, "is no record: maximum recursion depth"),
         ("ladder_worklog.jsonl", "\0\xff", "is no record:"),
         ("suite.jsonl", '{"candidate": "x", "burst": {}, "shape": [1, 1, 1]}', "is no record of a suite: it lacks"),
         ("suite.jsonl", '{"candidate": "x", "burst"', "is no record of a suite: Expecting"),

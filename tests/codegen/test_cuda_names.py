@@ -21,7 +21,10 @@ from tilewright.ir.kernel import BUILTINS, Kernel
 from tilewright.ir.stmt import Body, For, If, Let, Stmt
 from tilewright.ir.verify import PARAMETERS
 from tilewright.ir.visit import map_exprs, rebuild, sub_exprs
+from tilewright.ladders import find_rung
+from tilewright.problem import Gemm
 from tilewright.runtime.nvrtc import compile_cuda
+from tilewright.toolchain import build
 
 WANTED = {
     "thread": "new",
@@ -109,3 +112,10 @@ def test_a_name_is_free_again_after_its_scope() -> None:
             assert names.var("k") == "k_2"
         assert names.var("k") == "k"
     assert names.bind_var("k") == "k"
+
+
+def test_a_kernel_called_main_compiles() -> None:
+    """A name that CUDA keeps for the host's program."""
+    source = build(Gemm(64, 64, 64), find_rung("worklog/1"), name="main").source
+    assert source.entry == "main_2"
+    assert compile_cuda(source, "sm_80").image

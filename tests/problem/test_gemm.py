@@ -15,9 +15,14 @@ from tilewright.problem.formats import FORMATS, format_name, format_options
 @pytest.mark.parametrize(
     ("wrong", "text"),
     [
-        ({"m": -1}, "m = -1 is not a matrix size.\n  Hint: sizes are integers of at least 0."),
-        ({"n": 2.0}, "n = 2.0 is not a matrix size.\n  Hint: sizes are integers of at least 0."),
-        ({"k": "8"}, "k = '8' is not a matrix size.\n  Hint: sizes are integers of at least 0."),
+        (
+            {"m": 10**30},
+            f"m = {10**30} is not a matrix size.\n  Hint: sizes are integers from 0 to 2**31 - 1.",
+        ),
+        ({"lda": 2**70}, f"lda = {2**70} is more than kernels take.\n  Hint: the largest is 2**31 - 1."),
+        ({"m": -1}, "m = -1 is not a matrix size.\n  Hint: sizes are integers from 0 to 2**31 - 1."),
+        ({"n": 2.0}, "n = 2.0 is not a matrix size.\n  Hint: sizes are integers from 0 to 2**31 - 1."),
+        ({"k": "8"}, "k = '8' is not a matrix size.\n  Hint: sizes are integers from 0 to 2**31 - 1."),
         ({"dtype": F64}, "Cannot multiply f64 into f32.\n  Hint: operands and results are f32, f16, bf16."),
         ({"out": I32}, "Cannot multiply f32 into i32.\n  Hint: operands and results are f32, f16, bf16."),
         ({"lda": 4}, "lda = 4 is smaller than the 5 elements of one row of A.\n  Hint: use lda >= 5."),

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import signal
+import stat
 import subprocess
 import sys
 import time
@@ -51,7 +52,7 @@ def unfinished_in(folder: Path) -> list[Path]:
 
 def test_a_hit_gives_back_image_log_and_resources(cache: CubinCache) -> None:
     cache.store(KEY, cubin())
-    assert cache.load(KEY) == replace(cubin(), from_cache=True)
+    assert cache.load(KEY, "scale", "sm_90a") == replace(cubin(), from_cache=True)
     assert cache.problem is None
     assert unfinished_in(cache.folder) == []
 
@@ -77,7 +78,7 @@ def test_whatever_changes_the_code_changes_the_key() -> None:
 
 
 def test_a_key_that_was_never_stored_is_a_miss(cache: CubinCache) -> None:
-    assert cache.load(KEY) is None
+    assert cache.load(KEY, "scale", "sm_90a") is None
     assert cache.problem is None
 
 
@@ -101,11 +102,73 @@ def test_a_damaged_entry_is_discarded_and_rebuilt(cache: CubinCache, kind: str) 
     built = compile_cuda(SCALE, "sm_90a", cache=cache)
     path = entry_of(cache)
     path.write_bytes(damage_of_every_kind(path.read_bytes())[kind])
-    assert cache.load(path.stem) is None
+    assert cache.load(path.stem, SCALE.entry, "sm_90a") is None
     assert not path.exists()
     rebuilt = compile_cuda(SCALE, "sm_90a", cache=cache)
     assert not rebuilt.from_cache and rebuilt.image == built.image
     assert compile_cuda(SCALE, "sm_90a", cache=cache) == replace(rebuilt, from_cache=True)
+
+
+@pytest.mark.parametrize(("entry", "arch"), [("scale", "sm_80"), ("reverse", "sm_90a")])
+def test_an_entry_of_another_kernel_or_architecture_is_discarded(cache: CubinCache, entry: str, arch: str) -> None:
+    cache.store(KEY, cubin())
+    assert cache.load(KEY, entry, arch) is None
+    assert cache.entries() == [] and cache.problem is None
+
+
+@pytest.mark.parametrize("kind", ["link", "pipe", "folder"])
+def test_what_is_not_a_regular_file_is_no_entry(cache: CubinCache, kind: str, tmp_path: Path) -> None:
+    cache.store(KEY, cubin())
+    path, elsewhere = entry_of(cache), tmp_path / "elsewhere"
+    path.rename(elsewhere)
+    match kind:
+        case "link":
+            path.symlink_to(elsewhere)
+        case "pipe":
+            os.mkfifo(path)
+        case _:
+            path.mkdir()
+    assert cache.load(KEY, "scale", "sm_90a") is None
+    assert elsewhere.exists()
+    if kind != "folder":
+        assert not os.path.lexists(path)
+        cache.store(KEY, cubin())
+        assert cache.load(KEY, "scale", "sm_90a") is not None
+
+
+@pytest.mark.parametrize("mode", [0o777, 0o757, 0o775])
+def test_a_folder_that_others_may_write_is_not_used(cache: CubinCache, mode: int) -> None:
+    cache.store(KEY, cubin())
+    cache.folder.chmod(mode)
+    if mode & stat.S_IWOTH == 0:
+        if os.getuid() != 0:
+            pytest.skip("only root gives a folder to a group that is not its user's own")
+        os.chown(cache.folder, 0, 1234)
+    late = CubinCache(cache.folder)
+    assert late.load(KEY, "scale", "sm_90a") is None
+    assert late.problem is not None and "other users may write into it" in late.problem
+    late.store("cd" + KEY[2:], cubin())
+    assert len(late.entries()) == 1
+
+
+def test_the_folder_of_another_user_is_not_used(cache: CubinCache, monkeypatch: pytest.MonkeyPatch) -> None:
+    cache.store(KEY, cubin())
+    if os.getuid() == 0:
+        os.chown(cache.folder, 1234, 1234)
+    else:
+        monkeypatch.setattr(os, "getuid", lambda: 1234)
+    assert CubinCache(cache.folder).load(KEY, "scale", "sm_90a") is None
+
+
+def test_a_folder_is_made_for_its_user_alone_to_write(tmp_path: Path) -> None:
+    before = os.umask(0)
+    try:
+        cache = CubinCache(tmp_path / "cubins")
+        cache.store(KEY, cubin())
+    finally:
+        os.umask(before)
+    assert cache.load(KEY, "scale", "sm_90a") is not None
+    assert not any(path.stat().st_mode & 0o022 for path in (cache.folder, *cache.folder.iterdir()))
 
 
 def test_clear_removes_every_entry(cache: CubinCache) -> None:
@@ -191,7 +254,7 @@ def test_a_writer_killed_at_any_moment_leaves_no_entry(cache: CubinCache, moment
     command = [sys.executable, "-c", KILLED_WRITER, str(Path(__file__).parent), str(cache.folder), moment]
     assert subprocess.run(command, check=False).returncode == -signal.SIGKILL
     (left,) = unfinished_in(cache.folder)
-    assert cache.load(KEY) is None
+    assert cache.load(KEY, "scale", "sm_90a") is None
 
     cache.store(KEY, cubin())
     assert left.exists()  # it might belong to a writer at work
@@ -200,7 +263,7 @@ def test_a_writer_killed_at_any_moment_leaves_no_entry(cache: CubinCache, moment
     next_process = CubinCache(cache.folder)
     next_process.store(KEY, cubin())
     assert unfinished_in(cache.folder) == []
-    assert next_process.load(KEY) == replace(cubin(), from_cache=True)
+    assert next_process.load(KEY, "scale", "sm_90a") == replace(cubin(), from_cache=True)
 
 
 HAMMER = """
@@ -223,7 +286,7 @@ for _ in range(400):
         for path in cache.entries()[:1]:
             path.write_bytes(image[:500])
     else:
-        found = cache.load(key)
+        found = cache.load(key, "scale", "sm_90a")
         assert found is None or found.image == image, number
 assert cache.problem is None, cache.problem
 """
@@ -247,7 +310,7 @@ def test_threads_share_one_cache_object(cache: CubinCache) -> None:
         key = f"{number % 4:02x}" + "0" * 62
         image = bytes([number % 4]) * 5000
         cache.store(key, cubin(image))
-        found = cache.load(key)
+        found = cache.load(key, "scale", "sm_90a")
         return found is not None and found.image == image
 
     with ThreadPoolExecutor(8) as pool:

@@ -415,3 +415,13 @@ def test_only_some_lanes_multiply() -> None:
 def test_a_load_that_is_missing_shows_as_missing_bytes() -> None:
     lost = without(ring(), lambda stmt: isinstance(stmt, TmaLoad) and stmt.dst.buffer.name == "B_tile")
     assert "warps 0-3 wait for full[0], parity 0 (phase 0: 8192 bytes missing)" in error(lost)
+
+
+@pytest.mark.parametrize(
+    ("mask", "told"), [(0, "names no block of the cluster of 2"), (0b101, "names blocks beyond the")]
+)
+def test_a_multicast_goes_to_blocks_of_its_cluster(mask: int, told: str) -> None:
+    def other(stmt: Stmt) -> Stmt | None:
+        return replace(stmt, mask=mask) if isinstance(stmt, TmaLoad) and stmt.mask is not None else None
+
+    assert f"The mask {mask:#b} {told}" in error(changed(ring(cluster=2), other), Gemm(128, 128, 128, BF16, out=BF16))

@@ -131,7 +131,7 @@ def read(path: Path) -> Calibration:
         rows = tuple(_old_rows(data) if data.get("format", 1) == 1 else _rows(data))
         known = {field.name for field in fields(Calibration)} - {"rows"}
         return Calibration(rows=rows, **{name: value for name, value in data.items() if name in known})
-    except (ValueError, TypeError, KeyError, AttributeError) as error:
+    except (ValueError, TypeError, KeyError, AttributeError, RecursionError) as error:
         raise TilewrightError(f"{path.name!r} is no calibration: {error}.") from None
 
 

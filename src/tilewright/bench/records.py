@@ -111,7 +111,7 @@ def read(path: Path) -> list[Record]:
             if data.get("format") != FORMAT:
                 raise ValueError(f"format {data.get('format')}, not {FORMAT}")
             found.append(Record(**{**data, "origin": Origin(**data["origin"])}))
-        except (ValueError, TypeError, KeyError) as error:
+        except (ValueError, TypeError, KeyError, RecursionError) as error:
             raise TilewrightError(
                 f"Line {number} of {path.name} is no record: {error}.",
                 hint="another version may have written it: take the line out, or measure again with --record.",

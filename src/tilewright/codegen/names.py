@@ -30,7 +30,7 @@ _KEYWORDS = """
 
 _CUDA = """
     threadIdx blockIdx blockDim gridDim warpSize problem min max fma fmaf float2 float4 uint2 uint4 shared_memory
-    NULL assert linux unix
+    NULL assert linux main unix
 """
 """What the emitted text itself uses, and macros that some compiler defines for every text."""
 

@@ -70,6 +70,9 @@ class Operand:
         return f"ld{self.name.lower()}" if len(self.name) == 1 else f"ld_{self.name}"
 
 
+LARGEST_SIZE = 2**31 - 1
+"""Kernels take sizes and leading dimensions as 32-bit integers."""
+
 LARGEST_FACTOR = (2 - 2**-23) * 2.0**127
 """The largest number of f32, in which kernels take alpha and beta."""
 
@@ -125,9 +128,10 @@ class Gemm:
     def __post_init__(self) -> None:
         for name in ("m", "n", "k"):
             size = integer_of(getattr(self, name))
-            if size is None or size < 0:
+            if size is None or not 0 <= size <= LARGEST_SIZE:
                 raise ProblemError(
-                    f"{name} = {getattr(self, name)!r} is not a matrix size.", hint="sizes are integers of at least 0."
+                    f"{name} = {getattr(self, name)!r} is not a matrix size.",
+                    hint="sizes are integers from 0 to 2**31 - 1.",
                 )
             object.__setattr__(self, name, size)
         for name in ("alpha", "beta"):
@@ -159,6 +163,10 @@ class Gemm:
                 raise ProblemError(
                     f"{operand.leading} = {getattr(self, operand.leading)!r} is not a leading dimension.",
                     hint=f"give an integer of at least {tight}, or 0 for as few elements as can be.",
+                )
+            if given > LARGEST_SIZE:
+                raise ProblemError(
+                    f"{operand.leading} = {given} is more than kernels take.", hint="the largest is 2**31 - 1."
                 )
             object.__setattr__(self, operand.leading, given or max(tight, 1))
             if given and given < tight:

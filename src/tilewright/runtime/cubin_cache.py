@@ -10,7 +10,10 @@ One file an entry:
 The name of the file is the sha256 of everything that decides the machine code, so an entry never goes stale
 and is never rewritten with other content. It is written beside its place and renamed: a reader sees a whole
 entry or none, however many processes write and wherever one is killed. An entry that does not match its
-checksum is a miss and is removed.
+checksum, or that is of another kernel than its name says, is a miss and is removed.
+
+Machine code runs with the rights of the process, so a folder into which other users may write is not used, and
+what is not a regular file (a link, a pipe) is not an entry.
 
 The cache never makes a compile fail. A folder that cannot be used is reported once, in `problem`, and from
 then on every look-up is a miss.
@@ -18,10 +21,12 @@ then on every look-up is a miss.
 
 from __future__ import annotations
 
+import errno
 import hashlib
 import json
 import os
 import secrets
+import stat
 import time
 from dataclasses import asdict
 from pathlib import Path
@@ -68,20 +73,24 @@ class CubinCache:
         self.folder = cache_folder() if folder is None else folder
         self.problem: str | None = None
         self._is_swept = False
+        self._is_checked = False
 
-    def load(self, key: str) -> Cubin | None:
-        """The entry called `key`, or None. A damaged entry is removed and is a miss."""
+    def load(self, key: str, entry: str, arch: str) -> Cubin | None:
+        """The entry called `key`, or None. One that is damaged, or of another kernel or architecture, is removed."""
         path = self._path(key)
         try:
-            content = path.read_bytes()
+            if not self._is_safe():
+                return None
+            content = _content(path)
         except FileNotFoundError:
             return None
         except OSError as failure:
             self._report(failure)
             return None
-        cubin = _decoded(content)
-        if cubin is None:
+        cubin = None if content is None else _decoded(content)
+        if cubin is None or (cubin.entry, cubin.arch) != (entry, arch):
             self._remove(path)
+            return None
         return cubin
 
     def store(self, key: str, cubin: Cubin) -> None:
@@ -90,7 +99,11 @@ class CubinCache:
             return
         path = self._path(key)
         try:
-            path.parent.mkdir(parents=True, exist_ok=True)
+            self.folder.parent.mkdir(parents=True, exist_ok=True)
+            self.folder.mkdir(mode=0o755, exist_ok=True)
+            if not self._is_safe():
+                return
+            path.parent.mkdir(mode=0o755, exist_ok=True)
             self._sweep()
             _write_and_rename(path, _encoded(cubin))
         except OSError as failure:
@@ -117,12 +130,23 @@ class CubinCache:
         except OSError as failure:
             self._report(failure)
 
+    def _is_safe(self) -> bool:
+        """Whether nobody else may write into the folder. Raises FileNotFoundError where there is none yet."""
+        if not self._is_checked:
+            found = self.folder.stat()
+            self._is_checked = True
+            if _others_may_write(found):
+                self._tell("other users may write into it", "of your own")
+        return self.problem is None
+
     def _report(self, failure: OSError) -> None:
+        self._tell(failure.strerror or type(failure).__name__, "that can be written")
+
+    def _tell(self, reason: str, better: str) -> None:
         if self.problem is None:
-            reason = failure.strerror or type(failure).__name__
             self.problem = (
                 f"The kernel cache in {self.folder} cannot be used ({reason}), so kernels are compiled anew "
-                f"in every process; set {FOLDER_VARIABLE} to a folder that can be written."
+                f"in every process; set {FOLDER_VARIABLE} to a folder {better}."
             )
 
     def _sweep(self) -> None:
@@ -137,6 +161,27 @@ class CubinCache:
                     path.unlink(missing_ok=True)
             except FileNotFoundError:
                 continue  # another process swept it first
+
+
+def _others_may_write(found: os.stat_result) -> bool:
+    """Whether users other than this one, and root, may write: by the folder's owner, by its mode, or by its group."""
+    if not hasattr(os, "getuid"):  # Windows keeps the user's folders to the user
+        return False
+    is_own_group = found.st_gid == found.st_uid  # by the custom of a group for each user, of whom it is the only one
+    mask = stat.S_IWOTH if is_own_group else stat.S_IWOTH | stat.S_IWGRP
+    return found.st_uid not in (os.getuid(), 0) or bool(found.st_mode & mask)
+
+
+def _content(path: Path) -> bytes | None:
+    """The bytes of a regular file; None for a link, and whatever else lies there. Raises OSError."""
+    try:
+        number = os.open(path, os.O_RDONLY | getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_NONBLOCK", 0))
+    except OSError as failure:
+        if failure.errno == errno.ELOOP:
+            return None
+        raise
+    with os.fdopen(number, "rb") as file:
+        return file.read() if stat.S_ISREG(os.fstat(number).st_mode) else None
 
 
 def _write_and_rename(path: Path, content: bytes) -> None:
@@ -175,5 +220,5 @@ def _decoded(content: bytes) -> Cubin | None:
         report = json.loads(line)
         resources = Resources(**report.pop("resources"))
         return Cubin(image=image, resources=resources, from_cache=True, **report)
-    except (ValueError, KeyError, TypeError):
+    except (ValueError, KeyError, TypeError, RecursionError):
         return None  # whole, but written by another version of these classes

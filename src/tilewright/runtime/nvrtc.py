@@ -90,7 +90,7 @@ def compile_cuda(
     if cache is None:
         return _compiled(source, arch, options, compiler)
     key = cache_key(source, arch, options, f"{compiler} of {_library_bytes()} bytes")
-    if (hit := cache.load(key)) is not None:
+    if (hit := cache.load(key, source.entry, arch)) is not None:
         return hit
     cubin = _compiled(source, arch, options, compiler)
     cache.store(key, cubin)

@@ -8,11 +8,11 @@ from __future__ import annotations
 
 import hashlib
 import json
-import tempfile
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
+import platformdirs
 from filelock import FileLock
 
 from tilewright.errors import TilewrightError
@@ -34,7 +34,7 @@ def read(path: Path, *, how: str = "--update") -> dict[str, Facts]:
         raise TilewrightError(
             f"There is no snapshot {str(path)!r}.", hint=f"write one with {how}, and keep it in your repository."
         ) from None
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         raise TilewrightError(
             f"{str(path)!r} is no snapshot: {error}.",
             hint=f"if a merge left its markers there, take either side and write it again with {how}.",
@@ -70,16 +70,18 @@ def update(path: Path, facts: Mapping[str, Facts], *, forget: Iterable[str] = ()
     """
     if not path.parent.is_dir():
         raise TilewrightError(f"There is no folder {str(path.parent)!r} for the snapshot.")
-    with FileLock(_lock_of(path)):
+    lock = _lock_of(path)
+    lock.parent.mkdir(parents=True, exist_ok=True)
+    with FileLock(lock):
         kept = read(path) if path.exists() else {}
         merged = {**{name: old for name, old in kept.items() if name not in set(forget)}, **facts}
         replace_file(path, _text(merged))
 
 
 def _lock_of(path: Path) -> Path:
-    """Outside of the repository, where a file that stays would be in the way."""
+    """Outside of the repository, where a file that stays would be in the way, and where no other user can put one."""
     name = hashlib.sha256(str(path.resolve()).encode()).hexdigest()[:16]
-    return Path(tempfile.gettempdir()) / f"tilewright-gate-{name}.lock"
+    return Path(platformdirs.user_cache_dir("tilewright")) / f"gate-{name}.lock"
 
 
 def _text(facts: Mapping[str, Facts]) -> str:

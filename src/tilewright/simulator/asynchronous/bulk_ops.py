@@ -143,8 +143,9 @@ class TmaLoadOp(BarrierOp):
         self._base.tell(convoy, lanes, at, first)
         if self.mask is not None:
             targets = [rank for rank in range(16) if self.mask >> rank & 1]
-            if targets[-1] >= units.kernel.cluster:
-                headline = f"The mask {self.mask:#b} names blocks beyond the cluster of {units.kernel.cluster}."
+            if not targets or targets[-1] >= units.kernel.cluster:
+                which = "blocks beyond the" if targets else "no block of the"
+                headline = f"The mask {self.mask:#b} names {which} cluster of {units.kernel.cluster}."
                 self.context.findings.stop(Finding(Kind.BULK_COPY, headline, self.place(convoy, lanes)))
             count = len(targets)
             leader = units.clocks.leader[convoy.warps.block_of_lane[lanes]]

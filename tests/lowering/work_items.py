@@ -56,3 +56,42 @@ def check_batch(
         verdict = check(own, result)
         assert verdict.ok, (number, verdict.message)
     return built
+
+
+def check_groups_along_m(gemm: Gemm, schedule: Schedule, rows: list[int], /, **options: Any) -> Build:
+    """Simulate groups of so many rows of A and C, each with its own B; rows behind the last group stay as they are."""
+    built = replace(build(gemm, schedule), problems=Problems.GROUPED_M)
+    ends, whole = np.cumsum(rows), make_operands(gemm)
+    each = [make_operands(gemm, seed=seed).b for seed in range(len(rows))]
+    b = stacked(each, shared=False)
+    batching = {"B_step": b.size // len(rows), "groups": len(rows)}
+    launch = {"listeners": (), "batching": batching, "group_ends": ends.tolist(), **options}
+    run = built.simulate(Operands(gemm, whole.a, b, whole.c), **launch)
+    for group, (count, end) in enumerate(zip(rows, ends.tolist(), strict=True)):
+        begin = end - count
+        part = replace(gemm, m=count, lda=gemm.lda, ldb=gemm.ldb, ldc=gemm.ldc)
+        a, c = whole.a[begin * gemm.lda : end * gemm.lda], whole.c[begin * gemm.ldc : end * gemm.ldc]
+        result = gemm.out.decode(view(part, "C", run.c[begin * gemm.ldc : end * gemm.ldc]))
+        verdict = check(Operands(part, a, each[group], c), result)
+        assert verdict.ok, (group, verdict.message)
+    np.testing.assert_array_equal(run.c[ends[-1] * gemm.ldc :], whole.c[ends[-1] * gemm.ldc :])
+    return built
+
+
+def check_groups_along_k(gemm: Gemm, schedule: Schedule, lengths: list[int], /, **options: Any) -> Build:
+    """Simulate groups of so many k of A and B, each with its own C."""
+    built = replace(build(gemm, schedule), problems=Problems.GROUPED_K)
+    ends, whole = np.cumsum(lengths), make_operands(gemm)
+    each = [make_operands(gemm, seed=seed).c for seed in range(len(lengths))]
+    c = stacked(each, shared=False)
+    step = c.size // len(lengths)
+    launch = {"listeners": (), "batching": {"C_step": step, "groups": len(lengths)}, "group_ends": ends.tolist()}
+    run = built.simulate(Operands(gemm, whole.a, whole.b, c), **{**launch, **options})
+    for group, (count, end) in enumerate(zip(lengths, ends.tolist(), strict=True)):
+        begin = end - count
+        part = replace(gemm, k=count, lda=gemm.lda, ldb=gemm.ldb, ldc=gemm.ldc)
+        a, b = whole.a[begin * gemm.lda : end * gemm.lda], whole.b[begin * gemm.ldb : end * gemm.ldb]
+        result = gemm.out.decode(view(part, "C", run.c[group * step :][: each[group].size]))
+        verdict = check(Operands(part, a, b, each[group]), result)
+        assert verdict.ok, (group, verdict.message)
+    return built

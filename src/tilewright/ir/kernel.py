@@ -43,6 +43,12 @@ PARTIAL_SUMS, TILE_FLAGS = "partial_sums", "tile_flags"
 FLAGS_OF_A_TILE = 4
 """Flags that a launch has for each block's tile: one for each warpgroup that keeps sums, of which there are fewer."""
 
+GROUP_ENDS, GROUPS = "group_ends", Var("groups")
+"""Where each group ends, on the device, and how many groups there are."""
+
+MOST_GROUPS = 512
+"""Groups of a launch."""
+
 BATCH = Var("batch")
 """How many problems a strided batched kernel computes."""
 
@@ -223,7 +229,8 @@ class Kernel:
         own = parameters_of(self.problem, near=self.variant.near)
         pointers = tuple(parameter for parameter in own if parameter.is_pointer)
         parts = (Parameter(PART_OF_K.name, I32),) if self.split_k is not SplitK.NONE else ()
-        return (*pointers, *self.workspace, *own[len(pointers) :], *parts)
+        ends = (Parameter(GROUP_ENDS, I32, is_pointer=True),) if self.problems.has_offsets else ()
+        return (*pointers, *self.workspace, *ends, *own[len(pointers) :], *parts)
 
     @property
     def parameters(self) -> tuple[Parameter, ...]:
@@ -246,12 +253,12 @@ class Kernel:
 
     @property
     def batching(self) -> tuple[Parameter, ...]:
-        """What tells the problems of a strided batched kernel apart: elements from problem to problem, of each matrix
-        (a bias is shared), and how many problems there are."""
-        if self.problems is not Problems.STRIDED:
-            return ()
-        matrices = (matrix.name for matrix in self.problem.matrices if matrix.name != "bias")
-        return (*(Parameter(step_of(name), I64) for name in matrices), Parameter(BATCH.name, I32))
+        """What tells problems apart: elements from problem to problem, of each operand that has several matrices, and
+        how many problems there are."""
+        count = GROUPS if self.problems.has_offsets else BATCH
+        names = [matrix.name for matrix in self.problem.matrices if is_stepped(self.problems, matrix.name)]
+        counted = (Parameter(count.name, I32),) if names else ()
+        return (*(Parameter(step_of(name), I64) for name in names), *counted)
 
     @property
     def columns(self) -> tuple[Parameter, ...]:
@@ -275,6 +282,19 @@ class Kernel:
     def global_buffer(self, name: str) -> Buffer:
         dtype = next(matrix.dtype for matrix in self.problem.matrices if matrix.name == name)
         return Buffer(name, Space.GLOBAL, dtype, ())
+
+
+def is_stepped(problems: Problems, operand: str) -> bool:
+    """Whether each problem has a matrix of its own of an operand, a step behind the last one's."""
+    match problems:
+        case Problems.STRIDED:
+            return operand != "bias"
+        case Problems.GROUPED_M:
+            return operand == "B"
+        case Problems.GROUPED_K:
+            return operand in ("C", "residual")
+        case _:
+            return False
 
 
 def step_of(operand: str) -> str:

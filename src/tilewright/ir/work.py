@@ -29,15 +29,23 @@ class Problems(Enum):
 
     ONE: a single one. STRIDED: strided batched; matrix i of each operand begins i steps (`A_step`, ... in elements)
     after the first. LISTED: grouped; addresses, sizes and leading dimensions of each problem are a row of 64-bit words
-    of a table in global memory.
+    of a table in global memory. GROUPED_M, GROUPED_K: grouped by offsets on the device, which say where each group ends
+    along m (rows of A and C; each group has a matrix B) or along k (of A and B; each group has a matrix C).
     """
 
     ONE = "one"
     STRIDED = "strided batched"
     LISTED = "grouped, listed in a table"
+    GROUPED_M = "grouped along m by offsets"
+    GROUPED_K = "grouped along k by offsets"
 
     def __repr__(self) -> str:
         return f"Problems.{self.name}"
+
+    @property
+    def has_offsets(self) -> bool:
+        """Whether the sizes of problems are known on the device only."""
+        return self in (Problems.GROUPED_M, Problems.GROUPED_K)
 
 
 class SplitK(Enum):

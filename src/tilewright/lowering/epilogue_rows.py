@@ -24,7 +24,7 @@ from tilewright.ir.program import GROUP_LANES, WARP_LANES, Program
 from tilewright.ir.stmt import Alloc, Body, For, If, Let, Move
 from tilewright.lowering.epilogue_plan import Subtile
 from tilewright.lowering.kernel_parts import value_buffer
-from tilewright.lowering.located import base_of, matrix_of, size_of
+from tilewright.lowering.located import base_of, matrix_of, origin_of, size_of
 from tilewright.lowering.subtile_geometry import LANE, SubtileGeometry
 from tilewright.problem.gemm import Dim
 
@@ -52,7 +52,7 @@ class RowStore:
         # there are no registers to keep it in.
         warp = Let(_WARP.name, LANE // WARP_LANES, uniform=True)
         # The first row of a warpgroup is a multiple of 8.
-        begins: Expr = C_ODD
+        begins: Expr = C_ODD ^ origin_of(self._program, "m") & Var("ldc")
         for number in matrix_of(self._program, "C"):  # the parity of where it begins, which 32 bits tell
             begins = begins ^ Cast(I32, base_of(self._program, "C", number))
         odd = Let(_ODD.name, (begins ^ _WARP & Var("ldc")) & 1, "rows of this warp begin in the middle of a pair")

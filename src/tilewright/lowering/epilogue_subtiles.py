@@ -31,13 +31,14 @@ from tilewright.ir.program import WARP_LANES, Axis
 from tilewright.ir.simplify import substitute
 from tilewright.ir.stmt import Alloc, Body, For, If, Let, Move
 from tilewright.ir.tiles import FRAGMENT
+from tilewright.ir.work import Problems
 from tilewright.layout.fragment import MATRIX_ROWS
 from tilewright.layout.swizzle import NO_SWIZZLE, swizzle_of
 from tilewright.lowering.coordinates import digit_sum, index_of
 from tilewright.lowering.epilogue_plan import Rearrangement, Sink, Subtile
 from tilewright.lowering.epilogue_rows import RowStore
 from tilewright.lowering.kernel_parts import ELEMENT, global_place, value_buffer
-from tilewright.lowering.located import matrix_of
+from tilewright.lowering.located import M_FIRST, M_SIZE, matrix_of
 from tilewright.lowering.subtile_geometry import LANE, SUBTILE, SubtileGeometry
 
 _CHUNK, _FRAG, _ATOM, _PAIR = Var("chunk"), Var("fragment_in_subtile"), Var("atom"), Var("pair")
@@ -96,8 +97,10 @@ class SubtileStore(SubtileGeometry):
         row, column = self.corner(subtile)
         name = "C_map" if subtile.number == 0 else f"C_{wide}_map"
         swizzle = NO_SWIZZLE if atoms is None else swizzle_of(atoms.row_bytes)
-        several = matrix_of(self.program, "C")
-        box = TensorMap(name, "C", (wide, self.rows), swizzle, step_of("C") if several else "")
+        ragged = self.program.problems is Problems.GROUPED_M
+        several: tuple[Expr, ...] = (M_FIRST, M_SIZE) if ragged else matrix_of(self.program, "C")
+        step = step_of("C") if several and not ragged else ""
+        box = TensorMap(name, "C", (wide, self.rows), swizzle, step, ragged)
         source = self._box_source(subtile, wide, atom, atoms is None)
         store = TmaStore(box, (column + atom * wide, row, *several), source, origin=self.tile.staged.name)
         return (For(_ATOM.name, Const(count), (store,), unroll=True),) if count > 1 else (store,)

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from tilewright.dtypes import I64
 from tilewright.ir.env import HERE, Env
 from tilewright.ir.expr import ZERO, Binary, Cast, Expr, Op, Select, Var, binary
-from tilewright.ir.kernel import PART_OF_K, SIZES, step_of
+from tilewright.ir.kernel import PART_OF_K, SIZES, is_stepped, step_of
 from tilewright.ir.program import Program
 from tilewright.ir.work import Problems, SplitK, Walk
 from tilewright.problem.gemm import AddedName, Dim, OperandName
@@ -22,6 +22,9 @@ K_FIRST, K_SIZE = Var("k_first"), Var("k_size")
 
 PART, PARTS = Var("k_part"), Var("k_parts")
 """The number of an item among those that share out the k of one tile of C, and how many these are."""
+
+M_FIRST, M_SIZE = Var("m_first"), Var("m_size")
+"""The first row of an item's group and how many it has, where groups are ragged along m."""
 
 PROBLEM = Var("problem_number")
 """The number of an item's problem."""
@@ -42,6 +45,12 @@ class Located:
 
 def located(program: Program, env: Env = HERE) -> Located:
     """The values of the running work item of a program."""
+    if program.problems is Problems.GROUPED_M:
+        first, size = env[M_FIRST.name], env[M_SIZE.name]
+        return Located({**SIZES, "m": size}, {"m": first}, {**SIZES, "m": first + size})
+    if program.problems is Problems.GROUPED_K:
+        first, size = env[K_FIRST.name], env[K_SIZE.name]
+        return Located({**SIZES, "k": size}, {"k": first}, {**SIZES, "k": first + size})
     if program.split_k is SplitK.NONE:
         return Located()
     # A part is a whole number of k tiles, so that only the end of the matrices needs a guard.
@@ -73,7 +82,7 @@ def end_of(program: Program, dim: Dim) -> Expr:
 def matrix_of(program: Program, name: OperandName | AddedName, env: Env = HERE) -> tuple[Expr, ...]:
     """Which of several matrices an operand of the running work item is; nothing where there is only one."""
     number: list[Expr] = []
-    if program.problems is Problems.STRIDED and name != "bias":
+    if is_stepped(program.problems, name):
         number.append(env[PROBLEM.name])
     if program.split_k is SplitK.PARTIALS and name == "C":
         number = [number[0] * PARTS + env[PART.name]] if number else [env[PART.name]]

@@ -20,6 +20,7 @@ from tilewright.lowering.check_instruction import check_instruction
 from tilewright.lowering.coordinates import block_shape, bounds_of
 from tilewright.lowering.expand import expand
 from tilewright.lowering.flatten_indices import flatten_indices
+from tilewright.lowering.groups import TABLE
 from tilewright.lowering.guard_edges import guard_edges
 from tilewright.lowering.hoist_offsets import hoist_offsets
 from tilewright.lowering.narrow_accesses import narrow_accesses, narrowed_copies
@@ -151,4 +152,5 @@ def shared_buffers(program: Program, body: Body) -> tuple[Buffer, ...]:
     named = [tile.shared_buffer for tile in tiles if tile.staged.name in used]
     vectors = (stmt.dst.buffer for _, stmt in walk(body) if isinstance(stmt, Move) and stmt.asynchronous)
     barriers = (stmt.place.buffer for _, stmt in walk(body) if isinstance(stmt, InitBarrier))
-    return tuple(dict.fromkeys((*named, *vectors, *barriers)))
+    groups = (TABLE,) if TABLE.name in used else ()
+    return tuple(dict.fromkeys((*named, *vectors, *barriers, *groups)))

@@ -18,7 +18,7 @@ from tilewright.ir.work import Problems
 from tilewright.layout.arrangement import SwizzleAtoms
 from tilewright.layout.swizzle import swizzle_of
 from tilewright.lowering.coordinates import RANK, digit_sum
-from tilewright.lowering.located import matrix_of, origin_of
+from tilewright.lowering.located import K_FIRST, K_SIZE, matrix_of, origin_of
 from tilewright.lowering.sums import Sums
 from tilewright.problem.gemm import OperandName
 
@@ -117,9 +117,10 @@ def multicast(program: Program, staged: Staged) -> Multicast:
 def tensor_map(program: Program, staged: Staged) -> TensorMap:
     """What the copy engine is told of a staged tile's operand: boxes of one atom, or of a block's part of it."""
     swizzle_atoms = swizzle_atoms_of(tile_of(program, staged))
-    box = (swizzle_atoms.columns, multicast(program, staged).rows)
-    step = step_name(staged.operand) if program.problems is Problems.STRIDED else ""
-    return TensorMap(f"{staged.operand}_map", staged.operand, box, swizzle_of(swizzle_atoms.row_bytes), step)
+    box, swizzle = (swizzle_atoms.columns, multicast(program, staged).rows), swizzle_of(swizzle_atoms.row_bytes)
+    step = step_name(staged.operand) if matrix_of(program, staged.operand) else ""
+    ragged = program.problems is Problems.GROUPED_K
+    return TensorMap(f"{staged.operand}_map", staged.operand, box, swizzle, step, ragged)
 
 
 def shared_matrix_of(program: Program, name: OperandName, env: Env = HERE) -> tuple[Expr, ...]:
@@ -141,11 +142,13 @@ def bulk_loads(program: Program, staged: Staged, signal: Ref, env: Env) -> Body:
     starts = []
     for span in tile.spans:
         outside = tuple(axis for axis in program.axes_of(span.dim) if axis not in span.axes)
-        starts.append(digit_sum(outside, env) + origin_of(program, span.dim, env))
+        origin = ZERO if box.ragged else origin_of(program, span.dim, env)
+        starts.append(digit_sum(outside, env) + origin)
+    ragged = (env[K_FIRST.name], env[K_SIZE.name])
     at = (
         starts[tile.minor] + atom * swizzle_atoms.columns,
         starts[tile.major] + first_row,
-        *shared_matrix_of(program, staged.operand, env),
+        *(ragged if box.ragged else shared_matrix_of(program, staged.operand, env)),
     )
     index: tuple[Expr, ...] = (*tile.stage(env), atom, first_row, ZERO)
     mask = (1 << share.blocks) - 1 if share.blocks > 1 else None

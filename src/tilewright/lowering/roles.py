@@ -23,6 +23,7 @@ from tilewright.ir.async_stmt import (
     PrefetchMap,
     SetRegisters,
     StartNextGrid,
+    TeamBarrier,
     TmaStore,
     WaitBarrier,
     WaitPreviousGrid,
@@ -33,10 +34,11 @@ from tilewright.ir.async_stmt import (
 from tilewright.ir.buffer import Buffer, Ref, Space
 from tilewright.ir.env import HERE, Env
 from tilewright.ir.expr import ZERO, Const, Expr, Op, Select, Var, binary
-from tilewright.ir.program import Loop, Program, Route
+from tilewright.ir.program import GROUP_LANES, Loop, Program, Route
 from tilewright.ir.simplify import substitute
 from tilewright.ir.stmt import Alloc, Barrier, Body, For, If, Let, Stmt
 from tilewright.ir.visit import walk
+from tilewright.ir.work import Problems, SplitK
 from tilewright.lowering.coordinates import GROUP, GROUP_LANE, RANK, ROUND, extent_of, thread_coordinates
 from tilewright.lowering.generator import Beyond, Event, NumberedStages, Pipeline, Position, Uses, always, steps_of
 from tilewright.lowering.located import size_of
@@ -132,7 +134,9 @@ class TmaKernel:
         is_producer = binary(Op.EQ, Var(GROUP), self.plan.consumer.warpgroups)
         end: Body = (ClusterBarrier(),) if cluster > 1 else ()
         roles = If(is_producer, self._producer(), self._consumer(threads))
-        return (group, lane, *rank, *self._init(with_empty=True), roles, *end)
+        groups = self._scheduler.prepare()
+        wait = self._wait if groups else ()  # where groups end may be written by the kernel before
+        return (group, lane, *rank, *self._init(with_empty=True), *wait, *groups, roles, *end)
 
     def _producer(self) -> Body:
         assert self.plan.producer is not None and self.plan.producer.registers is not None
@@ -242,7 +246,13 @@ class TmaKernel:
         parity = binary(Op.MOD, Var(ROUND) + Select(binary(Op.EQ, group, 0), Const(1), ZERO), 2)
         following = binary(Op.MOD, group + 1, self.plan.consumer.in_turn)
         arrive = If(binary(Op.EQ, Var(GROUP_LANE), 0), (ArriveBarrier(self._ordered(following)),))
-        return (WaitBarrier(self._ordered(group), parity),), (arrive,)
+        wait = WaitBarrier(self._ordered(group), parity)
+        if self.program.problems is Problems.ONE and self.program.split_k is SplitK.NONE:
+            return (wait,), (arrive,)
+        # MMAs make the warps of a warpgroup wait for each other. Without any, one warp could pass the order on, and it
+        # could come round again, before another warp has seen it.
+        empty = binary(Op.EQ, size_of(self.program, "k"), 0)
+        return (wait,), (If(empty, (TeamBarrier(group + 1, GROUP_LANES),)), arrive)
 
     def _release(self, env: Env) -> Body:
         """One thread of the warpgroup tells every block of the cluster that fills this stage."""

@@ -16,12 +16,13 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 
-from tilewright.dtypes import F32
+from tilewright.dtypes import F32, I32
 from tilewright.errors import LoweringError
-from tilewright.ir.expr import ONE, ZERO, Expr, Op, Var, binary, ceil_div
-from tilewright.ir.kernel import BATCH, PART_OF_K, SIZES, Variant
+from tilewright.ir.buffer import Buffer, Ref, Space
+from tilewright.ir.expr import ONE, ZERO, Binary, Expr, Load, Op, Var, binary, ceil_div
+from tilewright.ir.kernel import BATCH, GROUPS, PART_OF_K, SIZES, Variant
 from tilewright.ir.program import Axis, Level, Program, RasterChoice, Route
-from tilewright.ir.stmt import Body, For, Let
+from tilewright.ir.stmt import Alloc, Assign, Body, For, If, Let
 from tilewright.ir.work import Problems, SplitK, Walk
 from tilewright.lowering.coordinates import (
     RANK,
@@ -32,6 +33,7 @@ from tilewright.lowering.coordinates import (
     extent_of,
     hardware_number,
 )
+from tilewright.lowering.groups import TOTAL, GroupsAlongM, locate_along_k
 from tilewright.lowering.located import K_FIRST, K_SIZE, PART, PARTS, PROBLEM
 from tilewright.lowering.raster import BLOCK, raster
 from tilewright.problem.gemm import Order
@@ -72,6 +74,19 @@ class Item:
         return (self.number + 1) * k_tiles
 
 
+@dataclass(frozen=True, slots=True)
+class CountedItem(Item):
+    """A work item of a block whose items use a ring unequally often. uses: of earlier items."""
+
+    uses: Expr
+
+    def uses_before(self, k_tiles: Expr) -> Expr:
+        return self.uses
+
+    def uses_through(self, k_tiles: Expr) -> Expr:
+        return Binary(Op.ADD, self.uses, k_tiles)
+
+
 @dataclass(frozen=True)
 class Scheduler:
     """The statements of a program's tile scheduler."""
@@ -92,14 +107,23 @@ class Scheduler:
 
     @property
     def tile_counts(self) -> tuple[Expr, Expr]:
-        """Rows and columns of what is numbered: tiles of blocks, or of clusters."""
-        counts = []
+        """Rows and columns of what is numbered, tiles of blocks or of clusters: of the running item's problem."""
+        rows, columns = self.tile_axes
+        return (
+            self._clusters(rows, axis_extent(self.program, rows)),
+            self._clusters(columns, axis_extent(self.program, columns)),
+        )
+
+    def _clusters(self, axis: Axis, tiles: Expr) -> Expr:
+        """How many clusters cover so many tiles of blocks."""
         clustered = self.program.clustered
-        for axis in self.tile_axes:
-            extent = axis_extent(self.program, axis)
-            held = clustered is not None and self.program.loop(clustered.loop).axes[0] == axis
-            counts.append(ceil_div(extent, clustered.size) if held and clustered is not None else extent)
-        return counts[0], counts[1]
+        held = clustered is not None and self.program.loop(clustered.loop).axes[0] == axis
+        return ceil_div(tiles, clustered.size) if held and clustered is not None else tiles
+
+    def _rows_of(self, size: Expr) -> Expr:
+        """Rows of what is numbered that cover so many rows of C."""
+        axis, _ = self.tile_axes
+        return self._clusters(axis, ceil_div(size, axis.stride))
 
     @property
     def tiles(self) -> Expr:
@@ -111,6 +135,9 @@ class Scheduler:
     def grid(self) -> tuple[Expr, Expr, Expr]:
         """Blocks along x, y, z: of one problem, where there are many."""
         program = self.program
+        if self.plan.problems is Problems.GROUPED_M:  # each group may end inside a row of tiles
+            rows, columns = self._rows_of(SIZES["m"]) + GROUPS, self.tile_counts[1]
+            return rows * columns * self.plan.cluster, ONE, ONE
         extents = {loop.level: extent_of(program, loop) for loop in program.grid_loops}
         along_z = extents.get(Level.GRID_Z, ONE) * self._layers
         if program.raster is not None:
@@ -128,12 +155,40 @@ class Scheduler:
         count, own = share
         if self.plan.walk is Walk.ONE_TILE:
             return (*self.locate(ZERO), *behind, *do(Item(ZERO)))
+        if self.plan.problems is Problems.GROUPED_K:
+            return self._each_counted(do, behind, share)
         located = (*self.locate(Var(TURN)), *behind, *do(Item(Var(TURN))))
         if count == 1:
             return (For(TURN, self.items, located, note="tiles of this block"),)
         turn = Let(TURN, Var(ROUND) * count + own)
         rounds = strided_count(count, own, self.items)
         return (For(ROUND, rounds, (turn, *located), note="tiles of this warpgroup"),)
+
+    def _each_counted(self, do: Callable[[Item], Body], behind: Body, share: tuple[int, Expr]) -> Body:
+        """As `each`, where items use a ring unequally often: a register counts the uses, also those of items that are
+        another warpgroup's."""
+        count, own = share
+        uses = Buffer("uses_before", Space.REGISTER, I32, (1,))
+        item = CountedItem(Var(TURN), Load(uses, (ZERO,)))
+        body = do(item)
+        if count > 1:
+            own_round = Let(ROUND, Var(TURN) // count)
+            body = (If(binary(Op.EQ, binary(Op.MOD, Var(TURN), count), own), (own_round, *body)),)
+        move = Assign(Ref(uses, (ZERO,)), Binary(Op.ADD, item.uses, self._k_tiles))
+        located = (*self.locate(Var(TURN)), *behind, *body, move)
+        begin: Body = (Alloc(uses), Assign(Ref(uses, (ZERO,)), ZERO))
+        return (*begin, For(TURN, self.items, located, note="tiles of this block"))
+
+    @property
+    def _k_tiles(self) -> Expr:
+        """Uses of the ring by the running item."""
+        assert self.program.pipelined is not None
+        return extent_of(self.program, self.program.loop(self.program.pipelined.loop))
+
+    def prepare(self) -> Body:
+        """What all threads of a block do before its items are located."""
+        along_m = self.plan.problems is Problems.GROUPED_M
+        return GroupsAlongM(self.program.threads_per_block, self._rows_of).prepare() if along_m else ()
 
     @property
     def items(self) -> Expr:
@@ -143,6 +198,8 @@ class Scheduler:
     @property
     def count(self) -> Expr:
         """Work items of the grid (of clusters, where there are any) of a persistent kernel."""
+        if self.plan.problems is Problems.GROUPED_M:
+            return TOTAL * self.tile_counts[1]
         return self.tiles * self._layers
 
     @property
@@ -168,7 +225,7 @@ class Scheduler:
     @property
     def _layers(self) -> Expr:
         """How many items each tile of C has: parts of k, times problems."""
-        batch = BATCH if self.plan.problems is Problems.STRIDED else ONE
+        batch = {Problems.STRIDED: BATCH, Problems.GROUPED_K: GROUPS}.get(self.plan.problems, ONE)
         return self._parts * batch
 
     @property
@@ -195,6 +252,11 @@ class Scheduler:
         if self.plan.walk is Walk.ONE_TILE:
             return (*self._layer(Var("blockIdx.z")), *self.coordinates(self._own))
         own = self._own + number * self._stride
+        if self.plan.problems is Problems.GROUPED_M:
+            found, tile = GroupsAlongM(self.program.threads_per_block, self._rows_of).find(
+                Var(ITEM), self.tile_counts[1]
+            )
+            return (Let(ITEM, own), *found, *self.coordinates(tile))
         if self._layers == ONE:
             return self.coordinates(own)
         item, tiles = Var(ITEM), Var(TILES)
@@ -203,6 +265,8 @@ class Scheduler:
 
     def _layer(self, number: Expr) -> Body:
         """Names the problem and the range of k of an item, by its number among those of its tile."""
+        if self.plan.problems is Problems.GROUPED_K:
+            return locate_along_k(number)
         several, split = self.plan.problems is Problems.STRIDED, self.plan.split_k is not SplitK.NONE
         lets: list[Let] = []
         if split:
@@ -252,6 +316,8 @@ def check_scheduler(program: Program) -> None:
         )
     if program.problems is Problems.LISTED:
         _check_listed(program)
+    if program.problems.has_offsets:
+        _check_grouped(program)
 
 
 def _check_partials(program: Program) -> None:
@@ -291,6 +357,28 @@ def _check_ordered(program: Program) -> None:
         )
 
 
+def _check_grouped(program: Program) -> None:
+    gemm = program.gemm
+    if program.specialized is None or program.walk is Walk.ONE_TILE or program.split_k is not SplitK.NONE:
+        raise LoweringError(
+            "Groups by offsets need a persistent kernel whose tiles one warpgroup loads by TMA, and no split-K.",
+            note="how many tiles there are is known on the device only.",
+            hint="Specialize(...), Raster(...) and Persist().",
+        )
+    if gemm.c is not Order.ROW or gemm.epilogue.bias == "m":
+        raise LoweringError("Groups by offsets have a row-major C, and no bias along m.")
+    if program.problems is Problems.GROUPED_M and gemm.a is not Order.ROW:
+        raise LoweringError(
+            "A of groups along m is row-major.", note="a group's rows must not share rows of memory with another's."
+        )
+    if program.problems is Problems.GROUPED_K and (gemm.a is not Order.COL or gemm.b is not Order.ROW):
+        raise LoweringError(
+            "A of groups along k is column-major and B row-major.",
+            note="the map of a ragged matrix ends along its strided dimension only.",
+            hint="Gemm(..., a=Order.COL, b=Order.ROW).",
+        )
+
+
 def _check_listed(program: Program) -> None:
     if program.split_k is not SplitK.NONE or program.persistent:
         raise LoweringError(
@@ -314,4 +402,5 @@ def _stores_by_tma(program: Program) -> bool:
 def assumed_exact(program: Program, variant: Variant) -> frozenset[str]:
     """The dimensions whose edges need no guard: those of `variant`, but for a k that items cover in equal parts."""
     split = program.split_k is not SplitK.NONE and program.walk is not Walk.ONE_TILE
-    return frozenset(dim for dim in variant.exact if not (split and dim == "k"))
+    ragged = {Problems.GROUPED_M: "m", Problems.GROUPED_K: "k"}.get(program.problems, "k" if split else "")
+    return frozenset(dim for dim in variant.exact if dim != ragged)

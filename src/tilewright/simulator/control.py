@@ -191,7 +191,10 @@ class LoopTest:
         inside = self.extent.cell.of(convoy).compare(Op.GE, value + 1 - extent)
         if not isinstance(inside, Mask):
             return (self._enter(convoy) if inside else self._leave(convoy),)
-        stay: Array = np.any(inside.rows, axis=1)
+        rows = inside.rows if convoy.mask is None else inside.both(convoy.mask).rows  # others may hold anything
+        stay: Array = np.any(rows, axis=1)
+        if stay.all() or not stay.any():
+            return (self._enter(convoy) if stay.all() else self._leave(convoy),)
         return self._enter(convoy.part(stay)), self._leave(convoy.part(~stay))
 
     def _enter(self, convoy: Convoy) -> Convoy:

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 
 import numpy as np
 
 from tilewright.dtypes import Array, DType
 from tilewright.ir.buffer import Buffer, Space
-from tilewright.ir.kernel import FLAGS_OF_A_TILE, TILE_FLAGS, Kernel
+from tilewright.ir.kernel import FLAGS_OF_A_TILE, GROUP_ENDS, TILE_FLAGS, Kernel
 from tilewright.problem.problem import Stored
 from tilewright.simulator.arithmetic import Arithmetic
 
@@ -27,6 +27,7 @@ class Memory:
         arithmetic: Arithmetic,
         base_bytes: Mapping[str, int],
         tiles: int = 0,
+        group_ends: Sequence[int] = (),
     ) -> None:
         self._arithmetic = arithmetic
         self._kernel = kernel
@@ -39,6 +40,8 @@ class Memory:
             count = tiles * (FLAGS_OF_A_TILE if is_flags else kernel.partial_elements)
             values = np.full(count, 0 if is_flags else arithmetic.poison(parameter.dtype))
             self.arrays[parameter.name] = values.astype(arithmetic.memory_type(parameter.dtype))
+        if kernel.problems.has_offsets:
+            self.arrays[GROUP_ENDS] = np.asarray(group_ends, np.int32)
         self._global_names = frozenset(self.arrays)
         offsets = zip(kernel.shared, kernel.shared_offsets, strict=True)
         self._base_bytes = {**{buffer.name: at for buffer, at in offsets}, **base_bytes}

@@ -95,6 +95,7 @@ def simulate(
     resident_blocks: int | None = None,
     part_of_k: int = 0,
     batching: Mapping[str, int] | None = None,
+    group_ends: Sequence[int] = (),
 ) -> Run:
     """Run `kernel` on flat operand storages. The operands stay as they are.
 
@@ -105,7 +106,8 @@ def simulate(
     resident_blocks: how many blocks of a resident kernel run at once; None for as many as a large GPU has room for. Of
     a kernel with clusters whole clusters run, whichever of their blocks are chosen. part_of_k: products that one block
     sums, where items share out k; the storage of C then holds the partial sums, one matrix below the other. batching:
-    the arguments of a strided batched kernel by name (`Kernel.batching`), whose storages hold all matrices.
+    the arguments that tell problems apart by name (`Kernel.batching`), where storages hold several matrices.
+    group_ends: where groups end, of a kernel of groups by offsets.
 
     Raises SimulationError for the first broken rule, unless on_finding="collect".
     """
@@ -126,7 +128,7 @@ def simulate(
     chosen = all_blocks(grid) if blocks is None else some_blocks(grid, blocks, kernel.cluster)
     sites, findings = Sites(kernel), Findings(on_finding)
     blocks_of_all = int(np.prod(grid_of(kernel, constants)))
-    memory = Memory(kernel, operands, numbers, base_bytes or {}, blocks_of_all)
+    memory = Memory(kernel, operands, numbers, base_bytes or {}, blocks_of_all, group_ends)
     nobody = BlockBarriers(Batch(kernel.block, grid, chosen[:0]))
     context = Context(memory, numbers, Wire(heard), findings, None, nobody)
     program = translate(kernel, sites, context, constants, grid)

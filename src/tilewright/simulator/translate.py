@@ -443,7 +443,11 @@ class _Translator:
         names = self._declare(Alloc(held), path, names, operations)
         site = self._sites.add(path, stmt, names.loops)
         operations.append(assign_op(Assign(Ref(held, (ZERO,)), stmt.value), self._values(site, names)))
-        return names.with_name(stmt.name, Load(held, (ZERO,)))
+        if stmt.value.dtype.is_float:
+            return names.with_name(stmt.name, Load(held, (ZERO,)))
+        # An integer is read where names are resolved already: its register goes by its number.
+        numbered = resolve(Load(held, (ZERO,)), names.scope)
+        return names.with_registers(str(self.registers - 1), self.registers - 1).with_name(stmt.name, numbered)
 
     def _values(self, site: Site, names: Names) -> Values:
         return Values(site, self._context, self.cells, names.scope, {})

@@ -1,0 +1,139 @@
+"""Work items on the hardware: strided batches, split-K added up in order, groups by offsets."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import pytest
+
+from tests.lowering.work_items import stacked
+from tilewright.dtypes import BF16, F32, Array
+from tilewright.ir.kernel import FLAGS_OF_A_TILE
+from tilewright.ir.work import Problems, SplitK
+from tilewright.ladders.hopper.r9_best import TURNS, paired, schedule_at, walking
+from tilewright.problem import Gemm, Order, check, make_operands
+from tilewright.problem.reference import Operands, view
+from tilewright.runtime.driver import Gpu, gpu_problem, open_gpu
+from tilewright.runtime.memory import DeviceArray
+from tilewright.toolchain import Build, arguments, build, grid_of
+
+pytestmark = [pytest.mark.gpu, pytest.mark.filterwarnings("default")]
+
+KINDS: dict[str, dict[str, Any]] = {
+    "cooperative": walking(128, 128, 2, parts=2),
+    "cluster": paired(walking(64, 128, 1, parts=2)),
+    "ping-pong": {**TURNS, "n": 128, "parts": 2, "stages": 3},
+    "from registers": walking(128, 128, 2, parts=0),
+}
+
+
+@pytest.fixture(scope="module")
+def gpu() -> Gpu:
+    assert gpu_problem() is None
+    return open_gpu()
+
+
+def launched(
+    built: Build, gpu: Gpu, arrays: Sequence[Array], scalars: Sequence[int] = (), *, part_of_k: int = 0, batch: int = 1
+) -> Array:
+    """C after two launches on one set of flags, of which the second must find them as the first did."""
+    gemm, loaded = built.gemm, built.load(gpu)
+    on_gpu = [DeviceArray.of(gpu, one) for one in arrays]
+    start = arrays[2].copy()
+    grid = grid_of(built.kernel, gemm, part_of_k=part_of_k, batch=batch)
+    values = (*arguments(gemm, [array.pointer for array in on_gpu], part_of_k=part_of_k), *scalars)
+    results = []
+    try:
+        for _ in range(2):
+            on_gpu[2].upload(start)
+            loaded.launch(gpu.stream, grid, built.kernel.block, values)
+            gpu.synchronize()
+            results.append(on_gpu[2].download())
+    finally:
+        for array in on_gpu:
+            array.close()
+    np.testing.assert_array_equal(*results)
+    return results[0]
+
+
+@pytest.mark.parametrize("shared", ["", "A", "B"])
+@pytest.mark.parametrize("name", KINDS)
+def test_a_strided_batch(gpu: Gpu, name: str, shared: str) -> None:
+    gemm, count = Gemm(200, 136, 200, BF16, out=BF16), 7
+    built = replace(build(gemm, schedule_at(gemm, KINDS[name])), problems=Problems.STRIDED)
+    each = [make_operands(gemm, seed=seed) for seed in range(count)]
+    arrays = [stacked([getattr(one, n) for one in each], shared=n.upper() in shared) for n in "abc"]
+    steps = [0 if n in shared else a.size // count for n, a in zip("ABC", arrays, strict=True)]
+    c = launched(built, gpu, arrays, (*steps, count), batch=count)
+    for number, one in enumerate(each):
+        own = replace(one, **{n.lower(): getattr(each[0], n.lower()) for n in shared})
+        verdict = check(own, BF16.decode(view(gemm, "C", c[number * steps[2] :][: one.c.size])))
+        assert verdict.ok, (number, verdict.message)
+
+
+@pytest.mark.parametrize("size", [(200, 136, 4104), (1000, 1280, 5120)])
+@pytest.mark.parametrize("name", KINDS)
+def test_partial_sums_add_up_in_order(gpu: Gpu, name: str, size: tuple[int, int, int]) -> None:
+    gemm = Gemm(*size, BF16, out=BF16, beta=0.5)
+    built = replace(build(gemm, schedule_at(gemm, KINDS[name])), split_k=SplitK.ORDERED)
+    operands = make_operands(gemm)
+    tiles = grid_of(built.kernel, gemm, part_of_k=1024)[0]
+    workspace = np.full(tiles * built.kernel.partial_elements, np.nan, np.float32)
+    flags = np.zeros(tiles * FLAGS_OF_A_TILE, np.int32)
+    arrays = (operands.a, operands.b, operands.c, workspace, flags)
+    verdict = check(operands, BF16.decode(view(gemm, "C", launched(built, gpu, arrays, part_of_k=1024))))
+    assert verdict.ok, verdict.message
+
+
+def test_partial_sums_of_a_persistent_kernel(gpu: Gpu) -> None:
+    gemm = Gemm(200, 136, 4104, BF16, out=F32)
+    built = replace(build(gemm, schedule_at(gemm, KINDS["from registers"])), split_k=SplitK.PARTIALS)
+    operands = make_operands(gemm)
+    parts = -(-gemm.k // 1024)
+    c = np.full(parts * gemm.m * gemm.ldc, np.nan, np.float32)
+    found = launched(built, gpu, (operands.a, operands.b, c), part_of_k=1024)
+    total = found.reshape(parts, gemm.m, gemm.ldc)[:, :, : gemm.n].sum(0, dtype=np.float32)
+    assert check(operands, total).ok
+
+
+@pytest.mark.parametrize("rows", [[130, 0, 1, 64, 0, 77, 28], [0, 0, 0], [1000] * 3, [3, 0, 1] * 100])
+@pytest.mark.parametrize("name", KINDS)
+def test_groups_along_m(gpu: Gpu, name: str, rows: list[int]) -> None:
+    gemm = Gemm(sum(rows) + 20, 136, 200, BF16, out=BF16)
+    built = replace(build(gemm, schedule_at(gemm, KINDS[name])), problems=Problems.GROUPED_M)
+    ends, whole = np.cumsum(rows).astype(np.int32), make_operands(gemm)
+    each = [make_operands(gemm, seed=seed).b for seed in range(len(rows))]
+    b = stacked(each, shared=False)
+    arrays = (whole.a, b, whole.c, ends)
+    c = launched(built, gpu, arrays, (b.size // len(rows), len(rows)), batch=len(rows))
+    for group, (count, end) in enumerate(zip(rows, ends.tolist(), strict=True)):
+        begin = end - count
+        part = replace(gemm, m=count, lda=gemm.lda, ldb=gemm.ldb, ldc=gemm.ldc)
+        a, old = whole.a[begin * gemm.lda : end * gemm.lda], whole.c[begin * gemm.ldc : end * gemm.ldc]
+        verdict = check(
+            Operands(part, a, each[group], old), BF16.decode(view(part, "C", c[begin * gemm.ldc : end * gemm.ldc]))
+        )
+        assert verdict.ok, (group, verdict.message)
+    np.testing.assert_array_equal(c[ends[-1] * gemm.ldc :], whole.c[ends[-1] * gemm.ldc :])
+
+
+@pytest.mark.parametrize("lengths", [[130, 0, 1, 64, 0, 77, 28], [0, 0, 0], [1000] * 3])
+@pytest.mark.parametrize("name", KINDS)
+def test_groups_along_k(gpu: Gpu, name: str, lengths: list[int]) -> None:
+    gemm = Gemm(72, 136, max(sum(lengths), 1), BF16, out=BF16, a=Order.COL, b=Order.ROW, beta=0.5)
+    built = replace(build(gemm, schedule_at(gemm, KINDS[name])), problems=Problems.GROUPED_K)
+    ends, whole = np.cumsum(lengths).astype(np.int32), make_operands(gemm)
+    each = [make_operands(gemm, seed=seed).c for seed in range(len(lengths))]
+    stack = stacked(each, shared=False)
+    step = stack.size // len(lengths)
+    c = launched(built, gpu, (whole.a, whole.b, stack, ends), (step, len(lengths)), batch=len(lengths))
+    for group, (count, end) in enumerate(zip(lengths, ends.tolist(), strict=True)):
+        begin = end - count
+        part = replace(gemm, k=count, lda=gemm.lda, ldb=gemm.ldb, ldc=gemm.ldc)
+        a, b = whole.a[begin * gemm.lda : end * gemm.lda], whole.b[begin * gemm.ldb : end * gemm.ldb]
+        result = BF16.decode(view(gemm, "C", c[group * step :][: each[group].size]))
+        verdict = check(Operands(part, a, b, each[group]), result)
+        assert verdict.ok, (group, verdict.message)

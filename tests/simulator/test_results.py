@@ -254,7 +254,7 @@ def test_a_reduction_inside_a_nest_keeps_its_order() -> None:
         loop("i", 3, loop("k", 6, accumulate(at(total, i), value(a, k), value(a, k)))),
     )
     operands = make_operands(Gemm(32, 32, 6))
-    run = simulate(replace(store_each(value(total, 2), *before), gemm=operands.gemm), operands)
+    run = simulate(replace(store_each(value(total, 2), *before), problem=operands.gemm), operands)
     rows, expected = operands.a.reshape(32, 6), np.zeros(32, np.float32)
     for step in range(6):
         FloatArithmetic().fma(rows[:, step], rows[:, step], expected, F32, expected)

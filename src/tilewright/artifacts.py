@@ -9,7 +9,7 @@ from tilewright.dtypes import DType
 
 @dataclass(frozen=True, slots=True)
 class TensorBox:
-    """What the driver must be told for the copy engine: of which matrix, and the box of one copy.
+    """What the driver must be told for TMA: of which matrix, and the TMA box of one copy.
 
     pointer, extents, leading: the parameters that hold the address, the sizes along the contiguous and the strided
     dimension, and the leading dimension. dtype: of an element. box: elements of one copy along the two dimensions.

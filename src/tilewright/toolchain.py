@@ -177,7 +177,7 @@ def build(gemm: Gemm, schedule: Schedule | Rung, *, variant: Variant | None = No
         raise ProblemError(f"The problem to build is a Gemm, not {gemm!r}.", hint="build(Gemm(m, n, k), schedule).")
     if not isinstance(schedule, Schedule | Rung):
         raise ScheduleError(
-            f"{schedule!r} is no schedule.",
+            f"{schedule!r} is not a schedule.",
             hint="give Schedule(Split(...), Bind(...)), or a rung: find_rung('worklog/6').",
         )
     if variant is not None and not isinstance(variant, Variant):

@@ -167,7 +167,7 @@ def test_a_record_comes_back_as_it_was_written(tmp_path: Path) -> None:
         ("[", "is no calibration"),
         ("[" * 100_000, "is no calibration: maximum recursion depth"),
         ('{"format": 9, "rungs": {}}', "is of a newer format: 9"),
-        ("{}", "is no calibration"),
+        ("{}", "is not a calibration"),
     ],
 )
 def test_a_bad_record_is_refused(tmp_path: Path, text: str, says: str) -> None:

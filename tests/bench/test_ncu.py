@@ -69,7 +69,7 @@ def test_the_raw_page_gives_one_record_a_launch_with_totals_and_instances() -> N
     }
     assert first.instances == {"memory_l1_wavefronts_shared": (0, 48, 16)}
     assert second.values["l1tex__data_pipe_lsu_wavefronts_mem_shared_op_ld.sum"] == 1024
-    assert "memory_l1_wavefronts_shared" not in second.values, "n/a is no number"
+    assert "memory_l1_wavefronts_shared" not in second.values, "n/a is not a number"
 
 
 def test_the_details_page_is_gathered_by_launch() -> None:

@@ -30,5 +30,5 @@ def test_each_record_is_read_or_cited() -> None:
 
 
 def test_the_records_are_less_than_a_megabyte() -> None:
-    """A raw log is no record: rows that a page, a test or a comment draws on are."""
+    """A raw log is not a record: rows that a page, a test or a comment draws on are."""
     assert sum(path.stat().st_size for path in RESULTS.iterdir()) < 1_000_000

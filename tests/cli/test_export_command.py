@@ -35,7 +35,7 @@ def test_a_shape_alone_gets_the_kernel_that_suits_it(cli: Cli, tmp_path: Path) -
         (("worklog/6", "--name", "a-b"), 1, "'a-b' cannot be the name of a C function."),
         (("hopper/best", "--arch", "sm_80"), 1, "cannot be compiled for sm_80"),
         (("worklog/6", "--name", "int"), 1, "'int' cannot be the name of a C function."),
-        (("worklog/6", "--size", "-1x2x3"), 2, "'-1x2x3' is no size"),
+        (("worklog/6", "--size", "-1x2x3"), 2, "'-1x2x3' is not a size"),
     ],
 )
 def test_bad_words_are_explained(cli: Cli, tmp_path: Path, words: tuple[str, ...], code: int, said: str) -> None:

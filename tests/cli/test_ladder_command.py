@@ -188,8 +188,11 @@ def test_mistakes_are_explained(cli: Cli, arguments: tuple[str, ...]) -> None:
 
 
 USAGE = {
-    ("--size", "4x"): "Invalid value for '--size': '4x' is no size: write 256 for 256 x 256 x 256, or 512x256x64 for M",
-    ("--size", "-4"): "Invalid value for '--size': '-4' is no size:",
+    (
+        "--size",
+        "4x",
+    ): "Invalid value for '--size': '4x' is not a size: write 256 for 256 x 256 x 256, or 512x256x64 for M",
+    ("--size", "-4"): "Invalid value for '--size': '-4' is not a size:",
     ("--gpu", "--arch", "sm_80"): "Invalid value: --gpu measures the GPU at hand: leave out --device and --arch.\n",
     ("--rungs", "3-1"): "Invalid value for '--rungs': '3-1' runs downwards: write 1-3.\n",
 }

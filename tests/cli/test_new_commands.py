@@ -36,7 +36,7 @@ def test_search_shows_a_recorded_table_without_a_gpu(cli: Cli) -> None:
 
 @pytest.mark.parametrize(
     ("text", "said"),
-    [("[{}]", "is no list of points of worklog/9."), ("{", "Cannot read points from"), (None, "No such file")],
+    [("[{}]", "is not a list of points of worklog/9."), ("{", "Cannot read points from"), (None, "No such file")],
 )
 def test_points_that_are_none_are_refused(cli: Cli, tmp_path: Path, text: str | None, said: str) -> None:
     path = tmp_path / "points.json"

@@ -58,7 +58,7 @@ def test_an_unknown_ladder_or_device_is_answered_with_the_nearest(cli: Cli) -> N
 def test_a_place_that_cannot_be_written_is_refused_before_the_work(cli: Cli, tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
     ran = cli("report", "worklog", "--output", tmp_path / "file" / "page.html")
-    assert ran.code == 1 and "is no folder" in ran.err
+    assert ran.code == 1 and "is not a folder" in ran.err
     for folder in (tmp_path, "/"):
         ran = cli("report", "worklog", "--output", folder)
         assert ran.code == 1 and "it is a folder" in ran.err

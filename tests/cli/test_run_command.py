@@ -141,7 +141,7 @@ def test_a_damaged_file_is_refused(
         (("--on", "gpu"), "No NVIDIA driver is installed here.\n"),
         (("-o", "nowhere/C.npy"), "Cannot write the result to 'nowhere/C.npy': there is no folder 'nowhere'.\n"),
         (("-o", "."), "Cannot write the result to '.': it is a folder.\n"),
-        (("-o", "/dev/null"), "Cannot write the result to '/dev/null': it is no plain file.\n"),
+        (("-o", "/dev/null"), "Cannot write the result to '/dev/null': it is not a plain file.\n"),
     ],
 )
 def test_options_that_cannot_be(multiply: Multiply, options: tuple[str, ...], message: str) -> None:

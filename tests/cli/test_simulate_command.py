@@ -16,7 +16,7 @@ from tilewright.lowering import lower
 @pytest.mark.parametrize(
     ("options", "told"),
     [
-        (("--seed", "-1"), "seed = -1 is no seed."),
+        (("--seed", "-1"), "seed = -1 is not a seed."),
         (("--lda", "99999999999999999999"), "more than an address space holds."),
         (("--alpha", "1e300"), "alpha = 1e+300 is more than f32 can hold, in which kernels take it."),
     ],

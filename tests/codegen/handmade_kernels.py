@@ -85,7 +85,7 @@ def store_result(gemm: Gemm, total: Expr, offset: Expr, inside: Expr) -> Body:
 
 
 def naive(dtype: DType = F32) -> Kernel:
-    """One thread per element of C, every access guarded, A stored by columns, 64-bit offsets."""
+    """One thread per element of C, every access guarded, A stored column-major, 64-bit offsets."""
     gemm = Gemm(8, 8, 8, dtype=dtype, out=dtype, a=Order.COL)
     kernel = Kernel("naive", gemm, SAFE, (ONE, ONE, ONE), (1, 1, 1), (), (), {})
     row, col, k = Var("m"), Var("n"), Var("k")

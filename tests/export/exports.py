@@ -32,7 +32,7 @@ KINDS: dict[str, dict[str, Any]] = {
     },
     "hopper": {"rung": "hopper/best", "arch": "sm_90a", "dtype": "bf16"},
 }
-"""One of each way to multiply: CUDA cores, mma.sync with an epilogue, wgmma with the copy engine."""
+"""One of each way to multiply: CUDA cores, mma.sync with an epilogue, wgmma with TMA."""
 
 
 @dataclass(frozen=True)

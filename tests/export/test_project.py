@@ -105,7 +105,7 @@ def test_a_call_goes_to_the_kernel_whose_needs_it_meets(exported: Project, built
         "whole": ["exact"], "edges": ["edges"], "far": ["any"], "address": unaligned, "rows": unaligned,
         "ends": ["edges"] if odd else [],
     }  # fmt: skip
-    if not odd:  # and the copy engine would write behind rows of C that end inside a piece of 16 bytes
+    if not odd:  # and TMA would write behind rows of C that end inside a piece of 16 bytes
         assert "multiples of 16 bytes, and N of 8" in said["rows"] == said["ends"]
 
 
@@ -146,7 +146,7 @@ def test_each_kernel_is_started_with_as_many_blocks_as_it_wants(tmp_path: Path, 
 
 def test_tensor_maps_hold_what_was_passed(exported: Project, built: Path) -> None:
     if exported.kind != "hopper":
-        pytest.skip("only the copy engine needs maps")
+        pytest.skip("only TMA needs maps")
     said = answers(exported, built, {"one": {"M": 512, "K": 768, "lda": 800, "A": 4096}})["one"]
     boxes = [p["tensor_map"]["box"] for p in exported.description["kernels"][0]["parameters"] if "tensor_map" in p]
     inner, outer = boxes[0]

@@ -131,7 +131,7 @@ def test_more_registers_fail(recorded: Cli) -> None:
         ("[" * 100_000, "'tilewright.gate.json' is no snapshot: maximum recursion depth"),
         ("[]", "'tilewright.gate.json' is no snapshot: its version is None, not 1."),
         ('{"version": 2}', "was written by a newer tilewright: its version is 2, and this one reads 1."),
-        ('{"version": 1, "schedules": {"a": 3}}', "'tilewright.gate.json' is no snapshot: "),
+        ('{"version": 1, "schedules": {"a": 3}}', "'tilewright.gate.json' is not a snapshot: "),
     ],
 )
 def test_a_bad_snapshot_is_refused_shortly(gate: Cli, text: str | None, says: str) -> None:

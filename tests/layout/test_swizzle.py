@@ -85,9 +85,9 @@ def test_a_table_of_any_arrangement_is_that_arrangement(arrangement, log_rows: i
         ((0, 1.0), 2, "the table of Permuted is a tuple of whole numbers"),
         ((False, True), 2, "the table of Permuted is a tuple of whole numbers"),
         ((0, 1, 2), 2, "a table of 3 places does not hold whole rows of 2"),
-        ((0, 2, 2), 3, "the table is no permutation of 0 to 2, because no column lies at 1"),
-        ((0, 1, 1, 2), 2, "row 1 of the table is no permutation of 0 to 1, because no column lies at 0"),
-        ((0, -1), 2, "the table is no permutation of 0 to 1, because no column lies at 1"),
+        ((0, 2, 2), 3, "the table is not a permutation of 0 to 2, because no column lies at 1"),
+        ((0, 1, 1, 2), 2, "row 1 of the table is not a permutation of 0 to 1, because no column lies at 0"),
+        ((0, -1), 2, "the table is not a permutation of 0 to 1, because no column lies at 1"),
     ],
 )
 def test_what_is_no_permutation_is_refused(table, columns: int, problem: str) -> None:

@@ -93,7 +93,7 @@ REFUSED: dict[str, tuple[Gemm, tuple[Step, ...]]] = {
     "cluster_of_no_loop": (GEMM, (*NUMBERED, Cluster("m_blok"))),
     # DependentLaunch
     "overlap_without_an_engine": (GEMM, (*SLABS, DependentLaunch())),
-    # Transfer by the copy engine
+    # Transfer by TMA
     "boxes_into_plain_rows": (GEMM, (*SHARED, Transfer("A_tile", Route.TMA))),
     "boxes_shared_out": (GEMM, (*SLABS, Distribute("A_tile", vector=8), Transfer("A_tile", Route.TMA))),
     "boxes_of_a_turned_tile": (

@@ -22,12 +22,12 @@ REFUSED: list[tuple[Callable[..., Any], str]] = [
     (lambda: tw.Gemm(8, 8, 8, alpha=1e39), "alpha = 1e+39 is more than f32 can hold, in which kernels take it."),
     (lambda: tw.Gemm(8, 8, 8, dtype="f16"), "dtype = 'f16' is a text, not a number format."),  # type: ignore[arg-type]
     (lambda: tw.build((8, 8, 8), tw.Schedule()), "The problem to build is a Gemm, not (8, 8, 8)."),  # type: ignore[arg-type]
-    (lambda: tw.build(GEMM, "worklog/6"), "'worklog/6' is no schedule."),  # type: ignore[arg-type]
-    (lambda: tw.build(GEMM, None), "None is no schedule."),  # type: ignore[arg-type]
+    (lambda: tw.build(GEMM, "worklog/6"), "'worklog/6' is not a schedule."),  # type: ignore[arg-type]
+    (lambda: tw.build(GEMM, None), "None is not a schedule."),  # type: ignore[arg-type]
     (lambda: tw.build(GEMM, tw.Schedule(), variant="exact"), "'exact' is no Variant."),  # type: ignore[arg-type]
     (lambda: tw.make_operands(8), "Operands are made of a Gemm, not of 8."),  # type: ignore[arg-type]
-    (lambda: tw.make_operands(GEMM, seed=-1), "seed = -1 is no seed."),
-    (lambda: tw.make_operands(GEMM, seed=1.5), "seed = 1.5 is no seed."),  # type: ignore[arg-type]
+    (lambda: tw.make_operands(GEMM, seed=-1), "seed = -1 is not a seed."),
+    (lambda: tw.make_operands(GEMM, seed=1.5), "seed = 1.5 is not a seed."),  # type: ignore[arg-type]
     (
         lambda: tw.make_operands(tw.Gemm(8, 8, 8, lda=10**20)),
         "A takes 700000000000000000008 elements, more than an address space holds.",
@@ -41,7 +41,7 @@ REFUSED: list[tuple[Callable[..., Any], str]] = [
         "A kernel is simulated on Operands, and this is a Gemm.",
     ),
     (lambda: tw.check(GEMM, ONES), "Results are held against Operands, not a Gemm."),  # type: ignore[arg-type]
-    (lambda: tw.check(tw.make_operands(GEMM), "C"), "A str is no matrix of numbers."),  # type: ignore[arg-type]
+    (lambda: tw.check(tw.make_operands(GEMM), "C"), "A str is not a matrix of numbers."),  # type: ignore[arg-type]
     (lambda: tw.matmul(ONES, None), "Cannot multiply a NoneType."),
 ]
 

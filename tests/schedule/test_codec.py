@@ -1,4 +1,4 @@
-"""Schedules as JSON: what is no schedule is refused in words."""
+"""Schedules as JSON: what is not a schedule is refused in words."""
 
 from __future__ import annotations
 
@@ -19,9 +19,9 @@ def test_every_step_goes_there_and_back(name: str) -> None:
 @pytest.mark.parametrize(
     ("text", "headline"),
     [
-        ("{", "This is no schedule: Expecting property name enclosed in double quotes: line 1 column 2 (char 1)."),
-        ("{}", "This is no schedule: it is not a list."),
-        ("[3]", "Entry 1 is no step: 3."),
+        ("{", "This is not a schedule: Expecting property name enclosed in double quotes: line 1 column 2 (char 1)."),
+        ("{}", "This is not a schedule: it is not a list."),
+        ("[3]", "Entry 1 is not a step: 3."),
         ('[{"step": "Splat"}]', "There is no step 'Splat'."),
         ('[{"step": ["Split"]}]', "There is no step \"['Split']\"."),
         ('[{"step": "Unroll"}]', "Entry 1 does not fit Unroll: "),

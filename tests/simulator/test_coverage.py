@@ -62,4 +62,4 @@ def test_a_column_that_is_never_stored_is_said_to_be_so() -> None:
 
     found = miscounts(changed(two, never), two.gemm)
     assert {(element.row, element.column) for element in found} == {(row, 3) for row in range(4)}
-    assert all(element.block is None and "nobody stores it" in element.text for element in found)
+    assert all(element.block is None and "no thread stores it" in element.text for element in found)

@@ -371,7 +371,7 @@ class TestBarriers:
         with pytest.raises(SimulationError) as caught:
             simulate(kernel(body, block=(96, 1, 1)), make_operands(Gemm(1, 1, 1)))
         message = str(caught.value)
-        assert message.startswith("Deadlock in block (0, 0, 0): nobody can go on.")
+        assert message.startswith("Deadlock in block (0, 0, 0): no warp can go on.")
         assert "warps 0-1 wait for the barrier at line 4: barrier  # halves; warp 2 has ended." in message
 
     def test_a_barrier_in_a_guarded_tail_is_found(self) -> None:

@@ -206,7 +206,7 @@ def test_a_wait_that_passes_at_once_is_a_race_with_the_copy() -> None:
     hasty = changed(ring(), waits("full", lambda parity: parity ^ 1))
     run = simulate(hasty, make_operands(DEEP), on_finding="collect", schedule="warps", seed=3)
     races = [finding.headline for finding in run.findings if finding.kind is Kind.RACE]
-    assert any("written by the copy engine, which tells full[" in headline for headline in races)
+    assert any("written by TMA, which tells full[" in headline for headline in races)
 
 
 @pytest.mark.parametrize("schedule", SCHEDULES)

@@ -60,7 +60,7 @@ def test_a_role_that_misses_a_barrier_leaves_the_others_waiting(schedule: Any) -
     with pytest.raises(SimulationError) as caught:
         simulate(roles(producer_barriers=1), make_operands(Gemm(1, 384, 1)), schedule=schedule, detectors=False)
     message = str(caught.value)
-    assert message.startswith("Deadlock in block (0, 0, 0): nobody can go on.")
+    assert message.startswith("Deadlock in block (0, 0, 0): no warp can go on.")
     assert "warps 1-3 wait for the barrier at line 15: barrier  # consumer 0; warp 0 has ended." in message
     assert "every warp of a block must reach the same barriers equally often." in message
 

@@ -17,7 +17,7 @@ from tilewright.suite.cublaslt import CublasLt
 
 
 class NumpyLt:
-    """What cuBLASLt promises of matrices by columns, for f32. Handles are numbers of what was created."""
+    """What cuBLASLt promises of matrices column-major, for f32. Handles are numbers of what was created."""
 
     def __init__(self, *, offers: int = 3) -> None:
         self.things: list[Any] = [None]

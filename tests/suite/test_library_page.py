@@ -51,7 +51,7 @@ def test_other_shapes_have_a_table_of_their_own_and_no_part_in_the_means() -> No
     other = replace(other, extra={**other.extra, "shares": {CUBLAS: 0.25}})
     text = page([suite, other])
     assert f"| f32 | {CUBLAS} | 1 | 2.000 |" in text
-    assert "| f32 NN | 7 x 7 x 7 |" in text.partition("### Shapes that nobody tuned")[2]
+    assert "| f32 NN | 7 x 7 x 7 |" in text.partition("### Untuned shapes")[2]
     assert sentence([suite, other]).endswith("2.000 (f32) times as fast as cuBLAS, geometric means of 1 problems.")
 
 

@@ -173,8 +173,8 @@ def _is_read_again(row: Comparison, rung: OfRung) -> bool:
 
 def _is_idle_warps(row: Comparison, rung: OfRung) -> bool:
     loads = rung.get("global_load_requests")
-    by_copy_engine = loads is not None and loads.simulated == 0
-    return row.count == "achieved_occupancy_percent" and by_copy_engine and _between(row, 0.4, 0.8)
+    by_tma = loads is not None and loads.simulated == 0
+    return row.count == "achieved_occupancy_percent" and by_tma and _between(row, 0.4, 0.8)
 
 
 def _is_last_wave(row: Comparison, rung: OfRung) -> bool:
@@ -302,10 +302,10 @@ DIFFERENCES: tuple[Difference, ...] = (
     Difference(
         "warps without work",
         "The simulated figure has all warps of a block stay to its end. With warp roles one warp of the producer's "
-        "four works and three end at once; where two groups of consumers take turns and a block has a single tile, "
+        "four works and three end at once; where two ping-pong groups of consumers share a block of a single tile, "
         "one group ends at once too. So 5 of 8 warps stay, 9 of 12, or 5 of 12, less what blocks take to start and "
         "end. (Blocks of a cluster end together, with all their warps: hopper/7.) From 0.4 to 0.8 of the simulated "
-        "figure, in kernels whose loads the copy engine makes.",
+        "figure, in kernels whose loads TMA makes.",
         _is_idle_warps,
     ),
     Difference(

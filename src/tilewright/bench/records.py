@@ -113,7 +113,7 @@ def read(path: Path) -> list[Record]:
             found.append(Record(**{**data, "origin": Origin(**data["origin"])}))
         except (ValueError, TypeError, KeyError, RecursionError) as error:
             raise TilewrightError(
-                f"Line {number} of {path.name} is no record: {error}.",
+                f"Line {number} of {path.name} is not a record: {error}.",
                 hint="another version may have written it: take the line out, or measure again with --record.",
             ) from None
     return found

@@ -87,7 +87,7 @@ def parse_size(text: str, option: str = "--size") -> tuple[int, int, int]:
     parts = re.split(r"[x×*,]", text.strip().lower())
     if len(parts) not in (1, 3) or not all(re.fullmatch(r"\s*\d+\s*", part) for part in parts):
         raise typer.BadParameter(
-            f"{text!r} is no size: write 256 for 256 x 256 x 256, or 512x256x64 for M x N x K.",
+            f"{text!r} is not a size: write 256 for 256 x 256 x 256, or 512x256x64 for M x N x K.",
             param_hint=f"'{option}'",
         )
     m, *rest = (int(part) for part in parts)

@@ -76,7 +76,7 @@ def import_(file: Annotated[Path, typer.Argument(metavar="FILE", help="What `exp
         lines = file.read_text(encoding="utf-8").splitlines()
     except UnicodeDecodeError:
         raise TilewrightError(
-            f"{str(file)!r} is no text.", hint="`tilewright database export` writes such files."
+            f"{str(file)!r} is not a text.", hint="`tilewright database export` writes such files."
         ) from None
     store = Database()
     done = store.import_(lines, file.name)

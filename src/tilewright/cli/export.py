@@ -40,7 +40,7 @@ def export(
         typer.Option(metavar="N|MxNxK", help="The size to be fast at; every other is right too. Default: 4096."),
     ] = None,
     dtype: FormatName = None,
-    order: Annotated[str, typer.Option(metavar="NN|NT|TN|TT", help="T: the operand lies by columns.")] = "NN",
+    order: Annotated[str, typer.Option(metavar="NN|NT|TN|TT", help="T: the operand is column-major.")] = "NN",
     bias: Annotated[str | None, typer.Option(metavar="n|m", help="Add a number for each column, or row.")] = None,
     residual: Annotated[bool, typer.Option("--residual", help="beta multiplies another matrix than C.")] = False,
     activation: Annotated[str | None, typer.Option(help="relu, gelu, gelu_tanh or silu of the result.")] = None,

@@ -108,7 +108,7 @@ def _check_recordable(file: Path, gpu: Gpu | None) -> None:
     parent = next(folder for folder in file.absolute().parents if folder.exists())
     problem = ""
     if file.is_dir() or not parent.is_dir():
-        problem = "it is a folder" if file.is_dir() else f"{str(parent)!r} is no folder"
+        problem = "it is a folder" if file.is_dir() else f"{str(parent)!r} is not a folder"
     elif not os.access(file if file.exists() else parent, os.W_OK):
         problem = "that is not permitted"
     if problem:

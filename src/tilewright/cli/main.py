@@ -89,6 +89,6 @@ def _confess(error: Exception) -> None:
 
 
 def _drop_output() -> None:
-    """What is left in the buffer goes nowhere, silently: nobody reads, or the disk is full."""
+    """What is left in the buffer goes nowhere, silently: no reader, or the disk is full."""
     with contextlib.suppress(OSError, ValueError):
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())

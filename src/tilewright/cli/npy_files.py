@@ -63,7 +63,7 @@ def check_writable(path: Path) -> None:
     if path.is_dir():
         problem = "it is a folder"
     elif path.exists() and not path.is_file():
-        problem = "it is no plain file"
+        problem = "it is not a plain file"
     elif not path.parent.is_dir():
         problem = f"there is no folder {str(path.parent)!r}"
     elif not os.access(path.parent, os.W_OK):

@@ -15,14 +15,14 @@ from rich.console import Console
 from rich.text import Text
 
 PLAIN_WIDTH = 100
-"""Columns where nobody says how wide the terminal is."""
+"""Columns where the width of the terminal is unknown."""
 
 Progress = Callable[[str, int, int], None]
 """Called with what is being done, how much of it is done, and of how much."""
 
 
 def out() -> Console:
-    """Standard output. Text is printed as it is: square brackets are no markup and numbers no highlights."""
+    """Standard output. Text is printed as it is: square brackets are not markup and numbers no highlights."""
     return Console(width=_width(), highlight=False, markup=False, emoji=False)
 
 
@@ -85,7 +85,7 @@ def note(text: str) -> None:
 
 @contextmanager
 def progress(title: str) -> Iterator[Progress]:
-    """A bar on stderr while the block runs, gone when it ends; none where stderr is no terminal."""
+    """A bar on stderr while the block runs, gone when it ends; none where stderr is not a terminal."""
     console = Console(stderr=True)
     if not console.is_terminal:
         yield lambda what, done, total: None

@@ -1,4 +1,4 @@
-"""`tilewright predict`: the time of a rung on a GPU that need not be there."""
+"""`tilewright predict`: the time of a rung on a GPU that may be absent."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ EXAMPLES = (
 
 def predict(
     rung: RungName,
-    device: Annotated[str, typer.Option("--device", metavar="NAME", help="The GPU; it need not be there.")] = "H200",
+    device: Annotated[str, typer.Option("--device", metavar="NAME", help="The GPU; it may be absent.")] = "H200",
     size: Annotated[
         str | None, typer.Option("--size", metavar="N|MxNxK", help="Default: that of the file, or 4096.")
     ] = None,
@@ -38,7 +38,7 @@ def predict(
     ] = None,
     as_json: AsJson = False,
 ) -> int:
-    """Predict the time of a rung on a GPU, and say what binds it.
+    """Predict the time of a rung on a GPU, and say its bottleneck.
 
     Counted on the simulator, compiled for that GPU; nothing is measured. docs/predictions.md lays predictions beside
     measurements.

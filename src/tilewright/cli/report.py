@@ -75,7 +75,7 @@ def _check_writable(path: Path) -> None:
         try:
             tempfile.TemporaryFile(dir=folder).close()
         except NotADirectoryError:
-            problem = f"{str(folder)!r} is no folder"
+            problem = f"{str(folder)!r} is not a folder"
         except OSError as error:
             problem = f"{str(folder)!r} takes no file ({error.strerror or error})"
     if problem:

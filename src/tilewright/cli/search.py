@@ -73,7 +73,7 @@ def _points(path: Path, rung: Rung) -> list[Point]:
     names = sorted(next(iter(rung.choices.points())))
     if not isinstance(found, list) or not all(isinstance(one, dict) and sorted(one) == names for one in found):
         raise TilewrightError(
-            f"{str(path)!r} is no list of points of {rung.name}.", hint=f"each names {', '.join(names)}."
+            f"{str(path)!r} is not a list of points of {rung.name}.", hint=f"each names {', '.join(names)}."
         )
     return found
 

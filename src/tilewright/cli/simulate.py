@@ -55,7 +55,7 @@ def simulate(
         str, typer.Option(metavar="races,bounds,unwritten|all|none", help="What to look for.")
     ] = "all",
     schedule: Annotated[
-        str, typer.Option(metavar="lockstep|warps", help="How warps take turns: together, or each in a drawn order.")
+        str, typer.Option(metavar="lockstep|warps", help="How warps are scheduled: together, or each in a drawn order.")
     ] = "lockstep",
     seed: Annotated[int, typer.Option(help="Of the operands, and of the order of warps.")] = 0,
     as_json: AsJson = False,

@@ -91,16 +91,16 @@ def async_call(stmt: AsyncStmt, expr: CudaExpr, address: Callable[[Ref], str]) -
         case WaitPreviousGrid():
             return call("wait_previous_grid")
         case WgmmaFence():
-            return call("fence_products")
+            return call("wgmma_fence")
         case WgmmaCommit():
-            return call("commit_products")
+            return call("wgmma_commit_group")
         case WgmmaWait(sums=None):
-            return _counted(expr, "wait_products", stmt.pending)
+            return _counted(expr, "wgmma_wait_group", stmt.pending)
         case WgmmaWait():
             assert stmt.sums is not None
-            expr.used.add("wait_products")
+            expr.used.add("wgmma_wait_group")
             count = stmt.sums.buffer.elements
-            return f"wait_products<{stmt.pending}, {count}>(&{expr.place(stmt.sums)})"
+            return f"wgmma_wait_group<{stmt.pending}, {count}>(&{expr.place(stmt.sums)})"
         case Wgmma():
             return _multiply(stmt, expr, address)
         case StoreMatrices():
@@ -132,17 +132,17 @@ def _box(stmt: TmaLoad | TmaStore, expr: CudaExpr) -> list[str]:
 
 def bulk_name(told: TensorMap, *, multicast: bool = False, store: bool = False) -> str:
     """The function that copies a box, by the number of its coordinates."""
-    base = "bulk_store" if store else "bulk_load_multicast" if multicast else "bulk_load"
+    base = "tma_store" if store else "tma_load_multicast" if multicast else "tma_load"
     return f"{base}_{told.rank}d" if told.rank > 2 else base
 
 
 def _multiply(stmt: Wgmma, expr: CudaExpr, address: Callable[[Ref], str]) -> str:
     name = wgmma_name(stmt.instruction)
     expr.used.add(name)
-    turns = f"<{int(stmt.a.turned)}, {int(stmt.b.turned)}>" if transposes(stmt.instruction.product) else ""
+    transposed = f"<{int(stmt.a.turned)}, {int(stmt.b.turned)}>" if transposes(stmt.instruction.product) else ""
     add = "1" if stmt.fresh is None else f"!({expr(stmt.fresh)})"
     a, b = (_descriptor(side, expr, address) for side in (stmt.a, stmt.b))
-    return f"{name}{turns}({address(stmt.d)}, {a}, {b}, {add})"
+    return f"{name}{transposed}({address(stmt.d)}, {a}, {b}, {add})"
 
 
 def _descriptor(matrix: SharedMatrix, expr: CudaExpr, address: Callable[[Ref], str]) -> str:

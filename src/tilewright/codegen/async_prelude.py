@@ -1,4 +1,4 @@
-"""Functions around the asynchronous units: memory barriers, the copy engine, wgmma. Each is one PTX instruction.
+"""Functions around the asynchronous units: mbarriers, TMA, wgmma. Each is one PTX instruction.
 
 Source: PTX ISA 9.0, mbarrier, cp.async.bulk.tensor, wgmma, setmaxnreg, barrier.cluster, fence.proxy.
 """
@@ -16,7 +16,7 @@ _SHARED = "(unsigned)__cvta_generic_to_shared"
 _HEAD = "__device__ __forceinline__"
 
 TENSOR_MAP = "TensorMap"
-"""The type of what the copy engine knows of a matrix: 128 bytes that the driver fills."""
+"""The type of what TMA knows of a matrix: 128 bytes that the driver fills."""
 
 
 def _plain(comment: str, signature: str, ptx: str, operands: str = "") -> str:
@@ -73,11 +73,11 @@ def _bulk_load(rank: int) -> str:
 }}"""
 
 
-def _bulk_load_multicast(rank: int) -> str:
+def _tma_load_multicast(rank: int) -> str:
     parameters, operands, numbers = _coordinates(rank, 3)
     return f"""\
-// As bulk_load, to the same place in every block of the cluster that `mask` names.
-{_HEAD} void bulk_load_multicast{_suffix(rank)}(
+// As tma_load, to the same place in every block of the cluster that `mask` names.
+{_HEAD} void tma_load_multicast{_suffix(rank)}(
     void* to, const TensorMap* map, {parameters}, unsigned long long* barrier, int mask) {{
     asm volatile("cp.async.bulk.tensor.{rank}d.shared::cluster.global.tile"
                  ".mbarrier::complete_tx::bytes.multicast::cluster "
@@ -90,7 +90,7 @@ def _bulk_load_multicast(rank: int) -> str:
 def _bulk_store(rank: int) -> str:
     parameters, operands, numbers = _coordinates(rank, 2)
     return f"""\
-// Starts the copy of a box from shared memory to the matrix.
+// Starts the copy of a TMA box from shared memory to the matrix.
 {_HEAD} void bulk_store{_suffix(rank)}(const TensorMap* map, {parameters}, const void* from) {{
     asm volatile("cp.async.bulk.tensor.{rank}d.global.shared::cta.tile.bulk_group [%0, {{{numbers}}}], [%1];"
                  ::"l"(map), "r"({_SHARED}(from)), {operands}
@@ -119,16 +119,16 @@ _CLUSTER_BARRIER = f"""\
 }}"""
 
 _WAIT_PRODUCTS = f"""\
-// Waits until at most `pending` groups of products are under way. Sums are named where they are read next.
+// Waits until at most `pending` wgmma groups are under way. Accumulators are named where they are read next.
 template <int pending>
-{_HEAD} void wait_products() {{
+{_HEAD} void wgmma_wait_group() {{
     asm volatile("wgmma.wait_group.sync.aligned %0;" ::"n"(pending) : "memory");
 }}
 {_HEAD} void keep(float& sum) {{ asm volatile("" : "+f"(sum)::"memory"); }}
 {_HEAD} void keep(unsigned short& sum) {{ asm volatile("" : "+h"(sum)::"memory"); }}
 template <int pending, int count, typename T>
-{_HEAD} void wait_products(T* sums) {{
-    wait_products<pending>();
+{_HEAD} void wgmma_wait_group(T* sums) {{
+    wgmma_wait_group<pending>();
     #pragma unroll
     for (int i = 0; i < count; ++i) {{
         keep(sums[i]);
@@ -146,7 +146,7 @@ template <int leading_bytes, int stride_bytes, int swizzle>
 
 
 def _store_matrices(count: int, transposed: bool) -> str:
-    turned = ".trans" if transposed else ""
+    transpose = ".trans" if transposed else ""
     values = ", ".join(f'"r"(words[{i}])' for i in range(count))
     places = ", ".join(f"%{i + 1}" for i in range(count))
     return (
@@ -154,7 +154,7 @@ def _store_matrices(count: int, transposed: bool) -> str:
         f"{_HEAD} void {store_matrices_name(count, transposed)}(void* row, const void* fragment) {{\n"
         f"    unsigned words[{count}];\n"
         f"    memcpy(words, fragment, {4 * count});\n"
-        f'    asm volatile("stmatrix.sync.aligned.m8n8.x{count}{turned}.shared.b16 [%0], {{{places}}};" ::"r"('
+        f'    asm volatile("stmatrix.sync.aligned.m8n8.x{count}{transpose}.shared.b16 [%0], {{{places}}};" ::"r"('
         f"{_SHARED}(row)),\n                 {values}\n"
         '                 : "memory");\n}'
     )
@@ -170,13 +170,13 @@ def async_prelude() -> dict[str, str]:
     return {
         TENSOR_MAP: "struct __align__(64) TensorMap { unsigned long long opaque[16]; };  // filled by the driver",
         "init_barrier": _plain(
-            "Makes a memory barrier whose phases take so many arrivals.",
+            "Makes an mbarrier whose phases take so many arrivals.",
             f"init_barrier({barrier}, int arrivals)",
             "mbarrier.init.shared::cta.b64 [%0], %1",
             f'{at}, "r"(arrivals)',
         ),
         "fence_barriers": _plain(
-            "New barriers are seen by the copy engine and by the cluster.",
+            "New barriers are seen by TMA and by the cluster.",
             "fence_barriers()",
             "fence.mbarrier_init.release.cluster",
         ),
@@ -197,16 +197,16 @@ def async_prelude() -> dict[str, str]:
             '"l"(flag), "r"(value)',
         ),
         "prefetch_map": _plain(
-            "Tells the copy engine of a matrix before its first copy.",
+            "Tells TMA of a matrix before its first copy.",
             "prefetch_map(const TensorMap* map)",
             "prefetch.tensormap [%0]",
             '"l"(map)',
         ),
         **{f"bulk_load{_suffix(rank)}": _bulk_load(rank) for rank in (2, 3, 4)},
-        **{f"bulk_load_multicast{_suffix(rank)}": _bulk_load_multicast(rank) for rank in (2, 3, 4)},
+        **{f"tma_load_multicast{_suffix(rank)}": _tma_load_multicast(rank) for rank in (2, 3, 4)},
         **{f"bulk_store{_suffix(rank)}": _bulk_store(rank) for rank in (2, 3, 4)},
         "commit_stores": _plain(
-            "The bulk stores of this thread become a group.", "commit_stores()", "cp.async.bulk.commit_group"
+            "The TMA stores of this thread become a group.", "commit_stores()", "cp.async.bulk.commit_group"
         ),
         "wait_stores_read": _counted(
             "Waits until at most so many groups still read shared memory.",
@@ -222,7 +222,7 @@ def async_prelude() -> dict[str, str]:
             "fence.proxy.async.shared::cta",
         ),
         "start_next_grid": _plain(
-            "The kernel behind this one may start where there is room.",
+            "The next kernel may start where there is room.",
             "start_next_grid()",
             "griddepcontrol.launch_dependents",
         ),
@@ -244,18 +244,18 @@ def async_prelude() -> dict[str, str]:
         "grow_registers": _counted(
             "Waits for `count` registers a thread.", "grow_registers", "setmaxnreg.inc.sync.aligned.u32"
         ),
-        "fence_products": _plain(
-            "Sums written so far come before later products.", "fence_products()", "wgmma.fence.sync.aligned"
+        "wgmma_fence": _plain(
+            "Accumulators written so far come before later wgmma.", "wgmma_fence()", "wgmma.fence.sync.aligned"
         ),
-        "commit_products": _plain(
-            "The products started so far become a group.", "commit_products()", "wgmma.commit_group.sync.aligned"
+        "wgmma_commit_group": _plain(
+            "The wgmma started so far become a group.", "wgmma_commit_group()", "wgmma.commit_group.sync.aligned"
         ),
-        "wait_products": _WAIT_PRODUCTS,
+        "wgmma_wait_group": _WAIT_PRODUCTS,
         "matrix_descriptor": _MATRIX_DESCRIPTOR,
         **{
-            store_matrices_name(count, turned): _store_matrices(count, turned)
+            store_matrices_name(count, transposed): _store_matrices(count, transposed)
             for count in (1, 2, 4)
-            for turned in (False, True)
+            for transposed in (False, True)
         },
     }
 
@@ -279,21 +279,21 @@ def wgmma_text(name: str) -> str | None:
     element = instruction.accumulate.cuda
     registers = textwrap.wrap(", ".join(f"%{i}" for i in range(count)), 92)
     outputs = textwrap.wrap(", ".join(f'"+{kind}"({"d" if wide else "words"}[{i}])' for i in range(count)), 100)
-    may_turn = transposes(instruction.product)
-    scales = "p, 1, 1" + (f", %{count + 3}, %{count + 4}" if may_turn else "")
-    turned = ', "n"(turn_a), "n"(turn_b)' if may_turn else ""
+    may_transpose = transposes(instruction.product)
+    scales = "p, 1, 1" + (f", %{count + 3}, %{count + 4}" if may_transpose else "")
+    transpose = ', "n"(transpose_a), "n"(transpose_b)' if may_transpose else ""
     quoted = "\n".join(f'        "{line} "' for line in registers)
     listed = ",\n          ".join(line.rstrip(",") for line in outputs)
     return (
         f"// Starts d {{+}}= a @ b for a tile of {instruction.m} x {instruction.n} x {instruction.k}, by four warps.\n"
-        + ("template <int turn_a, int turn_b>\n" if may_turn else "")
+        + ("template <int transpose_a, int transpose_b>\n" if may_transpose else "")
         + f"{_HEAD} void {name}({element}* d, unsigned long long a, unsigned long long b, int add) {{\n"
         + ("" if wide else f"    unsigned words[{count}];\n    memcpy(words, d, {4 * count});\n")
         + f'    asm volatile("{{ .reg .pred p; setp.ne.b32 p, %{count + 2}, 0; {instruction.mnemonic} {{"\n'
         + f"{quoted}\n"
         + f'        "}}, %{count}, %{count + 1}, {scales}; }}"\n'
         + f"        : {listed}\n"
-        + f'        : "l"(a), "l"(b), "r"(add){turned}\n        : "memory");\n'
+        + f'        : "l"(a), "l"(b), "r"(add){transpose}\n        : "memory");\n'
         + ("" if wide else f"    memcpy(d, words, {4 * count});\n")
         + "}"
     )

@@ -11,7 +11,7 @@ WIDTH = 110
 
 _INDENT = "    "
 
-# Where a long line may be cut, what binds loosest first; the number is what stays on the line that is cut.
+# Where a long line may be cut, the loosest binding first; the number is what stays on the line that is cut.
 _CUTS = ((", ", 1), (" ? ", 0), (" : ", 0), (" || ", 0), (" && ", 0), (" + ", 0), (" = ", 2), (" += ", 3), (" * ", 0))
 
 

@@ -100,15 +100,15 @@ def _multiply(instruction: MatrixInstruction, orders: tuple[Order, Order] | None
 
 
 def _load_matrices(count: int, transposed: bool) -> str:
-    turned = ".trans" if transposed else ""
+    mnemonic = f"ldmatrix.sync.aligned.m8n8.x{count}{'.trans' if transposed else ''}.shared.b16"
     what = f"{count} matrices" if count > 1 else "a matrix"
     outputs = ", ".join(f'"=r"(words[{i}])' for i in range(count))
-    turning = ", turned on the way" if transposed else ""
+    transposing = ", transposed on the way" if transposed else ""
     return (
-        f"// Loads {what} of 8 rows of 16 bytes{turning}; each lane names one row.\n"
+        f"// Loads {what} of 8 rows of 16 bytes{transposing}; each lane names one row.\n"
         f"__device__ __forceinline__ void {load_matrices_name(count, transposed)}(void* fragment, const void* row) {{\n"
         + f"    unsigned words[{count}];\n"
-        + f'    asm volatile("ldmatrix.sync.aligned.m8n8.x{count}{turned}.shared.b16 {_list(0, count)}, [%{count}];"\n'
+        + f'    asm volatile("{mnemonic} {_list(0, count)}, [%{count}];"\n'
         + f"                 : {outputs}\n"
         + f'                 : "r"({_TO_SHARED}(row))\n                 : "memory");\n'
         + _filled(count, "words", "fragment")
@@ -143,7 +143,7 @@ def _store_fragment(instruction: MatrixInstruction, order: Order) -> str:
     mnemonic = f"wmma.store.d.sync.aligned.{order.value}.{shape}.shared.{instruction.accumulate.ptx}"
     values = _operands([f'"{kind}"({"fragment" if wide else "words"}[{i}])' for i in range(words)], 19)
     return (
-        f"// Stores a tile of sums, {order.value}s `leading` elements apart, by the lanes of a warp together.\n"
+        f"// Stores a tile of accumulators, {order.value}s `leading` elements apart, by the lanes of a warp together.\n"
         f"__device__ __forceinline__ void {store_fragment_name(instruction, order)}"
         f"({element}* tile, const {element}* fragment, int leading) {{\n"
         + ("" if wide else _words(words, "words", "fragment"))

@@ -151,7 +151,8 @@ def _useful(found: Sequence[Exported]) -> list[Exported]:
 
 
 def _start(kernel: Kernel) -> tuple[object, ...]:
-    """What a launch must know of a kernel beside its name, its arguments, its shared memory and whether blocks stay."""
+    """What a launch must know of a kernel beside its name, its arguments, its shared memory and whether it is
+    persistent."""
     return kernel.grid, kernel.block, kernel.maps, kernel.cluster, kernel.overlapped
 
 

@@ -88,7 +88,7 @@ def _formats(gemm: Gemm) -> str:
 def _misaligned(general: Exported) -> str:
     needed = general.needs.aligned
     if not needed:
-        return "an address is no multiple of the bytes of an element"
+        return "an address is not a multiple of the bytes of an element"
     *some, last = needed
     names = f"{', '.join(some)} and {last}" if some else last
     sizes = "".join(f", and {dim.upper()} of {size}" for dim, size in general.needs.multiples.items())

@@ -49,19 +49,19 @@ class Needs:
 def needs_of(kernel: Kernel) -> Needs:
     """What a kernel needs of its arguments."""
     exact = sorted(kernel.variant.exact, key="mnk".index)
-    engine = {known.operand for known in kernel.maps}
+    by_tma = {known.operand for known in kernel.maps}
     operands = (*kernel.gemm.operands, *kernel.gemm.added)
     own = {o.name: max(kernel.variant.aligned_bytes(o.name), o.dtype.bytes) for o in operands}
     multiples: dict[Dim, int] = {dim: kernel.cluster_tile[dim] for dim in exact}
     c = kernel.gemm.operand("C")
-    if c.name in engine:  # it writes whole pieces, so rows of C must end where one does
+    if c.name in by_tma:  # it writes whole pieces, so rows of C must end where one does
         multiples.setdefault(c.contiguous, ALIGNMENT_BYTES // c.dtype.bytes)
     if kernel.variant.whole:
         for operand in (kernel.gemm.operand(name) for name in READ):
             multiples.setdefault(operand.contiguous, kernel.variant.alignment_bytes // operand.dtype.bytes)
     return Needs(
         multiples,
-        {name: max(size, ALIGNMENT_BYTES) if name in engine else size for name, size in own.items()},
+        {name: max(size, ALIGNMENT_BYTES) if name in by_tma else size for name, size in own.items()},
         {o.name: o.dtype.bytes for o in operands},
         kernel.variant.near,
     )

@@ -1,4 +1,4 @@
-"""Statements of the units that work beside the threads: the copy engine (TMA), memory barriers, the wgmma unit.
+"""Statements of the units that work beside the threads: TMA, mbarriers, the wgmma unit.
 
 All are of sm_90 and later; wgmma is of sm_90a. What they do, they do some time between the statement that starts them
 and the one that waits for them; what lies between must not touch their memory. Source: PTX ISA 9.0, sections
@@ -19,7 +19,7 @@ from tilewright.problem.gemm import Gemm, OperandName
 
 @dataclass(frozen=True, slots=True)
 class TensorMap:
-    """What the copy engine knows of a matrix in global memory, made by the host for each launch.
+    """What TMA knows of a matrix in global memory, made by the host for each launch.
 
     operand: whose address, sizes and leading dimension it holds; elements outside the matrix are read as zero and not
     written. box: elements of one copy along the contiguous and the strided dimension. swizzle: how the 16-byte pieces
@@ -56,7 +56,7 @@ class TensorMap:
 
 @dataclass(frozen=True, slots=True)
 class InitBarrier:
-    """A memory barrier comes into being: a phase is complete after `arrivals` arrivals and all bytes expected."""
+    """An mbarrier comes into being: a phase is complete after `arrivals` arrivals and all bytes expected."""
 
     place: Ref
     arrivals: int
@@ -65,12 +65,12 @@ class InitBarrier:
 
 @dataclass(frozen=True, slots=True)
 class FenceBarriers:
-    """The barriers that this thread has made are seen by the copy engine and by the other blocks of the cluster."""
+    """The barriers that this thread has made are seen by TMA and by the other blocks of the cluster."""
 
 
 @dataclass(frozen=True, slots=True)
 class ExpectBytes:
-    """This thread arrives at a memory barrier of its block, and the phase waits for `size_bytes` more to land."""
+    """This thread arrives at an mbarrier of its block, and the phase waits for `size_bytes` more to land."""
 
     place: Ref
     size_bytes: int
@@ -79,7 +79,7 @@ class ExpectBytes:
 
 @dataclass(frozen=True, slots=True)
 class ArriveBarrier:
-    """This thread arrives at a memory barrier: of its block, or at the same place in block `rank` of the cluster."""
+    """This thread arrives at an mbarrier: of its block, or at the same place in block `rank` of the cluster."""
 
     place: Ref
     rank: Expr | None = None
@@ -128,7 +128,7 @@ class TmaStore:
 
 @dataclass(frozen=True, slots=True)
 class PrefetchMap:
-    """The copy engine is told of a matrix before its first copy, which then need not wait for it."""
+    """TMA is told of a matrix before its first copy, which then need not wait for it."""
 
     map: TensorMap
 
@@ -151,7 +151,7 @@ class WaitStores:
 
 @dataclass(frozen=True, slots=True)
 class FenceProxy:
-    """What this thread did in shared memory comes before what the copy engine and wgmma do there later.
+    """What this thread did in shared memory comes before what TMA and wgmma do there later.
 
     Ordinary accesses and those of the asynchronous units are ordered by nothing else; a barrier among threads, which
     must follow, orders only the threads.

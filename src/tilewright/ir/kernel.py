@@ -267,7 +267,7 @@ class Kernel:
 
     @property
     def maps(self) -> tuple[TensorMap, ...]:
-        """What the copy engine is told of the matrices, in order of first use."""
+        """What TMA is told of the matrices, in order of first use."""
         found = (stmt.map for _, stmt in walk(self.body) if isinstance(stmt, (TmaLoad, TmaStore)))
         return tuple(dict.fromkeys(found))
 

@@ -124,7 +124,7 @@ class Route(Enum):
 
     REGISTERS = "registers"  # a load, then a store
     ASYNC = "cp.async"  # straight to shared memory while the thread goes on (sm_80 and later)
-    TMA = "TMA"  # by the copy engine, in boxes, between global and shared memory (sm_90 and later)
+    TMA = "TMA"  # by TMA, in tiles (TMA boxes), between global and shared memory (sm_90 and later)
     MATRICES = "ldmatrix"  # from shared memory to the fragments of a warp, eight rows of 16 bytes at a time, or back
 
     def __repr__(self) -> str:

@@ -19,7 +19,7 @@ def program_text(program: Program) -> str:
     >>> from tilewright.ir.program import naive_program
     >>> from tilewright.problem.gemm import Gemm
     >>> print(program_text(naive_program(Gemm(8, 8, 8))))
-    C[m, n] = alpha * sum_k A[m, k] * B[k, n] + beta * C[m, n]    f32, A and B and C by rows
+    C[m, n] = alpha * sum_k A[m, k] * B[k, n] + beta * C[m, n]    f32, A and B and C row-major
     for m in M:
       for n in N:
         C[m, n] = beta * C[m, n]
@@ -192,7 +192,7 @@ class _Writer:
         return "stmatrix" if staged.finished and staged.route is Route.MATRICES else staged.route.value
 
     def _asked_for(self, staged: Staged) -> str:
-        """Who asks the copy engine for a tile, or for how much of it; who stores a result."""
+        """Who asks TMA for a tile, or for how much of it; who stores a result."""
         cluster = self.program.clustered
         if staged.operand == "C":
             columns = self.program.subtile_columns(staged)

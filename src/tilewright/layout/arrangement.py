@@ -135,7 +135,7 @@ class Permuted:
             missing = set(range(columns)).difference(table[first : first + columns])
             if missing:
                 which = f"row {first // columns} of the table" if len(table) > columns else "the table"
-                return f"{which} is no permutation of 0 to {columns - 1}, because no column lies at {min(missing)}"
+                return f"{which} is not a permutation of 0 to {columns - 1}, because no column lies at {min(missing)}"
         return None
 
     @property
@@ -238,7 +238,7 @@ def _entry(table: tuple[int, ...], index: Any) -> Any:
 class SwizzleAtoms:
     """Rows cut into swizzle atoms of `columns` elements, `row_bytes` bytes, that lie one after another.
 
-    Inside a atom the 16-byte pieces of a row are permuted by the number of the row, as the copy engine writes them and
+    Inside a atom the 16-byte pieces of a row are permuted by the number of the row, as TMA writes them and
     wgmma reads them.
 
     row_bytes is 32, 64 or 128; with 128, elements of 2 bytes have 64 columns a atom.

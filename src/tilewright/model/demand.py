@@ -8,7 +8,7 @@ from tilewright.device.spec import DeviceSpec
 from tilewright.model.work import Access, Phase, Work
 
 SHARED_BYTES_PER_CLOCK = 128
-"""Of the shared memory of an SM, read by wgmma and written by the copy engine: 32 banks of 4."""
+"""Of the shared memory of an SM, read by wgmma and written by TMA: 32 banks of 4."""
 
 MMA_SYNC_SHARE = 0.62
 """What mma.sync reaches of the tensor cores' rate on sm_90, which only wgmma reaches: 617 of 989 TFLOP/s in f16 on an
@@ -23,7 +23,7 @@ ADDED_PER_COPY = 1.5
 
 TF32_ROUNDING = 1.5
 """Instructions in which machine code rounds a value to tf32: it adds half a unit, and asks of two values together
-whether one is no number. 96 of them for 64 values in ampere/6, which has none where its operands are truncated."""
+whether one is NaN. 96 of them for 64 values in ampere/6, which has none where its operands are truncated."""
 
 _SECTORS_PER_CLOCK = 4  # that the tag stage of L1 resolves; NVIDIA developer forum, thread 312884
 _LANE_BYTES_PER_CLOCK = 4  # that L1 returns to each lane of a warp

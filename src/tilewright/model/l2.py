@@ -288,4 +288,4 @@ def _values(expr: Expr, names: dict[str, Array]) -> Array:
         case Cast():
             return _values(expr.value, names)
         case _:
-            raise TypeError(f"{type(expr).__name__} is no number of a block")
+            raise TypeError(f"{type(expr).__name__} is not a number of a block")

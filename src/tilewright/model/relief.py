@@ -27,12 +27,12 @@ def relief_of(binding: Term, work: Work, spec: DeviceSpec, blocks_per_sm: int) -
         case "products awaited":
             return (
                 "All warps wait for the products of a step before they go on: let a warpgroup of its own copy "
-                "(Specialize), so that the next products are asked for while these run, or take longer steps over k."
+                "(Specialize), so that the next MMAs are issued while these run, or take longer steps over k."
             )
         case "prologue and epilogue":
-            return "Each block sums few products: resident blocks, or a longer part of k each, spread its ends."
+            return "Each block has a short k loop: persistent blocks, or fewer split-K parts, hide its ends."
         case "waves and tail":
-            return f"Tiles of another size, or parts of k, would fill the {spec.sm_count} SMs more evenly."
+            return f"Tiles of another size, or split-K, would fill the {spec.sm_count} SMs more evenly."
         case "launch":
             return "The kernel is shorter than its launch: batch problems, or let it start under the one before."
         case _:
@@ -76,8 +76,7 @@ def _issue(work: Work) -> str:
     if loads > 0.25:
         return f"{loads:.2g} loads and stores for each FFMA: larger thread tiles, or wider loads."
     return (
-        "FFMA fill most issue slots: walk the thread tile so that neighbours share an operand (Snake), or use tensor "
-        "cores."
+        "FFMA fill most issue slots: order the FMAs so that neighbours share an operand (Snake), or use tensor cores."
     )
 
 

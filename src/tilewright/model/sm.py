@@ -18,7 +18,7 @@ OVERLAP = 2.0
 data found the same."""
 
 UNITS_OVERLAP = 4.0
-"""The same for units that go on by themselves while warps issue other things: tensor cores, the copy engine, and the
+"""The same for units that go on by themselves while warps issue other things: tensor cores, TMA, and the
 memory pipe that replays accesses with bank conflicts. Fitted."""
 
 BURST_SHARE = 0.4
@@ -29,12 +29,12 @@ BARRIER_CLOCKS = 60.0
 clocks each, benchmarks/results/shared_memory_h200.json)."""
 
 RESTART_CLOCKS = 300.0
-"""From the end of products that a whole block waits for to its next ones, while its tensor cores stand idle: the drain,
-a barrier, the copies one thread asks for while others wait, a memory barrier, descriptors. In machine code (hopper/2)
+"""From the end of MMAs that all warps of a block wait for to its next ones, while its tensor cores stand idle: the
+drain, a barrier, the copies one thread asks for while others wait, an mbarrier, descriptors. In machine code (hopper/2)
 some 60 instructions of one warp in a row, about 5 clocks each as no other warp issues between them."""
 
 CHAIN_CLOCKS = 1.3
-"""Of a multiply-add of a warp that has a scheduler for itself: while it waits for its fragments, nobody else issues.
+"""Of a multiply-add of a warp that has a scheduler for itself: while it waits for its fragments, no other warp issues.
 From 28 figures of f32 on the H200 whose blocks have four or eight warps and an SM for themselves
 (benchmarks/results/tune_suite_h200.json): mean error 6 %, with 1.15 or 1.6 7 %."""
 

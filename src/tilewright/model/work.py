@@ -1,7 +1,7 @@
 """What one block of a kernel does, as plain numbers: the input of the time model.
 
 All counts are of warp instructions and summed over the warps of one block. Where they come from (simulated on a sample
-of blocks, or made up by a test) is no concern of the model.
+of blocks, or made up by a test) is not a concern of the model.
 """
 
 from __future__ import annotations
@@ -55,7 +55,7 @@ class Phase:
 
     fp32: FFMA, FMUL and FADD. matrix_flops: of the tensor cores, by `matrix_instructions`. conversions: of number
     formats. other: counted instructions of other kinds. barriers: at which each warp waits. operand_bytes: that wgmma
-    reads from shared memory; engine_bytes: that the copy engine moves.
+    reads from shared memory; engine_bytes: that TMA moves.
     """
 
     fp32: float = 0.0
@@ -77,7 +77,7 @@ class Work:
     blocks: tiles of C. strip_bytes: of A and B that one step asks the L2 for (`asked_rows`).
     load_groups: how often in a step a thread stops until values of global memory are there. products_awaited: in every
     step all warps of the block wait for its products before they begin anything else.
-    resident: blocks stay on their SM and go from tile to tile. ends_overlap: one tile is stored while the next is
+    resident: persistent blocks. ends_overlap: one tile is stored while the next is
     multiplied. steps_ahead: by which copies run ahead of their use. warpgroups: they multiply straight from shared
     memory. inputs, sums: the formats of the tensor cores, as `TensorRates` names them; "" where none are used.
     """
@@ -111,11 +111,11 @@ def asked_rows(gemm: Gemm, name: OperandName, rows: int, readers: int = 1) -> fl
     >>> [asked_rows(Gemm(64, 64, k, BF16), "A", 64) for k in (1000, 1024)]
     [128.0, 64.0]
     """
-    return rows * (1.0 + is_astride(gemm, name)) / readers
+    return rows * (1.0 + is_misaligned(gemm, name)) / readers
 
 
-def is_astride(gemm: Gemm, name: OperandName) -> bool:
-    """Whether rows of A or B begin inside sectors of the L2."""
+def is_misaligned(gemm: Gemm, name: OperandName) -> bool:
+    """Whether rows of A or B are sector-misaligned."""
     return gemm.leading(name) * gemm.operand(name).dtype.bytes % SECTOR_BYTES != 0
 
 

@@ -14,7 +14,7 @@ from tilewright.dtypes import F16, F32
 from tilewright.ladders.hopper.r9_best import PAIRED
 from tilewright.ladders.hopper.tiles import engine_stores, fits, goes_in_parts
 from tilewright.model.occupancy import occupancy
-from tilewright.model.work import is_astride
+from tilewright.model.work import is_misaligned
 from tilewright.problem.gemm import Gemm, OperandName, Order
 from tilewright.units import ceil_div
 
@@ -212,7 +212,7 @@ def _wgmma(gemm: Gemm) -> Iterator[Candidate]:
         walking = [best.walking(256, 128, 2, parts=0), best.walking(128, 128, 1, parts=0, turns=2)]
     for point in (large, *walking):
         yield candidate(point)
-    if gemm.m > 64 and any(is_astride(gemm, name) for name in ("A", "B")):
+    if gemm.m > 64 and any(is_misaligned(gemm, name) for name in ("A", "B")):
         for point in (large, *walking):
             yield candidate(best.paired(point))
     for m, n, groups in ((128, 256, 2), *best.NARROW):

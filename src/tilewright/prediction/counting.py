@@ -86,7 +86,7 @@ def work_of(built: Build) -> Work:
 
 
 def _strip_bytes(built: Build) -> float:
-    """What the L2 is asked for in a step of one block, as the copy engine asks for it, or lanes do."""
+    """What the L2 is asked for in a step of one block, as TMA asks for it, or lanes do."""
     program, tile, total = built.program, built.kernel.tile, 0.0
     sides: tuple[tuple[OperandName, int], ...] = (("A", tile["m"]), ("B", tile["n"]))
     for name, rows in sides:

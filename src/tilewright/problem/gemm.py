@@ -78,7 +78,7 @@ LARGEST_FACTOR = (2 - 2**-23) * 2.0**127
 
 
 def integer_of(value: object) -> int | None:
-    """`value` as an int, also if it is one of NumPy's; None if it is no integer. True is no size."""
+    """`value` as an int, also if it is one of NumPy's; None if it is not an integer. True is not a size."""
     if type(value) is int:
         return value
     return operator.index(value) if isinstance(value, SupportsIndex) and not isinstance(value, bool) else None

@@ -73,7 +73,7 @@ def make_operands(gemm: Gemm, *, seed: int = 0) -> Operands:
         raise ProblemError(f"Operands are made of a Gemm, not of {gemm!r}.", hint="make_operands(Gemm(m, n, k)).")
     whole = integer_of(seed)
     if whole is None or whole < 0:
-        raise ProblemError(f"seed = {seed!r} is no seed.", hint="seeds are integers of at least 0.")
+        raise ProblemError(f"seed = {seed!r} is not a seed.", hint="seeds are integers of at least 0.")
     _check_addressable(gemm)
     rng = np.random.default_rng(seed)
 

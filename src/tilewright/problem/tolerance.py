@@ -112,7 +112,7 @@ def check(operands: Operands, computed: Array) -> Verdict:
         np.asarray(computed, np.float64)
     except (TypeError, ValueError):
         raise ProblemError(
-            f"A {type(computed).__name__} is no matrix of numbers.",
+            f"A {type(computed).__name__} is not a matrix of numbers.",
             hint="give the M x N result: built.simulate(operands).c.reshape(m, n).",
         ) from None
     expected = reference(operands)

@@ -148,7 +148,7 @@ class Target:
     """What a ladder is looked at for. spec is None for an architecture of which the catalogue has no GPU.
 
     gpu: verifies and measures; None leaves that to the simulator and to the records. named: the user chose the
-    device, so that a record of another one is no answer.
+    device, so that a record of another one is not an answer.
     """
 
     arch: str

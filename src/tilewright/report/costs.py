@@ -25,7 +25,7 @@ class Cost:
     each: the loop over k in which they stand ("" for none), per_thread: how often a thread executes them each time
     around it. opcodes: warp instructions by name. fewest_sectors: that could hold what was asked.
     worst: the request that took most. note: of a barrier. multiply_adds: of tensor cores. boxes, bulk_bytes: of the
-    copy engine.
+    TMA.
     """
 
     origin: str

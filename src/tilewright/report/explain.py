@@ -52,11 +52,11 @@ _DECIDES: dict[tuple[str, Space | None], tuple[type[Step], ...]] = {
 """For each kind of count, the steps that decide it, the most telling first."""
 
 _UNITS: dict[str, tuple[str, str, type[Step]]] = {
-    "SYNCS": ("operation", "on memory barriers", Pipeline),
+    "SYNCS": ("operation", "on mbarriers", Pipeline),
     "FENCE": ("fence", "for the asynchronous units", Pipeline),
     "USETMAXREG": ("change", "of the number of registers", Specialize),
     "WARPGROUP.ARRIVE": ("fence", "before products", Tensorize),
-    "WARPGROUP.COMMIT": ("end", "of a group of products", Tensorize),
+    "WARPGROUP.COMMIT": ("end", "of a wgmma group", Tensorize),
     "WARPGROUP.DEPBAR": ("wait", "for products", Tensorize),
     "UTMACMDFLUSH": ("end", "of a group of bulk stores", Transfer),
     "DEPBAR": ("wait", "for bulk stores", Transfer),
@@ -155,7 +155,7 @@ def sentence(cost: Cost) -> str:
         way = "to" if cost.kind == "bulk load" else "from"
         size = format_bytes(cost.bulk_bytes / max(cost.boxes, 1))
         return (
-            f"{cost.origin}: boxes of {size} {way} shared memory by the copy engine{each}, {cost.boxes:,} in all; one "
+            f"{cost.origin}: boxes of {size} {way} shared memory by TMA{each}, {cost.boxes:,} in all; one "
             "thread asks for each."
         )
     place = "shared" if cost.space is Space.SHARED else "global"

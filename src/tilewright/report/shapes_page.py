@@ -14,7 +14,7 @@ FILE_PATTERN = "sweep_*.jsonl"
 HEAD = """\
 # Shapes that users bring
 
-`tilewright bench --shapes LAYERS.csv --tokens TOKENS.txt --random N` draws problems that nobody tuned for: layers
+`tilewright bench --shapes LAYERS.csv --tokens TOKENS.txt --random N` draws problems that were not tuned for: layers
 of public models at usual token counts, and random sizes. Each result is checked against float64 within the error bound
 of its format. Then `tilewright.matmul` and `torch.mm` are captured into CUDA graphs, which are replayed in turn over
 rotated operands. A share is cuBLAS's time over ours in the same run: above 1, ours is faster.

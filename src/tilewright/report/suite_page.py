@@ -34,15 +34,15 @@ HEAD = """\
 Operands are random normal and rotated over more than 256 MB; results are checked against float64, everybody's; then the
 calls are captured into CUDA graphs, which are replayed in turn, the card resting 5 ms before each. A time is the median
 over the replays. **x** is how many times faster `tilewright` is than a peer: the median of the ratios within a round,
-above 1 where it is faster. N: an operand by rows, T: a transposed view.
+above 1 where it is faster. N: a row-major operand, T: a transposed view.
 
 This page is written by `tilewright bench --write docs/library.md`; no number in it is typed by hand.
 """
 
 OTHERS = """\
-### Shapes that nobody tuned
+### Untuned shapes
 
-What runs for a shape that nobody has timed before: the choice of the performance model.
+What runs for a shape that was never timed: the choice of the performance model.
 """
 
 MARKER = "library"

@@ -33,7 +33,7 @@ _MEANING = {
         "run the kernel in the simulator, which names the buffer and the lanes.",
     ),
     "CUDA_ERROR_MISALIGNED_ADDRESS": (
-        "a vector access or an asynchronous copy met an address that is no multiple of its width.",
+        "a vector access or an asynchronous copy met an address that is not a multiple of its width.",
         "check that the pointers and the leading dimensions are aligned as the kernel assumes.",
     ),
     "CUDA_ERROR_LAUNCH_OUT_OF_RESOURCES": (

@@ -60,7 +60,7 @@ def resources_of(image: bytes, entry: str, log: str) -> Resources:
     """What kernel `entry` of the cubin `image` uses; `log` is what ptxas said under `-v`.
 
     Spills are summed over the kernel and the functions that were not inlined into it. Raises CompileError
-    if the image is no cubin, has no such kernel, or the log has no spill figures.
+    if the image is not a cubin, has no such kernel, or the log has no spill figures.
     """
     try:
         sections = {section.name: section for section in _sections(image)}

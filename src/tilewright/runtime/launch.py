@@ -176,10 +176,10 @@ class LoadedKernel:
             config.sharedMemBytes = self.source.dynamic_shared_bytes
             config.hStream = driver.CUstream(stream)
             if self.source.overlapped and self.gpu.compute_capability >= SINCE[Feature.DEPENDENT_LAUNCH]:
-                early = driver.CUlaunchAttribute()
-                early.id = driver.CUlaunchAttributeID.CU_LAUNCH_ATTRIBUTE_PROGRAMMATIC_STREAM_SERIALIZATION
-                early.value.programmaticStreamSerializationAllowed = 1
-                config.attrs, config.numAttrs = [early], 1
+                dependent = driver.CUlaunchAttribute()
+                dependent.id = driver.CUlaunchAttributeID.CU_LAUNCH_ATTRIBUTE_PROGRAMMATIC_STREAM_SERIALIZATION
+                dependent.value.programmaticStreamSerializationAllowed = 1
+                config.attrs, config.numAttrs = [dependent], 1
             self._packed_configs[key] = config
         return config
 

@@ -77,7 +77,7 @@ class DeviceArray:
         return host
 
     def poison(self) -> None:
-        """Fill it with NaN, so that an element nobody wrote is seen."""
+        """Fill it with NaN, so that an unwritten element is seen."""
         self.fill_bytes(POISON_BYTE)
 
     def fill_bytes(self, byte: int) -> None:
@@ -141,7 +141,7 @@ def borrow(array: Any) -> BorrowedArray:
     """The memory of a GPU array that speaks DLPack or `__cuda_array_interface__` (PyTorch, CuPy, JAX, Numba).
 
     Nothing is copied, and only JAX's arrays are waited for: work must run on the stream on which the array was written.
-    Raises ProblemError for what is no array, lies in host memory, or has a dtype we do not know.
+    Raises ProblemError for what is not an array, lies in host memory, or has a dtype we do not know.
     """
     if hasattr(array, "__dlpack_device__"):
         return _borrow_by_dlpack(array)

@@ -1,4 +1,4 @@
-"""Tensor maps: what the copy engine is told of a matrix, encoded by the driver for each address and size.
+"""Tensor maps: what TMA is told of a matrix, encoded by the driver for each address and size.
 
 Source: CUDA driver API, cuTensorMapEncodeTiled: the address and the strides are multiples of 16 bytes, each extent of
 a box is at most 256, its inner extent a multiple of 16 bytes. That a store is clipped in whole pieces of 16 bytes is
@@ -26,7 +26,7 @@ L2_PROMOTION = "L2_128B"
 
 MAP_BYTES = 128
 ALIGNMENT_BYTES = 16
-MOST_IN_STACK = (1 << 31) - 1
+MOST_IN_BATCH = (1 << 31) - 1
 RAGGED_LINES, RAGGED_MOST = 1 << 30, 0x7FFF0000
 """Extents of the map of a ragged matrix. Source: triton.tools.ragged_tma."""
 _KEPT = 256
@@ -61,7 +61,7 @@ class TensorMaps:
 
 Sizes = tuple[int, int, int, int]
 """What a map must know beside the address: elements along the contiguous and the strided dimension, from line to line,
-and from matrix to matrix of a stack (0 of one matrix)."""
+and from matrix to matrix of a batch (0 of one matrix)."""
 
 
 def sizes_of(box: TensorBox, arguments: Mapping[str, Any]) -> Sizes:
@@ -84,7 +84,7 @@ def encode(box: TensorBox, pointer: int, inner: int, outer: int, leading: int, s
         )
     if pointer % ALIGNMENT_BYTES or stride_bytes % ALIGNMENT_BYTES:
         raise LaunchError(
-            f"The copy engine cannot read {box.pointer}: it begins at byte {pointer % ALIGNMENT_BYTES} of "
+            f"TMA cannot read {box.pointer}: it begins at byte {pointer % ALIGNMENT_BYTES} of "
             f"{ALIGNMENT_BYTES}, and its rows are {stride_bytes} bytes apart.",
             note=f"both must be multiples of {ALIGNMENT_BYTES} bytes.",
             hint=f"pad {box.leading} to a multiple of {ALIGNMENT_BYTES // box.dtype.bytes} elements, or use a kernel "
@@ -92,8 +92,8 @@ def encode(box: TensorBox, pointer: int, inner: int, outer: int, leading: int, s
         )
     if box.stored and inner * box.dtype.bytes % ALIGNMENT_BYTES:
         raise LaunchError(
-            f"The copy engine cannot store {box.pointer}: its rows are {inner * box.dtype.bytes} bytes long.",
-            note=f"the engine writes whole pieces of {ALIGNMENT_BYTES} bytes, and would overwrite what lies behind.",
+            f"TMA cannot store {box.pointer}: its rows are {inner * box.dtype.bytes} bytes long.",
+            note=f"TMA writes whole pieces of {ALIGNMENT_BYTES} bytes, and would overwrite what lies behind the row.",
             hint=f"let {box.extents[0]} be a multiple of {ALIGNMENT_BYTES // box.dtype.bytes}, or use a kernel that "
             "stores from registers.",
         )
@@ -105,7 +105,7 @@ def encode(box: TensorBox, pointer: int, inner: int, outer: int, leading: int, s
         extents, boxed = [inner, RAGGED_LINES, RAGGED_MOST, RAGGED_MOST], [*boxed, 1, 1]
         strides = [stride_bytes, stride_bytes, (1 << 34) - stride_bytes]
     elif box.step:  # as many as there may be problems: none is beyond; a matrix that all share is number 0
-        extents, boxed = [*extents, MOST_IN_STACK if step else 1], [*boxed, 1]
+        extents, boxed = [*extents, MOST_IN_BATCH if step else 1], [*boxed, 1]
         strides = [*strides, step_bytes or stride_bytes]
     answer = driver.cuTensorMapEncodeTiled(
         getattr(kind, f"CU_TENSOR_MAP_DATA_TYPE_{box.dtype.tensor_map}"),
@@ -120,7 +120,7 @@ def encode(box: TensorBox, pointer: int, inner: int, outer: int, leading: int, s
         getattr(driver.CUtensorMapL2promotion, f"CU_TENSOR_MAP_L2_PROMOTION_{L2_PROMOTION}"),
         driver.CUtensorMapFloatOOBfill.CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE,
     )
-    made = driver_answer(answer, f"describing {box.pointer} to the copy engine")
+    made = driver_answer(answer, f"describing {box.pointer} to TMA")
     return np.array([int(word) for word in made.opaque], np.uint64)
 
 

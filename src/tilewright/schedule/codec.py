@@ -43,20 +43,20 @@ def from_json(text: str) -> Schedule:
     try:
         data = json.loads(text)
     except (ValueError, RecursionError) as error:
-        raise ScheduleError(f"This is no schedule: {error}.", hint="a schedule is a JSON list of steps.") from None
+        raise ScheduleError(f"This is not a schedule: {error}.", hint="a schedule is a JSON list of steps.") from None
     return from_data(data)
 
 
 def from_data(data: Any) -> Schedule:
     """The schedule that `to_data` made. Raises ScheduleError on anything else."""
     if not isinstance(data, list):
-        raise ScheduleError("This is no schedule: it is not a list.", hint="a schedule is a JSON list of steps.")
+        raise ScheduleError("This is not a schedule: it is not a list.", hint="a schedule is a JSON list of steps.")
     return Schedule(*(_step(number, entry) for number, entry in enumerate(data, 1)))
 
 
 def _step(number: int, entry: Any) -> Step:
     if not isinstance(entry, dict) or "step" not in entry:
-        raise ScheduleError(f"Entry {number} is no step: {entry!r}.", hint='a step is {"step": "Split", ...}.')
+        raise ScheduleError(f"Entry {number} is not a step: {entry!r}.", hint='a step is {"step": "Split", ...}.')
     name = str(entry["step"])
     if name not in _STEPS:
         raise UnknownName("step", name, _STEPS)

@@ -44,14 +44,14 @@ def refuse(headline: str, *, note: str = "", hint: str = "") -> NoReturn:
 
 
 def check_member(value: object, kind: type[Enum]) -> None:
-    """Refuse anything that is no member of a closed set, such as its name as a string."""
+    """Refuse anything that is not a member of a closed set, such as its name as a string."""
     if not isinstance(value, kind):
         members = ", ".join(repr(member) for member in kind)
         refuse(f"{value!r} is no {kind.__name__}.", hint=f"use {members}.")
 
 
 def check_count(value: object, least: int, doing: str, what: str) -> None:
-    """Refuse anything that is no whole number of at least `least`."""
+    """Refuse anything that is not a whole number of at least `least`."""
     if not isinstance(value, int) or isinstance(value, bool) or value < least:
         refuse(f"{doing}: {what} is {value!r}.", hint=f"use a whole number of at least {least}.")
 
@@ -90,7 +90,7 @@ def check_new_names(program: Program, names: tuple[str, ...], gone: tuple[str, .
         taken.add(program.accumulation.name)
     for name in names:
         if not isinstance(name, str) or not name.isidentifier() or not name.isascii():  # type: ignore[redundant-expr]
-            refuse(f"{name!r} is no name.", hint="use letters, digits and underscores: it appears in the CUDA text.")
+            refuse(f"{name!r} is not a name.", hint="use letters, digits and underscores: it appears in the CUDA text.")
     for name in names:
         if name in taken:
             refuse(f"The name {name!r} is taken.", hint="every loop and tile has a name of its own.")

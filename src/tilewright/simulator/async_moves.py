@@ -122,7 +122,7 @@ class CommitOp:
 
 @dataclass(slots=True)
 class WaitOp:
-    """Groups land, oldest first, until `pending` are left. A thread waits for its own copies, so nobody blocks."""
+    """Groups land, oldest first, until `pending` are left. A thread waits for its own copies only."""
 
     context: Context
     pending: int

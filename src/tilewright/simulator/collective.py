@@ -140,19 +140,19 @@ class MultiplyTilesOp:
 
 
 @lru_cache
-def _squares(element_bytes: int, turned: bool) -> Holding:
-    """Four words of each lane as squares of a quad: lanes number their rows, or, turned, their columns."""
+def _squares(element_bytes: int, transposed: bool) -> Holding:
+    """Four words of each lane as squares of a quad: lanes number their rows, or, transposed, their columns."""
     each = WORD_BYTES // element_bytes
     word, part, lane = np.indices((QUAD_LANES, each, WARP_THREADS))
     quad, own = lane // QUAD_LANES, lane % QUAD_LANES
-    row, column = (word, own) if turned else (own, word)
+    row, column = (word, own) if transposed else (own, word)
     numbers = ((quad * QUAD_LANES + row) * QUAD_LANES + column) * each + part
     return Holding(numbers.reshape(-1, WARP_THREADS), numbers.size)
 
 
 @dataclass(slots=True)
 class QuadTransposeOp:
-    """Four words of each lane, which the lanes of a quad turn as a square."""
+    """Four words of each lane, which the lanes of a quad transpose as a square."""
 
     site: Site
     context: Context

@@ -228,7 +228,7 @@ class LoopNext:
 class BranchBegin:
     """A branch with waiting inside. Warps that go different ways part; a warp that falls apart runs both sides.
 
-    Leaves a frame: the mask to come back to, and the lanes of the other side (None: nobody goes there).
+    Leaves a frame: the mask to come back to, and the lanes of the other side (None: no lane goes there).
     """
 
     condition: Condition

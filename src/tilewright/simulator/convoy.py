@@ -20,7 +20,7 @@ from tilewright.simulator.warps import Lanes, Mask, Warps
 
 
 class Wait(Protocol):
-    """What a convoy waits for: a barrier, a phase of a memory barrier, the other warps of a warpgroup."""
+    """What a convoy waits for: a barrier, a phase of an mbarrier, the other warps of a warpgroup."""
 
     site: Site
 

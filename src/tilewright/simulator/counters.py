@@ -68,7 +68,7 @@ class SharedCounts:
 
 @dataclass(frozen=True, slots=True)
 class TmaCounts:
-    """Boxes that the copy engine moves. size_bytes: in shared memory; sectors, elements: inside the matrix."""
+    """Boxes that TMA moves. size_bytes: in shared memory; sectors, elements: inside the matrix."""
 
     instructions: int
     boxes: int

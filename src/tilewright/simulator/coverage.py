@@ -31,7 +31,7 @@ class Miscount:
     """One element of C that does not sum every k once.
 
     missing, repeated: the k, where one or two of them explain the sum; both empty where nothing simple does. block,
-    thread: who stored the element last (None: nobody). guards: the lines that decide which k are loaded.
+    thread: who stored the element last (None: no thread). guards: the lines that decide which k are loaded.
     """
 
     row: int
@@ -50,8 +50,8 @@ class Miscount:
             what.append(f"misses k = {', '.join(map(str, self.missing))}")
         if self.repeated:
             what.append(f"repeats k = {', '.join(map(str, self.repeated))}")
-        who = "nobody stores it" if self.block is None else f"stored by block {self.block}, thread {self.thread}"
-        headline = f"C[{self.row}, {self.column}] {' and '.join(what) or 'is no sum of products'}; {who}."
+        who = "no thread stores it" if self.block is None else f"stored by block {self.block}, thread {self.thread}"
+        headline = f"C[{self.row}, {self.column}] {' and '.join(what) or 'is not a sum of products'}; {who}."
         return "\n".join([headline, *(f"  {line}" for line in self.guards)])
 
 

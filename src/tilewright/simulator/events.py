@@ -139,7 +139,7 @@ class Iterations:
 class Issue:
     """An instruction that is neither an access nor arithmetic: a fence, an arrival, the start of a unit.
 
-    barriers: the memory barriers that it arrives at or waits for, "k_tile_full[2]"; a wait is told when it is over.
+    barriers: the mbarriers that it arrives at or waits for, "k_tile_full[2]"; a wait is told when it is over.
     """
 
     site: Site
@@ -162,7 +162,7 @@ class Landing:
 
 @dataclass(slots=True)
 class TmaCopy:
-    """The copy engine starts boxes. size_bytes: in shared memory. sectors: of global memory, inside the matrix.
+    """TMA starts boxes. size_bytes: in shared memory. sectors: of global memory, inside the matrix.
 
     elements: inside the matrix. places: their offsets in the matrix, (boxes, elements of a box), where `inside`. lanes:
     those of `warps` that start the boxes. shared: the elements of shared memory in which they lie, as `places`.
@@ -205,7 +205,7 @@ class Listener:
         """Any other instruction was executed."""
 
     def bulk_copied(self, copy: TmaCopy) -> None:
-        """The copy engine started boxes."""
+        """TMA started boxes."""
 
     def landed(self, landing: Landing) -> None:
         """Asynchronous copies were waited for."""

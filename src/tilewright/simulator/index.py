@@ -150,7 +150,7 @@ def _text(expr: Expr, operators: Mapping[Op, str]) -> str:
             form = "({1} if {0} else {2})" if operators is _FOR_UNIFORM else "np.where({0}, {1}, {2})"
             return form.format(*parts)
         case Lookup():
-            # Lanes that take no part may look anywhere: clipped, they find something that nobody uses.
+            # Lanes that take no part may look anywhere: clipped, they find something unused.
             return f"{{table}}.take({_text(expr.index, operators)}, mode='clip')".format(
                 table=f"np.array({expr.table})"
             )

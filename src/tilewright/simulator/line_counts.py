@@ -57,12 +57,12 @@ class LineCounts:
     """The counts of one line of the kernel, over all simulated blocks.
 
     line: from 1, in `ir.text.kernel_text`; path: of the statement. loops: paths of the enclosing loops, outermost
-    first. width_bytes: that a lane moves, element_bytes of each element (0 for what is no memory access).
+    first. width_bytes: that a lane moves, element_bytes of each element (0 for what is not a memory access).
     opcodes: instructions that one execution stands for. tile_multiply_adds: of one execution by a warp, where the warp
     multiplies tiles; tile_wavefronts: in which a warpgroup, in one execution, reads its operands from shared memory.
     What each count means is said where it is counted, in `simulator.listeners`: executions (warps), lane_executions;
     requests, lanes, bytes_asked; sectors, cache_lines (global); wavefronts, ideal_wavefronts (shared); partial,
-    guarded_off, split (divergence); boxes, bulk_bytes, bulk_sectors, bulk_elements (copy engine).
+    guarded_off, split (divergence); boxes, bulk_bytes, bulk_sectors, bulk_elements (TMA).
     """
 
     line: int
@@ -130,7 +130,8 @@ class _Described:
 
 
 def line_counts(site: Site, loops: Container[Path], counts: Mapping[str, int]) -> LineCounts | None:
-    """The row of a site; None for a statement that is no instruction. loops: the paths of all loops of the kernel."""
+    """The row of a site; None for a statement that is not an instruction. loops: the paths of all loops of the
+    kernel."""
     what = _described(site)
     if what is None:
         return None

@@ -17,7 +17,7 @@ from tilewright.simulator.translate import Program
 from tilewright.simulator.warps import Batch, Warps
 
 Order = Literal["lockstep", "warps"]
-"""How warps take turns. lockstep: all together, as far as they agree. warps: each as far as it can go, in an order
+"""How warps are scheduled. lockstep: all together, as far as they agree. warps: each as far as it can go, in an order
 drawn from a seed, so that whoever relies on the order of warps gets wrong results."""
 
 
@@ -34,7 +34,7 @@ class Machine:
     def run(self, batch: Batch) -> None:
         """All warps of the blocks, to their end. Raises StopSimulation after a deadlock.
 
-        Boxes of the copy engine land where nobody can go on and somebody waits for them: as late as they may, so that
+        Boxes of TMA land where no warp can go on and some warp waits for them: as late as they may, so that
         whoever does not wait for them reads the old contents.
         """
         self._context.memory.new_batch(batch.blocks)
@@ -85,7 +85,7 @@ class Machine:
         return []
 
     def _deadlock(self, batch: Batch, waiting: list[Convoy]) -> None:
-        """Nobody can go on: says who waits where in the first block concerned, and who has ended."""
+        """No warp can go on: says which waits where in the first block concerned, and who has ended."""
         slot = min(int(convoy.warps.slots.min()) for convoy in waiting)
         groups: dict[tuple[int, str, str], list[int]] = defaultdict(list)
         place: Where | None = None
@@ -109,7 +109,7 @@ class Machine:
         self._context.findings.stop(
             Finding(
                 Kind.DEADLOCK,
-                f"Deadlock in block {place.block}: nobody can go on.",
+                f"Deadlock in block {place.block}: no warp can go on.",
                 place,
                 note="; ".join(lines) + ".",
                 hint="every warp of a block must reach the same barriers equally often."

@@ -248,7 +248,7 @@ class LoadOp(Transfer):
         storage = self.context.memory.arrays[self.buffer.name]
         plain = mask is None and storage.dtype == rows.dtype
         for element, row in enumerate(rows):
-            # Lanes that take no part may point anywhere: clipped, they read something that nobody sees.
+            # Lanes that take no part may point anywhere: clipped, they read something unseen.
             if plain:
                 np.take(storage[at + element :], index, out=row, mode="clip")
                 continue

@@ -3,7 +3,7 @@
 Which lane touches which element of memory is not stated by NVIDIA. It is assumed to be what compiled code does
 (NVRTC 13.0 for sm_90a, seen with nvdisasm); the counts rest on it, the results do not:
 
-    A, B of 2 bytes     one ldmatrix .x4: 16-byte rows along the contiguous index (LDSM; LDSM.T turns them)
+    A, B of 2 bytes     one ldmatrix .x4: 16-byte rows along the contiguous index (LDSM; LDSM.T transposes them)
     A, B of 4 bytes     four LDS: lane / 4 along m or n, lane % 4 along k
     sums of 4 bytes     rows contiguous: four STS.64, pairs along a row; columns contiguous: eight STS
     sums of 2 bytes     four STS, pairs along the contiguous index
@@ -107,11 +107,11 @@ def load_access(instruction: MatrixInstruction, role: Literal["A", "B"], order: 
 def store_access(instruction: MatrixInstruction, order: Order) -> TileAccess:
     """How a tile of sums is written."""
     pieces: tuple[Piece, ...] = ()
-    turned = order is Order.COL and instruction.accumulate.bytes == 4
+    transposed = order is Order.COL and instruction.accumulate.bytes == 4
     for far in range(0, 16, 8):
         for near in range(0, 16, 8):
             quad, pair = _LANE // 4 + far, _LANE % 4 * 2 + near
-            if turned:  # a lane holds pairs along a row, which are apart in memory
+            if transposed:  # a lane holds pairs along a row, which are apart in memory
                 pieces = (*pieces, Piece(pair, quad, 1), Piece(pair + 1, quad, 1))
             else:
                 pieces = (*pieces, Piece(quad, pair, 2))

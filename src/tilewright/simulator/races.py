@@ -1,9 +1,9 @@
-"""The race detector: accesses to one element by two threads that nothing orders, and reads of what nobody wrote.
+"""The race detector: accesses to one element by two threads that nothing orders, and reads of unwritten elements.
 
 Beside each element of shared memory, and of each global buffer that the kernel writes, stands a shadow. Two accesses
 by different threads, one of them a write, conflict unless an order separates them. The only order so far is the
 barrier: each block counts its barriers, and accesses of one block in different *epochs* are ordered; blocks never
-are. (Where memory barriers order accesses as well, `asynchronous.ordered` takes the place of this detector.)
+are. (Where mbarriers order accesses as well, `asynchronous.ordered` takes the place of this detector.)
 
 Lanes of a warp are threads like any others: since Volta nothing orders them but a barrier. As in compute-sanitizer,
 writing the value that is already there is no race; it is noted as redundant.
@@ -93,7 +93,7 @@ class Races:
         shadow.enter_write(now)
 
     def start_copy(self, access: Access, convoy: Convoy, index: Array, at: int, rows: Array, storage: Array) -> None:
-        """Active lanes start an asynchronous copy of `rows`: until it lands nobody may touch its target."""
+        """Active lanes start an asynchronous copy of `rows`: until it lands no thread may touch its target."""
         shadow, now = self._check_store(access, convoy, index, at, rows, storage)
         shadow.start_copy(now)
 

@@ -17,7 +17,7 @@ class RegisterArray:
     """One register buffer of every lane of a convoy: `data` is (elements, lanes), an element's lanes side by side.
 
     `missing` counts the elements that some lane has not written: at 0, which is almost always, reads need no check.
-    dirty: touched since the last fence before products. in_products: runs of elements (from, to) that products under
+    dirty: touched since the last wgmma fence. in_products: runs of elements (from, to) that products under
     way add to, with the number of these and the place where the last was started.
     """
 

@@ -99,10 +99,10 @@ def simulate(
 ) -> Run:
     """Run `kernel` on flat operand storages. The operands stay as they are.
 
-    listeners: who hears the events; None is `standard_listeners()`, () is nobody. detectors: look for races and
+    listeners: who hears the events; None is `standard_listeners()`, () is none. detectors: look for races and
     unwritten reads of shared memory (bounds, registers and barriers are checked in any case). blocks: run only these
-    (x, y, z). schedule: how warps take turns, see `Order`; seed: of "warps". base_bytes: alignment of operands that do
-    not start at a multiple of 256 bytes. progress: called with (blocks done, blocks in all) as blocks finish.
+    (x, y, z). schedule: how warps are scheduled, see `Order`; seed: of "warps". base_bytes: alignment of operands that
+    do not start at a multiple of 256 bytes. progress: called with (blocks done, blocks in all) as blocks finish.
     resident_blocks: how many blocks of a resident kernel run at once; None for as many as a large GPU has room for. Of
     a kernel with clusters whole clusters run, whichever of their blocks are chosen. part_of_k: products that one block
     sums, where items share out k; the storage of C then holds the partial sums, one matrix below the other. batching:

@@ -58,7 +58,7 @@ class Sample:
 
 
 class NotSeparable(Exception):
-    """An index mixes coordinates of the block and of the thread in a way that is no sum."""
+    """An index mixes coordinates of the block and of the thread in a way that is not a sum."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,7 +98,7 @@ def count_sampled(kernel: Kernel, operands: Stored, *, limit: int = 64, **option
     """Counters of the whole grid from one block of each class; `is_estimate` says whether they are exact.
 
     options: of `simulate`. Raises SimulationError as `simulate` does; only the sampled blocks are looked at. Of
-    blocks that stay, or that run in clusters, none stands for another: all of them run.
+    persistent blocks, and blocks of clusters, none stands for another: all of them run.
     """
     if kernel.resident or kernel.cluster > 1:
         return simulate(kernel, operands, **options).counters

@@ -107,7 +107,7 @@ class Shadow:
         self.copies = 0
 
     def unordered(self, thread: Array, epoch: Array, now: Touch) -> Array:
-        """For each lane of `now`: whether nothing orders it and what `thread` did in `epoch`. Thread 0 is nobody."""
+        """For each lane of `now`: whether nothing orders it and what `thread` did in `epoch`. Thread 0 is none."""
         other = (thread != now.thread) & (thread != 0)
         concurrent = epoch == now.epoch
         if now.is_global:
@@ -116,7 +116,7 @@ class Shadow:
         return result
 
     def unwritten(self, now: Touch) -> tuple[int, Array] | None:
-        """The first step of a read at which lanes find an element that nobody wrote, and those lanes."""
+        """The first step of a read at which lanes find an unwritten element, and those lanes."""
         for step, words in enumerate(now.words()):
             bare = self.writer.thread[words] == 0
             if bare.any():

@@ -269,7 +269,7 @@ class _Translator:
             case For():
                 return self._nest(stmt, path, names) or [self._loop(stmt, path, names)]
             case Let() | Alloc() | Barrier():
-                raise AssertionError(f"{type(stmt).__name__} is no operation")
+                raise AssertionError(f"{type(stmt).__name__} is not an operation")
             case _:
                 return [self._compiler(self._sites.add(path, stmt, names.loops), names).operation(stmt)]
 

@@ -189,7 +189,7 @@ class Values:
         if isinstance(bound, Const):
             return _always(self._arithmetic.constant(bound.value, expr.dtype))
         if isinstance(bound, Var):
-            raise SimulationError(f"{expr.name!r} is no number that registers can take.")
+            raise SimulationError(f"{expr.name!r} is not a number that registers can take.")
         return self.value(bound)
 
     def _integer(self, expr: Expr) -> Evaluate:

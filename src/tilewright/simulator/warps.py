@@ -280,7 +280,7 @@ class Warps:
 
     @property
     def global_thread(self) -> Array:
-        """A number for each thread of the grid, from 1 (0 stands for nobody)."""
+        """A number for each thread of the grid, from 1 (0 stands for none)."""
         if self._global_thread is None:
             first = self.batch.linear[self.block_of_lane] * self.batch.threads
             self._global_thread = (first + self.thread + 1).astype(np.int32)

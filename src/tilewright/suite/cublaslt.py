@@ -45,7 +45,7 @@ class HeuristicResult(ctypes.Structure):
 
 @dataclass(frozen=True, slots=True)
 class Matrix:
-    """A matrix as cuBLASLt sees it, by columns. transposed: what is multiplied is its transpose."""
+    """A matrix as cuBLASLt sees it, column-major. transposed: what is multiplied is its transpose."""
 
     rows: int
     columns: int
@@ -54,7 +54,7 @@ class Matrix:
 
 
 def as_columns(gemm: Gemm, operand: Operand) -> Matrix:
-    """An operand of the transposed product: a matrix by rows is its transpose by columns.
+    """An operand of the transposed product: a row-major matrix is its column-major transpose.
 
     Row-major C = A B is column-major C' = B' A', so B comes first and A second.
     """

@@ -122,7 +122,7 @@ def drawn(
     ['3x64x64 bf16 NT']
     """
     sources = dict(shapes)
-    problems((), formats, orders)  # refuses names that nobody knows
+    problems((), formats, orders)  # refuses unknown names
     found: list[Drawn] = []
     for name in formats:
         for order in orders:

@@ -16,7 +16,7 @@ from tilewright.problem.tolerance import relative_bound
 from tilewright.suite.operands import ROTATED_BYTES
 
 MATRICES_CHECKED = 8
-"""Matrices of a stack whose results are compared with float64."""
+"""Matrices of a batch whose results are compared with float64."""
 
 ROWS_CHECKED = 64
 
@@ -102,7 +102,7 @@ GROUPED = (
 
 
 def random_batched(count: int, seed: int, formats: Sequence[str]) -> tuple[Batched, ...]:
-    """`count` random stacks a format: 2 to 256 products, log-uniform sizes of 16 .. 2048 in multiples of 8."""
+    """`count` random batches a format: 2 to 256 products, log-uniform sizes of 16 .. 2048 in multiples of 8."""
     found = []
     for name in formats:
         rng = random.Random(seed)

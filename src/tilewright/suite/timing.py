@@ -25,7 +25,7 @@ REST_S = 0.005
 
 
 LONG_US = 1000.0
-"""A call that one measurement times well enough to see that it is no candidate."""
+"""A call that one measurement times well enough to see that it is not a candidate."""
 
 HOPELESS = 1.3
 """So much slower than the fastest, a long call is not measured again."""

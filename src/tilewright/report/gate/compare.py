@@ -15,7 +15,7 @@ from typing import Any, Literal
 from tilewright.report.gate.facts import CANNOT, Facts
 
 TIME_TOLERANCE_PERCENT = 2.0
-"""A predicted time that rises by less is no change."""
+"""A predicted time that rises by less is not a change."""
 
 TITLES: Mapping[str, str] = {
     "races": "races",

@@ -36,7 +36,7 @@ def read(path: Path, *, how: str = "--update") -> dict[str, Facts]:
         ) from None
     except (ValueError, RecursionError) as error:
         raise TilewrightError(
-            f"{str(path)!r} is no snapshot: {error}.",
+            f"{str(path)!r} is not a snapshot: {error}.",
             hint=f"if a merge left its markers there, take either side and write it again with {how}.",
         ) from None
     version = data.get("version") if isinstance(data, dict) else None
@@ -51,7 +51,7 @@ def read(path: Path, *, how: str = "--update") -> dict[str, Facts]:
         return {name: _facts(entry) for name, entry in data["schedules"].items()}
     except (ValueError, TypeError, KeyError, AttributeError) as error:
         raise TilewrightError(
-            f"{str(path)!r} is no snapshot: {error}.", hint=f"delete it and write a new one with {how}."
+            f"{str(path)!r} is not a snapshot: {error}.", hint=f"delete it and write a new one with {how}."
         ) from None
 
 

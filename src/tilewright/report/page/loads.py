@@ -91,7 +91,7 @@ def _fewest(first: Array, width_bytes: int) -> int:
 
 
 def _boxes(watched: Watched, event: object, region: Region) -> list[dict[str, Any]]:
-    """Boxes of the copy engine that lie in the region; those of another block only where they land in ours as well."""
+    """Boxes of TMA that lie in the region; those of another block only where they land in ours as well."""
     if not isinstance(event, TmaCopy) or operand_of(event) != region.operand:
         return []
     found, lands_elsewhere = [], getattr(event.site.stmt, "mask", None) is not None

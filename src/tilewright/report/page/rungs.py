@@ -138,7 +138,7 @@ def _costs_by_step(built: Build) -> dict[int, list[str]]:
 
 _COUNTS = (
     ("Sectors per global load", "sectors", "32-byte pieces of memory that one request of a warp touches"),
-    ("Bytes loaded per result", "bytes", "whole sectors of A, B and C, by lanes and by the copy engine"),
+    ("Bytes loaded per result", "bytes", "whole sectors of A, B and C, by lanes and by TMA"),
     ("Sectors per global store", "stored", "the same for requests that write"),
     ("Shared loads per multiply-add", "shared", "load instructions of lanes; fewer where registers are used again"),
     ("Wavefronts per shared load", "waves", "passes of the data pipe that one request of a warp takes"),

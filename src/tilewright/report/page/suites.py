@@ -52,7 +52,7 @@ def _figure(path: Path, number: int, line: str) -> tuple[Asked, Figure]:
     except (ValueError, KeyError, TypeError) as error:
         what = f"it lacks {error}" if isinstance(error, KeyError) else str(error)
         raise TilewrightError(
-            f"Line {number} of {path.name} is no record of a suite: {what}.",
+            f"Line {number} of {path.name} is not a record of a suite: {what}.",
             hint="another version may have written it: take the line out, or measure again.",
         ) from None
 

@@ -1,4 +1,4 @@
-"""Picture: the pipeline. Which slot is filled, waited for and read while which step over k is multiplied.
+"""Picture: the pipeline. Which stage is filled, waited for and read while which step over k is multiplied.
 
 Every stretch of the program takes one unit: the picture shows order and overlap, not time. Warps that always run
 together are one role, with a clock of its own; clocks meet at barriers.
@@ -74,7 +74,7 @@ class _Drawing:
 
     def cell(self, role: int, kind: Kind, step: int, text: str, after: float = 0.0) -> Cell:
         """The running stretch of a role that began no earlier than `after`, or a new one."""
-        if role in self.meeting:  # it has met all others: nobody was through before the last came
+        if role in self.meeting:  # it has met all others: no role was through before the last arrived
             self.clocks[role] = max(self.clocks[role], *self.meeting.values())
             del self.meeting[role]
         for last in (cell for cell in reversed(self.cells) if cell.role == role):
@@ -82,7 +82,7 @@ class _Drawing:
                 break
             if (
                 last.kind == kind and last.start >= after
-            ):  # loads and stores of one step take turns: each kind is one stretch
+            ):  # loads and stores of one step alternate: each kind is one stretch
                 return last
         start = self.clocks[role]
         made = Cell(role, kind, step, start, start + _UNITS[kind], text)
@@ -91,7 +91,7 @@ class _Drawing:
         return made
 
     def fill(self, row: str, step: int, start: float) -> Bar:
-        """A slot begins to be filled; the same bar while the same step comes in."""
+        """A stage begins to be filled; the same bar while the same step comes in."""
         known = self.content.get(row)
         if known is not None and known.step == step and known.read is None:
             return known
@@ -103,7 +103,7 @@ class _Drawing:
 
 
 def timeline(watched: Watched) -> dict[str, Any]:
-    """The roles of a block, their stretches and the slots, as plain values."""
+    """The roles of a block, their stretches and the stages, as plain values."""
     drawing = _Drawing(watched, roles_of(watched))
     for event in watched.events:
         _draw(drawing, event)
@@ -275,7 +275,7 @@ def _slot(access: Access, element: int) -> str:
 
 
 def _row(buffer: str, slot: int, slots: int) -> str:
-    return f"{buffer} slot {slot}" if slots > 1 else buffer
+    return f"{buffer} stage {slot}" if slots > 1 else buffer
 
 
 def _step(watched: Watched, operand: str, elements: Array) -> int:

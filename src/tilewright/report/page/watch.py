@@ -23,7 +23,7 @@ from tilewright.toolchain import Build
 Event = Access | Arithmetic | Meeting | Issue | TmaCopy | Landing
 
 STEPS = 6
-"""Steps over k that are watched: more than any pipeline here has slots."""
+"""Steps over k that are watched: more than any pipeline here has stages."""
 
 FIRST_BLOCK = (0, 0, 0)
 
@@ -154,7 +154,7 @@ def _writes_results(copy: TmaCopy, watched: Watched) -> bool:
 
 
 def operand_of(copy: TmaCopy) -> str:
-    """The matrix whose boxes the copy engine moves."""
+    """The matrix whose boxes TMA moves."""
     return str(copy.site.stmt.map.operand)  # type: ignore[union-attr]
 
 

@@ -21,7 +21,7 @@ _ABOUT = {
     "swizzle": "Bank conflicts, asynchronous copies and the order of blocks, each on its own.",
     "te": "The schedule of a tensor compiler's tutorial, step by step.",
     "ampere": "Tensor cores by mma.sync: fragments, ldmatrix, swizzles and rings of copies.",
-    "hopper": "wgmma, the copy engine, roles of warps, clusters and resident blocks.",
+    "hopper": "wgmma, TMA, roles of warps, clusters and resident blocks.",
 }
 _COMPILER = re.compile(r"\| compiled for \S+ by ([^|]+?) \|")
 

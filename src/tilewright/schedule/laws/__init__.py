@@ -13,8 +13,8 @@ from tilewright.ir.program import Program
 from tilewright.schedule.laws.copies import (
     asynchronous_copies_are_legal,
     early_copies_are_shared_out,
+    persistent_blocks_copy_ahead,
     pipelines_have_tiles,
-    staying_blocks_copy_ahead,
 )
 from tilewright.schedule.laws.order import (
     loops_run_ahead_by_one_digit,
@@ -30,10 +30,10 @@ from tilewright.schedule.laws.tiles import (
     tiles_are_fixed,
 )
 from tilewright.schedule.laws.units import (
-    boxes_are_whole,
+    dependent_launch_needs_tma,
     lanes_belong_to_instructions,
-    overlap_needs_an_engine,
     roles_have_work,
+    tma_boxes_are_whole,
 )
 from tilewright.schedule.laws.vectors import vectors_are_whole
 from tilewright.schedule.laws.violation import Violation
@@ -47,15 +47,15 @@ LAWS: tuple[Callable[[Program], Iterator[Violation]], ...] = (
     registers_fill_from_shared,
     arrangements_fit,
     lanes_belong_to_instructions,
-    boxes_are_whole,
+    tma_boxes_are_whole,
     roles_have_work,
-    overlap_needs_an_engine,
+    dependent_launch_needs_tma,
     vectors_are_whole,
     patches_cover_tiles,
     early_copies_are_shared_out,
     asynchronous_copies_are_legal,
     pipelines_have_tiles,
-    staying_blocks_copy_ahead,
+    persistent_blocks_copy_ahead,
     turning_loops_have_a_count,
     loops_run_ahead_by_one_digit,
     rasters_number_a_plane,

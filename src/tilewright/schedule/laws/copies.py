@@ -1,4 +1,4 @@
-"""Laws of copies that run ahead, are asynchronous, or fill the slots of a ring."""
+"""Laws of copies that run ahead, are asynchronous, or fill the stages of a ring."""
 
 from __future__ import annotations
 
@@ -38,14 +38,14 @@ def early_copies_are_shared_out(program: Program) -> Iterator[Violation]:
 
 
 def _early_fragments(program: Program, staged: Staged) -> Iterator[Violation]:
-    """Fragments can be loaded one inner step ahead where the next tile is there early enough: in a ring of slots."""
+    """Fragments can be loaded one inner step ahead where the next tile arrives early enough: in a ring of stages."""
     source = source_of(program, staged)
     order = [loop.name for loop in program.thread_serial_loops]
     loop = program.loop(staged.under)
     ring = program.pipelined
     if source is None or ring is None or program.slots(source) == 1 or ring.alternating:
         yield Violation(
-            f"{staged.name!r} is not loaded from a tile with several slots.",
+            f"{staged.name!r} is not loaded from a tile with several stages.",
             note="the first fragments of the next tile are loaded while this one is still in use.",
             hint="put Pipeline(...) before this step.",
         )
@@ -60,17 +60,17 @@ def _early_fragments(program: Program, staged: Staged) -> Iterator[Violation]:
 
 
 def _in_place(program: Program, staged: Staged) -> Iterator[Violation]:
-    """A fragment is done with once its turn of the loop around all products of a step is over."""
-    yield from _asynchronous_ring(program, "and where k ends nothing would lie in its next slot", "in_place")
+    """A fragment is free once the iteration of the loop around all MMAs of a step that reads it is over."""
+    yield from _asynchronous_ring(program, "and where k ends its next stage would hold nothing", "in_place")
     outer = outer_of_products(program, staged.under)
     own = [axis.name for axis in tile_of(program, staged).register_axes]
     if outer is None or own != [axis.name for axis in outer.axes] or outer.turning:
         found = "nothing" if outer is None else f"{outer.name!r}{', forward and backward' if outer.turning else ''}"
         yield Violation(
             f"fragments of {staged.name!r} are counted by {', '.join(map(repr, own)) or 'nothing'}, "
-            f"and the loop around the products of a step counts {found}.",
-            note="in its place each is loaded as soon as a turn of that loop has used it for the last time.",
-            hint="use in_place for the operand whose fragments the outer loop counts, and turn the inner one.",
+            f"and the loop around the MMAs of a step counts {found}.",
+            note="each register is refilled as soon as an iteration of that loop has read it for the last time.",
+            hint="use in_place for the operand whose fragments the outer loop counts, and Snake the inner one.",
         )
 
 
@@ -97,7 +97,7 @@ def asynchronous_copies_are_legal(program: Program) -> Iterator[Violation]:
 
 
 def _asynchronous_ring(program: Program, why: str, what: str) -> Iterator[Violation]:
-    """Slots are filled whether there is a tile or not, without a branch: by cp.async, which can write zeros."""
+    """Stages are filled whether there is a tile or not, without a branch: by cp.async, which can write zeros."""
     for staged in program.staged:
         ring = program.pipelined
         if ring is None or staged.under != ring.loop or staged.space is not Space.SHARED:
@@ -116,14 +116,16 @@ def _behind(program: Program, ring: Pipelined) -> Iterator[Violation]:
     if outer is None or outer.extent is None or ring.behind >= outer.extent:
         found = "there is no such loop" if outer is None else f"{outer.name!r} has {outer.extent}"
         yield Violation(
-            f"copies cannot start behind {ring.behind} turn(s) of the loop around the products of a step: {found}.",
+            f"copies cannot start behind {ring.behind} iteration(s) of the loop around the MMAs of a step: {found}.",
             note="" if ring.spread else "spread says which loop has those steps.",
-            hint="use fewer turns, or leave behind out." if ring.spread else "say spread as well, or leave behind out.",
+            hint="use fewer iterations, or leave behind out."
+            if ring.spread
+            else "say spread as well, or leave behind out.",
         )
 
 
-def staying_blocks_copy_ahead(program: Program) -> Iterator[Violation]:
-    """Blocks that stay without a producer copy for their next tile while they compute: by cp.async, in a ring."""
+def persistent_blocks_copy_ahead(program: Program) -> Iterator[Violation]:
+    """Persistent blocks without a producer copy for their next tile while they compute: by cp.async, in a ring."""
     if not program.persistent or program.specialized is not None:
         return
     ring, total = program.pipelined, program.accumulation
@@ -133,8 +135,8 @@ def staying_blocks_copy_ahead(program: Program) -> Iterator[Violation]:
     others = [name for name in ("A", "B") if name not in come]
     if ring is None or others:
         yield Violation(
-            f"nobody loads the next tile while this one is stored; of {' and '.join(others)} no tile comes by cp.async "
-            "in a ring.",
+            f"no warp loads the next tile while this one is stored; no tile of "
+            f"{' and '.join(others)} comes by cp.async in a ring.",
             hint="Transfer(..., Route.ASYNC) both tiles and Pipeline their loop, or Specialize(...).",
         )
     elif total is None or not outermost == ring.loop == total.over or program.tensorized is None:
@@ -178,7 +180,7 @@ def pipelines_have_tiles(program: Program) -> Iterator[Violation]:
         inner = program.loop(ring.spread)
         if ring.alternating or inner.extent is None or ring.spread not in order[order.index(ring.loop) + 1 :][:1]:
             yield Violation(
-                f"copies cannot be spread over {ring.spread!r}: it is no loop of known extent inside {ring.loop!r}.",
+                f"copies cannot be spread over {ring.spread!r}: it is not a loop of known extent inside {ring.loop!r}.",
                 hint="name the inner loop over k, and leave out alternating.",
             )
             return
@@ -188,7 +190,7 @@ def pipelines_have_tiles(program: Program) -> Iterator[Violation]:
         yield Violation(
             f"halves of the block would run {program.tensorized.instruction.name} at different places.",
             note="instructions of tensor cores are placed where all warps of a block come.",
-            hint="leave out alternating: cp.async copies without taking turns.",
+            hint="leave out alternating: cp.async needs no alternation.",
         )
     if ring.alternating and program.threads_per_block % (2 * WARP_LANES):
         yield Violation(

@@ -1,4 +1,4 @@
-"""Laws of loops and of the grid: what can be counted, and turned."""
+"""Laws of loops and of the grid: what can be counted, and reversed."""
 
 from __future__ import annotations
 
@@ -9,12 +9,12 @@ from tilewright.schedule.laws.violation import Violation
 
 
 def turning_loops_have_a_count(program: Program) -> Iterator[Violation]:
-    """A loop that turns at its ends stands inside one that counts the turns."""
+    """A serpentine loop stands inside one that counts its runs."""
     around = False
     for loop in program.thread_serial_loops:
         around = around or not loop.turning
         if not around:
-            yield Violation(f"no loop around {loop.name!r} counts its turns.", hint="turn an inner loop.")
+            yield Violation(f"no loop around {loop.name!r} counts its runs.", hint="reverse an inner loop.")
 
 
 def loops_run_ahead_by_one_digit(program: Program) -> Iterator[Violation]:
@@ -38,6 +38,6 @@ def rasters_number_a_plane(program: Program) -> Iterator[Violation]:
         bound = ", ".join(loop.name for loop in program.grid_loops) or "none"
         yield Violation(
             f"the grid must count tiles of m and of n, a loop each; bound to it: {bound}.",
-            note="a raster order turns the number of a block into a row and a column of tiles.",
+            note="a raster order maps the number of a block to a row and a column of tiles.",
             hint="Bind('m_block', Level.GRID_Y) and Bind('n_block', Level.GRID_X) before Raster, and no other loop.",
         )

@@ -35,8 +35,8 @@ def results_leave_after_the_sum(program: Program) -> Iterator[Violation]:
         counted = {axis.name for axis in program.sum_axes}
         if not {axis.name for axis in loop.axes} <= counted:
             yield Violation(
-                f"{staged.name!r} cannot leave in the turns of {staged.under!r}, which counts no sums of a thread.",
-                note="the result is stored after the sum; a part of it is what one turn of such a loop has summed.",
+                f"{staged.name!r} cannot be stored under {staged.under!r}, which counts no accumulators of a thread.",
+                note="the result is stored after the sum; a subtile is what one iteration of such a loop has summed.",
                 hint=f"name one of {', '.join(sorted(counted))}, or leave out under."
                 if counted
                 else "leave out under.",
@@ -44,7 +44,7 @@ def results_leave_after_the_sum(program: Program) -> Iterator[Violation]:
             return
         if staged.finished:
             yield Violation(
-                f"{staged.name!r} goes out by {staged.route.value}, which takes columns, not the turns of "
+                f"{staged.name!r} is stored by {staged.route.value}, which takes columns, not the iterations of "
                 f"{staged.under!r}.",
                 hint='leave out under; Stage("C", Space.SHARED, subtile=...) stores so many columns at a time.',
             )

@@ -87,7 +87,7 @@ def _slabs(program: Program, staged: Staged, swizzle_atoms: SwizzleAtoms) -> Ite
     if staged.pad:
         yield Violation(
             f"{staged.name!r} lies in swizzle atoms, whose rows follow each other, and is padded by {staged.pad}.",
-            note="the copy engine and wgmma know no pads; the permutation keeps rows in different banks.",
+            note="TMA and wgmma know no padding; the permutation keeps rows in different banks.",
             hint="leave the pad out.",
         )
 
@@ -115,6 +115,6 @@ def patches_cover_tiles(program: Program) -> Iterator[Violation]:
             yield Violation(
                 f"{columns} of {threads} threads along a row leave a part of {staged.name!r}, {rows} rows of {chunks} "
                 "chunks.",
-                note="each turn of the copy takes one chunk a thread.",
+                note="each iteration of the copy takes one chunk a thread.",
                 hint=f"use {', '.join(map(str, whole))}." if whole else "leave row_threads out.",
             )

@@ -1,4 +1,4 @@
-"""Laws of the units of tensor cores and of the copy engine, and of the warps that run them."""
+"""Laws of the units of tensor cores and of TMA, and of the warps that run them."""
 
 from __future__ import annotations
 
@@ -12,16 +12,16 @@ from tilewright.layout.arrangement import SwizzleAtoms
 from tilewright.schedule.laws.violation import Violation
 
 
-def boxes_are_whole(program: Program) -> Iterator[Violation]:
-    """The copy engine moves boxes: neighbours along both dimensions, in swizzle atoms, as the operand lies."""
+def tma_boxes_are_whole(program: Program) -> Iterator[Violation]:
+    """TMA moves boxes (TMA boxes): neighbours along both dimensions, in swizzle atoms, as the operand lies."""
     for staged in program.staged:
         if staged.route is not Route.TMA:
             continue
         tile = tile_of(program, staged)
         if staged.space is not Space.SHARED or staged.distribution is not None:
             yield Violation(
-                f"{staged.name!r} is not a tile in shared memory that one thread asks for.",
-                hint="leave Distribute out: the copy engine shares nothing out over threads.",
+                f"{staged.name!r} is not a tile in shared memory whose copy one thread issues.",
+                hint="leave Distribute out: TMA shares nothing out over threads.",
             )
         if staged.operand != "C" and not isinstance(staged.arrangement, SwizzleAtoms):
             yield Violation(
@@ -31,7 +31,7 @@ def boxes_are_whole(program: Program) -> Iterator[Violation]:
             )
         elif tile.is_transposed:
             yield Violation(
-                f"{staged.name!r} would be turned on the way, and the copy engine keeps rows as they lie.",
+                f"{staged.name!r} would be transposed on the way, and TMA keeps rows as they are stored.",
                 hint="leave rows= out of Relayout: wgmma reads elements of 2 bytes either way.",
             )
         for span in tile.spans:
@@ -47,18 +47,18 @@ MAX_BOX = 256
 
 
 def roles_have_work(program: Program) -> Iterator[Violation]:
-    """A warpgroup that only copies needs a ring that the copy engine fills, and partners that multiply by wgmma."""
+    """A warpgroup that only copies needs a ring that TMA fills, and partners that multiply by wgmma."""
     if program.specialized is None:
         return
     ring = program.pipelined
-    by_engine = ring is not None and any(s.under == ring.loop and s.route is Route.TMA for s in program.staged)
-    if not by_engine:
+    by_tma = ring is not None and any(s.under == ring.loop and s.route is Route.TMA for s in program.staged)
+    if not by_tma:
         yield Violation(
-            "no pipelined loop has tiles that come by TMA.",
+            "no pipelined loop has tiles loaded by TMA.",
             hint="Pipeline(loop, stages), Transfer(tile, Route.TMA) before this step.",
         )
     if program.tensorized is None or not program.tensorized.instruction.reads_shared:
-        yield Violation("nobody multiplies by wgmma.", hint='Tensorize(..., using="wgmma.m64n128k16") first.')
+        yield Violation("no warpgroup multiplies by wgmma.", hint='Tensorize(..., using="wgmma.m64n128k16") first.')
     yield from _budgets(program, program.specialized)
 
 
@@ -83,7 +83,7 @@ def overlap_needs_an_engine(program: Program) -> Iterator[Violation]:
     """A kernel starts early only where all it reads comes behind one wait: through the copy engine."""
     if program.overlapped and not any(staged.route is Route.TMA for staged in program.staged):
         yield Violation(
-            "no tile comes by TMA, and the wait for the kernels before stands in front of its ring.",
+            "no tile is loaded by TMA, and the wait for the kernels before stands in front of its ring.",
             hint="put Transfer(tile, Route.TMA) before this step, or leave it out.",
         )
 

@@ -75,7 +75,7 @@ def _register_vector(program: Program, tile: Tile) -> Iterator[Violation]:
             if not span.axes
             else f"it takes {count if step == 1 else span.axes[-1].extent}, {step} apart, along {span.dim}"
         )
-        hint = f"Relayout({where!r}, rows={span.dim!r}) turns it." if source is not None and not span.axes else ""
+        hint = f"Relayout({where!r}, rows={span.dim!r}) transposes it." if source is not None and not span.axes else ""
         yield Violation(
             f"{where} holds neighbours along {span.dim}, and of those {staged.name!r} does not take a multiple of "
             f"{width} in a row: {found}.",
@@ -120,13 +120,13 @@ def _fragment_vector(program: Program, tile: Tile) -> Iterator[Violation]:
 
 
 def _matrices(program: Program, tile: Tile) -> Iterator[Violation]:
-    """ldmatrix reads rows of 16 bytes from shared memory, and turns only elements of 2 bytes."""
+    """ldmatrix reads rows of 16 bytes from shared memory, and transposes only elements of 2 bytes."""
     staged, fragment = tile.staged, tile.fragment
     source = source_of(program, staged)
     assert fragment is not None
     if source is None or fragment.opaque:
         yield Violation(
-            f"{staged.name!r} is no fragment of known layout that is loaded from shared memory.",
+            f"{staged.name!r} is not a fragment of known layout that is loaded from shared memory.",
             hint=f"Stage({staged.operand!r}, Space.SHARED, ...) first; fragments of wmma have loads of their own.",
         )
         return
@@ -138,8 +138,8 @@ def _matrices(program: Program, tile: Tile) -> Iterator[Violation]:
         )
     if parent.spans[parent.minor].dim != "k" and tile.dtype.bytes != TRANSPOSED_BYTES:
         yield Violation(
-            f"rows of {source.name!r} run along {parent.spans[parent.minor].dim}, and ldmatrix turns only elements of "
-            f"2 bytes, not {tile.dtype.bytes}.",
+            f"rows of {source.name!r} run along {parent.spans[parent.minor].dim}, and ldmatrix transposes only "
+            f"elements of 2 bytes, not {tile.dtype.bytes}.",
             hint=f"leave Transfer({staged.name!r}, ...) out: lanes load their elements one by one.",
         )
     each = fragment.registers * tile.dtype.bytes // 4
@@ -148,7 +148,7 @@ def _matrices(program: Program, tile: Tile) -> Iterator[Violation]:
     beside = 1 if last is None else last.extent or 1
     if count > 1 and (count > MOST_MATRICES or count % each or beside % (count // each)):
         yield Violation(
-            f"{count} matrices at once are no whole fragments of {staged.name!r}: each has {each}, {beside} in a row.",
+            f"{count} matrices at once are not whole fragments of {staged.name!r}: each has {each}, {beside} in a row.",
             hint=f"use {each} matrices, or {MOST_MATRICES} where fragments stand side by side in pairs."
             if each < MOST_MATRICES
             else f"use {each} matrices.",
@@ -175,13 +175,13 @@ def _result_vector(program: Program) -> Iterator[Violation]:
         elif held % width and quad_shuffle_axis(program) is None:
             yield Violation(
                 f"a lane holds {held} neighbouring result(s) along {operand.contiguous}, not a multiple of {width}, "
-                f"and no four lanes hold {width} in {QUAD_LANES} fragments side by side, which they could trade.",
+                f"and no four lanes hold {width} in {QUAD_LANES} fragments side by side for a quad shuffle transpose.",
                 hint="stage C in shared memory and Distribute it in wide vectors.",
             )
         elif held % width and any(staged.operand == "C" for staged in program.staged):
             yield Violation(
-                f"a lane holds {held} neighbouring result(s), and stages them as they are: it trades with others only "
-                "where it stores them itself.",
+                f"a lane holds {held} neighbouring result(s), and stages them as they are: lanes exchange words only "
+                "where each stores its own.",
                 hint="leave Stage('C', ...) out, or use a width of that number.",
             )
         return

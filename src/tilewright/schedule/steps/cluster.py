@@ -35,7 +35,9 @@ class Cluster(Step):
         if not 2 <= self.size <= MAX_CLUSTER or self.size & (self.size - 1):
             refuse(f"{doing} of {self.size} blocks.", hint="use 2, 4 or 8.")
         if loop.level is None or not loop.level.is_grid or len(loop.axes) > 1:
-            refuse(f"{doing}: it is no loop of its own on the grid.", hint=f"Bind({self.loop!r}, Level.GRID_X) first.")
+            refuse(
+                f"{doing}: it is not a loop of its own on the grid.", hint=f"Bind({self.loop!r}, Level.GRID_X) first."
+            )
         if program.raster is None:
             refuse(
                 f"{doing}: blocks are not numbered in an order of their own.",
@@ -44,7 +46,7 @@ class Cluster(Step):
             )
         if program.specialized is None:
             refuse(
-                f"{doing}: nobody brings a part of a tile for its neighbours.",
+                f"{doing}: no warpgroup loads a part of a tile for its neighbours.",
                 hint="put Specialize(...) before this step.",
             )
         return check_program(replace(program, clustered=Clustered(self.loop, self.size)), doing)

@@ -1,4 +1,4 @@
-"""Blocks that stay."""
+"""Persistent blocks."""
 
 from __future__ import annotations
 
@@ -13,14 +13,14 @@ from tilewright.schedule.step import Step, refuse
 class Persist(Step):
     """grid: tile   ->   resident grid: for tile in block, block + blocks, ...: tile
 
-    As many blocks as run at once are started, and each walks over tiles in the raster order. While one tile is stored,
-    the next is on its way: a producer loads it, or the ring of copies runs on into it.
+    As many blocks as run at once are started, and each computes several tiles, in the raster order. While one tile is
+    stored, the next is on its way: a producer loads it, or the ring of copies runs on into it.
     """
 
     def apply(self, program: Program) -> Program:
-        doing = "Cannot let blocks stay"
+        doing = "Cannot make blocks persistent"
         if program.persistent:
-            refuse(f"{doing}: they stay already.", hint="use Persist once.")
+            refuse(f"{doing}: they are already.", hint="use Persist once.")
         if program.raster is None:
             refuse(
                 f"{doing}: tiles are not numbered.",

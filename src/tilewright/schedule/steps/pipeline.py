@@ -1,4 +1,4 @@
-"""A loop over n slots of shared memory, copies running ahead."""
+"""A loop over n stages of shared memory, copies running ahead."""
 
 from __future__ import annotations
 
@@ -15,10 +15,11 @@ MAX_STAGES = 16
 class Pipeline(Step):
     """for k: fill A_tile; use A_tile   ->   fill A_tile[0..n-2]; for k: fill A_tile[k+n-1]; use A_tile[k]
 
-    The shared tiles staged under the loop get `stages` slots each; while one is used, later ones are filled. One
-    barrier a step is enough. alternating: the two halves of the block take turns at copying (two stages). spread:
-    a loop inside, each iteration of which starts a part of the next copies, so that its loads do not queue behind all.
-    behind: each part starts behind so many turns of the outer loop of that iteration's products, not in front of them.
+    The shared tiles staged under the loop get `stages` stages each; while one is used, later ones are filled. One
+    barrier a step is enough. alternating: the two halves of the block alternate between copying and computing (two
+    stages). spread: a loop inside, each iteration of which starts a part of the next copies, so that its loads do not
+    queue behind all. behind: each part starts after so many iterations of the outer loop around that iteration's MMAs,
+    not before them.
     """
 
     loop: str
@@ -39,10 +40,10 @@ class Pipeline(Step):
         if self.alternating and self.stages != 2:
             refuse(f"{doing}: halves of a block alternate over 2 stages, not {self.stages}.", hint="stages=2.")
         if loop.level is not None or not loop.is_reduction:
-            refuse(f"{doing}: it is no serial loop over k.", hint="pipeline the loop under which tiles are staged.")
+            refuse(f"{doing}: it is not a serial loop over k.", hint="pipeline the loop under which tiles are staged.")
         if self.spread:
             find_loop(program, self.spread)
-        check_count(self.behind, 0, doing, "the number of turns before the copies")
+        check_count(self.behind, 0, doing, "the number of iterations before the copies")
         ring = Pipelined(self.loop, self.stages, self.alternating, self.spread, self.behind)
         return check_program(replace(program, pipelined=ring), doing)
 

@@ -13,12 +13,12 @@ from tilewright.schedule.step import Step, check_flag, find_tile
 class Prefetch(Step):
     """for k: A_tile <- A[k]; use   ->   next <- A[0]; for k: A_tile <- next; next <- A[k+1]; use A_tile
 
-    The latency of global memory passes while the thread computes. With Pipeline the store goes to the next slot, after
+    The latency of global memory passes while the thread computes. With Pipeline the store goes to the next stage, after
     the use of this one, and one barrier a step is enough.
 
-    in_place: of fragments in registers. Those of the outer loop of products have done their part one after another, and
-    each of the next step is loaded into the registers of the one that has: half as many registers, and loads that come
-    one by one between the products.
+    in_place: of fragments in registers. The outer loop of MMAs frees them one after another, and
+    each of the next step is loaded into the registers of a free one: half as many registers, and loads that come
+    one by one between the MMAs.
     """
 
     tile: str

@@ -9,16 +9,16 @@ from tilewright.schedule.laws import check_program
 from tilewright.schedule.step import Step, check_count, check_member, refuse
 
 MAX_GROUP = 65536
-"""Rows or columns of tiles: more than any matrix has, and products with it are taken in 32 bits."""
+"""Rows or columns of tiles: more than any matrix has, and it is multiplied in 32 bits."""
 
 
 @dataclass(frozen=True, repr=False)
 class Raster(Step):
     """block (x, y) computes tile (y, x)   ->   block number b computes the b-th tile of the order
 
-    The grid becomes one-dimensional. GROUPED walks `group` rows of tiles down, then the next column of tiles, so that
-    blocks which run together share rows of A and columns of B in the L2 cache. SNAKE turns at the end of each group.
-    LAYERS walks the rows of a panel of `group` columns, then the next panel. HILBERT follows a space-filling curve.
+    The grid becomes one-dimensional. GROUPED goes down `group` rows of tiles, then to the next column of tiles, so that
+    blocks which run together share rows of A and columns of B in the L2 cache. SNAKE reverses at the end of each group.
+    LAYERS takes the rows of a panel of `group` columns, then the next panel. HILBERT follows a space-filling curve.
     """
 
     order: RasterOrder

@@ -41,7 +41,7 @@ class Relayout(Step):
         check_count(self.pad, 0, doing, "its pad")
         if not isinstance(self.arrangement, (Interleaved, Xor, Permuted, SwizzleAtoms, Auto, type(None))):
             refuse(
-                f"{doing}: {self.arrangement!r} is no arrangement.",
+                f"{doing}: {self.arrangement!r} is not an arrangement.",
                 hint="use Interleaved(...), Xor(...), Permuted(...), SwizzleAtoms(...), Auto() or None.",
             )
         if isinstance(self.arrangement, Auto) and self.pad:

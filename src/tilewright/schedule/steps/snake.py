@@ -1,4 +1,4 @@
-"""Inner loops that turn at each end."""
+"""Serpentine inner loops."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ class Snake(Step):
     """for i: for j in 0 .. n: body   ->   for i: for j forward on even i, backward on odd i: body
 
     The last multiply-add of one row and the first of the next then share an operand, which the register file's reuse
-    cache can hold. The loops named run inside a thread, over m or n, and the loop around them counts the turns.
+    cache can hold. The loops named run inside a thread, over m or n, and the loop around them counts their runs.
     """
 
     loops: tuple[str, ...]
@@ -23,13 +23,13 @@ class Snake(Step):
         object.__setattr__(self, "loops", tuple(loops))
 
     def apply(self, program: Program) -> Program:
-        doing = f"Cannot turn loop(s) {', '.join(self.loops)} at their ends"
+        doing = f"Cannot make loop(s) {', '.join(self.loops)} serpentine"
         for name in self.loops:
             loop = find_loop(program, name)
             if loop.level not in (None, Level.VTHREAD) or loop.is_reduction or loop.extent is None:
                 refuse(
-                    f"{doing}: {name!r} is no loop of known extent over m or n inside a thread.",
-                    hint="turn the innermost loops over registers.",
+                    f"{doing}: {name!r} is not a loop of known extent over m or n inside a thread.",
+                    hint="reverse the innermost loops over registers.",
                 )
             program = program.with_loop(replace(loop, turning=True))
         return check_program(program, doing)

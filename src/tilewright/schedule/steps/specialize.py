@@ -15,7 +15,7 @@ _STEP = 8
 
 @dataclass(frozen=True, repr=False)
 class Specialize(Step):
-    """all: wait; use slot; meet; fill slot   ->   producer: wait empty; fill slot   |   others: wait full; use slot
+    """all: wait; use stage; meet; fill stage   ->   producer: wait empty; fill stage   |   others: wait full; use stage
 
     A warpgroup of its own, the producer, starts the copies of the pipelined loop; the others multiply. Each slot has
     two memory barriers, full and empty, so that nobody waits for more than it must. registers: of a thread of the
@@ -36,14 +36,14 @@ class Specialize(Step):
         counts = self.registers
         if counts is not None and not _are_budgets(counts):
             refuse(
-                f"{doing}: {counts!r} are no budgets of registers.",
+                f"{doing}: {counts!r} are not budgets of registers.",
                 hint="use two multiples of 8 from 24 to 256, such as registers=(24, 240).",
             )
-        check_count(self.turns, 1, doing, "the number of warpgroups that take turns")
+        check_count(self.turns, 1, doing, "the number of ping-pong warpgroups")
         if self.turns > 1 and program.thread_loops:
             bound = ", ".join(loop.name for loop in program.thread_loops)
             refuse(
-                f"{doing}, and the others take turns: {bound} shares out one tile among them.",
+                f"{doing}, and the others run in ping-pong: {bound} shares out one tile among them.",
                 hint="leave the loop unbound: each warpgroup has a tile of its own.",
             )
         changed = replace(program, specialized=Specialized(counts, self.turns))

@@ -17,11 +17,11 @@ class Stage(Step):
     """for k_tile: ... A[m, k] ...   ->   for k_tile: A_tile <- A[tile]; ... A_tile[m', k'] ...
 
     The tile holds what the loops inside `under` read; in shared memory, what all threads of the block read there.
-    For the result, `Stage("C", Space.SHARED)`: each thread writes its sums to the tile, and the block stores it; under
-    a loop over its sums ("m_frag"), once for each turn, through a tile as much smaller.
-    The name defaults to `A_tile` in shared memory and `A_frag` in registers. subtile: a result that each warpgroup
-    stores by itself (Transfer) leaves in epilogue subtiles of so many neighbours along its rows, the last of what is
-    left; 0: all at once. stages: of such subtiles; in two, the next is filled while the last one is stored.
+    For the result, `Stage("C", Space.SHARED)`: each thread writes its accumulators to the tile, and the block stores
+    it; under a loop over its accumulators ("m_frag"), once for each iteration, through a tile as much smaller. The name
+    defaults to `A_tile` in shared memory and `A_frag` in registers. subtile: a result that each warpgroup stores by
+    itself (Transfer) is stored in epilogue subtiles of so many neighbours along its rows, the last of what is left; 0:
+    all at once. stages: of such subtiles; in two, the next is filled while the last one is stored.
     """
 
     operand: OperandName

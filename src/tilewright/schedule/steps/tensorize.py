@@ -23,7 +23,7 @@ class Tensorize(Step):
     The warps are then the only threads to bind: the lanes belong to the instruction.
 
     An instruction may have its rows along n: name the loop over n first, that over m second, and it computes the tile
-    of C turned, B_tile @ A_tile. So a C of few rows needs no rows that nobody asked for.
+    of C transposed, B_tile @ A_tile (swap-AB). A skinny C then wastes no rows of the instruction.
     """
 
     m: str
@@ -38,21 +38,21 @@ class Tensorize(Step):
         if program.tensorized is not None:
             refuse(f"{doing}: {program.tensorized.instruction.name} runs a tile already.", hint="use Tensorize once.")
         chosen = instruction(self.using, program.gemm.multiplied, program.gemm.accumulate)
-        turned = find_loop(program, self.m).axes[0].dim == "n"
-        if turned and chosen.is_opaque:
+        swapped = find_loop(program, self.m).axes[0].dim == "n"
+        if swapped and chosen.is_opaque:
             refuse(
                 f"{doing}: the rows of {chosen.name} run along m.",
                 note="which lane holds what of its operands is not known, so that they cannot change round.",
                 hint="name the loop over m first, or use mma or wgmma.",
             )
-        dims = ("n", "m", "k") if turned else ("m", "n", "k")
+        dims = ("n", "m", "k") if swapped else ("m", "n", "k")
         extents = chosen.m, chosen.n, chosen.k
         for name, dim, extent in zip((self.m, self.n, self.k), dims, extents, strict=True):
             loop = find_loop(program, name)
             axis = loop.axes[0]
             if loop.level is not None or len(loop.axes) > 1 or axis.dim != dim or axis.extent != extent:
                 refuse(
-                    f"{doing}: {name!r} is no serial loop over {extent} of {dim}.",
+                    f"{doing}: {name!r} is not a serial loop over {extent} of {dim}.",
                     note=f"{chosen.name} multiplies {chosen.m} x {chosen.k} by {chosen.k} x {chosen.n}.",
                     hint=f"Split a loop over {dim} by {extent} and name its inner part here.",
                 )

@@ -18,8 +18,9 @@ class Vectorize(Step):
     `target` is a register tile (its load) or "C" (the store of the result). The copy of a shared tile has its vector
     width in Distribute. Where alignment is not known the lowered variant falls back to single elements by itself.
 
-    Lanes of a matrix instruction hold two neighbours of C. For eight of 2 bytes the four lanes of a quad trade words,
-    so that each stores a whole row of a fragment; a thread needs a multiple of four fragments along the rows of C.
+    Lanes of a matrix instruction hold two neighbours of C. For eight of 2 bytes a quad shuffle transpose exchanges
+    words of four lanes, so that each stores a whole row of a fragment; a thread needs a multiple of four fragments
+    along the rows of C.
     """
 
     target: str

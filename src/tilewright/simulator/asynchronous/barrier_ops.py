@@ -1,4 +1,4 @@
-"""Operations on memory barriers: making them, arriving, expecting bytes, waiting for a phase."""
+"""Operations on mbarriers: making them, arriving, expecting bytes, waiting for a phase."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from tilewright.simulator.sites import Site
 
 @dataclass(slots=True)
 class BarrierOp(UnitOp):
-    """What names a memory barrier of its block."""
+    """What names an mbarrier of its block."""
 
     barrier: SharedPlace
 
@@ -31,7 +31,7 @@ class BarrierOp(UnitOp):
     def check_made(self, convoy: Convoy, lanes: Array, keys: Array, *, far: bool = False) -> Array:
         """The lanes whose barrier exists, (lanes,) bool; reports others, and those to whom it is not visible.
 
-        far: used by the copy engine, or from another block.
+        far: used by TMA, or from another block.
         """
         units = self.units
         made: Array = units.phases.count[keys] > 0

@@ -1,4 +1,4 @@
-"""Boxes from global to shared memory and back, by the copy engine, started by one thread."""
+"""Boxes from global to shared memory and back, by TMA, started by one thread."""
 
 from __future__ import annotations
 
@@ -39,8 +39,7 @@ def box_trouble(box: Box, base_bytes: int, *, stored: bool = False) -> str:
         return f"the leading dimension of {name} is {box.leading_bytes} bytes, no multiple of {GLOBAL_ALIGN_BYTES}"
     if stored and box.length_bytes % GLOBAL_ALIGN_BYTES:
         return (
-            f"the rows of {name} are {box.length_bytes} bytes long, and the engine writes whole pieces of "
-            f"{GLOBAL_ALIGN_BYTES}"
+            f"the rows of {name} are {box.length_bytes} bytes long, and TMA writes whole pieces of {GLOBAL_ALIGN_BYTES}"
         )
     if row_bytes % GLOBAL_ALIGN_BYTES:
         return f"a row of the box is {row_bytes} bytes, no multiple of {GLOBAL_ALIGN_BYTES}"
@@ -173,7 +172,7 @@ class TmaLoadOp(BarrierOp):
                 UnitAccess(
                     self.site,
                     box.buffer.name,
-                    "written by the copy engine",
+                    "written by TMA",
                     elements,
                     self.rows(convoy, lanes),
                     flight.slot,
@@ -261,7 +260,7 @@ class CommitStoresOp(UnitOp):
 
 @dataclass(slots=True)
 class WaitStoresOp(UnitOp):
-    """Threads wait for their own groups, so nobody blocks: what they wait for is carried out."""
+    """Threads wait for their own groups, and blocks no other: what they wait for is carried out."""
 
     pending: int
 

@@ -4,15 +4,15 @@ Every warp has a row of counters, one for each thing of its cluster that others 
 
     done      of each warp: its accesses up to a time (its own time, which moves on when it tells others)
     fenced    of each warp: its writes up to a time are seen by the asynchronous units (fence.proxy.async)
-    made      of each warp: its memory barriers made up to a time are seen by the cluster (fence.mbarrier_init)
+    made      of each warp: its mbarriers made up to a time are seen by the cluster (fence.mbarrier_init)
     stored    of each warp: its bulk stores, counted, that no longer read shared memory
-    multiplied   of each warpgroup: its groups of products, counted, that are complete
-    phases    of each memory barrier: its phases, counted, that are complete
+    multiplied   of each warpgroup: its wgmma groups, counted, that are complete
+    phases    of each mbarrier: its phases, counted, that are complete
 
 An access stamped with (counter, value) comes before what a warp does now exactly if the warp's row has reached the
-value. Rows travel with barriers: who meets takes the maximum of all, who arrives at a memory barrier leaves its row
+value. Rows travel with barriers: who meets takes the maximum of all, who arrives at an mbarrier leaves its row
 there, who has waited for the phase takes it up. The counters of the units make this exact although they work in no
-order: a box has landed for those who waited for its phase and for nobody else.
+order: a box has landed for those who waited for its phase and for no others.
 """
 
 from __future__ import annotations
@@ -101,6 +101,6 @@ class Clocks:
         self.tick(warps)
 
     def publish(self, rows: Array) -> None:
-        """Warps run fence.mbarrier_init: the cluster sees the memory barriers that they have made."""
+        """Warps run fence.mbarrier_init: the cluster sees the mbarriers that they have made."""
         self.learn(rows, self.own[rows] + self.made, self.now(rows))
         self.tick(rows)

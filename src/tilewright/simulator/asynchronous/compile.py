@@ -134,7 +134,7 @@ class Compiler:
             case PrefetchMap() | StartNextGrid() | WaitPreviousGrid():
                 return PassOp(*here)
             case _:
-                raise AssertionError(f"{type(stmt).__name__} is no operation of a unit")
+                raise AssertionError(f"{type(stmt).__name__} is not an operation of a unit")
 
     def _at(self, at: tuple[Expr, ...]) -> tuple[Place, ...]:
         return tuple(self.place(part) for part in at)

@@ -1,6 +1,6 @@
 """Flags in global memory: a thread sets one, threads of other blocks wait for its value.
 
-Who sets a flag leaves its clock row there, and who finds the value takes it up, as at a memory barrier.
+Who sets a flag leaves its clock row there, and who finds the value takes it up, as at an mbarrier.
 """
 
 from __future__ import annotations

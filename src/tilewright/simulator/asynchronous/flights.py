@@ -1,4 +1,4 @@
-"""Boxes: what the copy engine takes from a matrix and where it puts it, and the copies that are under way."""
+"""Boxes: what TMA takes from a matrix and where it puts it, and the copies that are under way."""
 
 from __future__ import annotations
 
@@ -105,7 +105,7 @@ class Flight:
     """Boxes under way to shared memory; arrays have an entry for each box and block in which it lands.
 
     at: of its first element, as the map counts. slot: of the block. first: element of the buffer. key: of the
-    memory barrier that is told. where: the first thread that started one.
+    mbarrier that is told. where: the first thread that started one.
     """
 
     site: Site

@@ -32,7 +32,7 @@ class UnitOp:
         return units
 
     def issue(self, convoy: Convoy, keys: Array | None = None) -> None:
-        """Tells the listeners that the instruction is executed. keys: of the memory barriers it is about."""
+        """Tells the listeners that the instruction is executed. keys: of the mbarriers it is about."""
         if not self.context.wire.issued:
             return
         names = self.units.names

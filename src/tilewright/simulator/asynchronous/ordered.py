@@ -1,7 +1,7 @@
 """The race detector of kernels with asynchronous units: two accesses conflict unless clocks order them.
 
 As `races`, with vector clocks in place of epochs. Warps are what is ordered: whatever a warp did before one of its
-lanes arrives at a memory barrier comes before what follows the wait; lanes of one warp are ordered by barriers only.
+lanes arrives at an mbarrier comes before what follows the wait; lanes of one warp are ordered by barriers only.
 An access of a unit lasts from the statement that starts it to the end that somebody waits for: it is stamped with the
 counter that says so (`clocks`). What ordinary accesses wrote, the units see only after a fence by those who wrote.
 """
@@ -264,7 +264,7 @@ class OrderedRaces(Races):
         return bad
 
     def _foreign(self, thread: Array, rows: Array) -> Array:
-        """Threads of other clusters, which nothing orders; thread 0 is nobody."""
+        """Threads of other clusters, which nothing orders; thread 0 is none."""
         assert self._batch is not None
         own = self._batch.linear[rows // self.clocks.warps] * self._threads // self._cluster_threads
         result: Array = (thread != 0) & ((thread - 1) // self._cluster_threads != own)
@@ -363,7 +363,7 @@ class OrderedRaces(Races):
                 access.buffer,
                 element,
                 earlier,
-                note="what a thread writes is seen by the copy engine and by wgmma only after fence.proxy.async.",
+                note="what a thread writes is seen by TMA and by wgmma only after fence.proxy.async.",
                 hint="every thread that wrote runs FenceProxy after its writes and before the barrier.",
             )
         )
@@ -407,7 +407,7 @@ class OrderedRaces(Races):
     def _writer_text(self, column: int) -> str:
         local = column % self.clocks.of_block
         if local >= self.clocks.phases:
-            return f"written by the copy engine, which tells {self.barrier_name(local - self.clocks.phases)}"
+            return f"written by TMA, which tells {self.barrier_name(local - self.clocks.phases)}"
         if local >= self.clocks.stored:
             return "written by a bulk store"
         return "written by another thread"
@@ -416,7 +416,7 @@ class OrderedRaces(Races):
         clocks = self.clocks
         hints = {
             clocks.phases: "wait for the phase in which the copy lands, and let whoever goes on arrive.",
-            clocks.multiplied: "wait for the group of the products, then arrive where the writer waits.",
+            clocks.multiplied: "wait for the wgmma group, then arrive where the writer waits.",
             clocks.stored: "the thread that started the bulk store waits for it, then a barrier.",
         }
         headline = f"Race on {buffer}[{element}]: {now} here, {then}, and nothing orders the two."

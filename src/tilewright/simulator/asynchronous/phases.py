@@ -1,4 +1,4 @@
-"""Memory barriers (mbarrier): arrivals and bytes that a phase waits for, as the hardware counts them."""
+"""mbarriers: arrivals and bytes that a phase waits for, as the hardware counts them."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ Complain = Callable[[int, int, str, str], None]
 
 
 class BarrierNames:
-    """The memory barriers of a kernel, numbered through its shared buffers."""
+    """The mbarriers of a kernel, numbered through its shared buffers."""
 
     def __init__(self, shared: tuple[Buffer, ...]) -> None:
         self.first: dict[str, int] = {}
@@ -33,7 +33,7 @@ class BarrierNames:
 
 
 class Phases:
-    """The memory barriers of the blocks of a batch; arrays are (blocks, barriers), seen flat by `key`.
+    """The mbarriers of the blocks of a batch; arrays are (blocks, barriers), seen flat by `key`.
 
     count: arrivals of a phase (0: not made yet). pending: arrivals still to come. bytes: expected and not landed, below
     0 where more have landed. phase: the running one, from 0. seen: the highest phase for which somebody has waited.
@@ -110,7 +110,9 @@ class Phases:
         if not len(over):
             return
         for key in over[self.seen[over] < self.phase[over]].tolist():
-            what = f"Phase {self.phase[key]} of {self.name(key)} is complete, and nobody has waited for the one before."
+            what = (
+                f"Phase {self.phase[key]} of {self.name(key)} is complete, and no thread has waited for the one before."
+            )
             self._complain(complain, key, what, "arrive once for each phase, after what was there has been waited for")
         self._complete[over] = np.maximum(self._complete[over], self._gathered[over])
         self._gathered[over] = 0

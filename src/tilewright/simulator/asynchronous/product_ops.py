@@ -363,7 +363,7 @@ class WgmmaPending:
         return WgmmaPending(self.site, self.units, self.rows[keep], self.groups[keep])
 
     def describe(self) -> str:
-        return "products that the other warps of its warpgroup have not started"
+        return "wgmma that the other warps of its warpgroup have not started"
 
 
 @dataclass(slots=True)

@@ -81,7 +81,7 @@ class Units:
         count = batch.blocks * batch.warps_per_block
         self.store_serials = np.zeros(count, np.int64)
         self.committed = np.zeros(count, np.int64)
-        """Groups of products that each warp has committed; started: products."""
+        """wgmma groups that each warp has committed; started: wgmma."""
         self.started = np.zeros(count, np.int64)
         self.snapshots: dict[tuple[int, int], Snapshot] = {}
         self.last_product: dict[tuple[int, int], tuple[int, int, int]] = {}
@@ -93,10 +93,10 @@ class Units:
         """The warp of another block that last arrived at each barrier; told_at: at which time."""
         self.told_at = np.zeros(batch.blocks * len(self.names), np.int64)
 
-    # -- the copy engine --------------------------------------------------------------------------------------------
+    # -- TMA --------------------------------------------------------------------------------------------
 
     def land(self, waiting: Iterable[Convoy]) -> bool:
-        """Nobody can go on: lands the boxes for whose barriers somebody waits. Whether there were any."""
+        """No warp can go on: lands the boxes for whose barriers some warp waits. Whether there were any."""
         wanted: set[int] = set()
         for convoy in waiting:
             wanted.update(wanted_keys(convoy.wait))
@@ -124,7 +124,7 @@ class Units:
         self.phases.land(flight.key, box.size_bytes, self.complain(flight.where))
 
     def complain(self, where: Where) -> Complain:
-        """Reports misuse of a memory barrier by a statement."""
+        """Reports misuse of an mbarrier by a statement."""
 
         def report(_slot: int, _number: int, what: str, hint: str) -> None:
             self.findings.report(Finding(Kind.MBARRIER, what, where, hint=hint))
@@ -142,7 +142,7 @@ class Units:
     # -- ends -------------------------------------------------------------------------------------------------------
 
     def ended(self, convoy: Convoy) -> None:
-        """Warps have come to their end: nobody waits for what they started, or for them."""
+        """Warps have come to their end: no thread waits for what they started, or for them."""
         rows = self.clocks.row(convoy.warps)
         for row in rows.tolist():
             for queue in self.stores.pop(row, {}).values():
@@ -155,7 +155,7 @@ class Units:
         if convoy.products is not None and convoy.products.under_way:
             product = convoy.products.under_way[0]
             place = place_of(product.site, convoy, 0)
-            headline = "A warp ends while products that it started are under way."
+            headline = "A warp ends while wgmma that it started are under way."
             self.findings.report(Finding(Kind.UNFINISHED, headline, place, hint="wait for all groups before the end."))
 
     def _left_behind(self, store: Store) -> None:
@@ -171,13 +171,13 @@ class Units:
         )
 
     def finish(self) -> None:
-        """All blocks have ended: nothing may be under way, and nobody may still be told."""
+        """All blocks have ended: nothing may be under way, and no thread may still be waited for."""
         for flight in self.flights:
             name = self.phases.name(int(flight.key[0]))
             self.findings.report(
                 Finding(
                     Kind.UNFINISHED,
-                    f"A block ends while a box lands in {flight.box.buffer.name}, and nobody has waited for {name}.",
+                    f"A block ends while a box lands in {flight.box.buffer.name}, and no thread has waited for {name}.",
                     flight.where,
                     flight.box.buffer.name,
                     hint="wait for the phase of every copy before the end.",
@@ -219,7 +219,7 @@ class Units:
                 f"The warpgroups ask for {' + '.join(map(str, groups.tolist()))} registers a thread, "
                 f"{int(per_block.max())} in all; a multiprocessor has {SM_REGISTERS}.",
                 self.register_place,
-                note="a warpgroup that asks for registers nobody gives up waits for ever.",
+                note="a warpgroup that asks for registers that no warpgroup gives up waits for ever.",
                 hint="let the others shrink further.",
             )
         )
@@ -261,7 +261,7 @@ class Units:
 
 
 def wanted_keys(wait: Wait | None) -> list[int]:
-    """The memory barriers that a wait is for."""
+    """The mbarriers that a wait is for."""
     keys = getattr(wait, "wanted", None)
     return [] if keys is None else np.unique(keys).tolist()
 

@@ -1,4 +1,4 @@
-"""The copy engine: boxes, their bytes in shared memory, the sectors of global memory they touch."""
+"""TMA: boxes, their bytes in shared memory, the sectors of global memory they touch."""
 
 from __future__ import annotations
 

@@ -3,7 +3,7 @@
 function drawBanks(host, maps) {
   if (!maps.length) {
     nothing(host, "No lane of this kernel reads or writes shared memory by itself, so there are no bank conflicts to show: " +
-      "either it uses none, or the copy engine and the tensor cores move whole tiles.");
+      "either it uses none, or TMA and the tensor cores move whole tiles.");
     return;
   }
   const names = maps.map((one) => `${one.kind}s of ${one.buffer}, ${one.matrices ? `${one.matrices} matrices` : `${one.width} bytes a lane`}` +

@@ -112,5 +112,5 @@ function drawTerms(data, size, chosen) {
   const recorded = known.recorded ? ` Recorded: ${count(known.recorded.tflops)} TFLOP/s.` : "";
   const parts = `It is made of ${stack.map((term) => `${term.name} ${count(term.ms)} ms`).join(", ")}.`;
   relief.textContent = `Predicted at ${size} × ${size} × ${size} and ${told.clock_mhz} MHz: ${count(told.ms)} ms, ${count(told.tflops)} TFLOP/s (${count(told.low)} to ${count(told.high)}).${recorded} ` +
-    `What binds: ${told.binding}. ${told.relief ? told.relief[0].toUpperCase() + told.relief.slice(1) : ""} ${parts}`;
+    `Bottleneck: ${told.binding}. ${told.relief ? told.relief[0].toUpperCase() + told.relief.slice(1) : ""} ${parts}`;
 }

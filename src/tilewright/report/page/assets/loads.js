@@ -143,7 +143,7 @@ function sectorStrip(wanted, elementOf, perSector) {
   return element("div", { class: "scroll" }, made);
 }
 
-/** Boxes of the copy engine: no lane has an address. */
+/** Boxes of TMA: no lane has an address. */
 function drawBoxes(host, data) {
   const scaleX = Math.min(6, (room(host) - 30) / data.columns), scaleY = Math.min(6, 320 / data.rows);
   const made = svg("svg", { width: data.columns * scaleX + 2, height: data.rows * scaleY + 2, role: "img", "aria-label": `Boxes of ${data.operand}` });
@@ -155,7 +155,7 @@ function drawBoxes(host, data) {
     made.append(tipped(group, `${box.rows} × ${box.columns} elements, ${box.sectors} sectors, started by warp ${box.warp} of ${box.own ? "this block" : "another block of the cluster"}`));
   });
   const say = element("div", { class: "say" });
-  say.innerHTML = `<b>The copy engine does it.</b> One thread starts ${data.boxes.length === 1 ? "one box" : `${data.boxes.length} boxes`}; no lane holds an address, so nothing can be uncoalesced, and no register is used on the way.` +
+  say.innerHTML = `<b>TMA does it.</b> One thread starts ${data.boxes.length === 1 ? "one box" : `${data.boxes.length} boxes`}; no lane holds an address, so nothing can be uncoalesced, and no register is used on the way.` +
     (data.boxes.some((box) => !box.own) ? " Some boxes are started by another block of the cluster and land in both." : "");
   host.replaceChildren(element("div", { class: "scroll" }, made), say);
 }

@@ -46,7 +46,7 @@ function drawOrder(host, data) {
     const asked = here.length * (data.aBytes + data.bBytes), distinct = rows.size * data.aBytes + columns.size * data.bBytes;
     say.innerHTML = `Wave ${wave + 1} of ${waves}: <b>${plural(here.length, "block")}</b> in ${plural(rows.size, "row")} and ${plural(columns.size, "column")} of tiles. ` +
       `Together they ask for ${bytes(asked)} of A and B, of which only <b>${bytes(distinct)}</b> are different: each byte could be used <b>${count(asked / distinct)}</b> times. ` +
-      `The blocks walk along k together, so the L2 cache (${bytes(data.l2Bytes)}) need only hold the part that they are at.`;
+      `The blocks advance along k together, so the L2 cache (${bytes(data.l2Bytes)}) need only hold the part that they are at.`;
   }
   show(0);
 }

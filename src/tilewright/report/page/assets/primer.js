@@ -17,7 +17,7 @@ function drawPrimer(host) {
   show(STRIDES[pick.at()]);
 }
 
-/** The request in which lane i wants word i * stride: the words of one bank take turns. */
+/** The request in which lane i wants word i * stride: the words of one bank are served one after another. */
 function strided(stride) {
   const words = [...Array(32).keys()].map((lane) => lane * stride);
   const wave = words.map((word) => new Set(words.filter((other) => other % 32 === word % 32 && other < word)).size);

@@ -1,7 +1,7 @@
 // The ladder as a table: the same numbers as the chart, for readers who do not point, and a way to every rung.
 
 function drawTable(data, size, chosen, pick) {
-  const head = element("tr", {}, ...["Rung", "Idea", "Recorded", "of cuBLAS", "Predicted", "What binds"].map((text) => element("th", { scope: "col" }, text)));
+  const head = element("tr", {}, ...["Rung", "Idea", "Recorded", "of cuBLAS", "Predicted", "Bottleneck"].map((text) => element("th", { scope: "col" }, text)));
   const rows = data.rungs.map((rung) => {
     const { recorded, predicted } = rung.speeds[size];
     const share = recorded && recorded.share_of_cublas;

@@ -54,7 +54,7 @@ function drawTiles(host, data) {
       const at = place(event);
       if (!at) return hideTip();
       const who = owner(...at);
-      return showTip(`C[${at[0]}, ${at[1]}] of the tile: ${who < 0 ? "nobody seen" : `thread ${who} = warp ${Math.floor(who / 32)}, lane ${who % 32}`}`, event);
+      return showTip(`C[${at[0]}, ${at[1]}] of the tile: ${who < 0 ? "no thread seen" : `thread ${who} = warp ${Math.floor(who / 32)}, lane ${who % 32}`}`, event);
     });
     picture.addEventListener("pointerleave", hideTip);
     block.replaceChildren(
@@ -114,7 +114,7 @@ function problemFigure(data, wide) {
   picture.addEventListener("pointerleave", hideTip);
   const blocks = data.grid.reduce((product, extent) => product * extent, 1);
   return element("figure", {}, element("div", { class: "scroll" }, picture), element("figcaption", {},
-    `The whole problem, ${data.m} × ${data.n} × ${data.k}: ${plural(blocks, "tile")} of C. One block walks along its strips of A and B, ${tileK} deep a step (solid)${data.instruction ? `, with ${data.instruction}` : ""}.`));
+    `The whole problem, ${data.m} × ${data.n} × ${data.k}: ${plural(blocks, "tile")} of C. One block goes along its strips of A and B, ${tileK} deep a step (solid)${data.instruction ? `, with ${data.instruction}` : ""}.`));
 }
 
 function line(x1, y1, x2, y2) {

@@ -4,7 +4,7 @@
     python benchmarks/host_cost.py --no-gpu          # the part of it that is Python, with launches that do nothing
 
 A round starts some hundred calls one after the other and never waits for the GPU, which is done with each before the
-next is started, as the problems are tiny; ours and torch's take turns. The figure is the best of the rounds, since
+next is started, as the problems are tiny; ours and torch's alternate. The figure is the best of the rounds, since
 other processes only add. Required: `matmul` at most `torch.mm` (the first row). Ends with 1 if it is not, with 2 if
 there is no GPU.
 """
@@ -55,7 +55,7 @@ def on_gpu() -> dict[str, tuple[Call, Call]]:
             lambda: functional.gelu(functional.linear(a, b, bias)),
         ),
         "a stack of 8": (lambda: matmul(stack_a, stack_b), lambda: torch.bmm(stack_a, stack_b)),
-        "parts of k, with a workspace": (lambda: matmul(long_a, long_b), lambda: torch.mm(long_a, long_b)),
+        "split-K, with a workspace": (lambda: matmul(long_a, long_b), lambda: torch.mm(long_a, long_b)),
         "compiled": (lambda: compiled(a, b), lambda: torch.mm(a, b)),
     }
 

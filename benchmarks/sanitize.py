@@ -36,16 +36,16 @@ from tilewright.toolchain import Build, build, verify_on_gpu
 TOOLS = ("memcheck", "racecheck", "initcheck")
 SIZE = (131, 197, 77)
 LARGE = (1537, 3072, 200)
-"""More tiles of any rung than run at once on an H200: blocks that stay have several."""
+"""More tiles of any rung than run at once on an H200: persistent blocks have several."""
 
 ROW_BYTES = 16
-"""Rows begin at multiples of this, which the copy engine asks for."""
+"""Rows begin at multiples of this, which TMA requires."""
 
 
 def kernels(ladders: list[str]) -> Iterator[Build]:
-    """Each rung in each format that it multiplies, A and B by rows, or B by columns where a rung takes only that; where
-    it copies elements of 2 bytes without TMA, also with unaligned leading dimensions of A and B and of A alone, and
-    tile after tile where its blocks are persistent."""
+    """Each rung in each format that it multiplies, A and B row-major, or B column-major where a rung takes only that;
+    where it copies elements of 2 bytes without TMA, also with unaligned leading dimensions of A and B and of A alone,
+    and tile after tile where its blocks are persistent."""
     for rung in (rung for name in ladders for rung in LADDERS[name]):
         for name in FORMATS:
             for b in (Order.ROW, Order.COL):

@@ -29,7 +29,7 @@ def rungs(*ladders: str) -> list[Any]:
 
 
 def by_boxes(rung: Rung) -> bool:
-    """Whether the copy engine brings a rung's tiles, which takes rows that begin at multiples of 16 bytes."""
+    """Whether TMA loads a rung's tiles: it takes rows that begin at multiples of 16 bytes."""
     return rung.ladder == "hopper" and rung.label != "1"
 
 
@@ -51,7 +51,7 @@ def whole_tiles(rung: Rung) -> tuple[int, int, int]:
 def takes(rung: Rung, gemm: Gemm) -> bool:
     """Whether a rung is for these storage orders and formats."""
     if rung.ladder == "hopper":
-        rounds = by_boxes(rung) or gemm.multiplied is not TF32  # the copy engine rounds, ordinary copies do not
+        rounds = by_boxes(rung) or gemm.multiplied is not TF32  # TMA rounds, ordinary copies do not
         return rounds and (not gemm.multiplies_tf32 or (gemm.a is Order.ROW and gemm.b is Order.COL))
     return rung.name not in NEEDS_K_MAJOR or (gemm.a is Order.COL and gemm.b is Order.ROW)
 

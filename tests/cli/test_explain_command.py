@@ -155,7 +155,7 @@ def test_the_asynchronous_units_are_told_with_the_steps_that_ask_for_them() -> N
     assert [step.step for step in told.steps if step.number is None and step.costs] == []
     said = {repr(step.step).partition("(")[0]: " ".join(step.sentences) for step in told.steps if step.costs}
     assert "boxes of 8.0 KiB from shared memory by TMA" in said["Transfer"]
-    assert "1 end of a group of products, by warps each k_tile." in said["Tensorize"]
+    assert "1 end of a wgmma group, by warps each k_tile." in said["Tensorize"]
     assert "on mbarriers, by warps each k_tile." in said["Pipeline"]
     assert said["Specialize"] == "1 change of the number of registers, by warps."
     # 2 * 512 * 512 * 256 operations at 4096 a clock and SM.

@@ -161,7 +161,7 @@ def shared_tiles(dtype: DType = F32, *, barriers: int = 2) -> Kernel:
 
 
 def ring(dtype: DType = F32, *, slots: int = 3, waits: bool = True) -> Kernel:
-    """32 x 32 x 32 tiles that asynchronous copies bring into a ring of slots, one barrier a step.
+    """32 x 32 x 32 tiles that asynchronous copies bring into a ring of stages, one barrier a step.
 
     waits: False leaves out the wait for a tile to arrive.
     """

@@ -125,12 +125,12 @@ def test_a_launch_is_the_one_described(exported: Project, built: Path) -> None:
 
 @pytest.mark.slow
 def test_each_kernel_is_started_with_as_many_blocks_as_it_wants(tmp_path: Path, cache: CubinCache) -> None:
-    """Of one project some kernels' blocks stay, as many as run at once; the others' have a tile each."""
+    """Of one project some kernels are persistent; blocks of the others have a tile each."""
     gemm = find_rung("ampere/full").gemm(4096, 4096, 4096, **format_options("f16"))
     chosen = of_rung(find_rung("ampere/full"), gemm)
     made = bundle(gemm, chosen.schedule, ["sm_80"], origin="ampere/full", anywhere=chosen.anywhere)
     write(made, tmp_path, cache=cache)
-    exported = Project("staying", made.name, tmp_path)
+    exported = Project("persistent", made.name, tmp_path)
     assert [bool(kernel["most_blocks"]) for kernel in exported.description["kernels"]] == [True, True, False]
     large = {"M": 4096, "N": 4096, "lda": 4096, "ldb": 4096, "ldc": 4096}
     calls = {"whole": large, "edges": {**large, "M": 4000, "K": 1000}, "any": {**large, "B": ALIGNED + 2}, "small": {}}

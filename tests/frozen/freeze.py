@@ -44,7 +44,7 @@ ORDERS = {
     "TT": (Order.COL, Order.COL, Order.ROW),
     "NN_C": (Order.ROW, Order.ROW, Order.COL),
 }
-"""By the BLAS letters of row-major operands: T is stored transposed. NN_C stores C by columns."""
+"""By the BLAS letters of row-major operands: T is stored transposed. NN_C: C is column-major."""
 
 VARIANTS = {
     "exact": Variant(frozenset("mnk")),

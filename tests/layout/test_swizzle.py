@@ -21,7 +21,7 @@ arrangements = st.one_of(
 tables = st.tuples(st.integers(1, 4), st.integers(1, 24)).flatmap(
     lambda shape: st.lists(st.permutations(range(shape[1])), min_size=shape[0], max_size=shape[0])
 )
-"""A table for each of a few rows."""
+"""A table for each row."""
 
 
 @given(arrangements, st.integers(1, 20), st.integers(1, 256))

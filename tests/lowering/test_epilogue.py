@@ -35,7 +35,7 @@ AMPERE = {
         ("ampere/full", AMPERE, {"dtype": F16, "out": F16}),
         ("hierarchy/wmma", None, {"dtype": F16, "out": F32}),
         ("hopper/shared_b", SMALL, {"dtype": BF16, "out": F32}),
-        ("hopper/stored_by_engine", PARTED, {"dtype": BF16, "out": BF16}),
+        ("hopper/tma_store", PARTED, {"dtype": BF16, "out": BF16}),
     ],
 )
 def test_every_kind_of_store(

@@ -82,9 +82,9 @@ def test_products_that_a_block_waits_for_cost_a_restart_each_step_and_say_so() -
     assert found.seconds - predicted(replace(awaited, products_awaited=False), blocks_per_sm=1).seconds == (
         pytest.approx(restarts)
     )
-    assert 0.9 * restarts < term("products awaited", found) <= restarts
-    assert "products awaited" not in {one.name for one in predicted().terms}
-    assert term("products awaited", predicted(awaited, blocks_per_sm=4)) < 0.3 * restarts  # other blocks multiply
+    assert 0.9 * restarts < term("MMAs awaited", found) <= restarts
+    assert "MMAs awaited" not in {one.name for one in predicted().terms}
+    assert term("MMAs awaited", predicted(awaited, blocks_per_sm=4)) < 0.3 * restarts  # other blocks multiply
 
 
 def test_restarts_are_told_of_beside_a_larger_term() -> None:
@@ -95,7 +95,7 @@ def test_restarts_are_told_of_beside_a_larger_term() -> None:
 
 
 def test_the_relief_of_awaited_products_is_a_warpgroup_that_copies() -> None:
-    found = Term("products awaited", 1.0, "", "exposed")
+    found = Term("MMAs awaited", 1.0, "", "exposed")
     assert "Specialize" in relief_of(found, replace(WORK, products_awaited=True), H200, 1)
 
 

@@ -55,7 +55,7 @@ def test_the_naive_rung_is_told_to_stage_tiles() -> None:
 def test_products_that_all_wait_for_are_answered_with_a_warpgroup_that_copies() -> None:
     found = advice("hopper/2")
     assert [one.what for one in found] == ["let a warpgroup of its own copy"]
-    assert found[0].counted == "products awaited 26% -> 0% of the time"
+    assert found[0].counted == "MMAs awaited 26% -> 0% of the time"
     assert found[0].after.tflops > 1.4 * found[0].before.tflops  # measured, hopper/3 by hopper/2: 1.58
 
 

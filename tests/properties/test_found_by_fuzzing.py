@@ -242,7 +242,7 @@ def test_warps_without_lanes_are_refused() -> None:
 def test_a_block_of_a_cluster_may_stand_outside_of_whole_tiles() -> None:
     """Three tiles of m are exact for a block and not for clusters of two: the fourth block read and wrote behind C."""
     rung = find_rung("hopper/7")
-    for out in (BF16, F32):  # by the copy engine, which clips, and by stores, which do not
+    for out in (BF16, F32):  # by TMA, which clips, and by stores, which do not
         gemm = rung.gemm(384, 256, 64, out=out, beta=0.5)
         built = build(gemm, rung)
         assert built.variant.exact == {"n", "k"}

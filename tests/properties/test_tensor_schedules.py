@@ -31,7 +31,7 @@ def assert_right(rng: random.Random, gemm: Gemm, drawing: Drawing, order: str) -
         assert error.headline.startswith(("The shared tiles take", "Rows of")), str(error)
         return
     operands = make_operands(gemm)
-    room = rng.choice((None, 1, 2)) if built.kernel.cluster == 1 else None  # blocks that stay have several tiles then
+    room = rng.choice((None, 1, 2)) if built.kernel.cluster == 1 else None  # persistent blocks have several tiles then
     computed, run = run_on_simulator(built, operands, schedule=order, resident_blocks=room)
     verdict = check(operands, computed)
     assert verdict.ok, verdict.message

@@ -49,12 +49,12 @@ GROUPED = (
 BARE = (*OUTER, WGMMA, Accumulate("k_tile"))
 NEST = (*BARE, Epilogue())
 SHARED = (*NEST, Stage("A", Space.SHARED, under="k_tile"), Stage("B", Space.SHARED, under="k_tile"))
-SLABS = (
+SWIZZLED = (
     *SHARED,
     Relayout("A_tile", arrangement=SwizzleAtoms(64)),
     Relayout("B_tile", arrangement=SwizzleAtoms(64)),
 )
-BROUGHT = (*SLABS, Transfer("A_tile", Route.TMA), Transfer("B_tile", Route.TMA))
+BROUGHT = (*SWIZZLED, Transfer("A_tile", Route.TMA), Transfer("B_tile", Route.TMA))
 RING = (*BROUGHT, Pipeline("k_tile", 4))
 ROLES = (*RING, Specialize())
 NUMBERED = (*ROLES, Raster(RasterOrder.GROUPED, 4))
@@ -72,7 +72,7 @@ REFUSED: dict[str, tuple[Gemm, tuple[Step, ...]]] = {
     "roles_without_a_ring": (GEMM, (*BROUGHT, Specialize())),
     "roles_without_products": (Gemm(64, 64, 64), (Specialize(),)),
     "roles_that_wait_for_ever": (GEMM, (*RING, Specialize(registers=(248, 256)))),
-    "no_turns": (GEMM, (*RING, Specialize(turns=0))),
+    "no_ping_pong": (GEMM, (*RING, Specialize(turns=0))),
     "turns_at_a_shared_tile": (
         GEMM,
         (
@@ -92,10 +92,10 @@ REFUSED: dict[str, tuple[Gemm, tuple[Step, ...]]] = {
     "cluster_without_roles": (GEMM, (*RING, Raster(RasterOrder.GROUPED, 4), Cluster("m_block"))),
     "cluster_of_no_loop": (GEMM, (*NUMBERED, Cluster("m_blok"))),
     # DependentLaunch
-    "overlap_without_an_engine": (GEMM, (*SLABS, DependentLaunch())),
+    "dependent_launch_without_tma": (GEMM, (*SWIZZLED, DependentLaunch())),
     # Transfer by TMA
     "boxes_into_plain_rows": (GEMM, (*SHARED, Transfer("A_tile", Route.TMA))),
-    "boxes_shared_out": (GEMM, (*SLABS, Distribute("A_tile", vector=8), Transfer("A_tile", Route.TMA))),
+    "boxes_shared_out": (GEMM, (*SWIZZLED, Distribute("A_tile", vector=8), Transfer("A_tile", Route.TMA))),
     "boxes_of_a_turned_tile": (
         GEMM,
         (*SHARED, Relayout("A_tile", rows="k", arrangement=SwizzleAtoms(64)), Transfer("A_tile", Route.TMA)),
@@ -108,7 +108,7 @@ REFUSED: dict[str, tuple[Gemm, tuple[Step, ...]]] = {
 NO_KERNEL: dict[str, tuple[Gemm, tuple[Step, ...]]] = {
     "a ring of one operand": (
         GEMM,
-        (*SLABS, Distribute("B_tile", vector=8), Transfer("A_tile", Route.TMA), Pipeline("k_tile", 4)),
+        (*SWIZZLED, Distribute("B_tile", vector=8), Transfer("A_tile", Route.TMA), Pipeline("k_tile", 4)),
     ),
     "boxes without a ring": (GEMM, BROUGHT),
     "rows that boxes cannot take": (ODD, RING),
@@ -116,9 +116,9 @@ NO_KERNEL: dict[str, tuple[Gemm, tuple[Step, ...]]] = {
     "alpha before the sum": (GEMM, BARE),
     "a result without its operands": (
         GEMM,
-        (*SLABS, *RESULT[len(ROLES) :]),
+        (*SWIZZLED, *RESULT[len(ROLES) :]),
     ),
-    "turns of blocks that leave": (GEMM, (*RING, Specialize(turns=2))),
+    "ping-pong of blocks of one tile": (GEMM, (*RING, Specialize(turns=2))),
     "tf32 that nobody rounds": (
         TURNED,
         (

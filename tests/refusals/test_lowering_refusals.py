@@ -117,7 +117,10 @@ NO_KERNEL_OF_TENSOR_CORES: dict[str, tuple[Gemm, tuple[Step, ...]]] = {
         HALF,
         (*OF_WMMA, Epilogue(), *IN_SHARED, *IN_REGISTERS, Relayout("A_tile", arrangement=Xor(bits=1, base=3))),
     ),
-    "whole tiles of odd rows": (HALF, (*OF_WMMA, Epilogue(), *IN_SHARED, *IN_REGISTERS, Relayout("A_tile", pad=8))),
+    "tiles of an unaligned leading dimension": (
+        HALF,
+        (*OF_WMMA, Epilogue(), *IN_SHARED, *IN_REGISTERS, Relayout("A_tile", pad=8)),
+    ),
 }
 
 

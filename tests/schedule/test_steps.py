@@ -134,13 +134,13 @@ CASES: dict[str, tuple[tuple[Step, ...], Step]] = {
     "pipeline with copies behind products": (ASYNCHRONOUS, Pipeline("k_tile", 3, spread="k_step", behind=1)),
     "replace fragments one by one": ((*ASYNCHRONOUS, Pipeline("k_tile", 3)), Prefetch("A_frag", in_place=True)),
     "share out rows among a few threads each": (TENSOR_FRAGMENTS, Distribute("A_tile", vector=8, row_threads=2)),
-    "let blocks stay that copy for themselves": (
+    "make blocks persistent that copy for themselves": (
         (*ASYNCHRONOUS, Pipeline("k_tile", 3), Raster(RasterOrder.ROW)),
         Persist(),
     ),
-    "bring tiles by TMA": (hopper.SLABS, Transfer("A_tile", Route.TMA)),
+    "bring tiles by TMA": (hopper.SWIZZLED, Transfer("A_tile", Route.TMA)),
     "give the copies to a warpgroup": (hopper.RING, Specialize()),
-    "let blocks stay": (hopper.NUMBERED, Persist()),
+    "make blocks persistent": (hopper.NUMBERED, Persist()),
     "make clusters": (hopper.NUMBERED, Cluster("m_block")),
     "overlap kernels": (hopper.RING, DependentLaunch()),
 }

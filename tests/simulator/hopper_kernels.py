@@ -1,6 +1,7 @@
 """Kernels of Hopper's units by hand: a ring of boxes filled by one warpgroup and multiplied by another, and its ends.
 
-Tiles of C are 64 x 64. A is row-major (its rows run along k), B is row-major (its rows run along n, so it is turned).
+Tiles of C are 64 x 64. A is row-major (its rows run along k), B is row-major (its rows run along n, so it is
+transposed).
 """
 
 from __future__ import annotations
@@ -64,7 +65,7 @@ def _matrix(tile: Buffer, row: Expr | int, column: Expr | int, *, turned: bool) 
 
 
 class Ring:
-    """The parts of the kernel. stages: slots of the ring. cluster: blocks along m that share B."""
+    """The parts of the kernel. stages: of the ring. cluster: blocks along m that share B."""
 
     def __init__(self, stages: int, cluster: int) -> None:
         self.cluster, self.stages = cluster, stages
@@ -168,7 +169,7 @@ class Ring:
 
 
 def ring(*, stages: int = 2, cluster: int = 1) -> Kernel:
-    """The kernel. Blocks are resident: they walk over the tiles along m."""
+    """The kernel. Blocks are resident: each computes several tiles along m."""
     parts = Ring(stages, cluster)
     tiles = ceil_div(ceil_div(Var("M"), SIDE), cluster) * cluster
     turns = (tiles - BLOCK + Var("gridDim.x") - 1) // Var("gridDim.x")

@@ -33,7 +33,7 @@ def copy(tile: Buffer, slot: Expr | int, step: Expr | int, **options: Any) -> Mo
 
 
 def ring(stages: int = 3, steps: int = 6) -> Kernel:
-    """Sums `steps` rows of A, reversed, through a ring of shared slots: copies run `stages - 1` steps ahead."""
+    """Sums `steps` rows of A, reversed, through a ring of shared stages: copies run `stages - 1` steps ahead."""
     tile, x, total = shared("tile", stages, 64), registers("x"), registers("sum")
     ahead = stages - 1
     prologue = [s for step in range(ahead) for s in (copy(tile, step, step), CommitCopies())]

@@ -278,7 +278,7 @@ def test_a_descriptor_that_points_elsewhere(how: str, schedule: Any) -> None:
 @pytest.mark.parametrize("schedule", SCHEDULES)
 def test_the_sum_is_read_before_the_products_are_over(schedule: Any) -> None:
     assert Kind.IN_FLIGHT in kinds(without(ring(), is_a(WgmmaWait)), schedule=schedule)
-    assert "Registers of sums are touched while a product adds to them" in error(
+    assert "Registers of sums are touched while a wgmma adds to them" in error(
         without(without(ring(stages=4), is_a(WgmmaWait)), is_a(ArriveBarrier))
     )
 
@@ -380,7 +380,7 @@ def test_leading_dimensions_are_multiples_of_16_bytes() -> None:
 
 def test_a_store_would_overwrite_what_lies_behind_a_row() -> None:
     gemm = Gemm(64, 61, 64, dtype=BF16, out=BF16, ldb=64, ldc=64)
-    assert "the rows of C are 122 bytes long, and the engine writes whole pieces of 16" in error(ring(), gemm)
+    assert "the rows of C are 122 bytes long, and TMA writes whole pieces of 16" in error(ring(), gemm)
     assert kinds(ring(), replace(gemm, n=56)) == set()
 
 

@@ -301,7 +301,7 @@ DIFFERENCES: tuple[Difference, ...] = (
     ),
     Difference(
         "warps without work",
-        "The simulated figure has all warps of a block stay to its end. With warp roles one warp of the producer's "
+        "The simulated figure keeps all warps of a block to its end. With warp roles one warp of the producer's "
         "four works and three end at once; where two ping-pong groups of consumers share a block of a single tile, "
         "one group ends at once too. So 5 of 8 warps stay, 9 of 12, or 5 of 12, less what blocks take to start and "
         "end. (Blocks of a cluster end together, with all their warps: hopper/7.) From 0.4 to 0.8 of the simulated "

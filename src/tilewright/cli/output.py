@@ -79,7 +79,7 @@ def print_code(text: str, language: Language) -> None:
 
 
 def note(text: str) -> None:
-    """A remark that is no part of the answer, on stderr."""
+    """A remark beside the answer, on stderr."""
     Console(stderr=True, highlight=False, markup=False, emoji=False).print(Text(text, style="dim"), soft_wrap=True)
 
 

@@ -32,9 +32,9 @@ def check_context(bundle: Bundle) -> dict[str, Any]:
     return {
         **element_types(gemm),
         "type_names": {gemm.dtype.name, gemm.out.name},
-        "a_by_rows": _flag(gemm.a),
-        "b_by_rows": _flag(gemm.b),
-        "c_by_rows": _flag(gemm.c),
+        "a_row_major": _flag(gemm.a),
+        "b_row_major": _flag(gemm.b),
+        "c_row_major": _flag(gemm.c),
         "bias": gemm.epilogue.bias,
         "residual": gemm.epilogue.residual,
         "activation": _ACTIVATIONS[activation] if activation else "",

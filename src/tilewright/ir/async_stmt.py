@@ -200,17 +200,17 @@ class SetRegisters:
 
 @dataclass(frozen=True, slots=True)
 class WgmmaFence:
-    """Registers of sums written so far come before the products that this warpgroup starts from here on."""
+    """Accumulators written so far come before the wgmma that this warpgroup starts from here on."""
 
 
 @dataclass(frozen=True, slots=True)
 class WgmmaCommit:
-    """The products that this warpgroup started since the last commit become one group."""
+    """The wgmma that this warpgroup started since the last commit become one group."""
 
 
 @dataclass(frozen=True, slots=True)
 class WgmmaWait:
-    """This warpgroup waits until at most `pending` of its youngest groups of products are not complete.
+    """This warpgroup waits until at most `pending` of its youngest wgmma groups are not complete.
 
     sums: registers that are read next, all of the buffer; the compiler cannot see that the wait is for them.
     """

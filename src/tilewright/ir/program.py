@@ -124,7 +124,7 @@ class Route(Enum):
 
     REGISTERS = "registers"  # a load, then a store
     ASYNC = "cp.async"  # straight to shared memory while the thread goes on (sm_80 and later)
-    TMA = "TMA"  # by TMA, in tiles (TMA boxes), between global and shared memory (sm_90 and later)
+    TMA = "TMA"  # by TMA, between global and shared memory (sm_90 and later)
     MATRICES = "ldmatrix"  # from shared memory to the fragments of a warp, eight rows of 16 bytes at a time, or back
 
     def __repr__(self) -> str:
@@ -177,11 +177,11 @@ class Accumulation:
 
 @dataclass(frozen=True, slots=True)
 class Pipelined:
-    """A loop whose shared tiles have `stages` slots each, so that copies run ahead of their use.
+    """A loop whose shared tiles have `stages` stages each, so that copies run ahead of their use.
 
-    alternating: the two halves of the block take turns at copying, each a whole tile, while the other computes.
+    alternating: the two halves of the block alternate: one copies a tile while the other computes.
     spread: the loop inside over whose iterations the start of the next copies is spread; "" starts all at once.
-    behind: in each of those iterations, the turns of the outer loop of products that come before its copies.
+    behind: in each of those iterations, the iterations of the outer loop of MMAs that come before its copies.
     """
 
     loop: str
@@ -194,7 +194,7 @@ class Pipelined:
 @dataclass(frozen=True, slots=True)
 class Tensorized:
     """The loops, innermost, that one matrix instruction runs: along its rows, its columns and its depth. These are over
-    m, n and k; or over n, m and k where it computes the tile of C turned."""
+    m, n and k; or over n, m and k where it computes the tile of C transposed (swap-AB)."""
 
     instruction: MatrixInstruction
     loops: tuple[str, str, str]
@@ -202,7 +202,7 @@ class Tensorized:
 
 @dataclass(frozen=True, slots=True)
 class Specialized:
-    """One more warpgroup, the producer, fills the slots of the pipelined loop; the others only compute.
+    """One more warpgroup, the producer, fills the stages of the pipelined loop; the others only compute.
 
     registers: of a thread of the producer, and of the others; None: what a block of so many warpgroups has
     (`register_budgets`). turns: warpgroups that take turns at whole tiles of C,
@@ -402,7 +402,7 @@ class Program:
         return tuple(axis for loop in inside for axis in loop.axes)
 
     def chain(self, operand: OperandName) -> tuple[Staged, ...]:
-        """The tiles an operand passes through on its way to the multiply-add, first copied first."""
+        """The tiles an operand passes through on its way to the multiply-add, in the order of copying."""
         tiles = [staged for staged in self.staged if staged.operand == operand]
         return tuple(
             sorted(tiles, key=lambda s: (s.space is Space.REGISTER, self.position(s.under) if s.under else -1))

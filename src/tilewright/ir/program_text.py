@@ -99,7 +99,7 @@ class _Writer:
         if program.clustered is not None:
             lines.append(f"{program.clustered.size} neighbours along {program.clustered.loop} are a cluster")
         if program.persistent:
-            lines.append("blocks stay: as many as run at once are started, and walk over the tiles")
+            lines.append("persistent: as many blocks as run at once are started, each computes several tiles")
         if roles is not None:
             copying, multiplying = register_budgets(program)
             turns = f", {roles.turns} of them in turns at whole tiles of C" if roles.turns > 1 else ""
@@ -167,12 +167,12 @@ class _Writer:
         if staged.arrangement is not None:
             words.append(staged.arrangement.text)
         if tile.slots > 1:
-            words.append(f"{tile.slots} slots")
+            words.append(f"{tile.slots} stages")
         if staged.route is not Route.REGISTERS:
             words.append(f"by {self._way(staged)}")
         ring = self.program.pipelined
         if ring is not None and ring.loop == staged.under and ring.spread:
-            behind = f", behind {ring.behind} turn(s) of its products" if ring.behind else ""
+            behind = f", behind {ring.behind} iteration(s) of its MMAs" if ring.behind else ""
             words.append(f"a part in each {ring.spread}{behind}")
         if staged.prefetched:
             words.append("the next one loaded early")

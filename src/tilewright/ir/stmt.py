@@ -208,7 +208,7 @@ class MultiplyTiles:
 class RoundPair:
     """Two elements of one row of A, or of one column of B, rounded in registers to the format of the multiplier.
 
-    One check serves both: where either is NaN, both stay as they are. Nobody can tell, as every result that the other
+    One check serves both: where either is NaN, both stay as they are. Unobservable, as every result that the other
     has a part in is NaN as well. The multiplier then drops the lower bits, and a NaN that differs from infinity in
     those alone is read as one, which cvt.rna, at twice the cost, would keep.
     """
@@ -221,7 +221,7 @@ class RoundPair:
 
 @dataclass(frozen=True, slots=True)
 class QuadTranspose:
-    """The lanes of a quad turn a square of words: word j of its lane i and word i of its lane j change places.
+    """The lanes of a quad transpose a square of words: word j of its lane i and word i of its lane j change places.
 
     place: the first of four words in registers. All lanes of the warp take part.
     """

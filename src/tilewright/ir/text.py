@@ -222,7 +222,7 @@ def stmt_text(stmt: Stmt) -> str:
         case ShuffleAdd():
             return f"{expr.place(stmt.place)} += that of lane ^ {stmt.mask}"
         case QuadTranspose():
-            return f"{expr.place(stmt.place)} turned: 4 words of 4 lanes"
+            return f"{expr.place(stmt.place)} transposed: 4 words of 4 lanes"
         case _:
             return async_text(stmt, expr)
 
@@ -274,9 +274,9 @@ def async_text(stmt: AsyncStmt, expr: ExprText) -> str:
         case WgmmaCommit():
             return "commit products"
         case WgmmaWait():
-            return f"wait until at most {stmt.pending} group(s) of products are under way"
+            return f"wait until at most {stmt.pending} wgmma group(s) are under way"
         case Wgmma():
-            operands = " @ ".join(f"{expr.place(m.place)}{' turned' if m.turned else ''}" for m in (stmt.a, stmt.b))
+            operands = " @ ".join(f"{expr.place(m.place)}{' transposed' if m.turned else ''}" for m in (stmt.a, stmt.b))
             fresh = "" if stmt.fresh is None else f" (= where {expr(stmt.fresh)})"
             return f"{expr.place(stmt.d)} += {operands}{fresh}  # {stmt.instruction.name}"
         case StoreMatrices():

@@ -166,7 +166,7 @@ def _check_collective(stmt: Stmt, registers: frozenset[str], after: str) -> None
                 _fail(after, stmt, "only matrices of elements of 2 bytes are transposed on the way")
         case QuadTranspose():
             if stmt.place.buffer.space is not Space.REGISTER or stmt.place.buffer.dtype.bytes > 4:
-                _fail(after, stmt, "words are turned in registers")
+                _fail(after, stmt, "words are transposed in registers")
         case ShuffleAdd():
             if stmt.place.buffer.space is not Space.REGISTER or stmt.place.buffer.dtype is not F32:
                 _fail(after, stmt, "lanes exchange registers of f32")

@@ -35,7 +35,8 @@ class SharedTraffic(Traffic, Protocol):
 
 
 class TmaTraffic(Protocol):
-    """Boxes that the copy engine moves. size_bytes: in shared memory; bytes_moved: of sectors of global memory."""
+    """TMA boxes: what one instruction copies. size_bytes: in shared memory; bytes_moved: of sectors of global
+    memory."""
 
     @property
     def boxes(self) -> int: ...

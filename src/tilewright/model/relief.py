@@ -24,9 +24,9 @@ def relief_of(binding: Term, work: Work, spec: DeviceSpec, blocks_per_sm: int) -
             return "Larger block tiles read A and B less often; a grouped order of blocks finds more of them in L2."
         case "latency":
             return _latency(work, blocks_per_sm)
-        case "products awaited":
+        case "MMAs awaited":
             return (
-                "All warps wait for the products of a step before they go on: let a warpgroup of its own copy "
+                "All warps wait for the MMAs of a step before they go on: let a warpgroup of its own copy "
                 "(Specialize), so that the next MMAs are issued while these run, or take longer steps over k."
             )
         case "prologue and epilogue":
@@ -68,7 +68,7 @@ def _uncached(work: Work) -> str:
             f"A {worst.kind} of {worst.name} touches {worst.lines / worst.requests:.3g} lines: let neighbouring lanes "
             "take neighbouring elements."
         )
-    return "Every product loads its operands from global memory: stage tiles of A and B in shared memory."
+    return "Every multiply-add loads its operands from global memory: stage tiles of A and B in shared memory."
 
 
 def _issue(work: Work) -> str:

@@ -1,7 +1,7 @@
 """One SM and the blocks it runs: how long their steps take, and what comes before and after them.
 
 Warps overlap what they ask of the units of an SM, though not perfectly. What a block waits for with nothing to do
-(values of global memory, barriers, products) is covered by the other blocks of the SM, as far as there are any.
+(values of global memory, barriers, MMAs) is covered by the other blocks of the SM, as far as there are any.
 """
 
 from __future__ import annotations
@@ -77,7 +77,7 @@ class Sm:
 
     @property
     def restart(self) -> float:
-        """Clocks of one step from the end of its products to the next ones, where all of the block waits for them."""
+        """Clocks of one step from the end of its MMAs to the next ones, where all of the block waits for them."""
         return RESTART_CLOCKS if self.work.products_awaited else 0.0
 
     def step_clocks(self, together: int, *, restarts: bool = True) -> float:

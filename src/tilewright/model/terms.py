@@ -9,8 +9,8 @@ from tilewright.model.prediction import Term
 from tilewright.model.sm import Sm
 from tilewright.units import format_bytes
 
-AWAITED = "products awaited"
-"""The term of restarts, where a block waits for its products in every step."""
+AWAITED = "MMAs awaited"
+"""The term of restarts, where a block waits for its MMAs in every step."""
 
 
 def bounds_of(sm: Sm, clock_hz: float) -> list[Term]:
@@ -69,7 +69,7 @@ def exposed_of(
     names = (
         ("overlap", "warps do not keep all units busy at once"),
         ("latency", f"waits for memory and barriers that {blocks} cannot cover"),
-        (AWAITED, f"from the products of a step to the next, which {blocks} cannot cover either"),
+        (AWAITED, f"from the MMAs of a step to the next, which {blocks} cannot cover either"),
         ("prologue and epilogue", "the first loads, and storing C"),
         (
             "waves and tail",

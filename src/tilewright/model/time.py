@@ -2,7 +2,7 @@
 
 A step over k keeps several things of an SM busy: its schedulers and arithmetic pipes, its load/store unit with the
 shared memory behind it, its share of L2. Warps overlap them, though not perfectly. What a block waits for with nothing
-to do (values of global memory, barriers, products) is covered by the other blocks of the SM, as far as there are any.
+to do (values of global memory, barriers, MMAs) is covered by the other blocks of the SM, as far as there are any.
 """
 
 from __future__ import annotations

@@ -76,7 +76,7 @@ class Work:
     step: one step over k, of which there are `steps`; rest: what comes before and after them. warps: of a block.
     blocks: tiles of C. strip_bytes: of A and B that one step asks the L2 for (`asked_rows`).
     load_groups: how often in a step a thread stops until values of global memory are there. products_awaited: in every
-    step all warps of the block wait for its products before they begin anything else.
+    step all warps of the block wait for its MMAs before they begin anything else.
     resident: persistent blocks. ends_overlap: one tile is stored while the next is
     multiplied. steps_ahead: by which copies run ahead of their use. warpgroups: they multiply straight from shared
     memory. inputs, sums: the formats of the tensor cores, as `TensorRates` names them; "" where none are used.

@@ -224,7 +224,7 @@ def _load_groups(lines: Iterable[_Line], warps: float) -> float:
 
 
 def _awaits_products(steps: Iterable[_Line], kernel: Kernel) -> bool:
-    """Whether each step ends in a wait for all of its products."""
+    """Whether each step ends in a wait for all of its MMAs."""
     waits = {path for path, stmt in walk(kernel.body) if isinstance(stmt, WgmmaWait) and not stmt.pending}
     return any(line.what.path in waits and line["executions"] > 0 for line in steps)
 

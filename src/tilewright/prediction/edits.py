@@ -69,7 +69,7 @@ def edits(built: Build) -> Iterator[Edit]:
 
 
 def _staged(schedule: Schedule, program: Program) -> Iterator[Edit]:
-    """Tiles of both operands in shared memory, where every product loads its own."""
+    """Tiles of both operands in shared memory, where every multiply-add loads its own."""
     loop = next((loop.name for loop in program.loops if loop.is_reduction and loop.level is None), None)
     at = next((at for at, step in enumerate(schedule) if isinstance(step, Accumulate) and step.over == loop), None)
     if loop is None or at is None:

@@ -55,9 +55,9 @@ _UNITS: dict[str, tuple[str, str, type[Step]]] = {
     "SYNCS": ("operation", "on mbarriers", Pipeline),
     "FENCE": ("fence", "for the asynchronous units", Pipeline),
     "USETMAXREG": ("change", "of the number of registers", Specialize),
-    "WARPGROUP.ARRIVE": ("fence", "before products", Tensorize),
+    "WARPGROUP.ARRIVE": ("fence", "before wgmma", Tensorize),
     "WARPGROUP.COMMIT": ("end", "of a wgmma group", Tensorize),
-    "WARPGROUP.DEPBAR": ("wait", "for products", Tensorize),
+    "WARPGROUP.DEPBAR": ("wait", "for wgmma groups", Tensorize),
     "UTMACMDFLUSH": ("end", "of a group of bulk stores", Transfer),
     "DEPBAR": ("wait", "for bulk stores", Transfer),
 }

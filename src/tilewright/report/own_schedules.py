@@ -3,7 +3,7 @@
     gemm = tw.Gemm(256, 256, 64)                          the problem of all that name none
     tiled = tw.Schedule(...)                              a schedule
     def wide(gemm: tw.Gemm) -> tw.Schedule: ...           a schedule that depends on the problem
-    skinny = tw.build(tw.Gemm(16, 512, 512), tiled)       a schedule with its own problem
+    skinny = tw.build(tw.Gemm(16, 512, 512), tiled)       a schedule with a problem of its own
 
 Names that begin with an underscore are left out. The file runs as a module does: `if __name__ == "__main__":` is not
 entered, and what it prints is dropped.
@@ -51,7 +51,7 @@ class OwnSchedule:
     told: str = ""
 
     def build(self) -> Build:
-        """The schedule for its own problem. Raises TilewrightError where it does not apply."""
+        """The schedule for the problem that it comes with. Raises TilewrightError where it does not apply."""
         return self.make(self.gemm)
 
 

@@ -39,8 +39,8 @@ class Convoy:
 
     slots: values of the loop variables, the same in every lane. mask: lanes that take part now, None for all.
     pc: next instruction of the program. frames: what to restore at the end of each open branch. memo: lane values
-    known so far, a dictionary for each cell of the program. copies: asynchronous ones under way. products: of wgmma
-    under way; None until there is one.
+    known so far, a dictionary for each cell of the program. copies: asynchronous ones under way. products: the wgmma
+    under way under way; None until there is one.
     """
 
     __slots__ = ("copies", "frames", "mask", "memo", "pc", "products", "registers", "slots", "wait", "warps")

@@ -33,7 +33,7 @@ class RegisterArray:
         self.in_products: dict[tuple[int, int], tuple[int, Site]] = {}
 
     def start_product(self, first: int, end: int, site: Site) -> None:
-        """A product that adds to these elements is under way."""
+        """A wgmma that adds to these elements is under way."""
         known = self.in_products.get((first, end))
         self.in_products[first, end] = (1 if known is None else known[0] + 1, site)
 

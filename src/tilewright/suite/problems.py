@@ -26,7 +26,7 @@ SHAPES: tuple[tuple[int, int, int], ...] = (
     (4095, 4097, 4093),
     (2048, 151936, 2048),
 )
-"""M, N, K: squares; short and long sums; few rows; layers of models; rows that vectors do not divide."""
+"""M, N, K: squares; short and long sums; skinny; layers of models; rows that vectors do not divide."""
 
 ORDERS: dict[str, tuple[Order, Order]] = {
     "NN": (Order.ROW, Order.ROW),

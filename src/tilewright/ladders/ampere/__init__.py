@@ -1,6 +1,7 @@
 """Ladder `ampere`: tensor cores with fragments of known layout, from lanes that load their own to the full kernel.
 
-Operands of f16, bf16 or f32 rounded to tf32, in any storage order; sums in f32, or in f16 where the problem asks.
+Operands of f16, bf16 or f32 rounded to tf32, in any storage order; accumulators in f32, or in f16 where the problem
+asks.
 """
 
 from tilewright.ladders.ampere.r1_fragments import FRAGMENTS

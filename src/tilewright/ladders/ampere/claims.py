@@ -19,7 +19,7 @@ ONE_BARRIER = Claim("one barrier a step over k", lambda c, g: c.barriers_per_k_s
 def matrices_of(counts: Counts, gemm: Gemm, loads: int, products: int, *, ahead: bool = False) -> bool:
     """Whether so many products take so many ldmatrix; asked where all fragments are loaded so.
 
-    ahead: the last step over k loads one more, of a tile that is not there.
+    ahead: the last step over k loads one more, of a tile that does not exist.
     """
     if not (takes_matrices(gemm, "A") and takes_matrices(gemm, "B")):
         return True

@@ -1,4 +1,4 @@
-"""2: ldmatrix. A warp loads four matrices of eight rows at once; where rows run across k, turned on the way."""
+"""2: ldmatrix. A warp loads four matrices of eight rows at once; where rows run across k, transposed on the way."""
 
 from tilewright.dtypes import F16
 from tilewright.ladders.ampere.claims import TENSOR_CORES, TWO_BARRIERS, matrices_of

@@ -1,4 +1,4 @@
-"""4: a ring of slots filled by cp.async, two tiles ahead: copies take no registers and wait for nobody."""
+"""4: a ring of stages filled by cp.async, two tiles ahead: copies take no registers and stall no thread."""
 
 from tilewright.dtypes import F16
 from tilewright.ir.program import Route
@@ -36,7 +36,7 @@ RING = Rung(
     ladder="ampere",
     number=4,
     slug="ring",
-    idea="a ring of three slots filled by cp.async, two tiles ahead",
+    idea="a ring of three stages filled by cp.async, two tiles ahead",
     schedule=schedule,
     claims=(TENSOR_CORES, ONE_BARRIER, NO_LOAD_CONFLICTS, COPIED_ASYNCHRONOUSLY),
     builds_on="3",

@@ -1,7 +1,7 @@
-"""6: the full Ampere kernel: warps of 64 x 64 in blocks of 128 x 256, copies between the products, a block order.
+"""6: the full Ampere kernel: warps of 64 x 64 in blocks of 128 x 256, copies interleaved with the MMAs, a raster order.
 
-Where each block has several tiles, it stays, and its ring of copies runs on into the next one. `point_for` says which
-parameters are best for a problem; a search may choose others.
+Where each block has several tiles it is persistent, and its ring of copies runs on into the next tile. `point_for` says
+which parameters are best for a problem; a search may choose others.
 """
 
 from __future__ import annotations
@@ -219,7 +219,7 @@ FULL = Rung(
     ladder="ampere",
     number=6,
     slug="full",
-    idea="warps of 64 x 64, copies started between the products, blocks of 128 x 256 that stay for several tiles",
+    idea="warps of 64 x 64, copies interleaved with the MMAs, persistent blocks of 128 x 256",
     schedule=schedule,
     claims=(
         TENSOR_CORES,

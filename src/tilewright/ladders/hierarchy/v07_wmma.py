@@ -1,7 +1,7 @@
 """v07: tensor cores. Warps of 64 x 32 in 4 x 2 fragments of 16 x 16, from rows that are skewed by 16 elements.
 
-The sums are kept in f16 as in the original; sums in f32 and bf16 operands are as legal. Which lane holds which result
-is the hardware's affair, so the block stores C through shared memory.
+The accumulators are kept in f16 as in the original; accumulators in f32 and bf16 operands are as legal. Which lane
+holds which result is the hardware's affair, so the block stores C through shared memory.
 """
 
 from tilewright.dtypes import F16

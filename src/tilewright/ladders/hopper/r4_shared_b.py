@@ -13,7 +13,7 @@ from tilewright.problem.gemm import Gemm
 from tilewright.schedule import Pipeline, Schedule, Specialize
 
 BEST: Point = {"m": 128, "n": 256, "groups": 2, "stages": 4}
-"""groups: warpgroups that multiply, and share out the rows of a tile. stages: slots of the ring."""
+"""groups: consumer warpgroups, which share out the rows of a tile. stages: of the ring."""
 
 
 def points() -> Iterator[Point]:

@@ -1,4 +1,5 @@
-"""5: blocks that stay. One to each SM walks over tiles in groups of rows; the next tile loads while one is stored."""
+"""5: persistent blocks. One on each SM computes several tiles, rasterised in groups of rows; the next is loaded while
+one is stored."""
 
 from __future__ import annotations
 
@@ -14,7 +15,7 @@ from tilewright.problem.gemm import Gemm
 from tilewright.schedule import Persist, Pipeline, Raster, Schedule, Specialize
 
 BEST: Point = {"m": 128, "n": 256, "groups": 2, "stages": 4, "rows": 8}
-"""rows: of tiles, that blocks walk down together."""
+"""rows: tile rows of a raster group."""
 
 
 def points() -> Iterator[Point]:
@@ -46,7 +47,7 @@ PERSISTENT = Rung(
     ladder="hopper",
     number=5,
     slug="persistent",
-    idea="one block to each SM stays, and walks over tiles in groups of 8 rows",
+    idea="one persistent block on each SM; tiles are rasterised in groups of 8 rows",
     schedule=schedule,
     claims=(tensor_cores(tiles_at(BEST)), brought(tiles_at(BEST)), NO_BARRIER),
     builds_on="4",

@@ -7,7 +7,7 @@ from itertools import product
 
 from tilewright.dtypes import BF16
 from tilewright.ir.program import RasterOrder
-from tilewright.ladders.hopper.claims import BY_ENGINE, NO_STORE_CONFLICTS, tensor_cores
+from tilewright.ladders.hopper.claims import BY_TMA, NO_STORE_CONFLICTS, tensor_cores
 from tilewright.ladders.hopper.tiles import by_engine, fits, nest, staged, stored_by_engine, tiles_at
 from tilewright.ladders.rung import Choices, Claim, Counts, Point, Rung
 from tilewright.problem.gemm import Gemm
@@ -16,7 +16,7 @@ from tilewright.schedule import Cluster, Persist, Pipeline, Raster, Schedule, Sp
 BEST: Point = {
     "m": 128, "n": 256, "groups": 2, "stages": 4, "rows": 8, "parts": 4, "along": "m_block", "blocks": 2,
 }  # fmt: skip
-"""rows: of tiles, that clusters walk down together. along, blocks: neighbours in a cluster."""
+"""rows: tile rows of a raster group. along, blocks: neighbours in a cluster."""
 
 
 def points() -> Iterator[Point]:
@@ -59,11 +59,11 @@ MULTICAST = Rung(
     ladder="hopper",
     number=7,
     slug="multicast",
-    idea="clusters of two blocks: each loads half of their tile of B, and the copy engine writes it to both",
+    idea="clusters of two blocks: each loads half of their tile of B, and TMA multicast writes it to both",
     schedule=schedule,
     claims=(
         tensor_cores(tiles_at(BEST)),
-        BY_ENGINE,
+        BY_TMA,
         NO_STORE_CONFLICTS,
         Claim("a cluster reads its tile of B once", _read_once),
     ),

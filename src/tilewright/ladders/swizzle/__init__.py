@@ -1,5 +1,5 @@
 """Ladder `swizzle`: from a double-buffered kernel to conflict-free reads, asynchronous copies and block order;
-then tf32 tensor cores, rings of several slots, and a folded grid.
+then tf32 tensor cores, rings of several stages, and a folded grid.
 """
 
 from tilewright.ladders.rung import Rung

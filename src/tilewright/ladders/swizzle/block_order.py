@@ -1,4 +1,4 @@
-"""block order: blocks walk C in a snake through panels of columns, for hits in the L2 cache."""
+"""block order: C is rasterised in a snake through panels of columns, for hits in the L2 cache."""
 
 from tilewright.ir.buffer import Space
 from tilewright.ir.program import Level, RasterOrder, Route
@@ -89,7 +89,7 @@ BLOCK_ORDER = Rung(
     number=4,
     label="block_order",
     slug="block_order",
-    idea="blocks walk C in a snake through panels of 8 columns of tiles",
+    idea="C is rasterised in a snake through panels of 8 columns of tiles",
     schedule=schedule,
     claims=(
         Claim("no bank conflicts on shared loads", lambda c, g: c.shared_loads.excess_wavefronts == 0),

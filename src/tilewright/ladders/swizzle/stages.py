@@ -1,6 +1,6 @@
-"""multi-stage: rings of two, three and four slots filled by cp.async.
+"""multi-stage: rings of two, three and four stages filled by cp.async.
 
-The slot number is a counter that starts again, not a remainder: three slots cost no division.
+The stage number is a counter that starts again, not a remainder: three stages cost no division.
 """
 
 from functools import partial
@@ -27,7 +27,7 @@ from tilewright.schedule import (
 )
 
 
-def schedule(gemm: Gemm, slots: int) -> Schedule:
+def schedule(gemm: Gemm, stages: int) -> Schedule:
     return Schedule(
         Split("m", 128, into=("m_block", "m_in")),
         Split("n", 128, into=("n_block", "n_in")),
@@ -55,7 +55,7 @@ def schedule(gemm: Gemm, slots: int) -> Schedule:
         Relayout("B_tile", pad=8),
         Transfer("A_tile", Route.ASYNC),
         Transfer("B_tile", Route.ASYNC),
-        Pipeline("k_tile", slots),
+        Pipeline("k_tile", stages),
         Stage("A", Space.REGISTER, under="k_step"),
         Stage("B", Space.REGISTER, under="k_step"),
         Epilogue(),
@@ -64,16 +64,16 @@ def schedule(gemm: Gemm, slots: int) -> Schedule:
     )
 
 
-def ring(slots: int, number: int, builds_on: str) -> Rung:
-    """The rung whose ring has so many slots."""
+def ring(stages: int, number: int, builds_on: str) -> Rung:
+    """The rung whose ring has so many stages."""
     words = {2: "two", 3: "three", 4: "four"}
     return Rung(
         ladder="swizzle",
         number=number,
-        label=f"stages_{slots}",
-        slug=f"stages_{slots}",
-        idea=f"a ring of {words[slots]} slots, filled by cp.async",
-        schedule=partial(schedule, slots=slots),
+        label=f"stages_{stages}",
+        slug=f"stages_{stages}",
+        idea=f"a ring of {words[stages]} stages, filled by cp.async",
+        schedule=partial(schedule, stages=stages),
         claims=(
             Claim(
                 "tensor cores do all the multiply-adds: four instructions of a warp for each 16 x 16 x 8",

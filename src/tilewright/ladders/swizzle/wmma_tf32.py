@@ -1,4 +1,4 @@
-"""wmma tf32: tensor cores by WMMA m16n16k8, f32 in memory rounded to tf32, sums in f32."""
+"""wmma tf32: tensor cores by WMMA m16n16k8, f32 in memory rounded to tf32, accumulators in f32."""
 
 from tilewright.dtypes import F32, TF32
 from tilewright.ir.buffer import Space
@@ -59,7 +59,7 @@ WMMA_TF32 = Rung(
     number=5,
     label="wmma_tf32",
     slug="wmma_tf32",
-    idea="tensor cores by WMMA 16 x 16 x 8: operands rounded to tf32, sums in f32",
+    idea="tensor cores by WMMA 16 x 16 x 8: operands rounded to tf32, accumulators in f32",
     schedule=schedule,
     claims=(
         Claim(

@@ -21,11 +21,11 @@ S0 = Rung(
     number=0,
     label="0",
     slug="naive",
-    idea="rows of C on blocks, columns on threads; sums are kept in C itself",
+    idea="rows of C on blocks, columns on threads; the accumulator is C itself",
     schedule=schedule,
     claims=(
         Claim(
-            "C is loaded and stored again for each of the K products of a result",
+            "C is loaded and stored again for each of the K multiply-adds of a result",
             lambda c, g: (
                 c.of_origin("C").global_stores.requests * g.k == c.of_origin("C").global_loads.requests * (g.k + 1)
             ),

@@ -56,7 +56,7 @@ S5 = Rung(
     number=7,
     label="5",
     slug="double_buffered",
-    idea="both shared tiles have two slots",
+    idea="both shared tiles have two stages",
     schedule=schedule,
     claims=(Claim("one barrier a step over k", lambda c, g: c.barriers_per_k_step == 1),),
     builds_on="4",

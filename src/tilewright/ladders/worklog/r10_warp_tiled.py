@@ -76,7 +76,7 @@ WARP_TILED = Rung(
     ladder="worklog",
     number=10,
     slug="warp_tiled",
-    idea="a warp tile between block and thread tile, walked in sub-tiles",
+    idea="a warp tile between block and thread tile, computed in sub-tiles",
     schedule=schedule,
     claims=(
         Claim(

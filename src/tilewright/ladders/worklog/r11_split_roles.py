@@ -1,4 +1,4 @@
-"""Rung 11: two buffers, and the halves of the block take turns: one copies the next tile while the other computes."""
+"""Rung 11: two buffers, and the halves of the block alternate: one copies the next tile while the other computes."""
 
 from tilewright.ir.buffer import Space
 from tilewright.ir.program import Level

@@ -204,7 +204,7 @@ BEST_RUNG = Rung(
     number=13,
     label="best",
     slug="best",
-    idea="128 results a thread, Z-ordered lanes, two slots filled ahead, k written out, sums in a snake; all searched",
+    idea="128 accumulators per thread, Z-order lanes, two stages, k unrolled, serpentine FMA order; all autotuned",
     schedule=schedule,
     claims=(
         Claim("no bank conflicts on shared loads", lambda c, g: c.shared_loads.excess_wavefronts == 0),

@@ -39,7 +39,7 @@ class Cell:
 
 @dataclass(slots=True)
 class Bar:
-    """What a slot of shared memory (or registers on the way there) holds. ready: since when; read: from .. to."""
+    """What a stage of shared memory (or registers on the way there) holds. ready: since when; read: from .. to."""
 
     row: str
     step: int
@@ -199,7 +199,7 @@ def _read(held: Bar, cell: Cell) -> None:
 
 
 def _current(drawing: _Drawing, role: int) -> int:
-    """The step that a role works on: of the slot that it last read, else of what it last loaded."""
+    """The step that a role works on: of the stage that it last read, else of what it last loaded."""
     if role in drawing.reading:
         return drawing.reading[role]
     last = next((cell for cell in reversed(drawing.cells) if cell.role == role and cell.kind != "wait"), None)
@@ -241,7 +241,7 @@ def _issue(drawing: _Drawing, issue: Issue, role: int) -> None:
                 drawing.clocks[role] = cell.end
             if any("full" in name for name in issue.barriers):
                 slot = issue.barriers[0].rpartition("[")[2].rstrip("]")
-                rows = [row for row in drawing.content if row.endswith(f"slot {slot}")]
+                rows = [row for row in drawing.content if row.endswith(f"stage {slot}")]
                 drawing.waited[role] = rows
                 for row in rows:
                     drawing.content[row].ready = cell.end

@@ -75,7 +75,7 @@ def _in_place(program: Program, staged: Staged) -> Iterator[Violation]:
 
 
 def outer_of_products(program: Program, step: str) -> Loop | None:
-    """The loop right inside a loop over steps of k, around all its products; None where one instruction is all."""
+    """The loop right inside a loop over steps of k, around all its MMAs; None where one instruction is all."""
     inside = program.thread_serial_loops[program.depth(step) + 1 :]
     held = {axis.name for axis in program.instruction_axes}
     return next((loop for loop in inside if not {axis.name for axis in loop.axes} & held), None)
@@ -110,9 +110,9 @@ def _asynchronous_ring(program: Program, why: str, what: str) -> Iterator[Violat
 
 
 def _behind(program: Program, ring: Pipelined) -> Iterator[Violation]:
-    """Copies that start in the midst of products stand in the loop around them."""
+    """Interleaved copies stand in the loop around them."""
     outer = outer_of_products(program, ring.spread) if ring.spread else None
-    yield from _asynchronous_ring(program, "and copies in the midst of products would hold them", "behind")
+    yield from _asynchronous_ring(program, "and interleaved copies would hold them", "behind")
     if outer is None or outer.extent is None or ring.behind >= outer.extent:
         found = "there is no such loop" if outer is None else f"{outer.name!r} has {outer.extent}"
         yield Violation(

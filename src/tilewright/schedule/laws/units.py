@@ -13,7 +13,7 @@ from tilewright.schedule.laws.violation import Violation
 
 
 def tma_boxes_are_whole(program: Program) -> Iterator[Violation]:
-    """TMA moves boxes (TMA boxes): neighbours along both dimensions, in swizzle atoms, as the operand lies."""
+    """TMA moves boxes: neighbours along both dimensions, in swizzle atoms, as the operand lies."""
     for staged in program.staged:
         if staged.route is not Route.TMA:
             continue

@@ -18,7 +18,7 @@ class Transfer(Step):
     Route.ASYNC copies to shared memory by cp.async, 4, 8 or 16 bytes at once, with no register between; what lies
     outside the matrix arrives as zero. Needs sm_80. Route.MATRICES loads the fragments of a matrix instruction by
     ldmatrix, as many matrices at once as Vectorize says. Needs sm_75. Of the shared tile of a result, each warpgroup
-    puts its part there by stmatrix, and its lanes store whole rows of it. Needs sm_90. Route.TMA leaves a shared tile
+    puts its part there by stmatrix, and stores it in whole rows. Needs sm_90. Route.TMA leaves a shared tile
     of A or B, or of the result, to TMA, whose copies one thread issues. Needs sm_90.
     """
 

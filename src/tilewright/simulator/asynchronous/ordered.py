@@ -43,7 +43,7 @@ class ClockShadow(Shadow):
     """What is known of each element of a buffer. column: the counter of the last write; `write_epoch`: its value.
     read_column: of the last read, in global memory; `read_epoch`: its value.
 
-    reads: of warps, of products and of bulk stores, by the first counter of each; made when first needed, since zero
+    reads: of warps, of wgmma and of TMA stores, by the first counter of each; made when first needed, since zero
     pages cost nothing until they are touched.
     """
 
@@ -399,7 +399,7 @@ class OrderedRaces(Races):
     def _reader_text(self, first: int, member: int) -> str:
         if first == self.clocks.multiplied:
             warps = range(member * GROUP_WARPS, (member + 1) * GROUP_WARPS)
-            return f"read by products of {numbers_text('warp', warps)}"
+            return f"read by wgmma of {numbers_text('warp', warps)}"
         if first == self.clocks.stored:
             return f"read by a bulk store of warp {member}"
         return "read by another thread"

@@ -1,4 +1,4 @@
-"""wgmma: products of tiles in shared memory, started by the four warps of a warpgroup and waited for in groups."""
+"""wgmma on tiles in shared memory, started by the four warps of a warpgroup and waited for in groups."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def products_of(convoy: Convoy) -> Products:
 
 @dataclass(slots=True)
 class Side:
-    """An operand of a product. place: its first element; base_bytes: of the buffer. reader: decodes the descriptor."""
+    """An operand of a wgmma. place: its first element; base_bytes: of the buffer. reader: decodes the descriptor."""
 
     place: Place
     base_bytes: int
@@ -50,7 +50,7 @@ class Side:
 
 @dataclass(slots=True)
 class WgmmaStep(UnitOp):
-    """Starts a product. first: of the registers of the sum. order: (lanes of a warp, registers) in rows of the tile."""
+    """Starts a wgmma. first: of the registers of the sum. order: (lanes of a warp, registers) in rows of the tile."""
 
     instruction: MatrixInstruction
     registers: int
@@ -132,18 +132,18 @@ class WgmmaStep(UnitOp):
         if array.dirty:
             self.report(
                 Kind.UNFENCED,
-                f"Registers of {name} were touched, and no WgmmaFence orders that before the product.",
+                f"Registers of {name} were touched, and no WgmmaFence orders that before the wgmma.",
                 place_of(self.site, convoy, 0),
                 buffer=name,
-                note="wgmma.fence orders what threads did with the registers, also before the first product of all.",
-                hint="run WgmmaFence between any other use of the registers and the next product.",
+                note="wgmma.fence orders what threads did with the registers, also before the first wgmma.",
+                hint="run WgmmaFence between any other use of the registers and the next wgmma.",
             )
         end = first + self.order.shape[1]
         under_way = [run for run in array.in_products if run[0] < end and first < run[1]]
         if any(run != (first, end) for run in under_way):
             self.report(
                 Kind.IN_FLIGHT,
-                f"Registers {first} to {end - 1} of {name} overlap those of a product of another shape under way.",
+                f"Registers {first} to {end - 1} of {name} overlap those of a wgmma of another shape under way.",
                 place_of(self.site, convoy, 0),
                 buffer=name,
             )
@@ -156,7 +156,7 @@ class WgmmaStep(UnitOp):
                     self.context.unwritten_register(self.site, convoy, name, element, lanes)
 
     def _check_together(self, convoy: Convoy, product: Product, rows: Array) -> None:
-        """All four warps start the same products in the same order."""
+        """All four warps start the same wgmma in the same order."""
         units = self.units
         per_block = convoy.warps.batch.warps_per_block
         if per_block % GROUP_WARPS:
@@ -176,7 +176,7 @@ class WgmmaStep(UnitOp):
             if units.last_product.setdefault((group, number), mine) != mine:
                 self.report(
                     Kind.PARTED_WARP,
-                    "The four warps of a warpgroup start different products.",
+                    "The four warps of a warpgroup start different wgmma.",
                     place_of(self.site, convoy, warp),
                     note="they execute every wgmma together, with the same descriptors.",
                 )
@@ -214,7 +214,7 @@ class WgmmaStep(UnitOp):
                 UnitAccess(
                     self.site,
                     part.buffer,
-                    "read by a product",
+                    "read by wgmma",
                     elements,
                     clocks.row(warps)[here],
                     slot,
@@ -232,7 +232,7 @@ class WgmmaStep(UnitOp):
     def tiles(self, convoy: Convoy, product: Product) -> tuple[Array, Array]:
         """Each warp's rows of A and its B: (warpgroups, 4, 16, k) and (warpgroups, 1, n, k), or (warps, 1, ...) both.
 
-        Always 16 rows a product, so that sums are rounded alike in every order of warps.
+        Always 16 rows a wgmma, so that accumulators are rounded alike in every order of warps.
         """
         rows = self.units.clocks.row(convoy.warps)
         each = self.instruction.m // GROUP_WARPS
@@ -285,7 +285,7 @@ class WgmmaStep(UnitOp):
         return numbers.reshape(len(warps), side.rows, k)
 
     def carry_out(self, convoy: Convoy, product: Product) -> None:
-        """Adds the product to the sum of every warp."""
+        """Adds the wgmma to the accumulators of every warp."""
         a, b = self.tiles(convoy, product)
         array = convoy.registers[self.registers]
         assert array is not None
@@ -323,7 +323,7 @@ class _WarpPlaces:
 
 @dataclass(slots=True)
 class WgmmaFenceOp(UnitOp):
-    """Registers written so far come before the products from here on."""
+    """Registers written so far come before later wgmma."""
 
     def __call__(self, convoy: Convoy) -> None:
         self.issue(convoy)
@@ -335,7 +335,7 @@ class WgmmaFenceOp(UnitOp):
 
 @dataclass(slots=True)
 class WgmmaCommitOp(UnitOp):
-    """The products since the last commit become a group."""
+    """The wgmma since the last commit become a group."""
 
     def __call__(self, convoy: Convoy) -> None:
         self.issue(convoy)
@@ -368,7 +368,7 @@ class WgmmaPending:
 
 @dataclass(slots=True)
 class WgmmaWaitStep(UnitOp):
-    """The instruction: the products of all but the youngest `pending` groups are carried out."""
+    """The instruction: the wgmma of all but the youngest `pending` groups are carried out."""
 
     pending: int
 

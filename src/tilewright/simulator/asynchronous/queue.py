@@ -1,6 +1,6 @@
 """Products under way: started by warps, gathered into groups, carried out when the first of the warps waits for them.
 
-The four warps of a warpgroup start a product together. It reads shared memory at some moment up to the first wait that
+The four warps of a warpgroup start a wgmma together. It reads shared memory at some moment up to the first wait that
 covers it; here as late as it can be. So the tiles are read for the whole warpgroup when its first warp has waited, and
 kept for the others, which may come to their wait later.
 """
@@ -50,7 +50,7 @@ class Products:
         self.under_way: list[Product] = []
 
     def due(self, pending: int) -> list[Product]:
-        """The products of all but the youngest `pending` groups; all warps of a convoy have the same ones."""
+        """The wgmma of all but the youngest `pending` groups; all warps of a convoy have the same ones."""
         due = [product for product in self.under_way if (product.group < self.groups - pending).all()]
         self.under_way = self.under_way[len(due) :]
         return due

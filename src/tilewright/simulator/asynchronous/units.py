@@ -33,7 +33,7 @@ REGISTER_STEP = 8
 """Registers of a thread come in steps of this. Source: PTX ISA 9.0, setmaxnreg."""
 
 Snapshot = tuple[int, Array, Array]
-"""The tiles of A and B of one product of a warpgroup as numbers, and how many of its warps have not taken them."""
+"""The tiles of A and B of one wgmma of a warpgroup as numbers, and how many of its warps have not taken them."""
 
 
 class Units:
@@ -225,7 +225,7 @@ class Units:
         )
 
     def _check_started(self) -> None:
-        """The four warps of a warpgroup have started equally many products."""
+        """The four warps of a warpgroup have started equally many wgmma."""
         if not self.started.any() or self.clocks.warps % GROUP_WARPS:
             return
         groups = self.started.reshape(-1, GROUP_WARPS)
@@ -237,7 +237,7 @@ class Units:
             self.findings.report(
                 Finding(
                     Kind.PARTED_WARP,
-                    f"The four warps of a warpgroup have started {counts} products.",
+                    f"The four warps of a warpgroup have started {counts} wgmma.",
                     Where(0, "the end of the kernel", (x, y, z), warp, ()),
                     note="they execute every wgmma together.",
                 )

@@ -1,4 +1,4 @@
-// The pipeline: what each role does, stretch by stretch, and what each slot holds meanwhile.
+// The pipeline: what each role does, stretch by stretch, and what each stage holds meanwhile.
 
 const KINDS = {
   load: ["sky", "loads from global memory into registers"],
@@ -16,7 +16,7 @@ function drawTimeline(host, data) {
     legend.append(element("span", { style: `--c:${colour(name)}` }, what)));
   const slots = data.rows.length > 0;
   const slotLegend = element("div", { class: "legend" },
-    element("span", { class: "hatched", style: `--e:${colour("blue")}` }, "slot: on its way in"),
+    element("span", { class: "hatched", style: `--e:${colour("blue")}` }, "stage: being filled"),
     element("span", { style: `--c:${colour("soft")};--e:${colour("muted")}` }, "there, not yet needed"),
     element("span", { style: `--c:${colour("green")}` }, "being read"));
   const zoom = slider("Zoom", 3, room(host) < 600 ? 1 : 2, show, (at) => `${["½", "¾", "1", "1½"][at]}×`);

@@ -1,4 +1,4 @@
-"""6: C goes out by the copy engine, too: stmatrix lays a quarter of a tile down while the one before it is read."""
+"""6: TMA stores C, too: stmatrix fills one epilogue subtile, a quarter of a tile, while the last one is stored."""
 
 from __future__ import annotations
 
@@ -7,14 +7,14 @@ from itertools import product
 
 from tilewright.dtypes import BF16
 from tilewright.ir.program import RasterOrder
-from tilewright.ladders.hopper.claims import BY_ENGINE, NO_STORE_CONFLICTS, brought, tensor_cores
+from tilewright.ladders.hopper.claims import BY_TMA, NO_STORE_CONFLICTS, brought, tensor_cores
 from tilewright.ladders.hopper.tiles import by_engine, fits, nest, staged, stored_by_engine, tiles_at
 from tilewright.ladders.rung import Choices, Point, Rung
 from tilewright.problem.gemm import Gemm
 from tilewright.schedule import Persist, Pipeline, Raster, Schedule, Specialize
 
 BEST: Point = {"m": 128, "n": 256, "groups": 2, "stages": 4, "rows": 8, "parts": 4}
-"""rows: of tiles, that blocks walk down together. parts: of a tile of C, through two places in shared memory."""
+"""rows: tile rows of a raster group. parts: epilogue subtiles of a tile of C, in two stages in shared memory."""
 
 
 def points() -> Iterator[Point]:
@@ -42,13 +42,13 @@ def schedule(gemm: Gemm) -> Schedule:
     return schedule_at(gemm, BEST)
 
 
-STORED_BY_ENGINE = Rung(
+TMA_STORE = Rung(
     ladder="hopper",
     number=6,
-    slug="stored_by_engine",
-    idea="C through stmatrix and the copy engine, in four parts through two places, behind the next tile's loads",
+    slug="tma_store",
+    idea="C by stmatrix and TMA store, in four epilogue subtiles and two stages, under the next tile's loads",
     schedule=schedule,
-    claims=(tensor_cores(tiles_at(BEST)), brought(tiles_at(BEST)), BY_ENGINE, NO_STORE_CONFLICTS),
+    claims=(tensor_cores(tiles_at(BEST)), brought(tiles_at(BEST)), BY_TMA, NO_STORE_CONFLICTS),
     builds_on="5",
     problem={"dtype": BF16, "out": BF16},
     choices=Choices(points, schedule_at),

@@ -1,4 +1,4 @@
-"""2: TMA. One thread asks for whole boxes, and a memory barrier says when they have landed; four slots run ahead."""
+"""2: TMA. One thread issues the tile copies, and an mbarrier signals their completion; a ring of four stages."""
 
 from tilewright.dtypes import BF16
 from tilewright.ladders.hopper.claims import ONE_BARRIER, brought, tensor_cores
@@ -21,11 +21,11 @@ def schedule(gemm: Gemm) -> Schedule:
     )
 
 
-ENGINE = Rung(
+TMA = Rung(
     ladder="hopper",
     number=2,
     slug="tma",
-    idea="TMA: one thread asks the copy engine for boxes, memory barriers tell when they are there",
+    idea="TMA: one thread issues the tile copies; mbarriers signal their completion",
     schedule=schedule,
     claims=(tensor_cores(TILES), brought(TILES), ONE_BARRIER),
     builds_on="1",

@@ -1,4 +1,4 @@
-"""8: warpgroups that take turns. Each has tiles of C of its own; while one stores, the other multiplies."""
+"""8: ping-pong. Each consumer warpgroup has tiles of C of its own; while one stores, the other multiplies."""
 
 from __future__ import annotations
 
@@ -7,14 +7,14 @@ from itertools import product
 
 from tilewright.dtypes import BF16
 from tilewright.ir.program import RasterOrder
-from tilewright.ladders.hopper.claims import BY_ENGINE, NO_STORE_CONFLICTS, brought, tensor_cores
+from tilewright.ladders.hopper.claims import BY_TMA, NO_STORE_CONFLICTS, brought, tensor_cores
 from tilewright.ladders.hopper.tiles import by_engine, fits, nest, staged, stored_by_engine, tiles_at
 from tilewright.ladders.rung import Choices, Point, Rung
 from tilewright.problem.gemm import Gemm
 from tilewright.schedule import Persist, Pipeline, Raster, Schedule, Specialize
 
 BEST: Point = {"m": 128, "n": 192, "groups": 1, "stages": 4, "rows": 16, "parts": 3, "turns": 2}
-"""turns: warpgroups, each with a whole tile and its own two places for parts of C."""
+"""turns: ping-pong warpgroups, each with a tile and two epilogue stages of its own."""
 
 
 def points() -> Iterator[Point]:
@@ -42,13 +42,13 @@ def schedule(gemm: Gemm) -> Schedule:
     return schedule_at(gemm, BEST)
 
 
-TAKING_TURNS = Rung(
+PING_PONG = Rung(
     ladder="hopper",
     number=8,
-    slug="taking_turns",
-    idea="two warpgroups take turns at whole tiles: while one stores its results, the tensor cores work for the other",
+    slug="ping_pong",
+    idea="two warpgroups in ping-pong: while one stores its tile, the tensor cores work for the other",
     schedule=schedule,
-    claims=(tensor_cores(tiles_at(BEST)), brought(tiles_at(BEST)), BY_ENGINE, NO_STORE_CONFLICTS),
+    claims=(tensor_cores(tiles_at(BEST)), brought(tiles_at(BEST)), BY_TMA, NO_STORE_CONFLICTS),
     builds_on="6",
     problem={"dtype": BF16, "out": BF16},
     choices=Choices(points, schedule_at),

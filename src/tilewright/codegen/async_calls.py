@@ -66,10 +66,10 @@ def async_call(stmt: AsyncStmt, expr: CudaExpr, address: Callable[[Ref], str]) -
         case WaitBarrier():
             return call("wait_barrier", address(stmt.place), expr(stmt.parity))
         case TmaLoad():
-            return _bulk_load(stmt, expr, address)
+            return _tma_load(stmt, expr, address)
         case TmaStore():
             expr.used.add(TENSOR_MAP)
-            return call(bulk_name(stmt.map, store=True), f"&{stmt.map.name}", *_box(stmt, expr), address(stmt.src))
+            return call(tma_name(stmt.map, store=True), f"&{stmt.map.name}", *_box(stmt, expr), address(stmt.src))
         case PrefetchMap():
             expr.used.add(TENSOR_MAP)
             return call("prefetch_map", f"&{stmt.map.name}")
@@ -114,12 +114,12 @@ def _counted(expr: CudaExpr, name: str, count: int) -> str:
     return f"{name}<{count}>()"
 
 
-def _bulk_load(stmt: TmaLoad, expr: CudaExpr, address: Callable[[Ref], str]) -> str:
+def _tma_load(stmt: TmaLoad, expr: CudaExpr, address: Callable[[Ref], str]) -> str:
     expr.used.add(TENSOR_MAP)
     arguments = [address(stmt.dst), f"&{stmt.map.name}", *_box(stmt, expr), address(stmt.signal)]
     if stmt.mask is None:
-        return expr.call(bulk_name(stmt.map), *arguments)
-    return expr.call(bulk_name(stmt.map, multicast=True), *arguments, f"{stmt.mask:#b}")
+        return expr.call(tma_name(stmt.map), *arguments)
+    return expr.call(tma_name(stmt.map, multicast=True), *arguments, f"{stmt.mask:#b}")
 
 
 def _box(stmt: TmaLoad | TmaStore, expr: CudaExpr) -> list[str]:
@@ -130,7 +130,7 @@ def _box(stmt: TmaLoad | TmaStore, expr: CudaExpr) -> list[str]:
     return [expr(along), expr(Const(RAGGED_LINES) - lines + across), expr(first + lines), str(RAGGED_LINES)]
 
 
-def bulk_name(told: TensorMap, *, multicast: bool = False, store: bool = False) -> str:
+def tma_name(told: TensorMap, *, multicast: bool = False, store: bool = False) -> str:
     """The function that copies a box, by the number of its coordinates."""
     base = "tma_store" if store else "tma_load_multicast" if multicast else "tma_load"
     return f"{base}_{told.rank}d" if told.rank > 2 else base

@@ -60,11 +60,11 @@ def _coordinates(rank: int, first: int) -> tuple[str, str, str]:
     return ", ".join(f"int {name}" for name in names), ", ".join(f'"r"({name})' for name in names), numbers
 
 
-def _bulk_load(rank: int) -> str:
+def _tma_load(rank: int) -> str:
     parameters, operands, numbers = _coordinates(rank, 3)
     return f"""\
 // Starts the copy of a box to shared memory; its bytes are told to the barrier.
-{_HEAD} void bulk_load{_suffix(rank)}(
+{_HEAD} void tma_load{_suffix(rank)}(
     void* to, const TensorMap* map, {parameters}, unsigned long long* barrier) {{
     asm volatile("cp.async.bulk.tensor.{rank}d.shared::cluster.global.tile.mbarrier::complete_tx::bytes "
                  "[%0], [%1, {{{numbers}}}], [%2];" ::"r"({_SHARED}(to)),
@@ -87,11 +87,11 @@ def _tma_load_multicast(rank: int) -> str:
 }}"""
 
 
-def _bulk_store(rank: int) -> str:
+def _tma_store(rank: int) -> str:
     parameters, operands, numbers = _coordinates(rank, 2)
     return f"""\
 // Starts the copy of a TMA box from shared memory to the matrix.
-{_HEAD} void bulk_store{_suffix(rank)}(const TensorMap* map, {parameters}, const void* from) {{
+{_HEAD} void tma_store{_suffix(rank)}(const TensorMap* map, {parameters}, const void* from) {{
     asm volatile("cp.async.bulk.tensor.{rank}d.global.shared::cta.tile.bulk_group [%0, {{{numbers}}}], [%1];"
                  ::"l"(map), "r"({_SHARED}(from)), {operands}
                  : "memory");
@@ -202,9 +202,9 @@ def async_prelude() -> dict[str, str]:
             "prefetch.tensormap [%0]",
             '"l"(map)',
         ),
-        **{f"bulk_load{_suffix(rank)}": _bulk_load(rank) for rank in (2, 3, 4)},
+        **{f"tma_load{_suffix(rank)}": _tma_load(rank) for rank in (2, 3, 4)},
         **{f"tma_load_multicast{_suffix(rank)}": _tma_load_multicast(rank) for rank in (2, 3, 4)},
-        **{f"bulk_store{_suffix(rank)}": _bulk_store(rank) for rank in (2, 3, 4)},
+        **{f"tma_store{_suffix(rank)}": _tma_store(rank) for rank in (2, 3, 4)},
         "commit_stores": _plain(
             "The TMA stores of this thread become a group.", "commit_stores()", "cp.async.bulk.commit_group"
         ),

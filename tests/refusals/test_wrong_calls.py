@@ -42,7 +42,7 @@ REFUSED: list[tuple[Callable[..., Any], str]] = [
     ),
     (lambda: tw.check(GEMM, ONES), "Results are held against Operands, not a Gemm."),  # type: ignore[arg-type]
     (lambda: tw.check(tw.make_operands(GEMM), "C"), "A str is not a matrix of numbers."),  # type: ignore[arg-type]
-    (lambda: tw.matmul(ONES, None), "Cannot multiply a NoneType."),
+    (lambda: tw.matmul(ONES, None), "b is a NoneType, and a is an array of NumPy."),
 ]
 
 

@@ -1,4 +1,4 @@
-"""Maps of tensors that the copy engine cannot take are refused before the driver sees them."""
+"""Maps of tensors that TMA cannot take are refused before the driver sees them."""
 
 from __future__ import annotations
 

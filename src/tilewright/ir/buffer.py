@@ -24,7 +24,7 @@ class Handoff(Enum):
     """How what some threads write to a shared buffer is handed over to those that read it, and given back.
 
     OWN_DATA: each thread reads what it wrote itself. BLOCK_BARRIER: all threads of the block meet, where the pipeline
-    says so. LOCKSTEP: halves of the block take turns, and meet. MBARRIERS: each stage has barriers of its own.
+    says so. LOCKSTEP: halves of the block alternate, and meet. MBARRIERS: each stage has barriers of its own.
     WARPGROUP: the threads of a warpgroup meet.
     """
 

@@ -164,8 +164,8 @@ def test_a_record_comes_back_as_it_was_written(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("text", "says"),
     [
-        ("[", "is no calibration"),
-        ("[" * 100_000, "is no calibration: maximum recursion depth"),
+        ("[", "is not a calibration"),
+        ("[" * 100_000, "is not a calibration: maximum recursion depth"),
         ('{"format": 9, "rungs": {}}', "is of a newer format: 9"),
         ("{}", "is not a calibration"),
     ],

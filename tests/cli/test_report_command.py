@@ -92,14 +92,14 @@ def test_a_missing_extra_is_named_with_its_command(cli: Cli, monkeypatch: pytest
 @pytest.mark.parametrize(
     ("name", "line", "said"),
     [
-        ("ladder_worklog.jsonl", '{"rung": "worklog/1", "format": 99}', "is no record: format 99, not 1."),
-        ("ladder_worklog.jsonl", '{"rung": "worklog/1", ', "is no record: Expecting"),
-        ("ladder_worklog.jsonl", "[1, 2]", "is no record:"),
-        ("ladder_worklog.jsonl", "[" * 100_000, "is no record: maximum recursion depth"),
-        ("ladder_worklog.jsonl", "\0\xff", "is no record:"),
-        ("suite.jsonl", '{"candidate": "x", "burst": {}, "shape": [1, 1, 1]}', "is no record of a suite: it lacks"),
-        ("suite.jsonl", '{"candidate": "x", "burst"', "is no record of a suite: Expecting"),
-        ("suite.jsonl", '{"candidate": "x", "burst": 7, "shape": 3}', "is no record of a suite: cannot unpack"),
+        ("ladder_worklog.jsonl", '{"rung": "worklog/1", "format": 99}', "is not a record: format 99, not 1."),
+        ("ladder_worklog.jsonl", '{"rung": "worklog/1", ', "is not a record: Expecting"),
+        ("ladder_worklog.jsonl", "[1, 2]", "is not a record:"),
+        ("ladder_worklog.jsonl", "[" * 100_000, "is not a record: maximum recursion depth"),
+        ("ladder_worklog.jsonl", "\0\xff", "is not a record:"),
+        ("suite.jsonl", '{"candidate": "x", "burst": {}, "shape": [1, 1, 1]}', "is not a record of a suite: it lacks"),
+        ("suite.jsonl", '{"candidate": "x", "burst"', "is not a record of a suite: Expecting"),
+        ("suite.jsonl", '{"candidate": "x", "burst": 7, "shape": 3}', "is not a record of a suite: cannot unpack"),
     ],
 )
 def test_damaged_records_and_those_of_another_version_are_refused(

@@ -127,9 +127,9 @@ def test_more_registers_fail(recorded: Cli) -> None:
     ("text", "says"),
     [
         (None, "There is no snapshot 'tilewright.gate.json'.\n  Hint: write one with --update"),
-        ("<<<<<<< HEAD\n", "'tilewright.gate.json' is no snapshot: "),
-        ("[" * 100_000, "'tilewright.gate.json' is no snapshot: maximum recursion depth"),
-        ("[]", "'tilewright.gate.json' is no snapshot: its version is None, not 1."),
+        ("<<<<<<< HEAD\n", "'tilewright.gate.json' is not a snapshot: "),
+        ("[" * 100_000, "'tilewright.gate.json' is not a snapshot: maximum recursion depth"),
+        ("[]", "'tilewright.gate.json' is not a snapshot: its version is None, not 1."),
         ('{"version": 2}', "was written by a newer tilewright: its version is 2, and this one reads 1."),
         ('{"version": 1, "schedules": {"a": 3}}', "'tilewright.gate.json' is not a snapshot: "),
     ],

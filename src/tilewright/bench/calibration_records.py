@@ -132,7 +132,7 @@ def read(path: Path) -> Calibration:
         known = {field.name for field in fields(Calibration)} - {"rows"}
         return Calibration(rows=rows, **{name: value for name, value in data.items() if name in known})
     except (ValueError, TypeError, KeyError, AttributeError, RecursionError) as error:
-        raise TilewrightError(f"{path.name!r} is no calibration: {error}.") from None
+        raise TilewrightError(f"{path.name!r} is not a calibration: {error}.") from None
 
 
 def _rows(data: Mapping[str, Any]) -> Iterator[Comparison]:

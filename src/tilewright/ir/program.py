@@ -205,7 +205,7 @@ class Specialized:
     """One more warpgroup, the producer, fills the stages of the pipelined loop; the others only compute.
 
     registers: of a thread of the producer, and of the others; None: what a block of so many warpgroups has
-    (`register_budgets`). turns: warpgroups that take turns at whole tiles of C,
+    (`register_budgets`). turns: warpgroups in ping-pong, each on a tile of C,
     each storing one while the others multiply; 1: all work on the same tile.
     """
 

@@ -102,7 +102,7 @@ class _Writer:
             lines.append("persistent: as many blocks as run at once are started, each computes several tiles")
         if roles is not None:
             copying, multiplying = register_budgets(program)
-            turns = f", {roles.turns} of them in turns at whole tiles of C" if roles.turns > 1 else ""
+            turns = f", {roles.turns} of them in ping-pong, each on a tile of C" if roles.turns > 1 else ""
             each = f"with {copying} registers a thread; the others multiply, with {multiplying}"
             lines.append(f"one warpgroup copies, {each}{turns}")
         if program.overlapped:

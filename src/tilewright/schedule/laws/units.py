@@ -79,8 +79,8 @@ def _budgets(program: Program, roles: Specialized) -> Iterator[Violation]:
         )
 
 
-def overlap_needs_an_engine(program: Program) -> Iterator[Violation]:
-    """A kernel starts early only where all it reads comes behind one wait: through the copy engine."""
+def dependent_launch_needs_tma(program: Program) -> Iterator[Violation]:
+    """A kernel may start before the last one has ended only where all its reads follow one wait: through TMA."""
     if program.overlapped and not any(staged.route is Route.TMA for staged in program.staged):
         yield Violation(
             "no tile is loaded by TMA, and the wait for the kernels before stands in front of its ring.",

@@ -17,11 +17,11 @@ _STEP = 8
 class Specialize(Step):
     """all: wait; use stage; meet; fill stage   ->   producer: wait empty; fill stage   |   others: wait full; use stage
 
-    A warpgroup of its own, the producer, starts the copies of the pipelined loop; the others multiply. Each slot has
-    two memory barriers, full and empty, so that nobody waits for more than it must. registers: of a thread of the
+    A warpgroup of its own, the producer, starts the copies of the pipelined loop; the others multiply. Each stage has
+    two mbarriers, full and empty, so that no warp waits for more than it must. registers: of a thread of the
     producer and of the others, taken from the one and given to the others; by default what a block of so many
-    warpgroups has. turns: so many warpgroups take turns at
-    whole tiles of C: while one stores its tile, the next multiplies (resident blocks only).
+    warpgroups has. turns: so many warpgroups
+    run in ping-pong, each on a tile of C of its own: while one stores, the next multiplies (persistent blocks only).
     """
 
     positional: ClassVar[int] = 0

@@ -15,9 +15,10 @@ import numpy as np
 
 from tilewright.errors import LaunchError, ProblemError
 from tilewright.frontend.compute import refuse_host_memory, refuse_other_library, views_of
-from tilewright.frontend.libraries import HostArrays, View, library_of
+from tilewright.frontend.libraries import HostArrays, TorchArrays, View, library_of
 from tilewright.frontend.on_host import on_host
 from tilewright.frontend.options import Options, options_asked
+from tilewright.frontend.ragged import compute_groups
 from tilewright.frontend.requests import checked, requests_of
 from tilewright.frontend.shapes import NeedsCopy, ShapeError
 from tilewright.ir.kernel import MOST_ALONG_Z
@@ -29,21 +30,40 @@ _MOST_REMEMBERED = 1024
 
 
 def grouped_matmul(
-    a: Sequence[Any],
-    b: Sequence[Any],
+    a: Any,
+    b: Any,
     *,
+    offsets: Any = None,
     bias: Sequence[Any] | None = None,
     activation: str | None = None,
     alpha: float = 1.0,
     out_dtype: Any = None,
     precision: str = "default",
-) -> list[Any]:
-    """`[activation(alpha * x @ y + z) for x, y, z in zip(a, b, bias)]` in one launch: matrices of any shapes, of one
-    library, format and GPU. Options as for `matmul`.
+) -> Any:
+    """`[activation(alpha * x @ y + z) for x, y, z in zip(a, b, bias)]` in one launch: lists of matrices of any shapes,
+    of one library, format and GPU. Options as for `matmul`.
+
+    With offsets, a and b are arrays whose rows or columns belong to groups, as in torch._grouped_mm: group i ends
+    before row `offsets[i]`, and begins where the one before ends. offsets: (groups,), int32, ascending, on the GPU;
+    the host never reads them, so that a CUDA graph records the call. alpha, out_dtype and precision as for `matmul`.
+
+    | a, b | result |
+    |---|---|
+    | (tokens, k), (groups, k, n) | (tokens, n): the rows of each group by its matrix; those beyond the last end: any |
+    | (groups, m, k), (k, tokens) | (m, tokens): the same, transposed |
+    | (m, tokens), (tokens, n) | (groups, m, n): a sum over the tokens of each group; zeros for an empty one |
+
+    Raises ShapeError, DTypeError and ProblemError as `matmul`, and LaunchError for a new kind of call in a capture.
 
     >>> grouped_matmul([], [])
     []
     """
+    if offsets is not None:
+        if bias is not None or activation is not None:
+            raise ProblemError(
+                "grouped_matmul with offsets adds no bias and has no activation.", hint="apply them to the result."
+            )
+        return _with_offsets(a, b, offsets, alpha, out_dtype, precision)
     a, b = list(a), list(b)
     biases = [None] * len(a) if bias is None else list(bias)
     if not len(a) == len(b) == len(biases):
@@ -66,6 +86,16 @@ def grouped_matmul(
             )
     _start(library, pairs)
     return [pair.result for pair in pairs]
+
+
+def _with_offsets(a: Any, b: Any, offsets: Any, alpha: Any, out_dtype: Any, precision: Any) -> Any:
+    asked = (alpha, None, out_dtype, precision, None, False, None, False)
+    library = library_of(a)
+    if isinstance(library, TorchArrays):
+        from tilewright.frontend.pytorch.grouped import grouped
+
+        return grouped(a, b, offsets, asked)
+    return compute_groups(library, a, b, offsets, options_asked(*asked))
 
 
 @dataclass(frozen=True)

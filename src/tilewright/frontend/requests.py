@@ -189,9 +189,9 @@ def _alignment_of(layout: Layout, views: Views, out: View, residual: View | None
     if residual is not None:
         bits_c |= bits_residual
     at_bias = 0 if views.bias is None else views.bias.pointer
-    return Alignment(_power_of_two(bits_a), _power_of_two(bits_b), _power_of_two(bits_c | at_bias))
+    return Alignment(power_of_two(bits_a), power_of_two(bits_b), power_of_two(bits_c | at_bias))
 
 
-def _power_of_two(value: int) -> int:
+def power_of_two(value: int) -> int:
     """The largest power of two that divides an address, at most 16."""
     return min(value & -value, 16) if value else 16

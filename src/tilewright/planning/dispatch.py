@@ -11,6 +11,7 @@ import threading
 from collections.abc import Iterator
 from dataclasses import replace
 from time import perf_counter
+from typing import Any
 
 from tilewright.device.spec import DeviceSpec
 from tilewright.errors import CompileError, LaunchError, LoweringError, ScheduleError, TilewrightError
@@ -51,7 +52,7 @@ class Dispatcher:
         self.forked = False
         self._plans: dict[Request, Plan] = {}
         self._kept: dict[Request, Plan] = {}
-        self._groups: dict[tuple[Request, ...], GroupPlan] = {}
+        self._groups: dict[Any, GroupPlan] = {}
         self._orders: dict[Gemm, ReductionOrder] = {}
         self._reported: set[tuple[str, str]] = set()
         self._lock = threading.RLock()
@@ -102,34 +103,38 @@ class Dispatcher:
                 self._kept.clear()
             self._kept[request] = self._plans[request] = plan
 
-    def known_group(self, requests: tuple[Request, ...]) -> GroupPlan | None:
+    def known_group(
+        self, requests: tuple[Request, ...], bounds: tuple[Gemm, ...] = (), count: int = 0
+    ) -> GroupPlan | None:
         """The plan of a group that was planned before."""
-        return self._groups.get(requests)
+        return self._groups.get((requests, bounds, count))
 
-    def group(self, requests: tuple[Request, ...]) -> GroupPlan:
+    def group(self, requests: tuple[Request, ...], bounds: tuple[Gemm, ...] = (), count: int = 0) -> GroupPlan:
         """One launch for problems that agree in formats, orders and epilogue: the best kernel that can be built.
 
-        Raises what building, compiling and loading the last resort raises.
+        bounds: the largest and the smallest of `count` problems whose sizes are not known here; `requests` are typical
+        ones then. Raises what building, compiling and loading the last resort raises.
         """
-        found = self._groups.get(requests)
+        key = requests, bounds, count
+        found = self._groups.get(key)
         if found is None:
             self.refuse_fork()
             with self._lock, self.gpu.as_current():
                 if len(self._groups) >= _KEPT_PLANS:
                     self._groups.clear()
-                found = self._groups[requests] = self._made_group(requests)
+                found = self._groups[key] = self._made_group(requests, bounds, count or len(requests))
         return found
 
-    def _made_group(self, requests: tuple[Request, ...]) -> GroupPlan:
+    def _made_group(self, requests: tuple[Request, ...], bounds: tuple[Gemm, ...], count: int) -> GroupPlan:
         failures = []
         gemms = [request.gemm for request in requests]
         alignment = Alignment(*(min(getattr(request.alignment, side) for request in requests) for side in "abc"))
-        first, *others = gemms
+        first, *others = dict.fromkeys((*gemms, *bounds))
         for choice in (*choices_for_list(gemms, self.spec), SAFE):
             try:
                 built = self.kernels.kernel(first, alignment, choice, problems=Problems.LISTED, others=others)
-                grids = [grid_of(built.kernel, gemm) for gemm in gemms]
-                grid = (max(grid[0] for grid in grids), max(grid[1] for grid in grids), len(gemms))
+                grids = [grid_of(built.kernel, gemm) for gemm in (first, *others)]
+                grid = (max(grid[0] for grid in grids), max(grid[1] for grid in grids), count)
                 launch = built.loaded.prepare(grid, built.kernel.block, (0, first.alpha, first.beta))
                 return GroupPlan(launch, tuple(column.name for column in built.kernel.columns))
             except (CompileError, LaunchError, LoweringError, ScheduleError) as failure:

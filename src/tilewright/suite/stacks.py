@@ -184,7 +184,7 @@ def _grouped(torch: Any, problem: Grouped, dtype: Any, copies: int) -> Contest:
 
     def mine() -> Any:
         x, y = next(ours)
-        return grouped_matmul(x, y, offsets=ends)  # type: ignore[call-arg]
+        return grouped_matmul(x, y, offsets=ends)
 
     def peer() -> Any:
         x, y = next(theirs)

@@ -45,6 +45,12 @@ class _Ours:
         memory = DeviceArray.of(open_gpu(self.view(like).device or 0), words)  # type: ignore[attr-defined]
         return memory.pointer, memory
 
+    def words(self, shape: Shape, like: Any) -> Any:
+        raise ProblemError(
+            f"The sizes of groups cannot be computed on the GPU with arrays of {self.name}.",  # type: ignore[attr-defined]
+            hint="pass tensors of PyTorch or arrays of CuPy, or lists of matrices.",
+        )
+
     def key(self, options: Any, a: Any, b: Any, c: Any, bias: Any, out: Any) -> Any:
         return None
 

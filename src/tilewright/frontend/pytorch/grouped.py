@@ -1,0 +1,112 @@
+"""`torch.ops.tilewright.grouped_matmul`: products of groups as an operator of PyTorch, with shapes and gradients."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from tilewright import extras
+from tilewright.errors import ProblemError
+from tilewright.frontend.compute import HostMemory
+from tilewright.frontend.libraries.views import View, c_strides
+from tilewright.frontend.options import Options, options_asked, options_of
+from tilewright.frontend.pytorch.plain import LIBRARY, compute_plain
+from tilewright.frontend.ragged import check_offsets, compute_groups, groups_of
+from tilewright.frontend.requests import checked
+
+torch: Any = extras.require("torch", "Multiplying tensors of PyTorch")
+
+from torch import library  # noqa: E402
+
+
+def grouped(a: Any, b: Any, offsets: Any, asked: tuple[Any, ...]) -> Any:
+    """A call with tensors of PyTorch. asked: the arguments of `options_of`."""
+    for name, tensor in (("b", b), ("offsets", offsets)):
+        if not isinstance(tensor, torch.Tensor):
+            raise ProblemError(
+                f"{name} is a {type(tensor).__name__}, and a is a tensor of PyTorch.", hint="pass a tensor."
+            )
+    return torch.ops.tilewright.grouped_matmul(a, b, offsets, *_words_asked(*asked))
+
+
+@torch.compiler.assume_constant_result  # type: ignore[untyped-decorator]
+def _words_asked(*asked: Any) -> tuple[float, Any, bool]:
+    """The options as the operator takes them. The compiler takes them as they are."""
+    options = options_asked(*asked)
+    kind = None if options.out_dtype is None else LIBRARY.to_torch[options.out_dtype]
+    return options.alpha, kind, options.tf32
+
+
+def _options(alpha: float = 1.0, out_dtype: Any = None, tf32: bool = False) -> Options:
+    return options_of(alpha, None, out_dtype, "tf32" if tf32 else "default", None, False, None, False)
+
+
+def _grouped(a: Any, b: Any, offsets: Any, *words: Any) -> Any:
+    options = _options(*words)
+    try:
+        return compute_groups(LIBRARY, a, b, offsets, options)
+    except HostMemory:
+        return _on_the_host(a, b, offsets, options)
+
+
+def _on_the_host(a: Any, b: Any, offsets: Any, options: Options) -> Any:
+    """The same for tensors in host memory, group by group."""
+    ends = offsets.tolist()
+    spans = [slice(start, end) for start, end in zip([0, *ends[:-1]], ends, strict=True)]
+    result = _shaped(a, b, offsets, options.alpha, options.out_dtype and LIBRARY.to_torch[options.out_dtype]).zero_()
+    for number, rows in enumerate(spans):
+        if a.dim() == 3:
+            result[:, rows] = compute_plain(a[number], b[:, rows], None, None, None, options)
+        elif b.dim() == 3:
+            result[rows] = compute_plain(a[rows], b[number], None, None, None, options)
+        else:
+            result[number] = compute_plain(a[:, rows], b[rows], None, None, None, options)
+    return result
+
+
+def _shaped(a: Any, b: Any, offsets: Any, *words: Any) -> Any:
+    """A result without elements, or the error that the call would raise."""
+    check_offsets(offsets)
+    if a.dim() == 3 and b.dim() == 2:
+        return _shaped(b.T, a.swapaxes(-1, -2), offsets, *words).T
+    views = [View(0, tuple(x.shape), c_strides(tuple(x.shape)), LIBRARY.format_of(x), None) for x in (a, b)]
+    groups = groups_of(views[0], views[1], offsets.shape[0])
+    _, dtype = checked(groups.one, _options(*words), row_major=True)
+    return a.new_empty(groups.shape, dtype=LIBRARY.to_torch[dtype])
+
+
+def _keep(ctx: Any, inputs: tuple[Any, ...], output: Any) -> None:
+    a, b, offsets, *words = inputs  # PyTorch leaves out last arguments that have their default
+    ctx.save_for_backward(a, b, offsets)
+    options = _options(*words)
+    ctx.alpha, ctx.tf32 = options.alpha, options.tf32
+
+
+def _gradients(ctx: Any, gradient: Any) -> tuple[Any, ...]:
+    """One for each argument that was given. The sum over a group's tokens and the product by its matrix are each the
+    gradient of the other."""
+    a, b, offsets = ctx.saved_tensors
+    factor = gradient.to(a.dtype)
+
+    def product(x: Any, y: Any) -> Any:
+        return torch.ops.tilewright.grouped_matmul(x, y, offsets, ctx.alpha, None, ctx.tf32)
+
+    for_a = for_b = None
+    if ctx.needs_input_grad[0]:
+        for_a = product(b, factor.mT).mT if a.dim() == b.dim() else product(factor, b.mT)
+    if ctx.needs_input_grad[1]:
+        for_b = product(a.mT, factor)
+    return (for_a, for_b, *(None,) * (len(ctx.needs_input_grad) - 2))
+
+
+def _register() -> Any:
+    """The operator; it lasts as long as what is returned."""
+    operators = library.Library("tilewright", "FRAGMENT")
+    given = "Tensor a, Tensor b, Tensor offsets, float alpha=1.0, ScalarType? out_dtype=None, bool tf32=False"
+    operators.define(f"grouped_matmul({given}) -> Tensor", tags=(torch.Tag.pt2_compliant_tag,))
+    operators.impl("grouped_matmul", _grouped, "CompositeExplicitAutograd")
+    library.register_fake("tilewright::grouped_matmul", _shaped, lib=operators)
+    library.register_autograd("tilewright::grouped_matmul", _gradients, setup_context=_keep, lib=operators)
+    return operators
+
+
+_OPERATORS = _register()

@@ -1,0 +1,155 @@
+"""`grouped_matmul` with offsets: the sizes of groups lie on the GPU and are never read by the host."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import numpy as np
+import pytest
+from cpu_gpu import CpuArrays, State, cpu_gpu, on_gpu
+from test_matmul import assert_right, drawn
+
+from tilewright.dtypes import BF16, F32, DType
+from tilewright.errors import LaunchError, TilewrightError
+from tilewright.frontend import grouped_matmul
+
+ENDS = [[33, 33, 40, 100], [0, 0, 0, 70], [100], [1, 2, 3, 4, 5], [90, 100]]
+
+
+@pytest.fixture
+def gpu() -> Iterator[State]:
+    with cpu_gpu() as state:
+        yield state
+
+
+def spans(ends: list[int]) -> list[slice]:
+    return [slice(start, end) for start, end in zip([0, *ends[:-1]], ends, strict=True)]
+
+
+def offsets(ends: list[int]) -> Any:
+    return on_gpu(np.array(ends, np.int32))
+
+
+@pytest.mark.parametrize("orders", ["NN", "NT", "TN"])
+@pytest.mark.parametrize("dtype", [F32, BF16], ids=str)
+def test_rows_of_each_group_by_its_matrix(gpu: State, dtype: DType, orders: str) -> None:
+    for ends in ENDS:
+        a, b = drawn(100, 40, dtype=dtype, order=orders[0]), drawn(len(ends), 40, 24, dtype=dtype, order=orders[1])
+        gpu.launches.clear()
+        result = grouped_matmul(a, b, offsets=offsets(ends), alpha=0.5)
+        assert result.shape == (100, 24) and len(gpu.launches) == 1
+        for rows, matrix in zip(spans(ends), b, strict=True):
+            assert_right(result[rows], a[rows], matrix, dtype=dtype, alpha=0.5)
+
+
+@pytest.mark.parametrize("orders", ["NN", "TN", "NT"])
+def test_sums_over_the_tokens_of_each_group(gpu: State, orders: str) -> None:
+    for ends in ENDS:
+        a, b = drawn(30, 100, order=orders[0]), drawn(100, 20, order=orders[1])
+        result = grouped_matmul(a, b, offsets=offsets(ends))
+        assert result.shape == (len(ends), 30, 20)
+        for rows, own in zip(spans(ends), result, strict=True):
+            assert_right(own, a[:, rows], b[rows])
+
+
+def test_the_same_transposed(gpu: State) -> None:
+    ends = [33, 33, 40, 100]
+    a, b = drawn(4, 24, 40), drawn(40, 100)
+    result = grouped_matmul(a, b, offsets=offsets(ends))
+    assert result.shape == (24, 100)
+    for rows, matrix in zip(spans(ends), a, strict=True):
+        assert_right(result[:, rows], matrix, b[:, rows])
+
+
+def test_operands_of_any_strides(gpu: State) -> None:
+    ends = [33, 33, 40, 100]
+    a, b = drawn(100, 80)[:, ::2], drawn(8, 40, 24)[::2]
+    result = grouped_matmul(a, b, offsets=offsets(ends))
+    for rows, matrix in zip(spans(ends), b, strict=True):
+        assert_right(result[rows], a[rows], matrix)
+
+
+def test_other_sizes_of_the_groups_are_the_same_call(gpu: State, monkeypatch: pytest.MonkeyPatch) -> None:
+    a, b = drawn(100, 40), drawn(4, 40, 24)
+    grouped_matmul(a, b, offsets=offsets(ENDS[0]))
+    compiled = list(gpu.compiled)
+    gpu.capturing = True
+    monkeypatch.delattr(CpuArrays, "upload")  # nothing travels from the host
+    result = grouped_matmul(a, b, offsets=offsets(ENDS[1]))
+    assert gpu.compiled == compiled
+    assert_right(result[:70], a[:70], b[3])
+
+
+def test_in_a_capture_a_new_kind_of_call_is_refused(gpu: State) -> None:
+    gpu.capturing = True
+    with pytest.raises(LaunchError, match="recording a CUDA graph, and no kernel for groups"):
+        grouped_matmul(drawn(100, 40), drawn(4, 40, 24), offsets=offsets(ENDS[0]))
+
+
+def test_nothing_to_multiply_is_no_launch(gpu: State) -> None:
+    assert grouped_matmul(drawn(0, 40), drawn(2, 40, 24), offsets=offsets([0, 0])).shape == (0, 24)
+    assert grouped_matmul(drawn(5, 40), drawn(0, 40, 24), offsets=offsets([])).shape == (5, 24)
+    assert not gpu.launches
+
+
+@pytest.mark.filterwarnings("ignore:tilewright.matmul computes with NumPy")
+def test_arrays_of_numpy_are_multiplied_group_by_group() -> None:
+    rng = np.random.default_rng(0)
+    a, b = rng.standard_normal((50, 6), np.float32), rng.standard_normal((3, 6, 5), np.float32)
+    ends = np.array([20, 20, 50], np.int32)
+    result = grouped_matmul(a, b, offsets=ends)
+    sums = grouped_matmul(a.T, result, offsets=ends)
+    turned = grouped_matmul(b.swapaxes(1, 2), a.T, offsets=ends)
+    for number, rows in enumerate(spans(ends.tolist())):
+        np.testing.assert_allclose(result[rows], a[rows] @ b[number], rtol=1e-5, atol=1e-5)
+        np.testing.assert_allclose(sums[number], a[rows].T @ result[rows], rtol=1e-4, atol=1e-4)
+    np.testing.assert_allclose(turned, result.T, rtol=1e-5, atol=1e-5)
+
+
+REFUSED: dict[str, tuple[Callable[[], Any], str]] = {
+    "another k": (
+        lambda: grouped_matmul(drawn(9, 4), drawn(2, 5, 6), offsets=offsets([4, 9])),
+        "grouped_matmul: a of shape (9, 4) does not go with b of shape (2, 5, 6).",
+    ),
+    "another number of groups": (
+        lambda: grouped_matmul(drawn(9, 5), drawn(2, 5, 6), offsets=offsets([4, 6, 9])),
+        "grouped_matmul: there are 3 offsets, and b of shape (2, 5, 6) has 2 groups.",
+    ),
+    "other numbers of tokens": (
+        lambda: grouped_matmul(drawn(5, 9), drawn(8, 6), offsets=offsets([4, 9])),
+        "grouped_matmul: a of shape (5, 9) does not go with b of shape (8, 6).",
+    ),
+    "two batches": (
+        lambda: grouped_matmul(drawn(2, 9, 5), drawn(2, 5, 6), offsets=offsets([4, 9])),
+        "grouped_matmul takes no a of shape (2, 9, 5) and b of shape (2, 5, 6) with offsets.",
+    ),
+    "offsets of 64 bits": (
+        lambda: grouped_matmul(drawn(9, 5), drawn(2, 5, 6), offsets=on_gpu(np.array([4, 9]))),
+        "offsets are int32, and these are int64.",
+    ),
+    "offsets of two dimensions": (
+        lambda: grouped_matmul(drawn(9, 5), drawn(2, 5, 6), offsets=on_gpu(np.zeros((1, 2), np.int32))),
+        "offsets have one dimension, and these have shape (1, 2).",
+    ),
+    "offsets on the host": (
+        lambda: grouped_matmul(drawn(9, 5), drawn(2, 5, 6), offsets=np.array([4, 9], np.int32)),
+        "offsets is an array of NumPy, and a is one of the CPU's GPU.",
+    ),
+    "a bias": (
+        lambda: grouped_matmul(drawn(9, 5), drawn(2, 5, 6), offsets=offsets([4, 9]), bias=[drawn(6), drawn(6)]),
+        "grouped_matmul with offsets adds no bias and has no activation.",
+    ),
+    "two formats": (
+        lambda: grouped_matmul(drawn(9, 5), drawn(2, 5, 6, dtype=BF16), offsets=offsets([4, 9])),
+        "Cannot multiply f32 by bf16.",
+    ),
+}
+
+
+@pytest.mark.parametrize("name", REFUSED)
+def test_what_cannot_be_is_refused(name: str, gpu: State) -> None:
+    call, headline = REFUSED[name]
+    with pytest.raises(TilewrightError) as told:
+        call()
+    assert told.value.headline == headline

@@ -73,9 +73,10 @@ def grid_of(kernel: Kernel, problem: Problem, *, part_of_k: int = 0, batch: int 
 class Build:
     """A scheduled problem and everything that can be made of it.
 
-    variant None: the strongest one that is true of the problem with aligned pointers. split_k: whether blocks along z
-    share out k, and what becomes of their partial sums. problems: whether a launch computes many. layouts: how the
-    layouts were found that the schedule left open, with their proofs.
+    variant None: the strongest one that is true of the problem with aligned pointers. split_k: whether work items share
+    out k, and what becomes of their partial sums. problems: whether a launch computes many. stream_k: blocks share out
+    the k of all tiles of C in equal parts. layouts: how the layouts were found that the schedule left open, with their
+    proofs.
     """
 
     gemm: Gemm
@@ -85,6 +86,7 @@ class Build:
     layouts: tuple[Found, ...] = ()
     split_k: SplitK = SplitK.NONE
     problems: Problems = Problems.ONE
+    stream_k: bool = False
 
     @cached_property
     def programs(self) -> tuple[Program, ...]:
@@ -105,7 +107,7 @@ class Build:
         """The lowered program."""
         proofs = [line for found in self.layouts for line in found.proof.splitlines()]
         heading = [*self.schedule.text.splitlines(), *proofs]
-        program = replace(self.program, problems=self.problems, split_k=self.split_k)
+        program = replace(self.program, problems=self.problems, split_k=self.split_k, stream_k=self.stream_k)
         return lower(program, self.variant, name=self.name, heading=heading)
 
     @cached_property

@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 
 from tests.lowering.test_staying import SMALL
+from tests.lowering.work_items import check_batch
 from tests.mutations.broken import without
 from tilewright.dtypes import BF16, F16, F32, Array
 from tilewright.errors import LoweringError, SimulationError
@@ -65,6 +66,28 @@ def test_an_empty_sum_leaves_what_beta_says(name: str) -> None:
     checked(ordered(gemm, schedule_at(gemm, KINDS[name])), 128, 2, "warps")
 
 
+@pytest.mark.parametrize("name", KINDS)
+@pytest.mark.parametrize("k", [0, 8, 456, 1000])
+def test_stream_k(name: str, k: int) -> None:
+    """Blocks have equal parts of the k of all tiles; who waits for whom changes no bit."""
+    gemm = Gemm(200, 136, k, BF16, out=BF16, beta=0.5, lda=max(k, 8), ldb=136)
+    built = replace(ordered(gemm, schedule_at(gemm, KINDS[name])), stream_k=True)
+    for blocks in (2, 6, 30):
+        some = checked(built, 64, blocks)
+        np.testing.assert_array_equal(some, checked(built, 64, blocks, "warps"))
+
+
+def test_stream_k_of_a_strided_batch() -> None:
+    gemm = Gemm(136, 136, 200, BF16, out=BF16)
+    check_batch(gemm, schedule_at(gemm, KINDS["cooperative"]), 3, stream_k=True, resident_blocks=5)
+
+
+def test_stream_k_needs_sums_that_are_added_up_in_order() -> None:
+    gemm = Gemm(128, 128, 256, BF16, out=BF16)
+    with pytest.raises(LoweringError, match="sums added up in order"):
+        _ = replace(build(gemm, schedule_at(gemm, KINDS["cooperative"])), stream_k=True).kernel
+
+
 def test_what_orders_the_partial_sums_is_needed() -> None:
     gemm = Gemm(128, 128, 256, BF16, out=BF16)
     kernel = ordered(gemm, schedule_at(gemm, KINDS["cooperative"])).kernel
@@ -82,7 +105,9 @@ def test_what_orders_the_partial_sums_is_needed() -> None:
 def test_kernels_that_add_up_in_order_do_not_spill() -> None:
     gemm = Gemm(256, 256, 512, BF16, out=BF16)
     for name in ("cooperative", "cluster", "ping-pong"):
-        assert ordered(gemm, schedule_at(gemm, KINDS[name])).compile("sm_90a").resources.spill_load_bytes == 0
+        built = ordered(gemm, schedule_at(gemm, KINDS[name]))
+        for one in (built, replace(built, stream_k=True)):
+            assert one.compile("sm_90a").resources.spill_load_bytes == 0
 
 
 def test_blocks_that_may_not_run_together_cannot_wait_for_each_other() -> None:

@@ -32,12 +32,13 @@ def check_batch(
     *,
     shared: str = "",
     part_of_k: int = 0,
+    stream_k: bool = False,
     **options: Any,
 ) -> Build:
     """Simulate `count` strided problems in one launch, and hold each against its reference. shared: operands that all
-    problems have in common. part_of_k: split k into partial sums of so many products."""
-    split_k = SplitK.PARTIALS if part_of_k else SplitK.NONE
-    built = replace(build(gemm, schedule), problems=Problems.STRIDED, split_k=split_k)
+    problems have in common. part_of_k: split k into partial sums of so many products. stream_k: or add up in order."""
+    split_k = SplitK.ORDERED if stream_k else SplitK.PARTIALS if part_of_k else SplitK.NONE
+    built = replace(build(gemm, schedule), problems=Problems.STRIDED, split_k=split_k, stream_k=stream_k)
     each = [make_operands(gemm, seed=seed) for seed in range(count)]
     storages = [stacked([getattr(one, n) for one in each], shared=n.upper() in shared) for n in "abc"]
     steps = [0 if n in shared else s.size // count for n, s in zip("ABC", storages, strict=True)]
@@ -45,7 +46,7 @@ def check_batch(
     parts = -(-gemm.k // part_of_k) if part_of_k else 1
     if part_of_k:
         storages[2] = np.full(count * parts * gemm.m * gemm.ldc, np.nan, np.float32)
-    launch = {"listeners": (), "batching": batching, "part_of_k": part_of_k, **options}
+    launch = {"listeners": (), "batching": batching, "part_of_k": 64 if stream_k else part_of_k, **options}
     run = built.simulate(Operands(gemm, *storages), **launch)
     for number, one in enumerate(each):
         own = replace(one, **{n.lower(): getattr(each[0], n.lower()) for n in shared})

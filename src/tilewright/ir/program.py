@@ -250,7 +250,8 @@ class Program:
     loops: outermost first. accumulation None: the sum is kept in C itself. result_vector: elements of C stored at
     once. late_alpha, late_beta: the factor is applied once to each finished sum, not inside the loops. persistent: the
     grid is resident, and a block computes many tiles. overlapped: it starts while the kernel before it still ends.
-    problems, split_k: whether a launch computes many problems, and whether blocks share out k.
+    problems, split_k: whether a launch computes many problems, and whether blocks share out k. stream_k: they share out
+    the k of all tiles together, in equal parts.
     """
 
     gemm: Gemm
@@ -269,6 +270,7 @@ class Program:
     overlapped: bool = False
     problems: Problems = Problems.ONE
     split_k: SplitK = SplitK.NONE
+    stream_k: bool = False
 
     # -- looking up -------------------------------------------------------------------------------------------------
 
@@ -301,6 +303,8 @@ class Program:
     @property
     def walk(self) -> Walk:
         """How blocks come by their work items."""
+        if self.stream_k:
+            return Walk.STREAM_K
         return Walk.PERSISTENT if self.persistent else Walk.ONE_TILE
 
     @property

@@ -54,7 +54,7 @@ def located(program: Program, env: Env = HERE) -> Located:
     if program.split_k is SplitK.NONE:
         return Located()
     # A part is a whole number of k tiles, so that only the end of the matrices needs a guard.
-    size = K_SIZE if program.walk is Walk.ONE_TILE else equal_part()
+    size = equal_part() if program.walk is Walk.PERSISTENT else env[K_SIZE.name]
     return Located(size={**SIZES, "k": size}, origin={"k": env[K_FIRST.name]})
 
 

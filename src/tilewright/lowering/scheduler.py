@@ -19,7 +19,7 @@ from dataclasses import dataclass, replace
 from tilewright.dtypes import F32, I32
 from tilewright.errors import LoweringError
 from tilewright.ir.buffer import Buffer, Ref, Space
-from tilewright.ir.expr import ONE, ZERO, Binary, Expr, Load, Op, Var, binary, ceil_div
+from tilewright.ir.expr import ONE, ZERO, Binary, Expr, Load, Op, Select, Var, binary, ceil_div
 from tilewright.ir.kernel import BATCH, GROUPS, PART_OF_K, SIZES, Variant
 from tilewright.ir.program import Axis, Level, Program, RasterChoice, Route
 from tilewright.ir.stmt import Alloc, Assign, Body, For, If, Let
@@ -38,8 +38,8 @@ from tilewright.lowering.located import K_FIRST, K_SIZE, PART, PARTS, PROBLEM
 from tilewright.lowering.raster import BLOCK, raster
 from tilewright.problem.gemm import Order
 
-ITEM, TILES = "item", "tiles"
-"""Names of the number of a work item, and of how many tiles of C a problem has."""
+ITEM, TILES, USES = "item", "tiles", "uses_before"
+"""Names of the number of a work item, of the tiles of C of a problem, and of the uses of a ring before an item."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -138,6 +138,9 @@ class Scheduler:
         if self.plan.problems is Problems.GROUPED_M:  # each group may end inside a row of tiles
             rows, columns = self._rows_of(SIZES["m"]) + GROUPS, self.tile_counts[1]
             return rows * columns * self.plan.cluster, ONE, ONE
+        if self.plan.walk is Walk.STREAM_K:  # as long as each block has some K_part of k, and no fewer than tiles
+            parts = ceil_div_by(self._segments, binary(Op.MAX, PART_OF_K // self._k_stride, 1))
+            return binary(Op.MAX, self.count, parts) * self.plan.cluster, ONE, ONE
         extents = {loop.level: extent_of(program, loop) for loop in program.grid_loops}
         along_z = extents.get(Level.GRID_Z, ONE) * self._layers
         if program.raster is not None:
@@ -157,7 +160,9 @@ class Scheduler:
             return (*self.locate(ZERO), *behind, *do(Item(ZERO)))
         if self.plan.problems is Problems.GROUPED_K:
             return self._each_counted(do, behind, share)
-        located = (*self.locate(Var(TURN)), *behind, *do(Item(Var(TURN))))
+        stream = self.plan.walk is Walk.STREAM_K
+        item = CountedItem(Var(TURN), Var(USES)) if stream else Item(Var(TURN))
+        located = (*self.locate(Var(TURN)), *behind, *do(item))
         if count == 1:
             return (For(TURN, self.items, located, note="tiles of this block"),)
         turn = Let(TURN, Var(ROUND) * count + own)
@@ -168,7 +173,7 @@ class Scheduler:
         """As `each`, where items use a ring unequally often: a register counts the uses, also those of items that are
         another warpgroup's."""
         count, own = share
-        uses = Buffer("uses_before", Space.REGISTER, I32, (1,))
+        uses = Buffer(USES, Space.REGISTER, I32, (1,))
         item = CountedItem(Var(TURN), Load(uses, (ZERO,)))
         body = do(item)
         if count > 1:
@@ -193,6 +198,10 @@ class Scheduler:
     @property
     def items(self) -> Expr:
         """Work items of the running block."""
+        if self.plan.walk is Walk.STREAM_K:
+            first, behind = self._range
+            tiles = binary(Op.DIV, behind - 1, self._k_tiles_of_all) - binary(Op.DIV, first, self._k_tiles_of_all) + 1
+            return Select(binary(Op.LT, first, behind), tiles, ZERO)
         return strided_count(self._stride, self._own, self.count)
 
     @property
@@ -225,6 +234,8 @@ class Scheduler:
     @property
     def _layers(self) -> Expr:
         """How many items each tile of C has: parts of k, times problems."""
+        if self.plan.walk is Walk.STREAM_K:
+            return BATCH if self.plan.problems is Problems.STRIDED else ONE
         batch = {Problems.STRIDED: BATCH, Problems.GROUPED_K: GROUPS}.get(self.plan.problems, ONE)
         return self._parts * batch
 
@@ -251,6 +262,8 @@ class Scheduler:
         """Names where the running block's item lies that it comes to after `number` others."""
         if self.plan.walk is Walk.ONE_TILE:
             return (*self._layer(Var("blockIdx.z")), *self.coordinates(self._own))
+        if self.plan.walk is Walk.STREAM_K:
+            return self._segment(number)
         own = self._own + number * self._stride
         if self.plan.problems is Problems.GROUPED_M:
             found, tile = GroupsAlongM(self.program.threads_per_block, self._rows_of).find(
@@ -262,6 +275,58 @@ class Scheduler:
         item, tiles = Var(ITEM), Var(TILES)
         lets = (Let(ITEM, own), Let(TILES, self.tiles, "of a problem"))
         return (*lets, *self._layer(item // tiles), *self.coordinates(item % tiles))
+
+    # -- stream-K: k tiles of all tiles of C are one range, of which each block has an equal part -------------------
+
+    @property
+    def _k_stride(self) -> int:
+        """Products of a k tile."""
+        return self.program.block_tile("k")
+
+    @property
+    def _k_tiles_of_all(self) -> Expr:
+        """k tiles of a tile of C; one also of an empty sum, whose tiles have items too."""
+        return binary(Op.MAX, ceil_div(SIZES["k"], self._k_stride), 1)
+
+    @property
+    def _segments(self) -> Expr:
+        """k tiles of all tiles of C."""
+        return self.count * self._k_tiles_of_all
+
+    @property
+    def _range(self) -> tuple[Expr, Expr]:
+        """The running block's first k tile, and the one behind its last."""
+        each, left = binary(Op.DIV, self._segments, self._stride), binary(Op.MOD, self._segments, self._stride)
+
+        def before(block: Expr) -> Expr:
+            return block * each + binary(Op.MIN, block, left)
+
+        return before(self._own), before(self._own + 1)
+
+    def _segment(self, number: Expr) -> Body:
+        """Names a tile of the running block's range and its part of k, the last tile first.
+
+        So a block begins with what comes first in the k of a tile, and ends with what waits for the block before it.
+        """
+        first, behind = Var("range_first"), Var("range_end")
+        k_tiles, tile, begin, end = Var("k_tiles"), Var(ITEM), Var("tile_first"), Var("tile_end")
+        ranges = self._range
+        lets: list[Let] = [
+            Let(k_tiles.name, self._k_tiles_of_all, "of a tile of C"),
+            Let(first.name, ranges[0], "k tiles of this block"),
+            Let(behind.name, ranges[1]),
+            Let(tile.name, binary(Op.DIV, behind - 1, k_tiles) - number),
+            Let(begin.name, binary(Op.MAX, first - tile * k_tiles, 0)),
+            Let(end.name, binary(Op.MIN, behind - tile * k_tiles, k_tiles)),
+            Let(USES, behind - tile * k_tiles - end, "of the ring before"),
+            Let(K_FIRST.name, begin * self._k_stride),
+            Let(K_SIZE.name, binary(Op.MIN, end * self._k_stride, SIZES["k"]) - K_FIRST),
+        ]
+        if self.plan.problems is not Problems.STRIDED:
+            return (*lets, *self.coordinates(tile))
+        tiles = Var(TILES)
+        lets += [Let(TILES, self.tiles, "of a problem"), Let(PROBLEM.name, tile // tiles)]
+        return (*lets, *self.coordinates(tile % tiles))
 
     def _layer(self, number: Expr) -> Body:
         """Names the problem and the range of k of an item, by its number among those of its tile."""
@@ -298,6 +363,11 @@ class Scheduler:
         return [replace(let, value=let.value * size + Var(RANK)) if let.name == name else let for let in lets]
 
 
+def ceil_div_by(a: Expr, b: Expr) -> Expr:
+    """`ceil(a / b)` for a value known when the kernel is launched."""
+    return binary(Op.DIV, a + b - 1, b)
+
+
 def strided_count(step: Expr | int, first: Expr, count: Expr) -> Expr:
     """How many numbers below `count` there are from `first` on, `step` apart; first < count + step."""
     return binary(Op.DIV, count - first + (step - 1), step)
@@ -309,6 +379,8 @@ def check_scheduler(program: Program) -> None:
         _check_partials(program)
     if program.split_k is SplitK.ORDERED:
         _check_ordered(program)
+    if program.stream_k:
+        _check_stream_k(program)
     if program.problems is not Problems.ONE and program.at_level(Level.GRID_Z) is not None:
         raise LoweringError(
             "Blocks along z cannot have a problem each: they share out one problem already.",
@@ -354,6 +426,16 @@ def _check_ordered(program: Program) -> None:
         raise LoweringError(
             f"{program.tensorized.instruction.name} keeps sums in opaque fragments, which cannot be added up.",
             hint="use an instruction of mma or wgmma.",
+        )
+
+
+def _check_stream_k(program: Program) -> None:
+    alone = program.problems in (Problems.ONE, Problems.STRIDED)
+    if not program.persistent or program.specialized is None or program.split_k is not SplitK.ORDERED or not alone:
+        raise LoweringError(
+            "Stream-K needs a persistent kernel whose tiles one warpgroup loads by TMA, and sums added up in order.",
+            note="a block's range of k begins and ends inside tiles of C, and its items use the ring unequally often.",
+            hint="Specialize(...), Raster(...), Persist(), and SplitK.ORDERED.",
         )
 
 

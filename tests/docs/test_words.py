@@ -86,7 +86,11 @@ TO_MEND: tuple[str, ...] = (
         for name in ("ladders", "lowering", "planning", "tuner", "frontend", "gpu", "mutations", "golden")
     ),
     *("tests/random_hopper_schedules.py", "tests/refusals/hopper_cases.py", "tests/export/test_bundle.py"),
-    *("src/tilewright/schedule/names.py", "src/tilewright/cli/tune.py", "docs/", "benchmarks/"),
+    *("src/tilewright/schedule/names.py", "src/tilewright/cli/tune.py", "benchmarks/"),
+    *(
+        f"docs/{name}"
+        for name in ("rungs/", "library.md", "matmul.md", "tutorial.md", "write_a_schedule.md", "hopper.md")
+    ),
 )
 """Where the words are still to be replaced, with the code that uses them."""
 

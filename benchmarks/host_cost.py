@@ -5,8 +5,9 @@
 
 A round starts some hundred calls one after the other and never waits for the GPU, which is done with each before the
 next is started, as the problems are tiny; ours and torch's alternate. The figure is the best of the rounds, since
-other processes only add. Required: `matmul` at most `torch.mm` (the first row). Ends with 1 if it is not, with 2 if
-there is no GPU.
+other processes only add. The rows "routed" are calls of PyTorch in a block of `route_torch()`, beside the same calls
+alone. Required: `matmul` at most `torch.mm` (the first row), and a routed call at most 2 us over the call alone. Ends
+with 1 if the first is not so, with 2 if there is no GPU.
 """
 
 from __future__ import annotations
@@ -17,12 +18,14 @@ import statistics
 import sys
 import time
 from collections.abc import Callable
+from contextlib import nullcontext
 from operator import itemgetter
 from pathlib import Path
 from typing import Any
 
 import torch
 
+from tilewright import route_torch
 from tilewright.bench.records import command, commit, now
 from tilewright.frontend import compute, linear, matmul
 from tilewright.frontend.libraries import library_of
@@ -76,6 +79,41 @@ def host_us(ours: Call, theirs: Call, wait: Call) -> dict[str, list[float]]:
     return found
 
 
+def routed_calls() -> dict[str, Call]:
+    """Calls of PyTorch, timed within a block of `route_torch()` and without. The last one is no product."""
+    functional = torch.nn.functional
+
+    def drawn(*shape: int) -> torch.Tensor:
+        return torch.randn(*shape, device="cuda", dtype=torch.bfloat16)
+
+    a, b, bias, out = drawn(128, 128), drawn(128, 128), drawn(128), drawn(128, 128)
+    layer = torch.nn.Linear(128, 128, device="cuda", dtype=torch.bfloat16)
+    stack_a, stack_b = drawn(8, 64, 64), drawn(8, 64, 64)
+    return {
+        "mm": lambda: torch.mm(a, b),
+        "mm into out": lambda: torch.mm(a, b, out=out),
+        "linear with a bias": lambda: functional.linear(a, b, bias),
+        "nn.Linear": lambda: layer(a),
+        "bmm": lambda: torch.bmm(stack_a, stack_b),
+        "relu": lambda: torch.relu(a),
+    }
+
+
+def routed_us(call: Call, wait: Call) -> dict[str, list[float]]:
+    """Microseconds a call of each round, in a block and without."""
+    found: dict[str, list[float]] = {"tilewright": [], "torch": []}
+    for _ in range(ROUNDS):
+        for name, block in (("tilewright", route_torch()), ("torch", nullcontext())):
+            with block:
+                call()
+                wait()
+                began = time.perf_counter()
+                for _ in range(CALLS):
+                    call()
+                found[name].append((time.perf_counter() - began) / CALLS * 1e6)
+    return found
+
+
 def without_gpu() -> tuple[Call, Call, Call]:
     """Known calls of tensors on the host whose launch does nothing, the second into `out`; and the allocation that is
     part of the first."""
@@ -126,6 +164,11 @@ def main() -> int:
     for name, told in rows.items():
         best = told["best_us"]
         print(f"{name:30} {best['tilewright']:6.2f} us, torch {best['torch']:6.2f} us: {told['ours_of_torch']:.2f}")
+    for name, call in routed_calls().items():
+        told = rows[f"routed {name}"] = row(routed_us(call, torch.cuda.synchronize))
+        best = told["best_us"]
+        print(f"routed {name:23} {best['tilewright']:6.2f} us, alone {best['torch']:6.2f} us: "
+              f"{best['tilewright'] - best['torch']:+.2f} us")  # fmt: skip
     if given.out is not None:
         origin = {
             "device": torch.cuda.get_device_name(), "peer": f"torch {torch.__version__}", "commit": commit(),

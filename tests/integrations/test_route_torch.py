@@ -155,7 +155,7 @@ def test_a_mode_routes_where_pytorch_does_not_hand_out_its_kernels(gpu: Any, mon
         result = a @ b
         a.double() @ b.double()
     torch.testing.assert_close(result, a @ b)
-    assert len(gpu.launches) == 1 and str(routed) == "1 product routed; 1 not: not for tilewright (1)"
+    assert len(gpu.launches) == 1 and str(routed) == "1 product routed; 1 not: float64 (1)"
 
 
 STAY = {

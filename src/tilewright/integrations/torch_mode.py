@@ -48,10 +48,21 @@ class Mode(Routed, TorchFunctionMode):  # type: ignore[misc]
         if route is not None and route.takes(args, kwargs):
             result = route.call(*args, **kwargs)
             if not torch.compiler.is_compiling():
-                self.decline("not for tilewright") if result is NotImplemented else self.count()
+                self.decline(_reason(args, kwargs)) if result is NotImplemented else self.count()
             if result is not NotImplemented:
                 return result
         return function(*args, **kwargs)
+
+
+def _reason(args: tuple[Any, ...], kwargs: dict[str, Any]) -> str:
+    """Why PyTorch computes a product, in few words."""
+    for x in (*args, *kwargs.values()):
+        if isinstance(x, torch.Tensor):
+            if x.device.type != DEVICE:
+                return f"on {x.device.type}"
+            if x.dtype not in FORMATS:
+                return str(x.dtype).removeprefix("torch.")
+    return "shapes, strides or types that tilewright does not take"
 
 
 @dataclass(frozen=True, slots=True)

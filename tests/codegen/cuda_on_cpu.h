@@ -193,6 +193,21 @@ inline void wait_for_copies(int pending) {
 
 }  // namespace cpu
 
+// Each thread loads at once.
+template <class T>
+T load_streaming(const T* from, bool there) {
+    return there ? *from : T{};
+}
+#define LOAD_STREAMING(name, type) \
+    inline type load_streaming_##name(const type* from, bool there) { return load_streaming(from, there); }
+LOAD_STREAMING(v4_u32, uint4)
+LOAD_STREAMING(v4_f32, float4)
+LOAD_STREAMING(v2_u32, uint2)
+LOAD_STREAMING(v2_f32, float2)
+LOAD_STREAMING(u32, unsigned)
+LOAD_STREAMING(f32, float)
+LOAD_STREAMING(u16, unsigned short)
+
 inline void copy_async_4(void* to, const void* from, int read = 4) { cpu::start_copy(to, from, 4, read); }
 inline void copy_async_8(void* to, const void* from, int read = 8) { cpu::start_copy(to, from, 8, read); }
 inline void copy_async_16(void* to, const void* from, int read = 16) { cpu::start_copy(to, from, 16, read); }

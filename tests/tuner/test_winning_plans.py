@@ -41,7 +41,11 @@ PLANS = [
         ["copy_padded_bf16x1", "ampere_4"],
     ),
     (Gemm(512, 512, 511, **WIDE), Choice("ampere/4", {"stages": 3}), ["ampere_4"]),
-    (Gemm(4, 4096, 4096, **WIDE), Choice(THIN, splits=5), ["thin_across_bf16_f32_4_8", "reduce_bf16_4x2_128_4"]),
+    (
+        Gemm(4, 4096, 4096, **WIDE),
+        Choice(THIN, splits=5),
+        ["gemv_mn_bf16_4x8_1x8_4_8of8_1024_split", "reduce_bf16_4x2_128_4"],
+    ),
     (Gemm(4, 4096, 4096), Choice("worklog/9", NINE, 3), ["worklog_9", "reduce_f32_4x4_128_2"]),
 ]
 

@@ -185,6 +185,21 @@ def conversion(source: DType, target: DType) -> str:
     return ""
 
 
+_STORAGE_TYPES = {16: "unsigned short"}
+"""The C++ type behind that of a format that is held as bits, by the number of bits."""
+
+
+def access_type(dtype: DType, width: int) -> str:
+    """The C++ type of a whole access to `width` elements. Raises FormatError, or LoweringError for the width."""
+    if width > 1:
+        return vector(dtype, width)[1]
+    if cuda_format(dtype).in_c:
+        return dtype.cuda
+    if dtype.bits not in _STORAGE_TYPES:
+        raise FormatError(f"Emitted CUDA has no access to one element of {dtype}.", hint="use wider accesses.")
+    return _STORAGE_TYPES[dtype.bits]
+
+
 def vector(dtype: DType, width: int) -> tuple[str, str]:
     """The function and the type of an access to `width` consecutive elements."""
     known = cuda_format(dtype).vectors

@@ -31,36 +31,42 @@ __device__ __forceinline__ float apart(const float& element) {
     return *reinterpret_cast<const volatile float*>(&element);
 }"""
 
-_STREAMED = (
-    ("uint4", "v4.u32", "r", "xyzw"),
-    ("float4", "v4.f32", "f", "xyzw"),
-    ("uint2", "v2.u32", "r", "xy"),
-    ("float2", "v2.f32", "f", "xy"),
-    ("unsigned", "u32", "r", ""),
-    ("float", "f32", "f", ""),
-    ("unsigned short", "u16", "h", ""),
-)
-"""Types of an element or a vector, their PTX types, the register class of a word, the words."""
+STREAMED: dict[str, tuple[str, str, str]] = {
+    "uint4": ("v4.u32", "r", "xyzw"),
+    "float4": ("v4.f32", "f", "xyzw"),
+    "uint2": ("v2.u32", "r", "xy"),
+    "float2": ("v2.f32", "f", "xy"),
+    "unsigned": ("u32", "r", ""),
+    "float": ("f32", "f", ""),
+    "unsigned short": ("u16", "h", ""),
+}
+"""For each type of a streaming load: its PTX type, the register class of a word, the words."""
 
 
-def _load_streaming() -> str:
-    """A load for each type. Volatile, so that loads start in the order of the text."""
-    text = "// A load that leaves nothing in the first-level cache: each address is read once.\n"
-    functions = []
-    for name, ptx, register, words in _STREAMED:
-        places = [f"value.{word}" for word in words] or ["value"]
-        outputs = ", ".join(f'"={register}"({place})' for place in places)
-        numbers = ", ".join(f"%{number}" for number in range(len(places)))
-        listed = f"{{{numbers}}}" if words else numbers
-        functions.append(
-            f"__device__ __forceinline__ {name} load_streaming(const {name}* from) {{\n"
-            f"    {name} value;\n"
-            f'    asm volatile("ld.global.nc.L1::no_allocate.{ptx} {listed}, [%{len(places)}];"\n'
-            f'                 : {outputs} : "l"(from));\n'
-            "    return value;\n"
-            "}"
-        )
-    return text + "\n".join(functions)
+def load_streaming(view: str) -> str:
+    """The function that loads a value of a type past the first-level cache. Raises LoweringError."""
+    if view not in STREAMED:
+        raise LoweringError(f"There is no streaming load of {view}.", hint=f"types are {', '.join(STREAMED)}.")
+    return f"load_streaming_{STREAMED[view][0].replace('.', '_')}"
+
+
+def _load_streaming(view: str) -> str:
+    ptx, register, words = STREAMED[view]
+    places = [f"value.{word}" for word in words] or ["value"]
+    outputs = ", ".join(f'"+{register}"({place})' for place in places)
+    numbers = ", ".join(f"%{number}" for number in range(len(places)))
+    listed, count = f"{{{numbers}}}" if words else numbers, len(places)
+    return (
+        "// A load of what is read once: it leaves nothing in the first-level cache. Zero where `there` is false.\n"
+        f"__device__ __forceinline__ {view} {load_streaming(view)}(const {view}* from, bool there) {{\n"
+        f"    {view} value{{}};\n"
+        "    asm volatile(  // volatile: loads start in the order of the text\n"
+        f'        "{{ .reg .pred there; setp.ne.s32 there, %{count + 1}, 0;"\n'
+        f'        " @there ld.global.nc.L1::no_allocate.{ptx} {listed}, [%{count}]; }}"\n'
+        f'        : {outputs} : "l"(from), "r"((int)there));\n'
+        "    return value;\n"
+        "}"
+    )
 
 
 _COMMIT_COPIES = """\
@@ -115,7 +121,7 @@ PRELUDE: dict[str, str] = {
     **{name: _function(name, *parts) for name, parts in _FUNCTIONS.items()},
     **format_prelude(),
     **{COPIES[size_bytes]: _copy_async(size_bytes) for size_bytes in COPIES},
-    "load_streaming": _load_streaming(),
+    **{load_streaming(view): _load_streaming(view) for view in STREAMED},
     "commit_copies": _COMMIT_COPIES,
     "wait_copies": _WAIT_COPIES,
     **matrix_prelude(),

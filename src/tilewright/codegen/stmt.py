@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from tilewright.codegen.async_calls import async_call
-from tilewright.codegen.conversions import cuda_format, vector
+from tilewright.codegen.conversions import access_type, cuda_format, vector
 from tilewright.codegen.expr import CudaExpr, is_scalar, pointer_of
 from tilewright.codegen.lines import WIDTH, Line
 from tilewright.codegen.matrix_prelude import (
@@ -15,7 +15,7 @@ from tilewright.codegen.matrix_prelude import (
     store_fragment_name,
 )
 from tilewright.codegen.names import Names
-from tilewright.codegen.prelude import copy_async
+from tilewright.codegen.prelude import copy_async, load_streaming
 from tilewright.codegen.scalars import declarations
 from tilewright.dtypes import F32
 from tilewright.ir.async_stmt import StoreMatrices
@@ -218,7 +218,8 @@ class BodyPrinter:
         """What a move reads: the source, or zero where the guard of a load is false."""
         source = self._side(stmt, stmt.src)
         if stmt.streaming:
-            source = self._expr.call("load_streaming", f"&{source}")
+            guard = "true" if stmt.guard is None else self._expr(stmt.guard)
+            return self._expr.call(load_streaming(access_type(stmt.src.buffer.dtype, stmt.width)), f"&{source}", guard)
         if stmt.guard is None or not _is_load(stmt):
             return source
         dtype = stmt.src.buffer.dtype

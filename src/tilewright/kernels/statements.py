@@ -3,14 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
+from functools import partial
 
 from tilewright.dtypes import I32, I64, DType
 from tilewright.ir.async_stmt import StartNextGrid, WaitPreviousGrid
 from tilewright.ir.buffer import Buffer, Ref, Space
 from tilewright.ir.expr import ZERO, Cast, Const, Expr, ExprLike, Op, Var, as_expr, binary
 from tilewright.ir.kernel import Kernel
-from tilewright.ir.stmt import Body, For, Stmt
+from tilewright.ir.ranges import NATURAL, Interval, interval
+from tilewright.ir.simplify import simplify
+from tilewright.ir.stmt import Body, For, If, Let, Stmt
 from tilewright.ir.verify import verify
+from tilewright.ir.visit import map_exprs
 
 THREAD, BLOCK = Var("threadIdx.x"), Var("blockIdx.x")
 WARP_LANES = 32
@@ -26,9 +31,32 @@ earlier one wrote, and a workspace may be used again by the next call, whose fir
 
 
 def verified(kernel: Kernel) -> Kernel:
-    """The kernel itself; BrokenRule where its body breaks a rule of the language."""
-    verify(kernel.body, names=[p.name for p in kernel.arguments if not p.is_pointer], after=kernel.name)
-    return kernel
+    """The kernel with its index arithmetic simplified; BrokenRule where its body breaks a rule of the language."""
+    sizes = {p.name: NATURAL for p in kernel.arguments if not p.dtype.is_float}
+    blocks = {f"blockIdx.{axis}": NATURAL for axis in "xyz"}
+    body = _simplified(kernel.body, {**sizes, **blocks, THREAD.name: Interval(0, kernel.threads_per_block - 1)})
+    verify(body, names=[p.name for p in kernel.parameters if not p.is_pointer], after=kernel.name)
+    return replace(kernel, body=body)
+
+
+def _simplified(body: Body, bounds: dict[str, Interval]) -> Body:
+    """Each expression in its simplest form, with what enclosing loops and names say of its variables."""
+    result: list[Stmt] = []
+    for stmt in body:
+        plain = map_exprs(stmt, partial(simplify, bounds=dict(bounds)))
+        match plain:
+            case Let():
+                bounds = {**bounds, plain.name: interval(plain.value, bounds)}
+            case For():
+                last = int(plain.extent.value) - 1 if isinstance(plain.extent, Const) else None
+                plain = replace(plain, body=_simplified(plain.body, {**bounds, plain.var: Interval(0, last)}))
+            case If():
+                then, otherwise = (_simplified(one, bounds) for one in (plain.then, plain.otherwise))
+                plain = replace(plain, then=then, otherwise=otherwise)
+            case _:
+                pass
+        result.append(plain)
+    return tuple(result)
 
 
 def argument(name: str) -> Var:
@@ -46,9 +74,9 @@ def at(buffer: Buffer, *index: ExprLike) -> Ref:
     return Ref(buffer, tuple(as_expr(one) for one in index))
 
 
-def element_of(name: str, dtype: DType, offset: Expr) -> Ref:
-    """An element of a matrix in global memory."""
-    return Ref(Buffer(name, Space.GLOBAL, dtype, ()), (offset,))
+def element_of(name: str, dtype: DType, offset: Expr, base: Expr | None = None) -> Ref:
+    """An element of a matrix in global memory. base: where the matrix begins, of several."""
+    return Ref(Buffer(name, Space.GLOBAL, dtype, ()), (offset,) if base is None else (base, offset))
 
 
 def unrolled(var: str, extent: int, make: Callable[[Expr], Stmt | Body]) -> Body:

@@ -91,16 +91,15 @@ def plan_of(kernels: Kernels, request: Request, choice: Choice) -> Plan:
 
 
 def _thin_plan(kernels: Kernels, request: Request, choice: Choice) -> Plan:
-    """The thin kernel, and the sum of its parts where it has some."""
+    """The GEMV kernel, and the sum of its parts where it has some."""
     skinny = skinny_for(request.gemm, request.alignment, None, request.stack, parts=choice.splits)
     if skinny is None:
         raise LaunchError(f"{request.gemm} has too many rows and columns for {choice}, or other formats.")
-    kernel = kernels.small(skinny.source)
-    launch = kernel.prepare(skinny.grid, skinny.block, skinny.arguments)
-    long, short = (Place.B, Place.A) if skinny.long == "B" else (Place.A, Place.B)
+    launch = kernels.gemv(skinny)
     if skinny.whole:
-        return Plan((Step(launch, ((short, 0), (long, 0), (Place.OUT, 0))),), 0, str(skinny))
-    first = Step(launch, ((short, 0), (long, 0), (Place.SCRATCH, 0)))
+        places = (Place.A, 0), (Place.B, 0), (Place.OUT, 0), *_added(request.gemm)
+        return Plan((Step(launch, places),), 0, str(skinny))
+    first = Step(launch, ((Place.A, 0), (Place.B, 0), (Place.SCRATCH, 0)))
     last = _finish(kernels, request.gemm, request.alignment, request.gemm, skinny.parts, 0)
     return Plan((first, last), _part_bytes(request.gemm, skinny.parts), str(skinny))
 

@@ -252,13 +252,13 @@ def estimated(request: Request, spec: DeviceSpec) -> list[Choice]:
     skinny = None if request.fixed_order else skinny_for(gemm, alignment, spec, stack)
     if skinny is not None:
         time_us = estimate_us(gemm, skinny, spec, 1 if stack is None else stack.count)
-        ranked.append((time_us + (not skinny.whole) * MORE_LAUNCHES_US, Choice(THIN, splits=skinny.parts)))
+        ranked.append((time_us + (not skinny.whole) * MORE_LAUNCHES_US, Choice(THIN, splits=skinny.config.split_k)))
     return [choice for _, choice in sorted(ranked, key=lambda pair: pair[0])]
 
 
 def _needs_workspace(request: Request, choice: Choice) -> bool:
     if choice.rung == THIN:
-        return choice.splits > 1 or bool(request.gemm.epilogue)
+        return choice.splits > 1
     return bool(choice.pads) or choice.splits > 1
 
 

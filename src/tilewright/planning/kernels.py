@@ -19,6 +19,7 @@ from tilewright.kernels.relayout import RelayoutConfig
 from tilewright.ladders import find_rung
 from tilewright.lowering.variants import MAX_INDEX, ends_whole, reads_vectors, widest
 from tilewright.planning.copies import Alignment
+from tilewright.planning.skinny import Skinny
 from tilewright.planning.stack import Stack
 from tilewright.problem.gemm import AddedName, Dim, Gemm, OperandName
 from tilewright.problem.reduction import Reduction
@@ -125,6 +126,15 @@ class Kernels:
             found = self._auxiliary[key] = Built(self.small(print_cuda(kernel)), kernel)
         nowhere = (0,) * len(problem.matrices)
         return found.loaded.prepare(grid_of(found.kernel, problem), found.kernel.block, arguments(problem, nowhere))
+
+    def gemv(self, skinny: Skinny) -> PreparedLaunch:
+        """The launch of a GEMV kernel. Raises what compiling or loading raises, the second time at once."""
+        key = skinny.key
+        found = self._auxiliary.get(key)
+        if found is None:
+            kernel = skinny.kernel()
+            found = self._auxiliary[key] = Built(self.small(print_cuda(kernel)), kernel)
+        return found.loaded.prepare(skinny.grid(found.kernel), found.kernel.block, skinny.arguments())
 
     def small(self, source: CudaSource) -> LoadedKernel:
         """A text, compiled and loaded. Raises what compiling or loading raises, the second time at once."""

@@ -9,10 +9,10 @@ from tilewright.artifacts import CudaSource
 from tilewright.device.arch import SINCE, Feature
 from tilewright.device.spec import DeviceSpec
 from tilewright.errors import LaunchError
+from tilewright.kernels.skinny import is_k_major
 from tilewright.planning.assembly import Request, part_length, plan_of
 from tilewright.planning.copies import Alignment, as_read
 from tilewright.planning.kernels import Built, Kernels, build_of
-from tilewright.planning.passes.thin import MANY_ROWS
 from tilewright.planning.plan import Plan
 from tilewright.planning.skinny import skinny_for
 from tilewright.problem.gemm import Gemm
@@ -115,14 +115,15 @@ def _order_of_thin(gemm: Gemm, alignment: Alignment, choice: Choice) -> Reductio
     skinny = skinny_for(gemm, alignment, None, parts=choice.splits)
     if skinny is None:
         raise LaunchError(f"{gemm} has too many rows and columns for {choice}, or other formats.")
-    lanes = skinny.source.entry.rpartition("_")[2] if "_along_" in skinny.source.entry else ""
-    paired = "every second lane" if min(gemm.m, gemm.n) > MANY_ROWS // 2 else "lanes"
+    config = skinny.config
+    neighbours = config.width if is_k_major(gemm) else 1
     return ReductionOrder(
         unit="FFMA",
         depth=1,
         visits="ascending",
         shared_by=(
-            f"{paired}, {lanes} of k each in turn" if lanes else "warps, one of k each in turn",
+            f"{config.lanes_k} lanes, {neighbours} of k each in turn",
+            f"{config.warps_k} warps in turn",
             *((f"blocks, {skinny.part_of_k} of k each",) if skinny.parts > 1 else ()),
         ),
         sum_in="f32 in registers",

@@ -1,130 +1,151 @@
-"""When a problem has so few rows or columns that reading the other matrix is all its time."""
+"""When a problem has so few rows or columns that reading the other matrix is all its time: which GEMV kernel, and how
+long it takes."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from math import prod
-from typing import Any, Literal
+from dataclasses import dataclass, replace
+from functools import lru_cache
+from typing import Any
 
-from tilewright.artifacts import CudaSource
-from tilewright.device.spec import WARP_THREADS, DeviceSpec
+from tilewright.device.catalog import device
+from tilewright.device.spec import DeviceSpec
 from tilewright.dtypes import F32, TF32
-from tilewright.model.demand import FFMA_CLOCKS
+from tilewright.ir.kernel import Kernel
+from tilewright.ir.work import Problems
+from tilewright.kernels.gemv import MOST_ROWS, GemvConfig
+from tilewright.kernels.gemv_fit import Facts, fitting, sm_seconds
+from tilewright.kernels.skinny import is_k_major, long_of, short_of
+from tilewright.lowering.variants import MAX_INDEX
 from tilewright.model.time import DRAM_SHARE, LAUNCH_SECONDS
 from tilewright.planning.choices import finish_seconds
 from tilewright.planning.copies import Alignment
-from tilewright.planning.passes.thin import MANY_ROWS, THREADS, WARPS, columns_along, thin_source
 from tilewright.planning.stack import Stack
+from tilewright.problem.epilogue import PLAIN
 from tilewright.problem.gemm import Gemm
-from tilewright.units import ceil_div, round_up
-
-MOST_ROWS = 16
-"""Of f32, whose products the CUDA cores do while the long matrix is read."""
+from tilewright.toolchain import arguments, grid_of
+from tilewright.units import ceil_div
 
 MOST_ROWS_NARROW = 4
 """Of 2-byte formats, which come twice as fast and must be unpacked; beyond, tensor cores are faster."""
 
-LEAST_LONG = 64
-"""Columns below which a problem is not long, only small."""
+_LEAST_LONG, _LEAST_DEPTH = 64, 1024
+"""Columns, or products of a result, below which a problem is not long, only small."""
 
-_BLOCKS_PER_SM = 2
 _LEAST_PART = 256
 """Products that are worth a part of their own."""
 
+_BLOCKS_PER_SM = (0.5, 1, 2, 3)
+"""Into how many blocks a sum is split, by the number of SMs, where outputs are too few."""
 
-_ADDED_PER_VALUE = 1.5
-"""Instructions of a lane beside its products, for each number of the long matrix: its load, unpacking, loads of the few
-rows from shared memory. Roughly."""
+_OVERLAP = 4
+"""How memory and the SMs overlap: the power in which their times are added. Both at once are 1.19 times one."""
 
 
 @dataclass(frozen=True, slots=True)
 class Skinny:
-    """A launch of the thin kernel. long: which matrix is read in one go. parts: of k, in the workspace, of part_of_k
-    products each. whole: C is written at once, without a workspace."""
+    """A GEMV kernel for a problem. problem: what the kernel computes; its partial sums, where k is split. parts: of k,
+    in the workspace, of part_of_k products each."""
 
-    source: CudaSource
-    grid: tuple[int, int, int]
-    arguments: tuple[Any, ...]
-    long: Literal["A", "B"]
+    config: GemvConfig
+    problem: Gemm
     parts: int
     part_of_k: int
-    whole: bool
+    stack: Stack | None = None
 
     @property
-    def block(self) -> tuple[int, int, int]:
-        return THREADS, 1, 1
+    def whole(self) -> bool:
+        """Whether C is written at once, without a workspace."""
+        return self.parts == 1
+
+    @property
+    def key(self) -> Any:
+        """What the kernel is made for."""
+        formats = (getattr(self.problem, name) for name in ("dtype", "out", "a", "b", "c", "epilogue"))
+        long = long_of(self.problem)
+        return replace(self.config, split_k=min(self.parts, 2)), *formats, long, self.stack is not None
+
+    def kernel(self) -> Kernel:
+        """The kernel for every problem of the same `key`."""
+        config = replace(self.config, split_k=min(self.parts, 2))
+        return config.kernel(self.problem, problems=Problems.ONE if self.stack is None else Problems.STRIDED)
+
+    def grid(self, kernel: Kernel) -> tuple[int, int, int]:
+        """Blocks along x, y, z."""
+        batch = 1 if self.stack is None else self.stack.count
+        return grid_of(kernel, self.problem, part_of_k=self.part_of_k, batch=batch)
+
+    def arguments(self) -> tuple[Any, ...]:
+        """Of the launch, with no addresses yet."""
+        nowhere = (0,) * len(self.problem.matrices)
+        given = arguments(self.problem, nowhere, part_of_k=0 if self.whole else self.part_of_k)
+        if self.stack is None:
+            return given
+        residual = (self.stack.residual,) if self.problem.epilogue.residual else ()
+        return (*given, self.stack.a, self.stack.b, self.stack.c, *residual, self.stack.count)
 
     def __str__(self) -> str:
-        return self.source.entry + (f", k in {self.parts} parts" if self.parts > 1 else "")
+        return "gemv" + (f", k in {self.parts} parts" if self.parts > 1 else "")
 
 
 def estimate_us(gemm: Gemm, skinny: Skinny, spec: DeviceSpec, count: int = 1) -> float:
-    """About how long the thin kernel takes for a problem, or `count` of them: the time of memory, of the busiest SM's
-    share of L2, or of the products, whichever is most, and of the sum of parts."""
-    few, many = sorted((gemm.m, gemm.n))
-    clock_hz = spec.boost_clock_mhz * 1e6
-    blocks = prod(skinny.grid)
-    busiest = ceil_div(blocks, spec.sm_count) / blocks  # of all the work
-    long_bytes = count * many * gemm.k * gemm.dtype.bytes
-    rows = next(r for r in (1, 2, 4, 8, 16) if few <= r)
-    instructions = count * many * gemm.k * (rows * FFMA_CLOCKS * spec.ffma_issue_interval_clk + _ADDED_PER_VALUE)
-    latency = 2 * spec.dram_latency_clk / clock_hz  # of the first loads and the last stores
-    sm_seconds = latency + busiest * max(
-        long_bytes / (spec.l2_bytes_per_clk_per_sm * clock_hz),
-        instructions / WARP_THREADS / (spec.schedulers_per_sm * clock_hz),
-    )
-    total = LAUNCH_SECONDS + max(sm_seconds, count * gemm.compulsory_bytes / (DRAM_SHARE * spec.dram_gb_per_s * 1e9))
+    """About how long it takes for a problem, or `count` of them: the time of memory and that of the busiest SM, and of
+    the sum of parts."""
+    dram = count * gemm.compulsory_bytes / (DRAM_SHARE * spec.dram_gb_per_s * 1e9)
+    busy = sm_seconds(skinny.config, gemm, spec, count=count)
+    total: float = LAUNCH_SECONDS + (dram**_OVERLAP + busy**_OVERLAP) ** (1 / _OVERLAP)
     return 1e6 * (total if skinny.whole else total + finish_seconds(gemm, spec, skinny.parts))
 
 
 def skinny_for(
     gemm: Gemm, alignment: Alignment, spec: DeviceSpec | None, stack: Stack | None = None, *, parts: int = 0
 ) -> Skinny | None:
-    """The thin kernel for a problem or a stack of them; None where it is not thin, or another format is asked for.
+    """The GEMV kernel for a problem or a stack of them; None where it is not skinny, or another format is asked for.
 
-    parts: of k; 0 for as many as fill the device, which must be known then. Operands that may be rounded to tf32 are
-    not: that would win no time here.
+    parts: of k; 0 for as many as are fastest on the device, which must be known then. The shape of the kernel follows
+    from the problem and the parts alone, so that a plan is the same on every device. Operands that may be rounded to
+    tf32 are not: that would win no time here.
     """
     most = MOST_ROWS if gemm.dtype is F32 else MOST_ROWS_NARROW
     few, many = min(gemm.m, gemm.n), max(gemm.m, gemm.n)
-    if not 1 <= few <= most or many < LEAST_LONG or gemm.k < 1 or gemm.product not in (None, gemm.dtype, TF32):
+    if not 1 <= few <= most or (many < _LEAST_LONG and gemm.k < _LEAST_DEPTH):
         return None
-    if gemm.accumulate is not F32 or (stack is not None and gemm.epilogue):
+    if gemm.accumulate is not F32 or gemm.product not in (None, gemm.dtype, TF32) or not gemm.k:
         return None
-    long: Literal["A", "B"] = "B" if gemm.m <= gemm.n else "A"
-    short: Literal["A", "B"] = "A" if long == "B" else "B"
-    across = gemm.operand(long).contiguous != "k"
-    length = many if across else gemm.k
-    width = next(
-        w
-        for w in (16 // gemm.dtype.bytes, 8 // gemm.dtype.bytes, 4 // gemm.dtype.bytes, 1)
-        if alignment.of(long) % (w * gemm.dtype.bytes) == 0 and length % w == 0
-    )
-    rows = next(r for r in (1, 2, 4, 8, 16) if few <= r)
-    per_block = 32 * width if across else WARPS * columns_along(rows)
-    blocks = ceil_div(many, per_block)
-    if not parts:
-        assert spec is not None
-        room = spec.sm_count * (_BLOCKS_PER_SM if rows >= MANY_ROWS else 2 * _BLOCKS_PER_SM)
-        # Problems of a stack fill the GPU together, and have no workspace each.
-        parts = max(1, min(room // blocks, gemm.k // _LEAST_PART)) if stack is None else 1
-    part_of_k = round_up(ceil_div(gemm.k, parts), 8 * 32)
-    parts = ceil_div(gemm.k, part_of_k)
-    whole = parts == 1 and not gemm.epilogue
-    out = gemm.out if whole else F32
-    leading = gemm.ldc if whole else gemm.n
-    strides = (leading, 1) if long == "B" else (1, leading)  # from r to r, and from j to j
-    turned = gemm.operand(short).contiguous == "k"
-    short_leading = gemm.leading(short)
-    steps = (0, 0, 0) if stack is None else (stack.a, stack.b, stack.c)  # of A, B and C
-    arguments = (
-        *(0, 0, 0),
-        *(few, many, gemm.k, part_of_k),
-        *((short_leading, 1) if turned else (1, short_leading)),
-        *(gemm.leading(long), *strides, gemm.m * gemm.n),
-        *(steps if long == "B" else (steps[1], steps[0], steps[2])),
-        *((gemm.alpha, gemm.beta) if whole else (1.0, 0.0)),
-    )
-    source = thin_source(gemm.dtype, out, rows=rows, width=width, across=across)
-    grid = (blocks, parts, 1 if stack is None else stack.count)
-    return Skinny(source, grid, arguments, long, parts, part_of_k, whole)
+    exact = replace(gemm, product=None)
+    if parts:
+        return _shaped(exact, alignment, stack, parts)
+    assert spec is not None
+    whole = _shaped(exact, alignment, stack, 1)
+    if whole is None or stack is not None:  # problems of a stack fill the GPU together
+        return whole
+    blocks = ceil_div(many, whole.config.outputs_of_block(k_major=is_k_major(gemm)))
+    splits = {round(share * spec.sm_count / blocks) for share in _BLOCKS_PER_SM}
+    shaped = (_shaped(exact, alignment, stack, split) for split in sorted(splits) if 1 < split <= gemm.k // _LEAST_PART)
+    return min((whole, *(one for one in shaped if one)), key=lambda one: estimate_us(exact, one, spec))
+
+
+@lru_cache(maxsize=4096)
+def _shaped(gemm: Gemm, alignment: Alignment, stack: Stack | None, split: int) -> Skinny | None:
+    """The kernel for a split, as it is fastest on an H200."""
+    facts = Facts(alignment.of(long_of(gemm)), alignment.of(short_of(gemm)), _reach(gemm, split) <= MAX_INDEX)
+    count, nominal = (1 if stack is None else stack.count), device("H200")
+    candidates = list(fitting(gemm, facts, split))
+    if not candidates:
+        return None
+    # Of equals the one with the most loads in flight.
+    best = min(candidates, key=lambda one: (sm_seconds(one, gemm, nominal, count=count), -one.steps * one.outputs))
+    parts = best.parts(gemm)
+    if parts == 1:
+        return Skinny(best, gemm, 1, 0, stack)
+    partial = replace(gemm, out=F32, ldc=gemm.n, alpha=1.0, beta=0.0, epilogue=PLAIN, ld_residual=0)
+    return Skinny(best, partial, parts, best.part_of_k(gemm), stack)
+
+
+def _reach(gemm: Gemm, split: int) -> int:
+    """An offset that no thread's exceeds."""
+    operands = max(gemm.storage_elements(matrix.name) for matrix in gemm.matrices)
+    return max(operands + gemm.lda + gemm.ldb, split * gemm.m * gemm.n) + MOST_BEYOND
+
+
+MOST_BEYOND = 1 << 16
+"""Elements by which blocks at an edge count beyond a matrix, at most."""

@@ -101,13 +101,13 @@ def _shapes(gemm: Gemm, rows: int, width: int, warps: int) -> Iterator[tuple[int
     most_lanes = 32 if rows <= 4 else 16
     short = next(lanes for lanes in (8, 16, 32) if lanes * width >= gemm.k or lanes == 32)
     lanes_k = min(most_lanes, short)
+    many, lanes_out = max(gemm.m, gemm.n), WARP_THREADS // lanes_k
+    warp_counts = [warps >> bit for bit in range(warps.bit_length())]  # that share out k, the most first
     for outputs in (4, 2, 1):
-        if outputs > 1 and outputs * WARP_THREADS // lanes_k > max(gemm.m, gemm.n):
-            continue
-        warps_k = 1
-        while warps_k <= warps:
-            yield outputs, lanes_k, warps_k
-            warps_k *= 2
+        for warps_k in warp_counts:
+            fills = outputs * lanes_out * (warps // warps_k) <= many
+            if fills or (outputs == 1 and warps_k == warps):
+                yield outputs, lanes_k, warps_k
 
 
 def registers(config: GemvConfig, gemm: Gemm) -> int:

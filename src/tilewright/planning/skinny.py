@@ -5,6 +5,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 from functools import lru_cache
+from math import log
 from typing import Any
 
 from tilewright.device.catalog import device
@@ -36,6 +37,9 @@ _LEAST_PART = 256
 
 _BLOCKS_PER_SM = (0.5, 1, 2, 3)
 """Into how many blocks a sum is split, by the number of SMs, where outputs are too few."""
+
+_STEPS_OF_TIME = 20
+"""Times whose logarithms, this many times, round to one number are taken as equal: some 5 %."""
 
 _OVERLAP = 4
 """How memory and the SMs overlap: the power in which their times are added. Both at once are 1.19 times one."""
@@ -90,10 +94,16 @@ class Skinny:
 def estimate_us(gemm: Gemm, skinny: Skinny, spec: DeviceSpec, count: int = 1) -> float:
     """About how long it takes for a problem, or `count` of them: the time of memory and that of the busiest SM, and of
     the sum of parts."""
-    dram = count * gemm.compulsory_bytes / (DRAM_SHARE * spec.dram_gb_per_s * 1e9)
     busy = sm_seconds(skinny.config, gemm, spec, count=count)
-    total: float = LAUNCH_SECONDS + (dram**_OVERLAP + busy**_OVERLAP) ** (1 / _OVERLAP)
+    total = LAUNCH_SECONDS + _together(gemm, busy, spec, count)
     return 1e6 * (total if skinny.whole else total + finish_seconds(gemm, spec, skinny.parts))
+
+
+def _together(gemm: Gemm, busy: float, spec: DeviceSpec, count: int) -> float:
+    """The time of memory and that of the busiest SM, overlapped."""
+    dram = count * gemm.compulsory_bytes / (DRAM_SHARE * spec.dram_gb_per_s * 1e9)
+    total: float = (dram**_OVERLAP + busy**_OVERLAP) ** (1 / _OVERLAP)
+    return total
 
 
 def skinny_for(
@@ -132,8 +142,14 @@ def _shaped(gemm: Gemm, alignment: Alignment, stack: Stack | None, split: int) -
     candidates = list(fitting(gemm, facts, split))
     if not candidates:
         return None
-    # Of equals the one with the most loads in flight.
-    best = min(candidates, key=lambda one: (sm_seconds(one, gemm, nominal, count=count), -one.steps * one.outputs))
+
+    def rank(one: GemvConfig) -> tuple[int, int, float]:
+        """Of kernels that are about as fast the one whose blocks read the few rows least often."""
+        seconds = sm_seconds(one, gemm, nominal, count=count)
+        told = round(_STEPS_OF_TIME * log(_together(gemm, seconds, nominal, count)))
+        return told, -one.outputs_of_block(k_major=is_k_major(gemm)), seconds
+
+    best = min(candidates, key=rank)
     parts = best.parts(gemm)
     if parts == 1:
         return Skinny(best, gemm, 1, 0, stack)

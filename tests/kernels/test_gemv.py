@@ -184,7 +184,7 @@ def test_the_long_matrix_is_read_once_in_whole_sectors(dtype: DType, rows: int, 
 
 
 def test_unaligned_lines_are_read_by_neighbouring_lanes() -> None:
-    """K-major lines of 2-byte elements that begin anywhere: a request covers 64 bytes, in two or three sectors."""
+    """Elements of 2 bytes, K-major, unaligned leading dimension: a request covers 64 bytes, in two or three sectors."""
     gemm = problem(1, 64, 1023, "NT", BF16)
     one = skinny(gemm)
     assert one.config.width == 1

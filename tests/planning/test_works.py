@@ -101,7 +101,7 @@ def test_shared_memory_of_odd_rows_is_that_of_the_kernels(b: Order) -> None:
     tiles = [tile for tile in candidates(gemm, H200) if tile.unit == "mma.sync"]
     assert tiles
     for tile in tiles:
-        assert tile.shared_bytes(gemm, 1) == build_of(gemm, Choice(tile.rung, tile.point)).kernel.shared_bytes
+        assert tile.shared_bytes(gemm) == build_of(gemm, Choice(tile.rung, tile.point)).kernel.shared_bytes
 
 
 def own_tiles() -> list[tuple[str, str]]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -255,7 +256,7 @@ def test_a_graph_of_a_grouped_product_follows_the_offsets() -> None:
     assert farthest([captured], [expected]) <= 2**-7
 
 
-def test_autotune_measures_a_new_problem_in_well_under_a_second_once_its_kernels_are_compiled() -> None:
+def test_autotune_keeps_one_plan_that_is_right() -> None:
     """Printed with -s; what is asserted is that one plan serves before and behind the block, and is right."""
     a, b = (torch.randn(1000, 1000, device="cuda", dtype=torch.bfloat16) for _ in range(2))
     expected = a.double() @ b.double()

@@ -4,7 +4,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 SIZE ?= 256
 
-.PHONY: ladder test test-slow test-all check gpu format golden clean
+.PHONY: ladder test test-slow test-all mutants check gpu format golden clean
 .DEFAULT_GOAL := ladder
 
 $(VENV)/ready: pyproject.toml
@@ -24,6 +24,9 @@ test-slow: $(VENV)/ready  ## the exhaustive rest
 	$(BIN)/python -m pytest --numprocesses=auto --dist=worksteal --quiet -m 'slow and not gpu'
 
 test-all: test test-slow  ## every test that needs no GPU
+
+mutants: $(VENV)/ready  ## planted faults of the packages that decide, and how many of them the tests find
+	$(BIN)/python benchmarks/mutants.py
 
 check: $(VENV)/ready  ## format, lint, types, layers, generated documents
 	$(BIN)/ruff format --check .

@@ -72,6 +72,7 @@ def test_a_winner_is_told_and_stored(cli: Cli, tmp_path: Path, monkeypatch: pyte
     assert winner.share_of_cublas == 2.0
 
 
+@pytest.mark.slow
 def test_where_matmul_does_best_its_own_plan_wins(cli: Cli, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     text, winners = tuned(cli, tmp_path, monkeypatch, matmul_us=1.0)
     assert text.endswith("  It is what matmul chose already.\n")

@@ -51,6 +51,7 @@ def test_a_missing_snapshot_says_how_to_write_one(tmp_path: Path) -> None:
     assert "There is no snapshot" in said and "pytest --gate-update" in said
 
 
+@pytest.mark.slow
 def test_two_schedules_in_one_test_need_names(tmp_path: Path) -> None:
     (tmp_path / "pytest.ini").write_text("[pytest]\n")
     twice = "    gemm_gate(tiled, gemm, archs=('sm_80',))\n"

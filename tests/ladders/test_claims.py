@@ -10,7 +10,7 @@ from tilewright.problem import check
 from tilewright.simulator import Kind
 
 
-@pytest.mark.cross_section("rung", every=2)
+@pytest.mark.cross_section("rung", every=3)
 @pytest.mark.parametrize("rung", rungs())
 def test_claims_hold(rung: Rung) -> None:
     gemm = rung.gemm(*whole_tiles(rung))

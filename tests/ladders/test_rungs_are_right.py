@@ -40,7 +40,7 @@ def right(rung: Rung, gemm: Gemm, **options: Any) -> None:
     assert not run.errors
 
 
-@pytest.mark.cross_section("rung", "shape", every=6)
+@pytest.mark.cross_section("rung", "shape", every=8)
 @pytest.mark.parametrize("shape", SHAPES, ids=lambda shape: "x".join(map(str, shape)))
 @pytest.mark.parametrize("rung", rungs())
 def test_awkward_shapes(rung: Rung, shape: tuple[int, int, int]) -> None:
@@ -156,7 +156,7 @@ TENSOR_FORMATS = [
 ]
 
 
-@pytest.mark.cross_section("name", every=9)
+@pytest.mark.cross_section("name", every=13)
 @pytest.mark.parametrize(("rung", "name"), TENSOR_FORMATS)
 def test_tensor_cores_in_every_format_and_order(rung: Rung, name: str) -> None:
     """Whole tiles, of which the rung makes claims; and edges, for C in either order."""

@@ -71,7 +71,7 @@ def test_a_matrix_that_begins_anywhere(start: int, ldc: int) -> None:
     right(gemm, by_lanes(gemm, NARROW, SAFE), base_bytes={"C": start})
 
 
-@pytest.mark.cross_section("dtype", "a", every=2)
+@pytest.mark.cross_section("dtype", "a", every=3)
 @pytest.mark.parametrize("dtype", [BF16, F16])
 @pytest.mark.parametrize(("a", "b"), [(Order.ROW, Order.ROW), (Order.ROW, Order.COL), (Order.COL, Order.ROW)])
 def test_orders_formats_and_factors(dtype: Any, a: Order, b: Order) -> None:
@@ -130,6 +130,7 @@ def without_teams(built: Build, dropped: tuple[int, ...]) -> frozenset[Kind]:
     return frozenset(finding.kind for finding in run.errors)
 
 
+@pytest.mark.cross_section("point", every=3)
 @pytest.mark.parametrize("point", [TALL, SHARED, SMALL_TURNS])
 def test_warps_meet_once_where_there_are_two_places(point: Any) -> None:
     built = by_lanes(problem(131, 261, 77, 263), point)

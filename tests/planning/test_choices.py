@@ -68,7 +68,7 @@ def test_rows_that_end_inside_16_bytes_are_not_stored_by_the_copy_engine() -> No
         assert ("C" in stored) == (n == 2048)
 
 
-@pytest.mark.cross_section("gpu", every=2)
+@pytest.mark.cross_section("gpu", every=4)
 @pytest.mark.parametrize("gpu", GPUS)
 def test_the_kernels_of_the_suite(gpu: str, golden: Callable[[str, str], None]) -> None:
     golden(f"choices/{gpu}.txt", table(GPUS[gpu]))

@@ -114,6 +114,7 @@ def own_tiles() -> list[tuple[str, str]]:
     return found
 
 
+@pytest.mark.cross_section("key", every=3)
 @pytest.mark.parametrize(("name", "key"), own_tiles())
 def test_every_tile_computes_the_product(name: str, key: str) -> None:
     """At edges in every direction, simulated with every detector on."""
@@ -124,7 +125,7 @@ def test_every_tile_computes_the_product(name: str, key: str) -> None:
     assert check(operands, computed).ok and not run.findings
 
 
-@pytest.mark.cross_section("order", every=2)
+@pytest.mark.slow
 @pytest.mark.parametrize("order", [Order.ROW, Order.COL], ids=["NN", "NT"])
 def test_loads_of_the_next_tile_come_before_the_products_of_this_one(order: Order) -> None:
     """In machine code, where ptxas decides it: all FFMA candidates of the H200 start their loads first in a step."""

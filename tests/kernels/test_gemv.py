@@ -339,7 +339,7 @@ def test_what_it_cannot_do_it_says() -> None:
         (problem(5, 8192, 8192, "NT", BF16), "more than the 4"),
         (problem(4, 8192, 8191, "NT", BF16), "no multiple of 8"),
         (problem(4, 8192, 8192, "NT", F16, accumulate=F16), "sums in f32"),
-        (problem(4, 8192, 8192, "TT", BF16), "the few rows are not read"),
+        (problem(4, 8192, 8192, "TT", BF16), "the skinny operand is not read"),
     ):
         assert any(words in reason for reason in config.reasons_against(other)), config.reasons_against(other)
     assert "no multiple of" in replace(config, chunk=100).reasons_against(gemm)[-1]

@@ -2,5 +2,5 @@
 kernel.
 
 auxiliary   copies before a product (padded, transposed, converted), and the sum of partial sums after it
-gemv        products with few rows or columns, whose time is that of reading one matrix
+gemv        skinny products, whose time is that of reading one matrix
 """

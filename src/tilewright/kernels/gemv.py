@@ -1,9 +1,9 @@
-"""Products of few rows, or few columns: their time is that of reading the other matrix once.
+"""Skinny products (GEMV where m or n is 1): their time is that of reading the other matrix once.
 
-    C[r, j] = sum_k few[r, k] * long[k, j],   r < rows <= 16;   for few columns with the roles of A and B exchanged
+    C[r, j] = sum_k few[r, k] * long[k, j],   r < rows <= 16;   where n is small, A and B change places
 
 The long matrix is streamed, past the first-level cache, 16 bytes a lane; the loads of the next k steps are in flight
-while those that came are multiplied. The few rows lie in shared memory in f32, a chunk of k at a time.
+while those that came are multiplied. The skinny operand lies in shared memory in f32, a chunk of k at a time.
 
 K-major (neighbours of k side by side): the lanes of a warp lie along k, and each has several outputs.
 MN-major (neighbours of j side by side): a lane has `width` neighbouring outputs, and lanes, warps lie along k.
@@ -35,14 +35,15 @@ MOST_ROWS = 16
 class GemvConfig:
     """One kernel of the family.
 
-    rows: few rows (or columns), rounded up to a power of two
+    rows: rows (or columns) of the skinny operand, rounded up to a power of two
     width: elements of the long matrix in one load; its address, lines and their length are multiples of it, but for K
-    few_width: elements of the few rows in one load (1 or 4); addresses and lines are multiples of it, and K or `width`
-    outputs: outputs of a lane for each few row (K-major), vectors of `width` outputs of a lane (MN-major)
+    few_width: elements of the skinny operand in one load (1 or 4); its address and lines are multiples of it, and K or
+        `width`
+    outputs: outputs of a lane for each of its rows (K-major), vectors of `width` outputs of a lane (MN-major)
     lanes_k, warps_k: lanes of a warp, and warps of a block, that share out k
     warps: of a block
     steps: k steps of a lane whose loads are in flight
-    chunk: k of which the few rows are in shared memory, a multiple of what a block multiplies in `steps` steps
+    chunk: k of which the skinny operand is in shared memory, a multiple of what a block multiplies in `steps` steps
     split_k: blocks that share the sum over k of a result; partial sums then go to a workspace
     whole_k: K is a multiple of `width` (K-major)
     near: every element offset fits in 31 bits
@@ -125,7 +126,7 @@ class GemvConfig:
             found.append(f"{self.lanes_k} lanes along k cannot take the last {self.width - 1} products")
         whole_k = gemm.k % self.few_width == 0 or (k_major and self.width % self.few_width == 0)
         if self.few_width > 1 and (few_order(gemm) != "k" or not whole_k):
-            found.append(f"the few rows are not read {self.few_width} neighbours of k at a time")
+            found.append(f"the skinny operand is not read {self.few_width} neighbours of k at a time")
         if self.chunk % self.batch_k(k_major=k_major) or self.chunk * self.rows % (self.threads * self.few_width):
             found.append(f"a chunk of {self.chunk} is no multiple of {self.batch_k(k_major=k_major)}")
         return tuple(found)

@@ -36,7 +36,7 @@ _QUAD = 4
 """Floats of the widest access to shared memory."""
 
 STAGE_UNROLL = 8
-"""Loads of the few rows that a thread has in flight."""
+"""Loads of the skinny operand that a thread has in flight."""
 
 
 class GemvBody:
@@ -57,7 +57,7 @@ class GemvBody:
         self.block_outputs = c.outputs_of_block(k_major=k_major)
         dtype = gemm.dtype
         shape, axes = ((c.rows, c.chunk), ("row", "k")) if k_major else ((c.chunk, c.pitch), ("k", "row"))
-        self.few = Buffer("few", Space.SHARED, F32, shape, axes, "the few rows, in f32")
+        self.few = Buffer("few", Space.SHARED, F32, shape, axes, "the skinny operand, in f32")
         self.sums = Buffer("sums", Space.SHARED, F32, (c.warps_k, c.rows, self.block_outputs), ("warp_k", "row", "out"))
         self.sums_of_row = self.vectors * self.each
         self.acc = registers("acc", F32, c.rows, self.sums_of_row)
@@ -163,16 +163,16 @@ class GemvBody:
                 "chunk",
                 ceil_div_of(Var("batches"), in_chunk),
                 together(
-                    Barrier(note="the few rows of the chunk before are used up"),
+                    Barrier(note="the chunk before is used up"),
                     self._stage(),
-                    Barrier(note="those of this chunk are there"),
+                    Barrier(note="this chunk is complete"),
                     batch,
                 ),
             ),
         )
 
     def _stage(self) -> Body:
-        """The few rows of a chunk, to shared memory in f32; zeros behind what comes in whole loads."""
+        """The skinny operand of a chunk, to shared memory in f32; zeros behind what comes in whole loads."""
         c, few_width = self.config, self.config.few_width
         pieces = c.rows * c.chunk // (c.threads * few_width)
         together_ = min(pieces, STAGE_UNROLL)

@@ -20,7 +20,7 @@ _LOADS, _NARROW_LOADS = 8, 16
 SM; bandwidth times latency of an H200 is 25 to 33 KiB."""
 
 _CHUNK_FLOATS = 8192
-"""Floats of the few rows in shared memory at once: 32 KiB, so that several blocks share an SM."""
+"""Floats of the skinny operand in shared memory at once: 32 KiB, so that several blocks share an SM."""
 
 _SEGMENT_BYTES = 64
 """Neighbouring bytes that the lanes of a warp read of one line of an MN-major matrix, at least: two sectors."""
@@ -33,7 +33,7 @@ _BESIDE_REGISTERS = 32
 this estimate."""
 
 _MOST_FACTORS = 32
-"""Values of the few rows that the compiler loads ahead, at most."""
+"""Values of the skinny operand that the compiler loads ahead, at most."""
 
 _ISSUED_BESIDE = 6.0
 """Instructions of a lane for each load of the long matrix: the load, its address and guard, zeros."""
@@ -137,7 +137,7 @@ def sm_seconds(config: GemvConfig, gemm: Gemm, spec: DeviceSpec | None = None, *
     blocks = ceil_div(many, outputs) * config.parts(gemm) * count
     part_k = min(config.part_of_k(gemm), gemm.k)
     loads = outputs * part_k / config.width  # of lanes, for a block
-    # The few rows come from the L2, where each byte costs less than one of memory.
+    # The skinny operand comes from the L2, where each byte costs less than one of memory.
     block_bytes = (outputs + config.rows / 4) * part_k * gemm.dtype.bytes
     room = min(
         spec.max_registers_per_block // (registers(config, gemm) * config.threads),
@@ -155,6 +155,6 @@ def sm_seconds(config: GemvConfig, gemm: Gemm, spec: DeviceSpec | None = None, *
     issue = busiest * loads * issued / WARP_THREADS / (spec.schedulers_per_sm * clock_hz)
     pieces = config.rows * config.chunk // (config.threads * config.few_width)
     fetches, chunks = ceil_div(pieces, STAGE_UNROLL), ceil_div(part_k, config.chunk)
-    # What a block waits for, one after the other: the few rows of each chunk, C. Other blocks multiply meanwhile.
+    # What a block waits for, one after the other: the skinny operand of each chunk, C. Other blocks multiply meanwhile.
     chain = ceil_div(busiest, together) * latency * (1 + fetches * chunks)
     return 2 * latency + max(busiest * block_bytes / rate, issue, chain)

@@ -1,4 +1,4 @@
-"""Which matrix of a product of few rows, or few columns, is long, and how the two lie."""
+"""Which matrix of a skinny product is long, and how the two lie."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ def long_of(gemm: Gemm) -> Literal["A", "B"]:
 
 
 def short_of(gemm: Gemm) -> Literal["A", "B"]:
-    """The few rows, or columns."""
+    """The skinny operand."""
     return "A" if long_of(gemm) == "B" else "B"
 
 
@@ -23,5 +23,5 @@ def is_k_major(gemm: Gemm) -> bool:
 
 
 def few_order(gemm: Gemm) -> Dim:
-    """The dimension whose neighbours lie side by side in the few rows."""
+    """The dimension whose neighbours lie side by side in the skinny operand."""
     return gemm.operand(short_of(gemm)).contiguous

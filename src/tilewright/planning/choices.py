@@ -138,7 +138,7 @@ def finish_seconds(gemm: Gemm, spec: DeviceSpec, parts: int) -> float:
 
 
 def launch_seconds(spec: DeviceSpec) -> float:
-    """Of a kernel of `planning.passes`, or another that starts early where it can."""
+    """Of a copy or a reduction, or another kernel that starts early where it can."""
     return LAUNCH_SECONDS - (EARLY_SECONDS if spec.compute_capability >= SINCE[Feature.DEPENDENT_LAUNCH] else 0.0)
 
 

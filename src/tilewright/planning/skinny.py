@@ -1,5 +1,4 @@
-"""When a problem has so few rows or columns that reading the other matrix is all its time: which GEMV kernel, and how
-long it takes."""
+"""When m or n is so small that reading the other matrix is all the time: which GEMV kernel, and how long it takes."""
 
 from __future__ import annotations
 
@@ -144,7 +143,7 @@ def _shaped(gemm: Gemm, alignment: Alignment, stack: Stack | None, split: int) -
         return None
 
     def rank(one: GemvConfig) -> tuple[int, int, float]:
-        """Of kernels that are about as fast the one whose blocks read the few rows least often."""
+        """Of kernels that are about as fast the one whose blocks read the skinny operand least often."""
         seconds = sm_seconds(one, gemm, nominal, count=count)
         told = round(_STEPS_OF_TIME * log(_together(gemm, seconds, nominal, count)))
         return told, -one.outputs_of_block(k_major=is_k_major(gemm)), seconds

@@ -97,7 +97,7 @@ def _counted(built: Build) -> Work:
 
 
 def _thin_seconds(gemm: Gemm, spec: DeviceSpec, launch: PaperLaunch) -> float:
-    """Of the kernel for few rows: the long matrix is read by as many SMs as have a block."""
+    """Of the GEMV kernel: the long matrix is read by as many SMs as have a block."""
     busy = min(1.0, prod(launch.grid) / spec.sm_count)
     return LAUNCH_SECONDS + _moving(gemm.compulsory_bytes / busy, spec)
 

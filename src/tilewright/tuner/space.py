@@ -46,7 +46,7 @@ _MOST_SHARED = 4000
 
 @dataclass(frozen=True, slots=True)
 class Paper:
-    """A choice written out: its launches, and the build of its product; None for the kernel for few rows."""
+    """A choice written out: its launches, and the build of its product; None for the GEMV kernel."""
 
     plan: Plan
     product: Build | None
@@ -227,7 +227,7 @@ def make_space(
 
 
 def _thin(gemm: Gemm, spec: DeviceSpec) -> Iterator[Choice]:
-    """The kernel for few rows, where the problem has few, k in as many parts as may pay."""
+    """The GEMV kernel, where m or n is small, k in as many parts as may pay."""
     alone = Choice(THIN)
     if not Space(gemm, spec, []).reasons(alone):
         yield alone

@@ -11,7 +11,7 @@ from typing import Any
 from tilewright.problem.gemm import OperandName
 
 THIN = "thin"
-"""In the place of a rung: the kernel for few rows, `planning.passes.thin`."""
+"""In the place of a rung: the GEMV kernel, `kernels.gemv`."""
 
 _COPYABLE: frozenset[OperandName] = frozenset(("A", "B"))
 

@@ -136,7 +136,9 @@ def kernel_version(sources: Iterable[CudaSource]) -> str:
     return hashlib.sha256("\0".join(texts).encode()).hexdigest()[:16]
 
 
-_DECIDING = (*("codegen", "ir", "isa", "ladders", "layout", "layout_search", "lowering", "planning", "schedule"),)
+_DECIDING = (
+    *("codegen", "ir", "isa", "kernels", "ladders", "layout", "layout_search", "lowering", "planning", "schedule"),
+)
 """All that decides which kernels a choice is, and their text, from rungs to the printer."""
 
 

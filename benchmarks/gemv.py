@@ -1,0 +1,327 @@
+"""GEMV, skinny products, copies and reductions beside PyTorch: each kernel checked, all timed in turn.
+
+    python benchmarks/gemv.py --out benchmarks/results/gemv_h200.jsonl
+    python benchmarks/gemv.py --problems 1x8192x8192:NT:bf16 --sweep 12
+
+A problem is MxNxK:ORDERS:FORMAT. First the bandwidth of a copy and of a read of 1 GiB is measured. Then each problem
+runs as dispatch plans it (GEMV kernel, reduction where k is split), beside torch.mm; --sweep also times so many other
+configurations, best estimate first, so that estimates can be held against times. Then copies (padded, transposed)
+beside PyTorch's. Calls are CUDA graphs of some milliseconds over operands rotated through more than four times the
+L2. One JSON line a row: microseconds, GB/s of the bytes that must move, shares of the measured bandwidths and of
+PyTorch's time.
+--build-only prints configurations, registers and estimates; it needs no GPU.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from itertools import cycle
+from pathlib import Path
+from typing import Any
+
+from tilewright import extras
+from tilewright.bench.records import command, commit, now
+from tilewright.codegen import print_cuda
+from tilewright.device.catalog import device
+from tilewright.dtypes import F32, DType
+from tilewright.errors import TilewrightError
+from tilewright.ir.kernel import Kernel
+from tilewright.kernels.gemv_fit import Facts, fitting, sm_seconds
+from tilewright.kernels.reduce import ReduceConfig
+from tilewright.kernels.relayout import RelayoutConfig
+from tilewright.kernels.skinny import long_of, short_of
+from tilewright.planning.copies import padded, whole_pieces
+from tilewright.planning.on_paper import alignment_of_rows
+from tilewright.planning.skinny import Skinny, estimate_us, skinny_for
+from tilewright.problem.epilogue import PLAIN
+from tilewright.problem.formats import format_options
+from tilewright.problem.gemm import Gemm, Order
+from tilewright.problem.reduction import Reduction
+from tilewright.problem.relayout import MatrixCopy, Relayout
+from tilewright.runtime.driver import open_gpu
+from tilewright.runtime.launch import load
+from tilewright.runtime.nvrtc import compile_cuda
+from tilewright.suite.gpu import TorchTimer
+from tilewright.suite.operands import ROTATED_BYTES, checked, operands_of
+from tilewright.suite.timing import interleaved
+from tilewright.toolchain import arguments, grid_of
+
+PROBLEMS = (
+    "1x8192x8192:NT:bf16",
+    "1x8192x8192:NN:bf16",
+    "1x8192x8192:NT:f32",
+    "1x8192x8192:NN:f32",
+    "1x4096x4096:NT:bf16",
+    "1x4096x4096:NN:bf16",
+    "1x4096x14336:NT:bf16",
+    "1x28672x8192:NT:bf16",
+    "1x128256x4096:NT:bf16",
+    "1x768x3072:NT:f32",
+    "1x768x3072:NN:f32",
+    "1x2048x2048:NT:bf16",
+    "1x1x1000003:NT:bf16",
+    "1x1x1000003:NT:f32",
+    "1x4x100000:NT:f32",
+    "8192x1x8192:NN:f32",
+    "2x8192x8192:NT:bf16",
+    "4x8192x8192:NT:bf16",
+    "4x8192x8192:NN:bf16",
+    "8x8192x8192:NT:bf16",
+    "8x4096x4096:NN:bf16",
+    "4x8192x8192:NT:f32",
+    "8x8192x8192:NN:f32",
+    "16x8192x8192:NT:f32",
+    "16x8192x8192:NN:f32",
+    "1x8191x8193:NT:bf16",
+    "1x8191x8193:NN:bf16",
+    "1x4097x4095:NT:f32",
+    "1x100000x64:NT:bf16",
+)
+
+COPIES = ("4096x4097", "8192x8192", "4095x4093", "28672x8192", "512x513")
+"""Lines x elements of a line of the sources."""
+
+BANDWIDTH_BYTES = 1 << 30
+
+
+def problem(text: str) -> Gemm:
+    shape, orders, dtype = text.split(":")
+    m, n, k = (int(part) for part in shape.split("x"))
+    a, b = (Order.ROW if letter == "N" else Order.COL for letter in orders)
+    return Gemm(m, n, k, a=a, b=b, **format_options(dtype))  # type: ignore[arg-type]
+
+
+def exact_rows(gemm: Gemm) -> Gemm:
+    """With leading dimensions as dispatch sees them: that of a single line is a multiple of 16 bytes."""
+    each = 16 // gemm.dtype.bytes
+    tight = {o.leading: gemm.tight_leading(o.name) for o in gemm.operands[:2] if gemm.size(o.strided) == 1}
+    return replace(gemm, **{name: -(-size // each) * each for name, size in tight.items()})  # type: ignore[arg-type]
+
+
+def shapes(gemm: Gemm, chosen: Skinny, count: int) -> Iterator[Skinny]:
+    """The configuration that is planned, then others of the same split by their estimates."""
+    yield chosen
+    alignment = alignment_of_rows(gemm)
+    facts = Facts(alignment.of(long_of(gemm)), alignment.of(short_of(gemm)), chosen.config.near)
+    others = sorted(fitting(gemm, facts, chosen.config.split_k), key=lambda one: sm_seconds(one, gemm))
+    for config in [one for one in others if one != chosen.config][:count]:
+        parts = config.parts(gemm)
+        if (parts > 1) is (chosen.parts > 1):
+            yield replace(chosen, config=config, parts=parts, part_of_k=config.part_of_k(gemm) if parts > 1 else 0)
+
+
+def described(one: Skinny) -> str:
+    c = one.config
+    return (
+        f"width {c.width}, outputs {c.outputs}, lanes_k {c.lanes_k}, warps_k {c.warps_k} of {c.warps}, "
+        f"steps {c.steps}, chunk {c.chunk}, parts {one.parts}"
+    )
+
+
+class Bench:
+    """What is timed on a GPU. torch: PyTorch."""
+
+    def __init__(self, torch: Any) -> None:
+        self.torch = torch
+        self.gpu = open_gpu(torch.cuda.current_device())
+        self.timer = TorchTimer(torch)
+
+    def loaded(self, kernel: Kernel) -> Any:
+        source = print_cuda(kernel)
+        return load(self.gpu, compile_cuda(source, self.gpu.arch), source)
+
+    def stream(self) -> int:
+        return int(self.torch.cuda.current_stream().cuda_stream)
+
+    def bandwidths(self) -> dict[str, float]:
+        """GB/s of a copy (bytes read and written) and of a read."""
+        source = self.torch.empty(BANDWIDTH_BYTES // 4, device="cuda").normal_()
+        target = self.torch.empty_like(source)
+        total = self.torch.empty((), device="cuda")
+        calls = {
+            "copy": lambda: target.copy_(source),
+            "read": lambda: self.torch.sum(source, dim=0, out=total),
+        }
+        times = interleaved(self.timer, calls)
+        moved = {"copy": 2 * BANDWIDTH_BYTES, "read": BANDWIDTH_BYTES}
+        return {name: moved[name] / times[name].median_us / 1e3 for name in calls}
+
+    def product(self, gemm: Gemm, one: Skinny) -> Callable[[Any, Any, Any], None]:
+        """launch(a, b, c): the GEMV kernel, and the reduction where k is split."""
+        kernel = one.kernel()
+        first = self.loaded(kernel).prepare(one.grid(kernel), kernel.block, one.arguments())
+        if one.whole:
+            return lambda a, b, c: first.launch(self.stream(), a.data_ptr(), b.data_ptr(), c.data_ptr())
+        reduction = Reduction.of(gemm, one.parts, gemm.n, gemm.m * gemm.n)
+        last = ReduceConfig.of(reduction, 16 if gemm.ldc * gemm.out.bytes % 16 == 0 else 1).kernel(reduction)
+        nowhere = (0,) * len(reduction.matrices)
+        second = self.loaded(last).prepare(grid_of(last, reduction), last.block, arguments(reduction, nowhere))
+        partials = self.torch.empty(one.parts * gemm.m * gemm.n, device="cuda", dtype=self.torch.float32)
+
+        def both(a: Any, b: Any, c: Any) -> None:
+            first.launch(self.stream(), a.data_ptr(), b.data_ptr(), partials.data_ptr())
+            second.launch(self.stream(), partials.data_ptr(), c.data_ptr())
+
+        return both
+
+    def products(self, gemm: Gemm, candidates: list[Skinny]) -> Iterator[dict[str, Any]]:
+        """The candidates beside torch.mm, each checked first."""
+        torch = self.torch
+        torch.backends.cuda.matmul.allow_tf32 = False
+        torch.cuda.empty_cache()
+        pairs = operands_of(torch, gemm, getattr(torch, gemm.dtype.library))
+        a, b = pairs[0]
+        results = [torch.empty(gemm.m, gemm.n, device="cuda", dtype=a.dtype) for _ in pairs]
+        calls: dict[str, Callable[[], object]] = {}
+        errors: dict[str, float] = {}
+        for one in candidates:
+            name = described(one)
+            launch = self.product(gemm, one)
+            results[0].fill_(float("nan"))
+            launch(a, b, results[0])
+            torch.cuda.synchronize()
+            errors[name] = checked(torch, gemm, name, results[0], a, b)
+            calls[name] = _in_turn(launch, pairs, results)
+        calls["torch"] = _in_turn(lambda x, y, c: torch.mm(x, y, out=c), pairs, results)
+        times = interleaved(self.timer, calls, copies=len(pairs))
+        for number, one in enumerate(candidates):
+            found = times[described(one)]
+            yield {
+                "kernel": described(one),
+                "planned": not number,
+                "us": round(found.median_us, 3),
+                "torch_us": round(times["torch"].median_us, 3),
+                "share_of_torch": round(found.share_of(times["torch"]), 4),
+                "estimated_us": round(estimate_us(gemm, one, device("H200")), 2),
+                "gb_per_s": round(gemm.compulsory_bytes / found.median_us / 1e3, 1),
+                "error": float(f"{errors[described(one)]:.2g}"),
+            }
+
+    def copies(self, lines: int, length: int, dtype: DType, *, transposed: bool) -> dict[str, Any]:
+        """A padded or transposed copy beside PyTorch's."""
+        torch = self.torch
+        to_lines, to_length = (length, lines) if transposed else (lines, length)
+        to = whole_pieces(to_length, dtype)
+        matrix = MatrixCopy(lines, length, length, to_lines, to, padded(to, dtype), transposed)
+        relayout = Relayout((matrix,), dtype, dtype)
+        aligned = next(size for size in (16, 8, 4, 2) if length * dtype.bytes % size == 0)
+        kernel = RelayoutConfig.of(relayout, [aligned]).kernel(relayout)
+        launch = self.loaded(kernel).prepare(grid_of(kernel, relayout), kernel.block, arguments(relayout, (0, 0)))
+        kind = getattr(torch, dtype.library)
+        count = max(2, -(-ROTATED_BYTES // relayout.compulsory_bytes))
+        sources = [torch.randn(lines, length, device="cuda").to(kind) for _ in range(count)]
+        targets = [torch.full((to_lines, matrix.to_leading), float("nan"), device="cuda", dtype=kind) for _ in sources]
+        launch.launch(self.stream(), sources[0].data_ptr(), targets[0].data_ptr())
+        torch.cuda.synchronize()
+        expected = sources[0].t() if transposed else sources[0]
+        if not torch.equal(targets[0][:, :to_length], expected) or targets[0][:, to_length:to].any():
+            raise TilewrightError(f"A copy of {lines} x {length} {dtype} is wrong.")
+        turns = cycle(zip(sources, targets, strict=True)), cycle(zip(sources, targets, strict=True))
+
+        def ours() -> None:
+            source, target = next(turns[0])
+            launch.launch(self.stream(), source.data_ptr(), target.data_ptr())
+
+        def theirs() -> None:
+            source, target = next(turns[1])
+            target[:, :to_length].copy_(source.t() if transposed else source)
+
+        times = interleaved(self.timer, {"ours": ours, "torch": theirs}, copies=count)
+        return {
+            "copy": f"{lines}x{length} {dtype} {'transposed' if transposed else 'padded'}",
+            "kernel": kernel.name,
+            "us": round(times["ours"].median_us, 3),
+            "torch_us": round(times["torch"].median_us, 3),
+            "share_of_torch": round(times["ours"].share_of(times["torch"]), 4),
+            "gb_per_s": round(relayout.compulsory_bytes / times["ours"].median_us / 1e3, 1),
+        }
+
+
+def _in_turn(launch: Callable[[Any, Any, Any], object], pairs: list[Any], results: list[Any]) -> Callable[[], None]:
+    turn = cycle(zip(pairs, results, strict=True))
+
+    def call() -> None:
+        (a, b), c = next(turn)
+        launch(a, b, c)
+
+    return call
+
+
+def planned(gemm: Gemm) -> Skinny | None:
+    """As dispatch plans it on an H200; of 2-byte formats also more rows than dispatch gives to GEMV kernels."""
+    found = skinny_for(gemm, alignment_of_rows(gemm), device("H200"))
+    if found is None and gemm.dtype is not F32 and min(gemm.m, gemm.n) <= 16:
+        alignment = alignment_of_rows(gemm)
+        facts = Facts(alignment.of(long_of(gemm)), alignment.of(short_of(gemm)), True)
+        config = min(fitting(gemm, facts), key=lambda one: sm_seconds(one, gemm))
+        found = Skinny(config, replace(gemm, epilogue=PLAIN), 1, 0)
+    return found
+
+
+def build_only(gemms: dict[str, Gemm]) -> None:
+    for text, gemm in gemms.items():
+        one = planned(gemm)
+        assert one is not None, text
+        used = compile_cuda(print_cuda(one.kernel()), "sm_90a").resources
+        estimate = estimate_us(gemm, one, device("H200"))
+        print(f"{text:24} {estimate:7.1f} us estimated, {used.registers} registers, {described(one)}")
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--problems", nargs="*", default=list(PROBLEMS), metavar="MxNxK:ORDERS:FORMAT")
+    parser.add_argument("--copies", nargs="*", default=list(COPIES), metavar="LINESxLENGTH")
+    parser.add_argument("--sweep", type=int, default=0, metavar="COUNT", help="other configurations of each problem")
+    parser.add_argument("--seconds", type=float, default=500.0, help="no row is begun after this")
+    parser.add_argument("--out", type=Path)
+    parser.add_argument("--build-only", action="store_true", help="print configurations and registers; needs no GPU")
+    asked = parser.parse_args()
+    gemms = {text: exact_rows(problem(text)) for text in asked.problems}
+    if asked.build_only:
+        build_only(gemms)
+        return 0
+    started = time.monotonic()
+    bench = Bench(extras.require("torch", "Timing torch.mm"))
+    bandwidths = bench.bandwidths()
+    beside = {"device": bench.gpu.name, **{f"{name}_gb_per_s": round(rate, 1) for name, rate in bandwidths.items()}}
+    origin = {"command": command(), "commit": commit(), "date": now(), "torch": bench.torch.__version__}
+
+    def rows() -> Iterator[dict[str, Any]]:
+        for text, gemm in gemms.items():
+            one = planned(gemm)
+            if one is None or time.monotonic() - started > asked.seconds:
+                print(f"{text}: left out", file=sys.stderr)
+                continue
+            for row in bench.products(gemm, list(shapes(gemm, one, asked.sweep))):
+                yield {"problem": text, **row}
+        for text in asked.copies:
+            lines, length = (int(part) for part in text.split("x"))
+            for name in ("f32", "bf16"):
+                for transposed in (False, True):
+                    if time.monotonic() - started < asked.seconds:
+                        yield bench.copies(lines, length, format_options(name)["dtype"], transposed=transposed)
+
+    print(json.dumps({**beside, **origin}))
+    failed = 0
+    lines = [json.dumps({**beside, **origin})]
+    try:
+        for row in rows():
+            shares = {f"share_of_{n}": round(row["gb_per_s"] / rate, 3) for n, rate in bandwidths.items()}
+            lines.append(json.dumps({**row, **shares}))
+            print(lines[-1], flush=True)
+    except TilewrightError as failure:
+        print(failure, file=sys.stderr)
+        failed = 1
+    if asked.out is not None:
+        asked.out.parent.mkdir(parents=True, exist_ok=True)
+        asked.out.write_text("\n".join(lines) + "\n")
+    return failed
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -41,7 +41,7 @@ from tilewright.ir.kernel import MAX_SHARED_BYTES
 from tilewright.ir.program import RasterOrder
 from tilewright.ir.work import SplitK
 from tilewright.kernels.reduce import ReduceConfig
-from tilewright.ladders.hopper.tiles import Tiles, by_engine, nest, staged, stored, stored_in_subtiles
+from tilewright.kernels.wgmma_steps import WgmmaTile, loaded_by_tma, nest, staged, stored_in_subtiles, stored_per_thread
 from tilewright.problem.formats import format_options
 from tilewright.problem.gemm import Gemm, Order
 from tilewright.problem.reduction import Reduction
@@ -139,7 +139,7 @@ class Tile:
         return min(MOST_STAGES, (MAX_SHARED_BYTES - RESERVED_BYTES - epilogue_bytes) // ring_bytes)
 
     def _schedule(self, gemm: Gemm, stages: int) -> Schedule:
-        tiles = Tiles(self.m, self.n, self.groups, turned=self.has("swap"))
+        tiles = WgmmaTile(self.m, self.n, self.groups, swap_ab=self.has("swap"))
         ping_pong = 2 if self.has("pingpong") else 1
         once = self.has("once") or self.has("split")
         asked = self.options.get("cluster", "")
@@ -150,14 +150,14 @@ class Tile:
             order = (Raster(RasterOrder.ROW),) if along else ()
         out: tuple[Step, ...]
         if self.has("split") or self.number("subtile", 1) == 0:
-            out = stored(gemm, tiles)
+            out = stored_per_thread(gemm, tiles)
         else:
             subtile = self.number("subtile", 0)
-            out = stored_in_subtiles(gemm, tiles, subtile=subtile, stages=self.number("cs", 2), warps=ping_pong)
+            out = stored_in_subtiles(gemm, tiles, subtile=subtile, stages=self.number("cs", 2), owners=ping_pong)
         return Schedule(
             *nest(gemm, tiles),
             *staged(gemm, tiles),
-            *by_engine(),
+            *loaded_by_tma(),
             Pipeline("k_tile", stages),
             Specialize(registers=REGISTERS[self.groups], turns=ping_pong),
             *order,

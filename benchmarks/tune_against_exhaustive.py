@@ -34,7 +34,7 @@ from tilewright.tuner.measure import GpuMeasurer
 from tilewright.tuner.session import tune
 from tilewright.tuner.space import Space, make_space
 from tilewright.tuner.tune import FINALISTS, Outcome
-from tilewright.winners.choice import Choice
+from tilewright.winners.plan_config import PlanConfig
 
 SHAPES = ("4096x4096x4096:bf16", "8192x8192x512:bf16", "4096x14336x4096:bf16")
 """A large square, a short sum, and a wide result: of one class, whose kernels are compiled once."""
@@ -127,7 +127,7 @@ def searched(gpu: Gpu, space: Space, storage: str, seconds: float, workers: int)
 
 def side_by_side(gpu: Gpu, space: Space, *outcomes: Outcome) -> dict[str, float]:
     """Microseconds of the best few of several searches, in one run."""
-    finalists: dict[str, Choice] = {}
+    finalists: dict[str, PlanConfig] = {}
     for outcome in outcomes:
         for result in (outcome.best, *outcome.results[:FINALISTS]):
             finalists[str(result.candidate)] = result.candidate

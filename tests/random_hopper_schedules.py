@@ -12,7 +12,7 @@ from tests.random_schedules import FACTORS, Drawing
 from tilewright.dtypes import F32
 from tilewright.ir.buffer import Space
 from tilewright.ir.program import Level, RasterOrder, Route
-from tilewright.ladders.hopper.tiles import tma_stores
+from tilewright.kernels.wgmma_steps import rows_fit_tma
 from tilewright.layout.arrangement import SwizzleAtoms
 from tilewright.layout.epilogue import subtile_layout
 from tilewright.problem.formats import FORMATS, format_options
@@ -152,6 +152,6 @@ def _store(d: Drawing, by_engine: bool, columns: int) -> None:
         layout = subtile_layout(subtile, d.gemm.out.bytes, transposed=transposed)
         if layout is not None:
             d.attempt(Relayout("C_tile", arrangement=layout))
-        d.attempt(Transfer("C_tile", Route.TMA if tma_stores(d.gemm) and d.chance(0.7) else Route.MATRICES))
+        d.attempt(Transfer("C_tile", Route.TMA if rows_fit_tma(d.gemm) and d.chance(0.7) else Route.MATRICES))
     elif d.chance(0.6):
         d.attempt(Vectorize("C", 2))

@@ -3,17 +3,23 @@
 from __future__ import annotations
 
 from contextlib import nullcontext
+from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 from command_runs import Cli
-from test_table import Lists, Measurer
+from test_table import Lists, Measurer, ours
 from tuning_fakes import OnPaper, a_winner, url_of
 
 from tilewright.device.catalog import device
+from tilewright.device.spec import DeviceSpec
+from tilewright.kernels.mma import MmaConfig
+from tilewright.problem.gemm import Gemm
 from tilewright.tuner.compiling import Prepared
-from tilewright.winners.choice import Choice
+from tilewright.tuner.space import Candidate, Space
 from tilewright.winners.database import Database
+from tilewright.winners.plan_config import PlanConfig
 from tilewright.winners.winner import Winner
 
 
@@ -44,31 +50,37 @@ def tuned(cli: Cli, folder: Path, monkeypatch: pytest.MonkeyPatch, matmul_us: fl
 
     class ByStages(OnPaper):
         def us(self, prepared: Prepared) -> float:
-            choice = prepared.candidate
-            return matmul_us if choice == TODAY else 50.0 if choice.point["stages"] == 3 else 200.0
+            config = prepared.candidate
+            return matmul_us if config == TODAY else 50.0 if config == FASTEST else 200.0
 
     monkeypatch.setattr("tilewright.cli.tune._gpu", lambda list_only: OnPaper.gpu())
     monkeypatch.setattr("tilewright.cli.tune.probe", lambda gpu: device("H200"))
     monkeypatch.setattr("tilewright.cli.tune.GpuMeasurer", ByStages)
-    monkeypatch.setattr("tilewright.cli.tune.todays_choice", lambda *asked: TODAY)
+    monkeypatch.setattr("tilewright.cli.tune.todays_plan", lambda *asked: TODAY)
+    monkeypatch.setattr("tilewright.cli.tune.make_space", five)
     monkeypatch.setattr("tilewright.cli.tune._Job._peers", lambda job: {"cuBLAS": 100.0})
-    ran = cli(
-        "tune", 512, 512, 512, "--rung", "ampere/4", "--dtype", "f16", "--storage", url_of(folder), "--workers", 1
-    )
+    ran = cli("tune", 512, 512, 512, "--family", "mma", "--dtype", "f16", "--storage", url_of(folder), "--workers", 1)
     assert (ran.code, ran.err) == (0, "")
     return ran.out, [winner for winner in Database().winners() if winner.key.problem.m == 512]
 
 
-TODAY = Choice("ampere/4", {"stages": 2}, 2)
+SMALL = MmaConfig((64, 128, 32), (64, 32))
+TODAY, FASTEST = PlanConfig(replace(SMALL, stages=2, split_k=2)), PlanConfig(replace(SMALL, stages=3))
+OTHERS = tuple(PlanConfig(replace(SMALL, stages=3, raster_rows=rows)) for rows in (1, 4, 16))
+
+
+def five(gemm: Gemm, spec: DeviceSpec, **options: Any) -> Space:
+    """A space of five candidates."""
+    return Space(gemm, spec, [Candidate(config, 1.0) for config in (FASTEST, *OTHERS, TODAY)])
 
 
 def test_a_winner_is_told_and_stored(cli: Cli, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     text, winners = tuned(cli, tmp_path, monkeypatch, matmul_us=300.0)
     assert text.startswith("512x512x512 f16 NN on H200: 5 of 5 candidates measured, 5 of them now, in ")
-    assert "200.0 % of cuBLAS: ampere/4@stages=3" in text
+    assert f"200.0 % of cuBLAS: {FASTEST}" in text
     assert text.endswith("  matmul uses it from now on. Until now it took 300.00 us.\n")
     (winner,) = winners
-    assert winner.choice == Choice("ampere/4", {"stages": 3})
+    assert winner.config == FASTEST
     assert winner.share_of_cublas == 2.0
 
 
@@ -76,7 +88,7 @@ def test_a_winner_is_told_and_stored(cli: Cli, tmp_path: Path, monkeypatch: pyte
 def test_where_matmul_does_best_its_own_plan_wins(cli: Cli, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     text, winners = tuned(cli, tmp_path, monkeypatch, matmul_us=1.0)
     assert text.endswith("  It is what matmul chose already.\n")
-    assert [winner.choice for winner in winners] == [TODAY]
+    assert [winner.config for winner in winners] == [TODAY]
 
 
 def test_the_suite_is_listed_without_a_gpu(cli: Cli, tmp_path: Path) -> None:
@@ -85,7 +97,7 @@ def test_the_suite_is_listed_without_a_gpu(cli: Cli, tmp_path: Path) -> None:
     assert (data["device"], len(data["problems"]), data["left"]) == ("H200", 15, 15)
     text = cli(*asked).out
     assert text.startswith("15 problems on H200, 15 of them left. matmul runs today:\n")
-    assert "\n  16x8192x8192 f32 NN          thin" in text
+    assert "\n  16x8192x8192 f32 NN          gemv" in text
 
 
 def test_without_sizes_or_the_suite_nothing_is_tuned(cli: Cli) -> None:
@@ -102,16 +114,15 @@ def test_wrong_use_is_told_before_a_gpu_is_asked_for(cli: Cli, arguments: tuple[
 
 
 def test_the_list_shows_candidates_and_their_predictions_best_first(cli: Cli) -> None:
-    data = cli("tune", 512, 512, 512, "--rung", "ampere/4", "--dtype", "f16", "--list", "--json").json
-    assert data["candidates"] == len(data["legal"]) == 3
-    times = [one["predicted_us"] for one in data["legal"]]
-    assert times == sorted(times)
-    assert {one["point"]["stages"] for one in data["legal"]} == {2, 3, 4}
+    listed = cli("tune", 512, 512, 512, "--family", "mma", "--dtype", "f16", "--list", "--json").json["candidates"]
+    times = [one["predicted_us"] for one in listed]
+    assert times == sorted(times) and {one["config"]["kind"] for one in listed} == {"mma"}
+    assert {one["config"]["stages"] for one in listed} == {2, 3, 4}
 
 
 def test_the_list_is_of_the_gpu_that_is_named(cli: Cli) -> None:
-    ran = cli("tune", 512, 512, 512, "--rung", "ampere/4", "--dtype", "f16", "--list", "--device", "A100")
-    assert ran.out.startswith("512x512x512 f16 NN on A100 SXM 80 GB: 3 candidates, 3 looked at, 3 of them legal.")
+    ran = cli("tune", 512, 512, 512, "--family", "mma", "--dtype", "f16", "--list", "--device", "A100")
+    assert ran.out.startswith("512x512x512 f16 NN on A100 SXM 80 GB: 3000 candidates. Predicted, not measured:\n")
 
 
 @pytest.mark.parametrize(
@@ -119,10 +130,9 @@ def test_the_list_is_of_the_gpu_that_is_named(cli: Cli) -> None:
     [
         (("--order", "XY"), "There is no order of A and B 'XY'."),
         (("--dtype", "f8"), "There is no dtype 'f8'."),
-        (("--rung", "worklog/3"), "worklog/3 has no choices to tune."),
-        (("--ladder", "nowhere"), "There is no ladder 'nowhere'."),
+        (("--family", "nowhere"), "There is no family of kernels 'nowhere'."),
         (("--device", "H3000"), "There is no device 'H3000'."),
-        (("--ladder", "hopper"), "No rung with choices can multiply 512x512x512 f32 NN on H200."),
+        (("--family", "mma"), "No kernel of family mma can multiply 512x512x512 f32 NN on H200."),
     ],
 )
 def test_what_cannot_be_tuned_is_refused_in_a_sentence(cli: Cli, arguments: tuple[str, ...], told: str) -> None:
@@ -131,10 +141,10 @@ def test_what_cannot_be_tuned_is_refused_in_a_sentence(cli: Cli, arguments: tupl
     assert ran.err.startswith(told)
 
 
-def test_keeping_bits_of_a_sum_in_parts_leaves_parts_of_one_length(cli: Cli) -> None:
-    asked = ("tune", 128, 128, 16384, "--rung", "worklog/9", "--keep-bits", "--list", "--json", "--workers", 1)
-    data = cli(*asked).json
-    assert len({one["splits"] for one in data["legal"]}) == 1 < len({one["splits"] for one in data["refused"]})
+def test_keeping_bits_of_split_k_leaves_one_split_k(cli: Cli) -> None:
+    asked = ("tune", 128, 128, 16384, "--family", "simt", "--list", "--json")
+    free, kept = (cli(*asked, *more).json["candidates"] for more in ((), ("--keep-bits",)))
+    assert len({one["config"]["split_k"] for one in kept}) == 1 < len({one["config"]["split_k"] for one in free})
 
 
 def test_the_database_lists_own_and_shipped_winners(cli: Cli, path: Path) -> None:
@@ -180,14 +190,14 @@ def test_the_suite_is_tuned_told_recorded_and_exported(
 ) -> None:
     monkeypatch.setattr("tilewright.cli.tune._gpu", lambda list_only: OnPaper.gpu())
     monkeypatch.setattr("tilewright.cli.tune.probe", lambda gpu: device("H200"))
-    monkeypatch.setattr("tilewright.cli.tune_suite.todays_choice", lambda *asked: Choice("ours", {"a": 0}))
+    monkeypatch.setattr("tilewright.cli.tune_suite.todays_plan", lambda *asked: ours(0))
     monkeypatch.setattr("tilewright.cli.tune_suite.ShortLists", lambda *asked: nullcontext(Lists()))
     monkeypatch.setattr("tilewright.cli.tune_suite.GpuTable", lambda gpu: nullcontext(Measurer()))
     record, exported = tmp_path / "record.jsonl", tmp_path / "exported.jsonl"
     asked = ("tune", "--suite", "--dtype", "f32", "--order", "NN", "--record", record, "--export", exported)
     ran = cli(*asked)
     assert ran.err == ""
-    assert "  16x8192x8192 f32 NN                8.00 us  200.0 % of cuBLAS  ours@a=2\n" in ran.out
+    assert f"  16x8192x8192 f32 NN                8.00 us  200.0 % of cuBLAS  {ours(2)}\n" in ran.out
     assert ran.out.endswith(f"16 winners written to {exported}.\n")  # of 15 problems, and that of this file's tests
     assert len(exported.read_text(encoding="utf-8").splitlines()) == 16
     done = len(record.read_text(encoding="utf-8").splitlines())

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from tilewright.export import bundle, write
-from tilewright.export.choice import of_rung
+from tilewright.export.chosen import of_rung
 from tilewright.ladders import find_rung
 from tilewright.problem.epilogue import Activation, Epilogue
 from tilewright.problem.formats import format_options

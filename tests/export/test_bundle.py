@@ -10,7 +10,7 @@ from exports import project
 from tilewright.device.catalog import device
 from tilewright.errors import CompileError, ProblemError, TilewrightError
 from tilewright.export import bundle
-from tilewright.export.choice import of_rung, of_shape
+from tilewright.export.chosen import of_rung, of_shape
 from tilewright.ladders import find_rung
 from tilewright.problem.formats import format_options
 from tilewright.problem.gemm import Gemm, Order
@@ -40,14 +40,14 @@ def test_one_kernel_is_the_one_that_takes_everything() -> None:
 
 def test_a_shape_gets_what_matmul_would_take_in_one_launch() -> None:
     chosen = of_shape(Gemm(4096, 4096, 4096, **format_options("bf16")), device("H200"))
-    assert chosen.origin.startswith("hopper/best") and not chosen.passed_over
+    assert chosen.origin.startswith("wgmma") and not chosen.passed_over
     split = of_shape(Gemm(512, 512, 16384, **format_options("bf16")), device("H200"))
-    assert "k in 8 parts" in split.passed_over and "k in" not in split.origin
+    assert "split_k=8" in split.passed_over and "split_k" not in split.origin
 
 
 def test_what_is_turned_first_takes_two_launches_and_is_passed_over() -> None:
     chosen = of_shape(Gemm(4096, 4096, 4096, b=Order.COL), device("H200"))
-    assert chosen.passed_over.endswith("B turned first") and "first" not in chosen.origin
+    assert chosen.passed_over.endswith("B transposed") and "transposed" not in chosen.origin
 
 
 def test_a_shape_with_odd_rows_gets_a_kernel_that_takes_them() -> None:

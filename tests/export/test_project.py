@@ -12,7 +12,7 @@ import pytest
 from exports import HERE, KINDS, Project, compiled, needs, project, ran
 
 from tilewright.export import bundle, write
-from tilewright.export.choice import of_rung
+from tilewright.export.chosen import of_rung
 from tilewright.ladders import find_rung
 from tilewright.problem.formats import format_options
 from tilewright.runtime.cubin_cache import CubinCache

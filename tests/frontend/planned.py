@@ -14,10 +14,10 @@ from tilewright.frontend.libraries import View
 from tilewright.frontend.options import options_asked
 from tilewright.frontend.requests import Views, checked, requests_of
 from tilewright.planning.assembly import Request
-from tilewright.planning.choices import Database
-from tilewright.planning.copies import Alignment
 from tilewright.planning.dispatch import Dispatcher
 from tilewright.planning.kernels import Built, Kernels
+from tilewright.planning.packing import Alignment
+from tilewright.planning.ranking import Database
 from tilewright.planning.stack import Stack
 from tilewright.problem import Gemm
 from tilewright.toolchain import Build, check_launchable

@@ -15,9 +15,11 @@ from tilewright import notices
 from tilewright.artifacts import CudaSource
 from tilewright.errors import CompileError, LaunchError, TilewrightError
 from tilewright.frontend import grouped_matmul, matmul
+from tilewright.kernels.simt import SimtConfig
+from tilewright.kernels.wgmma import WgmmaConfig
 from tilewright.planning import dispatch, kernels
 from tilewright.problem.gemm import Gemm
-from tilewright.winners.choice import Choice
+from tilewright.winners.plan_config import PlanConfig
 
 
 @pytest.fixture(autouse=True)
@@ -57,24 +59,23 @@ def test_a_kernel_that_does_not_compile_is_left_out(
     gpu: State, monkeypatch: pytest.MonkeyPatch, shape: tuple[int, int, int], later: tuple[int, int, int]
 ) -> None:
     m, n, k = shape
-    tried: list[str] = []
+    tried: list[CudaSource] = []
 
     def compile_cuda(source: CudaSource, arch: str, *, cache: Any = None) -> None:
-        tried.append(source.entry)
-        if source.entry != "worklog_6":
+        tried.append(source)
+        if source.entry != "simt_64x64":
             raise CompileError("ptxas has had enough.")
 
     monkeypatch.setattr(kernels, "compile_cuda", compile_cuda)
     a, b = drawn(m, k), drawn(k, n)
     with pytest.warns(UserWarning, match=r"is left out for .*, and another one runs: ptxas has had enough"):
         assert_right(matmul(a, b), a, b)
-    assert gpu.launches == ["worklog_6"]
-    failed = len(tried)
+    assert gpu.launches == ["simt_64x64"]
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         a, b = drawn(later[0], later[2]), drawn(later[2], later[1])
         assert_right(matmul(a, b), a, b)
-    assert len(tried) == failed, "kernels that failed are tried again"
+    assert len(tried) == len(set(tried)), "kernels that failed are tried again"
 
 
 def test_a_pass_that_breaks_a_rule_is_reported(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -83,7 +84,7 @@ def test_a_pass_that_breaks_a_rule_is_reported(monkeypatch: pytest.MonkeyPatch) 
     plain = kernels.Kernels._loaded
 
     def broken(self: Any, built: Any) -> Any:
-        if built.name == "worklog_best":
+        if built.name == "simt_32x64":
             raise BrokenRule("The pass 'expand' broke a rule: it is empty.")
         return plain(self, built)
 
@@ -144,20 +145,20 @@ def test_a_kernel_that_does_not_load_is_left_out_and_said(gpu: State, monkeypatc
     plain = kernels.load
 
     def load(device: Any, cubin: Any, source: CudaSource) -> Any:
-        if source.entry != "worklog_6":
+        if source.entry != "simt_64x64":
             raise LaunchError("The driver reported CUDA_ERROR_INVALID_IMAGE while loading it.")
         return plain(device, cubin, source)
 
     monkeypatch.setattr(kernels, "load", load)
     a, b = drawn(64, 64), drawn(64, 64)
     assert_right(matmul(a, b), a, b)
-    assert gpu.launches == ["worklog_6"]
+    assert gpu.launches == ["simt_64x64"]
     assert_right(matmul(a, b), a, b)
 
 
 def test_a_group_without_a_kernel_that_compiles_falls_back_too(gpu: State, monkeypatch: pytest.MonkeyPatch) -> None:
     def compile_cuda(source: CudaSource, arch: str, *, cache: Any = None) -> None:
-        if source.entry != "worklog_6":
+        if source.entry != "simt_64x64":
             raise CompileError("ptxas has had enough.")
 
     monkeypatch.setattr(kernels, "compile_cuda", compile_cuda)
@@ -187,14 +188,17 @@ def test_a_forked_process_says_why_it_cannot(gpu: State) -> None:
     assert_right(matmul(a, b), a, b)
 
 
+MEASURED = SimtConfig((32, 64, 16), (16, 32), unroll=8, stages=3, b_transport="cp_async")
+
+
 class Winners:
     """A database with one answer, or none but an error."""
 
-    def __init__(self, *answer: Choice, error: str = "") -> None:
+    def __init__(self, *answer: PlanConfig, error: str = "") -> None:
         self.answer, self.error = answer, error
         self.asked: list[tuple[str, int, str | None]] = []
 
-    def best_choice(self, device: str, gemm: Gemm, alignment_bytes: int, order: str | None = None) -> Choice | None:
+    def best_plan(self, device: str, gemm: Gemm, alignment_bytes: int, order: str | None = None) -> PlanConfig | None:
         self.asked.append((device, alignment_bytes, order))
         if self.error:
             raise TilewrightError(self.error)
@@ -202,33 +206,33 @@ class Winners:
 
 
 def test_a_measured_kernel_comes_first(gpu: State) -> None:
-    winners = Winners(Choice("worklog/7"))
+    winners = Winners(PlanConfig(MEASURED))
     dispatch.use_database(winners)
     a, b = drawn(40, 50), drawn(50, 60)
     assert_right(matmul(a, b), a, b)
-    assert gpu.launches == ["worklog_7"] and winners.asked == [("a CPU", 8, None)]
+    assert gpu.launches == ["simt_32x64"] and winners.asked == [("a CPU", 8, None)]
 
 
 def test_a_measured_split_of_k_is_kept(gpu: State) -> None:
-    dispatch.use_database(Winners(Choice("worklog/6", splits=4)))
+    dispatch.use_database(Winners(PlanConfig(MEASURED.with_split_k(4))))
     a, b = drawn(64, 512), drawn(512, 64)
     assert_right(matmul(a, b), a, b)
-    assert gpu.launches == ["worklog_6", "reduce_f32_4x2_16_4"]
+    assert gpu.launches == ["simt_32x64", "reduce_f32_4x1_16_8"]
 
 
 def test_a_measured_kernel_that_cannot_be_built_is_passed_over(gpu: State) -> None:
-    dispatch.use_database(Winners(Choice("hopper/best")))
+    dispatch.use_database(Winners(PlanConfig(WgmmaConfig((128, 256, 64)))))
     a, b = drawn(40, 50), drawn(50, 60)
     assert_right(matmul(a, b), a, b)
-    assert gpu.launches == ["worklog_best"]
+    assert [name.split("_")[0] for name in gpu.launches] == ["simt"]
 
 
 def test_a_measured_kernel_of_another_order_is_not_used_where_bits_must_stay(gpu: State) -> None:
-    winners = Winners(Choice("worklog/6", splits=4))
+    winners = Winners(PlanConfig(MEASURED.with_split_k(4)))
     dispatch.use_database(winners)
     a, b = drawn(64, 512), drawn(512, 64)
     assert_right(matmul(a, b, deterministic="bitwise"), a, b)
-    assert gpu.launches == ["worklog_best"] and winners.asked[0][2] is not None
+    assert [name.split("_")[0] for name in gpu.launches] == ["simt"] and winners.asked[0][2] is not None
 
 
 def test_a_database_that_cannot_be_read_is_said_once_and_done_without(gpu: State) -> None:

@@ -61,7 +61,7 @@ def test_shapes_and_orders(name: str, orders: str) -> None:
 
 @pytest.mark.parametrize("orders", ["NN", "NT", "TN", "TT"])
 def test_large_odd_sizes_in_whole_tiles(orders: str) -> None:
-    """Too large for kernels that guard edges to be the best: see `planning.copies.can_fill`."""
+    """Too large for kernels that guard edges to be the best: see `planning.packing.pads_to_tiles`."""
     a = drawn(2001, 1999, dtype=torch.float32, order=orders[0])
     b = drawn(1999, 2003, dtype=torch.float32, order=orders[1])
     c = drawn(2001, 2003, dtype=torch.float32)

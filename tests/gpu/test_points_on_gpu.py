@@ -7,8 +7,9 @@ from typing import Any
 import pytest
 
 from tilewright.dtypes import BF16, F16, TF32, TF32_TRUNCATED, DType
+from tilewright.kernels.mma_presets import PERSISTENT
 from tilewright.ladders import find_rung
-from tilewright.ladders.ampere.r6_full import FLOWING, schedule, schedule_at
+from tilewright.ladders.ampere.r6_full import schedule
 from tilewright.problem import Gemm, Order, make_operands
 from tilewright.runtime.driver import open_gpu
 from tilewright.toolchain import build, verify_on_gpu
@@ -25,7 +26,7 @@ def kinds(rung: str) -> list[Any]:
     assert choices is not None
     found: dict[Any, Any] = {}
     for point in choices.points():
-        kind = tuple((name, value) for name, value in point.items() if name not in ("stages", "rows", "group"))
+        kind = tuple((name, value) for name, value in point.items() if name not in ("stages", "raster_rows"))
         found.setdefault(kind, {**point, "stages": min(point["stages"], DEEP)})
     return [pytest.param(rung, point, id=f"{rung} {point}") for point in found.values()]
 
@@ -54,7 +55,7 @@ def test_blocks_that_stay_go_through_their_tiles(a: Order, b: Order, dtype: DTyp
     gpu = open_gpu()
     for m, n, k in ((1536, 3072, 200), (3072, 1536, 8), (1536, 3072, 456)):
         gemm = Gemm(m - (7 if a is Order.ROW else 0), n, k, dtype, out=dtype, a=a, b=b, beta=0.5)
-        built = build(gemm, schedule_at(gemm, FLOWING))
+        built = build(gemm, PERSISTENT.schedule(gemm))
         assert built.kernel.resident
         verdict = verify_on_gpu(built, gpu, make_operands(gemm))
         assert verdict.ok, f"{gemm}: {verdict.message}"

@@ -9,6 +9,9 @@ import pytest
 
 from tilewright.cli import main
 from tilewright.dtypes import F16, F32
+from tilewright.kernels.gemv import GemvConfig
+from tilewright.kernels.mma import MmaConfig
+from tilewright.kernels.simt import SimtConfig
 from tilewright.planning.on_paper import version_of
 from tilewright.problem.gemm import Gemm
 from tilewright.runtime.cubin_cache import CubinCache
@@ -17,9 +20,9 @@ from tilewright.runtime.probe import probe
 from tilewright.tuner.compiling import prepare
 from tilewright.tuner.measure import GpuMeasurer
 from tilewright.tuner.space import Space
-from tilewright.winners.choice import THIN, Choice
 from tilewright.winners.database import Database
 from tilewright.winners.lookup import Lookup
+from tilewright.winners.plan_config import PlanConfig
 
 pytestmark = [pytest.mark.gpu, pytest.mark.filterwarnings("default")]
 
@@ -31,20 +34,21 @@ def places(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("TILEWRIGHT_CACHE", str(tmp_path / "cubins"))
 
 
+SMALL = SimtConfig((64, 64, 16), (32, 32), unroll=8)
 PLANS = [
-    (Gemm(1000, 1000, 1000), Choice("worklog/9", {"bm": 64, "bn": 64, "bk": 8, "tm": 4, "tn": 4})),
-    (Gemm(512, 512, 16384), Choice("worklog/9", {"bm": 64, "bn": 64, "bk": 8, "tm": 4, "tn": 4}, 4)),
-    (Gemm(500, 500, 501, F16, out=F16), Choice("ampere/4", {"stages": 3}, 1, frozenset("A"))),
-    (Gemm(4, 8192, 8192), Choice(THIN, splits=4)),
+    (Gemm(1000, 1000, 1000), PlanConfig(SMALL)),
+    (Gemm(512, 512, 16384), PlanConfig(SMALL.with_split_k(4))),
+    (Gemm(500, 500, 501, F16, out=F16), PlanConfig(MmaConfig((128, 128, 32)), frozenset("A"))),
+    (Gemm(4, 8192, 8192), PlanConfig(GemvConfig(split_k=4))),
 ]
 
 
-@pytest.mark.parametrize(("gemm", "choice"), PLANS, ids=str)
-def test_a_plan_is_checked_on_the_operands_it_is_timed_with(gemm: Gemm, choice: Choice) -> None:
+@pytest.mark.parametrize(("gemm", "config"), PLANS, ids=str)
+def test_a_plan_is_checked_on_the_operands_it_is_timed_with(gemm: Gemm, config: PlanConfig) -> None:
     gpu = open_gpu()
     space = Space(gemm, probe(gpu), [])
     measurer = GpuMeasurer(gpu, gemm)
-    prepared = prepare(space, choice, gpu.arch, CubinCache())
+    prepared = prepare(space, config, gpu.arch, CubinCache())
     measured = measurer.measure(prepared)
     times = measurer.side_by_side({"it": prepared})
     measurer.close()
@@ -69,20 +73,20 @@ def test_the_suite_is_tuned_within_its_budget_and_goes_on(tmp_path: Path, capsys
 
 def test_tuning_stores_a_winner_that_dispatch_finds(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     storage = f"sqlite:///{tmp_path / 'study.sqlite'}"
-    words = ["tune", "768", "768", "768", "--rung", "worklog/9", "--budget", "25", "--storage", storage, "--json"]
+    words = ["tune", "768", "768", "768", "--family", "simt", "--budget", "25", "--storage", storage, "--json"]
     assert main(words) == 0
     data = json.loads(capsys.readouterr().out)
     assert data["elapsed_s"] < 26
     assert data["measured"] > 5
     gpu = open_gpu()
-    found = Lookup(version_of, Database()).best_choice(gpu.name, Gemm(768, 768, 768), 16)
+    found = Lookup(version_of, Database()).best_plan(gpu.name, Gemm(768, 768, 768), 16)
     assert data["stored"] and found is not None
-    assert found.as_data() == {name: data[name] for name in ("rung", "point", "splits", "pads")}
+    assert found.as_data() == {name: data[name] for name in found.as_data()}
 
 
 def test_the_same_command_measures_nothing_again(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     storage = f"sqlite:///{tmp_path / 'study.sqlite'}"
-    words = ["tune", "512", "512", "512", "--rung", "worklog/9", "--budget", "40", "--storage", storage, "--json"]
+    words = ["tune", "512", "512", "512", "--family", "simt", "--budget", "40", "--storage", storage, "--json"]
     main(words)
     first = json.loads(capsys.readouterr().out)
     main(words)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
-from typing import Any
 
 import numpy as np
 import pytest
@@ -13,20 +12,27 @@ from tests.lowering.work_items import stacked
 from tilewright.dtypes import BF16, F32, Array
 from tilewright.ir.kernel import FLAGS_OF_A_TILE
 from tilewright.ir.work import Problems, SplitK
-from tilewright.ladders.hopper.r9_best import TURNS, paired, schedule_at, walking
+from tilewright.kernels.wgmma import WgmmaConfig
+from tilewright.kernels.wgmma_presets import PING_PONG, at_depth, clustered, persistent
 from tilewright.problem import Gemm, Order, check, make_operands
 from tilewright.problem.reference import Operands, view
 from tilewright.runtime.driver import Gpu, gpu_problem, open_gpu
 from tilewright.runtime.memory import DeviceArray
+from tilewright.schedule import Schedule
 from tilewright.toolchain import Build, arguments, build, grid_of
+
+
+def schedule_at(gemm: Gemm, config: WgmmaConfig) -> Schedule:
+    return at_depth(config, gemm).schedule(gemm)
+
 
 pytestmark = [pytest.mark.gpu, pytest.mark.filterwarnings("default")]
 
-KINDS: dict[str, dict[str, Any]] = {
-    "cooperative": walking(128, 128, 2, parts=2),
-    "cluster": paired(walking(64, 128, 1, parts=2)),
-    "ping-pong": {**TURNS, "n": 128, "parts": 2, "stages": 3},
-    "from registers": walking(128, 128, 2, parts=0),
+KINDS: dict[str, WgmmaConfig] = {
+    "cooperative": persistent(128, 128, 2, subtile=64),
+    "cluster": clustered(persistent(64, 128, 1, subtile=64)),
+    "ping-pong": replace(PING_PONG, tile=(128, 128, 64), subtile=64, stages=3),
+    "from registers": persistent(128, 128, 2, subtile=0),
 }
 
 

@@ -1,4 +1,4 @@
-"""Every point of hopper/best is right: blocks that walk or have one tile, results by the engine or from registers."""
+"""Every kernel of hopper/best is right: persistent or with a block a tile, C by TMA or from registers."""
 
 from __future__ import annotations
 
@@ -19,36 +19,38 @@ from tilewright.ir.buffer import Space
 from tilewright.ir.stmt import Body, For, If, Stmt
 from tilewright.ir.visit import bodies, moved_from, written
 from tilewright.ir.work import Problems, SplitK
-from tilewright.ladders.hopper.r9_best import (
+from tilewright.kernels.configuration import described
+from tilewright.kernels.wgmma import SMALL_TILE, WgmmaConfig, fits
+from tilewright.kernels.wgmma_presets import (
+    COOPERATIVE,
     NARROW,
-    PAIRED,
-    SHARED,
-    TURNS,
-    paired,
-    points,
-    schedule_at,
-    standing,
-    turned,
-    walking,
+    PING_PONG,
+    at_depth,
+    clustered,
+    one_tile,
+    persistent,
+    skinny,
 )
-from tilewright.ladders.hopper.tiles import fits
-from tilewright.ladders.rung import Point
+from tilewright.ladders.hopper.r9_best import configurations
 from tilewright.problem import Gemm, Operands, Order, check, make_operands
 from tilewright.problem.epilogue import Activation, Epilogue
 from tilewright.schedule import Reorder, Schedule, Split, Tensorize
 from tilewright.toolchain import Build, build, run_on_simulator
 
 H200 = device("H200")
-OWN = [point for point in points() if (point["m"], point["n"], point["turns"]) != (128, 256, 1)]
+OWN = [config for config in configurations() if (config.m, config.n, config.ping_pong) != (128, 256, False)]
 
 
 def small() -> list[Any]:
-    """A point of each kind with a ring of two or three slots, which is filled again and again."""
-    kinds = {}
-    for number, point in enumerate(OWN):
-        kind = tuple(value for name, value in point.items() if name not in ("stages", "rows"))
-        kinds.setdefault(kind, {**point, "stages": 2 + number % 2})
-    return [pytest.param(one, id=" ".join(f"{name}{value}" for name, value in one.items())) for one in kinds.values()]
+    """A kernel of each kind with a ring of two or three stages, which is filled again and again."""
+    kinds: dict[WgmmaConfig, WgmmaConfig] = {}
+    for number, config in enumerate(OWN):
+        kinds.setdefault(replace(config, stages=2, raster_rows=2), replace(config, stages=2 + number % 2))
+    return [pytest.param(config, id=described(config)) for config in kinds.values()]
+
+
+def schedule_at(gemm: Gemm, config: WgmmaConfig) -> Schedule:
+    return at_depth(config, gemm).schedule(gemm)
 
 
 def right(gemm: Gemm, point: Any) -> Build:
@@ -62,8 +64,8 @@ def right(gemm: Gemm, point: Any) -> Build:
 @pytest.mark.cross_section("point", every=4)
 @pytest.mark.parametrize("point", small())
 def test_a_point_is_right_at_every_edge(point: Any) -> None:
-    """Tiles that end outside, rows of C that end inside 16 bytes, and more tiles than blocks that walk."""
-    m, n = point["m"], point["n"]
+    """Tiles that end outside, rows of C that end inside 16 bytes, and more tiles than persistent blocks."""
+    m, n = point.m, point.n
     right(Gemm(m + 9, n + 8, 200, BF16, out=BF16, alpha=0.5, beta=-1.25), point)
     right(Gemm(m - 1, n + 3, 71, BF16, out=BF16, lda=72, ldb=n + 8, ldc=n + 3, beta=1.0), point)
     right(Gemm(9, 8, 9, F16, out=F16, lda=16), point)
@@ -72,24 +74,24 @@ def test_a_point_is_right_at_every_edge(point: Any) -> None:
 @pytest.mark.parametrize("c", Order)
 @pytest.mark.parametrize(("a", "b"), list(product(Order, Order)))
 def test_orders(a: Order, b: Order, c: Order) -> None:
-    ways = (walking(128, 128, 1, parts=0, turns=2), paired(standing(64, 128, 1)), turned(16, 128))
-    for point in (*ways, standing(64, 64, 1), standing(64, 128, 1, parts=1), standing(256, 128, 2)):
-        right(Gemm(72, 136, 88, BF16, out=BF16, a=a, b=b, c=c, beta=0.5), {**point, "stages": 2})
+    ways = (persistent(128, 128, 2, subtile=0, ping_pong=True), clustered(one_tile(64, 128, 1)), skinny(16, 128))
+    for point in (*ways, one_tile(64, 64, 1), one_tile(64, 128, 1, subtile=128), one_tile(256, 128, 2)):
+        right(Gemm(72, 136, 88, BF16, out=BF16, a=a, b=b, c=c, beta=0.5), replace(point, stages=2))
 
 
 @pytest.mark.parametrize("bias", ["m", "n"])
 def test_epilogues(bias: Any) -> None:
     for point in (p.values[0] for p in small()):
-        if point["m"] == 64:
+        if point.m == 64:
             epilogue = Epilogue(bias, True, Activation.RELU)
             right(Gemm(40, 72, 72, BF16, out=BF16, beta=0.5, epilogue=epilogue), point)
 
 
-STANDING = [standing(*tile) for tile in NARROW] + [paired(standing(64, 128, 1)), turned(16, 64), turned(48, 128)]
+ONE_TILE = [one_tile(*tile) for tile in NARROW] + [clustered(one_tile(64, 128, 1)), skinny(16, 64), skinny(48, 128)]
 
 
-@pytest.mark.parametrize("point", STANDING)
-def test_blocks_that_stand_share_out_k(point: Point) -> None:
+@pytest.mark.parametrize("point", ONE_TILE)
+def test_kernels_with_a_block_a_tile_share_out_k(point: WgmmaConfig) -> None:
     gemm = Gemm(72, 72, 200, BF16, out=F32)
     built = replace(build(gemm, schedule_at(gemm, point)), split_k=SplitK.PARTIALS)
     operands = make_operands(gemm)
@@ -99,8 +101,8 @@ def test_blocks_that_stand_share_out_k(point: Point) -> None:
     assert_waits(built)
 
 
-@pytest.mark.parametrize("point", [point for point in STANDING if "blocks" not in point])
-def test_blocks_that_stand_have_a_problem_of_a_stack_each(point: Point) -> None:
+@pytest.mark.parametrize("point", [point for point in ONE_TILE if point.cluster == (1, 1)])
+def test_kernels_with_a_block_a_tile_take_batches(point: WgmmaConfig) -> None:
     gemm = Gemm(72, 72, 200, BF16, out=BF16, epilogue=Epilogue("n", True), beta=1.0)
     built = replace(build(gemm, schedule_at(gemm, point)), problems=Problems.STRIDED)
     operands = make_operands(gemm)
@@ -116,7 +118,7 @@ def test_tiles_of_few_rows_multiply_and_load_nothing_in_vain() -> None:
     gemm = Gemm(16, 256, 256, BF16, out=BF16)
     few, plain = (
         build(gemm, schedule_at(gemm, point)).simulate(make_operands(gemm)).counters
-        for point in (turned(16, 64), standing(64, 64, 1))
+        for point in (skinny(16, 64), one_tile(64, 64, 1))
     )
     each = 64 * 16 * 16  # multiply-adds of an instruction, which four warps run together
     assert few.instructions["HGMMA"] * each == 4 * gemm.m * gemm.n * gemm.k
@@ -134,32 +136,32 @@ def test_rows_along_n_are_not_for_opaque_fragments() -> None:
 # -- pairs of blocks ---------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("point", [standing(64, 128, 1), walking(128, 128, 2, parts=2), turned(16, 64)])
-def test_a_pair_asks_for_half_of_what_it_shares(point: Point) -> None:
+@pytest.mark.parametrize("point", [one_tile(64, 128, 1), persistent(128, 128, 2, subtile=64), skinny(16, 64)])
+def test_a_cluster_asks_for_half_of_what_it_shares(point: WgmmaConfig) -> None:
     gemm = Gemm(256, 256, 128, BF16, out=BF16)
-    along = "n_block" if "turned" in point else ""
+    cluster = (1, 2) if point.swap_ab else None
     alone, pair = (
         build(gemm, schedule_at(gemm, one)).simulate(make_operands(gemm)).counters.bulk_loads
-        for one in (point, paired(point, along))
+        for one in (point, clustered(point, cluster))
     )
-    tile = point["m"] if along else point["n"]
-    whole = point["m"] + point["n"]
+    tile = point.m if cluster else point.n
+    whole = point.m + point.n
     assert pair.bytes_moved * 2 * whole == alone.bytes_moved * (2 * whole - tile)
 
 
-def test_blocks_of_a_pair_meet_without_a_fence_of_memory() -> None:
+def test_blocks_of_a_cluster_meet_without_a_fence_of_memory() -> None:
     """A fence in front of their last meeting would wait for every store of C: a microsecond of 8 on the H200."""
     pytest.importorskip("nvidia")
     from tilewright.runtime.sass import disassemble
 
     gemm = Gemm(1000, 1000, 1000, BF16, out=BF16)
-    code = disassemble(build(gemm, schedule_at(gemm, paired(walking(64, 128, 1, parts=1)))).compile("sm_90a"))
+    code = disassemble(build(gemm, schedule_at(gemm, clustered(persistent(64, 128, 1, subtile=128)))).compile("sm_90a"))
     assert "UCGABAR_ARV" in code and "MEMBAR.ALL.GPU" not in code
 
 
 def test_a_kernel_that_does_not_start_early_has_no_waits() -> None:
     gemm = Gemm(512, 512, 512, BF16, out=BF16)
-    assert not build(gemm, schedule_at(gemm, {**standing(64, 128, 1), "early": 0})).source.overlapped
+    assert not build(gemm, schedule_at(gemm, replace(one_tile(64, 128, 1), dependent_launch=False))).source.overlapped
 
 
 # -- starting under the kernel before ----------------------------------------------------------------------------------
@@ -194,14 +196,14 @@ def touches(stmt: Stmt) -> bool:
 
 
 @pytest.mark.cross_section("point", every=3)
-@pytest.mark.parametrize("point", [one for one in small() if one.values[0].get("early", 1)])
+@pytest.mark.parametrize("point", [one for one in small() if one.values[0].dependent_launch])
 def test_nothing_is_touched_before_the_kernels_before_have_ended(point: Any) -> None:
     gemm = Gemm(512, 512, 512, BF16, out=BF16, beta=1.0, epilogue=Epilogue("n", True))
     assert_waits(build(gemm, schedule_at(gemm, point)))
     assert_waits(build(replace(gemm, n=511, ldb=512), schedule_at(gemm, point)))
 
 
-@pytest.mark.parametrize("point", [SHARED, standing(128, 128, 2), standing(64, 64, 1, parts=1)])
+@pytest.mark.parametrize("point", [COOPERATIVE, one_tile(128, 128, 2), one_tile(64, 64, 1, subtile=64)])
 def test_the_compiler_moves_no_load_before_the_wait(point: Any) -> None:
     pytest.importorskip("nvidia")
     from tilewright.runtime.sass import disassemble
@@ -220,7 +222,7 @@ def test_every_point_fits_and_small_ones_beside_the_next_kernels() -> None:
     pairs = 0
     for point in OWN:
         assert fits(point)
-        if point["m"] * point["n"] <= PAIRED and fits(point, 2):
+        if point.m * point.n <= SMALL_TILE and fits(point, 2):
             gemm = Gemm(1024, 1024, 1024, BF16, out=BF16)
             built = build(gemm, schedule_at(gemm, point))
             assert built.occupancy(H200, built.compile("sm_90a")).blocks_per_sm == 2, point
@@ -231,11 +233,11 @@ def test_every_point_fits_and_small_ones_beside_the_next_kernels() -> None:
 def test_the_budgets_of_two_blocks_are_those_that_an_sm_has() -> None:
     """A warpgroup that asks for more registers than the others gave back waits for ever."""
     gemm = Gemm(1024, 1024, 1024, product=TF32, b=Order.COL)
-    for point in (*OWN, SHARED, TURNS):
+    for point in (*OWN, COOPERATIVE, PING_PONG):
         built = build(gemm, schedule_at(gemm, point))
         threads, blocks = map(int, re.findall(r"__launch_bounds__\((\d+), (\d+)\)", built.cuda)[0])
         assert built.program.specialized is not None
         copies, multiplies = built.program.specialized.registers
         wanted = 128 * (copies + (threads // 128 - 1) * multiplies)
         assert wanted <= 65536 // blocks // threads // 8 * 8 * threads, point
-        assert blocks == (2 if point["m"] * point["n"] <= PAIRED else 1)
+        assert blocks == (2 if point.m * point.n <= SMALL_TILE else 1)

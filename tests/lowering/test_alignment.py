@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+from typing import Any
+
 import pytest
 
 from tilewright import F16, F32, Gemm, Order, build
@@ -10,7 +13,8 @@ from tilewright.ir.kernel import Variant
 from tilewright.ir.program import Route
 from tilewright.ir.stmt import For, If, Move
 from tilewright.ir.visit import walk
-from tilewright.ladders.ampere.r6_full import FULL, IN_PARTS, schedule_at
+from tilewright.kernels.mma_presets import THROUGH_SHARED, at_depth
+from tilewright.ladders.ampere.r6_full import FULL
 from tilewright.ladders.worklog.r13_best import BEST_RUNG
 from tilewright.lowering.narrow_accesses import narrowed_copies
 from tilewright.problem import check, make_operands
@@ -29,7 +33,7 @@ def test_the_widest_alignment_that_is_true_is_taken(k: int, alignment_bytes: int
 def test_copies_are_shared_out_in_chunks_of_the_alignment(alignment_bytes: int) -> None:
     gemm = Gemm(256, 256, 128, F16, out=F16)
     program = narrowed_copies(
-        build(gemm, schedule_at(gemm, IN_PARTS)).program, Variant(alignment_bytes=alignment_bytes)
+        build(gemm, at_depth(THROUGH_SHARED, gemm).schedule(gemm)).program, Variant(alignment_bytes=alignment_bytes)
     )
     for staged in program.staged:
         if staged.operand == "C":
@@ -72,15 +76,17 @@ def test_an_alignment_of_results_that_is_that_of_operands_is_no_other_variant() 
     assert Variant(alignment_bytes=8).aligned_bytes("residual") == 8
 
 
-@pytest.mark.parametrize("point", [{"stages": 2}, {"spread": False}, {"ahead": False}, {}], ids=str)
+@pytest.mark.parametrize(
+    "point", [{"stages": 2}, {"interleaved_copies": False}, {"double_buffered_fragments": False}, {}], ids=str
+)
 @pytest.mark.parametrize(("a", "b", "odd"), [(Order.ROW, Order.ROW, "A"), (Order.COL, Order.COL, "B")])
 @pytest.mark.parametrize("size", [(65, 67, 101), (64, 64, 96), (3, 130, 0)], ids=str)
 def test_one_unaligned_operand_makes_both_narrow(
-    point: dict[str, object], a: Order, b: Order, odd: str, size: tuple[int, int, int]
+    point: dict[str, Any], a: Order, b: Order, odd: str, size: tuple[int, int, int]
 ) -> None:
     gemm = Gemm(*size, F16, out=F16, a=a, b=b, lda=141 if odd == "A" else 136, ldb=141 if odd == "B" else 136)
-    whole = {**IN_PARTS, "m": 64, "n": 64, "warp_m": 32, "warp_n": 32, **point}
-    built = build(gemm, schedule_at(gemm, whole))
+    small = replace(THROUGH_SHARED, tile=(64, 64, 32), warp_tile=(32, 32), **point)
+    built = build(gemm, at_depth(small, gemm).schedule(gemm))
     assert built.variant.alignment_bytes == 1
     operands = make_operands(gemm)
     run = built.simulate(operands)

@@ -9,24 +9,24 @@ from tilewright.ir.async_stmt import TmaLoad
 from tilewright.ir.program import RasterOrder
 from tilewright.ir.stmt import If
 from tilewright.ir.visit import walk
-from tilewright.ladders.hopper.tiles import Tiles, by_engine, nest, staged, stored_in_subtiles
+from tilewright.kernels.wgmma_steps import WgmmaTile, loaded_by_tma, nest, staged, stored_in_subtiles
 from tilewright.lowering.products import Multicast, multicast
 from tilewright.problem import Gemm, Order, check, make_operands
 from tilewright.schedule import Cluster, Persist, Pipeline, Raster, Schedule, Specialize
 from tilewright.toolchain import build, run_on_simulator
 
 
-def schedule(gemm: Gemm, tiles: Tiles, along: str, size: int) -> Schedule:
+def schedule(gemm: Gemm, tiles: WgmmaTile, along: str, size: int) -> Schedule:
     return Schedule(
         *nest(gemm, tiles),
         *staged(gemm, tiles),
-        *by_engine(),
+        *loaded_by_tma(),
         Pipeline("k_tile", 3),
         Specialize((24, 240)),
         Raster(RasterOrder.GROUPED, group=4),
         Persist(),
         Cluster(along, size),
-        *stored_in_subtiles(gemm, tiles, subtile=0, stages=2, warps=1),
+        *stored_in_subtiles(gemm, tiles, subtile=0, stages=2, owners=1),
     )
 
 
@@ -45,7 +45,7 @@ def test_a_cluster_multiplies_right_and_clean(
     m: int, n: int, swap: bool, along: str, size: int, share: Multicast
 ) -> None:
     gemm = Gemm(2 * m - 3, 2 * n + 8, 264, BF16, out=BF16, b=Order.COL)
-    tiles = Tiles(m, n, 1 if n == 64 else 2, turned=swap)
+    tiles = WgmmaTile(m, n, 1 if n == 64 else 2, swap_ab=swap)
     built = build(gemm, schedule(gemm, tiles, along, size))
     operand = "A" if along == "n_block" else "B"
     shared = next(s for s in built.program.staged if s.operand == operand)
@@ -57,7 +57,7 @@ def test_a_cluster_multiplies_right_and_clean(
 
 def test_each_block_loads_the_whole_tile_in_its_own_iterations() -> None:
     gemm = Gemm(256, 256, 256, BF16, out=BF16, b=Order.COL)
-    built = build(gemm, schedule(gemm, Tiles(104, 128, 2, turned=True), "n_block", 4))
+    built = build(gemm, schedule(gemm, WgmmaTile(104, 128, 2, swap_ab=True), "n_block", 4))
     guarded = [stmt for _, stmt in walk(built.kernel.body) if isinstance(stmt, If) and _loads(stmt.then) == {"A"}]
     assert len(guarded) == 1
     masks = [s.mask for _, s in walk(guarded[0].then) if isinstance(s, TmaLoad)]

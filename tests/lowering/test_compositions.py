@@ -2,23 +2,31 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
 from tests.lowering.work_items import check_batch
 from tilewright.dtypes import BF16, F16, F32
+from tilewright.kernels.wgmma import WgmmaConfig
+from tilewright.kernels.wgmma_presets import PING_PONG, at_depth, clustered, one_tile, persistent
 from tilewright.ladders import find_rung
-from tilewright.ladders.hopper.r9_best import TURNS, paired, schedule_at, standing, walking
-from tilewright.ladders.rung import Point
 from tilewright.problem import Gemm, Order
+from tilewright.schedule import Schedule
 
-ONE_TILE, PERSISTENT = standing(64, 128, 1), walking(128, 128, 2, parts=2)
-BY_TMA: dict[str, Point] = {
+
+def schedule_at(gemm: Gemm, config: WgmmaConfig) -> Schedule:
+    return at_depth(config, gemm).schedule(gemm)
+
+
+ONE_TILE, PERSISTENT = one_tile(64, 128, 1), persistent(128, 128, 2, subtile=64)
+BY_TMA: dict[str, WgmmaConfig] = {
     "one tile": ONE_TILE,
-    "one tile, cluster": paired(ONE_TILE),
-    "one tile, TMA store": standing(64, 128, 1, parts=1),
+    "one tile, cluster": clustered(ONE_TILE),
+    "one tile, TMA store": one_tile(64, 128, 1, subtile=128),
     "persistent, TMA store": PERSISTENT,
-    "persistent, cluster": paired(walking(64, 128, 1, parts=2)),
-    "ping-pong": {**TURNS, "n": 128, "parts": 2, "stages": 3},
+    "persistent, cluster": clustered(persistent(64, 128, 1, subtile=64)),
+    "ping-pong": replace(PING_PONG, tile=(128, 128, 64), subtile=64, stages=3),
 }
 
 
@@ -47,7 +55,7 @@ def test_a_strided_batch_whose_k_is_split(name: str) -> None:
 def test_a_persistent_kernel_splits_k(k: int) -> None:
     """Parts that end early are filled with zeros, so that every item uses the ring as often."""
     gemm = Gemm(200, 136, k, BF16, out=F32)
-    check_batch(gemm, schedule_at(gemm, walking(128, 128, 2, parts=0)), 2, part_of_k=256, resident_blocks=3)
+    check_batch(gemm, schedule_at(gemm, persistent(128, 128, 2, subtile=0)), 2, part_of_k=256, resident_blocks=3)
     threads = Gemm(136, 136, k, F16, out=F32)
     check_batch(threads, find_rung("ampere/full"), 2, part_of_k=256, resident_blocks=3)
 

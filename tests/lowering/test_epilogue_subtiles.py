@@ -16,7 +16,7 @@ from tilewright.ir.buffer import Space
 from tilewright.ir.program import RasterOrder, Route
 from tilewright.ir.stmt import Body, Stmt
 from tilewright.ir.visit import rewrite, walk
-from tilewright.ladders.hopper.tiles import Tiles, by_engine, nest, staged, stored_in_subtiles
+from tilewright.kernels.wgmma_steps import WgmmaTile, loaded_by_tma, nest, staged, stored_in_subtiles
 from tilewright.layout.epilogue import default_subtile, subtile_layout
 from tilewright.problem import Activation, Epilogue, Gemm, Order, check, make_operands
 from tilewright.schedule import Cluster, Persist, Pipeline, Raster, Relayout, Schedule, Specialize, Stage, Transfer
@@ -58,18 +58,18 @@ class Case:
         return Gemm(m, n, 24, b=Order.COL, c=self.c, ldc=ldc, lda=24, ldb=24, **formats)
 
     def schedule(self, gemm: Gemm, stages: int = 2) -> Schedule:
-        tiles = Tiles(self.m, self.n, self.groups, turned=self.swap)
+        tiles = WgmmaTile(self.m, self.n, self.groups, swap_ab=self.swap)
         registers = {3: (32, 160)}.get(self.groups, (24, 240))
         walk_over = (Raster(RasterOrder.GROUPED, group=4), Persist()) if self.persistent else (Raster(RasterOrder.ROW),)
         return Schedule(
             *nest(gemm, tiles),
             *staged(gemm, tiles),
-            *by_engine(),
+            *loaded_by_tma(),
             Pipeline("k_tile", stages),
             Specialize(registers=registers, turns=self.ping_pong),
             *walk_over,
             *((Cluster(self.cluster, 2),) if self.cluster else ()),
-            *stored_in_subtiles(gemm, tiles, subtile=self.subtile, stages=self.stages, warps=self.ping_pong),
+            *stored_in_subtiles(gemm, tiles, subtile=self.subtile, stages=self.stages, owners=self.ping_pong),
         )
 
     def build(self, **options: Any) -> Build:

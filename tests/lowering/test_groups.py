@@ -13,15 +13,22 @@ from tilewright.errors import LoweringError
 from tilewright.ir.async_stmt import TmaLoad, TmaStore
 from tilewright.ir.visit import walk
 from tilewright.ir.work import Problems
-from tilewright.ladders.hopper.r9_best import TURNS, paired, schedule_at, standing, walking
+from tilewright.kernels.wgmma import WgmmaConfig
+from tilewright.kernels.wgmma_presets import PING_PONG, at_depth, clustered, one_tile, persistent
 from tilewright.problem import Gemm, Order
+from tilewright.schedule import Schedule
 from tilewright.toolchain import build
 
-KINDS: dict[str, dict[str, Any]] = {
-    "cooperative": walking(128, 128, 2, parts=2),
-    "cluster": paired(walking(64, 128, 1, parts=2)),
-    "ping-pong": {**TURNS, "n": 128, "parts": 2, "stages": 3},
-    "from registers": walking(64, 64, 1, parts=0),
+
+def schedule_at(gemm: Gemm, config: WgmmaConfig) -> Schedule:
+    return at_depth(config, gemm).schedule(gemm)
+
+
+KINDS: dict[str, WgmmaConfig] = {
+    "cooperative": persistent(128, 128, 2, subtile=64),
+    "cluster": clustered(persistent(64, 128, 1, subtile=64)),
+    "ping-pong": replace(PING_PONG, tile=(128, 128, 64), subtile=64, stages=3),
+    "from registers": persistent(64, 64, 1, subtile=0),
 }
 ROWS = {"ragged": [130, 0, 1, 64, 0, 77, 28], "empty": [0, 0, 0], "one": [300], "first and last empty": [0, 128, 64, 0]}
 
@@ -62,7 +69,7 @@ def test_kernels_of_groups_compile_without_spills() -> None:
 @pytest.mark.parametrize(
     ("problems", "point", "orders", "said"),
     [
-        (Problems.GROUPED_M, standing(64, 128, 1), {}, "need a persistent kernel"),
+        (Problems.GROUPED_M, one_tile(64, 128, 1), {}, "need a persistent kernel"),
         (Problems.GROUPED_M, KINDS["cooperative"], {"a": Order.COL}, "A of groups along m is row-major"),
         (Problems.GROUPED_K, KINDS["cooperative"], {}, "A of groups along k is column-major"),
     ],

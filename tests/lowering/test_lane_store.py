@@ -18,8 +18,9 @@ from tilewright.ir.program import Route
 from tilewright.ir.simplify import substitute
 from tilewright.ir.stmt import Body, Stmt
 from tilewright.ir.visit import map_exprs, rewrite, walk
-from tilewright.ladders.hopper.r9_best import SHARED, TURNS, schedule_at, walking
-from tilewright.ladders.hopper.tiles import by_engine, nest, staged, tiles_at
+from tilewright.kernels.wgmma import WgmmaConfig
+from tilewright.kernels.wgmma_presets import COOPERATIVE, PING_PONG, at_depth, persistent
+from tilewright.kernels.wgmma_steps import loaded_by_tma, nest, staged
 from tilewright.layout.arrangement import SwizzleAtoms
 from tilewright.problem import Activation, Epilogue, Gemm, Order, check, make_operands
 from tilewright.schedule import Pipeline, Relayout, Schedule, Stage, Transfer
@@ -27,8 +28,14 @@ from tilewright.simulator import Kind, Run, simulate
 from tilewright.toolchain import Build, build, run_on_simulator
 from tilewright.units import round_up
 
-TALL, NARROW, ONE_PART = walking(256, 128, 2, parts=2), walking(64, 64, 1, parts=1), walking(64, 128, 1, parts=1)
-SMALL_TURNS, ONE_PLACE = walking(128, 128, 1, parts=2, turns=2), walking(256, 128, 2, parts=2, places=1)
+TALL, NARROW = persistent(256, 128, 2, subtile=64), persistent(64, 64, 1, subtile=64)
+ONE_PART = persistent(64, 128, 1, subtile=128)
+SMALL_PING_PONG = persistent(128, 128, 2, subtile=64, ping_pong=True)
+ONE_STAGE = persistent(256, 128, 2, subtile=64, subtile_stages=1)
+
+
+def schedule_at(gemm: Gemm, config: WgmmaConfig) -> Schedule:
+    return at_depth(config, gemm).schedule(gemm)
 
 
 def problem(m: int, n: int, k: int, ldc: int, **options: Any) -> Gemm:
@@ -56,7 +63,7 @@ def right(gemm: Gemm, built: Build, **options: Any) -> Run:
 
 
 @pytest.mark.cross_section("point", "n", every=7)
-@pytest.mark.parametrize("point", [TALL, NARROW, ONE_PART, SHARED, SMALL_TURNS, ONE_PLACE])
+@pytest.mark.parametrize("point", [TALL, NARROW, ONE_PART, COOPERATIVE, SMALL_PING_PONG, ONE_STAGE])
 @pytest.mark.parametrize(("n", "ldc"), [(197, 197), (197, 200), (196, 197), (198, 198), (1, 1), (63, 65), (129, 131)])
 def test_rows_of_any_length_any_distance_apart(point: Any, n: int, ldc: int) -> None:
     gemm = problem(131, n, 77, ldc)
@@ -76,7 +83,7 @@ def test_a_matrix_that_begins_anywhere(start: int, ldc: int) -> None:
 @pytest.mark.parametrize(("a", "b"), [(Order.ROW, Order.ROW), (Order.ROW, Order.COL), (Order.COL, Order.ROW)])
 def test_orders_formats_and_factors(dtype: Any, a: Order, b: Order) -> None:
     epilogue = Epilogue("n", True, Activation.RELU)
-    for point, rest in ((TALL, {}), (SMALL_TURNS, {"epilogue": epilogue})):
+    for point, rest in ((TALL, {}), (SMALL_PING_PONG, {"epilogue": epilogue})):
         gemm = problem(131, 197, 77, 199, a=a, b=b, dtype=dtype, out=dtype, alpha=0.5, beta=-1.25, **rest)
         right(gemm, by_lanes(gemm, point), schedule="warps")
 
@@ -92,15 +99,15 @@ def test_tiles_that_are_whole(exact: str) -> None:
 def test_more_tiles_than_blocks_and_an_odd_number_of_parts() -> None:
     """A place that was stored from for one tile is filled again for the next."""
     gemm = problem(260, 500, 40, 501)
-    for point in (SMALL_TURNS, {**TURNS, "turns": 1, "groups": 2}, ONE_PART):
-        right(gemm, by_lanes(gemm, {**point, "stages": 2}), resident_blocks=1, schedule="warps")
+    for point in (SMALL_PING_PONG, replace(PING_PONG, ping_pong=False), ONE_PART):
+        right(gemm, by_lanes(gemm, replace(point, stages=2)), resident_blocks=1, schedule="warps")
 
 
 def test_a_warp_stores_whole_lines() -> None:
     """A lane on its own touches a sector for each of eight rows; 64 neighbours are 5 sectors, and few stand alone."""
     gemm = problem(256, 256, 64, 257)
     ours = right(gemm, by_lanes(gemm, TALL)).counters
-    alone = right(gemm, build(gemm, schedule_at(gemm, walking(256, 128, 2, parts=0)))).counters
+    alone = right(gemm, build(gemm, schedule_at(gemm, persistent(256, 128, 2, subtile=0)))).counters
     size_bytes = gemm.m * gemm.n * 2
     assert ours.global_stores.sectors < 1.5 * size_bytes / 32 < 5 * size_bytes / 32 < alone.global_stores.sectors
     assert ours.global_stores.requests < 0.55 * alone.global_stores.requests
@@ -131,14 +138,14 @@ def without_teams(built: Build, dropped: tuple[int, ...]) -> frozenset[Kind]:
 
 
 @pytest.mark.cross_section("point", every=3)
-@pytest.mark.parametrize("point", [TALL, SHARED, SMALL_TURNS])
+@pytest.mark.parametrize("point", [TALL, COOPERATIVE, SMALL_PING_PONG])
 def test_warps_meet_once_where_there_are_two_places(point: Any) -> None:
     built = by_lanes(problem(131, 261, 77, 263), point)
     assert without_teams(built, ()) == frozenset()
     assert without_teams(built, (0,)) & {Kind.RACE, Kind.UNWRITTEN}
 
 
-@pytest.mark.parametrize("point", [ONE_PART, ONE_PLACE])
+@pytest.mark.parametrize("point", [ONE_PART, ONE_STAGE])
 def test_warps_also_meet_before_a_lone_place_is_filled_again(point: Any) -> None:
     built = by_lanes(problem(131, 261, 77, 263), point)
     assert without_teams(built, ()) == frozenset()
@@ -163,14 +170,17 @@ def test_where_c_begins_decides_what_is_a_pair() -> None:
 def test_the_widest_tile_that_goes_by_lanes_leaves_registers_for_its_store(variant: Variant) -> None:
     """128 sums a thread; what is needed to store them must not be kept beside them. A spill would be refused."""
     pytest.importorskip("nvidia")
-    assert by_lanes(problem(4096, 4097, 4096, 4097), SHARED, variant).compile("sm_90a").resources.spill_load_bytes == 0
+    assert (
+        by_lanes(problem(4096, 4097, 4096, 4097), COOPERATIVE, variant).compile("sm_90a").resources.spill_load_bytes
+        == 0
+    )
 
 
 def test_wider_tiles_of_a_warpgroup_store_odd_rows_from_registers() -> None:
     """192 sums a thread: NVRTC 13.0 would spill. Rows at 16 bytes still leave by the copy engine."""
     for columns, route in ((4097, None), (4096, Route.TMA)):
         program = build(
-            problem(4096, columns, 4096, columns), schedule_at(problem(4096, columns, 4096, columns), TURNS)
+            problem(4096, columns, 4096, columns), schedule_at(problem(4096, columns, 4096, columns), PING_PONG)
         ).program
         assert next((staged.route for staged in program.staged if staged.operand == "C"), None) is route
 
@@ -183,12 +193,12 @@ def test_c_that_cannot_go_in_parts_is_stored_from_registers() -> None:
 
 
 def steps(n: int, parts: int) -> Schedule:
-    point = {**NARROW, "n": n, "stages": 2}
+    point = replace(NARROW, tile=(64, n, 64), subtile=64, stages=2)
     gemm = problem(72, 72, 64, 73)
     return Schedule(
-        *nest(gemm, tiles_at(point)),
+        *nest(gemm, point.steps_tile),
         *staged(gemm),
-        *by_engine(),
+        *loaded_by_tma(),
         Pipeline("k_tile", 2),
         Stage("C", Space.SHARED, subtile=n // parts),
         Relayout("C_tile", arrangement=SwizzleAtoms(64)),
@@ -210,6 +220,6 @@ def test_a_part_is_made_of_whole_pieces_of_64_columns() -> None:
 
 def test_the_copy_engine_also_does_with_one_place() -> None:
     gemm = problem(260, 264, 40, 264)
-    built = build(gemm, schedule_at(gemm, {**ONE_PLACE, "stages": 2}))
+    built = build(gemm, schedule_at(gemm, replace(ONE_STAGE, stages=2)))
     assert any(isinstance(stmt, TmaStore) for _, stmt in walk(built.kernel.body))
     right(gemm, built, resident_blocks=1, schedule="warps")

@@ -15,7 +15,7 @@ from tilewright.problem.epilogue import Epilogue
 from tilewright.runtime.tensor_map import encode
 from tilewright.toolchain import Build, build
 
-HOPPER = {"m": 64, "n": 64, "groups": 1, "stages": 2}
+HOPPER = {"m": 64, "n": 64, "consumers": 1, "stages": 2}
 
 
 def built(gemm: Gemm, rung: str, problems: Problems, point: dict[str, object] | None = None) -> Build:

@@ -16,19 +16,24 @@ from tilewright.errors import LoweringError, SimulationError
 from tilewright.ir.async_stmt import SignalFlag, WaitFlag
 from tilewright.ir.visit import Path, walk
 from tilewright.ir.work import SplitK
-from tilewright.ladders.ampere.r6_full import schedule_at as by_threads
-from tilewright.ladders.hopper.r9_best import TURNS, paired, schedule_at, standing, walking
+from tilewright.kernels.wgmma import WgmmaConfig
+from tilewright.kernels.wgmma_presets import PING_PONG, at_depth, clustered, one_tile, persistent
 from tilewright.problem import Gemm, check, make_operands
 from tilewright.problem.reference import view
 from tilewright.schedule import Schedule
 from tilewright.simulator import simulate
 from tilewright.toolchain import Build, build
 
-KINDS: dict[str, dict[str, Any]] = {
-    "cooperative": walking(128, 128, 2, parts=2),
-    "cluster": paired(walking(64, 128, 1, parts=2)),
-    "ping-pong": {**TURNS, "n": 128, "parts": 2, "stages": 3},
-    "from registers": walking(128, 128, 2, parts=0),
+
+def schedule_at(gemm: Gemm, config: WgmmaConfig) -> Schedule:
+    return at_depth(config, gemm).schedule(gemm)
+
+
+KINDS: dict[str, WgmmaConfig] = {
+    "cooperative": persistent(128, 128, 2, subtile=64),
+    "cluster": clustered(persistent(64, 128, 1, subtile=64)),
+    "ping-pong": replace(PING_PONG, tile=(128, 128, 64), subtile=64, stages=3),
+    "from registers": persistent(128, 128, 2, subtile=0),
 }
 
 
@@ -56,7 +61,7 @@ def test_wgmma_kernels_add_up_in_order(name: str, k: int, part_of_k: int) -> Non
 
 def test_mma_kernels_add_up_in_order() -> None:
     gemm = Gemm(100, 136, 456, F16, out=F16, accumulate=F32)
-    built = ordered(gemm, by_threads(gemm, SMALL))
+    built = ordered(gemm, SMALL.schedule(gemm))
     np.testing.assert_array_equal(checked(built, 128, 3), checked(built, 128, 12, "warps"))
 
 
@@ -113,4 +118,4 @@ def test_kernels_that_add_up_in_order_do_not_spill() -> None:
 def test_blocks_that_may_not_run_together_cannot_wait_for_each_other() -> None:
     gemm = Gemm(128, 128, 256, BF16, out=BF16)
     with pytest.raises(LoweringError, match="only in a persistent kernel"):
-        _ = ordered(gemm, schedule_at(gemm, standing(64, 128, 1))).kernel
+        _ = ordered(gemm, schedule_at(gemm, one_tile(64, 128, 1))).kernel

@@ -9,7 +9,7 @@ import pytest
 from tilewright import BF16, F16, F32, TF32, Gemm, Order
 from tilewright.errors import ScheduleError
 from tilewright.ir.buffer import Space
-from tilewright.ladders.ampere.r6_full import BEST, schedule_at
+from tilewright.kernels.mma_presets import BEST, at_depth
 from tilewright.problem import make_operands
 from tilewright.problem.tolerance import check
 from tilewright.schedule import Distribute, Relayout, Schedule, Stage
@@ -19,7 +19,7 @@ from tilewright.toolchain import Build, build, run_on_simulator
 def in_parts(gemm: Gemm, under: str, pad: int = 8) -> Build:
     """The full kernel with its result staged under a loop over fragments."""
     steps = (Stage("C", Space.SHARED, under=under), Distribute("C_tile", vector=4), Relayout("C_tile", pad=pad))
-    return build(gemm, Schedule(*schedule_at(gemm, BEST), *steps))
+    return build(gemm, Schedule(*at_depth(BEST, gemm).schedule(gemm), *steps))
 
 
 @pytest.mark.parametrize("under", ["m_frag", "n_frag"])

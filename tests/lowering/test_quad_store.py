@@ -11,18 +11,18 @@ from tilewright.errors import ProblemError, ScheduleError
 from tilewright.ir.kernel import SAFE, Kernel, Variant
 from tilewright.ir.stmt import Move, QuadTranspose, Stmt
 from tilewright.ir.visit import rewrite, walk
-from tilewright.ladders.ampere.r6_full import BEST, schedule_at
+from tilewright.kernels.mma_presets import BEST
 from tilewright.problem import Activation, Epilogue, Gemm, Order, check, make_operands
 from tilewright.problem.reference import view
 from tilewright.schedule import Schedule, Vectorize
 from tilewright.simulator import simulate
 from tilewright.toolchain import build, run_on_simulator
 
-SMALL = {**BEST, "m": 64, "n": 64, "warp_m": 32, "warp_n": 32, "traded": True}
+SMALL = replace(BEST, tile=(64, 64, 32), warp_tile=(32, 32), store="quad_shuffle")
 
 
 def kernel_of(gemm: Gemm, variant: Variant | None = None) -> Kernel:
-    return build(gemm, schedule_at(gemm, SMALL), variant=variant).kernel
+    return build(gemm, SMALL.schedule(gemm), variant=variant).kernel
 
 
 def stores(kernel: Kernel) -> list[Move]:
@@ -37,7 +37,7 @@ def stores(kernel: Kernel) -> list[Move]:
 def test_every_edge_and_alignment_of_c(m: int, n: int, ldc: int, beta: float, outer: str) -> None:
     gemm = Gemm(m, n, 40, F16, out=F16, ldc=ldc, alpha=1.5, beta=beta)
     operands = make_operands(gemm)
-    built = build(gemm, schedule_at(gemm, {**SMALL, "outer": outer}))
+    built = build(gemm, replace(SMALL, n_outer=outer == "n_frag").schedule(gemm))
     computed, run = run_on_simulator(built, operands)
     assert check(operands, computed).ok and not run.findings
 
@@ -54,14 +54,14 @@ def test_whatever_is_assumed(variant: Variant) -> None:
 def test_an_epilogue_is_applied_before_lanes_trade(along: str) -> None:
     gemm = Gemm(72, 80, 32, F16, out=F16, beta=2.0, epilogue=Epilogue(along, True, Activation.GELU))  # type: ignore[arg-type]
     operands = make_operands(gemm)
-    computed, _ = run_on_simulator(build(gemm, schedule_at(gemm, SMALL)), operands)
+    computed, _ = run_on_simulator(build(gemm, SMALL.schedule(gemm)), operands)
     assert check(operands, computed).ok
 
 
 def test_each_lane_stores_sixteen_bytes_and_quads_store_whole_sectors() -> None:
     gemm = Gemm(64, 64, 32, F16, out=F16)
     operands = make_operands(gemm)
-    run = build(gemm, schedule_at(gemm, SMALL)).simulate(operands)
+    run = build(gemm, SMALL.schedule(gemm)).simulate(operands)
     counts = run.counters.of_origin("C")
     assert {move.width for move in stores(kernel_of(gemm))} == {8}
     assert counts.instructions["STG.128"] * 32 * 16 == 64 * 64 * 2
@@ -103,7 +103,7 @@ def test_where_beta_is_0_c_is_not_read_and_nothing_else_is_taken() -> None:
     ],
 )
 def test_what_lanes_cannot_trade_is_refused(gemm: Gemm, words: str) -> None:
-    steps = schedule_at(gemm, {**SMALL, "traded": False}).steps
+    steps = replace(SMALL, store="per_thread").schedule(gemm).steps
     with pytest.raises(ScheduleError, match=words):
         build(gemm, Schedule(*steps, Vectorize("C", 8))).kernel  # noqa: B018
 
@@ -111,4 +111,4 @@ def test_what_lanes_cannot_trade_is_refused(gemm: Gemm, words: str) -> None:
 def test_a_staged_result_is_not_traded() -> None:
     gemm = Gemm(64, 64, 32, F16, out=F16)
     with pytest.raises(ScheduleError, match="trades with others only where it stores them itself"):
-        build(gemm, schedule_at(gemm, {**SMALL, "in_parts": True})).kernel  # noqa: B018
+        build(gemm, Schedule(*SMALL.schedule(gemm), *replace(SMALL, store="shared").schedule(gemm)[-3:])).kernel  # noqa: B018

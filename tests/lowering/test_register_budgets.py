@@ -7,16 +7,16 @@ import pytest
 from tilewright import BF16, Gemm, build
 from tilewright.ir.async_stmt import SetRegisters
 from tilewright.ir.visit import walk
-from tilewright.ladders.hopper.tiles import Tiles, by_engine, nest, staged, stored
+from tilewright.kernels.wgmma_steps import WgmmaTile, loaded_by_tma, nest, staged, stored_per_thread
 from tilewright.problem import check, make_operands
 from tilewright.problem.reference import view
 from tilewright.schedule import Pipeline, Schedule, Specialize
 
 
 def schedule_of(gemm: Gemm, consumers: int) -> Schedule:
-    tiles = Tiles(m=64 * consumers, n=64, groups=consumers)
-    copies = (*nest(gemm, tiles), *staged(gemm, tiles), *by_engine(), Pipeline("k_tile", 3))
-    return Schedule(*copies, Specialize(), *stored(gemm, tiles))
+    tiles = WgmmaTile(m=64 * consumers, n=64, consumers=consumers)
+    copies = (*nest(gemm, tiles), *staged(gemm, tiles), *loaded_by_tma(), Pipeline("k_tile", 3))
+    return Schedule(*copies, Specialize(), *stored_per_thread(gemm, tiles))
 
 
 @pytest.mark.parametrize(("consumers", "registers"), [(1, 240), (2, 240), (3, 160)])

@@ -16,10 +16,10 @@ from tilewright.problem.reference import Operands
 from tilewright.toolchain import build
 
 AMPERE = {
-    "m": 64, "n": 64, "k_bytes": 64, "warp_m": 32, "warp_n": 32, "stages": 2, "ahead": False, "spread": False,
-    "snake": False, "group": 1,
+    "m": 64, "n": 64, "k_bytes": 64, "warp_m": 32, "warp_n": 32, "stages": 2, "raster_rows": 1,
+    "double_buffered_fragments": False, "interleaved_copies": False, "serpentine": False,
 }  # fmt: skip
-HOPPER = {"m": 64, "n": 64, "groups": 1, "stages": 2}
+HOPPER = {"m": 64, "n": 64, "consumers": 1, "stages": 2}
 
 
 def summed(gemm: Gemm, rung: str, point: dict[str, object] | None, part_of_k: int) -> None:

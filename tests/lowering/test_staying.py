@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
+from dataclasses import replace
 
 import pytest
 
@@ -14,15 +15,14 @@ from tilewright.ir.kernel import SAFE, Kernel, Variant
 from tilewright.ir.program import Pattern
 from tilewright.ir.stmt import Alloc, Assign, Barrier, For, If, LoadMatrices, Move, MultiplyTiles, Stmt, WaitCopies
 from tilewright.ir.visit import walk
-from tilewright.ladders.ampere.r6_full import FLOWING, point_for, schedule_at
-from tilewright.ladders.rung import Point
+from tilewright.kernels.mma_presets import PERSISTENT, best_for
 from tilewright.problem import Gemm, Operands, Order, check, make_operands
 from tilewright.problem.reference import view
 from tilewright.schedule import Distribute, Persist, Pipeline, Prefetch, Schedule, Snake, Step, Transfer
 from tilewright.simulator import simulate
 from tilewright.toolchain import build, run_on_simulator
 
-SMALL: Point = {**FLOWING, "m": 64, "n": 128, "warp_m": 32, "warp_n": 64}
+SMALL = replace(PERSISTENT, tile=(64, 128, 64), warp_tile=(32, 64))
 """The tile halved both ways: as many copies and loads of each kind, in less simulated time."""
 
 ORDERS = [(a, b) for a in Order for b in Order]
@@ -35,11 +35,11 @@ def steps_of(gemm: Gemm, **changed: Step) -> Schedule:
     def new(step: Step) -> Step:
         return named.get(f"{type(step).__name__}_{getattr(step, 'tile', '')}".rstrip("_"), step)
 
-    return Schedule(*(new(step) for step in schedule_at(gemm, SMALL)))
+    return Schedule(*(new(step) for step in SMALL.schedule(gemm)))
 
 
 def kernel_of(gemm: Gemm, variant: Variant | None = None) -> Kernel:
-    return build(gemm, schedule_at(gemm, SMALL), variant=variant).kernel
+    return build(gemm, SMALL.schedule(gemm), variant=variant).kernel
 
 
 @pytest.mark.cross_section("k", "a", "blocks", every=4)
@@ -50,7 +50,7 @@ def test_tile_after_tile_is_right(k: int, a: Order, b: Order, blocks: int) -> No
     """Also where k has fewer tiles than are copied early, and where one block computes all of C."""
     gemm = Gemm(136, 264, k, F16, out=F16, a=a, b=b, beta=0.5 if k == 200 else 0.0)
     operands = make_operands(gemm)
-    computed, run = run_on_simulator(build(gemm, schedule_at(gemm, SMALL)), operands, resident_blocks=blocks)
+    computed, run = run_on_simulator(build(gemm, SMALL.schedule(gemm)), operands, resident_blocks=blocks)
     verdict = check(operands, computed)
     assert verdict.ok, verdict.message
     assert run.errors == ()
@@ -61,7 +61,7 @@ def test_tile_after_tile_is_right(k: int, a: Order, b: Order, blocks: int) -> No
 @pytest.mark.parametrize("variant", [Variant(frozenset("mnk")), Variant(), Variant(alignment_bytes=8), SAFE])
 def test_whatever_is_assumed_and_however_deep_the_ring(variant: Variant, stages: int) -> None:
     gemm = Gemm(128, 384, 256, BF16, out=BF16)
-    schedule = schedule_at(gemm, {**SMALL, "stages": stages})
+    schedule = replace(SMALL, stages=stages).schedule(gemm)
     operands = make_operands(gemm)
     computed, run = run_on_simulator(build(gemm, schedule, variant=variant), operands, resident_blocks=2)
     assert check(operands, computed).ok and run.errors == ()
@@ -112,7 +112,7 @@ def test_what_copies_come_from_is_found_by_pointers_that_move_on() -> None:
     assert {b.name: b.shape for b in pointers} == {"A_tile_here": (4,), "B_tile_here": (4,)}
     moves = [s for s in ring_of(kernel) if isinstance(s, Assign) and s.dst.buffer in pointers]
     assert len(moves) == 2
-    assert "const half_bits* A_tile_here[4];" in build(gemm, schedule_at(gemm, SMALL)).cuda
+    assert "const half_bits* A_tile_here[4];" in build(gemm, SMALL.schedule(gemm)).cuda
 
 
 def ring_of(kernel: Kernel) -> list[Stmt]:
@@ -175,7 +175,7 @@ def test_every_pointer_must_move_on() -> None:
 
 def test_the_rung_lets_blocks_stay_where_they_have_several_tiles() -> None:
     def stays(gemm: Gemm) -> bool:
-        return bool(point_for(gemm).get("stays"))
+        return best_for(gemm).persistent
 
     assert stays(Gemm(4096, 4096, 4096, F16, out=F16))
     assert stays(Gemm(4095, 4096, 4096, F16, out=F16))  # whole chunks of A and B still
@@ -203,7 +203,7 @@ def test_what_cannot_be_is_refused_with_the_way_out() -> None:
 
 def test_blocks_stay_only_where_copies_run_on() -> None:
     gemm = Gemm(128, 256, 64, F16, out=F16)
-    some = list(schedule_at(gemm, {**SMALL, "in_place": False, "behind": 0}))
+    some = list(replace(SMALL, in_place_fragments=False, copy_issue_distance=0).schedule(gemm))
     assert isinstance(some[-1], Persist)
     by_registers = [s for s in some if not (isinstance(s, Transfer) and s.tile == "A_tile")]
     with pytest.raises(ScheduleError, match="of A no tile comes"):

@@ -12,14 +12,15 @@ from tilewright.dtypes import Array, DType
 from tilewright.ir.kernel import Kernel, Variant
 from tilewright.ir.stmt import For, If, Move
 from tilewright.ir.visit import walk
+from tilewright.kernels.simt import SimtConfig
 from tilewright.ladders import find_rung
-from tilewright.planning.copies import Alignment
 from tilewright.planning.kernels import Shape, variant_of, weakest
+from tilewright.planning.packing import Alignment
 from tilewright.problem.gemm import Dim, OperandName
 from tilewright.problem.reference import reference
 from tilewright.toolchain import run_on_simulator
 from tilewright.units import round_up
-from tilewright.winners.choice import Choice
+from tilewright.winners.plan_config import PlanConfig
 
 ORDERS = [(Order.ROW, Order.ROW), (Order.ROW, Order.COL), (Order.COL, Order.ROW)]
 TILE: dict[Dim, int] = {"m": 128, "n": 256, "k": 16}
@@ -81,7 +82,7 @@ def test_rows_that_end_with_a_vector_are_whole(
 ) -> None:
     gemm = Gemm(*sizes, lda=leading[0], ldb=leading[1])
     assert build(gemm, find_rung("worklog/best")).variant.whole is whole
-    found = variant_of(gemm, Alignment(16, 16, 8), Shape(TILE, reads_vectors=True), Choice("worklog/best"))
+    found = variant_of(gemm, Alignment(16, 16, 8), Shape(TILE, reads_vectors=True), PlanConfig(SimtConfig()))
     assert found.whole is whole
 
 
@@ -89,9 +90,9 @@ def test_copies_are_whole_whatever_their_length() -> None:
     gemm = Gemm(4095, 4097, 4093, lda=4096, ldb=4128)
     shape, aligned = Shape(TILE, reads_vectors=True), Alignment(16, 16, 4)
     for pads, whole in (("AB", True), ("A", False), ("", False)):
-        choice = Choice("worklog/best", pads=frozenset(pads))  # type: ignore[arg-type]
-        assert variant_of(gemm, aligned, shape, choice).whole is whole
-    copied = Choice("worklog/best", pads=frozenset(("A", "B")))
+        config = PlanConfig(SimtConfig(), frozenset(pads))  # type: ignore[arg-type]
+        assert variant_of(gemm, aligned, shape, config).whole is whole
+    copied = PlanConfig(SimtConfig(), frozenset(("A", "B")))
     assert not variant_of(gemm, Alignment(4, 4, 4), shape, copied).whole, "single elements are whole anyway"
     assert not variant_of(gemm, aligned, Shape(TILE, reads_vectors=False), copied).whole
 

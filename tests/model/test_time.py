@@ -9,12 +9,12 @@ import pytest
 
 from tilewright.device.catalog import A100, H200, RTX_3090
 from tilewright.device.spec import DeviceSpec
+from tilewright.kernels.work import Access, Phase, Work
 from tilewright.model.demand import MMA_SYNC_SHARE, TF32_ROUNDING, access_clocks, demand_of, tensor_rate
 from tilewright.model.prediction import Prediction, Term
 from tilewright.model.relief import relief_of
 from tilewright.model.sm import CHAIN_CLOCKS, RESTART_CLOCKS, overlapped, shared_clocks
 from tilewright.model.time import LAUNCH_SECONDS, predict_time
-from tilewright.model.work import Access, Phase, Work
 
 FRAGMENTS = Access("B_frag", "load", "shared", 16, requests=128, wavefronts=2048, ideal=512)
 COPY = Access("A_tile", "load", "global", 16, requests=8, lines=128, sectors=128)

@@ -11,26 +11,30 @@ from planned import asked, paper_dispatcher
 
 from tilewright.device.catalog import device
 from tilewright.dtypes import BF16, F32
-from tilewright.planning.choices import choices, estimate_us
-from tilewright.planning.copies import Alignment
-from tilewright.planning.dispatch import SAFE, estimated
+from tilewright.kernels.columns import Columns
+from tilewright.kernels.configuration import name_of
+from tilewright.kernels.gemv import GemvConfig
+from tilewright.planning.cost import plan_seconds
+from tilewright.planning.dispatch import estimated
 from tilewright.planning.kernels import build_of
+from tilewright.planning.packing import Alignment
+from tilewright.planning.ranking import ranked
 from tilewright.problem import Gemm, Order
 from tilewright.suite.problems import ORDERS, SHAPES
-from tilewright.winners.choice import Choice
+from tilewright.winners.plan_config import PlanConfig
 
 FORMATS = ("bf16", "f16", "tf32", "f32")
 GPUS = {"h200": "H200", "a100": "A100 SXM 80 GB", "rtx_4090": "RTX 4090", "rtx_3090": "RTX 3090"}
 SAME = "same"
 
 
-def short(choice: Choice) -> str:
-    """A choice in a column: its rung, its tile, parts of k, and what is copied first."""
-    m, n = (choice.point.get(name, choice.point.get(f"b{name}", "")) for name in "mn")
-    tile = f" {m}x{n}" if m else ""
-    parts = f" /{choice.splits}" if choice.splits > 1 else ""
-    copies = "".join(f" {'turn' if name in choice.turned else 'copy'} {name}" for name in sorted(choice.pads))
-    return f"{choice.rung}{tile}{parts}{copies}"
+def short(config: PlanConfig) -> str:
+    """A plan in a column: its family, its tile, split-K, and what is packed or transposed first."""
+    parts = f" /{config.split_k}" if config.split_k > 1 else ""
+    packing = "".join(
+        f" {'transpose' if name in config.transposed else 'pack'} {name}" for name in sorted(config.packed)
+    )
+    return f"{name_of(config.kernel)}{parts}{packing}"
 
 
 def table(name: str) -> str:
@@ -38,7 +42,7 @@ def table(name: str) -> str:
     planner = paper_dispatcher(device(name))
     lines = [
         f"Kernels that matmul chooses on the {name} where nothing was tuned.",
-        "/4: k in four parts. copy A: A is copied first. turn B: B is copied first, the other way round.",
+        "/4: split-K in four parts. pack A: a copy with aligned rows first. transpose B: a transposed copy first.",
         "same: as in the column to the left.",
         "",
         f"{'M x N x K':18}{'format':8}" + "".join(f"{orders:38}" for orders in ORDERS).rstrip(),
@@ -48,10 +52,10 @@ def table(name: str) -> str:
             found = []
             for orders in ORDERS:
                 request = asked(m, n, k, format, orders)
-                best = estimated(request, planner.spec)[0]
+                best = next(estimated(request, planner.spec))
                 plan = planner.plan(request)
-                rung = "gemv" if best.rung == "thin" else best.rung
-                assert plan.words.startswith(rung), f"{best} was chosen and {plan.words} planned for {request}"
+                is_best = plan.words == str(best) or isinstance(best.kernel, GemvConfig)
+                assert is_best, f"{best} was chosen and {plan.words} planned for {request}"
                 found.append(short(best))
             told = [own if not i or own != found[i - 1] else SAME for i, own in enumerate(found)]
             lines.append(f"{f'{m}x{n}x{k}':18}{format:8}" + "".join(f"{one:38}" for one in told).rstrip())
@@ -62,9 +66,9 @@ def test_rows_that_end_inside_16_bytes_are_not_stored_by_the_copy_engine() -> No
     """The engine would write behind them: columns of a view's neighbours."""
     for m, n in ((2048, 2048), (2048, 2045), (1, 2045)):
         gemm = Gemm(m, n, 1024, dtype=BF16, out=BF16, b=Order.ROW, ldb=2048, ldc=2048)
-        found = [choice for _, choice in choices(gemm, device("H200"), Alignment(16, 16, 16))]
-        walks = next(choice for choice in found if choice.rung == "hopper/best")
-        stored = [known.operand for known in build_of(gemm, walks).kernel.maps]
+        found = [config for _, config in ranked(gemm, device("H200"), Alignment(16, 16, 16))]
+        best = next(config for config in found if config.kernel.kind == "wgmma")
+        stored = [known.operand for known in build_of(gemm, best).kernel.maps]
         assert ("C" in stored) == (n == 2048)
 
 
@@ -74,41 +78,42 @@ def test_the_kernels_of_the_suite(gpu: str, golden: Callable[[str, str], None]) 
     golden(f"choices/{gpu}.txt", table(GPUS[gpu]))
 
 
-def test_choosing_estimates_some_hundred_candidates_and_builds_and_simulates_none(
+def test_choosing_prices_some_hundred_candidates_at_once_and_builds_and_simulates_none(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    looked_at: list[object] = []
+    """A few passes over columns, whatever the number of candidates."""
+    passes: list[int] = []
 
-    def counted(*asked: Any, **options: Any) -> float:
-        looked_at.append(asked)
-        return estimate_us(*asked, **options)
+    def counted(kind: str, c: Columns, *asked: Any) -> Any:
+        passes.append(len(c))
+        return plan_seconds(kind, c, *asked)
 
     for forbidden in ("prediction.counting.simulate", "planning.kernels.build", "toolchain.build"):
         monkeypatch.setattr(f"tilewright.{forbidden}", None)
-    monkeypatch.setattr("tilewright.planning.choices.estimate_us", counted)
-    found = estimated(asked(512, 512, 16384, "bf16", "NN"), device("H200"))
-    assert found and len(found) <= len(looked_at) + 1 <= 400
+    monkeypatch.setattr("tilewright.planning.ranking.plan_seconds", counted)
+    found = list(estimated(asked(512, 512, 16384, "bf16", "NN"), device("H200")))
+    assert 0 < len(found) <= sum(passes) <= 2000 and len(passes) <= 4
 
 
 def test_a_tile_that_does_not_fit_on_an_sm_is_no_choice() -> None:
     small = replace(device("RTX 3090"), max_shared_bytes_per_block=48 * 1024, shared_bytes_per_sm=48 * 1024)
-    found = choices(Gemm(4096, 4096, 4096, BF16, out=BF16), small, Alignment(16, 16, 16))
-    assert found and all(choice.point["m"] * choice.point["n"] < 128 * 256 for _, choice in found)
+    found = ranked(Gemm(4096, 4096, 4096, BF16, out=BF16), small, Alignment(16, 16, 16))
+    assert len(found) and all(config.kernel.m * config.kernel.n < 128 * 256 for _, config in found)
 
 
-def test_warpgroups_take_turns_only_where_blocks_have_several_tiles() -> None:
-    def turns(*shape: int) -> list[int]:
-        found = choices(Gemm(*shape, BF16, out=BF16), device("H200"), Alignment(16, 16, 16))
-        return [choice.point.get("turns", 1) for _, choice in found]
+def test_ping_pong_is_for_blocks_with_several_tiles() -> None:
+    def ping_pong(*shape: int) -> list[bool]:
+        found = ranked(Gemm(*shape, BF16, out=BF16), device("H200"), Alignment(16, 16, 16))
+        return [getattr(config.kernel, "ping_pong", False) for _, config in found]
 
-    assert set(turns(1536, 1536, 1536)) == {1}  # 96 tiles of 128 x 192, or 144 of 128 x 128 with one place for C
-    assert turns(8192, 8192, 512)[0] == 2
+    assert not any(ping_pong(1536, 1536, 1536))  # 96 tiles of 128 x 192
+    assert ping_pong(8192, 8192, 512)[0]
 
 
 def test_more_sms_split_more() -> None:
     gemm, aligned = Gemm(256, 256, 65536, BF16, out=BF16), Alignment(16, 16, 16)
     few, many = (replace(device("A100 SXM 80 GB"), sm_count=sms) for sms in (8, 108))
-    assert choices(gemm, few, aligned)[0][1].splits < choices(gemm, many, aligned)[0][1].splits
+    assert ranked(gemm, few, aligned)[0][1].split_k < ranked(gemm, many, aligned)[0][1].split_k
 
 
 def test_tiny_problems_are_one_launch() -> None:
@@ -116,18 +121,18 @@ def test_tiny_problems_are_one_launch() -> None:
         for size in (1, 8, 33, 64, 100, 128, 256):
             for format in FORMATS:
                 if (size, format) != (256, "f32"):
-                    best = estimated(asked(size, size, size, format, "NN"), device(name))[0]
-                    assert best.splits == 1 and not best.pads, (name, size, format, str(best))
+                    best = next(estimated(asked(size, size, size, format, "NN"), device(name)))
+                    assert best.split_k == 1 and not best.packed, (name, size, format, str(best))
 
 
 def test_a_few_blocks_of_few_warps_share_out_k_as_each_of_their_steps_waits_for_memory() -> None:
     # Measured on the H200 at 256^3 in f32: 10.8 us by 32 blocks, 5.9 us in 4 parts (tune_suite_h200.json).
-    assert estimated(asked(256, 256, 256, "f32", "NN"), device("H200"))[0].splits == 4
+    assert next(estimated(asked(256, 256, 256, "f32", "NN"), device("H200"))).split_k == 4
 
 
 def test_copies_pay_for_large_problems_only() -> None:
     def copied(size: int) -> bool:
-        return bool(estimated(asked(size, size, size, "bf16", "NN"), device("H200"))[0].pads)
+        return bool(next(estimated(asked(size, size, size, "bf16", "NN"), device("H200"))).packed)
 
     first = next(size for size in range(101, 8192, 200) if copied(size))
     assert 300 <= first <= 2500 and all(copied(size) for size in range(first, 8192, 800))
@@ -135,24 +140,26 @@ def test_copies_pay_for_large_problems_only() -> None:
 
 def test_a_result_that_the_copy_engine_cannot_store_is_not_given_to_it() -> None:
     gemm = Gemm(4096, 4096, 4096, BF16, out=BF16)
-    assert choices(gemm, device("H200"), Alignment(16, 16, 16))[0][1].rung == "hopper/best"
-    found = [choice for _, choice in choices(gemm, device("H200"), Alignment(16, 16, 4))]
-    brought = [build_of(gemm, choice).kernel.maps for choice in found if choice.rung == "hopper/best"]
+    assert ranked(gemm, device("H200"), Alignment(16, 16, 16))[0][1].kernel.kind == "wgmma"
+    found = [config for _, config in ranked(gemm, device("H200"), Alignment(16, 16, 4))]
+    brought = [build_of(gemm, config).kernel.maps for config in found if config.kernel.kind == "wgmma"]
     assert brought and all(told.operand != "C" for maps in brought for told in maps)
 
 
-def test_a_gpu_without_tensor_cores_for_a_format_has_the_kernel_that_is_right_everywhere() -> None:
+def test_a_gpu_without_tensor_cores_for_a_format_multiplies_it_on_its_cuda_cores() -> None:
     spec = device("T4")
     request = asked(1024, 1024, 1024, "bf16", "NN")
-    assert estimated(request, spec) == [] and paper_dispatcher(spec).plan(request).words == SAFE.rung
+    found = list(estimated(request, spec))
+    assert found and {config.kernel.kind for config in found} == {"simt"}
+    assert paper_dispatcher(spec).plan(request).words == str(found[0])
 
 
 def test_estimates_tell_of_copies_and_parts() -> None:
     spec, aligned = device("H200"), Alignment(16, 16, 16)
     turned = Gemm(4096, 4096, 4096, product=device_format("tf32"))
     as_read = replace(turned, b=Order.COL)
-    (slow, choice), (fast, other) = (choices(gemm, spec, aligned)[0] for gemm in (turned, as_read))
-    assert choice.pads == {"B"} and not other.pads
+    (slow, config), (fast, other) = (ranked(gemm, spec, aligned)[0] for gemm in (turned, as_read))
+    assert config.packed == {"B"} and not other.packed
     assert 20 < slow - fast < 80  # 134 MB moved, and a launch
 
 
@@ -164,15 +171,15 @@ def device_format(name: str) -> object:
 
 def test_odd_rows_of_f32_may_be_copied_first_and_those_of_c_leave_room_for_whole_tiles() -> None:
     spec, gemm = device("H200"), Gemm(4095, 4097, 4093, F32)
-    found = [choice.pads for _, choice in choices(gemm, spec, Alignment(4, 4, 4)) if choice.splits == 1]
+    found = [config.packed for _, config in ranked(gemm, spec, Alignment(4, 4, 4)) if config.split_k == 1]
     assert {frozenset(), frozenset("AB")} == set(found)
-    ways = {(choice.pads, choice.filled) for _, choice in choices(gemm, spec, Alignment(16, 16, 4))}
+    ways = {(config.packed, config.tile_multiples) for _, config in ranked(gemm, spec, Alignment(16, 16, 4))}
     assert ways == {(frozenset(), False), (frozenset("AB"), True)}
-    exact = choices(Gemm(4096, 4096, 4096), spec, Alignment(16, 16, 4))
-    assert exact[0][1].filled, "odd rows of C alone are reason enough"
-    assert not any(choice.filled for _, choice in choices(Gemm(4096, 4096, 4096), spec, Alignment(16, 16, 16)))
+    exact = ranked(Gemm(4096, 4096, 4096), spec, Alignment(16, 16, 4))
+    assert exact[0][1].tile_multiples, "odd rows of C alone are reason enough"
+    assert not any(config.tile_multiples for _, config in ranked(Gemm(4096, 4096, 4096), spec, Alignment(16, 16, 16)))
     narrow, wide, results = (
-        choices(gemm, spec, aligned)[0][0]
+        ranked(gemm, spec, aligned)[0][0]
         for aligned in (Alignment(4, 4, 4), Alignment(16, 16, 16), Alignment(16, 16, 4))
     )
     assert wide == results == narrow  # all of them in whole tiles

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Any
 
 import numpy as np
 import pytest
@@ -14,25 +13,26 @@ from test_matmul import assert_right, drawn
 from tilewright.device.catalog import device
 from tilewright.dtypes import BF16, F32
 from tilewright.frontend import matmul
-from tilewright.ladders.worklog.r13_best import BEST
+from tilewright.kernels.simt import SimtConfig
 from tilewright.planning import dispatch
 from tilewright.planning.assembly import Request, plan_of
-from tilewright.planning.choices import choices, copy_seconds
-from tilewright.planning.copies import Alignment, as_read, can_fill, fitted
+from tilewright.planning.cost import packing_seconds, reduction_seconds
 from tilewright.planning.dispatch import estimated
 from tilewright.planning.on_paper import PaperKernels, launches_of
+from tilewright.planning.packing import Alignment, Packing, as_read, fitted, pads_to_tiles
+from tilewright.planning.ranking import ranked
 from tilewright.planning.stack import Stack
 from tilewright.problem import Gemm, Order
 from tilewright.problem.epilogue import Activation
-from tilewright.winners.choice import Choice
+from tilewright.winners.plan_config import PlanConfig
 
 H200 = device("H200")
 BOTH = frozenset(("A", "B"))
-POINT = {**BEST, "bm": 32, "bn": 64, "wm": 16, "wn": 32, "unroll": 8}
+SMALL = SimtConfig((32, 64, 16), (16, 32), unroll=8)
 
 
-def whole(gemm: Gemm, point: dict[str, Any] = POINT, splits: int = 1) -> Choice:
-    return fitted(Choice("worklog/best", point, splits, BOTH, filled=True), gemm, Alignment(4, 4, 4))
+def whole(gemm: Gemm, kernel: SimtConfig = SMALL, splits: int = 1) -> PlanConfig:
+    return fitted(PlanConfig(kernel.with_split_k(splits), BOTH, tile_multiples=True), gemm, Alignment(4, 4, 4))
 
 
 @pytest.fixture
@@ -49,12 +49,12 @@ def test_the_product_is_right(
     gpu: State, monkeypatch: pytest.MonkeyPatch, shape: tuple[int, int, int], orders: str, splits: int
 ) -> None:
     """In each storage order, alone, with what is added, with an epilogue; in parts of k."""
-    monkeypatch.setattr(dispatch, "estimated", lambda request, spec: [whole(request.gemm, splits=splits)])
+    monkeypatch.setattr(dispatch, "estimated", lambda request, spec: iter([whole(request.gemm, splits=splits)]))
     monkeypatch.setattr(dispatch, "skinny_for", lambda *asked: None)
     m, n, k = shape
     a, b, c = drawn(m, k, order=orders[0]), drawn(k, n, order=orders[1]), drawn(m, n)
     assert_right(matmul(a, b), a, b)
-    assert gpu.launches[-1].startswith("reduce_f32") and "worklog_best" in gpu.launches
+    assert gpu.launches[-1].startswith("reduce_f32") and "simt_32x64" in gpu.launches
     assert_right(matmul(a, b, c=c), a, b, added=np.asarray(c))
     bias = drawn(n)
     assert_right(matmul(a, b, bias=bias, activation="relu"), a, b, added=np.asarray(bias), activation=Activation.RELU)
@@ -67,9 +67,9 @@ def test_the_product_is_right(
 
 def test_the_kernel_has_no_edges_and_reads_what_was_turned() -> None:
     gemm = Gemm(515, 517, 513, F32, b=Order.COL)
-    choice = whole(gemm, dict(BEST))
+    config = whole(gemm, SimtConfig())
     kernels = PaperKernels(H200)
-    plan = plan_of(kernels, Request(gemm, alignment_of(gemm)), choice)
+    plan = plan_of(kernels, Request(gemm, alignment_of(gemm)), config)
     copy, product, last = launches_of(plan)
     assert copy.source.entry == "copy_transposed_f32x1_transposed_f32x1"
     assert last.source.entry == "reduce_f32_1x4_128_0"
@@ -79,36 +79,39 @@ def test_the_kernel_has_no_edges_and_reads_what_was_turned() -> None:
     # M x K of A as it lies; of its copy, K x M in whole tiles
     assert copy.arguments[4:8] == (515, 513, 528, 640) and copy.arguments[12:16] == (517, 513, 528, 768)
     assert plan.scratch_bytes == 4 * (528 * 640 + 528 * 768 + 640 * 768)
-    assert plan.words.endswith("A and B turned first, whole tiles")
+    assert plan.words.endswith("A and B transposed, padded to tile multiples")
 
 
 def test_large_odd_problems_of_ffma_are_filled_and_others_are_not() -> None:
     for orders in ("NN", "NT", "TN"):
-        assert estimated(asked(4095, 4097, 4093, "f32", orders), H200)[0].filled
+        assert next(estimated(asked(4095, 4097, 4093, "f32", orders), H200)).tile_multiples
     for shape in ((4096,) * 3, (1000,) * 3, (255, 257, 253)):
-        assert not estimated(asked(*shape, "f32", "NN"), H200)[0].filled
-    assert not estimated(asked(4095, 4097, 4093, "bf16", "NN"), H200)[0].filled
-    assert not can_fill("hopper/best", Gemm(33, 33, 33, F32)) and not can_fill("worklog/best", Gemm(33, 33, 33, BF16))
+        assert not next(estimated(asked(*shape, "f32", "NN"), H200)).tile_multiples
+    assert not next(estimated(asked(4095, 4097, 4093, "bf16", "NN"), H200)).tile_multiples
+    assert not pads_to_tiles("wgmma", Gemm(33, 33, 33, F32)) and not pads_to_tiles("simt", Gemm(33, 33, 33, BF16))
 
 
 def test_a_stack_is_not_filled() -> None:
     gemm = Gemm(1025, 1023, 1021)
     for stack in (None, Stack(3, 1025 * 1021, 1021 * 1023, 1025 * 1023)):
-        found = choices(gemm, H200, Alignment(4, 4, 4), stack=stack)
-        assert any(choice.filled for _, choice in found) is (stack is None)
+        found = ranked(gemm, H200, Alignment(4, 4, 4), stack=stack)
+        assert any(config.tile_multiples for _, config in found) is (stack is None)
 
 
 def test_what_is_moved_is_counted() -> None:
     gemm = Gemm(4095, 4097, 4093)
-    filled = whole(gemm, dict(BEST))
-    apart = copy_seconds(gemm, H200, filled) - copy_seconds(gemm, H200, Choice("worklog/best", dict(BEST), 1, BOTH))
+    filled = whole(gemm, SimtConfig())
+    padded = Packing(filled.packed, filled.transposed, tile_multiples=True)
+    more, less = (packing_seconds("simt", SimtConfig(), gemm, H200, packing) for packing in (padded, Packing(BOTH)))
+    apart = more - less + reduction_seconds(gemm, gemm, H200, 1)
     assert 30e-6 < apart < 70e-6  # C once more, 134 MB, a launch or two
     assert as_read(gemm, filled).ldb == 17 * 256
 
 
 def test_a_filled_choice_is_data_and_needs_both_copies() -> None:
-    filled = Choice("worklog/best", dict(BEST), 1, BOTH, BOTH, filled=True)
-    assert Choice.from_data(filled.as_data()) == filled and "filled" not in Choice("thin").as_data()
-    for wrong in ({"filled": 1}, {"pads": ["A"], "turned": []}):
-        with pytest.raises(ValueError, match="filled is"):
-            Choice.from_data({**filled.as_data(), **wrong})
+    filled = PlanConfig(SimtConfig(), BOTH, BOTH, tile_multiples=True)
+    assert PlanConfig.from_data(filled.as_data()) == filled
+    assert "tile_multiples" not in PlanConfig(SimtConfig()).as_data()
+    for wrong in ({"tile_multiples": 1}, {"packed": ["A"], "transposed": []}):
+        with pytest.raises(ValueError, match="tile_multiples is"):
+            PlanConfig.from_data({**filled.as_data(), **wrong})

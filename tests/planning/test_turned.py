@@ -15,22 +15,22 @@ from test_matmul import assert_right, drawn
 from tilewright.device.catalog import device
 from tilewright.dtypes import BF16, F32
 from tilewright.frontend import matmul
-from tilewright.ladders.worklog.r13_best import BEST
+from tilewright.kernels.simt import SimtConfig
 from tilewright.planning import dispatch
 from tilewright.planning.assembly import Request, plan_of
-from tilewright.planning.choices import choices
-from tilewright.planning.copies import Alignment, Copies, fitted, ways_to_copy
 from tilewright.planning.dispatch import estimated
-from tilewright.planning.on_paper import PaperKernels, launches_of, order_of_choice
+from tilewright.planning.on_paper import PaperKernels, launches_of, order_of_plan
+from tilewright.planning.packing import Alignment, Packing, fitted, ways_to_pack
 from tilewright.planning.plan import Place
+from tilewright.planning.ranking import ranked
 from tilewright.planning.stack import Stack
 from tilewright.problem import Gemm, Order
-from tilewright.winners.choice import Choice
+from tilewright.winners.plan_config import PlanConfig
 
 H200 = device("H200")
 WIDE, ODD = Alignment(16, 16, 16), Alignment(4, 4, 4)
 A, B, BOTH = frozenset("A"), frozenset("B"), frozenset("AB")
-TURNED = Choice("worklog/best", {}, 1, B, B)
+TRANSPOSED = PlanConfig(SimtConfig(), B, B)
 
 
 def by_columns(m: int, n: int, k: int, **options: Any) -> Gemm:
@@ -39,49 +39,49 @@ def by_columns(m: int, n: int, k: int, **options: Any) -> Gemm:
 
 @pytest.mark.parametrize("shape", [(2048,) * 3, (4096,) * 3, (8192,) * 3, (4096, 14336, 4096), (8192, 8192, 512)])
 def test_large_problems_turn_b_first(shape: tuple[int, int, int]) -> None:
-    best = estimated(asked(*shape, "f32", "NT"), H200)[0]
-    assert (best.pads, best.turned, best.splits) == (B, B, 1)
-    assert not estimated(asked(*shape, "f32", "NN"), H200)[0].pads
+    best = next(estimated(asked(*shape, "f32", "NT"), H200))
+    assert (best.packed, best.transposed, best.split_k) == (B, B, 1)
+    assert not next(estimated(asked(*shape, "f32", "NN"), H200)).packed
 
 
 def test_both_are_turned_where_both_are_copied_anyway() -> None:
-    best = estimated(asked(4095, 4097, 4093, "f32", "NT"), H200)[0]
-    assert (best.pads, best.turned, best.filled) == (BOTH, BOTH, True)
+    best = next(estimated(asked(4095, 4097, 4093, "f32", "NT"), H200))
+    assert (best.packed, best.transposed, best.tile_multiples) == (BOTH, BOTH, True)
 
 
 # Of the last, rows of a turned B would lie 594 KiB apart, and are read no faster.
 @pytest.mark.parametrize("shape", [(256,) * 3, (1024,) * 3, (64, 4096, 14336), (16, 8192, 8192), (2048, 151936, 2048)])
 def test_problems_that_do_not_pay_for_it_do_not(shape: tuple[int, int, int]) -> None:
-    assert not estimated(asked(*shape, "f32", "NT"), H200)[0].turned
+    assert not next(estimated(asked(*shape, "f32", "NT"), H200)).transposed
 
 
 def test_turning_is_a_way_for_b_by_columns_in_f32_on_ffma_alone() -> None:
     gemm = by_columns(512, 512, 512)
-    assert ways_to_copy("worklog/best", gemm, WIDE) == (Copies(), Copies(B, B))
-    assert ways_to_copy("worklog/best", gemm, ODD) == (
-        *(Copies(), Copies(BOTH), Copies(BOTH, B)),
-        Copies(BOTH, BOTH, filled=True),
+    assert ways_to_pack("simt", gemm, WIDE) == (Packing(), Packing(B, B))
+    assert ways_to_pack("simt", gemm, ODD) == (
+        *(Packing(), Packing(BOTH), Packing(BOTH, B)),
+        Packing(BOTH, BOTH, tile_multiples=True),
     )
-    assert ways_to_copy("worklog/best", Gemm(512, 512, 512), WIDE) == (Copies(),)
-    assert ways_to_copy("ampere/full", gemm, WIDE) == ways_to_copy("hopper/best", gemm, WIDE) == (Copies(),)
-    assert ways_to_copy("worklog/best", Gemm(512, 512, 512, BF16, b=Order.COL), WIDE) == (Copies(),)
+    assert ways_to_pack("simt", Gemm(512, 512, 512), WIDE) == (Packing(),)
+    assert ways_to_pack("mma", gemm, WIDE) == ways_to_pack("wgmma", gemm, WIDE) == (Packing(),)
+    assert ways_to_pack("simt", Gemm(512, 512, 512, BF16, b=Order.COL), WIDE) == (Packing(),)
 
 
 def test_a_measured_choice_turns_what_lies_by_columns_and_nothing_else() -> None:
-    assert fitted(TURNED, by_columns(512, 512, 512), WIDE) == TURNED
-    padded = fitted(TURNED, Gemm(512, 512, 511), ODD)
-    assert (padded.pads, padded.turned) == (B, frozenset())
-    assert fitted(TURNED, Gemm(512, 512, 512), WIDE) == Choice("worklog/best")
-    both = Choice("worklog/best", {}, 1, BOTH, B)
-    assert fitted(both, by_columns(512, 512, 512), WIDE) == TURNED
+    assert fitted(TRANSPOSED, by_columns(512, 512, 512), WIDE) == TRANSPOSED
+    padded = fitted(TRANSPOSED, Gemm(512, 512, 511), ODD)
+    assert (padded.packed, padded.transposed) == (B, frozenset())
+    assert fitted(TRANSPOSED, Gemm(512, 512, 512), WIDE) == PlanConfig(SimtConfig())
+    both = PlanConfig(SimtConfig(), BOTH, B)
+    assert fitted(both, by_columns(512, 512, 512), WIDE) == TRANSPOSED
     assert fitted(both, by_columns(512, 512, 511), ODD) == both
 
 
 def test_a_plan_turns_b_and_pads_a_before_a_product_that_reads_both_by_rows() -> None:
     gemm = by_columns(515, 517, 513)
-    choice = Choice("worklog/best", {}, 1, BOTH, B)
+    config = PlanConfig(SimtConfig(), BOTH, B)
     kernels = PaperKernels(H200)
-    plan = plan_of(kernels, Request(gemm, alignment_of(gemm)), choice)
+    plan = plan_of(kernels, Request(gemm, alignment_of(gemm)), config)
     copy, product = launches_of(plan)
     assert copy.source.entry == "copy_padded_f32x1_transposed_f32x1"
     # lines and length of A, then of its copy; their leading dimensions: the copy's are whole lines of 128 bytes
@@ -92,14 +92,14 @@ def test_a_plan_turns_b_and_pads_a_before_a_product_that_reads_both_by_rows() ->
     assert padded == (Place.SCRATCH, 0) and turned == (Place.SCRATCH, 515 * 544 * 4 // 256 * 256 + 256)
     read_as = kernels.products[product.source].gemm
     assert (read_as.a, read_as.b) == (Order.ROW, Order.ROW)
-    assert plan.words.endswith("A copied first, B turned first")
+    assert plan.words.endswith("A packed, B transposed")
 
 
 def test_a_stack_is_turned_by_one_launch() -> None:
     gemm = by_columns(2048, 2048, 2048)
     size = 2048 * 2048
     plan = planned(paper_dispatcher(H200), gemm, Stack(6, size, size, size))
-    assert plan.words.endswith("B turned first") and [step.launch.grid[2] for step in plan.steps] == [6, 6]
+    assert plan.words.endswith("B transposed") and [step.launch.grid[2] for step in plan.steps] == [6, 6]
 
 
 def test_no_workspace_is_nothing_turned() -> None:
@@ -109,17 +109,17 @@ def test_no_workspace_is_nothing_turned() -> None:
 
 def test_the_order_of_a_sum_is_that_of_the_kernel_alone() -> None:
     gemm = by_columns(4096, 4096, 4096)
-    assert order_of_choice(gemm, WIDE, TURNED) == order_of_choice(gemm, WIDE, Choice("worklog/best"))
+    assert order_of_plan(gemm, WIDE, TRANSPOSED) == order_of_plan(gemm, WIDE, PlanConfig(SimtConfig()))
 
 
 def test_estimates_count_what_is_moved() -> None:
-    found = choices(by_columns(8192, 8192, 8192), H200, WIDE)
-    by_rows = choices(Gemm(8192, 8192, 8192), H200, WIDE)
-    turned = next(time for time, choice in found if choice.turned)
+    found = ranked(by_columns(8192, 8192, 8192), H200, WIDE)
+    by_rows = ranked(Gemm(8192, 8192, 8192), H200, WIDE)
+    turned = next(time for time, config in found if config.transposed)
     assert 100 < turned - by_rows[0][0] < 160  # 537 MB, and a launch
 
 
-POINT = {**BEST, "bm": 32, "bn": 64, "wm": 16, "wn": 32, "unroll": 8}
+SMALL = SimtConfig((32, 64, 16), (16, 32), unroll=8)
 
 
 @pytest.fixture
@@ -136,8 +136,8 @@ def test_the_product_is_right(
     """On odd rows, in a stack, with what is added; in parts of k."""
     if lead and splits > 1:
         pytest.skip("a stack is never summed in parts")
-    choice = Choice("worklog/best", POINT, splits, BOTH if shape[2] % 4 else B, B)
-    monkeypatch.setattr(dispatch, "estimated", lambda request, spec: [choice])
+    config = PlanConfig(SMALL.with_split_k(splits), BOTH if shape[2] % 4 else B, B)
+    monkeypatch.setattr(dispatch, "estimated", lambda request, spec: iter([config]))
     m, n, k = shape
     a, b, c = drawn(*lead, m, k), drawn(*lead, k, n, order="T"), drawn(*lead, m, n)
     assert_right(matmul(a, b), a, b)

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
+from tilewright.kernels.work import Access, Work
 from tilewright.ladders import find_rung
-from tilewright.model.work import Access, Work
 from tilewright.prediction.counting import work_of
 from tilewright.toolchain import build
 
@@ -66,4 +66,4 @@ def test_a_warpgroup_reads_its_operands_from_shared_memory() -> None:
     assert found.warpgroups and found.inputs == "bf16"
     assert found.step.matrix_flops == 2 * 128 * 256 * 64
     assert found.step.operand_bytes == 2 * 4 * (64 + 256) * 32  # warpgroups, instructions, rows of A and columns of B
-    assert found.step.engine_bytes == (128 + 256) * 64 * 2
+    assert found.step.tma_bytes == (128 + 256) * 64 * 2

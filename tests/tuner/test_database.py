@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import sqlite3
 import subprocess
 import sys
@@ -15,8 +16,13 @@ import pytest
 from tuning_fakes import a_winner
 
 from tilewright.errors import TilewrightError
-from tilewright.winners.choice import Choice
+from tilewright.kernels.configuration import KernelConfig, from_data, to_data
+from tilewright.kernels.gemv import GemvConfig
+from tilewright.kernels.mma import MmaConfig
+from tilewright.kernels.simt import SimtConfig
+from tilewright.kernels.wgmma import WgmmaConfig
 from tilewright.winners.database import Database, DatabaseUnusable, Imported, shipped_winners
+from tilewright.winners.plan_config import PlanConfig
 from tilewright.winners.winner import Winner
 from tilewright.winners.winner_file import SCHEMA, Unavailable, WinnerFile
 
@@ -89,7 +95,7 @@ def test_what_is_exported_can_be_imported(path: Path, tmp_path: Path) -> None:
     [
         ("no json", "it is no JSON"),
         ("{}", "it has no format"),
-        (a_winner().to_json().replace('"format": 2', '"format": 9'), "from a newer tilewright"),
+        (a_winner().to_json().replace('"format": 3', '"format": 9'), "from a newer tilewright"),
         (a_winner().to_json().replace("100.0", "-1.0"), "median_us is -1.0"),
         (a_winner().to_json().replace('"m": 4096', '"m": "4096"'), "m is '4096'"),
     ],
@@ -171,7 +177,7 @@ def test_an_entry_that_cannot_be_read_damages_the_file(path: Path) -> None:
 
 @pytest.mark.parametrize(
     "change",
-    ["pragma user_version = 9", """update winners set line = replace(line, '"format": 2', '"format": 3')"""],
+    ["pragma user_version = 9", """update winners set line = replace(line, '"format": 3', '"format": 4')"""],
 )
 def test_a_file_from_a_newer_version_is_refused_and_left_alone(path: Path, change: str) -> None:
     a_database(path).record(a_winner())
@@ -247,40 +253,172 @@ def test_a_place_where_no_folder_can_be_is_told(tmp_path: Path) -> None:
     assert "was not stored" in database.complaints[0]
 
 
-def test_a_line_of_the_first_format_is_a_single_kernel() -> None:
-    data = json.loads(a_winner().to_json())
-    del data["splits"], data["pads"]
-    assert Winner.from_json(json.dumps({**data, "format": 1})) == a_winner()
-
-
 def test_a_plan_of_several_launches_travels_whole(path: Path) -> None:
-    plan = Choice("hopper/4", {"m": 128}, 8, frozenset(("B", "A")))
+    plan = PlanConfig(SimtConfig(split_k=8), frozenset(("B", "A")), frozenset("B"))
     database = a_database(path)
-    database.record(a_winner(choice=plan))
-    assert database.winners()[0].choice == plan
+    database.record(a_winner(config=plan))
+    assert database.winners()[0].config == plan
+    assert str(plan) == "simt(split_k=8), A packed, B transposed"
 
 
-def test_what_is_turned_travels_too(path: Path) -> None:
-    plan = Choice("worklog/best", {}, 1, frozenset("AB"), frozenset("B"))
-    database = a_database(path)
-    database.record(a_winner(choice=plan))
-    assert database.winners()[0].choice == plan
-    assert str(plan) == "worklog/best, A copied first, B turned first"
+@pytest.mark.parametrize(
+    "config",
+    [
+        SimtConfig((64, 64, 16), (32, 32), fma_order="m1 m0 n1 n0", b_transport="cp_async"),
+        MmaConfig((128, 256, 32), store="quad_shuffle", persistent=True),
+        WgmmaConfig((128, 192, 64), ping_pong=True, cluster=(2, 1), subtile=64, dependent_launch=False),
+        GemvConfig(split_k=16),
+    ],
+    ids=lambda config: config.kind,
+)
+def test_a_configuration_of_every_family_is_data_and_back(config: KernelConfig) -> None:
+    data = json.loads(json.dumps(to_data(config)))
+    assert data["kind"] == config.kind and from_data(data) == config
 
 
-def test_where_nothing_is_turned_a_choice_is_stored_as_ever() -> None:
-    plan = Choice("hopper/4", {"m": 128}, 8, frozenset("B"))
-    assert plan.key == '{"pads": ["B"], "point": {"m": 128}, "rung": "hopper/4", "splits": 8}'
-    assert Choice.from_data(plan.as_data()) == plan
+@pytest.mark.parametrize(
+    ("change", "told"),
+    [
+        ({"kind": "cutlass"}, "its kind is none of simt, mma, wgmma, gemv"),
+        ({"tile": [128, 256]}, "tile is"),
+        ({"tile": [128, 256, "64"]}, "tile is '64'"),
+        ({"tile": None}, "tile is None"),
+        ({"stages": -1}, "stages is -1"),
+        ({"stages": True}, "stages is True"),
+        ({"split_k": 1 << 40}, "split_k is"),
+        ({"ping_pong": 1}, "ping_pong is 1"),
+        ({"macro": "a"}, "wgmma kernels have no macro"),
+    ],
+    ids=str,
+)
+def test_data_that_is_no_configuration_is_refused(change: dict[str, object], told: str) -> None:
+    good = to_data(WgmmaConfig((128, 192, 64)))
+    with pytest.raises(ValueError, match=re.escape(told)):
+        from_data({**good, **change})
+    line = json.loads(a_winner(config=PlanConfig(WgmmaConfig((128, 192, 64)))).to_json())
+    with pytest.raises(TilewrightError, match="it is no winner"):
+        Winner.from_json(json.dumps({**line, "config": {**line["config"], **change}}))
+
+
+def test_a_missing_tile_and_an_order_that_is_none_are_refused() -> None:
+    with pytest.raises(ValueError, match="wgmma kernel without tile"):
+        from_data({"kind": "wgmma"})
+    with pytest.raises(ValueError, match="fma_order 'm0; n0' is not"):
+        from_data({"kind": "simt", "fma_order": "m0; n0"})
 
 
 @pytest.mark.parametrize(
     "change",
     [
-        *({"splits": 0}, {"splits": True}, {"pads": ["C"]}, {"pads": "A"}),
-        *({"turned": ["B"]}, {"pads": ["A"], "turned": ["B"]}, {"pads": ["B"], "turned": "B"}),
+        *({"packed": ["C"]}, {"packed": "A"}, {"transposed": ["B"]}),
+        *({"packed": ["A"], "transposed": ["B"]}, {"packed": ["B"], "transposed": "B"}),
     ],
+    ids=str,
 )
-def test_splits_and_pads_that_are_none_are_refused(change: dict[str, object]) -> None:
+def test_packing_that_is_none_is_refused(change: dict[str, object]) -> None:
     with pytest.raises(TilewrightError, match="it is no winner"):
         Winner.from_json(json.dumps({**json.loads(a_winner().to_json()), **change}))
+
+
+# -- what older versions wrote -----------------------------------------------------------------------------------------
+
+
+def old_line(rung: str, point: dict[str, object], **more: object) -> str:
+    """A line of format 2, of a problem in f32."""
+    data = json.loads(a_winner().to_json())
+    del data["config"]
+    return json.dumps({**data, "format": 2, "rung": rung, "point": point, "splits": 1, "pads": [], **more})
+
+
+SIMT_POINT = {
+    "bm": 64, "bn": 128, "bk": 16, "wm": 32, "wn": 64, "lanes_m": 8, "stages": 3, "b": "async",
+    "unroll": 8, "group": 8, "pad": 0, "order": "m2 n2 m1 m0 n1 n0", "ahead": True,
+}  # fmt: skip
+MMA_POINT = {
+    "m": 128, "n": 128, "k_bytes": 64, "warp_m": 64, "warp_n": 32, "stages": 3, "ahead": True, "spread": False,
+    "snake": True, "group": 16, "outer": "n_frag", "in_parts": True,
+}  # fmt: skip
+WGMMA_POINT = {"m": 128, "n": 192, "groups": 1, "stages": 4, "rows": 8, "parts": 3, "turns": 2}
+OLD = [
+    (
+        old_line("worklog/best", SIMT_POINT, splits=4),
+        SimtConfig((64, 128, 16), (32, 64), 8, 3, "cp_async", 8, 8, 0, "m2 n2 m1 m0 n1 n0", True, 4),
+    ),
+    (
+        old_line("ampere/full", MMA_POINT),
+        MmaConfig((128, 128, 16), (64, 32), 3, interleaved_copies=False, n_outer=True, raster_rows=16, store="shared"),
+    ),
+    (
+        old_line("hopper/best", {**WGMMA_POINT, "early": 0}),
+        WgmmaConfig((128, 192, 32), 2, True, raster_rows=8, subtile=64, dependent_launch=False),
+    ),
+    (
+        old_line("hopper/7", {**WGMMA_POINT, "groups": 2, "turns": 1, "along": "m_block", "blocks": 2}),
+        WgmmaConfig((128, 192, 32), cluster=(2, 1), raster_rows=8, subtile=64, dependent_launch=False),
+    ),
+    (
+        old_line("hopper/4", {"m": 128, "n": 128, "groups": 2, "stages": 6}, splits=8),
+        WgmmaConfig((128, 128, 32), stages=6, split_k=8, persistent=False, dependent_launch=False),
+    ),
+    (
+        old_line(
+            "hopper/best",
+            {"m": 16, "n": 64, "groups": 1, "stages": 16, "parts": 0, "turns": 1, "walks": 0, "turned": 1},
+        ),
+        WgmmaConfig((16, 64, 32), 1, stages=16, swap_ab=True, persistent=False),
+    ),
+    (old_line("thin", {}, splits=16), GemvConfig(split_k=16)),
+]
+
+
+@pytest.mark.parametrize(("line", "kernel"), OLD, ids=lambda one: getattr(one, "kind", ""))
+def test_an_old_line_is_the_same_kernel_as_a_configuration(line: str, kernel: KernelConfig) -> None:
+    winner = Winner.from_json(line)
+    assert winner.config == PlanConfig(kernel) and winner.median_us == 100.0
+    assert Winner.from_json(winner.to_json()) == winner
+
+
+def test_what_was_copied_first_is_packed() -> None:
+    line = old_line("worklog/best", SIMT_POINT, pads=["A", "B"], turned=["B"], filled=True)
+    assert Winner.from_json(line).config == PlanConfig(
+        OLD[0][1].with_split_k(1), frozenset("AB"), frozenset("B"), tile_multiples=True
+    )
+
+
+def an_old_file(path: Path, *lines: str) -> None:
+    """A file as an older version left it."""
+    a_database(path).record(a_winner(order="new", m=2048))
+    with closing(sqlite3.connect(path)) as connection, connection:
+        for number, line in enumerate(lines):
+            row = ("H200", "9.0", 132, f"problem {number}", "ascending", 100.0, line)
+            connection.execute("insert into winners values (?, ?, ?, ?, ?, ?, ?)", row)
+
+
+def test_an_old_file_is_read_without_kernels_that_only_teach(path: Path) -> None:
+    an_old_file(path, OLD[0][0], old_line("worklog/9", {"bm": 128}), OLD[2][0])
+    database = a_database(path)
+    assert [winner.config.kernel.kind for winner in database.winners() if winner.order == "ascending"] == ["simt"]
+    assert not database.complaints
+    assert database.prune(lambda winner: False) == 1, "the kernel that only teaches"
+    assert database.prune(lambda winner: winner.order == "ascending") == 2
+    assert [winner.order for winner in database.winners()] == ["new"]
+
+
+def test_old_exports_are_imported_without_kernels_that_only_teach(path: Path) -> None:
+    database = a_database(path)
+    done = database.import_([OLD[0][0], old_line("hopper/1", {})])
+    assert done == Imported(added=1, replaced=0, slower=0)
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        *({"splits": 0}, {"splits": True}, {"pads": ["C"]}, {"pads": "A"}, {"point": {**SIMT_POINT, "bm": -1}}),
+        *({"turned": ["B"]}, {"pads": ["A"], "turned": ["B"]}, {"point": {**SIMT_POINT, "order": "x"}}),
+        {"point": {"bm": 1}},
+    ],
+    ids=str,
+)
+def test_an_old_line_that_is_none_is_refused(change: dict[str, object]) -> None:
+    with pytest.raises(TilewrightError, match="it is no winner"):
+        Winner.from_json(json.dumps({**json.loads(OLD[0][0]), **change}))

@@ -7,14 +7,17 @@ from pathlib import Path
 import pytest
 from tuning_fakes import a_winner
 
+from tilewright.kernels.configuration import KernelConfig, described
+from tilewright.kernels.simt import SimtConfig
+from tilewright.kernels.wgmma import WgmmaConfig
 from tilewright.planning.on_paper import version_of
 from tilewright.problem.gemm import Gemm, Order
-from tilewright.winners.choice import Choice
 from tilewright.winners.database import Database
 from tilewright.winners.lookup import Lookup, is_current
+from tilewright.winners.plan_config import PlanConfig
 from tilewright.winners.winner import Winner
 
-POINT = {"bm": 64, "bn": 64, "bk": 8, "tm": 4, "tn": 4}
+SMALL = PlanConfig(SimtConfig((64, 64, 16), (32, 32), unroll=8))
 H200 = "NVIDIA H200"
 
 
@@ -24,8 +27,8 @@ def a_lookup(folder: Path, *shipped: Winner) -> Lookup:
 
 def test_the_winner_of_a_problem_is_found_by_the_name_that_the_driver_gives(tmp_path: Path) -> None:
     lookup = a_lookup(tmp_path, a_winner())
-    assert lookup.best_choice(H200, Gemm(4096, 4096, 4096), 16) == a_winner().choice
-    assert lookup.best_choice("NVIDIA H100", Gemm(4096, 4096, 4096), 16) is None
+    assert lookup.best_plan(H200, Gemm(4096, 4096, 4096), 16) == a_winner().config
+    assert lookup.best_plan("NVIDIA H100", Gemm(4096, 4096, 4096), 16) is None
 
 
 @pytest.mark.parametrize(
@@ -40,52 +43,54 @@ def test_the_winner_of_a_problem_is_found_by_the_name_that_the_driver_gives(tmp_
     ],
 )
 def test_neighbours_may_take_the_winner_of_a_shape(tmp_path: Path, size: tuple[int, int, int], is_near: bool) -> None:
-    found = a_lookup(tmp_path, a_winner()).best_choice(H200, Gemm(*size), 16)
+    found = a_lookup(tmp_path, a_winner()).best_plan(H200, Gemm(*size), 16)
     assert (found is not None) == is_near
 
 
 def test_the_nearest_of_several_is_taken(tmp_path: Path) -> None:
-    near, exact = Choice("worklog/9", POINT), a_winner().choice
-    lookup = a_lookup(tmp_path, a_winner(), a_winner(m=4100, choice=near, median_us=1.0))
-    assert lookup.best_choice(H200, Gemm(4099, 4096, 4096), 16) == near
-    assert lookup.best_choice(H200, Gemm(4096, 4096, 4096), 16) == exact
+    near, exact = SMALL, a_winner().config
+    lookup = a_lookup(tmp_path, a_winner(), a_winner(m=4100, config=near, median_us=1.0))
+    assert lookup.best_plan(H200, Gemm(4099, 4096, 4096), 16) == near
+    assert lookup.best_plan(H200, Gemm(4096, 4096, 4096), 16) == exact
 
 
 def test_other_formats_orders_and_alignments_are_other_classes(tmp_path: Path) -> None:
     lookup = a_lookup(tmp_path, a_winner())
-    assert lookup.best_choice(H200, Gemm(4096, 4096, 4096), 4) is None
-    assert lookup.best_choice(H200, Gemm(4096, 4096, 4096, b=Order.COL), 16) is None
+    assert lookup.best_plan(H200, Gemm(4096, 4096, 4096), 4) is None
+    assert lookup.best_plan(H200, Gemm(4096, 4096, 4096, b=Order.COL), 16) is None
 
 
 def test_of_a_reduction_order_only_its_own_winner_is_given(tmp_path: Path) -> None:
-    other = a_winner(order="pairs", median_us=50.0, choice=Choice("worklog/9", POINT))
+    other = a_winner(order="pairs", median_us=50.0, config=SMALL)
     lookup = a_lookup(tmp_path, a_winner(), other)
     gemm = Gemm(4096, 4096, 4096)
-    assert lookup.best_choice(H200, gemm, 16) == Choice("worklog/9", POINT)
-    assert lookup.best_choice(H200, gemm, 16, "ascending") == a_winner().choice
-    assert lookup.best_choice(H200, gemm, 16, "backwards") is None
+    assert lookup.best_plan(H200, gemm, 16) == SMALL
+    assert lookup.best_plan(H200, gemm, 16, "ascending") == a_winner().config
+    assert lookup.best_plan(H200, gemm, 16, "backwards") is None
 
 
 def measured_elsewhere(text_is_same: bool) -> Winner:
     """A winner from other sources, whose kernel has the same text as today's, or not."""
-    choice = Choice("worklog/9", POINT)
-    found = a_winner(m=512, n=512, k=512, choice=choice, sources="of another commit")
-    kernel = version_of(found.key, choice) if text_is_same else "0" * 16
-    return a_winner(m=512, n=512, k=512, choice=choice, sources="of another commit", kernel=kernel)
+    config = SMALL
+    found = a_winner(m=512, n=512, k=512, config=config, sources="of another commit")
+    kernel = version_of(found.key, config) if text_is_same else "0" * 16
+    return a_winner(m=512, n=512, k=512, config=config, sources="of another commit", kernel=kernel)
 
 
 def test_a_winner_of_other_sources_counts_only_while_its_kernel_has_the_same_text(tmp_path: Path) -> None:
     assert is_current(measured_elsewhere(text_is_same=True), version_of)
     stale = measured_elsewhere(text_is_same=False)
     assert not is_current(stale, version_of)
-    assert a_lookup(tmp_path, stale).best_choice(H200, Gemm(512, 512, 512), 16) is None
+    assert a_lookup(tmp_path, stale).best_plan(H200, Gemm(512, 512, 512), 16) is None
 
 
 @pytest.mark.parametrize(
-    "choice", [Choice("worklog/99", {}), Choice("worklog/9", {"tiles": 3}), Choice("worklog/1", {"bm": 1})]
+    "kernel",
+    [SimtConfig((64, 64, 16), (48, 32)), WgmmaConfig((128, 256, 64)), SimtConfig((64, 64, 16), (32, 32), lanes_m=16)],
+    ids=described,
 )
-def test_a_winner_whose_rung_or_parameters_are_gone_is_passed_over(choice: Choice) -> None:
-    assert not is_current(a_winner(choice=choice, sources="of another commit"), version_of)
+def test_a_winner_whose_parameters_are_not_legal_any_more_is_passed_over(kernel: KernelConfig) -> None:
+    assert not is_current(a_winner(config=PlanConfig(kernel), sources="of another commit"), version_of)
 
 
 def test_a_file_that_cannot_be_used_is_told_once_and_the_shipped_winners_stay(tmp_path: Path) -> None:
@@ -93,25 +98,22 @@ def test_a_file_that_cannot_be_used_is_told_once_and_the_shipped_winners_stay(tm
     (tmp_path / "winners.sqlite").write_bytes(b"no database" * 100)
     lookup = Lookup(version_of, Database(tmp_path / "winners.sqlite", shipped=(a_winner(),)), said.append)
     for k in (4096, 4097):
-        assert lookup.best_choice(H200, Gemm(4096, 4096, k), 16) is not None
+        assert lookup.best_plan(H200, Gemm(4096, 4096, k), 16) is not None
     assert len(said) == 1 and "was damaged" in said[0]
 
 
 def test_a_question_asked_before_reads_and_compares_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     lookup = a_lookup(tmp_path, *(a_winner(m=m) for m in range(4000, 4100)))
     gemm = Gemm(4096, 4096, 4096)
-    first = lookup.best_choice(H200, gemm, 16)
+    first = lookup.best_plan(H200, gemm, 16)
     for forbidden in ("lookup.ProblemKey.of", "lookup.distance", "lookup.is_current", "database.Database.winners"):
         monkeypatch.setattr(f"tilewright.winners.{forbidden}", None)
-    assert first is not None and lookup.best_choice(H200, gemm, 16) is first
+    assert first is not None and lookup.best_plan(H200, gemm, 16) is first
 
 
 def test_of_a_plan_of_several_launches_each_text_counts(tmp_path: Path) -> None:
     key = a_winner(m=512, n=512, k=8192).key
-    alone, shared = (version_of(key, Choice("worklog/9", POINT, splits)) for splits in (1, 4))
+    alone, shared = (version_of(key, SMALL.with_split_k(parts)) for parts in (1, 4))
     assert alone != shared
-    assert shared == version_of(key, Choice("worklog/9", POINT, 8))  # how many parts is an argument of the kernels
-    won = a_winner(
-        m=512, n=512, k=8192, sources="of another commit", kernel=shared, choice=Choice("worklog/9", POINT, 4)
-    )
+    won = a_winner(m=512, n=512, k=8192, sources="of another commit", kernel=shared, config=SMALL.with_split_k(4))
     assert is_current(won, version_of)

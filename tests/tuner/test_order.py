@@ -2,21 +2,27 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
 import pytest
 
 from tilewright.dtypes import BF16, F32, Array
+from tilewright.kernels.gemv import GemvConfig
+from tilewright.kernels.simt import SimtConfig
+from tilewright.kernels.wgmma_presets import PING_PONG
 from tilewright.ladders import find_rung
-from tilewright.planning.copies import Alignment
-from tilewright.planning.on_paper import order_of_choice
+from tilewright.ladders.hopper.points import point_of
+from tilewright.planning.on_paper import order_of_plan
+from tilewright.planning.packing import Alignment
 from tilewright.problem.gemm import Gemm, Order
 from tilewright.problem.reference import make_operands
 from tilewright.toolchain import Build, build, run_on_simulator
-from tilewright.winners.choice import THIN, Choice
 from tilewright.winners.order import order_of
+from tilewright.winners.plan_config import PlanConfig
 
+SMALL = SimtConfig((64, 64, 16), (32, 32), unroll=8)
 NINE = [
     {"bm": 64, "bn": 64, "bk": 8, "tm": 4, "tn": 4},
     {"bm": 128, "bn": 128, "bk": 16, "tm": 8, "tn": 8},
@@ -24,7 +30,7 @@ NINE = [
 SUMS_OF_FLOATS = [("worklog/9", NINE[0]), ("worklog/9", NINE[1]), ("worklog/best", None), ("worklog/6", None)]
 SUMS_OF_INSTRUCTIONS = [
     ("hopper/5", None),
-    ("hopper/best", {"m": 128, "n": 192, "groups": 1, "stages": 3, "rows": 4, "parts": 3, "turns": 2}),
+    ("hopper/best", point_of(replace(PING_PONG, stages=3, raster_rows=4))),
 ]
 
 
@@ -76,7 +82,7 @@ def test_what_makes_another_order_is_told(gemm: Gemm, one: Any, other: Any, told
 def test_the_length_of_parts_is_a_part_of_the_order() -> None:
     gemm = Gemm(64, 64, 4096)
     aligned = Alignment(16, 16, 16)
-    orders = [order_of_choice(gemm, aligned, Choice("worklog/9", NINE[0], splits)) for splits in (1, 2, 4)]
+    orders = [order_of_plan(gemm, aligned, PlanConfig(SMALL.with_split_k(splits))) for splits in (1, 2, 4)]
     assert len({order.name for order in orders}) == 3
     assert orders[1].difference_from(orders[2]) == (
         "shared by ('blocks, 2048 of k each',) instead of ('blocks, 1024 of k each',)"
@@ -85,7 +91,7 @@ def test_the_length_of_parts_is_a_part_of_the_order() -> None:
 
 def test_of_few_rows_the_order_is_that_of_the_parts_and_of_who_adds_what() -> None:
     orders = [
-        order_of_choice(Gemm(4, 4096, 4096, b=b), Alignment(16, 16, 16), Choice(THIN, splits=splits)).name
+        order_of_plan(Gemm(4, 4096, 4096, b=b), Alignment(16, 16, 16), PlanConfig(GemvConfig(split_k=splits))).name
         for b in Order
         for splits in (1, 4)
     ]

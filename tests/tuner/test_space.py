@@ -1,9 +1,10 @@
-"""Which rungs and points a problem has, ranked and compiled in processes of their own."""
+"""Which plans a problem has, ranked by the cost model and compiled in processes of their own."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from concurrent.futures import Future
+from collections import Counter
+from dataclasses import replace
+from itertools import count
 from pathlib import Path
 from typing import Any
 
@@ -12,125 +13,146 @@ from tuning_fakes import OnPaper, url_of
 
 from tilewright.device.catalog import device
 from tilewright.dtypes import BF16
-from tilewright.errors import ProblemError, TilewrightError
+from tilewright.errors import ProblemError, TilewrightError, UnknownName
+from tilewright.kernels.gemv import GemvConfig
+from tilewright.kernels.simt import SimtConfig
+from tilewright.kernels.wgmma import WgmmaConfig
 from tilewright.planning.on_paper import version_of
-from tilewright.problem.gemm import Gemm
+from tilewright.problem.gemm import Gemm, Order
 from tilewright.tuner.compiling import Compilers
-from tilewright.tuner.rank import Look, ranked, seeds, spread
-from tilewright.tuner.session import rank, tune
-from tilewright.tuner.space import make_space
-from tilewright.tuner.today import todays_choice
-from tilewright.winners.choice import Choice
+from tilewright.tuner.encoding import Encoding
+from tilewright.tuner.session import SEEDS, seeds, tune
+from tilewright.tuner.space import Space, make_space
+from tilewright.tuner.today import todays_plan
 from tilewright.winners.lookup import Lookup
+from tilewright.winners.plan_config import PlanConfig
 
 H200 = device("H200")
+WIDE = Gemm(512, 512, 512, BF16, out=BF16, b=Order.COL)
 
 
-def test_a_rung_without_choices_has_nothing_to_tune() -> None:
-    with pytest.raises(ProblemError, match=r"worklog/3 has no choices to tune\."):
-        make_space(Gemm(64, 64, 64), H200, rung="worklog/3")
+def test_a_family_that_is_none_is_refused() -> None:
+    with pytest.raises(UnknownName, match="There is no family of kernels 'cutlass'"):
+        make_space(Gemm(64, 64, 64), H200, family="cutlass")
 
 
-def test_a_ladder_that_the_device_cannot_run_is_refused_with_the_reasons() -> None:
-    with pytest.raises(ProblemError, match="No rung with choices can multiply") as refusal:
-        make_space(Gemm(512, 512, 512, BF16, out=BF16), device("RTX 3090"), ladder="hopper")
-    assert "hopper/best: " in refusal.value.place
+def test_a_family_that_the_device_cannot_run_is_refused() -> None:
+    with pytest.raises(ProblemError, match="No kernel of family wgmma can multiply"):
+        make_space(WIDE, device("RTX 3090"), family="wgmma")
 
 
-def test_without_a_ladder_tensor_cores_are_used_where_they_multiply_the_formats() -> None:
-    assert {name.partition("/")[0] for name in make_space(Gemm(512, 512, 512), H200).rungs} == {"worklog"}
-    tensor = make_space(Gemm(512, 512, 512, BF16, out=BF16), H200).rungs
-    assert {name.partition("/")[0] for name in tensor} == {"ampere", "hopper"}
+def test_tensor_cores_are_used_where_they_multiply_the_formats() -> None:
+    def families(gemm: Gemm) -> set[str]:
+        return {config.kernel.kind for config in make_space(gemm, H200).candidates}
+
+    assert families(Gemm(512, 512, 512)) == {"simt"}
+    assert families(WIDE) == {"mma", "wgmma"}
+    assert families(Gemm(4, 4096, 4096)) == {"simt", "gemv"}
 
 
-def test_with_an_order_to_keep_other_orders_are_illegal() -> None:
-    gemm = Gemm(512, 512, 512, BF16, out=BF16)
-    free = make_space(gemm, H200)
-    hopper = next(candidate for candidate in free.candidates if candidate.rung == "hopper/5")
-    kept = make_space(gemm, H200, like=free.order(hopper))
-    ampere = next(candidate for candidate in kept.candidates if candidate.rung == "ampere/6")
-    assert kept.is_legal(hopper)
+def test_tiles_of_every_width_are_candidates_each_legal() -> None:
+    space = make_space(replace(WIDE, m=1000, n=1280, k=5120, lda=0, ldb=0, ldc=0), H200)
+    kernels = [config.kernel for config in space.candidates if isinstance(config.kernel, WgmmaConfig)]
+    assert {80, 160, 208} <= {kernel.n for kernel in kernels}
+    assert {(1, 1), (2, 1), (1, 2)} == {kernel.cluster for kernel in kernels}
+    assert {True, False} == {kernel.swap_ab for kernel in kernels} == {kernel.ping_pong for kernel in kernels}
+    for config in space.candidates[:: len(space.candidates) // 40]:
+        assert not space.reasons(config), config
+
+
+def test_candidates_are_ranked_by_their_prices_few_of_a_kind_first() -> None:
+    space = make_space(WIDE, H200)
+    times = [one.predicted_us for one in space.ranked]
+    assert times == sorted(times) and len(set(space.candidates)) == len(space.candidates)
+    first = seeds(space)
+    kinds = {one.config: one.kind for one in space.ranked}
+    assert len(first) == len(set(first)) == SEEDS
+    assert max(Counter(kinds[config] for config in first).values()) <= 2
+    assert first[0] == space.candidates[0]
+
+
+@pytest.mark.parametrize("shape", [(100, 8192, 28672), (1, 5120, 27648), (128, 5120, 27648), (4096, 4096, 4096)])
+def test_a_space_is_priced_without_building_a_kernel(
+    shape: tuple[int, int, int], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """But for a look at whether anything is legal: the first measurement does not wait for thousands."""
+    built: list[PlanConfig] = []
+    look = Space._looked
+
+    def counted(space: Space, config: PlanConfig) -> tuple[str, ...]:
+        built.append(config)
+        return look(space, config)
+
+    monkeypatch.setattr(Space, "_looked", counted)
+    space = make_space(Gemm(*shape, BF16, out=BF16, b=Order.COL), H200)
+    assert len(space.candidates) > 100 and len(built) <= 3
+
+
+def test_with_an_order_to_keep_other_orders_are_no_candidates() -> None:
+    free = make_space(WIDE, H200)
+    hopper = next(config for config in free.candidates if config.kernel.kind == "wgmma" and config.split_k == 1)
+    kept = make_space(WIDE, H200, like=free.order(hopper))
+    assert kept.is_legal(hopper) and kept.digest != free.digest
+    assert {(config.kernel.kind, config.split_k) for config in kept.candidates} == {("wgmma", 1)}
+    ampere = next(config for config in free.candidates if config.kernel.kind == "mma")
     assert kept.reasons(ampere)[0].startswith("it sums in another order: unit 'mma bf16'")
-    assert kept.digest != free.digest
 
 
-def test_a_winner_of_a_rung_leaves_the_study_of_that_rung_the_same() -> None:
-    gemm, before = Gemm(640, 640, 640), todays_choice(Gemm(640, 640, 640), H200, Lookup(version_of))
-    first = make_space(gemm, H200, rung="worklog/9", today=before)
-    winner = next(candidate for candidate in first.candidates if candidate.rung == "worklog/9")
-    assert before.rung != winner.rung
-    assert make_space(gemm, H200, rung="worklog/9", today=winner).digest == first.digest
+def test_a_winner_that_becomes_todays_plan_leaves_the_study_the_same() -> None:
+    gemm = Gemm(640, 640, 640)
+    before = todays_plan(gemm, H200, Lookup(version_of))
+    first = make_space(gemm, H200, today=before)
+    assert make_space(gemm, H200, today=first.candidates[5]).digest == first.digest
 
 
-def test_a_large_rung_is_looked_at_evenly_and_a_small_one_whole() -> None:
-    large = [Choice("large", {"a": a}) for a in range(1000)]
-    small = [Choice("small", {"a": a}) for a in range(5)]
-    found = spread([*large, *small], 100)
-    assert [one for one in found if one.rung == "small"] == small
-    assert 80 <= len(found) <= 100
-    assert found[1].point["a"] - found[0].point["a"] == found[2].point["a"] - found[1].point["a"]
+def test_where_rows_are_narrow_packing_is_held_against_narrow_copies() -> None:
+    space = make_space(Gemm(512, 512, 511, BF16, out=BF16), H200)  # C's rows are wide: what is narrow is A
+    packed = {(config.kernel.kind, config.packed) for config in space.candidates}
+    assert packed == {("mma", frozenset()), ("mma", frozenset("A")), ("wgmma", frozenset("A"))}
 
 
-def test_the_first_to_be_measured_are_the_best_of_different_kinds() -> None:
-    space = make_space(Gemm(512, 512, 512), H200, rung="worklog/9")
-    looks = [
-        Look(candidate, float(at), kind="alike" if at < 20 else f"kind {at}")
-        for at, candidate in enumerate(space.candidates)
-    ]
-    first = seeds(space, ranked(looks), 8)
-    kinds = {look.candidate: look.kind for look in looks}
-    assert len(first) == len(set(first)) == 8
-    assert sum(kinds[candidate] == "alike" for candidate in first) <= 3
+def test_column_major_b_is_tried_as_it_lies_and_transposed() -> None:
+    space = make_space(Gemm(512, 512, 512, b=Order.COL), H200, family="simt")
+    ways = {(config.packed, config.transposed) for config in space.candidates}
+    assert ways == {(frozenset(), frozenset()), (frozenset("B"), frozenset("B"))}
+    both = [next(one for one in space.ranked if bool(one.config.transposed) is way) for way in (True, False)]
+    assert both[0].kind != both[1].kind
+    assert len({tuple(Encoding.of(space.candidates).params(one.config).values()) for one in both}) == 2
+
+
+def test_persistent_kernels_are_never_split() -> None:
+    candidates = make_space(Gemm(512, 512, 16384, BF16, out=BF16), H200).candidates
+    split = [config.kernel for config in candidates if config.split_k > 1]
+    assert split and not any(getattr(kernel, "persistent", False) for kernel in split)
+
+
+def test_the_kernel_for_few_rows_is_tried_with_every_split_k_that_may_pay() -> None:
+    found = make_space(Gemm(16, 2048, 4096), H200).candidates
+    assert {config.split_k for config in found if isinstance(config.kernel, GemvConfig)} >= {1, 2, 16}
 
 
 def test_a_whole_search_compiles_in_other_processes_what_it_measures(tmp_path: Path, monkeypatch: Any) -> None:
     monkeypatch.setenv("TILEWRIGHT_CACHE", str(tmp_path / "cubins"))
-    space = make_space(Gemm(512, 512, 512), H200, rung="worklog/9")
+    whole = make_space(Gemm(512, 512, 512), H200, family="simt")
+    kinds = {one.kind: one for one in whole.ranked}
+    space = Space(whole.gemm, H200, list(kinds.values())[:12])
     measurer: Any = OnPaper()
-    options = {"seconds": 8, "workers": 2, "now": measurer.clock}
-    outcome = tune(space, measurer, storage=url_of(tmp_path), **options)
-    assert outcome.here + len(outcome.failures) == len(measurer.log) == 7  # a second each, and one for the finalists
-    assert {candidate.point["bm"] for candidate in outcome.failures} <= {128}
-    assert outcome.best.candidate.point["bm"] != 128
+    ticks = count()
+    outcome = tune(space, measurer, storage=url_of(tmp_path), seconds=60, workers=2, now=lambda: next(ticks) * 0.1)
+    assert outcome.here + len(outcome.failures) == len(measurer.log) > 0
+    assert all(getattr(config.kernel, "m", 0) == 128 for config in outcome.failures)
     assert outcome.time.median_us == min(result.measured.median_us for result in outcome.results)
 
 
 def test_what_cannot_be_built_is_an_error_of_its_own_candidate() -> None:
-    space = make_space(Gemm(512, 512, 512), H200, rung="worklog/9")
+    space = make_space(Gemm(512, 512, 512), H200, family="simt")
     with Compilers(space, "sm_90a", 1) as compilers:
-        bad = compilers.submit(Choice("worklog/9", {"bm": 100, "bn": 100, "bk": 8, "tm": 7, "tn": 4}))
-        odd = compilers.submit(Choice("worklog/9", {"unknown": 1}))
+        bad = compilers.submit(PlanConfig(SimtConfig((100, 100, 16), (50, 50))))
+        odd: Any = PlanConfig(None)  # type: ignore[arg-type]
+        odd = compilers.submit(odd)
         good = compilers.submit(space.candidates[0])
-        with pytest.raises(TilewrightError):
+        with pytest.raises(TilewrightError, match="lanes of 4 x 4 do not divide warps"):
             bad.result()
-        with pytest.raises(TilewrightError, match="a bug in tilewright: KeyError"):
+        with pytest.raises(TilewrightError, match="a bug in tilewright: AttributeError"):
             odd.result()
         assert good.result().candidate == space.candidates[0]
-
-
-class Unhurried:
-    """Compilers that have looked at the first candidates when time is up, three at a time, and never at the others."""
-
-    workers = 1
-
-    def __init__(self, looked_at: int) -> None:
-        self.looked_at = looked_at
-
-    def looks(self, candidates: Sequence[Choice]) -> list[Future[list[Look]]]:
-        futures = []
-        for at in range(0, len(candidates), 3):
-            futures.append(future := Future[list[Look]]())
-            if at < self.looked_at:
-                parts = enumerate(candidates[at : at + 3])
-                future.set_result([Look(one, 100.0 - at - i, "" if i < 2 else "too large") for i, one in parts])
-        return futures
-
-
-@pytest.mark.parametrize("looked_at", [3, 12])
-def test_a_ranking_says_what_there_was_no_time_to_look_at(looked_at: int) -> None:
-    space = make_space(Gemm(512, 512, 512), H200, rung="worklog/best")
-    compilers: Any = Unhurried(looked_at)
-    ranking = rank(space, compilers, seconds=0.0)
-    assert (len(ranking.order), len(ranking.refused)) == (2 * looked_at // 3, looked_at // 3)
-    assert len(ranking.order) + len(ranking.refused) + len(ranking.unseen) == len(space.candidates)
-    assert [one.predicted_us for one in ranking.order] == sorted(one.predicted_us for one in ranking.order)

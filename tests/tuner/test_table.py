@@ -17,23 +17,34 @@ from tuning_fakes import Clock
 from tilewright.bench.protocol import Timing
 from tilewright.device.catalog import device
 from tilewright.errors import TilewrightError
+from tilewright.kernels.gemv import GemvConfig
+from tilewright.kernels.mma import MmaConfig
+from tilewright.kernels.simt import SimtConfig
+from tilewright.kernels.wgmma import WgmmaConfig
 from tilewright.problem.tolerance import Verdict
 from tilewright.suite.problems import Problem, problems
 from tilewright.tuner.measure import GpuLost, sample_of
-from tilewright.tuner.rank import Look
 from tilewright.tuner.short_lists import short_list
+from tilewright.tuner.space import Candidate
 from tilewright.tuner.table import PEER, Ready, Row, Table, Task, Timed
 from tilewright.tuner.table_on_gpu import repeated_operands
 from tilewright.tuner.tune import Named
-from tilewright.winners.choice import THIN, Choice
 from tilewright.winners.database import Database
+from tilewright.winners.plan_config import PlanConfig
 
 H200 = device("H200")
 SURE, FEW = Problem(8192, 8192, 64, "bf16"), Problem(64, 64, 64, "bf16")
-TODAY = Choice("ours", {"a": 0})
 
 
-def today(problem: Problem) -> Choice:
+def ours(a: int) -> PlanConfig:
+    """A plan by its number."""
+    return PlanConfig(SimtConfig(raster_rows=a))
+
+
+TODAY = ours(0)
+
+
+def today(problem: Problem) -> PlanConfig:
     return TODAY
 
 
@@ -50,14 +61,14 @@ class Lists:
         if self.fails.get(task.problem):
             future.set_exception(self.fails[task.problem].pop(0))
             return future
-        choices = [task.best or task.today, *(Choice("ours", {"a": 2 * task.number + i}) for i in (1, 2))]
-        future.set_result(Ready({str(c): Named(c, "order", "kernel") for c in choices}, {"bad": "error: no"}))
+        plans = [task.best or task.today, *(ours(2 * task.number + i) for i in (1, 2))]
+        future.set_result(Ready({str(one): Named(one, "order", "kernel") for one in plans}, {"bad": "error: no"}))
         return future
 
 
 @dataclass
 class Measurer:
-    """A plan takes 10 us, less its a times a gain; and a second to measure."""
+    """A plan takes 10 us, less its number times a gain; and a second to measure."""
 
     clock: Clock = field(default_factory=Clock)
     gain_us: float = 1.0
@@ -74,7 +85,7 @@ class Measurer:
         if problem in self.fails:
             raise self.fails[problem]
         right = {name: one for name, one in ready.prepared.items() if name not in self.wrong}
-        times = {name: 10.0 - self.gain_us * one.candidate.point.get("a", 0) for name, one in right.items()}
+        times = {name: 10.0 - self.gain_us * one.candidate.kernel.raster_rows for name, one in right.items()}
         failures = dict.fromkeys(self.wrong & set(ready.prepared), "wrong result: 3 elements")
         return Timed({name: Timing(t, t, t, 1, 1) for name, t in {**times, PEER: 16.0}.items()}, failures)
 
@@ -95,26 +106,26 @@ def lines(folder: Path) -> list[dict[str, Any]]:
 def test_the_fastest_plan_of_each_problem_is_kept_with_its_share_of_cublas(tmp_path: Path) -> None:
     table = a_table(tmp_path, passes=1)
     assert [(row.best, row.median_us, row.share_of_cublas) for row in rows(table, Measurer())] == 2 * [
-        ("ours@a=2", 8.0, 2.0)
+        (str(ours(2)), 8.0, 2.0)
     ]
     winners = table.database.winners()
-    assert {(winner.key.problem.m, winner.choice) for winner in winners} == {
-        (64, Choice("ours", {"a": 2})),
-        (8192, Choice("ours", {"a": 2})),
+    assert {(winner.key.problem.m, winner.config) for winner in winners} == {
+        (64, ours(2)),
+        (8192, ours(2)),
     }
     assert table.left == 0
 
 
-@pytest.mark.parametrize(("gain_us", "best"), [(0.02, "ours@a=0"), (0.1, "ours@a=2")])
+@pytest.mark.parametrize(("gain_us", "best"), [(0.02, str(ours(0))), (0.1, str(ours(2)))])
 def test_what_runs_today_stays_where_nothing_is_clearly_faster(tmp_path: Path, gain_us: float, best: str) -> None:
     """0.4 % and 2 % ahead."""
     (row,) = rows(a_table(tmp_path, FEW, passes=1), Measurer(gain_us=gain_us))
     assert row.best == best
 
 
-def test_problems_whose_choice_is_the_least_sure_come_first() -> None:
-    def chosen(problem: Problem) -> Choice:
-        return Choice(THIN, splits=4) if problem.m == 16 else Choice("ours")
+def test_problems_whose_plan_is_the_least_sure_come_first() -> None:
+    def chosen(problem: Problem) -> PlanConfig:
+        return PlanConfig(GemvConfig(split_k=4)) if problem.m == 16 else TODAY
 
     table = Table(problems(), H200, Database(Path("none"), shipped=()), Path("no record"), today=chosen)
     sizes = [(one.m, one.n, one.k) for one in table.problems]
@@ -126,11 +137,11 @@ def test_problems_whose_choice_is_the_least_sure_come_first() -> None:
 def test_with_time_left_the_next_best_plans_are_timed_beside_the_winner(tmp_path: Path) -> None:
     lists = Lists()
     table = a_table(tmp_path, FEW)
-    assert [row.best for row in rows(table, Measurer(), lists)] == ["ours@a=2", "ours@a=4"]
+    assert [row.best for row in rows(table, Measurer(), lists)] == [str(ours(2)), str(ours(4))]
     first, second = lists.asked
     assert (first.best, first.known) == (None, frozenset())
-    assert second.best == Choice("ours", {"a": 2})
-    assert second.known == {Choice("ours", {"a": a}) for a in range(3)}
+    assert second.best == ours(2)
+    assert second.known == {ours(a) for a in range(3)}
 
 
 def test_the_budget_is_kept(tmp_path: Path) -> None:
@@ -159,14 +170,14 @@ def test_another_device_begins_anew(tmp_path: Path) -> None:
 
 
 def test_a_wrong_result_is_recorded_and_never_chosen(tmp_path: Path) -> None:
-    (row,) = rows(a_table(tmp_path, FEW, passes=1), Measurer(wrong=frozenset(("ours@a=2",))))
-    assert row.best == "ours@a=1"
-    assert lines(tmp_path)[-1]["failures"] == {"bad": "error: no", "ours@a=2": "wrong result: 3 elements"}
+    (row,) = rows(a_table(tmp_path, FEW, passes=1), Measurer(wrong=frozenset((str(ours(2)),))))
+    assert row.best == str(ours(1))
+    assert lines(tmp_path)[-1]["failures"] == {"bad": "error: no", str(ours(2)): "wrong result: 3 elements"}
 
 
 def test_where_every_plan_is_wrong_the_reason_is_told_and_nothing_stored(tmp_path: Path) -> None:
     table = a_table(tmp_path, FEW, passes=1)
-    wrong = Measurer(wrong=frozenset(f"ours@a={a}" for a in range(3)))
+    wrong = Measurer(wrong=frozenset(str(ours(a)) for a in range(3)))
     (row,) = rows(table, wrong)
     assert row.failure == "no plan gave a result: error: no; wrong result: 3 elements"
     assert table.database.winners() == []
@@ -196,13 +207,14 @@ def test_a_compiler_that_crashes_is_started_again(tmp_path: Path) -> None:
     assert told[0].failure == "the compiler crashed, 3 times"
 
 
-def test_a_short_list_has_something_of_each_ladder_that_comes_near() -> None:
+def test_a_short_list_has_something_of_each_family_that_comes_near() -> None:
     looks = [
-        *(Look(Choice("hopper/4", {"m": m}), 10.0 + m, kind=f"hopper {m}") for m in range(5)),
-        Look(Choice(THIN), 14.9, kind="thin"),
-        Look(Choice("ampere/6"), 15.1, kind="ampere"),
+        *(Candidate(PlanConfig(WgmmaConfig((64, 64 * n, 64))), 10.0 + n) for n in range(1, 5)),
+        Candidate(PlanConfig(GemvConfig()), 15.9),
+        Candidate(PlanConfig(MmaConfig((128, 128, 32))), 17.1),
     ]
-    assert [one.rung for one in short_list(looks, looks[0].candidate, 4)] == ["hopper/4", THIN, "hopper/4"]
+    found = short_list(looks, looks[0].config, 4)
+    assert [one.kernel.kind for one in found] == ["wgmma", "gemv", "wgmma"]
 
 
 def test_operands_made_of_repeated_numbers_check_as_others_do() -> None:

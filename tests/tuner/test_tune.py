@@ -15,7 +15,7 @@ from tuning_fakes import BEST, CANDIDATES, Compilers, Measurer, a_search, a_stud
 from tilewright.errors import TilewrightError
 from tilewright.tuner.measure import GpuLost
 from tilewright.tuner.study import TuningStudy
-from tilewright.winners.choice import Choice
+from tilewright.winners.plan_config import PlanConfig
 
 HERE = Path(__file__).parent
 
@@ -104,7 +104,7 @@ def worker(
     """Another process that searches the bowl. other: the log of a process that has to measure something as well."""
     command = [sys.executable, HERE / "tuning_worker.py", url or url_of(folder), str(log), str(seconds_each)]
     command += [] if other is None else [str(other)]
-    environment = {**os.environ, "PYTHONPATH": str(HERE)}
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join([str(HERE), *sys.path])}
     return subprocess.Popen(command, env=environment, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
 
 
@@ -151,7 +151,7 @@ def test_claims_of_one_process_are_never_given_twice(tmp_path: Path) -> None:
 def test_a_candidate_in_whose_measurement_two_processes_died_is_left_alone(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def dies(suspect: Choice) -> None:
+    def dies(suspect: PlanConfig) -> None:
         study = a_study(tmp_path, seeds=(suspect,))
         claim = study.claim()
         assert claim is not None and claim.candidate == suspect

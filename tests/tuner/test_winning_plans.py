@@ -11,57 +11,62 @@ from planned import paper_dispatcher, planned
 from tilewright.bench.protocol import Timing
 from tilewright.device.catalog import device
 from tilewright.dtypes import BF16
-from tilewright.planning.on_paper import order_of_choice, version_of
+from tilewright.kernels.gemv import GemvConfig
+from tilewright.kernels.mma import MmaConfig
+from tilewright.kernels.simt import SimtConfig
+from tilewright.kernels.wgmma import WgmmaConfig
+from tilewright.planning.on_paper import order_of_plan, version_of
 from tilewright.problem.gemm import Gemm
 from tilewright.runtime.cubin_cache import CubinCache
 from tilewright.tuner.compiling import Prepared, prepare
 from tilewright.tuner.space import Space
-from tilewright.tuner.today import todays_choice, todays_order
+from tilewright.tuner.today import todays_order, todays_plan
 from tilewright.tuner.tune import winner_from
-from tilewright.winners.choice import THIN, Choice
 from tilewright.winners.database import Database
 from tilewright.winners.keys import Key, kernel_version
 from tilewright.winners.lookup import Lookup
+from tilewright.winners.plan_config import PlanConfig
 
 H200 = device("H200")
-RING = {"m": 64, "n": 128, "groups": 1, "stages": 3}
-NINE = {"bm": 64, "bn": 64, "bk": 8, "tm": 4, "tn": 4}
+RING = WgmmaConfig((64, 128, 64), 1, stages=3, persistent=False, dependent_launch=False)
+SMALL = SimtConfig((64, 64, 16), (32, 32), unroll=8)
+MMA = MmaConfig((128, 128, 32), (64, 32))
 WIDE = {"dtype": BF16, "out": BF16}
 
 PLANS = [
-    (Gemm(512, 512, 16384, **WIDE), Choice("hopper/4", RING, 6), ["hopper_4", "reduce_bf16_4x1_128_8"]),
+    (Gemm(512, 512, 16384, **WIDE), PlanConfig(RING.with_split_k(6)), ["wgmma_64x128", "reduce_bf16_4x1_128_8"]),
     (
         Gemm(256, 257, 1023, **WIDE),
-        Choice("hopper/4", RING, 1, frozenset("AB")),
-        ["copy_padded_bf16x1_padded_bf16x1", "hopper_4"],
+        PlanConfig(RING, frozenset("AB")),
+        ["copy_padded_bf16x1_padded_bf16x1", "wgmma_64x128"],
     ),
     (
         Gemm(512, 512, 511, **WIDE),
-        Choice("ampere/4", {"stages": 2}, 1, frozenset("A")),
-        ["copy_padded_bf16x1", "ampere_4"],
+        PlanConfig(replace(MMA, stages=2), frozenset("A")),
+        ["copy_padded_bf16x1", "mma_128x128"],
     ),
-    (Gemm(512, 512, 511, **WIDE), Choice("ampere/4", {"stages": 3}), ["ampere_4"]),
+    (Gemm(512, 512, 511, **WIDE), PlanConfig(replace(MMA, stages=3)), ["mma_128x128"]),
     (
         Gemm(4, 4096, 4096, **WIDE),
-        Choice(THIN, splits=5),
+        PlanConfig(GemvConfig(split_k=5)),
         ["gemv_mn_bf16_4x8_1x8_4_8of8_1024_split", "reduce_bf16_4x2_128_4"],
     ),
-    (Gemm(4, 4096, 4096), Choice("worklog/9", NINE, 3), ["worklog_9", "reduce_f32_4x4_128_2"]),
+    (Gemm(4, 4096, 4096), PlanConfig(SMALL.with_split_k(3)), ["simt_64x64", "reduce_f32_4x4_128_2"]),
 ]
 
 
-def won(folder: Path, gemm: Gemm, choice: Choice) -> tuple[Prepared, Lookup]:
+def won(folder: Path, gemm: Gemm, config: PlanConfig) -> tuple[Prepared, Lookup]:
     """A plan compiled as a search compiles it, and what dispatch finds after it has won."""
-    prepared = prepare(Space(gemm, H200, []), choice, "sm_90a", CubinCache(folder / "cubins"))
+    prepared = prepare(Space(gemm, H200, []), config, "sm_90a", CubinCache(folder / "cubins"))
     database = Database(folder / "winners.sqlite", shipped=())
     winner = winner_from(Key.of(H200, gemm), prepared, Timing(1, 1, 1, 1, 1), None, flops=gemm.flops, tried=1)
     assert database.record(replace(winner, sources="of another commit"))
     return prepared, Lookup(version_of, database)
 
 
-@pytest.mark.parametrize(("gemm", "choice", "launches"), PLANS, ids=str)
-def test_what_won_is_what_is_launched(tmp_path: Path, gemm: Gemm, choice: Choice, launches: list[str]) -> None:
-    prepared, lookup = won(tmp_path, gemm, choice)
+@pytest.mark.parametrize(("gemm", "config", "launches"), PLANS, ids=str)
+def test_what_won_is_what_is_launched(tmp_path: Path, gemm: Gemm, config: PlanConfig, launches: list[str]) -> None:
+    prepared, lookup = won(tmp_path, gemm, config)
     assert [launch.paper.source.entry for launch in prepared.launches] == launches
     steps = planned(paper_dispatcher(H200, lookup), gemm).steps
     assert kernel_version(step.launch.source for step in steps) == prepared.kernel
@@ -75,25 +80,25 @@ def test_a_neighbour_gets_the_copies_that_it_needs(tmp_path: Path) -> None:
     _, lookup = won(tmp_path, *PLANS[1][:2])
     beside = Gemm(256, 257, 1024, **WIDE)  # rows of A are wide here
     plan = planned(paper_dispatcher(H200, lookup), beside)
-    assert [step.launch.source.entry for step in plan.steps] == ["copy_padded_bf16x1", "hopper_4"]
+    assert [step.launch.source.entry for step in plan.steps] == ["copy_padded_bf16x1", "wgmma_64x128"]
 
 
-@pytest.mark.parametrize(("gemm", "choice", "launches"), [PLANS[0], PLANS[4]], ids=str)
+@pytest.mark.parametrize(("gemm", "config", "launches"), [PLANS[0], PLANS[4]], ids=str)
 def test_a_sum_in_parts_is_left_alone_where_one_order_is_asked_for(
-    tmp_path: Path, gemm: Gemm, choice: Choice, launches: list[str]
+    tmp_path: Path, gemm: Gemm, config: PlanConfig, launches: list[str]
 ) -> None:
-    _, lookup = won(tmp_path, gemm, choice)
+    _, lookup = won(tmp_path, gemm, config)
     assert len(planned(paper_dispatcher(H200, lookup), gemm, fixed_order=True).steps) == 1
 
 
 def test_what_won_is_what_the_next_search_begins_with_and_whose_bits_it_can_keep(tmp_path: Path) -> None:
-    gemm, choice, _ = PLANS[0]
-    prepared, lookup = won(tmp_path, gemm, choice)
-    assert todays_choice(gemm, H200, lookup) == choice
-    like = todays_order(gemm, choice)
+    gemm, config, _ = PLANS[0]
+    prepared, lookup = won(tmp_path, gemm, config)
+    assert todays_plan(gemm, H200, lookup) == config
+    like = todays_order(gemm, config)
     assert like.name == prepared.order
     space = Space(gemm, H200, [], like=like)
-    same, other = (Choice("hopper/4", {**RING, "stages": 4}, splits) for splits in (6, 8))
+    same, other = (PlanConfig(replace(RING, stages=4, split_k=parts)) for parts in (6, 8))
     assert space.is_legal(same)
     assert space.reasons(other)[0].startswith("it sums in another order: shared by")
-    assert order_of_choice(gemm, space.alignment, same) == like
+    assert order_of_plan(gemm, space.alignment, same) == like

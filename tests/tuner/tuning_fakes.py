@@ -13,20 +13,22 @@ from sqlalchemy import Engine, event
 
 from tilewright.bench.protocol import Timing
 from tilewright.errors import TilewrightError
+from tilewright.kernels.simt import SimtConfig
 from tilewright.tuner.compiling import Prepared
 from tilewright.tuner.measure import Measured
 from tilewright.tuner.study import TuningStudy
 from tilewright.tuner.tune import Tuning
-from tilewright.winners.choice import Choice
 from tilewright.winners.keys import DeviceKey, Key, ProblemKey, sources_version
+from tilewright.winners.plan_config import PlanConfig
 from tilewright.winners.winner import Winner
 
-CANDIDATES = tuple(Choice("fake/1", {"a": a, "b": b}) for a in range(8) for b in range(6))
+CANDIDATES = tuple(PlanConfig(SimtConfig(stages=a, raster_rows=b)) for a in range(8) for b in range(6))
 
 
-def true_us(candidate: Choice) -> float:
-    """A bowl, its ground at a = 5, b = 2."""
-    a, b = candidate.point["a"], candidate.point["b"]
+def true_us(candidate: PlanConfig) -> float:
+    """A bowl, its ground at 5 stages and 2 rows."""
+    assert isinstance(candidate.kernel, SimtConfig)
+    a, b = candidate.kernel.stages, candidate.kernel.raster_rows
     return 100.0 + 3.0 * (a - 5) ** 2 + 2.0 * (b - 2) ** 2
 
 
@@ -52,11 +54,11 @@ class Clock:
 class Compilers:
     """Ready at once. fails: by candidate, what the compiler says."""
 
-    fails: Mapping[Choice, str] = field(default_factory=dict)
+    fails: Mapping[PlanConfig, str] = field(default_factory=dict)
     ahead: int = 3
 
-    def submit(self, candidate: Choice) -> Future[Choice]:
-        future: Future[Choice] = Future()
+    def submit(self, candidate: PlanConfig) -> Future[PlanConfig]:
+        future: Future[PlanConfig] = Future()
         if candidate in self.fails:
             future.set_exception(TilewrightError(self.fails[candidate]))
         else:
@@ -69,19 +71,19 @@ class Measurer:
     """fails: by candidate, what is raised. each_s: what a measurement takes on the clock."""
 
     clock: Clock = field(default_factory=Clock)
-    fails: Mapping[Choice, TilewrightError] = field(default_factory=dict)
+    fails: Mapping[PlanConfig, TilewrightError] = field(default_factory=dict)
     each_s: float = 0.1
-    us: Callable[[Choice], float] = true_us
-    log: list[Choice] = field(default_factory=list)
+    us: Callable[[PlanConfig], float] = true_us
+    log: list[PlanConfig] = field(default_factory=list)
 
-    def measure(self, prepared: Choice) -> Measured:
+    def measure(self, prepared: PlanConfig) -> Measured:
         self.clock.seconds += self.each_s
         self.log.append(prepared)
         if prepared in self.fails:
             raise self.fails[prepared]
         return Measured(self.us(prepared), 32, 0.0, "kernel", "order")
 
-    def side_by_side(self, prepared: Mapping[str, Choice]) -> Mapping[str, Timing]:
+    def side_by_side(self, prepared: Mapping[str, PlanConfig]) -> Mapping[str, Timing]:
         self.clock.seconds += 0.3
         return {name: Timing(t := self.us(one), t, t, 1, 1) for name, one in prepared.items()}
 
@@ -90,7 +92,7 @@ def url_of(folder: Path) -> str:
     return f"sqlite:///{folder / 'study.sqlite'}"
 
 
-def a_study(folder: Path, seeds: tuple[Choice, ...] = (), **options: Any) -> TuningStudy:
+def a_study(folder: Path, seeds: tuple[PlanConfig, ...] = (), **options: Any) -> TuningStudy:
     return TuningStudy(url_of(folder), "bowl", CANDIDATES, seeds, **options)
 
 
@@ -107,7 +109,7 @@ def a_winner(**changes: Any) -> Winner:
     problem = ProblemKey("f32", "f32", "f32", "f32", "NNN", alignment, **sizes)
     values: dict[str, Any] = {
         "key": Key(device, problem),
-        "choice": Choice("worklog/9", {"bm": 128, "bn": 128, "bk": 8, "tm": 8, "tn": 8}),
+        "config": PlanConfig(SimtConfig((128, 128, 16))),
         "order": "ascending",
         "kernel": "0123456789abcdef",
         "sources": sources_version(),
@@ -145,7 +147,7 @@ class OnPaper:
     def measure(self, prepared: Prepared) -> Measured:
         self.clock.seconds += 1.0
         self.log.append(prepared)
-        if prepared.candidate.point.get("bm") == 128:
+        if getattr(prepared.candidate.kernel, "m", 0) == 128:
             raise TilewrightError("wrong result: on paper")
         return Measured(self.us(prepared), 1, 0.0, prepared.kernel, prepared.order)
 

@@ -15,11 +15,11 @@ from tuning_fakes import CANDIDATES, Clock, Compilers, Measurer, true_us
 from tilewright.tuner.measure import Measured
 from tilewright.tuner.study import TuningStudy
 from tilewright.tuner.tune import Tuning
-from tilewright.winners.choice import Choice
+from tilewright.winners.plan_config import PlanConfig
 
 
 class SlowMeasurer(Measurer):
-    def measure(self, prepared: Choice) -> Measured:
+    def measure(self, prepared: PlanConfig) -> Measured:
         time.sleep(float(sys.argv[3]))
         with open(sys.argv[2], "a", encoding="utf-8") as log:
             log.write(f"{prepared.key}\n")

@@ -47,7 +47,7 @@ def list_(device: DeviceName = None, as_json: AsJson = False) -> int:
             print(heading)
         share = "" if winner.share_of_cublas is None else f"  {100 * winner.share_of_cublas:5.1f} % of cuBLAS"
         stale = "" if is_current(winner, version_of) else "  (its kernel has changed since: not used)"
-        print(f"  {winner.key.problem!s:48} {winner.median_us:10.1f} us{share}  {winner.choice}{stale}")
+        print(f"  {winner.key.problem!s:48} {winner.median_us:10.1f} us{share}  {winner.config}{stale}")
     return 0
 
 
@@ -126,8 +126,7 @@ def _complain(store: Database) -> None:
 def _plain(winner: Winner) -> dict[str, object]:
     return {
         **winner.key.as_data(),
-        "rung": winner.choice.rung,
-        "point": dict(winner.choice.point),
+        **winner.config.as_data(),
         "median_us": winner.median_us,
         "tflops": winner.tflops,
         "share_of_cublas": winner.share_of_cublas,

@@ -60,7 +60,7 @@ def export(
     from tilewright.bench.records import command
     from tilewright.export import bundle, write
     from tilewright.export.bundle import spec_of
-    from tilewright.export.choice import of_rung, of_shape
+    from tilewright.export.chosen import of_rung, of_shape
     from tilewright.planning.on_paper import version_of
     from tilewright.runtime.cubin_cache import CubinCache
     from tilewright.winners.lookup import Lookup

@@ -21,18 +21,16 @@ from tilewright.problem.formats import format_options
 from tilewright.problem.gemm import Gemm, Order
 from tilewright.runtime.driver import Gpu, gpu_problem, open_gpu
 from tilewright.runtime.probe import probe
-from tilewright.tuner.compiling import Compilers
 from tilewright.tuner.measure import GpuMeasurer
-from tilewright.tuner.session import Ranking, rank
 from tilewright.tuner.session import tune as search
 from tilewright.tuner.space import Space, make_space
 from tilewright.tuner.storage import default_url
-from tilewright.tuner.today import todays_choice, todays_order
+from tilewright.tuner.today import todays_order, todays_plan
 from tilewright.tuner.tune import Outcome, State, reasons_of, winner_of
-from tilewright.winners.choice import Choice
 from tilewright.winners.database import Database
 from tilewright.winners.keys import Key
 from tilewright.winners.lookup import Lookup
+from tilewright.winners.plan_config import PlanConfig
 from tilewright.winners.winner import Winner, without_password
 
 EXAMPLES = (
@@ -57,8 +55,9 @@ def tune(
         str | None,
         typer.Option(metavar="NN|NT|TN|TT", help="Which of A and B lie transposed. Default: NN; of --suite: three."),
     ] = None,
-    ladder: Annotated[str | None, typer.Option(help="Only rungs of this ladder.")] = None,
-    rung: Annotated[str | None, typer.Option(help="Only this rung.")] = None,
+    family: Annotated[
+        str | None, typer.Option(metavar="simt|mma|wgmma|gemv", help="Only kernels of this family.")
+    ] = None,
     keep_bits: Annotated[
         bool, typer.Option("--keep-bits", help="Only kernels that sum in the order of today's: same bits.")
     ] = False,
@@ -87,9 +86,9 @@ def tune(
 ) -> int:
     """Search the fastest kernel for one problem on this GPU, and keep it for tilewright.matmul.
 
-    Candidates are plans: points of all rungs with choices, k in one part or in several, operands copied first or not,
-    and what matmul does today. They are ranked by prediction and compiled while the GPU measures; a result is held
-    against float64 before its time counts. The search is kept on disk: killed or out of time, the same command goes on
+    Candidates are plans: kernels of every family, with split-K or without, operands packed or not, and what matmul does
+    today. They are ranked by the cost model and compiled while the GPU measures; a result is held against float64
+    before its time counts. The search is kept on disk: killed or out of time, the same command goes on
     where it was. The winner goes to the database.
     """
     started: float = context.obj
@@ -105,12 +104,11 @@ def tune(
     assert m is not None and n is not None and k is not None
     gemm = problem(m, n, k, dtype or "f32", out, order or "NN")
     database = Database()
-    today = todays_choice(gemm, spec, Lookup(version_of, database))
+    today = todays_plan(gemm, spec, Lookup(version_of, database))
     like = todays_order(gemm, today) if keep_bits else None
-    space = make_space(gemm, spec, ladder=ladder, rung=rung, like=like, today=None if list_only else today)
+    space = make_space(gemm, spec, family=family, like=like, today=None if list_only else today)
     if list_only or gpu is None:
-        with Compilers(space, spec.arch, processes) as compilers:
-            _print_ranking(space, rank(space, compilers), as_json)
+        _print_ranking(space, as_json)
         return 0
     job = _Job(gpu, space, database, today, database.winner(Key.of(spec, gemm)))
     outcome = job.run(storage or default_url(), budget or 50.0, processes, started)
@@ -161,7 +159,7 @@ class _Job:
     gpu: Gpu
     space: Space
     database: Database
-    today: Choice
+    today: PlanConfig
     earlier: Winner | None
 
     def run(self, storage: str, budget: float, workers: int, started: float) -> Outcome:
@@ -211,33 +209,19 @@ def told(state: State) -> str:
 _LISTED = 20
 
 
-def _print_ranking(space: Space, ranking: Ranking, as_json: bool) -> None:
+def _print_ranking(space: Space, as_json: bool) -> None:
     if as_json:
-        output.print_json(
-            {
-                "problem": str(space.gemm),
-                "device": space.spec.name,
-                "candidates": len(space.candidates),
-                "unseen": len(ranking.unseen),
-                "legal": [{**one.candidate.as_data(), "predicted_us": one.predicted_us} for one in ranking.order],
-                "refused": [{**one.candidate.as_data(), "reason": one.refusal} for one in ranking.refused],
-            }
-        )
+        listed = [{**one.config.as_data(), "predicted_us": one.predicted_us} for one in space.ranked]
+        output.print_json({"problem": str(space.gemm), "device": space.spec.name, "candidates": listed})
         return
-    looked = len(ranking.order) + len(ranking.refused)
-    print(
-        f"{space.gemm} on {space.spec.name}: {len(space.candidates)} candidates, {looked} looked at, "
-        f"{len(ranking.order)} of them legal. Predicted, not measured:"
-    )
-    for one in ranking.order[:_LISTED]:
-        print(f"  {one.predicted_us:10.1f} us  {one.candidate}")
-    if len(ranking.order) > _LISTED:
-        print(f"  ... and {len(ranking.order) - _LISTED} more; --json prints all")
-    for reason, count in reasons_of({one.candidate: one.refusal for one in ranking.refused})[:5]:
-        print(f"  {count} not legal: {reason}")
+    print(f"{space.gemm} on {space.spec.name}: {len(space.candidates)} candidates. Predicted, not measured:")
+    for one in space.ranked[:_LISTED]:
+        print(f"  {one.predicted_us:10.1f} us  {one.config}")
+    if len(space.ranked) > _LISTED:
+        print(f"  ... and {len(space.ranked) - _LISTED} more; --json prints all")
 
 
-def _print_outcome(space: Space, outcome: Outcome, stored: bool, as_json: bool, today: Choice) -> None:
+def _print_outcome(space: Space, outcome: Outcome, stored: bool, as_json: bool, today: PlanConfig) -> None:
     time, peer = outcome.time, outcome.times.get("cuBLAS")
     if as_json:
         output.print_json(

@@ -15,10 +15,10 @@ from tilewright.suite.problems import FORMATS, ORDERS, Problem, problems
 from tilewright.tuner.short_lists import ShortLists
 from tilewright.tuner.table import Row, Table
 from tilewright.tuner.table_on_gpu import GpuTable
-from tilewright.tuner.today import todays_choice
-from tilewright.winners.choice import Choice
+from tilewright.tuner.today import todays_plan
 from tilewright.winners.database import Database
 from tilewright.winners.lookup import Lookup
+from tilewright.winners.plan_config import PlanConfig
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,8 +48,8 @@ def tune_suite(
     lookup = Lookup(version_of, database, output.note)
 
     @cache
-    def today(problem: Problem) -> Choice:
-        return todays_choice(problem.gemm, spec, lookup)
+    def today(problem: Problem) -> PlanConfig:
+        return todays_plan(problem.gemm, spec, lookup)
 
     table = Table(asked.problems, spec, database, asked.record, today=today)
     if list_only or gpu is None:

@@ -55,7 +55,8 @@ class Exported:
 
 @dataclass(frozen=True)
 class Bundle:
-    """name: the C function. origin: which rung and point, for people. kernels: tried in this order by the launcher."""
+    """name: the C function. origin: the rung, or the kernel's configuration, for people. kernels: the launcher tries
+    them in this order."""
 
     name: str
     origin: str
@@ -125,13 +126,13 @@ def bundle(
 
 
 def default_name(gemm: Gemm, origin: str) -> str:
-    """The rung, the formats, the orders of A and B.
+    """The rung or the family, the formats, the orders of A and B.
 
-    >>> default_name(Gemm(8, 8, 8, b=Order.COL), "worklog/best@bm=128")
-    'worklog_best_f32_nt'
+    >>> default_name(Gemm(8, 8, 8, b=Order.COL), "simt(tile=64x64x16)")
+    'simt_f32_nt'
     """
     orders = "".join("n" if order is Order.ROW else "t" for order in (gemm.a, gemm.b))
-    return identifier(f"{origin.partition('@')[0]}_{format_name(gemm)}_{orders}")
+    return identifier(f"{origin.partition('(')[0]}_{format_name(gemm)}_{orders}")
 
 
 def _exported(gemm: Gemm, schedule: Schedule, entry: str, label: str) -> Exported:

@@ -23,8 +23,8 @@ from tilewright.frontend.requests import Views, checked, power_of_two, requests_
 from tilewright.frontend.shapes import NeedsCopy, ShapeError
 from tilewright.ir.kernel import MOST_ALONG_Z
 from tilewright.planning.assembly import Request
-from tilewright.planning.copies import Alignment
 from tilewright.planning.dispatch import dispatcher
+from tilewright.planning.packing import Alignment
 from tilewright.planning.plan import GroupPlan
 from tilewright.problem.gemm import Gemm
 from tilewright.units import ceil_div

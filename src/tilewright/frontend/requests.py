@@ -20,7 +20,7 @@ from tilewright.frontend.shapes import (
     tight,
 )
 from tilewright.planning.assembly import Request
-from tilewright.planning.copies import Alignment
+from tilewright.planning.packing import Alignment
 from tilewright.problem.epilogue import Epilogue
 from tilewright.problem.gemm import Gemm
 

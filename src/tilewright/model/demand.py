@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
 
 from tilewright.device.spec import DeviceSpec
-from tilewright.model.work import Access, Phase, Work
+from tilewright.kernels.work import Access, Phase, Work
 
 SHARED_BYTES_PER_CLOCK = 128
 """Of the shared memory of an SM, read by wgmma and written by TMA: 32 banks of 4."""
@@ -38,17 +41,17 @@ class Demand:
     without bank conflicts and uncoalesced accesses.
     """
 
-    issue: float = 0.0
-    fp32: float = 0.0
-    integer: float = 0.0
-    tensor: float = 0.0
-    accesses: float = 0.0
-    smooth: float = 0.0
+    issue: Any = 0.0
+    fp32: Any = 0.0
+    integer: Any = 0.0
+    tensor: Any = 0.0
+    accesses: Any = 0.0
+    smooth: Any = 0.0
 
     @property
-    def schedulers(self) -> float:
+    def schedulers(self) -> Any:
         """The busiest of what a scheduler feeds instruction by instruction."""
-        return max(self.issue, self.fp32, self.integer)
+        return np.maximum(np.maximum(self.issue, self.fp32), self.integer)
 
 
 def demand_of(phase: Phase, work: Work, spec: DeviceSpec) -> Demand:
@@ -57,7 +60,7 @@ def demand_of(phase: Phase, work: Work, spec: DeviceSpec) -> Demand:
     ffma = FFMA_CLOCKS if spec.ffma_issue_interval_clk == 1 else 1.0
     issued = sum(one.requests for one in phase.accesses if not _is_far_side(one))
     added = ADDED_PER_COPY * sum(one.requests for one in phase.accesses if _is_copying(one))
-    units = (phase.operand_bytes + phase.engine_bytes) / SHARED_BYTES_PER_CLOCK
+    units = (phase.operand_bytes + phase.tma_bytes) / SHARED_BYTES_PER_CLOCK
     rounding = (TF32_ROUNDING - 1) * phase.conversions if work.inputs == "tf32" else 0.0
     rate = tensor_rate(work, spec)
     schedulers = spec.schedulers_per_sm
@@ -78,7 +81,7 @@ def tensor_rate(work: Work, spec: DeviceSpec) -> float:
     return rate * (MMA_SYNC_SHARE if only_wgmma_is_full and not work.warpgroups else 1.0)
 
 
-def access_clocks(access: Access, spec: DeviceSpec, *, smooth: bool = False) -> float:
+def access_clocks(access: Access, spec: DeviceSpec, *, smooth: bool = False) -> Any:
     """Clocks of an SM's load/store unit: one for each wavefront of shared memory.
 
     Of global memory one for each line, each four sectors and each 128 bytes returned, whichever is most. smooth: as if
@@ -86,10 +89,11 @@ def access_clocks(access: Access, spec: DeviceSpec, *, smooth: bool = False) -> 
     """
     least = 0.0 if _is_far_side(access) else access.requests * spec.lsu_issue_interval_clk
     if access.space == "shared":
-        return max(access.ideal if smooth else access.wavefronts, least)
-    scattered = smooth and access.lines > _SCATTERED_LINES * access.requests
-    spread = access.requests if scattered else max(access.lines, access.sectors / _SECTORS_PER_CLOCK)
-    return max(spread, access.requests * access.width_bytes / _LANE_BYTES_PER_CLOCK, least)
+        return np.maximum(access.ideal if smooth else access.wavefronts, least)
+    spread = np.maximum(access.lines, access.sectors / _SECTORS_PER_CLOCK)
+    if smooth:
+        spread = np.where(access.lines > _SCATTERED_LINES * access.requests, access.requests, spread)
+    return np.maximum(np.maximum(spread, access.requests * access.width_bytes / _LANE_BYTES_PER_CLOCK), least)
 
 
 def _is_far_side(access: Access) -> bool:

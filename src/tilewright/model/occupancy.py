@@ -15,6 +15,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from enum import Enum
+from typing import Any
+
+import numpy as np
 
 from tilewright.device.spec import WARP_THREADS, DeviceSpec
 from tilewright.errors import LaunchError
@@ -114,6 +117,26 @@ def occupancy(
         barriers_per_block=barriers,
         blocks_allowed=tuple((limit, blocks) for limit, blocks in allowed.items() if blocks is not None),
     )
+
+
+def blocks_that_fit(spec: DeviceSpec, *, warps: Any, registers_per_thread: Any, shared_bytes: Any) -> Any:
+    """`occupancy(...).blocks_per_sm` of many kernels at once: NumPy columns of integers, registers of at least 1.
+
+    >>> from tilewright.device.catalog import device
+    >>> columns = {"warps": np.array([8, 4]), "registers_per_thread": np.array([128, 255])}
+    >>> blocks_that_fit(device("h200"), **columns, shared_bytes=np.array([16896, 0])).tolist()
+    [2, 2]
+    """
+    per_warp = round_up(registers_per_thread * WARP_THREADS, spec.register_allocation_unit)
+    asked = per_warp * round_up(warps, spec.schedulers_per_sm)
+    too_many = (registers_per_thread > spec.max_registers_per_thread) | (asked > spec.max_registers_per_block)
+    by_registers = spec.registers_per_scheduler // per_warp * spec.schedulers_per_sm // warps
+    by_shared = spec.shared_bytes_per_sm // np.maximum(1, allocated_shared_bytes(spec, shared_bytes))
+    by_warps = spec.max_warps_per_sm // warps
+    too_large = (shared_bytes > spec.max_shared_bytes_per_block) | (warps * WARP_THREADS > spec.max_threads_per_block)
+    most = min(spec.max_blocks_per_sm, spec.max_blocks_per_sm if spec.barriers_per_sm is None else spec.barriers_per_sm)
+    found = np.minimum(np.minimum(by_registers, by_shared), np.minimum(by_warps, most))
+    return np.where(too_many | too_large, 0, found)
 
 
 def allocated_registers_per_warp(spec: DeviceSpec, registers_per_thread: int) -> int:

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from tilewright.device.spec import DeviceSpec
+from tilewright.kernels.work import Access, Work
 from tilewright.model.prediction import Term
-from tilewright.model.work import Access, Work
 
 
 def relief_of(binding: Term, work: Work, spec: DeviceSpec, blocks_per_sm: int) -> str:

@@ -2,16 +2,20 @@
 
 Warps overlap what they ask of the units of an SM, though not perfectly. What a block waits for with nothing to do
 (values of global memory, barriers, MMAs) is covered by the other blocks of the SM, as far as there are any.
+
+The numbers of a work may be NumPy columns with an entry for each of many kernels: so are the clocks then.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from math import ceil
+from typing import Any
+
+import numpy as np
 
 from tilewright.device.spec import DeviceSpec
+from tilewright.kernels.work import Work
 from tilewright.model.demand import FFMA_CLOCKS, Demand, demand_of
-from tilewright.model.work import Work
 
 OVERLAP = 2.0
 """How well warps overlap arithmetic with accesses: 1 is not at all, infinity perfectly. Fitted; the prototype on other
@@ -52,27 +56,27 @@ class Sm:
     def of(cls, work: Work, spec: DeviceSpec) -> Sm:
         return cls(work, spec, demand_of(work.step, work, spec), demand_of(work.rest, work, spec))
 
-    def blocks(self, per_sm: int) -> tuple[int, int]:
+    def blocks(self, per_sm: Any) -> tuple[Any, Any]:
         """Of the busiest SM: all of them, and those that run together."""
-        most = ceil(self.work.blocks / self.spec.sm_count)
-        return most, max(1, min(per_sm, most))
+        most = -(-self.work.blocks // self.spec.sm_count)
+        return most, np.maximum(1, np.minimum(per_sm, most))
 
     @property
-    def l2_clocks(self) -> float:
+    def l2_clocks(self) -> Any:
         """For the strips of one step."""
         return self.work.strip_bytes / self.spec.l2_bytes_per_clk_per_sm
 
     @property
-    def busy(self) -> float:
+    def busy(self) -> Any:
         """Clocks of one step of one block, as its warps overlap what it asks."""
         return overlapped(self.step, self.work)
 
     @property
-    def wait(self) -> float:
+    def wait(self) -> Any:
         """Clocks of one step in which one block waits for memory and barriers."""
         work = self.work
         barriers = work.step.barriers / work.warps * BARRIER_CLOCKS
-        strips = min(1.0, work.load_groups) * self.l2_clocks / BURST_SHARE
+        strips = np.minimum(1.0, work.load_groups) * self.l2_clocks / BURST_SHARE
         return barriers + work.load_groups * self.spec.l2_latency_clk + strips
 
     @property
@@ -80,77 +84,92 @@ class Sm:
         """Clocks of one step from the end of its MMAs to the next ones, where all of the block waits for them."""
         return RESTART_CLOCKS if self.work.products_awaited else 0.0
 
-    def step_clocks(self, together: int, *, restarts: bool = True) -> float:
+    def step_clocks(self, together: Any, *, restarts: bool = True) -> Any:
         """In which each of the blocks on the SM makes one step. restarts: whether they take any time."""
         wait = self.wait + (self.restart if restarts else 0.0)
         blocks = shared_clocks(self.busy, wait, together)
-        return max(blocks, together * self.l2_clocks, self.ahead, self.warps_clocks(together))
+        return largest(blocks, together * self.l2_clocks, self.ahead, self.warps_clocks(together))
 
     @property
-    def ahead(self) -> float:
+    def ahead(self) -> Any:
         """The latency of copies that run ahead, for each step by which they do. All SMs ask for new strips at once, so
         these come from DRAM."""
-        return self.spec.dram_latency_clk / self.work.steps_ahead if self.work.steps_ahead else 0.0
+        ahead = self.work.steps_ahead
+        return np.where(ahead, self.spec.dram_latency_clk / np.maximum(1, ahead), 0.0)[()]
 
-    def warps_clocks(self, together: int) -> float:
+    def warps_clocks(self, together: Any) -> Any:
         """Of a step, as the warps of a scheduler cover each other's waits: for fragments, and for copies ahead."""
         work, schedulers = self.work, self.spec.schedulers_per_sm
         if work.inputs:  # the tensor cores go on by themselves
             return 0.0
         wait = (CHAIN_CLOCKS - FFMA_CLOCKS) * work.step.fp32 / work.warps + self.ahead
-        return shared_clocks(self.step.fp32 * schedulers / work.warps, wait, ceil(together * work.warps / schedulers))
+        return shared_clocks(self.step.fp32 * schedulers / work.warps, wait, -(-together * work.warps // schedulers))
 
-    def ends_clocks(self, together: int) -> float:
+    def ends_clocks(self, together: Any) -> Any:
         """Before the first step and after the last one, of blocks that run together."""
-        if self.work.ends_overlap:
-            return self.rest.accesses  # other warps multiply meanwhile, and share the memory with it
-        first = 0.0 if self.work.resident else 2 * self.spec.l2_latency_clk  # the first loads, and the last stores
-        return together * overlapped(self.rest, self.work) + first
+        # The first loads, and the last stores; persistent blocks wait for them once.
+        first = np.where(self.work.resident, 0.0, 2 * self.spec.l2_latency_clk)
+        alone = together * overlapped(self.rest, self.work) + first
+        # With ping-pong other warps multiply meanwhile, and share the memory with the store.
+        return np.where(self.work.ends_overlap, self.rest.accesses, alone)[()]
 
-    def clocks(self, blocks: int, together: int) -> float:
+    def clocks(self, blocks: Any, together: Any) -> Any:
         """For all the blocks of one SM."""
-        rounds, left = divmod(blocks, together)
+        rounds, left = np.divmod(blocks, together)
         total = rounds * (self.work.steps * self.step_clocks(together) + self.ends_clocks(together))
-        if left:
-            total += self.work.steps * self.step_clocks(left) + self.ends_clocks(left)
-        return total + (2 * self.spec.l2_latency_clk if self.work.resident else 0.0)
+        if np.any(left):
+            last = self.work.steps * self.step_clocks(left) + self.ends_clocks(left)
+            total = total + np.where(left > 0, last, 0.0)
+        return total + np.where(self.work.resident, 2 * self.spec.l2_latency_clk, 0.0)[()]
 
 
-def overlapped(demand: Demand, work: Work) -> float:
+def overlapped(demand: Demand, work: Work) -> Any:
     """Clocks of what a block asks, its warps overlapping it.
 
     Bank conflicts and scattered lines are replayed by the memory pipe and take no issue slot: what they add overlaps as
     well as what other units do.
     """
     if work.warpgroups:
-        return max(norm(UNITS_OVERLAP, demand.schedulers, demand.tensor, demand.smooth), demand.accesses)
+        return np.maximum(norm(UNITS_OVERLAP, demand.schedulers, demand.tensor, demand.smooth), demand.accesses)
     issued = norm(OVERLAP, demand.schedulers, demand.smooth)
     replayed = norm(UNITS_OVERLAP, demand.schedulers, demand.accesses)
-    return max(norm(UNITS_OVERLAP, issued, demand.tensor), replayed)
+    return np.maximum(norm(UNITS_OVERLAP, issued, demand.tensor), replayed)
 
 
-def norm(p: float, *values: float) -> float:
-    """Between the largest of some times (p is infinity) and their sum (p is 1).
+def largest(*values: Any) -> Any:
+    """The largest of some numbers, or of each entry of some columns."""
+    found = values[0]
+    for value in values[1:]:
+        found = np.maximum(found, value)
+    return found
 
-    >>> norm(2, 3, 4)
+
+def norm(p: float, *values: Any) -> Any:
+    """Between the largest of some times (p is infinity) and their sum (p is 1). p: 2 or 4.
+
+    >>> float(norm(2, 3, 4))
     5.0
     """
-    most = max(values)
-    return float(most * sum((value / most) ** p for value in values) ** (1 / p)) if most > 0 else 0.0
+    squares = [value * value for value in values]
+    if p == 2:
+        return np.sqrt(sum(squares))
+    assert p == 4, p
+    return np.sqrt(np.sqrt(sum(square * square for square in squares)))
 
 
-def shared_clocks(work: float, wait: float, blocks: int) -> float:
+def shared_clocks(work: Any, wait: Any, blocks: Any) -> Any:
     """Clocks in which each of some blocks makes a step, of which `work` uses what they share and `wait` does not.
 
     A closed queue with one server, by mean-value analysis (Reiser and Lavenberg, JACM 27, 1980): never less than
     work * blocks, nor than work + wait.
 
-    >>> shared_clocks(100, 0, 2), shared_clocks(100, 50, 1), round(shared_clocks(100, 50, 2))
-    (200.0, 150.0, 217)
+    >>> [round(float(shared_clocks(*one))) for one in ((100, 0, 2), (100, 50, 1), (100, 50, 2))]
+    [200, 150, 217]
     """
-    queued, each = 0.0, float(work + wait)
-    for count in range(1, blocks + 1):
+    queued, each = 0.0, work + wait
+    for count in range(1, int(np.max(blocks)) + 1):
         served = work * (1 + queued)
-        each = served + wait
-        queued = count * served / each if each else 0.0
+        made = served + wait
+        queued = count * served / np.where(made > 0, made, 1.0)
+        each = np.where(count <= blocks, made, each)[()]
     return each

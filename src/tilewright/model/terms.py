@@ -19,7 +19,7 @@ def bounds_of(sm: Sm, clock_hz: float) -> list[Term]:
     blocks = work.blocks / spec.sm_count
 
     def seconds(each: float, end: float = 0.0) -> float:
-        return blocks * (work.steps * each + end) / clock_hz
+        return float(blocks * (work.steps * each + end) / clock_hz)
 
     accesses = work.step.accesses
     wavefronts = sum(one.wavefronts for one in accesses)
@@ -34,7 +34,7 @@ def bounds_of(sm: Sm, clock_hz: float) -> list[Term]:
         found.append(Term("integer pipe", seconds(step.integer, rest.integer), "addressing and conversions"))
     if step.tensor:
         found.append(Term("tensor cores", seconds(step.tensor, rest.tensor), f"{work.inputs} into {work.sums}"))
-    if wavefronts or work.step.operand_bytes or work.step.engine_bytes:
+    if wavefronts or work.step.operand_bytes or work.step.tma_bytes:
         what = f"{wavefronts:,.0f} wavefronts a step and block, {lost:,.0f} of them bank conflicts"
         if work.step.operand_bytes:
             what = f"{format_bytes(round(work.step.operand_bytes))} a step and block read by wgmma"
@@ -64,7 +64,7 @@ def exposed_of(
     restarted = max(waited, steps * step)
     ended = max(restarted, steps * step + share * sm.ends_clocks(together) / together)
     end = total - launch_seconds
-    marks = [min(mark, end) for mark in (least, busy, waited, restarted, ended)] + [end]
+    marks = [float(min(mark, end)) for mark in (least, busy, waited, restarted, ended)] + [end]
     blocks = f"{together} block{'s' if together > 1 else ''} an SM"
     names = (
         ("overlap", "warps do not keep all units busy at once"),

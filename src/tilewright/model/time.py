@@ -7,12 +7,16 @@ to do (values of global memory, barriers, MMAs) is covered by the other blocks o
 
 from __future__ import annotations
 
+from typing import Any
+
+import numpy as np
+
 from tilewright.device.spec import DeviceSpec
+from tilewright.kernels.work import Work
 from tilewright.model.prediction import HIGH, LOW, Prediction, Term
 from tilewright.model.relief import relief_of
 from tilewright.model.sm import Sm
 from tilewright.model.terms import AWAITED, bounds_of, exposed_of
-from tilewright.model.work import Work
 from tilewright.units import format_bytes
 
 DRAM_SHARE = 0.875
@@ -43,9 +47,9 @@ def predict_time(
     """
     clock_hz = _clock_hz(work, spec, clock_mhz)
     sm = Sm.of(work, spec)
-    most, together = sm.blocks(blocks_per_sm)
+    most, together = (int(count) for count in sm.blocks(blocks_per_sm))
     dram_seconds = dram_bytes / (DRAM_SHARE * spec.dram_gb_per_s * 1e9)
-    total = predict_seconds(work, spec, blocks_per_sm=blocks_per_sm, dram_bytes=dram_bytes, clock_mhz=clock_mhz)
+    total = float(predict_seconds(work, spec, blocks_per_sm=blocks_per_sm, dram_bytes=dram_bytes, clock_mhz=clock_mhz))
     bounds = (
         *bounds_of(sm, clock_hz),
         Term(
@@ -72,12 +76,15 @@ def predict_time(
 
 
 def predict_seconds(
-    work: Work, spec: DeviceSpec, *, blocks_per_sm: int, dram_bytes: float, clock_mhz: float | None = None
-) -> float:
-    """The time alone, without the terms that explain it: what a choice among many kernels asks."""
+    work: Work, spec: DeviceSpec, *, blocks_per_sm: Any, dram_bytes: Any, clock_mhz: float | None = None
+) -> Any:
+    """The time alone, without the terms that explain it: what a choice among many kernels asks.
+
+    The numbers of `work`, blocks_per_sm and dram_bytes may be NumPy columns with an entry for each kernel.
+    """
     sm = Sm.of(work, spec)
     sm_seconds = sm.clocks(*sm.blocks(blocks_per_sm)) / _clock_hz(work, spec, clock_mhz)
-    return max(sm_seconds, dram_bytes / (DRAM_SHARE * spec.dram_gb_per_s * 1e9)) + LAUNCH_SECONDS
+    return np.maximum(sm_seconds, dram_bytes / (DRAM_SHARE * spec.dram_gb_per_s * 1e9)) + LAUNCH_SECONDS
 
 
 def _clock_hz(work: Work, spec: DeviceSpec, clock_mhz: float | None) -> float:

@@ -1,4 +1,4 @@
-"""From a request and a choice to a plan: what runs before the product, the product, and what runs after."""
+"""From a request and a configuration to a plan: what runs before the product, the product, and what runs after."""
 
 from __future__ import annotations
 
@@ -9,10 +9,12 @@ from tilewright.dtypes import F32
 from tilewright.errors import LaunchError
 from tilewright.ir.kernel import Kernel
 from tilewright.ir.work import Problems
+from tilewright.kernels.gemv import GemvConfig
 from tilewright.kernels.reduce import ReduceConfig
 from tilewright.kernels.relayout import RelayoutConfig
-from tilewright.planning.copies import (
-    ENGINE_BYTES,
+from tilewright.planning.kernels import Kernels, steps_of
+from tilewright.planning.packing import (
+    TMA_BYTES,
     Alignment,
     as_read,
     finishes,
@@ -21,7 +23,6 @@ from tilewright.planning.copies import (
     row_length,
     whole_pieces,
 )
-from tilewright.planning.kernels import Kernels, steps_of
 from tilewright.planning.plan import Place, Plan, Step
 from tilewright.planning.skinny import skinny_for
 from tilewright.planning.stack import Stack
@@ -31,7 +32,7 @@ from tilewright.problem.reduction import Reduction
 from tilewright.problem.relayout import MatrixCopy, Relayout
 from tilewright.toolchain import arguments, grid_of
 from tilewright.units import ceil_div, format_bytes, round_up
-from tilewright.winners.choice import THIN, Choice
+from tilewright.winners.plan_config import PlanConfig
 
 _SCRATCH_LIMIT = 8 << 30
 """No workspace is larger."""
@@ -56,45 +57,45 @@ class Request:
         return replace(self, gemm=replace(self.gemm, product=None)) if self.gemm.multiplies_tf32 else self
 
 
-def plan_of(kernels: Kernels, request: Request, choice: Choice) -> Plan:
-    """Pads, the product, and the sum of its parts, as far as the choice has them."""
-    if choice.rung == THIN:
-        return _thin_plan(kernels, request, choice)
+def plan_of(kernels: Kernels, request: Request, config: PlanConfig) -> Plan:
+    """Packing, the GEMM kernel, and the reduction of split-K, as far as the configuration has them."""
+    if isinstance(config.kernel, GemvConfig):
+        return _thin_plan(kernels, request, config)
     gemm, alignment, stack = request.gemm, request.alignment, request.stack
     steps: list[Step] = []
     at = 0
     places: dict[OperandName, tuple[Place, int]] = {name: (place, 0) for name, place in _PLACE.items()}
-    copies = [_copy(gemm, choice, name, stack) for name in sorted(choice.pads)]
+    copies = [_copy(gemm, config, name, stack) for name in sorted(config.packed)]
     for copy in copies:
         places[copy.name] = (Place.SCRATCH, at)
-        alignment = replace(alignment, **{copy.name.lower(): ENGINE_BYTES})
+        alignment = replace(alignment, **{copy.name.lower(): TMA_BYTES})
         stack = None if stack is None else replace(stack, **{copy.name.lower(): copy.apart})
         at += copy.count * copy.size_bytes
     steps += _copied(kernels, request, copies, places)
-    inner = as_read(gemm, choice)
-    if finishes(choice):
-        steps += _parts(kernels, gemm, inner, alignment, choice, places, at)
-        at += _part_bytes(inner, choice.splits)
+    inner = as_read(gemm, config)
+    if finishes(config):
+        steps += _parts(kernels, gemm, inner, alignment, config, places, at)
+        at += _part_bytes(inner, config.split_k)
     else:
         gemm = inner
         problems = Problems.ONE if stack is None else Problems.STRIDED
-        built = kernels.kernel(gemm, alignment, choice, problems=problems)
-        _check_maps(built.kernel, alignment, choice)
+        built = kernels.kernel(gemm, alignment, config, problems=problems)
+        _check_maps(built.kernel, alignment, config)
         grid = grid_of(built.kernel, gemm, batch=1 if stack is None else stack.count)
         nowhere = (0,) * (3 + len(gemm.added))
         values = arguments(gemm, nowhere) if stack is None else (*arguments(gemm, nowhere), *steps_of(stack, gemm))
         launch = built.loaded.prepare(grid, built.kernel.block, values)
         steps.append(Step(launch, (places["A"], places["B"], places["C"], *_added(gemm))))
     if at > _SCRATCH_LIMIT:
-        raise LaunchError(f"{choice} would need a workspace of {format_bytes(at)}.")
-    return Plan(tuple(steps), at, str(choice))
+        raise LaunchError(f"{config} would need a workspace of {format_bytes(at)}.")
+    return Plan(tuple(steps), at, str(config))
 
 
-def _thin_plan(kernels: Kernels, request: Request, choice: Choice) -> Plan:
+def _thin_plan(kernels: Kernels, request: Request, config: PlanConfig) -> Plan:
     """The GEMV kernel, and the sum of its parts where it has some."""
-    skinny = skinny_for(request.gemm, request.alignment, None, request.stack, parts=choice.splits)
+    skinny = skinny_for(request.gemm, request.alignment, None, request.stack, parts=config.split_k)
     if skinny is None:
-        raise LaunchError(f"{request.gemm} has too many rows and columns for {choice}, or other formats.")
+        raise LaunchError(f"{request.gemm} has too many rows and columns for {config}, or other formats.")
     launch = kernels.gemv(skinny)
     if skinny.whole:
         places = (Place.A, 0), (Place.B, 0), (Place.OUT, 0), *_added(request.gemm)
@@ -118,11 +119,11 @@ class _Copy:
     apart: int
 
 
-def _copy(gemm: Gemm, choice: Choice, name: OperandName, stack: Stack | None) -> _Copy:
+def _copy(gemm: Gemm, config: PlanConfig, name: OperandName, stack: Stack | None) -> _Copy:
     lines, length = gemm.size(gemm.operand(name).strided), row_length(gemm, name)
     count, step = (1, 0) if stack is None else (stack.count, {"A": stack.a, "B": stack.b}[name])
-    transposed = order_read(choice, gemm, name) is not gemm.operand(name).order
-    read = as_read(gemm, choice)
+    transposed = order_read(config.kernel.kind, config, gemm, name) is not gemm.operand(name).order
+    read = as_read(gemm, config)
     to = read.size(read.operand(name).strided), whole_pieces(row_length(read, name), gemm.dtype)
     size_bytes = padded_bytes(*to, gemm.dtype)
     apart = size_bytes // gemm.dtype.bytes
@@ -145,12 +146,12 @@ def _copied(
     yield Step(launch, tuple(place for copy in copies for place in ((_PLACE[copy.name], 0), places[copy.name])))
 
 
-def _check_maps(kernel: Kernel, alignment: Alignment, choice: Choice) -> None:
+def _check_maps(kernel: Kernel, alignment: Alignment, config: PlanConfig) -> None:
     """The copy engine takes addresses and rows at multiples of 16 bytes, also C's, of which no schedule knows."""
     for told in kernel.maps:
-        if alignment.of(told.operand) < ENGINE_BYTES:
+        if alignment.of(told.operand) < TMA_BYTES:
             raise LaunchError(
-                f"{choice} brings {told.operand} by the copy engine, and it lies at a multiple of "
+                f"{config} brings {told.operand} by the copy engine, and it lies at a multiple of "
                 f"{alignment.of(told.operand)} bytes."
             )
 
@@ -164,7 +165,7 @@ def _parts(
     gemm: Gemm,
     inner: Gemm,
     alignment: Alignment,
-    choice: Choice,
+    config: PlanConfig,
     places: Mapping[OperandName, tuple[Place, int]],
     at: int,
 ) -> list[Step]:
@@ -172,10 +173,10 @@ def _parts(
     part = replace(inner, out=F32, ldc=inner.n, alpha=1.0, beta=0.0, epilogue=PLAIN, ld_residual=0)
     row_bytes = part.ldc * F32.bytes
     inside = replace(alignment, c=max(size for size in (16, 8, 4) if row_bytes % size == 0))
-    built = kernels.kernel(part, inside, choice)
+    built = kernels.kernel(part, inside, config)
     length, count = 0, 1
-    if choice.splits > 1:
-        length = part_length(inner, choice, built.kernel.tile["k"])
+    if config.split_k > 1:
+        length = part_length(inner, config, built.kernel.tile["k"])
         count = ceil_div(inner.k, length)
     grid = grid_of(built.kernel, part, part_of_k=length)
     launch = built.loaded.prepare(grid, built.kernel.block, arguments(part, (0, 0, 0), part_of_k=length))
@@ -183,9 +184,9 @@ def _parts(
     return [first, _finish(kernels, gemm, alignment, inner, count, at)]
 
 
-def part_length(gemm: Gemm, choice: Choice, depth: int) -> int:
+def part_length(gemm: Gemm, config: PlanConfig, depth: int) -> int:
     """Products that one part sums, of a kernel whose blocks take `depth` of them at a time."""
-    return round_up(ceil_div(gemm.k, choice.splits), depth)
+    return round_up(ceil_div(gemm.k, config.split_k), depth)
 
 
 def _finish(kernels: Kernels, gemm: Gemm, alignment: Alignment, inner: Gemm, count: int, at: int) -> Step:

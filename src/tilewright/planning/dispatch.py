@@ -1,7 +1,7 @@
 """Which kernels compute a problem, found once for each kind of call and remembered.
 
-A measured choice from the database, where there is one; else the analytical choice; else what is right everywhere. A
-choice that cannot be built, compiled or loaded is left out, said once, and never tried again.
+A measured plan from the database, where there is one; else the analytical choice; else what is right everywhere. A
+plan that cannot be built, compiled or loaded is left out, said once, and never tried again.
 """
 
 from __future__ import annotations
@@ -10,6 +10,8 @@ import os
 import threading
 from collections.abc import Iterator
 from dataclasses import replace
+from itertools import chain
+from math import inf
 from time import perf_counter
 from typing import Any
 
@@ -17,22 +19,24 @@ from tilewright.device.spec import DeviceSpec
 from tilewright.errors import CompileError, LaunchError, LoweringError, ScheduleError, TilewrightError
 from tilewright.ir.verify import BrokenRule
 from tilewright.ir.work import Problems
+from tilewright.kernels.gemv import GemvConfig
+from tilewright.kernels.simt import SimtConfig
 from tilewright.notices import say_once
 from tilewright.planning.assembly import Request, plan_of
-from tilewright.planning.choices import MORE_LAUNCHES_US, Database, choices, choices_for_list
-from tilewright.planning.copies import Alignment, as_read, fitted
 from tilewright.planning.kernels import Kernels, build_of
 from tilewright.planning.on_paper import version_of
+from tilewright.planning.packing import Alignment, as_read, fitted
 from tilewright.planning.plan import GroupPlan, Plan
-from tilewright.planning.skinny import estimate_us, skinny_for
+from tilewright.planning.ranking import Database, estimate_us, ranked, ranked_for_group
+from tilewright.planning.skinny import skinny_for
 from tilewright.problem.gemm import Gemm
 from tilewright.runtime.driver import Gpu, open_gpu
 from tilewright.toolchain import grid_of
-from tilewright.winners.choice import THIN, Choice
 from tilewright.winners.lookup import default_lookup
 from tilewright.winners.order import ReductionOrder, order_of
+from tilewright.winners.plan_config import PlanConfig
 
-SAFE = Choice("worklog/6")
+SAFE = PlanConfig(SimtConfig((64, 64, 16), (32, 32), unroll=8))
 """Multiplies every format in every order on every device."""
 
 _KEPT_PLANS = 4096
@@ -43,7 +47,7 @@ _TYPICAL = 4096
 
 
 class Dispatcher:
-    """The plans of one GPU. `database`: choices that were measured; None to estimate always."""
+    """The plans of one GPU. `database`: plans that were measured; None to estimate always."""
 
     def __init__(self, gpu: Gpu, database: Database | None = None) -> None:
         self.gpu = gpu
@@ -130,16 +134,16 @@ class Dispatcher:
         gemms = [request.gemm for request in requests]
         alignment = Alignment(*(min(getattr(request.alignment, side) for request in requests) for side in "abc"))
         first, *others = dict.fromkeys((*gemms, *bounds))
-        for choice in (*choices_for_list(gemms, self.spec), SAFE):
+        for config in (*ranked_for_group(gemms, self.spec), SAFE):
             try:
-                built = self.kernels.kernel(first, alignment, choice, problems=Problems.LISTED, others=others)
+                built = self.kernels.kernel(first, alignment, config, problems=Problems.LISTED, others=others)
                 grids = [grid_of(built.kernel, gemm) for gemm in (first, *others)]
                 grid = (max(grid[0] for grid in grids), max(grid[1] for grid in grids), count)
                 launch = built.loaded.prepare(grid, built.kernel.block, (0, first.alpha, first.beta))
                 return GroupPlan(launch, tuple(column.name for column in built.kernel.columns))
             except (CompileError, LaunchError, LoweringError, ScheduleError) as failure:
                 failures.append(failure)
-                self.report(first, str(choice), failure)
+                self.report(first, str(config), failure)
         raise failures[-1]
 
     def refuse_fork(self) -> None:
@@ -177,32 +181,33 @@ class Dispatcher:
         """Plans that can be built, best first; why others cannot is added to the failures."""
         if not self.spec.tensor.tf32_f32:
             request = request.exact
-        for choice in self._ranked(request):
+        for config in self._ranked(request):
             try:
-                plan = plan_of(self.kernels, request.exact if choice == SAFE else request, choice)
+                exact = isinstance(config.kernel, SimtConfig)
+                plan = plan_of(self.kernels, request.exact if exact else request, config)
             except (CompileError, LaunchError, LoweringError, ScheduleError) as failure:
                 failures.append(failure)
-                self.report(request.gemm, str(choice), failure)
+                self.report(request.gemm, str(config), failure)
             else:
                 yield plan
 
-    def _ranked(self, request: Request) -> Iterator[Choice]:
-        """Choices worth trying, best first; the last is right everywhere."""
+    def _ranked(self, request: Request) -> Iterator[PlanConfig]:
+        """Plans worth trying, best first; the last is right everywhere."""
         seen = set()
-        for choice in (*self._measured(request), *estimated(request, self.spec), SAFE):
-            if choice in seen or (request.without_workspace and _needs_workspace(request, choice)):
+        for config in chain(self._measured(request), estimated(request, self.spec), (SAFE,)):
+            if config in seen or (request.without_workspace and _needs_workspace(request, config)):
                 continue
-            seen.add(choice)
-            if not request.fixed_order or self._sums_as(self._order(request.gemm), request.gemm, choice):
-                yield choice
+            seen.add(config)
+            if not request.fixed_order or self._sums_as(self._order(request.gemm), request.gemm, config):
+                yield config
 
-    def _measured(self, request: Request) -> list[Choice]:
+    def _measured(self, request: Request) -> list[PlanConfig]:
         if self.database is None or request.stack is not None:
             return []
         gemm, alignment = request.gemm, request.alignment
         try:
             order = self._order(gemm).name if request.fixed_order else None
-            found = self.database.best_choice(self.gpu.name, gemm, alignment.least, order)
+            found = self.database.best_plan(self.gpu.name, gemm, alignment.least, order)
         except TilewrightError as failure:
             say_once(f"The database of tuned kernels cannot be read, so kernels are chosen by estimate: {failure}")
             return []
@@ -215,51 +220,56 @@ class Dispatcher:
         typical = replace(gemm, m=_TYPICAL, n=_TYPICAL, lda=0, ldb=0, ldc=0, ld_residual=0)
         found = self._orders.get(typical)
         if found is None:
-            estimated = choices(typical, self.spec, Alignment(16, 16, 16), keep_order=True)
-            for choice in (*(choice for _, choice in estimated), SAFE):
+            estimates = ranked(typical, self.spec, Alignment(16, 16, 16), keep_order=True)
+            for config in chain((config for _, config in estimates), (SAFE,)):
                 try:
-                    plan_of(self.kernels, Request(typical, Alignment(16, 16, 16)), choice)
-                    found = self._orders[typical] = order_of(build_of(as_read(typical, choice), choice))
+                    plan_of(self.kernels, Request(typical, Alignment(16, 16, 16)), config)
+                    found = self._orders[typical] = order_of(build_of(as_read(typical, config), config))
                     break
                 except (CompileError, LaunchError, LoweringError, ScheduleError):
                     continue
         assert found is not None  # SAFE is lowered for everything
         return found
 
-    def _sums_as(self, order: ReductionOrder, gemm: Gemm, choice: Choice) -> bool:
-        if choice.rung == THIN:
+    def _sums_as(self, order: ReductionOrder, gemm: Gemm, config: PlanConfig) -> bool:
+        if isinstance(config.kernel, GemvConfig):
             return False
         try:
-            return choice.splits == 1 and order_of(build_of(as_read(gemm, choice), choice)) == order
+            return config.split_k == 1 and order_of(build_of(as_read(gemm, config), config)) == order
         except (LoweringError, ScheduleError):
             return False
 
     # -- faults -------------------------------------------------------------------------------------------------------
 
-    def report(self, gemm: Gemm, choice: str, failure: TilewrightError) -> None:
+    def report(self, gemm: Gemm, config: str, failure: TilewrightError) -> None:
         """A kernel that cannot be compiled or loaded, or that a pass broke, is a mistake of ours. That a schedule does
         not go with a problem, or needs more than the GPU has, is none."""
-        known = (choice, failure.headline)
+        known = (config, failure.headline)
         if isinstance(failure, (CompileError, BrokenRule)) and known not in self._reported:
             self._reported.add(known)
-            say_once(f"Kernel {choice} is left out for {gemm}, and another one runs: {failure.headline}")
+            say_once(f"Kernel {config} is left out for {gemm}, and another one runs: {failure.headline}")
 
 
-def estimated(request: Request, spec: DeviceSpec) -> list[Choice]:
+def estimated(request: Request, spec: DeviceSpec) -> Iterator[PlanConfig]:
     """What would be chosen with no measurement, best first."""
     gemm, alignment, stack = request.gemm, request.alignment, request.stack
-    ranked = choices(gemm, spec, alignment, keep_order=request.fixed_order, stack=stack)
+    estimates = ranked(gemm, spec, alignment, keep_order=request.fixed_order, stack=stack)
     skinny = None if request.fixed_order else skinny_for(gemm, alignment, spec, stack)
-    if skinny is not None:
-        time_us = estimate_us(gemm, skinny, spec, 1 if stack is None else stack.count)
-        ranked.append((time_us + (not skinny.whole) * MORE_LAUNCHES_US, Choice(THIN, splits=skinny.config.split_k)))
-    return [choice for _, choice in sorted(ranked, key=lambda pair: pair[0])]
+    gemv = None if skinny is None else PlanConfig(GemvConfig(split_k=skinny.config.split_k))
+    gemv_us = inf if gemv is None else estimate_us(gemv, gemm, spec, alignment, stack)
+    for time_us, config in estimates:
+        if gemv is not None and gemv_us < time_us:
+            yield gemv
+            gemv = None
+        yield config
+    if gemv is not None:
+        yield gemv
 
 
-def _needs_workspace(request: Request, choice: Choice) -> bool:
-    if choice.rung == THIN:
-        return choice.splits > 1
-    return bool(choice.pads) or choice.splits > 1
+def _needs_workspace(request: Request, config: PlanConfig) -> bool:
+    if isinstance(config.kernel, GemvConfig):
+        return config.split_k > 1
+    return bool(config.packed) or config.split_k > 1
 
 
 _DISPATCHERS: dict[int, Dispatcher] = {}
@@ -277,7 +287,7 @@ def dispatcher(device: int) -> Dispatcher:
 
 
 def use_database(database: Database | None) -> None:
-    """Measured choices for all that is planned from now on, in place of the user's; None to estimate always."""
+    """Measured plans for all that is planned from now on, in place of the user's; None to estimate always."""
     _DATABASE[:] = [database]
     for known in _DISPATCHERS.values():
         known.database = database

@@ -11,14 +11,15 @@ from tilewright.artifacts import CudaSource
 from tilewright.codegen import print_cuda
 from tilewright.device.arch import SINCE, Feature
 from tilewright.device.spec import DeviceSpec
-from tilewright.errors import TilewrightError
+from tilewright.errors import ScheduleError, TilewrightError
 from tilewright.ir.kernel import Kernel, Variant
 from tilewright.ir.work import Problems, SplitK
+from tilewright.kernels.configuration import name_of
+from tilewright.kernels.gemv import GemvConfig
 from tilewright.kernels.reduce import ReduceConfig
 from tilewright.kernels.relayout import RelayoutConfig
-from tilewright.ladders import find_rung
 from tilewright.lowering.variants import MAX_INDEX, ends_whole, reads_vectors, widest
-from tilewright.planning.copies import Alignment
+from tilewright.planning.packing import Alignment
 from tilewright.planning.skinny import Skinny
 from tilewright.planning.stack import Stack
 from tilewright.problem.gemm import AddedName, Dim, Gemm, OperandName
@@ -32,7 +33,7 @@ from tilewright.runtime.prepared import PreparedLaunch
 from tilewright.runtime.probe import probe
 from tilewright.schedule import Schedule
 from tilewright.toolchain import Build, arguments, build, check_launchable, grid_of
-from tilewright.winners.choice import Choice
+from tilewright.winners.plan_config import PlanConfig
 
 DIMS: tuple[Dim, ...] = ("m", "n", "k")
 
@@ -74,29 +75,29 @@ class Kernels:
         self,
         gemm: Gemm,
         alignment: Alignment,
-        choice: Choice,
+        config: PlanConfig,
         *,
         problems: Problems = Problems.ONE,
         others: Sequence[Gemm] = (),
     ) -> Built:
-        """The kernel of a choice for the class of a problem. others: which it must also serve, of the same formats.
+        """The kernel of a plan for the class of a problem. others: which it must also serve, of the same formats.
 
         Raises what building, compiling or loading raises, the second time at once.
         """
-        schedule = schedule_of(gemm, choice)
-        known = (schedule, _formats(gemm), choice.splits > 1)
+        schedule = schedule_of(gemm, config)
+        known = (schedule, _formats(gemm), config.split_k > 1)
         shape = self._shapes.get(known)
         if shape is None:
-            program = _build(gemm, schedule, choice).program
+            program = _build(gemm, schedule, config).program
             tile = {dim: program.cluster_tile(dim) for dim in DIMS}
             shape = self._shapes[known] = Shape(tile, reads_vectors(program))
-        variant = weakest([variant_of(one, alignment, shape, choice) for one in (gemm, *others)])
+        variant = weakest([variant_of(one, alignment, shape, config) for one in (gemm, *others)])
         key = (*known, variant, problems)
         if key in self._failed:
             raise self._failed[key]
         found = self._built.get(key)
         if found is None:
-            built = replace(_build(gemm, schedule, choice), asked_variant=variant, problems=problems)
+            built = replace(_build(gemm, schedule, config), asked_variant=variant, problems=problems)
             try:
                 found = self._built[key] = self._loaded(built)
             except TilewrightError as failure:
@@ -151,39 +152,39 @@ class Kernels:
         return found
 
 
-def schedule_of(gemm: Gemm, choice: Choice) -> Schedule:
-    """The schedule that a choice names."""
-    rung = find_rung(choice.rung)
-    if not choice.point:
-        return rung.schedule(gemm)
-    assert rung.choices is not None
-    return rung.choices.schedule_at(gemm, choice.point)
+def schedule_of(gemm: Gemm, config: PlanConfig) -> Schedule:
+    """The schedule of a plan's kernel. Raises ScheduleError where the family cannot compute the problem."""
+    assert not isinstance(config.kernel, GemvConfig)
+    reasons = config.kernel.reasons_against(gemm)
+    if reasons:
+        raise ScheduleError(f"{config} cannot compute {gemm}: {reasons[0]}.")
+    return config.kernel.schedule(gemm)
 
 
-def build_of(gemm: Gemm, choice: Choice) -> Build:
-    """A choice for a problem, not yet compiled."""
-    return _build(gemm, schedule_of(gemm, choice), choice)
+def build_of(gemm: Gemm, config: PlanConfig) -> Build:
+    """The kernel of a plan for a problem, not yet compiled."""
+    return _build(gemm, schedule_of(gemm, config), config)
 
 
-def _build(gemm: Gemm, schedule: Schedule, choice: Choice) -> Build:
-    split_k = SplitK.PARTIALS if choice.splits > 1 else SplitK.NONE
-    return replace(build(gemm, schedule, name=choice.rung.replace("/", "_")), split_k=split_k)
+def _build(gemm: Gemm, schedule: Schedule, config: PlanConfig) -> Build:
+    split_k = SplitK.PARTIALS if config.split_k > 1 else SplitK.NONE
+    return replace(build(gemm, schedule, name=name_of(config.kernel).replace(" ", "_")), split_k=split_k)
 
 
 def _formats(gemm: Gemm) -> tuple[Any, ...]:
     return gemm.dtype, gemm.accumulate, gemm.out, gemm.product, gemm.a, gemm.b, gemm.c, gemm.epilogue
 
 
-def variant_of(gemm: Gemm, alignment: Alignment, shape: Shape, choice: Choice) -> Variant:
-    """What may be assumed of a problem as the kernel of a choice finds it, behind copies. Sizes are exact all together
+def variant_of(gemm: Gemm, alignment: Alignment, shape: Shape, config: PlanConfig) -> Variant:
+    """What may be assumed of a problem as the kernel of a plan finds it, behind copies. Sizes are exact all together
     or not at all, so that a class has three kernels, not sixteen."""
     tile = shape.tile
     exact = frozenset(DIMS if all(gemm.size(dim) % tile[dim] == 0 for dim in DIMS) else ())
     read, result = widest(gemm, (alignment.a, alignment.b)), widest(gemm, (alignment.c,))
     reach = max(_reach(gemm, operand.name, tile) for operand in (*gemm.operands, *gemm.added))
-    if choice.splits > 1:
-        reach = max(reach, (choice.splits * gemm.m + tile["m"]) * gemm.ldc)
-    whole = shape.reads_vectors and ends_whole(gemm, read, exact, choice.pads)
+    if config.split_k > 1:
+        reach = max(reach, (config.split_k * gemm.m + tile["m"]) * gemm.ldc)
+    whole = shape.reads_vectors and ends_whole(gemm, read, exact, config.packed)
     return Variant(exact, read, reach <= MAX_INDEX, result, whole)
 
 

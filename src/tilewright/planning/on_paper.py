@@ -1,4 +1,4 @@
-"""Plans with no GPU: which kernels a choice is, their texts, grids and arguments; nothing is compiled or launched."""
+"""Plans with no GPU: which kernels a configuration is, their texts, grids and arguments."""
 
 from __future__ import annotations
 
@@ -9,18 +9,19 @@ from tilewright.artifacts import CudaSource
 from tilewright.device.arch import SINCE, Feature
 from tilewright.device.spec import DeviceSpec
 from tilewright.errors import LaunchError
+from tilewright.kernels.gemv import GemvConfig
 from tilewright.kernels.skinny import is_k_major
 from tilewright.planning.assembly import Request, part_length, plan_of
-from tilewright.planning.copies import Alignment, as_read
 from tilewright.planning.kernels import Built, Kernels, build_of
+from tilewright.planning.packing import Alignment, as_read
 from tilewright.planning.plan import Plan
 from tilewright.planning.skinny import skinny_for
 from tilewright.problem.gemm import Gemm
 from tilewright.toolchain import Build, check_launchable
-from tilewright.winners.choice import THIN, Choice
 from tilewright.winners.keys import ALIGNMENTS, Key, kernel_version, row_alignment
 from tilewright.winners.lookup import gemm_of
 from tilewright.winners.order import ReductionOrder, order_of
+from tilewright.winners.plan_config import PlanConfig
 
 Dim3 = tuple[int, int, int]
 
@@ -82,13 +83,13 @@ def version_of_plan(plan: Plan) -> str:
     return kernel_version(launch.source for launch in launches_of(plan))
 
 
-def version_of(key: Key, choice: Choice) -> str:
-    """`kernel_version` of what a choice is for a problem, at tight rows. Raises TilewrightError where it is nothing."""
+def version_of(key: Key, config: PlanConfig) -> str:
+    """`kernel_version` of a plan for a problem with tight rows. Raises TilewrightError where it is none."""
     gemm = gemm_of(key)
     # A key tells the least alignment only; where rows explain it, addresses are aligned.
     told = key.problem.alignment
     request = Request(gemm, alignment_of_rows(gemm, ALIGNMENTS[0] if told == row_alignment(gemm) else told))
-    return version_of_plan(plan_of(PaperKernels(), request, choice))
+    return version_of_plan(plan_of(PaperKernels(), request, config))
 
 
 def alignment_of_rows(gemm: Gemm, most: int = ALIGNMENTS[0]) -> Alignment:
@@ -101,29 +102,29 @@ def alignment_of_rows(gemm: Gemm, most: int = ALIGNMENTS[0]) -> Alignment:
     return Alignment(a, b, c)
 
 
-def order_of_choice(gemm: Gemm, alignment: Alignment, choice: Choice) -> ReductionOrder:
-    """The order in which the plan of a choice sums. Raises what schedules, passes and `plan_of` raise."""
-    if choice.rung == THIN:
-        return _order_of_thin(gemm, alignment, choice)
-    read = as_read(gemm, choice)
-    built = build_of(read, choice)
-    length = part_length(read, choice, built.program.cluster_tile("k")) if choice.splits > 1 else 0
+def order_of_plan(gemm: Gemm, alignment: Alignment, config: PlanConfig) -> ReductionOrder:
+    """The order in which the plan of a configuration sums. Raises what schedules, passes and `plan_of` raise."""
+    if isinstance(config.kernel, GemvConfig):
+        return _order_of_thin(gemm, alignment, config)
+    read = as_read(gemm, config)
+    built = build_of(read, config)
+    length = part_length(read, config, built.program.cluster_tile("k")) if config.split_k > 1 else 0
     return order_of(built, part_of_k=length)
 
 
-def _order_of_thin(gemm: Gemm, alignment: Alignment, choice: Choice) -> ReductionOrder:
-    skinny = skinny_for(gemm, alignment, None, parts=choice.splits)
+def _order_of_thin(gemm: Gemm, alignment: Alignment, config: PlanConfig) -> ReductionOrder:
+    skinny = skinny_for(gemm, alignment, None, parts=config.split_k)
     if skinny is None:
-        raise LaunchError(f"{gemm} has too many rows and columns for {choice}, or other formats.")
-    config = skinny.config
-    neighbours = config.width if is_k_major(gemm) else 1
+        raise LaunchError(f"{gemm} has too many rows and columns for {config}, or other formats.")
+    kernel = skinny.config
+    neighbours = kernel.width if is_k_major(gemm) else 1
     return ReductionOrder(
         unit="FFMA",
         depth=1,
         visits="ascending",
         shared_by=(
-            f"{config.lanes_k} lanes, {neighbours} of k each in turn",
-            f"{config.warps_k} warps in turn",
+            f"{kernel.lanes_k} lanes, {neighbours} of k each in turn",
+            f"{kernel.warps_k} warps in turn",
             *((f"blocks, {skinny.part_of_k} of k each",) if skinny.parts > 1 else ()),
         ),
         sum_in="f32 in registers",

@@ -17,8 +17,8 @@ from tilewright.kernels.gemv_fit import Facts, fitting, sm_seconds
 from tilewright.kernels.skinny import is_k_major, long_of, short_of
 from tilewright.lowering.variants import MAX_INDEX
 from tilewright.model.time import DRAM_SHARE, LAUNCH_SECONDS
-from tilewright.planning.choices import finish_seconds
-from tilewright.planning.copies import Alignment
+from tilewright.planning.cost import reduction_seconds
+from tilewright.planning.packing import Alignment
 from tilewright.planning.stack import Stack
 from tilewright.problem.epilogue import PLAIN
 from tilewright.problem.gemm import Gemm
@@ -95,7 +95,7 @@ def estimate_us(gemm: Gemm, skinny: Skinny, spec: DeviceSpec, count: int = 1) ->
     the sum of parts."""
     busy = sm_seconds(skinny.config, gemm, spec, count=count)
     total = LAUNCH_SECONDS + _together(gemm, busy, spec, count)
-    return 1e6 * (total if skinny.whole else total + finish_seconds(gemm, spec, skinny.parts))
+    return 1e6 * (total if skinny.whole else total + float(reduction_seconds(gemm, gemm, spec, skinny.parts)))
 
 
 def _together(gemm: Gemm, busy: float, spec: DeviceSpec, count: int) -> float:

@@ -15,9 +15,9 @@ from tilewright.artifacts import Cubin
 from tilewright.device.catalog import device as known_device
 from tilewright.device.spec import DeviceSpec
 from tilewright.errors import TilewrightError
+from tilewright.kernels.work import Access, Work
 from tilewright.model.prediction import Prediction
 from tilewright.model.time import predict_time
-from tilewright.model.work import Access, Work
 from tilewright.prediction.counting import sample_gemm, work_of
 from tilewright.prediction.edits import Edit, edits
 from tilewright.prediction.predict import dram_bytes, predict
@@ -168,7 +168,7 @@ def _times(one: Access) -> str:
 
 
 def _each(one: Access) -> float:
-    return (one.wavefronts if one.space == "shared" else one.lines) / max(one.requests, 1e-9)
+    return float((one.wavefronts if one.space == "shared" else one.lines) / max(one.requests, 1e-9))
 
 
 def _merged(accesses: Iterable[Access]) -> list[Access]:

@@ -15,9 +15,9 @@ from tilewright.ir.buffer import Space
 from tilewright.ir.kernel import Kernel
 from tilewright.ir.program import Program, Route
 from tilewright.ir.visit import Path, walk
+from tilewright.kernels.work import Access, Phase, Work, asked_rows, round_trips
 from tilewright.layout.banks import LINE_BYTES
 from tilewright.lowering.products import multicast
-from tilewright.model.work import Access, Phase, Work, asked_rows, round_trips
 from tilewright.prediction.joined_loads import JoinedLoads
 from tilewright.problem.gemm import Gemm, OperandName
 from tilewright.problem.reference import make_operands
@@ -142,7 +142,7 @@ def _line(line: LineCounts, blocks: int, wide: dict[Path, dict[str, int]]) -> _L
 
 
 def _phase(lines: Sequence[_Line], gemm: Gemm) -> Phase:
-    fp32 = flops = matrix = conversions = other = barriers = operand_bytes = engine_bytes = 0.0
+    fp32 = flops = matrix = conversions = other = barriers = operand_bytes = tma_bytes = 0.0
     accesses: dict[tuple[object, ...], Access] = {}
     for line in lines:
         times, what = line["executions"], line.what
@@ -155,7 +155,7 @@ def _phase(lines: Sequence[_Line], gemm: Gemm) -> Phase:
             key = (one.name, one.kind, one.space, one.width_bytes, one.copies)
             accesses[key] = one if key not in accesses else accesses[key] + one
         elif what.kind in ("bulk load", "bulk store"):
-            engine_bytes += line["bulk_bytes"]
+            tma_bytes += line["bulk_bytes"]
             other += times
         elif what.kind == "barrier":
             barriers += times
@@ -170,9 +170,7 @@ def _phase(lines: Sequence[_Line], gemm: Gemm) -> Phase:
             fp32 += times * floats
             conversions += times * opcodes.get("CVT", 0)
             other += times * (sum(opcodes.values()) - floats)
-    return Phase(
-        fp32, flops, matrix, conversions, other, tuple(accesses.values()), barriers, operand_bytes, engine_bytes
-    )
+    return Phase(fp32, flops, matrix, conversions, other, tuple(accesses.values()), barriers, operand_bytes, tma_bytes)
 
 
 def _wgmma_bytes(multiply_adds_of_warp: int, gemm: Gemm) -> int:

@@ -8,11 +8,11 @@ from tilewright.device.arch import arch as known_arch
 from tilewright.device.catalog import device as known_device
 from tilewright.device.spec import DeviceSpec
 from tilewright.errors import LaunchError
+from tilewright.kernels.work import Work
 from tilewright.ladders.rung import Rung
 from tilewright.model.l2 import Strips, estimate_l2, strips_of, tiles_in_order
 from tilewright.model.prediction import Prediction
 from tilewright.model.time import predict_time
-from tilewright.model.work import Work
 from tilewright.prediction.counting import work_of
 from tilewright.problem.gemm import Gemm
 from tilewright.runtime.cubin_cache import CubinCache

@@ -19,10 +19,10 @@ import numpy as np
 
 from tilewright.bench.records import recorded, recorded_folder
 from tilewright.device.catalog import device
+from tilewright.kernels.work import Access, Phase, Work
 from tilewright.ladders import LADDERS, find_rung
 from tilewright.model.prediction import Prediction
 from tilewright.model.time import predict_time
-from tilewright.model.work import Access, Phase, Work
 from tilewright.prediction.counting import work_of
 from tilewright.prediction.predict import dram_bytes
 from tilewright.problem.formats import format_options

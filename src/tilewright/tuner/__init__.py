@@ -1,8 +1,7 @@
 """Tuning: the plans that the library could run for a problem, ranked, measured and searched.
 
-space       every candidate for a problem; why one is illegal
-rank        what a candidate is predicted to take, before it is compiled
-processes, compiling     candidates looked at and compiled in other processes
+space       every candidate for a problem, ranked by the cost model; why one is illegal
+processes, compiling     candidates compiled in other processes
 measure     held against float64, then timed
 study       which candidate next: Optuna, in SQLite or PostgreSQL (storage), for any number of workers; encoding
 tune        all of these within a budget in seconds; session puts them together for one problem on a GPU

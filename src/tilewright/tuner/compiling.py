@@ -1,8 +1,7 @@
-"""Candidates looked at and compiled, in processes of their own."""
+"""Candidates compiled, in processes of their own."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass
 from pathlib import Path
@@ -10,19 +9,15 @@ from pathlib import Path
 from tilewright.artifacts import Cubin
 from tilewright.device.spec import DeviceSpec
 from tilewright.errors import TilewrightError
-from tilewright.ladders import find_rung
 from tilewright.planning.on_paper import PaperLaunch, launches_of, version_of_plan
 from tilewright.planning.plan import Plan
 from tilewright.problem.gemm import Gemm
 from tilewright.runtime.cubin_cache import CubinCache
 from tilewright.runtime.nvrtc import compile_cuda
 from tilewright.tuner.processes import Processes, told
-from tilewright.tuner.rank import Look, look
 from tilewright.tuner.space import Space
-from tilewright.winners.choice import Choice
 from tilewright.winners.order import ReductionOrder
-
-_LOOKS_A_TASK = 8
+from tilewright.winners.plan_config import PlanConfig
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,7 +32,7 @@ class CompiledLaunch:
 class Prepared:
     """A candidate, compiled: all that its launches need. order: `ReductionOrder.name`. kernel: `kernel_version`."""
 
-    candidate: Choice
+    candidate: PlanConfig
     launches: tuple[CompiledLaunch, ...]
     plan: Plan
     order: str
@@ -49,7 +44,7 @@ class Prepared:
         return max(launch.cubin.resources.registers for launch in self.launches)
 
 
-def prepare(space: Space, candidate: Choice, arch: str, cache: CubinCache) -> Prepared:
+def prepare(space: Space, candidate: PlanConfig, arch: str, cache: CubinCache) -> Prepared:
     """Raises TilewrightError for a candidate that is no kernel, or that the compiler refuses."""
     reasons = space.reasons(candidate)
     if reasons:
@@ -65,20 +60,14 @@ class Compilers(Processes):
     """Processes that build the candidates of one space."""
 
     def __init__(self, space: Space, arch: str, workers: int, *, cache: Path | None = None) -> None:
-        ask = (space.gemm, space.spec, tuple(space.rungs), space.like, space.also, arch, cache)
-        super().__init__(workers, _start, *ask)
+        super().__init__(workers, _start, space.gemm, space.spec, space.like, arch, cache)
 
     @property
     def ahead(self) -> int:
         """Candidates that are worth having in work: each process busy, and some finished."""
         return 2 * self.workers + 2
 
-    def looks(self, candidates: Sequence[Choice]) -> list[Future[list[Look]]]:
-        """Candidates with their predictions, a few at a time."""
-        parts = range(0, len(candidates), _LOOKS_A_TASK)
-        return [self.call(_looks, candidates[at : at + _LOOKS_A_TASK]) for at in parts]
-
-    def submit(self, candidate: Choice) -> Future[Prepared]:
+    def submit(self, candidate: PlanConfig) -> Future[Prepared]:
         """The candidate compiled; its result raises TilewrightError for one that cannot be."""
         return self.call(_prepared, candidate)
 
@@ -97,22 +86,14 @@ _WORK: list[_Work] = []
 def _start(
     gemm: Gemm,
     spec: DeviceSpec,
-    rungs: Iterable[str],
     like: ReductionOrder | None,
-    also: Sequence[Choice],
     arch: str,
     cache: Path | None,
 ) -> None:
-    space = Space(gemm, spec, [find_rung(name) for name in rungs], like=like, also=also)
-    _WORK[:] = [_Work(space, arch, CubinCache(cache))]
+    _WORK[:] = [_Work(Space(gemm, spec, (), like=like), arch, CubinCache(cache))]
 
 
-def _looks(candidates: Sequence[Choice]) -> list[Look]:
-    (work,) = _WORK
-    return [look(work.space, candidate) for candidate in candidates]
-
-
-def _prepared(candidate: Choice) -> Prepared:
+def _prepared(candidate: PlanConfig) -> Prepared:
     (work,) = _WORK
     try:
         return prepare(work.space, candidate, work.arch, work.cache)

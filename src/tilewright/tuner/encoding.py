@@ -1,4 +1,4 @@
-"""Choices as Optuna sees them: points of one space, whatever rung they are of."""
+"""Plans as Optuna sees them: points of one space, whatever family their kernels are of."""
 
 from __future__ import annotations
 
@@ -10,21 +10,22 @@ from typing import Any
 import numpy as np
 
 from tilewright.errors import TilewrightError
-from tilewright.winners.choice import Choice
+from tilewright.kernels.configuration import parameters
+from tilewright.winners.plan_config import PlanConfig
 
-_RUNG_WEIGHT = 4
-"""Parameters that another rung counts as, when candidates are compared."""
+_FAMILY_WEIGHT = 4
+"""Parameters that another family counts as, when candidates are compared."""
 
 _AROUND_WEIGHT = 2
-"""The same for the parts of k, and for what is copied first."""
+"""The same for split-K, and for what is packed."""
 
-_OF_ALL = ("rung", "splits", "copied first")
-"""What every choice has, before the parameters of its rung."""
+_OF_ALL = ("family", "split_k", "packing")
+"""What every plan has, before the parameters of its family."""
 
 
 @dataclass(frozen=True)
 class Encoding:
-    """Candidates of several rungs as points of one space: a parameter that a rung lacks has the value "-" there."""
+    """Candidates of several families as points of one space: a parameter that one lacks has the value "-" there."""
 
     names: tuple[str, ...]
     values: tuple[tuple[str, ...], ...]
@@ -32,15 +33,17 @@ class Encoding:
     weights: Any
 
     @classmethod
-    def of(cls, candidates: Sequence[Choice]) -> Encoding:
+    def of(cls, candidates: Sequence[PlanConfig]) -> Encoding:
         if not candidates:
             raise TilewrightError("There is nothing to search.")
-        names = (*_OF_ALL, *sorted({name for candidate in candidates for name in candidate.point}))
+        kinds = {candidate.kernel.kind: candidate.kernel for candidate in candidates}
+        own = {name for kernel in kinds.values() for name in parameters(kernel)}
+        names = (*_OF_ALL, *sorted(own - set(_OF_ALL)))
         rows = [_texts(candidate, names) for candidate in candidates]
         values = tuple(tuple(sorted(set(column), key=_in_order)) for column in zip(*rows, strict=True))
         places = [{text: at for at, text in enumerate(column)} for column in values]
         matrix = np.array([[place[text] for place, text in zip(places, row, strict=True)] for row in rows])
-        weights = np.array([_RUNG_WEIGHT] + [_AROUND_WEIGHT] * 2 + [1] * (len(names) - len(_OF_ALL)))
+        weights = np.array([_FAMILY_WEIGHT] + [_AROUND_WEIGHT] * 2 + [1] * (len(names) - len(_OF_ALL)))
         return cls(names, values, matrix, weights)
 
     @property
@@ -49,10 +52,10 @@ class Encoding:
 
         return {name: CategoricalDistribution(column) for name, column in zip(self.names, self.values, strict=True)}
 
-    def params(self, candidate: Choice) -> dict[str, str]:
+    def params(self, candidate: PlanConfig) -> dict[str, str]:
         return dict(zip(self.names, _texts(candidate, self.names), strict=True))
 
-    def codes_of(self, candidate: Choice) -> Any:
+    def codes_of(self, candidate: PlanConfig) -> Any:
         return self.codes(self.params(candidate))
 
     def codes(self, params: dict[str, str]) -> Any:
@@ -64,12 +67,12 @@ class Encoding:
         return ((self.matrix == codes) * self.weights).sum(axis=1)
 
 
-def _texts(candidate: Choice, names: Sequence[str]) -> list[str]:
-    point = candidate.point
+def _texts(candidate: PlanConfig, names: Sequence[str]) -> list[str]:
+    point = parameters(candidate.kernel)
     own = (json.dumps(point[name]) if name in point else "-" for name in names[len(_OF_ALL) :])
-    copies = [*sorted(candidate.pads), *(f"turned {name}" for name in sorted(candidate.turned))]
-    copies += ["whole tiles"] if candidate.filled else []
-    return [candidate.rung, str(candidate.splits), " ".join(copies), *own]
+    packing = [*sorted(candidate.packed), *(f"transposed {name}" for name in sorted(candidate.transposed))]
+    packing += ["tile multiples"] if candidate.tile_multiples else []
+    return [candidate.kernel.kind, str(candidate.split_k), " ".join(packing), *own]
 
 
 def _in_order(text: str) -> tuple[float, str]:

@@ -27,7 +27,7 @@ from tilewright.runtime.launch import LoadedKernel, load
 from tilewright.runtime.memory import DeviceArray
 from tilewright.runtime.probe import probe
 from tilewright.tuner.compiling import Prepared
-from tilewright.winners.choice import Choice
+from tilewright.winners.plan_config import PlanConfig
 
 ROUNDS = 3
 """Replays of a candidate's graph in the search; the best are timed again, side by side."""
@@ -184,7 +184,7 @@ class GpuMeasurer:
         return verdict.relative_error
 
     @contextmanager
-    def _alive_after(self, candidate: Choice) -> Iterator[None]:
+    def _alive_after(self, candidate: PlanConfig) -> Iterator[None]:
         """Raises GpuLost where a candidate failed and took the GPU with it."""
         try:
             yield

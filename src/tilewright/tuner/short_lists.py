@@ -12,17 +12,12 @@ from tilewright.errors import TilewrightError
 from tilewright.runtime.cubin_cache import CubinCache
 from tilewright.tuner.compiling import Prepared, prepare
 from tilewright.tuner.processes import Processes, told
-from tilewright.tuner.rank import Look, look, ranked, spread
-from tilewright.tuner.space import Space, make_space
+from tilewright.tuner.space import Candidate, make_space
 from tilewright.tuner.table import CANDIDATES, Ready, Task
-from tilewright.winners.choice import THIN, Choice
-
-_ESTIMATED, _SPREAD = 12, 24
-"""Plans that are looked at: the best by dispatch's estimate, and others, evenly spread."""
-
+from tilewright.winners.plan_config import PlanConfig
 
 _NEAR = 1.5
-"""A ladder whose best plan is predicted to take longer by more has nothing on the list."""
+"""A family whose best plan is predicted to take longer by more has nothing on the list."""
 
 
 class ShortLists(Processes):
@@ -60,38 +55,29 @@ def _listed(task: Task) -> Ready:
 def ready(task: Task, spec: DeviceSpec, arch: str, cache: CubinCache) -> Ready:
     """The short list of a problem, compiled. Raises TilewrightError where there is no space."""
     space = make_space(task.problem.gemm, spec, today=task.today)
-    fresh = [one for one in _some(space, task.number) if one not in task.known]
-    looks = ranked(look(space, one) for one in fresh)
+    fresh = [one for one in space.ranked if one.config not in task.known]
     first = task.today if task.best is None else task.best
-    new = short_list(looks, first, CANDIDATES)
+    new = short_list(fresh, first, CANDIDATES)
     if not new and task.best is not None:
         return Ready({}, {}, exhausted=True)
     prepared: dict[str, Prepared] = {}
     failures: dict[str, str] = {}
-    for choice in (first, *new):
+    for config in (first, *new):
         try:
-            prepared[str(choice)] = prepare(space, choice, arch, cache)
+            prepared[str(config)] = prepare(space, config, arch, cache)
         except TilewrightError as refusal:
-            failures[str(choice)] = refusal.headline
+            failures[str(config)] = refusal.headline
     return Ready(prepared, failures)
 
 
-def _some(space: Space, number: int) -> list[Choice]:
-    """What is looked at in the passes until this one: in each, more of the points."""
-    defaults = [found for rung in space.rungs if (found := space.default(rung)) is not None]
-    few_rows = [choice for choice in space.also if choice.rung == THIN]
-    chosen = [*space.also[:_ESTIMATED], *few_rows, *defaults, *spread(space.candidates, _SPREAD * (number + 1))]
-    return list(dict.fromkeys(chosen))
-
-
-def short_list(looks: Sequence[Look], first: Choice, most: int) -> list[Choice]:
-    """What is measured beside `first`: the best predicted of each ladder that comes near the best of all, then of each
-    kind of tile, then whatever is left."""
-    others = [one for one in looks if one.candidate != first]
-    near = [one for one in others if one.predicted_us <= _NEAR * looks[0].predicted_us]
-    of_ladders = {one.candidate.rung.partition("/")[0]: one for one in reversed(near)}
+def short_list(ranked: Sequence[Candidate], first: PlanConfig, most: int) -> list[PlanConfig]:
+    """What is measured beside `first`: the best predicted of each family that comes near the best of all, then of each
+    kind, then whatever is left."""
+    others = [one for one in ranked if one.config != first]
+    near = [one for one in others if one.predicted_us <= _NEAR * ranked[0].predicted_us]
+    of_families = {one.config.kernel.kind: one for one in reversed(near)}
     of_kinds = {one.kind: one for one in reversed(others)}
-    chosen: dict[Choice, None] = {}
-    for group in (of_ladders.values(), of_kinds.values(), others):
-        chosen |= dict.fromkeys(one.candidate for one in sorted(group, key=others.index))
+    chosen: dict[PlanConfig, None] = {}
+    for group in (of_families.values(), of_kinds.values(), others):
+        chosen |= dict.fromkeys(one.config for one in sorted(group, key=lambda one: (one.predicted_us, one.config.key)))
     return list(chosen)[: most - 1]

@@ -23,7 +23,7 @@ import numpy as np
 from tilewright.tuner.encoding import Encoding
 from tilewright.tuner.measure import Measured
 from tilewright.tuner.storage import open_storage, told
-from tilewright.winners.choice import Choice
+from tilewright.winners.plan_config import PlanConfig
 
 LEASE_S = 300.0
 """After so long a claim of another machine is taken for forgotten."""
@@ -40,7 +40,7 @@ _DEATHS = 2
 class Claim:
     """A candidate that this process measures. number: of its trial."""
 
-    candidate: Choice
+    candidate: PlanConfig
     number: int
     trial_id: int
 
@@ -49,7 +49,7 @@ class Claim:
 class Result:
     """A candidate that was measured, by any process."""
 
-    candidate: Choice
+    candidate: PlanConfig
     measured: Measured
 
 
@@ -60,7 +60,7 @@ class TuningStudy:
     """
 
     def __init__(
-        self, url: str, name: str, candidates: Sequence[Choice], seeds: Sequence[Choice] = (), *, seed: int = 0
+        self, url: str, name: str, candidates: Sequence[PlanConfig], seeds: Sequence[PlanConfig] = (), *, seed: int = 0
     ) -> None:
         self.url, self.name = url, name
         self.candidates = tuple(candidates)
@@ -112,7 +112,7 @@ class TuningStudy:
         found = [Result(self._by_key[key], one) for key, one in self._measured.items() if key in self._by_key]
         return sorted(found, key=lambda result: result.measured.median_us)
 
-    def failures(self) -> dict[Choice, str]:
+    def failures(self) -> dict[PlanConfig, str]:
         """Why candidates were left out."""
         return {self._by_key[key]: reason for key, reason in self._failed.items() if key in self._by_key}
 
@@ -133,7 +133,7 @@ class TuningStudy:
             if claim is not None:
                 return claim
 
-    def _claimed(self, candidate: Choice) -> Claim | None:
+    def _claimed(self, candidate: PlanConfig) -> Claim | None:
         import optuna
 
         trial = optuna.trial.create_trial(
@@ -155,11 +155,11 @@ class TuningStudy:
                     return None
         return claim
 
-    def _is_free(self, candidate: Choice) -> bool:
+    def _is_free(self, candidate: PlanConfig) -> bool:
         key = candidate.key
         return key not in self._measured and key not in self._failed and key not in self._busy
 
-    def _proposed(self) -> Choice | None:
+    def _proposed(self) -> PlanConfig | None:
         while self._seeds:
             first = self._seeds.pop(0)
             if self._is_free(first):

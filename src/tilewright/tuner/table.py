@@ -5,7 +5,7 @@ compile the lists while the GPU checks and times those that are ready, each list
 What comes of it is a line of a record at once, and the winner goes to the database; a run that was stopped goes on
 where it was. When all problems are done and time is left, they are gone through again with the next best plans.
 
-The problems whose choice by estimate is the least sure come first: those that take several launches, or have fewer
+The problems whose plan by estimate is the least sure come first: those that take several launches, or have fewer
 tiles than the GPU has SMs. Of these, and of the rest, the short ones first.
 """
 
@@ -24,13 +24,14 @@ from tilewright.bench import records
 from tilewright.bench.protocol import Timing
 from tilewright.device.spec import DeviceSpec
 from tilewright.errors import TilewrightError
+from tilewright.kernels.gemv import GemvConfig
 from tilewright.suite.problems import ORDERS, Problem
 from tilewright.tuner.measure import GpuLost
 from tilewright.tuner.tune import winner_from
 from tilewright.units import ceil_div
-from tilewright.winners.choice import THIN, Choice
 from tilewright.winners.database import Database
 from tilewright.winners.keys import Key, sources_version
+from tilewright.winners.plan_config import PlanConfig
 
 CANDIDATES = 5
 """Plans of a problem that are timed in one pass."""
@@ -43,20 +44,20 @@ _DEATHS = 2
 
 _CRASHES = 3
 
-FORMAT = 1
+FORMAT = 2
 PEER = "cuBLAS"
 
 
 @dataclass(frozen=True, slots=True)
 class Task:
-    """What is asked of a process. known: choices that were measured or failed before. best: of those, to be timed
+    """What is asked of a process. known: plans that were measured or failed before. best: of those, to be timed
     again beside the new ones; None the first time."""
 
     problem: Problem
     number: int
-    today: Choice
-    known: frozenset[Choice] = frozenset()
-    best: Choice | None = None
+    today: PlanConfig
+    known: frozenset[PlanConfig] = frozenset()
+    best: PlanConfig | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -110,8 +111,8 @@ class Row:
 class _Known:
     """What the record says of one problem."""
 
-    choices: dict[str, Choice] = field(default_factory=dict)
-    best: Choice | None = None
+    plans: dict[str, PlanConfig] = field(default_factory=dict)
+    best: PlanConfig | None = None
     passes: int = 0
     deaths: int = 0
     exhausted: bool = False
@@ -127,7 +128,7 @@ class Table:
         database: Database,
         record: Path,
         *,
-        today: Callable[[Problem], Choice],
+        today: Callable[[Problem], PlanConfig],
         passes: int = 2,
     ) -> None:
         self.spec, self.database, self.record, self.today, self.passes = spec, database, record, today, passes
@@ -191,7 +192,7 @@ class Table:
 
     def _task(self, problem: Problem, number: int) -> Task:
         known = self._known[problem]
-        return Task(problem, number, self.today(problem), frozenset(known.choices.values()), known.best)
+        return Task(problem, number, self.today(problem), frozenset(known.plans.values()), known.best)
 
     def _row(self, problem: Problem, number: int, ready: Ready, measurer: TableMeasurer) -> Row:
         known = self._known[problem]
@@ -209,12 +210,12 @@ class Table:
         ours = {name: timing for name, timing in timed.times.items() if name != PEER}
         best = _winner({name: timing.median_us for name, timing in ours.items()}, str(self.today(problem)))
         peer = timed.times.get(PEER)
-        choices = {name: prepared.candidate for name, prepared in ready.prepared.items()}
+        plans = {name: prepared.candidate for name, prepared in ready.prepared.items()}
         self._write(
             problem,
             {
                 "pass": number,
-                "choices": {name: choice.as_data() for name, choice in choices.items()},
+                "plans": {name: plan.as_data() for name, plan in plans.items()},
                 "times_us": {name: round(timing.median_us, 3) for name, timing in timed.times.items()},
                 "failures": failures,
                 "best": best,
@@ -222,14 +223,14 @@ class Table:
             },
         )
         known.passes, known.deaths = number + 1, 0
-        known.choices |= choices
+        known.plans |= plans
         if best is None:
             reasons = "; ".join(sorted(set(failures.values())))
             return Row(problem, failure=f"no plan gave a result: {reasons}", left=self.left)
-        known.best = choices[best]
+        known.best = plans[best]
         key = Key.of(self.spec, problem.gemm)
         winner = winner_from(
-            key, ready.prepared[best], ours[best], peer, flops=problem.gemm.flops, tried=len(known.choices)
+            key, ready.prepared[best], ours[best], peer, flops=problem.gemm.flops, tried=len(known.plans)
         )
         self.database.record(winner, over=self.database.winner(key, winner.order))
         return Row(problem, best, winner.median_us, winner.share_of_cublas, left=self.left)
@@ -266,10 +267,10 @@ class Table:
         elif data.get("exhausted"):
             known.exhausted = True
         elif "pass" in data:
-            choices = {name: Choice.from_data(one) for name, one in data["choices"].items()}
-            known.choices |= choices
+            plans = {name: PlanConfig.from_data(one) for name, one in data["plans"].items()}
+            known.plans |= plans
             known.passes, known.deaths = data["pass"] + 1, 0
-            known.best = choices.get(data["best"] or "", known.best)
+            known.best = plans.get(data["best"] or "", known.best)
 
 
 def _winner(times_us: Mapping[str, float], today: str) -> str | None:
@@ -285,12 +286,14 @@ _CLEARLY_FASTER = 0.99
 plan that was 0.4 % ahead in one run was 4 % behind in the next."""
 
 
-def ordered(problems: Sequence[Problem], spec: DeviceSpec, today: Callable[[Problem], Choice]) -> tuple[Problem, ...]:
+def ordered(
+    problems: Sequence[Problem], spec: DeviceSpec, today: Callable[[Problem], PlanConfig]
+) -> tuple[Problem, ...]:
     """The most valuable first."""
 
     def place(problem: Problem) -> tuple[int, int, int]:
-        gemm, choice = problem.gemm, today(problem)
-        unsure = bool(choice.pads) or choice.splits > 1 or choice.rung == THIN
+        gemm, plan = problem.gemm, today(problem)
+        unsure = bool(plan.packed) or plan.split_k > 1 or isinstance(plan.kernel, GemvConfig)
         few = ceil_div(gemm.m * gemm.n, _TILE) < spec.sm_count
         return (0 if unsure or few else 1, list(ORDERS).index(problem.orders), gemm.flops)
 

@@ -15,8 +15,8 @@ from tilewright.bench.protocol import Timing
 from tilewright.errors import TilewrightError
 from tilewright.tuner.measure import FINAL_ROUNDS, GRAPH_MS, GpuLost, Measurer
 from tilewright.tuner.study import Claim, Result, TuningStudy
-from tilewright.winners.choice import Choice
 from tilewright.winners.keys import Key, sources_version
+from tilewright.winners.plan_config import PlanConfig
 from tilewright.winners.winner import Winner, without_password
 
 FINALISTS = 4
@@ -39,7 +39,7 @@ class Compiling(Protocol):
 
     @property
     def ahead(self) -> int: ...
-    def submit(self, candidate: Choice) -> Future[Any]: ...
+    def submit(self, candidate: PlanConfig) -> Future[Any]: ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,7 +64,7 @@ class Outcome:
 
     candidates: int
     results: tuple[Result, ...]
-    failures: Mapping[Choice, str]
+    failures: Mapping[PlanConfig, str]
     best: Result
     times: Mapping[str, Timing]
     here: int
@@ -93,7 +93,7 @@ class Tuning:
         seconds: float,
         started: float | None = None,
         now: Callable[[], float] = monotonic,
-        rivals: tuple[Choice, ...] = (),
+        rivals: tuple[PlanConfig, ...] = (),
         progress: Progress = lambda state: None,
     ) -> None:
         self.study, self.compilers, self.measurer = study, compilers, measurer
@@ -102,8 +102,8 @@ class Tuning:
         self.deadline = self.started + seconds
         self.here = 0
         self._search_started = now()
-        self._crashes: Counter[Choice] = Counter()
-        self._prepared: dict[Choice, Any] = {}
+        self._crashes: Counter[PlanConfig] = Counter()
+        self._prepared: dict[PlanConfig, Any] = {}
         """What was measured here: a finalist need not wait for the compilers, which are busy until the end."""
 
     def run(self) -> Outcome:
@@ -215,7 +215,7 @@ class Tuning:
                 continue
         return self.measurer.side_by_side(prepared)
 
-    def _nothing(self, failures: Mapping[Choice, str]) -> TilewrightError:
+    def _nothing(self, failures: Mapping[PlanConfig, str]) -> TilewrightError:
         spent = self.now() - self.started
         headline = f"Nothing was measured in {spent:.0f} s: {len(failures)} of {len(self.study.candidates)} " + (
             "candidates failed." if len(failures) != 1 else "candidates failed, which was all there was time for."
@@ -227,7 +227,7 @@ class Tuning:
         )
 
 
-def reasons_of(failures: Mapping[Choice, str]) -> list[tuple[str, int]]:
+def reasons_of(failures: Mapping[PlanConfig, str]) -> list[tuple[str, int]]:
     """Why candidates failed, the most frequent first."""
     return Counter(failures.values()).most_common()
 
@@ -243,7 +243,7 @@ class Compiled(Protocol):
     """A candidate, and the names of its order and of its kernels."""
 
     @property
-    def candidate(self) -> Choice: ...
+    def candidate(self) -> PlanConfig: ...
     @property
     def order(self) -> str: ...
     @property
@@ -252,7 +252,7 @@ class Compiled(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Named:
-    candidate: Choice
+    candidate: PlanConfig
     order: str
     kernel: str
 
@@ -261,7 +261,7 @@ def winner_from(key: Key, best: Compiled, time: Timing, peer: Timing | None, *, 
     """A winner of a run side by side. peer: cuBLAS in that run."""
     return Winner(
         key=key,
-        choice=best.candidate,
+        config=best.candidate,
         order=best.order,
         kernel=best.kernel,
         sources=sources_version(),

@@ -92,15 +92,17 @@ class Database:
     def _own(self) -> list[Winner]:
         """The winners of the user's own file; none, and `problem` says why, where it is locked."""
         try:
-            return self._file.read(self._read_all)
+            return [winner for _, winner in self._file.read(self._read_all) if winner is not None]
         except Empty:
             return []
         except Unavailable as reason:
             self.problem = f"The database of winners {str(self.path)!r} was not read: {reason}."
             return []
 
-    def _read_all(self, connection: sqlite3.Connection) -> list[Winner]:
-        return [self._file.parsed(line) for (line,) in connection.execute("select line from winners order by rowid")]
+    def _read_all(self, connection: sqlite3.Connection) -> list[tuple[str, Winner | None]]:
+        """Entries as they are stored, and the winners in them: None where a kernel is of no family any more."""
+        lines = connection.execute("select line from winners order by rowid")
+        return [(line, self._file.parsed(line)) for (line,) in lines]
 
     # -- writing ----------------------------------------------------------------------------------------------------
 
@@ -128,14 +130,16 @@ class Database:
             raise self._left_alone("Nothing was imported into", reason) from None
 
     def prune(self, wanted: Callable[[Winner], bool]) -> int:
-        """Remove the user's own winners for which `wanted` is true; how many. Raises TilewrightError if it cannot."""
+        """Remove the user's own winners for which `wanted` is true, and those whose kernels are of no family any more;
+        how many. Raises TilewrightError if it cannot."""
 
         def remove(connection: sqlite3.Connection) -> int:
             # By their lines: one that another process has replaced meanwhile is not what was asked for.
             return sum(connection.execute("delete from winners where line = ?", (line,)).rowcount for line in goners)
 
         try:
-            goners = [winner.to_json() for winner in self._file.read(self._read_all) if wanted(winner)]
+            stored = self._file.read(self._read_all)
+            goners = [line for line, winner in stored if winner is None or wanted(winner)]
             return self._file.write(remove) if goners else 0
         except Empty:
             return 0

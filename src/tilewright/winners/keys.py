@@ -136,15 +136,13 @@ def kernel_version(sources: Iterable[CudaSource]) -> str:
     return hashlib.sha256("\0".join(texts).encode()).hexdigest()[:16]
 
 
-_DECIDING = (
-    *("codegen", "ir", "isa", "kernels", "ladders", "layout", "layout_search", "lowering", "planning", "schedule"),
-)
-"""All that decides which kernels a choice is, and their text, from rungs to the printer."""
+_DECIDING = (*("codegen", "ir", "isa", "kernels", "layout", "layout_search", "lowering", "planning", "schedule"),)
+"""All that decides which kernels a configuration is, and their text, from families to the printer."""
 
 
 @cache
 def sources_version() -> str:
-    """Where it is the same, so is every kernel of every choice."""
+    """Where it is the same, so is every kernel of every configuration."""
     package = Path(__file__).parents[1]
     digest = hashlib.sha256()
     for name in _DECIDING:

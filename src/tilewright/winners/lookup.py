@@ -1,4 +1,4 @@
-"""What dispatch asks: the choice that won for a problem, if there is one.
+"""What dispatch asks: the plan that won for a problem, if there is one.
 
 An exact winner comes first. Else that of a neighbour: the same device, formats, orders and alignment; m and n within a
 sixteenth, so that about as many tiles fill about as many rounds of SMs; k within a factor of two, since a tile's speed
@@ -21,9 +21,9 @@ from typing import Any
 from tilewright.dtypes import dtype as format_called
 from tilewright.errors import TilewrightError
 from tilewright.problem.gemm import Gemm, Order
-from tilewright.winners.choice import Choice
 from tilewright.winners.database import Database, shipped_winners
 from tilewright.winners.keys import Key, ProblemKey, short_name, sources_version
+from tilewright.winners.plan_config import PlanConfig
 from tilewright.winners.winner import Winner
 
 NEAR_TILES = 1 + 1 / 16
@@ -34,15 +34,15 @@ _ANSWERS_KEPT = 4096
 
 _Class = tuple[str, ProblemKey]
 
-VersionOf = Callable[[Key, Choice], str]
-"""`kernel_version` of what a choice is today for a problem; raises TilewrightError where it is nothing."""
+VersionOf = Callable[[Key, PlanConfig], str]
+"""`kernel_version` of what a configuration is today for a problem; raises TilewrightError where it is nothing."""
 
 
 class Lookup:
     """Winners of a database, for many questions.
 
-    version_of: how the library makes a plan of a choice, which stands above this package. say: told once of a file
-    that cannot be used.
+    version_of: how the library makes launches of a configuration, which stands above this package. say: told once of
+    a file that cannot be used.
     """
 
     def __init__(
@@ -53,7 +53,7 @@ class Lookup:
         self.say = say
         self._known: dict[Any, Winner | None] = {}
 
-    def best_choice(self, device: str, gemm: Gemm, alignment_bytes: int, order: str | None = None) -> Choice | None:
+    def best_plan(self, device: str, gemm: Gemm, alignment_bytes: int, order: str | None = None) -> PlanConfig | None:
         """What won on a device, by the name that its driver gives; None if nobody tuned it.
 
         alignment_bytes: of addresses and rows. order: only kernels of this reduction order, by its name.
@@ -65,7 +65,7 @@ class Lookup:
             if len(self._known) >= _ANSWERS_KEPT:
                 self._known.clear()
             found = self._known[asked] = self._found(device, ProblemKey.of(gemm, alignment_bytes), order)
-        return None if found is None else found.choice
+        return None if found is None else found.config
 
     def _found(self, device: str, problem: ProblemKey, order: str | None) -> Winner | None:
         near = [
@@ -121,12 +121,12 @@ def distance(one: ProblemKey, other: ProblemKey) -> float:
 
 @cache
 def is_current(winner: Winner, version_of: VersionOf) -> bool:
-    """Whether the kernels that won are, letter for letter, what their choice gives today."""
+    """Whether the kernels that won are, letter for letter, what their configuration gives today."""
     if winner.sources == sources_version():
         return True
     try:
-        return version_of(winner.key, winner.choice) == winner.kernel
-    except (TilewrightError, AssertionError, KeyError, TypeError, ValueError):  # a rung or a parameter is gone
+        return version_of(winner.key, winner.config) == winner.kernel
+    except (TilewrightError, AssertionError, KeyError, TypeError, ValueError):  # a family or a parameter is gone
         return False
 
 

@@ -9,13 +9,15 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from tilewright.dtypes import dtype as format_called
 from tilewright.errors import TilewrightError
-from tilewright.winners.choice import Choice
 from tilewright.winners.keys import Key
+from tilewright.winners.old_lines import LAST_OLD_FORMAT, RetiredKernel, converted
+from tilewright.winners.plan_config import PlanConfig
 
-FORMAT = 2
-"""Of a line of JSON. A line with a higher one was written by a newer version, and is refused. 1 had no splits and no
-pads: its winners are single kernels."""
+FORMAT = 3
+"""Of a line of JSON. A line with a higher one was written by a newer version, and is refused. 1 and 2 named kernels by
+rungs of ladders (`old_lines`); 1 had single kernels only."""
 
 
 class NewerFormat(TilewrightError):
@@ -32,7 +34,7 @@ class Winner:
     """
 
     key: Key
-    choice: Choice
+    config: PlanConfig
     order: str
     kernel: str
     sources: str
@@ -50,14 +52,15 @@ class Winner:
             {
                 "format": FORMAT,
                 **self.key.as_data(),
-                **self.choice.as_data(),
+                **self.config.as_data(),
                 **{name: getattr(self, name) for name in _PLAIN},
             }
         )
 
     @classmethod
     def from_json(cls, line: str) -> Winner:
-        """What `to_json` wrote. Raises TilewrightError on anything else."""
+        """What `to_json` wrote, also in older versions. Raises RetiredKernel for a kernel that is of no family any
+        more, and TilewrightError on anything else."""
         try:
             data = json.loads(line)
         except (ValueError, RecursionError) as error:
@@ -69,10 +72,16 @@ class Winner:
         try:
             key = Key.from_data(data)
             plain = {name: _checked(name, kind, data[name]) for name, kind in _PLAIN.items()}
-            choice = Choice.from_data(data)
+            config = _config_of(data, key)
         except (KeyError, TypeError, ValueError) as error:
             raise TilewrightError(f"it is no winner: {error}") from None
-        return cls(key, choice, **plain)
+        return cls(key, config, **plain)
+
+
+def _config_of(data: Mapping[str, Any], key: Key) -> PlanConfig:
+    if data["format"] > LAST_OLD_FORMAT:
+        return PlanConfig.from_data(data)
+    return converted(data, format_called(key.problem.dtype).bytes)
 
 
 _PLAIN: Mapping[str, tuple[type, ...]] = {
@@ -100,12 +109,17 @@ def _checked(name: str, kinds: tuple[type, ...], value: Any) -> Any:
 
 
 def read_lines(lines: Iterable[str], name: str) -> Iterator[Winner]:
-    """The winners of a file of JSON lines. Raises TilewrightError that names the first line that is none."""
+    """The winners of a file of JSON lines, without those whose kernels are of no family any more.
+
+    Raises TilewrightError that names the first line that is none.
+    """
     for number, line in enumerate(lines, 1):
         if not line.strip():
             continue
         try:
             yield Winner.from_json(line)
+        except RetiredKernel:
+            continue
         except TilewrightError as error:
             raise TilewrightError(
                 f"Line {number} of {name} cannot be imported: {error.headline}.",

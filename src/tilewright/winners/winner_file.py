@@ -17,6 +17,7 @@ from filelock import FileLock, Timeout
 
 from tilewright.bench import records
 from tilewright.errors import TilewrightError
+from tilewright.winners.old_lines import RetiredKernel
 from tilewright.winners.winner import NewerFormat, Winner
 
 FILE_VARIABLE = "TILEWRIGHT_DATABASE"
@@ -156,10 +157,13 @@ class WinnerFile:
                 return Unavailable(reason)
         return _Damaged(str(failure))
 
-    def parsed(self, line: object) -> Winner:
-        """An entry. One that is none damages the whole file: nothing else writes into it."""
+    def parsed(self, line: object) -> Winner | None:
+        """An entry; None for a kernel that is of no family any more. One that is none damages the whole file: nothing
+        else writes into it."""
         try:
             return Winner.from_json(str(line))
+        except RetiredKernel:
+            return None
         except NewerFormat as error:
             raise self._newer(error.headline) from None
         except TilewrightError as error:

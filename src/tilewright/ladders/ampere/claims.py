@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from tilewright.ladders.ampere.tiles import DEPTH_BYTES, takes_matrices
+from tilewright.kernels.mma_steps import DEPTH_BYTES, takes_matrices
 from tilewright.ladders.rung import Claim, Counts
 from tilewright.problem.gemm import Gemm
 

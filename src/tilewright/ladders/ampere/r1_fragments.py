@@ -4,13 +4,13 @@ Warps of 64 x 32 in 4 x 4 fragments of 16 x 8; rows skewed as for WMMA; results 
 """
 
 from tilewright.dtypes import F16
+from tilewright.kernels.mma_steps import MmaTile, nest, pairs, staged
 from tilewright.ladders.ampere.claims import TENSOR_CORES, TWO_BARRIERS
-from tilewright.ladders.ampere.tiles import Tiles, nest, pairs, staged
 from tilewright.ladders.rung import Rung
 from tilewright.problem.gemm import Gemm
 from tilewright.schedule import Relayout, Schedule
 
-TILES = Tiles()
+TILES = MmaTile()
 SKEW_BYTES = 32
 
 

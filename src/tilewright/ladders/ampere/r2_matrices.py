@@ -1,9 +1,9 @@
 """2: ldmatrix. A warp loads four matrices of eight rows at once; where rows run across k, transposed on the way."""
 
 from tilewright.dtypes import F16
+from tilewright.kernels.mma_steps import matrices, nest, staged
 from tilewright.ladders.ampere.claims import TENSOR_CORES, TWO_BARRIERS, matrices_of
 from tilewright.ladders.ampere.r1_fragments import SKEW_BYTES, TILES
-from tilewright.ladders.ampere.tiles import matrices, nest, staged
 from tilewright.ladders.rung import Claim, Rung
 from tilewright.problem.gemm import Gemm
 from tilewright.schedule import Relayout, Schedule

@@ -1,6 +1,7 @@
 """3: XOR-swizzled tiles. The 16-byte chunks of a row are permuted by its number, so no matrix meets a bank twice."""
 
 from tilewright.dtypes import F16
+from tilewright.kernels.mma_steps import matrices, nest, staged, swizzled
 from tilewright.ladders.ampere.claims import (
     NO_LOAD_CONFLICTS,
     NO_STORE_CONFLICTS,
@@ -9,7 +10,6 @@ from tilewright.ladders.ampere.claims import (
     matrices_of,
 )
 from tilewright.ladders.ampere.r1_fragments import TILES
-from tilewright.ladders.ampere.tiles import matrices, nest, staged, swizzled
 from tilewright.ladders.rung import Claim, Rung
 from tilewright.problem.gemm import Gemm
 from tilewright.schedule import Schedule

@@ -2,9 +2,9 @@
 
 from tilewright.dtypes import F16
 from tilewright.ir.program import Route
+from tilewright.kernels.mma_steps import matrices, nest, staged, swizzled
 from tilewright.ladders.ampere.claims import COPIED_ASYNCHRONOUSLY, NO_LOAD_CONFLICTS, ONE_BARRIER, TENSOR_CORES
 from tilewright.ladders.ampere.r1_fragments import TILES
-from tilewright.ladders.ampere.tiles import matrices, nest, staged, swizzled
 from tilewright.ladders.rung import Choices, Point, Rung
 from tilewright.problem.gemm import Gemm
 from tilewright.schedule import Pipeline, Schedule, Transfer

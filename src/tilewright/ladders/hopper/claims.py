@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from tilewright.ladders.hopper.tiles import DEPTH_BYTES, Tiles, engine_stores
+from tilewright.kernels.wgmma_steps import DEPTH_BYTES, WgmmaTile, tma_stores
 from tilewright.ladders.rung import Claim, Counts
 from tilewright.problem.gemm import Gemm
 
@@ -10,7 +10,7 @@ WARPS = 4
 """Warps that run one wgmma together."""
 
 
-def tensor_cores(tiles: Tiles) -> Claim:
+def tensor_cores(tiles: WgmmaTile) -> Claim:
     """Every multiply-add is one of wgmma's."""
 
     def holds(counts: Counts, gemm: Gemm) -> bool:
@@ -20,7 +20,7 @@ def tensor_cores(tiles: Tiles) -> Claim:
     return Claim(f"wgmma of 64 x {tiles.n} does all the multiply-adds", holds)
 
 
-def brought(tiles: Tiles) -> Claim:
+def brought(tiles: WgmmaTile) -> Claim:
     """TMA loads every tile once, and no thread loads anything."""
     flops = 2 * tiles.m * tiles.n / (tiles.m + tiles.n)
 
@@ -36,6 +36,6 @@ ONE_BARRIER = Claim("one barrier a step over k", lambda c, g: c.barriers_per_k_s
 NO_BARRIER = Claim("no barrier of the block inside the loop over k", lambda c, g: c.barriers_per_k_step == 0)
 BY_TMA = Claim(
     "TMA stores C of 2-byte elements; no thread does",
-    lambda c, g: not engine_stores(g) or (c.global_stores.requests == 0 and c.bulk_stores.boxes > 0),
+    lambda c, g: not tma_stores(g) or (c.global_stores.requests == 0 and c.bulk_stores.boxes > 0),
 )
 NO_STORE_CONFLICTS = Claim("no bank conflicts of stmatrix", lambda c, g: c.shared_stores.excess_wavefronts == 0)

@@ -1,13 +1,13 @@
 """1: wgmma. A warpgroup multiplies 64 x 128 at once, straight from shared memory; threads copy the tiles there."""
 
 from tilewright.dtypes import BF16
+from tilewright.kernels.wgmma_steps import WgmmaTile, nest, staged, stored_per_thread
 from tilewright.ladders.hopper.claims import TWO_BARRIERS, tensor_cores
-from tilewright.ladders.hopper.tiles import Tiles, nest, staged, stored
 from tilewright.ladders.rung import Claim, Rung
 from tilewright.problem.gemm import Gemm
 from tilewright.schedule import Distribute, Schedule
 
-TILES = Tiles()
+TILES = WgmmaTile()
 
 
 def schedule(gemm: Gemm) -> Schedule:
@@ -17,7 +17,7 @@ def schedule(gemm: Gemm) -> Schedule:
         *staged(gemm),
         Distribute("A_tile", vector=vector),
         Distribute("B_tile", vector=vector),
-        *stored(gemm),
+        *stored_per_thread(gemm),
     )
 
 

@@ -1,13 +1,13 @@
 """2: TMA. One thread issues the tile copies, and an mbarrier signals their completion; a ring of four stages."""
 
 from tilewright.dtypes import BF16
+from tilewright.kernels.wgmma_steps import WgmmaTile, loaded_by_tma, nest, staged, stored_per_thread
 from tilewright.ladders.hopper.claims import ONE_BARRIER, brought, tensor_cores
-from tilewright.ladders.hopper.tiles import Tiles, by_engine, nest, staged, stored
 from tilewright.ladders.rung import Rung
 from tilewright.problem.gemm import Gemm
 from tilewright.schedule import Pipeline, Schedule
 
-TILES = Tiles()
+TILES = WgmmaTile()
 STAGES = 4
 
 
@@ -15,9 +15,9 @@ def schedule(gemm: Gemm) -> Schedule:
     return Schedule(
         *nest(gemm, TILES),
         *staged(gemm),
-        *by_engine(),
+        *loaded_by_tma(),
         Pipeline("k_tile", STAGES),
-        *stored(gemm),
+        *stored_per_thread(gemm),
     )
 
 

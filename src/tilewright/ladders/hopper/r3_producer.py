@@ -1,13 +1,13 @@
 """3: roles. A warpgroup of its own only copies, with few registers; the other only multiplies, with many."""
 
 from tilewright.dtypes import BF16
+from tilewright.kernels.wgmma_steps import WgmmaTile, loaded_by_tma, nest, staged, stored_per_thread
 from tilewright.ladders.hopper.claims import NO_BARRIER, brought, tensor_cores
-from tilewright.ladders.hopper.tiles import Tiles, by_engine, nest, staged, stored
 from tilewright.ladders.rung import Rung
 from tilewright.problem.gemm import Gemm
 from tilewright.schedule import Pipeline, Schedule, Specialize
 
-TILES = Tiles()
+TILES = WgmmaTile()
 STAGES = 6
 
 
@@ -15,10 +15,10 @@ def schedule(gemm: Gemm) -> Schedule:
     return Schedule(
         *nest(gemm, TILES),
         *staged(gemm),
-        *by_engine(),
+        *loaded_by_tma(),
         Pipeline("k_tile", STAGES),
         Specialize(),
-        *stored(gemm),
+        *stored_per_thread(gemm),
     )
 
 

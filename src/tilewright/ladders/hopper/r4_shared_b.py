@@ -6,31 +6,32 @@ from collections.abc import Iterator
 from itertools import product
 
 from tilewright.dtypes import BF16
+from tilewright.kernels.wgmma_steps import loaded_by_tma, nest, staged, stored_per_thread
 from tilewright.ladders.hopper.claims import NO_BARRIER, brought, tensor_cores
-from tilewright.ladders.hopper.tiles import by_engine, fits, nest, staged, stored, tiles_at
+from tilewright.ladders.hopper.points import point_fits, tile_at
 from tilewright.ladders.rung import Choices, Point, Rung
 from tilewright.problem.gemm import Gemm
 from tilewright.schedule import Pipeline, Schedule, Specialize
 
-BEST: Point = {"m": 128, "n": 256, "groups": 2, "stages": 4}
-"""groups: consumer warpgroups, which share out the rows of a tile. stages: of the ring."""
+BEST: Point = {"m": 128, "n": 256, "consumers": 2, "stages": 4}
+"""consumers: warpgroups, which share out the rows of a tile. stages: of the ring."""
 
 
 def points() -> Iterator[Point]:
     for (m, n), stages in product(((128, 128), (128, 192), (128, 256), (256, 128)), (3, 4, 5, 6)):
         point = {**BEST, "m": m, "n": n, "stages": stages}
-        if fits(point):
+        if point_fits(point):
             yield point
 
 
 def schedule_at(gemm: Gemm, point: Point) -> Schedule:
     return Schedule(
-        *nest(gemm, tiles_at(point)),
+        *nest(gemm, tile_at(point)),
         *staged(gemm),
-        *by_engine(),
+        *loaded_by_tma(),
         Pipeline("k_tile", point["stages"]),
         Specialize(),
-        *stored(gemm),
+        *stored_per_thread(gemm),
     )
 
 
@@ -44,7 +45,7 @@ SHARED_B = Rung(
     slug="shared_b",
     idea="tiles of 128 x 256: two warpgroups multiply 64 rows each by the same tile of B",
     schedule=schedule,
-    claims=(tensor_cores(tiles_at(BEST)), brought(tiles_at(BEST)), NO_BARRIER),
+    claims=(tensor_cores(tile_at(BEST)), brought(tile_at(BEST)), NO_BARRIER),
     builds_on="3",
     problem={"dtype": BF16, "out": BF16},
     choices=Choices(points, schedule_at),

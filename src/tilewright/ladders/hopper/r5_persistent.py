@@ -8,34 +8,35 @@ from itertools import product
 
 from tilewright.dtypes import BF16
 from tilewright.ir.program import RasterOrder
+from tilewright.kernels.wgmma_steps import loaded_by_tma, nest, staged, stored_per_thread
 from tilewright.ladders.hopper.claims import NO_BARRIER, brought, tensor_cores
-from tilewright.ladders.hopper.tiles import by_engine, fits, nest, staged, stored, tiles_at
+from tilewright.ladders.hopper.points import point_fits, tile_at
 from tilewright.ladders.rung import Choices, Point, Rung
 from tilewright.problem.gemm import Gemm
 from tilewright.schedule import Persist, Pipeline, Raster, Schedule, Specialize
 
-BEST: Point = {"m": 128, "n": 256, "groups": 2, "stages": 4, "rows": 8}
-"""rows: tile rows of a raster group."""
+BEST: Point = {"m": 128, "n": 256, "consumers": 2, "stages": 4, "raster_rows": 8}
+"""raster_rows: tile rows of a raster group."""
 
 
 def points() -> Iterator[Point]:
     shapes = ((128, 128), (128, 192), (128, 256), (256, 128))
     for (m, n), stages, rows in product(shapes, (3, 4, 5, 6), (4, 8, 12, 16)):
-        point = {**BEST, "m": m, "n": n, "stages": stages, "rows": rows}
-        if fits(point):
+        point = {**BEST, "m": m, "n": n, "stages": stages, "raster_rows": rows}
+        if point_fits(point):
             yield point
 
 
 def schedule_at(gemm: Gemm, point: Point) -> Schedule:
     return Schedule(
-        *nest(gemm, tiles_at(point)),
+        *nest(gemm, tile_at(point)),
         *staged(gemm),
-        *by_engine(),
+        *loaded_by_tma(),
         Pipeline("k_tile", point["stages"]),
         Specialize(),
-        Raster(RasterOrder.GROUPED, group=point["rows"]),
+        Raster(RasterOrder.GROUPED, group=point["raster_rows"]),
         Persist(),
-        *stored(gemm),
+        *stored_per_thread(gemm),
     )
 
 
@@ -49,7 +50,7 @@ PERSISTENT = Rung(
     slug="persistent",
     idea="one persistent block on each SM; tiles are rasterised in groups of 8 rows",
     schedule=schedule,
-    claims=(tensor_cores(tiles_at(BEST)), brought(tiles_at(BEST)), NO_BARRIER),
+    claims=(tensor_cores(tile_at(BEST)), brought(tile_at(BEST)), NO_BARRIER),
     builds_on="4",
     problem={"dtype": BF16, "out": BF16},
     choices=Choices(points, schedule_at),

@@ -7,34 +7,35 @@ from itertools import product
 
 from tilewright.dtypes import BF16
 from tilewright.ir.program import RasterOrder
+from tilewright.kernels.wgmma_steps import loaded_by_tma, nest, staged, stored_through_shared
 from tilewright.ladders.hopper.claims import BY_TMA, NO_STORE_CONFLICTS, brought, tensor_cores
-from tilewright.ladders.hopper.tiles import by_engine, fits, nest, staged, stored_by_engine, tiles_at
+from tilewright.ladders.hopper.points import point_fits, tile_at
 from tilewright.ladders.rung import Choices, Point, Rung
 from tilewright.problem.gemm import Gemm
 from tilewright.schedule import Persist, Pipeline, Raster, Schedule, Specialize
 
-BEST: Point = {"m": 128, "n": 256, "groups": 2, "stages": 4, "rows": 8, "parts": 4}
-"""rows: tile rows of a raster group. parts: epilogue subtiles of a tile of C, in two stages in shared memory."""
+BEST: Point = {"m": 128, "n": 256, "consumers": 2, "stages": 4, "raster_rows": 8, "subtiles": 4}
+"""raster_rows: tile rows of a raster group. subtiles: of a tile of C, in two stages in shared memory."""
 
 
 def points() -> Iterator[Point]:
     shapes = ((128, 128), (128, 192), (128, 256), (256, 128))
     for (m, n), stages, rows, parts in product(shapes, (3, 4, 5, 6), (8, 16), (1, 2, 3, 4)):
-        point = {**BEST, "m": m, "n": n, "stages": stages, "rows": rows, "parts": parts}
-        if fits(point):
+        point = {**BEST, "m": m, "n": n, "stages": stages, "raster_rows": rows, "subtiles": parts}
+        if point_fits(point):
             yield point
 
 
 def schedule_at(gemm: Gemm, point: Point) -> Schedule:
     return Schedule(
-        *nest(gemm, tiles_at(point)),
+        *nest(gemm, tile_at(point)),
         *staged(gemm),
-        *by_engine(),
+        *loaded_by_tma(),
         Pipeline("k_tile", point["stages"]),
         Specialize(),
-        Raster(RasterOrder.GROUPED, group=point["rows"]),
+        Raster(RasterOrder.GROUPED, group=point["raster_rows"]),
         Persist(),
-        *stored_by_engine(gemm, point["parts"], tiles=tiles_at(point)),
+        *stored_through_shared(gemm, point["subtiles"], tile=tile_at(point)),
     )
 
 
@@ -48,7 +49,7 @@ TMA_STORE = Rung(
     slug="tma_store",
     idea="C by stmatrix and TMA store, in four epilogue subtiles and two stages, under the next tile's loads",
     schedule=schedule,
-    claims=(tensor_cores(tiles_at(BEST)), brought(tiles_at(BEST)), BY_TMA, NO_STORE_CONFLICTS),
+    claims=(tensor_cores(tile_at(BEST)), brought(tile_at(BEST)), BY_TMA, NO_STORE_CONFLICTS),
     builds_on="5",
     problem={"dtype": BF16, "out": BF16},
     choices=Choices(points, schedule_at),

@@ -7,14 +7,15 @@ from itertools import product
 
 from tilewright.dtypes import BF16
 from tilewright.ir.program import RasterOrder
+from tilewright.kernels.wgmma_steps import loaded_by_tma, nest, staged, stored_through_shared
 from tilewright.ladders.hopper.claims import BY_TMA, NO_STORE_CONFLICTS, tensor_cores
-from tilewright.ladders.hopper.tiles import by_engine, fits, nest, staged, stored_by_engine, tiles_at
+from tilewright.ladders.hopper.points import point_fits, tile_at
 from tilewright.ladders.rung import Choices, Claim, Counts, Point, Rung
 from tilewright.problem.gemm import Gemm
 from tilewright.schedule import Cluster, Persist, Pipeline, Raster, Schedule, Specialize
 
 BEST: Point = {
-    "m": 128, "n": 256, "groups": 2, "stages": 4, "rows": 8, "parts": 4, "along": "m_block", "blocks": 2,
+    "m": 128, "n": 256, "consumers": 2, "stages": 4, "raster_rows": 8, "subtiles": 4, "along": "m_block", "blocks": 2,
 }  # fmt: skip
 """rows: tile rows of a raster group. along, blocks: neighbours in a cluster."""
 
@@ -22,24 +23,24 @@ BEST: Point = {
 def points() -> Iterator[Point]:
     shapes = ((128, 192), (128, 256), (256, 128))
     for (m, n), stages, rows, along in product(shapes, (3, 4), (4, 8, 16), ("m_block", "n_block")):
-        point = {**BEST, "m": m, "n": n, "stages": stages, "rows": rows, "along": along}
+        point = {**BEST, "m": m, "n": n, "stages": stages, "raster_rows": rows, "along": along}
         if n % (4 * 64):
-            point["parts"] = n // 64
-        if fits(point):
+            point["subtiles"] = n // 64
+        if point_fits(point):
             yield point
 
 
 def schedule_at(gemm: Gemm, point: Point) -> Schedule:
     return Schedule(
-        *nest(gemm, tiles_at(point)),
+        *nest(gemm, tile_at(point)),
         *staged(gemm),
-        *by_engine(),
+        *loaded_by_tma(),
         Pipeline("k_tile", point["stages"]),
         Specialize(),
-        Raster(RasterOrder.GROUPED, group=point["rows"]),
+        Raster(RasterOrder.GROUPED, group=point["raster_rows"]),
         Persist(),
         Cluster(point["along"], point["blocks"]),
-        *stored_by_engine(gemm, point["parts"], tiles=tiles_at(point)),
+        *stored_through_shared(gemm, point["subtiles"], tile=tile_at(point)),
     )
 
 
@@ -49,7 +50,7 @@ def schedule(gemm: Gemm) -> Schedule:
 
 def _read_once(counts: Counts, gemm: Gemm) -> bool:
     """A cluster of two along m reads each tile of B once: half of what its blocks would by themselves."""
-    tiles = tiles_at(BEST)
+    tiles = tile_at(BEST)
     a_bytes = gemm.m * gemm.k * (gemm.n // tiles.n) * gemm.dtype.bytes
     b_bytes = gemm.n * gemm.k * (gemm.m // tiles.m // 2) * gemm.dtype.bytes
     return counts.bulk_loads.bytes_moved == a_bytes + b_bytes
@@ -62,7 +63,7 @@ MULTICAST = Rung(
     idea="clusters of two blocks: each loads half of their tile of B, and TMA multicast writes it to both",
     schedule=schedule,
     claims=(
-        tensor_cores(tiles_at(BEST)),
+        tensor_cores(tile_at(BEST)),
         BY_TMA,
         NO_STORE_CONFLICTS,
         Claim("a cluster reads its tile of B once", _read_once),

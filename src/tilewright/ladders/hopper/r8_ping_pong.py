@@ -3,43 +3,41 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import replace
 from itertools import product
 
 from tilewright.dtypes import BF16
-from tilewright.ir.program import RasterOrder
+from tilewright.kernels import wgmma_presets as presets
+from tilewright.kernels.wgmma import WgmmaConfig, fits
 from tilewright.ladders.hopper.claims import BY_TMA, NO_STORE_CONFLICTS, brought, tensor_cores
-from tilewright.ladders.hopper.tiles import by_engine, fits, nest, staged, stored_by_engine, tiles_at
+from tilewright.ladders.hopper.points import config_at, point_of
 from tilewright.ladders.rung import Choices, Point, Rung
 from tilewright.problem.gemm import Gemm
-from tilewright.schedule import Persist, Pipeline, Raster, Schedule, Specialize
+from tilewright.schedule import Schedule
 
-BEST: Point = {"m": 128, "n": 192, "groups": 1, "stages": 4, "rows": 16, "parts": 3, "turns": 2}
-"""turns: ping-pong warpgroups, each with a tile and two epilogue stages of its own."""
+PRESET = replace(presets.PING_PONG, raster_rows=16, dependent_launch=False)
+"""Two consumers, each with a whole tile of 128 x 192 and its own two epilogue stages."""
+
+
+def configurations() -> Iterator[WgmmaConfig]:
+    shapes = ((128, 128, 64), (128, 192, 64), (64, 256, 128), (64, 256, 64))
+    for (m, n, subtile), stages, rows in product(shapes, (3, 4, 5), (4, 8, 16)):
+        config = replace(PRESET, tile=(m, n, 64), stages=stages, raster_rows=rows, subtile=subtile)
+        if fits(config):
+            yield config
 
 
 def points() -> Iterator[Point]:
-    shapes = ((128, 128, 2), (128, 192, 3), (64, 256, 2), (64, 256, 4))
-    for (m, n, parts), stages, rows in product(shapes, (3, 4, 5), (4, 8, 16)):
-        point = {**BEST, "m": m, "n": n, "stages": stages, "rows": rows, "parts": parts}
-        if fits(point):
-            yield point
+    for config in configurations():
+        yield point_of(config)
 
 
 def schedule_at(gemm: Gemm, point: Point) -> Schedule:
-    return Schedule(
-        *nest(gemm, tiles_at(point)),
-        *staged(gemm),
-        *by_engine(),
-        Pipeline("k_tile", point["stages"]),
-        Specialize(turns=point["turns"]),
-        Raster(RasterOrder.GROUPED, group=point["rows"]),
-        Persist(),
-        *stored_by_engine(gemm, point["parts"], tiles=tiles_at(point)),
-    )
+    return config_at(gemm, point).schedule(gemm)
 
 
 def schedule(gemm: Gemm) -> Schedule:
-    return schedule_at(gemm, BEST)
+    return presets.at_depth(PRESET, gemm).schedule(gemm)
 
 
 PING_PONG = Rung(
@@ -48,7 +46,7 @@ PING_PONG = Rung(
     slug="ping_pong",
     idea="two warpgroups in ping-pong: while one stores its tile, the tensor cores work for the other",
     schedule=schedule,
-    claims=(tensor_cores(tiles_at(BEST)), brought(tiles_at(BEST)), BY_TMA, NO_STORE_CONFLICTS),
+    claims=(tensor_cores(PRESET.steps_tile), brought(PRESET.steps_tile), BY_TMA, NO_STORE_CONFLICTS),
     builds_on="6",
     problem={"dtype": BF16, "out": BF16},
     choices=Choices(points, schedule_at),

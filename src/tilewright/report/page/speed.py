@@ -8,11 +8,11 @@ from typing import Any
 
 from tilewright.device.spec import DeviceSpec
 from tilewright.errors import TilewrightError
+from tilewright.kernels.work import Phase, Work
 from tilewright.ladders.rung import Rung
 from tilewright.layout.banks import SECTOR_BYTES, WAVEFRONT_BYTES
 from tilewright.model.prediction import Prediction, Term
 from tilewright.model.time import DRAM_SHARE
-from tilewright.model.work import Phase, Work
 from tilewright.prediction import predict
 from tilewright.prediction.counting import work_of
 from tilewright.problem.formats import FormatOptions, format_name
@@ -84,13 +84,13 @@ def _bytes(work: Work, prediction: Prediction, spec: DeviceSpec) -> dict[str, fl
 def _shared_bytes(phase: Phase) -> float:
     """What the data pipe of shared memory is busy for: whole wavefronts, conflicts included."""
     waves = sum(access.wavefronts for access in phase.accesses if access.space == "shared")
-    return waves * WAVEFRONT_BYTES + phase.operand_bytes + phase.engine_bytes
+    return float(waves * WAVEFRONT_BYTES + phase.operand_bytes + phase.tma_bytes)
 
 
 def _l2_bytes(phase: Phase) -> float:
     """Whole sectors, as if L1 kept nothing."""
     sectors = sum(access.sectors for access in phase.accesses if access.space == "global")
-    return sectors * SECTOR_BYTES + phase.engine_bytes
+    return float(sectors * SECTOR_BYTES + phase.tma_bytes)
 
 
 def ceiling_of(built: Build, spec: DeviceSpec) -> dict[str, Any]:

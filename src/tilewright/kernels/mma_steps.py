@@ -1,4 +1,4 @@
-"""What the rungs of ladder `ampere` share: the nest of blocks, warps and fragments, and what the formats allow.
+"""The steps that kernels for mma.sync share: the nest of blocks, warps and fragments, and what the formats allow.
 
 Formats of 2 bytes take mma.m16n8k16, tf32 takes mma.m16n8k8; either way an instruction is 32 bytes of k deep, so tiles
 are as deep in bytes whatever they hold.
@@ -38,7 +38,7 @@ CHUNK_BYTES = 16
 
 
 @dataclass(frozen=True, slots=True)
-class Tiles:
+class MmaTile:
     """Elements of m and n of a block and of a warp, and bytes of k of a block."""
 
     m: int = 128
@@ -48,7 +48,7 @@ class Tiles:
     warp_n: int = 32
 
 
-def nest(gemm: Gemm, tiles: Tiles, *, paired: bool = False, outer: str = "m_frag") -> tuple[Step, ...]:
+def nest(gemm: Gemm, tile: MmaTile, *, paired: bool = False, outer: str = "m_frag") -> tuple[Step, ...]:
     """Blocks, warps and fragments, the innermost of which one instruction runs.
 
     outer: m_frag or n_frag, which of them is counted around the other.
@@ -60,13 +60,13 @@ def nest(gemm: Gemm, tiles: Tiles, *, paired: bool = False, outer: str = "m_frag
     using += ".paired" if pairs else ""
     rows, columns, inner = (8, 16, ("n_mma", "m_mma")) if pairs == "B" else (16, 8, ("m_mma", "n_mma"))
     return (
-        Split("m", tiles.m, into=("m_block", "m_in")),
-        Split("n", tiles.n, into=("n_block", "n_in")),
-        Split("m_in", tiles.warp_m, into=("m_warp", "m_own")),
-        Split("n_in", tiles.warp_n, into=("n_warp", "n_own")),
+        Split("m", tile.m, into=("m_block", "m_in")),
+        Split("n", tile.n, into=("n_block", "n_in")),
+        Split("m_in", tile.warp_m, into=("m_warp", "m_own")),
+        Split("n_in", tile.warp_n, into=("n_warp", "n_own")),
         Split("m_own", rows, into=("m_frag", "m_mma")),
         Split("n_own", columns, into=("n_frag", "n_mma")),
-        Split("k", tiles.k_bytes // gemm.dtype.bytes, into=("k_tile", "k_in")),
+        Split("k", tile.k_bytes // gemm.dtype.bytes, into=("k_tile", "k_in")),
         Split("k_in", depth, into=("k_step", "k_mma")),
         Reorder(
             *("m_block", "n_block", "m_warp", "n_warp", "k_tile", "k_step", outer, inner_of(outer)),
@@ -87,15 +87,15 @@ def inner_of(outer: str) -> str:
     return "m_frag" if outer == "n_frag" else "n_frag"
 
 
-def staged(gemm: Gemm, tiles: Tiles, *, row_threads: int = 0) -> tuple[Step, ...]:
-    """Tiles in shared memory, copied 16 bytes at once, fragments of them in registers, and the result stored.
+def staged(gemm: Gemm, tile: MmaTile, *, row_threads: int = 0) -> tuple[Step, ...]:
+    """MmaTile in shared memory, copied 16 bytes at once, fragments of them in registers, and the result stored.
 
     row_threads: so many threads copy along a row that has more chunks; 0: as many as it has.
     """
     vector = CHUNK_BYTES // gemm.dtype.bytes
 
     def along(name: Literal["A", "B"]) -> int:
-        return row_threads if chunks_of_row(gemm, name, tiles) > row_threads else 0
+        return row_threads if chunks_of_row(gemm, name, tile) > row_threads else 0
 
     return (
         Stage("A", Space.SHARED, under="k_tile"),
@@ -151,35 +151,35 @@ def in_pairs(gemm: Gemm) -> tuple[Step, ...]:
     return Vectorize(f"{name}_frag", 2), *((Vectorize("C", 2),) if gemm.c is Order.COL else ())
 
 
-def swizzled(gemm: Gemm, tiles: Tiles) -> tuple[Step, ...]:
+def swizzled(gemm: Gemm, tile: MmaTile) -> tuple[Step, ...]:
     """Shared tiles without bank conflicts: an XOR of 16-byte chunks where ldmatrix reads them, else a pad of 8 words.
 
     Lanes that load elements of 4 bytes one by one read four rows, eight neighbours of each: a pad of 8 words keeps the
     rows apart, and leaves addresses that differ by constants.
     """
     return tuple(
-        Relayout(f"{name}_tile", arrangement=swizzle(gemm, name, tiles))
+        Relayout(f"{name}_tile", arrangement=swizzle(gemm, name, tile))
         if takes_matrices(gemm, name)
         else Relayout(f"{name}_tile", pad=8)
         for name in _OPERANDS
     )
 
 
-def chunks_of_row(gemm: Gemm, name: Literal["A", "B"], tiles: Tiles) -> int:
+def chunks_of_row(gemm: Gemm, name: Literal["A", "B"], tile: MmaTile) -> int:
     """Chunks of 16 bytes in a row of an operand's tile."""
-    row = {"m": tiles.m, "n": tiles.n, "k": tiles.k_bytes // gemm.dtype.bytes}[gemm.operand(name).contiguous]
+    row = {"m": tile.m, "n": tile.n, "k": tile.k_bytes // gemm.dtype.bytes}[gemm.operand(name).contiguous]
     return row * gemm.dtype.bytes // CHUNK_BYTES
 
 
-def swizzle(gemm: Gemm, name: Literal["A", "B"], tiles: Tiles) -> Xor:
+def swizzle(gemm: Gemm, name: Literal["A", "B"], tile: MmaTile) -> Xor:
     """The XOR of chunks with which the eight rows of each matrix lie in different banks.
 
     A row of 8 chunks passes all banks, so each row needs a permutation of its own; of shorter rows several share one.
 
-    >>> swizzle(Gemm(8, 8, 8), "A", Tiles(k_bytes=64))
+    >>> swizzle(Gemm(8, 8, 8), "A", MmaTile(k_bytes=64))
     Xor(bits=2, base=2, shift=1)
     """
-    chunks = chunks_of_row(gemm, name, tiles)
+    chunks = chunks_of_row(gemm, name, tile)
     bits = next(bits for bits in (3, 2, 1, 0) if chunks % (1 << bits) == 0)
     per_chunk = CHUNK_BYTES // gemm.dtype.bytes
     return Xor(bits=bits, base=per_chunk.bit_length() - 1, shift=3 - bits)

@@ -1,7 +1,8 @@
 """What one block of a kernel does, as plain numbers: the input of the time model.
 
-All counts are of warp instructions and summed over the warps of one block. Where they come from (simulated on a sample
-of blocks, or made up by a test) is not a concern of the model.
+All counts are of warp instructions and summed over the warps of one block. Where they come from (the closed forms of
+a family, simulated on a sample of blocks, or made up by a test) is not a concern of the model. A number may be a NumPy
+column with an entry for each of many kernels.
 """
 
 from __future__ import annotations
@@ -10,6 +11,7 @@ from dataclasses import dataclass, replace
 from math import ceil
 from typing import Literal
 
+from tilewright.kernels.columns import Column
 from tilewright.layout.banks import SECTOR_BYTES
 from tilewright.problem.gemm import Gemm, OperandName
 
@@ -29,12 +31,12 @@ class Access:
     name: str
     kind: Literal["load", "store"]
     space: Literal["shared", "global"]
-    width_bytes: int
-    requests: float
-    wavefronts: float = 0.0
-    ideal: float = 0.0
-    lines: float = 0.0
-    sectors: float = 0.0
+    width_bytes: Column
+    requests: Column
+    wavefronts: Column = 0.0
+    ideal: Column = 0.0
+    lines: Column = 0.0
+    sectors: Column = 0.0
     copies: bool = False
 
     def __add__(self, other: Access) -> Access:
@@ -55,18 +57,18 @@ class Phase:
 
     fp32: FFMA, FMUL and FADD. matrix_flops: of the tensor cores, by `matrix_instructions`. conversions: of number
     formats. other: counted instructions of other kinds. barriers: at which each warp waits. operand_bytes: that wgmma
-    reads from shared memory; engine_bytes: that TMA moves.
+    reads from shared memory; tma_bytes: that TMA moves.
     """
 
-    fp32: float = 0.0
-    matrix_flops: float = 0.0
-    matrix_instructions: float = 0.0
-    conversions: float = 0.0
-    other: float = 0.0
+    fp32: Column = 0.0
+    matrix_flops: Column = 0.0
+    matrix_instructions: Column = 0.0
+    conversions: Column = 0.0
+    other: Column = 0.0
     accesses: tuple[Access, ...] = ()
-    barriers: float = 0.0
-    operand_bytes: float = 0.0
-    engine_bytes: float = 0.0
+    barriers: Column = 0.0
+    operand_bytes: Column = 0.0
+    tma_bytes: Column = 0.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,22 +86,22 @@ class Work:
 
     step: Phase
     rest: Phase
-    steps: float
-    warps: int
-    blocks: int
-    strip_bytes: float
-    flops: int
-    load_groups: float = 0.0
+    steps: Column
+    warps: Column
+    blocks: Column
+    strip_bytes: Column
+    flops: Column
+    load_groups: Column = 0.0
     products_awaited: bool = False
-    resident: bool = False
-    ends_overlap: bool = False
-    steps_ahead: int = 0
+    resident: Column = False
+    ends_overlap: Column = False
+    steps_ahead: Column = 0
     warpgroups: bool = False
     inputs: str = ""
     sums: str = "f32"
 
 
-def asked_rows(gemm: Gemm, name: OperandName, rows: int, readers: int = 1) -> float:
+def asked_rows(gemm: Gemm, name: OperandName, rows: Column, readers: Column = 1) -> Column:
     """Rows of a box of A or B that the L2 is asked for, by a block whose cluster has so many readers of it.
 
     A row that begins inside a sector is two requests, and such requests are not coalesced on their way. Rows that

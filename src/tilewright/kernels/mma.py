@@ -1,0 +1,235 @@
+"""The family of kernels for mma.sync (sm_80 and later): a cp.async ring, warps of fragments loaded by ldmatrix."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import Any, ClassVar, Literal
+
+import numpy as np
+
+from tilewright.device.spec import WARP_THREADS
+from tilewright.ir.buffer import Space
+from tilewright.ir.kernel import MAX_SHARED_BYTES
+from tilewright.ir.program import RasterOrder, Route
+from tilewright.kernels.columns import Column
+from tilewright.kernels.law import Law, reasons_against
+from tilewright.kernels.mma_steps import (
+    CHUNK_BYTES,
+    DEPTH_BYTES,
+    MmaTile,
+    in_pairs,
+    inner_of,
+    matrices,
+    nest,
+    staged,
+    swizzled,
+)
+from tilewright.layout.fragment import QUAD_LANES
+from tilewright.problem.gemm import Gemm, Order
+from tilewright.schedule import (
+    Distribute,
+    Persist,
+    Pipeline,
+    Prefetch,
+    Raster,
+    Relayout,
+    Schedule,
+    Snake,
+    Stage,
+    Step,
+    Transfer,
+    Vectorize,
+)
+
+Store = Literal["per_thread", "quad_shuffle", "shared"]
+
+_FRAGMENT_ROWS, _FRAGMENT_COLUMNS = 16, 8
+_MAX_ACCUMULATORS = 192
+_PADDED_ROW = 8
+"""Words between rows of a part of C in shared memory: neither side has bank conflicts."""
+
+
+@dataclass(frozen=True, slots=True)
+class MmaConfig:
+    """One kernel of the family.
+
+    tile: m, n, k of a block, elements
+    warp_tile: m, n of a warp's part, elements
+    stages: of the ring in shared memory
+    double_buffered_fragments: fragments are loaded one k step ahead of their MMAs
+    in_place_fragments: the outer ones each as soon as the MMAs of the one before are issued
+    interleaved_copies: copies are issued between the MMAs of a k step, not in front of them
+    copy_issue_distance: outer fragments whose MMAs are issued before the copies of a k step begin
+    serpentine: inner fragments are taken forwards and backwards in alternation
+    n_outer: fragments of B are counted outside those of A
+    row_threads: threads side by side along a row of a copy; 0 for as many as the row has 16-byte chunks
+    raster_rows: rows of tiles that blocks visit together, column by column
+    store: of C: each thread its own accumulators; 16 bytes after a quad shuffle transpose; through shared memory
+    persistent: one block an SM, for many tiles; its ring runs on into the next tile
+    split_k: blocks that share the sum over k of a tile
+    """
+
+    tile: tuple[int, int, int]
+    warp_tile: tuple[int, int] = (64, 64)
+    stages: int = 4
+    double_buffered_fragments: bool = True
+    in_place_fragments: bool = False
+    interleaved_copies: bool = True
+    copy_issue_distance: int = 0
+    serpentine: bool = True
+    n_outer: bool = False
+    row_threads: int = 0
+    raster_rows: int = 8
+    store: Store = "per_thread"
+    persistent: bool = False
+    split_k: int = 1
+
+    kind: ClassVar[str] = "mma"
+    columns: ClassVar[tuple[str, ...]] = (
+        *("m", "n", "k", "warp_m", "warp_n", "stages", "double_buffered_fragments", "in_place_fragments"),
+        *("interleaved_copies", "copy_issue_distance", "serpentine", "n_outer", "row_threads", "raster_rows"),
+        *("store", "persistent", "split_k"),
+    )
+
+    @property
+    def m(self) -> int:
+        return self.tile[0]
+
+    @property
+    def n(self) -> int:
+        return self.tile[1]
+
+    @property
+    def k(self) -> int:
+        return self.tile[2]
+
+    @property
+    def warp_m(self) -> int:
+        return self.warp_tile[0]
+
+    @property
+    def warp_n(self) -> int:
+        return self.warp_tile[1]
+
+    def reasons_against(self, gemm: Gemm) -> tuple[str, ...]:
+        """Why this kernel cannot compute a problem, in words; empty if it can."""
+        return reasons_against(LAWS, self, self.columns, gemm)
+
+    def with_split_k(self, parts: int) -> MmaConfig:
+        return replace(self, split_k=parts)
+
+    def schedule(self, gemm: Gemm) -> Schedule:
+        """The steps. The parts of split-K are added up by a launch of their own."""
+        tile = MmaTile(self.m, self.n, self.k * gemm.dtype.bytes, self.warp_m, self.warp_n)
+        outer = "n_frag" if self.n_outer else "m_frag"
+        interleaved = "k_step" if self.interleaved_copies else ""
+        return Schedule(
+            *nest(gemm, tile, paired=True, outer=outer),
+            *staged(gemm, tile, row_threads=self.row_threads),
+            *matrices(gemm),
+            *in_pairs(gemm),
+            *swizzled(gemm, tile),
+            Transfer("A_tile", Route.ASYNC),
+            Transfer("B_tile", Route.ASYNC),
+            Pipeline("k_tile", self.stages, spread=interleaved, behind=self.copy_issue_distance),
+            *(self._fragments_ahead() if self.double_buffered_fragments else ()),
+            *((Snake(inner_of(outer)),) if self.serpentine else ()),
+            *((Raster(RasterOrder.GROUPED, group=self.raster_rows),) if self.raster_rows > 1 else ()),
+            *self._store(gemm),
+            *((Persist(),) if self.persistent else ()),
+        )
+
+    def _fragments_ahead(self) -> tuple[Step, ...]:
+        replaced = "B_frag" if self.n_outer else "A_frag"
+        names = ("A_frag", "B_frag")
+        return tuple(Prefetch(name, in_place=self.in_place_fragments and name == replaced) for name in names)
+
+    def _store(self, gemm: Gemm) -> tuple[Step, ...]:
+        if self.store == "quad_shuffle":
+            return (Vectorize("C", CHUNK_BYTES // gemm.out.bytes),)
+        if self.store == "shared":
+            row = Stage("C", Space.SHARED, under="m_frag")
+            return row, Distribute("C_tile", vector=4), Relayout("C_tile", pad=_PADDED_ROW)
+        return ()
+
+
+# -- arithmetic, of a configuration or of columns ----------------------------------------------------------------------
+
+
+def warps_of(config: Any) -> Column:
+    """Warps of a block."""
+    return config.m // config.warp_m * (config.n // config.warp_n)
+
+
+def accumulators_of(config: Any) -> Column:
+    """Accumulators of a thread."""
+    return config.warp_m * config.warp_n // WARP_THREADS
+
+
+def shared_bytes(config: Any, element_bytes: int) -> Column:
+    """Shared memory of a block: the ring, and a row of fragments of C in f32 where that goes through it."""
+    ring = config.stages * (config.m + config.n) * config.k * element_bytes
+    row = config.m // config.warp_m * _FRAGMENT_ROWS * (config.n + _PADDED_ROW) * 4
+    return ring + (config.store == "shared") * row
+
+
+def _outer_fragments(config: Any) -> Column:
+    """Of a warp, in the loop around the others; rows of an instruction lie along m."""
+    return np.where(config.n_outer, config.warp_n // _FRAGMENT_COLUMNS, config.warp_m // _FRAGMENT_ROWS)
+
+
+def _unaligned_quads(gemm: Gemm) -> bool:
+    """Whether C cannot be stored in 16 bytes after a quad shuffle transpose."""
+    return gemm.out.bytes != 2 or gemm.c is not Order.ROW or gemm.ldc * gemm.out.bytes % CHUNK_BYTES != 0
+
+
+LAWS: tuple[Law, ...] = (
+    Law(
+        lambda c, g: c.m < 0 if g.dtype.bytes == 2 or g.multiplies_tf32 else c.m >= 0,
+        lambda c, g: f"mma.sync multiplies f16, bf16 and tf32, not {g.multiplied}",
+    ),
+    Law(
+        lambda c, g: (c.k * g.dtype.bytes % DEPTH_BYTES != 0) | (c.k == 0),
+        lambda c, g: f"k = {c.k} of {g.dtype} is no multiple of the {DEPTH_BYTES} bytes of an instruction",
+    ),
+    Law(
+        lambda c, g: (c.m % c.warp_m != 0) | (c.n % c.warp_n != 0),
+        lambda c, g: f"warps of {c.warp_m} x {c.warp_n} do not divide tiles of {c.m} x {c.n}",
+    ),
+    Law(
+        lambda c, g: (c.warp_m % _FRAGMENT_ROWS != 0) | (c.warp_n % _FRAGMENT_ROWS != 0),
+        lambda c, g: f"warps of {c.warp_m} x {c.warp_n} are no whole fragments of {_FRAGMENT_ROWS}",
+    ),
+    Law(
+        lambda c, g: accumulators_of(c) > _MAX_ACCUMULATORS,
+        lambda c, g: f"{accumulators_of(c)} accumulators per thread exceed {_MAX_ACCUMULATORS}: use smaller warp tiles",
+    ),
+    Law(
+        lambda c, g: warps_of(c) * WARP_THREADS > 1024,
+        lambda c, g: f"{warps_of(c)} warps exceed the 32 of a block: use larger warp tiles",
+    ),
+    Law(
+        lambda c, g: (c.stages < 2) | (shared_bytes(c, g.dtype.bytes) > MAX_SHARED_BYTES),
+        lambda c, g: (
+            f"{c.stages} stages take {shared_bytes(c, g.dtype.bytes)} bytes of shared memory: use 2 or more, "
+            f"of at most {MAX_SHARED_BYTES} bytes"
+        ),
+    ),
+    Law(
+        lambda c, g: (c.store == "quad_shuffle") & (_unaligned_quads(g) | (c.warp_n % (QUAD_LANES * 8) != 0)),
+        lambda c, g: "a quad shuffle transpose needs a row-major C of 2-byte elements with rows of 16 bytes",
+    ),
+    Law(
+        lambda c, g: (c.copy_issue_distance > 0) & (c.copy_issue_distance >= _outer_fragments(c)),
+        lambda c, g: f"copies cannot be issued after {c.copy_issue_distance} of {_outer_fragments(c)} outer fragments",
+    ),
+    Law(
+        lambda c, g: (c.persistent > 0) & (c.raster_rows < 2),
+        lambda c, g: "persistent blocks find their next tile by a raster: raster_rows of at least 2",
+    ),
+    Law(
+        lambda c, g: (c.persistent > 0) & (c.split_k > 1),
+        lambda c, g: "split-K needs a block for each tile and part: persistent=False",
+    ),
+)
+"""What the lowering takes today, all in this place."""

@@ -1,0 +1,290 @@
+"""The family of kernels for the CUDA cores: FFMA from register fragments, any format, any order, any device."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass, replace
+from typing import Any, ClassVar, Literal
+
+from tilewright.device.spec import WARP_THREADS
+from tilewright.ir.buffer import Space
+from tilewright.ir.kernel import MAX_SHARED_BYTES
+from tilewright.ir.program import Level, RasterOrder, Route
+from tilewright.kernels.columns import Column
+from tilewright.kernels.law import Law, reasons_against
+from tilewright.problem.gemm import Gemm, Order
+from tilewright.schedule import (
+    Accumulate,
+    Bind,
+    Distribute,
+    Epilogue,
+    Fuse,
+    Pipeline,
+    Prefetch,
+    Raster,
+    Relayout,
+    Reorder,
+    Schedule,
+    Snake,
+    Split,
+    Stage,
+    Step,
+    Transfer,
+    Unroll,
+    Vectorize,
+)
+
+Transport = Literal["registers", "cp_async"]
+
+SERPENTINE = "m3 m2 ~n2 m1 m0 ~n1 ~n0"
+"""The FMA order of 16 x 8 accumulators that the register file's reuse cache likes best, of all that were searched."""
+
+LANE_BITS = 2
+"""Bits below this one count a lane's neighbours. The lanes lie between them and the bits that count its pieces."""
+
+_PIECE = 4
+"""Neighbouring rows and columns of a lane: 16 bytes of a fragment in f32."""
+
+_MAX_ACCUMULATORS = 192
+_ORDER = re.compile(r"~?[mn]\d( ~?[mn]\d)*")
+
+
+@dataclass(frozen=True, slots=True)
+class SimtConfig:
+    """One kernel of the family.
+
+    tile: m, n, k of a block, elements
+    warp_tile: m, n of a warp's part, elements
+    lanes_m: lanes of a warp along m; the others lie along n, both in Z order
+    stages: of the ring in shared memory
+    b_transport: how tiles of B travel; those of A go through registers
+    unroll: k steps in a row, fully unrolled
+    raster_rows: rows of tiles that blocks visit together, column by column
+    pad: elements after a row of a tile that is transposed on its way
+    fma_order: bits of a thread's row and column, slowest first; m0 and n0 tell neighbours apart, ~ marks serpentine
+    double_buffered_fragments: fragments are loaded one k step ahead of their FMAs
+    split_k: blocks that share the sum over k of a tile
+    """
+
+    tile: tuple[int, int, int] = (128, 256, 16)
+    warp_tile: tuple[int, int] = (64, 64)
+    lanes_m: int = 4
+    stages: int = 2
+    b_transport: Transport = "registers"
+    unroll: int = 16
+    raster_rows: int = 1
+    pad: int = 4
+    fma_order: str = SERPENTINE
+    double_buffered_fragments: bool = False
+    split_k: int = 1
+
+    kind: ClassVar[str] = "simt"
+    columns: ClassVar[tuple[str, ...]] = (
+        *("m", "n", "k", "warp_m", "warp_n", "lanes_m", "stages", "b_transport", "unroll", "raster_rows", "pad"),
+        *("fma_order", "double_buffered_fragments", "split_k"),
+    )
+
+    def __post_init__(self) -> None:
+        if not _ORDER.fullmatch(self.fma_order):
+            raise ValueError(f"fma_order {self.fma_order!r} is not a sequence of bits such as {SERPENTINE!r}")
+
+    @property
+    def m(self) -> int:
+        return self.tile[0]
+
+    @property
+    def n(self) -> int:
+        return self.tile[1]
+
+    @property
+    def k(self) -> int:
+        return self.tile[2]
+
+    @property
+    def warp_m(self) -> int:
+        return self.warp_tile[0]
+
+    @property
+    def warp_n(self) -> int:
+        return self.warp_tile[1]
+
+    def reasons_against(self, gemm: Gemm) -> tuple[str, ...]:
+        """Why this kernel cannot compute a problem, in words; empty if it can."""
+        return reasons_against(LAWS, self, self.columns, gemm)
+
+    def with_split_k(self, parts: int) -> SimtConfig:
+        return replace(self, split_k=parts)
+
+    def schedule(self, gemm: Gemm) -> Schedule:
+        """The steps. The parts of split-K are added up by a launch of their own."""
+        lanes, z_order = _lanes(self.lanes_m)
+        order = digits(self.fma_order)
+        rolled = self.unroll < self.k
+        inner = "k_unrolled" if rolled else "k_in"
+        return Schedule(
+            Split("m", self.m, into=("m_block", "m_in")),
+            Split("n", self.n, into=("n_block", "n_in")),
+            Split("m_in", self.warp_m, into=("m_warp", "m_sub")),
+            Split("n_in", self.warp_n, into=("n_warp", "n_sub")),
+            *_pieces("m", self.lanes_m, order),
+            *_pieces("n", WARP_THREADS // self.lanes_m, order),
+            *z_order,
+            Split("k", self.k, into=("k_tile", "k_in")),
+            *((Split("k_in", self.unroll, into=("k_step", "k_unrolled")),) if rolled else ()),
+            Reorder(
+                *("m_block", "n_block", "n_warp", "m_warp"),
+                *lanes,
+                *(("k_tile", "k_step", "k_unrolled") if rolled else ("k_tile", "k_in")),
+                *(digit.name for digit in order),
+            ),
+            Bind("m_block", Level.GRID_Y),
+            Bind("n_block", Level.GRID_X),
+            *((Raster(RasterOrder.GROUPED, group=self.raster_rows),) if self.raster_rows > 1 else ()),
+            # Neighbouring warps share columns of B, which is the wider tile: 0.4 % at 4096^3 on an H200.
+            Fuse("n_warp", "m_warp", into="warp"),
+            Bind("warp", Level.WARP),
+            Fuse(*lanes, into="lane"),
+            Bind("lane", Level.LANE),
+            Accumulate(over="k_tile"),
+            *self._staged(gemm, inner),
+        )
+
+    def _staged(self, gemm: Gemm, inner: str) -> tuple[Step, ...]:
+        """Tiles in shared memory, fragments in registers, and how C is stored."""
+        turning = tuple(digit.name for digit in digits(self.fma_order) if digit.turning)
+        b_copy = Prefetch("B_tile") if self.b_transport == "registers" else Transfer("B_tile", Route.ASYNC)
+        return (
+            Stage("A", Space.SHARED, under="k_tile"),
+            Stage("B", Space.SHARED, under="k_tile"),
+            Distribute("A_tile", vector=4),
+            Distribute("B_tile", vector=4),
+            Relayout("A_tile", rows="k", pad=self.pad),
+            # B needs a pad only where it is transposed on its way, as A is where its rows run along k.
+            Relayout("B_tile", rows="k", pad=self.pad if gemm.b is Order.COL else 0),
+            Prefetch("A_tile"),
+            b_copy,
+            Pipeline("k_tile", self.stages),
+            Stage("A", Space.REGISTER, under=inner),
+            Stage("B", Space.REGISTER, under=inner),
+            Vectorize("A_frag", 4),
+            Vectorize("B_frag", 4),
+            Vectorize("C", 4),
+            *((Prefetch("A_frag"), Prefetch("B_frag")) if self.double_buffered_fragments else ()),
+            Unroll(inner),
+            *((Snake(*turning),) if turning else ()),
+            Epilogue(),
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class Digit:
+    """Bits of the number of a thread's row or column that one loop counts, from `low` on; `turning`: serpentine."""
+
+    dim: str
+    low: int
+    bits: int
+    turning: bool
+
+    @property
+    def name(self) -> str:
+        return self.dim + "".join(str(self.low + bit) for bit in reversed(range(self.bits)))
+
+
+def digits(order: str) -> tuple[Digit, ...]:
+    """The loops of an FMA order. Bits that follow each other in number and in order are one, except across the lanes.
+
+    >>> [digit.name for digit in digits("m3 m2 ~n2 m1 m0 ~n1 ~n0")]
+    ['m32', 'n2', 'm10', 'n10']
+    """
+    found: list[Digit] = []
+    for word in order.split():
+        dim, low, turning = word[-2], int(word[-1]), word.startswith("~")
+        last = found[-1] if found else None
+        follows = last is not None and (last.dim, last.low, last.turning) == (dim, low + 1, turning)
+        if last is not None and follows and last.low != LANE_BITS:
+            found[-1] = Digit(dim, low, last.bits + 1, turning)
+        else:
+            found.append(Digit(dim, low, 1, turning))
+    return tuple(found)
+
+
+def _lanes(lanes_m: int) -> tuple[tuple[str, ...], tuple[Step, ...]]:
+    """Names of a warp's lane loops in Z order, and the splits that make them.
+
+    The bits of the two lane coordinates alternate, so that lanes t and t^1 or t^2 share a row or a column.
+    """
+    wide, narrow = ("n", "m") if lanes_m == 4 else ("m", "n")
+    splits = (
+        Split(f"{narrow}_lane", 2, into=(f"{narrow}_z1", f"{narrow}_z0")),
+        Split(f"{wide}_lane", 2, into=(f"{wide}_z21", f"{wide}_z0")),
+        Split(f"{wide}_z21", 2, into=(f"{wide}_z2", f"{wide}_z1")),
+    )
+    return (f"{wide}_z2", f"{narrow}_z1", f"{wide}_z1", f"{narrow}_z0", f"{wide}_z0"), splits
+
+
+def _pieces(dim: str, lanes: int, order: tuple[Digit, ...]) -> tuple[Step, ...]:
+    """What a lane has of a warp tile: pieces of 4 neighbours, a loop for each digit."""
+    high, low = ([d for d in order if d.dim == dim and (d.low >= LANE_BITS) is above] for above in (True, False))
+    rest = f"{dim}_sub"
+    steps: list[Step] = []
+    for digit in sorted(high, key=lambda d: -d.low):
+        steps.append(Split(rest, lanes << digit.low, into=(digit.name, f"{dim}_below_{digit.low}")))
+        rest = f"{dim}_below_{digit.low}"
+    if len(low) == 1:
+        return (*steps, Split(rest, _PIECE, into=(f"{dim}_lane", low[0].name)))
+    inner = Split(f"{dim}10", 2, into=(f"{dim}1", f"{dim}0"))
+    return (*steps, Split(rest, _PIECE, into=(f"{dim}_lane", f"{dim}10")), inner)
+
+
+# -- arithmetic, of a configuration or of columns ----------------------------------------------------------------------
+
+
+def warps_of(config: Any) -> Column:
+    """Warps of a block."""
+    return config.m // config.warp_m * (config.n // config.warp_n)
+
+
+def accumulators_of(config: Any) -> Column:
+    """Accumulators of a thread."""
+    return config.warp_m * config.warp_n // WARP_THREADS
+
+
+def shared_bytes(config: Any, element_bytes: int) -> Column:
+    """Shared memory of the tiles of a block; what pads take is left out."""
+    return config.stages * (config.m + config.n) * config.k * element_bytes
+
+
+LAWS: tuple[Law, ...] = (
+    Law(
+        lambda c, g: (c.m % c.warp_m != 0) | (c.n % c.warp_n != 0),
+        lambda c, g: f"warps of {c.warp_m} x {c.warp_n} do not divide tiles of {c.m} x {c.n}",
+    ),
+    Law(
+        lambda c, g: (c.lanes_m != 4) & (c.lanes_m != 8),
+        lambda c, g: f"{c.lanes_m} lanes along m: Z order has 4 or 8",
+    ),
+    Law(
+        lambda c, g: (c.warp_m % (_PIECE * c.lanes_m) != 0) | (c.warp_n * c.lanes_m % (_PIECE * WARP_THREADS) != 0),
+        lambda c, g: f"lanes of 4 x 4 do not divide warps of {c.warp_m} x {c.warp_n}, {c.lanes_m} of them along m",
+    ),
+    Law(
+        lambda c, g: accumulators_of(c) > _MAX_ACCUMULATORS,
+        lambda c, g: f"{accumulators_of(c)} accumulators per thread exceed {_MAX_ACCUMULATORS}: use smaller warp tiles",
+    ),
+    Law(
+        lambda c, g: warps_of(c) * WARP_THREADS > 1024,
+        lambda c, g: f"{warps_of(c)} warps exceed the 32 of a block: use larger warp tiles",
+    ),
+    Law(
+        lambda c, g: (c.unroll == 0) | (c.k % (c.unroll + (c.unroll == 0)) != 0),
+        lambda c, g: f"{c.unroll} unrolled k steps do not divide the {c.k} of a tile",
+    ),
+    Law(
+        lambda c, g: (c.stages < 2) | (shared_bytes(c, g.dtype.bytes) > MAX_SHARED_BYTES),
+        lambda c, g: (
+            f"{c.stages} stages take {shared_bytes(c, g.dtype.bytes)} bytes of shared memory: use 2 or more, "
+            f"of at most {MAX_SHARED_BYTES} bytes"
+        ),
+    ),
+)
+"""What the lowering takes today, all in this place."""

@@ -1,0 +1,153 @@
+"""Every configuration of a family that is legal for a problem, as columns: ranges and laws, no lists of tiles."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+
+from tilewright.dtypes import F32
+from tilewright.kernels import mma, simt, wgmma
+from tilewright.kernels.columns import Columns
+from tilewright.kernels.law import legal
+from tilewright.kernels.simt import SERPENTINE
+from tilewright.kernels.wgmma_steps import SWIZZLE_ATOM_BYTES, stages_c
+from tilewright.problem.epilogue import PLAIN
+from tilewright.problem.gemm import Gemm
+
+
+def space(kind: str, gemm: Gemm) -> Columns:
+    """The legal configurations of a family, without split-K. gemm: as the kernel finds it, behind packing."""
+    return _SPACES[kind](gemm)
+
+
+def legal_parts(kind: str, columns: Columns, gemm: Gemm) -> Any:
+    """Which configurations can write the parts of split-K, tight rows of f32, in the place of a problem's C."""
+    part = replace(gemm, out=F32, ldc=gemm.n, epilogue=PLAIN, ld_residual=0)
+    return legal(_LAWS[kind], columns, part)
+
+
+def product(**choices: Any) -> Columns:
+    """Every combination of some values, as columns.
+
+    >>> product(m=(64, 128), n=range(8, 25, 8)).n.tolist()
+    [8, 16, 24, 8, 16, 24]
+    """
+    grids = np.meshgrid(*(np.array(tuple(values)) for values in choices.values()), indexing="ij")
+    return Columns({name: grid.reshape(-1) for name, grid in zip(choices, grids, strict=True)})
+
+
+def joined(*tables: Columns) -> Columns:
+    """The rows of several tables of the same columns."""
+    return Columns({name: np.concatenate([getattr(table, name) for table in tables]) for name in tables[0].names})
+
+
+def _wgmma(gemm: Gemm) -> Columns:
+    """Cooperative, ping-pong and swap-AB tiles with the deepest ring that fits, persistent or a block a tile."""
+    k = SWIZZLE_ATOM_BYTES // gemm.dtype.bytes
+    common: dict[str, Any] = {
+        "k": (k,),
+        "cluster": (0, 1, 2),
+        "split_k": (1,),
+        "persistent": (0, 1),
+        "subtile_stages": (2, 1) if stages_c(gemm) else (2,),
+        "dependent_launch": (1, 0),
+    }
+    rows = {"m": (64, 128, 192, 256), "n": range(8, wgmma.MAX_COLUMNS + 1, 8)}
+    tables = (
+        product(**rows, **common, consumers=(1, 2, 3), ping_pong=(0,), swap_ab=(0,), raster_rows=(1, 4, 8, 16)),
+        product(**rows, **common, consumers=(2,), ping_pong=(1,), swap_ab=(0,), raster_rows=(4, 8, 16)),
+        product(
+            m=range(8, wgmma.MAX_COLUMNS + 1, 8),
+            n=(64, 128),
+            **{**common, "subtile_stages": (2,)},
+            consumers=(1, 2),
+            ping_pong=(0,),
+            swap_ab=(1,),
+            raster_rows=(1,),
+        ),
+    )
+    c = joined(*tables)
+    c = c.with_columns(cluster_m=1 + (c.cluster == 1), cluster_n=1 + (c.cluster == 2))
+    c = c[(c.persistent > 0) == (c.raster_rows > 1)]
+    c = c.with_columns(subtile=wgmma.subtile_of(c, gemm))
+    c = c[(c.subtile > 0) | (c.subtile_stages == 2)]
+    c = c.with_columns(stages=wgmma.deepest_ring(c))
+    return c[legal(wgmma.LAWS, c, gemm)]
+
+
+def _mma(gemm: Gemm) -> Columns:
+    c = product(
+        m=(64, 128, 256),
+        n=(64, 128, 192, 256),
+        k=tuple(size // gemm.dtype.bytes for size in (64, 128)),
+        warp_m=(32, 64),
+        warp_n=(32, 48, 64),
+        stages=(2, 3, 4),
+        double_buffered_fragments=(1, 0),
+        in_place_fragments=(0, 1),
+        interleaved_copies=(1, 0),
+        n_outer=(0, 1),
+        raster_rows=(1, 8, 16),
+        store=("per_thread", "quad_shuffle", "shared"),
+        persistent=(0, 1),
+        split_k=(1,),
+    )
+    flowing = c.persistent
+    c = c.with_columns(
+        copy_issue_distance=6 * flowing,
+        row_threads=8 * flowing,
+        serpentine=np.ones(len(c), dtype=np.int64),
+    )
+    fits_well = (c.in_place_fragments == flowing) & (c.double_buffered_fragments >= flowing)
+    c = c[fits_well & ((flowing == 0) | ((c.n_outer > 0) & (c.interleaved_copies > 0)))]
+    return c[legal(mma.LAWS, c, gemm)]
+
+
+def _simt(gemm: Gemm) -> Columns:
+    c = product(
+        m=(16, 32, 64, 128, 256),
+        n=(32, 64, 128, 256),
+        k=(8, 16, 32),
+        warp_m=(16, 32, 64),
+        warp_n=(32, 64, 128),
+        lanes_m=(4, 8),
+        stages=(2, 3, 4),
+        b_transport=("registers", "cp_async"),
+        unroll=(8, 16, 32),
+        raster_rows=(1, 8),
+        split_k=(1,),
+    )
+    c = c[(c.unroll <= c.k) & ((c.stages == 2) | (c.b_transport == "cp_async"))]
+    c = c.with_columns(
+        pad=np.full(len(c), 4),
+        double_buffered_fragments=np.zeros(len(c), dtype=np.int64),
+        fma_order=serpentine_of(c),
+    )
+    return c[legal(simt.LAWS, c, gemm)]
+
+
+def serpentine_of(c: Any) -> Any:
+    """The order of `simt.SERPENTINE` for other thread tiles: rows outside, columns serpentine."""
+    rows, columns = c.warp_m // c.lanes_m, c.warp_n * c.lanes_m // 32
+    known: dict[tuple[int, int], str] = {(16, 8): SERPENTINE}
+    found = []
+    for m, n in zip(rows.tolist(), columns.tolist(), strict=True):
+        order = known.get((m, n))
+        if order is None:
+            order = known[(m, n)] = _order(m.bit_length() - 1, n.bit_length() - 1)
+        found.append(order)
+    return np.array(found)
+
+
+def _order(m_bits: int, n_bits: int) -> str:
+    """Pieces of both, then neighbours of both; the columns serpentine."""
+    pieces = [f"m{bit}" for bit in range(m_bits - 1, 1, -1)] + [f"~n{bit}" for bit in range(n_bits - 1, 1, -1)]
+    near = [f"m{bit}" for bit in (1, 0) if bit < m_bits] + [f"~n{bit}" for bit in (1, 0) if bit < n_bits]
+    return " ".join([*pieces, *near])
+
+
+_LAWS = {"simt": simt.LAWS, "mma": mma.LAWS, "wgmma": wgmma.LAWS}
+_SPACES: Mapping[str, Callable[[Gemm], Columns]] = {"simt": _simt, "mma": _mma, "wgmma": _wgmma}

@@ -1,0 +1,318 @@
+"""The family of kernels for wgmma (sm_90a): TMA loads by a producer warpgroup, MMAs by one or two consumers."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import Any, ClassVar
+
+import numpy as np
+
+from tilewright.ir.program import GROUP_LANES, RasterOrder
+from tilewright.kernels.columns import Column
+from tilewright.kernels.law import Law, reasons_against
+from tilewright.kernels.wgmma_steps import (
+    ACCUMULATORS_BESIDE_ADDRESSES,
+    INSTRUCTION_ROWS,
+    SWIZZLE_ATOM_BYTES,
+    WgmmaTile,
+    loaded_by_tma,
+    nest,
+    reads_orders,
+    staged,
+    stages_c,
+    stored_per_thread,
+    stored_through_shared,
+    tma_stores,
+)
+from tilewright.problem.gemm import Gemm, Order
+from tilewright.schedule import Cluster, DependentLaunch, Persist, Pipeline, Raster, Schedule, Specialize, Step
+
+MAX_STAGES = 16
+MAX_COLUMNS = 256
+"""Columns of an instruction. Source: PTX ISA 9.0, wgmma.mma_async."""
+
+MAX_ACCUMULATORS = 192
+"""Of a thread. With more, NVRTC 13.0 spills addresses of the stores of C."""
+
+SMALL_TILE = 64 * 128
+"""Elements of C up to which an SM has registers for two blocks: the next kernel's then start beside this one's."""
+
+PRODUCER_REGISTERS = 24
+MAX_CONSUMER_REGISTERS = 240
+_START_REGISTERS = 248
+"""Of a thread when a kernel starts, at most, in steps of 8. Source: CUDA C++ Programming Guide, sm_90."""
+
+_REGISTERS_PER_SM = 65536
+_SHARED_BYTES_PER_SM = 233_472
+_RESERVED_BYTES = 1024
+"""Shared memory of an SM, and what the system takes of it for a block. Source: CUDA C++ Programming Guide, sm_90."""
+
+_MBARRIER_BYTES = 1024
+"""More than the mbarriers of any ring take."""
+
+_STAGED_BYTES = 2
+"""Bytes of an element of C that goes through shared memory: stmatrix moves no other."""
+
+_NARROW_STAGE_BYTES = 18 << 10
+"""A stage of a tile of few rows: as many bytes must be on their way."""
+
+_CLUSTER_BLOCKS = 2
+"""Each block of a cluster brings half of the tile that both read."""
+
+
+@dataclass(frozen=True, slots=True)
+class WgmmaConfig:
+    """One kernel of the family.
+
+    tile: m, n, k of a block, elements
+    consumers: warpgroups that multiply
+    ping_pong: each consumer has a tile of its own, and stores it while the other multiplies; else they share a tile
+    cluster: blocks along m and along n that share TMA loads by multicast
+    stages: of the ring in shared memory
+    swap_ab: the 64 rows of an instruction run along n; for a C of few rows
+    split_k: blocks that share the sum over k of a tile
+    persistent: one block an SM, for many tiles; else a block a tile
+    raster_rows: rows of tiles that blocks visit together, column by column
+    subtile: columns of C that pass through shared memory at a time; 0 for per-thread stores from registers
+    subtile_stages: such subtiles in shared memory
+    dependent_launch: the kernel starts before the one in front of it has ended (PDL)
+    """
+
+    tile: tuple[int, int, int]
+    consumers: int = 2
+    ping_pong: bool = False
+    cluster: tuple[int, int] = (1, 1)
+    stages: int = 4
+    swap_ab: bool = False
+    split_k: int = 1
+    persistent: bool = True
+    raster_rows: int = 1
+    subtile: int = 0
+    subtile_stages: int = 2
+    dependent_launch: bool = True
+
+    kind: ClassVar[str] = "wgmma"
+    columns: ClassVar[tuple[str, ...]] = (
+        *("m", "n", "k", "consumers", "ping_pong", "cluster_m", "cluster_n", "stages", "swap_ab", "split_k"),
+        *("persistent", "raster_rows", "subtile", "subtile_stages", "dependent_launch"),
+    )
+
+    @property
+    def m(self) -> int:
+        return self.tile[0]
+
+    @property
+    def n(self) -> int:
+        return self.tile[1]
+
+    @property
+    def k(self) -> int:
+        return self.tile[2]
+
+    @property
+    def cluster_m(self) -> int:
+        return self.cluster[0]
+
+    @property
+    def cluster_n(self) -> int:
+        return self.cluster[1]
+
+    @property
+    def steps_tile(self) -> WgmmaTile:
+        return WgmmaTile(self.m, self.n, 1 if self.ping_pong else self.consumers, swap_ab=self.swap_ab)
+
+    def reasons_against(self, gemm: Gemm) -> tuple[str, ...]:
+        """Why this kernel cannot compute a problem as its operands lie, in words; empty if it can."""
+        return reasons_against(LAWS, self, self.columns, gemm)
+
+    def with_split_k(self, parts: int) -> WgmmaConfig:
+        return replace(self, split_k=parts)
+
+    def schedule(self, gemm: Gemm) -> Schedule:
+        """The steps. The parts of split-K are added up by a launch of their own."""
+        tile = self.steps_tile
+        return Schedule(
+            *nest(gemm, tile),
+            *staged(gemm, tile),
+            *loaded_by_tma(),
+            Pipeline("k_tile", self.stages),
+            Specialize(registers=self.register_budget, turns=self.consumers if self.ping_pong else 1),
+            *self._order_of_tiles(),
+            *((DependentLaunch(),) if self.dependent_launch else ()),
+            *self._store(gemm),
+        )
+
+    @property
+    def register_budget(self) -> tuple[int, int]:
+        """Registers of a thread of the producer and of a consumer: what a block starts with, shared out anew."""
+        threads = threads_of(self)
+        together = 2 if self.m * self.n <= SMALL_TILE else 1
+        start = min(_REGISTERS_PER_SM // (together * threads) // 8 * 8, _START_REGISTERS)
+        left = start * (threads // GROUP_LANES) - PRODUCER_REGISTERS
+        return PRODUCER_REGISTERS, min(left // self.consumers // 8 * 8, MAX_CONSUMER_REGISTERS)
+
+    def _order_of_tiles(self) -> tuple[Step, ...]:
+        along = "m_block" if self.cluster_m > 1 else "n_block"
+        size = self.cluster_m * self.cluster_n
+        clusters = (Cluster(along, size),) if size > 1 else ()
+        if self.persistent:
+            return Raster(RasterOrder.GROUPED, group=self.raster_rows), Persist(), *clusters
+        if self.raster_rows > 1:
+            return Raster(RasterOrder.GROUPED, group=self.raster_rows), *clusters
+        return (Raster(RasterOrder.ROW), *clusters) if clusters else ()
+
+    def _store(self, gemm: Gemm) -> tuple[Step, ...]:
+        if not self.subtile:
+            return stored_per_thread(gemm, self.steps_tile)
+        return stored_through_shared(gemm, self.n // self.subtile, self.subtile_stages, tile=self.steps_tile)
+
+
+# -- arithmetic, of a configuration or of columns ----------------------------------------------------------------------
+
+
+def threads_of(config: Any) -> Column:
+    """Threads of a block: the consumers', and those of the producer."""
+    return GROUP_LANES * (config.consumers + 1)
+
+
+def accumulators_of(config: Any) -> Column:
+    """Accumulators of a thread of a consumer."""
+    sharing = config.consumers - (config.consumers - 1) * config.ping_pong
+    return config.m * config.n // (sharing * GROUP_LANES)
+
+
+def stages_result(config: Any, gemm: Gemm) -> Column:
+    """Whether C leaves through shared memory; see `stored_through_shared`."""
+    room = np.logical_or(accumulators_of(config) <= ACCUMULATORS_BESIDE_ADDRESSES, tma_stores(gemm))
+    return np.logical_and(np.logical_and(config.subtile > 0, stages_c(gemm)), room)
+
+
+def staged_c_bytes(config: Any) -> Column:
+    """Shared memory through which C leaves."""
+    subtiles = config.n // (config.subtile + (config.subtile == 0) * config.n)
+    stages = (config.subtile_stages < subtiles) * config.subtile_stages + (config.subtile_stages >= subtiles) * subtiles
+    owners = 1 + (config.consumers - 1) * config.ping_pong
+    return config.m * config.subtile * _STAGED_BYTES * stages * owners
+
+
+def shared_bytes(config: Any) -> Column:
+    """Shared memory of a block."""
+    ring = config.stages * (config.m + config.n) * SWIZZLE_ATOM_BYTES
+    return ring + staged_c_bytes(config) + _MBARRIER_BYTES
+
+
+def fits(config: Any, blocks: int = 1) -> Column:
+    """Whether an SM has shared memory for so many blocks."""
+    return blocks * (shared_bytes(config) + _RESERVED_BYTES) <= _SHARED_BYTES_PER_SM
+
+
+def blocks_per_sm(config: Any) -> Column:
+    """Blocks that share an SM: a persistent kernel starts one, and one with large tiles has no registers for two."""
+    small = np.logical_and(config.m * config.n <= SMALL_TILE, np.logical_not(config.persistent))
+    return fits(config) * (1 + np.logical_and(fits(config, 2), small))
+
+
+def deepest_ring(config: Any, most: int = 8) -> Column:
+    """The most stages of which an SM holds a block, at most so many, or twice as many where tiles are narrow."""
+    room = _SHARED_BYTES_PER_SM - _RESERVED_BYTES - _MBARRIER_BYTES - staged_c_bytes(config)
+    narrow = (config.m + config.n) * SWIZZLE_ATOM_BYTES <= _NARROW_STAGE_BYTES
+    return np.minimum(room // ((config.m + config.n) * SWIZZLE_ATOM_BYTES), most * (1 + narrow))
+
+
+def subtile_of(config: Any, gemm: Gemm) -> Column:
+    """The narrowest epilogue subtile that the lowering takes; 0, for per-thread stores, where it takes none."""
+    columns = SWIZZLE_ATOM_BYTES // _STAGED_BYTES
+    possible = np.logical_and(config.n % columns == 0, np.logical_not(config.swap_ab))
+    return columns * np.logical_and(possible, np.logical_and(stages_c(gemm), config.persistent))
+
+
+def deepest(config: WgmmaConfig, blocks: int = 1, most: int = MAX_STAGES) -> WgmmaConfig | None:
+    """The same with the most stages of which an SM holds so many blocks; None where it holds none."""
+    stages = (replace(config, stages=stages) for stages in range(most, 1, -1))
+    return next((one for one in stages if fits(one, blocks)), None)
+
+
+# -- laws --------------------------------------------------------------------------------------------------------------
+
+
+def _rows(c: Any) -> Column:
+    """Along which the 64 rows of an instruction run."""
+    return c.n * c.swap_ab + c.m * (1 - c.swap_ab)
+
+
+def _columns(c: Any) -> Column:
+    return c.m * c.swap_ab + c.n * (1 - c.swap_ab)
+
+
+def _sharing(c: Any) -> Column:
+    return c.consumers - (c.consumers - 1) * c.ping_pong
+
+
+def _splits_atom(rows: Column, gemm: Gemm) -> Column:
+    """Whether rows of a tile that runs along m or n are no whole number of 32-byte swizzle atoms."""
+    return rows * gemm.dtype.bytes % 32 != 0
+
+
+LAWS: tuple[Law, ...] = (
+    Law(
+        lambda c, g: c.k * g.dtype.bytes != SWIZZLE_ATOM_BYTES,
+        lambda c, g: f"k = {c.k} of {g.dtype} is {c.k * g.dtype.bytes} bytes: a tile is {SWIZZLE_ATOM_BYTES} deep",
+    ),
+    Law(
+        lambda c, g: (_rows(c) % (INSTRUCTION_ROWS * _sharing(c)) != 0) | (_rows(c) == 0),
+        lambda c, g: f"{_rows(c)} rows are not {INSTRUCTION_ROWS} for each instruction of {_sharing(c)} warpgroups",
+    ),
+    Law(
+        lambda c, g: (_columns(c) % 8 != 0) | (_columns(c) < 8) | (_columns(c) > MAX_COLUMNS),
+        lambda c, g: f"an instruction has 8, 16, ... {MAX_COLUMNS} columns, not {_columns(c)}",
+    ),
+    Law(
+        lambda c, g: accumulators_of(c) > MAX_ACCUMULATORS,
+        lambda c, g: f"{accumulators_of(c)} accumulators per thread exceed {MAX_ACCUMULATORS}: use a smaller tile",
+    ),
+    Law(
+        lambda c, g: c.m < 0 if reads_orders(g) else c.m >= 0,
+        lambda c, g: f"wgmma transposes 2-byte operands only, and those of {g} are {g.dtype}",
+    ),
+    Law(
+        lambda c, g: _splits_atom(c.m, g) if g.a is Order.COL else c.m < 0,
+        lambda c, g: f"m = {c.m} of A in columns is no multiple of a swizzle atom of 32 bytes",
+    ),
+    Law(
+        lambda c, g: _splits_atom(c.n, g) if g.b is Order.ROW else c.n < 0,
+        lambda c, g: f"n = {c.n} of B in rows is no multiple of a swizzle atom of 32 bytes",
+    ),
+    Law(
+        lambda c, g: (c.stages < 2) | (c.stages > MAX_STAGES),
+        lambda c, g: f"a ring has 2 to {MAX_STAGES} stages, not {c.stages}",
+    ),
+    Law(
+        lambda c, g: np.logical_not(fits(c)),
+        lambda c, g: f"{c.stages} stages and C take {shared_bytes(c)} of {_SHARED_BYTES_PER_SM} bytes of shared memory",
+    ),
+    Law(
+        lambda c, g: (c.subtile > 0) & (c.n % (c.subtile + (c.subtile == 0)) != 0),
+        lambda c, g: f"subtiles of {c.subtile} columns are no part of {c.n}",
+    ),
+    Law(
+        lambda c, g: (c.subtile > 0) & (c.subtile * _STAGED_BYTES % SWIZZLE_ATOM_BYTES != 0) & stages_c(g),
+        lambda c, g: f"a subtile of {c.subtile} columns is no multiple of {SWIZZLE_ATOM_BYTES // _STAGED_BYTES}",
+    ),
+    Law(
+        lambda c, g: (c.subtile > 0) & (c.swap_ab > 0),
+        lambda c, g: "with swap-AB, C is stored from registers: subtile=0",
+    ),
+    Law(
+        lambda c, g: (c.split_k > 1) & ((c.persistent > 0) | (c.subtile > 0)),
+        lambda c, g: "split-K needs a block for each tile and part, and per-thread stores",
+    ),
+    Law(
+        lambda c, g: (c.ping_pong > 0) & ((c.persistent == 0) | (c.consumers != 2) | (c.swap_ab > 0)),
+        lambda c, g: "ping-pong needs two consumers of persistent blocks, without swap-AB",
+    ),
+    Law(
+        lambda c, g: (c.cluster_m * c.cluster_n > _CLUSTER_BLOCKS) | (c.cluster_m < 1) | (c.cluster_n < 1),
+        lambda c, g: f"a cluster of {c.cluster_m} x {c.cluster_n} blocks is none of 1x1, 2x1 and 1x2",
+    ),
+)
+"""What the lowering takes today, all in this place."""

@@ -1,0 +1,188 @@
+"""The steps that kernels for wgmma share: the nest of blocks, warpgroups and instructions, staged tiles, stores of C.
+
+Formats of 2 bytes take wgmma.m64nNk16, tf32 takes wgmma.m64nNk8: an instruction is 32 bytes of k deep, and a row of a
+tile in shared memory is 128 bytes.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from tilewright.ir.buffer import Space
+from tilewright.ir.program import GROUP_LANES, Level, Route
+from tilewright.isa.wgmma import transposes
+from tilewright.layout.arrangement import SwizzleAtoms
+from tilewright.layout.epilogue import default_subtile, subtile_layout
+from tilewright.problem.gemm import Gemm, Order
+from tilewright.schedule import (
+    Accumulate,
+    Bind,
+    Epilogue,
+    Relayout,
+    Reorder,
+    Split,
+    Stage,
+    Step,
+    Tensorize,
+    Transfer,
+    Unroll,
+    Vectorize,
+)
+
+DEPTH_BYTES = 32
+"""Bytes of k that one instruction multiplies."""
+
+INSTRUCTION_ROWS = 64
+"""Rows of C that one instruction computes."""
+
+SWIZZLE_ATOM_BYTES = 128
+"""A row of the widest swizzle atom that TMA and wgmma know."""
+
+ACCUMULATORS_BESIDE_ADDRESSES = 128
+"""Accumulators of a thread that leave registers for the addresses of per-thread stores of C."""
+
+
+@dataclass(frozen=True, slots=True)
+class WgmmaTile:
+    """The tile of a block. m, n: elements. consumers: warpgroups that share its rows. k_bytes: bytes of k.
+
+    swap_ab: the 64 rows of an instruction run along n, and its columns along m; the consumers share columns of C.
+    """
+
+    m: int = 128
+    n: int = 128
+    consumers: int = 1
+    k_bytes: int = SWIZZLE_ATOM_BYTES
+    swap_ab: bool = False
+
+    @property
+    def accumulators(self) -> int:
+        """Accumulators of a thread."""
+        return self.m * self.n // self.consumers // GROUP_LANES
+
+
+PLAIN = WgmmaTile()
+"""A tile whose rows are at least as long as the widest swizzle atom."""
+
+
+def nest(gemm: Gemm, tile: WgmmaTile) -> tuple[Step, ...]:
+    """Blocks, warpgroups and instructions; an instruction spans all columns of the block, 64 rows and 32 bytes of k."""
+    depth = DEPTH_BYTES // gemm.dtype.bytes
+    shared = tile.consumers > 1
+    rows, columns = ("n", "m") if tile.swap_ab else ("m", "n")
+    down, across = (tile.n, tile.m) if tile.swap_ab else (tile.m, tile.n)
+    return (
+        Split(rows, down, into=(f"{rows}_block", f"{rows}_in" if shared else f"{rows}_own")),
+        *((Split(f"{rows}_in", down // tile.consumers, into=(f"{rows}_group", f"{rows}_own")),) if shared else ()),
+        Split(f"{rows}_own", INSTRUCTION_ROWS, into=(f"{rows}_frag", f"{rows}_mma")),
+        Split(columns, across, into=(f"{columns}_block", f"{columns}_mma")),
+        Split("k", tile.k_bytes // gemm.dtype.bytes, into=("k_tile", "k_in")),
+        Split("k_in", depth, into=("k_step", "k_mma")),
+        Reorder(
+            *("m_block", "n_block", *((f"{rows}_group",) if shared else ()), "k_tile", "k_step", f"{rows}_frag"),
+            *(f"{rows}_mma", f"{columns}_mma", "k_mma"),
+        ),
+        Bind("m_block", Level.GRID_Y),
+        Bind("n_block", Level.GRID_X),
+        *((Bind(f"{rows}_group", Level.WARPGROUP),) if shared else ()),
+        Tensorize(f"{rows}_mma", f"{columns}_mma", "k_mma", using=f"wgmma.m64n{across}k{depth}"),
+        Accumulate(over="k_tile"),
+        Epilogue(),
+    )
+
+
+def staged(gemm: Gemm, tile: WgmmaTile = PLAIN) -> tuple[Step, ...]:
+    """Tiles in shared memory as their operands lie, in the widest swizzle atoms that make up their rows."""
+    element = gemm.dtype.bytes
+    a_bytes = atom_bytes(tile.m * element) if gemm.a is Order.COL else SWIZZLE_ATOM_BYTES
+    b_bytes = atom_bytes(tile.n * element) if gemm.b is Order.ROW else SWIZZLE_ATOM_BYTES
+    return (
+        Stage("A", Space.SHARED, under="k_tile"),
+        Stage("B", Space.SHARED, under="k_tile"),
+        Relayout("A_tile", arrangement=SwizzleAtoms(a_bytes // element, a_bytes)),
+        Relayout("B_tile", arrangement=SwizzleAtoms(b_bytes // element, b_bytes)),
+        Unroll("k_step"),
+    )
+
+
+def atom_bytes(row_bytes: int) -> int:
+    """Bytes of a row of the widest swizzle atoms that make up rows of so many; the narrowest where none do, which a law
+    then refuses.
+
+    >>> [atom_bytes(columns * 2) for columns in (128, 96, 80, 8)]
+    [128, 64, 32, 32]
+    """
+    return next((atom for atom in (128, 64) if row_bytes % atom == 0), 32)
+
+
+def loaded_by_tma() -> tuple[Step, ...]:
+    """Both tiles come by TMA."""
+    return Transfer("A_tile", Route.TMA), Transfer("B_tile", Route.TMA)
+
+
+def stored_per_thread(gemm: Gemm, tile: WgmmaTile = PLAIN) -> tuple[Step, ...]:
+    """Per-thread stores of C, of pairs where C's rows run along the columns of the instruction."""
+    return (Vectorize("C", 2),) if gemm.c is (Order.COL if tile.swap_ab else Order.ROW) else ()
+
+
+def stages_c(gemm: Gemm) -> bool:
+    """Whether C can leave through stmatrix and shared memory: 2 bytes an element, row-major."""
+    return gemm.out.bytes == 2 and gemm.c is Order.ROW
+
+
+def tma_stores(gemm: Gemm) -> bool:
+    """Whether TMA can store C: rows begin and end at multiples of 16 bytes. TMA clips at no less, and would overwrite
+    what lies behind a row that ends inside 16 bytes."""
+    return stages_c(gemm) and not any(row * gemm.out.bytes % 16 for row in (gemm.ldc, gemm.n))
+
+
+def stored_through_shared(gemm: Gemm, subtiles: int, stages: int = 2, *, tile: WgmmaTile = PLAIN) -> tuple[Step, ...]:
+    """C in several epilogue subtiles through shared memory, then by TMA, or by vector stores where TMA cannot store it.
+
+    Per-thread stores where C cannot be staged, or where accumulators leave a thread no registers for the addresses of
+    vector stores (NVRTC 13.0 spills 8 bytes).
+    """
+    if not stages_c(gemm) or (tile.accumulators > ACCUMULATORS_BESIDE_ADDRESSES and not tma_stores(gemm)):
+        return stored_per_thread(gemm)
+    return (
+        Stage("C", Space.SHARED, subtile=tile.n // subtiles, stages=stages),
+        Relayout("C_tile", arrangement=SwizzleAtoms(SWIZZLE_ATOM_BYTES // gemm.out.bytes)),
+        Transfer("C_tile", Route.TMA if tma_stores(gemm) else Route.MATRICES),
+    )
+
+
+def rows_fit_tma(gemm: Gemm) -> bool:
+    """Whether TMA can store C of any format and order: its rows begin and end at multiples of 16 bytes."""
+    length = gemm.tight_leading("C")
+    return not any(elements * gemm.out.bytes % 16 for elements in (gemm.ldc, length))
+
+
+def stored_in_subtiles(
+    gemm: Gemm, tile: WgmmaTile, *, subtile: int = 0, stages: int = 2, owners: int = 1
+) -> tuple[Step, ...]:
+    """C through shared memory in epilogue subtiles, from where TMA takes it, or the warps of a warpgroup where it
+    cannot. subtile: their columns; 0: such that the stages take about 16 KiB. owners: ping-pong consumers, which have
+    stages of their own."""
+    element = gemm.out.bytes
+    transposed = tile.swap_ab is (gemm.c is Order.ROW)  # C's contiguous dimension runs along the instruction's rows
+    rows, columns = (tile.m, tile.n) if gemm.c is Order.ROW else (tile.n, tile.m)
+    if transposed:
+        subtile = subtile or INSTRUCTION_ROWS
+    else:
+        subtile = min(subtile or default_subtile(columns, rows * owners, element, stages), columns)
+    layout = subtile_layout(subtile, element, transposed=transposed)
+    return (
+        Stage("C", Space.SHARED, subtile=subtile, stages=stages),
+        *((Relayout("C_tile", arrangement=layout),) if layout is not None else ()),
+        Transfer("C_tile", Route.TMA if rows_fit_tma(gemm) else Route.MATRICES),
+    )
+
+
+def reads_orders(gemm: Gemm) -> bool:
+    """Whether wgmma reads the operands as they are stored.
+
+    >>> from tilewright.dtypes import TF32
+    >>> reads_orders(Gemm(8, 8, 8, product=TF32)), reads_orders(Gemm(8, 8, 8, product=TF32, b=Order.COL))
+    (False, True)
+    """
+    return transposes(gemm.multiplied) or (gemm.a is Order.ROW and gemm.b is Order.COL)

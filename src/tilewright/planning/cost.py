@@ -1,0 +1,197 @@
+"""How long plans take, by arithmetic over columns: the GEMM kernel by the performance model (docs/model.md), and the
+launches around it, which move bytes. The one place where planning and tuning estimate time.
+
+All times are seconds, of a whole table of candidates at once.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from tilewright.device.arch import SINCE, Feature
+from tilewright.device.spec import DeviceSpec
+from tilewright.dtypes import F32
+from tilewright.kernels import mma, simt, wgmma
+from tilewright.kernels.block_work import Setting, work_of
+from tilewright.kernels.columns import Column, Columns
+from tilewright.model.occupancy import blocks_that_fit
+from tilewright.model.time import DRAM_SHARE, EARLY_SECONDS, LAUNCH_SECONDS, predict_seconds
+from tilewright.planning.packing import TMA_BYTES, Packing, behind_packing
+from tilewright.problem.gemm import Gemm, Order
+from tilewright.units import ceil_div, round_up
+
+_NARROW: Mapping[int, float] = {16: 1.0, 8: 0.94, 4: 0.65, 2: 0.40}
+"""What is left of the speed of an mma.sync kernel whose copies are so many bytes wide, which the model takes for faster
+than they are: measured on the H200 with 16-bit operands. Rows at any 2 bytes are loaded element by element."""
+
+_ROW_OUTSIDE = 0.009
+"""By how much longer a wgmma kernel takes for each row of its tiles that lies outside of C, where all have as many: TMA
+fills boxes with zeros more slowly than it copies. Measured on the H200: tiles of 64 rows times 8192 x 8192 in bf16 take
+34.9 us where C has 64 rows, 43.3 where it has 32, 49.6 where it has 16."""
+
+SLOW_B = 1.03
+"""How much longer than by the model SIMT kernels take that transpose B on its way through shared memory, but for the
+time that memory takes. Measured on the H200 in f32, B column-major: 4096^3 takes 2793 us, and 2673 where B was
+transposed before; with tiles of 256 x 128, 2819 and 2719. By the model it is 1.9 %
+(benchmarks/results/plans_h200.json)."""
+
+_EDGES, _ODD_EDGES = 1.035, 1.1
+"""And how much longer where edges are guarded, and where rows of C are stored element by element, guarded or not.
+Measured on the H200: 4000^3, 250 k tiles, 2705 us, and 4096^3 2674 for 256; an odd ldc: see `pads_to_tiles`."""
+
+_FAR_BYTES = 256 << 10
+"""Rows of B that are as far apart are no faster: 2048 x 151936 x 2048, with rows of 594 KiB, takes 25.3 ms as it lies,
+and 25.4 where B was transposed, beside the pre-pass. Rows of 56 KiB (4096 x 14336 x 4096) cost nothing; between these
+nothing was measured."""
+
+MORE_LAUNCHES_SECONDS = 3e-6
+"""What each further launch costs beside its time on the GPU: the host's time for it (5 us, measured on the H200's host
+with cuda.core), counted about half, since the host is often ahead."""
+
+_IDLE = 0.05
+"""How much longer memory takes for the same bytes if hardly an SM asks for them: to tell apart what is alike."""
+
+_OTHER_REGISTERS = 32
+"""Of a thread, beside twice its accumulators: within a block an SM of what ptxas makes of these kernels."""
+
+
+@dataclass(frozen=True, slots=True)
+class Sizes:
+    """m, n, k of a problem as each kernel finds it: padded to multiples of its tile, or as it is."""
+
+    m: Column
+    n: Column
+    k: Column
+
+    @classmethod
+    def of(cls, gemm: Gemm, c: Any, packing: Packing) -> Sizes:
+        if not packing.tile_multiples:
+            return cls(gemm.m, gemm.n, gemm.k)
+        return cls(round_up(gemm.m, c.m), round_up(gemm.n, c.n), round_up(gemm.k, c.k))
+
+    def tiles(self, c: Any) -> Column:
+        """Tiles of C."""
+        return ceil_div(self.m, c.m) * ceil_div(self.n, c.n)
+
+    def compulsory_bytes(self, gemm: Gemm) -> Column:
+        """Each operand read once and the result written once; read as well where beta is not 0."""
+        result = self.m * self.n * gemm.out.bytes * (1 if gemm.beta == 0 else 2)
+        return (self.m * self.k + self.k * self.n) * gemm.dtype.bytes + result
+
+
+@dataclass(frozen=True, slots=True)
+class Around:
+    """What surrounds a kernel: the packing before it, alignments in bytes of A, B and C, problems of a batch."""
+
+    packing: Packing
+    a_bytes: int
+    b_bytes: int
+    c_bytes: int
+    count: int = 1
+
+    @property
+    def loads_bytes(self) -> int:
+        """What the kernel may assume of the rows of A and B."""
+        packed = self.packing.packed
+        return min(TMA_BYTES if "A" in packed else self.a_bytes, TMA_BYTES if "B" in packed else self.b_bytes)
+
+    def stores_bytes(self, gemm: Gemm, c: Any) -> Column:
+        """What the kernel may assume of the rows that it writes: C's, or those of partial sums in f32."""
+        whole = self.packing.tile_multiples
+        parts = next(size for size in (16, 8, 4) if whole or gemm.n * F32.bytes % size == 0)
+        return np.where((c.split_k > 1) | whole, parts, self.c_bytes)
+
+
+def plan_seconds(kind: str, c: Columns, gemm: Gemm, spec: DeviceSpec, around: Around) -> Any:
+    """Of each plan of a table: packing, the kernel, and what takes C from a workspace. Infinite where a block does not
+    fit on an SM. The host's time for further launches counts."""
+    packing = around.packing
+    sizes = Sizes.of(gemm, c, packing)
+    kernel = kernel_seconds(kind, c, behind_packing(gemm, kind, packing), spec, around, sizes)
+    before = packing_seconds(kind, c, gemm, spec, packing, around.count)
+    before = before + bool(packing.packed) * MORE_LAUNCHES_SECONDS
+    reduced = np.where(c.split_k > 1, reduction_seconds(sizes, gemm, spec, c.split_k), 0.0)
+    if packing.tile_multiples:
+        reduced = np.where(c.split_k > 1, reduced, reduction_seconds(gemm, gemm, spec, 1))
+    finishing = (c.split_k > 1) | packing.tile_multiples
+    return before + kernel + reduced + finishing * MORE_LAUNCHES_SECONDS
+
+
+def kernel_seconds(kind: str, c: Columns, read: Gemm, spec: DeviceSpec, around: Around, sizes: Sizes) -> Any:
+    """Of the GEMM kernels of a table, with parts of split-K, without their reduction. read: behind the packing."""
+    per_sm = blocks_per_sm(kind, c, read, spec)
+    blocks = sizes.tiles(c) * c.split_k * around.count
+    stores = around.stores_bytes(read, c)
+    setting = Setting(
+        blocks=blocks,
+        k_tiles=ceil_div(ceil_div(sizes.k, c.split_k), c.k),
+        aligned_bytes=around.loads_bytes,
+        result_bytes=stores,
+        out_bytes=np.where(c.split_k > 1, F32.bytes, read.out.bytes),
+    )
+    work = work_of(kind, c, read, setting)
+    idle = np.maximum(0.0, 1 - blocks / spec.sm_count)
+    moved_bytes = around.count * sizes.compulsory_bytes(read) * (1 + _IDLE * idle)
+    seconds = predict_seconds(work, spec, blocks_per_sm=np.maximum(1, per_sm), dram_bytes=moved_bytes)
+    if kind == "mma":
+        seconds = LAUNCH_SECONDS + (seconds - LAUNCH_SECONDS) / _NARROW[max(around.loads_bytes, read.dtype.bytes)]
+    elif kind == "simt":
+        seconds = seconds + _simt_share(c, read, sizes, stores) * np.maximum(0.0, seconds - moving(moved_bytes, spec))
+    else:
+        outside = np.maximum(0, c.m - sizes.m)
+        seconds = (1 + _ROW_OUTSIDE * outside) * seconds + launch_seconds(spec) - LAUNCH_SECONDS
+    return np.where(per_sm > 0, seconds, np.inf)
+
+
+def _simt_share(c: Any, read: Gemm, sizes: Sizes, stores: Column) -> Any:
+    """By how much longer SIMT kernels take than by the model, but for the time that memory takes."""
+    far = (read.b is Order.COL) | (np.maximum(read.ldb, sizes.n) * read.dtype.bytes >= _FAR_BYTES)
+    whole = (sizes.m % c.m == 0) & (sizes.n % c.n == 0) & (sizes.k % c.k == 0)
+    edges = np.where(stores < TMA_BYTES, _ODD_EDGES, np.where(whole, 1.0, _EDGES))
+    return np.where(far, SLOW_B, 1.0) * edges - 1
+
+
+def blocks_per_sm(kind: str, c: Any, gemm: Gemm, spec: DeviceSpec) -> Any:
+    """By shared memory and registers; 0 where a block is too large for the device."""
+    if kind == "wgmma":
+        return wgmma.blocks_per_sm(c) * (wgmma.shared_bytes(c) <= spec.max_shared_bytes_per_block)
+    family = mma if kind == "mma" else simt
+    return blocks_that_fit(
+        spec,
+        warps=family.warps_of(c),
+        registers_per_thread=np.minimum(
+            spec.max_registers_per_thread, 2 * family.accumulators_of(c) + _OTHER_REGISTERS
+        ),
+        shared_bytes=family.shared_bytes(c, gemm.dtype.bytes),
+    )
+
+
+def packing_seconds(kind: str, c: Any, gemm: Gemm, spec: DeviceSpec, packing: Packing, count: int = 1) -> Any:
+    """Of the launch that packs operands, of each of `count` problems."""
+    sizes = Sizes.of(gemm, c, packing)
+    elements: Any = 0
+    length = {"m": sizes.m, "n": sizes.n, "k": sizes.k}
+    for name in packing.packed:
+        operand = gemm.operand(name)
+        elements = elements + length[operand.strided] * length[operand.contiguous]
+    size_bytes = 2 * count * elements * gemm.dtype.bytes
+    return moving(size_bytes, spec, bool(packing.packed))
+
+
+def reduction_seconds(sizes: Any, gemm: Gemm, spec: DeviceSpec, parts: Column) -> Any:
+    """Of the launch that adds up the parts of split-K, or takes C from a padded result."""
+    return moving((parts * F32.bytes + gemm.out.bytes) * sizes.m * sizes.n, spec, 1)
+
+
+def launch_seconds(spec: DeviceSpec) -> float:
+    """Of a kernel with dependent launch, where the device has it."""
+    return LAUNCH_SECONDS - (EARLY_SECONDS if spec.compute_capability >= SINCE[Feature.DEPENDENT_LAUNCH] else 0.0)
+
+
+def moving(size_bytes: Any, spec: DeviceSpec, launches: int = 1) -> Any:
+    """Of launches that only move bytes; what lies in L2 is no faster than memory for so simple a kernel."""
+    return launches * launch_seconds(spec) + size_bytes / (DRAM_SHARE * spec.dram_gb_per_s * 1e9)

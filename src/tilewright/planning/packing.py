@@ -1,0 +1,176 @@
+"""What is copied before a GEMM kernel, and where C goes first: how the kernel of a plan finds its problem."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from typing import NamedTuple
+
+from tilewright.dtypes import F32, DType
+from tilewright.kernels.gemv import GemvConfig
+from tilewright.kernels.wgmma_steps import reads_orders
+from tilewright.layout.banks import LINE_BYTES
+from tilewright.problem.epilogue import PLAIN
+from tilewright.problem.gemm import Dim, Gemm, OperandName, Order
+from tilewright.units import round_up
+from tilewright.winners.plan_config import PlanConfig
+
+TMA_BYTES = 16
+"""What addresses and leading dimensions must be multiples of, for TMA."""
+
+PACKABLE: tuple[OperandName, ...] = ("A", "B")
+
+
+@dataclass(frozen=True, slots=True)
+class Alignment:
+    """Bytes that the address and the rows of each matrix are multiples of, at most 16."""
+
+    a: int
+    b: int
+    c: int
+
+    def of(self, name: OperandName) -> int:
+        return {"A": self.a, "B": self.b, "C": self.c}[name]
+
+    @property
+    def least(self) -> int:
+        return min(self.a, self.b, self.c)
+
+
+class Packing(NamedTuple):
+    """What is copied before a kernel; see `PlanConfig`."""
+
+    packed: frozenset[OperandName] = frozenset()
+    transposed: frozenset[OperandName] = frozenset()
+    tile_multiples: bool = False
+
+
+_OTHER: Mapping[Order, Order] = {Order.ROW: Order.COL, Order.COL: Order.ROW}
+
+
+def order_read(kind: str, packing: Packing | PlanConfig, gemm: Gemm, name: OperandName) -> Order:
+    """How a kernel of a family finds A or B: where wgmma cannot read them as they lie, K-major."""
+    if kind == "wgmma" and not reads_orders(gemm):
+        return Order.ROW if name == "A" else Order.COL
+    own = gemm.operand(name).order
+    return _OTHER[own] if name in packing.transposed else own
+
+
+def must_pack(kind: str, gemm: Gemm, alignment: Alignment) -> frozenset[OperandName]:
+    """A and B, as far as a kernel of a family cannot read them as they lie."""
+    if kind != "wgmma":
+        return frozenset()
+    nothing = Packing()
+    return frozenset(
+        name
+        for name in PACKABLE
+        if alignment.of(name) < TMA_BYTES or order_read(kind, nothing, gemm, name) is not gemm.operand(name).order
+    )
+
+
+def worth_transposing(kind: str, gemm: Gemm) -> frozenset[OperandName]:
+    """What a kernel of a family reads faster transposed: SIMT kernels transpose a column-major B on its way, element by
+    element, in each of their blocks. A row-major A they transpose as well, and are hardly slower (NN and TN of
+    `cost.SLOW_B`)."""
+    transposes = kind == "simt" and gemm.dtype is F32 and gemm.b is Order.COL
+    return frozenset(("B",)) if transposes else frozenset()
+
+
+def ways_to_pack(kind: str, gemm: Gemm, alignment: Alignment) -> tuple[Packing, ...]:
+    """What a kernel of a family needs packed; also what would make narrow loads wide; with that what it would rather
+    have transposed; and both operands padded to tile multiples, where edges would need guards."""
+    needed, narrow = must_pack(kind, gemm, alignment), _narrow(alignment)
+    transposed = worth_transposing(kind, gemm)
+    ways = [Packing(needed), Packing(needed | narrow), Packing(needed | narrow | transposed, transposed)]
+    edges = any(gemm.size(dim) % some for dim, some in _WHOLE.items())
+    if pads_to_tiles(kind, gemm) and (alignment.least < TMA_BYTES or edges):
+        ways.append(Packing(frozenset(PACKABLE), fastest_transposed(gemm), tile_multiples=True))
+    return tuple(dict.fromkeys(ways))
+
+
+_WHOLE: Mapping[Dim, int] = {"m": 128, "n": 128, "k": 16}
+"""Multiples of these have no edges in some large tile."""
+
+
+def pads_to_tiles(kind: str, gemm: Gemm) -> bool:
+    """Whether a kernel of a family may be given tile multiples only. SIMT kernels gain: the compiler makes a slower
+    loop where edges are guarded or C is stored element by element. Measured on the H200: 4096 x 4224 x 4096 TN 2652 us;
+    with an odd ldc 2912; 4095 x 4097 x 4093 2970 (benchmarks/results/plans_h200.json)."""
+    return kind == "simt" and gemm.dtype is F32 and gemm.k > 0
+
+
+def fastest_transposed(gemm: Gemm) -> frozenset[OperandName]:
+    """What is to be transposed where both operands are packed anyway: no tile is, on its way through shared memory."""
+    lies = {"A": gemm.a is Order.ROW, "B": gemm.b is Order.COL}
+    return frozenset(name for name in PACKABLE if lies[name])
+
+
+def fitted(config: PlanConfig, gemm: Gemm, alignment: Alignment) -> PlanConfig:
+    """A plan that was measured for a problem like this one, with the packing that this one needs, and no other."""
+    kind = config.kernel.kind
+    if config.tile_multiples:
+        return replace(config, transposed=fastest_transposed(gemm))
+    transposed = config.transposed & worth_transposing(kind, gemm)
+    packed = must_pack(kind, gemm, alignment) | (config.packed & _narrow(alignment))
+    return replace(config, packed=packed | transposed, transposed=transposed)
+
+
+def _narrow(alignment: Alignment) -> frozenset[OperandName]:
+    return frozenset(name for name in PACKABLE if alignment.of(name) < TMA_BYTES)
+
+
+def as_read(gemm: Gemm, config: PlanConfig) -> Gemm:
+    """The problem as the kernel of a plan finds it, behind the packing."""
+    if config.tile_multiples:
+        gemm = padded_to_tiles(gemm, config)
+    return behind_packing(gemm, config.kernel.kind, config)
+
+
+def behind_packing(gemm: Gemm, kind: str, packing: Packing | PlanConfig) -> Gemm:
+    """The problem with packed operands as a kernel of a family finds them."""
+    for name in sorted(packing.packed):
+        side = name.lower()
+        order = order_read(kind, packing, gemm, name)
+        turned = replace(gemm, **{side: order, f"ld{side}": 0})  # type: ignore[arg-type]
+        gemm = replace(turned, **{f"ld{side}": padded(row_length(turned, name), gemm.dtype)})  # type: ignore[arg-type]
+    return gemm
+
+
+def padded_to_tiles(gemm: Gemm, config: PlanConfig) -> Gemm:
+    """A problem of tile multiples, whose C is by itself, with nothing added to it."""
+    assert not isinstance(config.kernel, GemvConfig)
+    sizes = (gemm.m, gemm.n, gemm.k)
+    m, n, k = (round_up(size, tile) for size, tile in zip(sizes, config.kernel.tile, strict=True))
+    return replace(gemm, m=m, n=n, k=k, lda=0, ldb=0, ldc=0, beta=0.0, epilogue=PLAIN, ld_residual=0)
+
+
+def row_length(gemm: Gemm, name: OperandName) -> int:
+    """Elements of a matrix that lie side by side."""
+    return gemm.size(gemm.operand(name).contiguous)
+
+
+_LONG_BYTES = 1024
+"""From this length on, rows of a copy begin at whole lines of the L2: at most an eighth more memory. Measured on the
+H200: 4095 x 4097 x 4093 in bf16, where rows of B are copied to 8208 bytes apart, 267 us for the product; to whole
+lines, 252 (benchmarks/results/plans_h200.json)."""
+
+
+def padded(length: int, dtype: DType) -> int:
+    """Elements from row to row of a copy."""
+    each = LINE_BYTES if length * dtype.bytes >= _LONG_BYTES else TMA_BYTES
+    return round_up(max(length, 1), each // dtype.bytes)
+
+
+def padded_bytes(lines: int, length: int, dtype: DType) -> int:
+    """The size of a copy, rounded up to 256 bytes."""
+    return round_up(lines * padded(length, dtype) * dtype.bytes, 256)
+
+
+def whole_pieces(length: int, dtype: DType) -> int:
+    """Elements of a row of a copy, with zeros to the end of 16 bytes."""
+    return round_up(max(length, 1), TMA_BYTES // dtype.bytes)
+
+
+def finishes(config: PlanConfig) -> bool:
+    """Whether a launch takes C from a workspace."""
+    return config.split_k > 1 or config.tile_multiples

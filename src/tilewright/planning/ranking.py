@@ -1,0 +1,240 @@
+"""Which plans could compute a problem, the most promising first: the analytical choice.
+
+Every candidate of a family, with every count of split-K, is priced at once by `cost`; plans are made of the rows that
+are asked for. A choice takes about a millisecond.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from math import inf
+from typing import Any, Protocol, overload
+
+import numpy as np
+
+from tilewright.device.spec import DeviceSpec
+from tilewright.kernels.block_work import Setting, work_of
+from tilewright.kernels.columns import Columns
+from tilewright.kernels.configuration import row_of
+from tilewright.kernels.gemv import GemvConfig
+from tilewright.kernels.spaces import legal_parts, space
+from tilewright.kernels.wgmma_steps import tma_stores
+from tilewright.model.time import predict_seconds
+from tilewright.planning.candidates import candidates, families_for
+from tilewright.planning.cost import MORE_LAUNCHES_SECONDS, Around, blocks_per_sm, plan_seconds
+from tilewright.planning.packing import TMA_BYTES, Alignment, Packing, behind_packing, ways_to_pack
+from tilewright.planning.skinny import estimate_us as skinny_us
+from tilewright.planning.skinny import skinny_for
+from tilewright.planning.stack import Stack
+from tilewright.problem.gemm import Gemm
+from tilewright.units import ceil_div
+from tilewright.winners.plan_config import PlanConfig
+
+
+class Database(Protocol):
+    """Plans that were measured."""
+
+    def best_plan(self, device: str, gemm: Gemm, alignment_bytes: int, order: str | None = None) -> PlanConfig | None:
+        """What won on a device, by its driver's name for it; None if nobody tuned the problem.
+
+        order: only kernels of this reduction order, by its name.
+        """
+        ...
+
+
+_SPLIT_K = np.array((1, 2, 3, 4, 5, 6, 8, 12, 16, 24, 32))
+
+_LEAST_K_TILES = {"simt": 4, "mma": 8, "wgmma": 8}
+"""K tiles that are worth a part of split-K, by family: those of FFMA take longest."""
+
+_SHARED_TIMES, _SHARED_BYTES = 3.5, 60e6
+"""What blocks ask the L2 for in all, by the size of the matrices and in bytes, from which on a split-K kernel is better
+off if its neighbours lie side by side: see `_late`."""
+
+_LARGE_TILE = 128 * 192
+"""Elements of C from which on a persistent kernel is better than one with a block for each tile."""
+
+
+@dataclass(frozen=True, slots=True)
+class Priced:
+    """A table of candidates of one family behind one packing, with the seconds of each."""
+
+    kind: str
+    columns: Columns
+    packing: Packing
+    seconds: Any
+
+
+class Ranking(Sequence[tuple[float, PlanConfig]]):
+    """Plans with their estimated microseconds, best first. An entry is made when it is asked for."""
+
+    def __init__(self, tables: Sequence[Priced]) -> None:
+        self._tables = tuple(tables)
+        seconds = np.concatenate([table.seconds for table in tables]) if tables else np.zeros(0)
+        order = np.argsort(seconds, kind="stable")
+        self._order = order[: int(np.isfinite(seconds).sum())]
+        self._seconds = seconds
+        self._starts = np.cumsum([0, *(len(table.seconds) for table in tables)])
+
+    @property
+    def priced(self) -> int:
+        """Candidates that were looked at."""
+        return len(self._seconds)
+
+    def __len__(self) -> int:
+        return len(self._order)
+
+    def of_each_table(self, most: int) -> list[tuple[float, PlanConfig]]:
+        """At most so many plans, best first: as many of each family and packing, as far as they have them."""
+        share = most // max(1, len(self._tables))
+        table = np.searchsorted(self._starts, self._order, side="right") - 1
+        places = [at for number in range(len(self._tables)) for at in np.flatnonzero(table == number)[:share]]
+        return [self[int(at)] for at in sorted(places)]
+
+    @overload
+    def __getitem__(self, index: int) -> tuple[float, PlanConfig]: ...
+    @overload
+    def __getitem__(self, index: slice) -> list[tuple[float, PlanConfig]]: ...
+    def __getitem__(self, index: int | slice) -> tuple[float, PlanConfig] | list[tuple[float, PlanConfig]]:
+        if isinstance(index, slice):
+            return [self[at] for at in range(*index.indices(len(self)))]
+        at = int(self._order[index])
+        number = int(np.searchsorted(self._starts, at, side="right")) - 1
+        table = self._tables[number]
+        kernel = row_of(table.kind, table.columns, at - int(self._starts[number]))
+        return float(self._seconds[at]) * 1e6, PlanConfig(kernel, *table.packing)
+
+    def __iter__(self) -> Iterator[tuple[float, PlanConfig]]:
+        return (self[at] for at in range(len(self)))
+
+
+def ranked(
+    gemm: Gemm, spec: DeviceSpec, alignment: Alignment, *, keep_order: bool = False, stack: Stack | None = None
+) -> Ranking:
+    """Plans of GEMM kernels, best first. keep_order: no split-K. stack: where the problem is one of a batch."""
+    tables = []
+    for kind, table in candidates(gemm, spec).items():
+        rows = _with_split_k(kind, table, gemm, spec, alone=keep_order or stack is not None)
+        if kind == "wgmma":
+            rows = _worth_trying(_that_tma_can_serve(rows, gemm, alignment, stack), gemm, spec)
+        for packing in ways_to_pack(kind, gemm, alignment):
+            if len(rows) and not (packing.tile_multiples and stack is not None):
+                around = Around(packing, alignment.a, alignment.b, alignment.c, 1 if stack is None else stack.count)
+                tables.append(Priced(kind, rows, packing, plan_seconds(kind, rows, gemm, spec, around)))
+    return Ranking(tables)
+
+
+def whole_space(gemm: Gemm, spec: DeviceSpec, alignment: Alignment, *, family: str | None = None) -> Ranking:
+    """Plans of every legal kernel of a family, or of all families that `ranked` draws from, best first."""
+    tables = []
+    kinds = candidates(gemm, spec) if family is None else families_for(gemm, spec, family)
+    for kind in kinds:
+        for packing in ways_to_pack(kind, gemm, alignment):
+            read = behind_packing(gemm, kind, packing)
+            table = space(kind, read)
+            rows = _with_split_k(kind, table, gemm, spec, alone=False)
+            rows = rows[(rows.split_k == 1) | legal_parts(kind, rows, read)]
+            if kind == "wgmma":
+                rows = _with_dependent_launch(_that_tma_can_serve(rows, gemm, alignment, None), gemm)
+            if len(rows):
+                around = Around(packing, alignment.a, alignment.b, alignment.c)
+                tables.append(Priced(kind, rows, packing, plan_seconds(kind, rows, gemm, spec, around)))
+    return Ranking(tables)
+
+
+def estimate_us(
+    config: PlanConfig, gemm: Gemm, spec: DeviceSpec, alignment: Alignment, stack: Stack | None = None
+) -> float:
+    """Microseconds of one plan; infinite where its kernel does not fit on the device."""
+    count = 1 if stack is None else stack.count
+    kernel = config.kernel
+    if isinstance(kernel, GemvConfig):
+        skinny = skinny_for(gemm, alignment, None, stack, parts=kernel.split_k)
+        if skinny is None:
+            return inf
+        return skinny_us(gemm, skinny, spec, count) + (not skinny.whole) * MORE_LAUNCHES_SECONDS * 1e6
+    table = Columns.of([kernel], kernel.columns)
+    packing = Packing(config.packed, config.transposed, config.tile_multiples)
+    around = Around(packing, alignment.a, alignment.b, alignment.c, count)
+    return float(plan_seconds(kernel.kind, table, gemm, spec, around)[0]) * 1e6
+
+
+def _with_split_k(kind: str, c: Columns, gemm: Gemm, spec: DeviceSpec, *, alone: bool) -> Columns:
+    """Each candidate alone, and with every count of split-K that leaves no SM idle and is worth a part's start."""
+    if alone:
+        return c
+    tiles = ceil_div(gemm.m, c.m) * ceil_div(gemm.n, c.n)
+    # Twice the SMs: of 1.1 waves of blocks, half as long ones make 2.2, which are 1.5 of the whole ones.
+    room = 2 * spec.sm_count * np.maximum(1, blocks_per_sm(kind, c, gemm, spec))
+    most = np.minimum(room // np.maximum(tiles, 1), gemm.k // (_LEAST_K_TILES[kind] * c.k))
+    most = np.where(_blocks_stay(c), 1, most)
+    row, column = np.nonzero(_SPLIT_K[None, :] <= np.maximum(1, most)[:, None])
+    return c[row].with_columns(split_k=_SPLIT_K[column])
+
+
+def _blocks_stay(c: Columns) -> Any:
+    return getattr(c, "persistent", np.zeros(len(c), dtype=np.int64)) > 0
+
+
+def _that_tma_can_serve(c: Columns, gemm: Gemm, alignment: Alignment, stack: Stack | None) -> Columns:
+    """The wgmma kernels that can run where operands lie so."""
+    # A tensor map of a batch has a step between its matrices, which must be one.
+    loads = gemm.k > 0 and (stack is None or min(stack.a, stack.b) > 0)
+    persistent = loads and stack is None and (alignment.c >= TMA_BYTES or not tma_stores(gemm))
+    chosen = np.full(len(c), loads)
+    if not persistent:
+        chosen &= c.persistent == 0
+    if stack is not None:
+        chosen &= c.cluster_m * c.cluster_n == 1
+    return c[chosen]
+
+
+def _worth_trying(c: Columns, gemm: Gemm, spec: DeviceSpec) -> Columns:
+    """Without kernels that others are better than, though the model hardly tells them apart."""
+    tiles = ceil_div(gemm.m, c.m) * ceil_div(gemm.n, c.n)
+    alone = (c.ping_pong > 0) & (tiles <= spec.sm_count)  # nobody would have a second tile
+    large = (c.persistent == 0) & (c.swap_ab == 0) & (c.m * c.n >= _LARGE_TILE) & (c.split_k == 1)
+    replaced = large & bool(np.any(c.persistent))
+    return _with_dependent_launch(c[~(alone | replaced)], gemm)
+
+
+def _with_dependent_launch(c: Columns, gemm: Gemm) -> Columns:
+    """Split-K kernels without dependent launch, where that does not pay."""
+    return c.with_columns(dependent_launch=c.dependent_launch * ~_late(c, gemm))
+
+
+def _late(c: Columns, gemm: Gemm) -> Any:
+    """Whether a split-K kernel starts after the one in front of it has ended: where it lives on what neighbours ask for
+    at the same time, as blocks that start where others have just ended lie on the SMs in any order.
+
+    Measured on the H200 in bf16: 512 x 512 x 16384 in 4 parts 17.2 us, with dependent launch 20.4; 512 x 512 x 8192
+    10.8 and 11.8; but 256 x 512 x 4096 in 4 parts 6.6 and 6.2, and 128 x 4096 x 4096 in 4 parts 16.0 and 14.9.
+    """
+    tiles = ceil_div(gemm.m, c.m) * ceil_div(gemm.n, c.n)
+    asked = tiles * gemm.k * (c.m + c.n) * gemm.dtype.bytes
+    return (c.split_k > 1) & (asked >= max(_SHARED_TIMES * gemm.compulsory_bytes, _SHARED_BYTES))
+
+
+def ranked_for_group(gemms: Sequence[Gemm], spec: DeviceSpec) -> list[PlanConfig]:
+    """Plans for problems that one launch computes, best first. Their blocks share the SMs, and the longest sum is the
+    least that it takes."""
+    found: list[tuple[float, PlanConfig]] = []
+    first = gemms[0]
+    moved_bytes = sum(gemm.compulsory_bytes for gemm in gemms)
+    for kind, c in candidates(first, spec).items():
+        if kind == "wgmma":
+            continue  # wherever each of them begins
+        per_sm = blocks_per_sm(kind, c, first, spec)
+        k_tiles = np.stack([ceil_div(gemm.k, c.k) for gemm in gemms])
+        tiles = np.stack([ceil_div(gemm.m, c.m) * ceil_div(gemm.n, c.n) for gemm in gemms])
+        blocks = np.maximum(1, tiles.sum(axis=0))
+        alike = Setting(blocks, ceil_div((tiles * k_tiles).sum(axis=0), blocks))
+        longest = Setting(np.ones_like(blocks), k_tiles.max(axis=0))
+        seconds = np.zeros(len(c))
+        for setting in (alike, longest):
+            work = work_of(kind, c, first, setting)
+            time = predict_seconds(work, spec, blocks_per_sm=np.maximum(1, per_sm), dram_bytes=moved_bytes)
+            seconds = np.maximum(seconds, time)
+        found += [(float(seconds[at]), PlanConfig(row_of(kind, c, at))) for at in range(len(c)) if per_sm[at]]
+    return [config for _, config in sorted(found, key=lambda entry: entry[0])]

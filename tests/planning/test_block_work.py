@@ -1,0 +1,185 @@
+"""Closed forms of what a block does, held to what the simulator counts; and the kernels behind them, to NumPy."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import pytest
+
+from tilewright.device.catalog import device
+from tilewright.device.spec import DeviceSpec
+from tilewright.dtypes import BF16, F16, F32, TF32
+from tilewright.kernels.block_work import Setting, work_of
+from tilewright.kernels.columns import Columns
+from tilewright.kernels.configuration import GemmConfig, described, row_of
+from tilewright.kernels.wgmma import WgmmaConfig
+from tilewright.kernels.work import Work
+from tilewright.model.occupancy import blocks_that_fit, occupancy
+from tilewright.model.time import predict_seconds
+from tilewright.planning.candidates import candidates, configurations
+from tilewright.planning.cost import blocks_per_sm
+from tilewright.planning.kernels import build_of
+from tilewright.prediction.counting import work_of as simulated
+from tilewright.problem import Gemm, Order, check, make_operands
+from tilewright.runtime.nvrtc import compile_cuda
+from tilewright.runtime.sass import disassemble
+from tilewright.toolchain import run_on_simulator
+from tilewright.winners.plan_config import PlanConfig
+
+H200 = device("H200")
+FORMATS = {
+    "bf16": {"dtype": BF16, "out": BF16},
+    "f16": {"dtype": F16, "out": F16},
+    "tf32": {"dtype": F32, "product": TF32},
+    "f32": {"dtype": F32},
+}
+CASES = [
+    *(("bf16", orders) for orders in ("NN", "TN", "NT")),
+    *(("tf32", orders) for orders in ("NN", "NT")),
+    *(("f32", orders) for orders in ("NN", "TN", "NT")),
+]
+
+
+def problem(name: str, orders: str) -> Gemm:
+    a, b = (Order.ROW if letter == "N" else Order.COL for letter in orders)
+    return Gemm(4096, 4096, 4096, a=a, b=b, **FORMATS[name])  # type: ignore[arg-type]
+
+
+def kernels(gemm: Gemm) -> list[GemmConfig]:
+    """The candidates of dispatch that read the operands as they lie."""
+    return [config for config in configurations(gemm, H200) if not config.reasons_against(gemm)]
+
+
+def formed_of(config: GemmConfig, gemm: Gemm, counted: Work, **options: Any) -> Work:
+    """The closed form for as many blocks and k tiles, found as a column of one."""
+    setting = Setting(np.array([counted.blocks]), np.array([int(counted.steps)]), **options)
+    return work_of(config.kind, Columns.of([config], config.columns), gemm, setting)
+
+
+def seconds(work: Work, spec: DeviceSpec, blocks_per_sm: int = 1) -> float:
+    return float(np.max(predict_seconds(work, spec, blocks_per_sm=blocks_per_sm, dram_bytes=0)))
+
+
+@pytest.mark.parametrize(("name", "orders"), CASES)
+def test_the_forms_are_what_the_simulator_counts(name: str, orders: str) -> None:
+    """As far as the time model sees it: for one block on an SM, for several, and where memory is no bound."""
+    gemm = problem(name, orders)
+    for config in kernels(gemm):
+        counted = simulated(build_of(gemm, PlanConfig(config)))
+        formed = formed_of(config, gemm, counted)
+        for ours, theirs in (
+            (formed.warps, counted.warps),
+            (formed.strip_bytes, counted.strip_bytes),
+            (formed.steps_ahead, counted.steps_ahead),
+        ):
+            assert np.max(ours) == theirs, config
+        for together in (1, 3):
+            ours, theirs = (seconds(work, H200, together) for work in (formed, counted))
+            assert ours == pytest.approx(theirs, rel=0.02), config
+
+
+def test_the_forms_of_many_kernels_at_once_are_those_of_each() -> None:
+    gemm = problem("bf16", "NT")
+    for kind, table in candidates(gemm, H200).items():
+        setting = Setting(np.full(len(table), 512), np.full(len(table), 64))
+        together = predict_seconds(work_of(kind, table, gemm, setting), H200, blocks_per_sm=1, dram_bytes=0)
+        for at in range(len(table)):
+            config = row_of(kind, table, at)
+            alone = predict_seconds(work_of(kind, config, gemm, Setting(512, 64)), H200, blocks_per_sm=1, dram_bytes=0)
+            assert float(alone) == pytest.approx(float(together[at]), rel=1e-12), config
+
+
+def test_an_unaligned_c_has_a_form_too() -> None:
+    """Of each tile that is stored by threads along its rows, from shared memory."""
+    gemm = replace(problem("bf16", "NT"), ldc=4097)
+    staged = [config for config in kernels(gemm) if isinstance(config, WgmmaConfig) and config.subtile]
+    assert len(staged) > 4
+    for config in staged:
+        counted = simulated(build_of(gemm, PlanConfig(config)))
+        formed = formed_of(config, gemm, counted, result_bytes=2)
+        assert seconds(formed, H200) == pytest.approx(seconds(counted, H200), rel=0.02), config
+
+
+@pytest.mark.parametrize("name", ["bf16", "f32"])
+def test_blocks_of_an_sm_are_those_of_the_compiled_kernels(name: str) -> None:
+    gemm = problem(name, "NN")
+    for kind, table in candidates(gemm, H200).items():
+        expected = blocks_per_sm(kind, table, gemm, H200)
+        for at in range(len(table)):
+            built = build_of(gemm, PlanConfig(row_of(kind, table, at)))
+            compiled = built.occupancy(H200, built.compile(H200.arch)).blocks_per_sm
+            assert abs(int(expected[at]) - compiled) <= 1, row_of(kind, table, at)
+
+
+def own_tiles() -> list[tuple[str, GemmConfig]]:
+    """Tiles that dispatch knows beside those at which the rungs themselves stand, which have tests of their own."""
+    return [
+        (name, config)
+        for name in ("bf16", "tf32", "f32")
+        for config in configurations(problem(name, "NT"), H200)
+        if config.kind != "wgmma" or (name == "bf16" and config.n == 64)
+    ]
+
+
+@pytest.mark.parametrize(
+    ("name", "config"), own_tiles(), ids=lambda one: one if isinstance(one, str) else described(one)
+)
+def test_every_tile_computes_the_product(name: str, config: GemmConfig) -> None:
+    """At edges in every direction, simulated with every detector on."""
+    gemm = replace(problem(name, "NT"), m=72, n=136, k=88, lda=0, ldb=0, ldc=0)
+    operands = make_operands(gemm)
+    computed, run = run_on_simulator(build_of(gemm, PlanConfig(config)), operands)
+    assert check(operands, computed).ok and not run.findings
+
+
+@pytest.mark.parametrize("order", [Order.ROW, Order.COL], ids=["NN", "NT"])
+def test_loads_of_the_next_tile_come_before_the_fmas_of_this_one(order: Order) -> None:
+    """In machine code, where ptxas decides it: all SIMT candidates of the H200 start their loads first in a k tile."""
+    gemm = Gemm(16, 1024, 1024, F32, b=order)
+    for config in configurations(gemm, device("H200")):
+        built = build_of(gemm, PlanConfig(config.with_split_k(2)))
+        step = loop_over_k(disassemble(compile_cuda(built.source, "sm_90a")))
+        first = next(at for at, opcode in enumerate(step) if opcode == "FFMA")
+        loads = [at for at, opcode in enumerate(step) if opcode.startswith(("LDG.", "LDGSTS."))]
+        assert loads and max(loads) < first, (config, max(loads), first)
+
+
+def loop_over_k(text: str) -> list[str]:
+    """The opcodes between the last two barriers before the results are stored: one step over k."""
+    opcodes = re.findall(r"/\*[0-9a-f]{4,}\*/\s+(?:@!?U?P\w+ )?([A-Z][A-Z0-9_.]*)", text)
+    barriers = [at for at, opcode in enumerate(opcodes) if opcode.startswith("BAR.")]
+    return opcodes[barriers[-2] : barriers[-1]]
+
+
+def test_rows_of_tiles_are_visited_together_where_each_would_read_all_of_b_anew() -> None:
+    def rows(m: int, n: int, k: int) -> set[int]:
+        return {config.raster_rows for config in configurations(Gemm(m, n, k, F32), device("H200"))}
+
+    assert rows(4096, 4096, 4096) == {1}  # a wave of blocks covers all columns of B
+    assert rows(2048, 151936, 64) == {1}  # B stays in the L2
+    assert rows(100, 151936, 2048) == {1, 2, 4}  # as many as there are
+    assert rows(2048, 151936, 2048) == {8, 16}
+
+
+def test_a_table_of_occupancies_is_that_of_each_kernel() -> None:
+    draw = np.random.default_rng(0)
+    columns = {
+        "warps": draw.integers(1, 40, 200),
+        "registers_per_thread": draw.integers(16, 300, 200),
+        "shared_bytes": draw.integers(0, 250_000, 200),
+    }
+    for name in ("H200", "A100", "RTX 4090", "T4"):
+        spec = device(name)
+        together = blocks_that_fit(spec, **columns)
+        for at in range(200):
+            warps, registers, shared_bytes = (int(column[at]) for column in columns.values())
+            alone = occupancy(
+                spec,
+                threads_per_block=32 * warps,
+                registers_per_thread=registers,
+                static_shared_bytes=shared_bytes,
+            )
+            assert together[at] == alone.blocks_per_sm, (name, warps, registers, shared_bytes)

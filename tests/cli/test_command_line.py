@@ -95,7 +95,7 @@ def test_an_unknown_option_is_a_usage_error(cli: Cli) -> None:
 
 
 def test_a_bug_is_one_line_and_says_how_to_see_more(cli: Cli, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("tilewright.cli.show.find_rung", lambda name: 1 // 0)
+    monkeypatch.setattr("tilewright.cli.show.chosen_problem", lambda *_, **__: 1 // 0)
     monkeypatch.delenv("TILEWRIGHT_TRACEBACK", raising=False)
     ran = cli("show", "worklog/6")
     assert (ran.code, ran.out) == (1, "")
@@ -108,10 +108,10 @@ def test_a_bug_is_one_line_and_says_how_to_see_more(cli: Cli, monkeypatch: pytes
 
 
 def test_too_little_memory_is_said_plainly(cli: Cli, monkeypatch: pytest.MonkeyPatch) -> None:
-    def too_much(name: str) -> None:
+    def too_much(*_: object, **__: object) -> None:
         raise MemoryError
 
-    monkeypatch.setattr("tilewright.cli.show.find_rung", too_much)
+    monkeypatch.setattr("tilewright.cli.show.chosen_problem", too_much)
     assert cli("show", "x").err == "There is not enough memory for this size.\n  Hint: use a smaller one.\n"
 
 

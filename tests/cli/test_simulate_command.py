@@ -17,7 +17,7 @@ from tilewright.lowering import lower
     ("options", "told"),
     [
         (("--seed", "-1"), "seed = -1 is not a seed."),
-        (("--lda", "99999999999999999999"), "more than an address space holds."),
+        (("--lda", "99999999999999999999"), "more than kernels take."),
         (("--alpha", "1e300"), "alpha = 1e+300 is more than f32 can hold, in which kernels take it."),
     ],
 )

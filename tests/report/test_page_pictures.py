@@ -159,10 +159,10 @@ def test_steps_are_multiplied_in_order_and_none_past_the_end(name: str) -> None:
         assert set(steps) <= set(range(watched(name).gemm.k // built(name).kernel.tile["k"]))
 
 
-def test_warpgroups_that_take_turns_are_roles_beside_the_producer() -> None:
+def test_ping_pong_warpgroups_are_roles_beside_the_producer() -> None:
     drawn = timeline(watched("hopper/best"))
     assert [role["name"] for role in drawn["roles"]] == ["warps 0 to 3", "warps 4 to 7", "warp 8"]
-    assert "A_tile slot 3" in drawn["rows"]
+    assert "A_tile stage 3" in drawn["rows"]
     busy = [{cell["role"] for cell in drawn["cells"] if cell["step"] == step} for step in (0, 4)]
     assert busy == [{0, 2}, {1, 2}]
 

@@ -75,8 +75,8 @@ class _Writer:
         groups: dict[Order, list[str]] = {}
         for operand in gemm.operands:
             groups.setdefault(operand.order, []).append(operand.name)
-        lie = {Order.ROW: "rows", Order.COL: "columns"}
-        orders = ", ".join(f"{' and '.join(names)} by {lie[order]}" for order, names in groups.items())
+        major = {Order.ROW: "row-major", Order.COL: "column-major"}
+        orders = ", ".join(f"{' and '.join(names)} {major[order]}" for order, names in groups.items())
         source = "residual" if gemm.epilogue.residual else "C"
         bias = f" + bias[{gemm.epilogue.bias}]" if gemm.epilogue.bias else ""
         value = f"alpha * sum_k A[m, k] * B[k, n] + beta * {source}[m, n]{bias}"

@@ -35,8 +35,8 @@ from tilewright.kernels.gemv_fit import Facts, fitting, sm_seconds
 from tilewright.kernels.reduce import ReduceConfig
 from tilewright.kernels.relayout import RelayoutConfig
 from tilewright.kernels.skinny import long_of, short_of
-from tilewright.planning.packing import padded, whole_pieces
 from tilewright.planning.on_paper import alignment_of_rows
+from tilewright.planning.packing import padded, whole_pieces
 from tilewright.planning.skinny import Skinny, estimate_us, skinny_for
 from tilewright.problem.epilogue import PLAIN
 from tilewright.problem.formats import format_options

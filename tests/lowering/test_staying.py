@@ -195,7 +195,7 @@ def test_what_cannot_be_is_refused_with_the_way_out() -> None:
     inner = refusal(one=Prefetch("A_frag", in_place=True))
     assert "'n_frag'" in inner and "in_place for the operand whose fragments the outer loop counts" in inner
     assert "'n_frag', forward and backward" in refusal(one=Snake("n_frag"))
-    assert "9 turn(s)" in refusal(one=Pipeline("k_tile", 3, spread="k_step", behind=9))
+    assert "9 iteration(s)" in refusal(one=Pipeline("k_tile", 3, spread="k_step", behind=9))
     assert "say spread as well" in refusal(one=Pipeline("k_tile", 3, behind=2))
     assert "7 of 128 threads" in refusal(one=Distribute("B_tile", vector=8, row_threads=7))
     assert "a run of chunks" in refusal(one=Distribute("B_tile", vector=8, pattern=Pattern.BLOCKED, row_threads=8))
@@ -206,7 +206,7 @@ def test_blocks_stay_only_where_copies_run_on() -> None:
     some = list(replace(SMALL, in_place_fragments=False, copy_issue_distance=0).schedule(gemm))
     assert isinstance(some[-1], Persist)
     by_registers = [s for s in some if not (isinstance(s, Transfer) and s.tile == "A_tile")]
-    with pytest.raises(ScheduleError, match="of A no tile comes"):
+    with pytest.raises(ScheduleError, match="no tile of A comes"):
         _ = build(gemm, Schedule(*by_registers)).program
     without_ring = [s for s in some if not isinstance(s, (Pipeline, Prefetch))]
     with pytest.raises(ScheduleError, match="of A and B no tile comes"):

@@ -142,11 +142,12 @@ class Scheduler:
             parts = ceil_div_by(self._segments, binary(Op.MAX, PART_OF_K // self._k_stride, 1))
             return binary(Op.MAX, self.count, parts) * self.plan.cluster, ONE, ONE
         extents = {loop.level: extent_of(program, loop) for loop in program.grid_loops}
-        along_z = extents.get(Level.GRID_Z, ONE) * self._layers
-        if program.raster is not None:
+        layers = self._layers
+        if program.raster is not None:  # one number along x counts the tiles, whatever level their loops are bound to
             blocks = self.tiles * self.plan.cluster
-            return (blocks, ONE, along_z) if self.plan.walk is Walk.ONE_TILE else (blocks * along_z, ONE, ONE)
-        return extents.get(Level.GRID_X, ONE), extents.get(Level.GRID_Y, ONE), along_z
+            return (blocks, ONE, layers) if self.plan.walk is Walk.ONE_TILE else (blocks * layers, ONE, ONE)
+        x, y, z = (extents.get(level, ONE) for level in (Level.GRID_X, Level.GRID_Y, Level.GRID_Z))
+        return x, y, z * layers
 
     # -- the items of a role ----------------------------------------------------------------------------------------
 

@@ -1,0 +1,88 @@
+"""Winners keep their figures where the kernels they name are the same machine code as when they were measured.
+
+    git worktree add OLD COMMIT
+    python benchmarks/restamp_winners.py OLD h200.jsonl
+
+A winner counts only while the CUDA texts of its kernels are those that were measured, but for comments. A change of
+names makes other texts of the same kernels. OLD is a checkout in which the shipped winners count. Both trees write the
+plans of all of them; where every launch has the same machine code, grid and block, the winner gets the name of today's
+texts. The others are printed, and stay as they are: they must be measured again.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import subprocess
+import sys
+from dataclasses import replace
+from pathlib import Path
+
+from tilewright.winners.keys import sources_version
+from tilewright.winners.winner import Winner
+
+SHIPPED = Path("src") / "tilewright" / "winners" / "shipped"
+
+WRITER = """
+import hashlib, json, sys
+from tilewright.planning import on_paper
+from tilewright.planning.assembly import Request, plan_of
+from tilewright.runtime import elf
+from tilewright.runtime.nvrtc import compile_cuda
+from tilewright.winners.keys import ALIGNMENTS, row_alignment
+from tilewright.winners.lookup import gemm_of
+from tilewright.winners.winner import Winner
+
+for line in open(sys.argv[1], encoding="utf-8"):
+    winner = Winner.from_json(line)
+    config = winner.config if hasattr(winner, "config") else winner.choice
+    gemm, told = gemm_of(winner.key), winner.key.problem.alignment
+    most = ALIGNMENTS[0] if told == row_alignment(gemm) else told
+    request = Request(gemm, on_paper.alignment_of_rows(gemm, most))
+    try:
+        plan = plan_of(on_paper.PaperKernels(), request, config)
+        launches = on_paper.launches_of(plan)
+        images = [compile_cuda(one.source, "sm_90a").image for one in launches]
+        code = [[s.content for s in elf._sections(image) if s.name.startswith(".text.")] for image in images]
+        same = hashlib.sha256(repr((code, [(one.grid, one.block) for one in launches])).encode()).hexdigest()
+        version = on_paper.version_of_plan(plan)
+    except Exception as failure:
+        same, version = f"{failure!r} in {sys.argv[1]}", ""
+    print(json.dumps([version, same]), flush=True)
+"""
+
+
+def written(tree: Path, name: str) -> list[tuple[str, str]]:
+    """Of each winner that a tree ships: the name of its kernels' texts there, and what their machine code is."""
+    environment = {**os.environ, "PYTHONPATH": str(tree / "src")}
+    command = [sys.executable, "-c", WRITER, str(tree / SHIPPED / name)]
+    done = subprocess.run(command, env=environment, stdout=subprocess.PIPE, text=True, check=True)
+    return [tuple(json.loads(line)) for line in done.stdout.splitlines()]
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("old", type=Path)
+    parser.add_argument("name")
+    given = parser.parse_args()
+    here = Path(__file__).parents[1]
+    path = here / SHIPPED / given.name
+    winners = [Winner.from_json(line) for line in path.read_text(encoding="utf-8").splitlines()]
+    kept, stamped = 0, []
+    for winner, (then, code), (now, today) in zip(
+        winners, written(given.old, given.name), written(here, given.name), strict=True
+    ):
+        if then == winner.kernel and code == today:
+            kept += 1
+            stamped.append(replace(winner, kernel=now, sources=sources_version()))
+        else:
+            why = "did not count in the old tree" if then != winner.kernel else "has other machine code"
+            print(f"{winner.key.problem}: {winner.config} {why}")
+            stamped.append(winner)
+    path.write_text("".join(one.to_json() + "\n" for one in stamped), encoding="utf-8")
+    print(f"{kept} of {len(winners)} winners are the kernels that were measured.")
+
+
+if __name__ == "__main__":
+    main()

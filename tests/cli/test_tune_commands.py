@@ -97,7 +97,7 @@ def test_the_suite_is_listed_without_a_gpu(cli: Cli, tmp_path: Path) -> None:
     assert (data["device"], len(data["problems"]), data["left"]) == ("H200", 15, 15)
     text = cli(*asked).out
     assert text.startswith("15 problems on H200, 15 of them left. matmul runs today:\n")
-    assert "\n  16x8192x8192 f32 NN          gemv" in text
+    assert "\n  1x8192x8192 f32 NN           gemv" in text
 
 
 def test_without_sizes_or_the_suite_nothing_is_tuned(cli: Cli) -> None:

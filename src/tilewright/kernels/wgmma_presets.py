@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from functools import cache
 
 from tilewright.kernels.wgmma import MAX_STAGES, SMALL_TILE, WgmmaConfig, deepest
 from tilewright.kernels.wgmma_steps import SWIZZLE_ATOM_BYTES, stages_c, tma_stores
@@ -73,6 +74,7 @@ def skinny(m: int, n: int, *, blocks: int = 1) -> WgmmaConfig:
     return _deepest(config, blocks, MAX_STAGES)
 
 
+@cache
 def _deepest(config: WgmmaConfig, blocks: int, most: int) -> WgmmaConfig:
     found = deepest(config, blocks, most)
     assert found is not None, config

@@ -80,7 +80,7 @@ def host_us(ours: Call, theirs: Call, wait: Call) -> dict[str, list[float]]:
 
 
 def routed_calls() -> dict[str, Call]:
-    """Calls of PyTorch, timed within a block of `route_torch()` and without. The last one is no product."""
+    """Calls of PyTorch, timed within a block of `route_torch()` and without. The last one is not a product."""
     functional = torch.nn.functional
 
     def drawn(*shape: int) -> torch.Tensor:

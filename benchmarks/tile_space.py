@@ -159,7 +159,7 @@ class Tile:
             *staged(gemm, tiles),
             *loaded_by_tma(),
             Pipeline("k_tile", stages),
-            Specialize(registers=REGISTERS[self.groups], turns=ping_pong),
+            Specialize(registers=REGISTERS[self.groups], ping_pong=ping_pong),
             *order,
             *((Cluster(along, blocks),) if along else ()),
             DependentLaunch(),

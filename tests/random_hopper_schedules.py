@@ -1,4 +1,4 @@
-"""Random legal schedules for wgmma and the copy engine: tiles, swizzle atoms, stages, roles, clusters, stores.
+"""Random legal schedules for wgmma and TMA: tiles, swizzle atoms, stages, roles, clusters, stores.
 
 As in `random_schedules`, every step that refuses is dropped; what wgmma needs is always there.
 """
@@ -44,11 +44,11 @@ DEPTHS = (0, 1, 8, 15, 16, 40, 63, 64, 65, 128, 136, 200, 257)
 FORMAT_NAMES = tuple(name for name in FORMATS if name != "f32")
 MAX_HOPPER_TILE, MAX_HOPPER_THREADS = 256, 384
 ROW_BYTES = 16
-"""Rows begin at multiples of this, as the copy engine asks."""
+"""Rows begin at multiples of this, as TMA asks."""
 
 
 def random_hopper_gemm(rng: random.Random) -> Gemm:
-    """A problem of a few tiles; operands of 4 bytes lie with k contiguous, since wgmma turns only those of 2."""
+    """A problem of a few tiles; operands of 4 bytes lie with k contiguous, since wgmma transposes only those of 2."""
     name = rng.choice(FORMAT_NAMES)
     options = dict(format_options(name))
     orders = {name: rng.choice((Order.ROW, Order.COL)) for name in ("a", "b", "c")}
@@ -71,15 +71,15 @@ def random_hopper_schedule(rng: random.Random, gemm: Gemm) -> Drawing:
     """A schedule that ends in a kernel, with what was refused on the way."""
     d = Drawing(rng, gemm, max_tile=MAX_HOPPER_TILE, max_threads=MAX_HOPPER_THREADS)
     parted, columns = _nest(d)
-    by_engine = d.chance(0.8) or (gemm.product is not None and gemm.product.name == "tf32")
-    _stage(d, by_engine)
+    by_tma = d.chance(0.8) or (gemm.product is not None and gemm.product.name == "tf32")
+    _stage(d, by_tma)
     if d.chance(0.5):
         d.attempt(Unroll("k_step"))
-    if by_engine:
+    if by_tma:
         _roles(d, parted)
     else:
         d.attempt(Raster(rng.choice((RasterOrder.GROUPED, RasterOrder.SNAKE)), 2))
-    _store(d, by_engine, columns)
+    _store(d, by_tma, columns)
     if d.chance(0.3):
         d.attempt(DependentLaunch())
     return d
@@ -88,7 +88,7 @@ def random_hopper_schedule(rng: random.Random, gemm: Gemm) -> Drawing:
 def _nest(d: Drawing) -> tuple[bool, int]:
     """Blocks, warpgroups and instructions. Answers whether several warpgroups share a tile, and its columns."""
     rng, size = d.rng, d.gemm.dtype.bytes
-    narrow = (8,) if d.gemm.b is Order.COL else ()  # by rows, a atom has 16 columns at least
+    narrow = (8,) if d.gemm.b is Order.COL else ()  # row-major, a atom has 16 columns at least
     columns = rng.choice((*narrow, 16, 32, 64, 64, 80, 96, 112, 128, 192, *((40, 72, 104) if narrow else ())))
     groups, frags = rng.choice((1, 1, 2)), rng.choice((1, 1, 2))
     depth = 32 // size
@@ -113,15 +113,15 @@ def _nest(d: Drawing) -> tuple[bool, int]:
     return groups > 1, columns
 
 
-def _stage(d: Drawing, by_engine: bool) -> None:
-    """Tiles in swizzle atoms of the widest rows that they fill, brought by the copy engine or by all threads."""
+def _stage(d: Drawing, by_tma: bool) -> None:
+    """Tiles in swizzle atoms of the widest rows that they fill, brought by TMA or by all threads."""
     for name in ("A", "B"):
         assert d.attempt(Stage(name, Space.SHARED, under="k_tile"))
         size = d.gemm.dtype.bytes
         widths = [128, 64, 32] if d.chance(0.8) else [32, 64, 128]
         swizzle_atoms = (Relayout(f"{name}_tile", arrangement=SwizzleAtoms(width // size, width)) for width in widths)
         _ = any(d.attempt(step) for step in swizzle_atoms)
-        if by_engine:
+        if by_tma:
             d.attempt(Transfer(f"{name}_tile", Route.TMA))
         else:
             _ = d.attempt(Distribute(f"{name}_tile", vector=16 // size)) or d.attempt(Distribute(f"{name}_tile"))
@@ -133,19 +133,19 @@ def _roles(d: Drawing, parted: bool) -> None:
     assert d.attempt(Pipeline("k_tile", rng.choice((2, 3, 4)))), d.refused
     if not d.chance(0.7):
         return
-    d.attempt(Specialize(turns=1 if parted else rng.choice((1, 1, 2))))
+    d.attempt(Specialize(ping_pong=1 if parted else rng.choice((1, 1, 2))))
     order = rng.choice((RasterOrder.GROUPED, RasterOrder.GROUPED, RasterOrder.SNAKE, RasterOrder.ROW))
     d.attempt(Raster(order, 1 if order is RasterOrder.ROW else rng.choice((1, 2, 3))))
-    turns = d.program.specialized is not None and d.program.specialized.turns > 1
+    turns = d.program.specialized is not None and d.program.specialized.ping_pong > 1
     if turns or d.chance(0.6):
         d.attempt(Persist())
     if d.chance(0.4):
         d.attempt(Cluster(rng.choice(("m_block", "n_block")), rng.choice((2, 2, 4))))
 
 
-def _store(d: Drawing, by_engine: bool, columns: int) -> None:
+def _store(d: Drawing, by_tma: bool, columns: int) -> None:
     """C from registers, or in epilogue subtiles, by TMA where it would not write behind rows of C, else by warps."""
-    if by_engine and d.chance(0.6):
+    if by_tma and d.chance(0.6):
         transposed = d.gemm.c is Order.COL
         subtile = 64 if transposed else 8 * d.rng.randint(1, columns // 8)
         d.attempt(Stage("C", Space.SHARED, subtile=subtile, stages=d.rng.choice((1, 2, 2, 3))))

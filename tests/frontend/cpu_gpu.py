@@ -1,7 +1,7 @@
 """A GPU that is none: emitted CUDA text runs on the CPU, so that whole calls are tested without a GPU.
 
 Kernels are compiled by g++ with tests/codegen/cuda_on_cpu.h into shared libraries and called with the addresses that
-a launch would get. Memory of the device is memory of the host. Tensor cores and the copy engine are absent.
+a launch would get. Memory of the device is memory of the host. Tensor cores and TMA are absent.
 """
 
 from __future__ import annotations

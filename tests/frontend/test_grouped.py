@@ -31,7 +31,7 @@ def test_products_of_many_shapes_are_one_launch(gpu: State, dtype: DType, orders
     b = [drawn(k, n, dtype=dtype, order=orders[1]) for _, n, k in SHAPES]
     for result, x, y in zip(grouped_matmul(a, b), a, b, strict=True):
         assert_right(result, x, y, dtype=dtype)
-    assert len(gpu.launches) <= 1 + (orders != "NN")  # of an empty matrix nobody can tell the order
+    assert len(gpu.launches) <= 1 + (orders != "NN")  # the order of an empty matrix is unobservable
 
 
 def test_each_product_has_its_bias(gpu: State) -> None:

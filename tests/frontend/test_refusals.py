@@ -79,7 +79,7 @@ REFUSED: dict[str, tuple[Call, str]] = {
         lambda: matmul(ones(2, 2), ones(2, 2), activation="rleu"),
         "There is no activation 'rleu'.",
     ),
-    "an activation that is no name": (
+    "an activation that is not a name": (
         lambda: matmul(ones(2, 2), ones(2, 2), activation=[1]),  # type: ignore[arg-type]
         "There is no activation '[1]'.",
     ),
@@ -92,7 +92,7 @@ REFUSED: dict[str, tuple[Call, str]] = {
         "deterministic='always' is not known.",
     ),
     "a beta for nothing": (lambda: matmul(ones(2, 2), ones(2, 2), beta=0.5), "beta=0.5 has nothing to multiply."),
-    "a factor that is no number": (
+    "a factor that is not a number": (
         lambda: matmul(ones(2, 2), ones(2, 2), alpha="2x"),  # type: ignore[arg-type]
         "alpha='2x' is not a number.",
     ),

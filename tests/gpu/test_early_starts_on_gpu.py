@@ -13,7 +13,7 @@ torch: Any = pytest.importorskip("torch")
 pytestmark = [pytest.mark.gpu, pytest.mark.filterwarnings("default")]
 
 SIZES = (64, 256, 264, 500, 511, 512, 1000, 1023, 1024, 2048)
-"""One tile and many, rows that are copied first, one round of tiles and several."""
+"""One tile and many, padded copies, one round of tiles and several."""
 
 LINKS = 60
 

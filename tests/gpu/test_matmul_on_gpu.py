@@ -97,7 +97,7 @@ def test_views_out_and_factors(name: str) -> None:
 
 @pytest.mark.parametrize("name", FORMATS)
 def test_what_lies_beside_out_stays(name: str) -> None:
-    """The copy engine writes whole pieces of 16 bytes, so rows that end inside one must not go through it."""
+    """TMA writes whole pieces of 16 bytes, so rows that end inside one must not go through it."""
     dtype = FORMATS[name]
     for m, n, k in ((256, 197, 128), (1024, 2045, 512), (1, 393, 256), (300, 1, 64), (512, 776, 128)):
         a, b = drawn(m, k, dtype=dtype), drawn(k, n, dtype=dtype)
@@ -125,7 +125,7 @@ def test_batches(name: str) -> None:
 
 @pytest.mark.parametrize("name", FORMATS)
 def test_stacks_through_every_kernel(name: str) -> None:
-    """Large and small tiles, by the copy engine, padded first (rows of 130 and 129 elements), thin, shared operands."""
+    """Large and small tiles, by TMA, padded first (rows of 130 and 129 elements), skinny, shared operands."""
     dtype = FORMATS[name]
     for count, m, n, k in (
         (12, 512, 512, 256),
@@ -180,7 +180,7 @@ def test_groups_are_products_of_their_own(name: str) -> None:
 
 
 def test_results_at_any_address() -> None:
-    """C that the copy engine cannot store, and operands that it cannot read."""
+    """C that TMA cannot store, and operands that it cannot read."""
     for at in (0, 1, 4, 8):
         room = torch.full((1024 * 1024 + 16,), float("nan"), device="cuda", dtype=torch.bfloat16)
         out = room[at : at + 1024 * 1024].view(1024, 1024)
@@ -228,7 +228,11 @@ def test_empty_products() -> None:
 
 def test_tf32() -> None:
     for orders in ("NN", "NT", "TN", "TT"):
-        for m, n, k in ((300, 200, 256), (4096, 4096, 1024), (1023, 1025, 511)):  # the larger ones are turned first
+        for m, n, k in (
+            (300, 200, 256),
+            (4096, 4096, 1024),
+            (1023, 1025, 511),
+        ):  # the larger ones are transposed in a pre-pass
             a = drawn(m, k, dtype=torch.float32, order=orders[0])
             b = drawn(k, n, dtype=torch.float32, order=orders[1])
             c = matmul(a, b, precision="tf32")

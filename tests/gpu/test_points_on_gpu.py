@@ -21,7 +21,7 @@ DEEP = 3
 
 
 def kinds(rung: str) -> list[Any]:
-    """A point of each kind: they differ in more than the depth of a ring and the walk over tiles."""
+    """A point of each kind: they differ in more than the depth of a ring and the raster order."""
     choices = find_rung(rung).choices
     assert choices is not None
     found: dict[Any, Any] = {}

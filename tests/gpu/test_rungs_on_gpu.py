@@ -43,7 +43,7 @@ def gpu() -> Gpu:
 
 
 def taken(rung: Rung, name: str) -> dict[str, Any]:
-    """The options of a format, with B turned where a rung does not take it by rows."""
+    """The options of a format, with B turned where a rung does not take it row-major."""
     options = dict(format_options(name))
     return options if takes(rung, rung.gemm(1, 1, 1, **options)) else options | {"b": Order.COL}
 

@@ -77,7 +77,7 @@ def test_gradients_are_those_of_pytorch(name: str, gpu: Any) -> None:
         routed = call(*given)
         assert len(gpu.launches) == 1
         ours = torch.autograd.grad(routed.square().sum(), given)
-        assert len(gpu.launches) in (2, 3)  # a gradient of a vector is no product of matrices
+        assert len(gpu.launches) in (2, 3)  # a gradient of a vector is not a product of matrices
     theirs = torch.autograd.grad(call(*given).square().sum(), given)
     for own, other in zip(ours, theirs, strict=True):
         torch.testing.assert_close(own, other, rtol=1e-4, atol=1e-4)

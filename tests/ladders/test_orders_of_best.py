@@ -1,4 +1,4 @@
-"""Every order in which the best rung may walk over a thread's results gives the same bits."""
+"""Every order in which the best rung may take for a thread's FMAs gives the same bits."""
 
 import numpy as np
 import pytest

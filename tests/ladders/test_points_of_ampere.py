@@ -41,7 +41,7 @@ A100_SHARED_BYTES = 163 * 1024
         (Gemm(4095, 4097, 4093, BF16, out=BF16), replace(UNALIGNED, store="shared")),
         (Gemm(4095, 4096, 4095, BF16, out=BF16), replace(UNALIGNED, store="quad_shuffle")),
         (Gemm(4095, 4097, 4094, BF16, out=BF16, b=Order.COL), THROUGH_SHARED),
-        # Of B by rows lanes load pairs: rows of the instruction run along n, of which a warp has four fragments.
+        # Of a row-major B lanes load pairs: rows of the instruction run along n, of which a warp has four fragments.
         (Gemm(4096, 4096, 4096, product=TF32), replace(DEEP_TF32, n_outer=True, in_place_fragments=True)),
         (Gemm(4096, 4096, 4096, product=TF32_TRUNCATED), replace(DEEP_TF32, n_outer=False, in_place_fragments=True)),
         (

@@ -111,7 +111,7 @@ def test_kernels_with_a_block_a_tile_take_batches(point: WgmmaConfig) -> None:
     assert_waits(built)
 
 
-# -- few rows ----------------------------------------------------------------------------------------------------------
+# -- skinny C ----------------------------------------------------------------------------------------------------------
 
 
 def test_tiles_of_few_rows_multiply_and_load_nothing_in_vain() -> None:

@@ -28,7 +28,7 @@ SHAPES = [
     (1, 300, 33),
     (300, 1, 9),
     (65, 33, 31),
-    (131, 200, 71),  # rows of C that end at 16 bytes, inside a tile: the copy engine can store them
+    (131, 200, 71),  # rows of C that end at 16 bytes, inside a tile: TMA can store them
     (64, 128, 0),  # a sum of no products
 ]
 
@@ -101,7 +101,7 @@ def test_vectorised_te_rungs_refuse_row_major_a(name: str) -> None:
 @pytest.mark.cross_section("rung", every=6)
 @pytest.mark.parametrize("rung", rungs())
 def test_every_variant_is_right_where_it_applies(rung: Rung) -> None:
-    """130 x 70 x 33 is no multiple of anything: only the variants without exact dimensions apply."""
+    """130 x 70 x 33 is not a multiple of anything: only the variants without exact dimensions apply."""
     gemm = laid_out(rung, rung.gemm(130, 70, 33, beta=0.5))
     true = variant_for(build(gemm, rung).program, gemm)
     for variant in variants():

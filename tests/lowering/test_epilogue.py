@@ -17,11 +17,11 @@ EPILOGUES = [
     Epilogue(residual=True, activation=Activation.SILU),
     Epilogue(activation=Activation.GELU_TANH),
 ]
-SMALL = {"m": 64, "n": 64, "groups": 1, "stages": 2}
-PARTED = {"m": 128, "n": 128, "groups": 2, "stages": 2, "rows": 1, "parts": 2}
+SMALL = {"m": 64, "n": 64, "consumers": 1, "stages": 2}
+SUBTILES = {"m": 128, "n": 128, "consumers": 2, "stages": 2, "rows": 1, "subtiles": 2}
 AMPERE = {
-    "m": 64, "n": 64, "k_bytes": 64, "warp_m": 32, "warp_n": 32, "stages": 2, "ahead": False, "spread": False,
-    "snake": False, "group": 1,
+    "m": 64, "n": 64, "k_bytes": 64, "warp_m": 32, "warp_n": 32, "stages": 2, "double_buffered_fragments": False,
+    "interleaved_copies": False, "serpentine": False, "raster_rows": 1,
 }  # fmt: skip
 
 
@@ -35,7 +35,7 @@ AMPERE = {
         ("ampere/full", AMPERE, {"dtype": F16, "out": F16}),
         ("hierarchy/wmma", None, {"dtype": F16, "out": F32}),
         ("hopper/shared_b", SMALL, {"dtype": BF16, "out": F32}),
-        ("hopper/tma_store", PARTED, {"dtype": BF16, "out": BF16}),
+        ("hopper/tma_store", SUBTILES, {"dtype": BF16, "out": BF16}),
     ],
 )
 def test_every_kind_of_store(

@@ -66,7 +66,7 @@ class Case:
             *staged(gemm, tiles),
             *loaded_by_tma(),
             Pipeline("k_tile", stages),
-            Specialize(registers=registers, turns=self.ping_pong),
+            Specialize(registers=registers, ping_pong=self.ping_pong),
             *walk_over,
             *((Cluster(self.cluster, 2),) if self.cluster else ()),
             *stored_in_subtiles(gemm, tiles, subtile=self.subtile, stages=self.stages, owners=self.ping_pong),

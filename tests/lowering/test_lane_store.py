@@ -39,7 +39,7 @@ def schedule_at(gemm: Gemm, config: WgmmaConfig) -> Schedule:
 
 
 def problem(m: int, n: int, k: int, ldc: int, **options: Any) -> Gemm:
-    """The copy engine brings A and B, whose rows begin at multiples of 16 bytes."""
+    """TMA loads A and B, whose rows begin at multiples of 16 bytes."""
     a, b = options.get("a", Order.ROW), options.get("b", Order.ROW)
     lda, ldb = (round_up(size, 8) for size in (k if a is Order.ROW else m, n if b is Order.ROW else k))
     formats = {"dtype": BF16, "out": BF16} | options
@@ -177,7 +177,7 @@ def test_the_widest_tile_that_goes_by_lanes_leaves_registers_for_its_store(varia
 
 
 def test_wider_tiles_of_a_warpgroup_store_odd_rows_from_registers() -> None:
-    """192 sums a thread: NVRTC 13.0 would spill. Rows at 16 bytes still leave by the copy engine."""
+    """192 accumulators a thread: NVRTC 13.0 would spill. Rows at 16 bytes are still stored by TMA."""
     for columns, route in ((4097, None), (4096, Route.TMA)):
         program = build(
             problem(4096, columns, 4096, columns), schedule_at(problem(4096, columns, 4096, columns), PING_PONG)

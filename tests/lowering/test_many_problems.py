@@ -56,10 +56,10 @@ def test_one_problem_of_many_is_simulated_as_if_alone(problems: Problems) -> Non
     assert check(operands, run.c.reshape(gemm.m, gemm.ldc)[:, : gemm.n]).ok
 
 
-def test_the_copy_engine_reads_a_stack_through_one_map() -> None:
+def test_tma_reads_a_batch_through_one_map() -> None:
     gemm = Gemm(72, 72, 200, BF16, out=BF16)
     made = built(gemm, "hopper/shared_b", Problems.STRIDED, HOPPER)
-    assert "bulk_load_3d(" in text_of(made)
+    assert "tma_load_3d(" in text_of(made)
     assert [p.tensor_map.step for p in made.source.parameters if p.tensor_map] == ["A_step", "B_step"]
     operands = make_operands(gemm)
     run = made.simulate(operands, listeners=())

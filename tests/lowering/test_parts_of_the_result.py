@@ -1,4 +1,4 @@
-"""A result that leaves in the turns of a loop over its sums, through a small tile of shared memory."""
+"""A result that is stored in the iterations of a loop over its accumulators, through a small tile of shared memory."""
 
 from __future__ import annotations
 
@@ -55,5 +55,5 @@ def test_neighbouring_lanes_store_neighbours_where_rows_are_odd() -> None:
 
 def test_only_a_loop_over_sums_has_parts() -> None:
     gemm = replace(Gemm(256, 256, 64, F16), out=F16)
-    with pytest.raises(ScheduleError, match="'k_step', which counts no sums of a thread"):
+    with pytest.raises(ScheduleError, match="'k_step', which counts no accumulators of a thread"):
         in_parts(gemm, "k_step").program  # noqa: B018

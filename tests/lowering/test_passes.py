@@ -78,7 +78,7 @@ def test_whole_tiles_need_no_guard_and_edges_do(rung: Rung) -> None:
     program = build(rung.gemm(256, 1024, 64), rung).program
     ahead = program.pipelined is not None and program.tensorized is not None  # copies ask whether there is a tile
     assert guarded("mnk") <= ({"A", "B", "C"} if ahead else {"C"})  # beta 0 must not read C
-    if not by_boxes(rung):  # the copy engine clips its boxes by itself
+    if not by_boxes(rung):  # TMA clips its boxes by itself
         assert "A" in guarded("") or rung.name in ("te/0", "te/1") or "B" in guarded("")
 
 

@@ -108,7 +108,7 @@ def test_what_lanes_cannot_trade_is_refused(gemm: Gemm, words: str) -> None:
         build(gemm, Schedule(*steps, Vectorize("C", 8))).kernel  # noqa: B018
 
 
-def test_a_staged_result_is_not_traded() -> None:
+def test_a_staged_result_is_not_shuffled() -> None:
     gemm = Gemm(64, 64, 32, F16, out=F16)
-    with pytest.raises(ScheduleError, match="trades with others only where it stores them itself"):
+    with pytest.raises(ScheduleError, match="exchange words only where each stores its own"):
         build(gemm, Schedule(*SMALL.schedule(gemm), *replace(SMALL, store="shared").schedule(gemm)[-3:])).kernel  # noqa: B018

@@ -26,7 +26,7 @@ from tilewright.units import ceil_div
 
 WHOLE = (128, 128, 64)
 WHOLE_OF_TENSOR_CORES = (128, 128, 256)
-"""Whole tiles, and enough of them along k for every slot of a ring to be used twice."""
+"""Whole tiles, and enough of them along k for every stage of a ring to be used twice."""
 
 ORDERED_ANYHOW = ("hopper/1-0", "hopper/2-1")
 """Barriers that say when a tile has been read. The block is one warpgroup, which reads by products only: whoever has
@@ -40,7 +40,7 @@ EDGE_SHAPES = ((70, 5), (70, 29), (70, 45))
 The quickest first: it finds most."""
 
 EDGE_SHAPES_OF_TENSOR_CORES = tuple((70, k) for k in (5, 29, 45, 77, 173, 125))
-"""Their tiles are deeper, and a ring of four slots copies three before its loop: k ends in each of them, and later, in
+"""Their tiles are deeper, and a ring of four stages copies three before its loop: k ends in each of them, and later, in
 the first half of a tile and in the second, which are copied by different statements where copies are spread."""
 
 
@@ -50,8 +50,8 @@ ORDERS: tuple[Any, ...] = ("lockstep", "warps")
 def problems(rung: Rung) -> tuple[Gemm, ...]:
     """Problems whose operands have gaps that hold NaN, with and without a C that must be read."""
     shapes = EDGE_SHAPES_OF_TENSOR_CORES if uses_tensor_cores(rung) else EDGE_SHAPES
-    by_engine = any(known.operand == "C" for known in kernel_of(rung).maps)
-    columns = 72 if by_engine else 66  # the copy engine stores rows that end at multiples of 16 bytes
+    by_tma = any(known.operand == "C" for known in kernel_of(rung).maps)
+    columns = 72 if by_tma else 66  # TMA stores rows that end at multiples of 16 bytes
     return tuple(padded(rung, (m, columns, k), beta) for m, k in shapes for beta in (0.5, 0.0))
 
 
@@ -101,7 +101,7 @@ def places(kind: type, but: Collection[str] = ()) -> list[Any]:
 @pytest.mark.cross_section("path", every=5)
 @pytest.mark.parametrize(("rung", "path"), places(Barrier, but=ORDERED_ANYHOW))
 def test_each_missing_barrier_is_a_race(rung: Rung, path: Path) -> None:
-    """However the warps happen to take turns."""
+    """However the warps happen to be scheduled."""
     operands = make_operands(whole(rung))
     broken = without(kernel_of(rung), path)
     for order in ("lockstep",) if rung.name in SLOW else ORDERS:

@@ -65,7 +65,7 @@ def seconds(work: Work, spec: DeviceSpec, blocks_per_sm: int = 1) -> float:
 
 @pytest.mark.parametrize(("name", "orders"), CASES)
 def test_the_forms_are_what_the_simulator_counts(name: str, orders: str) -> None:
-    """As far as the time model sees it: for one block on an SM, for several, and where memory is no bound."""
+    """As far as the time model sees it: for one block on an SM, for several, and where memory is not a bound."""
     gemm = problem(name, orders)
     for config in kernels(gemm):
         counted = simulated(build_of(gemm, PlanConfig(config)))

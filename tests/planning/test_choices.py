@@ -63,7 +63,7 @@ def table(name: str) -> str:
 
 
 def test_rows_that_end_inside_16_bytes_are_not_stored_by_the_copy_engine() -> None:
-    """The engine would write behind them: columns of a view's neighbours."""
+    """TMA would write behind them: columns of a view's neighbours."""
     for m, n in ((2048, 2048), (2048, 2045), (1, 2045)):
         gemm = Gemm(m, n, 1024, dtype=BF16, out=BF16, b=Order.ROW, ldb=2048, ldc=2048)
         found = [config for _, config in ranked(gemm, device("H200"), Alignment(16, 16, 16))]
@@ -176,7 +176,7 @@ def test_odd_rows_of_f32_may_be_copied_first_and_those_of_c_leave_room_for_whole
     ways = {(config.packed, config.tile_multiples) for _, config in ranked(gemm, spec, Alignment(16, 16, 4))}
     assert ways == {(frozenset(), False), (frozenset("AB"), True)}
     exact = ranked(Gemm(4096, 4096, 4096), spec, Alignment(16, 16, 4))
-    assert exact[0][1].tile_multiples, "odd rows of C alone are reason enough"
+    assert exact[0][1].tile_multiples, "an unaligned C alone are reason enough"
     assert not any(config.tile_multiples for _, config in ranked(Gemm(4096, 4096, 4096), spec, Alignment(16, 16, 16)))
     narrow, wide, results = (
         ranked(gemm, spec, aligned)[0][0]

@@ -48,7 +48,7 @@ def gpu() -> Iterator[State]:
 def test_the_product_is_right(
     gpu: State, monkeypatch: pytest.MonkeyPatch, shape: tuple[int, int, int], orders: str, splits: int
 ) -> None:
-    """In each storage order, alone, with what is added, with an epilogue; in parts of k."""
+    """In each storage order, alone, with what is added, with an epilogue; split-K."""
     monkeypatch.setattr(dispatch, "estimated", lambda request, spec: iter([whole(request.gemm, splits=splits)]))
     monkeypatch.setattr(dispatch, "skinny_for", lambda *asked: None)
     m, n, k = shape

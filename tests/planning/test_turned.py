@@ -1,4 +1,4 @@
-"""B that lies by columns, turned before a kernel that multiplies by FFMA: what is chosen, what is launched, and what
+"""A column-major B, transposed before a kernel that multiplies by FFMA: what is chosen, what is launched, and what
 comes out."""
 
 from __future__ import annotations
@@ -77,7 +77,7 @@ def test_a_measured_choice_turns_what_lies_by_columns_and_nothing_else() -> None
     assert fitted(both, by_columns(512, 512, 511), ODD) == both
 
 
-def test_a_plan_turns_b_and_pads_a_before_a_product_that_reads_both_by_rows() -> None:
+def test_a_plan_transposes_b_and_pads_a_before_a_product_of_row_major_operands() -> None:
     gemm = by_columns(515, 517, 513)
     config = PlanConfig(SimtConfig(), BOTH, B)
     kernels = PaperKernels(H200)
@@ -133,7 +133,7 @@ def gpu() -> Iterator[State]:
 def test_the_product_is_right(
     gpu: State, monkeypatch: pytest.MonkeyPatch, lead: tuple[int, ...], shape: tuple[int, int, int], splits: int
 ) -> None:
-    """On odd rows, in a stack, with what is added; in parts of k."""
+    """With an unaligned leading dimension, batched, with what is added; split-K."""
     if lead and splits > 1:
         pytest.skip("a stack is never summed in parts")
     config = PlanConfig(SMALL.with_split_k(splits), BOTH if shape[2] % 4 else B, B)

@@ -72,12 +72,12 @@ REFUSED: dict[str, tuple[Gemm, tuple[Step, ...]]] = {
     "roles_without_a_ring": (GEMM, (*BROUGHT, Specialize())),
     "roles_without_products": (Gemm(64, 64, 64), (Specialize(),)),
     "roles_that_wait_for_ever": (GEMM, (*RING, Specialize(registers=(248, 256)))),
-    "no_ping_pong": (GEMM, (*RING, Specialize(turns=0))),
+    "no_ping_pong": (GEMM, (*RING, Specialize(ping_pong=0))),
     "turns_at_a_shared_tile": (
         GEMM,
         (
             *(*GROUPED, Bind("m_group", Level.WARPGROUP), WGMMA, Accumulate("k_tile"), Epilogue()),
-            *(*RING[len(NEST) :], Specialize(turns=2)),
+            *(*RING[len(NEST) :], Specialize(ping_pong=2)),
         ),
     ),
     # Persist
@@ -118,7 +118,7 @@ NO_KERNEL: dict[str, tuple[Gemm, tuple[Step, ...]]] = {
         GEMM,
         (*SWIZZLED, *RESULT[len(ROLES) :]),
     ),
-    "ping-pong of blocks of one tile": (GEMM, (*RING, Specialize(turns=2))),
+    "ping-pong of blocks of one tile": (GEMM, (*RING, Specialize(ping_pong=2))),
     "tf32 that nobody rounds": (
         TURNED,
         (

@@ -290,18 +290,23 @@ REFUSED_OF_TENSOR_CORES: dict[str, tuple[Gemm, tuple[Step, ...]]] = {
     ),
     "spread_over_no_loop": (
         HALF,
-        (*STAGED, Distribute("A_tile"), Distribute("B_tile"), Pipeline("k_tile", 3, spread="k_st")),
+        (*STAGED, Distribute("A_tile"), Distribute("B_tile"), Pipeline("k_tile", 3, interleave="k_st")),
     ),
     "spread_over_another_loop": (
         HALF,
-        (*STAGED, Distribute("A_tile"), Distribute("B_tile"), Pipeline("k_tile", 3, spread="m_frag")),
+        (*STAGED, Distribute("A_tile"), Distribute("B_tile"), Pipeline("k_tile", 3, interleave="m_frag")),
     ),
     "behind_products_through_registers": (
         HALF,
-        (*STAGED, Distribute("A_tile"), Distribute("B_tile"), Pipeline("k_tile", 3, spread="k_step", behind=1)),
+        (
+            *STAGED,
+            Distribute("A_tile"),
+            Distribute("B_tile"),
+            Pipeline("k_tile", 3, interleave="k_step", issue_distance=1),
+        ),
     ),
-    "behind_too_many_products": (HALF, (*ASYNCHRONOUS, Pipeline("k_tile", 3, spread="k_step", behind=2))),
-    "behind_products_of_no_step": (HALF, (*ASYNCHRONOUS, Pipeline("k_tile", 3, behind=1))),
+    "behind_too_many_products": (HALF, (*ASYNCHRONOUS, Pipeline("k_tile", 3, interleave="k_step", issue_distance=2))),
+    "behind_products_of_no_step": (HALF, (*ASYNCHRONOUS, Pipeline("k_tile", 3, issue_distance=1))),
     # Prefetch
     "a_tile_in_place": (HALF, (*ASYNCHRONOUS, Pipeline("k_tile", 3), Prefetch("A_tile", in_place=True))),
     "inner_fragments_in_place": (HALF, (*ASYNCHRONOUS, Pipeline("k_tile", 3), Prefetch("B_frag", in_place=True))),

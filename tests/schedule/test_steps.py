@@ -129,9 +129,12 @@ CASES: dict[str, tuple[tuple[Step, ...], Step]] = {
     ),
     "pipeline with copies between products": (
         (*TENSOR_FRAGMENTS, Distribute("A_tile", vector=8), Distribute("B_tile", vector=8)),
-        Pipeline("k_tile", 3, spread="k_step"),
+        Pipeline("k_tile", 3, interleave="k_step"),
     ),
-    "pipeline with copies behind products": (ASYNCHRONOUS, Pipeline("k_tile", 3, spread="k_step", behind=1)),
+    "pipeline with copies behind products": (
+        ASYNCHRONOUS,
+        Pipeline("k_tile", 3, interleave="k_step", issue_distance=1),
+    ),
     "replace fragments one by one": ((*ASYNCHRONOUS, Pipeline("k_tile", 3)), Prefetch("A_frag", in_place=True)),
     "share out rows among a few threads each": (TENSOR_FRAGMENTS, Distribute("A_tile", vector=8, row_threads=2)),
     "make blocks persistent that copy for themselves": (

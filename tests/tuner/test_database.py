@@ -150,7 +150,7 @@ def test_a_winner_that_a_locked_database_does_not_take_is_told(locked: Path) -> 
         database.prune(lambda winner: True)
 
 
-@pytest.mark.parametrize("content", [b"this is no database" * 100, b"SQLite format 3\0" + b"\xff" * 5000])
+@pytest.mark.parametrize("content", [b"this is not a database" * 100, b"SQLite format 3\0" + b"\xff" * 5000])
 def test_a_damaged_file_is_moved_aside_once_and_a_new_one_begun(path: Path, content: bytes) -> None:
     path.parent.mkdir()
     path.write_bytes(content)
@@ -296,7 +296,7 @@ def test_data_that_is_no_configuration_is_refused(change: dict[str, object], tol
     with pytest.raises(ValueError, match=re.escape(told)):
         from_data({**good, **change})
     line = json.loads(a_winner(config=PlanConfig(WgmmaConfig((128, 192, 64)))).to_json())
-    with pytest.raises(TilewrightError, match="it is no winner"):
+    with pytest.raises(TilewrightError, match="it is not a winner"):
         Winner.from_json(json.dumps({**line, "config": {**line["config"], **change}}))
 
 
@@ -316,7 +316,7 @@ def test_a_missing_tile_and_an_order_that_is_none_are_refused() -> None:
     ids=str,
 )
 def test_packing_that_is_none_is_refused(change: dict[str, object]) -> None:
-    with pytest.raises(TilewrightError, match="it is no winner"):
+    with pytest.raises(TilewrightError, match="it is not a winner"):
         Winner.from_json(json.dumps({**json.loads(a_winner().to_json()), **change}))
 
 
@@ -420,5 +420,5 @@ def test_old_exports_are_imported_without_kernels_that_only_teach(path: Path) ->
     ids=str,
 )
 def test_an_old_line_that_is_none_is_refused(change: dict[str, object]) -> None:
-    with pytest.raises(TilewrightError, match="it is no winner"):
+    with pytest.raises(TilewrightError, match="it is not a winner"):
         Winner.from_json(json.dumps({**json.loads(OLD[0][0]), **change}))

@@ -176,7 +176,7 @@ def compile_cubin(text: str) -> bytes:
 
 
 def ok(answer: Sequence[Any]) -> Any:
-    """What a binding returned, without its status. A status that is no success ends the program."""
+    """What a binding returned, without its status. A status other than success ends the program."""
     status, *values = answer
     if int(status):
         raise SystemExit(f"CUDA call failed: {status!r}")

@@ -17,7 +17,7 @@ PANELS = {
         "show": "Print a rung: its schedule, the program after a step, the kernel, CUDA, PTX or SASS.",
         "explain": "Say what each line of a rung's schedule costs, and why.",
         "simulate": "Run a rung on the CPU at any size, with counters and detectors.",
-        "predict": "Predict the time of a rung on a GPU that may be absent, and its bottleneck.",
+        "predict": "Predict a kernel's run time and its bottleneck on any known GPU; needs no GPU.",
         "report": "Write a ladder as one HTML page: charts, and pictures of what every rung does.",
     },
     "Schedules of your own": {

@@ -1,4 +1,4 @@
-"""`tilewright predict`: the time of a rung on a GPU that may be absent."""
+"""`tilewright predict`: a kernel's run time and its bottleneck on any known GPU."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ EXAMPLES = (
 
 def predict(
     rung: RungName,
-    device: Annotated[str, typer.Option("--device", metavar="NAME", help="The GPU; it may be absent.")] = "H200",
+    device: Annotated[str, typer.Option("--device", metavar="NAME", help="Any known GPU.")] = "H200",
     size: Annotated[
         str | None, typer.Option("--size", metavar="N|MxNxK", help="Default: that of the file, or 4096.")
     ] = None,

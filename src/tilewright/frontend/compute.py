@@ -114,7 +114,7 @@ def refuse_host_memory(library: Any, views: Views) -> int:
 
 
 def refuse_other_library(library: Any, name: str, array: Any) -> None:
-    """Raises ProblemError for an argument that is no array of a library."""
+    """Raises ProblemError for an argument that is not an array of a library."""
     try:
         other = library_of(array)
     except ProblemError:

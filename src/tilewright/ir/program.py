@@ -180,15 +180,15 @@ class Pipelined:
     """A loop whose shared tiles have `stages` stages each, so that copies run ahead of their use.
 
     alternating: the two halves of the block alternate: one copies a tile while the other computes.
-    spread: the loop inside over whose iterations the start of the next copies is spread; "" starts all at once.
-    behind: in each of those iterations, the iterations of the outer loop of MMAs that come before its copies.
+    interleave: the loop inside over whose iterations the next copies are spread; "" starts all at once.
+    issue_distance: in each of those iterations, the iterations of the outer loop of MMAs that come before its copies.
     """
 
     loop: str
     stages: int
     alternating: bool = False
-    spread: str = ""
-    behind: int = 0
+    interleave: str = ""
+    issue_distance: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -205,12 +205,12 @@ class Specialized:
     """One more warpgroup, the producer, fills the stages of the pipelined loop; the others only compute.
 
     registers: of a thread of the producer, and of the others; None: what a block of so many warpgroups has
-    (`register_budgets`). turns: warpgroups in ping-pong, each on a tile of C,
+    (`register_budgets`). ping_pong: warpgroups in ping-pong, each on a tile of C,
     each storing one while the others multiply; 1: all work on the same tile.
     """
 
     registers: tuple[int, int] | None = None
-    turns: int = 1
+    ping_pong: int = 1
 
 
 @dataclass(frozen=True, slots=True)
@@ -329,7 +329,7 @@ class Program:
         loops = prod(loop.extent or 1 for loop in self.thread_loops)
         if self.tensorized is None:
             return loops
-        groups = loops if self.specialized is None else loops * self.specialized.turns + 1
+        groups = loops if self.specialized is None else loops * self.specialized.ping_pong + 1
         return self.tensorized.instruction.c.lanes * groups
 
     @property
@@ -430,7 +430,7 @@ class Program:
         """
         if staged.finished:
             count = self.subtile_count(staged)
-            return min(staged.stages, count) * (1 if self.specialized is None else self.specialized.turns)
+            return min(staged.stages, count) * (1 if self.specialized is None else self.specialized.ping_pong)
         ring = self.pipelined is not None and staged.space is Space.SHARED and staged.under == self.pipelined.loop
         return self.pipelined.stages if ring and self.pipelined is not None else 1
 
@@ -477,7 +477,7 @@ class Program:
         users = [staged.name for staged in self.staged if staged.under == loop]
         if self.accumulation is not None and self.accumulation.over == loop:
             users.append(self.accumulation.name)
-        if self.pipelined is not None and loop in (self.pipelined.loop, self.pipelined.spread):
+        if self.pipelined is not None and loop in (self.pipelined.loop, self.pipelined.interleave):
             users.append("the pipeline")
         return tuple(users)
 

@@ -102,9 +102,9 @@ class _Writer:
             lines.append("persistent: as many blocks as run at once are started, each computes several tiles")
         if roles is not None:
             copying, multiplying = register_budgets(program)
-            turns = f", {roles.turns} of them in ping-pong, each on a tile of C" if roles.turns > 1 else ""
+            ping_pong = f", {roles.ping_pong} of them in ping-pong, each on a tile of C" if roles.ping_pong > 1 else ""
             each = f"with {copying} registers a thread; the others multiply, with {multiplying}"
-            lines.append(f"one warpgroup copies, {each}{turns}")
+            lines.append(f"one warpgroup copies, {each}{ping_pong}")
         if program.overlapped:
             lines.append("starts while the kernels before it end")
         return lines
@@ -171,9 +171,9 @@ class _Writer:
         if staged.route is not Route.REGISTERS:
             words.append(f"by {self._way(staged)}")
         ring = self.program.pipelined
-        if ring is not None and ring.loop == staged.under and ring.spread:
-            behind = f", behind {ring.behind} iteration(s) of its MMAs" if ring.behind else ""
-            words.append(f"a part in each {ring.spread}{behind}")
+        if ring is not None and ring.loop == staged.under and ring.interleave:
+            distance = f", behind {ring.issue_distance} iteration(s) of its MMAs" if ring.issue_distance else ""
+            words.append(f"a part in each {ring.interleave}{distance}")
         if staged.prefetched:
             words.append("the next one loaded early")
         if staged.route is Route.TMA or staged.finished:

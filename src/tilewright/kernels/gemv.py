@@ -119,16 +119,16 @@ class GemvConfig:
         if gemm.leading(long) % self.width and (max(gemm.m, gemm.n) > 1 if k_major else gemm.k > 1):
             found.append(f"lines of {long} are {gemm.leading(long)} elements apart, no multiple of {self.width}")
         if not k_major and max(gemm.m, gemm.n) % self.width:
-            found.append(f"{max(gemm.m, gemm.n)} outputs are no multiple of {self.width}")
+            found.append(f"{max(gemm.m, gemm.n)} outputs are not a multiple of {self.width}")
         if k_major and self.whole_k and gemm.k % self.width:
-            found.append(f"K = {gemm.k} is no multiple of {self.width}")
+            found.append(f"K = {gemm.k} is not a multiple of {self.width}")
         if k_major and not self.whole_k and self.lanes_k < self.width:
             found.append(f"{self.lanes_k} lanes along k cannot take the last {self.width - 1} products")
         whole_k = gemm.k % self.few_width == 0 or (k_major and self.width % self.few_width == 0)
         if self.few_width > 1 and (few_order(gemm) != "k" or not whole_k):
             found.append(f"the skinny operand is not read {self.few_width} neighbours of k at a time")
         if self.chunk % self.batch_k(k_major=k_major) or self.chunk * self.rows % (self.threads * self.few_width):
-            found.append(f"a chunk of {self.chunk} is no multiple of {self.batch_k(k_major=k_major)}")
+            found.append(f"a chunk of {self.chunk} is not a multiple of {self.batch_k(k_major=k_major)}")
         return tuple(found)
 
     def kernel(self, gemm: Gemm, *, problems: Problems = Problems.ONE) -> Kernel:

@@ -285,7 +285,7 @@ class GemvBody:
         return Assign(at(self.acc, row, output), Fma(factor, value, total), origin="acc")
 
     def _tail(self) -> Body:
-        """K-major, where K is no multiple of `width`: a product a lane, of the last few."""
+        """K-major, where K is not a multiple of `width`: a product a lane, of the last few."""
         c = self.config
         k = self.k_vectors + self.lane_k
         there = both(below(k, self.k_length), below(self.warp_k, 1))

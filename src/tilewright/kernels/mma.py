@@ -131,7 +131,7 @@ class MmaConfig:
             *swizzled(gemm, tile),
             Transfer("A_tile", Route.ASYNC),
             Transfer("B_tile", Route.ASYNC),
-            Pipeline("k_tile", self.stages, spread=interleaved, behind=self.copy_issue_distance),
+            Pipeline("k_tile", self.stages, interleave=interleaved, issue_distance=self.copy_issue_distance),
             *(self._fragments_ahead() if self.double_buffered_fragments else ()),
             *((Snake(inner_of(outer)),) if self.serpentine else ()),
             *((Raster(RasterOrder.GROUPED, group=self.raster_rows),) if self.raster_rows > 1 else ()),
@@ -190,7 +190,7 @@ LAWS: tuple[Law, ...] = (
     ),
     Law(
         lambda c, g: (c.k * g.dtype.bytes % DEPTH_BYTES != 0) | (c.k == 0),
-        lambda c, g: f"k = {c.k} of {g.dtype} is no multiple of the {DEPTH_BYTES} bytes of an instruction",
+        lambda c, g: f"k = {c.k} of {g.dtype} is not a multiple of the {DEPTH_BYTES} bytes of an instruction",
     ),
     Law(
         lambda c, g: (c.m % c.warp_m != 0) | (c.n % c.warp_n != 0),
@@ -198,7 +198,7 @@ LAWS: tuple[Law, ...] = (
     ),
     Law(
         lambda c, g: (c.warp_m % _FRAGMENT_ROWS != 0) | (c.warp_n % _FRAGMENT_ROWS != 0),
-        lambda c, g: f"warps of {c.warp_m} x {c.warp_n} are no whole fragments of {_FRAGMENT_ROWS}",
+        lambda c, g: f"warps of {c.warp_m} x {c.warp_n} are not whole fragments of {_FRAGMENT_ROWS}",
     ),
     Law(
         lambda c, g: accumulators_of(c) > _MAX_ACCUMULATORS,

@@ -143,8 +143,8 @@ def paired_operand(gemm: Gemm) -> Literal["A", "B"] | None:
 
 
 def in_pairs(gemm: Gemm) -> tuple[Step, ...]:
-    """Two neighbours of an operand loaded at once, where rows of the instruction are in pairs: then of C by columns a
-    lane holds pairs, too."""
+    """Two neighbours of an operand loaded at once, where rows of the instruction are in pairs: then a lane
+    holds pairs of a column-major C, too."""
     name = paired_operand(gemm)
     if name is None:
         return ()

@@ -85,7 +85,7 @@ class ReduceConfig:
         """Why this kernel cannot add up these parts, in words; empty if it can."""
         found: list[str] = []
         if any(one % self.width for one in (problem.n, problem.row, problem.part, problem.ldc, problem.ld_residual)):
-            found.append(f"rows of {problem.n} elements, {problem.ldc} apart, are no multiples of {self.width}")
+            found.append(f"rows of {problem.n} elements, {problem.ldc} apart, are not multiples of {self.width}")
         if problem.parts < 1 or (problem.parts > 1 and not self.loads):
             found.append(f"it does not add up {problem.parts} parts")
         if self.across and problem.m * problem.n > _FEW_ELEMENTS:

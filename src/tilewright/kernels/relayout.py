@@ -111,10 +111,10 @@ class RelayoutConfig:
             if how.transposed is not copy.transposed:
                 found.append("a copy is transposed by one of the two, and not by the other")
             if copy.length % how.width or copy.leading % how.width or copy.step % how.width:
-                found.append(f"lines of {copy.length} elements are no multiples of {how.width}")
+                found.append(f"lines of {copy.length} elements are not multiples of {how.width}")
             piece = max(how.width, _WORD_BYTES // problem.out.bytes if how.transposed else 1)
             if copy.to_length % piece or copy.to_leading % piece or copy.to_step % piece:
-                found.append(f"lines of {copy.to_length} elements of a copy are no multiples of {piece}")
+                found.append(f"lines of {copy.to_length} elements of a copy are not multiples of {piece}")
         if problem.count > MOST_ALONG_Z:
             found.append(f"a batch of {problem.count} matrices exceeds the {MOST_ALONG_Z} blocks along z")
         if self.overlapped and spec is not None and spec.compute_capability < SINCE[Feature.DEPENDENT_LAUNCH]:

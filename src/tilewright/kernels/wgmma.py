@@ -54,7 +54,7 @@ _STAGED_BYTES = 2
 """Bytes of an element of C that goes through shared memory: stmatrix moves no other."""
 
 _NARROW_STAGE_BYTES = 18 << 10
-"""A stage of a tile of few rows: as many bytes must be on their way."""
+"""A stage of a skinny tile: as many bytes must be on their way."""
 
 _CLUSTER_BLOCKS = 2
 """Each block of a cluster brings half of the tile that both read."""
@@ -69,7 +69,7 @@ class WgmmaConfig:
     ping_pong: each consumer has a tile of its own, and stores it while the other multiplies; else they share a tile
     cluster: blocks along m and along n that share TMA loads by multicast
     stages: of the ring in shared memory
-    swap_ab: the 64 rows of an instruction run along n; for a C of few rows
+    swap_ab: the 64 rows of an instruction run along n; for a skinny C
     split_k: blocks that share the sum over k of a tile
     persistent: one block an SM, for many tiles; else a block a tile
     raster_rows: rows of tiles that blocks visit together, column by column
@@ -136,7 +136,7 @@ class WgmmaConfig:
             *staged(gemm, tile),
             *loaded_by_tma(),
             Pipeline("k_tile", self.stages),
-            Specialize(registers=self.register_budget, turns=self.consumers if self.ping_pong else 1),
+            Specialize(registers=self.register_budget, ping_pong=self.consumers if self.ping_pong else 1),
             *self._order_of_tiles(),
             *((DependentLaunch(),) if self.dependent_launch else ()),
             *self._store(gemm),
@@ -182,13 +182,13 @@ def accumulators_of(config: Any) -> Column:
 
 
 def stages_result(config: Any, gemm: Gemm) -> Column:
-    """Whether C leaves through shared memory; see `stored_through_shared`."""
+    """Whether C is stored through shared memory; see `stored_through_shared`."""
     room = np.logical_or(accumulators_of(config) <= ACCUMULATORS_BESIDE_ADDRESSES, tma_stores(gemm))
     return np.logical_and(np.logical_and(config.subtile > 0, stages_c(gemm)), room)
 
 
 def staged_c_bytes(config: Any) -> Column:
-    """Shared memory through which C leaves."""
+    """Shared memory of the epilogue stages."""
     subtiles = config.n // (config.subtile + (config.subtile == 0) * config.n)
     stages = (config.subtile_stages < subtiles) * config.subtile_stages + (config.subtile_stages >= subtiles) * subtiles
     owners = 1 + (config.consumers - 1) * config.ping_pong
@@ -249,7 +249,7 @@ def _sharing(c: Any) -> Column:
 
 
 def _splits_atom(rows: Column, gemm: Gemm) -> Column:
-    """Whether rows of a tile that runs along m or n are no whole number of 32-byte swizzle atoms."""
+    """Whether rows of a tile that runs along m or n are not a whole number of 32-byte swizzle atoms."""
     return rows * gemm.dtype.bytes % 32 != 0
 
 
@@ -276,11 +276,11 @@ LAWS: tuple[Law, ...] = (
     ),
     Law(
         lambda c, g: _splits_atom(c.m, g) if g.a is Order.COL else c.m < 0,
-        lambda c, g: f"m = {c.m} of A in columns is no multiple of a swizzle atom of 32 bytes",
+        lambda c, g: f"m = {c.m} of A in columns is not a multiple of a swizzle atom of 32 bytes",
     ),
     Law(
         lambda c, g: _splits_atom(c.n, g) if g.b is Order.ROW else c.n < 0,
-        lambda c, g: f"n = {c.n} of B in rows is no multiple of a swizzle atom of 32 bytes",
+        lambda c, g: f"n = {c.n} of B in rows is not a multiple of a swizzle atom of 32 bytes",
     ),
     Law(
         lambda c, g: (c.stages < 2) | (c.stages > MAX_STAGES),
@@ -292,11 +292,11 @@ LAWS: tuple[Law, ...] = (
     ),
     Law(
         lambda c, g: (c.subtile > 0) & (c.n % (c.subtile + (c.subtile == 0)) != 0),
-        lambda c, g: f"subtiles of {c.subtile} columns are no part of {c.n}",
+        lambda c, g: f"subtiles of {c.subtile} columns do not divide {c.n}",
     ),
     Law(
         lambda c, g: (c.subtile > 0) & (c.subtile * _STAGED_BYTES % SWIZZLE_ATOM_BYTES != 0) & stages_c(g),
-        lambda c, g: f"a subtile of {c.subtile} columns is no multiple of {SWIZZLE_ATOM_BYTES // _STAGED_BYTES}",
+        lambda c, g: f"a subtile of {c.subtile} columns is not a multiple of {SWIZZLE_ATOM_BYTES // _STAGED_BYTES}",
     ),
     Law(
         lambda c, g: (c.subtile > 0) & (c.swap_ab > 0),

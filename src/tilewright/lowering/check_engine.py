@@ -1,4 +1,4 @@
-"""What a program needs before the copy engine brings its tiles or takes its result. Asked of finished programs only.
+"""What a program needs before TMA loads its tiles or stores its result. Asked of finished programs only.
 
 A schedule may declare its steps in any order, so what they must add up to is asked here, not of each step.
 """
@@ -16,24 +16,24 @@ BOX_BYTES = 16
 
 
 def check_engine(program: Program) -> None:
-    """Raise LoweringError where copies of the copy engine would bring, or store, something else than is needed."""
+    """Raise LoweringError where TMA would load, or store, something else than is needed."""
     brought = [s for s in program.staged if s.route is Route.TMA and s.operand != "C"]
     result = next((s for s in program.staged if s.operand == "C"), None)
     for staged in brought:
         _check_ring(program, staged)
     if result is not None:
         check_epilogue(program, result)
-    if program.specialized is not None and program.specialized.turns > 1 and not program.persistent:
+    if program.specialized is not None and program.specialized.ping_pong > 1 and not program.persistent:
         raise LoweringError(
-            f"{program.specialized.turns} warpgroups take turns at the tiles of a block that has only one.",
-            hint="put Persist() behind Specialize(...), so that blocks walk over tiles.",
+            f"{program.specialized.ping_pong} warpgroups run in ping-pong, and a block has only one tile.",
+            hint="put Persist() after Specialize(...): a persistent block computes several tiles.",
         )
     for staged in (*brought, *([result] if result is not None and result.route is Route.TMA else [])):
         _check_rows(program, staged)
 
 
 def _check_ring(program: Program, staged: Staged) -> None:
-    """The ring of slots is the whole loop nest of a thread, and all its tiles come the same way."""
+    """The ring of stages is the whole loop nest of a thread, and all its tiles come the same way."""
     if not reads_shared(program):
         raise LoweringError(
             f"{staged.name!r} comes by TMA, and nothing multiplies it straight from shared memory.",
@@ -44,7 +44,7 @@ def _check_ring(program: Program, staged: Staged) -> None:
     if ring is None or ring.loop != staged.under:
         raise LoweringError(
             f"{staged.name!r} comes by TMA under {staged.under!r}, which is not pipelined.",
-            note="a box lands some time after it is asked for, in a slot with a memory barrier of its own.",
+            note="a TMA box lands some time after it is issued, in a stage with an mbarrier of its own.",
             hint=f"Pipeline({staged.under!r}, 4).",
         )
     others = [s for s in program.staged if s.under == ring.loop and s.space is Space.SHARED]
@@ -52,7 +52,7 @@ def _check_ring(program: Program, staged: Staged) -> None:
         if other.route is not Route.TMA:
             raise LoweringError(
                 f"{staged.name!r} comes by TMA and {other.name!r} by {other.route.value}, under the same loop.",
-                note="one memory barrier says that a slot is full.",
+                note="one mbarrier says that a stage is full.",
                 hint=f"Transfer({other.name!r}, Route.TMA) as well.",
             )
     _check_nest(program, ring)
@@ -74,7 +74,7 @@ def _check_nest(program: Program, ring: Pipelined) -> None:
 
 
 def _check_rows(program: Program, staged: Staged) -> None:
-    """The copy engine knows only rows that begin at multiples of 16 bytes."""
+    """TMA takes only rows that begin at multiples of 16 bytes."""
     operand = program.gemm.operand(staged.operand)
     leading = program.gemm.leading(staged.operand)
     row_bytes = leading * operand.dtype.bytes
@@ -83,6 +83,6 @@ def _check_rows(program: Program, staged: Staged) -> None:
         raise LoweringError(
             f"{staged.operand} cannot go by TMA: its {operand.order.value}s are {row_bytes} bytes apart "
             f"({operand.leading} = {leading} of {operand.dtype}).",
-            note=f"the copy engine takes strides that are multiples of {BOX_BYTES} bytes.",
+            note=f"TMA takes strides that are multiples of {BOX_BYTES} bytes.",
             hint=f"pad {operand.leading} to a multiple of {each}, {-(-leading // each) * each} here.",
         )

@@ -47,7 +47,7 @@ def check_instruction(program: Program) -> None:
 
 
 def _check_in_shared(program: Program, operand: OperandName, name: str) -> None:
-    """wgmma reads its operands from shared memory, in swizzle atoms, and turns only elements of 2 bytes."""
+    """wgmma reads its operands from shared memory, in swizzle atoms, and transposes only elements of 2 bytes."""
     chain = program.chain(operand)
     if not chain or chain[-1].space is not Space.SHARED:
         raise LoweringError(
@@ -67,7 +67,7 @@ def _check_in_shared(program: Program, operand: OperandName, name: str) -> None:
     if along != "k" and not transposes(program.gemm.multiplied):
         raise LoweringError(
             f"Rows of {chain[-1].name!r} run along {along}, and {name} takes {operand} in rows along k.",
-            note="the unit turns only elements of 2 bytes.",
+            note="the unit transposes only elements of 2 bytes.",
             hint=f"store {operand} so that k is contiguous.",
         )
     wide = next((axis.extent or 1 for axis in program.instruction_axes if axis.dim == along), 1)

@@ -1,4 +1,4 @@
-"""Rows of an epilogue subtile from shared memory to C by the warps of a warpgroup: for rows that begin anywhere.
+"""Rows of an epilogue subtile from shared memory to C by the warps of a warpgroup: for an unaligned leading dimension.
 
 TMA stores rows that begin and end at multiples of 16 bytes, and a thread on its own, which has two elements of each of
 many rows, would touch a sector for each row. So a warp stores neighbours of one row, or of a few, at once, a pair to
@@ -95,7 +95,7 @@ class RowStore:
 
     @cached_property
     def _row_lanes(self) -> int:
-        """Lanes that store pairs of one row."""
+        """Lanes whose pairs are of one row."""
         return min(self._length // 2, WARP_LANES)
 
     @cached_property

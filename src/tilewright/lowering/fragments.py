@@ -184,7 +184,7 @@ def _load_matrices(program: Program, tile: Tile, fragment: Fragment, env: Env, *
     """ldmatrix: each lane names one row of 16 bytes. One instruction may fill several fragments side by side.
 
     A matrix is eight rows along the index that lane / 4 counts; where the tile in memory runs along that index instead,
-    the matrix is read by columns and turned on the way.
+    the matrix is read column-major and transposed on the way.
     """
     parent = _parent(program, tile.staged)
     each = _matrices(tile, fragment)

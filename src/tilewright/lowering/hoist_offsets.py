@@ -7,7 +7,7 @@
 What is left in the loop is the same for all threads, or a constant, and fits into the instruction. A warp that feeds
 tensor cores has few instructions to spare: each one between two products delays the next.
 
-Where blocks stay, what is copied is found by pointers, which move on with the loop:
+Where blocks are persistent, what is copied is found by pointers, which move on with the loop:
 
     for k_tile: copy &A[(m_block * 128 + m(thread) + 32 * i) * lda + k(thread) + k_tile * 64]
 ->  for i: A_tile_here[i] = &A[(m_block * 128 + m(thread) + 32 * i) * lda + k(thread)]
@@ -251,7 +251,7 @@ def _is_multiple(term: Expr, of: int) -> bool:
 
 
 def _factor(term: Expr, name: str) -> Expr | None:
-    """What a variable is multiplied by in a product; None where the term is no product with it once."""
+    """What a variable is multiplied by in a product; None where the term is not a product with it once."""
     if term == Var(name):
         return Const(1)
     if isinstance(term, Binary) and term.op is Op.MUL:

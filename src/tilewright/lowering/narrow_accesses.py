@@ -42,12 +42,12 @@ def narrowed_copies(program: Program, variant: Variant) -> Program:
         fragments = [staged for staged in program.staged if staged.space is Space.REGISTER]
         program = _with_tiles(program, [replace(staged, prefetched=False) for staged in fragments])
     if program.pipelined is not None:
-        program = replace(program, pipelined=replace(program.pipelined, spread=""))
+        program = replace(program, pipelined=replace(program.pipelined, interleave=""))
     return _plain(program)
 
 
 def _plain(program: Program) -> Program:
-    """The program without what only copies of whole chunks allow: where they start, and blocks that stay."""
+    """The program without what only copies of whole chunks allow: where they start, and persistent blocks."""
     tiles = (
         replace(
             staged,
@@ -58,7 +58,7 @@ def _plain(program: Program) -> Program:
     )
     program = _with_tiles(program, tuple(tiles))
     if program.pipelined is not None:
-        program = replace(program, pipelined=replace(program.pipelined, behind=0))
+        program = replace(program, pipelined=replace(program.pipelined, issue_distance=0))
     return program if program.specialized is not None else replace(program, persistent=False)
 
 

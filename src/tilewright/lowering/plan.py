@@ -101,7 +101,7 @@ def plan_of(program: Program, loop: Loop) -> KernelPlan:
     ring, spread = None, Beside()
     if pipelined is not None:
         ring = Ring(loop, pipelined.stages, program.handoff)
-        spread = Beside(pipelined.spread, pipelined.behind)
+        spread = Beside(pipelined.interleave, pipelined.issue_distance)
     beyond = _beyond(program, tiles)
     lead = 0 if ring is None else ring.stages - 1
     at = Position.BESIDE if spread.loop else Position.HEAD
@@ -139,4 +139,4 @@ def _roles(program: Program) -> tuple[Role, Role | None]:
     if specialized is None:
         return Role(together), None
     copies, multiplies = register_budgets(program)
-    return Role(together, specialized.turns, multiplies), Role(registers=copies)
+    return Role(together, specialized.ping_pong, multiplies), Role(registers=copies)

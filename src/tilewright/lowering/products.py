@@ -1,4 +1,4 @@
-"""Products of tiles in shared memory: what wgmma is told of its operands, and the copies of the copy engine."""
+"""wgmma on tiles in shared memory: its descriptors, and the TMA loads."""
 
 from __future__ import annotations
 
@@ -69,12 +69,12 @@ def shared_matrix(program: Program, operand: OperandName, env: Env) -> SharedMat
 
 
 def swizzle_atoms_of(tile: Tile) -> SwizzleAtoms:
-    """The swizzle atoms in which a tile lies that wgmma or the copy engine touches."""
+    """The swizzle atoms in which a tile lies that wgmma or TMA touches."""
     arrangement = tile.staged.arrangement
     if not isinstance(arrangement, SwizzleAtoms):
         columns = 128 // tile.dtype.bytes
         raise LoweringError(
-            f"{tile.staged.name!r} does not lie in swizzle atoms, as the copy engine writes and wgmma reads them.",
+            f"{tile.staged.name!r} does not lie in swizzle atoms, as TMA writes and wgmma reads them.",
             hint=f"Relayout({tile.staged.name!r}, arrangement=SwizzleAtoms({columns})).",
         )
     return arrangement
@@ -115,7 +115,7 @@ def multicast(program: Program, staged: Staged) -> Multicast:
 
 
 def tensor_map(program: Program, staged: Staged) -> TensorMap:
-    """What the copy engine is told of a staged tile's operand: boxes of one atom, or of a block's part of it."""
+    """What TMA is told of a staged tile's operand: boxes of one atom, or of a block's part of it."""
     swizzle_atoms = swizzle_atoms_of(tile_of(program, staged))
     box, swizzle = (swizzle_atoms.columns, multicast(program, staged).rows), swizzle_of(swizzle_atoms.row_bytes)
     step = step_name(staged.operand) if matrix_of(program, staged.operand) else ""

@@ -234,7 +234,7 @@ class Scheduler:
 
     @property
     def _layers(self) -> Expr:
-        """How many items each tile of C has: parts of k, times problems."""
+        """How many items each tile of C has: split-K parts, times problems."""
         if self.plan.walk is Walk.STREAM_K:
             return BATCH if self.plan.problems is Problems.STRIDED else ONE
         batch = {Problems.STRIDED: BATCH, Problems.GROUPED_K: GROUPS}.get(self.plan.problems, ONE)

@@ -64,7 +64,7 @@ class SubtileGeometry:
     @cached_property
     def ping_pong(self) -> int:
         """Warpgroups that have tiles of C of their own; 1 where all share one."""
-        return 1 if self.program.specialized is None else self.program.specialized.turns
+        return 1 if self.program.specialized is None else self.program.specialized.ping_pong
 
     @cached_property
     def group(self) -> Expr:

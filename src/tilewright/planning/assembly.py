@@ -42,7 +42,7 @@ _PLACE: Mapping[OperandName, Place] = {"A": Place.A, "B": Place.B, "C": Place.OU
 
 @dataclass(frozen=True, slots=True)
 class Request:
-    """A problem as it lies in memory. gemm: C by rows. stack: where it is one of many. fixed_order: the sum over k in
+    """A problem as it lies in memory. gemm: C row-major. stack: where it is one of many. fixed_order: the sum over k in
     one order, whatever m and n are."""
 
     gemm: Gemm
@@ -147,11 +147,11 @@ def _copied(
 
 
 def _check_maps(kernel: Kernel, alignment: Alignment, config: PlanConfig) -> None:
-    """The copy engine takes addresses and rows at multiples of 16 bytes, also C's, of which no schedule knows."""
+    """TMA takes addresses and rows at multiples of 16 bytes, also C's, of which no schedule knows."""
     for told in kernel.maps:
         if alignment.of(told.operand) < TMA_BYTES:
             raise LaunchError(
-                f"{config} brings {told.operand} by the copy engine, and it lies at a multiple of "
+                f"{config} loads or stores {told.operand} by TMA, and it lies at a multiple of "
                 f"{alignment.of(told.operand)} bytes."
             )
 
@@ -169,7 +169,7 @@ def _parts(
     places: Mapping[OperandName, tuple[Place, int]],
     at: int,
 ) -> list[Step]:
-    """The product into the workspace, in parts of k or whole, and what C takes of their sum. inner: as it is read."""
+    """The product into the workspace, split-K or whole, and what C takes of their sum. inner: as it is read."""
     part = replace(inner, out=F32, ldc=inner.n, alpha=1.0, beta=0.0, epilogue=PLAIN, ld_residual=0)
     row_bytes = part.ldc * F32.bytes
     inside = replace(alignment, c=max(size for size in (16, 8, 4) if row_bytes % size == 0))

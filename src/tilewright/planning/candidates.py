@@ -97,7 +97,7 @@ def _mma(gemm: Gemm) -> Iterator[MmaConfig]:
 
 
 def _wgmma(gemm: Gemm) -> Iterator[WgmmaConfig]:
-    """Persistent kernels, then kernels with a block for each tile, then those for a C of few rows."""
+    """Persistent kernels, then kernels with a block for each tile, then those for a skinny C."""
     plain = gemm.epilogue.bias is None and gemm.epilogue.activation is None
     if stages_c(gemm):
         # Ping-pong with wide tiles leaves no registers for an epilogue.
@@ -130,7 +130,7 @@ def _wgmma(gemm: Gemm) -> Iterator[WgmmaConfig]:
 
 
 def _skinny(gemm: Gemm) -> Iterator[WgmmaConfig]:
-    """Tiles as high as C, where that has few rows; a swizzle atom has rows of 32, 64 or 128 bytes."""
+    """Tiles as high as a skinny C; a swizzle atom has rows of 32, 64 or 128 bytes."""
     along_m = gemm.a is Order.COL
     whole_atoms = (m for m in presets.SKINNY_ROWS if not along_m or m * gemm.dtype.bytes in (32, 64, 128))
     rows = next((m for m in whole_atoms if m >= gemm.m), None)

@@ -125,7 +125,7 @@ def skinny_for(
         return _shaped(exact, alignment, stack, parts)
     assert spec is not None
     whole = _shaped(exact, alignment, stack, 1)
-    if whole is None or stack is not None:  # problems of a stack fill the GPU together
+    if whole is None or stack is not None:  # problems of a batch fill the GPU together
         return whole
     blocks = ceil_div(many, whole.config.outputs_of_block(k_major=is_k_major(gemm)))
     splits = {round(share * spec.sm_count / blocks) for share in _BLOCKS_PER_SM}

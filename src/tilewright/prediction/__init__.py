@@ -1,4 +1,4 @@
-"""The time of a kernel on a GPU that may be absent: counts from the simulator, resources from the compiler."""
+"""The run time of a kernel on any known GPU: counts from the simulator, resources from the compiler."""
 
 from tilewright.model.prediction import Prediction, Term
 from tilewright.prediction.predict import predict, predict_rung

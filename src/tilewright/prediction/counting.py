@@ -77,7 +77,7 @@ def work_of(built: Build) -> Work:
         resident=kernel.resident,
         load_groups=_load_groups(each, warps / halves) / halves,
         products_awaited=_awaits_products(each, kernel),
-        ends_overlap=program.specialized is not None and program.specialized.turns > 1,
+        ends_overlap=program.specialized is not None and program.specialized.ping_pong > 1,
         steps_ahead=_steps_ahead(program),
         warpgroups=instruction is not None and instruction.name.startswith("wgmma"),
         inputs="" if instruction is None else instruction.product.rate,

@@ -13,7 +13,7 @@ ARGUMENTS = frozenset(
 
 _WORDS = """
     A_value B_value C_value element element_of_part thread_in_block lane_in_warp lane_in_group rank_in_cluster
-    turn round my_turn warpgroup part chunk atom slot
+    turn round warpgroup part chunk atom slot
     block_number fragment
     group panel band square first_row first_column rows_in_group rows_in_band columns_in_panel columns_in_square
     block_in_group block_in_panel block_in_band block_in_square row_in_panel

@@ -45,7 +45,7 @@ class Prepared:
 
 
 def prepare(space: Space, candidate: PlanConfig, arch: str, cache: CubinCache) -> Prepared:
-    """Raises TilewrightError for a candidate that is no kernel, or that the compiler refuses."""
+    """Raises TilewrightError for a candidate that is not a kernel, or that the compiler refuses."""
     reasons = space.reasons(candidate)
     if reasons:
         raise TilewrightError(reasons[0])

@@ -178,7 +178,7 @@ def _in_the_order(space: Space) -> Space:
 
 
 def _gemv(gemm: Gemm, alignment: Alignment) -> Iterator[PlanConfig]:
-    """The kernel for few rows, where the problem has few, with each split-K that may pay."""
+    """The GEMV kernel, where the problem is skinny, with each split-K that may pay."""
     if skinny_for(gemm, alignment, None, parts=1) is not None:
         yield PlanConfig(GemvConfig())
         yield from (PlanConfig(GemvConfig(split_k=parts)) for parts in _SPLIT_K if parts <= gemm.k // _LEAST_PART)

@@ -4,7 +4,7 @@ A trial is one candidate. It is made in one transaction, running, with the candi
 earlier trial of the same candidate gives way. So nothing is measured twice, and what was measured is kept the moment it
 is known: a search that is killed goes on where it was. What a dead process had claimed is free again.
 
-Candidates are proposed by rank first, few of a kind; then Optuna's TPE and the neighbours of the best take turns. TPE
+Candidates are proposed by rank first, few of a kind; then Optuna's TPE and the neighbours of the best alternate. TPE
 thinks in parameters, each by itself; the free candidate that shares the most of them with its wish is taken.
 """
 

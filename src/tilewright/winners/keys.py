@@ -108,16 +108,16 @@ class Key:
 
     @classmethod
     def from_data(cls, data: Mapping[str, Any]) -> Key:
-        """Raises ProblemError for data that is no key."""
+        """Raises ProblemError for data that is not a key."""
         try:
             device, problem = DeviceKey(**data["device"]), ProblemKey(**data["problem"])
         except (TypeError, KeyError) as error:
-            raise ProblemError(f"This is no key of a problem: {error}.") from None
+            raise ProblemError(f"This is not a key of a problem: {error}.") from None
         for part in (device, problem):
             for name, value in asdict(part).items():
                 wanted = int if name in _COUNTS else str
                 if type(value) is not wanted:
-                    raise ProblemError(f"This is no key of a problem: {name} is {value!r}.")
+                    raise ProblemError(f"This is not a key of a problem: {name} is {value!r}.")
         return cls(device, problem)
 
     def __str__(self) -> str:

@@ -98,7 +98,7 @@ def _class(device: str, problem: ProblemKey) -> _Class:
 
 
 def distance(one: ProblemKey, other: ProblemKey) -> float:
-    """How far two shapes of one class are from each other; infinite for those that are no neighbours.
+    """How far two shapes of one class are from each other; infinite for those that are not neighbours.
 
     >>> from tilewright.problem.gemm import Gemm
     >>> here, there = (ProblemKey.of(Gemm(4096, 4096, k)) for k in (4096, 8192))

@@ -26,11 +26,11 @@ class RetiredKernel(TilewrightError):
 def converted(data: Mapping[str, Any], element_bytes: int) -> PlanConfig:
     """The plan of an old line. element_bytes: of A and B, whose tiles had a depth in bytes.
 
-    Raises RetiredKernel for a kernel of no family; KeyError, TypeError or ValueError for what is no line.
+    Raises RetiredKernel for a kernel of no family; KeyError, TypeError or ValueError for what is not a line.
     """
     rung, point, parts = data["rung"], data["point"], data.get("splits", 1)
     if not isinstance(rung, str) or not isinstance(point, dict) or type(parts) is not int or parts < 1:
-        raise TypeError(f"{rung!r}, {point!r}, {parts!r} are no kernel")
+        raise TypeError(f"{rung!r}, {point!r}, {parts!r} are not a kernel")
     read = _FAMILIES.get(rung)
     if read is None or (rung != "thin" and not point):
         raise RetiredKernel(f"its kernel, {rung}, is one that only teaches")

@@ -7,7 +7,7 @@ unrolled. What matters, and so makes up the order:
 - what adds: FFMA one product after another, or an instruction, whose depth in k decides which products are added at
   once; and whether tf32 operands are rounded or cut off;
 - the sequence in which the products are visited, where it is not simply ascending;
-- the parts of k that different threads, warps or blocks sum, since those are added up later;
+- the split-K parts that different threads, warps or blocks sum, since those are added up later;
 - what the sum is kept in, and whether factors are applied once to the finished sum;
 - whether products of zeros are appended to fill the last tile of k: they turn a sum of -0 into 0.
 
@@ -30,8 +30,8 @@ class ReductionOrder:
 
     unit: what adds, and which formats it multiplies. depth: products added at once. visits: "ascending", or the digits
     of k as they are visited, outermost first, each "stride x extent". shared_by: digits of k that run side by side, and
-    parts of k summed by different blocks. sum_in: the format and place of the running sum. late: the factors that are
-    applied once. ends_with_zeros: the last tile of k is filled up.
+    split-K parts summed by different blocks. sum_in: the format and place of the running sum. late: the factors
+    that are applied once. ends_with_zeros: the last tile of k is filled up.
     """
 
     unit: str

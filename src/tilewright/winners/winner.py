@@ -66,7 +66,7 @@ class Winner:
         except (ValueError, RecursionError) as error:
             raise TilewrightError(f"it is no JSON: {error}") from None
         if not isinstance(data, dict) or not isinstance(data.get("format"), int):
-            raise TilewrightError("it is no winner: it has no format")
+            raise TilewrightError("it is not a winner: it has no format")
         if data["format"] > FORMAT:
             raise NewerFormat(f"it has format {data['format']}, from a newer tilewright; this one reads {FORMAT}")
         try:
@@ -74,7 +74,7 @@ class Winner:
             plain = {name: _checked(name, kind, data[name]) for name, kind in _PLAIN.items()}
             config = _config_of(data, key)
         except (KeyError, TypeError, ValueError) as error:
-            raise TilewrightError(f"it is no winner: {error}") from None
+            raise TilewrightError(f"it is not a winner: {error}") from None
         return cls(key, config, **plain)
 
 

@@ -68,7 +68,7 @@ class Empty(Unavailable):
 
 
 class _Damaged(Exception):
-    """What SQLite, or what it gave, says of a file that is no database of winners any more."""
+    """What SQLite, or what it gave, says of a file that is not a database of winners any more."""
 
 
 class WinnerFile:

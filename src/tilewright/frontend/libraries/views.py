@@ -68,7 +68,7 @@ class Library(Protocol):
         modulo 16. None where calls are not remembered.
 
         One flat tuple, which is hashed in half the time of nested ones. Raises AttributeError or RuntimeError for
-        arrays that are no memory, or none of this library.
+        arrays that are not memory, or none of this library.
         """
         ...
 

@@ -15,7 +15,7 @@ def tile_at(point: Point) -> WgmmaTile:
 
 
 def point_fits(point: Point) -> bool:
-    """Whether a block of a point fits on an SM. subtiles: in which C leaves; per-thread stores where it has none."""
+    """Whether a block of a point fits on an SM. subtiles: of the epilogue; per-thread stores where it has none."""
     m, n, subtiles = point["m"], point["n"], point.get("subtiles", 0)
     subtile = n // subtiles if subtiles else 0
     whole = subtile % 64 == 0 and (not subtiles or n % subtiles == 0)

@@ -111,16 +111,17 @@ def _asynchronous_ring(program: Program, why: str, what: str) -> Iterator[Violat
 
 def _behind(program: Program, ring: Pipelined) -> Iterator[Violation]:
     """Interleaved copies stand in the loop around them."""
-    outer = outer_of_products(program, ring.spread) if ring.spread else None
-    yield from _asynchronous_ring(program, "and interleaved copies would hold them", "behind")
-    if outer is None or outer.extent is None or ring.behind >= outer.extent:
+    outer = outer_of_products(program, ring.interleave) if ring.interleave else None
+    yield from _asynchronous_ring(program, "and interleaved copies would hold them", "issue_distance")
+    if outer is None or outer.extent is None or ring.issue_distance >= outer.extent:
         found = "there is no such loop" if outer is None else f"{outer.name!r} has {outer.extent}"
         yield Violation(
-            f"copies cannot start behind {ring.behind} iteration(s) of the loop around the MMAs of a step: {found}.",
-            note="" if ring.spread else "spread says which loop has those steps.",
-            hint="use fewer iterations, or leave behind out."
-            if ring.spread
-            else "say spread as well, or leave behind out.",
+            f"copies cannot start behind {ring.issue_distance} iteration(s) of the loop around the MMAs of a step: "
+            f"{found}.",
+            note="" if ring.interleave else "interleave says which loop has those steps.",
+            hint="use fewer iterations, or leave issue_distance out."
+            if ring.interleave
+            else "say interleave as well, or leave issue_distance out.",
         )
 
 
@@ -170,21 +171,22 @@ def pipelines_have_tiles(program: Program) -> Iterator[Violation]:
                 f"{staged.name!r} travels by itself, so no half of the block need wait for it.",
                 hint="leave out alternating, or Prefetch and Transfer.",
             )
-        if ring.spread and staged.route is Route.TMA:
+        if ring.interleave and staged.route is Route.TMA:
             yield Violation(
                 f"{staged.name!r} is brought by TMA, which one thread asks for at once.",
-                hint="leave out spread.",
+                hint="leave out interleave.",
             )
-    if ring.spread:
+    if ring.interleave:
         order = [loop.name for loop in program.thread_serial_loops]
-        inner = program.loop(ring.spread)
-        if ring.alternating or inner.extent is None or ring.spread not in order[order.index(ring.loop) + 1 :][:1]:
+        inner = program.loop(ring.interleave)
+        if ring.alternating or inner.extent is None or ring.interleave not in order[order.index(ring.loop) + 1 :][:1]:
             yield Violation(
-                f"copies cannot be spread over {ring.spread!r}: it is not a loop of known extent inside {ring.loop!r}.",
+                f"copies cannot be interleaved with {ring.interleave!r}: it is not a loop of known extent inside "
+                f"{ring.loop!r}.",
                 hint="name the inner loop over k, and leave out alternating.",
             )
             return
-    if ring.behind:
+    if ring.issue_distance:
         yield from _behind(program, ring)
     if ring.alternating and program.tensorized is not None:
         yield Violation(

@@ -17,16 +17,17 @@ class Pipeline(Step):
 
     The shared tiles staged under the loop get `stages` stages each; while one is used, later ones are filled. One
     barrier a step is enough. alternating: the two halves of the block alternate between copying and computing (two
-    stages). spread: a loop inside, each iteration of which starts a part of the next copies, so that its loads do not
-    queue behind all. behind: each part starts after so many iterations of the outer loop around that iteration's MMAs,
-    not before them.
+    stages).
+    interleave: a loop inside, each iteration of which starts a part of the next copies, so that its loads do not queue
+    behind all. issue_distance: each part starts after so many iterations of the outer loop around that iteration's
+    MMAs, not before them.
     """
 
     loop: str
     stages: int = 2
     alternating: bool = False
-    spread: str = ""
-    behind: int = 0
+    interleave: str = ""
+    issue_distance: int = 0
 
     def apply(self, program: Program) -> Program:
         doing = f"Cannot pipeline loop {self.loop!r}"
@@ -41,10 +42,10 @@ class Pipeline(Step):
             refuse(f"{doing}: halves of a block alternate over 2 stages, not {self.stages}.", hint="stages=2.")
         if loop.level is not None or not loop.is_reduction:
             refuse(f"{doing}: it is not a serial loop over k.", hint="pipeline the loop under which tiles are staged.")
-        if self.spread:
-            find_loop(program, self.spread)
-        check_count(self.behind, 0, doing, "the number of iterations before the copies")
-        ring = Pipelined(self.loop, self.stages, self.alternating, self.spread, self.behind)
+        if self.interleave:
+            find_loop(program, self.interleave)
+        check_count(self.issue_distance, 0, doing, "the number of iterations before the copies")
+        ring = Pipelined(self.loop, self.stages, self.alternating, self.interleave, self.issue_distance)
         return check_program(replace(program, pipelined=ring), doing)
 
     def names(self) -> tuple[str, ...]:

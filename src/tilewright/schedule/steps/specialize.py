@@ -20,14 +20,14 @@ class Specialize(Step):
     A warpgroup of its own, the producer, starts the copies of the pipelined loop; the others multiply. Each stage has
     two mbarriers, full and empty, so that no warp waits for more than it must. registers: of a thread of the
     producer and of the others, taken from the one and given to the others; by default what a block of so many
-    warpgroups has. turns: so many warpgroups
+    warpgroups has. ping_pong: so many warpgroups
     run in ping-pong, each on a tile of C of its own: while one stores, the next multiplies (persistent blocks only).
     """
 
     positional: ClassVar[int] = 0
 
     registers: tuple[int, int] | None = None
-    turns: int = 1
+    ping_pong: int = 1
 
     def apply(self, program: Program) -> Program:
         doing = "Cannot give the copies to a warpgroup of their own"
@@ -39,14 +39,14 @@ class Specialize(Step):
                 f"{doing}: {counts!r} are not budgets of registers.",
                 hint="use two multiples of 8 from 24 to 256, such as registers=(24, 240).",
             )
-        check_count(self.turns, 1, doing, "the number of ping-pong warpgroups")
-        if self.turns > 1 and program.thread_loops:
+        check_count(self.ping_pong, 1, doing, "the number of ping-pong warpgroups")
+        if self.ping_pong > 1 and program.thread_loops:
             bound = ", ".join(loop.name for loop in program.thread_loops)
             refuse(
                 f"{doing}, and the others run in ping-pong: {bound} shares out one tile among them.",
                 hint="leave the loop unbound: each warpgroup has a tile of its own.",
             )
-        changed = replace(program, specialized=Specialized(counts, self.turns))
+        changed = replace(program, specialized=Specialized(counts, self.ping_pong))
         return check_program(changed, doing)
 
 

@@ -1,4 +1,4 @@
-"""Blocks that stay and copy for themselves, fragments loaded in place, and copies in the midst of products."""
+"""Persistent blocks that copy for themselves, fragments loaded in place, and interleaved copies."""
 
 from __future__ import annotations
 
@@ -201,7 +201,7 @@ def test_what_cannot_be_is_refused_with_the_way_out() -> None:
     assert "a run of chunks" in refusal(one=Distribute("B_tile", vector=8, pattern=Pattern.BLOCKED, row_threads=8))
 
 
-def test_blocks_stay_only_where_copies_run_on() -> None:
+def test_blocks_are_persistent_only_where_copies_run_on() -> None:
     gemm = Gemm(128, 256, 64, F16, out=F16)
     some = list(replace(SMALL, in_place_fragments=False, copy_issue_distance=0).schedule(gemm))
     assert isinstance(some[-1], Persist)

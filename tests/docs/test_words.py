@@ -53,7 +53,7 @@ WORDS = {
     r"\bown[_ ]problem\b|\bof a stack\b": "strided batched, grouped",
     # sentences
     r"\b[Ww]hat binds\b": "bottleneck, limiter",
-    r"may be absent": "may be absent",
+    r"need not be there": "may be absent",
     r"[Nn]obody can (tell|go on)": "unobservable; no warp can go on",
     r"registers that cost a block its place": "limits occupancy to one block per SM",
     r"(?<![Tt]here )\b(is|are) no (?!longer|more|less|larger|better|faster|smaller|such|other|room|slower|matter|wider"

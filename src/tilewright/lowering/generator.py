@@ -80,8 +80,8 @@ def always(*stmts: Stmt) -> Callable[[Env], Iterable[Steps]]:
 class Beside:
     """Copies that an iteration starts between the steps of its use, each a run of steps that can be shared out.
 
-    loop: the inner loop over whose iterations they are spread. behind: in each of them, the iterations of the outer loop
-    of MMAs that come before its copies; 0 where all MMAs do.
+    loop: the inner loop over whose iterations they are spread. behind: in each of them, the iterations of the outer
+    loop of MMAs that come before its copies; 0 where all MMAs do.
     """
 
     loop: str = ""

@@ -26,7 +26,7 @@ enum {
     AMPERE_FULL_BF16_NT_BAD_LEADING_DIMENSION = 2,
     /* A matrix has no address. */
     AMPERE_FULL_BF16_NT_NULL_POINTER = 3,
-    /* An address is no multiple of the bytes of an element. */
+    /* An address is not a multiple of the bytes of an element. */
     AMPERE_FULL_BF16_NT_MISALIGNED = 4,
     /* This plus the cudaError_t of what failed. */
     AMPERE_FULL_BF16_NT_CUDA_ERROR = 1000

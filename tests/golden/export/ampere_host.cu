@@ -125,7 +125,7 @@ extern "C" const char* ampere_full_bf16_nt_error(int answer) {
         case AMPERE_FULL_BF16_NT_NULL_POINTER:
             return "a matrix has no address";
         case AMPERE_FULL_BF16_NT_MISALIGNED:
-            return "an address is no multiple of the bytes of an element";
+            return "an address is not a multiple of the bytes of an element";
         default:
             break;
     }

@@ -44,7 +44,7 @@ Encode find_encode() {
     return is_there ? reinterpret_cast<Encode>(found) : nullptr;
 }
 
-// Tells the copy engine of a matrix, and how large the boxes are that it copies.
+// Tells TMA of a matrix, and how large the boxes are that it copies.
 cudaError_t describe(TensorMap* map, const Matrix& matrix, CUtensorMapDataType type, unsigned box_length,
     unsigned box_lines, CUtensorMapSwizzle swizzle)
 {
@@ -85,7 +85,7 @@ struct Call {
 };
 
 // Starts one of the kernels; all are started alike, each with its own shared memory.
-// stays: with no more blocks than run at once, which walk over the whole grid.
+// persistent: with no more blocks than run at once, each of which computes several tiles.
 template <typename... Parameters>
 cudaError_t launch(void (*kernel)(Parameters...), int shared_bytes, bool stays, const Call& call) {
     const int64_t M = call.M;
@@ -122,10 +122,10 @@ cudaError_t launch(void (*kernel)(Parameters...), int shared_bytes, bool stays, 
     config.blockDim = dim3(384, 1, 1);
     config.dynamicSmemBytes = shared_bytes;
     config.stream = call.stream;
-    cudaLaunchAttribute early = {};  // it may start before the kernel before it has ended, and waits for it itself
-    early.id = cudaLaunchAttributeProgrammaticStreamSerialization;
-    early.val.programmaticStreamSerializationAllowed = 1;
-    config.attrs = &early;
+    cudaLaunchAttribute dependent = {};  // it may start before the kernel before it has ended, and waits for it itself
+    dependent.id = cudaLaunchAttributeProgrammaticStreamSerialization;
+    dependent.val.programmaticStreamSerializationAllowed = 1;
+    config.attrs = &dependent;
     config.numAttrs = 1;
     error = cudaLaunchKernelEx(&config, kernel,
         static_cast<const bf16_bits*>(call.a.data),

@@ -24,7 +24,7 @@ enum {
     WORKLOG_BEST_F32_NN_BAD_LEADING_DIMENSION = 2,
     /* A matrix has no address. */
     WORKLOG_BEST_F32_NN_NULL_POINTER = 3,
-    /* An address is no multiple of the bytes of an element. */
+    /* An address is not a multiple of the bytes of an element. */
     WORKLOG_BEST_F32_NN_MISALIGNED = 4,
     /* This plus the cudaError_t of what failed. */
     WORKLOG_BEST_F32_NN_CUDA_ERROR = 1000

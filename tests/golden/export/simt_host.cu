@@ -116,7 +116,7 @@ extern "C" const char* worklog_best_f32_nn_error(int answer) {
         case WORKLOG_BEST_F32_NN_NULL_POINTER:
             return "a matrix has no address";
         case WORKLOG_BEST_F32_NN_MISALIGNED:
-            return "an address is no multiple of the bytes of an element";
+            return "an address is not a multiple of the bytes of an element";
         default:
             break;
     }

@@ -8,7 +8,7 @@ from typing import Any, Literal
 import numpy as np
 import pytest
 
-from tests.lowering.test_staying import SMALL
+from tests.lowering.test_persistent import SMALL
 from tests.lowering.work_items import check_batch
 from tests.mutations.broken import without
 from tilewright.dtypes import BF16, F16, F32, Array

@@ -125,7 +125,7 @@ def test_an_sm_that_two_blocks_fill_is_half_full_at_least() -> None:
     assert is_unexplained(less["achieved_occupancy_percent"], less)
 
 
-def test_warps_end_early_only_where_the_copy_engine_loads() -> None:
+def test_warps_end_early_only_where_tma_loads() -> None:
     rung = rows(achieved_occupancy_percent=45)  # and not 100
     row = rung["achieved_occupancy_percent"]
     assert is_unexplained(row, rung)

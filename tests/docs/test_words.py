@@ -16,7 +16,7 @@ ROOT = Path(__file__).parents[2]
 
 WORDS = {
     # blocks and warps
-    r"\b[Bb]locks? (that |which )?(stay|walk)|\b[Ss]taying\b|[Ll]et blocks stay": "persistent",
+    r"\b[Bb]locks? (that |which )?(stay|walk)|\b[Ss]taying\b|[Ll]et blocks stay|blocks_(that_)?stay": "persistent",
     r"\bwalks? (over|down|together|C\b)|\bwalking\(|\bstanding\(": "persistent; one tile per block; raster order",
     r"\b[Tt]ak(e|es|ing|en) (their )?turns\b|taking_turns|TAKING_TURNS|\bturns=": "ping-pong, alternate",
     r"\bmy_turn\b": "ordered barrier",
@@ -34,7 +34,8 @@ WORDS = {
     r"\bastride\b": "sector-misaligned",
     r"begin anywhere|\bodd rows\b": "unaligned leading dimension",
     # TMA and wgmma
-    r"\b[Cc]opy engine\b|\b[Ee]ngine_stores\b|\bby_engine\b|EngineStore|engine_store|_by_engine\b|BY_ENGINE": "TMA",
+    r"\b[Cc]opy engine\b|copy_engine|EngineStore": "TMA",
+    r"\b[Ee]ngine_stores\b|\bby_engine\b|engine_store|_by_engine\b|BY_ENGINE": "TMA",
     r"\b[Tt]he engine\b": "TMA",
     r"\b[Mm]emory barriers?\b": "mbarrier",
     r"\b(Fence|Wait|Commit)Products\b|\b(fence|wait|commit)_products\b": "wgmma fence, wait_group, commit_group",
@@ -53,7 +54,7 @@ WORDS = {
     r"\bown[_ ]problem\b|\bof a stack\b": "strided batched, grouped",
     # sentences
     r"\b[Ww]hat binds\b": "bottleneck, limiter",
-    r"need not be there": "may be absent",
+    r"need not be there": "any known GPU",
     r"[Nn]obody can (tell|go on)": "unobservable; no warp can go on",
     r"registers that cost a block its place": "limits occupancy to one block per SM",
     r"(?<![Tt]here )\b(is|are) no (?!longer|more|less|larger|better|faster|smaller|such|other|room|slower|matter|wider"

@@ -50,7 +50,7 @@ def test_a_point_is_right_at_every_edge(rung: str, point: Any) -> None:
 
 @pytest.mark.parametrize("dtype", [F16, BF16], ids=str)
 @pytest.mark.parametrize(("a", "b"), [(a, b) for a in Order for b in Order])
-def test_blocks_that_stay_go_through_their_tiles(a: Order, b: Order, dtype: DType) -> None:
+def test_persistent_blocks_go_through_their_tiles(a: Order, b: Order, dtype: DType) -> None:
     """Also where k is shorter than the ring, and where rows of C end inside a tile."""
     gpu = open_gpu()
     for m, n, k in ((1536, 3072, 200), (3072, 1536, 8), (1536, 3072, 456)):

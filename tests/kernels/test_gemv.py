@@ -337,12 +337,12 @@ def test_what_it_cannot_do_it_says() -> None:
     assert config.rows == 4 and is_k_major(gemm)
     for other, words in (
         (problem(5, 8192, 8192, "NT", BF16), "more than the 4"),
-        (problem(4, 8192, 8191, "NT", BF16), "no multiple of 8"),
+        (problem(4, 8192, 8191, "NT", BF16), "not a multiple of 8"),
         (problem(4, 8192, 8192, "NT", F16, accumulate=F16), "sums in f32"),
         (problem(4, 8192, 8192, "TT", BF16), "the skinny operand is not read"),
     ):
         assert any(words in reason for reason in config.reasons_against(other)), config.reasons_against(other)
-    assert "no multiple of" in replace(config, chunk=100).reasons_against(gemm)[-1]
+    assert "not a multiple of" in replace(config, chunk=100).reasons_against(gemm)[-1]
     assert skinny_for(problem(5, 8192, 8192, "NT", BF16), alignment_of_rows(gemm), H200) is None
     assert skinny_for(problem(1, 8, 8, "NT", BF16), alignment_of_rows(gemm), H200) is None
 

@@ -107,7 +107,7 @@ def test_a_warp_for_each_element_where_there_are_few() -> None:
     few, many = (ReduceConfig.of(reduction(*shape), 16) for shape in ((1, 1, 264), (64, 128, 264)))
     assert few.across and not many.across and many.width == 4
     assert "slower than a thread" in few.reasons_against(reduction(64, 128, 264))[0]
-    assert "no multiples of 4" in many.reasons_against(reduction(64, 130, 9))[0]
+    assert "not multiples of 4" in many.reasons_against(reduction(64, 130, 9))[0]
     assert "programmatic dependent launch" in many.reasons_against(reduction(64, 128, 9), device("A100"))[0]
     assert "does not add up" in ReduceConfig.of(reduction(64, 128, 1), 16).reasons_against(reduction(64, 128, 2))[0]
 

@@ -18,7 +18,7 @@ EPILOGUES = [
     Epilogue(activation=Activation.GELU_TANH),
 ]
 SMALL = {"m": 64, "n": 64, "consumers": 1, "stages": 2}
-SUBTILES = {"m": 128, "n": 128, "consumers": 2, "stages": 2, "rows": 1, "subtiles": 2}
+SUBTILES = {"m": 128, "n": 128, "consumers": 2, "stages": 2, "raster_rows": 1, "subtiles": 2}
 AMPERE = {
     "m": 64, "n": 64, "k_bytes": 64, "warp_m": 32, "warp_n": 32, "stages": 2, "double_buffered_fragments": False,
     "interleaved_copies": False, "serpentine": False, "raster_rows": 1,

@@ -218,7 +218,7 @@ def test_a_part_is_made_of_whole_pieces_of_64_columns() -> None:
         _ = build(gemm, steps(128, 4)).kernel
 
 
-def test_the_copy_engine_also_does_with_one_place() -> None:
+def test_tma_also_does_with_one_place() -> None:
     gemm = problem(260, 264, 40, 264)
     built = build(gemm, schedule_at(gemm, replace(ONE_STAGE, stages=2)))
     assert any(isinstance(stmt, TmaStore) for _, stmt in walk(built.kernel.body))

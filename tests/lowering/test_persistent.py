@@ -173,7 +173,7 @@ def test_every_pointer_must_move_on() -> None:
         assert is_noticed(without(kernel, path), operands)
 
 
-def test_the_rung_lets_blocks_stay_where_they_have_several_tiles() -> None:
+def test_the_rung_makes_blocks_persistent_where_they_have_several_tiles() -> None:
     def stays(gemm: Gemm) -> bool:
         return best_for(gemm).persistent
 
@@ -195,8 +195,8 @@ def test_what_cannot_be_is_refused_with_the_way_out() -> None:
     inner = refusal(one=Prefetch("A_frag", in_place=True))
     assert "'n_frag'" in inner and "in_place for the operand whose fragments the outer loop counts" in inner
     assert "'n_frag', forward and backward" in refusal(one=Snake("n_frag"))
-    assert "9 iteration(s)" in refusal(one=Pipeline("k_tile", 3, spread="k_step", behind=9))
-    assert "say spread as well" in refusal(one=Pipeline("k_tile", 3, behind=2))
+    assert "9 iteration(s)" in refusal(one=Pipeline("k_tile", 3, interleave="k_step", issue_distance=9))
+    assert "say interleave as well" in refusal(one=Pipeline("k_tile", 3, issue_distance=2))
     assert "7 of 128 threads" in refusal(one=Distribute("B_tile", vector=8, row_threads=7))
     assert "a run of chunks" in refusal(one=Distribute("B_tile", vector=8, pattern=Pattern.BLOCKED, row_threads=8))
 

@@ -44,7 +44,7 @@ def test_parts_add_up(k: int, orders: tuple[Order, Order]) -> None:
     summed(Gemm(70, 72, k, F16, out=F32, a=a, b=b), "ampere/full", AMPERE, 32)
 
 
-def test_parts_brought_by_the_copy_engine_add_up() -> None:
+def test_parts_brought_by_tma_add_up() -> None:
     summed(Gemm(72, 72, 200, BF16, out=F32), "hopper/shared_b", HOPPER, 128)
     summed(Gemm(64, 64, 192, BF16, out=F32, a=Order.COL, b=Order.COL), "hopper/shared_b", HOPPER, 64)
 

@@ -62,7 +62,7 @@ def table(name: str) -> str:
     return "\n".join(lines) + "\n"
 
 
-def test_rows_that_end_inside_16_bytes_are_not_stored_by_the_copy_engine() -> None:
+def test_rows_that_end_inside_16_bytes_are_not_stored_by_tma() -> None:
     """TMA would write behind them: columns of a view's neighbours."""
     for m, n in ((2048, 2048), (2048, 2045), (1, 2045)):
         gemm = Gemm(m, n, 1024, dtype=BF16, out=BF16, b=Order.ROW, ldb=2048, ldc=2048)
@@ -138,7 +138,7 @@ def test_copies_pay_for_large_problems_only() -> None:
     assert 300 <= first <= 2500 and all(copied(size) for size in range(first, 8192, 800))
 
 
-def test_a_result_that_the_copy_engine_cannot_store_is_not_given_to_it() -> None:
+def test_a_result_that_tma_cannot_store_is_not_given_to_it() -> None:
     gemm = Gemm(4096, 4096, 4096, BF16, out=BF16)
     assert ranked(gemm, device("H200"), Alignment(16, 16, 16))[0][1].kernel.kind == "wgmma"
     found = [config for _, config in ranked(gemm, device("H200"), Alignment(16, 16, 4))]

@@ -73,7 +73,7 @@ def test_the_kernel_of_a_problem(name: str, call: tuple[int, int, int, str, str]
     assert len(plan.steps) == launches
 
 
-def test_a_result_that_the_copy_engine_cannot_store_is_stored_otherwise() -> None:
+def test_a_result_that_tma_cannot_store_is_stored_otherwise() -> None:
     plan = known("H200").plan(Request(problem(4096, 4096, 4096, "bf16"), Alignment(16, 16, 4)))
     (step,) = plan.steps
     assert plan.words.startswith("wgmma")
@@ -107,7 +107,7 @@ def test_a_stack_of_odd_rows_is_padded_as_one() -> None:
     assert [step.launch.grid[2] for step in plan.steps] == [6, 6]
 
 
-def test_the_copy_engine_has_no_map_of_a_stack_that_is_one_matrix() -> None:
+def test_tma_has_no_map_of_a_stack_that_is_one_matrix() -> None:
     plan = planned(known("H200"), problem(2048, 2048, 2048, "bf16"), Stack(6, 2048 * 2048, 0, 2048 * 2048))
     assert plan.words.startswith("mma")
 

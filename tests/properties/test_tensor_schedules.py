@@ -47,6 +47,6 @@ def test_warps_compute_the_product(rng: random.Random, order: str) -> None:
 
 @given(RANDOM, ORDERS)
 @settings(max_examples=budget(40), phases=NO_SHRINKING)
-def test_warpgroups_and_the_copy_engine_compute_the_product(rng: random.Random, order: str) -> None:
+def test_warpgroups_and_tma_compute_the_product(rng: random.Random, order: str) -> None:
     gemm = random_hopper_gemm(rng)
     assert_right(rng, gemm, random_hopper_schedule(rng, gemm), order)

@@ -55,7 +55,7 @@ def test_a_thread_of_rung_6_owns_eight_by_eight_neighbours() -> None:
     assert (len(rows), np.ptp(rows), np.ptp(columns)) == (64, 7, 7)
 
 
-def test_results_that_leave_by_the_copy_engine_belong_to_the_lanes_of_the_fragment() -> None:
+def test_results_that_leave_by_tma_belong_to_the_lanes_of_the_fragment() -> None:
     """hopper/5 stores its fragments directly, hopper/6 through stmatrix and a box: the same lanes own the same."""
     assert (owners_of(watched("hopper/5")) == owners_of(watched("hopper/6"))).all()
 

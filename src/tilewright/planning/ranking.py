@@ -168,12 +168,12 @@ def _with_split_k(kind: str, c: Columns, gemm: Gemm, spec: DeviceSpec, *, alone:
     # Twice the SMs: of 1.1 waves of blocks, half as long ones make 2.2, which are 1.5 of the whole ones.
     room = 2 * spec.sm_count * np.maximum(1, blocks_per_sm(kind, c, gemm, spec))
     most = np.minimum(room // np.maximum(tiles, 1), gemm.k // (_LEAST_K_TILES[kind] * c.k))
-    most = np.where(_blocks_stay(c), 1, most)
+    most = np.where(_is_persistent(c), 1, most)
     row, column = np.nonzero(_SPLIT_K[None, :] <= np.maximum(1, most)[:, None])
     return c[row].with_columns(split_k=_SPLIT_K[column])
 
 
-def _blocks_stay(c: Columns) -> Any:
+def _is_persistent(c: Columns) -> Any:
     return getattr(c, "persistent", np.zeros(len(c), dtype=np.int64)) > 0
 
 

@@ -94,7 +94,7 @@ def test_vectorised_te_rungs_refuse_row_major_a(name: str) -> None:
         "Cannot vectorise 'A_frag' by 4: A_tile holds neighbours along k, and of those 'A_frag' does not take a "
         "multiple of 4 in a row: it takes none of them along k.\n"
         f"  step {step} of {steps}: Vectorize('A_frag', 4)\n"
-        "  Hint: Relayout('A_tile', rows='k') turns it."
+        "  Hint: Relayout('A_tile', rows='k') transposes it."
     )
 
 

@@ -166,6 +166,11 @@ def store_matrices_name(count: int, transposed: bool) -> str:
 
 def async_prelude() -> dict[str, str]:
     """Every snippet by the name it defines; those of wgmma are made on demand by `wgmma_text`."""
+    return {**_mbarriers(), **_tma(), **_threads(), **_wgmma()}
+
+
+def _mbarriers() -> dict[str, str]:
+    """The type of tensor maps, which later snippets name; mbarriers, and flags in global memory."""
     barrier, at = "unsigned long long* barrier", f'"r"({_SHARED}(barrier))'
     return {
         TENSOR_MAP: "struct __align__(64) TensorMap { unsigned long long opaque[16]; };  // filled by the driver",
@@ -196,6 +201,12 @@ def async_prelude() -> dict[str, str]:
             "fence.acq_rel.gpu; st.release.gpu.global.s32 [%0], %1",
             '"l"(flag), "r"(value)',
         ),
+    }
+
+
+def _tma() -> dict[str, str]:
+    """Copies by TMA, and what orders them."""
+    return {
         "prefetch_map": _plain(
             "Tells TMA of a matrix before its first copy.",
             "prefetch_map(const TensorMap* map)",
@@ -221,6 +232,12 @@ def async_prelude() -> dict[str, str]:
             "fence_proxy()",
             "fence.proxy.async.shared::cta",
         ),
+    }
+
+
+def _threads() -> dict[str, str]:
+    """Programmatic dependent launch, barriers of threads, registers of warpgroups."""
+    return {
         "start_next_grid": _plain(
             "The next kernel may start where there is room.",
             "start_next_grid()",
@@ -244,6 +261,12 @@ def async_prelude() -> dict[str, str]:
         "grow_registers": _counted(
             "Waits for `count` registers a thread.", "grow_registers", "setmaxnreg.inc.sync.aligned.u32"
         ),
+    }
+
+
+def _wgmma() -> dict[str, str]:
+    """wgmma and stmatrix."""
+    return {
         "wgmma_fence": _plain(
             "Accumulators written so far come before later wgmma.", "wgmma_fence()", "wgmma.fence.sync.aligned"
         ),

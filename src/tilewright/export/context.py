@@ -119,6 +119,7 @@ def _operand(operand: Operand, gemm: Gemm) -> dict[str, Any]:
 def _bits(dtype: DType, value: float) -> str:
     """A number as the host writes it: itself, or the bits of a format that C++ lacks.
 
+    >>> from tilewright.dtypes import BF16
     >>> _bits(F32, 1.0), _bits(BF16, 256.0)
     ('1.0f', '0x4380')
     """

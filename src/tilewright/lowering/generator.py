@@ -3,7 +3,8 @@
 An iteration is a list of events, in the order of the steady state. An event has a lead: how many iterations ahead of
 the running one it works. Prologue and drain follow from the leads, as in modulo scheduling:
 
-    prologue    each iteration's fills with a lead, in the order of iterations; then what else is ahead by one
+    prologue    each iteration's fills with a lead, in the order of iterations, the greatest lead first; then what
+                else is ahead by one
     steady      for k: every event, of iteration k + lead
     drain       the events that lag behind, of the iterations that are left
 
@@ -175,9 +176,10 @@ class Pipeline:
         fills = [event for event in self.events if event.fills and event.lead > 0]
         stmts: list[Stmt] = []
         for number in range(max((event.lead for event in fills), default=0)):
-            # Nothing hides behind anything here: an iteration's copies come first, then what closes their group.
+            # Nothing hides behind anything here: an iteration's copies come first, those that others wait for before
+            # them (their lead is greater), then what closes their group.
             due = [event for event in fills if event.lead > number]
-            due.sort(key=lambda event: event.beyond is Beyond.ALWAYS)
+            due.sort(key=lambda event: (event.beyond is Beyond.ALWAYS, -event.lead))
             stmts += self._made(due, lambda event, number=number: self.uses.first(number))  # type: ignore[misc]
         due = [event for event in self.events if not event.fills and event.lead == 1]
         for event in due:

@@ -20,7 +20,7 @@ from tilewright.device.spec import DeviceSpec
 from tilewright.dtypes import OPERAND_DTYPES, Array, DType
 from tilewright.errors import LaunchError, ProblemError, ScheduleError
 from tilewright.ir.expr import Const, Expr
-from tilewright.ir.kernel import BATCH, GROUPS, PART_OF_K, Kernel, Variant
+from tilewright.ir.kernel import BATCH, GROUPS, MOST_GROUPS, PART_OF_K, Kernel, Variant
 from tilewright.ir.program import Program
 from tilewright.ir.program_text import program_text
 from tilewright.ir.simplify import simplify, substitute
@@ -53,7 +53,13 @@ MAX_SIZE = MAX_INDEX - 2**16
 
 def grid_of(kernel: Kernel, problem: Problem, *, part_of_k: int = 0, batch: int = 1) -> tuple[int, int, int]:
     """Blocks along x, y, z for a problem. part_of_k: products that one work item sums, where items share out k. batch:
-    problems of a strided batched kernel, or groups."""
+    problems of a strided batched kernel, or groups. Raises LaunchError for more groups than a launch can count."""
+    if kernel.problems is Problems.GROUPED_M and batch > MOST_GROUPS:
+        raise LaunchError(
+            f"A launch computes at most {MOST_GROUPS} groups along m, not {batch}.",
+            note="each block counts the tiles of all groups in shared memory.",
+            hint="launch it for parts of the groups: the argument first_group.",
+        )
     sizes = (scalar for scalar in problem.scalars if scalar.kind is ScalarKind.SIZE)
     values = {scalar.name: Const(int(scalar.value)) for scalar in sizes}
     values[BATCH.name] = values[GROUPS.name] = Const(batch)

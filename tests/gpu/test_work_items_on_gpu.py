@@ -114,7 +114,7 @@ def test_groups_along_m(gpu: Gpu, name: str, rows: list[int]) -> None:
     each = [make_operands(gemm, seed=seed).b for seed in range(len(rows))]
     b = stacked(each, shared=False)
     arrays = (whole.a, b, whole.c, ends)
-    c = launched(built, gpu, arrays, (b.size // len(rows), len(rows)), batch=len(rows))
+    c = launched(built, gpu, arrays, (b.size // len(rows), len(rows), 0), batch=len(rows))
     for group, (count, end) in enumerate(zip(rows, ends.tolist(), strict=True)):
         begin = end - count
         part = replace(gemm, m=count, lda=gemm.lda, ldb=gemm.ldb, ldc=gemm.ldc)

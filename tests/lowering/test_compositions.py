@@ -11,8 +11,9 @@ from tilewright.dtypes import BF16, F16, F32
 from tilewright.kernels.wgmma import WgmmaConfig
 from tilewright.kernels.wgmma_presets import PING_PONG, at_depth, clustered, one_tile, persistent
 from tilewright.ladders import find_rung
-from tilewright.problem import Gemm, Order
+from tilewright.problem import Gemm, Order, check, make_operands
 from tilewright.schedule import Schedule
+from tilewright.toolchain import build, run_on_simulator
 
 
 def schedule_at(gemm: Gemm, config: WgmmaConfig) -> Schedule:
@@ -58,6 +59,16 @@ def test_a_persistent_kernel_splits_k(k: int) -> None:
     check_batch(gemm, schedule_at(gemm, persistent(128, 128, 2, subtile=0)), 2, part_of_k=256, resident_blocks=3)
     threads = Gemm(136, 136, k, F16, out=F32)
     check_batch(threads, find_rung("ampere/full"), 2, part_of_k=256, resident_blocks=3)
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_empty_sums_of_a_ping_pong_kernel_come_in_turn(seed: int) -> None:
+    """No MMA makes the warps of a warpgroup wait for each other: one may not pass the order on before all have it."""
+    gemm = Gemm(384, 256, 0, BF16, out=BF16, beta=0.5, lda=8)
+    operands = make_operands(gemm)
+    built = build(gemm, schedule_at(gemm, BY_TMA["ping-pong"]))
+    computed, _ = run_on_simulator(built, operands, listeners=(), resident_blocks=1, schedule="warps", seed=seed)
+    assert check(operands, computed).ok
 
 
 def test_batched_kernels_compile_without_spills() -> None:

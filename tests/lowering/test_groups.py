@@ -9,15 +9,16 @@ import pytest
 
 from tests.lowering.work_items import check_groups_along_k, check_groups_along_m
 from tilewright.dtypes import BF16
-from tilewright.errors import LoweringError
+from tilewright.errors import LaunchError, LoweringError
 from tilewright.ir.async_stmt import TmaLoad, TmaStore
+from tilewright.ir.kernel import MOST_GROUPS
 from tilewright.ir.visit import walk
 from tilewright.ir.work import Problems
 from tilewright.kernels.wgmma import WgmmaConfig
 from tilewright.kernels.wgmma_presets import PING_PONG, at_depth, clustered, one_tile, persistent
 from tilewright.problem import Gemm, Order
 from tilewright.schedule import Schedule
-from tilewright.toolchain import build
+from tilewright.toolchain import build, grid_of
 
 
 def schedule_at(gemm: Gemm, config: WgmmaConfig) -> Schedule:
@@ -45,6 +46,20 @@ def test_groups_along_m(name: str, rows: str) -> None:
 def test_many_groups_of_few_rows() -> None:
     gemm = Gemm(200, 64, 64, BF16, out=BF16, beta=0.5)
     check_groups_along_m(gemm, schedule_at(gemm, KINDS["from registers"]), [3, 0, 1] * 50, resident_blocks=7)
+
+
+@pytest.mark.parametrize("name", KINDS)
+def test_groups_along_m_in_several_launches(name: str) -> None:
+    gemm = Gemm(320, 136, 72, BF16, out=BF16)
+    check_groups_along_m(gemm, schedule_at(gemm, KINDS[name]), ROWS["ragged"], of_a_launch=3, resident_blocks=4)
+
+
+def test_more_groups_than_a_launch_counts_are_refused() -> None:
+    gemm = Gemm(256, 128, 128, BF16, out=BF16)
+    built = replace(build(gemm, schedule_at(gemm, KINDS["cooperative"])), problems=Problems.GROUPED_M)
+    assert grid_of(built.kernel, gemm, batch=MOST_GROUPS)[0] == 2 + MOST_GROUPS
+    with pytest.raises(LaunchError, match="at most 512 groups along m, not 513"):
+        grid_of(built.kernel, gemm, batch=MOST_GROUPS + 1)
 
 
 @pytest.mark.parametrize("lengths", ROWS)

@@ -59,15 +59,22 @@ def check_batch(
     return built
 
 
-def check_groups_along_m(gemm: Gemm, schedule: Schedule, rows: list[int], /, **options: Any) -> Build:
-    """Simulate groups of so many rows of A and C, each with its own B; rows behind the last group stay as they are."""
+def check_groups_along_m(
+    gemm: Gemm, schedule: Schedule, rows: list[int], /, *, of_a_launch: int = 0, **options: Any
+) -> Build:
+    """Simulate groups of so many rows of A and C, each with its own B; rows behind the last group stay as they are.
+    of_a_launch: at most so many groups in each of several launches; 0: all in one."""
     built = replace(build(gemm, schedule), problems=Problems.GROUPED_M)
     ends, whole = np.cumsum(rows), make_operands(gemm)
     each = [make_operands(gemm, seed=seed).b for seed in range(len(rows))]
     b = stacked(each, shared=False)
-    batching = {"B_step": b.size // len(rows), "groups": len(rows)}
-    launch = {"listeners": (), "batching": batching, "group_ends": ends.tolist(), **options}
-    run = built.simulate(Operands(gemm, whole.a, b, whole.c), **launch)
+    c_then = whole.c
+    for first in range(0, len(rows), of_a_launch or len(rows)):
+        groups = min(of_a_launch or len(rows), len(rows) - first)
+        batching = {"B_step": b.size // len(rows), "groups": groups, "first_group": first}
+        launch = {"listeners": (), "batching": batching, "group_ends": ends.tolist(), **options}
+        run = built.simulate(Operands(gemm, whole.a, b, c_then), **launch)
+        c_then = run.c
     for group, (count, end) in enumerate(zip(rows, ends.tolist(), strict=True)):
         begin = end - count
         part = replace(gemm, m=count, lda=gemm.lda, ldb=gemm.ldb, ldc=gemm.ldc)

@@ -46,8 +46,11 @@ FLAGS_OF_A_TILE = 4
 GROUP_ENDS, GROUPS = "group_ends", Var("groups")
 """Where each group ends, on the device, and how many groups there are."""
 
+FIRST_GROUP = Var("first_group")
+"""The number of a launch's first group among all whose ends are listed, where groups are ragged along m."""
+
 MOST_GROUPS = 512
-"""Groups of a launch."""
+"""Groups of a launch that are ragged along m: each block counts their tiles in shared memory."""
 
 BATCH = Var("batch")
 """How many problems a strided batched kernel computes."""
@@ -253,12 +256,13 @@ class Kernel:
 
     @property
     def batching(self) -> tuple[Parameter, ...]:
-        """What tells problems apart: elements from problem to problem, of each operand that has several matrices, and
-        how many problems there are."""
+        """What tells problems apart: elements from problem to problem, of each operand that has several matrices, how
+        many problems there are, and which of all groups is the first."""
         count = GROUPS if self.problems.has_offsets else BATCH
         names = [matrix.name for matrix in self.problem.matrices if is_stepped(self.problems, matrix.name)]
         counted = (Parameter(count.name, I32),) if names else ()
-        return (*(Parameter(step_of(name), I64) for name in names), *counted)
+        first = (Parameter(FIRST_GROUP.name, I32),) if self.problems is Problems.GROUPED_M else ()
+        return (*(Parameter(step_of(name), I64) for name in names), *counted, *first)
 
     @property
     def columns(self) -> tuple[Parameter, ...]:

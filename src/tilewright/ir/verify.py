@@ -8,7 +8,7 @@ from tilewright.dtypes import F32
 from tilewright.errors import LoweringError
 from tilewright.ir.buffer import Ref, Space
 from tilewright.ir.expr import Const, Expr, Load
-from tilewright.ir.kernel import BATCH, BUILTINS, C_ODD, GROUPS, PART_OF_K, step_of
+from tilewright.ir.kernel import BATCH, BUILTINS, C_ODD, FIRST_GROUP, GROUPS, PART_OF_K, step_of
 from tilewright.ir.stmt import (
     Alloc,
     Assign,
@@ -36,7 +36,7 @@ from tilewright.layout.fragment import TRANSPOSED_BYTES
 
 PARAMETERS = (
     *("M", "N", "K", "lda", "ldb", "ldc", "alpha", "beta", "ld_residual", PART_OF_K.name, C_ODD.name),
-    *(BATCH.name, GROUPS.name, *(step_of(name) for name in ("A", "B", "C", "residual"))),
+    *(BATCH.name, GROUPS.name, FIRST_GROUP.name, *(step_of(name) for name in ("A", "B", "C", "residual"))),
 )
 
 

@@ -6,6 +6,8 @@
 Along m, each block counts the rows of tiles of all groups once, in shared memory, up to and including each group. A
 work item finds its group there by bisection: groups without rows have no items. Along k, each group has all tiles of C,
 also a group without k, whose C becomes that of an empty sum.
+
+More groups along m than the table has room for are several launches, each of which begins at its own first group.
 """
 
 from __future__ import annotations
@@ -16,7 +18,7 @@ from dataclasses import dataclass
 from tilewright.dtypes import I32
 from tilewright.ir.buffer import Buffer, Ref, Space
 from tilewright.ir.expr import ZERO, Binary, Const, Expr, Load, Op, Select, Var, binary, both
-from tilewright.ir.kernel import GROUP_ENDS, GROUPS, MOST_GROUPS
+from tilewright.ir.kernel import FIRST_GROUP, GROUP_ENDS, GROUPS, MOST_GROUPS
 from tilewright.ir.stmt import Alloc, Assign, Barrier, Body, For, Let, Move, Stmt
 from tilewright.lowering.located import K_FIRST, K_SIZE, M_FIRST, M_SIZE, PROBLEM
 from tilewright.units import ceil_div
@@ -34,15 +36,17 @@ def _value(buffer: Buffer) -> Expr:
     return Load(buffer, (ZERO,))
 
 
-def _ends_of(group: Expr, of: str) -> tuple[Body, Expr, Expr]:
-    """Loads of where a group begins and ends, and the two; 0 for a group that there is none of."""
+def _ends_of(group: Expr, of: str, before: Expr = ZERO) -> tuple[Body, Expr, Expr]:
+    """Loads of where a group begins and ends, and the two; 0 for a group that there is none of. before: groups of
+    earlier launches."""
     first, last = _register(f"{of}_begins"), _register(f"{of}_ends")
     exists = binary(Op.LT, group, GROUPS)
+    number = before + group
     body: Body = (
         Alloc(first),
         Alloc(last),
-        Move(Ref(first, (ZERO,)), Ref(_ENDS, (group - 1,)), guard=both(binary(Op.LT, 0, group), exists)),
-        Move(Ref(last, (ZERO,)), Ref(_ENDS, (group,)), guard=exists),
+        Move(Ref(first, (ZERO,)), Ref(_ENDS, (number - 1,)), guard=both(binary(Op.LT, 0, number), exists)),
+        Move(Ref(last, (ZERO,)), Ref(_ENDS, (number,)), guard=exists),
     )
     return body, _value(first), _value(last)
 
@@ -81,7 +85,7 @@ class GroupsAlongM:
         return (For("group_pass", Const(self._passes), one(group, inside), unroll=True),)
 
     def _own_rows(self, group: Expr, inside: Expr | None) -> Body:
-        load, first, last = _ends_of(group, "group")
+        load, first, last = _ends_of(group, "group", FIRST_GROUP)
         rows = _register("group_rows")
         assign = Assign(Ref(rows, (ZERO,)), self.rows_of(Binary(Op.SUB, last, first)))
         return (*load, Alloc(rows), assign, Move(Ref(TABLE, (group,)), Ref(rows, (ZERO,)), guard=inside))
@@ -134,7 +138,7 @@ class GroupsAlongM:
             ),
             unroll=True,
         )
-        load, first, last = _ends_of(_value(group), "rows")
+        load, first, last = _ends_of(_value(group), "rows", FIRST_GROUP)
         body: Body = (
             Let(row.name, item // columns, "of tiles, among those of all groups"),
             Alloc(group),
@@ -143,7 +147,7 @@ class GroupsAlongM:
             Alloc(before),
             Move(Ref(before, (ZERO,)), Ref(TABLE, (_value(group) - 1,)), guard=binary(Op.LT, 0, _value(group))),
             *load,
-            Let(PROBLEM.name, _value(group)),
+            Let(PROBLEM.name, FIRST_GROUP + _value(group)),
             Let(M_FIRST.name, first, "the group's rows"),
             Let(M_SIZE.name, Binary(Op.SUB, last, first)),
         )

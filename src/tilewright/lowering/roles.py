@@ -38,7 +38,6 @@ from tilewright.ir.program import GROUP_LANES, Loop, Program, Route
 from tilewright.ir.simplify import substitute
 from tilewright.ir.stmt import Alloc, Barrier, Body, For, If, Let, Stmt
 from tilewright.ir.visit import walk
-from tilewright.ir.work import Problems, SplitK
 from tilewright.lowering.coordinates import GROUP, GROUP_LANE, RANK, ROUND, extent_of, thread_coordinates
 from tilewright.lowering.generator import Beyond, Event, NumberedStages, Pipeline, Position, Uses, always, steps_of
 from tilewright.lowering.located import size_of
@@ -247,8 +246,6 @@ class TmaKernel:
         following = binary(Op.MOD, group + 1, self.plan.consumer.in_turn)
         arrive = If(binary(Op.EQ, Var(GROUP_LANE), 0), (ArriveBarrier(self._ordered(following)),))
         wait = WaitBarrier(self._ordered(group), parity)
-        if self.program.problems is Problems.ONE and self.program.split_k is SplitK.NONE:
-            return (wait,), (arrive,)
         # MMAs make the warps of a warpgroup wait for each other. Without any, one warp could pass the order on, and it
         # could come round again, before another warp has seen it.
         empty = binary(Op.EQ, size_of(self.program, "k"), 0)

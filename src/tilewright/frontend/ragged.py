@@ -1,12 +1,17 @@
 """Products of groups whose sizes lie on the GPU: `grouped_matmul(a, b, offsets=...)`.
 
-The offsets never travel to the host. The words that a grouped kernel reads of each group (addresses and sizes) are
-computed from them on the GPU, on the user's stream, so that a CUDA graph records all of it. The grid has room for the
-largest group there can be; blocks beyond the rows of their group end at once.
+The offsets never travel to the host, so that a CUDA graph records the call and follows them. Where wgmma and TMA take
+the operands, the resident blocks of one launch read the offsets and find the tiles of all groups themselves.
+
+Elsewhere a kernel reads words of each group (addresses and sizes) from a table, which is computed on the GPU, on the
+user's stream. Its grid has room for the largest group there can be; blocks beyond the rows of their group end at once.
 """
 
 from __future__ import annotations
 
+import os
+from collections.abc import Callable
+from contextlib import nullcontext
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -14,7 +19,7 @@ import numpy as np
 
 from tilewright.dtypes import DType
 from tilewright.errors import LaunchError, ProblemError
-from tilewright.frontend.compute import refuse_host_memory, refuse_other_library, views_of
+from tilewright.frontend.compute import MOST, refuse_host_memory, refuse_other_library, views_of
 from tilewright.frontend.libraries import DTypeError, HostArrays
 from tilewright.frontend.libraries.views import View, c_strides
 from tilewright.frontend.on_host import on_host
@@ -25,7 +30,8 @@ from tilewright.ir.kernel import MOST_ALONG_Z
 from tilewright.planning.assembly import Request
 from tilewright.planning.dispatch import dispatcher
 from tilewright.planning.packing import Alignment
-from tilewright.planning.plan import GroupPlan
+from tilewright.planning.plan import GroupPlan, Plan
+from tilewright.planning.stack import Groups as Ragged
 from tilewright.problem.gemm import Gemm
 from tilewright.units import ceil_div
 
@@ -94,6 +100,13 @@ def compute_groups(library: Any, a: Any, b: Any, offsets: Any, options: Options)
     Raises DTypeError, ShapeError and ProblemError for what cannot be asked, and LaunchError where a kernel would have
     to be compiled while the stream is recording a graph.
     """
+    try:
+        key = library.key(options, a, b, offsets, None, None)
+    except (AttributeError, RuntimeError):  # of another library, or without memory
+        key = None
+    known = _KNOWN.get(key)
+    if known is not None:
+        return known.run(library, a, b, offsets)
     for name, array in (("b", b), ("offsets", offsets)):
         refuse_other_library(library, name, array)
     check_offsets(offsets)
@@ -110,33 +123,92 @@ def compute_groups(library: Any, a: Any, b: Any, offsets: Any, options: Options)
     except NeedsCopy as needed:
         a, b = (library.tight(x) if name == needed.name else x for name, x in (("a", a), ("b", b)))
         return compute_groups(library, a, b, offsets, options)
-    result = library.maker(groups.shape, dtype, a)()
+    make = library.maker(groups.shape, dtype, a)
     if 0 in groups.shape or not groups.count:
-        return result
-    if len(pieces) > 1 or groups.count > MOST_ALONG_Z:
-        raise ProblemError(
-            f"grouped_matmul: {groups.total} rows in {groups.count} groups are more than one grid has blocks for.",
-            hint="call it for parts of the groups.",
-        )
+        return make()
+    if len(pieces) > 1:
+        raise _too_many(groups)
     request = replace(pieces[0].request, alignment=_alignment(pieces[0].request, groups, both.b, dtype))
+    plan = None if key is None else _ragged_plan(library, request, groups, both.b, device)
+    if plan is None:
+        return _by_table(library, request, groups, both.b, (a, b, offsets, make()), device)
+    call = _Known(device, make, plan)
+    if not both.may_be_half_of_complex_numbers:
+        if len(_KNOWN) >= MOST:
+            _KNOWN.clear()
+        _KNOWN[key] = call
+    return call.run(library, a, b, offsets)
+
+
+@dataclass(frozen=True, slots=True)
+class _Known:
+    """What calls that look alike share: how their result is made, and launches that find the groups themselves."""
+
+    device: int
+    make: Callable[[], Any]
+    plan: Plan
+
+    def run(self, library: Any, a: Any, b: Any, offsets: Any) -> Any:
+        result, address = self.make(), library.address
+        addresses = address(a), address(b), address(result), 0, 0, 0, address(offsets)
+        with dispatcher(self.device).gpu.as_current() if library.elsewhere(self.device) else nullcontext():
+            self.plan.run(library.stream(self.device), addresses)
+        library.finished((a, b, offsets, result), self.device)
+        return result
+
+
+_KNOWN: dict[Any, _Known] = {}
+"""Calls made so far, by their keys."""
+
+os.register_at_fork(after_in_child=_KNOWN.clear)  # CUDA does not work there
+
+
+def _ragged_plan(library: Any, request: Request, groups: Groups, b: View, device: int) -> Plan | None:
+    """The plan of a kernel that reads the offsets itself, where there is one. Raises LaunchError in a capture."""
+    step = groups.shape[1] * groups.shape[2] if groups.along_k else b.strides[0]
+    asked = replace(request, groups=Ragged(groups.count, "k" if groups.along_k else "m", step))
     planner = dispatcher(device)
-    gemm = request.gemm
+    if library.capturing() and not planner.knows_ragged(asked):
+        raise _not_in_capture(request.gemm)
+    return planner.ragged(asked)
+
+
+def _by_table(
+    library: Any, request: Request, groups: Groups, b: View, arrays: tuple[Any, Any, Any, Any], device: int
+) -> Any:
+    """The result by a kernel that reads where each group lies from a table, made on the GPU. arrays: A, B, the offsets
+    and the result."""
+    offsets, result = arrays[2:]
+    if groups.count > MOST_ALONG_Z:
+        raise _too_many(groups)
+    planner, gemm = dispatcher(device), request.gemm
     typical = (replace(request, gemm=_sized(gemm, groups, ceil_div(groups.total, groups.count))),) * groups.count
     bounds = (_sized(gemm, groups, groups.total), _sized(gemm, groups, 1))
     with planner.gpu.as_current():
         plan = planner.known_group(typical, bounds, groups.count)
         if plan is None:
             if library.capturing():
-                raise LaunchError(
-                    f"The stream is recording a CUDA graph, and no kernel for groups of {gemm} is loaded yet.",
-                    note="compiling and loading cannot be recorded.",
-                    hint="make the same call once before the capture.",
-                )
+                raise _not_in_capture(gemm)
             plan = planner.group(typical, bounds, groups.count)
-        table = _table(library, plan, groups, both.b, offsets, result, gemm)
+        table = _table(library, plan, groups, b, offsets, result, gemm)
         plan.launch.launch(library.stream(device), library.address(table))
-        library.finished((a, b, offsets, table, result), device)
+        library.finished((*arrays, table), device)
     return result
+
+
+def _not_in_capture(gemm: Gemm) -> LaunchError:
+    return LaunchError(
+        f"The stream is recording a CUDA graph, and no kernel for groups of {gemm} is loaded yet.",
+        note="compiling and loading cannot be recorded.",
+        hint="make the same call once before the capture.",
+    )
+
+
+def _too_many(groups: Groups) -> ProblemError:
+    return ProblemError(
+        f"grouped_matmul: {groups.total} rows in {groups.count} groups are more than one grid has blocks for.",
+        hint="call it for parts of the groups.",
+    )
 
 
 def _sized(gemm: Gemm, groups: Groups, size: int) -> Gemm:

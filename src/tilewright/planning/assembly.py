@@ -25,7 +25,7 @@ from tilewright.planning.packing import (
 )
 from tilewright.planning.plan import Place, Plan, Step
 from tilewright.planning.skinny import skinny_for
-from tilewright.planning.stack import Stack
+from tilewright.planning.stack import Groups, Stack
 from tilewright.problem.epilogue import PLAIN
 from tilewright.problem.gemm import Gemm, OperandName
 from tilewright.problem.reduction import Reduction
@@ -43,13 +43,14 @@ _PLACE: Mapping[OperandName, Place] = {"A": Place.A, "B": Place.B, "C": Place.OU
 @dataclass(frozen=True, slots=True)
 class Request:
     """A problem as it lies in memory. gemm: C row-major. stack: where it is one of many. fixed_order: the sum over k in
-    one order, whatever m and n are."""
+    one order, whatever m and n are. groups: of which `gemm` is the sum."""
 
     gemm: Gemm
     alignment: Alignment
     stack: Stack | None = None
     fixed_order: bool = False
     without_workspace: bool = False
+    groups: Groups | None = None
 
     @property
     def exact(self) -> Request:
@@ -80,7 +81,7 @@ def plan_of(kernels: Kernels, request: Request, config: PlanConfig) -> Plan:
         gemm = inner
         problems = Problems.ONE if stack is None else Problems.STRIDED
         built = kernels.kernel(gemm, alignment, config, problems=problems)
-        _check_maps(built.kernel, alignment, config)
+        check_maps(built.kernel, alignment, config)
         grid = grid_of(built.kernel, gemm, batch=1 if stack is None else stack.count)
         nowhere = (0,) * (3 + len(gemm.added))
         values = arguments(gemm, nowhere) if stack is None else (*arguments(gemm, nowhere), *steps_of(stack, gemm))
@@ -146,7 +147,7 @@ def _copied(
     yield Step(launch, tuple(place for copy in copies for place in ((_PLACE[copy.name], 0), places[copy.name])))
 
 
-def _check_maps(kernel: Kernel, alignment: Alignment, config: PlanConfig) -> None:
+def check_maps(kernel: Kernel, alignment: Alignment, config: PlanConfig) -> None:
     """TMA takes addresses and rows at multiples of 16 bytes, also C's, of which no schedule knows."""
     for told in kernel.maps:
         if alignment.of(told.operand) < TMA_BYTES:

@@ -10,7 +10,7 @@ import os
 import threading
 from collections.abc import Iterator
 from dataclasses import replace
-from itertools import chain
+from itertools import chain, islice
 from math import inf
 from time import perf_counter
 from typing import Any
@@ -27,6 +27,7 @@ from tilewright.planning.kernels import Kernels, build_of
 from tilewright.planning.on_paper import version_of
 from tilewright.planning.packing import Alignment, as_read, fitted
 from tilewright.planning.plan import GroupPlan, Plan
+from tilewright.planning.ragged import ragged_plan, ranked_ragged
 from tilewright.planning.ranking import Database, estimate_us, ranked, ranked_for_group
 from tilewright.planning.skinny import skinny_for
 from tilewright.problem.gemm import Gemm
@@ -41,6 +42,9 @@ SAFE = PlanConfig(SimtConfig((64, 64, 16), (32, 32), unroll=8))
 
 _KEPT_PLANS = 4096
 """Plans kept; a program whose shapes never come back must not fill the memory with them."""
+
+_RAGGED_TRIED = 16
+"""Kernels for groups that are tried before one is taken that reads the sizes of groups from a table."""
 
 _TYPICAL = 4096
 """Rows and columns for which the order of a sum is chosen that must not depend on them."""
@@ -57,6 +61,7 @@ class Dispatcher:
         self._plans: dict[Request, Plan] = {}
         self._kept: dict[Request, Plan] = {}
         self._groups: dict[Any, GroupPlan] = {}
+        self._ragged: dict[Request, Plan | None] = {}
         self._orders: dict[Gemm, ReductionOrder] = {}
         self._reported: set[tuple[str, str]] = set()
         self._lock = threading.RLock()
@@ -106,6 +111,29 @@ class Dispatcher:
             if len(self._kept) >= _KEPT_PLANS:
                 self._kept.clear()
             self._kept[request] = self._plans[request] = plan
+
+    def knows_ragged(self, request: Request) -> bool:
+        """Whether `ragged` was asked the same before."""
+        return request in self._ragged
+
+    def ragged(self, request: Request) -> Plan | None:
+        """The plan of groups whose ends lie on the GPU, by a kernel that finds them itself; None where there is none
+        for these operands."""
+        if request not in self._ragged:
+            self.refuse_fork()
+            with self._lock, self.gpu.as_current():
+                if len(self._ragged) >= _KEPT_PLANS:
+                    self._ragged.clear()
+                self._ragged[request] = self._made_ragged(request)
+        return self._ragged[request]
+
+    def _made_ragged(self, request: Request) -> Plan | None:
+        for config in islice(ranked_ragged(request, self.spec), _RAGGED_TRIED):
+            try:
+                return ragged_plan(self.kernels, request, config)
+            except (CompileError, LaunchError, LoweringError, ScheduleError) as failure:
+                self.report(request.gemm, str(config), failure)
+        return None
 
     def known_group(
         self, requests: tuple[Request, ...], bounds: tuple[Gemm, ...] = (), count: int = 0
@@ -158,6 +186,7 @@ class Dispatcher:
         """Plan everything anew; kernels stay loaded."""
         self._plans.clear()
         self._groups.clear()
+        self._ragged.clear()
         self._kept.clear()
 
     def leave(self) -> None:

@@ -18,6 +18,7 @@ class Place(IntEnum):
     BIAS = 3
     RESIDUAL = 4
     SCRATCH = 5
+    GROUP_ENDS = 6
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,8 +1,9 @@
-"""Many problems of one shape in one launch."""
+"""Many problems in one launch: of one shape, or of ragged sizes."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Literal
 
 
 @dataclass(frozen=True, slots=True)
@@ -14,3 +15,14 @@ class Stack:
     b: int
     c: int
     residual: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Groups:
+    """Groups of ragged sizes whose ends lie on the GPU, so that the host knows their sum alone: how many, the dimension
+    along which they are ragged, and elements from a group's own matrix to the next one's: of B along m, of C along k.
+    """
+
+    count: int
+    along: Literal["m", "k"]
+    step: int

@@ -1,0 +1,157 @@
+"""Kernels for groups of ragged sizes whose ends lie on the GPU: which come into question, and their plan.
+
+The host knows how many rows (or products of a sum) all groups have together, and how many groups there are. So a kernel
+is chosen for groups of the average size, by the performance model. All of them are persistent wgmma kernels, whose
+blocks find the groups of their tiles themselves.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+
+from tilewright.device.spec import DeviceSpec
+from tilewright.dtypes import F32
+from tilewright.ir.kernel import MOST_GROUPS
+from tilewright.ir.work import Problems
+from tilewright.kernels import wgmma
+from tilewright.kernels.block_work import Setting, work_of
+from tilewright.kernels.columns import Columns
+from tilewright.kernels.configuration import row_of
+from tilewright.kernels.law import legal
+from tilewright.kernels.spaces import joined, product
+from tilewright.kernels.wgmma_steps import SWIZZLE_ATOM_BYTES, reads_orders, tma_stores
+from tilewright.lowering.groups import TABLE
+from tilewright.model.time import predict_seconds
+from tilewright.planning.assembly import Request, check_maps
+from tilewright.planning.candidates import families_for
+from tilewright.planning.kernels import Kernels
+from tilewright.planning.packing import TMA_BYTES, Alignment
+from tilewright.planning.plan import Place, Plan, Step
+from tilewright.planning.stack import Groups
+from tilewright.problem.gemm import Gemm, Order
+from tilewright.toolchain import arguments, grid_of
+from tilewright.units import ceil_div
+from tilewright.winners.plan_config import PlanConfig
+
+_STRIP_BYTES = 40 << 20
+"""Of A, that rows of tiles which are visited together read again and again: no more than the L2 holds beside B."""
+
+_LEAST_STAGES, _GOOD_STAGES = 3, 4
+"""Of a ring: with fewer loads do not run ahead far enough, or barely."""
+
+_TIE = 0.05
+"""How much of the time of the SMs counts where memory takes longer: of kernels that wait for it alike, the one is
+chosen that asks the SMs for less."""
+
+
+def ranked_ragged(request: Request, spec: DeviceSpec) -> Iterator[PlanConfig]:
+    """Plans of persistent wgmma kernels for groups, best first; none where they cannot take the operands."""
+    gemm, groups, alignment = request.gemm, request.groups, request.alignment
+    assert groups is not None
+    if not _is_served(gemm, groups, spec, alignment):
+        return
+    typical = _typical(gemm, groups)
+    c = _candidates(gemm, typical, groups, alignment, spec)
+    seconds = _seconds(c, typical, groups, spec, alignment)
+    for at in np.argsort(seconds, kind="stable").tolist():
+        yield PlanConfig(row_of("wgmma", c, at))
+
+
+def _is_served(gemm: Gemm, groups: Groups, spec: DeviceSpec, alignment: Alignment) -> bool:
+    """Whether wgmma and TMA take the operands as they lie, and the lowering of groups their orders."""
+    multiplies = gemm.multiplied is not F32 and spec.tensor.flops_per_clk_per_sm(gemm.multiplied.rate, "f32") > 0
+    ordered = gemm.a is Order.ROW if groups.along == "m" else (gemm.a, gemm.b) == (Order.COL, Order.ROW)
+    aligned = min(alignment.a, alignment.b) >= TMA_BYTES and groups.step >= 0 and gemm.k > 0
+    return multiplies and bool(families_for(gemm, spec, "wgmma")) and reads_orders(gemm) and ordered and aligned
+
+
+def _typical(gemm: Gemm, groups: Groups) -> Gemm:
+    """A group of the average size."""
+    size = max(1, ceil_div(gemm.size(groups.along), groups.count))
+    return replace(gemm, m=size) if groups.along == "m" else replace(gemm, k=size)
+
+
+def _candidates(gemm: Gemm, typical: Gemm, groups: Groups, alignment: Alignment, spec: DeviceSpec) -> Columns:
+    common: dict[str, Any] = {
+        "k": (SWIZZLE_ATOM_BYTES // gemm.dtype.bytes,),
+        "cluster": (0, 1, 2),
+        "split_k": (1,),
+        "persistent": (1,),
+        "raster_rows": (16,),
+        "dependent_launch": (1,),
+    }
+    rows = {"m": (64, 128, 192, 256), "n": range(32, wgmma.MAX_COLUMNS + 1, 16)}
+    tables = [
+        product(**rows, **common, consumers=(1, 2, 3), ping_pong=(0,), swap_ab=(0,)),
+        product(**rows, **common, consumers=(2,), ping_pong=(1,), swap_ab=(0,)),
+    ]
+    if groups.along == "m":  # few rows a group: the rows of an instruction run along n
+        tables.append(product(m=range(8, 65, 8), n=(64, 128), **common, consumers=(1, 2), ping_pong=(0,), swap_ab=(1,)))
+    c = joined(*tables)
+    c = c.with_columns(cluster_m=1 + (c.cluster == 1), cluster_n=1 + (c.cluster == 2))
+    visited = c.raster_rows * c.m * gemm.k * gemm.dtype.bytes
+    c = c.with_columns(raster_rows=np.where(visited > _STRIP_BYTES, c.raster_rows // 2, c.raster_rows))
+    by_threads = tma_stores(gemm) and alignment.c < TMA_BYTES
+    c = c.with_columns(subtile=wgmma.subtile_of(c, gemm) * (not by_threads))
+    room = spec.max_shared_bytes_per_block - (TABLE.size_bytes if groups.along == "m" else 0)
+    c = _with_ring(c, room)
+    return c[legal(wgmma.LAWS, c, typical) & (c.stages >= _LEAST_STAGES)]
+
+
+def _with_ring(c: Columns, room: int) -> Columns:
+    """The deepest ring, beside two stages of the epilogue; one where that makes a short ring deeper."""
+    one, two = (_deepest(c.with_columns(subtile_stages=np.full(len(c), stages)), room) for stages in (1, 2))
+    better = (c.subtile > 0) & (two < _GOOD_STAGES) & (one > two)
+    return c.with_columns(subtile_stages=2 - better, stages=np.where(better, one, two))
+
+
+def _deepest(c: Columns, room: int) -> Any:
+    stages = wgmma.deepest_ring(c)
+    return stages - (wgmma.shared_bytes(c.with_columns(stages=stages)) > room)
+
+
+def _seconds(c: Columns, typical: Gemm, groups: Groups, spec: DeviceSpec, alignment: Alignment) -> Any:
+    """The time of all groups by the performance model."""
+    clusters = _lines_of_tiles(typical.m, c.m * c.cluster_m, groups) * ceil_div(typical.n, c.n * c.cluster_n)
+    blocks = np.ceil(groups.count * clusters) * c.cluster_m * c.cluster_n
+    setting = Setting(blocks, ceil_div(typical.k, c.k), TMA_BYTES, alignment.c)
+    work = work_of("wgmma", c, typical, setting)
+    moved_bytes = groups.count * typical.compulsory_bytes
+    together, alone = (
+        predict_seconds(work, spec, blocks_per_sm=np.ones(len(c)), dram_bytes=np.full(len(c), float(size_bytes)))
+        for size_bytes in (moved_bytes, 0)
+    )
+    return together + _TIE * alone
+
+
+def _lines_of_tiles(rows: int, tile: Any, groups: Groups) -> Any:
+    """Rows of tiles of an average group. Ragged ones end anywhere inside their last tile; those of equal sizes do not.
+    The host knows neither, so that the mean of the two counts."""
+    whole = ceil_div(rows, tile)
+    if groups.along == "k":
+        return whole
+    return (whole + np.maximum(1.0, rows / tile + 0.5)) / 2
+
+
+def ragged_plan(kernels: Kernels, request: Request, config: PlanConfig) -> Plan:
+    """The launch of a kernel for groups, or several where there are more groups than one counts."""
+    gemm, groups = request.gemm, request.groups
+    assert groups is not None
+    along_m = groups.along == "m"
+    smallest = replace(gemm, m=1) if along_m else replace(gemm, k=1)
+    problems = Problems.GROUPED_M if along_m else Problems.GROUPED_K
+    built = kernels.kernel(gemm, request.alignment, config, problems=problems, others=(smallest,))
+    check_maps(built.kernel, request.alignment, config)
+    most = MOST_GROUPS if along_m else groups.count
+    places = (Place.A, 0), (Place.B, 0), (Place.OUT, 0), (Place.GROUP_ENDS, 0)
+    steps = []
+    for first in range(0, groups.count, most):
+        count = min(most, groups.count - first)
+        values = (*arguments(gemm, (0,) * len(places)), groups.step, count, *((first,) if along_m else ()))
+        grid = grid_of(built.kernel, gemm, batch=count)
+        steps.append(Step(built.loaded.prepare(grid, built.kernel.block, values), places))
+    return Plan(tuple(steps), 0, str(config))

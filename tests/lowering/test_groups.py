@@ -15,7 +15,7 @@ from tilewright.ir.kernel import MOST_GROUPS
 from tilewright.ir.visit import walk
 from tilewright.ir.work import Problems
 from tilewright.kernels.wgmma import WgmmaConfig
-from tilewright.kernels.wgmma_presets import PING_PONG, at_depth, clustered, one_tile, persistent
+from tilewright.kernels.wgmma_presets import PING_PONG, at_depth, clustered, one_tile, persistent, skinny
 from tilewright.problem import Gemm, Order
 from tilewright.schedule import Schedule
 from tilewright.toolchain import build, grid_of
@@ -30,6 +30,7 @@ KINDS: dict[str, WgmmaConfig] = {
     "cluster": clustered(persistent(64, 128, 1, subtile=64)),
     "ping-pong": replace(PING_PONG, tile=(128, 128, 64), subtile=64, stages=3),
     "from registers": persistent(64, 64, 1, subtile=0),
+    "swap-AB": replace(skinny(32, 64), persistent=True, stages=4),
 }
 ROWS = {"ragged": [130, 0, 1, 64, 0, 77, 28], "empty": [0, 0, 0], "one": [300], "first and last empty": [0, 128, 64, 0]}
 

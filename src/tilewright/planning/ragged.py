@@ -93,13 +93,25 @@ def _candidates(gemm: Gemm, typical: Gemm, groups: Groups, alignment: Alignment,
         tables.append(product(m=range(8, 65, 8), n=(64, 128), **common, consumers=(1, 2), ping_pong=(0,), swap_ab=(1,)))
     c = joined(*tables)
     c = c.with_columns(cluster_m=1 + (c.cluster == 1), cluster_n=1 + (c.cluster == 2))
-    visited = c.raster_rows * c.m * gemm.k * gemm.dtype.bytes
+    visited = c.raster_rows * c.m * typical.k * gemm.dtype.bytes
     c = c.with_columns(raster_rows=np.where(visited > _STRIP_BYTES, c.raster_rows // 2, c.raster_rows))
     by_threads = tma_stores(gemm) and alignment.c < TMA_BYTES
     c = c.with_columns(subtile=wgmma.subtile_of(c, gemm) * (not by_threads))
     room = spec.max_shared_bytes_per_block - (TABLE.size_bytes if groups.along == "m" else 0)
     c = _with_ring(c, room)
-    return c[legal(wgmma.LAWS, c, typical) & (c.stages >= _LEAST_STAGES)]
+    return c[legal(wgmma.LAWS, c, typical) & (c.stages >= _LEAST_STAGES) & _fits_registers(c, groups)]
+
+
+def _fits_registers(c: Columns, groups: Groups) -> Any:
+    """Whether the names of groups have registers beside the accumulators and the addresses of stores. Seen with NVRTC
+    13: of 3 consumers more than 80 accumulators, of 2 with per-thread stores more than 112, and clusters with either
+    ping-pong or per-thread stores along k spill."""
+    clustered = c.cluster_m * c.cluster_n > 1
+    staged = c.subtile > 0
+    most = np.where(staged, np.where((c.ping_pong > 0) & ~clustered, wgmma.MAX_ACCUMULATORS, 128), 112)
+    most = np.where(c.consumers > 2, 80, most)
+    crowded = (groups.along == "k") & clustered & ((c.ping_pong > 0) | ~staged)
+    return (wgmma.accumulators_of(c) <= most) & ~crowded
 
 
 def _with_ring(c: Columns, room: int) -> Columns:

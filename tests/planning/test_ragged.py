@@ -1,0 +1,140 @@
+"""Groups by offsets: which kernel is chosen, how it is launched, and that what is chosen is right where it is run."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from itertools import islice
+from typing import Any, Literal
+
+import pytest
+from planned import alignment_of, paper_dispatcher
+
+from tests.lowering.work_items import check_groups_along_k, check_groups_along_m
+from tilewright.device.catalog import device
+from tilewright.dtypes import BF16, F16, F32, TF32
+from tilewright.ir.kernel import MOST_GROUPS
+from tilewright.kernels.wgmma import WgmmaConfig
+from tilewright.planning.assembly import Request
+from tilewright.planning.kernels import schedule_of
+from tilewright.planning.packing import Alignment
+from tilewright.planning.ragged import ragged_plan, ranked_ragged
+from tilewright.planning.stack import Groups
+from tilewright.problem import Gemm, Order
+from tilewright.winners.plan_config import PlanConfig
+
+H200 = device("H200")
+TRIED = 12
+
+
+def along_m(tokens: int, n: int, k: int, count: int, *, b: Order = Order.COL, **formats: Any) -> Request:
+    gemm = Gemm(tokens, n, k, b=b, **({"dtype": BF16, "out": BF16} | formats))
+    return Request(gemm, alignment_of(gemm), groups=Groups(count, "m", n * k))
+
+
+def along_k(m: int, n: int, tokens: int, count: int, **formats: Any) -> Request:
+    gemm = Gemm(m, n, tokens, a=Order.COL, b=Order.ROW, **({"dtype": BF16, "out": BF16} | formats))
+    return Request(gemm, alignment_of(gemm), groups=Groups(count, "k", m * n))
+
+
+def kernel_of(config: PlanConfig) -> WgmmaConfig:
+    assert isinstance(config.kernel, WgmmaConfig)
+    return config.kernel
+
+
+REQUESTS = {
+    "eight large": along_m(8192, 14336, 4096, 8),
+    "many of 64": along_m(4096, 1408, 2048, 64),
+    "many of 16": along_m(2048, 2048, 7168, 128, b=Order.ROW),
+    "f16, one group": along_m(1000, 1000, 1000, 1, dtype=F16, out=F16),
+    "tf32": along_m(1000, 1000, 1000, 4, dtype=F32, out=F32, product=TF32),
+    "f32 out": along_m(1000, 1000, 1000, 4, out=F32),
+    "weight gradients": along_k(4096, 14336, 8192, 8),
+    "short weight gradients": along_k(2048, 7168, 2048, 128),
+}
+
+
+@pytest.mark.parametrize("name", REQUESTS)
+def test_groups_are_one_launch_of_resident_blocks(name: str) -> None:
+    request = REQUESTS[name]
+    plan = paper_dispatcher(H200).ragged(request)
+    assert plan is not None and plan.words.startswith("wgmma") and not plan.scratch_bytes
+    (step,) = plan.steps
+    assert step.launch.source.resident and step.launch.grid[1:] == (1, 1)  # type: ignore[attr-defined]
+    pointers = [p.name for p in step.launch.source.parameters if p.is_pointer]  # type: ignore[attr-defined]
+    assert pointers == ["A", "B", "C", "group_ends"]
+
+
+@pytest.mark.parametrize("name", REQUESTS)
+def test_each_of_the_first_choices_can_be_lowered(name: str) -> None:
+    request = REQUESTS[name]
+    kernels = paper_dispatcher(H200).kernels
+    for config in islice(ranked_ragged(request, H200), TRIED):
+        assert ragged_plan(kernels, request, config).steps
+
+
+def test_few_rows_a_group_have_tiles_of_few_rows() -> None:
+    for rows, most in ((16, 64), (64, 64), (4096, 256)):
+        config = kernel_of(next(ranked_ragged(along_m(64 * rows, 4096, 4096, 64), H200)))
+        assert config.m <= most and config.persistent
+        assert rows < 1024 or config.m >= 128
+
+
+def test_a_few_more_tokens_are_served_by_the_same_kernel() -> None:
+    one, other = along_m(8192, 4096, 4096, 8), along_m(8200, 4096, 4096, 8)
+    assert next(ranked_ragged(one, H200)) == next(ranked_ragged(other, H200))
+
+
+def test_more_groups_than_a_launch_counts_are_several_launches() -> None:
+    count = 2 * MOST_GROUPS + 3
+    plan = paper_dispatcher(H200).ragged(along_m(16 * count, 256, 512, count))
+    assert plan is not None
+    told = [step.launch.args[-2:] for step in plan.steps]  # type: ignore[attr-defined]
+    assert told == [(MOST_GROUPS, 0), (MOST_GROUPS, MOST_GROUPS), (3, 2 * MOST_GROUPS)]
+    one = paper_dispatcher(H200).ragged(along_k(256, 256, 16 * count, count))
+    assert one is not None and len(one.steps) == 1
+
+
+NOBODY = {
+    "f32": (along_m(1000, 1000, 1000, 4, dtype=F32, out=F32), "H200"),
+    "rows of 2 bytes more": (along_m(1000, 1000, 1001, 4), "H200"),
+    "A in columns": (replace(REQUESTS["eight large"], gemm=Gemm(8192, 64, 64, BF16, out=BF16, a=Order.COL)), "H200"),
+    "A in rows along k": (replace(REQUESTS["weight gradients"], gemm=Gemm(64, 64, 8192, BF16, out=BF16)), "H200"),
+    "a step backwards": (replace(REQUESTS["eight large"], groups=Groups(8, "m", -64)), "H200"),
+    "another GPU": (REQUESTS["eight large"], "RTX 3090"),
+}
+
+
+@pytest.mark.parametrize("name", NOBODY)
+def test_where_no_kernel_finds_groups_itself_there_is_no_plan(name: str) -> None:
+    request, gpu = NOBODY[name]
+    assert paper_dispatcher(device(gpu)).ragged(request) is None
+
+
+def test_a_result_that_tma_cannot_store_is_stored_by_threads() -> None:
+    request = replace(REQUESTS["eight large"], alignment=Alignment(16, 16, 4))
+    plan = paper_dispatcher(H200).ragged(request)
+    assert plan is not None
+    maps = {p.tensor_map.pointer for p in plan.steps[0].launch.source.parameters if p.tensor_map}  # type: ignore[attr-defined]
+    assert maps == {"A", "B"}
+
+
+Size = Literal["m", "k"]
+SIMULATED: dict[str, tuple[Size, Gemm, list[int]]] = {
+    "few rows": ("m", Gemm(60, 136, 136, BF16, out=BF16, b=Order.COL), [5, 0, 17, 1, 30]),
+    "some rows": ("m", Gemm(200, 136, 136, BF16, out=BF16), [70, 0, 65, 64]),
+    "many rows": ("m", Gemm(700, 264, 72, BF16, out=BF16, b=Order.COL), [300, 0, 260, 130]),
+    "f16 along k": ("k", Gemm(136, 136, 200, F16, out=F16, a=Order.COL), [70, 0, 65, 64]),
+    "along k": ("k", Gemm(264, 264, 400, BF16, out=BF16, a=Order.COL), [300, 0, 90]),
+}
+
+
+@pytest.mark.parametrize("number", range(2))
+@pytest.mark.parametrize("name", SIMULATED)
+def test_what_is_chosen_is_right(name: str, number: int) -> None:
+    """The first and the third choice, of 2 SMs that have several tiles each."""
+    along, gemm, sizes = SIMULATED[name]
+    step = gemm.n * gemm.k if along == "m" else gemm.m * gemm.n
+    request = Request(gemm, alignment_of(gemm), groups=Groups(len(sizes), along, step))
+    config = list(islice(ranked_ragged(request, H200), 3))[2 * number]
+    check = check_groups_along_m if along == "m" else check_groups_along_k
+    check(gemm, schedule_of(gemm, config), sizes, resident_blocks=4)

@@ -242,6 +242,44 @@ def test_groups_whose_sizes_lie_on_the_gpu(dtype: Any) -> None:
     assert farthest([x.detach() for x in ours], [x.detach() for x in theirs]) <= 8 * UNIT[dtype]
 
 
+@pytest.mark.parametrize("rows", [[3, 0, 17] * 200, [1000] * 8, [5, 64, 257, 800, 0, 0], [0, 0, 0]], ids=len)
+@pytest.mark.parametrize("n", [200, 1408])
+def test_groups_of_any_sizes_and_their_gradients(rows: list[int], n: int) -> None:
+    ends = torch.tensor(rows).cumsum(0).to(device="cuda", dtype=torch.int32)
+    total = max(sum(rows), 8) + 8
+    a = torch.randn(total, 264, device="cuda", dtype=torch.bfloat16)
+    b = torch.randn(len(rows), n, 264, device="cuda", dtype=torch.bfloat16).mT
+    result = grouped_matmul(a, b, offsets=ends)
+    sums = grouped_matmul(a.mT, result, offsets=ends)
+    turned = grouped_matmul(b.mT, a.mT, offsets=ends)
+    first = 0
+    for group, count in enumerate(rows):
+        some = slice(first, first + count)
+        first += count
+        exact = a[some].double() @ b[group].double()
+        assert count == 0 or farthest([result[some], turned[:, some].mT], [exact, exact]) <= 2**-7
+        gradient = a[some].double().mT @ result[some].double()
+        assert farthest([sums[group]], [gradient]) <= 2**-7 if count else not sums[group].any()
+
+
+@pytest.mark.parametrize("shared", ["", "a", "b"])
+@pytest.mark.parametrize("shape", [(64, 512, 512, 512), (33, 1000, 136, 72), (16, 1, 4096, 4096), (512, 64, 64, 64)])
+def test_batches_beside_torch(shape: tuple[int, int, int, int], shared: str) -> None:
+    batch, m, n, k = shape
+    a = torch.randn(1 if shared == "a" else batch, m, k, device="cuda", dtype=torch.bfloat16).expand(batch, m, k)
+    b = torch.randn(1 if shared == "b" else batch, k, n, device="cuda", dtype=torch.bfloat16).expand(batch, k, n)
+    result = matmul(a, b)
+    for i in (0, batch // 2, batch - 1):
+        assert farthest([result[i]], [a[i].double() @ b[i].double()]) <= 2**-7
+
+
+def test_batches_whose_matrices_begin_anywhere() -> None:
+    memory = torch.randn(6, 200 * 136 + 3, device="cuda", dtype=torch.bfloat16)
+    a = memory[:, : 200 * 136].unflatten(1, (200, 136))
+    b = torch.randn(6, 136, 264, device="cuda", dtype=torch.bfloat16)
+    assert farthest(list(matmul(a, b)), [x.double() @ y.double() for x, y in zip(a, b, strict=True)]) <= 2**-7
+
+
 def test_a_graph_of_a_grouped_product_follows_the_offsets() -> None:
     a = torch.randn(512, 128, device="cuda", dtype=torch.bfloat16)
     b = torch.randn(3, 128, 64, device="cuda", dtype=torch.bfloat16)

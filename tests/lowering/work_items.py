@@ -29,6 +29,7 @@ def check_batch(
     gemm: Gemm,
     schedule: Schedule | Rung,
     count: int,
+    /,
     *,
     shared: str = "",
     part_of_k: int = 0,

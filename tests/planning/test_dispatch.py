@@ -98,18 +98,46 @@ def test_a_stack_is_one_launch(name: str, dtype: str) -> None:
         gemm = problem(m, n, k, dtype)
         plan = planned(known(name), gemm, Stack(24, m * k, k * n, m * n))
         assert len(plan.steps) == 1 + plan.words.endswith("packed"), plan.words
-        assert all(step.launch.grid[2] == 24 for step in plan.steps)
+        assert all(24 in (step.launch.grid[2], step.launch.args[-1]) for step in plan.steps)
 
 
 def test_a_stack_of_odd_rows_is_padded_as_one() -> None:
     plan = planned(known("H200"), problem(2047, 2049, 2045, "bf16"), Stack(6, 2047 * 2045, 2045 * 2049, 2047 * 2049))
     assert "A and B packed" in plan.words
-    assert [step.launch.grid[2] for step in plan.steps] == [6, 6]
+    copies, product = plan.steps
+    assert copies.launch.grid[2] == 6 and product.launch.args[-1] == 6
 
 
-def test_tma_has_no_map_of_a_stack_that_is_one_matrix() -> None:
-    plan = planned(known("H200"), problem(2048, 2048, 2048, "bf16"), Stack(6, 2048 * 2048, 0, 2048 * 2048))
-    assert plan.words.startswith("mma")
+SQUARE = 512 * 512
+STACKS = {
+    "one after the other": (Stack(24, SQUARE, SQUARE, SQUARE), "wgmma", {"A", "B", "C"}),
+    "one B for all": (Stack(24, SQUARE, 0, SQUARE), "wgmma", {"A", "B", "C"}),
+    "one A for all": (Stack(24, 0, SQUARE, SQUARE), "wgmma", {"A", "B", "C"}),
+    "A backwards": (Stack(24, -SQUARE, SQUARE, SQUARE), "mma", set()),
+    "C backwards": (Stack(24, SQUARE, SQUARE, -SQUARE), "wgmma", {"A", "B"}),
+}
+
+
+@pytest.mark.parametrize("name", STACKS)
+def test_tma_has_a_map_of_a_stack_whose_matrices_follow_each_other(name: str) -> None:
+    stack, family, by_tma = STACKS[name]
+    plan = planned(known("H200"), problem(512, 512, 512, "bf16"), stack)
+    (step,) = plan.steps
+    maps = {p.tensor_map.pointer for p in step.launch.source.parameters if p.tensor_map}
+    assert plan.words.startswith(family) and maps == by_tma
+
+
+def test_matrices_that_begin_anywhere_are_copied_for_tma() -> None:
+    gemm, apart = problem(2048, 2048, 2048, "bf16"), 2048 * 2048 + 3
+    plan = known("H200").plan(Request(gemm, Alignment(2, 16, 16), Stack(6, apart, 2048 * 2048, 2048 * 2048)))
+    assert plan.words.startswith("wgmma") and plan.words.endswith("A packed")
+
+
+@pytest.mark.parametrize("size", [64, 512])
+def test_many_problems_are_shared_out_over_resident_blocks(size: int) -> None:
+    plan = planned(known("H200"), problem(size, size, size, "bf16"), Stack(512, size * size, size * size, size * size))
+    (step,) = plan.steps
+    assert step.launch.source.resident and step.launch.grid[1:] == (1, 1)
 
 
 @pytest.mark.cross_section("name", "dtype", every=2)

@@ -20,10 +20,10 @@ import numpy as np
 from tilewright.dtypes import DType
 from tilewright.errors import LaunchError, ProblemError
 from tilewright.frontend.compute import MOST, refuse_host_memory, refuse_other_library, views_of
-from tilewright.frontend.libraries import DTypeError, HostArrays
+from tilewright.frontend.libraries import DTypeError, HostArrays, library_of
 from tilewright.frontend.libraries.views import View, c_strides
 from tilewright.frontend.on_host import on_host
-from tilewright.frontend.options import Options
+from tilewright.frontend.options import PLAIN, Options
 from tilewright.frontend.requests import Views, checked, power_of_two, requests_of
 from tilewright.frontend.shapes import NeedsCopy, ShapeError
 from tilewright.ir.kernel import MOST_ALONG_Z
@@ -161,6 +161,12 @@ _KNOWN: dict[Any, _Known] = {}
 """Calls made so far, by their keys."""
 
 os.register_at_fork(after_in_child=_KNOWN.clear)  # CUDA does not work there
+
+
+def words_of_groups(a: Any, b: Any, offsets: Any, options: Options = PLAIN) -> str:
+    """What runs for a call that was made before, for people."""
+    known = _KNOWN.get(library_of(a).key(options, a, b, offsets, None, None))
+    return "by a table of groups" if known is None else known.plan.words
 
 
 def _ragged_plan(library: Any, request: Request, groups: Groups, b: View, device: int) -> Plan | None:

@@ -95,10 +95,9 @@ def _candidates(gemm: Gemm, typical: Gemm, groups: Groups, alignment: Alignment,
     c = c.with_columns(cluster_m=1 + (c.cluster == 1), cluster_n=1 + (c.cluster == 2))
     visited = c.raster_rows * c.m * typical.k * gemm.dtype.bytes
     c = c.with_columns(raster_rows=np.where(visited > _STRIP_BYTES, c.raster_rows // 2, c.raster_rows))
-    by_threads = tma_stores(gemm) and alignment.c < TMA_BYTES
-    c = c.with_columns(subtile=wgmma.subtile_of(c, gemm) * (not by_threads))
+    staged = alignment.c >= TMA_BYTES or not tma_stores(gemm)
     room = spec.max_shared_bytes_per_block - (TABLE.size_bytes if groups.along == "m" else 0)
-    c = _with_ring(c, room)
+    c = _with_ring(c, gemm, room, staged=staged)
     return c[legal(wgmma.LAWS, c, typical) & (c.stages >= _LEAST_STAGES) & _fits_registers(c, groups)]
 
 
@@ -108,22 +107,26 @@ def _fits_registers(c: Columns, groups: Groups) -> Any:
     ping-pong or per-thread stores along k spill."""
     clustered = c.cluster_m * c.cluster_n > 1
     staged = c.subtile > 0
-    most = np.where(staged, np.where((c.ping_pong > 0) & ~clustered, wgmma.MAX_ACCUMULATORS, 128), 112)
+    most = np.where(staged, np.where((c.ping_pong > 0) & ~clustered, 192, 128), 112)
     most = np.where(c.consumers > 2, 80, most)
     crowded = (groups.along == "k") & clustered & ((c.ping_pong > 0) | ~staged)
     return (wgmma.accumulators_of(c) <= most) & ~crowded
 
 
-def _with_ring(c: Columns, room: int) -> Columns:
-    """The deepest ring, beside two stages of the epilogue; one where that makes a short ring deeper."""
-    one, two = (_deepest(c.with_columns(subtile_stages=np.full(len(c), stages)), room) for stages in (1, 2))
-    better = (c.subtile > 0) & (two < _GOOD_STAGES) & (one > two)
-    return c.with_columns(subtile_stages=2 - better, stages=np.where(better, one, two))
+def _with_ring(c: Columns, gemm: Gemm, room: int, *, staged: bool) -> Columns:
+    """The deepest ring, beside two stages of the epilogue; one where that makes a short ring deeper. room: bytes of
+    shared memory. staged: whether C may leave through shared memory."""
 
+    def with_stages(count: int) -> Columns:
+        one = c.with_columns(subtile_stages=np.full(len(c), count))
+        one = one.with_columns(subtile=wgmma.subtile_of(one, gemm) * staged)
+        one = one.with_columns(stages=wgmma.deepest_ring(one))
+        return one.with_columns(stages=one.stages - (wgmma.shared_bytes(one) > room))
 
-def _deepest(c: Columns, room: int) -> Any:
-    stages = wgmma.deepest_ring(c)
-    return stages - (wgmma.shared_bytes(c.with_columns(stages=stages)) > room)
+    one, two = with_stages(1), with_stages(2)
+    better = (two.subtile > 0) & (two.stages < _GOOD_STAGES) & (one.stages > two.stages)
+    names = ("subtile_stages", "subtile", "stages")
+    return two.with_columns(**{name: np.where(better, getattr(one, name), getattr(two, name)) for name in names})
 
 
 def _seconds(c: Columns, typical: Gemm, groups: Groups, spec: DeviceSpec, alignment: Alignment) -> Any:

@@ -14,6 +14,7 @@ from typing import Any, Protocol, overload
 import numpy as np
 
 from tilewright.device.spec import DeviceSpec
+from tilewright.kernels import wgmma
 from tilewright.kernels.block_work import Setting, work_of
 from tilewright.kernels.columns import Columns
 from tilewright.kernels.configuration import row_of
@@ -114,13 +115,14 @@ def ranked(
 ) -> Ranking:
     """Plans of GEMM kernels, best first. keep_order: no split-K. stack: where the problem is one of a batch."""
     tables = []
+    count = 1 if stack is None else stack.count
     for kind, table in candidates(gemm, spec).items():
         rows = _with_split_k(kind, table, gemm, spec, alone=keep_order or stack is not None)
         if kind == "wgmma":
-            rows = _worth_trying(_that_tma_can_serve(rows, gemm, alignment, stack), gemm, spec)
+            rows = _worth_trying(_that_tma_can_serve(rows, gemm, alignment, stack), gemm, spec, count)
         for packing in ways_to_pack(kind, gemm, alignment):
             if len(rows) and not (packing.tile_multiples and stack is not None):
-                around = Around(packing, alignment.a, alignment.b, alignment.c, 1 if stack is None else stack.count)
+                around = Around(packing, alignment.a, alignment.b, alignment.c, count)
                 tables.append(Priced(kind, rows, packing, plan_seconds(kind, rows, gemm, spec, around)))
     return Ranking(tables)
 
@@ -179,20 +181,16 @@ def _is_persistent(c: Columns) -> Any:
 
 def _that_tma_can_serve(c: Columns, gemm: Gemm, alignment: Alignment, stack: Stack | None) -> Columns:
     """The wgmma kernels that can run where operands lie so."""
-    # A tensor map of a batch has a step between its matrices, which must be one.
-    loads = gemm.k > 0 and (stack is None or min(stack.a, stack.b) > 0)
-    persistent = loads and stack is None and (alignment.c >= TMA_BYTES or not tma_stores(gemm))
-    chosen = np.full(len(c), loads)
-    if not persistent:
-        chosen &= c.persistent == 0
-    if stack is not None:
-        chosen &= c.cluster_m * c.cluster_n == 1
-    return c[chosen]
+    # Matrices of a batch follow each other, or all of its problems read one.
+    loads = gemm.k > 0 and (stack is None or min(stack.a, stack.b) >= 0)
+    stores = alignment.c >= TMA_BYTES and (stack is None or stack.c > 0)
+    by_tma = wgmma.stages_result(c, gemm) & tma_stores(gemm)
+    return c[loads & (stores | np.logical_not(by_tma))]
 
 
-def _worth_trying(c: Columns, gemm: Gemm, spec: DeviceSpec) -> Columns:
-    """Without kernels that others are better than, though the model hardly tells them apart."""
-    tiles = ceil_div(gemm.m, c.m) * ceil_div(gemm.n, c.n)
+def _worth_trying(c: Columns, gemm: Gemm, spec: DeviceSpec, count: int) -> Columns:
+    """Without kernels that others are better than, though the model hardly tells them apart. count: of problems."""
+    tiles = ceil_div(gemm.m, c.m) * ceil_div(gemm.n, c.n) * count
     alone = (c.ping_pong > 0) & (tiles <= spec.sm_count)  # nobody would have a second tile
     large = (c.persistent == 0) & (c.swap_ab == 0) & (c.m * c.n >= _LARGE_TILE) & (c.split_k == 1)
     replaced = large & bool(np.any(c.persistent))

@@ -48,17 +48,25 @@ class Batched:
 
 @dataclass(frozen=True, slots=True)
 class Grouped:
-    """Rows of a (sum of rows, k) in groups, each multiplied by its own b (k, n), K-major as weights lie."""
+    """Rows of a (sum of rows, k) in groups, each multiplied by its own b (k, n), K-major as weights lie.
+
+    gradient: the gradient of such weights instead: a transposed (k, rows) by b (rows, n), a sum over the rows of each
+    group.
+    """
 
     rows: tuple[int, ...]
     n: int
     k: int
     format: str = "bf16"
+    gradient: bool = False
 
     @property
     def gemm(self) -> Gemm:
         """All rows as one product, as large as the groups together."""
-        return Gemm(sum(self.rows), self.n, self.k, b=Order.COL, **format_options(self.format))
+        formats = format_options(self.format)
+        if self.gradient:
+            return Gemm(self.k, self.n, sum(self.rows), a=Order.COL, **formats)
+        return Gemm(sum(self.rows), self.n, self.k, b=Order.COL, **formats)
 
     @property
     def flops(self) -> float:
@@ -67,7 +75,8 @@ class Grouped:
     def __str__(self) -> str:
         least, most = min(self.rows), max(self.rows)
         told = f"{least}" if least == most else f"{least}..{most}"
-        return f"{len(self.rows)} groups of {told} x {self.n} x {self.k} {self.format}"
+        what = "gradients of" if self.gradient else "groups of"
+        return f"{len(self.rows)} {what} {told} x {self.n} x {self.k} {self.format}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,8 +106,10 @@ GROUPED = (
     Grouped((5, 64, 257, 800, 1203, 1900, 2500, 3000), 14336, 4096),
     Grouped((64,) * 64, 1408, 2048),
     Grouped((16,) * 128, 2048, 7168),
+    Grouped((1024,) * 8, 14336, 4096, gradient=True),
+    Grouped((64,) * 64, 1408, 2048, gradient=True),
 )
-"""Experts of mixtures: even, uneven, many and short."""
+"""Experts of mixtures: even, uneven, many and short; and gradients of their weights."""
 
 
 def random_batched(count: int, seed: int, formats: Sequence[str]) -> tuple[Batched, ...]:
@@ -131,12 +142,20 @@ def _log_uniform(rng: random.Random, least: int, most: int) -> int:
 
 @dataclass(frozen=True)
 class Contest:
-    """Functions that compute the same: ours and PyTorch's, with a check of one result against float64."""
+    """Functions that compute the same: ours and PyTorch's, with a check of one result against float64.
+
+    operands: copies of what they take in turn, the arguments of one call each. ran: what ran of ours, after a call.
+    """
 
     ours: Callable[[], Any]
     peer: Callable[[], Any]
     check: Callable[[str, Any], float]
-    copies: int
+    operands: Sequence[tuple[Any, ...]]
+    ran: Callable[[], str]
+
+    @property
+    def copies(self) -> int:
+        return len(self.operands)
 
 
 def contest(torch: Any, problem: Batched | Grouped, dtype: Any) -> Contest:
@@ -152,54 +171,78 @@ def _operand_bytes(problem: Batched | Grouped) -> int:
     size = problem.gemm.dtype.bytes
     if isinstance(problem, Batched):
         return problem.batch * (problem.m * problem.k + problem.k * problem.n + problem.m * problem.n) * size
-    rows = sum(problem.rows)
-    return (rows * problem.k + len(problem.rows) * problem.k * problem.n + rows * problem.n) * size
+    rows, groups = sum(problem.rows), len(problem.rows)
+    return (rows * problem.k + groups * problem.k * problem.n + rows * problem.n) * size
 
 
 def _batched(torch: Any, problem: Batched, dtype: Any, copies: int) -> Contest:
     from tilewright.frontend import matmul
+    from tilewright.frontend.compute import words_of
 
     def made(*shape: int) -> list[Any]:
         return [torch.randn(shape, device="cuda", dtype=dtype) for _ in range(copies)]
 
     a, b = made(problem.batch, problem.m, problem.k), made(problem.batch, problem.k, problem.n)
-    ours, theirs = cycle(zip(a, b, strict=True)), cycle(zip(a, b, strict=True))
+    pairs = list(zip(a, b, strict=True))
+    ours, theirs = cycle(pairs), cycle(pairs)
 
     def check(who: str, result: Any) -> float:
         some = range(0, problem.batch, -(-problem.batch // MATRICES_CHECKED))
         return max(_error(torch, problem.gemm, who, result[i], a[0][i], b[0][i]) for i in some)
 
-    return Contest(lambda: matmul(*next(ours)), lambda: torch.bmm(*next(theirs)), check, copies)
+    return Contest(
+        lambda: matmul(*next(ours)),
+        lambda: torch.bmm(*next(theirs)),
+        check,
+        pairs,
+        lambda: words_of(*pairs[0]),
+    )
 
 
 def _grouped(torch: Any, problem: Grouped, dtype: Any, copies: int) -> Contest:
     from tilewright.frontend import grouped_matmul
+    from tilewright.frontend.ragged import words_of_groups
 
-    rows, groups = sum(problem.rows), len(problem.rows)
-    a = [torch.randn((rows, problem.k), device="cuda", dtype=dtype) for _ in range(copies)]
-    weights = [torch.randn((groups, problem.n, problem.k), device="cuda", dtype=dtype) for _ in range(copies)]
-    b = [weight.transpose(1, 2) for weight in weights]
     ends = torch.tensor(problem.rows).cumsum(0).to(device="cuda", dtype=torch.int32)
-    ours, theirs = cycle(zip(a, b, strict=True)), cycle(zip(a, b, strict=True))
+    sets = [(*_grouped_operands(torch, problem, dtype), ends) for _ in range(copies)]
+    ours, theirs = cycle(sets), cycle(sets)
 
     def mine() -> Any:
-        x, y = next(ours)
-        return grouped_matmul(x, y, offsets=ends)
+        a, b, offsets = next(ours)
+        return grouped_matmul(a, b, offsets=offsets)
 
     def peer() -> Any:
-        x, y = next(theirs)
-        return torch._grouped_mm(x, y, offs=ends)
+        a, b, offsets = next(theirs)
+        return torch._grouped_mm(a, b, offs=offsets)
 
     def check(who: str, result: Any) -> float:
+        (a, b, _), groups = sets[0], len(problem.rows)
         worst, first = 0.0, 0
         for group, count in enumerate(problem.rows):
-            if count and group % -(-groups // MATRICES_CHECKED) == 0:
-                some = slice(first, first + count)
-                worst = max(worst, _error(torch, problem.gemm, who, result[some], a[0][some], b[0][group]))
+            some = slice(first, first + count)
             first += count
+            if not count or group % -(-groups // MATRICES_CHECKED):
+                continue
+            if problem.gradient:
+                found = _error(torch, problem.gemm, who, result[group], a[:, some], b[some])
+            else:
+                found = _error(torch, problem.gemm, who, result[some], a[some], b[group])
+            worst = max(worst, found)
         return worst
 
-    return Contest(mine, peer, check, copies)
+    return Contest(mine, peer, check, sets, lambda: words_of_groups(*sets[0]))
+
+
+def _grouped_operands(torch: Any, problem: Grouped, dtype: Any) -> tuple[Any, Any]:
+    """a and b as `grouped_matmul` takes them."""
+    rows, groups = sum(problem.rows), len(problem.rows)
+
+    def made(*shape: int) -> Any:
+        return torch.randn(shape, device="cuda", dtype=dtype)
+
+    if problem.gradient:
+        return made(rows, problem.k).t(), made(rows, problem.n)
+    return made(rows, problem.k), made(groups, problem.n, problem.k).transpose(1, 2)
 
 
 def _error(torch: Any, gemm: Gemm, who: str, result: Any, a: Any, b: Any) -> float:

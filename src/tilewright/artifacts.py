@@ -31,12 +31,14 @@ class TensorBox:
 
 @dataclass(frozen=True, slots=True)
 class Parameter:
-    """One kernel argument, in launch order: a pointer, a scalar passed as its dtype, or a tensor map (128 bytes)."""
+    """One kernel argument, in launch order: a pointer, a scalar passed as its dtype, a tensor map (128 bytes), or where
+    `words` is not 0, a table of so many 64-bit words."""
 
     name: str
     dtype: DType
     is_pointer: bool = False
     tensor_map: TensorBox | None = None
+    words: int = 0
 
 
 @dataclass(frozen=True, slots=True)

@@ -23,11 +23,11 @@ import numpy as np
 import pytest
 
 from tilewright.artifacts import CudaSource
-from tilewright.codegen.prelude import PRELUDE
+from tilewright.codegen.prelude import PASSED_TABLE, PRELUDE
 from tilewright.device.catalog import device
 from tilewright.device.spec import TensorRates
 from tilewright.dtypes import BF16, DType
-from tilewright.frontend import calls, compute, libraries
+from tilewright.frontend import calls, compute, libraries, lists, ragged
 from tilewright.frontend.libraries.views import Signed, View, format_named, no_room
 from tilewright.planning import dispatch, kernels
 from tilewright.runtime import launch as launching
@@ -64,6 +64,13 @@ class CpuLaunch:
         self._kernel, self._grid, self._block, self._values = kernel, grid, block, values
         self.places = [i for i, p in enumerate(kernel.source.parameters) if p.is_pointer]
         self.pointers = len(self.places)
+
+    def launch_table(self, stream: int, words: Any) -> None:
+        (number,) = (i for i, p in enumerate(self._kernel.source.parameters) if p.words)
+        table = np.zeros(self._kernel.source.parameters[number].words, np.int64)
+        table[: words.size] = words.reshape(-1)
+        self._values[number] = table
+        self.launch(stream)
 
     def launch(self, stream: int, *pointers: int) -> None:
         values = list(self._values)
@@ -188,7 +195,8 @@ def cpu_gpu(capability: tuple[int, int] = (7, 5), sms: int = 8) -> Iterator[Stat
         patch.setattr(dispatch, "_DATABASE", [None])
         patch.setitem(libraries._KNOWN, OnGpu, CpuArrays())
         calls.MULTIPLY.pop(OnGpu, None)
-        compute.MEMO.clear()
+        for known in (compute.MEMO, lists._KNOWN, ragged._KNOWN):
+            known.clear()
         STATE.__init__()  # type: ignore[misc]
         yield STATE
 
@@ -204,7 +212,7 @@ def _compiled(source: CudaSource) -> ctypes.CDLL:
         for name in cuda_on_cpu.PTX_FUNCTIONS:
             text = text.replace(PRELUDE[name], "")
         names = ", ".join(p.name for p in source.parameters)
-        types = [f"{p.dtype.cuda}{'*' * p.is_pointer}" for p in source.parameters]
+        types = [PASSED_TABLE if p.words else f"{p.dtype.cuda}{'*' * p.is_pointer}" for p in source.parameters]
         given = "\n".join(
             f"    {p.name} = *({t}*)args[{i}];" for i, (p, t) in enumerate(zip(source.parameters, types, strict=True))
         )

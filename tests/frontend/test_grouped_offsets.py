@@ -13,6 +13,9 @@ from test_matmul import assert_right, drawn
 from tilewright.dtypes import BF16, F32, DType
 from tilewright.errors import LaunchError, TilewrightError
 from tilewright.frontend import grouped_matmul
+from tilewright.frontend.ragged import words_of_groups
+from tilewright.planning.dispatch import Dispatcher
+from tilewright.planning.stack import Groups
 
 ENDS = [[33, 33, 40, 100], [0, 0, 0, 70], [100], [1, 2, 3, 4, 5], [90, 100]]
 
@@ -85,6 +88,33 @@ def test_in_a_capture_a_new_kind_of_call_is_refused(gpu: State) -> None:
     gpu.capturing = True
     with pytest.raises(LaunchError, match="recording a CUDA graph, and no kernel for groups"):
         grouped_matmul(drawn(100, 40), drawn(4, 40, 24), offsets=offsets(ENDS[0]))
+
+
+class Noted:
+    """In the place of a plan: where its launches would find their arrays."""
+
+    words = "wgmma"
+
+    def __init__(self) -> None:
+        self.addresses: list[tuple[int, ...]] = []
+
+    def run(self, stream: int, addresses: tuple[int, ...]) -> None:
+        self.addresses.append(addresses)
+
+
+def test_a_kernel_that_reads_the_offsets_itself_is_given_them(gpu: State, monkeypatch: pytest.MonkeyPatch) -> None:
+    plan, asked = Noted(), []
+    monkeypatch.setattr(Dispatcher, "ragged", lambda self, request: asked.append(request) or plan)
+    a, b, ends = drawn(100, 40), drawn(4, 40, 24), offsets(ENDS[0])
+    first, second = (grouped_matmul(a, b, offsets=ends) for _ in range(2))
+    gradient = grouped_matmul(a.T, first, offsets=ends)
+    grouped_matmul(b.swapaxes(1, 2), a.T, offsets=ends)
+    at = [array.ctypes.data for array in (a, b, first, second, gradient, ends)]
+    assert plan.addresses[:2] == [(at[0], at[1], result, 0, 0, 0, at[5]) for result in at[2:4]]
+    assert plan.addresses[2] == (at[0], at[2], at[4], 0, 0, 0, at[5])
+    assert plan.addresses[3][:2] == (at[0], at[1])
+    assert [request.groups for request in asked] == [Groups(4, "m", 40 * 24), Groups(4, "k", 40 * 24)]
+    assert words_of_groups(a, b, ends) == "wgmma" and not gpu.launches
 
 
 def test_nothing_to_multiply_is_no_launch(gpu: State) -> None:

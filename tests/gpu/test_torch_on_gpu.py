@@ -262,6 +262,39 @@ def test_groups_of_any_sizes_and_their_gradients(rows: list[int], n: int) -> Non
         assert farthest([sums[group]], [gradient]) <= 2**-7 if count else not sums[group].any()
 
 
+@pytest.mark.parametrize("bias", [False, True])
+@pytest.mark.parametrize(
+    "sizes", [[(4096, 4096, 1024)] * 3, [(17, 64, 40)] * 120, [(5, 8, 16), (0, 8, 16), (300, 24, 8)]]
+)
+def test_a_list_of_products_wherever_they_lie(sizes: list[tuple[int, int, int]], bias: bool) -> None:
+    def drawn(*shape: int) -> Any:
+        return torch.randn(shape, device="cuda", dtype=torch.bfloat16)
+
+    a, b = [drawn(m, k) for m, _, k in sizes], [drawn(k, n) for _, n, k in sizes]
+    added = [drawn(n) for _, n, _ in sizes] if bias else None
+    for _ in range(2):
+        results = grouped_matmul(a, b, bias=added)
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        captured = grouped_matmul(a, b, bias=added)
+    graph.replay()
+    for number, (x, y) in enumerate(zip(a, b, strict=True)):
+        exact = x.double() @ y.double() + (added[number].double() if added else 0)
+        assert not len(x) or farthest([results[number], captured[number]], [exact, exact]) <= 2**-7
+
+
+def test_a_list_whose_products_are_rows_of_one_matrix() -> None:
+    sizes = [5, 0, 257, 1000, 64]
+    tokens = torch.randn(sum(sizes), 512, device="cuda", dtype=torch.bfloat16)
+    weights = torch.randn(len(sizes), 384, 512, device="cuda", dtype=torch.bfloat16)
+    a, b = tokens.split(sizes), [weight.mT for weight in weights]
+    for _ in range(2):
+        results = grouped_matmul(a, b)
+    assert results[0].untyped_storage().data_ptr() == results[-1].untyped_storage().data_ptr()
+    for result, x, y in zip(results, a, b, strict=True):
+        assert not len(x) or farthest([result], [x.double() @ y.double()]) <= 2**-7
+
+
 @pytest.mark.parametrize("shared", ["", "a", "b"])
 @pytest.mark.parametrize("shape", [(64, 512, 512, 512), (33, 1000, 136, 72), (16, 1, 4096, 4096), (512, 64, 64, 64)])
 def test_batches_beside_torch(shape: tuple[int, int, int, int], shared: str) -> None:

@@ -48,7 +48,14 @@ def test_a_list_of_problems_is_read_from_its_table() -> None:
     assert "return;" in text
 
 
-@pytest.mark.parametrize("problems", [Problems.STRIDED, Problems.LISTED])
+def test_a_list_of_problems_may_be_an_argument() -> None:
+    made = built(Gemm(256, 256, 256, F16, out=F16), "ampere/full", Problems.PASSED)
+    assert [(p.name, p.words) for p in made.source.parameters] == [("problems", 504), ("alpha", 0), ("beta", 0)]
+    assert "const __grid_constant__ PassedTable problems" in made.cuda
+    assert "const long long* problem = problems.words + 9 * blockIdx.z;" in text_of(made)
+
+
+@pytest.mark.parametrize("problems", [Problems.STRIDED, Problems.LISTED, Problems.PASSED])
 def test_one_problem_of_many_is_simulated_as_if_alone(problems: Problems) -> None:
     gemm = Gemm(70, 66, 40)
     operands = make_operands(gemm)
@@ -77,8 +84,8 @@ def test_a_map_of_a_stack_needs_steps_that_the_engine_can_take() -> None:
 def test_kernels_of_many_problems_compile() -> None:
     for rung, dtype in (("worklog/best", None), ("ampere/full", F16), ("hopper/shared_b", BF16)):
         gemm = Gemm(256, 256, 256) if dtype is None else Gemm(256, 256, 256, dtype, out=dtype)
-        for problems in (Problems.STRIDED, Problems.LISTED):
-            if (rung, problems) != ("hopper/shared_b", Problems.LISTED):
+        for problems in (Problems.STRIDED, Problems.LISTED, Problems.PASSED):
+            if rung != "hopper/shared_b" or not problems.is_list:
                 assert built(gemm, rung, problems).compile("sm_90a").resources.spill_load_bytes == 0
 
 

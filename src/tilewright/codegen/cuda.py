@@ -11,7 +11,7 @@ from tilewright.codegen.async_prelude import TENSOR_MAP
 from tilewright.codegen.expr import CudaExpr
 from tilewright.codegen.lines import WIDTH, Line, layout
 from tilewright.codegen.names import Names
-from tilewright.codegen.prelude import prelude_text
+from tilewright.codegen.prelude import PASSED_TABLE, prelude_text
 from tilewright.codegen.stmt import BodyPrinter, buffer_note
 from tilewright.dtypes import I64
 from tilewright.ir.async_stmt import SetRegisters, Wgmma
@@ -120,9 +120,10 @@ def _shared(kernel: Kernel, printer: BodyPrinter) -> list[Line]:
 
 def _own_problem(kernel: Kernel, expr: CudaExpr) -> list[Line]:
     """What the body reads, of the problem that is this block's."""
-    if kernel.problems is Problems.LISTED:
+    if kernel.problems.is_list:
         note = "a row of the table for each block along z: addresses, then sizes"
-        lines = [Line(1, f"const {expr.type(I64)}* problem = {PROBLEMS} + {len(kernel.columns)} * blockIdx.z;", note)]
+        table = f"{PROBLEMS}.words" if kernel.problems is Problems.PASSED else PROBLEMS
+        lines = [Line(1, f"const {expr.type(I64)}* problem = {table} + {len(kernel.columns)} * blockIdx.z;", note)]
         stored = _stored(kernel)
         for number, column in enumerate(kernel.columns):
             kind = expr.type(column.dtype)
@@ -151,6 +152,9 @@ def _signature(kernel: Kernel, entry: str, expr: CudaExpr, linkage: str) -> str:
     def declaration(parameter: Parameter) -> str:
         if parameter.tensor_map is not None:
             return f"const __grid_constant__ {TENSOR_MAP} {parameter.name}"
+        if parameter.words:
+            expr.used.add(PASSED_TABLE)
+            return f"const __grid_constant__ {PASSED_TABLE} {parameter.name}"
         element = expr.type(parameter.dtype)
         if not parameter.is_pointer:
             return f"{element} {parameter.name}"
@@ -163,7 +167,8 @@ def _signature(kernel: Kernel, entry: str, expr: CudaExpr, linkage: str) -> str:
     pointers = ", ".join(declaration(p) for p in kernel.parameters if p.is_pointer)
     plain = [p for p in kernel.parameters if not p.is_pointer and p.tensor_map is None]
     maps = [p for p in kernel.parameters if p.tensor_map is not None]
-    rows = [pointers, *(", ".join(map(declaration, some)) for some in (plain, maps) if some)]
+    others = (", ".join(map(declaration, some)) for some in (plain, maps) if some)
+    rows = [*((pointers,) if pointers else ()), *others]
     # Budgets of registers that change while a kernel runs need to know how many blocks share those of an SM.
     budgets = [stmt for _, stmt in walk(kernel.body) if isinstance(stmt, SetRegisters)]
     bounds = f"{kernel.threads_per_block}" + (f", {_blocks_with(budgets, kernel.threads_per_block)}" if budgets else "")
@@ -252,7 +257,7 @@ def _assumptions(kernel: Kernel) -> list[str]:
 
 def _launch(kernel: Kernel) -> list[str]:
     grid = ", ".join(ExprText()(extent) for extent in kernel.grid)
-    if kernel.problems is Problems.LISTED:
+    if kernel.problems.is_list:
         grid = f"{grid.rpartition(', ')[0]}, one for each problem"
     block = ", ".join(str(extent) for extent in kernel.block)
     dynamic = "dynamic " if kernel.uses_dynamic_shared else ""

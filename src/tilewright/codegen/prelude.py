@@ -12,6 +12,7 @@ from tilewright.codegen.async_prelude import async_prelude, wgmma_text
 from tilewright.codegen.conversions import format_prelude
 from tilewright.codegen.matrix_prelude import matrix_prelude
 from tilewright.errors import LoweringError
+from tilewright.ir.kernel import PASSED_WORDS
 
 COPIES = {4: "copy_async_4", 8: "copy_async_8", 16: "copy_async_16"}
 """The function that starts an asynchronous copy to shared memory, by its bytes. Source: PTX ISA, cp.async."""
@@ -116,8 +117,11 @@ def _function(name: str, comment: str, text: str) -> str:
     return f"// {comment}\n__device__ __forceinline__ float {name}(float value) {{\n    return {text};\n}}"
 
 
+PASSED_TABLE = "PassedTable"
+
 PRELUDE: dict[str, str] = {
     "apart": _APART,
+    PASSED_TABLE: f"struct {PASSED_TABLE} {{ long long words[{PASSED_WORDS}]; }};  // filled by the host",
     **{name: _function(name, *parts) for name, parts in _FUNCTIONS.items()},
     **format_prelude(),
     **{COPIES[size_bytes]: _copy_async(size_bytes) for size_bytes in COPIES},

@@ -67,6 +67,9 @@ WIDEST_BYTES = 16
 PROBLEMS = "problems"
 """The table of problems of a kernel that computes a list of them."""
 
+PASSED_WORDS = 504
+"""64-bit words of a table that is an argument, beside others. Source: CUDA C++ Programming Guide, 4 KB of arguments."""
+
 
 STATIC_SHARED_BYTES = 48 * KIB
 """The most shared memory a kernel may declare itself. Source: CUDA C++ Programming Guide, technical specifications."""
@@ -239,9 +242,10 @@ class Kernel:
     def parameters(self) -> tuple[Parameter, ...]:
         """The launch arguments in order: those of one problem, what tells several apart, then the tensor maps; or the
         table of problems and what they share."""
-        if self.problems is Problems.LISTED:
-            shared = [parameter for parameter in self.arguments if parameter.dtype is F32 and not parameter.is_pointer]
-            return (Parameter(PROBLEMS, I64, is_pointer=True), *shared)
+        if self.problems.is_list:
+            passed = self.problems is Problems.PASSED
+            table = Parameter(PROBLEMS, I64, is_pointer=not passed, words=PASSED_WORDS * passed)
+            return (table, *(one for one in self.arguments if one.dtype is F32 and not one.is_pointer))
         maps = [Parameter(m.name, MBARRIER, tensor_map=m.box_of(self.gemm)) for m in self.maps]
         return (*self.arguments, *self.batching, *maps)
 

@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import os
 import threading
-from collections.abc import Iterator
+from collections import Counter
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from itertools import chain, islice
 from math import inf
@@ -145,7 +146,8 @@ class Dispatcher:
         """One launch for problems that agree in formats, orders and epilogue: the best kernel that can be built.
 
         bounds: the largest and the smallest of `count` problems whose sizes are not known here; `requests` are typical
-        ones then. Raises what building, compiling and loading the last resort raises.
+        ones then, and the table lies on the GPU, where it else is an argument of the launch. Raises what building,
+        compiling and loading the last resort raises.
         """
         key = requests, bounds, count
         found = self._groups.get(key)
@@ -162,9 +164,10 @@ class Dispatcher:
         gemms = [request.gemm for request in requests]
         alignment = Alignment(*(min(getattr(request.alignment, side) for request in requests) for side in "abc"))
         first, *others = dict.fromkeys((*gemms, *bounds))
-        for config in (*ranked_for_group(gemms, self.spec), SAFE):
+        problems = Problems.LISTED if bounds else Problems.PASSED
+        for config in (*(config for _, config in ranked_for_group(gemms, self.spec)), SAFE):
             try:
-                built = self.kernels.kernel(first, alignment, config, problems=Problems.LISTED, others=others)
+                built = self.kernels.kernel(first, alignment, config, problems=problems, others=others)
                 grids = [grid_of(built.kernel, gemm) for gemm in (first, *others)]
                 grid = (max(grid[0] for grid in grids), max(grid[1] for grid in grids), count)
                 launch = built.loaded.prepare(grid, built.kernel.block, (0, first.alpha, first.beta))
@@ -173,6 +176,18 @@ class Dispatcher:
                 failures.append(failure)
                 self.report(first, str(config), failure)
         raise failures[-1]
+
+    def is_better_alone(self, requests: Sequence[Request]) -> bool:
+        """Whether a launch for each of some problems is estimated to be faster than one for all of them."""
+        together = ranked_for_group([request.gemm for request in requests], self.spec)
+        if not together:
+            return False
+        left, us = Counter(requests), 0.0
+        for request, count in left.items():
+            us += count * ranked(request.gemm, self.spec, request.alignment, keep_order=request.fixed_order)[0][0]
+            if us >= together[0][0]:
+                return False
+        return True
 
     def refuse_fork(self) -> None:
         """Raises LaunchError in a process that was forked after the GPU was first used."""

@@ -214,9 +214,9 @@ def _late(c: Columns, gemm: Gemm) -> Any:
     return (c.split_k > 1) & (asked >= max(_SHARED_TIMES * gemm.compulsory_bytes, _SHARED_BYTES))
 
 
-def ranked_for_group(gemms: Sequence[Gemm], spec: DeviceSpec) -> list[PlanConfig]:
-    """Plans for problems that one launch computes, best first. Their blocks share the SMs, and the longest sum is the
-    least that it takes."""
+def ranked_for_group(gemms: Sequence[Gemm], spec: DeviceSpec) -> list[tuple[float, PlanConfig]]:
+    """Plans for problems that one launch computes with their estimated microseconds, best first. Their blocks share the
+    SMs, and the longest sum is the least that it takes."""
     found: list[tuple[float, PlanConfig]] = []
     first = gemms[0]
     moved_bytes = sum(gemm.compulsory_bytes for gemm in gemms)
@@ -234,5 +234,5 @@ def ranked_for_group(gemms: Sequence[Gemm], spec: DeviceSpec) -> list[PlanConfig
             work = work_of(kind, c, first, setting)
             time = predict_seconds(work, spec, blocks_per_sm=np.maximum(1, per_sm), dram_bytes=moved_bytes)
             seconds = np.maximum(seconds, time)
-        found += [(float(seconds[at]), PlanConfig(row_of(kind, c, at))) for at in range(len(c)) if per_sm[at]]
-    return [config for _, config in sorted(found, key=lambda entry: entry[0])]
+        found += [(float(seconds[at]) * 1e6, PlanConfig(row_of(kind, c, at))) for at in range(len(c)) if per_sm[at]]
+    return sorted(found, key=lambda entry: entry[0])

@@ -105,6 +105,11 @@ class LoadedKernel:
         NumPy number for a scalar; tensor maps are made of these. Raises LaunchError for arguments, a grid or a block
         that do not fit; a fault inside the kernel is told by the next wait.
         """
+        if any(parameter.words for parameter in self._given):
+            raise LaunchError(
+                f"Kernel {self.source.entry!r} takes a table of problems as an argument.",
+                hint="prepare(...).launch_table(stream, words).",
+            )
         grid = self._resident(grid)
         config = self._configs.get((grid, block)) or self._new_config(grid, block)
         values = self._cast(args)
@@ -250,6 +255,8 @@ class LoadedKernel:
 
 
 def _cast_of(parameter: Parameter) -> Callable[[Any], Any]:
+    if parameter.words:  # written by `PreparedLaunch.launch_table`
+        return np.int64
     return operator.index if parameter.is_pointer else _SCALARS[parameter.dtype]
 
 

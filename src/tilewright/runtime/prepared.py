@@ -72,6 +72,7 @@ class PreparedLaunch:
         start = ctypes.addressof(self._cells)
         pointers = [p.name for p in parameters if p.is_pointer]
         self._pointer_slots: list[int] = []
+        self._table: Any = None
         self._maps: list[_MapPlace] = []
         for slot, parameter in enumerate(parameters):
             self._addresses[slot] = start + slot * _WORD_BYTES
@@ -81,6 +82,9 @@ class PreparedLaunch:
                 self._maps.append(place)
             elif parameter.is_pointer:
                 self._pointer_slots.append(slot)
+            elif parameter.words:
+                self._table = (ctypes.c_uint64 * parameter.words)()
+                self._addresses[slot] = ctypes.addressof(self._table)
             else:
                 raw = by_name[parameter.name].tobytes()
                 ctypes.memmove(start + slot * _WORD_BYTES, raw, len(raw))
@@ -92,7 +96,7 @@ class PreparedLaunch:
         self._configs: dict[int, Any] = {}
         self._launch = driver.cuLaunchKernelEx
         self._success = driver.CUresult.CUDA_SUCCESS
-        self._lock = threading.Lock()
+        self._lock, self._table_lock = threading.Lock(), threading.Lock()
 
     def launch(self, stream: int, *pointers: int) -> None:
         """Start the kernel on a stream, by its address; `pointers`: the addresses of its matrices, in order."""
@@ -109,6 +113,12 @@ class PreparedLaunch:
             (status,) = self._launch(config, self._function, self._argument_list, 0)
         if status is not self._success:
             self._again(status, config)
+
+    def launch_table(self, stream: int, words: Array) -> None:
+        """Start a kernel of a list of problems on a stream; `words`: the table that is its argument, 64 bits each."""
+        with self._table_lock:
+            ctypes.memmove(self._table, words.ctypes.data, words.nbytes)
+            self.launch(stream)
 
     def _again(self, status: Any, config: Any) -> None:
         """A thread that has no context yet gets that of the kernel's GPU; anything else is an error."""

@@ -17,8 +17,9 @@ from runtime_kernels import REVERSE, SCALE, pointer, rotate
 
 from tilewright.artifacts import CudaSource, Parameter
 from tilewright.device.catalog import H200
-from tilewright.dtypes import BF16, BOOL, F16, F64
+from tilewright.dtypes import BF16, BOOL, F16, F32, F64, I64
 from tilewright.errors import LaunchError, ProblemError
+from tilewright.ir.kernel import PASSED_WORDS
 from tilewright.runtime.driver import Gpu, gpu_count, gpu_problem, open_gpu
 from tilewright.runtime.launch import LoadedKernel, load
 from tilewright.runtime.memory import DeviceArray, borrow
@@ -46,7 +47,7 @@ def failing(monkeypatch: pytest.MonkeyPatch, what: str) -> None:
 
 
 def loaded(gpu: Gpu, source: CudaSource) -> LoadedKernel:
-    sizes = [8 if parameter.is_pointer else parameter.dtype.bytes for parameter in source.parameters]
+    sizes = [8 * p.words or (8 if p.is_pointer else p.dtype.bytes) for p in source.parameters]
     os.environ["FAKE_CUDA_ARG_BYTES"] = ",".join(map(str, sizes))
     return load(gpu, compile_cuda(source, gpu.arch), source)
 
@@ -122,6 +123,21 @@ def test_an_unknown_gpu_takes_its_rates_from_the_most_alike(gpu: Gpu) -> None:
 
 
 # Launching
+
+
+def test_a_table_of_words_is_an_argument_of_the_launch(gpu: Gpu) -> None:
+    parameters = Parameter("problems", I64, words=PASSED_WORDS), Parameter("alpha", F32)
+    text = f"struct T {{ long long words[{PASSED_WORDS}]; }};\n"
+    text += 'extern "C" __global__ void k(const __grid_constant__ T problems, float alpha) {}'
+    kernel = loaded(gpu, CudaSource(text, "k", parameters, 256))
+    launch = kernel.prepare(*ONE_BLOCK, (0, 2.5))
+    for words in (np.arange(18).reshape(2, 9), np.arange(9)[None] - 1):
+        launch.launch_table(int(gpu.stream.handle), words)
+        table, alpha = (bytes.fromhex(arg) for arg in calls("launch")[-1]["args"])
+        np.testing.assert_array_equal(np.frombuffer(table, np.int64)[: words.size], words.reshape(-1))
+        assert len(table) == 8 * PASSED_WORDS and alpha == struct.pack("<f", 2.5)
+    with pytest.raises(LaunchError, match="takes a table of problems"):
+        kernel.launch(gpu.stream, *ONE_BLOCK, (0, 2.5))
 
 
 def test_arguments_arrive_as_the_kernel_declares_them(gpu: Gpu) -> None:

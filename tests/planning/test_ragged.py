@@ -72,7 +72,7 @@ def test_each_of_the_first_choices_can_be_lowered(name: str) -> None:
         assert ragged_plan(kernels, request, config).steps
 
 
-def test_few_rows_a_group_have_tiles_of_few_rows() -> None:
+def test_skinny_groups_have_tiles_to_match() -> None:
     for rows, most in ((16, 64), (64, 64), (4096, 256)):
         config = kernel_of(next(ranked_ragged(along_m(64 * rows, 4096, 4096, 64), H200)))
         assert config.m <= most and config.persistent
@@ -120,7 +120,7 @@ def test_a_result_that_tma_cannot_store_is_stored_by_threads() -> None:
 
 Size = Literal["m", "k"]
 SIMULATED: dict[str, tuple[Size, Gemm, list[int]]] = {
-    "few rows": ("m", Gemm(60, 136, 136, BF16, out=BF16, b=Order.COL), [5, 0, 17, 1, 30]),
+    "skinny": ("m", Gemm(60, 136, 136, BF16, out=BF16, b=Order.COL), [5, 0, 17, 1, 30]),
     "some rows": ("m", Gemm(200, 136, 136, BF16, out=BF16), [70, 0, 65, 64]),
     "many rows": ("m", Gemm(700, 264, 72, BF16, out=BF16, b=Order.COL), [300, 0, 260, 130]),
     "f16 along k": ("k", Gemm(136, 136, 200, F16, out=F16, a=Order.COL), [70, 0, 65, 64]),

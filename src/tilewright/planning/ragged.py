@@ -89,7 +89,7 @@ def _candidates(gemm: Gemm, typical: Gemm, groups: Groups, alignment: Alignment,
         product(**rows, **common, consumers=(1, 2, 3), ping_pong=(0,), swap_ab=(0,)),
         product(**rows, **common, consumers=(2,), ping_pong=(1,), swap_ab=(0,)),
     ]
-    if groups.along == "m":  # few rows a group: the rows of an instruction run along n
+    if groups.along == "m":  # skinny groups: the rows of an instruction run along n
         tables.append(product(m=range(8, 65, 8), n=(64, 128), **common, consumers=(1, 2), ping_pong=(0,), swap_ab=(1,)))
     c = joined(*tables)
     c = c.with_columns(cluster_m=1 + (c.cluster == 1), cluster_n=1 + (c.cluster == 2))

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import replace
+from functools import lru_cache
 from typing import Any
 
 import numpy as np
@@ -40,6 +41,9 @@ from tilewright.winners.plan_config import PlanConfig
 _STRIP_BYTES = 40 << 20
 """Of A, that rows of tiles which are visited together read again and again: no more than the L2 holds beside B."""
 
+_NOMINAL = 256
+"""A size in the place of any."""
+
 _LEAST_STAGES, _GOOD_STAGES = 3, 4
 """Of a ring: with fewer loads do not run ahead far enough, or barely."""
 
@@ -55,7 +59,13 @@ def ranked_ragged(request: Request, spec: DeviceSpec) -> Iterator[PlanConfig]:
     if not _is_served(gemm, groups, spec, alignment):
         return
     typical = _typical(gemm, groups)
-    c = _candidates(gemm, typical, groups, alignment, spec)
+    staged = alignment.c >= TMA_BYTES or not tma_stores(gemm)
+    room = spec.max_shared_bytes_per_block - (TABLE.size_bytes if groups.along == "m" else 0)
+    # What can run depends on the formats and orders, and on whether TMA can store rows; not on the sizes.
+    formats = gemm.resized(_NOMINAL, _NOMINAL if tma_stores(gemm) else _NOMINAL + 1, _NOMINAL)
+    c = _candidates(formats, groups.along, staged, room)
+    visited = c.raster_rows * c.m * typical.k * gemm.dtype.bytes
+    c = c.with_columns(raster_rows=np.where(visited > _STRIP_BYTES, c.raster_rows // 2, c.raster_rows))
     seconds = _seconds(c, typical, groups, spec, alignment)
     for at in np.argsort(seconds, kind="stable").tolist():
         yield PlanConfig(row_of("wgmma", c, at))
@@ -75,7 +85,9 @@ def _typical(gemm: Gemm, groups: Groups) -> Gemm:
     return replace(gemm, m=size) if groups.along == "m" else replace(gemm, k=size)
 
 
-def _candidates(gemm: Gemm, typical: Gemm, groups: Groups, alignment: Alignment, spec: DeviceSpec) -> Columns:
+@lru_cache(maxsize=256)
+def _candidates(gemm: Gemm, along: str, staged: bool, room: int) -> Columns:
+    """Persistent kernels. staged: whether C may leave through shared memory, of which there are so many bytes."""
     common: dict[str, Any] = {
         "k": (SWIZZLE_ATOM_BYTES // gemm.dtype.bytes,),
         "cluster": (0, 1, 2),
@@ -89,19 +101,15 @@ def _candidates(gemm: Gemm, typical: Gemm, groups: Groups, alignment: Alignment,
         product(**rows, **common, consumers=(1, 2, 3), ping_pong=(0,), swap_ab=(0,)),
         product(**rows, **common, consumers=(2,), ping_pong=(1,), swap_ab=(0,)),
     ]
-    if groups.along == "m":  # skinny groups: the rows of an instruction run along n
+    if along == "m":  # skinny groups: the rows of an instruction run along n
         tables.append(product(m=range(8, 65, 8), n=(64, 128), **common, consumers=(1, 2), ping_pong=(0,), swap_ab=(1,)))
     c = joined(*tables)
     c = c.with_columns(cluster_m=1 + (c.cluster == 1), cluster_n=1 + (c.cluster == 2))
-    visited = c.raster_rows * c.m * typical.k * gemm.dtype.bytes
-    c = c.with_columns(raster_rows=np.where(visited > _STRIP_BYTES, c.raster_rows // 2, c.raster_rows))
-    staged = alignment.c >= TMA_BYTES or not tma_stores(gemm)
-    room = spec.max_shared_bytes_per_block - (TABLE.size_bytes if groups.along == "m" else 0)
     c = _with_ring(c, gemm, room, staged=staged)
-    return c[legal(wgmma.LAWS, c, typical) & (c.stages >= _LEAST_STAGES) & _fits_registers(c, groups)]
+    return c[legal(wgmma.LAWS, c, gemm) & (c.stages >= _LEAST_STAGES) & _fits_registers(c, along)]
 
 
-def _fits_registers(c: Columns, groups: Groups) -> Any:
+def _fits_registers(c: Columns, along: str) -> Any:
     """Whether the names of groups have registers beside the accumulators and the addresses of stores. Seen with NVRTC
     13: of 3 consumers more than 80 accumulators, of 2 with per-thread stores more than 112, and clusters with either
     ping-pong or per-thread stores along k spill."""
@@ -109,7 +117,7 @@ def _fits_registers(c: Columns, groups: Groups) -> Any:
     staged = c.subtile > 0
     most = np.where(staged, np.where((c.ping_pong > 0) & ~clustered, 192, 128), 112)
     most = np.where(c.consumers > 2, 80, most)
-    crowded = (groups.along == "k") & clustered & ((c.ping_pong > 0) | ~staged)
+    crowded = (along == "k") & clustered & ((c.ping_pong > 0) | ~staged)
     return (wgmma.accumulators_of(c) <= most) & ~crowded
 
 

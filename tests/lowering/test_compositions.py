@@ -12,6 +12,7 @@ from tilewright.kernels.wgmma import WgmmaConfig
 from tilewright.kernels.wgmma_presets import PING_PONG, at_depth, clustered, one_tile, persistent
 from tilewright.ladders import find_rung
 from tilewright.problem import Gemm, Order, check, make_operands
+from tilewright.problem.epilogue import Activation, Epilogue
 from tilewright.schedule import Schedule
 from tilewright.toolchain import build, run_on_simulator
 
@@ -43,6 +44,12 @@ def test_a_strided_batch_by_tma(name: str, shared: str) -> None:
 def test_each_matrix_of_a_batch_is_added_to_what_lay_there(name: str) -> None:
     gemm = Gemm(136, 136, 64, BF16, out=BF16, b=Order.COL, beta=0.5)
     check_batch(gemm, schedule_at(gemm, BY_TMA[name]), 5, resident_blocks=4, schedule="warps")
+
+
+@pytest.mark.parametrize("name", BY_TMA)
+def test_each_problem_of_a_batch_has_a_residual_and_all_share_a_bias(name: str) -> None:
+    gemm = Gemm(136, 136, 64, BF16, out=BF16, beta=0.5, epilogue=Epilogue("n", True, Activation.RELU))
+    check_batch(gemm, schedule_at(gemm, BY_TMA[name]), 3, resident_blocks=2)
 
 
 @pytest.mark.parametrize("k", [1, 41, 64])

@@ -8,9 +8,10 @@ from dataclasses import replace
 from tilewright.ir.buffer import Ref, Space
 from tilewright.ir.expr import Binary, Expr, Op, both
 from tilewright.ir.kernel import Kernel
-from tilewright.ir.stmt import Body, For, If, Move, Stmt
+from tilewright.ir.stmt import Body, If, Move, Stmt
 from tilewright.ir.text import ExprText, stmt_text
 from tilewright.ir.visit import Path, walk
+from tilewright.ir.visit import edited as edited_body
 from tilewright.problem import Operands
 
 Change = Callable[[Stmt], Body]
@@ -18,23 +19,7 @@ Change = Callable[[Stmt], Body]
 
 def edited(kernel: Kernel, path: Path, change: Change) -> Kernel:
     """The kernel with the one statement at `path` replaced."""
-    return replace(kernel, body=_edited(kernel.body, path, change))
-
-
-def _edited(body: Body, path: Path, change: Change) -> Body:
-    index, rest = path[0], path[1:]
-    stmt = body[index]
-    if not rest:
-        new = change(stmt)
-    elif isinstance(stmt, For):
-        new = (replace(stmt, body=_edited(stmt.body, rest, change)),)
-    else:
-        assert isinstance(stmt, If)
-        if rest[0] == 0:
-            new = (replace(stmt, then=_edited(stmt.then, rest[1:], change)),)
-        else:
-            new = (replace(stmt, otherwise=_edited(stmt.otherwise, rest[1:], change)),)
-    return (*body[:index], *new, *body[index + 1 :])
+    return replace(kernel, body=edited_body(kernel.body, path, change))
 
 
 def without(kernel: Kernel, path: Path) -> Kernel:

@@ -79,6 +79,23 @@ def rewrite(body: Body, change: Callable[[Stmt], Body | None]) -> Body:
     return tuple(result)
 
 
+def edited(body: Body, path: Path, change: Callable[[Stmt], Body]) -> Body:
+    """`body` with the one statement at `path` replaced by what `change` makes of it."""
+    index, rest = path[0], path[1:]
+    stmt = body[index]
+    if not rest:
+        new = change(stmt)
+    elif isinstance(stmt, If):
+        if rest[0] == 0:
+            new = (replace(stmt, then=edited(stmt.then, rest[1:], change)),)
+        else:
+            new = (replace(stmt, otherwise=edited(stmt.otherwise, rest[1:], change)),)
+    else:
+        assert isinstance(stmt, For)
+        new = (replace(stmt, body=edited(stmt.body, rest, change)),)
+    return (*body[:index], *new, *body[index + 1 :])
+
+
 def map_exprs(stmt: Stmt, change: Callable[[Expr], Expr]) -> Stmt:
     """The statement with `change` applied to each of its expressions (not to those of nested bodies)."""
 

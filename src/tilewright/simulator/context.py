@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import NoReturn
+from typing import NoReturn, Protocol
 
 import numpy as np
 
@@ -21,13 +21,43 @@ from tilewright.simulator.memory import Memory
 from tilewright.simulator.races import Races
 from tilewright.simulator.registers import RegisterArray
 from tilewright.simulator.sites import Site
+from tilewright.simulator.warps import Batch
+
+
+class Observer(Protocol):
+    """Told after each statement, while the state of the machine can be read; `recorder.Recorder` is one.
+
+    A listener is told facts and costs little; an observer may read everything. Where there is none, nothing is wrapped
+    and nothing is asked.
+    """
+
+    def begun(self, context: Context, batch: Batch) -> None:
+        """The blocks of a batch are about to start."""
+
+    def stepped(self, site: Site, convoy: Convoy) -> None:
+        """The warps of a convoy have executed a statement."""
+
+    def stalled(self, site: Site, convoy: Convoy) -> None:
+        """The warps of a convoy wait: `convoy.wait` says for what."""
+
+    def released(self, convoy: Convoy) -> None:
+        """What the warps of a convoy waited for has happened."""
+
+    def found(self, finding: Finding) -> None:
+        """The statement that is executed now breaks a rule."""
+
+    def completed(self) -> None:
+        """Asynchronous units have completed copies for which no statement was executed."""
+
+    def ended(self, convoy: Convoy) -> None:
+        """The warps of a convoy have come to their end."""
 
 
 @dataclass(slots=True)
 class Context:
     """One run. races: None where detectors are off; bounds are checked always, for the sake of the host's own memory.
 
-    barriers: of the blocks that run now. units: None where no statement uses them.
+    barriers: of the blocks that run now. units: None where no statement uses them. observer: of every statement.
     """
 
     memory: Memory
@@ -37,6 +67,7 @@ class Context:
     races: Races | None
     barriers: BlockBarriers
     units: Units | None = None
+    observer: Observer | None = None
 
     def tell_computed(self, site: Site, convoy: Convoy, operations: Mapping[str, int], times: int = 1) -> None:
         """Tell who listens that the active lanes of a convoy executed machine instructions, by opcode."""

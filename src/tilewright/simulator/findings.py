@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field, replace
 from enum import Enum
 from typing import Literal, NoReturn
@@ -96,12 +96,18 @@ class StopSimulation(Exception):
 
 @dataclass(slots=True)
 class Findings:
-    """Collects what is found, or raises the first error. Repeats of one finding at one line are counted."""
+    """Collects what is found, or raises the first error. Repeats of one finding at one line are counted.
+
+    heard: told each finding as it is found.
+    """
 
     on_finding: OnFinding = "raise"
+    heard: Callable[[Finding], None] | None = None
     _found: dict[object, Finding] = field(default_factory=dict)
 
     def report(self, finding: Finding) -> None:
+        if self.heard is not None:
+            self.heard(finding)
         if self.on_finding == "raise" and finding.kind.is_error:
             raise finding.error()
         key = (finding.kind, finding.where.line, finding.buffer, finding.earlier and finding.earlier.line)

@@ -44,12 +44,20 @@ class Machine:
             units.new_batch(batch)
         if self._context.races is not None:
             self._context.races.new_batch(batch, self._shared)
+        observer = self._context.observer
+        if observer is not None:
+            observer.begun(self._context, batch)
         runnable = self._start(batch)
         waiting: list[Convoy] = []
         while runnable or waiting:
             if not runnable:
                 runnable, waiting = _released(waiting)
+                if observer is not None:
+                    for free in runnable:
+                        observer.released(free)
                 if not runnable and units is not None and units.land(waiting):
+                    if observer is not None:
+                        observer.completed()
                     continue
                 if not runnable:
                     self._deadlock(batch, waiting)
@@ -82,6 +90,8 @@ class Machine:
                 return []
         if self._context.units is not None:
             self._context.units.ended(convoy)
+        if self._context.observer is not None:
+            self._context.observer.ended(convoy)
         return []
 
     def _deadlock(self, batch: Batch, waiting: list[Convoy]) -> None:

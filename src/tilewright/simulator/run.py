@@ -15,14 +15,14 @@ from tilewright.ir.buffer import Space
 from tilewright.ir.kernel import PART_OF_K, TILE_FLAGS, Kernel
 from tilewright.ir.stmt import Move
 from tilewright.ir.visit import walk
-from tilewright.problem.problem import Stored, values_of
+from tilewright.problem.problem import Problem, Stored, values_of
 from tilewright.problem.reference import Operands
 from tilewright.problem.storages import Storages
 from tilewright.simulator.arithmetic import Arithmetic, FloatArithmetic
 from tilewright.simulator.asynchronous.ordered import OrderedRaces
 from tilewright.simulator.asynchronous.units import Units
 from tilewright.simulator.barriers import BlockBarriers
-from tilewright.simulator.context import Context
+from tilewright.simulator.context import Context, Observer
 from tilewright.simulator.counters import Counters, counters_of
 from tilewright.simulator.events import Launch, Listener, Wire
 from tilewright.simulator.findings import Finding, Findings, OnFinding, StopSimulation
@@ -96,6 +96,7 @@ def simulate(
     part_of_k: int = 0,
     batching: Mapping[str, int] | None = None,
     group_ends: Sequence[int] = (),
+    observer: Observer | None = None,
 ) -> Run:
     """Run `kernel` on flat operand storages. The operands stay as they are.
 
@@ -107,7 +108,8 @@ def simulate(
     a kernel with clusters whole clusters run, whichever of their blocks are chosen. part_of_k: products that one block
     sums, where items share out k; the storage of C then holds the partial sums, one matrix below the other. batching:
     the arguments that tell problems apart by name (`Kernel.batching`), where storages hold several matrices.
-    group_ends: where groups end, of a kernel of groups by offsets.
+    group_ends: where groups end, of a kernel of groups by offsets. observer: told after each statement of every convoy,
+    with the state of the machine.
 
     Raises SimulationError for the first broken rule, unless on_finding="collect".
     """
@@ -126,20 +128,14 @@ def simulate(
     constants = arguments(kernel, values)
     grid = launched_grid(kernel, constants, resident_blocks)
     chosen = all_blocks(grid) if blocks is None else some_blocks(grid, blocks, kernel.cluster)
-    sites, findings = Sites(kernel), Findings(on_finding)
+    sites, findings = Sites(kernel), Findings(on_finding, None if observer is None else observer.found)
     blocks_of_all = int(np.prod(grid_of(kernel, constants)))
     memory = Memory(kernel, operands, numbers, base_bytes or {}, blocks_of_all, group_ends)
     nobody = BlockBarriers(Batch(kernel.block, grid, chosen[:0]))
-    context = Context(memory, numbers, Wire(heard), findings, None, nobody)
+    context = Context(memory, numbers, Wire(heard), findings, None, nobody, observer=observer)
     program = translate(kernel, sites, context, constants, grid)
-    written, threads = _written(kernel, memory), kernel.threads_per_block
-    if any(isinstance(stmt, AsyncStmt) for _, stmt in walk(kernel.body)):
-        together = int(np.prod(grid)) if kernel.workspace else kernel.cluster
-        races = OrderedRaces(sites.all, findings, threads, written, together) if detectors else None
-        units = Units(kernel, operands.problem, memory, findings, races, batching or {})
-        context.races, context.units = races, units
-    elif detectors:
-        context.races = Races(sites.all, findings, threads, written)
+    together = int(np.prod(grid)) if kernel.workspace else kernel.cluster
+    _add_units_and_races(context, kernel, operands.problem, sites, together, batching or {}, detectors=detectors)
     launch = Launch(kernel, tuple(sites.all), grid, len(chosen), int(np.prod(grid)), warps_per_block(kernel))
     for hear in context.wire.launched:
         hear(launch)
@@ -148,6 +144,27 @@ def simulate(
     stored = {name: memory.arrays[name] for name in kernel.problem.results}
     flags = memory.arrays.get(TILE_FLAGS, np.zeros(0, np.int64))
     return Run(stored, counters_of(launch, heard), findings.all(), completed, flags)
+
+
+def _add_units_and_races(
+    context: Context,
+    kernel: Kernel,
+    problem: Problem,
+    sites: Sites,
+    together: int,
+    steps: Mapping[str, int],
+    *,
+    detectors: bool,
+) -> None:
+    """What a kernel with asynchronous units needs beside threads, and the race detector that fits. together: blocks
+    that something may order. steps: elements from one matrix to the next."""
+    memory, findings = context.memory, context.findings
+    written, threads = _written(kernel, memory), kernel.threads_per_block
+    if any(isinstance(stmt, AsyncStmt) for _, stmt in walk(kernel.body)):
+        races = OrderedRaces(sites.all, findings, threads, written, together) if detectors else None
+        context.races, context.units = races, Units(kernel, problem, memory, findings, races, steps)
+    elif detectors:
+        context.races = Races(sites.all, findings, threads, written)
 
 
 def _run_batches(machine: Machine, kernel: Kernel, grid: Block, chosen: Array, progress: Progress | None) -> bool:

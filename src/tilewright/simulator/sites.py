@@ -50,6 +50,11 @@ class Sites:
         }
         self.all: list[Site] = []
 
+    def place(self, path: Path, stmt: Stmt, loops: tuple[tuple[str, int], ...]) -> Site:
+        """A statement as an observer is told of it: a place that no counter counts by, index -1."""
+        line, text = self._lines[path]
+        return Site(-1, path, line, text, stmt, getattr(stmt, "origin", ""), loops)
+
     def add(self, path: Path, stmt: Stmt, loops: tuple[tuple[str, int], ...], memory: Buffer | None = None) -> Site:
         line, text = self._lines[path]
         origin = getattr(stmt, "origin", "")

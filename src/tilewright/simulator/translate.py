@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from tilewright.errors import SimulationError
@@ -72,6 +72,7 @@ from tilewright.simulator.convoy import Convoy
 from tilewright.simulator.index import Cells, Place, Predicate, Scope, Uniform, is_uniform, resolve, slot_var, uniform
 from tilewright.simulator.launch import odd
 from tilewright.simulator.moves import LoadOp, MemorySide, StoreOp
+from tilewright.simulator.observed import observed, observed_step
 from tilewright.simulator.opaque_tiles import (
     LoadTileOp,
     StoreTileOp,
@@ -189,14 +190,14 @@ class _Translator:
                 flush()
                 self._emit_waiting(stmt, here, names)
             else:
-                straight += self._operations(stmt, here, names)
+                straight += self._statement(stmt, here, names)
         flush()
 
     def _emit_waiting(self, stmt: Stmt, path: Path, names: Names) -> None:
         site = self._sites.add(path, stmt, names.loops)
         match stmt:
             case Barrier():
-                self.code.append(BarrierStep(site, self._context))
+                self._append(site, BarrierStep(site, self._context))
             case For():
                 slot, (extent, varies) = self._slot(), self._extent(stmt, names)
                 test = LoopTest(site, self._context, slot, extent, varies)
@@ -216,7 +217,7 @@ class _Translator:
                 middle.end = len(self.code)
                 self.code.append(BranchEnd())
             case WaitBarrier() | WaitFlag() | TeamBarrier() | ClusterBarrier() | Wgmma() | WgmmaWait():
-                self.code.append(self._compiler(site, names).instruction(stmt))
+                self._append(site, self._compiler(site, names).instruction(stmt))
             case _:
                 raise AssertionError(f"{type(stmt).__name__} does not wait")
 
@@ -228,8 +229,18 @@ class _Translator:
             if isinstance(stmt, (Let, Alloc)):
                 names = self._declare(stmt, here, names, operations)
             else:
-                operations += self._operations(stmt, here, names)
+                operations += self._statement(stmt, here, names)
         return tuple(operations)
+
+    def _append(self, site: Site, instruction: Instruction) -> None:
+        self.code.append(observed_step(instruction, self._context.observer, site))
+
+    def _statement(self, stmt: Stmt, path: Path, names: Names) -> Sequence[Operation]:
+        """The operations of a statement, which tell an observer that it is executed; those of its bodies do."""
+        operations = self._operations(stmt, path, names)
+        if isinstance(stmt, (For, If)):
+            return operations
+        return observed(operations, self._context.observer, lambda: self._sites.place(path, stmt, names.loops))
 
     def _operations(self, stmt: Stmt, path: Path, names: Names) -> list[Operation]:
         match stmt:
@@ -326,10 +337,13 @@ class _Translator:
         except NotEven:
             self._sites.all.pop()
             return []
+        walked = (*names.loops, *((loop.var, slot) for loop, _, slot in around))
+        operations = observed([operation], self._context.observer, lambda: self._sites.place(path, inner, walked))
         for loop, at, slot in reversed(around):
             outer = self._sites.add(at, loop, names.loops)
-            operation = LoopOp(outer, self._context, slot, self.cells.place(loop.extent), False, (operation,))
-        return [operation]
+            extent = self.cells.place(loop.extent)
+            operations = [LoopOp(outer, self._context, slot, extent, False, tuple(operations))]
+        return list(operations)
 
     def _move(self, stmt: Move, site: Site, names: Names) -> list[Operation]:
         spaces = stmt.dst.buffer.space, stmt.src.buffer.space

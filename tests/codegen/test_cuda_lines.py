@@ -4,10 +4,17 @@ from __future__ import annotations
 
 import re
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from tilewright.codegen import cuda_paths, print_cuda
 from tilewright.codegen.lines import WIDTH, Line, layout, wrap
+from tilewright.ir.async_stmt import TmaLoad, Wgmma
+from tilewright.ir.stmt import Barrier, For, Let, Move, MultiplyTiles
+from tilewright.ir.visit import walk
+from tilewright.ladders import find_rung
+from tilewright.toolchain import build
 
 
 def test_notes_of_neighbours_stand_in_a_column() -> None:
@@ -45,3 +52,26 @@ def test_a_cut_changes_white_space_only(parts: list[str], glue: str) -> None:
     rows = wrap(code, "    ")
     assert re.sub(r"\s", "", "".join(rows)) == re.sub(r"\s", "", code)
     assert all(len(row) <= WIDTH for row in rows)
+
+
+@pytest.mark.parametrize("name", ["worklog/6", "ampere/6", "hopper/best"])
+def test_lines_say_which_statement_they_are_of(name: str) -> None:
+    rung = find_rung(name)
+    kernel = build(rung.gemm(256, 256, 256), rung).kernel
+    lines, paths = print_cuda(kernel).text.splitlines(), cuda_paths(kernel)
+    assert len(lines) == len(paths)
+    of = {path: [line for line, other in zip(lines, paths, strict=True) if other == path] for path in paths}
+    statements = dict(walk(kernel.body))
+    assert set(of) - {None} <= set(statements)
+    for path, stmt in statements.items():
+        match stmt:
+            case Barrier():
+                assert any("__syncthreads();" in line for line in of[path])
+            case For():
+                assert any(f"++{stmt.var}" in line for line in of[path])
+            case Let():
+                assert any(f" {stmt.name} = " in line for line in of[path])
+            case Wgmma() | MultiplyTiles() | TmaLoad() | Move():
+                assert of[path]
+            case _:
+                pass

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from tilewright.artifacts import CudaSource, Parameter
 from tilewright.codegen.async_prelude import TENSOR_MAP
 from tilewright.codegen.expr import CudaExpr
-from tilewright.codegen.lines import WIDTH, Line, layout
+from tilewright.codegen.lines import WIDTH, Line, rows_of
 from tilewright.codegen.names import Names
 from tilewright.codegen.prelude import PASSED_TABLE, prelude_text
 from tilewright.codegen.stmt import BodyPrinter, buffer_note
@@ -21,7 +21,7 @@ from tilewright.ir.program import GROUP_LANES
 from tilewright.ir.register_budgets import REGISTERS_PER_SM
 from tilewright.ir.stmt import Move
 from tilewright.ir.text import ExprText
-from tilewright.ir.visit import exprs_of, walk, walk_expr, written
+from tilewright.ir.visit import Path, exprs_of, walk, walk_expr, written
 from tilewright.ir.work import Problems
 from tilewright.problem.gemm import Gemm, Operand, Order
 from tilewright.problem.problem import Problem
@@ -53,6 +53,13 @@ def print_cuda(kernel: Kernel, *, merge: bool = True) -> CudaSource:
     )
 
 
+def cuda_paths(kernel: Kernel) -> tuple[Path | None, ...]:
+    """For each line of `print_cuda(kernel).text` the statement that it is of; None for the lines of none."""
+    printed = _printed(kernel, Names(kernel), 'extern "C"')
+    above = "".join([printed.header, "\n", prelude_text(printed.used), printed.tables, printed.signature])
+    return (*(None for _ in above.splitlines()), *(path for _, path in printed.rows), None)
+
+
 def print_together(kernels: Sequence[Kernel]) -> str:
     """Several kernels as one text for a C++ compiler, seen by that text only: what all call stands once, on top."""
     tables: dict[tuple[int, ...], str] = {}
@@ -67,13 +74,19 @@ def print_together(kernels: Sequence[Kernel]) -> str:
 
 @dataclass(frozen=True, slots=True)
 class _Printed:
-    """The parts of one kernel's text. used: the names of the prelude that it calls."""
+    """The parts of one kernel's text. used: the names of the prelude that it calls. rows: of the body, each with the
+    statement that it is of."""
 
     entry: str
     header: str
     used: frozenset[str]
     tables: str
-    function: str
+    signature: str
+    rows: list[tuple[str, Path | None]]
+
+    @property
+    def function(self) -> str:
+        return "".join([self.signature, *(f"{row}\n" for row, _ in self.rows), "}\n"])
 
 
 def _printed(kernel: Kernel, names: Names, linkage: str, *, merge: bool = True) -> _Printed:
@@ -84,8 +97,8 @@ def _printed(kernel: Kernel, names: Names, linkage: str, *, merge: bool = True) 
     body = printer.body(kernel.body, depth=1)
     gap = [Line(0, "")] if shared and body else []
     signature = _signature(kernel, names.entry, expr, linkage)
-    function = "".join([signature, layout([*shared, *gap, *body]), "}\n"])
-    return _Printed(names.entry, _header(kernel, names.entry), frozenset(expr.used), tables, function)
+    rows = rows_of([*shared, *gap, *body])
+    return _Printed(names.entry, _header(kernel, names.entry), frozenset(expr.used), tables, signature, rows)
 
 
 def _tables(kernel: Kernel, names: Names) -> str:

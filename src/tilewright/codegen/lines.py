@@ -6,6 +6,8 @@ import textwrap
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from tilewright.ir.visit import Path
+
 WIDTH = 110
 """The widest line of emitted text, in columns."""
 
@@ -17,11 +19,13 @@ _CUTS = ((", ", 1), (" ? ", 0), (" : ", 0), (" || ", 0), (" && ", 0), (" + ", 0)
 
 @dataclass(frozen=True, slots=True)
 class Line:
-    """One line before layout: `depth` levels in, `code`, and a note that follows it as a comment."""
+    """One line before layout: `depth` levels in, `code`, and a note that follows it as a comment. path: of its
+    statement, None where it is of none."""
 
     depth: int
     code: str
     note: str = ""
+    path: Path | None = None
 
     @property
     def width(self) -> int:
@@ -30,18 +34,22 @@ class Line:
 
 def layout(lines: Sequence[Line]) -> str:
     """The lines as text: wrapped at `WIDTH`, the notes of neighbouring lines in one column."""
+    return "".join(f"{row}\n" for row, _ in rows_of(lines))
+
+
+def rows_of(lines: Sequence[Line]) -> list[tuple[str, Path | None]]:
+    """The rows of their text, each with the statement it is of; notes of neighbours stand in one column."""
     columns = _note_columns(lines)
-    text: list[str] = []
+    rows: list[tuple[str, Path | None]] = []
     for line, column in zip(lines, columns, strict=True):
         pad = _INDENT * line.depth
         beside = bool(line.note) and column + len(line.note) + len("//  ") <= WIDTH
-        if line.note and not beside:
-            text += comment(line.note, pad)
+        above = comment(line.note, pad) if line.note and not beside else []
         code = wrap(line.code, pad)
         if beside:
             code[-1] = f"{code[-1]:<{column}}  // {line.note}"
-        text += code
-    return "".join(f"{row}\n" for row in text)
+        rows += ((row, line.path) for row in (*above, *code))
+    return rows
 
 
 def comment(note: str, pad: str = "") -> list[str]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import replace
 
 from tilewright.codegen.async_calls import async_call
 from tilewright.codegen.conversions import access_type, cuda_format, vector
@@ -41,7 +42,7 @@ from tilewright.ir.stmt import (
     StoreFragment,
     WaitCopies,
 )
-from tilewright.ir.visit import exprs_of, moved_from, walk, walk_expr, written
+from tilewright.ir.visit import Path, exprs_of, moved_from, walk, walk_expr, written
 from tilewright.isa.wmma import WMMA_POINTER_BYTES
 from tilewright.layout.fragment import MATRIX_ROW_BYTES, WORD_BYTES
 
@@ -56,18 +57,20 @@ class BodyPrinter:
         self._alignments = vector_bytes(body)
         self._in_words = buffers_in_words(body)
 
-    def body(self, body: Body, depth: int) -> list[Line]:
-        """The statements of one scope."""
+    def body(self, body: Body, depth: int, path: Path = ()) -> list[Line]:
+        """The statements of one scope; `path` leads to it."""
         declared = declarations(body)
         lines: list[Line] = []
         with self._names.scope():
             for index, stmt in enumerate(body):
                 if index in declared.moved:
                     continue
+                here = (*path, index)
                 if index in declared.first:
                     printed = [self._declared(stmt, *declared.first[index], depth)]
                 else:
-                    printed = list(self._stmt(stmt, depth))
+                    printed = list(self._stmt(stmt, depth, here))
+                printed = [line if line.path else replace(line, path=here) for line in printed]
                 if lines and _is_paragraph(printed, lines):
                     lines.append(Line(0, ""))
                 lines += printed
@@ -92,18 +95,18 @@ class BodyPrinter:
         element = self._expr.type(buffer.dtype)
         return f"{element} (&{name}){shape} = *reinterpret_cast<{element} (*){shape}>({place});"
 
-    def _stmt(self, stmt: Stmt, depth: int) -> Iterator[Line]:
+    def _stmt(self, stmt: Stmt, depth: int, path: Path) -> Iterator[Line]:
         match stmt:
             case Let():
                 yield self._let(stmt, depth)
             case For():
-                yield from self._for(stmt, depth)
+                yield from self._for(stmt, depth, path)
             case If():
                 yield Line(depth, f"if ({self._expr(stmt.condition)}) {{")
-                yield from self.body(stmt.then, depth + 1)
+                yield from self.body(stmt.then, depth + 1, (*path, 0))
                 if stmt.otherwise:
                     yield Line(depth, "} else {")
-                    yield from self.body(stmt.otherwise, depth + 1)
+                    yield from self.body(stmt.otherwise, depth + 1, (*path, 1))
                 yield Line(depth, "}")
             case Alloc():
                 words = ", in words" if stmt.buffer in self._in_words else ""
@@ -167,7 +170,7 @@ class BodyPrinter:
             value = f"__shfl_sync(0xffffffffu, {value}, 0)"
         return Line(depth, f"const {stmt.value.dtype.cuda} {self._names.bind_var(stmt.name)} = {value};", stmt.note)
 
-    def _for(self, stmt: For, depth: int) -> Iterator[Line]:
+    def _for(self, stmt: For, depth: int, path: Path) -> Iterator[Line]:
         integer = stmt.extent.dtype.cuda
         extent = self._expr(stmt.extent)  # before the variables of the loop exist
         starts = [self._expr(carried.start) for carried in stmt.carried]
@@ -180,7 +183,7 @@ class BodyPrinter:
             if stmt.unroll:
                 yield Line(depth, "#pragma unroll")
             yield Line(depth, f"for ({integer} {var} = 0; {var} < {extent}; ++{var}) {{", stmt.note)
-            body = self.body(stmt.body, depth + 1)
+            body = self.body(stmt.body, depth + 1, path)
             yield from body
             if counters and body[-1].code == "}":
                 yield Line(0, "")

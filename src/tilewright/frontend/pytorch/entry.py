@@ -48,6 +48,13 @@ def multiply(a: Any, b: Any, out: Any, c: Any, bias: Any, options: Options) -> A
     return call(a, b, out, c, bias, words_of(options))
 
 
+def is_plain(*tensors: Any) -> bool:
+    """Whether PyTorch need not see a call with some tensors."""
+    if not all(type(tensor) in _PLAIN for tensor in tensors) or _observers() or _forward._current_level >= 0:
+        return False
+    return not (_grad_enabled() and any(tensor.requires_grad for tensor in tensors))
+
+
 def _wants_gradients(a: Any, b: Any, out: Any, c: Any, bias: Any) -> bool:
     if a.requires_grad or b.requires_grad:
         return True

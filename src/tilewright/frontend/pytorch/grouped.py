@@ -7,8 +7,10 @@ from typing import Any
 from tilewright import extras
 from tilewright.errors import ProblemError
 from tilewright.frontend.compute import HostMemory
+from tilewright.frontend.libraries import NoMemory
 from tilewright.frontend.libraries.views import View, c_strides
 from tilewright.frontend.options import Options, options_asked, options_of
+from tilewright.frontend.pytorch.entry import is_plain
 from tilewright.frontend.pytorch.plain import LIBRARY, compute_plain
 from tilewright.frontend.ragged import check_offsets, compute_groups, groups_of
 from tilewright.frontend.requests import checked
@@ -25,6 +27,11 @@ def grouped(a: Any, b: Any, offsets: Any, asked: tuple[Any, ...]) -> Any:
             raise ProblemError(
                 f"{name} is a {type(tensor).__name__}, and a is a tensor of PyTorch.", hint="pass a tensor."
             )
+    if not torch.compiler.is_compiling() and not a.is_meta and is_plain(a, b, offsets):
+        try:
+            return _computed(a, b, offsets, options_asked(*asked))
+        except NoMemory:
+            pass
     return torch.ops.tilewright.grouped_matmul(a, b, offsets, *_words_asked(*asked))
 
 
@@ -41,7 +48,10 @@ def _options(alpha: float = 1.0, out_dtype: Any = None, tf32: bool = False) -> O
 
 
 def _grouped(a: Any, b: Any, offsets: Any, *words: Any) -> Any:
-    options = _options(*words)
+    return _computed(a, b, offsets, _options(*words))
+
+
+def _computed(a: Any, b: Any, offsets: Any, options: Options) -> Any:
     try:
         return compute_groups(LIBRARY, a, b, offsets, options)
     except HostMemory:

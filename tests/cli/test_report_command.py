@@ -70,7 +70,7 @@ def test_a_folder_that_takes_no_file_is_refused_before_the_work(
     def refused(dir: Path) -> None:
         raise PermissionError(13, "Permission denied")
 
-    monkeypatch.setattr("tilewright.cli.report.tempfile.TemporaryFile", refused)
+    monkeypatch.setattr("tilewright.cli.page_files.tempfile.TemporaryFile", refused)
     ran = cli("report", "worklog", "--output", tmp_path / "page.html")
     assert (ran.code, ran.out) == (1, "")
     assert ran.err == (

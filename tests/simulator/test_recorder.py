@@ -186,7 +186,7 @@ def test_copies_are_in_flight_until_their_group_is_waited_for() -> None:
 def test_wgmma_are_in_flight_until_their_group_is_waited_for() -> None:
     recording = recorded("hopper/3", (128, 128, 256))
     products = [flight for flight in recording.flights if flight.kind == "wgmma"]
-    assert len(products) == 4 * 4 * 2
+    assert [flight.note for flight in products] == [f"group {group} of warpgroup 0: 8 wgmma" for group in range(4)]
     assert all("wgmma group(s)" in recording.lines[recording.moments[flight.last].line - 1] for flight in products)
 
 
@@ -249,7 +249,7 @@ def test_a_barrier_that_warps_have_left_names_them() -> None:
     one = kernel((If(less(THREAD_X, 64), (Barrier(),)),), block=(96, 1, 1), gemm=gemm)
     recording = record(one, make_operands(gemm))
     assert recording.faults[0].missing == (
-        "warps 0-1 wait for the barrier.",
+        "Warps 0-1 wait for the barrier.",
         "Warp 2 has ended: it should have arrived.",
     )
 

@@ -16,6 +16,7 @@ PANELS = {
         "ladder": "Climb a ladder: every rung verified, counted, explained, and its speed.",
         "show": "Print a rung: its schedule, the program after a step, the kernel, CUDA, PTX or SASS.",
         "explain": "Say what each line of a rung's schedule costs, and why.",
+        "watch": "Step through a block on the CPU, forward and back: warps, registers, shared memory, barriers.",
         "simulate": "Run a rung on the CPU at any size, with counters and detectors.",
         "predict": "Predict a kernel's run time and its bottleneck on any known GPU; needs no GPU.",
         "report": "Write a ladder as one HTML page: charts, and pictures of what every rung does.",

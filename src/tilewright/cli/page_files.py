@@ -1,7 +1,8 @@
-"""Markdown files that commands write from records, or hold against them."""
+"""Files that commands write: Markdown from records, or held against them; and whether a place takes a file."""
 
 from __future__ import annotations
 
+import tempfile
 from collections.abc import Callable
 from operator import eq
 from pathlib import Path
@@ -43,3 +44,20 @@ def _read(path: Path) -> str:
         return path.read_text(encoding="utf-8")
     except UnicodeDecodeError:
         raise TilewrightError(f"{str(path)!r} is no UTF-8 text.") from None
+
+
+def check_writable(path: Path) -> None:
+    """Raises TilewrightError where no file can be written: said before the work, not after it."""
+    problem = ""
+    if path.is_dir():
+        problem = "it is a folder"
+    else:
+        folder = next(folder for folder in path.absolute().parents if folder.exists())
+        try:
+            tempfile.TemporaryFile(dir=folder).close()
+        except NotADirectoryError:
+            problem = f"{str(folder)!r} is not a folder"
+        except OSError as error:
+            problem = f"{str(folder)!r} takes no file ({error.strerror or error})"
+    if problem:
+        raise TilewrightError(f"Cannot write {str(path)!r}: {problem}.", hint="name a file elsewhere with --output.")

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import tempfile
 import webbrowser
 from pathlib import Path
 from typing import Annotated
@@ -21,7 +20,7 @@ from tilewright.cli.arguments import (
     formats_of,
     parse_size,
 )
-from tilewright.errors import TilewrightError
+from tilewright.cli.page_files import check_writable
 from tilewright.report.collect import target_for
 from tilewright.report.page import collect_page, require_plotly, write_page
 from tilewright.runtime.cubin_cache import CubinCache
@@ -52,7 +51,7 @@ def report(
     chosen = chosen_rungs(chosen_ladder(name), rungs)
     target = target_for(device or (None if arch else "H200"), arch, None)
     path = file or Path(f"{chosen[0].ladder}.html")
-    _check_writable(path)
+    check_writable(path)
     cache = CubinCache()
     with output.progress("climbing") as step:
         page = collect_page(chosen, parse_size(size), target, formats=formats_of(dtype), cache=cache, progress=step)
@@ -63,20 +62,3 @@ def report(
     if opened and not webbrowser.open(path.absolute().as_uri()):
         output.note(f"No browser was found: open {path} yourself.")
     return 0
-
-
-def _check_writable(path: Path) -> None:
-    """Said before the work, not after it."""
-    problem = ""
-    if path.is_dir():
-        problem = "it is a folder"
-    else:
-        folder = next(folder for folder in path.absolute().parents if folder.exists())
-        try:
-            tempfile.TemporaryFile(dir=folder).close()
-        except NotADirectoryError:
-            problem = f"{str(folder)!r} is not a folder"
-        except OSError as error:
-            problem = f"{str(folder)!r} takes no file ({error.strerror or error})"
-    if problem:
-        raise TilewrightError(f"Cannot write {str(path)!r}: {problem}.", hint="name a file elsewhere with --output.")

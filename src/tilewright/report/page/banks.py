@@ -83,7 +83,7 @@ def _requests(watched: Watched, access: Access, most: int = WARP_THREADS) -> lis
     warps, addresses, lanes, width, store = _addressed(watched, access)
     turns = _turns(watched, access)
     for number, (warp, at, active) in enumerate(zip(warps.tolist()[:most], addresses, lanes, strict=False)):
-        waves, firsts = waves_of(at, width, active, store=store) if turns is None else _in_turns(turns[number], width)
+        waves, firsts = waves_of(at, width, active, store=store) if turns is None else in_turns(turns[number], width)
         known = {lane: int(at[lane]) for lane in np.flatnonzero(active).tolist()}
         total = int(waves.max()) + 1
         found.append(
@@ -114,7 +114,7 @@ def _turns(watched: Watched, access: Access) -> Array | None:
     return copy_turns(addresses, source.rows[rows][some] * access.buffer.dtype.bytes, width, lanes, reading)
 
 
-def _in_turns(turns: Array, width_bytes: int) -> tuple[Array, list[int]]:
+def in_turns(turns: Array, width_bytes: int) -> tuple[Array, list[int]]:
     """What `waves_of` says, of lanes that are served group by group in these turns."""
     groups = turns.reshape(-1, WAVEFRONT_BYTES // max(width_bytes, BANK_BYTES))
     counts = groups.max(axis=1)

@@ -45,6 +45,7 @@ def _fault(kernel: Kernel, recorder: Recorder, seen: Seen, lines: Sequence[str])
         -1 if earlier is None else _earlier(recorder, finding, earlier, moment),
         0 if earlier is None else earlier.line,
         -1 if earlier is None else earlier.warp,
+        () if earlier is None else earlier.lanes,
         missing,
     )
 
@@ -97,7 +98,7 @@ def who_is_missing(kernel: Kernel, recorder: Recorder, lines: Sequence[str]) -> 
         by_barrier.setdefault(stall.barrier, []).append(stall)
     said: list[str] = []
     for barrier, stalls in by_barrier.items():
-        here = numbers_text("warp", [stall.warp for stall in stalls])
+        here = numbers_text("Warp", [stall.warp for stall in stalls])
         said.append(f"{here} wait{'s' if len(stalls) == 1 else ''} for {stalls[0].what}.")
         if barrier == BLOCK_BARRIER:
             others = [warp for warp in range(recorder.state.warps) if warp not in {stall.warp for stall in stalls}]

@@ -110,10 +110,10 @@ class Length:
 
 def _windows(length: Length, most: int) -> tuple[range, range]:
     """The moments to keep: the first ones, and those around the first error or at the end."""
-    if length.happened <= most:
-        return range(length.happened), range(0)
     half = most // 2
     end = length.happened if length.error is None else min(length.error + half // 2, length.happened)
+    if end <= most:
+        return range(most), range(0)
     return range(half), range(max(half, end - (most - half)), end)
 
 

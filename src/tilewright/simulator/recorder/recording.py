@@ -144,6 +144,7 @@ class Fault:
     earlier: int
     earlier_line: int
     earlier_warp: int
+    earlier_lanes: tuple[int, ...] = ()
     missing: tuple[str, ...] = ()
 
 
@@ -261,7 +262,11 @@ _VALUES: dict[str, type] = {
 
 def packed(array: Array) -> str:
     """The bytes of an array, compressed, as text."""
-    return base64.b64encode(gzip.compress(array.tobytes(), 9, mtime=0)).decode("ascii")
+    return packed_bytes(array.tobytes())
+
+
+def packed_bytes(content: bytes) -> str:
+    return base64.b64encode(gzip.compress(content, 6, mtime=0)).decode("ascii")
 
 
 def unpacked(text: str, dtype: str) -> Array:

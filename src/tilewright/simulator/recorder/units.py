@@ -65,15 +65,21 @@ def copies_of(convoy: Convoy, rows: Array, slot: int, memory: Memory) -> Iterato
 
 
 def products_of(convoy: Convoy, rows: Array) -> Iterator[tuple[Key, UnderWay]]:
-    """The wgmma of the warps in these rows, once for each warpgroup."""
+    """The wgmma groups of the warps in these rows, once for each warpgroup."""
     if convoy.products is None:
         return
+    groups = convoy.warps.numbers[rows] // GROUP_WARPS
+    counts: dict[Key, int] = {}
     for product in convoy.products.under_way:
-        for row in rows.tolist():
-            warp = int(convoy.warps.numbers[row])
-            key = ("wgmma", warp // GROUP_WARPS, int(product.number[row]))
-            is_committed = bool(product.group[row] < convoy.products.groups[row])
-            yield key, UnderWay("wgmma", product.site.line, warp, is_committed, note=f"group {int(product.group[row])}")
+        # The first warp that is here speaks for its warpgroup.
+        for at in np.unique(groups, return_index=True)[1].tolist():
+            row, warpgroup = int(rows[at]), int(groups[at])
+            group = int(product.group[row])
+            key = ("wgmma", warpgroup, group)
+            counts[key] = counts.get(key, 0) + 1
+            is_committed = bool(group < convoy.products.groups[row])
+            note = f"group {group} of warpgroup {warpgroup}: {counts[key]} wgmma"
+            yield key, UnderWay("wgmma", product.site.line, warpgroup * GROUP_WARPS, is_committed, note=note)
 
 
 def boxes_of(units: Units, slot: int) -> Iterator[tuple[Key, UnderWay]]:
@@ -151,7 +157,7 @@ class Flights:
 
     def _finished(self, key: Key, last: int) -> Flight:
         one, flight = self._last.pop(key), self._open.pop(key)
-        return replace(flight, last=last, runs=one.runs, size_bytes=one.size_bytes)
+        return replace(flight, last=last, runs=one.runs, size_bytes=one.size_bytes, note=one.note)
 
     def all(self) -> tuple[Flight, ...]:
         """Everything, also what is still under way."""

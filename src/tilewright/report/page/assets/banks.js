@@ -48,11 +48,11 @@ function drawMap(host, map) {
 }
 
 /** Rows are wavefronts, columns are banks. A wavefront beyond the first of its group of lanes is a conflict.
- * `choose` is told which row was picked; null where there is nothing to pick. */
-function bankFigure(map, request, chosen, choose) {
+ * `choose` is told which row was picked; null where there is nothing to pick. host: whose width there is. */
+function bankFigure(map, request, chosen, choose, host = document.querySelector("main section")) {
   const wordBytes = 4, width = map.matrices ? 16 : map.width;
   const span = Math.max(1, width / wordBytes);
-  const wide = room(document.querySelector("main section")), narrow = wide < 600, left = narrow ? 30 : 84;
+  const wide = room(host), narrow = wide < 600, left = narrow ? 30 : 84;
   const cell = Math.min(30, (wide - left - 2) / 32), every = narrow ? 4 : 1; // a phone has room for every fourth number
   const tall = request.waves > 8 ? 15 : 22, top = 84, middle = tall / 2 + 4, gap = narrow ? 0.5 : 1;
   const cells = new Map();

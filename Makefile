@@ -4,7 +4,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 SIZE ?= 256
 
-.PHONY: ladder test test-slow test-verified test-all mutants check gpu format golden clean
+.PHONY: ladder test test-slow test-all mutants check gpu format golden clean
 .DEFAULT_GOAL := ladder
 
 $(VENV)/ready: pyproject.toml
@@ -22,9 +22,6 @@ test: $(VENV)/ready  ## the tests that a change should run: six minutes on two c
 
 test-slow: $(VENV)/ready  ## the exhaustive rest
 	$(BIN)/python -m pytest --numprocesses=auto --dist=worksteal --quiet -m 'slow and not gpu'
-
-test-verified: $(VENV)/ready  ## what CI runs until the whole of test-all is green again
-	$(BIN)/python -m pytest --numprocesses=auto --dist=worksteal --quiet tests/schedule tests/layout tests/problem tests/isa tests/device tests/model tests/suite tests/docs tests/kernels/test_relayout.py
 
 test-all: test test-slow  ## every test that needs no GPU
 

@@ -21,6 +21,8 @@ function grid(label, rows, columns, cells, options) {
   const made = canvas(columns * cellW + 1, rows * cellH + 1, label, (pen) => {
     pen.fillStyle = look.soft;
     pen.fillRect(0, 0, columns * cellW, rows * cellH);
+    // Outlines of small cells are hard to see: there the cells that are not touched fade.
+    const fades = cellW < 7 && touched && touched.includes(1), shade = (at) => (!fades || touched[at] ? 1 : 0.3);
     const gap = Math.min(cellW, cellH) > 4 ? 1 : 0, fits = cellW >= 12.5 && cellH >= 10;
     pen.textAlign = "center";
     pen.textBaseline = "middle";
@@ -31,7 +33,7 @@ function grid(label, rows, columns, cells, options) {
         if (cellW > 3) { pen.fillStyle = look.muted; pen.globalAlpha = 0.5; pen.fillRect(x + cellW / 2 - 0.7, y + cellH / 2 - 0.7, 1.4, 1.4); pen.globalAlpha = 1; }
       } else {
         pen.fillStyle = look.card; pen.fillRect(x, y, cellW - gap, cellH - gap);
-        pen.globalAlpha = shown.alpha; pen.fillStyle = shown.fill; pen.fillRect(x, y, cellW - gap, cellH - gap); pen.globalAlpha = 1;
+        pen.globalAlpha = shown.alpha * shade(at); pen.fillStyle = shown.fill; pen.fillRect(x, y, cellW - gap, cellH - gap); pen.globalAlpha = 1;
         if (fits) { pen.fillStyle = look.fg; pen.fillText(Math.abs(cells[at]) < 1000 ? `${+cells[at].toPrecision(3)}` : "…", x + cellW / 2, y + cellH / 2, cellW - 1); }
       }
       if (flying && flying[at]) { pen.fillStyle = look.pink; pen.globalAlpha = 0.55; pen.fillRect(x, y + cellH - Math.max(cellH / 3, 1.2), cellW - gap, Math.max(cellH / 3, 1.2)); pen.globalAlpha = 1; }

@@ -38,7 +38,7 @@ ALSO_EQUAL = ("fma_instructions", "shared_wavefronts_ideal")
 """Counts that need not be equal, and are."""
 
 
-@pytest.mark.cross_section("rung", every=5)
+@pytest.mark.cross_section("rung", every=8)
 @pytest.mark.parametrize("rung", MEASURED)
 def test_simulated_counts_equal_the_recorded_ones(rung: str) -> None:
     ours = counts_of(rung)
@@ -50,7 +50,7 @@ def test_simulated_counts_equal_the_recorded_ones(rung: str) -> None:
     assert by_rule <= by_hardware <= 1.01 * by_rule
 
 
-@pytest.mark.cross_section("rung", every=5, at=1)
+@pytest.mark.cross_section("rung", every=8, at=2)
 @pytest.mark.parametrize("rung", HOPPER_AND_TE)
 def test_every_count_from_addresses_is_the_recorded_one_on_hopper_and_te(rung: str) -> None:
     ours = counts_of(rung)
@@ -63,7 +63,7 @@ PAST_L1 = ("swizzle/async_copy", "swizzle/block_order", *(f"swizzle/stages_{slot
 """Rungs of whose copies the source page counts more than what they write."""
 
 
-@pytest.mark.cross_section("rung", every=5, at=2)
+@pytest.mark.cross_section("rung", every=8, at=2)
 @pytest.mark.parametrize("rung", [name for name in CUDA_CORES if name != "swizzle/layers"])
 def test_every_count_from_addresses_is_the_recorded_one_on_cuda_cores(rung: str) -> None:
     ours = counts_of(rung)

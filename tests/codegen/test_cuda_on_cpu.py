@@ -129,6 +129,7 @@ def test_top_rungs_are_right_where_vectors_hang_over_an_edge(rung: Rung, tmp_pat
     assert_right(kernel, problems(kernel.gemm, ((130, 67, 35), (1, 1, 1)), gap=4), tmp_path)
 
 
+@pytest.mark.cross_section("order", "stages", every=2)
 @pytest.mark.parametrize("order", [Order.ROW, Order.COL])
 @pytest.mark.parametrize("stages", [2, 3])
 def test_rows_at_any_two_bytes_are_copied_through_registers(order: Order, stages: int, tmp_path: Path) -> None:

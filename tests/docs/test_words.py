@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import re
 import subprocess
+from functools import cache
 from pathlib import Path
 
 import pytest
@@ -84,11 +85,17 @@ RECORDED = (
 """Where former names are data."""
 
 
+@cache
 def tracked() -> list[str]:
     listed = subprocess.run(["git", "ls-files", "--", *WHERE], cwd=ROOT, capture_output=True, text=True, check=False)
     if listed.returncode:
         pytest.skip("not a checkout of git")
     return [name for name in listed.stdout.splitlines() if Path(name).suffix in TEXTS and name != THIS]
+
+
+@cache
+def text_of(name: str) -> str:
+    return (ROOT / name).read_text(encoding="utf-8")
 
 
 @pytest.mark.parametrize("word", WORDS, ids=str)
@@ -100,7 +107,7 @@ def test_a_private_word_occurs_nowhere(word: str) -> None:
             continue
         if pattern.search(name):
             found.append(f"{name}: the name of the file")
-        for number, line in enumerate((ROOT / name).read_text(encoding="utf-8").splitlines(), 1):
-            if pattern.search(line):
-                found.append(f"{name}:{number}: {line.strip()[:100]}")
+        if pattern.search(text_of(name)):
+            lines = enumerate(text_of(name).splitlines(), 1)
+            found += [f"{name}:{number}: {line.strip()[:100]}" for number, line in lines if pattern.search(line)]
     assert not found, f"write {WORDS[word]!r} instead:\n" + "\n".join(found)

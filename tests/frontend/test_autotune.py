@@ -91,6 +91,7 @@ def test_no_array_of_the_user_is_written_but_by_the_call(clock: Clock) -> None:
     assert clock.problems == 1
 
 
+@pytest.mark.cross_section("copies", every=2, at=1)
 @pytest.mark.parametrize("copies", [1, 16])
 def test_operands_of_any_layout(copies: int, clock: Clock, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("tilewright.frontend.autotuning._MOST_COPIES", copies)

@@ -63,7 +63,7 @@ def assert_right(
     assert (np.abs(values(computed, out) - expected) <= bound).all()
 
 
-@pytest.mark.cross_section("dtype", "orders", every=4)
+@pytest.mark.cross_section("dtype", "orders", every=6)
 @pytest.mark.parametrize("orders", ["NN", "NT", "TN", "TT"])
 @pytest.mark.parametrize("dtype", [F32, F16, BF16], ids=str)
 def test_every_format_order_and_awkward_shape(dtype: DType, orders: str) -> None:
@@ -208,7 +208,7 @@ def test_what_lies_between_the_rows_of_out_stays() -> None:
     assert (np.asarray(room)[:, :5] == 7).all() and (np.asarray(room)[:, 35:] == 7).all()
 
 
-@pytest.mark.cross_section("dtype", "activation", every=5)
+@pytest.mark.cross_section("dtype", "activation", every=8)
 @pytest.mark.parametrize("activation", [None, *Activation], ids=str)
 @pytest.mark.parametrize("dtype", [F32, F16, BF16], ids=str)
 def test_fused_epilogues(dtype: DType, activation: Activation | None) -> None:

@@ -36,6 +36,7 @@ def run(hidden: dict[str, str], folder: Path, *words: str) -> subprocess.Complet
     return subprocess.run(command, env=hidden, cwd=folder, capture_output=True, text=True, check=False)
 
 
+@pytest.mark.cross_section("words", every=2)
 @pytest.mark.parametrize(
     "words",
     [

@@ -246,6 +246,7 @@ def test_without_a_guard_something_is_read_outside() -> None:
             simulate(replace(kernel, body=body), operands)
 
 
+@pytest.mark.cross_section("orders", every=3)
 @pytest.mark.parametrize("orders", ["NN", "NT", "TT"])
 def test_the_text_does_what_the_simulator_does(orders: str) -> None:
     for shape, dtype in (((3, 70, 260), BF16), ((16, 68, 516), F32), ((1, 65, 2050), F16)):
@@ -301,6 +302,7 @@ SHAPES = [
 ]
 
 
+@pytest.mark.cross_section("m", "orders", "dtype", every=3)
 @pytest.mark.parametrize(("m", "n", "k", "orders", "dtype"), SHAPES, ids=str)
 def test_they_compile_without_spills_and_as_estimated(m: int, n: int, k: int, orders: str, dtype: DType) -> None:
     gemm = problem(m, n, k, orders, dtype)

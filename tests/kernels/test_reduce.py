@@ -131,6 +131,7 @@ def test_partial_sums_are_read_once_in_whole_sectors() -> None:
     assert {line.width_bytes for line in loads} == {16}
 
 
+@pytest.mark.cross_section("arch", every=3, at=1)
 @pytest.mark.parametrize("arch", ["sm_75", "sm_80", "sm_90a"])
 def test_they_compile_without_spills(arch: str) -> None:
     for out in (F32, F16, BF16):

@@ -22,6 +22,7 @@ def test_claims_hold(rung: Rung) -> None:
     assert not broken
 
 
+@pytest.mark.cross_section("rung", every=3)
 @pytest.mark.parametrize("rung", rungs())
 def test_only_the_copy_without_cooperation_is_redundant(rung: Rung) -> None:
     gemm = rung.gemm(128, 256, 32)

@@ -61,7 +61,7 @@ def right(gemm: Gemm, point: Any) -> Build:
     return built
 
 
-@pytest.mark.cross_section("point", every=4)
+@pytest.mark.cross_section("point", every=7)
 @pytest.mark.parametrize("point", small())
 def test_a_point_is_right_at_every_edge(point: Any) -> None:
     """Tiles that end outside, rows of C that end inside 16 bytes, and more tiles than persistent blocks."""
@@ -71,6 +71,7 @@ def test_a_point_is_right_at_every_edge(point: Any) -> None:
     right(Gemm(9, 8, 9, F16, out=F16, lda=16), point)
 
 
+@pytest.mark.cross_section("a", "b", "c", every=2)
 @pytest.mark.parametrize("c", Order)
 @pytest.mark.parametrize(("a", "b"), list(product(Order, Order)))
 def test_orders(a: Order, b: Order, c: Order) -> None:

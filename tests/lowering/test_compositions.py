@@ -32,6 +32,7 @@ BY_TMA: dict[str, WgmmaConfig] = {
 }
 
 
+@pytest.mark.cross_section("name", "shared", every=3)
 @pytest.mark.parametrize("shared", ["", "A", "B"])
 @pytest.mark.parametrize("name", BY_TMA)
 def test_a_strided_batch_by_tma(name: str, shared: str) -> None:
@@ -52,6 +53,7 @@ def test_each_problem_of_a_batch_has_a_residual_and_all_share_a_bias(name: str) 
     check_batch(gemm, schedule_at(gemm, BY_TMA[name]), 3, resident_blocks=2)
 
 
+@pytest.mark.cross_section("rung", "k", every=3)
 @pytest.mark.parametrize("k", [1, 41, 64])
 @pytest.mark.parametrize("rung", ["worklog/6", "worklog/best", "ampere/full"])
 def test_a_strided_batch_by_threads(rung: str, k: int) -> None:

@@ -117,6 +117,7 @@ BY_TMA = COOPERATIVE + PING_PONG + OTHER_FORMATS + SWAPPED
 BY_WARPS = [replace(case, aligned=False) for case in (*COOPERATIVE[2:8], *PING_PONG[1:], *OTHER_FORMATS, *SWAPPED[1:])]
 
 
+@pytest.mark.cross_section("case", every=3)
 @pytest.mark.parametrize("case", BY_TMA + BY_WARPS, ids=str)
 def test_every_tile_is_right_and_has_no_bank_conflicts(case: Case) -> None:
     built = case.build()

@@ -145,6 +145,7 @@ def test_warps_meet_once_where_there_are_two_places(point: Any) -> None:
     assert without_teams(built, (0,)) & {Kind.RACE, Kind.UNWRITTEN}
 
 
+@pytest.mark.cross_section("point", every=2)
 @pytest.mark.parametrize("point", [ONE_PART, ONE_STAGE])
 def test_warps_also_meet_before_a_lone_place_is_filled_again(point: Any) -> None:
     built = by_lanes(problem(131, 261, 77, 263), point)
@@ -166,6 +167,7 @@ def test_where_c_begins_decides_what_is_a_pair() -> None:
     assert Kind.MISALIGNED in {finding.kind for finding in run.errors}
 
 
+@pytest.mark.cross_section("variant", every=3)
 @pytest.mark.parametrize("variant", [SAFE, Variant(alignment_bytes=16, result_bytes=1), Variant(frozenset("m"), 16)])
 def test_the_widest_tile_that_goes_by_lanes_leaves_registers_for_its_store(variant: Variant) -> None:
     """128 sums a thread; what is needed to store them must not be kept beside them. A spill would be refused."""

@@ -50,6 +50,7 @@ def checked(built: Build, part_of_k: int, blocks: int, schedule: Literal["lockst
     return run.c
 
 
+@pytest.mark.cross_section("k", "name", every=3)
 @pytest.mark.parametrize("name", KINDS)
 @pytest.mark.parametrize(("k", "part_of_k"), [(456, 128), (64, 64), (200, 192), (8, 64)])
 def test_wgmma_kernels_add_up_in_order(name: str, k: int, part_of_k: int) -> None:
@@ -71,6 +72,7 @@ def test_an_empty_sum_leaves_what_beta_says(name: str) -> None:
     checked(ordered(gemm, schedule_at(gemm, KINDS[name])), 128, 2, "warps")
 
 
+@pytest.mark.cross_section("k", "name", every=4)
 @pytest.mark.parametrize("name", KINDS)
 @pytest.mark.parametrize("k", [0, 8, 456, 1000])
 def test_stream_k(name: str, k: int) -> None:

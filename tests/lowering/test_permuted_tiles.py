@@ -49,6 +49,7 @@ TABLES = {
 }
 
 
+@pytest.mark.cross_section("name", every=2)
 @pytest.mark.parametrize("name", TABLES)
 def test_the_product_is_right(name: str, tmp_path: Path) -> None:
     """In the simulator, with every detector; as C++ on this machine; and the compiler takes the text."""

@@ -28,6 +28,7 @@ def tiles(choice: RasterChoice, rows: int, cols: int) -> list[tuple[int, int]]:
     return found
 
 
+@pytest.mark.cross_section("order", "size", every=3)
 @pytest.mark.parametrize("size", GRIDS, ids=str)
 @pytest.mark.parametrize("order", RasterOrder)
 def test_each_tile_once(order: RasterOrder, size: tuple[int, int]) -> None:

@@ -98,7 +98,7 @@ def places(kind: type, but: Collection[str] = ()) -> list[Any]:
     return [param for param in result if param.id not in but]
 
 
-@pytest.mark.cross_section("path", every=5)
+@pytest.mark.cross_section("path", every=11)
 @pytest.mark.parametrize(("rung", "path"), places(Barrier, but=ORDERED_ANYHOW))
 def test_each_missing_barrier_is_a_race(rung: Rung, path: Path) -> None:
     """However the warps happen to be scheduled."""
@@ -119,6 +119,7 @@ def test_products_order_what_a_barrier_would(name: str) -> None:
         assert not simulate(without(kernel, path), operands, listeners=(), schedule=order).errors
 
 
+@pytest.mark.cross_section("path", every=3)
 @pytest.mark.parametrize(("rung", "path"), places(WaitCopies))
 def test_each_missing_wait_is_found(rung: Rung, path: Path) -> None:
     """Without the wait, or with one group too many under way, data are read before they have arrived."""
@@ -131,7 +132,7 @@ def test_each_missing_wait_is_found(rung: Rung, path: Path) -> None:
         assert simulate(broken, operands, listeners=(), on_finding="collect").errors
 
 
-@pytest.mark.cross_section("rung", "aligned", every=9)
+@pytest.mark.cross_section("rung", "aligned", every=17)
 @pytest.mark.parametrize("aligned", [True, False], ids=["aligned", "unaligned"])
 @pytest.mark.parametrize("rung", [pytest.param(rung, id=rung.name) for rung in RUNGS])
 def test_each_part_of_each_guard_is_needed(rung: Rung, aligned: bool) -> None:
@@ -140,7 +141,7 @@ def test_each_part_of_each_guard_is_needed(rung: Rung, aligned: bool) -> None:
     assert not needless, "\n".join(needless)
 
 
-@pytest.mark.cross_section("rung", every=4)
+@pytest.mark.cross_section("rung", every=7)
 @pytest.mark.parametrize("rung", [pytest.param(rung, id=rung.name) for rung in RUNGS])
 def test_each_vector_access_at_an_edge_is_needed_one_by_one(rung: Rung) -> None:
     """The wide side of a branch alone leaves the matrix; the side of single elements alone is slow but right."""
@@ -151,6 +152,7 @@ def test_each_vector_access_at_an_edge_is_needed_one_by_one(rung: Rung) -> None:
         assert any(is_noticed(wide, o) for o in operands), stmt_text(branch)
 
 
+@pytest.mark.cross_section("name", every=3)
 @pytest.mark.parametrize("name", ["worklog/12", "swizzle/async_copy", "swizzle/stages_3", "ampere/4", "ampere/6"])
 def test_each_count_of_an_asynchronous_copy_is_needed(name: str) -> None:
     rung = find_rung(name)
@@ -163,7 +165,7 @@ def test_each_count_of_an_asynchronous_copy_is_needed(name: str) -> None:
         assert any(is_noticed(broken, o) for o in operands)
 
 
-@pytest.mark.cross_section("rung", every=3)
+@pytest.mark.cross_section("rung", every=7)
 @pytest.mark.parametrize("rung", [pytest.param(rung, id=rung.name) for rung in RUNGS if rung.name not in NEEDS_K_MAJOR])
 def test_wide_accesses_to_unaligned_operands_are_found(rung: Rung) -> None:
     """What `aligned` promises must be true: a kernel that assumes it is wrong where a pointer is off by an element."""

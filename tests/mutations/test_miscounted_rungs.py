@@ -66,7 +66,7 @@ def rings(rung: Rung) -> int:
     return sum(len(stmt.carried) for _, stmt in walk(kernel.body) if isinstance(stmt, For))
 
 
-@pytest.mark.cross_section("rung", every=3)
+@pytest.mark.cross_section("rung", every=5)
 @pytest.mark.parametrize("rung", [param for param in rungs() if rings(find_rung(str(param.id)))])
 def test_a_ring_that_starts_at_the_wrong_slot_is_found(rung: Rung) -> None:
     gemm = rung.gemm(128, 128, 80)
@@ -87,7 +87,7 @@ SLOW = ("te/2", "worklog/11", "worklog/best")
 """Left out to keep the tests short: many loops, or tiles that are copied 256 times."""
 
 
-@pytest.mark.cross_section("rung", every=5)
+@pytest.mark.cross_section("rung", every=9)
 @pytest.mark.parametrize("rung", [p for p in rungs("worklog", "te", "swizzle", "ampere") if p.id not in SLOW])
 def test_a_loop_cut_short_is_found(rung: Rung) -> None:
     # Whole tiles, and past the first turn of a ring.

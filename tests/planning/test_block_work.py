@@ -63,6 +63,7 @@ def seconds(work: Work, spec: DeviceSpec, blocks_per_sm: int = 1) -> float:
     return float(np.max(predict_seconds(work, spec, blocks_per_sm=blocks_per_sm, dram_bytes=0)))
 
 
+@pytest.mark.cross_section("name", "orders", every=4)
 @pytest.mark.parametrize(("name", "orders"), CASES)
 def test_the_forms_are_what_the_simulator_counts(name: str, orders: str) -> None:
     """As far as the time model sees it: for one block on an SM, for several, and where memory is not a bound."""
@@ -103,6 +104,7 @@ def test_an_unaligned_c_has_a_form_too() -> None:
         assert seconds(formed, H200) == pytest.approx(seconds(counted, H200), rel=0.02), config
 
 
+@pytest.mark.cross_section("name", every=2)
 @pytest.mark.parametrize("name", ["bf16", "f32"])
 def test_blocks_of_an_sm_are_those_of_the_compiled_kernels(name: str) -> None:
     gemm = problem(name, "NN")
@@ -124,6 +126,7 @@ def own_tiles() -> list[tuple[str, GemmConfig]]:
     ]
 
 
+@pytest.mark.cross_section("config", every=3)
 @pytest.mark.parametrize(
     ("name", "config"), own_tiles(), ids=lambda one: one if isinstance(one, str) else described(one)
 )
@@ -135,16 +138,21 @@ def test_every_tile_computes_the_product(name: str, config: GemmConfig) -> None:
     assert check(operands, computed).ok and not run.findings
 
 
-@pytest.mark.parametrize("order", [Order.ROW, Order.COL], ids=["NN", "NT"])
-def test_loads_of_the_next_tile_come_before_the_fmas_of_this_one(order: Order) -> None:
+def streamed(orders: str) -> list[tuple[Gemm, GemmConfig]]:
+    """A skinny problem with each of its SIMT candidates on the H200."""
+    gemm = replace(problem("f32", orders), m=16, n=1024, k=1024, lda=0, ldb=0, ldc=0)
+    return [(gemm, config) for config in configurations(gemm, H200)]
+
+
+@pytest.mark.cross_section("config", every=5)
+@pytest.mark.parametrize(("gemm", "config"), streamed("NN") + streamed("NT"))
+def test_loads_of_the_next_tile_come_before_the_fmas_of_this_one(gemm: Gemm, config: GemmConfig) -> None:
     """In machine code, where ptxas decides it: all SIMT candidates of the H200 start their loads first in a k tile."""
-    gemm = Gemm(16, 1024, 1024, F32, b=order)
-    for config in configurations(gemm, device("H200")):
-        built = build_of(gemm, PlanConfig(config.with_split_k(2)))
-        step = loop_over_k(disassemble(compile_cuda(built.source, "sm_90a")))
-        first = next(at for at, opcode in enumerate(step) if opcode == "FFMA")
-        loads = [at for at, opcode in enumerate(step) if opcode.startswith(("LDG.", "LDGSTS."))]
-        assert loads and max(loads) < first, (config, max(loads), first)
+    built = build_of(gemm, PlanConfig(config.with_split_k(2)))
+    step = loop_over_k(disassemble(compile_cuda(built.source, "sm_90a")))
+    first = next(at for at, opcode in enumerate(step) if opcode == "FFMA")
+    loads = [at for at, opcode in enumerate(step) if opcode.startswith(("LDG.", "LDGSTS."))]
+    assert loads and max(loads) < first, (config, max(loads), first)
 
 
 def loop_over_k(text: str) -> list[str]:

@@ -41,7 +41,7 @@ def gpu() -> Iterator[State]:
         yield state
 
 
-@pytest.mark.cross_section("splits", "orders", "shape", every=4)
+@pytest.mark.cross_section("splits", "orders", "shape", every=6)
 @pytest.mark.parametrize("splits", [1, 3])
 @pytest.mark.parametrize("orders", ["CC", "CT", "TC", "TT"])
 @pytest.mark.parametrize("shape", [(33, 65, 131), (1, 1, 1), (64, 130, 7)], ids=str)

@@ -128,6 +128,7 @@ def gpu() -> Iterator[State]:
         yield state
 
 
+@pytest.mark.cross_section("lead", "splits", every=2)
 @pytest.mark.parametrize("splits", [1, 3])
 @pytest.mark.parametrize(("lead", "shape"), [((), (40, 70, 100)), ((), (33, 65, 131)), ((3,), (20, 37, 50))], ids=str)
 def test_the_product_is_right(

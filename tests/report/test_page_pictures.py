@@ -41,6 +41,7 @@ def watched(name: str) -> Watched:
 # -- who computes what -------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.cross_section("name", every=3)
 @pytest.mark.parametrize("name", RUNGS)
 def test_every_element_of_the_tile_has_an_owner_and_all_owners_have_equally_many(name: str) -> None:
     owners = owners_of(watched(name))
@@ -174,6 +175,7 @@ def test_one_half_of_rung_11_loads_while_the_other_multiplies() -> None:
     assert beside[0]["step"] == first["step"] + 1
 
 
+@pytest.mark.cross_section("name", every=3)
 @pytest.mark.parametrize("name", RUNGS)
 def test_a_slot_is_not_filled_before_it_has_been_read(name: str) -> None:
     drawn = timeline(watched(name))
@@ -187,6 +189,7 @@ def test_a_slot_is_not_filled_before_it_has_been_read(name: str) -> None:
 # -- the order of blocks -----------------------------------------------------------------------------------------------
 
 
+@pytest.mark.cross_section("name", every=3)
 @pytest.mark.parametrize("name", RUNGS)
 def test_the_order_has_every_tile_once(name: str) -> None:
     order = block_order(built(name, 1024), H200, 1)

@@ -64,6 +64,7 @@ def won(folder: Path, gemm: Gemm, config: PlanConfig) -> tuple[Prepared, Lookup]
     return prepared, Lookup(version_of, database)
 
 
+@pytest.mark.cross_section("gemm", every=2)
 @pytest.mark.parametrize(("gemm", "config", "launches"), PLANS, ids=str)
 def test_what_won_is_what_is_launched(tmp_path: Path, gemm: Gemm, config: PlanConfig, launches: list[str]) -> None:
     prepared, lookup = won(tmp_path, gemm, config)

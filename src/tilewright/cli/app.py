@@ -22,6 +22,7 @@ PANELS = {
         "report": "Write a ladder as one HTML page: charts, and pictures of what every rung does.",
     },
     "Schedules of your own": {
+        "exercise": "Solve puzzles about kernels: a file to edit, a check by the simulator, and hints.",
         "new": "Write a commented file with a schedule that works, to change.",
         "compare": "Lay two rungs or files side by side: schedules, counts, prediction, CUDA.",
         "relayout": "Search a layout of a shared tile that no access conflicts with, and prove it.",

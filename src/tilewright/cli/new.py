@@ -9,6 +9,7 @@ from typing import Annotated
 import typer
 
 from tilewright.cli import output
+from tilewright.cli.page_files import write_new
 from tilewright.errors import TilewrightError, UnknownName
 
 EXAMPLES = (
@@ -36,11 +37,7 @@ def new(
             f"{path.stem!r} is not a name for a Python module.", hint="letters, digits and _; the first not a digit."
         )
     text = (files("tilewright.cli") / "templates" / TEMPLATES[target.removesuffix("a")]).read_text("utf-8")
-    try:
-        with path.open("x", encoding="utf-8") as file:
-            file.write(text.replace("FILE", path.name))
-    except FileExistsError:
-        raise TilewrightError(f"{str(path)!r} exists.", hint="choose another name, or remove it first.") from None
+    write_new(path, text.replace("FILE", path.name))
     console = output.out()
     console.print(f"{path} is written. Next:", soft_wrap=True)
     for command in ("show {} --cuda", "explain {}", "simulate {}", "predict {} --device H200"):

@@ -61,3 +61,12 @@ def check_writable(path: Path) -> None:
             problem = f"{str(folder)!r} takes no file ({error.strerror or error})"
     if problem:
         raise TilewrightError(f"Cannot write {str(path)!r}: {problem}.", hint="name a file elsewhere with --output.")
+
+
+def write_new(path: Path, text: str) -> None:
+    """Write a file that is not there yet. Raises TilewrightError where one is."""
+    try:
+        with path.open("x", encoding="utf-8") as file:
+            file.write(text)
+    except FileExistsError:
+        raise TilewrightError(f"{str(path)!r} exists.", hint="choose another name, or remove it first.") from None

@@ -113,7 +113,7 @@ def schedules_in(path: Path) -> list[OwnSchedule]:
 
     One that has several names goes by the first, and one that the file builds itself counts once.
     """
-    names = {name: value for name, value in _run(path).items() if not name.startswith("_")}
+    names = {name: value for name, value in names_in(path).items() if not name.startswith("_")}
     gemm = _gemm_of(path, names)
     found: list[OwnSchedule] = []
     seen: set[object] = set()
@@ -188,7 +188,7 @@ def _called(name: str, function: Callable[..., Any], gemm: Gemm) -> Build:
     return given if isinstance(given, Build) else build(gemm, given, name=name)
 
 
-def _run(path: Path) -> dict[str, Any]:
+def names_in(path: Path) -> dict[str, Any]:
     """The names at the top level of a file. Raises TilewrightError, with the line, where it does not run."""
     if not path.is_file():
         raise TilewrightError(f"There is no file {str(path)!r}.")

@@ -1,0 +1,1 @@
+put = [("release", "after", 46)]

@@ -1,0 +1,1 @@
+put = [("barrier", "before", 17), ("barrier", "before", 23)]

@@ -13,7 +13,15 @@ from docs.markdown_blocks import blocks, run, with_outputs
 from tilewright.ladders import find_ladder
 
 DOCS = Path(__file__).parents[2] / "docs"
-PAGES = ("tutorial.md", "write_a_schedule.md", "tensor_cores.md", "hopper.md", "watch.md")
+PAGES = (
+    "tutorial.md",
+    "write_a_schedule.md",
+    "tensor_cores.md",
+    "hopper.md",
+    "howto_tensor_cores.md",
+    "howto_hopper.md",
+    "watch.md",
+)
 
 
 @cache

@@ -4,7 +4,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 SIZE ?= 256
 
-.PHONY: ladder test test-slow test-all mutants check gpu format golden clean
+.PHONY: ladder test test-slow test-all mutants check docs gpu format golden clean
 .DEFAULT_GOAL := ladder
 
 $(VENV)/ready: pyproject.toml
@@ -46,6 +46,14 @@ check: $(VENV)/ready  ## format, lint, types, layers, generated documents
 	$(BIN)/python benchmarks/shapes_table.py --check docs/hopper.md
 	$(BIN)/python benchmarks/shapes_table.py --check docs/tensor_cores.md --records benchmarks/results/ampere_h200.jsonl
 	$(BIN)/python benchmarks/predictions.py --check
+
+$(VENV)/docs-ready: $(VENV)/ready
+	$(BIN)/python -m pip install --quiet --editable '.[docs]'
+	@touch $@
+
+docs: $(VENV)/docs-ready  ## the site, in build/site: reference from docstrings, search, every link checked; needs no network
+	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict --quiet
+	@echo 'build/site/index.html; with search: $(BIN)/python -m http.server --directory build/site'
 
 gpu: $(VENV)/ready  ## the tests that need an NVIDIA GPU
 	$(BIN)/python -m pytest -m gpu --quiet

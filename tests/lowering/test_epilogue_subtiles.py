@@ -203,7 +203,8 @@ def test_each_wait_around_a_tma_store_is_needed(
     case: Case, kind: type[Any], number: int, kinds: frozenset[Kind]
 ) -> None:
     built = case.build()
-    assert found_without(built, kind, number, resident_blocks=1) & kinds
+    before = kind is TeamBarrier and case.ping_pong > 1  # the barrier of empty sums stands in front of the epilogue
+    assert found_without(built, kind, number + before, resident_blocks=1) & kinds
 
 
 def test_a_block_waits_for_its_last_stores() -> None:

@@ -9,7 +9,7 @@ from tilewright.dtypes import F32, I64
 from tilewright.errors import LoweringError
 from tilewright.ir.async_stmt import WaitBarrier
 from tilewright.ir.buffer import Buffer, Ref, Space
-from tilewright.ir.expr import ZERO, Binary, Cast, Const, Expr, Load, Var
+from tilewright.ir.expr import ZERO, Binary, Cast, Const, Expr, Load, Op, Var, real
 from tilewright.ir.kernel import SAFE, Kernel, Variant
 from tilewright.ir.simplify import simplify, substitute
 from tilewright.ir.stmt import Alloc, Assign, Barrier, Body, For, If, Let, Move
@@ -172,8 +172,25 @@ BROKEN: dict[str, tuple[Body, str]] = {
     "width": ((Alloc(X), Move(HERE, Ref(A, (ZERO,)), 3)), "no instruction moves 3 x 4 bytes"),
     "rank": ((Alloc(X), Move(HERE, Ref(TILE, (ZERO,)))), "tile has 2 indices, not 1"),
     "bounds": ((Alloc(X), Move(HERE, Ref(TILE, (Const(8), ZERO)))), "index 8 of tile is outside 0 .. 7"),
+    "turns": (
+        (Alloc(X), For("i", Const(5), (Assign(Ref(X, (Var("i"),)), real(0.0)),))),
+        "index 0 .. 4 of x leaves 0 .. 3",
+    ),
+    "turns of what is read": (
+        (Alloc(X), For("i", Const(2), (Let("a", Load(X, (Var("i") * 2 + 2,))),))),
+        "index 2 .. 4 of x leaves 0 .. 3",
+    ),
+    "before the first": (
+        (Alloc(X), For("i", Const(2), (Let("a", Load(X, (Var("i") - 1,))),))),
+        "index -1 .. 0 of x leaves 0 .. 3",
+    ),
     "divergent": ((If(Var("threadIdx.x"), (Barrier(),)),), "a barrier stands where only some"),
 }
+
+
+def test_a_branch_may_keep_turns_away_from_registers() -> None:
+    guarded = If(Binary(Op.LT, Var("i"), Const(4)), (Assign(Ref(X, (Var("i"),)), real(0.0)),))
+    verify((Alloc(X), For("i", Const(5), (guarded,))), after="a pass")
 
 
 @pytest.mark.parametrize("name", BROKEN)

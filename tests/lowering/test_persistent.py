@@ -8,7 +8,7 @@ from dataclasses import replace
 import pytest
 
 from tests.mutations.broken import edited, without
-from tilewright.dtypes import BF16, F16
+from tilewright.dtypes import BF16, F16, F32, TF32, DType
 from tilewright.errors import ScheduleError
 from tilewright.ir.expr import Const
 from tilewright.ir.kernel import SAFE, Kernel, Variant
@@ -54,6 +54,28 @@ def test_tile_after_tile_is_right(k: int, a: Order, b: Order, blocks: int) -> No
     verdict = check(operands, computed)
     assert verdict.ok, verdict.message
     assert run.errors == ()
+
+
+IN_UNEQUAL_PARTS = [
+    ((64, 64, 32), TF32),
+    ((64, 64, 64), BF16),
+    ((64, 256, 64), F16),
+]
+"""The copies of a tile are issued in parts of unequal lengths, the longer behind the shorter."""
+
+
+@pytest.mark.parametrize("m", [5, 72])
+@pytest.mark.parametrize(("tile", "multiplied"), IN_UNEQUAL_PARTS)
+def test_a_pointer_for_every_copy_of_a_tile_that_is_issued_in_parts(
+    m: int, tile: tuple[int, int, int], multiplied: DType
+) -> None:
+    """A longer part once went on past the pointers of a shorter one: an illegal address on a GPU."""
+    config = replace(PERSISTENT, tile=tile, warp_tile=(64, 64), stages=2, n_outer=True, store="per_thread")
+    dtype = multiplied if multiplied is not TF32 else F32
+    gemm = Gemm(m, 512, 128, dtype, out=dtype, product=multiplied, b=Order.COL)
+    operands = make_operands(gemm)
+    computed, run = run_on_simulator(build(gemm, config.schedule(gemm)), operands, resident_blocks=1)
+    assert check(operands, computed).ok and run.errors == ()
 
 
 @pytest.mark.cross_section("variant", "stages", every=3)

@@ -27,7 +27,7 @@ from simulated_kernels import (
 from tilewright.dtypes import F32, I32, I64
 from tilewright.errors import SimulationError
 from tilewright.ir.buffer import Ref
-from tilewright.ir.expr import ONE, Binary, Cast, Const, Op, Var, as_expr, real
+from tilewright.ir.expr import ONE, Binary, Cast, Const, Load, Op, Var, as_expr, real
 from tilewright.ir.kernel import Kernel
 from tilewright.ir.stmt import Alloc, Assign, Barrier, For, If, Move, Stmt
 from tilewright.ir.text import kernel_text
@@ -332,6 +332,31 @@ class TestBounds:
         assert Kind.MISALIGNED in {
             f.kind for f in simulate(register_tiled(), aligned, base_bytes={"C": 4}, on_finding="collect").findings
         }
+
+    @pytest.mark.parametrize(
+        ("first", "turns", "said"),
+        [
+            (0, 5, "Register array offsets has 4 elements; element 4 is accessed"),
+            (-1, 2, "Register array offsets has 4 elements; element -1 is accessed"),
+            (1, 3, r"Register offsets\[3\] is read before it is written"),
+        ],
+    )
+    @pytest.mark.parametrize("use", ["index", "guard", "value", "condition"])
+    def test_registers_that_offsets_are_kept_in(self, use: str, first: int, turns: int, said: str) -> None:
+        """An array of offsets or pointers that a loop leaves: the GPU would use whatever register lies there."""
+        x, offsets, i = registers("x"), replace(registers("offsets", 4), dtype=I32), Var("i")
+        read = Load(offsets, (i + first,))
+        uses: dict[str, Stmt] = {
+            "index": Move(at(x), Ref(A, (read,))),
+            "guard": Move(at(x), Ref(A, (THREAD,)), guard=less(read, 1)),
+            "value": Assign(Ref(offsets, (as_expr(0),)), read + 1),
+            "condition": If(less(read, 1), (Assign(at(x), real(0)),)),
+        }
+        filled = 4 if "elements" in said else 3
+        fill = loop("i", filled, Assign(Ref(offsets, (i,)), as_expr(0)))
+        used = loop("i", turns, uses[use], unroll=True)
+        with pytest.raises(SimulationError, match=said):
+            simulate(kernel((Alloc(x), Alloc(offsets), fill, used)), make_operands(Gemm(64, 1, 1)))
 
     def test_an_offset_that_32_bits_cannot_hold(self) -> None:
         x, big = registers("x"), Const(2**30, I32)

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 
 from tilewright.dtypes import F32
 from tilewright.errors import LoweringError
 from tilewright.ir.buffer import Ref, Space
-from tilewright.ir.expr import Const, Expr, Load
+from tilewright.ir.expr import Binary, Const, Expr, Load, Op, Var
 from tilewright.ir.kernel import BATCH, BUILTINS, C_ODD, FIRST_GROUP, GROUPS, PART_OF_K, step_of
+from tilewright.ir.ranges import Interval, interval
 from tilewright.ir.stmt import (
     Alloc,
     Assign,
@@ -51,13 +53,14 @@ class BrokenRule(LoweringError):
 def verify(body: Body, *, scheduled: Sequence[str] = (), names: Iterable[str] = PARAMETERS, after: str) -> None:
     """Raise LoweringError where a statement breaks a rule of the language.
 
-    Names are defined before they are used and never twice in one scope; registers are declared; a `Move` has exactly
-    one side in memory and a width that an instruction has; a barrier stands where all threads come.
+    Names are defined before they are used and never twice in one scope; registers are declared, and have an element for
+    each turn of the loops that count them; a `Move` has exactly one side in memory and a width that an instruction has;
+    a barrier stands where all threads come.
 
     names: of the scalar arguments.
     """
     varying = frozenset(name for name in BUILTINS if name.startswith("threadIdx"))
-    _check(body, frozenset((*BUILTINS, *names)), frozenset(), varying, divergent=False, after=after)
+    _check(body, _Scope(frozenset((*BUILTINS, *names)), frozenset(), varying), divergent=False, after=after)
 
 
 def _fail(after: str, stmt: Stmt, why: str) -> None:
@@ -68,45 +71,60 @@ def _fail(after: str, stmt: Stmt, why: str) -> None:
     )
 
 
-def _check(
-    body: Body,
-    names: frozenset[str],
-    registers: frozenset[str],
-    varying: frozenset[str],
-    *,
-    divergent: bool,
-    after: str,
-) -> None:
-    """varying: the names whose values differ between threads. divergent: whether only some threads come here."""
+@dataclass(frozen=True, slots=True)
+class _Scope:
+    """What a statement may use. varying: the names whose values differ between threads. turns: the values of loop
+    variables that are all taken."""
+
+    names: frozenset[str]
+    registers: frozenset[str]
+    varying: frozenset[str]
+    turns: Mapping[str, Interval] = field(default_factory=dict)
+
+    def with_loop(self, loop: For) -> _Scope:
+        names = self.names | {loop.var} | {c.name for c in loop.carried}
+        turns = self.turns
+        if isinstance(loop.extent, Const):
+            turns = {**turns, loop.var: Interval(0, int(loop.extent.value) - 1)}
+        return replace(self, names=names, turns=turns)
+
+    def under(self, condition: Expr) -> _Scope:
+        """In a branch, where not all turns of the loops that it asks for come."""
+        asked = variables(condition)
+        return replace(self, turns={name: turns for name, turns in self.turns.items() if name not in asked})
+
+
+def _check(body: Body, scope: _Scope, *, divergent: bool, after: str) -> None:
+    """divergent: whether only some threads come here."""
     for stmt in body:
         for expr in exprs_of(stmt):
-            unknown = variables(expr) - names
+            unknown = variables(expr) - scope.names
             if unknown:
                 _fail(after, stmt, f"{', '.join(sorted(unknown))} has no value here")
             for part in walk_expr(expr):
-                if isinstance(part, Load) and part.buffer.name not in registers:
-                    _fail(after, stmt, f"{part.buffer.name} is not declared here")
+                if isinstance(part, Load):
+                    _check_place(stmt, Ref(part.buffer, part.index), scope, after)
         match stmt:
             case Let():
-                if stmt.name in names:
+                if stmt.name in scope.names:
                     _fail(after, stmt, f"{stmt.name} has a value already")
-                names = names | {stmt.name}
-                varying = varying | {stmt.name} if _varies(stmt.value, varying) else varying
+                varying = scope.varying | {stmt.name} if _varies(stmt.value, scope.varying) else scope.varying
+                scope = replace(scope, names=scope.names | {stmt.name}, varying=varying)
             case Alloc():
-                registers = registers | {stmt.buffer.name}
+                scope = replace(scope, registers=scope.registers | {stmt.buffer.name})
             case For():
-                inside = names | {stmt.var} | {c.name for c in stmt.carried}
-                if len(inside) != len(names) + 1 + len(stmt.carried):
+                inside = scope.with_loop(stmt)
+                if len(inside.names) != len(scope.names) + 1 + len(stmt.carried):
                     _fail(after, stmt, f"{stmt.var} or a counter it carries has a value already")
-                _check(stmt.body, inside, registers, varying, divergent=divergent, after=after)
+                _check(stmt.body, inside, divergent=divergent, after=after)
             case If():
-                parts = divergent or _varies(stmt.condition, varying)
+                parts = divergent or _varies(stmt.condition, scope.varying)
                 for branch in (stmt.then, stmt.otherwise):
-                    _check(branch, names, registers, varying, divergent=parts, after=after)
+                    _check(branch, scope.under(stmt.condition), divergent=parts, after=after)
             case Move():
-                _check_move(stmt, registers, after)
+                _check_move(stmt, scope, after)
             case Assign():
-                _check_place(stmt, stmt.dst, registers, after)
+                _check_place(stmt, stmt.dst, scope, after)
                 if stmt.dst.buffer.space is not Space.REGISTER:
                     _fail(after, stmt, "arithmetic writes registers only")
             case Barrier():
@@ -114,18 +132,18 @@ def _check(
                     _fail(after, stmt, "a barrier stands where only some threads come")
             case RoundPair():
                 for place in (stmt.first, stmt.second):
-                    _check_place(stmt, place, registers, after)
+                    _check_place(stmt, place, scope, after)
                     if place.buffer.space is not Space.REGISTER or place.buffer.dtype is not F32:
                         _fail(after, stmt, f"{stmt.dtype} is rounded to in registers of f32")
             case LoadMatrices() | LoadFragment() | StoreFragment() | MultiplyTiles() | QuadTranspose() | ShuffleAdd():
                 if divergent:
                     _fail(after, stmt, "an instruction of the whole warp stands where only some lanes come")
-                _check_collective(stmt, registers, after)
+                _check_collective(stmt, scope, after)
             case CommitCopies() | WaitCopies():
                 pass
             case _:
                 for place in (*written(stmt), *moved_from(stmt)):
-                    _check_place(stmt, place, registers, after)
+                    _check_place(stmt, place, scope, after)
 
 
 def _varies(expr: Expr, varying: frozenset[str]) -> bool:
@@ -133,7 +151,7 @@ def _varies(expr: Expr, varying: frozenset[str]) -> bool:
     return bool(variables(expr) & varying) or any(isinstance(part, Load) for part in walk_expr(expr))
 
 
-def _check_move(stmt: Move, registers: frozenset[str], after: str) -> None:
+def _check_move(stmt: Move, scope: _Scope, after: str) -> None:
     in_memory = [place.buffer.space for place in (stmt.dst, stmt.src) if place.buffer.space is not Space.REGISTER]
     if stmt.asynchronous:
         if in_memory != [Space.SHARED, Space.GLOBAL]:
@@ -149,13 +167,13 @@ def _check_move(stmt: Move, registers: frozenset[str], after: str) -> None:
     if stmt.width > 1 and stmt.width * stmt.src.buffer.dtype.bytes not in VECTOR_BYTES:
         _fail(after, stmt, f"no instruction moves {stmt.width} x {stmt.src.buffer.dtype.bytes} bytes")
     for place in (stmt.dst, stmt.src):
-        _check_place(stmt, place, registers, after)
+        _check_place(stmt, place, scope, after)
 
 
-def _check_collective(stmt: Stmt, registers: frozenset[str], after: str) -> None:
+def _check_collective(stmt: Stmt, scope: _Scope, after: str) -> None:
     """Fragments are declared, wide enough and of the instruction's formats; what is in memory is in shared memory."""
     for place in (*written(stmt), *moved_from(stmt)):
-        _check_place(stmt, place, registers, after)
+        _check_place(stmt, place, scope, after)
     match stmt:
         case LoadMatrices():
             if stmt.count not in (1, 2, 4):
@@ -187,14 +205,30 @@ def _check_collective(stmt: Stmt, registers: frozenset[str], after: str) -> None
             pass
 
 
-def _check_place(stmt: Stmt, place: Ref, registers: frozenset[str], after: str) -> None:
+def _check_place(stmt: Stmt, place: Ref, scope: _Scope, after: str) -> None:
     buffer = place.buffer
-    if buffer.space is Space.REGISTER and buffer.name not in registers:
+    if buffer.space is Space.REGISTER and buffer.name not in scope.registers:
         _fail(after, stmt, f"{buffer.name} is not declared here")
     if buffer.space is Space.GLOBAL:
         return
     if len(place.index) != len(buffer.shape):
         _fail(after, stmt, f"{buffer.name} has {len(buffer.shape)} indices, not {len(place.index)}")
     for index, extent in zip(place.index, buffer.shape, strict=True):
-        if isinstance(index, Const) and not 0 <= index.value < extent:
-            _fail(after, stmt, f"index {index.value} of {buffer.name} is outside 0 .. {extent - 1}")
+        if isinstance(index, Const):
+            if not 0 <= index.value < extent:
+                _fail(after, stmt, f"index {index.value} of {buffer.name} is outside 0 .. {extent - 1}")
+        elif buffer.space is Space.REGISTER and _is_affine(index):
+            taken = interval(index, scope.turns)
+            if (taken.low is not None and taken.low < 0) or (taken.high is not None and taken.high >= extent):
+                _fail(after, stmt, f"index {taken.low} .. {taken.high} of {buffer.name} leaves 0 .. {extent - 1}")
+
+
+def _is_affine(expr: Expr) -> bool:
+    """Whether the ends of an expression's interval are values that it takes: a sum of multiples of different names."""
+    parts = tuple(walk_expr(expr))
+    names = [part.name for part in parts if isinstance(part, Var)]
+    sums = all(isinstance(part, Var | Const) or (isinstance(part, Binary) and part.op in _AFFINE) for part in parts)
+    return sums and len(names) == len(set(names))
+
+
+_AFFINE = frozenset({Op.ADD, Op.SUB, Op.MUL})

@@ -52,12 +52,26 @@ def hoist_offsets(body: Body, bounds: Bounds) -> Body:
         if not isinstance(stmt, For):
             result.append(stmt)
         elif stmt.steady is not None:
-            hoisted = _Hoisted(stmt, known, stmt.steady.moves_on)
-            loop = replace(stmt, body=hoisted.rewritten(stmt.body, {}, {}))
-            result += [*hoisted.before, replace(loop, body=_behind_copies(loop.body, hoisted.behind))]
+            hoisted, inside = _hoisted(stmt, known, moves_on=stmt.steady.moves_on)
+            result += [*hoisted.before, replace(stmt, body=_behind_copies(inside, hoisted.behind))]
         else:
             result.append(replace(stmt, body=hoist_offsets(stmt.body, bounds)))
     return tuple(result)
+
+
+def _hoisted(loop: For, bounds: dict[str, Interval], *, moves_on: bool) -> tuple[_Hoisted, Body]:
+    """What stands in front of a loop, and its body.
+
+    Unrolled loops of different lengths may need the same values: a copy in parts of 6 and of 10 steps. How many entries
+    an array needs is known when all of the loop has been seen, so the loop is rewritten until none needs more.
+    """
+    entries: dict[Expr | tuple[Buffer, Expr], int] = {}
+    while True:
+        known = dict(entries)
+        hoisted = _Hoisted(loop, bounds, moves_on, entries)
+        body = hoisted.rewritten(loop.body, {}, {})
+        if entries == known:
+            return hoisted, body
 
 
 def _behind_copies(body: Body, moved: list[Stmt]) -> Body:
@@ -70,12 +84,14 @@ def _behind_copies(body: Body, moved: list[Stmt]) -> Body:
 class _Hoisted:
     """The names that stand in front of one loop, and the loop's statements in terms of them.
 
+    entries: of the array for a value, or for the pointers into a buffer that begin at it; grows with what is needed.
     behind: what moves pointers on, at the end of each turn.
     """
 
     loop: For
     bounds: dict[str, Interval]
-    has_pointers: bool = False
+    has_pointers: bool
+    entries: dict[Expr | tuple[Buffer, Expr], int]
     before: list[Stmt] = field(default_factory=list)
     behind: list[Stmt] = field(default_factory=list)
     pointers: list[Buffer] = field(default_factory=list)
@@ -150,6 +166,7 @@ class _Hoisted:
         stride = simplify(_sum([stride for stride in strides if stride is not None]), ranges)
         pointers = sum(int(buffer.shape[0]) for buffer in self.pointers)
         if (place.buffer, own) in self.pointed and near and pointers + max(counted.values(), default=1) > MOST_POINTERS:
+            self._needed((place.buffer, own), counted)
             pointer, added = self.pointed[place.buffer, own], [*near, *added]
         else:
             start = simplify(_sum([own, *near]), ranges)
@@ -158,10 +175,11 @@ class _Hoisted:
 
     def _pointer(self, name: str, into: Buffer, start: Expr, stride: Expr, counted: Mapping[str, int]) -> Expr:
         """The pointer that begins at `start` and moves by `stride`; one for each turn of an unrolled loop."""
+        turns = self._needed((into, start), counted)
         if (into, start) in self.pointed:
             return self.pointed[into, start]
         name = self._free(name)
-        turn, turns = next(iter(counted.items()), ("", 1))
+        turn = next(iter(counted), "")
         pointers = Buffer(name, Space.REGISTER, I32, (turns,), (turn,) if turn else (), offsets_into=into)
         index: Expr = Var(turn) if turn else ZERO
         here = Load(pointers, (index,))
@@ -175,6 +193,11 @@ class _Hoisted:
         self.pointed[into, start] = here
         return here
 
+    def _needed(self, key: Expr | tuple[Buffer, Expr], counted: Mapping[str, int]) -> int:
+        """The entries of an array that is read in all turns of an unrolled loop, or was found to be read in more."""
+        self.entries[key] = max(self.entries.get(key, 1), *counted.values(), 1)
+        return self.entries[key]
+
     def _free(self, name: str) -> str:
         """A name that nothing else has."""
         name = next(n for i in count(1) if (n := name if i == 1 else f"{name}_{i}") not in self.names)
@@ -183,6 +206,7 @@ class _Hoisted:
 
     def _named(self, name: str, value: Expr, counted: Mapping[str, int]) -> Expr:
         """What stands for `value`: a name, or an entry for each turn of the unrolled loop that it depends on."""
+        turns = self._needed(value, counted)
         if value in self.made:
             return self.made[value]
         name = self._free(name)
@@ -190,7 +214,7 @@ class _Hoisted:
             self.before.append(Let(name, value))
             self.made[value] = Var(name)
         else:
-            ((turn, turns),) = counted.items()
+            (turn,) = counted
             entries = Buffer(name, Space.REGISTER, I32, (turns,), (turn,))
             fill = Assign(Ref(entries, (Var(turn),)), value, origin=name)
             self.before += [Alloc(entries), For(turn, Const(turns), (fill,), unroll=True)]

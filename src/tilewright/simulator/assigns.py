@@ -9,13 +9,14 @@ from math import prod
 import numpy as np
 
 from tilewright.dtypes import DType
-from tilewright.ir.buffer import Ref
+from tilewright.ir.buffer import Buffer, Ref
 from tilewright.ir.expr import Apply, Binary, Cast, Expr, Fma, Load, Op, Select
 from tilewright.ir.stmt import Assign, Move
 from tilewright.ir.visit import walk_expr
 from tilewright.simulator.context import Context
 from tilewright.simulator.convoy import Convoy
 from tilewright.simulator.index import Predicate
+from tilewright.simulator.registers import RegisterArray
 from tilewright.simulator.sites import Site
 from tilewright.simulator.values import Evaluate, NotEven, RegisterView, Values
 from tilewright.simulator.warps import Mask
@@ -48,6 +49,34 @@ def operations_of(value: Expr) -> Mapping[str, int]:
             case _:
                 pass
     return counts or {"MOV": 1}
+
+
+@dataclass(slots=True)
+class AllocOp:
+    """A register buffer comes into being: it holds nothing, also when a loop comes by again."""
+
+    context: Context
+    number: int
+    buffer: Buffer
+
+    def __call__(self, convoy: Convoy) -> None:
+        poison = self.context.arithmetic.poison(self.buffer.dtype)
+        known = convoy.registers[self.number]
+        if known is None:
+            kind = self.context.arithmetic.register_type(self.buffer.dtype)
+            convoy.registers[self.number] = RegisterArray(self.buffer, convoy.warps.lanes, kind, poison)
+        else:  # in a branch too: the lanes that are elsewhere cannot see this buffer
+            known.forget(poison)
+
+
+@dataclass(slots=True)
+class ReadOp:
+    """Registers that an index or a condition is made of are read: they are there, and hold something."""
+
+    view: RegisterView
+
+    def __call__(self, convoy: Convoy) -> None:
+        self.view.read(convoy)
 
 
 @dataclass(slots=True)

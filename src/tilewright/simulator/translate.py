@@ -38,9 +38,9 @@ from tilewright.ir.stmt import (
     StoreFragment,
     WaitCopies,
 )
-from tilewright.ir.visit import Path, walk, walk_expr
+from tilewright.ir.visit import Path, exprs_of, walk, walk_expr
 from tilewright.layout.fragment import MATRIX_ROW_BYTES, QUAD_LANES, WORD_BYTES
-from tilewright.simulator.assigns import RoundPairOp, assign_op, copy_ops
+from tilewright.simulator.assigns import AllocOp, ReadOp, RoundPairOp, assign_op, copy_ops
 from tilewright.simulator.async_moves import AsyncCopyOp, CommitOp, WaitOp
 from tilewright.simulator.asynchronous.compile import WAITING, Compiler
 from tilewright.simulator.asynchronous.meeting_ops import UniformCheckOp
@@ -81,7 +81,6 @@ from tilewright.simulator.opaque_tiles import (
     store_access,
     tile_sides,
 )
-from tilewright.simulator.registers import RegisterArray
 from tilewright.simulator.sites import Site, Sites
 from tilewright.simulator.values import NotEven, Values
 from tilewright.simulator.warps import Warps
@@ -119,24 +118,6 @@ class Program:
     def convoy(self, warps: Warps) -> Convoy:
         """These warps at the first instruction."""
         return Convoy(warps, self.slots, self.registers, self.cells)
-
-
-@dataclass(slots=True)
-class AllocOp:
-    """A register buffer comes into being: it holds nothing, also when a loop comes by again."""
-
-    context: Context
-    number: int
-    buffer: Buffer
-
-    def __call__(self, convoy: Convoy) -> None:
-        poison = self.context.arithmetic.poison(self.buffer.dtype)
-        known = convoy.registers[self.number]
-        if known is None:
-            kind = self.context.arithmetic.register_type(self.buffer.dtype)
-            convoy.registers[self.number] = RegisterArray(self.buffer, convoy.warps.lanes, kind, poison)
-        else:  # in a branch too: the lanes that are elsewhere cannot see this buffer
-            known.forget(poison)
 
 
 def translate(
@@ -187,6 +168,7 @@ class _Translator:
             if isinstance(stmt, (Let, Alloc)):
                 names = self._declare(stmt, here, names, straight)
             elif _waits(stmt):
+                straight += self._reads(stmt, here, names)
                 flush()
                 self._emit_waiting(stmt, here, names)
             else:
@@ -232,12 +214,22 @@ class _Translator:
                 operations += self._statement(stmt, here, names)
         return tuple(operations)
 
+    def _reads(self, stmt: Stmt, path: Path, names: Names) -> list[Operation]:
+        """Checks of the registers that indices, guards and conditions are made of."""
+        loads = {part for expr in exprs_of(stmt) for part in walk_expr(expr) if isinstance(part, Load)}
+        if isinstance(stmt, Assign):
+            loads = {load for load in loads if not load.dtype.is_float}  # the assignment checks the others itself
+        if not loads:
+            return []
+        values = self._values(self._sites.place(path, stmt, names.loops), names)
+        return [ReadOp(values.view(Ref(load.buffer, load.index))) for load in sorted(loads, key=str)]
+
     def _append(self, site: Site, instruction: Instruction) -> None:
         self.code.append(observed_step(instruction, self._context.observer, site))
 
     def _statement(self, stmt: Stmt, path: Path, names: Names) -> Sequence[Operation]:
         """The operations of a statement, which tell an observer that it is executed; those of its bodies do."""
-        operations = self._operations(stmt, path, names)
+        operations = [*self._reads(stmt, path, names), *self._operations(stmt, path, names)]
         if isinstance(stmt, (For, If)):
             return operations
         return observed(operations, self._context.observer, lambda: self._sites.place(path, stmt, names.loops))
@@ -338,12 +330,13 @@ class _Translator:
             self._sites.all.pop()
             return []
         walked = (*names.loops, *((loop.var, slot) for loop, _, slot in around))
-        operations = observed([operation], self._context.observer, lambda: self._sites.place(path, inner, walked))
+        own = [*self._reads(inner, path, inside), operation]
+        operations = list(observed(own, self._context.observer, lambda: self._sites.place(path, inner, walked)))
         for loop, at, slot in reversed(around):
             outer = self._sites.add(at, loop, names.loops)
             extent = self.cells.place(loop.extent)
             operations = [LoopOp(outer, self._context, slot, extent, False, tuple(operations))]
-        return list(operations)
+        return operations
 
     def _move(self, stmt: Move, site: Site, names: Names) -> list[Operation]:
         spaces = stmt.dst.buffer.space, stmt.src.buffer.space
@@ -455,6 +448,7 @@ class _Translator:
             return names.with_name(stmt.name, self.cells.let(resolve(stmt.value, names.scope)))
         held = Buffer(stmt.name, Space.REGISTER, stmt.value.dtype, (1,))
         names = self._declare(Alloc(held), path, names, operations)
+        operations += self._reads(stmt, path, names)
         site = self._sites.add(path, stmt, names.loops)
         operations.append(assign_op(Assign(Ref(held, (ZERO,)), stmt.value), self._values(site, names)))
         if stmt.value.dtype.is_float:

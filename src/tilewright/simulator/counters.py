@@ -198,14 +198,16 @@ class Counters:
     def barriers_per_k_step(self) -> float:
         """Barriers each time around the loop that holds them: of several such loops, the one that goes round most.
 
-        An unrolled loop counts only where there is no other: parts of a result leave in such.
+        An unrolled loop counts only where there is no other: parts of a result leave in such. Barriers that no warp
+        came to do not count.
         """
-        inner = {line.loops[-1] for line in self.lines if line.kind == "barrier" and line.loops}
+        met = [line for line in self.lines if line.kind == "barrier" and line.executions]
+        inner = {line.loops[-1] for line in met if line.loops}
         loops = [line for line in self.lines if line.kind == "loop" and line.path in inner and line.executions]
         if not loops:
             return 0.0
         loop = max(loops, key=lambda line: (bool(line.opcodes), line.executions))
-        barriers = sum(line.executions for line in self.lines if line.kind == "barrier" and loop.path in line.loops)
+        barriers = sum(line.executions for line in met if loop.path in line.loops)
         return _ratio(barriers, loop.executions)
 
     @property

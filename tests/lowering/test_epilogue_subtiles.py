@@ -179,7 +179,7 @@ def found_without(built: Build, kind: type[Any], dropped: int, **options: Any) -
 
     kernel = replace(built.kernel, body=rewrite(built.kernel.body, change))
     assert kernel != built.kernel
-    run = simulate(kernel, make_operands(built.gemm), on_finding="collect", schedule="warps", **options)
+    run = simulate(kernel, make_operands(built.gemm), on_finding="collect", schedule="moments", **options)
     return frozenset(finding.kind for finding in run.errors)
 
 

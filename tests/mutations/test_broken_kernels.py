@@ -44,7 +44,7 @@ EDGE_SHAPES_OF_TENSOR_CORES = tuple((70, k) for k in (5, 29, 45, 77, 173, 125))
 the first half of a tile and in the second, which are copied by different statements where copies are spread."""
 
 
-ORDERS: tuple[Any, ...] = ("lockstep", "warps")
+ORDERS: tuple[Any, ...] = ("lockstep", "moments")
 
 
 def problems(rung: Rung) -> tuple[Gemm, ...]:

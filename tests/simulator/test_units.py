@@ -44,7 +44,7 @@ from tilewright.simulator import Kind, count_sampled, sample_blocks, simulate
 from tilewright.simulator.coverage import miscounts
 from tilewright.simulator.machine import Order
 
-SCHEDULES: list[Order] = ["lockstep", "warps"]
+SCHEDULES: list[Order] = ["lockstep", "warps", "moments"]
 DEEP = Gemm(64, 64, 256, dtype=BF16, out=BF16)
 TALL = Gemm(192, 64, 128, dtype=BF16, out=BF16)
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Annotated, Any, Literal, cast
+from typing import Annotated, Any
 
 import typer
 from rich import box
@@ -25,6 +25,7 @@ from tilewright.problem.gemm import Gemm
 from tilewright.problem.reference import make_operands
 from tilewright.problem.tolerance import Verdict, check
 from tilewright.simulator import Counters, Finding, Kind
+from tilewright.simulator.machine import ORDERS
 from tilewright.toolchain import build, run_on_simulator
 
 EXAMPLES = (
@@ -55,7 +56,11 @@ def simulate(
         str, typer.Option(metavar="races,bounds,unwritten|all|none", help="What to look for.")
     ] = "all",
     schedule: Annotated[
-        str, typer.Option(metavar="lockstep|warps", help="How warps are scheduled: together, or each in a drawn order.")
+        str,
+        typer.Option(
+            metavar="|".join(ORDERS),
+            help="How warps are scheduled: together, each in a drawn order, or with stops at drawn moments, too.",
+        ),
     ] = "lockstep",
     seed: Annotated[int, typer.Option(help="Of the operands, and of the order of warps.")] = 0,
     as_json: AsJson = False,
@@ -65,8 +70,8 @@ def simulate(
     The result is held against float64. Fails if it is wrong, or if a detector finds that a rule is broken.
     """
     looked_for = _kinds(detectors)
-    if schedule not in ("lockstep", "warps"):
-        raise UnknownName("schedule", schedule, ("lockstep", "warps"))
+    if schedule not in ORDERS:
+        raise UnknownName("schedule", schedule, ORDERS)
     given = {"lda": lda, "ldb": ldb, "ldc": ldc, "alpha": alpha, "beta": beta}
     asked: dict[str, Any] = {name: value for name, value in given.items() if value is not None}
     found, gemm = chosen_problem(rung, size, **asked, **formats_of(dtype))
@@ -78,7 +83,7 @@ def simulate(
             operands,
             detectors=not looked_for.isdisjoint({Kind.RACE, Kind.UNWRITTEN}),
             on_finding="collect",
-            schedule=cast(Literal["lockstep", "warps"], schedule),
+            schedule=schedule,
             seed=seed,
             progress=lambda done, total: step("", done, total),
         )

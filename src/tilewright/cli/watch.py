@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 import webbrowser
 from pathlib import Path
-from typing import Annotated, Literal, cast
+from typing import Annotated
 
 import typer
 
@@ -19,6 +19,7 @@ from tilewright.report.debugger import page_text
 from tilewright.report.debugger import watch as watched
 from tilewright.report.own_schedules import is_file
 from tilewright.simulator.launch import Block
+from tilewright.simulator.machine import ORDERS
 from tilewright.simulator.recorder import MOST_MOMENTS
 from tilewright.toolchain import build
 
@@ -45,7 +46,11 @@ def watch(
         int | None, typer.Option(metavar="LINE", help="Leave out a line of `show --kernel`: what is it for?")
     ] = None,
     schedule: Annotated[
-        str, typer.Option(metavar="lockstep|warps", help="How warps are scheduled: together, or each in a drawn order.")
+        str,
+        typer.Option(
+            metavar="|".join(ORDERS),
+            help="How warps are scheduled: together, each in a drawn order, or with stops at drawn moments, too.",
+        ),
     ] = "lockstep",
     seed: Annotated[int, typer.Option(help="Of the order of warps.")] = 0,
     most: Annotated[
@@ -60,8 +65,8 @@ def watch(
     and sectors of the current access, and schedule, kernel and CUDA with the lines that belong together. Where a
     detector finds a race or a deadlock, it opens there; the command then fails.
     """
-    if schedule not in ("lockstep", "warps"):
-        raise UnknownName("schedule", schedule, ("lockstep", "warps"))
+    if schedule not in ORDERS:
+        raise UnknownName("schedule", schedule, ORDERS)
     formats = formats_of(dtype)
     found, gemm = chosen_problem(rung, size, **formats)
     path = file or Path(f"{found.ladder}-{found.slug}.html")
@@ -75,7 +80,7 @@ def watch(
             title=found.title,
             block=parse_block(block),
             without=without,
-            schedule=cast(Literal["lockstep", "warps"], schedule),
+            schedule=schedule,
             seed=seed,
             most_moments=most,
         )

@@ -66,7 +66,8 @@ class Finding:
     """One broken rule at one line, however often it happened.
 
     element: the flat element of `buffer` that the first lane touches. earlier: the access it conflicts with.
-    occurrences: executions of the line that broke the rule this way.
+    occurrences: executions of the line that broke the rule this way. order: of warps, as `simulate` is told it; empty
+    for the usual one.
     """
 
     kind: Kind
@@ -78,10 +79,12 @@ class Finding:
     note: str = ""
     hint: str = ""
     occurrences: int = 1
+    order: str = ""
 
     @property
     def place(self) -> str:
-        return str(self.where) if self.earlier is None else f"{self.where}\nearlier, {self.earlier}"
+        earlier = "" if self.earlier is None else f"\nearlier, {self.earlier}"
+        return f"{self.where}{earlier}" + (f"\nin the order {self.order}" if self.order else "")
 
     def error(self) -> SimulationError:
         return SimulationError(self.headline, place=self.place, note=self.note, hint=self.hint)
@@ -98,14 +101,16 @@ class StopSimulation(Exception):
 class Findings:
     """Collects what is found, or raises the first error. Repeats of one finding at one line are counted.
 
-    heard: told each finding as it is found.
+    heard: told each finding as it is found. order: in which warps run, as findings tell it.
     """
 
     on_finding: OnFinding = "raise"
     heard: Callable[[Finding], None] | None = None
+    order: str = ""
     _found: dict[object, Finding] = field(default_factory=dict)
 
     def report(self, finding: Finding) -> None:
+        finding = replace(finding, order=self.order)
         if self.heard is not None:
             self.heard(finding)
         if self.on_finding == "raise" and finding.kind.is_error:

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from typing import Literal
+from collections.abc import Sequence
+from typing import Literal, get_args
 
 import numpy as np
 
@@ -16,9 +17,17 @@ from tilewright.simulator.findings import Finding, Kind, Where, numbers_text
 from tilewright.simulator.translate import Program
 from tilewright.simulator.warps import Batch, Warps
 
-Order = Literal["lockstep", "warps"]
+Order = Literal["lockstep", "warps", "moments"]
 """How warps are scheduled. lockstep: all together, as far as they agree. warps: each as far as it can go, in an order
-drawn from a seed, so that whoever relies on the order of warps gets wrong results."""
+drawn from a seed, so that whoever relies on the order of warps gets wrong results. moments: in such an order, too, but
+a warp may stop after each statement at which one can wait and notice late that a wait is over, and a copy of TMA may
+complete at any moment after it was started."""
+
+ORDERS: tuple[Order, ...] = get_args(Order)
+
+_STOPS, _LOOKS, _LANDS = 0.25, 0.5, 0.25
+"""Of "moments": how likely a warp stops after an instruction, a wait that is over is noticed before another warp goes
+on, and a copy completes then."""
 
 
 class Machine:
@@ -35,7 +44,7 @@ class Machine:
         """All warps of the blocks, to their end. Raises StopSimulation after a deadlock.
 
         Boxes of TMA land where no warp can go on and some warp waits for them: as late as they may, so that
-        whoever does not wait for them reads the old contents.
+        whoever does not wait for them reads the old contents. In the order "moments" they land at any moment.
         """
         self._context.memory.new_batch(batch.blocks)
         self._context.barriers = BlockBarriers(batch)
@@ -50,21 +59,45 @@ class Machine:
         runnable = self._start(batch)
         waiting: list[Convoy] = []
         while runnable or waiting:
-            if not runnable:
-                runnable, waiting = _released(waiting)
-                if observer is not None:
-                    for free in runnable:
-                        observer.released(free)
-                if not runnable and units is not None and units.land(waiting):
-                    if observer is not None:
-                        observer.completed()
+            if self._order == "moments" and runnable:
+                free, waiting = self._noticed(waiting)
+                runnable += free
+                self._land(())
+            elif not runnable:
+                runnable, waiting = self._noticed(waiting, all_of_them=self._order != "moments")
+                if not runnable and self._land(waiting):
                     continue
+                if not runnable:
+                    runnable, waiting = self._noticed(waiting, all_of_them=True)
                 if not runnable:
                     self._deadlock(batch, waiting)
             convoy = runnable.pop(self._turn(len(runnable)))
             runnable += self._advance(convoy, waiting)
         if units is not None:
             units.finish()
+
+    def _noticed(self, waiting: list[Convoy], *, all_of_them: bool = False) -> tuple[list[Convoy], list[Convoy]]:
+        """(those that may go on and know it, those that still wait)."""
+        looking = [all_of_them or self._random.random() < _LOOKS for _ in waiting]
+        free, held = _released([convoy for convoy, looks in zip(waiting, looking, strict=True) if looks])
+        held += [convoy for convoy, looks in zip(waiting, looking, strict=True) if not looks]
+        if self._context.observer is not None:
+            for convoy in free:
+                self._context.observer.released(convoy)
+        return free, held
+
+    def _land(self, waiting: Sequence[Convoy]) -> bool:
+        """Completes the copies that some warp waits for, or of these and all others some; whether there were any."""
+        units = self._context.units
+        if units is None:
+            return False
+        at_random = self._order == "moments"
+        landed = units.land_some(lambda: bool(self._random.random() < _LANDS)) if at_random else units.land(waiting)
+        if at_random and waiting and not landed:
+            landed = units.land(waiting)
+        if landed and self._context.observer is not None:
+            self._context.observer.completed()
+        return landed
 
     def _start(self, batch: Batch) -> list[Convoy]:
         count, blocks = batch.warps_per_block, np.arange(batch.blocks)
@@ -88,6 +121,8 @@ class Machine:
             if convoy.wait is not None:
                 waiting.append(convoy)
                 return []
+            if self._order == "moments" and self._random.random() < _STOPS:
+                return [convoy]
         if self._context.units is not None:
             self._context.units.ended(convoy)
         if self._context.observer is not None:

@@ -59,7 +59,7 @@ class Run:
     stored: flat storage of each matrix that the kernel writes, by name (storage dtype; residues as int64 in modular
     arithmetic). counters: of the blocks that ran.
     findings: broken rules and notes, in the order in which they were first seen. completed: False after a deadlock.
-    flags: of tiles, as the launch leaves them.
+    flags: of tiles, as the launch leaves them. schedule, seed: the order of warps; the same run again with both.
     """
 
     stored: Mapping[str, Array]
@@ -67,6 +67,8 @@ class Run:
     findings: tuple[Finding, ...]
     completed: bool = True
     flags: Array = field(default_factory=lambda: np.zeros(0, np.int64))
+    schedule: Order = "lockstep"
+    seed: int = 0
 
     @property
     def c(self) -> Array:
@@ -102,8 +104,8 @@ def simulate(
 
     listeners: who hears the events; None is `standard_listeners()`, () is none. detectors: look for races and
     unwritten reads of shared memory (bounds, registers and barriers are checked in any case). blocks: run only these
-    (x, y, z). schedule: how warps are scheduled, see `Order`; seed: of "warps". base_bytes: alignment of operands that
-    do not start at a multiple of 256 bytes. progress: called with (blocks done, blocks in all) as blocks finish.
+    (x, y, z). schedule: how warps are scheduled, see `Order`; seed: of a drawn order. base_bytes: alignment of
+    operands that do not start at a multiple of 256 bytes. progress: called with (blocks done, in all) as blocks finish.
     resident_blocks: how many blocks of a resident kernel run at once; None for as many as a large GPU has room for. Of
     a kernel with clusters whole clusters run, whichever of their blocks are chosen. part_of_k: products that one block
     sums, where items share out k; the storage of C then holds the partial sums, one matrix below the other. batching:
@@ -129,6 +131,8 @@ def simulate(
     grid = launched_grid(kernel, constants, resident_blocks)
     chosen = all_blocks(grid) if blocks is None else some_blocks(grid, blocks, kernel.cluster)
     sites, findings = Sites(kernel), Findings(on_finding, None if observer is None else observer.found)
+    if schedule != "lockstep":
+        findings.order = f"schedule={schedule!r}, seed={seed}"
     blocks_of_all = int(np.prod(grid_of(kernel, constants)))
     memory = Memory(kernel, operands, numbers, base_bytes or {}, blocks_of_all, group_ends)
     nobody = BlockBarriers(Batch(kernel.block, grid, chosen[:0]))
@@ -143,7 +147,7 @@ def simulate(
     completed = _run_batches(machine, kernel, grid, chosen, progress)
     stored = {name: memory.arrays[name] for name in kernel.problem.results}
     flags = memory.arrays.get(TILE_FLAGS, np.zeros(0, np.int64))
-    return Run(stored, counters_of(launch, heard), findings.all(), completed, flags)
+    return Run(stored, counters_of(launch, heard), findings.all(), completed, flags, schedule, seed)
 
 
 def _add_units_and_races(

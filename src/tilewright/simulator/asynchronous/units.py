@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from functools import partial
 
 import numpy as np
@@ -113,6 +113,15 @@ class Units:
                 some = True
                 self._land(flight.part(due))
         return some
+
+    def land_some(self, chosen: Callable[[], bool]) -> bool:
+        """Lands the boxes that a statement started together, or not, as it is chosen. Whether there were any."""
+        landing = [chosen() for _ in self.flights]
+        due = [flight for flight, lands in zip(self.flights, landing, strict=True) if lands]
+        self.flights = [flight for flight, lands in zip(self.flights, landing, strict=True) if not lands]
+        for flight in due:
+            self._land(flight)
+        return bool(due)
 
     def _land(self, flight: Flight) -> None:
         arrays, box = self.memory.arrays, flight.box

@@ -52,7 +52,7 @@ $(VENV)/docs-ready: $(VENV)/ready
 	@touch $@
 
 docs: $(VENV)/docs-ready  ## the site, in build/site: reference from docstrings, search, every link checked; needs no network
-	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict --quiet
+	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict  # --quiet would not count warnings
 	@echo 'build/site/index.html; with search: $(BIN)/python -m http.server --directory build/site'
 
 gpu: $(VENV)/ready  ## the tests that need an NVIDIA GPU

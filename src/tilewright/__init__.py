@@ -169,4 +169,4 @@ def __getattr__(name: str) -> Any:
 
 
 def __dir__() -> list[str]:
-    return sorted([*globals(), *_HOME_OF])
+    return sorted([*__all__, *(name for name in globals() if name.startswith("__"))])

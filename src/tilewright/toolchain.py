@@ -19,6 +19,7 @@ from tilewright.device.catalog import device as known_device
 from tilewright.device.spec import DeviceSpec
 from tilewright.dtypes import OPERAND_DTYPES, Array, DType
 from tilewright.errors import LaunchError, ProblemError, ScheduleError
+from tilewright.html_text import code, folded
 from tilewright.ir.expr import Const, Expr
 from tilewright.ir.kernel import BATCH, GROUPS, MOST_GROUPS, PART_OF_K, Kernel, Variant
 from tilewright.ir.program import Program
@@ -130,6 +131,10 @@ class Build:
     def text(self) -> str:
         """The scheduled program as text."""
         return program_text(self.program)
+
+    def _repr_html_(self) -> str:
+        shown = code(f"{self.name}: {self.gemm}", self.text)
+        return shown + folded("Schedule", self.schedule.text) + folded("CUDA", self.cuda)
 
     def after(self, step: int) -> Build:
         """The build of the first `step` steps (0 is the naive program)."""

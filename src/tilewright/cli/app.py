@@ -149,6 +149,11 @@ def _root(
 
 def application() -> typer.Typer:
     """The command line as Typer runs it."""
-    app = typer.Typer(cls=LazyCommands, no_args_is_help=True, pretty_exceptions_enable=False)
+    app = typer.Typer(
+        cls=LazyCommands,
+        no_args_is_help=True,
+        pretty_exceptions_enable=False,
+        context_settings={"help_option_names": ["-h", "--help"]},
+    )
     app.callback()(_root)
     return app

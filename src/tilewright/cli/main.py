@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import re
 import sys
 import traceback
 from collections.abc import Sequence
@@ -72,6 +73,9 @@ def _usage(error: Exception) -> int:
     if type(error).__name__ == "NoArgsIsHelpError":
         return 2  # the help has been printed
     message = str(error.format_message()).strip()  # type: ignore[attr-defined]
+    option = str(getattr(error, "option_name", ""))
+    if re.fullmatch(r"-\d+", option):
+        message = f"{option} is a negative number, and no argument here may be one."
     print(f"{message}\n  Hint: {command} --help", file=sys.stderr)
     return 2
 

@@ -31,7 +31,6 @@ def kept_up_to_date(
         raise typer.BadParameter("--write and --check exclude each other.")
     if write is not None:
         text = fresh(_read(write) if write.exists() else "")
-        write.parent.mkdir(parents=True, exist_ok=True)
         replace_file(write, text)
     elif check is not None:
         old = _read(check)
@@ -52,9 +51,11 @@ def check_writable(path: Path) -> None:
     if path.is_dir():
         problem = "it is a folder"
     else:
-        folder = next(folder for folder in path.absolute().parents if folder.exists())
+        folder = path.absolute().parent
         try:
             tempfile.TemporaryFile(dir=folder).close()
+        except FileNotFoundError:
+            problem = f"there is no folder {str(path.parent)!r}"
         except NotADirectoryError:
             problem = f"{str(folder)!r} is not a folder"
         except OSError as error:

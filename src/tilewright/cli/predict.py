@@ -12,12 +12,16 @@ from tilewright.cli import output
 from tilewright.cli.arguments import AsJson, FormatName, RungName, chosen_problem, formats_of
 from tilewright.cli.tables import Column, fitting_table
 from tilewright.device.catalog import device as known_device
+from tilewright.errors import TilewrightError
 from tilewright.prediction import Prediction, Term, predict_rung
 from tilewright.problem.formats import format_name
 from tilewright.runtime.cubin_cache import CubinCache
 from tilewright.units import format_seconds
 
 DEFAULT_SIZE = "4096"
+
+MOST_MHZ = 5000
+"""No SM runs faster: the fastest of the catalogue boosts to little more than half of it."""
 
 EXAMPLES = (
     "tilewright predict worklog/6 --device 'RTX 3090'",
@@ -34,7 +38,10 @@ def predict(
     ] = None,
     dtype: FormatName = None,
     clock: Annotated[
-        int | None, typer.Option("--clock", metavar="MHz", min=1, help="Of the SMs. Default: that of the data sheet.")
+        int | None,
+        typer.Option(
+            "--clock", metavar="MHz", min=1, max=MOST_MHZ, help="Of the SMs. Default: that of the data sheet."
+        ),
     ] = None,
     as_json: AsJson = False,
 ) -> int:
@@ -45,6 +52,10 @@ def predict(
     """
     spec = known_device(device)
     found, gemm = chosen_problem(rung, size, default=DEFAULT_SIZE, **formats_of(dtype))
+    if not gemm.m * gemm.n:
+        raise TilewrightError(
+            f"A product of {gemm.m} x {gemm.n} results takes no time: nothing is launched.", hint="use a larger --size."
+        )
     predicted = predict_rung(found, gemm, spec, cache=CubinCache(), clock_mhz=clock)
     if as_json:
         output.print_json(

@@ -97,6 +97,8 @@ def tune(
         raise typer.BadParameter("give M, N and K, or --suite.")
     if suite and m is not None:
         raise typer.BadParameter("--suite has problems of its own: leave out M, N and K.")
+    if dtype is not None:
+        format_options(dtype)  # a format that is none is told before a GPU is looked for
     gpu, spec = _device(list_only, device)
     if suite:
         asked = Suite(dtype, order, record, export, budget or 500.0, processes)

@@ -85,7 +85,6 @@ def watch(
             most_moments=most,
         )
         text = page_text(one)
-    path.parent.mkdir(parents=True, exist_ok=True)
     replace_file(path, text)
     errors = [fault for fault in one.recording.faults if fault.is_error]
     for fault in errors:

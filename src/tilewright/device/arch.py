@@ -14,7 +14,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from enum import Enum
 
-from tilewright.errors import UnknownName
+from tilewright.errors import CompileError, UnknownName
 
 
 class Feature(Enum):
@@ -150,6 +150,11 @@ def arch(name: str | Arch) -> Arch:
         return name
     digits = re.sub(r"^(sm|compute)_?|\.", "", name.strip().lower())
     known = _BY_NAME.get(f"sm_{digits}")
+    if known is None and re.fullmatch(r"\d{2}a?", digits) and int(digits[:2]) < int(ARCHS[0].name[3:]):
+        raise CompileError(
+            f"No kernel can be compiled for {name}: {ARCHS[0]} is the oldest architecture that NVRTC 13 knows.",
+            hint=f"name {ARCHS[0]} or a later one.",
+        )
     if known is None:
         raise UnknownName("architecture", name, _BY_NAME)
     return known

@@ -17,6 +17,7 @@ from enum import Enum
 from math import prod
 from typing import Literal
 
+from tilewright.html_text import code
 from tilewright.ir.buffer import Handoff, Space
 from tilewright.ir.work import Problems, SplitK, Walk
 from tilewright.isa.instruction import MatrixInstruction
@@ -271,6 +272,11 @@ class Program:
     problems: Problems = Problems.ONE
     split_k: SplitK = SplitK.NONE
     stream_k: bool = False
+
+    def _repr_html_(self) -> str:
+        from tilewright.ir.program_text import program_text  # here: the printer imports the program
+
+        return code("Program", program_text(self))
 
     # -- looking up -------------------------------------------------------------------------------------------------
 

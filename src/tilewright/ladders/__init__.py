@@ -45,6 +45,14 @@ def find_rung(name: str) -> Rung:
         raise TilewrightError(
             f"{name!r} is a rung of {len(matches)} ladders.", hint=f"say {' or '.join(rung.name for rung in matches)}."
         )
+    shared = [rung.name for rung in rungs if wanted == rung.label]
+    if len(shared) > 1:
+        raise TilewrightError(
+            f"Rungs of {len(shared)} ladders are called {name!r}.", hint=f"say {' or '.join(shared)}."
+        )
+    if wanted in LADDERS:
+        first, last = LADDERS[wanted][0], LADDERS[wanted][-1]
+        raise TilewrightError(f"{name!r} is a ladder, not a rung.", hint=f"name one of {first.name} to {last.name}.")
     ladder = wanted.split("/")[0]
     near = LADDERS.get(ladder, tuple(rungs))
     names = [rung.name for rung in near] + [f"{rung.ladder}/{rung.slug}" for rung in near if rung.slug != rung.label]

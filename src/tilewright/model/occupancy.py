@@ -21,6 +21,7 @@ import numpy as np
 
 from tilewright.device.spec import WARP_THREADS, DeviceSpec
 from tilewright.errors import LaunchError
+from tilewright.html_text import table
 from tilewright.units import ceil_div, format_bytes, round_up
 
 
@@ -70,6 +71,16 @@ class Occupancy:
     def limited_by(self) -> tuple[Limit, ...]:
         """Every limit that binds: raising only some of these would not let another block in."""
         return tuple(limit for limit, blocks in self.blocks_allowed if blocks == self.blocks_per_sm)
+
+    def _repr_html_(self) -> str:
+        rows = [
+            (limit.value, blocks, "limits" if limit in self.limited_by else "") for limit, blocks in self.blocks_allowed
+        ]
+        title = (
+            f"{self.spec.name}: {self.blocks_per_sm} blocks per SM, {self.warps_per_sm} of "
+            f"{self.spec.max_warps_per_sm} warps ({self.fraction:.0%})"
+        )
+        return table(title, ("limit", "blocks it allows", ""), rows, below=self.why)
 
     @property
     def why(self) -> str:

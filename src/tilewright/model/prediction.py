@@ -5,6 +5,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal
 
+from tilewright.html_text import table
+from tilewright.units import format_seconds
+
 LOW, HIGH = 0.85, 1.20
 """The interval around a predicted time. Nine of ten measured rows lie in it (docs/predictions.md)."""
 
@@ -52,6 +55,19 @@ class Prediction:
         """Terms that add up to the seconds: the largest bound, then what is exposed beside it."""
         most = max(self.bounds, key=lambda term: term.seconds)
         return (most, *(term for term in self.terms if term.kind == "exposed"))
+
+    def _repr_html_(self) -> str:
+        rows = [
+            (term.name, format_seconds(term.seconds), f"{term.seconds / self.seconds:.0%}", term.what)
+            for term in self.terms
+        ]
+        title = (
+            f"{self.device}: {format_seconds(self.seconds)} "
+            f"({format_seconds(self.low_s)} to {format_seconds(self.high_s)}), "
+            f"{self.tflops:.3g} TFLOP/s, predicted for {self.clock_hz / 1e6:.0f} MHz"
+        )
+        below = f"Bound by {self.binding.name}. {self.relief}"
+        return table(title, ("term", "time", "share", "what"), rows, below=below)
 
     @property
     def tflops_low(self) -> float:

@@ -10,6 +10,7 @@ from typing import Any, Literal, SupportsIndex
 
 from tilewright.dtypes import ALL, F32, TF32_FORMATS, DType
 from tilewright.errors import FormatError, ProblemError
+from tilewright.html_text import table
 from tilewright.problem.epilogue import PLAIN, Epilogue
 from tilewright.problem.problem import Scalar, ScalarKind
 
@@ -258,6 +259,20 @@ class Gemm:
     def resized(self, m: int, n: int, k: int) -> Gemm:
         """The same problem at another size, with tight leading dimensions."""
         return replace(self, m=m, n=n, k=k, lda=0, ldb=0, ldc=0, ld_residual=0)
+
+    def _repr_html_(self) -> str:
+        rows = [
+            (
+                operand.name,
+                " x ".join(str(self.size(dim)) for dim in operand.dims),
+                operand.dtype.name,
+                "row-major" if operand.order is Order.ROW else "column-major",
+                self.leading(operand.name),
+            )
+            for operand in self.operands
+        ]
+        title = f"{self.alpha:g} * A @ B + {self.beta:g} * C" if self.beta else f"{self.alpha:g} * A @ B"
+        return table(title, ("matrix", "size", "format", "stored", "leading dimension"), rows, below=str(self))
 
     def __str__(self) -> str:
         orders = "".join("N" if order is Order.ROW else "T" for order in (self.a, self.b))

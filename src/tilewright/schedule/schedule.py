@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from typing import overload
 
 from tilewright.errors import ScheduleError, TilewrightError
+from tilewright.html_text import code
 from tilewright.ir.program import Program, naive_program
 from tilewright.problem.gemm import Gemm
 from tilewright.schedule.step import Step
@@ -80,3 +81,6 @@ class Schedule:
 
     def __repr__(self) -> str:
         return self.text
+
+    def _repr_html_(self) -> str:
+        return code(f"Schedule, {len(self)} steps", self.text)

@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import asdict, dataclass, fields, replace
 from typing import Any, Literal
 
+from tilewright.html_text import table
 from tilewright.ir.buffer import Space
 from tilewright.ir.stmt import For
 from tilewright.layout.banks import SECTOR_BYTES
@@ -238,6 +239,20 @@ class Counters:
     def guarded_off_lanes(self) -> int:
         """Lanes kept from memory by a guard."""
         return self.total("guarded_off")
+
+    def _repr_html_(self) -> str:
+        moved = (("global loads", self.global_loads), ("global stores", self.global_stores))
+        kept = (("shared loads", self.shared_loads), ("shared stores", self.shared_stores))
+        tma = (("TMA loads", self.bulk_loads), ("TMA stores", self.bulk_stores))
+        rows: list[tuple[object, ...]] = [
+            *((name, one.requests, one.bytes_asked, one.sectors, "", "") for name, one in moved),
+            *((name, one.requests, one.bytes_asked, "", one.wavefronts, one.excess_wavefronts) for name, one in kept),
+            *((name, one.boxes, one.size_bytes, one.sectors, "", "") for name, one in tma if one.boxes),
+        ]
+        title = f"{self.blocks:,} blocks of {self.warps_per_block} warps{', estimated' if self.is_estimate else ''}"
+        columns = ("memory", "requests", "bytes asked", "sectors", "wavefronts", "lost to bank conflicts")
+        below = f"{self.fmas:,} multiply-adds; {self.barriers_per_k_step:g} __syncthreads for each k iteration."
+        return table(title, columns, rows, below=below)
 
     def as_dict(self) -> dict[str, Any]:
         """Plain values for JSON: the sums and ratios, and the lines that did something."""

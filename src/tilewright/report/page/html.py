@@ -63,7 +63,6 @@ def write_page(page: Page, path: Path) -> None:
     """Write the page, whole or not at all. Raises TilewrightError where that is not possible."""
     text = page_text(page)
     try:
-        path.parent.mkdir(parents=True, exist_ok=True)
         replace_file(path, text)
     except OSError as error:
         raise TilewrightError(

@@ -1,0 +1,80 @@
+"""Small mistakes at the command line, and what is said."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from command_runs import Cli
+
+import tilewright as tw
+
+
+@pytest.mark.parametrize(
+    ("arguments", "code", "said"),
+    [
+        (
+            ("show", "6"),
+            1,
+            "Rungs of 3 ladders are called '6'.\n  Hint: say worklog/6 or ampere/6 or hopper/6.\n",
+        ),
+        (
+            ("explain", "worklog"),
+            1,
+            "'worklog' is a ladder, not a rung.\n  Hint: name one of worklog/1 to worklog/best.\n",
+        ),
+        (
+            ("show", "worklog/6", "--ptx", "--arch", "sm_61"),
+            1,
+            "No kernel can be compiled for sm_61: sm_75 is the oldest architecture that NVRTC 13 knows.\n"
+            "  Hint: name sm_75 or a later one.\n",
+        ),
+        (
+            ("predict", "worklog/6", "--size", "0"),
+            1,
+            "A product of 0 x 0 results takes no time: nothing is launched.\n  Hint: use a larger --size.\n",
+        ),
+        (("predict", "worklog/6", "--clock", "9999999"), 2, "5000"),
+        (
+            ("tune", "-1", "5", "5"),
+            2,
+            "-1 is a negative number, and no argument here may be one.\n  Hint: tilewright tune --help\n",
+        ),
+        (("tune", "64", "64", "64", "--dtype", "fp8"), 1, "There is no dtype 'fp8'."),
+    ],
+)
+def test_a_mistake_is_told_as_what_it_is(cli: Cli, arguments: tuple[str, ...], code: int, said: str) -> None:
+    ran = cli(*arguments)
+    assert (ran.code, ran.out) == (code, "")
+    assert said in ran.err
+
+
+@pytest.mark.parametrize("command", [("watch", "worklog/3", "--size", "32"), ("report", "te")])
+def test_no_folder_is_created_for_a_page(
+    cli: Cli, command: tuple[str, ...], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    ran = cli(*command, "--output", "missing/page.html")
+    assert (ran.code, ran.out) == (1, "")
+    assert ran.err == (
+        "Cannot write 'missing/page.html': there is no folder 'missing'.\n"
+        "  Hint: name a file elsewhere with --output.\n"
+    )
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize("arguments", [("-h",), ("predict", "-h")])
+def test_the_short_help_is_the_help(cli: Cli, arguments: tuple[str, ...]) -> None:
+    short, long = cli(*arguments), cli(*arguments[:-1], "--help")
+    assert (short.code, short.out) == (0, long.out)
+
+
+def test_a_rung_of_a_catalogued_gpu_can_be_asked_at_its_own_clock() -> None:
+    from tilewright.cli.predict import MOST_MHZ
+    from tilewright.device.catalog import DEVICES
+
+    assert all(device.boost_clock_mhz * 1.5 < MOST_MHZ for device in DEVICES)
+
+
+def test_dir_lists_what_is_public() -> None:
+    assert {name for name in dir(tw) if not name.startswith("__")} == set(tw.__all__)

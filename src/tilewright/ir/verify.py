@@ -73,25 +73,25 @@ def _fail(after: str, stmt: Stmt, why: str) -> None:
 
 @dataclass(frozen=True, slots=True)
 class _Scope:
-    """What a statement may use. varying: the names whose values differ between threads. turns: the values of loop
-    variables that are all taken."""
+    """What a statement may use. varying: the names whose values differ between threads. iterations: the
+    values of loop variables that are all taken."""
 
     names: frozenset[str]
     registers: frozenset[str]
     varying: frozenset[str]
-    turns: Mapping[str, Interval] = field(default_factory=dict)
+    iterations: Mapping[str, Interval] = field(default_factory=dict)
 
     def with_loop(self, loop: For) -> _Scope:
         names = self.names | {loop.var} | {c.name for c in loop.carried}
-        turns = self.turns
+        iterations = self.iterations
         if isinstance(loop.extent, Const):
-            turns = {**turns, loop.var: Interval(0, int(loop.extent.value) - 1)}
-        return replace(self, names=names, turns=turns)
+            iterations = {**iterations, loop.var: Interval(0, int(loop.extent.value) - 1)}
+        return replace(self, names=names, iterations=iterations)
 
     def under(self, condition: Expr) -> _Scope:
-        """In a branch, where not all turns of the loops that it asks for come."""
+        """In a branch: the loops whose variables its condition reads need not reach all their iterations."""
         asked = variables(condition)
-        return replace(self, turns={name: turns for name, turns in self.turns.items() if name not in asked})
+        return replace(self, iterations={name: taken for name, taken in self.iterations.items() if name not in asked})
 
 
 def _check(body: Body, scope: _Scope, *, divergent: bool, after: str) -> None:
@@ -218,7 +218,7 @@ def _check_place(stmt: Stmt, place: Ref, scope: _Scope, after: str) -> None:
             if not 0 <= index.value < extent:
                 _fail(after, stmt, f"index {index.value} of {buffer.name} is outside 0 .. {extent - 1}")
         elif buffer.space is Space.REGISTER and _is_affine(index):
-            taken = interval(index, scope.turns)
+            taken = interval(index, scope.iterations)
             if (taken.low is not None and taken.low < 0) or (taken.high is not None and taken.high >= extent):
                 _fail(after, stmt, f"index {taken.low} .. {taken.high} of {buffer.name} leaves 0 .. {extent - 1}")
 

@@ -72,6 +72,10 @@ class CompileError(TilewrightError):
     """NVRTC refused the CUDA text, or does not know the architecture."""
 
 
+class RegistersExceeded(CompileError):
+    """A kernel that must not spill needs more registers than a thread has."""
+
+
 class CompilerMissing(CompileError):
     """NVRTC is not installed or does not load: nothing can be compiled here, and everything else works."""
 

@@ -46,7 +46,9 @@ class Columns:
         return len(next(iter(self._columns.values())))
 
     def __getitem__(self, chosen: Any) -> Columns:
-        return Columns({name: column[chosen] for name, column in self._columns.items()})
+        found = object.__new__(Columns)
+        found._columns = {name: column[chosen] for name, column in self._columns.items()}
+        return found
 
     def with_columns(self, **columns: Any) -> Columns:
         """The same with further columns, or others in their place."""

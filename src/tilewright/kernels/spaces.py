@@ -13,9 +13,9 @@ from tilewright.kernels import mma, simt, wgmma
 from tilewright.kernels.columns import Columns
 from tilewright.kernels.law import legal
 from tilewright.kernels.simt import SERPENTINE
-from tilewright.kernels.wgmma_steps import SWIZZLE_ATOM_BYTES, stages_c
+from tilewright.kernels.wgmma_steps import SWIZZLE_ATOM_BYTES, reads_orders, stages_c, tma_stores
 from tilewright.problem.epilogue import PLAIN
-from tilewright.problem.gemm import Gemm
+from tilewright.problem.gemm import Gemm, Order
 
 
 def space(kind: str, gemm: Gemm) -> Columns:
@@ -45,36 +45,57 @@ def joined(*tables: Columns) -> Columns:
 
 
 def _wgmma(gemm: Gemm) -> Columns:
+    """Every tile with every option."""
+    staged = stages_c(gemm)
+    options: dict[str, Any] = {
+        "staged": (0, 1) if staged else (0,),
+        "subtile_stages": (2, 1) if staged else (2,),
+        "dependent_launch": (1, 0),
+        "raster_rows": (1, 4, 16),
+    }
+    c = _wgmma_tiles(gemm, options)
+    c = c[(c.persistent == 0) | (c.raster_rows > 1)]
+    return c[(c.subtile > 0) | (c.subtile_stages == 2)]
+
+
+_CORES: dict[Any, Columns] = {}
+
+
+def wgmma_core(gemm: Gemm) -> Columns:
+    """Every tile, cluster and schedule of tiles; a persistent kernel stages C where that is possible. What is legal
+    depends on formats and orders alone; a table of each is kept."""
+    if not reads_orders(gemm):  # packing transposes them
+        gemm = replace(gemm, a=Order.ROW, b=Order.COL, lda=0, ldb=0)
+    key = (gemm.dtype, gemm.product, gemm.out, gemm.a, gemm.b, gemm.c, tma_stores(gemm))
+    found = _CORES.get(key)
+    if found is None:
+        staged = (0, 1) if stages_c(gemm) else (0,)
+        options = {"staged": staged, "subtile_stages": (2,), "dependent_launch": (0,), "raster_rows": (1,)}
+        c = _wgmma_tiles(gemm, options)
+        c = c[c.staged >= c.persistent * max(staged)]
+        found = _CORES[key] = c.with_columns(per_sm=wgmma.blocks_per_sm(c))
+    return found
+
+
+def _wgmma_tiles(gemm: Gemm, options: Mapping[str, Any]) -> Columns:
     """Cooperative, ping-pong and swap-AB tiles with the deepest ring that fits, persistent or a block a tile."""
     k = SWIZZLE_ATOM_BYTES // gemm.dtype.bytes
-    common: dict[str, Any] = {
-        "k": (k,),
-        "cluster": (0, 1, 2),
-        "split_k": (1,),
-        "persistent": (0, 1),
-        "subtile_stages": (2, 1) if stages_c(gemm) else (2,),
-        "dependent_launch": (1, 0),
-    }
+    common: dict[str, Any] = {"k": (k,), "cluster": range(5), "split_k": (1,), "persistent": (0, 1), "blocks": (1, 2)}
+    common |= options
     rows = {"m": (64, 128, 192, 256), "n": range(8, wgmma.MAX_COLUMNS + 1, 8)}
-    tables = (
-        product(**rows, **common, consumers=(1, 2, 3), ping_pong=(0,), swap_ab=(0,), raster_rows=(1, 4, 8, 16)),
-        product(**rows, **common, consumers=(2,), ping_pong=(1,), swap_ab=(0,), raster_rows=(4, 8, 16)),
-        product(
-            m=range(8, wgmma.MAX_COLUMNS + 1, 8),
-            n=(64, 128),
-            **{**common, "subtile_stages": (2,)},
-            consumers=(1, 2),
-            ping_pong=(0,),
-            swap_ab=(1,),
-            raster_rows=(1,),
-        ),
+    columns = {"m": range(8, wgmma.MAX_COLUMNS + 1, 8), "n": (64, 128, 192, 256)}
+    c = joined(
+        product(**rows, **common, consumers=(1, 2, 3), ping_pong=(0,), swap_ab=(0,)),
+        product(**rows, **common, consumers=(2,), ping_pong=(1,), swap_ab=(0,)),
+        product(**columns, **common, consumers=(1, 2, 3), ping_pong=(0,), swap_ab=(1,)),
     )
-    c = joined(*tables)
-    c = c.with_columns(cluster_m=1 + (c.cluster == 1), cluster_n=1 + (c.cluster == 2))
-    c = c[(c.persistent > 0) == (c.raster_rows > 1)]
-    c = c.with_columns(subtile=wgmma.subtile_of(c, gemm))
-    c = c[(c.subtile > 0) | (c.subtile_stages == 2)]
-    c = c.with_columns(stages=wgmma.deepest_ring(c))
+    c = c.with_columns(
+        cluster_m=1 + (c.cluster == 1) + 3 * (c.cluster == 3), cluster_n=1 + (c.cluster == 2) + 3 * (c.cluster == 4)
+    )
+    c = c.with_columns(subtile=wgmma.subtile_of(c, gemm) * c.staged)
+    small = (c.m * c.n <= wgmma.SMALL_TILE) & (c.persistent == 0)
+    c = c[(c.blocks == 1) | small]
+    c = c.with_columns(stages=wgmma.deepest_ring(c, c.blocks))
     return c[legal(wgmma.LAWS, c, gemm)]
 
 

@@ -20,19 +20,18 @@ from tilewright.kernels.wgmma_steps import (
     reads_orders,
     staged,
     stages_c,
+    stored_in_subtiles,
     stored_per_thread,
-    stored_through_shared,
     tma_stores,
 )
+from tilewright.layout.epilogue import default_subtile
 from tilewright.problem.gemm import Gemm, Order
 from tilewright.schedule import Cluster, DependentLaunch, Persist, Pipeline, Raster, Schedule, Specialize, Step
+from tilewright.units import ceil_div
 
 MAX_STAGES = 16
 MAX_COLUMNS = 256
 """Columns of an instruction. Source: PTX ISA 9.0, wgmma.mma_async."""
-
-MAX_ACCUMULATORS = 192
-"""Of a thread. With more, NVRTC 13.0 spills addresses of the stores of C."""
 
 SMALL_TILE = 64 * 128
 """Elements of C up to which an SM has registers for two blocks: the next kernel's then start beside this one's."""
@@ -41,6 +40,12 @@ PRODUCER_REGISTERS = 24
 MAX_CONSUMER_REGISTERS = 240
 _START_REGISTERS = 248
 """Of a thread when a kernel starts, at most, in steps of 8. Source: CUDA C++ Programming Guide, sm_90."""
+
+_TRANSPOSED_COLUMNS = 224
+"""Of an instruction whose result is transposed: the addresses of more do not fit beside them."""
+
+_BESIDE_INSTRUCTION = 26
+"""Registers of a thread beside an instruction's accumulators, without which ptxas 13.0 refuses to compile (C7602)."""
 
 _REGISTERS_PER_SM = 65536
 _SHARED_BYTES_PER_SM = 233_472
@@ -56,8 +61,8 @@ _STAGED_BYTES = 2
 _NARROW_STAGE_BYTES = 18 << 10
 """A stage of a skinny tile: as many bytes must be on their way."""
 
-_CLUSTER_BLOCKS = 2
-"""Each block of a cluster brings half of the tile that both read."""
+CLUSTER_SIZES = (1, 2, 4)
+"""Blocks of a cluster, along m or along n: each loads its share of the tile that all read."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -145,11 +150,7 @@ class WgmmaConfig:
     @property
     def register_budget(self) -> tuple[int, int]:
         """Registers of a thread of the producer and of a consumer: what a block starts with, shared out anew."""
-        threads = threads_of(self)
-        together = 2 if self.m * self.n <= SMALL_TILE else 1
-        start = min(_REGISTERS_PER_SM // (together * threads) // 8 * 8, _START_REGISTERS)
-        left = start * (threads // GROUP_LANES) - PRODUCER_REGISTERS
-        return PRODUCER_REGISTERS, min(left // self.consumers // 8 * 8, MAX_CONSUMER_REGISTERS)
+        return PRODUCER_REGISTERS, int(consumer_registers(self))
 
     def _order_of_tiles(self) -> tuple[Step, ...]:
         along = "m_block" if self.cluster_m > 1 else "n_block"
@@ -162,9 +163,12 @@ class WgmmaConfig:
         return (Raster(RasterOrder.ROW), *clusters) if clusters else ()
 
     def _store(self, gemm: Gemm) -> tuple[Step, ...]:
-        if not self.subtile:
+        if not stages_result(self, gemm):
             return stored_per_thread(gemm, self.steps_tile)
-        return stored_through_shared(gemm, self.n // self.subtile, self.subtile_stages, tile=self.steps_tile)
+        owners = self.consumers if self.ping_pong else 1
+        return stored_in_subtiles(
+            gemm, self.steps_tile, subtile=self.subtile, stages=self.subtile_stages, owners=owners
+        )
 
 
 # -- arithmetic, of a configuration or of columns ----------------------------------------------------------------------
@@ -175,6 +179,27 @@ def threads_of(config: Any) -> Column:
     return GROUP_LANES * (config.consumers + 1)
 
 
+def start_registers(config: Any) -> Column:
+    """Of a thread when a block starts; small tiles leave room for a second block."""
+    together = 1 + (config.m * config.n <= SMALL_TILE)
+    return np.minimum(_REGISTERS_PER_SM // (together * threads_of(config)) // 8 * 8, _START_REGISTERS)
+
+
+def consumer_registers(config: Any) -> Column:
+    """Of a thread of a consumer: what the producer gives up is shared out among them."""
+    left = start_registers(config) * (config.consumers + 1) - PRODUCER_REGISTERS
+    return np.minimum(left // config.consumers // 8 * 8, MAX_CONSUMER_REGISTERS)
+
+
+def registers_beside(config: Any) -> Column:
+    """Registers of a thread of a consumer beside its accumulators: with fewer NVRTC 13.0 spills, most of all where it
+    transposes C on its way out, or has several fragments of accumulators. Found by compiling 14,000 drawn kernels."""
+    transposing = np.logical_and(config.swap_ab, config.subtile > 0)
+    unstaged = np.where(config.swap_ab, 64, np.where(config.consumers == 1, 72, 48))
+    wide = _columns(config) > _TRANSPOSED_COLUMNS
+    return np.where(transposing, np.where(wide, 140, np.where(config.consumers > 2, 92, 88)), unstaged)
+
+
 def accumulators_of(config: Any) -> Column:
     """Accumulators of a thread of a consumer."""
     sharing = config.consumers - (config.consumers - 1) * config.ping_pong
@@ -182,17 +207,20 @@ def accumulators_of(config: Any) -> Column:
 
 
 def stages_result(config: Any, gemm: Gemm) -> Column:
-    """Whether C is stored through shared memory; see `stored_through_shared`."""
+    """Whether C is stored through shared memory: not where TMA cannot store it and accumulators leave a thread no
+    registers for the addresses of vector stores."""
     room = np.logical_or(accumulators_of(config) <= ACCUMULATORS_BESIDE_ADDRESSES, tma_stores(gemm))
     return np.logical_and(np.logical_and(config.subtile > 0, stages_c(gemm)), room)
 
 
 def staged_c_bytes(config: Any) -> Column:
-    """Shared memory of the epilogue stages."""
-    subtiles = config.n // (config.subtile + (config.subtile == 0) * config.n)
-    stages = (config.subtile_stages < subtiles) * config.subtile_stages + (config.subtile_stages >= subtiles) * subtiles
-    owners = 1 + (config.consumers - 1) * config.ping_pong
-    return config.m * config.subtile * _STAGED_BYTES * stages * owners
+    """Shared memory of the epilogue stages: with swap-AB and with ping-pong each consumer has its own."""
+    width = config.n // (1 + (config.consumers - 1) * config.swap_ab)
+    subtile = np.minimum(config.subtile, width)
+    subtiles = ceil_div(width, subtile + (subtile == 0) * width)
+    stages = np.minimum(config.subtile_stages, subtiles)
+    owners = 1 + (config.consumers - 1) * np.logical_or(config.ping_pong, config.swap_ab)
+    return config.m * subtile * _STAGED_BYTES * stages * owners
 
 
 def shared_bytes(config: Any) -> Column:
@@ -212,18 +240,21 @@ def blocks_per_sm(config: Any) -> Column:
     return fits(config) * (1 + np.logical_and(fits(config, 2), small))
 
 
-def deepest_ring(config: Any, most: int = 8) -> Column:
-    """The most stages of which an SM holds a block, at most so many, or twice as many where tiles are narrow."""
-    room = _SHARED_BYTES_PER_SM - _RESERVED_BYTES - _MBARRIER_BYTES - staged_c_bytes(config)
+def deepest_ring(config: Any, blocks: Column = 1, most: int = 8) -> Column:
+    """The most stages of which an SM holds so many blocks, at most so many, or twice as many where tiles are narrow."""
+    room = _SHARED_BYTES_PER_SM // blocks - _RESERVED_BYTES - _MBARRIER_BYTES - staged_c_bytes(config)
     narrow = (config.m + config.n) * SWIZZLE_ATOM_BYTES <= _NARROW_STAGE_BYTES
     return np.minimum(room // ((config.m + config.n) * SWIZZLE_ATOM_BYTES), most * (1 + narrow))
 
 
 def subtile_of(config: Any, gemm: Gemm) -> Column:
-    """The narrowest epilogue subtile that the lowering takes; 0, for per-thread stores, where it takes none."""
-    columns = SWIZZLE_ATOM_BYTES // _STAGED_BYTES
-    possible = np.logical_and(config.n % columns == 0, np.logical_not(config.swap_ab))
-    return columns * np.logical_and(possible, np.logical_and(stages_c(gemm), config.persistent))
+    """The columns of an epilogue subtile such that its stages take about 16 KiB; 0 where C cannot be staged."""
+    rows = config.m * (1 + (config.consumers - 1) * config.ping_pong)
+    keys = np.stack([np.asarray(config.n), np.asarray(rows), np.asarray(config.subtile_stages)])
+    known, place = np.unique(keys.reshape(3, -1), axis=1, return_inverse=True)
+    widths = np.array([default_subtile(int(n), int(m), gemm.out.bytes, int(s)) for n, m, s in known.T])
+    found = np.where(config.swap_ab, INSTRUCTION_ROWS, widths[place.reshape(-1)])
+    return found * stages_c(gemm)
 
 
 def deepest(config: WgmmaConfig, blocks: int = 1, most: int = MAX_STAGES) -> WgmmaConfig | None:
@@ -267,8 +298,18 @@ LAWS: tuple[Law, ...] = (
         lambda c, g: f"an instruction has 8, 16, ... {MAX_COLUMNS} columns, not {_columns(c)}",
     ),
     Law(
-        lambda c, g: accumulators_of(c) > MAX_ACCUMULATORS,
-        lambda c, g: f"{accumulators_of(c)} accumulators per thread exceed {MAX_ACCUMULATORS}: use a smaller tile",
+        lambda c, g: accumulators_of(c) + registers_beside(c) > consumer_registers(c),
+        lambda c, g: (
+            f"{accumulators_of(c)} accumulators of a thread with {registers_beside(c)} registers beside them exceed "
+            f"{consumer_registers(c)}: use a smaller tile"
+        ),
+    ),
+    Law(
+        lambda c, g: _columns(c) // 2 + _BESIDE_INSTRUCTION > start_registers(c),
+        lambda c, g: (
+            f"an instruction of {_columns(c)} columns needs {_columns(c) // 2 + _BESIDE_INSTRUCTION} registers, and "
+            f"{c.consumers + 1} warpgroups start with {start_registers(c)}"
+        ),
     ),
     Law(
         lambda c, g: c.m < 0 if reads_orders(g) else c.m >= 0,
@@ -291,16 +332,12 @@ LAWS: tuple[Law, ...] = (
         lambda c, g: f"{c.stages} stages and C take {shared_bytes(c)} of {_SHARED_BYTES_PER_SM} bytes of shared memory",
     ),
     Law(
-        lambda c, g: (c.subtile > 0) & (c.n % (c.subtile + (c.subtile == 0)) != 0),
-        lambda c, g: f"subtiles of {c.subtile} columns do not divide {c.n}",
+        lambda c, g: (c.subtile > 0) & ((c.subtile % 8 != 0) | (c.subtile > c.n)),
+        lambda c, g: f"an epilogue subtile of {c.subtile} columns is not a multiple of 8 of at most {c.n}",
     ),
     Law(
-        lambda c, g: (c.subtile > 0) & (c.subtile * _STAGED_BYTES % SWIZZLE_ATOM_BYTES != 0) & stages_c(g),
-        lambda c, g: f"a subtile of {c.subtile} columns is not a multiple of {SWIZZLE_ATOM_BYTES // _STAGED_BYTES}",
-    ),
-    Law(
-        lambda c, g: (c.subtile > 0) & (c.swap_ab > 0),
-        lambda c, g: "with swap-AB, C is stored from registers: subtile=0",
+        lambda c, g: (c.subtile > 0) & (c.swap_ab > 0) & (c.subtile != INSTRUCTION_ROWS),
+        lambda c, g: f"with swap-AB, an epilogue subtile has {INSTRUCTION_ROWS} columns, not {c.subtile}",
     ),
     Law(
         lambda c, g: (c.split_k > 1) & ((c.persistent > 0) | (c.subtile > 0)),
@@ -311,8 +348,11 @@ LAWS: tuple[Law, ...] = (
         lambda c, g: "ping-pong needs two consumers of persistent blocks, without swap-AB",
     ),
     Law(
-        lambda c, g: (c.cluster_m * c.cluster_n > _CLUSTER_BLOCKS) | (c.cluster_m < 1) | (c.cluster_n < 1),
-        lambda c, g: f"a cluster of {c.cluster_m} x {c.cluster_n} blocks is none of 1x1, 2x1 and 1x2",
+        lambda c, g: (
+            (np.minimum(c.cluster_m, c.cluster_n) != 1)
+            | np.logical_not(np.isin(np.maximum(c.cluster_m, c.cluster_n), CLUSTER_SIZES))
+        ),
+        lambda c, g: f"a cluster has 1, 2 or 4 blocks along m or along n, not {c.cluster_m} x {c.cluster_n}",
     ),
 )
 """What the lowering takes today, all in this place."""

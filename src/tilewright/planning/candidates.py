@@ -8,18 +8,18 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
 
+import numpy as np
+
 from tilewright.device.spec import DeviceSpec
 from tilewright.dtypes import F32
-from tilewright.kernels import wgmma_presets as presets
 from tilewright.kernels.columns import Columns
 from tilewright.kernels.configuration import GemmConfig
 from tilewright.kernels.mma import MmaConfig
 from tilewright.kernels.mma_presets import BEST as MMA_BEST
 from tilewright.kernels.mma_presets import at_depth
 from tilewright.kernels.simt import SimtConfig
-from tilewright.kernels.wgmma import SMALL_TILE, WgmmaConfig
-from tilewright.kernels.wgmma_steps import stages_c, tma_stores
-from tilewright.kernels.work import is_misaligned
+from tilewright.kernels.spaces import wgmma_core
+from tilewright.kernels.wgmma_steps import INSTRUCTION_ROWS
 from tilewright.problem.gemm import Gemm, Order
 from tilewright.units import ceil_div
 
@@ -27,12 +27,13 @@ _MOST_ROWS = 16
 """Rows of tiles that blocks visit together, at most: their strips of A stay in the L2."""
 
 
-def candidates(gemm: Gemm, spec: DeviceSpec) -> Mapping[str, Columns]:
-    """Tables of what can multiply the formats of a problem on a device, by family."""
-    found: dict[str, list[GemmConfig]] = {}
-    for config in configurations(gemm, spec):
-        found.setdefault(config.kind, []).append(config)
-    return {kind: Columns.of(configs, configs[0].columns) for kind, configs in found.items()}
+def candidates(gemm: Gemm, spec: DeviceSpec, count: int = 1) -> Mapping[str, Columns]:
+    """Tables of what can multiply the formats of a problem on a device, by family. count: of such problems."""
+    configs = list(configurations(gemm, spec))
+    found = {configs[0].kind: Columns.of(configs, configs[0].columns)}
+    if spec.compute_capability[0] == 9 and found.keys() == {"mma"}:
+        return {"wgmma": _wgmma(gemm, spec, count), **found}
+    return found
 
 
 def families_for(gemm: Gemm, spec: DeviceSpec, family: str) -> tuple[str, ...]:
@@ -43,14 +44,12 @@ def families_for(gemm: Gemm, spec: DeviceSpec, family: str) -> tuple[str, ...]:
 
 
 def configurations(gemm: Gemm, spec: DeviceSpec) -> Iterator[GemmConfig]:
-    """The kernels behind the tables. Where no tensor core multiplies the formats, the CUDA cores do."""
+    """The kernels behind the tables but for wgmma's. Where no tensor core multiplies the formats, the CUDA cores do."""
     rate = spec.tensor.flops_per_clk_per_sm(gemm.multiplied.rate, "f32") if gemm.multiplied is not F32 else 0
     tensor_cores = bool(rate)
     if not tensor_cores or spec.compute_capability < (8, 0):
         yield from _simt(gemm, spec)
         return
-    if spec.compute_capability[0] == 9:
-        yield from _wgmma(gemm)
     yield from _mma(gemm)
 
 
@@ -68,10 +67,16 @@ def _simt(gemm: Gemm, spec: DeviceSpec) -> Iterator[SimtConfig]:
         (64, 128, 32, 64),
         (64, 64, 32, 32),
         (32, 64, 16, 32),
+        (32, 256, 32, 64),
+        (32, 128, 32, 32),
+        (16, 64, 16, 32),
+        (16, 32, 16, 32),
     ):
         unroll = 16 if m * n == 128 * 256 else 8
         rows = _raster_rows(gemm, spec, m, n)
         yield SimtConfig((m, n, 16), (warp_m, warp_n), unroll=unroll, raster_rows=rows)
+    for m, n, warp_m, warp_n in ((16, 128, 16, 32), (16, 128, 16, 64), (16, 256, 16, 64), (32, 128, 32, 32)):
+        yield SimtConfig((m, n, 32), (warp_m, warp_n), unroll=16, raster_rows=_raster_rows(gemm, spec, m, n))
     # Rows that nearly fill a tile may be as fast as in the GEMV kernel: copies of B run ahead by several stages.
     if 8 < gemm.m <= 16 and gemm.b is Order.ROW and gemm.dtype is F32:
         yield SimtConfig((16, 256, 16), (16, 64), b_transport="cp_async", stages=4, unroll=8)
@@ -96,48 +101,59 @@ def _mma(gemm: Gemm) -> Iterator[MmaConfig]:
         yield at_depth(config, gemm)
 
 
-def _wgmma(gemm: Gemm) -> Iterator[WgmmaConfig]:
-    """Persistent kernels, then kernels with a block for each tile, then those for a skinny C."""
-    plain = gemm.epilogue.bias is None and gemm.epilogue.activation is None
-    if stages_c(gemm):
-        # Ping-pong with wide tiles leaves no registers for an epilogue.
-        large = presets.best_for(gemm) if plain else presets.COOPERATIVE
-        # Threads that store along rows read one stage at once; a ring that is a stage deeper is worth more than a
-        # second one. So it is for the largest tile, whoever stores it: 4096^3 in bf16 on the H200 199 us, with two
-        # epilogue stages and a ring of three 209.
-        alone = not tma_stores(gemm)
-        narrow = [
-            presets.persistent(
-                m, n, consumers, subtile=presets.subtile_of(m, n), subtile_stages=1 if alone or m == 256 else 2
-            )
-            for m, n, consumers in presets.NARROW
-        ]
-    else:  # per-thread stores; narrower tiles hide the many of them
-        large = presets.COOPERATIVE
-        narrow = [
-            presets.persistent(256, 128, 2, subtile=0),
-            presets.persistent(128, 128, 2, subtile=0, ping_pong=True),
-        ]
-    found = [large, *narrow]
-    if gemm.m > 64 and any(is_misaligned(gemm, name) for name in ("A", "B")):
-        found += [presets.clustered(config) for config in (large, *narrow)]
-    for m, n, consumers in ((128, 256, 2), *presets.NARROW):
-        for blocks in (1, 2) if m * n <= SMALL_TILE else (1,):
-            found.append(presets.one_tile(m, n, consumers, blocks=blocks))
-    found += _skinny(gemm)
-    for config in found:
-        yield presets.at_depth(config, gemm)
+_LEAST_WORK = 40
+"""Elements of C whose products take as long as the arrival of a row of A or a column of B."""
+
+_WORK_OF_A_BYTE = 1 / 75
+"""Elements of C whose products take as long as a byte of memory, with all SMs asking."""
+
+_OTHER_WORK = 80_000
+"""Elements of C whose products take as long as start, prologue and epilogue of a block."""
+
+_MOST_WORK = 1.35
+"""Times of the least work of the busiest SM, above which kernels are not looked at closely."""
+
+_LONG_FLOPS = 1.05e11
+"""Of a persistent kernel that does not start under the one before. Blocks that start where others have just ended lie
+on the SMs in any order, and neighbours no longer ask for the same lines at the same time: more requests reach the L2.
+Measured on the H200 in bf16 at 4096 x 14336 x 4096, sustained: 0.990 of cuBLAS with dependent launch, else 1.000; at
+2048^3, 24 us in a burst, 1.000 with it, else 0.973 (benchmarks/results/early_start_h200.jsonl)."""
+
+_FLAT_GRID = 0.3
+"""Rows of tiles by columns, up to which tiles are visited column by column: neighbours share the longer operand. On the
+H200 in bf16, 300 x 6144 x 4096 with tiles of 80 x 192: 28.6 us, row by row 35.4."""
 
 
-def _skinny(gemm: Gemm) -> Iterator[WgmmaConfig]:
-    """Tiles as high as a skinny C; a swizzle atom has rows of 32, 64 or 128 bytes."""
-    along_m = gemm.a is Order.COL
-    whole_atoms = (m for m in presets.SKINNY_ROWS if not along_m or m * gemm.dtype.bytes in (32, 64, 128))
-    rows = next((m for m in whole_atoms if m >= gemm.m), None)
-    if rows is None:
-        return
-    for columns in presets.SKINNY_COLUMNS:
-        config = presets.skinny(rows, columns)
-        yield config
-        if along_m:  # of short rows the cluster reads each once, which are many small requests
-            yield presets.clustered(config, (1, 2))
+def _wgmma(gemm: Gemm, spec: DeviceSpec, count: int) -> Columns:
+    """Tiles that a problem fills and that keep the SMs busy."""
+    c = wgmma_core(gemm)
+    high, wide = np.where(c.swap_ab, 8, INSTRUCTION_ROWS), np.where(c.swap_ab, INSTRUCTION_ROWS, 8)
+    rows, columns = ceil_div(gemm.m, c.m), ceil_div(gemm.n, c.n)
+    kept = (c.m < gemm.m + high) & (c.n < gemm.n + wide) & (c.cluster_m <= rows) & (c.cluster_n <= columns)
+    return c[np.flatnonzero(kept & ((c.ping_pong == 0) | (rows * columns * count > spec.sm_count)))]
+
+
+def promising(c: Columns, gemm: Gemm, spec: DeviceSpec, count: int = 1) -> Columns:
+    """Kernels of wgmma, with split-K, whose busiest SM has little more work than that of the best of them."""
+    if not len(c):
+        return c
+    blocks = ceil_div(gemm.m, c.m) * ceil_div(gemm.n, c.n) * c.split_k * count
+    # Blocks of a batch whose sums are short begin and end too often, if each has one tile.
+    many = (c.persistent > 0) | (blocks <= spec.sm_count)
+    if count > 1 and many.any():
+        c, blocks = c[many], blocks[many]
+    steps = ceil_div(ceil_div(gemm.k, c.k), c.split_k)
+    step = np.maximum(c.m * c.n, _LEAST_WORK * (c.m + c.n))
+    work = ceil_div(blocks, spec.sm_count * c.per_sm) * c.per_sm * steps * step
+    work = np.maximum(work, count * gemm.compulsory_bytes * _WORK_OF_A_BYTE) + _OTHER_WORK * (1 + (c.split_k > 1))
+    return c[np.flatnonzero(work <= _MOST_WORK * work.min())]
+
+
+def with_options(c: Columns, gemm: Gemm, spec: DeviceSpec, count: int = 1) -> Columns:
+    """Kernels of wgmma in the order of tiles, and with or without the dependent launch, that sweeps found good."""
+    rows, columns = ceil_div(gemm.m, c.m), ceil_div(gemm.n, c.n)
+    by_columns = (c.persistent > 0) | (rows <= _FLAT_GRID * columns)
+    blocks = rows * columns * c.split_k * count
+    room = blocks <= spec.sm_count * c.per_sm / 2
+    early = np.where(c.persistent, gemm.flops * count < _LONG_FLOPS, room)
+    return c.with_columns(raster_rows=np.where(by_columns, _MOST_ROWS, 1), dependent_launch=early)

@@ -20,6 +20,8 @@ from tilewright.kernels.block_work import Setting, work_of
 from tilewright.kernels.columns import Column, Columns
 from tilewright.model.occupancy import blocks_that_fit
 from tilewright.model.time import DRAM_SHARE, EARLY_SECONDS, LAUNCH_SECONDS, predict_seconds
+from tilewright.planning import wgmma_cost
+from tilewright.planning.correction import fitted
 from tilewright.planning.packing import TMA_BYTES, Packing, behind_packing
 from tilewright.problem.gemm import Gemm, Order
 from tilewright.units import ceil_div, round_up
@@ -27,11 +29,6 @@ from tilewright.units import ceil_div, round_up
 _NARROW: Mapping[int, float] = {16: 1.0, 8: 0.94, 4: 0.65, 2: 0.40}
 """What is left of the speed of an mma.sync kernel whose copies are so many bytes wide, which the model takes for faster
 than they are: measured on the H200 with 16-bit operands. Rows at any 2 bytes are loaded element by element."""
-
-_ROW_OUTSIDE = 0.009
-"""By how much longer a wgmma kernel takes for each row of its tiles that lies outside of C, where all have as many: TMA
-fills boxes with zeros more slowly than it copies. Measured on the H200: tiles of 64 rows times 8192 x 8192 in bf16 take
-34.9 us where C has 64 rows, 43.3 where it has 32, 49.6 where it has 16."""
 
 SLOW_B = 1.03
 """How much longer than by the model SIMT kernels take that transpose B on its way through shared memory, but for the
@@ -48,12 +45,22 @@ _FAR_BYTES = 256 << 10
 and 25.4 where B was transposed, beside the pre-pass. Rows of 56 KiB (4096 x 14336 x 4096) cost nothing; between these
 nothing was measured."""
 
-MORE_LAUNCHES_SECONDS = 3e-6
-"""What each further launch costs beside its time on the GPU: the host's time for it (5 us, measured on the H200's host
-with cuda.core), counted about half, since the host is often ahead."""
+MORE_LAUNCHES_SECONDS = 1e-6
+"""What each further launch costs beside its time on the GPU. The host takes 5 us for it (measured on the H200's host
+with cuda.core), and is mostly ahead of the GPU; in a graph it costs nothing."""
+
+_PACKING_LAUNCH_SECONDS = 2e-6
+"""And a launch that packs operands: the kernel behind it waits for all of it."""
 
 _IDLE = 0.05
 """How much longer memory takes for the same bytes if hardly an SM asks for them: to tell apart what is alike."""
+
+_FITTED_FOR = (9, 0)
+"""The compute capability on which the corrections were measured."""
+
+_IN_A_ROW = 1.5e-6
+"""What `LAUNCH_SECONDS` counts too much where kernels follow each other in a graph: small mma.sync kernels took as much
+less than estimated (benchmarks/choice_sweep.py, H200). The estimates of other families are corrected as a whole."""
 
 _OTHER_REGISTERS = 32
 """Of a thread, beside twice its accumulators: within a block an SM of what ptxas makes of these kernels."""
@@ -106,24 +113,88 @@ class Around:
         return np.where((c.split_k > 1) | whole, parts, self.c_bytes)
 
 
-def plan_seconds(kind: str, c: Columns, gemm: Gemm, spec: DeviceSpec, around: Around) -> Any:
+def plan_seconds(kind: str, c: Columns, gemm: Gemm, spec: DeviceSpec, around: Around, *, corrected: int = 64) -> Any:
     """Of each plan of a table: packing, the kernel, and what takes C from a workspace. Infinite where a block does not
-    fit on an SM. The host's time for further launches counts."""
+    fit on an SM. The host's time for further launches counts. corrected: so many of the best get what measurements
+    add to the estimate, where there are some of the family; the others follow behind them."""
     packing = around.packing
     sizes = Sizes.of(gemm, c, packing)
-    kernel = kernel_seconds(kind, c, behind_packing(gemm, kind, packing), spec, around, sizes)
+    read = behind_packing(gemm, kind, packing)
+    kernel = kernel_seconds(kind, c, read, spec, around, sizes)
     before = packing_seconds(kind, c, gemm, spec, packing, around.count)
-    before = before + bool(packing.packed) * MORE_LAUNCHES_SECONDS
+    before = before + bool(packing.packed) * _PACKING_LAUNCH_SECONDS
     reduced = np.where(c.split_k > 1, reduction_seconds(sizes, gemm, spec, c.split_k), 0.0)
     if packing.tile_multiples:
         reduced = np.where(c.split_k > 1, reduced, reduction_seconds(gemm, gemm, spec, 1))
     finishing = (c.split_k > 1) | packing.tile_multiples
+    kernel = _as_measured(kind, kernel, reduced, c, read, spec, sizes, around.count, corrected)
     return before + kernel + reduced + finishing * MORE_LAUNCHES_SECONDS
+
+
+def _as_measured(
+    kind: str, kernel: Any, reduced: Any, c: Columns, read: Gemm, spec: DeviceSpec, sizes: Sizes, count: int, most: int
+) -> Any:
+    """The times of kernels, corrected by `correction` where they are among the best with their reduction."""
+    trees = fitted(kind).trees if spec.compute_capability == _FITTED_FOR else None
+    total = kernel + reduced
+    if trees is None or not len(total):
+        return kernel
+    best = np.argpartition(total, most)[:most] if len(total) > most else np.arange(len(total))
+    best = best[np.isfinite(total[best])]
+    lengths = tuple(np.broadcast_to(length, len(total))[best] for length in (sizes.m, sizes.n, sizes.k))
+    factor = np.exp(trees.logarithms(features(kind, c[best], read, spec, lengths, total[best], count)))
+    found = np.maximum(kernel, np.max(total[best] * factor, initial=0.0))
+    found[best] = total[best] * factor - reduced[best]
+    return found
+
+
+def features(
+    kind: str,
+    c: Columns,
+    read: Gemm,
+    spec: DeviceSpec,
+    sizes: tuple[Column, Column, Column],
+    seconds: Any,
+    count: int = 1,
+) -> Any:
+    """What the trees of `correction` ask about, (plans, features). read: behind the packing. seconds: as estimated."""
+    if kind == "wgmma":
+        return wgmma_cost.features(c, read, spec, sizes, seconds, count)
+    m, n, k = sizes
+    rows, columns = ceil_div(m, c.m), ceil_div(n, c.n)
+    per_sm = np.maximum(1, blocks_per_sm(kind, c, read, spec))
+    fill = rows * columns * c.split_k * count / (spec.sm_count * per_sm)
+    size_bytes = read.dtype.bytes
+    moved_bytes = count * ((m * k + n * k) * size_bytes + m * n * read.out.bytes)
+    found = (
+        *(np.log2(c.m), np.log2(c.n), c.k, c.warp_m, c.warp_n, c.lanes_m, c.stages, c.b_transport == "cp_async"),
+        *(c.unroll, c.raster_rows, np.log2(c.split_k), per_sm, read.a is Order.COL, read.b is Order.COL),
+        *(np.log2(fill), fill / np.ceil(fill), np.log2(rows), np.log2(columns), rows * c.m / m, columns * c.n / n),
+        *(
+            np.log2(m),
+            np.log2(n),
+            np.log2(np.maximum(k, 1)),
+            np.log2(np.maximum(k, 1) / c.split_k),
+            np.log2(moved_bytes / spec.l2_bytes),
+        ),
+        *(
+            np.log2(seconds),
+            moved_bytes / (spec.dram_gb_per_s * 1e9) / seconds,
+            np.log2(np.maximum(count * read.flops, 1) / seconds),
+        ),
+    )
+    return np.stack([np.broadcast_to(np.asarray(one, dtype=np.float64), len(c)) for one in found], axis=1)
 
 
 def kernel_seconds(kind: str, c: Columns, read: Gemm, spec: DeviceSpec, around: Around, sizes: Sizes) -> Any:
     """Of the GEMM kernels of a table, with parts of split-K, without their reduction. read: behind the packing."""
     per_sm = blocks_per_sm(kind, c, read, spec)
+    if kind == "wgmma":
+        out_bytes = np.where(c.split_k > 1, F32.bytes, read.out.bytes)
+        found = wgmma_cost.kernel_seconds(
+            c, read, spec, (sizes.m, sizes.n, sizes.k), out_bytes=out_bytes, count=around.count
+        )
+        return np.where(per_sm > 0, found, np.inf)
     blocks = sizes.tiles(c) * c.split_k * around.count
     stores = around.stores_bytes(read, c)
     setting = Setting(
@@ -138,12 +209,11 @@ def kernel_seconds(kind: str, c: Columns, read: Gemm, spec: DeviceSpec, around: 
     moved_bytes = around.count * sizes.compulsory_bytes(read) * (1 + _IDLE * idle)
     seconds = predict_seconds(work, spec, blocks_per_sm=np.maximum(1, per_sm), dram_bytes=moved_bytes)
     if kind == "mma":
-        seconds = LAUNCH_SECONDS + (seconds - LAUNCH_SECONDS) / _NARROW[max(around.loads_bytes, read.dtype.bytes)]
-    elif kind == "simt":
-        seconds = seconds + _simt_share(c, read, sizes, stores) * np.maximum(0.0, seconds - moving(moved_bytes, spec))
+        seconds = (
+            LAUNCH_SECONDS - _IN_A_ROW + (seconds - LAUNCH_SECONDS) / _NARROW[max(around.loads_bytes, read.dtype.bytes)]
+        )
     else:
-        outside = np.maximum(0, c.m - sizes.m)
-        seconds = (1 + _ROW_OUTSIDE * outside) * seconds + launch_seconds(spec) - LAUNCH_SECONDS
+        seconds = seconds + _simt_share(c, read, sizes, stores) * np.maximum(0.0, seconds - moving(moved_bytes, spec))
     return np.where(per_sm > 0, seconds, np.inf)
 
 
@@ -158,7 +228,8 @@ def _simt_share(c: Any, read: Gemm, sizes: Sizes, stores: Column) -> Any:
 def blocks_per_sm(kind: str, c: Any, gemm: Gemm, spec: DeviceSpec) -> Any:
     """By shared memory and registers; 0 where a block is too large for the device."""
     if kind == "wgmma":
-        return wgmma.blocks_per_sm(c) * (wgmma.shared_bytes(c) <= spec.max_shared_bytes_per_block)
+        found = c.per_sm if "per_sm" in getattr(c, "names", ()) else wgmma.blocks_per_sm(c)
+        return found * (wgmma.shared_bytes(c) <= spec.max_shared_bytes_per_block)
     family = mma if kind == "mma" else simt
     return blocks_that_fit(
         spec,

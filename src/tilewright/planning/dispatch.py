@@ -17,7 +17,14 @@ from time import perf_counter
 from typing import Any
 
 from tilewright.device.spec import DeviceSpec
-from tilewright.errors import CompileError, LaunchError, LoweringError, ScheduleError, TilewrightError
+from tilewright.errors import (
+    CompileError,
+    LaunchError,
+    LoweringError,
+    RegistersExceeded,
+    ScheduleError,
+    TilewrightError,
+)
 from tilewright.ir.verify import BrokenRule
 from tilewright.ir.work import Problems
 from tilewright.kernels.gemv import GemvConfig
@@ -289,6 +296,8 @@ class Dispatcher:
         """A kernel that cannot be compiled or loaded, or that a pass broke, is a mistake of ours. That a schedule does
         not go with a problem, or needs more than the GPU has, is none."""
         known = (config, failure.headline)
+        if isinstance(failure, RegistersExceeded):
+            return  # what spills is told by compiling it; the next plan is about as fast
         if isinstance(failure, (CompileError, BrokenRule)) and known not in self._reported:
             self._reported.add(known)
             say_once(f"Kernel {config} is left out for {gemm}, and another one runs: {failure.headline}")

@@ -22,7 +22,7 @@ from tilewright.kernels.gemv import GemvConfig
 from tilewright.kernels.spaces import legal_parts, space
 from tilewright.kernels.wgmma_steps import tma_stores
 from tilewright.model.time import predict_seconds
-from tilewright.planning.candidates import candidates, families_for
+from tilewright.planning.candidates import candidates, families_for, promising, with_options
 from tilewright.planning.cost import MORE_LAUNCHES_SECONDS, Around, blocks_per_sm, plan_seconds
 from tilewright.planning.packing import TMA_BYTES, Alignment, Packing, behind_packing, ways_to_pack
 from tilewright.planning.skinny import estimate_us as skinny_us
@@ -53,8 +53,9 @@ _SHARED_TIMES, _SHARED_BYTES = 3.5, 60e6
 """What blocks ask the L2 for in all, by the size of the matrices and in bytes, from which on a split-K kernel is better
 off if its neighbours lie side by side: see `_late`."""
 
-_LARGE_TILE = 128 * 192
-"""Elements of C from which on a persistent kernel is better than one with a block for each tile."""
+
+_CORRECTED = 4000
+"""Of the whole space, plans whose estimates are corrected by measurements: more than anybody measures."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,6 +94,19 @@ class Ranking(Sequence[tuple[float, PlanConfig]]):
         places = [at for number in range(len(self._tables)) for at in np.flatnonzero(table == number)[:share]]
         return [self[int(at)] for at in sorted(places)]
 
+    def drawn(self, count: int, seed: int, spread: float = 0.1) -> list[tuple[float, PlanConfig]]:
+        """Plans near the best, drawn at random: what a fit of the estimates learns from. Of each tile, cluster and
+        split one, with options at random. spread: of the logarithms of the times that the draw orders plans by."""
+        rng = np.random.default_rng(seed)
+        told = np.log(self._seconds[self._order]) + rng.normal(0.0, spread, len(self._order))
+        found: dict[object, tuple[float, PlanConfig]] = {}
+        for at in np.argsort(told, kind="stable"):
+            one = self[int(at)]
+            found.setdefault(core_of(one[1]), one)
+            if len(found) >= count:
+                break
+        return list(found.values())
+
     @overload
     def __getitem__(self, index: int) -> tuple[float, PlanConfig]: ...
     @overload
@@ -110,16 +124,29 @@ class Ranking(Sequence[tuple[float, PlanConfig]]):
         return (self[at] for at in range(len(self)))
 
 
+def core_of(config: PlanConfig) -> tuple[object, ...]:
+    """What makes most of a plan's speed: all but the options of an epilogue, a raster or a launch."""
+    kernel = config.kernel
+    around = (kernel.kind, kernel.split_k, config.packed, config.transposed, config.tile_multiples)
+    names = ("tile", "consumers", "ping_pong", "swap_ab", "cluster", "persistent", "warp_tile", "lanes_m")
+    return (*around, *(getattr(kernel, name, None) for name in names))
+
+
 def ranked(
     gemm: Gemm, spec: DeviceSpec, alignment: Alignment, *, keep_order: bool = False, stack: Stack | None = None
 ) -> Ranking:
     """Plans of GEMM kernels, best first. keep_order: no split-K. stack: where the problem is one of a batch."""
-    tables = []
+    tables: list[Priced] = []
     count = 1 if stack is None else stack.count
-    for kind, table in candidates(gemm, spec).items():
+    for kind, table in candidates(gemm, spec, count).items():
+        if any(one.kind == "wgmma" and not one.packing.packed for one in tables):
+            break  # where wgmma reads operands as they lie, mma.sync is no faster
         rows = _with_split_k(kind, table, gemm, spec, alone=keep_order or stack is not None)
         if kind == "wgmma":
-            rows = _worth_trying(_that_tma_can_serve(rows, gemm, alignment, stack), gemm, spec, count)
+            if not (keep_order or stack is not None):
+                rows = rows[(rows.split_k == 1) | (rows.subtile == 0)]  # parts of sums are stored per thread
+            rows = promising(_that_tma_can_serve(rows, gemm, alignment, stack), gemm, spec, count)
+            rows = _with_dependent_launch(with_options(rows, gemm, spec, count), gemm)
         for packing in ways_to_pack(kind, gemm, alignment):
             if len(rows) and not (packing.tile_multiples and stack is not None):
                 around = Around(packing, alignment.a, alignment.b, alignment.c, count)
@@ -129,7 +156,7 @@ def ranked(
 
 def whole_space(gemm: Gemm, spec: DeviceSpec, alignment: Alignment, *, family: str | None = None) -> Ranking:
     """Plans of every legal kernel of a family, or of all families that `ranked` draws from, best first."""
-    tables = []
+    tables: list[Priced] = []
     kinds = candidates(gemm, spec) if family is None else families_for(gemm, spec, family)
     for kind in kinds:
         for packing in ways_to_pack(kind, gemm, alignment):
@@ -141,7 +168,8 @@ def whole_space(gemm: Gemm, spec: DeviceSpec, alignment: Alignment, *, family: s
                 rows = _with_dependent_launch(_that_tma_can_serve(rows, gemm, alignment, None), gemm)
             if len(rows):
                 around = Around(packing, alignment.a, alignment.b, alignment.c)
-                tables.append(Priced(kind, rows, packing, plan_seconds(kind, rows, gemm, spec, around)))
+                seconds = plan_seconds(kind, rows, gemm, spec, around, corrected=_CORRECTED)
+                tables.append(Priced(kind, rows, packing, seconds))
     return Ranking(tables)
 
 
@@ -171,6 +199,8 @@ def _with_split_k(kind: str, c: Columns, gemm: Gemm, spec: DeviceSpec, *, alone:
     room = 2 * spec.sm_count * np.maximum(1, blocks_per_sm(kind, c, gemm, spec))
     most = np.minimum(room // np.maximum(tiles, 1), gemm.k // (_LEAST_K_TILES[kind] * c.k))
     most = np.where(_is_persistent(c), 1, most)
+    if np.max(most, initial=1) <= 1:
+        return c
     row, column = np.nonzero(_SPLIT_K[None, :] <= np.maximum(1, most)[:, None])
     return c[row].with_columns(split_k=_SPLIT_K[column])
 
@@ -184,17 +214,10 @@ def _that_tma_can_serve(c: Columns, gemm: Gemm, alignment: Alignment, stack: Sta
     # Matrices of a batch follow each other, or all of its problems read one.
     loads = gemm.k > 0 and (stack is None or min(stack.a, stack.b) >= 0)
     stores = alignment.c >= TMA_BYTES and (stack is None or stack.c > 0)
+    if loads and stores:
+        return c
     by_tma = wgmma.stages_result(c, gemm) & tma_stores(gemm)
     return c[loads & (stores | np.logical_not(by_tma))]
-
-
-def _worth_trying(c: Columns, gemm: Gemm, spec: DeviceSpec, count: int) -> Columns:
-    """Without kernels that others are better than, though the model hardly tells them apart. count: of problems."""
-    tiles = ceil_div(gemm.m, c.m) * ceil_div(gemm.n, c.n) * count
-    alone = (c.ping_pong > 0) & (tiles <= spec.sm_count)  # nobody would have a second tile
-    large = (c.persistent == 0) & (c.swap_ab == 0) & (c.m * c.n >= _LARGE_TILE) & (c.split_k == 1)
-    replaced = large & bool(np.any(c.persistent))
-    return _with_dependent_launch(c[~(alone | replaced)], gemm)
 
 
 def _with_dependent_launch(c: Columns, gemm: Gemm) -> Columns:

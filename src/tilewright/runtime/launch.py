@@ -85,7 +85,6 @@ class LoadedKernel:
         self._given = tuple(parameter for parameter in source.parameters if parameter.tensor_map is None)
         self._casts = tuple(_cast_of(parameter) for parameter in self._given)
         self._maps = TensorMaps(source.parameters)
-        self._most_blocks = self._resident_blocks() if source.resident else 0
         self._configs: dict[tuple[Dim3, Dim3], Any] = {}
         self._packed_configs: dict[tuple[int, Dim3, Dim3], Any] = {}
         self._config_type = LaunchConfig
@@ -96,6 +95,7 @@ class LoadedKernel:
         except Exception as failure:
             raise launch_error(failure, f"loading kernel {cubin.entry!r} on {gpu.name}") from failure
         _opt_in_to_shared_memory(gpu, self._kernel, cubin, source)
+        self._most_blocks = self._resident_blocks() if source.resident else 0
 
     def launch(self, stream: Any, grid: Dim3, block: Dim3, args: tuple[Any, ...]) -> None:
         """Start the kernel on `stream` (of cuda.core) and return at once.
@@ -189,9 +189,17 @@ class LoadedKernel:
         return config
 
     def _resident_blocks(self) -> int:
-        """How many blocks run at once, in whole clusters: one to each SM."""
+        """How many blocks run at once, in whole clusters: one to each SM. A cluster lies in one GPC: on an H200, whose
+        GPCs have up to 18 SMs, 30 clusters of 4 run at once and not 33."""
         cluster = self.source.cluster
-        return int(self.gpu.attributes["multiprocessor_count"]) // cluster * cluster
+        clusters = int(self.gpu.attributes["multiprocessor_count"]) // cluster
+        if cluster > 1:
+            from cuda.bindings import driver
+
+            config = self.packed_config(0, (clusters * cluster, 1, 1), (self.source.threads_per_block, 1, 1))
+            answer = driver.cuOccupancyMaxActiveClusters(driver.CUfunction(self.handle), config)
+            clusters = max(1, min(clusters, int(driver_answer(answer, f"looking at kernel {self.source.entry!r}"))))
+        return clusters * cluster
 
     def blocks_per_sm(self) -> int:
         """How many blocks of this kernel the driver says one SM holds at a time."""

@@ -19,7 +19,7 @@ from types import ModuleType
 from typing import Any
 
 from tilewright.artifacts import Cubin, CudaSource, Resources
-from tilewright.errors import CompileError, CompilerMissing, TilewrightError, UnknownName
+from tilewright.errors import CompileError, CompilerMissing, RegistersExceeded, TilewrightError, UnknownName
 from tilewright.runtime.cubin_cache import CubinCache, cache_key
 from tilewright.runtime.elf import resources_of
 
@@ -123,7 +123,7 @@ def _check_fit(source: CudaSource, arch: str, resources: Resources, log: str) ->
     loss = _LOSS.search(log)
     if not spilled and loss is None:
         return
-    raise CompileError(
+    raise RegistersExceeded(
         f"Kernel {source.entry!r} does not fit into the registers of {arch}.",
         note=loss[1] if loss else f"{spilled} bytes a thread are spilled to local memory and read back.",
         hint="use smaller tiles, more warpgroups to share them, or another budget in Specialize(registers=...).",

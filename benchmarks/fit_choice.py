@@ -1,0 +1,219 @@
+"""Fits estimated times to sweeps, and writes `src/tilewright/planning/{wgmma,simt}_fit.json`.
+
+    pip install scipy scikit-learn
+    python benchmarks/fit_choice.py wgmma sweep.jsonl ... [--check]
+
+For wgmma first the constants of `wgmma_cost`, by least squares of logarithms; then, for each family, trees for what is
+left. A plan that is far from the best of its problem weighs less. --check: how good the choice is on problems that the
+fit has not seen, in five parts of the problems in turn; nothing is written.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, fields
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from tilewright.device.catalog import device
+from tilewright.kernels.columns import Columns
+from tilewright.planning import wgmma_cost
+from tilewright.planning.correction import fitted
+from tilewright.planning.cost import Around, Sizes, features, kernel_seconds, packing_seconds, reduction_seconds
+from tilewright.planning.on_paper import alignment_of_rows
+from tilewright.planning.packing import Packing, behind_packing
+from tilewright.planning.wgmma_cost import Constants
+from tilewright.problem.gemm import Gemm
+from tilewright.suite.problems import problems
+from tilewright.winners.plan_config import PlanConfig
+
+OUT = Path(__file__).parents[1] / "src" / "tilewright" / "planning"
+
+SPEC = device("H200")
+
+_OUTLIER = 4.0
+"""Times of the best of a problem above which a plan is left out: the host was late, or nobody would run it."""
+
+_TREES: dict[str, Any] = {
+    "max_iter": 100, "max_leaf_nodes": 31, "max_depth": 8, "learning_rate": 0.12, "min_samples_leaf": 30,
+    "random_state": 0,
+}  # fmt: skip
+
+
+@dataclass(frozen=True)
+class Measured:
+    """Plans of one problem behind one packing. us: microseconds of each, without the packing. peer_us: cuBLAS's."""
+
+    name: str
+    kind: str
+    gemm: Gemm
+    packing: Packing
+    columns: Columns
+    us: Any
+    peer_us: float
+
+    @property
+    def weights(self) -> Any:
+        return np.clip(self.us.min() / self.us, 0.3, 1.0) ** 2
+
+    @property
+    def read(self) -> Gemm:
+        return behind_packing(self.gemm, self.kind, self.packing)
+
+    @property
+    def sizes(self) -> Sizes:
+        return Sizes.of(self.gemm, self.columns, self.packing)
+
+
+def measured(kind: str, paths: Iterable[Path]) -> list[Measured]:
+    """The plans of a family in sweeps."""
+    found = []
+    for path in paths:
+        for line in path.read_text(encoding="utf-8").splitlines():
+            row = json.loads(line)
+            if not row.get("plans"):
+                continue
+            shape, dtype, orders = row["p"].split()[:3]
+            gemm = problems([tuple(map(int, shape.split("x")))], [dtype], [orders])[0].gemm
+            best, ways = row["plans"][0][2], {}
+            for told, _, us in row["plans"]:
+                one = PlanConfig.from_data(told)
+                if one.kernel.kind == kind and us <= _OUTLIER * best:
+                    way = Packing(one.packed, one.transposed, one.tile_multiples)
+                    ways.setdefault(way, []).append((one.kernel, us))
+            for packing, plans in ways.items():
+                if len(plans) > 1:
+                    columns = Columns.of([kernel for kernel, _ in plans], plans[0][0].columns)
+                    before = 1e6 * packing_seconds(kind, columns, gemm, SPEC, packing)
+                    us = np.maximum(np.array([us for _, us in plans]) - before, 1.0)
+                    found.append(Measured(row["p"], kind, gemm, packing, columns, us, row["cublas"]))
+    return found
+
+
+def estimated(one: Measured, at: Constants | None) -> Any:
+    """Seconds of each plan by the terms."""
+    c, sizes = one.columns, one.sizes
+    reduced = np.where(c.split_k > 1, reduction_seconds(sizes, one.gemm, SPEC, c.split_k), 0.0)
+    if one.kind == "wgmma":
+        out_bytes = np.where(c.split_k > 1, 4, one.gemm.out.bytes)
+        lengths = (sizes.m, sizes.n, sizes.k)
+        return reduced + wgmma_cost.kernel_seconds(c, one.read, SPEC, lengths, out_bytes=out_bytes, at=at)
+    alignment = alignment_of_rows(one.gemm)
+    around = Around(one.packing, alignment.a, alignment.b, alignment.c)
+    return reduced + kernel_seconds(one.kind, c, one.read, SPEC, around, sizes)
+
+
+def fit_constants(data: Sequence[Measured]) -> Constants:
+    from scipy.optimize import least_squares
+
+    names = [field.name for field in fields(Constants)]
+    start = np.array([getattr(wgmma_cost.constants(), name) for name in names])
+    low, high = np.zeros(len(names)), 3 * np.abs(start) + 1
+    for name in ("dependent", "room", "crowded", "waves", "crowd"):
+        low[names.index(name)] = -2.0 if name != "crowd" else -0.3
+    for name, least, most in (("mma", 1, 1.5), ("dram", 0.5, 1), ("hidden", 0, 1), ("busy", 0.1, 1), ("l2", 40, 800)):
+        low[names.index(name)], high[names.index(name)] = least, most
+    start = np.clip(start, low + 1e-6, high - 1e-6)
+
+    def residuals(values: Any) -> Any:
+        at = Constants(*map(float, values))
+        return np.concatenate([one.weights * np.log(1e6 * estimated(one, at) / one.us) for one in data])
+
+    scale = np.maximum(np.abs(start), 0.05)
+    solved = least_squares(residuals, start, bounds=(low, high), x_scale=scale, loss="soft_l1", f_scale=0.1, max_nfev=6)
+    return Constants(*(float(f"{value:.4g}") for value in solved.x))
+
+
+def table(data: Sequence[Measured], at: Constants | None) -> tuple[Any, Any, Any, Any]:
+    """Features, what is left of the logarithms, weights, and the number of the problem of each plan."""
+    x, y, w, group = [], [], [], []
+    for number, one in enumerate(data):
+        seconds = estimated(one, at)
+        sizes = one.sizes
+        lengths = tuple(np.broadcast_to(length, len(seconds)) for length in (sizes.m, sizes.n, sizes.k))
+        x.append(features(one.kind, one.columns, one.read, SPEC, lengths, seconds))
+        y.append(np.log(one.us / (1e6 * seconds)))
+        w.append(one.weights)
+        group.append(np.full(len(one.us), number))
+    return np.concatenate(x), np.concatenate(y), np.concatenate(w), np.concatenate(group)
+
+
+def fit_trees(x: Any, y: Any, w: Any) -> Any:
+    from sklearn.ensemble import HistGradientBoostingRegressor
+
+    return HistGradientBoostingRegressor(**_TREES).fit(x, y, sample_weight=w)
+
+
+def judged(data: Sequence[Measured], logarithms: Sequence[Any]) -> str:
+    """How good the choice by some estimates is."""
+    loss, share = [], []
+    for one, told in zip(data, logarithms, strict=True):
+        chosen = one.us[int(np.argmin(told))]
+        loss.append(chosen / one.us.min())
+        share.append(one.peer_us / chosen)
+    mean, of_peer = np.exp(np.log(loss).mean()), np.exp(np.log(share).mean())
+    return (
+        f"{mean:.4f} of the best measured (nine of ten within {np.quantile(loss, 0.9):.3f}, worst {max(loss):.2f}); "
+        f"of cuBLAS {of_peer:.4f}, below 0.95 {np.mean(np.array(share) < 0.95):.1%}, least {min(share):.3f}"
+    )
+
+
+def check(data: Sequence[Measured], at: Constants | None) -> None:
+    x, y, w, group = table(data, at)
+    parts = np.random.default_rng(0).permutation(len(data)) % 5
+    guess = np.zeros(len(y))
+    for part in range(5):
+        seen = parts[group] != part
+        guess[~seen] = fit_trees(x[seen], y[seen], w[seen]).predict(x[~seen])
+    plain = [np.log(estimated(one, at)) for one in data]
+    print("terms:          ", judged(data, plain))
+    print("terms and trees:", judged(data, [told + guess[group == at_] for at_, told in enumerate(plain)]))
+
+
+def told_trees(model: Any) -> dict[str, Any]:
+    trees, depth = [], 0
+    for (predictor,) in model._predictors:
+        nodes = predictor.nodes
+        leaf, own = nodes["is_leaf"].astype(bool), np.arange(len(nodes))
+        trees.append(
+            {
+                "feature": np.where(leaf, 0, nodes["feature_idx"]).tolist(),
+                "threshold": [float(f"{value:.6g}") for value in np.where(leaf, 0, nodes["num_threshold"])],
+                "left": np.where(leaf, own, nodes["left"]).tolist(),
+                "right": np.where(leaf, own, nodes["right"]).tolist(),
+                "value": [float(f"{value:.3g}") for value in np.where(leaf, nodes["value"], 0)],
+            }
+        )
+        depth = max(depth, int(nodes["depth"].max()))
+    return {"start": float(f"{float(np.ravel(model._baseline_prediction)[0]):.4g}"), "depth": depth, "trees": trees}
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("kind", choices=("wgmma", "simt"))
+    parser.add_argument("sweeps", type=Path, nargs="+")
+    parser.add_argument("--check", action="store_true")
+    asked = parser.parse_args()
+    data = measured(asked.kind, asked.sweeps)
+    print(f"{len(data)} problems, {sum(len(one.us) for one in data)} plans")
+    at = fit_constants(data) if asked.kind == "wgmma" else None
+    if asked.check:
+        check(data, at)
+        return
+    file = OUT / f"{asked.kind}_fit.json"
+    told = {"constants": {} if at is None else {field.name: getattr(at, field.name) for field in fields(Constants)}}
+    file.write_text(json.dumps({**told, "start": 0.0, "depth": 0, "trees": []}), encoding="utf-8")
+    wgmma_cost.constants.cache_clear()
+    fitted.cache_clear()
+    x, y, w, _ = table(data, at)
+    trees = json.dumps({**told, **told_trees(fit_trees(x, y, w))}, separators=(",", ":"))
+    file.write_text(trees.replace('{"feature"', '\n{"feature"') + "\n", encoding="utf-8")
+    print(f"{file.name}: {len(trees)} bytes")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,76 @@
+"""What measurements add to estimated times: regression trees over features of a plan, fitted to sweeps of the H200.
+
+The data of a family are `wgmma_fit.json`, `simt_fit.json`: constants of its terms, then the trees.
+`benchmarks/fit_choice.py` writes them. A tree asks at each node whether a feature is at most a threshold; the logarithm
+of measured over estimated time is the sum of the leaves that a plan reaches.
+"""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass
+from functools import cache
+from importlib import resources
+from typing import Any
+
+import numpy as np
+
+
+@dataclass(frozen=True, slots=True)
+class Trees:
+    """feature, threshold, left, right, value: of each node of all trees, one after another; a leaf follows itself.
+
+    start: what is added for every plan. roots: the first node of each tree. depth: steps from a root to the last leaf.
+    """
+
+    start: float
+    depth: int
+    roots: Any
+    feature: Any
+    threshold: Any
+    left: Any
+    right: Any
+    value: Any
+
+    @classmethod
+    def from_json(cls, told: dict[str, Any]) -> Trees:
+        trees = told["trees"]
+        sizes = [len(tree["value"]) for tree in trees]
+        roots = np.cumsum([0, *sizes[:-1]])
+
+        def nodes(name: str, kind: type, first: Any) -> Any:
+            return np.concatenate([np.asarray(tree[name], kind) + at for tree, at in zip(trees, first, strict=True)])
+
+        none = np.zeros(len(trees), dtype=np.int64)
+        return cls(
+            *(told["start"], told["depth"], roots),
+            *(nodes("feature", np.int64, none), nodes("threshold", np.float64, none)),
+            *(nodes("left", np.int64, roots), nodes("right", np.int64, roots), nodes("value", np.float64, none)),
+        )
+
+    def logarithms(self, features: Any) -> Any:
+        """Of measured over estimated time. features: (plans, features)."""
+        at = np.repeat(self.roots[None, :], len(features), axis=0)
+        rows = np.arange(len(features))[:, None]
+        for _ in range(self.depth):
+            below = features[rows, self.feature[at]] <= self.threshold[at]
+            at = np.where(below, self.left[at], self.right[at])
+        return self.start + self.value[at].sum(axis=1)
+
+
+@dataclass(frozen=True, slots=True)
+class Fit:
+    """What was fitted: constants by name, and the trees."""
+
+    constants: dict[str, float]
+    trees: Trees | None
+
+
+@cache
+def fitted(kind: str) -> Fit:
+    """The fit that is shipped for a family; an empty one where there is none."""
+    file = resources.files("tilewright.planning").joinpath(f"{kind}_fit.json")
+    if not file.is_file():
+        return Fit({}, None)
+    told = json.loads(file.read_text(encoding="utf-8"))
+    return Fit(told["constants"], Trees.from_json(told) if told["trees"] else None)

@@ -41,6 +41,7 @@ check: $(VENV)/ready  ## format, lint, types, layers, generated documents
 	$(BIN)/tilewright resources --check docs/resources.md
 	$(BIN)/tilewright bench --check docs/library.md
 	$(BIN)/tilewright bench --check README.md
+	$(BIN)/tilewright bench --check-shapes docs/shapes.md
 	$(BIN)/tilewright calibrate --check docs/calibration.md
 	$(BIN)/tilewright pages --check docs/rungs
 	$(BIN)/python benchmarks/shapes_table.py --check docs/hopper.md

@@ -20,11 +20,18 @@ from tilewright.kernels.mma_presets import at_depth
 from tilewright.kernels.simt import SimtConfig
 from tilewright.kernels.spaces import wgmma_core
 from tilewright.kernels.wgmma_steps import INSTRUCTION_ROWS
+from tilewright.planning.correction import FITTED_FOR
 from tilewright.problem.gemm import Gemm, Order
 from tilewright.units import ceil_div
 
 _MOST_ROWS = 16
 """Rows of tiles that blocks visit together, at most: their strips of A stay in the L2."""
+
+
+_FLAT = ((32, 256, 32, 64), (32, 128, 32, 32), (16, 64, 16, 32), (16, 32, 16, 32))
+_DEEP = ((16, 128, 16, 32), (16, 128, 16, 64), (16, 256, 16, 64), (32, 128, 32, 32))
+"""m, n and those of a warp: more SIMT tiles, and some with k tiles twice as deep. By the model alone they seem faster
+than they are, so they are candidates where `correction` knows them."""
 
 
 def candidates(gemm: Gemm, spec: DeviceSpec, count: int = 1) -> Mapping[str, Columns]:
@@ -67,15 +74,12 @@ def _simt(gemm: Gemm, spec: DeviceSpec) -> Iterator[SimtConfig]:
         (64, 128, 32, 64),
         (64, 64, 32, 32),
         (32, 64, 16, 32),
-        (32, 256, 32, 64),
-        (32, 128, 32, 32),
-        (16, 64, 16, 32),
-        (16, 32, 16, 32),
+        *(_FLAT if spec.compute_capability == FITTED_FOR else ()),
     ):
         unroll = 16 if m * n == 128 * 256 else 8
         rows = _raster_rows(gemm, spec, m, n)
         yield SimtConfig((m, n, 16), (warp_m, warp_n), unroll=unroll, raster_rows=rows)
-    for m, n, warp_m, warp_n in ((16, 128, 16, 32), (16, 128, 16, 64), (16, 256, 16, 64), (32, 128, 32, 32)):
+    for m, n, warp_m, warp_n in _DEEP if spec.compute_capability == FITTED_FOR else ():
         yield SimtConfig((m, n, 32), (warp_m, warp_n), unroll=16, raster_rows=_raster_rows(gemm, spec, m, n))
     # Rows that nearly fill a tile may be as fast as in the GEMV kernel: copies of B run ahead by several stages.
     if 8 < gemm.m <= 16 and gemm.b is Order.ROW and gemm.dtype is F32:

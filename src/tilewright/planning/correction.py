@@ -15,6 +15,9 @@ from typing import Any
 
 import numpy as np
 
+FITTED_FOR = (9, 0)
+"""The compute capability on which the plans were measured."""
+
 
 @dataclass(frozen=True, slots=True)
 class Trees:

@@ -21,7 +21,7 @@ from tilewright.kernels.columns import Column, Columns
 from tilewright.model.occupancy import blocks_that_fit
 from tilewright.model.time import DRAM_SHARE, EARLY_SECONDS, LAUNCH_SECONDS, predict_seconds
 from tilewright.planning import wgmma_cost
-from tilewright.planning.correction import fitted
+from tilewright.planning.correction import FITTED_FOR, fitted
 from tilewright.planning.packing import TMA_BYTES, Packing, behind_packing
 from tilewright.problem.gemm import Gemm, Order
 from tilewright.units import ceil_div, round_up
@@ -54,9 +54,6 @@ _PACKING_LAUNCH_SECONDS = 2e-6
 
 _IDLE = 0.05
 """How much longer memory takes for the same bytes if hardly an SM asks for them: to tell apart what is alike."""
-
-_FITTED_FOR = (9, 0)
-"""The compute capability on which the corrections were measured."""
 
 _IN_A_ROW = 1.5e-6
 """What `LAUNCH_SECONDS` counts too much where kernels follow each other in a graph: small mma.sync kernels took as much
@@ -135,7 +132,7 @@ def _as_measured(
     kind: str, kernel: Any, reduced: Any, c: Columns, read: Gemm, spec: DeviceSpec, sizes: Sizes, count: int, most: int
 ) -> Any:
     """The times of kernels, corrected by `correction` where they are among the best with their reduction."""
-    trees = fitted(kind).trees if spec.compute_capability == _FITTED_FOR else None
+    trees = fitted(kind).trees if spec.compute_capability == FITTED_FOR else None
     total = kernel + reduced
     if trees is None or not len(total):
         return kernel

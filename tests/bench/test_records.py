@@ -7,7 +7,7 @@ from pathlib import Path
 ROOT = Path(__file__).parents[2]
 RESULTS = ROOT / "benchmarks" / "results"
 READERS = ("README.md", "docs", "src", "tests", "benchmarks/*.py", "benchmarks/*.md", "benchmarks/probes", "Makefile")
-BY_PATTERN = ("calibration_*.json", "ladder_*.jsonl")
+BY_PATTERN = ("sweep_*.jsonl", "calibration_*.json", "ladder_*.jsonl")
 """Records that `recorded()` and the tables of ladders find by their names."""
 
 

@@ -42,7 +42,7 @@ def test_a_shape_gets_what_matmul_would_take_in_one_launch() -> None:
     chosen = of_shape(Gemm(4096, 4096, 4096, **format_options("bf16")), device("H200"))
     assert chosen.origin.startswith("wgmma") and not chosen.passed_over
     split = of_shape(Gemm(512, 512, 16384, **format_options("bf16")), device("H200"))
-    assert "split_k=8" in split.passed_over and "split_k" not in split.origin
+    assert "split_k=" in split.passed_over and "split_k" not in split.origin
 
 
 def test_what_is_turned_first_takes_two_launches_and_is_passed_over() -> None:

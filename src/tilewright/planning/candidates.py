@@ -150,7 +150,10 @@ def promising(c: Columns, gemm: Gemm, spec: DeviceSpec, count: int = 1) -> Colum
     step = np.maximum(c.m * c.n, _LEAST_WORK * (c.m + c.n))
     work = ceil_div(blocks, spec.sm_count * c.per_sm) * c.per_sm * steps * step
     work = np.maximum(work, count * gemm.compulsory_bytes * _WORK_OF_A_BYTE) + _OTHER_WORK * (1 + (c.split_k > 1))
-    return c[np.flatnonzero(work <= _MOST_WORK * work.min())]
+    # Without split-K too: a call may have no workspace, or one order of summation.
+    whole = c.split_k == 1
+    least = np.where(whole, np.min(work, where=whole, initial=np.inf), work.min())
+    return c[np.flatnonzero(work <= _MOST_WORK * least)]
 
 
 def with_options(c: Columns, gemm: Gemm, spec: DeviceSpec, count: int = 1) -> Columns:

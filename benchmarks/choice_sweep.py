@@ -15,6 +15,7 @@ import json
 import os
 import random
 import statistics
+import tempfile
 import time
 import traceback
 from collections.abc import Callable, Mapping, Sequence
@@ -198,7 +199,7 @@ def _targets(asked: argparse.Namespace) -> tuple[Drawn, ...]:
 _MOST_FAULTS = 3
 """Plans of one problem that may break the GPU's context before the problem is left."""
 
-FAULT = Path(f"/tmp/choice_sweep_{os.getuid()}")
+FAULT = Path(tempfile.gettempdir()) / f"choice_sweep_{os.getuid()}"
 """The plan that is being looked at: where the process ends, the one at fault."""
 
 _METER: list[Meter] = []

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from abc import ABC, abstractmethod
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, Protocol
@@ -126,12 +127,13 @@ class Library(Protocol):
         ...
 
 
-class Signed:
+class Signed(ABC):
     """`Library.key` of a library that has a sign for each array: a tuple of its shape, strides, format, device and
     alignment."""
 
+    @abstractmethod
     def sign(self, array: Any) -> tuple[Any, ...]:
-        raise NotImplementedError
+        """The sign of one array."""
 
     def key(self, options: Any, a: Any, b: Any, c: Any, bias: Any, out: Any) -> Any:
         sign = self.sign

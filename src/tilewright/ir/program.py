@@ -170,10 +170,14 @@ class Staged:
 
 @dataclass(frozen=True, slots=True)
 class Accumulation:
-    """The sum kept in registers called `name` from before the loop `over` until after it."""
+    """The sum kept in registers called `name` from before the loop `over` until after it.
+
+    promote_every: elements of k after which it is added to registers of f32 and starts anew; 0 for never.
+    """
 
     name: str
     over: str
+    promote_every: int = 0
 
 
 @dataclass(frozen=True, slots=True)

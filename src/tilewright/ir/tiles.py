@@ -12,6 +12,7 @@ from math import prod
 from typing import Any, Literal
 
 from tilewright.dtypes import DType
+from tilewright.ir.accumulators import accumulator_of
 from tilewright.ir.buffer import Buffer, Handoff, Ref, Space
 from tilewright.ir.env import HERE, Env
 from tilewright.ir.expr import ZERO, Expr
@@ -260,7 +261,7 @@ def tile_of(program: Program, staged: Staged) -> Tile:
     spans = (Span(operand.dims[0], row_axes), Span(operand.dims[1], col_axes))
     # A staged result holds sums, which are finished and rounded to C's type only on the way out, or on the way in.
     raw = staged.operand == "C" and not staged.finished
-    dtype = program.gemm.accumulate if raw else operand.dtype
+    dtype = accumulator_of(program).result_dtype if raw else operand.dtype
     in_registers = program.tensorized is not None and staged.space is Space.REGISTER
     fragment = fragment_of(program, staged.operand) if in_registers else None
     axes = program.instruction_axes if in_registers else ()

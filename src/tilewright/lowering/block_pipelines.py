@@ -95,6 +95,10 @@ class OneStage:
     exact: frozenset[str]
     iteration: Iteration
 
+    @cached_property
+    def _hops(self) -> tuple[Hop, ...]:
+        return self.plan.hops_under(self.loop.name)
+
     @property
     def count(self) -> Expr:
         """Iterations of the loop."""
@@ -102,7 +106,7 @@ class OneStage:
 
     def whole(self) -> Body:
         """The loop, and what comes before it."""
-        late = tuple(hop.tile for hop in self.plan.hops if not hop.prefetched)
+        late = tuple(hop.tile for hop in self._hops if not hop.prefetched)
         store = Event(lambda env: [deposit_tile(self.program, hop.tile, env) for hop in self._early])
         load = Event(self._fetch, 1, beyond=Beyond.BRANCH, fills=True)
         events = (store, Event(always(*copy_ordinary(self.program, late))), load)
@@ -115,7 +119,7 @@ class OneStage:
     @property
     def _early(self) -> tuple[Hop, ...]:
         """Tiles that are loaded into registers first."""
-        return tuple(hop for hop in self.plan.hops if hop.prefetched)
+        return tuple(hop for hop in self._hops if hop.prefetched)
 
     def _fetch(self, env: Env) -> list[Steps]:
         return [fetch_tile(self.program, hop.tile, env) for hop in self._early]
@@ -148,7 +152,12 @@ class BlockRing(OneStage):
 
     @cached_property
     def _beyond(self) -> Beyond:
-        return self.plan.hops[0].beyond
+        return self._hops[0].beyond
+
+    @cached_property
+    def _is_asynchronous(self) -> bool:
+        """Whether some copy is made by cp.async."""
+        return any(hop.tile.route is Route.ASYNC for hop in self._hops)
 
     @cached_property
     def _loads_by_matrices(self) -> bool:
@@ -183,12 +192,12 @@ class BlockRing(OneStage):
 
     def _commit(self, lead: int, at: Position) -> tuple[Event, ...]:
         """Closes the group of an iteration's asynchronous copies: always, so that waits count groups to the end."""
-        return (Event(always(CommitCopies()), lead, at, fills=True),) if self.plan.is_asynchronous else ()
+        return (Event(always(CommitCopies()), lead, at, fills=True),) if self._is_asynchronous else ()
 
     def _start(self, env: Env) -> list[Steps]:
         """Copies that are started, and arrive by themselves or are complete at once."""
         made = []
-        for tile in (hop.tile for hop in self.plan.hops if not hop.prefetched):
+        for tile in (hop.tile for hop in self._hops if not hop.prefetched):
             steps = copy_steps(self.program, tile, env)
             scoped = self._beyond is not Beyond.BRANCH and needs_scope(self.program, tile)
             made.append(Steps(steps.var, 1, steps.body) if scoped else steps)
@@ -198,7 +207,7 @@ class BlockRing(OneStage):
         return [deposit_tile(self.program, hop.tile, env) for hop in self._early]
 
     def _meet(self, env: Env) -> Body:
-        wait: Body = (WaitCopies(self._stages.stages - 2),) if self.plan.is_asynchronous else ()
+        wait: Body = (WaitCopies(self._stages.stages - 2),) if self._is_asynchronous else ()
         first, later = "the first tiles are complete", "the next tiles are complete, these are no longer read"
         return (*wait, *_fence(self.program), Barrier(first if env.in_prologue else later))
 
@@ -335,7 +344,7 @@ class AlternatingHalves(OneStage):
             return HERE.at(**{self.loop.name: tile}).in_stage(Const(stage))
 
         def filling(tile: Expr, stage: int) -> Body:
-            copies = [copy_steps(self.program, hop.tile, at(tile, stage), team=half) for hop in self.plan.hops]
+            copies = [copy_steps(self.program, hop.tile, at(tile, stage), team=half) for hop in self._hops]
             return if_any(binary(Op.LT, tile, self.count), tuple(s for copy in copies for s in copy.whole()))
 
         def using(tile: Expr, stage: int) -> Body:

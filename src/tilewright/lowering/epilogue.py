@@ -40,7 +40,6 @@ from tilewright.lowering.epilogue_plan import (
     EpiloguePlan,
     Rearrangement,
     Sink,
-    epilogue_plan,
 )
 from tilewright.lowering.epilogue_subtiles import SubtileStore
 from tilewright.lowering.fragments import store_opaque
@@ -60,12 +59,9 @@ class Epilogue:
     """
 
     program: Program
+    plan: EpiloguePlan
     exact: frozenset[str]
     overwrites: bool = False
-
-    @cached_property
-    def plan(self) -> EpiloguePlan:
-        return epilogue_plan(self.program)
 
     def as_sum(self, value: Expr) -> Expr:
         accumulate = self.program.gemm.accumulate

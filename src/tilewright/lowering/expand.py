@@ -37,7 +37,7 @@ from tilewright.lowering.fragments import (
 from tilewright.lowering.generator import NOTHING_BESIDE, Beside
 from tilewright.lowering.kernel_parts import Steps, global_place, value_buffer
 from tilewright.lowering.ordered_sums import OrderedSums
-from tilewright.lowering.plan import plan_of, runs_ahead
+from tilewright.lowering.plan import KernelPlan, plan_of
 from tilewright.lowering.products import multiply_shared, reads_shared
 from tilewright.lowering.roles import Compute, TmaKernel, loaded_by_tma
 from tilewright.lowering.scheduler import Scheduler
@@ -58,8 +58,7 @@ class Expansion:
         program = self.program
         ring = program.pipelined
         if ring is not None and loaded_by_tma(program, program.loop(ring.loop)):
-            plan = plan_of(program, program.loop(ring.loop))
-            return TmaKernel(program, plan, self.exact, self._compute(ring.loop)).body()
+            return TmaKernel(program, self._plan, self.exact, self._compute(ring.loop)).body()
         bound = [loop.name for loop in (*program.grid_loops, *program.thread_loops)]
         copies = self._copies_under(*bound)
         loops = program.thread_serial_loops
@@ -92,12 +91,17 @@ class Expansion:
 
     @cached_property
     def _epilogue(self) -> Epilogue:
-        return Epilogue(self.program, self.exact, self.overwrites)
+        return Epilogue(self.program, self._plan.epilogue, self.exact, self.overwrites)
+
+    @cached_property
+    def _plan(self) -> KernelPlan:
+        return plan_of(self.program)
 
     @cached_property
     def _sums(self) -> Sums | None:
-        accumulation = self.program.accumulation
-        return None if accumulation is None else Sums(self.program, accumulation.name)
+        """The running sum in registers; None where it is kept in C."""
+        (accumulator,) = self._plan.accumulators
+        return Sums(self.program, accumulator) if accumulator.space is Space.REGISTER else None
 
     # -- the nest ---------------------------------------------------------------------------------------------------
 
@@ -119,16 +123,16 @@ class Expansion:
     def _persistent(self, loop: Loop, rest: tuple[Loop, ...]) -> Body:
         """All tiles of C of a persistent block. loop: the outermost that a thread runs, with a ring under it."""
         assert self._sums is not None
-        plan = plan_of(self.program, loop)
-        tiles = PersistentRing(self.program, plan, loop, self.exact, self._iteration(loop, rest))
+        tiles = PersistentRing(self.program, self._plan, loop, self.exact, self._iteration(loop, rest))
         start, finish = self._epilogue.start(self._sums), self._finish(self._sums)
         return (Alloc(self._sums.buffer), *tiles.over_tiles(start, finish))
 
     def _with_copies(self, loop: Loop, rest: tuple[Loop, ...], env: Env, beside: Beside) -> Body:
         """The loop, with the copies of the tiles that are staged under it."""
-        if runs_ahead(self.program, loop):
-            plan = plan_of(self.program, loop)
-            kind = OneStage if plan.ring is None else _RINGS[plan.ring.handoff]
+        plan = self._plan
+        if plan.hops_under(loop.name):
+            ring = plan.ring if plan.ring is not None and plan.ring.loop == loop else None
+            kind = OneStage if ring is None else _RINGS[ring.handoff]
             return kind(self.program, plan, loop, self.exact, self._iteration(loop, rest)).whole()
         shared = tuple(self._staged_under(Space.SHARED, loop.name))
         use = self._used(loop, rest, env, beside)

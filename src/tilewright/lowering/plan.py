@@ -1,17 +1,19 @@
-"""The plan of a kernel: who brings which tile, how far ahead, through which ring, and how it is handed over.
+"""The plan of a kernel: who brings which tile, how far ahead, through which ring, and how it is handed over; which
+accumulators there are, and what the epilogue makes of them.
 
-`plan_of` reads the declarations of a program once; the generator's loops are made from the plan.
+`plan_of` reads the declarations of a program once; loops, roles and epilogue are made from the plan.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from functools import cached_property
 
+from tilewright.ir.accumulators import Accumulator, accumulator_of
 from tilewright.ir.buffer import Handoff, Space
 from tilewright.ir.program import Loop, Program, Route, Staged
 from tilewright.ir.register_budgets import register_budgets
 from tilewright.lowering.copies import needs_scope
+from tilewright.lowering.epilogue_plan import EpiloguePlan, epilogue_plan
 from tilewright.lowering.generator import Beside, Beyond, Position
 from tilewright.lowering.scheduler import TileScheduler
 
@@ -59,10 +61,10 @@ class Role:
         return self.together * self.in_turn
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, slots=True)
 class KernelPlan:
     """ring None: one stage. producer None: the threads that multiply copy as well. spread: the inner loop over whose
-    steps copies are shared out. cluster: blocks that are fed together."""
+    steps copies are shared out. accumulators: running sums of a tile of C; epilogue: what is stored of them."""
 
     ring: Ring | None
     hops: tuple[Hop, ...]
@@ -71,50 +73,51 @@ class KernelPlan:
     scheduler: TileScheduler
     spread: Beside
     overlapped: bool
+    accumulators: tuple[Accumulator, ...]
+    epilogue: EpiloguePlan
 
     @property
     def cluster(self) -> int:
+        """Blocks that are fed together."""
         return self.scheduler.cluster
 
-    @cached_property
-    def is_asynchronous(self) -> bool:
-        """Whether some copy is made by cp.async."""
-        return any(hop.tile.route is Route.ASYNC for hop in self.hops)
+    def hops_under(self, loop: str) -> tuple[Hop, ...]:
+        """The shared tiles of A and B under a loop whose copies run ahead; empty where none does."""
+        return tuple(hop for hop in self.hops if hop.tile.under == loop)
 
 
-def shared_tiles(program: Program, loop: Loop) -> tuple[Staged, ...]:
-    """The shared tiles of A and B that are filled in each iteration of a loop."""
-    operands = (program.chain("A"), program.chain("B"))
-    return tuple(s for chain in operands for s in chain if s.under == loop.name and s.space is Space.SHARED)
-
-
-def runs_ahead(program: Program, loop: Loop) -> bool:
-    """Whether some copy under the loop is started before the iteration that uses it."""
-    ring = program.pipelined is not None and program.pipelined.loop == loop.name
-    return ring or any(staged.prefetched for staged in shared_tiles(program, loop))
-
-
-def plan_of(program: Program, loop: Loop) -> KernelPlan:
-    """The plan of a kernel whose copies under `loop` run ahead."""
-    pipelined = program.pipelined if program.pipelined is not None and program.pipelined.loop == loop.name else None
-    tiles = shared_tiles(program, loop)
+def plan_of(program: Program) -> KernelPlan:
+    """The plan of a finished program."""
+    pipelined = program.pipelined
     ring, spread = None, Beside()
     if pipelined is not None:
-        ring = Ring(loop, pipelined.stages, program.handoff)
+        ring = Ring(program.loop(pipelined.loop), pipelined.stages, program.handoff)
         spread = Beside(pipelined.interleave, pipelined.issue_distance)
-    beyond = _beyond(program, tiles)
-    lead = 0 if ring is None else ring.stages - 1
-    at = Position.BESIDE if spread.loop else Position.HEAD
     consumer, producer = _roles(program)
     return KernelPlan(
         ring,
-        tuple(Hop(tile, lead, at, beyond) for tile in tiles),
+        tuple(hop for loop in program.loops for hop in _hops(program, loop, ring, spread)),
         consumer,
         producer,
         TileScheduler.of(program),
         spread,
         program.overlapped,
+        (accumulator_of(program),),
+        epilogue_plan(program),
     )
+
+
+def _hops(program: Program, loop: Loop, ring: Ring | None, spread: Beside) -> tuple[Hop, ...]:
+    """The shared tiles of A and B that are filled in each iteration of a loop, where some copy runs ahead."""
+    operands = (program.chain("A"), program.chain("B"))
+    tiles = tuple(s for chain in operands for s in chain if s.under == loop.name and s.space is Space.SHARED)
+    in_ring = ring is not None and ring.loop == loop
+    if not in_ring and not any(tile.prefetched for tile in tiles):
+        return ()
+    lead = ring.stages - 1 if ring is not None and in_ring else 0
+    at = Position.BESIDE if in_ring and spread.loop else Position.HEAD
+    beyond = _beyond(program, tiles)
+    return tuple(Hop(tile, lead, at, beyond) for tile in tiles)
 
 
 def _beyond(program: Program, tiles: tuple[Staged, ...]) -> Beyond:

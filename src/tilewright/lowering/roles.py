@@ -41,7 +41,7 @@ from tilewright.ir.visit import walk
 from tilewright.lowering.coordinates import GROUP, GROUP_LANE, RANK, ROUND, extent_of, thread_coordinates
 from tilewright.lowering.generator import Beyond, Event, NumberedStages, Pipeline, Position, Uses, always, steps_of
 from tilewright.lowering.located import size_of
-from tilewright.lowering.plan import KernelPlan, Ring
+from tilewright.lowering.plan import Hop, KernelPlan, Ring
 from tilewright.lowering.products import bulk_loads, expect, tensor_map
 from tilewright.lowering.scheduler import Item, Scheduler
 from tilewright.lowering.sums import Sums
@@ -79,6 +79,10 @@ class TmaKernel:
     @cached_property
     def _loop(self) -> str:
         return self._ring.loop.name
+
+    @cached_property
+    def _hops(self) -> tuple[Hop, ...]:
+        return self.plan.hops_under(self._loop)
 
     @cached_property
     def _stages(self) -> int:
@@ -169,7 +173,7 @@ class TmaKernel:
         if consumer.in_turn > 1:
             each = (InitBarrier(self._ordered(stage), 1),)
             loop = (*loop, For(stage.name, Const(consumer.in_turn), each, unroll=True))
-        read = [tensor_map(self.program, hop.tile) for hop in self.plan.hops]
+        read = [tensor_map(self.program, hop.tile) for hop in self._hops]
         leaving = walk((*self.compute.finish, *self.compute.leave))
         stored = [stmt.map for _, stmt in leaving if isinstance(stmt, TmaStore)]
         maps = tuple(PrefetchMap(one) for one in dict.fromkeys((*read, *stored)))
@@ -202,7 +206,7 @@ class TmaKernel:
     def _load(self, env: Env) -> Body:
         assert env.stage is not None
         signal = self.full(env.stage)
-        tiles = tuple(hop.tile for hop in self.plan.hops)
+        tiles = tuple(hop.tile for hop in self._hops)
         loads = tuple(s for tile in tiles for s in bulk_loads(self.program, tile, signal, env))
         return (expect(self.program, tiles, signal), *loads)
 

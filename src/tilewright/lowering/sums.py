@@ -9,6 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from functools import cached_property
 
+from tilewright.ir.accumulators import Accumulator
 from tilewright.ir.buffer import Buffer, Ref, Space
 from tilewright.ir.expr import ZERO, Const, Expr, Var
 from tilewright.ir.program import Axis, Program
@@ -24,9 +25,13 @@ class Sums:
     """The running sum of a program that keeps one in registers."""
 
     program: Program
-    name: str
+    accumulator: Accumulator
     outside: frozenset[str] = frozenset()
     """Digits that loops around count: those of a part of the result, where it leaves in parts."""
+
+    @property
+    def name(self) -> str:
+        return self.accumulator.name
 
     @cached_property
     def fragment(self) -> Fragment | None:
@@ -39,7 +44,7 @@ class Sums:
         names = tuple(axis.name for axis in axes)
         if self.fragment is not None:
             shape, names = (*shape, self.fragment.registers), (*names, FRAGMENT)
-        return Buffer(self.name, Space.REGISTER, self.program.gemm.accumulate, shape or (1,), names)
+        return Buffer(self.name, Space.REGISTER, self.accumulator.result_dtype, shape or (1,), names)
 
     @property
     def index(self) -> tuple[Expr, ...]:

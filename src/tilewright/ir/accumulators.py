@@ -1,0 +1,88 @@
+"""The accumulators of a program: which running sums a thread keeps, of which format, and when they are promoted.
+
+    MMAs or FMAs -> accumulator -> epilogue
+    MMAs or FMAs -> accumulator -> every n of k -> promoted accumulator, f32 registers -> epilogue
+
+Tensor cores cut off what lies far below the largest term of a sum, or sum in f16; what is cut off grows with the sum.
+Promotion adds the sum of every n of k to registers of f32, rounded to nearest, and starts it anew, so that at most n
+products have a part in what is cut off.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from math import prod
+
+from tilewright.dtypes import F32, DType
+from tilewright.ir.buffer import Space
+from tilewright.ir.program import Loop, Program
+
+
+@dataclass(frozen=True, slots=True)
+class Promotion:
+    """When an accumulator is added to its promoted accumulator, which is in f32.
+
+    every: elements of k. loop: the loop over k whose iterations are counted. iterations: of it, that make up `every`.
+    """
+
+    every: int
+    loop: str
+    iterations: int
+
+
+@dataclass(frozen=True, slots=True)
+class Accumulator:
+    """A running sum of a tile of C.
+
+    name: of what the epilogue reads. dtype: in which products are added. space: registers; or global memory, where the
+    sum is kept in C itself. elements: of a thread; 0 in global memory. promotion: None for never.
+    """
+
+    name: str
+    dtype: DType
+    space: Space
+    elements: int
+    promotion: Promotion | None = None
+
+    @property
+    def group(self) -> str:
+        """The name of what products are added to: the sum itself, or the sum of a group of k that is then promoted."""
+        return self.name if self.promotion is None else f"{self.name}_group"
+
+    @property
+    def result_dtype(self) -> DType:
+        """The format of what the epilogue reads."""
+        return self.dtype if self.promotion is None else F32
+
+    @property
+    def registers(self) -> int:
+        """Elements in registers of a thread, those of the promoted accumulator included."""
+        return self.elements * (1 if self.promotion is None else 2)
+
+
+def accumulator_of(program: Program) -> Accumulator:
+    """The accumulator of a program."""
+    gemm, kept = program.gemm, program.accumulation
+    if kept is None:
+        return Accumulator("C", gemm.out, Space.GLOBAL, 0)
+    elements = prod(axis.extent or 1 for axis in program.sum_axes)
+    if program.tensorized is not None:
+        elements *= program.tensorized.instruction.c.registers
+    return Accumulator(kept.name, gemm.accumulate, Space.REGISTER, elements, promotion_of(program))
+
+
+def promotion_of(program: Program) -> Promotion | None:
+    """When the accumulator of a program is promoted: counted by the outermost loop that it is whole iterations of."""
+    kept = program.accumulation
+    if kept is None or not kept.promote_every:
+        return None
+    for loop in k_loops(program):
+        stride = loop.axes[0].stride
+        if kept.promote_every % stride == 0:
+            return Promotion(kept.promote_every, loop.name, kept.promote_every // stride)
+    return None
+
+
+def k_loops(program: Program) -> tuple[Loop, ...]:
+    """The loops over k that a thread runs, outermost first."""
+    return tuple(loop for loop in program.thread_serial_loops if loop.is_reduction)

@@ -43,7 +43,6 @@ check: $(VENV)/ready  ## format, lint, types, layers, generated documents
 	$(BIN)/tilewright bench --check README.md
 	$(BIN)/tilewright bench --check-shapes docs/shapes.md
 	$(BIN)/tilewright calibrate --check docs/calibration.md
-	$(BIN)/tilewright pages --check docs/rungs
 	$(BIN)/python benchmarks/shapes_table.py --check docs/hopper.md
 	$(BIN)/python benchmarks/shapes_table.py --check docs/tensor_cores.md --records benchmarks/results/ampere_h200.jsonl
 	$(BIN)/python benchmarks/predictions.py --check
@@ -52,7 +51,7 @@ $(VENV)/docs-ready: $(VENV)/ready
 	$(BIN)/python -m pip install --quiet --editable '.[docs]'
 	@touch $@
 
-docs: $(VENV)/docs-ready  ## the site, in build/site: reference from docstrings, search, every link checked; needs no network
+docs: $(VENV)/docs-ready  ## the site, in build/site: reference, a page for every rung, search, every link checked; needs no network
 	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict  # --quiet would not count warnings
 	@echo 'build/site/index.html; with search: $(BIN)/python -m http.server --directory build/site'
 

@@ -72,8 +72,13 @@ def test_counters_show_each_memory() -> None:
     at = texts.index("shared loads")
     loads = counters.shared_loads
     assert texts[at + 1 : at + 5] == [
-        f"{number:,}" for number in (loads.requests, loads.bytes_asked, loads.wavefronts, loads.excess_wavefronts)
+        f"{loads.requests:,}",
+        f"{loads.wavefronts:,} wavefronts",
+        f"{loads.ideal_wavefronts:,}",
+        f"{loads.excess_wavefronts:,}",
     ]
+    at = texts.index("global stores")
+    assert texts[at + 1 : at + 5] == ["128", "4,096 sectors", "2,048", "50%"]
     assert texts[-1] == f"{counters.fmas:,} multiply-adds; 2 __syncthreads for each k iteration."
     assert len(counters._repr_html_()) < 2_000 < len(repr(counters))
 

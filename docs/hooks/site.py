@@ -2,14 +2,23 @@
 
 from __future__ import annotations
 
+from functools import cache
 from typing import Any
 
 import reference
 from mkdocs.structure.files import File, Files
 
+from tilewright.report.pages import pages
+
 
 def on_files(files: Files, config: Any) -> Files:
     """The generated pages beside those of the folder."""
-    for path, text in reference.pages().items():
+    for path, text in {**reference.pages(), **_rungs()}.items():
         files.append(File.generated(config, path, content=text))
     return files
+
+
+@cache  # a server that builds again when a page changes need not simulate again
+def _rungs() -> dict[str, str]:
+    """A page for every rung, and their index."""
+    return {f"rungs/{path}": text for path, text in pages().items()}

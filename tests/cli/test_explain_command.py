@@ -25,7 +25,7 @@ def test_vectorised_names_the_bank_conflicts_and_their_cause() -> None:
     told = explained("worklog/6", 256, 256, 256)
     assert sentences_at(told, "Vectorize('A_frag', 4)") == [
         "A_frag: 2 loads of 16 bytes a thread from shared memory each k_in; "
-        "2 wavefronts each, none lost to bank conflicts."
+        "2 wavefronts each, the fewest: no bank conflicts."
     ]
     assert sentences_at(told, "Vectorize('B_frag', 4)") == [
         "B_frag: 2 loads of 16 bytes a thread from shared memory each k_in; "
@@ -37,7 +37,7 @@ def test_vectorised_names_the_bank_conflicts_and_their_cause() -> None:
     ]
     assert sentences_at(told, "Distribute('A_tile', vector=4)") == [
         "A_tile: 1 load of 16 bytes a thread from global memory each k_tile; "
-        "16 sectors a request, as few as hold its 512 bytes."
+        "16 sectors a request, the fewest that hold its 512 bytes."
     ]
     assert told.summary[-1] == (
         "The largest cost is the loads of B_frag from shared memory: 65% of the load/store unit. "
@@ -50,14 +50,26 @@ def test_naive_blames_the_step_that_numbers_the_lanes() -> None:
     first, second, *_ = sentences_at(told, "Bind('m_thread', Level.BLOCK_X)")
     assert first == (
         "A: 1 load of 4 bytes a thread from global memory each k; "
-        "32 sectors a request where 4 would do: neighbouring lanes are 128 bytes apart."
+        "32 sectors a request where 4 would do, 128 of 1,024 bytes used: neighbouring lanes are 128 bytes apart."
     )
     assert second == (
-        "B: 1 load of 4 bytes a thread from global memory each k; 1 sector a request, which its lanes share."
+        "B: 1 load of 4 bytes a thread from global memory each k; "
+        "1 sector a request, the fewest that hold its 4 bytes, which its lanes share."
     )
     assert sentences_at(told, "Accumulate('k')") == [
         "sum: 1 assignment a thread.",
         "sum: 1 multiply-add a thread each k.",
+    ]
+
+
+def test_counts_are_whole_and_what_touches_nothing_is_not_told() -> None:
+    told = explained("worklog/11", 256, 256, 256)
+    assert sentences_at(told, "Distribute('A_tile', vector=4)")[1] == (
+        "A_tile: 30 loads of 16 bytes a thread from global memory in 8 iterations of k_tile_pair; "
+        "16 sectors a request, the fewest that hold its 512 bytes."
+    )
+    assert [line.partition(";")[0] for line in sentences_at(told, "Vectorize('C', 4)")] == [
+        "C: 32 stores of 16 bytes a thread to global memory"
     ]
 
 
@@ -75,7 +87,7 @@ def test_barriers_stand_at_the_tile_they_guard() -> None:
 def test_nothing_is_lost_and_nothing_counted_twice(rung: str, size: tuple[int, ...]) -> None:
     told = explained(rung, *size)
     costs = [cost for entry in told.steps for cost in entry.costs]
-    for name in ("executions", "requests", "sectors", "wavefronts", "ideal_wavefronts", "guarded_off"):
+    for name in ("executions", "requests", "sectors", "wavefronts", "ideal_wavefronts", "guarded_off", "bytes_used"):
         lines = sum(getattr(line, name) for line in told.counters.lines if line.kind not in ("loop", "branch"))
         assert sum(getattr(cost, name) for cost in costs) == lines, name
     assert all(entry.step is not None for entry in told.steps), "every count has a line of the schedule"
@@ -155,8 +167,8 @@ def test_the_asynchronous_units_are_told_with_the_steps_that_ask_for_them() -> N
     assert [step.step for step in told.steps if step.number is None and step.costs] == []
     said = {repr(step.step).partition("(")[0]: " ".join(step.sentences) for step in told.steps if step.costs}
     assert "boxes of 8.0 KiB from shared memory by TMA" in said["Transfer"]
-    assert "1 end of a wgmma group, by warps each k_tile." in said["Tensorize"]
-    assert "on mbarriers, by warps each k_tile." in said["Pipeline"]
-    assert said["Specialize"] == "1 change of the number of registers, by warps."
+    assert "1 end of a wgmma group, by a warp each k_tile." in said["Tensorize"]
+    assert "on mbarriers, by all warps together in loop k_tile." in said["Pipeline"]
+    assert said["Specialize"] == "1 change of the number of registers, by a warp."
     # 2 * 512 * 512 * 256 operations at 4096 a clock and SM.
     assert "its tensor cores for 32,768 and" in told.summary[0]

@@ -12,10 +12,13 @@ import reference
 
 from docs.markdown_blocks import blocks, run, with_outputs
 from tilewright.ladders import find_ladder
+from tilewright.report.pages import paths
 
 DOCS = Path(__file__).parents[2] / "docs"
 PAGES = (
     "tutorial.md",
+    "coalescing.md",
+    "occupancy.md",
     "write_a_schedule.md",
     "tensor_cores.md",
     "hopper.md",
@@ -25,7 +28,7 @@ PAGES = (
 )
 
 
-PAGES_OF_THE_SITE = frozenset(reference.pages())
+PAGES_OF_THE_SITE = frozenset(reference.pages()) | {f"rungs/{path}" for path in paths()}
 """Generated when the site is built; pages may link to them."""
 
 

@@ -36,9 +36,18 @@ def test_global_traffic() -> None:
         "requests": 2,
         "lanes": 64,
         "bytes_asked": 256,
+        "bytes_used": 256,
         "sectors": 4 + 32,
+        "fewest_sectors": 4 + 4,
         "cache_lines": 1 + 8,
     }
+
+
+def test_a_byte_that_lanes_share_is_used_once() -> None:
+    listener = GlobalTraffic()
+    listener.accessed(access(A, np.stack([LANE // 4, LANE * 0]), active=np.stack([LANE < 16, LANE < 0])))
+    counted = listener.counts()[SITE]
+    assert (counted["bytes_asked"], counted["bytes_used"], counted["fewest_sectors"]) == (64, 16, 1)
 
 
 def test_global_traffic_of_one_pattern_at_several_offsets() -> None:

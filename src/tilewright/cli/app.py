@@ -43,7 +43,6 @@ PANELS = {
     "Pages of the project": {
         "calibrate": "Hold simulated counts against hardware counters, or write the page of the records.",
         "table": "Write a ladder's table of recorded figures into a Markdown file.",
-        "pages": "Write a Markdown page for every rung.",
         "resources": "Write what every rung uses on each architecture into a Markdown file.",
     },
 }

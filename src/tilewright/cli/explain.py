@@ -64,8 +64,8 @@ def explain(
     console.print()
     for entry in explanation.steps:
         title = f"{entry.number:>3}  {entry.step!r}" if entry.step is not None else "     (asked for by no line)"
-        console.print(Text(title, "" if entry.costs else "dim"), soft_wrap=True)
-        for line, cost in zip(entry.sentences, entry.costs, strict=True):
+        console.print(Text(title, "" if entry.told else "dim"), soft_wrap=True)
+        for line, cost in zip(entry.sentences, entry.told, strict=True):
             style = "bold yellow" if cost is explanation.largest else "yellow" if _wastes(cost) else "cyan"
             output.paragraph(console, line, style=style, indent=7, hanging=2)
     console.print()

@@ -16,6 +16,7 @@ from tilewright.problem.formats import format_name
 from tilewright.report.collect import Checked, Row, Target
 from tilewright.report.figures import Figure
 from tilewright.simulator import Counters
+from tilewright.simulator.counters import SharedCounts
 from tilewright.units import KIB
 
 _SHORT_LIMIT = {
@@ -74,13 +75,21 @@ def _wavefronts(counters: Counters) -> Text | str:
     return ratio(loads.wavefronts_per_request) if loads.requests else NOTHING
 
 
-def _conflicts(counters: Counters) -> Text | str:
-    loads, stores = counters.shared_loads, counters.shared_stores
-    wavefronts = loads.wavefronts + stores.wavefronts
-    if not wavefronts:
+def _used(counters: Counters) -> Text | str:
+    loads = counters.global_loads
+    if not loads.requests:
         return NOTHING
-    excess = (loads.excess_wavefronts + stores.excess_wavefronts) / wavefronts
-    return Text(f"{excess:.0%}", "yellow" if excess else "green")
+    return Text(f"{loads.used_share:.0%}", "yellow" if loads.sectors > loads.fewest_sectors else "green")
+
+
+def _conflicts(of: Callable[[Counters], SharedCounts]) -> Callable[[Counters], Text | str]:
+    def cell(counters: Counters) -> Text | str:
+        kept = of(counters)
+        if not kept.wavefronts:
+            return NOTHING
+        return Text(f"{kept.conflict_share:.0%}", "yellow" if kept.excess_wavefronts else "green")
+
+    return cell
 
 
 def _barriers(counters: Counters) -> Text | str:
@@ -142,8 +151,10 @@ COLUMNS: tuple[Column[Row], ...] = (
     Column("\nrung", _rung, 99, justify_left=True),
     Column("\nerror", _error, 90),
     Column("\nsectors", _counted(lambda counters: ratio(counters.global_loads.sectors_per_request)), 60),
+    Column("bytes\nused", _counted(_used), 58),
     Column("wave-\nfronts", _counted(_wavefronts), 55),
-    Column("con-\nflicts", _counted(_conflicts), 70),
+    Column("load\nconfl.", _counted(_conflicts(lambda counters: counters.shared_loads)), 70),
+    Column("store\nconfl.", _counted(_conflicts(lambda counters: counters.shared_stores)), 68),
     Column("global\n/FMA", _per_fma(Space.GLOBAL), 50),
     Column("shared\n/FMA", _per_fma(Space.SHARED), 45),
     Column("bar./\nstep", _counted(_barriers), 20),
@@ -154,8 +165,9 @@ COLUMNS: tuple[Column[Row], ...] = (
     Column("of\ncuBLAS", _share, 80),
 )
 LEGEND = (
-    "error: norm against float64. sectors, wavefronts: for each load request of global, of shared memory. conflicts: "
-    "share of shared wavefronts lost to bank conflicts. /FMA: loads for each multiply-add. bar.: barriers a k step."
+    "error: norm against float64. sectors, wavefronts: for each load request of global, of shared memory. bytes "
+    "used: of those that global loads move, in whole sectors. load, store conflicts: share of the wavefronts of shared "
+    "loads, of shared stores, that are bank conflicts. /FMA: loads for each multiply-add. bar.: barriers a k step."
 )
 
 

@@ -174,12 +174,18 @@ def _traffic(counters: Counters) -> Table:
     """Requests and what they take, a row for each direction of each memory."""
     table = Table(box=box.SIMPLE_HEAD, show_edge=False, pad_edge=False, header_style="dim")
     table.add_column("memory")
-    for title in ("requests", "bytes asked", "sectors", "wavefronts", "a request", "conflicts"):
+    for title in ("requests", "take", "a request", "fewest", "bytes used", "bank conflicts"):
         table.add_column(title, justify="right")
     for name, moved in (("global loads", counters.global_loads), ("global stores", counters.global_stores)):
-        each = f"{moved.sectors_per_request:.3g}"
-        table.add_row(name, f"{moved.requests:,}", f"{moved.bytes_asked:,}", f"{moved.sectors:,}", "-", each, "-")
+        each, fewest = f"{moved.sectors_per_request:.3g}", f"{moved.fewest_sectors_per_request:.3g}"
+        used = f"{moved.used_share:.0%}" if moved.requests else "-"
+        table.add_row(name, f"{moved.requests:,}", f"{moved.sectors:,} sectors", each, fewest, used, "-")
     for name, kept in (("shared loads", counters.shared_loads), ("shared stores", counters.shared_stores)):
-        each, lost = f"{kept.wavefronts_per_request:.3g}", f"{kept.excess_wavefronts:,}"
-        table.add_row(name, f"{kept.requests:,}", f"{kept.bytes_asked:,}", "-", f"{kept.wavefronts:,}", each, lost)
+        each, fewest = f"{kept.wavefronts_per_request:.3g}", f"{kept.ideal_wavefronts_per_request:.3g}"
+        lost = f"{kept.excess_wavefronts:,}"
+        table.add_row(name, f"{kept.requests:,}", f"{kept.wavefronts:,} wavefronts", each, fewest, "-", lost)
+    for name, boxes in (("TMA loads", counters.bulk_loads), ("TMA stores", counters.bulk_stores)):
+        if boxes.boxes:
+            each = f"{boxes.sectors / boxes.boxes:.4g}"
+            table.add_row(name, f"{boxes.boxes:,} boxes", f"{boxes.sectors:,} sectors", each, "-", "-", "-")
     return table

@@ -10,7 +10,7 @@ from tilewright.ir.buffer import Space
 from tilewright.ir.visit import Path
 from tilewright.problem.gemm import Gemm
 from tilewright.problem.reference import make_operands
-from tilewright.report.samples import FewestSectors, Request, Side, WorstRequests
+from tilewright.report.samples import Request, Side, WorstRequests
 from tilewright.simulator import Counters, standard_listeners
 from tilewright.simulator.line_counts import LineCounts, LineKind
 from tilewright.toolchain import Build
@@ -22,10 +22,10 @@ _SECTORS_PER_CLOCK = 4  # that the tag stage of L1 resolves; NVIDIA developer fo
 class Cost:
     """What lines of one origin, one kind and one space of memory did, over all blocks.
 
-    each: the loop over k in which they stand ("" for none), per_thread: how often a thread executes them each time
-    around it. opcodes: warp instructions by name. fewest_sectors: that could hold what was asked.
-    worst: the request that took most. note: of a barrier. multiply_adds: of tensor cores. boxes, bulk_bytes: of the
-    TMA.
+    each: the loop over k in which they stand ("" for none). executions: by warps; times: iterations of that loop by
+    warps, or warps where there is no loop. opcodes: warp instructions by name. bytes_used: distinct bytes of each
+    request; fewest_sectors: that could hold them. worst: the request that took most. note: of a barrier.
+    multiply_adds: of tensor cores. boxes, bulk_bytes: of TMA.
     """
 
     origin: str
@@ -33,12 +33,14 @@ class Cost:
     space: Space | None
     width_bytes: int
     each: str
-    per_thread: float
     opcodes: dict[str, int]
     executions: int
+    times: int = 0
+    warps: int = 0
     requests: int = 0
     lanes: int = 0
     bytes_asked: int = 0
+    bytes_used: int = 0
     sectors: int = 0
     fewest_sectors: int = 0
     cache_lines: int = 0
@@ -50,6 +52,16 @@ class Cost:
     multiply_adds: int = 0
     boxes: int = 0
     bulk_bytes: int = 0
+
+    @property
+    def per_thread(self) -> float:
+        """How often a thread executes them each time around the loop, on average over warps and iterations."""
+        return self.executions / self.times if self.times else 0.0
+
+    @property
+    def is_predicated_off(self) -> bool:
+        """Whether these are accesses of which no lane took part: they move nothing."""
+        return self.kind in ("load", "store") and not self.requests
 
     @property
     def is_asynchronous(self) -> bool:
@@ -87,11 +99,8 @@ class Cost:
 
 def costs_of(built: Build) -> tuple[Counters, list[Cost]]:
     """Simulate a build, and the costs in order of the text."""
-    worst, fewest = WorstRequests(), FewestSectors()
-    run = built.simulate(make_operands(built.gemm), listeners=(*standard_listeners(), worst, fewest))
-    fewest_of: dict[Side, int] = {
-        (site.path, Space.GLOBAL): row["fewest_sectors"] for site, row in fewest.counts().items()
-    }
+    worst = WorstRequests()
+    run = built.simulate(make_operands(built.gemm), listeners=(*standard_listeners(), worst))
     loops = _loops_over_k(built, run.counters)
     groups: dict[tuple[object, ...], list[LineCounts]] = {}
     for line in run.counters.lines:
@@ -114,7 +123,7 @@ def costs_of(built: Build) -> tuple[Counters, list[Cost]]:
     for lines in groups.values():
         around = {path for line in lines if (path := _innermost(line, loops)) is not None}
         times = sum(loops[path].executions for path in around) or warps
-        costs.append(_cost(lines, _each(lines[0], loops), times, fewest_of, worst.of_line))
+        costs.append(_cost(lines, _each(lines[0], loops), times, warps, worst.of_line))
     return run.counters, costs
 
 
@@ -148,9 +157,7 @@ def _each(line: LineCounts, loops: dict[Path, LineCounts]) -> str:
     return "" if path is None else _loop_name(loops[path])
 
 
-def _cost(
-    lines: Sequence[LineCounts], each: str, times: int, fewest: dict[Side, int], worst: dict[Side, Request]
-) -> Cost:
+def _cost(lines: Sequence[LineCounts], each: str, times: int, warps: int, worst: dict[Side, Request]) -> Cost:
     def total(name: str) -> int:
         return sum(int(getattr(line, name)) for line in lines)
 
@@ -166,14 +173,16 @@ def _cost(
         space=first.space,
         width_bytes=first.width_bytes,
         each=each,
-        per_thread=total("executions") / times if times else 0.0,
         opcodes=opcodes,
         executions=total("executions"),
+        times=times,
+        warps=warps,
         requests=total("requests"),
         lanes=total("lanes"),
         bytes_asked=total("bytes_asked"),
+        bytes_used=total("bytes_used"),
         sectors=total("sectors"),
-        fewest_sectors=sum(fewest.get(side, 0) for side in sides),
+        fewest_sectors=total("fewest_sectors"),
         cache_lines=total("cache_lines"),
         wavefronts=total("wavefronts"),
         ideal_wavefronts=total("ideal_wavefronts"),

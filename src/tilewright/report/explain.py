@@ -15,6 +15,7 @@ from tilewright.device.spec import DeviceSpec
 from tilewright.errors import CompileError
 from tilewright.ir.buffer import Space
 from tilewright.ir.program import Level
+from tilewright.layout.banks import SECTOR_BYTES
 from tilewright.model.l2 import L2Estimate
 from tilewright.problem.gemm import Gemm
 from tilewright.report.costs import Cost, costs_of
@@ -73,8 +74,13 @@ class StepCosts:
     costs: tuple[Cost, ...]
 
     @property
+    def told(self) -> tuple[Cost, ...]:
+        """The costs that are worth a sentence: accesses that were predicated off in every lane cost next to nothing."""
+        return tuple(cost for cost in self.costs if not cost.is_predicated_off)
+
+    @property
     def sentences(self) -> list[str]:
-        return [sentence(cost) for cost in self.costs]
+        return [sentence(cost) for cost in self.told]
 
 
 @dataclass(frozen=True)
@@ -143,14 +149,17 @@ def _first(steps: Sequence[Step], holds: Callable[[Step], bool]) -> int | None:
 
 def sentence(cost: Cost) -> str:
     """One cost in words: what, how often, what it takes, and why."""
-    each = f" each {cost.each}" if cost.each else ""
+    each, rate = f" each {cost.each}" if cost.each else "", _rate(cost)
     if cost.kind == "barrier":
-        return f"{_plural(cost.per_thread, 'barrier')}{each}: {cost.note}."
+        who = "" if rate.of > 1 else ", by all warps together"
+        return f"{_plural(cost.executions / rate.of, 'barrier')}{who}{rate.when}: {cost.note}."
     if cost.kind == "arithmetic":
-        return f"{cost.origin}: {_arithmetic(cost)} a thread{each}."
+        return f"{cost.origin}: {_arithmetic(cost, rate)}{rate.who}{rate.when}."
     if cost.kind == "unit":
         words = [(_UNITS.get(opcode) or (opcode, "", Step))[:2] for opcode in cost.opcodes]
-        return f"{' and '.join(f'{_plural(cost.per_thread, noun)} {what}' for noun, what in words)}, by warps{each}."
+        amount = cost.executions / rate.of
+        who = ", by a warp" if rate.of > 1 else ", by all warps together"
+        return f"{' and '.join(f'{_plural(amount, noun)} {what}' for noun, what in words)}{who}{rate.when}."
     if cost.kind in ("bulk load", "bulk store"):
         way = "to" if cost.kind == "bulk load" else "from"
         size = format_bytes(cost.bulk_bytes / max(cost.boxes, 1))
@@ -161,48 +170,76 @@ def sentence(cost: Cost) -> str:
     place = "shared" if cost.space is Space.SHARED else "global"
     direction = "from" if cost.kind == "load" else "to"
     noun = "asynchronous copy" if cost.is_asynchronous else cost.kind
-    accesses = f"{_plural(cost.per_thread, noun)} of {cost.width_bytes} bytes a thread"
-    what = f"{cost.origin}: {accesses} {direction} {place} memory{each}"
-    if not cost.requests:
+    accesses = f"{_plural(cost.executions / rate.of, noun)} of {cost.width_bytes} bytes{rate.who}"
+    what = f"{cost.origin}: {accesses} {direction} {place} memory{rate.when}"
+    if cost.is_predicated_off:
         return f"{what}; predicated off in every lane, so nothing is accessed."
     spent = _shared(cost) if cost.space is Space.SHARED else _global(cost)
     guarded = f" {_plural(cost.guarded_off, 'lane')} held back at the edge." if cost.guarded_off else ""
     return f"{what}; {spent}.{guarded}"
 
 
-def _arithmetic(cost: Cost) -> str:
-    words = {"FFMA": "multiply-add", "FMUL": "multiplication", "FADD": "addition", "MOV": "assignment"}
-    per_instruction = cost.per_thread / cost.executions
+@dataclass(frozen=True, slots=True)
+class _Rate:
+    """How counts are told, so that they are whole: divided by `of`, of whom and how often."""
+
+    of: int
+    who: str
+    when: str
+
+
+def _rate(cost: Cost) -> _Rate:
+    """By thread and iteration where all warps do the same in each; else by thread over the whole loop; else of all."""
+    counts = [cost.executions, *(cost.opcodes.values() if cost.kind == "arithmetic" else ())]
+
+    def divides(divisor: int) -> bool:
+        return divisor > 0 and not any(count % divisor for count in counts)
+
+    if divides(cost.times):
+        return _Rate(cost.times, " a thread", f" each {cost.each}" if cost.each else "")
+    if divides(cost.warps) and cost.times % cost.warps == 0:
+        return _Rate(cost.warps, " a thread", f" in {cost.times // cost.warps} iterations of {cost.each}")
+    return _Rate(1, " in all warps together", f" in loop {cost.each}" if cost.each else "")
+
+
+def _arithmetic(cost: Cost, rate: _Rate) -> str:
+    words = {
+        "FFMA": "multiply-add",
+        "FMUL": "multiplication",
+        "FADD": "addition",
+        "MOV": "assignment",
+        "CVT": "conversion",
+        "SHFL": "shuffle",
+    }
     return " and ".join(
-        _plural(instructions * per_instruction, words.get(opcode, opcode))
-        for opcode, instructions in cost.opcodes.items()
+        _plural(instructions / rate.of, words.get(opcode, opcode)) for opcode, instructions in cost.opcodes.items()
     )
 
 
 def _shared(cost: Cost) -> str:
     each, ideal = cost.wavefronts / cost.requests, cost.ideal_wavefronts / cost.requests
     if not cost.excess_wavefronts:
-        return f"{_plural(each, 'wavefront')} each, none lost to bank conflicts"
+        return f"{_plural(each, 'wavefront')} each, the fewest: no bank conflicts"
     return f"{_plural(each, 'wavefront')} each where {number(ideal)} would do{_colon(why(cost))}"
 
 
 def _global(cost: Cost) -> str:
     each, fewest = cost.sectors / cost.requests, cost.fewest_sectors / cost.requests
-    asked = cost.bytes_asked / cost.requests
+    used, moved = cost.bytes_used / cost.requests, cost.sectors * SECTOR_BYTES / cost.requests
     if cost.sectors > cost.fewest_sectors:
-        return f"{_plural(each, 'sector')} a request where {number(fewest)} would do{_colon(why(cost))}"
-    if each * 32 < asked:
-        return f"{_plural(each, 'sector')} a request, which its lanes share"
-    return f"{_plural(each, 'sector')} a request, as few as hold its {number(asked)} bytes"
+        bytes_said = f"{number(used)} of {number(moved)} bytes used"
+        return f"{_plural(each, 'sector')} a request where {number(fewest)} would do, {bytes_said}{_colon(why(cost))}"
+    shared = ", which its lanes share" if cost.bytes_asked > cost.bytes_used else ""
+    return f"{_plural(each, 'sector')} a request, the fewest that hold its {number(used)} bytes{shared}"
 
 
 def number(value: float) -> str:
     """A count, exact where it is whole, else three digits.
 
-    >>> number(64.0), number(2.5), number(0.03125)
-    ('64', '2.5', '0.0312')
+    >>> number(64.0), number(2.5), number(0.03125), number(4096)
+    ('64', '2.5', '0.0312', '4,096')
     """
-    return str(round(value)) if value == round(value) else f"{value:.3g}"
+    return f"{round(value):,}" if value == round(value) else f"{value:.3g}"
 
 
 def _plural(value: float, noun: str) -> str:

@@ -58,8 +58,8 @@ def rows(ladder: str) -> list[Row]:
             Row(
                 rung,
                 {arch: compiled[number, arch] for arch in ARCHS if (number, arch) in compiled},
-                loads.excess_wavefronts / loads.wavefronts if loads.wavefronts else 0.0,
-                stores.excess_wavefronts / stores.wavefronts if stores.wavefronts else 0.0,
+                loads.conflict_share,
+                stores.conflict_share,
                 counters.barriers_per_k_step,
                 built.kernel.shared_bytes,
             )
@@ -78,12 +78,12 @@ def page() -> str:
         "",
         f"Written by `tilewright resources --write docs/resources.md` with {compiler_version()}. By architecture:",
         "registers a thread, and bytes spilled if any; - where the architecture lacks an instruction of the rung. Then",
-        "shared memory a block; shared wavefronts lost to bank",
-        "conflicts, of loads and of stores; barriers in each step over k.",
+        "shared memory a block; bank conflicts, as share of the wavefronts of shared loads, and of shared stores;",
+        "barriers in each step over k.",
     ]
     for ladder in LADDERS:
         archs = " | ".join(ARCHS)
-        titles = f"| rung | {archs} | shared KiB | loads lost | stores lost | barriers |"
+        titles = f"| rung | {archs} | shared KiB | load conflicts | store conflicts | barriers |"
         lines += ["", f"## {ladder}", "", titles]
         lines.append("|---|" + "---:|" * (len(ARCHS) + 4))
         lines += [_line(row) for row in rows(ladder)]

@@ -1,5 +1,4 @@
-"""Listeners that keep, beside the counts, what explains them: the worst request of each line, and the fewest sectors
-that could have held what a line asked for."""
+"""A listener that keeps, beside the counts, what explains them: the worst request of each line."""
 
 from __future__ import annotations
 
@@ -9,12 +8,10 @@ from itertools import pairwise
 
 import numpy as np
 
-from tilewright.dtypes import Array
 from tilewright.ir.buffer import Space
 from tilewright.ir.visit import Path
 from tilewright.layout.banks import BANK_BYTES, BANKS, LANES, LINE_BYTES, SECTOR_BYTES, sectors
 from tilewright.simulator.events import Access, Listener
-from tilewright.simulator.listeners import SiteCounter
 from tilewright.simulator.listeners.shared_traffic import wavefronts_of
 
 Side = tuple[Path, Space | None]
@@ -57,26 +54,6 @@ def _worst(access: Access) -> Request | None:
     row = int(np.argmax(costs))
     lanes = range(LANES) if active is None else np.flatnonzero(active[row]).tolist()
     return Request(int(costs[row]), {lane: int(addresses[row, lane]) for lane in lanes}, width)
-
-
-class FewestSectors(SiteCounter):
-    """fewest_sectors: those that would hold the distinct bytes of each request of global memory, side by side."""
-
-    fields = ("fewest_sectors",)
-
-    def accessed(self, access: Access) -> None:
-        if access.space is Space.GLOBAL:
-            self.add(access.site, access.known("fewest sectors", LINE_BYTES, _fewest))
-
-
-def _fewest(access: Access) -> int:
-    rows, active = access.pattern.rows, access.pattern.active_rows
-    total = 0
-    for number, row in enumerate(rows):
-        chosen: Array = row if active is None else row[active[number]]
-        distinct_bytes = len(np.unique(chosen)) * access.width_bytes
-        total += -(-distinct_bytes // SECTOR_BYTES)
-    return total
 
 
 def why_wavefronts(request: Request) -> str:

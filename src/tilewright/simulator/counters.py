@@ -23,13 +23,18 @@ from tilewright.simulator.sites import Site
 
 @dataclass(frozen=True, slots=True)
 class GlobalCounts:
-    """Loads or stores of global memory. lanes: that took part, each once a request."""
+    """Loads or stores of global memory. lanes: that took part, each once a request.
+
+    bytes_used: distinct bytes of each request. fewest_sectors: that would hold these.
+    """
 
     instructions: int
     requests: int
     lanes: int
     bytes_asked: int
+    bytes_used: int
     sectors: int
+    fewest_sectors: int
     cache_lines: int
 
     @property
@@ -40,6 +45,15 @@ class GlobalCounts:
     @property
     def sectors_per_request(self) -> float:
         return _ratio(self.sectors, self.requests)
+
+    @property
+    def fewest_sectors_per_request(self) -> float:
+        return _ratio(self.fewest_sectors, self.requests)
+
+    @property
+    def used_share(self) -> float:
+        """Bytes used over bytes moved, 0 to 1: 1 where no byte of a sector is moved for nothing."""
+        return _ratio(self.bytes_used, self.bytes_moved)
 
     @property
     def lines_per_request(self) -> float:
@@ -63,8 +77,17 @@ class SharedCounts:
         return self.wavefronts - self.ideal_wavefronts
 
     @property
+    def conflict_share(self) -> float:
+        """Bank conflicts of all wavefronts, 0 to 1."""
+        return _ratio(self.excess_wavefronts, self.wavefronts)
+
+    @property
     def wavefronts_per_request(self) -> float:
         return _ratio(self.wavefronts, self.requests)
+
+    @property
+    def ideal_wavefronts_per_request(self) -> float:
+        return _ratio(self.ideal_wavefronts, self.requests)
 
 
 @dataclass(frozen=True, slots=True)
@@ -245,12 +268,18 @@ class Counters:
         kept = (("shared loads", self.shared_loads), ("shared stores", self.shared_stores))
         tma = (("TMA loads", self.bulk_loads), ("TMA stores", self.bulk_stores))
         rows: list[tuple[object, ...]] = [
-            *((name, one.requests, one.bytes_asked, one.sectors, "", "") for name, one in moved),
-            *((name, one.requests, one.bytes_asked, "", one.wavefronts, one.excess_wavefronts) for name, one in kept),
-            *((name, one.boxes, one.size_bytes, one.sectors, "", "") for name, one in tma if one.boxes),
+            *(
+                (name, one.requests, f"{one.sectors:,} sectors", one.fewest_sectors, _used(one), "")
+                for name, one in moved
+            ),
+            *(
+                (name, one.requests, f"{one.wavefronts:,} wavefronts", one.ideal_wavefronts, "", one.excess_wavefronts)
+                for name, one in kept
+            ),
+            *((name, one.boxes, f"{one.sectors:,} sectors", "", "", "") for name, one in tma if one.boxes),
         ]
         title = f"{self.blocks:,} blocks of {self.warps_per_block} warps{', estimated' if self.is_estimate else ''}"
-        columns = ("memory", "requests", "bytes asked", "sectors", "wavefronts", "lost to bank conflicts")
+        columns = ("memory", "requests", "take", "fewest possible", "bytes used of moved", "bank conflicts")
         below = f"{self.fmas:,} multiply-adds; {self.barriers_per_k_step:g} __syncthreads for each k iteration."
         return table(title, columns, rows, below=below)
 
@@ -314,6 +343,10 @@ def weighted_sum(parts: Sequence[tuple[int, Counters]], *, is_estimate: bool) ->
 
 def _ratio(a: float, b: float) -> float:
     return a / b if b else 0.0
+
+
+def _used(counts: GlobalCounts) -> str:
+    return f"{counts.used_share:.0%}" if counts.requests else ""
 
 
 def _with_ratios(counts: GlobalCounts | SharedCounts | TmaCounts) -> dict[str, float]:

@@ -61,8 +61,9 @@ class LineCounts:
     opcodes: instructions that one execution stands for. tile_multiply_adds: of one execution by a warp, where the warp
     multiplies tiles; tile_wavefronts: in which a warpgroup, in one execution, reads its operands from shared memory.
     What each count means is said where it is counted, in `simulator.listeners`: executions (warps), lane_executions;
-    requests, lanes, bytes_asked; sectors, cache_lines (global); wavefronts, ideal_wavefronts (shared); partial,
-    guarded_off, split (divergence); boxes, bulk_bytes, bulk_sectors, bulk_elements (TMA).
+    requests, lanes, bytes_asked; bytes_used, sectors, fewest_sectors, cache_lines (global); wavefronts,
+    ideal_wavefronts (shared); partial, guarded_off, split (divergence); boxes, bulk_bytes, bulk_sectors, bulk_elements
+    (TMA).
     """
 
     line: int
@@ -83,7 +84,9 @@ class LineCounts:
     requests: int = 0
     lanes: int = 0
     bytes_asked: int = 0
+    bytes_used: int = 0
     sectors: int = 0
+    fewest_sectors: int = 0
     cache_lines: int = 0
     wavefronts: int = 0
     ideal_wavefronts: int = 0

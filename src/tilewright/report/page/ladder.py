@@ -4,15 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from tilewright.device.catalog import H200
 from tilewright.device.spec import DeviceSpec
+from tilewright.errors import TilewrightError
 from tilewright.ladders.rung import Rung
 from tilewright.problem.formats import FormatOptions
 from tilewright.report.collect import Progress, Target, collect_ladder
 from tilewright.report.figures import Size
+from tilewright.report.outlook import Outlook, outlook
 from tilewright.report.page.rungs import RungView, view_of
 from tilewright.report.page.speed import ceiling_of, roofs, speed_at
 from tilewright.runtime.cubin_cache import CubinCache
@@ -56,7 +58,9 @@ def collect_page(
             views = []
             for at, row in enumerate(rows):
                 tell(f"drawing {row.rung.name}", at, len(rows))
-                views.append(view_of(row, by_label.get(row.rung.builds_on or "")))
+                view = view_of(row, by_label.get(row.rung.builds_on or ""))
+                tell(f"trying edits of {row.rung.name}", at, len(rows))
+                views.append(replace(view, outlook=_outlook(row.rung, spec, formats)))
             speeds = []
             for at, job in enumerate(jobs):
                 tell(f"predicting {rungs[at].name}", at, len(jobs))
@@ -73,6 +77,13 @@ def collect_page(
         "rungs": [_rung_data(view, speed, spec) for view, speed in zip(views, speeds, strict=True)],
     }
     return Page(rungs[0].ladder, size, spec, tuple(views), data)
+
+
+def _outlook(rung: Rung, spec: DeviceSpec, formats: FormatOptions) -> Outlook | None:
+    try:
+        return outlook(rung, spec, formats)
+    except TilewrightError:  # the row says why
+        return None
 
 
 def _speeds(rung: Rung, spec: DeviceSpec, formats: FormatOptions, cache: CubinCache | None) -> dict[str, Any]:

@@ -14,6 +14,7 @@ from tilewright.problem.formats import format_name
 from tilewright.report.collect import Row
 from tilewright.report.costs import costs_of
 from tilewright.report.explain import owner, sentence
+from tilewright.report.outlook import Outlook
 from tilewright.report.page.banks import bank_maps
 from tilewright.report.page.loads import loads
 from tilewright.report.page.owners import hierarchy
@@ -40,18 +41,23 @@ class Line:
 
 @dataclass(frozen=True)
 class Count:
-    """One count of a rung, and of the rung below, as text. better: whether it improved; None where it is the same."""
+    """One count of a rung, and of the rung below, as text. better: whether it improved; None where that cannot be said:
+    it is the same, or both are the fewest possible for what they ask. fewest: the fewest possible, "" where unknown."""
 
     name: str
     value: str
     before: str
     better: bool | None
+    fewest: str
     what: str
 
 
 @dataclass(frozen=True)
 class RungView:
-    """One rung as the page shows it. pictures: plain values for the scripts; {} where `row.problem` says why."""
+    """One rung as the page shows it. pictures: plain values for the scripts; {} where `row.problem` says why.
+
+    outlook: what to try next; None where the rung cannot run on the device, or no compiler is installed.
+    """
 
     row: Row
     lines: tuple[Line, ...]
@@ -60,6 +66,7 @@ class RungView:
     program: str
     cuda: str
     pictures: dict[str, Any]
+    outlook: Outlook | None = None
 
     @property
     def rung(self) -> Rung:
@@ -129,23 +136,49 @@ def _costs_by_step(built: Build) -> dict[int, list[str]]:
     found: dict[int, list[str]] = {}
     for cost in costs:
         at = owner(cost, built.schedule.steps)
-        if at is not None:
+        if at is not None and not cost.is_predicated_off:
             found.setdefault(at, []).append(sentence(cost))
     return found
 
 
 # -- counts ------------------------------------------------------------------------------------------------------------
 
+
+@dataclass(frozen=True)
+class _Figure:
+    """fewest: what the value would be at least for the same requests; None where no such number exists."""
+
+    value: float
+    fewest: float | None = None
+    is_share: bool = False
+    more_is_better: bool = False
+
+    @property
+    def text(self) -> str:
+        if self.is_share:
+            return f"{100 * self.value:.0f} %"
+        return "none" if self.value == 0 else _short(self.value)
+
+    def better(self, other: _Figure) -> bool | None:
+        """Wide requests take more sectors and wavefronts: beyond the fewest possible is what counts of these."""
+        if self.fewest is not None and other.fewest is not None:
+            mine, theirs = self.value / (self.fewest or 1.0), other.value / (other.fewest or 1.0)
+        else:
+            mine, theirs = self.value, other.value
+        return None if mine == theirs else (mine > theirs) is self.more_is_better
+
+
 _COUNTS = (
     ("Sectors per global load", "sectors", "32-byte pieces of memory that one request of a warp touches"),
+    ("Bytes used of those loaded", "used", "of the bytes in these sectors; the others are moved for nothing"),
     ("Bytes loaded per result", "bytes", "whole sectors of A, B and C, by lanes and by TMA"),
     ("Sectors per global store", "stored", "the same for requests that write"),
     ("Shared loads per multiply-add", "shared", "load instructions of lanes; fewer where registers are used again"),
     ("Wavefronts per shared load", "waves", "passes of the data pipe that one request of a warp takes"),
-    ("Lost to bank conflicts", "lost", "share of all shared wavefronts beyond the fewest possible"),
+    ("Bank conflicts of shared loads", "lost", "share of their wavefronts that is beyond the fewest possible"),
+    ("Bank conflicts of shared stores", "stores_lost", "the same for requests that write"),
     ("Barriers per step over k", "barriers", "how often all warps of a block wait for each other"),
 )
-"""Less is better, of all of them."""
 
 
 def _counts(row: Row, before: Row | None) -> tuple[Count, ...]:
@@ -156,32 +189,40 @@ def _counts(row: Row, before: Row | None) -> tuple[Count, ...]:
     theirs = {} if before is None or before.checked is None else _figures(before.checked.counters)
     found = []
     for name, key, what in _COUNTS:
-        value, other = mine[key], theirs.get(key)
-        if value or other:
-            better = None if other is None or other == value else value < other
-            found.append(Count(name, _text(key, value), "" if other is None else _text(key, other), better, what))
+        value, other = mine.get(key), theirs.get(key)
+        if value is None or not (value.value or (other is not None and other.value)):
+            continue
+        better = None if other is None else value.better(other)
+        fewest = "" if value.fewest is None else _short(value.fewest)
+        found.append(Count(name, value.text, "" if other is None else other.text, better, fewest, what))
     return tuple(found)
 
 
-def _figures(counters: Counters) -> dict[str, float]:
+def _figures(counters: Counters) -> dict[str, _Figure]:
+    """What the kernel has none of is left out."""
+    moved, written = counters.global_loads, counters.global_stores
     loads, stores = counters.shared_loads, counters.shared_stores
-    waves = loads.wavefronts + stores.wavefronts
     results, fmas = max(counters.results, 1), max(counters.fmas, 1)
-    return {
-        "sectors": counters.global_loads.sectors_per_request,
-        "bytes": (counters.global_loads.bytes_moved + counters.bulk_loads.bytes_moved) / results,
-        "stored": counters.global_stores.sectors_per_request,
-        "shared": loads.lanes / fmas,
-        "waves": loads.wavefronts_per_request,
-        "lost": (loads.excess_wavefronts + stores.excess_wavefronts) / waves if waves else 0.0,
-        "barriers": counters.barriers_per_k_step,
+    found = {
+        "bytes": _Figure((moved.bytes_moved + counters.bulk_loads.bytes_moved) / results),
+        "shared": _Figure(loads.lanes / fmas),
+        "barriers": _Figure(counters.barriers_per_k_step),
     }
+    if moved.requests:
+        found["sectors"] = _Figure(moved.sectors_per_request, moved.fewest_sectors_per_request)
+        found["used"] = _Figure(moved.used_share, is_share=True, more_is_better=True)
+    if written.requests:
+        found["stored"] = _Figure(written.sectors_per_request, written.fewest_sectors_per_request)
+    if loads.requests:
+        found["waves"] = _Figure(loads.wavefronts_per_request, loads.ideal_wavefronts_per_request)
+        found["lost"] = _Figure(loads.conflict_share, is_share=True)
+    if stores.requests:
+        found["stores_lost"] = _Figure(stores.conflict_share, is_share=True)
+    return found
 
 
-def _text(key: str, value: float) -> str:
-    if value == 0:
-        return "none"
-    return f"{100 * value:.0f} %" if key == "lost" else f"{value:,.0f}" if value >= 100 else f"{value:.3g}"
+def _short(value: float) -> str:
+    return f"{value:,.0f}" if value >= 100 else f"{value:.3g}"
 
 
 # -- resources ---------------------------------------------------------------------------------------------------------

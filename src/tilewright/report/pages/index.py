@@ -1,17 +1,15 @@
-"""The pages of all rungs and their index, as texts by path; writing them, and finding those that are out of date."""
+"""The pages of all rungs and their index, as texts by path."""
 
 from __future__ import annotations
 
-import re
-from collections.abc import Iterable, Mapping
-from pathlib import Path
+from collections.abc import Iterable
 
 from tilewright.ladders import LADDERS
 from tilewright.report.collect import Progress
 from tilewright.report.figures import TIMED_SIZE, recorded_figure
 from tilewright.report.markdown import recorded_formats
 from tilewright.report.pages.gather import gather
-from tilewright.report.pages.rung import BEGIN, END, file_name, rung_page
+from tilewright.report.pages.rung import file_name, rung_page
 
 INDEX = "README.md"
 
@@ -23,7 +21,11 @@ _ABOUT = {
     "ampere": "Tensor cores by mma.sync: fragments, ldmatrix, swizzles and rings of copies.",
     "hopper": "wgmma, TMA, roles of warps, clusters and resident blocks.",
 }
-_COMPILER = re.compile(r"\| compiled for \S+ by ([^|]+?) \|")
+
+
+def paths() -> list[str]:
+    """The paths of all pages, which nothing need be simulated for."""
+    return [INDEX, *(f"{ladder}/{file_name(rung)}" for ladder, rungs in LADDERS.items() for rung in rungs)]
 
 
 def pages(ladders: Iterable[str] = LADDERS, progress: Progress = lambda what, done, total: None) -> dict[str, str]:
@@ -36,51 +38,13 @@ def pages(ladders: Iterable[str] = LADDERS, progress: Progress = lambda what, do
     return found
 
 
-def written(folder: Path, texts: Mapping[str, str]) -> None:
-    """Write pages below a folder; those of rungs that are gone are deleted."""
-    for path in _others(folder, texts):
-        path.unlink()
-    for name, text in texts.items():
-        path = folder / name
-        path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_text(text, encoding="utf-8")
-
-
-def stale(folder: Path, texts: Mapping[str, str]) -> list[str]:
-    """The pages that are missing, say something else, or are of no rung; by path below the folder."""
-    found = [name for name, text in texts.items() if not _is_same(folder / name, text)]
-    return sorted([*found, *(path.relative_to(folder).as_posix() for path in _others(folder, texts))])
-
-
-def _others(folder: Path, texts: Mapping[str, str]) -> list[Path]:
-    """Pages in the folders of these ladders that are none of these."""
-    ladders = {name.partition("/")[0] for name in texts if "/" in name}
-    there = [path for ladder in ladders for path in (folder / ladder).glob("*.md")]
-    return [path for path in there if path.relative_to(folder).as_posix() not in texts]
-
-
-def _is_same(path: Path, fresh: str) -> bool:
-    """Whether a page says the same; what depends on the compiler only where it is the same one."""
-    if not path.is_file():
-        return False
-    text = path.read_text(encoding="utf-8")
-    told, now = _COMPILER.search(text), _COMPILER.search(fresh)
-    if told is not None and now is not None and told[1] != now[1]:
-        return _without_compiler(text) == _without_compiler(fresh)
-    return text == fresh
-
-
-def _without_compiler(text: str) -> str:
-    return re.sub(f"{re.escape(BEGIN)}.*?{re.escape(END)}", "", text, flags=re.DOTALL)
-
-
 def _index() -> str:
     """Every ladder with its rungs, and the figure of each in the formats it is about."""
     lines = [
         "# The rungs",
         "",
         "A page for every rung of every ladder: what it adds, the program and the CUDA that come of it, what the",
-        "simulator counts, and the speed that was recorded. Written by `tilewright pages --write docs/rungs`.",
+        "simulator counts, and the speed that was recorded. Written by `make docs`.",
     ]
     for ladder, rungs in LADDERS.items():
         lines += ["", f"## {ladder}", "", _ABOUT[ladder], "", "| rung | what is new | TFLOP/s |", "|---|---|---:|"]

@@ -15,9 +15,6 @@ from tilewright.report.pages.excerpt import main_loop
 from tilewright.report.pages.gather import SPEC, Told
 from tilewright.units import format_bytes
 
-BEGIN, END = "<!-- compiler -->", "<!-- /compiler -->"
-"""Around what another compiler would say otherwise."""
-
 
 def file_name(rung: Rung) -> str:
     """The page of a rung in the folder of its ladder.
@@ -90,21 +87,24 @@ def _cuda(told: Told) -> list[str]:
 def _counts(told: Told) -> list[str]:
     gemm, counters = told.built.gemm, told.counters
     lines = [
-        "| | requests | take | a request | lost to bank conflicts |",
-        "|---|---:|---:|---:|---:|",
+        "| | requests | take | a request | fewest | bytes used | bank conflicts |",
+        "|---|---:|---:|---:|---:|---:|---:|",
     ]
     for name, moved in (("global loads", counters.global_loads), ("global stores", counters.global_stores)):
         if moved.requests:
-            each = f"{moved.sectors_per_request:.4g}"
-            lines.append(f"| {name} | {moved.requests:,} | {moved.sectors:,} sectors | {each} | |")
+            each = f"{moved.sectors_per_request:.4g} | {moved.fewest_sectors_per_request:.4g}"
+            lines.append(
+                f"| {name} | {moved.requests:,} | {moved.sectors:,} sectors | {each} | {moved.used_share:.0%} | |"
+            )
     for name, kept in (("shared loads", counters.shared_loads), ("shared stores", counters.shared_stores)):
         if kept.requests:
-            each, lost = f"{kept.wavefronts_per_request:.4g}", f"{kept.excess_wavefronts:,}"
-            lines.append(f"| {name} | {kept.requests:,} | {kept.wavefronts:,} wavefronts | {each} | {lost} |")
-    for name, boxes in (("bulk loads", counters.bulk_loads), ("bulk stores", counters.bulk_stores)):
+            each = f"{kept.wavefronts_per_request:.4g} | {kept.ideal_wavefronts_per_request:.4g}"
+            lost = f"{kept.excess_wavefronts:,}"
+            lines.append(f"| {name} | {kept.requests:,} | {kept.wavefronts:,} wavefronts | {each} | | {lost} |")
+    for name, boxes in (("TMA loads", counters.bulk_loads), ("TMA stores", counters.bulk_stores)):
         if boxes.boxes:
             each = f"{boxes.sectors / boxes.boxes:.4g}"
-            lines.append(f"| {name} | {boxes.boxes:,} boxes | {boxes.sectors:,} sectors | {each} | |")
+            lines.append(f"| {name} | {boxes.boxes:,} boxes | {boxes.sectors:,} sectors | {each} | | | |")
     instructions = ", ".join(f"{count:,} {opcode}" for opcode, count in counters.instructions.items() if count)
     barriers = f"{counters.barriers_per_k_step:g} barriers each step over k."
     return [
@@ -122,7 +122,7 @@ def _costs(told: Told) -> str:
     """Each step that causes something, with what it causes."""
     steps = told.built.schedule.steps
     owned: dict[int | None, list[str]] = {}
-    for cost in told.costs:
+    for cost in (one for one in told.costs if not one.is_predicated_off):
         owned.setdefault(owner(cost, steps), []).append(sentence(cost))
     lines = []
     for at, step in enumerate(steps):
@@ -146,7 +146,7 @@ def _occupancy(told: Told) -> list[str]:
         f"| blocks on an SM of {SPEC.name} | {found.blocks_per_sm} |",
         f"| occupancy | {found.fraction:.0%} |",
     ]
-    return ["## Occupancy", f"{BEGIN}\n" + "\n".join(lines), f"What stops the next block: {found.why}.\n{END}"]
+    return ["## Occupancy", "\n".join(lines), f"What stops the next block: {found.why}."]
 
 
 def _speed(rung: Rung) -> list[str]:

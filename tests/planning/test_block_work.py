@@ -29,9 +29,11 @@ from tilewright.kernels.wgmma_presets import (
 from tilewright.kernels.work import Work
 from tilewright.model.occupancy import blocks_that_fit, occupancy
 from tilewright.model.time import predict_seconds
+from tilewright.planning.block_clocks import blocks_per_sm
 from tilewright.planning.candidates import candidates, configurations
-from tilewright.planning.cost import blocks_per_sm
+from tilewright.planning.cost import Around, plan_seconds
 from tilewright.planning.kernels import build_of
+from tilewright.planning.packing import Packing
 from tilewright.prediction.counting import work_of as simulated
 from tilewright.problem import Gemm, Order, check, make_operands
 from tilewright.runtime.nvrtc import compile_cuda
@@ -114,6 +116,25 @@ def test_the_forms_of_many_kernels_at_once_are_those_of_each() -> None:
             config = row_of(kind, table, at)
             alone = predict_seconds(work_of(kind, config, gemm, Setting(512, 64)), H200, blocks_per_sm=1, dram_bytes=0)
             assert float(alone) == pytest.approx(float(together[at]), rel=1e-12), config
+
+
+@pytest.mark.parametrize("name", ["bf16", "tf32", "f32"])
+def test_a_table_that_is_kept_has_the_times_of_its_rows(name: str) -> None:
+    """With what no size changes found before, and with it found for these rows alone."""
+    for m, n, k in ((4096, 4096, 4096), (129, 1000, 333), (16, 8192, 8192)):
+        gemm = replace(problem(name, "NT"), m=m, n=n, k=k, lda=0, ldb=0, ldc=0)
+        for kind, table in candidates(gemm, H200).items():
+            rows = np.tile(np.arange(len(table)), 3)
+            split = table[rows].with_columns(split_k=np.repeat([1, 3, 8], len(table)))
+            alone = Columns({name: getattr(split, name) for name in split.names})
+            for packing in (
+                Packing(),
+                Packing(frozenset("AB"), frozenset("B")),
+                Packing(frozenset("AB"), frozenset(), True),
+            ):
+                around = Around(packing, 16, 4, 8, count=2)
+                known, found = (plan_seconds(kind, [(c, around)], gemm, H200)[0] for c in (split, alone))
+                assert table.table is not None and np.array_equal(known, found)
 
 
 def test_an_unaligned_c_has_a_form_too() -> None:

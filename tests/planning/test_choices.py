@@ -14,7 +14,7 @@ from tilewright.dtypes import BF16, F32
 from tilewright.kernels.columns import Columns
 from tilewright.kernels.configuration import name_of
 from tilewright.kernels.gemv import GemvConfig
-from tilewright.planning.cost import plan_seconds
+from tilewright.planning.cost import Around, plan_seconds
 from tilewright.planning.dispatch import estimated
 from tilewright.planning.kernels import build_of
 from tilewright.planning.packing import Alignment
@@ -85,15 +85,26 @@ def test_choosing_prices_some_thousand_candidates_at_once_and_builds_and_simulat
     """A few passes over columns, whatever the number of candidates."""
     passes: list[int] = []
 
-    def counted(kind: str, c: Columns, *asked: Any) -> Any:
-        passes.append(len(c))
-        return plan_seconds(kind, c, *asked)
+    def counted(kind: str, tables: list[tuple[Columns, Around]], *asked: Any, **options: Any) -> Any:
+        passes.extend(len(rows) for rows, _ in tables)
+        return plan_seconds(kind, tables, *asked, **options)
 
     for forbidden in ("prediction.counting.simulate", "planning.kernels.build", "toolchain.build"):
         monkeypatch.setattr(f"tilewright.{forbidden}", None)
     monkeypatch.setattr("tilewright.planning.ranking.plan_seconds", counted)
     found = list(estimated(asked(512, 512, 16384, "bf16", "NN"), device("H200")))
     assert 0 < len(found) <= sum(passes) <= 20_000 and len(passes) <= 4
+
+
+@pytest.mark.parametrize("dtype", ["bf16", "f32"])
+def test_what_no_size_changes_is_found_once_for_a_format(dtype: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Laws, blocks that share an SM, and clocks of a block: the second problem asks none of them again."""
+    spec = device("H200")
+    assert next(estimated(asked(640, 768, 1024, dtype, "NT"), spec))
+    for known in ("kernels.spaces.legal", "planning.block_clocks.work_of", "planning.block_clocks.blocks_that_fit"):
+        monkeypatch.setattr(f"tilewright.{known}", None)
+    monkeypatch.setattr("tilewright.kernels.wgmma.shared_bytes", None)
+    assert next(estimated(asked(1280, 96, 4096, dtype, "NT"), spec))
 
 
 def test_a_tile_that_does_not_fit_on_an_sm_is_no_choice() -> None:

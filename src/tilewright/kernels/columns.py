@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Hashable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -21,11 +21,18 @@ class Columns:
     (2, [512, 2048], [16])
     """
 
-    __slots__ = ("_columns",)
+    __slots__ = ("_columns", "_facts", "rows", "table")
+
+    rows: Any
+    """Which rows of `table` these are; None: all."""
+
+    table: Columns | None
+    """The table that is kept of which these are rows; None where there is none."""
 
     def __init__(self, columns: Mapping[str, Any]) -> None:
-        arrays = {name: np.asarray(column) for name, column in columns.items()}
-        self._columns = {name: one.astype(np.int64) if one.dtype == bool else one for name, one in arrays.items()}
+        self._columns: dict[str, Any] = {name: _numbers(column) for name, column in columns.items()}
+        self._facts: dict[Hashable, Any] = {}
+        self.rows = self.table = None
 
     @classmethod
     def of(cls, configurations: Sequence[Any], names: Sequence[str]) -> Columns:
@@ -34,26 +41,84 @@ class Columns:
 
     def __getattr__(self, name: str) -> Any:
         try:
-            return self._columns[name]
+            found = self._columns[name]
         except KeyError:
             raise AttributeError(name) from None
+        if type(found) is tuple:
+            source, rows = found
+            found = self._columns[name] = source.take(rows)
+        return found
 
     @property
     def names(self) -> tuple[str, ...]:
         return tuple(self._columns)
 
     def __len__(self) -> int:
-        return len(next(iter(self._columns.values())))
+        first = next(iter(self._columns.values()))
+        return len(first[1] if type(first) is tuple else first)
 
     def __getitem__(self, chosen: Any) -> Columns:
+        """Some configurations. A column of them is made when it is first asked for: most never are."""
+        rows = np.arange(len(self))[chosen] if isinstance(chosen, slice) else np.asarray(chosen)
+        if rows.dtype == bool:
+            rows = np.flatnonzero(rows)
+        composed: dict[int, Any] = {}
+
+        def of(before: Any) -> Any:
+            if id(before) not in composed:
+                composed[id(before)] = before[rows]
+            return composed[id(before)]
+
         found = object.__new__(Columns)
-        found._columns = {name: column[chosen] for name, column in self._columns.items()}
+        found._columns = {
+            name: (column[0], of(column[1])) if type(column) is tuple else (column, rows)
+            for name, column in self._columns.items()
+        }
+        found._facts, found.table = {}, self.table
+        found.rows = None if self.table is None else rows if self.rows is None else of(self.rows)
         return found
 
     def with_columns(self, **columns: Any) -> Columns:
         """The same with further columns, or others in their place."""
-        return Columns({**self._columns, **columns})
+        found = object.__new__(Columns)
+        found._columns = {**self._columns, **{name: _numbers(column) for name, column in columns.items()}}
+        found._facts, found.table, found.rows = {}, self.table, self.rows
+        return found
+
+    def kept(self) -> Columns:
+        """The same as a table that is kept: `fact` computes once for all that is ever selected of it."""
+        found = Columns({name: getattr(self, name) for name in self.names})
+        found.table = found
+        return found
+
+    def fact(self, key: Hashable, compute: Callable[[Columns], Any]) -> Any:
+        """What `compute` finds for these configurations, an array whose first axis runs along them; of a table that is
+        kept for all of its rows, once. It must not ask for columns that `with_columns` gave since."""
+        if self.table is None:
+            return compute(self)
+        found = self.table.known(key, compute)
+        return found if self.rows is None else found.take(self.rows, axis=0)
+
+    def known(self, key: Hashable, compute: Callable[[Columns], Any]) -> Any:
+        """What `compute` finds for a table that is kept, found once."""
+        found = self._facts.get(key)
+        if found is None:
+            found = self._facts[key] = compute(self)
+        return found
 
     def row(self, index: int) -> dict[str, Any]:
         """One configuration's values as Python's own."""
-        return {name: column[index].item() for name, column in self._columns.items()}
+        return {name: _entry(column, index) for name, column in self._columns.items()}
+
+
+def _numbers(column: Any) -> Any:
+    array = np.asarray(column)
+    return array.astype(np.int64) if array.dtype == bool else array
+
+
+def _entry(column: Any, index: int) -> Any:
+    """Of a column, or of one that is still to be made."""
+    if type(column) is tuple:
+        source, rows = column
+        return source[rows[index]].item()
+    return column[index].item()

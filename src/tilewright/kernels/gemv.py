@@ -67,9 +67,6 @@ class GemvConfig:
     def with_split_k(self, parts: int) -> GemvConfig:
         return replace(self, split_k=parts)
 
-    def with_chunk(self, chunk: int) -> GemvConfig:
-        return replace(self, chunk=chunk)
-
     @property
     def threads(self) -> int:
         return self.warps * WARP_LANES

@@ -15,6 +15,9 @@ from tilewright.kernels.skinny import few_order, is_k_major
 from tilewright.problem.gemm import Gemm
 from tilewright.units import ceil_div
 
+NOMINAL = device("H200")
+"""The device for which the shape of a kernel is chosen, so that it is the same on every one."""
+
 _LOADS, _NARROW_LOADS = 8, 16
 """Loads of a lane in flight: of 8 bytes or more, and narrower ones. 16 warps x 32 lanes x 8 x 16 bytes are 64 KiB of an
 SM; bandwidth times latency of an H200 is 25 to 33 KiB."""
@@ -63,23 +66,23 @@ def fitting(gemm: Gemm, facts: Facts, split_k: int = 1) -> Iterator[GemvConfig]:
     )
     whole = gemm.k % 4 == 0 or (k_major and width % 4 == 0)
     quads = few_order(gemm) == "k" and whole and facts.few_bytes % (4 * size_bytes) == 0
+    few_width = 4 if quads else 1
     loads = _LOADS if width * size_bytes >= 8 else _NARROW_LOADS
     warps = 8 if rows <= 4 else 4
     part_k = ceil_div(gemm.k, split_k)
     for outputs, lanes_k, warps_k in _shapes(gemm, rows, width, warps):
         for steps in _step_counts(loads // outputs):
-            config = GemvConfig(
-                *(rows, width, 4 if quads else 1, outputs, lanes_k, warps_k, warps, steps, 0, split_k),
-                whole_k=gemm.k % width == 0,
-                near=facts.near,
-            )
-            batch = config.batch_k(k_major=k_major)
+            batch = steps * warps_k * lanes_k * (width if k_major else 1)
             if steps > 1 and batch >= 2 * part_k:
                 continue
-            least = max(batch, config.threads * config.few_width // rows)
-            chunk = next(1 << bit for bit in range(32) if 1 << bit >= max(least, min(part_k, _CHUNK_FLOATS // rows)))
+            least = max(batch, warps * WARP_THREADS * few_width // rows)
+            chunk = 1 << (max(least, min(part_k, _CHUNK_FLOATS // rows)) - 1).bit_length()
             if chunk * rows <= 2 * _CHUNK_FLOATS:
-                yield config.with_chunk(chunk)
+                yield GemvConfig(
+                    *(rows, width, few_width, outputs, lanes_k, warps_k, warps, steps, chunk, split_k),
+                    whole_k=gemm.k % width == 0,
+                    near=facts.near,
+                )
 
 
 def _step_counts(most: int) -> tuple[int, ...]:
@@ -130,7 +133,7 @@ def shared_bytes(config: GemvConfig, gemm: Gemm) -> int:
 
 def sm_seconds(config: GemvConfig, gemm: Gemm, spec: DeviceSpec | None = None, *, count: int = 1) -> float:
     """How long the busiest SM takes for its share of `count` problems. spec: by default that of an H200."""
-    spec = spec or device("H200")
+    spec = spec or NOMINAL
     clock_hz, k_major = spec.boost_clock_mhz * 1e6, is_k_major(gemm)
     many = max(gemm.m, gemm.n)
     outputs = config.outputs_of_block(k_major=k_major)

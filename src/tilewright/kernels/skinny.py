@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Literal
 
-from tilewright.problem.gemm import Dim, Gemm
+from tilewright.problem.gemm import Dim, Gemm, Order
 
 
 def long_of(gemm: Gemm) -> Literal["A", "B"]:
@@ -19,7 +19,7 @@ def short_of(gemm: Gemm) -> Literal["A", "B"]:
 
 def is_k_major(gemm: Gemm) -> bool:
     """Whether neighbours of k lie side by side in the long matrix."""
-    return gemm.operand(long_of(gemm)).contiguous == "k"
+    return gemm.b is Order.COL if gemm.m <= gemm.n else gemm.a is Order.ROW
 
 
 def few_order(gemm: Gemm) -> Dim:

@@ -7,13 +7,16 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
+from functools import cache
+from typing import Any
 
 import numpy as np
 
 from tilewright.device.spec import DeviceSpec
-from tilewright.dtypes import F32
+from tilewright.dtypes import F32, DType
+from tilewright.kernels import wgmma
 from tilewright.kernels.columns import Columns
-from tilewright.kernels.configuration import GemmConfig
+from tilewright.kernels.configuration import GemmConfig, row_of
 from tilewright.kernels.mma import MmaConfig
 from tilewright.kernels.mma_presets import BEST as MMA_BEST
 from tilewright.kernels.mma_presets import at_depth
@@ -36,11 +39,10 @@ than they are, so they are candidates where `correction` knows them."""
 
 def candidates(gemm: Gemm, spec: DeviceSpec, count: int = 1) -> Mapping[str, Columns]:
     """Tables of what can multiply the formats of a problem on a device, by family. count: of such problems."""
-    configs = list(configurations(gemm, spec))
-    found = {configs[0].kind: Columns.of(configs, configs[0].columns)}
-    if spec.compute_capability[0] == 9 and found.keys() == {"mma"}:
-        return {"wgmma": _wgmma(gemm, spec, count), **found}
-    return found
+    kind, table = _listed(gemm, spec)
+    if spec.compute_capability[0] == 9 and kind == "mma":
+        return {"wgmma": _wgmma(gemm, spec, count), kind: table}
+    return {kind: table}
 
 
 def families_for(gemm: Gemm, spec: DeviceSpec, family: str) -> tuple[str, ...]:
@@ -51,18 +53,37 @@ def families_for(gemm: Gemm, spec: DeviceSpec, family: str) -> tuple[str, ...]:
 
 
 def configurations(gemm: Gemm, spec: DeviceSpec) -> Iterator[GemmConfig]:
-    """The kernels behind the tables but for wgmma's. Where no tensor core multiplies the formats, the CUDA cores do."""
+    """The kernels behind the tables but for wgmma's."""
+    kind, table = _listed(gemm, spec)
+    return (row_of(kind, table, at) for at in range(len(table)))
+
+
+def _listed(gemm: Gemm, spec: DeviceSpec) -> tuple[str, Columns]:
+    """The family that multiplies the formats, and its kernels, but for wgmma's. Where no tensor core multiplies the
+    formats, the CUDA cores do."""
     rate = spec.tensor.flops_per_clk_per_sm(gemm.multiplied.rate, "f32") if gemm.multiplied is not F32 else 0
-    tensor_cores = bool(rate)
-    if not tensor_cores or spec.compute_capability < (8, 0):
-        yield from _simt(gemm, spec)
-        return
-    yield from _mma(gemm)
+    if rate and spec.compute_capability >= (8, 0):
+        return "mma", _mma(gemm.dtype)
+    return "simt", _simt(gemm, spec)
 
 
-def _simt(gemm: Gemm, spec: DeviceSpec) -> Iterator[SimtConfig]:
+def _simt(gemm: Gemm, spec: DeviceSpec) -> Columns:
+    few_rows = gemm.b is Order.ROW and gemm.dtype is F32
+    c = _simt_list(spec.compute_capability == FITTED_FOR, few_rows=few_rows)
+    if few_rows and not 8 < gemm.m <= 16:
+        c = c[c.stages == 2]
+    return c.with_columns(raster_rows=np.where(c.stages == 2, _raster_rows(gemm, spec, c), 1))
+
+
+@cache
+def _simt_list(more: bool, *, few_rows: bool) -> Columns:
     """k is unrolled by 8, but for the largest tiles: in a longer run of FMAs ptxas moves the loads of the next tile to
-    its end, right before their use, which few warps have nothing to cover with (tests/planning/test_candidates.py)."""
+    its end, right before their use, which few warps have nothing to cover with (tests/planning/test_candidates.py).
+
+    few_rows: with one for some rows of A. Where these nearly fill its tile it may be as fast as the GEMV kernel: copies
+    of B run ahead by several stages.
+    """
+    found = []
     for m, n, warp_m, warp_n in (
         (128, 256, 64, 64),
         (256, 128, 64, 64),
@@ -74,27 +95,27 @@ def _simt(gemm: Gemm, spec: DeviceSpec) -> Iterator[SimtConfig]:
         (64, 128, 32, 64),
         (64, 64, 32, 32),
         (32, 64, 16, 32),
-        *(_FLAT if spec.compute_capability == FITTED_FOR else ()),
+        *(_FLAT if more else ()),
     ):
-        unroll = 16 if m * n == 128 * 256 else 8
-        rows = _raster_rows(gemm, spec, m, n)
-        yield SimtConfig((m, n, 16), (warp_m, warp_n), unroll=unroll, raster_rows=rows)
-    for m, n, warp_m, warp_n in _DEEP if spec.compute_capability == FITTED_FOR else ():
-        yield SimtConfig((m, n, 32), (warp_m, warp_n), unroll=16, raster_rows=_raster_rows(gemm, spec, m, n))
-    # Rows that nearly fill a tile may be as fast as in the GEMV kernel: copies of B run ahead by several stages.
-    if 8 < gemm.m <= 16 and gemm.b is Order.ROW and gemm.dtype is F32:
-        yield SimtConfig((16, 256, 16), (16, 64), b_transport="cp_async", stages=4, unroll=8)
+        found.append(SimtConfig((m, n, 16), (warp_m, warp_n), unroll=16 if m * n == 128 * 256 else 8))
+    found += [SimtConfig((m, n, 32), (warp_m, warp_n), unroll=16) for m, n, warp_m, warp_n in _DEEP if more]
+    if few_rows:
+        found.append(SimtConfig((16, 256, 16), (16, 64), b_transport="cp_async", stages=4, unroll=8))
+    return Columns.of(found, SimtConfig.columns).kept()
 
 
-def _raster_rows(gemm: Gemm, spec: DeviceSpec, m: int, n: int) -> int:
+def _raster_rows(gemm: Gemm, spec: DeviceSpec, c: Columns) -> Any:
     """Rows of tiles that blocks visit together. One row after another, each would read all of B anew, where it does not
     fit into the L2 and a row has more tiles than run at a time."""
-    rows, columns = ceil_div(gemm.m, m), ceil_div(gemm.n, n)
-    again = columns > spec.sm_count and gemm.k * gemm.n * gemm.dtype.bytes > spec.l2_bytes
-    return min(_MOST_ROWS, rows) if again else 1
+    if gemm.k * gemm.n * gemm.dtype.bytes <= spec.l2_bytes:
+        return 1
+    rows, columns = ceil_div(gemm.m, c.m), ceil_div(gemm.n, c.n)
+    return np.where(columns > spec.sm_count, np.minimum(_MOST_ROWS, rows), 1)
 
 
-def _mma(gemm: Gemm) -> Iterator[MmaConfig]:
+@cache
+def _mma(dtype: DType) -> Columns:
+    found = []
     for m, n, warp_m, warp_n, stages in (
         (128, 256, 64, 64, 3),
         (128, 128, 64, 64, 3),
@@ -102,7 +123,8 @@ def _mma(gemm: Gemm) -> Iterator[MmaConfig]:
         (64, 64, 32, 32, 4),
     ):
         config = replace(MMA_BEST, tile=(m, n, 32), warp_tile=(warp_m, warp_n), stages=stages)
-        yield at_depth(config, gemm)
+        found.append(at_depth(config, Gemm(1, 1, 1, dtype)))
+    return Columns.of(found, MmaConfig.columns).kept()
 
 
 _LEAST_WORK = 40
@@ -130,25 +152,49 @@ H200 in bf16, 300 x 6144 x 4096 with tiles of 80 x 192: 28.6 us, row by row 35.4
 
 def _wgmma(gemm: Gemm, spec: DeviceSpec, count: int) -> Columns:
     """Tiles that a problem fills and that keep the SMs busy."""
-    c = wgmma_core(gemm)
-    high, wide = np.where(c.swap_ab, 8, INSTRUCTION_ROWS), np.where(c.swap_ab, INSTRUCTION_ROWS, 8)
-    rows, columns = ceil_div(gemm.m, c.m), ceil_div(gemm.n, c.n)
-    kept = (c.m < gemm.m + high) & (c.n < gemm.n + wide) & (c.cluster_m <= rows) & (c.cluster_n <= columns)
-    return c[np.flatnonzero(kept & ((c.ping_pong == 0) | (rows * columns * count > spec.sm_count)))]
+    c = _core(wgmma_core(gemm))
+    rows, columns = _tiles_along(gemm.m, c.m), _tiles_along(gemm.n, c.n)
+    tiles = rows * columns
+    kept = (c.cluster_m <= rows) & (c.cluster_n <= columns) & ((c.ping_pong == 0) | (tiles * count > spec.sm_count))
+    if min(gemm.m, gemm.n) <= wgmma.MAX_COLUMNS:
+        kept &= (c.least_m < gemm.m) & (c.least_n < gemm.n)
+    return c.with_columns(tiles=tiles)[np.flatnonzero(kept)]
+
+
+@cache
+def _core(core: Columns) -> Columns:
+    """A table of `wgmma_core` with what no size changes: sizes that a problem must exceed, shared memory of a block,
+    and the time of a k tile as `promising` sees it."""
+    high, wide = np.where(core.swap_ab, 8, INSTRUCTION_ROWS), np.where(core.swap_ab, INSTRUCTION_ROWS, 8)
+    return core.with_columns(
+        least_m=core.m - high,
+        least_n=core.n - wide,
+        shared_bytes=wgmma.shared_bytes(core),
+        k_tile_work=np.maximum(core.m * core.n, _LEAST_WORK * (core.m + core.n)),
+    ).kept()
+
+
+_TILE_SIZES: Any = np.arange(1, 2 * wgmma.MAX_COLUMNS + 1)
+
+
+def _tiles_along(size: int, tile: Any) -> Any:
+    """`ceil_div(size, tile)`: few sizes of tiles are divided by, and looked up."""
+    counts: Any = ceil_div(size, _TILE_SIZES)
+    return counts.take(tile - 1)
 
 
 def promising(c: Columns, gemm: Gemm, spec: DeviceSpec, count: int = 1) -> Columns:
     """Kernels of wgmma, with split-K, whose busiest SM has little more work than that of the best of them."""
     if not len(c):
         return c
-    blocks = ceil_div(gemm.m, c.m) * ceil_div(gemm.n, c.n) * c.split_k * count
+    blocks = c.tiles * c.split_k * count
     # Blocks of a batch whose sums are short begin and end too often, if each has one tile.
-    many = (c.persistent > 0) | (blocks <= spec.sm_count)
-    if count > 1 and many.any():
-        c, blocks = c[many], blocks[many]
-    steps = ceil_div(ceil_div(gemm.k, c.k), c.split_k)
-    step = np.maximum(c.m * c.n, _LEAST_WORK * (c.m + c.n))
-    work = ceil_div(blocks, spec.sm_count * c.per_sm) * c.per_sm * steps * step
+    if count > 1:
+        many = np.flatnonzero((c.persistent > 0) | (blocks <= spec.sm_count))
+        if len(many):
+            c, blocks = c[many], blocks[many]
+    steps = _tiles_along(ceil_div(gemm.k, int(c.k[0])), c.split_k)
+    work = np.ceil(blocks / (spec.sm_count * c.per_sm)) * c.per_sm * steps * c.k_tile_work
     work = np.maximum(work, count * gemm.compulsory_bytes * _WORK_OF_A_BYTE) + _OTHER_WORK * (1 + (c.split_k > 1))
     # Without split-K too: a call may have no workspace, or one order of summation.
     whole = c.split_k == 1
@@ -158,9 +204,8 @@ def promising(c: Columns, gemm: Gemm, spec: DeviceSpec, count: int = 1) -> Colum
 
 def with_options(c: Columns, gemm: Gemm, spec: DeviceSpec, count: int = 1) -> Columns:
     """Kernels of wgmma in the order of tiles, and with or without the dependent launch, that sweeps found good."""
-    rows, columns = ceil_div(gemm.m, c.m), ceil_div(gemm.n, c.n)
+    rows, columns = _tiles_along(gemm.m, c.m), _tiles_along(gemm.n, c.n)
     by_columns = (c.persistent > 0) | (rows <= _FLAT_GRID * columns)
-    blocks = rows * columns * c.split_k * count
-    room = blocks <= spec.sm_count * c.per_sm / 2
+    room = c.tiles * c.split_k * count <= spec.sm_count * c.per_sm / 2
     early = np.where(c.persistent, gemm.flops * count < _LONG_FLOPS, room)
     return c.with_columns(raster_rows=np.where(by_columns, _MOST_ROWS, 1), dependent_launch=early)

@@ -8,6 +8,7 @@ of measured over estimated time is the sum of the leaves that a plan reaches.
 from __future__ import annotations
 
 import json
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cache
 from importlib import resources
@@ -21,7 +22,8 @@ FITTED_FOR = (9, 0)
 
 @dataclass(frozen=True, slots=True)
 class Trees:
-    """feature, threshold, left, right, value: of each node of all trees, one after another; a leaf follows itself.
+    """feature, threshold, value: of each node of all trees, one after another. children: of each node the two that
+    follow it, the one where the feature is above the threshold first; a leaf follows itself.
 
     start: what is added for every plan. roots: the first node of each tree. depth: steps from a root to the last leaf.
     """
@@ -31,8 +33,7 @@ class Trees:
     roots: Any
     feature: Any
     threshold: Any
-    left: Any
-    right: Any
+    children: Any
     value: Any
 
     @classmethod
@@ -45,20 +46,31 @@ class Trees:
             return np.concatenate([np.asarray(tree[name], kind) + at for tree, at in zip(trees, first, strict=True)])
 
         none = np.zeros(len(trees), dtype=np.int64)
+        below, above = nodes("left", np.int64, roots), nodes("right", np.int64, roots)
         return cls(
             *(told["start"], told["depth"], roots),
             *(nodes("feature", np.int64, none), nodes("threshold", np.float64, none)),
-            *(nodes("left", np.int64, roots), nodes("right", np.int64, roots), nodes("value", np.float64, none)),
+            *(np.stack([above, below], axis=1).reshape(-1), nodes("value", np.float64, none)),
         )
 
     def logarithms(self, features: Any) -> Any:
         """Of measured over estimated time. features: (plans, features)."""
-        at = np.repeat(self.roots[None, :], len(features), axis=0)
-        rows = np.arange(len(features))[:, None]
+        # One flat array of (trees, plans), and `take` instead of indexing: half the time of the obvious arrays.
+        plans, width = features.shape
+        at, row = np.repeat(self.roots, plans), np.tile(np.arange(plans) * width, len(self.roots))
+        told = np.ascontiguousarray(features).reshape(-1)
         for _ in range(self.depth):
-            below = features[rows, self.feature[at]] <= self.threshold[at]
-            at = np.where(below, self.left[at], self.right[at])
-        return self.start + self.value[at].sum(axis=1)
+            below = told.take(self.feature.take(at) + row) <= self.threshold.take(at)
+            at = self.children.take(2 * at + below)
+        return self.start + self.value.take(at).reshape(-1, plans).sum(axis=0)
+
+
+def stacked(features: Sequence[Any], plans: int) -> Any:
+    """Features, each a number or a column, as (plans, features)."""
+    found = np.empty((len(features), plans))
+    for row, feature in zip(found, features, strict=True):
+        row[...] = feature
+    return found.T
 
 
 @dataclass(frozen=True, slots=True)

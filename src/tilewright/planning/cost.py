@@ -6,7 +6,7 @@ All times are seconds, of a whole table of candidates at once.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -15,13 +15,12 @@ import numpy as np
 from tilewright.device.arch import SINCE, Feature
 from tilewright.device.spec import DeviceSpec
 from tilewright.dtypes import F32
-from tilewright.kernels import mma, simt, wgmma
-from tilewright.kernels.block_work import Setting, work_of
+from tilewright.kernels.block_work import Setting
 from tilewright.kernels.columns import Column, Columns
-from tilewright.model.occupancy import blocks_that_fit
-from tilewright.model.time import DRAM_SHARE, EARLY_SECONDS, LAUNCH_SECONDS, predict_seconds
+from tilewright.model.time import DRAM_SHARE, EARLY_SECONDS, LAUNCH_SECONDS
 from tilewright.planning import wgmma_cost
-from tilewright.planning.correction import FITTED_FOR, fitted
+from tilewright.planning.block_clocks import blocks_per_sm, sm_clocks
+from tilewright.planning.correction import FITTED_FOR, Trees, fitted, stacked
 from tilewright.planning.packing import TMA_BYTES, Packing, behind_packing
 from tilewright.problem.gemm import Gemm, Order
 from tilewright.units import ceil_div, round_up
@@ -59,8 +58,8 @@ _IN_A_ROW = 1.5e-6
 """What `LAUNCH_SECONDS` counts too much where kernels follow each other in a graph: small mma.sync kernels took as much
 less than estimated (benchmarks/choice_sweep.py, H200). The estimates of other families are corrected as a whole."""
 
-_OTHER_REGISTERS = 32
-"""Of a thread, beside twice its accumulators: within a block an SM of what ptxas makes of these kernels."""
+CORRECTED = 64
+"""Plans of a problem whose estimates are corrected by measurements: the best by the terms."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,6 +75,11 @@ class Sizes:
         if not packing.tile_multiples:
             return cls(gemm.m, gemm.n, gemm.k)
         return cls(round_up(gemm.m, c.m), round_up(gemm.n, c.n), round_up(gemm.k, c.k))
+
+    def at(self, rows: Any) -> tuple[Column, Column, Column]:
+        """m, n and k of some kernels."""
+        m, n, k = (np.asarray(one) for one in (self.m, self.n, self.k))
+        return (m[rows], n[rows], k[rows]) if m.ndim else (self.m, self.n, self.k)
 
     def tiles(self, c: Any) -> Column:
         """Tiles of C."""
@@ -103,46 +107,110 @@ class Around:
         packed = self.packing.packed
         return min(TMA_BYTES if "A" in packed else self.a_bytes, TMA_BYTES if "B" in packed else self.b_bytes)
 
-    def stores_bytes(self, gemm: Gemm, c: Any) -> Column:
-        """What the kernel may assume of the rows that it writes: C's, or those of partial sums in f32."""
+    def stores_bytes(self, gemm: Gemm) -> tuple[int, int]:
+        """What the kernel may assume of the rows that it writes: of C's, and of those of partial sums in f32."""
         whole = self.packing.tile_multiples
         parts = next(size for size in (16, 8, 4) if whole or gemm.n * F32.bytes % size == 0)
-        return np.where((c.split_k > 1) | whole, parts, self.c_bytes)
+        return parts if whole else self.c_bytes, parts
 
 
-def plan_seconds(kind: str, c: Columns, gemm: Gemm, spec: DeviceSpec, around: Around, *, corrected: int = 64) -> Any:
-    """Of each plan of a table: packing, the kernel, and what takes C from a workspace. Infinite where a block does not
-    fit on an SM. The host's time for further launches counts. corrected: so many of the best get what measurements
-    add to the estimate, where there are some of the family; the others follow behind them."""
+@dataclass(frozen=True, slots=True)
+class Estimate:
+    """Seconds of the plans of a table, as the terms say: of the launch that packs, of the GEMM kernel, of what takes
+    C from a workspace, of the host for further launches. read: the problem behind the packing."""
+
+    columns: Columns
+    read: Gemm
+    sizes: Sizes
+    packing: Any
+    kernel: Any
+    reduced: Any
+    more: Any
+
+    @property
+    def total(self) -> Any:
+        return self.packing + self.kernel + self.reduced + self.more
+
+
+def plan_seconds(
+    kind: str, tables: Sequence[tuple[Columns, Around]], gemm: Gemm, spec: DeviceSpec, *, corrected: int = CORRECTED
+) -> list[Any]:
+    """Of each plan of each table of a family: packing, the kernel, and what takes C from a workspace. Infinite where a
+    block does not fit on an SM. The host's time for further launches counts. corrected: so many of the best of all get
+    what measurements add to the estimate, where there are some of the family; the others follow behind them."""
+    found = [_estimate(kind, c, gemm, spec, around) for c, around in tables]
+    trees = fitted(kind).trees if spec.compute_capability == FITTED_FOR else None
+    if trees is None or not found:
+        return [one.total for one in found]
+    return _as_measured(kind, found, spec, trees, tables[0][1].count, corrected)
+
+
+def _estimate(kind: str, c: Columns, gemm: Gemm, spec: DeviceSpec, around: Around) -> Estimate:
     packing = around.packing
     sizes = Sizes.of(gemm, c, packing)
     read = behind_packing(gemm, kind, packing)
     kernel = kernel_seconds(kind, c, read, spec, around, sizes)
-    before = packing_seconds(kind, c, gemm, spec, packing, around.count)
-    before = before + bool(packing.packed) * _PACKING_LAUNCH_SECONDS
-    reduced = np.where(c.split_k > 1, reduction_seconds(sizes, gemm, spec, c.split_k), 0.0)
+    before: Any = 0.0
+    if packing.packed:
+        before = packing_seconds(kind, c, gemm, spec, packing, around.count) + _PACKING_LAUNCH_SECONDS
+    parts = c.split_k > 1
+    reduced = np.where(parts, reduction_seconds(sizes, gemm, spec, c.split_k), 0.0)
     if packing.tile_multiples:
-        reduced = np.where(c.split_k > 1, reduced, reduction_seconds(gemm, gemm, spec, 1))
-    finishing = (c.split_k > 1) | packing.tile_multiples
-    kernel = _as_measured(kind, kernel, reduced, c, read, spec, sizes, around.count, corrected)
-    return before + kernel + reduced + finishing * MORE_LAUNCHES_SECONDS
+        reduced = np.where(parts, reduced, reduction_seconds(gemm, gemm, spec, 1))
+    more = (parts | packing.tile_multiples) * MORE_LAUNCHES_SECONDS
+    return Estimate(c, read, sizes, before, kernel, reduced, more)
 
 
 def _as_measured(
-    kind: str, kernel: Any, reduced: Any, c: Columns, read: Gemm, spec: DeviceSpec, sizes: Sizes, count: int, most: int
+    kind: str, found: Sequence[Estimate], spec: DeviceSpec, trees: Trees, count: int, most: int
+) -> list[Any]:
+    """The seconds of plans. `correction` corrects those of the kernels with their reduction, of the best plans."""
+    totals = [one.total for one in found]
+    starts = np.cumsum([0, *(len(total) for total in totals)])
+    together = np.concatenate([one.packing + one.kernel + one.reduced for one in found])
+    best = np.argpartition(together, most)[:most] if len(together) > most else np.arange(len(together))
+    best = np.sort(best[np.isfinite(together[best])])
+    ends = np.searchsorted(best, starts)
+    chosen = [best[ends[at] : ends[at + 1]] - starts[at] for at in range(len(found))]
+    if not len(best):
+        return totals
+    kernels = [(one.kernel + one.reduced)[rows] for one, rows in zip(found, chosen, strict=True)]
+    factor = np.exp(trees.logarithms(_features_of(kind, found, chosen, kernels, spec, count)))
+    for at, (rows, kernel) in enumerate(zip(chosen, kernels, strict=True)):
+        totals[at][rows] += kernel * (factor[ends[at] : ends[at + 1]] - 1)
+    slowest = max(np.max(total[rows], initial=0.0) for total, rows in zip(totals, chosen, strict=True))
+    for total, rows in zip(totals, chosen, strict=True):
+        behind = np.maximum(total, slowest)
+        behind[rows] = total[rows]
+        total[:] = behind
+    return totals
+
+
+def _features_of(
+    kind: str, found: Sequence[Estimate], chosen: Sequence[Any], seconds: Sequence[Any], spec: DeviceSpec, count: int
 ) -> Any:
-    """The times of kernels, corrected by `correction` where they are among the best with their reduction."""
-    trees = fitted(kind).trees if spec.compute_capability == FITTED_FOR else None
-    total = kernel + reduced
-    if trees is None or not len(total):
-        return kernel
-    best = np.argpartition(total, most)[:most] if len(total) > most else np.arange(len(total))
-    best = best[np.isfinite(total[best])]
-    lengths = tuple(np.broadcast_to(length, len(total))[best] for length in (sizes.m, sizes.n, sizes.k))
-    factor = np.exp(trees.logarithms(features(kind, c[best], read, spec, lengths, total[best], count)))
-    found = np.maximum(kernel, np.max(total[best] * factor, initial=0.0))
-    found[best] = total[best] * factor - reduced[best]
-    return found
+    """Of the chosen rows of each table, one below the other."""
+    first = found[0].columns
+    if kind == "wgmma" or any(one.columns is not first for one in found):
+        return np.concatenate(
+            [
+                features(kind, one.columns[rows], one.read, spec, one.sizes.at(rows), us, count)
+                for one, rows, us in zip(found, chosen, seconds, strict=True)
+                if len(rows)
+            ]
+        )
+    lengths = [len(rows) for rows in chosen]
+    sizes = [one.sizes.at(rows) for one, rows in zip(found, chosen, strict=True)]
+    m, n, k = (
+        np.concatenate([np.full(rows, size) for rows, size in zip(lengths, along, strict=True)])
+        for along in zip(*sizes, strict=True)
+    )
+    orders = (
+        np.repeat([one.read.a is Order.COL for one in found], lengths),
+        np.repeat([one.read.b is Order.COL for one in found], lengths),
+    )
+    c = first[np.concatenate(chosen)]
+    return _simt_features(c, found[0].read, orders, spec, (m, n, k), np.concatenate(seconds), count)
 
 
 def features(
@@ -157,15 +225,28 @@ def features(
     """What the trees of `correction` ask about, (plans, features). read: behind the packing. seconds: as estimated."""
     if kind == "wgmma":
         return wgmma_cost.features(c, read, spec, sizes, seconds, count)
+    return _simt_features(c, read, (read.a is Order.COL, read.b is Order.COL), spec, sizes, seconds, count)
+
+
+def _simt_features(
+    c: Columns,
+    gemm: Gemm,
+    columns_of: tuple[Column, Column],
+    spec: DeviceSpec,
+    sizes: tuple[Column, Column, Column],
+    seconds: Any,
+    count: int,
+) -> Any:
+    """columns_of: whether A and B are read in columns."""
     m, n, k = sizes
     rows, columns = ceil_div(m, c.m), ceil_div(n, c.n)
-    per_sm = np.maximum(1, blocks_per_sm(kind, c, read, spec))
+    per_sm = np.maximum(1, blocks_per_sm("simt", c, gemm, spec))
     fill = rows * columns * c.split_k * count / (spec.sm_count * per_sm)
-    size_bytes = read.dtype.bytes
-    moved_bytes = count * ((m * k + n * k) * size_bytes + m * n * read.out.bytes)
+    size_bytes = gemm.dtype.bytes
+    moved_bytes = count * ((m * k + n * k) * size_bytes + m * n * gemm.out.bytes)
     found = (
         *(np.log2(c.m), np.log2(c.n), c.k, c.warp_m, c.warp_n, c.lanes_m, c.stages, c.b_transport == "cp_async"),
-        *(c.unroll, c.raster_rows, np.log2(c.split_k), per_sm, read.a is Order.COL, read.b is Order.COL),
+        *(c.unroll, c.raster_rows, np.log2(c.split_k), per_sm, *columns_of),
         *(np.log2(fill), fill / np.ceil(fill), np.log2(rows), np.log2(columns), rows * c.m / m, columns * c.n / n),
         *(
             np.log2(m),
@@ -177,10 +258,10 @@ def features(
         *(
             np.log2(seconds),
             moved_bytes / (spec.dram_gb_per_s * 1e9) / seconds,
-            np.log2(np.maximum(count * read.flops, 1) / seconds),
+            np.log2(np.maximum(count * gemm.flops, 1) / seconds),
         ),
     )
-    return np.stack([np.broadcast_to(np.asarray(one, dtype=np.float64), len(c)) for one in found], axis=1)
+    return stacked(found, len(c))
 
 
 def kernel_seconds(kind: str, c: Columns, read: Gemm, spec: DeviceSpec, around: Around, sizes: Sizes) -> Any:
@@ -193,18 +274,22 @@ def kernel_seconds(kind: str, c: Columns, read: Gemm, spec: DeviceSpec, around: 
         )
         return np.where(per_sm > 0, found, np.inf)
     blocks = sizes.tiles(c) * c.split_k * around.count
-    stores = around.stores_bytes(read, c)
+    parts = c.split_k > 1
+    whole_bytes, part_bytes = around.stores_bytes(read)
+    stores = np.where(parts, part_bytes, whole_bytes)
     setting = Setting(
         blocks=blocks,
         k_tiles=ceil_div(ceil_div(sizes.k, c.split_k), c.k),
         aligned_bytes=around.loads_bytes,
         result_bytes=stores,
-        out_bytes=np.where(c.split_k > 1, F32.bytes, read.out.bytes),
+        out_bytes=np.where(parts, F32.bytes, read.out.bytes),
     )
-    work = work_of(kind, c, read, setting)
+    stored = (whole_bytes, read.out.bytes), (part_bytes, F32.bytes)
+    clocks = sm_clocks(kind, c, read, spec, setting, np.maximum(1, per_sm), stored)
     idle = np.maximum(0.0, 1 - blocks / spec.sm_count)
     moved_bytes = around.count * sizes.compulsory_bytes(read) * (1 + _IDLE * idle)
-    seconds = predict_seconds(work, spec, blocks_per_sm=np.maximum(1, per_sm), dram_bytes=moved_bytes)
+    clock_hz = 1e6 * (spec.tensor_clock_mhz if kind == "mma" else spec.boost_clock_mhz)
+    seconds = np.maximum(clocks / clock_hz, moved_bytes / (DRAM_SHARE * spec.dram_gb_per_s * 1e9)) + LAUNCH_SECONDS
     if kind == "mma":
         seconds = (
             LAUNCH_SECONDS - _IN_A_ROW + (seconds - LAUNCH_SECONDS) / _NARROW[max(around.loads_bytes, read.dtype.bytes)]
@@ -220,22 +305,6 @@ def _simt_share(c: Any, read: Gemm, sizes: Sizes, stores: Column) -> Any:
     whole = (sizes.m % c.m == 0) & (sizes.n % c.n == 0) & (sizes.k % c.k == 0)
     edges = np.where(stores < TMA_BYTES, _ODD_EDGES, np.where(whole, 1.0, _EDGES))
     return np.where(far, SLOW_B, 1.0) * edges - 1
-
-
-def blocks_per_sm(kind: str, c: Any, gemm: Gemm, spec: DeviceSpec) -> Any:
-    """By shared memory and registers; 0 where a block is too large for the device."""
-    if kind == "wgmma":
-        found = c.per_sm if "per_sm" in getattr(c, "names", ()) else wgmma.blocks_per_sm(c)
-        return found * (wgmma.shared_bytes(c) <= spec.max_shared_bytes_per_block)
-    family = mma if kind == "mma" else simt
-    return blocks_that_fit(
-        spec,
-        warps=family.warps_of(c),
-        registers_per_thread=np.minimum(
-            spec.max_registers_per_thread, 2 * family.accumulators_of(c) + _OTHER_REGISTERS
-        ),
-        shared_bytes=family.shared_bytes(c, gemm.dtype.bytes),
-    )
 
 
 def packing_seconds(kind: str, c: Any, gemm: Gemm, spec: DeviceSpec, packing: Packing, count: int = 1) -> Any:

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from tilewright.dtypes import F32, DType
 from tilewright.kernels.gemv import GemvConfig
 from tilewright.kernels.wgmma_steps import reads_orders
 from tilewright.layout.banks import LINE_BYTES
 from tilewright.problem.epilogue import PLAIN
-from tilewright.problem.gemm import Dim, Gemm, OperandName, Order
+from tilewright.problem.gemm import Dim, Gemm, Operand, OperandName, Order
 from tilewright.units import round_up
 from tilewright.winners.plan_config import PlanConfig
 
@@ -128,12 +128,12 @@ def as_read(gemm: Gemm, config: PlanConfig) -> Gemm:
 
 def behind_packing(gemm: Gemm, kind: str, packing: Packing | PlanConfig) -> Gemm:
     """The problem with packed operands as a kernel of a family finds them."""
-    for name in sorted(packing.packed):
-        side = name.lower()
+    lies: dict[str, Any] = {}
+    for name in packing.packed:
         order = order_read(kind, packing, gemm, name)
-        turned = replace(gemm, **{side: order, f"ld{side}": 0})  # type: ignore[arg-type]
-        gemm = replace(turned, **{f"ld{side}": padded(row_length(turned, name), gemm.dtype)})  # type: ignore[arg-type]
-    return gemm
+        rows = Operand(name, gemm.dtype, order).contiguous
+        lies |= {name.lower(): order, f"ld{name.lower()}": padded(gemm.size(rows), gemm.dtype)}
+    return replace(gemm, **lies) if lies else gemm
 
 
 def padded_to_tiles(gemm: Gemm, config: PlanConfig) -> Gemm:

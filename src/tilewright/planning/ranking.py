@@ -22,8 +22,9 @@ from tilewright.kernels.gemv import GemvConfig
 from tilewright.kernels.spaces import legal_parts, space
 from tilewright.kernels.wgmma_steps import tma_stores
 from tilewright.model.time import predict_seconds
+from tilewright.planning.block_clocks import blocks_per_sm
 from tilewright.planning.candidates import candidates, families_for, promising, with_options
-from tilewright.planning.cost import MORE_LAUNCHES_SECONDS, Around, blocks_per_sm, plan_seconds
+from tilewright.planning.cost import CORRECTED, MORE_LAUNCHES_SECONDS, Around, plan_seconds
 from tilewright.planning.packing import TMA_BYTES, Alignment, Packing, behind_packing, ways_to_pack
 from tilewright.planning.skinny import estimate_us as skinny_us
 from tilewright.planning.skinny import skinny_for
@@ -141,17 +142,29 @@ def ranked(
     for kind, table in candidates(gemm, spec, count).items():
         if any(one.kind == "wgmma" and not one.packing.packed for one in tables):
             break  # where wgmma reads operands as they lie, mma.sync is no faster
-        rows = _with_split_k(kind, table, gemm, spec, alone=keep_order or stack is not None)
+        rows = table if keep_order or stack is not None else _with_split_k(kind, table, gemm, spec)
         if kind == "wgmma":
-            if not (keep_order or stack is not None):
-                rows = rows[(rows.split_k == 1) | (rows.subtile == 0)]  # parts of sums are stored per thread
             rows = promising(_that_tma_can_serve(rows, gemm, alignment, stack), gemm, spec, count)
             rows = _with_dependent_launch(with_options(rows, gemm, spec, count), gemm)
-        for packing in ways_to_pack(kind, gemm, alignment):
-            if len(rows) and not (packing.tile_multiples and stack is not None):
-                around = Around(packing, alignment.a, alignment.b, alignment.c, count)
-                tables.append(Priced(kind, rows, packing, plan_seconds(kind, rows, gemm, spec, around)))
+        ways = [way for way in ways_to_pack(kind, gemm, alignment) if not (way.tile_multiples and stack is not None)]
+        tables += _priced(kind, [(rows, way) for way in ways], gemm, spec, alignment, count)
     return Ranking(tables)
+
+
+def _priced(
+    kind: str,
+    found: Sequence[tuple[Columns, Packing]],
+    gemm: Gemm,
+    spec: DeviceSpec,
+    alignment: Alignment,
+    count: int = 1,
+    *,
+    corrected: int = CORRECTED,
+) -> list[Priced]:
+    """Tables of one family, each behind a packing, with the seconds of each plan."""
+    told = [(rows, Around(way, alignment.a, alignment.b, alignment.c, count)) for rows, way in found if len(rows)]
+    seconds = plan_seconds(kind, told, gemm, spec, corrected=corrected)
+    return [Priced(kind, rows, around.packing, of) for (rows, around), of in zip(told, seconds, strict=True)]
 
 
 def whole_space(gemm: Gemm, spec: DeviceSpec, alignment: Alignment, *, family: str | None = None) -> Ranking:
@@ -159,17 +172,15 @@ def whole_space(gemm: Gemm, spec: DeviceSpec, alignment: Alignment, *, family: s
     tables: list[Priced] = []
     kinds = candidates(gemm, spec) if family is None else families_for(gemm, spec, family)
     for kind in kinds:
+        found = []
         for packing in ways_to_pack(kind, gemm, alignment):
             read = behind_packing(gemm, kind, packing)
-            table = space(kind, read)
-            rows = _with_split_k(kind, table, gemm, spec, alone=False)
+            rows = _with_split_k(kind, space(kind, read), gemm, spec)
             rows = rows[(rows.split_k == 1) | legal_parts(kind, rows, read)]
             if kind == "wgmma":
                 rows = _with_dependent_launch(_that_tma_can_serve(rows, gemm, alignment, None), gemm)
-            if len(rows):
-                around = Around(packing, alignment.a, alignment.b, alignment.c)
-                seconds = plan_seconds(kind, rows, gemm, spec, around, corrected=_CORRECTED)
-                tables.append(Priced(kind, rows, packing, seconds))
+            found.append((rows, packing))
+        tables += _priced(kind, found, gemm, spec, alignment, corrected=_CORRECTED)
     return Ranking(tables)
 
 
@@ -187,37 +198,37 @@ def estimate_us(
     table = Columns.of([kernel], kernel.columns)
     packing = Packing(config.packed, config.transposed, config.tile_multiples)
     around = Around(packing, alignment.a, alignment.b, alignment.c, count)
-    return float(plan_seconds(kernel.kind, table, gemm, spec, around)[0]) * 1e6
+    (seconds,) = plan_seconds(kernel.kind, [(table, around)], gemm, spec)
+    return float(seconds[0]) * 1e6
 
 
-def _with_split_k(kind: str, c: Columns, gemm: Gemm, spec: DeviceSpec, *, alone: bool) -> Columns:
+def _with_split_k(kind: str, c: Columns, gemm: Gemm, spec: DeviceSpec) -> Columns:
     """Each candidate alone, and with every count of split-K that leaves no SM idle and is worth a part's start."""
-    if alone:
-        return c
-    tiles = ceil_div(gemm.m, c.m) * ceil_div(gemm.n, c.n)
+    tiles = c.tiles if "tiles" in c.names else ceil_div(gemm.m, c.m) * ceil_div(gemm.n, c.n)
     # Twice the SMs: of 1.1 waves of blocks, half as long ones make 2.2, which are 1.5 of the whole ones.
     room = 2 * spec.sm_count * np.maximum(1, blocks_per_sm(kind, c, gemm, spec))
     most = np.minimum(room // np.maximum(tiles, 1), gemm.k // (_LEAST_K_TILES[kind] * c.k))
-    most = np.where(_is_persistent(c), 1, most)
+    most = np.where(_is_whole(kind, c), 1, most)
     if np.max(most, initial=1) <= 1:
         return c
     row, column = np.nonzero(_SPLIT_K[None, :] <= np.maximum(1, most)[:, None])
     return c[row].with_columns(split_k=_SPLIT_K[column])
 
 
-def _is_persistent(c: Columns) -> Any:
-    return getattr(c, "persistent", np.zeros(len(c), dtype=np.int64)) > 0
+def _is_whole(kind: str, c: Columns) -> Any:
+    """Kernels without split-K: persistent ones, and of wgmma those that stage C, as parts are stored per thread."""
+    persistent = getattr(c, "persistent", np.zeros(len(c), dtype=np.int64)) > 0
+    return persistent | (c.subtile > 0) if kind == "wgmma" else persistent
 
 
 def _that_tma_can_serve(c: Columns, gemm: Gemm, alignment: Alignment, stack: Stack | None) -> Columns:
     """The wgmma kernels that can run where operands lie so."""
     # Matrices of a batch follow each other, or all of its problems read one.
     loads = gemm.k > 0 and (stack is None or min(stack.a, stack.b) >= 0)
-    stores = alignment.c >= TMA_BYTES and (stack is None or stack.c > 0)
+    stores = not tma_stores(gemm) or (alignment.c >= TMA_BYTES and (stack is None or stack.c > 0))
     if loads and stores:
         return c
-    by_tma = wgmma.stages_result(c, gemm) & tma_stores(gemm)
-    return c[loads & (stores | np.logical_not(by_tma))]
+    return c[loads & (stores | np.logical_not(wgmma.stages_result(c, gemm)))]
 
 
 def _with_dependent_launch(c: Columns, gemm: Gemm) -> Columns:
@@ -232,7 +243,7 @@ def _late(c: Columns, gemm: Gemm) -> Any:
     Measured on the H200 in bf16: 512 x 512 x 16384 in 4 parts 17.2 us, with dependent launch 20.4; 512 x 512 x 8192
     10.8 and 11.8; but 256 x 512 x 4096 in 4 parts 6.6 and 6.2, and 128 x 4096 x 4096 in 4 parts 16.0 and 14.9.
     """
-    tiles = ceil_div(gemm.m, c.m) * ceil_div(gemm.n, c.n)
+    tiles = c.tiles if "tiles" in c.names else ceil_div(gemm.m, c.m) * ceil_div(gemm.n, c.n)
     asked = tiles * gemm.k * (c.m + c.n) * gemm.dtype.bytes
     return (c.split_k > 1) & (asked >= max(_SHARED_TIMES * gemm.compulsory_bytes, _SHARED_BYTES))
 

@@ -7,13 +7,12 @@ from functools import lru_cache
 from math import log
 from typing import Any
 
-from tilewright.device.catalog import device
 from tilewright.device.spec import DeviceSpec
 from tilewright.dtypes import F32, TF32
 from tilewright.ir.kernel import Kernel
 from tilewright.ir.work import Problems
 from tilewright.kernels.gemv import MOST_ROWS, GemvConfig
-from tilewright.kernels.gemv_fit import Facts, fitting, sm_seconds
+from tilewright.kernels.gemv_fit import NOMINAL, Facts, fitting, sm_seconds
 from tilewright.kernels.skinny import is_k_major, long_of, short_of
 from tilewright.lowering.variants import MAX_INDEX
 from tilewright.model.time import DRAM_SHARE, LAUNCH_SECONDS
@@ -142,15 +141,15 @@ def skinny_for(
 def _shaped(gemm: Gemm, alignment: Alignment, stack: Stack | None, split: int) -> Skinny | None:
     """The kernel for a split, as it is fastest on an H200."""
     facts = Facts(alignment.of(long_of(gemm)), alignment.of(short_of(gemm)), _reach(gemm, split) <= MAX_INDEX)
-    count, nominal = (1 if stack is None else stack.count), device("H200")
+    count = 1 if stack is None else stack.count
     candidates = list(fitting(gemm, facts, split))
     if not candidates:
         return None
 
     def rank(one: GemvConfig) -> tuple[int, int, float]:
         """Of kernels that are about as fast the one whose blocks read the skinny operand least often."""
-        seconds = sm_seconds(one, gemm, nominal, count=count)
-        told = round(_STEPS_OF_TIME * log(_together(gemm, seconds, nominal, count)))
+        seconds = sm_seconds(one, gemm, NOMINAL, count=count)
+        told = round(_STEPS_OF_TIME * log(_together(gemm, seconds, NOMINAL, count)))
         return told, -one.outputs_of_block(k_major=is_k_major(gemm)), seconds
 
     best = min(candidates, key=rank)

@@ -1,0 +1,113 @@
+"""Clocks of an SM with kernels whose blocks `kernels.block_work` counts. Of a table that is kept, what no size of a
+problem changes is found once: a step over k and the ends of a block, by how many blocks share an SM."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from tilewright.device.spec import DeviceSpec
+from tilewright.dtypes import DType
+from tilewright.kernels import mma, simt, wgmma
+from tilewright.kernels.block_work import Setting, work_of
+from tilewright.kernels.columns import Columns
+from tilewright.model.occupancy import blocks_that_fit
+from tilewright.model.sm import Sm
+from tilewright.problem.gemm import Gemm
+
+_OTHER_REGISTERS = 32
+"""Of a thread, beside twice its accumulators: within a block an SM of what ptxas makes of these kernels."""
+
+
+class BlockClocks:
+    """step, ends: clocks of each kernel of a table with 1, 2, ... `most` blocks on an SM, one after another."""
+
+    def __init__(self, kind: str, table: Columns, gemm: Gemm, spec: DeviceSpec, loads_bytes: int, most: int) -> None:
+        """loads_bytes: that rows of A and B are multiples of."""
+        self.most = most
+        self._asked = kind, gemm, spec, loads_bytes
+        self._rows = table[np.repeat(np.arange(len(table)), most)]
+        self._together = np.tile(np.arange(1, most + 1), len(table))
+        self._ends: dict[tuple[int, int], Any] = {}
+        self.step = self._sm(Setting(1, 1, loads_bytes)).step_clocks(self._together)
+
+    def ends(self, result_bytes: int, out_bytes: int) -> Any:
+        """Before the first step and after the last one. result_bytes: that rows of C are multiples of."""
+        found = self._ends.get((result_bytes, out_bytes))
+        if found is None:
+            sm = self._sm(Setting(1, 1, self._asked[-1], result_bytes, out_bytes))
+            found = self._ends[result_bytes, out_bytes] = sm.ends_clocks(self._together)
+        return found
+
+    def _sm(self, setting: Setting) -> Sm:
+        kind, gemm, spec, _ = self._asked
+        return Sm.of(work_of(kind, self._rows, gemm, setting), spec)
+
+
+def sm_clocks(
+    kind: str,
+    c: Columns,
+    gemm: Gemm,
+    spec: DeviceSpec,
+    setting: Setting,
+    per_sm: Any,
+    stores: Sequence[tuple[int, int]],
+) -> Any:
+    """Of the busiest SM, for all of its blocks. per_sm: that share it, at most. stores: result_bytes and out_bytes of a
+    kernel without and with split-K."""
+    if c.table is None:
+        sm = Sm.of(work_of(kind, c, gemm, setting), spec)
+        return sm.clocks(*sm.blocks(per_sm))
+    clocks = _known(kind, c.table, gemm, spec, setting.aligned_bytes)
+    parts = c.split_k > 1
+    first = clocks.most * (np.arange(len(c)) if c.rows is None else c.rows) - 1
+
+    def round_of(together: Any) -> Any:
+        at = first + together
+        ends = clocks.ends(*stores[0]).take(at)
+        if parts.any():
+            ends = np.where(parts, clocks.ends(*stores[1]).take(at), ends)
+        return setting.k_tiles * clocks.step.take(at) + ends
+
+    most = -(-setting.blocks // spec.sm_count)
+    together = np.maximum(1, np.minimum(per_sm, most))
+    rounds, left = np.divmod(most, together)
+    total = rounds * round_of(together)
+    return total + np.where(left > 0, round_of(np.maximum(left, 1)), 0.0) if np.any(left) else total
+
+
+def _known(kind: str, table: Columns, gemm: Gemm, spec: DeviceSpec, loads_bytes: int) -> BlockClocks:
+    def made(c: Columns) -> BlockClocks:
+        most = max(1, int(blocks_per_sm(kind, c, gemm, spec).max()))
+        return BlockClocks(kind, c, gemm, spec, loads_bytes, most)
+
+    found: BlockClocks = table.known((*_formats(gemm), gemm.a, gemm.b, spec, loads_bytes), made)
+    return found
+
+
+def _formats(gemm: Gemm) -> tuple[DType | None, ...]:
+    return gemm.dtype, gemm.product, gemm.out
+
+
+def blocks_per_sm(kind: str, c: Any, gemm: Gemm, spec: DeviceSpec) -> Any:
+    """By shared memory and registers; 0 where a block is too large for the device."""
+    if kind == "wgmma":
+        names = getattr(c, "names", ())
+        found = c.per_sm if "per_sm" in names else wgmma.blocks_per_sm(c)
+        size_bytes = c.shared_bytes if "shared_bytes" in names else wgmma.shared_bytes(c)
+        return found * (size_bytes <= spec.max_shared_bytes_per_block)
+    family = mma if kind == "mma" else simt
+
+    def fitting(c: Any) -> Any:
+        return blocks_that_fit(
+            spec,
+            warps=family.warps_of(c),
+            registers_per_thread=np.minimum(
+                spec.max_registers_per_thread, 2 * family.accumulators_of(c) + _OTHER_REGISTERS
+            ),
+            shared_bytes=family.shared_bytes(c, gemm.dtype.bytes),
+        )
+
+    return c.fact(("blocks per SM", gemm.dtype, spec), fitting) if isinstance(c, Columns) else fitting(c)

@@ -45,7 +45,7 @@ from tilewright.runtime.nvrtc import compile_cuda
 from tilewright.schedule import Schedule
 
 if TYPE_CHECKING:
-    from tilewright.simulator import Run
+    from tilewright.simulator import OrderSearch, Run
     from tilewright.simulator.coverage import Miscount
 
 MAX_SIZE = MAX_INDEX - 2**16
@@ -168,6 +168,12 @@ class Build:
         from tilewright.simulator import simulate  # here, so that `tilewright show` starts without it
 
         return simulate(self.kernel, operands, **options)
+
+    def search_orders(self, operands: Operands, **options: Any) -> OrderSearch:
+        """Every order of warps and copies that can matter. Options go to `tilewright.simulator.search_orders`."""
+        from tilewright.simulator import search_orders
+
+        return search_orders(self.kernel, operands, **options)
 
     def miscounts(self) -> tuple[Miscount, ...]:
         """The first elements of C that do not sum every k exactly once, by exact arithmetic; empty if all do."""

@@ -37,6 +37,7 @@ def test_what_no_kernel_takes_is_refused(cli: Cli, options: tuple[str, ...], tol
         ("--size", "40x50x60", "--lda", "64", "--ldb", "51", "--ldc", "60", "--alpha", "-1", "--beta", "0.5"),
         ("--size", "33", "--schedule", "warps", "--seed", "7"),
         ("--size", "33", "--detectors", "none"),
+        ("--size", "33", "--schedule", "search", "--most-orders", "5"),
     ],
     ids=" ".join,
 )
@@ -102,3 +103,10 @@ def test_mistakes_are_explained(cli: Cli, arguments: tuple[str, ...], message: s
     ran = cli("simulate", "worklog/3", *arguments)
     assert (ran.code, ran.out) == (1, "")
     assert ran.err.startswith(message)
+
+
+def test_a_search_says_how_many_orders_it_ran(cli: Cli) -> None:
+    ran = cli("simulate", "hopper/1", "--size", "64", "--schedule", "search")
+    assert ran.code == 0 and "All orders: 1 order of 1 block run" in ran.out
+    told = cli("simulate", "hopper/1", "--size", "64", "--schedule", "search", "--json").json
+    assert told["search"] == {"blocks": 1, "orders": 1, "steps": 24, "complete": True, "same_bits": True, "bound": 1000}

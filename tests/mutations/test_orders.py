@@ -13,7 +13,7 @@ from tilewright.ir.kernel import Kernel
 from tilewright.ir.visit import rewrite
 from tilewright.ladders import LADDERS, Rung, find_rung
 from tilewright.problem import check, make_operands
-from tilewright.simulator import Kind, simulate
+from tilewright.simulator import Kind, search_orders, simulate
 from tilewright.toolchain import build, run_on_simulator
 
 SIZE = (256, 512, 64)
@@ -64,3 +64,22 @@ def test_right_kernels_are_clean_in_any_order(rung: Rung, seed: int) -> None:
     operands = make_operands(gemm)
     computed, run = run_on_simulator(build(gemm, rung), operands, schedule="moments", seed=seed, resident_blocks=2)
     assert check(operands, computed).ok and run.errors == ()
+
+
+def test_the_search_finds_a_named_barrier_that_two_warpgroups_share() -> None:
+    """Also with one block for all tiles and in few orders: the warps of one warpgroup come before all of the other."""
+    kernel = shared_barrier()
+    found = search_orders(kernel, make_operands(kernel.gemm), resident_blocks=1)
+    assert {Kind.RACE} <= {finding.kind for finding in found.errors}
+    assert found.orders <= 10 and "of a search" in found.errors[0].order
+
+
+@pytest.mark.cross_section("rung", every=3)
+@pytest.mark.parametrize("rung", (*LADDERS["ampere"], *LADDERS["hopper"]), ids=lambda rung: rung.name)
+def test_right_kernels_have_one_order(rung: Rung) -> None:
+    """Their barriers leave no choice: one order of each block speaks for all. A persistent block has several tiles."""
+    gemm = rung.gemm(136, 392, 136)
+    kernel = build(gemm, rung).kernel
+    found = search_orders(kernel, make_operands(gemm), resident_blocks=kernel.cluster)
+    assert found.ok and found.complete and found.orders == found.blocks
+    assert "every other order is equivalent to one of these: no race, no deadlock" in str(found)

@@ -22,18 +22,23 @@ from tilewright.cli.arguments import (
 from tilewright.errors import UnknownName
 from tilewright.problem.formats import format_name
 from tilewright.problem.gemm import Gemm
-from tilewright.problem.reference import make_operands
+from tilewright.problem.reference import Operands, make_operands
 from tilewright.problem.tolerance import Verdict, check
-from tilewright.simulator import Counters, Finding, Kind
+from tilewright.simulator import Counters, Finding, Kind, OrderSearch
 from tilewright.simulator.machine import ORDERS
-from tilewright.toolchain import build, run_on_simulator
+from tilewright.simulator.search.orders import MOST_ORDERS
+from tilewright.toolchain import Build, build, run_on_simulator
 
 EXAMPLES = (
     "tilewright simulate worklog/6 --size 257x129x33",
     "tilewright simulate worklog/5 --size 128 --lda 140 --beta 0.5",
     "tilewright simulate worklog/3 --schedule warps --seed 7 --detectors races",
+    "tilewright simulate hopper/best --size 256x384x128 --schedule search --most-orders 100",
     "tilewright simulate worklog/6 --json | jq '.counters.shared_loads'",
 )
+
+SEARCH = "search"
+"""Asks for all orders, beside those of `simulate`."""
 
 DETECTORS: dict[str, tuple[Kind, ...]] = {
     "races": (Kind.RACE, Kind.SAME_VALUE),
@@ -58,10 +63,12 @@ def simulate(
     schedule: Annotated[
         str,
         typer.Option(
-            metavar="|".join(ORDERS),
-            help="How warps are scheduled: together, each in a drawn order, or with stops at drawn moments, too.",
+            metavar="|".join((*ORDERS, SEARCH)),
+            help="How warps are scheduled: together, each in a drawn order, or with stops at drawn moments, too; or "
+            "every order that can matter, one after the other.",
         ),
     ] = "lockstep",
+    most_orders: Annotated[int, typer.Option(min=1, help="Of a search: orders of one block, at most.")] = MOST_ORDERS,
     seed: Annotated[int, typer.Option(help="Of the operands, and of the order of warps.")] = 0,
     as_json: AsJson = False,
 ) -> int:
@@ -70,8 +77,8 @@ def simulate(
     The result is held against float64. Fails if it is wrong, or if a detector finds that a rule is broken.
     """
     looked_for = _kinds(detectors)
-    if schedule not in ORDERS:
-        raise UnknownName("schedule", schedule, ORDERS)
+    if schedule not in (*ORDERS, SEARCH):
+        raise UnknownName("schedule", schedule, [*ORDERS, SEARCH])
     given = {"lda": lda, "ldb": ldb, "ldc": ldc, "alpha": alpha, "beta": beta}
     asked: dict[str, Any] = {name: value for name, value in given.items() if value is not None}
     found, gemm = chosen_problem(rung, size, **asked, **formats_of(dtype))
@@ -83,18 +90,47 @@ def simulate(
             operands,
             detectors=not looked_for.isdisjoint({Kind.RACE, Kind.UNWRITTEN}),
             on_finding="collect",
-            schedule=schedule,
+            schedule="lockstep" if schedule == SEARCH else schedule,
             seed=seed,
             progress=lambda done, total: step("", done, total),
         )
+    searched = _searched(built, operands, most_orders) if schedule == SEARCH and not run.errors else None
     verdict = check(operands, computed)
-    findings = [finding for finding in run.findings if finding.kind in looked_for]
+    every = (*run.findings, *(searched.errors if searched else ()))
+    findings = [finding for finding in every if finding.kind in looked_for]
     ok = verdict.ok and run.completed and not any(finding.kind.is_error for finding in findings)
+    ok = ok and (searched is None or searched.same_bits)
     if as_json:
-        output.print_json(_as_dict(found.name, gemm, verdict, ok, run.counters, findings))
+        found_in_orders = {} if searched is None else {"search": _search_as_dict(searched)}
+        output.print_json(_as_dict(found.name, gemm, verdict, ok, run.counters, findings) | found_in_orders)
     else:
         _print(found.title, gemm, verdict, run.counters, findings, is_looking=detectors != "none")
+        if searched is not None:
+            style = "green" if searched.ok and searched.complete else "yellow" if searched.ok else "bold red"
+            output.paragraph(output.out(), f"All orders: {searched}.", hanging=2, style=style)
     return 0 if ok else 1
+
+
+def _searched(built: Build, operands: Operands, most_orders: int) -> OrderSearch:
+    """All orders; of a persistent kernel one block, or cluster, computes all tiles one after the other."""
+    with output.progress("searching orders") as step:
+        return built.search_orders(
+            operands,
+            most_orders=most_orders,
+            resident_blocks=built.kernel.cluster,
+            progress=lambda done, total: step("", done, total),
+        )
+
+
+def _search_as_dict(searched: OrderSearch) -> dict[str, object]:
+    return {
+        "blocks": searched.blocks,
+        "orders": searched.orders,
+        "steps": searched.steps,
+        "complete": searched.complete,
+        "same_bits": searched.same_bits,
+        "bound": searched.bound,
+    }
 
 
 def _kinds(text: str) -> set[Kind]:

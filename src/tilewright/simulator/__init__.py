@@ -7,6 +7,7 @@ from tilewright.simulator.findings import Finding, Kind
 from tilewright.simulator.listeners import standard_listeners
 from tilewright.simulator.run import Run, simulate
 from tilewright.simulator.sampling import count_sampled, sample_blocks
+from tilewright.simulator.search import OrderSearch, search_orders
 
 __all__ = [
     "Counters",
@@ -15,9 +16,11 @@ __all__ = [
     "Kind",
     "Listener",
     "ModularArithmetic",
+    "OrderSearch",
     "Run",
     "count_sampled",
     "sample_blocks",
+    "search_orders",
     "simulate",
     "standard_listeners",
 ]

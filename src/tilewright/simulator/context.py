@@ -17,6 +17,7 @@ from tilewright.simulator.convoy import Convoy
 from tilewright.simulator.events import Arithmetic as Computed
 from tilewright.simulator.events import Wire
 from tilewright.simulator.findings import Finding, Findings, Kind, Where
+from tilewright.simulator.journal import Journal
 from tilewright.simulator.memory import Memory
 from tilewright.simulator.races import Races
 from tilewright.simulator.registers import RegisterArray
@@ -58,6 +59,7 @@ class Context:
     """One run. races: None where detectors are off; bounds are checked always, for the sake of the host's own memory.
 
     barriers: of the blocks that run now. units: None where no statement uses them. observer: of every statement.
+    journal: of the steps, where orders are searched.
     """
 
     memory: Memory
@@ -68,6 +70,7 @@ class Context:
     barriers: BlockBarriers
     units: Units | None = None
     observer: Observer | None = None
+    journal: Journal | None = None
 
     def tell_computed(self, site: Site, convoy: Convoy, operations: Mapping[str, int], times: int = 1) -> None:
         """Tell who listens that the active lanes of a convoy executed machine instructions, by opcode."""

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Protocol, runtime_checkable
 
 import numpy as np
 
@@ -23,6 +23,7 @@ from tilewright.simulator.convoy import Convoy
 from tilewright.simulator.events import Branch, Iterations, Meeting
 from tilewright.simulator.findings import Finding, Kind
 from tilewright.simulator.index import Place, Predicate, Uniform
+from tilewright.simulator.journal import Role
 from tilewright.simulator.sites import Site
 from tilewright.simulator.warps import Mask, both
 
@@ -34,6 +35,14 @@ class Instruction(Protocol):
 
     def step(self, convoy: Convoy) -> tuple[Convoy, ...]:
         """The convoys that go on, usually the same one; those that wait have `wait` set."""
+
+
+@runtime_checkable
+class Ordering(Protocol):
+    """An instruction that orders warps: it arrives at something, or waits."""
+
+    def ready(self, convoy: Convoy) -> bool:
+        """Whether a convoy of one warp could execute it now, without waiting before it."""
 
 
 @dataclass(slots=True)
@@ -157,6 +166,14 @@ class Straight:
             operation(convoy)
         convoy.pc += 1
         return (convoy,)
+
+
+@dataclass(slots=True)
+class Telling(Straight):
+    """Operations for which others may be waiting: an arrival, a flag."""
+
+    def ready(self, convoy: Convoy) -> bool:
+        return True
 
 
 @dataclass(slots=True)
@@ -298,6 +315,9 @@ class BarrierStep:
     site: Site
     context: Context
 
+    def ready(self, convoy: Convoy) -> bool:
+        return True
+
     def step(self, convoy: Convoy) -> tuple[Convoy, ...]:
         convoy.pc += 1
         if _report_divergent(self.site, self.context, convoy):
@@ -306,6 +326,8 @@ class BarrierStep:
             hear(Meeting(self.site, len(convoy.warps), convoy.active_lanes, convoy.warps.block_count, convoy.warps))
         barriers, slots = self.context.barriers, convoy.warps.slots
         awaited = barriers.rounds[slots] + 1
+        if self.context.journal is not None:
+            self.context.journal.note(Role.MEETS, "__syncthreads", slots, barriers.rounds[slots])
         opened = barriers.arrive(slots)
         if len(opened) and self.context.races is not None:
             self.context.races.passed_barrier(opened)

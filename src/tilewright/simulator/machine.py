@@ -56,6 +56,12 @@ class Machine:
         observer = self._context.observer
         if observer is not None:
             observer.begun(self._context, batch)
+        self._drive(batch)
+        if units is not None:
+            units.finish()
+
+    def _drive(self, batch: Batch) -> None:
+        """Steps all warps to their end."""
         runnable = self._start(batch)
         waiting: list[Convoy] = []
         while runnable or waiting:
@@ -73,8 +79,6 @@ class Machine:
                     self._deadlock(batch, waiting)
             convoy = runnable.pop(self._turn(len(runnable)))
             runnable += self._advance(convoy, waiting)
-        if units is not None:
-            units.finish()
 
     def _noticed(self, waiting: list[Convoy], *, all_of_them: bool = False) -> tuple[list[Convoy], list[Convoy]]:
         """(those that may go on and know it, those that still wait)."""
@@ -123,11 +127,14 @@ class Machine:
                 return []
             if self._order == "moments" and self._random.random() < _STOPS:
                 return [convoy]
+        self._ended(convoy)
+        return []
+
+    def _ended(self, convoy: Convoy) -> None:
         if self._context.units is not None:
             self._context.units.ended(convoy)
         if self._context.observer is not None:
             self._context.observer.ended(convoy)
-        return []
 
     def _deadlock(self, batch: Batch, waiting: list[Convoy]) -> None:
         """No warp can go on: says which waits where in the first block concerned, and who has ended."""

@@ -12,6 +12,7 @@ from tilewright.dtypes import Array
 from tilewright.errors import ProblemError
 from tilewright.ir.async_stmt import AsyncStmt, TmaStore
 from tilewright.ir.buffer import Space
+from tilewright.ir.expr import Expr
 from tilewright.ir.kernel import PART_OF_K, TILE_FLAGS, Kernel
 from tilewright.ir.stmt import Move
 from tilewright.ir.visit import walk
@@ -26,6 +27,7 @@ from tilewright.simulator.context import Context, Observer
 from tilewright.simulator.counters import Counters, counters_of
 from tilewright.simulator.events import Launch, Listener, Wire
 from tilewright.simulator.findings import Finding, Findings, OnFinding, StopSimulation
+from tilewright.simulator.journal import Journal
 from tilewright.simulator.launch import (
     Block,
     all_blocks,
@@ -40,6 +42,7 @@ from tilewright.simulator.machine import Machine, Order
 from tilewright.simulator.memory import Memory
 from tilewright.simulator.races import Races
 from tilewright.simulator.sites import Sites
+from tilewright.simulator.stepped import Chooser, SteppedMachine
 from tilewright.simulator.translate import translate
 from tilewright.simulator.warps import Batch
 
@@ -67,7 +70,7 @@ class Run:
     findings: tuple[Finding, ...]
     completed: bool = True
     flags: Array = field(default_factory=lambda: np.zeros(0, np.int64))
-    schedule: Order = "lockstep"
+    schedule: str = "lockstep"
     seed: int = 0
 
     @property
@@ -89,7 +92,7 @@ def simulate(
     detectors: bool = True,
     on_finding: OnFinding = "raise",
     blocks: Iterable[Block] | None = None,
-    schedule: Order = "lockstep",
+    schedule: Order | Chooser = "lockstep",
     seed: int = 0,
     arithmetic: Arithmetic | None = None,
     base_bytes: Mapping[str, int] | None = None,
@@ -102,16 +105,16 @@ def simulate(
 ) -> Run:
     """Run `kernel` on flat operand storages. The operands stay as they are.
 
-    listeners: who hears the events; None is `standard_listeners()`, () is none. detectors: look for races and
-    unwritten reads of shared memory (bounds, registers and barriers are checked in any case). blocks: run only these
-    (x, y, z). schedule: how warps are scheduled, see `Order`; seed: of a drawn order. base_bytes: alignment of
-    operands that do not start at a multiple of 256 bytes. progress: called with (blocks done, in all) as blocks finish.
-    resident_blocks: how many blocks of a resident kernel run at once; None for as many as a large GPU has room for. Of
-    a kernel with clusters whole clusters run, whichever of their blocks are chosen. part_of_k: products that one block
-    sums, where items share out k; the storage of C then holds the partial sums, one matrix below the other. batching:
-    the arguments that tell problems apart by name (`Kernel.batching`), where storages hold several matrices.
-    group_ends: where groups end, of a kernel of groups by offsets. observer: told after each statement of every convoy,
-    with the state of the machine.
+    listeners: who hears the events; None is `standard_listeners()`, () is none. detectors: look for races and unwritten
+    reads of shared memory (bounds, registers and barriers are checked in any case). blocks: run only these (x, y, z).
+    schedule: how warps are scheduled, see `Order`, or who chooses each step; seed: of a drawn order. base_bytes:
+    alignment of operands that do not start at a multiple of 256 bytes. progress: called with (blocks done, in all) as
+    blocks finish. resident_blocks: how many blocks of a resident kernel run at once; None for as many as a large GPU
+    has room for. Of a kernel with clusters whole clusters run, whichever of their blocks are chosen. part_of_k:
+    products that one block sums, where items share out k; the storage of C then holds the partial sums, one matrix
+    below the other. batching: the arguments that tell problems apart by name (`Kernel.batching`), where storages hold
+    several matrices. group_ends: where groups end, of a kernel of groups by offsets. observer: told after each
+    statement of every convoy, with the state of the machine.
 
     Raises SimulationError for the first broken rule, unless on_finding="collect".
     """
@@ -126,28 +129,39 @@ def simulate(
         )
     numbers = arithmetic or FloatArithmetic()
     heard = tuple(standard_listeners() if listeners is None else listeners)
-    values = {**values_of(operands.problem), PART_OF_K.name: part_of_k, **(batching or {})}
-    constants = arguments(kernel, values)
+    constants = scalars_of(kernel, operands, part_of_k, batching)
     grid = launched_grid(kernel, constants, resident_blocks)
     chosen = all_blocks(grid) if blocks is None else some_blocks(grid, blocks, kernel.cluster)
     sites, findings = Sites(kernel), Findings(on_finding, None if observer is None else observer.found)
-    if schedule != "lockstep":
-        findings.order = f"schedule={schedule!r}, seed={seed}"
+    order = schedule if isinstance(schedule, str) else schedule.name
+    if order != "lockstep":
+        findings.order = f"schedule={order!r}, seed={seed}" if isinstance(schedule, str) else order
     blocks_of_all = int(np.prod(grid_of(kernel, constants)))
     memory = Memory(kernel, operands, numbers, base_bytes or {}, blocks_of_all, group_ends)
     nobody = BlockBarriers(Batch(kernel.block, grid, chosen[:0]))
-    context = Context(memory, numbers, Wire(heard), findings, None, nobody, observer=observer)
+    journal = None if isinstance(schedule, str) else Journal()
+    context = Context(memory, numbers, Wire(heard), findings, None, nobody, observer=observer, journal=journal)
     program = translate(kernel, sites, context, constants, grid)
     together = int(np.prod(grid)) if kernel.workspace else kernel.cluster
     _add_units_and_races(context, kernel, operands.problem, sites, together, batching or {}, detectors=detectors)
     launch = Launch(kernel, tuple(sites.all), grid, len(chosen), int(np.prod(grid)), warps_per_block(kernel))
     for hear in context.wire.launched:
         hear(launch)
-    machine = Machine(program, context, kernel.shared, schedule, seed)
+    if isinstance(schedule, str):
+        machine = Machine(program, context, kernel.shared, schedule, seed)
+    else:
+        machine = SteppedMachine(program, context, kernel.shared, schedule)
     completed = _run_batches(machine, kernel, grid, chosen, progress)
     stored = {name: memory.arrays[name] for name in kernel.problem.results}
     flags = memory.arrays.get(TILE_FLAGS, np.zeros(0, np.int64))
-    return Run(stored, counters_of(launch, heard), findings.all(), completed, flags, schedule, seed)
+    return Run(stored, counters_of(launch, heard), findings.all(), completed, flags, order, seed)
+
+
+def scalars_of(
+    kernel: Kernel, operands: Stored, part_of_k: int = 0, batching: Mapping[str, int] | None = None
+) -> Mapping[str, Expr]:
+    """The scalar arguments of a launch by name."""
+    return arguments(kernel, {**values_of(operands.problem), PART_OF_K.name: part_of_k, **(batching or {})})
 
 
 def _add_units_and_races(

@@ -42,7 +42,7 @@ from tilewright.ir.visit import Path, exprs_of, walk, walk_expr
 from tilewright.layout.fragment import MATRIX_ROW_BYTES, QUAD_LANES, WORD_BYTES
 from tilewright.simulator.assigns import AllocOp, ReadOp, RoundPairOp, assign_op, copy_ops
 from tilewright.simulator.async_moves import AsyncCopyOp, CommitOp, WaitOp
-from tilewright.simulator.asynchronous.compile import WAITING, Compiler
+from tilewright.simulator.asynchronous.compile import TELLING, WAITING, Compiler
 from tilewright.simulator.asynchronous.meeting_ops import UniformCheckOp
 from tilewright.simulator.collective import (
     LoadMatricesOp,
@@ -67,6 +67,7 @@ from tilewright.simulator.control import (
     LoopTest,
     Operation,
     Straight,
+    Telling,
 )
 from tilewright.simulator.convoy import Convoy
 from tilewright.simulator.index import Cells, Place, Predicate, Scope, Uniform, is_uniform, resolve, slot_var, uniform
@@ -125,7 +126,8 @@ def translate(
 ) -> Program:
     """The program of a kernel. constants: the value of each scalar argument; other names are coordinates.
 
-    grid: the blocks that are launched.
+    grid: the blocks that are launched. Where the context has a journal, warps can also stop before what others may be
+    waiting for.
     """
     translator = _Translator(sites, context)
     scope = {name: _coordinate(kernel, name, grid) for name in BUILTINS} | dict(constants)
@@ -153,6 +155,7 @@ class _Translator:
         self.cells = Cells()
         self._sites = sites
         self._context = context
+        self._stops = (Barrier, *WAITING) if context.journal is None else (Barrier, *WAITING, *TELLING)
 
     def emit(self, body: Body, path: Path, names: Names) -> None:
         """Instructions for `body`, appended to the code."""
@@ -167,7 +170,7 @@ class _Translator:
             here = (*path, index)
             if isinstance(stmt, (Let, Alloc)):
                 names = self._declare(stmt, here, names, straight)
-            elif _waits(stmt):
+            elif any(isinstance(inner, self._stops) for _, inner in walk((stmt,))):
                 straight += self._reads(stmt, here, names)
                 flush()
                 self._emit_waiting(stmt, here, names)
@@ -201,7 +204,8 @@ class _Translator:
             case WaitBarrier() | WaitFlag() | TeamBarrier() | ClusterBarrier() | Wgmma() | WgmmaWait():
                 self._append(site, self._compiler(site, names).instruction(stmt))
             case _:
-                raise AssertionError(f"{type(stmt).__name__} does not wait")
+                assert isinstance(stmt, TELLING), f"{type(stmt).__name__} does not wait"
+                self._append(site, Telling((self._compiler(site, names).operation(stmt),)))
 
     def _body(self, body: Body, path: Path, names: Names) -> tuple[Operation, ...]:
         """Operations for a body in which nothing waits."""
@@ -471,11 +475,6 @@ class _Translator:
     def _slot(self) -> int:
         self.slots += 1
         return self.slots - 1
-
-
-def _waits(stmt: Stmt) -> bool:
-    """Whether a warp may have to wait inside."""
-    return any(isinstance(inner, (Barrier, *WAITING)) for _, inner in walk((stmt,)))
 
 
 def _length(loop: For) -> int:

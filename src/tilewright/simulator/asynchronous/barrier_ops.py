@@ -9,10 +9,11 @@ import numpy as np
 from tilewright.device.spec import WARP_THREADS
 from tilewright.dtypes import Array
 from tilewright.simulator.asynchronous.lanes import SharedPlace, UnitOp, acting, values
-from tilewright.simulator.asynchronous.phases import Phases
+from tilewright.simulator.asynchronous.phases import MBARRIERS, Phases
 from tilewright.simulator.convoy import Convoy
 from tilewright.simulator.findings import Kind
 from tilewright.simulator.index import Place
+from tilewright.simulator.journal import Role
 from tilewright.simulator.sites import Site
 
 
@@ -108,6 +109,8 @@ class ArriveOp(BarrierOp):
         keys, rows = keys[made], rows[made]
         if self.rank is not None:
             self._note_far(rows, keys)
+        if self.context.journal is not None:
+            self.context.journal.note(Role.ARRIVES, MBARRIERS, keys, units.phases.phase[keys])
         if self.size_bytes:
             units.phases.expect(keys, self.size_bytes)
         units.phases.arrive(keys, rows, units.complain(self.place(convoy, lanes)))
@@ -167,6 +170,11 @@ class WaitBarrierStep(BarrierOp):
 
     parity: Place
 
+    def ready(self, convoy: Convoy) -> bool:
+        lanes, phases = acting(convoy), self.units.phases
+        keys, parity = self.keys(convoy, lanes), values(self.parity, convoy, lanes)
+        return bool((phases.passes(keys, parity) | (phases.count[keys] == 0)).all())
+
     def step(self, convoy: Convoy) -> tuple[Convoy, ...]:
         lanes = acting(convoy)
         phases = self.units.phases
@@ -175,6 +183,8 @@ class WaitBarrierStep(BarrierOp):
         passes = ~made | phases.passes(keys, parity)
         if passes.all():
             self.issue(convoy, keys)
+            if self.context.journal is not None:
+                self.context.journal.note(Role.PASSES, MBARRIERS, keys[made], phases.phase[keys[made]])
             phases.wait(keys[made], self.rows(convoy, lanes[made]))
             convoy.pc += 1
             return (convoy,)

@@ -63,6 +63,9 @@ from tilewright.simulator.values import Values
 WAITING = (WaitBarrier, WaitFlag, TeamBarrier, ClusterBarrier, Wgmma, WgmmaWait)
 """Statements at which warps part; a product is one, since all lanes of a warpgroup start it."""
 
+TELLING = (ArriveBarrier, ExpectBytes, SignalFlag)
+"""Statements for which others may be waiting."""
+
 
 @dataclass(frozen=True, slots=True)
 class Compiler:

@@ -11,11 +11,12 @@ import numpy as np
 
 from tilewright.device.spec import WARP_THREADS
 from tilewright.dtypes import Array
-from tilewright.simulator.asynchronous.flags import Flags
+from tilewright.simulator.asynchronous.flags import FLAGS, Flags
 from tilewright.simulator.asynchronous.lanes import UnitOp, acting, values
 from tilewright.simulator.convoy import Convoy
 from tilewright.simulator.findings import Kind
 from tilewright.simulator.index import Place
+from tilewright.simulator.journal import Role
 from tilewright.simulator.sites import Site
 
 
@@ -49,6 +50,9 @@ class SignalFlagOp(FlagOp):
         units = self.units
         flags, found = self._numbers(convoy, lanes)
         rows = self.rows(convoy, lanes)
+        if self.context.journal is not None:
+            self.context.journal.note(Role.ARRIVES, FLAGS, flags, units.flags.times[flags])
+            units.flags.times[flags] += 1
         for flag, value, row in zip(flags.tolist(), found.tolist(), rows.tolist(), strict=False):
             units.flags.values[flag] = value
             units.flags.rows[flag] = units.clocks.rows[row].copy()
@@ -59,6 +63,10 @@ class SignalFlagOp(FlagOp):
 class WaitFlagStep(FlagOp):
     """Go on if the flag has the value, else wait for it and try again."""
 
+    def ready(self, convoy: Convoy) -> bool:
+        flags, wanted = self._numbers(convoy, acting(convoy))
+        return bool((self.units.flags.values[flags] == wanted).all())
+
     def step(self, convoy: Convoy) -> tuple[Convoy, ...]:
         lanes = acting(convoy)
         units = self.units
@@ -66,6 +74,8 @@ class WaitFlagStep(FlagOp):
         passes = units.flags.values[flags] == wanted
         if passes.all():
             self.issue(convoy)
+            if self.context.journal is not None:
+                self.context.journal.note(Role.PASSES, FLAGS, flags, units.flags.times[flags])
             for flag, row in zip(flags.tolist(), self.rows(convoy, lanes).tolist(), strict=False):
                 known = units.flags.rows.get(flag)
                 if known is not None:

@@ -9,24 +9,30 @@ import numpy as np
 from tilewright.device.spec import WARP_THREADS
 from tilewright.dtypes import Array
 from tilewright.simulator.asynchronous.lanes import UnitOp, acting, values
-from tilewright.simulator.asynchronous.meetings import NAMED, Meetings, MeetingWait, named_keys, whole_warps
+from tilewright.simulator.asynchronous.meetings import CLUSTER, NAMED, Meetings, MeetingWait, named_keys, whole_warps
 from tilewright.simulator.asynchronous.units import REGISTER_STEP
 from tilewright.simulator.collective import check_whole_warps
 from tilewright.simulator.convoy import Convoy
 from tilewright.simulator.events import Meeting
 from tilewright.simulator.findings import Finding, Kind
 from tilewright.simulator.index import Place
+from tilewright.simulator.journal import Role
 
 
 @dataclass(slots=True)
 class MeetingStep(UnitOp):
     """What named barriers and that of the cluster share: arrive, and wait unless everybody is there."""
 
+    def ready(self, convoy: Convoy) -> bool:
+        return True
+
     def _meet(self, convoy: Convoy, meetings: Meetings, keys: Array, warps: Array, name: str) -> tuple[Convoy, ...]:
         for hear in self.context.wire.met:
             hear(Meeting(self.site, len(convoy.warps), convoy.active_lanes, convoy.warps.block_count, convoy.warps))
         convoy.pc += 1
         awaited = meetings.rounds[keys] + 1
+        if self.context.journal is not None:
+            self.context.journal.note(Role.MEETS, name, keys, meetings.rounds[keys])
         wrong = meetings.arrive(keys, self.units.clocks.row(convoy.warps), warps)
         if len(wrong):
             number, here = int(wrong[0]) % NAMED, np.flatnonzero(keys == wrong[0])
@@ -75,7 +81,7 @@ class ClusterBarrierStep(MeetingStep):
         check_whole_warps(self.site, self.context, convoy)
         keys = self.units.clocks.leader[convoy.warps.slots]
         clusters = self.units.clusters
-        return self._meet(convoy, clusters, keys, clusters.asked[keys], "the barrier of the cluster")
+        return self._meet(convoy, clusters, keys, clusters.asked[keys], CLUSTER)
 
 
 @dataclass(slots=True)

@@ -15,6 +15,8 @@ from tilewright.simulator.warps import Warps
 NAMED = 16
 """Named barriers of a block. Source: PTX ISA 9.0, bar."""
 
+CLUSTER = "the barrier of the cluster"
+
 
 class Meetings:
     """Barriers that open when as many warps as they expect have arrived; a key for each barrier.

@@ -10,6 +10,9 @@ from tilewright.dtypes import MBARRIER, Array
 from tilewright.ir.buffer import Buffer
 from tilewright.simulator.asynchronous.clocks import Clocks
 
+MBARRIERS = "mbarrier"
+"""What a journal calls them."""
+
 Complain = Callable[[int, int, str, str], None]
 """Reports misuse of a barrier: its block's slot, its number, what is wrong, a hint."""
 

@@ -20,9 +20,13 @@ from tilewright.simulator.collective import check_whole_warps
 from tilewright.simulator.convoy import Convoy
 from tilewright.simulator.findings import Finding, Kind, Where
 from tilewright.simulator.index import Place, Predicate, Uniform
+from tilewright.simulator.journal import Role
 from tilewright.simulator.registers import RegisterArray
 from tilewright.simulator.sites import Site
 from tilewright.simulator.warps import Mask
+
+WARPGROUPS = "warpgroup"
+"""What a journal calls those who commit wgmma together."""
 
 
 def products_of(convoy: Convoy) -> Products:
@@ -342,7 +346,10 @@ class WgmmaCommitOp(UnitOp):
         check_whole_warps(self.site, self.context, convoy)
         products = products_of(convoy)
         products.groups += 1
-        self.units.committed[self.units.clocks.row(convoy.warps)] = products.groups
+        rows = self.units.clocks.row(convoy.warps)
+        self.units.committed[rows] = products.groups
+        if self.context.journal is not None:
+            self.context.journal.note(Role.TELLS, WARPGROUPS, rows // GROUP_WARPS, products.groups)
 
 
 @dataclass(slots=True)
@@ -372,16 +379,29 @@ class WgmmaWaitStep(UnitOp):
 
     pending: int
 
+    def _others(self, convoy: Convoy) -> WgmmaPending | None:
+        """The wait for the other warps of the warpgroups; None where they are not complete."""
+        if convoy.warps.batch.warps_per_block % GROUP_WARPS:
+            return None
+        complete = np.maximum(products_of(convoy).groups - self.pending, 0)
+        return WgmmaPending(self.site, self.units, self.units.clocks.row(convoy.warps), complete)
+
+    def ready(self, convoy: Convoy) -> bool:
+        wait = self._others(convoy)
+        return wait is None or bool(wait.ready().all())
+
     def step(self, convoy: Convoy) -> tuple[Convoy, ...]:
         check_whole_warps(self.site, self.context, convoy)
         products, units = products_of(convoy), self.units
         rows = units.clocks.row(convoy.warps)
         complete = np.maximum(products.groups - self.pending, 0)
-        if convoy.warps.batch.warps_per_block % GROUP_WARPS == 0:
-            wait = WgmmaPending(self.site, units, rows, complete)
+        wait = self._others(convoy)
+        if wait is not None:
             if not wait.ready().all():
                 convoy.wait = wait
                 return (convoy,)
+            if self.context.journal is not None:
+                self.context.journal.note(Role.HEARS, WARPGROUPS, rows // GROUP_WARPS, complete)
         self.issue(convoy)
         convoy.pc += 1
         for product in products.due(self.pending):

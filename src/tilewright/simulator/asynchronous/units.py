@@ -114,6 +114,11 @@ class Units:
                 self._land(flight.part(due))
         return some
 
+    def land_one(self, flight: Flight) -> None:
+        """Lands the boxes of one of the flights."""
+        self.flights = [other for other in self.flights if other is not flight]
+        self._land(flight)
+
     def land_some(self, chosen: Callable[[], bool]) -> bool:
         """Lands the boxes that a statement started together, or not, as it is chosen. Whether there were any."""
         landing = [chosen() for _ in self.flights]

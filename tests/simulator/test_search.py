@@ -1,0 +1,175 @@
+"""The search over orders: held against all orders there are, and small kernels whose orders can be counted."""
+
+from __future__ import annotations
+
+from functools import partial
+
+import numpy as np
+import pytest
+from simulated_kernels import THREAD_X, C, at, kernel, registers
+
+from tilewright.dtypes import F32
+from tilewright.ir.async_stmt import TeamBarrier
+from tilewright.ir.buffer import Ref
+from tilewright.ir.expr import ZERO, Cast, Const, Op, binary
+from tilewright.ir.kernel import Kernel
+from tilewright.ir.stmt import Alloc, Assign, If, Move
+from tilewright.problem import Gemm, make_operands
+from tilewright.simulator import Kind, search_orders, simulate
+from tilewright.simulator.journal import Effect, Role
+from tilewright.simulator.search.explore import Order, explore
+from tilewright.simulator.stepped import Actor
+
+Act = tuple[str, int, int]
+"""("arrive", barrier, 0), ("wait", barrier, parity), ("meet", barrier, how many)"""
+
+Programs = tuple[tuple[Act, ...], ...]
+
+
+class Toy:
+    """Warps that only arrive, wait and meet. seen: what each has found, from which its fate follows."""
+
+    def __init__(self, programs: Programs, counts: tuple[int, ...]) -> None:
+        self.programs, self.counts = programs, counts
+        self.at = [0] * len(programs)
+        self.phase, self.arrived = [0] * len(counts), [0] * len(counts)
+        self.opened: dict[int, int] = {}
+        self.there: dict[int, int] = {}
+        self.held: list[tuple[int, int] | None] = [None] * len(programs)
+        self.seen: list[list[int]] = [[] for _ in programs]
+
+    def left(self) -> list[int]:
+        return [n for n, program in enumerate(self.programs) if self.at[n] < len(program) or self.held[n]]
+
+    def ready(self, n: int) -> bool:
+        held = self.held[n]
+        if held is not None:
+            return self.opened.get(held[0], 0) > held[1]
+        kind, barrier, parity = self.programs[n][self.at[n]]
+        return kind != "wait" or self.phase[barrier] % 2 != parity
+
+    def step(self, n: int) -> tuple[Effect, ...]:
+        if self.held[n] is not None:
+            self.held[n] = None
+            return ()
+        kind, barrier, number = self.programs[n][self.at[n]]
+        self.at[n] += 1
+        if kind == "meet":
+            generation = self.opened.get(barrier, 0)
+            self.held[n] = barrier, generation
+            self.there[barrier] = self.there.get(barrier, 0) + 1
+            if self.there[barrier] == number:
+                self.there[barrier], self.opened[barrier] = 0, generation + 1
+            self.seen[n].append(generation)
+            return (Effect(("named", barrier), Role.MEETS, generation),)
+        phase = self.phase[barrier]
+        self.seen[n].append(phase)
+        if kind == "wait":
+            return (Effect(("mbarrier", barrier), Role.PASSES, phase),)
+        self.arrived[barrier] += 1
+        if self.arrived[barrier] == self.counts[barrier]:
+            self.arrived[barrier], self.phase[barrier] = 0, phase + 1
+        return (Effect(("mbarrier", barrier), Role.ARRIVES, phase),)
+
+    def fate(self) -> tuple[object, ...]:
+        return (*(tuple(seen) for seen in self.seen), bool(self.left()))
+
+
+def every_fate(programs: Programs, counts: tuple[int, ...]) -> set[tuple[object, ...]]:
+    """By trying all orders."""
+    fates: set[tuple[object, ...]] = set()
+    begun: list[tuple[int, ...]] = [()]
+    while begun:
+        order = begun.pop()
+        toy = Toy(programs, counts)
+        for n in order:
+            toy.step(n)
+        ready = [n for n in toy.left() if toy.ready(n)]
+        begun += [(*order, n) for n in ready]
+        if not ready:
+            fates.add(toy.fate())
+    return fates
+
+
+def run_toy(programs: Programs, counts: tuple[int, ...], fates: list[tuple[object, ...]], order: Order) -> bool:
+    toy = Toy(programs, counts)
+    while toy.left():
+        actors: list[Actor] = [(n,) for n in toy.left()]
+        actor = order.choose(actors, lambda actor: toy.ready(actor[0]))
+        if actor is None:
+            break
+        order.took(actor, toy.step(actor[0]), ())
+    fates.append(toy.fate())
+    return True
+
+
+def drawn(seed: int) -> tuple[Programs, tuple[int, ...]]:
+    random = np.random.default_rng(seed)
+    counts = tuple(int(count) for count in random.integers(1, 3, 2))
+    kinds, shares = ("arrive", "wait", "meet"), ((0.4, 0.35, 0.25), (0.65, 0.35, 0), (0.6, 0.2, 0.2))[seed % 3]
+
+    def act() -> Act:
+        kind = kinds[int(random.choice(3, p=shares))]
+        return kind, int(random.integers(2)), 2 if kind == "meet" else int(random.integers(2))
+
+    return tuple(tuple(act() for _ in range(int(random.integers(1, 4)))) for _ in range(3)), counts
+
+
+@pytest.mark.parametrize("block", range(6))
+def test_what_all_orders_lead_to_is_found(block: int) -> None:
+    """Random programs of three warps: their fates are those of all orders, and a deadlock is never missed."""
+    choices = 0
+    for seed in range(block * 100, block * 100 + 100):
+        programs, counts = drawn(seed)
+        wanted, found = every_fate(programs, counts), []
+        explored = explore(partial(run_toy, programs, counts, found), most_orders=10_000)
+        stuck = any(fate[-1] for fate in wanted)
+        assert explored.complete and set(found) <= wanted, (seed, programs, counts)
+        assert any(fate[-1] for fate in found) == stuck, (seed, programs, counts)
+        assert stuck or set(found) == wanted, (seed, programs, counts)
+        choices += len(wanted) > 1 and not stuck
+    assert choices >= 5
+
+
+def meetings(*barriers: int) -> Kernel:
+    """Four warps that meet in pairs at named barriers."""
+    return kernel(tuple(TeamBarrier(Const(number), 64) for number in barriers), block=(128, 1, 1))
+
+
+def test_orders_that_are_not_equivalent_are_counted() -> None:
+    """Of four warps that come to a barrier for two, any two can be the first: the others are then the second pair."""
+    operands = make_operands(Gemm(1, 1, 1))
+    found = search_orders(meetings(1), operands)
+    assert found.ok and found.complete and found.orders >= 6
+    assert f"{found.orders} orders of 1 block run" in str(found) and "no race, no deadlock" in str(found)
+    assert "1 order of 1 block run" in str(search_orders(kernel((), block=(128, 1, 1)), operands))
+
+
+def test_a_search_that_meets_its_bound_says_so() -> None:
+    found = search_orders(meetings(1), make_operands(Gemm(1, 1, 1)), most_orders=3)
+    assert found.ok and not found.complete and found.orders == 3
+    assert "the search met its bound of 3 orders of a block; others may break a rule" in str(found)
+
+
+def test_a_deadlock_in_one_order_is_found() -> None:
+    """Warp 0 meets one at barrier 1, then warp 1 at 2, which then goes to 1. If 2 and 3 are a pair, 0 waits for 1."""
+    one, two = TeamBarrier(Const(1), 64), TeamBarrier(Const(2), 64)
+    others = If(binary(Op.LT, THREAD_X, 64), (two, one), (one,))
+    crossed = kernel((If(binary(Op.LT, THREAD_X, 32), (one, two), (others,)),), block=(128, 1, 1))
+    operands = make_operands(Gemm(1, 1, 1))
+    assert not simulate(crossed, operands).errors
+    found = search_orders(crossed, operands)
+    assert {finding.kind for finding in found.errors} == {Kind.DEADLOCK} and not found.ok
+    assert "the last one breaks a rule" in str(found) and found.errors[0].order == f"order {found.orders} of a search"
+
+
+def test_orders_that_give_other_bits() -> None:
+    """Warps meet in pairs, and each then writes its number to one element: the pair that meets last decides."""
+    number = registers("number")
+    wrote = (Alloc(number), Assign(at(number), Cast(F32, THREAD_X // 32)), Move(Ref(C, (ZERO,)), at(number)))
+    racing = kernel((TeamBarrier(Const(1), 64), *wrote), block=(128, 1, 1))
+    operands = make_operands(Gemm(1, 1, 1))
+    assert search_orders(racing, operands).errors
+    found = search_orders(racing, operands, detectors=False)
+    assert not found.errors and not found.same_bits and not found.ok
+    assert "two of them give different bits" in str(found)

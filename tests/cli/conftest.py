@@ -21,6 +21,9 @@ def cli(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, ker
     for variable in ("COLUMNS", "FORCE_COLOR", "NO_COLOR", "TTY_COMPATIBLE", "TTY_INTERACTIVE"):
         monkeypatch.delenv(variable, raising=False)
     monkeypatch.setenv("TILEWRIGHT_CACHE", str(kernel_cache))
+    monkeypatch.setattr(
+        "tilewright.cli.output.SECONDS_BETWEEN_WORDS", 1e6
+    )  # a slow machine prints no more than a fast one
 
     def run(*arguments: object) -> Ran:
         capsys.readouterr()

@@ -15,6 +15,7 @@ from command_runs import Cli
 
 from tilewright import __version__
 from tilewright.cli.app import COMMANDS
+from tilewright.cli.output import progress
 
 PROGRAM = [sys.executable, "-m", "tilewright"]
 
@@ -151,6 +152,38 @@ def test_ctrl_c_ends_quietly_with_130(tmp_path: Path) -> None:
     running.send_signal(signal.SIGINT)
     out, err = running.communicate()
     assert (running.returncode, out, err) == (130, "", "")
+
+
+AT_WORK_WITH_A_SEMAPHORE = AT_WORK.replace(
+    "sys.exit", "import multiprocessing\nlock = multiprocessing.Lock()\nsys.exit"
+)
+
+
+def test_sigterm_ends_quietly_with_143_and_leaves_no_semaphore(tmp_path: Path) -> None:
+    told = tmp_path / "at work"
+    running = subprocess.Popen(
+        [sys.executable, "-c", AT_WORK_WITH_A_SEMAPHORE, "simulate", "worklog/1", "--size", "64"],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        env={**os.environ, "AT_WORK": str(told)},
+    )
+    while not told.exists() and running.poll() is None:
+        time.sleep(0.02)
+    running.send_signal(signal.SIGTERM)
+    out, err = running.communicate()
+    assert (running.returncode, out, err) == (143, "", "")
+
+
+def test_where_no_bar_can_be_drawn_lines_tell_of_progress(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("tilewright.cli.output.SECONDS_BETWEEN_WORDS", 0.01)
+    with progress("counting sheep") as step:
+        step("", 1, 4)
+        while not (said := capsys.readouterr().err):
+            time.sleep(0.01)
+    assert said.startswith("counting sheep, 25% (0 s)\n")
 
 
 def test_a_reader_that_goes_away_is_no_error_message() -> None:

@@ -41,6 +41,13 @@ import tilewright as tw
             "-1 is a negative number, and no argument here may be one.\n  Hint: tilewright tune --help\n",
         ),
         (("tune", "64", "64", "64", "--dtype", "fp8"), 1, "There is no dtype 'fp8'."),
+        (("tune", "64x64", "64", "64"), 2, "'64x64' is not a number of rows from 1 on."),
+        (
+            ("export", "worklog/6", "-o", "/dev/null/x"),
+            1,
+            "Cannot write a project to '/dev/null/x': '/dev/null' takes no files.\n"
+            "  Hint: name a folder elsewhere with --output.\n",
+        ),
     ],
 )
 def test_a_mistake_is_told_as_what_it_is(cli: Cli, arguments: tuple[str, ...], code: int, said: str) -> None:

@@ -132,3 +132,59 @@ def test_lines_are_laid_side_by_side() -> None:
         ("same", 3, 2),
         ("only-b", None, 3),
     ]
+
+
+TUNED = """
+from typing import Literal
+
+import tilewright as tw
+from tilewright import Level
+
+gemm = tw.Gemm(64, 64, 24)
+
+
+def tuned(gemm: tw.Gemm, rows: Literal[8, 16, 5000] = 8, columns: Literal[32] = 32) -> tw.Schedule:
+    return tw.Schedule(
+        tw.Split("m", rows, into=("m_block", "m_thread")),
+        tw.Split("n", columns, into=("n_block", "n_thread")),
+        tw.Reorder("m_block", "n_block", "m_thread", "n_thread"),
+        tw.Bind("m_block", Level.GRID_Y), tw.Bind("n_block", Level.GRID_X),
+        tw.Fuse("m_thread", "n_thread", into="thread"), tw.Bind("thread", Level.BLOCK_X),
+        tw.Accumulate("k"), tw.Epilogue(),
+    )
+
+
+def fixed(gemm: tw.Gemm) -> tw.Schedule:
+    return tuned(gemm)
+"""
+
+
+def test_parameters_of_a_schedule_are_predicted_at_every_point(cli: Cli, folder: Path) -> None:
+    (folder / "mine.py").write_text(TUNED)
+    found = cli("search", "mine.py:tuned", "--list", "--json").json
+    times = [one["predicted_us"] for one in found["points"]]
+    assert times == sorted(times)
+    assert {(one["point"]["rows"], one["point"]["columns"]) for one in found["points"]} == {(8, 32), (16, 32)}
+    (reason,) = found["refused"]
+    assert "threads" in reason
+    ran = cli("search", "mine.py:tuned", "--list", "--device", "a100")
+    assert "mine/tuned, 64x64x24 f32 NN on A100 SXM 80 GB: 3 of 3 points. Predicted, not measured:" in ran.out
+    assert "  1 refused: " in ran.out
+
+
+def test_a_schedule_without_parameters_says_how_to_have_some(cli: Cli, folder: Path) -> None:
+    (folder / "mine.py").write_text(TUNED)
+    ran = cli("search", "mine.py:fixed")
+    assert (ran.code, ran.out) == (1, "")
+    assert ran.err == (
+        "mine/fixed has no parameters to search.\n"
+        "  Hint: name the values of some: def fixed(gemm: tw.Gemm, depth: Literal[8, 16] = 8) -> tw.Schedule.\n"
+    )
+
+
+@pytest.mark.parametrize("name", ["mine.py", "mine.py:tuned", "worklog/6"])
+def test_tune_of_a_schedule_names_the_command_that_is_meant(cli: Cli, name: str) -> None:
+    ran = cli("tune", name)
+    assert (ran.code, ran.out) == (1, "")
+    assert ran.err.startswith(f"{name!r} is a schedule: tune searches the library's kernels for one problem, M N K.\n")
+    assert f"`tilewright search {name}`" in ran.err

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 from functools import partial
 from math import inf
+from pathlib import Path
 
 import pytest
 from command_runs import Cli
 
+from tilewright.device.catalog import DEVICES
 from tilewright.prediction.advice import advise
 
 
@@ -65,3 +67,48 @@ def test_explain_ends_in_edits_that_were_tried(cli: Cli, monkeypatch: pytest.Mon
     assert data["device"] == "H200" and all(
         edit["predicted_tflops"] > data["predicted_tflops"] for edit in data["edits"]
     )
+
+
+def test_a_sweep_is_a_table_with_bars_and_a_page(cli: Cli, tmp_path: Path) -> None:
+    ran = cli("predict", "worklog/2", "--sweep", "64-256", "--output", tmp_path / "sweep.html")
+    assert ran.code == 0
+    lines = ran.out.splitlines()
+    assert lines[0] == "worklog/2 coalesced on H200, f32: predicted, not measured"
+    assert [line.split()[0] for line in lines[4:]] == ["64", "128", "256"]
+    assert "█" in lines[-1] and max(map(len, lines)) <= 100
+    text = (tmp_path / "sweep.html").read_text("utf-8")
+    assert "<h1>worklog/2 coalesced on H200, f32: predicted, not measured</h1>" in text
+    assert '"x":[64,128,256]' in text and "<script src=" not in text
+
+
+def test_a_sweep_as_json_is_what_each_size_alone_gives(cli: Cli) -> None:
+    swept = cli("predict", "worklog/2", "--sweep", "64,128", "--json").json
+    alone = cli("predict", "worklog/2", "--size", "128", "--json").json
+    assert [one["size"] for one in swept] == [64, 128]
+    assert swept[1]["seconds"] == alone["seconds"] and swept[1]["binding"] == alone["binding"]["name"]
+
+
+def test_every_gpu_is_told_or_why_not(cli: Cli) -> None:
+    found = cli("predict", "ampere/1", "--size", "256", "--all-devices", "--json").json
+    assert {one["device"] for one in found} == {spec.name for spec in DEVICES}
+    rates = [one["tflops"] for one in found if "tflops" in one]
+    assert rates == sorted(rates, reverse=True)
+    out = cli("predict", "ampere/1", "--size", "256", "--all-devices").out
+    assert "Not on T4, RTX 2080 Ti: mma.sync.m16n8k16 (f16) needs sm_80 and later" in out
+
+
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        (("--sweep", "64-128", "--all-devices"), "--sweep and --all-devices exclude each other."),
+        (("--sweep", "64-128", "--size", "64"), "--sweep has sizes of its own: leave out --size."),
+        (("--all-devices", "--clock", "1000"), "--clock is of one GPU"),
+        (("--output", "x.html"), "--output is for --sweep."),
+        (("--sweep", "128-64"), "'128-64' is not a list of 1 to 200 sizes"),
+        (("--sweep", "64-128:0"), "'64-128:0' is not a list of 1 to 200 sizes"),
+        (("--sweep", "0,64"), "'0,64' is not a list of 1 to 200 sizes"),
+    ],
+)
+def test_options_of_predict_that_contradict_each_other(cli: Cli, options: tuple[str, ...], said: str) -> None:
+    ran = cli("predict", "worklog/2", *options)
+    assert (ran.code, ran.out) == (2, "") and said in ran.err

@@ -41,6 +41,7 @@ def test_rows_or_columns(multiply: Multiply, rung: str, orders: str) -> None:
     ran = multiply(a, b, "--check", rung=rung)
     assert ran.code == 0, ran.err
     assert ran.out.startswith(f"C.npy: 37 x 41 float32, by {rung} on the simulator in ")
+    assert "\nChecked against float64, 1,517 elements: relative error " in ran.out
     result = np.load("C.npy")
     assert result.dtype == np.float32 and close(result, A @ B)
 
@@ -148,6 +149,15 @@ def test_options_that_cannot_be(multiply: Multiply, options: tuple[str, ...], me
     ran = multiply(A, B, *options)
     assert (ran.code, ran.out) == (1, "")
     assert ran.err.startswith(message)
+
+
+@pytest.mark.parametrize(("out", "name"), [("./A.npy", "A"), ("B.npy", "B"), ("C0.npy", "C")])
+def test_an_input_is_not_overwritten(multiply: Multiply, out: str, name: str) -> None:
+    np.save("C0.npy", np.zeros((37, 41), np.float32))
+    ran = multiply(A, B, "--beta", 1, "--c", "C0.npy", "-o", out)
+    assert (ran.code, ran.out) == (1, "")
+    assert ran.err.startswith(f"{str(Path(out))!r} holds {name}, and the result would take its place.\n")
+    assert np.array_equal(np.load("A.npy"), A)
 
 
 def test_a_c_that_does_not_fit(multiply: Multiply) -> None:

@@ -4,6 +4,7 @@
 1    a failed verification, or a mistake of the user that the message explains
 2    the command line itself could not be understood
 130  Ctrl-C
+143  SIGTERM
 """
 
 from __future__ import annotations
@@ -11,9 +12,10 @@ from __future__ import annotations
 import contextlib
 import os
 import re
+import signal
 import sys
 import traceback
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from time import monotonic
 
 import typer
@@ -23,6 +25,7 @@ from tilewright.errors import TilewrightError
 
 TRACEBACK_VARIABLE = "TILEWRIGHT_TRACEBACK"
 INTERRUPTED = 130  # 128 + SIGINT, as shells have it
+TERMINATED = 143  # 128 + SIGTERM
 
 # Typer carries its own copy of click, older ones use the installed one: the base class is right for both.
 _UsageError = typer.BadParameter.__mro__[1]
@@ -37,7 +40,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     if sys.stdout is None:  # a shell may close it: `>&-`
         sys.stdout = open(os.devnull, "w")  # noqa: SIM115  # open until the process ends
     try:
-        code = application()(args=arguments, prog_name=PROGRAM, standalone_mode=False, obj=began)
+        with _ended_by_sigterm():
+            code = application()(args=arguments, prog_name=PROGRAM, standalone_mode=False, obj=began)
         sys.stdout.flush()
     except KeyboardInterrupt:
         return INTERRUPTED
@@ -47,6 +51,24 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except Exception as error:
         return _explained(error)
     return code if isinstance(code, int) else 0
+
+
+@contextlib.contextmanager
+def _ended_by_sigterm() -> Iterator[None]:
+    """SIGTERM unwinds the program: worker processes, their semaphores and unfinished files do not stay behind."""
+
+    def end(number: int, frame: object) -> None:
+        raise SystemExit(TERMINATED)
+
+    try:
+        before = signal.signal(signal.SIGTERM, end)
+    except ValueError:  # not in the main thread
+        yield
+        return
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGTERM, before)
 
 
 def _explained(error: Exception) -> int:

@@ -9,6 +9,8 @@ import sys
 import textwrap
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from threading import Event, Thread
+from time import monotonic
 from typing import Any, Literal
 
 from rich.console import Console
@@ -83,12 +85,17 @@ def note(text: str) -> None:
     Console(stderr=True, highlight=False, markup=False, emoji=False).print(Text(text, style="dim"), soft_wrap=True)
 
 
+SECONDS_BETWEEN_WORDS = 10.0
+"""Where no bar can be drawn: how often a line says what is being done."""
+
+
 @contextmanager
 def progress(title: str) -> Iterator[Progress]:
-    """A bar on stderr while the block runs, gone when it ends; none where stderr is not a terminal."""
+    """What is being done, on stderr while the block runs: a bar on a terminal, else a line every ten seconds."""
     console = Console(stderr=True)
     if not console.is_terminal:
-        yield lambda what, done, total: None
+        with _progress_in_lines(title) as step:
+            yield step
         return
     from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
 
@@ -100,3 +107,25 @@ def progress(title: str) -> Iterator[Progress]:
             bar.update(task, description=what or title, completed=done, total=total)
 
         yield step
+
+
+@contextmanager
+def _progress_in_lines(title: str) -> Iterator[Progress]:
+    """For logs and pipes: nothing where the work is short."""
+    began, over, said = monotonic(), Event(), title
+
+    def step(what: str, done: int, total: int) -> None:
+        nonlocal said
+        said = (what or title) + (f", {done / total:.0%}" if total else "")
+
+    def tell() -> None:
+        while not over.wait(SECONDS_BETWEEN_WORDS):
+            print(f"{said} ({monotonic() - began:.0f} s)", file=sys.stderr, flush=True)
+
+    telling = Thread(target=tell, daemon=True)
+    telling.start()
+    try:
+        yield step
+    finally:
+        over.set()
+        telling.join()

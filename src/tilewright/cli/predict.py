@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import asdict
+from pathlib import Path
 from typing import Annotated, Any
 
 import typer
@@ -10,6 +11,8 @@ from rich.text import Text
 
 from tilewright.cli import output
 from tilewright.cli.arguments import AsJson, FormatName, RungName, chosen_problem, formats_of
+from tilewright.cli.page_files import check_writable
+from tilewright.cli.predict_many import all_devices, parse_sweep, sweep
 from tilewright.cli.tables import Column, fitting_table
 from tilewright.device.catalog import device as known_device
 from tilewright.errors import TilewrightError
@@ -26,6 +29,8 @@ MOST_MHZ = 5000
 EXAMPLES = (
     "tilewright predict worklog/6 --device 'RTX 3090'",
     "tilewright predict hopper/best --size 8192x8192x512",
+    "tilewright predict mine.py --sweep 512-8192 --output sweep.html",
+    "tilewright predict worklog/6 --all-devices",
     "tilewright predict worklog/6 --device a100 --clock 1200 --json | jq '.tflops'",
 )
 
@@ -43,19 +48,32 @@ def predict(
             "--clock", metavar="MHz", min=1, max=MOST_MHZ, help="Of the SMs. Default: that of the data sheet."
         ),
     ] = None,
+    sizes: Annotated[
+        str | None,
+        typer.Option("--sweep", metavar="512-8192|512-4096:256|N,N", help="Many square sizes, as a table with bars."),
+    ] = None,
+    page: Annotated[
+        Path | None, typer.Option("--output", "-o", metavar="FILE.html", help="With --sweep: a chart, too.")
+    ] = None,
+    every: Annotated[bool, typer.Option("--all-devices", help="Every known GPU, the fastest first.")] = False,
     as_json: AsJson = False,
 ) -> int:
     """Predict the time of a rung on a GPU, and say its bottleneck.
 
     Counted on the simulator, compiled for that GPU; nothing is measured. docs/predictions.md lays predictions beside
-    measurements.
+    measurements. --sweep predicts many sizes, --all-devices every known GPU.
     """
+    _check_options(sizes, size, page, every, clock)
     spec = known_device(device)
     found, gemm = chosen_problem(rung, size, default=DEFAULT_SIZE, **formats_of(dtype))
     if not gemm.m * gemm.n:
         raise TilewrightError(
             f"A product of {gemm.m} x {gemm.n} results takes no time: nothing is launched.", hint="use a larger --size."
         )
+    if sizes is not None:
+        return sweep(found, gemm, spec, parse_sweep(sizes), clock, page, as_json)
+    if every:
+        return all_devices(found, gemm, as_json)
     predicted = predict_rung(found, gemm, spec, cache=CubinCache(), clock_mhz=clock)
     if as_json:
         output.print_json(
@@ -90,6 +108,20 @@ def predict(
     console.print()
     output.paragraph(console, f"Bound by {predicted.binding.name}. {predicted.relief}", style="bold")
     return 0
+
+
+def _check_options(sizes: str | None, size: str | None, page: Path | None, every: bool, clock: int | None) -> None:
+    """Options that contradict each other are told before any work is done."""
+    if sizes is not None and every:
+        raise typer.BadParameter("--sweep and --all-devices exclude each other.")
+    if sizes is not None and size is not None:
+        raise typer.BadParameter("--sweep has sizes of its own: leave out --size.")
+    if every and clock is not None:
+        raise typer.BadParameter("--clock is of one GPU: leave out --all-devices, or the clock.")
+    if page is not None:
+        if sizes is None:
+            raise typer.BadParameter("--output is for --sweep.")
+        check_writable(page)
 
 
 def _style(term: Term, predicted: Prediction) -> str:

@@ -50,7 +50,9 @@ def run(
     c: Annotated[Path | None, typer.Option("--c", metavar="C0.npy", help="The C that beta multiplies.")] = None,
     dtype: FormatName = None,
     on: Annotated[Place | None, typer.Option("--on", help="Default: the GPU if there is one.")] = None,
-    check: Annotated[bool, typer.Option("--check", help="Hold the result against float64 before writing.")] = False,
+    check: Annotated[
+        bool, typer.Option("--check", help="Hold every element against float64 before writing, and say how near it is.")
+    ] = False,
 ) -> int:
     """Multiply your own matrices with a rung: C = alpha * A @ B + beta * C.
 
@@ -60,20 +62,29 @@ def run(
     if beta != 0 and c is None:
         raise ProblemError(f"beta is {beta:g}, and there is no C for it to multiply.", hint="give one: --c C0.npy.")
     check_writable(out)
+    for name, path in (("A", a), ("B", b), ("C", c)):
+        if path is not None and out.exists() and path.exists() and out.samefile(path):
+            raise TilewrightError(
+                f"{str(out)!r} holds {name}, and the result would take its place.", hint="name another file: -o C.npy."
+            )
     start = None if c is None else load_matrix("C", c)
     built, operands = _problem(found, load_matrix("A", a), load_matrix("B", b), start, alpha, beta, dtype)
     on_gpu = on is Place.GPU or (on is None and gpu_problem() is None)
     began = time.perf_counter()
     result = _on_gpu(built, operands) if on_gpu else _on_simulator(built, operands)
     seconds = time.perf_counter() - began
+    verdict = None
     if check:
-        verdict = check_result(operands, result)
+        with output.progress("checking against float64"):
+            verdict = check_result(operands, result)
         if not verdict.ok:
             raise TilewrightError(f"The result is wrong, and was not written: {verdict.message}.")
     save_matrix(out, result.astype(operands.gemm.out.numpy, copy=False))
     m, n = result.shape
     where = "the GPU" if on_gpu else "the simulator"
     print(f"{out}: {m} x {n} {result.dtype}, by {found.name} on {where} in {format_seconds(seconds)}")
+    if verdict is not None:
+        print(f"Checked against float64, {result.size:,} elements: {verdict.message}.")
     return 0
 
 

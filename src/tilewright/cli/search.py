@@ -11,23 +11,34 @@ import typer
 from tilewright.bench.search import Trial, best_trial, read_trials
 from tilewright.bench.search import search as measured_search
 from tilewright.cli import output
-from tilewright.cli.arguments import AsJson, FormatName, RungName, SizeText, formats_of, parse_size
+from tilewright.cli.arguments import AsJson, FormatName, RungName, chosen_problem, formats_of
+from tilewright.cli.search_list import print_predicted
+from tilewright.device.catalog import device as known_device
 from tilewright.errors import LaunchError, TilewrightError
-from tilewright.ladders import LADDERS, Rung, find_rung
+from tilewright.ladders import LADDERS, Rung
 from tilewright.ladders.rung import Point
 from tilewright.problem.gemm import Gemm
+from tilewright.report.own_schedules import is_file
 from tilewright.runtime.driver import gpu_problem, open_gpu
 
 EXAMPLES = (
     "tilewright search worklog/9",
     "tilewright search worklog/9 --budget 60 --file search.jsonl",
     "tilewright search worklog/9 --file search.jsonl --show",
+    "tilewright search mine.py:tuned --list --device 'RTX 4090'   # needs no GPU",
 )
+
+
+DEFAULT_SIZE = "4096"
+
+_IN_A_FILE = "name the values of some: def {}(gemm: tw.Gemm, depth: Literal[8, 16] = 8) -> tw.Schedule."
 
 
 def search(
     rung: RungName,
-    size: SizeText = "4096",
+    size: Annotated[
+        str | None, typer.Option("--size", metavar="N|MxNxK", help="Default: that of the file, or 4096.")
+    ] = None,
     dtype: FormatName = None,
     file: Annotated[
         Path | None, typer.Option("--file", metavar="FILE", help="The table; a search goes on from it.")
@@ -37,16 +48,26 @@ def search(
     ] = None,
     budget: Annotated[float, typer.Option(min=1, metavar="SECONDS", help="Stop after this time.")] = 600.0,
     show: Annotated[bool, typer.Option("--show", help="Only print what the file holds.")] = False,
+    list_only: Annotated[
+        bool, typer.Option("--list", help="Predict the points, in random order within the budget; needs no GPU.")
+    ] = False,
+    device: Annotated[str, typer.Option("--device", metavar="NAME", help="With --list: for this GPU.")] = "H200",
     as_json: AsJson = False,
 ) -> int:
     """Measure the parameters of a rung on the GPU; stops and goes on where it was.
 
+    A schedule of yours has parameters where its function names their values: `depth: Literal[8, 16] = 8`.
+
     Every legal point is compiled, checked against float64 and timed beside cuBLAS, in random order. Each is a line of
     the file, so a search that is interrupted loses nothing; the same command goes on.
     """
-    found = find_rung(rung)
+    found, gemm = chosen_problem(rung, size, default=DEFAULT_SIZE, **formats_of(dtype))
     if found.choices is None:
-        raise TilewrightError(f"{found.name} has no parameters to search.", hint=f"{_searchable()} have.")
+        hint = _IN_A_FILE.format(found.slug) if is_file(rung) else f"{_searchable()} have."
+        raise TilewrightError(f"{found.name} has no parameters to search.", hint=hint)
+    if list_only:
+        chosen = None if points is None else _points(points, found)
+        return print_predicted(found, gemm, known_device(device), chosen, budget, as_json)
     path = file or Path(f"search_{found.name.replace('/', '_')}.jsonl")
     if show:
         trials = read_trials(path)
@@ -55,9 +76,9 @@ def search(
         problem = gpu_problem()
         if problem is not None:
             raise LaunchError(
-                f"A search measures, and there is no GPU: {problem}", hint="--show prints a recorded one."
+                f"A search measures, and there is no GPU: {problem}",
+                hint="--list predicts the points without one, --show prints a recorded search.",
             )
-        gemm = found.gemm(*parse_size(size), **formats_of(dtype))
         trials = _measure(found, gemm, path, chosen, budget)
     return _print(path, trials, as_json)
 

@@ -83,8 +83,8 @@ def simulate(
     asked: dict[str, Any] = {name: value for name, value in given.items() if value is not None}
     found, gemm = chosen_problem(rung, size, **asked, **formats_of(dtype))
     built = build(gemm, found)
-    operands = make_operands(gemm, seed=seed)
     with output.progress(f"simulating {found.name}") as step:
+        operands = make_operands(gemm, seed=seed)
         computed, run = run_on_simulator(
             built,
             operands,
@@ -94,8 +94,9 @@ def simulate(
             seed=seed,
             progress=lambda done, total: step("", done, total),
         )
+        step(f"checking {found.name} against float64", 0, 0)
+        verdict = check(operands, computed)
     searched = _searched(built, operands, most_orders) if schedule == SEARCH and not run.errors else None
-    verdict = check(operands, computed)
     every = (*run.findings, *(searched.errors if searched else ()))
     findings = [finding for finding in every if finding.kind in looked_for]
     ok = verdict.ok and run.completed and not any(finding.kind.is_error for finding in findings)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Annotated, Any
@@ -15,10 +16,11 @@ from tilewright.cli.tune_suite import Suite, tune_suite
 from tilewright.device.catalog import device as known_device
 from tilewright.device.spec import DeviceSpec
 from tilewright.dtypes import dtype as format_called
-from tilewright.errors import LaunchError, ProblemError, UnknownName
+from tilewright.errors import LaunchError, ProblemError, TilewrightError, UnknownName
 from tilewright.planning.on_paper import version_of
 from tilewright.problem.formats import format_options
 from tilewright.problem.gemm import Gemm, Order
+from tilewright.report.own_schedules import is_file
 from tilewright.runtime.driver import Gpu, gpu_problem, open_gpu
 from tilewright.runtime.probe import probe
 from tilewright.tuner.measure import GpuMeasurer
@@ -42,9 +44,21 @@ EXAMPLES = (
 )
 
 
+def _rows(text: str) -> int:
+    """M. A schedule in its place is answered with the command that is meant."""
+    if is_file(text) or "/" in text:
+        raise TilewrightError(
+            f"{text!r} is a schedule: tune searches the library's kernels for one problem, M N K.",
+            hint=f"`tilewright search {text}` searches the parameters of a schedule.",
+        )
+    if not re.fullmatch(r"\d+", text) or int(text) < 1:
+        raise typer.BadParameter(f"{text!r} is not a number of rows from 1 on.")
+    return int(text)
+
+
 def tune(
     context: typer.Context,
-    m: Annotated[int | None, typer.Argument(metavar="M", min=1, help="Rows of A and C.")] = None,
+    m: Annotated[int | None, typer.Argument(metavar="M", parser=_rows, help="Rows of A and C.")] = None,
     n: Annotated[int | None, typer.Argument(metavar="N", min=1, help="Columns of B and C.")] = None,
     k: Annotated[int | None, typer.Argument(metavar="K", min=1, help="Columns of A, rows of B.")] = None,
     dtype: Annotated[
@@ -106,9 +120,10 @@ def tune(
     assert m is not None and n is not None and k is not None
     gemm = problem(m, n, k, dtype or "f32", out, order or "NN")
     database = Database()
-    today = todays_plan(gemm, spec, Lookup(version_of, database))
-    like = todays_order(gemm, today) if keep_bits else None
-    space = make_space(gemm, spec, family=family, like=like, today=None if list_only else today)
+    with output.progress("listing and ranking candidates"):
+        today = todays_plan(gemm, spec, Lookup(version_of, database))
+        like = todays_order(gemm, today) if keep_bits else None
+        space = make_space(gemm, spec, family=family, like=like, today=None if list_only else today)
     if list_only or gpu is None:
         _print_ranking(space, as_json)
         return 0

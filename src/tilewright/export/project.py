@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import tempfile
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -50,6 +51,7 @@ def write(
     command: the command line that made it, for its README. Raises TilewrightError for a folder that holds other things.
     """
     _check_folder(folder)
+    _check_writable(folder)
     cubins = _cubins(bundle, cache, progress)
     texts = _texts(bundle, cubins, command, passed_over)
     contents = {file: text.encode() for file, text in texts.items()}
@@ -60,6 +62,18 @@ def write(
     for file, content in contents.items():
         replace_file(folder / file, content)
     return Written(folder, tuple(contents))
+
+
+def _check_writable(folder: Path) -> None:
+    """Said before minutes of compiling: the folder, or the first one above it that is there, must take files."""
+    there = next(one for one in (folder.absolute(), *folder.absolute().parents) if one.exists())
+    try:
+        tempfile.TemporaryFile(dir=there).close()
+    except OSError:
+        raise TilewrightError(
+            f"Cannot write a project to {str(folder)!r}: {str(there)!r} takes no files.",
+            hint="name a folder elsewhere with --output.",
+        ) from None
 
 
 def _texts(

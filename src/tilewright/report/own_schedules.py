@@ -3,6 +3,7 @@
     gemm = tw.Gemm(256, 256, 64)                          the problem of all that name none
     tiled = tw.Schedule(...)                              a schedule
     def wide(gemm: tw.Gemm) -> tw.Schedule: ...           a schedule that depends on the problem
+    def tuned(gemm: tw.Gemm, depth: Literal[8, 16] = 8) -> tw.Schedule: ...    ... with parameters to search
     skinny = tw.build(tw.Gemm(16, 512, 512), tiled)       a schedule with a problem of its own
 
 Names that begin with an underscore are left out. The file runs as a module does: `if __name__ == "__main__":` is not
@@ -20,11 +21,12 @@ import sys
 import traceback
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, fields
+from itertools import product
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal, get_args, get_origin, get_type_hints
 
 from tilewright.errors import TilewrightError, UnknownName
-from tilewright.ladders.rung import Rung
+from tilewright.ladders.rung import Choices, Rung
 from tilewright.problem.gemm import Gemm
 from tilewright.schedule import Schedule
 from tilewright.toolchain import Build, build
@@ -42,13 +44,14 @@ class OwnSchedule:
     """A named schedule of a file and the problem it is for.
 
     make: what it is for a problem; raises TilewrightError where it does not apply. told: its first line of
-    documentation.
+    documentation. choices: its parameters, None where it has none.
     """
 
     name: str
     gemm: Gemm
     make: Callable[[Gemm], Build]
     told: str = ""
+    choices: Choices | None = None
 
     def build(self) -> Build:
         """The schedule for the problem that it comes with. Raises TilewrightError where it does not apply."""
@@ -101,6 +104,7 @@ def _as_rung(path: Path, number: int, own: OwnSchedule) -> Rung:
         idea=own.told or f"a schedule of {path.name}",
         schedule=lambda problem: own.make(problem).schedule,
         problem={name: value for name, value in given.items() if name not in (*_SIZES, *_LEADING)},
+        choices=own.choices,
     )
 
 
@@ -159,7 +163,7 @@ def _own(name: str, value: Any, gemm: Gemm) -> OwnSchedule | None:
         return OwnSchedule(name, gemm, lambda problem: build(problem, value, name=name))
     if inspect.isfunction(value) and value.__module__ == _RUN_NAME and _gives_a_schedule(value):
         told = (inspect.getdoc(value) or "").partition("\n")[0]
-        return OwnSchedule(name, gemm, lambda problem: _called(name, value, problem), told)
+        return OwnSchedule(name, gemm, lambda problem: _called(name, value, problem), told, _choices(name, value))
     return None
 
 
@@ -177,10 +181,31 @@ def _gives_a_schedule(function: Callable[..., Any]) -> bool:
     return len(needed) <= 1 and all(one.kind is one.POSITIONAL_OR_KEYWORD for one in needed)
 
 
-def _called(name: str, function: Callable[..., Any], gemm: Gemm) -> Build:
+def _choices(name: str, function: Callable[..., Any]) -> Choices | None:
+    """The points of the parameters that are annotated with their values: `depth: Literal[8, 16] = 8`."""
+    try:
+        hints = get_type_hints(function)
+    except Exception:  # an annotation that cannot be evaluated names no values
+        return None
+    named = inspect.signature(function).parameters.values()
+    values = {
+        one.name: get_args(hints[one.name])
+        for one in named
+        if one.default is not one.empty and get_origin(hints.get(one.name)) is Literal
+    }
+    if not values:
+        return None
+
+    def points() -> list[dict[str, Any]]:
+        return [dict(zip(values, chosen, strict=True)) for chosen in product(*values.values())]
+
+    return Choices(points, lambda gemm, point: _called(name, function, gemm, **point).schedule)
+
+
+def _called(name: str, function: Callable[..., Any], gemm: Gemm, **parameters: Any) -> Build:
     needed = [one for one in inspect.signature(function).parameters.values() if one.default is one.empty]
     try:
-        given = function(*[gemm][: len(needed)])
+        given = function(*[gemm][: len(needed)], **parameters)
     except TilewrightError:
         raise
     except Exception as error:

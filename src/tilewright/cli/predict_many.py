@@ -1,0 +1,158 @@
+"""`tilewright predict --sweep` and `--all-devices`: one kernel at many sizes, or on every known GPU."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import typer
+from rich.text import Text
+
+from tilewright.cli import output
+from tilewright.cli.tables import Column, fitting_table
+from tilewright.device.catalog import DEVICES
+from tilewright.device.spec import DeviceSpec
+from tilewright.errors import CompileError, CompilerMissing, LaunchError, TilewrightError
+from tilewright.files import replace_file
+from tilewright.ladders.rung import Rung
+from tilewright.prediction import Prediction, predict_rung
+from tilewright.prediction.counting import work_of
+from tilewright.prediction.predict import predict
+from tilewright.problem.formats import format_name
+from tilewright.problem.gemm import Gemm
+from tilewright.report.sweep_page import sweep_page
+from tilewright.runtime.cubin_cache import CubinCache
+from tilewright.toolchain import build
+from tilewright.units import format_seconds
+
+_MOST_SIZES = 200
+_BAR_COLUMNS = 32
+
+_RANGE = re.compile(r"(?P<first>\d+)-(?P<last>\d+)(?::(?P<step>\d+))?")
+
+
+@dataclass(frozen=True, slots=True)
+class Line:
+    """One prediction of a table. what: the size or the GPU."""
+
+    what: str
+    predicted: Prediction
+
+
+def parse_sweep(text: str) -> list[int]:
+    """Sizes from "512-8192" (doubling), "512-4096:256" (in steps) or "1000,1024,4096".
+
+    >>> parse_sweep("512-4096"), parse_sweep("256-768:256"), parse_sweep("100, 7")
+    ([512, 1024, 2048, 4096], [256, 512, 768], [100, 7])
+    """
+    parts = [part.strip() for part in text.split(",")]
+    found = _RANGE.fullmatch(text.strip())
+    sizes: list[int] = []
+    if found is not None:
+        first, last, step = int(found["first"]), int(found["last"]), int(found["step"] or 0)
+        while 0 < first <= last and len(sizes) <= _MOST_SIZES and step >= (found["step"] is not None):
+            sizes.append(first)
+            first = first + step if step else 2 * first
+    elif all(re.fullmatch(r"\d+", part) for part in parts):
+        sizes = [int(part) for part in parts]
+    if not sizes or not all(sizes) or len(sizes) > _MOST_SIZES:
+        raise typer.BadParameter(
+            f"{text!r} is not a list of 1 to {_MOST_SIZES} sizes: write 512-8192 to double, 512-4096:256 for steps, "
+            "or 1000,1024.",
+            param_hint="'--sweep'",
+        )
+    return sizes
+
+
+def sweep(
+    rung: Rung, gemm: Gemm, spec: DeviceSpec, sizes: Sequence[int], clock: int | None, page: Path | None, as_json: bool
+) -> int:
+    """Square problems with the formats of `gemm`, one after the other, as a table with bars; as a page where asked."""
+    found = []
+    with output.progress("predicting") as step:
+        for at, size in enumerate(sizes):
+            step(f"predicting {size}", at, len(sizes))
+            problem = gemm.resized(size, size, size)
+            found.append((size, predict_rung(rung, problem, spec, cache=CubinCache(), clock_mhz=clock)))
+    title = f"{rung.title} on {spec.name}, {format_name(gemm)}: predicted, not measured"
+    if page is not None:
+        replace_file(page, sweep_page(title, found))
+    if as_json:
+        output.print_json([{"size": size, **_plain(one)} for size, one in found])
+        return 0
+    _print(title, "size", [Line(f"{size}", one) for size, one in found])
+    if page is not None:
+        output.note(f"{page} ({page.stat().st_size / 1e6:.1f} MB)")
+    return 0
+
+
+def all_devices(rung: Rung, gemm: Gemm, as_json: bool) -> int:
+    """A line for each GPU of the catalogue, the fastest first; then those that cannot run the kernel, and why."""
+    built = build(gemm, rung)
+    work, lines = work_of(built), []
+    unable: dict[str, list[str]] = {}
+    with output.progress("predicting") as step:
+        for at, spec in enumerate(DEVICES):
+            step(f"predicting for {spec.name}", at, len(DEVICES))
+            try:
+                lines.append(Line(spec.name, predict(built, spec, cache=CubinCache(), work=work)))
+            except CompilerMissing:
+                raise
+            except (LaunchError, CompileError) as error:
+                unable.setdefault(_reason(error, spec), []).append(spec.name)
+    lines.sort(key=lambda line: -line.predicted.tflops)
+    if as_json:
+        problems = [{"device": name, "problem": reason} for reason, names in unable.items() for name in names]
+        output.print_json([*({**_plain(line.predicted), "device": line.what} for line in lines), *problems])
+        return 0 if lines else 1
+    sizes = f"{gemm.m} x {gemm.n} x {gemm.k}"
+    title = f"{rung.title}, {format_name(gemm)}, {sizes}: predicted at the clocks of the data sheets, not measured"
+    _print(title, "GPU", lines)
+    for reason, names in unable.items():
+        output.paragraph(output.out(), f"Not on {', '.join(names)}: {reason}", style="dim", hanging=2)
+    return 0 if lines else 1
+
+
+def _reason(error: TilewrightError, spec: DeviceSpec) -> str:
+    """The first reason, without names of GPUs and architectures, so that those with the same reason share a line."""
+    first = error.headline.partition(f"{spec.name}: ")[2] or error.headline
+    return re.sub(r", and the kernel is compiled for \w+", "", first.replace(spec.name, "this GPU"))
+
+
+def _plain(one: Prediction) -> dict[str, object]:
+    return {
+        "figure": "predicted",
+        "device": one.device,
+        "seconds": one.seconds,
+        "low_s": one.low_s,
+        "high_s": one.high_s,
+        "tflops": one.tflops,
+        "clock_hz": one.clock_hz,
+        "blocks_per_sm": one.blocks_per_sm,
+        "binding": one.binding.name,
+    }
+
+
+def _print(title: str, what: str, lines: Sequence[Line]) -> None:
+    console = output.out()
+    output.paragraph(console, title, style="bold")
+    console.print()
+    most = max((line.predicted.tflops for line in lines), default=1.0)
+
+    def bar(line: Line) -> Text:
+        return Text("█" * max(1, round(_BAR_COLUMNS * line.predicted.tflops / most)), "cyan")
+
+    def interval(line: Line) -> str:
+        return f"{line.predicted.tflops_low:.3g} to {line.predicted.tflops_high:.3g}"
+
+    columns: tuple[Column[Line], ...] = (
+        Column(what, lambda line: line.what, 99, justify_left=True),
+        Column("time", lambda line: format_seconds(line.predicted.seconds), 97),
+        Column("TFLOP/s", lambda line: f"{line.predicted.tflops:.3g}", 98),
+        Column("interval", interval, 10),
+        Column("", bar, 50, justify_left=True),
+        Column("limited by", lambda line: line.predicted.binding.name, 90, justify_left=True),
+    )
+    console.print(fitting_table(console, columns, lines))

@@ -66,6 +66,8 @@ RESULT = (
 )
 
 REFUSED: dict[str, tuple[Gemm, tuple[Step, ...]]] = {
+    # Accumulate
+    "promote_inside_an_instruction": (GEMM, (*OUTER, WGMMA, Accumulate("k_tile", promote_every=8))),
     # Specialize
     "roles_twice": (GEMM, (*ROLES, Specialize())),
     "roles_of_strange_budgets": (GEMM, (*RING, Specialize(registers=(20, 240)))),

@@ -99,6 +99,13 @@ REFUSED: dict[str, tuple[Step, ...]] = {
         *(Split("m", 128, into=("m_block", "m_in")), Split("n", 64, into=("n_block", "n_in"))),
         *(Reorder("m_block", "n_block", "k", "m_in", "n_in"), Accumulate("k")),
     ),
+    "promote_less_than_never": (Accumulate("k", promote_every=-1),),
+    "promote_parts_of_a_tile": (K, Accumulate("k_tile", promote_every=3)),
+    "promote_out_of_order": (K, Reorder("k_in", "k_tile"), Accumulate("k_in", promote_every=8)),
+    "promote_a_part_of_the_sum": (
+        *(K, Split("m", 4, into=("m_block", "m_in")), Reorder("m_block", "n", "k_tile", "m_in", "k_in")),
+        Accumulate("k_tile", promote_every=2),
+    ),
     # Stage
     "stage_no_operand": (Stage("D", Space.SHARED, under="k"),),  # type: ignore[arg-type]
     "stage_in_global": (Stage("A", Space.GLOBAL, under="k"),),

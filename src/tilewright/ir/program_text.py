@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
+from tilewright.ir.accumulators import accumulator_of
 from tilewright.ir.buffer import Space
 from tilewright.ir.program import Axis, Level, Loop, Program, RasterOrder, Route, Staged
 from tilewright.ir.register_budgets import register_budgets
@@ -127,8 +128,17 @@ class _Writer:
         self._line(depth, (f"for {loop.name} in {loop.extent}:" if virtual else self._loop(loop)) + virtual)
         self._copies(loop, depth + 1)
         self._nest(rest, depth + 1)
+        self._promote(loop, depth + 1)
         if total is not None and starts:
             self._finish(depth)
+
+    def _promote(self, loop: Loop, depth: int) -> None:
+        kept = accumulator_of(self.program)
+        promotion = kept.promotion
+        if promotion is not None and promotion.loop == loop.name:
+            iterations = f", {promotion.iterations} iterations" if promotion.iterations > 1 else ""
+            when = f"every {promotion.every} of k{iterations}; {kept.group} starts anew"
+            self._line(depth, f"{kept.name} += {kept.group}    in {kept.result_dtype}, {when}")
 
     def _has_outer_reduction(self, loop: Loop) -> bool:
         outer = self.program.loops[: self.program.position(loop.name)]
@@ -220,7 +230,7 @@ class _Writer:
         if program.accumulation is None:
             return f"C[m, n] += {product}{by}"
         index = ", ".join(axis.name for axis in program.sum_axes)
-        return f"{program.accumulation.name}[{index}] += {product}{by}"
+        return f"{accumulator_of(program).group}[{index}] += {product}{by}"
 
     def _finish(self, depth: int) -> None:
         program = self.program

@@ -12,6 +12,7 @@ from tilewright.kernels.columns import Column
 from tilewright.kernels.law import Law, reasons_against
 from tilewright.kernels.wgmma_steps import (
     ACCUMULATORS_BESIDE_ADDRESSES,
+    DEPTH_BYTES,
     INSTRUCTION_ROWS,
     SWIZZLE_ATOM_BYTES,
     WgmmaTile,
@@ -47,6 +48,10 @@ _TRANSPOSED_COLUMNS = 224
 _BESIDE_INSTRUCTION = 26
 """Registers of a thread beside an instruction's accumulators, without which ptxas 13.0 refuses to compile (C7602)."""
 
+_BESIDE_PROMOTED = 16
+"""Registers of a thread in the loop over k beside both sums: with fewer NVRTC 13.5 spills. Found by compiling 190 drawn
+kernels."""
+
 _REGISTERS_PER_SM = 65536
 _SHARED_BYTES_PER_SM = 233_472
 _RESERVED_BYTES = 1024
@@ -81,6 +86,7 @@ class WgmmaConfig:
     subtile: columns of C that pass through shared memory at a time; 0 for per-thread stores from registers
     subtile_stages: such subtiles in shared memory
     dependent_launch: the kernel starts before the one in front of it has ended (PDL)
+    promote_every: elements of k after which the accumulators are added to others in f32; 0 for never
     """
 
     tile: tuple[int, int, int]
@@ -95,11 +101,12 @@ class WgmmaConfig:
     subtile: int = 0
     subtile_stages: int = 2
     dependent_launch: bool = True
+    promote_every: int = 0
 
     kind: ClassVar[str] = "wgmma"
     columns: ClassVar[tuple[str, ...]] = (
         *("m", "n", "k", "consumers", "ping_pong", "cluster_m", "cluster_n", "stages", "swap_ab", "split_k"),
-        *("persistent", "raster_rows", "subtile", "subtile_stages", "dependent_launch"),
+        *("persistent", "raster_rows", "subtile", "subtile_stages", "dependent_launch", "promote_every"),
     )
 
     @property
@@ -137,7 +144,7 @@ class WgmmaConfig:
         """The steps. The parts of split-K are added up by a launch of their own."""
         tile = self.steps_tile
         return Schedule(
-            *nest(gemm, tile),
+            *nest(gemm, tile, promote_every=self.promote_every),
             *staged(gemm, tile),
             *loaded_by_tma(),
             Pipeline("k_tile", self.stages),
@@ -200,10 +207,24 @@ def registers_beside(config: Any) -> Column:
     return np.where(transposing, np.where(wide, 140, np.where(config.consumers > 2, 92, 88)), unstaged)
 
 
+def promotions(config: Any) -> Column:
+    """Times that the accumulators are promoted, on the average, in an iteration of the loop over k; 0 for never."""
+    every = config.promote_every + (config.promote_every == 0) * config.k
+    return config.k / every * (config.promote_every > 0)
+
+
 def accumulators_of(config: Any) -> Column:
-    """Accumulators of a thread of a consumer."""
+    """Accumulators of a thread of a consumer, each counted once."""
     sharing = config.consumers - (config.consumers - 1) * config.ping_pong
     return config.m * config.n // (sharing * GROUP_LANES)
+
+
+def registers_of(config: Any) -> Column:
+    """Registers of a thread of a consumer: beside its accumulators in the epilogue; where those are promoted, beside
+    both sums in the loop over k."""
+    once = accumulators_of(config) + registers_beside(config)
+    twice = (2 * accumulators_of(config) + _BESIDE_PROMOTED) * (config.promote_every > 0)
+    return np.maximum(once, twice)
 
 
 def stages_result(config: Any, gemm: Gemm) -> Column:
@@ -284,6 +305,18 @@ def _splits_atom(rows: Column, gemm: Gemm) -> Column:
     return rows * gemm.dtype.bytes % 32 != 0
 
 
+def _depth(gemm: Gemm) -> int:
+    """Elements of k of an instruction."""
+    return DEPTH_BYTES // gemm.dtype.bytes
+
+
+def _cuts_groups(c: Any, gemm: Gemm) -> Column:
+    """Whether a group of k that is promoted is neither whole tiles nor whole instructions that divide a tile."""
+    every = np.maximum(c.promote_every, 1)
+    inside = (every % _depth(gemm) == 0) & (c.k % every == 0)
+    return (c.promote_every % c.k != 0) & np.logical_not(inside)
+
+
 LAWS: tuple[Law, ...] = (
     Law(
         lambda c, g: c.k * g.dtype.bytes != SWIZZLE_ATOM_BYTES,
@@ -298,10 +331,10 @@ LAWS: tuple[Law, ...] = (
         lambda c, g: f"an instruction has 8, 16, ... {MAX_COLUMNS} columns, not {_columns(c)}",
     ),
     Law(
-        lambda c, g: accumulators_of(c) + registers_beside(c) > consumer_registers(c),
+        lambda c, g: registers_of(c) > consumer_registers(c),
         lambda c, g: (
-            f"{accumulators_of(c)} accumulators of a thread with {registers_beside(c)} registers beside them exceed "
-            f"{consumer_registers(c)}: use a smaller tile"
+            f"{accumulators_of(c)} accumulators of a thread{', twice,' if c.promote_every else ''} and what stands "
+            f"beside them take {registers_of(c)} registers, more than {consumer_registers(c)}: use a smaller tile"
         ),
     ),
     Law(
@@ -322,6 +355,13 @@ LAWS: tuple[Law, ...] = (
     Law(
         lambda c, g: _splits_atom(c.n, g) if g.b is Order.ROW else c.n < 0,
         lambda c, g: f"n = {c.n} of B in rows is not a multiple of a swizzle atom of 32 bytes",
+    ),
+    Law(
+        lambda c, g: (c.promote_every > 0) & _cuts_groups(c, g),
+        lambda c, g: (
+            f"accumulators are promoted every {c.k} of k, a multiple of it, or every "
+            f"{_depth(g)}, {2 * _depth(g)} or {4 * _depth(g)}, not every {c.promote_every}"
+        ),
     ),
     Law(
         lambda c, g: (c.stages < 2) | (c.stages > MAX_STAGES),

@@ -65,8 +65,9 @@ PLAIN = WgmmaTile()
 """A tile whose rows are at least as long as the widest swizzle atom."""
 
 
-def nest(gemm: Gemm, tile: WgmmaTile) -> tuple[Step, ...]:
-    """Blocks, warpgroups and instructions; an instruction spans all columns of the block, 64 rows and 32 bytes of k."""
+def nest(gemm: Gemm, tile: WgmmaTile, promote_every: int = 0) -> tuple[Step, ...]:
+    """Blocks, warpgroups and instructions; an instruction spans all columns of the block, 64 rows and 32 bytes of k.
+    promote_every: of `Accumulate`."""
     depth = DEPTH_BYTES // gemm.dtype.bytes
     shared = tile.consumers > 1
     rows, columns = ("n", "m") if tile.swap_ab else ("m", "n")
@@ -86,7 +87,7 @@ def nest(gemm: Gemm, tile: WgmmaTile) -> tuple[Step, ...]:
         Bind("n_block", Level.GRID_X),
         *((Bind(f"{rows}_group", Level.WARPGROUP),) if shared else ()),
         Tensorize(f"{rows}_mma", f"{columns}_mma", "k_mma", using=f"wgmma.m64n{across}k{depth}"),
-        Accumulate(over="k_tile"),
+        Accumulate(over="k_tile", promote_every=promote_every),
         Epilogue(),
     )
 

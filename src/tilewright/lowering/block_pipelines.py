@@ -60,7 +60,8 @@ class Iteration:
     use: all of it; or, where fragments run one inner step ahead, every inner step but the last, with the loads for the
     next. declare: their registers. load: the fragments of inner step 0. finish: the last inner step, which loads those
     of the next tile's fragments that take their places one by one. reads_tile: whether the last step still reads the
-    shared tile. by_matrices: whether fragments are loaded by ldmatrix.
+    shared tile. by_matrices: whether fragments are loaded by ldmatrix. promote: behind all of it, where the sum is
+    promoted after some of the iterations; None where it is not.
     """
 
     use: Callable[[Env, Beside], Body]
@@ -69,6 +70,7 @@ class Iteration:
     finish: Callable[[Env, Env], Body] = lambda env, following: ()
     reads_tile: bool = False
     by_matrices: bool = False
+    promote: Callable[[Env], Body] | None = None
 
 
 def copy_ordinary(program: Program, tiles: tuple[Staged, ...]) -> Body:
@@ -109,9 +111,21 @@ class OneStage:
         late = tuple(hop.tile for hop in self._hops if not hop.prefetched)
         store = Event(lambda env: [deposit_tile(self.program, hop.tile, env) for hop in self._early])
         load = Event(self._fetch, 1, beyond=Beyond.BRANCH, fills=True)
-        events = (store, Event(always(*copy_ordinary(self.program, late))), load)
+        events = (store, Event(always(*copy_ordinary(self.program, late))), load, *self._promotion())
         pipeline = Pipeline(events, Uses(self.loop.name, self.count), self.iteration.use)
         return (*self._registers(), *pipeline.prologue(), steady_loop(pipeline, self.count, (), None))
+
+    def _promotion(self) -> tuple[Event, ...]:
+        """The last event of an iteration, where its sum is promoted."""
+        promote, number = self.iteration.promote, self._number_in_tile
+        if promote is None:
+            return ()
+        return (Event(steps_of(lambda env: promote(env.at(**{self.loop.name: number}))), at=Position.TAIL),)
+
+    @property
+    def _number_in_tile(self) -> Expr:
+        """The running iteration of a tile of C."""
+        return Var(self.loop.name)
 
     def _registers(self) -> Body:
         return tuple(Alloc(prefetch_buffer(self.program, hop.tile)) for hop in self._early)
@@ -187,8 +201,8 @@ class BlockRing(OneStage):
             stores = (Event(self._store, lead, Position.TAIL, stored, fills=True),)
         # The last products hide what begins behind the barrier, unless they still read the tile.
         if self.iteration.reads_tile:
-            return (*copies, finish, *stores, meet, begin)
-        return (*copies, *stores, meet, begin, finish)
+            return (*copies, finish, *stores, meet, begin, *self._promotion())
+        return (*copies, *stores, meet, begin, finish, *self._promotion())
 
     def _commit(self, lead: int, at: Position) -> tuple[Event, ...]:
         """Closes the group of an iteration's asynchronous copies: always, so that waits count groups to the end."""
@@ -250,6 +264,10 @@ class PersistentRing(BlockRing):
         first = self._found(ZERO, FIRST)
         prologue = (*self._registers(), *self.iteration.declare, *pipeline.prologue())
         return (*first, *prologue, *self._scheduler.each(tile))
+
+    @property
+    def _number_in_tile(self) -> Expr:
+        return Var(f"{self.loop.name}_done") + Var(self.loop.name)
 
     @property
     def _uses(self) -> Uses:
@@ -348,7 +366,9 @@ class AlternatingHalves(OneStage):
             return if_any(binary(Op.LT, tile, self.count), tuple(s for copy in copies for s in copy.whole()))
 
         def using(tile: Expr, stage: int) -> Body:
-            return if_any(binary(Op.LT, tile, self.count), self.iteration.use(at(tile, stage), Beside()))
+            env, promote = at(tile, stage), self.iteration.promote
+            use = self.iteration.use(env, Beside())
+            return if_any(binary(Op.LT, tile, self.count), (*use, *(promote(env) if promote else ())))
 
         body: Body = (
             If(first_half, using(even, 0), filling(odd, 1)),

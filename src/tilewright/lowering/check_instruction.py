@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from tilewright.errors import LoweringError
+from tilewright.ir.accumulators import accumulator_of
 from tilewright.ir.buffer import Space
 from tilewright.ir.program import Program, Route, Staged
 from tilewright.ir.tiles import source_of, tile_of
@@ -44,6 +45,7 @@ def check_instruction(program: Program) -> None:
             _check_whole_tiles(program, chain[-1], name)
     if program.tensorized.instruction.is_opaque:
         _check_opaque_sum(program, name)
+        _check_opaque_promotion(program, name)
 
 
 def _check_in_shared(program: Program, operand: OperandName, name: str) -> None:
@@ -98,6 +100,16 @@ def _check_opaque_sum(program: Program, name: str) -> None:
             hint='Stage("C", Space.SHARED) and Distribute("C_tile"): the block stores the tile together.',
         )
     check_opaque_tile(program, staged, name)
+
+
+def _check_opaque_promotion(program: Program, name: str) -> None:
+    kept = accumulator_of(program)
+    if kept.result_dtype is not kept.dtype:
+        raise LoweringError(
+            f"Sums of {name} in {kept.dtype} cannot be promoted to {kept.result_dtype}.",
+            note="its fragments are stored by an instruction that knows one format.",
+            hint="accumulate in f32, or use an instruction of mma or wgmma.",
+        )
 
 
 def check_opaque_tile(program: Program, staged: Staged, name: str) -> None:

@@ -78,14 +78,15 @@ class Epilogue:
 
     def start(self, sums: Sums) -> Body:
         """The sum before its first product: zero, or beta * C where the program has the factor there."""
-        place = Ref(sums.buffer, sums.index)
+        promoted = (sums.buffer,) if sums.is_promoted else ()
         if reads_shared(self.program):
-            return ()  # the first product of a tile overwrites the sum
+            return sums.zeroed(*promoted)  # the first product of a tile, or of a group of k, overwrites what it adds to
         if self.program.late_beta:
-            return sums.over_registers((Assign(place, real(0, sums.buffer.dtype), origin=sums.name),))
+            return sums.zeroed(*promoted, sums.group)
         value, load = self._load_addend()
         scaled = Binary(Op.MUL, BETA, as_f32(Load(value, (ZERO,))))
-        return sums.over_results((*load, Assign(place, self.as_sum(scaled), origin=sums.name)))
+        set_sum = Assign(Ref(sums.buffer, sums.index), self.as_sum(scaled), origin=sums.name)
+        return (*(sums.zeroed(sums.group) if promoted else ()), *sums.over_results((*load, set_sum)))
 
     def scale_c(self) -> Body:
         """`C = beta * C`, before sums are added to C itself."""
@@ -177,11 +178,9 @@ class Epilogue:
 
     def _empty_sum(self, sums: Sums) -> Body:
         """Where the first product overwrites the sum and there is none: set it, when no product is under way."""
-        if not reads_shared(self.program):
+        if not reads_shared(self.program) or sums.is_promoted:
             return ()
-        place = Ref(sums.buffer, sums.index)
-        zero = sums.over_registers((Assign(place, real(0, place.buffer.dtype), origin=sums.name),))
-        return (If(binary(Op.EQ, size_of(self.program, "k"), 0), zero),)
+        return (If(binary(Op.EQ, size_of(self.program, "k"), 0), sums.zeroed(sums.buffer)),)
 
     def _store(self, sums: Sums) -> Body:
         plan = self.plan

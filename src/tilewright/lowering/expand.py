@@ -39,6 +39,7 @@ from tilewright.lowering.kernel_parts import Steps, global_place, value_buffer
 from tilewright.lowering.ordered_sums import OrderedSums
 from tilewright.lowering.plan import KernelPlan, plan_of
 from tilewright.lowering.products import multiply_shared, reads_shared
+from tilewright.lowering.promotion import after_iteration, among_wgmma, counted_by, left_over
 from tilewright.lowering.roles import Compute, TmaKernel, loaded_by_tma
 from tilewright.lowering.scheduler import Scheduler
 from tilewright.lowering.sums import Sums
@@ -77,8 +78,8 @@ class Expansion:
         assert self._sums is not None
         order = [loop.name for loop in self.program.thread_serial_loops]
         inner = self.program.thread_serial_loops[order.index(ring) + 1 :]
-        finish, leave = self._finish(self._sums), self._epilogue.leave()
-        return Compute(self._sums, lambda env: self._nest(inner, env), finish, leave)
+        start, finish = self._epilogue.start(self._sums), self._finish(self._sums)
+        return Compute(self._sums, start, lambda env: self._nest(inner, env), finish, self._epilogue.leave())
 
     @cached_property
     def _register_axes(self) -> frozenset[str]:
@@ -113,7 +114,9 @@ class Expansion:
         if self._sums is not None and self.program.accumulation is not None:
             if loop.name == self.program.accumulation.over:
                 start, finish = self._epilogue.start(self._sums), self._finish(self._sums)
-                return (Alloc(self._sums.buffer), *start, *nested, *finish)
+                count = extent_of(self.program, loop, self.exact)
+                last = left_over(self._sums, loop.name, count)
+                return (*self._sums.declared, *start, *nested, *last, *finish)
         elif loop.is_reduction and not self._inside_reduction(loop):
             # Nothing is reused here, so no loop need turn; and the one that would count its turns is not around.
             inner = tuple(replace(other, turning=False) for other in rest if not other.is_reduction)
@@ -125,7 +128,8 @@ class Expansion:
         assert self._sums is not None
         tiles = PersistentRing(self.program, self._plan, loop, self.exact, self._iteration(loop, rest))
         start, finish = self._epilogue.start(self._sums), self._finish(self._sums)
-        return (Alloc(self._sums.buffer), *tiles.over_tiles(start, finish))
+        last = left_over(self._sums, loop.name, tiles.count)
+        return (*self._sums.declared, *tiles.over_tiles(start, (*last, *finish)))
 
     def _with_copies(self, loop: Loop, rest: tuple[Loop, ...], env: Env, beside: Beside) -> Body:
         """The loop, with the copies of the tiles that are staged under it."""
@@ -136,7 +140,7 @@ class Expansion:
             return kind(self.program, plan, loop, self.exact, self._iteration(loop, rest)).whole()
         shared = tuple(self._staged_under(Space.SHARED, loop.name))
         use = self._used(loop, rest, env, beside)
-        body = (*copy_ordinary(self.program, shared), *use)
+        body = (*copy_ordinary(self.program, shared), *use, *self._promoted(loop, env))
         return (self._loop(loop, body, env, unroll=beside.loop == loop.name),)
 
     def _used(self, loop: Loop, rest: tuple[Loop, ...], env: Env, beside: Beside) -> Body:
@@ -156,6 +160,14 @@ class Expansion:
             return body
         return (WgmmaFence(), *body, WgmmaCommit(), WgmmaWait(0, self._sums.first, origin=self._sums.name))
 
+    def _promoted(self, loop: Loop, env: Env) -> Body:
+        """At the end of an iteration: the promotion of the sum, where it counts these."""
+        promotion = counted_by(self._sums, loop.name)
+        if promotion is None or self._sums is None:
+            return ()
+        ended = not reads_shared(self.program) or any(self._staged_under(Space.SHARED, loop.name))
+        return (after_iteration if ended else among_wgmma)(self._sums, promotion, env[loop.name])
+
     def _fragments(self, loop: Loop, env: Env) -> Body:
         """The loads of the register tiles under a loop that do not run ahead."""
         staged = (tile for tile in self._staged_under(Space.REGISTER, loop.name) if not tile.prefetched)
@@ -171,11 +183,19 @@ class Expansion:
         inner = rest[0] if rest else None
         early = [] if inner is None else [t for t in self._staged_under(Space.REGISTER, inner.name) if t.prefetched]
         by_matrices = any(staged.route is Route.MATRICES and staged.operand != "C" for staged in self.program.staged)
+        promote = (lambda env: self._promoted(loop, env)) if counted_by(self._sums, loop.name) else None
         if inner is None or not early:
-            return Iteration(lambda env, beside: self._used(loop, rest, env, beside), by_matrices=by_matrices)
+            use = lambda env, beside: self._used(loop, rest, env, beside)  # noqa: E731
+            return Iteration(use, by_matrices=by_matrices, promote=promote)
         steps = _InnerSteps(self, loop, inner, rest[1:], tuple(early))
         return Iteration(
-            steps.most, steps.declare(), steps.load, steps.last, reads_tile=steps.reads_tile, by_matrices=by_matrices
+            steps.most,
+            steps.declare(),
+            steps.load,
+            steps.last,
+            reads_tile=steps.reads_tile,
+            by_matrices=by_matrices,
+            promote=promote,
         )
 
     def _product_nest(
@@ -279,7 +299,7 @@ class Expansion:
         if not self.program.late_alpha:
             a = self._epilogue.as_sum(Binary(Op.MUL, ALPHA, as_f32(a)))
         if self._sums is not None:
-            place = Ref(self._sums.buffer, self._sums.index)
+            place = Ref(self._sums.group, self._sums.index)
             total = Fma(a, b, Load(place.buffer, place.index))
             return (*load_a, *load_b, Assign(place, total, origin=self._sums.name))
         value = value_buffer("C", self.program.gemm.out, 1)
@@ -348,7 +368,7 @@ class _InnerSteps:
             else:
                 among = beside.among_loads(Var(inner.name), inner.extent - 1)
         products = self._products(env, following, head, beside.behind)
-        body = (*loads, *among, *rounded, *products)
+        body = (*loads, *among, *rounded, *products, *expansion._promoted(inner, env))
         return (*expansion._fragments(self.outer, env), For(inner.name, Const(inner.extent - 1), body, unroll=True))
 
     def last(self, env: Env, following: Env) -> Body:
@@ -357,7 +377,8 @@ class _InnerSteps:
         assert inner.extent is not None
         env = env.at(**{inner.name: Const(inner.extent - 1)})
         products = self._products(env, following.at(**{inner.name: ZERO}))
-        return (*expansion._fragments(inner, env), *expansion._rounded(inner, env), *products)
+        promoted = expansion._promoted(inner, env)
+        return (*expansion._fragments(inner, env), *expansion._rounded(inner, env), *products, *promoted)
 
     @property
     def reads_tile(self) -> bool:

@@ -101,7 +101,7 @@ def multiply_tiles(program: Program, sums: Sums, env: Env) -> Body:
     orders = None
     if instruction.is_opaque:
         orders = (_order(_parent(program, tiles[0].staged)), _order(_parent(program, tiles[1].staged)))
-    return (MultiplyTiles(instruction, Ref(sums.buffer, sums.tile_index), a, b, orders, origin=sums.name),)
+    return (MultiplyTiles(instruction, Ref(sums.group, sums.tile_index), a, b, orders, origin=sums.name),)
 
 
 def store_opaque(program: Program, sums: Sums, tile: Tile) -> Body:

@@ -36,10 +36,19 @@ def multiply_shared(program: Program, sums: Sums, env: Env) -> Body:
     assert program.tensorized is not None
     names = _OPERANDS[::-1] if program.is_turned else _OPERANDS
     a, b = (shared_matrix(program, name, env) for name in names)
-    digits = [axis for axis in program.axes_of("k") if axis not in program.instruction_axes]
-    fresh = both(*(binary(Op.EQ, env[axis.name], 0) for axis in digits))
-    d = Ref(sums.buffer, sums.tile_index)
-    return (Wgmma(program.tensorized.instruction, d, a, b, fresh, origin=sums.name),)
+    d = Ref(sums.group, sums.tile_index)
+    return (Wgmma(program.tensorized.instruction, d, a, b, _is_first(program, sums, env), origin=sums.name),)
+
+
+def _is_first(program: Program, sums: Sums, env: Env) -> Expr:
+    """Whether the running product is the first of its sum: of the tile, or of the group of k that is promoted."""
+    axes = [axis for axis in program.axes_of("k") if axis not in program.instruction_axes]
+    promotion = sums.accumulator.promotion
+    if promotion is None:
+        return both(*(binary(Op.EQ, env[axis.name], 0) for axis in axes))
+    counted = program.loop(promotion.loop).axes[0]
+    inside = (binary(Op.EQ, env[axis.name], 0) for axis in axes if axis.stride < counted.stride)
+    return both(binary(Op.EQ, binary(Op.MOD, env[counted.name], promotion.iterations), 0), *inside)
 
 
 _OPERANDS: tuple[OperandName, OperandName] = ("A", "B")

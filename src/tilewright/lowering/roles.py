@@ -36,13 +36,15 @@ from tilewright.ir.env import HERE, Env
 from tilewright.ir.expr import ZERO, Const, Expr, Op, Select, Var, binary
 from tilewright.ir.program import GROUP_LANES, Loop, Program, Route
 from tilewright.ir.simplify import substitute
-from tilewright.ir.stmt import Alloc, Barrier, Body, For, If, Let, Stmt
+from tilewright.ir.stmt import Barrier, Body, For, If, Let, Stmt
 from tilewright.ir.visit import walk
 from tilewright.lowering.coordinates import GROUP, GROUP_LANE, RANK, ROUND, extent_of, thread_coordinates
 from tilewright.lowering.generator import Beyond, Event, NumberedStages, Pipeline, Position, Uses, always, steps_of
+from tilewright.lowering.kernel_parts import if_any
 from tilewright.lowering.located import size_of
 from tilewright.lowering.plan import Hop, KernelPlan, Ring
 from tilewright.lowering.products import bulk_loads, expect, tensor_map
+from tilewright.lowering.promotion import at_group_ends, counted_by, left_over, promote
 from tilewright.lowering.scheduler import Item, Scheduler
 from tilewright.lowering.sums import Sums
 
@@ -54,9 +56,10 @@ def loaded_by_tma(program: Program, loop: Loop) -> bool:
 
 @dataclass(frozen=True)
 class Compute:
-    """What consumers do: one use of a stage; for each tile of C its store; before they end."""
+    """What consumers do: for each tile of C how its sum starts, one use of a stage, and the store; before they end."""
 
     sums: Sums
+    start: Body
     step: Callable[[Env], Body]
     finish: Body
     leave: Body
@@ -158,7 +161,7 @@ class TmaKernel:
         return (
             SetRegisters(consumer.registers, grow=True),
             *own,
-            Alloc(self.compute.sums.buffer),
+            *self.compute.sums.declared,
             *self._scheduler.each(self._consume, behind=self._wait, share=share),
             *self.compute.leave,
         )
@@ -211,30 +214,65 @@ class TmaKernel:
         return (expect(self.program, tiles, signal), *loads)
 
     def _multiply(self, uses: NumberedStages, pending: int) -> tuple[Event, ...]:
-        """The MMAs of a stage, once it is full; so many groups of them stay under way."""
-        sums = self.compute.sums
-        wait = WgmmaWait(1, origin=sums.name) if pending else WgmmaWait(0, sums.first, sums.name)
+        """The MMAs of a stage, once it is full; so many groups of them stay under way, but none that are promoted."""
         return (
             Event(always(*uses.lets(self._read.name))),
             Event(always(WaitBarrier(self.full(self._read), uses.parity), WgmmaFence())),
             Event(steps_of(self.compute.step)),
-            Event(always(WgmmaCommit(), wait)),
+            Event(always(*self._committed(pending))),
         )
 
+    def _committed(self, pending: int) -> Body:
+        """Behind the MMAs of an iteration."""
+        sums = self.compute.sums
+        wait = (WgmmaWait(1, origin=sums.name),) if pending else self._all_ended
+        promotion = sums.accumulator.promotion
+        if promotion is None:
+            return (WgmmaCommit(), *wait)
+        if promotion.loop != self._loop:
+            return ()  # promoted among them, which waits for all
+        if promotion.iterations == 1:
+            return (WgmmaCommit(), *self._all_ended)
+        return (WgmmaCommit(), *at_group_ends(promotion, Var(self._loop), (*self._all_ended, *promote(sums)), wait))
+
+    @property
+    def _all_ended(self) -> Body:
+        """All MMAs have ended: their accumulators may be read."""
+        sums = self.compute.sums
+        return (WgmmaWait(0, sums.first, sums.name),)
+
+    @property
+    def _ends_each_iteration(self) -> bool:
+        """Whether the sum is promoted in each iteration, so that no MMAs stay under way."""
+        promotion = self.compute.sums.accumulator.promotion
+        return promotion is not None and (promotion.loop != self._loop or promotion.iterations == 1)
+
+    def _promoted(self) -> tuple[Event, ...]:
+        """The promotion of each iteration, when its stage has been given back."""
+        promotion = counted_by(self.compute.sums, self._loop)
+        if promotion is None or promotion.iterations > 1:
+            return ()
+        return (Event(always(*promote(self.compute.sums)), at=Position.TAIL),)
+
     def _consume(self, item: Item) -> Body:
-        """A work item by consumers: a stage is given back when the MMAs of the next one are started."""
-        uses, sums = self._numbered(item), self.compute.sums
+        """A work item by consumers: a stage is given back when the MMAs of the next one are started, or where none stay
+        under way, when its own have ended."""
+        uses = self._numbered(item)
         stages = {0: self._read, -1: uses.previous()}
-        release = Event(steps_of(self._release), -1, Position.TAIL, Beyond.BRANCH)
-        pipeline = Pipeline((*self._multiply(uses, 1), release), Uses(self._loop, self._count, stages.get))
+        lag = 0 if self._ends_each_iteration else 1
+        release = Event(steps_of(self._release), -lag, Position.TAIL, Beyond.BRANCH)
+        events = (*self._multiply(uses, lag), release, *self._promoted())
+        pipeline = Pipeline(events, Uses(self._loop, self._count, stages.get))
         last = HERE.in_stage(binary(Op.MOD, item.uses_through(self._count) - 1, self._stages))
         await_turn, pass_turn = self._in_order()
         return (
+            *self.compute.start,
             *await_turn,
             For(self._loop, self._count, pipeline.steady()),
             *pass_turn,
-            WgmmaWait(0, sums.first, sums.name),
-            If(binary(Op.LT, 0, size_of(self.program, "k")), pipeline.drain(last)),
+            *(self._all_ended if lag else ()),
+            *if_any(binary(Op.LT, 0, size_of(self.program, "k")), pipeline.drain(last)),
+            *left_over(self.compute.sums, self._loop, self._count),
             *self.compute.finish,
         )
 
@@ -270,14 +308,16 @@ class TmaKernel:
         elected = binary(Op.EQ, Var("threadIdx.x"), 0)
         load = Event(steps_of(self._load), ahead, beyond=Beyond.BRANCH, who=elected, fills=True)
         meet = Event(always(Barrier("this stage has been read by all")), at=Position.TAIL)
-        events = (load, *self._multiply(uses, 0), meet)
+        events = (load, *self._multiply(uses, 0), meet, *self._promoted())
         pipeline = Pipeline(events, Uses(self._loop, self._count, stages.get))
         return (
             *self._init(with_empty=False),
             *self._wait,
             *pipeline.prologue(),
-            Alloc(self.compute.sums.buffer),
+            *self.compute.sums.declared,
+            *self.compute.start,
             For(self._loop, self._count, pipeline.steady()),
+            *left_over(self.compute.sums, self._loop, self._count),
             *self.compute.finish,
             *self.compute.leave,
         )

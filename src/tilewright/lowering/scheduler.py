@@ -18,6 +18,7 @@ from dataclasses import dataclass, replace
 
 from tilewright.dtypes import F32, I32
 from tilewright.errors import LoweringError
+from tilewright.ir.accumulators import accumulator_of
 from tilewright.ir.buffer import Buffer, Ref, Space
 from tilewright.ir.expr import ONE, ZERO, Binary, Expr, Load, Op, Select, Var, binary, ceil_div
 from tilewright.ir.kernel import BATCH, GROUPS, PART_OF_K, SIZES, Variant
@@ -394,12 +395,12 @@ def check_scheduler(program: Program) -> None:
 
 
 def _check_partials(program: Program) -> None:
-    gemm = program.gemm
-    if program.accumulation is None or gemm.out is not gemm.accumulate or gemm.c is not Order.ROW:
+    gemm, kept = program.gemm, accumulator_of(program)
+    if kept.space is not Space.REGISTER or gemm.out is not kept.result_dtype or gemm.c is not Order.ROW:
         raise LoweringError(
             f"Cannot split k into partial sums of {gemm.out}.",
             note="partial sums keep the format of the accumulators, and lie one matrix below the other, row-major.",
-            hint=f"lower a problem whose C is {gemm.accumulate} and row-major, and whose schedule accumulates in "
+            hint=f"lower a problem whose C is {kept.result_dtype} and row-major, and whose schedule accumulates in "
             "registers.",
         )
     if gemm.epilogue:

@@ -1,4 +1,4 @@
-"""The running sum in registers: its buffer, and bodies repeated for each result, or each vector of results.
+"""The running sum in registers: its buffers, and bodies repeated for each result, or each vector of results.
 
 A result of a thread is numbered by the digits that the thread counts itself. Where a matrix instruction runs the inner
 tile, each such number stands for a whole fragment; which element a lane's register holds follows from the fragment.
@@ -6,14 +6,14 @@ tile, each such number stands for a whole fragment; which element a lane's regis
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 
 from tilewright.ir.accumulators import Accumulator
 from tilewright.ir.buffer import Buffer, Ref, Space
-from tilewright.ir.expr import ZERO, Const, Expr, Var
+from tilewright.ir.expr import ZERO, Const, Expr, Var, real
 from tilewright.ir.program import Axis, Program
-from tilewright.ir.stmt import Body, For, Let
+from tilewright.ir.stmt import Alloc, Assign, Body, For, Let
 from tilewright.ir.tiles import FRAGMENT, fragment_of, result_span
 from tilewright.layout.fragment import Fragment
 from tilewright.lowering.coordinates import lane_of
@@ -39,12 +39,36 @@ class Sums:
 
     @cached_property
     def buffer(self) -> Buffer:
+        """What the epilogue reads."""
         axes = self.program.sum_axes
         shape = tuple(axis.extent or 1 for axis in axes)
         names = tuple(axis.name for axis in axes)
         if self.fragment is not None:
             shape, names = (*shape, self.fragment.registers), (*names, FRAGMENT)
         return Buffer(self.name, Space.REGISTER, self.accumulator.result_dtype, shape or (1,), names)
+
+    @cached_property
+    def group(self) -> Buffer:
+        """What products are added to: `buffer`, or the sum of a group of k that is promoted to it."""
+        promotion = self.accumulator.promotion
+        if promotion is None:
+            return self.buffer
+        note = f"{promotion.every} of k, then added to {self.name}"
+        return replace(self.buffer, name=self.accumulator.group, dtype=self.accumulator.dtype, note=note)
+
+    @property
+    def is_promoted(self) -> bool:
+        return self.accumulator.promotion is not None
+
+    def zeroed(self, *buffers: Buffer) -> Body:
+        """These buffers set to zero, element by element; no statement for no buffer."""
+        sets = tuple(Assign(Ref(one, self.index), real(0, one.dtype), origin=self.name) for one in buffers)
+        return self.over_registers(sets) if sets else ()
+
+    @property
+    def declared(self) -> Body:
+        """The registers, which hold nothing yet."""
+        return tuple(Alloc(buffer) for buffer in dict.fromkeys((self.buffer, self.group)))
 
     @property
     def index(self) -> tuple[Expr, ...]:
@@ -59,8 +83,8 @@ class Sums:
 
     @property
     def first(self) -> Ref:
-        """The first register of the buffer."""
-        return Ref(self.buffer, (ZERO,) * len(self.buffer.shape))
+        """The first register of what products are added to."""
+        return Ref(self.group, (ZERO,) * len(self.group.shape))
 
     def index_at(self, element: Expr) -> tuple[Expr, ...]:
         """The result that is `element` further along a vector."""

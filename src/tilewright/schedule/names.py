@@ -38,6 +38,7 @@ _ENDINGS = (
         "_number",
         "_parity",
     ),  # of a loop or one of its digits
+    "_group",  # of the sum, where it is promoted
     *("_m", "_n", "_k", "_step", "_value", "_next_m", "_next_n", "_next_k", "_next_step"),  # of a tile
 )
 

@@ -19,8 +19,11 @@ from __future__ import annotations
 import hashlib
 from dataclasses import astuple, dataclass, fields
 
+from tilewright.ir.accumulators import Accumulator, accumulator_of
+from tilewright.ir.buffer import Space
 from tilewright.ir.program import Axis, Program
 from tilewright.ir.work import SplitK
+from tilewright.problem.gemm import Gemm
 from tilewright.toolchain import Build
 
 
@@ -68,7 +71,6 @@ def order_of(built: Build, *, part_of_k: int = 0) -> ReductionOrder:
     gemm, instruction = program.gemm, program.tensorized
     depth = 1 if instruction is None else instruction.instruction.k
     unit = "FFMA" if instruction is None else instruction.instruction.family.split(".")[0]
-    kept = "registers" if program.accumulation is not None else "C"
     late = tuple(name for name, is_late in (("alpha", program.late_alpha), ("beta", program.late_beta)) if is_late)
     tile = program.block_tile("k") if _is_tiled(program) else depth
     return ReductionOrder(
@@ -79,10 +81,16 @@ def order_of(built: Build, *, part_of_k: int = 0) -> ReductionOrder:
             *_side_by_side(program),
             *((f"blocks, {part_of_k} of k each",) if built.split_k is not SplitK.NONE else ()),
         ),
-        sum_in=f"{gemm.accumulate} in {kept}",
+        sum_in=_kept_in(gemm, accumulator_of(program)),
         late=late,
         ends_with_zeros=gemm.k % max(tile, 1) != 0,
     )
+
+
+def _kept_in(gemm: Gemm, kept: Accumulator) -> str:
+    place = "registers" if kept.space is Space.REGISTER else "C"
+    promoted = f", promoted to {kept.result_dtype} every {kept.promotion.every} of k" if kept.promotion else ""
+    return f"{gemm.accumulate} in {place}{promoted}"
 
 
 def _is_tiled(program: Program) -> bool:

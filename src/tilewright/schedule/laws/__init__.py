@@ -21,7 +21,12 @@ from tilewright.schedule.laws.order import (
     rasters_number_a_plane,
     turning_loops_have_a_count,
 )
-from tilewright.schedule.laws.sums import results_leave_after_the_sum, sum_fits_a_thread, sums_stay_inside
+from tilewright.schedule.laws.sums import (
+    promotions_take_whole_groups,
+    results_leave_after_the_sum,
+    sum_fits_a_thread,
+    sums_stay_inside,
+)
 from tilewright.schedule.laws.tiles import (
     arrangements_fit,
     patches_cover_tiles,
@@ -41,6 +46,7 @@ from tilewright.schedule.laws.violation import Violation
 LAWS: tuple[Callable[[Program], Iterator[Violation]], ...] = (
     sums_stay_inside,
     sum_fits_a_thread,
+    promotions_take_whole_groups,
     results_leave_after_the_sum,
     tiles_are_fixed,
     tiles_are_filled_together,

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from tilewright.ir.accumulators import accumulator_of, k_loops, promotion_of
 from tilewright.ir.program import Program
 from tilewright.ir.tiles import fragment_of, result_span
 from tilewright.schedule.laws.violation import Violation
@@ -62,7 +63,6 @@ def sum_fits_a_thread(program: Program) -> Iterator[Violation]:
     """The running sum has a fixed, reasonable number of elements."""
     if program.accumulation is None:
         return
-    elements = 1
     for axis in program.sum_axes:
         if axis.extent is None:
             yield Violation(
@@ -72,11 +72,49 @@ def sum_fits_a_thread(program: Program) -> Iterator[Violation]:
                 f"{program.accumulation.over!r}.",
             )
             return
-        elements *= axis.extent
-    fragment = fragment_of(program, "C")
-    elements *= 1 if fragment is None else fragment.registers
+    elements = accumulator_of(program).registers
     if elements > MAX_REGISTER_TILE:
         yield Violation(
             f"{program.accumulation.name!r} would hold {elements} elements a thread.",
             hint="bind more of the loops over m and n to threads.",
         )
+
+
+def promotions_take_whole_groups(program: Program) -> Iterator[Violation]:
+    """A sum is promoted between iterations of a loop over k, when each of its elements has as many products."""
+    kept = program.accumulation
+    if kept is None or not kept.promote_every:
+        return
+    loops, every = k_loops(program), kept.promote_every
+    doing = f"{kept.name!r} cannot be promoted every {every} of k"
+    strides = [loop.axes[0].stride for loop in loops]
+    if any(len(loop.axes) > 1 for loop in loops) or strides != sorted(strides, reverse=True):
+        yield Violation(
+            f"{doing}, which {' and '.join(repr(loop.name) for loop in loops)} do not visit in ascending order.",
+            note="a group is of products that follow each other.",
+            hint="use one loop for each digit of k, the coarsest outermost.",
+        )
+        return
+    promotion = promotion_of(program)
+    steps = ", ".join(f"{loop.name!r} takes {loop.axes[0].stride}" for loop in loops)
+    if promotion is None:
+        yield Violation(
+            f"{doing}: an iteration of {steps}.",
+            note="matrix instructions add all products of an iteration at once.",
+            hint=f"use a multiple of {strides[-1]}.",
+        )
+        return
+    counted = program.loop(promotion.loop)
+    if counted != loops[0] and (counted.extent or 1) % promotion.iterations:
+        yield Violation(
+            f"{doing}: {counted.extent} iterations of {counted.name!r} are not whole groups of {promotion.iterations}.",
+            hint=f"use a divisor or a multiple of {(counted.extent or 1) * counted.axes[0].stride}.",
+        )
+    order = program.thread_serial_loops
+    for loop in order[order.index(loops[0]) : order.index(counted)]:
+        if not loop.is_reduction:
+            yield Violation(
+                f"{doing}: {loop.name!r} stands around {counted.name!r}, and only a part of the sum has its products.",
+                hint=f"Reorder {loop.name!r} inside {counted.name!r}, or use a multiple of {strides[0]}.",
+            )
+            return

@@ -1,0 +1,64 @@
+"""Promotion of a running sum: the sum of a group of k is added to registers of f32, and starts anew.
+
+    sum = 0
+    for k_tile:                             # the loop whose iterations are counted
+        products -> sum_group               # the first of a group overwrites it, or it has been set to zero
+        if (k_tile + 1) % iterations == 0:  sum += sum_group
+    if K_tiles % iterations != 0:           sum += sum_group
+
+MMAs that run beside the threads must have ended before their registers are read.
+"""
+
+from __future__ import annotations
+
+from tilewright.ir.accumulators import Promotion
+from tilewright.ir.async_stmt import WgmmaCommit, WgmmaFence, WgmmaWait
+from tilewright.ir.buffer import Ref
+from tilewright.ir.expr import Binary, Cast, Expr, Load, Op, binary, real
+from tilewright.ir.stmt import Assign, Body, If
+from tilewright.lowering.kernel_parts import if_any
+from tilewright.lowering.products import reads_shared
+from tilewright.lowering.sums import Sums
+
+
+def counted_by(sums: Sums | None, loop: str) -> Promotion | None:
+    """The promotion of a sum, if it counts the iterations of this loop."""
+    promotion = None if sums is None else sums.accumulator.promotion
+    return promotion if promotion is not None and promotion.loop == loop else None
+
+
+def promote(sums: Sums) -> Body:
+    """`sum += sum_group` in each register; a group that the next product does not overwrite is set to zero."""
+    place, group = Ref(sums.buffer, sums.index), Ref(sums.group, sums.index)
+    value: Expr = Load(group.buffer, group.index)
+    value = value if value.dtype is place.buffer.dtype else Cast(place.buffer.dtype, value)
+    body: Body = (Assign(place, Binary(Op.ADD, Load(place.buffer, place.index), value), origin=sums.name),)
+    if not reads_shared(sums.program):
+        body = (*body, Assign(group, real(0, group.buffer.dtype), origin=sums.name))
+    return sums.over_registers(body)
+
+
+def at_group_ends(promotion: Promotion, number: Expr, body: Body, otherwise: Body = ()) -> Body:
+    """`body` at the end of iteration `number` where it ends a group, else `otherwise`."""
+    if promotion.iterations == 1:
+        return body
+    return (If(binary(Op.EQ, binary(Op.MOD, number + 1, promotion.iterations), 0), body, otherwise),)
+
+
+def after_iteration(sums: Sums, promotion: Promotion, number: Expr) -> Body:
+    """Behind iteration `number` of the products of threads, or of MMAs that have ended."""
+    return at_group_ends(promotion, number, promote(sums))
+
+
+def among_wgmma(sums: Sums, promotion: Promotion, number: Expr) -> Body:
+    """Behind iteration `number` of a loop inside a run of wgmma: those of the group are waited for, others follow."""
+    wait = (WgmmaCommit(), WgmmaWait(0, sums.first, sums.name))
+    return at_group_ends(promotion, number, (*wait, *promote(sums), WgmmaFence()))
+
+
+def left_over(sums: Sums, loop: str, count: Expr) -> Body:
+    """Behind `count` iterations of a loop: the last group, where it has fewer."""
+    promotion = counted_by(sums, loop)
+    if promotion is None or promotion.iterations == 1:
+        return ()
+    return if_any(binary(Op.NE, binary(Op.MOD, count, promotion.iterations), 0), promote(sums))

@@ -100,7 +100,7 @@ def test_choosing_prices_some_thousand_candidates_at_once_and_builds_and_simulat
 def test_what_no_size_changes_is_found_once_for_a_format(dtype: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """Laws, blocks that share an SM, and clocks of a block: the second problem asks none of them again."""
     spec = device("H200")
-    assert next(estimated(asked(640, 768, 1024, dtype, "NT"), spec))
+    assert next(estimated(asked(1152, 160, 8192, dtype, "NT"), spec))
     for known in ("kernels.spaces.legal", "planning.block_clocks.work_of", "planning.block_clocks.blocks_that_fit"):
         monkeypatch.setattr(f"tilewright.{known}", None)
     monkeypatch.setattr("tilewright.kernels.wgmma.shared_bytes", None)

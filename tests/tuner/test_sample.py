@@ -1,21 +1,56 @@
-"""Which rows of a result a candidate's are compared with."""
+"""Which elements of a result a candidate's are compared with."""
 
 from __future__ import annotations
 
-import numpy as np
+from typing import Any
 
-from tilewright.problem.gemm import Gemm
-from tilewright.problem.reference import make_operands
-from tilewright.tuner.measure import sample_of
+import numpy as np
+import pytest
+
+from tilewright.dtypes import BF16
+from tilewright.problem.gemm import Gemm, Order
+from tilewright.problem.reference import make_operands, reference, view
+from tilewright.tuner.sample import repeated_operands, sample_of
 
 
 def test_a_small_result_is_compared_whole() -> None:
     sample = sample_of(make_operands(Gemm(300, 200, 16)))
     np.testing.assert_array_equal(sample.rows, np.arange(300))
+    np.testing.assert_array_equal(sample.columns, np.arange(200))
 
 
-def test_of_a_large_one_few_rows_are_compared_and_each_tile_is_met() -> None:
-    sample = sample_of(make_operands(Gemm(8192, 4096, 4)))
-    assert sample.expected.shape == sample.bound.shape == (488, 4096)
-    assert (sample.rows[0], sample.rows[-1]) == (0, 8191)
-    assert set(sample.rows // 64) == set(range(128))
+@pytest.mark.parametrize("shape", [(8192, 4096, 4), (4096, 8192, 200)])
+def test_of_a_large_one_few_rows_and_columns_are_compared_and_each_tile_is_met(shape: tuple[int, int, int]) -> None:
+    sample = sample_of(make_operands(Gemm(*shape)))
+    assert sample.expected.shape == sample.bound.shape == (len(sample.rows), len(sample.columns))
+    assert sample.expected.size <= 1_000_000
+    for size, places in zip(shape, (sample.rows, sample.columns), strict=False):
+        assert (places[0], places[-1]) == (0, size - 1)
+        assert set(places // 64) == set(range(size // 64))
+
+
+def test_a_short_side_is_compared_whole() -> None:
+    sample = sample_of(repeated_operands(Gemm(100, 8192, 4096)))
+    assert len(sample.rows) == 100 and 1000 < len(sample.columns) < 8192
+
+
+@pytest.mark.parametrize("order", list(Order))
+def test_lines_of_a_result_on_the_gpu_are_those_of_the_sample(order: Order) -> None:
+    """The reference of each place is that of the whole product, and only lines of the sample are downloaded."""
+    gemm = Gemm(1200, 1700, 40, BF16, a=Order.COL, b=Order.COL, c=order, out=BF16)
+    operands = make_operands(gemm)
+    sample, right = sample_of(operands), reference(operands)
+    np.testing.assert_allclose(sample.expected, right[np.ix_(sample.rows, sample.columns)], rtol=1e-12, atol=1e-12)
+    stored = operands.c.copy()
+    view(gemm, "C", stored)[...] = BF16.encode(right.astype(np.float32))
+    asked: list[int] = []
+
+    class Result:
+        def download_parts(self, starts: list[int], length: int) -> Any:
+            asked.extend(starts)
+            return np.stack([stored[start : start + length] for start in starts])
+
+    result: Any = Result()
+    assert sample.verdict_of(result).ok and len(asked) in (len(sample.rows), len(sample.columns))
+    view(gemm, "C", stored)[sample.rows[3], sample.columns[5]] = BF16.encode(np.full(1, 1000.0, np.float32))[0]
+    assert sample.verdict_of(result).worst_at == (3, 5)

@@ -21,7 +21,7 @@ from tilewright.planning.on_paper import version_of
 from tilewright.problem.gemm import Gemm, Order
 from tilewright.tuner.compiling import Compilers
 from tilewright.tuner.encoding import Encoding
-from tilewright.tuner.session import SEEDS, seeds, tune
+from tilewright.tuner.session import SEEDS, begun, seeds, tune
 from tilewright.tuner.space import Space, make_space
 from tilewright.tuner.today import todays_plan
 from tilewright.winners.lookup import Lookup
@@ -136,9 +136,10 @@ def test_a_whole_search_compiles_in_other_processes_what_it_measures(tmp_path: P
     whole = make_space(Gemm(512, 512, 512), H200, family="simt")
     kinds = {one.kind: one for one in whole.ranked}
     space = Space(whole.gemm, H200, list(kinds.values())[:12])
-    measurer: Any = OnPaper()
+    measurer: Any = OnPaper(gemm=space.gemm)
     ticks = count()
-    outcome = tune(space, measurer, storage=url_of(tmp_path), seconds=60, workers=2, now=lambda: next(ticks) * 0.1)
+    with begun(measurer, H200, 2) as compilers:
+        outcome = tune(space, compilers, measurer, storage=url_of(tmp_path), seconds=60, now=lambda: next(ticks) * 0.1)
     assert outcome.here + len(outcome.failures) == len(measurer.log) > 0
     assert all(getattr(config.kernel, "m", 0) == 128 for config in outcome.failures)
     assert outcome.time.median_us == min(result.measured.median_us for result in outcome.results)
@@ -146,7 +147,7 @@ def test_a_whole_search_compiles_in_other_processes_what_it_measures(tmp_path: P
 
 def test_what_cannot_be_built_is_an_error_of_its_own_candidate() -> None:
     space = make_space(Gemm(512, 512, 512), H200, family="simt")
-    with Compilers(space, "sm_90a", 1) as compilers:
+    with Compilers(space.gemm, H200, "sm_90a", 1) as compilers:
         bad = compilers.submit(PlanConfig(SimtConfig((100, 100, 16), (50, 50))))
         odd: Any = PlanConfig(None)  # type: ignore[arg-type]
         odd = compilers.submit(odd)

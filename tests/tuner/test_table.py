@@ -23,11 +23,11 @@ from tilewright.kernels.simt import SimtConfig
 from tilewright.kernels.wgmma import WgmmaConfig
 from tilewright.problem.tolerance import Verdict
 from tilewright.suite.problems import Problem, problems
-from tilewright.tuner.measure import GpuLost, sample_of
+from tilewright.tuner.measure import GpuLost
+from tilewright.tuner.sample import repeated_operands, sample_of
 from tilewright.tuner.short_lists import short_list
 from tilewright.tuner.space import Candidate
 from tilewright.tuner.table import PEER, Ready, Row, Table, Task, Timed
-from tilewright.tuner.table_on_gpu import repeated_operands
 from tilewright.tuner.tune import Named
 from tilewright.winners.database import Database
 from tilewright.winners.plan_config import PlanConfig

@@ -6,6 +6,8 @@ import os
 import secrets
 import subprocess
 import sys
+from concurrent.futures import Future
+from itertools import count
 from pathlib import Path
 from time import sleep
 
@@ -13,7 +15,7 @@ import pytest
 from tuning_fakes import BEST, CANDIDATES, Compilers, Measurer, a_search, a_study, url_of
 
 from tilewright.errors import TilewrightError
-from tilewright.tuner.measure import GpuLost
+from tilewright.tuner.measure import GpuLost, Measured
 from tilewright.tuner.study import TuningStudy
 from tilewright.winners.plan_config import PlanConfig
 
@@ -63,10 +65,42 @@ def test_the_next_search_goes_on_where_the_budget_ended(tmp_path: Path) -> None:
     assert outcome.here == len(second.log) == len(CANDIDATES) - len(first.log)
 
 
-def test_a_budget_too_small_for_one_measurement_is_an_error_that_says_so(tmp_path: Path) -> None:
-    with pytest.raises(TilewrightError, match="Nothing was measured in 0 s") as refusal:
-        a_search(tmp_path, Measurer(), seconds=0.5).run()
-    assert "--budget" in refusal.value.hint
+def test_a_search_does_not_end_before_one_candidate_is_measured(tmp_path: Path) -> None:
+    outcome = a_search(tmp_path, Measurer(), seconds=0.1).run()
+    assert (outcome.here, len(outcome.results)) == (1, 1)
+
+
+def test_where_no_candidate_is_compiled_in_twice_the_budget_an_error_says_so(tmp_path: Path) -> None:
+    class Never(Compilers):
+        def submit(self, candidate: PlanConfig) -> Future[PlanConfig]:
+            return Future()
+
+    ticks = count()
+    with pytest.raises(TilewrightError, match="Nothing was measured in") as refusal:
+        a_search(tmp_path, Measurer(), Never(), seconds=3.0, now=lambda: next(ticks) * 0.5).run()
+    assert "--budget" in str(refusal.value)
+
+
+def test_what_is_ready_is_measured_before_more_is_claimed(tmp_path: Path) -> None:
+    """However many candidates the compilers like to have in work."""
+    claimed: list[int] = []
+
+    class Counted(Measurer):
+        def measure(self, prepared: PlanConfig) -> Measured:
+            claimed.append(len(search.study.refresh()))
+            return super().measure(prepared)
+
+    search = a_search(tmp_path, Counted(), Compilers(ahead=40))
+    search.run()
+    assert claimed[:3] == [1, 2, 3]
+
+
+def test_a_claim_writes_the_name_of_its_candidate_and_no_parameters(tmp_path: Path) -> None:
+    """Each would be a row of its own, and a database takes milliseconds for the lot."""
+    study = a_study(tmp_path)
+    assert study.claim() is not None
+    (trial,) = study.refresh()
+    assert trial.params == {} and trial.user_attrs["candidate"] == CANDIDATES[0].key
 
 
 def test_where_every_candidate_fails_the_reasons_are_told(tmp_path: Path) -> None:

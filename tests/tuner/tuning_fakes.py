@@ -2,14 +2,11 @@
 
 from __future__ import annotations
 
-import sqlite3
 from collections.abc import Callable, Mapping
 from concurrent.futures import Future
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
-
-from sqlalchemy import Engine, event
 
 from tilewright.bench.protocol import Timing
 from tilewright.errors import TilewrightError
@@ -33,13 +30,6 @@ def true_us(candidate: PlanConfig) -> float:
 
 
 BEST = min(CANDIDATES, key=true_us)
-
-
-@event.listens_for(Engine, "connect")
-def without_waiting_for_the_disk(connection: Any, record: object) -> None:
-    """A study of a test need not outlive the machine; half of a search was waiting for its commits."""
-    if isinstance(connection, sqlite3.Connection):
-        connection.execute("pragma synchronous = off")
 
 
 class Clock:
@@ -130,12 +120,15 @@ class OnPaper:
     class gpu:
         arch = "sm_90a"
 
-    def __init__(self, gpu: object = None, gemm: object = None, peers: Mapping[str, float] | None = None) -> None:
+    def __init__(
+        self, gpu: object = None, gemm: Any = None, find_peers: Callable[[], Mapping[str, float]] = dict
+    ) -> None:
+        self.gemm = gemm
         self.log: list[Prepared] = []
         self.clock = Clock()
-        self.peers = peers or {}
+        self.peers = find_peers()
 
-    def warm(self) -> None:
+    def make(self) -> None:
         pass
 
     def close(self) -> None:

@@ -24,6 +24,7 @@ from tilewright.report.own_schedules import is_file
 from tilewright.runtime.driver import Gpu, gpu_problem, open_gpu
 from tilewright.runtime.probe import probe
 from tilewright.tuner.measure import GpuMeasurer
+from tilewright.tuner.session import begun
 from tilewright.tuner.session import tune as search
 from tilewright.tuner.space import Space, make_space
 from tilewright.tuner.storage import default_url
@@ -32,6 +33,7 @@ from tilewright.tuner.tune import Outcome, State, reasons_of, winner_of
 from tilewright.winners.database import Database
 from tilewright.winners.keys import Key
 from tilewright.winners.lookup import Lookup
+from tilewright.winners.order import ReductionOrder
 from tilewright.winners.plan_config import PlanConfig
 from tilewright.winners.winner import Winner, without_password
 
@@ -120,15 +122,13 @@ def tune(
     assert m is not None and n is not None and k is not None
     gemm = problem(m, n, k, dtype or "f32", out, order or "NN")
     database = Database()
-    with output.progress("listing and ranking candidates"):
-        today = todays_plan(gemm, spec, Lookup(version_of, database))
-        like = todays_order(gemm, today) if keep_bits else None
-        space = make_space(gemm, spec, family=family, like=like, today=None if list_only else today)
+    today = todays_plan(gemm, spec, Lookup(version_of, database))
+    like = todays_order(gemm, today) if keep_bits else None
     if list_only or gpu is None:
-        _print_ranking(space, as_json)
+        _print_ranking(_space_of(gemm, spec, family, like), as_json)
         return 0
-    job = _Job(gpu, space, database, today, database.winner(Key.of(spec, gemm)))
-    outcome = job.run(storage or default_url(), budget or 50.0, processes, started)
+    job = _Job(gpu, gemm, spec, family, like, database, today)
+    space, outcome = job.run(storage or default_url(), budget or 50.0, processes, started)
     stored = job.store(outcome)
     _print_outcome(space, outcome, stored, as_json, today)
     for complaint in database.complaints:
@@ -169,48 +169,63 @@ def _gpu(list_only: bool) -> Gpu | None:
     )
 
 
+def _space_of(
+    gemm: Gemm, spec: DeviceSpec, family: str | None, like: ReductionOrder | None, today: PlanConfig | None = None
+) -> Space:
+    with output.progress("listing and ranking candidates"):
+        return make_space(gemm, spec, family=family, like=like, today=today)
+
+
 @dataclass
 class _Job:
     """A search on the GPU at hand, and what becomes of its winner."""
 
     gpu: Gpu
-    space: Space
+    gemm: Gemm
+    spec: DeviceSpec
+    family: str | None
+    like: ReductionOrder | None
     database: Database
     today: PlanConfig
-    earlier: Winner | None
+    earlier: Winner | None = None
 
-    def run(self, storage: str, budget: float, workers: int, started: float) -> Outcome:
-        measurer = GpuMeasurer(self.gpu, self.space.gemm, self._peers())
+    def run(self, storage: str, budget: float, workers: int, started: float) -> tuple[Space, Outcome]:
+        """The candidates, and what the search found."""
+        self.earlier = self.database.winner(Key.of(self.spec, self.gemm))
+        measurer = GpuMeasurer(self.gpu, self.gemm, self._peers)
         try:
-            with output.progress(f"tuning {self.space.gemm}") as advance:
+            with begun(measurer, self.spec, workers, like=self.like) as compilers:
+                space = _space_of(self.gemm, self.spec, self.family, self.like, self.today)
+                with output.progress(f"tuning {self.gemm}") as advance:
 
-                def step(state: State) -> None:
-                    done, left = round(1000 * state.elapsed_s), round(1000 * state.left_s)
-                    advance(told(state), done, done + left)
+                    def step(state: State) -> None:
+                        done, left = round(1000 * state.elapsed_s), round(1000 * state.left_s)
+                        advance(told(state), done, done + left)
 
-                return search(
-                    self.space,
-                    measurer,
-                    storage=storage,
-                    seconds=budget,
-                    workers=workers,
-                    started=started,
-                    rivals=(self.today,),
-                    progress=step,
-                )
+                    outcome = search(
+                        space,
+                        compilers,
+                        measurer,
+                        storage=storage,
+                        seconds=budget,
+                        started=started,
+                        rivals=(self.today,),
+                        progress=step,
+                    )
+            return space, outcome
         finally:
             measurer.close()
 
     def _peers(self) -> dict[str, Any]:
         from tilewright.bench.baseline import cublas
 
-        peer = cublas(self.gpu, self.space.gemm)
+        peer = cublas(self.gpu, self.gemm)
         return {} if peer is None else {"cuBLAS": peer.launch}
 
     def store(self, outcome: Outcome) -> bool:
         """Whether the winner is what `matmul` uses from now on."""
-        winner = winner_of(outcome, Key.of(self.space.spec, self.space.gemm), self.space.gemm.flops)
-        return self.database.record(winner, over=self.earlier)
+        key = Key.of(self.spec, self.gemm)
+        return self.database.record(winner_of(outcome, key, self.gemm.flops), over=self.earlier)
 
 
 # -- printing ------------------------------------------------------------------------------------------------------

@@ -106,19 +106,7 @@ class Columns:
             found = self._facts[key] = compute(self)
         return found
 
-    def row(self, index: int) -> dict[str, Any]:
-        """One configuration's values as Python's own."""
-        return {name: _entry(column, index) for name, column in self._columns.items()}
-
 
 def _numbers(column: Any) -> Any:
     array = np.asarray(column)
     return array.astype(np.int64) if array.dtype == bool else array
-
-
-def _entry(column: Any, index: int) -> Any:
-    """Of a column, or of one that is still to be made."""
-    if type(column) is tuple:
-        source, rows = column
-        return source[rows[index]].item()
-    return column[index].item()

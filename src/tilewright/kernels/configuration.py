@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import MISSING, fields
 from functools import cache
 from typing import Any, Literal, get_args, get_origin, get_type_hints
+
+import numpy as np
 
 from tilewright.kernels.columns import Columns
 from tilewright.kernels.gemv import GemvConfig
@@ -84,15 +86,23 @@ def row_of(kind: str, columns: Columns, index: int) -> GemmConfig:
     >>> row_of("simt", table, 0) == SimtConfig(split_k=2)
     True
     """
-    family = FAMILIES[kind]
-    values = columns.row(index)
-    hints = _hints(family.kind)
-    found: dict[str, Any] = {name: hints[name](values[name]) for name in hints if hints[name] in (int, bool, str)}
-    found |= {name: values[name] for name, hint in hints.items() if get_origin(hint) is Literal}
-    found |= {name: tuple(values[part] for part in parts) for name, parts in _PARTS.items() if name in hints}
-    config = family(**found)
-    assert not isinstance(config, GemvConfig)
-    return config
+    return rows_of(kind, columns, [index])[0]
+
+
+def rows_of(kind: str, columns: Columns, places: Sequence[int]) -> list[GemmConfig]:
+    """Configurations of a table of a family, as `row_of`."""
+    family, hints = FAMILIES[kind], _hints(kind)
+    chosen = columns[np.asarray(places, dtype=np.int64)]
+    lists: list[Any] = []
+    for field in fields(family):
+        parts, hint = _PARTS.get(field.name), hints[field.name]
+        if parts is not None:
+            lists.append(zip(*(getattr(chosen, part).tolist() for part in parts), strict=True))
+        else:
+            values = getattr(chosen, field.name).tolist()
+            lists.append(map(hint, values) if hint in (int, bool, str) else values)
+    found: list[Any] = [family(*values) for values in zip(*lists, strict=True)]
+    return found
 
 
 def parameters(config: KernelConfig) -> dict[str, Any]:

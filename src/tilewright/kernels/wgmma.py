@@ -271,10 +271,14 @@ def deepest_ring(config: Any, blocks: Column = 1, most: int = 8) -> Column:
 def subtile_of(config: Any, gemm: Gemm) -> Column:
     """The columns of an epilogue subtile such that its stages take about 16 KiB; 0 where C cannot be staged."""
     rows = config.m * (1 + (config.consumers - 1) * config.ping_pong)
-    keys = np.stack([np.asarray(config.n), np.asarray(rows), np.asarray(config.subtile_stages)])
-    known, place = np.unique(keys.reshape(3, -1), axis=1, return_inverse=True)
-    widths = np.array([default_subtile(int(n), int(m), gemm.out.bytes, int(s)) for n, m, s in known.T])
-    found = np.where(config.swap_ab, INSTRUCTION_ROWS, widths[place.reshape(-1)])
+    told = np.broadcast_arrays(config.n, rows, config.subtile_stages)
+    shape = tuple(int(np.max(one, initial=0)) + 1 for one in told)
+    places = np.ravel_multi_index(told, shape)
+    known = np.flatnonzero(np.bincount(places.reshape(-1)))
+    widths = np.zeros(int(known[-1]) + 1 if len(known) else 0, dtype=np.int64)
+    for place, n, m, stages in zip(known, *np.unravel_index(known, shape), strict=True):
+        widths[place] = default_subtile(int(n), int(m), gemm.out.bytes, int(stages))
+    found = np.where(config.swap_ab, INSTRUCTION_ROWS, widths[places])
     return found * stages_c(gemm)
 
 

@@ -69,6 +69,7 @@ SwizzleAtoms(columns=16, row_bytes=32)]
     return min(fitting if transposed else [*fitting, None], key=cost)
 
 
+@lru_cache
 def _excess(columns: int, element_bytes: int, atoms: SwizzleAtoms | None, *, transposed: bool = False) -> int:
     """Wavefronts above the fewest possible with which a warp fills 16 rows of a subtile."""
     rows = 2 * MATRIX_ROWS

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from itertools import chain
 from math import inf
 from typing import Any, Protocol, overload
 
@@ -17,7 +18,7 @@ from tilewright.device.spec import DeviceSpec
 from tilewright.kernels import wgmma
 from tilewright.kernels.block_work import Setting, work_of
 from tilewright.kernels.columns import Columns
-from tilewright.kernels.configuration import row_of
+from tilewright.kernels.configuration import rows_of
 from tilewright.kernels.gemv import GemvConfig
 from tilewright.kernels.spaces import legal_parts, space
 from tilewright.kernels.wgmma_steps import tma_stores
@@ -54,6 +55,9 @@ _SHARED_TIMES, _SHARED_BYTES = 3.5, 60e6
 """What blocks ask the L2 for in all, by the size of the matrices and in bytes, from which on a split-K kernel is better
 off if its neighbours lie side by side: see `_late`."""
 
+
+_FEW, _MANY = 4, 64
+"""Entries of a ranking that are made one by one, and how many at once after them."""
 
 _CORRECTED = 4000
 """Of the whole space, plans whose estimates are corrected by measurements: more than anybody measures."""
@@ -92,8 +96,8 @@ class Ranking(Sequence[tuple[float, PlanConfig]]):
         """At most so many plans, best first: as many of each family and packing, as far as they have them."""
         share = most // max(1, len(self._tables))
         table = np.searchsorted(self._starts, self._order, side="right") - 1
-        places = [at for number in range(len(self._tables)) for at in np.flatnonzero(table == number)[:share]]
-        return [self[int(at)] for at in sorted(places)]
+        places = [np.flatnonzero(table == number)[:share] for number in range(len(self._tables))]
+        return self._made(np.sort(np.concatenate(places))) if places else []
 
     def drawn(self, count: int, seed: int, spread: float = 0.1) -> list[tuple[float, PlanConfig]]:
         """Plans near the best, drawn at random: what a fit of the estimates learns from. Of each tile, cluster and
@@ -114,15 +118,27 @@ class Ranking(Sequence[tuple[float, PlanConfig]]):
     def __getitem__(self, index: slice) -> list[tuple[float, PlanConfig]]: ...
     def __getitem__(self, index: int | slice) -> tuple[float, PlanConfig] | list[tuple[float, PlanConfig]]:
         if isinstance(index, slice):
-            return [self[at] for at in range(*index.indices(len(self)))]
-        at = int(self._order[index])
-        number = int(np.searchsorted(self._starts, at, side="right")) - 1
-        table = self._tables[number]
-        kernel = row_of(table.kind, table.columns, at - int(self._starts[number]))
-        return float(self._seconds[at]) * 1e6, PlanConfig(kernel, *table.packing)
+            return self._made(np.arange(*index.indices(len(self))))
+        return self._made(np.array([index]))[0]
 
     def __iter__(self) -> Iterator[tuple[float, PlanConfig]]:
-        return (self[at] for at in range(len(self)))
+        """The first few one by one: hardly anybody asks for more."""
+        for start in chain(range(min(_FEW, len(self))), range(_FEW, len(self), _MANY)):
+            yield from self[start : start + (1 if start < _FEW else _MANY)]
+
+    def _made(self, places: Any) -> list[tuple[float, PlanConfig]]:
+        """The plans at some places of the order, an array."""
+        at = self._order[places]
+        table = np.searchsorted(self._starts, at, side="right") - 1
+        found: dict[int, tuple[float, PlanConfig]] = {}
+        for number in np.unique(table).tolist():
+            rows = at[table == number]
+            told = self._tables[number]
+            kernels = rows_of(told.kind, told.columns, rows - self._starts[number])
+            us = (self._seconds[rows] * 1e6).tolist()
+            plans = (PlanConfig(kernel, *told.packing) for kernel in kernels)
+            found |= dict(zip(rows.tolist(), zip(us, plans, strict=True), strict=True))
+        return [found[row] for row in at.tolist()]
 
 
 def core_of(config: PlanConfig) -> tuple[object, ...]:
@@ -268,5 +284,7 @@ def ranked_for_group(gemms: Sequence[Gemm], spec: DeviceSpec) -> list[tuple[floa
             work = work_of(kind, c, first, setting)
             time = predict_seconds(work, spec, blocks_per_sm=np.maximum(1, per_sm), dram_bytes=moved_bytes)
             seconds = np.maximum(seconds, time)
-        found += [(float(seconds[at]) * 1e6, PlanConfig(row_of(kind, c, at))) for at in range(len(c)) if per_sm[at]]
+        fits: Any = np.flatnonzero(per_sm)
+        kernels = rows_of(kind, c, fits)
+        found += [(us, PlanConfig(one)) for us, one in zip((seconds[fits] * 1e6).tolist(), kernels, strict=True)]
     return sorted(found, key=lambda entry: entry[0])

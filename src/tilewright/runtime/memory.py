@@ -5,6 +5,7 @@ from __future__ import annotations
 import ctypes
 import math
 import weakref
+from collections.abc import Sequence
 from dataclasses import dataclass
 from types import TracebackType
 from typing import Any, Self
@@ -73,6 +74,22 @@ class DeviceArray:
         if self.nbytes:
             copy = driver.cuMemcpyDtoHAsync(host.ctypes.data, self.pointer, self.nbytes, self.gpu.stream.handle)
             driver_answer(copy, f"copying {format_bytes(self.nbytes)} from {self.gpu.name}")
+        self._wait()
+        return host
+
+    def download_parts(self, starts: Sequence[int], length: int) -> Array:
+        """Copies of so many elements behind each of some places, one row for each; elements are counted in C order."""
+        from cuda.bindings import driver
+
+        host = np.empty((len(starts), length), self.dtype)
+        size_bytes, stream = length * self.dtype.itemsize, self.gpu.stream.handle
+        if starts and (min(starts) < 0 or (max(starts) + length) * self.dtype.itemsize > self.nbytes):
+            raise ProblemError(f"Parts of {length} elements at {min(starts)} to {max(starts)} exceed {self!r}.")
+        for number, start in enumerate(starts if size_bytes else ()):
+            copy = driver.cuMemcpyDtoHAsync(
+                host.ctypes.data + number * size_bytes, self.pointer + start * self.dtype.itemsize, size_bytes, stream
+            )
+            driver_answer(copy, f"copying {format_bytes(size_bytes)} from {self.gpu.name}")
         self._wait()
         return host
 

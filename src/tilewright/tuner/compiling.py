@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+from collections.abc import Iterable
 from concurrent.futures import Future
 from dataclasses import dataclass
 from pathlib import Path
@@ -57,10 +59,20 @@ def prepare(space: Space, candidate: PlanConfig, arch: str, cache: CubinCache) -
 
 
 class Compilers(Processes):
-    """Processes that build the candidates of one space."""
+    """Processes that build the candidates of one problem."""
 
-    def __init__(self, space: Space, arch: str, workers: int, *, cache: Path | None = None) -> None:
-        super().__init__(workers, _start, space.gemm, space.spec, space.like, arch, cache)
+    def __init__(
+        self,
+        gemm: Gemm,
+        spec: DeviceSpec,
+        arch: str,
+        workers: int,
+        *,
+        like: ReductionOrder | None = None,
+        cache: Path | None = None,
+    ) -> None:
+        super().__init__(workers, _start, gemm, spec, like, arch, cache)
+        self._begun: dict[PlanConfig, Future[Prepared]] = {}
 
     @property
     def ahead(self) -> int:
@@ -69,7 +81,13 @@ class Compilers(Processes):
 
     def submit(self, candidate: PlanConfig) -> Future[Prepared]:
         """The candidate compiled; its result raises TilewrightError for one that cannot be."""
-        return self.call(_prepared, candidate)
+        return self._begun.pop(candidate, None) or self.call(_prepared, candidate)
+
+    def begin(self, candidates: Iterable[PlanConfig] = ()) -> None:
+        """Start the processes, and with them the candidates that will be submitted first."""
+        self.call(os.getpid)
+        for candidate in candidates:
+            self._begun[candidate] = self.call(_prepared, candidate)
 
 
 @dataclass(frozen=True)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import cache
 from typing import Any
 
 import numpy as np
@@ -69,10 +70,16 @@ class Encoding:
 
 def _texts(candidate: PlanConfig, names: Sequence[str]) -> list[str]:
     point = parameters(candidate.kernel)
-    own = (json.dumps(point[name]) if name in point else "-" for name in names[len(_OF_ALL) :])
+    own = (_text_of(repr(type(point[name])), point[name]) if name in point else "-" for name in names[len(_OF_ALL) :])
     packing = [*sorted(candidate.packed), *(f"transposed {name}" for name in sorted(candidate.transposed))]
     packing += ["tile multiples"] if candidate.tile_multiples else []
     return [candidate.kernel.kind, str(candidate.split_k), " ".join(packing), *own]
+
+
+@cache
+def _text_of(kind: str, value: Any) -> str:
+    """kind: True is not 1."""
+    return json.dumps(value)
 
 
 def _in_order(text: str) -> tuple[float, str]:

@@ -1,32 +1,29 @@
 """How a candidate gets its time: held against float64, and only then timed.
 
-The kernel that is timed is the one that is checked, on the operands that it is timed with: all of C where that is
-small, else one row of each stretch of rows and all their columns, so that every tile is met.
+The kernel that is timed is the one that is checked, on the operands that it is timed with (`sample`).
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+import threading
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any, Protocol
 
-import numpy as np
-
 from tilewright.artifacts import CudaSource
 from tilewright.bench.protocol import Launch, RotatedOperands, Timing, measure
-from tilewright.dtypes import Array
 from tilewright.errors import LaunchError, TilewrightError
 from tilewright.planning.plan import Plan
-from tilewright.problem.gemm import Gemm, Order
-from tilewright.problem.reference import Operands, make_operands, reference, view
-from tilewright.problem.tolerance import Verdict, compare, error_bound
+from tilewright.problem.gemm import Gemm
+from tilewright.problem.reference import Operands
 from tilewright.runtime.driver import Gpu
 from tilewright.runtime.launch import LoadedKernel, load
 from tilewright.runtime.memory import DeviceArray
 from tilewright.runtime.probe import probe
 from tilewright.tuner.compiling import Prepared
+from tilewright.tuner.sample import Sample, repeated_operands, sample_of
 from tilewright.winners.plan_config import PlanConfig
 
 ROUNDS = 3
@@ -34,14 +31,6 @@ ROUNDS = 3
 
 GRAPH_MS = 4.0
 FINAL_ROUNDS = 11
-
-_CHECKED_FLOPS = 2e10
-"""Of the float64 reference, computed once: about a second on a few cores."""
-
-_CHECKED_ELEMENTS = 2_000_000
-"""Of C, that each candidate's are compared with: some hundredths of a second."""
-
-_FEWEST_ROWS = 16
 
 
 class GpuLost(LaunchError):
@@ -75,45 +64,48 @@ class Measurer(Protocol):
 class GpuMeasurer:
     """Candidates of one problem on a GPU.
 
-    peers: what `side_by_side` times with them, such as `cuBLAS`. given: operands and their reference, where they are
-    made already. kernels: that are loaded already, by their text; those of this problem are added.
+    find_peers: of what `side_by_side` times with them, such as `cuBLAS`; called when that is first needed. given:
+    operands and their reference, where they are made already. kernels: that are loaded already, by their text; those of
+    this problem are added.
     """
 
     def __init__(
         self,
         gpu: Gpu,
         gemm: Gemm,
-        peers: Mapping[str, Launch] | None = None,
+        find_peers: Callable[[], Mapping[str, Launch]] = dict,
         *,
         given: tuple[Operands, Sample] | None = None,
         kernels: dict[CudaSource, LoadedKernel] | None = None,
     ) -> None:
         self.gpu, self.gemm = gpu, gemm
-        self.peers = dict(peers or {})
+        self._find_peers = find_peers
         self._given = given
+        self._making = threading.Lock()
         self._kernels = {} if kernels is None else kernels
         self._scratch: DeviceArray | None = None
         self._room_bytes = 0
 
-    def warm(self) -> None:
-        """Make operands and their reference now, some seconds for large problems, while compilers work; and let each
-        peer load what it loads at its first call."""
-        _ = self._sample
-        for peer in self.peers.values():
-            peer(self._rotated.addresses())
-        self.gpu.synchronize()
+    def make(self) -> None:
+        """Make operands and their reference now; any thread may."""
+        with self._making:
+            if self._given is None:
+                operands = repeated_operands(self.gemm)
+                self._given = operands, sample_of(operands)
 
     @cached_property
-    def _operands(self) -> Operands:
-        return make_operands(self.gemm) if self._given is None else self._given[0]
+    def peers(self) -> Mapping[str, Launch]:
+        return self._find_peers()
+
+    @cached_property
+    def _made(self) -> tuple[Operands, Sample]:
+        self.make()
+        assert self._given is not None
+        return self._given
 
     @cached_property
     def _rotated(self) -> RotatedOperands:
-        return RotatedOperands(self.gpu, self._operands, probe(self.gpu))
-
-    @cached_property
-    def _sample(self) -> Sample:
-        return sample_of(self._operands) if self._given is None else self._given[1]
+        return RotatedOperands(self.gpu, self._made[0], probe(self.gpu))
 
     def measure(self, prepared: Prepared) -> Measured:
         with self._alive_after(prepared.candidate):
@@ -178,7 +170,7 @@ class GpuMeasurer:
         result.poison()
         launch(self._rotated.addresses())
         self.gpu.synchronize()
-        verdict = self._sample.verdict(result.download())
+        verdict = self._made[1].verdict_of(result)
         if not verdict.ok:
             raise TilewrightError(f"wrong result: {verdict.message}")
         return verdict.relative_error
@@ -197,52 +189,3 @@ class GpuMeasurer:
                     hint="run the same command again: it goes on without this candidate.",
                 ) from None
             raise
-
-
-@dataclass(frozen=True)
-class Sample:
-    """Rows of C with their float64 reference and bound."""
-
-    gemm: Gemm
-    rows: Array
-    expected: Array
-    bound: Array
-
-    def verdict(self, stored: Array) -> Verdict:
-        """The stored C, flat, held against the reference; `Verdict.worst_at` counts rows of the sample."""
-        computed = self.gemm.out.decode(view(self.gemm, "C", stored)[self.rows])
-        return compare(computed, self.expected, self.bound)
-
-
-def sample_of(operands: Operands, *, flops: float = _CHECKED_FLOPS, seed: int = 0) -> Sample:
-    """All rows where that is little work: for float64, once, no more than `flops`, and few elements to compare with
-    each candidate. Else the first, the last and one of each stretch.
-    """
-    gemm = operands.gemm
-    most = max(_FEWEST_ROWS, int(min(flops / max(1, 2 * gemm.n * gemm.k), _CHECKED_ELEMENTS / max(1, gemm.n))))
-    rows = sampled_rows(gemm.m, most, seed)
-    part = gemm.resized(len(rows), gemm.n, gemm.k)
-    part = Gemm(
-        *(part.m, part.n, part.k, gemm.dtype, gemm.accumulate, gemm.out, Order.ROW, gemm.b, Order.ROW),
-        alpha=gemm.alpha,
-        beta=gemm.beta,
-        ldb=gemm.ldb,
-        product=gemm.product,
-    )
-    a = np.ascontiguousarray(view(gemm, "A", operands.a)[rows]).reshape(-1)
-    c = np.ascontiguousarray(view(gemm, "C", operands.c)[rows]).reshape(-1)
-    few = Operands(part, a, operands.b, c)
-    return Sample(gemm, rows, reference(few), error_bound(few))
-
-
-def sampled_rows(m: int, most: int, seed: int = 0) -> Array:
-    """
-    >>> sampled_rows(5, 16).tolist(), len(sampled_rows(4096, 64))
-    ([0, 1, 2, 3, 4], 64)
-    """
-    if m <= most:
-        return np.arange(m)
-    within = np.random.default_rng(seed).random(most)
-    rows = ((np.arange(most) + within) * m / most).astype(np.int64)
-    rows[0], rows[-1] = 0, m - 1
-    return np.minimum(rows, m - 1)

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from contextlib import closing
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import closing, contextmanager
 from time import monotonic
 
+from tilewright.device.spec import DeviceSpec
 from tilewright.tuner.compiling import Compilers
 from tilewright.tuner.measure import GpuMeasurer
 from tilewright.tuner.space import Space
@@ -13,6 +15,7 @@ from tilewright.tuner.storage import check_storage
 from tilewright.tuner.study import TuningStudy
 from tilewright.tuner.tune import Outcome, Progress, Tuning
 from tilewright.winners.keys import Key, sources_version
+from tilewright.winners.order import ReductionOrder
 from tilewright.winners.plan_config import PlanConfig
 
 SEEDS = 16
@@ -38,13 +41,28 @@ def study_name(space: Space) -> str:
     return f"{Key.of(space.spec, space.gemm)}; space {space.digest}, sources {sources_version()}"
 
 
+@contextmanager
+def begun(
+    measurer: GpuMeasurer, spec: DeviceSpec, workers: int, *, like: ReductionOrder | None = None
+) -> Iterator[Compilers]:
+    """What needs no candidates to begin: processes that compile are started, and operands are made, while this process
+    goes on."""
+    with (
+        Compilers(measurer.gemm, spec, measurer.gpu.arch, workers, like=like) as compilers,
+        ThreadPoolExecutor(1) as beside,
+    ):
+        compilers.begin()
+        beside.submit(measurer.make)
+        yield compilers
+
+
 def tune(
     space: Space,
+    compilers: Compilers,
     measurer: GpuMeasurer,
     *,
     storage: str,
     seconds: float,
-    workers: int,
     started: float | None = None,
     now: Callable[[], float] = monotonic,
     rivals: Sequence[PlanConfig] = (),
@@ -54,10 +72,9 @@ def tune(
     started = now() if started is None else started
     check_storage(storage)
     rivals = [rival for rival in rivals if rival in space]
-    with (
-        Compilers(space, measurer.gpu.arch, workers) as compilers,
-        closing(TuningStudy(storage, study_name(space), space.candidates, [*rivals, *seeds(space)])) as study,
-    ):
+    first = [*rivals, *(one for one in seeds(space) if one not in rivals)]
+    compilers.begin(first[: compilers.ahead])
+    with closing(TuningStudy(storage, study_name(space), space.candidates, first)) as study:
         tuning = Tuning(
             *(study, compilers, measurer),
             seconds=seconds,

@@ -16,6 +16,7 @@ import socket
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from datetime import datetime
+from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -79,11 +80,18 @@ class TuningStudy:
         self._failed: dict[str, str] = {}
         self._busy: set[str] = set()
         self._owner = {"host": socket.gethostname(), "pid": os.getpid(), "process": _PROCESS}
-        self._encoding = Encoding.of(self.candidates)
         self._any_trial = optuna.trial.create_trial(value=0.0)  # the sampler wants one, and reads nothing of it
         self._sampler: Any = optuna.samplers.TPESampler(
             seed=seed, multivariate=True, constant_liar=False, n_startup_trials=5
         )
+        # The sampler learns from a study in memory: writing every parameter of a candidate takes a database 20 times
+        # as long as writing its name.
+        self._learned = optuna.create_study(direction="minimize", storage=optuna.storages.InMemoryStorage())
+        self._known: set[str] = set()
+
+    @cached_property
+    def _encoding(self) -> Encoding:
+        return Encoding.of(self.candidates)
 
     def close(self) -> None:
         """Leave the storage."""
@@ -138,17 +146,15 @@ class TuningStudy:
 
         trial = optuna.trial.create_trial(
             state=optuna.trial.TrialState.RUNNING,
-            params=self._encoding.params(candidate),
-            distributions=self._encoding.distributions,
             user_attrs={_CANDIDATE: candidate.key, _OWNER: self._owner},
         )
         with told(self.url):
             trial_id = self._storage.create_new_trial(self._study_id, template_trial=trial)
-            number = self._storage.get_trial_number_from_id(trial_id)
-        claim = Claim(candidate, number, trial_id)
+        trials = self.refresh()
+        claim = Claim(candidate, next(one.number for one in trials if one._trial_id == trial_id), trial_id)
         # Trials are numbered in the order of their transactions: of two of one candidate, the later sees the earlier.
-        for other in self.refresh():
-            if other.number < number and other.user_attrs.get(_CANDIDATE) == candidate.key:
+        for other in trials:
+            if other.number < claim.number and other.user_attrs.get(_CANDIDATE) == candidate.key:
                 if not other.state.is_finished() or _MEASURED in other.user_attrs or _FAILURE in other.user_attrs:
                     self.release([claim])
                     self._busy.add(candidate.key)
@@ -180,8 +186,14 @@ class TuningStudy:
         return self.candidates[int(np.argmax(likeness))]  # of equals, the one of the best rank
 
     def _wished(self) -> Any:
-        with told(self.url):
-            params = self._sampler.sample_relative(self._study, self._any_trial, self._encoding.distributions)
+        import optuna
+
+        distributions = self._encoding.distributions
+        for key in [one for one in self._measured if one in self._by_key and one not in self._known]:
+            self._known.add(key)
+            params, us = self._encoding.params(self._by_key[key]), self._measured[key].median_us
+            self._learned.add_trial(optuna.trial.create_trial(value=us, params=params, distributions=distributions))
+        params = self._sampler.sample_relative(self._learned, self._any_trial, distributions)
         return self._encoding.codes({**self._encoding.params(self.candidates[0]), **params})
 
     # -- what came of it --------------------------------------------------------------------------------------------

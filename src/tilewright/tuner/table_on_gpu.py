@@ -3,27 +3,18 @@
 from __future__ import annotations
 
 from concurrent.futures import Future, ThreadPoolExecutor
-from functools import lru_cache
-
-import numpy as np
 
 from tilewright.artifacts import CudaSource
 from tilewright.bench.baseline import cublas
-from tilewright.dtypes import Array, DType
 from tilewright.errors import TilewrightError
-from tilewright.problem.gemm import Gemm, OperandName
-from tilewright.problem.reference import PADDING, Operands
+from tilewright.problem.gemm import Gemm
+from tilewright.problem.reference import Operands
 from tilewright.runtime.driver import Gpu
 from tilewright.runtime.launch import LoadedKernel
 from tilewright.suite.problems import Problem
-from tilewright.tuner.measure import GpuLost, GpuMeasurer, Sample, sample_of
+from tilewright.tuner.measure import GpuLost, GpuMeasurer
+from tilewright.tuner.sample import Sample, repeated_operands, sample_of
 from tilewright.tuner.table import PEER, Ready, Timed
-
-_POOL = 4_194_301
-"""Random numbers that operands are made of, again and again: a prime, so that no rows are alike."""
-
-_SEEDS: tuple[tuple[int, OperandName], ...] = ((0, "A"), (1, "B"))
-_CHECKED_FLOPS = 4e9
 
 
 class GpuTable:
@@ -50,7 +41,7 @@ class GpuTable:
         gemm, given = problem.gemm, self._made.pop(problem).result()
         peer = cublas(self.gpu, gemm)
         peers = {} if peer is None else {PEER: peer.launch}
-        measurer = GpuMeasurer(self.gpu, gemm, peers, given=given, kernels=self._kernels)
+        measurer = GpuMeasurer(self.gpu, gemm, lambda: peers, given=given, kernels=self._kernels)
         try:
             right, failures = {}, {}
             for name, prepared in ready.prepared.items():
@@ -68,17 +59,4 @@ class GpuTable:
 
 def _made(gemm: Gemm) -> tuple[Operands, Sample]:
     operands = repeated_operands(gemm)
-    return operands, sample_of(operands, flops=_CHECKED_FLOPS)
-
-
-def repeated_operands(gemm: Gemm) -> Operands:
-    """Random normal operands of a problem with tight rows and a beta of 0, made in a moment from a few millions of
-    numbers; C is NaN."""
-    a, b = (np.resize(_numbers(gemm.dtype, seed), gemm.storage_elements(name)) for seed, name in _SEEDS)
-    c = np.full(gemm.storage_elements("C"), gemm.out.encode(np.full(1, PADDING, np.float32))[0])
-    return Operands(gemm, a, b, c)
-
-
-@lru_cache(maxsize=8)
-def _numbers(dtype: DType, seed: int) -> Array:
-    return dtype.encode(np.random.default_rng(seed).standard_normal(_POOL, dtype=np.float32))
+    return operands, sample_of(operands)

@@ -29,7 +29,7 @@ _FINAL_WAIT_S = 10.0
 """For a finalist of another process, compiled before: a candidate that is still being compiled may be in its way."""
 
 _CRASHES = 3
-_POLL_S = 0.25
+_POLL_S, _LEAST_POLL_S = 0.25, 0.01
 
 Progress = Callable[["State"], None]
 
@@ -133,8 +133,9 @@ class Tuning:
         work: dict[Future[Any], Claim] = {}
         all_taken = False
         try:
-            while self._seconds_left() > 0:
-                while len(work) < self.compilers.ahead and not all_taken and self._seconds_left() > 0:
+            while not self._is_late():
+                # What is ready is measured before more is claimed.
+                while len(work) < self.compilers.ahead and not (all_taken or self._is_late() or _any_done(work)):
                     claim = self.study.claim()
                     if claim is None:
                         all_taken = self.study.free_the_dead() == 0
@@ -142,8 +143,9 @@ class Tuning:
                     work[self.compilers.submit(claim.candidate)] = claim
                 if not work:
                     return True
-                done, _ = wait(work, timeout=min(_POLL_S, max(0.0, self._seconds_left())), return_when=FIRST_COMPLETED)
-                if done and self._seconds_left() > 0:
+                left = max(_LEAST_POLL_S, self._seconds_left())
+                done, _ = wait(work, timeout=min(_POLL_S, left), return_when=FIRST_COMPLETED)
+                if done and not self._is_late():
                     first = min(done, key=lambda one: work[one].number)
                     self._measured(work.pop(first), first)
                 self.progress(self._state())
@@ -189,6 +191,13 @@ class Tuning:
         replay_s = max(GRAPH_MS * 1e-3, 0.0 if best is None else best * 1e-6)
         final_s = _FINAL_S + (FINAL_ROUNDS + 4) * (FINALISTS + len(self.rivals) + 2) * replay_s
         return self.deadline - final_s - self.now()
+
+    def _is_late(self) -> bool:
+        """Whether the finalists must be timed now. One candidate is measured in any case, unless the budget is spent
+        twice over: a search that ends with nothing has been for nothing."""
+        if self.here or self.study.best_us is not None:
+            return self._seconds_left() <= 0
+        return self.now() > self.deadline + (self.deadline - self.started)
 
     def _state(self) -> State:
         results, failures = self.study.results(), self.study.failures()
@@ -237,6 +246,10 @@ def winner_of(outcome: Outcome, key: Key, flops: int) -> Winner:
     best = outcome.best
     named = Named(best.candidate, best.measured.order, best.measured.kernel)
     return winner_from(key, named, outcome.time, outcome.times.get("cuBLAS"), flops=flops, tried=len(outcome.results))
+
+
+def _any_done(work: Mapping[Future[Any], Claim]) -> bool:
+    return any(future.done() for future in work)
 
 
 class Compiled(Protocol):

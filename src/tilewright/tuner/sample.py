@@ -1,0 +1,107 @@
+"""Operands that are made in a moment, and the part of a result that is held against float64.
+
+All of C is compared where that is little work. Else rows and columns are, one of each stretch of either, so that every
+tile of a candidate is met.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import lru_cache
+from math import sqrt
+
+import numpy as np
+
+from tilewright.dtypes import Array, DType
+from tilewright.problem.gemm import Gemm, OperandName, Order
+from tilewright.problem.reference import PADDING, Operands, reference, view
+from tilewright.problem.tolerance import Verdict, compare, error_bound
+from tilewright.runtime.memory import DeviceArray
+
+_POOL = 4_194_301
+"""Random numbers that operands are made of, again and again: a prime, so that no rows are alike."""
+
+_SEEDS: tuple[tuple[int, OperandName], ...] = ((0, "A"), (1, "B"))
+
+_CHECKED_FLOPS = 2e9
+"""Of the float64 reference, computed once: a tenth of a second on a few cores."""
+
+_CHECKED_ELEMENTS = 1_000_000
+"""Of C, that each candidate's are compared with: a hundredth of a second."""
+
+_FEWEST = 16
+"""Rows, and columns."""
+
+
+def repeated_operands(gemm: Gemm) -> Operands:
+    """Random normal operands of a problem with tight rows and a beta of 0, made from a few millions of numbers; C is
+    NaN."""
+    a, b = (np.resize(_numbers(gemm.dtype, seed), gemm.storage_elements(name)) for seed, name in _SEEDS)
+    c = np.full(gemm.storage_elements("C"), gemm.out.encode(np.full(1, PADDING, np.float32))[0])
+    return Operands(gemm, a, b, c)
+
+
+@lru_cache(maxsize=8)
+def _numbers(dtype: DType, seed: int) -> Array:
+    return dtype.encode(np.random.default_rng(seed).standard_normal(_POOL, dtype=np.float32))
+
+
+@dataclass(frozen=True)
+class Sample:
+    """Rows and columns of C where it is compared, with the float64 reference there and its bound."""
+
+    gemm: Gemm
+    rows: Array
+    columns: Array
+    expected: Array
+    bound: Array
+
+    def verdict(self, stored: Array) -> Verdict:
+        """The stored C, flat, held against the reference; `Verdict.worst_at` counts rows and columns of the sample."""
+        return self._held(view(self.gemm, "C", stored)[np.ix_(self.rows, self.columns)])
+
+    def verdict_of(self, result: DeviceArray) -> Verdict:
+        """The same of a C on the GPU, of which the lines of the sample are downloaded and no others."""
+        by_rows = self.gemm.c is Order.ROW
+        lines, others = (self.rows, self.columns) if by_rows else (self.columns, self.rows)
+        length = self.gemm.size(self.gemm.operand("C").contiguous)
+        found = result.download_parts((lines * self.gemm.ldc).tolist(), length)[:, others]
+        return self._held(found if by_rows else found.T)
+
+    def _held(self, stored: Array) -> Verdict:
+        return compare(self.gemm.out.decode(np.ascontiguousarray(stored)), self.expected, self.bound)
+
+
+def sample_of(operands: Operands, *, seed: int = 0) -> Sample:
+    """What is compared of a result."""
+    gemm = operands.gemm
+    most = min(_CHECKED_FLOPS / max(1, 2 * gemm.k), _CHECKED_ELEMENTS)
+    # Where one side is short, all of it, and more of the other.
+    count = max(sqrt(most), most / max(1, gemm.n), _FEWEST)
+    rows = sampled(gemm.m, int(count), seed)
+    columns = sampled(gemm.n, int(max(most / max(1, len(rows)), _FEWEST)), seed + 1)
+    part = Gemm(
+        *(len(rows), len(columns), gemm.k, gemm.dtype, gemm.accumulate, gemm.out),
+        alpha=gemm.alpha,
+        beta=gemm.beta,
+        product=gemm.product,
+    )
+    a = view(gemm, "A", operands.a)[rows]
+    b = view(gemm, "B", operands.b)[:, columns]
+    c = view(gemm, "C", operands.c)[np.ix_(rows, columns)]
+    few = Operands(part, *(np.ascontiguousarray(one).reshape(-1) for one in (a, b, c)))
+    return Sample(gemm, rows, columns, reference(few), error_bound(few))
+
+
+def sampled(size: int, most: int, seed: int = 0) -> Array:
+    """Places along a dimension: all, or the first, the last and one of each stretch.
+
+    >>> sampled(5, 16).tolist(), len(sampled(4096, 64))
+    ([0, 1, 2, 3, 4], 64)
+    """
+    if size <= most:
+        return np.arange(size)
+    within = np.random.default_rng(seed).random(most)
+    places = ((np.arange(most) + within) * size / most).astype(np.int64)
+    places[0], places[-1] = 0, size - 1
+    return np.minimum(places, size - 1)

@@ -141,7 +141,8 @@ class TmaKernel:
         end: Body = (ClusterBarrier(),) if cluster > 1 else ()
         roles = If(is_producer, self._producer(), self._consumer(threads))
         groups = self._scheduler.prepare()
-        wait = self._wait if groups else ()  # where groups end may be written by the kernel before
+        # Where groups end may be written by the kernel before.
+        wait = self._wait if self.program.problems.has_offsets else ()
         return (group, lane, *rank, *self._init(with_empty=True), *wait, *groups, roles, *end)
 
     def _producer(self) -> Body:

@@ -1,6 +1,7 @@
 """The kernel on the CPU, warp by warp: exact results, counts, and what is wrong with it."""
 
 from tilewright.simulator.arithmetic import FloatArithmetic, ModularArithmetic
+from tilewright.simulator.asynchronous.previous import PreviousGrid
 from tilewright.simulator.counters import Counters
 from tilewright.simulator.events import Listener
 from tilewright.simulator.findings import Finding, Kind
@@ -17,6 +18,7 @@ __all__ = [
     "Listener",
     "ModularArithmetic",
     "OrderSearch",
+    "PreviousGrid",
     "Run",
     "count_sampled",
     "sample_blocks",

@@ -153,6 +153,10 @@ class MemorySide:
         )
         for hear in self.context.wire.accessed:
             hear(access)
+        units = self.context.units
+        if units is not None and units.waiting is not None and self.buffer.space is Space.GLOBAL:
+            if pattern is not convoy.warps.nowhere:
+                units.check_previous(self.site, convoy, pattern.active, self.buffer.name, store=self.is_store)
         return access
 
     def fetch(self, convoy: Convoy, access: Access) -> Array:

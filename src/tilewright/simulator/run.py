@@ -21,6 +21,7 @@ from tilewright.problem.reference import Operands
 from tilewright.problem.storages import Storages
 from tilewright.simulator.arithmetic import Arithmetic, FloatArithmetic
 from tilewright.simulator.asynchronous.ordered import OrderedRaces
+from tilewright.simulator.asynchronous.previous import ANY_GRID, PreviousGrid, never_waited
 from tilewright.simulator.asynchronous.units import Units
 from tilewright.simulator.barriers import BlockBarriers
 from tilewright.simulator.context import Context, Observer
@@ -101,6 +102,7 @@ def simulate(
     part_of_k: int = 0,
     batching: Mapping[str, int] | None = None,
     group_ends: Sequence[int] = (),
+    previous: PreviousGrid | None = None,
     observer: Observer | None = None,
 ) -> Run:
     """Run `kernel` on flat operand storages. The operands stay as they are.
@@ -113,8 +115,9 @@ def simulate(
     has room for. Of a kernel with clusters whole clusters run, whichever of their blocks are chosen. part_of_k:
     products that one block sums, where items share out k; the storage of C then holds the partial sums, one matrix
     below the other. batching: the arguments that tell problems apart by name (`Kernel.batching`), where storages hold
-    several matrices. group_ends: where groups end, of a kernel of groups by offsets. observer: told after each
-    statement of every convoy, with the state of the machine.
+    several matrices. group_ends: where groups end, of a kernel of groups by offsets. previous: what the launches before
+    do while an overlapped kernel begins; None: anything. observer: told after each statement of every convoy, with the
+    state of the machine.
 
     Raises SimulationError for the first broken rule, unless on_finding="collect".
     """
@@ -143,7 +146,10 @@ def simulate(
     context = Context(memory, numbers, Wire(heard), findings, None, nobody, observer=observer, journal=journal)
     program = translate(kernel, sites, context, constants, grid)
     together = int(np.prod(grid)) if kernel.workspace else kernel.cluster
-    _add_units_and_races(context, kernel, operands.problem, sites, together, batching or {}, detectors=detectors)
+    grid_before = (previous or ANY_GRID) if kernel.overlapped else None
+    _add_units_and_races(
+        context, kernel, operands.problem, sites, together, batching or {}, grid_before, detectors=detectors
+    )
     launch = Launch(kernel, tuple(sites.all), grid, len(chosen), int(np.prod(grid)), warps_per_block(kernel))
     for hear in context.wire.launched:
         hear(launch)
@@ -152,6 +158,9 @@ def simulate(
     else:
         machine = SteppedMachine(program, context, kernel.shared, schedule)
     completed = _run_batches(machine, kernel, grid, chosen, progress)
+    waiting = None if context.units is None or not detectors else context.units.waiting
+    if completed and waiting is not None and not waiting.is_over and len(chosen) == int(np.prod(grid)) > 0:
+        findings.report(never_waited((0, 0, 0)))
     stored = {name: memory.arrays[name] for name in kernel.problem.results}
     flags = memory.arrays.get(TILE_FLAGS, np.zeros(0, np.int64))
     return Run(stored, counters_of(launch, heard), findings.all(), completed, flags, order, seed)
@@ -171,6 +180,7 @@ def _add_units_and_races(
     sites: Sites,
     together: int,
     steps: Mapping[str, int],
+    previous: PreviousGrid | None,
     *,
     detectors: bool,
 ) -> None:
@@ -178,9 +188,9 @@ def _add_units_and_races(
     that something may order. steps: elements from one matrix to the next."""
     memory, findings = context.memory, context.findings
     written, threads = _written(kernel, memory), kernel.threads_per_block
-    if any(isinstance(stmt, AsyncStmt) for _, stmt in walk(kernel.body)):
+    if kernel.overlapped or any(isinstance(stmt, AsyncStmt) for _, stmt in walk(kernel.body)):
         races = OrderedRaces(sites.all, findings, threads, written, together) if detectors else None
-        context.races, context.units = races, Units(kernel, problem, memory, findings, races, steps)
+        context.races, context.units = races, Units(kernel, problem, memory, findings, races, steps, previous)
     elif detectors:
         context.races = Races(sites.all, findings, threads, written)
 

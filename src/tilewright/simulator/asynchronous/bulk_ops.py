@@ -137,6 +137,7 @@ class TmaLoadOp(BarrierOp):
         if not len(lanes):
             return
         units = self.units
+        units.check_previous(self.site, convoy, convoy.mask, self.map.operand, store=False)
         at = tuple(values(part, convoy, lanes) for part in self.at)
         first, keys = self._base.first(convoy, lanes), self.keys(convoy, lanes)
         self._base.tell(convoy, lanes, at, first)
@@ -218,6 +219,7 @@ class TmaStoreOp(UnitOp):
         first = self._base.first(convoy, lanes)
         self._base.tell(convoy, lanes, at, first)
         units, box = self.units, self._base.box
+        units.check_previous(self.site, convoy, convoy.mask, self.map.operand, store=True)
         rows, slot = self.rows(convoy, lanes), convoy.warps.block_of_lane[lanes]
         elements = box.places(first) + (slot * box.buffer.elements)[:, None]
         serials = np.empty(len(lanes), np.int64)

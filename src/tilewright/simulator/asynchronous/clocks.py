@@ -8,6 +8,7 @@ Every warp has a row of counters, one for each thing of its cluster that others 
     stored    of each warp: its bulk stores, counted, that no longer read shared memory
     multiplied   of each warpgroup: its wgmma groups, counted, that are complete
     phases    of each mbarrier: its phases, counted, that are complete
+    previous  1 where the grid before this one has ended (one counter for all)
 
 An access stamped with (counter, value) comes before what a warp does now exactly if the warp's row has reached the
 value. Rows travel with barriers: who meets takes the maximum of all, who arrives at an mbarrier leaves its row
@@ -46,7 +47,9 @@ class Clocks:
         self.rank = np.arange(batch.blocks) - (0 if flags else self.leader)
         """The number of each block among those that have counters for each other: the cluster, or all with flags."""
         count = batch.blocks * self.warps
-        self.rows = np.zeros((count, (batch.blocks if flags else cluster) * self.of_block), np.int32)
+        self.previous = (batch.blocks if flags else cluster) * self.of_block
+        """The counter that is 1 where it is known that the grid before has ended."""
+        self.rows = np.zeros((count, self.previous + 1), np.int32)
         row = np.arange(count)
         self.own = self.rank[row // self.warps] * self.of_block + row % self.warps
         """The counter `done` of each row's warp."""

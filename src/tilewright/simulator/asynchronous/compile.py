@@ -45,6 +45,7 @@ from tilewright.simulator.asynchronous.meeting_ops import (
     PassOp,
     SetRegistersOp,
     TeamBarrierStep,
+    WaitPreviousOp,
 )
 from tilewright.simulator.asynchronous.product_ops import (
     Side,
@@ -134,7 +135,9 @@ class Compiler:
                 return WgmmaFenceOp(*here)
             case WgmmaCommit():
                 return WgmmaCommitOp(*here)
-            case PrefetchMap() | StartNextGrid() | WaitPreviousGrid():
+            case WaitPreviousGrid():
+                return WaitPreviousOp(*here)
+            case PrefetchMap() | StartNextGrid():
                 return PassOp(*here)
             case _:
                 raise AssertionError(f"{type(stmt).__name__} is not an operation of a unit")

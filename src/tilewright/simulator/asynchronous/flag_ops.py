@@ -11,6 +11,7 @@ import numpy as np
 
 from tilewright.device.spec import WARP_THREADS
 from tilewright.dtypes import Array
+from tilewright.ir.kernel import TILE_FLAGS
 from tilewright.simulator.asynchronous.flags import FLAGS, Flags
 from tilewright.simulator.asynchronous.lanes import UnitOp, acting, values
 from tilewright.simulator.convoy import Convoy
@@ -26,6 +27,10 @@ class FlagOp(UnitOp):
 
     flag: Place
     value: Place
+
+    def check_previous(self, convoy: Convoy, *, store: bool) -> None:
+        """Flags are memory that the grid before may use, too."""
+        self.units.check_previous(self.site, convoy, convoy.mask, TILE_FLAGS, store=store)
 
     def _numbers(self, convoy: Convoy, lanes: Array) -> tuple[Array, Array]:
         """The flag and the value of each lane; lanes that name no flag are reported and left out."""
@@ -48,6 +53,7 @@ class SignalFlagOp(FlagOp):
         if not len(lanes):
             return
         units = self.units
+        self.check_previous(convoy, store=True)
         flags, found = self._numbers(convoy, lanes)
         rows = self.rows(convoy, lanes)
         if self.context.journal is not None:
@@ -74,6 +80,7 @@ class WaitFlagStep(FlagOp):
         passes = units.flags.values[flags] == wanted
         if passes.all():
             self.issue(convoy)
+            self.check_previous(convoy, store=False)
             if self.context.journal is not None:
                 self.context.journal.note(Role.PASSES, FLAGS, flags, units.flags.times[flags])
             for flag, row in zip(flags.tolist(), self.rows(convoy, lanes).tolist(), strict=False):

@@ -104,6 +104,17 @@ class PassOp(UnitOp):
 
 
 @dataclass(slots=True)
+class WaitPreviousOp(UnitOp):
+    """These threads have waited for the grid before."""
+
+    def __call__(self, convoy: Convoy) -> None:
+        self.issue(convoy)
+        lanes = acting(convoy)
+        if len(lanes):
+            self.units.wait_previous(np.unique(self.rows(convoy, lanes)))
+
+
+@dataclass(slots=True)
 class SetRegistersOp(UnitOp):
     """Warps give up registers, or take more."""
 

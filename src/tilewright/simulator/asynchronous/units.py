@@ -19,11 +19,12 @@ from tilewright.simulator.asynchronous.flights import Flight, Store, StoreQueue
 from tilewright.simulator.asynchronous.meetings import NAMED, Meetings
 from tilewright.simulator.asynchronous.ordered import OrderedRaces
 from tilewright.simulator.asynchronous.phases import BarrierNames, Complain, Phases
+from tilewright.simulator.asynchronous.previous import PreviousGrid, Waiting, early_access
 from tilewright.simulator.convoy import Convoy, Wait
 from tilewright.simulator.findings import Finding, Findings, Kind, Where
 from tilewright.simulator.memory import Memory
 from tilewright.simulator.sites import Site
-from tilewright.simulator.warps import Batch
+from tilewright.simulator.warps import Batch, Mask
 from tilewright.units import ceil_div
 
 SM_REGISTERS = 64 * 1024
@@ -47,6 +48,7 @@ class Units:
         findings: Findings,
         races: OrderedRaces | None,
         steps: Mapping[str, int],
+        previous: PreviousGrid | None = None,
     ) -> None:
         self.kernel = kernel
         self._problem = problem
@@ -55,6 +57,8 @@ class Units:
         self.memory = memory
         self.findings = findings
         self.races = races
+        self.waiting = None if previous is None else Waiting(previous)
+        """For the grid before; None where that has ended."""
         self.names = BarrierNames(kernel.shared)
         self.elements_of = {buffer.name: buffer.elements for buffer in kernel.shared}
         if races is not None:
@@ -92,6 +96,23 @@ class Units:
         self.told = np.full(batch.blocks * len(self.names), -1, np.int64)
         """The warp of another block that last arrived at each barrier; told_at: at which time."""
         self.told_at = np.zeros(batch.blocks * len(self.names), np.int64)
+
+    # -- the grid before ---------------------------------------------------------------------------------------------
+
+    def wait_previous(self, rows: Array) -> None:
+        """Warps have waited for the grid before."""
+        if self.waiting is not None:
+            self.waiting.wait(self.clocks, rows, self.memory.arrays)
+
+    def check_previous(self, site: Site, convoy: Convoy, mask: Mask | None, buffer: str, *, store: bool) -> None:
+        """Lanes touch global memory: reports those that may meet the grid before there."""
+        if self.waiting is None or self.races is None:
+            return
+        late = self.waiting.late(self.clocks, self.clocks.row(convoy.warps), buffer, store=store)
+        if mask is not None:
+            late &= mask.rows.any(axis=1)
+        if late.any():
+            self.findings.report(early_access(buffer, place_of(site, convoy, int(np.argmax(late))), store=store))
 
     # -- TMA --------------------------------------------------------------------------------------------
 

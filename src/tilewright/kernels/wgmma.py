@@ -63,9 +63,6 @@ _MBARRIER_BYTES = 1024
 _STAGED_BYTES = 2
 """Bytes of an element of C that goes through shared memory: stmatrix moves no other."""
 
-_NARROW_STAGE_BYTES = 18 << 10
-"""A stage of a skinny tile: as many bytes must be on their way."""
-
 CLUSTER_SIZES = (1, 2, 4)
 """Blocks of a cluster, along m or along n: each loads its share of the tile that all read."""
 
@@ -261,11 +258,10 @@ def blocks_per_sm(config: Any) -> Column:
     return fits(config) * (1 + np.logical_and(fits(config, 2), small))
 
 
-def deepest_ring(config: Any, blocks: Column = 1, most: int = 8) -> Column:
-    """The most stages of which an SM holds so many blocks, at most so many, or twice as many where tiles are narrow."""
+def deepest_ring(config: Any, blocks: Column = 1) -> Column:
+    """The most stages of which an SM holds so many blocks."""
     room = _SHARED_BYTES_PER_SM // blocks - _RESERVED_BYTES - _MBARRIER_BYTES - staged_c_bytes(config)
-    narrow = (config.m + config.n) * SWIZZLE_ATOM_BYTES <= _NARROW_STAGE_BYTES
-    return np.minimum(room // ((config.m + config.n) * SWIZZLE_ATOM_BYTES), most * (1 + narrow))
+    return np.minimum(room // ((config.m + config.n) * SWIZZLE_ATOM_BYTES), MAX_STAGES)
 
 
 def subtile_of(config: Any, gemm: Gemm) -> Column:

@@ -24,7 +24,7 @@ from tilewright.kernels.spaces import legal_parts, space
 from tilewright.kernels.wgmma_steps import tma_stores
 from tilewright.model.time import predict_seconds
 from tilewright.planning.block_clocks import blocks_per_sm
-from tilewright.planning.candidates import candidates, families_for, promising, with_options
+from tilewright.planning.candidates import candidates, families_for, other_options, promising, with_options
 from tilewright.planning.cost import CORRECTED, MORE_LAUNCHES_SECONDS, Around, plan_seconds
 from tilewright.planning.packing import TMA_BYTES, Alignment, Packing, behind_packing, ways_to_pack
 from tilewright.planning.skinny import estimate_us as skinny_us
@@ -46,15 +46,18 @@ class Database(Protocol):
         ...
 
 
-_SPLIT_K = np.array((1, 2, 3, 4, 5, 6, 8, 12, 16, 24, 32))
+_SPLIT_K = np.array((*range(1, 11), 12, 14, 16, 20, 24, 32))
+
+_MOST_WAVES = {"simt": 8, "mma": 2, "wgmma": 2}
+"""Waves of blocks up to which split-K may pay, by family. Of 1.1 waves, half as long ones make 2.2, which are 1.5 of
+the whole ones. The parts of long FFMA sums cost least: in f32 768 x 4096 x 14336 takes 2112 us in 1.5 waves, and
+1862 in 2.9 of 4 parts (H200, benchmarks/choice_sweep.py)."""
 
 _LEAST_K_TILES = {"simt": 4, "mma": 8, "wgmma": 8}
 """K tiles that are worth a part of split-K, by family: those of FFMA take longest."""
 
-_SHARED_TIMES, _SHARED_BYTES = 3.5, 60e6
-"""What blocks ask the L2 for in all, by the size of the matrices and in bytes, from which on a split-K kernel is better
-off if its neighbours lie side by side: see `_late`."""
-
+_FINALISTS = 8
+"""Kernels whose options are all priced."""
 
 _FEW, _MANY = 4, 64
 """Entries of a ranking that are made one by one, and how many at once after them."""
@@ -161,10 +164,19 @@ def ranked(
         rows = table if keep_order or stack is not None else _with_split_k(kind, table, gemm, spec)
         if kind == "wgmma":
             rows = promising(_that_tma_can_serve(rows, gemm, alignment, stack), gemm, spec, count)
-            rows = _with_dependent_launch(with_options(rows, gemm, spec, count), gemm)
+            rows = with_options(rows, gemm, spec, count)
         ways = [way for way in ways_to_pack(kind, gemm, alignment) if not (way.tile_multiples and stack is not None)]
-        tables += _priced(kind, [(rows, way) for way in ways], gemm, spec, alignment, count)
+        found = _priced(kind, [(rows, way) for way in ways], gemm, spec, alignment, count)
+        if kind == "wgmma":
+            others = [(other_options(one.columns[_best(one.seconds, _FINALISTS)]), one.packing) for one in found]
+            found += _priced(kind, others, gemm, spec, alignment, count)
+        tables += found
     return Ranking(tables)
+
+
+def _best(seconds: Any, count: int) -> Any:
+    """Places of the least."""
+    return np.argpartition(seconds, count)[:count] if len(seconds) > count else np.arange(len(seconds))
 
 
 def _priced(
@@ -194,7 +206,7 @@ def whole_space(gemm: Gemm, spec: DeviceSpec, alignment: Alignment, *, family: s
             rows = _with_split_k(kind, space(kind, read), gemm, spec)
             rows = rows[(rows.split_k == 1) | legal_parts(kind, rows, read)]
             if kind == "wgmma":
-                rows = _with_dependent_launch(_that_tma_can_serve(rows, gemm, alignment, None), gemm)
+                rows = _that_tma_can_serve(rows, gemm, alignment, None)
             found.append((rows, packing))
         tables += _priced(kind, found, gemm, spec, alignment, corrected=_CORRECTED)
     return Ranking(tables)
@@ -221,8 +233,7 @@ def estimate_us(
 def _with_split_k(kind: str, c: Columns, gemm: Gemm, spec: DeviceSpec) -> Columns:
     """Each candidate alone, and with every count of split-K that leaves no SM idle and is worth a part's start."""
     tiles = c.tiles if "tiles" in c.names else ceil_div(gemm.m, c.m) * ceil_div(gemm.n, c.n)
-    # Twice the SMs: of 1.1 waves of blocks, half as long ones make 2.2, which are 1.5 of the whole ones.
-    room = 2 * spec.sm_count * np.maximum(1, blocks_per_sm(kind, c, gemm, spec))
+    room = _MOST_WAVES[kind] * spec.sm_count * np.maximum(1, blocks_per_sm(kind, c, gemm, spec))
     most = np.minimum(room // np.maximum(tiles, 1), gemm.k // (_LEAST_K_TILES[kind] * c.k))
     most = np.where(_is_whole(kind, c), 1, most)
     if np.max(most, initial=1) <= 1:
@@ -245,23 +256,6 @@ def _that_tma_can_serve(c: Columns, gemm: Gemm, alignment: Alignment, stack: Sta
     if loads and stores:
         return c
     return c[loads & (stores | np.logical_not(wgmma.stages_result(c, gemm)))]
-
-
-def _with_dependent_launch(c: Columns, gemm: Gemm) -> Columns:
-    """Split-K kernels without dependent launch, where that does not pay."""
-    return c.with_columns(dependent_launch=c.dependent_launch * ~_late(c, gemm))
-
-
-def _late(c: Columns, gemm: Gemm) -> Any:
-    """Whether a split-K kernel starts after the one in front of it has ended: where it lives on what neighbours ask for
-    at the same time, as blocks that start where others have just ended lie on the SMs in any order.
-
-    Measured on the H200 in bf16: 512 x 512 x 16384 in 4 parts 17.2 us, with dependent launch 20.4; 512 x 512 x 8192
-    10.8 and 11.8; but 256 x 512 x 4096 in 4 parts 6.6 and 6.2, and 128 x 4096 x 4096 in 4 parts 16.0 and 14.9.
-    """
-    tiles = c.tiles if "tiles" in c.names else ceil_div(gemm.m, c.m) * ceil_div(gemm.n, c.n)
-    asked = tiles * gemm.k * (c.m + c.n) * gemm.dtype.bytes
-    return (c.split_k > 1) & (asked >= max(_SHARED_TIMES * gemm.compulsory_bytes, _SHARED_BYTES))
 
 
 def ranked_for_group(gemms: Sequence[Gemm], spec: DeviceSpec) -> list[tuple[float, PlanConfig]]:

@@ -138,12 +138,11 @@ class TmaKernel:
         group = Let(GROUP, Var("threadIdx.x") // 128, uniform=True)
         lane = next(let for let in threads if let.name == GROUP_LANE)
         is_producer = binary(Op.EQ, Var(GROUP), self.plan.consumer.warpgroups)
-        end: Body = (ClusterBarrier(),) if cluster > 1 else ()
         roles = If(is_producer, self._producer(), self._consumer(threads))
         groups = self._scheduler.prepare()
         # Where groups end may be written by the kernel before.
         wait = self._wait if self.program.problems.has_offsets else ()
-        return (group, lane, *rank, *self._init(with_empty=True), *wait, *groups, roles, *end)
+        return (group, lane, *rank, *self._init(with_empty=True), *wait, *groups, roles)
 
     def _producer(self) -> Body:
         assert self.plan.producer is not None and self.plan.producer.registers is not None
@@ -205,7 +204,19 @@ class TmaKernel:
             Event(steps_of(self._load), fills=True),
         )
         pipeline = Pipeline(events, Uses(self._loop, self._count, lambda _: self._fill))
-        return (For(self._loop, self._count, pipeline.steady()),)
+        return (For(self._loop, self._count, pipeline.steady()), *self._remain(item))
+
+    def _remain(self, item: Item) -> Body:
+        """Behind the last item, a block of a cluster stays until all stages have been given back: an arrival from
+        another block must not come to one that has ended."""
+        if self.plan.cluster == 1:
+            return ()
+        uses = NumberedStages(f"{self._loop}_last", self._stages, item.uses_through(self._count))
+        stage = Var(f"{uses.loop}_stage")
+        wait = WaitBarrier(self.empty(stage), uses.parity ^ 1)
+        given_back = For(uses.loop, Const(self._stages), (*uses.lets(stage.name), wait))
+        is_last = self._scheduler.is_last(item)
+        return (given_back,) if is_last is None else (If(is_last, (given_back,)),)
 
     def _load(self, env: Env) -> Body:
         assert env.stage is not None

@@ -206,6 +206,10 @@ class Scheduler:
             return Select(binary(Op.LT, first, behind), tiles, ZERO)
         return strided_count(self._stride, self._own, self.count)
 
+    def is_last(self, item: Item) -> Expr | None:
+        """Whether the running block has no item behind this one; None where it has one item."""
+        return None if self.plan.walk is Walk.ONE_TILE else binary(Op.EQ, item.number + 1, self.items)
+
     @property
     def count(self) -> Expr:
         """Work items of the grid (of clusters, where there are any) of a persistent kernel."""

@@ -21,6 +21,7 @@ import traceback
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import BrokenExecutor, Future, ProcessPoolExecutor, as_completed
 from dataclasses import asdict, replace
+from functools import cache
 from itertools import cycle, islice
 from multiprocessing import get_context
 from pathlib import Path
@@ -43,8 +44,12 @@ from tilewright.runtime.probe import probe
 from tilewright.suite.drawing import Drawn, drawn, layers_of, random_shapes, shapes_of_layers, tokens_of
 from tilewright.suite.operands import checked, operands_of
 from tilewright.suite.peers import true_to_formats
+from tilewright.suite.problems import problems
 from tilewright.tuner.compiling import Prepared, prepare
 from tilewright.tuner.space import Candidate, Space
+from tilewright.winners.database import shipped_winners
+from tilewright.winners.keys import Key, row_alignment
+from tilewright.winners.plan_config import PlanConfig
 
 GRAPH_US = 700.0
 ROUNDS = 5
@@ -60,12 +65,22 @@ def candidates_of(gemm: Gemm, spec: DeviceSpec, count: int) -> list[Candidate]:
     seed = hash((gemm.m, gemm.n, gemm.k)) % 2**31
     found = {config: us for us, config in islice(drawn_from, 3)}
     found |= {config: us for us, config in drawn_from.drawn(count, seed, 0.07)}
-    today = {
-        one: estimate_us(one, gemm, spec, alignment) for one in islice(estimated(Request(gemm, alignment), spec), 6)
-    }
+    asked = [*shipped_for(gemm, spec), *islice(estimated(Request(gemm, alignment), spec), 6)]
+    today = {one: estimate_us(one, gemm, spec, alignment) for one in asked}
     return [
         Candidate(config, us) for config, us in (today | {c: us for c, us in found.items() if c not in today}).items()
     ]
+
+
+@cache
+def shipped() -> dict[Key, PlanConfig]:
+    return {one.key: one.config for one in reversed(shipped_winners())}
+
+
+def shipped_for(gemm: Gemm, spec: DeviceSpec) -> list[PlanConfig]:
+    """The plan that the package ships for a problem, if any."""
+    found = shipped().get(Key.of(spec, gemm, row_alignment(gemm)))
+    return [] if found is None else [found]
 
 
 def prepared_for(gemm: Gemm, spec: DeviceSpec, arch: str, count: int) -> list[tuple[float, Prepared | str]]:
@@ -192,6 +207,8 @@ def _targets(asked: argparse.Namespace) -> tuple[Drawn, ...]:
     if asked.shapes is not None:
         layers = shapes_of_layers(layers_of(asked.shapes), tokens_of(asked.tokens))
         found += drawn(layers, formats, orders, seed=asked.seed, sample=asked.sample)
+    if asked.suite:
+        found += [Drawn(one, "suite") for one in problems(formats=formats, orders=orders)]
     found += drawn(random_shapes(asked.random, asked.seed), formats, orders, seed=asked.seed)
     return tuple(found)
 
@@ -224,6 +241,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--shapes", type=Path)
     parser.add_argument("--tokens", type=Path)
+    parser.add_argument("--suite", action="store_true", help="the problems of `tilewright bench` as well")
     parser.add_argument("--random", type=int, default=0)
     parser.add_argument("--dtype", default="bf16")
     parser.add_argument("--order", default="NT")

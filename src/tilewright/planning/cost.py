@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from math import gcd
 from typing import Any
 
 import numpy as np
@@ -205,12 +206,9 @@ def _features_of(
         np.concatenate([np.full(rows, size) for rows, size in zip(lengths, along, strict=True)])
         for along in zip(*sizes, strict=True)
     )
-    orders = (
-        np.repeat([one.read.a is Order.COL for one in found], lengths),
-        np.repeat([one.read.b is Order.COL for one in found], lengths),
-    )
+    lie = tuple(np.repeat(told, lengths) for told in zip(*(_how_operands_lie(one.read) for one in found), strict=True))
     c = first[np.concatenate(chosen)]
-    return _simt_features(c, found[0].read, orders, spec, (m, n, k), np.concatenate(seconds), count)
+    return _simt_features(c, found[0].read, lie, spec, (m, n, k), np.concatenate(seconds), count)
 
 
 def features(
@@ -225,19 +223,25 @@ def features(
     """What the trees of `correction` ask about, (plans, features). read: behind the packing. seconds: as estimated."""
     if kind == "wgmma":
         return wgmma_cost.features(c, read, spec, sizes, seconds, count)
-    return _simt_features(c, read, (read.a is Order.COL, read.b is Order.COL), spec, sizes, seconds, count)
+    return _simt_features(c, read, _how_operands_lie(read), spec, sizes, seconds, count)
+
+
+def _how_operands_lie(gemm: Gemm) -> tuple[int, ...]:
+    """Whether A and B lie in columns, and bytes that rows of A, B and C are multiples of."""
+    aligned = (gcd(gemm.leading(one.name) * one.dtype.bytes, TMA_BYTES) for one in gemm.operands)
+    return gemm.a is Order.COL, gemm.b is Order.COL, *aligned
 
 
 def _simt_features(
     c: Columns,
     gemm: Gemm,
-    columns_of: tuple[Column, Column],
+    lie: tuple[Column, ...],
     spec: DeviceSpec,
     sizes: tuple[Column, Column, Column],
     seconds: Any,
     count: int,
 ) -> Any:
-    """columns_of: whether A and B are read in columns."""
+    """lie: `_how_operands_lie`."""
     m, n, k = sizes
     rows, columns = ceil_div(m, c.m), ceil_div(n, c.n)
     per_sm = np.maximum(1, blocks_per_sm("simt", c, gemm, spec))
@@ -246,7 +250,7 @@ def _simt_features(
     moved_bytes = count * ((m * k + n * k) * size_bytes + m * n * gemm.out.bytes)
     found = (
         *(np.log2(c.m), np.log2(c.n), c.k, c.warp_m, c.warp_n, c.lanes_m, c.stages, c.b_transport == "cp_async"),
-        *(c.unroll, c.raster_rows, np.log2(c.split_k), per_sm, *columns_of),
+        *(c.unroll, c.raster_rows, np.log2(c.split_k), per_sm, *lie[:2]),
         *(np.log2(fill), fill / np.ceil(fill), np.log2(rows), np.log2(columns), rows * c.m / m, columns * c.n / n),
         *(
             np.log2(m),
@@ -260,6 +264,7 @@ def _simt_features(
             moved_bytes / (spec.dram_gb_per_s * 1e9) / seconds,
             np.log2(np.maximum(count * gemm.flops, 1) / seconds),
         ),
+        *lie[2:],
     )
     return stacked(found, len(c))
 

@@ -218,5 +218,6 @@ def features(
             np.log2(a_bytes / spec.l2_bytes),
             np.log2(b_bytes / spec.l2_bytes),
         ),
+        *(wgmma.stages_result(c, gemm), tma_stores(gemm), gemm.out.bytes),
     )
     return np.stack([np.broadcast_to(np.asarray(one, dtype=np.float64), len(c)) for one in found], axis=1)

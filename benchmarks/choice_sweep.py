@@ -34,7 +34,7 @@ from tilewright.planning.assembly import Request
 from tilewright.planning.candidates import candidates
 from tilewright.planning.dispatch import estimated
 from tilewright.planning.on_paper import alignment_of_rows
-from tilewright.planning.ranking import estimate_us, whole_space
+from tilewright.planning.ranking import core_of, estimate_us, whole_space
 from tilewright.problem.gemm import Gemm
 from tilewright.runtime.cubin_cache import CubinCache
 from tilewright.runtime.driver import open_gpu
@@ -65,7 +65,9 @@ def candidates_of(gemm: Gemm, spec: DeviceSpec, count: int) -> list[Candidate]:
     seed = hash((gemm.m, gemm.n, gemm.k)) % 2**31
     found = {config: us for us, config in islice(drawn_from, 3)}
     found |= {config: us for us, config in drawn_from.drawn(count, seed, 0.07)}
-    asked = [*shipped_for(gemm, spec), *islice(estimated(Request(gemm, alignment), spec), 6)]
+    ranking = [*islice(estimated(Request(gemm, alignment), spec), 60)]
+    cores = {core_of(one): one for one in reversed(ranking)}  # of each kernel, its best options
+    asked = [*shipped_for(gemm, spec), *ranking[:3], *sorted(cores.values(), key=ranking.index)[:6]]
     today = {one: estimate_us(one, gemm, spec, alignment) for one in asked}
     return [
         Candidate(config, us) for config, us in (today | {c: us for c, us in found.items() if c not in today}).items()

@@ -115,7 +115,14 @@ def fit_constants(data: Sequence[Measured]) -> Constants:
     low, high = np.zeros(len(names)), 3 * np.abs(start) + 1
     for name in ("dependent", "room", "crowded", "waves", "crowd"):
         low[names.index(name)] = -2.0 if name != "crowd" else -0.3
-    for name, least, most in (("mma", 1, 1.5), ("dram", 0.5, 1), ("hidden", 0, 1), ("busy", 0.1, 1), ("l2", 40, 800)):
+    for name, least, most in (
+        ("mma", 1, 1.5),
+        ("boxes", 0, 1),
+        ("dram", 0.5, 1),
+        ("hidden", 0, 1),
+        ("busy", 0.1, 1),
+        ("l2", 40, 800),
+    ):
         low[names.index(name)], high[names.index(name)] = least, most
     start = np.clip(start, low + 1e-6, high - 1e-6)
 

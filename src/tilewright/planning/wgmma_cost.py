@@ -20,7 +20,7 @@ from tilewright.kernels import wgmma
 from tilewright.kernels.columns import Column, Columns
 from tilewright.kernels.wgmma_steps import INSTRUCTION_ROWS, SWIZZLE_ATOM_BYTES, tma_stores
 from tilewright.planning.correction import fitted
-from tilewright.problem.gemm import Gemm, Order
+from tilewright.problem.gemm import Gemm, OperandName, Order
 from tilewright.units import ceil_div
 
 _INSTRUCTIONS = 4
@@ -43,8 +43,8 @@ class Constants:
     epilogue: clocks of a tile, and staged, per_thread, swapped for 2 bytes of C of each of these stores; narrow: share
     that subtiles of 8 columns add. hidden: share of an epilogue that other work covers.
     iteration, latency: clocks of a k tile beside its MMAs; from a request to its arrival. mma: clocks of MMAs, by
-    nominal ones. arrival, l2: bytes a clock that an SM takes, that it asks the L2 for. outside: rows outside of a
-    matrix, which TMA fills with zeros, by others. crowd: share that blocks of one SM add to each other.
+    nominal ones. arrival, l2: bytes a clock that an SM takes, that it asks the L2 for. boxes: of narrow TMA boxes,
+    the power of `boxes_of`. outside: rows outside of a matrix, which TMA fills with zeros, by others. crowd: share that blocks of one SM add to each other.
     dram: share of the nominal bandwidth. busy: share of SMs that can ask for all of it. overlap: share of the lesser of
     memory's and the SMs' time that adds to the greater.
     """
@@ -67,6 +67,7 @@ class Constants:
     mma: float
     arrival: float
     l2: float
+    boxes: float
     outside: float
     crowd: float
     dram: float
@@ -98,6 +99,15 @@ def blocks_of(c: Any, m: Column, n: Column, count: int) -> Column:
     return rows * columns * c.split_k * count
 
 
+def boxes_of(rows: Column, gemm: Gemm, name: OperandName) -> Column:
+    """Rows of TMA boxes, by those of 128 bytes, that bring a tile: where it runs along m or n in memory, its boxes are
+    as wide as the widest swizzle atom that divides it."""
+    if gemm.operand(name).contiguous == "k":
+        return 1
+    row_bytes = rows * gemm.dtype.bytes
+    return np.where(row_bytes % 128 == 0, 1, np.where(row_bytes % 64 == 0, 2, 4))
+
+
 def iteration_clocks(
     c: Any, gemm: Gemm, spec: DeviceSpec, m: Column, n: Column, waves: Column, at: Constants
 ) -> Column:
@@ -108,8 +118,9 @@ def iteration_clocks(
     rate = spec.tensor.flops_per_clk_per_sm(gemm.multiplied.rate, "f32")
     mma = 2.0 * c.m * c.n * depth / rate * at.mma
     reads = rows / INSTRUCTION_ROWS * _INSTRUCTIONS * (INSTRUCTION_ROWS + columns) * (SWIZZLE_ATOM_BYTES / 4)
-    arriving = (c.m + c.n + at.outside * outside) * SWIZZLE_ATOM_BYTES
-    asked = (c.m / c.cluster_n + c.n / c.cluster_m) * SWIZZLE_ATOM_BYTES
+    a_rows, b_rows = c.m * boxes_of(c.m, gemm, "A") ** at.boxes, c.n * boxes_of(c.n, gemm, "B") ** at.boxes
+    arriving = (a_rows + b_rows + at.outside * outside) * SWIZZLE_ATOM_BYTES
+    asked = (a_rows / c.cluster_n + b_rows / c.cluster_m) * SWIZZLE_ATOM_BYTES
     slowest = np.maximum(np.maximum(mma, reads / spec.shared_bytes_per_clk_per_sm), (at.latency + mma) / c.stages)
     slowest = np.maximum(slowest, np.maximum(arriving / at.arrival, asked / at.l2))
     alternating = c.ping_pong * (waves > 1)
@@ -219,5 +230,6 @@ def features(
             np.log2(b_bytes / spec.l2_bytes),
         ),
         *(wgmma.stages_result(c, gemm), tma_stores(gemm), gemm.out.bytes),
+        *(boxes_of(c.m, gemm, "A"), boxes_of(c.n, gemm, "B")),
     )
     return np.stack([np.broadcast_to(np.asarray(one, dtype=np.float64), len(c)) for one in found], axis=1)

@@ -43,8 +43,9 @@ class Constants:
     epilogue: clocks of a tile, and staged, per_thread, swapped for 2 bytes of C of each of these stores; narrow: share
     that subtiles of 8 columns add. hidden: share of an epilogue that other work covers.
     iteration, latency: clocks of a k tile beside its MMAs; from a request to its arrival. mma: clocks of MMAs, by
-    nominal ones. arrival, l2: bytes a clock that an SM takes, that it asks the L2 for. boxes: of narrow TMA boxes,
-    the power of `boxes_of`. outside: rows outside of a matrix, which TMA fills with zeros, by others. crowd: share that blocks of one SM add to each other.
+    nominal ones. arrival, l2: bytes a clock that an SM takes, that it asks the L2 for. boxes: of narrow TMA boxes, the
+    power of `boxes_of`. outside: rows outside of a matrix, which TMA fills with zeros, by others. crowd: share that
+    blocks of one SM add to each other.
     dram: share of the nominal bandwidth. busy: share of SMs that can ask for all of it. overlap: share of the lesser of
     memory's and the SMs' time that adds to the greater.
     """

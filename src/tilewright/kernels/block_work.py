@@ -67,14 +67,16 @@ def _simt(c: Any, gemm: Gemm, setting: Setting) -> Work:
     copies = (*_through_registers(c, gemm, "A", setting), *_through_registers(c, gemm, "B", setting))
     fragments = (
         _shared("A_frag", "load", warps * c.k * c.warp_m / 16, conflicts=0.5),  # neighbours' loads merge in pairs
-        _shared("B_frag", "load", warps * c.k * c.warp_n / 32, conflicts=0.5),
+        _times(_shared("B_frag", "load", warps * c.k * c.warp_n / 32, conflicts=0.5), c.columns_together == 4),
+        _times(_shared("B_frag", "load", warps * c.k * c.warp_n / 8, width=4), c.columns_together == 1),
     )
     sums = c.m * c.n / WARP_THREADS
     step = Phase(fp32=sums * c.k, other=4.0 * warps, accesses=(*copies, *fragments), barriers=1.0 * warps)
-    width = np.maximum(setting.result_bytes, setting.out_bytes)
+    alone = c.columns_together == 1
+    width: Column = np.where(alone, setting.out_bytes, np.maximum(setting.result_bytes, setting.out_bytes))
     size_bytes = c.m * c.n * setting.out_bytes
     requests = size_bytes / (WARP_THREADS * width)
-    lines = np.where(width == _WIDE, size_bytes / _LINE_BYTES, 8 * requests)
+    lines = np.where(width == _WIDE, size_bytes / _LINE_BYTES, np.where(alone, c.lanes_m, 8) * requests)
     stored = _stored(width, requests, lines, size_bytes)
     rest = Phase(fp32=2.0 * sums, other=sums, accesses=(*copies, stored))
     return Work(
@@ -202,22 +204,23 @@ def _stored(width: Column, requests: Column, lines: Column, size_bytes: Column) 
 
 def _through_registers(c: Any, gemm: Gemm, name: OperandName, setting: Setting) -> tuple[Access, Access]:
     """A tile through registers. In shared memory its rows run along m or n: one that lies along k is transposed."""
-    width = setting.aligned_bytes
+    width = np.minimum(setting.aligned_bytes, c.copied * gemm.dtype.bytes)
     size_bytes, lines = _size(c, gemm, name)
-    more = _WIDE // width
+    more = np.where(c.copied == 1, 1, _WIDE // width)
     loaded = Access(
         f"{name}_tile",
         "load",
         "global",
         width,
         size_bytes / (WARP_THREADS * width),
-        lines=lines * more * (_MISALIGNED if more > 1 else 1.0),
+        lines=lines * more * np.where(width < _WIDE, _MISALIGNED, 1.0),
         sectors=size_bytes / _SECTOR_BYTES * more,
     )
     if _along_k(gemm, name):
         # Its rows in shared memory are padded.
         return loaded, _shared(f"{name}_tile", "store", size_bytes / (WARP_THREADS * 4), width=4, conflicts=2.0)
-    return loaded, _shared(f"{name}_tile", "store", size_bytes / (WARP_THREADS * _WIDE))
+    stored = np.where(c.copied == 1, gemm.dtype.bytes, _WIDE)
+    return loaded, _shared(f"{name}_tile", "store", size_bytes / (WARP_THREADS * stored), width=stored)
 
 
 def _by_cp_async(c: Any, gemm: Gemm, name: OperandName) -> tuple[Access, Access]:
@@ -241,7 +244,7 @@ def _shared(
     kind: Literal["load", "store"],
     requests: Column,
     *,
-    width: int = _WIDE,
+    width: Column = _WIDE,
     conflicts: float = 1.0,
     copies: bool = False,
 ) -> Access:

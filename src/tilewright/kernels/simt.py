@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any, ClassVar, Literal
 
@@ -45,6 +46,9 @@ LANE_BITS = 2
 _PIECE = 4
 """Neighbouring rows and columns of a lane: 16 bytes of a fragment in f32."""
 
+_WIDEST_BYTES = 16
+"""Of an access of a thread."""
+
 _MAX_ACCUMULATORS = 192
 _ORDER = re.compile(r"~?[mn]\d( ~?[mn]\d)*")
 
@@ -63,6 +67,9 @@ class SimtConfig:
     pad: elements after a row of a tile that is transposed on its way
     fma_order: bits of a thread's row and column, slowest first; m0 and n0 tell neighbours apart, ~ marks serpentine
     double_buffered_fragments: fragments are loaded one k step ahead of their FMAs
+    copied: neighbours of a row that a thread copies together; 1 where rows begin anywhere, so that those of a warp are
+        neighbours
+    columns_together: neighbours of a row of C that a thread has; 1 where rows of C begin anywhere
     split_k: blocks that share the sum over k of a tile
     """
 
@@ -76,12 +83,14 @@ class SimtConfig:
     pad: int = 4
     fma_order: str = SERPENTINE
     double_buffered_fragments: bool = False
+    copied: int = 4
+    columns_together: int = 4
     split_k: int = 1
 
     kind: ClassVar[str] = "simt"
     columns: ClassVar[tuple[str, ...]] = (
         *("m", "n", "k", "warp_m", "warp_n", "lanes_m", "stages", "b_transport", "unroll", "raster_rows", "pad"),
-        *("fma_order", "double_buffered_fragments", "split_k"),
+        *("fma_order", "double_buffered_fragments", "copied", "columns_together", "split_k"),
     )
 
     def __post_init__(self) -> None:
@@ -118,7 +127,7 @@ class SimtConfig:
     def schedule(self, gemm: Gemm) -> Schedule:
         """The steps. The parts of split-K are added up by a launch of their own."""
         lanes, z_order = _lanes(self.lanes_m)
-        order = digits(self.fma_order)
+        order = self._digits
         rolled = self.unroll < self.k
         inner = "k_unrolled" if rolled else "k_in"
         return Schedule(
@@ -126,8 +135,8 @@ class SimtConfig:
             Split("n", self.n, into=("n_block", "n_in")),
             Split("m_in", self.warp_m, into=("m_warp", "m_sub")),
             Split("n_in", self.warp_n, into=("n_warp", "n_sub")),
-            *_pieces("m", self.lanes_m, order),
-            *_pieces("n", WARP_THREADS // self.lanes_m, order),
+            *_pieces("m", self.lanes_m, order, _PIECE),
+            *_pieces("n", WARP_THREADS // self.lanes_m, order, self.columns_together),
             *z_order,
             Split("k", self.k, into=("k_tile", "k_in")),
             *((Split("k_in", self.unroll, into=("k_step", "k_unrolled")),) if rolled else ()),
@@ -149,15 +158,19 @@ class SimtConfig:
             *self._staged(gemm, inner),
         )
 
+    @property
+    def _digits(self) -> tuple[Digit, ...]:
+        return digits(self.fma_order, {"m": LANE_BITS, "n": self.columns_together.bit_length() - 1})
+
     def _staged(self, gemm: Gemm, inner: str) -> tuple[Step, ...]:
         """Tiles in shared memory, fragments in registers, and how C is stored."""
-        turning = tuple(digit.name for digit in digits(self.fma_order) if digit.turning)
+        turning = tuple(digit.name for digit in self._digits if digit.turning)
         b_copy = Prefetch("B_tile") if self.b_transport == "registers" else Transfer("B_tile", Route.ASYNC)
         return (
             Stage("A", Space.SHARED, under="k_tile"),
             Stage("B", Space.SHARED, under="k_tile"),
-            Distribute("A_tile", vector=4),
-            Distribute("B_tile", vector=4),
+            Distribute("A_tile", vector=self.copied),
+            Distribute("B_tile", vector=self.copied),
             Relayout("A_tile", rows="k", pad=self.pad),
             # B needs a pad only where it is transposed on its way, as A is where its rows run along k.
             Relayout("B_tile", rows="k", pad=self.pad if gemm.b is Order.COL else 0),
@@ -167,8 +180,8 @@ class SimtConfig:
             Stage("A", Space.REGISTER, under=inner),
             Stage("B", Space.REGISTER, under=inner),
             Vectorize("A_frag", 4),
-            Vectorize("B_frag", 4),
-            Vectorize("C", 4),
+            Vectorize("B_frag", self.columns_together),
+            Vectorize("C", self.columns_together),
             *((Prefetch("A_frag"), Prefetch("B_frag")) if self.double_buffered_fragments else ()),
             Unroll(inner),
             *((Snake(*turning),) if turning else ()),
@@ -178,33 +191,40 @@ class SimtConfig:
 
 @dataclass(frozen=True, slots=True)
 class Digit:
-    """Bits of the number of a thread's row or column that one loop counts, from `low` on; `turning`: serpentine."""
+    """Bits of the number of a thread's row or column that one loop counts, from `low` on; `turning`: serpentine.
+
+    counts_pieces: the lanes lie between these columns, which are no neighbours.
+    """
 
     dim: str
     low: int
     bits: int
     turning: bool
+    counts_pieces: bool
 
     @property
     def name(self) -> str:
         return self.dim + "".join(str(self.low + bit) for bit in reversed(range(self.bits)))
 
 
-def digits(order: str) -> tuple[Digit, ...]:
+def digits(order: str, lane_bits: Mapping[str, int]) -> tuple[Digit, ...]:
     """The loops of an FMA order. Bits that follow each other in number and in order are one, except across the lanes.
 
-    >>> [digit.name for digit in digits("m3 m2 ~n2 m1 m0 ~n1 ~n0")]
+    lane_bits: of m and n, bits that count a lane's neighbours; the others count pieces.
+
+    >>> [digit.name for digit in digits("m3 m2 ~n2 m1 m0 ~n1 ~n0", {"m": 2, "n": 2})]
     ['m32', 'n2', 'm10', 'n10']
     """
     found: list[Digit] = []
     for word in order.split():
         dim, low, turning = word[-2], int(word[-1]), word.startswith("~")
+        bits = lane_bits[dim]
         last = found[-1] if found else None
         follows = last is not None and (last.dim, last.low, last.turning) == (dim, low + 1, turning)
-        if last is not None and follows and last.low != LANE_BITS:
-            found[-1] = Digit(dim, low, last.bits + 1, turning)
+        if last is not None and follows and last.low != bits:
+            found[-1] = Digit(dim, low, last.bits + 1, turning, low >= bits)
         else:
-            found.append(Digit(dim, low, 1, turning))
+            found.append(Digit(dim, low, 1, turning, low >= bits))
     return tuple(found)
 
 
@@ -222,18 +242,21 @@ def _lanes(lanes_m: int) -> tuple[tuple[str, ...], tuple[Step, ...]]:
     return (f"{wide}_z2", f"{narrow}_z1", f"{wide}_z1", f"{narrow}_z0", f"{wide}_z0"), splits
 
 
-def _pieces(dim: str, lanes: int, order: tuple[Digit, ...]) -> tuple[Step, ...]:
-    """What a lane has of a warp tile: pieces of 4 neighbours, a loop for each digit."""
-    high, low = ([d for d in order if d.dim == dim and (d.low >= LANE_BITS) is above] for above in (True, False))
+def _pieces(dim: str, lanes: int, order: tuple[Digit, ...], together: int) -> tuple[Step, ...]:
+    """What a lane has of a warp tile: pieces of so many neighbours, a loop for each digit."""
+    high, low = ([d for d in order if d.dim == dim and d.counts_pieces is above] for above in (True, False))
     rest = f"{dim}_sub"
     steps: list[Step] = []
     for digit in sorted(high, key=lambda d: -d.low):
-        steps.append(Split(rest, lanes << digit.low, into=(digit.name, f"{dim}_below_{digit.low}")))
-        rest = f"{dim}_below_{digit.low}"
+        inside = f"{dim}_below_{digit.low}" if digit.low or together > 1 else f"{dim}_lane"
+        steps.append(Split(rest, lanes << digit.low, into=(digit.name, inside)))
+        rest = inside
+    if not low:
+        return tuple(steps)
     if len(low) == 1:
-        return (*steps, Split(rest, _PIECE, into=(f"{dim}_lane", low[0].name)))
+        return (*steps, Split(rest, together, into=(f"{dim}_lane", low[0].name)))
     inner = Split(f"{dim}10", 2, into=(f"{dim}1", f"{dim}0"))
-    return (*steps, Split(rest, _PIECE, into=(f"{dim}_lane", f"{dim}10")), inner)
+    return (*steps, Split(rest, together, into=(f"{dim}_lane", f"{dim}10")), inner)
 
 
 # -- arithmetic, of a configuration or of columns ----------------------------------------------------------------------
@@ -254,6 +277,16 @@ def shared_bytes(config: Any, element_bytes: int) -> Column:
     return config.stages * (config.m + config.n) * config.k * element_bytes
 
 
+def reads_odd_rows(gemm: Gemm) -> bool:
+    """Whether rows of A or B do not begin at multiples of the widest access: neighbours cannot be copied together."""
+    return any(gemm.leading(name) * gemm.dtype.bytes % _WIDEST_BYTES for name in ("A", "B"))
+
+
+def writes_odd_rows(gemm: Gemm) -> bool:
+    """The same of C."""
+    return gemm.ldc * gemm.out.bytes % _WIDEST_BYTES != 0
+
+
 LAWS: tuple[Law, ...] = (
     Law(
         lambda c, g: (c.m % c.warp_m != 0) | (c.n % c.warp_n != 0),
@@ -266,6 +299,12 @@ LAWS: tuple[Law, ...] = (
     Law(
         lambda c, g: (c.warp_m % (_PIECE * c.lanes_m) != 0) | (c.warp_n * c.lanes_m % (_PIECE * WARP_THREADS) != 0),
         lambda c, g: f"lanes of 4 x 4 do not divide warps of {c.warp_m} x {c.warp_n}, {c.lanes_m} of them along m",
+    ),
+    Law(
+        lambda c, g: ((c.copied != 1) & (c.copied != 4)) | ((c.columns_together != 1) & (c.columns_together != 4)),
+        lambda c, g: (
+            f"a thread copies 1 or 4 neighbours, and has 1 or 4 columns, not {c.copied} and {c.columns_together}"
+        ),
     ),
     Law(
         lambda c, g: accumulators_of(c) > _MAX_ACCUMULATORS,

@@ -14,14 +14,14 @@ import numpy as np
 
 from tilewright.device.spec import DeviceSpec
 from tilewright.dtypes import F32, DType
-from tilewright.kernels import wgmma
+from tilewright.kernels import simt, wgmma
 from tilewright.kernels.columns import Columns
 from tilewright.kernels.configuration import GemmConfig, row_of
 from tilewright.kernels.mma import MmaConfig
 from tilewright.kernels.mma_presets import BEST as MMA_BEST
 from tilewright.kernels.mma_presets import at_depth
 from tilewright.kernels.simt import SimtConfig
-from tilewright.kernels.spaces import wgmma_core
+from tilewright.kernels.spaces import joined, wgmma_core
 from tilewright.kernels.wgmma_steps import INSTRUCTION_ROWS
 from tilewright.planning.correction import FITTED_FOR
 from tilewright.problem.gemm import Gemm, Order
@@ -72,6 +72,11 @@ def _simt(gemm: Gemm, spec: DeviceSpec) -> Columns:
     c = _simt_list(spec.compute_capability == FITTED_FOR, few_rows=few_rows)
     if few_rows and not 8 < gemm.m <= 16:
         c = c[c.stages == 2]
+    if spec.compute_capability == FITTED_FOR:
+        if simt.reads_odd_rows(gemm):
+            c = joined(c, c.with_columns(copied=np.ones(len(c), dtype=np.int64)))
+        if simt.writes_odd_rows(gemm):
+            c = joined(c, c.with_columns(columns_together=np.ones(len(c), dtype=np.int64)))
     return c.with_columns(raster_rows=np.where(c.stages == 2, _raster_rows(gemm, spec, c), 1))
 
 

@@ -265,6 +265,7 @@ def _simt_features(
             np.log2(np.maximum(count * gemm.flops, 1) / seconds),
         ),
         *lie[2:],
+        *(c.copied, c.columns_together),
     )
     return stacked(found, len(c))
 

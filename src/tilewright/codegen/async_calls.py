@@ -117,9 +117,8 @@ def _counted(expr: CudaExpr, name: str, count: int) -> str:
 def _tma_load(stmt: TmaLoad, expr: CudaExpr, address: Callable[[Ref], str]) -> str:
     expr.used.add(TENSOR_MAP)
     arguments = [address(stmt.dst), f"&{stmt.map.name}", *_box(stmt, expr), address(stmt.signal)]
-    if stmt.mask is None:
-        return expr.call(tma_name(stmt.map), *arguments)
-    return expr.call(tma_name(stmt.map, multicast=True), *arguments, f"{stmt.mask:#b}")
+    name = tma_name(stmt.map, multicast=stmt.mask is not None, evict_first=stmt.evict_first)
+    return expr.call(name, *arguments, *(() if stmt.mask is None else (f"{stmt.mask:#b}",)))
 
 
 def _box(stmt: TmaLoad | TmaStore, expr: CudaExpr) -> list[str]:
@@ -130,9 +129,9 @@ def _box(stmt: TmaLoad | TmaStore, expr: CudaExpr) -> list[str]:
     return [expr(along), expr(Const(RAGGED_LINES) - lines + across), expr(first + lines), str(RAGGED_LINES)]
 
 
-def tma_name(told: TensorMap, *, multicast: bool = False, store: bool = False) -> str:
+def tma_name(told: TensorMap, *, multicast: bool = False, evict_first: bool = False, store: bool = False) -> str:
     """The function that copies a box, by the number of its coordinates."""
-    base = "tma_store" if store else "tma_load_multicast" if multicast else "tma_load"
+    base = "tma_store" if store else f"tma_load{'_multicast' * multicast}{'_evict_first' * evict_first}"
     return f"{base}_{told.rank}d" if told.rank > 2 else base
 
 

@@ -60,29 +60,27 @@ def _coordinates(rank: int, first: int) -> tuple[str, str, str]:
     return ", ".join(f"int {name}" for name in names), ", ".join(f'"r"({name})' for name in names), numbers
 
 
-def _tma_load(rank: int) -> str:
+def _tma_load(rank: int, *, multicast: bool, evict_first: bool) -> str:
     parameters, operands, numbers = _coordinates(rank, 3)
+    name = f"tma_load{'_multicast' * multicast}{'_evict_first' * evict_first}{_suffix(rank)}"
+    told = "// Starts the copy of a box to shared memory; its bytes are told to the barrier.\n"
+    if multicast:
+        told = "// As tma_load, to the same place in every block of the cluster that `mask` names.\n"
+    if evict_first:
+        told += "// What it reads is the first to leave the L2.\n"
+    before = (
+        '"{ .reg .b64 first; createpolicy.fractional.L2::evict_first.b64 first, 1.0; "\n                 ' * evict_first
+    )
+    cut = '"\n                 "' * multicast
+    end = f".mbarrier::complete_tx::bytes{'.multicast::cluster' * multicast}{'.L2::cache_hint' * evict_first} "
+    policy = ", first; }" * evict_first
+    mask = (", int mask", f", %{3 + rank}", ', "h"((unsigned short)mask)') if multicast else ("", "", "")
     return f"""\
-// Starts the copy of a box to shared memory; its bytes are told to the barrier.
-{_HEAD} void tma_load{_suffix(rank)}(
-    void* to, const TensorMap* map, {parameters}, unsigned long long* barrier) {{
-    asm volatile("cp.async.bulk.tensor.{rank}d.shared::cluster.global.tile.mbarrier::complete_tx::bytes "
-                 "[%0], [%1, {{{numbers}}}], [%2];" ::"r"({_SHARED}(to)),
-                 "l"(map), "r"({_SHARED}(barrier)), {operands}
-                 : "memory");
-}}"""
-
-
-def _tma_load_multicast(rank: int) -> str:
-    parameters, operands, numbers = _coordinates(rank, 3)
-    return f"""\
-// As tma_load, to the same place in every block of the cluster that `mask` names.
-{_HEAD} void tma_load_multicast{_suffix(rank)}(
-    void* to, const TensorMap* map, {parameters}, unsigned long long* barrier, int mask) {{
-    asm volatile("cp.async.bulk.tensor.{rank}d.shared::cluster.global.tile"
-                 ".mbarrier::complete_tx::bytes.multicast::cluster "
-                 "[%0], [%1, {{{numbers}}}], [%2], %{3 + rank};" ::"r"({_SHARED}(to)),
-                 "l"(map), "r"({_SHARED}(barrier)), {operands}, "h"((unsigned short)mask)
+{told}{_HEAD} void {name}(
+    void* to, const TensorMap* map, {parameters}, unsigned long long* barrier{mask[0]}) {{
+    asm volatile({before}"cp.async.bulk.tensor.{rank}d.shared::cluster.global.tile{cut}{end}"
+                 "[%0], [%1, {{{numbers}}}], [%2]{mask[1]}{policy};" ::"r"({_SHARED}(to)),
+                 "l"(map), "r"({_SHARED}(barrier)), {operands}{mask[2]}
                  : "memory");
 }}"""
 
@@ -213,8 +211,14 @@ def _tma() -> dict[str, str]:
             "prefetch.tensormap [%0]",
             '"l"(map)',
         ),
-        **{f"tma_load{_suffix(rank)}": _tma_load(rank) for rank in (2, 3, 4)},
-        **{f"tma_load_multicast{_suffix(rank)}": _tma_load_multicast(rank) for rank in (2, 3, 4)},
+        **{
+            f"tma_load{'_multicast' * multicast}{'_evict_first' * first}{_suffix(rank)}": _tma_load(
+                rank, multicast=multicast, evict_first=first
+            )
+            for rank in (2, 3, 4)
+            for multicast in (False, True)
+            for first in (False, True)
+        },
         **{f"tma_store{_suffix(rank)}": _tma_store(rank) for rank in (2, 3, 4)},
         "commit_stores": _plain(
             "The TMA stores of this thread become a group.", "commit_stores()", "cp.async.bulk.commit_group"

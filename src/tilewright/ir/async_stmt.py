@@ -104,7 +104,7 @@ class TmaLoad:
 
     at: the box's first element, as the map counts. dst: where it lands, a multiple of the swizzle's repeat. mask: the
     blocks of the cluster (bit i: rank i) in which it lands, each at the same place and telling the barrier at the same
-    place; None: this block alone.
+    place; None: this block alone. evict_first: what it reads is the first to leave the L2.
     """
 
     dst: Ref
@@ -112,6 +112,7 @@ class TmaLoad:
     at: tuple[Expr, ...]
     signal: Ref
     mask: int | None = None
+    evict_first: bool = False
     origin: str = ""
 
 

@@ -143,6 +143,7 @@ class Staged:
     vector: elements a thread reads or writes at once where the tile is not distributed.
     route: how the copy travels. prefetched: the next tile is loaded into registers while this one is used. in_place: of
     fragments, each into the registers of the one whose products are done.
+    evict_first: lines of it are the first to leave the L2.
     subtile: of a result that each warpgroup stores by itself, the elements along C's contiguous dimension that it
     stores at a time (0: all it has); the last subtile may be narrower. stages: how many subtiles there is room for.
     """
@@ -159,6 +160,7 @@ class Staged:
     route: Route = Route.REGISTERS
     prefetched: bool = False
     in_place: bool = False
+    evict_first: bool = False
     subtile: int = 0
     stages: int = 2
 

@@ -247,7 +247,8 @@ def async_text(stmt: AsyncStmt, expr: ExprText) -> str:
         case TmaLoad():
             box = f"{stmt.map.name}[{', '.join(map(expr, stmt.at))}]"
             where = "" if stmt.mask is None else f" in blocks {stmt.mask:#b} of the cluster"
-            return f"{expr.place(stmt.dst)} <~ box {box}{where}, tells {expr.place(stmt.signal)}"
+            first = ", first to leave the L2" if stmt.evict_first else ""
+            return f"{expr.place(stmt.dst)} <~ box {box}{where}{first}, tells {expr.place(stmt.signal)}"
         case TmaStore():
             return f"box {stmt.map.name}[{', '.join(map(expr, stmt.at))}] <~ {expr.place(stmt.src)}"
         case PrefetchMap():

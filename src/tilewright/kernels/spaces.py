@@ -16,6 +16,7 @@ from tilewright.kernels.simt import SERPENTINE
 from tilewright.kernels.wgmma_steps import SWIZZLE_ATOM_BYTES, reads_orders, stages_c, tma_stores
 from tilewright.problem.epilogue import PLAIN
 from tilewright.problem.gemm import Gemm, Order
+from tilewright.units import ceil_div
 
 
 def space(kind: str, gemm: Gemm) -> Columns:
@@ -55,6 +56,7 @@ def _wgmma(gemm: Gemm) -> Columns:
     }
     c = _wgmma_tiles(gemm, options)
     c = c[(c.persistent == 0) | (c.raster_rows > 1)]
+    c = c.with_columns(evict_first=wgmma.read_once(c, ceil_div(gemm.m, c.m), ceil_div(gemm.n, c.n)))
     return c[(c.subtile > 0) | (c.subtile_stages == 2)]
 
 
@@ -81,7 +83,7 @@ def _wgmma_tiles(gemm: Gemm, options: Mapping[str, Any]) -> Columns:
     """Cooperative, ping-pong and swap-AB tiles with the deepest ring that fits, persistent or a block a tile."""
     k = SWIZZLE_ATOM_BYTES // gemm.dtype.bytes
     common: dict[str, Any] = {"k": (k,), "cluster": range(5), "split_k": (1,), "persistent": (0, 1), "blocks": (1, 2)}
-    common |= {"promote_every": (0,), **options}
+    common |= {"promote_every": (0,), "evict_first": ("",), **options}
     rows = {"m": (64, 128, 192, 256), "n": range(8, wgmma.MAX_COLUMNS + 1, 8)}
     columns = {"m": range(8, wgmma.MAX_COLUMNS + 1, 8), "n": (64, 128, 192, 256)}
     c = joined(

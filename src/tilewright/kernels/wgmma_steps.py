@@ -116,9 +116,9 @@ def atom_bytes(row_bytes: int) -> int:
     return next((atom for atom in (128, 64) if row_bytes % atom == 0), 32)
 
 
-def loaded_by_tma() -> tuple[Step, ...]:
-    """Both tiles come by TMA."""
-    return Transfer("A_tile", Route.TMA), Transfer("B_tile", Route.TMA)
+def loaded_by_tma(evict_first: str = "") -> tuple[Step, ...]:
+    """Both tiles come by TMA. evict_first: the operand whose lines leave the L2 before those of the other."""
+    return tuple(Transfer(f"{name}_tile", Route.TMA, evict_first=name == evict_first) for name in ("A", "B"))
 
 
 def stored_per_thread(gemm: Gemm, tile: WgmmaTile = PLAIN) -> tuple[Step, ...]:

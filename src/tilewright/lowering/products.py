@@ -161,7 +161,7 @@ def bulk_loads(program: Program, staged: Staged, signal: Ref, env: Env) -> Body:
     )
     index: tuple[Expr, ...] = (*tile.stage(env), atom, first_row, ZERO)
     mask = (1 << share.blocks) - 1 if share.blocks > 1 else None
-    load = TmaLoad(Ref(tile.shared_buffer, index), box, at, signal, mask, origin=staged.name)
+    load = TmaLoad(Ref(tile.shared_buffer, index), box, at, signal, mask, staged.evict_first, origin=staged.name)
     loads: Body = (load,)
     if share.atoms > 1:
         loads = (For(f"{staged.name}_step", Const(share.atoms), loads, unroll=True),)

@@ -213,15 +213,17 @@ def with_options(c: Columns, gemm: Gemm, spec: DeviceSpec, count: int = 1) -> Co
     by_columns = (c.persistent > 0) | (rows <= _FLAT_GRID * columns)
     room = c.tiles * c.split_k * count <= spec.sm_count * c.per_sm / 2
     early = np.where(c.persistent, gemm.flops * count < _LONG_FLOPS, room)
-    return c.with_columns(raster_rows=np.where(by_columns, _MOST_ROWS, 1), dependent_launch=early)
+    c = c.with_columns(raster_rows=np.where(by_columns, _MOST_ROWS, 1), dependent_launch=early)
+    return c.with_columns(evict_first=wgmma.read_once(c, rows, columns))
 
 
-def other_options(c: Columns) -> Columns:
+def other_options(c: Columns, gemm: Gemm) -> Columns:
     """Each kernel of wgmma with and without dependent launch, in both orders of tiles, and with one epilogue stage less
     for a longer ring."""
     row, option = (grid.reshape(-1) for grid in np.meshgrid(np.arange(len(c)), np.arange(8), indexing="ij"))
     c = c[row].with_columns(dependent_launch=option & 1, raster_rows=np.where(option & 2, _MOST_ROWS, 1))
     one = c.with_columns(subtile_stages=2 - (option >> 2))
-    one = one.with_columns(stages=wgmma.deepest_ring(one, one.blocks))
+    first = wgmma.read_once(one, _tiles_along(gemm.m, one.m), _tiles_along(gemm.n, one.n))
+    one = one.with_columns(stages=wgmma.deepest_ring(one, one.blocks), evict_first=first)
     ordered = (one.persistent == 0) | (one.raster_rows > 1)
     return one[np.flatnonzero(ordered & ((one.subtile_stages == 2) | ((one.subtile > 0) & (one.stages > c.stages))))]

@@ -168,7 +168,7 @@ def ranked(
         ways = [way for way in ways_to_pack(kind, gemm, alignment) if not (way.tile_multiples and stack is not None)]
         found = _priced(kind, [(rows, way) for way in ways], gemm, spec, alignment, count)
         if kind == "wgmma":
-            others = [(other_options(one.columns[_best(one.seconds, _FINALISTS)]), one.packing) for one in found]
+            others = [(other_options(one.columns[_best(one.seconds, _FINALISTS)], gemm), one.packing) for one in found]
             found += _priced(kind, others, gemm, spec, alignment, count)
         tables += found
     return Ranking(tables)

@@ -20,10 +20,14 @@ class Transfer(Step):
     ldmatrix, as many matrices at once as Vectorize says. Needs sm_75. Of the shared tile of a result, each warpgroup
     puts its part there by stmatrix, and stores it in whole rows. Needs sm_90. Route.TMA leaves a shared tile
     of A or B, or of the result, to TMA, whose copies one thread issues. Needs sm_90.
+
+    evict_first: what TMA reads for the tile is the first to leave the L2 (the cache hint of that name): for a matrix of
+    which each tile is read at one time, by blocks that run together, so that the other matrix stays.
     """
 
     tile: str
     route: Route
+    evict_first: bool = False
 
     positional: ClassVar[int] = 2
 
@@ -37,7 +41,13 @@ class Transfer(Step):
                 f"{doing}: it holds no fragments of a matrix instruction.",
                 hint="put Tensorize(...) before this step, and name a tile in registers.",
             )
-        return check_program(program.with_tile(replace(staged, route=self.route)), doing)
+        if self.evict_first and (self.route is not Route.TMA or staged.operand == "C"):
+            refuse(
+                f"{doing} with evict_first: the hint is for what TMA reads.",
+                hint="leave evict_first out, or use Route.TMA for a tile of A or B.",
+            )
+        changed = replace(staged, route=self.route, evict_first=self.evict_first)
+        return check_program(program.with_tile(changed), doing)
 
     def names(self) -> tuple[str, ...]:
         return (self.tile,)

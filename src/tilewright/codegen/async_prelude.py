@@ -73,13 +73,13 @@ def _tma_load(rank: int, *, multicast: bool, evict_first: bool) -> str:
     )
     cut = '"\n                 "' * multicast
     end = f".mbarrier::complete_tx::bytes{'.multicast::cluster' * multicast}{'.L2::cache_hint' * evict_first} "
-    policy = ", first; }" * evict_first
+    close = ", first; }" if evict_first else ";"
     mask = (", int mask", f", %{3 + rank}", ', "h"((unsigned short)mask)') if multicast else ("", "", "")
     return f"""\
 {told}{_HEAD} void {name}(
     void* to, const TensorMap* map, {parameters}, unsigned long long* barrier{mask[0]}) {{
     asm volatile({before}"cp.async.bulk.tensor.{rank}d.shared::cluster.global.tile{cut}{end}"
-                 "[%0], [%1, {{{numbers}}}], [%2]{mask[1]}{policy};" ::"r"({_SHARED}(to)),
+                 "[%0], [%1, {{{numbers}}}], [%2]{mask[1]}{close}" ::"r"({_SHARED}(to)),
                  "l"(map), "r"({_SHARED}(barrier)), {operands}{mask[2]}
                  : "memory");
 }}"""

@@ -52,8 +52,8 @@ _BESIDE_PROMOTED = 16
 """Registers of a thread in the loop over k beside both sums: with fewer NVRTC 13.5 spills. Found by compiling 190 drawn
 kernels."""
 
-_NEIGHBOURS = 16
-"""Columns of tiles that are visited together, row by row."""
+_READERS = 2
+"""Blocks that read a tile, at most, of an operand that leaves the L2 first."""
 
 _REGISTERS_PER_SM = 65536
 _SHARED_BYTES_PER_SM = 233_472
@@ -258,13 +258,13 @@ def fits(config: Any, blocks: int = 1) -> Column:
 
 
 def read_once(config: Any, rows: Column, columns: Column) -> Column:
-    """The operand of which each tile is read at one time, by neighbours that run together: what leaves the L2 first.
+    """The operand of which each tile is read by one or two neighbours: it leaves the L2 first.
 
     rows, columns: of tiles. H200, bf16, cold operands, NT: 96 x 5120 x 5120 17.0 us, without the hint 17.8; 12 x 6144 x
-    4096 15.7 and 16.4; 197 x 8192 x 7168 42.7 and 44.0; but 4096^3, whose tiles of B are read again, 202.0 and 201.0.
+    4096 15.7 and 16.4; 197 x 8192 x 7168 42.7 and 44.0; but with four rows of tiles, 577 x 4096 x 11008, 74.1 and 73.1.
     """
-    b_once = (rows == 1) | (rows <= config.raster_rows)
-    a_once = (columns <= _NEIGHBOURS) & (config.raster_rows == 1)
+    b_once = (rows == 1) | ((rows <= _READERS) & (config.raster_rows >= _READERS))
+    a_once = (columns <= _READERS) & (config.raster_rows == 1)
     return np.where(b_once, "B", np.where(a_once, "A", ""))
 
 

@@ -50,7 +50,7 @@ def run(one: Skinny, operands: Operands, **options: Any) -> Any:
     if one.whole:
         return gemm.out.decode(view(gemm, "C", simulate(kernel, operands, **options).c))
     room = np.full(one.parts * gemm.m * gemm.n, np.nan, np.float32)
-    partial = replace(operands, gemm=one.problem, c=room, bias=None, residual=None)
+    partial = replace(operands, gemm=one.problem, c=room, added={})
     sums = simulate(kernel, partial, part_of_k=one.part_of_k, **options).c
     return sums.reshape(one.parts, gemm.m, gemm.n).astype(np.float64).sum(axis=0)
 
@@ -129,7 +129,12 @@ def test_blocks_that_share_k_leave_partial_sums(m: int, n: int, k: int, parts: i
 @pytest.mark.parametrize("order", [Order.ROW, Order.COL])
 @pytest.mark.parametrize(
     ("epilogue", "beta"),
-    [(Epilogue(), 0.5), (Epilogue("n", True, Activation.GELU), -1.0), (Epilogue("m", False, Activation.RELU), 0.0)],
+    [
+        (Epilogue(), 0.5),
+        (Epilogue("n", True, Activation.GELU), -1.0),
+        (Epilogue("m", False, Activation.RELU), 0.0),
+        (Epilogue("n", scale=("m", "n")), 0.5),
+    ],
     ids=str,
 )
 def test_the_epilogue_of_a_whole_sum(epilogue: Epilogue, beta: float, order: Order) -> None:
@@ -271,20 +276,21 @@ def test_each_problem_of_a_batch_has_matrices_of_its_own(orders: str) -> None:
     one = skinny_for(gemm, alignment_of_rows(gemm), None, stack, parts=1)
     assert one is not None and one.grid(one.kernel())[2] == 3
     single = [make_operands(gemm, seed=seed) for seed in range(3)]
-    steps = {"a": stack.a, "b": stack.b, "c": stack.c, "residual": stack.residual}
+    steps = {"A": stack.a, "B": stack.b, "C": stack.c, "residual": stack.residual}
     joined = {
-        name: np.full(2 * step + getattr(single[0], name).size, np.nan, np.float32) for name, step in steps.items()
+        name: np.full(2 * step + single[0].storage(name).size, np.nan, np.float32) for name, step in steps.items()
     }
     for number, operands in enumerate(single):
         for name, step in steps.items():
-            stored = getattr(operands, name)
+            stored = operands.storage(name)
             joined[name][number * step :][: stored.size] = stored
-    given = replace(single[0], **joined)
+    added = {"bias": single[0].storage("bias"), "residual": joined.pop("residual")}
+    given = Operands(gemm, *joined.values(), added)
     values = dict(zip((p.name for p in one.kernel().batching), one.arguments()[-5:], strict=True))
     stored = simulate(one.kernel(), given, batching=values).c
     for number, operands in enumerate(single):
         result = view(gemm, "C", stored[number * stack.c :])
-        assert check(replace(operands, bias=given.bias), result).ok
+        assert check(replace(operands, added={**operands.added, "bias": added["bias"]}), result).ok
 
 
 def test_bits_do_not_depend_on_the_order_of_warps() -> None:

@@ -28,6 +28,7 @@ EPILOGUES = [
     (Epilogue("n", False, Activation.RELU), 0.0),
     (Epilogue("n", True, Activation.GELU), 0.5),
     (Epilogue("m", True), 1.0),
+    (Epilogue("n", scale=("m", "n")), 0.5),
 ]
 
 

@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 
+from tests.lowering.work_items import check_batch
 from tilewright.dtypes import BF16, F16, F32
 from tilewright.errors import LoweringError
 from tilewright.ladders import find_rung
-from tilewright.problem import Activation, Epilogue, Gemm, Order, check, make_operands
+from tilewright.problem import Activation, Epilogue, Gemm, Order, check, make_operands, reference
+from tilewright.schedule import Epilogue as Apart
+from tilewright.schedule import Schedule
 from tilewright.toolchain import build, run_on_simulator
 
 EPILOGUES = [
@@ -16,6 +21,8 @@ EPILOGUES = [
     Epilogue(bias="m", residual=True, activation=Activation.RELU),
     Epilogue(residual=True, activation=Activation.SILU),
     Epilogue(activation=Activation.GELU_TANH),
+    Epilogue(scale=("m",)),
+    Epilogue("n", True, Activation.SILU, scale=("m", "n")),
 ]
 SMALL = {"m": 64, "n": 64, "consumers": 1, "stages": 2}
 SUBTILES = {"m": 128, "n": 128, "consumers": 2, "stages": 2, "raster_rows": 1, "subtiles": 2}
@@ -55,6 +62,50 @@ def test_a_residual_with_rows_further_apart_at_edges() -> None:
     operands = make_operands(gemm)
     computed, _ = run_on_simulator(build(gemm, find_rung("worklog/6")), operands)
     assert check(operands, computed).ok
+
+
+def test_scales_are_f32_beside_narrow_operands_and_apply_to_the_sum_alone() -> None:
+    gemm = Gemm(8, 16, 32, F16, out=F16, beta=1.0, epilogue=Epilogue("n", scale=("m", "n")))
+    assert [(one.name, one.dtype, one.contiguous) for one in gemm.added] == [
+        ("bias", F16, "n"),
+        ("scale_m", F32, "m"),
+        ("scale_n", F32, "n"),
+    ]
+    operands = make_operands(gemm)
+    a, b, c, bias, rows, columns = (operands.matrix(one.name).astype(np.float64) for one in gemm.matrices)
+    np.testing.assert_allclose(reference(operands), a @ b * rows * columns + c + bias, rtol=1e-12)
+
+
+def test_scales_far_apart_and_strange_ones() -> None:
+    """A row's scale is its own: its size, and NaN, stay in it."""
+    gemm = Gemm(72, 40, 64, BF16, out=F32, epilogue=Epilogue(scale=("m",)))
+    operands = make_operands(gemm)
+    scales = 2.0 ** np.linspace(-60, 60, 72).round().astype(np.float32)
+    scales[5], scales[6] = np.nan, 0
+    operands = replace(operands, added={"scale_m": scales.astype(np.float32)})
+    computed, _ = run_on_simulator(build(gemm, find_rung("hopper/3")), operands)
+    assert np.isnan(computed[5]).all() and (computed[6] == 0).all()
+    assert check(operands, computed).ok
+
+
+def test_a_batch_shares_its_scales() -> None:
+    gemm = Gemm(136, 136, 72, BF16, out=BF16, beta=0.5, epilogue=Epilogue("n", True, scale=("m", "n")))
+    check_batch(gemm, find_rung("hopper/8"), 3, resident_blocks=2)
+
+
+@pytest.mark.parametrize("rung", ["hopper/best", "ampere/6"])
+def test_kernels_with_scales_compile_without_spills(rung: str) -> None:
+    gemm = find_rung(rung).gemm(4096, 4096, 4096)
+    gemm = replace(gemm, epilogue=Epilogue("n", True, Activation.SILU, scale=("m", "n")), beta=1.0)
+    resources = build(gemm, find_rung(rung)).compile("sm_90a").resources
+    assert resources.spill_load_bytes == 0
+
+
+def test_a_sum_that_begins_with_c_is_not_scaled() -> None:
+    gemm = Gemm(40, 40, 70, beta=0.5, epilogue=Epilogue(scale=("m",)))
+    early = Schedule(*(step for step in find_rung("worklog/6").schedule(gemm) if not isinstance(step, Apart)))
+    with pytest.raises(LoweringError, match="the addend is not scaled"):
+        _ = build(gemm, early).kernel
 
 
 def test_a_sum_in_c_has_no_epilogue() -> None:

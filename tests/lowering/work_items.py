@@ -44,10 +44,8 @@ def check_batch(
     storages = [stacked([getattr(one, n) for one in each], shared=n.upper() in shared) for n in "abc"]
     steps = [0 if n in shared else s.size // count for n, s in zip("ABC", storages, strict=True)]
     batching = {**{f"{n}_step": step for n, step in zip("ABC", steps, strict=True)}, "batch": count}
-    added: dict[str, Array] = {}
-    if gemm.epilogue.bias:
-        added["bias"] = each[0].storage("bias")
-        each = [replace(one, bias=added["bias"]) for one in each]
+    added = {one.name: each[0].storage(one.name) for one in gemm.epilogue.operands if one.is_vector}
+    each = [replace(one, added={**one.added, **added}) for one in each]
     if gemm.epilogue.residual:
         added["residual"] = stacked([one.storage("residual") for one in each], shared=False)
         batching["residual_step"] = added["residual"].size // count
@@ -55,7 +53,7 @@ def check_batch(
     if part_of_k:
         storages[2] = np.full(count * parts * gemm.m * gemm.ldc, np.nan, np.float32)
     launch = {"listeners": (), "batching": batching, "part_of_k": 64 if stream_k else part_of_k, **options}
-    run = built.simulate(Operands(gemm, *storages, **added), **launch)
+    run = built.simulate(Operands(gemm, *storages, added), **launch)
     for number, one in enumerate(each):
         own = replace(one, **{n.lower(): getattr(each[0], n.lower()) for n in shared})
         if part_of_k:

@@ -230,19 +230,17 @@ def _titled(title: str, rows: list[str]) -> list[str]:
 
 def formula(gemm: Gemm) -> str:
     """What is computed, in one line."""
-    source = "residual" if gemm.epilogue.residual else "C"
-    text = f"alpha * A @ B + beta * {source}{' + bias' if gemm.epilogue.bias else ''}"
-    return text if gemm.epilogue.activation is None else f"{gemm.epilogue.activation.value}({text})"
+    return gemm.epilogue.formula("A @ B")
 
 
 def operand_line(operand: Operand, gemm: Gemm) -> str:
     """How one operand lies in memory, in one line."""
-    if operand.name == "bias":
-        return f"bias  {operand.dtype}, one for each {'column' if gemm.epilogue.bias == 'n' else 'row'}"
+    if operand.is_vector:
+        each = "column" if operand.contiguous == "n" else "row"
+        return f"{operand.name}  {operand.dtype}, one for each {each}"
     rows, columns = (dim.upper() for dim in operand.dims)
     lines = "rows" if operand.order is Order.ROW else "columns"
-    added = "residual" if gemm.epilogue.residual else "C"
-    unread = "; not read when beta is 0" if operand.name == added else ""
+    unread = "; not read when beta is 0" if operand.name == gemm.epilogue.addend else ""
     return f"{operand.name}  {operand.dtype}, {rows} x {columns}, {lines} {operand.leading} elements apart{unread}"
 
 

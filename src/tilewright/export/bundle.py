@@ -27,6 +27,9 @@ from tilewright.toolchain import Build, build, check_launchable
 VARIANTS = {"exact": Variant(exact=frozenset({"m", "n", "k"})), "edges": Variant(), "any": SAFE}
 """Whole tiles only; any sizes, in vectors of 16 bytes; whatever the schedule can take at all."""
 
+TAKEN = ("A", "B", "C", "bias", "residual")
+"""The matrices that an exported launcher has arguments for."""
+
 FORMATS = tuple(one for one in ALL if one.is_factor and one.names.header)
 """What matrices in C++ can hold: `float`, or 16 bits that a `__half*` or `__nv_bfloat16*` points to."""
 
@@ -100,7 +103,9 @@ def bundle(
     the kernel is started alike. Raises ProblemError for formats that have no type in C++,
     LaunchError or CompileError where an architecture cannot run them.
     """
-    for operand in gemm.operands:
+    for operand in gemm.matrices:
+        if operand.name not in TAKEN:
+            raise ProblemError(f"An exported launcher has no argument for {operand.name}.")
         if operand.dtype not in FORMATS:
             raise ProblemError(
                 f"{operand.name} is {operand.dtype}, which an exported launcher cannot take.",

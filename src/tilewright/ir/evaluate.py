@@ -62,7 +62,7 @@ def evaluate(program: Program, operands: Operands) -> Array:
     points = Points(program, operands)
     gemm = operands.gemm
     products = _operand(points, "A") * _operand(points, "B")
-    if not program.late_alpha:
+    if not (program.late_alpha or gemm.epilogue):
         products = products * gemm.alpha
     inside = points.inside("m", "n")
     m, n = points.index("m")[inside], points.index("n")[inside]
@@ -74,7 +74,7 @@ def evaluate(program: Program, operands: Operands) -> Array:
     result = np.zeros((gemm.m, gemm.n))
     result[m, n] = sums[inside]
     if gemm.epilogue:
-        return finished(operands, gemm.alpha * result if program.late_alpha else result)
+        return finished(operands, result)
     start = gemm.beta * operands.matrix("C").astype(np.float64) if gemm.beta != 0 else np.zeros_like(result)
     if not program.late_alpha:
         return result + start

@@ -2,24 +2,51 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 
 from tilewright.dtypes import F32, DType
 from tilewright.ir.buffer import Buffer, Ref, Space
 from tilewright.ir.expr import ONE, Apply, Binary, Cast, Const, Expr, Fma, Load, Op, Var, binary, both, real
 from tilewright.ir.stmt import Alloc, Assign, Body, For, Move
-from tilewright.problem.epilogue import Epilogue
+from tilewright.problem.epilogue import Activation, Added, AddedName, Epilogue, evaluate
 
 ALPHA, BETA = Var("alpha", F32), Var("beta", F32)
 
 _ELEMENT = "element"
 
 
-def finished(epilogue: Epilogue, total: Expr, old: Expr, bias: Expr | None) -> Expr:
-    """`activation(alpha * total + beta * old + bias)` in f32. old: 0 where beta is 0."""
-    value: Expr = Fma(BETA, as_f32(old), Binary(Op.MUL, ALPHA, as_f32(total)))
-    value = value if bias is None else Binary(Op.ADD, value, as_f32(bias))
-    return value if epilogue.activation is None else Apply(epilogue.activation, value)
+@dataclass(frozen=True, slots=True)
+class Computed:
+    """The value of an element of C as an expression in f32. total: its finished sum; elements: what is read for it, by
+    name, in registers. addend: the element that beta multiplies; None where none is added. scaled: whether alpha is
+    still to be applied."""
+
+    total: Expr
+    elements: Mapping[AddedName, Expr]
+    addend: Expr | None
+    scaled: bool = True
+
+    def accumulated(self) -> Expr:
+        return as_f32(self.total)
+
+    def element(self, operand: Added) -> Expr:
+        return as_f32(self.elements[operand.name])
+
+    def times_alpha(self, value: Expr) -> Expr:
+        return Binary(Op.MUL, ALPHA, value) if self.scaled else value
+
+    def plus_beta_times(self, value: Expr, matrix: str) -> Expr:
+        return value if self.addend is None else Fma(BETA, as_f32(self.addend), value)
+
+    def plus(self, a: Expr, b: Expr) -> Expr:
+        return Binary(Op.ADD, a, b)
+
+    def times(self, a: Expr, b: Expr) -> Expr:
+        return Binary(Op.MUL, a, b)
+
+    def applied(self, function: Activation, value: Expr) -> Expr:
+        return Apply(function, value)
 
 
 def as_f32(value: Expr) -> Expr:
@@ -36,20 +63,20 @@ def store_finished(
     width: int = 1,
     guard: Expr | None = None,
 ) -> Body:
-    """`width` neighbours of a row of C. total: the sum of each. place_of: the first element of C, of the residual and
-    of the bias. guard: where C is written, and anything is read for it."""
-    added = "residual" if epilogue.residual else "C"
+    """`width` neighbours of a row of C. total: the sum of each. place_of: the first element of C, and of each operand
+    of the epilogue. guard: where C is written, and anything is read for it."""
     element: Expr = Const(0) if width == 1 else Var(_ELEMENT)
     value, old = (Buffer(name, Space.REGISTER, out, (width,)) for name in ("value", "old"))
     read = both(guard, binary(Op.NE, BETA, real(0)))
-    body: Body = (Alloc(value), Alloc(old), Move(Ref(old, (Const(0),)), place_of(added), width, read, origin="C"))
-    bias: Expr | None = None
-    if epilogue.bias is not None:
-        count = width if epilogue.bias == "n" else 1
-        held = Buffer("bias_held", Space.REGISTER, out, (count,))
-        body += (Alloc(held), Move(Ref(held, (Const(0),)), place_of("bias"), count, guard, origin="C"))
-        bias = Load(held, (element if count > 1 else Const(0),))
-    result = finished(epilogue, total(element), Load(old, (element,)), bias)
+    load = Move(Ref(old, (Const(0),)), place_of(epilogue.addend), width, read, origin="C")
+    body: Body = (Alloc(value), Alloc(old), load)
+    elements: dict[AddedName, Expr] = {}
+    for operand in epilogue.reads:
+        count = 1 if operand.along == "m" else width
+        held = Buffer(f"{operand.name}_held", Space.REGISTER, operand.dtype or out, (count,))
+        body += (Alloc(held), Move(Ref(held, (Const(0),)), place_of(operand.name), count, guard, origin="C"))
+        elements[operand.name] = Load(held, (element if count > 1 else Const(0),))
+    result = evaluate(epilogue.value, Computed(total(element), elements, Load(old, (element,))))
     assign = Assign(Ref(value, (element,)), result if out is F32 else Cast(out, result), origin="C")
     made: Body = (assign,) if width == 1 else (For(_ELEMENT, ONE * width, (assign,), unroll=True),)
     return (*body, *made, Move(place_of("C"), Ref(value, (Const(0),)), width, guard, origin="C"))

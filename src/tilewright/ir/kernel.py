@@ -24,6 +24,7 @@ from tilewright.ir.expr import Expr, Var
 from tilewright.ir.stmt import Body, CommitCopies, LoadMatrices, Move, MultiplyTiles, WaitCopies
 from tilewright.ir.visit import walk
 from tilewright.ir.work import Problems, SplitK
+from tilewright.problem.epilogue import VECTORS
 from tilewright.problem.gemm import Dim, Gemm
 from tilewright.problem.problem import Problem, parameters_of
 from tilewright.units import KIB, round_up
@@ -296,7 +297,7 @@ def is_stepped(problems: Problems, operand: str) -> bool:
     """Whether each problem has a matrix of its own of an operand, a step behind the last one's."""
     match problems:
         case Problems.STRIDED:
-            return operand != "bias"
+            return operand not in VECTORS
         case Problems.GROUPED_M:
             return operand == "B"
         case Problems.GROUPED_K:

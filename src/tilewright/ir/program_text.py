@@ -78,11 +78,7 @@ class _Writer:
             groups.setdefault(operand.order, []).append(operand.name)
         major = {Order.ROW: "row-major", Order.COL: "column-major"}
         orders = ", ".join(f"{' and '.join(names)} {major[order]}" for order, names in groups.items())
-        source = "residual" if gemm.epilogue.residual else "C"
-        bias = f" + bias[{gemm.epilogue.bias}]" if gemm.epilogue.bias else ""
-        value = f"alpha * sum_k A[m, k] * B[k, n] + beta * {source}[m, n]{bias}"
-        if gemm.epilogue.activation is not None:
-            value = f"{gemm.epilogue.activation.value}({value})"
+        value = gemm.epilogue.formula("sum_k A[m, k] * B[k, n]", indexed=True)
         return f"C[m, n] = {value}    {gemm.dtype.name}, {orders}"
 
     def _loop(self, loop: Loop) -> str:

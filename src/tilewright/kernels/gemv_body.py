@@ -26,7 +26,8 @@ from tilewright.kernels.statements import (
     together,
     unrolled,
 )
-from tilewright.problem.gemm import AddedName, Dim, Gemm, OperandName
+from tilewright.problem.epilogue import VECTORS, AddedName
+from tilewright.problem.gemm import Dim, Gemm, OperandName
 from tilewright.units import ceil_div
 
 if TYPE_CHECKING:
@@ -78,7 +79,7 @@ class GemvBody:
     def _element(self, name: OperandName | AddedName, offset: Expr) -> Ref:
         """An element of the matrix of this block's problem, or of its partial sums."""
         base: Expr | None = None
-        if self._batched and name != "bias":
+        if self._batched and name not in VECTORS:
             base = times(Var("blockIdx.z"), step_of(name), near=False)
         elif name == "C" and self.config.split_k > 1:
             matrix = Binary(Op.MUL, Cast(I64, Var("blockIdx.y")), SIZES["m"])
@@ -378,15 +379,12 @@ class GemvBody:
         return unrolled("i", rounds, one) if rounds > 1 else one(ZERO)
 
     def _place(self, name: str) -> Ref:
-        """The element of C, of the residual or of the bias that belongs to this thread's output."""
+        """The element of C, or of what the epilogue reads beside it, that belongs to this thread's output."""
         row, output = Var("row"), Var("output")
         m: Expr = row if self.long == "B" else output
         n: Expr = output if self.long == "B" else row
-        operand = self.gemm.operand(_NAMES[name])
-        if name == "bias":
-            return self._element("bias", n if self.gemm.epilogue.bias == "n" else m)
+        operand = next(one for one in self.gemm.matrices if one.name == name)
+        if operand.is_vector:
+            return self._element(operand.name, n if operand.contiguous == "n" else m)
         line, column = (m, n) if operand.contiguous == "n" else (n, m)
         return self._element(operand.name, times(line, operand.leading, near=self.config.near) + column)
-
-
-_NAMES: dict[str, OperandName | AddedName] = {"C": "C", "bias": "bias", "residual": "residual"}

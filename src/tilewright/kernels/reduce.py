@@ -33,6 +33,7 @@ from tilewright.kernels.statements import (
     unrolled,
     verified,
 )
+from tilewright.problem.epilogue import VECTORS
 from tilewright.problem.reduction import Reduction
 from tilewright.units import ceil_div
 
@@ -98,8 +99,7 @@ class ReduceConfig:
         """The kernel for the formats and the epilogue of a problem; sizes are arguments, offsets have 64 bits."""
         reduce = _Reduce(self, problem)
         epilogue = problem.epilogue
-        words = [f"bias_{epilogue.bias}"] if epilogue.bias else []
-        words += ["residual"] if epilogue.residual else []
+        words = [one.name if one.name != "bias" else f"bias_{one.along}" for one in epilogue.operands]
         words += [epilogue.activation.value] if epilogue.activation else []
         shape = "across" if self.across else f"{self.width}x{self.rows}_{self.along}_{self.loads}"
         return verified(
@@ -144,11 +144,12 @@ class _Reduce:
         return element_of("partials", F32, offset)
 
     def _place(self, row: Expr, column: Expr, name: str) -> Ref:
-        """An element of C, of the residual or of the bias."""
+        """An element of C, or of what the epilogue reads beside it."""
         out = self.problem.out
-        if name == "bias":
-            return element_of(name, out, column if self.problem.epilogue.bias == "n" else row)
-        leading = "ld_residual" if name == "residual" else "ldc"
+        if name in VECTORS:
+            operand = self.problem.operand(name)
+            return element_of(name, operand.dtype or out, column if operand.along == "n" else row)
+        leading = "ldc" if name == "C" else f"ld_{name}"
         return element_of(name, out, times(row, leading, near=False) + column)
 
     def _added(self, sums: Buffer, index: tuple[Expr, ...], part: Expr, next_one: Expr) -> Assign:

@@ -21,10 +21,10 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import cached_property
 
-from tilewright.dtypes import F32
 from tilewright.errors import LoweringError
 from tilewright.ir.buffer import Buffer, Ref
 from tilewright.ir.expr import ZERO, Binary, Cast, Const, Expr, Load, Op, Var, binary, real
+from tilewright.ir.finish import BETA, as_f32
 from tilewright.ir.program import Axis, Program
 from tilewright.ir.simplify import substitute
 from tilewright.ir.stmt import Alloc, Assign, Body, For, If, Move, QuadTranspose
@@ -35,11 +35,10 @@ from tilewright.lowering.copies import store_tile
 from tilewright.lowering.epilogue_plan import (
     ACCUMULATOR,
     ADDEND,
-    BETA,
-    BIAS,
     EpiloguePlan,
     Rearrangement,
     Sink,
+    element_of,
 )
 from tilewright.lowering.epilogue_subtiles import SubtileStore
 from tilewright.lowering.fragments import store_opaque
@@ -47,6 +46,7 @@ from tilewright.lowering.kernel_parts import ELEMENT, beside, global_place, valu
 from tilewright.lowering.located import size_of
 from tilewright.lowering.products import reads_shared
 from tilewright.lowering.sums import Sums
+from tilewright.problem.epilogue import Added
 
 _FOUR, _PIECE, _ROW = "four", "piece", "row"
 
@@ -117,20 +117,20 @@ class Epilogue:
     def _assign(self, value: Ref, place: Ref, total: Expr, addend: Expr | None, element: Expr = ZERO) -> Body:
         """The finished element of C at `place`, `element` further along, into the register `value`."""
         output = self.plan.outputs[0]
-        load, bias = self._bias(place, element)
-        leaves = {ACCUMULATOR.name: as_f32(total), BIAS.name: bias}
+        load: Body = ()
+        leaves = {ACCUMULATOR.name: as_f32(total)}
+        for operand in output.reads:
+            body, leaves[element_of(operand).name] = self._read(operand, place, element)
+            load += body
         if addend is not None:
             leaves[ADDEND.name] = as_f32(addend)
         result = substitute(output.overwriting if addend is None else output.value, leaves)
         return (*load, Assign(value, self.as_result(result), origin=output.operand))
 
-    def _bias(self, place: Ref, element: Expr) -> tuple[Body, Expr]:
-        """The bias of an element of C in a register, and its value; nothing where there is none."""
-        gemm = self.program.gemm
-        if gemm.epilogue.bias is None:
-            return (), BIAS
-        value = value_buffer("bias", gemm.out, 1)
-        load = Move(Ref(value, (ZERO,)), beside(self.program, place, "bias", element), origin="C")
+    def _read(self, operand: Added, place: Ref, element: Expr) -> tuple[Body, Expr]:
+        """The element of an operand that belongs to one of C in a register, and its value."""
+        value = value_buffer(operand.name, operand.dtype or self.program.gemm.out, 1)
+        load = Move(Ref(value, (ZERO,)), beside(self.program, place, operand.name, element), origin="C")
         return (Alloc(value), load), as_f32(Load(value, (ZERO,)))
 
     def _finished(self, value: Ref, place: Ref, total: Expr, reads_addend: bool) -> Body:
@@ -309,8 +309,3 @@ class Epilogue:
         row, col = (span.local_index() for span in tile.spans)
         load = Move(Ref(value, (ZERO,)), tile.at(row, col), origin=tile.staged.name)
         return (Alloc(value), load, *self._store_vector(self.result_place(), 1, lambda _: Load(value, (ZERO,))))
-
-
-def as_f32(value: Expr) -> Expr:
-    """The value in the format of alpha and beta, in which results are scaled."""
-    return value if value.dtype is F32 else Cast(F32, value)

@@ -12,14 +12,20 @@ from enum import Enum
 from typing import Literal
 
 from tilewright.dtypes import F32
-from tilewright.ir.expr import Apply, Binary, Expr, Fma, Op, Var
+from tilewright.ir.expr import Expr, Var
+from tilewright.ir.finish import Computed
 from tilewright.ir.program import Program, Route
 from tilewright.ir.tiles import Tile, quad_shuffle_axis, tile_of
+from tilewright.problem.epilogue import Added, AddedName, evaluate
 from tilewright.problem.gemm import OperandName
 
-ALPHA, BETA = Var("alpha", F32), Var("beta", F32)
-ACCUMULATOR, ADDEND, BIAS = Var("accumulator", F32), Var("addend", F32), Var("bias_element", F32)
-"""Leaves of the value of an element: its finished sum; the element that beta multiplies; its element of the bias."""
+ACCUMULATOR, ADDEND = Var("accumulator", F32), Var("addend", F32)
+"""Leaves of the value of an element: its finished sum; the element that beta multiplies."""
+
+
+def element_of(operand: Added) -> Var:
+    """The leaf of the value of an element that stands for its element of an operand of the epilogue."""
+    return Var(f"{operand.name}_element", F32)
 
 
 class Rearrangement(Enum):
@@ -42,13 +48,15 @@ class Sink(Enum):
 
 @dataclass(frozen=True, slots=True)
 class Output:
-    """One matrix that the epilogue stores. value: of an element, over `ACCUMULATOR`, `ADDEND`, `BIAS`, alpha and beta,
-    before it is rounded to the format of `operand`; overwriting: the same where beta is zero and no addend is read."""
+    """One matrix that the epilogue stores. value: of an element, over `ACCUMULATOR`, `ADDEND`, those of `reads`, alpha
+    and beta, before it is rounded to the format of `operand`; overwriting: the same where beta is zero and no addend is
+    read. reads: for each element."""
 
     operand: OperandName
     value: Expr
     overwriting: Expr
     addend: Literal["C", "residual"]
+    reads: tuple[Added, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -112,13 +120,11 @@ def _subtiles(columns: int, each: int) -> tuple[Subtile, ...]:
 
 
 def _output(program: Program) -> Output:
-    """C: `activation(alpha * accumulator + beta * addend + bias)`, of which the factors may be applied elsewhere."""
+    """C: the value of the problem's epilogue, of which the factors may be applied elsewhere."""
     epilogue = program.gemm.epilogue
-    scaled: Expr = Binary(Op.MUL, ALPHA, ACCUMULATOR) if program.late_alpha else ACCUMULATOR
-    added: Expr = Fma(BETA, ADDEND, scaled) if program.late_beta else scaled
+    elements: dict[AddedName, Expr] = {operand.name: element_of(operand) for operand in epilogue.reads}
 
-    def finished(value: Expr) -> Expr:
-        value = value if epilogue.bias is None else Binary(Op.ADD, value, BIAS)
-        return value if epilogue.activation is None else Apply(epilogue.activation, value)
+    def finished(addend: Expr | None) -> Expr:
+        return evaluate(epilogue.value, Computed(ACCUMULATOR, elements, addend, program.late_alpha))
 
-    return Output("C", finished(added), finished(scaled), "residual" if epilogue.residual else "C")
+    return Output("C", finished(ADDEND if program.late_beta else None), finished(None), epilogue.addend, epilogue.reads)

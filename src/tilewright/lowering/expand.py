@@ -15,6 +15,7 @@ from tilewright.ir.async_stmt import WgmmaCommit, WgmmaFence, WgmmaWait
 from tilewright.ir.buffer import Handoff, Ref, Space
 from tilewright.ir.env import HERE, Env
 from tilewright.ir.expr import ZERO, Binary, Const, Expr, Fma, Load, Op, Select, Var, binary
+from tilewright.ir.finish import ALPHA, as_f32
 from tilewright.ir.program import Loop, Program, Route, Staged
 from tilewright.ir.stmt import Alloc, Assign, Body, For, If, Let, Move, Stmt
 from tilewright.ir.tiles import tile_of
@@ -28,8 +29,7 @@ from tilewright.lowering.block_pipelines import (
 )
 from tilewright.lowering.coordinates import digits, extent_of, index_of, thread_coordinates
 from tilewright.lowering.copies import copy_steps, copy_tile
-from tilewright.lowering.epilogue import Epilogue, as_f32
-from tilewright.lowering.epilogue_plan import ALPHA
+from tilewright.lowering.epilogue import Epilogue
 from tilewright.lowering.fragments import (
     multiply_tiles,
     round_fragments,

@@ -46,7 +46,7 @@ def _offset(place: Ref, program: Program, near: bool) -> Ref:
         return place
     operand = program.gemm.operand(buffer.name)  # type: ignore[arg-type]
     index = dict(zip(operand.dims, place.index[:2], strict=True))
-    if operand.name == "bias":  # all its lines are one
+    if operand.is_vector:  # all its lines are one
         return Ref(Buffer(buffer.name, Space.GLOBAL, buffer.dtype, ()), (index[operand.contiguous],))
     strided = index[operand.strided]
     leading = Var(operand.leading, I32 if near else I64)

@@ -129,8 +129,15 @@ def _check_layouts_are_found(program: Program) -> None:
 
 
 def _check_sum(program: Program) -> None:
-    """A sum that is kept in C is as exact as C."""
+    """A sum that is kept in C is as exact as C; one that begins with beta * C is not to be scaled."""
     gemm = program.gemm
+    if gemm.epilogue.scale and not program.late_beta:
+        raise LoweringError(
+            f"Finished sums are to be scaled along {' and '.join(gemm.epilogue.scale)}, and they begin with beta * "
+            f"{gemm.epilogue.addend}.",
+            note="the addend is not scaled.",
+            hint="Epilogue() adds it afterwards.",
+        )
     if program.accumulation is None and gemm.out is not gemm.accumulate:
         over = next(loop.name for loop in program.loops if loop.is_reduction)
         raise LoweringError(

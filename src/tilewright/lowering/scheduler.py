@@ -453,8 +453,9 @@ def _check_grouped(program: Program) -> None:
             note="how many tiles there are is known on the device only.",
             hint="Specialize(...), Raster(...) and Persist().",
         )
-    if gemm.c is not Order.ROW or gemm.epilogue.bias == "m":
-        raise LoweringError("Groups by offsets have a row-major C, and no bias along m.")
+    along_m = [operand.name for operand in gemm.epilogue.operands if operand.along == "m"]
+    if gemm.c is not Order.ROW or along_m:
+        raise LoweringError(f"Groups by offsets have a row-major C, and no {' or '.join(along_m) or 'bias'} along m.")
     if program.problems is Problems.GROUPED_M and gemm.a is not Order.ROW:
         raise LoweringError(
             "A of groups along m is row-major.", note="a group's rows must not share rows of memory with another's."

@@ -199,4 +199,10 @@ def _finish(kernels: Kernels, gemm: Gemm, alignment: Alignment, inner: Gemm, cou
 
 def _added(gemm: Gemm) -> tuple[tuple[Place, int], ...]:
     """The places of what the epilogue adds, in the order of the parameters."""
-    return tuple((Place.BIAS if operand.name == "bias" else Place.RESIDUAL, 0) for operand in gemm.added)
+    absent = [operand.name for operand in gemm.added if operand.name not in _PLACES]
+    if absent:
+        raise LaunchError(f"No plan has a place for {' and '.join(absent)}.", hint="build(gemm, schedule) has.")
+    return tuple((_PLACES[operand.name], 0) for operand in gemm.added)
+
+
+_PLACES: Mapping[str, Place] = {"bias": Place.BIAS, "residual": Place.RESIDUAL}

@@ -22,7 +22,8 @@ from tilewright.lowering.variants import MAX_INDEX, ends_whole, reads_vectors, w
 from tilewright.planning.packing import Alignment
 from tilewright.planning.skinny import Skinny
 from tilewright.planning.stack import Stack
-from tilewright.problem.gemm import AddedName, Dim, Gemm, OperandName
+from tilewright.problem.epilogue import AddedName
+from tilewright.problem.gemm import Dim, Gemm, OperandName
 from tilewright.problem.reduction import Reduction
 from tilewright.problem.relayout import Relayout
 from tilewright.runtime.cubin_cache import CubinCache

@@ -11,22 +11,14 @@ from typing import Any, Literal, SupportsIndex
 from tilewright.dtypes import ALL, F32, TF32_FORMATS, DType
 from tilewright.errors import FormatError, ProblemError
 from tilewright.html_text import table
-from tilewright.problem.epilogue import PLAIN, Epilogue
+from tilewright.problem.epilogue import PLAIN, AddedName, Epilogue
 from tilewright.problem.problem import Scalar, ScalarKind
 
 Dim = Literal["m", "n", "k"]
 OperandName = Literal["A", "B", "C"]
-AddedName = Literal["bias", "residual"]
-"""What an epilogue adds, with the index of C; a bias has the same numbers in every row, or in every column."""
 
-DIMS: dict[OperandName | AddedName, tuple[Dim, Dim]] = {
-    "A": ("m", "k"),
-    "B": ("k", "n"),
-    "C": ("m", "n"),
-    "bias": ("m", "n"),
-    "residual": ("m", "n"),
-}
-"""The logical index of each operand: (row, column)."""
+DIMS: dict[OperandName, tuple[Dim, Dim]] = {"A": ("m", "k"), "B": ("k", "n"), "C": ("m", "n")}
+"""The logical index of each operand: (row, column). What an epilogue reads has that of C."""
 
 FORMAT_OPTIONS = ("dtype", "accumulate", "out", "product")
 """The fields of a `Gemm` that say number formats."""
@@ -44,16 +36,18 @@ class Order(Enum):
 
 @dataclass(frozen=True, slots=True)
 class Operand:
-    """How one matrix lies in memory."""
+    """How one matrix lies in memory. is_vector: it has one number for each index of its contiguous dimension, the same
+    in all its lines."""
 
     name: OperandName | AddedName
     dtype: DType
     order: Order
+    is_vector: bool = False
 
     @property
     def dims(self) -> tuple[Dim, Dim]:
         """The logical (row, column) dimensions."""
-        return DIMS[self.name]
+        return DIMS[self.name if self.name in ("A", "B") else "C"]
 
     @property
     def contiguous(self) -> Dim:
@@ -157,7 +151,7 @@ class Gemm:
                 hint="f32 operands may be rounded to tf32, or cut off (tf32_truncated); leave product out for others.",
             )
         self.multiplied.sum_in(self.accumulate)
-        for operand in (*self.operands, *(o for o in self.added if o.name == "residual")):
+        for operand in (*self.operands, *(o for o in self.added if not o.is_vector)):
             tight = self.tight_leading(operand.name)
             given = integer_of(getattr(self, operand.leading))
             if given is None:
@@ -183,9 +177,8 @@ class Gemm:
 
     @property
     def added(self) -> tuple[Operand, ...]:
-        """What the epilogue adds beside C: the bias, the residual."""
-        bias = (self.operand("bias"),) if self.epilogue.bias else ()
-        return (*bias, *((self.operand("residual"),) if self.epilogue.residual else ()))
+        """What the epilogue reads beside C."""
+        return tuple(self.operand(one.name) for one in self.epilogue.operands)
 
     @property
     def matrices(self) -> tuple[Operand, ...]:
@@ -203,15 +196,21 @@ class Gemm:
         sizes = [Scalar(dim.upper(), self.size(dim), ScalarKind.SIZE) for dim in ("m", "n", "k")]
         leading = [Scalar(o.leading, self.leading(o.name), ScalarKind.OFFSET) for o in self.operands]
         factors = [Scalar(name, getattr(self, name), ScalarKind.FACTOR) for name in ("alpha", "beta")]
-        residual = [Scalar("ld_residual", self.ld_residual, ScalarKind.OFFSET)] if self.epilogue.residual else []
-        return *sizes, *leading, *factors, *residual
+        added = [Scalar(o.leading, self.leading(o.name), ScalarKind.OFFSET) for o in self.added if not o.is_vector]
+        return *sizes, *leading, *factors, *added
 
     def operand(self, name: OperandName | AddedName) -> Operand:
-        """A, B or C, or what the epilogue adds: a bias is contiguous along its dimension."""
-        if name == "bias":
-            return Operand(name, self.out, Order.ROW if self.epilogue.bias == "n" else Order.COL)
-        order = {"A": self.a, "B": self.b, "C": self.c, "residual": self.c}[name]
-        return Operand(name, self.dtype if name in ("A", "B") else self.out, order)
+        """A, B or C, or what the epilogue reads: a vector is contiguous along its dimension."""
+        match name:
+            case "A":
+                return Operand(name, self.dtype, self.a)
+            case "B":
+                return Operand(name, self.dtype, self.b)
+            case "C":
+                return Operand(name, self.out, self.c)
+        added = next(one for one in self.epilogue.operands if one.name == name)
+        order = {None: self.c, "m": Order.COL, "n": Order.ROW}[added.along]
+        return Operand(name, added.dtype or self.out, order, added.is_vector)
 
     @property
     def multiplied(self) -> DType:
@@ -236,8 +235,9 @@ class Gemm:
         return self.size(self.operand(name).contiguous)
 
     def leading(self, name: OperandName | AddedName) -> int:
-        """Elements from line to line; 0 for a bias, all of whose lines are one."""
-        return {"A": self.lda, "B": self.ldb, "C": self.ldc, "residual": self.ld_residual, "bias": 0}[name]
+        """Elements from line to line; 0 for a vector, all of whose lines are one."""
+        operand = self.operand(name)
+        return 0 if operand.is_vector else int(getattr(self, operand.leading))
 
     def storage_elements(self, name: str) -> int:
         """Elements from the first to the last of the matrix, gaps between rows included."""

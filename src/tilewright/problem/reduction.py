@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Literal
 
 import numpy as np
 
 from tilewright.dtypes import F32, Array, DType
-from tilewright.problem.epilogue import PLAIN, Epilogue
+from tilewright.problem.epilogue import PLAIN, VECTORS, Added, AddedName, Epilogue, Exact, evaluate
 from tilewright.problem.gemm import Gemm
 from tilewright.problem.problem import NamedMatrix, Scalar, ScalarKind
 from tilewright.problem.storages import Storages, poisoned
@@ -15,9 +16,9 @@ from tilewright.problem.storages import Storages, poisoned
 
 @dataclass(frozen=True, slots=True)
 class Reduction:
-    """`C[m, n] = activation(alpha * sum_p partials[p, m, n] + beta * R[m, n] + bias)`; all row-major, p ascending.
+    """C: the value of `epilogue` for the sums over p of partials[p, m, n]; all row-major, p ascending.
 
-    R is C, or the residual. row, part: elements from row to row, and from partial sum to partial sum.
+    row, part: elements from row to row, and from partial sum to partial sum.
     """
 
     m: int
@@ -47,8 +48,8 @@ class Reduction:
 
     @property
     def matrices(self) -> tuple[NamedMatrix, ...]:
-        added = [n for n, there in (("bias", self.epilogue.bias), ("residual", self.epilogue.residual)) if there]
-        return NamedMatrix("partials", F32), *(NamedMatrix(name, self.out) for name in ("C", *added))
+        added = (NamedMatrix(one.name, one.dtype or self.out) for one in self.epilogue.operands)
+        return NamedMatrix("partials", F32), NamedMatrix("C", self.out), *added
 
     @property
     def results(self) -> tuple[str, ...]:
@@ -65,6 +66,10 @@ class Reduction:
             *(Scalar(name, getattr(self, name), ScalarKind.FACTOR) for name in ("alpha", "beta")),
         )
 
+    def operand(self, name: str) -> Added:
+        """What the epilogue reads by that name."""
+        return next(one for one in self.epilogue.operands if one.name == name)
+
     @property
     def formats(self) -> tuple[DType, Epilogue]:
         """What a kernel is made for, beside its configuration."""
@@ -73,8 +78,8 @@ class Reduction:
     def storage_elements(self, name: str) -> int:
         if not self.m or not self.n:
             return 0
-        if name == "bias":
-            return self.n if self.epilogue.bias == "n" else self.m
+        if name in VECTORS:
+            return self.n if self.operand(name).along == "n" else self.m
         leading = {"partials": self.row, "C": self.ldc, "residual": self.ld_residual}[name]
         return (self.m - 1) * leading + self.n + ((self.parts - 1) * self.part if name == "partials" else 0)
 
@@ -85,18 +90,16 @@ class Reduction:
 
     @property
     def title(self) -> str:
-        source = "residual" if self.epilogue.residual else "C"
-        text = f"alpha * sum of partials + beta * {source}{' + bias' if self.epilogue.bias else ''}"
-        return f"C = {text if self.epilogue.activation is None else f'{self.epilogue.activation.value}({text})'}"
+        return f"C = {self.epilogue.formula('sum of partials')}"
 
     @property
     def matrix_lines(self) -> tuple[str, ...]:
         """Each matrix in one line, for the header of a kernel."""
-        along = "column" if self.epilogue.bias == "n" else "row"
         found = ["partials  f32, parts x M x N, matrices part elements apart, rows row elements apart"]
         found += [f"C  {self.out}, M x N, rows ldc elements apart"]
-        found += [f"bias  {self.out}, one for each {along}"] if self.epilogue.bias else []
-        found += [f"residual  {self.out}, M x N, rows ld_residual elements apart"] if self.epilogue.residual else []
+        for one in self.epilogue.operands:
+            apart = "" if one.is_vector else f", rows ld_{one.name} elements apart"
+            found.append(f"{one.name}  {one.dtype or self.out}, {one.described}{apart}")
         return tuple(found)
 
 
@@ -106,7 +109,7 @@ def make_partials(problem: Reduction, *, seed: int = 0) -> Storages:
     arrays: dict[str, Array] = {}
     for matrix in problem.matrices:
         storage = arrays[matrix.name] = poisoned(problem, matrix.name)
-        if matrix.name == "bias":
+        if matrix.name in VECTORS:
             storage[...] = matrix.dtype.encode(rng.standard_normal(storage.size, dtype=np.float32))
         elif matrix.name == "partials" or _reads(problem, matrix.name):
             target = _view(problem, matrix.name, storage)
@@ -118,15 +121,18 @@ def reduced(storages: Storages) -> Array:
     """C in float64, shape (m, n); C and the residual are not read where beta is 0."""
     problem = storages.problem
     assert isinstance(problem, Reduction)
-    value: Array = _view(problem, "partials", storages.storage("partials")).astype(np.float64).sum(axis=0)
-    value = problem.alpha * value
-    if problem.beta != 0:
-        name = "residual" if problem.epilogue.residual else "C"
-        value = value + problem.beta * problem.out.decode(_view(problem, name, storages.storage(name)))[0]
-    if problem.epilogue.bias:
-        bias = problem.out.decode(storages.storage("bias")).astype(np.float64)
-        value = value + (bias[None, :] if problem.epilogue.bias == "n" else bias[:, None])
-    return value if problem.epilogue.activation is None else problem.epilogue.activation.of(value)
+    total: Array = _view(problem, "partials", storages.storage("partials")).astype(np.float64).sum(axis=0)
+
+    def matrix(name: AddedName | Literal["C"]) -> Array:
+        storage = storages.storage(name)
+        if name not in VECTORS:
+            whole: Array = problem.out.decode(_view(problem, name, storage))[0].astype(np.float64)
+            return whole
+        operand = problem.operand(name)
+        line = (operand.dtype or problem.out).decode(storage).astype(np.float64)
+        return line[None, :] if operand.along == "n" else line[:, None]
+
+    return evaluate(problem.epilogue.value, Exact(total, problem.alpha, problem.beta, matrix))
 
 
 def result_of(problem: Reduction, stored: Array) -> Array:
@@ -136,7 +142,7 @@ def result_of(problem: Reduction, stored: Array) -> Array:
 
 
 def _reads(problem: Reduction, name: str) -> bool:
-    return problem.beta != 0 and name == ("residual" if problem.epilogue.residual else "C")
+    return problem.beta != 0 and name == problem.epilogue.addend
 
 
 def _view(problem: Reduction, name: str, storage: Array) -> Array:

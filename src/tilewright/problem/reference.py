@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import sys
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 
 import numpy as np
 
-from tilewright.dtypes import Array, DType
+from tilewright.dtypes import Array
 from tilewright.errors import ProblemError
-from tilewright.problem.gemm import AddedName, Gemm, OperandName, Order, integer_of
+from tilewright.problem.epilogue import AddedName, Exact, evaluate
+from tilewright.problem.gemm import Gemm, OperandName, Order, integer_of
 
 PADDING = np.nan
 """What the gap between the rows of a padded operand holds: an access into it must show in the result."""
@@ -22,15 +24,14 @@ LARGEST_STORAGE = sys.maxsize // 8
 class Operands:
     """The matrices of a problem as flat storage (1-D, storage dtype), gaps included.
 
-    bias, residual: where the epilogue adds them.
+    added: what the epilogue reads beside C, by its names.
     """
 
     gemm: Gemm
     a: Array
     b: Array
     c: Array
-    bias: Array | None = None
-    residual: Array | None = None
+    added: Mapping[AddedName, Array] = field(default_factory=dict)
 
     @property
     def problem(self) -> Gemm:
@@ -38,9 +39,8 @@ class Operands:
         return self.gemm
 
     def storage(self, name: str) -> Array:
-        found = {"A": self.a, "B": self.b, "C": self.c, "bias": self.bias, "residual": self.residual}[name]
-        assert found is not None, name
-        return found
+        own = {"A": self.a, "B": self.b, "C": self.c}
+        return own[name] if name in own else self.added[name]  # type: ignore[index]
 
     def matrix(self, name: OperandName | AddedName) -> Array:
         """The logical 2-D matrix as a view of the storage, decoded to a float type."""
@@ -49,7 +49,7 @@ class Operands:
     @property
     def added_to(self) -> Array:
         """The matrix that beta multiplies."""
-        return self.matrix("residual" if self.gemm.epilogue.residual else "C")
+        return self.matrix(self.gemm.epilogue.addend)
 
 
 def view(gemm: Gemm, name: OperandName | AddedName, storage: Array) -> Array:
@@ -77,23 +77,22 @@ def make_operands(gemm: Gemm, *, seed: int = 0) -> Operands:
     _check_addressable(gemm)
     rng = np.random.default_rng(seed)
 
-    def fill(name: OperandName | AddedName, dtype: DType, poison: bool) -> Array:
-        if name == "bias":
-            return dtype.encode(rng.standard_normal(gemm.size(gemm.operand(name).contiguous), dtype=np.float32))
+    def fill(name: OperandName | AddedName, poison: bool = False) -> Array:
+        operand, dtype = gemm.operand(name), gemm.operand(name).dtype
+        if operand.is_vector:
+            return dtype.encode(rng.standard_normal(gemm.size(operand.contiguous), dtype=np.float32))
         storage = dtype.encode(np.full(gemm.storage_elements(name), PADDING, np.float32))
         if not poison:
             target = view(gemm, name, storage)
             target[...] = dtype.encode(rng.standard_normal(target.shape, dtype=np.float32))
         return storage
 
-    return Operands(
-        gemm,
-        fill("A", gemm.dtype, False),
-        fill("B", gemm.dtype, False),
-        fill("C", gemm.out, gemm.beta == 0 or gemm.epilogue.residual),
-        fill("bias", gemm.out, False) if gemm.epilogue.bias else None,
-        fill("residual", gemm.out, gemm.beta == 0) if gemm.epilogue.residual else None,
-    )
+    def unread(name: OperandName | AddedName) -> bool:
+        return not (gemm.beta != 0 and name == gemm.epilogue.addend)
+
+    a, b, c = fill("A"), fill("B"), fill("C", unread("C"))
+    added = {one.name: fill(one.name, not one.is_vector and unread(one.name)) for one in gemm.epilogue.operands}
+    return Operands(gemm, a, b, c, added)
 
 
 def _check_addressable(gemm: Gemm) -> None:
@@ -116,17 +115,12 @@ def as_multiplied(operands: Operands, name: OperandName) -> Array:
 def reference(operands: Operands) -> Array:
     """`alpha * A @ B + beta * C` and the epilogue in float64, shape (m, n), of the rounded operands; C is not read when
     beta is 0."""
-    gemm = operands.gemm
     with np.errstate(invalid="ignore", over="ignore"):
-        result: Array = gemm.alpha * (as_multiplied(operands, "A") @ as_multiplied(operands, "B"))
-        return finished(operands, result)
+        return finished(operands, as_multiplied(operands, "A") @ as_multiplied(operands, "B"))
 
 
-def finished(operands: Operands, scaled: Array) -> Array:
-    """What the epilogue makes of `alpha * A @ B`, in float64."""
+def finished(operands: Operands, total: Array) -> Array:
+    """What the epilogue makes of finished sums, in float64."""
     gemm = operands.gemm
-    if gemm.beta != 0:
-        scaled = scaled + gemm.beta * operands.added_to.astype(np.float64)
-    if gemm.epilogue.bias:
-        scaled = scaled + operands.matrix("bias").astype(np.float64)
-    return scaled if gemm.epilogue.activation is None else gemm.epilogue.activation.of(scaled)
+    exact = Exact(total, gemm.alpha, gemm.beta, lambda name: operands.matrix(name).astype(np.float64))
+    return evaluate(gemm.epilogue.value, exact)

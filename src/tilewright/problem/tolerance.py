@@ -28,7 +28,7 @@ import numpy as np
 
 from tilewright.dtypes import F32, Array
 from tilewright.errors import ProblemError
-from tilewright.problem.epilogue import STEEPEST
+from tilewright.problem.epilogue import STEEPEST, Activation, Added, evaluate
 from tilewright.problem.gemm import Gemm, OperandName
 from tilewright.problem.reference import Operands, as_multiplied, reference
 from tilewright.units import ceil_div
@@ -88,16 +88,52 @@ def error_bound(operands: Operands) -> Array:
     gamma = _gamma(*_sum_of(gemm))
     with np.errstate(invalid="ignore", over="ignore"):
         a, b = (np.abs(as_multiplied(operands, name)) for name in _FACTORS)
-        magnitude: Array = abs(gemm.alpha) * (a @ b)
-        if gemm.beta != 0:
-            magnitude = magnitude + abs(gemm.beta) * np.abs(operands.added_to.astype(np.float64))
-        if gemm.epilogue.bias:
-            magnitude = magnitude + np.abs(operands.matrix("bias").astype(np.float64))
-        if gemm.epilogue.activation is not None:
-            # A function steeper than 1 makes errors larger, and is itself computed in f32, in a few operations.
-            magnitude, gamma = STEEPEST * magnitude, gamma + FUNCTION_ULPS * F32.unit_roundoff
+        found = evaluate(gemm.epilogue.value, _Errors(operands, _Bounded(a @ b, gamma)))
         # The smallest normal number pays for results that underflow.
-        return gamma * magnitude + gemm.out.unit_roundoff * magnitude + gemm.out.tiny
+        return (found.relative + gemm.out.unit_roundoff) * found.magnitude + gemm.out.tiny
+
+
+@dataclass(frozen=True, slots=True)
+class _Bounded:
+    """A computed value, of at most this magnitude, whose error is at most so large a share of it."""
+
+    magnitude: Array
+    relative: float
+
+
+@dataclass(frozen=True, slots=True)
+class _Errors:
+    """What the epilogue does to errors. total: the finished sums; their share pays for alpha and the addend of beta."""
+
+    operands: Operands
+    total: _Bounded
+
+    def _read(self, name: str) -> Array:
+        return np.abs(self.operands.matrix(name).astype(np.float64))  # type: ignore[arg-type]
+
+    def accumulated(self) -> _Bounded:
+        return self.total
+
+    def element(self, operand: Added) -> _Bounded:
+        return _Bounded(self._read(operand.name), 0.0)
+
+    def times_alpha(self, value: _Bounded) -> _Bounded:
+        return _Bounded(abs(self.operands.gemm.alpha) * value.magnitude, value.relative)
+
+    def plus_beta_times(self, value: _Bounded, matrix: str) -> _Bounded:
+        beta = abs(self.operands.gemm.beta)
+        return value if beta == 0 else _Bounded(value.magnitude + beta * self._read(matrix), value.relative)
+
+    def plus(self, a: _Bounded, b: _Bounded) -> _Bounded:
+        return _Bounded(a.magnitude + b.magnitude, max(a.relative, b.relative) + F32.unit_roundoff)
+
+    def times(self, a: _Bounded, b: _Bounded) -> _Bounded:
+        relative = (1 + a.relative) * (1 + b.relative) * (1 + F32.unit_roundoff) - 1
+        return _Bounded(a.magnitude * b.magnitude, relative)
+
+    def applied(self, function: Activation, value: _Bounded) -> _Bounded:
+        # A function steeper than 1 makes errors larger, and is itself computed in f32, in a few operations.
+        return _Bounded(STEEPEST * value.magnitude, value.relative + FUNCTION_ULPS * F32.unit_roundoff)
 
 
 def check(operands: Operands, computed: Array) -> Verdict:

@@ -6,8 +6,12 @@ word (`element`). A property test holds the lists below against what lowered ker
 
 from __future__ import annotations
 
+from typing import get_args
+
+from tilewright.problem.epilogue import AddedName
+
 ARGUMENTS = frozenset(
-    {"A", "B", "C", "M", "N", "K", "lda", "ldb", "ldc", "alpha", "beta", "K_part", "bias", "residual", "ld_residual"}
+    {"A", "B", "C", "M", "N", "K", "lda", "ldb", "ldc", "alpha", "beta", "K_part", "ld_residual", *get_args(AddedName)}
 )
 """Names of the kernel's arguments."""
 

@@ -89,7 +89,8 @@ def sample_of(operands: Operands, *, seed: int = 0) -> Sample:
     a = view(gemm, "A", operands.a)[rows]
     b = view(gemm, "B", operands.b)[:, columns]
     c = view(gemm, "C", operands.c)[np.ix_(rows, columns)]
-    few = Operands(part, *(np.ascontiguousarray(one).reshape(-1) for one in (a, b, c)))
+    flat_a, flat_b, flat_c = (np.ascontiguousarray(one).reshape(-1) for one in (a, b, c))
+    few = Operands(part, flat_a, flat_b, flat_c)
     return Sample(gemm, rows, columns, reference(few), error_bound(few))
 
 

@@ -2,17 +2,21 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
 from tilewright.dtypes import BF16
 from tilewright.ir.async_stmt import TmaLoad
 from tilewright.ir.program import RasterOrder
-from tilewright.ir.stmt import If
-from tilewright.ir.visit import walk
+from tilewright.ir.stmt import Body, For, If, Stmt
+from tilewright.ir.visit import rewrite, walk
+from tilewright.kernels.wgmma import WgmmaConfig
 from tilewright.kernels.wgmma_steps import WgmmaTile, loaded_by_tma, nest, staged, stored_in_subtiles
 from tilewright.lowering.products import Multicast, multicast
 from tilewright.problem import Gemm, Order, check, make_operands
 from tilewright.schedule import Cluster, Persist, Pipeline, Raster, Schedule, Specialize
+from tilewright.simulator import simulate
 from tilewright.toolchain import build, run_on_simulator
 
 
@@ -66,3 +70,19 @@ def test_each_block_loads_the_whole_tile_in_its_own_iterations() -> None:
 
 def _loads(body: tuple[object, ...]) -> set[str]:
     return {stmt.map.operand for _, stmt in walk(body) if isinstance(stmt, TmaLoad)}  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("persistent", [False, True])
+def test_a_block_stays_until_the_others_have_given_back_its_stages(persistent: bool) -> None:
+    """Without the wait behind the last load, an arrival may come to a block that has ended."""
+    gemm = Gemm(64, 128, 192, BF16, out=BF16, b=Order.COL)
+    config = WgmmaConfig((64, 64, 64), 1, cluster=(1, 2), stages=2, persistent=persistent, raster_rows=4)
+    kernel = build(gemm, config.schedule(gemm)).kernel
+
+    def change(stmt: Stmt) -> Body | None:
+        return () if isinstance(stmt, For) and stmt.var.endswith("_last") else None
+
+    operands = make_operands(gemm)
+    assert simulate(kernel, operands).errors == ()
+    hasty = simulate(replace(kernel, body=rewrite(kernel.body, change)), operands, on_finding="collect")
+    assert any("may end before another block" in str(error) for error in hasty.errors)

@@ -67,10 +67,10 @@ class SimtConfig:
     pad: elements after a row of a tile that is transposed on its way
     fma_order: bits of a thread's row and column, slowest first; m0 and n0 tell neighbours apart, ~ marks serpentine
     double_buffered_fragments: fragments are loaded one k step ahead of their FMAs
-    copied: neighbours of a row that a thread copies together; 1 where rows begin anywhere, so that those of a warp are
-        neighbours
-    columns_together: neighbours of a row of C that a thread has; 1 where rows of C begin anywhere
     split_k: blocks that share the sum over k of a tile
+    copied: neighbours of a row that a thread copies together; 1 where rows are unaligned, so that those of a warp are
+        neighbours
+    columns_together: neighbours of a row of C that a thread has; 1 where rows of C are unaligned
     """
 
     tile: tuple[int, int, int] = (128, 256, 16)
@@ -83,14 +83,14 @@ class SimtConfig:
     pad: int = 4
     fma_order: str = SERPENTINE
     double_buffered_fragments: bool = False
+    split_k: int = 1
     copied: int = 4
     columns_together: int = 4
-    split_k: int = 1
 
     kind: ClassVar[str] = "simt"
     columns: ClassVar[tuple[str, ...]] = (
         *("m", "n", "k", "warp_m", "warp_n", "lanes_m", "stages", "b_transport", "unroll", "raster_rows", "pad"),
-        *("fma_order", "double_buffered_fragments", "copied", "columns_together", "split_k"),
+        *("fma_order", "double_buffered_fragments", "split_k", "copied", "columns_together"),
     )
 
     def __post_init__(self) -> None:
@@ -277,12 +277,12 @@ def shared_bytes(config: Any, element_bytes: int) -> Column:
     return config.stages * (config.m + config.n) * config.k * element_bytes
 
 
-def reads_odd_rows(gemm: Gemm) -> bool:
+def loads_unaligned_rows(gemm: Gemm) -> bool:
     """Whether rows of A or B do not begin at multiples of the widest access: neighbours cannot be copied together."""
     return any(gemm.leading(name) * gemm.dtype.bytes % _WIDEST_BYTES for name in ("A", "B"))
 
 
-def writes_odd_rows(gemm: Gemm) -> bool:
+def stores_unaligned_rows(gemm: Gemm) -> bool:
     """The same of C."""
     return gemm.ldc * gemm.out.bytes % _WIDEST_BYTES != 0
 

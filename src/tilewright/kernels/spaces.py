@@ -141,8 +141,8 @@ def _simt(gemm: Gemm) -> Columns:
         b_transport=("registers", "cp_async"),
         unroll=(8, 16, 32),
         raster_rows=(1, 8),
-        copied=(4, 1) if simt.reads_odd_rows(gemm) else (4,),
-        columns_together=(4, 1) if simt.writes_odd_rows(gemm) else (4,),
+        copied=(4, 1) if simt.loads_unaligned_rows(gemm) else (4,),
+        columns_together=(4, 1) if simt.stores_unaligned_rows(gemm) else (4,),
         split_k=(1,),
     )
     c = c[(c.unroll <= c.k) & ((c.stages == 2) | (c.b_transport == "cp_async"))]

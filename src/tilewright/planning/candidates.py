@@ -21,7 +21,7 @@ from tilewright.kernels.mma import MmaConfig
 from tilewright.kernels.mma_presets import BEST as MMA_BEST
 from tilewright.kernels.mma_presets import at_depth
 from tilewright.kernels.simt import SimtConfig
-from tilewright.kernels.spaces import joined, wgmma_core
+from tilewright.kernels.spaces import wgmma_core
 from tilewright.kernels.wgmma_steps import INSTRUCTION_ROWS
 from tilewright.planning.correction import FITTED_FOR
 from tilewright.problem.gemm import Gemm, Order
@@ -69,24 +69,21 @@ def _listed(gemm: Gemm, spec: DeviceSpec) -> tuple[str, Columns]:
 
 def _simt(gemm: Gemm, spec: DeviceSpec) -> Columns:
     few_rows = gemm.b is Order.ROW and gemm.dtype is F32
-    c = _simt_list(spec.compute_capability == FITTED_FOR, few_rows=few_rows)
+    fitted = spec.compute_capability == FITTED_FOR
+    loads, stores = (fitted and odd(gemm) for odd in (simt.loads_unaligned_rows, simt.stores_unaligned_rows))
+    c = _simt_list(fitted, few_rows=few_rows, alone=(loads, stores))
     if few_rows and not 8 < gemm.m <= 16:
         c = c[c.stages == 2]
-    if spec.compute_capability == FITTED_FOR:
-        if simt.reads_odd_rows(gemm):
-            c = joined(c, c.with_columns(copied=np.ones(len(c), dtype=np.int64)))
-        if simt.writes_odd_rows(gemm):
-            c = joined(c, c.with_columns(columns_together=np.ones(len(c), dtype=np.int64)))
     return c.with_columns(raster_rows=np.where(c.stages == 2, _raster_rows(gemm, spec, c), 1))
 
 
 @cache
-def _simt_list(more: bool, *, few_rows: bool) -> Columns:
+def _simt_list(more: bool, *, few_rows: bool, alone: tuple[bool, bool]) -> Columns:
     """k is unrolled by 8, but for the largest tiles: in a longer run of FMAs ptxas moves the loads of the next tile to
     its end, right before their use, which few warps have nothing to cover with (tests/planning/test_candidates.py).
 
     few_rows: with one for some rows of A. Where these nearly fill its tile it may be as fast as the GEMV kernel: copies
-    of B run ahead by several stages.
+    of B run ahead by several stages. alone: whether threads may copy elements, or store them, one by one as well.
     """
     found = []
     for m, n, warp_m, warp_n in (
@@ -106,6 +103,10 @@ def _simt_list(more: bool, *, few_rows: bool) -> Columns:
     found += [SimtConfig((m, n, 32), (warp_m, warp_n), unroll=16) for m, n, warp_m, warp_n in _DEEP if more]
     if few_rows:
         found.append(SimtConfig((16, 256, 16), (16, 64), b_transport="cp_async", stages=4, unroll=8))
+    if alone[0]:
+        found += [replace(one, copied=1) for one in found]
+    if alone[1]:
+        found += [replace(one, columns_together=1) for one in found]
     return Columns.of(found, SimtConfig.columns).kept()
 
 

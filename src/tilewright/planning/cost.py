@@ -49,7 +49,7 @@ MORE_LAUNCHES_SECONDS = 1e-6
 """What each further launch costs beside its time on the GPU. The host takes 5 us for it (measured on the H200's host
 with cuda.core), and is mostly ahead of the GPU; in a graph it costs nothing."""
 
-_PACKING_LAUNCH_SECONDS = 2e-6
+_PACKING_LAUNCH_SECONDS = 2.5e-6
 """And a launch that packs operands: the kernel behind it waits for all of it."""
 
 _IDLE = 0.05

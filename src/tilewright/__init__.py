@@ -30,6 +30,7 @@ if TYPE_CHECKING:
     from tilewright.layout.arrangement import Auto, Interleaved, Permuted, SwizzleAtoms, Xor
     from tilewright.layout_search import relayout_auto
     from tilewright.problem import Gemm, Operands, Order, check, make_operands
+    from tilewright.report.debugger import watch
     from tilewright.schedule import (
         Accumulate,
         Bind,
@@ -71,6 +72,7 @@ _HOME = {
     "tilewright.layout.arrangement": ("Auto", "Interleaved", "Permuted", "SwizzleAtoms", "Xor"),
     "tilewright.layout_search": ("relayout_auto",),
     "tilewright.problem": ("Gemm", "Operands", "Order", "check", "make_operands"),
+    "tilewright.report.debugger": ("watch",),
     "tilewright.schedule": (
         "Accumulate",
         "Bind",
@@ -157,6 +159,7 @@ __all__ = [
     "relayout_auto",
     "route_torch",
     "simulate",
+    "watch",
 ]
 
 

@@ -18,6 +18,8 @@ from __future__ import annotations
 import importlib
 from typing import TYPE_CHECKING, Any
 
+from tilewright.version import __version__ as __version__
+
 if TYPE_CHECKING:
     from tilewright.dtypes import BF16, F16, F32, TF32
     from tilewright.errors import TilewrightError
@@ -57,8 +59,6 @@ if TYPE_CHECKING:
     )
     from tilewright.simulator import simulate
     from tilewright.toolchain import Build, build
-
-__version__ = "0.2.0"
 
 _HOME = {
     "tilewright.dtypes": ("BF16", "F16", "F32", "TF32"),

@@ -7,7 +7,6 @@ from typing import Any
 
 import numpy as np
 
-from tilewright import __version__
 from tilewright.artifacts import Cubin, Parameter, TensorBox
 from tilewright.bench.records import commit
 from tilewright.codegen import formula, operand_line
@@ -18,6 +17,7 @@ from tilewright.problem.gemm import Gemm, Operand
 from tilewright.runtime.tensor_map import L2_PROMOTION
 from tilewright.toolchain import MAX_SIZE
 from tilewright.units import format_bytes
+from tilewright.version import __version__
 
 VARIABLES = {"A": "a", "B": "b", "C": "c", "bias": "bias_line", "residual": "residual_matrix"}
 """How the launcher calls what it knows of each operand; its address keeps the operand's name."""

@@ -7,7 +7,6 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from typing import Any
 
-from tilewright import __version__
 from tilewright.artifacts import Cubin, Parameter
 from tilewright.codegen import formula
 from tilewright.export.bundle import Bundle, Exported
@@ -15,6 +14,7 @@ from tilewright.ir.text import ExprText
 from tilewright.problem.gemm import Operand, Order
 from tilewright.runtime.tensor_map import L2_PROMOTION, MAP_BYTES
 from tilewright.schedule.codec import to_data
+from tilewright.version import __version__
 
 FORMAT = 1
 

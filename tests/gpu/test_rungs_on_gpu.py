@@ -151,7 +151,7 @@ def test_tensor_cores_give_the_same_bits(gpu: Gpu, rung: Rung, name: str, kind: 
     operands, built = adversarial(gemm, kind), build(gemm, rung)
     on_cpu, _ = run_on_simulator(built, operands, listeners=(), detectors=False)
     on_gpu = run_on_gpu(built, gpu, operands)
-    differ = on_cpu.view(np.uint32) != on_gpu.view(np.uint32)
+    differ = on_cpu.astype(np.float32).view(np.uint32) != on_gpu.astype(np.float32).view(np.uint32)
     assert not differ.any(), f"{int(differ.sum())} of {differ.size} elements differ"
 
 

@@ -210,7 +210,7 @@ def _header(kernel: Kernel, entry: str) -> str:
 def _described(problem: Problem) -> tuple[str, tuple[str, ...]]:
     """What is computed, and a line for each matrix."""
     if isinstance(problem, Gemm):
-        title = f"C = {formula(problem)}, accumulated in {problem.accumulate}"
+        title = f"C = {problem.formula()}, accumulated in {problem.accumulate}"
         return title, tuple(operand_line(operand, problem) for operand in problem.matrices)
     assert isinstance(problem, (Relayout, Reduction)), f"no description of a {type(problem).__name__}"
     return problem.title, problem.matrix_lines
@@ -226,11 +226,6 @@ def _commented(row: str) -> list[str]:
 def _titled(title: str, rows: list[str]) -> list[str]:
     """Rows beside a title, which stands on the first."""
     return [f"    {'' if index else title:<9}{row}" for index, row in enumerate(rows)]
-
-
-def formula(gemm: Gemm) -> str:
-    """What is computed, in one line."""
-    return gemm.epilogue.formula("A @ B")
 
 
 def operand_line(operand: Operand, gemm: Gemm) -> str:

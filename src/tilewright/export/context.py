@@ -9,7 +9,7 @@ import numpy as np
 
 from tilewright.artifacts import Cubin, Parameter, TensorBox
 from tilewright.bench.records import commit
-from tilewright.codegen import formula, operand_line
+from tilewright.codegen import operand_line
 from tilewright.dtypes import F32, DType
 from tilewright.export.bundle import Bundle, Exported
 from tilewright.ir.text import ExprText
@@ -40,7 +40,7 @@ def project_context(bundle: Bundle, cubins: Mapping[tuple[str, str], Cubin]) -> 
         "origin": bundle.origin,
         "version": __version__,
         "commit": f" ({changed})" if changed else "",
-        "formula": formula(gemm),
+        "formula": gemm.formula(),
         "accumulate": gemm.accumulate.name,
         "formats": _formats(gemm),
         "operand_lines": [operand_line(operand, gemm) for operand in operands],

@@ -27,6 +27,7 @@ from tilewright.problem.gemm import Gemm, Operand, Order
 from tilewright.problem.problem import Problem
 from tilewright.problem.reduction import Reduction
 from tilewright.problem.relayout import Relayout
+from tilewright.problem.splitting import Splitting
 
 _PLACEMENT_BYTES = 128
 """The alignment of dynamic shared memory as a whole: enough for every access, TMA included."""
@@ -212,7 +213,7 @@ def _described(problem: Problem) -> tuple[str, tuple[str, ...]]:
     if isinstance(problem, Gemm):
         title = f"C = {problem.formula()}, accumulated in {problem.accumulate}"
         return title, tuple(operand_line(operand, problem) for operand in problem.matrices)
-    assert isinstance(problem, (Relayout, Reduction)), f"no description of a {type(problem).__name__}"
+    assert isinstance(problem, (Relayout, Reduction, Splitting)), f"no description of a {type(problem).__name__}"
     return problem.title, problem.matrix_lines
 
 

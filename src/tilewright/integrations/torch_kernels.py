@@ -19,7 +19,7 @@ from tilewright import extras
 from tilewright.errors import LaunchError, ProblemError
 from tilewright.frontend.compute import MEMO, compute
 from tilewright.frontend.libraries import library_of
-from tilewright.frontend.options import PLAIN, Options, options_of
+from tilewright.frontend.options import PLAIN, Precision, options_of
 from tilewright.frontend.ragged import compute_groups
 from tilewright.integrations.routed import Routed
 from tilewright.notices import say_once
@@ -45,11 +45,11 @@ def _tf32_of(getter: Any) -> Callable[[], bool]:
 _tf32 = _tf32_of(getattr(torch._C, "_get_fp32_precision_getter", None))
 
 
-def routing() -> Any:
+def routing(precision: Precision) -> Any:
     """A block: of the dispatcher where it can be, else a mode."""
     if torch.compiler.is_compiling() or not _can_register():
-        return Mode()
-    return Routing()
+        return Mode(precision)
+    return Routing(precision)
 
 
 def _can_register() -> bool:
@@ -64,8 +64,9 @@ def _can_register() -> bool:
 class Routing(Routed):
     """A block, and what happened in it. It may be entered again, also within itself."""
 
-    def __init__(self) -> None:
+    def __init__(self, precision: Precision = "default") -> None:
         super().__init__()
+        self.precision = precision
         self._outer: list[Any] = []
 
     def __enter__(self) -> Routing:
@@ -134,7 +135,7 @@ def _plain(name: str, dimensions: int, before: Any, keys: Any) -> Callable[..., 
             return before.call_boxed(keys, a, b)
         dtype, at_a, at_b = a.dtype, a.data_ptr(), b.data_ptr()
         key = (
-            name, dtype is _F32 and _tf32(),
+            name, dtype is _F32 and (_tf32() or block.precision),
             dtype, a.shape, a.stride(), a.get_device(), at_a & 15,
             b.dtype, b.shape, b.stride(), b.get_device(), at_b & 15,
         )  # fmt: skip
@@ -159,7 +160,7 @@ def _adding(name: str, dimensions: int, before: Any, keys: Any) -> Callable[...,
             return before.call_boxed(keys, c, a, b, beta=beta, alpha=alpha)
         dtype, at_a, at_b, at_c = a.dtype, a.data_ptr(), b.data_ptr(), c.data_ptr()
         key = (
-            name, dtype is _F32 and _tf32(), alpha, beta, type(alpha), type(beta),
+            name, dtype is _F32 and (_tf32() or block.precision), alpha, beta, type(alpha), type(beta),
             dtype, a.shape, a.stride(), a.get_device(), at_a & 15,
             b.dtype, b.shape, b.stride(), b.get_device(), at_b & 15,
             c.dtype, c.shape, c.stride(), c.get_device(), at_c & 15,
@@ -240,9 +241,15 @@ def _product(
             c, bias = None, c
         elif beta == 0:
             c = None
-    tf32 = dtype is _F32 and _tf32()
+    precision: Precision = "default"
+    if dtype is _F32:
+        precision = "tf32" if _tf32() else block.precision
     options = (
-        PLAIN if c is None and not tf32 and alpha == 1 else _options(float(alpha), float(beta), tf32, c is not None)
+        PLAIN
+        if c is None and precision == "default" and alpha == 1
+        else options_of(
+            float(alpha), None if c is None else float(beta), None, precision, None, False, None, c is not None
+        )
     )
     result = _unless_refused(block, lambda: compute(_LIBRARY, a, b, out, c, bias, options))
     if key is not None and result is not None:
@@ -265,11 +272,6 @@ def _unless_refused(block: Routing, ours: Callable[[], Any]) -> Any:
         return block.decline("first met in a CUDA graph capture")
     block.count()
     return result
-
-
-def _options(alpha: float, beta: float, tf32: bool, adds: bool) -> Options:
-    precision = "tf32" if tf32 else "default"
-    return options_of(alpha, beta if adds else None, None, precision, None, False, None, adds)
 
 
 def _reason(refused: ProblemError) -> str:

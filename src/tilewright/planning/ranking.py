@@ -24,7 +24,7 @@ from tilewright.kernels.spaces import legal_parts, space
 from tilewright.kernels.wgmma_steps import tma_stores
 from tilewright.model.time import predict_seconds
 from tilewright.planning.block_clocks import blocks_per_sm
-from tilewright.planning.candidates import candidates, families_for, promising, with_options
+from tilewright.planning.candidates import candidates, families_for, promising, promoted, with_options
 from tilewright.planning.cost import CORRECTED, MORE_LAUNCHES_SECONDS, Around, plan_seconds
 from tilewright.planning.packing import TMA_BYTES, Alignment, Packing, behind_packing, ways_to_pack
 from tilewright.planning.skinny import estimate_us as skinny_us
@@ -150,12 +150,20 @@ def core_of(config: PlanConfig) -> tuple[object, ...]:
 
 
 def ranked(
-    gemm: Gemm, spec: DeviceSpec, alignment: Alignment, *, keep_order: bool = False, stack: Stack | None = None
+    gemm: Gemm,
+    spec: DeviceSpec,
+    alignment: Alignment,
+    *,
+    keep_order: bool = False,
+    stack: Stack | None = None,
+    promote_every: int = 0,
 ) -> Ranking:
-    """Plans of GEMM kernels, best first. keep_order: no split-K. stack: where the problem is one of a batch."""
+    """Plans of GEMM kernels, best first. keep_order: no split-K. stack: where the problem is one of a batch.
+    promote_every: of kernels that promote their accumulators; 0 for others."""
     tables: list[Priced] = []
     count = 1 if stack is None else stack.count
-    for kind, table in candidates(gemm, spec, count).items():
+    found = candidates(gemm, spec, count)
+    for kind, table in (promoted(found, promote_every) if promote_every else found).items():
         if any(one.kind == "wgmma" and not one.packing.packed for one in tables):
             break  # where wgmma reads operands as they lie, mma.sync is no faster
         rows = table if keep_order or stack is not None else _with_split_k(kind, table, gemm, spec)

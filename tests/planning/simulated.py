@@ -54,8 +54,9 @@ class SimulatedLaunch:
             dtype = matrix.dtype.numpy
             views[matrix.name] = memory[place][offset : offset + sizes[matrix.name] * dtype.itemsize].view(dtype)
         if isinstance(self.problem, Gemm):
-            given = {name.lower(): view for name, view in views.items()}
-            run = simulate(self.kernel, Operands(self.problem, **given), listeners=(), **self.options)
+            added = {name: view for name, view in views.items() if name not in "ABC"}
+            given = Operands(self.problem, views["A"], views["B"], views["C"], added)
+            run = simulate(self.kernel, given, listeners=(), **self.options)
             views["C"][:] = run.c
             return
         done = simulate(self.kernel, Storages(self.problem, views), listeners=(), **self.options)

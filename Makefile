@@ -53,7 +53,7 @@ $(VENV)/docs-ready: $(VENV)/ready
 
 docs: $(VENV)/docs-ready  ## the site, in build/site: reference, a page for every rung, search, every link checked; needs no network
 	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict  # --quiet would not count warnings
-	@echo 'build/site/index.html; with search: $(BIN)/python -m http.server --directory build/site'
+	@echo 'build/site/index.html'
 
 gpu: $(VENV)/ready  ## the tests that need an NVIDIA GPU
 	$(BIN)/python -m pytest -m gpu --quiet

@@ -157,7 +157,7 @@ class Tile:
         return Schedule(
             *nest(gemm, tiles),
             *staged(gemm, tiles),
-            *loaded_by_tma(),
+            *loaded_by_tma(gemm),
             Pipeline("k_tile", stages),
             Specialize(registers=REGISTERS[self.groups], ping_pong=ping_pong),
             *order,

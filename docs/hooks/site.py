@@ -5,6 +5,7 @@ from __future__ import annotations
 from functools import cache
 from typing import Any
 
+import notebooks
 import reference
 from mkdocs.structure.files import File, Files
 
@@ -13,9 +14,14 @@ from tilewright.report.pages import pages
 
 def on_files(files: Files, config: Any) -> Files:
     """The generated pages beside those of the folder."""
-    for path, text in {**reference.pages(), **_rungs()}.items():
+    for path, text in {**reference.pages(), **_rungs(), **_notebooks()}.items():
         files.append(File.generated(config, path, content=text))
     return files
+
+
+@cache
+def _notebooks() -> dict[str, str]:
+    return notebooks.pages()
 
 
 @cache  # a server that builds again when a page changes need not simulate again

@@ -18,6 +18,8 @@ from __future__ import annotations
 import importlib
 from typing import TYPE_CHECKING, Any
 
+from tilewright.version import __version__ as __version__
+
 if TYPE_CHECKING:
     from tilewright.dtypes import BF16, F16, F32, TF32
     from tilewright.errors import TilewrightError
@@ -30,6 +32,7 @@ if TYPE_CHECKING:
     from tilewright.layout.arrangement import Auto, Interleaved, Permuted, SwizzleAtoms, Xor
     from tilewright.layout_search import relayout_auto
     from tilewright.problem import Gemm, Operands, Order, check, make_operands
+    from tilewright.report.debugger import watch
     from tilewright.schedule import (
         Accumulate,
         Bind,
@@ -57,8 +60,6 @@ if TYPE_CHECKING:
     from tilewright.simulator import simulate
     from tilewright.toolchain import Build, build
 
-__version__ = "0.2.0"
-
 _HOME = {
     "tilewright.dtypes": ("BF16", "F16", "F32", "TF32"),
     "tilewright.errors": ("TilewrightError",),
@@ -71,6 +72,7 @@ _HOME = {
     "tilewright.layout.arrangement": ("Auto", "Interleaved", "Permuted", "SwizzleAtoms", "Xor"),
     "tilewright.layout_search": ("relayout_auto",),
     "tilewright.problem": ("Gemm", "Operands", "Order", "check", "make_operands"),
+    "tilewright.report.debugger": ("watch",),
     "tilewright.schedule": (
         "Accumulate",
         "Bind",
@@ -157,6 +159,7 @@ __all__ = [
     "relayout_auto",
     "route_torch",
     "simulate",
+    "watch",
 ]
 
 

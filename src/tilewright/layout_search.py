@@ -199,9 +199,12 @@ def _count(gemm: Gemm, schedule: Schedule, tile: str, pad: int, arrangement: Arr
     try:
         program = schedule.apply(gemm)
         kernel = lower(program, variant_for(program, gemm))
-        from tilewright.simulator import simulate  # here, so that schedules without open layouts need no simulator
+        from tilewright.simulator import (
+            counting,
+            simulate,
+        )  # here, so that schedules without open layouts need no simulator
 
-        counters = simulate(kernel, make_operands(gemm), detectors=False).counters
+        counters = simulate(kernel, make_operands(gemm), detectors=False, arithmetic=counting()).counters
     except TilewrightError:
         return None
     accesses = tuple(

@@ -74,5 +74,6 @@ def test_no_address_of_an_object_is_in_the_reference(texts: dict[str, str]) -> N
 
 def test_every_page_that_a_reader_may_want_is_in_the_navigation(texts: dict[str, str]) -> None:
     listed = set(re.findall(r": ([\w/]+\.md)$", (ROOT / "mkdocs.yml").read_text("utf-8"), re.MULTILINE))
-    pages = {path.name for path in (ROOT / "docs").glob("*.md")} | {"rungs/README.md", *texts}
+    notebook_pages = {f"notebooks/{path.stem}.md" for path in (ROOT / "docs" / "notebooks").glob("*.ipynb")}
+    pages = {path.name for path in (ROOT / "docs").glob("*.md")} | {"rungs/README.md", *texts, *notebook_pages}
     assert listed == pages

@@ -28,7 +28,8 @@ PAGES = (
 )
 
 
-PAGES_OF_THE_SITE = frozenset(reference.pages()) | {f"rungs/{path}" for path in paths()}
+NOTEBOOKS = {f"notebooks/{path.stem}.md" for path in (DOCS / "notebooks").glob("*.ipynb")}
+PAGES_OF_THE_SITE = frozenset(reference.pages()) | {f"rungs/{path}" for path in paths()} | NOTEBOOKS
 """Generated when the site is built; pages may link to them."""
 
 

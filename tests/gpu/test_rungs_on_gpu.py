@@ -14,8 +14,9 @@ from rung_runs import ORDERS, RUNGS, by_boxes, laid_out, rungs, takes
 from tilewright.dtypes import Array
 from tilewright.ir.kernel import SAFE, Variant
 from tilewright.ladders import Rung, find_rung
-from tilewright.problem import Gemm, Order, check, make_operands
+from tilewright.problem import Gemm, Operands, Order, check, make_operands
 from tilewright.problem.formats import format_options
+from tilewright.problem.reference import view
 from tilewright.runtime.driver import Gpu, gpu_problem, open_gpu
 from tilewright.runtime.memory import DeviceArray
 from tilewright.toolchain import arguments, build, grid_of, run_on_gpu, run_on_simulator, verify_on_gpu
@@ -118,6 +119,40 @@ def test_the_simulator_computes_the_same_bits(gpu: Gpu, rung: Rung, shape: tuple
         on_gpu = run_on_gpu(built, gpu, operands)
         differ = on_cpu.view(np.uint32) != on_gpu.view(np.uint32)
         assert not differ.any(), f"{int(differ.sum())} elements differ with {factors}"
+
+
+def adversarial(gemm: Gemm, kind: str) -> Operands:
+    """Operands that show how tensor cores sum. wide: factors within 24 binades. cancelling: most products in pairs
+    whose sum is nearly 0. subnormal: factors of A are below the smallest normal number."""
+    rng = np.random.default_rng(7)
+    a, b = rng.standard_normal((gemm.m, gemm.k)), rng.standard_normal((gemm.k, gemm.n))
+    if kind == "wide":
+        a, b = (np.ldexp(x, rng.integers(-6, 7, x.shape)) for x in (a, b))
+    elif kind == "cancelling":
+        half = gemm.k // 2
+        a[:, half : 2 * half], b[half : 2 * half] = (
+            -a[:, :half],
+            b[:half] * (1 + rng.integers(0, 2, b[:half].shape) / 64),
+        )
+    elif kind == "subnormal":
+        a *= gemm.dtype.tiny / 4
+    operands = make_operands(gemm)
+    for name, values in (("A", a), ("B", b)):
+        view(gemm, name, operands.storage(name))[...] = gemm.dtype.encode(values.astype(np.float32))
+    return operands
+
+
+@pytest.mark.parametrize("kind", ["normal", "wide", "cancelling", "subnormal"])
+@pytest.mark.parametrize(("rung", "name"), TENSOR_FORMATS)
+def test_tensor_cores_give_the_same_bits(gpu: Gpu, rung: Rung, name: str, kind: str) -> None:
+    if gpu.compute_capability[0] != 9:
+        pytest.skip("sums of tensor cores are known bit for bit for compute capability 9.0")
+    gemm = laid_out(rung, rung.gemm(200, 136, 200, **taken(rung, name)))
+    operands, built = adversarial(gemm, kind), build(gemm, rung)
+    on_cpu, _ = run_on_simulator(built, operands, listeners=(), detectors=False)
+    on_gpu = run_on_gpu(built, gpu, operands)
+    differ = on_cpu.astype(np.float32).view(np.uint32) != on_gpu.astype(np.float32).view(np.uint32)
+    assert not differ.any(), f"{int(differ.sum())} of {differ.size} elements differ"
 
 
 @pytest.mark.parametrize("rung", rungs())

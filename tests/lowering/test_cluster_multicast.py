@@ -24,7 +24,7 @@ def schedule(gemm: Gemm, tiles: WgmmaTile, along: str, size: int) -> Schedule:
     return Schedule(
         *nest(gemm, tiles),
         *staged(gemm, tiles),
-        *loaded_by_tma(),
+        *loaded_by_tma(gemm),
         Pipeline("k_tile", 3),
         Specialize((24, 240)),
         Raster(RasterOrder.GROUPED, group=4),

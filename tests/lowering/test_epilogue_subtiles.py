@@ -64,7 +64,7 @@ class Case:
         return Schedule(
             *nest(gemm, tiles),
             *staged(gemm, tiles),
-            *loaded_by_tma(),
+            *loaded_by_tma(gemm),
             Pipeline("k_tile", stages),
             Specialize(registers=registers, ping_pong=self.ping_pong),
             *walk_over,

@@ -201,7 +201,7 @@ def steps(n: int, parts: int) -> Schedule:
     return Schedule(
         *nest(gemm, point.steps_tile),
         *staged(gemm),
-        *loaded_by_tma(),
+        *loaded_by_tma(gemm),
         Pipeline("k_tile", 2),
         Stage("C", Space.SHARED, subtile=n // parts),
         Relayout("C_tile", arrangement=SwizzleAtoms(64)),

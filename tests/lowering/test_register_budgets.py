@@ -15,7 +15,7 @@ from tilewright.schedule import Pipeline, Schedule, Specialize
 
 def schedule_of(gemm: Gemm, consumers: int) -> Schedule:
     tiles = WgmmaTile(m=64 * consumers, n=64, consumers=consumers)
-    copies = (*nest(gemm, tiles), *staged(gemm, tiles), *loaded_by_tma(), Pipeline("k_tile", 3))
+    copies = (*nest(gemm, tiles), *staged(gemm, tiles), *loaded_by_tma(gemm), Pipeline("k_tile", 3))
     return Schedule(*copies, Specialize(), *stored_per_thread(gemm, tiles))
 
 

@@ -8,10 +8,13 @@ import shutil
 import subprocess
 import sys
 import time
+from importlib.resources import files
 from pathlib import Path
 from typing import Any
 
 BROWSER = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome", "chrome"))), None)
+
+AXE = files("axe_core_python") / "axe.min.js"
 
 _KEYS = {"Tab": 9, "Enter": 13, " ": 32, "ArrowUp": 38, "ArrowRight": 39, "ArrowDown": 40}
 _BY_PIPE = "--remote-debugging-pipe"
@@ -140,6 +143,19 @@ class Tab:
 
     def focus(self, selector: str) -> None:
         self.ask(f"document.querySelector({selector!r}).focus()")
+
+    def barriers(self) -> list[str]:
+        """What axe-core finds that keeps some reader out, serious or worse: the rule, and an element that breaks it."""
+        self.ask(f"{AXE.read_text('utf-8')}; 0")
+        run = "axe.run(document, { resultTypes: ['violations'], iframes: false })"  # a sandboxed frame does not answer
+        told = "`${one.id}: ${one.nodes[0].html}`"
+        serious = "(one) => ['serious', 'critical'].includes(one.impact)"
+        self.ask(
+            f"{run}.then((found) => {{ window.barriers = found.violations.filter({serious}).map((one) => {told}) }}); 0"
+        )
+        self.wait("!!window.barriers")
+        found: list[str] = self.ask("window.barriers")
+        return found
 
     @property
     def troubles(self) -> list[str]:

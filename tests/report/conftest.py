@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
 
 import pytest
 
+from tests.report.chromium import Chromium
 from tilewright.ladders import find_rung
+from tilewright.prediction.advice import advise
 from tilewright.report.collect import target_for
 from tilewright.report.page import Page, collect_page, page_text
 from tilewright.runtime.cubin_cache import CubinCache
@@ -20,7 +24,16 @@ def page(tmp_path_factory: pytest.TempPathFactory) -> Page:
     """Some rungs of a ladder at a small size, for an H200."""
     cache = CubinCache(tmp_path_factory.mktemp("cubins"))
     rungs = [find_rung(name) for name in SHOWN]
-    return collect_page(rungs, (128, 128, 64), target_for("H200", None, None), cache=cache)
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setattr("tilewright.report.outlook.advise", partial(advise, seconds=0.3))
+        return collect_page(rungs, (128, 128, 64), target_for("H200", None, None), cache=cache)
+
+
+@pytest.fixture(scope="session")
+def browser(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Chromium]:
+    started = Chromium(tmp_path_factory.mktemp("profile"))
+    yield started
+    started.close()
 
 
 @pytest.fixture(scope="session")

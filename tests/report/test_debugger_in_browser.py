@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -21,13 +20,6 @@ PAGES: dict[str, tuple[str, tuple[int, int, int], int | None]] = {
     "deadlock": ("hopper/3", (128, 128, 640), 49),
     "copies": ("ampere/6", (256, 128, 128), None),
 }
-
-
-@pytest.fixture(scope="module")
-def browser(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Chromium]:
-    started = Chromium(tmp_path_factory.mktemp("profile"))
-    yield started
-    started.close()
 
 
 @pytest.fixture(scope="module")

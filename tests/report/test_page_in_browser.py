@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -13,13 +12,6 @@ pytestmark = pytest.mark.skipif(BROWSER is None, reason="no Chromium or Chrome i
 
 _SHOWN = "[...document.querySelectorAll('article.rung:not([hidden])')].map((one) => one.dataset.rung)"
 _FOCUSED = "document.activeElement"
-
-
-@pytest.fixture(scope="module")
-def browser(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Chromium]:
-    started = Chromium(tmp_path_factory.mktemp("profile"))
-    yield started
-    started.close()
 
 
 @pytest.fixture(scope="module")
@@ -98,14 +90,14 @@ def test_conflicts_are_stepped_through_by_mouse_and_by_key(tab: Tab) -> None:
     assert "takes 4 wavefronts, where 1 would do: 3 are bank conflicts (lanes 4 apart share a bank)" in said
     tab.click("#banks button:nth-of-type(2)")
     assert "Wavefront 1 of 4 serves lanes" in tab.text("#banks .say")
-    tab.focus("#banks svg g[role=button]:nth-of-type(3)")
+    tab.focus("#banks svg > g:nth-of-type(3) > [role=button]")
     tab.press("Enter")
     assert "Wavefront 3 of 4 serves lanes" in tab.text("#banks .say")
 
 
 def test_pointing_at_a_bank_tells_what_it_gives(tab: Tab) -> None:
     tab.ask("pickRung('worklog/8')")
-    tab.point("#banks svg g[role=button] g rect")
+    tab.point("#banks svg [role=button] + g g rect")
     tab.wait("!document.getElementById('tip').hidden")
     assert tab.text("#tip").endswith("\nfor lanes 0, 16")
 

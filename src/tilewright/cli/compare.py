@@ -85,7 +85,8 @@ def compare(
         b = _compared(*chosen_problem(second, sizes, **formats_of(dtype)), spec)
     lines = lines_of(a, b)
     if page is not None:
-        page.write_text(page_text(_side(a), _side(b), [(x.what, x.first, x.second, x.change) for x in lines]), "utf-8")
+        counts = [(x.what, x.text.format(x.first), x.text.format(x.second), x.change) for x in lines]
+        page.write_text(page_text(_side(a), _side(b), counts), "utf-8")
     if as_json:
         output.print_json(
             {

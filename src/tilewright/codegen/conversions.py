@@ -178,6 +178,8 @@ def conversion(source: DType, target: DType) -> str:
     before, after = cuda_format(source), cuda_format(target)
     if before.to_float and target is F32:
         return before.to_float
+    if source.cuda == target.cuda and target is F32:  # tf32 is held as a float
+        return ""
     if after.from_float and before.in_c:
         return after.from_float
     if not (before.in_c and after.in_c):

@@ -27,6 +27,7 @@ from tilewright.problem.gemm import Gemm, Operand, Order
 from tilewright.problem.problem import Problem
 from tilewright.problem.reduction import Reduction
 from tilewright.problem.relayout import Relayout
+from tilewright.problem.splitting import Splitting
 
 _PLACEMENT_BYTES = 128
 """The alignment of dynamic shared memory as a whole: enough for every access, TMA included."""
@@ -210,9 +211,9 @@ def _header(kernel: Kernel, entry: str) -> str:
 def _described(problem: Problem) -> tuple[str, tuple[str, ...]]:
     """What is computed, and a line for each matrix."""
     if isinstance(problem, Gemm):
-        title = f"C = {formula(problem)}, accumulated in {problem.accumulate}"
+        title = f"C = {problem.formula()}, accumulated in {problem.accumulate}"
         return title, tuple(operand_line(operand, problem) for operand in problem.matrices)
-    assert isinstance(problem, (Relayout, Reduction)), f"no description of a {type(problem).__name__}"
+    assert isinstance(problem, (Relayout, Reduction, Splitting)), f"no description of a {type(problem).__name__}"
     return problem.title, problem.matrix_lines
 
 
@@ -226,11 +227,6 @@ def _commented(row: str) -> list[str]:
 def _titled(title: str, rows: list[str]) -> list[str]:
     """Rows beside a title, which stands on the first."""
     return [f"    {'' if index else title:<9}{row}" for index, row in enumerate(rows)]
-
-
-def formula(gemm: Gemm) -> str:
-    """What is computed, in one line."""
-    return gemm.epilogue.formula("A @ B")
 
 
 def operand_line(operand: Operand, gemm: Gemm) -> str:

@@ -7,10 +7,9 @@ from typing import Any
 
 import numpy as np
 
-from tilewright import __version__
 from tilewright.artifacts import Cubin, Parameter, TensorBox
 from tilewright.bench.records import commit
-from tilewright.codegen import formula, operand_line
+from tilewright.codegen import operand_line
 from tilewright.dtypes import F32, DType
 from tilewright.export.bundle import Bundle, Exported
 from tilewright.ir.text import ExprText
@@ -18,6 +17,7 @@ from tilewright.problem.gemm import Gemm, Operand
 from tilewright.runtime.tensor_map import L2_PROMOTION
 from tilewright.toolchain import MAX_SIZE
 from tilewright.units import format_bytes
+from tilewright.version import __version__
 
 VARIABLES = {"A": "a", "B": "b", "C": "c", "bias": "bias_line", "residual": "residual_matrix"}
 """How the launcher calls what it knows of each operand; its address keeps the operand's name."""
@@ -40,7 +40,7 @@ def project_context(bundle: Bundle, cubins: Mapping[tuple[str, str], Cubin]) -> 
         "origin": bundle.origin,
         "version": __version__,
         "commit": f" ({changed})" if changed else "",
-        "formula": formula(gemm),
+        "formula": gemm.formula(),
         "accumulate": gemm.accumulate.name,
         "formats": _formats(gemm),
         "operand_lines": [operand_line(operand, gemm) for operand in operands],

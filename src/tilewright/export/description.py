@@ -7,14 +7,13 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from typing import Any
 
-from tilewright import __version__
 from tilewright.artifacts import Cubin, Parameter
-from tilewright.codegen import formula
 from tilewright.export.bundle import Bundle, Exported
 from tilewright.ir.text import ExprText
 from tilewright.problem.gemm import Operand, Order
 from tilewright.runtime.tensor_map import L2_PROMOTION, MAP_BYTES
 from tilewright.schedule.codec import to_data
+from tilewright.version import __version__
 
 FORMAT = 1
 
@@ -30,7 +29,7 @@ def description(bundle: Bundle, cubins: Mapping[tuple[str, str], tuple[str, Cubi
         "written_by": f"tilewright {__version__}",
         "name": bundle.name,
         "origin": bundle.origin,
-        "computes": formula(gemm),
+        "computes": gemm.formula(),
         "operands": [_operand(operand) for operand in (*gemm.operands, *gemm.added)],
         "multiplied_in": gemm.multiplied.name,
         "accumulated_in": gemm.accumulate.name,

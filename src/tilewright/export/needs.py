@@ -6,7 +6,6 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from tilewright.ir.kernel import Kernel
-from tilewright.lowering.variants import READ
 from tilewright.problem.gemm import Dim
 from tilewright.runtime.tensor_map import ALIGNMENT_BYTES
 
@@ -57,7 +56,7 @@ def needs_of(kernel: Kernel) -> Needs:
     if c.name in by_tma:  # it writes whole pieces, so rows of C must end where one does
         multiples.setdefault(c.contiguous, ALIGNMENT_BYTES // c.dtype.bytes)
     if kernel.variant.whole:
-        for operand in (kernel.gemm.operand(name) for name in READ):
+        for operand in (kernel.gemm.operand(name) for name in kernel.gemm.factors):
             multiples.setdefault(operand.contiguous, kernel.variant.alignment_bytes // operand.dtype.bytes)
     return Needs(
         multiples,

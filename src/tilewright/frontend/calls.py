@@ -11,10 +11,9 @@ from tilewright.errors import ProblemError
 from tilewright.frontend.compute import compute
 from tilewright.frontend.libraries import DTypeError, HostArrays, TorchArrays, library_of
 from tilewright.frontend.on_host import on_host
-from tilewright.frontend.options import PLAIN, options_asked
+from tilewright.frontend.options import PLAIN, Precision, options_asked
 from tilewright.frontend.shapes import ShapeError
 
-Precision = Literal["default", "tf32"]
 _DEFAULT: Precision = "default"
 
 Multiply = Callable[..., Any]
@@ -44,10 +43,12 @@ def matmul(
 
     out: where the result goes. c: added, of the result's shape or one that broadcasts to it; beta is 1 where it is not
     given. bias: one number for each column, of shape (n,), or for each row, of shape (m, 1). activation: "relu",
-    "gelu", "gelu_tanh" or "silu". out_dtype: "f32" or the operands' format. precision: "tf32" lets f32 operands be
-    rounded to tf32, for tensor cores. deterministic: every kernel here gives the same bits in every run; "bitwise" also
-    keeps to one order of summation whatever is tuned. batch_invariant: a row of the result has the same bits however
-    many rows there are.
+    "gelu", "gelu_tanh" or "silu". out_dtype: "f32" or the operands' format. precision: of f32 operands: "tf32" lets
+    them be rounded to tf32, for tensor cores; "bf16x9", "bf16x6", "bf16x3" and "tf32x3" multiply pieces of them by
+    tensor cores, with the bounds of docs/accuracy.md; "f32_emulated" is the fastest of these whose bound is not above
+    that of f32 arithmetic, or f32 arithmetic itself where that is faster. deterministic: every kernel here gives the
+    same bits in every run; "bitwise" also keeps to one order of summation whatever is tuned. batch_invariant: a row of
+    the result has the same bits however many rows there are.
 
     Work runs on the current stream of the arrays' library. NumPy's arrays are copied to a GPU and back; with no GPU
     NumPy computes, and a warning says so once. Raises what NumPy raises for shapes (ShapeError is a ValueError),

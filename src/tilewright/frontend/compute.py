@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable
-from contextlib import nullcontext
+from contextlib import AbstractContextManager, nullcontext
 from operator import itemgetter
 from typing import Any
 
@@ -190,7 +190,7 @@ class Settled:
 
     def start(self, library: Any, addresses: Addresses, result: Any) -> None:
         """Start all launches on the library's stream. result: the array that they write."""
-        with self._planner.gpu.as_current() if library.elsewhere(self.device) else nullcontext():
+        with gpu_of(self._planner, library):
             try:
                 run(library, self._parts, addresses, self.device, result)
             except WorkspaceError as full:
@@ -199,6 +199,16 @@ class Settled:
                     (piece, planned(self._planner, library, piece.without_workspace)) for piece, _ in self._parts
                 ]
                 run(library, tuple(without), addresses, self.device, result)
+
+
+_NOTHING = nullcontext()
+
+
+def gpu_of(planner: Dispatcher, library: Any) -> AbstractContextManager[object]:
+    """Makes the planner's GPU the current one where another may be."""
+    if library.launches_alone or not library.elsewhere(planner.gpu.index):
+        return _NOTHING
+    return planner.gpu.as_current()
 
 
 Parts = tuple[tuple[Piece, Plan], ...]

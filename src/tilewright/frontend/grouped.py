@@ -16,6 +16,8 @@ from tilewright.frontend.options import options_asked
 from tilewright.frontend.ragged import compute_groups
 from tilewright.frontend.shapes import ShapeError
 
+_PRECISIONS = ("default", "tf32")
+
 
 def grouped_matmul(
     a: Any,
@@ -47,6 +49,11 @@ def grouped_matmul(
     >>> grouped_matmul([], [])
     []
     """
+    if precision not in _PRECISIONS:
+        raise ProblemError(
+            f"grouped_matmul has no precision {precision!r}.",
+            hint=f"use {' or '.join(map(repr, _PRECISIONS))}, or matmul for each group.",
+        )
     if offsets is not None:
         if bias is not None or activation is not None:
             raise ProblemError(

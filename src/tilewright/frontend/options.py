@@ -5,12 +5,19 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 from functools import lru_cache
-from typing import Any
+from typing import Any, Literal, get_args
 
 from tilewright.dtypes import BF16, F16, F32, TF32, DType
 from tilewright.errors import ProblemError, TilewrightError, UnknownName
 from tilewright.frontend.libraries.views import DTypeError
+from tilewright.problem.emulation import ALGORITHMS, Algorithm, at_least_f32
 from tilewright.problem.epilogue import Activation
+
+Precision = Literal["default", "tf32", "bf16x9", "bf16x6", "bf16x3", "tf32x3", "f32_emulated"]
+"""What becomes of f32 operands; docs/accuracy.md has the bound of each."""
+
+EMULATED: Precision = "f32_emulated"
+PRECISIONS: tuple[Precision, ...] = get_args(Precision)
 
 _MOST = float.fromhex("0x1.fffffep+127")
 """The largest f32."""
@@ -30,9 +37,24 @@ class Options:
     alpha: float = 1.0
     beta: float = 0.0
     out_dtype: DType | None = None
-    tf32: bool = False
+    precision: Precision = "default"
     fixed_order: bool = False
     activation: Activation | None = None
+
+    @property
+    def tf32(self) -> bool:
+        """Whether f32 operands may be rounded to tf32."""
+        return self.precision == "tf32"
+
+    def algorithm_of(self, dtype: DType, k: int) -> tuple[Algorithm | None, bool]:
+        """By which pieces of f32 operands a product over k is computed, if it is; and whether f32 arithmetic may do it
+        where that is faster."""
+        if dtype is not F32 or not k:
+            return None, False
+        if self.precision == EMULATED:
+            found = at_least_f32(k)
+            return (found[0], True) if found else (None, False)
+        return ALGORITHMS.get(self.precision), False
 
     def product_of(self, dtype: DType) -> DType | None:
         """What operands are rounded to before they are multiplied; None for nothing."""
@@ -51,8 +73,10 @@ def options_of(
     adds: bool,
 ) -> Options:
     """Raises ProblemError for what no call can ask. adds: whether there is a `c` for beta to multiply."""
-    if precision not in ("default", "tf32"):
-        raise ProblemError(f"There is no precision {precision!r}.", hint="use 'default' or 'tf32'.")
+    if precision not in PRECISIONS:
+        raise ProblemError(
+            f"There is no precision {precision!r}.", hint=f"precisions are {', '.join(map(repr, PRECISIONS))}."
+        )
     if deterministic not in (None, True, False, "bitwise"):
         raise ProblemError(
             f"deterministic={deterministic!r} is not known.",
@@ -68,7 +92,7 @@ def options_of(
             raise ProblemError(f"{name}={factor!r} does not fit in an f32.", hint="sums and factors are f32.")
     fixed_order = bool(batch_invariant) or deterministic == "bitwise"
     factor = 0.0 if not adds else 1.0 if beta is None else beta
-    return Options(alpha, factor, _format(out_dtype), precision == "tf32", fixed_order, _function(activation))
+    return Options(alpha, factor, _format(out_dtype), precision, fixed_order, _function(activation))
 
 
 def options_asked(alpha: Any, beta: Any, *others: Any) -> Options:

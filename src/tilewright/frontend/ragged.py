@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable
-from contextlib import nullcontext
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -19,7 +18,7 @@ import numpy as np
 
 from tilewright.dtypes import DType
 from tilewright.errors import LaunchError, ProblemError
-from tilewright.frontend.compute import MOST, refuse_host_memory, refuse_other_library, views_of
+from tilewright.frontend.compute import MOST, gpu_of, refuse_host_memory, refuse_other_library, views_of
 from tilewright.frontend.libraries import DTypeError, HostArrays, library_of
 from tilewright.frontend.libraries.views import View, c_strides
 from tilewright.frontend.on_host import on_host
@@ -151,7 +150,7 @@ class _Known:
     def run(self, library: Any, a: Any, b: Any, offsets: Any) -> Any:
         result, address = self.make(), library.address
         addresses = address(a), address(b), address(result), 0, 0, 0, address(offsets)
-        with dispatcher(self.device).gpu.as_current() if library.elsewhere(self.device) else nullcontext():
+        with gpu_of(dispatcher(self.device), library):
             self.plan.run(library.stream(self.device), addresses)
         library.finished((a, b, offsets, result), self.device)
         return result

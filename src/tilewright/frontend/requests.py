@@ -124,7 +124,9 @@ def requests_of(views: Views, product: Product, dtype: DType, options: Options) 
             (a * step, b * step, c * out_step, at_bias * out_step, r * out_step if residual is not None else 0)
             for a, b, c, at_bias, r in layout.starts
         )
-        pieces.append(Piece(Request(gemm, alignment, layout.stack, options.fixed_order), starts, layout.swapped))
+        algorithm, or_f32 = options.algorithm_of(views.a.dtype, gemm.k)
+        request = Request(gemm, alignment, layout.stack, options.fixed_order, algorithm=algorithm, or_f32=or_f32)
+        pieces.append(Piece(request, starts, layout.swapped))
     return tuple(pieces)
 
 

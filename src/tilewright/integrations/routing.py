@@ -4,10 +4,14 @@ from __future__ import annotations
 
 from typing import Any
 
+from tilewright.errors import ProblemError
+from tilewright.frontend.options import PRECISIONS, Precision
 
-def route_torch() -> Any:
+
+def route_torch(*, precision: Precision = "default") -> Any:
     """Within the block, the products of PyTorch run through tilewright: `mm`, `addmm`, `bmm`, `baddbmm`, also with
-    `out=`, and so `a @ b`, `torch.matmul`, `nn.Linear`, `nn.MultiheadAttention` and the layers of transformers.
+    `out=`, `_grouped_mm` with offsets, and so `a @ b`, `torch.matmul`, `nn.Linear`, `nn.MultiheadAttention` and the
+    layers of transformers.
 
     Routed are dense CUDA tensors of float32, float16 or bfloat16, and what torch.autocast makes of them; all else runs
     as before. Gradients stay PyTorch's: their products are routed where `backward` is called within the block. Blocks
@@ -19,11 +23,18 @@ def route_torch() -> Any:
             loss.backward()
         print(routed)  # how many products were routed, and why others were not
 
+    precision: of float32 products, as for `matmul`. Where PyTorch itself is allowed to round them to tf32
+    (`torch.set_float32_matmul_precision`), they are.
+
     The kernels stand in PyTorch's dispatcher while a block is open, so that other operators pay nothing. The first
     block to open and the last to close change the dispatcher, which PyTorch does not guard against products that other
     threads start at that moment. PyTorch before 2.9 does not hand out its own kernels: there a mode sees every
     function that is called in the block. Raises MissingExtra where there is no PyTorch.
     """
+    if precision not in PRECISIONS:
+        raise ProblemError(
+            f"There is no precision {precision!r}.", hint=f"precisions are {', '.join(map(repr, PRECISIONS))}."
+        )
     from tilewright.integrations.torch_kernels import routing
 
-    return routing()
+    return routing(precision)

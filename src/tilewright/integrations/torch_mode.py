@@ -16,6 +16,7 @@ from typing import Any
 
 from tilewright import extras
 from tilewright.frontend import matmul
+from tilewright.frontend.options import Precision
 from tilewright.frontend.shapes import ShapeError
 from tilewright.integrations.routed import Routed
 
@@ -35,18 +36,19 @@ FORMATS = frozenset((torch.float32, torch.float16, torch.bfloat16))
 class Mode(Routed, TorchFunctionMode):  # type: ignore[misc]
     """The mode of one block, and what happened in it."""
 
-    def __init__(self) -> None:
+    def __init__(self, precision: Precision = "default") -> None:
         Routed.__init__(self)
         TorchFunctionMode.__init__(self)
+        self.precision = precision
 
     def __torch_function__(self, function: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         kwargs = kwargs or {}
         inside = _INSIDE.get(function)
         if inside is not None and all(kind in _PLAIN for kind in types):  # a subclass answers for itself
-            return inside(*args, **kwargs)
+            return inside(self.precision, *args, **kwargs)
         route = _ROUTES.get(function)
         if route is not None and route.takes(args, kwargs):
-            result = route.call(*args, **kwargs)
+            result = route.call(self.precision, *args, **kwargs)
             if not torch.compiler.is_compiling():
                 self.decline(_reason(args, kwargs)) if result is NotImplemented else self.count()
             if result is not NotImplemented:
@@ -67,7 +69,8 @@ def _reason(args: tuple[Any, ...], kwargs: dict[str, Any]) -> str:
 
 @dataclass(frozen=True, slots=True)
 class Route:
-    """Our function for one of PyTorch's; its result is NotImplemented for what stays with PyTorch.
+    """Our function for one of PyTorch's, behind the block's precision; its result is NotImplemented for what stays with
+    PyTorch.
 
     least: arguments that must be given. most: that may be given by position. names: of all.
     """
@@ -89,7 +92,7 @@ _ROUTES: dict[Any, Route] = {}
 
 def _instead_of(*functions: Any) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
     def register(call: Callable[..., Any]) -> Callable[..., Any]:
-        parameters = inspect.signature(call).parameters.values()
+        _, *parameters = inspect.signature(call).parameters.values()
         least = sum(p.default is p.empty for p in parameters)
         most = sum(p.kind is p.POSITIONAL_OR_KEYWORD for p in parameters)
         route = Route(call, least, most, frozenset(p.name for p in parameters))
@@ -100,44 +103,52 @@ def _instead_of(*functions: Any) -> Callable[[Callable[..., Any]], Callable[...,
 
 
 @_instead_of(torch.matmul, torch.linalg.matmul, torch.Tensor.matmul, torch.Tensor.__matmul__)
-def _matmul(input: Any, other: Any) -> Any:
-    return _product(input, other)
+def _matmul(precision: Precision, input: Any, other: Any) -> Any:
+    return _product(precision, input, other)
 
 
 @_instead_of(torch.Tensor.__rmatmul__)
-def _reversed_matmul(input: Any, other: Any) -> Any:
-    return _product(other, input)
+def _reversed_matmul(precision: Precision, input: Any, other: Any) -> Any:
+    return _product(precision, other, input)
 
 
 @_instead_of(torch.mm, torch.Tensor.mm)
-def _mm(input: Any, mat2: Any) -> Any:
-    return _product(input, mat2, dimensions=2)
+def _mm(precision: Precision, input: Any, mat2: Any) -> Any:
+    return _product(precision, input, mat2, dimensions=2)
 
 
 @_instead_of(torch.bmm, torch.Tensor.bmm)
-def _bmm(input: Any, mat2: Any) -> Any:
-    return _product(input, mat2, dimensions=3)
+def _bmm(precision: Precision, input: Any, mat2: Any) -> Any:
+    return _product(precision, input, mat2, dimensions=3)
 
 
 @_instead_of(torch.addmm, torch.Tensor.addmm)
-def _addmm(input: Any, mat1: Any, mat2: Any, *, beta: Any = 1, alpha: Any = 1) -> Any:
-    return _product(mat1, mat2, c=input, alpha=alpha, beta=beta, dimensions=2)
+def _addmm(precision: Precision, input: Any, mat1: Any, mat2: Any, *, beta: Any = 1, alpha: Any = 1) -> Any:
+    return _product(precision, mat1, mat2, c=input, alpha=alpha, beta=beta, dimensions=2)
 
 
 @_instead_of(torch.baddbmm, torch.Tensor.baddbmm)
-def _baddbmm(input: Any, batch1: Any, batch2: Any, *, beta: Any = 1, alpha: Any = 1) -> Any:
-    return _product(batch1, batch2, c=input, alpha=alpha, beta=beta, dimensions=3)
+def _baddbmm(precision: Precision, input: Any, batch1: Any, batch2: Any, *, beta: Any = 1, alpha: Any = 1) -> Any:
+    return _product(precision, batch1, batch2, c=input, alpha=alpha, beta=beta, dimensions=3)
 
 
 @_instead_of(functional.linear)
-def _linear(input: Any, weight: Any, bias: Any = None) -> Any:
+def _linear(precision: Precision, input: Any, weight: Any, bias: Any = None) -> Any:
     if not isinstance(weight, torch.Tensor) or weight.dim() != 2:
         return NotImplemented
-    return _product(input, weight.t(), bias=bias)
+    return _product(precision, input, weight.t(), bias=bias)
 
 
 def _product(
-    a: Any, b: Any, *, c: Any = None, bias: Any = None, alpha: Any = 1, beta: Any = 1, dimensions: int | None = None
+    precision: Precision,
+    a: Any,
+    b: Any,
+    *,
+    c: Any = None,
+    bias: Any = None,
+    alpha: Any = 1,
+    beta: Any = 1,
+    dimensions: int | None = None,
 ) -> Any:
     """The product by tilewright, or NotImplemented. dimensions: that both must have."""
     tensors = [x for x in (a, b, c, bias) if x is not None]
@@ -154,10 +165,9 @@ def _product(
         return NotImplemented
     if c is not None and beta == 1 and c.dim() == 1 and c.shape == b.shape[-1:]:
         c, bias = None, c
-    tf32 = a.dtype == torch.float32 and may_use_tf32()
     factors: dict[str, Any] = {"alpha": alpha, "beta": None if c is None else beta}
     try:
-        return matmul(a, b, c=c, bias=bias, precision="tf32" if tf32 else "default", **factors)
+        return matmul(a, b, c=c, bias=bias, precision=precision_of(a.dtype, precision), **factors)
     except ShapeError:
         return NotImplemented  # PyTorch says it in its own words
 
@@ -167,6 +177,13 @@ def may_use_tf32() -> bool:
     """What the user allowed PyTorch; torch.compile looks after it, and compiles anew when it changes."""
     precision = getattr(torch.backends.cuda.matmul, "fp32_precision", None)  # PyTorch 2.9, where the old one may refuse
     return bool(torch.get_float32_matmul_precision() != "highest" if precision is None else precision == "tf32")
+
+
+def precision_of(dtype: Any, asked: Precision) -> Precision:
+    """The precision of a routed product: tf32 where the user allowed it to PyTorch, else what the block asks."""
+    if dtype is not torch.float32:
+        return "default"
+    return "tf32" if may_use_tf32() else asked
 
 
 def _cast(x: Any, dtype: Any) -> Any:
@@ -200,8 +217,8 @@ def _routed(function: Any) -> Any:
     """A function of PyTorch that calls others, in a block of its own: while one is asked about, the mode is off."""
     seen_through = _seen_through(function)
 
-    def call(*args: Any, **kwargs: Any) -> Any:
-        with Mode():
+    def call(precision: Precision, *args: Any, **kwargs: Any) -> Any:
+        with Mode(precision):
             return seen_through(*args, **kwargs)
 
     return call

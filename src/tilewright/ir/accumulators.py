@@ -35,13 +35,15 @@ class Accumulator:
     """A running sum of a tile of C.
 
     name: of what the epilogue reads. dtype: in which products are added. space: registers; or global memory, where the
-    sum is kept in C itself. elements: of a thread; 0 in global memory. promotion: None for never.
+    sum is kept in C itself. elements: of a thread; 0 in global memory. count: of such sums side by side, of which the
+    epilogue makes C. promotion: None for never.
     """
 
     name: str
     dtype: DType
     space: Space
     elements: int
+    count: int = 1
     promotion: Promotion | None = None
 
     @property
@@ -57,7 +59,7 @@ class Accumulator:
     @property
     def registers(self) -> int:
         """Elements in registers of a thread, those of the promoted accumulator included."""
-        return self.elements * (1 if self.promotion is None else 2)
+        return self.elements * self.count * (1 if self.promotion is None else 2)
 
 
 def accumulator_of(program: Program) -> Accumulator:
@@ -68,7 +70,7 @@ def accumulator_of(program: Program) -> Accumulator:
     elements = prod(axis.extent or 1 for axis in program.sum_axes)
     if program.tensorized is not None:
         elements *= program.tensorized.instruction.c.registers
-    return Accumulator(kept.name, gemm.accumulate, Space.REGISTER, elements, promotion_of(program))
+    return Accumulator(kept.name, gemm.accumulate, Space.REGISTER, elements, gemm.accumulators, promotion_of(program))
 
 
 def promotion_of(program: Program) -> Promotion | None:

@@ -14,7 +14,7 @@ from tilewright.ir.buffer import Ref
 from tilewright.ir.expr import Expr
 from tilewright.isa.instruction import MatrixInstruction
 from tilewright.layout.swizzle import Swizzle
-from tilewright.problem.gemm import Gemm, OperandName
+from tilewright.problem.gemm import FACTORS, Gemm, OperandName
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,7 +48,7 @@ class TensorMap:
         """The same for the runtime."""
         operand = gemm.operand(self.operand)
         extents = (operand.contiguous.upper(), operand.strided.upper())
-        dtype = gemm.rounds_to or operand.dtype if self.operand in ("A", "B") else operand.dtype
+        dtype = gemm.rounds_to or operand.dtype if self.operand in FACTORS else operand.dtype
         swizzle, stored = self.swizzle.tensor_map, self.operand == "C"
         kind = self.step, stored, self.ragged
         return TensorBox(self.operand, extents, operand.leading, dtype, self.box, swizzle, *kind)

@@ -61,20 +61,20 @@ def evaluate(program: Program, operands: Operands) -> Array:
     """
     points = Points(program, operands)
     gemm = operands.gemm
-    products = _operand(points, "A") * _operand(points, "B")
-    if not (program.late_alpha or gemm.epilogue):
-        products = products * gemm.alpha
+    early = 1.0 if program.late_alpha or gemm.epilogue else gemm.alpha
     inside = points.inside("m", "n")
     m, n = points.index("m")[inside], points.index("n")[inside]
     visits = np.zeros((gemm.m, gemm.n), np.int64)
     np.add.at(visits, (m, n), points.inside("k")[inside])
     if not (visits == gemm.k).all():
         raise LoweringError(f"Some element of C sums {visits.min()} .. {visits.max()} products, not {gemm.k}.")
-    sums = _summed(points, np.where(points.inside("k"), products, 0.0))
-    result = np.zeros((gemm.m, gemm.n))
-    result[m, n] = sums[inside]
+    results = [np.zeros((gemm.m, gemm.n)) for _ in range(gemm.accumulators)]
+    for product in gemm.products:
+        terms = early * _operand(points, product.a) * _operand(points, product.b)
+        results[product.into][m, n] += _summed(points, np.where(points.inside("k"), terms, 0.0))[inside]
     if gemm.epilogue:
-        return finished(operands, result)
+        return finished(operands, *results)
+    (result,) = results
     start = gemm.beta * operands.matrix("C").astype(np.float64) if gemm.beta != 0 else np.zeros_like(result)
     if not program.late_alpha:
         return result + start

@@ -18,17 +18,17 @@ _ELEMENT = "element"
 
 @dataclass(frozen=True, slots=True)
 class Computed:
-    """The value of an element of C as an expression in f32. total: its finished sum; elements: what is read for it, by
-    name, in registers. addend: the element that beta multiplies; None where none is added. scaled: whether alpha is
+    """The value of an element of C as an expression in f32. totals: its finished sums. elements: what is read for it,
+    by name, in registers. addend: the element that beta multiplies; None where none is added. scaled: whether alpha is
     still to be applied."""
 
-    total: Expr
+    totals: tuple[Expr, ...]
     elements: Mapping[AddedName, Expr]
     addend: Expr | None
     scaled: bool = True
 
-    def accumulated(self) -> Expr:
-        return as_f32(self.total)
+    def accumulated(self, number: int) -> Expr:
+        return as_f32(self.totals[number])
 
     def element(self, operand: Added) -> Expr:
         return as_f32(self.elements[operand.name])
@@ -76,7 +76,7 @@ def store_finished(
         held = Buffer(f"{operand.name}_held", Space.REGISTER, operand.dtype or out, (count,))
         body += (Alloc(held), Move(Ref(held, (Const(0),)), place_of(operand.name), count, guard, origin="C"))
         elements[operand.name] = Load(held, (element if count > 1 else Const(0),))
-    result = evaluate(epilogue.value, Computed(total(element), elements, Load(old, (element,))))
+    result = evaluate(epilogue.value, Computed((total(element),), elements, Load(old, (element,))))
     assign = Assign(Ref(value, (element,)), result if out is F32 else Cast(out, result), origin="C")
     made: Body = (assign,) if width == 1 else (For(_ELEMENT, ONE * width, (assign,), unroll=True),)
     return (*body, *made, Move(place_of("C"), Ref(value, (Const(0),)), width, guard, origin="C"))

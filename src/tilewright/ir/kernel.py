@@ -25,7 +25,7 @@ from tilewright.ir.stmt import Body, CommitCopies, LoadMatrices, Move, MultiplyT
 from tilewright.ir.visit import walk
 from tilewright.ir.work import Problems, SplitK
 from tilewright.problem.epilogue import VECTORS
-from tilewright.problem.gemm import Dim, Gemm
+from tilewright.problem.gemm import FACTORS, Dim, Gemm
 from tilewright.problem.problem import Problem, parameters_of
 from tilewright.units import KIB, round_up
 
@@ -111,7 +111,7 @@ class Variant:
 
     def aligned_bytes(self, name: str) -> int:
         """What the pointer and the leading dimension of an operand are multiples of, or 1."""
-        return self.alignment_bytes if name in ("A", "B") else self.result_bytes or self.alignment_bytes
+        return self.alignment_bytes if name in FACTORS else self.result_bytes or self.alignment_bytes
 
     @property
     def name(self) -> str:

@@ -9,7 +9,7 @@ from tilewright.ir.buffer import Space
 from tilewright.ir.program import Axis, Level, Loop, Program, RasterOrder, Route, Staged
 from tilewright.ir.register_budgets import register_budgets
 from tilewright.ir.tiles import Tile, source_of, tile_of
-from tilewright.problem.gemm import Dim, OperandName, Order
+from tilewright.problem.gemm import Dim, OperandName, Order, Product
 
 _SIZE: dict[Dim, str] = {"m": "M", "n": "N", "k": "K"}
 
@@ -78,7 +78,7 @@ class _Writer:
             groups.setdefault(operand.order, []).append(operand.name)
         major = {Order.ROW: "row-major", Order.COL: "column-major"}
         orders = ", ".join(f"{' and '.join(names)} {major[order]}" for order, names in groups.items())
-        value = gemm.epilogue.formula("sum_k A[m, k] * B[k, n]", indexed=True)
+        value = gemm.formula(indexed=True)
         return f"C[m, n] = {value}    {gemm.dtype.name}, {orders}"
 
     def _loop(self, loop: Loop) -> str:
@@ -109,7 +109,8 @@ class _Writer:
     def _nest(self, loops: tuple[Loop, ...], depth: int) -> None:
         program = self.program
         if not loops:
-            self._line(depth, self._multiply_add())
+            for product in program.gemm.products:
+                self._line(depth, self._multiply_add(product))
             return
         loop, rest = loops[0], loops[1:]
         total = program.accumulation
@@ -141,7 +142,7 @@ class _Writer:
         return any(other.is_reduction for other in outer)
 
     def _copies(self, loop: Loop, depth: int) -> None:
-        for operand in ("A", "B"):
+        for operand in self.program.gemm.factors:
             for staged in self.program.chain(operand):
                 if staged.under == loop.name:
                     self._line(depth, self._copy(staged))
@@ -217,16 +218,18 @@ class _Writer:
             return f"{chain[-1].name}[{', '.join(a.name for a in tile_of(self.program, chain[-1]).register_axes)}]"
         return f"{chain[-1].name if chain else name}[{rows}, {cols}]"
 
-    def _multiply_add(self) -> str:
+    def _multiply_add(self, product: Product) -> str:
         program = self.program
         factor = "" if program.late_alpha else "alpha * "
         instruction = program.tensorized.instruction if program.tensorized is not None else None
-        product = f"{factor}{self._operand('A')} {'*' if instruction is None else '@'} {self._operand('B')}"
+        sign = "*" if instruction is None else "@"
+        term = f"{factor}{self._operand(product.a)} {sign} {self._operand(product.b)}"
         by = "" if instruction is None else f"    {instruction.name}{', rows along n' if program.is_turned else ''}"
         if program.accumulation is None:
-            return f"C[m, n] += {product}{by}"
-        index = ", ".join(axis.name for axis in program.sum_axes)
-        return f"{accumulator_of(program).group}[{index}] += {product}{by}"
+            return f"C[m, n] += {term}{by}"
+        several = (str(product.into),) if program.gemm.accumulators > 1 else ()
+        index = ", ".join((*several, *(axis.name for axis in program.sum_axes)))
+        return f"{accumulator_of(program).group}[{index}] += {term}{by}"
 
     def _finish(self, depth: int) -> None:
         program = self.program

@@ -12,6 +12,7 @@ import numpy as np
 
 from tilewright.device.arch import Feature
 from tilewright.dtypes import Array, DType
+from tilewright.isa.summation import BlockSum
 from tilewright.layout.banks import WAVEFRONT_BYTES
 from tilewright.layout.fragment import Fragment
 
@@ -23,7 +24,8 @@ class MatrixInstruction:
     family: as a schedule names it, with its shape ("mma.m16n8k16"). product: the format of A and B; accumulate: that
     of the sum. k: the depth of the tile. a, b, c: who holds which element; a and b are None where the instruction reads
     its operands from shared memory. mnemonic: the PTX instruction, where "{a}" and "{b}" stand for the
-    orders of opaque operands. feature: what it needs of the architecture. source: where all this is written.
+    orders of opaque operands. feature: what it needs of the architecture. source: where all this is written. summed:
+    products that the hardware adds at once; 0: all k.
     """
 
     family: str
@@ -36,6 +38,7 @@ class MatrixInstruction:
     mnemonic: str
     feature: Feature
     source: str
+    summed: int = 0
 
     @property
     def m(self) -> int:
@@ -91,9 +94,12 @@ class MatrixInstruction:
     def meaning(self, a: Array, b: Array, c: Array) -> Array:
         """D for matrices of shape (..., m, k), (..., k, n) and (..., m, n) in float32; D has the accumulator's format.
 
-        The products are exact. The hardware adds them in an order and with a truncation that NVIDIA does not state;
-        here they are added in float32 and rounded once to the accumulator's format, within the same error bound.
+        As compute capability 9.0 computes it: `isa.summation` tells the rule.
         """
+        return BlockSum(self.summed or self.k).of(a, b, c, self.product, self.accumulate)
+
+    def rounded(self, a: Array, b: Array, c: Array) -> Array:
+        """`meaning` within the same error bound, and faster: products are added in float32, and rounded once."""
         total = np.matmul(a, b, dtype=np.float32) + c
         held = self.accumulate.decode(self.accumulate.encode(total))
         return held.astype(np.float32, copy=False)

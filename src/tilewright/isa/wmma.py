@@ -66,4 +66,5 @@ WMMA_TF32_F32 = MatrixInstruction(
     "wmma.mma.sync.aligned.{a}.{b}.m16n16k8.f32.tf32.tf32.f32",
     Feature.WMMA_BF16_TF32,
     _SOURCE,
+    summed=4,  # the machine instruction is HMMA.1684
 )

@@ -129,20 +129,19 @@ class MmaConfig:
             *matrices(gemm),
             *in_pairs(gemm),
             *swizzled(gemm, tile),
-            Transfer("A_tile", Route.ASYNC),
-            Transfer("B_tile", Route.ASYNC),
+            *(Transfer(f"{name}_tile", Route.ASYNC) for name in gemm.factors),
             Pipeline("k_tile", self.stages, interleave=interleaved, issue_distance=self.copy_issue_distance),
-            *(self._fragments_ahead() if self.double_buffered_fragments else ()),
+            *(self._fragments_ahead(gemm) if self.double_buffered_fragments else ()),
             *((Snake(inner_of(outer)),) if self.serpentine else ()),
             *((Raster(RasterOrder.GROUPED, group=self.raster_rows),) if self.raster_rows > 1 else ()),
             *self._store(gemm),
             *((Persist(),) if self.persistent else ()),
         )
 
-    def _fragments_ahead(self) -> tuple[Step, ...]:
-        replaced = "B_frag" if self.n_outer else "A_frag"
-        names = ("A_frag", "B_frag")
-        return tuple(Prefetch(name, in_place=self.in_place_fragments and name == replaced) for name in names)
+    def _fragments_ahead(self, gemm: Gemm) -> tuple[Step, ...]:
+        outer = "n" if self.n_outer else "m"
+        replaced = {name for name in gemm.factors if self.in_place_fragments and outer in gemm.operand(name).dims}
+        return tuple(Prefetch(f"{name}_frag", in_place=name in replaced) for name in gemm.factors)
 
     def _store(self, gemm: Gemm) -> tuple[Step, ...]:
         if self.store == "quad_shuffle":

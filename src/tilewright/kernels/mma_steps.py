@@ -7,13 +7,12 @@ are as deep in bytes whatever they hold.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Literal
 
 from tilewright.ir.buffer import Space
 from tilewright.ir.program import Level, Route
 from tilewright.layout.arrangement import Xor
 from tilewright.layout.fragment import TRANSPOSED_BYTES
-from tilewright.problem.gemm import Gemm, Order
+from tilewright.problem.gemm import Gemm, OperandName, Order
 from tilewright.schedule import (
     Accumulate,
     Bind,
@@ -94,16 +93,13 @@ def staged(gemm: Gemm, tile: MmaTile, *, row_threads: int = 0) -> tuple[Step, ..
     """
     vector = CHUNK_BYTES // gemm.dtype.bytes
 
-    def along(name: Literal["A", "B"]) -> int:
+    def along(name: OperandName) -> int:
         return row_threads if chunks_of_row(gemm, name, tile) > row_threads else 0
 
     return (
-        Stage("A", Space.SHARED, under="k_tile"),
-        Stage("B", Space.SHARED, under="k_tile"),
-        Distribute("A_tile", vector=vector, row_threads=along("A")),
-        Distribute("B_tile", vector=vector, row_threads=along("B")),
-        Stage("A", Space.REGISTER, under="k_step"),
-        Stage("B", Space.REGISTER, under="k_step"),
+        *(Stage(name, Space.SHARED, under="k_tile") for name in gemm.factors),
+        *(Distribute(f"{name}_tile", vector=vector, row_threads=along(name)) for name in gemm.factors),
+        *(Stage(name, Space.REGISTER, under="k_step") for name in gemm.factors),
         Epilogue(),
         *((Vectorize("C", 2),) if gemm.c is Order.ROW else ()),  # a lane holds pairs along n
     )
@@ -113,7 +109,7 @@ def pairs(gemm: Gemm) -> tuple[Step, ...]:
     """Fragments loaded by lanes, two neighbours along k at once where a lane holds them and they lie side by side."""
     return tuple(
         Vectorize(f"{name}_frag", 2)
-        for name in _OPERANDS
+        for name in gemm.factors
         if gemm.dtype.bytes == 2 and gemm.operand(name).contiguous == "k"
     )
 
@@ -121,23 +117,23 @@ def pairs(gemm: Gemm) -> tuple[Step, ...]:
 def matrices(gemm: Gemm) -> tuple[Step, ...]:
     """Fragments loaded by ldmatrix, four matrices at once; where it cannot turn a tile, by lanes as before."""
     steps: list[Step] = []
-    for name in _OPERANDS:
+    for name in gemm.factors:
         if takes_matrices(gemm, name):
             steps += [Transfer(f"{name}_frag", Route.MATRICES), Vectorize(f"{name}_frag", 4)]
     return tuple(steps)
 
 
-def takes_matrices(gemm: Gemm, name: Literal["A", "B"]) -> bool:
+def takes_matrices(gemm: Gemm, name: OperandName) -> bool:
     """Whether ldmatrix can load an operand's fragments: its rows run along k, or it turns them, 2 bytes each."""
     return gemm.dtype.bytes == TRANSPOSED_BYTES or gemm.operand(name).contiguous == "k"
 
 
-def by_lanes(gemm: Gemm) -> tuple[Literal["A", "B"], ...]:
+def by_lanes(gemm: Gemm) -> tuple[OperandName, ...]:
     """The operands whose fragments lanes load by ordinary loads, as ldmatrix cannot."""
-    return tuple(name for name in _OPERANDS if not takes_matrices(gemm, name))
+    return tuple(name for name in gemm.factors if not takes_matrices(gemm, name))
 
 
-def paired_operand(gemm: Gemm) -> Literal["A", "B"] | None:
+def paired_operand(gemm: Gemm) -> OperandName | None:
     """The operand of which a lane is to hold two neighbours, as lanes load its fragments; B before A."""
     return next(reversed(by_lanes(gemm)), None)
 
@@ -161,17 +157,17 @@ def swizzled(gemm: Gemm, tile: MmaTile) -> tuple[Step, ...]:
         Relayout(f"{name}_tile", arrangement=swizzle(gemm, name, tile))
         if takes_matrices(gemm, name)
         else Relayout(f"{name}_tile", pad=8)
-        for name in _OPERANDS
+        for name in gemm.factors
     )
 
 
-def chunks_of_row(gemm: Gemm, name: Literal["A", "B"], tile: MmaTile) -> int:
+def chunks_of_row(gemm: Gemm, name: OperandName, tile: MmaTile) -> int:
     """Chunks of 16 bytes in a row of an operand's tile."""
     row = {"m": tile.m, "n": tile.n, "k": tile.k_bytes // gemm.dtype.bytes}[gemm.operand(name).contiguous]
     return row * gemm.dtype.bytes // CHUNK_BYTES
 
 
-def swizzle(gemm: Gemm, name: Literal["A", "B"], tile: MmaTile) -> Xor:
+def swizzle(gemm: Gemm, name: OperandName, tile: MmaTile) -> Xor:
     """The XOR of chunks with which the eight rows of each matrix lie in different banks.
 
     A row of 8 chunks passes all banks, so each row needs a permutation of its own; of shorter rows several share one.
@@ -183,6 +179,3 @@ def swizzle(gemm: Gemm, name: Literal["A", "B"], tile: MmaTile) -> Xor:
     bits = next(bits for bits in (3, 2, 1, 0) if chunks % (1 << bits) == 0)
     per_chunk = CHUNK_BYTES // gemm.dtype.bytes
     return Xor(bits=bits, base=per_chunk.bit_length() - 1, shift=3 - bits)
-
-
-_OPERANDS: tuple[Literal["A", "B"], ...] = ("A", "B")

@@ -148,7 +148,7 @@ class WgmmaConfig:
         return Schedule(
             *nest(gemm, tile, promote_every=self.promote_every),
             *staged(gemm, tile),
-            *loaded_by_tma(self.evict_first),
+            *loaded_by_tma(gemm, self.evict_first),
             Pipeline("k_tile", self.stages),
             Specialize(registers=self.register_budget, ping_pong=self.consumers if self.ping_pong else 1),
             *self._order_of_tiles(),

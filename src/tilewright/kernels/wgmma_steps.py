@@ -94,14 +94,12 @@ def nest(gemm: Gemm, tile: WgmmaTile, promote_every: int = 0) -> tuple[Step, ...
 
 def staged(gemm: Gemm, tile: WgmmaTile = PLAIN) -> tuple[Step, ...]:
     """Tiles in shared memory as their operands lie, in the widest swizzle atoms that make up their rows."""
-    element = gemm.dtype.bytes
-    a_bytes = atom_bytes(tile.m * element) if gemm.a is Order.COL else SWIZZLE_ATOM_BYTES
-    b_bytes = atom_bytes(tile.n * element) if gemm.b is Order.ROW else SWIZZLE_ATOM_BYTES
+    element, sizes = gemm.dtype.bytes, {"m": tile.m, "n": tile.n}
+    rows = {name: sizes.get(gemm.operand(name).contiguous) for name in gemm.factors}  # None: rows run along k
+    wide = {name: SWIZZLE_ATOM_BYTES if row is None else atom_bytes(row * element) for name, row in rows.items()}
     return (
-        Stage("A", Space.SHARED, under="k_tile"),
-        Stage("B", Space.SHARED, under="k_tile"),
-        Relayout("A_tile", arrangement=SwizzleAtoms(a_bytes // element, a_bytes)),
-        Relayout("B_tile", arrangement=SwizzleAtoms(b_bytes // element, b_bytes)),
+        *(Stage(name, Space.SHARED, under="k_tile") for name in gemm.factors),
+        *(Relayout(f"{name}_tile", arrangement=SwizzleAtoms(w // element, w)) for name, w in wide.items()),
         Unroll("k_step"),
     )
 
@@ -116,9 +114,9 @@ def atom_bytes(row_bytes: int) -> int:
     return next((atom for atom in (128, 64) if row_bytes % atom == 0), 32)
 
 
-def loaded_by_tma(evict_first: str = "") -> tuple[Step, ...]:
-    """Both tiles come by TMA. evict_first: the operand whose lines leave the L2 before those of the other."""
-    return tuple(Transfer(f"{name}_tile", Route.TMA, evict_first=name == evict_first) for name in ("A", "B"))
+def loaded_by_tma(gemm: Gemm, evict_first: str = "") -> tuple[Step, ...]:
+    """All tiles are loaded by TMA. evict_first: the operand whose lines leave the L2 before those of the others."""
+    return tuple(Transfer(f"{name}_tile", Route.TMA, evict_first=name == evict_first) for name in gemm.factors)
 
 
 def stored_per_thread(gemm: Gemm, tile: WgmmaTile = PLAIN) -> tuple[Step, ...]:

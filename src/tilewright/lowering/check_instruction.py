@@ -29,7 +29,7 @@ def check_instruction(program: Program) -> None:
             f"{name} adds bare products to a sum in registers; alpha and beta come after it.",
             hint="Accumulate(over=...), then Epilogue().",
         )
-    operands: tuple[OperandName, ...] = ("A", "B")
+    operands = program.gemm.factors
     if program.tensorized.instruction.reads_shared:
         for operand in operands:
             _check_in_shared(program, operand, name)

@@ -21,7 +21,7 @@ from tilewright.lowering.fragments import fragment_steps
 from tilewright.lowering.kernel_parts import ELEMENT, Steps, global_place, over_vectors, value_buffer
 from tilewright.units import ceil_div
 
-Combine = Callable[[Ref, int, Callable[[Expr], Expr]], Body]
+Combine = Callable[[Ref, int, Callable[[Expr], tuple[Expr, ...]]], Body]
 
 
 @dataclass(frozen=True, slots=True)
@@ -119,7 +119,7 @@ def store_tile(program: Program, tile: Tile, combine: Combine) -> Body:
             lambda place, at, each: Move(Ref(value, (at,)), place, each, origin=tile.staged.name),
         )
         place = _global(program, tile, chunk, HERE)
-        return (Alloc(value), *loads, *combine(place, width, lambda element: Load(value, (element,))))
+        return (Alloc(value), *loads, *combine(place, width, lambda element: (Load(value, (element,)),)))
 
     return _shared_out(tile, distribution, whole_block(program), store).whole()
 

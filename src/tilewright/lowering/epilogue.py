@@ -33,12 +33,12 @@ from tilewright.layout.fragment import QUAD_LANES
 from tilewright.lowering.coordinates import index_of, lane_of
 from tilewright.lowering.copies import store_tile
 from tilewright.lowering.epilogue_plan import (
-    ACCUMULATOR,
     ADDEND,
     EpiloguePlan,
     Rearrangement,
     Sink,
     element_of,
+    finished_sum,
 )
 from tilewright.lowering.epilogue_subtiles import SubtileStore
 from tilewright.lowering.fragments import store_opaque
@@ -114,11 +114,13 @@ class Epilogue:
         addend = self.plan.outputs[0].addend
         return place if addend == "C" else beside(self.program, place, addend)
 
-    def _assign(self, value: Ref, place: Ref, total: Expr, addend: Expr | None, element: Expr = ZERO) -> Body:
+    def _assign(
+        self, value: Ref, place: Ref, totals: tuple[Expr, ...], addend: Expr | None, element: Expr = ZERO
+    ) -> Body:
         """The finished element of C at `place`, `element` further along, into the register `value`."""
         output = self.plan.outputs[0]
         load: Body = ()
-        leaves = {ACCUMULATOR.name: as_f32(total)}
+        leaves = {finished_sum(number).name: as_f32(total) for number, total in enumerate(totals)}
         for operand in output.reads:
             body, leaves[element_of(operand).name] = self._read(operand, place, element)
             load += body
@@ -133,16 +135,16 @@ class Epilogue:
         load = Move(Ref(value, (ZERO,)), beside(self.program, place, operand.name, element), origin="C")
         return (Alloc(value), load), as_f32(Load(value, (ZERO,)))
 
-    def _finished(self, value: Ref, place: Ref, total: Expr, reads_addend: bool) -> Body:
+    def _finished(self, value: Ref, place: Ref, totals: tuple[Expr, ...], reads_addend: bool) -> Body:
         """One finished element into a register, its addend loaded before where it is read."""
         if not reads_addend:
-            return self._assign(value, place, total, None)
+            return self._assign(value, place, totals, None)
         old = value_buffer("C_old", self.program.gemm.out, 1)
         load = Move(Ref(old, (ZERO,)), self._addend(place), origin="C")
-        return (Alloc(old), load, *self._assign(value, place, total, Load(old, (ZERO,))))
+        return (Alloc(old), load, *self._assign(value, place, totals, Load(old, (ZERO,))))
 
     def _store_vector(
-        self, place: Ref, width: int, sum_at: Callable[[Expr], Expr], *, reads_addend: bool | None = None
+        self, place: Ref, width: int, sums_at: Callable[[Expr], tuple[Expr, ...]], *, reads_addend: bool | None = None
     ) -> Body:
         """`width` finished neighbours to their place in C.
 
@@ -157,7 +159,7 @@ class Epilogue:
             needed = None if reads_addend else Binary(Op.NE, BETA, real(0))
             load = (Move(Ref(value, (ZERO,)), self._addend(place), width, needed, origin="C"),)
             addend = Load(value, (element,))
-        assign = self._assign(here, place, sum_at(element), addend, element)
+        assign = self._assign(here, place, sums_at(element), addend, element)
         if width > 1:
             assign = (For(ELEMENT, Const(width), assign, unroll=True),)
         return (Alloc(value), *load, *assign, Move(place, Ref(value, (ZERO,)), width, origin="C"))
@@ -197,7 +199,7 @@ class Epilogue:
         width = self.program.result_vector
 
         def way(reads: bool | None) -> Body:
-            total = lambda element: Load(sums.buffer, sums.index_at(element))  # noqa: E731
+            total = lambda element: sums.results_at(sums.index_at(element))  # noqa: E731
             return sums.over_results(self._store_vector(self.result_place(), width, total, reads_addend=reads), width)
 
         # The results of a fragment lie scattered: two whole ways cost less than a guard at each of them.
@@ -245,11 +247,10 @@ class Epilogue:
         at = piece * self._held + element
         register = Var(_ROW) * self._held + element
         digits = {self._shuffle_axis.name: self._first_of_four + piece, FRAGMENT: register}
-        index = [substitute(i, digits) for i in sums.index]
         held = self._assign(
             Ref(value, (at,)),
             self._shuffled_place(sums, piece, element),
-            Load(sums.buffer, tuple(index)),
+            sums.results(digits),
             Load(old, (at,)) if reads else None,
         )
         pieces = For(_PIECE, Const(QUAD_LANES), (For(ELEMENT, Const(self._held), held, unroll=True),), unroll=True)
@@ -294,7 +295,7 @@ class Epilogue:
         width = min(width, tile.widest_row_access)
         value = value_buffer(tile.staged.name, tile.dtype, width)
         element: Expr = Var(ELEMENT) if width > 1 else ZERO
-        total = Load(sums.buffer, sums.index_at(element))
+        (total,) = sums.results_at(sums.index_at(element))
         copy: Body = (Assign(Ref(value, (element,)), total, origin=tile.staged.name),)
         if width > 1:
             copy = (For(ELEMENT, Const(width), copy, unroll=True),)
@@ -308,4 +309,4 @@ class Epilogue:
         value = value_buffer(tile.staged.name, tile.dtype, 1)
         row, col = (span.local_index() for span in tile.spans)
         load = Move(Ref(value, (ZERO,)), tile.at(row, col), origin=tile.staged.name)
-        return (Alloc(value), load, *self._store_vector(self.result_place(), 1, lambda _: Load(value, (ZERO,))))
+        return (Alloc(value), load, *self._store_vector(self.result_place(), 1, lambda _: (Load(value, (ZERO,)),)))

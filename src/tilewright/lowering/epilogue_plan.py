@@ -19,8 +19,13 @@ from tilewright.ir.tiles import Tile, quad_shuffle_axis, tile_of
 from tilewright.problem.epilogue import Added, AddedName, evaluate
 from tilewright.problem.gemm import OperandName
 
-ACCUMULATOR, ADDEND = Var("accumulator", F32), Var("addend", F32)
-"""Leaves of the value of an element: its finished sum; the element that beta multiplies."""
+ADDEND = Var("addend", F32)
+"""The leaf of the value of an element that stands for the one that beta multiplies."""
+
+
+def finished_sum(number: int) -> Var:
+    """The leaf that stands for the finished sum of an accumulator."""
+    return Var(f"accumulator_{number}", F32)
 
 
 def element_of(operand: Added) -> Var:
@@ -48,7 +53,7 @@ class Sink(Enum):
 
 @dataclass(frozen=True, slots=True)
 class Output:
-    """One matrix that the epilogue stores. value: of an element, over `ACCUMULATOR`, `ADDEND`, those of `reads`, alpha
+    """One matrix that the epilogue stores. value: of an element, over finished sums, `ADDEND`, those of `reads`, alpha
     and beta, before it is rounded to the format of `operand`; overwriting: the same where beta is zero and no addend is
     read. reads: for each element."""
 
@@ -122,9 +127,10 @@ def _subtiles(columns: int, each: int) -> tuple[Subtile, ...]:
 def _output(program: Program) -> Output:
     """C: the value of the problem's epilogue, of which the factors may be applied elsewhere."""
     epilogue = program.gemm.epilogue
+    totals = tuple(finished_sum(number) for number in range(program.gemm.accumulators))
     elements: dict[AddedName, Expr] = {operand.name: element_of(operand) for operand in epilogue.reads}
 
     def finished(addend: Expr | None) -> Expr:
-        return evaluate(epilogue.value, Computed(ACCUMULATOR, elements, addend, program.late_alpha))
+        return evaluate(epilogue.value, Computed(totals, elements, addend, program.late_alpha))
 
     return Output("C", finished(ADDEND if program.late_beta else None), finished(None), epilogue.addend, epilogue.reads)

@@ -25,7 +25,7 @@ from tilewright.ir.async_stmt import (
     WaitStores,
 )
 from tilewright.ir.buffer import Buffer, Ref
-from tilewright.ir.expr import ZERO, Const, Expr, Load, Op, Var, binary
+from tilewright.ir.expr import ZERO, Const, Expr, Op, Var, binary
 from tilewright.ir.kernel import step_of
 from tilewright.ir.program import WARP_LANES, Axis
 from tilewright.ir.simplify import substitute
@@ -52,8 +52,8 @@ FRAGMENT_ROWS = 64
 ByBeta = Callable[[Callable[[bool], Body]], Body]
 """by_beta(way): way(True) where the addend is read, way(False) where it is not; the same for all threads."""
 
-Finished = Callable[[Ref, Ref, Expr, bool], Body]
-"""finished(value, place, sum, reads_addend): the finished element of C at `place` into the register `value`."""
+Finished = Callable[[Ref, Ref, tuple[Expr, ...], bool], Body]
+"""finished(value, place, sums, reads_addend): the finished element of C at `place` into the register `value`."""
 
 
 @dataclass(frozen=True)
@@ -202,11 +202,10 @@ class SubtileStore(SubtileGeometry):
         element: Expr = Var(ELEMENT) if count > 1 else ZERO
         register = first + element
         row, column = self.fragment.element(LANE, register)
-        index = [substitute(i, {**digits, FRAGMENT: register}) for i in sums.index]
         spot = {**digits, rows.name: row, columns.name: column}
         place = [substitute(index_of(program, dim), spot) for dim in program.gemm.operand("C").dims]
         here, source = Ref(value, (element,)), global_place(program, "C", place[0], place[1])
-        body = finished(here, source, Load(sums.buffer, tuple(index)), reads)
+        body = finished(here, source, sums.results({**digits, FRAGMENT: register}), reads)
         return (Alloc(value), *((For(ELEMENT, Const(count), body, unroll=True),) if count > 1 else body))
 
     def _put_matrices(self, subtile: Subtile, chunk: Expr, columns: int, value: Ref) -> Body:

@@ -227,7 +227,7 @@ class Expansion:
         return (replace(nest, var=number.name, extent=extent, body=(*here, *body, *behind_each), unroll=unroll),)
 
     def _staged_under(self, space: Space, *loops: str) -> Iterator[Staged]:
-        for operand in ("A", "B"):
+        for operand in self.program.gemm.factors:
             for staged in self.program.chain(operand):
                 if staged.space is space and staged.under in loops:
                     yield staged
@@ -293,22 +293,30 @@ class Expansion:
             if self.program.tensorized.instruction.reads_shared:
                 return multiply_shared(self.program, self._sums, env)
             return multiply_tiles(self.program, self._sums, env)
-        load_a, a = self._operand("A", env)
-        load_b, b = self._operand("B", env)
-        a, b = self._epilogue.as_sum(a), self._epilogue.as_sum(b)
-        if not self.program.late_alpha:
-            a = self._epilogue.as_sum(Binary(Op.MUL, ALPHA, as_f32(a)))
-        if self._sums is not None:
-            place = Ref(self._sums.group, self._sums.index)
-            total = Fma(a, b, Load(place.buffer, place.index))
-            return (*load_a, *load_b, Assign(place, total, origin=self._sums.name))
+        operands = {name: self._operand(name, env) for name in self.program.gemm.factors}
+        loads = tuple(s for body, _ in operands.values() for s in body)
+        terms: list[tuple[int, Expr, Expr]] = []
+        for product in self.program.gemm.products:
+            a, b = (self._epilogue.as_sum(operands[name][1]) for name in (product.a, product.b))
+            if not self.program.late_alpha:
+                a = self._epilogue.as_sum(Binary(Op.MUL, ALPHA, as_f32(a)))
+            terms.append((product.into, a, b))
+        if self._sums is None:
+            return (*loads, *self._added_to_c(terms))
+        sums: list[Stmt] = []
+        for into, a, b in terms:
+            place = Ref(self._sums.group, self._sums.index_of(into))
+            sums.append(Assign(place, Fma(a, b, Load(place.buffer, place.index)), origin=self._sums.name))
+        return (*loads, *sums)
+
+    def _added_to_c(self, terms: list[tuple[int, Expr, Expr]]) -> Body:
+        """Products added to C itself, which holds the sum."""
+        ((_, a, b),) = terms
         value = value_buffer("C", self.program.gemm.out, 1)
         here = Ref(value, (ZERO,))
         total = Fma(a, b, self._epilogue.as_sum(Load(value, (ZERO,))))
         place = self._epilogue.result_place()
         return (
-            *load_a,
-            *load_b,
             Alloc(value),
             Move(here, place, origin="C"),
             Assign(here, self._epilogue.as_result(total), origin="C"),
@@ -383,7 +391,7 @@ class _InnerSteps:
     @property
     def reads_tile(self) -> bool:
         """Whether the last step still reads the shared tile, which must be read before others may overwrite it."""
-        chains = (self._program.chain("A"), self._program.chain("B"))
+        chains = [self._program.chain(name) for name in self._program.gemm.factors]
         late = (c[-1] for c in chains if any(s.space is Space.SHARED for s in c))
         return any(s.space is Space.SHARED or (s.under != self.outer.name and not s.prefetched) for s in late)
 

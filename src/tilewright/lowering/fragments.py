@@ -30,7 +30,7 @@ from tilewright.layout.fragment import MATRIX_ROWS, Fragment, Holder
 from tilewright.lowering.coordinates import index_of, lane_of
 from tilewright.lowering.kernel_parts import Steps, every, global_place
 from tilewright.lowering.sums import Sums
-from tilewright.problem.gemm import Order
+from tilewright.problem.gemm import Order, Product
 
 
 def fragment_steps(program: Program, tile: Tile, env: Env) -> Steps:
@@ -93,15 +93,21 @@ def round_fragments(program: Program, tile: Tile, env: Env) -> Body:
 
 
 def multiply_tiles(program: Program, sums: Sums, env: Env) -> Body:
-    """The instruction that adds the running tile's product to the running sum."""
+    """The instructions that add the products of the running fragments to the running sums."""
+    return tuple(_multiply(program, sums, env, product) for product in program.gemm.products)
+
+
+def _multiply(program: Program, sums: Sums, env: Env, product: Product) -> MultiplyTiles:
     assert program.tensorized is not None
     instruction = program.tensorized.instruction
-    tiles = [_fragments_of(program, name) for name in (("B", "A") if program.is_turned else ("A", "B"))]
+    names = (product.b, product.a) if program.is_turned else (product.a, product.b)
+    tiles = [_fragments_of(program, name) for name in names]
     a, b = (Ref(tile.register_buffer, tile.register_index(env)) for tile in tiles)
     orders = None
     if instruction.is_opaque:
         orders = (_order(_parent(program, tiles[0].staged)), _order(_parent(program, tiles[1].staged)))
-    return (MultiplyTiles(instruction, Ref(sums.group, sums.tile_index), a, b, orders, origin=sums.name),)
+    d = Ref(sums.group, sums.tile_of(product.into))
+    return MultiplyTiles(instruction, d, a, b, orders, origin=sums.name)
 
 
 def store_opaque(program: Program, sums: Sums, tile: Tile) -> Body:
@@ -109,7 +115,7 @@ def store_opaque(program: Program, sums: Sums, tile: Tile) -> Body:
     assert program.tensorized is not None
     corner = {axis.name: ZERO for axis in program.instruction_axes}
     row, col = (span.local_index(HERE.at(**corner)) for span in tile.spans)
-    src = Ref(sums.buffer, sums.tile_index)
+    src = Ref(sums.buffer, sums.tile_of(0))
     leading = tile.row_length + tile.staged.pad
     name = tile.staged.name
     return (StoreFragment(tile.at(row, col), src, program.tensorized.instruction, _order(tile), leading, origin=name),)

@@ -17,6 +17,7 @@ from tilewright.ir.stmt import Body, For, If, Move, Stmt
 from tilewright.ir.visit import exprs_of, rewrite, variables
 from tilewright.lowering.kernel_parts import ELEMENT, is_matrix
 from tilewright.lowering.located import end_of
+from tilewright.problem.gemm import FACTORS
 
 
 def guard_edges(body: Body, program: Program, exact: frozenset[str], *, whole: bool = False) -> Body:
@@ -52,7 +53,7 @@ def guard_edges(body: Body, program: Program, exact: frozenset[str], *, whole: b
             return None
         if stmt.width == 1:
             return (replace(stmt, guard=both(stmt.guard, inside)),)
-        if whole and place.buffer.name in ("A", "B"):
+        if whole and place.buffer.name in FACTORS:
             return (_guarded(stmt, conditions),)
         if stmt.asynchronous:
             return (_partly_valid(stmt, program, exact, conditions),)

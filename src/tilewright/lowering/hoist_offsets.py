@@ -31,8 +31,9 @@ from tilewright.ir.ranges import Bounds, Interval, interval
 from tilewright.ir.simplify import simplify, substitute
 from tilewright.ir.stmt import Alloc, Assign, Body, CommitCopies, For, If, Let, LoadMatrices, Move, Stmt
 from tilewright.ir.visit import exprs_of, rebuild, sub_exprs, variables, walk
+from tilewright.problem.gemm import LEADING
 
-PARAMETERS = frozenset({"lda", "ldb", "ldc", "ld_residual", PART_OF_K.name, *(size.name for size in SIZES.values())})
+PARAMETERS = frozenset({*LEADING, PART_OF_K.name, *(size.name for size in SIZES.values())})
 """What the caller gives, by the names of `Kernel.parameters`."""
 
 

@@ -123,4 +123,4 @@ class OrderedSums:
 
 def partial_elements(program: Program) -> int:
     """Elements of the workspace that a block needs for the partial sums of one tile."""
-    return program.block_tile("m") * program.block_tile("n")
+    return program.block_tile("m") * program.block_tile("n") * program.gemm.accumulators

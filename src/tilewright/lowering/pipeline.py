@@ -138,6 +138,12 @@ def _check_sum(program: Program) -> None:
             note="the addend is not scaled.",
             hint="Epilogue() adds it afterwards.",
         )
+    staged = next((one for one in program.staged if one.operand == "C"), None)
+    if gemm.accumulators > 1 and (not program.late_beta or (staged is not None and not staged.finished)):
+        raise LoweringError(
+            f"C is made of {gemm.accumulators} sums, and a tile of it in shared memory, or beta * C, is one.",
+            hint="Epilogue(), and results from registers, or in epilogue subtiles.",
+        )
     if program.accumulation is None and gemm.out is not gemm.accumulate:
         over = next(loop.name for loop in program.loops if loop.is_reduction)
         raise LoweringError(

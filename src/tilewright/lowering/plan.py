@@ -109,7 +109,7 @@ def plan_of(program: Program) -> KernelPlan:
 
 def _hops(program: Program, loop: Loop, ring: Ring | None, spread: Beside) -> tuple[Hop, ...]:
     """The shared tiles of A and B that are filled in each iteration of a loop, where some copy runs ahead."""
-    operands = (program.chain("A"), program.chain("B"))
+    operands = (program.chain(name) for name in program.gemm.factors)
     tiles = tuple(s for chain in operands for s in chain if s.under == loop.name and s.space is Space.SHARED)
     in_ring = ring is not None and ring.loop == loop
     if not in_ring and not any(tile.prefetched for tile in tiles):

@@ -32,12 +32,16 @@ def reads_shared(program: Program) -> bool:
 
 
 def multiply_shared(program: Program, sums: Sums, env: Env) -> Body:
-    """The instruction that starts adding the running tile's product to the running sum."""
+    """The instructions that start adding the products of the running tiles to the running sums."""
     assert program.tensorized is not None
-    names = _OPERANDS[::-1] if program.is_turned else _OPERANDS
-    a, b = (shared_matrix(program, name, env) for name in names)
-    d = Ref(sums.group, sums.tile_index)
-    return (Wgmma(program.tensorized.instruction, d, a, b, _is_first(program, sums, env), origin=sums.name),)
+    started: list[Wgmma] = []
+    for product in program.gemm.products:
+        names = (product.b, product.a) if program.is_turned else (product.a, product.b)
+        a, b = (shared_matrix(program, name, env) for name in names)
+        d = Ref(sums.group, sums.tile_of(product.into))
+        first = _is_first(program, sums, env) if all(one.d != d for one in started) else None
+        started.append(Wgmma(program.tensorized.instruction, d, a, b, first, origin=sums.name))
+    return tuple(started)
 
 
 def _is_first(program: Program, sums: Sums, env: Env) -> Expr:
@@ -49,9 +53,6 @@ def _is_first(program: Program, sums: Sums, env: Env) -> Expr:
     counted = program.loop(promotion.loop).axes[0]
     inside = (binary(Op.EQ, env[axis.name], 0) for axis in axes if axis.stride < counted.stride)
     return both(binary(Op.EQ, binary(Op.MOD, env[counted.name], promotion.iterations), 0), *inside)
-
-
-_OPERANDS: tuple[OperandName, OperandName] = ("A", "B")
 
 
 def shared_matrix(program: Program, operand: OperandName, env: Env) -> SharedMatrix:

@@ -6,18 +6,23 @@ tile, each such number stands for a whole fragment; which element a lane's regis
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from functools import cached_property
 
 from tilewright.ir.accumulators import Accumulator
 from tilewright.ir.buffer import Buffer, Ref, Space
-from tilewright.ir.expr import ZERO, Const, Expr, Var, real
+from tilewright.ir.expr import ZERO, Const, Expr, Load, Var, real
 from tilewright.ir.program import Axis, Program
+from tilewright.ir.simplify import substitute
 from tilewright.ir.stmt import Alloc, Assign, Body, For, Let
 from tilewright.ir.tiles import FRAGMENT, fragment_of, result_span
 from tilewright.layout.fragment import Fragment
 from tilewright.lowering.coordinates import lane_of
 from tilewright.lowering.kernel_parts import every, over_vectors
+
+ACCUMULATOR = "accumulator"
+"""What the first extent of the buffer counts, where C is made of several sums."""
 
 
 @dataclass(frozen=True)
@@ -45,6 +50,8 @@ class Sums:
         names = tuple(axis.name for axis in axes)
         if self.fragment is not None:
             shape, names = (*shape, self.fragment.registers), (*names, FRAGMENT)
+        if self.accumulator.count > 1:
+            shape, names = (self.accumulator.count, *shape), (ACCUMULATOR, *names)
         return Buffer(self.name, Space.REGISTER, self.accumulator.result_dtype, shape or (1,), names)
 
     @cached_property
@@ -72,13 +79,35 @@ class Sums:
 
     @property
     def index(self) -> tuple[Expr, ...]:
-        """The running result."""
+        """The running result of the running accumulator."""
+        return self._of(Var(ACCUMULATOR), self._running)
+
+    def index_of(self, number: int) -> tuple[Expr, ...]:
+        """The running result of one accumulator."""
+        return self._of(Const(number), self._running)
+
+    def tile_of(self, number: int) -> tuple[Expr, ...]:
+        """Where the running fragment of one accumulator begins."""
+        return self._of(Const(number), self._tile)
+
+    def results_at(self, index: tuple[Expr, ...]) -> tuple[Expr, ...]:
+        """The finished sums of one element; index: of it within an accumulator."""
+        return tuple(Load(self.buffer, self._of(Const(n), index)) for n in range(self.accumulator.count))
+
+    def results(self, values: Mapping[str, Expr]) -> tuple[Expr, ...]:
+        """The finished sums of the running element, with these values of some digits."""
+        return self.results_at(tuple(substitute(one, dict(values)) for one in self._running))
+
+    def _of(self, number: Expr, index: tuple[Expr, ...]) -> tuple[Expr, ...]:
+        return (number, *index) if self.accumulator.count > 1 else index
+
+    @property
+    def _running(self) -> tuple[Expr, ...]:
         digits = tuple(Var(axis.name) for axis in self.program.sum_axes)
         return digits or (ZERO,) if self.fragment is None else (*digits, Var(FRAGMENT))
 
     @property
-    def tile_index(self) -> tuple[Expr, ...]:
-        """Where the running fragment begins."""
+    def _tile(self) -> tuple[Expr, ...]:
         return (*(Var(axis.name) for axis in self.program.sum_axes), ZERO)
 
     @property
@@ -87,16 +116,17 @@ class Sums:
         return Ref(self.group, (ZERO,) * len(self.group.shape))
 
     def index_at(self, element: Expr) -> tuple[Expr, ...]:
-        """The result that is `element` further along a vector."""
+        """The result that is `element` further along a vector, within an accumulator."""
         if self.fragment is not None:
-            return (*self.tile_index[:-1], Var(FRAGMENT) + element * self._apart)
+            return (*self._tile[:-1], Var(FRAGMENT) + element * self._apart)
         return self._element_index(element) or (ZERO,)
 
     def over_registers(self, body: Body) -> Body:
-        """`body` for each element of the buffer, wherever in the tile it may be."""
+        """`body` for each element of the buffer, of every accumulator, wherever in the tile it may be."""
         if self.fragment is not None:
             body = (For(FRAGMENT, Const(self.fragment.registers), body, unroll=True),)
-        return self.over_tiles(body)
+        body, count = self.over_tiles(body), self.accumulator.count
+        return body if count == 1 else (For(ACCUMULATOR, Const(count), body, unroll=True),)
 
     def over_tiles(self, body: Body) -> Body:
         """`body` for each of the digits that a thread counts itself."""

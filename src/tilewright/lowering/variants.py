@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence, Set
-from typing import Literal
 
 from tilewright.ir.kernel import WIDEST_BYTES, Variant
 from tilewright.ir.program import Program, Route, Staged
@@ -14,8 +13,6 @@ from tilewright.problem.gemm import Dim, Gemm, OperandName
 MAX_INDEX = 2**31 - 1
 ALIGNMENTS = (WIDEST_BYTES, 8, 4)
 """Bytes of one access, widest first. Source: PTX ISA, ld, st and cp.async."""
-
-READ: tuple[Literal["A", "B"], ...] = ("A", "B")
 
 
 def variant_for(program: Program, gemm: Gemm, *, pointers: Sequence[int] = ()) -> Variant:
@@ -43,7 +40,7 @@ def reads_vectors(program: Program) -> bool:
     def width(staged: Staged) -> int:
         return staged.vector if staged.distribution is None else staged.distribution.vector
 
-    firsts = (staged for name in READ for staged in program.chain(name)[:1])
+    firsts = (staged for name in program.gemm.factors for staged in program.chain(name)[:1])
     return any(staged.route is not Route.TMA and width(staged) > 1 for staged in firsts)
 
 
@@ -57,7 +54,7 @@ def ends_whole(
 
     padded: of these a copy is read, whose rows go on with zeros.
     """
-    operands = [gemm.operand(name) for name in READ]
+    operands = [gemm.operand(name) for name in gemm.factors]
     if read_bytes <= gemm.dtype.bytes or exact >= {operand.contiguous for operand in operands}:
         return False
 

@@ -26,6 +26,7 @@ from tilewright.planning.packing import (
 from tilewright.planning.plan import Place, Plan, Step
 from tilewright.planning.skinny import skinny_for
 from tilewright.planning.stack import Groups, Stack
+from tilewright.problem.emulation import Algorithm
 from tilewright.problem.epilogue import PLAIN
 from tilewright.problem.gemm import Gemm, OperandName
 from tilewright.problem.reduction import Reduction
@@ -43,7 +44,9 @@ _PLACE: Mapping[OperandName, Place] = {"A": Place.A, "B": Place.B, "C": Place.OU
 @dataclass(frozen=True, slots=True)
 class Request:
     """A problem as it lies in memory. gemm: C row-major. stack: where it is one of many. fixed_order: the sum over k in
-    one order, whatever m and n are. groups: of which `gemm` is the sum."""
+    one order, whatever m and n are. groups: of which `gemm` is the sum. algorithm: of pieces of f32 operands; or_f32:
+    f32 arithmetic may compute it as well, where that is faster. promote_every: elements of k after which sums are added
+    to registers of f32; 0 for never."""
 
     gemm: Gemm
     alignment: Alignment
@@ -51,6 +54,9 @@ class Request:
     fixed_order: bool = False
     without_workspace: bool = False
     groups: Groups | None = None
+    algorithm: Algorithm | None = None
+    or_f32: bool = False
+    promote_every: int = 0
 
     @property
     def exact(self) -> Request:

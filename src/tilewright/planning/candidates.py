@@ -189,6 +189,14 @@ def _tiles_along(size: int, tile: Any) -> Any:
     return counts.take(tile - 1)
 
 
+def promoted(tables: Mapping[str, Columns], every: int) -> Mapping[str, Columns]:
+    """The kernels that promote their accumulators every so many of k: those of wgmma whose registers hold both sums."""
+    if "wgmma" not in tables:
+        return {}
+    c = tables["wgmma"].with_columns(promote_every=np.full(len(tables["wgmma"]), every))
+    return {"wgmma": c[np.flatnonzero(wgmma.registers_of(c) <= wgmma.consumer_registers(c))]}
+
+
 def promising(c: Columns, gemm: Gemm, spec: DeviceSpec, count: int = 1) -> Columns:
     """Kernels of wgmma, with split-K, whose busiest SM has little more work than that of the best of them."""
     if not len(c):

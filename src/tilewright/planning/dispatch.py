@@ -31,6 +31,7 @@ from tilewright.kernels.gemv import GemvConfig
 from tilewright.kernels.simt import SimtConfig
 from tilewright.notices import say_once
 from tilewright.planning.assembly import Request, plan_of
+from tilewright.planning.emulated import emulated_plan, of_pieces, splitting_us, why_not
 from tilewright.planning.kernels import Kernels, build_of
 from tilewright.planning.on_paper import version_of
 from tilewright.planning.packing import Alignment, as_read, fitted
@@ -70,7 +71,7 @@ class Dispatcher:
         self._kept: dict[Request, Plan] = {}
         self._groups: dict[Any, GroupPlan] = {}
         self._ragged: dict[Request, Plan | None] = {}
-        self._orders: dict[Gemm, ReductionOrder] = {}
+        self._orders: dict[tuple[Gemm, int], ReductionOrder] = {}
         self._reported: set[tuple[str, str]] = set()
         self._lock = threading.RLock()
 
@@ -230,6 +231,11 @@ class Dispatcher:
 
     def _built(self, request: Request, failures: list[TilewrightError]) -> Iterator[Plan]:
         """Plans that can be built, best first; why others cannot is added to the failures."""
+        if request.algorithm is not None:
+            yield from self._emulated(request, failures)
+            if not request.or_f32:
+                return
+            request = replace(request, algorithm=None, or_f32=False)
         if not self.spec.tensor.tf32_f32:
             request = request.exact
         for config in self._ranked(request):
@@ -242,22 +248,45 @@ class Dispatcher:
             else:
                 yield plan
 
+    def _emulated(self, request: Request, failures: list[TilewrightError]) -> Iterator[Plan]:
+        """Plans of a product of f32 operands by their pieces, best first; none where f32 arithmetic is as good and
+        estimated to be faster."""
+        refused = why_not(request, self.spec)
+        if refused is not None:
+            failures.append(refused)
+            return
+        inner = of_pieces(request)
+        if request.or_f32 and not request.fixed_order and self._is_faster_in_f32(request, inner):
+            return
+        for config in self._ranked(inner):
+            try:
+                yield emulated_plan(self.kernels, request, config)
+            except (CompileError, LaunchError, LoweringError, ScheduleError) as failure:
+                failures.append(failure)
+                self.report(inner.gemm, str(config), failure)
+
+    def _is_faster_in_f32(self, request: Request, inner: Request) -> bool:
+        plain = replace(request, algorithm=None, or_f32=False)
+        times = [next(iter(estimates(one, self.spec)), (inf, None))[0] for one in (plain, inner)]
+        return times[0] <= times[1] + splitting_us(request, self.spec)
+
     def _ranked(self, request: Request) -> Iterator[PlanConfig]:
-        """Plans worth trying, best first; the last is right everywhere."""
+        """Plans worth trying, best first; the last is right everywhere, but where sums are to be promoted."""
         seen = set()
-        for config in chain(self._measured(request), estimated(request, self.spec), (SAFE,)):
+        last = () if request.promote_every else (SAFE,)
+        for config in chain(self._measured(request), estimated(request, self.spec), last):
             if config in seen or (request.without_workspace and _needs_workspace(request, config)):
                 continue
             seen.add(config)
-            if not request.fixed_order or self._sums_as(self._order(request.gemm), request.gemm, config):
+            if not request.fixed_order or self._sums_as(self._order(request), request.gemm, config):
                 yield config
 
     def _measured(self, request: Request) -> list[PlanConfig]:
-        if self.database is None or request.stack is not None:
+        if self.database is None or request.stack is not None or request.promote_every:
             return []
         gemm, alignment = request.gemm, request.alignment
         try:
-            order = self._order(gemm).name if request.fixed_order else None
+            order = self._order(request).name if request.fixed_order else None
             found = self.database.best_plan(self.gpu.name, gemm, alignment.least, order)
         except TilewrightError as failure:
             say_once(f"The database of tuned kernels cannot be read, so kernels are chosen by estimate: {failure}")
@@ -266,16 +295,17 @@ class Dispatcher:
 
     # -- one order of summation ---------------------------------------------------------------------------------------
 
-    def _order(self, gemm: Gemm) -> ReductionOrder:
+    def _order(self, request: Request) -> ReductionOrder:
         """The order in which sums of this length and these formats are added, whatever m and n are."""
-        typical = replace(gemm, m=_TYPICAL, n=_TYPICAL, lda=0, ldb=0, ldc=0, ld_residual=0)
-        found = self._orders.get(typical)
+        typical = replace(request.gemm, m=_TYPICAL, n=_TYPICAL, lda=0, ldb=0, ldc=0, ld_residual=0)
+        every = request.promote_every
+        found = self._orders.get((typical, every))
         if found is None:
-            estimates = ranked(typical, self.spec, Alignment(16, 16, 16), keep_order=True)
-            for config in chain((config for _, config in estimates), (SAFE,)):
+            likely = ranked(typical, self.spec, Alignment(16, 16, 16), keep_order=True, promote_every=every)
+            for config in chain((config for _, config in likely), (SAFE,)):
                 try:
                     plan_of(self.kernels, Request(typical, Alignment(16, 16, 16)), config)
-                    found = self._orders[typical] = order_of(build_of(as_read(typical, config), config))
+                    found = self._orders[typical, every] = order_of(build_of(as_read(typical, config), config))
                     break
                 except (CompileError, LaunchError, LoweringError, ScheduleError):
                     continue
@@ -305,18 +335,23 @@ class Dispatcher:
 
 def estimated(request: Request, spec: DeviceSpec) -> Iterator[PlanConfig]:
     """What would be chosen with no measurement, best first."""
-    gemm, alignment, stack = request.gemm, request.alignment, request.stack
-    estimates = ranked(gemm, spec, alignment, keep_order=request.fixed_order, stack=stack)
-    skinny = None if request.fixed_order else skinny_for(gemm, alignment, spec, stack)
+    return (config for _, config in estimates(request, spec))
+
+
+def estimates(request: Request, spec: DeviceSpec) -> Iterator[tuple[float, PlanConfig]]:
+    """Plans with their estimated microseconds, best first."""
+    gemm, alignment, stack, every = request.gemm, request.alignment, request.stack, request.promote_every
+    found = ranked(gemm, spec, alignment, keep_order=request.fixed_order, stack=stack, promote_every=every)
+    skinny = None if request.fixed_order or every else skinny_for(gemm, alignment, spec, stack)
     gemv = None if skinny is None else PlanConfig(GemvConfig(split_k=skinny.config.split_k))
     gemv_us = inf if gemv is None else estimate_us(gemv, gemm, spec, alignment, stack)
-    for time_us, config in estimates:
+    for time_us, config in found:
         if gemv is not None and gemv_us < time_us:
-            yield gemv
+            yield gemv_us, gemv
             gemv = None
-        yield config
+        yield time_us, config
     if gemv is not None:
-        yield gemv
+        yield gemv_us, gemv
 
 
 def _needs_workspace(request: Request, config: PlanConfig) -> bool:

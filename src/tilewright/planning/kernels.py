@@ -18,6 +18,7 @@ from tilewright.kernels.configuration import name_of
 from tilewright.kernels.gemv import GemvConfig
 from tilewright.kernels.reduce import ReduceConfig
 from tilewright.kernels.relayout import RelayoutConfig
+from tilewright.kernels.splitting import SplittingConfig
 from tilewright.lowering.variants import MAX_INDEX, ends_whole, reads_vectors, widest
 from tilewright.planning.packing import Alignment
 from tilewright.planning.skinny import Skinny
@@ -26,6 +27,7 @@ from tilewright.problem.epilogue import AddedName
 from tilewright.problem.gemm import Dim, Gemm, OperandName
 from tilewright.problem.reduction import Reduction
 from tilewright.problem.relayout import Relayout
+from tilewright.problem.splitting import Splitting
 from tilewright.runtime.cubin_cache import CubinCache
 from tilewright.runtime.driver import Gpu
 from tilewright.runtime.launch import LoadedKernel, load
@@ -116,7 +118,9 @@ class Kernels:
         """Whether the GPU starts a kernel under the one before."""
         return self.spec.compute_capability >= SINCE[Feature.DEPENDENT_LAUNCH]
 
-    def auxiliary(self, config: RelayoutConfig | ReduceConfig, problem: Relayout | Reduction) -> PreparedLaunch:
+    def auxiliary(
+        self, config: RelayoutConfig | ReduceConfig | SplittingConfig, problem: Relayout | Reduction | Splitting
+    ) -> PreparedLaunch:
         """The launch of a kernel that stands before or after a product.
 
         Raises what compiling or loading raises, the second time at once.

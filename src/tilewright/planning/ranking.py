@@ -24,7 +24,14 @@ from tilewright.kernels.spaces import legal_parts, space
 from tilewright.kernels.wgmma_steps import tma_stores
 from tilewright.model.time import predict_seconds
 from tilewright.planning.block_clocks import blocks_per_sm
-from tilewright.planning.candidates import candidates, families_for, other_options, promising, with_options
+from tilewright.planning.candidates import (
+    candidates,
+    families_for,
+    other_options,
+    promising,
+    promoted,
+    with_options,
+)
 from tilewright.planning.cost import CORRECTED, MORE_LAUNCHES_SECONDS, Around, plan_seconds
 from tilewright.planning.packing import TMA_BYTES, Alignment, Packing, behind_packing, ways_to_pack
 from tilewright.planning.skinny import estimate_us as skinny_us
@@ -153,12 +160,20 @@ def core_of(config: PlanConfig) -> tuple[object, ...]:
 
 
 def ranked(
-    gemm: Gemm, spec: DeviceSpec, alignment: Alignment, *, keep_order: bool = False, stack: Stack | None = None
+    gemm: Gemm,
+    spec: DeviceSpec,
+    alignment: Alignment,
+    *,
+    keep_order: bool = False,
+    stack: Stack | None = None,
+    promote_every: int = 0,
 ) -> Ranking:
-    """Plans of GEMM kernels, best first. keep_order: no split-K. stack: where the problem is one of a batch."""
+    """Plans of GEMM kernels, best first. keep_order: no split-K. stack: where the problem is one of a batch.
+    promote_every: of kernels that promote their accumulators; 0 for others."""
     tables: list[Priced] = []
     count = 1 if stack is None else stack.count
-    for kind, table in candidates(gemm, spec, count).items():
+    found = candidates(gemm, spec, count)
+    for kind, table in (promoted(found, promote_every) if promote_every else found).items():
         if any(one.kind == "wgmma" and not one.packing.packed for one in tables):
             break  # where wgmma reads operands as they lie, mma.sync is no faster
         rows = table if keep_order or stack is not None else _with_split_k(kind, table, gemm, spec)
@@ -166,11 +181,11 @@ def ranked(
             rows = promising(_that_tma_can_serve(rows, gemm, alignment, stack), gemm, spec, count)
             rows = with_options(rows, gemm, spec, count)
         ways = [way for way in ways_to_pack(kind, gemm, alignment) if not (way.tile_multiples and stack is not None)]
-        found = _priced(kind, [(rows, way) for way in ways], gemm, spec, alignment, count)
+        priced = _priced(kind, [(rows, way) for way in ways], gemm, spec, alignment, count)
         if kind == "wgmma":
-            others = [(other_options(one.columns[_best(one.seconds, _FINALISTS)], gemm), one.packing) for one in found]
-            found += _priced(kind, others, gemm, spec, alignment, count)
-        tables += found
+            others = [(other_options(one.columns[_best(one.seconds, _FINALISTS)], gemm), one.packing) for one in priced]
+            priced += _priced(kind, others, gemm, spec, alignment, count)
+        tables += priced
     return Ranking(tables)
 
 

@@ -21,7 +21,7 @@ from tilewright.lowering.products import multicast
 from tilewright.prediction.joined_loads import JoinedLoads
 from tilewright.problem.gemm import Gemm, OperandName
 from tilewright.problem.reference import make_operands
-from tilewright.simulator import simulate, standard_listeners
+from tilewright.simulator import counting, simulate, standard_listeners
 from tilewright.simulator.line_counts import LineCounts
 from tilewright.toolchain import Build, grid_of
 from tilewright.units import ceil_div, round_up
@@ -105,6 +105,7 @@ def _count(built: Build, steps: int) -> list[_Line]:
         make_operands(sample_gemm(built, steps)),
         listeners=(*standard_listeners(), joined),
         detectors=False,
+        arithmetic=counting(),
         resident_blocks=kernel.cluster if kernel.resident else None,
     )
     wide = {site.path: row for site, row in joined.counts().items()}

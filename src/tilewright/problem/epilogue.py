@@ -92,7 +92,9 @@ class Added:
 
 @dataclass(frozen=True, slots=True)
 class Accumulated:
-    """The finished sum."""
+    """A finished sum. number: of its accumulator."""
+
+    number: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -149,7 +151,7 @@ T = TypeVar("T")
 class Meaning(Protocol[T]):
     """What the nodes of a value stand for: arrays, bounds, expressions of a kernel, text."""
 
-    def accumulated(self) -> T: ...
+    def accumulated(self, number: int) -> T: ...
 
     def element(self, operand: Added) -> T: ...
 
@@ -168,7 +170,7 @@ def evaluate(value: Value, meaning: Meaning[T]) -> T:
     """What a value comes to, its nodes taken as `meaning` takes them."""
     match value:
         case Accumulated():
-            return meaning.accumulated()
+            return meaning.accumulated(value.number)
         case Element():
             return meaning.element(value.operand)
         case TimesAlpha():
@@ -200,13 +202,13 @@ def _factor(text: str) -> str:
 
 @dataclass(frozen=True, slots=True)
 class Formula:
-    """A value as text. total: what the finished sum is called. indexed: with the indices of matrices and vectors."""
+    """A value as text. totals: what finished sums are called. indexed: with the indices of matrices and vectors."""
 
-    total: str
+    totals: tuple[str, ...]
     indexed: bool = False
 
-    def accumulated(self) -> str:
-        return self.total
+    def accumulated(self, number: int) -> str:
+        return self.totals[number]
 
     def element(self, operand: Added) -> str:
         return f"{operand.name}[{operand.along or 'm, n'}]" if self.indexed else operand.name
@@ -229,15 +231,15 @@ class Formula:
 
 @dataclass(frozen=True, slots=True)
 class Exact:
-    """A value in float64. total: the finished sums; matrix: the elements of an operand, each at its place in C."""
+    """A value in float64. totals: the finished sums; matrix: the elements of an operand, each at its place in C."""
 
-    total: Array
+    totals: tuple[Array, ...]
     alpha: float
     beta: float
     matrix: Callable[[AddedName | Literal["C"]], Array]
 
-    def accumulated(self) -> Array:
-        return self.total
+    def accumulated(self, number: int) -> Array:
+        return self.totals[number]
 
     def element(self, operand: Added) -> Array:
         return self.matrix(operand.name)
@@ -303,13 +305,13 @@ class Epilogue:
         names: dict[Along, AddedName] = {"m": "scale_m", "n": "scale_n"}
         return tuple(Added(name, along, F32) for along, name in names.items() if along in self.scale)
 
-    def formula(self, total: str, *, indexed: bool = False) -> str:
+    def formula(self, *totals: str, indexed: bool = False) -> str:
         """C as text.
 
         >>> Epilogue(bias="n", activation=Activation.RELU, scale=("m",)).formula("A @ B")
         'relu(alpha * A @ B * scale_m + beta * C + bias)'
         """
-        return evaluate(self.value, Formula(total, indexed))
+        return evaluate(self.value, Formula(totals, indexed))
 
     def __str__(self) -> str:
         words = [f"bias along {self.bias}"] if self.bias else []

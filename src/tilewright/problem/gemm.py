@@ -6,16 +6,19 @@ import operator
 from dataclasses import dataclass, replace
 from enum import Enum
 from numbers import Real
-from typing import Any, Literal, SupportsIndex
+from typing import Any, Literal, SupportsIndex, get_args
 
 from tilewright.dtypes import ALL, F32, TF32_FORMATS, DType
 from tilewright.errors import FormatError, ProblemError
 from tilewright.html_text import table
-from tilewright.problem.epilogue import PLAIN, AddedName, Epilogue
+from tilewright.problem.epilogue import PLAIN, VECTORS, AddedName, Epilogue
 from tilewright.problem.problem import Scalar, ScalarKind
 
 Dim = Literal["m", "n", "k"]
 OperandName = Literal["A", "B", "C"]
+
+FACTORS: tuple[OperandName, ...] = ("A", "B")
+"""The operands that are multiplied, in the order of a kernel's arguments."""
 
 DIMS: dict[OperandName, tuple[Dim, Dim]] = {"A": ("m", "k"), "B": ("k", "n"), "C": ("m", "n")}
 """The logical index of each operand: (row, column). What an epilogue reads has that of C."""
@@ -34,6 +37,26 @@ class Order(Enum):
         return f"Order.{self.name}"
 
 
+MATRICES: tuple[OperandName | AddedName, ...] = (
+    *get_args(OperandName),
+    *(name for name in get_args(AddedName) if name not in VECTORS),
+)
+"""Every operand that has a leading dimension."""
+
+
+def leading_of(name: str) -> str:
+    """What the leading dimension of a matrix is called.
+
+    >>> leading_of("A"), leading_of("residual")
+    ('lda', 'ld_residual')
+    """
+    return f"ld{name.lower()}" if name[0].isupper() else f"ld_{name}"
+
+
+LEADING = tuple(leading_of(name) for name in MATRICES)
+"""Every leading dimension that a kernel may take."""
+
+
 @dataclass(frozen=True, slots=True)
 class Operand:
     """How one matrix lies in memory. is_vector: it has one number for each index of its contiguous dimension, the same
@@ -47,7 +70,7 @@ class Operand:
     @property
     def dims(self) -> tuple[Dim, Dim]:
         """The logical (row, column) dimensions."""
-        return DIMS[self.name if self.name in ("A", "B") else "C"]
+        return DIMS[self.name if self.name in FACTORS else "C"]
 
     @property
     def contiguous(self) -> Dim:
@@ -62,7 +85,16 @@ class Operand:
     @property
     def leading(self) -> str:
         """The name of the leading dimension: `lda`, `ldb`, `ldc` or `ld_residual`."""
-        return f"ld{self.name.lower()}" if len(self.name) == 1 else f"ld_{self.name}"
+        return leading_of(self.name)
+
+
+@dataclass(frozen=True, slots=True)
+class Product:
+    """`a @ b`, one term of accumulator number `into`."""
+
+    a: OperandName
+    b: OperandName
+    into: int = 0
 
 
 LARGEST_SIZE = 2**31 - 1
@@ -176,6 +208,22 @@ class Gemm:
         return self.operand("A"), self.operand("B"), self.operand("C")
 
     @property
+    def products(self) -> tuple[Product, ...]:
+        """What is summed over k, in the order in which it is added."""
+        return (Product("A", "B"),)
+
+    @property
+    def factors(self) -> tuple[OperandName, ...]:
+        """The operands of the products, in the order of a kernel's arguments."""
+        used = {name for product in self.products for name in (product.a, product.b)}
+        return tuple(name for name in FACTORS if name in used)
+
+    @property
+    def accumulators(self) -> int:
+        """Sums that an element of C is made of."""
+        return 1 + max(product.into for product in self.products)
+
+    @property
     def added(self) -> tuple[Operand, ...]:
         """What the epilogue reads beside C."""
         return tuple(self.operand(one.name) for one in self.epilogue.operands)
@@ -273,6 +321,18 @@ class Gemm:
         ]
         title = f"{self.alpha:g} * A @ B + {self.beta:g} * C" if self.beta else f"{self.alpha:g} * A @ B"
         return table(title, ("matrix", "size", "format", "stored", "leading dimension"), rows, below=str(self))
+
+    def formula(self, *, indexed: bool = False) -> str:
+        """C as text.
+
+        >>> Gemm(8, 8, 8).formula()
+        'alpha * A @ B + beta * C'
+        """
+        sums = [""] * self.accumulators
+        for one in self.products:
+            term = f"sum_k {one.a}[m, k] * {one.b}[k, n]" if indexed else f"{one.a} @ {one.b}"
+            sums[one.into] += f" + {term}" if sums[one.into] else term
+        return self.epilogue.formula(*sums, indexed=indexed)
 
     def __str__(self) -> str:
         orders = "".join("N" if order is Order.ROW else "T" for order in (self.a, self.b))

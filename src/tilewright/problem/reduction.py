@@ -132,7 +132,7 @@ def reduced(storages: Storages) -> Array:
         line = (operand.dtype or problem.out).decode(storage).astype(np.float64)
         return line[None, :] if operand.along == "n" else line[:, None]
 
-    return evaluate(problem.epilogue.value, Exact(total, problem.alpha, problem.beta, matrix))
+    return evaluate(problem.epilogue.value, Exact((total,), problem.alpha, problem.beta, matrix))
 
 
 def result_of(problem: Reduction, stored: Array) -> Array:

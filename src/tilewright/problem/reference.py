@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -24,14 +24,14 @@ LARGEST_STORAGE = sys.maxsize // 8
 class Operands:
     """The matrices of a problem as flat storage (1-D, storage dtype), gaps included.
 
-    added: what the epilogue reads beside C, by its names.
+    added: what a problem reads beside them, by its names.
     """
 
     gemm: Gemm
     a: Array
     b: Array
     c: Array
-    added: Mapping[AddedName, Array] = field(default_factory=dict)
+    added: Mapping[str, Array] = field(default_factory=dict)
 
     @property
     def problem(self) -> Gemm:
@@ -40,7 +40,7 @@ class Operands:
 
     def storage(self, name: str) -> Array:
         own = {"A": self.a, "B": self.b, "C": self.c}
-        return own[name] if name in own else self.added[name]  # type: ignore[index]
+        return own[name] if name in own else self.added[name]
 
     def matrix(self, name: OperandName | AddedName) -> Array:
         """The logical 2-D matrix as a view of the storage, decoded to a float type."""
@@ -87,12 +87,9 @@ def make_operands(gemm: Gemm, *, seed: int = 0) -> Operands:
             target[...] = dtype.encode(rng.standard_normal(target.shape, dtype=np.float32))
         return storage
 
-    def unread(name: OperandName | AddedName) -> bool:
-        return not (gemm.beta != 0 and name == gemm.epilogue.addend)
-
-    a, b, c = fill("A"), fill("B"), fill("C", unread("C"))
-    added = {one.name: fill(one.name, not one.is_vector and unread(one.name)) for one in gemm.epilogue.operands}
-    return Operands(gemm, a, b, c, added)
+    unread = {"C", "residual"} - ({gemm.epilogue.addend} if gemm.beta != 0 else set())
+    a, b, c, *added = (fill(one.name, one.name in unread) for one in gemm.matrices)
+    return Operands(gemm, a, b, c, dict(zip((one.name for one in gemm.added), added, strict=True)))
 
 
 def _check_addressable(gemm: Gemm) -> None:
@@ -116,11 +113,20 @@ def reference(operands: Operands) -> Array:
     """`alpha * A @ B + beta * C` and the epilogue in float64, shape (m, n), of the rounded operands; C is not read when
     beta is 0."""
     with np.errstate(invalid="ignore", over="ignore"):
-        return finished(operands, as_multiplied(operands, "A") @ as_multiplied(operands, "B"))
+        return finished(operands, *summed(operands, lambda name: as_multiplied(operands, name)))
 
 
-def finished(operands: Operands, total: Array) -> Array:
+def summed(operands: Operands, matrix: Callable[[OperandName], Array]) -> tuple[Array, ...]:
+    """The sums of each accumulator; matrix: what is multiplied of an operand."""
+    gemm = operands.gemm
+    totals = [np.zeros((gemm.m, gemm.n)) for _ in range(gemm.accumulators)]
+    for product in gemm.products:
+        totals[product.into] = totals[product.into] + matrix(product.a) @ matrix(product.b)
+    return tuple(totals)
+
+
+def finished(operands: Operands, *totals: Array) -> Array:
     """What the epilogue makes of finished sums, in float64."""
     gemm = operands.gemm
-    exact = Exact(total, gemm.alpha, gemm.beta, lambda name: operands.matrix(name).astype(np.float64))
+    exact = Exact(totals, gemm.alpha, gemm.beta, lambda name: operands.matrix(name).astype(np.float64))
     return evaluate(gemm.epilogue.value, exact)

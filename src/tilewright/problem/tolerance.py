@@ -29,8 +29,8 @@ import numpy as np
 from tilewright.dtypes import F32, Array
 from tilewright.errors import ProblemError
 from tilewright.problem.epilogue import STEEPEST, Activation, Added, evaluate
-from tilewright.problem.gemm import Gemm, OperandName
-from tilewright.problem.reference import Operands, as_multiplied, reference
+from tilewright.problem.gemm import Gemm
+from tilewright.problem.reference import Operands, as_multiplied, reference, summed
 from tilewright.units import ceil_div
 
 
@@ -59,15 +59,14 @@ def _gamma(terms: int, unit: float) -> float:
 def _sum_of(gemm: Gemm) -> tuple[int, float]:
     """How many terms a sum counts as, and the unit round-off of each."""
     summation = gemm.multiplied.sum_in(gemm.accumulate)
-    carried = 2 * ceil_div(gemm.k, _FEWEST_ADDED_AT_ONCE) if summation.in_blocks else 0
-    return gemm.k + carried + 2, summation.unit_roundoff
+    length = gemm.k * len(gemm.products)
+    carried = 2 * ceil_div(length, _FEWEST_ADDED_AT_ONCE) if summation.in_blocks else 0
+    return length + carried + 2, summation.unit_roundoff
 
 
 FUNCTION_ULPS = 32
 """Rounding errors of an activation in f32. Source: CUDA C++ Programming Guide, accuracy of erff, expf and tanhf: at
 most 2 ulp each; the rest is for the polynomial around them."""
-
-_FACTORS: tuple[OperandName, OperandName] = ("A", "B")
 
 _FEWEST_ADDED_AT_ONCE = 4
 """Products in a block of the first tensor cores (V100); later ones add more at once."""
@@ -87,8 +86,8 @@ def error_bound(operands: Operands) -> Array:
     gemm = operands.gemm
     gamma = _gamma(*_sum_of(gemm))
     with np.errstate(invalid="ignore", over="ignore"):
-        a, b = (np.abs(as_multiplied(operands, name)) for name in _FACTORS)
-        found = evaluate(gemm.epilogue.value, _Errors(operands, _Bounded(a @ b, gamma)))
+        sums = summed(operands, lambda name: np.abs(as_multiplied(operands, name)))
+        found = evaluate(gemm.epilogue.value, _Errors(operands, tuple(_Bounded(one, gamma) for one in sums)))
         # The smallest normal number pays for results that underflow.
         return (found.relative + gemm.out.unit_roundoff) * found.magnitude + gemm.out.tiny
 
@@ -103,16 +102,16 @@ class _Bounded:
 
 @dataclass(frozen=True, slots=True)
 class _Errors:
-    """What the epilogue does to errors. total: the finished sums; their share pays for alpha and the addend of beta."""
+    """What the epilogue does to errors. totals: the finished sums, whose share pays for alpha and beta's addend."""
 
     operands: Operands
-    total: _Bounded
+    totals: tuple[_Bounded, ...]
 
     def _read(self, name: str) -> Array:
         return np.abs(self.operands.matrix(name).astype(np.float64))  # type: ignore[arg-type]
 
-    def accumulated(self) -> _Bounded:
-        return self.total
+    def accumulated(self, number: int) -> _Bounded:
+        return self.totals[number]
 
     def element(self, operand: Added) -> _Bounded:
         return _Bounded(self._read(operand.name), 0.0)

@@ -57,10 +57,9 @@ def pairs(a: str, b: str) -> list[Pair]:
     return found
 
 
-def page_text(a: Side, b: Side, counts: Sequence[tuple[str, float, float, str]]) -> str:
+def page_text(a: Side, b: Side, counts: Sequence[tuple[str, str, str, str]]) -> str:
     """The page. counts: what, of a, of b, and the change in words."""
     environment = jinja2.Environment(autoescape=True, trim_blocks=True, lstrip_blocks=True)
-    environment.filters["number"] = lambda value: f"{value:,.0f}" if value == int(value) else f"{value:,.2f}"
     template = environment.from_string((files("tilewright.report") / "assets" / "comparison.html").read_text("utf-8"))
     texts = [
         ("Schedule", pairs(a.schedule, b.schedule)),

@@ -9,9 +9,10 @@ from __future__ import annotations
 from typing import get_args
 
 from tilewright.problem.epilogue import AddedName
+from tilewright.problem.gemm import LEADING, OperandName
 
 ARGUMENTS = frozenset(
-    {"A", "B", "C", "M", "N", "K", "lda", "ldb", "ldc", "alpha", "beta", "K_part", "ld_residual", *get_args(AddedName)}
+    {*get_args(OperandName), *get_args(AddedName), "M", "N", "K", *LEADING, "alpha", "beta", "K_part"}
 )
 """Names of the kernel's arguments."""
 

@@ -1,6 +1,6 @@
 """The kernel on the CPU, warp by warp: exact results, counts, and what is wrong with it."""
 
-from tilewright.simulator.arithmetic import FloatArithmetic, ModularArithmetic
+from tilewright.simulator.arithmetic import FloatArithmetic, ModularArithmetic, counting
 from tilewright.simulator.asynchronous.previous import PreviousGrid
 from tilewright.simulator.counters import Counters
 from tilewright.simulator.events import Listener
@@ -21,6 +21,7 @@ __all__ = [
     "PreviousGrid",
     "Run",
     "count_sampled",
+    "counting",
     "sample_blocks",
     "search_orders",
     "simulate",

@@ -1,8 +1,9 @@
 """What numbers are: the arithmetic of the simulated machine, which can be exchanged.
 
 `FloatArithmetic` is bit for bit what the GPU computes (NaN payloads aside): every operation is rounded once, to
-nearest with ties to even, and subnormal numbers are kept. `ModularArithmetic` replaces floats by the integers modulo
-a prime: addition is then exact, so that two orders of summation give equal results, and a wrong one does not.
+nearest with ties to even, and subnormal numbers are kept; tensor cores sum as those of compute capability 9.0 do
+(`isa.summation`). `ModularArithmetic` replaces floats by the integers modulo a prime: addition is then exact, so that
+two orders of summation give equal results, and a wrong one does not.
 """
 
 from __future__ import annotations
@@ -82,8 +83,11 @@ _FLOAT_UFUNC: dict[Op, Any] = {
 class FloatArithmetic:
     """IEEE arithmetic as an NVIDIA GPU does it without fast-math options.
 
-    Registers of f16 and bf16 are held as float32 numbers that the narrow format represents.
+    Registers of f16 and bf16 are held as float32 numbers that the narrow format represents. exact_sums: tensor cores
+    cut sums as those of compute capability 9.0 do; False: sums are rounded to f32, which takes less time.
     """
+
+    exact_sums: bool = True
 
     _sum: Array = field(default_factory=lambda: np.empty(_CHUNK_ELEMENTS, np.float64), repr=False)
     _low: Array = field(default_factory=lambda: np.empty(_CHUNK_ELEMENTS, np.int64), repr=False)
@@ -170,7 +174,13 @@ class FloatArithmetic:
 
     def multiply_tiles(self, instruction: MatrixInstruction, a: Array, b: Array, c: Array) -> Array:
         product = instruction.product
-        return instruction.meaning(product.as_multiplied(a), product.as_multiplied(b), c)
+        multiply = instruction.meaning if self.exact_sums else instruction.rounded
+        return multiply(product.as_multiplied(a), product.as_multiplied(b), c)
+
+
+def counting() -> FloatArithmetic:
+    """For runs whose counts are wanted, not the bits of their results."""
+    return FloatArithmetic(exact_sums=False)
 
 
 def round_to_odd(a: Array, b: Array) -> Array:

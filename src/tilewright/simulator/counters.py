@@ -278,7 +278,8 @@ class Counters:
             ),
             *((name, one.boxes, f"{one.sectors:,} sectors", "", "", "") for name, one in tma if one.boxes),
         ]
-        title = f"{self.blocks:,} blocks of {self.warps_per_block} warps{', estimated' if self.is_estimate else ''}"
+        blocks = "1 block" if self.blocks == 1 else f"{self.blocks:,} blocks"
+        title = f"{blocks} of {self.warps_per_block} warps{', estimated' if self.is_estimate else ''}"
         columns = ("memory", "requests", "take", "fewest possible", "bytes used of moved", "bank conflicts")
         below = f"{self.fmas:,} multiply-adds; {self.barriers_per_k_step:g} __syncthreads for each k iteration."
         return table(title, columns, rows, below=below)

@@ -17,7 +17,7 @@ from tilewright.dtypes import Array
 from tilewright.errors import SimulationError
 from tilewright.ir.buffer import Ref
 from tilewright.ir.expr import Apply, Binary, Cast, Const, Expr, Fma, Load, Lookup, Op, Select, Var, binary
-from tilewright.ir.visit import variables
+from tilewright.ir.visit import variables, walk_expr
 from tilewright.simulator.arithmetic import Arithmetic, Value
 from tilewright.simulator.context import Context
 from tilewright.simulator.convoy import Convoy
@@ -215,6 +215,8 @@ class Values:
         return evaluate
 
     def _select(self, expr: Select) -> Evaluate:
+        if _compares_registers(expr.condition):
+            return self._select_by_value(expr)
         condition, a, b = self.condition(expr.condition), self.value(expr.a), self.value(expr.b)
 
         def evaluate(convoy: Convoy) -> Value:
@@ -224,6 +226,38 @@ class Values:
             return a(convoy) if chosen else b(convoy)
 
         return evaluate
+
+    def _select_by_value(self, expr: Select) -> Evaluate:
+        """A choice of each lane by the numbers in its registers."""
+        condition, a, b = self._comparison(expr.condition), self.value(expr.a), self.value(expr.b)
+        return lambda convoy: np.where(condition(convoy), a(convoy), b(convoy))
+
+    def _comparison(self, expr: Expr) -> Evaluate:
+        """Comparisons of float registers, and conjunctions and disjunctions of such; false where one is NaN."""
+        if not isinstance(expr, Binary) or expr.op not in _COMPARED:
+            raise SimulationError(
+                f"Line {self.site.line} chooses by what is neither a comparison of floats nor made of such.",
+                hint="compare floats apart from indices.",
+            )
+        of = self._comparison if expr.op in (Op.LAND, Op.LOR) else self.value
+        a, b, compare = of(expr.a), of(expr.b), _COMPARED[expr.op]
+        return lambda convoy: compare(a(convoy), b(convoy))
+
+
+_COMPARED: Mapping[Op, Callable[[Value, Value], Value]] = {
+    Op.LT: np.less,
+    Op.LE: np.less_equal,
+    Op.GE: np.greater_equal,
+    Op.EQ: np.equal,
+    Op.NE: np.not_equal,
+    Op.LAND: np.logical_and,
+    Op.LOR: np.logical_or,
+}
+
+
+def _compares_registers(condition: Expr) -> bool:
+    """Whether a condition depends on floats in registers."""
+    return any(isinstance(part, Load) and part.dtype.is_float for part in walk_expr(condition))
 
 
 def _always(value: Any) -> Evaluate:

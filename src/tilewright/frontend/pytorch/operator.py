@@ -24,11 +24,11 @@ from torch import library  # noqa: E402
 
 _GIVEN = (
     "Tensor a, Tensor b, Tensor? c=None, Tensor? bias=None, float alpha=1.0, float beta=1.0, str? activation=None, "
-    "ScalarType? out_dtype=None, bool tf32=False, bool fixed_order=False"
+    "ScalarType? out_dtype=None, str precision='default', bool fixed_order=False"
 )
 
 
-Words = tuple[float, float, str | None, Any, bool, bool]
+Words = tuple[float, float, str | None, Any, str, bool]
 """What is asked beside the tensors, as the operator takes it."""
 
 
@@ -92,7 +92,7 @@ def _refuse_gradients() -> None:
 def words_of(options: Options) -> Words:
     kind = None if options.out_dtype is None else LIBRARY.to_torch[options.out_dtype]
     name = None if options.activation is None else options.activation.value
-    return options.alpha, options.beta, name, kind, options.tf32, options.fixed_order
+    return options.alpha, options.beta, name, kind, options.precision, options.fixed_order
 
 
 def compiled_call(a: Any, b: Any, out: Any, c: Any, bias: Any, alpha: Any, beta: Any, *others: Any) -> Any:
@@ -114,11 +114,10 @@ def _options(
     beta: float = 1.0,
     activation: str | None = None,
     out_dtype: Any = None,
-    tf32: bool = False,
+    precision: str = "default",
     fixed_order: bool = False,
 ) -> Options:
     """PyTorch leaves out last arguments that have their default."""
-    precision = "tf32" if tf32 else "default"
     factor = None if c is None else beta
     return options_of(alpha, factor, out_dtype, precision, None, fixed_order, activation, c is not None)
 

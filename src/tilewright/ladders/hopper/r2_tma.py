@@ -15,7 +15,7 @@ def schedule(gemm: Gemm) -> Schedule:
     return Schedule(
         *nest(gemm, TILES),
         *staged(gemm),
-        *loaded_by_tma(),
+        *loaded_by_tma(gemm),
         Pipeline("k_tile", STAGES),
         *stored_per_thread(gemm),
     )

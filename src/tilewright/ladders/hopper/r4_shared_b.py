@@ -28,7 +28,7 @@ def schedule_at(gemm: Gemm, point: Point) -> Schedule:
     return Schedule(
         *nest(gemm, tile_at(point)),
         *staged(gemm),
-        *loaded_by_tma(),
+        *loaded_by_tma(gemm),
         Pipeline("k_tile", point["stages"]),
         Specialize(),
         *stored_per_thread(gemm),

@@ -31,7 +31,7 @@ def schedule_at(gemm: Gemm, point: Point) -> Schedule:
     return Schedule(
         *nest(gemm, tile_at(point)),
         *staged(gemm),
-        *loaded_by_tma(),
+        *loaded_by_tma(gemm),
         Pipeline("k_tile", point["stages"]),
         Specialize(),
         Raster(RasterOrder.GROUPED, group=point["raster_rows"]),

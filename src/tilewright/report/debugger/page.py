@@ -5,16 +5,19 @@ from __future__ import annotations
 import json
 from dataclasses import asdict
 from datetime import UTC, datetime
+from html import escape
 from importlib.resources import files
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import jinja2
 
 from tilewright.problem.formats import format_name
 from tilewright.report.debugger.pictures import access_pictures
-from tilewright.report.debugger.watch import Watched
 from tilewright.simulator.findings import numbers_text
 from tilewright.simulator.recorder.recording import fields_of_values, packed_bytes
+
+if TYPE_CHECKING:
+    from tilewright.report.debugger.watch import Watched
 
 _SHARED_SCRIPTS = ("draw.js", "banks.js", "loads.js")
 """Of the report's page: elements and tips, the picture of banks, the picture of sectors."""
@@ -51,6 +54,18 @@ def page_text(watched: Watched) -> str:
         scripts="\n".join(scripts),
         blobs={"data": packed_bytes(_json(rest)), **blobs},
         date=datetime.now(UTC).strftime("%Y-%m-%d"),
+    )
+
+
+def framed(watched: Watched, *, height: int = 900) -> str:
+    """The page as an element of another one: it sees nothing of that, and brings its own styles and keys.
+
+    height: in CSS pixels.
+    """
+    text = escape(page_text(watched)).replace("\n", "&#10;")  # one line: Markdown would end the element at an empty one
+    return (
+        f'<iframe title="{escape(watched.title)}: step through a block" srcdoc="{text}" sandbox="allow-scripts" '
+        f'width="100%" height="{height}"></iframe>'
     )
 
 

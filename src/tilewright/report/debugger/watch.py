@@ -3,16 +3,19 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from pathlib import Path
 
 import numpy as np
 
 from tilewright.errors import TilewrightError
+from tilewright.files import replace_file
 from tilewright.ir.kernel import Kernel
 from tilewright.ir.stmt import For, If, Let
 from tilewright.ir.text import kernel_lines
 from tilewright.ir.visit import edited
 from tilewright.problem.gemm import Gemm
 from tilewright.problem.reference import Operands, make_operands, view
+from tilewright.report.debugger.page import framed, page_text
 from tilewright.report.debugger.texts import Texts, texts_of
 from tilewright.simulator.launch import Block
 from tilewright.simulator.machine import Order
@@ -23,9 +26,12 @@ _VALUES = np.array([-3, -2, -1, 1, 2, 3], np.float32)
 """Every format holds them, sums of thousands of their products are exact, and none is 0, which nothing would change."""
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class Watched:
-    """A recorded block with its texts. left_out: the statement that was removed before, as text; "" for none."""
+    """A recorded block with its texts: in a notebook the page to step through it, forward and back.
+
+    left_out: the statement that was removed before, as text; "" for none.
+    """
 
     title: str
     gemm: Gemm
@@ -33,6 +39,19 @@ class Watched:
     texts: Texts
     schedule: Order
     left_out: str = ""
+
+    def save(self, path: str | Path) -> Path:
+        """Write the page to step through the block: one file that loads nothing."""
+        written = Path(path)
+        replace_file(written, page_text(self))
+        return written
+
+    def _repr_html_(self) -> str:
+        return framed(self)
+
+    def __repr__(self) -> str:
+        faults = "".join(f"; {fault.kind}: {fault.headline}" for fault in self.recording.faults)
+        return f"<{self.title}: {len(self.recording.moments):,} steps of block {self.recording.block}{faults}>"
 
 
 def watch(
@@ -45,7 +64,10 @@ def watch(
     seed: int = 0,
     most_moments: int = MOST_MOMENTS,
 ) -> Watched:
-    """Record a block of a build. without: a line of the kernel to leave out, which shows what it is for.
+    """Record a block of a build on the simulator, to step through it, forward and back.
+
+    A notebook shows the page of what is returned; `save` writes it. without: a line of the kernel to leave out, which
+    shows what it is for. schedule: the order of warps, as for `simulate`. most_moments: steps that are kept.
 
     Raises TilewrightError for a line that cannot be left out, SimulationError for a block that is not in the grid.
     """

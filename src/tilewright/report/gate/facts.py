@@ -6,7 +6,6 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, fields
 from typing import Any
 
-from tilewright import __version__
 from tilewright.device.arch import arch as known_arch
 from tilewright.errors import TilewrightError
 from tilewright.prediction import predict
@@ -17,6 +16,7 @@ from tilewright.report.collect import check_build, compile_all, target_for
 from tilewright.runtime.cubin_cache import CubinCache
 from tilewright.simulator import Counters, Finding, Kind, count_sampled
 from tilewright.toolchain import Build
+from tilewright.version import __version__
 
 DEFAULT_ARCHS = ("sm_80", "sm_90a")
 

@@ -87,7 +87,7 @@ def _cuda(told: Told) -> list[str]:
 def _counts(told: Told) -> list[str]:
     gemm, counters = told.built.gemm, told.counters
     lines = [
-        "| | requests | take | a request | fewest | bytes used | bank conflicts |",
+        "| memory | requests | take | a request | fewest | bytes used | bank conflicts |",
         "|---|---:|---:|---:|---:|---:|---:|",
     ]
     for name, moved in (("global loads", counters.global_loads), ("global stores", counters.global_stores)):
@@ -137,7 +137,7 @@ def _occupancy(told: Told) -> list[str]:
     used, found, source = told.cubin.resources, told.occupancy, told.built.source
     spilled = used.spill_store_bytes + used.spill_load_bytes
     lines = [
-        f"| compiled for {told.cubin.arch} by {told.cubin.compiler} | |",
+        f"| compiled for {told.cubin.arch} by {told.cubin.compiler} | uses |",
         "|---|---:|",
         f"| registers a thread | {used.registers} |",
         f"| spilled bytes a thread | {spilled} |",

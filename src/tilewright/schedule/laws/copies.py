@@ -133,7 +133,7 @@ def persistent_blocks_copy_ahead(program: Program) -> Iterator[Violation]:
     outermost = program.thread_serial_loops[0].name
     tiles = {s.operand: s for s in program.staged if s.space is Space.SHARED and s.operand != "C"}
     come = [name for name, s in tiles.items() if ring and s.under == ring.loop and s.route is Route.ASYNC]
-    others = [name for name in ("A", "B") if name not in come]
+    others = [name for name in program.gemm.factors if name not in come]
     if ring is None or others:
         yield Violation(
             f"no warp loads the next tile while this one is stored; no tile of "

@@ -65,7 +65,7 @@ function bankFigure(map, request, chosen, choose, host = document.querySelector(
   const excess = excessWaves(request);
   const busy = new Set();
   cells.forEach((one) => { if (excess.has(one.wave)) for (let part = 0; part < span; part += 1) busy.add(one.bank + part); });
-  const made = svg("svg", { width: left + 32 * cell + 8, height: top + request.waves * tall + 12, role: "img", "aria-label": `${request.waves} wavefronts over 32 banks`, "font-size": narrow ? 8 : cell < 22 ? 9.5 : 11 });
+  const made = svg("svg", { width: left + 32 * cell + 8, height: top + request.waves * tall + 12, role: choose ? "group" : "img", "aria-label": `${request.waves} wavefronts over 32 banks`, "font-size": narrow ? 8 : cell < 22 ? 9.5 : 11 });
 
   const laneY = 14, bankY = top - 12;
   made.append(svg("text", { x: 0, y: laneY + 4, class: "dim" }, "lane"), svg("text", { x: 0, y: bankY, class: "dim" }, "bank"));
@@ -84,10 +84,18 @@ function bankFigure(map, request, chosen, choose, host = document.querySelector(
   }
   for (let wave = 0; wave < request.waves; wave += 1) {
     const y = top + wave * tall, on = chosen < 0 || chosen === wave;
-    const pressable = choose ? { tabindex: 0, role: "button", "aria-pressed": chosen === wave, style: "cursor:pointer" } : { role: "img" };
-    const row = svg("g", { ...pressable, "aria-label": `Wavefront ${wave + 1}${excess.has(wave) ? ", a bank conflict" : ""}`, opacity: on ? 1 : 0.3 });
-    row.append(svg("text", { x: 0, y: y + middle, style: excess.has(wave) ? `fill:${colour("red")};font-weight:600` : "" }, `${wave + 1}${excess.has(wave) ? (narrow ? " ✗" : "  conflict") : ""}`));
-    for (let bank = 0; bank < 32; bank += 1) row.append(svg("rect", { x: left + bank * cell + gap, y: y + gap, width: cell - 2 * gap, height: tall - 2 * gap, rx: 2, fill: colour("soft") }));
+    const label = `Wavefront ${wave + 1}${excess.has(wave) ? ", a bank conflict" : ""}`;
+    const row = svg("g", { opacity: on ? 1 : 0.3, ...(choose ? { style: "cursor:pointer" } : { role: "img", "aria-label": label }) });
+    if (choose) { // behind what is drawn: it has the focus and the name, and no text of its own
+      const button = svg("rect", { x: 0, y, width: left + 32 * cell, height: tall, fill: "transparent", tabindex: 0, role: "button", "aria-pressed": chosen === wave, "aria-label": label });
+      button.addEventListener("keydown", (event) => { if (event.key === "Enter" || event.key === " ") { event.preventDefault(); choose(wave); } });
+      row.append(button);
+      row.addEventListener("click", () => choose(wave));
+    }
+    const drawn = svg("g", { "aria-hidden": "true" });
+    row.append(drawn);
+    drawn.append(svg("text", { x: 0, y: y + middle, style: excess.has(wave) ? `fill:${colour("red")};font-weight:600` : "" }, `${wave + 1}${excess.has(wave) ? (narrow ? " ✗" : "  conflict") : ""}`));
+    for (let bank = 0; bank < 32; bank += 1) drawn.append(svg("rect", { x: left + bank * cell + gap, y: y + gap, width: cell - 2 * gap, height: tall - 2 * gap, rx: 2, fill: colour("soft") }));
     cells.forEach((one) => {
       if (one.wave !== wave) return;
       const x = left + one.bank * cell;
@@ -95,12 +103,8 @@ function bankFigure(map, request, chosen, choose, host = document.querySelector(
         svg("rect", { x: x + gap, y: y + gap, width: span * cell - 2 * gap, height: tall - 2 * gap, rx: 2, fill: excess.has(wave) ? colour("red") : colour("blue") }),
         svg("text", { x: x + (span * cell) / 2, y: y + middle, "text-anchor": "middle", "font-size": one.lanes.length > 1 && !narrow ? 9.5 : null, style: `fill:${colour("on")}` }, laneText(one.lanes, span * cell, narrow)));
       const banks = span > 1 ? `banks ${one.bank} to ${one.bank + span - 1}` : `bank ${one.bank}`;
-      row.append(tipped(group, `wavefront ${wave + 1}, ${banks}: bytes ${one.word * 4} to ${one.word * 4 + Math.max(width, 4) - 1}\nfor ${one.lanes.length > 1 ? "lanes" : "lane"} ${spans(one.lanes)}`));
+      drawn.append(tipped(group, `wavefront ${wave + 1}, ${banks}: bytes ${one.word * 4} to ${one.word * 4 + Math.max(width, 4) - 1}\nfor ${one.lanes.length > 1 ? "lanes" : "lane"} ${spans(one.lanes)}`));
     });
-    if (choose) {
-      row.addEventListener("click", () => choose(wave));
-      row.addEventListener("keydown", (event) => { if (event.key === "Enter" || event.key === " ") { event.preventDefault(); choose(wave); } });
-    }
     made.append(row);
   }
   return made;

@@ -1,0 +1,198 @@
+"""Pieces of an operand before a product that emulates f32: read once, each segment written once.
+
+A thread reads vectors of a line, splits each number in registers, and stores a vector of each segment: neighbouring
+lanes read and store side by side.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from tilewright.device.arch import SINCE, Feature
+from tilewright.device.spec import DeviceSpec
+from tilewright.dtypes import F32
+from tilewright.ir.buffer import Buffer, Ref
+from tilewright.ir.expr import Binary, Cast, Const, Expr, Load, Op, Select, Var, binary, both, real
+from tilewright.ir.expr import ceil_div as ceil_div_of
+from tilewright.ir.kernel import MOST_ALONG_Z, Kernel, Variant
+from tilewright.ir.stmt import Alloc, Assign, Body, Let, Move
+from tilewright.kernels.statements import (
+    AFTER_PREVIOUS_GRID,
+    BLOCK,
+    THREAD,
+    argument,
+    at,
+    below,
+    element_of,
+    registers,
+    times,
+    together,
+    unrolled,
+    verified,
+)
+from tilewright.problem.emulation import largest, smallest
+from tilewright.problem.gemm import LARGEST_FACTOR
+from tilewright.problem.splitting import Splitting, stored_as
+from tilewright.units import ceil_div
+
+THREADS = 256
+
+_WIDEST = 4
+"""Elements of f32 of one access."""
+
+_VECTORS = {4: 4, 2: 4, 1: 8}
+"""Vectors of a thread on their way at a time, by their elements."""
+
+
+@dataclass(frozen=True, slots=True)
+class SplittingConfig:
+    """How an operand is split.
+
+    width: elements of one load; addresses, lines and steps of the source are multiples of it
+    along: threads of a block along a line (a power of two)
+    overlapped: it starts under the kernel before (sm_90 and later)
+    """
+
+    width: int
+    along: int = THREADS
+    overlapped: bool = True
+
+    @classmethod
+    def of(cls, problem: Splitting, aligned_bytes: int, *, overlapped: bool = True) -> SplittingConfig:
+        """The widest that is legal. aligned_bytes: what the address, the lines and the steps of the source are
+        multiples of."""
+        widths = (width for width in (_WIDEST, 2, 1) if aligned_bytes % (width * F32.bytes) == 0)
+        width = next(w for w in widths if w == 1 or problem.length % w == 0)
+        vectors = ceil_div(problem.to_length, width)
+        along = next(threads for threads in (8, 16, 32, 64, 128, THREADS) if threads >= vectors or threads == THREADS)
+        return cls(width, along, overlapped)
+
+    def reasons_against(self, problem: Splitting, spec: DeviceSpec | None = None) -> tuple[str, ...]:
+        """Why this kernel cannot split this operand, in words; empty if it can."""
+        found: list[str] = []
+        if problem.length % self.width or problem.leading % self.width or problem.step % self.width:
+            found.append(f"lines of {problem.length} elements are not multiples of {self.width}")
+        offsets = (problem.to_length, problem.to_leading, problem.to_segment, problem.to_step)
+        if any(offset % self.width for offset in offsets):
+            found.append(f"lines of {problem.to_length} elements of a segment are not multiples of {self.width}")
+        if problem.count > MOST_ALONG_Z:
+            found.append(f"a batch of {problem.count} matrices exceeds the {MOST_ALONG_Z} blocks along z")
+        if self.overlapped and spec is not None and spec.compute_capability < SINCE[Feature.DEPENDENT_LAUNCH]:
+            found.append(f"{spec.name} has no programmatic dependent launch")
+        return tuple(found)
+
+    @property
+    def lines(self) -> int:
+        """Lines that a block splits."""
+        return THREADS // self.along * _VECTORS[self.width]
+
+    @property
+    def elements(self) -> int:
+        """Elements of a line that a block splits."""
+        return self.along * self.width
+
+    def kernel(self, problem: Splitting) -> Kernel:
+        """The kernel for an algorithm and an operand of it; sizes are arguments, offsets have 64 bits."""
+        groups = ceil_div_of(argument("to_lines"), self.lines)
+        pieces = ceil_div_of(argument("to_length"), self.elements)
+        of_line = f"_{self.along}" if self.along < THREADS else ""
+        return verified(
+            Kernel(
+                f"split_{problem.algorithm}_{problem.operand.lower()}_x{self.width}{of_line}",
+                problem,
+                Variant(alignment_bytes=self.width * F32.bytes, near=False),
+                (groups * pieces, Const(1), argument("count")),
+                (THREADS, 1, 1),
+                (),
+                together(AFTER_PREVIOUS_GRID if self.overlapped else (), _Statements(self, problem).body(pieces)),
+                {},
+                overlapped=self.overlapped,
+            )
+        )
+
+
+class _Statements:
+    """The statements of a thread."""
+
+    def __init__(self, config: SplittingConfig, problem: Splitting) -> None:
+        self.config, self.algorithm, self.operand = config, problem.algorithm, problem.operand
+        width, count = config.width, _VECTORS[config.width]
+        self.stored = stored_as(self.algorithm)
+        self.held = registers("held", F32, count, width, note="numbers of the source")
+        self.rest = registers("rest", F32, width, note="what the pieces so far leave")
+        self.high = registers("high", F32, width, note="the first piece")
+        self.pieces = [registers(f"piece{i}", self.stored, width) for i in range(self.algorithm.count)]
+        self.whole = registers("whole", self.stored, width, note="the first piece, infinities and NaN as they are")
+
+    def body(self, pieces: Expr) -> Body:
+        """pieces: blocks that share a line."""
+        config = self.config
+        lines = THREADS // config.along * _VECTORS[config.width]
+        return together(
+            Let("group", binary(Op.DIV, BLOCK, pieces)),
+            Let("piece", BLOCK - Var("group") * pieces),
+            Let("line", Var("group") * lines + binary(Op.DIV, THREAD, config.along)),
+            Let("column", (Var("piece") * config.along + THREAD % config.along) * config.width),
+            *(Alloc(buffer) for buffer in (self.held, self.rest, self.high, *self.pieces, self.whole)),
+            unrolled("i", _VECTORS[config.width], self._load),
+            unrolled("i", _VECTORS[config.width], self._split_and_store),
+        )
+
+    def _line(self, i: Expr) -> Expr:
+        return Var("line") + i * (THREADS // self.config.along)
+
+    def _load(self, i: Expr) -> Move:
+        line, column = self._line(i), Var("column")
+        inside = both(below(line, argument("lines")), below(column, argument("length")))
+        offset = self._offset("step", line, "leading") + column
+        place = element_of("source", F32, offset)
+        return Move(at(self.held, i, Const(0)), place, self.config.width, inside, origin="source")
+
+    @staticmethod
+    def _offset(step: str, line: Expr, leading: str) -> Expr:
+        return times(Var("blockIdx.z"), step, near=False) + times(line, leading, near=False)
+
+    def _split_and_store(self, i: Expr) -> Body:
+        line, column = self._line(i), Var("column")
+        inside = both(below(line, argument("to_lines")), below(column, argument("to_length")))
+        stores: list[Move] = []
+        order = self.algorithm.pieces_of(self.operand)
+        for number, piece in enumerate(order):
+            last = number == len(order) - 1
+            held = self.whole if last else self.pieces[piece]
+            offset = self._offset("to_step", line, "to_leading") + column
+            if number:
+                offset = offset + times(Const(number), "to_segment", near=False)
+            place = element_of("target", self.stored, offset)
+            stores.append(Move(place, at(held, Const(0)), self.config.width, inside, origin="target"))
+        return together(unrolled("element", self.config.width, lambda e: self._split(i, e)), *stores)
+
+    def _split(self, i: Expr, element: Expr) -> Body:
+        """The pieces of one number: those of zero for infinities and NaN, but for `whole`."""
+        algorithm = self.algorithm
+        number = Load(self.held, (i, element))
+        rest, high = Load(self.rest, (element,)), Load(self.high, (element,))
+        bound, least = real(float(largest(algorithm.pieces))), real(smallest(algorithm.pieces))
+        finite = both(Binary(Op.LE, real(-LARGEST_FACTOR), number), Binary(Op.LE, number, real(LARGEST_FACTOR)))
+        clamped = Binary(Op.MAX, real(-float(largest(algorithm.pieces))), Binary(Op.MIN, rest, bound))
+        signed = Select(Binary(Op.LT, rest, real(0.0)), real(-smallest(algorithm.pieces)), least)
+        lost = both(Binary(Op.EQ, high, real(0.0)), Binary(Op.NE, rest, real(0.0)))
+        statements: list[Assign] = [
+            Assign(at(self.rest, element), Select(finite, number, real(0.0))),
+            Assign(at(self.high, element), self._nearest(clamped)),
+            Assign(at(self.high, element), Select(lost, signed, high)),
+            self._keep(self.pieces[0], element, high),
+            self._keep(self.whole, element, Select(finite, high, number)),
+            Assign(at(self.rest, element), Binary(Op.SUB, rest, high)),
+        ]
+        for piece in self.pieces[1:]:
+            statements.append(Assign(at(self.high, element), self._nearest(rest)))
+            statements.append(self._keep(piece, element, high))
+            statements.append(Assign(at(self.rest, element), Binary(Op.SUB, rest, high)))
+        return tuple(statements[:-1])
+
+    def _nearest(self, value: Expr) -> Expr:
+        return Cast(F32, Cast(self.algorithm.pieces, value))
+
+    def _keep(self, piece: Buffer, element: Expr, value: Expr) -> Assign:
+        return Assign(Ref(piece, (element,)), value if self.stored is F32 else Cast(self.stored, value))

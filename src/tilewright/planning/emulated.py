@@ -1,0 +1,183 @@
+"""Products of f32 operands as one product of their pieces: segments along k, one for each product of pieces.
+
+    A -> [a2 a1 a0 a1 a0 a0]    B -> [b0 b1 b2 b0 b1 b0]    C = their product, accumulators promoted
+
+The kernels of the pieces' format multiply them, whichever is the fastest; alpha, beta and the epilogue are the last
+kernel's, as ever.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from tilewright.device.spec import DeviceSpec
+from tilewright.dtypes import F32
+from tilewright.errors import LaunchError
+from tilewright.kernels.relayout import RelayoutConfig
+from tilewright.kernels.splitting import SplittingConfig
+from tilewright.kernels.wgmma_steps import reads_orders
+from tilewright.planning.assembly import Request, plan_of
+from tilewright.planning.cost import MORE_LAUNCHES_SECONDS, moving
+from tilewright.planning.kernels import Kernels
+from tilewright.planning.packing import PACKABLE, TMA_BYTES, Alignment, padded, padded_bytes
+from tilewright.planning.plan import Place, Plan, Step
+from tilewright.planning.stack import Stack
+from tilewright.problem.emulation import Algorithm
+from tilewright.problem.gemm import Gemm, OperandName, Order
+from tilewright.problem.relayout import MatrixCopy, Relayout
+from tilewright.problem.splitting import Splitting, stored_as
+from tilewright.units import format_bytes, round_up
+from tilewright.winners.plan_config import PlanConfig
+
+_MOST_BYTES = 16 << 30
+"""Of the pieces of both operands."""
+
+_PLACE: dict[OperandName, Place] = {"A": Place.A, "B": Place.B}
+
+_K_MAJOR: dict[OperandName, Order] = {"A": Order.ROW, "B": Order.COL}
+
+
+def why_not(request: Request, spec: DeviceSpec) -> LaunchError | None:
+    """Why a request cannot be computed by pieces on a device, or without a workspace."""
+    how = request.algorithm
+    assert how is not None
+    if spec.compute_capability[0] != 9:
+        return LaunchError(
+            f"precision={how.name!r} multiplies pieces of f32 operands by wgmma, which {spec.name} does not have.",
+            note="its bound holds for sums that wgmma promotes (compute capability 9.0).",
+            hint="use precision='f32_emulated', which is f32 arithmetic there, or 'default'.",
+        )
+    if request.without_workspace:
+        return LaunchError(
+            f"precision={how.name!r} keeps pieces of the operands in a workspace, and there is no memory for it.",
+            hint="free some memory, or use precision='default'.",
+        )
+    size_bytes = sum(_size_bytes(_splitting(request.gemm, how, name, request.stack)) for name in PACKABLE)
+    if size_bytes > _MOST_BYTES:
+        return LaunchError(
+            f"precision={how.name!r} keeps pieces of the operands of {request.gemm} in {format_bytes(size_bytes)} of "
+            f"workspace, more than {format_bytes(_MOST_BYTES)}.",
+            hint="multiply parts of the matrices, or use an algorithm of fewer pieces.",
+        )
+    return None
+
+
+def of_pieces(request: Request) -> Request:
+    """The product of pieces that a request asks for."""
+    how = request.algorithm
+    assert how is not None
+    gemm = request.gemm
+    inner = _product(gemm, how)
+    stack = request.stack
+    if stack is not None:
+        steps = {name: _splitting(gemm, how, name, stack).to_step for name in PACKABLE}
+        stack = Stack(stack.count, steps["A"], steps["B"], stack.c, stack.residual)
+    return Request(
+        inner,
+        Alignment(TMA_BYTES, TMA_BYTES, request.alignment.c),
+        stack,
+        request.fixed_order,
+        promote_every=how.promote_every,
+    )
+
+
+def splitting_us(request: Request, spec: DeviceSpec) -> float:
+    """The estimated microseconds of everything before the product of pieces."""
+    how, found = request.algorithm, 0.0
+    assert how is not None
+    for name in PACKABLE:
+        splitting = _splitting(request.gemm, how, name, request.stack)
+        found += float(moving(splitting.compulsory_bytes, spec)) + MORE_LAUNCHES_SECONDS
+        if _is_transposed(request.gemm, how, name):
+            copied = 2 * splitting.count * splitting.lines * splitting.length * F32.bytes
+            found += float(moving(copied, spec)) + MORE_LAUNCHES_SECONDS
+    return found * 1e6
+
+
+def _is_transposed(gemm: Gemm, how: Algorithm, name: OperandName) -> bool:
+    """Whether an operand is transposed before it is split: wgmma reads tf32 along k only."""
+    return _product(gemm, how).operand(name).order is not gemm.operand(name).order
+
+
+def _product(gemm: Gemm, how: Algorithm) -> Gemm:
+    """The problem behind the splitting; operands keep their orders where kernels read those."""
+    product = how.pieces if stored_as(how) is F32 else None
+    k = len(how.products) * how.segment(gemm.k)
+    inner = replace(gemm, k=k, dtype=stored_as(how), product=product, lda=0, ldb=0)
+    if not reads_orders(inner):
+        inner = replace(inner, a=Order.ROW, b=Order.COL, lda=0, ldb=0)
+    lda, ldb = (padded(inner.size(inner.operand(name).contiguous), inner.dtype) for name in PACKABLE)
+    return replace(inner, lda=lda, ldb=ldb)
+
+
+def _splitting(gemm: Gemm, how: Algorithm, name: OperandName, stack: Stack | None) -> Splitting:
+    """How an operand is split, as it lies, or as its transposed copy lies."""
+    inner = _product(gemm, how)
+    transposed = _is_transposed(gemm, how, name)
+    k_major = inner.operand(name).order is _K_MAJOR[name]
+    rows, segment, leading = gemm.size("m" if name == "A" else "n"), how.segment(gemm.k), inner.leading(name)
+    if k_major:
+        lines, length = rows, gemm.k
+        to_lines, to_length, to_segment = rows, segment, segment
+        size = padded_bytes(rows, inner.k, inner.dtype)
+    else:
+        lines, length = gemm.k, rows
+        to_lines, to_length, to_segment = segment, leading, segment * leading
+        size = padded_bytes(inner.k, rows, inner.dtype)
+    count, step = (1, 0) if stack is None else (stack.count, {"A": stack.a, "B": stack.b}[name])
+    if count > 1 and step == 0:
+        count = 1  # one matrix for the whole batch
+    source = padded(length, F32) if transposed else gemm.leading(name)
+    step = padded_bytes(lines, length, F32) // F32.bytes if transposed else step
+    to_step = 0 if count == 1 else size // inner.dtype.bytes
+    sizes = (lines, length, source, to_lines, to_length, leading, to_segment, step if count > 1 else 0, to_step, count)
+    return Splitting(how, name, *sizes)
+
+
+def emulated_plan(kernels: Kernels, request: Request, config: PlanConfig) -> Plan:
+    """Both operands split, then the product of their pieces by the kernel of a configuration."""
+    how = request.algorithm
+    assert how is not None
+    inner, steps, at = of_pieces(request), [], 0
+    places: dict[OperandName, int] = {}
+    for name in PACKABLE:
+        splitting = _splitting(request.gemm, how, name, request.stack)
+        source, aligned = (_PLACE[name], 0), request.alignment.of(name)
+        if _is_transposed(request.gemm, how, name):
+            source, aligned = (Place.SCRATCH, at), TMA_BYTES
+            steps.append(_transposed(kernels, request, splitting, name, at))
+            at += splitting.count * padded_bytes(splitting.lines, splitting.length, F32)
+        places[name] = at
+        launch = kernels.auxiliary(SplittingConfig.of(splitting, aligned, overlapped=kernels.overlaps), splitting)
+        steps.append(Step(launch, (source, (Place.SCRATCH, at))))
+        at += _size_bytes(splitting)
+    product = plan_of(kernels, inner, config)
+    steps += [replace(step, pointers=tuple(_moved(one, places, at) for one in step.pointers)) for step in product.steps]
+    return Plan(tuple(steps), at + product.scratch_bytes, f"{how}: pieces by {product.words}")
+
+
+def _size_bytes(splitting: Splitting) -> int:
+    """Of the pieces of an operand, rounded up to 256 bytes."""
+    elements = splitting.to_step * splitting.count or splitting.storage_elements("target")
+    return round_up(elements * splitting.out.bytes, 256)
+
+
+def _moved(pointer: tuple[Place, int], pieces: dict[OperandName, int], scratch: int) -> tuple[Place, int]:
+    """Where a pointer of the product of pieces lies among those of the call."""
+    place, offset = pointer
+    if place is Place.SCRATCH:
+        return Place.SCRATCH, scratch + offset
+    name = next((name for name, known in _PLACE.items() if known is place), None)
+    return pointer if name is None else (Place.SCRATCH, pieces[name] + offset)
+
+
+def _transposed(kernels: Kernels, request: Request, splitting: Splitting, name: OperandName, at: int) -> Step:
+    """The launch that transposes an operand before it is split."""
+    gemm, stack = request.gemm, request.stack
+    step = 0 if stack is None or splitting.count == 1 else {"A": stack.a, "B": stack.b}[name]
+    lies = gemm.size(gemm.operand(name).strided), gemm.size(gemm.operand(name).contiguous), gemm.leading(name)
+    to = splitting.lines, splitting.length, splitting.leading
+    copy = MatrixCopy(*lies, *to, transposed=True, step=step, to_step=splitting.step)
+    problem = Relayout((copy,), F32, F32, splitting.count)
+    config = RelayoutConfig.of(problem, [request.alignment.of(name)], overlapped=kernels.overlaps)
+    return Step(kernels.auxiliary(config, problem), ((_PLACE[name], 0), (Place.SCRATCH, at)))

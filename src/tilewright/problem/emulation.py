@@ -1,0 +1,214 @@
+"""Products of f32 operands by tensor cores that multiply narrower formats: algorithms, and what they promise.
+
+An operand is split into pieces, x = x0 + x1 + ..., each the nearest number of a narrower format to what the ones before
+leave. C is the sum of products of pieces, those that matter least first; each is summed by tensor cores over groups of
+k, and the sum of a group is added to registers of f32, rounded to nearest. `docs/accuracy.md` proves the bounds.
+
+The names are those of XLA's dot algorithms.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from math import ceil
+
+import numpy as np
+
+from tilewright.dtypes import BF16, F32, TF32, Array, DType
+from tilewright.errors import UnknownName
+from tilewright.units import ceil_div, round_up
+
+TILE_BYTES = 128
+"""Of k of a piece in a tile of the kernels that multiply pieces; a piece is padded with zeros to whole tiles."""
+
+INSTRUCTION_BYTES = 32
+"""Of k that one wgmma sums, all products and the accumulator at once. Source: PTX ISA 9.0, wgmma.mma_async."""
+
+_U = 2.0**-24
+"""The unit roundoff of f32, in which bounds are counted."""
+
+_MOST_SPLIT_K = 32
+_LEAST_TILES_OF_A_PART = 8
+"""Of split-K: its parts are added once more."""
+
+_EXACT_BITS = 24
+"""Bits of a significand of f32: pieces that hold as many in all leave nothing."""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Algorithm:
+    """How a product of f32 operands is computed.
+
+    pieces: the format of a piece. count: pieces of an operand. products: which piece of A by which of B, in the order
+    of summation; the last is of the first pieces. promote_every: elements of k that tensor cores sum, before their sum
+    is added to registers of f32.
+    """
+
+    name: str
+    pieces: DType
+    count: int
+    products: tuple[tuple[int, int], ...]
+    promote_every: int
+
+    def __reduce__(self) -> tuple[object, ...]:
+        return algorithm, (self.name,)
+
+    def __repr__(self) -> str:
+        return self.name
+
+    @property
+    def tile(self) -> int:
+        """Elements of k of a tile."""
+        return TILE_BYTES // self.pieces.bytes
+
+    def segment(self, k: int) -> int:
+        """Elements of k of one product of pieces: whole tiles and whole groups.
+
+        >>> BF16X6.segment(100), TF32X3.segment(100)
+        (128, 128)
+        """
+        return round_up(k, max(self.tile, self.promote_every))
+
+    def pieces_of(self, operand: str) -> tuple[int, ...]:
+        """The pieces of A or of B in the order in which they are multiplied."""
+        return tuple(product["AB".index(operand)] for product in self.products)
+
+    # -- the bound -----------------------------------------------------------------------------------------------------
+
+    @property
+    def magnitudes(self) -> tuple[float, ...]:
+        """The largest magnitude of each piece, and of what they leave, as shares of the number that is split."""
+        roundoff = self.pieces.unit_roundoff
+        # Beside the largest numbers of f32 the first piece is the largest of its format, not the nearest.
+        more = 1 + roundoff
+        # What a piece leaves is below a power of two, so the next one lies one binade lower.
+        after = [1 + roundoff, roundoff * more, roundoff**2 / 2 * more][: self.count]
+        bits = self.count * (1 - int(np.log2(roundoff)))
+        return (*after, 0.0 if bits > _EXACT_BITS else roundoff**self.count / 2 ** (self.count - 1) * more)
+
+    @property
+    def split_units(self) -> float:
+        """The error of leaving out products and rests of pieces, in u |A||B|."""
+        *sizes, rest = self.magnitudes
+        pairs = [(i, j) for i in range(self.count) for j in range(self.count) if (i, j) not in self.products]
+        return (sum(sizes[i] * sizes[j] for i, j in pairs) + rest * (2 + rest)) / _U
+
+    @property
+    def small_share(self) -> float:
+        """The magnitude of all products of pieces but the last, as a share of |A||B|."""
+        return sum(self.magnitudes[i] * self.magnitudes[j] for i, j in self.products[:-1])
+
+    def units(self, k: int) -> float:
+        """W of the bound |C - AB| <= W u |A||B|, elementwise, u = 2**-24, where no piece underflows.
+
+        It holds for every number of parts of split-K, and with the order in which these are added.
+
+        >>> [round(BF16X6.units(k)) for k in (64, 1024, 4096, 16384)]
+        [43, 64, 114, 317]
+        """
+        step = INSTRUCTION_BYTES // self.pieces.bytes
+        summed = min(self.promote_every, round_up(max(k, 1), step))
+        groups, count = ceil_div(max(k, 1), self.promote_every), len(self.products)
+        small = self.small_share
+        total = small + self.magnitudes[0] ** 2
+        cut = (0.5 + 2 / step) * summed * total
+        most = max(1, min(_MOST_SPLIT_K, count * self.segment(k) // (self.tile * _LEAST_TILES_OF_A_PART)))
+        chain = max(min(groups, ceil(count * groups / parts)) + parts - 1 for parts in range(1, most + 1))
+        added = small * (count - 1) * groups + total * chain
+        return self.split_units + cut + added * (1 + _U) ** (count * groups + most)
+
+    def underflow(self, k: int, a_rows: Array, b_columns: Array) -> Array:
+        """What is added to the bound where pieces or products underflow: of each element of C.
+
+        a_rows, b_columns: the largest magnitudes of the rows of A, shape (m,), and of the columns of B, shape (n,).
+        A piece is a multiple of the smallest subnormal number of its format, and tensor cores align even the product
+        of a zero as one of 2**-126.
+        """
+        magnitudes = np.asarray(a_rows, np.float64)[:, None] + np.asarray(b_columns, np.float64)[None, :]
+        terms = len(self.products) * self.segment(k)
+        found: Array = magnitudes * (k * smallest(self.pieces) + terms * 2.0**-150) + terms * 2.0**-149
+        return found
+
+
+def smallest(pieces: DType) -> float:
+    """The smallest subnormal number of the format of a piece."""
+    return pieces.tiny * pieces.unit_roundoff * 2
+
+
+BF16X9 = Algorithm("bf16x9", BF16, 3, ((2, 2), (2, 1), (1, 2), (2, 0), (1, 1), (0, 2), (1, 0), (0, 1), (0, 0)), 64)
+BF16X6 = Algorithm("bf16x6", BF16, 3, ((2, 0), (1, 1), (0, 2), (1, 0), (0, 1), (0, 0)), 64)
+BF16X3 = Algorithm("bf16x3", BF16, 2, ((1, 0), (0, 1), (0, 0)), 64)
+TF32X3 = Algorithm("tf32x3", TF32, 2, ((1, 0), (0, 1), (0, 0)), 32)
+ALGORITHMS = {one.name: one for one in (BF16X9, BF16X6, BF16X3, TF32X3)}
+
+MOST_SPLIT_UNITS = 9.0
+"""Of an algorithm in the place of f32 arithmetic: rounding errors of f32 grow like the square root of k, and what a
+product leaves out does not become less likely with k."""
+
+
+def algorithm(name: str) -> Algorithm:
+    """The algorithm of a name. Raises UnknownName."""
+    if name not in ALGORITHMS:
+        raise UnknownName("algorithm", name, ALGORITHMS)
+    return ALGORITHMS[name]
+
+
+def f32_units(k: int) -> float:
+    """W of the bound of f32 arithmetic, by FMAs in any order."""
+    return float(k)
+
+
+def at_least_f32(k: int) -> tuple[Algorithm, ...]:
+    """The algorithms whose bound is not above that of f32 arithmetic, the fastest first: tensor cores take as long for
+    a product as its operands have bytes. Of equally fast ones that which leaves out less.
+
+    >>> at_least_f32(4096), at_least_f32(8)
+    ((bf16x6, tf32x3, bf16x9), ())
+    """
+    found = [one for one in ALGORITHMS.values() if one.units(k) <= f32_units(k) and one.split_units <= MOST_SPLIT_UNITS]
+    return tuple(sorted(found, key=lambda one: (len(one.products) * one.pieces.bytes, one.split_units)))
+
+
+def first_piece(values: Array, pieces: DType) -> Array:
+    """The nearest number of a narrower format, as float32: finite where the value is, and 0 only where that is 0."""
+    bound = largest(pieces)
+    finite = np.isfinite(values)
+    clamped = np.clip(np.where(finite, values, np.float32(0)), -bound, bound).astype(np.float32)
+    nearest = pieces.decode(pieces.encode(clamped)).astype(np.float32)
+    lost = finite & (nearest == 0) & (values != 0)
+    nearest = np.where(lost, np.copysign(np.float32(smallest(pieces)), values), nearest)
+    return np.where(finite, nearest, values).astype(np.float32)
+
+
+def split(values: Array, how: Algorithm) -> tuple[Array, ...]:
+    """The pieces of f32 numbers, as float32. Infinities and NaN stand in the first piece, beside zeros.
+
+    >>> [float(piece[0]) for piece in split(np.float32([1 + 2.0**-8 + 2.0**-20]), BF16X6)]
+    [1.0, 0.00390625, 9.5367431640625e-07]
+    """
+    values = np.asarray(values, F32.numpy)
+    first = first_piece(values, how.pieces)
+    found = [first]
+    with np.errstate(invalid="ignore"):
+        rest = np.where(np.isfinite(values), values - first, np.float32(0)).astype(np.float32)
+    for _ in range(how.count - 1):
+        piece = how.pieces.decode(how.pieces.encode(rest)).astype(np.float32)
+        found.append(piece)
+        rest = rest - piece
+    return tuple(found)
+
+
+def segments(values: Array, how: Algorithm, operand: str) -> tuple[Array, ...]:
+    """The pieces of f32 numbers in the order in which they are multiplied, as float32.
+
+    Infinities and NaN take part in the last product alone, that of the first pieces: in the others a rest of the other
+    operand, which may be zero or of the other sign, would make NaN of an infinity.
+    """
+    pieces, finite = split(values, how), np.isfinite(values)
+    *small, last = how.pieces_of(operand)
+    return (*(np.where(finite, pieces[one], np.float32(0)) for one in small), pieces[last])
+
+
+def largest(pieces: DType) -> np.float32:
+    """The largest finite number of the format of a piece."""
+    return np.float32((2 - 2 * pieces.unit_roundoff) * 2.0**127)

@@ -1,0 +1,148 @@
+"""An operand of f32 as pieces of a narrower format, in the order in which an algorithm multiplies them."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from tilewright.dtypes import F32, Array, DType
+from tilewright.errors import ProblemError
+from tilewright.problem.emulation import Algorithm, segments
+from tilewright.problem.problem import NamedMatrix, Scalar, ScalarKind
+from tilewright.problem.storages import Storages, poisoned
+
+
+@dataclass(frozen=True, slots=True)
+class Splitting:
+    """Segments, one for each product of pieces, of one matrix or of a batch; all sizes in elements.
+
+    algorithm, operand: which pieces, as `Algorithm.pieces_of` orders them.
+    lines, length, leading: of the source as it lies: its lines, elements of a line, elements from line to line.
+    to_lines, to_length, to_leading: of one segment; what it has beyond the source is zero. to_segment: from one segment
+    to the next. step, to_step: from one matrix of a batch to the next. count: of the batch.
+    """
+
+    algorithm: Algorithm
+    operand: str
+    lines: int
+    length: int
+    leading: int
+    to_lines: int
+    to_length: int
+    to_leading: int
+    to_segment: int
+    step: int = 0
+    to_step: int = 0
+    count: int = 1
+
+    def __post_init__(self) -> None:
+        if self.to_lines < self.lines or self.to_length < self.length:
+            raise ProblemError(
+                f"A segment of {self.to_lines} lines of {self.to_length} elements does not hold {self.lines} of "
+                f"{self.length}."
+            )
+        if self.leading < self.length or self.to_leading < self.to_length:
+            raise ProblemError(
+                f"Lines of {self.length} and {self.to_length} elements cannot be {self.leading} and {self.to_leading} "
+                "apart."
+            )
+
+    @property
+    def out(self) -> DType:
+        """The format in which pieces are stored."""
+        return stored_as(self.algorithm)
+
+    @property
+    def matrices(self) -> tuple[NamedMatrix, ...]:
+        return NamedMatrix("source", F32), NamedMatrix("target", self.out)
+
+    @property
+    def results(self) -> tuple[str, ...]:
+        return ("target",)
+
+    @property
+    def scalars(self) -> tuple[Scalar, ...]:
+        sizes = ("lines", "length", "to_lines", "to_length", "count")
+        offsets = ("leading", "to_leading", "to_segment", "step", "to_step")
+        found = [Scalar(name, getattr(self, name), ScalarKind.SIZE) for name in sizes]
+        return (*found, *(Scalar(name, getattr(self, name), ScalarKind.OFFSET) for name in offsets))
+
+    @property
+    def formats(self) -> tuple[str, str]:
+        """What a kernel is made for, beside its configuration."""
+        return self.algorithm.name, self.operand
+
+    @property
+    def segments(self) -> int:
+        return len(self.algorithm.products)
+
+    def storage_elements(self, name: str) -> int:
+        if name == "source":
+            lines, length, leading, step, more = self.lines, self.length, self.leading, self.step, 0
+        else:
+            lines, length, leading, step = self.to_lines, self.to_length, self.to_leading, self.to_step
+            more = (self.segments - 1) * self.to_segment
+        return (self.count - 1) * step + more + (lines - 1) * leading + length if lines and length else 0
+
+    @property
+    def compulsory_bytes(self) -> int:
+        """The source read once, every segment written once."""
+        written = self.segments * self.to_lines * self.to_length * self.out.bytes
+        return self.count * (self.lines * self.length * F32.bytes + written)
+
+    @property
+    def title(self) -> str:
+        return f"pieces of {self.operand} for {self.algorithm}"
+
+    @property
+    def matrix_lines(self) -> tuple[str, ...]:
+        """Each matrix in one line, for the header of a kernel."""
+        pieces = ", ".join(map(str, self.algorithm.pieces_of(self.operand)))
+        return (
+            "source  f32, lines x length, lines leading elements apart",
+            f"target  {self.algorithm.pieces}, pieces {pieces}, to_segment elements apart, each to_lines x to_length, "
+            "lines to_leading elements apart; zeros beyond the source",
+        )
+
+
+def stored_as(algorithm: Algorithm) -> DType:
+    """The format in which pieces are stored: tf32 lies in memory as f32."""
+    return algorithm.pieces if algorithm.pieces.is_factor else F32
+
+
+def make_source(problem: Splitting, *, seed: int = 0) -> Storages:
+    """A random normal source, with some numbers of any magnitude, infinities and NaN; gaps hold NaN."""
+    rng = np.random.default_rng(seed)
+    arrays = {matrix.name: poisoned(problem, matrix.name) for matrix in problem.matrices}
+    for number in range(problem.count):
+        target = lines_of(arrays["source"], number * problem.step, problem.lines, problem.length, problem.leading)
+        values = rng.standard_normal(target.shape, dtype=np.float32)
+        drawn = rng.integers(0, 2**32, target.shape, dtype=np.uint64).astype(np.uint32).view(np.float32)
+        target[...] = np.where(rng.random(target.shape) < 0.25, drawn, values)
+    return Storages(problem, arrays)
+
+
+def pieces_stored(storages: Storages) -> Array:
+    """The storage of the pieces after the launch, exactly; gaps as they were."""
+    problem = storages.problem
+    assert isinstance(problem, Splitting)
+    target = storages.storage("target").copy()
+    for number in range(problem.count):
+        source = lines_of(
+            storages.storage("source"), number * problem.step, problem.lines, problem.length, problem.leading
+        )
+        for at, piece in enumerate(segments(source, problem.algorithm, problem.operand)):
+            first = number * problem.to_step + at * problem.to_segment
+            place = lines_of(target, first, problem.to_lines, problem.to_length, problem.to_leading)
+            place[...] = 0
+            place[: problem.lines, : problem.length] = problem.out.encode(piece)
+    return target
+
+
+def lines_of(storage: Array, first: int, lines: int, length: int, leading: int) -> Array:
+    """Part of a storage as lines; a view."""
+    if not lines or not length:
+        return np.zeros((lines, length), storage.dtype)
+    step = storage.itemsize
+    return np.lib.stride_tricks.as_strided(storage[first:], (lines, length), (leading * step, step))

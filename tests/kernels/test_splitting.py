@@ -1,0 +1,118 @@
+"""Pieces of an operand: exact for any bits, on awkward sizes, with all detectors; each byte moved once."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import pytest
+from auxiliary_kernels import assert_nothing_moves_before_the_wait, compiled, run_on_cpu
+
+from tilewright.device.catalog import device
+from tilewright.dtypes import BF16
+from tilewright.errors import ProblemError, SimulationError
+from tilewright.ir.buffer import Space
+from tilewright.ir.kernel import Kernel
+from tilewright.ir.stmt import Move
+from tilewright.ir.visit import rewrite
+from tilewright.kernels.splitting import SplittingConfig
+from tilewright.problem.emulation import ALGORITHMS, BF16X6, TF32X3, Algorithm
+from tilewright.problem.splitting import Splitting, make_source, pieces_stored
+from tilewright.simulator import simulate
+from tilewright.simulator.sampling import count_sampled
+
+HOWS = pytest.mark.parametrize("how", ALGORITHMS.values(), ids=str)
+
+
+def along_k(how: Algorithm, lines: int, length: int, leading: int, *, count: int = 1, gap: int = 8) -> Splitting:
+    """Segments side by side, as in rows of A."""
+    segment = how.segment(length)
+    row = len(how.products) * segment + gap
+    return Splitting(
+        how, "A", lines, length, leading, lines, segment, row, segment, lines * leading + 4, lines * row, count
+    )
+
+
+def across_k(how: Algorithm, lines: int, length: int, leading: int) -> Splitting:
+    """Segments one below the other, as of a row-major B."""
+    segment, row = how.segment(lines), -(-length // 8) * 8
+    return Splitting(how, "B", lines, length, leading, segment, row, row, segment * row)
+
+
+def kernel_of(problem: Splitting, **options: Any) -> Kernel:
+    size = (problem.leading | problem.step) * 4
+    config = SplittingConfig.of(problem, min(size & -size, 16), **options)
+    assert config.reasons_against(problem) == ()
+    return config.kernel(problem)
+
+
+def assert_exact(problem: Splitting, kernel: Kernel | None = None) -> None:
+    source = make_source(problem)
+    stored = simulate(kernel or kernel_of(problem), source).stored["target"]
+    np.testing.assert_array_equal(stored, pieces_stored(source))
+
+
+@pytest.mark.parametrize(("lines", "length", "leading"), [(1, 1, 1), (5, 7, 7), (33, 66, 66), (3, 300, 304)])
+@HOWS
+def test_pieces_are_exact_for_any_numbers(how: Algorithm, lines: int, length: int, leading: int) -> None:
+    """Drawn bits: subnormal numbers, infinities and NaN among them. Zeros fill segments; gaps stay as they are."""
+    assert_exact(along_k(how, lines, length, leading, count=2))
+    assert_exact(across_k(how, lines, length, leading))
+
+
+def test_one_kernel_splits_every_size_of_its_class() -> None:
+    first, other = along_k(BF16X6, 9, 33, 33), along_k(BF16X6, 70, 40, 41)
+    assert_exact(other, SplittingConfig(1, 32).kernel(first))
+
+
+@pytest.mark.parametrize("how", [how for how in ALGORITHMS.values() if how.pieces is BF16], ids=str)
+def test_the_emitted_text_computes_the_same(how: Algorithm) -> None:
+    problem = along_k(how, 9, 50, 52)
+    source = make_source(problem)
+    np.testing.assert_array_equal(
+        run_on_cpu(kernel_of(problem, overlapped=False), source)["target"], pieces_stored(source)
+    )
+
+
+@HOWS
+def test_whole_sectors_are_moved_once(how: Algorithm) -> None:
+    problem = along_k(how, 64, 256, 256, gap=0)
+    counters = count_sampled(kernel_of(problem), make_source(problem))
+    lines = [line for line in counters.lines if line.requests and line.space is Space.GLOBAL]
+    assert sum(line.sectors for line in lines) * 32 == problem.compulsory_bytes
+    assert {line.width_bytes for line in lines if line.kind == "load"} == {16}
+
+
+def test_without_its_guards_it_leaves_its_matrices() -> None:
+    problem = along_k(BF16X6, 33, 65, 65, gap=0)
+    kernel = kernel_of(problem)
+
+    def unguarded(stmt: Any) -> Any:
+        return (replace(stmt, guard=None),) if isinstance(stmt, Move) and stmt.guard is not None else None
+
+    with pytest.raises(SimulationError, match="elements"):
+        simulate(replace(kernel, body=rewrite(kernel.body, unguarded)), make_source(problem))
+
+
+def test_it_starts_under_the_kernel_before() -> None:
+    assert_nothing_moves_before_the_wait(kernel_of(along_k(BF16X6, 64, 256, 256)))
+
+
+@HOWS
+def test_it_compiles_without_spills(how: Algorithm) -> None:
+    for length in (256, 255):
+        cubin = compiled(kernel_of(along_k(how, 64, length, length)), "sm_90a")
+        assert cubin.resources.spill_load_bytes == 0 and cubin.resources.registers <= 64
+
+
+def test_what_cannot_be_split_so() -> None:
+    problem = along_k(TF32X3, 4, 30, 30)
+    (reason,) = SplittingConfig(4).reasons_against(problem)
+    assert "not multiples of 4" in reason
+    (reason,) = SplittingConfig(1).reasons_against(problem, device("A100"))
+    assert "dependent launch" in reason
+    with pytest.raises(ProblemError, match="does not hold"):
+        replace(problem, to_length=16)
+    with pytest.raises(ProblemError, match="apart"):
+        replace(problem, leading=16)

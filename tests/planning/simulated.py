@@ -1,0 +1,128 @@
+"""Plans that run on the simulator: every launch of a call, one after the other, on memory of the host.
+
+What a launch reads and writes are bytes of places, as on a GPU; workspaces begin as NaN.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from contextlib import nullcontext
+from dataclasses import dataclass, replace
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+
+from tilewright.device.catalog import device
+from tilewright.device.spec import DeviceSpec
+from tilewright.dtypes import Array
+from tilewright.ir.kernel import Kernel
+from tilewright.planning.assembly import Request
+from tilewright.planning.dispatch import Dispatcher
+from tilewright.planning.kernels import Built, Kernels
+from tilewright.planning.plan import Place, Plan
+from tilewright.problem import Gemm
+from tilewright.problem.problem import Problem
+from tilewright.problem.reference import Operands
+from tilewright.problem.storages import Storages
+from tilewright.simulator import simulate
+from tilewright.toolchain import Build, check_launchable
+
+
+@dataclass
+class SimulatedLaunch:
+    """In the place of a PreparedLaunch: a kernel, and what its launch is told."""
+
+    kernel: Kernel
+    problem: Problem
+    options: Mapping[str, Any]
+
+    def sizes(self) -> dict[str, int]:
+        """Elements of each matrix of the launch."""
+        batching = self.options.get("batching", {})
+        found = {one.name: self.problem.storage_elements(one.name) for one in self.problem.matrices}
+        more = batching.get("batch", 1) - 1
+        found = {name: size + more * batching.get(f"{name}_step", 0) for name, size in found.items()}
+        if isinstance(self.problem, Gemm) and self.options.get("part_of_k"):
+            parts = -(-self.problem.k // self.options["part_of_k"])
+            found["C"] += (parts - 1) * self.problem.m * self.problem.ldc
+        return found
+
+    def run(self, memory: Mapping[Place, Array], pointers: Any) -> None:
+        sizes, views = self.sizes(), {}
+        for matrix, (place, offset) in zip(self.problem.matrices, pointers, strict=True):
+            dtype = matrix.dtype.numpy
+            views[matrix.name] = memory[place][offset : offset + sizes[matrix.name] * dtype.itemsize].view(dtype)
+        if isinstance(self.problem, Gemm):
+            added = {name: view for name, view in views.items() if name not in "ABC"}
+            given = Operands(self.problem, views["A"], views["B"], views["C"], added)
+            run = simulate(self.kernel, given, listeners=(), **self.options)
+            views["C"][:] = run.c
+            return
+        done = simulate(self.kernel, Storages(self.problem, views), listeners=(), **self.options)
+        for name in self.problem.results:
+            views[name][:] = done.stored[name]
+
+
+class _Loaded:
+    """In the place of a LoadedKernel of a product."""
+
+    def __init__(self, built: Build) -> None:
+        self.built = built
+
+    def prepare(self, grid: Any, block: Any, values: tuple[Any, ...]) -> SimulatedLaunch:
+        kernel = self.built.kernel
+        told = dict(zip([p.name for p in (*kernel.arguments, *kernel.batching)], values, strict=True))
+        sizes = {name.lower(): told[name] for name in ("M", "N", "K", "lda", "ldb", "ldc")}
+        gemm = replace(self.built.gemm, **sizes, alpha=told["alpha"], beta=told["beta"])
+        if gemm.epilogue.residual:
+            gemm = replace(gemm, ld_residual=told["ld_residual"])
+        batching = {p.name: told[p.name] for p in kernel.batching}
+        options = {"part_of_k": told.get("K_part", 0), **({"batching": batching} if batching else {})}
+        return SimulatedLaunch(kernel, gemm, options)
+
+
+class SimulatedKernels(Kernels):
+    """Kernels that are lowered, and run on the simulator."""
+
+    def __init__(self, gpu: Any, spec: DeviceSpec) -> None:
+        super().__init__(gpu)
+        self.spec = spec
+
+    def _loaded(self, built: Build) -> Built:
+        check_launchable(built, self.spec, replace(built.gemm, m=1, n=1, k=1))
+        return Built(_Loaded(built), built.kernel)  # type: ignore[arg-type]
+
+    def auxiliary(self, config: Any, problem: Any) -> Any:
+        assert not config.reasons_against(problem, self.spec)
+        return SimulatedLaunch(config.kernel(problem), problem, {})
+
+
+def simulated_dispatcher(name: str = "H200") -> Dispatcher:
+    """The dispatcher of a GPU that is simulated."""
+    spec = device(name)
+    gpu: Any = SimpleNamespace(name=spec.name, arch=spec.arch, index=0, as_current=nullcontext)
+    made = Dispatcher(gpu, None)
+    made.kernels = SimulatedKernels(gpu, spec)
+    return made
+
+
+def run_plan(plan: Plan, arrays: Mapping[Place, Array]) -> None:
+    """Every launch of a plan, on the memory of flat arrays."""
+    memory = {place: array.view(np.uint8) for place, array in arrays.items()}
+    memory[Place.SCRATCH] = np.full(plan.scratch_bytes, 0xFF, np.uint8)
+    for step in plan.steps:
+        launch: Any = step.launch
+        launch.run(memory, step.pointers)
+
+
+def computed(dispatcher: Dispatcher, request: Request, operands: Operands) -> Array:
+    """The flat C of a request."""
+    names = {Place.A: "A", Place.B: "B", Place.OUT: "C"}
+    arrays = {place: operands.storage(name).copy() for place, name in names.items()}
+    if request.gemm.epilogue.bias:
+        arrays[Place.BIAS] = operands.storage("bias").copy()
+    if request.gemm.epilogue.residual:
+        arrays[Place.RESIDUAL] = operands.storage("residual").copy()
+    run_plan(dispatcher.plan(request), arrays)
+    return arrays[Place.OUT]

@@ -1,0 +1,133 @@
+"""Products of f32 operands by their pieces: whole plans on the simulator, against the bound of their algorithm."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import pytest
+from simulated import computed, simulated_dispatcher
+
+from tilewright.dtypes import Array
+from tilewright.errors import LaunchError
+from tilewright.planning.assembly import Request
+from tilewright.planning.packing import Alignment
+from tilewright.planning.stack import Stack
+from tilewright.problem import Activation, Epilogue, Gemm, Operands, Order, make_operands
+from tilewright.problem.emulation import ALGORITHMS, BF16X6, TF32X3, Algorithm
+from tilewright.problem.reference import view
+
+U = 2.0**-24
+DISPATCHER = simulated_dispatcher()
+
+
+def alignment_of(gemm: Gemm) -> Alignment:
+    rows = [gemm.leading(operand.name) * 4 for operand in gemm.operands]
+    return Alignment(*(min(row & -row, 16) for row in rows))
+
+
+def share_of_bound(gemm: Gemm, how: Algorithm, a: Array, b: Array, c: Array) -> float:
+    """The largest error of an element, as a share of the bound."""
+    a, b = a.astype(np.float64), b.astype(np.float64)
+    bound = how.units(gemm.k) * U * (abs(a) @ abs(b)) + how.underflow(gemm.k, abs(a).max(1), abs(b).max(0))
+    return float((abs(c - a @ b) / bound).max())
+
+
+def assert_within_bound(request: Request, operands: Operands | None = None) -> None:
+    gemm = request.gemm
+    operands = operands or make_operands(gemm)
+    c = view(gemm, "C", computed(DISPATCHER, request, operands))
+    assert request.algorithm is not None
+    share = share_of_bound(gemm, request.algorithm, operands.matrix("A"), operands.matrix("B"), c)
+    assert share <= 1, share
+
+
+def request_of(gemm: Gemm, how: Algorithm, **more: Any) -> Request:
+    return Request(gemm, alignment_of(gemm), algorithm=how, **more)
+
+
+@pytest.mark.parametrize("orders", ["NN", "NT", "TN", "TT"])
+@pytest.mark.parametrize("how", ALGORITHMS.values(), ids=str)
+def test_every_algorithm_in_every_order(how: Algorithm, orders: str) -> None:
+    a, b = (Order.ROW if letter == "N" else Order.COL for letter in orders)
+    for m, n, k in ((65, 40, 130), (1, 9, 3), (33, 130, 65)):
+        assert_within_bound(request_of(Gemm(m, n, k, a=a, b=b), how))
+
+
+def test_leading_dimensions_and_a_sum_of_many_parts() -> None:
+    """A small C over a long k is computed by split-K."""
+    request = request_of(Gemm(20, 24, 1500, lda=1504, ldb=28, ldc=30), BF16X6)
+    plan = DISPATCHER.plan(request)
+    assert "split_k" in plan.words, plan.words
+    assert_within_bound(request)
+
+
+def test_the_epilogue_and_the_factors_are_those_of_any_product() -> None:
+    gemm = Gemm(40, 24, 70, alpha=-2.0, beta=0.5, epilogue=Epilogue("n", True, Activation.RELU))
+    operands = make_operands(gemm)
+    c = view(gemm, "C", computed(DISPATCHER, request_of(gemm, BF16X6), operands))
+    a, b, residual, bias = (
+        operands.matrix(name).astype(np.float64)  # type: ignore[arg-type]
+        for name in ("A", "B", "residual", "bias")
+    )
+    expected = np.maximum(0, -2 * (a @ b) + 0.5 * residual + bias)
+    scale = 2 * abs(a) @ abs(b) + abs(residual) + abs(bias)
+    assert (abs(c - expected) <= (BF16X6.units(70) + 4) * U * scale).all()
+
+
+@pytest.mark.parametrize("how", [BF16X6, TF32X3], ids=str)
+@pytest.mark.parametrize("shared", ["", "A", "B"])
+def test_batches(how: Algorithm, shared: str) -> None:
+    gemm, count = Gemm(24, 20, 40), 3
+    each = [make_operands(gemm, seed=seed) for seed in range(count)]
+    each = [replace(one, **{name.lower(): each[0].storage(name) for name in shared}) for one in each]
+    flat = {n: np.concatenate([one.storage(n) for one in each[: 1 if n in shared else count]]) for n in "ABC"}
+    steps = [0 if name in shared else flat[name].size // count for name in "ABC"]
+    request = replace(request_of(gemm, how), stack=Stack(count, *steps))
+    c = computed(DISPATCHER, request, Operands(gemm, flat["A"], flat["B"], flat["C"])).reshape(count, 24, 20)
+    for number, one in enumerate(each):
+        assert share_of_bound(gemm, how, one.matrix("A"), one.matrix("B"), c[number]) <= 1
+
+
+def test_infinities_and_nan_are_those_of_f32() -> None:
+    gemm = Gemm(12, 8, 20)
+    operands = make_operands(gemm)
+    a, b = operands.a.reshape(12, 20), operands.b.reshape(20, 8)
+    a[0, 3], a[1, 4], a[2, 5], a[3, 0] = np.inf, -np.inf, np.nan, np.inf
+    a[4, 7], b[7, 2], b[4, 3], b[3, 4] = 0.0, np.inf, 0.0, 1e-42
+    a[5, :], a[5, 9], b[9, :] = 0.0, np.float32(3.4028235e38), np.linspace(-0.9, 0.9, 8)
+    with np.errstate(all="ignore"):
+        expected = a @ b
+    for how in ALGORITHMS.values():
+        c = view(gemm, "C", computed(DISPATCHER, request_of(gemm, how), operands))
+        np.testing.assert_array_equal(np.isnan(c), np.isnan(expected))
+        np.testing.assert_array_equal(np.where(np.isinf(c), c, 0), np.where(np.isinf(expected), expected, 0))
+
+
+def test_f32_arithmetic_where_that_is_faster() -> None:
+    small, large = (Gemm(size, size, size) for size in (64, 4096))
+    words = {gemm.m: DISPATCHER.plan(request_of(gemm, BF16X6, or_f32=True)).words for gemm in (small, large)}
+    assert words[64].startswith("simt") and words[4096].startswith("bf16x6"), words
+
+
+def test_one_order_of_summation_does_not_depend_on_rows() -> None:
+    few, many = (request_of(Gemm(m, 256, 512), BF16X6, or_f32=True, fixed_order=True) for m in (8, 64))
+    operands = make_operands(many.gemm)
+    rows = Operands(few.gemm, operands.a[: 8 * 512], operands.b, operands.c[: 8 * 256])
+    all_of = computed(DISPATCHER, many, operands).reshape(64, 256)
+    np.testing.assert_array_equal(computed(DISPATCHER, few, rows).reshape(8, 256), all_of[:8])
+
+
+def test_what_has_no_wgmma_refuses_and_f32_emulated_is_f32_there() -> None:
+    older = simulated_dispatcher("A100")
+    with pytest.raises(LaunchError, match=r"bf16x6.*wgmma"):
+        older.plan(request_of(Gemm(64, 64, 64), BF16X6))
+    assert older.plan(request_of(Gemm(64, 64, 64), BF16X6, or_f32=True)).words.startswith("simt")
+
+
+def test_without_memory_for_the_pieces() -> None:
+    with pytest.raises(LaunchError, match="workspace"):
+        DISPATCHER.plan(request_of(Gemm(64, 64, 64), BF16X6, without_workspace=True))
+    with pytest.raises(LaunchError, match="GiB"):
+        DISPATCHER.plan(request_of(Gemm(32768, 32768, 32768), BF16X6))

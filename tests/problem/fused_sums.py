@@ -1,0 +1,54 @@
+"""What one wgmma makes of its products and its accumulator, bit by bit, in NumPy.
+
+The rule of microsoft/MMA-Sim (arXiv 2511.10909): products are exact and not normalised; every term, the accumulator
+too, is cut toward zero to 25 fractional bits below the largest exponent of all terms, and their sum is cut to f32. A
+zero has the least exponent of its format.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from tilewright.dtypes import Array
+from tilewright.problem.emulation import INSTRUCTION_BYTES, Algorithm, segments
+
+FRACTION_BITS = 25
+_LEAST = -126
+"""The exponent of zeros and subnormal numbers: bf16, tf32 and f32."""
+
+
+def exponents(values: Array) -> Array:
+    """Of numbers in binary, with that of subnormal numbers for all below."""
+    return np.where(values == 0, _LEAST, np.maximum(np.frexp(np.asarray(values, np.float64))[1] - 1, _LEAST))
+
+
+def cut_to_f32(values: Array) -> Array:
+    """Numbers of float64 cut toward zero to f32."""
+    with np.errstate(over="ignore"):
+        rounded = values.astype(np.float32)
+    return np.where(abs(rounded.astype(np.float64)) > abs(values), np.nextafter(rounded, np.float32(0)), rounded)
+
+
+def fused_sum(a: Array, b: Array, total: Array) -> Array:
+    """`total + a @ b` by one instruction; a: (m, terms), b: (terms, n), f32 that the format of operands holds."""
+    products = a.astype(np.float64)[:, :, None] * b.astype(np.float64)[None]
+    scale = exponents(a)[:, :, None] + exponents(b)[None]
+    largest = np.maximum(scale.max(1), exponents(total))
+    unit = np.ldexp(1.0, largest - FRACTION_BITS)
+    whole = np.trunc(products / unit[:, None]).sum(1) + np.trunc(total.astype(np.float64) / unit)
+    return cut_to_f32(whole * unit)
+
+
+def emulated(how: Algorithm, a: Array, b: Array, *, grouped: bool = True) -> Array:
+    """C by an algorithm. grouped: sums are promoted; False for one long sum in the tensor cores."""
+    k, width = a.shape[1], how.segment(a.shape[1])
+    step = INSTRUCTION_BYTES // how.pieces.bytes
+    total = np.zeros((len(a), b.shape[1]), np.float32)
+    group = total.copy()
+    for left, right in zip(segments(a, how, "A"), segments(b, how, "B"), strict=True):
+        left, right = np.pad(left, ((0, 0), (0, width - k))), np.pad(right, ((0, width - k), (0, 0)))
+        for first in range(0, width, step):
+            group = fused_sum(left[:, first : first + step], right[first : first + step], group)
+            if grouped and (first + step) % how.promote_every == 0:
+                total, group = total + group, np.zeros_like(group)
+    return total if grouped else group

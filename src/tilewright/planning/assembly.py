@@ -78,11 +78,13 @@ def plan_of(kernels: Kernels, request: Request, config: PlanConfig) -> Plan:
         alignment = replace(alignment, **{copy.name.lower(): TMA_BYTES})
         stack = None if stack is None else replace(stack, **{copy.name.lower(): copy.apart})
         at += copy.count * copy.size_bytes
-    steps += _copied(kernels, request, copies, places)
     inner = as_read(gemm, config)
+    size_bytes = at + (_part_bytes(inner, config.split_k) if finishes(config) else 0)
+    if size_bytes > _SCRATCH_LIMIT:  # before anything is compiled
+        raise LaunchError(f"{config} would need a workspace of {format_bytes(size_bytes)}.")
+    steps += _copied(kernels, request, copies, places)
     if finishes(config):
         steps += _parts(kernels, gemm, inner, alignment, config, places, at)
-        at += _part_bytes(inner, config.split_k)
     else:
         gemm = inner
         problems = Problems.ONE if stack is None else Problems.STRIDED
@@ -93,9 +95,7 @@ def plan_of(kernels: Kernels, request: Request, config: PlanConfig) -> Plan:
         values = arguments(gemm, nowhere) if stack is None else (*arguments(gemm, nowhere), *steps_of(stack, gemm))
         launch = built.loaded.prepare(grid, built.kernel.block, values)
         steps.append(Step(launch, (places["A"], places["B"], places["C"], *_added(gemm))))
-    if at > _SCRATCH_LIMIT:
-        raise LaunchError(f"{config} would need a workspace of {format_bytes(at)}.")
-    return Plan(tuple(steps), at, str(config))
+    return Plan(tuple(steps), size_bytes, str(config))
 
 
 def _thin_plan(kernels: Kernels, request: Request, config: PlanConfig) -> Plan:

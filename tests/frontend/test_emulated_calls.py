@@ -13,10 +13,12 @@ from simulated import SimulatedKernels
 from tilewright.device.catalog import device
 from tilewright.dtypes import Array
 from tilewright.errors import LaunchError, ProblemError
-from tilewright.frontend import grouped_matmul, matmul
+from tilewright.frontend import grouped_matmul, matmul, prepare
 from tilewright.frontend.compute import words_of
+from tilewright.frontend.libraries import DTypeError
 from tilewright.frontend.options import PRECISIONS, options_asked
 from tilewright.planning import dispatch, kernels
+from tilewright.planning.plan import Place
 from tilewright.problem.emulation import ALGORITHMS
 
 U = 2.0**-24
@@ -107,3 +109,46 @@ def test_a_gpu_without_wgmma_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
         with pytest.raises(LaunchError, match="wgmma"):
             matmul(a, b, precision="bf16x6")
         assert share("bf16x6", a, b, matmul(a, b, precision="f32_emulated")) <= 1
+
+
+@pytest.mark.parametrize("precision", ["bf16x6", "tf32x3"])
+def test_a_prepared_weight_gives_the_same_bits_and_is_not_split_again(precision: Any) -> None:
+    for weight in (drawn(70, 24), drawn(24, 70).T, drawn(70, 48)[:, ::2]):
+        prepared = prepare(weight, precision=precision)
+        assert prepared.shape == (70, 24)
+        for shape in ((40, 70), (3, 20, 70), (9, 70)):
+            a = drawn(*shape, seed=1)
+            np.testing.assert_array_equal(matmul(a, prepared), matmul(a, weight, precision=precision))
+            np.testing.assert_array_equal(matmul(a, prepared, precision=precision), matmul(a, prepared))
+        (call, *_) = prepared._calls.values()
+        ((_, plan),) = call._parts
+        places = [place for step in plan.steps for place, _ in step.pointers]
+        assert Place.PIECES in places and Place.B not in places
+
+
+def test_a_prepared_weight_with_an_epilogue_and_in_other_places() -> None:
+    weight, a, bias = drawn(40, 16), drawn(24, 40), drawn(16)
+    prepared = prepare(weight, precision="bf16x6")
+    out = on_gpu(np.zeros((16, 24), np.float32)).T
+    for options in ({"bias": bias, "activation": "relu"}, {"alpha": 2.0, "c": drawn(24, 16)}, {"out": out}):
+        expected = np.array(matmul(a, weight, precision="bf16x6", **options))
+        np.testing.assert_allclose(matmul(a, prepared, **options), expected, rtol=1e-5, atol=1e-5)
+
+
+def test_emulated_with_a_prepared_weight_still_takes_f32_where_that_is_faster() -> None:
+    weight, a = drawn(64, 16), drawn(4, 64)
+    prepared = prepare(weight)
+    np.testing.assert_array_equal(matmul(a, prepared), matmul(a, weight, precision="f32_emulated"))
+
+
+def test_what_cannot_be_prepared() -> None:
+    with pytest.raises(ProblemError, match="host memory"):
+        prepare(np.ones((8, 8), np.float32))
+    with pytest.raises(ProblemError, match="no pieces of a weight of 64 rows"):
+        prepare(drawn(64, 8), precision="tf32")
+    with pytest.raises(ProblemError, match=r"shape \(3, 8, 8\)"):
+        prepare(drawn(3, 8, 8), precision="bf16x6")
+    with pytest.raises(DTypeError, match="f16"):
+        prepare(on_gpu(np.ones((8, 8), np.float16)))
+    with pytest.raises(ProblemError, match="prepared for precision='bf16x6'"):
+        matmul(drawn(8, 64), prepare(drawn(64, 8), precision="bf16x6"), precision="bf16x9")

@@ -49,8 +49,6 @@ class SimulatedLaunch:
             found["C"] += (parts - 1) * self.problem.m * self.problem.ldc
         return found
 
-    pointers = 3
-
     def launch(self, stream: int, *addresses: int) -> None:
         """On memory of the host, by its addresses."""
         sizes, views = self.sizes(), {}

@@ -45,7 +45,8 @@ _PLACE: Mapping[OperandName, Place] = {"A": Place.A, "B": Place.B, "C": Place.OU
 class Request:
     """A problem as it lies in memory. gemm: C row-major. stack: where it is one of many. fixed_order: the sum over k in
     one order, whatever m and n are. groups: of which `gemm` is the sum. algorithm: of pieces of f32 operands; or_f32:
-    f32 arithmetic may compute it as well, where that is faster. promote_every: elements of k after which sums are added
+    f32 arithmetic may compute it as well, where that is faster. prepared: whether the pieces of B lie at `Place.PIECES`
+    already. promote_every: elements of k after which sums are added
     to registers of f32; 0 for never."""
 
     gemm: Gemm
@@ -56,6 +57,7 @@ class Request:
     groups: Groups | None = None
     algorithm: Algorithm | None = None
     or_f32: bool = False
+    prepared: bool = False
     promote_every: int = 0
 
     @property

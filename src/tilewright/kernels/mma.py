@@ -19,6 +19,7 @@ from tilewright.kernels.mma_steps import (
     inner_of,
     matrices,
     nest,
+    paired_operand,
     staged,
     swizzled,
 )
@@ -135,9 +136,12 @@ def shared_bytes(config: Any, element_bytes: int) -> Column:
     return ring + (config.store == "shared") * row
 
 
-def _outer_fragments(config: Any) -> Column:
-    """Of a warp, in the loop around the others; rows of an instruction lie along m."""
-    return np.where(config.n_outer, config.warp_n // _FRAGMENT_COLUMNS, config.warp_m // _FRAGMENT_ROWS)
+def _outer_fragments(config: Any, gemm: Gemm) -> Column:
+    """Of a warp, in the loop around the others. Rows of an instruction lie along m, or along n where B is paired."""
+    rows, columns = _FRAGMENT_ROWS, _FRAGMENT_COLUMNS
+    if paired_operand(gemm) == "B":
+        rows, columns = columns, rows
+    return np.where(config.n_outer, config.warp_n // columns, config.warp_m // rows)
 
 
 def _unaligned_quads(gemm: Gemm) -> bool:
@@ -166,8 +170,21 @@ LAWS: tuple[Law, ...] = (
         lambda c, g: "a quad shuffle transpose needs a row-major C of 2-byte elements with rows of 16 bytes",
     ),
     Law(
-        lambda c, g: (c.copy_issue_distance > 0) & (c.copy_issue_distance >= _outer_fragments(c)),
-        lambda c, g: f"copies cannot be issued after {c.copy_issue_distance} of {_outer_fragments(c)} outer fragments",
+        lambda c, g: (c.copy_issue_distance > 0) & (c.copy_issue_distance >= _outer_fragments(c, g)),
+        lambda c, g: (
+            f"copies cannot be issued after {c.copy_issue_distance} of {_outer_fragments(c, g)} outer fragments"
+        ),
+    ),
+    Law(
+        lambda c, g: (c.copy_issue_distance > 0) & (c.interleaved_copies < 1),
+        lambda c, g: "copies in front of the MMAs of a k step are not issued behind any: copy_issue_distance=0",
+    ),
+    Law(
+        lambda c, g: (c.double_buffered_fragments > 0) & (c.k * g.dtype.bytes // DEPTH_BYTES % 2 != 0),
+        lambda c, g: (
+            f"double-buffered fragments need an even number of k steps of {DEPTH_BYTES} bytes, and k = {c.k} of "
+            f"{g.dtype} has {c.k * g.dtype.bytes // DEPTH_BYTES}"
+        ),
     ),
     Law(
         lambda c, g: (c.persistent > 0) & (c.raster_rows < 2),

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from functools import partial
 from pathlib import Path
 
 import pytest
 from command_runs import Cli, Ran
 
 from tilewright.cli import main
+from tilewright.prediction.advice import advise
 
 
 @pytest.fixture(scope="session")
@@ -21,9 +23,8 @@ def cli(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, ker
     for variable in ("COLUMNS", "FORCE_COLOR", "NO_COLOR", "TTY_COMPATIBLE", "TTY_INTERACTIVE"):
         monkeypatch.delenv(variable, raising=False)
     monkeypatch.setenv("TILEWRIGHT_CACHE", str(kernel_cache))
-    monkeypatch.setattr(
-        "tilewright.cli.output.SECONDS_BETWEEN_WORDS", 1e6
-    )  # a slow machine prints no more than a fast one
+    monkeypatch.setattr("tilewright.report.outlook.advise", partial(advise, seconds=0.3))  # the first edits will do
+    monkeypatch.setattr("tilewright.cli.output.SECONDS_BETWEEN_WORDS", 1e6)  # nor more lines on a slow machine
 
     def run(*arguments: object) -> Ran:
         capsys.readouterr()

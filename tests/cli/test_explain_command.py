@@ -63,9 +63,9 @@ def test_naive_blames_the_step_that_numbers_the_lanes() -> None:
 
 
 def test_counts_are_whole_and_what_touches_nothing_is_not_told() -> None:
-    told = explained("worklog/11", 256, 256, 256)
+    told = explained("worklog/11", 128, 256, 96)
     assert sentences_at(told, "Distribute('A_tile', vector=4)")[1] == (
-        "A_tile: 30 loads of 16 bytes a thread from global memory in 8 iterations of k_tile_pair; "
+        "A_tile: 10 loads of 16 bytes a thread from global memory in 3 iterations of k_tile_pair; "
         "16 sectors a request, the fewest that hold its 512 bytes."
     )
     assert [line.partition(";")[0] for line in sentences_at(told, "Vectorize('C', 4)")] == [

@@ -41,6 +41,12 @@ import tilewright as tw
             "-1 is a negative number, and no argument here may be one.\n  Hint: tilewright tune --help\n",
         ),
         (("tune", "64", "64", "64", "--dtype", "fp8"), 1, "There is no dtype 'fp8'."),
+        (("new", "nowhere/mine"), 1, "Cannot write 'nowhere/mine.py': there is no folder 'nowhere'."),
+        (
+            ("compare", "worklog/1", "worklog/2", "--page", "nowhere/x.html"),
+            1,
+            "Cannot write 'nowhere/x.html': there is no folder 'nowhere'.",
+        ),
         (("tune", "64x64", "64", "64"), 2, "'64x64' is not a number of rows from 1 on."),
         (
             ("export", "worklog/6", "-o", "/dev/null/x"),
@@ -64,8 +70,7 @@ def test_no_folder_is_created_for_a_page(
     ran = cli(*command, "--output", "missing/page.html")
     assert (ran.code, ran.out) == (1, "")
     assert ran.err == (
-        "Cannot write 'missing/page.html': there is no folder 'missing'.\n"
-        "  Hint: name a file elsewhere with --output.\n"
+        "Cannot write 'missing/page.html': there is no folder 'missing'.\n  Hint: name a file elsewhere.\n"
     )
     assert list(tmp_path.iterdir()) == []
 

@@ -75,7 +75,7 @@ def test_a_folder_that_takes_no_file_is_refused_before_the_work(
     assert (ran.code, ran.out) == (1, "")
     assert ran.err == (
         f"Cannot write {str(tmp_path / 'page.html')!r}: {str(tmp_path)!r} takes no file (Permission denied).\n"
-        "  Hint: name a file elsewhere with --output.\n"
+        "  Hint: name a file elsewhere.\n"
     )
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -33,7 +32,6 @@ PAGES_OF_THE_SITE = frozenset(reference.pages()) | {f"rungs/{path}" for path in 
 """Generated when the site is built; pages may link to them."""
 
 
-@cache
 def ran(name: str) -> tuple[dict[str, Any], list[str]]:
     page = DOCS / name
     return run(page, blocks(page.read_text(encoding="utf-8")))
@@ -47,27 +45,23 @@ def test_each_block_prints_what_the_page_says(
     page = DOCS / name
     text = page.read_text(encoding="utf-8")
     found = blocks(text)
-    _, printed = ran(name)
+    names, printed = ran(name)
     if request.config.getoption("--update-golden"):
         page.write_text(with_outputs(text, found, printed), encoding="utf-8")
         return
     for block, said in zip(found, printed, strict=True):
         if block.output is not None:
             assert said == block.output, f"{name}, line {block.line}; if this is meant: pytest --update-golden"
+    assert not any("WRONG" in said for said in printed)
+    if name == "tutorial.md":
+        check_that_the_twelve_steps_are_the_first_twelve_rungs(names)
 
 
-def test_the_twelve_steps_are_the_first_twelve_rungs() -> None:
-    names, _ = ran("tutorial.md")
+def check_that_the_twelve_steps_are_the_first_twelve_rungs(names: dict[str, Any]) -> None:
     gemm = names["gemm"]
     for rung in find_ladder("worklog")[:12]:
         name = "asynchronous" if rung.slug == "async" else rung.slug
         assert names[name] == rung.schedule(gemm), rung.title
-
-
-@pytest.mark.parametrize("name", PAGES)
-def test_every_step_of_the_tutorials_is_right(name: str) -> None:
-    _, printed = ran(name)
-    assert not any("WRONG" in said for said in printed)
 
 
 @pytest.mark.parametrize("path", sorted(DOCS.rglob("*.md")), ids=lambda path: path.relative_to(DOCS).as_posix())

@@ -95,6 +95,7 @@ def test_no_array_of_the_user_is_written_but_by_the_call(clock: Clock) -> None:
 @pytest.mark.parametrize("copies", [1, 16])
 def test_operands_of_any_layout(copies: int, clock: Clock, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("tilewright.frontend.autotuning._MOST_COPIES", copies)
+    monkeypatch.setattr("tilewright.frontend.autotuning.CANDIDATES", 2)  # each is compiled
     with autotune():
         for a, b in (
             (drawn(4, 20, 16)[::-1], drawn(4, 16, 24)),

@@ -5,6 +5,7 @@ What a launch reads and writes are bytes of places, as on a GPU; workspaces begi
 
 from __future__ import annotations
 
+import ctypes
 from collections.abc import Mapping
 from contextlib import nullcontext
 from dataclasses import dataclass, replace
@@ -48,11 +49,14 @@ class SimulatedLaunch:
             found["C"] += (parts - 1) * self.problem.m * self.problem.ldc
         return found
 
-    def run(self, memory: Mapping[Place, Array], pointers: Any) -> None:
+    def launch(self, stream: int, *addresses: int) -> None:
+        """On memory of the host, by its addresses."""
         sizes, views = self.sizes(), {}
-        for matrix, (place, offset) in zip(self.problem.matrices, pointers, strict=True):
+        for matrix, address in zip(self.problem.matrices, addresses, strict=True):
             dtype = matrix.dtype.numpy
-            views[matrix.name] = memory[place][offset : offset + sizes[matrix.name] * dtype.itemsize].view(dtype)
+            size_bytes = max(1, sizes[matrix.name] * dtype.itemsize)
+            whole = np.ctypeslib.as_array((ctypes.c_uint8 * size_bytes).from_address(address))
+            views[matrix.name] = whole[: sizes[matrix.name] * dtype.itemsize].view(dtype)
         if isinstance(self.problem, Gemm):
             added = {name: view for name, view in views.items() if name not in "ABC"}
             given = Operands(self.problem, views["A"], views["B"], views["C"], added)
@@ -109,11 +113,10 @@ def simulated_dispatcher(name: str = "H200") -> Dispatcher:
 
 def run_plan(plan: Plan, arrays: Mapping[Place, Array]) -> None:
     """Every launch of a plan, on the memory of flat arrays."""
-    memory = {place: array.view(np.uint8) for place, array in arrays.items()}
-    memory[Place.SCRATCH] = np.full(plan.scratch_bytes, 0xFF, np.uint8)
-    for step in plan.steps:
-        launch: Any = step.launch
-        launch.run(memory, step.pointers)
+    scratch = np.full(plan.scratch_bytes + 256, 0xFF, np.uint8)
+    addresses = {place: array.ctypes.data for place, array in arrays.items()}
+    addresses[Place.SCRATCH] = (scratch.ctypes.data + 255) // 256 * 256
+    plan.run(0, [addresses.get(place, 0) for place in Place])
 
 
 def computed(dispatcher: Dispatcher, request: Request, operands: Operands) -> Array:

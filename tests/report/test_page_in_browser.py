@@ -102,6 +102,14 @@ def test_pointing_at_a_bank_tells_what_it_gives(tab: Tab) -> None:
     assert tab.text("#tip").endswith("\nfor lanes 0, 16")
 
 
+def test_back_leads_to_the_rung_before(tab: Tab) -> None:
+    tab.ask("pickRung('worklog/1')")
+    tab.ask("pickRung('worklog/8')")
+    tab.ask("history.back()")
+    tab.wait("chosen.rung === 'worklog/1'")
+    assert tab.ask(_SHOWN) == ["worklog/1"]
+
+
 def test_where_conflicts_are_worst_is_a_click_away(tab: Tab) -> None:
     assert tab.text("#banks-elsewhere").startswith("Rung 8 has the most conflicts on this ladder: 67 %")
     tab.click("#banks-elsewhere button")

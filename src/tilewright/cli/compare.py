@@ -12,10 +12,12 @@ from rich.text import Text
 
 from tilewright.cli import output
 from tilewright.cli.arguments import AsJson, FormatName, OwnSize, chosen_problem, formats_of
+from tilewright.cli.page_files import check_writable
 from tilewright.cli.tables import NOTHING, Column, fitting_table
 from tilewright.device.catalog import device as known_device
 from tilewright.device.spec import DeviceSpec
 from tilewright.errors import CompilerMissing
+from tilewright.files import replace_file
 from tilewright.ladders.rung import Rung
 from tilewright.prediction import Prediction, predict_rung
 from tilewright.problem.gemm import Gemm
@@ -77,6 +79,8 @@ def compare(
 
     Both compute the same size: --size, or that of A's file, or 256.
     """
+    if page is not None:
+        check_writable(page)
     spec = known_device(device)
     one = chosen_problem(first, size, **formats_of(dtype))
     sizes = f"{one[1].m}x{one[1].n}x{one[1].k}"
@@ -86,7 +90,7 @@ def compare(
     lines = lines_of(a, b)
     if page is not None:
         counts = [(x.what, x.text.format(x.first), x.text.format(x.second), x.change) for x in lines]
-        page.write_text(page_text(_side(a), _side(b), counts), "utf-8")
+        replace_file(page, page_text(_side(a), _side(b), counts))
     if as_json:
         output.print_json(
             {

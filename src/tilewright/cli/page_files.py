@@ -61,11 +61,12 @@ def check_writable(path: Path) -> None:
         except OSError as error:
             problem = f"{str(folder)!r} takes no file ({error.strerror or error})"
     if problem:
-        raise TilewrightError(f"Cannot write {str(path)!r}: {problem}.", hint="name a file elsewhere with --output.")
+        raise TilewrightError(f"Cannot write {str(path)!r}: {problem}.", hint="name a file elsewhere.")
 
 
 def write_new(path: Path, text: str) -> None:
-    """Write a file that is not there yet. Raises TilewrightError where one is."""
+    """Write a file that is not there yet. Raises TilewrightError where one is, and where none can be."""
+    check_writable(path)
     try:
         with path.open("x", encoding="utf-8") as file:
             file.write(text)

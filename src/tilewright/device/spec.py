@@ -131,10 +131,6 @@ class DeviceSpec:
     dram_latency_clk: int
 
     @property
-    def max_threads_per_sm(self) -> int:
-        return self.max_warps_per_sm * WARP_THREADS
-
-    @property
     def max_grid(self) -> tuple[int, int, int]:
         """Most blocks of a grid along x, y and z."""
         return self.max_grid_x, self.max_grid_y, self.max_grid_z
@@ -162,19 +158,10 @@ class DeviceSpec:
         """Dense tensor throughput at the clock of the data sheet, 10^12 per second; 0 if not supported."""
         return self._tflops(self.tensor.flops_per_clk_per_sm(inputs, accumulator), self.tensor_clock_mhz)
 
-    def fp32_tflops_at(self, clock_mhz: float) -> float:
-        """FFMA throughput of the whole GPU at a given clock, 10^12 per second."""
-        return self._tflops(self.fp32_flops_per_clk_per_sm, clock_mhz)
-
     @property
     def peak_shared_gb_per_s(self) -> float:
         """Shared-memory bandwidth of the whole GPU at the boost clock, 10^9 bytes per second."""
         return self.sm_count * self.shared_bytes_per_clk_per_sm * self.boost_clock_mhz * 1e-3
-
-    @property
-    def fp32_flops_per_dram_byte(self) -> float:
-        """The ridge of the roofline: fewer FLOPs per byte than this and DRAM is the bound."""
-        return self.peak_fp32_tflops * 1e3 / self.dram_gb_per_s
 
     def _tflops(self, flops_per_clk_per_sm: int, clock_mhz: float) -> float:
         return self.sm_count * flops_per_clk_per_sm * clock_mhz * 1e-6

@@ -5,6 +5,7 @@ A call goes through these, each of which imports only those below it:
 calls      what a user calls; grouped: a list of products
 pytorch    entry: which calls PyTorch must see as an operator; plain: tensors that are memory and no more
 on_host    NumPy's arrays
+prepared   a constant operand whose pieces are kept
 compute    one call: looked up by its key, else views -> requests -> plans; then its launches
 autotuning which plan is the fastest, measured at the first call
 requests   from views to requests, which are values; shapes: NumPy's rules; layouts: how a batch becomes launches
@@ -15,5 +16,6 @@ libraries  one adapter a library: where an array lies, how to make one, on which
 from tilewright.frontend.autotuning import autotune
 from tilewright.frontend.calls import linear, matmul
 from tilewright.frontend.grouped import grouped_matmul
+from tilewright.frontend.prepared import prepare
 
-__all__ = ["autotune", "grouped_matmul", "linear", "matmul"]
+__all__ = ["autotune", "grouped_matmul", "linear", "matmul", "prepare"]

@@ -66,7 +66,13 @@ def measured(planner: Dispatcher, library: Any, piece: Piece, views: Views, like
     like: an array of the library, on the device of the request.
     """
     request = piece.request
-    if not _OPEN or request.fixed_order or request.without_workspace or planner.is_measured(request):
+    if (
+        not _OPEN
+        or request.prepared
+        or request.fixed_order
+        or request.without_workspace
+        or planner.is_measured(request)
+    ):
         return None
     if library.capturing() or library.deterministic():
         return None

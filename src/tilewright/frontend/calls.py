@@ -12,6 +12,7 @@ from tilewright.frontend.compute import compute
 from tilewright.frontend.libraries import DTypeError, HostArrays, TorchArrays, library_of
 from tilewright.frontend.on_host import on_host
 from tilewright.frontend.options import PLAIN, Precision, options_asked
+from tilewright.frontend.prepared import Prepared
 from tilewright.frontend.shapes import ShapeError
 
 _DEFAULT: Precision = "default"
@@ -50,6 +51,8 @@ def matmul(
     same bits in every run; "bitwise" also keeps to one order of summation whatever is tuned. batch_invariant: a row of
     the result has the same bits however many rows there are.
 
+    b may be what `prepare` made of a constant operand.
+
     Work runs on the current stream of the arrays' library. NumPy's arrays are copied to a GPU and back; with no GPU
     NumPy computes, and a warning says so once. Raises what NumPy raises for shapes (ShapeError is a ValueError),
     DTypeError, a TypeError, for number formats, and ProblemError for arrays on different devices.
@@ -63,6 +66,8 @@ def matmul(
     """
     others = (out_dtype, precision, deterministic, batch_invariant, activation, c is not None)
     if _is_compiling():
+        if type(b) is Prepared:
+            b, others = b.weight, (out_dtype, b.precision, *others[2:])
         from tilewright.frontend.pytorch.operator import compiled_call
 
         return compiled_call(a, b, out, c, bias, alpha, beta, *others)
@@ -75,6 +80,8 @@ def matmul(
         options = options_asked(alpha, beta, *others)
         if options.beta == 0:
             c = None
+    if type(b) is Prepared:
+        return b.multiply(a, out, c, bias, options)
     multiply = MULTIPLY.get(type(a)) or _multiply_of(a)
     return multiply(a, b, out, c, bias, options)
 

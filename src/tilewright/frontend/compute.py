@@ -13,7 +13,7 @@ beside PyTorch's. One flat key and `empty_strided` in place of `empty` keep it l
 from __future__ import annotations
 
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from operator import itemgetter
 from typing import Any
@@ -153,15 +153,22 @@ class Settled:
 
     __slots__ = ("_parts", "_planner", "device", "launch", "make", "pick", "spans")
 
-    def __init__(self, library: Any, views: Views, options: Options, like: Any) -> None:
-        """like: an array whose library and device are those of the result.
+    def __init__(
+        self,
+        library: Any,
+        views: Views,
+        options: Options,
+        like: Any,
+        known: Callable[[Sequence[Piece]], Sequence[Piece]] = tuple,
+    ) -> None:
+        """like: an array whose library and device are those of the result. known: says of requests what is prepared.
 
         Raises what `checked` and `requests_of` raise, HostMemory, and LaunchError where a kernel would have to be
         compiled while the stream is recording a graph.
         """
         product, dtype = checked(views, options)
         self.device = refuse_host_memory(library, views)
-        pieces = requests_of(views, product, dtype, options)
+        pieces = known(requests_of(views, product, dtype, options))
         self._planner = dispatcher(self.device)
         planner = self._planner
         self._parts = tuple(
@@ -188,17 +195,18 @@ class Settled:
                 return True
         return False
 
-    def start(self, library: Any, addresses: Addresses, result: Any) -> None:
-        """Start all launches on the library's stream. result: the array that they write."""
+    def start(self, library: Any, addresses: Addresses, result: Any, prepared: int = 0) -> None:
+        """Start all launches on the library's stream. result: the array that they write. prepared: where pieces of B
+        lie that were made before."""
         with gpu_of(self._planner, library):
             try:
-                run(library, self._parts, addresses, self.device, result)
+                run(library, self._parts, addresses, self.device, result, prepared)
             except WorkspaceError as full:
                 say_once(f"{full.headline} A slower kernel that needs none runs instead.")
                 without = [
                     (piece, planned(self._planner, library, piece.without_workspace)) for piece, _ in self._parts
                 ]
-                run(library, tuple(without), addresses, self.device, result)
+                run(library, tuple(without), addresses, self.device, result, prepared)
 
 
 _NOTHING = nullcontext()
@@ -228,7 +236,7 @@ def planned(planner: Dispatcher, library: Any, piece: Piece) -> Plan:
     return plan
 
 
-def run(library: Any, parts: Parts, addresses: Addresses, device: int, like: Any) -> None:
+def run(library: Any, parts: Parts, addresses: Addresses, device: int, like: Any, prepared: int = 0) -> None:
     """Start plans in order; they share a workspace. Raises WorkspaceError where there is no room for it."""
     scratch_bytes = max((plan.scratch_bytes for _, plan in parts), default=0)
     scratch, kept = library.scratch(scratch_bytes, like) if scratch_bytes else (0, None)
@@ -237,7 +245,8 @@ def run(library: Any, parts: Parts, addresses: Addresses, device: int, like: Any
     for piece, plan in parts:
         first, second = (b, a) if piece.swapped else (a, b)
         for x, y, z, at_bias, at_residual in piece.starts:
-            plan.run(stream, (first + x, second + y, out + z, bias + at_bias, residual + at_residual, scratch))
+            own = first + x, second + y, out + z, bias + at_bias, residual + at_residual, scratch
+            plan.run(stream, (*own, 0, prepared) if prepared else own)
     del kept  # only now: the library may give the memory to whatever its stream does next
 
 

@@ -28,8 +28,8 @@ class Op(Enum):
     ADD = ("+", 9)
     SUB = ("-", 9)
     MUL = ("*", 10)
-    DIV = ("/", 10)  # floor of integers >= 0
-    MOD = ("%", 10)  # of integers >= 0
+    DIV = ("/", 10)  # of integers >= 0; cut towards zero, as C does, where one is not
+    MOD = ("%", 10)  # of integers >= 0; with the sign of the dividend, as in C
     SHL = ("<<", 8)
     SHR = (">>", 8)
     AND = ("&", 6)
@@ -59,12 +59,31 @@ class Op(Enum):
 
 _COMPARISONS = frozenset({Op.LT, Op.LE, Op.GE, Op.EQ, Op.NE, Op.LAND, Op.LOR})
 
+
+def quotient(a: int, b: int) -> int:
+    """`a / b` of C: cut towards zero.
+
+    >>> quotient(-7, 4), quotient(7, 4), quotient(7, -4)
+    (-1, 1, -1)
+    """
+    return a // b if a >= 0 < b else abs(a) // abs(b) * (1 if (a < 0) == (b < 0) else -1)
+
+
+def remainder(a: int, b: int) -> int:
+    """`a % b` of C: it has the sign of `a`.
+
+    >>> remainder(-7, 4), remainder(7, -4)
+    (-3, 3)
+    """
+    return a - quotient(a, b) * b
+
+
 _FOLD: dict[Op, Callable[[int, int], int]] = {
     Op.ADD: operator.add,
     Op.SUB: operator.sub,
     Op.MUL: operator.mul,
-    Op.DIV: operator.floordiv,
-    Op.MOD: operator.mod,
+    Op.DIV: quotient,
+    Op.MOD: remainder,
     Op.SHL: operator.lshift,
     Op.SHR: operator.rshift,
     Op.AND: operator.and_,

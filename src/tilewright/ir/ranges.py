@@ -15,10 +15,6 @@ class Interval:
     low: int | None = None
     high: int | None = None
 
-    @property
-    def is_bounded(self) -> bool:
-        return self.low is not None and self.high is not None
-
 
 Bounds = Mapping[str, Interval]
 """What is known of each variable."""

@@ -13,9 +13,10 @@ from typing import Any, Literal
 import numpy as np
 
 from tilewright.device.spec import WARP_THREADS
-from tilewright.kernels import mma, simt, wgmma
+from tilewright.kernels import wgmma
 from tilewright.kernels.columns import Column
 from tilewright.kernels.mma_steps import paired_operand
+from tilewright.kernels.tile_sizes import warps_of
 from tilewright.kernels.wgmma_steps import INSTRUCTION_ROWS, tma_stores
 from tilewright.kernels.work import Access, Phase, Work, asked_rows
 from tilewright.problem.gemm import Gemm, OperandName
@@ -63,7 +64,7 @@ def work_of(kind: str, config: Any, gemm: Gemm, setting: Setting) -> Work:
 
 def _simt(c: Any, gemm: Gemm, setting: Setting) -> Work:
     """Threads of 4 x 8 in a warp, each with pieces of 4 x 4; A is transposed on its way to shared memory."""
-    warps = simt.warps_of(c)
+    warps = warps_of(c)
     copies = (*_through_registers(c, gemm, "A", setting), *_through_registers(c, gemm, "B", setting))
     fragments = (
         _shared("A_frag", "load", warps * c.k * c.warp_m / 16, conflicts=0.5),  # neighbours' loads merge in pairs
@@ -93,7 +94,7 @@ def _simt(c: Any, gemm: Gemm, setting: Setting) -> Work:
 
 def _mma(c: Any, gemm: Gemm, setting: Setting) -> Work:
     """Fragments by ldmatrix, which transposes elements of 2 bytes; of others a thread then loads two, or one."""
-    warps = mma.warps_of(c)
+    warps = warps_of(c)
     depth = 2 * _WIDE // gemm.dtype.bytes  # of m16n8k16 for 2-byte elements
     copies = tuple(part for name in ("A", "B") for part in _by_cp_async(c, gemm, name))
     fragments = (_fragment(c, gemm, "A"), _fragment(c, gemm, "B"))
@@ -125,7 +126,7 @@ def _fragment(c: Any, gemm: Gemm, name: OperandName) -> Access:
     rows = c.warp_m if name == "A" else c.warp_n
     single = 8 if name == paired_operand(gemm) else 4
     width = _WIDE if gemm.dtype.bytes == 2 or _along_k(gemm, name) else single
-    size_bytes = mma.warps_of(c) * rows * c.k * gemm.dtype.bytes
+    size_bytes = warps_of(c) * rows * c.k * gemm.dtype.bytes
     return _shared(f"{name}_frag", "load", size_bytes / (WARP_THREADS * width), width=width)
 
 

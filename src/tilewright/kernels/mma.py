@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any, ClassVar, Literal
 
 import numpy as np
 
-from tilewright.device.spec import WARP_THREADS
 from tilewright.ir.buffer import Space
-from tilewright.ir.kernel import MAX_SHARED_BYTES
 from tilewright.ir.program import RasterOrder, Route
 from tilewright.kernels.columns import Column
 from tilewright.kernels.law import Law, reasons_against
@@ -21,9 +19,11 @@ from tilewright.kernels.mma_steps import (
     inner_of,
     matrices,
     nest,
+    paired_operand,
     staged,
     swizzled,
 )
+from tilewright.kernels.tile_sizes import THREADS_FIT, WARPS_DIVIDE, WarpTiled, ring_fits
 from tilewright.layout.fragment import QUAD_LANES
 from tilewright.problem.gemm import Gemm, Order
 from tilewright.schedule import (
@@ -44,13 +44,12 @@ from tilewright.schedule import (
 Store = Literal["per_thread", "quad_shuffle", "shared"]
 
 _FRAGMENT_ROWS, _FRAGMENT_COLUMNS = 16, 8
-_MAX_ACCUMULATORS = 192
 _PADDED_ROW = 8
 """Words between rows of a part of C in shared memory: neither side has bank conflicts."""
 
 
 @dataclass(frozen=True, slots=True)
-class MmaConfig:
+class MmaConfig(WarpTiled):
     """One kernel of the family.
 
     tile: m, n, k of a block, elements
@@ -69,8 +68,6 @@ class MmaConfig:
     split_k: blocks that share the sum over k of a tile
     """
 
-    tile: tuple[int, int, int]
-    warp_tile: tuple[int, int] = (64, 64)
     stages: int = 4
     double_buffered_fragments: bool = True
     in_place_fragments: bool = False
@@ -91,32 +88,9 @@ class MmaConfig:
         *("store", "persistent", "split_k"),
     )
 
-    @property
-    def m(self) -> int:
-        return self.tile[0]
-
-    @property
-    def n(self) -> int:
-        return self.tile[1]
-
-    @property
-    def k(self) -> int:
-        return self.tile[2]
-
-    @property
-    def warp_m(self) -> int:
-        return self.warp_tile[0]
-
-    @property
-    def warp_n(self) -> int:
-        return self.warp_tile[1]
-
     def reasons_against(self, gemm: Gemm) -> tuple[str, ...]:
         """Why this kernel cannot compute a problem, in words; empty if it can."""
         return reasons_against(LAWS, self, self.columns, gemm)
-
-    def with_split_k(self, parts: int) -> MmaConfig:
-        return replace(self, split_k=parts)
 
     def schedule(self, gemm: Gemm) -> Schedule:
         """The steps. The parts of split-K are added up by a launch of their own."""
@@ -155,16 +129,6 @@ class MmaConfig:
 # -- arithmetic, of a configuration or of columns ----------------------------------------------------------------------
 
 
-def warps_of(config: Any) -> Column:
-    """Warps of a block."""
-    return config.m // config.warp_m * (config.n // config.warp_n)
-
-
-def accumulators_of(config: Any) -> Column:
-    """Accumulators of a thread."""
-    return config.warp_m * config.warp_n // WARP_THREADS
-
-
 def shared_bytes(config: Any, element_bytes: int) -> Column:
     """Shared memory of a block: the ring, and a row of fragments of C in f32 where that goes through it."""
     ring = config.stages * (config.m + config.n) * config.k * element_bytes
@@ -172,9 +136,12 @@ def shared_bytes(config: Any, element_bytes: int) -> Column:
     return ring + (config.store == "shared") * row
 
 
-def _outer_fragments(config: Any) -> Column:
-    """Of a warp, in the loop around the others; rows of an instruction lie along m."""
-    return np.where(config.n_outer, config.warp_n // _FRAGMENT_COLUMNS, config.warp_m // _FRAGMENT_ROWS)
+def _outer_fragments(config: Any, gemm: Gemm) -> Column:
+    """Of a warp, in the loop around the others. Rows of an instruction lie along m, or along n where B is paired."""
+    rows, columns = _FRAGMENT_ROWS, _FRAGMENT_COLUMNS
+    if paired_operand(gemm) == "B":
+        rows, columns = columns, rows
+    return np.where(config.n_outer, config.warp_n // columns, config.warp_m // rows)
 
 
 def _unaligned_quads(gemm: Gemm) -> bool:
@@ -191,36 +158,33 @@ LAWS: tuple[Law, ...] = (
         lambda c, g: (c.k * g.dtype.bytes % DEPTH_BYTES != 0) | (c.k == 0),
         lambda c, g: f"k = {c.k} of {g.dtype} is not a multiple of the {DEPTH_BYTES} bytes of an instruction",
     ),
-    Law(
-        lambda c, g: (c.m % c.warp_m != 0) | (c.n % c.warp_n != 0),
-        lambda c, g: f"warps of {c.warp_m} x {c.warp_n} do not divide tiles of {c.m} x {c.n}",
-    ),
+    WARPS_DIVIDE,
     Law(
         lambda c, g: (c.warp_m % _FRAGMENT_ROWS != 0) | (c.warp_n % _FRAGMENT_ROWS != 0),
         lambda c, g: f"warps of {c.warp_m} x {c.warp_n} are not whole fragments of {_FRAGMENT_ROWS}",
     ),
-    Law(
-        lambda c, g: accumulators_of(c) > _MAX_ACCUMULATORS,
-        lambda c, g: f"{accumulators_of(c)} accumulators per thread exceed {_MAX_ACCUMULATORS}: use smaller warp tiles",
-    ),
-    Law(
-        lambda c, g: warps_of(c) * WARP_THREADS > 1024,
-        lambda c, g: f"{warps_of(c)} warps exceed the 32 of a block: use larger warp tiles",
-    ),
-    Law(
-        lambda c, g: (c.stages < 2) | (shared_bytes(c, g.dtype.bytes) > MAX_SHARED_BYTES),
-        lambda c, g: (
-            f"{c.stages} stages take {shared_bytes(c, g.dtype.bytes)} bytes of shared memory: use 2 or more, "
-            f"of at most {MAX_SHARED_BYTES} bytes"
-        ),
-    ),
+    *THREADS_FIT,
+    ring_fits(shared_bytes),
     Law(
         lambda c, g: (c.store == "quad_shuffle") & (_unaligned_quads(g) | (c.warp_n % (QUAD_LANES * 8) != 0)),
         lambda c, g: "a quad shuffle transpose needs a row-major C of 2-byte elements with rows of 16 bytes",
     ),
     Law(
-        lambda c, g: (c.copy_issue_distance > 0) & (c.copy_issue_distance >= _outer_fragments(c)),
-        lambda c, g: f"copies cannot be issued after {c.copy_issue_distance} of {_outer_fragments(c)} outer fragments",
+        lambda c, g: (c.copy_issue_distance > 0) & (c.copy_issue_distance >= _outer_fragments(c, g)),
+        lambda c, g: (
+            f"copies cannot be issued after {c.copy_issue_distance} of {_outer_fragments(c, g)} outer fragments"
+        ),
+    ),
+    Law(
+        lambda c, g: (c.copy_issue_distance > 0) & (c.interleaved_copies < 1),
+        lambda c, g: "copies in front of the MMAs of a k step are not issued behind any: copy_issue_distance=0",
+    ),
+    Law(
+        lambda c, g: (c.double_buffered_fragments > 0) & (c.k * g.dtype.bytes // DEPTH_BYTES % 2 != 0),
+        lambda c, g: (
+            f"double-buffered fragments need an even number of k steps of {DEPTH_BYTES} bytes, and k = {c.k} of "
+            f"{g.dtype} has {c.k * g.dtype.bytes // DEPTH_BYTES}"
+        ),
     ),
     Law(
         lambda c, g: (c.persistent > 0) & (c.raster_rows < 2),

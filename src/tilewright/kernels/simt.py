@@ -4,15 +4,15 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any, ClassVar, Literal
 
 from tilewright.device.spec import WARP_THREADS
 from tilewright.ir.buffer import Space
-from tilewright.ir.kernel import MAX_SHARED_BYTES
 from tilewright.ir.program import Level, RasterOrder, Route
 from tilewright.kernels.columns import Column
 from tilewright.kernels.law import Law, reasons_against
+from tilewright.kernels.tile_sizes import THREADS_FIT, WARPS_DIVIDE, WarpTiled, ring_fits
 from tilewright.problem.gemm import Gemm, Order
 from tilewright.schedule import (
     Accumulate,
@@ -49,12 +49,11 @@ _PIECE = 4
 _WIDEST_BYTES = 16
 """Of an access of a thread."""
 
-_MAX_ACCUMULATORS = 192
 _ORDER = re.compile(r"~?[mn]\d( ~?[mn]\d)*")
 
 
 @dataclass(frozen=True, slots=True)
-class SimtConfig:
+class SimtConfig(WarpTiled):
     """One kernel of the family.
 
     tile: m, n, k of a block, elements
@@ -74,7 +73,6 @@ class SimtConfig:
     """
 
     tile: tuple[int, int, int] = (128, 256, 16)
-    warp_tile: tuple[int, int] = (64, 64)
     lanes_m: int = 4
     stages: int = 2
     b_transport: Transport = "registers"
@@ -97,32 +95,9 @@ class SimtConfig:
         if not _ORDER.fullmatch(self.fma_order):
             raise ValueError(f"fma_order {self.fma_order!r} is not a sequence of bits such as {SERPENTINE!r}")
 
-    @property
-    def m(self) -> int:
-        return self.tile[0]
-
-    @property
-    def n(self) -> int:
-        return self.tile[1]
-
-    @property
-    def k(self) -> int:
-        return self.tile[2]
-
-    @property
-    def warp_m(self) -> int:
-        return self.warp_tile[0]
-
-    @property
-    def warp_n(self) -> int:
-        return self.warp_tile[1]
-
     def reasons_against(self, gemm: Gemm) -> tuple[str, ...]:
         """Why this kernel cannot compute a problem, in words; empty if it can."""
         return reasons_against(LAWS, self, self.columns, gemm)
-
-    def with_split_k(self, parts: int) -> SimtConfig:
-        return replace(self, split_k=parts)
 
     def schedule(self, gemm: Gemm) -> Schedule:
         """The steps. The parts of split-K are added up by a launch of their own."""
@@ -262,16 +237,6 @@ def _pieces(dim: str, lanes: int, order: tuple[Digit, ...], together: int) -> tu
 # -- arithmetic, of a configuration or of columns ----------------------------------------------------------------------
 
 
-def warps_of(config: Any) -> Column:
-    """Warps of a block."""
-    return config.m // config.warp_m * (config.n // config.warp_n)
-
-
-def accumulators_of(config: Any) -> Column:
-    """Accumulators of a thread."""
-    return config.warp_m * config.warp_n // WARP_THREADS
-
-
 def shared_bytes(config: Any, element_bytes: int) -> Column:
     """Shared memory of the tiles of a block; what pads take is left out."""
     return config.stages * (config.m + config.n) * config.k * element_bytes
@@ -288,10 +253,7 @@ def stores_unaligned_rows(gemm: Gemm) -> bool:
 
 
 LAWS: tuple[Law, ...] = (
-    Law(
-        lambda c, g: (c.m % c.warp_m != 0) | (c.n % c.warp_n != 0),
-        lambda c, g: f"warps of {c.warp_m} x {c.warp_n} do not divide tiles of {c.m} x {c.n}",
-    ),
+    WARPS_DIVIDE,
     Law(
         lambda c, g: (c.lanes_m != 4) & (c.lanes_m != 8),
         lambda c, g: f"{c.lanes_m} lanes along m: Z order has 4 or 8",
@@ -306,24 +268,11 @@ LAWS: tuple[Law, ...] = (
             f"a thread copies 1 or 4 neighbours, and has 1 or 4 columns, not {c.copied} and {c.columns_together}"
         ),
     ),
-    Law(
-        lambda c, g: accumulators_of(c) > _MAX_ACCUMULATORS,
-        lambda c, g: f"{accumulators_of(c)} accumulators per thread exceed {_MAX_ACCUMULATORS}: use smaller warp tiles",
-    ),
-    Law(
-        lambda c, g: warps_of(c) * WARP_THREADS > 1024,
-        lambda c, g: f"{warps_of(c)} warps exceed the 32 of a block: use larger warp tiles",
-    ),
+    *THREADS_FIT,
     Law(
         lambda c, g: (c.unroll == 0) | (c.k % (c.unroll + (c.unroll == 0)) != 0),
         lambda c, g: f"{c.unroll} unrolled k steps do not divide the {c.k} of a tile",
     ),
-    Law(
-        lambda c, g: (c.stages < 2) | (shared_bytes(c, g.dtype.bytes) > MAX_SHARED_BYTES),
-        lambda c, g: (
-            f"{c.stages} stages take {shared_bytes(c, g.dtype.bytes)} bytes of shared memory: use 2 or more, "
-            f"of at most {MAX_SHARED_BYTES} bytes"
-        ),
-    ),
+    ring_fits(shared_bytes),
 )
 """What the lowering takes today, all in this place."""

@@ -10,6 +10,7 @@ import numpy as np
 from tilewright.ir.program import GROUP_LANES, RasterOrder
 from tilewright.kernels.columns import Column
 from tilewright.kernels.law import Law, reasons_against
+from tilewright.kernels.tile_sizes import Tiled
 from tilewright.kernels.wgmma_steps import (
     ACCUMULATORS_BESIDE_ADDRESSES,
     DEPTH_BYTES,
@@ -71,7 +72,7 @@ CLUSTER_SIZES = (1, 2, 4)
 
 
 @dataclass(frozen=True, slots=True)
-class WgmmaConfig:
+class WgmmaConfig(Tiled):
     """One kernel of the family.
 
     tile: m, n, k of a block, elements
@@ -90,7 +91,6 @@ class WgmmaConfig:
     promote_every: elements of k after which the accumulators are added to others in f32; 0 for never
     """
 
-    tile: tuple[int, int, int]
     consumers: int = 2
     ping_pong: bool = False
     cluster: tuple[int, int] = (1, 1)
@@ -112,18 +112,6 @@ class WgmmaConfig:
     )
 
     @property
-    def m(self) -> int:
-        return self.tile[0]
-
-    @property
-    def n(self) -> int:
-        return self.tile[1]
-
-    @property
-    def k(self) -> int:
-        return self.tile[2]
-
-    @property
     def cluster_m(self) -> int:
         return self.cluster[0]
 
@@ -138,9 +126,6 @@ class WgmmaConfig:
     def reasons_against(self, gemm: Gemm) -> tuple[str, ...]:
         """Why this kernel cannot compute a problem as its operands lie, in words; empty if it can."""
         return reasons_against(LAWS, self, self.columns, gemm)
-
-    def with_split_k(self, parts: int) -> WgmmaConfig:
-        return replace(self, split_k=parts)
 
     def schedule(self, gemm: Gemm) -> Schedule:
         """The steps. The parts of split-K are added up by a launch of their own."""

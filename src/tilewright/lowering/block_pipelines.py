@@ -281,7 +281,7 @@ class PersistentRing(BlockRing):
         of_loop = ("number", "done", "from", "limit", "turns")
         number, done, begin, limit, turns = (Var(f"{name}_{what}") for what in of_loop)
         is_first = binary(Op.EQ, part, 0)
-        there = binary(Op.LT, Var(_name(self._scheduler.number, AHEAD)), self._scheduler.count)
+        there = binary(Op.LT, self._scheduler.numbered(Var(TURN) + part), self._scheduler.count)
         # At least as many as are copied early, where k is short with zeros.
         each = binary(Op.MAX, self.count, early)
         lets = (
@@ -301,8 +301,8 @@ class PersistentRing(BlockRing):
         return Scheduler(self.program)
 
     def _found(self, turn: Expr, suffix: str) -> Body:
-        """The coordinates of a tile of this block, their names with a suffix."""
-        return _renamed(self._scheduler.locate(turn), suffix)
+        """The coordinates of a tile of this block, their names with a suffix; where it has none, of the last tile."""
+        return _renamed(self._scheduler.locate(turn, clamped=True), suffix)
 
 
 @dataclass(frozen=True)

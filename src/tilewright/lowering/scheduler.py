@@ -218,11 +218,6 @@ class Scheduler:
         return self.tiles * self._layers
 
     @property
-    def number(self) -> str:
-        """The name of the number of an item, which is below `count`."""
-        return ITEM if self._layers != ONE else BLOCK
-
-    @property
     def tile_number(self) -> Expr:
         """The number of the running block's tile of C among all tiles of all problems, where tiles are rasterised."""
         number: Expr = Var(BLOCK)
@@ -264,13 +259,22 @@ class Scheduler:
     def _stride(self) -> Expr:
         return Var("gridDim.x") // self.plan.cluster
 
-    def locate(self, number: Expr) -> Body:
-        """Names where the running block's item lies that it comes to after `number` others."""
+    def numbered(self, number: Expr) -> Expr:
+        """The number of the item that the running block comes to after `number` others; not below `count`: there is
+        none."""
+        return self._own + number * self._stride
+
+    def locate(self, number: Expr, *, clamped: bool = False) -> Body:
+        """Names where the running block's item lies that it comes to after `number` others.
+
+        clamped: where there is none, the last item of the grid stands for it, so that no index leaves its range.
+        """
         if self.plan.walk is Walk.ONE_TILE:
             return (*self._layer(Var("blockIdx.z")), *self.coordinates(self._own))
         if self.plan.walk is Walk.STREAM_K:
             return self._segment(number)
-        own = self._own + number * self._stride
+        own = self.numbered(number)
+        own = binary(Op.MIN, own, self.count - 1) if clamped else own
         if self.plan.problems is Problems.GROUPED_M:
             found, tile = GroupsAlongM(self.program.threads_per_block, self._rows_of).find(
                 Var(ITEM), self.tile_counts[1]

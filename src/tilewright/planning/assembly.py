@@ -45,7 +45,8 @@ _PLACE: Mapping[OperandName, Place] = {"A": Place.A, "B": Place.B, "C": Place.OU
 class Request:
     """A problem as it lies in memory. gemm: C row-major. stack: where it is one of many. fixed_order: the sum over k in
     one order, whatever m and n are. groups: of which `gemm` is the sum. algorithm: of pieces of f32 operands; or_f32:
-    f32 arithmetic may compute it as well, where that is faster. promote_every: elements of k after which sums are added
+    f32 arithmetic may compute it as well, where that is faster. prepared: whether the pieces of B lie at `Place.PIECES`
+    already. promote_every: elements of k after which sums are added
     to registers of f32; 0 for never."""
 
     gemm: Gemm
@@ -56,6 +57,7 @@ class Request:
     groups: Groups | None = None
     algorithm: Algorithm | None = None
     or_f32: bool = False
+    prepared: bool = False
     promote_every: int = 0
 
     @property
@@ -78,11 +80,13 @@ def plan_of(kernels: Kernels, request: Request, config: PlanConfig) -> Plan:
         alignment = replace(alignment, **{copy.name.lower(): TMA_BYTES})
         stack = None if stack is None else replace(stack, **{copy.name.lower(): copy.apart})
         at += copy.count * copy.size_bytes
-    steps += _copied(kernels, request, copies, places)
     inner = as_read(gemm, config)
+    size_bytes = at + (_part_bytes(inner, config.split_k) if finishes(config) else 0)
+    if size_bytes > _SCRATCH_LIMIT:  # before anything is compiled
+        raise LaunchError(f"{config} would need a workspace of {format_bytes(size_bytes)}.")
+    steps += _copied(kernels, request, copies, places)
     if finishes(config):
         steps += _parts(kernels, gemm, inner, alignment, config, places, at)
-        at += _part_bytes(inner, config.split_k)
     else:
         gemm = inner
         problems = Problems.ONE if stack is None else Problems.STRIDED
@@ -93,9 +97,7 @@ def plan_of(kernels: Kernels, request: Request, config: PlanConfig) -> Plan:
         values = arguments(gemm, nowhere) if stack is None else (*arguments(gemm, nowhere), *steps_of(stack, gemm))
         launch = built.loaded.prepare(grid, built.kernel.block, values)
         steps.append(Step(launch, (places["A"], places["B"], places["C"], *_added(gemm))))
-    if at > _SCRATCH_LIMIT:
-        raise LaunchError(f"{config} would need a workspace of {format_bytes(at)}.")
-    return Plan(tuple(steps), at, str(config))
+    return Plan(tuple(steps), size_bytes, str(config))
 
 
 def _thin_plan(kernels: Kernels, request: Request, config: PlanConfig) -> Plan:

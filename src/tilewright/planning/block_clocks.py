@@ -13,6 +13,7 @@ from tilewright.dtypes import DType
 from tilewright.kernels import mma, simt, wgmma
 from tilewright.kernels.block_work import Setting, work_of
 from tilewright.kernels.columns import Columns
+from tilewright.kernels.tile_sizes import accumulators_of, warps_of
 from tilewright.model.occupancy import blocks_that_fit
 from tilewright.model.sm import Sm
 from tilewright.problem.gemm import Gemm
@@ -103,10 +104,8 @@ def blocks_per_sm(kind: str, c: Any, gemm: Gemm, spec: DeviceSpec) -> Any:
     def fitting(c: Any) -> Any:
         return blocks_that_fit(
             spec,
-            warps=family.warps_of(c),
-            registers_per_thread=np.minimum(
-                spec.max_registers_per_thread, 2 * family.accumulators_of(c) + _OTHER_REGISTERS
-            ),
+            warps=warps_of(c),
+            registers_per_thread=np.minimum(spec.max_registers_per_thread, 2 * accumulators_of(c) + _OTHER_REGISTERS),
             shared_bytes=family.shared_bytes(c, gemm.dtype.bytes),
         )
 

@@ -31,7 +31,7 @@ from tilewright.kernels.gemv import GemvConfig
 from tilewright.kernels.simt import SimtConfig
 from tilewright.notices import say_once
 from tilewright.planning.assembly import Request, plan_of
-from tilewright.planning.emulated import emulated_plan, of_pieces, splitting_us, why_not
+from tilewright.planning.emulated import emulated_plan, of_pieces, splitting_plan, splitting_us, why_not
 from tilewright.planning.kernels import Kernels, build_of
 from tilewright.planning.on_paper import version_of
 from tilewright.planning.packing import Alignment, as_read, fitted
@@ -120,6 +120,15 @@ class Dispatcher:
             if len(self._kept) >= _KEPT_PLANS:
                 self._kept.clear()
             self._kept[request] = self._plans[request] = plan
+
+    def splitting(self, request: Request) -> tuple[Plan, int]:
+        """What splits B into the pieces of a request, and their bytes. Raises LaunchError where there is no wgmma."""
+        self.refuse_fork()
+        refused = why_not(request, self.spec)
+        if refused is not None:
+            raise refused
+        with self._lock, self.gpu.as_current():
+            return splitting_plan(self.kernels, request)
 
     def knows_ragged(self, request: Request) -> bool:
         """Whether `ragged` was asked the same before."""

@@ -52,7 +52,7 @@ def why_not(request: Request, spec: DeviceSpec) -> LaunchError | None:
             f"precision={how.name!r} keeps pieces of the operands in a workspace, and there is no memory for it.",
             hint="free some memory, or use precision='default'.",
         )
-    size_bytes = sum(_size_bytes(_splitting(request.gemm, how, name, request.stack)) for name in PACKABLE)
+    size_bytes = sum(_size_bytes(_splitting(request.gemm, how, name, request.stack)) for name in _split_by(request))
     if size_bytes > _MOST_BYTES:
         return LaunchError(
             f"precision={how.name!r} keeps pieces of the operands of {request.gemm} in {format_bytes(size_bytes)} of "
@@ -85,13 +85,52 @@ def splitting_us(request: Request, spec: DeviceSpec) -> float:
     """The estimated microseconds of everything before the product of pieces."""
     how, found = request.algorithm, 0.0
     assert how is not None
-    for name in PACKABLE:
+    for name in _split_by(request):
         splitting = _splitting(request.gemm, how, name, request.stack)
         found += float(moving(splitting.compulsory_bytes, spec)) + MORE_LAUNCHES_SECONDS
         if _is_transposed(request.gemm, how, name):
             copied = 2 * splitting.count * splitting.lines * splitting.length * F32.bytes
             found += float(moving(copied, spec)) + MORE_LAUNCHES_SECONDS
     return found * 1e6
+
+
+def _split_by(request: Request) -> tuple[OperandName, ...]:
+    """The operands that a call splits."""
+    return ("A",) if request.prepared else PACKABLE
+
+
+def pieces_of_b(request: Request) -> Splitting:
+    """How the pieces of B lie, wherever B itself lies."""
+    assert request.algorithm is not None
+    found = _splitting(request.gemm, request.algorithm, "B", request.stack)
+    return replace(found, leading=found.length, step=0)
+
+
+def splitting_plan(kernels: Kernels, request: Request) -> tuple[Plan, int]:
+    """B split into pieces at `Place.OUT`, and their bytes."""
+    how = request.algorithm
+    assert how is not None
+    splitting = _splitting(request.gemm, how, "B", request.stack)
+    steps, scratch = _split(kernels, request, "B", 0, (Place.OUT, 0))
+    return Plan(tuple(steps), scratch, f"pieces of B for {how}"), _size_bytes(splitting)
+
+
+def _split(
+    kernels: Kernels, request: Request, name: OperandName, at: int, to: tuple[Place, int] | None = None
+) -> tuple[list[Step], int]:
+    """The launches that split an operand, and where the workspace goes on. at: where it begins. to: where pieces go,
+    if not into the workspace."""
+    how, steps = request.algorithm, []
+    assert how is not None
+    splitting = _splitting(request.gemm, how, name, request.stack)
+    source, aligned = (_PLACE[name], 0), request.alignment.of(name)
+    if _is_transposed(request.gemm, how, name):
+        source, aligned = (Place.SCRATCH, at), TMA_BYTES
+        steps.append(_transposed(kernels, request, splitting, name, at))
+        at += splitting.count * padded_bytes(splitting.lines, splitting.length, F32)
+    launch = kernels.auxiliary(SplittingConfig.of(splitting, aligned, overlapped=kernels.overlaps), splitting)
+    steps.append(Step(launch, (source, to or (Place.SCRATCH, at))))
+    return steps, at if to is not None else at + _size_bytes(splitting)
 
 
 def _is_transposed(gemm: Gemm, how: Algorithm, name: OperandName) -> bool:
@@ -135,22 +174,16 @@ def _splitting(gemm: Gemm, how: Algorithm, name: OperandName, stack: Stack | Non
 
 
 def emulated_plan(kernels: Kernels, request: Request, config: PlanConfig) -> Plan:
-    """Both operands split, then the product of their pieces by the kernel of a configuration."""
+    """Both operands split, or A alone, then the product of their pieces by the kernel of a configuration."""
     how = request.algorithm
     assert how is not None
-    inner, steps, at = of_pieces(request), [], 0
-    places: dict[OperandName, int] = {}
-    for name in PACKABLE:
-        splitting = _splitting(request.gemm, how, name, request.stack)
-        source, aligned = (_PLACE[name], 0), request.alignment.of(name)
-        if _is_transposed(request.gemm, how, name):
-            source, aligned = (Place.SCRATCH, at), TMA_BYTES
-            steps.append(_transposed(kernels, request, splitting, name, at))
-            at += splitting.count * padded_bytes(splitting.lines, splitting.length, F32)
-        places[name] = at
-        launch = kernels.auxiliary(SplittingConfig.of(splitting, aligned, overlapped=kernels.overlaps), splitting)
-        steps.append(Step(launch, (source, (Place.SCRATCH, at))))
-        at += _size_bytes(splitting)
+    inner, at = of_pieces(request), 0
+    steps: list[Step] = []
+    places: dict[Place, tuple[Place, int]] = {Place.B: (Place.PIECES, 0)}
+    for name in _split_by(request):
+        more, end = _split(kernels, request, name, at)
+        steps += more
+        places[_PLACE[name]], at = more[-1].pointers[1], end
     product = plan_of(kernels, inner, config)
     steps += [replace(step, pointers=tuple(_moved(one, places, at) for one in step.pointers)) for step in product.steps]
     return Plan(tuple(steps), at + product.scratch_bytes, f"{how}: pieces by {product.words}")
@@ -162,13 +195,15 @@ def _size_bytes(splitting: Splitting) -> int:
     return round_up(elements * splitting.out.bytes, 256)
 
 
-def _moved(pointer: tuple[Place, int], pieces: dict[OperandName, int], scratch: int) -> tuple[Place, int]:
+def _moved(pointer: tuple[Place, int], pieces: dict[Place, tuple[Place, int]], scratch: int) -> tuple[Place, int]:
     """Where a pointer of the product of pieces lies among those of the call."""
     place, offset = pointer
     if place is Place.SCRATCH:
         return Place.SCRATCH, scratch + offset
-    name = next((name for name, known in _PLACE.items() if known is place), None)
-    return pointer if name is None else (Place.SCRATCH, pieces[name] + offset)
+    if place not in pieces:
+        return pointer
+    to, at = pieces[place]
+    return to, at + offset
 
 
 def _transposed(kernels: Kernels, request: Request, splitting: Splitting, name: OperandName, at: int) -> Step:

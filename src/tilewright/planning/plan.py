@@ -19,6 +19,7 @@ class Place(IntEnum):
     RESIDUAL = 4
     SCRATCH = 5
     GROUP_ENDS = 6
+    PIECES = 7
 
 
 @dataclass(frozen=True, slots=True)

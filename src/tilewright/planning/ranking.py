@@ -141,7 +141,7 @@ class Ranking(Sequence[tuple[float, PlanConfig]]):
         at = self._order[places]
         table = np.searchsorted(self._starts, at, side="right") - 1
         found: dict[int, tuple[float, PlanConfig]] = {}
-        for number in np.unique(table).tolist():
+        for number in sorted(set(table.tolist())):  # np.unique would import numpy.ma
             rows = at[table == number]
             told = self._tables[number]
             kernels = rows_of(told.kind, told.columns, rows - self._starts[number])

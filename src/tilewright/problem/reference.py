@@ -46,11 +46,6 @@ class Operands:
         """The logical 2-D matrix as a view of the storage, decoded to a float type."""
         return self.gemm.operand(name).dtype.decode(view(self.gemm, name, self.storage(name)))
 
-    @property
-    def added_to(self) -> Array:
-        """The matrix that beta multiplies."""
-        return self.matrix(self.gemm.epilogue.addend)
-
 
 def view(gemm: Gemm, name: OperandName | AddedName, storage: Array) -> Array:
     """Flat storage of `name` seen as its logical (rows, columns) matrix; no copy."""

@@ -21,6 +21,7 @@ class Kind(Enum):
     OUT_OF_BOUNDS = "access out of bounds"
     MISALIGNED = "misaligned access"
     OVERFLOW = "overflow of a 32-bit index"
+    NEGATIVE = "division of a negative integer"
     COPY_SIZE = "copy of an impossible size"
     DIVERGENT_BARRIER = "barrier reached by a part of a warp"
     PARTED_WARP = "instruction of a whole warp on which its lanes do not agree"

@@ -12,7 +12,7 @@ stays known.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -20,7 +20,8 @@ import numpy as np
 
 from tilewright.dtypes import BOOL, I32, Array, DType
 from tilewright.errors import SimulationError
-from tilewright.ir.expr import ZERO, Binary, Cast, Const, Expr, Load, Lookup, Op, Select, Var, binary
+from tilewright.ir.expr import ZERO, Binary, Cast, Const, Expr, Load, Lookup, Op, Select, Var, binary, quotient
+from tilewright.ir.ranges import NATURAL, Interval, interval
 from tilewright.ir.visit import rebuild, sub_exprs, walk_expr
 from tilewright.simulator.convoy import Convoy
 from tilewright.simulator.warps import Lanes, Mask
@@ -61,8 +62,8 @@ _OPERATOR = {
     Op.ADD: "({} + {})",
     Op.SUB: "({} - {})",
     Op.MUL: "({} * {})",
-    Op.DIV: "({} // {})",
-    Op.MOD: "({} % {})",
+    Op.DIV: "quotient({}, {})",
+    Op.MOD: "remainder({}, {})",
     Op.SHL: "({} << {})",
     Op.SHR: "({} >> {})",
     Op.AND: "({} & {})",
@@ -73,6 +74,9 @@ _OPERATOR = {
     Op.EQ: "({} == {})",
     Op.NE: "({} != {})",
 }
+_OF_NATURALS = {Op.DIV: "({} // {})", Op.MOD: "({} % {})"}
+"""What is faster, and the same for numbers that are not negative."""
+
 _WRAPPING = frozenset({Op.ADD, Op.SUB, Op.MUL, Op.SHL})
 """Operators under which 32 bits may overflow on the way, as long as the result fits; operands of others must fit."""
 
@@ -120,6 +124,27 @@ def is_uniform(expr: Expr) -> bool:
     )
 
 
+class _Naturals(Mapping[str, Interval]):
+    """Loop variables and coordinates of threads, by the names of resolved expressions."""
+
+    def __getitem__(self, name: str) -> Interval:
+        if name.startswith(("threadIdx", "blockIdx", "s[")):
+            return NATURAL
+        raise KeyError(name)
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(())
+
+    def __len__(self) -> int:
+        return 0
+
+
+def is_natural(resolved: Expr) -> bool:
+    """Whether a resolved integer expression is certainly not negative."""
+    low = interval(resolved, _Naturals()).low
+    return low is not None and low >= 0
+
+
 def uniform(expr: Expr) -> Uniform:
     """A resolved uniform expression as a Python function of the slots."""
     function: Uniform = _function("s", _text(expr, _FOR_UNIFORM))
@@ -133,8 +158,25 @@ def array_function(expr: Expr, *parameters: str) -> Callable[..., Array]:
 
 def _function(parameters: str, text: str) -> Callable[..., Any]:
     # Python's own compiler is the fastest evaluator at hand: ten times a tree of closures. The text is ours alone.
-    function: Callable[..., Any] = eval(f"lambda {parameters}: {text}", {"np": np, "inf": np.inf, "nan": np.nan})
+    function: Callable[..., Any] = eval(f"lambda {parameters}: {text}", _GLOBALS)
     return function
+
+
+def _quotients(a: Any, b: Any) -> Any:
+    """`quotient` of integers or arrays of them."""
+    if isinstance(a, int) and isinstance(b, int):
+        return quotient(a, b)
+    if np.min(a) >= 0 < np.min(b):
+        return a // b
+    size = np.abs(a) // np.abs(b)
+    return np.where((a < 0) == (b < 0), size, -size)
+
+
+def _remainders(a: Any, b: Any) -> Any:
+    return a - _quotients(a, b) * b
+
+
+_GLOBALS = {"np": np, "inf": np.inf, "nan": np.nan, "quotient": _quotients, "remainder": _remainders}
 
 
 def _text(expr: Expr, operators: Mapping[Op, str]) -> str:
@@ -143,6 +185,8 @@ def _text(expr: Expr, operators: Mapping[Op, str]) -> str:
             return repr(float(expr.value) if expr.dtype.is_float else int(expr.value))
         case Var():
             return expr.name
+        case Binary(op=Op.DIV | Op.MOD) if is_natural(expr.a) and is_natural(expr.b):
+            return _OF_NATURALS[expr.op].format(_text(expr.a, operators), _text(expr.b, operators))
         case Binary():
             return operators[expr.op].format(_text(expr.a, operators), _text(expr.b, operators))
         case Select():

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 
 from tilewright.errors import SimulationError
 from tilewright.ir.async_stmt import (
@@ -70,9 +71,22 @@ from tilewright.simulator.control import (
     Telling,
 )
 from tilewright.simulator.convoy import Convoy
-from tilewright.simulator.index import Cells, Place, Predicate, Scope, Uniform, is_uniform, resolve, slot_var, uniform
+from tilewright.simulator.index import (
+    Cells,
+    Place,
+    Predicate,
+    Scope,
+    Uniform,
+    is_natural,
+    is_uniform,
+    resolve,
+    slot_var,
+    uniform,
+)
 from tilewright.simulator.launch import odd
 from tilewright.simulator.moves import LoadOp, MemorySide, StoreOp
+from tilewright.simulator.names import Names
+from tilewright.simulator.naturals import NaturalCheck, divided, natural_checks
 from tilewright.simulator.observed import observed, observed_step
 from tilewright.simulator.opaque_tiles import (
     LoadTileOp,
@@ -85,26 +99,6 @@ from tilewright.simulator.opaque_tiles import (
 from tilewright.simulator.sites import Site, Sites
 from tilewright.simulator.values import NotEven, Values
 from tilewright.simulator.warps import Warps
-
-Loops = tuple[tuple[str, int], ...]
-"""The enclosing loops, outermost first: name and slot."""
-
-
-@dataclass(frozen=True, slots=True)
-class Names:
-    """What is visible at a statement. loops: around it."""
-
-    scope: Scope
-    loops: Loops = ()
-
-    def with_name(self, name: str, value: Expr) -> Names:
-        return replace(self, scope=self.scope.with_name(name, value))
-
-    def with_registers(self, name: str, number: int) -> Names:
-        return replace(self, scope=self.scope.with_registers(name, number))
-
-    def with_loop(self, name: str, slot: int) -> Names:
-        return Names(self.scope.with_name(name, slot_var(slot)), (*self.loops, (name, slot)))
 
 
 @dataclass(slots=True)
@@ -171,7 +165,7 @@ class _Translator:
             if isinstance(stmt, (Let, Alloc)):
                 names = self._declare(stmt, here, names, straight)
             elif any(isinstance(inner, self._stops) for _, inner in walk((stmt,))):
-                straight += self._reads(stmt, here, names)
+                straight += self._checks(stmt, here, names)
                 flush()
                 self._emit_waiting(stmt, here, names)
             else:
@@ -218,6 +212,14 @@ class _Translator:
                 operations += self._statement(stmt, here, names)
         return tuple(operations)
 
+    def _checks(self, stmt: Stmt, path: Path, names: Names) -> list[Operation]:
+        """Checks of what a statement is made of, before it is executed."""
+        return [*self._reads(stmt, path, names), *self._naturals(stmt, path, names)]
+
+    def _naturals(self, stmt: Stmt, path: Path, names: Names) -> list[NaturalCheck]:
+        place = partial(self._sites.place, path, stmt, names.loops)
+        return natural_checks(stmt, place, self._context, self.cells, names.scope)
+
     def _reads(self, stmt: Stmt, path: Path, names: Names) -> list[Operation]:
         """Checks of the registers that indices, guards and conditions are made of."""
         loads = {part for expr in exprs_of(stmt) for part in walk_expr(expr) if isinstance(part, Load)}
@@ -233,7 +235,7 @@ class _Translator:
 
     def _statement(self, stmt: Stmt, path: Path, names: Names) -> Sequence[Operation]:
         """The operations of a statement, which tell an observer that it is executed; those of its bodies do."""
-        operations = [*self._reads(stmt, path, names), *self._operations(stmt, path, names)]
+        operations = [*self._checks(stmt, path, names), *self._operations(stmt, path, names)]
         if isinstance(stmt, (For, If)):
             return operations
         return observed(operations, self._context.observer, lambda: self._sites.place(path, stmt, names.loops))
@@ -327,6 +329,8 @@ class _Translator:
                 axes[slot_var(slot).name] = _length(loop)
             else:
                 around.append((loop, at, slot))
+        if any(not is_natural(resolve(operand, inside.scope)) for operand, _ in divided(inner)):
+            return []
         site = self._sites.add(path, inner, inside.loops)
         try:
             operation: Operation = assign_op(inner, replace(self._values(site, inside), axes=axes))
@@ -443,6 +447,7 @@ class _Translator:
             operations.append(AllocOp(self._context, self.registers, stmt.buffer))
             self.registers += 1
             return names.with_registers(stmt.buffer.name, self.registers - 1)
+        operations += self._naturals(stmt, path, names)
         reads_registers = any(isinstance(part, Load) for part in walk_expr(stmt.value))
         if not stmt.value.dtype.is_float and not reads_registers:
             value = resolve(stmt.value, names.scope)

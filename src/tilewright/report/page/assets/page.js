@@ -2,7 +2,8 @@
 
 const data = JSON.parse(document.getElementById("data").textContent);
 const byName = new Map(data.rungs.map((rung) => [rung.name, rung]));
-const chosen = { rung: fromAddress() || data.rungs[data.rungs.length - 1].name, size: String(data.size) };
+const shownFirst = data.rungs[data.rungs.length - 1].name;
+const chosen = { rung: fromAddress() || shownFirst, size: String(data.size) };
 const sizeBox = document.getElementById("size"), rungBox = document.getElementById("rung");
 const rungList = document.getElementById("rungs"), logBox = document.getElementById("log");
 
@@ -87,8 +88,8 @@ function drawAll() {
 }
 
 function pickRung(name) {
+  if (name !== chosen.rung) history.pushState(null, "", `#${encodeURIComponent(name)}`); // Back leads to the rung before
   chosen.rung = name;
-  history.replaceState(null, "", `#${encodeURIComponent(name)}`);
   drawAll();
 }
 
@@ -105,7 +106,7 @@ rungBox.addEventListener("change", () => pickRung(rungBox.value));
 logBox.addEventListener("change", drawSpeeds);
 document.getElementById("previous").addEventListener("click", () => move(-1));
 document.getElementById("next").addEventListener("click", () => move(1));
-addEventListener("hashchange", () => { const name = fromAddress(); if (name) { chosen.rung = name; drawAll(); } });
+addEventListener("hashchange", () => { chosen.rung = fromAddress() || shownFirst; drawAll(); });
 matchMedia("(prefers-color-scheme: dark)").addEventListener("change", () => { drawPrimer(document.getElementById("primer")); drawAll(); });
 let wide = innerWidth;
 addEventListener("resize", () => { if (Math.abs(innerWidth - wide) > 40) { wide = innerWidth; drawPrimer(document.getElementById("primer")); drawPictures(); } });

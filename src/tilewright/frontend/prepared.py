@@ -1,0 +1,157 @@
+"""A constant operand whose pieces are kept: products with it split the other operand only."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Any
+
+from tilewright.dtypes import F32
+from tilewright.errors import ProblemError
+from tilewright.frontend.compute import Settled, compute, refuse_host_memory, views_of
+from tilewright.frontend.layouts import CannotWrite
+from tilewright.frontend.libraries import HostArrays, TorchArrays, library_of
+from tilewright.frontend.libraries.views import DTypeError, View, c_strides
+from tilewright.frontend.options import EMULATED, Options, Precision, options_of
+from tilewright.frontend.requests import Piece, Views, checked, requests_of
+from tilewright.frontend.shapes import NeedsCopy, ShapeError
+from tilewright.planning.assembly import Request
+from tilewright.planning.dispatch import dispatcher
+from tilewright.planning.emulated import pieces_of_b
+from tilewright.planning.plan import Place
+
+_ROWS = 128
+"""Of the other operand of the product that pieces are asked for; they do not depend on it."""
+
+
+def prepare(weight: Any, *, precision: Precision = EMULATED) -> Prepared:
+    """A constant operand b of `matmul(a, b, precision=...)`, with its pieces, which stay on the GPU.
+
+    weight: f32, of shape (k, n), on a GPU; its pieces take 2 bytes of each element and product of pieces in bf16, 4 in
+    tf32. precision: an algorithm, or "f32_emulated". Where PyTorch counts that the weight was written, it is split
+    again. Raises DTypeError, ShapeError and ProblemError for what cannot be prepared, LaunchError where there is no
+    wgmma.
+    """
+    return Prepared(weight, precision)
+
+
+class Prepared:
+    """What `prepare` returns: `b` of products. weight: the operand. precision: of its products."""
+
+    def __init__(self, weight: Any, precision: Precision) -> None:
+        self.weight, self.precision = weight, precision
+        self._library: Any = library_of(weight)
+        self._calls: dict[Any, Settled] = {}
+        if isinstance(self._library, HostArrays):
+            raise ProblemError("A weight in host memory has no pieces on a GPU.", hint="move it to the GPU first.")
+        self._split()
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        return tuple(self.weight.shape)
+
+    def _split(self) -> None:
+        self._version = _version(self.weight)
+        request = self._request()
+        self._device = self._library.view(self.weight).device
+        planner, library = dispatcher(self._device), self._library
+        plan, size_bytes = planner.splitting(request)
+        self._lie = pieces_of_b(request)
+        self._pieces, self._kept = library.scratch(size_bytes, self.weight)
+        scratch, kept = library.scratch(plan.scratch_bytes, self.weight) if plan.scratch_bytes else (0, None)
+        places = {Place.B: library.address(self.weight), Place.OUT: self._pieces, Place.SCRATCH: scratch}
+        with planner.gpu.as_current():
+            plan.run(library.stream(self._device), [places.get(place, 0) for place in Place])
+        library.finished((self.weight,), self._device)
+        del kept
+
+    def _request(self) -> Request:
+        """A product with the weight."""
+        view: View = self._library.view(self.weight)
+        if view.dtype is not F32:
+            raise DTypeError(f"A weight of {view.dtype} has no pieces.", hint="prepare weights of f32.")
+        if len(view.shape) != 2 or 0 in view.shape:
+            raise ShapeError(f"A weight of shape {view.shape} cannot be prepared.", hint="give one of shape (k, n).")
+        options = options_of(1.0, None, None, self.precision, None, False, None, False)
+        if options.algorithm_of(F32, view.shape[0])[0] is None:
+            raise ProblemError(
+                f"precision={self.precision!r} multiplies no pieces of a weight of {view.shape[0]} rows.",
+                hint="prepare larger weights, for 'f32_emulated' or an algorithm.",
+            )
+        shape = _ROWS, view.shape[0]
+        views = Views(View(0, shape, c_strides(shape), F32, view.device), view)
+        refuse_host_memory(self._library, views)
+        try:
+            (piece,) = requests_of(views, *checked(views, options), options)
+        except NeedsCopy as needed:
+            self.weight = needed.copied(self._library, self.weight)
+            return self._request()
+        return piece.request
+
+    def multiply(self, a: Any, out: Any, c: Any, bias: Any, options: Options) -> Any:
+        """The product of `a` with the weight."""
+        if options.precision not in ("default", self.precision):
+            raise ProblemError(
+                f"The weight was prepared for precision={self.precision!r}, not {options.precision!r}.",
+                hint="leave out precision.",
+            )
+        options = _precise(options, self.precision)
+        library = self._library
+        if isinstance(library, TorchArrays) and not _is_plain(a, self.weight, out, c, bias):
+            from tilewright.frontend.pytorch.entry import multiply
+
+            return multiply(a, self.weight, out, c, bias, options)  # PyTorch must see the call
+        if _version(self.weight) != self._version:
+            self._calls.clear()
+            self._split()
+        key = library.key(options, a, self.weight, c, bias, out)
+        call = self._calls.get(key)
+        if call is None:
+            try:
+                views = views_of(library, a, self.weight, out, c, bias)
+                call = Settled(library, views, options, a, self._known)
+            except (NeedsCopy, CannotWrite):
+                return compute(library, a, self.weight, out, c, bias, options)
+            self._calls[key] = call
+        result = call.make() if out is None else out
+        given = (0 if array is None else library.address(array) for array in (bias, None if c is out else c))
+        addresses: Any = (library.address(a), library.address(self.weight), library.address(result), *given)
+        if out is not None and call.shares_memory(addresses):
+            return compute(library, a, self.weight, out, c, bias, options)
+        call.start(library, addresses, result, self._pieces)
+        library.finished((a, self.weight, c, bias, result), call.device)
+        return result
+
+    def _known(self, pieces: Sequence[Piece]) -> Sequence[Piece]:
+        """Requests, told that the pieces of B are there, where they lie as the request needs them."""
+        return tuple(replace(one, request=replace(one.request, prepared=self._serves(one))) for one in pieces)
+
+    def _serves(self, piece: Piece) -> bool:
+        if piece.swapped or piece.request.algorithm is None or any(start[1] for start in piece.starts):
+            return False
+        return pieces_of_b(piece.request) == self._lie
+
+
+_PRECISE: dict[tuple[Options, str], Options] = {}
+
+
+def _precise(options: Options, precision: Precision) -> Options:
+    """The same options with a precision; always the same value, as keys hold options by identity."""
+    found = _PRECISE.get((options, precision))
+    if found is None:
+        found = _PRECISE[options, precision] = replace(options, precision=precision)
+    return found
+
+
+def _version(weight: Any) -> int:
+    """How often PyTorch counts that a tensor was written; 0 for others."""
+    try:
+        return int(weight._version)
+    except (AttributeError, RuntimeError):  # of another library, or made under inference mode
+        return 0
+
+
+def _is_plain(*arrays: Any) -> bool:
+    from tilewright.frontend.pytorch.entry import is_plain
+
+    return is_plain(*(array for array in arrays if array is not None))

@@ -1,0 +1,97 @@
+"""What configurations of tiled kernels have in common: their sizes by name, split-K, and laws of warps."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from typing import Any, Self
+
+from tilewright.device.spec import WARP_THREADS
+from tilewright.ir.kernel import MAX_SHARED_BYTES
+from tilewright.kernels.columns import Column
+from tilewright.kernels.law import Law
+
+MAX_ACCUMULATORS = 192
+"""Of a thread that copies as well: the rest of its registers holds addresses and fragments."""
+
+_MAX_WARPS = 32
+"""Of a block. Source: CUDA C++ Programming Guide, compute capabilities."""
+
+
+@dataclass(frozen=True, slots=True)
+class Tiled:
+    """tile: m, n, k of a block, elements."""
+
+    tile: tuple[int, int, int]
+
+    @property
+    def m(self) -> int:
+        return self.tile[0]
+
+    @property
+    def n(self) -> int:
+        return self.tile[1]
+
+    @property
+    def k(self) -> int:
+        return self.tile[2]
+
+    def with_split_k(self, parts: int) -> Self:
+        """The same for so many blocks that share the sum over k of a tile."""
+        return replace(self, split_k=parts)  # type: ignore[call-arg]
+
+
+@dataclass(frozen=True, slots=True)
+class WarpTiled(Tiled):
+    """warp_tile: m, n of a warp's part, elements."""
+
+    warp_tile: tuple[int, int] = (64, 64)
+
+    @property
+    def warp_m(self) -> int:
+        return self.warp_tile[0]
+
+    @property
+    def warp_n(self) -> int:
+        return self.warp_tile[1]
+
+
+def warps_of(config: Any) -> Column:
+    """Warps of a block."""
+    return config.m // config.warp_m * (config.n // config.warp_n)
+
+
+def accumulators_of(config: Any) -> Column:
+    """Accumulators of a thread."""
+    return config.warp_m * config.warp_n // WARP_THREADS
+
+
+# -- laws --------------------------------------------------------------------------------------------------------------
+
+WARPS_DIVIDE = Law(
+    lambda c, g: (c.m % c.warp_m != 0) | (c.n % c.warp_n != 0),
+    lambda c, g: f"warps of {c.warp_m} x {c.warp_n} do not divide tiles of {c.m} x {c.n}",
+)
+
+THREADS_FIT: tuple[Law, ...] = (
+    Law(
+        lambda c, g: accumulators_of(c) > MAX_ACCUMULATORS,
+        lambda c, g: f"{accumulators_of(c)} accumulators per thread exceed {MAX_ACCUMULATORS}: use smaller warp tiles",
+    ),
+    Law(
+        lambda c, g: warps_of(c) > _MAX_WARPS,
+        lambda c, g: f"{warps_of(c)} warps exceed the {_MAX_WARPS} of a block: use larger warp tiles",
+    ),
+)
+
+
+def ring_fits(shared_bytes: Callable[[Any, int], Column]) -> Law:
+    """A ring has two stages, and shared memory has room for it. shared_bytes: of a configuration and the bytes of an
+    element."""
+    return Law(
+        lambda c, g: (c.stages < 2) | (shared_bytes(c, g.dtype.bytes) > MAX_SHARED_BYTES),
+        lambda c, g: (
+            f"{c.stages} stages take {shared_bytes(c, g.dtype.bytes)} bytes of shared memory: use 2 or more, "
+            f"of at most {MAX_SHARED_BYTES} bytes"
+        ),
+    )

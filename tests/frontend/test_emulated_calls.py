@@ -1,0 +1,154 @@
+"""Whole calls of `matmul(precision=...)` on a simulated H200: every launch of a call runs on the simulator."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+import pytest
+from cpu_gpu import FakeGpu, cpu_gpu, on_gpu
+from simulated import SimulatedKernels
+
+from tilewright.device.catalog import device
+from tilewright.dtypes import Array
+from tilewright.errors import LaunchError, ProblemError
+from tilewright.frontend import grouped_matmul, matmul, prepare
+from tilewright.frontend.compute import words_of
+from tilewright.frontend.libraries import DTypeError
+from tilewright.frontend.options import PRECISIONS, options_asked
+from tilewright.planning import dispatch, kernels
+from tilewright.planning.plan import Place
+from tilewright.problem.emulation import ALGORITHMS
+
+U = 2.0**-24
+
+
+@pytest.fixture(autouse=True)
+def simulated_gpu() -> Iterator[None]:
+    with cpu_gpu(), pytest.MonkeyPatch.context() as patch:
+        patch.setattr(dispatch, "Kernels", lambda gpu: SimulatedKernels(FakeGpu(), device("H200")))
+        yield
+
+
+def drawn(*shape: int, seed: int = 0) -> Any:
+    return on_gpu(np.random.default_rng(seed + sum(shape)).standard_normal(shape).astype(np.float32))
+
+
+def share(precision: str, a: Any, b: Any, c: Any) -> float:
+    """The largest error of an element, as a share of the bound of an algorithm."""
+    wide = np.asarray(a, np.float64), np.asarray(b, np.float64)
+    how = ALGORITHMS[precision]
+    bound: Array = how.units(a.shape[-1]) * U * (abs(wide[0]) @ abs(wide[1]))
+    return float((abs(np.asarray(c, np.float64) - wide[0] @ wide[1]) / bound).max())
+
+
+def words(a: Any, b: Any, precision: str) -> str:
+    return words_of(a, b, options_asked(1.0, None, None, precision, None, False, None, False))
+
+
+@pytest.mark.parametrize("precision", ALGORITHMS)
+def test_a_call_keeps_the_bound_of_its_algorithm(precision: str) -> None:
+    for a, b in ((drawn(40, 70), drawn(70, 24)), (drawn(70, 33).T, drawn(24, 70).T)):
+        c = matmul(a, b, precision=precision)
+        assert c.dtype == np.float32 and share(precision, a, b, c) <= 1
+        assert words(a, b, precision).startswith(f"{precision}: pieces by wgmma")
+        np.testing.assert_array_equal(matmul(a, b, precision=precision), c)
+
+
+def test_out_factors_residual_bias_and_activation() -> None:
+    a, b, c, bias = drawn(24, 40), drawn(40, 16), drawn(24, 16), drawn(16)
+    out = on_gpu(np.zeros((24, 16), np.float32))
+    options: dict[str, Any] = {"alpha": 0.5, "beta": -2.0, "bias": bias, "activation": "relu"}
+    assert matmul(a, b, out=out, c=c, precision="bf16x6", **options) is out
+    expected = np.maximum(0, 0.5 * (a.astype(np.float64) @ b) - 2.0 * c + bias)
+    np.testing.assert_allclose(out, expected, atol=2e-5)
+
+
+@pytest.mark.parametrize("shapes", [((3, 20, 40), (3, 40, 16)), ((3, 20, 40), (40, 16)), ((20, 40), (3, 40, 16))])
+def test_batches_broadcast_as_any_others(shapes: tuple[tuple[int, ...], tuple[int, ...]]) -> None:
+    a, b = (drawn(*shape) for shape in shapes)
+    c = matmul(a, b, precision="bf16x6")
+    assert c.shape == (3, 20, 16) and share("bf16x6", a, b, c) <= 1
+
+
+def test_vectors_and_empty_sums() -> None:
+    a, b = drawn(40), drawn(40, 16)
+    assert share("bf16x6", a[None], b, matmul(a, b, precision="bf16x6")[None]) <= 1
+    assert (matmul(drawn(5, 0), drawn(0, 7), precision="bf16x6") == 0).all()
+
+
+def test_emulated_takes_f32_arithmetic_where_that_is_as_fast_or_no_algorithm_is_as_good() -> None:
+    small = drawn(24, 40), drawn(40, 16)
+    matmul(*small, precision="f32_emulated")
+    assert words(*small, "f32_emulated").startswith("simt")
+    short = drawn(24, 8), drawn(8, 16)
+    matmul(*short, precision="f32_emulated")
+    assert "pieces" not in words(*short, "f32_emulated")
+
+
+def test_other_formats_are_multiplied_as_without_it() -> None:
+    a, b = (on_gpu(drawn(16, 16, seed=seed).astype(np.float16)) for seed in (1, 2))
+    plain = matmul(a, b)
+    np.testing.assert_array_equal(matmul(a, b, precision="bf16x6"), plain)
+
+
+def test_what_cannot_be_asked() -> None:
+    a, b = drawn(8, 8), drawn(8, 8)
+    with pytest.raises(ProblemError, match="bf16x7") as told:
+        matmul(a, b, precision="bf16x7")  # type: ignore[arg-type]
+    assert all(name in str(told.value) for name in PRECISIONS)
+    with pytest.raises(ProblemError, match="grouped_matmul has no precision 'bf16x6'"):
+        grouped_matmul([a], [b], precision="bf16x6")
+
+
+def test_a_gpu_without_wgmma_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(dispatch, "Kernels", kernels.Kernels)
+    with cpu_gpu():
+        a, b = drawn(8, 64), drawn(64, 8)
+        with pytest.raises(LaunchError, match="wgmma"):
+            matmul(a, b, precision="bf16x6")
+        assert share("bf16x6", a, b, matmul(a, b, precision="f32_emulated")) <= 1
+
+
+@pytest.mark.parametrize("precision", ["bf16x6", "tf32x3"])
+def test_a_prepared_weight_gives_the_same_bits_and_is_not_split_again(precision: Any) -> None:
+    for weight in (drawn(70, 24), drawn(24, 70).T, drawn(70, 48)[:, ::2]):
+        prepared = prepare(weight, precision=precision)
+        assert prepared.shape == (70, 24)
+        for shape in ((40, 70), (3, 20, 70), (9, 70)):
+            a = drawn(*shape, seed=1)
+            np.testing.assert_array_equal(matmul(a, prepared), matmul(a, weight, precision=precision))
+            np.testing.assert_array_equal(matmul(a, prepared, precision=precision), matmul(a, prepared))
+        (call, *_) = prepared._calls.values()
+        ((_, plan),) = call._parts
+        places = [place for step in plan.steps for place, _ in step.pointers]
+        assert Place.PIECES in places and Place.B not in places
+
+
+def test_a_prepared_weight_with_an_epilogue_and_in_other_places() -> None:
+    weight, a, bias = drawn(40, 16), drawn(24, 40), drawn(16)
+    prepared = prepare(weight, precision="bf16x6")
+    out = on_gpu(np.zeros((16, 24), np.float32)).T
+    for options in ({"bias": bias, "activation": "relu"}, {"alpha": 2.0, "c": drawn(24, 16)}, {"out": out}):
+        expected = np.array(matmul(a, weight, precision="bf16x6", **options))
+        np.testing.assert_allclose(matmul(a, prepared, **options), expected, rtol=1e-5, atol=1e-5)
+
+
+def test_emulated_with_a_prepared_weight_still_takes_f32_where_that_is_faster() -> None:
+    weight, a = drawn(64, 16), drawn(4, 64)
+    prepared = prepare(weight)
+    np.testing.assert_array_equal(matmul(a, prepared), matmul(a, weight, precision="f32_emulated"))
+
+
+def test_what_cannot_be_prepared() -> None:
+    with pytest.raises(ProblemError, match="host memory"):
+        prepare(np.ones((8, 8), np.float32))
+    with pytest.raises(ProblemError, match="no pieces of a weight of 64 rows"):
+        prepare(drawn(64, 8), precision="tf32")
+    with pytest.raises(ProblemError, match=r"shape \(3, 8, 8\)"):
+        prepare(drawn(3, 8, 8), precision="bf16x6")
+    with pytest.raises(DTypeError, match="f16"):
+        prepare(on_gpu(np.ones((8, 8), np.float16)))
+    with pytest.raises(ProblemError, match="prepared for precision='bf16x6'"):
+        matmul(drawn(8, 64), prepare(drawn(64, 8), precision="bf16x6"), precision="bf16x9")

@@ -2,7 +2,13 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
+
+import pytest
+
+from tilewright.bench.records import read, recorded_folder
+from tilewright.errors import TilewrightError
 
 ROOT = Path(__file__).parents[2]
 RESULTS = ROOT / "benchmarks" / "results"
@@ -32,3 +38,13 @@ def test_each_record_is_read_or_cited() -> None:
 def test_the_records_are_less_than_a_megabyte() -> None:
     """A raw log is not a record: rows that a page, a test or a comment draws on are."""
     assert sum(path.stat().st_size for path in RESULTS.iterdir()) < 1_000_000
+
+
+def test_a_pipe_in_place_of_records_is_refused_at_once(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "ladder_worklog.jsonl")
+    with pytest.raises(TilewrightError, match="is not an ordinary file, and records lie in one"):
+        read(tmp_path / "ladder_worklog.jsonl")
+
+
+def test_all_shipped_records_are_read() -> None:
+    assert all(read(path) for path in recorded_folder().glob("ladder_*.jsonl"))

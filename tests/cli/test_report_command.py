@@ -95,6 +95,8 @@ def test_a_missing_extra_is_named_with_its_command(cli: Cli, monkeypatch: pytest
         ("ladder_worklog.jsonl", '{"rung": "worklog/1", "format": 99}', "is not a record: format 99, not 1."),
         ("ladder_worklog.jsonl", '{"rung": "worklog/1", ', "is not a record: Expecting"),
         ("ladder_worklog.jsonl", "[1, 2]", "is not a record:"),
+        ("ladder_worklog.jsonl", '{"format": 1, "tflops": 1e999}', "is not a record: 1e999 is not a finite number."),
+        ("ladder_worklog.jsonl", '{"format": 1, "tflops": NaN}', "is not a record: NaN is not a finite number."),
         ("ladder_worklog.jsonl", "[" * 100_000, "is not a record: maximum recursion depth"),
         ("ladder_worklog.jsonl", "\0\xff", "is not a record:"),
         ("suite.jsonl", '{"candidate": "x", "burst": {}, "shape": [1, 1, 1]}', "is not a record of a suite: it lacks"),

@@ -165,6 +165,17 @@ def test_a_damaged_file_is_moved_aside_once_and_a_new_one_begun(path: Path, cont
     assert aside.read_bytes() == content
 
 
+def test_all_damaged_files_are_kept(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Also those of one second."""
+    monkeypatch.setattr("tilewright.bench.records.now", lambda: "2026-01-01T00:00:00Z")
+    path.parent.mkdir()
+    contents = [bytes([number]) * 3000 for number in (1, 2, 3)]
+    for content in contents:
+        path.write_bytes(content)
+        assert a_database(path).winners() == []
+    assert sorted(aside.read_bytes() for aside in path.parent.glob("*.damaged-*")) == contents
+
+
 def test_an_entry_that_cannot_be_read_damages_the_file(path: Path) -> None:
     a_database(path).record(a_winner())
     with closing(sqlite3.connect(path)) as connection, connection:

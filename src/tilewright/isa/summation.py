@@ -4,7 +4,8 @@ All products of a group and the accumulator are aligned to the largest exponent 
 bits below it, and added exactly; the sum is cut (f32) or rounded (f16) once. Products are exact and are not normalised:
 the exponent of one is the sum of those of its factors, where a subnormal number has that of the smallest normal one.
 
-Source: microsoft/MMA-Sim (arXiv 2511.10909); compared with an H100 and an H200 by `tests/gpu/test_tensor_core_bits.py`.
+Source: microsoft/MMA-Sim (arXiv 2511.10909), for mma.sync and wgmma; that wmma of tf32 adds four products at once
+follows from its machine instruction. `tests/gpu/test_rungs_on_gpu.py` compares whole kernels with a GPU.
 """
 
 from __future__ import annotations

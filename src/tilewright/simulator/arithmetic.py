@@ -1,9 +1,9 @@
 """What numbers are: the arithmetic of the simulated machine, which can be exchanged.
 
-`FloatArithmetic` is bit for bit what the GPU computes (NaN payloads aside): every operation is rounded once, to
-nearest with ties to even, and subnormal numbers are kept; tensor cores sum as those of compute capability 9.0 do
-(`isa.summation`). `ModularArithmetic` replaces floats by the integers modulo a prime: addition is then exact, so that
-two orders of summation give equal results, and a wrong one does not.
+`FloatArithmetic` is bit for bit what the GPU computes (NaN payloads aside) outside tensor cores: every operation is
+rounded once, to nearest with ties to even, and subnormal numbers are kept. Tensor cores sum by the rule that is
+published for those of compute capability 9.0 (`isa.summation`). `ModularArithmetic` replaces floats by the integers
+modulo a prime: addition is then exact, so that two orders of summation give equal results, and a wrong one does not.
 """
 
 from __future__ import annotations
@@ -84,7 +84,7 @@ class FloatArithmetic:
     """IEEE arithmetic as an NVIDIA GPU does it without fast-math options.
 
     Registers of f16 and bf16 are held as float32 numbers that the narrow format represents. exact_sums: tensor cores
-    cut sums as those of compute capability 9.0 do; False: sums are rounded to f32, which takes less time.
+    cut sums by that rule; False: sums are rounded to f32, which takes less time.
     """
 
     exact_sums: bool = True

@@ -7,9 +7,11 @@
 
 from __future__ import annotations
 
+import os
 import sqlite3
 from collections.abc import Callable, Iterator
 from contextlib import closing, contextmanager
+from itertools import chain, count
 from pathlib import Path
 from typing import TypeVar
 
@@ -171,10 +173,11 @@ class WinnerFile:
 
     def _move_aside(self, damage: str) -> None:
         """One process moves the file; others that saw the same damage find it gone, or a new one."""
-        aside = self.path.with_name(f"{self.path.name}.damaged-{records.now().replace(':', '')}")
+        name = f"{self.path.name}.damaged-{records.now().replace(':', '')}"
         try:
             with FileLock(f"{self.path}.lock", timeout=self.wait_s):
                 if self._is_damaged():
+                    aside = _unused(self.path.with_name(name))
                     self.path.rename(aside)
                     self.path.with_name(f"{self.path.name}-journal").unlink(missing_ok=True)
                     self.damage = f"The database of winners {str(self.path)!r} was damaged: {damage}. " + (
@@ -208,3 +211,9 @@ class WinnerFile:
             hint=f"move it away, or set {FILE_VARIABLE} to another file; winners that were exported can be imported "
             "into a new one.",
         )
+
+
+def _unused(path: Path) -> Path:
+    """The path, or with a number behind it where something has the name: no damaged file takes the place of another."""
+    others = (path.with_name(f"{path.name}-{number}") for number in count(2))
+    return next(one for one in chain((path,), others) if not os.path.lexists(one))

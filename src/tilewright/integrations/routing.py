@@ -10,8 +10,7 @@ from tilewright.frontend.options import PRECISIONS, Precision
 
 def route_torch(*, precision: Precision = "default") -> Any:
     """Within the block, the products of PyTorch run through tilewright: `mm`, `addmm`, `bmm`, `baddbmm`, also with
-    `out=`, `_grouped_mm` with offsets, and so `a @ b`, `torch.matmul`, `nn.Linear`, `nn.MultiheadAttention` and the
-    layers of transformers.
+    `out=`, and so `a @ b`, `torch.matmul`, `nn.Linear`, `nn.MultiheadAttention` and the layers of transformers.
 
     Routed are dense CUDA tensors of float32, float16 or bfloat16, and what torch.autocast makes of them; all else runs
     as before. Gradients stay PyTorch's: their products are routed where `backward` is called within the block. Blocks

@@ -106,7 +106,12 @@ def test_infinities_and_nan_decide() -> None:
 
 
 def test_sums_of_nothing_are_zero_without_a_sign() -> None:
-    for a, b, c in (([0.0], [-1.0], -0.0), ([1, 1], [1, -1], 0.0), ([2.0**-130], [2.0**-100], 0.0)):
+    for a, b, c in (
+        ([0.0], [-1.0], -0.0),
+        ([1, 1], [1, -1], 0.0),
+        ([2.0**-130], [2.0**-100], 0.0),
+        ([-(2.0**-100)], [2.0**-100], 0.0),
+    ):
         found = one(a, b, c)
         assert found == 0 and math.copysign(1, found) == 1
 

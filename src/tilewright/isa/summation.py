@@ -81,6 +81,7 @@ class BlockSum:
         total += 0.0  # a sum of nothing is +0
         total /= scale
         found = self._as_f32(total) if accumulate is F32 else total.astype(np.float16).astype(np.float32)
+        found += np.float32(0)  # nor has a sum that is too small a sign
         return found if np.isfinite(total).all() else _special(a, b, c, found)
 
     def _as_f32(self, exact: Array) -> Array:

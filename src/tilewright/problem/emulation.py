@@ -184,7 +184,7 @@ def split(values: Array, how: Algorithm) -> tuple[Array, ...]:
     """The pieces of f32 numbers, as float32. Infinities and NaN stand in the first piece, beside zeros.
 
     >>> [float(piece[0]) for piece in split(np.float32([1 + 2.0**-8 + 2.0**-20]), BF16X6)]
-    [1.0, 0.00390625, 9.5367431640625e-07]
+    [1.0078125, -0.00390625, 9.5367431640625e-07]
     """
     values = np.asarray(values, F32.numpy)
     first = first_piece(values, how.pieces)

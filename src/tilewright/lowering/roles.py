@@ -33,11 +33,12 @@ from tilewright.ir.async_stmt import (
 )
 from tilewright.ir.buffer import Buffer, Ref, Space
 from tilewright.ir.env import HERE, Env
-from tilewright.ir.expr import ZERO, Const, Expr, Op, Select, Var, binary
+from tilewright.ir.expr import ZERO, Const, Expr, Op, Select, Var, binary, both
 from tilewright.ir.program import GROUP_LANES, Loop, Program, Route
 from tilewright.ir.simplify import substitute
 from tilewright.ir.stmt import Barrier, Body, For, If, Let, Stmt
 from tilewright.ir.visit import walk
+from tilewright.ir.work import Walk
 from tilewright.lowering.coordinates import GROUP, GROUP_LANE, RANK, ROUND, extent_of, thread_coordinates
 from tilewright.lowering.generator import Beyond, Event, NumberedStages, Pipeline, Position, Uses, always, steps_of
 from tilewright.lowering.kernel_parts import if_any
@@ -216,7 +217,11 @@ class TmaKernel:
         wait = WaitBarrier(self.empty(stage), uses.parity ^ 1)
         given_back = For(uses.loop, Const(self._stages), (*uses.lets(stage.name), wait))
         is_last = self._scheduler.is_last(item)
-        return (given_back,) if is_last is None else (If(is_last, (given_back,)),)
+        if is_last is None:
+            return (given_back,)
+        if self._scheduler.plan.walk is Walk.STREAM_K:  # which counts a k tile also where k is 0: no ring has seen it
+            is_last = both(is_last, binary(Op.LT, 0, size_of(self.program, "k")))
+        return (If(is_last, (given_back,)),)
 
     def _load(self, env: Env) -> Body:
         assert env.stage is not None

@@ -112,7 +112,7 @@ class Meter:
         torch, gemm = self.torch, one.problem.gemm
         true_to_formats(torch, gemm)
         torch.cuda.empty_cache()
-        pairs = operands_of(torch, gemm, getattr(torch, gemm.dtype.library))
+        pairs = operands_of(torch, gemm, getattr(torch, gemm.dtype.array_name))
         torch.mm(*pairs[0])
         calls: dict[str, Callable[[], object]] = {"cuBLAS": _over(torch.mm, pairs)}
         told: dict[str, float] = {}
@@ -152,7 +152,7 @@ class Meter:
             launches.append(kernel.prepare(one.paper.grid, one.paper.block, one.paper.arguments))
         steps = [replace(step, launch=launch) for step, launch in zip(prepared.plan.steps, launches, strict=True)]
         plan, torch, at = replace(prepared.plan, steps=tuple(steps)), self.torch, scratch.data_ptr()
-        out = torch.full((gemm.m, gemm.n), float("nan"), dtype=getattr(torch, gemm.out.library), device="cuda")
+        out = torch.full((gemm.m, gemm.n), float("nan"), dtype=getattr(torch, gemm.out.array_name), device="cuda")
 
         def multiply(a: Any, b: Any) -> Any:
             stream = torch.cuda.current_stream().cuda_stream

@@ -174,7 +174,7 @@ class Bench:
         torch = self.torch
         torch.backends.cuda.matmul.allow_tf32 = False
         torch.cuda.empty_cache()
-        pairs = operands_of(torch, gemm, getattr(torch, gemm.dtype.library))
+        pairs = operands_of(torch, gemm, getattr(torch, gemm.dtype.array_name))
         a, b = pairs[0]
         results = [torch.empty(gemm.m, gemm.n, device="cuda", dtype=a.dtype) for _ in pairs]
         calls: dict[str, Callable[[], object]] = {}
@@ -212,7 +212,7 @@ class Bench:
         aligned = next(size for size in (16, 8, 4, 2) if length * dtype.bytes % size == 0)
         kernel = RelayoutConfig.of(relayout, [aligned]).kernel(relayout)
         launch = self.loaded(kernel).prepare(grid_of(kernel, relayout), kernel.block, arguments(relayout, (0, 0)))
-        kind = getattr(torch, dtype.library)
+        kind = getattr(torch, dtype.array_name)
         count = max(2, -(-ROTATED_BYTES // relayout.compulsory_bytes))
         sources = [torch.randn(lines, length, device="cuda").to(kind) for _ in range(count)]
         targets = [torch.full((to_lines, matrix.to_leading), float("nan"), device="cuda", dtype=kind) for _ in sources]

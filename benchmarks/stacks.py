@@ -118,7 +118,7 @@ def row_of(torch: Any, problem: Problem, spec: DeviceSpec, count: int) -> dict[s
     """One problem, checked and timed."""
     true_to_formats(torch, problem.gemm)
     torch.cuda.empty_cache()
-    rounds = contest(torch, problem, getattr(torch, problem.gemm.dtype.library))
+    rounds = contest(torch, problem, getattr(torch, problem.gemm.dtype.array_name))
     failed: list[str] = []
     error = rounds.check(OURS, rounds.ours())
     rounds.check(PEER, rounds.peer())

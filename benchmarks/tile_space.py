@@ -250,7 +250,7 @@ def measured(torch: Any, gpu: Any, gemm: Gemm, candidates: list[Candidate]) -> d
     """Everything that is right, timed in turn with torch.mm. Times in microseconds, shares of torch.mm's speed."""
     torch.backends.cuda.matmul.allow_tf32 = gemm.multiplies_tf32
     torch.cuda.empty_cache()
-    pairs = operands_of(torch, gemm, getattr(torch, gemm.dtype.library))
+    pairs = operands_of(torch, gemm, getattr(torch, gemm.dtype.array_name))
     a, b = pairs[0]
     results = [torch.empty(gemm.m, gemm.n, device="cuda", dtype=a.dtype) for _ in pairs]
     calls: dict[str, Callable[[], object]] = {}

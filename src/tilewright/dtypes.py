@@ -54,13 +54,13 @@ class Summation:
 class Names:
     """What libraries and compilers call a format; None where they do not have it.
 
-    library: PyTorch, JAX, CuPy and ml_dtypes ("bfloat16"). ptx: PTX matrix instructions. sass: the first letter of the
-    machine instruction that multiplies it (HMMA, HGMMA). rate: the prefix of the fields of `TensorRates`.
+    array_name: in PyTorch, JAX, CuPy and ml_dtypes ("bfloat16"). ptx: PTX matrix instructions. sass: the first letter
+    of the machine instruction that multiplies it (HMMA, HGMMA). rate: the prefix of the fields of `TensorRates`.
     tensor_map: CUtensorMapDataType. cublas: cudaDataType_t (library_types.h). dlpack: DLDataTypeCode. host: the C++
     type of an element on the host; header: that of CUDA's headers.
     """
 
-    library: str | None = None
+    array_name: str | None = None
     ptx: str | None = None
     sass: str | None = None
     rate: str | None = None
@@ -155,9 +155,9 @@ class DType:
         return read(values)
 
     @property
-    def library(self) -> str:
+    def array_name(self) -> str:
         """PyTorch's name, which JAX, CuPy and ml_dtypes share. Raises FormatError."""
-        return str(self._known("names.library", "name in PyTorch"))
+        return str(self._known("names.array_name", "name in PyTorch"))
 
     @property
     def ptx(self) -> str:
@@ -288,7 +288,9 @@ F32 = DType(
     is_result=True,
     sums=_sums(f32=_F32_ROUNDED),
     products=("tf32", "tf32_truncated"),
-    names=Names(library="float32", ptx="f32", tensor_map="FLOAT32", cublas=0, dlpack=2, host="float", header="float"),
+    names=Names(
+        array_name="float32", ptx="f32", tensor_map="FLOAT32", cublas=0, dlpack=2, host="float", header="float"
+    ),
 )
 F16 = DType(
     "f16",
@@ -304,7 +306,7 @@ F16 = DType(
     sums=_sums(f32=_F32_ON_TENSOR_CORES, f16=_F16_ROUNDED),
     read_as=_as_stored,
     names=Names(
-        library="float16",
+        array_name="float16",
         ptx="f16",
         sass="H",
         rate="f16",
@@ -329,7 +331,7 @@ BF16 = DType(
     sums=_sums(f32=_F32_ON_TENSOR_CORES),
     read_as=_as_stored,
     names=Names(
-        library="bfloat16",
+        array_name="bfloat16",
         ptx="bf16",
         sass="H",
         rate="bf16",
@@ -376,12 +378,12 @@ F64 = DType(
     computed_in="float64",
     unit_roundoff=2.0**-53,
     smallest_normal=2.0**-1022,
-    names=Names(library="float64", dlpack=2),
+    names=Names(array_name="float64", dlpack=2),
 )
 
 
 def _integer(name: str, bits: int, storage: str, cuda: str, dlpack: int) -> DType:
-    names = Names(library=storage, dlpack=dlpack)
+    names = Names(array_name=storage, dlpack=dlpack)
     return DType(name, bits, storage, cuda, _numpy_rounding(storage), storage, is_float=False, names=names)
 
 

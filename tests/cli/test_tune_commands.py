@@ -38,7 +38,7 @@ def test_tuning_without_a_gpu_says_what_can_be_done_without_one(cli: Cli) -> Non
     ran = cli("tune", 512, 512, 512)
     assert (ran.code, ran.out) == (1, "")
     assert ran.err == (
-        "Tuning measures, and there is no GPU: No NVIDIA driver is installed here.\n"
+        "Tuning measures, which needs a GPU: No NVIDIA driver is installed here.\n"
         "  Hint: --list prints the candidates and their predicted times without one; "
         "`tilewright database import` takes over what another machine has tuned.\n"
     )

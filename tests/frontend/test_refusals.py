@@ -85,7 +85,7 @@ REFUSED: dict[str, tuple[Call, str]] = {
     ),
     "an unknown precision": (
         lambda: matmul(ones(2, 2), ones(2, 2), precision="half"),  # type: ignore[arg-type]
-        "There is no precision 'half'.",
+        "precision='half' is not known.",
     ),
     "an unknown promise": (
         lambda: matmul(ones(2, 2), ones(2, 2), deterministic="always"),  # type: ignore[arg-type]

@@ -142,7 +142,7 @@ def test_out_is_written(backend: str) -> None:
     ("asked", "said"),
     [
         ({"activation": "tanh"}, "no activation 'tanh'"),
-        ({"precision": "bf16"}, "There is no precision 'bf16'"),
+        ({"precision": "bf16"}, "precision='bf16' is not known"),
         ({"out_dtype": "int8"}, "Cannot multiply into int8"),
         ({"beta": 2.0}, "beta=2.0 has nothing to multiply"),
         ({"deterministic": "sometimes"}, "deterministic='sometimes' is not known"),

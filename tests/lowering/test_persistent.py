@@ -61,7 +61,7 @@ IN_UNEQUAL_PARTS = [
     ((64, 64, 64), BF16),
     ((64, 256, 64), F16),
 ]
-"""The copies of a tile are issued in parts of unequal lengths, the longer behind the shorter."""
+"""The copies of a tile are interleaved unevenly, the longer runs behind the shorter."""
 
 
 @pytest.mark.parametrize("m", [5, 72])

@@ -89,7 +89,7 @@ READERS = {
         TensorBox("A", ("K", "M"), "lda", COMPUTED, (64, 64), "CU_TENSOR_MAP_SWIZZLE_NONE", "", False), 0, 64, 64, 64
     ),
     "suite: cuBLAS": lambda: COMPUTED.cublas,
-    "bench: PyTorch": lambda: COMPUTED.library,
+    "bench: PyTorch": lambda: COMPUTED.array_name,
     "export: the host's type": lambda: COMPUTED.host,
     "export: the type of CUDA's headers": lambda: COMPUTED.header,
 }

@@ -66,7 +66,7 @@ def _through_torch(gpu: Gpu, gemm: Gemm) -> Baseline:
 
     def tensor(name: OperandName, pointer: int) -> Any:
         found = torch.as_tensor(_borrowed(gemm, name, pointer), device=f"cuda:{gpu.index}")
-        return found.view(getattr(torch, gemm.operand(name).dtype.library))
+        return found.view(getattr(torch, gemm.operand(name).dtype.array_name))
 
     def launch(pointers: Sequence[int]) -> None:
         key = tuple(pointers)

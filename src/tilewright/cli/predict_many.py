@@ -55,8 +55,8 @@ def parse_sweep(text: str) -> list[int]:
         while 0 < first <= last and len(sizes) <= _MOST_SIZES and step >= (found["step"] is not None):
             sizes.append(first)
             first = first + step if step else 2 * first
-    elif all(re.fullmatch(r"\d+", part) for part in parts):
-        sizes = [int(part) for part in parts]
+    elif all(re.fullmatch(r"\d+", word) for word in parts):
+        sizes = [int(word) for word in parts]
     if not sizes or not all(sizes) or len(sizes) > _MOST_SIZES:
         raise typer.BadParameter(
             f"{text!r} is not a list of 1 to {_MOST_SIZES} sizes: write 512-8192 to double, 512-4096:256 for steps, "

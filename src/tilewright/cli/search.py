@@ -76,7 +76,7 @@ def search(
         problem = gpu_problem()
         if problem is not None:
             raise LaunchError(
-                f"A search measures, and there is no GPU: {problem}",
+                f"A search measures, which needs a GPU: {problem}",
                 hint="--list predicts the points without one, --show prints a recorded search.",
             )
         trials = _measure(found, gemm, path, chosen, budget)

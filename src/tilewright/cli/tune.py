@@ -163,7 +163,7 @@ def _gpu(list_only: bool) -> Gpu | None:
     if list_only:
         return None
     raise LaunchError(
-        f"Tuning measures, and there is no GPU: {missing}",
+        f"Tuning measures, which needs a GPU: {missing}",
         hint="--list prints the candidates and their predicted times without one; "
         "`tilewright database import` takes over what another machine has tuned.",
     )

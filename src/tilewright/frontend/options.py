@@ -61,6 +61,14 @@ class Options:
         return TF32 if self.tf32 and dtype is F32 else None
 
 
+def check_precision(precision: Any) -> None:
+    """Raises ProblemError for what is not one of PRECISIONS."""
+    if precision not in PRECISIONS:
+        raise ProblemError(
+            f"precision={precision!r} is not known.", hint=f"precisions are {', '.join(map(repr, PRECISIONS))}."
+        )
+
+
 @lru_cache(maxsize=1024)
 def options_of(
     alpha: float,
@@ -73,10 +81,7 @@ def options_of(
     adds: bool,
 ) -> Options:
     """Raises ProblemError for what no call can ask. adds: whether there is a `c` for beta to multiply."""
-    if precision not in PRECISIONS:
-        raise ProblemError(
-            f"There is no precision {precision!r}.", hint=f"precisions are {', '.join(map(repr, PRECISIONS))}."
-        )
+    check_precision(precision)
     if deterministic not in (None, True, False, "bitwise"):
         raise ProblemError(
             f"deterministic={deterministic!r} is not known.",

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from tilewright.errors import ProblemError
-from tilewright.frontend.options import PRECISIONS, Precision
+from tilewright.frontend.options import Precision, check_precision
 
 
 def route_torch(*, precision: Precision = "default") -> Any:
@@ -30,10 +29,7 @@ def route_torch(*, precision: Precision = "default") -> Any:
     threads start at that moment. PyTorch before 2.9 does not hand out its own kernels: there a mode sees every
     function that is called in the block. Raises MissingExtra where there is no PyTorch.
     """
-    if precision not in PRECISIONS:
-        raise ProblemError(
-            f"There is no precision {precision!r}.", hint=f"precisions are {', '.join(map(repr, PRECISIONS))}."
-        )
+    check_precision(precision)
     from tilewright.integrations.torch_kernels import routing
 
     return routing(precision)

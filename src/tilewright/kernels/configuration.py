@@ -95,9 +95,9 @@ def rows_of(kind: str, columns: Columns, places: Sequence[int]) -> list[GemmConf
     chosen = columns[np.asarray(places, dtype=np.int64)]
     lists: list[Any] = []
     for field in fields(family):
-        parts, hint = _PARTS.get(field.name), hints[field.name]
-        if parts is not None:
-            lists.append(zip(*(getattr(chosen, part).tolist() for part in parts), strict=True))
+        together, hint = _PARTS.get(field.name), hints[field.name]
+        if together is not None:
+            lists.append(zip(*(getattr(chosen, name).tolist() for name in together), strict=True))
         else:
             values = getattr(chosen, field.name).tolist()
             lists.append(map(hint, values) if hint in (int, bool, str) else values)

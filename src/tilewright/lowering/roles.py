@@ -205,23 +205,23 @@ class TmaKernel:
             Event(steps_of(self._load), fills=True),
         )
         pipeline = Pipeline(events, Uses(self._loop, self._count, lambda _: self._fill))
-        return (For(self._loop, self._count, pipeline.steady()), *self._remain(item))
+        return (For(self._loop, self._count, pipeline.steady()), *self._await_release(item))
 
-    def _remain(self, item: Item) -> Body:
-        """Behind the last item, a block of a cluster stays until all stages have been given back: an arrival from
+    def _await_release(self, item: Item) -> Body:
+        """Behind the last item, the producer of a clustered block waits until all stages are released: an arrival from
         another block must not come to one that has ended."""
         if self.plan.cluster == 1:
             return ()
         uses = NumberedStages(f"{self._loop}_last", self._stages, item.uses_through(self._count))
         stage = Var(f"{uses.loop}_stage")
         wait = WaitBarrier(self.empty(stage), uses.parity ^ 1)
-        given_back = For(uses.loop, Const(self._stages), (*uses.lets(stage.name), wait))
+        released = For(uses.loop, Const(self._stages), (*uses.lets(stage.name), wait))
         is_last = self._scheduler.is_last(item)
         if is_last is None:
-            return (given_back,)
+            return (released,)
         if self._scheduler.plan.walk is Walk.STREAM_K:  # which counts a k tile also where k is 0: no ring has seen it
             is_last = both(is_last, binary(Op.LT, 0, size_of(self.program, "k")))
-        return (If(is_last, (given_back,)),)
+        return (If(is_last, (released,)),)
 
     def _load(self, env: Env) -> Body:
         assert env.stage is not None

@@ -122,7 +122,7 @@ class Dispatcher:
             self._kept[request] = self._plans[request] = plan
 
     def splitting(self, request: Request) -> tuple[Plan, int]:
-        """What splits B into the pieces of a request, and their bytes. Raises LaunchError where there is no wgmma."""
+        """What splits B into the pieces of a request, and their bytes. Raises LaunchError on a GPU without wgmma."""
         self.refuse_fork()
         refused = why_not(request, self.spec)
         if refused is not None:

@@ -9,7 +9,7 @@ import numpy as np
 from tilewright.dtypes import Array, DType
 from tilewright.errors import ProblemError
 from tilewright.problem.problem import NamedMatrix, Scalar, ScalarKind
-from tilewright.problem.storages import Storages, poisoned
+from tilewright.problem.storages import Storages, lines_of, poisoned
 
 
 @dataclass(frozen=True, slots=True)
@@ -133,7 +133,7 @@ def make_sources(problem: Relayout, *, seed: int = 0) -> Storages:
     for suffix, copy in zip(problem.names, problem.copies, strict=True):
         source = arrays[f"source{suffix}"]
         for number in range(problem.count):
-            target = _lines(source, number * copy.step, copy.lines, copy.length, copy.leading)
+            target = lines_of(source, number * copy.step, copy.lines, copy.length, copy.leading)
             target[...] = problem.dtype.encode(rng.standard_normal(target.shape, dtype=np.float32))
     return Storages(problem, arrays)
 
@@ -147,17 +147,9 @@ def relaid(storages: Storages) -> dict[str, Array]:
         target = found[f"target{suffix}"] = storages.storage(f"target{suffix}").copy()
         for number in range(problem.count):
             source = storages.storage(f"source{suffix}")
-            held = _lines(source, number * copy.step, copy.lines, copy.length, copy.leading)
+            held = lines_of(source, number * copy.step, copy.lines, copy.length, copy.leading)
             values = problem.out.encode(problem.dtype.decode(held.T if copy.transposed else held))
-            place = _lines(target, number * copy.to_step, copy.to_lines, copy.to_length, copy.to_leading)
+            place = lines_of(target, number * copy.to_step, copy.to_lines, copy.to_length, copy.to_leading)
             place[...] = 0
             place[: values.shape[0], : values.shape[1]] = values
     return found
-
-
-def _lines(storage: Array, first: int, lines: int, length: int, leading: int) -> Array:
-    """Part of a storage as lines; a view."""
-    if not lines or not length:
-        return np.zeros((lines, length), storage.dtype)
-    step = storage.itemsize
-    return np.lib.stride_tricks.as_strided(storage[first:], (lines, length), (leading * step, step))

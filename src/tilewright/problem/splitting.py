@@ -10,7 +10,7 @@ from tilewright.dtypes import F32, Array, DType
 from tilewright.errors import ProblemError
 from tilewright.problem.emulation import Algorithm, segments
 from tilewright.problem.problem import NamedMatrix, Scalar, ScalarKind
-from tilewright.problem.storages import Storages, poisoned
+from tilewright.problem.storages import Storages, lines_of, poisoned
 
 
 @dataclass(frozen=True, slots=True)
@@ -138,11 +138,3 @@ def pieces_stored(storages: Storages) -> Array:
             place[...] = 0
             place[: problem.lines, : problem.length] = problem.out.encode(piece)
     return target
-
-
-def lines_of(storage: Array, first: int, lines: int, length: int, leading: int) -> Array:
-    """Part of a storage as lines; a view."""
-    if not lines or not length:
-        return np.zeros((lines, length), storage.dtype)
-    step = storage.itemsize
-    return np.lib.stride_tricks.as_strided(storage[first:], (lines, length), (leading * step, step))

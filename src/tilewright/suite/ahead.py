@@ -73,7 +73,7 @@ def call_each(problems: Sequence[Problem]) -> int:
     good = 0
     for problem in problems:
         gemm = problem.gemm
-        dtype = getattr(torch, gemm.dtype.library)
+        dtype = getattr(torch, gemm.dtype.array_name)
 
         def matrix(rows: int, columns: int, order: Order, dtype: Any = dtype) -> Any:
             if order is Order.COL:

@@ -50,7 +50,7 @@ class TorchBench:
         torch, gemm = self._torch, problem.gemm
         true_to_formats(torch, gemm)
         torch.cuda.empty_cache()  # the graphs of the problem before held memory of their own
-        pairs = operands_of(torch, gemm, getattr(torch, gemm.dtype.library))
+        pairs = operands_of(torch, gemm, getattr(torch, gemm.dtype.array_name))
         a, b = pairs[0]
         ours = _ours(gemm)
         error = checked(torch, gemm, OURS, ours(a, b), a, b)
@@ -81,7 +81,7 @@ class TorchBench:
         torch, gemm = self._torch, drawn.problem.gemm
         true_to_formats(torch, gemm)
         torch.cuda.empty_cache()
-        dtype = getattr(torch, gemm.dtype.library)
+        dtype = getattr(torch, gemm.dtype.array_name)
         if isinstance(drawn, DrawnStack):
             one = contest(torch, drawn.problem, dtype)
             ours, peer, copies = one.ours, one.peer, one.copies

@@ -21,12 +21,18 @@ def unpacked(text: str) -> list[int | None]:
     return found
 
 
-def with_offsets(record: dict) -> dict:
-    offsets = {name: unpacked(record[name]) for name in ("offsets", "source_offsets") if name in record}
-    return {**record, **offsets}
+def every_access(pattern: dict) -> list[dict]:
+    """A record for each access of a recorded pattern. The source page is told where it differs from the counter."""
+    offsets = {name: unpacked(pattern[name]) for name in ("offsets", "source_offsets") if name in pattern}
+    told = pattern.get("source_page", {})
+    return [
+        {"pattern": pattern["pattern"], "access": access, "wavefronts": counted, **offsets}
+        | {"source_page": told.get(access, counted)}
+        for access, counted in pattern["wavefronts"].items()
+    ]
 
 
-EVERY = [with_offsets(record) for record in json.loads(RECORDED.read_text())["records"]]
+EVERY = [one for pattern in json.loads(RECORDED.read_text())["records"] for one in every_access(pattern)]
 RECORDS = [r for r in EVERY if r["wavefronts"] is not None]
 COPIES = [r for r in EVERY if r["access"].startswith("copy_")]  # some only as the source page has them
 WIDTHS = {"16": 2, "32": 4, "64": 8, "128": 16}

@@ -161,7 +161,9 @@ def plain(work: Work) -> dict[str, Any]:
             return {name: short(part) for name, part in value.items() if part not in (0, "", False, ())}
         if isinstance(value, (list, tuple)):
             return [short(part) for part in value]
-        return round(value, 4) if isinstance(value, float) else value
+        if isinstance(value, float):
+            return int(value) if value.is_integer() else round(value, 4)
+        return value
 
     return dict(short(asdict(work)))
 

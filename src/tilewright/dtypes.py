@@ -7,6 +7,10 @@ would compute an unknown format as something else, without an error.
 and back (round to nearest, ties to even, as `cvt.rn.bf16.f32` does). `tf32` is a float32 of which tensor cores read 19
 bits: memory holds float32, `encode` rounds as `cvt.rna.tf32.f32` does (ties away from zero). `tf32_truncated` is what a
 tensor core reads of a float32 that was not rounded: it drops the lower 13 bits.
+
+`e4m3` and `e5m2` are the FP8 formats of PyTorch's `float8_e4m3fn` and `float8_e5m2`; the host holds their bit patterns
+as `uint8`. `encode` rounds to nearest, ties to even, and saturates: what is larger than the largest finite number, also
+infinity, becomes that number, as in `cvt.rn.satfinite.e4m3x2.f32`.
 """
 
 from __future__ import annotations
@@ -43,11 +47,15 @@ class Summation:
     """The rounding of a sum of products.
 
     unit_roundoff: the largest error of one addition, as a share of the largest addend. in_blocks: several products are
-    added at once, each cut off to the width of the sum, as tensor cores do.
+    added at once, each cut off to the width of the sum, as tensor cores do. fewest: products of such a block, at least
+    (4 on V100, whose successors add more).
+    fraction_bits: of a term, kept below the largest exponent of its block; of the result, where f32 holds more.
     """
 
     unit_roundoff: float
     in_blocks: bool
+    fewest: int = 4
+    fraction_bits: int = 25
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -268,6 +276,8 @@ def _nearest_tf32(values: Array) -> Array:
 _F32_ROUNDED = Summation(2.0**-24, in_blocks=False)
 _F32_ON_TENSOR_CORES = Summation(2.0**-23, in_blocks=True)
 """Addends are cut off at 24 bits or more. Source: `problem.tolerance`."""
+_F32_OF_FP8 = Summation(2.0**-13, in_blocks=True, fewest=32, fraction_bits=13)
+"""Sums of FP8 products keep 13 fraction bits. Source: `isa.summation`."""
 _F16_ROUNDED = Summation(2.0**-11, in_blocks=False)
 
 
@@ -369,6 +379,67 @@ TF32_TRUNCATED = DType(
     truncates=True,
     names=Names(ptx="tf32", sass="H", rate="tf32"),
 )
+
+
+def _fp8(exponent_bits: int, finite: int) -> Rounding:
+    """The rounding of a format of 8 bits. finite: the code of the largest finite number;
+    larger codes are NaN, but for that of infinity where a whole exponent is kept for both."""
+    fraction_bits = 7 - exponent_bits
+    bias, unit = (1 << exponent_bits - 1) - 1, 1 << fraction_bits
+    codes = np.arange(128)
+    power, fraction = codes >> fraction_bits, codes % unit
+    normal = np.ldexp(1 + fraction / unit, power - bias)
+    numbers = np.where(power > 0, normal, np.ldexp(fraction / unit, 1 - bias)).astype(np.float32)
+    special = codes > finite
+    numbers[special] = np.nan
+    if special.sum() == unit:
+        numbers[finite + 1] = np.inf
+    table = np.concatenate([numbers, -numbers])
+    halfway = (numbers[:finite] + numbers[1 : finite + 1]) / 2
+
+    def encode(values: Array) -> Array:
+        given = np.asarray(values, dtype=np.float32)
+        size = np.abs(given)
+        below, above = (np.searchsorted(halfway, size, side=side) for side in ("left", "right"))
+        code = np.where(below == above, below, below + below % 2)  # ties to even
+        code = np.where(np.isnan(given), 0x7F, code + 0x80 * np.signbit(given))
+        return code.astype(np.uint8)
+
+    def decode(stored: Array) -> Array:
+        found: Array = table[np.asarray(stored, dtype=np.uint8)]
+        return found
+
+    return Rounding(encode, decode)
+
+
+E4M3 = DType(
+    "e4m3",
+    8,
+    "uint8",
+    "e4m3_bits",
+    _fp8(4, 0x7E),
+    computed_in="float32",
+    unit_roundoff=2.0**-4,
+    smallest_normal=2.0**-6,
+    is_factor=True,
+    sums=_sums(f32=_F32_OF_FP8),
+    read_as=_as_stored,
+    names=Names(array_name="float8_e4m3fn", ptx="e4m3", sass="Q", rate="f8", tensor_map="UINT8", cublas=28),
+)
+E5M2 = DType(
+    "e5m2",
+    8,
+    "uint8",
+    "e5m2_bits",
+    _fp8(5, 0x7B),
+    computed_in="float32",
+    unit_roundoff=2.0**-3,
+    smallest_normal=2.0**-14,
+    is_factor=True,
+    sums=_sums(f32=_F32_OF_FP8),
+    read_as=_as_stored,
+    names=Names(array_name="float8_e5m2", ptx="e5m2", sass="Q", rate="f8", tensor_map="UINT8", cublas=29),
+)
 F64 = DType(
     "f64",
     64,
@@ -392,8 +463,9 @@ I64 = _integer("i64", 64, "int64", "long long", dlpack=0)
 BOOL = _integer("bool", 8, "bool", "bool", dlpack=6)
 MBARRIER = DType("mbarrier", 64, "uint64", "unsigned long long", _numpy_rounding("uint64"), "uint64", is_float=False)
 
-ALL = (F32, F16, BF16, TF32, TF32_TRUNCATED, F64, I32, I64, MBARRIER, BOOL)
+ALL = (F32, F16, BF16, TF32, TF32_TRUNCATED, E4M3, E5M2, F64, I32, I64, MBARRIER, BOOL)
 OPERAND_DTYPES = tuple(one for one in ALL if one.is_factor)
+FP8_FORMATS = (E4M3, E5M2)
 TF32_FORMATS = (TF32, TF32_TRUNCATED)
 """What f32 operands become on tensor cores: rounded by a conversion, or cut off by the multiplier itself."""
 _BY_NAME = {one.name: one for one in ALL}

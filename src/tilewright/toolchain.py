@@ -255,7 +255,7 @@ def verify_on_gpu(built: Build, gpu: Gpu, operands: Operands, *, cache: CubinCac
     return check(operands, run_on_gpu(built, gpu, operands, cache=cache))
 
 
-_NUMPY_DTYPES: dict[str, DType] = {one.array_name: one for one in OPERAND_DTYPES}
+_NUMPY_DTYPES: dict[str, DType] = {one.array_name: one for one in OPERAND_DTYPES if one.is_result}
 
 
 def operands_from(a: Array, b: Array, c: Array | None = None, *, alpha: float = 1.0, beta: float = 0.0) -> Operands:

@@ -26,7 +26,10 @@ def test_the_meaning_is_the_product(known: MatrixInstruction) -> None:
     d = known.meaning(a, b, c)
     wide = a.astype(np.float64) @ b.astype(np.float64) + c
     magnitude = np.abs(a).astype(np.float64) @ np.abs(b).astype(np.float64) + np.abs(c)
-    bound = (known.k + 1) * 2.0**-24 * magnitude + (F16.unit_roundoff * np.abs(wide) if known.accumulate is F16 else 0)
+    bits = known.product.sum_in(known.accumulate).fraction_bits
+    bound = (known.k + 1) * 2.0 ** (1 - bits) * magnitude + (
+        F16.unit_roundoff * np.abs(wide) if known.accumulate is F16 else 0
+    )
     assert d.dtype == np.float32 and (np.abs(d - wide) <= bound).all()
     if known.accumulate is F16:
         assert (d == d.astype(np.float16)).all()

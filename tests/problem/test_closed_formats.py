@@ -164,7 +164,7 @@ def test_what_a_format_lacks_is_told_with_those_that_have_it() -> None:
     with pytest.raises(FormatError) as told:
         _ = replace(TF32, names=Names()).tensor_map
     assert str(told.value) == (
-        "The format tf32 has no type in a tensor map.\n  Hint: formats with one are f32, f16, bf16, tf32."
+        "The format tf32 has no type in a tensor map.\n  Hint: formats with one are f32, f16, bf16, tf32, e4m3, e5m2."
     )
 
 

@@ -23,8 +23,14 @@ from tilewright.problem.formats import FORMATS, format_name, format_options
         ({"m": -1}, "m = -1 is not a matrix size.\n  Hint: sizes are integers from 0 to 2**31 - 1."),
         ({"n": 2.0}, "n = 2.0 is not a matrix size.\n  Hint: sizes are integers from 0 to 2**31 - 1."),
         ({"k": "8"}, "k = '8' is not a matrix size.\n  Hint: sizes are integers from 0 to 2**31 - 1."),
-        ({"dtype": F64}, "Cannot multiply f64 into f32.\n  Hint: operands and results are f32, f16, bf16."),
-        ({"out": I32}, "Cannot multiply f32 into i32.\n  Hint: operands and results are f32, f16, bf16."),
+        (
+            {"dtype": F64},
+            "Cannot multiply f64 into f32.\n  Hint: operands are f32, f16, bf16, e4m3, e5m2, results f32, f16, bf16.",
+        ),
+        (
+            {"out": I32},
+            "Cannot multiply f32 into i32.\n  Hint: operands are f32, f16, bf16, e4m3, e5m2, results f32, f16, bf16.",
+        ),
         ({"lda": 4}, "lda = 4 is smaller than the 5 elements of one row of A.\n  Hint: use lda >= 5."),
         ({"ldb": 3}, "ldb = 3 is smaller than the 4 elements of one row of B.\n  Hint: use ldb >= 4."),
         ({"ldc": -4}, "ldc = -4 is smaller than the 4 elements of one row of C.\n  Hint: use ldc >= 4."),

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from tilewright.dtypes import BF16, BOOL, F16, F32, F64, I32, I64, MBARRIER, TF32, TF32_TRUNCATED, DType
+from tilewright.dtypes import BF16, BOOL, E4M3, E5M2, F16, F32, F64, I32, I64, MBARRIER, TF32, TF32_TRUNCATED, DType
 from tilewright.errors import FormatError, LoweringError
 
 _INT_MAX = 2**31 - 1
@@ -115,7 +115,64 @@ __device__ __forceinline__ bf16_bits bf16_from_float(float value) {
 #endif
 }"""
 
+_E4M3_BITS = "typedef unsigned char e4m3_bits;  // the bits of an e4m3: arithmetic is done in float"
+
+_FLOAT_FROM_E4M3 = """\
+__device__ __forceinline__ float float_from_e4m3(e4m3_bits bits) {
+    const unsigned magnitude = bits & 0x7fu, sign = (unsigned)(bits & 0x80u) << 24;
+    if (magnitude == 0x7fu) return __uint_as_float(sign | 0x7fc00000u);
+    return __uint_as_float(sign | magnitude << 20) * 0x1p120f;  // the biases of the exponents are 120 apart
+}"""
+
+_E4M3_FROM_FLOAT = """\
+// The nearest e4m3, ties to even; at most 448 in magnitude. Every NaN becomes 0x7f.
+__device__ __forceinline__ e4m3_bits e4m3_from_float(float value) {
+#if __CUDA_ARCH__ >= 890
+    unsigned short pair;
+    asm("cvt.rn.satfinite.e4m3x2.f32 %0, %1, %2;" : "=h"(pair) : "f"(0.0f), "f"(value));
+    return (e4m3_bits)pair;
+#else  // no such instruction before sm_89
+    if (value != value) return 0x7f;
+    const float size = fminf(fabsf(value), 448.0f);
+    const unsigned bits = __float_as_uint(size), sign = __float_as_uint(value) >> 24 & 0x80u;
+    if (size < 0x1p-6f) return sign | (unsigned)__float2int_rn(size * 512.0f);  // multiples of 2**-9
+    return sign | ((bits + 0x7ffffu + (bits >> 20 & 1u)) >> 20) - (120u << 3);
+#endif
+}"""
+
+_E5M2_BITS = "typedef unsigned char e5m2_bits;  // the bits of an e5m2: arithmetic is done in float"
+
+_FLOAT_FROM_E5M2 = """\
+// An e5m2 is the upper half of an f16.
+__device__ __forceinline__ float float_from_e5m2(e5m2_bits bits) {
+    float value;
+    asm("cvt.f32.f16 %0, %1;" : "=f"(value) : "h"((unsigned short)(bits << 8)));
+    return value;
+}"""
+
+_E5M2_FROM_FLOAT = """\
+// The nearest e5m2, ties to even; at most 57344 in magnitude. Every NaN becomes 0x7f.
+__device__ __forceinline__ e5m2_bits e5m2_from_float(float value) {
+#if __CUDA_ARCH__ >= 890
+    unsigned short pair;
+    asm("cvt.rn.satfinite.e5m2x2.f32 %0, %1, %2;" : "=h"(pair) : "f"(0.0f), "f"(value));
+    return (e5m2_bits)pair;
+#else  // no such instruction before sm_89
+    if (value != value) return 0x7f;
+    const float size = fminf(fabsf(value), 57344.0f);
+    const unsigned bits = __float_as_uint(size), sign = __float_as_uint(value) >> 24 & 0x80u;
+    if (size < 0x1p-14f) return sign | (unsigned)__float2int_rn(size * 65536.0f);  // multiples of 2**-16
+    return sign | ((bits + 0xfffffu + (bits >> 21 & 1u)) >> 21) - (112u << 2);
+#endif
+}"""
+
 _FLOAT_VECTORS = {2: ("as_float2", "float2"), 4: ("as_float4", "float4")}
+
+
+def _byte_vectors(name: str) -> Mapping[int, tuple[str, str]]:
+    views = {2: "unsigned short", 4: "unsigned", 8: "uint2", 16: "uint4"}
+    return {width: (f"as_{name}x{width}", view) for width, view in views.items()}
+
 
 _FORMATS: dict[DType, CudaFormat] = {
     F32: CudaFormat(literal=_float, in_c=True, fma="fmaf", vectors=_FLOAT_VECTORS, register=("f", 1)),
@@ -144,6 +201,28 @@ _FORMATS: dict[DType, CudaFormat] = {
             "bf16_from_float": _BF16_FROM_FLOAT,
         },
         vectors={2: ("as_bf16x2", "unsigned"), 4: ("as_bf16x4", "uint2"), 8: ("as_bf16x8", "uint4")},
+    ),
+    E4M3: CudaFormat(
+        literal=_bits_of(E4M3),
+        to_float="float_from_e4m3",
+        from_float="e4m3_from_float",
+        snippets={
+            E4M3.cuda: _E4M3_BITS,
+            "float_from_e4m3": _FLOAT_FROM_E4M3,
+            "e4m3_from_float": _E4M3_FROM_FLOAT,
+        },
+        vectors=_byte_vectors("e4m3"),
+    ),
+    E5M2: CudaFormat(
+        literal=_bits_of(E5M2),
+        to_float="float_from_e5m2",
+        from_float="e5m2_from_float",
+        snippets={
+            E5M2.cuda: _E5M2_BITS,
+            "float_from_e5m2": _FLOAT_FROM_E5M2,
+            "e5m2_from_float": _E5M2_FROM_FLOAT,
+        },
+        vectors=_byte_vectors("e5m2"),
     ),
     TF32: CudaFormat(literal=_float, from_float="tf32_from_float", round_pair="round_pair_to_tf32"),
     TF32_TRUNCATED: CudaFormat(literal=_float),
@@ -187,7 +266,7 @@ def conversion(source: DType, target: DType) -> str:
     return ""
 
 
-_STORAGE_TYPES = {16: "unsigned short"}
+_STORAGE_TYPES = {8: "unsigned char", 16: "unsigned short"}
 """The C++ type behind that of a format that is held as bits, by the number of bits."""
 
 

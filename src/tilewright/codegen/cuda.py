@@ -231,6 +231,8 @@ def _titled(title: str, rows: list[str]) -> list[str]:
 
 def operand_line(operand: Operand, gemm: Gemm) -> str:
     """How one operand lies in memory, in one line."""
+    if operand.is_single:
+        return f"{operand.name}  {operand.dtype}, one number"
     if operand.is_vector:
         each = "column" if operand.contiguous == "n" else "row"
         return f"{operand.name}  {operand.dtype}, one for each {each}"

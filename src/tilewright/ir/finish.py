@@ -72,7 +72,7 @@ def store_finished(
     body: Body = (Alloc(value), Alloc(old), load)
     elements: dict[AddedName, Expr] = {}
     for operand in epilogue.reads:
-        count = 1 if operand.along == "m" else width
+        count = 1 if operand.along == "m" or operand.single else width
         held = Buffer(f"{operand.name}_held", Space.REGISTER, operand.dtype or out, (count,))
         body += (Alloc(held), Move(Ref(held, (Const(0),)), place_of(operand.name), count, guard, origin="C"))
         elements[operand.name] = Load(held, (element if count > 1 else Const(0),))

@@ -12,7 +12,7 @@ import numpy as np
 
 from tilewright.device.arch import Feature
 from tilewright.dtypes import Array, DType
-from tilewright.isa.summation import BlockSum
+from tilewright.isa.summation import F32_FRACTION_BITS, BlockSum
 from tilewright.layout.banks import WAVEFRONT_BYTES
 from tilewright.layout.fragment import Fragment
 
@@ -96,7 +96,10 @@ class MatrixInstruction:
 
         As compute capability 9.0 computes it: `isa.summation` tells the rule.
         """
-        return BlockSum(self.summed or self.k).of(a, b, c, self.product, self.accumulate)
+        bits = self.product.sum_in(self.accumulate).fraction_bits
+        return BlockSum(self.summed or self.k, bits, min(bits, F32_FRACTION_BITS)).of(
+            a, b, c, self.product, self.accumulate
+        )
 
     def rounded(self, a: Array, b: Array, c: Array) -> Array:
         """`meaning` within the same error bound, and faster: products are added in float32, and rounded once."""

@@ -22,7 +22,8 @@ _NOTHING = -(1 << 12)
 _LEAST = -400
 """Below the exponents of all products of two numbers of f32."""
 
-_LEAST_F32, _F32_FRACTION = -126, 23
+F32_FRACTION_BITS = 23
+_LEAST_F32 = -126
 
 _CHUNK_TERMS = 32768
 """Products that are summed together: as many as stay in the cache of a core."""
@@ -86,7 +87,7 @@ class BlockSum:
 
     def _as_f32(self, exact: Array) -> Array:
         """Cut towards zero; what is too large is infinite."""
-        if self.kept < _F32_FRACTION:
+        if self.kept < F32_FRACTION_BITS:
             unit = np.ldexp(1.0, np.maximum(np.frexp(exact)[1] - 1, _LEAST_F32) - self.kept)
             exact = np.trunc(exact / unit) * unit
         near, size = exact.astype(np.float32), np.abs(exact)
@@ -98,7 +99,7 @@ def _exponents(values: Array, dtype: DType) -> Array:
     """Of float32 numbers, not normalised below the smallest normal one of their format; of zero, none."""
     bits = np.ascontiguousarray(values, np.float32).view(np.int32)
     least = round(np.log2(dtype.tiny))
-    exponents = np.maximum((bits >> _F32_FRACTION & 0xFF) - 127, least)
+    exponents = np.maximum((bits >> F32_FRACTION_BITS & 0xFF) - 127, least)
     return np.where(values == 0, _NOTHING, exponents).astype(np.int16)
 
 

@@ -6,7 +6,7 @@ Source: PTX ISA 9.0, "Asynchronous Warpgroup Level Matrix Multiply-Accumulate In
 from __future__ import annotations
 
 from tilewright.device.arch import Feature
-from tilewright.dtypes import BF16, F16, F32, TF32, DType
+from tilewright.dtypes import BF16, E4M3, E5M2, F16, F32, TF32, DType
 from tilewright.isa.instruction import MatrixInstruction
 from tilewright.layout.fragment import warpgroup_accumulator
 
@@ -16,7 +16,7 @@ K_BYTES = 32
 WIDTHS = tuple(range(8, 257, 8))
 """The widths n of a tile."""
 
-_FORMATS: tuple[tuple[DType, DType], ...] = ((F16, F32), (F16, F16), (BF16, F32), (TF32, F32))
+_FORMATS: tuple[tuple[DType, DType], ...] = ((F16, F32), (F16, F16), (BF16, F32), (TF32, F32), (E4M3, F32), (E5M2, F32))
 
 
 def transposes(product: DType) -> bool:

@@ -385,6 +385,7 @@ class GemvBody:
         n: Expr = output if self.long == "B" else row
         operand = next(one for one in self.gemm.matrices if one.name == name)
         if operand.is_vector:
-            return self._element(operand.name, n if operand.contiguous == "n" else m)
+            at_one = ZERO if operand.is_single else n if operand.contiguous == "n" else m
+            return self._element(operand.name, at_one)
         line, column = (m, n) if operand.contiguous == "n" else (n, m)
         return self._element(operand.name, times(line, operand.leading, near=self.config.near) + column)

@@ -148,7 +148,8 @@ class _Reduce:
         out = self.problem.out
         if name in VECTORS:
             operand = self.problem.operand(name)
-            return element_of(name, operand.dtype or out, column if operand.along == "n" else row)
+            index = ZERO if operand.single else column if operand.along == "n" else row
+            return element_of(name, operand.dtype or out, index)
         leading = "ldc" if name == "C" else f"ld_{name}"
         return element_of(name, out, times(row, leading, near=False) + column)
 

@@ -11,7 +11,7 @@ from dataclasses import replace
 
 from tilewright.dtypes import I32, I64
 from tilewright.ir.buffer import Buffer, Ref, Space
-from tilewright.ir.expr import Binary, Cast, Const, Expr, Op, Var
+from tilewright.ir.expr import ZERO, Binary, Cast, Const, Expr, Op, Var
 from tilewright.ir.program import Program
 from tilewright.ir.ranges import Interval, interval
 from tilewright.ir.simplify import simplify, substitute
@@ -47,7 +47,8 @@ def _offset(place: Ref, program: Program, near: bool) -> Ref:
     operand = program.gemm.operand(buffer.name)  # type: ignore[arg-type]
     index = dict(zip(operand.dims, place.index[:2], strict=True))
     if operand.is_vector:  # all its lines are one
-        return Ref(Buffer(buffer.name, Space.GLOBAL, buffer.dtype, ()), (index[operand.contiguous],))
+        at = ZERO if operand.is_single else index[operand.contiguous]
+        return Ref(Buffer(buffer.name, Space.GLOBAL, buffer.dtype, ()), (at,))
     strided = index[operand.strided]
     leading = Var(operand.leading, I32 if near else I64)
     row = Binary(Op.MUL, strided if near else Cast(I64, strided), leading)

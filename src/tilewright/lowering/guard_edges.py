@@ -31,6 +31,8 @@ def guard_edges(body: Body, program: Program, exact: frozenset[str], *, whole: b
 
     def conditions(place: Ref, width: int) -> Expr:
         operand = program.gemm.operand(place.buffer.name)  # type: ignore[arg-type]
+        if operand.is_single:
+            return both()
         found = []
         for dim, index in zip(operand.dims, place.index[:2], strict=True):
             # A loop that counts a whole dimension one by one never leaves it.

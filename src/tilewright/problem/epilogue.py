@@ -1,7 +1,8 @@
 """What is done with a finished sum: `C = activation(alpha * sum * scales + beta * R + bias)`.
 
 R is C itself, or a matrix of its own (`residual`). A bias is one number for each column (`bias="n"`, as in a linear
-layer) or for each row (`bias="m"`), in the format of C. A scale is one number in f32 for each row, or for each column.
+layer) or for each row (`bias="m"`), in the format of C. A scale is in f32: one number for each row ("m"), one for each
+column ("n"), or one for all of A ("a") or of B ("b"); each lies in memory, where the kernel reads it.
 
 An `Epilogue` says two things, and every reader asks for these alone: the list of what it reads (`operands`), and an
 expression over that (`value`). The reference in float64, the error bound, emitted kernels and texts each give the nodes
@@ -60,8 +61,11 @@ def _erf(x: Array) -> Array:
 
 
 Along = Literal["m", "n"]
-AddedName = Literal["bias", "residual", "scale_m", "scale_n"]
-VECTORS: frozenset[str] = frozenset({"bias", "scale_m", "scale_n"})
+Scale = Literal["m", "n", "a", "b"]
+"""What there is one scale for: each row or column of C, or all of A or B."""
+
+AddedName = Literal["bias", "residual", "scale_m", "scale_n", "scale_a", "scale_b"]
+VECTORS: frozenset[str] = frozenset({"bias", "scale_m", "scale_n", "scale_a", "scale_b"})
 """Those that all problems of a batch share."""
 
 
@@ -70,12 +74,14 @@ class Added:
     """A matrix or vector that an epilogue reads beside C, with the index of C.
 
     along: the dimension for each index of which a vector has a number; None for a matrix that lies as C does, but for a
-    leading dimension of its own. dtype: None for that of C.
+    leading dimension of its own. dtype: None for that of C. single: a vector of one number, which belongs to every
+    index.
     """
 
     name: AddedName
     along: Along | None = None
     dtype: DType | None = None
+    single: bool = False
 
     @property
     def is_vector(self) -> bool:
@@ -84,6 +90,8 @@ class Added:
     @property
     def described(self) -> str:
         """What there is one number for, for people."""
+        if self.single:
+            return "one number"
         return {"m": "one for each row", "n": "one for each column", None: "M x N"}[self.along]
 
 
@@ -211,7 +219,8 @@ class Formula:
         return self.totals[number]
 
     def element(self, operand: Added) -> str:
-        return f"{operand.name}[{operand.along or 'm, n'}]" if self.indexed else operand.name
+        index = "0" if operand.single else operand.along or "m, n"
+        return f"{operand.name}[{index}]" if self.indexed else operand.name
 
     def times_alpha(self, value: str) -> str:
         return f"alpha * {_factor(value)}"
@@ -262,13 +271,13 @@ class Exact:
 
 @dataclass(frozen=True, slots=True)
 class Epilogue:
-    """bias: the dimension along which it runs. residual: whether R is another matrix than C. scale: the dimensions that
-    have a scale for each index."""
+    """bias: the dimension along which it runs. residual: whether R is another matrix than C. scale: what has
+    scales: a dimension for each index, or a whole operand."""
 
     bias: Along | None = None
     residual: bool = False
     activation: Activation | None = None
-    scale: tuple[Along, ...] = ()
+    scale: tuple[Scale, ...] = ()
 
     def __bool__(self) -> bool:
         return bool(self.operands) or self.activation is not None
@@ -302,8 +311,13 @@ class Epilogue:
 
     @property
     def _scales(self) -> tuple[Added, ...]:
-        names: dict[Along, AddedName] = {"m": "scale_m", "n": "scale_n"}
-        return tuple(Added(name, along, F32) for along, name in names.items() if along in self.scale)
+        known: dict[Scale, Added] = {
+            "a": Added("scale_a", "n", F32, single=True),
+            "b": Added("scale_b", "n", F32, single=True),
+            "m": Added("scale_m", "m", F32),
+            "n": Added("scale_n", "n", F32),
+        }
+        return tuple(scale for of, scale in known.items() if of in self.scale)
 
     def formula(self, *totals: str, indexed: bool = False) -> str:
         """C as text.
@@ -316,7 +330,7 @@ class Epilogue:
     def __str__(self) -> str:
         words = [f"bias along {self.bias}"] if self.bias else []
         words += ["residual"] if self.residual else []
-        words += [f"scale along {along}" for along in self.scale]
+        words += [f"scale along {of}" if of in ("m", "n") else f"scale of {of.upper()}" for of in self.scale]
         return ", ".join([*words, *([self.activation.value] if self.activation else [])])
 
 

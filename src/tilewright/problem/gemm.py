@@ -60,12 +60,13 @@ LEADING = tuple(leading_of(name) for name in MATRICES)
 @dataclass(frozen=True, slots=True)
 class Operand:
     """How one matrix lies in memory. is_vector: it has one number for each index of its contiguous dimension, the same
-    in all its lines."""
+    in all its lines. is_single: and all of these are one number."""
 
     name: OperandName | AddedName
     dtype: DType
     order: Order
     is_vector: bool = False
+    is_single: bool = False
 
     @property
     def dims(self) -> tuple[Dim, Dim]:
@@ -258,7 +259,7 @@ class Gemm:
                 return Operand(name, self.out, self.c)
         added = next(one for one in self.epilogue.operands if one.name == name)
         order = {None: self.c, "m": Order.COL, "n": Order.ROW}[added.along]
-        return Operand(name, added.dtype or self.out, order, added.is_vector)
+        return Operand(name, added.dtype or self.out, order, added.is_vector, added.single)
 
     @property
     def multiplied(self) -> DType:
@@ -290,6 +291,8 @@ class Gemm:
     def storage_elements(self, name: str) -> int:
         """Elements from the first to the last of the matrix, gaps between rows included."""
         operand = next(one for one in self.matrices if one.name == name)
+        if operand.is_single:
+            return 1
         runs, length = self.size(operand.strided), self.size(operand.contiguous)
         return (runs - 1) * self.leading(operand.name) + length if runs and length else 0
 

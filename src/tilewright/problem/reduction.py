@@ -79,7 +79,8 @@ class Reduction:
         if not self.m or not self.n:
             return 0
         if name in VECTORS:
-            return self.n if self.operand(name).along == "n" else self.m
+            operand = self.operand(name)
+            return 1 if operand.single else self.n if operand.along == "n" else self.m
         leading = {"partials": self.row, "C": self.ldc, "residual": self.ld_residual}[name]
         return (self.m - 1) * leading + self.n + ((self.parts - 1) * self.part if name == "partials" else 0)
 

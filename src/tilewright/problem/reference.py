@@ -53,7 +53,7 @@ def view(gemm: Gemm, name: OperandName | AddedName, storage: Array) -> Array:
     rows, cols = (gemm.size(dim) for dim in operand.dims)
     step = storage.itemsize
     along, across = step, gemm.leading(name) * step
-    strides = (across, along) if operand.order is Order.ROW else (along, across)
+    strides = (0, 0) if operand.is_single else (across, along) if operand.order is Order.ROW else (along, across)
     if rows == 0 or cols == 0:
         return np.zeros((rows, cols), storage.dtype)
     return np.lib.stride_tricks.as_strided(storage, (rows, cols), strides)
@@ -75,7 +75,8 @@ def make_operands(gemm: Gemm, *, seed: int = 0) -> Operands:
     def fill(name: OperandName | AddedName, poison: bool = False) -> Array:
         operand, dtype = gemm.operand(name), gemm.operand(name).dtype
         if operand.is_vector:
-            return dtype.encode(rng.standard_normal(gemm.size(operand.contiguous), dtype=np.float32))
+            count = 1 if operand.is_single else gemm.size(operand.contiguous)
+            return dtype.encode(rng.standard_normal(count, dtype=np.float32))
         storage = dtype.encode(np.full(gemm.storage_elements(name), PADDING, np.float32))
         if not poison:
             target = view(gemm, name, storage)

@@ -15,6 +15,13 @@ Numerical behavior of NVIDIA tensor cores, PeerJ Computer Science 7:e330, 2021, 
 from block to block. Which unit multiplies is not the problem's to say, so every sum in f32 of narrower products has
 this bound. Sums in f16 are rounded at most once a product, which the first bound pays for.
 
+Sums of FP8 products keep 13 fraction bits of each term below the largest exponent of 32 products and the sum so far,
+and of the result: an instruction errs by at most 34 * 2**-13 of the sum of magnitudes, and K products by
+(K + 2 * ceil(K / 32)) * 2**-13 of it. Nothing is divided by 1 - n * u, because what is cut off makes no magnitude
+larger. The exponent of a subnormal factor is that of the smallest normal number: in this bound its magnitude is that
+number's. Where the sum of every P of k is added to a sum in f32 (promotion), P takes the place of K, and ceil(K / P)
+roundings of f32 are added.
+
 Where K * u nears 1, as for sums kept in f16, that bound says nothing. Rounding errors are then taken as independent,
 which gives sqrt(n) in place of n with probability close to 1 (N. J. Higham and T. Mary, A new approach to probabilistic
 rounding error analysis, SIAM J. Sci. Comput. 41(5), 2019): gamma = exp(lambda * sqrt(n) * u) - 1, lambda = 8.
@@ -56,40 +63,54 @@ def _gamma(terms: int, unit: float) -> float:
     return float(np.expm1(8 * np.sqrt(terms) * unit))
 
 
-def _sum_of(gemm: Gemm) -> tuple[int, float]:
-    """How many terms a sum counts as, and the unit round-off of each."""
+def _sum_bound(gemm: Gemm, promote_every: int) -> float:
+    """The largest |error| of a sum, as a share of the sum of the magnitudes of its terms."""
     summation = gemm.multiplied.sum_in(gemm.accumulate)
     length = gemm.k * len(gemm.products)
-    carried = 2 * ceil_div(length, _FEWEST_ADDED_AT_ONCE) if summation.in_blocks else 0
-    return length + carried + 2, summation.unit_roundoff
+    if summation.fraction_bits >= F32_FRACTION_BITS:
+        carried = 2 * ceil_div(length, summation.fewest) if summation.in_blocks else 0
+        return _gamma(length + carried + 2, summation.unit_roundoff)
+    group = min(length, promote_every) if promote_every else length
+    terms = group + 2 * ceil_div(group, summation.fewest)
+    promotions = ceil_div(length, promote_every) if promote_every else 0
+    return min(terms * summation.unit_roundoff, 2.0) + _gamma(promotions + 2, F32.unit_roundoff)
 
 
 FUNCTION_ULPS = 32
 """Rounding errors of an activation in f32. Source: CUDA C++ Programming Guide, accuracy of erff, expf and tanhf: at
 most 2 ulp each; the rest is for the polynomial around them."""
 
-_FEWEST_ADDED_AT_ONCE = 4
-"""Products in a block of the first tensor cores (V100); later ones add more at once."""
+F32_FRACTION_BITS = 23
 
 
-def relative_bound(gemm: Gemm) -> float:
+def relative_bound(gemm: Gemm, *, promote_every: int = 0) -> float:
     """The largest |error| of an element without an epilogue, as a share of the sum of the magnitudes of its terms.
+    promote_every: elements of k whose sum is added to a sum in f32; 0 for all. It matters for FP8 alone.
 
     Holds against the exact product of the factors as they lie in memory: rounding them first is part of it.
     """
     rounded = 2.01 * gemm.multiplied.unit_roundoff if gemm.multiplied is not gemm.dtype else 0.0
-    return _gamma(*_sum_of(gemm)) + rounded + gemm.out.unit_roundoff
+    return _sum_bound(gemm, promote_every) + rounded + gemm.out.unit_roundoff
 
 
-def error_bound(operands: Operands) -> Array:
-    """The largest |error| each element of a right C may have, shape (m, n), float64."""
+def error_bound(operands: Operands, *, promote_every: int = 0) -> Array:
+    """The largest |error| each element of a right C may have, shape (m, n), float64. promote_every: see
+    `relative_bound`."""
     gemm = operands.gemm
-    gamma = _gamma(*_sum_of(gemm))
+    gamma = _sum_bound(gemm, promote_every)
     with np.errstate(invalid="ignore", over="ignore"):
-        sums = summed(operands, lambda name: np.abs(as_multiplied(operands, name)))
+        sums = summed(operands, lambda name: _magnitudes(gemm, as_multiplied(operands, name)))
         found = evaluate(gemm.epilogue.value, _Errors(operands, tuple(_Bounded(one, gamma) for one in sums)))
         # The smallest normal number pays for results that underflow.
         return (found.relative + gemm.out.unit_roundoff) * found.magnitude + gemm.out.tiny
+
+
+def _magnitudes(gemm: Gemm, values: Array) -> Array:
+    """Those of factors; of FP8, those that the alignment of their products sees."""
+    found: Array = np.abs(values)
+    if gemm.multiplied.sum_in(gemm.accumulate).fraction_bits < F32_FRACTION_BITS:
+        found = np.where(found == 0, 0.0, np.maximum(found, gemm.multiplied.tiny))
+    return found
 
 
 @dataclass(frozen=True, slots=True)
@@ -135,8 +156,9 @@ class _Errors:
         return _Bounded(STEEPEST * value.magnitude, value.relative + FUNCTION_ULPS * F32.unit_roundoff)
 
 
-def check(operands: Operands, computed: Array) -> Verdict:
-    """Compare `computed` (logical (m, n) matrix, decoded) with the float64 reference, element by element.
+def check(operands: Operands, computed: Array, *, promote_every: int = 0) -> Verdict:
+    """Compare `computed` (logical (m, n) matrix, decoded) with the float64 reference, element by element, within
+    `error_bound`.
 
     NaN and infinity must stand exactly where the reference has them. Raises ProblemError for what is no Operands, or
     holds no numbers.
@@ -151,7 +173,7 @@ def check(operands: Operands, computed: Array) -> Verdict:
             hint="give the M x N result: built.simulate(operands).c.reshape(m, n).",
         ) from None
     expected = reference(operands)
-    bound = error_bound(operands) if expected.size else expected
+    bound = error_bound(operands, promote_every=promote_every) if expected.size else expected
     return compare(computed, expected, bound)
 
 

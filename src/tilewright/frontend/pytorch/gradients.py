@@ -16,7 +16,7 @@ torch: Any = extras.require("torch", "Multiplying tensors of PyTorch")
 def keep(ctx: Any, inputs: tuple[Any, ...], output: Any) -> None:
     """What the gradients need. ReLU's sign is seen in its result; what went into another function is computed again."""
     a, b, c, bias, *ctx.options = inputs
-    activation = ctx.options[2]
+    activation = ctx.options[3]
     wants_a, wants_b, *_ = ctx.needs_input_grad
     again = activation not in (None, "relu")
     ctx.shapes = [None if x is None else (x.shape, x.dtype) for x in (a, b, c, bias)]
@@ -32,13 +32,13 @@ def keep(ctx: Any, inputs: tuple[Any, ...], output: Any) -> None:
 def gradients(multiply: Any, ctx: Any, gradient: Any) -> tuple[Any, ...]:
     """One for each argument that was given."""
     a, b, c, bias, output = ctx.saved_tensors
-    alpha, beta, activation, out_dtype, precision, fixed_order = ctx.options
+    alpha, beta, out_dtype, activation, precision, fixed_order = ctx.options
     needs = ctx.needs_input_grad  # PyTorch leaves out last arguments that have their default
     wants_a, wants_b, wants_c, wants_bias = (*needs, False, False)[:4]
     if activation == "relu":
         gradient = torch.ops.aten.threshold_backward(gradient, output, 0)
     elif activation is not None:
-        before = multiply(a, b, c, bias, alpha, beta, None, out_dtype, precision, fixed_order)
+        before = multiply(a, b, c, bias, alpha, beta, out_dtype, None, precision, fixed_order)
         gradient = _through(activation, gradient, before)
 
     (shape_a, dtype), (shape_b, _), *added = ctx.shapes
@@ -76,11 +76,11 @@ def keep_for_tangents(ctx: Any, inputs: tuple[Any, ...], output: Any) -> None:
 def tangents(multiply: Any, ctx: Any, given: tuple[Any, ...]) -> Any:
     """The tangent of the result, from those of the tensors; None for one that has none."""
     a, b, c, bias, output = ctx.saved_tensors
-    alpha, beta, activation, out_dtype, precision, fixed_order = ctx.options
+    alpha, beta, out_dtype, activation, precision, fixed_order = ctx.options
     of_a, of_b, of_c, of_bias, *_ = given
 
     def product(x: Any, y: Any) -> Any:
-        return multiply(x, y, None, None, alpha, 1.0, None, out_dtype, precision, fixed_order)
+        return multiply(x, y, None, None, alpha, 1.0, out_dtype, None, precision, fixed_order)
 
     parts = [
         None if of_a is None else product(of_a, b),
@@ -95,7 +95,7 @@ def tangents(multiply: Any, ctx: Any, given: tuple[Any, ...]) -> Any:
         return tangent
     if activation == "relu":
         return torch.ops.aten.threshold_backward(tangent, output, 0)
-    before = multiply(a, b, c, bias, alpha, beta, None, out_dtype, precision, fixed_order)
+    before = multiply(a, b, c, bias, alpha, beta, out_dtype, None, precision, fixed_order)
     return _through(activation, tangent, before)
 
 

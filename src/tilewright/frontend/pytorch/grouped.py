@@ -12,6 +12,7 @@ from tilewright.frontend.libraries.views import View, c_strides
 from tilewright.frontend.options import Options, options_asked, options_of
 from tilewright.frontend.pytorch.entry import is_plain
 from tilewright.frontend.pytorch.plain import LIBRARY, compute_plain
+from tilewright.frontend.pytorch.sharded import know_sharding
 from tilewright.frontend.ragged import check_offsets, compute_groups, groups_of
 from tilewright.frontend.requests import checked
 
@@ -32,6 +33,7 @@ def grouped(a: Any, b: Any, offsets: Any, asked: tuple[Any, ...]) -> Any:
             return _computed(a, b, offsets, options_asked(*asked))
         except NoMemory:
             pass
+    know_sharding("grouped_matmul")
     return torch.ops.tilewright.grouped_matmul(a, b, offsets, *_words_asked(*asked))
 
 

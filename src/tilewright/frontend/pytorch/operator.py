@@ -16,6 +16,7 @@ from tilewright.frontend.options import Options, options_asked, options_of
 from tilewright.frontend.pytorch.gradients import gradients, keep, keep_for_tangents, tangents
 from tilewright.frontend.pytorch.mapped import over_a_batch
 from tilewright.frontend.pytorch.plain import LIBRARY, activated, compute_plain, has_tangents
+from tilewright.frontend.pytorch.sharded import is_sharded, know_sharding
 from tilewright.frontend.requests import Views, checked
 
 torch: Any = extras.require("torch", "Multiplying tensors of PyTorch")
@@ -23,29 +24,33 @@ torch: Any = extras.require("torch", "Multiplying tensors of PyTorch")
 from torch import library  # noqa: E402
 
 _GIVEN = (
-    "Tensor a, Tensor b, Tensor? c=None, Tensor? bias=None, float alpha=1.0, float beta=1.0, str? activation=None, "
-    "ScalarType? out_dtype=None, str precision='default', bool fixed_order=False"
+    "Tensor a, Tensor b, Tensor? c=None, Tensor? bias=None, float alpha=1.0, float beta=1.0, "
+    "ScalarType? out_dtype=None, str? activation=None, str precision='default', bool fixed_order=False"
 )
 
 
-Words = tuple[float, float, str | None, Any, str, bool]
-"""What is asked beside the tensors, as the operator takes it."""
+Words = tuple[float, float, Any, str | None, str, bool]
+"""What is asked beside the tensors, as the operator takes it. DTensor remembers a sharding by the arguments from the
+first dtype on: the activation, which decides about partial sums, must come behind it."""
 
 
 def call(a: Any, b: Any, out: Any, c: Any, bias: Any, words: Words) -> Any:
     """A call as an operator of PyTorch."""
-    alpha, beta, activation, *others = words
+    alpha, beta, out_dtype, activation, *others = words
+    know_sharding("matmul")
     tensors = [x for x in (a, b, c, bias, out) if x is not None]
     wants_gradients = torch.is_grad_enabled() and any(x.requires_grad for x in tensors)
     if out is not None:
         if wants_gradients:
             _refuse_gradients()
+        if is_sharded(out):
+            return out.copy_(multiply(a, b, c, bias, *words))
         torch.ops.tilewright.matmul_into(out, a, b, c, bias, *words)
         return out
     if not wants_gradients or activation in (None, "relu"):
         return multiply(a, b, c, bias, *words)
     # These gradients need what goes in: kept by PyTorch's own function, it is not computed again.
-    return activated(activation, multiply(a, b, c, bias, alpha, beta, None, *others))
+    return activated(activation, multiply(a, b, c, bias, alpha, beta, out_dtype, None, *others))
 
 
 def multiply(*given: Any) -> Any:
@@ -92,7 +97,7 @@ def _refuse_gradients() -> None:
 def words_of(options: Options) -> Words:
     kind = None if options.out_dtype is None else LIBRARY.to_torch[options.out_dtype]
     name = None if options.activation is None else options.activation.value
-    return options.alpha, options.beta, name, kind, options.precision, options.fixed_order
+    return options.alpha, options.beta, kind, name, options.precision, options.fixed_order
 
 
 def compiled_call(a: Any, b: Any, out: Any, c: Any, bias: Any, alpha: Any, beta: Any, *others: Any) -> Any:
@@ -112,8 +117,8 @@ def _options(
     c: Any,
     alpha: float = 1.0,
     beta: float = 1.0,
-    activation: str | None = None,
     out_dtype: Any = None,
+    activation: str | None = None,
     precision: str = "default",
     fixed_order: bool = False,
 ) -> Options:

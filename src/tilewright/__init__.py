@@ -23,7 +23,7 @@ from tilewright.version import __version__ as __version__
 if TYPE_CHECKING:
     from tilewright.dtypes import BF16, F16, F32, TF32
     from tilewright.errors import TilewrightError
-    from tilewright.frontend import autotune, grouped_matmul, linear, matmul, prepare
+    from tilewright.frontend import autotune, grouped_matmul, linear, matmul, prepare, scaled_matmul
     from tilewright.integrations.routing import route_torch
     from tilewright.ir.buffer import Space
     from tilewright.ir.kernel import Kernel, Variant
@@ -63,7 +63,7 @@ if TYPE_CHECKING:
 _HOME = {
     "tilewright.dtypes": ("BF16", "F16", "F32", "TF32"),
     "tilewright.errors": ("TilewrightError",),
-    "tilewright.frontend": ("autotune", "grouped_matmul", "linear", "matmul", "prepare"),
+    "tilewright.frontend": ("autotune", "grouped_matmul", "linear", "matmul", "prepare", "scaled_matmul"),
     "tilewright.integrations.routing": ("route_torch",),
     "tilewright.ir.buffer": ("Space",),
     "tilewright.ir.kernel": ("Kernel", "Variant"),
@@ -159,6 +159,7 @@ __all__ = [
     "prepare",
     "relayout_auto",
     "route_torch",
+    "scaled_matmul",
     "simulate",
     "watch",
 ]

@@ -26,8 +26,8 @@ from tilewright.artifacts import CudaSource
 from tilewright.codegen.prelude import PASSED_TABLE, PRELUDE
 from tilewright.device.catalog import device
 from tilewright.device.spec import TensorRates
-from tilewright.dtypes import BF16, DType
-from tilewright.frontend import calls, compute, libraries, lists, ragged
+from tilewright.dtypes import BF16, E4M3, E5M2, DType
+from tilewright.frontend import calls, compute, libraries, lists, ragged, scaled
 from tilewright.frontend.libraries.views import Signed, View, format_named, no_room
 from tilewright.planning import dispatch, kernels
 from tilewright.runtime import launch as launching
@@ -103,7 +103,7 @@ class FakeGpu:
 
 
 class OnGpu(np.ndarray):  # type: ignore[type-arg]
-    """An array that says it lies on GPU 0. 2-byte integers stand for bf16."""
+    """An array that says it lies on GPU 0. 2-byte integers stand for bf16, of a byte for e4m3, texts of one for e5m2."""
 
 
 def on_gpu(array: Any) -> Any:
@@ -119,7 +119,8 @@ class CpuArrays(Signed):
     launches_alone = True
 
     def view(self, array: Any) -> View:
-        dtype = BF16 if array.dtype == np.uint16 else format_named(array.dtype.name, array)
+        held_as_bits = {np.uint16: BF16, np.uint8: E4M3, np.bytes_: E5M2}
+        dtype = held_as_bits.get(array.dtype.type) or format_named(array.dtype.name, array)
         step = array.itemsize
         return View(array.ctypes.data, array.shape, tuple(s // step for s in array.strides), dtype, 0)
 
@@ -195,7 +196,7 @@ def cpu_gpu(capability: tuple[int, int] = (7, 5), sms: int = 8) -> Iterator[Stat
         patch.setattr(dispatch, "_DATABASE", [None])
         patch.setitem(libraries._KNOWN, OnGpu, CpuArrays())
         calls.MULTIPLY.pop(OnGpu, None)
-        for known in (compute.MEMO, lists._KNOWN, ragged._KNOWN):
+        for known in (compute.MEMO, lists._KNOWN, ragged._KNOWN, scaled._KNOWN):
             known.clear()
         STATE.__init__()  # type: ignore[misc]
         yield STATE

@@ -12,7 +12,7 @@ from auxiliary_kernels import assert_nothing_moves_before_the_wait, compiled, ru
 
 from tilewright.codegen import print_cuda
 from tilewright.device.catalog import device
-from tilewright.dtypes import BF16, F16, F32, DType
+from tilewright.dtypes import BF16, E4M3, F16, F32, DType
 from tilewright.errors import ProblemError, SimulationError
 from tilewright.ir.buffer import Space
 from tilewright.ir.kernel import Kernel
@@ -24,18 +24,18 @@ from tilewright.simulator import simulate
 from tilewright.simulator.sampling import count_sampled
 from tilewright.units import round_up
 
-SIZES = [(1, 1, 1), (5, 7, 7), (33, 65, 70), (64, 32, 33), (3, 300, 301), (130, 136, 136)]
-FORMATS = [F32, F16, BF16]
+SIZES = [(1, 1, 1), (5, 7, 7), (33, 65, 70), (64, 32, 33), (3, 300, 301), (130, 136, 136), (6, 70, 70)]
+FORMATS = [F32, F16, BF16, E4M3]
 
 
 def copy_of(
-    lines: int, length: int, leading: int, dtype: DType, *, transposed: bool = False, more: int = 0, gap: int = 8
+    lines: int, length: int, leading: int, dtype: DType, *, transposed: bool = False, more: int = 0, gap: int = 16
 ) -> MatrixCopy:
     """A copy whose lines are whole pieces of 16 bytes, with `more` lines and pieces, and `gap` elements between."""
     to_lines, to_length = (length, lines) if transposed else (lines, length)
     to_length = round_up(to_length, 16 // dtype.bytes) + more * 16 // dtype.bytes
     sizes = lines, length, leading, to_lines + more, to_length, to_length + gap
-    return MatrixCopy(*sizes, transposed, lines * leading + 8, (to_lines + more) * (to_length + gap))
+    return MatrixCopy(*sizes, transposed, lines * leading + 16, (to_lines + more) * (to_length + gap))
 
 
 def aligned_bytes(copy: MatrixCopy, dtype: DType) -> int:
@@ -75,7 +75,7 @@ def test_a_copy_in_another_format_is_rounded_once(dtype: DType, out: DType, tran
         assert_exact(Relayout((copy_of(lines, length, leading, F16, transposed=transposed),), dtype, out))
 
 
-@pytest.mark.parametrize("dtype", [F32, BF16], ids=str)
+@pytest.mark.parametrize("dtype", [F32, BF16, E4M3], ids=str)
 def test_two_matrices_of_any_sizes_are_copied_by_one_launch(dtype: DType) -> None:
     large, small = copy_of(33, 65, 70, dtype), copy_of(5, 7, 7, dtype, transposed=True)
     for copies in ((large, small), (small, large), (large, large)):
@@ -92,7 +92,7 @@ def test_one_kernel_copies_every_size_of_its_class(transposed: bool) -> None:
 
 
 @pytest.mark.parametrize("transposed", [False, True], ids=["padded", "transposed"])
-@pytest.mark.parametrize("dtype", [F32, BF16], ids=str)
+@pytest.mark.parametrize("dtype", [F32, BF16, E4M3], ids=str)
 def test_aligned_copies_move_whole_sectors_without_bank_conflicts(dtype: DType, transposed: bool) -> None:
     size = 256
     problem = Relayout((copy_of(size, size, size, dtype, transposed=transposed, gap=0),), dtype, dtype)
@@ -114,7 +114,7 @@ def test_unaligned_lines_are_read_by_neighbouring_lanes() -> None:
     assert load.width_bytes == 2 and load.sectors <= 3 * load.requests
 
 
-@pytest.mark.parametrize("dtype", [F32, BF16], ids=str)
+@pytest.mark.parametrize("dtype", [F32, BF16, E4M3], ids=str)
 def test_without_its_barrier_a_transposed_copy_races(dtype: DType) -> None:
     problem = Relayout((copy_of(33, 65, 70, dtype, transposed=True),), dtype, dtype)
     kernel = kernel_of(problem)
@@ -159,7 +159,8 @@ def test_they_compile_without_spills(arch: str, transposed: bool) -> None:
         for length in (63, 64):
             problem = Relayout((copy_of(64, length, length, dtype, transposed=transposed),), dtype, dtype)
             cubin = compiled(kernel_of(problem, overlapped=arch == "sm_90a"), arch)
-            assert cubin.resources.spill_load_bytes == 0 and cubin.resources.registers <= 64
+            assert cubin.resources.spill_load_bytes == 0
+            assert cubin.resources.registers <= (64 if dtype.bytes > 1 else 80)  # a register for each byte
 
 
 def test_nothing_is_touched_before_the_grids_before_have_ended() -> None:
@@ -167,7 +168,7 @@ def test_nothing_is_touched_before_the_grids_before_have_ended() -> None:
     assert_nothing_moves_before_the_wait(kernel_of(both))
 
 
-@pytest.mark.parametrize("dtype", [F32, BF16], ids=str)
+@pytest.mark.parametrize("dtype", [F32, BF16, E4M3], ids=str)
 def test_the_text_does_what_the_simulator_does(dtype: DType) -> None:
     problem = Relayout((copy_of(33, 65, 70, dtype), copy_of(70, 33, 33, dtype, transposed=True)), dtype, dtype, 2)
     kernel, sources = kernel_of(problem, overlapped=False), make_sources(problem)

@@ -1,8 +1,8 @@
-"""`matmul`, `linear` and `grouped_matmul` for the arrays people have: `planning` finds the kernels.
+"""`matmul`, `linear`, `grouped_matmul` and `scaled_matmul` for the arrays people have: `planning` finds the kernels.
 
 A call goes through these, each of which imports only those below it:
 
-calls      what a user calls; grouped: a list of products
+calls      what a user calls; grouped: a list of products; scaled: FP8 operands with their scales
 pytorch    entry: which calls PyTorch must see as an operator; plain: tensors that are memory and no more
 on_host    NumPy's arrays
 prepared   a constant operand whose pieces are kept
@@ -17,5 +17,6 @@ from tilewright.frontend.autotuning import autotune
 from tilewright.frontend.calls import linear, matmul
 from tilewright.frontend.grouped import grouped_matmul
 from tilewright.frontend.prepared import prepare
+from tilewright.frontend.scaled import scaled_matmul
 
-__all__ = ["autotune", "grouped_matmul", "linear", "matmul", "prepare"]
+__all__ = ["autotune", "grouped_matmul", "linear", "matmul", "prepare", "scaled_matmul"]

@@ -16,7 +16,7 @@ import os
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from operator import itemgetter
-from typing import Any
+from typing import Any, Protocol
 
 from tilewright.errors import LaunchError, ProblemError
 from tilewright.frontend.autotuning import ON_ENTRY, measured
@@ -42,6 +42,11 @@ _RESULTS = "f32, f16 or bf16"
 
 ON_ENTRY.append(MEMO.clear)
 os.register_at_fork(after_in_child=MEMO.clear)  # CUDA does not work there
+
+
+class _HasA(Protocol):
+    @property
+    def a(self) -> View: ...
 
 
 class HostMemory(ProblemError):
@@ -104,7 +109,7 @@ def views_of(library: Any, a: Any, b: Any, out: Any = None, c: Any = None, bias:
     return Views(**views)  # type: ignore[arg-type]
 
 
-def refuse_host_memory(library: Any, views: Views) -> int:
+def refuse_host_memory(library: Any, views: _HasA) -> int:
     """The number of the GPU on which arrays lie. Raises HostMemory if on none."""
     if views.a.device is None:
         raise HostMemory(

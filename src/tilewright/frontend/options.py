@@ -97,7 +97,7 @@ def options_of(
             raise ProblemError(f"{name}={factor!r} does not fit in an f32.", hint="sums and factors are f32.")
     fixed_order = bool(batch_invariant) or deterministic == "bitwise"
     factor = 0.0 if not adds else 1.0 if beta is None else beta
-    return Options(alpha, factor, _format(out_dtype), precision, fixed_order, _function(activation))
+    return Options(alpha, factor, format_asked(out_dtype), precision, fixed_order, _function(activation))
 
 
 def options_asked(alpha: Any, beta: Any, *others: Any) -> Options:
@@ -133,7 +133,7 @@ def number(name: str, value: Any) -> float:
         raise ProblemError(f"{name}={value!r} is not a number.") from None
 
 
-def _format(out_dtype: Any) -> DType | None:
+def format_asked(out_dtype: Any) -> DType | None:
     """A format by our name, or by another library's object for it: `"f32"`, `torch.float32`, `np.float32`."""
     if out_dtype is None or isinstance(out_dtype, DType):
         return out_dtype

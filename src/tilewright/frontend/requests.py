@@ -72,6 +72,12 @@ def checked(views: Views, options: Options, *, row_major: bool = False) -> tuple
     Raises DTypeError, ShapeError and ProblemError for what cannot be asked, NeedsCopy for strides of A or B.
     """
     a, b, out = views.a, views.b, views.out
+    for factor in (a, b):
+        if not factor.dtype.is_result:
+            raise DTypeError(
+                f"Operands of {factor.dtype} are multiplied with their scales.",
+                hint="call tilewright.scaled_matmul, or convert them first.",
+            )
     if a.dtype is not b.dtype:
         raise DTypeError(f"Cannot multiply {a.dtype} by {b.dtype}.", hint="convert one to the other's dtype.")
     if a.device != b.device:

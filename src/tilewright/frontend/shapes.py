@@ -137,7 +137,7 @@ def bias_along(shape: Shape, product: Product) -> Along:
 
 def lone(length: int) -> int:
     """The leading dimension of a matrix of one line: no element lies beyond it, so that it may suit every copy."""
-    return round_up(max(length, 1), 8)
+    return round_up(max(length, 1), 16)
 
 
 def _broadcast(a: Shape, b: Shape, whole_a: Shape, whole_b: Shape) -> Shape:

@@ -165,7 +165,7 @@ def _check_move(stmt: Move, scope: _Scope, after: str) -> None:
         _fail(after, stmt, f"{len(in_memory)} of its two sides are in memory")
     if stmt.dst.buffer.dtype is not stmt.src.buffer.dtype:
         _fail(after, stmt, f"it moves {stmt.src.buffer.dtype} into {stmt.dst.buffer.dtype}")
-    if stmt.width > 1 and stmt.width * stmt.src.buffer.dtype.bytes not in VECTOR_BYTES:
+    if stmt.width > 1 and stmt.width * stmt.src.buffer.dtype.bytes not in (2, *VECTOR_BYTES):
         _fail(after, stmt, f"no instruction moves {stmt.width} x {stmt.src.buffer.dtype.bytes} bytes")
     for place in (stmt.dst, stmt.src):
         _check_place(stmt, place, scope, after)

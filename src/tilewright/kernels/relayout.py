@@ -2,8 +2,8 @@
 
 A padded copy moves the widest pieces that addresses and lines allow, neighbouring lanes neighbouring pieces. A
 transposed copy goes through a tile in shared memory, in words of 4 bytes, so that loads and stores both run along
-lines; elements of 2 bytes are transposed in pairs, in registers. Words of a tile's row are XOR-swizzled with the number
-of the row, so neither side has bank conflicts.
+lines; elements of 2 bytes or 1 are transposed in pairs or fours, in registers. Words of a tile's row are XOR-swizzled
+with the number of the row, so neither side has bank conflicts.
 """
 
 from __future__ import annotations
@@ -45,10 +45,10 @@ _WARPS = THREADS // WARP_LANES
 _WORD_BYTES = 4
 """What a transposed copy moves at a time, and the width of a bank."""
 
-_TILE_LINES = 64
-"""Lines of the source in a tile of a transposed copy."""
+_LEAST_TILE_LINES = 64
+"""Lines of the source in a tile of a transposed copy, at least: a warp writes whole words of a line."""
 
-_PIECES: dict[int, int] = {16: 4, 8: 8, 4: 8, 2: 16}
+_PIECES: dict[int, int] = {16: 4, 8: 8, 4: 8, 2: 16, 1: 16}
 """Pieces of a padded copy that a thread has in flight, by their bytes: 2048 threads of an SM ask for 64 KiB or more at
 a time, and bandwidth times latency of an H200 is 25 to 33 KiB an SM."""
 
@@ -71,7 +71,7 @@ class CopyConfig:
         """The widest copy that is legal. aligned_bytes: what the address, the lines and the steps of the source are
         multiples of."""
         most = _WORD_BYTES // dtype.bytes if copy.transposed else WIDEST_BYTES // max(dtype.bytes, out.bytes)
-        widths = [width for width in (8, 4, 2, 1) if width <= most]
+        widths = [width for width in (16, 8, 4, 2, 1) if width <= most]
         width = next(w for w in widths if w == 1 or (aligned_bytes % (w * dtype.bytes) == 0 and copy.length % w == 0))
         pieces = ceil_div(copy.to_length, width)
         along = next(threads for threads in (8, 16, 32, 64, 128, THREADS) if threads >= pieces or threads == THREADS)
@@ -83,10 +83,14 @@ class CopyConfig:
             return WARP_LANES * (_WORD_BYTES // dtype.bytes)
         return THREADS // self.along * _PIECES[self.width * dtype.bytes]
 
-    @property
-    def elements(self) -> int:
+    def elements(self, dtype: DType) -> int:
         """Elements of a line of the copy that a block writes."""
-        return _TILE_LINES if self.transposed else self.along * self.width
+        return _tile_lines(dtype) if self.transposed else self.along * self.width
+
+
+def _tile_lines(dtype: DType) -> int:
+    """Lines of the source in a tile of a transposed copy."""
+    return max(_LEAST_TILE_LINES, WARP_LANES * (_WORD_BYTES // dtype.bytes))
 
 
 @dataclass(frozen=True, slots=True)
@@ -124,7 +128,7 @@ class RelayoutConfig:
     def blocks(self, problem: Relayout) -> int:
         """Blocks of one matrix of the batch."""
         return sum(
-            ceil_div(copy.to_lines, how.lines(problem.dtype)) * ceil_div(copy.to_length, how.elements)
+            ceil_div(copy.to_lines, how.lines(problem.dtype)) * ceil_div(copy.to_length, how.elements(problem.dtype))
             for how, copy in zip(self.copies, problem.copies, strict=True)
         )
 
@@ -160,7 +164,7 @@ class RelayoutConfig:
 
     @staticmethod
     def _tile_shape(dtype: DType) -> tuple[int, int]:
-        return WARP_LANES * (_WORD_BYTES // dtype.bytes), _TILE_LINES
+        return WARP_LANES * (_WORD_BYTES // dtype.bytes), _tile_lines(dtype)
 
 
 @dataclass(frozen=True, slots=True)
@@ -181,7 +185,7 @@ class _Copy:
 
     def _pieces(self) -> Expr:
         """Blocks that share a line of the copy."""
-        return ceil_div_of(self._argument("to_length"), self.how.elements)
+        return ceil_div_of(self._argument("to_length"), self.how.elements(self.dtype))
 
     def body(self, block: Expr) -> Body:
         """block: the number of this block among those of the copy."""
@@ -243,7 +247,7 @@ class _Copy:
         return together(
             Let("lane", THREAD % WARP_LANES),
             Let("warp", binary(Op.DIV, THREAD, WARP_LANES)),
-            Let("first_line", Var("piece") * _TILE_LINES),
+            Let("first_line", Var("piece") * _tile_lines(self.dtype)),
             Let("first_column", Var("group") * tile.columns),
             Alloc(tile.held),
             unrolled("i", tile.rounds, lambda i: unrolled("row", tile.pair, lambda row: tile.load(i, row))),
@@ -265,23 +269,23 @@ class _Tile:
         self._copy = copy
         dtype = copy.dtype
         self.pair = _WORD_BYTES // dtype.bytes
-        self.words = _TILE_LINES // self.pair  # of a row of the tile
+        self.words = _tile_lines(dtype) // self.pair  # of a row of the tile
         self.columns, self.rounds = WARP_LANES * self.pair, self.words // _WARPS
-        self.tile = Buffer("tile", Space.SHARED, dtype, (self.columns, _TILE_LINES), ("column", "line"))
+        self.tile = Buffer("tile", Space.SHARED, dtype, (self.columns, _tile_lines(dtype)), ("column", "line"))
         self.held = registers("held", dtype, self.rounds, self.pair, self.pair)
         self._lane, self._warp = Var("lane"), Var("warp")
 
     def load(self, i: Expr, row: Expr) -> Body:
-        """A word of a line, or its elements one by one."""
+        """A word of a line, or its parts one by one."""
         copy, width = self._copy, self._copy.how.width
         line = Var("first_line") + (self._warp + i * _WARPS) * self.pair + row
         there = below(line, copy._argument("lines"))
 
         def piece(j: Expr) -> Move:
-            column = Var("first_column") + self._lane * self.pair + j
+            column = Var("first_column") + self._lane * self.pair + j * width
             guard = both(there, below(column, copy._argument("length")))
             place = copy._source(line, column)
-            return Move(at(self.held, i, row, j), place, width, guard, origin=f"source{copy.suffix}")
+            return Move(at(self.held, i, row, j * width), place, width, guard, origin=f"source{copy.suffix}")
 
         return unrolled("neighbour", self.pair // width, piece)
 

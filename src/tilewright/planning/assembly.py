@@ -213,4 +213,11 @@ def _added(gemm: Gemm) -> tuple[tuple[Place, int], ...]:
     return tuple((_PLACES[operand.name], 0) for operand in gemm.added)
 
 
-_PLACES: Mapping[str, Place] = {"bias": Place.BIAS, "residual": Place.RESIDUAL}
+_PLACES: Mapping[str, Place] = {
+    "bias": Place.BIAS,
+    "residual": Place.RESIDUAL,
+    "scale_a": Place.SCALE_A,
+    "scale_m": Place.SCALE_A,
+    "scale_b": Place.SCALE_B,
+    "scale_n": Place.SCALE_B,
+}

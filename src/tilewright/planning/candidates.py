@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 
 from tilewright.device.spec import DeviceSpec
-from tilewright.dtypes import F32, DType
+from tilewright.dtypes import F32, FP8_FORMATS, DType
 from tilewright.kernels import simt, wgmma
 from tilewright.kernels.columns import Columns
 from tilewright.kernels.configuration import GemmConfig, row_of
@@ -40,9 +40,14 @@ than they are, so they are candidates where `correction` knows them."""
 def candidates(gemm: Gemm, spec: DeviceSpec, count: int = 1) -> Mapping[str, Columns]:
     """Tables of what can multiply the formats of a problem on a device, by family. count: of such problems."""
     kind, table = _listed(gemm, spec)
-    if spec.compute_capability[0] == 9 and kind == "mma":
-        return {"wgmma": _wgmma(gemm, spec, count), kind: table}
-    return {kind: table}
+    by_wgmma = {"wgmma": _wgmma(gemm, spec, count)} if _multiplies_by_wgmma(gemm, spec) else {}
+    return {**by_wgmma, kind: table}
+
+
+def _multiplies_by_wgmma(gemm: Gemm, spec: DeviceSpec) -> bool:
+    """Whether a device has wgmma, and that multiplies the formats."""
+    rate = spec.tensor.flops_per_clk_per_sm(gemm.multiplied.rate, "f32") if gemm.multiplied is not F32 else 0
+    return bool(rate) and spec.compute_capability[0] == 9
 
 
 def families_for(gemm: Gemm, spec: DeviceSpec, family: str) -> tuple[str, ...]:
@@ -62,7 +67,7 @@ def _listed(gemm: Gemm, spec: DeviceSpec) -> tuple[str, Columns]:
     """The family that multiplies the formats, and its kernels, but for wgmma's. Where no tensor core multiplies the
     formats, the CUDA cores do."""
     rate = spec.tensor.flops_per_clk_per_sm(gemm.multiplied.rate, "f32") if gemm.multiplied is not F32 else 0
-    if rate and spec.compute_capability >= (8, 0):
+    if rate and spec.compute_capability >= (8, 0) and gemm.multiplied not in FP8_FORMATS:
         return "mma", _mma(gemm.dtype)
     return "simt", _simt(gemm, spec)
 

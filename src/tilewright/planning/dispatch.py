@@ -17,6 +17,7 @@ from time import perf_counter
 from typing import Any
 
 from tilewright.device.spec import DeviceSpec
+from tilewright.dtypes import FP8_FORMATS
 from tilewright.errors import (
     CompileError,
     LaunchError,
@@ -280,9 +281,10 @@ class Dispatcher:
         return times[0] <= times[1] + splitting_us(request, self.spec)
 
     def _ranked(self, request: Request) -> Iterator[PlanConfig]:
-        """Plans worth trying, best first; the last is right everywhere, but where sums are to be promoted."""
+        """Plans worth trying, best first; the last is right everywhere, but where sums are to be promoted: those of
+        FP8 are, in one rounding of f32 a product."""
         seen = set()
-        last = () if request.promote_every else (SAFE,)
+        last = () if request.promote_every and request.gemm.dtype not in FP8_FORMATS else (SAFE,)
         for config in chain(self._measured(request), estimated(request, self.spec), last):
             if config in seen or (request.without_workspace and _needs_workspace(request, config)):
                 continue

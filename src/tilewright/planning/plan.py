@@ -20,6 +20,8 @@ class Place(IntEnum):
     SCRATCH = 5
     GROUP_ENDS = 6
     PIECES = 7
+    SCALE_A = 8
+    SCALE_B = 9
 
 
 @dataclass(frozen=True, slots=True)

@@ -8,7 +8,7 @@ from math import log
 from typing import Any
 
 from tilewright.device.spec import DeviceSpec
-from tilewright.dtypes import F32, TF32
+from tilewright.dtypes import F32, FP8_FORMATS, TF32
 from tilewright.ir.kernel import Kernel
 from tilewright.ir.work import Problems
 from tilewright.kernels.gemv import MOST_ROWS, GemvConfig
@@ -118,6 +118,8 @@ def skinny_for(
     from the problem and the parts alone, so that a plan is the same on every device. Operands that may be rounded to
     tf32 are not: that would win no time here.
     """
+    if gemm.dtype in FP8_FORMATS:
+        return None
     most = MOST_ROWS if gemm.dtype is F32 else MOST_ROWS_NARROW
     few, many = min(gemm.m, gemm.n), max(gemm.m, gemm.n)
     if not 1 <= few <= most or (many < _LEAST_LONG and gemm.k < _LEAST_DEPTH):

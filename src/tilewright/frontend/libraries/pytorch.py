@@ -7,7 +7,7 @@ from functools import partial
 from typing import Any
 
 from tilewright import extras
-from tilewright.dtypes import BF16, F16, F32, Array, DType
+from tilewright.dtypes import BF16, E4M3, E5M2, F16, F32, Array, DType
 from tilewright.errors import ProblemError
 from tilewright.frontend.libraries.views import NoMemory, Shape, Signed, View, c_strides, format_named, no_room
 
@@ -21,7 +21,8 @@ class TorchArrays(Signed):
     def __init__(self) -> None:
         self.torch: Any = extras.require("torch", "Multiplying tensors of PyTorch")
         self.to_torch = {F32: self.torch.float32, F16: self.torch.float16, BF16: self.torch.bfloat16}
-        self._formats: dict[Any, DType] = {kind: dtype for dtype, kind in self.to_torch.items()}
+        fp8 = {E4M3: self.torch.float8_e4m3fn, E5M2: self.torch.float8_e5m2}
+        self._formats: dict[Any, DType] = {kind: dtype for dtype, kind in (self.to_torch | fp8).items()}
         raw = getattr(self.torch._C, "_cuda_getCurrentRawStream", None)
         self.address: Callable[[Any], int] = self.torch.Tensor.data_ptr
         self.stream: Callable[[int], int] = raw or self._stream

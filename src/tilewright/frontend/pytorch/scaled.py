@@ -1,0 +1,132 @@
+"""`torch.ops.tilewright.scaled_matmul`: products of FP8 operands as an operator of PyTorch. It has no gradients."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from tilewright import extras
+from tilewright.errors import ProblemError
+from tilewright.frontend.compute import HostMemory
+from tilewright.frontend.libraries import NoMemory
+from tilewright.frontend.libraries.views import View
+from tilewright.frontend.pytorch.entry import is_plain
+from tilewright.frontend.pytorch.plain import LIBRARY
+from tilewright.frontend.scaled import (
+    Arrays,
+    ScaledOptions,
+    ScaledViews,
+    checked_scaled,
+    compute_scaled,
+    scaled_options,
+)
+from tilewright.notices import say_once
+
+torch: Any = extras.require("torch", "Multiplying tensors of PyTorch")
+
+from torch import library  # noqa: E402
+
+
+def scaled(arrays: Arrays, out_dtype: Any, fast: Any) -> Any:
+    """A call with tensors of PyTorch."""
+    if not torch.compiler.is_compiling():
+        options = scaled_options(out_dtype, fast)
+        given = [array for array in arrays if array is not None]
+        if len(given) < _LEAST or not all(isinstance(array, torch.Tensor) for array in given):
+            return compute_scaled(LIBRARY, arrays, options)  # which says what is wrong
+        if is_plain(*given) and not any(tensor.is_meta for tensor in given):
+            try:
+                return _computed(arrays, options)
+            except NoMemory:
+                pass
+    result = torch.ops.tilewright.scaled_matmul(*arrays[:5], *_words_asked(out_dtype, fast))
+    return result if arrays[5] is None else arrays[5].copy_(result)
+
+
+_LEAST = 4
+"""Tensors of a call."""
+
+
+@torch.compiler.assume_constant_result  # type: ignore[untyped-decorator]
+def _words_asked(out_dtype: Any, fast: Any) -> tuple[Any, bool]:
+    """The options as the operator takes them. The compiler takes them as they are."""
+    options = scaled_options(out_dtype, fast)
+    return LIBRARY.to_torch[options.out_dtype], options.fast
+
+
+def _computed(arrays: Arrays, options: ScaledOptions) -> Any:
+    try:
+        result = compute_scaled(LIBRARY, arrays, options)
+    except HostMemory:
+        result = _on_the_host(arrays, options)
+    if arrays[5] is not None and not arrays[5].is_inference():
+        torch.autograd.graph.increment_version(arrays[5])
+    return result
+
+
+def _on_the_host(arrays: Arrays, options: ScaledOptions) -> Any:
+    """The same by PyTorch on the CPU, summed in f32; a warning says so once."""
+    say_once(
+        "tilewright.scaled_matmul computes with PyTorch: the tensors lie in host memory, not on a GPU. Move them to "
+        "the GPU."
+    )
+    a, b, scale_a, scale_b, bias, out = arrays
+    with torch.no_grad():
+        found = (a.float() @ b.float()) * _along(scale_a, 1) * _along(scale_b, 0)
+        found = found if bias is None else found + bias.float()
+        result = found.to(LIBRARY.to_torch[options.out_dtype])
+        return result if out is None else out.copy_(result)
+
+
+def _along(scale: Any, dimension: int) -> Any:
+    """A scale as it is multiplied with the result. dimension: where it has one element."""
+    return scale.reshape(()) if scale.numel() == 1 else scale.reshape(-1).unsqueeze(dimension)
+
+
+def _scaled(
+    a: Any, b: Any, scale_a: Any, scale_b: Any, bias: Any = None, out_dtype: Any = None, fast: bool = False
+) -> Any:
+    return _computed((a, b, scale_a, scale_b, bias, None), scaled_options(out_dtype, fast))
+
+
+def _shaped(
+    a: Any, b: Any, scale_a: Any, scale_b: Any, bias: Any = None, out_dtype: Any = None, fast: bool = False
+) -> Any:
+    """A result without elements, or the error that the call would raise."""
+    options = scaled_options(out_dtype, fast)
+    views = ScaledViews(_seen(a), _seen(b), _seen(scale_a), _seen(scale_b), None if bias is None else _seen(bias))
+    checked_scaled(views, options)
+    return a.new_empty(views.shape, dtype=LIBRARY.to_torch[options.out_dtype])
+
+
+def _seen(tensor: Any) -> View:
+    """A tensor that has no elements."""
+    device = tensor.device.index or 0 if tensor.device.type == "cuda" else None
+    return View(0, tuple(tensor.shape), tuple(tensor.stride()), LIBRARY.format_of(tensor), device)
+
+
+def _keep(ctx: Any, inputs: tuple[Any, ...], output: Any) -> None:
+    """Nothing: there are no gradients."""
+
+
+def _no_gradients(ctx: Any, gradient: Any) -> tuple[Any, ...]:
+    raise ProblemError(
+        "scaled_matmul has no gradients, and one of its tensors wants them.",
+        hint="multiply the operands of the backward pass by calls of their own.",
+    )
+
+
+def _register() -> Any:
+    """The operator; it lasts as long as what is returned."""
+    operators = library.Library("tilewright", "FRAGMENT")
+    given = (
+        "Tensor a, Tensor b, Tensor scale_a, Tensor scale_b, Tensor? bias=None, ScalarType? out_dtype=None, "
+        "bool fast_accumulation=False"
+    )
+    operators.define(f"scaled_matmul({given}) -> Tensor", tags=(torch.Tag.pt2_compliant_tag,))
+    operators.impl("scaled_matmul", _scaled, "CompositeExplicitAutograd")
+    library.register_fake("tilewright::scaled_matmul", _shaped, lib=operators)
+    library.register_autograd("tilewright::scaled_matmul", _no_gradients, setup_context=_keep, lib=operators)
+    return operators
+
+
+_OPERATORS = _register()

@@ -1,0 +1,331 @@
+"""`scaled_matmul`: products of FP8 operands with their scales, in one kernel that reads the scales where they lie.
+
+    C = (A @ B) * scale_a * scale_b + bias
+
+Calls that look alike share a plan, as those of `matmul` do (`compute`).
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+from tilewright.dtypes import BF16, F32, FP8_FORMATS, DType
+from tilewright.errors import LaunchError, ProblemError
+from tilewright.frontend.compute import MOST, gpu_of, planned, refuse_host_memory, refuse_other_library
+from tilewright.frontend.layouts import MOST_ROWS
+from tilewright.frontend.libraries import DTypeError, TorchArrays, View, library_of
+from tilewright.frontend.libraries.views import c_strides
+from tilewright.frontend.options import format_asked
+from tilewright.frontend.requests import Piece, power_of_two
+from tilewright.frontend.shapes import NeedsCopy, ShapeError, lone, product_of, tight
+from tilewright.planning.assembly import Request
+from tilewright.planning.dispatch import dispatcher
+from tilewright.planning.packing import Alignment
+from tilewright.planning.plan import Plan
+from tilewright.problem.epilogue import Epilogue, Scale
+from tilewright.problem.gemm import Gemm
+
+PROMOTE_EVERY = 128
+"""Elements of k after which sums are added to sums in f32, unless fast accumulation is asked for."""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class ScaledOptions:
+    """What is asked beside the arrays; `scaled_options` makes one value of each kind."""
+
+    out_dtype: DType
+    fast: bool
+
+    @property
+    def promote_every(self) -> int:
+        return 0 if self.fast else PROMOTE_EVERY
+
+
+_OPTIONS: dict[tuple[DType, bool], ScaledOptions] = {}
+
+
+def scaled_matmul(
+    a: Any,
+    b: Any,
+    scale_a: Any,
+    scale_b: Any,
+    *,
+    bias: Any = None,
+    out: Any = None,
+    out_dtype: Any = None,
+    fast_accumulation: bool = False,
+) -> Any:
+    """`(a @ b) * scale_a * scale_b + bias` of FP8 operands, in one kernel on the tensor cores of Hopper (sm_90).
+
+    a: (m, k). b: (k, n). Both hold float8_e4m3fn, or float8_e5m2, of PyTorch. b is read as it lies where k is
+    contiguous, as in `weight.T`; other orders are transposed before. scale_a, scale_b: f32, on the same GPU, where the
+    kernel reads them: one element, or one for each row of a, of shape (m, 1) or (m,), and each column of b, of shape
+    (1, n) or (n,). bias: (n,). out: where the result goes. out_dtype: bf16 if not given, f16 or f32.
+    fast_accumulation: sums stay in the tensor cores, which keep 13 fraction bits; else the sum of every 128 of k is
+    added to a sum in f32 (docs/fp8.md has the bounds).
+
+    Raises ShapeError, a ValueError, and DTypeError, a TypeError, for what does not fit, ProblemError for strides and
+    devices, and LaunchError for another GPU.
+    """
+    library = library_of(a)
+    arrays = (a, b, scale_a, scale_b, bias, out)
+    if isinstance(library, TorchArrays):
+        from tilewright.frontend.pytorch.scaled import scaled
+
+        return scaled(arrays, out_dtype, fast_accumulation)
+    return compute_scaled(library, arrays, scaled_options(out_dtype, fast_accumulation))
+
+
+def scaled_options(out_dtype: Any, fast_accumulation: Any) -> ScaledOptions:
+    """The options of a call. Raises ProblemError, or DTypeError for a result that no kernel stores."""
+    if not isinstance(fast_accumulation, bool):
+        raise ProblemError(f"fast_accumulation={fast_accumulation!r} is neither True nor False.")
+    out = format_asked(out_dtype) or BF16
+    if not out.is_result:
+        raise DTypeError(f"scaled_matmul: a result of {out} is not stored.", hint="results are bf16, f16 or f32.")
+    return _OPTIONS.setdefault((out, fast_accumulation), ScaledOptions(out, fast_accumulation))
+
+
+@dataclass(frozen=True, slots=True)
+class ScaledViews:
+    """Where the arrays of a call lie."""
+
+    a: View
+    b: View
+    scale_a: View
+    scale_b: View
+    bias: View | None = None
+    out: View | None = None
+
+    @property
+    def shape(self) -> tuple[int, int]:
+        """That of the result."""
+        return self.a.shape[0], self.b.shape[1]
+
+
+def checked_scaled(views: ScaledViews, options: ScaledOptions) -> tuple[Scale, Scale]:
+    """What there is one scale for, of A and of B. Raises DTypeError, ShapeError and ProblemError for what cannot be
+    asked."""
+    a, b = views.a, views.b
+    for name, view in (("a", a), ("b", b)):
+        if view.dtype not in FP8_FORMATS:
+            raise DTypeError(
+                f"scaled_matmul: {name} holds {view.dtype}, and operands with scales are of FP8.",
+                hint="use float8_e4m3fn or float8_e5m2; matmul multiplies other formats.",
+            )
+        if len(view.shape) != 2:
+            raise ShapeError(f"scaled_matmul: {name} has shape {view.shape}, and matrices have two dimensions.")
+    if a.dtype is not b.dtype:
+        raise DTypeError(f"scaled_matmul: a holds {a.dtype} and b {b.dtype}.", hint="use one format for both.")
+    if a.shape[1] != b.shape[0]:
+        raise ShapeError(
+            f"scaled_matmul: a of shape {a.shape} does not go with b of shape {b.shape}.",
+            hint="the columns of a are as many as the rows of b.",
+        )
+    given = {"b": b, "scale_a": views.scale_a, "scale_b": views.scale_b, "bias": views.bias, "out": views.out}
+    for name, one in given.items():
+        if one is not None and one.device != a.device:
+            raise ProblemError(f"scaled_matmul: {name} lies on {one.place}, and a on {a.place}.", hint="move one.")
+    m, n = views.shape
+    if views.bias is not None and views.bias.shape != (n,):
+        raise ShapeError(f"scaled_matmul: a bias of shape {views.bias.shape} is not one of ({n},).")
+    if views.out is not None and (views.out.shape != (m, n) or views.out.dtype is not options.out_dtype):
+        raise ShapeError(
+            f"scaled_matmul: `out` is {views.out.dtype} of shape {views.out.shape}, and the result "
+            f"{options.out_dtype} of shape {(m, n)}."
+        )
+    return _scale_of("scale_a", views.scale_a, (m, 1), "m"), _scale_of("scale_b", views.scale_b, (1, n), "n")
+
+
+def _scale_of(name: str, view: View, each: tuple[int, int], along: Scale) -> Scale:
+    """What there is one scale for. each: the shape of one for each row of A, or column of B."""
+    if view.dtype is not F32:
+        raise DTypeError(f"scaled_matmul: {name} holds {view.dtype}, and scales are f32.", hint="convert it.")
+    count = max(each)
+    if all(extent == 1 for extent in view.shape):
+        return "a" if along == "m" else "b"
+    if view.shape not in ((count,), each):
+        what = "row of a" if along == "m" else "column of b"
+        raise ShapeError(
+            f"scaled_matmul: {name} has shape {view.shape}.",
+            note=f"there is one scale for each {what}, or one in all.",
+            hint=f"give one of shape {each} or ({count},), or of one element.",
+        )
+    step = next(step for extent, step in zip(view.shape, view.strides, strict=True) if extent > 1)
+    if step != 1:
+        raise ProblemError(
+            f"scaled_matmul: the elements of {name} lie {step} apart, and kernels read neighbours.",
+            hint=f"pass {name}.contiguous().",
+        )
+    return along
+
+
+def request_of(views: ScaledViews, options: ScaledOptions) -> Request:
+    """The request of a call that was checked. Raises NeedsCopy for an operand, a bias or an `out` whose strides no
+    kernel takes."""
+    scales = checked_scaled(views, options)
+    product, out = product_of(views.a, views.b), options.out_dtype
+    bias = views.bias
+    if bias is not None and bias.dtype is not out:
+        raise NeedsCopy("bias", lambda library, array: library.convert(array, out))
+    if bias is not None and bias.shape[0] > 1 and bias.strides[0] != 1:
+        raise NeedsCopy("bias", tight)
+    if product.m > MOST_ROWS:
+        raise ProblemError(
+            f"scaled_matmul: {product.m} rows are more than one grid has blocks for.",
+            hint=f"multiply at most {MOST_ROWS} at a time.",
+        )
+    at_out = views.out or View(0, product.shape, c_strides(product.shape), out, None)
+    down, right = at_out.strides
+    if (product.n > 1 and right != 1) or (product.m > 1 and down < product.n):
+        raise NeedsCopy("out", tight)
+    ldc = down if product.m > 1 else lone(product.n)
+    epilogue = Epilogue("n" if bias is not None else None, scale=scales)
+    a, b = product.a, product.b
+    orders = {"a": a.order, "b": b.order, "lda": a.leading, "ldb": b.leading, "ldc": max(ldc, 1)}
+    gemm = Gemm(product.m, product.n, product.k, views.a.dtype, out=out, epilogue=epilogue, **orders)  # type: ignore[arg-type]
+    at_bias = 0 if bias is None else bias.pointer
+    alignment = Alignment(
+        power_of_two(views.a.pointer | gemm.lda),
+        power_of_two(views.b.pointer | gemm.ldb),
+        power_of_two(at_out.pointer | gemm.ldc * out.bytes | at_bias),
+    )
+    return Request(gemm, alignment, promote_every=options.promote_every)
+
+
+def refuse_device(device: int) -> None:
+    """Raises LaunchError for a GPU whose tensor cores multiply no FP8 that kernels here make use of."""
+    spec = dispatcher(device).spec
+    if spec.compute_capability[0] != 9:
+        raise LaunchError(
+            f"scaled_matmul multiplies FP8 by wgmma, which {spec.name} does not have.",
+            note="that takes compute capability 9.0.",
+            hint="convert the operands to bf16 and call matmul.",
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class _Known:
+    """What calls that look alike share: how their result is made, and their plan; None for an empty result."""
+
+    device: int
+    make: Callable[[], Any]
+    plan: Plan | None
+
+    def run(self, library: Any, arrays: Arrays) -> Any:
+        a, b, scale_a, scale_b, bias, out = arrays
+        result = self.make() if out is None else out
+        if self.plan is None:
+            return result
+        address, scratch, kept = library.address, 0, None
+        if self.plan.scratch_bytes:
+            scratch, kept = library.scratch(self.plan.scratch_bytes, a)
+        at_bias = 0 if bias is None else address(bias)
+        addresses = (
+            address(a),
+            address(b),
+            address(result),
+            at_bias,
+            0,
+            scratch,
+            0,
+            0,
+            address(scale_a),
+            address(scale_b),
+        )
+        with gpu_of(dispatcher(self.device), library):
+            self.plan.run(library.stream(self.device), addresses)
+        library.finished((*arrays, result), self.device)
+        del kept
+        return result
+
+
+_KNOWN: dict[Any, _Known] = {}
+"""Calls made so far, by their keys."""
+
+os.register_at_fork(after_in_child=_KNOWN.clear)  # CUDA does not work there
+
+
+Arrays = tuple[Any, Any, Any, Any, Any, Any]
+"""a, b, scale_a, scale_b, bias and out of a call; None for what is not given."""
+
+_NAMES = ("a", "b", "scale_a", "scale_b", "bias", "out")
+
+
+def views_of_scaled(library: Any, arrays: Arrays) -> ScaledViews:
+    """Where the arrays of a call lie. Raises ProblemError for one of another library, or that no kernel reads."""
+    found = {}
+    for name, array in zip(_NAMES, arrays, strict=True):
+        if array is not None or name not in ("bias", "out"):
+            refuse_other_library(library, name, array)
+            found[name] = library.view(array)
+    return ScaledViews(**found)
+
+
+def _key(library: Any, arrays: Arrays, options: ScaledOptions) -> Any:
+    """What calls that look alike have in common; None where they are not remembered."""
+    sign = getattr(library, "sign", None)
+    if sign is None:
+        return None
+    try:
+        return (options, *(None if array is None else sign(array) for array in arrays))
+    except (AttributeError, RuntimeError):  # of another library, or without memory
+        return None
+
+
+def compute_scaled(library: Any, arrays: Arrays, options: ScaledOptions) -> Any:
+    """The result of a call.
+
+    Raises DTypeError, ShapeError and ProblemError for what cannot be asked, HostMemory for arrays on no GPU, and
+    LaunchError for a GPU without wgmma, or where a kernel would have to be compiled in a capture.
+    """
+    key = _key(library, arrays, options)
+    known = _KNOWN.get(key)
+    if known is None:
+        views = views_of_scaled(library, arrays)
+        try:
+            known = _settled(library, views, request_of(views, options), arrays[0])
+        except NeedsCopy as needed:
+            if needed.name == "out":
+                return _assigned(library, arrays, options)
+            at = _NAMES.index(needed.name)
+            copied: Any = (*arrays[:at], needed.copied(library, arrays[at]), *arrays[at + 1 :])
+            return compute_scaled(library, copied, options)
+        if key is not None:
+            if len(_KNOWN) >= MOST:
+                _KNOWN.clear()
+            _KNOWN[key] = known
+    if arrays[-1] is not None and _overwrites(views_of_scaled(library, arrays)):
+        return _assigned(library, arrays, options)
+    return known.run(library, arrays)
+
+
+def _overwrites(views: ScaledViews) -> bool:
+    """Whether writing the result may change what is still to be read."""
+    given = (views.a, views.b, views.scale_a, views.scale_b, views.bias)
+    return views.out is not None and any(one is not None and views.out.overlaps(one) for one in given)
+
+
+def _assigned(library: Any, arrays: Arrays, options: ScaledOptions) -> Any:
+    """The result by way of an array of its own."""
+    library.assign(arrays[-1], compute_scaled(library, (*arrays[:-1], None), options))
+    return arrays[-1]
+
+
+def _settled(library: Any, views: ScaledViews, request: Request, like: Any) -> _Known:
+    device = refuse_host_memory(library, views)
+    refuse_device(device)
+    make = library.maker(views.shape, request.gemm.out, like)
+    if 0 in views.shape:
+        return _Known(device, make, None)
+    piece = Piece(request, ((0,) * 5,), False)
+    return _Known(device, make, planned(dispatcher(device), library, piece))
+
+
+def words_of_scaled(library: Any, arrays: Arrays, options: ScaledOptions) -> str:
+    """What runs for a call that was made before, for people; empty where it is not known."""
+    known = _KNOWN.get(_key(library, arrays, options))
+    return "" if known is None or known.plan is None else known.plan.words

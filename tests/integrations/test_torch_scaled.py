@@ -1,0 +1,82 @@
+"""`scaled_matmul` of PyTorch's tensors: the operator that torch.compile sees, and tensors in host memory."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+torch: Any = pytest.importorskip("torch")
+
+import tilewright as tw  # noqa: E402
+from tilewright.errors import ProblemError  # noqa: E402
+from tilewright.frontend.libraries import DTypeError  # noqa: E402
+from tilewright.frontend.shapes import ShapeError  # noqa: E402
+
+pytestmark = pytest.mark.filterwarnings("ignore:tilewright")
+
+E4M3 = torch.float8_e4m3fn
+
+
+def drawn(*shape: int) -> Any:
+    return torch.randn(*shape, generator=torch.Generator().manual_seed(sum(shape))).to(E4M3)
+
+
+def operands(m: int = 32, n: int = 48, k: int = 64, *, rows: bool = True) -> tuple[Any, Any, Any, Any]:
+    scale_a, scale_b = (torch.rand(m, 1), torch.rand(1, n)) if rows else (torch.rand(1), torch.rand(()))
+    return drawn(m, k), drawn(n, k).T, scale_a, scale_b
+
+
+@pytest.mark.parametrize("out_dtype", [None, torch.float32, torch.float16], ids=str)
+def test_tensors_in_host_memory_are_multiplied_by_pytorch(out_dtype: Any) -> None:
+    a, b, scale_a, scale_b = operands()
+    bias = torch.randn(48)
+    c = tw.scaled_matmul(a, b, scale_a, scale_b, bias=bias, out_dtype=out_dtype)
+    assert c.dtype == (out_dtype or torch.bfloat16)
+    exact = (a.double() @ b.double()) * scale_a * scale_b + bias
+    torch.testing.assert_close(c.double(), exact, rtol=1e-2, atol=1e-2)
+    out = torch.empty_like(c)
+    assert tw.scaled_matmul(a, b, scale_a, scale_b, bias=bias, out_dtype=out_dtype, out=out) is out
+    assert torch.equal(out, c)
+
+
+def test_one_scale_for_each_operand_is_what_pytorch_multiplies() -> None:
+    a, b, scale_a, scale_b = operands(rows=False)
+    expected = torch._scaled_mm(a, b, scale_a, scale_b.reshape(1), out_dtype=torch.bfloat16)
+    torch.testing.assert_close(tw.scaled_matmul(a, b, scale_a, scale_b), expected)
+
+
+@pytest.mark.parametrize("rows", [False, True])
+def test_the_operator_is_compiled_without_a_break(rows: bool) -> None:
+    def layer(a: Any, b: Any, scale_a: Any, scale_b: Any, bias: Any) -> Any:
+        return tw.scaled_matmul(a, b, scale_a, scale_b, bias=bias, fast_accumulation=True).relu() + 1
+
+    given = (*operands(rows=rows), torch.randn(48, dtype=torch.bfloat16))
+    compiled = torch.compile(layer, backend="aot_eager", fullgraph=True)
+    assert torch.equal(compiled(*given), layer(*given))
+
+
+def test_the_operator_keeps_what_it_promises() -> None:
+    given = (*operands(), torch.randn(48, dtype=torch.bfloat16), torch.bfloat16, False)
+    # PyTorch's check of the schema computes with FP8, which its CPU does not.
+    checks = ("test_autograd_registration", "test_faketensor")
+    torch.library.opcheck(torch.ops.tilewright.scaled_matmul, given, test_utils=checks)
+
+
+def test_shapes_are_known_and_wrong_ones_refused_before_anything_runs() -> None:
+    a, b, scale_a, scale_b = (x.to("meta") for x in operands())
+    c = tw.scaled_matmul(a, b, scale_a, scale_b, out_dtype=torch.float32)
+    assert c.shape == (32, 48) and c.dtype == torch.float32
+    with pytest.raises(ShapeError, match="scale_a has shape"):
+        tw.scaled_matmul(a, b, scale_b, scale_b)
+    with pytest.raises(DTypeError, match="a holds bf16"):
+        tw.scaled_matmul(a.to(torch.bfloat16), b, scale_a, scale_b)
+    with pytest.raises(ProblemError, match="scale_a is a float"):
+        tw.scaled_matmul(*operands()[:2], 1.0, scale_b)
+
+
+def test_there_are_no_gradients() -> None:
+    a, b, scale_a, scale_b = operands()
+    scale_a.requires_grad_()
+    with pytest.raises(ProblemError, match="has no gradients"):
+        tw.scaled_matmul(a, b, scale_a, scale_b).sum().backward()

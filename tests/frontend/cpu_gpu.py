@@ -103,7 +103,7 @@ class FakeGpu:
 
 
 class OnGpu(np.ndarray):  # type: ignore[type-arg]
-    """An array that says it lies on GPU 0. 2-byte integers stand for bf16, of a byte for e4m3, texts of one for e5m2."""
+    """An array that says it lies on GPU 0. 2-byte integers stand for bf16, bytes for e4m3, texts of one for e5m2."""
 
 
 def on_gpu(array: Any) -> Any:

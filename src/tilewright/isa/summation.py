@@ -10,6 +10,7 @@ follows from its machine instruction. `tests/gpu/test_rungs_on_gpu.py` compares 
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 
 import numpy as np
@@ -22,8 +23,11 @@ _NOTHING = -(1 << 12)
 _LEAST = -400
 """Below the exponents of all products of two numbers of f32."""
 
-F32_FRACTION_BITS = 23
+F32_FRACTION_BITS, _F64_FRACTION_BITS = 23, 52
 _LEAST_F32 = -126
+
+_LEAST_SCALED = -90
+"""The least exponent of which a unit, and the power of two that makes it 1, are normal numbers of f32."""
 
 _CHUNK_TERMS = 32768
 """Products that are summed together: as many as stay in the cache of a core."""
@@ -44,67 +48,97 @@ class BlockSum:
         NaN has no payload.
         """
         lead, (m, n) = np.broadcast_shapes(a.shape[:-2], b.shape[:-2], c.shape[:-2]), c.shape[-2:]
-        a, b, c = (np.broadcast_to(x, (*lead, *x.shape[-2:])).reshape(-1, *x.shape[-2:]) for x in (a, b, c))
         with np.errstate(all="ignore"):  # NaN and infinity are values like any others
-            return self._tiles(a, b, c, product, accumulate).reshape(*lead, m, n)
+            factors = (a, b, _exponents(a, product), _exponents(b, product))
+            in_f32 = self._fits_f32(*factors[2:])
+            *factors, c = (np.broadcast_to(x, (*lead, *x.shape[-2:])).reshape(-1, *x.shape[-2:]) for x in (*factors, c))
+            if len(c) > n:  # many small tiles: side by side, so that NumPy has long rows
+                left, right = ([np.ascontiguousarray(x.T) for x in factors[at::2]] for at in (0, 1))
+                right = [x.swapaxes(0, 1) for x in right]
+                d = self._chunks(
+                    [x[:, :, None] for x in left], [x[:, None] for x in right], c.transpose(1, 2, 0), accumulate, in_f32
+                )
+                return d.transpose(2, 0, 1).reshape(*lead, m, n)
+            left = [x.transpose(2, 0, 1)[..., None] for x in factors[::2]]
+            right = [x.transpose(1, 0, 2)[:, :, None] for x in factors[1::2]]
+            return self._chunks(left, right, c, accumulate, in_f32).reshape(*lead, m, n)
 
-    def _tiles(self, a: Array, b: Array, c: Array, product: DType, accumulate: DType) -> Array:
-        """(tiles, m, k) by (tiles, k, n) plus (tiles, m, n)."""
-        if len(c) > c.shape[2]:  # many small tiles: side by side, so that NumPy has long rows
-            a, b, c = (np.ascontiguousarray(x.transpose(1, 2, 0)) for x in (a, b, c))
-            return self._rows(a[:, :, None], b[None], c, product, accumulate).transpose(2, 0, 1)
-        each = zip(a, b, c, strict=True)
-        return np.stack([self._rows(x[..., None], y[None], held, product, accumulate) for x, y, held in each])
+    def _fits_f32(self, *exponents: Array) -> bool:
+        """Whether each product of numbers with these exponents is finite, normal, and exact in f32, and a group of them
+        in units of the last bit kept is in int32."""
+        highest = [int(found.max(initial=_NOTHING)) for found in exponents]
+        least = [int(found.min(initial=0, where=found != _NOTHING)) for found in exponents]
+        return (
+            self.products << self.fraction_bits + 2 <= 1 << 31
+            and max(highest) <= 127
+            and sum(highest) <= 126
+            and sum(least) >= _LEAST_SCALED
+        )
 
-    def _rows(self, a: Array, b: Array, c: Array, product: DType, accumulate: DType) -> Array:
-        """(m, k, ...) by (1, k, ...) plus (m, ...), some rows at a time."""
+    def _chunks(self, left: list[Array], right: list[Array], c: Array, accumulate: DType, in_f32: bool) -> Array:
+        """Factors and their exponents, (k, rows, ...), which broadcast, plus (rows, ...), some rows at a time."""
         d = np.empty(c.shape, np.float32)
-        powers = [_exponents(matrix, product) for matrix in (a, b)]
-        step = max(1, _CHUNK_TERMS // (self.products * max(1, c[0].size)))
+        step = max(1, _CHUNK_TERMS // (self.products * max(1, c[:1].size)))
         for first in range(0, len(c), step):
             rows = slice(first, first + step)
+            some = [[x if x.shape[1] == 1 else x[:, rows] for x in side] for side in (left, right)]
             total = c[rows]
-            for begin in range(0, a.shape[1], self.products):
-                k = slice(begin, begin + self.products)
-                highest = (powers[0][rows, k] + powers[1][:, k]).max(axis=1)
-                total = self._group(a[rows, k], b[:, k], total, highest, accumulate)
+            for begin in range(0, len(left[0]), self.products):
+                (a, a_power), (b, b_power) = ([x[begin : begin + self.products] for x in side] for side in some)
+                highest = np.maximum((a_power + b_power).max(axis=0), _exponents(total, accumulate))
+                total = self._group(a, b, total, highest, accumulate, in_f32)
             d[rows] = total
         return d
 
-    def _group(self, a: Array, b: Array, c: Array, highest: Array, accumulate: DType) -> Array:
-        """highest: exponents of the products, (m, ...)."""
-        highest = np.maximum(highest, _exponents(c, accumulate))
-        scale = np.ldexp(1.0, self.fraction_bits - np.maximum(highest, _LEAST).astype(np.int32))
-        terms = np.multiply(a, b, dtype=np.float64)
-        terms *= scale[:, None]
-        np.trunc(terms, out=terms)
-        total = terms.sum(axis=1) + np.trunc(c * scale)
-        total += 0.0  # a sum of nothing is +0
-        total /= scale
-        found = self._as_f32(total) if accumulate is F32 else total.astype(np.float16).astype(np.float32)
-        found += np.float32(0)  # nor has a sum that is too small a sign
+    def _group(self, a: Array, b: Array, c: Array, highest: Array, accumulate: DType, in_f32: bool) -> Array:
+        """highest: the largest exponents of products and c."""
+        if in_f32 and (least := highest.min()) < _LEAST_SCALED:
+            in_f32 = bool(least == _NOTHING and (highest[highest != _NOTHING] >= _LEAST_SCALED).all())
+            highest = np.maximum(highest, _LEAST_SCALED) if in_f32 else highest
+        if in_f32:
+            scale = _power_of_two(self.fraction_bits - highest)
+            terms = a * b
+            terms *= scale
+            total = terms.astype(np.int32).sum(axis=0, dtype=np.int32) + np.trunc(c * scale, dtype=np.float64)
+            total /= scale
+        else:
+            unit = np.ldexp(1.0, np.maximum(highest, _LEAST).astype(np.int32) - self.fraction_bits)
+            total = np.trunc(np.multiply(a, b, dtype=np.float64) / unit).sum(axis=0) + np.trunc(c / unit)
+            total *= unit
+        if accumulate is F32:
+            found = self._as_f32(total, may_be_small=not in_f32)
+        else:
+            found = total.astype(np.float16).astype(np.float32)
+        found += np.float32(0)  # a sum of nothing is +0, and so is one that is too small
         return found if np.isfinite(total).all() else _special(a, b, c, found)
 
-    def _as_f32(self, exact: Array) -> Array:
-        """Cut towards zero; what is too large is infinite."""
-        if self.kept < F32_FRACTION_BITS:
-            unit = np.ldexp(1.0, np.maximum(np.frexp(exact)[1] - 1, _LEAST_F32) - self.kept)
-            exact = np.trunc(exact / unit) * unit
-        near, size = exact.astype(np.float32), np.abs(exact)
-        near.view(np.int32)[...] -= (np.abs(near) > size) & (size < 2.0**128)  # one towards zero
-        return near
+    def _as_f32(self, exact: Array, may_be_small: bool) -> Array:
+        """Cut towards zero; what is too large is infinite. may_be_small: below the normal numbers of f32."""
+        cut = (exact.view(np.int64) & -1 << _F64_FRACTION_BITS - self.kept).view(np.float64)
+        if may_be_small:
+            unit = 2.0 ** (_LEAST_F32 - self.kept)
+            cut = np.where(np.abs(exact) < 2.0**_LEAST_F32, np.trunc(exact / unit) * unit, cut)
+        return cut.astype(np.float32)
 
 
 def _exponents(values: Array, dtype: DType) -> Array:
     """Of float32 numbers, not normalised below the smallest normal one of their format; of zero, none."""
     bits = np.ascontiguousarray(values, np.float32).view(np.int32)
-    least = round(np.log2(dtype.tiny))
-    exponents = np.maximum((bits >> F32_FRACTION_BITS & 0xFF) - 127, least)
-    return np.where(values == 0, _NOTHING, exponents).astype(np.int16)
+    exponents = (bits >> F32_FRACTION_BITS).astype(np.int16)
+    exponents &= 0xFF
+    exponents -= 127
+    np.maximum(exponents, round(math.log2(dtype.tiny)), out=exponents)
+    exponents[values == 0] = _NOTHING
+    return exponents
+
+
+def _power_of_two(exponents: Array) -> Array:
+    """2.0**exponents in float32, of exponents of normal numbers."""
+    return (exponents.astype(np.int32) + 127 << F32_FRACTION_BITS).view(np.float32)
 
 
 def _special(a: Array, b: Array, c: Array, total: Array) -> Array:
     """The sum where infinities and NaN take part: they decide, whatever is finite."""
     left, right = (np.where(np.isfinite(x), np.sign(x), x) for x in (a, b))
-    found = (left * right).sum(axis=1) + np.where(np.isfinite(c), 0, c)
+    found = (left * right).sum(axis=0) + np.where(np.isfinite(c), 0, c)
     return np.where(np.isfinite(found), total, found)

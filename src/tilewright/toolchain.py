@@ -247,7 +247,7 @@ def run_on_simulator(built: Build, operands: Operands, **options: Any) -> tuple[
 
 def _storages(operands: Operands) -> tuple[Array, ...]:
     gemm = operands.gemm
-    return tuple(operands.storage(operand.name) for operand in (*gemm.operands, *gemm.added))
+    return tuple(operands.storage(operand.name) for operand in gemm.matrices)
 
 
 def verify_on_gpu(built: Build, gpu: Gpu, operands: Operands, *, cache: CubinCache | None = None) -> Verdict:

@@ -26,18 +26,17 @@ HOWS = pytest.mark.parametrize("how", ALGORITHMS.values(), ids=str)
 
 
 def along_k(how: Algorithm, lines: int, length: int, leading: int, *, count: int = 1, gap: int = 8) -> Splitting:
-    """Segments side by side, as in rows of A."""
-    segment = how.segment(length)
-    row = len(how.products) * segment + gap
-    return Splitting(
-        how, "A", lines, length, leading, lines, segment, row, segment, lines * leading + 4, lines * row, count
-    )
+    """As of a row-major A."""
+    to = how.padded_k(length)
+    row = to + gap
+    piece = lines * row + gap
+    return Splitting(how, lines, length, leading, lines, to, row, piece, lines * leading + 4, how.count * piece, count)
 
 
 def across_k(how: Algorithm, lines: int, length: int, leading: int) -> Splitting:
-    """Segments one below the other, as of a row-major B."""
-    segment, row = how.segment(lines), -(-length // 8) * 8
-    return Splitting(how, "B", lines, length, leading, segment, row, row, segment * row)
+    """As of a row-major B."""
+    to, row = how.padded_k(lines), -(-length // 8) * 8
+    return Splitting(how, lines, length, leading, to, row, row, to * row)
 
 
 def kernel_of(problem: Splitting, **options: Any) -> Kernel:
@@ -56,7 +55,7 @@ def assert_exact(problem: Splitting, kernel: Kernel | None = None) -> None:
 @pytest.mark.parametrize(("lines", "length", "leading"), [(1, 1, 1), (5, 7, 7), (33, 66, 66), (3, 300, 304)])
 @HOWS
 def test_pieces_are_exact_for_any_numbers(how: Algorithm, lines: int, length: int, leading: int) -> None:
-    """Drawn bits: subnormal numbers, infinities and NaN among them. Zeros fill segments; gaps stay as they are."""
+    """Drawn bits: subnormal numbers, infinities and NaN among them. Zeros fill pieces; gaps stay as they are."""
     assert_exact(along_k(how, lines, length, leading, count=2))
     assert_exact(across_k(how, lines, length, leading))
 

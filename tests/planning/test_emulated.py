@@ -130,4 +130,4 @@ def test_without_memory_for_the_pieces() -> None:
     with pytest.raises(LaunchError, match="workspace"):
         DISPATCHER.plan(request_of(Gemm(64, 64, 64), BF16X6, without_workspace=True))
     with pytest.raises(LaunchError, match="GiB"):
-        DISPATCHER.plan(request_of(Gemm(32768, 32768, 32768), BF16X6))
+        DISPATCHER.plan(request_of(Gemm(65536, 32768, 65536), BF16X6))

@@ -10,7 +10,7 @@ from __future__ import annotations
 import numpy as np
 
 from tilewright.dtypes import Array
-from tilewright.problem.emulation import INSTRUCTION_BYTES, Algorithm, segments
+from tilewright.problem.emulation import INSTRUCTION_BYTES, Algorithm, split
 
 FRACTION_BITS = 25
 _LEAST = -126
@@ -41,14 +41,18 @@ def fused_sum(a: Array, b: Array, total: Array) -> Array:
 
 def emulated(how: Algorithm, a: Array, b: Array, *, grouped: bool = True) -> Array:
     """C by an algorithm. grouped: sums are promoted; False for one long sum in the tensor cores."""
-    k, width = a.shape[1], how.segment(a.shape[1])
+    k, width = a.shape[1], how.padded_k(a.shape[1])
     step = INSTRUCTION_BYTES // how.pieces.bytes
     total = np.zeros((len(a), b.shape[1]), np.float32)
-    group = total.copy()
-    for left, right in zip(segments(a, how, "A"), segments(b, how, "B"), strict=True):
-        left, right = np.pad(left, ((0, 0), (0, width - k))), np.pad(right, ((0, width - k), (0, 0)))
-        for first in range(0, width, step):
-            group = fused_sum(left[:, first : first + step], right[first : first + step], group)
-            if grouped and (first + step) % how.promote_every == 0:
-                total, group = total + group, np.zeros_like(group)
-    return total if grouped else group
+    lefts = [np.pad(piece, ((0, 0), (0, width - k))) for piece in split(a, how)]
+    rights = [np.pad(piece, ((0, width - k), (0, 0))) for piece in split(b, how)]
+    every = how.promote_every if grouped else width
+    for begin in range(0, width, every):
+        group = np.zeros_like(total)
+        for number, (i, j) in enumerate(how.products):
+            if number == len(how.products) - 1:
+                group = group * np.float32(how.rescale)
+            for first in range(begin, begin + every, step):
+                group = fused_sum(lefts[i][:, first : first + step], rights[j][first : first + step], group)
+        total = total + group
+    return total

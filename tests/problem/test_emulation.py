@@ -24,7 +24,6 @@ from tilewright.problem.emulation import (
     algorithm,
     at_least_f32,
     f32_units,
-    segments,
     split,
 )
 
@@ -188,11 +187,11 @@ def test_pieces_add_up(how: Algorithm, numbers: list[float]) -> None:
 
 
 @HOWS
-def test_infinities_take_part_in_the_last_product_alone(how: Algorithm) -> None:
+def test_infinities_and_nan_stand_in_the_first_piece_before_nan(how: Algorithm) -> None:
     values = np.float32([1.1, np.inf, -np.inf, np.nan])
-    *small, last = segments(values, how, "A")
-    assert all((piece[1:] == 0).all() for piece in small)
-    np.testing.assert_array_equal(last[1:], values[1:])
+    first, *later = split(values, how)
+    assert all(np.isnan(piece[1:]).all() for piece in later)
+    np.testing.assert_array_equal(first[1:], values[1:])
 
 
 @HOWS

@@ -7,13 +7,14 @@ from collections.abc import Callable
 import pytest
 
 from tilewright.dtypes import BF16, F16, F32, TF32, DType
-from tilewright.errors import LoweringError
+from tilewright.errors import FormatError, LoweringError
 from tilewright.ir.buffer import Space
 from tilewright.ir.kernel import SAFE
 from tilewright.ir.program import Level
 from tilewright.layout.arrangement import Xor
 from tilewright.lowering import lower
 from tilewright.problem import check, make_operands
+from tilewright.problem.emulation import BF16X6
 from tilewright.problem.gemm import Gemm
 from tilewright.schedule import (
     Accumulate,
@@ -136,3 +137,17 @@ def test_fragments_of_mma_may_come_from_global_memory() -> None:
     operands = make_operands(gemm)
     computed, run = run_on_simulator(build(gemm, Schedule(*OF_MMA, Epilogue(), *IN_REGISTERS)), operands)
     assert check(operands, computed).ok and not run.errors
+
+
+def test_products_of_pieces_need_wgmma_and_a_promotion_of_each_stage() -> None:
+    assert refusal(Schedule(K, Accumulate("k_tile")), Gemm(8, 8, 64, BF16, pieces=BF16X6)) == (
+        "Products of pieces (bf16x6) are summed stage by stage by wgmma, and promoted with each.\n"
+        "  Note: what small products of infinities and NaN sum to is replaced before the last product of the stage.\n"
+        "  Hint: Tensorize(..., using='wgmma...'), Pipeline('k_tile'), Accumulate('k_tile', promote_every=...) "
+        "with the k of a stage."
+    )
+
+
+def test_pieces_are_of_their_format() -> None:
+    with pytest.raises(FormatError, match="Pieces of bf16x6 are bf16, and operands are multiplied as f16"):
+        Gemm(8, 8, 8, F16, pieces=BF16X6)

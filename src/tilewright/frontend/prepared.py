@@ -27,10 +27,9 @@ _ROWS = 128
 def prepare(weight: Any, *, precision: Precision = EMULATED) -> Prepared:
     """A constant operand b of `matmul(a, b, precision=...)`, with its pieces, which stay on the GPU.
 
-    weight: f32, of shape (k, n), on a GPU; its pieces take 2 bytes of each element and product of pieces in bf16, 4 in
-    tf32. precision: an algorithm, or "f32_emulated". Where PyTorch counts that the weight was written, it is split
-    again. Raises DTypeError, ShapeError and ProblemError for what cannot be prepared, LaunchError where there is no
-    wgmma.
+    weight: f32, of shape (k, n), on a GPU; each piece takes 2 bytes of an element in bf16, 4 in tf32. precision: an
+    algorithm, or "f32_emulated". Where PyTorch counts that the weight was written, it is split again.
+    Raises DTypeError, ShapeError and ProblemError for what cannot be prepared, LaunchError where there is no wgmma.
     """
     return Prepared(weight, precision)
 

@@ -134,13 +134,14 @@ def _wgmma(c: Any, gemm: Gemm, setting: Setting) -> Work:
     """Each instruction takes 64 rows, all columns of the tile and 32 bytes of k, and reads both from shared memory."""
     rows, columns = np.where(c.swap_ab, c.n, c.m), np.where(c.swap_ab, c.m, c.n)
     k_bytes = c.k * gemm.dtype.bytes
-    instructions = rows / INSTRUCTION_ROWS * (k_bytes / 32)
+    products = len(gemm.products)
+    instructions = products * rows / INSTRUCTION_ROWS * (k_bytes / 32)
     step = Phase(
-        matrix_flops=2.0 * c.m * c.n * c.k,
+        matrix_flops=products * 2.0 * c.m * c.n * c.k,
         matrix_instructions=4.0 * instructions,
         other=8.0 * instructions,
         operand_bytes=instructions * (INSTRUCTION_ROWS + columns) * 32,
-        tma_bytes=(c.m + c.n) * k_bytes,
+        tma_bytes=c.pieces * (c.m + c.n) * k_bytes,
         fp32=c.m * c.n / WARP_THREADS * wgmma.promotions(c),
     )
     asked = asked_rows(gemm, "A", c.m, c.cluster_n) + asked_rows(gemm, "B", c.n, c.cluster_m)
@@ -150,7 +151,7 @@ def _wgmma(c: Any, gemm: Gemm, setting: Setting) -> Work:
         steps=setting.k_tiles,
         warps=wgmma.threads_of(c) / WARP_THREADS,
         blocks=setting.blocks,
-        strip_bytes=asked * k_bytes,
+        strip_bytes=c.pieces * asked * k_bytes,
         flops=gemm.flops,
         resident=c.persistent,
         ends_overlap=c.ping_pong,

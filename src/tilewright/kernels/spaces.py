@@ -68,7 +68,7 @@ def wgmma_core(gemm: Gemm) -> Columns:
     depends on formats and orders alone; a table of each is kept."""
     if not reads_orders(gemm):  # packing transposes them
         gemm = replace(gemm, a=Order.ROW, b=Order.COL, lda=0, ldb=0)
-    key = (gemm.dtype, gemm.product, gemm.out, gemm.a, gemm.b, gemm.c, tma_stores(gemm))
+    key = (gemm.dtype, gemm.product, gemm.out, gemm.a, gemm.b, gemm.c, gemm.pieces, tma_stores(gemm))
     found = _CORES.get(key)
     if found is None:
         staged = (0, 1) if stages_c(gemm) else (0,)
@@ -83,7 +83,8 @@ def _wgmma_tiles(gemm: Gemm, options: Mapping[str, Any]) -> Columns:
     """Cooperative, ping-pong and swap-AB tiles with the deepest ring that fits, persistent or a block a tile."""
     k = SWIZZLE_ATOM_BYTES // gemm.dtype.bytes
     common: dict[str, Any] = {"k": (k,), "cluster": range(5), "split_k": (1,), "persistent": (0, 1), "blocks": (1, 2)}
-    common |= {"promote_every": (0,), "evict_first": ("",), **options}
+    pieces, every = (1, 0) if gemm.pieces is None else (gemm.pieces.count, gemm.pieces.promote_every)
+    common |= {"promote_every": (every,), "pieces": (pieces,), "evict_first": ("",), **options}
     rows = {"m": (64, 128, 192, 256), "n": range(8, wgmma.MAX_COLUMNS + 1, 8)}
     columns = {"m": range(8, wgmma.MAX_COLUMNS + 1, 8), "n": (64, 128, 192, 256)}
     c = joined(

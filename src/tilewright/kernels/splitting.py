@@ -1,6 +1,6 @@
-"""Pieces of an operand before a product that emulates f32: read once, each segment written once.
+"""Pieces of an operand before a product that emulates f32: read once, each piece written once.
 
-A thread reads vectors of a line, splits each number in registers, and stores a vector of each segment: neighbouring
+A thread reads vectors of a line, splits each number in registers, and stores a vector of each piece: neighbouring
 lanes read and store side by side.
 """
 
@@ -72,9 +72,9 @@ class SplittingConfig:
         found: list[str] = []
         if problem.length % self.width or problem.leading % self.width or problem.step % self.width:
             found.append(f"lines of {problem.length} elements are not multiples of {self.width}")
-        offsets = (problem.to_length, problem.to_leading, problem.to_segment, problem.to_step)
+        offsets = (problem.to_length, problem.to_leading, problem.to_piece, problem.to_step)
         if any(offset % self.width for offset in offsets):
-            found.append(f"lines of {problem.to_length} elements of a segment are not multiples of {self.width}")
+            found.append(f"lines of {problem.to_length} elements of a piece are not multiples of {self.width}")
         if problem.count > MOST_ALONG_Z:
             found.append(f"a batch of {problem.count} matrices exceeds the {MOST_ALONG_Z} blocks along z")
         if self.overlapped and spec is not None and spec.compute_capability < SINCE[Feature.DEPENDENT_LAUNCH]:
@@ -98,7 +98,7 @@ class SplittingConfig:
         of_line = f"_{self.along}" if self.along < THREADS else ""
         return verified(
             Kernel(
-                f"split_{problem.algorithm}_{problem.operand.lower()}_x{self.width}{of_line}",
+                f"split_{problem.algorithm}_x{self.width}{of_line}",
                 problem,
                 Variant(alignment_bytes=self.width * F32.bytes, near=False),
                 (groups * pieces, Const(1), argument("count")),
@@ -115,14 +115,13 @@ class _Statements:
     """The statements of a thread."""
 
     def __init__(self, config: SplittingConfig, problem: Splitting) -> None:
-        self.config, self.algorithm, self.operand = config, problem.algorithm, problem.operand
+        self.config, self.algorithm = config, problem.algorithm
         width, count = config.width, _VECTORS[config.width]
         self.stored = stored_as(self.algorithm)
         self.held = registers("held", F32, count, width, note="numbers of the source")
         self.rest = registers("rest", F32, width, note="what the pieces so far leave")
         self.high = registers("high", F32, width, note="the first piece")
         self.pieces = [registers(f"piece{i}", self.stored, width) for i in range(self.algorithm.count)]
-        self.whole = registers("whole", self.stored, width, note="the first piece, infinities and NaN as they are")
 
     def body(self, pieces: Expr) -> Body:
         """pieces: blocks that share a line."""
@@ -133,7 +132,7 @@ class _Statements:
             Let("piece", BLOCK - Var("group") * pieces),
             Let("line", Var("group") * lines + binary(Op.DIV, THREAD, config.along)),
             Let("column", (Var("piece") * config.along + THREAD % config.along) * config.width),
-            *(Alloc(buffer) for buffer in (self.held, self.rest, self.high, *self.pieces, self.whole)),
+            *(Alloc(buffer) for buffer in (self.held, self.rest, self.high, *self.pieces)),
             unrolled("i", _VECTORS[config.width], self._load),
             unrolled("i", _VECTORS[config.width], self._split_and_store),
         )
@@ -156,33 +155,28 @@ class _Statements:
         line, column = self._line(i), Var("column")
         inside = both(below(line, argument("to_lines")), below(column, argument("to_length")))
         stores: list[Move] = []
-        order = self.algorithm.pieces_of(self.operand)
-        for number, piece in enumerate(order):
-            last = number == len(order) - 1
-            held = self.whole if last else self.pieces[piece]
+        for number, held in enumerate(self.pieces):
             offset = self._offset("to_step", line, "to_leading") + column
             if number:
-                offset = offset + times(Const(number), "to_segment", near=False)
+                offset = offset + times(Const(number), "to_piece", near=False)
             place = element_of("target", self.stored, offset)
             stores.append(Move(place, at(held, Const(0)), self.config.width, inside, origin="target"))
         return together(unrolled("element", self.config.width, lambda e: self._split(i, e)), *stores)
 
     def _split(self, i: Expr, element: Expr) -> Body:
-        """The pieces of one number: those of zero for infinities and NaN, but for `whole`."""
+        """The pieces of one number; behind infinities and NaN stands NaN."""
         algorithm = self.algorithm
-        number = Load(self.held, (i, element))
         rest, high = Load(self.rest, (element,)), Load(self.high, (element,))
         bound, least = real(float(largest(algorithm.pieces))), real(smallest(algorithm.pieces))
-        finite = both(Binary(Op.LE, real(-LARGEST_FACTOR), number), Binary(Op.LE, number, real(LARGEST_FACTOR)))
+        finite = both(Binary(Op.LE, real(-LARGEST_FACTOR), rest), Binary(Op.LE, rest, real(LARGEST_FACTOR)))
         clamped = Binary(Op.MAX, real(-float(largest(algorithm.pieces))), Binary(Op.MIN, rest, bound))
         signed = Select(Binary(Op.LT, rest, real(0.0)), real(-smallest(algorithm.pieces)), least)
         lost = both(Binary(Op.EQ, high, real(0.0)), Binary(Op.NE, rest, real(0.0)))
         statements: list[Assign] = [
-            Assign(at(self.rest, element), Select(finite, number, real(0.0))),
+            Assign(at(self.rest, element), Load(self.held, (i, element))),
             Assign(at(self.high, element), self._nearest(clamped)),
-            Assign(at(self.high, element), Select(lost, signed, high)),
+            Assign(at(self.high, element), Select(lost, signed, Select(finite, high, rest))),
             self._keep(self.pieces[0], element, high),
-            self._keep(self.whole, element, Select(finite, high, number)),
             Assign(at(self.rest, element), Binary(Op.SUB, rest, high)),
         ]
         for piece in self.pieces[1:]:

@@ -89,6 +89,7 @@ class WgmmaConfig(Tiled):
     dependent_launch: the kernel starts before the one in front of it has ended (PDL)
     evict_first: the operand whose lines leave the L2 before those of the other
     promote_every: elements of k after which the accumulators are added to others in f32; 0 for never
+    pieces: tiles of A and of B in a stage: the pieces of operands that are f32
     """
 
     consumers: int = 2
@@ -104,11 +105,13 @@ class WgmmaConfig(Tiled):
     dependent_launch: bool = True
     evict_first: Literal["", "A", "B"] = ""
     promote_every: int = 0
+    pieces: int = 1
 
     kind: ClassVar[str] = "wgmma"
     columns: ClassVar[tuple[str, ...]] = (
         *("m", "n", "k", "consumers", "ping_pong", "cluster_m", "cluster_n", "stages", "swap_ab", "split_k"),
-        *("persistent", "raster_rows", "subtile", "subtile_stages", "dependent_launch", "promote_every", "evict_first"),
+        *("persistent", "raster_rows", "subtile", "subtile_stages", "dependent_launch", "promote_every", "pieces"),
+        "evict_first",
     )
 
     @property
@@ -233,7 +236,7 @@ def staged_c_bytes(config: Any) -> Column:
 
 def shared_bytes(config: Any) -> Column:
     """Shared memory of a block."""
-    ring = config.stages * (config.m + config.n) * SWIZZLE_ATOM_BYTES
+    ring = config.stages * config.pieces * (config.m + config.n) * SWIZZLE_ATOM_BYTES
     return ring + staged_c_bytes(config) + _MBARRIER_BYTES
 
 
@@ -262,7 +265,7 @@ def blocks_per_sm(config: Any) -> Column:
 def deepest_ring(config: Any, blocks: Column = 1) -> Column:
     """The most stages of which an SM holds so many blocks."""
     room = _SHARED_BYTES_PER_SM // blocks - _RESERVED_BYTES - _MBARRIER_BYTES - staged_c_bytes(config)
-    return np.minimum(room // ((config.m + config.n) * SWIZZLE_ATOM_BYTES), MAX_STAGES)
+    return np.minimum(room // (config.pieces * (config.m + config.n) * SWIZZLE_ATOM_BYTES), MAX_STAGES)
 
 
 def subtile_of(config: Any, gemm: Gemm) -> Column:
@@ -363,6 +366,14 @@ LAWS: tuple[Law, ...] = (
             f"accumulators are promoted every {c.k} of k, a multiple of it, or every "
             f"{_depth(g)}, {2 * _depth(g)} or {4 * _depth(g)}, not every {c.promote_every}"
         ),
+    ),
+    Law(
+        lambda c, g: c.pieces != (1 if g.pieces is None else g.pieces.count),
+        lambda c, g: f"a stage holds {c.pieces} pieces of an operand, and {g} has others",
+    ),
+    Law(
+        lambda c, g: (c.pieces > 1) & (c.promote_every != c.k),
+        lambda c, g: f"products of pieces are promoted with each stage, every {c.k} of k, not every {c.promote_every}",
     ),
     Law(
         lambda c, g: (c.stages < 2) | (c.stages > MAX_STAGES),

@@ -15,6 +15,8 @@ from tilewright.problem.gemm import OperandName
 
 def check_instruction(program: Program) -> None:
     """Raise LoweringError where operands or sums of a matrix instruction are not where it takes them from."""
+    if program.gemm.pieces is not None:
+        _check_pieces(program)
     if program.tensorized is None:
         if program.gemm.multiplied is not program.gemm.dtype:
             raise LoweringError(
@@ -46,6 +48,20 @@ def check_instruction(program: Program) -> None:
     if program.tensorized.instruction.is_opaque:
         _check_opaque_sum(program, name)
         _check_opaque_promotion(program, name)
+
+
+def _check_pieces(program: Program) -> None:
+    """The small products of pieces are rescaled once in a group, which is what a stage holds."""
+    ring, promotion = program.pipelined, accumulator_of(program).promotion
+    reads_shared = program.tensorized is not None and program.tensorized.instruction.reads_shared
+    stages = ring is not None and promotion is not None and (promotion.loop, promotion.iterations) == (ring.loop, 1)
+    if not (reads_shared and stages):
+        raise LoweringError(
+            f"Products of pieces ({program.gemm.pieces}) are summed stage by stage by wgmma, and promoted with each.",
+            note="what small products of infinities and NaN sum to is replaced before the last product of the stage.",
+            hint="Tensorize(..., using='wgmma...'), Pipeline('k_tile'), Accumulate('k_tile', promote_every=...) with "
+            "the k of a stage.",
+        )
 
 
 def _check_in_shared(program: Program, operand: OperandName, name: str) -> None:

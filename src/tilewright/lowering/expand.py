@@ -39,11 +39,11 @@ from tilewright.lowering.kernel_parts import Steps, global_place, value_buffer
 from tilewright.lowering.ordered_sums import OrderedSums
 from tilewright.lowering.plan import KernelPlan, plan_of
 from tilewright.lowering.products import multiply_shared, reads_shared
-from tilewright.lowering.promotion import after_iteration, among_wgmma, counted_by, left_over
+from tilewright.lowering.promotion import after_iteration, among_wgmma, before_product, counted_by, left_over
 from tilewright.lowering.roles import Compute, TmaKernel, loaded_by_tma
 from tilewright.lowering.scheduler import Scheduler
 from tilewright.lowering.sums import Sums
-from tilewright.problem.gemm import OperandName
+from tilewright.problem.gemm import OperandName, Product
 
 
 @dataclass(frozen=True)
@@ -53,6 +53,8 @@ class Expansion:
     program: Program
     exact: frozenset[str]
     overwrites: bool = False
+    product: Product | None = None
+    """Of MMAs that read shared memory, that of the running nest."""
 
     def body(self) -> Body:
         """The whole kernel body."""
@@ -79,7 +81,16 @@ class Expansion:
         order = [loop.name for loop in self.program.thread_serial_loops]
         inner = self.program.thread_serial_loops[order.index(ring) + 1 :]
         start, finish = self._epilogue.start(self._sums), self._finish(self._sums)
-        return Compute(self._sums, start, lambda env: self._nest(inner, env), finish, self._epilogue.leave())
+        return Compute(self._sums, start, lambda env: self._products(inner, env), finish, self._epilogue.leave())
+
+    def _products(self, inner: tuple[Loop, ...], env: Env) -> Body:
+        """The products of the running stage, one after another."""
+        assert self._sums is not None
+        body: list[Stmt] = []
+        for product in self.program.gemm.products:
+            body += before_product(self._sums, product)
+            body += replace(self, product=product)._nest(inner, env)
+        return tuple(body)
 
     @cached_property
     def _register_axes(self) -> frozenset[str]:
@@ -291,7 +302,8 @@ class Expansion:
     def _multiply_add(self, env: Env) -> Body:
         if self.program.tensorized is not None and self._sums is not None:
             if self.program.tensorized.instruction.reads_shared:
-                return multiply_shared(self.program, self._sums, env)
+                products = self.program.gemm.products if self.product is None else (self.product,)
+                return tuple(multiply_shared(self.program, self._sums, one, env) for one in products)
             return multiply_tiles(self.program, self._sums, env)
         operands = {name: self._operand(name, env) for name in self.program.gemm.factors}
         loads = tuple(s for body, _ in operands.values() for s in body)

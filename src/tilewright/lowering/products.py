@@ -20,7 +20,7 @@ from tilewright.layout.swizzle import swizzle_of
 from tilewright.lowering.coordinates import RANK, digit_sum
 from tilewright.lowering.located import K_FIRST, K_SIZE, matrix_of, origin_of
 from tilewright.lowering.sums import Sums
-from tilewright.problem.gemm import OperandName
+from tilewright.problem.gemm import OperandName, Product
 
 CORE_ROWS = 8
 """Rows of a core matrix. Source: PTX ISA 9.0, wgmma."""
@@ -31,17 +31,15 @@ def reads_shared(program: Program) -> bool:
     return program.tensorized is not None and program.tensorized.instruction.reads_shared
 
 
-def multiply_shared(program: Program, sums: Sums, env: Env) -> Body:
-    """The instructions that start adding the products of the running tiles to the running sums."""
+def multiply_shared(program: Program, sums: Sums, product: Product, env: Env) -> Wgmma:
+    """The instruction that starts adding a product of the running tiles to its running sum."""
     assert program.tensorized is not None
-    started: list[Wgmma] = []
-    for product in program.gemm.products:
-        names = (product.b, product.a) if program.is_turned else (product.a, product.b)
-        a, b = (shared_matrix(program, name, env) for name in names)
-        d = Ref(sums.group, sums.tile_of(product.into))
-        first = _is_first(program, sums, env) if all(one.d != d for one in started) else None
-        started.append(Wgmma(program.tensorized.instruction, d, a, b, first, origin=sums.name))
-    return tuple(started)
+    names = (product.b, product.a) if program.is_turned else (product.a, product.b)
+    a, b = (shared_matrix(program, name, env) for name in names)
+    d = Ref(sums.group, sums.tile_of(product.into))
+    begins = next(one for one in program.gemm.products if one.into == product.into)
+    first = _is_first(program, sums, env) if product == begins else None
+    return Wgmma(program.tensorized.instruction, d, a, b, first, origin=sums.name)
 
 
 def _is_first(program: Program, sums: Sums, env: Env) -> Expr:

@@ -14,11 +14,12 @@ from __future__ import annotations
 from tilewright.ir.accumulators import Promotion
 from tilewright.ir.async_stmt import WgmmaCommit, WgmmaFence, WgmmaWait
 from tilewright.ir.buffer import Ref
-from tilewright.ir.expr import Binary, Cast, Expr, Load, Op, binary, real
+from tilewright.ir.expr import Binary, Cast, Expr, Load, Op, Select, binary, real
 from tilewright.ir.stmt import Assign, Body, If
 from tilewright.lowering.kernel_parts import if_any
 from tilewright.lowering.products import reads_shared
 from tilewright.lowering.sums import Sums
+from tilewright.problem.gemm import Product
 
 
 def counted_by(sums: Sums | None, loop: str) -> Promotion | None:
@@ -36,6 +37,24 @@ def promote(sums: Sums) -> Body:
     if not reads_shared(sums.program):
         body = (*body, Assign(group, real(0, group.buffer.dtype), origin=sums.name))
     return sums.over_registers(body)
+
+
+def rescaled(sums: Sums, factor: float) -> Body:
+    """The terms so far of each sum of a group times a power of two, and 0 for NaN: what infinities and NaN are worth is
+    said by the product that follows."""
+    group = Ref(sums.group, sums.index)
+    value = Load(group.buffer, group.index)
+    scaled = value if factor == 1 else Binary(Op.MUL, value, real(factor))
+    told = Select(Binary(Op.EQ, value, value), scaled, real(0.0))
+    return sums.over_registers((Assign(group, told, origin=sums.name),))
+
+
+def before_product(sums: Sums, product: Product) -> Body:
+    """In a run of wgmma, in front of the products of a stage that change what was summed before."""
+    if not product.rescale:
+        return ()
+    ended = (WgmmaCommit(), WgmmaWait(0, sums.first, sums.name))
+    return (*ended, *rescaled(sums, product.rescale), WgmmaFence())
 
 
 def at_group_ends(promotion: Promotion, number: Expr, body: Body, otherwise: Body = ()) -> Body:

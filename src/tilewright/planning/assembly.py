@@ -14,6 +14,7 @@ from tilewright.kernels.reduce import ReduceConfig
 from tilewright.kernels.relayout import RelayoutConfig
 from tilewright.planning.kernels import Kernels, steps_of
 from tilewright.planning.packing import (
+    PACKABLE,
     TMA_BYTES,
     Alignment,
     as_read,
@@ -28,7 +29,7 @@ from tilewright.planning.skinny import skinny_for
 from tilewright.planning.stack import Groups, Stack
 from tilewright.problem.emulation import Algorithm
 from tilewright.problem.epilogue import PLAIN
-from tilewright.problem.gemm import Gemm, OperandName
+from tilewright.problem.gemm import Gemm, OperandName, piece_of
 from tilewright.problem.reduction import Reduction
 from tilewright.problem.relayout import MatrixCopy, Relayout
 from tilewright.toolchain import arguments, grid_of
@@ -46,8 +47,8 @@ class Request:
     """A problem as it lies in memory. gemm: C row-major. stack: where it is one of many. fixed_order: the sum over k in
     one order, whatever m and n are. groups: of which `gemm` is the sum. algorithm: of pieces of f32 operands; or_f32:
     f32 arithmetic may compute it as well, where that is faster. prepared: whether the pieces of B lie at `Place.PIECES`
-    already. promote_every: elements of k after which sums are added
-    to registers of f32; 0 for never."""
+    already. promote_every: elements of k after which sums are added to registers of f32; 0 for never. piece_bytes: from
+    one piece of A and of B to the next, where `gemm` is of pieces, which are promoted as their algorithm says."""
 
     gemm: Gemm
     alignment: Alignment
@@ -59,6 +60,7 @@ class Request:
     or_f32: bool = False
     prepared: bool = False
     promote_every: int = 0
+    piece_bytes: tuple[int, ...] = ()
 
     @property
     def exact(self) -> Request:
@@ -86,17 +88,18 @@ def plan_of(kernels: Kernels, request: Request, config: PlanConfig) -> Plan:
         raise LaunchError(f"{config} would need a workspace of {format_bytes(size_bytes)}.")
     steps += _copied(kernels, request, copies, places)
     if finishes(config):
-        steps += _parts(kernels, gemm, inner, alignment, config, places, at)
+        steps += _parts(kernels, request, inner, alignment, config, places, at)
     else:
         gemm = inner
         problems = Problems.ONE if stack is None else Problems.STRIDED
         built = kernels.kernel(gemm, alignment, config, problems=problems)
         check_maps(built.kernel, alignment, config)
         grid = grid_of(built.kernel, gemm, batch=1 if stack is None else stack.count)
-        nowhere = (0,) * (3 + len(gemm.added))
+        nowhere = (0,) * len(gemm.matrices)
         values = arguments(gemm, nowhere) if stack is None else (*arguments(gemm, nowhere), *steps_of(stack, gemm))
         launch = built.loaded.prepare(grid, built.kernel.block, values)
-        steps.append(Step(launch, (places["A"], places["B"], places["C"], *_added(gemm))))
+        pieces = _later_pieces(gemm, places, request.piece_bytes)
+        steps.append(Step(launch, (places["A"], places["B"], places["C"], *pieces, *_added(gemm))))
     return Plan(tuple(steps), size_bytes, str(config))
 
 
@@ -171,7 +174,7 @@ def _part_bytes(gemm: Gemm, parts: int) -> int:
 
 def _parts(
     kernels: Kernels,
-    gemm: Gemm,
+    request: Request,
     inner: Gemm,
     alignment: Alignment,
     config: PlanConfig,
@@ -187,10 +190,23 @@ def _parts(
     if config.split_k > 1:
         length = part_length(inner, config, built.kernel.tile["k"])
         count = ceil_div(inner.k, length)
-    grid = grid_of(built.kernel, part, part_of_k=length)
-    launch = built.loaded.prepare(grid, built.kernel.block, arguments(part, (0, 0, 0), part_of_k=length))
-    first = Step(launch, (places["A"], places["B"], (Place.SCRATCH, at)))
-    return [first, _finish(kernels, gemm, alignment, inner, count, at)]
+    grid, nowhere = grid_of(built.kernel, part, part_of_k=length), (0,) * len(part.matrices)
+    launch = built.loaded.prepare(grid, built.kernel.block, arguments(part, nowhere, part_of_k=length))
+    pieces = _later_pieces(part, places, request.piece_bytes)
+    first = Step(launch, (places["A"], places["B"], (Place.SCRATCH, at), *pieces))
+    return [first, _finish(kernels, request.gemm, alignment, inner, count, at)]
+
+
+def _later_pieces(
+    gemm: Gemm, places: Mapping[OperandName, tuple[Place, int]], piece_bytes: tuple[int, ...]
+) -> tuple[tuple[Place, int], ...]:
+    """The places of the pieces behind the first ones, in the order of the parameters."""
+    found = []
+    for piece in gemm.later_pieces:
+        operand, number = piece_of(piece.name)
+        place, offset = places[operand]
+        found.append((place, offset + number * piece_bytes[PACKABLE.index(operand)]))
+    return tuple(found)
 
 
 def part_length(gemm: Gemm, config: PlanConfig, depth: int) -> int:

@@ -39,6 +39,8 @@ than they are, so they are candidates where `correction` knows them."""
 
 def candidates(gemm: Gemm, spec: DeviceSpec, count: int = 1) -> Mapping[str, Columns]:
     """Tables of what can multiply the formats of a problem on a device, by family. count: of such problems."""
+    if gemm.pieces is not None:
+        return {"wgmma": _wgmma(gemm, spec, count)} if spec.compute_capability[0] == 9 else {}
     kind, table = _listed(gemm, spec)
     by_wgmma = {"wgmma": _wgmma(gemm, spec, count)} if _multiplies_by_wgmma(gemm, spec) else {}
     return {**by_wgmma, kind: table}
@@ -163,7 +165,7 @@ H200 in bf16, 300 x 6144 x 4096 with tiles of 80 x 192: 28.6 us, row by row 35.4
 
 def _wgmma(gemm: Gemm, spec: DeviceSpec, count: int) -> Columns:
     """Tiles that a problem fills and that keep the SMs busy."""
-    c = _core(wgmma_core(gemm))
+    c = _core(wgmma_core(gemm), len(gemm.products))
     rows, columns = _tiles_along(gemm.m, c.m), _tiles_along(gemm.n, c.n)
     tiles = rows * columns
     kept = (c.cluster_m <= rows) & (c.cluster_n <= columns) & ((c.ping_pong == 0) | (tiles * count > spec.sm_count))
@@ -173,15 +175,15 @@ def _wgmma(gemm: Gemm, spec: DeviceSpec, count: int) -> Columns:
 
 
 @cache
-def _core(core: Columns) -> Columns:
+def _core(core: Columns, products: int) -> Columns:
     """A table of `wgmma_core` with what no size changes: sizes that a problem must exceed, shared memory of a block,
-    and the time of a k tile as `promising` sees it."""
+    and the time of a k tile as `promising` sees it. products: of pieces."""
     high, wide = np.where(core.swap_ab, 8, INSTRUCTION_ROWS), np.where(core.swap_ab, INSTRUCTION_ROWS, 8)
     return core.with_columns(
         least_m=core.m - high,
         least_n=core.n - wide,
         shared_bytes=wgmma.shared_bytes(core),
-        k_tile_work=np.maximum(core.m * core.n, _LEAST_WORK * (core.m + core.n)),
+        k_tile_work=np.maximum(products * core.m * core.n, core.pieces * _LEAST_WORK * (core.m + core.n)),
     ).kept()
 
 
@@ -226,7 +228,7 @@ def with_options(c: Columns, gemm: Gemm, spec: DeviceSpec, count: int = 1) -> Co
     rows, columns = _tiles_along(gemm.m, c.m), _tiles_along(gemm.n, c.n)
     by_columns = (c.persistent > 0) | (rows <= _FLAT_GRID * columns)
     room = c.tiles * c.split_k * count <= spec.sm_count * c.per_sm / 2
-    early = np.where(c.persistent, gemm.flops * count < _LONG_FLOPS, room)
+    early = np.where(c.persistent, len(gemm.products) * gemm.flops * count < _LONG_FLOPS, room)
     c = c.with_columns(raster_rows=np.where(by_columns, _MOST_ROWS, 1), dependent_launch=early)
     return c.with_columns(evict_first=wgmma.read_once(c, rows, columns))
 

@@ -140,7 +140,7 @@ def plan_seconds(
     block does not fit on an SM. The host's time for further launches counts. corrected: so many of the best of all get
     what measurements add to the estimate, where there are some of the family; the others follow behind them."""
     found = [_estimate(kind, c, gemm, spec, around) for c, around in tables]
-    trees = fitted(kind).trees if spec.compute_capability == FITTED_FOR else None
+    trees = fitted(kind).trees if spec.compute_capability == FITTED_FOR and gemm.pieces is None else None
     if trees is None or not found:
         return [one.total for one in found]
     return _as_measured(kind, found, spec, trees, tables[0][1].count, corrected)

@@ -284,7 +284,8 @@ class Dispatcher:
         """Plans worth trying, best first; the last is right everywhere, but where sums are to be promoted: those of
         FP8 are, in one rounding of f32 a product."""
         seen = set()
-        last = () if request.promote_every and request.gemm.dtype not in FP8_FORMATS else (SAFE,)
+        promoted = request.promote_every or request.gemm.pieces
+        last = () if promoted and request.gemm.dtype not in FP8_FORMATS else (SAFE,)
         for config in chain(self._measured(request), estimated(request, self.spec), last):
             if config in seen or (request.without_workspace and _needs_workspace(request, config)):
                 continue
@@ -293,7 +294,7 @@ class Dispatcher:
                 yield config
 
     def _measured(self, request: Request) -> list[PlanConfig]:
-        if self.database is None or request.stack is not None or request.promote_every:
+        if self.database is None or request.stack is not None or request.promote_every or request.gemm.pieces:
             return []
         gemm, alignment = request.gemm, request.alignment
         try:
@@ -315,7 +316,8 @@ class Dispatcher:
             likely = ranked(typical, self.spec, Alignment(16, 16, 16), keep_order=True, promote_every=every)
             for config in chain((config for _, config in likely), (SAFE,)):
                 try:
-                    plan_of(self.kernels, Request(typical, Alignment(16, 16, 16)), config)
+                    alone = Request(typical, Alignment(16, 16, 16), piece_bytes=request.piece_bytes)
+                    plan_of(self.kernels, alone, config)
                     found = self._orders[typical, every] = order_of(build_of(as_read(typical, config), config))
                     break
                 except (CompileError, LaunchError, LoweringError, ScheduleError):
@@ -353,7 +355,7 @@ def estimates(request: Request, spec: DeviceSpec) -> Iterator[tuple[float, PlanC
     """Plans with their estimated microseconds, best first."""
     gemm, alignment, stack, every = request.gemm, request.alignment, request.stack, request.promote_every
     found = ranked(gemm, spec, alignment, keep_order=request.fixed_order, stack=stack, promote_every=every)
-    skinny = None if request.fixed_order or every else skinny_for(gemm, alignment, spec, stack)
+    skinny = None if request.fixed_order or every or gemm.pieces else skinny_for(gemm, alignment, spec, stack)
     gemv = None if skinny is None else PlanConfig(GemvConfig(split_k=skinny.config.split_k))
     gemv_us = inf if gemv is None else estimate_us(gemv, gemm, spec, alignment, stack)
     for time_us, config in found:

@@ -1,9 +1,9 @@
-"""Products of f32 operands as one product of their pieces: segments along k, one for each product of pieces.
+"""Products of f32 operands as one product of their pieces.
 
-    A -> [a2 a1 a0 a1 a0 a0]    B -> [b0 b1 b2 b0 b1 b0]    C = their product, accumulators promoted
+    A -> a0, a1, a2    B -> b0, b1, b2    C = a2 b0 + a1 b1 + a0 b2 + a1 b0 + a0 b1 + a0 b0, accumulators promoted
 
-The kernels of the pieces' format multiply them, whichever is the fastest; alpha, beta and the epilogue are the last
-kernel's, as ever.
+A stage of the kernel holds a tile of each piece, and all products of pieces go into one accumulator. alpha, beta and
+the epilogue are the kernel's, as ever.
 """
 
 from __future__ import annotations
@@ -77,7 +77,7 @@ def of_pieces(request: Request) -> Request:
         Alignment(TMA_BYTES, TMA_BYTES, request.alignment.c),
         stack,
         request.fixed_order,
-        promote_every=how.promote_every,
+        piece_bytes=tuple(_piece_bytes(gemm, how, name) for name in PACKABLE),
     )
 
 
@@ -141,8 +141,8 @@ def _is_transposed(gemm: Gemm, how: Algorithm, name: OperandName) -> bool:
 def _product(gemm: Gemm, how: Algorithm) -> Gemm:
     """The problem behind the splitting; operands keep their orders where kernels read those."""
     product = how.pieces if stored_as(how) is F32 else None
-    k = len(how.products) * how.segment(gemm.k)
-    inner = replace(gemm, k=k, dtype=stored_as(how), product=product, lda=0, ldb=0)
+    k = how.padded_k(gemm.k)
+    inner = replace(gemm, k=k, dtype=stored_as(how), product=product, pieces=how, lda=0, ldb=0)
     if not reads_orders(inner):
         inner = replace(inner, a=Order.ROW, b=Order.COL, lda=0, ldb=0)
     lda, ldb = (padded(inner.size(inner.operand(name).contiguous), inner.dtype) for name in PACKABLE)
@@ -153,24 +153,27 @@ def _splitting(gemm: Gemm, how: Algorithm, name: OperandName, stack: Stack | Non
     """How an operand is split, as it lies, or as its transposed copy lies."""
     inner = _product(gemm, how)
     transposed = _is_transposed(gemm, how, name)
-    k_major = inner.operand(name).order is _K_MAJOR[name]
-    rows, segment, leading = gemm.size("m" if name == "A" else "n"), how.segment(gemm.k), inner.leading(name)
-    if k_major:
-        lines, length = rows, gemm.k
-        to_lines, to_length, to_segment = rows, segment, segment
-        size = padded_bytes(rows, inner.k, inner.dtype)
+    rows, k, leading = gemm.size("m" if name == "A" else "n"), inner.k, inner.leading(name)
+    if inner.operand(name).order is _K_MAJOR[name]:
+        lines, length, to_lines, to_length = rows, gemm.k, rows, k
     else:
-        lines, length = gemm.k, rows
-        to_lines, to_length, to_segment = segment, leading, segment * leading
-        size = padded_bytes(inner.k, rows, inner.dtype)
+        lines, length, to_lines, to_length = gemm.k, rows, k, leading
+    to_piece = _piece_bytes(gemm, how, name) // inner.dtype.bytes
     count, step = (1, 0) if stack is None else (stack.count, {"A": stack.a, "B": stack.b}[name])
     if count > 1 and step == 0:
         count = 1  # one matrix for the whole batch
     source = padded(length, F32) if transposed else gemm.leading(name)
     step = padded_bytes(lines, length, F32) // F32.bytes if transposed else step
-    to_step = 0 if count == 1 else size // inner.dtype.bytes
-    sizes = (lines, length, source, to_lines, to_length, leading, to_segment, step if count > 1 else 0, to_step, count)
-    return Splitting(how, name, *sizes)
+    to_step = 0 if count == 1 else how.count * to_piece
+    sizes = (lines, length, source, to_lines, to_length, leading, to_piece, step if count > 1 else 0, to_step, count)
+    return Splitting(how, *sizes)
+
+
+def _piece_bytes(gemm: Gemm, how: Algorithm, name: OperandName) -> int:
+    """From one piece of an operand to the next."""
+    inner = _product(gemm, how)
+    operand = inner.operand(name)
+    return padded_bytes(inner.size(operand.strided), inner.size(operand.contiguous), inner.dtype)
 
 
 def emulated_plan(kernels: Kernels, request: Request, config: PlanConfig) -> Plan:

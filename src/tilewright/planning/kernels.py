@@ -24,7 +24,7 @@ from tilewright.planning.packing import Alignment
 from tilewright.planning.skinny import Skinny
 from tilewright.planning.stack import Stack
 from tilewright.problem.epilogue import AddedName
-from tilewright.problem.gemm import Dim, Gemm, OperandName
+from tilewright.problem.gemm import Dim, Gemm, OperandName, piece_of
 from tilewright.problem.reduction import Reduction
 from tilewright.problem.relayout import Relayout
 from tilewright.problem.splitting import Splitting
@@ -177,7 +177,7 @@ def _build(gemm: Gemm, schedule: Schedule, config: PlanConfig) -> Build:
 
 
 def _formats(gemm: Gemm) -> tuple[Any, ...]:
-    return gemm.dtype, gemm.accumulate, gemm.out, gemm.product, gemm.a, gemm.b, gemm.c, gemm.epilogue
+    return gemm.dtype, gemm.accumulate, gemm.out, gemm.product, gemm.a, gemm.b, gemm.c, gemm.epilogue, gemm.pieces
 
 
 def variant_of(gemm: Gemm, alignment: Alignment, shape: Shape, config: PlanConfig) -> Variant:
@@ -211,4 +211,5 @@ def _reach(gemm: Gemm, name: OperandName | AddedName, tile: Mapping[Dim, int]) -
 
 def steps_of(stack: Stack, gemm: Gemm) -> tuple[int, ...]:
     """The steps between the matrices of a batch and their count, as `Kernel.batching` orders them."""
-    return stack.a, stack.b, stack.c, *((stack.residual,) if gemm.epilogue.residual else ()), stack.count
+    of_pieces = tuple(stack.a if piece_of(one.name)[0] == "A" else stack.b for one in gemm.later_pieces)
+    return stack.a, stack.b, stack.c, *of_pieces, *((stack.residual,) if gemm.epilogue.residual else ()), stack.count

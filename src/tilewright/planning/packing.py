@@ -30,7 +30,7 @@ class Alignment:
     c: int
 
     def of(self, name: OperandName) -> int:
-        return {"A": self.a, "B": self.b, "C": self.c}[name]
+        return {"A": self.a, "B": self.b, "C": self.c}[name[0]]
 
     @property
     def least(self) -> int:

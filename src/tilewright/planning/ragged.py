@@ -96,6 +96,7 @@ def _candidates(gemm: Gemm, along: str, staged: bool, room: int) -> Columns:
         "raster_rows": (16,),
         "dependent_launch": (1,),
         "promote_every": (0,),
+        "pieces": (1,),
         "evict_first": ("",),
     }
     rows = {"m": (64, 128, 192, 256), "n": range(32, wgmma.MAX_COLUMNS + 1, 16)}

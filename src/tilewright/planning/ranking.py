@@ -61,7 +61,7 @@ the whole ones. The parts of long FFMA sums cost least: in f32 768 x 4096 x 1433
 1862 in 2.9 of 4 parts (H200, benchmarks/choice_sweep.py)."""
 
 _LEAST_K_TILES = {"simt": 4, "mma": 8, "wgmma": 8}
-"""K tiles that are worth a part of split-K, by family: those of FFMA take longest."""
+"""K tiles of one product that are worth a part of split-K, by family: those of FFMA take longest."""
 
 _FINALISTS = 8
 """Kernels whose options are all priced."""
@@ -249,7 +249,8 @@ def _with_split_k(kind: str, c: Columns, gemm: Gemm, spec: DeviceSpec) -> Column
     """Each candidate alone, and with every count of split-K that leaves no SM idle and is worth a part's start."""
     tiles = c.tiles if "tiles" in c.names else ceil_div(gemm.m, c.m) * ceil_div(gemm.n, c.n)
     room = _MOST_WAVES[kind] * spec.sm_count * np.maximum(1, blocks_per_sm(kind, c, gemm, spec))
-    most = np.minimum(room // np.maximum(tiles, 1), gemm.k // (_LEAST_K_TILES[kind] * c.k))
+    worth = np.minimum(len(gemm.products) * gemm.k // (_LEAST_K_TILES[kind] * c.k), gemm.k // c.k)
+    most = np.minimum(room // np.maximum(tiles, 1), worth)
     most = np.where(_is_whole(kind, c), 1, most)
     if np.max(most, initial=1) <= 1:
         return c

@@ -29,6 +29,9 @@ _INSTRUCTIONS = 4
 _CLUSTERED_SMS = 120 / 132
 """The share of SMs that clusters of 4 fill: a cluster lies in one GPC. Measured on the H200: a 31st cluster waits."""
 
+_RESCALE_INSTRUCTIONS = 2
+"""For an accumulator: a comparison with itself, and a selection."""
+
 _KEPT_IN_L2 = 0.6
 """Share of the L2 up to which matrices that are read again are found there."""
 
@@ -114,18 +117,45 @@ def iteration_clocks(
 ) -> Column:
     """Clocks of a k tile. TMA fills rows outside of a matrix with zeros more slowly than it copies."""
     outside = np.maximum(0, c.m - m) + np.maximum(0, c.n - n)
-    rows, columns = np.where(c.swap_ab, c.n, c.m), np.where(c.swap_ab, c.m, c.n)
-    depth = SWIZZLE_ATOM_BYTES // gemm.dtype.bytes
-    rate = spec.tensor.flops_per_clk_per_sm(gemm.multiplied.rate, "f32")
-    mma = 2.0 * c.m * c.n * depth / rate * at.mma
-    reads = rows / INSTRUCTION_ROWS * _INSTRUCTIONS * (INSTRUCTION_ROWS + columns) * (SWIZZLE_ATOM_BYTES / 4)
+    mma, reads = mma_clocks(c, gemm, spec, at), read_bytes(c, gemm)
     a_rows, b_rows = c.m * boxes_of(c.m, gemm, "A") ** at.boxes, c.n * boxes_of(c.n, gemm, "B") ** at.boxes
-    arriving = (a_rows + b_rows + at.outside * outside) * SWIZZLE_ATOM_BYTES
-    asked = (a_rows / c.cluster_n + b_rows / c.cluster_m) * SWIZZLE_ATOM_BYTES
+    stage_bytes = c.pieces * SWIZZLE_ATOM_BYTES
+    arriving = (a_rows + b_rows + at.outside * outside) * stage_bytes
+    asked = (a_rows / c.cluster_n + b_rows / c.cluster_m) * stage_bytes
     slowest = np.maximum(np.maximum(mma, reads / spec.shared_bytes_per_clk_per_sm), (at.latency + mma) / c.stages)
     slowest = np.maximum(slowest, np.maximum(arriving / at.arrival, asked / at.l2))
     alternating = c.ping_pong * (waves > 1)
-    return slowest + at.iteration / (1 + alternating)
+    return slowest + at.iteration / (1 + alternating) + promotion_clocks(c, gemm)
+
+
+def mma_clocks(c: Any, gemm: Gemm, spec: DeviceSpec, at: Constants) -> Column:
+    """Clocks of the MMAs of a k tile, of all products."""
+    rate = spec.tensor.flops_per_clk_per_sm(gemm.multiplied.rate, "f32")
+    return len(gemm.products) * 2.0 * c.m * c.n * (SWIZZLE_ATOM_BYTES // gemm.dtype.bytes) / rate * at.mma
+
+
+def read_bytes(c: Any, gemm: Gemm) -> Column:
+    """Bytes of shared memory that the MMAs of a k tile read."""
+    rows, columns = np.where(c.swap_ab, c.n, c.m), np.where(c.swap_ab, c.m, c.n)
+    instructions = len(gemm.products) * rows / INSTRUCTION_ROWS * _INSTRUCTIONS
+    return instructions * (INSTRUCTION_ROWS + columns) * (SWIZZLE_ATOM_BYTES / 4)
+
+
+def least_clocks(c: Any, gemm: Gemm, spec: DeviceSpec, at: Constants) -> Column:
+    """Clocks of a k tile that an SM takes at least for each of its blocks: of MMAs, or of shared memory, which serves
+    their reads and what arrives."""
+    arriving = c.pieces * (c.m + c.n) * SWIZZLE_ATOM_BYTES
+    return np.maximum(
+        mma_clocks(c, gemm, spec, at), (read_bytes(c, gemm) + arriving) / spec.shared_bytes_per_clk_per_sm
+    )
+
+
+def promotion_clocks(c: Any, gemm: Gemm) -> Column:
+    """Clocks of a k tile in which the accumulators of a warpgroup are read, and not added to: an instruction for each
+    to promote it, two where small products of pieces are rescaled. Other warpgroups multiply meanwhile."""
+    rescales = sum(product.rescale != 0 for product in gemm.products)
+    instructions = wgmma.promotions(c) + _RESCALE_INSTRUCTIONS * rescales
+    return instructions * wgmma.accumulators_of(c) / (c.consumers * _together(c))
 
 
 def epilogue_clocks(c: Any, gemm: Gemm, out_bytes: Column, at: Constants) -> Column:
@@ -138,7 +168,8 @@ def epilogue_clocks(c: Any, gemm: Gemm, out_bytes: Column, at: Constants) -> Col
 
 def dram_bytes(c: Any, gemm: Gemm, m: Column, n: Column, k: Column, count: int, spec: DeviceSpec) -> Column:
     """Each matrix once; operands that the L2 does not hold as often as waves of tiles come back to them."""
-    size_bytes, once = gemm.dtype.bytes, (m * k + n * k) * gemm.dtype.bytes
+    size_bytes = gemm.dtype.bytes * c.pieces
+    once = (m * k + n * k) * size_bytes
     kept = _KEPT_IN_L2 * spec.l2_bytes
     tiles_m, tiles_n = ceil_div(m, c.m), ceil_div(n, c.n)
     together = np.minimum(spec.sm_count * _together(c), tiles_m * tiles_n)
@@ -179,6 +210,9 @@ def kernel_seconds(
     together = _together(c)
     crowd = np.where((together > 1) & (blocks > spec.sm_count), together * (1 + at.crowd), 1.0)
     body = steps * iteration_clocks(c, gemm, spec, m, n, waves, at) * crowd
+    if gemm.pieces is not None:  # of others, `correction` knows better
+        shared = np.where(crowd == 1, 1, together)
+        body = np.maximum(body, steps * shared * least_clocks(c, gemm, spec, at))
     epilogue = epilogue_clocks(c, gemm, out_bytes, at)
     hidden = np.where(c.ping_pong > 0, np.minimum(epilogue * at.hidden, body), epilogue * at.hidden * c.persistent)
     clocks = waves * body + epilogue + (waves - 1) * (epilogue - hidden)

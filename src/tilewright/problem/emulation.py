@@ -1,8 +1,9 @@
 """Products of f32 operands by tensor cores that multiply narrower formats: algorithms, and what they promise.
 
 An operand is split into pieces, x = x0 + x1 + ..., each the nearest number of a narrower format to what the ones before
-leave. C is the sum of products of pieces, those that matter least first; each is summed by tensor cores over groups of
-k, and the sum of a group is added to registers of f32, rounded to nearest. `docs/accuracy.md` proves the bounds.
+leave. C is the sum of products of pieces. Tensor cores sum a group of k at a time: all products of pieces, those that
+matter least first. The sum of a group is added to registers of f32, rounded to nearest. `docs/accuracy.md` proves the
+bounds.
 
 The names are those of XLA's dot algorithms.
 """
@@ -10,7 +11,6 @@ The names are those of XLA's dot algorithms.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from math import ceil
 
 import numpy as np
 
@@ -18,18 +18,11 @@ from tilewright.dtypes import BF16, F32, TF32, Array, DType
 from tilewright.errors import UnknownName
 from tilewright.units import ceil_div, round_up
 
-TILE_BYTES = 128
-"""Of k of a piece in a tile of the kernels that multiply pieces; a piece is padded with zeros to whole tiles."""
-
 INSTRUCTION_BYTES = 32
 """Of k that one wgmma sums, all products and the accumulator at once. Source: PTX ISA 9.0, wgmma.mma_async."""
 
 _U = 2.0**-24
 """The unit roundoff of f32, in which bounds are counted."""
-
-_MOST_SPLIT_K = 32
-_LEAST_TILES_OF_A_PART = 8
-"""Of split-K: its parts are added once more."""
 
 _EXACT_BITS = 24
 """Bits of a significand of f32: pieces that hold as many in all leave nothing."""
@@ -40,8 +33,8 @@ class Algorithm:
     """How a product of f32 operands is computed.
 
     pieces: the format of a piece. count: pieces of an operand. products: which piece of A by which of B, in the order
-    of summation; the last is of the first pieces. promote_every: elements of k that tensor cores sum, before their sum
-    is added to registers of f32.
+    of summation in a group; the last is of the first pieces. promote_every: elements of k of a group, which tensor
+    cores sum before their sum is added to registers of f32.
     """
 
     name: str
@@ -56,22 +49,18 @@ class Algorithm:
     def __repr__(self) -> str:
         return self.name
 
-    @property
-    def tile(self) -> int:
-        """Elements of k of a tile."""
-        return TILE_BYTES // self.pieces.bytes
+    def padded_k(self, k: int) -> int:
+        """Elements of k of a stored piece: whole groups.
 
-    def segment(self, k: int) -> int:
-        """Elements of k of one product of pieces: whole tiles and whole groups.
-
-        >>> BF16X6.segment(100), TF32X3.segment(100)
+        >>> BF16X6.padded_k(100), TF32X3.padded_k(100)
         (128, 128)
         """
-        return round_up(k, max(self.tile, self.promote_every))
+        return round_up(k, self.promote_every)
 
-    def pieces_of(self, operand: str) -> tuple[int, ...]:
-        """The pieces of A or of B in the order in which they are multiplied."""
-        return tuple(product["AB".index(operand)] for product in self.products)
+    @property
+    def rescale(self) -> float:
+        """What the sum of the small products of a group is multiplied by before the last one is added to it."""
+        return 1.0
 
     # -- the bound -----------------------------------------------------------------------------------------------------
 
@@ -104,18 +93,15 @@ class Algorithm:
         It holds for every number of parts of split-K, and with the order in which these are added.
 
         >>> [round(BF16X6.units(k)) for k in (64, 1024, 4096, 16384)]
-        [43, 64, 114, 317]
+        [44, 59, 108, 303]
         """
         step = INSTRUCTION_BYTES // self.pieces.bytes
         summed = min(self.promote_every, round_up(max(k, 1), step))
-        groups, count = ceil_div(max(k, 1), self.promote_every), len(self.products)
         small = self.small_share
         total = small + self.magnitudes[0] ** 2
-        cut = (0.5 + 2 / step) * summed * total
-        most = max(1, min(_MOST_SPLIT_K, count * self.segment(k) // (self.tile * _LEAST_TILES_OF_A_PART)))
-        chain = max(min(groups, ceil(count * groups / parts)) + parts - 1 for parts in range(1, most + 1))
-        added = small * (count - 1) * groups + total * chain
-        return self.split_units + cut + added * (1 + _U) ** (count * groups + most)
+        cut = (0.5 + 2 / step) * summed * (total + small * (len(self.products) - 1))
+        groups = ceil_div(max(k, 1), self.promote_every)
+        return self.split_units + cut + total * groups * (1 + _U) ** groups
 
     def underflow(self, k: int, a_rows: Array, b_columns: Array) -> Array:
         """What is added to the bound where pieces or products underflow: of each element of C.
@@ -125,7 +111,7 @@ class Algorithm:
         of a zero as one of 2**-126.
         """
         magnitudes = np.asarray(a_rows, np.float64)[:, None] + np.asarray(b_columns, np.float64)[None, :]
-        terms = len(self.products) * self.segment(k)
+        terms = len(self.products) * self.padded_k(k)
         found: Array = magnitudes * (k * smallest(self.pieces) + terms * 2.0**-150) + terms * 2.0**-149
         return found
 
@@ -181,7 +167,8 @@ def first_piece(values: Array, pieces: DType) -> Array:
 
 
 def split(values: Array, how: Algorithm) -> tuple[Array, ...]:
-    """The pieces of f32 numbers, as float32. Infinities and NaN stand in the first piece, beside zeros.
+    """The pieces of f32 numbers, as float32. Infinities and NaN stand in the first piece, NaN in the others: the small
+    products of their group are NaN, which kernels replace by 0, so that the product of first pieces decides.
 
     >>> [float(piece[0]) for piece in split(np.float32([1 + 2.0**-8 + 2.0**-20]), BF16X6)]
     [1.0078125, -0.00390625, 9.5367431640625e-07]
@@ -190,23 +177,12 @@ def split(values: Array, how: Algorithm) -> tuple[Array, ...]:
     first = first_piece(values, how.pieces)
     found = [first]
     with np.errstate(invalid="ignore"):
-        rest = np.where(np.isfinite(values), values - first, np.float32(0)).astype(np.float32)
-    for _ in range(how.count - 1):
-        piece = how.pieces.decode(how.pieces.encode(rest)).astype(np.float32)
-        found.append(piece)
-        rest = rest - piece
+        rest = (values - first).astype(np.float32)
+        for _ in range(how.count - 1):
+            piece = how.pieces.decode(how.pieces.encode(rest)).astype(np.float32)
+            found.append(piece)
+            rest = rest - piece
     return tuple(found)
-
-
-def segments(values: Array, how: Algorithm, operand: str) -> tuple[Array, ...]:
-    """The pieces of f32 numbers in the order in which they are multiplied, as float32.
-
-    Infinities and NaN take part in the last product alone, that of the first pieces: in the others a rest of the other
-    operand, which may be zero or of the other sign, would make NaN of an infinity.
-    """
-    pieces, finite = split(values, how), np.isfinite(values)
-    *small, last = how.pieces_of(operand)
-    return (*(np.where(finite, pieces[one], np.float32(0)) for one in small), pieces[last])
 
 
 def largest(pieces: DType) -> np.float32:

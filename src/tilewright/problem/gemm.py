@@ -11,16 +11,24 @@ from typing import Any, Literal, SupportsIndex, get_args
 from tilewright.dtypes import ALL, F32, TF32_FORMATS, DType
 from tilewright.errors import FormatError, ProblemError
 from tilewright.html_text import table
+from tilewright.problem.emulation import Algorithm
 from tilewright.problem.epilogue import PLAIN, VECTORS, AddedName, Epilogue
 from tilewright.problem.problem import Scalar, ScalarKind
 
 Dim = Literal["m", "n", "k"]
-OperandName = Literal["A", "B", "C"]
+OperandName = Literal["A", "B", "C", "A1", "A2", "B1", "B2"]
 
-FACTORS: tuple[OperandName, ...] = ("A", "B")
+_LATER: tuple[OperandName, ...] = ("A1", "A2", "B1", "B2")
+"""Pieces of f32 operands behind the first ones, which are A and B."""
+
+FACTORS: tuple[OperandName, ...] = ("A", "B", *_LATER)
 """The operands that are multiplied, in the order of a kernel's arguments."""
 
-DIMS: dict[OperandName, tuple[Dim, Dim]] = {"A": ("m", "k"), "B": ("k", "n"), "C": ("m", "n")}
+DIMS: dict[OperandName, tuple[Dim, Dim]] = {
+    **dict.fromkeys(("A", "A1", "A2"), ("m", "k")),
+    **dict.fromkeys(("B", "B1", "B2"), ("k", "n")),
+    "C": ("m", "n"),
+}
 """The logical index of each operand: (row, column). What an epilogue reads has that of C."""
 
 FORMAT_OPTIONS = ("dtype", "accumulate", "out", "product")
@@ -47,13 +55,13 @@ MATRICES: tuple[OperandName | AddedName, ...] = (
 def leading_of(name: str) -> str:
     """What the leading dimension of a matrix is called.
 
-    >>> leading_of("A"), leading_of("residual")
-    ('lda', 'ld_residual')
+    >>> leading_of("A"), leading_of("A1"), leading_of("residual")
+    ('lda', 'lda', 'ld_residual')
     """
-    return f"ld{name.lower()}" if name[0].isupper() else f"ld_{name}"
+    return f"ld{name[0].lower()}" if name[0].isupper() else f"ld_{name}"
 
 
-LEADING = tuple(leading_of(name) for name in MATRICES)
+LEADING = tuple(dict.fromkeys(leading_of(name) for name in MATRICES))
 """Every leading dimension that a kernel may take."""
 
 
@@ -89,13 +97,31 @@ class Operand:
         return leading_of(self.name)
 
 
+_PIECES: dict[str, tuple[OperandName, ...]] = {"A": ("A", "A1", "A2"), "B": ("B", "B1", "B2")}
+"""The names of the pieces of an operand, the first one's first."""
+
+
+def piece_of(name: str) -> tuple[OperandName, int]:
+    """The operand that a factor is a piece of, and which.
+
+    >>> piece_of("B"), piece_of("A2")
+    (('B', 0), ('A', 2))
+    """
+    return ("A" if name in _PIECES["A"] else "B"), int(name[1:] or 0)
+
+
 @dataclass(frozen=True, slots=True)
 class Product:
-    """`a @ b`, one term of accumulator number `into`."""
+    """`a @ b`, one term of accumulator number `into`.
+
+    rescale: what the terms before it are multiplied by, NaN among them replaced by 0, when this one is added; 0: they
+    stay as they are.
+    """
 
     a: OperandName
     b: OperandName
     into: int = 0
+    rescale: float = 0.0
 
 
 LARGEST_SIZE = 2**31 - 1
@@ -130,6 +156,8 @@ class Gemm:
     dtype: of A and B. accumulate: of the running sum. out: of C. product: what A and B are rounded to before they are
     multiplied, by default nothing; tf32 or tf32_truncated for f32 operands on tensor cores. epilogue: what is added to
     the finished sum, and what function is taken of it; ld_residual: of the matrix that is added in place of C.
+    pieces: A and B are the first pieces of f32 operands, as an algorithm splits them; the others, A1, A2, B1 and B2,
+    have their sizes and leading dimensions.
 
     >>> Gemm(512, 512, 256).flops
     134217728
@@ -152,6 +180,7 @@ class Gemm:
     product: DType | None = None
     epilogue: Epilogue = PLAIN
     ld_residual: int = 0
+    pieces: Algorithm | None = None
 
     def __post_init__(self) -> None:
         for name in ("m", "n", "k"):
@@ -184,6 +213,10 @@ class Gemm:
                 hint="f32 operands may be rounded to tf32, or cut off (tf32_truncated); leave product out for others.",
             )
         self.multiplied.sum_in(self.accumulate)
+        if self.pieces is not None and self.multiplied is not self.pieces.pieces:
+            raise FormatError(
+                f"Pieces of {self.pieces} are {self.pieces.pieces}, and operands are multiplied as {self.multiplied}."
+            )
         for operand in (*self.operands, *(o for o in self.added if not o.is_vector)):
             tight = self.tight_leading(operand.name)
             given = integer_of(getattr(self, operand.leading))
@@ -211,7 +244,10 @@ class Gemm:
     @property
     def products(self) -> tuple[Product, ...]:
         """What is summed over k, in the order in which it is added."""
-        return (Product("A", "B"),)
+        if self.pieces is None:
+            return (Product("A", "B"),)
+        *small, last = (Product(_PIECES["A"][i], _PIECES["B"][j]) for i, j in self.pieces.products)
+        return *small, replace(last, rescale=self.pieces.rescale)
 
     @property
     def factors(self) -> tuple[OperandName, ...]:
@@ -225,6 +261,11 @@ class Gemm:
         return 1 + max(product.into for product in self.products)
 
     @property
+    def later_pieces(self) -> tuple[Operand, ...]:
+        """The pieces behind the first ones."""
+        return tuple(self.operand(name) for name in self.factors if name in _LATER)
+
+    @property
     def added(self) -> tuple[Operand, ...]:
         """What the epilogue reads beside C."""
         return tuple(self.operand(one.name) for one in self.epilogue.operands)
@@ -232,7 +273,7 @@ class Gemm:
     @property
     def matrices(self) -> tuple[Operand, ...]:
         """Every matrix that a kernel takes, in the order of its arguments."""
-        return *self.operands, *self.added
+        return *self.operands, *self.later_pieces, *self.added
 
     @property
     def results(self) -> tuple[str, ...]:
@@ -251,9 +292,9 @@ class Gemm:
     def operand(self, name: OperandName | AddedName) -> Operand:
         """A, B or C, or what the epilogue reads: a vector is contiguous along its dimension."""
         match name:
-            case "A":
+            case "A" | "A1" | "A2":
                 return Operand(name, self.dtype, self.a)
-            case "B":
+            case "B" | "B1" | "B2":
                 return Operand(name, self.dtype, self.b)
             case "C":
                 return Operand(name, self.out, self.c)
@@ -305,7 +346,8 @@ class Gemm:
     def compulsory_bytes(self) -> int:
         """Each operand read once and the result written once (read as well when beta is not 0)."""
         result = self.m * self.n * self.out.bytes * (1 if self.beta == 0 else 2)
-        return (self.m * self.k + self.k * self.n) * self.dtype.bytes + result
+        pieces = 1 if self.pieces is None else self.pieces.count
+        return pieces * (self.m * self.k + self.k * self.n) * self.dtype.bytes + result
 
     def resized(self, m: int, n: int, k: int) -> Gemm:
         """The same problem at another size, with tight leading dimensions."""

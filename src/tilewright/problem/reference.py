@@ -24,7 +24,7 @@ LARGEST_STORAGE = sys.maxsize // 8
 class Operands:
     """The matrices of a problem as flat storage (1-D, storage dtype), gaps included.
 
-    added: what a problem reads beside them, by its names.
+    added: what a problem reads beside them, by its names: later pieces, operands of the epilogue.
     """
 
     gemm: Gemm
@@ -84,8 +84,8 @@ def make_operands(gemm: Gemm, *, seed: int = 0) -> Operands:
         return storage
 
     unread = {"C", "residual"} - ({gemm.epilogue.addend} if gemm.beta != 0 else set())
-    a, b, c, *added = (fill(one.name, one.name in unread) for one in gemm.matrices)
-    return Operands(gemm, a, b, c, dict(zip((one.name for one in gemm.added), added, strict=True)))
+    a, b, c, *others = (fill(one.name, one.name in unread) for one in gemm.matrices)
+    return Operands(gemm, a, b, c, dict(zip((one.name for one in gemm.matrices[3:]), others, strict=True)))
 
 
 def _check_addressable(gemm: Gemm) -> None:
@@ -117,7 +117,10 @@ def summed(operands: Operands, matrix: Callable[[OperandName], Array]) -> tuple[
     gemm = operands.gemm
     totals = [np.zeros((gemm.m, gemm.n)) for _ in range(gemm.accumulators)]
     for product in gemm.products:
-        totals[product.into] = totals[product.into] + matrix(product.a) @ matrix(product.b)
+        before = totals[product.into]
+        if product.rescale:
+            before = np.where(np.isnan(before), 0.0, before * product.rescale)
+        totals[product.into] = before + matrix(product.a) @ matrix(product.b)
     return tuple(totals)
 
 

@@ -1,4 +1,4 @@
-"""An operand of f32 as pieces of a narrower format, in the order in which an algorithm multiplies them."""
+"""An operand of f32 as pieces of a narrower format, each a matrix of its own."""
 
 from __future__ import annotations
 
@@ -8,30 +8,29 @@ import numpy as np
 
 from tilewright.dtypes import F32, Array, DType
 from tilewright.errors import ProblemError
-from tilewright.problem.emulation import Algorithm, segments
+from tilewright.problem.emulation import Algorithm, split
 from tilewright.problem.problem import NamedMatrix, Scalar, ScalarKind
 from tilewright.problem.storages import Storages, lines_of, poisoned
 
 
 @dataclass(frozen=True, slots=True)
 class Splitting:
-    """Segments, one for each product of pieces, of one matrix or of a batch; all sizes in elements.
+    """The pieces of one matrix or of a batch; all sizes in elements.
 
-    algorithm, operand: which pieces, as `Algorithm.pieces_of` orders them.
+    algorithm: which pieces.
     lines, length, leading: of the source as it lies: its lines, elements of a line, elements from line to line.
-    to_lines, to_length, to_leading: of one segment; what it has beyond the source is zero. to_segment: from one segment
-    to the next. step, to_step: from one matrix of a batch to the next. count: of the batch.
+    to_lines, to_length, to_leading: of one piece; what it has beyond the source is zero. to_piece: from one piece to
+    the next. step, to_step: from one matrix of a batch to the next. count: of the batch.
     """
 
     algorithm: Algorithm
-    operand: str
     lines: int
     length: int
     leading: int
     to_lines: int
     to_length: int
     to_leading: int
-    to_segment: int
+    to_piece: int
     step: int = 0
     to_step: int = 0
     count: int = 1
@@ -39,7 +38,7 @@ class Splitting:
     def __post_init__(self) -> None:
         if self.to_lines < self.lines or self.to_length < self.length:
             raise ProblemError(
-                f"A segment of {self.to_lines} lines of {self.to_length} elements does not hold {self.lines} of "
+                f"A piece of {self.to_lines} lines of {self.to_length} elements does not hold {self.lines} of "
                 f"{self.length}."
             )
         if self.leading < self.length or self.to_leading < self.to_length:
@@ -64,45 +63,40 @@ class Splitting:
     @property
     def scalars(self) -> tuple[Scalar, ...]:
         sizes = ("lines", "length", "to_lines", "to_length", "count")
-        offsets = ("leading", "to_leading", "to_segment", "step", "to_step")
+        offsets = ("leading", "to_leading", "to_piece", "step", "to_step")
         found = [Scalar(name, getattr(self, name), ScalarKind.SIZE) for name in sizes]
         return (*found, *(Scalar(name, getattr(self, name), ScalarKind.OFFSET) for name in offsets))
 
     @property
-    def formats(self) -> tuple[str, str]:
+    def formats(self) -> tuple[str]:
         """What a kernel is made for, beside its configuration."""
-        return self.algorithm.name, self.operand
-
-    @property
-    def segments(self) -> int:
-        return len(self.algorithm.products)
+        return (self.algorithm.name,)
 
     def storage_elements(self, name: str) -> int:
         if name == "source":
             lines, length, leading, step, more = self.lines, self.length, self.leading, self.step, 0
         else:
             lines, length, leading, step = self.to_lines, self.to_length, self.to_leading, self.to_step
-            more = (self.segments - 1) * self.to_segment
+            more = (self.algorithm.count - 1) * self.to_piece
         return (self.count - 1) * step + more + (lines - 1) * leading + length if lines and length else 0
 
     @property
     def compulsory_bytes(self) -> int:
-        """The source read once, every segment written once."""
-        written = self.segments * self.to_lines * self.to_length * self.out.bytes
+        """The source read once, every piece written once."""
+        written = self.algorithm.count * self.to_lines * self.to_length * self.out.bytes
         return self.count * (self.lines * self.length * F32.bytes + written)
 
     @property
     def title(self) -> str:
-        return f"pieces of {self.operand} for {self.algorithm}"
+        return f"the pieces of a matrix for {self.algorithm}"
 
     @property
     def matrix_lines(self) -> tuple[str, ...]:
         """Each matrix in one line, for the header of a kernel."""
-        pieces = ", ".join(map(str, self.algorithm.pieces_of(self.operand)))
         return (
             "source  f32, lines x length, lines leading elements apart",
-            f"target  {self.algorithm.pieces}, pieces {pieces}, to_segment elements apart, each to_lines x to_length, "
-            "lines to_leading elements apart; zeros beyond the source",
+            f"target  {self.algorithm.pieces}, {self.algorithm.count} pieces, to_piece elements apart, each to_lines x "
+            "to_length, lines to_leading elements apart; zeros beyond the source",
         )
 
 
@@ -132,8 +126,8 @@ def pieces_stored(storages: Storages) -> Array:
         source = lines_of(
             storages.storage("source"), number * problem.step, problem.lines, problem.length, problem.leading
         )
-        for at, piece in enumerate(segments(source, problem.algorithm, problem.operand)):
-            first = number * problem.to_step + at * problem.to_segment
+        for at, piece in enumerate(split(source, problem.algorithm)):
+            first = number * problem.to_step + at * problem.to_piece
             place = lines_of(target, first, problem.to_lines, problem.to_length, problem.to_leading)
             place[...] = 0
             place[: problem.lines, : problem.length] = problem.out.encode(piece)

@@ -48,20 +48,22 @@ class BlockSum:
         NaN has no payload.
         """
         lead, (m, n) = np.broadcast_shapes(a.shape[:-2], b.shape[:-2], c.shape[:-2]), c.shape[-2:]
+
+        def tiles(x: Array) -> Array:
+            return np.broadcast_to(x, (*lead, *x.shape[-2:])).reshape(-1, *x.shape[-2:])
+
         with np.errstate(all="ignore"):  # NaN and infinity are values like any others
-            factors = (a, b, _exponents(a, product), _exponents(b, product))
-            in_f32 = self._fits_f32(*factors[2:])
-            *factors, c = (np.broadcast_to(x, (*lead, *x.shape[-2:])).reshape(-1, *x.shape[-2:]) for x in (*factors, c))
-            if len(c) > n:  # many small tiles: side by side, so that NumPy has long rows
-                left, right = ([np.ascontiguousarray(x.T) for x in factors[at::2]] for at in (0, 1))
-                right = [x.swapaxes(0, 1) for x in right]
-                d = self._chunks(
-                    [x[:, :, None] for x in left], [x[:, None] for x in right], c.transpose(1, 2, 0), accumulate, in_f32
-                )
-                return d.transpose(2, 0, 1).reshape(*lead, m, n)
-            left = [x.transpose(2, 0, 1)[..., None] for x in factors[::2]]
-            right = [x.transpose(1, 0, 2)[:, :, None] for x in factors[1::2]]
-            return self._chunks(left, right, c, accumulate, in_f32).reshape(*lead, m, n)
+            powers = _exponents(a, product), _exponents(b, product)
+            in_f32 = self._fits_f32(*powers)
+            left, right, c = [tiles(x) for x in (a, powers[0])], [tiles(x) for x in (b, powers[1])], tiles(c)
+            if len(c) <= n:
+                left = [x.transpose(2, 0, 1)[..., None] for x in left]
+                right = [x.transpose(1, 0, 2)[:, :, None] for x in right]
+                return self._chunks(left, right, c, accumulate, in_f32).reshape(*lead, m, n)
+            left = [np.ascontiguousarray(x.T)[:, :, None] for x in left]  # many small tiles: side by side, so that
+            right = [np.ascontiguousarray(x.transpose(1, 2, 0))[:, None] for x in right]  # NumPy has long rows
+            d = self._chunks(left, right, c.transpose(1, 2, 0), accumulate, in_f32)
+            return d.transpose(2, 0, 1).reshape(*lead, m, n)
 
     def _fits_f32(self, *exponents: Array) -> bool:
         """Whether each product of numbers with these exponents is finite, normal, and exact in f32, and a group of them

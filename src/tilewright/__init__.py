@@ -23,7 +23,7 @@ from tilewright.version import __version__ as __version__
 if TYPE_CHECKING:
     from tilewright.dtypes import BF16, F16, F32, TF32
     from tilewright.errors import TilewrightError
-    from tilewright.frontend import autotune, grouped_matmul, linear, matmul, prepare, scaled_matmul
+    from tilewright.frontend import autotune, grouped_matmul, linear, matmul, ops, prepare, scaled_matmul
     from tilewright.integrations.routing import route_torch
     from tilewright.ir.buffer import Space
     from tilewright.ir.kernel import Kernel, Variant
@@ -63,7 +63,7 @@ if TYPE_CHECKING:
 _HOME = {
     "tilewright.dtypes": ("BF16", "F16", "F32", "TF32"),
     "tilewright.errors": ("TilewrightError",),
-    "tilewright.frontend": ("autotune", "grouped_matmul", "linear", "matmul", "prepare", "scaled_matmul"),
+    "tilewright.frontend": ("autotune", "grouped_matmul", "linear", "matmul", "ops", "prepare", "scaled_matmul"),
     "tilewright.integrations.routing": ("route_torch",),
     "tilewright.ir.buffer": ("Space",),
     "tilewright.ir.kernel": ("Kernel", "Variant"),
@@ -156,6 +156,7 @@ __all__ = [
     "linear",
     "make_operands",
     "matmul",
+    "ops",
     "prepare",
     "relayout_auto",
     "route_torch",

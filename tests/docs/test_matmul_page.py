@@ -10,20 +10,23 @@ from pathlib import Path
 import pytest
 
 from docs.markdown_blocks import blocks, run, with_outputs
-from tilewright import matmul
-from tilewright.problem.epilogue import Activation
+from tilewright import matmul, ops
+from tilewright.problem.functions import Activation
 
-PAGE = Path(__file__).parents[2] / "docs" / "matmul.md"
+DOCS = Path(__file__).parents[2] / "docs"
+PAGE = DOCS / "matmul.md"
 
 
-def test_the_blocks_print_what_the_page_says(request: pytest.FixtureRequest) -> None:
-    text = PAGE.read_text(encoding="utf-8")
+@pytest.mark.parametrize("name", ["matmul.md", "epilogues.md"])
+def test_the_blocks_print_what_the_page_says(name: str, request: pytest.FixtureRequest) -> None:
+    page = DOCS / name
+    text = page.read_text(encoding="utf-8")
     found = blocks(text)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # that NumPy computes
-        _, printed = run(PAGE, found)
+        _, printed = run(page, found)
     if request.config.getoption("--update-golden"):
-        PAGE.write_text(with_outputs(text, found, printed), encoding="utf-8")
+        page.write_text(with_outputs(text, found, printed), encoding="utf-8")
         return
     for block, said in zip(found, printed, strict=True):
         assert said == (block.output or ""), f"line {block.line}; if this is meant: pytest --update-golden"
@@ -32,6 +35,11 @@ def test_the_blocks_print_what_the_page_says(request: pytest.FixtureRequest) -> 
 def test_every_argument_is_told() -> None:
     told = set(re.findall(r"`(\w+)`", PAGE.read_text(encoding="utf-8")))
     assert set(inspect.signature(matmul).parameters) <= told
+
+
+def test_every_function_is_told() -> None:
+    told = set(re.findall(r"`(\w+)`", (DOCS / "epilogues.md").read_text(encoding="utf-8")))
+    assert set(ops.__all__) - told == {"cast", "where"}
 
 
 def test_every_activation_is_told() -> None:

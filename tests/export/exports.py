@@ -14,8 +14,9 @@ import pytest
 from tilewright.export import bundle, write
 from tilewright.export.chosen import of_rung
 from tilewright.ladders import find_rung
-from tilewright.problem.epilogue import Activation, Epilogue
+from tilewright.problem.epilogue import Epilogue
 from tilewright.problem.formats import format_options
+from tilewright.problem.functions import Activation
 from tilewright.problem.gemm import Order
 from tilewright.runtime.cubin_cache import CubinCache
 

@@ -17,7 +17,7 @@ from tilewright.errors import LaunchError
 from tilewright.frontend import grouped_matmul
 from tilewright.planning.assembly import Request
 from tilewright.planning.dispatch import Dispatcher
-from tilewright.problem.epilogue import Activation
+from tilewright.problem.functions import Activation
 
 SHAPES = [(70, 65, 33), (1, 40, 50), (130, 20, 64), (0, 30, 20), (64, 64, 0), (33, 1, 17)]
 

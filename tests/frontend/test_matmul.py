@@ -11,7 +11,7 @@ from cpu_gpu import State, cpu_gpu, on_gpu
 
 from tilewright.dtypes import BF16, F16, F32, DType
 from tilewright.frontend import compute, linear, matmul
-from tilewright.problem.epilogue import STEEPEST, Activation
+from tilewright.problem.functions import STEEPEST, Activation
 
 SHAPES = [(1, 1, 1), (2, 3, 5), (33, 65, 31), (70, 130, 65), (128, 64, 32), (1, 90, 300), (90, 1, 77), (3, 100, 130)]
 

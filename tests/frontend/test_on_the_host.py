@@ -11,7 +11,7 @@ import pytest
 from tilewright import notices
 from tilewright.errors import ProblemError
 from tilewright.frontend import grouped_matmul, linear, matmul
-from tilewright.problem.epilogue import Activation
+from tilewright.problem.functions import Activation
 from tilewright.runtime.driver import gpu_problem
 
 pytestmark = pytest.mark.skipif(gpu_problem() is None, reason="there is a GPU")

@@ -272,11 +272,11 @@ def whole_numbers(gemm: Gemm) -> Operands:
 @pytest.mark.parametrize("orders", ["NN", "NT"])
 def test_each_problem_of_a_batch_has_matrices_of_its_own(orders: str) -> None:
     gemm = problem(2, 68, 264, orders, beta=2.0, epilogue=Epilogue("n", True))
-    stack = Stack(3, 2 * 264, 264 * 68 + 4, 2 * 68 + 8, 2 * 68)
+    stack = Stack(3, 2 * 264, 264 * 68 + 4, 2 * 68 + 8, (2 * 68,))
     one = skinny_for(gemm, alignment_of_rows(gemm), None, stack, parts=1)
     assert one is not None and one.grid(one.kernel())[2] == 3
     single = [make_operands(gemm, seed=seed) for seed in range(3)]
-    steps = {"A": stack.a, "B": stack.b, "C": stack.c, "residual": stack.residual}
+    steps = {"A": stack.a, "B": stack.b, "C": stack.c, "residual": stack.added[0]}
     joined = {
         name: np.full(2 * step + single[0].storage(name).size, np.nan, np.float32) for name, step in steps.items()
     }

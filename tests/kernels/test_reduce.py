@@ -16,7 +16,8 @@ from tilewright.ir.kernel import Kernel
 from tilewright.ir.stmt import Move, ShuffleAdd
 from tilewright.ir.visit import rewrite, walk
 from tilewright.kernels.reduce import ReduceConfig
-from tilewright.problem.epilogue import PLAIN, Activation, Epilogue
+from tilewright.problem.epilogue import PLAIN, Epilogue
+from tilewright.problem.functions import Activation
 from tilewright.problem.reduction import Reduction, make_partials, reduced, result_of
 from tilewright.simulator import simulate
 from tilewright.simulator.sampling import count_sampled
@@ -34,12 +35,12 @@ EPILOGUES = [
 
 def reduction(m: int, n: int, parts: int, out: DType = F32, beta: float = 0.0, epilogue: Epilogue = PLAIN) -> Reduction:
     gap = 8 if n % 4 == 0 else 3
-    residual = n + gap if epilogue.residual else 0
+    residual = (n + gap,) if epilogue.residual else ()
     return Reduction(m, n, parts, n, m * n, out, 2.0, beta, epilogue, n + gap, residual)
 
 
 def kernel_of(problem: Reduction, **options: Any) -> Kernel:
-    size = (problem.ldc | problem.ld_residual) * problem.out.bytes
+    size = (problem.ldc | (*problem.ld_added, 0)[0]) * problem.out.bytes
     config = ReduceConfig.of(problem, min(size & -size, 16), **options)
     assert config.reasons_against(problem) == ()
     return config.kernel(problem)

@@ -33,7 +33,8 @@ from tilewright.kernels.wgmma_presets import (
 )
 from tilewright.ladders.hopper.r9_best import configurations
 from tilewright.problem import Gemm, Operands, Order, check, make_operands
-from tilewright.problem.epilogue import Activation, Epilogue
+from tilewright.problem.epilogue import Epilogue
+from tilewright.problem.functions import Activation
 from tilewright.schedule import Reorder, Schedule, Split, Tensorize
 from tilewright.toolchain import Build, build, run_on_simulator
 

@@ -12,7 +12,8 @@ from tilewright.kernels.wgmma import WgmmaConfig
 from tilewright.kernels.wgmma_presets import PING_PONG, at_depth, clustered, one_tile, persistent
 from tilewright.ladders import find_rung
 from tilewright.problem import Gemm, Order, check, make_operands
-from tilewright.problem.epilogue import Activation, Epilogue
+from tilewright.problem.epilogue import Epilogue
+from tilewright.problem.functions import Activation
 from tilewright.schedule import Schedule
 from tilewright.toolchain import build, run_on_simulator
 

@@ -10,13 +10,22 @@ import pytest
 from tests.lowering.work_items import check_batch
 from tilewright.dtypes import BF16, F16, F32
 from tilewright.errors import LoweringError
+from tilewright.frontend import ops
+from tilewright.frontend.tracing import Symbol
 from tilewright.ladders import find_rung
 from tilewright.problem import Activation, Epilogue, Gemm, Order, check, make_operands, reference
+from tilewright.problem.epilogue import Accumulated, Added, Element, Factor
 from tilewright.schedule import Epilogue as Apart
 from tilewright.schedule import Schedule
 from tilewright.toolchain import build, run_on_simulator
 
+ACC, RATE = Symbol(Accumulated()), Symbol(Factor("rate"))
+GATE, SHIFT = Symbol(Element(Added("gate", None, BF16))), Symbol(Element(Added("shift", "n", F16)))
+ROW, ONE = Symbol(Element(Added("row", "m", F32))), Symbol(Element(Added("one", "n", F32, single=True)))
+CHOSEN = ops.where((GATE > 0) & (ACC <= ROW), ops.exp(ops.minimum(ACC, 2.0)), ops.cast(ACC, "bf16") - SHIFT)
+FUNCTION = (CHOSEN * RATE + abs(ONE) / (1.5 + ops.sigmoid(ACC))).value
 EPILOGUES = [
+    Epilogue("n", True, function=FUNCTION),
     Epilogue(bias="n", activation=Activation.GELU),
     Epilogue(bias="m", residual=True, activation=Activation.RELU),
     Epilogue(residual=True, activation=Activation.SILU),
@@ -58,7 +67,7 @@ def test_every_kind_of_store(
 
 
 def test_a_residual_with_rows_further_apart_at_edges() -> None:
-    gemm = Gemm(33, 35, 17, epilogue=Epilogue("n", residual=True), beta=2.0, ld_residual=41)
+    gemm = Gemm(33, 35, 17, epilogue=Epilogue("n", residual=True), beta=2.0, ld_added=(41,))
     operands = make_operands(gemm)
     computed, _ = run_on_simulator(build(gemm, find_rung("worklog/6")), operands)
     assert check(operands, computed).ok

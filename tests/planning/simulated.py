@@ -79,8 +79,8 @@ class _Loaded:
         told = dict(zip([p.name for p in (*kernel.arguments, *kernel.batching)], values, strict=True))
         sizes = {name.lower(): told[name] for name in ("M", "N", "K", "lda", "ldb", "ldc")}
         gemm = replace(self.built.gemm, **sizes, alpha=told["alpha"], beta=told["beta"])
-        if gemm.epilogue.residual:
-            gemm = replace(gemm, ld_residual=told["ld_residual"])
+        leading = tuple(told[one.leading] for one in gemm.added if not one.is_vector)
+        gemm = replace(gemm, ld_added=leading, numbers=tuple(told[name] for name in gemm.epilogue.factors))
         batching = {p.name: told[p.name] for p in kernel.batching}
         options = {"part_of_k": told.get("K_part", 0), **({"batching": batching} if batching else {})}
         return SimulatedLaunch(kernel, gemm, options)
@@ -111,21 +111,23 @@ def simulated_dispatcher(name: str = "H200") -> Dispatcher:
     return made
 
 
-def run_plan(plan: Plan, arrays: Mapping[Place, Array]) -> None:
+def run_plan(plan: Plan, arrays: Mapping[int, Array]) -> None:
     """Every launch of a plan, on the memory of flat arrays."""
     scratch = np.full(plan.scratch_bytes + 256, 0xFF, np.uint8)
-    addresses = {place: array.ctypes.data for place, array in arrays.items()}
+    addresses: dict[int, int] = {place: array.ctypes.data for place, array in arrays.items()}
     addresses[Place.SCRATCH] = (scratch.ctypes.data + 255) // 256 * 256
-    plan.run(0, [addresses.get(place, 0) for place in Place])
+    plan.run(0, [addresses.get(place, 0) for place in range(max(addresses) + 1)])
 
 
 def computed(dispatcher: Dispatcher, request: Request, operands: Operands) -> Array:
     """The flat C of a request."""
     names = {Place.A: "A", Place.B: "B", Place.OUT: "C"}
-    arrays = {place: operands.storage(name).copy() for place, name in names.items()}
+    arrays: dict[int, Array] = {place: operands.storage(name).copy() for place, name in names.items()}
     if request.gemm.epilogue.bias:
         arrays[Place.BIAS] = operands.storage("bias").copy()
     if request.gemm.epilogue.residual:
         arrays[Place.RESIDUAL] = operands.storage("residual").copy()
+    for number, operand in enumerate(request.gemm.epilogue.named):
+        arrays[Place.OPERAND + number] = operands.storage(operand.name).copy()
     run_plan(dispatcher.plan(request), arrays)
     return arrays[Place.OUT]

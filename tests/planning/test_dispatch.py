@@ -22,7 +22,8 @@ from tilewright.planning.kernels import build_of
 from tilewright.planning.packing import Alignment, as_read
 from tilewright.planning.stack import Stack
 from tilewright.problem import Gemm, Order
-from tilewright.problem.epilogue import Activation, Epilogue
+from tilewright.problem.epilogue import Epilogue
+from tilewright.problem.functions import Activation
 from tilewright.winners.order import order_of
 
 FORMATS = {

@@ -23,7 +23,7 @@ from tilewright.planning.packing import Alignment, Packing, as_read, fitted, pad
 from tilewright.planning.ranking import ranked
 from tilewright.planning.stack import Stack
 from tilewright.problem import Gemm, Order
-from tilewright.problem.epilogue import Activation
+from tilewright.problem.functions import Activation
 from tilewright.winners.plan_config import PlanConfig
 
 H200 = device("H200")

@@ -165,7 +165,7 @@ class TestCheck:
         bounds = [error_bound(make_operands(Gemm(8, 8, k))).mean() for k in (16, 64, 256)]
         assert bounds == sorted(bounds)
         exact = error_bound(make_operands(Gemm(8, 8, 64))).mean()
-        assert error_bound(make_operands(Gemm(8, 8, 64, F16, out=F16))).mean() > 100 * exact
+        assert error_bound(make_operands(Gemm(8, 8, 64, F16, out=F16))).mean() > 10 * exact
 
     def test_the_worst_sum_of_the_theory_stays_within_the_bound(self) -> None:
         """Products that cancel: the error is far above an ulp of the result, and still below the bound."""

@@ -11,7 +11,8 @@ from tilewright.cli import output
 from tilewright.cli.arguments import DEFAULT_ARCH, FormatName, chosen_rung, complete_rung, formats_of, parse_size
 from tilewright.device.arch import arch as known_arch
 from tilewright.errors import TilewrightError, UnknownName
-from tilewright.problem.epilogue import Activation, Epilogue
+from tilewright.problem.epilogue import Epilogue
+from tilewright.problem.functions import Activation
 from tilewright.problem.gemm import Gemm, Order
 
 EXAMPLES = (

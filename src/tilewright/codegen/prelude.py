@@ -110,6 +110,14 @@ _FUNCTIONS = {
         "0.5f * value * (1.0f + tanhf(0.79788456f * (value + 0.044715f * value * value * value)))",
     ),
     "silu": ("value times its sigmoid.", "value / (1.0f + expf(-value))"),
+    "negative": ("-value.", "-value"),
+    "absolute": ("|value|.", "fabsf(value)"),
+    "exponential": ("e to the power of value.", "expf(value)"),
+    "logarithm": ("The natural logarithm.", "logf(value)"),
+    "square_root": ("The square root.", "sqrtf(value)"),
+    "tangens_hyperbolicus": ("The hyperbolic tangent.", "tanhf(value)"),
+    "error_function": ("The error function.", "erff(value)"),
+    "sigmoid": ("1 / (1 + e to the power of -value).", "1.0f / (1.0f + expf(-value))"),
 }
 
 

@@ -8,7 +8,7 @@ from typing import Any
 from tilewright.dtypes import F32
 from tilewright.export.bundle import Bundle
 from tilewright.export.context import element_types
-from tilewright.problem.epilogue import STEEPEST, Activation
+from tilewright.problem.functions import STEEPEST, Activation
 from tilewright.problem.gemm import Gemm, Order
 from tilewright.problem.tolerance import FUNCTION_ULPS
 from tilewright.units import round_up

@@ -9,14 +9,17 @@ prepared   a constant operand whose pieces are kept
 compute    one call: looked up by its key, else views -> requests -> plans; then its launches
 autotuning which plan is the fastest, measured at the first call
 requests   from views to requests, which are values; shapes: NumPy's rules; layouts: how a batch becomes launches
+operands   of a function of the epilogue: which element of each belongs to an element of the result
 options    what is asked beside the product
+tracing    a function of the epilogue as an expression; ops: what it may call
 libraries  one adapter a library: where an array lies, how to make one, on which stream
 """
 
+from tilewright.frontend import ops
 from tilewright.frontend.autotuning import autotune
 from tilewright.frontend.calls import linear, matmul
 from tilewright.frontend.grouped import grouped_matmul
 from tilewright.frontend.prepared import prepare
 from tilewright.frontend.scaled import scaled_matmul
 
-__all__ = ["autotune", "grouped_matmul", "linear", "matmul", "prepare", "scaled_matmul"]
+__all__ = ["autotune", "grouped_matmul", "linear", "matmul", "ops", "prepare", "scaled_matmul"]

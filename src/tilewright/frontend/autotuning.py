@@ -6,6 +6,7 @@ import os
 import threading
 from collections.abc import Callable, Sequence
 from itertools import count
+from operator import add
 from typing import Any
 
 from tilewright.bench import quick
@@ -111,17 +112,18 @@ def _times_us(
     room = copies * set_bytes if copies > 1 else c_size
     start, kept = library.scratch(room + scratch_bytes + _ALIGNMENT, like)
     start = round_up(start, _ALIGNMENT)
-    x, y, _, at_bias, at_residual = piece.starts[0]
-    bias, residual = (0 if view is None else view.pointer for view in (views.bias, views.c))
+    x, y, _, *at = piece.starts[0]
+    given = (0 if view is None else view.pointer for view in (views.bias, views.c, *views.operands))
+    bias, residual, *operands = map(add, given, at)
     copied: list[quick.Copy] = []
     addresses = []
-    for number in range(copies):
-        at = start + number * set_bytes
-        a, b, c = first.pointer, second.pointer, at
+    for copy in range(copies):
+        begin = start + copy * set_bytes
+        a, b, c = first.pointer, second.pointer, begin
         if copies > 1:
-            a, b, c = at + before[0], at + sizes[0] + before[1], at + sum(sizes)
-            copied += [(at, first.span[0], _length(first)), (at + sizes[0], second.span[0], _length(second))]
-        addresses.append((a + x, b + y, c + c_before, bias + at_bias, residual + at_residual, start + room))
+            a, b, c = begin + before[0], begin + sizes[0] + before[1], begin + sum(sizes)
+            copied += [(begin, first.span[0], _length(first)), (begin + sizes[0], second.span[0], _length(second))]
+        addresses.append((a + x, b + y, c + c_before, bias, residual, start + room, 0, 0, *operands))
     turns = count()
     runs = [lambda stream, plan=plan: plan.run(stream, addresses[next(turns) % copies]) for plan in plans]
     times = quick.times_us(planner.gpu, library.stream(planner.gpu.index), copied, runs)

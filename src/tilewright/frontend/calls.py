@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from functools import partial
 from typing import Any, Literal
 
@@ -14,11 +14,12 @@ from tilewright.frontend.on_host import on_host
 from tilewright.frontend.options import PLAIN, Precision, options_asked
 from tilewright.frontend.prepared import Prepared
 from tilewright.frontend.shapes import ShapeError
+from tilewright.frontend.tracing import ask
 
 _DEFAULT: Precision = "default"
 
 Multiply = Callable[..., Any]
-"""A function of (a, b, out, c, bias, options)."""
+"""A function of (a, b, out, c, bias, options, operands)."""
 
 MULTIPLY: dict[type, Multiply] = {}
 """Where a call goes, by the type of `a`: to a GPU, to the host, or to PyTorch's transforms in front of both."""
@@ -34,6 +35,8 @@ def matmul(
     beta: float | None = None,
     bias: Any = None,
     activation: str | None = None,
+    epilogue: Callable[..., Any] | None = None,
+    operands: Mapping[str, Any] | None = None,
     out_dtype: Any = None,
     precision: Precision = _DEFAULT,
     deterministic: bool | Literal["bitwise"] | None = None,
@@ -44,12 +47,15 @@ def matmul(
 
     out: where the result goes. c: added, of the result's shape or one that broadcasts to it; beta is 1 where it is not
     given. bias: one number for each column, of shape (n,), or for each row, of shape (m, 1). activation: "relu",
-    "gelu", "gelu_tanh" or "silu". out_dtype: "f32" or the operands' format. precision: of f32 operands: "tf32" lets
-    them be rounded to tf32, for tensor cores; "bf16x9", "bf16x6", "bf16x3" and "tf32x3" multiply pieces of them by
-    tensor cores, with the bounds of docs/accuracy.md; "f32_emulated" is the fastest of these whose bound is not above
-    that of f32 arithmetic, or f32 arithmetic itself where that is faster. deterministic: every kernel here gives the
-    same bits in every run; "bitwise" also keeps to one order of summation whatever is tuned. batch_invariant: a row of
-    the result has the same bits however many rows there are.
+    "gelu", "gelu_tanh" or "silu". epilogue: a function of `alpha * a @ b + beta * c + bias` and of operands by their
+    names, of Python's operators and `tilewright.ops`, whose value is the result; it is called once, with symbols, and
+    becomes a part of the kernel (docs/epilogues.md). operands: for that function, each a number, or an array of shape
+    (n,), (m, 1) or the result's. out_dtype: "f32" or the operands' format. precision: of f32 operands: "tf32" lets them
+    be rounded to tf32, for tensor cores; "bf16x9", "bf16x6", "bf16x3" and "tf32x3" multiply pieces of them by tensor
+    cores, with the bounds of docs/accuracy.md; "f32_emulated" is the fastest of these whose bound is not above that of
+    f32 arithmetic, or f32 arithmetic itself where that is faster. deterministic: every kernel here gives the same bits
+    in every run; "bitwise" also keeps to one order of summation whatever is tuned. batch_invariant: a row of the result
+    has the same bits however many rows there are.
 
     b may be what `prepare` made of a constant operand.
 
@@ -68,10 +74,18 @@ def matmul(
     if _is_compiling():
         if type(b) is Prepared:
             b, others = b.weight, (out_dtype, b.precision, *others[2:])
+        if epilogue is not None or operands is not None:
+            refuse_compiling()
         from tilewright.frontend.pytorch.operator import compiled_call
 
         return compiled_call(a, b, out, c, bias, alpha, beta, *others)
-    if (
+    arrays: tuple[Any, ...] = ()
+    if epilogue is not None or operands is not None:
+        traced, numbers, arrays = _asked(epilogue, operands, activation)
+        options = options_asked(alpha, beta, *others, traced, numbers)
+        if options.beta == 0:
+            c = None
+    elif (
         (activation is None and out_dtype is None and c is None and beta is None and precision is _DEFAULT)
         and (deterministic is None and batch_invariant is False and type(alpha) is float and alpha == 1.0)
     ):  # fmt: skip
@@ -81,9 +95,31 @@ def matmul(
         if options.beta == 0:
             c = None
     if type(b) is Prepared:
-        return b.multiply(a, out, c, bias, options)
+        return b.multiply(a, out, c, bias, options, arrays)
     multiply = MULTIPLY.get(type(a)) or _multiply_of(a)
+    if arrays:
+        return multiply(a, b, out, c, bias, options, arrays)
     return multiply(a, b, out, c, bias, options)
+
+
+def _asked(epilogue: Any, operands: Any, activation: Any) -> tuple[Any, tuple[float, ...], tuple[Any, ...]]:
+    """What a function of the epilogue asks. Raises ProblemError."""
+    if epilogue is None:
+        raise ProblemError("There are operands, and no epilogue that reads them.", hint="epilogue=function.")
+    if activation is not None:
+        raise ProblemError(
+            f"There are an epilogue and activation={activation!r}.",
+            hint=f"use tilewright.ops.{activation} in the function.",
+        )
+    return ask(epilogue, operands)
+
+
+def refuse_compiling() -> None:
+    """Raises ProblemError where PyTorch compiles a call that it cannot see."""
+    raise ProblemError(
+        "PyTorch cannot compile a product with a function as its epilogue.",
+        hint="leave it out of the compiled code: torch.compiler.disable, or use bias, c and activation.",
+    )
 
 
 def linear(x: Any, weight: Any, bias: Any = None, *, activation: str | None = None) -> Any:

@@ -15,13 +15,14 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, nullcontext
-from operator import itemgetter
+from operator import add, itemgetter
 from typing import Any, Protocol
 
 from tilewright.errors import LaunchError, ProblemError
 from tilewright.frontend.autotuning import ON_ENTRY, measured
 from tilewright.frontend.layouts import CannotWrite
 from tilewright.frontend.libraries import DTypeError, View, WorkspaceError, library_of
+from tilewright.frontend.operands import argument_of
 from tilewright.frontend.options import PLAIN, Options
 from tilewright.frontend.requests import Addresses, Piece, Views, checked, requests_of
 from tilewright.frontend.shapes import NeedsCopy
@@ -53,28 +54,32 @@ class HostMemory(ProblemError):
     """The arrays lie in host memory, where no kernel reads them."""
 
 
-def compute(library: Any, a: Any, b: Any, out: Any, c: Any, bias: Any, options: Options) -> Any:
-    """The result of a call whose arrays are all of one library.
+def compute(
+    library: Any, a: Any, b: Any, out: Any, c: Any, bias: Any, options: Options, operands: tuple[Any, ...] = ()
+) -> Any:
+    """The result of a call whose arrays are all of one library. operands: of the function of the epilogue.
 
     Raises DTypeError, ShapeError and ProblemError for what cannot be asked, HostMemory for arrays on no GPU.
     """
     try:
-        key = library.key(options, a, b, c, bias, out)
+        key = library.key(options, a, b, c, bias, out, operands)
     except (AttributeError, RuntimeError):  # of another library, or without memory
         key = None
     call = MEMO.get(key)
     if call is None:
-        views = views_of(library, a, b, out, c, bias)
+        views = views_of(library, a, b, out, c, bias, operands)
         if c is not None and c is not out and views.out is not None and _lies_as(views.c, views.out):
-            return compute(library, a, b, out, out, bias, options)
+            return compute(library, a, b, out, out, bias, options, operands)
         try:
             call = Settled(library, views, options, a)
         except NeedsCopy as needed:
             arrays = {"a": a, "b": b, "c": c, "bias": bias}
+            arrays |= {argument_of(number): operand for number, operand in enumerate(operands)}
             arrays[needed.name] = needed.copied(library, arrays[needed.name])
-            return compute(library, out=out, options=options, **arrays)
+            a, b, c, bias, *copied = arrays.values()
+            return compute(library, a, b, out, c, bias, options, tuple(copied))
         except CannotWrite:
-            return _assigned(library, a, b, out, c, bias, options)
+            return _assigned(library, a, b, out, c, bias, options, operands)
         if key is not None and not views.may_be_half_of_complex_numbers:
             if len(MEMO) >= MOST:
                 MEMO.clear()
@@ -82,31 +87,39 @@ def compute(library: Any, a: Any, b: Any, out: Any, c: Any, bias: Any, options: 
     result = call.make() if out is None else out
     address = library.address
     at_bias, at_c = 0 if bias is None else address(bias), 0 if c is None or c is out else address(c)
-    addresses = address(a), address(b), address(result), at_bias, at_c
+    addresses: Addresses = (address(a), address(b), address(result), at_bias, at_c)
+    if operands:
+        addresses = (*addresses, *map(address, operands))
     if out is not None and call.shares_memory(addresses):
-        return _assigned(library, a, b, out, c, bias, options)
+        return _assigned(library, a, b, out, c, bias, options, operands)
     if call.launch is not None:
         call.launch(library.stream(call.device), *call.pick(addresses))
     else:
         call.start(library, addresses, result)
-        library.finished((a, b, c, bias, result), call.device)
+        library.finished((a, b, c, bias, *operands, result), call.device)
     return result
 
 
-def _assigned(library: Any, a: Any, b: Any, out: Any, c: Any, bias: Any, options: Options) -> Any:
+def _assigned(
+    library: Any, a: Any, b: Any, out: Any, c: Any, bias: Any, options: Options, operands: tuple[Any, ...]
+) -> Any:
     """The result by way of an array of its own: no kernel writes `out` as it lies, or it is still to be read."""
-    library.assign(out, compute(library, a, b, None, c, bias, options))
+    library.assign(out, compute(library, a, b, None, c, bias, options, operands))
     return out
 
 
-def views_of(library: Any, a: Any, b: Any, out: Any = None, c: Any = None, bias: Any = None) -> Views:
+def views_of(
+    library: Any, a: Any, b: Any, out: Any = None, c: Any = None, bias: Any = None, operands: tuple[Any, ...] = ()
+) -> Views:
     """Where the arrays of a call lie. Raises ProblemError for one of another library, and as `Library.view` does."""
     views: dict[str, View | None] = {"a": library.view(a)}
     for name, array in (("b", b), ("out", out), ("c", c), ("bias", bias)):
         if array is not None or name == "b":
             refuse_other_library(library, name, array)
         views[name] = None if array is None else library.view(array) if name != "out" else writable_view(library, out)
-    return Views(**views)  # type: ignore[arg-type]
+    for operand in operands:
+        refuse_other_library(library, "an operand of the epilogue", operand)
+    return Views(**views, operands=tuple(library.view(operand) for operand in operands))  # type: ignore[arg-type]
 
 
 def refuse_host_memory(library: Any, views: _HasA) -> int:
@@ -181,7 +194,7 @@ class Settled:
             for piece in pieces
         )
         self.make: Callable[[], Any] = library.maker(product.shape, dtype, like)
-        given = (views.result(product, dtype), views.a, views.b, views.bias, views.c)
+        given = (views.result(product, dtype), views.a, views.b, views.bias, views.c, *views.operands)
         self.spans = tuple(_span(view) for view in given)
         self.launch, self.pick = _single(self._parts if library.launches_alone else ())
 
@@ -192,10 +205,10 @@ class Settled:
 
     def shares_memory(self, addresses: Addresses) -> bool:
         """Whether writing the result may change what is still to be read. addresses: 0 for a c that is the result."""
-        a, b, out, bias, c = addresses
+        a, b, out, *others = addresses
         (first, end), *spans = self.spans
         low, high = out + first, out + end
-        for place, (first, end) in zip((a, b, bias, c), spans, strict=True):
+        for place, (first, end) in zip((a, b, *others), spans, strict=True):
             if place and place + first < high and low < place + end:
                 return True
         return False
@@ -246,12 +259,13 @@ def run(library: Any, parts: Parts, addresses: Addresses, device: int, like: Any
     scratch_bytes = max((plan.scratch_bytes for _, plan in parts), default=0)
     scratch, kept = library.scratch(scratch_bytes, like) if scratch_bytes else (0, None)
     stream = library.stream(device)
-    a, b, out, bias, residual = addresses
+    a, b, out, *others = addresses
     for piece, plan in parts:
         first, second = (b, a) if piece.swapped else (a, b)
-        for x, y, z, at_bias, at_residual in piece.starts:
-            own = first + x, second + y, out + z, bias + at_bias, residual + at_residual, scratch
-            plan.run(stream, (*own, 0, prepared) if prepared else own)
+        for x, y, z, *at in piece.starts:
+            bias, residual, *operands = map(add, others, at)
+            own = first + x, second + y, out + z, bias, residual, scratch
+            plan.run(stream, (*own, 0, prepared, *operands) if prepared or operands else own)
     del kept  # only now: the library may give the memory to whatever its stream does next
 
 
@@ -259,10 +273,11 @@ def _single(parts: Parts) -> tuple[Callable[..., None] | None, Callable[[Address
     """The one launch of a call, and which of its addresses the launch is given; None where there are more."""
     if len(parts) == 1:
         (piece, plan) = parts[0]
-        if piece.starts == ((0,) * 5,) and len(plan.steps) == 1 and not plan.scratch_bytes:
+        if piece.is_at_start and len(plan.steps) == 1 and not plan.scratch_bytes:
             (step,) = plan.steps
-            exchanged = {Place.A: Place.B, Place.B: Place.A} if piece.swapped else {}
-            places = [int(exchanged.get(place, place)) for place, _ in step.pointers]
+            numbers: dict[int, int] = {Place.A: 1, Place.B: 0} if piece.swapped else {}
+            numbers |= {Place.OPERAND + number: 5 + number for number in range(len(piece.starts[0]) - 5)}
+            places = [int(numbers.get(place, place)) for place, _ in step.pointers]
             return step.launch.launch, itemgetter(*places)
     return None, itemgetter(0)
 

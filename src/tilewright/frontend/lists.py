@@ -330,7 +330,7 @@ def _groups_of(products: Sequence[_Product]) -> tuple[Request, _Lie] | tuple[Non
 
 
 def _is_plain(piece: Piece) -> bool:
-    return not piece.swapped and piece.starts == ((0,) * 5,) and piece.request.stack is None
+    return not piece.swapped and piece.is_at_start and piece.request.stack is None
 
 
 def _but_rows(gemm: Gemm, model: Gemm) -> Gemm:

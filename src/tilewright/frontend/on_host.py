@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
@@ -12,14 +13,17 @@ from tilewright.errors import ProblemError
 from tilewright.frontend.compute import compute, refuse_other_library, writable_view
 from tilewright.frontend.libraries import HostArrays, View, library_of
 from tilewright.frontend.libraries.views import c_strides
+from tilewright.frontend.operands import applied_to, in_place
 from tilewright.frontend.options import Options
 from tilewright.frontend.requests import Views, checked
+from tilewright.frontend.shapes import Product
+from tilewright.frontend.tracing import operand_name
 from tilewright.notices import say_once
 from tilewright.runtime.driver import gpu_problem, open_gpu
 from tilewright.runtime.memory import DeviceArray
 
 
-def on_host(a: Any, b: Any, out: Any, c: Any, bias: Any, options: Options) -> Any:
+def on_host(a: Any, b: Any, out: Any, c: Any, bias: Any, options: Options, operands: tuple[Any, ...] = ()) -> Any:
     """The product of two NumPy arrays of one format, as a NumPy array (a scalar where NumPy gives one).
 
     Raises DTypeError, ShapeError and ProblemError for what cannot be asked.
@@ -28,21 +32,26 @@ def on_host(a: Any, b: Any, out: Any, c: Any, bias: Any, options: Options) -> An
     for name, array in (("b", b), ("out", out), ("c", c), ("bias", bias)):
         if array is not None or name == "b":
             refuse_other_library(library, name, array)
+    for operand in operands:
+        refuse_other_library(library, "an operand of the epilogue", operand)
     first = library.view(a)
     # The strides do not matter here, and what is added may be of any format.
+    added = [None if x is None else View(0, x.shape, c_strides(x.shape), first.dtype, None) for x in (c, bias)]
     views = Views(
         _tight(first),
         _tight(library.view(b)),
         None if out is None else _tight(_writable(library, out)),
-        *(None if x is None else View(0, x.shape, c_strides(x.shape), first.dtype, None) for x in (c, bias)),
+        added[0],
+        added[1],
+        tuple(_tight(library.view(operand)) for operand in operands),
     )
     product, into = checked(views, options)
     problem = gpu_problem()
     if problem is None:
-        result = _on_a_gpu(a, b, None if c is None else np.broadcast_to(c, product.shape), bias, options)
+        result = _on_a_gpu(a, b, None if c is None else np.broadcast_to(c, product.shape), bias, options, operands)
     else:
         say_once(f"tilewright.matmul computes with NumPy. {problem}")
-        result = into.encode(_by_numpy(a, b, c, bias, options))
+        result = into.encode(_by_numpy(a, b, c, bias, options, _placed(options, operands, views, product)))
     if into is BF16:  # whose NumPy type is not NumPy's own
         result = result.view(a.dtype)
     if out is None:
@@ -64,18 +73,19 @@ def _writable(library: HostArrays, out: Any) -> View:
     return writable_view(library, out)
 
 
-def _on_a_gpu(a: Any, b: Any, c: Any, bias: Any, options: Options) -> Any:
+def _on_a_gpu(a: Any, b: Any, c: Any, bias: Any, options: Options, operands: tuple[Any, ...]) -> Any:
     """The result in its storage type. Arrays travel as they are stored, in C order."""
     gpu = open_gpu()
     dtype = HostArrays().view(a).dtype
     into = options.out_dtype or dtype
     hosts = [_stored(a, dtype), _stored(b, dtype)]
     hosts += [None if added is None else into.encode(np.asarray(added, np.float32)) for added in (c, bias)]
+    hosts += [_stored(operand, HostArrays().view(operand).dtype) for operand in operands]
     sent = [None if host is None else DeviceArray.of(gpu, np.ascontiguousarray(host)) for host in hosts]
     result = None
     try:
-        first, second, c, bias = sent
-        result = compute(library_of(first), first, second, None, c, bias, options)
+        first, second, c, bias, *others = sent
+        result = compute(library_of(first), first, second, None, c, bias, options, tuple(others))
         return result.download()
     finally:
         for array in (*sent, result):
@@ -87,11 +97,19 @@ def _stored(host: Any, dtype: DType) -> Any:
     return host.view(dtype.storage) if host.dtype.name == "bfloat16" else host
 
 
-def _by_numpy(a: Any, b: Any, c: Any, bias: Any, options: Options) -> Any:
+def _placed(options: Options, operands: tuple[Any, ...], views: Views, product: Product) -> Mapping[str, Any]:
+    """The operands of the function by the names of the kernel, in f32, of shapes that broadcast to the result's."""
+    return {
+        operand_name(name): in_place(view.dtype.decode(_stored(operand, view.dtype)), product)
+        for name, operand, view in zip(options.names, operands, views.operands, strict=True)
+    }
+
+
+def _by_numpy(a: Any, b: Any, c: Any, bias: Any, options: Options, operands: Mapping[str, Any]) -> Any:
     """The same in NumPy, summed in f32."""
     wide = np.float32(options.alpha) * np.matmul(a.astype(np.float32), b.astype(np.float32))
     if c is not None:
         wide = wide + np.float32(options.beta) * np.asarray(c, np.float32)
     if bias is not None:
         wide = wide + np.asarray(bias, np.float32)
-    return np.asarray(wide if options.activation is None else options.activation.of(wide), np.float32)
+    return np.asarray(applied_to(wide, options, operands), np.float32)

@@ -7,11 +7,14 @@ from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any, Literal, get_args
 
-from tilewright.dtypes import BF16, F16, F32, TF32, DType
+from tilewright.dtypes import F32, TF32, DType
 from tilewright.errors import ProblemError, TilewrightError, UnknownName
+from tilewright.frontend.formats import format_of
 from tilewright.frontend.libraries.views import DTypeError
+from tilewright.frontend.tracing import Traced
 from tilewright.problem.emulation import ALGORITHMS, Algorithm, at_least_f32
-from tilewright.problem.epilogue import Activation
+from tilewright.problem.epilogue import Value
+from tilewright.problem.functions import Activation
 
 Precision = Literal["default", "tf32", "bf16x9", "bf16x6", "bf16x3", "tf32x3", "f32_emulated"]
 """What becomes of f32 operands; docs/accuracy.md has the bound of each."""
@@ -22,16 +25,13 @@ PRECISIONS: tuple[Precision, ...] = get_args(Precision)
 _MOST = float.fromhex("0x1.fffffep+127")
 """The largest f32."""
 
-_NAMES = {
-    "f32": F32, "float32": F32, "f16": F16, "float16": F16, "half": F16, "bf16": BF16, "bfloat16": BF16,
-}  # fmt: skip
-
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Options:
     """The same for the same arguments: `options_of` remembers, so that looking one up takes no time.
 
-    fixed_order: the sum over k in one order, whatever is tuned and however many rows and columns there are.
+    fixed_order: the sum over k in one order, whatever is tuned and however many rows and columns there are. traced: a
+    function of all that the others say; numbers: the scalars that it reads, in its order.
     """
 
     alpha: float = 1.0
@@ -40,6 +40,18 @@ class Options:
     precision: Precision = "default"
     fixed_order: bool = False
     activation: Activation | None = None
+    traced: Traced | None = None
+    numbers: tuple[float, ...] = ()
+
+    @property
+    def function(self) -> Value | None:
+        """The function of the epilogue."""
+        return None if self.traced is None else self.traced.value
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """The arrays that the function reads."""
+        return () if self.traced is None else self.traced.names
 
     @property
     def tf32(self) -> bool:
@@ -79,6 +91,8 @@ def options_of(
     batch_invariant: Any,
     activation: Any,
     adds: bool,
+    traced: Traced | None = None,
+    numbers: tuple[float, ...] = (),
 ) -> Options:
     """Raises ProblemError for what no call can ask. adds: whether there is a `c` for beta to multiply."""
     check_precision(precision)
@@ -97,7 +111,9 @@ def options_of(
             raise ProblemError(f"{name}={factor!r} does not fit in an f32.", hint="sums and factors are f32.")
     fixed_order = bool(batch_invariant) or deterministic == "bitwise"
     factor = 0.0 if not adds else 1.0 if beta is None else beta
-    return Options(alpha, factor, format_asked(out_dtype), precision, fixed_order, _function(activation))
+    return Options(
+        alpha, factor, format_asked(out_dtype), precision, fixed_order, _function(activation), traced, numbers
+    )
 
 
 def options_asked(alpha: Any, beta: Any, *others: Any) -> Options:
@@ -135,10 +151,9 @@ def number(name: str, value: Any) -> float:
 
 def format_asked(out_dtype: Any) -> DType | None:
     """A format by our name, or by another library's object for it: `"f32"`, `torch.float32`, `np.float32`."""
-    if out_dtype is None or isinstance(out_dtype, DType):
-        return out_dtype
-    name = out_dtype if isinstance(out_dtype, str) else getattr(out_dtype, "__name__", "") or str(out_dtype)
-    found = _NAMES.get(name.rpartition(".")[2])
+    if out_dtype is None:
+        return None
+    found = format_of(out_dtype)
     if found is None:
         raise DTypeError(f"Cannot multiply into {out_dtype}.", hint="results are f32, f16 or bf16.")
     return found

@@ -87,7 +87,7 @@ class Prepared:
             return self._request()
         return piece.request
 
-    def multiply(self, a: Any, out: Any, c: Any, bias: Any, options: Options) -> Any:
+    def multiply(self, a: Any, out: Any, c: Any, bias: Any, options: Options, operands: tuple[Any, ...] = ()) -> Any:
         """The product of `a` with the weight."""
         if options.precision not in ("default", self.precision):
             raise ProblemError(
@@ -96,29 +96,29 @@ class Prepared:
             )
         options = _precise(options, self.precision)
         library = self._library
-        if isinstance(library, TorchArrays) and not _is_plain(a, self.weight, out, c, bias):
+        if isinstance(library, TorchArrays) and not _is_plain(a, self.weight, out, c, bias, *operands):
             from tilewright.frontend.pytorch.entry import multiply
 
-            return multiply(a, self.weight, out, c, bias, options)  # PyTorch must see the call
+            return multiply(a, self.weight, out, c, bias, options, operands)  # PyTorch must see the call
         if _version(self.weight) != self._version:
             self._calls.clear()
             self._split()
-        key = library.key(options, a, self.weight, c, bias, out)
+        key = library.key(options, a, self.weight, c, bias, out, operands)
         call = self._calls.get(key)
         if call is None:
             try:
-                views = views_of(library, a, self.weight, out, c, bias)
+                views = views_of(library, a, self.weight, out, c, bias, operands)
                 call = Settled(library, views, options, a, self._known)
             except (NeedsCopy, CannotWrite):
-                return compute(library, a, self.weight, out, c, bias, options)
+                return compute(library, a, self.weight, out, c, bias, options, operands)
             self._calls[key] = call
         result = call.make() if out is None else out
-        given = (0 if array is None else library.address(array) for array in (bias, None if c is out else c))
+        given = (0 if array is None else library.address(array) for array in (bias, None if c is out else c, *operands))
         addresses: Any = (library.address(a), library.address(self.weight), library.address(result), *given)
         if out is not None and call.shares_memory(addresses):
-            return compute(library, a, self.weight, out, c, bias, options)
+            return compute(library, a, self.weight, out, c, bias, options, operands)
         call.start(library, addresses, result, self._pieces)
-        library.finished((a, self.weight, c, bias, result), call.device)
+        library.finished((a, self.weight, c, bias, *operands, result), call.device)
         return result
 
     def _known(self, pieces: Sequence[Piece]) -> Sequence[Piece]:

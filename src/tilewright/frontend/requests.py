@@ -6,8 +6,9 @@ from dataclasses import dataclass, replace
 
 from tilewright.dtypes import DType
 from tilewright.errors import ProblemError
-from tilewright.frontend.layouts import Layout, layouts_of
+from tilewright.frontend.layouts import Layout, Places, layouts_of
 from tilewright.frontend.libraries.views import DTypeError, View, c_strides
+from tilewright.frontend.operands import Named, check_shape, named_of
 from tilewright.frontend.options import Options, result_format
 from tilewright.frontend.shapes import (
     Along,
@@ -21,11 +22,11 @@ from tilewright.frontend.shapes import (
 )
 from tilewright.planning.assembly import Request
 from tilewright.planning.packing import Alignment
-from tilewright.problem.epilogue import Epilogue
+from tilewright.problem.epilogue import Element, Epilogue, with_leaves
 from tilewright.problem.gemm import Gemm
 
-Addresses = tuple[int, int, int, int, int]
-"""Of A, B, the result, the bias and the residual; 0 for what is not there."""
+Addresses = tuple[int, ...]
+"""Of A, B, the result, the bias and the residual, 0 for what is not there; and of each operand of a function."""
 
 _OTHER: dict[Along | None, Along | None] = {"m": "n", "n": "m", None: None}
 
@@ -39,12 +40,13 @@ class Views:
     out: View | None = None
     c: View | None = None
     bias: View | None = None
+    operands: tuple[View, ...] = ()
 
     @property
     def may_be_half_of_complex_numbers(self) -> bool:
         """Whether an array begins at an odd multiple of 4 bytes: the imaginary part of complex numbers does, and the
         next one there may stand for its negative, which no sign tells."""
-        given = (self.a, self.b, self.out, self.c, self.bias)
+        given = (self.a, self.b, self.out, self.c, self.bias, *self.operands)
         return any(view is not None and view.pointer & 7 == 4 for view in given)
 
     def result(self, product: Product, dtype: DType) -> View:
@@ -60,6 +62,11 @@ class Piece:
     request: Request
     starts: tuple[Addresses, ...]
     swapped: bool
+
+    @property
+    def is_at_start(self) -> bool:
+        """Whether there is one launch, for which all arrays begin where the call has them."""
+        return len(self.starts) == 1 and not any(self.starts[0])
 
     @property
     def without_workspace(self) -> Piece:
@@ -87,7 +94,8 @@ def checked(views: Views, options: Options, *, row_major: bool = False) -> tuple
     product, dtype = product_of(a, b, row_major=row_major), result_format(options, a.dtype)
     if out is not None:
         _check_out(out, product, dtype, a)
-    for name, view in (("c", views.c), ("bias", views.bias)):
+    operands = tuple(zip(options.names, views.operands, strict=True))
+    for name, view in (("c", views.c), ("bias", views.bias), *operands):
         if view is not None and view.device != a.device:
             raise ProblemError(
                 f"{name} lies on {view.place}, and the result on {a.place}.", hint=f"move {name} to {a.place}."
@@ -96,6 +104,8 @@ def checked(views: Views, options: Options, *, row_major: bool = False) -> tuple
         raise ShapeError(f"c of shape {views.c.shape} does not broadcast to the result's shape {product.shape}.")
     if views.bias is not None:
         bias_along(views.bias.shape, product)
+    for name, view in operands:
+        check_shape(name, view, product)
     return product, dtype
 
 
@@ -120,20 +130,48 @@ def requests_of(views: Views, product: Product, dtype: DType, options: Options) 
         return ()
     out, residual = views.result(product, dtype), _residual(views, product, dtype)
     along = None if views.bias is None else _bias_along(views.bias, product, dtype)
+    operands = named_of(options.names, views.operands, product)
+    others = {} if residual is None else {"c": residual}
+    others |= {one.argument: one.view for one in operands if one.is_matrix}
+    has_rows = along == "m" or any(one.along == "m" for one in operands)
     pieces = []
-    for layout in layouts_of(product, out, residual, bias_along=along):
-        epilogue = Epilogue(_OTHER[along] if layout.swapped else along, residual is not None, options.activation)
+    for layout in layouts_of(product, out, others, has_rows=has_rows):
+        epilogue = _epilogue_of(layout, along, residual is not None, operands, options)
         gemm = _gemm_of(layout, views.a.dtype, dtype, epilogue, options)
-        alignment = _alignment_of(layout, views, out, residual)
-        step, out_step = views.a.dtype.bytes, dtype.bytes
-        starts = tuple(
-            (a * step, b * step, c * out_step, at_bias * out_step, r * out_step if residual is not None else 0)
-            for a, b, c, at_bias, r in layout.starts
-        )
+        alignment = _alignment_of(layout, views, out, tuple(others.values()))
+        starts = tuple(_starts(layout, start, gemm, residual is not None, operands) for start in layout.starts)
         algorithm, or_f32 = options.algorithm_of(views.a.dtype, gemm.k)
         request = Request(gemm, alignment, layout.stack, options.fixed_order, algorithm=algorithm, or_f32=or_f32)
         pieces.append(Piece(request, starts, layout.swapped))
     return tuple(pieces)
+
+
+def _epilogue_of(
+    layout: Layout, bias: Along | None, residual: bool, operands: tuple[Named, ...], options: Options
+) -> Epilogue:
+    """What a launch of a layout makes of its sums."""
+    bias = _OTHER[bias] if layout.swapped else bias
+    if options.function is None:
+        return Epilogue(bias, residual, options.activation)
+    added = {added.name: added for added in (one.added(swapped=layout.swapped) for one in operands)}
+    function = with_leaves(
+        options.function, lambda leaf: Element(added[leaf.operand.name]) if isinstance(leaf, Element) else leaf
+    )
+    return Epilogue(bias, residual, options.activation, function=function)
+
+
+def _starts(layout: Layout, start: Places, gemm: Gemm, residual: bool, operands: tuple[Named, ...]) -> Addresses:
+    """Bytes from where the arrays of a call begin to what a launch reads and writes."""
+    a, b, c, row, *others = start
+    step, out_step = gemm.dtype.bytes, gemm.out.bytes
+    bias = row * out_step if gemm.epilogue.bias == "m" else 0
+    further = iter(others)
+    at_residual = next(further) * out_step if residual else 0
+    found = []
+    for one in operands:
+        along_rows = one.added(swapped=layout.swapped).along == "m"
+        found.append((next(further) if one.is_matrix else row if along_rows else 0) * one.view.dtype.bytes)
+    return (a * step, b * step, c * out_step, bias, at_residual, *found)
 
 
 def _residual(views: Views, product: Product, dtype: DType) -> View | None:
@@ -176,28 +214,33 @@ def _gemm_of(layout: Layout, dtype: DType, out: DType, epilogue: Epilogue, optio
         ldc=layout.leading,
         product=options.product_of(dtype),
         epilogue=epilogue,
-        ld_residual=layout.residual_leading,
+        ld_added=layout.leadings,
+        numbers=options.numbers,
     )
 
 
-def _alignment_of(layout: Layout, views: Views, out: View, residual: View | None) -> Alignment:
-    """What addresses, rows and steps between matrices are multiples of, in bytes."""
+def _alignment_of(layout: Layout, views: Views, out: View, others: tuple[View, ...]) -> Alignment:
+    """What addresses, rows and steps between matrices are multiples of, in bytes; of what is read beside the result, in
+    bytes of as many of its elements."""
     step, out_step = views.a.dtype.bytes, out.dtype.bytes
     first, second = (views.b, views.a) if layout.swapped else (views.a, views.b)
-    bits_a, bits_b = layout.a.leading * step, layout.b.leading * step
-    bits_c, bits_residual = layout.leading * out_step, layout.residual_leading * out_step
+    bits_a, bits_b, bits_c = layout.a.leading * step, layout.b.leading * step, layout.leading
+    for leading in layout.leadings:
+        bits_c |= leading
     if layout.stack is not None:
         bits_a, bits_b = bits_a | layout.stack.a * step, bits_b | layout.stack.b * step
-        bits_c, bits_residual = bits_c | layout.stack.c * out_step, bits_residual | layout.stack.residual * out_step
-    for x, y, z, _, r in layout.starts:
+        for elements in (layout.stack.c, *layout.stack.added):
+            bits_c |= elements
+    bits_c *= out_step
+    for x, y, z, _, *more in layout.starts:
         bits_a, bits_b = bits_a | first.pointer + x * step, bits_b | second.pointer + y * step
         bits_c |= out.pointer + z * out_step
-        if residual is not None:
-            bits_residual |= residual.pointer + r * out_step
-    if residual is not None:
-        bits_c |= bits_residual
-    at_bias = 0 if views.bias is None else views.bias.pointer
-    return Alignment(power_of_two(bits_a), power_of_two(bits_b), power_of_two(bits_c | at_bias))
+        for view, start in zip(others, more, strict=True):
+            bits_c |= (view.pointer // view.dtype.bytes + start) * out_step
+    vectors = [one for one in (views.bias, *views.operands) if one is not None and one not in others]
+    for view in vectors:
+        bits_c |= view.pointer // view.dtype.bytes * out_step
+    return Alignment(power_of_two(bits_a), power_of_two(bits_b), power_of_two(bits_c))
 
 
 def power_of_two(value: int) -> int:

@@ -115,8 +115,8 @@ def spreads_to(shape: Shape, target: Shape) -> bool:
     return all(own in (1, wanted) for own, wanted in zip(reversed(shape), reversed(target), strict=False))
 
 
-def bias_along(shape: Shape, product: Product) -> Along:
-    """Whether a bias has an element for each row or each column of the result. Raises ShapeError if for neither."""
+def fits_along(shape: Shape, product: Product) -> Along | None:
+    """The dimension of the result for each row or column of which an array has an element; None if for neither."""
     whole = (*product.batch, product.m, product.n)
     wanted = [*shape, *((1,) if product.one_column else ())]
     if product.one_row and not product.one_column:
@@ -127,6 +127,14 @@ def bias_along(shape: Shape, product: Product) -> Along:
             return "n"
         if padded[-2:] == [product.m, 1]:
             return "m"
+    return None
+
+
+def bias_along(shape: Shape, product: Product) -> Along:
+    """Whether a bias has an element for each row or each column of the result. Raises ShapeError if for neither."""
+    along = fits_along(shape, product)
+    if along is not None:
+        return along
     columns = "" if product.one_column else f" ({product.n},) for the columns"
     rows = "" if product.one_row else f" ({product.m},{'' if product.one_column else ' 1'}) for the rows"
     raise ShapeError(

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Union
 
 from tilewright.dtypes import BOOL, F32, I32, DType
 from tilewright.errors import FormatError
-from tilewright.problem.epilogue import Activation
+from tilewright.problem.functions import Function
 
 if TYPE_CHECKING:
     from tilewright.ir.buffer import Buffer
@@ -245,7 +245,7 @@ class Fma(_Operators):
 class Apply(_Operators):
     """A function of one f32 value, computed in f32."""
 
-    function: Activation
+    function: Function
     value: Expr
 
     @property

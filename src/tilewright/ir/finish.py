@@ -7,9 +7,10 @@ from dataclasses import dataclass
 
 from tilewright.dtypes import F32, DType
 from tilewright.ir.buffer import Buffer, Ref, Space
-from tilewright.ir.expr import ONE, Apply, Binary, Cast, Const, Expr, Fma, Load, Op, Var, binary, both, real
+from tilewright.ir.expr import ONE, Apply, Binary, Cast, Const, Expr, Fma, Load, Op, Select, Var, binary, both, real
 from tilewright.ir.stmt import Alloc, Assign, Body, For, Move
-from tilewright.problem.epilogue import Activation, Added, AddedName, Epilogue, evaluate
+from tilewright.problem.epilogue import Added, AddedName, Epilogue, evaluate
+from tilewright.problem.functions import Function, Operation
 
 ALPHA, BETA = Var("alpha", F32), Var("beta", F32)
 
@@ -39,14 +40,50 @@ class Computed:
     def plus_beta_times(self, value: Expr, matrix: str) -> Expr:
         return value if self.addend is None else Fma(BETA, as_f32(self.addend), value)
 
-    def plus(self, a: Expr, b: Expr) -> Expr:
-        return Binary(Op.ADD, a, b)
+    def constant(self, number: float) -> Expr:
+        return real(number)
 
-    def times(self, a: Expr, b: Expr) -> Expr:
-        return Binary(Op.MUL, a, b)
+    def factor(self, name: str) -> Expr:
+        return Var(name, F32)
 
-    def applied(self, function: Activation, value: Expr) -> Expr:
+    def combined(self, operation: Operation, a: Expr, b: Expr) -> Expr:
+        match operation:
+            case Operation.MINIMUM:
+                return Select(_is_least(a, b), a, b)
+            case Operation.MAXIMUM:
+                return Select(_is_least(b, a), a, b)
+            case _:
+                return Binary(_OPS[operation], a, b)
+
+    def applied(self, function: Function, value: Expr) -> Expr:
         return Apply(function, value)
+
+    def where(self, condition: Expr, a: Expr, b: Expr) -> Expr:
+        return Select(condition, a, b)
+
+    def rounded(self, dtype: DType, value: Expr) -> Expr:
+        return Cast(F32, Cast(dtype, value))
+
+
+_OPS: Mapping[Operation, Op] = {
+    Operation.PLUS: Op.ADD,
+    Operation.MINUS: Op.SUB,
+    Operation.TIMES: Op.MUL,
+    Operation.OVER: Op.DIV,
+    Operation.LESS: Op.LT,
+    Operation.AT_MOST: Op.LE,
+    Operation.EQUAL: Op.EQ,
+    Operation.UNEQUAL: Op.NE,
+    Operation.BOTH: Op.LAND,
+    Operation.EITHER: Op.LOR,
+}
+
+
+def _is_least(a: Expr, b: Expr) -> Expr:
+    """Whether the minimum of two numbers is `a`: it is also where that is NaN, so that NaN is not lost. Where `b` is
+    NaN, no comparison holds."""
+    below = Binary(Op.LE, a, b)
+    return Binary(Op.LOR, below, Binary(Op.NE, a, a))
 
 
 def as_f32(value: Expr) -> Expr:

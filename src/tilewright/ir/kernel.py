@@ -24,9 +24,8 @@ from tilewright.ir.expr import Expr, Var
 from tilewright.ir.stmt import Body, CommitCopies, LoadMatrices, Move, MultiplyTiles, WaitCopies
 from tilewright.ir.visit import walk
 from tilewright.ir.work import Problems, SplitK
-from tilewright.problem.epilogue import VECTORS
-from tilewright.problem.gemm import FACTORS, Dim, Gemm
-from tilewright.problem.problem import Problem, parameters_of
+from tilewright.problem.gemm import FACTORS, Dim, Gemm, Operand
+from tilewright.problem.problem import Matrix, Problem, parameters_of
 from tilewright.units import KIB, round_up
 
 BUILTINS = (*(f"{vector}.{axis}" for vector in ("blockIdx", "threadIdx") for axis in "xyz"), "gridDim.x")
@@ -264,7 +263,7 @@ class Kernel:
         """What tells problems apart: elements from problem to problem, of each operand that has several matrices, how
         many problems there are, and which of all groups is the first."""
         count = GROUPS if self.problems.has_offsets else BATCH
-        names = [matrix.name for matrix in self.problem.matrices if is_stepped(self.problems, matrix.name)]
+        names = [matrix.name for matrix in self.problem.matrices if is_stepped(self.problems, matrix)]
         counted = (Parameter(count.name, I32),) if names else ()
         first = (Parameter(FIRST_GROUP.name, I32),) if self.problems is Problems.GROUPED_M else ()
         return (*(Parameter(step_of(name), I64) for name in names), *counted, *first)
@@ -293,15 +292,15 @@ class Kernel:
         return Buffer(name, Space.GLOBAL, dtype, ())
 
 
-def is_stepped(problems: Problems, operand: str) -> bool:
+def is_stepped(problems: Problems, operand: Matrix) -> bool:
     """Whether each problem has a matrix of its own of an operand, a step behind the last one's."""
     match problems:
         case Problems.STRIDED:
-            return operand not in VECTORS
+            return not (isinstance(operand, Operand) and operand.is_vector)
         case Problems.GROUPED_M:
-            return operand == "B"
+            return operand.name in FACTORS and operand.name[0] == "B"
         case Problems.GROUPED_K:
-            return operand in ("C", "residual")
+            return operand.name not in FACTORS and not (isinstance(operand, Operand) and operand.is_vector)
         case _:
             return False
 

@@ -35,11 +35,11 @@ from tilewright.ir.text import stmt_text
 from tilewright.ir.tiles import VECTOR_BYTES
 from tilewright.ir.visit import exprs_of, moved_from, variables, walk_expr, written
 from tilewright.layout.fragment import TRANSPOSED_BYTES
-from tilewright.problem.gemm import LEADING, MATRICES
+from tilewright.problem.gemm import FACTORS, LEADING
 
 PARAMETERS = (
     *("M", "N", "K", *LEADING, "alpha", "beta", PART_OF_K.name, C_ODD.name),
-    *(BATCH.name, GROUPS.name, FIRST_GROUP.name, *(step_of(name) for name in MATRICES)),
+    *(BATCH.name, GROUPS.name, FIRST_GROUP.name, *(step_of(name) for name in (*FACTORS, "C"))),
 )
 
 

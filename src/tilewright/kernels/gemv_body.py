@@ -26,7 +26,7 @@ from tilewright.kernels.statements import (
     together,
     unrolled,
 )
-from tilewright.problem.epilogue import VECTORS, AddedName
+from tilewright.problem.epilogue import AddedName
 from tilewright.problem.gemm import Dim, Gemm, OperandName
 from tilewright.units import ceil_div
 
@@ -79,7 +79,7 @@ class GemvBody:
     def _element(self, name: OperandName | AddedName, offset: Expr) -> Ref:
         """An element of the matrix of this block's problem, or of its partial sums."""
         base: Expr | None = None
-        if self._batched and name not in VECTORS:
+        if self._batched and not self.gemm.operand(name).is_vector:
             base = times(Var("blockIdx.z"), step_of(name), near=False)
         elif name == "C" and self.config.split_k > 1:
             matrix = Binary(Op.MUL, Cast(I64, Var("blockIdx.y")), SIZES["m"])

@@ -33,7 +33,7 @@ from tilewright.kernels.statements import (
     unrolled,
     verified,
 )
-from tilewright.problem.epilogue import VECTORS
+from tilewright.problem.gemm import leading_of
 from tilewright.problem.reduction import Reduction
 from tilewright.units import ceil_div
 
@@ -85,7 +85,7 @@ class ReduceConfig:
     def reasons_against(self, problem: Reduction, spec: DeviceSpec | None = None) -> tuple[str, ...]:
         """Why this kernel cannot add up these parts, in words; empty if it can."""
         found: list[str] = []
-        if any(one % self.width for one in (problem.n, problem.row, problem.part, problem.ldc, problem.ld_residual)):
+        if any(one % self.width for one in (problem.n, problem.row, problem.part, problem.ldc, *problem.ld_added)):
             found.append(f"rows of {problem.n} elements, {problem.ldc} apart, are not multiples of {self.width}")
         if problem.parts < 1 or (problem.parts > 1 and not self.loads):
             found.append(f"it does not add up {problem.parts} parts")
@@ -146,12 +146,11 @@ class _Reduce:
     def _place(self, row: Expr, column: Expr, name: str) -> Ref:
         """An element of C, or of what the epilogue reads beside it."""
         out = self.problem.out
-        if name in VECTORS:
-            operand = self.problem.operand(name)
-            index = ZERO if operand.single else column if operand.along == "n" else row
-            return element_of(name, operand.dtype or out, index)
-        leading = "ldc" if name == "C" else f"ld_{name}"
-        return element_of(name, out, times(row, leading, near=False) + column)
+        operand = self.problem.operand(name)
+        dtype = out if operand is None else operand.dtype or out
+        if operand is not None and operand.is_vector:
+            return element_of(name, dtype, ZERO if operand.single else column if operand.along == "n" else row)
+        return element_of(name, dtype, times(row, leading_of(name), near=False) + column)
 
     def _added(self, sums: Buffer, index: tuple[Expr, ...], part: Expr, next_one: Expr) -> Assign:
         """The sum, with a partial sum where there is one: adding zero would turn -0 into 0."""

@@ -26,7 +26,7 @@ def space(kind: str, gemm: Gemm) -> Columns:
 
 def legal_parts(kind: str, columns: Columns, gemm: Gemm) -> Any:
     """Which configurations can write the parts of split-K, tight rows of f32, in the place of a problem's C."""
-    part = replace(gemm, out=F32, ldc=gemm.n, epilogue=PLAIN, ld_residual=0)
+    part = replace(gemm, out=F32, ldc=gemm.n, epilogue=PLAIN, ld_added=(), numbers=())
     return legal(_LAWS[kind], columns, part)
 
 

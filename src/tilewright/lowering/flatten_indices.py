@@ -44,7 +44,7 @@ def _offset(place: Ref, program: Program, near: bool) -> Ref:
     buffer = place.buffer
     if not is_matrix(place):
         return place
-    operand = program.gemm.operand(buffer.name)  # type: ignore[arg-type]
+    operand = program.gemm.operand(buffer.name)
     index = dict(zip(operand.dims, place.index[:2], strict=True))
     if operand.is_vector:  # all its lines are one
         at = ZERO if operand.is_single else index[operand.contiguous]

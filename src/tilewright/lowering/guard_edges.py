@@ -30,7 +30,7 @@ def guard_edges(body: Body, program: Program, exact: frozenset[str], *, whole: b
     }
 
     def conditions(place: Ref, width: int) -> Expr:
-        operand = program.gemm.operand(place.buffer.name)  # type: ignore[arg-type]
+        operand = program.gemm.operand(place.buffer.name)
         if operand.is_single:
             return both()
         found = []
@@ -59,7 +59,7 @@ def guard_edges(body: Body, program: Program, exact: frozenset[str], *, whole: b
             return (_guarded(stmt, conditions),)
         if stmt.asynchronous:
             return (_partly_valid(stmt, program, exact, conditions),)
-        contiguous = program.gemm.operand(place.buffer.name).contiguous  # type: ignore[arg-type]
+        contiguous = program.gemm.operand(place.buffer.name).contiguous
         if contiguous in exact:
             return (replace(stmt, guard=both(stmt.guard, inside)),)
         single = narrower(stmt, contiguous_at(program, place))
@@ -71,7 +71,7 @@ def guard_edges(body: Body, program: Program, exact: frozenset[str], *, whole: b
 
 def _partly_valid(stmt: Move, program: Program, exact: frozenset[str], conditions: Callable[[Ref, int], Expr]) -> Stmt:
     """An asynchronous copy reads as many elements as there are and fills the rest with zero, in one instruction."""
-    operand = program.gemm.operand(stmt.src.buffer.name)  # type: ignore[arg-type]
+    operand = program.gemm.operand(stmt.src.buffer.name)
     if operand.contiguous in exact:
         return replace(stmt, guard=both(stmt.guard, conditions(stmt.src, 1)))
     first = stmt.src.index[contiguous_at(program, stmt.src)]
@@ -87,7 +87,7 @@ def _guarded(stmt: Stmt, conditions: Callable[[Ref, int], Expr]) -> Stmt:
 
 def contiguous_at(program: Program, place: Ref) -> int:
     """Which of the two logical indices of a global place is contiguous in memory."""
-    operand = program.gemm.operand(place.buffer.name)  # type: ignore[arg-type]
+    operand = program.gemm.operand(place.buffer.name)
     return operand.dims.index(operand.contiguous)
 
 

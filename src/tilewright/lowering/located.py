@@ -83,7 +83,7 @@ def end_of(program: Program, dim: Dim) -> Expr:
 def matrix_of(program: Program, name: OperandName | AddedName, env: Env = HERE) -> tuple[Expr, ...]:
     """Which of several matrices an operand of the running work item is; nothing where there is only one."""
     number: list[Expr] = []
-    if is_stepped(program.problems, name):
+    if is_stepped(program.problems, program.gemm.operand(name)):
         number.append(env[PROBLEM.name])
     if program.split_k is SplitK.PARTIALS and name == "C":
         number = [number[0] * PARTS + env[PART.name]] if number else [env[PART.name]]

@@ -7,12 +7,12 @@ from collections.abc import Sequence
 from tilewright.errors import LoweringError
 from tilewright.ir.async_stmt import InitBarrier
 from tilewright.ir.buffer import Buffer, Space
-from tilewright.ir.kernel import MAX_SHARED_BYTES, Kernel, Variant
+from tilewright.ir.kernel import MAX_SHARED_BYTES, Kernel, Variant, step_of
 from tilewright.ir.program import Level, Program
 from tilewright.ir.simplify import simplify
 from tilewright.ir.stmt import Body, Move
 from tilewright.ir.tiles import tile_of
-from tilewright.ir.verify import verify
+from tilewright.ir.verify import PARAMETERS, verify
 from tilewright.ir.visit import moved_from, walk, written
 from tilewright.layout.arrangement import Auto
 from tilewright.lowering.check_engine import check_engine
@@ -49,9 +49,11 @@ def lower(
     check_scheduler(program)
     exact = assumed_exact(program, variant)
     scheduled = tuple(loop.name for loop in program.loops)
+    added = [name for one in program.gemm.added for name in (one.leading, step_of(one.name))]
+    names = (*PARAMETERS, *added, *program.gemm.epilogue.factors)
 
     def checked(done: str, body: Body) -> Body:
-        verify(body, scheduled=scheduled, after=done)
+        verify(body, scheduled=scheduled, names=names, after=done)
         return body
 
     # As if the schedule had said so: everything is made for the chunks that are legal.

@@ -80,7 +80,8 @@ def plan_of(kernels: Kernels, request: Request, config: PlanConfig) -> Plan:
     for copy in copies:
         places[copy.name] = (Place.SCRATCH, at)
         alignment = replace(alignment, **{copy.name.lower(): TMA_BYTES})
-        stack = None if stack is None else replace(stack, **{copy.name.lower(): copy.apart})
+        if stack is not None:
+            stack = replace(stack, a=copy.apart) if copy.name == "A" else replace(stack, b=copy.apart)
         at += copy.count * copy.size_bytes
     inner = as_read(gemm, config)
     size_bytes = at + (_part_bytes(inner, config.split_k) if finishes(config) else 0)
@@ -182,7 +183,7 @@ def _parts(
     at: int,
 ) -> list[Step]:
     """The product into the workspace, split-K or whole, and what C takes of their sum. inner: as it is read."""
-    part = replace(inner, out=F32, ldc=inner.n, alpha=1.0, beta=0.0, epilogue=PLAIN, ld_residual=0)
+    part = replace(inner, out=F32, ldc=inner.n, alpha=1.0, beta=0.0, epilogue=PLAIN, ld_added=(), numbers=())
     row_bytes = part.ldc * F32.bytes
     inside = replace(alignment, c=max(size for size in (16, 8, 4) if row_bytes % size == 0))
     built = kernels.kernel(part, inside, config)
@@ -221,15 +222,17 @@ def _finish(kernels: Kernels, gemm: Gemm, alignment: Alignment, inner: Gemm, cou
     return Step(launch, ((Place.SCRATCH, at), (Place.OUT, 0), *_added(gemm)))
 
 
-def _added(gemm: Gemm) -> tuple[tuple[Place, int], ...]:
-    """The places of what the epilogue adds, in the order of the parameters."""
-    absent = [operand.name for operand in gemm.added if operand.name not in _PLACES]
+def _added(gemm: Gemm) -> tuple[tuple[int, int], ...]:
+    """The places of what the epilogue reads, in the order of the parameters."""
+    named = [operand.name for operand in gemm.epilogue.named]
+    places = dict(_PLACES) | {name: Place.OPERAND + number for number, name in enumerate(named)}
+    absent = [operand.name for operand in gemm.added if operand.name not in places]
     if absent:
         raise LaunchError(f"No plan has a place for {' and '.join(absent)}.", hint="build(gemm, schedule) has.")
-    return tuple((_PLACES[operand.name], 0) for operand in gemm.added)
+    return tuple((places[operand.name], 0) for operand in gemm.added)
 
 
-_PLACES: Mapping[str, Place] = {
+_PLACES: Mapping[str, int] = {
     "bias": Place.BIAS,
     "residual": Place.RESIDUAL,
     "scale_a": Place.SCALE_A,

@@ -309,7 +309,7 @@ class Dispatcher:
 
     def _order(self, request: Request) -> ReductionOrder:
         """The order in which sums of this length and these formats are added, whatever m and n are."""
-        typical = replace(request.gemm, m=_TYPICAL, n=_TYPICAL, lda=0, ldb=0, ldc=0, ld_residual=0)
+        typical = replace(request.gemm, m=_TYPICAL, n=_TYPICAL, lda=0, ldb=0, ldc=0, ld_added=())
         every = request.promote_every
         found = self._orders.get((typical, every))
         if found is None:

@@ -71,7 +71,7 @@ def of_pieces(request: Request) -> Request:
     stack = request.stack
     if stack is not None:
         steps = {name: _splitting(gemm, how, name, stack).to_step for name in PACKABLE}
-        stack = Stack(stack.count, steps["A"], steps["B"], stack.c, stack.residual)
+        stack = Stack(stack.count, steps["A"], steps["B"], stack.c, stack.added)
     return Request(
         inner,
         Alignment(TMA_BYTES, TMA_BYTES, request.alignment.c),
@@ -116,7 +116,7 @@ def splitting_plan(kernels: Kernels, request: Request) -> tuple[Plan, int]:
 
 
 def _split(
-    kernels: Kernels, request: Request, name: OperandName, at: int, to: tuple[Place, int] | None = None
+    kernels: Kernels, request: Request, name: OperandName, at: int, to: tuple[int, int] | None = None
 ) -> tuple[list[Step], int]:
     """The launches that split an operand, and where the workspace goes on. at: where it begins. to: where pieces go,
     if not into the workspace."""
@@ -182,7 +182,7 @@ def emulated_plan(kernels: Kernels, request: Request, config: PlanConfig) -> Pla
     assert how is not None
     inner, at = of_pieces(request), 0
     steps: list[Step] = []
-    places: dict[Place, tuple[Place, int]] = {Place.B: (Place.PIECES, 0)}
+    places: dict[int, tuple[int, int]] = {Place.B: (Place.PIECES, 0)}
     for name in _split_by(request):
         more, end = _split(kernels, request, name, at)
         steps += more
@@ -198,7 +198,7 @@ def _size_bytes(splitting: Splitting) -> int:
     return round_up(elements * splitting.out.bytes, 256)
 
 
-def _moved(pointer: tuple[Place, int], pieces: dict[Place, tuple[Place, int]], scratch: int) -> tuple[Place, int]:
+def _moved(pointer: tuple[int, int], pieces: dict[int, tuple[int, int]], scratch: int) -> tuple[int, int]:
     """Where a pointer of the product of pieces lies among those of the call."""
     place, offset = pointer
     if place is Place.SCRATCH:

@@ -212,4 +212,4 @@ def _reach(gemm: Gemm, name: OperandName | AddedName, tile: Mapping[Dim, int]) -
 def steps_of(stack: Stack, gemm: Gemm) -> tuple[int, ...]:
     """The steps between the matrices of a batch and their count, as `Kernel.batching` orders them."""
     of_pieces = tuple(stack.a if piece_of(one.name)[0] == "A" else stack.b for one in gemm.later_pieces)
-    return stack.a, stack.b, stack.c, *of_pieces, *((stack.residual,) if gemm.epilogue.residual else ()), stack.count
+    return stack.a, stack.b, stack.c, *of_pieces, *stack.added, stack.count

@@ -141,7 +141,7 @@ def padded_to_tiles(gemm: Gemm, config: PlanConfig) -> Gemm:
     assert not isinstance(config.kernel, GemvConfig)
     sizes = (gemm.m, gemm.n, gemm.k)
     m, n, k = (round_up(size, tile) for size, tile in zip(sizes, config.kernel.tile, strict=True))
-    return replace(gemm, m=m, n=n, k=k, lda=0, ldb=0, ldc=0, beta=0.0, epilogue=PLAIN, ld_residual=0)
+    return replace(gemm, m=m, n=n, k=k, lda=0, ldb=0, ldc=0, beta=0.0, epilogue=PLAIN, ld_added=(), numbers=())
 
 
 def row_length(gemm: Gemm, name: OperandName) -> int:

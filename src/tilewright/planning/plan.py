@@ -10,7 +10,8 @@ from tilewright.runtime.prepared import PreparedLaunch
 
 
 class Place(IntEnum):
-    """What the addresses of a call are, by their number in it."""
+    """What the addresses of a call are, by their number in it. OPERAND: the first that a function of the epilogue
+    reads; the others follow."""
 
     A = 0
     B = 1
@@ -22,6 +23,7 @@ class Place(IntEnum):
     PIECES = 7
     SCALE_A = 8
     SCALE_B = 9
+    OPERAND = 10
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,7 +31,7 @@ class Step:
     """One launch, and which address goes to each of its pointers: the place, and bytes beyond it."""
 
     launch: PreparedLaunch
-    pointers: tuple[tuple[Place, int], ...]
+    pointers: tuple[tuple[int, int], ...]
 
 
 @dataclass(frozen=True, slots=True)

@@ -87,8 +87,7 @@ class Skinny:
         given = arguments(self.problem, nowhere, part_of_k=0 if self.whole else self.part_of_k)
         if self.stack is None:
             return given
-        residual = (self.stack.residual,) if self.problem.epilogue.residual else ()
-        return (*given, self.stack.a, self.stack.b, self.stack.c, *residual, self.stack.count)
+        return (*given, self.stack.a, self.stack.b, self.stack.c, *self.stack.added, self.stack.count)
 
     def __str__(self) -> str:
         return "gemv" + (f", k in {self.parts} parts" if self.parts > 1 else "")
@@ -158,7 +157,7 @@ def _shaped(gemm: Gemm, alignment: Alignment, stack: Stack | None, split: int) -
     parts = best.parts(gemm)
     if parts == 1:
         return Skinny(best, gemm, 1, 0, stack)
-    partial = replace(gemm, out=F32, ldc=gemm.n, alpha=1.0, beta=0.0, epilogue=PLAIN, ld_residual=0)
+    partial = replace(gemm, out=F32, ldc=gemm.n, alpha=1.0, beta=0.0, epilogue=PLAIN, ld_added=(), numbers=())
     return Skinny(best, partial, parts, best.part_of_k(gemm), stack)
 
 

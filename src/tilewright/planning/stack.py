@@ -8,13 +8,14 @@ from typing import Literal
 
 @dataclass(frozen=True, slots=True)
 class Stack:
-    """Problems of one launch: how many, and elements from one to the next, of A, B, C and the residual."""
+    """Problems of one launch: how many, and elements from one to the next, of A, B, C and each matrix of the
+    epilogue."""
 
     count: int
     a: int
     b: int
     c: int
-    residual: int = 0
+    added: tuple[int, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

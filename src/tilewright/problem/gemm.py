@@ -12,7 +12,7 @@ from tilewright.dtypes import ALL, F32, TF32_FORMATS, DType
 from tilewright.errors import FormatError, ProblemError
 from tilewright.html_text import table
 from tilewright.problem.emulation import Algorithm
-from tilewright.problem.epilogue import PLAIN, VECTORS, AddedName, Epilogue
+from tilewright.problem.epilogue import PLAIN, READY_MADE, AddedName, Epilogue
 from tilewright.problem.problem import Scalar, ScalarKind
 
 Dim = Literal["m", "n", "k"]
@@ -45,13 +45,6 @@ class Order(Enum):
         return f"Order.{self.name}"
 
 
-MATRICES: tuple[OperandName | AddedName, ...] = (
-    *get_args(OperandName),
-    *(name for name in get_args(AddedName) if name not in VECTORS),
-)
-"""Every operand that has a leading dimension."""
-
-
 def leading_of(name: str) -> str:
     """What the leading dimension of a matrix is called.
 
@@ -61,8 +54,8 @@ def leading_of(name: str) -> str:
     return f"ld{name[0].lower()}" if name[0].isupper() else f"ld_{name}"
 
 
-LEADING = tuple(dict.fromkeys(leading_of(name) for name in MATRICES))
-"""Every leading dimension that a kernel may take."""
+LEADING = tuple(dict.fromkeys(leading_of(name) for name in (*get_args(OperandName), *READY_MADE)))
+"""Every leading dimension that a kernel may take, but for those of operands that a function names."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,7 +72,7 @@ class Operand:
     @property
     def dims(self) -> tuple[Dim, Dim]:
         """The logical (row, column) dimensions."""
-        return DIMS[self.name if self.name in FACTORS else "C"]
+        return next((dims for name, dims in DIMS.items() if name == self.name), DIMS["C"])
 
     @property
     def contiguous(self) -> Dim:
@@ -155,7 +148,8 @@ class Gemm:
 
     dtype: of A and B. accumulate: of the running sum. out: of C. product: what A and B are rounded to before they are
     multiplied, by default nothing; tf32 or tf32_truncated for f32 operands on tensor cores. epilogue: what is added to
-    the finished sum, and what function is taken of it; ld_residual: of the matrix that is added in place of C.
+    the finished sum, and what function is taken of it; ld_added: of the matrices that it reads, in their order;
+    numbers: its scalars, in the order of `Epilogue.factors`, each 1 by default.
     pieces: A and B are the first pieces of f32 operands, as an algorithm splits them; the others, A1, A2, B1 and B2,
     have their sizes and leading dimensions.
 
@@ -179,7 +173,8 @@ class Gemm:
     ldc: int = 0
     product: DType | None = None
     epilogue: Epilogue = PLAIN
-    ld_residual: int = 0
+    ld_added: tuple[int, ...] = ()
+    numbers: tuple[float, ...] = ()
     pieces: Algorithm | None = None
 
     def __post_init__(self) -> None:
@@ -217,25 +212,45 @@ class Gemm:
             raise FormatError(
                 f"Pieces of {self.pieces} are {self.pieces.pieces}, and operands are multiplied as {self.multiplied}."
             )
-        for operand in (*self.operands, *(o for o in self.added if not o.is_vector)):
-            tight = self.tight_leading(operand.name)
-            given = integer_of(getattr(self, operand.leading))
-            if given is None:
-                raise ProblemError(
-                    f"{operand.leading} = {getattr(self, operand.leading)!r} is not a leading dimension.",
-                    hint=f"give an integer of at least {tight}, or 0 for as few elements as can be.",
-                )
-            if given > LARGEST_SIZE:
-                raise ProblemError(
-                    f"{operand.leading} = {given} is more than kernels take.", hint="the largest is 2**31 - 1."
-                )
-            object.__setattr__(self, operand.leading, given or max(tight, 1))
-            if given and given < tight:
-                raise ProblemError(
-                    f"{operand.leading} = {given} is smaller than the {tight} elements "
-                    f"of one {operand.order.value} of {operand.name}.",
-                    hint=f"use {operand.leading} >= {tight}.",
-                )
+        for operand in self.operands:
+            leading = self._checked_leading(operand, getattr(self, operand.leading))
+            object.__setattr__(self, operand.leading, leading)
+        self._check_added()
+
+    def _check_added(self) -> None:
+        """Of what the epilogue reads."""
+        matrices, factors = [one.name for one in self.epilogue.matrices], self.epilogue.factors
+        if len(self.ld_added) > len(matrices) or len(self.numbers) > len(factors):
+            raise ProblemError(
+                f"ld_added = {self.ld_added} and numbers = {self.numbers} are more than the epilogue reads: "
+                f"{len(matrices)} matrices and {len(factors)} scalars."
+            )
+        given = (*self.ld_added, *(0,) * (len(matrices) - len(self.ld_added)))
+        leading = (self._checked_leading(self.operand(name), ld) for name, ld in zip(matrices, given, strict=True))
+        object.__setattr__(self, "ld_added", tuple(leading))
+        numbers = (*self.numbers, *(1.0,) * (len(factors) - len(self.numbers)))
+        for name, number in zip(factors, numbers, strict=True):
+            _check_factor(name, number)
+        object.__setattr__(self, "numbers", numbers)
+
+    def _checked_leading(self, operand: Operand, asked: object) -> int:
+        tight, given = self.tight_leading(operand.name), integer_of(asked)
+        if given is None:
+            raise ProblemError(
+                f"{operand.leading} = {asked!r} is not a leading dimension.",
+                hint=f"give an integer of at least {tight}, or 0 for as few elements as can be.",
+            )
+        if given > LARGEST_SIZE:
+            raise ProblemError(
+                f"{operand.leading} = {given} is more than kernels take.", hint="the largest is 2**31 - 1."
+            )
+        if given and given < tight:
+            raise ProblemError(
+                f"{operand.leading} = {given} is smaller than the {tight} elements "
+                f"of one {operand.order.value} of {operand.name}.",
+                hint=f"use {operand.leading} >= {tight}.",
+            )
+        return given or max(tight, 1)
 
     @property
     def operands(self) -> tuple[Operand, Operand, Operand]:
@@ -287,7 +302,8 @@ class Gemm:
         leading = [Scalar(o.leading, self.leading(o.name), ScalarKind.OFFSET) for o in self.operands]
         factors = [Scalar(name, getattr(self, name), ScalarKind.FACTOR) for name in ("alpha", "beta")]
         added = [Scalar(o.leading, self.leading(o.name), ScalarKind.OFFSET) for o in self.added if not o.is_vector]
-        return *sizes, *leading, *factors, *added
+        numbers = zip(self.epilogue.factors, self.numbers, strict=True)
+        return *sizes, *leading, *factors, *added, *(Scalar(*one, ScalarKind.FACTOR) for one in numbers)
 
     def operand(self, name: OperandName | AddedName) -> Operand:
         """A, B or C, or what the epilogue reads: a vector is contiguous along its dimension."""
@@ -327,7 +343,11 @@ class Gemm:
     def leading(self, name: OperandName | AddedName) -> int:
         """Elements from line to line; 0 for a vector, all of whose lines are one."""
         operand = self.operand(name)
-        return 0 if operand.is_vector else int(getattr(self, operand.leading))
+        if operand.is_vector:
+            return 0
+        if operand.name in DIMS:
+            return int(getattr(self, operand.leading))
+        return self.ld_added[[one.name for one in self.epilogue.matrices].index(name)]
 
     def storage_elements(self, name: str) -> int:
         """Elements from the first to the last of the matrix, gaps between rows included."""
@@ -351,7 +371,7 @@ class Gemm:
 
     def resized(self, m: int, n: int, k: int) -> Gemm:
         """The same problem at another size, with tight leading dimensions."""
-        return replace(self, m=m, n=n, k=k, lda=0, ldb=0, ldc=0, ld_residual=0)
+        return replace(self, m=m, n=n, k=k, lda=0, ldb=0, ldc=0, ld_added=())
 
     def _repr_html_(self) -> str:
         rows = [

@@ -8,8 +8,8 @@ from typing import Literal
 import numpy as np
 
 from tilewright.dtypes import F32, Array, DType
-from tilewright.problem.epilogue import PLAIN, VECTORS, Added, AddedName, Epilogue, Exact, evaluate
-from tilewright.problem.gemm import Gemm
+from tilewright.problem.epilogue import PLAIN, Added, AddedName, Epilogue, Exact, evaluate
+from tilewright.problem.gemm import Gemm, leading_of
 from tilewright.problem.problem import NamedMatrix, Scalar, ScalarKind
 from tilewright.problem.storages import Storages, poisoned
 
@@ -31,19 +31,23 @@ class Reduction:
     beta: float = 0.0
     epilogue: Epilogue = PLAIN
     ldc: int = 0
-    ld_residual: int = 0
+    ld_added: tuple[int, ...] = ()
+    numbers: tuple[float, ...] = ()
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "ldc", self.ldc or max(self.n, 1))
-        if self.epilogue.residual:
-            object.__setattr__(self, "ld_residual", self.ld_residual or max(self.n, 1))
+        tight = (0,) * len(self.epilogue.matrices)
+        given = (*self.ld_added, *tight[len(self.ld_added) :])
+        object.__setattr__(self, "ld_added", tuple(leading or max(self.n, 1) for leading in given))
+        numbers = (*self.numbers, *(1.0,) * (len(self.epilogue.factors) - len(self.numbers)))
+        object.__setattr__(self, "numbers", numbers)
 
     @classmethod
     def of(cls, gemm: Gemm, parts: int, row: int, part: int) -> Reduction:
         """The sum that ends a product whose k was split."""
         return cls(
             *(gemm.m, gemm.n, parts, row, part, gemm.out, gemm.alpha, gemm.beta),
-            *(gemm.epilogue, gemm.ldc, gemm.ld_residual if gemm.epilogue.residual else 0),
+            *(gemm.epilogue, gemm.ldc, gemm.ld_added, gemm.numbers),
         )
 
     @property
@@ -59,16 +63,19 @@ class Reduction:
     def scalars(self) -> tuple[Scalar, ...]:
         sizes = (("M", self.m), ("N", self.n), ("parts", self.parts))
         offsets = [("row", self.row), ("part", self.part), ("ldc", self.ldc)]
-        offsets += [("ld_residual", self.ld_residual)] if self.epilogue.residual else []
+        names = (leading_of(one.name) for one in self.epilogue.matrices)
+        offsets += zip(names, self.ld_added, strict=True)
+        numbers = zip(self.epilogue.factors, self.numbers, strict=True)
         return (
             *(Scalar(name, value, ScalarKind.SIZE) for name, value in sizes),
             *(Scalar(name, value, ScalarKind.OFFSET) for name, value in offsets),
             *(Scalar(name, getattr(self, name), ScalarKind.FACTOR) for name in ("alpha", "beta")),
+            *(Scalar(name, value, ScalarKind.FACTOR) for name, value in numbers),
         )
 
-    def operand(self, name: str) -> Added:
-        """What the epilogue reads by that name."""
-        return next(one for one in self.epilogue.operands if one.name == name)
+    def operand(self, name: str) -> Added | None:
+        """What the epilogue reads by that name; None for another matrix."""
+        return next((one for one in self.epilogue.operands if one.name == name), None)
 
     @property
     def formats(self) -> tuple[DType, Epilogue]:
@@ -78,11 +85,17 @@ class Reduction:
     def storage_elements(self, name: str) -> int:
         if not self.m or not self.n:
             return 0
-        if name in VECTORS:
-            operand = self.operand(name)
-            return 1 if operand.single else self.n if operand.along == "n" else self.m
-        leading = {"partials": self.row, "C": self.ldc, "residual": self.ld_residual}[name]
+        added = self.operand(name)
+        if added is not None and added.is_vector:
+            return 1 if added.single else self.n if added.along == "n" else self.m
+        leading = self.leading(name)
         return (self.m - 1) * leading + self.n + ((self.parts - 1) * self.part if name == "partials" else 0)
+
+    def leading(self, name: str) -> int:
+        """Elements from row to row of a matrix."""
+        own = {"partials": self.row, "C": self.ldc}
+        added = zip((one.name for one in self.epilogue.matrices), self.ld_added, strict=True)
+        return (own | dict(added))[name]
 
     @property
     def compulsory_bytes(self) -> int:
@@ -110,7 +123,8 @@ def make_partials(problem: Reduction, *, seed: int = 0) -> Storages:
     arrays: dict[str, Array] = {}
     for matrix in problem.matrices:
         storage = arrays[matrix.name] = poisoned(problem, matrix.name)
-        if matrix.name in VECTORS:
+        added = problem.operand(matrix.name)
+        if added is not None and added.is_vector:
             storage[...] = matrix.dtype.encode(rng.standard_normal(storage.size, dtype=np.float32))
         elif matrix.name == "partials" or _reads(problem, matrix.name):
             target = _view(problem, matrix.name, storage)
@@ -126,14 +140,17 @@ def reduced(storages: Storages) -> Array:
 
     def matrix(name: AddedName | Literal["C"]) -> Array:
         storage = storages.storage(name)
-        if name not in VECTORS:
-            whole: Array = problem.out.decode(_view(problem, name, storage))[0].astype(np.float64)
-            return whole
         operand = problem.operand(name)
+        if operand is None or not operand.is_vector:
+            dtype = problem.out if operand is None else operand.dtype or problem.out
+            whole: Array = dtype.decode(_view(problem, name, storage))[0].astype(np.float64)
+            return whole
         line = (operand.dtype or problem.out).decode(storage).astype(np.float64)
         return line[None, :] if operand.along == "n" else line[:, None]
 
-    return evaluate(problem.epilogue.value, Exact((total,), problem.alpha, problem.beta, matrix))
+    factors = dict(zip(problem.epilogue.factors, problem.numbers, strict=True))
+    value = evaluate(problem.epilogue.value, Exact((total,), problem.alpha, problem.beta, matrix, factors))
+    return np.broadcast_to(value, (problem.m, problem.n))
 
 
 def result_of(problem: Reduction, stored: Array) -> Array:
@@ -143,12 +160,14 @@ def result_of(problem: Reduction, stored: Array) -> Array:
 
 
 def _reads(problem: Reduction, name: str) -> bool:
-    return problem.beta != 0 and name == problem.epilogue.addend
+    return (problem.beta != 0 and name == problem.epilogue.addend) or any(
+        name == one.name for one in problem.epilogue.reads
+    )
 
 
 def _view(problem: Reduction, name: str, storage: Array) -> Array:
     """A storage as (matrices, m, n)."""
-    leading = {"partials": problem.row, "C": problem.ldc, "residual": problem.ld_residual}[name]
+    leading = problem.leading(name)
     count, apart = (problem.parts, problem.part) if name == "partials" else (1, 0)
     step = storage.itemsize
     if not problem.m or not problem.n:

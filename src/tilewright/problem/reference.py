@@ -127,5 +127,6 @@ def summed(operands: Operands, matrix: Callable[[OperandName], Array]) -> tuple[
 def finished(operands: Operands, *totals: Array) -> Array:
     """What the epilogue makes of finished sums, in float64."""
     gemm = operands.gemm
-    exact = Exact(totals, gemm.alpha, gemm.beta, lambda name: operands.matrix(name).astype(np.float64))
-    return evaluate(gemm.epilogue.value, exact)
+    factors = dict(zip(gemm.epilogue.factors, gemm.numbers, strict=True))
+    exact = Exact(totals, gemm.alpha, gemm.beta, lambda name: operands.matrix(name).astype(np.float64), factors)
+    return np.broadcast_to(evaluate(gemm.epilogue.value, exact), (gemm.m, gemm.n))

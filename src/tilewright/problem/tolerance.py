@@ -29,13 +29,15 @@ rounding error analysis, SIAM J. Sci. Comput. 41(5), 2019): gamma = exp(lambda *
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 
 import numpy as np
 
-from tilewright.dtypes import F32, Array
+from tilewright.dtypes import F32, Array, DType
 from tilewright.errors import ProblemError
-from tilewright.problem.epilogue import STEEPEST, Activation, Added, evaluate
+from tilewright.problem.epilogue import Added, evaluate, rounded_to
+from tilewright.problem.functions import STEEPEST, Activation, Elementary, Function, Operation
 from tilewright.problem.gemm import Gemm
 from tilewright.problem.reference import Operands, as_multiplied, reference, summed
 from tilewright.units import ceil_div
@@ -94,15 +96,22 @@ def relative_bound(gemm: Gemm, *, promote_every: int = 0) -> float:
 
 
 def error_bound(operands: Operands, *, promote_every: int = 0) -> Array:
-    """The largest |error| each element of a right C may have, shape (m, n), float64. promote_every: see
-    `relative_bound`."""
+    """The largest |error| each element of a right C may have, shape (m, n), float64; infinite where f32 may overflow on
+    the way to a finite number, or an epilogue divides by what may be 0. promote_every: see `relative_bound`."""
     gemm = operands.gemm
     gamma = _sum_bound(gemm, promote_every)
-    with np.errstate(invalid="ignore", over="ignore"):
+    with np.errstate(invalid="ignore", over="ignore", divide="ignore"):
+        exact = summed(operands, lambda name: as_multiplied(operands, name))
         sums = summed(operands, lambda name: _magnitudes(gemm, as_multiplied(operands, name)))
-        found = evaluate(gemm.epilogue.value, _Errors(operands, tuple(_Bounded(one, gamma) for one in sums)))
+        totals = tuple(made(value, gamma * size) for value, size in zip(exact, sums, strict=True))
+        found = evaluate(gemm.epilogue.value, _Errors(operands, totals, gamma))
         # The smallest normal number pays for results that underflow.
-        return (found.relative + gemm.out.unit_roundoff) * found.magnitude + gemm.out.tiny
+        bound = found.error + gemm.out.unit_roundoff * (np.abs(found.value) + found.error) + gemm.out.tiny
+        return np.broadcast_to(bound, (gemm.m, gemm.n))
+
+
+_U = F32.unit_roundoff
+_LARGEST = (2 - 2**-23) * 2.0**127
 
 
 def _magnitudes(gemm: Gemm, values: Array) -> Array:
@@ -114,46 +123,138 @@ def _magnitudes(gemm: Gemm, values: Array) -> Array:
 
 
 @dataclass(frozen=True, slots=True)
-class _Bounded:
-    """A computed value, of at most this magnitude, whose error is at most so large a share of it."""
+class Bounded:
+    """An exact value, and the largest |error| of the computed one; of truths, 1 where the computed one may differ."""
 
-    magnitude: Array
-    relative: float
+    value: Array
+    error: Array
+
+
+def made(value: Array, error: Array) -> Bounded:
+    """A value in f32: infinities and NaN are exact, and what may overflow is anything."""
+    unknown = np.isnan(error) | (np.abs(value) + error > _LARGEST)
+    return Bounded(value, np.where(np.isfinite(value), np.where(unknown, np.inf, error), 0.0))
+
+
+def _rounded_once(value: Array, error: Array) -> Bounded:
+    """The result of one operation in f32 on operands that make it wrong by an error."""
+    return made(value, error + _U * (np.abs(value) + error) + F32.tiny)
 
 
 @dataclass(frozen=True, slots=True)
 class _Errors:
-    """What the epilogue does to errors. totals: the finished sums, whose share pays for alpha and beta's addend."""
+    """What the epilogue does to errors. totals: the finished sums; gamma: of their terms, which pays for alpha and for
+    the addition of what beta multiplies."""
 
     operands: Operands
-    totals: tuple[_Bounded, ...]
+    totals: tuple[Bounded, ...]
+    gamma: float
 
     def _read(self, name: str) -> Array:
-        return np.abs(self.operands.matrix(name).astype(np.float64))  # type: ignore[arg-type]
+        return self.operands.matrix(name).astype(np.float64)
 
-    def accumulated(self, number: int) -> _Bounded:
+    def accumulated(self, number: int) -> Bounded:
         return self.totals[number]
 
-    def element(self, operand: Added) -> _Bounded:
-        return _Bounded(self._read(operand.name), 0.0)
+    def element(self, operand: Added) -> Bounded:
+        value = self._read(operand.name)
+        return Bounded(value, np.zeros_like(value))
 
-    def times_alpha(self, value: _Bounded) -> _Bounded:
-        return _Bounded(abs(self.operands.gemm.alpha) * value.magnitude, value.relative)
+    def times_alpha(self, value: Bounded) -> Bounded:
+        alpha = self.operands.gemm.alpha
+        return made(alpha * value.value, abs(alpha) * value.error)
 
-    def plus_beta_times(self, value: _Bounded, matrix: str) -> _Bounded:
-        beta = abs(self.operands.gemm.beta)
-        return value if beta == 0 else _Bounded(value.magnitude + beta * self._read(matrix), value.relative)
+    def plus_beta_times(self, value: Bounded, matrix: str) -> Bounded:
+        beta = self.operands.gemm.beta
+        if beta == 0:
+            return value
+        added = beta * self._read(matrix)
+        return made(value.value + added, value.error + self.gamma * np.abs(added))
 
-    def plus(self, a: _Bounded, b: _Bounded) -> _Bounded:
-        return _Bounded(a.magnitude + b.magnitude, max(a.relative, b.relative) + F32.unit_roundoff)
+    def constant(self, number: float) -> Bounded:
+        return Bounded(np.asarray(number, np.float64), np.zeros(()))
 
-    def times(self, a: _Bounded, b: _Bounded) -> _Bounded:
-        relative = (1 + a.relative) * (1 + b.relative) * (1 + F32.unit_roundoff) - 1
-        return _Bounded(a.magnitude * b.magnitude, relative)
+    def factor(self, name: str) -> Bounded:
+        gemm = self.operands.gemm
+        return self.constant(float(np.float32(gemm.numbers[gemm.epilogue.factors.index(name)])))
 
-    def applied(self, function: Activation, value: _Bounded) -> _Bounded:
-        # A function steeper than 1 makes errors larger, and is itself computed in f32, in a few operations.
-        return _Bounded(STEEPEST * value.magnitude, value.relative + FUNCTION_ULPS * F32.unit_roundoff)
+    def combined(self, operation: Operation, a: Bounded, b: Bounded) -> Bounded:
+        value = operation.of(a.value, b.value)
+        match operation:
+            case Operation.PLUS | Operation.MINUS:
+                return _rounded_once(value, a.error + b.error)
+            case Operation.TIMES:
+                return _rounded_once(value, _product_error(a, b))
+            case Operation.OVER:
+                least = np.abs(b.value) - b.error
+                error = (a.error + np.abs(value) * b.error) / least
+                return _rounded_once(value, np.where((least > 0) | np.isinf(b.value), error, np.inf))
+            case Operation.MINIMUM | Operation.MAXIMUM:
+                return made(value, np.maximum(a.error, b.error))
+            case Operation.BOTH | Operation.EITHER:
+                return Bounded(value, _unsure(operation, a, b))
+            case _:
+                apart = np.abs(a.value - b.value)
+                return Bounded(value, np.where(apart <= a.error + b.error, (a.error + b.error > 0) * 1.0, 0.0))
+
+    def where(self, condition: Bounded, a: Bounded, b: Bounded) -> Bounded:
+        value = np.where(condition.value, a.value, b.value)
+        error = np.where(condition.value, a.error, b.error)
+        other = np.where(condition.value, b.value, a.value), np.where(condition.value, b.error, a.error)
+        either = np.maximum(error, np.abs(other[0] - value) + other[1])
+        return made(value, np.where(condition.error > 0, either, error))
+
+    def rounded(self, dtype: DType, value: Bounded) -> Bounded:
+        size = np.abs(value.value) + value.error
+        error = value.error + 2 * dtype.unit_roundoff * size + 2 * dtype.tiny
+        return made(rounded_to(dtype, value.value), np.where(np.isfinite(rounded_to(dtype, size)), error, np.inf))
+
+    def applied(self, function: Function, value: Bounded) -> Bounded:
+        result = function.of(value.value)
+        if isinstance(function, Activation):
+            # Steeper than 1, it makes errors larger; it is computed in f32, in a few operations on the value.
+            size = np.abs(value.value) + value.error
+            return made(result, STEEPEST * (value.error + FUNCTION_ULPS * _U * size) + F32.tiny)
+        if function in (Elementary.NEGATIVE, Elementary.ABSOLUTE):
+            return made(result, value.error)
+        error = _error_of(function, value, result)
+        return made(result, error + _FUNCTION_UNITS * _U * (np.abs(result) + error) + F32.tiny)
+
+
+_FUNCTION_UNITS = 16
+"""Unit round-offs of an elementary function in f32. Source: CUDA C++ Programming Guide, accuracy of expf, logf, tanhf,
+erff and sqrtf: at most 2 ulp, 4 unit round-offs; the rest is for the sum and the quotient of a sigmoid."""
+
+
+def _product_error(a: Bounded, b: Bounded) -> Array:
+    """Of a product; nothing of what one operand that is exactly 0 multiplies."""
+    of_b = np.where(b.error == 0, 0.0, np.abs(a.value) * b.error)
+    of_a = np.where(a.error == 0, 0.0, np.abs(b.value) * a.error)
+    return of_a + of_b + np.where((a.error == 0) | (b.error == 0), 0.0, a.error * b.error)
+
+
+def _unsure(operation: Operation, a: Bounded, b: Bounded) -> Array:
+    """1 where two truths together may come out otherwise."""
+    sure = [(x.value == (operation is Operation.EITHER)) & (x.error == 0) for x in (a, b)]
+    return np.where(sure[0] | sure[1], 0.0, np.maximum(a.error, b.error))
+
+
+def _error_of(function: Elementary, value: Bounded, result: Array) -> Array:
+    """What an error of its argument makes of a function."""
+    x, error = value.value, value.error
+    match function:
+        case Elementary.EXP:
+            return np.where(error == 0, 0.0, result * np.expm1(error))
+        case Elementary.LOG:
+            return np.where(x > error, error / (x - error), np.where(error == 0, 0.0, np.inf))
+        case Elementary.SQRT:
+            return np.where(x > error, error / result, np.where(error == 0, 0.0, np.inf))
+        case Elementary.ERF:
+            return 2 / math.sqrt(math.pi) * error
+        case Elementary.SIGMOID:
+            return 0.25 * error
+        case _:  # the hyperbolic tangent
+            return error
 
 
 def check(operands: Operands, computed: Array, *, promote_every: int = 0) -> Verdict:
@@ -184,13 +285,15 @@ def compare(computed: Array, expected: Array, bound: Array) -> Verdict:
         return Verdict(False, float("nan"), float("inf"), None, f"shape {actual.shape}, not {expected.shape}")
     if expected.size == 0:
         return Verdict(True, 0.0, 0.0, None, "empty result")
-    finite = np.isfinite(expected) & np.isfinite(bound)
+    finite = np.isfinite(expected) & ~np.isnan(bound)
     with np.errstate(invalid="ignore", over="ignore", divide="ignore"):
         ratio = np.where(finite, np.abs(actual - expected) / bound, 0.0)
         strange = ~finite & ~((actual == expected) | (np.isnan(actual) & np.isnan(expected)))
-        ratio = np.where(strange | (finite & ~np.isfinite(actual)), np.inf, ratio)
-        norm = np.linalg.norm(expected[finite]) if finite.any() else 0.0
-        error = np.linalg.norm((actual - expected)[finite]) if finite.any() else 0.0
+        ratio = np.where(np.isfinite(bound), ratio, 0.0)  # where f32 overflows on the way, anything may come out
+        ratio = np.where(strange | (finite & np.isfinite(bound) & ~np.isfinite(actual)), np.inf, ratio)
+        known = finite & np.isfinite(bound)
+        norm = np.linalg.norm(expected[known]) if known.any() else 0.0
+        error = np.linalg.norm((actual - expected)[known]) if known.any() else 0.0
     relative = float(error / norm) if norm else float(error)
     row, col = (int(i) for i in np.unravel_index(int(np.argmax(ratio)), ratio.shape))
     worst = float(ratio[row, col])

@@ -109,7 +109,7 @@ def _as_rung(path: Path, number: int, own: OwnSchedule) -> Rung:
 
 
 _SIZES = ("m", "n", "k")
-_LEADING = ("lda", "ldb", "ldc", "ld_residual")
+_LEADING = ("lda", "ldb", "ldc", "ld_added")
 
 
 def schedules_in(path: Path) -> list[OwnSchedule]:

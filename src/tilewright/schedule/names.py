@@ -8,12 +8,10 @@ from __future__ import annotations
 
 from typing import get_args
 
-from tilewright.problem.epilogue import AddedName
+from tilewright.problem.epilogue import READY_MADE
 from tilewright.problem.gemm import LEADING, OperandName
 
-ARGUMENTS = frozenset(
-    {*get_args(OperandName), *get_args(AddedName), "M", "N", "K", *LEADING, "alpha", "beta", "K_part"}
-)
+ARGUMENTS = frozenset({*get_args(OperandName), *READY_MADE, "M", "N", "K", *LEADING, "alpha", "beta", "K_part"})
 """Names of the kernel's arguments."""
 
 _WORDS = """

@@ -17,7 +17,7 @@ from tilewright.dtypes import F32, F64, Array, DType
 from tilewright.errors import SimulationError
 from tilewright.ir.expr import Op
 from tilewright.isa.instruction import MatrixInstruction
-from tilewright.problem.epilogue import Activation
+from tilewright.problem.functions import Function
 
 Value = Any
 """Values of lanes (an array whose last axis is lanes), or one number that all lanes share."""
@@ -56,7 +56,7 @@ class Arithmetic(Protocol):
     def cast(self, value: Value, dtype: DType) -> Value:
         """`value` converted to `dtype`."""
 
-    def apply(self, function: Activation, value: Value) -> Value:
+    def apply(self, function: Function, value: Value) -> Value:
         """A function of f32; hardware is a few units in the last place from it."""
 
     def multiply_tiles(self, instruction: MatrixInstruction, a: Array, b: Array, c: Array) -> Array:
@@ -169,7 +169,7 @@ class FloatArithmetic:
         exact = value if dtype.is_numpy else _odd_float32(value)
         return np.asarray(dtype.decode(dtype.encode(exact))).astype(register, copy=False)[()]
 
-    def apply(self, function: Activation, value: Value) -> Value:
+    def apply(self, function: Function, value: Value) -> Value:
         return np.asarray(function.of(value)).astype(np.float32)[()]
 
     def multiply_tiles(self, instruction: MatrixInstruction, a: Array, b: Array, c: Array) -> Array:
@@ -261,7 +261,7 @@ class ModularArithmetic:
     def cast(self, value: Value, dtype: DType) -> Value:
         return np.asarray(value).astype(self.register_type(dtype))[()]
 
-    def apply(self, function: Activation, value: Value) -> Value:
+    def apply(self, function: Function, value: Value) -> Value:
         raise SimulationError(f"Integers modulo {self.prime} have no function {function.value!r}.")
 
     def multiply_tiles(self, instruction: MatrixInstruction, a: Array, b: Array, c: Array) -> Array:

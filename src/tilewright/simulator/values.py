@@ -257,7 +257,7 @@ _COMPARED: Mapping[Op, Callable[[Value, Value], Value]] = {
 
 def _compares_registers(condition: Expr) -> bool:
     """Whether a condition depends on floats in registers."""
-    return any(isinstance(part, Load) and part.dtype.is_float for part in walk_expr(condition))
+    return any(isinstance(part, (Load, Var)) and part.dtype.is_float for part in walk_expr(condition))
 
 
 def _always(value: Any) -> Evaluate:

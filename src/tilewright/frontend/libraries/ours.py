@@ -51,7 +51,7 @@ class _Ours:
             hint="pass tensors of PyTorch or arrays of CuPy, or lists of matrices.",
         )
 
-    def key(self, options: Any, a: Any, b: Any, c: Any, bias: Any, out: Any) -> Any:
+    def key(self, options: Any, a: Any, b: Any, c: Any, bias: Any, out: Any, operands: tuple[Any, ...] = ()) -> Any:
         return None
 
     def address(self, array: Any) -> int:

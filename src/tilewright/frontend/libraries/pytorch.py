@@ -56,9 +56,9 @@ class TorchArrays(Signed):
     def sign(self, array: Any) -> Any:
         return array.dtype, array.shape, array.stride(), array.get_device(), array.data_ptr() & 15
 
-    def key(self, options: Any, a: Any, b: Any, c: Any, bias: Any, out: Any) -> Any:
-        if c is not None or out is not None:
-            return super().key(options, a, b, c, bias, out)
+    def key(self, options: Any, a: Any, b: Any, c: Any, bias: Any, out: Any, operands: tuple[Any, ...] = ()) -> Any:
+        if c is not None or out is not None or operands:
+            return super().key(options, a, b, c, bias, out, operands)
         key = (  # what most calls ask, in half the time
             options,
             a.dtype, a.shape, a.stride(), a.get_device(), a.data_ptr() & 15,

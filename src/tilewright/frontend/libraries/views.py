@@ -64,7 +64,7 @@ class Library(Protocol):
         """Raises ProblemError for an array that no kernel can read where it lies."""
         ...
 
-    def key(self, options: Any, a: Any, b: Any, c: Any, bias: Any, out: Any) -> Any:
+    def key(self, options: Any, a: Any, b: Any, c: Any, bias: Any, out: Any, operands: tuple[Any, ...] = ()) -> Any:
         """What calls that look alike have in common: what is asked, and of each array all but its address, and that
         modulo 16. None where calls are not remembered.
 
@@ -135,7 +135,7 @@ class Signed(ABC):
     def sign(self, array: Any) -> tuple[Any, ...]:
         """The sign of one array."""
 
-    def key(self, options: Any, a: Any, b: Any, c: Any, bias: Any, out: Any) -> Any:
+    def key(self, options: Any, a: Any, b: Any, c: Any, bias: Any, out: Any, operands: tuple[Any, ...] = ()) -> Any:
         sign = self.sign
         return (
             options,
@@ -144,6 +144,7 @@ class Signed(ABC):
             *sign(a),
             *sign(b),
             *(() if out is None else sign(out)),
+            *(field for operand in operands for field in sign(operand)),
         )
 
 

@@ -137,7 +137,8 @@ def _matmul_into(out: Any, a: Any, b: Any, c: Any = None, bias: Any = None, *wor
 
 def _shaped(a: Any, b: Any, c: Any = None, bias: Any = None, *words: Any) -> Any:
     """A result without elements, or the error that the call would raise."""
-    views = Views(_seen(a), _seen(b), None, *(None if x is None else _seen(x) for x in (c, bias)))
+    added, vector = (None if x is None else _seen(x) for x in (c, bias))
+    views = Views(_seen(a), _seen(b), None, added, vector)
     product, dtype = checked(views, _options(c, *words))
     return a.new_empty(product.shape, dtype=LIBRARY.to_torch[dtype])
 

@@ -4,10 +4,15 @@ from __future__ import annotations
 
 from typing import Any
 
+import numpy as np
+
 from tilewright import extras
 from tilewright.frontend.compute import HostMemory, compute
 from tilewright.frontend.libraries import library_of
+from tilewright.frontend.operands import applied_to, in_place
 from tilewright.frontend.options import Options
+from tilewright.frontend.requests import Views, checked
+from tilewright.frontend.tracing import operand_name
 from tilewright.notices import say_once
 
 torch: Any = extras.require("torch", "Multiplying tensors of PyTorch")
@@ -15,18 +20,18 @@ torch: Any = extras.require("torch", "Multiplying tensors of PyTorch")
 LIBRARY: Any = library_of(torch.empty(0))
 
 
-def compute_plain(a: Any, b: Any, out: Any, c: Any, bias: Any, options: Options) -> Any:
+def compute_plain(a: Any, b: Any, out: Any, c: Any, bias: Any, options: Options, operands: tuple[Any, ...] = ()) -> Any:
     """The result, in a new tensor or in `out`, which autograd is told has changed."""
     try:
-        result = compute(LIBRARY, a, b, out, c, bias, options)
+        result = compute(LIBRARY, a, b, out, c, bias, options, operands)
     except HostMemory:
-        result = _on_the_host(a, b, out, c, bias, options)
+        result = _on_the_host(a, b, out, c, bias, options, operands)
     if out is not None and not out.is_inference():
         torch.autograd.graph.increment_version(out)
     return result
 
 
-def _on_the_host(a: Any, b: Any, out: Any, c: Any, bias: Any, options: Options) -> Any:
+def _on_the_host(a: Any, b: Any, out: Any, c: Any, bias: Any, options: Options, operands: tuple[Any, ...]) -> Any:
     """The same by PyTorch on the CPU, summed in f32; a warning says so once."""
     say_once(
         "tilewright.matmul computes with PyTorch: the tensors lie in host memory, not on a GPU. Move them to the GPU."
@@ -37,8 +42,21 @@ def _on_the_host(a: Any, b: Any, out: Any, c: Any, bias: Any, options: Options) 
         wide = wide if bias is None else wide + bias.float()
         if options.activation is not None:
             wide = activated(options.activation.value, wide)
+        if options.function is not None:
+            wide = _finished(a, b, wide, options, operands)
         result = wide.to(LIBRARY.to_torch[options.out_dtype] if options.out_dtype else a.dtype)
         return result if out is None else out.copy_(result)
+
+
+def _finished(a: Any, b: Any, wide: Any, options: Options, operands: tuple[Any, ...]) -> Any:
+    """The function of the epilogue of finished sums, by NumPy."""
+    views = Views(LIBRARY.view(a), LIBRARY.view(b), operands=tuple(LIBRARY.view(one) for one in operands))
+    product, _ = checked(views, options)
+    placed = {
+        operand_name(name): in_place(operand.detach().float().numpy(), product)
+        for name, operand in zip(options.names, operands, strict=True)
+    }
+    return torch.from_numpy(np.array(applied_to(wide.numpy(), options, placed), np.float32))
 
 
 def activated(name: str | None, x: Any) -> Any:

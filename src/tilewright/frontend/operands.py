@@ -1,0 +1,96 @@
+"""The operands that a function of the epilogue names: which element of each belongs to an element of the result."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from tilewright.dtypes import Array
+from tilewright.frontend.libraries.views import View
+from tilewright.frontend.options import Options
+from tilewright.frontend.shapes import Along, NeedsCopy, Product, ShapeError, fits_along, spreads_to, tight
+from tilewright.frontend.tracing import factor_name, operand_name
+from tilewright.problem.epilogue import Added, Exact, evaluate
+
+
+@dataclass(frozen=True, slots=True)
+class Named:
+    """An operand as a kernel reads it. along: a vector's dimension of the result; None for a matrix, and for a single
+    number."""
+
+    name: str
+    argument: str
+    view: View
+    along: Along | None = None
+    single: bool = False
+
+    @property
+    def is_matrix(self) -> bool:
+        return self.along is None and not self.single
+
+    def added(self, *, swapped: bool) -> Added:
+        """What the kernel is told of it. swapped: rows of the result are columns of the kernel's C."""
+        if self.single:
+            return Added(operand_name(self.name), "n", self.view.dtype, single=True)
+        along = self.along if not swapped or self.along is None else "n" if self.along == "m" else "m"
+        return Added(operand_name(self.name), along, self.view.dtype)
+
+
+def argument_of(number: int) -> str:
+    """By which an error or a copy names an operand, of which there are any number."""
+    return f"operand {number}"
+
+
+def named_of(names: tuple[str, ...], views: tuple[View, ...], product: Product) -> tuple[Named, ...]:
+    """The operands of a product that was checked. Raises NeedsCopy for one that is not read as it lies."""
+    return tuple(
+        _named(name, argument_of(number), view, product)
+        for number, (name, view) in enumerate(zip(names, views, strict=True))
+    )
+
+
+def _named(name: str, argument: str, view: View, product: Product) -> Named:
+    if all(extent == 1 for extent in view.shape):
+        return Named(name, argument, view, single=True)
+    along = fits_along(view.shape, product)
+    if along is not None:
+        step = next(s for extent, s in zip(view.shape, view.strides, strict=True) if extent != 1)
+        if step != 1:
+            raise NeedsCopy(argument, tight)
+        return Named(name, argument, view, along)
+    if view.shape != product.shape:
+        raise NeedsCopy(argument, lambda library, array: library.spread(array, product.shape))
+    return Named(name, argument, view)
+
+
+def check_shape(name: str, view: View, product: Product) -> None:
+    """Raises ShapeError for an operand that does not broadcast to the result."""
+    if fits_along(view.shape, product) is None and not spreads_to(view.shape, product.shape):
+        rows = "" if product.one_row else f", ({product.m}, 1) for each row"
+        raise ShapeError(
+            f"The operand {name} of shape {view.shape} does not broadcast to a result of shape {product.shape}.",
+            hint=f"give one number, ({product.n},) for each column{rows}, or one for each element.",
+        )
+
+
+def in_place(operand: Array, product: Product) -> Array:
+    """An operand in a shape that broadcasts to the result's: an element for each row lies along the rows."""
+    along = fits_along(operand.shape, product)
+    if along == "m" and operand.size > 1:
+        return operand.reshape(product.m, *(() if product.one_column else (1,)))
+    return operand
+
+
+def applied_to(totals: Any, options: Options, operands: Mapping[str, Array]) -> Any:
+    """The activation, or the function of the epilogue, of finished sums on the host. operands: by the names of the
+    kernel."""
+    if options.activation is not None:
+        totals = options.activation.of(totals)
+    if options.function is None or options.traced is None:
+        return totals
+    factors = zip((factor_name(name) for name in options.traced.factors), options.numbers, strict=True)
+    exact = Exact((np.asarray(totals, np.float64),), 1.0, 0.0, lambda name: operands[name], dict(factors))
+    return np.broadcast_to(evaluate(options.function, exact), np.shape(totals))

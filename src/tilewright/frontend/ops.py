@@ -1,0 +1,130 @@
+"""Functions of numbers for a function of the epilogue: `matmul(a, b, epilogue=function)`.
+
+Each takes numbers, and arrays of NumPy, as well, so that a function can be tried on its own.
+
+>>> round(float(sigmoid(0.0) + maximum(1, 2)), 3)
+2.5
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from tilewright.dtypes import F32, DType
+from tilewright.frontend.formats import format_of
+from tilewright.frontend.libraries.views import DTypeError
+from tilewright.frontend.tracing import Symbol, applied, chosen, combined, rounded
+from tilewright.problem.epilogue import rounded_to
+from tilewright.problem.functions import Activation, Elementary, Function, Operation
+
+__all__ = [
+    "absolute",
+    "cast",
+    "erf",
+    "exp",
+    "gelu",
+    "gelu_tanh",
+    "log",
+    "maximum",
+    "minimum",
+    "relu",
+    "sigmoid",
+    "silu",
+    "sqrt",
+    "tanh",
+    "where",
+]
+
+
+def _of(function: Function, x: Any) -> Any:
+    return applied(function, x) if isinstance(x, Symbol) else function.of(x)
+
+
+def exp(x: Any) -> Any:
+    """e to the power of x."""
+    return _of(Elementary.EXP, x)
+
+
+def log(x: Any) -> Any:
+    """The natural logarithm."""
+    return _of(Elementary.LOG, x)
+
+
+def sqrt(x: Any) -> Any:
+    """The square root."""
+    return _of(Elementary.SQRT, x)
+
+
+def tanh(x: Any) -> Any:
+    """The hyperbolic tangent."""
+    return _of(Elementary.TANH, x)
+
+
+def erf(x: Any) -> Any:
+    """The error function."""
+    return _of(Elementary.ERF, x)
+
+
+def sigmoid(x: Any) -> Any:
+    """1 / (1 + exp(-x))."""
+    return _of(Elementary.SIGMOID, x)
+
+
+def absolute(x: Any) -> Any:
+    """|x|, as Python's abs."""
+    return _of(Elementary.ABSOLUTE, x)
+
+
+def relu(x: Any) -> Any:
+    """x where it is positive, and else 0."""
+    return _of(Activation.RELU, x)
+
+
+def gelu(x: Any) -> Any:
+    """The Gaussian error linear unit."""
+    return _of(Activation.GELU, x)
+
+
+def gelu_tanh(x: Any) -> Any:
+    """The same, approximated by tanh."""
+    return _of(Activation.GELU_TANH, x)
+
+
+def silu(x: Any) -> Any:
+    """x times its sigmoid."""
+    return _of(Activation.SILU, x)
+
+
+def minimum(a: Any, b: Any) -> Any:
+    """The smaller of two; NaN where one is."""
+    return _both(Operation.MINIMUM, a, b)
+
+
+def maximum(a: Any, b: Any) -> Any:
+    """The larger of two; NaN where one is."""
+    return _both(Operation.MAXIMUM, a, b)
+
+
+def _both(operation: Operation, a: Any, b: Any) -> Any:
+    if isinstance(a, Symbol) or isinstance(b, Symbol):
+        return combined(operation, a, b)
+    return operation.of(a, b)
+
+
+def where(condition: Any, a: Any, b: Any) -> Any:
+    """`a` where a comparison holds, and else `b`; `&` and `|` combine comparisons."""
+    if any(isinstance(one, Symbol) for one in (condition, a, b)):
+        return chosen(condition, a, b)
+    return np.where(condition, a, b)
+
+
+def cast(x: Any, dtype: Any) -> Any:
+    """x rounded to "f16" or "bf16", as if it had been stored in that format. Raises DTypeError for others."""
+    found: DType | None = format_of(dtype)
+    if found is None:
+        raise DTypeError(f"Cannot round to {dtype}.", hint="formats are f32, f16 and bf16.")
+    if not isinstance(x, Symbol):
+        return rounded_to(found, x)
+    return x if found is F32 else rounded(x, found)

@@ -11,10 +11,12 @@ def route_torch(*, precision: Precision = "default") -> Any:
     """Within the block, the products of PyTorch run through tilewright: `mm`, `addmm`, `bmm`, `baddbmm`, also with
     `out=`, and so `a @ b`, `torch.matmul`, `nn.Linear`, `nn.MultiheadAttention` and the layers of transformers.
 
-    Routed are dense CUDA tensors of float32, float16 or bfloat16, and what torch.autocast makes of them; all else runs
-    as before. Gradients stay PyTorch's: their products are routed where `backward` is called within the block. Blocks
-    may be nested, and each thread has its own. Compiled functions that are called within the block are routed without
-    being compiled anew; from PyTorch 2.6 on the block may also lie inside one.
+    Routed are dense CUDA tensors of float32, float16 or bfloat16, and what torch.autocast makes of them; on Hopper also
+    `torch._scaled_mm` and `torch.nn.functional.scaled_mm` of float8_e4m3fn, with one scale for each operand or for each
+    row and column; all else runs as before. Gradients stay PyTorch's: their products are routed where `backward` is
+    called within the block. Blocks may be nested, and each thread has its own. Compiled functions that are called
+    within the block are routed without being compiled anew; from PyTorch 2.6 on the block may also lie inside one,
+    where products with scales stay PyTorch's.
 
         with tilewright.route_torch() as routed:
             loss = model(x).sum()

@@ -27,6 +27,7 @@ from tilewright.notices import say_once
 torch: Any = extras.require("torch", "Routing the products of PyTorch")
 
 from tilewright.integrations.torch_mode import FORMATS, Mode, may_use_tf32  # noqa: E402
+from tilewright.integrations.torch_scaled import scaled_mm, scaled_mm_v2  # noqa: E402
 
 KEY = "CUDA"
 """The dispatch key of the tensors whose products are routed."""
@@ -101,7 +102,12 @@ def _registered() -> Any:
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # that kernels are replaced, as is meant
         for name, kernel in _KERNELS.items():
-            before = torch.library.get_kernel(f"aten::{name}", KEY)
+            try:
+                before = torch.library.get_kernel(f"aten::{name}", KEY)
+            except RuntimeError:
+                if name in _LATER:
+                    continue
+                raise
             registered.impl(name, partial(kernel, before), KEY, with_keyset=True, allow_override=True)
     return registered
 
@@ -145,7 +151,28 @@ def _baddbmm(before: Any, keys: Any, c: Any, a: Any, b: Any, *, beta: Any = 1, a
     return before.call_boxed(keys, c, a, b, beta=beta, alpha=alpha, **out)
 
 
+def _scaled(product: Callable[..., Any]) -> Callable[..., Any]:
+    """The kernel of a product with scales."""
+
+    def kernel(before: Any, keys: Any, *given: Any, **named: Any) -> Any:
+        block = _block()
+        if block is not None:
+            result = product(block, *given, **named)
+            if result is not None:
+                return result
+        return before.call_boxed(keys, *given, **named)
+
+    return kernel
+
+
+_LATER: dict[str, Callable[..., Any]] = {
+    "_scaled_mm": _scaled(scaled_mm), "_scaled_mm.out": _scaled(scaled_mm),
+    "_scaled_mm_v2": _scaled(scaled_mm_v2), "_scaled_mm_v2.out": _scaled(scaled_mm_v2),
+}  # fmt: skip
+"""Those of operators that not every version of PyTorch has."""
+
 _KERNELS: dict[str, Callable[..., Any]] = {
+    **_LATER,
     "mm": _mm, "mm.out": _mm, "bmm": _bmm, "bmm.out": _bmm,
     "addmm": _addmm, "addmm.out": _addmm, "baddbmm": _baddbmm, "baddbmm.out": _baddbmm,
 }  # fmt: skip

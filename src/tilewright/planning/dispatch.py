@@ -30,6 +30,7 @@ from tilewright.ir.verify import BrokenRule
 from tilewright.ir.work import Problems
 from tilewright.kernels.gemv import GemvConfig
 from tilewright.kernels.simt import SimtConfig
+from tilewright.kernels.wgmma import WgmmaConfig
 from tilewright.notices import say_once
 from tilewright.planning.assembly import Request, plan_of
 from tilewright.planning.emulated import emulated_plan, of_pieces, splitting_plan, splitting_us, why_not
@@ -248,11 +249,16 @@ class Dispatcher:
             request = replace(request, algorithm=None, or_f32=False)
         if not self.spec.tensor.tf32_f32:
             request = request.exact
+        spilling = set()
         for config in self._ranked(request):
+            if _registers_of(config) in spilling:
+                continue
             try:
                 exact = isinstance(config.kernel, SimtConfig)
                 plan = plan_of(self.kernels, request.exact if exact else request, config)
             except (CompileError, LaunchError, LoweringError, ScheduleError) as failure:
+                if isinstance(failure, RegistersExceeded):
+                    spilling.add(_registers_of(config))
                 failures.append(failure)
                 self.report(request.gemm, str(config), failure)
             else:
@@ -344,6 +350,14 @@ class Dispatcher:
         if isinstance(failure, (CompileError, BrokenRule)) and known not in self._reported:
             self._reported.add(known)
             say_once(f"Kernel {config} is left out for {gemm}, and another one runs: {failure.headline}")
+
+
+def _registers_of(config: PlanConfig) -> object:
+    """What the registers of a thread depend on: kernels that agree in it spill alike. The launch, the order of tiles,
+    the stages of the ring and hints to the L2 are not among it."""
+    if not isinstance(config.kernel, WgmmaConfig):
+        return config
+    return replace(config.kernel, dependent_launch=False, raster_rows=1, stages=0, subtile_stages=1, evict_first="")
 
 
 def estimated(request: Request, spec: DeviceSpec) -> Iterator[PlanConfig]:

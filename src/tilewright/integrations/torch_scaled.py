@@ -1,0 +1,124 @@
+"""Products of FP8 operands inside `route_torch`: `torch._scaled_mm` and what `torch.nn.functional.scaled_mm` calls.
+
+Routed is what PyTorch itself accepts on Hopper, with one scale for each operand or for each row and column; all else
+goes on to PyTorch, which computes it or says what is wrong.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from tilewright import extras
+from tilewright.errors import LaunchError, ProblemError
+from tilewright.frontend.libraries import library_of
+from tilewright.frontend.scaled import compute_scaled, scaled_options
+from tilewright.integrations.routed import Routed
+from tilewright.notices import say_once
+
+torch: Any = extras.require("torch", "Routing the products of PyTorch")
+
+_LIBRARY: Any = library_of(torch.empty(0))
+_FP8 = frozenset((torch.float8_e4m3fn, torch.float8_e5m2))
+_RESULTS = frozenset((torch.bfloat16, torch.float16, torch.float32))
+
+MULTIPLE = 16
+"""Elements that k and n are multiples of, as PyTorch demands."""
+
+TENSOR_WISE, ROW_WISE = 0, 1
+"""Recipes of scales. Source: torch.nn.functional.ScalingType."""
+
+
+def scaled_mm(
+    block: Routed,
+    a: Any,
+    b: Any,
+    scale_a: Any,
+    scale_b: Any,
+    bias: Any = None,
+    scale_result: Any = None,
+    out_dtype: Any = None,
+    use_fast_accum: bool = False,
+    *,
+    out: Any = None,
+) -> Any:
+    """`aten::_scaled_mm` by tilewright; None where PyTorch shall compute it, or say what is wrong."""
+    if a.dim() != 2 or b.dim() != 2:
+        return block.decline("shapes that do not multiply")
+    if scale_result is not None:
+        return block.decline("a scale of the result")
+    for scale, each in ((scale_a, (a.shape[0], 1)), (scale_b, (1, b.shape[1]))):
+        if scale.numel() != 1 and tuple(scale.shape) != each:
+            return block.decline("scales of blocks")
+    if (scale_a.numel() == 1) is not (scale_b.numel() == 1) and 1 not in (a.shape[0], b.shape[1]):
+        return block.decline("one scale beside scales of rows")
+    return _product(block, a, b, scale_a, scale_b, bias, out_dtype or a.dtype, use_fast_accum, out)
+
+
+def scaled_mm_v2(
+    block: Routed,
+    a: Any,
+    b: Any,
+    scale_a: Any,
+    recipe_a: Any,
+    swizzle_a: Any,
+    scale_b: Any,
+    recipe_b: Any,
+    swizzle_b: Any,
+    bias: Any = None,
+    out_dtype: Any = None,
+    contraction_dim: Any = (),
+    use_fast_accum: bool = False,
+    *,
+    out: Any = None,
+) -> Any:
+    """`aten::_scaled_mm_v2`, as `scaled_mm`."""
+    recipes = (*recipe_a, *recipe_b)
+    if recipes not in ((TENSOR_WISE, TENSOR_WISE), (ROW_WISE, ROW_WISE)) or not len(scale_a) == len(scale_b) == 1:
+        return block.decline("scales of blocks")
+    if contraction_dim:
+        return block.decline("a contraction over other dimensions")
+    if a.dim() != 2 or b.dim() != 2:
+        return block.decline("shapes that do not multiply")
+    m, n = a.shape[0], b.shape[1]
+    first, second = scale_a[0], scale_b[0]
+    if recipes[0] == ROW_WISE:
+        if tuple(first.shape) != (m, 1) or tuple(second.shape) not in ((n, 1), (1, n)):
+            return block.decline("scales of other shapes")
+        second = second.reshape(1, n)
+    elif first.numel() != 1 or second.numel() != 1:
+        return block.decline("scales of other shapes")
+    return _product(block, a, b, first, second, bias, out_dtype or a.dtype, use_fast_accum, out)
+
+
+def _product(
+    block: Routed, a: Any, b: Any, scale_a: Any, scale_b: Any, bias: Any, kind: Any, fast: bool, out: Any
+) -> Any:
+    why = _why_not(a, b, bias, kind)
+    if why:
+        return block.decline(why)
+    try:
+        result = compute_scaled(_LIBRARY, (a, b, scale_a, scale_b, bias, out), scaled_options(kind, bool(fast)))
+    except ProblemError as refused:
+        return block.decline(refused.headline.rstrip("."))
+    except LaunchError as failure:
+        if not _LIBRARY.capturing():
+            return block.decline(failure.headline.rstrip("."))
+        say_once(f"route_torch leaves a product to PyTorch: {failure.headline}")
+        return block.decline("first met in a CUDA graph capture")
+    block.count()
+    return result
+
+
+def _why_not(a: Any, b: Any, bias: Any, kind: Any) -> str:
+    """Why PyTorch shall have a product, in few words; empty where we take it."""
+    if a.dtype not in _FP8 or b.dtype is not a.dtype or a.dtype is torch.float8_e5m2:
+        return f"{a.dtype} by {b.dtype}".replace("torch.", "")
+    if kind not in _RESULTS:
+        return f"a result of {kind}".replace("torch.", "")
+    if a.shape[1] != b.shape[0] or a.shape[1] % MULTIPLE or b.shape[1] % MULTIPLE:
+        return "sizes that PyTorch does not take"
+    if a.stride(1) != 1 or b.stride(0) != 1:
+        return "orders that PyTorch does not take"
+    if bias is not None and (kind is torch.float32 or bias.dtype is not kind or tuple(bias.shape) != (b.shape[1],)):
+        return "a bias that PyTorch does not take"
+    return ""

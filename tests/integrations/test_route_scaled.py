@@ -1,0 +1,121 @@
+"""`torch._scaled_mm` and `torch.nn.functional.scaled_mm` inside `route_torch`, on a simulated H200."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+torch: Any = pytest.importorskip("torch")
+
+from cpu_gpu import FakeGpu  # noqa: E402
+from simulated import SimulatedKernels  # noqa: E402
+from torch.nn import functional  # noqa: E402
+
+import tilewright as tw  # noqa: E402
+from tilewright.device.catalog import device  # noqa: E402
+from tilewright.frontend import scaled  # noqa: E402
+from tilewright.planning import dispatch  # noqa: E402
+
+pytestmark = pytest.mark.skipif(
+    not hasattr(torch.library, "get_kernel") or not hasattr(torch.ops.aten, "_scaled_mm_v2"), reason="an older PyTorch"
+)
+
+BF16 = torch.bfloat16
+
+
+@pytest.fixture(autouse=True)
+def h200(gpu: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(dispatch, "Kernels", lambda gpu: SimulatedKernels(FakeGpu(), device("H200")))
+    scaled._KNOWN.clear()
+
+
+def drawn(*shape: int, dtype: Any = torch.float8_e4m3fn) -> Any:
+    return torch.randn(*shape, generator=torch.Generator().manual_seed(sum(shape))).to(dtype)
+
+
+M, N, K = 24, 32, 48
+A, B = drawn(M, K), drawn(N, K).T
+ONE, TWO = torch.tensor(0.5), torch.tensor([2.0])
+ROWS, COLUMNS = torch.rand(M, 1), torch.rand(1, N)
+BIAS = torch.randn(N, dtype=BF16)
+TENSOR, ROW = functional.ScalingType.TensorWise, functional.ScalingType.RowWise
+
+
+def into(*given: Any, **named: Any) -> Any:
+    return torch.ops.aten._scaled_mm.out(*given, **named, out=torch.empty(M, N, dtype=BF16))
+
+
+ROUTED: dict[str, Callable[[], Any]] = {
+    "tensor": lambda: torch._scaled_mm(A, B, ONE, TWO, out_dtype=BF16),
+    "row": lambda: torch._scaled_mm(A, B, ROWS, COLUMNS, out_dtype=BF16, use_fast_accum=True),
+    "bias": lambda: torch._scaled_mm(A, B, ONE, TWO, bias=BIAS, out_dtype=BF16),
+    "f32": lambda: torch._scaled_mm(A, B, ONE, TWO, out_dtype=torch.float32),
+    "out": lambda: into(A, B, ONE, TWO, out_dtype=BF16),
+    "scaled_mm tensor": lambda: functional.scaled_mm(A, B, ONE, TENSOR, TWO, TENSOR),
+    "scaled_mm row": lambda: functional.scaled_mm(A, B, ROWS, ROW, COLUMNS, ROW, output_dtype=torch.float32),
+    "scaled_mm columns": lambda: functional.scaled_mm(A, B, ROWS, ROW, COLUMNS.T.contiguous(), ROW),
+}
+
+
+@pytest.mark.parametrize("name", ROUTED)
+def test_products_with_scales_are_routed(name: str) -> None:
+    with tw.route_torch() as routed:
+        found = ROUTED[name]()
+    assert (routed.calls, routed.declined) == (1, {}), name
+    row, column = (ROWS, COLUMNS) if "row" in name or "columns" in name else (ONE, TWO)
+    exact = A.double() @ B.double() * row * column + (BIAS if name == "bias" else 0)
+    assert found.dtype == (torch.float32 if name in ("f32", "scaled_mm row") else BF16)
+    torch.testing.assert_close(found.double(), exact, rtol=2e-2, atol=2e-2)
+
+
+DECLINED: dict[str, tuple[Callable[[], Any], str]] = {
+    "FP8 out": (lambda: torch._scaled_mm(A, B, ONE, TWO), "a result of float8_e4m3fn"),
+    "mixed": (
+        lambda: torch._scaled_mm(A, B.to(torch.float8_e5m2), ONE, TWO, out_dtype=BF16),
+        "float8_e4m3fn by float8_e5m2",
+    ),
+    "k": (lambda: torch._scaled_mm(A[:, :40], B[:40], ONE, TWO, out_dtype=BF16), "sizes that PyTorch does not take"),
+    "order": (
+        lambda: torch._scaled_mm(A, B.contiguous(), ONE, TWO, out_dtype=BF16),
+        "orders that PyTorch does not take",
+    ),
+    "shapes": (
+        lambda: torch._scaled_mm(A, B[:32], ONE, TWO, out_dtype=BF16),
+        "sizes that PyTorch does not take",
+    ),
+    "bias": (
+        lambda: torch._scaled_mm(A, B, ONE, TWO, bias=BIAS.float(), out_dtype=BF16),
+        "a bias that PyTorch does not take",
+    ),
+    "scales": (lambda: torch._scaled_mm(A, B, ROWS.T, COLUMNS, out_dtype=BF16), "scales of blocks"),
+    "recipes": (lambda: functional.scaled_mm(A, B, ONE, TENSOR, COLUMNS, ROW), "scales of blocks"),
+}
+
+
+@pytest.mark.parametrize("name", DECLINED)
+def test_what_pytorch_refuses_or_we_do_not_compute_stays_with_pytorch(name: str) -> None:
+    call, why = DECLINED[name]
+
+    def told() -> Any:
+        try:
+            return call()
+        except (RuntimeError, ValueError) as error:
+            return str(error).partition("\n")[0]
+
+    alone = told()
+    with tw.route_torch() as routed:
+        within = told()
+    assert routed.declined == {why: 1}  # PyTorch's own kernel for the CPU calls mm, which is routed
+    assert isinstance(within, str) is isinstance(alone, str)
+    if isinstance(alone, str):
+        assert within == alone
+    else:
+        torch.testing.assert_close(within.float(), alone.float(), rtol=0.1, atol=0.1)
+
+
+def test_outside_of_a_block_nothing_is_routed() -> None:
+    with tw.route_torch():
+        pass
+    assert torch.equal(ROUTED["tensor"](), ROUTED["tensor"]())

@@ -73,6 +73,12 @@ def test_each_sum_is_that_of_the_rule(known: MatrixInstruction, spread: int) -> 
         assert d[t, m, n] == by_fractions(known, a[t, m], b[t, :, n], float(c[t, m, n])), (t, m, n)
 
 
+def test_operands_may_come_in_half_precision() -> None:
+    known = next(known for known in SMALL if known.name == "mma.m16n8k16.f16.f16")
+    operands = drawn(known, 5, seed=1)
+    np.testing.assert_array_equal(known.meaning(*(x.astype(np.float16) for x in operands)), known.meaning(*operands))
+
+
 def one(a: list[float], b: list[float], c: float, dtype: DType = BF16, total: BlockSum | None = None) -> float:
     """D of one row by one column; what is left out of k is 0."""
     left, right = np.zeros((1, 16), np.float32), np.zeros((16, 1), np.float32)

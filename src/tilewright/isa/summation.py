@@ -43,10 +43,11 @@ class BlockSum:
     kept: int = 23
 
     def of(self, a: Array, b: Array, c: Array, product: DType, accumulate: DType) -> Array:
-        """D for matrices of shape (..., m, k), (..., k, n) and (..., m, n) of numbers that the formats hold, float32.
+        """D for matrices of shape (..., m, k), (..., k, n) and (..., m, n) of numbers of the formats; D is float32.
 
         NaN has no payload.
         """
+        a, b, c = (np.asarray(x, np.float32) for x in (a, b, c))
         lead, (m, n) = np.broadcast_shapes(a.shape[:-2], b.shape[:-2], c.shape[:-2]), c.shape[-2:]
 
         def tiles(x: Array) -> Array:

@@ -21,6 +21,7 @@ from typing import TYPE_CHECKING, Any
 from tilewright.version import __version__ as __version__
 
 if TYPE_CHECKING:
+    from tilewright import distributed as distributed
     from tilewright.dtypes import BF16, F16, F32, TF32
     from tilewright.errors import TilewrightError
     from tilewright.frontend import autotune, grouped_matmul, linear, matmul, ops, prepare, scaled_matmul
@@ -167,6 +168,8 @@ __all__ = [
 
 
 def __getattr__(name: str) -> Any:
+    if name == "distributed":
+        return importlib.import_module("tilewright.distributed")
     if name not in _HOME_OF:
         raise AttributeError(f"module 'tilewright' has no attribute {name!r}")
     value = getattr(importlib.import_module(_HOME_OF[name]), name)

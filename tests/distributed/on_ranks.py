@@ -26,7 +26,11 @@ def outcomes(module: str, ranks: int = 2) -> dict[str, list[str]]:
     """The errors of each case, one for each rank that had one."""
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
-        folders = (HERE.parents[1] / "src", HERE, HERE.parent / "frontend", HERE.parent / "codegen")
+        folders = (
+            HERE.parents[1] / "src",
+            HERE,
+            *(HERE.parent / name for name in ("integrations", "frontend", "codegen")),
+        )
         paths = os.pathsep.join(map(str, folders))
         environment = {**os.environ, "PYTHONPATH": paths, "OMP_NUM_THREADS": "1", "GLOO_SOCKET_IFNAME": "lo"}
         processes = [
@@ -65,6 +69,7 @@ def _main(module: str, rank: int, ranks: int, folder: str) -> None:
             errors[name] = ""
         except Exception:
             errors[name] = traceback.format_exc()
+            print(name, errors[name], flush=True)  # the last that is seen if the ranks no longer understand each other
         dist.barrier()
     Path(folder, f"{rank}.json").write_text(json.dumps(errors))
     dist.destroy_process_group()

@@ -1,0 +1,64 @@
+"""What a user calls: products whose rows are gathered before, or whose sums are scattered behind, and meanwhile."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from tilewright.frontend.options import Precision, options_asked
+
+
+def all_gather_matmul(
+    a_shard: Any,
+    b: Any,
+    group: Any = None,
+    *,
+    rows: Sequence[int] | None = None,
+    out_dtype: Any = None,
+    precision: Precision = "default",
+) -> Any:
+    """The rows of all ranks times `b`: `torch.cat(all_gather(a_shard)) @ b`, multiplied while rows still arrive.
+
+    a_shard: (m of this rank, k). b: (k, n), its own on each rank, or a sequence of such: then the result is a list.
+    group: of torch.distributed, the default one where it is None. rows: the m of each rank. Where it is not given,
+    ranks ask each other when they meet operands of new shapes, and remember it: give it where only some ranks change
+    their m. out_dtype and precision: as in `matmul`. All ranks make the same calls in the same order.
+
+    On the GPUs of one host, copy engines push rows into symmetric memory of the peers, and a product starts when its
+    rows are there; the bits are those of `matmul` of each rank's rows. Elsewhere a collective comes first, and a
+    warning says so once. It can be captured in a CUDA graph after one call of the same kind. Gradients are products of
+    the same kinds.
+
+    Raises ProblemError, the same on every rank, where shapes, formats or options do not go together.
+    """
+    options = options_asked(1.0, None, out_dtype, precision, None, False, None, False)
+    from tilewright.distributed.pytorch.products import gather
+
+    return gather(a_shard, b, group, options, rows)
+
+
+def matmul_reduce_scatter(
+    a: Any,
+    b_shard: Any,
+    group: Any = None,
+    *,
+    rows: Sequence[int] | None = None,
+    out_dtype: Any = None,
+    precision: Precision = "default",
+) -> Any:
+    """This rank's rows of the sum over ranks of `a @ b_shard`: `reduce_scatter(a @ b_shard)`, sent while the product is
+    computed.
+
+    a: (m, k of this rank). b_shard: (k of this rank, n), or a sequence of such: then the result is a list. rows: how
+    many each rank keeps; where it is not given, ceil(m / ranks), the last ranks fewer. out_dtype: also of what ranks
+    send each other. All else as in `all_gather_matmul`.
+
+    Each rank rounds what it sends to the format of the result. The sum is in f32, in a fixed order, and rounded once
+    more; in symmetric memory own rows are not rounded before.
+
+    Raises ProblemError, the same on every rank, where shapes, formats or options do not go together.
+    """
+    options = options_asked(1.0, None, out_dtype, precision, None, False, None, False)
+    from tilewright.distributed.pytorch.products import scatter
+
+    return scatter(a, b_shard, group, options, rows)

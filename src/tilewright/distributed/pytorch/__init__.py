@@ -1,0 +1,1 @@
+"""Products over the ranks of a process group of PyTorch. Its modules are imported where PyTorch is."""

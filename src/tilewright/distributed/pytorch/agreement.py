@@ -1,0 +1,131 @@
+"""What the ranks of a group ask, compared once for each kind of call: all go on, or all raise the same error.
+
+A rank describes its call, the descriptions are gathered, and each rank judges all of them by the same rules. What was
+agreed is remembered by the own description: ranks that later ask different things, each of which it has asked before,
+are not noticed.
+"""
+
+from __future__ import annotations
+
+import socket
+from dataclasses import dataclass
+from typing import Any
+
+from tilewright import extras
+from tilewright.errors import ProblemError
+from tilewright.frontend.options import Options
+from tilewright.units import ceil_div
+
+torch: Any = extras.require("torch", "Multiplying on several GPUs")
+dist: Any = torch.distributed
+
+GATHER, SCATTER = "all_gather_matmul", "matmul_reduce_scatter"
+
+
+@dataclass(frozen=True, slots=True)
+class Described:
+    """A call as one rank sees it. problem: what is wrong with it by itself. device: None on the host. options: beside
+    the product, as text. rows: that each rank shall keep, if the user says so."""
+
+    name: str
+    a: tuple[int, ...]
+    b: tuple[tuple[int, ...], ...]
+    formats: tuple[str, ...]
+    options: str
+    rows: tuple[int, ...] | None
+    host: str
+    device: int | None
+    capturing: bool
+    problem: str
+
+
+def described(name: str, a: Any, b: tuple[Any, ...], options: Options, rows: tuple[int, ...] | None) -> Described:
+    """The call of this rank."""
+    tensors = (a, *b)
+    if not all(isinstance(x, torch.Tensor) for x in tensors):
+        kinds = ", ".join(type(x).__name__ for x in tensors)
+        wrong = f"operands are {kinds}, and must be tensors of PyTorch"
+        return Described(name, (), (), (), "", rows, "", None, False, wrong)
+    device = a.get_device() if a.is_cuda else None
+    capturing = device is not None and bool(torch.cuda.is_current_stream_capturing())
+    asked = f"out_dtype={options.out_dtype}, precision={options.precision}"
+    shapes, formats = tuple(tuple(x.shape) for x in b), tuple(str(x.dtype).removeprefix("torch.") for x in tensors)
+    wrong = _problem(a, b) or (_problem_of_rows(a.shape[0], rows) if name == SCATTER else "")
+    return Described(name, tuple(a.shape), shapes, formats, asked, rows, socket.gethostname(), device, capturing, wrong)
+
+
+def _problem(a: Any, b: tuple[Any, ...]) -> str:
+    """What is wrong with the operands of one rank; empty for nothing."""
+    if a.dim() != 2 or not b or any(x.dim() != 2 for x in b):
+        return f"a has shape {tuple(a.shape)} and b {[tuple(x.shape) for x in b]}, and matrices are multiplied"
+    for x in b:
+        if a.shape[1] != x.shape[0]:
+            return f"a of shape {tuple(a.shape)} does not go with b of shape {tuple(x.shape)}"
+        if x.dtype != a.dtype:
+            return f"a holds {a.dtype}, and b {x.dtype}"
+        if x.device != a.device:
+            return f"a lies on {a.device}, and b on {x.device}"
+    return ""
+
+
+def _problem_of_rows(m: int, rows: tuple[int, ...] | None) -> str:
+    if rows is not None and (sum(rows) != m or min(rows, default=0) < 0):
+        return f"rows are {rows}, whose sum is not the m of a, {m}"
+    return ""
+
+
+@dataclass(frozen=True, slots=True)
+class Agreed:
+    """rows: of each rank, of A in an all-gather, of the result in a reduce-scatter. peers: whether the ranks are
+    different GPUs of one host."""
+
+    rows: tuple[int, ...]
+    peers: bool
+
+
+def agreed(own: Described, group: Any) -> Agreed:
+    """Compare the calls of all ranks. Raises ProblemError, the same on every rank."""
+    found: list[Any] = [None] * dist.get_world_size(group)
+    dist.all_gather_object(found, own, group=group)
+    return judged(found)
+
+
+def judged(found: list[Described]) -> Agreed:
+    """What the calls of all ranks amount to. Raises ProblemError."""
+    for rank, one in enumerate(found):
+        if one.problem:
+            raise ProblemError(f"{one.name} on rank {rank}: {one.problem}.")
+    _same("call", [one.name for one in found], found)
+    _same("formats", [", ".join(one.formats) for one in found], found)
+    _same("options", [one.options for one in found], found)
+    _same("rows", [one.rows for one in found], found)
+    if found[0].name == GATHER:
+        _same("k", [one.a[1] for one in found], found)
+        rows = tuple(one.a[0] for one in found)
+        if found[0].rows not in (None, rows):
+            raise ProblemError(f"{GATHER}: rows are {found[0].rows}, and the ranks have {rows} rows of a.")
+    else:
+        _same("m", [one.a[0] for one in found], found)
+        _same("n", [", ".join(str(n) for _, n in one.b) for one in found], found)
+        rows = found[0].rows or shares(found[0].a[0], len(found))
+        if len(rows) != len(found):
+            raise ProblemError(f"{SCATTER}: rows are {rows}, and the group has {len(found)} ranks.")
+    places = {(one.host, one.device) for one in found}
+    peers = len(places) == len(found) and len({one.host for one in found}) == 1 and found[0].device is not None
+    return Agreed(rows, peers and all(one.device is not None for one in found))
+
+
+def shares(rows: int, ranks: int) -> tuple[int, ...]:
+    """Rows that each rank keeps: as DTensor shards them, the first ranks have more."""
+    size = max(ceil_div(rows, ranks), 1)
+    return tuple(max(min(size, rows - rank * size), 0) for rank in range(ranks))
+
+
+def _same(what: str, told: list[Any], found: list[Described]) -> None:
+    if len(set(told)) > 1:
+        values = "; ".join(f"rank {rank}: {value}" for rank, value in enumerate(told))
+        raise ProblemError(
+            f"{found[0].name}: the ranks do not agree about {what}.",
+            note=values,
+            hint="call with operands of the same formats and matching shapes on every rank of the group.",
+        )

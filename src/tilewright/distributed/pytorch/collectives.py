@@ -1,0 +1,54 @@
+"""The same products by collectives of PyTorch, one after the other: for ranks that cannot reach each other's memory.
+
+The sum over ranks is ours, in the order of the ranks, because NCCL's depends on how it connects them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from tilewright import extras
+from tilewright.frontend.options import Options
+from tilewright.frontend.pytorch.plain import compute_plain
+
+torch: Any = extras.require("torch", "Multiplying on several GPUs")
+dist: Any = torch.distributed
+
+
+def gathered(shard: Any, rows: Sequence[int], group: Any) -> Any:
+    """The rows of all ranks."""
+    largest = max(rows)
+    padded = shard.contiguous()
+    if shard.shape[0] != largest:
+        padded = shard.new_zeros(largest, shard.shape[1])
+        padded[: shard.shape[0]] = shard
+    whole = shard.new_empty(len(rows) * largest, shard.shape[1])
+    dist.all_gather_into_tensor(whole, padded, group=group)
+    if len(set(rows)) == 1:
+        return whole
+    return torch.cat([whole[rank * largest : rank * largest + count] for rank, count in enumerate(rows)])
+
+
+def all_gather_matmul(a: Any, b: tuple[Any, ...], rows: Sequence[int], group: Any, options: Options) -> list[Any]:
+    whole = gathered(a, rows, group)
+    return [compute_plain(whole, x, None, None, None, options) for x in b]
+
+
+def matmul_reduce_scatter(a: Any, b: tuple[Any, ...], rows: Sequence[int], group: Any, options: Options) -> list[Any]:
+    own = rows[dist.get_rank(group)]
+    results = []
+    for x in b:
+        partial = compute_plain(a, x, None, None, None, options)
+        received = partial.new_empty(len(rows) * own, x.shape[1])
+        dist.all_to_all_single(received, partial, [own] * len(rows), list(rows), group=group)
+        results.append(summed([received[rank * own : (rank + 1) * own] for rank in range(len(rows))]))
+    return results
+
+
+def summed(parts: Sequence[Any], out: Any = None) -> Any:
+    """The sum in order, in f32, rounded once."""
+    total = parts[0].float()
+    for part in parts[1:]:
+        total = total + part
+    return total.to(parts[0].dtype) if out is None else out.copy_(total)

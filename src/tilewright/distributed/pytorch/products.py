@@ -1,0 +1,309 @@
+"""A call on the ranks of a process group: agreed upon once, then computed by symmetric memory or by collectives."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from tilewright import extras
+from tilewright.distributed.plans import Plan, chosen
+from tilewright.distributed.pytorch import collectives
+from tilewright.distributed.pytorch.agreement import GATHER, SCATTER, Agreed, agreed, described
+from tilewright.distributed.pytorch.symmetric import Operands, Workspace
+from tilewright.distributed.timeline import Buffer
+from tilewright.errors import LaunchError, ProblemError
+from tilewright.frontend.options import Options, options_of
+from tilewright.frontend.pytorch.plain import LIBRARY, compute_plain
+from tilewright.notices import say_once
+
+torch: Any = extras.require("torch", "Multiplying on several GPUs")
+dist: Any = torch.distributed
+
+
+def gather(a: Any, b: Any, group: Any, options: Options, rows: Sequence[int] | None) -> Any:
+    """`all_gather_matmul`: a tensor for one b, a list for a sequence of them."""
+    return _called(GATHER, a, b, group, options, None if rows is None else tuple(map(int, rows)))
+
+
+def scatter(a: Any, b: Any, group: Any, options: Options, rows: Sequence[int] | None) -> Any:
+    """`matmul_reduce_scatter`, likewise."""
+    return _called(SCATTER, a, b, group, options, None if rows is None else tuple(map(int, rows)))
+
+
+def _called(name: str, a: Any, b: Any, group: Any, options: Options, rows: tuple[int, ...] | None) -> Any:
+    several = not isinstance(b, torch.Tensor) and isinstance(b, Sequence)
+    given = tuple(b) if several else (b,)
+    group = _group(name, group)
+    if torch.is_grad_enabled() and any(isinstance(x, torch.Tensor) and x.requires_grad for x in (a, *given)):
+        function = _Gathering if name == GATHER else _Scattering
+        results: Sequence[Any] = function.apply(group, options, rows, a, *given)
+    else:
+        results = computed(name, a, given, group, options, rows)
+    return list(results) if several else results[0]
+
+
+def _group(name: str, group: Any) -> Any:
+    if not dist.is_available() or not dist.is_initialized():
+        raise ProblemError(
+            f"{name} needs a process group, and torch.distributed is not initialised.",
+            hint="call torch.distributed.init_process_group first, and start with torchrun.",
+        )
+    if group is None:
+        return dist.group.WORLD
+    if dist.get_rank(group) < 0:
+        raise ProblemError(f"{name}: this rank is not a member of the group.")
+    return group
+
+
+@dataclass(frozen=True, slots=True)
+class Known:
+    """A call that was agreed upon. plan: None for collectives."""
+
+    agreed: Agreed
+    plan: Plan | None
+
+
+class State:
+    """What is known of one process group."""
+
+    def __init__(self, group: Any) -> None:
+        self.group = group
+        self.known: dict[Any, Known] = {}
+        self.prepared: set[Any] = set()
+        self.workspaces: dict[str, Workspace] = {}
+        self.retired: list[Workspace] = []
+        self.peers = True
+
+
+_STATES: dict[str, State] = {}
+
+
+def state_of(group: Any) -> State:
+    """What is known of a group; a new group may have the name of one that was destroyed."""
+    found = _STATES.get(group.group_name)
+    if found is None or found.group is not group:
+        found = _STATES[group.group_name] = State(group)
+    return found
+
+
+def known_of(
+    name: str, a: Any, b: tuple[Any, ...], group: Any, options: Options, rows: Any, plan: Plan | None = None
+) -> Known:
+    """What all ranks agreed upon for a call, now or before. plan: how, instead of what is chosen."""
+    state = state_of(group)
+    tensors = [x for x in (a, *b) if isinstance(x, torch.Tensor)]
+    key = (name, options, rows, plan, len(b), *((x.shape, x.dtype, x.device) for x in tensors))
+    known = state.known.get(key)
+    if known is None:
+        known = state.known[key] = _settled(state, name, a, b, options, rows, plan)
+    return known
+
+
+def computed(
+    name: str, a: Any, b: tuple[Any, ...], group: Any, options: Options, rows: Any = None, plan: Plan | None = None
+) -> list[Any]:
+    """The results of a call, without derivatives."""
+    known = known_of(name, a, b, group, options, rows, plan)
+    rows = known.agreed.rows
+    a, b = a.detach(), tuple(x.detach() for x in b)
+    if len(rows) == 1:
+        return [compute_plain(a, x, None, None, None, options) for x in b]
+    if known.plan is None:
+        run = collectives.all_gather_matmul if name == GATHER else collectives.matmul_reduce_scatter
+        return run(a, b, rows, group, options)
+    height = sum(rows) if name == GATHER else rows[dist.get_rank(group)]
+    results = [a.new_empty(height, x.shape[1], dtype=_format(a, options)) for x in b]
+    a, state = a.contiguous(), state_of(group)
+    if name == GATHER:
+        _overlapped(state, name, known, a, b, results, options)
+    else:
+        for x, result in zip(b, results, strict=True):
+            _overlapped(state, name, known, a, (x,), [result], options)
+    return results
+
+
+def _format(a: Any, options: Options) -> Any:
+    return a.dtype if options.out_dtype is None else LIBRARY.to_torch[options.out_dtype]
+
+
+def _settled(
+    state: State, name: str, a: Any, b: tuple[Any, ...], options: Options, rows: Any, plan: Plan | None
+) -> Known:
+    """A new kind of call, agreed upon by all ranks. Raises ProblemError on every rank if on one, and LaunchError where
+    the stream is recording a graph."""
+    own = described(name, a, b, options, rows)
+    if own.capturing:
+        raise _first_met(name)
+    found = agreed(own, state.group)
+    if len(found.rows) == 1 or not sum(found.rows):
+        return Known(found, None)
+    if not (found.peers and state.peers and _has_room(state, name, a.device, _room(name, found.rows, a, b, options))):
+        say_once(
+            f"{name} communicates before or after the product instead of meanwhile: the ranks are not GPUs of one host "
+            "whose memory symmetric memory of PyTorch can map."
+        )
+        return Known(found, None)
+    columns = [x.shape[1] for x in b]
+    known = Known(found, plan or chosen(name == GATHER, found.rows, a.shape[1], columns, a.element_size()))
+    _prepare(state, name, known, a, b, options)
+    dist.barrier(group=state.group)  # kernels are loaded everywhere: loading one would wait for a stream that waits
+    return known
+
+
+def _first_met(name: str) -> LaunchError:
+    return LaunchError(
+        f"The stream is recording a CUDA graph, and {name} meets operands of this kind for the first time.",
+        note="ranks compare what they ask and load kernels, which cannot be recorded.",
+        hint="make the same call once before the capture.",
+    )
+
+
+def _room(name: str, rows: tuple[int, ...], a: Any, b: tuple[Any, ...], options: Options) -> int:
+    """Bytes of symmetric memory that a call needs; the same on every rank."""
+    if name == GATHER:
+        return sum(rows) * int(a.shape[1]) * int(a.element_size())
+    size = _format(a, options).itemsize
+    return (len(rows) - 1) * max(rows) * max(int(x.shape[1]) for x in b) * int(size)
+
+
+def _has_room(state: State, name: str, device: Any, needed: int) -> bool:
+    """Whether there is symmetric memory of some size, on all ranks. Where there is none, nobody asks again."""
+    workspace = state.workspaces.get(name)
+    if workspace is not None and workspace.room_bytes >= needed:
+        return True
+    if workspace is not None:
+        torch.cuda.synchronize(device)
+        state.retired.append(workspace)  # graphs may have recorded its addresses
+    problem = ""
+    try:
+        state.workspaces[name] = Workspace(state.group, device, needed)
+    except (ImportError, AttributeError, RuntimeError) as failure:
+        problem = f"{type(failure).__name__}: {failure}"
+    told: list[Any] = [None] * dist.get_world_size(state.group)
+    dist.all_gather_object(told, problem, group=state.group)
+    state.peers = not any(told)
+    return state.peers
+
+
+def _operands(
+    workspace: Workspace,
+    name: str,
+    rows: tuple[int, ...],
+    a: Any,
+    b: tuple[Any, ...],
+    results: list[Any],
+    options: Options,
+) -> Operands:
+    matrices = {Buffer.A: a}
+    if name == GATHER:
+        size = sum(rows) * a.shape[1] * a.element_size()
+        matrices[Buffer.GATHERED] = workspace.data[:size].view(a.dtype).view(-1, a.shape[1])
+    else:
+        n, kind = b[0].shape[1], results[0].dtype
+        for buffer, count, memory in (
+            (Buffer.RECEIVED, (len(rows) - 1) * max(rows), workspace.data),
+            (Buffer.PARTIAL, sum(rows), workspace.partial(sum(rows) * n * kind.itemsize)),
+        ):
+            matrices[buffer] = memory[: count * n * kind.itemsize].view(kind).view(-1, n)
+    return Operands(matrices, results, b, options, _adding(options))
+
+
+def _adding(options: Options) -> Options:
+    """The same with a `c` that is added."""
+    return options_of(1.0, 1.0, options.out_dtype, options.precision, None, options.fixed_order, None, True)
+
+
+def _overlapped(
+    state: State, name: str, known: Known, a: Any, b: tuple[Any, ...], results: list[Any], options: Options
+) -> None:
+    workspace, plan = state.workspaces[name], known.plan
+    assert plan is not None
+    b = tuple(x.detach() for x in b)
+    operands = _operands(workspace, name, known.agreed.rows, a, b, results, options)
+    steps = plan.steps(workspace.rank, known.agreed.rows)
+    key = (known.plan, options, *((x.shape, x.stride(), x.dtype, x.data_ptr() & 15) for x in (a, *b, *results)))
+    if key not in state.prepared:
+        if torch.cuda.is_current_stream_capturing():
+            raise _first_met(name)
+        workspace.prepare(steps, operands)
+        state.prepared.add(key)
+    workspace.run(steps, operands)
+
+
+def _prepare(state: State, name: str, known: Known, a: Any, b: tuple[Any, ...], options: Options) -> None:
+    """Load the kernels of a call."""
+    rows, plan = known.agreed.rows, known.plan
+    assert plan is not None
+    workspace, a = state.workspaces[name], a.detach().contiguous()
+    height = sum(rows) if name == GATHER else rows[workspace.rank]
+    groups = [b] if name == GATHER else [(x,) for x in b]
+    for several in groups:
+        results = [a.new_empty(height, x.shape[1], dtype=_format(a, options)) for x in several]
+        given = tuple(x.detach() for x in several)
+        operands = _operands(workspace, name, rows, a, given, results, options)
+        workspace.prepare(plan.steps(workspace.rank, rows), operands)
+
+
+class _Gathering(torch.autograd.Function):  # type: ignore[misc]
+    """The gradient of the shard is a product that is scattered; those of b are products with the gathered rows."""
+
+    @staticmethod
+    def forward(ctx: Any, group: Any, options: Options, rows: Any, a: Any, *b: Any) -> tuple[Any, ...]:
+        results = computed(GATHER, a, b, group, options, rows)
+        ctx.rows = known_of(GATHER, a, b, group, options, rows).agreed.rows
+        ctx.save_for_backward(a, *b)
+        ctx.group, ctx.options = group, options
+        return tuple(results)
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: Any) -> tuple[Any, ...]:
+        a, *b = ctx.saved_tensors
+        own, options = [gradient.to(a.dtype) for gradient in gradients], _backwards(ctx.options)
+        needs = ctx.needs_input_grad[3:]
+        for_a, for_b = None, [None] * len(b)
+        if needs[0]:
+            (for_a,) = computed(SCATTER, _beside(own), (_beside(b).T,), ctx.group, options, ctx.rows)
+        if any(needs[1:]):
+            whole = collectives.gathered(a, ctx.rows, ctx.group).T
+            for_b = [_product(whole, y, options) if need else None for y, need in zip(own, needs[1:], strict=True)]
+        return (None, None, None, for_a, *for_b)
+
+
+class _Scattering(torch.autograd.Function):  # type: ignore[misc]
+    """The gradient of a is a product whose rows are gathered; those of b are products with the gathered gradients."""
+
+    @staticmethod
+    def forward(ctx: Any, group: Any, options: Options, rows: Any, a: Any, *b: Any) -> tuple[Any, ...]:
+        results = computed(SCATTER, a, b, group, options, rows)
+        ctx.rows = known_of(SCATTER, a, b, group, options, rows).agreed.rows
+        ctx.save_for_backward(a, *b)
+        ctx.group, ctx.options = group, options
+        return tuple(results)
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: Any) -> tuple[Any, ...]:
+        a, *b = ctx.saved_tensors
+        own, options = [gradient.to(a.dtype) for gradient in gradients], _backwards(ctx.options)
+        needs = ctx.needs_input_grad[3:]
+        for_a, for_b = None, [None] * len(b)
+        if needs[0]:
+            (for_a,) = computed(GATHER, _beside(own), (_beside(b).T,), ctx.group, options, ctx.rows)
+        for number, gradient in enumerate(own):
+            if needs[1 + number]:
+                for_b[number] = _product(a.T, collectives.gathered(gradient, ctx.rows, ctx.group), options)
+        return (None, None, None, for_a, *for_b)
+
+
+def _backwards(options: Options) -> Options:
+    """What the products of gradients ask: results of the operands' format."""
+    return options_of(1.0, None, None, options.precision, None, options.fixed_order, None, False)
+
+
+def _beside(matrices: Sequence[Any]) -> Any:
+    """Matrices side by side: a product with them sums over the columns of all."""
+    return matrices[0] if len(matrices) == 1 else torch.cat(tuple(matrices), 1)
+
+
+def _product(a: Any, b: Any, options: Options) -> Any:
+    return compute_plain(a, b, None, None, None, options)

@@ -1,0 +1,245 @@
+"""What one rank does in a product that overlaps with communication: steps on streams, as data.
+
+`pytorch/symmetric.py` executes the steps, the tests run those of all ranks in every kind of order.
+
+The rows of the matrix that all ranks share (A in an all-gather, the result in a reduce-scatter) lie on the ranks one
+behind the other: rank 0 has the first `rows[0]`.
+
+A flag is one word in the memory of the rank that waits for it: another rank sets it to 1, a wait sets it back to 0.
+A flag that may still be 1 is not set: a rank pushes data only after the flag FREE of the peer, which the peer sets when
+it has read the data before; FREE begins with 1.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from enum import Enum, IntEnum
+from itertools import accumulate
+
+from tilewright.units import ceil_div, round_up
+
+FREE = 0
+"""The channel of the flags that say that a buffer may be written again."""
+
+DATA = 1
+"""The channel of the flags that say that data lies there: of the first piece; the next pieces have the next ones."""
+
+MOST_PIECES = 8
+CHANNELS = DATA + MOST_PIECES
+_PIECE_ROWS = 128
+"""Pieces are multiples of this, so that only the last has a partial tile along m."""
+
+
+class Lane(IntEnum):
+    """The streams of a rank. Products alternate between two, so that the next fills the GPU when one runs out of
+    tiles."""
+
+    CALLER = 0
+    SECOND = 1
+    COPIES = 2
+
+
+class Buffer(Enum):
+    """Matrices of rows. GATHERED and RECEIVED lie in symmetric memory, where peers write them."""
+
+    A = "a"
+    GATHERED = "gathered"
+    PARTIAL = "partial"
+    RECEIVED = "received"
+    RESULT = "result"
+
+
+@dataclass(frozen=True, slots=True)
+class Rows:
+    """Some rows of a buffer."""
+
+    buffer: Buffer
+    first: int
+    count: int
+
+
+@dataclass(frozen=True, slots=True)
+class Multiply:
+    """target = source @ b + the sum of `added`. peer: the rank whose buffer the target is, if not the own."""
+
+    lane: Lane
+    source: Rows
+    target: Rows
+    added: tuple[Rows, ...] = ()
+    peer: int | None = None
+    after: tuple[int, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Add:
+    """target = the sum of some rows, in this order."""
+
+    lane: Lane
+    added: tuple[Rows, ...]
+    target: Rows
+    after: tuple[int, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Copy:
+    """Rows into the buffer of a peer, or into an own one (None)."""
+
+    lane: Lane
+    source: Rows
+    target: Rows
+    peer: int | None
+    after: tuple[int, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Signal:
+    """Set the own flag of a channel on a peer."""
+
+    lane: Lane
+    peer: int
+    channel: int
+    after: tuple[int, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Await:
+    """Wait for the flag that a peer sets, and set it back."""
+
+    lane: Lane
+    peer: int
+    channel: int
+    after: tuple[int, ...] = ()
+
+
+Step = Multiply | Add | Copy | Signal | Await
+"""Steps of one lane run in order. after: steps of other lanes, by their number, that end before this one begins."""
+
+
+def starts_of(rows: Sequence[int]) -> list[int]:
+    """The first row of each rank.
+
+    >>> starts_of((4, 4, 3))
+    [0, 4, 8]
+    """
+    return list(accumulate(rows, initial=0))[:-1]
+
+
+def pieces_of(rows: int, pieces: int) -> list[tuple[int, int]]:
+    """At most so many pieces: the first row and the number of rows of each.
+
+    >>> pieces_of(300, 2)
+    [(0, 256), (256, 44)]
+    >>> pieces_of(0, 2)
+    []
+    """
+    size = round_up(ceil_div(max(rows, 1), pieces), _PIECE_ROWS)
+    return [(first, min(size, rows - first)) for first in range(0, rows, size)]
+
+
+def slot_of(source: int, owner: int, rows: Sequence[int]) -> int:
+    """The first row, on its owner, of what another rank sends in a reduce-scatter."""
+    return (source if source < owner else source - 1) * rows[owner]
+
+
+def all_gather_steps(rank: int, rows: Sequence[int], *, merged: bool = False) -> tuple[Step, ...]:
+    """The rows of all ranks, times b: each rank pushes its own to the others while it multiplies them.
+
+    The peer that needs them first comes first: a rank multiplies its own rows, then those of the next ranks in turn.
+    merged: one product of all rows when they have arrived.
+    """
+    ranks, starts, steps = len(rows), starts_of(rows), list[Step]()
+    own = Rows(Buffer.A, 0, rows[rank])
+    places = [Rows(Buffer.GATHERED, start, count) for start, count in zip(starts, rows, strict=True)]
+    for distance in range(1, ranks):
+        peer = (rank - distance) % ranks
+        steps.append(Await(Lane.COPIES, peer, FREE))
+        if rows[rank]:
+            steps.append(Copy(Lane.COPIES, own, places[rank], peer))
+        steps.append(Signal(Lane.COPIES, peer, DATA))
+    others = [(rank + distance) % ranks for distance in range(1, ranks)]
+    if merged:
+        if rows[rank]:
+            steps.append(Copy(Lane.CALLER, own, places[rank], None))
+        steps += [Await(Lane.CALLER, peer, DATA) for peer in others]
+        everything = Rows(Buffer.GATHERED, 0, sum(rows)), Rows(Buffer.RESULT, 0, sum(rows))
+        last = _multiplied(steps, Multiply(Lane.CALLER, *everything))
+        return (*steps, *(Signal(Lane.COPIES, peer, FREE, last) for peer in others))
+    _multiplied(steps, Multiply(Lane.CALLER, own, Rows(Buffer.RESULT, starts[rank], rows[rank])))
+    for number, peer in enumerate(others):
+        lane = (Lane.SECOND, Lane.CALLER)[number % 2]
+        steps.append(Await(lane, peer, DATA))
+        target = Rows(Buffer.RESULT, starts[peer], rows[peer])
+        steps.append(Signal(Lane.COPIES, peer, FREE, _multiplied(steps, Multiply(lane, places[peer], target))))
+    return tuple(steps)
+
+
+def _multiplied(steps: list[Step], product: Multiply) -> tuple[int, ...]:
+    """The number of the last step, which is the product; a product without rows is left out."""
+    if product.target.count:
+        steps.append(product)
+    return (len(steps) - 1,)
+
+
+def reduce_scatter_steps(rank: int, rows: Sequence[int], *, pieces: int = 1, direct: bool = False) -> tuple[Step, ...]:
+    """The sum over ranks of products, of which each rank keeps its own rows.
+
+    A rank multiplies the rows of the next ranks first, and pushes each piece to its owner when it is done. Own rows
+    come last, and what the others sent is added to their accumulators. direct: products write into the owner's memory.
+    """
+    ranks, starts, steps = len(rows), starts_of(rows), list[Step]()
+    products = 0
+    for distance in range(1, ranks):
+        peer = (rank + distance) % ranks
+        freed = _awaited(steps, peer) if rows[peer] else ()
+        for number, (first, count) in enumerate(pieces_of(rows[peer], pieces)):
+            lane = (Lane.CALLER, Lane.SECOND)[products % 2]
+            products += 1
+            source = Rows(Buffer.A, starts[peer] + first, count)
+            partial = Rows(Buffer.PARTIAL, starts[peer] + first, count)
+            received = Rows(Buffer.RECEIVED, slot_of(rank, peer, rows) + first, count)
+            product = Multiply(lane, source, received, (), peer, freed) if direct else Multiply(lane, source, partial)
+            steps.append(product)
+            done = (len(steps) - 1,)
+            if not direct:
+                steps.append(Copy(Lane.COPIES, partial, received, peer, done))
+            steps.append(Signal(Lane.COPIES, peer, DATA + number, done))
+    others, last = [peer for peer in range(ranks) if peer != rank], list[int]()
+    for number, (first, count) in enumerate(pieces_of(rows[rank], pieces)):
+        lane = (Lane.CALLER, Lane.SECOND)[products % 2]
+        products += 1
+        steps += [Await(lane, peer, DATA + number) for peer in others]
+        added = tuple(Rows(Buffer.RECEIVED, slot_of(peer, rank, rows) + first, count) for peer in others)
+        source, target = Rows(Buffer.A, starts[rank] + first, count), Rows(Buffer.RESULT, first, count)
+        steps.append(Multiply(lane, source, target, added))
+        last.append(len(steps) - 1)
+    return (*steps, *(Signal(Lane.COPIES, peer, FREE, tuple(last)) for peer in others if last))
+
+
+def _awaited(steps: list[Step], peer: int) -> tuple[int, ...]:
+    """The number of a step that waits until a peer's buffer may be written."""
+    steps.append(Await(Lane.COPIES, peer, FREE))
+    return (len(steps) - 1,)
+
+
+def merged_reduce_scatter_steps(rank: int, rows: Sequence[int]) -> tuple[Step, ...]:
+    """The same with one product of all rows, whose results are added in the order of the ranks."""
+    ranks, starts, steps = len(rows), starts_of(rows), list[Step]()
+    done = _multiplied(steps, Multiply(Lane.CALLER, Rows(Buffer.A, 0, sum(rows)), Rows(Buffer.PARTIAL, 0, sum(rows))))
+    for distance in range(1, ranks):
+        peer = (rank + distance) % ranks
+        if rows[peer]:
+            _awaited(steps, peer)
+            source = Rows(Buffer.PARTIAL, starts[peer], rows[peer])
+            target = Rows(Buffer.RECEIVED, slot_of(rank, peer, rows), rows[peer])
+            steps += [Copy(Lane.COPIES, source, target, peer, done), Signal(Lane.COPIES, peer, DATA)]
+    if not rows[rank]:
+        return tuple(steps)
+    others = [peer for peer in range(ranks) if peer != rank]
+    steps += [Await(Lane.CALLER, peer, DATA) for peer in others]
+    own = Rows(Buffer.PARTIAL, starts[rank], rows[rank])
+    sent = {peer: Rows(Buffer.RECEIVED, slot_of(peer, rank, rows), rows[rank]) for peer in others}
+    steps.append(
+        Add(Lane.CALLER, tuple({**sent, rank: own}[i] for i in range(ranks)), Rows(Buffer.RESULT, 0, rows[rank]))
+    )
+    return (*steps, *(Signal(Lane.COPIES, peer, FREE, (len(steps) - 1,)) for peer in others))

@@ -7,7 +7,7 @@ from dataclasses import replace
 
 import pytest
 
-from tests.mutations.broken import edited, without
+from tests.mutations.broken import edited, run_of, without
 from tilewright.dtypes import BF16, F16, F32, TF32, DType
 from tilewright.errors import ScheduleError
 from tilewright.ir.expr import Const
@@ -19,7 +19,6 @@ from tilewright.kernels.mma_presets import PERSISTENT, best_for
 from tilewright.problem import Gemm, Operands, Order, check, make_operands
 from tilewright.problem.reference import view
 from tilewright.schedule import Distribute, Persist, Pipeline, Prefetch, Schedule, Snake, Step, Transfer
-from tilewright.simulator import simulate
 from tilewright.toolchain import build, run_on_simulator
 
 SMALL = replace(PERSISTENT, tile=(64, 128, 64), warp_tile=(32, 64))
@@ -152,9 +151,8 @@ def multiplies(stmt: Stmt) -> bool:
 
 
 def is_noticed(kernel: Kernel, operands: Operands) -> bool:
-    gemm = operands.gemm
-    run = simulate(kernel, operands, on_finding="collect", resident_blocks=1)
-    return bool(run.errors) or not check(operands, gemm.out.decode(view(gemm, "C", run.c))).ok
+    run, gemm = run_of(kernel, operands, resident_blocks=1), operands.gemm
+    return run is None or not check(operands, gemm.out.decode(view(gemm, "C", run.c))).ok
 
 
 def test_every_wait_and_barrier_of_the_ring_is_needed() -> None:

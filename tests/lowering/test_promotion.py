@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from tests.lowering.work_items import check_batch
-from tests.mutations.broken import without
+from tests.mutations.broken import run_of, without
 from tests.random_hopper_schedules import random_hopper_gemm, random_hopper_schedule
 from tilewright.dtypes import BF16, F16, F32, Array
 from tilewright.errors import LoweringError, ScheduleError
@@ -27,7 +27,6 @@ from tilewright.prediction.counting import work_of as simulated
 from tilewright.problem import Gemm, Operands, check, make_operands
 from tilewright.problem.reference import view
 from tilewright.schedule import Accumulate, Epilogue, Schedule
-from tilewright.simulator import simulate
 from tilewright.toolchain import Build, build
 from tilewright.winners.order import order_of
 
@@ -143,6 +142,7 @@ def test_partial_sums_of_split_k_are_promoted(name: str) -> None:
     check_batch(gemm, promoted_at(gemm, replace(KINDS[name], subtile=0), 128), 2, part_of_k=192, resident_blocks=3)
 
 
+@pytest.mark.cross_section("name", "every", every=2)
 @pytest.mark.parametrize("every", [32, 128])
 @pytest.mark.parametrize("name", ["persistent", "cluster", "ping-pong"])
 def test_promoted_sums_add_up_in_order(name: str, every: int) -> None:
@@ -159,16 +159,16 @@ def test_promoted_sums_add_up_in_order(name: str, every: int) -> None:
 
 @pytest.mark.parametrize("rung", ["hopper/3", "ampere/5"])
 def test_the_sum_of_groups_is_f32_where_mmas_sum_in_f16(rung: str) -> None:
-    """What f16 rounds away is of one group: a seventh of the error here, and no sum is too large for it."""
-    gemm = Gemm(72, 72, 4096, F16, out=F32, accumulate=F16)
+    """What f16 rounds away is of one group: less than a third of the error here, and no sum is too large for it."""
+    gemm = Gemm(72, 72, 1024, F16, out=F32, accumulate=F16)
     schedule = find_rung(rung).schedule(gemm)
     operands = make_operands(gemm)
     plain, better = (build(gemm, one) for one in (schedule, promoted(schedule, 64)))
     assert accumulator_of(better.program).result_dtype is F32
     errors = [check(operands, result(one, operands)).relative_error for one in (plain, better)]
-    assert errors[1] < errors[0] / 6
-    ones = replace(operands, **{name: F16.encode(np.full(72 * 4096, 5, np.float32)) for name in "ab"})
-    assert (result(better, ones) == 25 * 4096).all()  # more than 65504
+    assert errors[1] < errors[0] / 3
+    ones = replace(operands, **{name: F16.encode(np.full(72 * 1024, 8, np.float32)) for name in "ab"})
+    assert (result(better, ones) == 64 * 1024).all()  # more than 65504
 
 
 def test_opaque_fragments_are_promoted_in_their_own_format_only() -> None:
@@ -210,7 +210,7 @@ def test_registers_are_read_when_the_mmas_have_ended(every: int) -> None:
         broken = kernel
         for path in reversed(inside):
             broken = without(broken, path)
-        assert simulate(broken, operands, listeners=(), on_finding="collect").errors
+        assert run_of(broken, operands) is None
 
 
 def test_the_program_and_the_order_of_the_sum_say_so() -> None:
@@ -224,10 +224,10 @@ def test_the_program_and_the_order_of_the_sum_say_so() -> None:
     assert "float sum_group[1][64];  // (m_frag, fragment): 128 of k, then added to sum" in built.cuda
 
 
-@pytest.mark.parametrize("every", [32, 64, 256])
+@pytest.mark.parametrize("every", [32, 128])
 def test_additions_are_counted(every: int) -> None:
     """One addition for each accumulator and group, in the counters and in the closed form."""
-    gemm = Gemm(512, 512, 1024, BF16, out=BF16)
+    gemm = Gemm(256, 256, 512, BF16, out=BF16)
     plain = replace(KINDS["persistent"], promote_every=0)
     both = (build(gemm, one.schedule(gemm)) for one in (plain, replace(plain, promote_every=every)))
     counts = [built.simulate(make_operands(gemm)).counters for built in both]

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from dataclasses import replace
+from typing import Any
 
+from tilewright.errors import SimulationError
 from tilewright.ir.buffer import Ref, Space
 from tilewright.ir.expr import Binary, Expr, Op, both
 from tilewright.ir.kernel import Kernel
@@ -13,6 +15,7 @@ from tilewright.ir.text import ExprText, stmt_text
 from tilewright.ir.visit import Path, walk
 from tilewright.ir.visit import edited as edited_body
 from tilewright.problem import Operands
+from tilewright.simulator import Run, simulate
 
 Change = Callable[[Stmt], Body]
 
@@ -25,6 +28,16 @@ def edited(kernel: Kernel, path: Path, change: Change) -> Kernel:
 def without(kernel: Kernel, path: Path) -> Kernel:
     """The kernel without the statement at `path`."""
     return edited(kernel, path, lambda stmt: ())
+
+
+def run_of(kernel: Kernel, operands: Operands, **options: Any) -> Run | None:
+    """The run of a kernel; None where it broke a rule, which ended it."""
+    try:
+        return simulate(kernel, operands, listeners=(), **options)
+    except SimulationError as error:
+        if not error.place:  # not of the kernel: it cannot be simulated
+            raise
+        return None
 
 
 def conjuncts(condition: Expr) -> tuple[Expr, ...]:

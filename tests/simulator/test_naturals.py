@@ -80,7 +80,7 @@ def test_a_loop_finds_the_iteration() -> None:
 @pytest.mark.parametrize("rows", [2, 3, 8])
 def test_persistent_blocks_look_no_further_than_the_last_tile(rows: int, resident: int) -> None:
     """The tile that a block would copy next has no row where there is none: the last one stands for it."""
-    gemm = Gemm(300, 520, 96, F16, out=F16)
-    config = MmaConfig((128, 128, 32), (64, 64), 3, persistent=True, raster_rows=rows)
+    gemm = Gemm(150, 260, 96, F16, out=F16)
+    config = MmaConfig((64, 64, 32), (32, 32), 3, persistent=True, raster_rows=rows)
     built = build(gemm, replace(config, in_place_fragments=False).schedule(gemm))
     assert simulate(built.kernel, make_operands(gemm), listeners=(), resident_blocks=resident).findings == ()

@@ -83,6 +83,88 @@ def test_gradients_are_those_of_pytorch(name: str, gpu: Any) -> None:
         torch.testing.assert_close(own, other, rtol=1e-4, atol=1e-4)
 
 
+KNOWN = {
+    "mm": lambda a, b, c: torch.mm(a, b),
+    "bmm": lambda a, b, c: torch.bmm(a[None], b[None]),
+    "addmm": lambda a, b, c: torch.addmm(c, a, b),
+    "addmm with factors": lambda a, b, c: torch.addmm(c, a, b, alpha=2, beta=0.5),
+    "addmm of a row": lambda a, b, c: torch.addmm(c[0], a, b),
+    "baddbmm": lambda a, b, c: torch.baddbmm(c[None], a[None], b[None]),
+    "linear": lambda a, b, c: functional.linear(a, b.T, c[0]),
+    "layer": lambda a, b, c: functional.linear(a[None], b.T, c[0]),
+}
+
+
+@pytest.mark.parametrize("name", KNOWN)
+def test_a_call_that_was_made_before_is_started_at_once(name: str, gpu: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    """With other tensors of the same kind, whose results are their own."""
+    given = [[torch.randn(shape) for shape in (X, W, (7, 6))] for _ in range(3)]
+    with route_torch() as routed:
+        KNOWN[name](*given[0])
+        monkeypatch.setattr(torch_kernels, "compute", None)
+        for one in given:
+            torch.testing.assert_close(KNOWN[name](*one).reshape(7, 6), _unrouted(name, one))
+    assert routed.calls == len(gpu.launches) == 4
+
+
+def _unrouted(name: str, given: list[Any]) -> Any:
+    return KNOWN[name](*(one.double() for one in given)).float().reshape(7, 6)
+
+
+def test_calls_that_differ_in_what_a_kernel_assumes_are_not_taken_for_each_other(gpu: Any) -> None:
+    """Strides, alignment, formats, and what is added: each asked the second time."""
+    wide, added = torch.randn(9, 12), torch.randn(7, 6)
+    pairs = [
+        (torch.randn(7, 5), torch.randn(5, 6)),
+        (torch.randn(5, 7).T, torch.randn(5, 6)),
+        (wide[1:8, 1:6], torch.randn(5, 6)),
+        (wide[1:8, 2:7], torch.randn(6, 5).T),
+    ]
+    for _ in range(2):
+        for a, b in pairs:
+            for c in (added, added[:1], added[0], added.T.contiguous().T, torch.ones(())):
+                for factors in ({}, {"alpha": 2}, {"beta": 2}, {"beta": 0}):
+                    with route_torch():
+                        result = torch.addmm(c, a, b, **factors)
+                    torch.testing.assert_close(result, torch.addmm(c, a, b, **factors), rtol=1e-5, atol=1e-5)
+    assert len(gpu.launches) >= 100
+
+
+GROUPED = {
+    "rows": (lambda a, b, ends: torch._grouped_mm(a, b, offs=ends), (48, 32), (3, 32, 16)),
+    "transposed": (lambda a, b, ends: torch._grouped_mm(a, b.mT, offs=ends), (48, 32), (3, 16, 32)),
+    "columns": (lambda a, b, ends: torch._grouped_mm(a, b, offs=ends), (3, 16, 32), (32, 48)),
+    "sums": (lambda a, b, ends: torch._grouped_mm(a.T, b, offs=ends), (48, 32), (48, 16)),
+}
+
+
+@pytest.mark.skipif(not hasattr(torch, "_grouped_mm"), reason="this PyTorch has no grouped products")
+@pytest.mark.parametrize("name", GROUPED)
+def test_grouped_products_are_routed(name: str, gpu: Any) -> None:
+    """As PyTorch computes them, their gradients too."""
+    call, left, right = GROUPED[name]
+    ends = torch.tensor([16, 16, 48], dtype=torch.int32)
+    given = [torch.randn(shape).bfloat16().requires_grad_() for shape in (left, right)]
+    with route_torch() as routed:
+        result = call(*given, ends)
+        assert routed.calls == 1 and gpu.launches
+        ours = torch.autograd.grad(result.float().square().sum(), given)
+        assert routed.calls == 3
+    expected = call(*given, ends)
+    theirs = torch.autograd.grad(expected.float().square().sum(), given)
+    for own, other in zip((result, *ours), (expected, *theirs), strict=True):
+        torch.testing.assert_close(own, other, rtol=0.05, atol=0.5)
+
+
+@pytest.mark.skipif(not hasattr(torch, "_grouped_mm"), reason="this PyTorch has no grouped products")
+def test_grouped_products_that_are_not_ours_stay(gpu: Any) -> None:
+    a, b = torch.randn(3, 16, 32).bfloat16(), torch.randn(3, 32, 16).bfloat16()
+    with route_torch() as routed:
+        result = torch._grouped_mm(a, b)  # PyTorch makes a bmm of it on the CPU
+    assert [why.partition(" ")[0] for why in routed.declined] == ["_grouped_mm"]
+    torch.testing.assert_close(result, torch._grouped_mm(a, b))
+
+
 def test_16_bit_formats(gpu: Any) -> None:
     for dtype in (torch.float16, torch.bfloat16):
         a, b = torch.randn(X).to(dtype), torch.randn(W).to(dtype)
@@ -295,7 +377,8 @@ def test_autocast_chooses_the_format(dtype: Any, gpu: Any) -> None:
     assert_close(gradient, expected, rounded[0].double().abs().sum(0).expand(6, 5), 7, roundings=2**17)
 
 
-def test_what_the_user_allowed_of_tf32_is_asked_for(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_the_user_allowed_of_tf32_is_asked_for(gpu: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Also of a call that was made before, which asks nothing else."""
     asked = []
     plain = torch_kernels.compute
 
@@ -306,14 +389,17 @@ def test_what_the_user_allowed_of_tf32_is_asked_for(monkeypatch: pytest.MonkeyPa
     monkeypatch.setattr(torch_kernels, "compute", compute)
     before = torch.get_float32_matmul_precision()
     try:
-        for precision in ("highest", "high", "medium"):
+        for precision in ("highest", "high", "medium", "highest"):
             torch.set_float32_matmul_precision(precision)
             with route_torch():
                 torch.randn(X) @ torch.randn(W)
                 torch.randn(X).bfloat16() @ torch.randn(W).bfloat16()
     finally:
         torch.set_float32_matmul_precision(before)
-    assert asked == ["default", "default", "tf32", "default", "tf32", "default"]
+    assert asked == ["default", "default", "tf32"]
+    kept = [(str(key[2]), key[1]) for key in torch_kernels.MEMO if key[0] == "mm"]
+    assert kept == [("torch.float32", "default"), ("torch.bfloat16", False), ("torch.float32", True)]
+    assert len(gpu.launches) == 8
 
 
 @pytest.mark.filterwarnings("ignore")  # PyTorch's, that there are two ways to ask

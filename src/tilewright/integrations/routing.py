@@ -9,7 +9,8 @@ from tilewright.frontend.options import Precision, check_precision
 
 def route_torch(*, precision: Precision = "default") -> Any:
     """Within the block, the products of PyTorch run through tilewright: `mm`, `addmm`, `bmm`, `baddbmm`, also with
-    `out=`, and so `a @ b`, `torch.matmul`, `nn.Linear`, `nn.MultiheadAttention` and the layers of transformers.
+    `out=`, `_grouped_mm` with offsets, and so `a @ b`, `torch.matmul`, `nn.Linear`, `nn.MultiheadAttention` and the
+    layers of transformers.
 
     Routed are dense CUDA tensors of float32, float16 or bfloat16, and what torch.autocast makes of them; on Hopper also
     `torch._scaled_mm` and `torch.nn.functional.scaled_mm` of float8_e4m3fn, with one scale for each operand or for each

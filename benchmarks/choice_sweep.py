@@ -30,6 +30,7 @@ from typing import Any
 from tilewright.bench.records import Origin, command, commit, now
 from tilewright.device.spec import DeviceSpec
 from tilewright.errors import TilewrightError
+from tilewright.kernels.wgmma import WgmmaConfig
 from tilewright.planning.assembly import Request
 from tilewright.planning.candidates import candidates
 from tilewright.planning.dispatch import estimated
@@ -57,7 +58,7 @@ MOST_CALLS = 200
 
 
 def candidates_of(gemm: Gemm, spec: DeviceSpec, count: int) -> list[Candidate]:
-    """What dispatch would take, and plans drawn near the best priced ones."""
+    """What dispatch would take, the best of each split of k, and plans drawn near the best priced ones."""
     alignment = alignment_of_rows(gemm)
     # mma.sync is hardly ever faster than wgmma.
     family = "wgmma" if "wgmma" in candidates(gemm, spec) else None
@@ -67,10 +68,23 @@ def candidates_of(gemm: Gemm, spec: DeviceSpec, count: int) -> list[Candidate]:
     found |= {config: us for us, config in drawn_from.drawn(count, seed, 0.07)}
     ranking = [*islice(estimated(Request(gemm, alignment), spec), 60)]
     cores = {core_of(one): one for one in reversed(ranking)}  # of each kernel, its best options
-    asked = [*shipped_for(gemm, spec), *ranking[:3], *sorted(cores.values(), key=ranking.index)[:6]]
+    best = sorted(cores.values(), key=ranking.index)
+    split = {getattr(one.kernel, "split_k", 1): one for one in reversed(ranking)}
+    asked = [*shipped_for(gemm, spec), *ranking[:3], *best[:6], *others(best[:4])]
+    asked += sorted(split.values(), key=ranking.index)[:3]
     today = {one: estimate_us(one, gemm, spec, alignment) for one in asked}
     return [
         Candidate(config, us) for config, us in (today | {c: us for c, us in found.items() if c not in today}).items()
+    ]
+
+
+def others(plans: Sequence[PlanConfig]) -> list[PlanConfig]:
+    """The same with dependent launch where they have none, and without it: their difference is small."""
+    kernels = [one.kernel for one in plans]
+    return [
+        replace(one, kernel=replace(kernel, dependent_launch=not kernel.dependent_launch))
+        for one, kernel in zip(plans, kernels, strict=True)
+        if isinstance(kernel, WgmmaConfig)
     ]
 
 

@@ -143,7 +143,7 @@ def table(data: Sequence[Measured], at: Constants | None) -> tuple[Any, Any, Any
         sizes = one.sizes
         lengths = tuple(np.broadcast_to(length, len(seconds)) for length in (sizes.m, sizes.n, sizes.k))
         x.append(features(one.kind, one.columns, one.read, SPEC, lengths, seconds))
-        # What all plans of a problem have in common decides nothing: trees that learn it have fewer leaves for the rest.
+        # What all plans of a problem share decides nothing, and would take leaves from what does.
         left = np.log(one.us / (1e6 * seconds))
         y.append(left - np.average(left, weights=one.weights))
         w.append(one.weights)

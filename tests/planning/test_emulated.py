@@ -15,7 +15,7 @@ from tilewright.planning.assembly import Request
 from tilewright.planning.packing import Alignment
 from tilewright.planning.stack import Stack
 from tilewright.problem import Activation, Epilogue, Gemm, Operands, Order, make_operands
-from tilewright.problem.emulation import ALGORITHMS, BF16X6, TF32X3, Algorithm
+from tilewright.problem.emulation import ALGORITHMS, BF16X6, F16X3, TF32X3, Algorithm
 from tilewright.problem.reference import view
 
 U = 2.0**-24
@@ -61,19 +61,35 @@ def test_leading_dimensions_and_a_sum_of_many_parts() -> None:
     plan = DISPATCHER.plan(request)
     assert "split_k" in plan.words, plan.words
     assert_within_bound(request)
+    assert_within_bound(replace(request, algorithm=F16X3))
 
 
 def test_the_epilogue_and_the_factors_are_those_of_any_product() -> None:
     gemm = Gemm(40, 24, 70, alpha=-2.0, beta=0.5, epilogue=Epilogue("n", True, Activation.RELU))
     operands = make_operands(gemm)
-    c = view(gemm, "C", computed(DISPATCHER, request_of(gemm, BF16X6), operands))
     a, b, residual, bias = (
         operands.matrix(name).astype(np.float64)  # type: ignore[arg-type]
         for name in ("A", "B", "residual", "bias")
     )
     expected = np.maximum(0, -2 * (a @ b) + 0.5 * residual + bias)
     scale = 2 * abs(a) @ abs(b) + abs(residual) + abs(bias)
-    assert (abs(c - expected) <= (BF16X6.units(70) + 4) * U * scale).all()
+    for how in (BF16X6, F16X3):
+        c = view(gemm, "C", computed(DISPATCHER, request_of(gemm, how), operands))
+        assert (abs(c - expected) <= (how.units(70) + 4) * U * scale).all()
+
+
+def test_rows_and_columns_of_any_magnitude_by_scaled_pieces() -> None:
+    """Each row and column has a binade of its own; one row is zero, one subnormal."""
+    gemm = Gemm(20, 24, 40)
+    operands = make_operands(gemm)
+    rng = np.random.default_rng(3)
+    a, b = operands.a.reshape(20, 40), operands.b.reshape(40, 24)
+    a *= np.exp2(rng.integers(-100, 60, (20, 1))).astype(np.float32)
+    b *= np.exp2(rng.integers(-20, 60, (1, 24))).astype(np.float32)
+    a[3], a[4] = 0, np.float32(1e-40)
+    assert_within_bound(request_of(gemm, F16X3), operands)
+    with pytest.raises(LaunchError, match="batch"):
+        DISPATCHER.plan(replace(request_of(gemm, F16X3), stack=Stack(2, 800, 960, 480)))
 
 
 @pytest.mark.parametrize("how", [BF16X6, TF32X3], ids=str)

@@ -18,12 +18,16 @@ from tilewright.problem.emulation import (
     BF16X3,
     BF16X6,
     BF16X9,
+    F16X3,
+    LARGEST_SCALE,
     MOST_SPLIT_UNITS,
+    SCALED_TO,
     TF32X3,
     Algorithm,
     algorithm,
     at_least_f32,
     f32_units,
+    scales_of,
     split,
 )
 
@@ -156,7 +160,7 @@ def test_the_typical_error_at_1024(name: str, limit: float) -> None:
     sequential = np.zeros((24, 24), np.float32)
     for k in range(1024):
         sequential = (sequential.astype(np.float64) + np.outer(a[:, k].astype(np.float64), b[k])).astype(np.float32)
-    for how in (BF16X6, BF16X9, TF32X3):
+    for how in (BF16X6, BF16X9, TF32X3, F16X3):
         error = relative(a, b, emulated(how, a, b))
         assert error < limit and error < relative(a, b, sequential)
 
@@ -172,18 +176,31 @@ def test_without_promotion_errors_grow_with_k() -> None:
 def test_pieces_add_up(how: Algorithm, numbers: list[float]) -> None:
     values = np.array(numbers, np.float32)
     finite = np.isfinite(values)
-    pieces = split(values, how)
+    scale = scales_of(values[None], 1) if how.shift else np.float32([1.0])
+    pieces = split(values, how, scale)
     rest = how.magnitudes[-1]
+    scaled, stored = values.astype(np.float64) * scale, [1.0, *[2.0**how.shift] * (how.count - 1)]
     with np.errstate(invalid="ignore"):
-        left = abs(sum(piece.astype(np.float64) for piece in pieces) - values.astype(np.float64))
+        left = abs(sum(piece.astype(np.float64) / by for piece, by in zip(pieces, stored, strict=True)) - scaled)
     least = how.pieces.tiny * how.pieces.unit_roundoff  # half of the smallest subnormal number
-    assert (left[finite] <= np.maximum(rest * abs(values[finite].astype(np.float64)), least)).all()
-    for piece, largest in zip(pieces, how.magnitudes, strict=False):
+    assert (left[finite] <= np.maximum(rest * abs(scaled[finite]), least / stored[-1])).all()
+    for piece, largest, by in zip(pieces, how.magnitudes, stored, strict=False):
         np.testing.assert_array_equal(how.pieces.decode(how.pieces.encode(piece)), piece)
-        bound = largest * abs(values[finite].astype(np.float64)) + 2 * least
+        bound = largest * by * abs(scaled[finite]) + 2 * least * by
         assert (abs(piece[finite].astype(np.float64)) <= bound).all()
     np.testing.assert_array_equal(pieces[0] == 0, values == 0)
     np.testing.assert_array_equal(pieces[0][~finite], values[~finite])
+
+
+@given(st.lists(st.floats(width=32), min_size=1, max_size=40))
+@settings(max_examples=50, deadline=None)
+def test_scales_bring_the_largest_number_to_its_binade(numbers: list[float]) -> None:
+    values = np.array(numbers, np.float32)
+    (scale,) = scales_of(values[None], 1)
+    largest = np.where(np.isfinite(values), abs(values), 0).max().astype(np.float64)
+    fraction, exponent = np.frexp(scale)
+    assert fraction == 0.5 and exponent % 2 == 1 and largest * scale < 4 * SCALED_TO
+    assert largest * scale >= SCALED_TO or scale == LARGEST_SCALE
 
 
 @HOWS

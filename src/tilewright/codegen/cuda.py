@@ -27,6 +27,7 @@ from tilewright.problem.gemm import Gemm, Operand, Order
 from tilewright.problem.problem import Problem
 from tilewright.problem.reduction import Reduction
 from tilewright.problem.relayout import Relayout
+from tilewright.problem.scaling import Scaling
 from tilewright.problem.splitting import Splitting
 
 _PLACEMENT_BYTES = 128
@@ -213,7 +214,9 @@ def _described(problem: Problem) -> tuple[str, tuple[str, ...]]:
     if isinstance(problem, Gemm):
         title = f"C = {problem.formula()}, accumulated in {problem.accumulate}"
         return title, tuple(operand_line(operand, problem) for operand in problem.matrices)
-    assert isinstance(problem, (Relayout, Reduction, Splitting)), f"no description of a {type(problem).__name__}"
+    assert isinstance(problem, (Relayout, Reduction, Scaling, Splitting)), (
+        f"no description of a {type(problem).__name__}"
+    )
     return problem.title, problem.matrix_lines
 
 

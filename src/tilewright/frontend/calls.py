@@ -51,11 +51,11 @@ def matmul(
     names, of Python's operators and `tilewright.ops`, whose value is the result; it is called once, with symbols, and
     becomes a part of the kernel (docs/epilogues.md). operands: for that function, each a number, or an array of shape
     (n,), (m, 1) or the result's. out_dtype: "f32" or the operands' format. precision: of f32 operands: "tf32" lets them
-    be rounded to tf32, for tensor cores; "bf16x9", "bf16x6", "bf16x3" and "tf32x3" multiply pieces of them by tensor
-    cores, with the bounds of docs/accuracy.md; "f32_emulated" is the fastest of these whose bound is not above that of
-    f32 arithmetic, or f32 arithmetic itself where that is faster. deterministic: every kernel here gives the same bits
-    in every run; "bitwise" also keeps to one order of summation whatever is tuned. batch_invariant: a row of the result
-    has the same bits however many rows there are.
+    be rounded to tf32, for tensor cores; "bf16x9", "bf16x6", "bf16x3", "tf32x3" and "f16x3" multiply pieces of them
+    by tensor cores, with the bounds of docs/accuracy.md; "f32_emulated" is the fastest of these whose bound is not
+    above that of f32 arithmetic, or f32 arithmetic itself where that is faster. deterministic: every kernel here gives
+    the same bits in every run; "bitwise" also keeps to one order of summation whatever is tuned. batch_invariant: a row
+    of the result has the same bits however many rows there are.
 
     b may be what `prepare` made of a constant operand.
 

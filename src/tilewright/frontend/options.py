@@ -16,7 +16,7 @@ from tilewright.problem.emulation import ALGORITHMS, Algorithm, at_least_f32
 from tilewright.problem.epilogue import Value
 from tilewright.problem.functions import Activation
 
-Precision = Literal["default", "tf32", "bf16x9", "bf16x6", "bf16x3", "tf32x3", "f32_emulated"]
+Precision = Literal["default", "tf32", "bf16x9", "bf16x6", "bf16x3", "tf32x3", "f16x3", "f32_emulated"]
 """What becomes of f32 operands; docs/accuracy.md has the bound of each."""
 
 EMULATED: Precision = "f32_emulated"

@@ -70,6 +70,8 @@ class SplittingConfig:
     def reasons_against(self, problem: Splitting, spec: DeviceSpec | None = None) -> tuple[str, ...]:
         """Why this kernel cannot split this operand, in words; empty if it can."""
         found: list[str] = []
+        if problem.algorithm.shift and problem.count > 1:
+            found.append(f"the matrices of a batch of {problem.count} have scales of their own")
         if problem.length % self.width or problem.leading % self.width or problem.step % self.width:
             found.append(f"lines of {problem.length} elements are not multiples of {self.width}")
         offsets = (problem.to_length, problem.to_leading, problem.to_piece, problem.to_step)
@@ -96,6 +98,7 @@ class SplittingConfig:
         groups = ceil_div_of(argument("to_lines"), self.lines)
         pieces = ceil_div_of(argument("to_length"), self.elements)
         of_line = f"_{self.along}" if self.along < THREADS else ""
+        of_line += "_across" if problem.across else ""
         return verified(
             Kernel(
                 f"split_{problem.algorithm}_x{self.width}{of_line}",
@@ -121,6 +124,7 @@ class _Statements:
         self.held = registers("held", F32, count, width, note="numbers of the source")
         self.rest = registers("rest", F32, width, note="what the pieces so far leave")
         self.high = registers("high", F32, width, note="the first piece")
+        self.across, self.scales = problem.across, registers("scales_of", F32, count, width, note="powers of two")
         self.pieces = [registers(f"piece{i}", self.stored, width) for i in range(self.algorithm.count)]
 
     def body(self, pieces: Expr) -> Body:
@@ -133,6 +137,7 @@ class _Statements:
             Let("line", Var("group") * lines + binary(Op.DIV, THREAD, config.along)),
             Let("column", (Var("piece") * config.along + THREAD % config.along) * config.width),
             *(Alloc(buffer) for buffer in (self.held, self.rest, self.high, *self.pieces)),
+            *self._scaled(),
             unrolled("i", _VECTORS[config.width], self._load),
             unrolled("i", _VECTORS[config.width], self._split_and_store),
         )
@@ -146,6 +151,20 @@ class _Statements:
         offset = self._offset("step", line, "leading") + column
         place = element_of("source", F32, offset)
         return Move(at(self.held, i, Const(0)), place, self.config.width, inside, origin="source")
+
+    def _scaled(self) -> Body:
+        """The scales of the numbers of a thread."""
+        if not self.algorithm.shift:
+            return ()
+        column, width = Var("column"), self.config.width if self.across else 1
+
+        def load(i: Expr) -> Move:
+            index = column if self.across else self._line(i)
+            inside = below(index, argument("length" if self.across else "lines"))
+            return Move(at(self.scales, i, Const(0)), element_of("scales", F32, index), width, inside, origin="scales")
+
+        loads = (load(Const(0)),) if self.across else unrolled("i", _VECTORS[self.config.width], load)
+        return (Alloc(self.scales), *loads)
 
     @staticmethod
     def _offset(step: str, line: Expr, leading: str) -> Expr:
@@ -166,20 +185,24 @@ class _Statements:
     def _split(self, i: Expr, element: Expr) -> Body:
         """The pieces of one number; behind infinities and NaN stands NaN."""
         algorithm = self.algorithm
-        rest, high = Load(self.rest, (element,)), Load(self.high, (element,))
+        rest, high, number = Load(self.rest, (element,)), Load(self.high, (element,)), Load(self.held, (i, element))
         bound, least = real(float(largest(algorithm.pieces))), real(smallest(algorithm.pieces))
         finite = both(Binary(Op.LE, real(-LARGEST_FACTOR), rest), Binary(Op.LE, rest, real(LARGEST_FACTOR)))
         clamped = Binary(Op.MAX, real(-float(largest(algorithm.pieces))), Binary(Op.MIN, rest, bound))
-        signed = Select(Binary(Op.LT, rest, real(0.0)), real(-smallest(algorithm.pieces)), least)
-        lost = both(Binary(Op.EQ, high, real(0.0)), Binary(Op.NE, rest, real(0.0)))
+        signed = Select(Binary(Op.LT, number, real(0.0)), real(-smallest(algorithm.pieces)), least)
+        lost = both(Binary(Op.EQ, high, real(0.0)), Binary(Op.NE, number, real(0.0)))
+        scale = Load(self.scales, (Const(0), element) if self.across else (i, Const(0)))
+        scaled = Binary(Op.MUL, number, scale) if algorithm.shift else number
         statements: list[Assign] = [
-            Assign(at(self.rest, element), Load(self.held, (i, element))),
+            Assign(at(self.rest, element), scaled),
             Assign(at(self.high, element), self._nearest(clamped)),
             Assign(at(self.high, element), Select(lost, signed, Select(finite, high, rest))),
             self._keep(self.pieces[0], element, high),
             Assign(at(self.rest, element), Binary(Op.SUB, rest, high)),
         ]
         for piece in self.pieces[1:]:
+            if algorithm.shift:
+                statements.append(Assign(at(self.rest, element), Binary(Op.MUL, rest, real(2.0**algorithm.shift))))
             statements.append(Assign(at(self.high, element), self._nearest(rest)))
             statements.append(self._keep(piece, element, high))
             statements.append(Assign(at(self.rest, element), Binary(Op.SUB, rest, high)))

@@ -14,6 +14,7 @@ from tilewright.device.spec import DeviceSpec
 from tilewright.dtypes import F32
 from tilewright.errors import LaunchError
 from tilewright.kernels.relayout import RelayoutConfig
+from tilewright.kernels.scaling import ScalingConfig
 from tilewright.kernels.splitting import SplittingConfig
 from tilewright.kernels.wgmma_steps import reads_orders
 from tilewright.planning.assembly import Request, plan_of
@@ -25,6 +26,7 @@ from tilewright.planning.stack import Stack
 from tilewright.problem.emulation import Algorithm
 from tilewright.problem.gemm import Gemm, OperandName, Order
 from tilewright.problem.relayout import MatrixCopy, Relayout
+from tilewright.problem.scaling import Scaling
 from tilewright.problem.splitting import Splitting, stored_as
 from tilewright.units import format_bytes, round_up
 from tilewright.winners.plan_config import PlanConfig
@@ -33,6 +35,11 @@ _MOST_BYTES = 16 << 30
 """Of the pieces of both operands."""
 
 _PLACE: dict[OperandName, Place] = {"A": Place.A, "B": Place.B}
+
+_SCALES: dict[OperandName, Place] = {"A": Place.SCALE_A, "B": Place.SCALE_B}
+
+_SCALES_TOGETHER = 64
+"""Scales in 256 bytes."""
 
 _K_MAJOR: dict[OperandName, Order] = {"A": Order.ROW, "B": Order.COL}
 
@@ -52,7 +59,12 @@ def why_not(request: Request, spec: DeviceSpec) -> LaunchError | None:
             f"precision={how.name!r} keeps pieces of the operands in a workspace, and there is no memory for it.",
             hint="free some memory, or use precision='default'.",
         )
-    size_bytes = sum(_size_bytes(_splitting(request.gemm, how, name, request.stack)) for name in _split_by(request))
+    if how.shift and request.stack is not None:
+        return LaunchError(
+            f"precision={how.name!r} scales rows and columns of one problem, and this is a batch.",
+            hint="multiply the matrices of the batch one by one, or use precision='bf16x6'.",
+        )
+    size_bytes = sum(_size_bytes(request, name) for name in _split_by(request))
     if size_bytes > _MOST_BYTES:
         return LaunchError(
             f"precision={how.name!r} keeps pieces of the operands of {request.gemm} in {format_bytes(size_bytes)} of "
@@ -88,6 +100,8 @@ def splitting_us(request: Request, spec: DeviceSpec) -> float:
     for name in _split_by(request):
         splitting = _splitting(request.gemm, how, name, request.stack)
         found += float(moving(splitting.compulsory_bytes, spec)) + MORE_LAUNCHES_SECONDS
+        if how.shift:
+            found += float(moving(_scaling(splitting).compulsory_bytes, spec)) + MORE_LAUNCHES_SECONDS
         if _is_transposed(request.gemm, how, name):
             copied = 2 * splitting.count * splitting.lines * splitting.length * F32.bytes
             found += float(moving(copied, spec)) + MORE_LAUNCHES_SECONDS
@@ -110,9 +124,8 @@ def splitting_plan(kernels: Kernels, request: Request) -> tuple[Plan, int]:
     """B split into pieces at `Place.OUT`, and their bytes."""
     how = request.algorithm
     assert how is not None
-    splitting = _splitting(request.gemm, how, "B", request.stack)
     steps, scratch = _split(kernels, request, "B", 0, (Place.OUT, 0))
-    return Plan(tuple(steps), scratch, f"pieces of B for {how}"), _size_bytes(splitting)
+    return Plan(tuple(steps), scratch, f"pieces of B for {how}"), _size_bytes(request, "B")
 
 
 def _split(
@@ -128,9 +141,30 @@ def _split(
         source, aligned = (Place.SCRATCH, at), TMA_BYTES
         steps.append(_transposed(kernels, request, splitting, name, at))
         at += splitting.count * padded_bytes(splitting.lines, splitting.length, F32)
+    target = to or (Place.SCRATCH, at)
+    pointers: list[tuple[int, int]] = [source, target]
+    if how.shift:
+        scaling, (place, offset) = _scaling(splitting), _scales_at(request, name, target)
+        found = kernels.auxiliary(ScalingConfig.of(scaling, aligned, overlapped=kernels.overlaps), scaling)
+        steps.append(Step(found, (source, (place, offset))))
+        pointers.append((place, offset + scaling.apart * F32.bytes))
     launch = kernels.auxiliary(SplittingConfig.of(splitting, aligned, overlapped=kernels.overlaps), splitting)
-    steps.append(Step(launch, (source, to or (Place.SCRATCH, at))))
-    return steps, at if to is not None else at + _size_bytes(splitting)
+    steps.append(Step(launch, tuple(pointers)))
+    return steps, at if to is not None else at + _size_bytes(request, name)
+
+
+def _scaling(splitting: Splitting) -> Scaling:
+    """The scales of an operand, as it lies when it is split."""
+    lines, length = splitting.lines, splitting.length
+    apart = round_up(length if splitting.across else lines, _SCALES_TOGETHER)
+    return Scaling(lines, length, splitting.leading, splitting.across, apart)
+
+
+def _scales_at(request: Request, name: OperandName, pieces: tuple[int, int]) -> tuple[int, int]:
+    """Where the scales of an operand lie: behind its pieces."""
+    assert request.algorithm is not None
+    place, offset = pieces
+    return place, offset + _pieces_bytes(_splitting(request.gemm, request.algorithm, name, request.stack))
 
 
 def _is_transposed(gemm: Gemm, how: Algorithm, name: OperandName) -> bool:
@@ -142,7 +176,8 @@ def _product(gemm: Gemm, how: Algorithm) -> Gemm:
     """The problem behind the splitting; operands keep their orders where kernels read those."""
     product = how.pieces if stored_as(how) is F32 else None
     k = how.padded_k(gemm.k)
-    inner = replace(gemm, k=k, dtype=stored_as(how), product=product, pieces=how, lda=0, ldb=0)
+    epilogue = replace(gemm.epilogue, scale=("m", "n"), twice=True) if how.shift else gemm.epilogue
+    inner = replace(gemm, k=k, dtype=stored_as(how), product=product, pieces=how, lda=0, ldb=0, epilogue=epilogue)
     if not reads_orders(inner):
         inner = replace(inner, a=Order.ROW, b=Order.COL, lda=0, ldb=0)
     lda, ldb = (padded(inner.size(inner.operand(name).contiguous), inner.dtype) for name in PACKABLE)
@@ -166,7 +201,8 @@ def _splitting(gemm: Gemm, how: Algorithm, name: OperandName, stack: Stack | Non
     step = padded_bytes(lines, length, F32) // F32.bytes if transposed else step
     to_step = 0 if count == 1 else how.count * to_piece
     sizes = (lines, length, source, to_lines, to_length, leading, to_piece, step if count > 1 else 0, to_step, count)
-    return Splitting(how, *sizes)
+    across = how.shift > 0 and inner.operand(name).order is not _K_MAJOR[name]
+    return Splitting(how, *sizes, across=across)
 
 
 def _piece_bytes(gemm: Gemm, how: Algorithm, name: OperandName) -> int:
@@ -187,12 +223,22 @@ def emulated_plan(kernels: Kernels, request: Request, config: PlanConfig) -> Pla
         more, end = _split(kernels, request, name, at)
         steps += more
         places[_PLACE[name]], at = more[-1].pointers[1], end
+    if how.shift:
+        places |= {_SCALES[name]: _scales_at(request, name, places[_PLACE[name]]) for name in PACKABLE}
     product = plan_of(kernels, inner, config)
     steps += [replace(step, pointers=tuple(_moved(one, places, at) for one in step.pointers)) for step in product.steps]
     return Plan(tuple(steps), at + product.scratch_bytes, f"{how}: pieces by {product.words}")
 
 
-def _size_bytes(splitting: Splitting) -> int:
+def _size_bytes(request: Request, name: OperandName) -> int:
+    """Of the pieces of an operand with its scales."""
+    assert request.algorithm is not None
+    splitting = _splitting(request.gemm, request.algorithm, name, request.stack)
+    scales = 2 * _scaling(splitting).apart * F32.bytes if request.algorithm.shift else 0
+    return _pieces_bytes(splitting) + scales
+
+
+def _pieces_bytes(splitting: Splitting) -> int:
     """Of the pieces of an operand, rounded up to 256 bytes."""
     elements = splitting.to_step * splitting.count or splitting.storage_elements("target")
     return round_up(elements * splitting.out.bytes, 256)

@@ -18,6 +18,7 @@ from tilewright.kernels.configuration import name_of
 from tilewright.kernels.gemv import GemvConfig
 from tilewright.kernels.reduce import ReduceConfig
 from tilewright.kernels.relayout import RelayoutConfig
+from tilewright.kernels.scaling import ScalingConfig
 from tilewright.kernels.splitting import SplittingConfig
 from tilewright.lowering.variants import MAX_INDEX, ends_whole, reads_vectors, widest
 from tilewright.planning.packing import Alignment
@@ -27,6 +28,7 @@ from tilewright.problem.epilogue import AddedName
 from tilewright.problem.gemm import Dim, Gemm, OperandName, piece_of
 from tilewright.problem.reduction import Reduction
 from tilewright.problem.relayout import Relayout
+from tilewright.problem.scaling import Scaling
 from tilewright.problem.splitting import Splitting
 from tilewright.runtime.cubin_cache import CubinCache
 from tilewright.runtime.driver import Gpu
@@ -119,7 +121,9 @@ class Kernels:
         return self.spec.compute_capability >= SINCE[Feature.DEPENDENT_LAUNCH]
 
     def auxiliary(
-        self, config: RelayoutConfig | ReduceConfig | SplittingConfig, problem: Relayout | Reduction | Splitting
+        self,
+        config: RelayoutConfig | ReduceConfig | ScalingConfig | SplittingConfig,
+        problem: Relayout | Reduction | Scaling | Splitting,
     ) -> PreparedLaunch:
         """The launch of a kernel that stands before or after a product.
 

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from tilewright.dtypes import BF16, F32, TF32, Array, DType
+from tilewright.dtypes import BF16, F16, F32, TF32, Array, DType
 from tilewright.errors import UnknownName
 from tilewright.units import ceil_div, round_up
 
@@ -34,7 +34,8 @@ class Algorithm:
 
     pieces: the format of a piece. count: pieces of an operand. products: which piece of A by which of B, in the order
     of summation in a group; the last is of the first pieces. promote_every: elements of k of a group, which tensor
-    cores sum before their sum is added to registers of f32.
+    cores sum before their sum is added to registers of f32. shift: pieces behind the first are stored times
+    2**shift, and rows of A and columns of B are scaled by powers of four before they are split; 0: neither.
     """
 
     name: str
@@ -42,6 +43,7 @@ class Algorithm:
     count: int
     products: tuple[tuple[int, int], ...]
     promote_every: int
+    shift: int = 0
 
     def __reduce__(self) -> tuple[object, ...]:
         return algorithm, (self.name,)
@@ -60,7 +62,7 @@ class Algorithm:
     @property
     def rescale(self) -> float:
         """What the sum of the small products of a group is multiplied by before the last one is added to it."""
-        return 1.0
+        return 2.0**-self.shift
 
     # -- the bound -----------------------------------------------------------------------------------------------------
 
@@ -108,9 +110,13 @@ class Algorithm:
 
         a_rows, b_columns: the largest magnitudes of the rows of A, shape (m,), and of the columns of B, shape (n,).
         A piece is a multiple of the smallest subnormal number of its format, and tensor cores align even the product
-        of a zero as one of 2**-126.
+        of a zero as one of 2**-126. Where rows and columns are scaled, underflow is relative to their largest.
         """
-        magnitudes = np.asarray(a_rows, np.float64)[:, None] + np.asarray(b_columns, np.float64)[None, :]
+        rows, columns = np.asarray(a_rows, np.float64)[:, None], np.asarray(b_columns, np.float64)[None, :]
+        magnitudes = rows + columns
+        if self.shift:
+            scaled: Array = k * rows * columns * (2.0**-46 + 2.0**-48)
+            return scaled + magnitudes * k * 2.0**-161 + 2.0**-149
         terms = len(self.products) * self.padded_k(k)
         found: Array = magnitudes * (k * smallest(self.pieces) + terms * 2.0**-150) + terms * 2.0**-149
         return found
@@ -125,7 +131,15 @@ BF16X9 = Algorithm("bf16x9", BF16, 3, ((2, 2), (2, 1), (1, 2), (2, 0), (1, 1), (
 BF16X6 = Algorithm("bf16x6", BF16, 3, ((2, 0), (1, 1), (0, 2), (1, 0), (0, 1), (0, 0)), 64)
 BF16X3 = Algorithm("bf16x3", BF16, 2, ((1, 0), (0, 1), (0, 0)), 64)
 TF32X3 = Algorithm("tf32x3", TF32, 2, ((1, 0), (0, 1), (0, 0)), 32)
-ALGORITHMS = {one.name: one for one in (BF16X9, BF16X6, BF16X3, TF32X3)}
+F16X3 = Algorithm("f16x3", F16, 2, ((1, 0), (0, 1), (0, 0)), 64, shift=11)
+ALGORITHMS = {one.name: one for one in (BF16X9, BF16X6, BF16X3, TF32X3, F16X3)}
+
+SCALED_TO = 2.0**12
+"""The least that the largest magnitude of a scaled row or column is; it is below 4 times that, as scales are powers of
+four, and numbers of f16 end at 2**16."""
+
+LARGEST_SCALE = 2.0**126
+"""So that the product of two scales is one of f32."""
 
 MOST_SPLIT_UNITS = 9.0
 """Of an algorithm in the place of f32 arithmetic: rounding errors of f32 grow like the square root of k, and what a
@@ -146,39 +160,60 @@ def f32_units(k: int) -> float:
 
 def at_least_f32(k: int) -> tuple[Algorithm, ...]:
     """The algorithms whose bound is not above that of f32 arithmetic, the fastest first: tensor cores take as long for
-    a product as its operands have bytes. Of equally fast ones that which leaves out less.
+    a product as its operands have bytes. Of equally fast ones that which leaves out less. Not those that scale rows and
+    columns, whose bound has a part relative to the largest numbers of these.
 
     >>> at_least_f32(4096), at_least_f32(8)
     ((bf16x6, tf32x3, bf16x9), ())
     """
-    found = [one for one in ALGORITHMS.values() if one.units(k) <= f32_units(k) and one.split_units <= MOST_SPLIT_UNITS]
+    bounded = (one for one in ALGORITHMS.values() if not one.shift and one.units(k) <= f32_units(k))
+    found = [one for one in bounded if one.split_units <= MOST_SPLIT_UNITS]
     return tuple(sorted(found, key=lambda one: (len(one.products) * one.pieces.bytes, one.split_units)))
 
 
-def first_piece(values: Array, pieces: DType) -> Array:
-    """The nearest number of a narrower format, as float32: finite where the value is, and 0 only where that is 0."""
+def scales_of(values: Array, axis: int) -> Array:
+    """Powers of four, as float32, that bring the largest finite magnitude along an axis to 2**12 and above, below
+    2**14; at most 2**126.
+
+    >>> scales_of(np.float32([[5.0, -np.inf], [0.0, 0.0]]), axis=1).tolist() == [2.0**10, 2.0**126]
+    True
+    """
+    largest = np.where(np.isfinite(values), np.abs(values), 0).astype(np.float64).max(axis, initial=0.0)
+    binade = (np.frexp(np.maximum(largest, 2.0**-149))[1] - 1) // 2 * 2
+    found: Array = np.minimum(SCALED_TO * np.exp2(-binade.astype(np.float64)), LARGEST_SCALE).astype(np.float32)
+    return found
+
+
+def first_piece(values: Array, pieces: DType, unscaled: Array) -> Array:
+    """The nearest number of a narrower format, as float32: finite where the value is, and 0 only where the unscaled
+    one is."""
     bound = largest(pieces)
     finite = np.isfinite(values)
     clamped = np.clip(np.where(finite, values, np.float32(0)), -bound, bound).astype(np.float32)
     nearest = pieces.decode(pieces.encode(clamped)).astype(np.float32)
-    lost = finite & (nearest == 0) & (values != 0)
-    nearest = np.where(lost, np.copysign(np.float32(smallest(pieces)), values), nearest)
+    lost = finite & (nearest == 0) & (unscaled != 0)
+    nearest = np.where(lost, np.copysign(np.float32(smallest(pieces)), unscaled), nearest)
     return np.where(finite, nearest, values).astype(np.float32)
 
 
-def split(values: Array, how: Algorithm) -> tuple[Array, ...]:
-    """The pieces of f32 numbers, as float32. Infinities and NaN stand in the first piece, NaN in the others: the small
-    products of their group are NaN, which kernels replace by 0, so that the product of first pieces decides.
+def split(values: Array, how: Algorithm, scale: Array | float = 1.0) -> tuple[Array, ...]:
+    """The pieces of f32 numbers times their scale, as float32. Infinities and NaN stand in the first piece, NaN in the
+    others: the small products of their group are NaN, which kernels replace by 0, so that the product of first pieces
+    decides.
 
     >>> [float(piece[0]) for piece in split(np.float32([1 + 2.0**-8 + 2.0**-20]), BF16X6)]
     [1.0078125, -0.00390625, 9.5367431640625e-07]
     """
     values = np.asarray(values, F32.numpy)
-    first = first_piece(values, how.pieces)
+    with np.errstate(invalid="ignore", over="ignore", under="ignore"):
+        scaled = (values * np.float32(scale)).astype(np.float32)
+    first = first_piece(scaled, how.pieces, values)
+    values = scaled
     found = [first]
     with np.errstate(invalid="ignore"):
         rest = (values - first).astype(np.float32)
         for _ in range(how.count - 1):
+            rest = rest * np.float32(2.0**how.shift)
             piece = how.pieces.decode(how.pieces.encode(rest)).astype(np.float32)
             found.append(piece)
             rest = rest - piece
@@ -187,4 +222,4 @@ def split(values: Array, how: Algorithm) -> tuple[Array, ...]:
 
 def largest(pieces: DType) -> np.float32:
     """The largest finite number of the format of a piece."""
-    return np.float32((2 - 2 * pieces.unit_roundoff) * 2.0**127)
+    return np.float32((2 - 2 * pieces.unit_roundoff) * 2 / pieces.tiny)

@@ -352,13 +352,15 @@ class Exact:
 @dataclass(frozen=True, slots=True)
 class Epilogue:
     """bias: the dimension along which it runs. residual: whether R is another matrix than C. scale: what has
-    scales: a dimension for each index, or a whole operand. function: of C as all of these make it, which it has as
-    accumulator 0, of alpha times other accumulators, and of operands of its own."""
+    scales: a dimension for each index, or a whole operand. twice: the product of all scales is a factor twice, so that
+    large and small ones meet before either makes a sum overflow. function: of C as all of these make it, which it has
+    as accumulator 0, of alpha times other accumulators, and of operands of its own."""
 
     bias: Along | None = None
     residual: bool = False
     activation: Activation | None = None
     scale: tuple[Scale, ...] = ()
+    twice: bool = False
     function: Value | None = None
 
     def __bool__(self) -> bool:
@@ -409,8 +411,15 @@ class Epilogue:
     def value(self) -> Value:
         """An element of C, before it is rounded."""
         value: Value = TimesAlpha(Accumulated())
-        for scale in self._scales:
-            value = Combined(Operation.TIMES, value, Element(scale))
+        if self.twice:
+            first, *others = self._scales
+            together: Value = Element(first)
+            for scale in others:
+                together = Combined(Operation.TIMES, together, Element(scale))
+            value = Combined(Operation.TIMES, Combined(Operation.TIMES, value, together), together)
+        else:
+            for scale in self._scales:
+                value = Combined(Operation.TIMES, value, Element(scale))
         value = PlusBetaTimes(value, self.addend)
         if self.bias:
             value = Combined(Operation.PLUS, value, Element(Added("bias", self.bias)))

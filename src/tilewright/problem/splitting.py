@@ -8,7 +8,7 @@ import numpy as np
 
 from tilewright.dtypes import F32, Array, DType
 from tilewright.errors import ProblemError
-from tilewright.problem.emulation import Algorithm, split
+from tilewright.problem.emulation import Algorithm, scales_of, split
 from tilewright.problem.problem import NamedMatrix, Scalar, ScalarKind
 from tilewright.problem.storages import Storages, lines_of, poisoned
 
@@ -20,7 +20,8 @@ class Splitting:
     algorithm: which pieces.
     lines, length, leading: of the source as it lies: its lines, elements of a line, elements from line to line.
     to_lines, to_length, to_leading: of one piece; what it has beyond the source is zero. to_piece: from one piece to
-    the next. step, to_step: from one matrix of a batch to the next. count: of the batch.
+    the next. step, to_step: from one matrix of a batch to the next. count: of the batch. across:
+    scales, of algorithms that have them, are of columns of the source, not of lines.
     """
 
     algorithm: Algorithm
@@ -34,6 +35,7 @@ class Splitting:
     step: int = 0
     to_step: int = 0
     count: int = 1
+    across: bool = False
 
     def __post_init__(self) -> None:
         if self.to_lines < self.lines or self.to_length < self.length:
@@ -54,7 +56,8 @@ class Splitting:
 
     @property
     def matrices(self) -> tuple[NamedMatrix, ...]:
-        return NamedMatrix("source", F32), NamedMatrix("target", self.out)
+        scales = (NamedMatrix("scales", F32),) if self.algorithm.shift else ()
+        return NamedMatrix("source", F32), NamedMatrix("target", self.out), *scales
 
     @property
     def results(self) -> tuple[str, ...]:
@@ -68,11 +71,13 @@ class Splitting:
         return (*found, *(Scalar(name, getattr(self, name), ScalarKind.OFFSET) for name in offsets))
 
     @property
-    def formats(self) -> tuple[str]:
+    def formats(self) -> tuple[str, bool]:
         """What a kernel is made for, beside its configuration."""
-        return (self.algorithm.name,)
+        return self.algorithm.name, self.across
 
     def storage_elements(self, name: str) -> int:
+        if name == "scales":
+            return self.length if self.across else self.lines
         if name == "source":
             lines, length, leading, step, more = self.lines, self.length, self.leading, self.step, 0
         else:
@@ -82,9 +87,10 @@ class Splitting:
 
     @property
     def compulsory_bytes(self) -> int:
-        """The source read once, every piece written once."""
+        """The source and the scales read once, every piece written once."""
         written = self.algorithm.count * self.to_lines * self.to_length * self.out.bytes
-        return self.count * (self.lines * self.length * F32.bytes + written)
+        scales = self.storage_elements("scales") * F32.bytes if self.algorithm.shift else 0
+        return self.count * (self.lines * self.length * F32.bytes + scales + written)
 
     @property
     def title(self) -> str:
@@ -97,6 +103,7 @@ class Splitting:
             "source  f32, lines x length, lines leading elements apart",
             f"target  {self.algorithm.pieces}, {self.algorithm.count} pieces, to_piece elements apart, each to_lines x "
             "to_length, lines to_leading elements apart; zeros beyond the source",
+            *((f"scales  f32, one for each {'column' if self.across else 'line'}",) if self.algorithm.shift else ()),
         )
 
 
@@ -114,6 +121,9 @@ def make_source(problem: Splitting, *, seed: int = 0) -> Storages:
         values = rng.standard_normal(target.shape, dtype=np.float32)
         drawn = rng.integers(0, 2**32, target.shape, dtype=np.uint64).astype(np.uint32).view(np.float32)
         target[...] = np.where(rng.random(target.shape) < 0.25, drawn, values)
+    if problem.algorithm.shift:
+        source = lines_of(arrays["source"], 0, problem.lines, problem.length, problem.leading)
+        arrays["scales"][:] = scales_of(source, axis=0 if problem.across else 1)
     return Storages(problem, arrays)
 
 
@@ -126,7 +136,11 @@ def pieces_stored(storages: Storages) -> Array:
         source = lines_of(
             storages.storage("source"), number * problem.step, problem.lines, problem.length, problem.leading
         )
-        for at, piece in enumerate(split(source, problem.algorithm)):
+        scale: Array | float = 1.0
+        if problem.algorithm.shift:
+            scales = storages.storage("scales")
+            scale = scales[None, :] if problem.across else scales[:, None]
+        for at, piece in enumerate(split(source, problem.algorithm, scale)):
             first = number * problem.to_step + at * problem.to_piece
             place = lines_of(target, first, problem.to_lines, problem.to_length, problem.to_leading)
             place[...] = 0

@@ -1,0 +1,255 @@
+"""Scales of the rows of A or the columns of B: the largest finite magnitude of each, and a power of four from that.
+
+Along lines: threads side by side read vectors of a line. Across lines: a block has a strip of columns, whose lines it
+reads in turn. Either way each thread keeps the largest that it has seen, and shared memory brings those together.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from tilewright.device.arch import SINCE, Feature
+from tilewright.device.spec import DeviceSpec
+from tilewright.dtypes import F32
+from tilewright.ir.buffer import Buffer, Space
+from tilewright.ir.expr import ZERO, Binary, Const, Expr, Load, Op, Select, Var, binary, both, real
+from tilewright.ir.expr import ceil_div as ceil_div_of
+from tilewright.ir.kernel import Kernel, Variant
+from tilewright.ir.stmt import Alloc, Assign, Barrier, Body, For, If, Let, Move
+from tilewright.kernels.statements import (
+    AFTER_PREVIOUS_GRID,
+    BLOCK,
+    THREAD,
+    argument,
+    at,
+    below,
+    element_of,
+    registers,
+    times,
+    together,
+    unrolled,
+    verified,
+)
+from tilewright.problem.emulation import LARGEST_SCALE, SCALED_TO
+from tilewright.problem.gemm import LARGEST_FACTOR
+from tilewright.problem.scaling import Scaling
+from tilewright.units import ceil_div
+
+THREADS = 256
+
+_WIDEST = 4
+"""Elements of f32 of one access."""
+
+_IN_FLIGHT = 8
+"""Loads of a thread that are under way at a time."""
+
+_STRIP = 8
+"""Threads that share a line of a strip of columns: their vectors are a line of the L2."""
+
+_BINADES = (64, 32, 16, 8, 4, 2)
+"""By which the largest magnitude is brought between 1 and 4."""
+
+
+@dataclass(frozen=True, slots=True)
+class ScalingConfig:
+    """How scales are found.
+
+    width: elements of one load; addresses and lines of the source are multiples of it
+    along: threads of a block along a line (a power of two)
+    overlapped: it starts under the kernel before (sm_90 and later)
+    """
+
+    width: int
+    along: int
+    overlapped: bool = True
+
+    @classmethod
+    def of(cls, problem: Scaling, aligned_bytes: int, *, overlapped: bool = True) -> ScalingConfig:
+        """The widest that is legal. aligned_bytes: what the address and the lines of the source are multiples of."""
+        widths = (width for width in (_WIDEST, 2, 1) if aligned_bytes % (width * F32.bytes) == 0)
+        width = next(w for w in widths if w == 1 or problem.length % w == 0)
+        vectors = ceil_div(problem.length, width * _IN_FLIGHT)
+        along = next(threads for threads in (32, 64, 128, THREADS) if threads >= vectors or threads == THREADS)
+        return cls(width, _STRIP if problem.across else along, overlapped)
+
+    def reasons_against(self, problem: Scaling, spec: DeviceSpec | None = None) -> tuple[str, ...]:
+        """Why this kernel cannot find these scales, in words; empty if it can."""
+        found: list[str] = []
+        if problem.length % self.width or problem.leading % self.width:
+            found.append(f"lines of {problem.length} elements are not multiples of {self.width}")
+        if self.overlapped and spec is not None and spec.compute_capability < SINCE[Feature.DEPENDENT_LAUNCH]:
+            found.append(f"{spec.name} has no programmatic dependent launch")
+        return tuple(found)
+
+    def kernel(self, problem: Scaling) -> Kernel:
+        """The kernel for lines, or for columns; sizes are arguments, offsets have 64 bits."""
+        statements = (_Across if problem.across else _Along)(self)
+        return verified(
+            Kernel(
+                f"scales_{'across' if problem.across else 'along'}_x{self.width}_{self.along}",
+                problem,
+                Variant(alignment_bytes=self.width * F32.bytes, near=False),
+                (statements.blocks(), Const(1), Const(1)),
+                (THREADS, 1, 1),
+                (statements.shared,),
+                together(AFTER_PREVIOUS_GRID if self.overlapped else (), statements.body()),
+                {},
+                overlapped=self.overlapped,
+            )
+        )
+
+
+class _Statements:
+    """The statements of a thread. kept: scales of a block. shares: threads that have seen a part of each. held: largest
+    magnitudes of a thread."""
+
+    def __init__(self, config: ScalingConfig, kept: int, shares: int, held: int) -> None:
+        self.config, self.kept, self.shares = config, kept, shares
+        self.down = THREADS // config.along
+        self.values = registers("values", F32, _IN_FLIGHT, config.width, note="numbers of the source")
+        self.largest = registers("largest", F32, held, note="magnitudes")
+        self.shared = Buffer("shares", Space.SHARED, F32, (shares, kept + 1), ("share", "scale"))
+
+    def body(self) -> Body:
+        """Every thread's part, and the scales by as many threads as there are."""
+        config = self.config
+        found = together(
+            Alloc(registers("scale", F32, 1)),
+            Alloc(registers("root", F32, 1)),
+            Alloc(registers("share_of", F32, 1)),
+            Assign(at(self.largest, ZERO), real(0.0)),
+            For("share", Const(self.shares), self._gather()),
+            *self._power_of_two(),
+        )
+        return together(
+            Let("along", THREAD % config.along),
+            Let("down", binary(Op.DIV, THREAD, config.along)),
+            *(Alloc(buffer) for buffer in (self.values, self.largest)),
+            unrolled("i", self.largest.shape[0], lambda i: Assign(at(self.largest, i), real(0.0))),
+            self._seen(),
+            self._put(),
+            Barrier(note="every thread's largest is there"),
+            If(below(THREAD, self.kept), found),
+        )
+
+    def _gather(self) -> Body:
+        one = registers("share_of", F32, 1)
+        place = at(self.largest, ZERO)
+        larger = Binary(Op.MAX, Load(self.largest, (ZERO,)), Load(one, (ZERO,)))
+        return (Move(at(one, ZERO), at(self.shared, Var("share"), THREAD), origin="shares"), Assign(place, larger))
+
+    def _power_of_two(self) -> Body:
+        """From the largest magnitude: by halves of the binades that are left."""
+        scale, root = registers("scale", F32, 1), registers("root", F32, 1)
+        largest = Load(self.largest, (ZERO,))
+        number = BLOCK * self.kept + THREAD
+        body: list[Body] = [
+            (Assign(at(scale, ZERO), real(SCALED_TO)), Assign(at(root, ZERO), real(SCALED_TO**-0.5))),
+            *(self._moved(Binary(Op.GE, largest, real(2.0**p)), 2.0**-p) for p in _BINADES),
+            *(self._moved(Binary(Op.LT, largest, real(2.0 ** (2 - p))), 2.0**p) for p in _BINADES),
+        ]
+        for place, limit, op in ((scale, LARGEST_SCALE, Op.MIN), (root, LARGEST_SCALE**-0.5, Op.MAX)):
+            body.append((Assign(at(place, ZERO), Binary(op, Load(place, (ZERO,)), real(limit))),))
+        inside = below(number, argument("length" if isinstance(self, _Across) else "lines"))
+        for place, first in ((root, number), (scale, times(Const(1), "apart", near=False) + number)):
+            body.append((Move(element_of("target", F32, first), at(place, ZERO), 1, inside, origin="target"),))
+        return together(*body)
+
+    def _moved(self, condition: Expr, by: float) -> Body:
+        """The largest brought nearer to 1 by a power of two, where a condition holds of it."""
+        factors = {"largest": by, "scale": by, "root": by**-0.5}
+        buffers = {"scale": registers("scale", F32, 1), "root": registers("root", F32, 1)}
+        order = (buffers["scale"], buffers["root"], self.largest)  # the condition reads the last
+        return tuple(
+            Assign(
+                at(buffer, ZERO),
+                Binary(
+                    Op.MUL,
+                    Load(buffer, (ZERO,)),
+                    Select(condition, real(factors[buffer.name]), real(1.0)),
+                ),
+            )
+            for buffer in order
+        )
+
+    def _magnitude(self, i: Expr, element: Expr) -> Expr:
+        """Of a number that is finite; 0 for others."""
+        value = Load(self.values, (i, element))
+        finite = both(Binary(Op.LE, real(-LARGEST_FACTOR), value), Binary(Op.LE, value, real(LARGEST_FACTOR)))
+        negative = Binary(Op.MUL, value, real(-1.0))
+        return Select(finite, Binary(Op.MAX, value, negative), real(0.0))
+
+    def _load(self, i: Expr, line: Expr, column: Expr) -> Move:
+        inside = both(below(line, argument("lines")), below(column, argument("length")))
+        place = element_of("source", F32, times(line, "leading", near=False) + column)
+        return Move(at(self.values, i, ZERO), place, self.config.width, inside, origin="source")
+
+    def _keep(self, i: Expr, element: Expr, held: Expr) -> Assign:
+        larger = Binary(Op.MAX, Load(self.largest, (held,)), self._magnitude(i, element))
+        return Assign(at(self.largest, held), larger)
+
+    def blocks(self) -> Expr:
+        raise NotImplementedError
+
+    def _seen(self) -> Body:
+        raise NotImplementedError
+
+    def _put(self) -> Body:
+        raise NotImplementedError
+
+
+class _Along(_Statements):
+    """Lines: a thread sees vectors of one."""
+
+    def __init__(self, config: ScalingConfig) -> None:
+        super().__init__(config, THREADS // config.along, config.along, 1)
+
+    def blocks(self) -> Expr:
+        return ceil_div_of(argument("lines"), self.kept)
+
+    def _seen(self) -> Body:
+        config, step = self.config, self.config.along * self.config.width
+        line = BLOCK * self.kept + Var("down")
+
+        def load(i: Expr) -> Move:
+            return self._load(i, line, (Var("chunk") * _IN_FLIGHT + i) * step + Var("along") * config.width)
+
+        def keep(i: Expr) -> Body:
+            return unrolled("element", config.width, lambda e: self._keep(i, e, ZERO))
+
+        body = together(unrolled("i", _IN_FLIGHT, load), unrolled("i", _IN_FLIGHT, keep))
+        return (For("chunk", ceil_div_of(argument("length"), step * _IN_FLIGHT), body),)
+
+    def _put(self) -> Body:
+        place = at(self.shared, Var("along"), Var("down"))
+        return (Move(place, at(self.largest, ZERO), 1, origin="shares"),)
+
+
+class _Across(_Statements):
+    """Columns: a thread sees every so many lines of `width` of them."""
+
+    def __init__(self, config: ScalingConfig) -> None:
+        super().__init__(config, config.along * config.width, THREADS // config.along, config.width)
+
+    def blocks(self) -> Expr:
+        return ceil_div_of(argument("length"), self.kept)
+
+    def _seen(self) -> Body:
+        width = self.config.width
+        column = BLOCK * self.kept + Var("along") * width
+
+        def load(i: Expr) -> Move:
+            return self._load(i, (Var("chunk") * _IN_FLIGHT + i) * self.down + Var("down"), column)
+
+        def keep(i: Expr) -> Body:
+            return unrolled("element", width, lambda e: self._keep(i, e, e))
+
+        body = together(unrolled("i", _IN_FLIGHT, load), unrolled("i", _IN_FLIGHT, keep))
+        return (For("chunk", ceil_div_of(argument("lines"), self.down * _IN_FLIGHT), body),)
+
+    def _put(self) -> Body:
+        def put(element: Expr) -> Move:
+            place = at(self.shared, Var("down"), Var("along") * self.config.width + element)
+            return Move(place, at(self.largest, element), 1, origin="shares")
+
+        return unrolled("element", self.config.width, put)

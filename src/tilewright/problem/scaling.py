@@ -1,0 +1,107 @@
+"""Powers of four that bring the rows of A, or the columns of B, into the range of f16."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from tilewright.dtypes import F32, Array, DType
+from tilewright.errors import ProblemError
+from tilewright.problem.emulation import scales_of
+from tilewright.problem.problem import NamedMatrix, Scalar, ScalarKind
+from tilewright.problem.storages import Storages, lines_of, poisoned
+
+
+@dataclass(frozen=True, slots=True)
+class Scaling:
+    """A scale for each line of a matrix, or for each column of its lines, and the square root of its inverse; sizes in
+    elements.
+
+    lines, length, leading: of the source as it lies: its lines, elements of a line, elements from line to line.
+    across: a scale is of a column, all lines together; else of a line. apart: from the roots, which are first in the
+    target, to the scales.
+    """
+
+    lines: int
+    length: int
+    leading: int
+    across: bool
+    apart: int
+
+    def __post_init__(self) -> None:
+        if self.leading < self.length or self.apart < self.scaled:
+            raise ProblemError(
+                f"Lines of {self.length} elements cannot be {self.leading} apart, or {self.scaled} scales {self.apart}."
+            )
+
+    @property
+    def scaled(self) -> int:
+        """How many scales there are."""
+        return self.length if self.across else self.lines
+
+    @property
+    def matrices(self) -> tuple[NamedMatrix, ...]:
+        return NamedMatrix("source", F32), NamedMatrix("target", F32)
+
+    @property
+    def results(self) -> tuple[str, ...]:
+        return ("target",)
+
+    @property
+    def scalars(self) -> tuple[Scalar, ...]:
+        sizes = [Scalar(name, getattr(self, name), ScalarKind.SIZE) for name in ("lines", "length")]
+        return (*sizes, *(Scalar(name, getattr(self, name), ScalarKind.OFFSET) for name in ("leading", "apart")))
+
+    @property
+    def formats(self) -> tuple[DType, bool]:
+        """What a kernel is made for, beside its configuration."""
+        return F32, self.across
+
+    def storage_elements(self, name: str) -> int:
+        if name == "target":
+            return self.apart + self.scaled
+        return (self.lines - 1) * self.leading + self.length if self.lines and self.length else 0
+
+    @property
+    def compulsory_bytes(self) -> int:
+        """The source read once, scales and roots written once."""
+        return (self.lines * self.length + 2 * self.scaled) * F32.bytes
+
+    @property
+    def title(self) -> str:
+        return f"powers of four for the {'columns' if self.across else 'lines'} of a matrix"
+
+    @property
+    def matrix_lines(self) -> tuple[str, ...]:
+        """Each matrix in one line, for the header of a kernel."""
+        return (
+            "source  f32, lines x length, lines leading elements apart",
+            "target  f32, square roots of the inverses of scales; apart elements behind them, the scales",
+        )
+
+
+def make_scaled(problem: Scaling, *, seed: int = 0) -> Storages:
+    """A random normal source of drawn magnitudes, with some infinities, NaN and zeros; gaps hold NaN."""
+    rng = np.random.default_rng(seed)
+    arrays = {matrix.name: poisoned(problem, matrix.name) for matrix in problem.matrices}
+    target = lines_of(arrays["source"], 0, problem.lines, problem.length, problem.leading)
+    kept = (1, problem.length) if problem.across else (problem.lines, 1)
+    values = rng.standard_normal(target.shape, dtype=np.float32)
+    with np.errstate(over="ignore", under="ignore"):
+        values *= np.exp2(rng.integers(-149, 127, kept)).astype(np.float32)
+    strange = rng.choice(np.array([np.inf, -np.inf, np.nan, 0.0], np.float32), target.shape)
+    target[...] = np.where(rng.random(target.shape) < 0.1, strange, values)
+    return Storages(problem, arrays)
+
+
+def scales_stored(storages: Storages) -> Array:
+    """The storage of the scales after the launch, exactly; gaps as they were."""
+    problem = storages.problem
+    assert isinstance(problem, Scaling)
+    target = storages.storage("target").copy()
+    source = lines_of(storages.storage("source"), 0, problem.lines, problem.length, problem.leading)
+    scales = scales_of(source, axis=0 if problem.across else 1)
+    target[: problem.scaled] = 1 / np.sqrt(scales)
+    target[problem.apart :] = scales
+    return target

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from tilewright import distributed as distributed
     from tilewright.dtypes import BF16, F16, F32, TF32
     from tilewright.errors import TilewrightError
-    from tilewright.frontend import autotune, grouped_matmul, linear, matmul, ops, prepare, scaled_matmul
+    from tilewright.frontend import autotune, grouped_matmul, linear, linear_gated, matmul, ops, prepare, scaled_matmul
     from tilewright.integrations.routing import route_torch
     from tilewright.ir.buffer import Space
     from tilewright.ir.kernel import Kernel, Variant
@@ -64,7 +64,16 @@ if TYPE_CHECKING:
 _HOME = {
     "tilewright.dtypes": ("BF16", "F16", "F32", "TF32"),
     "tilewright.errors": ("TilewrightError",),
-    "tilewright.frontend": ("autotune", "grouped_matmul", "linear", "matmul", "ops", "prepare", "scaled_matmul"),
+    "tilewright.frontend": (
+        "autotune",
+        "grouped_matmul",
+        "linear",
+        "linear_gated",
+        "matmul",
+        "ops",
+        "prepare",
+        "scaled_matmul",
+    ),
     "tilewright.integrations.routing": ("route_torch",),
     "tilewright.ir.buffer": ("Space",),
     "tilewright.ir.kernel": ("Kernel", "Variant"),
@@ -155,6 +164,7 @@ __all__ = [
     "find_rung",
     "grouped_matmul",
     "linear",
+    "linear_gated",
     "make_operands",
     "matmul",
     "ops",

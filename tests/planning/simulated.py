@@ -129,5 +129,7 @@ def computed(dispatcher: Dispatcher, request: Request, operands: Operands) -> Ar
         arrays[Place.RESIDUAL] = operands.storage("residual").copy()
     for number, operand in enumerate(request.gemm.epilogue.named):
         arrays[Place.OPERAND + number] = operands.storage(operand.name).copy()
+    if request.gemm.accumulators > 1:
+        arrays[Place.OPERAND + len(request.gemm.epilogue.named)] = operands.storage("B1").copy()
     run_plan(dispatcher.plan(request), arrays)
     return arrays[Place.OUT]

@@ -2,7 +2,8 @@
 
 A call goes through these, each of which imports only those below it:
 
-calls      what a user calls; grouped: a list of products; scaled: FP8 operands with their scales
+calls      what a user calls; grouped: a list of products; gated: two of one a, joined; scaled: FP8 with its
+           scales
 pytorch    entry: which calls PyTorch must see as an operator; plain: tensors that are memory and no more
 on_host    NumPy's arrays
 prepared   a constant operand whose pieces are kept
@@ -18,8 +19,9 @@ libraries  one adapter a library: where an array lies, how to make one, on which
 from tilewright.frontend import ops
 from tilewright.frontend.autotuning import autotune
 from tilewright.frontend.calls import linear, matmul
+from tilewright.frontend.gated import linear_gated
 from tilewright.frontend.grouped import grouped_matmul
 from tilewright.frontend.prepared import prepare
 from tilewright.frontend.scaled import scaled_matmul
 
-__all__ = ["autotune", "grouped_matmul", "linear", "matmul", "ops", "prepare", "scaled_matmul"]
+__all__ = ["autotune", "grouped_matmul", "linear", "linear_gated", "matmul", "ops", "prepare", "scaled_matmul"]

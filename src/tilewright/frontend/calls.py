@@ -71,7 +71,7 @@ def matmul(
     (size 4 is different from 3)
     """
     others = (out_dtype, precision, deterministic, batch_invariant, activation, c is not None)
-    if _is_compiling():
+    if is_compiling():
         if type(b) is Prepared:
             b, others = b.weight, (out_dtype, b.precision, *others[2:])
         if epilogue is not None or operands is not None:
@@ -96,7 +96,7 @@ def matmul(
             c = None
     if type(b) is Prepared:
         return b.multiply(a, out, c, bias, options, arrays)
-    multiply = MULTIPLY.get(type(a)) or _multiply_of(a)
+    multiply = MULTIPLY.get(type(a)) or multiply_of(a)
     if arrays:
         return multiply(a, b, out, c, bias, options, arrays)
     return multiply(a, b, out, c, bias, options)
@@ -139,7 +139,7 @@ def linear(x: Any, weight: Any, bias: Any = None, *, activation: str | None = No
             hint="give one of shape (out_features, in_features).",
         )
     given = x, weight.T if len(shape) == 2 else weight
-    if _is_compiling():
+    if is_compiling():
         return matmul(*given, bias=bias, activation=activation)
     try:
         return matmul(*given, bias=bias, activation=activation)
@@ -174,13 +174,14 @@ def _in_words_of_linear(error: ProblemError, x: Any, weight: Any, bias: Any) -> 
     return error
 
 
-def _is_compiling() -> bool:
+def is_compiling() -> bool:
     """Whether PyTorch is compiling the code that runs now."""
     torch = sys.modules.get("torch")
     return torch is not None and bool(torch.compiler.is_compiling())
 
 
-def _multiply_of(a: Any) -> Multiply:
+def multiply_of(a: Any) -> Multiply:
+    """Where a call goes whose first array is this one."""
     library = library_of(a)
     if isinstance(library, TorchArrays):
         from tilewright.frontend.pytorch.entry import multiply as found

@@ -51,7 +51,7 @@ def on_host(a: Any, b: Any, out: Any, c: Any, bias: Any, options: Options, opera
         result = _on_a_gpu(a, b, None if c is None else np.broadcast_to(c, product.shape), bias, options, operands)
     else:
         say_once(f"tilewright.matmul computes with NumPy. {problem}")
-        result = into.encode(_by_numpy(a, b, c, bias, options, _placed(options, operands, views, product)))
+        result = into.encode(_by_numpy(a, b, c, bias, options, operands, views, product))
     if into is BF16:  # whose NumPy type is not NumPy's own
         result = result.view(a.dtype)
     if out is None:
@@ -101,15 +101,20 @@ def _placed(options: Options, operands: tuple[Any, ...], views: Views, product: 
     """The operands of the function by the names of the kernel, in f32, of shapes that broadcast to the result's."""
     return {
         operand_name(name): in_place(view.dtype.decode(_stored(operand, view.dtype)), product)
-        for name, operand, view in zip(options.names, operands, views.operands, strict=True)
+        for name, operand, view in zip(options.names, operands, views.operands, strict=False)
     }
 
 
-def _by_numpy(a: Any, b: Any, c: Any, bias: Any, options: Options, operands: Mapping[str, Any]) -> Any:
+def _by_numpy(
+    a: Any, b: Any, c: Any, bias: Any, options: Options, operands: tuple[Any, ...], views: Views, product: Product
+) -> Any:
     """The same in NumPy, summed in f32."""
     wide = np.float32(options.alpha) * np.matmul(a.astype(np.float32), b.astype(np.float32))
     if c is not None:
         wide = wide + np.float32(options.beta) * np.asarray(c, np.float32)
     if bias is not None:
         wide = wide + np.asarray(bias, np.float32)
-    return np.asarray(applied_to(wide, options, operands), np.float32)
+    totals = [wide]
+    if options.has_second:
+        totals.append(np.matmul(a.astype(np.float32), operands[-1].astype(np.float32)))
+    return np.asarray(applied_to(totals, options, _placed(options, operands, views, product)), np.float32)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -84,13 +84,12 @@ def in_place(operand: Array, product: Product) -> Array:
     return operand
 
 
-def applied_to(totals: Any, options: Options, operands: Mapping[str, Array]) -> Any:
+def applied_to(totals: Sequence[Any], options: Options, operands: Mapping[str, Array]) -> Any:
     """The activation, or the function of the epilogue, of finished sums on the host. operands: by the names of the
     kernel."""
-    if options.activation is not None:
-        totals = options.activation.of(totals)
     if options.function is None or options.traced is None:
-        return totals
+        return totals[0] if options.activation is None else options.activation.of(totals[0])
     factors = zip((factor_name(name) for name in options.traced.factors), options.numbers, strict=True)
-    exact = Exact((np.asarray(totals, np.float64),), 1.0, 0.0, lambda name: operands[name], dict(factors))
-    return np.broadcast_to(evaluate(options.function, exact), np.shape(totals))
+    sums = tuple(np.asarray(total, np.float64) for total in totals)
+    exact = Exact(sums, 1.0, 0.0, lambda name: operands[name], dict(factors))
+    return np.broadcast_to(evaluate(options.function, exact), np.shape(totals[0]))

@@ -54,6 +54,11 @@ class Options:
         return () if self.traced is None else self.traced.names
 
     @property
+    def has_second(self) -> bool:
+        """Whether the last array is another b."""
+        return self.traced is not None and self.traced.second
+
+    @property
     def tf32(self) -> bool:
         """Whether f32 operands may be rounded to tf32."""
         return self.precision == "tf32"

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from tilewright.dtypes import DType
 from tilewright.errors import ProblemError
-from tilewright.frontend.layouts import Layout, Places, layouts_of
+from tilewright.frontend.layouts import CannotWrite, Layout, Places, layouts_of
 from tilewright.frontend.libraries.views import DTypeError, View, c_strides
-from tilewright.frontend.operands import Named, check_shape, named_of
+from tilewright.frontend.operands import Named, argument_of, check_shape, named_of
 from tilewright.frontend.options import Options, result_format
 from tilewright.frontend.shapes import (
     Along,
@@ -33,7 +34,8 @@ _OTHER: dict[Along | None, Along | None] = {"m": "n", "n": "m", None: None}
 
 @dataclass(frozen=True, slots=True)
 class Views:
-    """Where the arrays of a call lie; None for one that is not given."""
+    """Where the arrays of a call lie; None for one that is not given. operands: of a function of the epilogue; the last
+    one may be another b (`Options.has_second`)."""
 
     a: View
     b: View
@@ -94,7 +96,10 @@ def checked(views: Views, options: Options, *, row_major: bool = False) -> tuple
     product, dtype = product_of(a, b, row_major=row_major), result_format(options, a.dtype)
     if out is not None:
         _check_out(out, product, dtype, a)
-    operands = tuple(zip(options.names, views.operands, strict=True))
+    named, second = _parted(views, options)
+    if second is not None:
+        _check_second(second, b)
+    operands = tuple(zip(options.names, named, strict=True))
     for name, view in (("c", views.c), ("bias", views.bias), *operands):
         if view is not None and view.device != a.device:
             raise ProblemError(
@@ -107,6 +112,21 @@ def checked(views: Views, options: Options, *, row_major: bool = False) -> tuple
     for name, view in operands:
         check_shape(name, view, product)
     return product, dtype
+
+
+def _parted(views: Views, options: Options) -> tuple[tuple[View, ...], View | None]:
+    """The operands of the function, and the second b."""
+    return (views.operands[:-1], views.operands[-1]) if options.has_second else (views.operands, None)
+
+
+def _check_second(second: View, b: View) -> None:
+    if second.shape != b.shape:
+        raise ShapeError(f"The factors of shapes {b.shape} and {second.shape} do not give sums of one shape.")
+    if second.dtype is not b.dtype or second.device != b.device:
+        raise DTypeError(
+            f"One factor is {b.dtype} on {b.place}, and the other {second.dtype} on {second.place}.",
+            hint="convert or move one of them.",
+        )
 
 
 def _check_out(out: View, product: Product, dtype: DType, a: View) -> None:
@@ -130,20 +150,36 @@ def requests_of(views: Views, product: Product, dtype: DType, options: Options) 
         return ()
     out, residual = views.result(product, dtype), _residual(views, product, dtype)
     along = None if views.bias is None else _bias_along(views.bias, product, dtype)
-    operands = named_of(options.names, views.operands, product)
+    named, second = _parted(views, options)
+    operands = named_of(options.names, named, product)
+    if second is not None:
+        _check_lies_as_b(views, second, product, len(named))
     others = {} if residual is None else {"c": residual}
     others |= {one.argument: one.view for one in operands if one.is_matrix}
+    vectors = [one.view for one in operands if one.along is not None]
+    vectors += [] if views.bias is None else [views.bias]
     has_rows = along == "m" or any(one.along == "m" for one in operands)
     pieces = []
     for layout in layouts_of(product, out, others, has_rows=has_rows):
+        if second is not None and (layout.swapped or layout.stack is not None):
+            raise CannotWrite if layout.swapped else NeedsCopy("a", tight)
         epilogue = _epilogue_of(layout, along, residual is not None, operands, options)
         gemm = _gemm_of(layout, views.a.dtype, dtype, epilogue, options)
-        alignment = _alignment_of(layout, views, out, tuple(others.values()))
+        alignment = _alignment_of(layout, views, out, tuple(others.values()), vectors, second)
         starts = tuple(_starts(layout, start, gemm, residual is not None, operands) for start in layout.starts)
         algorithm, or_f32 = options.algorithm_of(views.a.dtype, gemm.k)
         request = Request(gemm, alignment, layout.stack, options.fixed_order, algorithm=algorithm, or_f32=or_f32)
         pieces.append(Piece(request, starts, layout.swapped))
     return tuple(pieces)
+
+
+def _check_lies_as_b(views: Views, second: View, product: Product, number: int) -> None:
+    """Raises NeedsCopy where two factors do not lie alike."""
+    if second.strides == views.b.strides:
+        return
+    if views.b.strides != c_strides(views.b.shape):
+        raise NeedsCopy("b", tight)
+    raise NeedsCopy(argument_of(number), tight)
 
 
 def _epilogue_of(
@@ -171,6 +207,8 @@ def _starts(layout: Layout, start: Places, gemm: Gemm, residual: bool, operands:
     for one in operands:
         along_rows = one.added(swapped=layout.swapped).along == "m"
         found.append((next(further) if one.is_matrix else row if along_rows else 0) * one.view.dtype.bytes)
+    if gemm.accumulators > 1:
+        found.append(b * step)
     return (a * step, b * step, c * out_step, bias, at_residual, *found)
 
 
@@ -219,12 +257,16 @@ def _gemm_of(layout: Layout, dtype: DType, out: DType, epilogue: Epilogue, optio
     )
 
 
-def _alignment_of(layout: Layout, views: Views, out: View, others: tuple[View, ...]) -> Alignment:
+def _alignment_of(
+    layout: Layout, views: Views, out: View, others: tuple[View, ...], vectors: Sequence[View], second: View | None
+) -> Alignment:
     """What addresses, rows and steps between matrices are multiples of, in bytes; of what is read beside the result, in
     bytes of as many of its elements."""
     step, out_step = views.a.dtype.bytes, out.dtype.bytes
-    first, second = (views.b, views.a) if layout.swapped else (views.a, views.b)
+    first, last = (views.b, views.a) if layout.swapped else (views.a, views.b)
     bits_a, bits_b, bits_c = layout.a.leading * step, layout.b.leading * step, layout.leading
+    if second is not None:
+        bits_b |= second.pointer
     for leading in layout.leadings:
         bits_c |= leading
     if layout.stack is not None:
@@ -233,11 +275,10 @@ def _alignment_of(layout: Layout, views: Views, out: View, others: tuple[View, .
             bits_c |= elements
     bits_c *= out_step
     for x, y, z, _, *more in layout.starts:
-        bits_a, bits_b = bits_a | first.pointer + x * step, bits_b | second.pointer + y * step
+        bits_a, bits_b = bits_a | first.pointer + x * step, bits_b | last.pointer + y * step
         bits_c |= out.pointer + z * out_step
         for view, start in zip(others, more, strict=True):
             bits_c |= (view.pointer // view.dtype.bytes + start) * out_step
-    vectors = [one for one in (views.bias, *views.operands) if one is not None and one not in others]
     for view in vectors:
         bits_c |= view.pointer // view.dtype.bytes * out_step
     return Alignment(power_of_two(bits_a), power_of_two(bits_b), power_of_two(bits_c))

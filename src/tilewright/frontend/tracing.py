@@ -43,12 +43,14 @@ class TraceError(ProblemError):
 @dataclass(frozen=True, slots=True, eq=False)
 class Traced:
     """What a function computes, and the arrays and scalars that it reads, by the names of the call, in the order of the
-    kernel's arguments. The same value for equal expressions."""
+    kernel's arguments. The same value for equal expressions. second: there is another b, behind those arrays, whose
+    product with a is accumulator 1."""
 
     value: Value
     names: tuple[str, ...] = ()
     factors: tuple[str, ...] = ()
     function: Any = field(default=None, repr=False)
+    second: bool = False
 
 
 def operand_name(name: str) -> str:

@@ -141,7 +141,7 @@ def _wgmma(c: Any, gemm: Gemm, setting: Setting) -> Work:
         matrix_instructions=4.0 * instructions,
         other=8.0 * instructions,
         operand_bytes=instructions * (INSTRUCTION_ROWS + columns) * 32,
-        tma_bytes=c.pieces * (c.m + c.n) * k_bytes,
+        tma_bytes=wgmma.stage_rows(c) * k_bytes,
         fp32=c.m * c.n / WARP_THREADS * wgmma.promotions(c),
     )
     asked = asked_rows(gemm, "A", c.m, c.cluster_n) + asked_rows(gemm, "B", c.n, c.cluster_m)

@@ -23,7 +23,7 @@ from tilewright.kernels.mma_steps import (
     staged,
     swizzled,
 )
-from tilewright.kernels.tile_sizes import THREADS_FIT, WARPS_DIVIDE, WarpTiled, ring_fits
+from tilewright.kernels.tile_sizes import ACCUMULATORS_AGREE, THREADS_FIT, WARPS_DIVIDE, WarpTiled, ring_fits
 from tilewright.layout.fragment import QUAD_LANES
 from tilewright.problem.gemm import Gemm, Order
 from tilewright.schedule import (
@@ -66,6 +66,7 @@ class MmaConfig(WarpTiled):
     store: of C: each thread its own accumulators; 16 bytes after a quad shuffle transpose; through shared memory
     persistent: one block an SM, for many tiles; its ring runs on into the next tile
     split_k: blocks that share the sum over k of a tile
+    accumulators: sums of an element of C, each with a tile of a B of its own in a stage
     """
 
     stages: int = 4
@@ -80,12 +81,13 @@ class MmaConfig(WarpTiled):
     store: Store = "per_thread"
     persistent: bool = False
     split_k: int = 1
+    accumulators: int = 1
 
     kind: ClassVar[str] = "mma"
     columns: ClassVar[tuple[str, ...]] = (
         *("m", "n", "k", "warp_m", "warp_n", "stages", "double_buffered_fragments", "in_place_fragments"),
         *("interleaved_copies", "copy_issue_distance", "serpentine", "n_outer", "row_threads", "raster_rows"),
-        *("store", "persistent", "split_k"),
+        *("store", "persistent", "split_k", "accumulators"),
     )
 
     def reasons_against(self, gemm: Gemm) -> tuple[str, ...]:
@@ -131,7 +133,7 @@ class MmaConfig(WarpTiled):
 
 def shared_bytes(config: Any, element_bytes: int) -> Column:
     """Shared memory of a block: the ring, and a row of fragments of C in f32 where that goes through it."""
-    ring = config.stages * (config.m + config.n) * config.k * element_bytes
+    ring = config.stages * (config.m + config.accumulators * config.n) * config.k * element_bytes
     row = config.m // config.warp_m * _FRAGMENT_ROWS * (config.n + _PADDED_ROW) * 4
     return ring + (config.store == "shared") * row
 
@@ -159,6 +161,11 @@ LAWS: tuple[Law, ...] = (
         lambda c, g: f"k = {c.k} of {g.dtype} is not a multiple of the {DEPTH_BYTES} bytes of an instruction",
     ),
     WARPS_DIVIDE,
+    ACCUMULATORS_AGREE,
+    Law(
+        lambda c, g: (c.accumulators > 1) & ((c.split_k > 1) | (c.store == "shared")),
+        lambda c, g: "one of several sums is neither split nor stored through shared memory",
+    ),
     Law(
         lambda c, g: (c.warp_m % _FRAGMENT_ROWS != 0) | (c.warp_n % _FRAGMENT_ROWS != 0),
         lambda c, g: f"warps of {c.warp_m} x {c.warp_n} are not whole fragments of {_FRAGMENT_ROWS}",

@@ -85,6 +85,7 @@ def _wgmma_tiles(gemm: Gemm, options: Mapping[str, Any]) -> Columns:
     common: dict[str, Any] = {"k": (k,), "cluster": range(5), "split_k": (1,), "persistent": (0, 1), "blocks": (1, 2)}
     pieces, every = (1, 0) if gemm.pieces is None else (gemm.pieces.count, gemm.pieces.promote_every)
     common |= {"promote_every": (every,), "pieces": (pieces,), "evict_first": ("",), **options}
+    common |= {"accumulators": (1,)}
     rows = {"m": (64, 128, 192, 256), "n": range(8, wgmma.MAX_COLUMNS + 1, 8)}
     columns = {"m": range(8, wgmma.MAX_COLUMNS + 1, 8), "n": (64, 128, 192, 256)}
     c = joined(
@@ -118,6 +119,7 @@ def _mma(gemm: Gemm) -> Columns:
         store=("per_thread", "quad_shuffle", "shared"),
         persistent=(0, 1),
         split_k=(1,),
+        accumulators=(1,),
     )
     flowing = c.persistent
     c = c.with_columns(

@@ -68,6 +68,11 @@ def accumulators_of(config: Any) -> Column:
 
 # -- laws --------------------------------------------------------------------------------------------------------------
 
+ACCUMULATORS_AGREE = Law(
+    lambda c, g: c.accumulators != g.accumulators,
+    lambda c, g: f"its tiles have {c.accumulators} sums of an element of C, and {g} has {g.accumulators}",
+)
+
 WARPS_DIVIDE = Law(
     lambda c, g: (c.m % c.warp_m != 0) | (c.n % c.warp_n != 0),
     lambda c, g: f"warps of {c.warp_m} x {c.warp_n} do not divide tiles of {c.m} x {c.n}",

@@ -10,7 +10,7 @@ import numpy as np
 from tilewright.ir.program import GROUP_LANES, RasterOrder
 from tilewright.kernels.columns import Column
 from tilewright.kernels.law import Law, reasons_against
-from tilewright.kernels.tile_sizes import Tiled
+from tilewright.kernels.tile_sizes import ACCUMULATORS_AGREE, Tiled
 from tilewright.kernels.wgmma_steps import (
     ACCUMULATORS_BESIDE_ADDRESSES,
     DEPTH_BYTES,
@@ -90,6 +90,7 @@ class WgmmaConfig(Tiled):
     evict_first: the operand whose lines leave the L2 before those of the other
     promote_every: elements of k after which the accumulators are added to others in f32; 0 for never
     pieces: tiles of A and of B in a stage: the pieces of operands that are f32
+    accumulators: sums of an element of C, each with a tile of a B of its own in a stage
     """
 
     consumers: int = 2
@@ -106,12 +107,13 @@ class WgmmaConfig(Tiled):
     evict_first: Literal["", "A", "B"] = ""
     promote_every: int = 0
     pieces: int = 1
+    accumulators: int = 1
 
     kind: ClassVar[str] = "wgmma"
     columns: ClassVar[tuple[str, ...]] = (
         *("m", "n", "k", "consumers", "ping_pong", "cluster_m", "cluster_n", "stages", "swap_ab", "split_k"),
         *("persistent", "raster_rows", "subtile", "subtile_stages", "dependent_launch", "promote_every", "pieces"),
-        "evict_first",
+        *("accumulators", "evict_first"),
     )
 
     @property
@@ -178,7 +180,7 @@ def threads_of(config: Any) -> Column:
 
 def start_registers(config: Any) -> Column:
     """Of a thread when a block starts; small tiles leave room for a second block."""
-    together = 1 + (config.m * config.n <= SMALL_TILE)
+    together = 1 + (config.m * config.n * config.accumulators <= SMALL_TILE)
     return np.minimum(_REGISTERS_PER_SM // (together * threads_of(config)) // 8 * 8, _START_REGISTERS)
 
 
@@ -206,7 +208,12 @@ def promotions(config: Any) -> Column:
 def accumulators_of(config: Any) -> Column:
     """Accumulators of a thread of a consumer, each counted once."""
     sharing = config.consumers - (config.consumers - 1) * config.ping_pong
-    return config.m * config.n // (sharing * GROUP_LANES)
+    return config.m * config.n * config.accumulators // (sharing * GROUP_LANES)
+
+
+def stage_rows(config: Any) -> Column:
+    """Rows of 128 bytes of the tiles of a stage."""
+    return config.pieces * (config.m + config.accumulators * config.n)
 
 
 def registers_of(config: Any) -> Column:
@@ -236,7 +243,7 @@ def staged_c_bytes(config: Any) -> Column:
 
 def shared_bytes(config: Any) -> Column:
     """Shared memory of a block."""
-    ring = config.stages * config.pieces * (config.m + config.n) * SWIZZLE_ATOM_BYTES
+    ring = config.stages * stage_rows(config) * SWIZZLE_ATOM_BYTES
     return ring + staged_c_bytes(config) + _MBARRIER_BYTES
 
 
@@ -258,14 +265,14 @@ def read_once(config: Any, rows: Column, columns: Column) -> Column:
 
 def blocks_per_sm(config: Any) -> Column:
     """Blocks that share an SM: a persistent kernel starts one, and one with large tiles has no registers for two."""
-    small = np.logical_and(config.m * config.n <= SMALL_TILE, np.logical_not(config.persistent))
+    small = np.logical_and(config.m * config.n * config.accumulators <= SMALL_TILE, np.logical_not(config.persistent))
     return fits(config) * (1 + np.logical_and(fits(config, 2), small))
 
 
 def deepest_ring(config: Any, blocks: Column = 1) -> Column:
     """The most stages of which an SM holds so many blocks."""
     room = _SHARED_BYTES_PER_SM // blocks - _RESERVED_BYTES - _MBARRIER_BYTES - staged_c_bytes(config)
-    return np.minimum(room // (config.pieces * (config.m + config.n) * SWIZZLE_ATOM_BYTES), MAX_STAGES)
+    return np.minimum(room // (stage_rows(config) * SWIZZLE_ATOM_BYTES), MAX_STAGES)
 
 
 def subtile_of(config: Any, gemm: Gemm) -> Column:
@@ -371,6 +378,7 @@ LAWS: tuple[Law, ...] = (
         lambda c, g: c.pieces != (1 if g.pieces is None else g.pieces.count),
         lambda c, g: f"a stage holds {c.pieces} pieces of an operand, and {g} has others",
     ),
+    ACCUMULATORS_AGREE,
     Law(
         lambda c, g: (c.pieces > 1) & (c.promote_every != c.k),
         lambda c, g: f"products of pieces are promoted with each stage, every {c.k} of k, not every {c.promote_every}",
@@ -394,6 +402,10 @@ LAWS: tuple[Law, ...] = (
     Law(
         lambda c, g: (c.split_k > 1) & ((c.persistent > 0) | (c.subtile > 0)),
         lambda c, g: "split-K needs a block for each tile and part, and per-thread stores",
+    ),
+    Law(
+        lambda c, g: (c.accumulators > 1) & ((c.split_k > 1) | (c.promote_every > 0)),
+        lambda c, g: "one of several sums is neither split nor promoted",
     ),
     Law(
         lambda c, g: (c.ping_pong > 0) & ((c.persistent == 0) | (c.consumers != 2) | (c.swap_ab > 0)),

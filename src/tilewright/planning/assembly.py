@@ -200,9 +200,13 @@ def _parts(
 
 def _later_pieces(
     gemm: Gemm, places: Mapping[OperandName, tuple[Place, int]], piece_bytes: tuple[int, ...]
-) -> tuple[tuple[Place, int], ...]:
-    """The places of the pieces behind the first ones, in the order of the parameters."""
-    found = []
+) -> tuple[tuple[int, int], ...]:
+    """The places of the pieces behind the first ones, in the order of the parameters; or that of a second B, behind the
+    operands of the epilogue's function."""
+    if gemm.pieces is None:
+        behind = Place.OPERAND + len(gemm.epilogue.named)
+        return tuple((behind + number, 0) for number in range(len(gemm.later_pieces)))
+    found: list[tuple[int, int]] = []
     for piece in gemm.later_pieces:
         operand, number = piece_of(piece.name)
         place, offset = places[operand]

@@ -11,8 +11,10 @@ import threading
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
+from heapq import merge
 from itertools import chain, islice
 from math import inf
+from operator import itemgetter
 from time import perf_counter
 from typing import Any
 
@@ -34,6 +36,7 @@ from tilewright.kernels.wgmma import WgmmaConfig
 from tilewright.notices import say_once
 from tilewright.planning.assembly import Request, plan_of
 from tilewright.planning.emulated import emulated_plan, of_pieces, splitting_plan, splitting_us, why_not
+from tilewright.planning.gated import in_one_kernel, in_two, joined
 from tilewright.planning.kernels import Kernels, build_of
 from tilewright.planning.on_paper import version_of
 from tilewright.planning.packing import Alignment, as_read, fitted
@@ -53,6 +56,9 @@ SAFE = PlanConfig(SimtConfig((64, 64, 16), (32, 32), unroll=8))
 
 _KEPT_PLANS = 4096
 """Plans kept; a program whose shapes never come back must not fill the memory with them."""
+
+_GATED_TRIED = 16
+"""Kernels of two accumulators that are built, one after the other, until one can be."""
 
 _RAGGED_TRIED = 16
 """Kernels for groups that are tried before one is taken that reads the sizes of groups from a table."""
@@ -249,6 +255,9 @@ class Dispatcher:
             request = replace(request, algorithm=None, or_f32=False)
         if not self.spec.tensor.tf32_f32:
             request = request.exact
+        if request.gemm.accumulators > 1:
+            yield from self._gated(request, failures)
+            return
         spilling = set()
         for config in self._ranked(request):
             if _registers_of(config) in spilling:
@@ -263,6 +272,24 @@ class Dispatcher:
                 self.report(request.gemm, str(config), failure)
             else:
                 yield plan
+
+    def _gated(self, request: Request, failures: list[TilewrightError]) -> Iterator[Plan]:
+        """Plans of two products of one A: of one kernel, or one after the other, in the order of their estimates."""
+        apart = () if request.without_workspace or request.stack is not None else in_two(request)
+        apart_us = sum(next(iter(estimates(one, self.spec)))[0] for one in apart) if apart else inf
+        last: list[tuple[float, PlanConfig | None]] = [(apart_us, None)] if apart else []
+        alone: Iterator[tuple[float, PlanConfig | None]] = islice(in_one_kernel(request, self.spec), _GATED_TRIED)
+        safe: Iterator[tuple[float, PlanConfig | None]] = iter([(inf, SAFE)])
+        for _, config in merge(alone, last, safe, key=itemgetter(0)):
+            try:
+                if config is None:
+                    first, second = (self.plan(one) for one in apart)
+                    yield joined(first, second, request.gemm)
+                else:
+                    yield plan_of(self.kernels, request, config)
+            except (CompileError, LaunchError, LoweringError, ScheduleError) as failure:
+                failures.append(failure)
+                self.report(request.gemm, str(config), failure)
 
     def _emulated(self, request: Request, failures: list[TilewrightError]) -> Iterator[Plan]:
         """Plans of a product of f32 operands by their pieces, best first; none where f32 arithmetic is as good and

@@ -92,6 +92,7 @@ def _candidates(gemm: Gemm, along: str, staged: bool, room: int) -> Columns:
         "k": (SWIZZLE_ATOM_BYTES // gemm.dtype.bytes,),
         "cluster": (0, 1, 2),
         "split_k": (1,),
+        "accumulators": (1,),
         "persistent": (1,),
         "raster_rows": (16,),
         "dependent_launch": (1,),

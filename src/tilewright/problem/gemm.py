@@ -19,7 +19,7 @@ Dim = Literal["m", "n", "k"]
 OperandName = Literal["A", "B", "C", "A1", "A2", "B1", "B2"]
 
 _LATER: tuple[OperandName, ...] = ("A1", "A2", "B1", "B2")
-"""Pieces of f32 operands behind the first ones, which are A and B."""
+"""Pieces of f32 operands behind the first ones, which are A and B. B1 is also the second B of two accumulators."""
 
 FACTORS: tuple[OperandName, ...] = ("A", "B", *_LATER)
 """The operands that are multiplied, in the order of a kernel's arguments."""
@@ -260,7 +260,7 @@ class Gemm:
     def products(self) -> tuple[Product, ...]:
         """What is summed over k, in the order in which it is added."""
         if self.pieces is None:
-            return (Product("A", "B"),)
+            return (Product("A", "B"), *((Product("A", "B1", into=1),) if self.epilogue.accumulators > 1 else ()))
         *small, last = (Product(_PIECES["A"][i], _PIECES["B"][j]) for i, j in self.pieces.products)
         return *small, replace(last, rescale=self.pieces.rescale)
 
@@ -277,7 +277,7 @@ class Gemm:
 
     @property
     def later_pieces(self) -> tuple[Operand, ...]:
-        """The pieces behind the first ones."""
+        """The factors behind A and B: further pieces, or a second B."""
         return tuple(self.operand(name) for name in self.factors if name in _LATER)
 
     @property

@@ -54,9 +54,12 @@ def _finished(a: Any, b: Any, wide: Any, options: Options, operands: tuple[Any, 
     product, _ = checked(views, options)
     placed = {
         operand_name(name): in_place(operand.detach().float().numpy(), product)
-        for name, operand in zip(options.names, operands, strict=True)
+        for name, operand in zip(options.names, operands, strict=False)
     }
-    return torch.from_numpy(np.array(applied_to(wide.numpy(), options, placed), np.float32))
+    totals = [wide.numpy()]
+    if options.has_second:
+        totals.append(torch.matmul(a.float(), operands[-1].float()).numpy())
+    return torch.from_numpy(np.array(applied_to(totals, options, placed), np.float32))
 
 
 def activated(name: str | None, x: Any) -> Any:

@@ -23,6 +23,16 @@ def test_on_two_ranks(found: dict[str, list[str]], case: str) -> None:
     assert not found[case], "\n".join(found[case])
 
 
+@pytest.fixture(scope="module")
+def overlapped() -> dict[str, list[str]]:
+    return outcomes("overlapped_cases")
+
+
+@pytest.mark.parametrize("case", cases_of("overlapped_cases"))
+def test_overlapped_on_two_ranks(overlapped: dict[str, list[str]], case: str) -> None:
+    assert not overlapped[case], "\n".join(overlapped[case])
+
+
 def test_a_product_needs_a_group() -> None:
     with pytest.raises(ProblemError, match="init_process_group"):
         all_gather_matmul(torch.ones(2, 2), torch.ones(2, 2))

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from functools import lru_cache
 from typing import Literal
 
+from tilewright.distributed.overlap import Costs, Work, predicted_us
 from tilewright.distributed.timeline import (
     Step,
     all_gather_steps,
@@ -46,9 +47,26 @@ def _steps(plan: Plan, rank: int, rows: tuple[int, ...]) -> tuple[Step, ...]:
     return reduce_scatter_steps(rank, rows, pieces=plan.pieces, direct=plan.kind == "scatter direct")
 
 
-def chosen(gathers: bool, rows: Sequence[int], k: int, columns: Sequence[int], element_bytes: int) -> Plan:
-    """The plan of a call. rows: of each rank. k: of the product on this rank. columns: of each b."""
-    if gathers:
-        return Plan("gather")
-    own = max(rows)
-    return Plan("scatter merged") if own < 128 else Plan("scatter", pieces=4 if own >= 1024 else 1)
+_NEARLY = 1.03
+
+GATHERS = Plan("gather"), Plan("gather merged")
+SCATTERS = Plan("scatter merged"), *(Plan("scatter", pieces) for pieces in (1, 2, 4, 8))
+
+
+def candidates(gathers: bool) -> tuple[Plan, ...]:
+    """The plans among which is chosen."""
+    return GATHERS if gathers else SCATTERS
+
+
+def plan_us(plan: Plan, work: Work, costs: Costs) -> float:
+    """The predicted time of a plan."""
+    return predicted_us([plan.steps(rank, work.rows) for rank in range(len(work.rows))], work, costs)
+
+
+@lru_cache(maxsize=1024)
+def chosen(gathers: bool, work: Work, costs: Costs) -> Plan:
+    """The plan whose predicted time is the least, but one of fewer pieces that is nearly as fast: each piece costs the
+    host time."""
+    times = {plan: plan_us(plan, work, costs) for plan in candidates(gathers)}
+    enough = _NEARLY * min(times.values())
+    return min((plan for plan in times if times[plan] <= enough), key=lambda plan: (plan.pieces, times[plan]))

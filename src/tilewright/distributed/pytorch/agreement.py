@@ -34,6 +34,7 @@ class Described:
     options: str
     rows: tuple[int, ...] | None
     host: str
+    gpu: str
     device: int | None
     capturing: bool
     problem: str
@@ -45,13 +46,16 @@ def described(name: str, a: Any, b: tuple[Any, ...], options: Options, rows: tup
     if not all(isinstance(x, torch.Tensor) for x in tensors):
         kinds = ", ".join(type(x).__name__ for x in tensors)
         wrong = f"operands are {kinds}, and must be tensors of PyTorch"
-        return Described(name, (), (), (), "", rows, "", None, False, wrong)
+        return Described(name, (), (), (), "", rows, "", "", None, False, wrong)
     device = a.get_device() if a.is_cuda else None
+    gpu = "" if device is None else torch.cuda.get_device_name(device)
     capturing = device is not None and bool(torch.cuda.is_current_stream_capturing())
     asked = f"out_dtype={options.out_dtype}, precision={options.precision}"
     shapes, formats = tuple(tuple(x.shape) for x in b), tuple(str(x.dtype).removeprefix("torch.") for x in tensors)
     wrong = _problem(a, b) or (_problem_of_rows(a.shape[0], rows) if name == SCATTER else "")
-    return Described(name, tuple(a.shape), shapes, formats, asked, rows, socket.gethostname(), device, capturing, wrong)
+    return Described(
+        name, tuple(a.shape), shapes, formats, asked, rows, socket.gethostname(), gpu, device, capturing, wrong
+    )
 
 
 def _problem(a: Any, b: tuple[Any, ...]) -> str:
@@ -76,11 +80,14 @@ def _problem_of_rows(m: int, rows: tuple[int, ...] | None) -> str:
 
 @dataclass(frozen=True, slots=True)
 class Agreed:
-    """rows: of each rank, of A in an all-gather, of the result in a reduce-scatter. peers: whether the ranks are
-    different GPUs of one host."""
+    """rows: of each rank, of A in an all-gather, of the result in a reduce-scatter. k, columns: of the largest product.
+    peers: whether the ranks are different GPUs of one host. gpu: of rank 0, by its name."""
 
     rows: tuple[int, ...]
+    k: int
+    columns: int
     peers: bool
+    gpu: str
 
 
 def agreed(own: Described, group: Any) -> Agreed:
@@ -111,8 +118,10 @@ def judged(found: list[Described]) -> Agreed:
         if len(rows) != len(found):
             raise ProblemError(f"{SCATTER}: rows are {rows}, and the group has {len(found)} ranks.")
     places = {(one.host, one.device) for one in found}
-    peers = len(places) == len(found) and len({one.host for one in found}) == 1 and found[0].device is not None
-    return Agreed(rows, peers and all(one.device is not None for one in found))
+    peers = len(places) == len(found) and len({one.host for one in found}) == 1
+    peers = peers and all(one.device is not None for one in found)
+    widths = [sum(n) if found[0].name == GATHER else max(n) for n in ([shape[1] for shape in one.b] for one in found)]
+    return Agreed(rows, max(one.a[1] for one in found), max(widths), peers, found[0].gpu)
 
 
 def shares(rows: int, ranks: int) -> tuple[int, ...]:

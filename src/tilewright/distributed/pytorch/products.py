@@ -7,12 +7,15 @@ from dataclasses import dataclass
 from typing import Any
 
 from tilewright import extras
+from tilewright.device.catalog import H200
+from tilewright.device.catalog import device as device_named
+from tilewright.distributed.overlap import Costs, Work
 from tilewright.distributed.plans import Plan, chosen
 from tilewright.distributed.pytorch import collectives
 from tilewright.distributed.pytorch.agreement import GATHER, SCATTER, Agreed, agreed, described
 from tilewright.distributed.pytorch.symmetric import Operands, Workspace
 from tilewright.distributed.timeline import Buffer
-from tilewright.errors import LaunchError, ProblemError
+from tilewright.errors import LaunchError, ProblemError, UnknownName
 from tilewright.frontend.options import Options, options_of
 from tilewright.frontend.pytorch.plain import LIBRARY, compute_plain
 from tilewright.notices import say_once
@@ -144,11 +147,20 @@ def _settled(
             "whose memory symmetric memory of PyTorch can map."
         )
         return Known(found, None)
-    columns = [x.shape[1] for x in b]
-    known = Known(found, plan or chosen(name == GATHER, found.rows, a.shape[1], columns, a.element_size()))
+    work = Work(found.rows, found.k, found.columns, a.element_size(), _format(a, options).itemsize)
+    known = Known(found, plan or chosen(name == GATHER, work, _costs(found.gpu)))
     _prepare(state, name, known, a, b, options)
     dist.barrier(group=state.group)  # kernels are loaded everywhere: loading one would wait for a stream that waits
     return known
+
+
+def _costs(gpu: str) -> Costs:
+    """Figures of a GPU, by its name; those of an H200 where it has none."""
+    try:
+        spec = device_named(gpu)
+    except UnknownName:
+        spec = H200
+    return Costs.of(spec if spec.tensor.bf16_f32 else H200)
 
 
 def _first_met(name: str) -> LaunchError:

@@ -1,0 +1,106 @@
+"""What the model of overlap predicts: the tables of docs/distributed.md, printed, written or checked.
+
+python benchmarks/overlap.py [--write | --check]
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from pathlib import Path
+
+from tilewright.device.catalog import H200
+from tilewright.device.links import NETWORK_400, NVLINK_4, Link
+from tilewright.distributed.overlap import Costs, Work, alone_us, in_turn_us
+from tilewright.distributed.plans import chosen, plan_us
+
+PAGE = Path(__file__).parents[1] / "docs" / "distributed.md"
+BEGIN, END = "<!-- overlap: begin -->\n", "<!-- overlap: end -->\n"
+
+MEASURED = {
+    (64, 14336, 4096): ((29, 76), (26, 58)),
+    (512, 14336, 4096): ((50, 87), (55, 106)),
+    (2048, 3584, 8192): ((77, 181), (93, 150)),
+    (4096, 14336, 4096): ((315, 409), (324, 593)),
+    (8192, 14336, 4096): ((618, 781), (633, 1151)),
+    (8192, 28672, 8192): ((2314, 2823), (2545, 3469)),
+}
+"""Two H200s, driver 580.159, torch 2.11, 2026-11-22, us: `torch.mm` alone, and NCCL and `torch.mm` in turn; with an
+all-gather, and with a reduce-scatter."""
+
+
+def work_of(shape: tuple[int, int, int], gathers: bool, ranks: int) -> Work:
+    """M x N x K over a group: an all-gather splits N, a reduce-scatter K."""
+    m, n, k = shape
+    rows = (m // ranks,) * ranks
+    return Work(rows, k, n // ranks) if gathers else Work(rows, k // ranks, n)
+
+
+def against_measurements() -> list[str]:
+    costs = Costs.of(H200)
+    lines = [
+        "| M x N x K | | alone: measured | predicted | in turn: measured | predicted | overlapped: predicted | plan |",
+        "|---|---|---|---|---|---|---|---|",
+    ]
+    for shape, pair in MEASURED.items():
+        for gathers, (alone, turn) in zip((True, False), pair, strict=True):
+            work = work_of(shape, gathers, 2)
+            plan = chosen(gathers, work, costs)
+            told = (
+                "{} x {} x {}".format(*shape), "gather" if gathers else "scatter",
+                str(alone), f"{alone_us(work, costs):.0f}", str(turn), f"{in_turn_us(gathers, work, costs):.0f}",
+                f"{plan_us(plan, work, costs):.0f}", str(plan),
+            )  # fmt: skip
+            lines.append(f"| {' | '.join(told)} |")
+    return lines
+
+
+def by_ranks(link: Link) -> list[str]:
+    costs = Costs.of(H200, link)
+    counts = (2, 4, 8)
+    head = [f"{count} GPUs" for count in counts]
+    lines = [f"| M x N x K, {link.name} | | {' | '.join(head)} |", "|---|---" + "|---" * len(counts) + "|"]
+    for shape in MEASURED:
+        for gathers in (True, False):
+            cells = []
+            for count in counts:
+                work = work_of(shape, gathers, count)
+                plan, alone = chosen(gathers, work, costs), alone_us(work, costs)
+                overlapped, turn = plan_us(plan, work, costs) / alone, in_turn_us(gathers, work, costs) / alone
+                cells.append(f"{turn:.2f} → {overlapped:.2f} ({plan})")
+            kind = "gather" if gathers else "scatter"
+            lines.append(f"| {' x '.join(map(str, shape))} | {kind} | {' | '.join(cells)} |")
+    return lines
+
+
+def tables() -> str:
+    parts = (against_measurements(), by_ranks(NVLINK_4), by_ranks(NETWORK_400))
+    return "\n\n".join("\n".join(lines) for lines in parts) + "\n"
+
+
+def written(page: str) -> str:
+    """A page with the tables between its markers."""
+    head, _, rest = page.partition(BEGIN)
+    _, _, tail = rest.partition(END)
+    return f"{head}{BEGIN}{tables()}{END}{tail}"
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--write", action="store_true")
+    parser.add_argument("--check", action="store_true")
+    asked = parser.parse_args()
+    page = PAGE.read_text(encoding="utf-8")
+    if asked.write:
+        PAGE.write_text(written(page), encoding="utf-8")
+    elif asked.check:
+        if page != written(page):
+            print(f"{PAGE.name} is not what the model says: python benchmarks/overlap.py --write", file=sys.stderr)
+            return 1
+    else:
+        print(tables())
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,188 @@
+"""How long a product over several ranks takes, from figures of the GPU and of the link: who waits for what.
+
+The steps of all ranks run by discrete events. A tile of C takes one SM for a time, a product's tiles take the SMs as
+they become free, copies of a rank go one after the other. `plans.chosen` takes the plan for which this is the least.
+
+Left out: the L2, clocks that fall under load, copies that take bandwidth of the memory from a product, and ranks that
+come late.
+"""
+
+from __future__ import annotations
+
+import heapq
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from tilewright.device.links import NVLINK_4, Link
+from tilewright.device.spec import DeviceSpec
+from tilewright.distributed.timeline import (
+    FREE,
+    Add,
+    Await,
+    Buffer,
+    Copy,
+    Lane,
+    Multiply,
+    Signal,
+    Step,
+)
+from tilewright.units import ceil_div
+
+_TILE = 128, 256
+"""Of the fastest kernels; smaller where it leaves SMs without a tile."""
+
+_SHARE_OF_TENSOR_RATE = 0.77
+"""Of the nominal rate, that large products reach: 4096 x 7168 x 4096 in 315 us on an H200 (torch.mm, 2026-11-22)."""
+
+_SHARE_OF_DRAM = 0.85
+"""Of the nominal bandwidth: a guess."""
+
+_LAUNCH_US = 4.0
+"""Of a product, beside its tiles: launch, first loads, last stores; a guess."""
+
+
+@dataclass(frozen=True, slots=True)
+class Work:
+    """What each rank multiplies: rows of all ranks, k of one rank, columns of all b of one rank; bytes of an element of
+    an operand and of a result."""
+
+    rows: tuple[int, ...]
+    k: int
+    columns: int
+    element_bytes: int = 2
+    result_bytes: int = 2
+
+
+@dataclass(frozen=True, slots=True)
+class Costs:
+    """A GPU and its link. flops_per_us: of one SM."""
+
+    sms: int
+    flops_per_us: float
+    dram_bytes_per_us: float
+    link: Link
+
+    @classmethod
+    def of(cls, device: DeviceSpec, link: Link = NVLINK_4) -> Costs:
+        """From the facts about a GPU with tensor cores for bf16."""
+        rate = device.tensor.bf16_f32 * device.tensor_clock_mhz * _SHARE_OF_TENSOR_RATE
+        return cls(device.sm_count, rate, device.dram_gb_per_s * 1e3 * _SHARE_OF_DRAM, link)
+
+    def tiles(self, rows: int, work: Work) -> tuple[int, float]:
+        """How many tiles a product has, and microseconds of each on its SM."""
+        height, width = _TILE
+        while ceil_div(rows, height) * ceil_div(work.columns, width) < self.sms and width > 64:
+            width //= 2
+        height = min(height, max(rows, 16))
+        count = ceil_div(rows, height) * ceil_div(work.columns, width)
+        computed = 2 * height * width * work.k / self.flops_per_us
+        moved = (rows * work.k + work.k * work.columns) * work.element_bytes + rows * work.columns * work.result_bytes
+        return count, max(computed, moved / self.dram_bytes_per_us * min(self.sms, count) / count)
+
+    def product_us(self, rows: int, work: Work) -> float:
+        """The time of one product alone."""
+        count, each = self.tiles(rows, work)
+        return _LAUNCH_US + ceil_div(count, self.sms) * each
+
+
+def alone_us(work: Work, costs: Costs) -> float:
+    """The time of the product of all rows, without any communication."""
+    return costs.product_us(sum(work.rows), work)
+
+
+def in_turn_us(gathers: bool, work: Work, costs: Costs) -> float:
+    """The time of a collective and a product, one after the other."""
+    width = work.k * work.element_bytes if gathers else work.columns * work.result_bytes
+    others = sum(work.rows) - min(work.rows)
+    return alone_us(work, costs) + costs.link.collective_us + others * width / costs.link.gb_per_s / 1e3
+
+
+def predicted_us(steps: Sequence[Sequence[Step]], work: Work, costs: Costs) -> float:
+    """The time until the last rank has its result. steps: of each rank, all of which begin at once."""
+    return _Ranks(steps, work, costs).finish()
+
+
+class _Ranks:
+    """All ranks while their steps run."""
+
+    def __init__(self, steps: Sequence[Sequence[Step]], work: Work, costs: Costs) -> None:
+        ranks = range(len(steps))
+        self.steps, self.work, self.costs = steps, work, costs
+        self.lanes = {
+            (rank, lane): [i for i, step in enumerate(steps[rank]) if step.lane is lane]
+            for rank in ranks
+            for lane in Lane
+        }
+        self.free_at = dict.fromkeys(self.lanes, 0.0)
+        self.ended: list[dict[int, float]] = [{} for _ in ranks]
+        self.set_at = {(rank, peer, FREE): 0.0 for rank in ranks for peer in ranks}
+        self.sms = [[0.0] * costs.sms for _ in ranks]
+
+    def finish(self) -> float:
+        """Run the step that is ready first, until there is none."""
+        while True:
+            ready = [(at, place) for place in self.lanes if (at := self._ready(place)) is not None]
+            if not ready:
+                break
+            at, place = min(ready)
+            self._run(at, place)
+        assert not any(self.lanes.values()), "the ranks wait for each other"
+        return max(end for ended in self.ended for end in ended.values())
+
+    def _ready(self, place: tuple[int, Lane]) -> float | None:
+        """When the next step of a lane can begin, as far as is known; None where a step that it waits for has not
+        run."""
+        rank, waiting = place[0], self.lanes[place]
+        if not waiting:
+            return None
+        step = self.steps[rank][waiting[0]]
+        at = self.free_at[place]
+        for number in step.after:
+            if number not in self.ended[rank]:
+                return None
+            at = max(at, self.ended[rank][number])
+        if isinstance(step, Await):
+            flag = self.set_at.get((rank, step.peer, step.channel))
+            return None if flag is None else max(at, flag)
+        return at
+
+    def _run(self, at: float, place: tuple[int, Lane]) -> None:
+        rank, link = place[0], self.costs.link
+        number = self.lanes[place].pop(0)
+        step = self.steps[rank][number]
+        match step:
+            case Await():
+                del self.set_at[rank, step.peer, step.channel]
+                end = at
+            case Signal():
+                if step.channel != FREE:  # the next call finds that one
+                    self.set_at[step.peer, rank, step.channel] = at + link.flag_us
+                end = at
+            case Copy():
+                width = self._width(step.target.buffer)
+                local = 2 * step.source.count * width / self.costs.dram_bytes_per_us
+                end = at + (local if step.peer is None else link.copy_us(step.source.count * width))
+            case Add():
+                moved = (len(step.added) + 1) * step.target.count * self._width(step.target.buffer)
+                end = at + _LAUNCH_US + moved / self.costs.dram_bytes_per_us
+            case Multiply():
+                end = self._multiplied(at, rank, step)
+        self.free_at[place] = self.ended[rank][number] = end
+
+    def _multiplied(self, at: float, rank: int, step: Multiply) -> float:
+        count, each = self.costs.tiles(step.target.count, self.work)
+        added = len(step.added) * step.target.count * self._width(step.target.buffer) / self.costs.dram_bytes_per_us
+        sms, end = self.sms[rank], at
+        for _ in range(count):
+            begin = max(heapq.heappop(sms), at + _LAUNCH_US)
+            end = max(end, begin + each)
+            heapq.heappush(sms, begin + each)
+        if step.peer is not None:
+            end = max(end, at + self.costs.link.copy_us(step.target.count * self._width(step.target.buffer)))
+        return end + added
+
+    def _width(self, buffer: Buffer) -> int:
+        """Bytes of a row of a buffer."""
+        if buffer in (Buffer.A, Buffer.GATHERED):
+            return self.work.k * self.work.element_bytes
+        return self.work.columns * self.work.result_bytes

@@ -1,0 +1,162 @@
+"""The steps of `symmetric.py` on two processes whose GPU is the CPU: symmetric memory is a file that both map, and
+every operation of a stream runs at once."""
+
+from __future__ import annotations
+
+import ctypes
+import itertools
+import os
+import tempfile
+import time
+import warnings
+from contextlib import contextmanager, nullcontext
+from dataclasses import replace
+from types import SimpleNamespace
+from typing import Any
+from unittest.mock import patch
+
+import torch
+import torch.distributed as dist
+import torch.distributed._symmetric_memory as symmetric_memory
+from cuda.bindings import driver
+
+from tilewright.distributed.plans import Plan
+from tilewright.distributed.pytorch import products, symmetric
+from tilewright.distributed.pytorch.agreement import GATHER, SCATTER
+from tilewright.frontend.options import PLAIN, options_of
+
+warnings.simplefilter("ignore")
+
+GATHERS = [Plan("gather"), Plan("gather merged")]
+SCATTERS = [
+    Plan("scatter"), Plan("scatter", 2), Plan("scatter direct"), Plan("scatter direct", 3), Plan("scatter merged")
+]  # fmt: skip
+
+
+class Memory:
+    """A file for each rank, mapped by all."""
+
+    def __init__(self, size: int) -> None:
+        told: list[Any] = [tempfile.mkdtemp() if dist.get_rank() == 0 else None]
+        dist.broadcast_object_list(told)
+        path, rank = f"{told[0]}/{{}}", dist.get_rank()
+        with open(path.format(rank), "wb") as file:
+            file.truncate(size)
+        dist.barrier()
+        self.all = [
+            torch.from_file(path.format(i), True, size, dtype=torch.uint8) for i in range(dist.get_world_size())
+        ]
+        dist.barrier()
+        os.remove(path.format(rank))
+        self.own = self.all[rank]
+
+    def get_buffer(self, rank: int, sizes: tuple[int, ...], dtype: Any, offset: int = 0) -> Any:
+        count = 1
+        for extent in sizes:
+            count *= extent
+        return self.all[rank].view(dtype)[offset : offset + count].view(sizes)
+
+
+class Stream:
+    cuda_stream = 0
+
+    def __init__(self, *device: Any) -> None: ...
+
+    def wait_event(self, event: Any) -> None:
+        assert event.recorded, "an event is waited for that nobody recorded"
+
+    def synchronize(self) -> None: ...
+
+
+class Event:
+    recorded = False
+
+    def record(self, stream: Any) -> None:
+        self.recorded = True
+
+
+def wait_and_reset(stream: int, count: int, operations: list[Any], flags: int) -> tuple[Any]:
+    wait, reset = operations
+    word = ctypes.c_int32.from_address(int(wait.waitValue.address))
+    end = time.monotonic() + 20
+    while word.value != int(wait.waitValue.value):
+        assert time.monotonic() < end, "a flag is never set"
+    assert int(reset.writeValue.address) == int(wait.waitValue.address)
+    word.value = int(reset.writeValue.value)
+    return (driver.CUresult.CUDA_SUCCESS,)
+
+
+def copied(target: int, source: int, size: int, stream: int) -> tuple[Any]:
+    ctypes.memmove(target, source, size)
+    return (driver.CUresult.CUDA_SUCCESS,)
+
+
+def multiplied(library: Any, a: Any, b: Any, out: Any, c: Any, bias: Any, options: Any) -> Any:
+    """In the place of our kernels, which other tests run."""
+    assert options.beta == (c is not None)
+    product = a.float() @ b.float()
+    return out.copy_(product if c is None else product + c)
+
+
+@contextmanager
+def gpus() -> Any:
+    made: list[Memory] = []
+
+    def empty(size: int, **kwargs: Any) -> Any:
+        made.append(Memory(size))
+        return made[-1].own
+
+    judged = products.agreed
+    fake = SimpleNamespace(Stream=Stream, Event=Event, current_stream=Stream, synchronize=lambda *device: None,
+                           is_current_stream_capturing=lambda: False, stream=lambda stream: nullcontext())  # fmt: skip
+    with (
+        patch.object(symmetric, "compute", multiplied),
+        patch.object(symmetric_memory, "empty", empty),
+        patch.object(symmetric_memory, "rendezvous", lambda memory, name: made[-1]),
+        patch.object(products, "agreed", lambda own, group: replace(judged(own, group), peers=True)),
+        patch.object(torch, "cuda", SimpleNamespace(**{**vars(torch.cuda), **vars(fake)})),
+        patch.object(driver, "cuStreamBatchMemOp", wait_and_reset),
+        patch.object(driver, "cuMemcpyAsync", copied),
+    ):
+        products._STATES.clear()
+        yield
+        products._STATES.clear()
+
+
+def integers(*shape: int, seed: int) -> Any:
+    return torch.randint(-3, 4, shape, generator=torch.Generator().manual_seed(seed)).float()
+
+
+def case_gather(rank: int, ranks: int) -> None:
+    with gpus():
+        for rows, plan, again in itertools.product(([8] * ranks, [5, 0], [3, 140]), GATHERS, range(3)):
+            shards = [integers(count, 16, seed=10 * again + i) for i, count in enumerate(rows)]
+            b = [integers(16, 8, seed=50 + rank), integers(16, 12, seed=60 + rank)]
+            found = products.computed(GATHER, shards[rank], b, dist.group.WORLD, PLAIN, None, plan)
+            for mine, x in zip(found, b, strict=True):
+                assert torch.equal(mine, torch.cat(shards) @ x), (rows, plan, again)
+        assert len(products.state_of(dist.group.WORLD).retired) == 0
+
+
+def case_scatter(rank: int, ranks: int) -> None:
+    wide = options_of(1.0, None, "f32", "default", None, False, None, False)
+    with gpus():
+        for m, plan, again in itertools.product((16, 7, 1, 300), SCATTERS, range(3)):
+            parts = [(integers(m, 16, seed=10 * again + i), integers(16, 8, seed=20 + i)) for i in range(ranks)]
+            whole = sum(a @ b for a, b in parts)
+            size = -(-m // ranks)
+            a, b = parts[rank]
+            options = (PLAIN, wide)[again % 2]
+            found = products.computed(SCATTER, a, (b, 2 * b), dist.group.WORLD, options, None, plan)
+            for factor, mine in enumerate(found, 1):
+                assert torch.equal(mine, factor * whole[rank * size : (rank + 1) * size]), (m, plan, again)
+
+
+def case_memory_grows(rank: int, ranks: int) -> None:
+    with gpus():
+        for width in (16, 1 << 14, 16):
+            a, b = integers(64, width, seed=rank), integers(width, 8, seed=9)
+            (found,) = products.computed(GATHER, a, (b,), dist.group.WORLD, PLAIN)
+            assert torch.equal(found, torch.cat([integers(64, width, seed=i) for i in range(ranks)]) @ b)
+        assert len(products.state_of(dist.group.WORLD).retired) == 1
+        assert symmetric.Workspace is type(products.state_of(dist.group.WORLD).workspaces[GATHER])

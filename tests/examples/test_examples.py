@@ -35,10 +35,18 @@ def test_the_schedule_by_hand_is_the_rung() -> None:
     assert kernel_text(mine.kernel) == kernel_text(replace(rung, name="gemm").kernel)
 
 
-def test_an_example_that_needs_more_says_what() -> None:
-    done = subprocess.run([sys.executable, str(EXAMPLES / "route_a_model.py")], capture_output=True, text=True)
+@pytest.mark.parametrize(
+    ("name", "says"),
+    [
+        ("route_a_model.py", "ms a step"),
+        ("conjugate_gradients.py", "f16x3"),
+        ("train_in_f32.py", "f32_emulated"),
+    ],
+)
+def test_an_example_that_needs_more_says_what(name: str, says: str) -> None:
+    done = subprocess.run([sys.executable, str(EXAMPLES / name)], capture_output=True, text=True)
     if done.returncode == 0:
-        assert "ms a step" in done.stdout
+        assert says in done.stdout
         return
     assert "Traceback" not in done.stderr
     assert "pip install 'tilewright[torch]'" in done.stderr or "there is none to use: " in done.stderr

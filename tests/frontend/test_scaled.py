@@ -111,6 +111,23 @@ def test_bias_out_and_e5m2() -> None:
     np.testing.assert_array_equal(columns, out)
 
 
+@pytest.mark.parametrize("sides", [(1, 128), (1, 1), (128, 1), (128, 128)], ids=str)
+@pytest.mark.parametrize(("m", "n", "k"), [(40, 272, 272), (5, 130, 128), (130, 48, 9)])
+def test_scales_of_blocks(m: int, n: int, k: int, sides: tuple[int, int]) -> None:
+    a, b, depth = drawn(m, k), drawn(n, k).T, -(-k // 128)
+    scale_a = scales(depth, -(-m // sides[0])).T
+    scale_b = scales(depth, -(-n // sides[1])) if k < 272 else scales(-(-n // sides[1]), depth + 3)[:, :depth].T
+    bias = scales(n)
+    c = scaled_matmul(a, b, scale_a, scale_b, bias=bias, out_dtype="f32")
+    of_a = np.repeat(np.repeat(scale_a, sides[0], 0)[:m], 128, 1)[:, :k].astype(np.float64)
+    of_b = np.repeat(np.repeat(scale_b, sides[1], 1)[:, :n], 128, 0)[:k].astype(np.float64)
+    left, right = number(a, E4M3), number(b, E4M3)
+    wide = [np.where(x == 0, 0, np.maximum(np.abs(x), E4M3.tiny)) for x in (left, right)]
+    bound = relative_bound(Gemm(m, n, k, E4M3, out=F32), promote_every=128) * 1.01
+    bound = bound * ((wide[0] * of_a) @ (wide[1] * of_b) + np.abs(bias))
+    assert (np.abs(c - (left * of_a) @ (right * of_b) - bias) <= bound).all()
+
+
 def test_empty_sums_and_results() -> None:
     bias = scales(7)
     c = scaled_matmul(drawn(5, 0), drawn(0, 7), scales(5), scales(1), bias=bias, out_dtype="f32")
@@ -142,6 +159,11 @@ WRONG: dict[str, tuple[dict[str, Any], type[Exception], str]] = {
     "a scale for each k": ({"scale_a": scales(16)}, ShapeError, r"scale_a has shape \(16,\)"),
     "a scale that lies across": ({"scale_b": scales(8, 1)}, ShapeError, r"scale_b has shape \(8, 1\)"),
     "a scale of another format": ({"scale_a": on_gpu(np.zeros(1, np.uint16))}, DTypeError, "scale_a holds bf16"),
+    "blocks beside rows": (
+        {"a": drawn(8, 256), "b": drawn(256, 8), "scale_a": scales(8, 2)},
+        ShapeError,
+        r"scale_b has shape \(8,\), beside scale_a of shape \(8, 2\)(.|\n)*\(2, 8\) or \(2, 1\)",
+    ),
     "scales with gaps": ({"scale_b": scales(16)[::2]}, ProblemError, "elements of scale_b lie 2 apart"),
     "a bias for each row": ({"bias": scales(8, 1)}, ShapeError, r"a bias of shape \(8, 1\) is not one of \(8,\)"),
     "an out of another shape": ({"out": scales(8, 9)}, ShapeError, r"`out` is f32 of shape \(8, 9\)"),

@@ -59,6 +59,34 @@ ROUTED: dict[str, Callable[[], Any]] = {
 }
 
 
+BIG_A, BIG_B = drawn(24, 272), drawn(144, 272).T
+BY_ROWS, OF_B = torch.rand(3, 24).T, torch.rand(2, 3).T
+BY_COLUMNS = torch.rand(3, 144)
+PADDED = torch.cat([OF_B.T, torch.full((2, 1), 7.0)], dim=1).T
+BLOCK_1, BLOCK_128 = functional.ScalingType.BlockWise1x128, functional.ScalingType.BlockWise128x128
+BLOCKS: dict[str, tuple[Callable[[], Any], Any]] = {
+    "1x128 by 128x128": (lambda: torch._scaled_mm(BIG_A, BIG_B, BY_ROWS, OF_B, out_dtype=BF16), OF_B),
+    "1x128 both": (lambda: torch._scaled_mm(BIG_A, BIG_B, BY_ROWS, BY_COLUMNS, out_dtype=BF16), BY_COLUMNS),
+    "scaled_mm 128x128": (lambda: functional.scaled_mm(BIG_A, BIG_B, BY_ROWS, BLOCK_1, PADDED, BLOCK_128), OF_B),
+    "scaled_mm 1x128": (
+        lambda: functional.scaled_mm(BIG_A, BIG_B, BY_ROWS, BLOCK_1, BY_COLUMNS.T, BLOCK_1),
+        BY_COLUMNS,
+    ),
+}
+
+
+@pytest.mark.parametrize("name", BLOCKS)
+def test_products_with_scales_of_blocks_are_routed(name: str) -> None:
+    call, scale_b = BLOCKS[name]
+    with tw.route_torch() as routed:
+        found = call()
+    assert (routed.calls, routed.declined) == (1, {})
+    of_a = BY_ROWS.repeat_interleave(128, 1)[:, :272]
+    of_b = scale_b.repeat_interleave(1 if scale_b.shape[1] == 144 else 128, 1)[:, :144].repeat_interleave(128, 0)[:272]
+    exact = (BIG_A.double() * of_a) @ (BIG_B.double() * of_b)
+    torch.testing.assert_close(found.double(), exact, rtol=2e-2, atol=2e-2)
+
+
 @pytest.mark.parametrize("name", ROUTED)
 def test_products_with_scales_are_routed(name: str) -> None:
     with tw.route_torch() as routed:
@@ -89,8 +117,8 @@ DECLINED: dict[str, tuple[Callable[[], Any], str]] = {
         lambda: torch._scaled_mm(A, B, ONE, TWO, bias=BIAS.float(), out_dtype=BF16),
         "a bias that PyTorch does not take",
     ),
-    "scales": (lambda: torch._scaled_mm(A, B, ROWS.T, COLUMNS, out_dtype=BF16), "scales of blocks"),
-    "recipes": (lambda: functional.scaled_mm(A, B, ONE, TENSOR, COLUMNS, ROW), "scales of blocks"),
+    "scales": (lambda: torch._scaled_mm(A, B, ROWS.T, COLUMNS, out_dtype=BF16), "scales of other shapes"),
+    "recipes": (lambda: functional.scaled_mm(A, B, ONE, TENSOR, COLUMNS, ROW), "scales of other recipes"),
 }
 
 

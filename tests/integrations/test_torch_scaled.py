@@ -40,6 +40,18 @@ def test_tensors_in_host_memory_are_multiplied_by_pytorch(out_dtype: Any) -> Non
     assert torch.equal(out, c)
 
 
+@pytest.mark.parametrize("sides", [(1, 128), (1, 1), (128, 1)])
+def test_scales_of_blocks_in_host_memory_and_compiled(sides: tuple[int, int]) -> None:
+    a, b = drawn(130, 272), drawn(136, 272).T
+    scale_a, scale_b = torch.rand(-(-130 // sides[0]), 3), torch.rand(-(-136 // sides[1]), 3).T
+    c = tw.scaled_matmul(a, b, scale_a, scale_b, out_dtype=torch.float32)
+    wide_a = a.double() * scale_a.repeat_interleave(sides[0], 0)[:130].repeat_interleave(128, 1)[:, :272]
+    wide_b = b.double() * scale_b.repeat_interleave(sides[1], 1)[:, :136].repeat_interleave(128, 0)[:272]
+    torch.testing.assert_close(c.double(), wide_a @ wide_b, rtol=1e-4, atol=1e-4)
+    compiled = torch.compile(tw.scaled_matmul, backend="aot_eager", fullgraph=True)
+    assert torch.equal(compiled(a, b, scale_a, scale_b, out_dtype=torch.float32), c)
+
+
 def test_one_scale_for_each_operand_is_what_pytorch_multiplies() -> None:
     a, b, scale_a, scale_b = operands(rows=False)
     expected = torch._scaled_mm(a, b, scale_a, scale_b.reshape(1), out_dtype=torch.bfloat16)

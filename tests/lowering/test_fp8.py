@@ -4,17 +4,21 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+import numpy as np
 import pytest
 
 from tilewright.dtypes import BF16, E4M3, E5M2, F16, F32, Array, DType
-from tilewright.errors import LoweringError
+from tilewright.errors import LoweringError, ProblemError
+from tilewright.ir.work import SplitK
 from tilewright.kernels.configuration import GemmConfig
 from tilewright.kernels.simt import SimtConfig
 from tilewright.kernels.wgmma import WgmmaConfig
 from tilewright.problem import Gemm, Operands, check, make_operands
+from tilewright.problem.block_scales import BlockScales
 from tilewright.problem.epilogue import Epilogue, Scale
 from tilewright.problem.gemm import Order
 from tilewright.runtime.nvrtc import compile_cuda
+from tilewright.simulator import simulate
 from tilewright.toolchain import build
 
 TILE = WgmmaConfig((64, 128, 128), 1, stages=3, subtile=64)
@@ -75,6 +79,50 @@ def test_promotion_keeps_what_fast_sums_lose() -> None:
     assert fast.relative_error > 8 * promoted.relative_error
 
 
+BLOCKS = {"1x128 by 128x128": (1, 128), "1x128 both": (1, 1), "128x128 by 1x128": (128, 1)}
+
+
+@pytest.mark.parametrize("blocks", BLOCKS)
+@pytest.mark.parametrize("kind", KINDS)
+def test_scales_of_blocks_multiply_the_sums_of_their_blocks(kind: str, blocks: str) -> None:
+    """Blocks that end inside a tile, and a last one of 16 of k; scales that lie in rows with gaps, and in columns."""
+    a, b = BLOCKS[blocks]
+    gemm = replace(problem(136, 200, 272, bias=True, out=F32), block_scales=BlockScales(a, b, 128, (1, 140), (7, 1)))
+    config = replace(KINDS[kind], promote_every=128)
+    if kind == "two consumers" and b == 1 < a:
+        config = replace(config, tile=(128, 128, 128))
+    operands = make_operands(gemm)
+    verdict = check(operands, result(gemm, config, operands), promote_every=128)
+    assert verdict.ok, verdict.message
+
+
+def test_scales_of_blocks_in_split_k() -> None:
+    gemm = replace(problem(64, 128, 640, out=F32), block_scales=BlockScales(1, 128))
+    config = replace(KINDS["per thread"], promote_every=128)
+    partial = replace(build(gemm, config.schedule(gemm)), split_k=SplitK.PARTIALS)
+    operands = make_operands(gemm)
+    shape = 3, 64, 128
+    parts = simulate(partial.kernel, replace(operands, c=np.zeros(3 * 64 * 128, np.float32)), part_of_k=256).c
+    total = parts.reshape(shape).sum(axis=0, dtype=np.float32)
+    verdict = check(operands, total, promote_every=128)
+    assert verdict.ok, verdict.message
+
+
+def test_scales_of_blocks_need_sums_of_blocks() -> None:
+    gemm = replace(problem(64, 128, 256), block_scales=BlockScales())
+    for config, why in (
+        (TILE, "multiply the sum of a block, not of 0 of k"),
+        (replace(TILE, promote_every=256), "multiply the sum of a block, not of 256 of k"),
+        (replace(TILE, promote_every=128, tile=(64, 192, 128)), "do not go with 192 columns"),
+        (replace(TILE, promote_every=128, tile=(128, 192, 128)), "do not go with 192 columns"),
+    ):
+        assert why in "; ".join(config.reasons_against(gemm))
+        with pytest.raises(LoweringError, match=r"promoted stage by stage|do not divide a tile of 192"):
+            _ = build(gemm, config.schedule(gemm)).kernel
+    with pytest.raises(ProblemError, match="Blocks of 2 rows or 128 columns"):
+        BlockScales(2)
+
+
 @pytest.mark.parametrize("every", [0, 128])
 def test_kernels_compile_without_spills(every: int) -> None:
     gemm = problem(4096, 4096, 4096, E4M3, "m", "n")
@@ -84,6 +132,12 @@ def test_kernels_compile_without_spills(every: int) -> None:
     ):
         assert not config.reasons_against(gemm)
         cubin = compile_cuda(build(gemm, config.schedule(gemm)).source, "sm_90a")
+        assert cubin.resources.spill_store_bytes == 0
+    for b in (1, 128) if every else ():
+        scaled = replace(gemm, epilogue=Epilogue(), block_scales=BlockScales(1, b))
+        config = WgmmaConfig((128, 128, 128), stages=6, raster_rows=16, subtile=32, promote_every=128)
+        assert not config.reasons_against(scaled)
+        cubin = compile_cuda(build(scaled, config.schedule(scaled)).source, "sm_90a")
         assert cubin.resources.spill_store_bytes == 0
 
 

@@ -78,12 +78,22 @@ class _Loaded:
         kernel = self.built.kernel
         told = dict(zip([p.name for p in (*kernel.arguments, *kernel.batching)], values, strict=True))
         sizes = {name.lower(): told[name] for name in ("M", "N", "K", "lda", "ldb", "ldc")}
-        gemm = replace(self.built.gemm, **sizes, alpha=told["alpha"], beta=told["beta"])
+        gemm = _with_steps(self.built.gemm, told)
+        gemm = replace(gemm, **sizes, alpha=told["alpha"], beta=told["beta"])
         leading = tuple(told[one.leading] for one in gemm.added if not one.is_vector)
         gemm = replace(gemm, ld_added=leading, numbers=tuple(told[name] for name in gemm.epilogue.factors))
         batching = {p.name: told[p.name] for p in kernel.batching}
         options = {"part_of_k": told.get("K_part", 0), **({"batching": batching} if batching else {})}
         return SimulatedLaunch(kernel, gemm, options)
+
+
+def _with_steps(gemm: Gemm, told: Mapping[str, Any]) -> Gemm:
+    """The scales of blocks as a launch is told that they lie."""
+    scales = gemm.block_scales
+    if scales is None:
+        return gemm
+    steps = {f"steps_{side}": tuple(told[f"block_scale_{side}_step{along}"] for along in ("", "_k")) for side in "ab"}
+    return replace(gemm, block_scales=replace(scales, **steps))
 
 
 class SimulatedKernels(Kernels):

@@ -23,6 +23,7 @@ from tilewright.ir.stmt import Move
 from tilewright.ir.text import ExprText
 from tilewright.ir.visit import Path, exprs_of, walk, walk_expr, written
 from tilewright.ir.work import Problems
+from tilewright.problem.block_scales import NAMES as BLOCK_SCALES
 from tilewright.problem.gemm import Gemm, Operand, Order
 from tilewright.problem.problem import Problem
 from tilewright.problem.reduction import Reduction
@@ -213,7 +214,11 @@ def _described(problem: Problem) -> tuple[str, tuple[str, ...]]:
     """What is computed, and a line for each matrix."""
     if isinstance(problem, Gemm):
         title = f"C = {problem.formula()}, accumulated in {problem.accumulate}"
-        return title, tuple(operand_line(operand, problem) for operand in problem.matrices)
+        scales = problem.block_scales
+        return title, tuple(
+            scales.line(one.name) if scales is not None and one.name in BLOCK_SCALES else operand_line(one, problem)
+            for one in problem.matrices
+        )
     assert isinstance(problem, (Relayout, Reduction, Scaling, Splitting)), (
         f"no description of a {type(problem).__name__}"
     )

@@ -12,7 +12,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
-from tilewright.dtypes import BF16, F32, FP8_FORMATS, DType
+from tilewright.dtypes import BF16, FP8_FORMATS, DType
 from tilewright.errors import LaunchError, ProblemError
 from tilewright.frontend.compute import MOST, gpu_of, planned, refuse_host_memory, refuse_other_library
 from tilewright.frontend.layouts import MOST_ROWS
@@ -20,12 +20,13 @@ from tilewright.frontend.libraries import DTypeError, TorchArrays, View, library
 from tilewright.frontend.libraries.views import c_strides
 from tilewright.frontend.options import format_asked
 from tilewright.frontend.requests import Piece, power_of_two
+from tilewright.frontend.scales import BLOCK, Scaling, scaling_of
 from tilewright.frontend.shapes import NeedsCopy, ShapeError, lone, product_of, tight
 from tilewright.planning.assembly import Request
 from tilewright.planning.dispatch import dispatcher
 from tilewright.planning.packing import Alignment
 from tilewright.planning.plan import Plan
-from tilewright.problem.epilogue import Epilogue, Scale
+from tilewright.problem.epilogue import Epilogue
 from tilewright.problem.gemm import Gemm
 
 PROMOTE_EVERY = 128
@@ -63,9 +64,11 @@ def scaled_matmul(
     a: (m, k). b: (k, n). Both hold float8_e4m3fn, or float8_e5m2, of PyTorch. b is read as it lies where k is
     contiguous, as in `weight.T`; other orders are transposed before. scale_a, scale_b: f32, on the same GPU, where the
     kernel reads them: one element, or one for each row of a, of shape (m, 1) or (m,), and each column of b, of shape
-    (1, n) or (n,). bias: (n,). out: where the result goes. out_dtype: bf16 if not given, f16 or f32.
-    fast_accumulation: sums stay in the tensor cores, which keep 13 fraction bits; else the sum of every 128 of k is
-    added to a sum in f32 (docs/fp8.md has the bounds).
+    (1, n) or (n,). Or both have one for each block of 128 of k, and of 1 or 128 rows of a, (m, k / 128) or
+    (m / 128, k / 128), and columns of b, (k / 128, n) or (k / 128, n / 128), rounded up, of any strides; they multiply
+    the sums of their blocks. bias: (n,). out: where the result goes. out_dtype: bf16 if not given, f16 or f32.
+    fast_accumulation: sums stay in the tensor cores, which keep 13 fraction bits; else, and with scales of blocks, the
+    sum of every 128 of k is added to a sum in f32 (docs/fp8.md has the bounds).
 
     Raises ShapeError, a ValueError, and DTypeError, a TypeError, for what does not fit, ProblemError for strides and
     devices, and LaunchError for another GPU.
@@ -106,8 +109,8 @@ class ScaledViews:
         return self.a.shape[0], self.b.shape[1]
 
 
-def checked_scaled(views: ScaledViews, options: ScaledOptions) -> tuple[Scale, Scale]:
-    """What there is one scale for, of A and of B. Raises DTypeError, ShapeError and ProblemError for what cannot be
+def checked_scaled(views: ScaledViews, options: ScaledOptions) -> Scaling:
+    """What the scales of a call scale. Raises DTypeError, ShapeError and ProblemError for what cannot be
     asked."""
     a, b = views.a, views.b
     for name, view in (("a", a), ("b", b)):
@@ -137,36 +140,13 @@ def checked_scaled(views: ScaledViews, options: ScaledOptions) -> tuple[Scale, S
             f"scaled_matmul: `out` is {views.out.dtype} of shape {views.out.shape}, and the result "
             f"{options.out_dtype} of shape {(m, n)}."
         )
-    return _scale_of("scale_a", views.scale_a, (m, 1), "m"), _scale_of("scale_b", views.scale_b, (1, n), "n")
-
-
-def _scale_of(name: str, view: View, each: tuple[int, int], along: Scale) -> Scale:
-    """What there is one scale for. each: the shape of one for each row of A, or column of B."""
-    if view.dtype is not F32:
-        raise DTypeError(f"scaled_matmul: {name} holds {view.dtype}, and scales are f32.", hint="convert it.")
-    count = max(each)
-    if all(extent == 1 for extent in view.shape):
-        return "a" if along == "m" else "b"
-    if view.shape not in ((count,), each):
-        what = "row of a" if along == "m" else "column of b"
-        raise ShapeError(
-            f"scaled_matmul: {name} has shape {view.shape}.",
-            note=f"there is one scale for each {what}, or one in all.",
-            hint=f"give one of shape {each} or ({count},), or of one element.",
-        )
-    step = next(step for extent, step in zip(view.shape, view.strides, strict=True) if extent > 1)
-    if step != 1:
-        raise ProblemError(
-            f"scaled_matmul: the elements of {name} lie {step} apart, and kernels read neighbours.",
-            hint=f"pass {name}.contiguous().",
-        )
-    return along
+    return scaling_of(m, n, a.shape[1], views.scale_a, views.scale_b)
 
 
 def request_of(views: ScaledViews, options: ScaledOptions) -> Request:
     """The request of a call that was checked. Raises NeedsCopy for an operand, a bias or an `out` whose strides no
     kernel takes."""
-    scales = checked_scaled(views, options)
+    scaling = checked_scaled(views, options)
     product, out = product_of(views.a, views.b), options.out_dtype
     bias = views.bias
     if bias is not None and bias.dtype is not out:
@@ -183,17 +163,19 @@ def request_of(views: ScaledViews, options: ScaledOptions) -> Request:
     if (product.n > 1 and right != 1) or (product.m > 1 and down < product.n):
         raise NeedsCopy("out", tight)
     ldc = down if product.m > 1 else lone(product.n)
-    epilogue = Epilogue("n" if bias is not None else None, scale=scales)
+    epilogue = Epilogue("n" if bias is not None else None, scale=scaling.whole)
     a, b = product.a, product.b
     orders = {"a": a.order, "b": b.order, "lda": a.leading, "ldb": b.leading, "ldc": max(ldc, 1)}
-    gemm = Gemm(product.m, product.n, product.k, views.a.dtype, out=out, epilogue=epilogue, **orders)  # type: ignore[arg-type]
+    blocks = scaling.blocks if product.k else None
+    sizes = product.m, product.n, product.k
+    gemm = Gemm(*sizes, views.a.dtype, out=out, epilogue=epilogue, block_scales=blocks, **orders)  # type: ignore[arg-type]
     at_bias = 0 if bias is None else bias.pointer
     alignment = Alignment(
         power_of_two(views.a.pointer | gemm.lda),
         power_of_two(views.b.pointer | gemm.ldb),
         power_of_two(at_out.pointer | gemm.ldc * out.bytes | at_bias),
     )
-    return Request(gemm, alignment, promote_every=options.promote_every)
+    return Request(gemm, alignment, promote_every=BLOCK if blocks is not None else options.promote_every)
 
 
 def refuse_device(device: int) -> None:

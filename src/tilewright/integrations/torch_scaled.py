@@ -1,7 +1,7 @@
 """Products of FP8 operands inside `route_torch`: `torch._scaled_mm` and what `torch.nn.functional.scaled_mm` calls.
 
-Routed is what PyTorch itself accepts on Hopper, with one scale for each operand or for each row and column; all else
-goes on to PyTorch, which computes it or says what is wrong.
+Routed is what PyTorch itself accepts on Hopper, with one scale for each operand, for each row and column, or for each
+block of 128 of k; all else goes on to PyTorch, which computes it or says what is wrong.
 """
 
 from __future__ import annotations
@@ -12,8 +12,10 @@ from tilewright import extras
 from tilewright.errors import LaunchError, ProblemError
 from tilewright.frontend.libraries import library_of
 from tilewright.frontend.scaled import compute_scaled, scaled_options
+from tilewright.frontend.scales import BLOCK
 from tilewright.integrations.routed import Routed
 from tilewright.notices import say_once
+from tilewright.units import ceil_div, round_up
 
 torch: Any = extras.require("torch", "Routing the products of PyTorch")
 
@@ -24,8 +26,11 @@ _RESULTS = frozenset((torch.bfloat16, torch.float16, torch.float32))
 MULTIPLE = 16
 """Elements that k and n are multiples of, as PyTorch demands."""
 
-TENSOR_WISE, ROW_WISE = 0, 1
-"""Recipes of scales. Source: torch.nn.functional.ScalingType."""
+TENSOR_WISE, ROW_WISE, BLOCK_1, BLOCK_128 = 0, 1, 4, 5
+"""Recipes of scales: of blocks of 1 x 128, and of 128 x 128. Source: torch.nn.functional.ScalingType."""
+
+_RECIPES = ((TENSOR_WISE, TENSOR_WISE), (ROW_WISE, ROW_WISE), (BLOCK_1, BLOCK_128), (BLOCK_1, BLOCK_1))
+"""Of A and B, beside which PyTorch has (BLOCK_128, BLOCK_1)."""
 
 
 def scaled_mm(
@@ -46,12 +51,19 @@ def scaled_mm(
         return block.decline("shapes that do not multiply")
     if scale_result is not None:
         return block.decline("a scale of the result")
-    for scale, each in ((scale_a, (a.shape[0], 1)), (scale_b, (1, b.shape[1]))):
-        if scale.numel() != 1 and tuple(scale.shape) != each:
-            return block.decline("scales of blocks")
-    if (scale_a.numel() == 1) is not (scale_b.numel() == 1) and 1 not in (a.shape[0], b.shape[1]):
-        return block.decline("one scale beside scales of rows")
+    shapes = tuple(scale_a.shape), tuple(scale_b.shape)
+    single = scale_a.numel() == scale_b.numel() == 1
+    if not single and shapes not in _pairs(a.shape[0], b.shape[1], a.shape[1]):
+        return block.decline("scales of other shapes")
     return _product(block, a, b, scale_a, scale_b, bias, out_dtype or a.dtype, use_fast_accum, out)
+
+
+def _pairs(m: int, n: int, k: int) -> tuple[Any, ...]:
+    """The shapes of two arrays of scales that PyTorch takes beside one in all for each: of rows and columns, and the
+    pairs of blocks."""
+    depth = ceil_div(k, BLOCK)
+    of_a, of_b = ((m, depth), (ceil_div(m, BLOCK), depth)), ((depth, n), (depth, ceil_div(n, BLOCK)))
+    return ((m, 1), (1, n)), (of_a[0], of_b[1]), (of_a[1], of_b[0]), (of_a[0], of_b[0])
 
 
 def scaled_mm_v2(
@@ -73,19 +85,24 @@ def scaled_mm_v2(
 ) -> Any:
     """`aten::_scaled_mm_v2`, as `scaled_mm`."""
     recipes = (*recipe_a, *recipe_b)
-    if recipes not in ((TENSOR_WISE, TENSOR_WISE), (ROW_WISE, ROW_WISE)) or not len(scale_a) == len(scale_b) == 1:
-        return block.decline("scales of blocks")
+    if recipes not in _RECIPES or not len(scale_a) == len(scale_b) == 1:
+        return block.decline("scales of other recipes")
     if contraction_dim:
         return block.decline("a contraction over other dimensions")
     if a.dim() != 2 or b.dim() != 2:
         return block.decline("shapes that do not multiply")
-    m, n = a.shape[0], b.shape[1]
+    m, n, depth = a.shape[0], b.shape[1], ceil_div(a.shape[1], BLOCK)
     first, second = scale_a[0], scale_b[0]
-    if recipes[0] == ROW_WISE:
-        if tuple(first.shape) != (m, 1) or tuple(second.shape) not in ((n, 1), (1, n)):
-            return block.decline("scales of other shapes")
+    if recipes[1] == ROW_WISE and tuple(second.shape) == (n, 1):
         second = second.reshape(1, n)
-    elif first.numel() != 1 or second.numel() != 1:
+    elif recipes[1] == BLOCK_1:
+        second = second.T
+    elif recipes[1] == BLOCK_128:  # whose rows are padded to a multiple of 4
+        second = second[:depth] if second.shape[:1] == (round_up(depth, 4),) else second
+    shapes = tuple(first.shape), tuple(second.shape)
+    whole = {TENSOR_WISE: first.numel() == second.numel() == 1, ROW_WISE: shapes == ((m, 1), (1, n))}
+    columns = n if recipes[1] == BLOCK_1 else ceil_div(n, BLOCK)
+    if not whole.get(recipes[0], shapes == ((m, depth), (depth, columns))):
         return block.decline("scales of other shapes")
     return _product(block, a, b, first, second, bias, out_dtype or a.dtype, use_fast_accum, out)
 

@@ -5,7 +5,7 @@
 
 Tensor cores cut off what lies far below the largest term of a sum, or sum in f16; what is cut off grows with the sum.
 Promotion adds the sum of every n of k to registers of f32, rounded to nearest, and starts it anew, so that at most n
-products have a part in what is cut off.
+products have a part in what is cut off. Where blocks of k have scales, they multiply the sum of their block then.
 """
 
 from __future__ import annotations
@@ -16,6 +16,7 @@ from math import prod
 from tilewright.dtypes import F32, DType
 from tilewright.ir.buffer import Space
 from tilewright.ir.program import Loop, Program
+from tilewright.problem.block_scales import BlockScales
 
 
 @dataclass(frozen=True, slots=True)
@@ -23,11 +24,13 @@ class Promotion:
     """When an accumulator is added to its promoted accumulator, which is in f32.
 
     every: elements of k. loop: the loop over k whose iterations are counted. iterations: of it, that make up `every`.
+    scales: of blocks of so many k, by which an accumulator is multiplied before it is added.
     """
 
     every: int
     loop: str
     iterations: int
+    scales: BlockScales | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,7 +84,8 @@ def promotion_of(program: Program) -> Promotion | None:
     for loop in k_loops(program):
         stride = loop.axes[0].stride
         if kept.promote_every % stride == 0:
-            return Promotion(kept.promote_every, loop.name, kept.promote_every // stride)
+            iterations = kept.promote_every // stride
+            return Promotion(kept.promote_every, loop.name, iterations, program.gemm.block_scales)
     return None
 
 

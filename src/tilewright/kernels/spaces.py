@@ -66,6 +66,7 @@ _CORES: dict[Any, Columns] = {}
 def wgmma_core(gemm: Gemm) -> Columns:
     """Every tile, cluster and schedule of tiles; a persistent kernel stages C where that is possible. What is legal
     depends on formats and orders alone; a table of each is kept."""
+    gemm = replace(gemm, block_scales=None)  # whose laws are asked of kernels that promote
     if not reads_orders(gemm):  # packing transposes them
         gemm = replace(gemm, a=Order.ROW, b=Order.COL, lda=0, ldb=0)
     key = (gemm.dtype, gemm.product, gemm.out, gemm.a, gemm.b, gemm.c, gemm.pieces, tma_stores(gemm))

@@ -224,6 +224,38 @@ def registers_of(config: Any) -> Column:
     return np.maximum(once, twice)
 
 
+def _fragments_of(config: Any) -> Column:
+    """Fragments of 64 rows of a warpgroup."""
+    return _rows(config) // (INSTRUCTION_ROWS * _sharing(config))
+
+
+def scale_registers(config: Any, gemm: Gemm) -> Column:
+    """Registers of a thread for the scales of blocks that its accumulators are multiplied by when they are promoted."""
+    scales = gemm.block_scales
+    if scales is None:
+        return 0
+    rows, columns = (np.where(config.swap_ab, *sides) for sides in ((scales.b, scales.a), (scales.a, scales.b)))
+    of_rows = _fragments_of(config) * np.where(rows == 1, 2, 1)
+    return of_rows + np.where(columns == 1, _columns(config) // 4, np.maximum(1, _columns(config) // scales.depth))
+
+
+def blocks_fit(config: Any, gemm: Gemm) -> Column:
+    """Whether columns that share a scale are whole instructions, or instructions whole blocks of them; and whether a
+    thread that would load a scale for each of its columns has few of them."""
+    scales = gemm.block_scales
+    if scales is None:
+        return config.m > 0
+    columns, sides = _columns(config), (scales.a, scales.b)
+    shared = np.where(config.swap_ab, sides[0], sides[1])
+    whole = (columns % shared == 0) | (shared % columns == 0)
+    alone = (shared == 1) & (max(sides) > 1) & (columns > _FEW_COLUMNS)
+    return whole & np.logical_not(alone)
+
+
+_FEW_COLUMNS = 64
+"""Of an instruction whose columns have scales of their own, where its rows could have them: each is loaded."""
+
+
 def stages_result(config: Any, gemm: Gemm) -> Column:
     """Whether C is stored through shared memory: not where TMA cannot store it and accumulators leave a thread no
     registers for the addresses of vector stores."""
@@ -382,6 +414,20 @@ LAWS: tuple[Law, ...] = (
     Law(
         lambda c, g: (c.pieces > 1) & (c.promote_every != c.k),
         lambda c, g: f"products of pieces are promoted with each stage, every {c.k} of k, not every {c.promote_every}",
+    ),
+    Law(
+        lambda c, g: c.promote_every != g.block_scales.depth if g.block_scales else c.m < 0,
+        lambda c, g: f"{g.block_scales} multiply the sum of a block, not of {c.promote_every} of k",
+    ),
+    Law(
+        lambda c, g: np.logical_not(blocks_fit(c, g)),
+        lambda c, g: f"{g.block_scales} do not go with {_columns(c)} columns of an instruction",
+    ),
+    Law(
+        lambda c, g: registers_of(c) + scale_registers(c, g) > consumer_registers(c),
+        lambda c, g: (
+            f"{registers_of(c)} registers and {scale_registers(c, g)} for scales are more than {consumer_registers(c)}"
+        ),
     ),
     Law(
         lambda c, g: (c.stages < 2) | (c.stages > MAX_STAGES),

@@ -9,7 +9,10 @@ from tilewright.ir.program import Program, Route, Staged
 from tilewright.ir.tiles import source_of, tile_of
 from tilewright.isa.wgmma import transposes
 from tilewright.isa.wmma import WMMA_POINTER_BYTES
+from tilewright.lowering.block_scales import check_block_scales
 from tilewright.lowering.products import swizzle_atoms_of
+from tilewright.lowering.sums import Sums
+from tilewright.problem.block_scales import BlockScales
 from tilewright.problem.gemm import OperandName
 
 
@@ -17,6 +20,8 @@ def check_instruction(program: Program) -> None:
     """Raise LoweringError where operands or sums of a matrix instruction are not where it takes them from."""
     if program.gemm.pieces is not None:
         _check_pieces(program)
+    if program.gemm.block_scales is not None:
+        _check_scales(program, program.gemm.block_scales)
     if program.tensorized is None:
         if program.gemm.multiplied is not program.gemm.dtype:
             raise LoweringError(
@@ -50,12 +55,31 @@ def check_instruction(program: Program) -> None:
         _check_opaque_promotion(program, name)
 
 
-def _check_pieces(program: Program) -> None:
-    """The small products of pieces are rescaled once in a group, which is what a stage holds."""
+def _promotes_stages(program: Program) -> bool:
+    """Whether wgmma sums stage by stage, and each of these sums is promoted."""
     ring, promotion = program.pipelined, accumulator_of(program).promotion
     reads_shared = program.tensorized is not None and program.tensorized.instruction.reads_shared
     stages = ring is not None and promotion is not None and (promotion.loop, promotion.iterations) == (ring.loop, 1)
-    if not (reads_shared and stages):
+    return reads_shared and stages
+
+
+def _check_scales(program: Program, scales: BlockScales) -> None:
+    """A scale multiplies the sum of its block of k, which is what a stage holds."""
+    promotion = accumulator_of(program).promotion
+    by_tma = any(staged.route is Route.TMA for staged in program.staged)
+    if promotion is None or promotion.every != scales.depth or not (_promotes_stages(program) and by_tma):
+        raise LoweringError(
+            f"Sums of blocks with scales ({scales}) are promoted stage by stage by wgmma, every {scales.depth} of k.",
+            note="a scale multiplies the sum of its block.",
+            hint="Tensorize(..., using='wgmma...'), Transfer(..., Route.TMA), Pipeline('k_tile') with "
+            f"{scales.depth} of k a stage, Accumulate('k_tile', promote_every={scales.depth}).",
+        )
+    check_block_scales(Sums(program, accumulator_of(program)))
+
+
+def _check_pieces(program: Program) -> None:
+    """The small products of pieces are rescaled once in a group, which is what a stage holds."""
+    if not _promotes_stages(program):
         raise LoweringError(
             f"Products of pieces ({program.gemm.pieces}) are summed stage by stage by wgmma, and promoted with each.",
             note="what small products of infinities and NaN sum to is replaced before the last product of the stage.",

@@ -50,7 +50,7 @@ def lower(
     exact = assumed_exact(program, variant)
     scheduled = tuple(loop.name for loop in program.loops)
     added = [name for one in program.gemm.added for name in (one.leading, step_of(one.name))]
-    names = (*PARAMETERS, *added, *program.gemm.epilogue.factors)
+    names = (*PARAMETERS, *added, *(scalar.name for scalar in program.gemm.scalars))
 
     def checked(done: str, body: Body) -> Body:
         verify(body, scheduled=scheduled, names=names, after=done)

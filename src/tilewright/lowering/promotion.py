@@ -14,8 +14,9 @@ from __future__ import annotations
 from tilewright.ir.accumulators import Promotion
 from tilewright.ir.async_stmt import WgmmaCommit, WgmmaFence, WgmmaWait
 from tilewright.ir.buffer import Ref
-from tilewright.ir.expr import Binary, Cast, Expr, Load, Op, Select, binary, real
+from tilewright.ir.expr import Binary, Cast, Expr, Fma, Load, Op, Select, binary, real
 from tilewright.ir.stmt import Assign, Body, If
+from tilewright.lowering.block_scales import scale_of_running
 from tilewright.lowering.kernel_parts import if_any
 from tilewright.lowering.products import reads_shared
 from tilewright.lowering.sums import Sums
@@ -29,11 +30,14 @@ def counted_by(sums: Sums | None, loop: str) -> Promotion | None:
 
 
 def promote(sums: Sums) -> Body:
-    """`sum += sum_group` in each register; a group that the next product does not overwrite is set to zero."""
+    """`sum += sum_group`, times its scales, in each register; a group that the next product does not overwrite is set
+    to zero."""
     place, group = Ref(sums.buffer, sums.index), Ref(sums.group, sums.index)
     value: Expr = Load(group.buffer, group.index)
     value = value if value.dtype is place.buffer.dtype else Cast(place.buffer.dtype, value)
-    body: Body = (Assign(place, Binary(Op.ADD, Load(place.buffer, place.index), value), origin=sums.name),)
+    before, scale = Load(place.buffer, place.index), scale_of_running(sums)
+    total = Binary(Op.ADD, before, value) if scale is None else Fma(value, scale, before)
+    body: Body = (Assign(place, total, origin=sums.name),)
     if not reads_shared(sums.program):
         body = (*body, Assign(group, real(0, group.buffer.dtype), origin=sums.name))
     return sums.over_registers(body)

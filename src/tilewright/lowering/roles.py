@@ -39,6 +39,7 @@ from tilewright.ir.simplify import substitute
 from tilewright.ir.stmt import Barrier, Body, For, If, Let, Stmt
 from tilewright.ir.visit import walk
 from tilewright.ir.work import Walk
+from tilewright.lowering.block_scales import load_scales
 from tilewright.lowering.coordinates import GROUP, GROUP_LANE, RANK, ROUND, extent_of, thread_coordinates
 from tilewright.lowering.generator import Beyond, Event, NumberedStages, Pipeline, Position, Uses, always, steps_of
 from tilewright.lowering.kernel_parts import if_any
@@ -234,6 +235,7 @@ class TmaKernel:
         """The MMAs of a stage, once it is full; so many groups of them stay under way, but none that are promoted."""
         return (
             Event(always(*uses.lets(self._read.name))),
+            Event(always(*load_scales(self.compute.sums, Var(self._loop)))),
             Event(always(WaitBarrier(self.full(self._read), uses.parity), WgmmaFence())),
             Event(steps_of(self.compute.step)),
             Event(always(*self._committed(pending))),

@@ -100,7 +100,7 @@ def plan_of(kernels: Kernels, request: Request, config: PlanConfig) -> Plan:
         values = arguments(gemm, nowhere) if stack is None else (*arguments(gemm, nowhere), *steps_of(stack, gemm))
         launch = built.loaded.prepare(grid, built.kernel.block, values)
         pieces = _later_pieces(gemm, places, request.piece_bytes)
-        steps.append(Step(launch, (places["A"], places["B"], places["C"], *pieces, *_added(gemm))))
+        steps.append(Step(launch, (places["A"], places["B"], places["C"], *pieces, *_added(gemm), *_scales(gemm))))
     return Plan(tuple(steps), size_bytes, str(config))
 
 
@@ -194,7 +194,7 @@ def _parts(
     grid, nowhere = grid_of(built.kernel, part, part_of_k=length), (0,) * len(part.matrices)
     launch = built.loaded.prepare(grid, built.kernel.block, arguments(part, nowhere, part_of_k=length))
     pieces = _later_pieces(part, places, request.piece_bytes)
-    first = Step(launch, (places["A"], places["B"], (Place.SCRATCH, at), *pieces))
+    first = Step(launch, (places["A"], places["B"], (Place.SCRATCH, at), *pieces, *_scales(part)))
     return [first, _finish(kernels, request.gemm, alignment, inner, count, at)]
 
 
@@ -234,6 +234,11 @@ def _added(gemm: Gemm) -> tuple[tuple[int, int], ...]:
     if absent:
         raise LaunchError(f"No plan has a place for {' and '.join(absent)}.", hint="build(gemm, schedule) has.")
     return tuple((places[operand.name], 0) for operand in gemm.added)
+
+
+def _scales(gemm: Gemm) -> tuple[tuple[int, int], ...]:
+    """The places of the scales of blocks."""
+    return () if gemm.block_scales is None else ((Place.SCALE_A, 0), (Place.SCALE_B, 0))
 
 
 _PLACES: Mapping[str, int] = {

@@ -196,12 +196,14 @@ def _tiles_along(size: int, tile: Any) -> Any:
     return counts.take(tile - 1)
 
 
-def promoted(tables: Mapping[str, Columns], every: int) -> Mapping[str, Columns]:
-    """The kernels that promote their accumulators every so many of k: those of wgmma whose registers hold both sums."""
+def promoted(tables: Mapping[str, Columns], every: int, gemm: Gemm) -> Mapping[str, Columns]:
+    """The kernels that promote their accumulators every so many of k: those of wgmma whose registers hold both sums,
+    and the scales of blocks."""
     if "wgmma" not in tables:
         return {}
     c = tables["wgmma"].with_columns(promote_every=np.full(len(tables["wgmma"]), every))
-    return {"wgmma": c[np.flatnonzero(wgmma.registers_of(c) <= wgmma.consumer_registers(c))]}
+    registers = wgmma.registers_of(c) + wgmma.scale_registers(c, gemm)
+    return {"wgmma": c[np.flatnonzero((registers <= wgmma.consumer_registers(c)) & wgmma.blocks_fit(c, gemm))]}
 
 
 def promising(c: Columns, gemm: Gemm, spec: DeviceSpec, count: int = 1) -> Columns:

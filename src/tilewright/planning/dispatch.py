@@ -317,8 +317,9 @@ class Dispatcher:
         """Plans worth trying, best first; the last is right everywhere, but where sums are to be promoted: those of
         FP8 are, in one rounding of f32 a product."""
         seen = set()
-        promoted = request.promote_every or request.gemm.pieces
-        last = () if promoted and request.gemm.dtype not in FP8_FORMATS else (SAFE,)
+        gemm = request.gemm
+        promoted = request.promote_every or gemm.pieces
+        last = () if gemm.block_scales or (promoted and gemm.dtype not in FP8_FORMATS) else (SAFE,)
         for config in chain(self._measured(request), estimated(request, self.spec), last):
             if config in seen or (request.without_workspace and _needs_workspace(request, config)):
                 continue

@@ -181,7 +181,9 @@ def _build(gemm: Gemm, schedule: Schedule, config: PlanConfig) -> Build:
 
 
 def _formats(gemm: Gemm) -> tuple[Any, ...]:
-    return gemm.dtype, gemm.accumulate, gemm.out, gemm.product, gemm.a, gemm.b, gemm.c, gemm.epilogue, gemm.pieces
+    scales = None if gemm.block_scales is None else gemm.block_scales.classes
+    orders = gemm.a, gemm.b, gemm.c
+    return gemm.dtype, gemm.accumulate, gemm.out, gemm.product, *orders, gemm.epilogue, gemm.pieces, scales
 
 
 def variant_of(gemm: Gemm, alignment: Alignment, shape: Shape, config: PlanConfig) -> Variant:

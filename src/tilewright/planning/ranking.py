@@ -173,7 +173,7 @@ def ranked(
     tables: list[Priced] = []
     count = 1 if stack is None else stack.count
     found = candidates(gemm, spec, count)
-    for kind, table in (promoted(found, promote_every) if promote_every else found).items():
+    for kind, table in (promoted(found, promote_every, gemm) if promote_every else found).items():
         if any(one.kind == "wgmma" and not one.packing.packed for one in tables):
             break  # where wgmma reads operands as they lie, mma.sync is no faster
         rows = table if keep_order or stack is not None else _with_split_k(kind, table, gemm, spec)

@@ -11,6 +11,8 @@ from typing import Any, Literal, SupportsIndex, get_args
 from tilewright.dtypes import ALL, F32, TF32_FORMATS, DType
 from tilewright.errors import FormatError, ProblemError
 from tilewright.html_text import table
+from tilewright.problem.block_scales import NAMES as BLOCK_SCALES
+from tilewright.problem.block_scales import BlockScaleName, BlockScales
 from tilewright.problem.emulation import Algorithm
 from tilewright.problem.epilogue import PLAIN, READY_MADE, AddedName, Epilogue
 from tilewright.problem.problem import Scalar, ScalarKind
@@ -63,7 +65,7 @@ class Operand:
     """How one matrix lies in memory. is_vector: it has one number for each index of its contiguous dimension, the same
     in all its lines. is_single: and all of these are one number."""
 
-    name: OperandName | AddedName
+    name: OperandName | AddedName | BlockScaleName
     dtype: DType
     order: Order
     is_vector: bool = False
@@ -151,7 +153,7 @@ class Gemm:
     the finished sum, and what function is taken of it; ld_added: of the matrices that it reads, in their order;
     numbers: its scalars, in the order of `Epilogue.factors`, each 1 by default.
     pieces: A and B are the first pieces of f32 operands, as an algorithm splits them; the others, A1, A2, B1 and B2,
-    have their sizes and leading dimensions.
+    have their sizes and leading dimensions. block_scales: of blocks of A and B.
 
     >>> Gemm(512, 512, 256).flops
     134217728
@@ -176,6 +178,7 @@ class Gemm:
     ld_added: tuple[int, ...] = ()
     numbers: tuple[float, ...] = ()
     pieces: Algorithm | None = None
+    block_scales: BlockScales | None = None
 
     def __post_init__(self) -> None:
         for name in ("m", "n", "k"):
@@ -288,7 +291,8 @@ class Gemm:
     @property
     def matrices(self) -> tuple[Operand, ...]:
         """Every matrix that a kernel takes, in the order of its arguments."""
-        return *self.operands, *self.later_pieces, *self.added
+        scales = () if self.block_scales is None else tuple(self.operand(name) for name in BLOCK_SCALES)
+        return *self.operands, *self.later_pieces, *self.added, *scales
 
     @property
     def results(self) -> tuple[str, ...]:
@@ -303,9 +307,10 @@ class Gemm:
         factors = [Scalar(name, getattr(self, name), ScalarKind.FACTOR) for name in ("alpha", "beta")]
         added = [Scalar(o.leading, self.leading(o.name), ScalarKind.OFFSET) for o in self.added if not o.is_vector]
         numbers = zip(self.epilogue.factors, self.numbers, strict=True)
-        return *sizes, *leading, *factors, *added, *(Scalar(*one, ScalarKind.FACTOR) for one in numbers)
+        scales = () if self.block_scales is None else self.block_scales.scalars(self.m, self.n, self.k)
+        return *sizes, *leading, *factors, *added, *(Scalar(*one, ScalarKind.FACTOR) for one in numbers), *scales
 
-    def operand(self, name: OperandName | AddedName) -> Operand:
+    def operand(self, name: OperandName | AddedName | BlockScaleName) -> Operand:
         """A, B or C, or what the epilogue reads: a vector is contiguous along its dimension."""
         match name:
             case "A" | "A1" | "A2":
@@ -314,6 +319,8 @@ class Gemm:
                 return Operand(name, self.dtype, self.b)
             case "C":
                 return Operand(name, self.out, self.c)
+            case "block_scale_a" | "block_scale_b":
+                return Operand(name, F32, Order.ROW, is_vector=True)
         added = next(one for one in self.epilogue.operands if one.name == name)
         order = {None: self.c, "m": Order.COL, "n": Order.ROW}[added.along]
         return Operand(name, added.dtype or self.out, order, added.is_vector, added.single)
@@ -340,7 +347,7 @@ class Gemm:
         """The smallest leading dimension that `name` can have, in elements."""
         return self.size(self.operand(name).contiguous)
 
-    def leading(self, name: OperandName | AddedName) -> int:
+    def leading(self, name: OperandName | AddedName | BlockScaleName) -> int:
         """Elements from line to line; 0 for a vector, all of whose lines are one."""
         operand = self.operand(name)
         if operand.is_vector:
@@ -354,6 +361,8 @@ class Gemm:
         operand = next(one for one in self.matrices if one.name == name)
         if operand.is_single:
             return 1
+        if self.block_scales is not None and name in BLOCK_SCALES:
+            return self.block_scales.elements(name, self.m, self.n, self.k)
         runs, length = self.size(operand.strided), self.size(operand.contiguous)
         return (runs - 1) * self.leading(operand.name) + length if runs and length else 0
 
@@ -396,6 +405,8 @@ class Gemm:
         sums = [""] * self.accumulators
         for one in self.products:
             term = f"sum_k {one.a}[m, k] * {one.b}[k, n]" if indexed else f"{one.a} @ {one.b}"
+            if self.block_scales is not None:
+                term = f"sum_blocks block_scale_a * block_scale_b * ({term})"
             sums[one.into] += f" + {term}" if sums[one.into] else term
         return self.epilogue.formula(*sums, indexed=indexed)
 

@@ -10,6 +10,8 @@ import numpy as np
 
 from tilewright.dtypes import Array
 from tilewright.errors import ProblemError
+from tilewright.problem.block_scales import NAMES as BLOCK_SCALES
+from tilewright.problem.block_scales import BlockScaleName
 from tilewright.problem.epilogue import AddedName, Exact, evaluate
 from tilewright.problem.gemm import Gemm, OperandName, Order, integer_of
 
@@ -72,8 +74,10 @@ def make_operands(gemm: Gemm, *, seed: int = 0) -> Operands:
     _check_addressable(gemm)
     rng = np.random.default_rng(seed)
 
-    def fill(name: OperandName | AddedName, poison: bool = False) -> Array:
+    def fill(name: OperandName | AddedName | BlockScaleName, poison: bool = False) -> Array:
         operand, dtype = gemm.operand(name), gemm.operand(name).dtype
+        if name == "block_scale_a" or name == "block_scale_b":
+            return dtype.encode(rng.standard_normal(gemm.storage_elements(name), dtype=np.float32))
         if operand.is_vector:
             count = 1 if operand.is_single else gemm.size(operand.contiguous)
             return dtype.encode(rng.standard_normal(count, dtype=np.float32))
@@ -109,7 +113,18 @@ def reference(operands: Operands) -> Array:
     """`alpha * A @ B + beta * C` and the epilogue in float64, shape (m, n), of the rounded operands; C is not read when
     beta is 0."""
     with np.errstate(invalid="ignore", over="ignore"):
-        return finished(operands, *summed(operands, lambda name: as_multiplied(operands, name)))
+        factors = summed(operands, lambda name: as_multiplied(operands, name) * scale_of(operands, name))
+        return finished(operands, *factors)
+
+
+def scale_of(operands: Operands, name: OperandName) -> Array | float:
+    """The scale of each element of A or B, float64; 1 where blocks have none."""
+    gemm = operands.gemm
+    if gemm.block_scales is None:
+        return 1.0
+    scales = BLOCK_SCALES[0 if name[0] == "A" else 1]
+    spread = gemm.block_scales.spread(scales, operands.storage(scales), gemm.m, gemm.n, gemm.k)
+    return spread.astype(np.float64)
 
 
 def summed(operands: Operands, matrix: Callable[[OperandName], Array]) -> tuple[Array, ...]:

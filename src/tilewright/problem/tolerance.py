@@ -39,7 +39,7 @@ from tilewright.errors import ProblemError
 from tilewright.problem.epilogue import Added, evaluate, rounded_to
 from tilewright.problem.functions import STEEPEST, Activation, Elementary, Function, Operation
 from tilewright.problem.gemm import Gemm
-from tilewright.problem.reference import Operands, as_multiplied, reference, summed
+from tilewright.problem.reference import Operands, as_multiplied, reference, scale_of, summed
 from tilewright.units import ceil_div
 
 
@@ -75,7 +75,8 @@ def _sum_bound(gemm: Gemm, promote_every: int) -> float:
     group = min(length, promote_every) if promote_every else length
     terms = group + 2 * ceil_div(group, summation.fewest)
     promotions = ceil_div(length, promote_every) if promote_every else 0
-    return min(terms * summation.unit_roundoff, 2.0) + _gamma(promotions + 2, F32.unit_roundoff)
+    rounded = promotions + (_SCALED if gemm.block_scales is not None else 0) + 2
+    return min(terms * summation.unit_roundoff, 2.0) + _gamma(rounded, F32.unit_roundoff)
 
 
 FUNCTION_ULPS = 32
@@ -83,6 +84,9 @@ FUNCTION_ULPS = 32
 most 2 ulp each; the rest is for the polynomial around them."""
 
 F32_FRACTION_BITS = 23
+
+_SCALED = 2
+"""Roundings of a sum of a block of k that is multiplied by two scales."""
 
 
 def relative_bound(gemm: Gemm, *, promote_every: int = 0) -> float:
@@ -102,7 +106,10 @@ def error_bound(operands: Operands, *, promote_every: int = 0) -> Array:
     gamma = _sum_bound(gemm, promote_every)
     with np.errstate(invalid="ignore", over="ignore", divide="ignore"):
         exact = summed(operands, lambda name: as_multiplied(operands, name))
-        sums = summed(operands, lambda name: _magnitudes(gemm, as_multiplied(operands, name)))
+        sums = summed(
+            operands,
+            lambda name: _magnitudes(gemm, as_multiplied(operands, name)) * np.abs(scale_of(operands, name)),
+        )
         totals = tuple(made(value, gamma * size) for value, size in zip(exact, sums, strict=True))
         found = evaluate(gemm.epilogue.value, _Errors(operands, totals, gamma))
         # The smallest normal number pays for results that underflow.

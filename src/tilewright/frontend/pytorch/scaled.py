@@ -19,6 +19,7 @@ from tilewright.frontend.scaled import (
     compute_scaled,
     scaled_options,
 )
+from tilewright.frontend.scales import BLOCK, scaling_of
 from tilewright.notices import say_once
 
 torch: Any = extras.require("torch", "Multiplying tensors of PyTorch")
@@ -71,10 +72,24 @@ def _on_the_host(arrays: Arrays, options: ScaledOptions) -> Any:
     )
     a, b, scale_a, scale_b, bias, out = arrays
     with torch.no_grad():
-        found = (a.float() @ b.float()) * _along(scale_a, 1) * _along(scale_b, 0)
+        found = _multiplied(a, b, scale_a, scale_b)
         found = found if bias is None else found + bias.float()
         result = found.to(LIBRARY.to_torch[options.out_dtype])
         return result if out is None else out.copy_(result)
+
+
+def _multiplied(a: Any, b: Any, scale_a: Any, scale_b: Any) -> Any:
+    """The product in f32, with its scales."""
+    views = _seen(scale_a), _seen(scale_b)
+    blocks = scaling_of(a.shape[0], b.shape[1], a.shape[1], *views).blocks
+    if blocks is None:
+        return (a.float() @ b.float()) * _along(scale_a, 1) * _along(scale_b, 0)
+    return (a.float() * _spread(scale_a, a.shape, blocks.a)) @ (b.float() * _spread(scale_b.T, b.T.shape, blocks.b).T)
+
+
+def _spread(scale: Any, shape: Any, side: int) -> Any:
+    """The scale of each element of an operand whose rows run along k."""
+    return scale.repeat_interleave(side, 0)[: shape[0]].repeat_interleave(BLOCK, 1)[:, : shape[1]]
 
 
 def _along(scale: Any, dimension: int) -> Any:

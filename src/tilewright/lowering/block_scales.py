@@ -3,7 +3,7 @@
     scales of the group -> registers        # loaded when the MMAs of the group are about to start
     sum += sum_group * scale_a * scale_b
 
-A thread holds few rows of a fragment and many columns, or one number for each 128 of either: the scales of its rows,
+A thread holds two rows of a fragment and many columns, or one number for each 128 of either: the scales of its rows,
 and those of its columns, are registers of their own.
 """
 

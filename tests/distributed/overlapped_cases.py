@@ -74,6 +74,9 @@ class Event:
     def record(self, stream: Any) -> None:
         self.recorded = True
 
+    def query(self) -> bool:
+        return True
+
 
 def wait_and_reset(stream: int, count: int, operations: list[Any], flags: int) -> tuple[Any]:
     wait, reset = operations

@@ -4,6 +4,7 @@ calls      what a user calls
 pytorch    agreement: ranks compare what they ask; products: one call; symmetric: on the GPUs of a host; collectives:
            elsewhere
 plans      in which pieces, chosen by the model of overlap
+watchdog   ends a process whose peers have died
 timeline   what a rank does, as steps on streams
 """
 

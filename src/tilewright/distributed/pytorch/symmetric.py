@@ -8,6 +8,7 @@ fill the GPU. All of it can be captured in a CUDA graph, because no value lives 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import partial
 from typing import Any
 
 from tilewright import extras
@@ -24,6 +25,7 @@ from tilewright.distributed.timeline import (
     Signal,
     Step,
 )
+from tilewright.distributed.watchdog import Watchdog, abort
 from tilewright.errors import LaunchError
 from tilewright.frontend.compute import compute
 from tilewright.frontend.options import Options
@@ -67,6 +69,8 @@ class Workspace:
         self._last: int | None = None
         self._waits: dict[tuple[int, int], list[Any]] = {}
         self._partial: Any = None
+        timeout_s, name = _timeout_s(group, device), group.group_name
+        self._watchdog = Watchdog(self._end.query, timeout_s, partial(abort, name, self.rank, timeout_s))
         torch.cuda.synchronize(device)
 
     def partial(self, size_bytes: int) -> Any:
@@ -114,6 +118,7 @@ class Workspace:
         if not capturing:
             self._end.record(caller)
             self._last = caller.cuda_stream
+            self._watchdog.call()
 
     def _start_step(self, step: Step, stream: Any, operands: Operands, current: bool) -> None:
         match step:
@@ -167,6 +172,13 @@ class Workspace:
             address = self._bases[self.rank] + 4 * (channel * self.ranks + peer)
             operations = self._waits[peer, channel] = _wait_and_reset(self._driver, address)
         driver_answer(self._driver.cuStreamBatchMemOp(stream, 2, operations, 0), "waiting for another GPU")
+
+
+def _timeout_s(group: Any, device: Any) -> float:
+    """The timeout of a group's collectives."""
+    options = getattr(group._get_backend(device), "options", None)
+    timeout = getattr(options, "_timeout", None) or dist.distributed_c10d.default_pg_timeout
+    return float(timeout.total_seconds())
 
 
 def _alike(tensor: Any) -> Any:

@@ -1,7 +1,7 @@
 """f32 products by pieces on tensor cores: speed beside cuBLAS in f32, and errors as a share of the bound.
 
     python benchmarks/emulation.py --out emulation_h200.jsonl
-    python benchmarks/emulation.py --algorithms bf16x6 --shapes 4096x4096x4096 --orders NT --out one.jsonl
+    python benchmarks/emulation.py --precisions bf16x6 --shapes 4096x4096x4096 --orders NT --out one.jsonl
 
 Times: whole calls, splitting included, over operands rotated through more than four times the L2; all candidates are
 CUDA graphs replayed in turn after a rest (burst). --sustained: shapes whose NT calls are also timed in stretches of
@@ -197,11 +197,11 @@ class Bench:
         return found
 
     def errors(self, size: int, k: int) -> Iterator[dict[str, Any]]:
-        """A row for each kind of operands and each precision, the peer, and tf32."""
+        """A row for each kind of operands and each precision, and the peer."""
         for kind, a, b in Draws(self.torch).pairs(size, k):
             wide, other = a.double(), b.double()
             exact, magnitude = wide @ other, wide.abs() @ other.abs()
-            for name in (PEER, "tf32", *self.precisions):
+            for name in (PEER, *self.precisions):
                 c = self.torch.empty(size, size, device="cuda")
                 self.multiply(name)(a, b, c)
                 error = (c.double() - exact).abs()
@@ -245,7 +245,7 @@ def rows_of(bench: Bench, asked: argparse.Namespace) -> Iterator[dict[str, Any]]
 
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--algorithms", nargs="*", default=[*ALGORITHMS, "f32_emulated"], metavar="PRECISION")
+    parser.add_argument("--precisions", nargs="*", default=["tf32", *ALGORITHMS, "f32_emulated"], metavar="PRECISION")
     parser.add_argument("--shapes", nargs="*", default=list(SHAPES), metavar="MxNxK")
     parser.add_argument("--orders", nargs="*", default=list(ORDERS), metavar="NN", help="T: stored transposed")
     parser.add_argument("--sustained", nargs="*", default=list(SUSTAINED), metavar="MxNxK", help="in order NT")
@@ -258,7 +258,7 @@ def main() -> int:
     origin = {"device": gpu.name, "torch": torch.__version__, "command": command(), "commit": commit(), "date": now()}
     lines, worst = [json.dumps(origin)], 0.0
     asked.out.parent.mkdir(parents=True, exist_ok=True)
-    for row in rows_of(Bench(torch, asked.algorithms), asked):
+    for row in rows_of(Bench(torch, asked.precisions), asked):
         worst = max(worst, row.get("share_of_bound", 0.0))
         lines.append(json.dumps(row))
         print(lines[-1], flush=True)

@@ -111,6 +111,7 @@ def test_a_gpu_without_wgmma_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
         assert share("bf16x6", a, b, matmul(a, b, precision="f32_emulated")) <= 1
 
 
+@pytest.mark.cross_section("precision", every=3, at=1)
 @pytest.mark.parametrize("precision", ["bf16x6", "tf32x3", "f16x3"])
 def test_a_prepared_weight_gives_the_same_bits_and_is_not_split_again(precision: Any) -> None:
     for weight in (drawn(70, 24), drawn(24, 70).T, drawn(70, 48)[:, ::2]):

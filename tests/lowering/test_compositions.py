@@ -42,12 +42,14 @@ def test_a_strided_batch_by_tma(name: str, shared: str) -> None:
     assert all(one.rank == 3 for one in built.kernel.maps)
 
 
+@pytest.mark.cross_section("name", every=2)
 @pytest.mark.parametrize("name", BY_TMA)
 def test_each_matrix_of_a_batch_is_added_to_what_lay_there(name: str) -> None:
     gemm = Gemm(136, 136, 64, BF16, out=BF16, b=Order.COL, beta=0.5)
     check_batch(gemm, schedule_at(gemm, BY_TMA[name]), 5, resident_blocks=4, schedule="warps")
 
 
+@pytest.mark.cross_section("name", every=2, at=1)
 @pytest.mark.parametrize("name", BY_TMA)
 def test_each_problem_of_a_batch_has_a_residual_and_all_share_a_bias(name: str) -> None:
     gemm = Gemm(136, 136, 64, BF16, out=BF16, beta=0.5, epilogue=Epilogue("n", True, Activation.RELU))

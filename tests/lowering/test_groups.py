@@ -50,6 +50,7 @@ def test_many_groups_of_few_rows() -> None:
     check_groups_along_m(gemm, schedule_at(gemm, KINDS["from registers"]), [3, 0, 1] * 50, resident_blocks=7)
 
 
+@pytest.mark.cross_section("name", every=2)
 @pytest.mark.parametrize("name", KINDS)
 def test_groups_along_m_in_several_launches(name: str) -> None:
     gemm = Gemm(320, 136, 72, BF16, out=BF16)
@@ -64,7 +65,7 @@ def test_more_groups_than_a_launch_counts_are_refused() -> None:
         grid_of(built.kernel, gemm, batch=MOST_GROUPS + 1)
 
 
-@pytest.mark.cross_section("name", "lengths", every=3)
+@pytest.mark.cross_section("name", "lengths", every=4)
 @pytest.mark.parametrize("lengths", ROWS)
 @pytest.mark.parametrize("name", KINDS)
 def test_groups_along_k(name: str, lengths: str) -> None:

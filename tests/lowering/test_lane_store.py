@@ -98,7 +98,7 @@ def test_tiles_that_are_whole(exact: str) -> None:
 
 def test_more_tiles_than_blocks_and_an_odd_number_of_parts() -> None:
     """A place that was stored from for one tile is filled again for the next."""
-    gemm = problem(260, 500, 40, 501)
+    gemm = problem(132, 260, 40, 261)
     for point in (SMALL_PING_PONG, replace(PING_PONG, ping_pong=False), ONE_PART):
         right(gemm, by_lanes(gemm, replace(point, stages=2)), resident_blocks=1, schedule="warps")
 

@@ -66,7 +66,7 @@ def assert_right(built: Build, **options: object) -> None:
     assert verdict.ok, verdict.message
 
 
-@pytest.mark.cross_section("name", "every", every=3)
+@pytest.mark.cross_section("name", "every", every=5)
 @pytest.mark.parametrize("every", EVERY)
 @pytest.mark.parametrize("name", KINDS)
 def test_wgmma_kernels_of_every_kind(name: str, every: int) -> None:

@@ -97,7 +97,7 @@ def places(kind: type, but: Collection[str] = ()) -> list[Any]:
     return [param for param in result if param.id not in but]
 
 
-@pytest.mark.cross_section("path", every=11)
+@pytest.mark.cross_section("path", every=17)
 @pytest.mark.parametrize(("rung", "path"), places(Barrier, but=ORDERED_ANYHOW))
 def test_each_missing_barrier_is_a_race(rung: Rung, path: Path) -> None:
     """However the warps happen to be scheduled."""

@@ -128,6 +128,7 @@ SIMULATED: dict[str, tuple[Size, Gemm, list[int]]] = {
 }
 
 
+@pytest.mark.cross_section("name", "number", every=2)
 @pytest.mark.parametrize("number", range(2))
 @pytest.mark.parametrize("name", SIMULATED)
 def test_what_is_chosen_is_right(name: str, number: int) -> None:

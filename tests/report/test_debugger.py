@@ -147,7 +147,11 @@ def test_a_page_says_what_it_has_not_kept() -> None:
 
 @pytest.mark.parametrize(
     ("name", "size"),
-    [("worklog/6", (512, 512, 512)), ("ampere/6", (512, 512, 512)), ("hopper/best", (1024, 1024, 1024))],
+    [
+        pytest.param("worklog/6", (512, 512, 512), marks=pytest.mark.slow),
+        pytest.param("ampere/6", (512, 512, 512), marks=pytest.mark.slow),
+        ("hopper/best", (1024, 1024, 1024)),
+    ],
 )
 def test_pages_stay_below_ten_megabytes(name: str, size: tuple[int, int, int]) -> None:
     assert len(page_text(watch(built(name, size)))) < 10e6

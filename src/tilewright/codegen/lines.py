@@ -13,8 +13,10 @@ WIDTH = 110
 
 _INDENT = "    "
 
-# Where a long line may be cut, the loosest binding first; the number is what stays on the line that is cut.
+# Where a long line may be cut, the loosest binding first; the number is what stays on the line that is cut. Each begins
+# with a comma or a blank.
 _CUTS = ((", ", 1), (" ? ", 0), (" : ", 0), (" || ", 0), (" && ", 0), (" + ", 0), (" = ", 2), (" += ", 3), (" * ", 0))
+_DEPTHS = {**dict.fromkeys("([{", 1), **dict.fromkeys(")]}", -1)}
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,7 +84,7 @@ def wrap(code: str, pad: str = "") -> list[str]:
 
 def _opened(code: str) -> int:
     """Brackets that `code` opens and does not close."""
-    return sum((char in "([{") - (char in ")]}") for char in code)
+    return sum(_DEPTHS.get(char, 0) for char in code)
 
 
 def _cut(code: str, room: int, depth: int) -> int:
@@ -92,8 +94,8 @@ def _cut(code: str, room: int, depth: int) -> int:
     """
     best, best_at = (1 << 30, 0), 0
     for at, char in enumerate(code[: room + 1]):
-        depth += _opened(char)
-        for rank, (text, kept) in enumerate(_CUTS):
+        depth += _DEPTHS.get(char, 0)
+        for rank, (text, kept) in enumerate(_CUTS if char in ", " else ()):
             if at and code.startswith(text, at) and at + kept <= room and (depth, rank) <= best:
                 best, best_at = (depth, rank), at + kept
     return best_at

@@ -20,7 +20,7 @@ from tilewright.ir.async_stmt import (
     WgmmaWait,
 )
 from tilewright.ir.buffer import Ref
-from tilewright.ir.expr import Apply, Binary, Cast, Expr, Fma, Load, Lookup, Select, Var
+from tilewright.ir.expr import Apply, Binary, Cast, Const, Expr, Fma, Load, Lookup, Select, Var
 from tilewright.ir.stmt import (
     Assign,
     Body,
@@ -150,8 +150,12 @@ def map_exprs(stmt: Stmt, change: Callable[[Expr], Expr]) -> Stmt:
 def sub_exprs(expr: Expr) -> tuple[Expr, ...]:
     """The operands of an expression."""
     match expr:
-        case Binary():
+        case Binary():  # most expressions first
             return (expr.a, expr.b)
+        case Var() | Const():
+            return ()
+        case Load():
+            return expr.index
         case Select():
             return (expr.condition, expr.a, expr.b)
         case Cast() | Apply():
@@ -160,10 +164,6 @@ def sub_exprs(expr: Expr) -> tuple[Expr, ...]:
             return (expr.a, expr.b, expr.c)
         case Lookup():
             return (expr.index,)
-        case Load():
-            return expr.index
-        case _:
-            return ()
 
 
 def rebuild(expr: Expr, parts: tuple[Expr, ...]) -> Expr:
@@ -188,15 +188,24 @@ def rebuild(expr: Expr, parts: tuple[Expr, ...]) -> Expr:
 
 
 def walk_expr(expr: Expr) -> Iterator[Expr]:
-    """The expression and every expression inside it."""
-    yield expr
-    for part in sub_exprs(expr):
-        yield from walk_expr(part)
+    """The expression and every expression inside it, each before its operands."""
+    left = [expr]
+    while left:
+        part = left.pop()
+        yield part
+        left += sub_exprs(part)[::-1]
 
 
 def variables(expr: Expr) -> set[str]:
     """The names an expression reads."""
-    return {part.name for part in walk_expr(expr) if isinstance(part, Var)}
+    names, left = set(), [expr]
+    while left:  # as `walk_expr`, without its pauses: most of the time of a verification is spent here
+        part = left.pop()
+        if isinstance(part, Var):
+            names.add(part.name)
+        else:
+            left += sub_exprs(part)
+    return names
 
 
 def exprs_of(stmt: Stmt) -> tuple[Expr, ...]:

@@ -13,7 +13,7 @@ from tilewright.bench import quick
 from tilewright.frontend.libraries import View, WorkspaceError
 from tilewright.frontend.requests import Piece, Views
 from tilewright.planning.dispatch import Dispatcher
-from tilewright.planning.plan import Plan
+from tilewright.planning.plan import Place, Plan
 from tilewright.units import ceil_div, round_up
 
 VARIABLE = "TILEWRIGHT_AUTOTUNE"
@@ -115,6 +115,7 @@ def _times_us(
     x, y, _, *at = piece.starts[0]
     given = (0 if view is None else view.pointer for view in (views.bias, views.c, *views.operands))
     bias, residual, *operands = map(add, given, at)
+    unused = (0,) * (Place.OPERAND - Place.SCRATCH - 1)
     copied: list[quick.Copy] = []
     addresses = []
     for copy in range(copies):
@@ -123,7 +124,7 @@ def _times_us(
         if copies > 1:
             a, b, c = begin + before[0], begin + sizes[0] + before[1], begin + sum(sizes)
             copied += [(begin, first.span[0], _length(first)), (begin + sizes[0], second.span[0], _length(second))]
-        addresses.append((a + x, b + y, c + c_before, bias, residual, start + room, 0, 0, *operands))
+        addresses.append((a + x, b + y, c + c_before, bias, residual, start + room, *unused, *operands))
     turns = count()
     runs = [lambda stream, plan=plan: plan.run(stream, addresses[next(turns) % copies]) for plan in plans]
     times = quick.times_us(planner.gpu, library.stream(planner.gpu.index), copied, runs)

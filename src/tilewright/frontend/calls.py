@@ -72,10 +72,15 @@ def matmul(
     """
     others = (out_dtype, precision, deterministic, batch_invariant, activation, c is not None)
     if is_compiling():
+        if epilogue is not None or operands is not None:
+            from tilewright.frontend.pytorch.functions import apart
+
+            named = {"out": out, "c": c, "alpha": alpha, "beta": beta, "bias": bias, "activation": activation}
+            named |= {"epilogue": epilogue, "operands": operands, "out_dtype": out_dtype, "precision": precision}
+            named |= {"deterministic": deterministic, "batch_invariant": batch_invariant}
+            return apart(matmul, (a, b), named)
         if type(b) is Prepared:
             b, others = b.weight, (out_dtype, b.precision, *others[2:])
-        if epilogue is not None or operands is not None:
-            refuse_compiling()
         from tilewright.frontend.pytorch.operator import compiled_call
 
         return compiled_call(a, b, out, c, bias, alpha, beta, *others)
@@ -112,14 +117,6 @@ def _asked(epilogue: Any, operands: Any, activation: Any) -> tuple[Any, tuple[fl
             hint=f"use tilewright.ops.{activation} in the function.",
         )
     return ask(epilogue, operands)
-
-
-def refuse_compiling() -> None:
-    """Raises ProblemError where PyTorch compiles a call that it cannot see."""
-    raise ProblemError(
-        "PyTorch cannot compile a product with a function as its epilogue.",
-        hint="leave it out of the compiled code: torch.compiler.disable, or use bias, c and activation.",
-    )
 
 
 def linear(x: Any, weight: Any, bias: Any = None, *, activation: str | None = None) -> Any:

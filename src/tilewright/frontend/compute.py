@@ -254,6 +254,10 @@ def planned(planner: Dispatcher, library: Any, piece: Piece) -> Plan:
     return plan
 
 
+_NO_SCALES = (0,) * (Place.OPERAND - Place.PIECES - 1)
+"""The places between those of pieces and those of operands."""
+
+
 def run(library: Any, parts: Parts, addresses: Addresses, device: int, like: Any, prepared: int = 0) -> None:
     """Start plans in order; they share a workspace. Raises WorkspaceError where there is no room for it."""
     scratch_bytes = max((plan.scratch_bytes for _, plan in parts), default=0)
@@ -265,7 +269,7 @@ def run(library: Any, parts: Parts, addresses: Addresses, device: int, like: Any
         for x, y, z, *at in piece.starts:
             bias, residual, *operands = map(add, others, at)
             own = first + x, second + y, out + z, bias, residual, scratch
-            plan.run(stream, (*own, 0, prepared, *operands) if prepared or operands else own)
+            plan.run(stream, (*own, 0, prepared, *_NO_SCALES, *operands) if prepared or operands else own)
     del kept  # only now: the library may give the memory to whatever its stream does next
 
 

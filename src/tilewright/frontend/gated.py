@@ -5,15 +5,15 @@ from __future__ import annotations
 from typing import Any
 
 from tilewright.errors import ProblemError, UnknownName
-from tilewright.frontend.calls import MULTIPLY, is_compiling, multiply_of, refuse_compiling
+from tilewright.frontend.calls import MULTIPLY, is_compiling, multiply_of
 from tilewright.frontend.options import options_of
 from tilewright.frontend.shapes import ShapeError
-from tilewright.frontend.tracing import Traced
+from tilewright.frontend.tracing import traced_of
 from tilewright.problem.epilogue import Accumulated, Applied, Combined
 from tilewright.problem.functions import Activation, Operation
 
 _GATED = {
-    one.value: Traced(Combined(Operation.TIMES, Applied(one, Accumulated()), Accumulated(1)), second=True)
+    one.value: traced_of(Combined(Operation.TIMES, Applied(one, Accumulated()), Accumulated(1)), second=True)
     for one in Activation
 }
 """The joined sums, by the activation."""
@@ -41,7 +41,9 @@ def linear_gated(x: Any, w_gate: Any, w_up: Any, *, activation: str = "silu", ou
             f"linear_gated: w_gate of shape {tuple(w_gate.shape)} and w_up of shape {tuple(w_up.shape)} differ."
         )
     if is_compiling():
-        refuse_compiling()
+        from tilewright.frontend.pytorch.functions import apart
+
+        return apart(linear_gated, (x, w_gate, w_up), {"activation": activation, "out": out})
     options = options_of(1.0, None, None, "default", None, False, None, False, traced)
     multiply = MULTIPLY.get(type(x)) or multiply_of(x)
     return multiply(x, w_gate.T, out, None, None, options, (w_up.T,))

@@ -53,14 +53,17 @@ class Traced:
     second: bool = False
 
 
+_OPERAND, _NUMBER = "_operand", "_number"
+
+
 def operand_name(name: str) -> str:
     """What a kernel calls an array of the call."""
-    return f"{name}_operand"
+    return name + _OPERAND
 
 
 def factor_name(name: str) -> str:
     """What a kernel calls a scalar of the call."""
-    return f"{name}_number"
+    return name + _NUMBER
 
 
 # -- symbols -----------------------------------------------------------------------------------------------------------
@@ -360,12 +363,19 @@ def _trace(function: Any, names: list[Any], scalars: tuple[Any, ...]) -> Traced:
         value = symbol_of(made).value
     except TraceError as error:
         raise TraceError(error.headline, place=_where(function), hint=error.hint) from None
+    return traced_of(value, function)
+
+
+def traced_of(value: Value, function: Any = None, *, second: bool = False) -> Traced:
+    """What an expression of symbols computes; the same value for equal ones."""
     leaves = list(leaves_of(value))
     read = dict.fromkeys(leaf.operand.name for leaf in leaves if isinstance(leaf, Element))
     factors = dict.fromkeys(leaf.name for leaf in leaves if isinstance(leaf, Factor))
-    by_name = {operand_name(name): name for name in names} | {factor_name(name): name for name in scalars}
-    found = Traced(value, tuple(by_name[one] for one in read), tuple(by_name[one] for one in factors), function)
-    return _ALIKE.setdefault((found.value, found.names, found.factors), found)
+    names = tuple(name.removesuffix(_OPERAND) for name in read)
+    found = Traced(value, names, tuple(name.removesuffix(_NUMBER) for name in factors), function, second)
+    if len(_ALIKE) >= _MOST:
+        _ALIKE.clear()
+    return _ALIKE.setdefault((value, second), found)
 
 
 def _called(function: Callable[..., Any], symbols: Mapping[str, Symbol]) -> Any:

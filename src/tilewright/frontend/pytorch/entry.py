@@ -9,7 +9,6 @@ from __future__ import annotations
 from typing import Any
 
 from tilewright import extras
-from tilewright.errors import ProblemError
 from tilewright.frontend.compute import HostMemory, compute
 from tilewright.frontend.libraries import NoMemory
 from tilewright.frontend.options import Options
@@ -27,7 +26,9 @@ _forward = torch.autograd.forward_ad
 def multiply(a: Any, b: Any, out: Any, c: Any, bias: Any, options: Options, operands: tuple[Any, ...] = ()) -> Any:
     """A call with tensors of PyTorch."""
     if operands or options.traced is not None:
-        return _with_function(a, b, out, c, bias, options, operands)
+        from tilewright.frontend.pytorch.functions import with_function
+
+        return with_function(a, b, out, c, bias, options, operands)
     plain = _PLAIN
     if (
         type(a) in plain and type(b) in plain
@@ -49,22 +50,6 @@ def multiply(a: Any, b: Any, out: Any, c: Any, bias: Any, options: Options, oper
     from tilewright.frontend.pytorch.operator import call, words_of
 
     return call(a, b, out, c, bias, words_of(options))
-
-
-def _with_function(a: Any, b: Any, out: Any, c: Any, bias: Any, options: Options, operands: tuple[Any, ...]) -> Any:
-    """A call with a function of the epilogue, of which PyTorch knows nothing."""
-    tensors = [x for x in (a, b, out, c, bias, *operands) if x is not None]
-    if not all(isinstance(x, torch.Tensor) for x in tensors):
-        return compute_plain(a, b, out, c, bias, options, operands)  # which says what is wrong
-    try:
-        if is_plain(*tensors):
-            return compute_plain(a, b, out, c, bias, options, operands)
-    except NoMemory:
-        pass
-    raise ProblemError(
-        "A product with a function as its epilogue has no gradients, and is not traced by PyTorch.",
-        hint="call within torch.no_grad(), with plain tensors; or use bias, c and activation.",
-    )
 
 
 def is_plain(*tensors: Any) -> bool:

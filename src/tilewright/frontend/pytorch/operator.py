@@ -42,7 +42,7 @@ def call(a: Any, b: Any, out: Any, c: Any, bias: Any, words: Words) -> Any:
     wants_gradients = torch.is_grad_enabled() and any(x.requires_grad for x in tensors)
     if out is not None:
         if wants_gradients:
-            _refuse_gradients()
+            refuse_gradients()
         if is_sharded(out):
             return out.copy_(multiply(a, b, c, bias, *words))
         torch.ops.tilewright.matmul_into(out, a, b, c, bias, *words)
@@ -87,7 +87,8 @@ class _Transformed(torch.autograd.Function):  # type: ignore[misc]
 
 
 @torch.compiler.assume_constant_result  # type: ignore[untyped-decorator]
-def _refuse_gradients() -> None:
+def refuse_gradients() -> None:
+    """Raises ProblemError."""
     raise ProblemError(
         "A result that is written into `out` has no gradients, and one of the tensors wants them.",
         hint="leave out `out`, or call within torch.no_grad().",

@@ -1,0 +1,143 @@
+"""Functions of the epilogue with tensors of PyTorch: results, gradients, and what PyTorch does not see into."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+torch: Any = pytest.importorskip("torch")
+
+from tilewright.errors import ProblemError  # noqa: E402
+from tilewright.frontend import linear_gated, matmul, ops  # noqa: E402
+
+pytestmark = [pytest.mark.usefixtures("gpu"), pytest.mark.filterwarnings("ignore")]
+
+M, N, K = 7, 6, 5
+
+
+def drawn(*shape: int, dtype: Any = torch.float32) -> Any:
+    return torch.randn(shape).to(dtype).requires_grad_()
+
+
+def linear_in_the_sum(acc: Any, gate: Any) -> Any:
+    return acc * gate + 1.0
+
+
+def smooth(acc: Any, gate: Any) -> Any:
+    return ops.silu(acc) * ops.sigmoid(gate) + ops.tanh(acc * 0.5) / (2.0 + ops.exp(-gate))
+
+
+def of_pieces(acc: Any, gate: Any) -> Any:
+    return ops.where(gate > 0, ops.maximum(acc, gate), abs(acc) ** 2) + ops.gelu(gate) - ops.gelu_tanh(acc)
+
+
+def others(acc: Any, gate: Any) -> Any:
+    return (
+        ops.sqrt(1.0 + acc * acc) + ops.log(2.0 + gate * gate) * ops.erf(acc) - ops.relu(-acc) + ops.minimum(acc, 0.5)
+    )
+
+
+def as_torch(function: Any, acc: Any, gate: Any) -> Any:
+    nn = torch.nn.functional
+    match function.__name__:
+        case "linear_in_the_sum":
+            return acc * gate + 1.0
+        case "smooth":
+            return nn.silu(acc) * torch.sigmoid(gate) + torch.tanh(acc * 0.5) / (2.0 + torch.exp(-gate))
+        case "of_pieces":
+            chosen = torch.where(gate > 0, torch.maximum(acc, gate), acc.abs() ** 2)
+            return chosen + nn.gelu(gate) - nn.gelu(acc, approximate="tanh")
+        case _:
+            roots = torch.sqrt(1 + acc * acc) + torch.log(2.0 + gate * gate) * torch.erf(acc)
+            return roots - nn.relu(-acc) + acc.clamp(max=0.5)
+
+
+def assert_same(ours: Any, theirs: Any) -> None:
+    torch.testing.assert_close(ours.double(), theirs.double(), rtol=2e-4, atol=2e-4)
+
+
+@pytest.mark.parametrize("function", [linear_in_the_sum, smooth, of_pieces, others])
+@pytest.mark.parametrize("shape", [(M, N), (N,), (M, 1), ()])
+def test_gradients_are_those_of_float64(function: Any, shape: tuple[int, ...]) -> None:
+    a, b, c, bias, gate = drawn(M, K), drawn(K, N), drawn(M, N), drawn(N), drawn(*shape)
+    given = [a, b, c, bias, gate]
+    found = matmul(a, b, c=c, alpha=0.5, beta=2.0, bias=bias, epilogue=function, operands={"gate": gate})
+    wide = [x.detach().double().requires_grad_() for x in given]
+    expected = as_torch(function, 0.5 * wide[0] @ wide[1] + 2.0 * wide[2] + wide[3], wide[4])
+    assert_same(found, expected)
+    seed = torch.randn(M, N)
+    ours, theirs = torch.autograd.grad(found, given, seed), torch.autograd.grad(expected, wide, seed.double())
+    for one, other, tensor in zip(ours, theirs, given, strict=True):
+        assert one.shape == tensor.shape and one.dtype == tensor.dtype
+        assert_same(one, other)
+
+
+def test_batches_and_numbers() -> None:
+    a, b, gate = drawn(3, M, K), drawn(K, N), drawn(3, M, N)
+    found = matmul(a, b, epilogue=lambda acc, gate, rate: acc * acc * gate * rate, operands={"gate": gate, "rate": 0.5})
+    expected = (a @ b) ** 2 * gate * 0.5
+    assert_same(found, expected)
+    for one, other in zip(
+        torch.autograd.grad(found.sum(), [a, b, gate]), torch.autograd.grad(expected.sum(), [a, b, gate]), strict=True
+    ):
+        assert_same(one, other)
+
+
+def test_gradients_of_gradients() -> None:
+    a, b, gate = drawn(M, K), drawn(K, N), drawn(M, N)
+
+    def penalty(found: Any) -> Any:
+        first = torch.autograd.grad(found.sum(), [a, gate], create_graph=True)
+        return torch.autograd.grad(sum((x * x).sum() for x in first), [a, b, gate])
+
+    ours = penalty(matmul(a, b, epilogue=smooth, operands={"gate": gate}))
+    theirs = penalty(as_torch(smooth, a @ b, gate))
+    for one, other in zip(ours, theirs, strict=True):
+        torch.testing.assert_close(one, other, rtol=2e-3, atol=2e-3)
+
+
+def test_half_the_bits() -> None:
+    a, b, gate = drawn(16, 8, dtype=torch.bfloat16), drawn(8, 16, dtype=torch.bfloat16), drawn(16, 16)
+    found = matmul(a, b, epilogue=smooth, operands={"gate": gate})
+    found.sum().backward()
+    assert [x.grad.dtype for x in (a, b, gate)] == [torch.bfloat16, torch.bfloat16, torch.float32]
+
+
+@pytest.mark.parametrize("activation", ["silu", "gelu", "gelu_tanh", "relu"])
+@pytest.mark.parametrize("lead", [(M,), (2, 3), ()])
+def test_gated_layers(activation: str, lead: tuple[int, ...]) -> None:
+    x, gate, up = drawn(*lead, K), drawn(N, K), drawn(N, K)
+    functional = torch.nn.functional
+    known = {
+        "silu": functional.silu,
+        "gelu": functional.gelu,
+        "gelu_tanh": lambda h: functional.gelu(h, approximate="tanh"),
+        "relu": functional.relu,
+    }
+    found, expected = linear_gated(x, gate, up, activation=activation), known[activation](x @ gate.T) * (x @ up.T)
+    assert_same(found, expected)
+    seed = torch.randn(*lead, N)
+    ours, theirs = (torch.autograd.grad(one, [x, gate, up], seed) for one in (found, expected))
+    for one, other in zip(ours, theirs, strict=True):
+        assert_same(one, other)
+
+
+def test_compiled_code_calls_it_between_graphs() -> None:
+    x, gate, up = drawn(M, K), drawn(N, K), drawn(N, K)
+
+    def call(x: Any) -> Any:
+        return matmul(x + 1, up.T, epilogue=lambda acc: acc * acc).sin() + linear_gated(x, gate, up)
+
+    found = torch.compile(call, backend="eager")(x)
+    expected = ((x + 1) @ up.T).square().sin() + torch.nn.functional.silu(x @ gate.T) * (x @ up.T)
+    assert_same(found, expected)
+    assert_same(torch.autograd.grad(found.sum(), x)[0], torch.autograd.grad(expected.sum(), x)[0])
+
+
+def test_what_pytorch_does_not_see_into() -> None:
+    a, b = drawn(M, K), drawn(K, N)
+    with pytest.raises(ProblemError, match="out"):
+        matmul(a, b, out=torch.empty(M, N), epilogue=lambda acc: acc * acc)
+    with pytest.raises(ProblemError, match="do not see"):
+        torch.func.vmap(lambda x: matmul(x, b.detach(), epilogue=lambda acc: acc * acc))(torch.randn(2, M, K))

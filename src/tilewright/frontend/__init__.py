@@ -4,7 +4,8 @@ A call goes through these, each of which imports only those below it:
 
 calls      what a user calls; grouped: a list of products; gated: two of one a, joined; scaled: FP8 with its
            scales
-pytorch    entry: which calls PyTorch must see as an operator; plain: tensors that are memory and no more
+pytorch    entry: which calls PyTorch must see as an operator; plain: tensors that are memory and no more; functions:
+           gradients of functions of the epilogue
 on_host    NumPy's arrays
 prepared   a constant operand whose pieces are kept
 compute    one call: looked up by its key, else views -> requests -> plans; then its launches

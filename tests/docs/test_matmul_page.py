@@ -39,7 +39,7 @@ def test_every_argument_is_told() -> None:
 
 def test_every_function_is_told() -> None:
     told = set(re.findall(r"`(\w+)`", (DOCS / "epilogues.md").read_text(encoding="utf-8")))
-    assert set(ops.__all__) - told == {"cast", "where"}
+    assert set(ops.__all__) - told <= {"cast", "where"}  # which stand in examples
 
 
 def test_every_activation_is_told() -> None:

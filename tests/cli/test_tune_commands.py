@@ -12,6 +12,7 @@ from command_runs import Cli
 from test_table import Lists, Measurer, ours
 from tuning_fakes import OnPaper, a_winner, url_of
 
+from tilewright.cli import tune_list
 from tilewright.device.catalog import device
 from tilewright.device.spec import DeviceSpec
 from tilewright.kernels.mma import MmaConfig
@@ -62,6 +63,50 @@ def tuned(cli: Cli, folder: Path, monkeypatch: pytest.MonkeyPatch, matmul_us: fl
     ran = cli("tune", 512, 512, 512, "--family", "mma", "--dtype", "f16", "--storage", url_of(folder), "--workers", 1)
     assert (ran.code, ran.err) == (0, "")
     return ran.out, [winner for winner in Database().winners() if winner.key.problem.m == 512]
+
+
+def test_a_list_is_tuned_and_its_winners_are_taken_over(
+    cli: Cli, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    tuned(cli, tmp_path, monkeypatch, matmul_us=300.0)
+    shapes, export = tmp_path / "problems.csv", tmp_path / "out" / "winners.jsonl"
+    shapes.write_text("m,n,k,dtype\n512,256,128,f16\n256,512,128,f16\n")
+    listed = cli("tune", "--shapes", shapes, "--list")
+    assert (listed.code, listed.out) == (0, "512x256x128 f16 NN\n256x512x128 f16 NN\n")
+    asked = ("tune", "--shapes", shapes, "--storage", url_of(tmp_path), "--workers", 1, "--export", export)
+    ran = cli(*asked)
+    assert (ran.code, ran.err) == (0, "")
+    assert ran.out.endswith("2 of 2 problems have a winner, 2 of them here; 0 are new to this machine.\n")
+    found = [Winner.from_json(line) for line in export.read_text().splitlines()]
+    assert {winner.key.problem.m for winner in found} == {256, 512} and {winner.config for winner in found} == {FASTEST}
+    monkeypatch.setenv("TILEWRIGHT_DATABASE", str(tmp_path / "another.sqlite"))  # another machine
+    assert cli(*asked).out == "2 of 2 problems have a winner, none of them here; 2 are new to this machine.\n"
+
+
+def test_a_list_and_sizes_do_not_go_together(cli: Cli, tmp_path: Path) -> None:
+    for arguments in ((512, 512, 512), ("--suite",)):
+        ran = cli("tune", *arguments, "--shapes", tmp_path / "problems.csv")
+        assert ran.code == 2 and "--shapes" in ran.err
+
+
+def test_all_gpus_of_a_machine_tune_a_list(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    program = "import os; print(os.environ['CUDA_VISIBLE_DEVICES'], file=open(os.environ['OUT'], 'a'))"
+    started: list[list[str]] = []
+
+    def popen(command: list[str], **options: Any) -> Any:
+        started.append(command)
+        return real([command[0], "-c", program], **options)
+
+    real = tune_list.subprocess.Popen
+    monkeypatch.setattr(tune_list, "gpu_count", lambda: 2)
+    monkeypatch.setattr(tune_list.subprocess, "Popen", popen)
+    monkeypatch.setenv("OUT", str(tmp_path / "seen"))
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "3,5")
+    assert tune_list.one_for_each_gpu(["tune", "--shapes", "x.csv"]) == 0
+    assert sorted((tmp_path / "seen").read_text().split()) == ["3", "5"]
+    assert all(command[1:] == ["-m", "tilewright", "tune", "--shapes", "x.csv"] for command in started)
+    monkeypatch.setattr(tune_list, "gpu_count", lambda: 1)
+    assert tune_list.one_for_each_gpu(["tune"]) is None
 
 
 SMALL = MmaConfig((64, 128, 32), (64, 32))

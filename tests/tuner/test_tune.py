@@ -190,7 +190,7 @@ def test_a_candidate_in_whose_measurement_two_processes_died_is_left_alone(
         claim = study.claim()
         assert claim is not None and claim.candidate == suspect
         study.started(claim)
-        monkeypatch.setattr("tilewright.tuner.study._PROCESS", secrets.token_hex(4))  # the next process
+        monkeypatch.setattr("tilewright.tuner.claims._PROCESS", secrets.token_hex(4))  # the next process
         assert a_study(tmp_path).free_the_dead() == 1
 
     dies(BEST)

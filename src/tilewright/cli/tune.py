@@ -4,25 +4,28 @@ from __future__ import annotations
 
 import os
 import re
-from dataclasses import dataclass, replace
+import sys
+from dataclasses import dataclass
 from pathlib import Path
+from time import monotonic
 from typing import Annotated, Any
 
 import typer
 
 from tilewright.cli import output
 from tilewright.cli.arguments import AsJson
+from tilewright.cli.tune_list import Shared, one_for_each_gpu, tune_list
 from tilewright.cli.tune_suite import Suite, tune_suite
 from tilewright.device.catalog import device as known_device
 from tilewright.device.spec import DeviceSpec
-from tilewright.dtypes import dtype as format_called
-from tilewright.errors import LaunchError, ProblemError, TilewrightError, UnknownName
+from tilewright.errors import LaunchError, ProblemError, TilewrightError
 from tilewright.planning.on_paper import version_of
 from tilewright.problem.formats import format_options
-from tilewright.problem.gemm import Gemm, Order
+from tilewright.problem.gemm import Gemm
 from tilewright.report.own_schedules import is_file
 from tilewright.runtime.driver import Gpu, gpu_problem, open_gpu
 from tilewright.runtime.probe import probe
+from tilewright.tuner.fleet import listed, problem
 from tilewright.tuner.measure import GpuMeasurer
 from tilewright.tuner.session import begun
 from tilewright.tuner.session import tune as search
@@ -43,6 +46,7 @@ EXAMPLES = (
     "tilewright tune 8192 8192 512 --dtype f32 --order NT --keep-bits",
     "tilewright tune 4096 14336 4096 --dtype f16 --storage postgresql://user@host/studies",
     "tilewright tune --suite --budget 500 --export winners.jsonl",
+    "tilewright tune --shapes problems.csv --storage postgresql://user@host/studies",
 )
 
 
@@ -79,7 +83,11 @@ def tune(
     ] = False,
     budget: Annotated[
         float | None,
-        typer.Option(metavar="SECONDS", min=1, help="Of the whole command. Default: 50; with --suite 500."),
+        typer.Option(
+            metavar="SECONDS",
+            min=1,
+            help="Of the command; of each problem of --shapes. Default: 50; --suite 500.",
+        ),
     ] = None,
     storage: Annotated[
         str | None, typer.Option(metavar="URL", help="postgresql://... lets machines share a search.")
@@ -92,11 +100,16 @@ def tune(
     suite: Annotated[
         bool, typer.Option("--suite", help="All problems of `tilewright bench`, a few plans of each.")
     ] = False,
+    shapes: Annotated[
+        Path | None,
+        typer.Option(metavar="CSV", help="Problems (m,n,k[,dtype,out,order]) that machines with one --storage share."),
+    ] = None,
     record: Annotated[
         Path, typer.Option(metavar="FILE", help="Of --suite: where each problem is noted; it goes on from there.")
     ] = Path("tune_suite.jsonl"),
     export: Annotated[
-        Path | None, typer.Option(metavar="FILE", help="Of --suite: the winners, as the package ships them.")
+        Path | None,
+        typer.Option(metavar="FILE", help="Of --suite, --shapes: the winners, as the package ships them."),
     ] = None,
     as_json: AsJson = False,
 ) -> int:
@@ -109,26 +122,48 @@ def tune(
     """
     started: float = context.obj
     processes = workers or os.cpu_count() or 1
-    if not suite and (m is None or n is None or k is None):
-        raise typer.BadParameter("give M, N and K, or --suite.")
-    if suite and m is not None:
-        raise typer.BadParameter("--suite has problems of its own: leave out M, N and K.")
+    _check_which(m, n, k, suite, shapes)
     if dtype is not None:
         format_options(dtype)  # a format that is none is told before a GPU is looked for
     gpu, spec = _device(list_only, device)
     if suite:
         asked = Suite(dtype, order, record, export, budget or 500.0, processes)
         return tune_suite(asked, gpu, spec, list_only=list_only, as_json=as_json, started=started)
+    if shapes is not None:
+        shared = Shared(listed(shapes), storage or default_url(), budget or 50.0, export)
+        return _tune_list(shared, gpu, spec, family, keep_bits, processes, list_only=list_only, as_json=as_json)
     assert m is not None and n is not None and k is not None
     gemm = problem(m, n, k, dtype or "f32", out, order or "NN")
+    search_s = budget or 50.0
+    if list_only or gpu is None:
+        return _print_candidates(gemm, spec, family, keep_bits, as_json)
+    return _tune_one(
+        gemm, gpu, spec, family, keep_bits, storage or default_url(), search_s, processes, started, as_json
+    )
+
+
+def _like(gemm: Gemm, today: PlanConfig, keep_bits: bool) -> ReductionOrder | None:
+    """The order of summation that candidates must keep."""
+    return todays_order(gemm, today) if keep_bits else None
+
+
+def _print_candidates(gemm: Gemm, spec: DeviceSpec, family: str | None, keep_bits: bool, as_json: bool) -> int:
+    """All candidates of a problem, by their predicted times."""
     database = Database()
     today = todays_plan(gemm, spec, Lookup(version_of, database))
-    like = todays_order(gemm, today) if keep_bits else None
-    if list_only or gpu is None:
-        _print_ranking(_space_of(gemm, spec, family, like), as_json)
-        return 0
-    job = _Job(gpu, gemm, spec, family, like, database, today)
-    space, outcome = job.run(storage or default_url(), budget or 50.0, processes, started)
+    _print_ranking(_space_of(gemm, spec, family, _like(gemm, today, keep_bits)), as_json)
+    return 0
+
+
+def _tune_one(
+    gemm: Gemm, gpu: Gpu, spec: DeviceSpec, family: str | None, keep_bits: bool, storage: str, seconds: float,
+    workers: int, started: float, as_json: bool,
+) -> int:  # fmt: skip
+    """One problem."""
+    database = Database()
+    today = todays_plan(gemm, spec, Lookup(version_of, database))
+    job = _Job(gpu, gemm, spec, family, _like(gemm, today, keep_bits), database, today)
+    space, outcome = job.run(storage, seconds, workers, started)
     stored = job.store(outcome)
     _print_outcome(space, outcome, stored, as_json, today)
     for complaint in database.complaints:
@@ -136,14 +171,38 @@ def tune(
     return 0
 
 
-def problem(m: int, n: int, k: int, dtype: str, out: str | None, order: str) -> Gemm:
-    """The problem that the arguments name."""
-    orders = {"N": Order.ROW, "T": Order.COL}
-    if len(order) != 2 or not set(order.upper()) <= set(orders):
-        raise UnknownName("order of A and B", order, ["NN", "NT", "TN", "TT"])
-    a, b = (orders[letter] for letter in order.upper())
-    gemm = Gemm(m, n, k, **format_options(dtype), a=a, b=b)
-    return gemm if out is None else replace(gemm, out=format_called(out))
+def _check_which(m: int | None, n: int | None, k: int | None, suite: bool, shapes: Path | None) -> None:
+    """Raises BadParameter unless it is clear what to tune."""
+    if suite and shapes is not None:
+        raise typer.BadParameter("--suite and --shapes each name problems: leave out one.")
+    if (suite or shapes is not None) and m is not None:
+        raise typer.BadParameter(f"{'--suite' if suite else '--shapes'} has problems of its own: leave out M, N and K.")
+    if not suite and shapes is None and (m is None or n is None or k is None):
+        raise typer.BadParameter("give M, N and K, or --suite.")
+
+
+def _tune_list(
+    shared: Shared, gpu: Gpu | None, spec: DeviceSpec, family: str | None, keep_bits: bool, workers: int,
+    *, list_only: bool, as_json: bool,
+) -> int:  # fmt: skip
+    """All problems of a list."""
+    database = Database()
+    if list_only or gpu is None:
+        lines = [str(one.gemm) for one in shared.problems]
+        output.print_json({"device": spec.name, "problems": lines}) if as_json else print("\n".join(lines))
+        return 0
+    on_all = one_for_each_gpu(sys.argv[1:])
+    if on_all is not None:
+        return on_all
+
+    def tune_one(gemm: Gemm) -> str:
+        today = todays_plan(gemm, spec, Lookup(version_of, database))
+        job = _Job(gpu, gemm, spec, family, _like(gemm, today, keep_bits), database, today)
+        _, outcome = job.run(shared.storage, shared.budget_s, workers, monotonic())
+        job.store(outcome)
+        return winner_of(outcome, Key.of(spec, gemm), gemm.flops).to_json()
+
+    return tune_list(shared, spec, tune_one, database, as_json=as_json)
 
 
 def _device(list_only: bool, name: str | None) -> tuple[Gpu | None, DeviceSpec]:

@@ -3,7 +3,9 @@
 space       every candidate for a problem, ranked by the cost model; why one is illegal
 processes, compiling     candidates compiled in other processes
 measure     held against float64 (sample), then timed
-study       which candidate next: Optuna, in SQLite or PostgreSQL (storage), for any number of workers; encoding
+claims      work that processes and machines share, in SQLite or PostgreSQL (storage)
+study       which candidate next: Optuna, for any number of workers; encoding
+fleet       a list of problems, shared likewise
 tune        all of these within a budget in seconds; session puts them together for one problem on a GPU
 table       many problems in one budget; short_lists and table_on_gpu are its two halves
 today       what `matmul` runs now

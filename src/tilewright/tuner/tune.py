@@ -13,8 +13,9 @@ from typing import Any, Protocol
 from tilewright.bench import records
 from tilewright.bench.protocol import Timing
 from tilewright.errors import TilewrightError
+from tilewright.tuner.claims import Claim
 from tilewright.tuner.measure import FINAL_ROUNDS, GRAPH_MS, GpuLost, Measurer
-from tilewright.tuner.study import Claim, Result, TuningStudy
+from tilewright.tuner.study import Result, TuningStudy
 from tilewright.winners.keys import Key, sources_version
 from tilewright.winners.plan_config import PlanConfig
 from tilewright.winners.winner import Winner, without_password
@@ -130,7 +131,7 @@ class Tuning:
 
     def _search(self) -> bool:
         """Whether every candidate was met."""
-        work: dict[Future[Any], Claim] = {}
+        work: dict[Future[Any], Claim[PlanConfig]] = {}
         all_taken = False
         try:
             while not self._is_late():
@@ -155,7 +156,7 @@ class Tuning:
                 future.cancel()
             self.study.release(work.values())
 
-    def _measured(self, claim: Claim, future: Future[Any]) -> None:
+    def _measured(self, claim: Claim[PlanConfig], future: Future[Any]) -> None:
         try:
             prepared = future.result()
         except BrokenProcessPool:
@@ -177,7 +178,7 @@ class Tuning:
         self._prepared[claim.candidate] = prepared
         self.study.tell(claim, measured)
 
-    def _compiler_died(self, claim: Claim) -> None:
+    def _compiler_died(self, claim: Claim[PlanConfig]) -> None:
         """All that was in work dies with one process of a pool: only who is there each time is the reason."""
         self._crashes[claim.candidate] += 1
         if self._crashes[claim.candidate] == _CRASHES:
@@ -248,7 +249,7 @@ def winner_of(outcome: Outcome, key: Key, flops: int) -> Winner:
     return winner_from(key, named, outcome.time, outcome.times.get("cuBLAS"), flops=flops, tried=len(outcome.results))
 
 
-def _any_done(work: Mapping[Future[Any], Claim]) -> bool:
+def _any_done(work: Mapping[Future[Any], Claim[PlanConfig]]) -> bool:
     return any(future.done() for future in work)
 
 

@@ -81,7 +81,7 @@ def test_barriers_stand_at_the_tile_they_guard() -> None:
     ]
 
 
-@pytest.mark.cross_section("rung", "size", every=3)
+@pytest.mark.cross_section("rung", "size", every=6)
 @pytest.mark.parametrize("rung", ["worklog/1", "worklog/3", "worklog/6", "worklog/11", "worklog/12", "te/1"])
 @pytest.mark.parametrize("size", [(128, 128, 32), (67, 130, 9)])
 def test_nothing_is_lost_and_nothing_counted_twice(rung: str, size: tuple[int, ...]) -> None:

@@ -15,6 +15,7 @@ def test_relayout_finds_a_layout_and_proves_it(cli: Cli) -> None:
     assert "store 1 wavefronts a request, 1 is the fewest" in ran.out
 
 
+@pytest.mark.slow
 def test_relayout_says_which_access_no_layout_serves(cli: Cli) -> None:
     ran = cli("relayout", "worklog/6", "B_tile")
     assert ran.code == 1

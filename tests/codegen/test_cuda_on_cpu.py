@@ -108,7 +108,7 @@ def rung_name(rung: Rung) -> str:
     return rung.title.replace(" ", "_")
 
 
-@pytest.mark.cross_section("rung", every=5)
+@pytest.mark.cross_section("rung", every=10)
 @pytest.mark.parametrize("rung", RUNGS, ids=rung_name)
 def test_rungs_are_right_with_nothing_assumed(rung: Rung, tmp_path: Path) -> None:
     kernel = rung_kernel(rung, SAFE)
@@ -116,6 +116,7 @@ def test_rungs_are_right_with_nothing_assumed(rung: Rung, tmp_path: Path) -> Non
     assert_right(kernel, chosen[::4], tmp_path)  # each shape with other factors
 
 
+@pytest.mark.cross_section("rung", every=2, at=1)
 @pytest.mark.parametrize("rung", TOP_RUNGS, ids=rung_name)
 def test_top_rungs_are_right_with_all_assumed(rung: Rung, tmp_path: Path) -> None:
     kernel = rung_kernel(rung, Variant(frozenset(("m", "n", "k"))))
@@ -123,6 +124,7 @@ def test_top_rungs_are_right_with_all_assumed(rung: Rung, tmp_path: Path) -> Non
     assert_right(kernel, problems(kernel.gemm, ((tile["m"] * 2, tile["n"], tile["k"] * 5),), gap=4), tmp_path)
 
 
+@pytest.mark.cross_section("rung", every=2)
 @pytest.mark.parametrize("rung", TOP_RUNGS, ids=rung_name)
 def test_top_rungs_are_right_where_vectors_hang_over_an_edge(rung: Rung, tmp_path: Path) -> None:
     kernel = rung_kernel(rung, Variant())

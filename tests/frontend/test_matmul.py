@@ -268,7 +268,7 @@ BATCHES = [
 ]  # fmt: skip
 
 
-@pytest.mark.cross_section("left", "dtype", every=3)
+@pytest.mark.cross_section("left", "dtype", every=6)
 @pytest.mark.parametrize("dtype", [F32, BF16], ids=str)
 @pytest.mark.parametrize(("left", "right"), BATCHES, ids=str)
 def test_batches_as_numpy_broadcasts_them(left: tuple[int, ...], right: tuple[int, ...], dtype: DType) -> None:

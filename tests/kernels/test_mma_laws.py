@@ -35,6 +35,7 @@ def problem(tf32: bool, a: Order, b: Order) -> Gemm:
     return Gemm(256, 256, 256, a=a, b=b, **formats)  # type: ignore[arg-type]
 
 
+@pytest.mark.cross_section("tf32", "a", every=2)
 @pytest.mark.parametrize("tf32", [False, True])
 @pytest.mark.parametrize(("a", "b"), LAID_OUT)
 def test_laws_refuse_what_the_lowering_refuses(a: Order, b: Order, tf32: bool) -> None:

@@ -8,7 +8,7 @@ from tilewright.toolchain import build
 ARCHITECTURES = ("sm_75", "sm_80", "sm_86", "sm_89", "sm_90a", "sm_100a", "sm_120")
 
 
-@pytest.mark.cross_section("number", "arch", every=3)
+@pytest.mark.cross_section("number", "arch", every=6)
 @pytest.mark.parametrize("arch", ARCHITECTURES)
 @pytest.mark.parametrize("number", range(1, 7))
 def test_a_rung_compiles_with_its_resources_reported(number: int, arch: str) -> None:

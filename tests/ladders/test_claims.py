@@ -10,7 +10,7 @@ from tilewright.problem import check
 from tilewright.simulator import Kind
 
 
-@pytest.mark.cross_section("rung", every=3)
+@pytest.mark.cross_section("rung", every=6)
 @pytest.mark.parametrize("rung", rungs())
 def test_claims_hold(rung: Rung) -> None:
     gemm = rung.gemm(*whole_tiles(rung))
@@ -22,7 +22,7 @@ def test_claims_hold(rung: Rung) -> None:
     assert not broken
 
 
-@pytest.mark.cross_section("rung", every=3)
+@pytest.mark.cross_section("rung", every=6)
 @pytest.mark.parametrize("rung", rungs())
 def test_only_the_copy_without_cooperation_is_redundant(rung: Rung) -> None:
     gemm = rung.gemm(128, 256, 32)

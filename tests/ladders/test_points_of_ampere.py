@@ -85,6 +85,7 @@ def test_a_point_that_does_not_speak_of_parts_stores_from_registers() -> None:
     assert all(buffer.name != "C_tile" for buffer in build(gemm, BEST.schedule(gemm)).kernel.shared)
 
 
+@pytest.mark.cross_section("a", "b", "product", every=2)
 @pytest.mark.parametrize("a", list(Order), ids=lambda order: f"A by {order.value}")
 @pytest.mark.parametrize("b", list(Order), ids=lambda order: f"B by {order.value}")
 @pytest.mark.parametrize("product", [TF32, TF32_TRUNCATED], ids=str)

@@ -62,7 +62,7 @@ def right(gemm: Gemm, point: Any) -> Build:
     return built
 
 
-@pytest.mark.cross_section("point", every=7)
+@pytest.mark.cross_section("point", every=13)
 @pytest.mark.parametrize("point", small())
 def test_a_point_is_right_at_every_edge(point: Any) -> None:
     """Tiles that end outside, rows of C that end inside 16 bytes, and more tiles than persistent blocks."""
@@ -72,7 +72,7 @@ def test_a_point_is_right_at_every_edge(point: Any) -> None:
     right(Gemm(9, 8, 9, F16, out=F16, lda=16), point)
 
 
-@pytest.mark.cross_section("a", "b", "c", every=2)
+@pytest.mark.cross_section("a", "b", "c", every=3)
 @pytest.mark.parametrize("c", Order)
 @pytest.mark.parametrize(("a", "b"), list(product(Order, Order)))
 def test_orders(a: Order, b: Order, c: Order) -> None:
@@ -81,6 +81,7 @@ def test_orders(a: Order, b: Order, c: Order) -> None:
         right(Gemm(72, 136, 88, BF16, out=BF16, a=a, b=b, c=c, beta=0.5), replace(point, stages=2))
 
 
+@pytest.mark.cross_section("bias", every=2)
 @pytest.mark.parametrize("bias", ["m", "n"])
 def test_epilogues(bias: Any) -> None:
     for point in (p.values[0] for p in small()):
@@ -92,6 +93,7 @@ def test_epilogues(bias: Any) -> None:
 ONE_TILE = [one_tile(*tile) for tile in NARROW] + [clustered(one_tile(64, 128, 1)), skinny(16, 64), skinny(48, 128)]
 
 
+@pytest.mark.cross_section("point", every=3)
 @pytest.mark.parametrize("point", ONE_TILE)
 def test_kernels_with_a_block_a_tile_share_out_k(point: WgmmaConfig) -> None:
     gemm = Gemm(72, 72, 200, BF16, out=F32)
@@ -103,6 +105,7 @@ def test_kernels_with_a_block_a_tile_share_out_k(point: WgmmaConfig) -> None:
     assert_waits(built)
 
 
+@pytest.mark.cross_section("point", every=3)
 @pytest.mark.parametrize("point", [point for point in ONE_TILE if point.cluster == (1, 1)])
 def test_kernels_with_a_block_a_tile_take_batches(point: WgmmaConfig) -> None:
     gemm = Gemm(72, 72, 200, BF16, out=BF16, epilogue=Epilogue("n", True), beta=1.0)

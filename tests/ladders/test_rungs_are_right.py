@@ -40,14 +40,14 @@ def right(rung: Rung, gemm: Gemm, **options: Any) -> None:
     assert not run.errors
 
 
-@pytest.mark.cross_section("rung", "shape", every=12)
+@pytest.mark.cross_section("rung", "shape", every=21)
 @pytest.mark.parametrize("shape", SHAPES, ids=lambda shape: "x".join(map(str, shape)))
 @pytest.mark.parametrize("rung", rungs())
 def test_awkward_shapes(rung: Rung, shape: tuple[int, int, int]) -> None:
     right(rung, rung.gemm(*shape, alpha=-0.5, beta=1.25))
 
 
-@pytest.mark.cross_section("rung", every=7)
+@pytest.mark.cross_section("rung", every=13)
 @pytest.mark.parametrize("rung", rungs())
 def test_padded_leading_dimensions(rung: Rung) -> None:
     """Gaps hold NaN: whatever reads one shows it."""
@@ -64,7 +64,7 @@ def test_padded_leading_dimensions(rung: Rung) -> None:
         assert gaps.any() and np.isnan(gemm.out.decode(run.c[gaps])).all(), "a gap of C was written"
 
 
-@pytest.mark.cross_section("rung", every=7, at=1)
+@pytest.mark.cross_section("rung", every=13, at=1)
 @pytest.mark.parametrize("rung", rungs())
 def test_factors_and_a_c_that_must_not_be_read(rung: Rung) -> None:
     for factors in ({}, {"alpha": 0.0}, {"alpha": 2.0, "beta": 1.0}, {"alpha": 0.0, "beta": -1.0}):
@@ -74,7 +74,7 @@ def test_factors_and_a_c_that_must_not_be_read(rung: Rung) -> None:
         right(rung, gemm)
 
 
-@pytest.mark.cross_section("rung", "orders", every=13)
+@pytest.mark.cross_section("rung", "orders", every=23)
 @pytest.mark.parametrize("orders", ORDERS, ids=lambda o: "".join(x.name[0] for x in o))
 @pytest.mark.parametrize("rung", rungs())
 def test_storage_orders(rung: Rung, orders: tuple[Order, Order, Order]) -> None:
@@ -98,7 +98,7 @@ def test_vectorised_te_rungs_refuse_row_major_a(name: str) -> None:
     )
 
 
-@pytest.mark.cross_section("rung", every=11)
+@pytest.mark.cross_section("rung", every=19)
 @pytest.mark.parametrize("rung", rungs())
 def test_every_variant_is_right_where_it_applies(rung: Rung) -> None:
     """130 x 70 x 33 is not a multiple of anything: only the variants without exact dimensions apply."""
@@ -110,13 +110,13 @@ def test_every_variant_is_right_where_it_applies(rung: Rung) -> None:
     right(rung, rung.gemm(132, 72, 36), variant=None)
 
 
-@pytest.mark.cross_section("rung", every=7, at=2)
+@pytest.mark.cross_section("rung", every=13, at=2)
 @pytest.mark.parametrize("rung", rungs())
 def test_assuming_nothing_is_right_at_whole_tiles(rung: Rung) -> None:
     right(rung, rung.gemm(128, 256, 32), variant=SAFE)
 
 
-@pytest.mark.cross_section("rung", every=5)
+@pytest.mark.cross_section("rung", every=10)
 @pytest.mark.parametrize("rung", rungs())
 def test_unaligned_pointers(rung: Rung) -> None:
     base_bytes = {"A": 4, "B": 8, "C": 12}
@@ -127,7 +127,7 @@ def test_unaligned_pointers(rung: Rung) -> None:
     right(rung, rung.gemm(128, 128, 32), variant=SAFE, base_bytes=base_bytes)
 
 
-@pytest.mark.cross_section("rung", every=9, at=1)
+@pytest.mark.cross_section("rung", every=17, at=1)
 @pytest.mark.parametrize("rung", rungs())
 def test_warps_in_any_order_give_the_same_bits(rung: Rung) -> None:
     gemm = laid_out(rung, rung.gemm(35, 33, 17))
@@ -139,7 +139,7 @@ def test_warps_in_any_order_give_the_same_bits(rung: Rung) -> None:
         assert np.array_equal(first, again) and not run.errors
 
 
-@pytest.mark.cross_section("rung", "name", every=8)
+@pytest.mark.cross_section("rung", "name", every=15)
 @pytest.mark.parametrize("name", ["f16", "f16_sums", "bf16"])
 @pytest.mark.parametrize("rung", [param for param in rungs() if not uses_tensor_cores(find_rung(str(param.id)))])
 def test_half_precision(rung: Rung, name: str) -> None:
@@ -156,7 +156,7 @@ TENSOR_FORMATS = [
 ]
 
 
-@pytest.mark.cross_section("rung", "name", every=19)
+@pytest.mark.cross_section("rung", "name", every=23)
 @pytest.mark.parametrize(("rung", "name"), TENSOR_FORMATS)
 def test_tensor_cores_in_every_format_and_order(rung: Rung, name: str) -> None:
     """Whole tiles, of which the rung makes claims; and edges, for C in either order."""

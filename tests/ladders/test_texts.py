@@ -23,6 +23,7 @@ def test_program_and_kernel(rung: Rung, golden: Callable[[str, str], None]) -> N
     golden(f"{name}.kernel.txt", kernel_text(built.kernel))
 
 
+@pytest.mark.cross_section("rung", every=3)
 @pytest.mark.parametrize("rung", rungs())
 def test_the_kernel_at_the_edges_is_another(rung: Rung) -> None:
     whole = build(rung.gemm(3072, 3072, 4096), rung)

@@ -76,6 +76,7 @@ def test_an_alignment_of_results_that_is_that_of_operands_is_no_other_variant() 
     assert Variant(alignment_bytes=8).aligned_bytes("residual") == 8
 
 
+@pytest.mark.cross_section("point", "a", every=3)
 @pytest.mark.parametrize(
     "point", [{"stages": 2}, {"interleaved_copies": False}, {"double_buffered_fragments": False}, {}], ids=str
 )

@@ -21,6 +21,7 @@ from tilewright.toolchain import Build, build, run_on_simulator
 GEMM = Gemm(200, 136, 192, BF16, out=BF16, b=Order.COL)
 
 
+@pytest.mark.cross_section("operand", "cluster", every=2)
 @pytest.mark.parametrize("cluster", [(1, 1), (2, 1), (1, 2)])
 @pytest.mark.parametrize("operand", ["A", "B"])
 def test_only_the_loads_of_one_operand_carry_the_hint(operand: str, cluster: tuple[int, int]) -> None:

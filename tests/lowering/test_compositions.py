@@ -33,7 +33,7 @@ BY_TMA: dict[str, WgmmaConfig] = {
 }
 
 
-@pytest.mark.cross_section("name", "shared", every=3)
+@pytest.mark.cross_section("name", "shared", every=6)
 @pytest.mark.parametrize("shared", ["", "A", "B"])
 @pytest.mark.parametrize("name", BY_TMA)
 def test_a_strided_batch_by_tma(name: str, shared: str) -> None:
@@ -79,6 +79,7 @@ def test_a_persistent_kernel_splits_k(k: int) -> None:
     check_batch(threads, find_rung("ampere/full"), 2, part_of_k=256, resident_blocks=3)
 
 
+@pytest.mark.cross_section("seed", every=2)
 @pytest.mark.parametrize("seed", range(4))
 def test_empty_sums_of_a_ping_pong_kernel_come_in_turn(seed: int) -> None:
     """No MMA makes the warps of a warpgroup wait for each other: one may not pass the order on before all have it."""

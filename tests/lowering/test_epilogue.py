@@ -41,6 +41,7 @@ AMPERE = {
 }  # fmt: skip
 
 
+@pytest.mark.cross_section("epilogue", every=2)
 @pytest.mark.parametrize("epilogue", EPILOGUES, ids=str)
 @pytest.mark.parametrize(
     ("rung", "point", "gemm"),
@@ -102,6 +103,7 @@ def test_a_batch_shares_its_scales() -> None:
     check_batch(gemm, find_rung("hopper/8"), 3, resident_blocks=2)
 
 
+@pytest.mark.cross_section("rung", every=2)
 @pytest.mark.parametrize("rung", ["hopper/best", "ampere/6"])
 def test_kernels_with_scales_compile_without_spills(rung: str) -> None:
     gemm = find_rung(rung).gemm(4096, 4096, 4096)

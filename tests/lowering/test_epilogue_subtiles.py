@@ -117,7 +117,7 @@ BY_TMA = COOPERATIVE + PING_PONG + OTHER_FORMATS + SWAPPED
 BY_WARPS = [replace(case, aligned=False) for case in (*COOPERATIVE[2:8], *PING_PONG[1:], *OTHER_FORMATS, *SWAPPED[1:])]
 
 
-@pytest.mark.cross_section("case", every=3)
+@pytest.mark.cross_section("case", every=6)
 @pytest.mark.parametrize("case", BY_TMA + BY_WARPS, ids=str)
 def test_every_tile_is_right_and_has_no_bank_conflicts(case: Case) -> None:
     built = case.build()
@@ -128,6 +128,7 @@ def test_every_tile_is_right_and_has_no_bank_conflicts(case: Case) -> None:
     assert run.counters.shared_stores.excess_wavefronts == 0
 
 
+@pytest.mark.cross_section("case", "beta", every=2)
 @pytest.mark.parametrize("beta", [0.0, -1.25])
 @pytest.mark.parametrize("case", [COOPERATIVE[2], PING_PONG[2], SWAPPED[1], OTHER_FORMATS[0]], ids=str)
 def test_what_is_added_and_applied(case: Case, beta: float) -> None:

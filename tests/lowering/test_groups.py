@@ -35,7 +35,7 @@ KINDS: dict[str, WgmmaConfig] = {
 ROWS = {"ragged": [130, 0, 1, 64, 0, 77, 28], "empty": [0, 0, 0], "one": [300], "first and last empty": [0, 128, 64, 0]}
 
 
-@pytest.mark.cross_section("name", "rows", every=3, at=1)
+@pytest.mark.cross_section("name", "rows", every=6, at=1)
 @pytest.mark.parametrize("rows", ROWS)
 @pytest.mark.parametrize("name", KINDS)
 def test_groups_along_m(name: str, rows: str) -> None:

@@ -62,7 +62,7 @@ def right(gemm: Gemm, built: Build, **options: Any) -> Run:
     return run
 
 
-@pytest.mark.cross_section("point", "n", every=7)
+@pytest.mark.cross_section("point", "n", every=13)
 @pytest.mark.parametrize("point", [TALL, NARROW, ONE_PART, COOPERATIVE, SMALL_PING_PONG, ONE_STAGE])
 @pytest.mark.parametrize(("n", "ldc"), [(197, 197), (197, 200), (196, 197), (198, 198), (1, 1), (63, 65), (129, 131)])
 def test_rows_of_any_length_any_distance_apart(point: Any, n: int, ldc: int) -> None:

@@ -22,6 +22,7 @@ def in_parts(gemm: Gemm, under: str, pad: int = 8) -> Build:
     return build(gemm, Schedule(*at_depth(BEST, gemm).schedule(gemm), *steps))
 
 
+@pytest.mark.cross_section("under", "beta", "c", every=2)
 @pytest.mark.parametrize("under", ["m_frag", "n_frag"])
 @pytest.mark.parametrize("beta", [0.0, 0.5])
 @pytest.mark.parametrize("c", list(Order), ids=lambda order: order.value)

@@ -36,7 +36,7 @@ def barriers_of(body: Body) -> list[bool]:
     return [any(path[:n] in loops for n in range(len(path))) for path, s in walk(body) if isinstance(s, Barrier)]
 
 
-@pytest.mark.cross_section("rung", every=8)
+@pytest.mark.cross_section("rung", every=15)
 @pytest.mark.parametrize("rung", rungs())
 def test_every_rung_lowers_for_every_variant(rung: Rung) -> None:
     program = build(rung.gemm(256, 256, 64), rung)
@@ -68,6 +68,7 @@ def test_placing_barriers_twice_places_none_anew(rung: Rung) -> None:
     assert place_barriers(once) == once
 
 
+@pytest.mark.cross_section("rung", every=3)
 @pytest.mark.parametrize("rung", rungs())
 def test_whole_tiles_need_no_guard_and_edges_do(rung: Rung) -> None:
     def guarded(exact: str) -> set[str]:

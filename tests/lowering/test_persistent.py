@@ -78,7 +78,7 @@ def test_a_pointer_for_every_copy_of_a_tile_that_is_issued_in_parts(
     assert check(operands, computed).ok and run.errors == ()
 
 
-@pytest.mark.cross_section("variant", "stages", every=3)
+@pytest.mark.cross_section("variant", "stages", every=6)
 @pytest.mark.parametrize("stages", [2, 3, 4])
 @pytest.mark.parametrize("variant", [Variant(frozenset("mnk")), Variant(), Variant(alignment_bytes=8), SAFE])
 def test_whatever_is_assumed_and_however_deep_the_ring(variant: Variant, stages: int) -> None:

@@ -99,7 +99,7 @@ def assert_sums_groups(built: Build, every: int) -> None:
     np.testing.assert_array_equal(computed, np.full((gemm.m, gemm.n), sum_of_groups(gemm.k, every)))
 
 
-@pytest.mark.cross_section("name", "every", every=3)
+@pytest.mark.cross_section("name", "every", every=6)
 @pytest.mark.parametrize("every", [32, 64, 192])
 @pytest.mark.parametrize("name", KINDS)
 def test_what_a_sum_loses_depends_on_a_group_and_not_on_k(name: str, every: int) -> None:
@@ -110,7 +110,7 @@ def test_what_a_sum_loses_depends_on_a_group_and_not_on_k(name: str, every: int)
     assert (plain == 1).all()
 
 
-@pytest.mark.cross_section("rung", "every", every=3)
+@pytest.mark.cross_section("rung", "every", every=6)
 @pytest.mark.parametrize("every", [32, 64, 192])
 @pytest.mark.parametrize("rung", MATRICES)
 def test_rungs_for_tensor_cores(rung: str, every: int) -> None:
@@ -119,7 +119,7 @@ def test_rungs_for_tensor_cores(rung: str, every: int) -> None:
     assert_sums_groups(build(gemm, promoted(find_rung(rung).schedule(gemm), every)), every)
 
 
-@pytest.mark.cross_section("rung", "every", every=3)
+@pytest.mark.cross_section("rung", "every", every=6)
 @pytest.mark.parametrize("every", [32, 192])
 @pytest.mark.parametrize("rung", THREADS)
 def test_rungs_for_cuda_cores_and_wmma(rung: str, every: int) -> None:
@@ -177,6 +177,7 @@ def test_opaque_fragments_are_promoted_in_their_own_format_only() -> None:
         _ = build(gemm, promoted(find_rung("hierarchy/v07").schedule(gemm), 64)).kernel
 
 
+@pytest.mark.cross_section("seed", every=2)
 @pytest.mark.parametrize("seed", range(12))
 def test_random_schedules_of_hopper(seed: int) -> None:
     rng = random.Random(seed)

@@ -29,6 +29,7 @@ def stores(kernel: Kernel) -> list[Move]:
     return [s for _, s in walk(kernel.body) if isinstance(s, Move) and s.dst.buffer.name == "C"]
 
 
+@pytest.mark.cross_section("m", "ldc", "beta", "outer", every=3)
 @pytest.mark.parametrize("outer", ["m_frag", "n_frag"])
 @pytest.mark.parametrize("beta", [0.0, 0.5])
 @pytest.mark.parametrize(

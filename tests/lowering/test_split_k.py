@@ -36,6 +36,7 @@ def summed(gemm: Gemm, rung: str, point: dict[str, object] | None, part_of_k: in
     assert verdict.ok, verdict.message
 
 
+@pytest.mark.cross_section("k", "orders", every=2)
 @pytest.mark.parametrize("k", [64, 80, 93])
 @pytest.mark.parametrize("orders", [(Order.ROW, Order.ROW), (Order.COL, Order.COL), (Order.ROW, Order.COL)])
 def test_parts_add_up(k: int, orders: tuple[Order, Order]) -> None:

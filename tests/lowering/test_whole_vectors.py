@@ -34,6 +34,7 @@ def branches_to_elements(kernel: Kernel) -> int:
     return sum(isinstance(whole, Move) and isinstance(one_by_one, For) for whole, one_by_one in sides)
 
 
+@pytest.mark.cross_section("a", "rung", every=3)
 @pytest.mark.parametrize(("a", "b"), ORDERS, ids=["NN", "NT", "TN"])
 @pytest.mark.parametrize(("rung", "dtype"), [("worklog/best", F32), ("hierarchy/v05", F32), ("ampere/6", F16)], ids=str)
 def test_rows_that_go_on_with_zeros_are_read_whole(rung: str, dtype: DType, a: Order, b: Order) -> None:

@@ -164,7 +164,7 @@ def test_each_count_of_an_asynchronous_copy_is_needed(name: str) -> None:
         assert any(is_noticed(broken, o) for o in operands)
 
 
-@pytest.mark.cross_section("rung", every=7)
+@pytest.mark.cross_section("rung", every=13)
 @pytest.mark.parametrize("rung", [pytest.param(rung, id=rung.name) for rung in RUNGS if rung.name not in NEEDS_K_MAJOR])
 def test_wide_accesses_to_unaligned_operands_are_found(rung: Rung) -> None:
     """What `aligned` promises must be true: a kernel that assumes it is wrong where a pointer is off by an element."""

@@ -86,7 +86,7 @@ SLOW = ("te/2", "worklog/11", "worklog/best")
 """Left out to keep the tests short: many loops, or tiles that are copied 256 times."""
 
 
-@pytest.mark.cross_section("rung", every=9)
+@pytest.mark.cross_section("rung", every=17)
 @pytest.mark.parametrize("rung", [p for p in rungs("worklog", "te", "swizzle", "ampere") if p.id not in SLOW])
 def test_a_loop_cut_short_is_found(rung: Rung) -> None:
     # Whole tiles, and past the first turn of a ring.

@@ -64,6 +64,7 @@ def test_groups_are_one_launch_of_resident_blocks(name: str) -> None:
     assert pointers == ["A", "B", "C", "group_ends"]
 
 
+@pytest.mark.cross_section("name", every=2)
 @pytest.mark.parametrize("name", REQUESTS)
 def test_each_of_the_first_choices_can_be_lowered(name: str) -> None:
     request = REQUESTS[name]

@@ -60,7 +60,7 @@ def test_products_that_all_wait_for_are_answered_with_a_warpgroup_that_copies() 
 
 
 def test_a_searched_rung_is_left_alone() -> None:
-    assert advice("worklog/best", seconds=10, now=count().__next__) == ()  # its first 10 edits
+    assert advice("worklog/best", seconds=5, now=count().__next__) == ()  # its first 5 edits
 
 
 @pytest.mark.parametrize("seconds", [0, 3])

@@ -170,6 +170,7 @@ FOUND = {
 }
 
 
+@pytest.mark.cross_section("name", "order", every=2)
 @pytest.mark.parametrize("name", FOUND)
 @pytest.mark.parametrize("order", ["lockstep", "warps"])
 def test_it_is_right_now(name: str, order: str) -> None:

@@ -41,7 +41,7 @@ def watched(name: str) -> Watched:
 # -- who computes what -------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.cross_section("name", every=3)
+@pytest.mark.cross_section("name", every=6)
 @pytest.mark.parametrize("name", RUNGS)
 def test_every_element_of_the_tile_has_an_owner_and_all_owners_have_equally_many(name: str) -> None:
     owners = owners_of(watched(name))
@@ -149,7 +149,7 @@ def test_loads_run_ahead_by_as_many_steps_as_there_are_slots_to_spare(name: str,
     assert _ahead(timeline(watched(name))) == ahead
 
 
-@pytest.mark.cross_section("name", every=3, at=1)
+@pytest.mark.cross_section("name", every=6, at=1)
 @pytest.mark.parametrize("name", [name for name in RUNGS if not name.startswith("hopper/")])
 def test_steps_are_multiplied_in_order_and_none_past_the_end(name: str) -> None:
     drawn = timeline(watched(name))

@@ -79,11 +79,12 @@ WITNESSED: tuple[Any, ...] = (
     ("worklog/3", (64, 64, 64)),
     ("worklog/6", (128, 128, 16)),
     ("te/3", (64, 64, 32)),
-    ("ampere/3", (128, 128, 64)),
     ("hopper/2", (128, 128, 128)),
+    ("ampere/3", (128, 128, 64)),
 )
 
 
+@pytest.mark.cross_section("name", every=2, at=1)
 @pytest.mark.parametrize(("name", "size"), WITNESSED)
 def test_every_moment_has_the_state_of_the_machine(name: str, size: tuple[int, int, int]) -> None:
     one = built(name, size)

@@ -69,6 +69,7 @@ def worst(run: Any, gemm: Gemm) -> float:
     return float((off / np.maximum(np.abs(exact), 1)).max() / BF16.unit_roundoff)
 
 
+@pytest.mark.cross_section("schedule", "cluster", "size", every=2)
 @pytest.mark.parametrize("schedule", SCHEDULES)
 @pytest.mark.parametrize("cluster", [1, 2])
 @pytest.mark.parametrize("size", [(64, 64, 64), (128, 128, 256), (256, 64, 192), (200, 104, 136), (8, 8, 8)])

@@ -47,15 +47,3 @@ def format_seconds(seconds: float) -> str:
         if seconds >= scale:
             return f"{seconds / scale:.2f} {unit}"
     return f"{seconds * 1e9:.0f} ns"
-
-
-def format_count(count: float) -> str:
-    """A large count with a decimal suffix.
-
-    >>> format_count(950), format_count(16_777_216)
-    ('950', '16.8 M')
-    """
-    for unit, scale in (("T", 1e12), ("G", 1e9), ("M", 1e6), ("k", 1e3)):
-        if count >= scale:
-            return f"{count / scale:.1f} {unit}"
-    return f"{count:.0f}"

@@ -116,33 +116,6 @@ def ideal_wavefronts(
     return _total(passes(byte_addresses, width_bytes, active, store=store, rules=rules) > 0)
 
 
-def bank_conflicts(
-    byte_addresses: Ints,
-    width_bytes: int,
-    active: Mask | None = None,
-    *,
-    store: bool,
-    rules: BankRules = VOLTA_TO_BLACKWELL,
-) -> Counts:
-    """Wavefronts beyond the ideal of each request, shape (requests,)."""
-    counts = passes(byte_addresses, width_bytes, active, store=store, rules=rules)
-    return _total(np.maximum(counts - 1, 0))
-
-
-def conflict_ways(
-    byte_addresses: Ints,
-    width_bytes: int,
-    active: Mask | None = None,
-    *,
-    store: bool,
-    rules: BankRules = VOLTA_TO_BLACKWELL,
-) -> Counts:
-    """The n of "an n-way conflict": most words wanted of one bank by one group. 1 is free of conflicts."""
-    counts = passes(byte_addresses, width_bytes, active, store=store, rules=rules)
-    ways: Counts = counts.max(axis=1)
-    return ways
-
-
 def copy_wavefronts(
     targets: Ints, sources: Ints, width_bytes: int, active: Mask | None = None, reading: Mask | None = None
 ) -> Counts:

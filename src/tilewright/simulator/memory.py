@@ -42,7 +42,6 @@ class Memory:
             self.arrays[parameter.name] = values.astype(arithmetic.memory_type(parameter.dtype))
         if kernel.problems.has_offsets:
             self.arrays[GROUP_ENDS] = np.asarray(group_ends, np.int32)
-        self._global_names = frozenset(self.arrays)
         offsets = zip(kernel.shared, kernel.shared_offsets, strict=True)
         self._base_bytes = {**{buffer.name: at for buffer, at in offsets}, **base_bytes}
 

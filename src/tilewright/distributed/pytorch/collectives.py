@@ -15,6 +15,9 @@ from tilewright.frontend.pytorch.plain import compute_plain
 torch: Any = extras.require("torch", "Multiplying on several GPUs")
 dist: Any = torch.distributed
 
+_all_gather: Any = getattr(dist, "all_gather_single", None) or dist.all_gather_into_tensor
+"""By its name since PyTorch 2.13, which warns of the old one."""
+
 
 def gathered(shard: Any, rows: Sequence[int], group: Any) -> Any:
     """The rows of all ranks."""
@@ -24,7 +27,7 @@ def gathered(shard: Any, rows: Sequence[int], group: Any) -> Any:
         padded = shard.new_zeros(largest, shard.shape[1])
         padded[: shard.shape[0]] = shard
     whole = shard.new_empty(len(rows) * largest, shard.shape[1])
-    dist.all_gather_into_tensor(whole, padded, group=group)
+    _all_gather(whole, padded, group=group)
     if len(set(rows)) == 1:
         return whole
     return torch.cat([whole[rank * largest : rank * largest + count] for rank, count in enumerate(rows)])

@@ -24,7 +24,17 @@ if TYPE_CHECKING:
     from tilewright import distributed as distributed
     from tilewright.dtypes import BF16, F16, F32, TF32
     from tilewright.errors import TilewrightError
-    from tilewright.frontend import autotune, grouped_matmul, linear, linear_gated, matmul, ops, prepare, scaled_matmul
+    from tilewright.frontend import (
+        autotune,
+        grouped_matmul,
+        linear,
+        linear_gated,
+        matmul,
+        ops,
+        prepare,
+        quantize,
+        scaled_matmul,
+    )
     from tilewright.integrations.routing import route_torch
     from tilewright.ir.buffer import Space
     from tilewright.ir.kernel import Kernel, Variant
@@ -72,6 +82,7 @@ _HOME = {
         "matmul",
         "ops",
         "prepare",
+        "quantize",
         "scaled_matmul",
     ),
     "tilewright.integrations.routing": ("route_torch",),
@@ -169,6 +180,7 @@ __all__ = [
     "matmul",
     "ops",
     "prepare",
+    "quantize",
     "relayout_auto",
     "route_torch",
     "scaled_matmul",

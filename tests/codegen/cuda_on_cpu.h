@@ -65,6 +65,7 @@ To bits_as(From from) {
 inline float __uint_as_float(unsigned bits) { return bits_as<float>(bits); }
 inline float __int_as_float(int bits) { return bits_as<float>(bits); }
 inline unsigned __float_as_uint(float value) { return bits_as<unsigned>(value); }
+inline int __float2int_rn(float value) { return (int)std::nearbyintf(value); }
 
 // In place of the functions that hold inline PTX.
 inline float float_from_half(unsigned short bits) { return bits_as<_Float16>(bits); }

@@ -27,7 +27,7 @@ from tilewright.codegen.prelude import PASSED_TABLE, PRELUDE
 from tilewright.device.catalog import device
 from tilewright.device.spec import TensorRates
 from tilewright.dtypes import BF16, E4M3, E5M2, DType
-from tilewright.frontend import calls, compute, libraries, lists, ragged, scaled
+from tilewright.frontend import calls, compute, libraries, lists, quantizing, ragged, scaled
 from tilewright.frontend.libraries.views import Signed, View, format_named, no_room
 from tilewright.planning import dispatch, kernels
 from tilewright.runtime import launch as launching
@@ -196,7 +196,7 @@ def cpu_gpu(capability: tuple[int, int] = (7, 5), sms: int = 8) -> Iterator[Stat
         patch.setattr(dispatch, "_DATABASE", [None])
         patch.setitem(libraries._KNOWN, OnGpu, CpuArrays())
         calls.MULTIPLY.pop(OnGpu, None)
-        for known in (compute.MEMO, lists._KNOWN, ragged._KNOWN, scaled._KNOWN):
+        for known in (compute.MEMO, lists._KNOWN, ragged._KNOWN, scaled._KNOWN, quantizing._KNOWN):
             known.clear()
         STATE.__init__()  # type: ignore[misc]
         yield STATE

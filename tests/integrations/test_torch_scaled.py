@@ -92,3 +92,25 @@ def test_there_are_no_gradients() -> None:
     scale_a.requires_grad_()
     with pytest.raises(ProblemError, match="has no gradients"):
         tw.scaled_matmul(a, b, scale_a, scale_b).sum().backward()
+
+
+@pytest.mark.parametrize("scales", ["row", "tensor", "1x128"])
+def test_codes_and_scales_by_pytorch_and_compiled(scales: Any) -> None:
+    x = torch.randn(9, 272, generator=torch.Generator().manual_seed(0)).bfloat16()
+    codes, found = tw.quantize(x, scales=scales)
+    assert codes.dtype == E4M3 and found.dtype == torch.float32
+    spread = found.repeat_interleave(128, 1)[:, :272] if scales == "1x128" else found
+    torch.testing.assert_close(codes.float() * spread, x.float(), rtol=0.07, atol=0.01)
+    compiled = torch.compile(lambda x: tw.quantize(x, scales=scales), backend="aot_eager", fullgraph=True)
+    again, also = compiled(x)
+    assert torch.equal(again.view(torch.uint8), codes.view(torch.uint8)) and torch.equal(also, found)
+    assert also.stride() == found.stride()
+    meta = tw.quantize(x.to("meta"), scales=scales)
+    assert [one.shape for one in meta] == [codes.shape, found.shape] and meta[1].stride() == found.stride()
+
+
+def test_codes_have_no_gradients() -> None:
+    x = torch.randn(4, 8, requires_grad=True)
+    _, scales = tw.quantize(x)
+    with pytest.raises(ProblemError, match="quantize has no gradients"):
+        scales.sum().backward()

@@ -26,6 +26,7 @@ from tilewright.ir.work import Problems
 from tilewright.problem.block_scales import NAMES as BLOCK_SCALES
 from tilewright.problem.gemm import Gemm, Operand, Order
 from tilewright.problem.problem import Problem
+from tilewright.problem.quantization import Quantization
 from tilewright.problem.reduction import Reduction
 from tilewright.problem.relayout import Relayout
 from tilewright.problem.scaling import Scaling
@@ -219,7 +220,7 @@ def _described(problem: Problem) -> tuple[str, tuple[str, ...]]:
             scales.line(one.name) if scales is not None and one.name in BLOCK_SCALES else operand_line(one, problem)
             for one in problem.matrices
         )
-    assert isinstance(problem, (Relayout, Reduction, Scaling, Splitting)), (
+    assert isinstance(problem, (Quantization, Relayout, Reduction, Scaling, Splitting)), (
         f"no description of a {type(problem).__name__}"
     )
     return problem.title, problem.matrix_lines

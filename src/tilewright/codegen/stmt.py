@@ -21,7 +21,7 @@ from tilewright.codegen.scalars import declarations
 from tilewright.dtypes import F32
 from tilewright.ir.async_stmt import StoreMatrices
 from tilewright.ir.buffer import Buffer, Ref, Space
-from tilewright.ir.expr import ZERO, Fma, Load
+from tilewright.ir.expr import ZERO, Fma, Load, Op
 from tilewright.ir.stmt import (
     Alloc,
     Assign,
@@ -134,7 +134,9 @@ class BodyPrinter:
                 yield Line(depth, f"{self._collective(stmt)};")
             case ShuffleAdd():
                 place = self._expr.place(stmt.place)
-                yield Line(depth, f"{place} += __shfl_xor_sync(0xffffffffu, {place}, {stmt.mask});")
+                other = f"__shfl_xor_sync(0xffffffffu, {place}, {stmt.mask})"
+                combined = f"{place} += {other}" if stmt.op is Op.ADD else f"{place} = fmaxf({place}, {other})"
+                yield Line(depth, f"{combined};")
             case _:
                 yield Line(depth, f"{async_call(stmt, self._expr, self._address)};")
 

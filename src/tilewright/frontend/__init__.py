@@ -23,6 +23,17 @@ from tilewright.frontend.calls import linear, matmul
 from tilewright.frontend.gated import linear_gated
 from tilewright.frontend.grouped import grouped_matmul
 from tilewright.frontend.prepared import prepare
+from tilewright.frontend.quantizing import quantize
 from tilewright.frontend.scaled import scaled_matmul
 
-__all__ = ["autotune", "grouped_matmul", "linear", "linear_gated", "matmul", "ops", "prepare", "scaled_matmul"]
+__all__ = [
+    "autotune",
+    "grouped_matmul",
+    "linear",
+    "linear_gated",
+    "matmul",
+    "ops",
+    "prepare",
+    "quantize",
+    "scaled_matmul",
+]

@@ -13,7 +13,7 @@ from typing import Literal, Union
 from tilewright.dtypes import DType
 from tilewright.ir.async_stmt import AsyncStmt
 from tilewright.ir.buffer import Buffer, Ref
-from tilewright.ir.expr import Expr
+from tilewright.ir.expr import Expr, Op
 from tilewright.isa.instruction import MatrixInstruction
 from tilewright.problem.gemm import Order
 
@@ -232,14 +232,17 @@ class QuadTranspose:
 
 @dataclass(frozen=True, slots=True)
 class ShuffleAdd:
-    """`place += place` of the lane whose number differs by `mask` (shfl.sync.bfly), in every lane of the warp.
+    """`place += place` of the lane whose number differs by `mask` (shfl.sync.bfly), in every lane of the warp; or the
+    larger of the two.
 
-    mask: a power of two below 32. Both lanes of a pair add the same two numbers, so they get the same bits.
+    mask: a power of two below 32. Both lanes of a pair take the same two numbers, so they get the same bits. op: ADD or
+    MAX.
     """
 
     place: Ref
     mask: int
     origin: str = ""
+    op: Op = Op.ADD
 
 
 Stmt = Union[  # noqa: UP007

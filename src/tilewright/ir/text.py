@@ -220,7 +220,8 @@ def stmt_text(stmt: Stmt) -> str:
         case RoundPair():
             return f"{expr.place(stmt.first)} and {expr.place(stmt.second)} rounded to {stmt.dtype}"
         case ShuffleAdd():
-            return f"{expr.place(stmt.place)} += that of lane ^ {stmt.mask}"
+            how = "+=" if stmt.op is Op.ADD else "max="
+            return f"{expr.place(stmt.place)} {how} that of lane ^ {stmt.mask}"
         case QuadTranspose():
             return f"{expr.place(stmt.place)} transposed: 4 words of 4 lanes"
         case _:

@@ -191,6 +191,8 @@ def _check_collective(stmt: Stmt, scope: _Scope, after: str) -> None:
                 _fail(after, stmt, "lanes exchange registers of f32")
             if stmt.mask not in SHUFFLE_MASKS:
                 _fail(after, stmt, f"no lane of a warp is {stmt.mask} apart by one bit")
+            if stmt.op not in (Op.ADD, Op.MAX):
+                _fail(after, stmt, f"lanes add, or take the larger, and do not combine by {stmt.op.text}")
         case MultiplyTiles():
             instruction = stmt.instruction
             if stmt.d.buffer.dtype is not instruction.accumulate:

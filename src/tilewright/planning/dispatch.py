@@ -9,7 +9,7 @@ from __future__ import annotations
 import os
 import threading
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from heapq import merge
 from itertools import chain, islice
@@ -41,10 +41,12 @@ from tilewright.planning.kernels import Kernels, build_of
 from tilewright.planning.on_paper import version_of
 from tilewright.planning.packing import Alignment, as_read, fitted
 from tilewright.planning.plan import GroupPlan, Plan
+from tilewright.planning.quantizing import quantizing_plan
 from tilewright.planning.ragged import ragged_plan, ranked_ragged
 from tilewright.planning.ranking import Database, estimate_us, ranked, ranked_for_group
 from tilewright.planning.skinny import skinny_for
 from tilewright.problem.gemm import Gemm
+from tilewright.problem.quantization import Quantization
 from tilewright.runtime.driver import Gpu, open_gpu
 from tilewright.toolchain import grid_of
 from tilewright.winners.lookup import default_lookup
@@ -84,6 +86,7 @@ class Dispatcher:
         self._kept: dict[Request, Plan] = {}
         self._groups: dict[Any, GroupPlan] = {}
         self._ragged: dict[Request, Plan | None] = {}
+        self._quantizing: dict[tuple[Quantization, int], Plan] = {}
         self._orders: dict[tuple[Gemm, int], ReductionOrder] = {}
         self._reported: set[tuple[str, str]] = set()
         self._lock = threading.RLock()
@@ -142,6 +145,24 @@ class Dispatcher:
             raise refused
         with self._lock, self.gpu.as_current():
             return splitting_plan(self.kernels, request)
+
+    def quantizing(self, problem: Quantization, aligned_bytes: int, *, capturing: Callable[[], bool]) -> Plan:
+        """What makes FP8 codes and scales. Raises LaunchError where it is new and a stream is recording a graph."""
+        key = problem, aligned_bytes
+        found = self._quantizing.get(key)
+        if found is None:
+            self.refuse_fork()
+            if capturing():
+                raise LaunchError(
+                    "The stream is recording a CUDA graph, and no kernel that quantises so is loaded yet.",
+                    note="compiling and loading cannot be recorded.",
+                    hint="make the same call once before the capture.",
+                )
+            with self._lock, self.gpu.as_current():
+                if len(self._quantizing) >= _KEPT_PLANS:
+                    self._quantizing.clear()
+                found = self._quantizing[key] = quantizing_plan(self.kernels, problem, aligned_bytes)
+        return found
 
     def knows_ragged(self, request: Request) -> bool:
         """Whether `ragged` was asked the same before."""
@@ -232,6 +253,7 @@ class Dispatcher:
         self._plans.clear()
         self._groups.clear()
         self._ragged.clear()
+        self._quantizing.clear()
         self._kept.clear()
 
     def leave(self) -> None:

@@ -16,6 +16,7 @@ from tilewright.ir.kernel import Kernel, Variant
 from tilewright.ir.work import Problems, SplitK
 from tilewright.kernels.configuration import name_of
 from tilewright.kernels.gemv import GemvConfig
+from tilewright.kernels.quantization import QuantizationConfig
 from tilewright.kernels.reduce import ReduceConfig
 from tilewright.kernels.relayout import RelayoutConfig
 from tilewright.kernels.scaling import ScalingConfig
@@ -26,6 +27,7 @@ from tilewright.planning.skinny import Skinny
 from tilewright.planning.stack import Stack
 from tilewright.problem.epilogue import AddedName
 from tilewright.problem.gemm import Dim, Gemm, OperandName, piece_of
+from tilewright.problem.quantization import Quantization
 from tilewright.problem.reduction import Reduction
 from tilewright.problem.relayout import Relayout
 from tilewright.problem.scaling import Scaling
@@ -122,8 +124,8 @@ class Kernels:
 
     def auxiliary(
         self,
-        config: RelayoutConfig | ReduceConfig | ScalingConfig | SplittingConfig,
-        problem: Relayout | Reduction | Scaling | Splitting,
+        config: QuantizationConfig | RelayoutConfig | ReduceConfig | ScalingConfig | SplittingConfig,
+        problem: Quantization | Relayout | Reduction | Scaling | Splitting,
     ) -> PreparedLaunch:
         """The launch of a kernel that stands before or after a product.
 

@@ -24,7 +24,7 @@ from tilewright.simulator.values import RegisterView
 TRANSPOSE_QUAD: Mapping[str, int] = {"SHFL": QUAD_LANES}
 """Shuffles of a quad shuffle transpose: in each of two steps, two words to another lane."""
 
-SHUFFLE_ADD: Mapping[str, int] = {"SHFL": 1, "FADD": 1}
+SHUFFLE: Mapping[Op, Mapping[str, int]] = {Op.ADD: {"SHFL": 1, "FADD": 1}, Op.MAX: {"SHFL": 1, "FMNMX": 1}}
 """What adds the register of another lane."""
 
 
@@ -170,21 +170,22 @@ class QuadTransposeOp:
 
 @dataclass(slots=True)
 class ShuffleAddOp:
-    """Each lane adds what the lane holds whose number differs by `distance` in one bit."""
+    """Each lane adds what the lane holds whose number differs by `distance` in one bit, or takes the larger."""
 
     site: Site
     context: Context
     place: RegisterView
     distance: int
+    op: Op
 
     def __call__(self, convoy: Convoy) -> None:
         check_whole_warps(self.site, self.context, convoy)
         held = self.place.read(convoy)
         other = held[np.arange(convoy.warps.lanes) ^ self.distance]
-        total = self.context.arithmetic.binary(Op.ADD, held, other, F32)
+        total = self.context.arithmetic.binary(self.op, held, other, F32)
         put(self.place.of(convoy), total, None if convoy.mask is None else convoy.mask.lanes)
         self.place.mark(convoy)
-        self.context.tell_computed(self.site, convoy, SHUFFLE_ADD)
+        self.context.tell_computed(self.site, convoy, SHUFFLE[self.op])
 
 
 def multiply_opcodes(instruction: MatrixInstruction) -> dict[str, int]:

@@ -265,7 +265,8 @@ class _Translator:
                 return [self._transpose_quad(stmt, self._sites.add(path, stmt, names.loops), names)]
             case ShuffleAdd():
                 site = self._sites.add(path, stmt, names.loops)
-                return [ShuffleAddOp(site, self._context, self._values(site, names).view(stmt.place), stmt.mask)]
+                place = self._values(site, names).view(stmt.place)
+                return [ShuffleAddOp(site, self._context, place, stmt.mask, stmt.op)]
             case MultiplyTiles():
                 return [self._multiply(stmt, self._sites.add(path, stmt, names.loops), names)]
             case StoreMatrices():

@@ -1,0 +1,102 @@
+"""`torch.ops.tilewright.quantize`: FP8 codes and scales as an operator of PyTorch. It has no gradients."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from tilewright import extras
+from tilewright.dtypes import DType
+from tilewright.errors import ProblemError
+from tilewright.frontend.compute import HostMemory
+from tilewright.frontend.libraries import NoMemory
+from tilewright.frontend.pytorch.entry import is_plain
+from tilewright.frontend.pytorch.plain import LIBRARY
+from tilewright.frontend.quantizing import checked_words, compute_quantized, shapes_of
+from tilewright.notices import say_once
+from tilewright.problem.quantization import BLOCK, LEAST_SCALE, Groups
+
+torch: Any = extras.require("torch", "Quantising tensors of PyTorch")
+
+from torch import library  # noqa: E402
+
+
+def quantized(x: Any, scales: Any, dtype: Any) -> tuple[Any, Any]:
+    """A call with a tensor of PyTorch."""
+    if not torch.compiler.is_compiling():
+        asked = checked_words(scales, dtype)
+        if is_plain(x) and not x.is_meta:
+            try:
+                return _computed(x, *asked)
+            except NoMemory:
+                pass
+    found: tuple[Any, Any] = torch.ops.tilewright.quantize(x, *_words_asked(scales, dtype))
+    return found
+
+
+@torch.compiler.assume_constant_result  # type: ignore[untyped-decorator]
+def _words_asked(scales: Any, dtype: Any) -> tuple[str, str]:
+    """What is asked, as the operator takes it."""
+    return scales, checked_words(scales, dtype)[1].name
+
+
+def _computed(x: Any, groups: Groups, out: DType) -> tuple[Any, Any]:
+    try:
+        return compute_quantized(LIBRARY, x, groups, out)
+    except HostMemory:
+        return _on_the_host(x, groups, out)
+
+
+def _on_the_host(x: Any, groups: Groups, out: DType) -> tuple[Any, Any]:
+    """The same by PyTorch on the CPU; a warning says so once."""
+    say_once("tilewright.quantize computes with PyTorch: the tensor lies in host memory, not on a GPU.")
+    with torch.no_grad():
+        wide, kind = x.float(), LIBRARY.kinds[out]
+        most = torch.finfo(kind).max
+        finite = torch.where(wide.isfinite(), wide.abs(), 0)
+        m, k = wide.shape
+        if groups == "all":
+            scales = finite.amax().reshape(1)
+        elif groups == "line":
+            scales = finite.amax(1, keepdim=True) if k else finite.new_zeros(m, 1)
+        else:
+            padded = torch.nn.functional.pad(finite, (0, -k % BLOCK))
+            scales = padded.reshape(m, -1, BLOCK).amax(2) if padded.numel() else padded.new_zeros(m, padded.shape[1])
+        scales = (scales * (1 / most)).clamp_min(LEAST_SCALE)
+        spread = scales.repeat_interleave(BLOCK, 1)[:, :k] if groups == "block" else scales
+        codes = (wide * (1 / spread)).clamp(-most, most).to(kind)
+        return codes, scales.T.contiguous().T if groups == "block" else scales
+
+
+def _quantize(x: Any, scales: str = "row", dtype: str = "e4m3") -> tuple[Any, Any]:
+    return _computed(x, *checked_words(scales, dtype))
+
+
+def _shaped(x: Any, scales: str = "row", dtype: str = "e4m3") -> tuple[Any, Any]:
+    """Results without elements, or the error that the call would raise."""
+    groups, out = checked_words(scales, dtype)
+    codes, shape = shapes_of(tuple(x.shape), groups)
+    found = x.new_empty(shape, dtype=torch.float32)
+    return x.new_empty(codes, dtype=LIBRARY.kinds[out]), found.T if groups == "block" else found
+
+
+def _keep(ctx: Any, inputs: tuple[Any, ...], output: Any) -> None:
+    """Nothing: there are no gradients. Codes want none."""
+    ctx.set_materialize_grads(False)
+
+
+def _no_gradients(ctx: Any, *gradients: Any) -> tuple[Any, ...]:
+    raise ProblemError("quantize has no gradients, and its tensor wants them.", hint="quantise x.detach().")
+
+
+def _register() -> Any:
+    """The operator; it lasts as long as what is returned."""
+    operators = library.Library("tilewright", "FRAGMENT")
+    given = "Tensor x, str scales='row', str dtype='e4m3'"
+    operators.define(f"quantize({given}) -> (Tensor, Tensor)", tags=(torch.Tag.pt2_compliant_tag,))
+    operators.impl("quantize", _quantize, "CompositeExplicitAutograd")
+    library.register_fake("tilewright::quantize", _shaped, lib=operators)
+    library.register_autograd("tilewright::quantize", _no_gradients, setup_context=_keep, lib=operators)
+    return operators
+
+
+_OPERATORS = _register()

@@ -1,0 +1,146 @@
+"""`quantize`: FP8 codes and scales of a matrix, as `scaled_matmul` takes them."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, Literal, get_args
+
+from tilewright.dtypes import E4M3, E5M2, F32, DType
+from tilewright.errors import ProblemError
+from tilewright.frontend.compute import MOST, HostMemory, gpu_of
+from tilewright.frontend.libraries import DTypeError, TorchArrays, View, library_of
+from tilewright.frontend.requests import power_of_two
+from tilewright.frontend.shapes import ShapeError
+from tilewright.planning.dispatch import dispatcher
+from tilewright.planning.plan import Plan
+from tilewright.problem.quantization import BLOCK, Groups, Quantization
+from tilewright.units import ceil_div
+
+Scales = Literal["row", "tensor", "1x128"]
+
+_GROUPS: dict[str, Groups] = {"row": "line", "tensor": "all", "1x128": "block"}
+_FORMATS: dict[str, DType] = {"e4m3": E4M3, "float8_e4m3fn": E4M3, "e5m2": E5M2, "float8_e5m2": E5M2}
+
+
+def quantize(x: Any, *, scales: Scales = "row", dtype: Any = "e4m3") -> tuple[Any, Any]:
+    """FP8 codes and f32 scales of a matrix, near to `x` when multiplied; `x.T` of a weight's codes is b of
+    `scaled_matmul`.
+
+    x: (m, k), f32, f16 or bf16, on a GPU. scales: "row", of shape (m, 1); "tensor", of shape (1,); or "1x128", one for
+    each 128 of a row, of shape (m, k / 128), rounded up, those of a column adjacent in memory, as PyTorch takes them.
+    dtype: "e4m3" or "e5m2", or PyTorch's name for it. A scale is the largest finite magnitude over the largest number
+    of the format (448, 57344), at least 2**-126; codes are rounded to nearest, ties to even. NaN stays NaN; infinities
+    become the largest number.
+
+    One kernel, which reads x once from memory ("tensor": three, which read it twice). Raises ShapeError, DTypeError and
+    ProblemError for what cannot be quantised.
+    """
+    library = library_of(x)
+    if isinstance(library, TorchArrays):
+        from tilewright.frontend.pytorch.quantizing import quantized
+
+        return quantized(x, scales, dtype)
+    return compute_quantized(library, x, *checked_words(scales, dtype))
+
+
+def checked_words(scales: Any, dtype: Any) -> tuple[Groups, DType]:
+    """What shares a scale, and the format of the codes. Raises ProblemError and DTypeError for others."""
+    if scales not in _GROUPS:
+        raise ProblemError(
+            f"scales={scales!r} is not known.", hint=f"scales are {', '.join(map(repr, get_args(Scales)))}."
+        )
+    name = dtype.name if isinstance(dtype, DType) else str(dtype).rpartition(".")[2]
+    if name not in _FORMATS:
+        raise DTypeError(f"quantize makes no codes of {dtype}.", hint="use 'e4m3' or 'e5m2'.")
+    return _GROUPS[scales], _FORMATS[name]
+
+
+def shapes_of(shape: tuple[int, ...], groups: Groups) -> tuple[tuple[int, ...], tuple[int, ...]]:
+    """The shapes of codes and scales, those of blocks as they lie in memory. Raises ShapeError."""
+    if len(shape) != 2:
+        raise ShapeError(f"quantize: x has shape {shape}, and a matrix has two dimensions.", hint="reshape it.")
+    m, k = shape
+    if groups == "all" and 0 in shape:
+        raise ShapeError(f"quantize: x of shape {shape} has no numbers to find a scale of.")
+    return shape, {"line": (m, 1), "all": (1,)}.get(groups, (ceil_div(k, BLOCK), m))
+
+
+@dataclass(frozen=True, slots=True)
+class _Known:
+    """What calls that look alike share. plan: None where there is nothing to do."""
+
+    device: int
+    make_codes: Callable[[], Any]
+    make_scales: Callable[[], Any]
+    plan: Plan | None
+    turned: bool
+
+    def run(self, library: Any, x: Any) -> tuple[Any, Any]:
+        codes, scales = self.make_codes(), self.make_scales()
+        if self.plan is not None:
+            scratch, kept = library.scratch(self.plan.scratch_bytes, x) if self.plan.scratch_bytes else (0, None)
+            addresses = library.address(x), 0, library.address(codes), 0, 0, scratch, 0, 0, library.address(scales)
+            with gpu_of(dispatcher(self.device), library):
+                self.plan.run(library.stream(self.device), addresses)
+            library.finished((x, codes, scales), self.device)
+            del kept
+        return codes, scales.T if self.turned else scales
+
+
+_KNOWN: dict[Any, _Known] = {}
+"""Calls made so far, by their keys."""
+
+os.register_at_fork(after_in_child=_KNOWN.clear)  # CUDA does not work there
+
+
+def compute_quantized(library: Any, x: Any, groups: Groups, out: DType) -> tuple[Any, Any]:
+    """Codes and scales of an array. Raises as `quantize`, HostMemory for arrays on no GPU, and LaunchError where a
+    kernel would have to be compiled in a capture."""
+    sign = getattr(library, "sign", None)
+    try:
+        key = None if sign is None else (groups, out, *sign(x))
+    except (AttributeError, RuntimeError):  # without memory
+        key = None
+    known = _KNOWN.get(key)
+    if known is None:
+        view: View = library.view(x)
+        shapes = shapes_of(view.shape, groups)
+        if not view.dtype.is_result:
+            raise DTypeError(f"quantize: x holds {view.dtype}.", hint="x is of f32, f16 or bf16.")
+        if view.device is None:
+            raise HostMemory(
+                f"The array of {library.name} lies in host memory, not on a GPU.", hint="move it to the GPU first."
+            )
+        if _needs_copy(view):
+            return compute_quantized(library, library.tight(x), groups, out)
+        known = _settled(library, view, shapes, groups, out, x)
+        if key is not None:
+            if len(_KNOWN) >= MOST:
+                _KNOWN.clear()
+            _KNOWN[key] = known
+    return known.run(library, x)
+
+
+def _needs_copy(view: View) -> bool:
+    """Whether rows are not contiguous, or lie in one another."""
+    (m, k), (down, right) = view.shape, view.strides
+    if not m or not k:
+        return False  # the strides of an empty array may be anything
+    return (k > 1 and right != 1) or (m > 1 and down < k)
+
+
+def _settled(library: Any, view: View, shapes: Any, groups: Groups, out: DType, like: Any) -> _Known:
+    m, k = view.shape
+    assert view.device is not None
+    leading = view.strides[0] if m > 1 and k else k
+    made = library.maker(shapes[0], out, like), library.maker(shapes[1], F32, like)
+    turned = groups == "block"
+    if not m or (turned and not k):
+        return _Known(view.device, *made, None, turned)
+    problem = Quantization(m, k, leading, k, view.dtype, out, groups, 1, m if turned else 1)
+    planner = dispatcher(view.device)
+    aligned = power_of_two(view.pointer | leading * view.dtype.bytes)
+    plan = planner.quantizing(problem, aligned, capturing=library.capturing)
+    return _Known(view.device, *made, plan, turned)

@@ -1,0 +1,164 @@
+"""Numbers as FP8 codes with scales: `codes * scale` is near to what they were.
+
+A scale is the largest finite magnitude of its group over the largest number of the format, at least 2**-126. NaN stays
+NaN; what is too large, also infinity, becomes the largest number.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal
+
+import numpy as np
+
+from tilewright.dtypes import F32, Array, DType
+from tilewright.errors import ProblemError
+from tilewright.problem.problem import NamedMatrix, Scalar, ScalarKind
+from tilewright.problem.storages import Storages, lines_of, poisoned
+from tilewright.units import ceil_div
+
+BLOCK = 128
+"""Elements of a line that share a scale, where a line has several."""
+
+LEAST_SCALE = 2.0**-126
+
+Groups = Literal["line", "block", "all", "largest"]
+"""What shares a scale: a line, each `BLOCK` of a line, or all lines, whose largest magnitude is known. "largest" makes
+no codes: it finds the largest finite magnitude of each line."""
+
+
+@dataclass(frozen=True, slots=True)
+class Quantization:
+    """dtype: of the source; out: of the codes.
+
+    lines, length, leading: of the source: its lines, elements of a line, elements from line to line. to_leading: of the
+    codes. scale_step, scale_step_k: from scale to scale, from line to line and along a line.
+    """
+
+    lines: int
+    length: int
+    leading: int
+    to_leading: int
+    dtype: DType
+    out: DType
+    groups: Groups
+    scale_step: int = 1
+    scale_step_k: int = 1
+
+    def __post_init__(self) -> None:
+        if self.leading < self.length or self.to_leading < self.length:
+            raise ProblemError(f"Lines of {self.length} elements cannot be {self.leading} and {self.to_leading} apart.")
+
+    @property
+    def largest(self) -> float:
+        """The largest number of the codes' format."""
+        return float(self.out.decode(self.out.encode(np.array([np.inf], np.float32)))[0])
+
+    @property
+    def counts(self) -> tuple[int, int]:
+        """Scales: lines of them, and how many of a line."""
+        if self.groups == "all":
+            return 1, 1
+        return self.lines, ceil_div(self.length, BLOCK) if self.groups == "block" else 1
+
+    @property
+    def matrices(self) -> tuple[NamedMatrix, ...]:
+        source, largest = NamedMatrix("source", self.dtype), NamedMatrix("largest", F32)
+        if self.groups == "largest":
+            return source, largest
+        known = (largest,) if self.groups == "all" else ()
+        return source, NamedMatrix("codes", self.out), NamedMatrix("scales", F32), *known
+
+    @property
+    def results(self) -> tuple[str, ...]:
+        return ("largest",) if self.groups == "largest" else ("codes", "scales")
+
+    @property
+    def scalars(self) -> tuple[Scalar, ...]:
+        sizes = [Scalar(name, getattr(self, name), ScalarKind.SIZE) for name in ("lines", "length")]
+        names = ("leading", "to_leading", "scale_step", "scale_step_k")
+        return (*sizes, *(Scalar(name, getattr(self, name), ScalarKind.OFFSET) for name in names))
+
+    @property
+    def formats(self) -> tuple[DType, DType, str]:
+        """What a kernel is made for, beside its configuration."""
+        return self.dtype, self.out, self.groups
+
+    def storage_elements(self, name: str) -> int:
+        if not self.lines or not self.length:
+            return 0
+        if name == "largest":
+            return 1 if self.groups == "all" else self.lines
+        if name == "scales":
+            lines, count = self.counts
+            return (lines - 1) * self.scale_step + (count - 1) * self.scale_step_k + 1
+        leading = self.leading if name == "source" else self.to_leading
+        return (self.lines - 1) * leading + self.length
+
+    @property
+    def compulsory_bytes(self) -> int:
+        """The source read once, codes and scales written once."""
+        lines, count = self.counts
+        codes = 0 if self.groups == "largest" else self.out.bytes
+        return self.lines * self.length * (self.dtype.bytes + codes) + lines * count * F32.bytes
+
+    @property
+    def title(self) -> str:
+        if self.groups == "largest":
+            return "the largest finite magnitude of each line"
+        what = {"line": "each line", "block": f"each {BLOCK} of a line", "all": "all lines"}
+        return f"{self.out} codes, a scale for {what[self.groups]}"
+
+    @property
+    def matrix_lines(self) -> tuple[str, ...]:
+        """Each matrix in one line, for the header of a kernel."""
+        lines = {
+            "source": f"source  {self.dtype}, lines x length, lines leading elements apart",
+            "codes": f"codes   {self.out}, lines x length, lines to_leading elements apart",
+            "scales": "scales  f32, of lines scale_step elements apart, along a line scale_step_k",
+            "largest": f"largest f32, {'one number' if self.groups == 'all' else 'one for each line'}",
+        }
+        return tuple(lines[matrix.name] for matrix in self.matrices)
+
+
+def make_source(problem: Quantization, *, seed: int = 0) -> Storages:
+    """A random normal source of drawn magnitudes, with some infinities, NaN and zeros; gaps hold NaN."""
+    rng = np.random.default_rng(seed)
+    arrays = {matrix.name: poisoned(problem, matrix.name) for matrix in problem.matrices}
+    target = lines_of(arrays["source"], 0, problem.lines, problem.length, problem.leading)
+    values = rng.standard_normal(target.shape, dtype=np.float32)
+    values *= np.exp2(rng.integers(-12, 12, (problem.lines, 1))).astype(np.float32)
+    strange = rng.choice(np.array([np.inf, -np.inf, np.nan, 0.0], np.float32), target.shape)
+    target[...] = problem.dtype.encode(np.where(rng.random(target.shape) < 0.05, strange, values))
+    if problem.groups == "all":
+        arrays["largest"][:] = 300
+    return Storages(problem, arrays)
+
+
+def quantized(storages: Storages) -> dict[str, Array]:
+    """The storage of each result after the launch, exactly; gaps as they were."""
+    problem = storages.problem
+    assert isinstance(problem, Quantization)
+    found = {name: storages.storage(name).copy() for name in problem.results}
+    source = lines_of(storages.storage("source"), 0, problem.lines, problem.length, problem.leading)
+    values = problem.dtype.decode(source).astype(np.float32)
+    lines, count = problem.counts
+    width = BLOCK if problem.groups == "block" else max(problem.length, 1)
+    with np.errstate(invalid="ignore", over="ignore"):
+        if problem.groups == "all":
+            largest = storages.storage("largest").reshape(1, 1)
+        else:
+            padded = np.zeros((lines, count * width), np.float32)
+            padded[:, : problem.length] = np.where(np.isfinite(values), np.abs(values), 0)
+            largest = padded.reshape(lines, count, width).max(axis=2)
+        if problem.groups == "largest":
+            found["largest"][:] = largest[:, 0]
+        else:
+            scales = np.maximum(largest * np.float32(1 / problem.largest), np.float32(LEAST_SCALE))
+            steps = (problem.scale_step * 4, problem.scale_step_k * 4)
+            np.lib.stride_tricks.as_strided(found["scales"], (lines, count), steps)[...] = scales
+            inverse = (np.float32(1) / scales).astype(np.float32)
+            spread = np.repeat(inverse, width, axis=1)[:, : problem.length]
+            target = lines_of(found["codes"], 0, problem.lines, problem.length, problem.to_leading)
+            target[...] = problem.out.encode(values * spread)
+    return found

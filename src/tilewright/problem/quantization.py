@@ -85,15 +85,13 @@ class Quantization:
         return self.dtype, self.out, self.groups
 
     def storage_elements(self, name: str) -> int:
-        if not self.lines or not self.length:
-            return 0
         if name == "largest":
             return 1 if self.groups == "all" else self.lines
         if name == "scales":
             lines, count = self.counts
-            return (lines - 1) * self.scale_step + (count - 1) * self.scale_step_k + 1
+            return (lines - 1) * self.scale_step + (count - 1) * self.scale_step_k + 1 if lines and count else 0
         leading = self.leading if name == "source" else self.to_leading
-        return (self.lines - 1) * leading + self.length
+        return (self.lines - 1) * leading + self.length if self.lines and self.length else 0
 
     @property
     def compulsory_bytes(self) -> int:

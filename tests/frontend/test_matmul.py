@@ -193,13 +193,14 @@ def test_out_of_other_strides_is_another_call() -> None:
         assert_right(matmul(a, b, out=out), a, b)
 
 
-def test_single_lines_of_any_length_and_strides() -> None:
+@pytest.mark.cross_section("m", "n", every=2)
+@pytest.mark.parametrize(("m", "n", "k"), [(1, 33, 47), (47, 33, 1), (33, 1, 47), (1, 1, 47), (1, 130, 1), (130, 1, 1)])
+def test_single_lines_of_any_length_and_strides(m: int, n: int, k: int) -> None:
     """Their leading dimension is free, and is taken as one that every copy can use."""
-    for m, n, k in ((1, 33, 47), (33, 1, 47), (47, 33, 1), (1, 1, 47), (1, 130, 1), (130, 1, 1)):
-        for a, b in ((drawn(m, k), drawn(k, n)), (drawn(m, 2 * k)[:, ::2], drawn(k, 3 * n)[:, ::3])):
-            assert_right(matmul(a, b), a, b)
-            bias, c = drawn(n), drawn(m, n)
-            assert_right(matmul(a, b, bias=bias, c=c), a, b, added=values(bias, F32) + values(c, F32))
+    for a, b in ((drawn(m, k), drawn(k, n)), (drawn(m, 2 * k)[:, ::2], drawn(k, 3 * n)[:, ::3])):
+        assert_right(matmul(a, b), a, b)
+        bias, c = drawn(n), drawn(m, n)
+        assert_right(matmul(a, b, bias=bias, c=c), a, b, added=values(bias, F32) + values(c, F32))
 
 
 def test_what_lies_between_the_rows_of_out_stays() -> None:

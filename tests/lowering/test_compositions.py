@@ -29,6 +29,8 @@ BY_TMA: dict[str, WgmmaConfig] = {
     "one tile, TMA store": one_tile(64, 128, 1, subtile=128),
     "persistent, TMA store": PERSISTENT,
     "persistent, cluster": clustered(persistent(64, 128, 1, subtile=64)),
+    "one tile, cluster of 4 x 2": replace(ONE_TILE, cluster=(4, 2), stages=3),
+    "persistent, cluster of 2 x 2": replace(persistent(64, 128, 1, subtile=64), cluster=(2, 2), stages=3),
     "ping-pong": replace(PING_PONG, tile=(128, 128, 64), subtile=64, stages=3),
 }
 

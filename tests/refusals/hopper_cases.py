@@ -87,7 +87,8 @@ REFUSED: dict[str, tuple[Gemm, tuple[Step, ...]]] = {
     "stay_unnumbered": (GEMM, (*ROLES, Persist())),
     "stay_alone": (GEMM, (*RING, Raster(RasterOrder.GROUPED, 4), Persist())),
     # Cluster
-    "clusters_twice": (GEMM, (*NUMBERED, Cluster("m_block"), Cluster("n_block"))),
+    "clusters_twice": (GEMM, (*NUMBERED, Cluster("m_block"), Cluster("m_block"))),
+    "cluster_too_large": (GEMM, (*NUMBERED, Cluster("m_block", 4), Cluster("n_block", 4))),
     "cluster_of_three": (GEMM, (*NUMBERED, Cluster("m_block", 3))),
     "cluster_of_a_serial_loop": (GEMM, (*NUMBERED, Cluster("k_step"))),
     "cluster_unnumbered": (GEMM, (*ROLES, Cluster("m_block"))),

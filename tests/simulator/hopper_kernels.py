@@ -34,7 +34,7 @@ from tilewright.ir.async_stmt import (
     WgmmaWait,
 )
 from tilewright.ir.buffer import Buffer, Space
-from tilewright.ir.expr import ONE, Cast, Expr, Op, Var, as_expr, binary, ceil_div, real
+from tilewright.ir.expr import ONE, Cast, Const, Expr, Op, Var, as_expr, binary, ceil_div, real
 from tilewright.ir.kernel import Kernel, Variant
 from tilewright.ir.stmt import Alloc, Assign, Barrier, Body, If, Let, Stmt
 from tilewright.isa.catalog import instruction
@@ -107,7 +107,7 @@ class Ring:
     def fill(self) -> Body:
         a_map, b_map, _ = self.maps
         share = SIDE // self.cluster
-        mask = (1 << self.cluster) - 1 if self.cluster > 1 else None
+        mask = Const((1 << self.cluster) - 1) if self.cluster > 1 else None
         signal = at(self.full, SLOT)
         return (
             *self._use(),

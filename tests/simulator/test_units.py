@@ -33,7 +33,7 @@ from tilewright.ir.async_stmt import (
     WgmmaWait,
 )
 from tilewright.ir.buffer import Buffer, Ref, Space
-from tilewright.ir.expr import Op, as_expr, binary
+from tilewright.ir.expr import Const, Op, as_expr, binary
 from tilewright.ir.kernel import Kernel
 from tilewright.ir.stmt import Alloc, Barrier, Body, If, Let, Stmt
 from tilewright.ir.text import stmt_text
@@ -418,6 +418,6 @@ def test_a_load_that_is_missing_shows_as_missing_bytes() -> None:
 )
 def test_a_multicast_goes_to_blocks_of_its_cluster(mask: int, told: str) -> None:
     def other(stmt: Stmt) -> Stmt | None:
-        return replace(stmt, mask=mask) if isinstance(stmt, TmaLoad) and stmt.mask is not None else None
+        return replace(stmt, mask=Const(mask)) if isinstance(stmt, TmaLoad) and stmt.mask is not None else None
 
     assert f"The mask {mask:#b} {told}" in error(changed(ring(cluster=2), other), Gemm(128, 128, 128, BF16, out=BF16))

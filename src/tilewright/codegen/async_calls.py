@@ -118,7 +118,7 @@ def _tma_load(stmt: TmaLoad, expr: CudaExpr, address: Callable[[Ref], str]) -> s
     expr.used.add(TENSOR_MAP)
     arguments = [address(stmt.dst), f"&{stmt.map.name}", *_box(stmt, expr), address(stmt.signal)]
     name = tma_name(stmt.map, multicast=stmt.mask is not None, evict_first=stmt.evict_first)
-    return expr.call(name, *arguments, *(() if stmt.mask is None else (f"{stmt.mask:#b}",)))
+    return expr.call(name, *arguments, *(() if stmt.mask is None else (expr.bits(stmt.mask),)))
 
 
 def _box(stmt: TmaLoad | TmaStore, expr: CudaExpr) -> list[str]:

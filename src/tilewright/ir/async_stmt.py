@@ -111,7 +111,7 @@ class TmaLoad:
     map: TensorMap
     at: tuple[Expr, ...]
     signal: Ref
-    mask: int | None = None
+    mask: Expr | None = None
     evict_first: bool = False
     origin: str = ""
 

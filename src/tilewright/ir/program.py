@@ -19,6 +19,7 @@ from typing import Literal
 
 from tilewright.html_text import code
 from tilewright.ir.buffer import Handoff, Space
+from tilewright.ir.clusters import Clustered, neighbours
 from tilewright.ir.work import Problems, SplitK, Walk
 from tilewright.isa.instruction import MatrixInstruction
 from tilewright.layout.arrangement import Arrangement
@@ -220,14 +221,6 @@ class Specialized:
     ping_pong: int = 1
 
 
-@dataclass(frozen=True, slots=True)
-class Clustered:
-    """`size` neighbours of a grid loop run as a cluster, and share what they all read."""
-
-    loop: str
-    size: int
-
-
 class RasterOrder(Enum):
     """The order in which blocks, numbered as the hardware starts them, visit the tiles of C."""
 
@@ -370,9 +363,7 @@ class Program:
 
         Clusters start whole: only a size that is a multiple of this leaves no block outside the matrix.
         """
-        cluster = self.clustered
-        along = cluster is not None and self.loop(cluster.loop).axes[0].dim == dim
-        return self.block_tile(dim) * (cluster.size if cluster is not None and along else 1)
+        return self.block_tile(dim) * neighbours(self, dim)
 
     def region_loops(self, space: Space, under: str) -> tuple[Loop, ...]:
         """The loops whose digits a tile in `space`, copied under the loop `under`, spans.

@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 
 from tilewright.ir.accumulators import accumulator_of
 from tilewright.ir.buffer import Space
+from tilewright.ir.clusters import readers
 from tilewright.ir.program import Axis, Level, Loop, Program, RasterOrder, Route, Staged
 from tilewright.ir.register_budgets import register_budgets
 from tilewright.ir.tiles import Tile, source_of, tile_of
@@ -94,7 +95,8 @@ class _Writer:
         program, roles = self.program, self.program.specialized
         lines = []
         if program.clustered is not None:
-            lines.append(f"{program.clustered.size} neighbours along {program.clustered.loop} are a cluster")
+            along = " and ".join(f"{size} neighbours along {name}" for name, size in program.clustered.loops)
+            lines.append(f"{along} are a cluster")
         if program.persistent:
             lines.append("persistent: as many blocks as run at once are started, each computes several tiles")
         if roles is not None:
@@ -200,15 +202,13 @@ class _Writer:
 
     def _asked_for(self, staged: Staged) -> str:
         """Who asks TMA for a tile, or for how much of it; who stores a result."""
-        cluster = self.program.clustered
         if staged.operand == "C":
             columns = self.program.subtile_columns(staged)
             several = self.program.subtile_count(staged) > 1
             return f"in subtiles of {columns} columns by each warpgroup" if several else "by each warpgroup"
-        if cluster is not None:
-            dim = self.program.loop(cluster.loop).axes[0].dim
-            if dim not in self.program.gemm.operand(staged.operand).dims:
-                return f"a part by each of {cluster.size} blocks, for all of them"
+        count = readers(self.program, staged.operand)
+        if count > 1:
+            return f"a part by each of {count} blocks, for all of them"
         return "asked for by the warpgroup that copies" if self.program.specialized else "asked for by one thread"
 
     def _operand(self, name: OperandName) -> str:

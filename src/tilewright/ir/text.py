@@ -75,6 +75,10 @@ class ExprText:
     def const(self, expr: Const) -> str:
         return f"{expr.value:g}" if expr.dtype.is_float else str(expr.value)
 
+    def bits(self, expr: Expr) -> str:
+        """A mask: in binary digits where it is known."""
+        return f"{expr.value:#b}" if isinstance(expr, Const) else self(expr)
+
     def cast(self, expr: Cast) -> tuple[str, float]:
         return f"{expr.dtype.name}({self(expr.value)})", _ATOM
 
@@ -247,7 +251,7 @@ def async_text(stmt: AsyncStmt, expr: ExprText) -> str:
             return f"wait for {expr.place(stmt.place)}, parity {expr(stmt.parity)}"
         case TmaLoad():
             box = f"{stmt.map.name}[{', '.join(map(expr, stmt.at))}]"
-            where = "" if stmt.mask is None else f" in blocks {stmt.mask:#b} of the cluster"
+            where = "" if stmt.mask is None else f" in blocks {expr.bits(stmt.mask)} of the cluster"
             first = ", first to leave the L2" if stmt.evict_first else ""
             return f"{expr.place(stmt.dst)} <~ box {box}{where}{first}, tells {expr.place(stmt.signal)}"
         case TmaStore():

@@ -136,7 +136,8 @@ def map_exprs(stmt: Stmt, change: Callable[[Expr], Expr]) -> Stmt:
             return replace(stmt, place=ref(stmt.place), value=change(stmt.value))
         case TmaLoad():
             at = tuple(change(part) for part in stmt.at)
-            return replace(stmt, dst=ref(stmt.dst), at=at, signal=ref(stmt.signal))
+            mask = None if stmt.mask is None else change(stmt.mask)
+            return replace(stmt, dst=ref(stmt.dst), at=at, signal=ref(stmt.signal), mask=mask)
         case TmaStore():
             return replace(stmt, src=ref(stmt.src), at=tuple(change(part) for part in stmt.at))
         case TeamBarrier():
@@ -242,7 +243,8 @@ def exprs_of(stmt: Stmt) -> tuple[Expr, ...]:
         case SignalFlag() | WaitFlag():
             return (*stmt.place.index, stmt.value)
         case TmaLoad():
-            return (*stmt.dst.index, *stmt.signal.index, *stmt.at)
+            mask_of = () if stmt.mask is None else (stmt.mask,)
+            return (*stmt.dst.index, *stmt.signal.index, *stmt.at, *mask_of)
         case TmaStore():
             return (*stmt.src.index, *stmt.at)
         case TeamBarrier():

@@ -29,6 +29,7 @@ from tilewright.kernels.wgmma_steps import (
 from tilewright.layout.epilogue import default_subtile
 from tilewright.problem.gemm import Gemm, Order
 from tilewright.schedule import Cluster, DependentLaunch, Persist, Pipeline, Raster, Schedule, Specialize, Step
+from tilewright.schedule.steps.cluster import MAX_CLUSTER
 from tilewright.units import ceil_div
 
 MAX_STAGES = 16
@@ -68,7 +69,7 @@ _STAGED_BYTES = 2
 """Bytes of an element of C that goes through shared memory: stmatrix moves no other."""
 
 CLUSTER_SIZES = (1, 2, 4)
-"""Blocks of a cluster, along m or along n: each loads its share of the tile that all read."""
+"""Blocks of a cluster along m and along n: each loads its share of the tiles that others read as well."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -152,9 +153,8 @@ class WgmmaConfig(Tiled):
         return PRODUCER_REGISTERS, int(consumer_registers(self))
 
     def _order_of_tiles(self) -> tuple[Step, ...]:
-        along = "m_block" if self.cluster_m > 1 else "n_block"
-        size = self.cluster_m * self.cluster_n
-        clusters = (Cluster(along, size),) if size > 1 else ()
+        sizes = (("m_block", self.cluster_m), ("n_block", self.cluster_n))
+        clusters = tuple(Cluster(loop, size) for loop, size in sizes if size > 1)
         if self.persistent:
             return Raster(RasterOrder.GROUPED, group=self.raster_rows), Persist(), *clusters
         if self.raster_rows > 1:
@@ -459,10 +459,13 @@ LAWS: tuple[Law, ...] = (
     ),
     Law(
         lambda c, g: (
-            (np.minimum(c.cluster_m, c.cluster_n) != 1)
-            | np.logical_not(np.isin(np.maximum(c.cluster_m, c.cluster_n), CLUSTER_SIZES))
+            np.logical_not(np.isin(c.cluster_m, CLUSTER_SIZES) & np.isin(c.cluster_n, CLUSTER_SIZES))
+            | (c.cluster_m * c.cluster_n > MAX_CLUSTER)
         ),
-        lambda c, g: f"a cluster has 1, 2 or 4 blocks along m or along n, not {c.cluster_m} x {c.cluster_n}",
+        lambda c, g: (
+            f"a cluster has 1, 2 or 4 blocks along m and along n, at most {MAX_CLUSTER} in all, not "
+            f"{c.cluster_m} x {c.cluster_n}"
+        ),
     ),
 )
 """What the lowering takes today, all in this place."""

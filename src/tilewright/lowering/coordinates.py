@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 from math import prod
 
+from tilewright.ir.clusters import cluster_size, neighbours
 from tilewright.ir.env import HERE, Env
 from tilewright.ir.expr import ONE, ZERO, Const, Expr, Op, Var, binary, ceil_div
 from tilewright.ir.kernel import C_ODD, SIZES
@@ -164,6 +165,21 @@ def _linear_thread(program: Program) -> Expr:
     return number
 
 
+def rank_step(program: Program, dim: Dim) -> int:
+    """From the rank of a block of a cluster to that of its neighbour along a dimension."""
+    assert program.clustered is not None
+    (name, size), *_ = program.clustered.loops
+    return 1 if program.loop(name).axes[0].dim == dim else size
+
+
+def place_in_cluster(program: Program, dim: Dim) -> Expr:
+    """How many blocks of its cluster lie before the running one along a dimension."""
+    size, step = neighbours(program, dim), rank_step(program, dim)
+    if size == cluster_size(program):
+        return Var(RANK)
+    return binary(Op.MOD, Var(RANK), size) if step == 1 else binary(Op.DIV, Var(RANK), step)
+
+
 def bounds_of(program: Program) -> dict[str, Interval]:
     """What is known of the launch coordinates and digits."""
     bounds = dict.fromkeys((*_BUILTIN.values(), *(size.name for size in SIZES.values()), BLOCK), NATURAL)
@@ -171,7 +187,7 @@ def bounds_of(program: Program) -> dict[str, Interval]:
         bounds[f"threadIdx.{axis}"] = Interval(0, extent - 1)
     bounds[LANE] = Interval(0, WARP_LANES - 1)
     bounds[GROUP_LANE] = Interval(0, GROUP_LANES - 1)
-    bounds[RANK] = Interval(0, program.clustered.size - 1 if program.clustered is not None else 0)
+    bounds[RANK] = Interval(0, cluster_size(program) - 1)
     bounds[GROUP] = Interval(0, block_shape(program)[0] // GROUP_LANES)
     bounds["gridDim.x"] = Interval(1, None)
     bounds[C_ODD.name] = Interval(0, 1)

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from tilewright.errors import LoweringError
 from tilewright.ir.async_stmt import InitBarrier
 from tilewright.ir.buffer import Buffer, Space
+from tilewright.ir.clusters import cluster_size
 from tilewright.ir.kernel import MAX_SHARED_BYTES, Kernel, Variant, step_of
 from tilewright.ir.program import Level, Program
 from tilewright.ir.simplify import simplify
@@ -85,7 +86,7 @@ def lower(
         {dim: program.block_tile(dim) for dim in dims},
         tuple(heading),
         {dim: program.cluster_tile(dim) for dim in dims},
-        1 if program.clustered is None else program.clustered.size,
+        cluster_size(program),
         program.persistent,
         program.overlapped,
         program.split_k,

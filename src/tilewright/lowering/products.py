@@ -8,6 +8,7 @@ from tilewright.dtypes import I64
 from tilewright.errors import LoweringError
 from tilewright.ir.async_stmt import ExpectBytes, SharedMatrix, TensorMap, TmaLoad, Wgmma
 from tilewright.ir.buffer import Ref
+from tilewright.ir.clusters import cluster_size, readers
 from tilewright.ir.env import HERE, Env
 from tilewright.ir.expr import ZERO, Const, Expr, Op, Select, Var, binary, both
 from tilewright.ir.kernel import step_of as step_name
@@ -17,10 +18,10 @@ from tilewright.ir.tiles import Tile, tile_of
 from tilewright.ir.work import Problems
 from tilewright.layout.arrangement import SwizzleAtoms
 from tilewright.layout.swizzle import swizzle_of
-from tilewright.lowering.coordinates import RANK, digit_sum
+from tilewright.lowering.coordinates import digit_sum, place_in_cluster, rank_step
 from tilewright.lowering.located import K_FIRST, K_SIZE, matrix_of, origin_of
 from tilewright.lowering.sums import Sums
-from tilewright.problem.gemm import OperandName, Product
+from tilewright.problem.gemm import Dim, OperandName, Product
 
 CORE_ROWS = 8
 """Rows of a core matrix. Source: PTX ISA 9.0, wgmma."""
@@ -90,9 +91,9 @@ def swizzle_atoms_of(tile: Tile) -> SwizzleAtoms:
 
 @dataclass(frozen=True, slots=True)
 class Multicast:
-    """How the blocks of a cluster share the copy of a tile that is the same for all of them.
+    """How blocks of a cluster share the copy of a tile that is the same for all of them.
 
-    blocks: of the cluster; 1: each block loads a tile of its own
+    blocks: that read it; 1: each block loads a tile of its own
     atoms, rows: swizzle atoms that a block loads, and rows of each
     atoms_apart, rows_apart: from the share of one block to the share of the next
     alternating: one block loads the whole tile in a k iteration, the next block in the next one, since neither atoms
@@ -111,15 +112,25 @@ def multicast(program: Program, staged: Staged) -> Multicast:
     """The share of one block in the copy of a tile."""
     tile = tile_of(program, staged)
     atoms, rows = tile.row_length // swizzle_atoms_of(tile).columns, tile.rows
-    clustered = program.clustered
-    if clustered is None or program.loop(clustered.loop).axes[0].dim in program.gemm.operand(staged.operand).dims:
+    blocks = readers(program, staged.operand)
+    if blocks == 1:
         return Multicast(1, atoms, rows)
-    blocks = clustered.size
     if atoms % blocks == 0:
         return Multicast(blocks, atoms // blocks, rows, atoms_apart=atoms // blocks)
     if rows % (blocks * CORE_ROWS) == 0:
         return Multicast(blocks, atoms, rows // blocks, rows_apart=rows // blocks)
     return Multicast(blocks, atoms, rows, alternating=True)
+
+
+def sharers(program: Program, staged: Staged) -> tuple[Expr, Expr]:
+    """Of the blocks that read the same tile as the running one: its place among them, and their mask."""
+    shared: Dim = "n" if "m" in program.gemm.operand(staged.operand).dims else "m"
+    own: Dim = "m" if shared == "n" else "n"
+    count, rank = readers(program, staged.operand), place_in_cluster(program, shared)
+    if count == cluster_size(program):
+        return rank, Const((1 << count) - 1)
+    mask = sum(1 << (place * rank_step(program, shared)) for place in range(count))
+    return rank, binary(Op.SHL, Const(mask), place_in_cluster(program, own) * rank_step(program, own))
 
 
 def tensor_map(program: Program, staged: Staged) -> TensorMap:
@@ -142,7 +153,7 @@ def bulk_loads(program: Program, staged: Staged, signal: Ref, env: Env) -> Body:
     tile = tile_of(program, staged)
     swizzle_atoms = swizzle_atoms_of(tile)
     share, box = multicast(program, staged), tensor_map(program, staged)
-    rank: Expr = Var(RANK) if share.blocks > 1 else ZERO
+    rank, mask = sharers(program, staged) if share.blocks > 1 else (ZERO, None)
     atom: Expr = Var(f"{staged.name}_step") if share.atoms > 1 else ZERO
     if share.atoms_apart:
         atom = rank * share.atoms_apart + atom
@@ -159,7 +170,6 @@ def bulk_loads(program: Program, staged: Staged, signal: Ref, env: Env) -> Body:
         *(ragged if box.ragged else shared_matrix_of(program, staged.operand, env)),
     )
     index: tuple[Expr, ...] = (*tile.stage(env), atom, first_row, ZERO)
-    mask = (1 << share.blocks) - 1 if share.blocks > 1 else None
     load = TmaLoad(Ref(tile.shared_buffer, index), box, at, signal, mask, staged.evict_first, origin=staged.name)
     loads: Body = (load,)
     if share.atoms > 1:

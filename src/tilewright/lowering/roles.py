@@ -32,6 +32,7 @@ from tilewright.ir.async_stmt import (
     WgmmaWait,
 )
 from tilewright.ir.buffer import Buffer, Ref, Space
+from tilewright.ir.clusters import neighbours
 from tilewright.ir.env import HERE, Env
 from tilewright.ir.expr import ZERO, Const, Expr, Op, Select, Var, binary, both
 from tilewright.ir.program import GROUP_LANES, Loop, Program, Route
@@ -40,7 +41,7 @@ from tilewright.ir.stmt import Barrier, Body, For, If, Let, Stmt
 from tilewright.ir.visit import walk
 from tilewright.ir.work import Walk
 from tilewright.lowering.block_scales import load_scales
-from tilewright.lowering.coordinates import GROUP, GROUP_LANE, RANK, ROUND, extent_of, thread_coordinates
+from tilewright.lowering.coordinates import GROUP, GROUP_LANE, RANK, ROUND, extent_of, rank_step, thread_coordinates
 from tilewright.lowering.generator import Beyond, Event, NumberedStages, Pipeline, Position, Uses, always, steps_of
 from tilewright.lowering.kernel_parts import if_any
 from tilewright.lowering.located import size_of
@@ -173,7 +174,7 @@ class TmaKernel:
         stage, consumer = Var("stage"), self.plan.consumer
         made: list[Stmt] = [InitBarrier(self.full(stage), 1)]
         if with_empty:
-            made.append(InitBarrier(self.empty(stage), consumer.together * self.plan.cluster))
+            made.append(InitBarrier(self.empty(stage), consumer.together * self._filling))
         loop: Body = (For(stage.name, Const(self._stages), tuple(made), unroll=True),)
         if consumer.in_turn > 1:
             each = (InitBarrier(self._ordered(stage), 1),)
@@ -313,12 +314,23 @@ class TmaKernel:
         return (wait,), (If(empty, (TeamBarrier(group + 1, GROUP_LANES),)), arrive)
 
     def _release(self, env: Env) -> Body:
-        """One thread of the warpgroup tells every block of the cluster that fills this stage."""
+        """One thread of the warpgroup tells every block of the cluster that fills this stage: those in its row or its
+        column."""
         assert env.stage is not None
         lane = Var(GROUP_LANE)
         if self.plan.cluster == 1:
             return (If(binary(Op.EQ, lane, 0), (ArriveBarrier(self.empty(env.stage)),)),)
-        return (If(binary(Op.LT, lane, self.plan.cluster), (ArriveBarrier(self.empty(env.stage), lane),)),)
+        fills = binary(Op.LT, lane, self.plan.cluster)
+        if self._filling < self.plan.cluster:
+            rank, size = Var(RANK), max(rank_step(self.program, dim) for dim in ("m", "n"))
+            together = binary(Op.EQ, lane // size, rank // size), binary(Op.EQ, lane % size, rank % size)
+            fills = both(fills, binary(Op.LOR, *together))
+        return (If(fills, (ArriveBarrier(self.empty(env.stage), lane),)),)
+
+    @property
+    def _filling(self) -> int:
+        """Blocks of a cluster that load into the stages of one of them."""
+        return neighbours(self.program, "m") + neighbours(self.program, "n") - 1
 
     def _together(self) -> Body:
         """Every thread multiplies; one of them starts the copies, ahead by all stages but the one in use."""

@@ -20,6 +20,7 @@ from tilewright.dtypes import F32, I32
 from tilewright.errors import LoweringError
 from tilewright.ir.accumulators import accumulator_of
 from tilewright.ir.buffer import Buffer, Ref, Space
+from tilewright.ir.clusters import cluster_size, neighbours
 from tilewright.ir.expr import ONE, ZERO, Binary, Expr, Load, Op, Select, Var, binary, ceil_div
 from tilewright.ir.kernel import BATCH, GROUPS, PART_OF_K, SIZES, Variant
 from tilewright.ir.program import Axis, Level, Program, RasterChoice, Route
@@ -33,6 +34,7 @@ from tilewright.lowering.coordinates import (
     bound,
     extent_of,
     hardware_number,
+    place_in_cluster,
 )
 from tilewright.lowering.groups import TOTAL, GroupsAlongM, locate_along_k
 from tilewright.lowering.located import K_FIRST, K_SIZE, PART, PARTS, PROBLEM
@@ -56,8 +58,7 @@ class TileScheduler:
 
     @classmethod
     def of(cls, program: Program) -> TileScheduler:
-        cluster = 1 if program.clustered is None else program.clustered.size
-        return cls(program.walk, program.problems, program.split_k, program.raster, cluster)
+        return cls(program.walk, program.problems, program.split_k, program.raster, cluster_size(program))
 
 
 @dataclass(frozen=True, slots=True)
@@ -117,9 +118,7 @@ class Scheduler:
 
     def _clusters(self, axis: Axis, tiles: Expr) -> Expr:
         """How many clusters cover so many tiles of blocks."""
-        clustered = self.program.clustered
-        held = clustered is not None and self.program.loop(clustered.loop).axes[0] == axis
-        return ceil_div(tiles, clustered.size) if held and clustered is not None else tiles
+        return ceil_div(tiles, neighbours(self.program, axis.dim))
 
     def _rows_of(self, size: Expr) -> Expr:
         """Rows of what is numbered that cover so many rows of C."""
@@ -361,16 +360,14 @@ class Scheduler:
         if program.raster is None:
             return tuple(let for loop in program.grid_loops for let in bound(program, loop, hardware_number(loop)))
         lets = raster(program.raster, number, *self.tile_counts, *self.tile_axes)
-        if program.clustered is not None:
-            lets[-2:] = self._in_cluster(lets[-2:])
+        lets[-2:] = [self._in_cluster(let) for let in lets[-2:]]
         return tuple(lets)
 
-    def _in_cluster(self, lets: list[Let]) -> list[Let]:
-        """The coordinates of the tile of the cluster become those of the running block."""
-        clustered = self.program.clustered
-        assert clustered is not None
-        name, size = self.program.loop(clustered.loop).axes[0].name, clustered.size
-        return [replace(let, value=let.value * size + Var(RANK)) if let.name == name else let for let in lets]
+    def _in_cluster(self, let: Let) -> Let:
+        """A coordinate of the tile of the cluster becomes that of the running block."""
+        dim = next(axis.dim for axis in self.tile_axes if axis.name == let.name)
+        size = neighbours(self.program, dim)
+        return replace(let, value=let.value * size + place_in_cluster(self.program, dim)) if size > 1 else let
 
 
 def ceil_div_by(a: Expr, b: Expr) -> Expr:
@@ -480,7 +477,7 @@ def _check_listed(program: Program) -> None:
             hint="leave both out, or use offsets on the device.",
         )
     by_tma = any(staged.route is Route.TMA for staged in program.staged)
-    if by_tma or (program.clustered is not None and program.clustered.size > 1):
+    if by_tma or cluster_size(program) > 1:
         raise LoweringError(
             "A list of problems cannot be read by clusters of blocks, nor by TMA.",
             note="a map is made for one size, and all blocks of a cluster share their tiles.",

@@ -5,7 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import ClassVar
 
-from tilewright.ir.program import Clustered, Program
+from tilewright.ir.clusters import Clustered
+from tilewright.ir.program import Program
 from tilewright.schedule.laws import check_program
 from tilewright.schedule.step import Step, check_count, find_loop, refuse
 
@@ -18,7 +19,8 @@ class Cluster(Step):
     """grid: m_block: B_tile <- B[tile]   ->   grid: cluster of 2 m_block: B_tile of both <- half of B[tile] by each
 
     `size` neighbours of a grid loop start together. A tile that does not depend on the loop is the same for all of
-    them: each block loads a part of it, for every block of the cluster at once (multicast).
+    them: each block loads a part of it, for all that read it at once (multicast). Used for a second loop, the step
+    makes clusters of rows and columns of tiles: those in a row share A, those in a column B.
     """
 
     loop: str
@@ -29,11 +31,14 @@ class Cluster(Step):
     def apply(self, program: Program) -> Program:
         doing = f"Cannot make clusters along loop {self.loop!r}"
         loop = find_loop(program, self.loop)
-        if program.clustered is not None:
-            refuse(f"{doing}: {program.clustered.loop!r} makes clusters already.", hint="use Cluster once.")
+        earlier = () if program.clustered is None else program.clustered.loops
+        if any(name == self.loop for name, _ in earlier):
+            refuse(f"{doing}: {self.loop!r} makes clusters already.", hint="use Cluster once for each loop.")
         check_count(self.size, 1, doing, "the number of blocks")
-        if not 2 <= self.size <= MAX_CLUSTER or self.size & (self.size - 1):
-            refuse(f"{doing} of {self.size} blocks.", hint="use 2, 4 or 8.")
+        together = Clustered((*earlier, (self.loop, self.size)))
+        if self.size < 2 or together.size > MAX_CLUSTER or self.size & (self.size - 1):
+            others = f", {together.size} in all" if earlier else ""
+            refuse(f"{doing} of {self.size} blocks{others}.", hint=f"use 2, 4 or 8, at most {MAX_CLUSTER} in all.")
         if loop.level is None or not loop.level.is_grid or len(loop.axes) > 1:
             refuse(
                 f"{doing}: it is not a loop of its own on the grid.", hint=f"Bind({self.loop!r}, Level.GRID_X) first."
@@ -49,7 +54,7 @@ class Cluster(Step):
                 f"{doing}: no warpgroup loads a part of a tile for its neighbours.",
                 hint="put Specialize(...) before this step.",
             )
-        return check_program(replace(program, clustered=Clustered(self.loop, self.size)), doing)
+        return check_program(replace(program, clustered=together), doing)
 
     def names(self) -> tuple[str, ...]:
         return (self.loop,)

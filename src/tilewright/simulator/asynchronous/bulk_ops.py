@@ -125,7 +125,7 @@ class TmaLoadOp(BarrierOp):
     map: TensorMap
     at: tuple[Place, ...]
     target: SharedPlace
-    mask: int | None
+    mask: Place | None
     _base: TmaBase = field(init=False)
 
     def __post_init__(self) -> None:
@@ -142,15 +142,10 @@ class TmaLoadOp(BarrierOp):
         first, keys = self._base.first(convoy, lanes), self.keys(convoy, lanes)
         self._base.tell(convoy, lanes, at, first)
         if self.mask is not None:
-            targets = [rank for rank in range(16) if self.mask >> rank & 1]
-            if not targets or targets[-1] >= units.kernel.cluster:
-                which = "blocks beyond the" if targets else "no block of the"
-                headline = f"The mask {self.mask:#b} names {which} cluster of {units.kernel.cluster}."
-                self.context.findings.stop(Finding(Kind.BULK_COPY, headline, self.place(convoy, lanes)))
-            count = len(targets)
+            source, rank = self._targets(convoy, lanes)
             leader = units.clocks.leader[convoy.warps.block_of_lane[lanes]]
-            slot = (leader[:, None] + np.array(targets)).reshape(-1)
-            lanes, first, keys, *parts = (np.repeat(x, count) for x in (lanes, first, keys, *at))
+            slot = leader[source] + rank
+            lanes, first, keys, *parts = (x[source] for x in (lanes, first, keys, *at))
             at = tuple(parts)
             keys = units.phases.key(slot, keys % len(units.names))
         else:
@@ -163,6 +158,17 @@ class TmaLoadOp(BarrierOp):
                 lanes,
                 Flight(self.site, self._base.box, tuple(parts), slot, first, keys, self.place(convoy, lanes)),
             )
+
+    def _targets(self, convoy: Convoy, lanes: Array) -> tuple[Array, Array]:
+        """Of each copy: which of the lanes asks for it, and the block of the cluster in which it lands."""
+        assert self.mask is not None
+        cluster, mask = self.units.kernel.cluster, values(self.mask, convoy, lanes)
+        wrong = (mask <= 0) | (mask >> cluster != 0)
+        if wrong.any():
+            which = "blocks beyond the" if mask[wrong][0] else "no block of the"
+            headline = f"The mask {int(mask[wrong][0]):#b} names {which} cluster of {cluster}."
+            self.context.findings.stop(Finding(Kind.BULK_COPY, headline, self.place(convoy, lanes[wrong])))
+        return np.nonzero(mask[:, None] >> np.arange(cluster) & 1)  # type: ignore[return-value]
 
     def _start(self, convoy: Convoy, lanes: Array, flight: Flight) -> None:
         units = self.units

@@ -116,8 +116,9 @@ class Compiler:
                 rank = None if stmt.rank is None else self.place(stmt.rank)
                 return ArriveOp(*here, self.shared(stmt.place), rank)
             case TmaLoad():
+                mask = None if stmt.mask is None else self.place(stmt.mask)
                 return TmaLoadOp(
-                    *here, self.shared(stmt.signal), stmt.map, self._at(stmt.at), self.shared(stmt.dst), stmt.mask
+                    *here, self.shared(stmt.signal), stmt.map, self._at(stmt.at), self.shared(stmt.dst), mask
                 )
             case TmaStore():
                 return TmaStoreOp(*here, stmt.map, self._at(stmt.at), self.shared(stmt.src))

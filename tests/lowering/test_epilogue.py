@@ -12,6 +12,9 @@ from tilewright.dtypes import BF16, F16, F32
 from tilewright.errors import LoweringError
 from tilewright.frontend import ops
 from tilewright.frontend.tracing import Symbol
+from tilewright.ir.buffer import Space
+from tilewright.ir.stmt import Move
+from tilewright.ir.visit import walk
 from tilewright.ladders import find_rung
 from tilewright.problem import Activation, Epilogue, Gemm, Order, check, make_operands, reference
 from tilewright.problem.epilogue import Accumulated, Added, Element, Factor
@@ -65,6 +68,26 @@ def test_every_kind_of_store(
     computed, _ = run_on_simulator(build(problem, schedule), operands)
     verdict = check(operands, computed)
     assert verdict.ok, verdict.message
+
+
+@pytest.mark.parametrize(
+    ("rung", "point", "gemm", "width"),
+    [
+        ("worklog/6", None, {}, 4),
+        ("ampere/full", AMPERE, {"dtype": F16, "out": F16}, 2),
+        ("hopper/tma_store", SUBTILES, {"dtype": BF16, "out": BF16}, 2),
+    ],
+)
+def test_matrices_are_read_in_as_many_neighbours_as_a_thread_holds(
+    rung: str, point: dict[str, int] | None, gemm: dict[str, object], width: int
+) -> None:
+    problem = Gemm(256, 256, 128, epilogue=Epilogue(function=(ACC * GATE + SHIFT + ROW).value), **gemm)  # type: ignore[arg-type]
+    found = find_rung(rung)
+    schedule = found.schedule(problem) if point is None else found.choices.schedule_at(problem, point)  # type: ignore[union-attr]
+    kernel = build(problem, schedule).kernel
+    moves = [stmt for _, stmt in walk(kernel.body) if isinstance(stmt, Move) and stmt.src.buffer.space is Space.GLOBAL]
+    widths = {name: {move.width for move in moves if move.src.buffer.name == name} for name in ("gate", "shift", "row")}
+    assert widths == {"gate": {width}, "shift": {width}, "row": {1}}
 
 
 def test_a_residual_with_rows_further_apart_at_edges() -> None:

@@ -25,6 +25,7 @@ from tilewright.errors import LoweringError
 from tilewright.ir.buffer import Buffer, Ref
 from tilewright.ir.expr import ZERO, Binary, Cast, Const, Expr, Load, Op, Var, binary, real
 from tilewright.ir.finish import BETA, as_f32
+from tilewright.ir.kernel import WIDEST_BYTES
 from tilewright.ir.program import Axis, Program
 from tilewright.ir.simplify import substitute
 from tilewright.ir.stmt import Alloc, Assign, Body, For, If, Move, QuadTranspose
@@ -47,6 +48,9 @@ from tilewright.lowering.located import size_of
 from tilewright.lowering.products import reads_shared
 from tilewright.lowering.sums import Sums
 from tilewright.problem.epilogue import Added
+
+Leaves = dict[str, Expr]
+"""Values by the names of the leaves of an expression that they stand for."""
 
 _FOUR, _PIECE, _ROW = "four", "piece", "row"
 
@@ -114,34 +118,59 @@ class Epilogue:
         addend = self.plan.outputs[0].addend
         return place if addend == "C" else beside(self.program, place, addend)
 
-    def _assign(
-        self, value: Ref, place: Ref, totals: tuple[Expr, ...], addend: Expr | None, element: Expr = ZERO
-    ) -> Body:
-        """The finished element of C at `place`, `element` further along, into the register `value`."""
+    def _assign(self, value: Ref, totals: tuple[Expr, ...], addend: Expr | None, read: Leaves) -> Assign:
+        """A finished element of C into the register `value`. read: of its operands."""
         output = self.plan.outputs[0]
-        load: Body = ()
-        leaves = {finished_sum(number).name: as_f32(total) for number, total in enumerate(totals)}
-        for operand in output.reads:
-            body, leaves[element_of(operand).name] = self._read(operand, place, element)
-            load += body
+        leaves = {finished_sum(number).name: as_f32(total) for number, total in enumerate(totals)} | read
         if addend is not None:
             leaves[ADDEND.name] = as_f32(addend)
         result = substitute(output.overwriting if addend is None else output.value, leaves)
-        return (*load, Assign(value, self.as_result(result), origin=output.operand))
+        return Assign(value, self.as_result(result), origin=output.operand)
 
-    def _read(self, operand: Added, place: Ref, element: Expr) -> tuple[Body, Expr]:
-        """The element of an operand that belongs to one of C in a register, and its value."""
-        value = value_buffer(operand.name, operand.dtype or self.program.gemm.out, 1)
-        load = Move(Ref(value, (ZERO,)), beside(self.program, place, operand.name, element), origin="C")
-        return (Alloc(value), load), as_f32(Load(value, (ZERO,)))
+    def _reads(self, place: Ref, width: int) -> tuple[Body, Callable[[Expr], Leaves]]:
+        """Loads of the operands for `width` neighbours of C from `place` on, and what each of these takes of them."""
+        body: Body = ()
+        held: list[tuple[Added, Buffer]] = []
+        for operand in self.plan.outputs[0].reads:
+            dtype = operand.dtype or self.program.gemm.out
+            alike = operand.single or operand.along == self.program.gemm.operand("C").strided
+            value = value_buffer(operand.name, dtype, 1 if alike else width)
+            most = max(WIDEST_BYTES // dtype.bytes, 1)
+            firsts = range(0, value.elements, most)
+            loads = (
+                Move(
+                    Ref(value, (Const(at),)),
+                    beside(self.program, place, operand.name, Const(at)),
+                    min(most, value.elements - at),
+                    origin="C",
+                )
+                for at in firsts
+            )
+            body = (*body, Alloc(value), *loads)
+            held.append((operand, value))
 
-    def _finished(self, value: Ref, place: Ref, totals: tuple[Expr, ...], reads_addend: bool) -> Body:
-        """One finished element into a register, its addend loaded before where it is read."""
-        if not reads_addend:
-            return self._assign(value, place, totals, None)
-        old = value_buffer("C_old", self.program.gemm.out, 1)
-        load = Move(Ref(old, (ZERO,)), self._addend(place), origin="C")
-        return (Alloc(old), load, *self._assign(value, place, totals, Load(old, (ZERO,))))
+        def leaves(element: Expr) -> Leaves:
+            return {
+                element_of(operand).name: as_f32(Load(value, (element if value.elements > 1 else ZERO,)))
+                for operand, value in held
+            }
+
+        return body, leaves
+
+    def _finished(
+        self, first: Ref, place: Ref, totals: Callable[[Expr], tuple[Expr, ...]], reads_addend: bool, width: int
+    ) -> Body:
+        """Finished neighbours into registers from `first` on, what they read loaded before."""
+        element: Expr = Var(ELEMENT) if width > 1 else ZERO
+        load, read = self._reads(place, width)
+        addend: Expr | None = None
+        if reads_addend:
+            old = value_buffer("C_old", self.program.gemm.out, width)
+            load = (Alloc(old), Move(Ref(old, (ZERO,)), self._addend(place), width, origin="C"), *load)
+            addend = Load(old, (element,))
+        here = Ref(first.buffer, (*first.index[:-1], first.index[-1] + element))
+        assign: Body = (self._assign(here, totals(element), addend, read(element)),)
+        return (*load, *((For(ELEMENT, Const(width), assign, unroll=True),) if width > 1 else assign))
 
     def _store_vector(
         self, place: Ref, width: int, sums_at: Callable[[Expr], tuple[Expr, ...]], *, reads_addend: bool | None = None
@@ -159,10 +188,11 @@ class Epilogue:
             needed = None if reads_addend else Binary(Op.NE, BETA, real(0))
             load = (Move(Ref(value, (ZERO,)), self._addend(place), width, needed, origin="C"),)
             addend = Load(value, (element,))
-        assign = self._assign(here, place, sums_at(element), addend, element)
+        operands, read = self._reads(place, width)
+        assign: Body = (self._assign(here, sums_at(element), addend, read(element)),)
         if width > 1:
             assign = (For(ELEMENT, Const(width), assign, unroll=True),)
-        return (Alloc(value), *load, *assign, Move(place, Ref(value, (ZERO,)), width, origin="C"))
+        return (Alloc(value), *load, *operands, *assign, Move(place, Ref(value, (ZERO,)), width, origin="C"))
 
     def _by_beta(self, way: Callable[[bool], Body]) -> Body:
         """way(True) where the addend is read, way(False) where it is not: the same for all threads."""
@@ -247,13 +277,11 @@ class Epilogue:
         at = piece * self._held + element
         register = Var(_ROW) * self._held + element
         digits = {self._shuffle_axis.name: self._first_of_four + piece, FRAGMENT: register}
-        held = self._assign(
-            Ref(value, (at,)),
-            self._shuffled_place(sums, piece, element),
-            sums.results(digits),
-            Load(old, (at,)) if reads else None,
-        )
-        pieces = For(_PIECE, Const(QUAD_LANES), (For(ELEMENT, Const(self._held), held, unroll=True),), unroll=True)
+        operands, read = self._reads(self._shuffled_place(sums, piece, ZERO), self._held)
+        addend = Load(old, (at,)) if reads else None
+        held = self._assign(Ref(value, (at,)), sums.results(digits), addend, read(element))
+        row = (*operands, For(ELEMENT, Const(self._held), (held,), unroll=True))
+        pieces = For(_PIECE, Const(QUAD_LANES), row, unroll=True)
         return (Alloc(value), *load, pieces, QuadTranspose(first, "C"), Move(place, first, width, origin="C"))
 
     def _shuffled_place(self, sums: Sums, piece: Expr, element: Expr, *, row_start: bool = False) -> Ref:

@@ -52,8 +52,9 @@ FRAGMENT_ROWS = 64
 ByBeta = Callable[[Callable[[bool], Body]], Body]
 """by_beta(way): way(True) where the addend is read, way(False) where it is not; the same for all threads."""
 
-Finished = Callable[[Ref, Ref, tuple[Expr, ...], bool], Body]
-"""finished(value, place, sums, reads_addend): the finished element of C at `place` into the register `value`."""
+Finished = Callable[[Ref, Ref, Callable[[Expr], tuple[Expr, ...]], bool, int], Body]
+"""finished(value, place, sums, reads_addend, width): finished neighbours of C from `place` on into registers from
+`value` on; sums(element): of each."""
 
 
 @dataclass(frozen=True)
@@ -199,14 +200,21 @@ class SubtileStore(SubtileGeometry):
         """So many registers of a fragment, finished."""
         program, sums, value = self.program, self.sums, self._value(count)
         rows, columns = self.instruction_axes
-        element: Expr = Var(ELEMENT) if count > 1 else ZERO
-        register = first + element
-        row, column = self.fragment.element(LANE, register)
+        # Operands are read in pairs; nothing else is, and a loop over elements is the shorter text.
+        width = self.fragment.neighbours(1) if self.plan.outputs[0].reads and not self.transposed else 1
+        number: Expr = Var(_PAIR.name if width > 1 else ELEMENT) * width if count > width else ZERO
+        row, column = self.fragment.element(LANE, first + number)
         spot = {**digits, rows.name: row, columns.name: column}
         place = [substitute(index_of(program, dim), spot) for dim in program.gemm.operand("C").dims]
-        here, source = Ref(value, (element,)), global_place(program, "C", place[0], place[1])
-        body = finished(here, source, sums.results({**digits, FRAGMENT: register}), reads)
-        return (Alloc(value), *((For(ELEMENT, Const(count), body, unroll=True),) if count > 1 else body))
+        source = global_place(program, "C", place[0], place[1])
+
+        def totals(element: Expr) -> tuple[Expr, ...]:
+            return sums.results({**digits, FRAGMENT: first + number + element})
+
+        body = finished(Ref(value, (number,)), source, totals, reads, width)
+        if count > width:
+            body = (For(_PAIR.name if width > 1 else ELEMENT, Const(count // width), body, unroll=True),)
+        return (Alloc(value), *body)
 
     def _put_matrices(self, subtile: Subtile, chunk: Expr, columns: int, value: Ref) -> Body:
         """Four or two matrices, 16 rows by 16 or 8 columns of a fragment; a lane addresses one row of one."""

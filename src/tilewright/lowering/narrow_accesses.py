@@ -21,6 +21,7 @@ from tilewright.ir.stmt import Alloc, Body, Move, Stmt
 from tilewright.ir.visit import rewrite
 from tilewright.lowering.guard_edges import contiguous_at, narrower
 from tilewright.lowering.kernel_parts import is_matrix, value_buffer
+from tilewright.problem.gemm import FACTORS
 
 
 def narrowed_copies(program: Program, variant: Variant) -> Program:
@@ -101,7 +102,10 @@ def narrow_accesses(body: Body, program: Program, variant: Variant) -> Body:
             return None
         for place in (stmt.src, stmt.dst):
             if is_matrix(place):
-                width = max(variant.aligned_bytes(place.buffer.name) // place.buffer.dtype.bytes, 1)
+                # What is read beside C begins at as many elements as C does, of whatever format.
+                own = place.buffer.dtype.bytes
+                size = own if place.buffer.name in FACTORS else max(own, program.gemm.out.bytes)
+                width = max(variant.aligned_bytes(place.buffer.name) // size, 1)
                 if stmt.width <= width:
                     return None
                 single = narrower(stmt, contiguous_at(program, place), width)

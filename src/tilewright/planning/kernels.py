@@ -190,7 +190,8 @@ def _formats(gemm: Gemm) -> tuple[Any, ...]:
 
 def variant_of(gemm: Gemm, alignment: Alignment, shape: Shape, config: PlanConfig) -> Variant:
     """What may be assumed of a problem as the kernel of a plan finds it, behind copies. Sizes are exact all together
-    or not at all, so that a class has three kernels, not sixteen."""
+    or not at all, so that a class has three kernels, not sixteen. A function of the epilogue is long, and few calls of
+    one have a beta: where that is 0, the way that reads an addend is left out."""
     tile = shape.tile
     exact = frozenset(DIMS if all(gemm.size(dim) % tile[dim] == 0 for dim in DIMS) else ())
     read, result = widest(gemm, (alignment.a, alignment.b)), widest(gemm, (alignment.c,))
@@ -198,7 +199,8 @@ def variant_of(gemm: Gemm, alignment: Alignment, shape: Shape, config: PlanConfi
     if config.split_k > 1:
         reach = max(reach, (config.split_k * gemm.m + tile["m"]) * gemm.ldc)
     whole = shape.reads_vectors and ends_whole(gemm, read, exact, config.packed)
-    return Variant(exact, read, reach <= MAX_INDEX, result, whole)
+    overwrites = gemm.beta == 0 and gemm.epilogue.function is not None
+    return Variant(exact, read, reach <= MAX_INDEX, result, whole, overwrites)
 
 
 def weakest(variants: Sequence[Variant]) -> Variant:
@@ -207,7 +209,8 @@ def weakest(variants: Sequence[Variant]) -> Variant:
     read, result = (min(v.aligned_bytes(name) for v in variants) for name in ("A", "C"))
     # Of exact ones `whole` need not say what is true of them.
     whole = read > 1 and any(v.whole for v in variants) and all(v.whole or v.exact for v in variants)
-    return Variant(exact, read, all(v.near for v in variants), result, whole)
+    overwrites = all(v.overwrites for v in variants)
+    return Variant(exact, read, all(v.near for v in variants), result, whole, overwrites)
 
 
 def _reach(gemm: Gemm, name: OperandName | AddedName, tile: Mapping[Dim, int]) -> int:

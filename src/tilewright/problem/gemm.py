@@ -368,15 +368,19 @@ class Gemm:
 
     @property
     def flops(self) -> int:
-        """Floating-point operations: a multiplication and an addition for each (m, n, k)."""
-        return 2 * self.m * self.n * self.k
+        """Floating-point operations: a multiplication and an addition for each (m, n, k) of each sum."""
+        return 2 * self.m * self.n * self.k * self.accumulators
 
     @property
     def compulsory_bytes(self) -> int:
-        """Each operand read once and the result written once (read as well when beta is not 0)."""
+        """Each operand read once, also matrices that a function reads, and the result written once (read as well when
+        beta is not 0)."""
         result = self.m * self.n * self.out.bytes * (1 if self.beta == 0 else 2)
         pieces = 1 if self.pieces is None else self.pieces.count
-        return pieces * (self.m * self.k + self.k * self.n) * self.dtype.bytes + result
+        matrices = (one for one in self.epilogue.named if not one.is_vector)
+        read = sum(self.m * self.n * (one.dtype or self.out).bytes for one in matrices)
+        factors = pieces * (self.m * self.k + self.accumulators * self.k * self.n) * self.dtype.bytes
+        return factors + read + result
 
     def resized(self, m: int, n: int, k: int) -> Gemm:
         """The same problem at another size, with tight leading dimensions."""

@@ -9,7 +9,7 @@ import os
 import tempfile
 import time
 import warnings
-from contextlib import contextmanager, nullcontext
+from contextlib import contextmanager
 from dataclasses import replace
 from types import SimpleNamespace
 from typing import Any
@@ -111,7 +111,7 @@ def gpus() -> Any:
 
     judged = products.agreed
     fake = SimpleNamespace(Stream=Stream, Event=Event, current_stream=Stream, synchronize=lambda *device: None,
-                           is_current_stream_capturing=lambda: False, stream=lambda stream: nullcontext())  # fmt: skip
+                           is_current_stream_capturing=lambda: False, set_stream=lambda stream: None)  # fmt: skip
     with (
         patch.object(symmetric, "compute", multiplied),
         patch.object(symmetric_memory, "empty", empty),

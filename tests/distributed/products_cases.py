@@ -29,6 +29,10 @@ def case_gather(rank: int, ranks: int) -> None:
         assert torch.equal(all_gather_matmul(shards[rank], b, rows=rows), whole)
         several = all_gather_matmul(shards[rank], [b, b[:, :2]], dist.group.WORLD)
         assert torch.equal(several[0], whole) and torch.equal(several[1], whole[:, :2])
+    for k, n in ((0, 6), (8, 0)):
+        found = all_gather_matmul(integers(4, k, seed=rank), integers(k, n, seed=1))
+        assert torch.equal(found, torch.zeros(4 * ranks, n))
+        assert torch.equal(matmul_reduce_scatter(integers(4, k), integers(k, n)), torch.zeros(4 // ranks, n))
     wide = all_gather_matmul(
         integers(4, 8, dtype=torch.bfloat16), integers(8, 6, dtype=torch.bfloat16), out_dtype="f32"
     )

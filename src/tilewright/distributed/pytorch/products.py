@@ -13,7 +13,7 @@ from tilewright.distributed.overlap import Costs, Work
 from tilewright.distributed.plans import Plan, chosen
 from tilewright.distributed.pytorch import collectives
 from tilewright.distributed.pytorch.agreement import GATHER, SCATTER, Agreed, agreed, described
-from tilewright.distributed.pytorch.symmetric import Operands, Workspace
+from tilewright.distributed.pytorch.symmetric import Call, Program, Workspace
 from tilewright.distributed.timeline import Buffer
 from tilewright.errors import LaunchError, ProblemError, UnknownName
 from tilewright.frontend.options import Options, options_of
@@ -73,7 +73,7 @@ class State:
     def __init__(self, group: Any) -> None:
         self.group = group
         self.known: dict[Any, Known] = {}
-        self.prepared: set[Any] = set()
+        self.programs: dict[Any, tuple[Workspace, Program]] = {}
         self.workspaces: dict[str, Workspace] = {}
         self.retired: list[Workspace] = []
         self.peers = True
@@ -104,9 +104,13 @@ def known_of(
 
 
 def computed(
-    name: str, a: Any, b: tuple[Any, ...], group: Any, options: Options, rows: Any = None, plan: Plan | None = None
+    name: str, a: Any, b: Sequence[Any], group: Any, options: Options, rows: Any = None, plan: Plan | None = None
 ) -> list[Any]:
     """The results of a call, without derivatives."""
+    if isinstance(a, torch.Tensor) and a.is_cuda and torch.cuda.current_device() != a.get_device():
+        with torch.cuda.device(a.device):
+            return computed(name, a, b, group, options, rows, plan)
+    b = tuple(b)
     known = known_of(name, a, b, group, options, rows, plan)
     rows = known.agreed.rows
     a, b = a.detach(), tuple(x.detach() for x in b)
@@ -115,15 +119,16 @@ def computed(
     if known.plan is None:
         run = collectives.all_gather_matmul if name == GATHER else collectives.matmul_reduce_scatter
         return run(a, b, rows, group, options)
-    height = sum(rows) if name == GATHER else rows[dist.get_rank(group)]
-    results = [a.new_empty(height, x.shape[1], dtype=_format(a, options)) for x in b]
-    a, state = a.contiguous(), state_of(group)
-    if name == GATHER:
-        _overlapped(state, name, known, a, b, results, options)
-    else:
-        for x, result in zip(b, results, strict=True):
-            _overlapped(state, name, known, a, (x,), [result], options)
-    return results
+    a = a.contiguous()
+    calls = [_call_of(known, name, a, several, group, options) for several in _together(name, b)]
+    for program, call in calls:
+        program.run(call)
+    return [result for _, call in calls for result in call.results]
+
+
+def _together(name: str, b: tuple[Any, ...]) -> list[tuple[Any, ...]]:
+    """The b of each program: a gather serves all, a scatter one."""
+    return [b] if name == GATHER else [(x,) for x in b]
 
 
 def _format(a: Any, options: Options) -> Any:
@@ -139,7 +144,7 @@ def _settled(
     if own.capturing:
         raise _first_met(name)
     found = agreed(own, state.group)
-    if len(found.rows) == 1 or not sum(found.rows):
+    if len(found.rows) == 1 or not sum(found.rows) * found.k * found.columns:
         return Known(found, None)
     if not (found.peers and state.peers and _has_room(state, name, a.device, _room(name, found.rows, a, b, options))):
         say_once(
@@ -149,7 +154,8 @@ def _settled(
         return Known(found, None)
     work = Work(found.rows, found.k, found.columns, a.element_size(), _format(a, options).itemsize)
     known = Known(found, plan or chosen(name == GATHER, work, _costs(found.gpu)))
-    _prepare(state, name, known, a, b, options)
+    for several in _together(name, tuple(x.detach() for x in b)):
+        _call_of(known, name, a.detach().contiguous(), several, state.group, options)
     dist.barrier(group=state.group)  # kernels are loaded everywhere: loading one would wait for a stream that waits
     return known
 
@@ -198,63 +204,47 @@ def _has_room(state: State, name: str, device: Any, needed: int) -> bool:
     return state.peers
 
 
-def _operands(
-    workspace: Workspace,
-    name: str,
-    rows: tuple[int, ...],
-    a: Any,
-    b: tuple[Any, ...],
-    results: list[Any],
-    options: Options,
-) -> Operands:
-    matrices = {Buffer.A: a}
+def _call_of(known: Known, name: str, a: Any, b: tuple[Any, ...], group: Any, options: Options) -> tuple[Program, Call]:
+    """The program of a call, whose kernels are loaded, and the call with new results."""
+    state, rows, plan = state_of(group), known.agreed.rows, known.plan
+    assert plan is not None
+    workspace = state.workspaces[name]
+    height = sum(rows) if name == GATHER else rows[workspace.rank]
+    results = [a.new_empty(height, x.shape[1], dtype=_format(a, options)) for x in b]
+    call = Call(a, b, results)
+    key = (name, plan, rows, options, a.dtype, a.shape, a.data_ptr() & 15)
+    key += tuple((x.shape, x.stride(), x.data_ptr() & 15) for x in b)
+    found = state.programs.get(key)
+    if found is None or found[0] is not workspace:
+        if a.is_cuda and torch.cuda.is_current_stream_capturing():
+            raise _first_met(name)
+        matrices = _matrices(workspace, name, rows, a, call)
+        program = Program(workspace, plan.steps(workspace.rank, rows), matrices, options, _adding(options))
+        program.prepare(call)
+        found = state.programs[key] = workspace, program
+    return found[1], call
+
+
+def _matrices(workspace: Workspace, name: str, rows: tuple[int, ...], a: Any, call: Call) -> dict[Buffer, Any]:
+    """The buffers of a call that are memory of the workspace."""
     if name == GATHER:
         size = sum(rows) * a.shape[1] * a.element_size()
-        matrices[Buffer.GATHERED] = workspace.data[:size].view(a.dtype).view(-1, a.shape[1])
-    else:
-        n, kind = b[0].shape[1], results[0].dtype
-        for buffer, count, memory in (
-            (Buffer.RECEIVED, (len(rows) - 1) * max(rows), workspace.data),
-            (Buffer.PARTIAL, sum(rows), workspace.partial(sum(rows) * n * kind.itemsize)),
-        ):
-            matrices[buffer] = memory[: count * n * kind.itemsize].view(kind).view(-1, n)
-    return Operands(matrices, results, b, options, _adding(options))
+        return {Buffer.GATHERED: workspace.data[:size].view(a.dtype).view(sum(rows), a.shape[1])}
+    n, kind = call.b[0].shape[1], call.results[0].dtype
+    counts = {Buffer.RECEIVED: (len(rows) - 1) * max(rows), Buffer.PARTIAL: sum(rows)}
+    memory = {
+        Buffer.RECEIVED: workspace.data,
+        Buffer.PARTIAL: workspace.partial(counts[Buffer.PARTIAL] * n * kind.itemsize),
+    }
+    return {
+        buffer: memory[buffer][: count * n * kind.itemsize].view(kind).view(count, n)
+        for buffer, count in counts.items()
+    }
 
 
 def _adding(options: Options) -> Options:
     """The same with a `c` that is added."""
     return options_of(1.0, 1.0, options.out_dtype, options.precision, None, options.fixed_order, None, True)
-
-
-def _overlapped(
-    state: State, name: str, known: Known, a: Any, b: tuple[Any, ...], results: list[Any], options: Options
-) -> None:
-    workspace, plan = state.workspaces[name], known.plan
-    assert plan is not None
-    b = tuple(x.detach() for x in b)
-    operands = _operands(workspace, name, known.agreed.rows, a, b, results, options)
-    steps = plan.steps(workspace.rank, known.agreed.rows)
-    key = (known.plan, options, *((x.shape, x.stride(), x.dtype, x.data_ptr() & 15) for x in (a, *b, *results)))
-    if key not in state.prepared:
-        if torch.cuda.is_current_stream_capturing():
-            raise _first_met(name)
-        workspace.prepare(steps, operands)
-        state.prepared.add(key)
-    workspace.run(steps, operands)
-
-
-def _prepare(state: State, name: str, known: Known, a: Any, b: tuple[Any, ...], options: Options) -> None:
-    """Load the kernels of a call."""
-    rows, plan = known.agreed.rows, known.plan
-    assert plan is not None
-    workspace, a = state.workspaces[name], a.detach().contiguous()
-    height = sum(rows) if name == GATHER else rows[workspace.rank]
-    groups = [b] if name == GATHER else [(x,) for x in b]
-    for several in groups:
-        results = [a.new_empty(height, x.shape[1], dtype=_format(a, options)) for x in several]
-        given = tuple(x.detach() for x in several)
-        operands = _operands(workspace, name, rows, a, given, results, options)
-        workspace.prepare(plan.steps(workspace.rank, rows), operands)
 
 
 class _Gathering(torch.autograd.Function):  # type: ignore[misc]

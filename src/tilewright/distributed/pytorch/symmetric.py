@@ -7,7 +7,8 @@ fill the GPU. All of it can be captured in a CUDA graph, because no value lives 
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
@@ -26,7 +27,6 @@ from tilewright.distributed.timeline import (
     Step,
 )
 from tilewright.distributed.watchdog import Watchdog, abort
-from tilewright.errors import LaunchError
 from tilewright.frontend.compute import compute
 from tilewright.frontend.options import Options
 from tilewright.frontend.pytorch.plain import LIBRARY
@@ -49,129 +49,245 @@ class Workspace:
 
     def __init__(self, group: Any, device: Any, room_bytes: int) -> None:
         import torch.distributed._symmetric_memory as symmetric
-        from cuda.bindings import driver
 
-        self._driver = driver
         self.rank, self.ranks = dist.get_rank(group), dist.get_world_size(group)
         self.room_bytes = round_up(room_bytes, 1 << 21)
         size = _PAGE + self.room_bytes
         self.memory = symmetric.empty(size, dtype=torch.uint8, device=device)
         self._handle = symmetric.rendezvous(self.memory, group.group_name)
-        self._bases = [self._handle.get_buffer(rank, (size,), torch.uint8).data_ptr() for rank in range(self.ranks)]
+        self.bases = [self._handle.get_buffer(rank, (size,), torch.uint8).data_ptr() for rank in range(self.ranks)]
         self.data = self.memory[_PAGE:]
         flags = self.memory[:_PAGE].view(torch.int32)
         flags.zero_()
         flags[FREE * self.ranks : (FREE + 1) * self.ranks] = 1
-        self._one = torch.ones(1, dtype=torch.int32, device=device)
-        self._streams = {lane: torch.cuda.Stream(device) for lane in (Lane.SECOND, Lane.COPIES)}
-        self._events: list[Any] = []
-        self._start, self._end = torch.cuda.Event(), torch.cuda.Event()
+        self.one = torch.ones(1, dtype=torch.int32, device=device)
+        self.streams = {lane: torch.cuda.Stream(device) for lane in (Lane.SECOND, Lane.COPIES)}
+        self.start, self._end = torch.cuda.Event(), torch.cuda.Event()
         self._last: int | None = None
-        self._waits: dict[tuple[int, int], list[Any]] = {}
-        self._partial: Any = None
+        self._partials: list[Any] = []
         timeout_s, name = _timeout_s(group, device), group.group_name
         self._watchdog = Watchdog(self._end.query, timeout_s, partial(abort, name, self.rank, timeout_s))
         torch.cuda.synchronize(device)
 
     def partial(self, size_bytes: int) -> Any:
-        """Memory of this rank alone, in which products wait to be sent."""
-        if self._partial is None or self._partial.numel() < size_bytes:
-            if torch.cuda.is_current_stream_capturing():
-                raise LaunchError("A product over several ranks needs more memory, which a CUDA graph cannot record.")
-            self._partial = torch.empty(size_bytes, dtype=torch.uint8, device=self.memory.device)
-        return self._partial
+        """Memory of this rank alone, in which products wait to be sent. Smaller ones are kept: graphs may have recorded
+        their addresses."""
+        if not self._partials or self._partials[-1].numel() < size_bytes:
+            self._partials.append(torch.empty(size_bytes, dtype=torch.uint8, device=self.memory.device))
+        return self._partials[-1]
 
-    def prepare(self, steps: Sequence[Step], operands: Operands) -> None:
-        """Choose and load the kernels of all products, by computing them once from whatever lies in the buffers.
-
-        Loading a kernel may wait for all streams of the GPU, one of which may wait for a peer.
-        """
-        for step in steps:
-            if isinstance(step, Multiply | Add):
-                self._compute(step, operands, elsewhere=True)
-        torch.cuda.current_stream().synchronize()
-
-    def run(self, steps: Sequence[Step], operands: Operands) -> None:
-        """Start all steps of a call. Work of the current stream that comes later waits for them."""
-        caller = torch.cuda.current_stream()
-        streams = {Lane.CALLER: caller, **self._streams}
-        capturing = torch.cuda.is_current_stream_capturing()
+    def begin(self, caller: Any, capturing: bool) -> None:
+        """A call starts on a stream: it waits for the one before, if that was on another one."""
         if not capturing and self._last not in (None, caller.cuda_stream):
             caller.wait_event(self._end)
-        waited = {number for step in steps for number in step.after}
-        while len(self._events) < len(steps) + len(Lane):
-            self._events.append(torch.cuda.Event())
-        self._start.record(caller)
-        for stream in self._streams.values():
-            stream.wait_event(self._start)
-        for number, step in enumerate(steps):
-            stream = streams[step.lane]
-            for earlier in step.after:
-                if steps[earlier].lane is not step.lane:
-                    stream.wait_event(self._events[earlier])
-            self._start_step(step, stream, operands, step.lane is Lane.CALLER)
-            if number in waited:
-                self._events[number].record(stream)
-        for event, stream in zip(self._events[len(steps) :], self._streams.values(), strict=False):
-            event.record(stream)
-            caller.wait_event(event)
+
+    def finish(self, caller: Any, capturing: bool) -> None:
+        """All of a call was started."""
         if not capturing:
             self._end.record(caller)
             self._last = caller.cuda_stream
             self._watchdog.call()
 
-    def _start_step(self, step: Step, stream: Any, operands: Operands, current: bool) -> None:
-        match step:
-            case Await():
-                self._wait(stream.cuda_stream, step.peer, step.channel)
-            case Signal():
-                flag = self._bases[step.peer] + 4 * (step.channel * self.ranks + self.rank)
-                self._copy(flag, self._one.data_ptr(), 4, stream)
-            case Copy():
-                source = operands.rows(step.source)
-                target = operands.address(step.target)
-                if step.peer is not None:
-                    target += self._bases[step.peer] - self._bases[self.rank]
-                self._copy(target, source.data_ptr(), source.numel() * source.element_size(), stream)
-            case _:
-                if current:
-                    self._compute(step, operands)
-                else:
-                    with torch.cuda.stream(stream):
-                        self._compute(step, operands)
+    def flag(self, owner: int, source: int, channel: int) -> int:
+        """The address of the flag on its owner that a rank sets."""
+        return int(self.bases[owner] + 4 * (channel * self.ranks + source))
 
-    def _compute(self, step: Multiply | Add, operands: Operands, elsewhere: bool = False) -> None:
-        """elsewhere: what a peer would be sent goes to memory of no meaning."""
-        added = [operands.rows(rows) for rows in step.added]
-        if isinstance(step, Add):
-            summed(added, operands.rows(step.target))
-            return
-        source = operands.rows(step.source)
-        for number, b in enumerate(operands.b):
-            target = operands.rows(step.target, number)
-            if step.peer is not None:
-                target = _alike(target) if elsewhere else self._of_peer(step.peer, target)
-            if not added:
-                compute(LIBRARY, source, b, target, None, None, operands.options)
-            else:
-                c = added[0] if len(added) == 1 else summed(added)
-                compute(LIBRARY, source, b, target, c, None, operands.adding)
-
-    def _of_peer(self, peer: int, own: Any) -> Any:
+    def of_peer(self, peer: int, own: Any) -> Any:
         """The same place in the memory of a peer."""
-        offset = own.data_ptr() - self._bases[self.rank]
+        offset = own.data_ptr() - self.bases[self.rank]
         return self._handle.get_buffer(peer, tuple(own.shape), own.dtype, offset // own.element_size())
 
-    def _copy(self, target: int, source: int, size_bytes: int, stream: Any) -> None:
-        answer = self._driver.cuMemcpyAsync(target, source, size_bytes, stream.cuda_stream)
-        driver_answer(answer, "copying to another GPU")
 
-    def _wait(self, stream: int, peer: int, channel: int) -> None:
-        operations = self._waits.get((peer, channel))
-        if operations is None:
-            address = self._bases[self.rank] + 4 * (channel * self.ranks + peer)
-            operations = self._waits[peer, channel] = _wait_and_reset(self._driver, address)
-        driver_answer(self._driver.cuStreamBatchMemOp(stream, 2, operations, 0), "waiting for another GPU")
+@dataclass(slots=True)
+class Call:
+    """The tensors of one call."""
+
+    a: Any
+    b: Sequence[Any]
+    results: Sequence[Any]
+
+
+Action = Callable[[Call, int], None]
+"""Starts a step of a call on a stream, by its address."""
+
+Place = Callable[[Call, int], Any]
+"""Some rows of a buffer in a call; of RESULT those of one b, by its number."""
+
+
+@dataclass(frozen=True, slots=True)
+class Instruction:
+    """A step, bound to the memory that is the same in all calls. waits: for events of other lanes. done: the event
+    behind it, if a step waits for it. computes: on the current stream of PyTorch."""
+
+    lane: Lane
+    waits: tuple[Any, ...]
+    done: Any
+    action: Action
+    computes: bool
+
+
+class Program:
+    """The steps of a kind of call. matrices: of the buffers that are the same in all calls. adding: the options of a
+    product with a `c`."""
+
+    def __init__(
+        self,
+        workspace: Workspace,
+        steps: Sequence[Step],
+        matrices: dict[Buffer, Any],
+        options: Options,
+        adding: Options,
+    ) -> None:
+        from cuda.bindings import driver
+
+        self._workspace, self._driver = workspace, driver
+        self._matrices = matrices
+        self._options, self._adding = options, adding
+        waited = {number for step in steps for number in step.after}
+        events = {number: torch.cuda.Event() for number in waited}
+        self._instructions = [
+            Instruction(
+                step.lane,
+                tuple(events[number] for number in step.after if steps[number].lane is not step.lane),
+                events.get(number),
+                self._action(step),
+                isinstance(step, Multiply | Add),
+            )
+            for number, step in enumerate(steps)
+        ]
+        last = {step.lane: number for number, step in enumerate(steps)}
+        self._used = [workspace.streams[lane] for lane in last if lane is not Lane.CALLER]
+        self._joined = [
+            (workspace.streams[lane], torch.cuda.Event())
+            for lane, number in last.items()
+            if lane is Lane.COPIES or (lane is Lane.SECOND and number not in waited)
+        ]
+        self._computations = [
+            self._product(step, elsewhere=True) if isinstance(step, Multiply) else self._action(step)
+            for step in steps
+            if isinstance(step, Multiply | Add)
+        ]
+
+    def prepare(self, call: Call) -> None:
+        """Choose and load all kernels, by computing once from whatever lies in the buffers.
+
+        Loading a kernel may wait for all streams of the GPU, one of which may wait for a peer.
+        """
+        stream = torch.cuda.current_stream()
+        for computation in self._computations:
+            computation(call, stream.cuda_stream)
+        stream.synchronize()
+
+    def run(self, call: Call) -> None:
+        """Start all steps of a call. Work of the current stream that comes later waits for them."""
+        workspace, caller = self._workspace, torch.cuda.current_stream()
+        capturing = torch.cuda.is_current_stream_capturing()
+        workspace.begin(caller, capturing)
+        streams = {Lane.CALLER: caller, **workspace.streams}
+        workspace.start.record(caller)
+        for stream in self._used:
+            stream.wait_event(workspace.start)
+        for one in self._instructions:
+            stream = streams[one.lane]
+            for event in one.waits:
+                stream.wait_event(event)
+            if one.computes and stream is not caller:
+                torch.cuda.set_stream(stream)
+                try:
+                    one.action(call, stream.cuda_stream)
+                finally:
+                    torch.cuda.set_stream(caller)
+            else:
+                one.action(call, stream.cuda_stream)
+            if one.done is not None:
+                one.done.record(stream)
+        for stream, event in self._joined:
+            event.record(stream)
+            caller.wait_event(event)
+        workspace.finish(caller, capturing)
+
+    def _action(self, step: Step) -> Action:
+        workspace = self._workspace
+        match step:
+            case Await():
+                return self._wait(workspace.flag(workspace.rank, step.peer, step.channel))
+            case Signal():
+                flag, one = workspace.flag(step.peer, workspace.rank, step.channel), workspace.one.data_ptr()
+                return self._copy(flag, lambda call: one, 4)
+            case Copy():
+                return self._copied(step)
+            case Add():
+                added, target = [self._place(rows) for rows in step.added], self._place(step.target)
+                return lambda call, stream: summed([place(call, 0) for place in added], target(call, 0))
+            case Multiply():
+                return self._product(step, elsewhere=False)
+
+    def _place(self, rows: Rows) -> Place:
+        if rows.buffer in self._matrices:
+            fixed = _rows(self._matrices[rows.buffer], rows)
+            return lambda call, number: fixed
+        if rows.buffer is Buffer.A:
+            return lambda call, number: _rows(call.a, rows)
+        return lambda call, number: _rows(call.results[number], rows)
+
+    def _product(self, step: Multiply, elsewhere: bool) -> Action:
+        """elsewhere: what a peer would be sent goes to memory of no meaning."""
+        source, target = self._place(step.source), self._place(step.target)
+        if step.peer is not None:
+            own = _rows(self._matrices[step.target.buffer], step.target)
+            sent = _alike(own) if elsewhere else self._workspace.of_peer(step.peer, own)
+            target = lambda call, number: sent  # noqa: E731
+        added, options, adding = [self._place(rows) for rows in step.added], self._options, self._adding
+
+        def multiply(call: Call, stream: int) -> None:
+            rows = source(call, 0)
+            for number, b in enumerate(call.b):
+                if not added:
+                    compute(LIBRARY, rows, b, target(call, number), None, None, options)
+                    continue
+                sent = [place(call, number) for place in added]
+                c = sent[0] if len(sent) == 1 else summed(sent)
+                compute(LIBRARY, rows, b, target(call, number), c, None, adding)
+
+        return multiply
+
+    def _copied(self, step: Copy) -> Action:
+        workspace, matrix = self._workspace, self._matrices[step.target.buffer]
+        width = matrix.shape[1] * matrix.element_size()
+        to = matrix.data_ptr() + step.target.first * width
+        if step.peer is not None:
+            to += workspace.bases[step.peer] - workspace.bases[workspace.rank]
+        offset, size = step.source.first * width, step.source.count * width
+        if step.source.buffer is Buffer.A:
+            return self._copy(to, lambda call: call.a.data_ptr() + offset, size)
+        start = self._matrices[step.source.buffer].data_ptr() + offset
+        return self._copy(to, lambda call: start, size)
+
+    def _copy(self, target: int, source: Callable[[Call], int], size_bytes: int) -> Action:
+        copy, success = self._driver.cuMemcpyAsync, self._driver.CUresult.CUDA_SUCCESS
+
+        def start(call: Call, stream: int) -> None:
+            (status,) = copy(target, source(call), size_bytes, stream)
+            if status is not success:
+                driver_answer((status,), "copying to another GPU")
+
+        return start
+
+    def _wait(self, address: int) -> Action:
+        start_all, success = self._driver.cuStreamBatchMemOp, self._driver.CUresult.CUDA_SUCCESS
+        operations = _wait_and_reset(self._driver, address)
+
+        def start(call: Call, stream: int) -> None:
+            (status,) = start_all(stream, 2, operations, 0)
+            if status is not success:
+                driver_answer((status,), "waiting for another GPU")
+
+        return start
+
+
+def _rows(whole: Any, rows: Rows) -> Any:
+    """Some rows of a matrix."""
+    return whole if rows.count == whole.shape[0] else whole[rows.first : rows.first + rows.count]
 
 
 def _timeout_s(group: Any, device: Any) -> float:
@@ -201,26 +317,3 @@ def _wait_and_reset(driver: Any, address: int) -> list[Any]:
     reset.writeValue.value = driver.cuuint32_t(0)
     reset.writeValue.flags = int(driver.CUstreamWriteValue_flags.CU_STREAM_WRITE_VALUE_DEFAULT)
     return [wait, reset]
-
-
-class Operands:
-    """The matrices of one call, by the buffers of its steps.
-
-    matrices: whole matrices; of RESULT a list, one for each b. options: of a product; adding: of one with a `c`.
-    """
-
-    def __init__(
-        self, matrices: dict[Buffer, Any], results: list[Any], b: Sequence[Any], options: Options, adding: Options
-    ) -> None:
-        self._matrices, self._results = matrices, results
-        self.b, self.options, self.adding = b, options, adding
-
-    def rows(self, rows: Rows, number: int = 0) -> Any:
-        """Some rows of a buffer, as a tensor."""
-        whole = self._results[number] if rows.buffer is Buffer.RESULT else self._matrices[rows.buffer]
-        return whole if rows.count == whole.shape[0] else whole[rows.first : rows.first + rows.count]
-
-    def address(self, rows: Rows) -> int:
-        """The address of some rows of this rank's memory."""
-        matrix = self._matrices[rows.buffer]
-        return int(matrix.data_ptr()) + rows.first * int(matrix.shape[1]) * int(matrix.element_size())

@@ -19,7 +19,7 @@ from tilewright.frontend.libraries import DTypeError
 from tilewright.frontend.options import PRECISIONS, options_asked
 from tilewright.planning import dispatch, kernels
 from tilewright.planning.plan import Place
-from tilewright.problem.emulation import ALGORITHMS
+from tilewright.problem.emulation import ALGORITHMS, BF16X6
 
 U = 2.0**-24
 
@@ -125,6 +125,23 @@ def test_a_prepared_weight_gives_the_same_bits_and_is_not_split_again(precision:
         ((_, plan),) = call._parts
         places = [place for step in plan.steps for place, _ in step.pointers]
         assert Place.PIECES in places and Place.B not in places
+
+
+def test_a_prepared_weight_keeps_the_flag_of_its_range(monkeypatch: pytest.MonkeyPatch) -> None:
+    """f32_emulated by scaled pieces where it would be too small for them to be faster."""
+    monkeypatch.setattr(dispatch.Dispatcher, "_is_faster_in_f32", lambda *_: False)
+    monkeypatch.setattr(dispatch.Dispatcher, "_pieces_us", lambda _, one: float(one.algorithm is BF16X6))
+    a, weight = drawn(20, 1024), drawn(1024, 24)
+    deep = on_gpu(np.array(weight))
+    deep[5, 3] = 2.0**-40
+    for one, precision in ((weight, "f16x3"), (deep, "bf16x6")):
+        expected = matmul(a, one, precision=precision)
+        np.testing.assert_array_equal(matmul(a, one, precision="f32_emulated"), expected)
+        prepared = prepare(one, precision="f32_emulated")
+        np.testing.assert_array_equal(matmul(a, prepared), expected)
+    stack = drawn(2, 20, 1024)
+    found = matmul(stack, prepare(weight, precision="f32_emulated"))
+    np.testing.assert_allclose(found, stack.astype(np.float64) @ weight, atol=1e-3)
 
 
 def test_a_prepared_weight_with_an_epilogue_and_in_other_places() -> None:

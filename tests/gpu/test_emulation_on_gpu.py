@@ -167,7 +167,7 @@ def test_emulated_is_as_accurate_as_f32_and_routes_models() -> None:
     assert (found - exact).norm() <= (torch.mm(a, b) - exact).norm()
     matmul(a, b, precision="f32_emulated")
     options = options_asked(1.0, None, None, "f32_emulated", None, False, None, False)
-    assert words_of(a, b, options).startswith("bf16x6")
+    assert words_of(a, b, options).startswith("f16x3")
 
 
 def test_two_streams_do_not_share_a_workspace() -> None:

@@ -53,7 +53,8 @@ def test_lines_of_zeros_and_of_subnormal_numbers(across: bool) -> None:
     numbers[:] = np.float32(1e-45)
     numbers[:6] = 0
     stored = simulate(kernel_of(problem), source).stored["target"]
-    assert (stored[problem.apart :] == 2.0**126).all() and (stored[:6] == 2.0**-63).all()
+    assert (stored[problem.apart : problem.apart + 6] == 2.0**126).all() and (stored[:6] == 2.0**-63).all()
+    assert stored[problem.flag] == 0
 
 
 @WAYS

@@ -18,7 +18,7 @@ from tilewright.ir.stmt import Move
 from tilewright.ir.visit import rewrite
 from tilewright.kernels.splitting import SplittingConfig
 from tilewright.problem.emulation import ALGORITHMS, BF16X6, F16X3, TF32X3, Algorithm
-from tilewright.problem.splitting import Splitting, make_source, pieces_stored
+from tilewright.problem.splitting import Splitting, flag_stored, make_source, pieces_stored
 from tilewright.simulator import simulate
 from tilewright.simulator.sampling import count_sampled
 
@@ -59,6 +59,18 @@ def test_pieces_are_exact_for_any_numbers(how: Algorithm, lines: int, length: in
     """Drawn bits: subnormal numbers, infinities and NaN among them. Zeros fill pieces; gaps stay as they are."""
     assert_exact(along_k(how, lines, length, leading, count=2))
     assert_exact(across_k(how, lines, length, leading))
+
+
+@pytest.mark.parametrize("across", [False, True])
+def test_the_flag_is_raised_where_a_scaled_number_is_too_small(across: bool) -> None:
+    problem = replace(along_k(F16X3, 9, 33, 33, gap=0), across=across, least=2.0**-18)
+    for smallest, raised in ((0.0, False), (2.0**-17, False), (2.0**-19, True), (-(2.0**-30), True), (np.inf, False)):
+        source = make_source(problem)
+        source.storage("source")[:] = 1
+        source.storage("scales")[:] = 4
+        source.storage("source")[40] = smallest / 4
+        stored = simulate(kernel_of(problem), source).stored["flag"]
+        assert stored.tolist() == [float(raised)] and flag_stored(source) is raised
 
 
 def test_one_kernel_splits_every_size_of_its_class() -> None:

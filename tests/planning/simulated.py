@@ -17,10 +17,10 @@ import numpy as np
 from tilewright.device.catalog import device
 from tilewright.device.spec import DeviceSpec
 from tilewright.dtypes import Array
-from tilewright.ir.kernel import Kernel
+from tilewright.ir.kernel import Guard, Kernel
 from tilewright.planning.assembly import Request
 from tilewright.planning.dispatch import Dispatcher
-from tilewright.planning.kernels import Built, Kernels
+from tilewright.planning.kernels import Built, Kernels, guarded
 from tilewright.planning.plan import Place, Plan
 from tilewright.problem import Gemm
 from tilewright.problem.problem import Problem
@@ -52,7 +52,12 @@ class SimulatedLaunch:
     def launch(self, stream: int, *addresses: int) -> None:
         """On memory of the host, by its addresses."""
         sizes, views = self.sizes(), {}
-        for matrix, address in zip(self.problem.matrices, addresses, strict=True):
+        matrices = self.problem.matrices
+        flags = [ctypes.c_float.from_address(address).value for address in addresses[len(matrices) :]]
+        assert len(flags) == len(self.kernel.guard_flags)
+        if flags and any(flags) is (self.kernel.variant.guard is Guard.CLEAR):
+            return
+        for matrix, address in zip(matrices, addresses, strict=False):
             dtype = matrix.dtype.numpy
             size_bytes = max(1, sizes[matrix.name] * dtype.itemsize)
             whole = np.ctypeslib.as_array((ctypes.c_uint8 * size_bytes).from_address(address))
@@ -107,9 +112,9 @@ class SimulatedKernels(Kernels):
         check_launchable(built, self.spec, replace(built.gemm, m=1, n=1, k=1))
         return Built(_Loaded(built), built.kernel)  # type: ignore[arg-type]
 
-    def auxiliary(self, config: Any, problem: Any) -> Any:
+    def auxiliary(self, config: Any, problem: Any, guard: Guard | None = None) -> Any:
         assert not config.reasons_against(problem, self.spec)
-        return SimulatedLaunch(config.kernel(problem), problem, {})
+        return SimulatedLaunch(guarded(config.kernel(problem), guard), problem, {})
 
 
 def simulated_dispatcher(name: str = "H200") -> Dispatcher:

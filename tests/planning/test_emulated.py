@@ -15,11 +15,14 @@ from tilewright.planning.assembly import Request
 from tilewright.planning.packing import Alignment
 from tilewright.planning.stack import Stack
 from tilewright.problem import Activation, Epilogue, Gemm, Operands, Order, make_operands
-from tilewright.problem.emulation import ALGORITHMS, BF16X6, F16X3, TF32X3, Algorithm
+from tilewright.problem.emulation import ALGORITHMS, BF16X6, F16X3, TF32X3, Algorithm, f32_units
 from tilewright.problem.reference import view
 
 U = 2.0**-24
 DISPATCHER = simulated_dispatcher()
+GUARDED = simulated_dispatcher()
+GUARDED._pieces_us = lambda request: float("inf" if request.algorithm is BF16X6 else 0)  # type: ignore[method-assign]
+"""Estimates the pieces that need a guard to be faster, at sizes that are fast to simulate."""
 
 
 def alignment_of(gemm: Gemm) -> Alignment:
@@ -126,6 +129,41 @@ def test_f32_arithmetic_where_that_is_faster() -> None:
     small, large = (Gemm(size, size, size) for size in (64, 4096))
     words = {gemm.m: DISPATCHER.plan(request_of(gemm, BF16X6, or_f32=True)).words for gemm in (small, large)}
     assert words[64].startswith("simt") and words[4096].startswith("bf16x6"), words
+
+
+def guarded(gemm: Gemm, **more: Any) -> Request:
+    """As f32_emulated asks, whatever is estimated to be faster."""
+    return request_of(gemm, F16X3, fallback=BF16X6, **more)
+
+
+@pytest.mark.parametrize("shape", [(20, 24, 1100), (130, 70, 1030)])
+def test_the_device_chooses_by_how_many_binades_operands_span(shape: tuple[int, int, int]) -> None:
+    """One number of either operand decides; the other plan's launches end at once."""
+    gemm = Gemm(*shape)
+    plan = GUARDED.plan(guarded(gemm))
+    assert plan.words.startswith("f16x3") and "bf16x6 where" in plan.words
+    operands = make_operands(gemm)
+    scaled, other = (computed(DISPATCHER, request_of(gemm, how), operands) for how in (F16X3, BF16X6))
+    assert (scaled != other).any()
+    np.testing.assert_array_equal(computed(GUARDED, guarded(gemm), operands), scaled)
+    for name in "AB":
+        deep = make_operands(gemm)
+        deep.storage(name)[7] = 2.0**-40
+        expected = computed(DISPATCHER, request_of(gemm, BF16X6), deep)
+        np.testing.assert_array_equal(computed(GUARDED, guarded(gemm), deep), expected)
+
+
+def test_guarded_results_keep_the_bound_of_f32() -> None:
+    gemm = Gemm(12, 8, 1024)
+    rng = np.random.default_rng(5)
+    for binades in (10, 30, 60):
+        operands = make_operands(gemm)
+        for values in (operands.a, operands.b):
+            drawn = np.exp2(rng.uniform(-binades / 2, binades / 2, values.size))
+            values[:] = drawn * rng.choice([-1.0, 1.0], values.size)
+        c = view(gemm, "C", computed(GUARDED, guarded(gemm), operands))
+        a, b = (operands.matrix(name).astype(np.float64) for name in ("A", "B"))  # type: ignore[arg-type]
+        assert (abs(c - a @ b) <= f32_units(1024) * U * (abs(a) @ abs(b))).all()
 
 
 def test_one_order_of_summation_does_not_depend_on_rows() -> None:

@@ -27,6 +27,9 @@ from tilewright.problem.emulation import (
     algorithm,
     at_least_f32,
     f32_units,
+    guarded_depth,
+    guarded_units,
+    least_scaled,
     scales_of,
     split,
 )
@@ -163,6 +166,38 @@ def test_the_typical_error_at_1024(name: str, limit: float) -> None:
     for how in (BF16X6, BF16X9, TF32X3, F16X3):
         error = relative(a, b, emulated(how, a, b))
         assert error < limit and error < relative(a, b, sequential)
+
+
+@pytest.mark.parametrize("depth", range(1, 7))
+def test_what_a_guard_lets_pass_keeps_its_bound(depth: int) -> None:
+    """Numbers down to the least that a guard allows, among zeros, on one side or both."""
+    rng = np.random.default_rng(depth)
+    deepest, worst = -25 - depth, 0.0
+    for sides in ((0,), (1,), (0, 1)):
+        for k in (16, 64, 200):
+            drawn = [np.exp2(rng.uniform(0, 1, (10, k))) for _ in range(2)]
+            for side in sides:
+                drawn[side] = np.exp2(rng.uniform(deepest, 1, (10, k)))
+                drawn[side][:5] = np.exp2(rng.uniform(deepest, deepest + 2, (5, k)))
+            signs = [rng.choice([-1.0, 0.0, 1.0], (10, k), p=[0.45, 0.1, 0.45]) for _ in range(2)]
+            a, b = ((one * sign).astype(np.float32) for one, sign in zip(drawn, signs, strict=True))
+            a[:, 0], b[:, 0], a[:, 1], b[:, 1] = 1, 0, 0, 1  # the largest of each meets a zero
+            b = b.T
+            for values, axis in ((a, 1), (b, 0)):
+                scaled = abs(values * np.expand_dims(scales_of(values, axis), axis))
+                assert scaled[values != 0].min() >= 2.0 ** (-13 - depth)
+            wide = a.astype(np.float64), b.astype(np.float64)
+            bound = guarded_units(F16X3, k, depth) * U * (abs(wide[0]) @ abs(wide[1])) + 2.0**-149
+            worst = max(worst, float((abs(emulated(F16X3, a, b) - wide[0] @ wide[1]) / bound).max()))
+    assert 0.02 < worst <= 1
+
+
+def test_guards_leave_the_bound_of_f32() -> None:
+    for k in (1024, 4096, 10_000):
+        depth = guarded_depth(F16X3, k)
+        assert depth is not None and guarded_units(F16X3, k, depth) <= f32_units(k)
+        assert least_scaled(F16X3, k) == 2.0 ** (-13 - depth)
+    assert guarded_depth(F16X3, 500) is None
 
 
 def test_without_promotion_errors_grow_with_k() -> None:

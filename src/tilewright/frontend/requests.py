@@ -22,6 +22,7 @@ from tilewright.frontend.shapes import (
     tight,
 )
 from tilewright.planning.assembly import Request
+from tilewright.planning.emulated import by_scaled_pieces
 from tilewright.planning.packing import Alignment
 from tilewright.problem.epilogue import Element, Epilogue, with_leaves
 from tilewright.problem.gemm import Gemm
@@ -169,6 +170,7 @@ def requests_of(views: Views, product: Product, dtype: DType, options: Options) 
         starts = tuple(_starts(layout, start, gemm, residual is not None, operands) for start in layout.starts)
         algorithm, or_f32 = options.algorithm_of(views.a.dtype, gemm.k)
         request = Request(gemm, alignment, layout.stack, options.fixed_order, algorithm=algorithm, or_f32=or_f32)
+        request = by_scaled_pieces(request)
         pieces.append(Piece(request, starts, layout.swapped))
     return tuple(pieces)
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from enum import Enum
 
 from tilewright.artifacts import Parameter
 from tilewright.device.arch import Feature
@@ -75,6 +76,17 @@ STATIC_SHARED_BYTES = 48 * KIB
 """The most shared memory a kernel may declare itself. Source: CUDA C++ Programming Guide, technical specifications."""
 
 
+class Guard(Enum):
+    """When a kernel runs whose launch is told two flags on the device: else each of its blocks ends at once."""
+
+    CLEAR = "clear"  # where neither flag is raised
+    RAISED = "raised"  # where one is
+
+
+GUARD_FLAGS = ("guard_a", "guard_b")
+"""The pointers to the two flags of a guarded kernel: numbers of f32, 0 where a flag is not raised."""
+
+
 @dataclass(frozen=True, slots=True)
 class Variant:
     """What a kernel may assume of its arguments. Dispatch chooses; a user never does.
@@ -87,6 +99,7 @@ class Variant:
     whole: a vector of `alignment_bytes` that begins inside a row of A or B may be read to its end, and holds zeros
     behind the row's. So a vector is one access with one guard, where it else is one with a branch to single elements.
     overwrites: beta is 0, so that C is written and not read.
+    guard: the kernel runs on a condition, which its launch is told on the device; None: always.
 
     >>> Variant(exact=frozenset("mn")).name
     'mn_aligned_near'
@@ -98,6 +111,7 @@ class Variant:
     result_bytes: int = 0
     whole: bool = False
     overwrites: bool = False
+    guard: Guard | None = None
 
     def __post_init__(self) -> None:
         if self.result_bytes == self.alignment_bytes:  # one way to say it, since kernels are known by their variant
@@ -121,6 +135,7 @@ class Variant:
         parts += ["whole"] if self.whole else []
         parts += ["near"] if self.near else []
         parts += ["overwrites"] if self.overwrites else []
+        parts += [self.guard.value] if self.guard else []
         return "_".join(parts)
 
 
@@ -236,7 +251,7 @@ class Kernel:
         pointers = tuple(parameter for parameter in own if parameter.is_pointer)
         parts = (Parameter(PART_OF_K.name, I32),) if self.split_k is not SplitK.NONE else ()
         ends = (Parameter(GROUP_ENDS, I32, is_pointer=True),) if self.problems.has_offsets else ()
-        return (*pointers, *self.workspace, *ends, *own[len(pointers) :], *parts)
+        return (*pointers, *self.workspace, *self.guard_flags, *ends, *own[len(pointers) :], *parts)
 
     @property
     def parameters(self) -> tuple[Parameter, ...]:
@@ -257,6 +272,11 @@ class Kernel:
             return ()
         sums = Parameter(PARTIAL_SUMS, self.gemm.accumulate, is_pointer=True)
         return (sums, Parameter(TILE_FLAGS, I32, is_pointer=True))
+
+    @property
+    def guard_flags(self) -> tuple[Parameter, ...]:
+        """The pointers to the flags that say whether the kernel runs."""
+        return tuple(Parameter(name, F32, is_pointer=True) for name in GUARD_FLAGS) if self.variant.guard else ()
 
     @property
     def batching(self) -> tuple[Parameter, ...]:

@@ -153,6 +153,9 @@ class _Statements:
         inside = below(number, argument("length" if isinstance(self, _Across) else "lines"))
         for place, first in ((root, number), (scale, times(Const(1), "apart", near=False) + number)):
             body.append((Move(element_of("target", F32, first), at(place, ZERO), 1, inside, origin="target"),))
+        first_of_all = binary(Op.EQ, number, 0)
+        clear = element_of("target", F32, times(Const(2), "apart", near=False))
+        body.append((Assign(at(root, ZERO), real(0.0)), Move(clear, at(root, ZERO), 1, first_of_all, origin="target")))
         return together(*body)
 
     def _moved(self, condition: Expr, by: float) -> Body:

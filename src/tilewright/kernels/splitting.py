@@ -124,6 +124,7 @@ class _Statements:
         self.held = registers("held", F32, count, width, note="numbers of the source")
         self.rest = registers("rest", F32, width, note="what the pieces so far leave")
         self.high = registers("high", F32, width, note="the first piece")
+        self.alarm = registers("alarm", F32, 1, note="1 where a number is too small beside its row")
         self.across, self.scales = problem.across, registers("scales_of", F32, count, width, note="powers of two")
         self.pieces = [registers(f"piece{i}", self.stored, width) for i in range(self.algorithm.count)]
 
@@ -140,6 +141,7 @@ class _Statements:
             *self._scaled(),
             unrolled("i", _VECTORS[config.width], self._load),
             unrolled("i", _VECTORS[config.width], self._split_and_store),
+            *self._raised(),
         )
 
     def _line(self, i: Expr) -> Expr:
@@ -164,7 +166,14 @@ class _Statements:
             return Move(at(self.scales, i, Const(0)), element_of("scales", F32, index), width, inside, origin="scales")
 
         loads = (load(Const(0)),) if self.across else unrolled("i", _VECTORS[self.config.width], load)
-        return (Alloc(self.scales), *loads)
+        return (Alloc(self.scales), Alloc(self.alarm), Assign(at(self.alarm, Const(0)), real(0.0)), *loads)
+
+    def _raised(self) -> Body:
+        """The flag, by every thread that has met a number too far below the largest of its row; all write the same."""
+        if not self.algorithm.shift:
+            return ()
+        met = Binary(Op.NE, Load(self.alarm, (Const(0),)), real(0.0))
+        return (Move(element_of("flag", F32, Const(0)), at(self.alarm, Const(0)), 1, met, origin="flag"),)
 
     @staticmethod
     def _offset(step: str, line: Expr, leading: str) -> Expr:
@@ -206,7 +215,14 @@ class _Statements:
             statements.append(Assign(at(self.high, element), self._nearest(rest)))
             statements.append(self._keep(piece, element, high))
             statements.append(Assign(at(self.rest, element), Binary(Op.SUB, rest, high)))
-        return tuple(statements[:-1])
+        alarms = (self._alarm(number, scaled),) if algorithm.shift else ()
+        return (*alarms, *statements[:-1])
+
+    def _alarm(self, number: Expr, scaled: Expr) -> Assign:
+        least = Var("least", F32)
+        near = both(Binary(Op.LT, Binary(Op.MUL, least, real(-1.0)), scaled), Binary(Op.LT, scaled, least))
+        deep = both(near, Binary(Op.NE, number, real(0.0)))
+        return Assign(at(self.alarm, Const(0)), Select(deep, real(1.0), Load(self.alarm, (Const(0),))))
 
     def _nearest(self, value: Expr) -> Expr:
         return Cast(F32, Cast(self.algorithm.pieces, value))

@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 
 from tilewright.dtypes import F32
 from tilewright.errors import LaunchError
-from tilewright.ir.kernel import Kernel
+from tilewright.ir.kernel import Guard, Kernel
 from tilewright.ir.work import Problems
 from tilewright.kernels.gemv import GemvConfig
 from tilewright.kernels.reduce import ReduceConfig
@@ -48,7 +48,9 @@ class Request:
     one order, whatever m and n are. groups: of which `gemm` is the sum. algorithm: of pieces of f32 operands; or_f32:
     f32 arithmetic may compute it as well, where that is faster. prepared: whether the pieces of B lie at `Place.PIECES`
     already. promote_every: elements of k after which sums are added to registers of f32; 0 for never. piece_bytes: from
-    one piece of A and of B to the next, where `gemm` is of pieces, which are promoted as their algorithm says."""
+    one piece of A and of B to the next, where `gemm` is of pieces, which are promoted as their algorithm says.
+    fallback: the algorithm that computes it instead where an operand spans too many binades, which the device finds.
+    guard: all launches run on that condition."""
 
     gemm: Gemm
     alignment: Alignment
@@ -61,6 +63,8 @@ class Request:
     prepared: bool = False
     promote_every: int = 0
     piece_bytes: tuple[int, ...] = ()
+    fallback: Algorithm | None = None
+    guard: Guard | None = None
 
     @property
     def exact(self) -> Request:
@@ -93,14 +97,17 @@ def plan_of(kernels: Kernels, request: Request, config: PlanConfig) -> Plan:
     else:
         gemm = inner
         problems = Problems.ONE if stack is None else Problems.STRIDED
-        built = kernels.kernel(gemm, alignment, config, problems=problems)
+        built = kernels.kernel(gemm, alignment, config, problems=problems, guard=request.guard)
         check_maps(built.kernel, alignment, config)
         grid = grid_of(built.kernel, gemm, batch=1 if stack is None else stack.count)
-        nowhere = (0,) * len(gemm.matrices)
+        guards = guards_of(request.guard)
+        nowhere = (0,) * (len(gemm.matrices) + len(guards))
         values = arguments(gemm, nowhere) if stack is None else (*arguments(gemm, nowhere), *steps_of(stack, gemm))
         launch = built.loaded.prepare(grid, built.kernel.block, values)
         pieces = _later_pieces(gemm, places, request.piece_bytes)
-        steps.append(Step(launch, (places["A"], places["B"], places["C"], *pieces, *_added(gemm), *_scales(gemm))))
+        steps.append(
+            Step(launch, (places["A"], places["B"], places["C"], *pieces, *_added(gemm), *_scales(gemm), *guards))
+        )
     return Plan(tuple(steps), size_bytes, str(config))
 
 
@@ -186,16 +193,21 @@ def _parts(
     part = replace(inner, out=F32, ldc=inner.n, alpha=1.0, beta=0.0, epilogue=PLAIN, ld_added=(), numbers=())
     row_bytes = part.ldc * F32.bytes
     inside = replace(alignment, c=max(size for size in (16, 8, 4) if row_bytes % size == 0))
-    built = kernels.kernel(part, inside, config)
+    built, guards = kernels.kernel(part, inside, config, guard=request.guard), guards_of(request.guard)
     length, count = 0, 1
     if config.split_k > 1:
         length = part_length(inner, config, built.kernel.tile["k"])
         count = ceil_div(inner.k, length)
-    grid, nowhere = grid_of(built.kernel, part, part_of_k=length), (0,) * len(part.matrices)
+    grid, nowhere = grid_of(built.kernel, part, part_of_k=length), (0,) * (len(part.matrices) + len(guards))
     launch = built.loaded.prepare(grid, built.kernel.block, arguments(part, nowhere, part_of_k=length))
     pieces = _later_pieces(part, places, request.piece_bytes)
-    first = Step(launch, (places["A"], places["B"], (Place.SCRATCH, at), *pieces, *_scales(part)))
-    return [first, _finish(kernels, request.gemm, alignment, inner, count, at)]
+    first = Step(launch, (places["A"], places["B"], (Place.SCRATCH, at), *pieces, *_scales(part), *guards))
+    return [first, _finish(kernels, request.gemm, alignment, inner, count, at, request.guard)]
+
+
+def guards_of(guard: Guard | None) -> tuple[tuple[int, int], ...]:
+    """The places of the flags that the launch of a guarded kernel is told."""
+    return ((Place.GUARD_A, 0), (Place.GUARD_B, 0)) if guard else ()
 
 
 def _later_pieces(
@@ -219,11 +231,19 @@ def part_length(gemm: Gemm, config: PlanConfig, depth: int) -> int:
     return round_up(ceil_div(gemm.k, config.split_k), depth)
 
 
-def _finish(kernels: Kernels, gemm: Gemm, alignment: Alignment, inner: Gemm, count: int, at: int) -> Step:
+def _finish(
+    kernels: Kernels,
+    gemm: Gemm,
+    alignment: Alignment,
+    inner: Gemm,
+    count: int,
+    at: int,
+    guard: Guard | None = None,
+) -> Step:
     """The sum of parts, and the epilogue. inner: the problem of which they are, whose rows lie tight."""
     problem = Reduction.of(gemm, count, inner.n, inner.m * inner.n)
-    launch = kernels.auxiliary(ReduceConfig.of(problem, alignment.c, overlapped=kernels.overlaps), problem)
-    return Step(launch, ((Place.SCRATCH, at), (Place.OUT, 0), *_added(gemm)))
+    launch = kernels.auxiliary(ReduceConfig.of(problem, alignment.c, overlapped=kernels.overlaps), problem, guard)
+    return Step(launch, ((Place.SCRATCH, at), (Place.OUT, 0), *_added(gemm), *guards_of(guard)))
 
 
 def _added(gemm: Gemm) -> tuple[tuple[int, int], ...]:

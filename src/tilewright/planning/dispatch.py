@@ -28,6 +28,7 @@ from tilewright.errors import (
     ScheduleError,
     TilewrightError,
 )
+from tilewright.ir.kernel import Guard
 from tilewright.ir.verify import BrokenRule
 from tilewright.ir.work import Problems
 from tilewright.kernels.gemv import GemvConfig
@@ -35,7 +36,14 @@ from tilewright.kernels.simt import SimtConfig
 from tilewright.kernels.wgmma import WgmmaConfig
 from tilewright.notices import say_once
 from tilewright.planning.assembly import Request, plan_of
-from tilewright.planning.emulated import emulated_plan, of_pieces, splitting_plan, splitting_us, why_not
+from tilewright.planning.emulated import (
+    emulated_plan,
+    of_pieces,
+    splitting_plan,
+    splitting_us,
+    why_not,
+    with_fallback,
+)
 from tilewright.planning.gated import in_one_kernel, in_two, joined
 from tilewright.planning.kernels import Kernels, build_of
 from tilewright.planning.on_paper import version_of
@@ -279,7 +287,7 @@ class Dispatcher:
             yield from self._emulated(request, failures)
             if not request.or_f32:
                 return
-            request = replace(request, algorithm=None, or_f32=False)
+            request = replace(request, algorithm=None, or_f32=False, fallback=None)
         if not self.spec.tensor.tf32_f32:
             request = request.exact
         if request.gemm.accumulators > 1:
@@ -326,8 +334,26 @@ class Dispatcher:
             failures.append(refused)
             return
         inner = of_pieces(request)
-        if request.or_f32 and not request.fixed_order and self._is_faster_in_f32(request, inner):
+        if request.or_f32 and not request.fixed_order and self._is_faster_in_f32(request):
             return
+        if request.fallback is not None:
+            other = replace(request, algorithm=request.fallback, or_f32=False, fallback=None, prepared=False)
+            if not request.prepared and self._pieces_us(other) <= self._pieces_us(request):
+                yield from self._emulated(other, failures)
+                return
+            behind = next(self._emulated(replace(other, guard=Guard.RAISED), failures), None)
+            if behind is not None:
+                for plan in self._by_pieces(request, inner, failures):
+                    yield with_fallback(request, plan, behind)
+            return
+        yield from self._by_pieces(request, inner, failures)
+
+    def _pieces_us(self, request: Request) -> float:
+        """The estimated microseconds of a product by pieces."""
+        product = next(iter(estimates(of_pieces(request), self.spec)), (inf, None))[0]
+        return product + splitting_us(request, self.spec)
+
+    def _by_pieces(self, request: Request, inner: Request, failures: list[TilewrightError]) -> Iterator[Plan]:
         for config in self._ranked(inner):
             try:
                 yield emulated_plan(self.kernels, request, config)
@@ -335,10 +361,10 @@ class Dispatcher:
                 failures.append(failure)
                 self.report(inner.gemm, str(config), failure)
 
-    def _is_faster_in_f32(self, request: Request, inner: Request) -> bool:
-        plain = replace(request, algorithm=None, or_f32=False)
-        times = [next(iter(estimates(one, self.spec)), (inf, None))[0] for one in (plain, inner)]
-        return times[0] <= _BEHIND_ESTIMATES * (times[1] + splitting_us(request, self.spec))
+    def _is_faster_in_f32(self, request: Request) -> bool:
+        plain = replace(request, algorithm=None, or_f32=False, fallback=None)
+        plain_us = next(iter(estimates(plain, self.spec)), (inf, None))[0]
+        return plain_us <= _BEHIND_ESTIMATES * self._pieces_us(request)
 
     def _ranked(self, request: Request) -> Iterator[PlanConfig]:
         """Plans worth trying, best first; the last is right everywhere, but where sums are to be promoted: those of

@@ -8,22 +8,24 @@ the epilogue are the kernel's, as ever.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import replace
 
 from tilewright.device.spec import DeviceSpec
 from tilewright.dtypes import F32
 from tilewright.errors import LaunchError
+from tilewright.ir.kernel import Guard
 from tilewright.kernels.relayout import RelayoutConfig
 from tilewright.kernels.scaling import ScalingConfig
 from tilewright.kernels.splitting import SplittingConfig
 from tilewright.kernels.wgmma_steps import reads_orders
-from tilewright.planning.assembly import Request, plan_of
+from tilewright.planning.assembly import Request, guards_of, plan_of
 from tilewright.planning.cost import MORE_LAUNCHES_SECONDS, moving
 from tilewright.planning.kernels import Kernels
 from tilewright.planning.packing import PACKABLE, TMA_BYTES, Alignment, padded, padded_bytes
 from tilewright.planning.plan import Place, Plan, Step
 from tilewright.planning.stack import Stack
-from tilewright.problem.emulation import Algorithm
+from tilewright.problem.emulation import F16X3, Algorithm, guarded_depth, least_scaled
 from tilewright.problem.gemm import Gemm, OperandName, Order
 from tilewright.problem.relayout import MatrixCopy, Relayout
 from tilewright.problem.scaling import Scaling
@@ -37,6 +39,8 @@ _MOST_BYTES = 16 << 30
 _PLACE: dict[OperandName, Place] = {"A": Place.A, "B": Place.B}
 
 _SCALES: dict[OperandName, Place] = {"A": Place.SCALE_A, "B": Place.SCALE_B}
+
+_FLAGS: dict[OperandName, Place] = {"A": Place.GUARD_A, "B": Place.GUARD_B}
 
 _SCALES_TOGETHER = 64
 """Scales in 256 bytes."""
@@ -93,6 +97,15 @@ def of_pieces(request: Request) -> Request:
     )
 
 
+def by_scaled_pieces(request: Request) -> Request:
+    """The request of f32_emulated by the fastest pieces, with the others to fall back to. Bits that must not depend on
+    other rows cannot depend on a flag that other rows raise."""
+    guarded = request.or_f32 and request.stack is None and not request.fixed_order
+    if not guarded or guarded_depth(F16X3, request.gemm.k) is None:
+        return request
+    return replace(request, algorithm=F16X3, fallback=request.algorithm)
+
+
 def splitting_us(request: Request, spec: DeviceSpec) -> float:
     """The estimated microseconds of everything before the product of pieces."""
     how, found = request.algorithm, 0.0
@@ -147,9 +160,10 @@ def _split(
         scaling, (place, offset) = _scaling(splitting), _scales_at(request, name, target)
         found = kernels.auxiliary(ScalingConfig.of(scaling, aligned, overlapped=kernels.overlaps), scaling)
         steps.append(Step(found, (source, (place, offset))))
-        pointers.append((place, offset + scaling.apart * F32.bytes))
-    launch = kernels.auxiliary(SplittingConfig.of(splitting, aligned, overlapped=kernels.overlaps), splitting)
-    steps.append(Step(launch, tuple(pointers)))
+        pointers += [(place, offset + scaling.apart * F32.bytes), (place, offset + scaling.flag * F32.bytes)]
+    config = SplittingConfig.of(splitting, aligned, overlapped=kernels.overlaps)
+    launch = kernels.auxiliary(config, splitting, request.guard)
+    steps.append(Step(launch, (*pointers, *guards_of(request.guard))))
     return steps, at if to is not None else at + _size_bytes(request, name)
 
 
@@ -201,8 +215,10 @@ def _splitting(gemm: Gemm, how: Algorithm, name: OperandName, stack: Stack | Non
     step = padded_bytes(lines, length, F32) // F32.bytes if transposed else step
     to_step = 0 if count == 1 else how.count * to_piece
     sizes = (lines, length, source, to_lines, to_length, leading, to_piece, step if count > 1 else 0, to_step, count)
-    across = how.shift > 0 and inner.operand(name).order is not _K_MAJOR[name]
-    return Splitting(how, *sizes, across=across)
+    if not how.shift:
+        return Splitting(how, *sizes)
+    across = inner.operand(name).order is not _K_MAJOR[name]
+    return Splitting(how, *sizes, across=across, least=least_scaled(how, gemm.k))
 
 
 def _piece_bytes(gemm: Gemm, how: Algorithm, name: OperandName) -> int:
@@ -217,6 +233,7 @@ def emulated_plan(kernels: Kernels, request: Request, config: PlanConfig) -> Pla
     how = request.algorithm
     assert how is not None
     inner, at = of_pieces(request), 0
+    inner = replace(inner, guard=Guard.CLEAR if request.fallback else request.guard)
     steps: list[Step] = []
     places: dict[int, tuple[int, int]] = {Place.B: (Place.PIECES, 0)}
     for name in _split_by(request):
@@ -224,17 +241,46 @@ def emulated_plan(kernels: Kernels, request: Request, config: PlanConfig) -> Pla
         steps += more
         places[_PLACE[name]], at = more[-1].pointers[1], end
     if how.shift:
-        places |= {_SCALES[name]: _scales_at(request, name, places[_PLACE[name]]) for name in PACKABLE}
+        places |= _behind_pieces(request, places)
     product = plan_of(kernels, inner, config)
     steps += [replace(step, pointers=tuple(_moved(one, places, at) for one in step.pointers)) for step in product.steps]
     return Plan(tuple(steps), at + product.scratch_bytes, f"{how}: pieces by {product.words}")
+
+
+def _behind_pieces(request: Request, places: Mapping[int, tuple[int, int]]) -> dict[int, tuple[int, int]]:
+    """The scales and the flags of both operands. places: of their pieces."""
+    assert request.algorithm is not None
+    found: dict[int, tuple[int, int]] = {}
+    for name in PACKABLE:
+        scaling = _scaling(_splitting(request.gemm, request.algorithm, name, request.stack))
+        place, offset = _scales_at(request, name, places[_PLACE[name]])
+        found[_SCALES[name]] = place, offset
+        found[_FLAGS[name]] = place, offset + scaling.flag * F32.bytes
+    return found
+
+
+def with_fallback(request: Request, first: Plan, other: Plan) -> Plan:
+    """A plan by scaled pieces, and behind it one that runs where these do not do. other: by the fallback, guarded."""
+    assert request.algorithm is not None and request.fallback is not None
+    at = 0
+    places: dict[int, tuple[int, int]] = {Place.B: (Place.PIECES, 0)}
+    for name in _split_by(request):
+        places[_PLACE[name]] = Place.SCRATCH, at
+        at += _size_bytes(request, name)
+    flags = {place: where for place, where in _behind_pieces(request, places).items() if place in _FLAGS.values()}
+    more = [
+        replace(step, pointers=tuple(_moved(one, flags, first.scratch_bytes) for one in step.pointers))
+        for step in other.steps
+    ]
+    words = f"{first.words}; {request.fallback} where rows or columns span too many binades"
+    return Plan((*first.steps, *more), first.scratch_bytes + other.scratch_bytes, words)
 
 
 def _size_bytes(request: Request, name: OperandName) -> int:
     """Of the pieces of an operand with its scales."""
     assert request.algorithm is not None
     splitting = _splitting(request.gemm, request.algorithm, name, request.stack)
-    scales = 2 * _scaling(splitting).apart * F32.bytes if request.algorithm.shift else 0
+    scales = round_up(_scaling(splitting).storage_elements("target") * F32.bytes, 256) if request.algorithm.shift else 0
     return _pieces_bytes(splitting) + scales
 
 
@@ -264,4 +310,5 @@ def _transposed(kernels: Kernels, request: Request, splitting: Splitting, name: 
     copy = MatrixCopy(*lies, *to, transposed=True, step=step, to_step=splitting.step)
     problem = Relayout((copy,), F32, F32, splitting.count)
     config = RelayoutConfig.of(problem, [request.alignment.of(name)], overlapped=kernels.overlaps)
-    return Step(kernels.auxiliary(config, problem), ((_PLACE[name], 0), (Place.SCRATCH, at)))
+    launch = kernels.auxiliary(config, problem, request.guard)
+    return Step(launch, ((_PLACE[name], 0), (Place.SCRATCH, at), *guards_of(request.guard)))

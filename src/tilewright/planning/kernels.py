@@ -12,7 +12,7 @@ from tilewright.codegen import print_cuda
 from tilewright.device.arch import SINCE, Feature
 from tilewright.device.spec import DeviceSpec
 from tilewright.errors import ScheduleError, TilewrightError
-from tilewright.ir.kernel import Kernel, Variant
+from tilewright.ir.kernel import Guard, Kernel, Variant
 from tilewright.ir.work import Problems, SplitK
 from tilewright.kernels.configuration import name_of
 from tilewright.kernels.gemv import GemvConfig
@@ -86,8 +86,10 @@ class Kernels:
         *,
         problems: Problems = Problems.ONE,
         others: Sequence[Gemm] = (),
+        guard: Guard | None = None,
     ) -> Built:
         """The kernel of a plan for the class of a problem. others: which it must also serve, of the same formats.
+        guard: of `Variant`.
 
         Raises what building, compiling or loading raises, the second time at once.
         """
@@ -99,6 +101,7 @@ class Kernels:
             tile = {dim: program.cluster_tile(dim) for dim in DIMS}
             shape = self._shapes[known] = Shape(tile, reads_vectors(program))
         variant = weakest([variant_of(one, alignment, shape, config) for one in (gemm, *others)])
+        variant = replace(variant, guard=guard)
         key = (*known, variant, problems)
         if key in self._failed:
             raise self._failed[key]
@@ -126,17 +129,18 @@ class Kernels:
         self,
         config: QuantizationConfig | RelayoutConfig | ReduceConfig | ScalingConfig | SplittingConfig,
         problem: Quantization | Relayout | Reduction | Scaling | Splitting,
+        guard: Guard | None = None,
     ) -> PreparedLaunch:
-        """The launch of a kernel that stands before or after a product.
+        """The launch of a kernel that stands before or after a product. guard: of `Variant`.
 
         Raises what compiling or loading raises, the second time at once.
         """
-        key = (config, problem.formats)
+        key = (config, problem.formats, guard)
         found = self._auxiliary.get(key)
         if found is None:
-            kernel = config.kernel(problem)  # type: ignore[arg-type]
+            kernel = guarded(config.kernel(problem), guard)  # type: ignore[arg-type]
             found = self._auxiliary[key] = Built(self.small(print_cuda(kernel)), kernel)
-        nowhere = (0,) * len(problem.matrices)
+        nowhere = (0,) * (len(problem.matrices) + len(found.kernel.guard_flags))
         return found.loaded.prepare(grid_of(found.kernel, problem), found.kernel.block, arguments(problem, nowhere))
 
     def gemv(self, skinny: Skinny) -> PreparedLaunch:
@@ -161,6 +165,11 @@ class Kernels:
                 self._failed[source] = failure
                 raise
         return found
+
+
+def guarded(kernel: Kernel, guard: Guard | None) -> Kernel:
+    """The kernel, run on a condition."""
+    return kernel if guard is None else replace(kernel, variant=replace(kernel.variant, guard=guard))
 
 
 def schedule_of(gemm: Gemm, config: PlanConfig) -> Schedule:

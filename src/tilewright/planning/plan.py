@@ -23,7 +23,9 @@ class Place(IntEnum):
     PIECES = 7
     SCALE_A = 8
     SCALE_B = 9
-    OPERAND = 10
+    GUARD_A = 10
+    GUARD_B = 11
+    OPERAND = 12
 
 
 @dataclass(frozen=True, slots=True)

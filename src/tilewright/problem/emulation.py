@@ -134,6 +134,15 @@ TF32X3 = Algorithm("tf32x3", TF32, 2, ((1, 0), (0, 1), (0, 0)), 32)
 F16X3 = Algorithm("f16x3", F16, 2, ((1, 0), (0, 1), (0, 0)), 64, shift=11)
 ALGORITHMS = {one.name: one for one in (BF16X9, BF16X6, BF16X3, TF32X3, F16X3)}
 
+FALLBACK = BF16X6
+"""What multiplies in place of scaled pieces where an operand spans too many binades for them."""
+
+_LEAST_GUARDED_K = 1024
+"""Of scaled pieces in the place of f32 arithmetic: a group of 64 of uniform numbers is off by 2e-7, as f32 for that."""
+
+_DEEPEST = 8
+"""Binades below the range of f16 that a guard may allow."""
+
 SCALED_TO = 2.0**12
 """The least that the largest magnitude of a scaled row or column is; it is below 4 times that, as scales are powers of
 four, and numbers of f16 end at 2**16."""
@@ -151,6 +160,38 @@ def algorithm(name: str) -> Algorithm:
     if name not in ALGORITHMS:
         raise UnknownName("algorithm", name, ALGORITHMS)
     return ALGORITHMS[name]
+
+
+def guarded_units(how: Algorithm, k: int, depth: int) -> float:
+    """W of scaled pieces where no scaled number but 0 is below 2**(-13 - depth): there is no underflow then, but that
+    of the result.
+
+    Pieces of such numbers are off by 2**(depth - 23) of them at most, the product of second pieces, which is dropped,
+    by 4**depth u, and subnormal numbers make tensor cores cut off 5 * 2**depth u at most.
+    """
+    return how.units(k) + 1.01 * 4.0**depth + 2.0 ** (depth + 2) + 5 * 2.0**depth
+
+
+def guarded_depth(how: Algorithm, k: int) -> int | None:
+    """The binades below the range of f16 that leave the bound of scaled pieces not above that of f32; None for none, or
+    where a typical error is not below that of f32.
+
+    >>> [guarded_depth(F16X3, k) for k in (512, 1024, 4096, 16384)]
+    [None, 4, 5, 6]
+    """
+    if k < _LEAST_GUARDED_K:
+        return None
+    fine = [depth for depth in range(1, _DEEPEST + 1) if guarded_units(how, k, depth) <= f32_units(k)]
+    return max(fine, default=None)
+
+
+def least_scaled(how: Algorithm, k: int) -> float:
+    """The least magnitude of scaled numbers but 0 for which `guarded_units` is not above the bound of f32.
+
+    >>> least_scaled(F16X3, 4096) == 2.0**-18
+    True
+    """
+    return 2.0 ** (-13 - (guarded_depth(how, k) or 0))
 
 
 def f32_units(k: int) -> float:

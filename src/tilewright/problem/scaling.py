@@ -15,8 +15,8 @@ from tilewright.problem.storages import Storages, lines_of, poisoned
 
 @dataclass(frozen=True, slots=True)
 class Scaling:
-    """A scale for each line of a matrix, or for each column of its lines, and the square root of its inverse; sizes in
-    elements.
+    """A scale for each line of a matrix, or for each column of its lines, and the square root of its inverse; behind
+    them a flag, 0, that splitting may raise. Sizes in elements.
 
     lines, length, leading: of the source as it lies: its lines, elements of a line, elements from line to line.
     across: a scale is of a column, all lines together; else of a line. apart: from the roots, which are first in the
@@ -41,6 +41,11 @@ class Scaling:
         return self.length if self.across else self.lines
 
     @property
+    def flag(self) -> int:
+        """Where the flag lies in the target."""
+        return 2 * self.apart
+
+    @property
     def matrices(self) -> tuple[NamedMatrix, ...]:
         return NamedMatrix("source", F32), NamedMatrix("target", F32)
 
@@ -60,7 +65,7 @@ class Scaling:
 
     def storage_elements(self, name: str) -> int:
         if name == "target":
-            return self.apart + self.scaled
+            return self.flag + 1
         return (self.lines - 1) * self.leading + self.length if self.lines and self.length else 0
 
     @property
@@ -77,7 +82,8 @@ class Scaling:
         """Each matrix in one line, for the header of a kernel."""
         return (
             "source  f32, lines x length, lines leading elements apart",
-            "target  f32, square roots of the inverses of scales; apart elements behind them, the scales",
+            "target  f32, square roots of the inverses of scales; the scales, apart elements behind them; a 0, as many "
+            "behind these",
         )
 
 
@@ -103,5 +109,6 @@ def scales_stored(storages: Storages) -> Array:
     source = lines_of(storages.storage("source"), 0, problem.lines, problem.length, problem.leading)
     scales = scales_of(source, axis=0 if problem.across else 1)
     target[: problem.scaled] = 1 / np.sqrt(scales)
-    target[problem.apart :] = scales
+    target[problem.apart : problem.apart + problem.scaled] = scales
+    target[problem.flag] = 0
     return target

@@ -21,7 +21,8 @@ class Splitting:
     lines, length, leading: of the source as it lies: its lines, elements of a line, elements from line to line.
     to_lines, to_length, to_leading: of one piece; what it has beyond the source is zero. to_piece: from one piece to
     the next. step, to_step: from one matrix of a batch to the next. count: of the batch. across:
-    scales, of algorithms that have them, are of columns of the source, not of lines.
+    scales, of algorithms that have them, are of columns of the source, not of lines. least: magnitudes of scaled
+    numbers below which the flag is raised.
     """
 
     algorithm: Algorithm
@@ -36,6 +37,7 @@ class Splitting:
     to_step: int = 0
     count: int = 1
     across: bool = False
+    least: float = 0.0
 
     def __post_init__(self) -> None:
         if self.to_lines < self.lines or self.to_length < self.length:
@@ -56,19 +58,20 @@ class Splitting:
 
     @property
     def matrices(self) -> tuple[NamedMatrix, ...]:
-        scales = (NamedMatrix("scales", F32),) if self.algorithm.shift else ()
+        scales = (NamedMatrix("scales", F32), NamedMatrix("flag", F32)) if self.algorithm.shift else ()
         return NamedMatrix("source", F32), NamedMatrix("target", self.out), *scales
 
     @property
     def results(self) -> tuple[str, ...]:
-        return ("target",)
+        return ("target", "flag") if self.algorithm.shift else ("target",)
 
     @property
     def scalars(self) -> tuple[Scalar, ...]:
         sizes = ("lines", "length", "to_lines", "to_length", "count")
         offsets = ("leading", "to_leading", "to_piece", "step", "to_step")
         found = [Scalar(name, getattr(self, name), ScalarKind.SIZE) for name in sizes]
-        return (*found, *(Scalar(name, getattr(self, name), ScalarKind.OFFSET) for name in offsets))
+        least = (Scalar("least", self.least, ScalarKind.FACTOR),) if self.algorithm.shift else ()
+        return (*found, *(Scalar(name, getattr(self, name), ScalarKind.OFFSET) for name in offsets), *least)
 
     @property
     def formats(self) -> tuple[str, bool]:
@@ -76,6 +79,8 @@ class Splitting:
         return self.algorithm.name, self.across
 
     def storage_elements(self, name: str) -> int:
+        if name == "flag":
+            return 1
         if name == "scales":
             return self.length if self.across else self.lines
         if name == "source":
@@ -104,6 +109,7 @@ class Splitting:
             f"target  {self.algorithm.pieces}, {self.algorithm.count} pieces, to_piece elements apart, each to_lines x "
             "to_length, lines to_leading elements apart; zeros beyond the source",
             *((f"scales  f32, one for each {'column' if self.across else 'line'}",) if self.algorithm.shift else ()),
+            *(("flag  f32, 1 where a scaled number is not 0 and below least",) if self.algorithm.shift else ()),
         )
 
 
@@ -122,9 +128,21 @@ def make_source(problem: Splitting, *, seed: int = 0) -> Storages:
         drawn = rng.integers(0, 2**32, target.shape, dtype=np.uint64).astype(np.uint32).view(np.float32)
         target[...] = np.where(rng.random(target.shape) < 0.25, drawn, values)
     if problem.algorithm.shift:
+        arrays["flag"][:] = 0
         source = lines_of(arrays["source"], 0, problem.lines, problem.length, problem.leading)
         arrays["scales"][:] = scales_of(source, axis=0 if problem.across else 1)
     return Storages(problem, arrays)
+
+
+def flag_stored(storages: Storages) -> bool:
+    """Whether the launch raises the flag."""
+    problem = storages.problem
+    assert isinstance(problem, Splitting)
+    source = lines_of(storages.storage("source"), 0, problem.lines, problem.length, problem.leading)
+    scales = storages.storage("scales")
+    with np.errstate(invalid="ignore", under="ignore"):
+        scaled = abs(source * (scales[None, :] if problem.across else scales[:, None]))
+    return bool(((scaled < np.float32(problem.least)) & (source != 0)).any())
 
 
 def pieces_stored(storages: Storages) -> Array:

@@ -45,6 +45,7 @@ check: $(VENV)/ready  ## format, lint, types, layers, generated documents
 	$(BIN)/tilewright calibrate --check docs/calibration.md
 	$(BIN)/python benchmarks/shapes_table.py --check docs/hopper.md
 	$(BIN)/python benchmarks/shapes_table.py --check docs/tensor_cores.md --records benchmarks/results/ampere_h200.jsonl
+	$(BIN)/python benchmarks/emulation_table.py --records benchmarks/results/emulation_h200.jsonl --check docs/accuracy.md
 	$(BIN)/python benchmarks/predictions.py --check
 
 $(VENV)/docs-ready: $(VENV)/ready

@@ -13,7 +13,7 @@ from test_matmul import assert_right, drawn, values
 
 from tilewright.bench import quick
 from tilewright.dtypes import F32
-from tilewright.frontend import autotune, matmul
+from tilewright.frontend import autotune, linear_gated, matmul
 from tilewright.frontend.compute import words_of
 
 
@@ -51,6 +51,17 @@ def clock(gpu: State, monkeypatch: pytest.MonkeyPatch) -> Clock:
     made = Clock(gpu)
     monkeypatch.setattr(quick, "times_us", made.times_us)
     return made
+
+
+def test_functions_and_gated_products_are_measured(clock: Clock) -> None:
+    a, b, gate = drawn(64, 80), drawn(80, 96), drawn(64, 96)
+    with autotune():
+        found = matmul(a, b, epilogue=lambda acc, gate: acc * gate, operands={"gate": gate})
+        joined = linear_gated(a, drawn(48, 80), drawn(48, 80, seed=1), activation="relu")
+    np.testing.assert_allclose(found, np.asarray(a) @ np.asarray(b) * np.asarray(gate), rtol=1e-4, atol=1e-4)
+    first, last = (np.asarray(a) @ np.asarray(drawn(48, 80, seed=seed)).T for seed in (0, 1))
+    np.testing.assert_allclose(joined, np.maximum(first, 0) * last, rtol=1e-4, atol=1e-4)
+    assert clock.problems == 2
 
 
 def test_the_fastest_is_kept_and_a_problem_is_measured_once(gpu: State, clock: Clock) -> None:

@@ -76,6 +76,19 @@ def test_a_function_is_traced_once_and_equal_ones_are_one() -> None:
     assert ask(lambda acc, gate: gate * acc, {"gate": np.ones(3)})[0] is not first
 
 
+def test_a_function_that_closes_over_another_number_is_another_function() -> None:
+    rate = 2.0
+
+    def function(acc: Any) -> Any:
+        return acc * rate
+
+    first = ask(function, None)[0]
+    rate = 3.0
+    second = ask(function, None)[0]
+    rate = 2.0
+    assert first is ask(function, None)[0] and first is not second
+
+
 def test_a_zero_is_not_a_negative_zero() -> None:
     one, other = (ask(lambda acc, z=z: acc + z, None)[0] for z in (0.0, -0.0))
     assert one is not other

@@ -119,10 +119,19 @@ def _asked(epilogue: Any, operands: Any, activation: Any) -> tuple[Any, tuple[fl
     return ask(epilogue, operands)
 
 
-def linear(x: Any, weight: Any, bias: Any = None, *, activation: str | None = None) -> Any:
+def linear(
+    x: Any,
+    weight: Any,
+    bias: Any = None,
+    *,
+    activation: str | None = None,
+    epilogue: Callable[..., Any] | None = None,
+    operands: Mapping[str, Any] | None = None,
+) -> Any:
     """`activation(x @ weight.T + bias)`; without the activation as torch.nn.functional.linear.
 
     x: (..., in_features). weight: (out_features, in_features), or (in_features,) for one output. bias: (out_features,).
+    epilogue, operands: as of `matmul`.
     Raises as `matmul`, in words of x, weight and bias.
     """
     try:  # and not getattr, which PyTorch 2.4 cannot compile
@@ -137,9 +146,9 @@ def linear(x: Any, weight: Any, bias: Any = None, *, activation: str | None = No
         )
     given = x, weight.T if len(shape) == 2 else weight
     if is_compiling():
-        return matmul(*given, bias=bias, activation=activation)
+        return matmul(*given, bias=bias, activation=activation, epilogue=epilogue, operands=operands)
     try:
-        return matmul(*given, bias=bias, activation=activation)
+        return matmul(*given, bias=bias, activation=activation, epilogue=epilogue, operands=operands)
     except ProblemError as error:
         raise _in_words_of_linear(error, x, weight, bias) from None
 

@@ -289,13 +289,13 @@ _MOST = 1024
 def ask(function: Any, operands: Mapping[str, Any] | None) -> tuple[Traced, tuple[float, ...], tuple[Any, ...]]:
     """What a call asks by a function of the epilogue: what is computed, the scalars and the arrays that it reads.
 
-    A function is traced at its first call with operands of some names. Raises TraceError for what is no expression, and
-    ProblemError for operands that are none.
+    A function is traced at its first call with operands of some names, and anew where it closes over other numbers.
+    Raises TraceError for what is no expression, and ProblemError for operands that are none.
     """
     given = {} if operands is None else operands
     try:
         scalars = tuple([name for name, one in given.items() if _is_scalar(one)])
-        key = function, tuple(given), scalars
+        key = function, tuple(given), scalars, _closed_over(function)
         traced = _KNOWN.get(key)
     except AttributeError:
         raise ProblemError(
@@ -316,6 +316,18 @@ def ask(function: Any, operands: Mapping[str, Any] | None) -> tuple[Traced, tupl
         tuple([_checked_scalar(name, given[name]) for name in traced.factors]),
         tuple([given[name] for name in traced.names]),
     )
+
+
+def _closed_over(function: Any) -> tuple[str, ...] | None:
+    """The numbers that a function closes over: where one has changed, the function is another."""
+    cells = getattr(function, "__closure__", None)
+    if not cells:
+        return None
+    try:
+        values = [cell.cell_contents for cell in cells]
+    except ValueError:  # a cell that is not filled yet
+        return None
+    return tuple([repr(value) for value in values if isinstance(value, (int, float))])
 
 
 def _is_scalar(given: Any) -> bool:

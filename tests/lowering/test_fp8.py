@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from tilewright.dtypes import BF16, E4M3, E5M2, F16, F32, Array, DType
-from tilewright.errors import LoweringError, ProblemError
+from tilewright.errors import FormatError, LoweringError, ProblemError
 from tilewright.ir.work import SplitK
 from tilewright.kernels.configuration import GemmConfig
 from tilewright.kernels.simt import SimtConfig
@@ -62,6 +62,25 @@ def test_a_scale_of_a_whole_operand_is_read_where_it_lies(scale: tuple[Scale, ..
     for config in (replace(TILE, subtile=0, persistent=False), SimtConfig((64, 64, 16), (32, 32), unroll=8)):
         verdict = check(operands, result(gemm, config, operands))
         assert verdict.ok, verdict.message
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize(("first", "second"), [(E4M3, E5M2), (E5M2, E4M3)], ids=str)
+def test_operands_of_two_formats(first: DType, second: DType, kind: str) -> None:
+    gemm = replace(problem(70, 136, 144, first, "m", "n", out=F32), b_dtype=second)
+    operands = make_operands(gemm)
+    assert (operands.matrix("B") == second.decode(operands.b).reshape(136, 144).T).all()
+    for config in (KINDS[kind], SimtConfig((64, 64, 16), (32, 32), unroll=8)):
+        verdict = check(operands, result(gemm, config, operands))
+        assert verdict.ok, verdict.message
+    text = build(gemm, KINDS[kind].schedule(gemm)).source.text
+    formats = (second, first) if kind == "swap-AB" else (first, second)
+    assert f".f32.{formats[0]}.{formats[1]} " in text
+
+
+def test_only_fp8_is_multiplied_by_another_format() -> None:
+    with pytest.raises(FormatError, match="Cannot multiply bf16 by e4m3"):
+        Gemm(8, 8, 8, BF16, out=BF16, b_dtype=E4M3)
 
 
 def test_promotion_keeps_what_fast_sums_lose() -> None:

@@ -61,7 +61,7 @@ def scaled_matmul(
 ) -> Any:
     """`(a @ b) * scale_a * scale_b + bias` of FP8 operands, in one kernel on the tensor cores of Hopper (sm_90).
 
-    a: (m, k). b: (k, n). Both hold float8_e4m3fn, or float8_e5m2, of PyTorch. b is read as it lies where k is
+    a: (m, k). b: (k, n). Each holds float8_e4m3fn or float8_e5m2 of PyTorch. b is read as it lies where k is
     contiguous, as in `weight.T`; other orders are transposed before. scale_a, scale_b: f32, on the same GPU, where the
     kernel reads them: one element, or one for each row of a, of shape (m, 1) or (m,), and each column of b, of shape
     (1, n) or (n,). Or both have one for each block of 128 of k, and of 1 or 128 rows of a, (m, k / 128) or
@@ -121,8 +121,6 @@ def checked_scaled(views: ScaledViews, options: ScaledOptions) -> Scaling:
             )
         if len(view.shape) != 2:
             raise ShapeError(f"scaled_matmul: {name} has shape {view.shape}, and matrices have two dimensions.")
-    if a.dtype is not b.dtype:
-        raise DTypeError(f"scaled_matmul: a holds {a.dtype} and b {b.dtype}.", hint="use one format for both.")
     if a.shape[1] != b.shape[0]:
         raise ShapeError(
             f"scaled_matmul: a of shape {a.shape} does not go with b of shape {b.shape}.",
@@ -168,7 +166,8 @@ def request_of(views: ScaledViews, options: ScaledOptions) -> Request:
     orders = {"a": a.order, "b": b.order, "lda": a.leading, "ldb": b.leading, "ldc": max(ldc, 1)}
     blocks = scaling.blocks if product.k else None
     sizes = product.m, product.n, product.k
-    gemm = Gemm(*sizes, views.a.dtype, out=out, epilogue=epilogue, block_scales=blocks, **orders)  # type: ignore[arg-type]
+    mixed = views.b.dtype if views.b.dtype is not views.a.dtype else None
+    gemm = Gemm(*sizes, views.a.dtype, out=out, epilogue=epilogue, block_scales=blocks, b_dtype=mixed, **orders)  # type: ignore[arg-type]
     at_bias = 0 if bias is None else bias.pointer
     alignment = Alignment(
         power_of_two(views.a.pointer | gemm.lda),

@@ -128,7 +128,7 @@ def _product(
 
 def _why_not(a: Any, b: Any, bias: Any, kind: Any) -> str:
     """Why PyTorch shall have a product, in few words; empty where we take it."""
-    if a.dtype not in _FP8 or b.dtype is not a.dtype or a.dtype is torch.float8_e5m2:
+    if a.dtype not in _FP8 or b.dtype not in _FP8 or a.dtype is b.dtype is torch.float8_e5m2:
         return f"{a.dtype} by {b.dtype}".replace("torch.", "")
     if kind not in _RESULTS:
         return f"a result of {kind}".replace("torch.", "")

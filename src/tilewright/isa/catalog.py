@@ -25,16 +25,19 @@ INSTRUCTIONS: tuple[MatrixInstruction, ...] = (
 )
 
 
-def instruction(family: str, product: DType, accumulate: DType) -> MatrixInstruction:
-    """The instruction of a family ("mma.m16n8k16") for these formats. Raises ScheduleError where there is none."""
+def instruction(family: str, product: DType, accumulate: DType, product_b: DType | None = None) -> MatrixInstruction:
+    """The instruction of a family ("mma.m16n8k16") for these formats. product_b: of B, where it is another. Raises
+    ScheduleError where there is none."""
     families = list(dict.fromkeys(known.family for known in INSTRUCTIONS))
     if family not in families:
         raise UnknownName("matrix instruction", family, families, shown=_shown(families))
     unit = product.names.ptx
+    second = None if product_b is product else product_b
     for known in INSTRUCTIONS:
-        if (known.family, known.product.ptx, known.accumulate) == (family, unit, accumulate):
+        asked = known.family, known.product.ptx, known.accumulate, known.product_b
+        if asked == (family, unit, accumulate, second):
             return known
-    formats = [f"{k.product} into {k.accumulate}" for k in INSTRUCTIONS if k.family == family]
+    formats = [f"{k.product} into {k.accumulate}" for k in INSTRUCTIONS if k.family == family and k.product_b is None]
     others = _shown([k.family for k in INSTRUCTIONS if (k.product.ptx, k.accumulate) == (unit, accumulate)])
     raise ScheduleError(
         f"{family} does not multiply {product} into {accumulate}.",

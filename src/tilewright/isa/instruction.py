@@ -21,7 +21,8 @@ from tilewright.layout.fragment import Fragment
 class MatrixInstruction:
     """`D[m, n] = sum_k A[m, k] * B[k, n] + C[m, n]` for one tile, by the lanes of a warp or a warpgroup together.
 
-    family: as a schedule names it, with its shape ("mma.m16n8k16"). product: the format of A and B; accumulate: that
+    family: as a schedule names it, with its shape ("mma.m16n8k16"). product: the format of A and B; product_b: that of
+    B, where it is another; accumulate: that
     of the sum. k: the depth of the tile. a, b, c: who holds which element; a and b are None where the instruction reads
     its operands from shared memory. mnemonic: the PTX instruction, where "{a}" and "{b}" stand for the
     orders of opaque operands. feature: what it needs of the architecture. source: where all this is written. summed:
@@ -39,6 +40,7 @@ class MatrixInstruction:
     feature: Feature
     source: str
     summed: int = 0
+    product_b: DType | None = None
 
     @property
     def m(self) -> int:
@@ -55,7 +57,13 @@ class MatrixInstruction:
         >>> MMA_F16_F32.name
         'mma.m16n8k16.f32.f16'
         """
-        return f"{self.family}.{self.accumulate}.{self.product}"
+        other = "" if self.product_b is None else f".{self.product_b}"
+        return f"{self.family}.{self.accumulate}.{self.product}{other}"
+
+    @property
+    def formats(self) -> tuple[DType, DType]:
+        """Those of A and of B."""
+        return self.product, self.product_b or self.product
 
     @property
     def is_opaque(self) -> bool:
@@ -98,7 +106,7 @@ class MatrixInstruction:
         """
         bits = self.product.sum_in(self.accumulate).fraction_bits
         return BlockSum(self.summed or self.k, bits, min(bits, F32_FRACTION_BITS)).of(
-            a, b, c, self.product, self.accumulate
+            a, b, c, self.product, self.accumulate, self.product_b
         )
 
     def rounded(self, a: Array, b: Array, c: Array) -> Array:

@@ -42,10 +42,12 @@ class BlockSum:
     fraction_bits: int = 25
     kept: int = 23
 
-    def of(self, a: Array, b: Array, c: Array, product: DType, accumulate: DType) -> Array:
+    def of(
+        self, a: Array, b: Array, c: Array, product: DType, accumulate: DType, product_b: DType | None = None
+    ) -> Array:
         """D for matrices of shape (..., m, k), (..., k, n) and (..., m, n) of numbers of the formats; D is float32.
 
-        NaN has no payload.
+        product_b: the format of B, where it is another. NaN has no payload.
         """
         a, b, c = (np.asarray(x, np.float32) for x in (a, b, c))
         lead, (m, n) = np.broadcast_shapes(a.shape[:-2], b.shape[:-2], c.shape[:-2]), c.shape[-2:]
@@ -54,7 +56,7 @@ class BlockSum:
             return np.broadcast_to(x, (*lead, *x.shape[-2:])).reshape(-1, *x.shape[-2:])
 
         with np.errstate(all="ignore"):  # NaN and infinity are values like any others
-            powers = _exponents(a, product), _exponents(b, product)
+            powers = _exponents(a, product), _exponents(b, product_b or product)
             in_f32 = self._fits_f32(*powers)
             left, right, c = [tiles(x) for x in (a, powers[0])], [tiles(x) for x in (b, powers[1])], tiles(c)
             if len(c) <= n:

@@ -18,6 +18,9 @@ WIDTHS = tuple(range(8, 257, 8))
 
 _FORMATS: tuple[tuple[DType, DType], ...] = ((F16, F32), (F16, F16), (BF16, F32), (TF32, F32), (E4M3, F32), (E5M2, F32))
 
+_MIXED = ((E4M3, E5M2), (E5M2, E4M3))
+"""The formats of A and of B, whose sums are in f32."""
+
 
 def transposes(product: DType) -> bool:
     """Whether wgmma reads tiles in which m or n is contiguous, not k: of elements of 2 bytes only.
@@ -27,7 +30,7 @@ def transposes(product: DType) -> bool:
     return product.bytes == 2
 
 
-def _instruction(n: int, product: DType, accumulate: DType) -> MatrixInstruction:
+def _instruction(n: int, product: DType, accumulate: DType, product_b: DType | None = None) -> MatrixInstruction:
     k = K_BYTES // product.bytes
     shape = f"m64n{n}k{k}"
     return MatrixInstruction(
@@ -38,10 +41,14 @@ def _instruction(n: int, product: DType, accumulate: DType) -> MatrixInstruction
         None,
         None,
         warpgroup_accumulator(n),
-        f"wgmma.mma_async.sync.aligned.{shape}.{accumulate.ptx}.{product.ptx}.{product.ptx}",
+        f"wgmma.mma_async.sync.aligned.{shape}.{accumulate.ptx}.{product.ptx}.{(product_b or product).ptx}",
         Feature.WGMMA,
         "PTX ISA 9.0, wgmma.mma_async",
+        product_b=product_b,
     )
 
 
-WGMMA = tuple(_instruction(n, product, accumulate) for product, accumulate in _FORMATS for n in WIDTHS)
+WGMMA = (
+    *(_instruction(n, product, accumulate) for product, accumulate in _FORMATS for n in WIDTHS),
+    *(_instruction(n, a, F32, b) for a, b in _MIXED for n in WIDTHS),
+)

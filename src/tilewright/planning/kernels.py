@@ -193,7 +193,7 @@ def _build(gemm: Gemm, schedule: Schedule, config: PlanConfig) -> Build:
 
 def _formats(gemm: Gemm) -> tuple[Any, ...]:
     scales = None if gemm.block_scales is None else gemm.block_scales.classes
-    orders = gemm.a, gemm.b, gemm.c
+    orders = gemm.a, gemm.b, gemm.c, gemm.b_dtype
     return gemm.dtype, gemm.accumulate, gemm.out, gemm.product, *orders, gemm.epilogue, gemm.pieces, scales
 
 

@@ -8,7 +8,7 @@ from enum import Enum
 from numbers import Real
 from typing import Any, Literal, SupportsIndex, get_args
 
-from tilewright.dtypes import ALL, F32, TF32_FORMATS, DType
+from tilewright.dtypes import ALL, F32, FP8_FORMATS, TF32_FORMATS, DType
 from tilewright.errors import FormatError, ProblemError
 from tilewright.html_text import table
 from tilewright.problem.block_scales import NAMES as BLOCK_SCALES
@@ -148,8 +148,9 @@ def _check_factor(name: str, value: Any) -> None:
 class Gemm:
     """One problem. Sizes in elements; `a`, `b`, `c` are storage orders; leading dimensions default to tight.
 
-    dtype: of A and B. accumulate: of the running sum. out: of C. product: what A and B are rounded to before they are
-    multiplied, by default nothing; tf32 or tf32_truncated for f32 operands on tensor cores. epilogue: what is added to
+    dtype: of A and B; b_dtype: of B, where both are FP8 and of two formats. accumulate: of the running sum. out: of C.
+    product: what A and B are rounded to before they are multiplied, by default nothing; tf32 or tf32_truncated for f32
+    operands on tensor cores. epilogue: what is added to
     the finished sum, and what function is taken of it; ld_added: of the matrices that it reads, in their order;
     numbers: its scalars, in the order of `Epilogue.factors`, each 1 by default.
     pieces: A and B are the first pieces of f32 operands, as an algorithm splits them; the others, A1, A2, B1 and B2,
@@ -179,6 +180,7 @@ class Gemm:
     numbers: tuple[float, ...] = ()
     pieces: Algorithm | None = None
     block_scales: BlockScales | None = None
+    b_dtype: DType | None = None
 
     def __post_init__(self) -> None:
         for name in ("m", "n", "k"):
@@ -204,6 +206,10 @@ class Gemm:
                 hint=f"operands and results are {', '.join(factors)}."
                 if factors == results
                 else f"operands are {', '.join(factors)}, results {', '.join(results)}.",
+            )
+        if self.b_dtype is not None and not {self.dtype, self.b_dtype} <= set(FP8_FORMATS):
+            raise FormatError(
+                f"Cannot multiply {self.dtype} by {self.b_dtype}.", hint="operands of two formats are e4m3 and e5m2."
             )
         if self.product not in (None, self.dtype) and self.product.name not in self.dtype.products:
             raise FormatError(
@@ -316,7 +322,7 @@ class Gemm:
             case "A" | "A1" | "A2":
                 return Operand(name, self.dtype, self.a)
             case "B" | "B1" | "B2":
-                return Operand(name, self.dtype, self.b)
+                return Operand(name, self.b_dtype or self.dtype, self.b)
             case "C":
                 return Operand(name, self.out, self.c)
             case "block_scale_a" | "block_scale_b":
@@ -329,6 +335,10 @@ class Gemm:
     def multiplied(self) -> DType:
         """The format in which A and B are multiplied."""
         return self.product or self.dtype
+
+    def factor_format(self, name: str) -> DType:
+        """The format in which A or B is multiplied."""
+        return self.b_dtype if self.b_dtype is not None and name[0] == "B" else self.multiplied
 
     @property
     def rounds_to(self) -> DType | None:
@@ -416,4 +426,5 @@ class Gemm:
 
     def __str__(self) -> str:
         orders = "".join("N" if order is Order.ROW else "T" for order in (self.a, self.b))
-        return f"{self.m}x{self.n}x{self.k} {self.multiplied} {orders}"
+        other = "" if self.b_dtype is None else f" by {self.b_dtype}"
+        return f"{self.m}x{self.n}x{self.k} {self.multiplied}{other} {orders}"

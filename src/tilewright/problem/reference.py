@@ -104,7 +104,7 @@ def _check_addressable(gemm: Gemm) -> None:
 
 def as_multiplied(operands: Operands, name: OperandName) -> Array:
     """The logical matrix of A or B rounded as the problem asks before it is multiplied, float64."""
-    multiplied = operands.gemm.multiplied
+    multiplied = operands.gemm.factor_format(name)
     rounded: Array = multiplied.decode(multiplied.encode(operands.matrix(name))).astype(np.float64)
     return rounded
 

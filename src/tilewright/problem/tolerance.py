@@ -38,7 +38,7 @@ from tilewright.dtypes import F32, Array, DType
 from tilewright.errors import ProblemError
 from tilewright.problem.epilogue import Added, evaluate, rounded_to
 from tilewright.problem.functions import STEEPEST, Activation, Elementary, Function, Operation
-from tilewright.problem.gemm import Gemm
+from tilewright.problem.gemm import Gemm, OperandName
 from tilewright.problem.reference import Operands, as_multiplied, reference, scale_of, summed
 from tilewright.units import ceil_div
 
@@ -108,7 +108,7 @@ def error_bound(operands: Operands, *, promote_every: int = 0) -> Array:
         exact = summed(operands, lambda name: as_multiplied(operands, name))
         sums = summed(
             operands,
-            lambda name: _magnitudes(gemm, as_multiplied(operands, name)) * np.abs(scale_of(operands, name)),
+            lambda name: _magnitudes(gemm, name, as_multiplied(operands, name)) * np.abs(scale_of(operands, name)),
         )
         totals = tuple(made(value, gamma * size) for value, size in zip(exact, sums, strict=True))
         found = evaluate(gemm.epilogue.value, _Errors(operands, totals, gamma))
@@ -121,11 +121,11 @@ _U = F32.unit_roundoff
 _LARGEST = (2 - 2**-23) * 2.0**127
 
 
-def _magnitudes(gemm: Gemm, values: Array) -> Array:
+def _magnitudes(gemm: Gemm, name: OperandName, values: Array) -> Array:
     """Those of factors; of FP8, those that the alignment of their products sees."""
     found: Array = np.abs(values)
     if gemm.multiplied.sum_in(gemm.accumulate).fraction_bits < F32_FRACTION_BITS:
-        found = np.where(found == 0, 0.0, np.maximum(found, gemm.multiplied.tiny))
+        found = np.where(found == 0, 0.0, np.maximum(found, gemm.factor_format(name).tiny))
     return found
 
 

@@ -173,9 +173,9 @@ class FloatArithmetic:
         return np.asarray(function.of(value)).astype(np.float32)[()]
 
     def multiply_tiles(self, instruction: MatrixInstruction, a: Array, b: Array, c: Array) -> Array:
-        product = instruction.product
+        first, second = instruction.formats
         multiply = instruction.meaning if self.exact_sums else instruction.rounded
-        return multiply(product.as_multiplied(a), product.as_multiplied(b), c)
+        return multiply(first.as_multiplied(a), second.as_multiplied(b), c)
 
 
 def counting() -> FloatArithmetic:

@@ -37,8 +37,10 @@ class Tensorize(Step):
         doing = f"Cannot run {self.m!r}, {self.n!r} and {self.k!r} by {self.using}"
         if program.tensorized is not None:
             refuse(f"{doing}: {program.tensorized.instruction.name} runs a tile already.", hint="use Tensorize once.")
-        chosen = instruction(self.using, program.gemm.multiplied, program.gemm.accumulate)
         swapped = find_loop(program, self.m).axes[0].dim == "n"
+        gemm = program.gemm
+        first, second = (gemm.factor_format(name) for name in ("BA" if swapped else "AB"))
+        chosen = instruction(self.using, first, gemm.accumulate, second)
         if swapped and chosen.is_opaque:
             refuse(
                 f"{doing}: the rows of {chosen.name} run along m.",

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from tilewright.device.spec import WARP_THREADS
-from tilewright.dtypes import Array
+from tilewright.dtypes import Array, DType
 from tilewright.isa.instruction import MatrixInstruction
 from tilewright.simulator.asynchronous.clocks import GROUP_WARPS
 from tilewright.simulator.asynchronous.descriptor import Found, Reader
@@ -242,7 +242,7 @@ class WgmmaStep(UnitOp):
         each = self.instruction.m // GROUP_WARPS
         if _whole_groups(rows) and not self.units.snapshots:
             some = np.arange(0, len(rows), GROUP_WARPS)
-            a, b = (self._gather(convoy, s, x, some) for s, x in ((self.a, product.a), (self.b, product.b)))
+            a, b = self._operands(convoy, product, some)
             return a.reshape(len(some), GROUP_WARPS, each, -1), b[:, None]
         kept = [self._kept(convoy, product, warp) for warp in range(len(rows))]
         own = (rows % GROUP_WARPS).tolist()
@@ -255,7 +255,7 @@ class WgmmaStep(UnitOp):
         key = int(self.units.clocks.row(convoy.warps)[warp]) // GROUP_WARPS, int(product.number[warp])
         if key not in snapshots:
             one = np.array([warp])
-            a, b = (self._gather(convoy, s, x, one)[0] for s, x in ((self.a, product.a), (self.b, product.b)))
+            a, b = (tile[0] for tile in self._operands(convoy, product, one))
             snapshots[key] = GROUP_WARPS, a, b
         left, a, b = snapshots[key]
         snapshots[key] = left - 1, a, b
@@ -263,9 +263,15 @@ class WgmmaStep(UnitOp):
             del snapshots[key]
         return a, b
 
-    def _gather(self, convoy: Convoy, side: Side, starts: Array, warps: Array) -> Array:
+    def _operands(self, convoy: Convoy, product: Product, warps: Array) -> tuple[Array, Array]:
+        """The tiles of A and B of some warps as numbers."""
+        first, second = self.instruction.formats
+        a = self._gather(convoy, self.a, product.a, warps, first)
+        return a, self._gather(convoy, self.b, product.b, warps, second)
+
+    def _gather(self, convoy: Convoy, side: Side, starts: Array, warps: Array, product: DType) -> Array:
         """The tiles of some warps as numbers, (warps, rows, k)."""
-        units, arithmetic, product = self.units, self.context.arithmetic, self.instruction.product
+        units, arithmetic = self.units, self.context.arithmetic
         arrays, k = units.memory.arrays, self.instruction.k
         kind = arithmetic.memory_type(product)
         poison = np.asarray(arithmetic.encode(np.full(1, arithmetic.poison(product)), product)).astype(kind)

@@ -1,4 +1,4 @@
-"""Cases that several processes run together, over gloo: `python on_ranks.py MODULE RANK RANKS FOLDER`.
+"""Cases that several processes run together: `python on_ranks.py MODULE RANK RANKS FOLDER gloo|nccl TIMEOUT_S`.
 
 A case is a function `case_<name>(rank, ranks)` of a module. Each process runs all of them in order and writes what went
 wrong; `outcomes` starts the processes and says of each case what every rank found.
@@ -18,30 +18,32 @@ from pathlib import Path
 from typing import Any
 
 HERE = Path(__file__).resolve().parent
-TIMEOUT = timedelta(seconds=60)
-"""After which a rank whose peers have failed gives up."""
 
 
-def outcomes(module: str, ranks: int = 2) -> dict[str, list[str]]:
+def finished(module: str, folder: Path, ranks: int = 2, *, gpus: bool = False, timeout_s: int = 60) -> list[int]:
+    """The exit codes of all ranks. What each printed is in a file of the folder."""
+    folders = (HERE.parents[1] / "src", HERE, *(HERE.parent / name for name in ("integrations", "frontend", "codegen")))
+    environment = {
+        **os.environ,
+        "PYTHONPATH": os.pathsep.join(map(str, folders)),
+        "OMP_NUM_THREADS": "1",
+        "TORCH_SYMM_MEM_DISABLE_MULTICAST": "1",
+    }
+    kind = "nccl" if gpus else "gloo"
+    processes = []
+    for rank in range(ranks):
+        command = [sys.executable, __file__, module, str(rank), str(ranks), str(folder), kind, str(timeout_s)]
+        with (folder / f"{rank}.log").open("w") as log:
+            processes.append(subprocess.Popen(command, env=environment, stdout=log, stderr=subprocess.STDOUT))
+    return [process.wait() for process in processes]
+
+
+def outcomes(module: str, ranks: int = 2, *, gpus: bool = False) -> dict[str, list[str]]:
     """The errors of each case, one for each rank that had one."""
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
-        folders = (
-            HERE.parents[1] / "src",
-            HERE,
-            *(HERE.parent / name for name in ("integrations", "frontend", "codegen")),
-        )
-        paths = os.pathsep.join(map(str, folders))
-        environment = {**os.environ, "PYTHONPATH": paths, "OMP_NUM_THREADS": "1", "GLOO_SOCKET_IFNAME": "lo"}
-        processes = [
-            subprocess.Popen(
-                [sys.executable, __file__, module, str(rank), str(ranks), name],
-                env=environment, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True,
-            )
-            for rank in range(ranks)
-        ]  # fmt: skip
-        printed = [process.communicate()[0] for process in processes]
-        assert not any(process.returncode for process in processes), "\n".join(printed)
+        codes = finished(module, folder, ranks, gpus=gpus)
+        assert not any(codes), "\n".join((folder / f"{rank}.log").read_text() for rank in range(ranks))
         found: list[dict[str, str]] = [json.loads((folder / f"{rank}.json").read_text()) for rank in range(ranks)]
     return {
         case: [f"rank {rank}: {errors[case]}" for rank, errors in enumerate(found) if errors[case]] for case in found[0]
@@ -54,12 +56,17 @@ def cases_of(module: str) -> list[str]:
     return [line.split("(")[0].removeprefix("def case_") for line in lines if line.startswith("def case_")]
 
 
-def _main(module: str, rank: int, ranks: int, folder: str) -> None:
+def _main(module: str, rank: int, ranks: int, folder: str, kind: str, timeout_s: int) -> None:
     import torch
     import torch.distributed as dist
 
+    given: dict[str, Any] = {}
+    if kind == "nccl":
+        torch.cuda.set_device(rank)
+        given["device_id"] = torch.device("cuda", rank)
     store = dist.FileStore(f"{folder}/store", ranks)
-    dist.init_process_group("gloo", store=store, rank=rank, world_size=ranks, timeout=TIMEOUT)
+    timeout = timedelta(seconds=timeout_s)  # after which a rank whose peers have failed gives up
+    dist.init_process_group(kind, store=store, rank=rank, world_size=ranks, timeout=timeout, **given)
     cases: Any = importlib.import_module(module)
     errors = {}
     for name in cases_of(module):
@@ -76,4 +83,4 @@ def _main(module: str, rank: int, ranks: int, folder: str) -> None:
 
 
 if __name__ == "__main__":
-    _main(sys.argv[1], int(sys.argv[2]), int(sys.argv[3]), sys.argv[4])
+    _main(sys.argv[1], int(sys.argv[2]), int(sys.argv[3]), sys.argv[4], sys.argv[5], int(sys.argv[6]))

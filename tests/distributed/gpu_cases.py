@@ -1,0 +1,207 @@
+"""Products over the GPUs of a host: results, graphs, streams, groups, and ranks that come late."""
+
+from __future__ import annotations
+
+import itertools
+import random
+import time
+import warnings
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch.distributed.device_mesh import init_device_mesh
+from torch.distributed.tensor.parallel import ColwiseParallel, RowwiseParallel, parallelize_module
+
+import tilewright
+from tilewright.distributed import all_gather_matmul, matmul_reduce_scatter
+from tilewright.distributed.plans import GATHERS, SCATTERS, Plan
+from tilewright.distributed.pytorch import products
+from tilewright.distributed.pytorch.agreement import GATHER, SCATTER
+from tilewright.errors import LaunchError, ProblemError
+from tilewright.frontend.options import PLAIN
+
+warnings.simplefilter("ignore")
+
+EVERY_SCATTER = (*SCATTERS, Plan("scatter direct"), Plan("scatter direct", 2))
+UNIT = {torch.float32: 2.0**-24, torch.float16: 2.0**-11, torch.bfloat16: 2.0**-8}
+
+
+def normal(*shape: int, seed: int, dtype: Any = torch.bfloat16) -> Any:
+    """The same on all ranks."""
+    return torch.randn(shape, generator=torch.Generator().manual_seed(seed)).to("cuda", dtype)
+
+
+def gather(a: Any, b: Any, plan: Any = None, group: Any = None) -> Any:
+    return products.computed(GATHER, a, (b,), group or dist.group.WORLD, PLAIN, None, plan)[0]
+
+
+def scatter(a: Any, b: Any, plan: Any = None, group: Any = None) -> Any:
+    return products.computed(SCATTER, a, (b,), group or dist.group.WORLD, PLAIN, None, plan)[0]
+
+
+def shards_of(rows: list[int], k: int, dtype: Any = torch.bfloat16) -> list[Any]:
+    return [normal(count, k, seed=i, dtype=dtype) for i, count in enumerate(rows)]
+
+
+def case_gathers(rank: int, ranks: int) -> None:
+    for dtype, (n, k) in itertools.product(UNIT, ((256, 128), (520, 264), (97, 63))):
+        for rows in ([128] * ranks, [300, *[7] * (ranks - 1)], [0, *[257] * (ranks - 1)]):
+            shards, b = shards_of(rows, k, dtype), normal(k, n, seed=50 + rank, dtype=dtype)
+            alone = torch.cat([tilewright.matmul(shard, b) for shard in shards])
+            exact = torch.cat(shards).double() @ b.double()
+            bound = 4 * UNIT[dtype] * (torch.cat(shards).double().abs() @ b.double().abs())
+            assert torch.equal(gather(shards[rank], b, GATHERS[0]), alone), (dtype, n, k, rows)
+            for plan in GATHERS:
+                assert ((gather(shards[rank], b, plan).double() - exact).abs() <= bound).all(), (
+                    plan,
+                    dtype,
+                    n,
+                    k,
+                    rows,
+                )
+
+
+def case_scatters(rank: int, ranks: int) -> None:
+    for dtype, m, (n, k) in itertools.product(UNIT, (512, 301, 1), ((256, 128), (520, 264), (97, 63))):
+        parts = [(normal(m, k, seed=i, dtype=dtype), normal(k, n, seed=50 + i, dtype=dtype)) for i in range(ranks)]
+        own = slice(rank * -(-m // ranks), (rank + 1) * -(-m // ranks))
+        exact = sum(a.double() @ b.double() for a, b in parts)[own]
+        bound = (2 + ranks) * UNIT[dtype] * sum(a.double().abs() @ b.double().abs() for a, b in parts)[own]
+        for plan in EVERY_SCATTER:
+            first, again = scatter(*parts[rank], plan), scatter(*parts[rank], plan)
+            assert torch.equal(first, again), (plan, dtype, m, n, k)
+            assert ((first.double() - exact).abs() <= bound).all(), (plan, dtype, m, n, k)
+
+
+def case_options(rank: int, ranks: int) -> None:
+    shards, b = shards_of([256] * ranks, 128), [normal(128, n, seed=n + rank) for n in (256, 64)]
+    wide = all_gather_matmul(shards[rank], b, out_dtype="f32")
+    for found, x in zip(wide, b, strict=True):
+        assert found.dtype == torch.float32
+        assert torch.equal(found, torch.cat([tilewright.matmul(shard, x, out_dtype="f32") for shard in shards]))
+    assert products.state_of(dist.group.WORLD).peers and GATHER in products.state_of(dist.group.WORLD).workspaces
+
+
+def case_gradients(rank: int, ranks: int) -> None:
+    m, k, n = 256, 128, 192
+    whole = [normal(m * ranks, k, seed=1), normal(k, n * ranks, seed=2), normal(n * ranks, k, seed=3)]
+    x, up, down = (t.double().requires_grad_() for t in whole)
+    (x @ up @ down).square().mean().backward()
+    tokens, columns = slice(rank * m, (rank + 1) * m), slice(rank * n, (rank + 1) * n)
+    own = [whole[0][tokens], whole[1][:, columns], whole[2][columns]]
+    a, u, d = (t.contiguous().requires_grad_() for t in own)
+    result = matmul_reduce_scatter(all_gather_matmul(a, u), d)
+    (result.float().square().sum() / (m * ranks * k)).backward()
+    for mine, theirs in ((a.grad, x.grad[tokens]), (u.grad, up.grad[:, columns]), (d.grad, down.grad[columns])):
+        assert (mine.double() - theirs).norm() <= 0.02 * theirs.norm()
+
+
+def case_late_ranks(rank: int, ranks: int) -> None:
+    shards, b = shards_of([256] * ranks, 512), normal(512, 384, seed=50 + rank)
+    expected = torch.cat([tilewright.matmul(shard, b) for shard in shards])
+    x, y = normal(300, 256, seed=60 + rank), normal(256, 384, seed=70 + rank)
+    scattered = {plan: scatter(x, y, plan) for plan in EVERY_SCATTER}
+    draw, wrong = random.Random(rank), torch.zeros((), device="cuda", dtype=torch.int64)
+    for repetition in range(1000):
+        if draw.random() < 0.5:
+            torch.cuda._sleep(draw.randrange(1000, 300_000))
+        if draw.random() < 0.05:
+            time.sleep(0.003 * draw.random())
+        wrong += (gather(shards[rank], b, GATHERS[0]) != expected).any()
+        plan = EVERY_SCATTER[repetition % len(EVERY_SCATTER)]
+        wrong += (scatter(x, y, plan) != scattered[plan]).any()
+    assert not int(wrong)
+
+
+def case_graphs(rank: int, ranks: int) -> None:
+    static = normal(256, 512, seed=rank)
+    b, x, y = normal(512, 384, seed=50 + rank), normal(300, 256, seed=60 + rank), normal(256, 384, seed=70 + rank)
+    for first, second in zip(itertools.cycle(GATHERS), EVERY_SCATTER, strict=False):
+
+        def both(first: Plan = first, second: Plan = second) -> tuple[Any, Any]:
+            return gather(static, b, first), scatter(x, y, second)
+
+        both()
+        side, graph = torch.cuda.Stream(), torch.cuda.CUDAGraph()
+        side.wait_stream(torch.cuda.current_stream())
+        with torch.cuda.stream(side):
+            both()
+        torch.cuda.synchronize()
+        dist.barrier()
+        torch.cuda.synchronize()
+        with torch.cuda.graph(graph, capture_error_mode="thread_local"):
+            captured = both()
+        for repetition in range(5):
+            static.copy_(normal(256, 512, seed=100 * repetition + rank))
+            for _ in range(3):
+                graph.replay()
+            shards = [normal(256, 512, seed=100 * repetition + i) for i in range(ranks)]
+            eager = both()
+            assert torch.equal(captured[0], eager[0]) and torch.equal(captured[1], eager[1])
+            assert first is not GATHERS[0] or torch.equal(
+                eager[0], torch.cat([tilewright.matmul(s, b) for s in shards])
+            )
+        torch.cuda.synchronize()
+
+
+def case_a_new_call_in_a_capture_is_refused(rank: int, ranks: int) -> None:
+    a, b = normal(64, 72, seed=rank), normal(72, 40, seed=9)
+    torch.cuda.synchronize()
+    try:
+        with torch.cuda.graph(torch.cuda.CUDAGraph(), capture_error_mode="thread_local"):
+            all_gather_matmul(a, b)
+    except LaunchError as error:
+        assert "first time" in str(error)
+    else:
+        raise AssertionError("no error")
+    torch.cuda.synchronize()
+
+
+def case_streams_and_groups(rank: int, ranks: int) -> None:
+    second = dist.new_group(list(range(ranks)))
+    shards, b = shards_of([256] * ranks, 512), normal(512, 384, seed=50 + rank)
+    expected = torch.cat([tilewright.matmul(shard, b) for shard in shards])
+    torch.cuda.synchronize()
+    streams, found = [torch.cuda.Stream() for _ in range(3)], []
+    for number in range(60):
+        with torch.cuda.stream(streams[number % 3]):
+            found.append(gather(shards[rank], b, GATHERS[number % 2 - 1], (dist.group.WORLD, second)[number // 2 % 2]))
+    torch.cuda.synchronize()
+    assert all(torch.equal(one, expected) for one in found[1::2])
+    assert all(torch.equal(one, found[0]) for one in found[::2])
+
+
+def case_errors(rank: int, ranks: int) -> None:
+    try:
+        all_gather_matmul(normal(64, 64 + 8 * rank, seed=0), normal(64 + 8 * rank, 32, seed=1))
+    except ProblemError as error:
+        told: list[Any] = [None] * ranks
+        dist.all_gather_object(told, str(error))
+        assert len(set(told)) == 1 and "agree about k" in told[0]
+    else:
+        raise AssertionError("no error")
+
+
+class Linear(torch.nn.Linear):
+    """A layer of ours."""
+
+    def forward(self, x: Any) -> Any:
+        return tilewright.linear(x, self.weight, self.bias)
+
+
+def case_parallelized_layers(rank: int, ranks: int) -> None:
+    torch.manual_seed(3)
+    plain = torch.nn.Sequential(Linear(256, 1024), Linear(1024, 256)).to("cuda", torch.bfloat16)
+    torch.manual_seed(3)
+    split = torch.nn.Sequential(Linear(256, 1024), Linear(1024, 256)).to("cuda", torch.bfloat16)
+    x = normal(128, 256, seed=5)
+    columns = tilewright.linear(x, plain[0].weight.chunk(ranks)[rank], plain[0].bias.chunk(ranks)[rank])
+    mesh = init_device_mesh("cuda", (ranks,))
+    parallelize_module(split, mesh, {"0": ColwiseParallel(), "1": RowwiseParallel()})
+    assert torch.equal(split[0](x), columns), "nothing is summed across ranks"
+    for model in (plain, split):
+        model(x).float().square().mean().backward()
+    for own, one in zip(split.parameters(), plain.parameters(), strict=True):
+        whole = own.grad.full_tensor()
+        assert (whole - one.grad).float().norm() <= 0.02 * one.grad.float().norm()

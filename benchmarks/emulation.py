@@ -30,7 +30,7 @@ from tilewright.bench.clocks import ClockLog
 from tilewright.bench.records import command, commit, now
 from tilewright.frontend.compute import words_of
 from tilewright.frontend.options import options_asked
-from tilewright.problem.emulation import ALGORITHMS, Algorithm
+from tilewright.problem.emulation import ALGORITHMS, FALLBACK, Algorithm, f32_units
 from tilewright.problem.gemm import Gemm, Order
 from tilewright.runtime.driver import Gpu, open_gpu
 from tilewright.suite.gpu import TorchTimer
@@ -41,6 +41,7 @@ SHAPES = ("4096x4096x4096", "8192x8192x8192", "4096x14336x4096")
 SUSTAINED = ("8192x8192x8192", "4096x14336x4096")
 ORDERS = ("NN", "NT", "TN")
 PEER = "cublas f32"
+EMULATED = "f32_emulated"
 ROWS_CHECKED = 64
 STRETCH_S, WARM_S = 0.5, 1.0
 STRETCH_US = 20_000.0
@@ -126,12 +127,17 @@ class Draws:
         yield "cancelling", cat([half, half * (1 + 2.0**-20)], 1), cat([right, -right], 0)
 
 
-def share_of_bound(torch: Any, how: Algorithm, a: Any, b: Any, c: Any) -> float:
-    """The largest error of an element as a share of its bound; infinite where c is not finite."""
+def share_of_bound(torch: Any, name: str, a: Any, b: Any, c: Any) -> float | None:
+    """The largest error of an element as a share of its bound, that of f32 arithmetic for f32_emulated; infinite where
+    c is not finite, None for what has no bound here."""
+    if name not in (*ALGORITHMS, EMULATED):
+        return None
+    how: Algorithm = ALGORITHMS.get(name, FALLBACK)
+    units = (f32_units if name == EMULATED else how.units)(a.shape[1])
     wide, other = a.double(), b.double()
     largest = [each.cpu().numpy() for each in (wide.abs().amax(1), other.abs().amax(0))]
     underflow = torch.from_numpy(how.underflow(a.shape[1], *largest)).to(c.device)
-    bound = how.units(a.shape[1]) * U * (wide.abs() @ other.abs()) + underflow
+    bound = units * U * (wide.abs() @ other.abs()) + underflow
     share = ((c.double() - wide @ other).abs() / bound).amax()
     return float(share) if bool(torch.isfinite(c).all()) else float("inf")
 
@@ -160,10 +166,8 @@ class Bench:
             multiply = self.multiply(name)
             results[0].fill_(float("nan"))
             multiply(*pairs[0], results[0])
-            if name in ALGORITHMS:
-                a, b = pairs[0]
-                rows = slice(0, ROWS_CHECKED)
-                shares[name] = share_of_bound(torch, ALGORITHMS[name], a[rows], b, results[0][rows])
+            (a, b), rows = pairs[0], slice(0, ROWS_CHECKED)
+            shares[name] = share_of_bound(torch, name, a[rows], b, results[0][rows])
             calls[name] = _in_turn(multiply, pairs, results)
         times = interleaved(self.timer, calls, copies=len(pairs))
         stretches = self._sustained(calls, times) if sustained else {}
@@ -171,8 +175,7 @@ class Bench:
             us = times[name].median_us
             row: dict[str, Any] = {"problem": shape, "orders": orders, "precision": name, "us": round(us, 1)}
             row |= {"tflops": round(gemm.flops / us / 1e6, 1), "of_cublas": round(times[name].share_of(times[PEER]), 3)}
-            if name in shares:
-                row["share_of_bound"] = float(f"{shares[name]:.3g}")
+            row |= _as_cell(shares[name])
             if name in stretches:
                 us, clock_mhz, power_w = stretches[name]
                 of_peer = round(stretches[PEER][0] / us, 3)
@@ -209,9 +212,12 @@ class Bench:
                 relative = float(error.norm() / exact.norm())
                 row: dict[str, Any] = {"operands": kind, "size": size, "k": k, "precision": name}
                 row |= {"relative": float(f"{relative:.3g}"), "largest_units": float(f"{float(units):.3g}")}
-                if name in ALGORITHMS:
-                    row["share_of_bound"] = float(f"{share_of_bound(self.torch, ALGORITHMS[name], a, b, c):.3g}")
+                row |= _as_cell(share_of_bound(self.torch, name, a, b, c))
                 yield row if name == PEER else {**row, "kernels": words(a, b, name)}
+
+
+def _as_cell(share: float | None) -> dict[str, Any]:
+    return {} if share is None else {"share_of_bound": float(f"{share:.3g}")}
 
 
 def _run_for(graph: Any, seconds: float) -> list[float]:
@@ -245,7 +251,7 @@ def rows_of(bench: Bench, asked: argparse.Namespace) -> Iterator[dict[str, Any]]
 
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--precisions", nargs="*", default=["tf32", *ALGORITHMS, "f32_emulated"], metavar="PRECISION")
+    parser.add_argument("--precisions", nargs="*", default=["tf32", *ALGORITHMS, EMULATED], metavar="PRECISION")
     parser.add_argument("--shapes", nargs="*", default=list(SHAPES), metavar="MxNxK")
     parser.add_argument("--orders", nargs="*", default=list(ORDERS), metavar="NN", help="T: stored transposed")
     parser.add_argument("--sustained", nargs="*", default=list(SUSTAINED), metavar="MxNxK", help="in order NT")

@@ -107,8 +107,10 @@ def by_scaled_pieces(request: Request) -> Request:
 
 
 def splitting_us(request: Request, spec: DeviceSpec) -> float:
-    """The estimated microseconds of everything before the product of pieces."""
+    """The estimated microseconds of everything before the product of pieces, and of launches that end at once."""
     how, found = request.algorithm, 0.0
+    if request.fallback is not None:
+        found += (1 + len(PACKABLE)) * MORE_LAUNCHES_SECONDS
     assert how is not None
     for name in _split_by(request):
         splitting = _splitting(request.gemm, how, name, request.stack)

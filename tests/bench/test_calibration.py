@@ -80,6 +80,7 @@ def test_copies_through_l1_read_and_write_banks() -> None:
     assert ours["shared_wavefronts"] == CUDA_CORES["worklog/12"]["shared_wavefronts"]
 
 
+@pytest.mark.cross_section("slots", every=3)
 @pytest.mark.parametrize("slots", [2, 3, 4])
 def test_the_source_page_counts_lines_of_source_and_target_of_copies_past_l1(slots: int) -> None:
     rows_of_a = [{(at // 64, (at // 64 * 96 + at % 64) // 128) for at in range(0, 8 * 64, 16)}] * 16
@@ -98,6 +99,7 @@ def test_tiles_of_tf32_take_the_tensor_instructions_that_are_simulated() -> None
     assert counts_of(rung)["tensor_pipe_instructions"] == CUDA_CORES[rung]["tensor_pipe_instructions"]
 
 
+@pytest.mark.cross_section("rung", every=3)
 # ampere/6 was counted with other parameters than it has now; its wavefronts were equal too.
 @pytest.mark.parametrize("rung", ["ampere/2", "ampere/3", "hierarchy/v07_vectorised"])
 def test_ldmatrix_takes_the_wavefronts_that_are_simulated(rung: str) -> None:

@@ -147,6 +147,7 @@ def test_a_rung_that_cannot_run_has_a_row_and_the_others_go_on(cli: Cli, monkeyp
     assert "2 coalesced FAILS" in text and "The warps wait for each other." in text
 
 
+@pytest.mark.cross_section("size", every=2, at=1)
 @pytest.mark.parametrize("size", ["1", "33x65x7", "64x64x0", "0x5x5"])
 def test_awkward_sizes_are_right(cli: Cli, size: str) -> None:
     ran = cli("ladder", "worklog", "--rungs", "1-6", "--size", size, "--no-gpu", "--json")
@@ -165,7 +166,8 @@ USERS_MISTAKES = {
     ("worklog", "--device", "H2000"): "There is no device 'H2000'.\n  Hint: did you mean 'H200'? ",
     ("worklog", "--arch", "sm_91"): "There is no architecture 'sm_91'.\n  Hint: did you mean 'sm_90'? ",
     ("worklog", "--dtype", "f31"): (
-        "There is no dtype 'f31'.\n  Hint: did you mean 'f32'? Known: f32, f16, f16_sums, bf16, tf32, tf32_truncated.\n"
+        "There is no dtype 'f31'.\n  Hint: did you mean 'f32'? Known: f32, f16, f16_sums, bf16, tf32, tf32_truncated, "
+        "e4m3, e5m2.\n"
     ),
     ("worklog", "--device", "A100", "--arch", "sm_90a"): (
         "Machine code for sm_90a does not run on A100 SXM 80 GB.\n  Hint: use sm_80.\n"

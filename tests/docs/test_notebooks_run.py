@@ -34,6 +34,7 @@ def test_a_notebook_is_stored_without_outputs(name: str) -> None:
     assert [cell for cell in code if cell.outputs or cell.execution_count is not None] == []
 
 
+@pytest.mark.cross_section("name", every=2)
 @pytest.mark.parametrize("name", SAID)
 def test_a_notebook_runs_and_its_page_has_what_it_gave(name: str) -> None:
     text = notebooks.page(name, executed(name))

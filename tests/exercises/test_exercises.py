@@ -22,6 +22,7 @@ def test_every_exercise_has_a_solution_and_hints() -> None:
     assert len(EXERCISES) >= 12
 
 
+@pytest.mark.cross_section("name", every=2, at=1)
 @pytest.mark.parametrize("name", EXERCISES)
 def test_the_start_is_right_but_does_not_solve_it(name: str, tmp_path: Path) -> None:
     exercise = find_exercise(name)
@@ -36,6 +37,7 @@ def test_the_start_is_right_but_does_not_solve_it(name: str, tmp_path: Path) -> 
         assert all(one.startswith(sentences) for one in failed)
 
 
+@pytest.mark.cross_section("name", every=2)
 @pytest.mark.parametrize("name", EXERCISES)
 def test_the_solution_solves_it(name: str) -> None:
     judgement = judge(find_exercise(name), SOLUTIONS / f"{name}.py")

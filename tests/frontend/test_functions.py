@@ -39,6 +39,7 @@ def pieces(shape: tuple[int, int, int], dtype: DType, function: Any, **given: An
     return requests_of(views, *checked(views, options), options)
 
 
+@pytest.mark.cross_section("shape", "device", every=2)
 @pytest.mark.parametrize("device", ["H200", "A100"])
 @pytest.mark.parametrize(
     ("shape", "dtype"),

@@ -31,6 +31,7 @@ def piece_of(m: int, n: int, k: int, dtype: DType, activation: str = "silu", *, 
     return piece
 
 
+@pytest.mark.cross_section("shape", "device_name", every=2)
 @pytest.mark.parametrize("device_name", ["H200", "A100"])
 @pytest.mark.parametrize(
     ("shape", "dtype", "activation"),

@@ -34,6 +34,7 @@ def offsets(ends: list[int]) -> Any:
     return on_gpu(np.array(ends, np.int32))
 
 
+@pytest.mark.cross_section("dtype", "orders", every=2)
 @pytest.mark.parametrize("orders", ["NN", "NT", "TN"])
 @pytest.mark.parametrize("dtype", [F32, BF16], ids=str)
 def test_rows_of_each_group_by_its_matrix(gpu: State, dtype: DType, orders: str) -> None:

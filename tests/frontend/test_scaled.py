@@ -111,6 +111,7 @@ def test_bias_out_and_e5m2() -> None:
     np.testing.assert_array_equal(columns, out)
 
 
+@pytest.mark.cross_section("m", "sides", every=2)
 @pytest.mark.parametrize("sides", [(1, 128), (1, 1), (128, 1), (128, 128)], ids=str)
 @pytest.mark.parametrize(("m", "n", "k"), [(40, 272, 272), (5, 130, 128), (130, 48, 9)])
 def test_scales_of_blocks(m: int, n: int, k: int, sides: tuple[int, int]) -> None:

@@ -61,6 +61,7 @@ def assert_right(gemm: Gemm, parts: int = 1) -> None:
     assert verdict.ok, verdict.message
 
 
+@pytest.mark.cross_section("orders", "m", every=2)
 @pytest.mark.parametrize("orders", ORDERS)
 @pytest.mark.parametrize(
     ("m", "n", "k"),
@@ -81,6 +82,7 @@ def test_a_few_rows_times_a_long_matrix(m: int, n: int, k: int, orders: str) -> 
         assert_right(problem(m, n, k, orders, dtype))
 
 
+@pytest.mark.cross_section("orders", "m", every=2)
 @pytest.mark.parametrize("orders", ORDERS)
 @pytest.mark.parametrize(("m", "n", "k"), [(16, 132, 300), (9, 100, 1032), (5, 65, 257), (70, 13, 260)])
 def test_up_to_sixteen_rows_of_f32(m: int, n: int, k: int, orders: str) -> None:
@@ -115,6 +117,7 @@ def test_every_configuration_of_a_problem_is_right(orders: str) -> None:
             assert check(operands, result).ok, config
 
 
+@pytest.mark.cross_section("orders", "m", every=2)
 @pytest.mark.parametrize("orders", ["NN", "NT"])
 @pytest.mark.parametrize(("m", "n", "k", "parts"), [(1, 1, 70_003, 20), (4, 256, 3000, 3), (16, 80, 1040, 4)])
 def test_blocks_that_share_k_leave_partial_sums(m: int, n: int, k: int, parts: int, orders: str) -> None:
@@ -322,6 +325,7 @@ def test_they_compile_without_spills_and_as_estimated(m: int, n: int, k: int, or
         assert abs(resources.shared_bytes - shared_bytes(one.config, gemm)) <= 16
 
 
+@pytest.mark.cross_section("orders", every=2)
 @pytest.mark.parametrize("orders", ["NN", "NT"])
 def test_sixteen_bytes_of_the_few_rows_serve_eight_products_or_more(orders: str) -> None:
     """What keeps shared memory ahead of the FMA pipes, in machine code."""
@@ -330,6 +334,7 @@ def test_sixteen_bytes_of_the_few_rows_serve_eight_products_or_more(orders: str)
     assert 8 * mix["LDS.128"] <= mix["FFMA"]
 
 
+@pytest.mark.cross_section("orders", every=2, at=1)
 @pytest.mark.parametrize("orders", ["NN", "NT"])
 def test_loads_of_the_long_matrix_pass_the_first_level_cache(orders: str) -> None:
     gemm = problem(1, 8192, 8192, orders, BF16)

@@ -152,6 +152,7 @@ def test_what_it_cannot_do_it_says() -> None:
         MatrixCopy(4, 8, 8, 4, 7, 8)
 
 
+@pytest.mark.cross_section("arch", "transposed", every=2)
 @pytest.mark.parametrize("arch", ["sm_75", "sm_80", "sm_90a"])
 @pytest.mark.parametrize("transposed", [False, True], ids=["padded", "transposed"])
 def test_they_compile_without_spills(arch: str, transposed: bool) -> None:

@@ -72,6 +72,7 @@ def test_a_strided_batch_whose_k_is_split(name: str) -> None:
     check_batch(gemm, schedule_at(gemm, BY_TMA[name]), 2, part_of_k=128)
 
 
+@pytest.mark.cross_section("k", every=2)
 @pytest.mark.parametrize("k", [192, 696])
 def test_a_persistent_kernel_splits_k(k: int) -> None:
     """Parts that end early are filled with zeros, so that every item uses the ring as often."""

@@ -43,6 +43,7 @@ def result(gemm: Gemm, config: GemmConfig, operands: Operands) -> Array:
     return found
 
 
+@pytest.mark.cross_section("kind", "every", every=3)
 @pytest.mark.parametrize("every", [0, 128, 64])
 @pytest.mark.parametrize("kind", KINDS)
 def test_sums_stay_within_the_bound_of_their_promotion(kind: str, every: int) -> None:
@@ -52,6 +53,7 @@ def test_sums_stay_within_the_bound_of_their_promotion(kind: str, every: int) ->
     assert verdict.ok, verdict.message
 
 
+@pytest.mark.cross_section("scale", "dtype", every=3)
 @pytest.mark.parametrize("scale", [("a", "b"), ("a", "n"), ("m", "b"), ("m", "n"), ("a",)], ids=str)
 @pytest.mark.parametrize(("dtype", "out"), [(E4M3, F32), (E5M2, F16), (E4M3, BF16)], ids=str)
 def test_a_scale_of_a_whole_operand_is_read_where_it_lies(scale: tuple[Scale, ...], dtype: DType, out: DType) -> None:
@@ -101,6 +103,7 @@ def test_promotion_keeps_what_fast_sums_lose() -> None:
 BLOCKS = {"1x128 by 128x128": (1, 128), "1x128 both": (1, 1), "128x128 by 1x128": (128, 1)}
 
 
+@pytest.mark.cross_section("kind", "blocks", every=3)
 @pytest.mark.parametrize("blocks", BLOCKS)
 @pytest.mark.parametrize("kind", KINDS)
 def test_scales_of_blocks_multiply_the_sums_of_their_blocks(kind: str, blocks: str) -> None:

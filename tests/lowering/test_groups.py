@@ -65,7 +65,7 @@ def test_more_groups_than_a_launch_counts_are_refused() -> None:
         grid_of(built.kernel, gemm, batch=MOST_GROUPS + 1)
 
 
-@pytest.mark.cross_section("name", "lengths", every=4)
+@pytest.mark.cross_section("name", "lengths", every=6)
 @pytest.mark.parametrize("lengths", ROWS)
 @pytest.mark.parametrize("name", KINDS)
 def test_groups_along_k(name: str, lengths: str) -> None:

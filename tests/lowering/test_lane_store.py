@@ -78,7 +78,7 @@ def test_a_matrix_that_begins_anywhere(start: int, ldc: int) -> None:
     right(gemm, by_lanes(gemm, NARROW, SAFE), base_bytes={"C": start})
 
 
-@pytest.mark.cross_section("dtype", "a", every=3)
+@pytest.mark.cross_section("dtype", "a", every=6)
 @pytest.mark.parametrize("dtype", [BF16, F16])
 @pytest.mark.parametrize(("a", "b"), [(Order.ROW, Order.ROW), (Order.ROW, Order.COL), (Order.COL, Order.ROW)])
 def test_orders_formats_and_factors(dtype: Any, a: Order, b: Order) -> None:

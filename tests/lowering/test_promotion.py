@@ -142,7 +142,7 @@ def test_partial_sums_of_split_k_are_promoted(name: str) -> None:
     check_batch(gemm, promoted_at(gemm, replace(KINDS[name], subtile=0), 128), 2, part_of_k=192, resident_blocks=3)
 
 
-@pytest.mark.cross_section("name", "every", every=2)
+@pytest.mark.cross_section("name", "every", every=5)
 @pytest.mark.parametrize("every", [32, 128])
 @pytest.mark.parametrize("name", ["persistent", "cluster", "ping-pong"])
 def test_promoted_sums_add_up_in_order(name: str, every: int) -> None:
@@ -157,6 +157,7 @@ def test_promoted_sums_add_up_in_order(name: str, every: int) -> None:
     check_batch(gemm, promoted_at(gemm, KINDS[name], every), 2, stream_k=True, resident_blocks=4)
 
 
+@pytest.mark.cross_section("rung", every=2)
 @pytest.mark.parametrize("rung", ["hopper/3", "ampere/5"])
 def test_the_sum_of_groups_is_f32_where_mmas_sum_in_f16(rung: str) -> None:
     """What f16 rounds away is of one group: less than a third of the error here, and no sum is too large for it."""

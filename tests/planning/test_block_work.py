@@ -87,7 +87,7 @@ def seconds(work: Work, spec: DeviceSpec, blocks_per_sm: int = 1) -> float:
     return float(np.max(predict_seconds(work, spec, blocks_per_sm=blocks_per_sm, dram_bytes=0)))
 
 
-@pytest.mark.cross_section("name", "orders", every=4)
+@pytest.mark.cross_section("name", "orders", every=8)
 @pytest.mark.parametrize(("name", "orders"), CASES)
 def test_the_forms_are_what_the_simulator_counts(name: str, orders: str) -> None:
     """As far as the time model sees it: for one block on an SM, for several, and where memory is not a bound."""

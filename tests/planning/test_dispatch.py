@@ -173,7 +173,7 @@ def test_a_kernel_serves_every_size_of_its_class() -> None:
     assert len(dispatcher.kernels.made) <= 4  # one of each size at most, whatever the factors
 
 
-@pytest.mark.cross_section("format", "odd", every=4)
+@pytest.mark.cross_section("format", "odd", every=8)
 @pytest.mark.parametrize("format", FORMATS)
 @pytest.mark.parametrize("odd", [False, True])
 def test_a_configuration_has_few_kernels_however_many_shapes(format: str, odd: bool) -> None:

@@ -50,7 +50,7 @@ def request_of(gemm: Gemm, how: Algorithm, **more: Any) -> Request:
     return Request(gemm, alignment_of(gemm), algorithm=how, **more)
 
 
-@pytest.mark.cross_section("how", "orders", every=2)
+@pytest.mark.cross_section("how", "orders", every=4)
 @pytest.mark.parametrize("orders", ["NN", "NT", "TN", "TT"])
 @pytest.mark.parametrize("how", ALGORITHMS.values(), ids=str)
 def test_every_algorithm_in_every_order(how: Algorithm, orders: str) -> None:

@@ -115,8 +115,8 @@ def atom_bytes(row_bytes: int) -> int:
 
 
 def loaded_by_tma(gemm: Gemm, evict_first: str = "") -> tuple[Step, ...]:
-    """All tiles are loaded by TMA. evict_first: the operand whose lines leave the L2 before those of the others."""
-    return tuple(Transfer(f"{name}_tile", Route.TMA, evict_first=name == evict_first) for name in gemm.factors)
+    """All tiles are loaded by TMA. evict_first: the operand, with all its factors, whose lines leave the L2 first."""
+    return tuple(Transfer(f"{name}_tile", Route.TMA, evict_first=name[:1] == evict_first) for name in gemm.factors)
 
 
 def stored_per_thread(gemm: Gemm, tile: WgmmaTile = PLAIN) -> tuple[Step, ...]:

@@ -44,7 +44,7 @@ from tilewright.planning.emulated import (
     why_not,
     with_fallback,
 )
-from tilewright.planning.gated import in_one_kernel, in_two, joined
+from tilewright.planning.gated import in_one_kernel, in_two, joined, reading_us
 from tilewright.planning.kernels import Kernels, build_of
 from tilewright.planning.on_paper import version_of
 from tilewright.planning.packing import Alignment, as_read, fitted
@@ -312,6 +312,7 @@ class Dispatcher:
         """Plans of two products of one A: of one kernel, or one after the other, in the order of their estimates."""
         apart = () if request.without_workspace or request.stack is not None else in_two(request)
         apart_us = sum(next(iter(estimates(one, self.spec)))[0] for one in apart) if apart else inf
+        apart_us += reading_us(request.gemm, self.spec)
         last: list[tuple[float, PlanConfig | None]] = [(apart_us, None)] if apart else []
         alone: Iterator[tuple[float, PlanConfig | None]] = islice(in_one_kernel(request, self.spec), _GATED_TRIED)
         safe: Iterator[tuple[float, PlanConfig | None]] = iter([(inf, SAFE)])

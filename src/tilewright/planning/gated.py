@@ -1,8 +1,9 @@
 """Plans of two products of one A, whose finished sums the epilogue combines: `C = f(A @ B, A @ B1)`.
 
 One kernel with two accumulators reads A once, and stores C alone. What it costs is what a plain product of [B B1], of
-twice the columns, costs, whose tiles are as wide as both tiles of a pair. Where no such kernel reads the operands as
-they lie, or small problems are faster otherwise, A @ B1 goes to a workspace, and the product by B reads it there.
+twice the columns, costs, whose tiles are as wide as both tiles of a pair, but for what narrower instructions read more.
+Where no such kernel reads the operands as they lie, or small problems are faster otherwise, A @ B1 goes to a workspace,
+and the product by B reads it there.
 """
 
 from __future__ import annotations
@@ -10,15 +11,22 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from itertools import islice
+from operator import itemgetter
+from typing import Any
+
+import numpy as np
 
 from tilewright.device.spec import DeviceSpec
 from tilewright.dtypes import F32
 from tilewright.kernels.mma import MmaConfig
-from tilewright.kernels.wgmma import WgmmaConfig
+from tilewright.kernels.wgmma import WgmmaConfig, stage_rows
+from tilewright.kernels.wgmma_steps import SWIZZLE_ATOM_BYTES
 from tilewright.planning.assembly import Request
+from tilewright.planning.cost import MORE_LAUNCHES_SECONDS, moving
 from tilewright.planning.packing import Alignment
 from tilewright.planning.plan import Place, Plan, Step
-from tilewright.planning.ranking import ranked
+from tilewright.planning.ranking import core_of, ranked
+from tilewright.planning.wgmma_cost import constants, mma_clocks, read_bytes
 from tilewright.problem.epilogue import PLAIN, Accumulated, Added, Element, Value, with_leaves
 from tilewright.problem.gemm import Gemm
 from tilewright.units import round_up
@@ -35,13 +43,34 @@ def in_one_kernel(request: Request, spec: DeviceSpec) -> Iterator[tuple[float, P
     """Plans of one kernel with their estimated microseconds, best first."""
     gemm = request.gemm
     wide = replace(gemm, n=2 * gemm.n, ldb=0, ldc=0, beta=0.0, epilogue=PLAIN, ld_added=(), numbers=())
-    found = ranked(wide, spec, request.alignment, keep_order=True, stack=request.stack)
-    seen = set()
-    for time_us, config in islice(found, _TRIED):
+    halves: dict[PlanConfig, float] = {}
+    slower: dict[Any, float] = {}
+    for time_us, config in islice(ranked(wide, spec, request.alignment, keep_order=True, stack=request.stack), _TRIED):
         half = _halved(config, gemm)
-        if half is not None and half not in seen:
-            seen.add(half)
-            yield time_us, half
+        if half is None:
+            continue
+        tile = core_of(half)
+        if tile not in slower:
+            slower[tile] = _slower(half, config, gemm, wide, spec)
+        halves.setdefault(half, time_us * slower[tile])
+    for half, time_us in sorted(halves.items(), key=itemgetter(1)):
+        yield time_us, half
+
+
+def _slower(half: PlanConfig, config: PlanConfig, gemm: Gemm, wide: Gemm, spec: DeviceSpec) -> float:
+    """How much longer a pair of tiles takes than the tile of twice the columns: its instructions are half as wide, and
+    each reads A from shared memory, which serves what arrives as well."""
+    if not isinstance(half.kernel, WgmmaConfig):
+        return 1.0
+    one, other = (_clocks(*each, spec) for each in ((half.kernel, gemm), (config.kernel, wide)))
+    return max(1.0, one / other)
+
+
+def _clocks(kernel: Any, gemm: Gemm, spec: DeviceSpec) -> float:
+    """Of a k tile: of its MMAs, or of shared memory."""
+    arriving = stage_rows(kernel) * SWIZZLE_ATOM_BYTES
+    shared = (read_bytes(kernel, gemm) + arriving) / spec.shared_bytes_per_clk_per_sm
+    return float(np.maximum(mma_clocks(kernel, gemm, spec, constants()), shared))
 
 
 def _halved(config: PlanConfig, gemm: Gemm) -> PlanConfig | None:
@@ -74,6 +103,11 @@ def in_two(request: Request) -> tuple[Request, Request]:
         replace(request, gemm=first, alignment=Alignment(alignment.a, alignment.b, size_bytes)),
         replace(request, gemm=second, alignment=replace(alignment, c=min(alignment.c, beside))),
     )
+
+
+def reading_us(gemm: Gemm, spec: DeviceSpec) -> float:
+    """What the second launch adds to its product: a start, and the sum of the first that it reads."""
+    return 1e6 * (MORE_LAUNCHES_SECONDS + float(moving(gemm.m * gemm.n * F32.bytes, spec, 0)))
 
 
 def _reads_other(function: Value | None) -> Value:

@@ -44,7 +44,7 @@ from tilewright.planning.emulated import (
     why_not,
     with_fallback,
 )
-from tilewright.planning.gated import in_one_kernel, in_two, joined, reading_us
+from tilewright.planning.gated import MOST_BUILT, in_one_kernel, in_two, joined, reading_us
 from tilewright.planning.kernels import Kernels, build_of
 from tilewright.planning.on_paper import version_of
 from tilewright.planning.packing import Alignment, as_read, fitted
@@ -66,9 +66,6 @@ SAFE = PlanConfig(SimtConfig((64, 64, 16), (32, 32), unroll=8))
 
 _KEPT_PLANS = 4096
 """Plans kept; a program whose shapes never come back must not fill the memory with them."""
-
-_GATED_TRIED = 16
-"""Kernels of two accumulators that are built, one after the other, until one can be."""
 
 _RAGGED_TRIED = 16
 """Kernels for groups that are tried before one is taken that reads the sizes of groups from a table."""
@@ -314,7 +311,7 @@ class Dispatcher:
         apart_us = sum(next(iter(estimates(one, self.spec)))[0] for one in apart) if apart else inf
         apart_us += reading_us(request.gemm, self.spec)
         last: list[tuple[float, PlanConfig | None]] = [(apart_us, None)] if apart else []
-        alone: Iterator[tuple[float, PlanConfig | None]] = islice(in_one_kernel(request, self.spec), _GATED_TRIED)
+        alone: Iterator[tuple[float, PlanConfig | None]] = islice(in_one_kernel(request, self.spec), MOST_BUILT)
         safe: Iterator[tuple[float, PlanConfig | None]] = iter([(inf, SAFE)])
         for _, config in merge(alone, last, safe, key=itemgetter(0)):
             try:

@@ -35,6 +35,9 @@ from tilewright.winners.plan_config import PlanConfig
 OTHER = Added("other_sum", None, F32)
 """The finished sum of the second product, where it lies in a workspace."""
 
+MOST_BUILT = 16
+"""Kernels of two accumulators that are built, one after the other, until one can be."""
+
 _TRIED = 400
 """Plans of the product of twice the columns that are asked for halves."""
 

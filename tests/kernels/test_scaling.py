@@ -24,11 +24,11 @@ WAYS = pytest.mark.parametrize("across", [False, True], ids=["along", "across"])
 
 
 def scaling(lines: int, length: int, leading: int, across: bool) -> Scaling:
-    return Scaling(lines, length, leading, across, (length if across else lines) + 5)
+    return Scaling(lines, length, leading, across, (length if across else lines) + 5, lines * leading + 4, 2)
 
 
 def kernel_of(problem: Scaling, **options: Any) -> Kernel:
-    size = problem.leading * 4
+    size = (problem.leading | problem.step) * 4
     config = ScalingConfig.of(problem, min(size & -size, 16), **options)
     assert config.reasons_against(problem) == ()
     return config.kernel(problem)
@@ -53,7 +53,8 @@ def test_lines_of_zeros_and_of_subnormal_numbers(across: bool) -> None:
     numbers[:] = np.float32(1e-45)
     numbers[:6] = 0
     stored = simulate(kernel_of(problem), source).stored["target"]
-    assert (stored[problem.apart : problem.apart + 6] == 2.0**126).all() and (stored[:6] == 2.0**-63).all()
+    scales = stored[2 * problem.apart :]
+    assert (scales[:6] == 2.0**126).all() and (stored[:6] == 2.0**-63).all()
     assert stored[problem.flag] == 0
 
 

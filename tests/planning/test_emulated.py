@@ -92,11 +92,9 @@ def test_rows_and_columns_of_any_magnitude_by_scaled_pieces() -> None:
     b *= np.exp2(rng.integers(-20, 60, (1, 24))).astype(np.float32)
     a[3], a[4] = 0, np.float32(1e-40)
     assert_within_bound(request_of(gemm, F16X3), operands)
-    with pytest.raises(LaunchError, match="batch"):
-        DISPATCHER.plan(replace(request_of(gemm, F16X3), stack=Stack(2, 800, 960, 480)))
 
 
-@pytest.mark.parametrize("how", [BF16X6, TF32X3], ids=str)
+@pytest.mark.parametrize("how", [BF16X6, TF32X3, F16X3], ids=str)
 @pytest.mark.parametrize("shared", ["", "A", "B"])
 def test_batches(how: Algorithm, shared: str) -> None:
     gemm, count = Gemm(24, 20, 40), 3
@@ -151,6 +149,18 @@ def test_the_device_chooses_by_how_many_binades_operands_span(shape: tuple[int, 
         deep.storage(name)[7] = 2.0**-40
         expected = computed(DISPATCHER, request_of(gemm, BF16X6), deep)
         np.testing.assert_array_equal(computed(GUARDED, guarded(gemm), deep), expected)
+
+
+def test_one_matrix_of_a_batch_decides_for_all() -> None:
+    gemm, count = Gemm(12, 16, 1024), 2
+    each = [make_operands(gemm, seed=seed) for seed in range(count)]
+    flat = {name: np.concatenate([one.storage(name) for one in each]) for name in "ABC"}
+    stack = Stack(count, *(flat[name].size // count for name in "ABC"))
+    for deep, how in ((1.0, F16X3), (2.0**-40, BF16X6)):
+        flat["B"][-3] = deep
+        operands = Operands(gemm, flat["A"], flat["B"], flat["C"])
+        expected = computed(DISPATCHER, request_of(gemm, how, stack=stack), operands)
+        np.testing.assert_array_equal(computed(GUARDED, guarded(gemm, stack=stack), operands), expected)
 
 
 def test_guarded_results_keep_the_bound_of_f32() -> None:

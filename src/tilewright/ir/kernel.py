@@ -316,7 +316,7 @@ def is_stepped(problems: Problems, operand: Matrix) -> bool:
     """Whether each problem has a matrix of its own of an operand, a step behind the last one's."""
     match problems:
         case Problems.STRIDED:
-            return not (isinstance(operand, Operand) and operand.is_vector)
+            return not (isinstance(operand, Operand) and operand.is_vector and not operand.is_own)
         case Problems.GROUPED_M:
             return operand.name in FACTORS and operand.name[0] == "B"
         case Problems.GROUPED_K:

@@ -14,7 +14,7 @@ from tilewright.dtypes import F32
 from tilewright.ir.buffer import Buffer, Space
 from tilewright.ir.expr import ZERO, Binary, Const, Expr, Load, Op, Select, Var, binary, both, real
 from tilewright.ir.expr import ceil_div as ceil_div_of
-from tilewright.ir.kernel import Kernel, Variant
+from tilewright.ir.kernel import MOST_ALONG_Z, Kernel, Variant
 from tilewright.ir.stmt import Alloc, Assign, Barrier, Body, For, If, Let, Move
 from tilewright.kernels.statements import (
     AFTER_PREVIOUS_GRID,
@@ -46,6 +46,9 @@ _IN_FLIGHT = 8
 _STRIP = 8
 """Threads that share a line of a strip of columns: their vectors are a line of the L2."""
 
+_MATRIX = Var("blockIdx.z")
+"""Which of a batch."""
+
 _BINADES = (64, 32, 16, 8, 4, 2)
 """By which the largest magnitude is brought between 1 and 4."""
 
@@ -65,7 +68,8 @@ class ScalingConfig:
 
     @classmethod
     def of(cls, problem: Scaling, aligned_bytes: int, *, overlapped: bool = True) -> ScalingConfig:
-        """The widest that is legal. aligned_bytes: what the address and the lines of the source are multiples of."""
+        """The widest that is legal. aligned_bytes: what the address, the lines and the steps of the source are
+        multiples of."""
         widths = (width for width in (_WIDEST, 2, 1) if aligned_bytes % (width * F32.bytes) == 0)
         width = next(w for w in widths if w == 1 or problem.length % w == 0)
         vectors = ceil_div(problem.length, width * _IN_FLIGHT)
@@ -75,8 +79,10 @@ class ScalingConfig:
     def reasons_against(self, problem: Scaling, spec: DeviceSpec | None = None) -> tuple[str, ...]:
         """Why this kernel cannot find these scales, in words; empty if it can."""
         found: list[str] = []
-        if problem.length % self.width or problem.leading % self.width:
+        if problem.length % self.width or problem.leading % self.width or problem.step % self.width:
             found.append(f"lines of {problem.length} elements are not multiples of {self.width}")
+        if problem.count > MOST_ALONG_Z:
+            found.append(f"a batch of {problem.count} matrices exceeds the {MOST_ALONG_Z} blocks along z")
         if self.overlapped and spec is not None and spec.compute_capability < SINCE[Feature.DEPENDENT_LAUNCH]:
             found.append(f"{spec.name} has no programmatic dependent launch")
         return tuple(found)
@@ -89,7 +95,7 @@ class ScalingConfig:
                 f"scales_{'across' if problem.across else 'along'}_x{self.width}_{self.along}",
                 problem,
                 Variant(alignment_bytes=self.width * F32.bytes, near=False),
-                (statements.blocks(), Const(1), Const(1)),
+                (statements.blocks(), Const(1), argument("count")),
                 (THREADS, 1, 1),
                 (statements.shared,),
                 together(AFTER_PREVIOUS_GRID if self.overlapped else (), statements.body()),
@@ -151,10 +157,11 @@ class _Statements:
         for place, limit, op in ((scale, LARGEST_SCALE, Op.MIN), (root, LARGEST_SCALE**-0.5, Op.MAX)):
             body.append((Assign(at(place, ZERO), Binary(op, Load(place, (ZERO,)), real(limit))),))
         inside = below(number, argument("length" if isinstance(self, _Across) else "lines"))
-        for place, first in ((root, number), (scale, times(Const(1), "apart", near=False) + number)):
+        roots = times(_MATRIX, "apart", near=False) + number
+        for place, first in ((root, roots), (scale, times(argument("count"), "apart", near=False) + roots)):
             body.append((Move(element_of("target", F32, first), at(place, ZERO), 1, inside, origin="target"),))
-        first_of_all = binary(Op.EQ, number, 0)
-        clear = element_of("target", F32, times(Const(2), "apart", near=False))
+        first_of_all = both(binary(Op.EQ, number, 0), binary(Op.EQ, _MATRIX, 0))
+        clear = element_of("target", F32, times(argument("count") * 2, "apart", near=False))
         body.append((Assign(at(root, ZERO), real(0.0)), Move(clear, at(root, ZERO), 1, first_of_all, origin="target")))
         return together(*body)
 
@@ -184,7 +191,8 @@ class _Statements:
 
     def _load(self, i: Expr, line: Expr, column: Expr) -> Move:
         inside = both(below(line, argument("lines")), below(column, argument("length")))
-        place = element_of("source", F32, times(line, "leading", near=False) + column)
+        first = times(_MATRIX, "step", near=False)
+        place = element_of("source", F32, first + times(line, "leading", near=False) + column)
         return Move(at(self.values, i, ZERO), place, self.config.width, inside, origin="source")
 
     def _keep(self, i: Expr, element: Expr, held: Expr) -> Assign:

@@ -70,11 +70,9 @@ class SplittingConfig:
     def reasons_against(self, problem: Splitting, spec: DeviceSpec | None = None) -> tuple[str, ...]:
         """Why this kernel cannot split this operand, in words; empty if it can."""
         found: list[str] = []
-        if problem.algorithm.shift and problem.count > 1:
-            found.append(f"the matrices of a batch of {problem.count} have scales of their own")
         if problem.length % self.width or problem.leading % self.width or problem.step % self.width:
             found.append(f"lines of {problem.length} elements are not multiples of {self.width}")
-        offsets = (problem.to_length, problem.to_leading, problem.to_piece, problem.to_step)
+        offsets = (problem.to_length, problem.to_leading, problem.to_piece, problem.to_step, problem.scale_step)
         if any(offset % self.width for offset in offsets):
             found.append(f"lines of {problem.to_length} elements of a piece are not multiples of {self.width}")
         if problem.count > MOST_ALONG_Z:
@@ -163,7 +161,8 @@ class _Statements:
         def load(i: Expr) -> Move:
             index = column if self.across else self._line(i)
             inside = below(index, argument("length" if self.across else "lines"))
-            return Move(at(self.scales, i, Const(0)), element_of("scales", F32, index), width, inside, origin="scales")
+            place = element_of("scales", F32, times(Var("blockIdx.z"), "scale_step", near=False) + index)
+            return Move(at(self.scales, i, Const(0)), place, width, inside, origin="scales")
 
         loads = (load(Const(0)),) if self.across else unrolled("i", _VECTORS[self.config.width], load)
         return (Alloc(self.scales), Alloc(self.alarm), Assign(at(self.alarm, Const(0)), real(0.0)), *loads)

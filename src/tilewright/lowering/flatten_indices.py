@@ -46,13 +46,13 @@ def _offset(place: Ref, program: Program, near: bool) -> Ref:
         return place
     operand = program.gemm.operand(buffer.name)
     index = dict(zip(operand.dims, place.index[:2], strict=True))
+    bases = (base_of(program, operand.name, number) for number in place.index[2:])
     if operand.is_vector:  # all its lines are one
         at = ZERO if operand.is_single else index[operand.contiguous]
-        return Ref(Buffer(buffer.name, Space.GLOBAL, buffer.dtype, ()), (at,))
+        return Ref(Buffer(buffer.name, Space.GLOBAL, buffer.dtype, ()), (*bases, at))
     strided = index[operand.strided]
     leading = Var(operand.leading, I32 if near else I64)
     row = Binary(Op.MUL, strided if near else Cast(I64, strided), leading)
-    bases = (base_of(program, operand.name, number) for number in place.index[2:])
     return Ref(Buffer(buffer.name, Space.GLOBAL, buffer.dtype, ()), (*bases, row + index[operand.contiguous]))
 
 

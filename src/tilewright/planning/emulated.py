@@ -63,11 +63,6 @@ def why_not(request: Request, spec: DeviceSpec) -> LaunchError | None:
             f"precision={how.name!r} keeps pieces of the operands in a workspace, and there is no memory for it.",
             hint="free some memory, or use precision='default'.",
         )
-    if how.shift and request.stack is not None:
-        return LaunchError(
-            f"precision={how.name!r} scales rows and columns of one problem, and this is a batch.",
-            hint="multiply the matrices of the batch one by one, or use precision='bf16x6'.",
-        )
     size_bytes = sum(_size_bytes(request, name) for name in _split_by(request))
     if size_bytes > _MOST_BYTES:
         return LaunchError(
@@ -86,8 +81,12 @@ def of_pieces(request: Request) -> Request:
     inner = _product(gemm, how)
     stack = request.stack
     if stack is not None:
-        steps = {name: _splitting(gemm, how, name, stack).to_step for name in PACKABLE}
-        stack = Stack(stack.count, steps["A"], steps["B"], stack.c, stack.added)
+        splits = {name: _splitting(gemm, how, name, stack) for name in PACKABLE}
+        added, scales = iter(stack.added), {"scale_m": splits["A"].scale_step, "scale_n": splits["B"].scale_step}
+        steps = [
+            scales[one.name] if one.is_own else next(added) for one in inner.added if one.is_own or not one.is_vector
+        ]
+        stack = Stack(stack.count, splits["A"].to_step, splits["B"].to_step, stack.c, tuple(steps))
     return Request(
         inner,
         Alignment(TMA_BYTES, TMA_BYTES, request.alignment.c),
@@ -100,8 +99,7 @@ def of_pieces(request: Request) -> Request:
 def by_scaled_pieces(request: Request) -> Request:
     """The request of f32_emulated by the fastest pieces, with the others to fall back to. Bits that must not depend on
     other rows cannot depend on a flag that other rows raise."""
-    guarded = request.or_f32 and request.stack is None and not request.fixed_order
-    if not guarded or guarded_depth(F16X3, request.gemm.k) is None:
+    if not request.or_f32 or request.fixed_order or guarded_depth(F16X3, request.gemm.k) is None:
         return request
     return replace(request, algorithm=F16X3, fallback=request.algorithm)
 
@@ -162,7 +160,10 @@ def _split(
         scaling, (place, offset) = _scaling(splitting), _scales_at(request, name, target)
         found = kernels.auxiliary(ScalingConfig.of(scaling, aligned, overlapped=kernels.overlaps), scaling)
         steps.append(Step(found, (source, (place, offset))))
-        pointers += [(place, offset + scaling.apart * F32.bytes), (place, offset + scaling.flag * F32.bytes)]
+        pointers += [
+            (place, offset + scaling.count * scaling.apart * F32.bytes),
+            (place, offset + scaling.flag * F32.bytes),
+        ]
     config = SplittingConfig.of(splitting, aligned, overlapped=kernels.overlaps)
     launch = kernels.auxiliary(config, splitting, request.guard)
     steps.append(Step(launch, (*pointers, *guards_of(request.guard))))
@@ -173,7 +174,7 @@ def _scaling(splitting: Splitting) -> Scaling:
     """The scales of an operand, as it lies when it is split."""
     lines, length = splitting.lines, splitting.length
     apart = round_up(length if splitting.across else lines, _SCALES_TOGETHER)
-    return Scaling(lines, length, splitting.leading, splitting.across, apart)
+    return Scaling(lines, length, splitting.leading, splitting.across, apart, splitting.step, splitting.count)
 
 
 def _scales_at(request: Request, name: OperandName, pieces: tuple[int, int]) -> tuple[int, int]:
@@ -220,7 +221,8 @@ def _splitting(gemm: Gemm, how: Algorithm, name: OperandName, stack: Stack | Non
     if not how.shift:
         return Splitting(how, *sizes)
     across = inner.operand(name).order is not _K_MAJOR[name]
-    return Splitting(how, *sizes, across=across, least=least_scaled(how, gemm.k))
+    apart = round_up(length if across else lines, _SCALES_TOGETHER) if count > 1 else 0
+    return Splitting(how, *sizes, across=across, least=least_scaled(how, gemm.k), scale_step=apart)
 
 
 def _piece_bytes(gemm: Gemm, how: Algorithm, name: OperandName) -> int:

@@ -37,13 +37,14 @@ class Added:
 
     along: the dimension for each index of which a vector has a number; None for a matrix that lies as C does, but for a
     leading dimension of its own. dtype: None for that of C. single: a vector of one number, which belongs to every
-    index.
+    index. own: each problem of a batch has a vector of its own.
     """
 
     name: AddedName
     along: Along | None = None
     dtype: DType | None = None
     single: bool = False
+    own: bool = False
 
     @property
     def is_vector(self) -> bool:
@@ -431,8 +432,8 @@ class Epilogue:
         known: dict[Scale, Added] = {
             "a": Added("scale_a", "n", F32, single=True),
             "b": Added("scale_b", "n", F32, single=True),
-            "m": Added("scale_m", "m", F32),
-            "n": Added("scale_n", "n", F32),
+            "m": Added("scale_m", "m", F32, own=self.twice),
+            "n": Added("scale_n", "n", F32, own=self.twice),
         }
         return tuple(scale for of, scale in known.items() if of in self.scale)
 

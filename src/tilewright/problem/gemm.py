@@ -63,13 +63,14 @@ LEADING = tuple(dict.fromkeys(leading_of(name) for name in (*get_args(OperandNam
 @dataclass(frozen=True, slots=True)
 class Operand:
     """How one matrix lies in memory. is_vector: it has one number for each index of its contiguous dimension, the same
-    in all its lines. is_single: and all of these are one number."""
+    in all its lines. is_single: and all of these are one number. is_own: and each problem of a batch has its own."""
 
     name: OperandName | AddedName | BlockScaleName
     dtype: DType
     order: Order
     is_vector: bool = False
     is_single: bool = False
+    is_own: bool = False
 
     @property
     def dims(self) -> tuple[Dim, Dim]:
@@ -329,7 +330,7 @@ class Gemm:
                 return Operand(name, F32, Order.ROW, is_vector=True)
         added = next(one for one in self.epilogue.operands if one.name == name)
         order = {None: self.c, "m": Order.COL, "n": Order.ROW}[added.along]
-        return Operand(name, added.dtype or self.out, order, added.is_vector, added.single)
+        return Operand(name, added.dtype or self.out, order, added.is_vector, added.single, added.own)
 
     @property
     def multiplied(self) -> DType:

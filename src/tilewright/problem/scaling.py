@@ -15,12 +15,13 @@ from tilewright.problem.storages import Storages, lines_of, poisoned
 
 @dataclass(frozen=True, slots=True)
 class Scaling:
-    """A scale for each line of a matrix, or for each column of its lines, and the square root of its inverse; behind
-    them a flag, 0, that splitting may raise. Sizes in elements.
+    """A scale for each line of each matrix of a batch, or for each column of its lines, and the square root of its
+    inverse; behind them a flag, 0, that splitting may raise. Sizes in elements.
 
     lines, length, leading: of the source as it lies: its lines, elements of a line, elements from line to line.
-    across: a scale is of a column, all lines together; else of a line. apart: from the roots, which are first in the
-    target, to the scales.
+    across: a scale is of a column, all lines together; else of a line. apart: in the target, from the roots of one
+    matrix to those of the next; behind those of all follow the scales. step: from one matrix to the next. count: of
+    the batch.
     """
 
     lines: int
@@ -28,6 +29,8 @@ class Scaling:
     leading: int
     across: bool
     apart: int
+    step: int = 0
+    count: int = 1
 
     def __post_init__(self) -> None:
         if self.leading < self.length or self.apart < self.scaled:
@@ -43,7 +46,7 @@ class Scaling:
     @property
     def flag(self) -> int:
         """Where the flag lies in the target."""
-        return 2 * self.apart
+        return 2 * self.count * self.apart
 
     @property
     def matrices(self) -> tuple[NamedMatrix, ...]:
@@ -55,8 +58,11 @@ class Scaling:
 
     @property
     def scalars(self) -> tuple[Scalar, ...]:
-        sizes = [Scalar(name, getattr(self, name), ScalarKind.SIZE) for name in ("lines", "length")]
-        return (*sizes, *(Scalar(name, getattr(self, name), ScalarKind.OFFSET) for name in ("leading", "apart")))
+        sizes = [Scalar(name, getattr(self, name), ScalarKind.SIZE) for name in ("lines", "length", "count")]
+        return (
+            *sizes,
+            *(Scalar(name, getattr(self, name), ScalarKind.OFFSET) for name in ("leading", "apart", "step")),
+        )
 
     @property
     def formats(self) -> tuple[DType, bool]:
@@ -66,12 +72,13 @@ class Scaling:
     def storage_elements(self, name: str) -> int:
         if name == "target":
             return self.flag + 1
-        return (self.lines - 1) * self.leading + self.length if self.lines and self.length else 0
+        one = (self.lines - 1) * self.leading + self.length if self.lines and self.length else 0
+        return (self.count - 1) * self.step + one
 
     @property
     def compulsory_bytes(self) -> int:
         """The source read once, scales and roots written once."""
-        return (self.lines * self.length + 2 * self.scaled) * F32.bytes
+        return self.count * (self.lines * self.length + 2 * self.scaled) * F32.bytes
 
     @property
     def title(self) -> str:
@@ -82,8 +89,7 @@ class Scaling:
         """Each matrix in one line, for the header of a kernel."""
         return (
             "source  f32, lines x length, lines leading elements apart",
-            "target  f32, square roots of the inverses of scales; the scales, apart elements behind them; a 0, as many "
-            "behind these",
+            "target  f32, square roots of the inverses of scales, apart elements for each matrix; the scales; a 0",
         )
 
 
@@ -91,13 +97,15 @@ def make_scaled(problem: Scaling, *, seed: int = 0) -> Storages:
     """A random normal source of drawn magnitudes, with some infinities, NaN and zeros; gaps hold NaN."""
     rng = np.random.default_rng(seed)
     arrays = {matrix.name: poisoned(problem, matrix.name) for matrix in problem.matrices}
-    target = lines_of(arrays["source"], 0, problem.lines, problem.length, problem.leading)
-    kept = (1, problem.length) if problem.across else (problem.lines, 1)
-    values = rng.standard_normal(target.shape, dtype=np.float32)
-    with np.errstate(over="ignore", under="ignore"):
-        values *= np.exp2(rng.integers(-149, 127, kept)).astype(np.float32)
-    strange = rng.choice(np.array([np.inf, -np.inf, np.nan, 0.0], np.float32), target.shape)
-    target[...] = np.where(rng.random(target.shape) < 0.1, strange, values)
+    for number in range(problem.count):
+        first = number * problem.step
+        target = lines_of(arrays["source"], first, problem.lines, problem.length, problem.leading)
+        kept = (1, problem.length) if problem.across else (problem.lines, 1)
+        values = rng.standard_normal(target.shape, dtype=np.float32)
+        with np.errstate(over="ignore", under="ignore"):
+            values *= np.exp2(rng.integers(-149, 127, kept)).astype(np.float32)
+        strange = rng.choice(np.array([np.inf, -np.inf, np.nan, 0.0], np.float32), target.shape)
+        target[...] = np.where(rng.random(target.shape) < 0.1, strange, values)
     return Storages(problem, arrays)
 
 
@@ -106,9 +114,12 @@ def scales_stored(storages: Storages) -> Array:
     problem = storages.problem
     assert isinstance(problem, Scaling)
     target = storages.storage("target").copy()
-    source = lines_of(storages.storage("source"), 0, problem.lines, problem.length, problem.leading)
-    scales = scales_of(source, axis=0 if problem.across else 1)
-    target[: problem.scaled] = 1 / np.sqrt(scales)
-    target[problem.apart : problem.apart + problem.scaled] = scales
+    for number in range(problem.count):
+        first = number * problem.step
+        source = lines_of(storages.storage("source"), first, problem.lines, problem.length, problem.leading)
+        scales = scales_of(source, axis=0 if problem.across else 1)
+        roots, behind = number * problem.apart, (problem.count + number) * problem.apart
+        target[roots : roots + problem.scaled] = 1 / np.sqrt(scales)
+        target[behind : behind + problem.scaled] = scales
     target[problem.flag] = 0
     return target

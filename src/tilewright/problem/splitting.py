@@ -22,7 +22,7 @@ class Splitting:
     to_lines, to_length, to_leading: of one piece; what it has beyond the source is zero. to_piece: from one piece to
     the next. step, to_step: from one matrix of a batch to the next. count: of the batch. across:
     scales, of algorithms that have them, are of columns of the source, not of lines. least: magnitudes of scaled
-    numbers below which the flag is raised.
+    numbers below which the flag is raised. scale_step: from the scales of one matrix to the next.
     """
 
     algorithm: Algorithm
@@ -38,6 +38,7 @@ class Splitting:
     count: int = 1
     across: bool = False
     least: float = 0.0
+    scale_step: int = 0
 
     def __post_init__(self) -> None:
         if self.to_lines < self.lines or self.to_length < self.length:
@@ -57,6 +58,11 @@ class Splitting:
         return stored_as(self.algorithm)
 
     @property
+    def scaled(self) -> int:
+        """Scales of one matrix."""
+        return self.length if self.across else self.lines
+
+    @property
     def matrices(self) -> tuple[NamedMatrix, ...]:
         scales = (NamedMatrix("scales", F32), NamedMatrix("flag", F32)) if self.algorithm.shift else ()
         return NamedMatrix("source", F32), NamedMatrix("target", self.out), *scales
@@ -68,8 +74,9 @@ class Splitting:
     @property
     def scalars(self) -> tuple[Scalar, ...]:
         sizes = ("lines", "length", "to_lines", "to_length", "count")
-        offsets = ("leading", "to_leading", "to_piece", "step", "to_step")
+        offsets: tuple[str, ...] = ("leading", "to_leading", "to_piece", "step", "to_step")
         found = [Scalar(name, getattr(self, name), ScalarKind.SIZE) for name in sizes]
+        offsets += ("scale_step",) * (self.algorithm.shift > 0)
         least = (Scalar("least", self.least, ScalarKind.FACTOR),) if self.algorithm.shift else ()
         return (*found, *(Scalar(name, getattr(self, name), ScalarKind.OFFSET) for name in offsets), *least)
 
@@ -82,7 +89,7 @@ class Splitting:
         if name == "flag":
             return 1
         if name == "scales":
-            return self.length if self.across else self.lines
+            return (self.count - 1) * self.scale_step + self.scaled
         if name == "source":
             lines, length, leading, step, more = self.lines, self.length, self.leading, self.step, 0
         else:
@@ -129,20 +136,26 @@ def make_source(problem: Splitting, *, seed: int = 0) -> Storages:
         target[...] = np.where(rng.random(target.shape) < 0.25, drawn, values)
     if problem.algorithm.shift:
         arrays["flag"][:] = 0
-        source = lines_of(arrays["source"], 0, problem.lines, problem.length, problem.leading)
-        arrays["scales"][:] = scales_of(source, axis=0 if problem.across else 1)
+        for number in range(problem.count):
+            first = number * problem.step
+            source = lines_of(arrays["source"], first, problem.lines, problem.length, problem.leading)
+            scales = arrays["scales"][number * problem.scale_step :][: problem.scaled]
+            scales[:] = scales_of(source, axis=0 if problem.across else 1)
     return Storages(problem, arrays)
 
 
 def flag_stored(storages: Storages) -> bool:
     """Whether the launch raises the flag."""
-    problem = storages.problem
+    problem, raised = storages.problem, False
     assert isinstance(problem, Splitting)
-    source = lines_of(storages.storage("source"), 0, problem.lines, problem.length, problem.leading)
-    scales = storages.storage("scales")
-    with np.errstate(invalid="ignore", under="ignore"):
-        scaled = abs(source * (scales[None, :] if problem.across else scales[:, None]))
-    return bool(((scaled < np.float32(problem.least)) & (source != 0)).any())
+    for number in range(problem.count):
+        first = number * problem.step
+        source = lines_of(storages.storage("source"), first, problem.lines, problem.length, problem.leading)
+        scales = storages.storage("scales")[number * problem.scale_step :][: problem.scaled]
+        with np.errstate(invalid="ignore", under="ignore"):
+            scaled = abs(source * (scales[None, :] if problem.across else scales[:, None]))
+        raised |= bool(((scaled < np.float32(problem.least)) & (source != 0)).any())
+    return raised
 
 
 def pieces_stored(storages: Storages) -> Array:
@@ -156,7 +169,7 @@ def pieces_stored(storages: Storages) -> Array:
         )
         scale: Array | float = 1.0
         if problem.algorithm.shift:
-            scales = storages.storage("scales")
+            scales = storages.storage("scales")[number * problem.scale_step :][: problem.scaled]
             scale = scales[None, :] if problem.across else scales[:, None]
         for at, piece in enumerate(split(source, problem.algorithm, scale)):
             first = number * problem.to_step + at * problem.to_piece

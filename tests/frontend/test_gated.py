@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -18,9 +19,11 @@ from tilewright.frontend.libraries import View
 from tilewright.frontend.options import options_of
 from tilewright.frontend.requests import Piece, Views, checked, requests_of
 from tilewright.frontend.shapes import NeedsCopy
+from tilewright.kernels.mma import MmaConfig
 from tilewright.kernels.wgmma import WgmmaConfig
 from tilewright.planning.gated import in_one_kernel
 from tilewright.problem import Activation, check, make_operands
+from tilewright.toolchain import build, run_on_simulator
 
 
 def piece_of(m: int, n: int, k: int, dtype: DType, activation: str = "silu", *, rows_apart: int = 0) -> Piece:
@@ -49,6 +52,27 @@ def test_plans_of_every_kind(shape: tuple[int, int, int], dtype: DType, activati
     assert gemm.accumulators == 2 and operands.matrix("B1").shape == (shape[2], shape[1])
     result = computed(simulated_dispatcher(device_name), piece.request, operands)
     verdict = check(operands, gemm.out.decode(result).reshape(shape[0], -1)[:, : shape[1]])
+    assert verdict.ok, verdict.message
+
+
+@pytest.mark.parametrize(
+    "config",
+    [
+        WgmmaConfig((144, 128, 64), stages=3, swap_ab=True, raster_rows=16, subtile=64, accumulators=2),
+        WgmmaConfig((128, 96, 64), ping_pong=True, stages=5, subtile=16, cluster=(2, 1), accumulators=2),
+        WgmmaConfig((128, 64, 64), stages=3, accumulators=2, persistent=False),
+        MmaConfig((64, 64, 64), (32, 32), stages=3, accumulators=2, store="quad_shuffle"),
+    ],
+    ids=lambda config: f"{config.kind} {config.tile}",
+)
+def test_kernels_of_two_accumulators(config: WgmmaConfig | MmaConfig) -> None:
+    """Also without races, deadlocks or words that nothing wrote: the simulator would say so."""
+    gemm = piece_of(168, 136, 136, BF16).request.gemm
+    assert config.reasons_against(gemm) == ()
+    assert replace(config, accumulators=1).reasons_against(gemm) != ()
+    operands = make_operands(gemm)
+    result, _ = run_on_simulator(build(gemm, config.schedule(gemm)), operands)
+    verdict = check(operands, result)
     assert verdict.ok, verdict.message
 
 

@@ -37,6 +37,7 @@ _CHIPS = {  # by compute capability, as `ncu --list-chips` names the largest of 
     (10, 0): "gb100",
     (12, 0): "gb202",
 }
+_READ_TIMEOUT_S = 120
 _INSTALL_FOLDERS = ("/opt/nvidia/nsight-compute", "/usr/local")
 _NUMBER = re.compile(r"[-+]?(?:\d[\d,]*\.?\d*|\.\d+)(?:[eE][-+]?\d+)?")
 
@@ -175,21 +176,21 @@ def record(
     return written
 
 
-def read_counters(report: Path, *, timeout_s: float = 120) -> list[LaunchCounters]:
+def read_counters(report: Path) -> list[LaunchCounters]:
     """The counters of each launch in a report."""
     return parse_raw_csv(
         _ncu(
             "--import", str(report), "--page", "raw", "--csv", "--print-units", "base",
             "--print-kernel-base", "function", "--print-metric-instances", "values",
-            timeout_s=timeout_s,
+            timeout_s=_READ_TIMEOUT_S,
         )
     )  # fmt: skip
 
 
-def read_source(report: Path, *, timeout_s: float = 120) -> list[LaunchSource]:
+def read_source(report: Path) -> list[LaunchSource]:
     """The machine code of each launch in a report, with the counters of each instruction."""
     return parse_source_csv(
-        _ncu("--import", str(report), "--page", "source", "--csv", "--print-source", "sass", timeout_s=timeout_s)
+        _ncu("--import", str(report), "--page", "source", "--csv", "--print-source", "sass", timeout_s=_READ_TIMEOUT_S)
     )
 
 

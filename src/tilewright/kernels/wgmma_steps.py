@@ -135,7 +135,7 @@ def tma_stores(gemm: Gemm) -> bool:
     return stages_c(gemm) and not any(row * gemm.out.bytes % 16 for row in (gemm.ldc, gemm.n))
 
 
-def stored_through_shared(gemm: Gemm, subtiles: int, stages: int = 2, *, tile: WgmmaTile = PLAIN) -> tuple[Step, ...]:
+def stored_through_shared(gemm: Gemm, subtiles: int, *, tile: WgmmaTile = PLAIN) -> tuple[Step, ...]:
     """C in several epilogue subtiles through shared memory, then by TMA, or by vector stores where TMA cannot store it.
 
     Per-thread stores where C cannot be staged, or where accumulators leave a thread no registers for the addresses of
@@ -144,7 +144,7 @@ def stored_through_shared(gemm: Gemm, subtiles: int, stages: int = 2, *, tile: W
     if not stages_c(gemm) or (tile.accumulators > ACCUMULATORS_BESIDE_ADDRESSES and not tma_stores(gemm)):
         return stored_per_thread(gemm)
     return (
-        Stage("C", Space.SHARED, subtile=tile.n // subtiles, stages=stages),
+        Stage("C", Space.SHARED, subtile=tile.n // subtiles, stages=2),
         Relayout("C_tile", arrangement=SwizzleAtoms(SWIZZLE_ATOM_BYTES // gemm.out.bytes)),
         Transfer("C_tile", Route.TMA if tma_stores(gemm) else Route.MATRICES),
     )

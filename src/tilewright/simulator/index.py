@@ -18,7 +18,7 @@ from typing import Any
 
 import numpy as np
 
-from tilewright.dtypes import BOOL, I32, Array, DType
+from tilewright.dtypes import BOOL, I32, Array
 from tilewright.errors import SimulationError
 from tilewright.ir.expr import ZERO, Binary, Cast, Const, Expr, Load, Lookup, Op, Select, Var, binary, quotient
 from tilewright.ir.ranges import NATURAL, Interval, interval
@@ -94,9 +94,9 @@ _FOR_LANES = _OPERATOR | {
 }
 
 
-def slot_var(slot: int, dtype: DType = I32) -> Var:
+def slot_var(slot: int) -> Var:
     """The loop variable in a slot, as compiled expressions name it."""
-    return Var(f"s[{slot}]", dtype)
+    return Var(f"s[{slot}]", I32)
 
 
 def resolve(expr: Expr, scope: Scope) -> Expr:

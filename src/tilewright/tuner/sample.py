@@ -72,14 +72,14 @@ class Sample:
         return compare(self.gemm.out.decode(np.ascontiguousarray(stored)), self.expected, self.bound)
 
 
-def sample_of(operands: Operands, *, seed: int = 0) -> Sample:
+def sample_of(operands: Operands) -> Sample:
     """What is compared of a result."""
     gemm = operands.gemm
     most = min(_CHECKED_FLOPS / max(1, 2 * gemm.k), _CHECKED_ELEMENTS)
     # Where one side is short, all of it, and more of the other.
     count = max(sqrt(most), most / max(1, gemm.n), _FEWEST)
-    rows = sampled(gemm.m, int(count), seed)
-    columns = sampled(gemm.n, int(max(most / max(1, len(rows)), _FEWEST)), seed + 1)
+    rows = sampled(gemm.m, int(count), seed=0)
+    columns = sampled(gemm.n, int(max(most / max(1, len(rows)), _FEWEST)), seed=1)
     part = Gemm(
         *(len(rows), len(columns), gemm.k, gemm.dtype, gemm.accumulate, gemm.out),
         alpha=gemm.alpha,

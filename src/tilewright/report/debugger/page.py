@@ -57,15 +57,12 @@ def page_text(watched: Watched) -> str:
     )
 
 
-def framed(watched: Watched, *, height: int = 900) -> str:
-    """The page as an element of another one: it sees nothing of that, and brings its own styles and keys.
-
-    height: in CSS pixels.
-    """
+def framed(watched: Watched) -> str:
+    """The page as an element of another one: it sees nothing of that, and brings its own styles and keys."""
     text = escape(page_text(watched)).replace("\n", "&#10;")  # one line: Markdown would end the element at an empty one
     return (
         f'<iframe title="{escape(watched.title)}: step through a block" srcdoc="{text}" sandbox="allow-scripts" '
-        f'width="100%" height="{height}"></iframe>'
+        f'width="100%" height="900"></iframe>'
     )
 
 

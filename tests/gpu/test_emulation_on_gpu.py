@@ -167,6 +167,24 @@ def test_emulated_is_as_accurate_as_f32_and_routes_models() -> None:
     assert words_of(a, b, options).startswith("f16x3")
 
 
+def test_the_gpu_chooses_anew_each_time_a_graph_is_replayed() -> None:
+    """f32_emulated: by f16x3, but by bf16x6 where a number is too small beside its row or column."""
+    a, b = normal(2048, 2048), normal(2048, 2048)
+    a[a.abs() < 1e-4], b[b.abs() < 1e-4] = 1, 1
+    kept = prepare(b, precision="f32_emulated")
+    matmul(a, b, precision="f32_emulated"), matmul(a, kept)
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        c, d = matmul(a, b, precision="f32_emulated"), matmul(a, kept)
+    for number, precision in ((1.0, "f16x3"), (2.0**-60, "bf16x6"), (0.0, "f16x3"), (torch.inf, "f16x3")):
+        a[17, 33] = number
+        graph.replay()
+        torch.cuda.synchronize()
+        expected = matmul(a, b, precision=precision)
+        assert torch.equal(c.nan_to_num(), expected.nan_to_num()), number
+        assert torch.equal(d.nan_to_num(), expected.nan_to_num()), number
+
+
 def test_two_streams_do_not_share_a_workspace() -> None:
     pairs = [(normal(1024, 1024), normal(1024, 1024)) for _ in range(2)]
     expected = [matmul(a, b, precision="f16x3") for a, b in pairs]

@@ -38,6 +38,8 @@ def guard_edges(body: Body, program: Program, exact: frozenset[str], *, whole: b
             # A loop that counts a whole dimension one by one never leaves it.
             if dim in exact or (isinstance(index, Var) and index.name in counted):
                 continue
+            if operand.is_vector and dim != operand.contiguous:
+                continue  # the same in all lines, so read once for them
             last = index + (width - 1) if dim == operand.contiguous else index
             found.append(binary(Op.LT, last, end_of(program, dim)))
         return both(*found)

@@ -19,7 +19,8 @@ from tilewright.device.spec import DeviceSpec
 from tilewright.kernels import wgmma
 from tilewright.kernels.columns import Column, Columns
 from tilewright.kernels.wgmma_steps import INSTRUCTION_ROWS, SWIZZLE_ATOM_BYTES, tma_stores
-from tilewright.planning.correction import fitted
+from tilewright.kernels.work import asked_rows, is_misaligned
+from tilewright.planning.correction import fitted, stacked
 from tilewright.problem.gemm import Gemm, OperandName, Order
 from tilewright.units import ceil_div
 
@@ -121,9 +122,9 @@ def iteration_clocks(
     a_rows, b_rows = c.m * boxes_of(c.m, gemm, "A") ** at.boxes, c.n * boxes_of(c.n, gemm, "B") ** at.boxes
     stage_bytes = c.pieces * SWIZZLE_ATOM_BYTES
     arriving = (a_rows + b_rows + at.outside * outside) * stage_bytes
-    asked = (a_rows / c.cluster_n + b_rows / c.cluster_m) * stage_bytes
+    asked = asked_rows(gemm, "A", a_rows, c.cluster_n) + asked_rows(gemm, "B", b_rows, c.cluster_m)
     slowest = np.maximum(np.maximum(mma, reads / spec.shared_bytes_per_clk_per_sm), (at.latency + mma) / c.stages)
-    slowest = np.maximum(slowest, np.maximum(arriving / at.arrival, asked / at.l2))
+    slowest = np.maximum(slowest, np.maximum(arriving / at.arrival, asked * stage_bytes / at.l2))
     alternating = c.ping_pong * (waves > 1)
     return slowest + at.iteration / (1 + alternating) + promotion_clocks(c, gemm)
 
@@ -266,5 +267,6 @@ def features(
         ),
         *(wgmma.stages_result(c, gemm), tma_stores(gemm), gemm.out.bytes),
         *(boxes_of(c.m, gemm, "A"), boxes_of(c.n, gemm, "B")),
+        *(is_misaligned(gemm, "A"), is_misaligned(gemm, "B")),
     )
-    return np.stack([np.broadcast_to(np.asarray(one, dtype=np.float64), len(c)) for one in found], axis=1)
+    return stacked(found, len(c))

@@ -12,7 +12,8 @@ from dataclasses import replace
 
 from tilewright.ir.buffer import Ref, Space
 from tilewright.ir.expr import Const, Expr, Op, Var, binary, both
-from tilewright.ir.program import Program
+from tilewright.ir.kernel import WIDEST_BYTES
+from tilewright.ir.program import Program, Route
 from tilewright.ir.stmt import Body, For, If, Move, Stmt
 from tilewright.ir.visit import exprs_of, rewrite, variables
 from tilewright.lowering.kernel_parts import ELEMENT, is_matrix
@@ -57,7 +58,7 @@ def guard_edges(body: Body, program: Program, exact: frozenset[str], *, whole: b
             return None
         if stmt.width == 1:
             return (replace(stmt, guard=both(stmt.guard, inside)),)
-        if whole and place.buffer.name in FACTORS:
+        if (whole and place.buffer.name in FACTORS) or _ends_with_c(stmt, place, program):
             return (_guarded(stmt, conditions),)
         if stmt.asynchronous:
             return (_partly_valid(stmt, program, exact, conditions),)
@@ -69,6 +70,14 @@ def guard_edges(body: Body, program: Program, exact: frozenset[str], *, whole: b
         return (If(inside, (stmt,), (replace(single, body=one_by_one),)),)
 
     return rewrite(body, change)
+
+
+def _ends_with_c(stmt: Move, place: Ref, program: Program) -> bool:
+    """Whether an access to an operand of the epilogue is whole or not at all: TMA stores rows of C that end at multiples
+    of 16 bytes, and the operand ends with them."""
+    by_tma = any(staged.operand == "C" and staged.route is Route.TMA for staged in program.staged)
+    is_read = place.buffer.name not in (*FACTORS, "C")
+    return by_tma and is_read and WIDEST_BYTES // program.gemm.out.bytes % stmt.width == 0
 
 
 def _partly_valid(stmt: Move, program: Program, exact: frozenset[str], conditions: Callable[[Ref, int], Expr]) -> Stmt:

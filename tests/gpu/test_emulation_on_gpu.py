@@ -94,7 +94,7 @@ def test_infinities_and_nan_are_those_of_f32(precision: Any) -> None:
     a, b = normal(64, 100), normal(100, 48)
     a[0, 3], a[1, 4], a[2, 5], a[3, 0], a[4, 7] = torch.inf, -torch.inf, torch.nan, torch.inf, 0.0
     b[7, 2], b[4, 3], b[3, 4] = torch.inf, 0.0, 1e-42
-    a[5, :], a[5, 9], b[9, :] = 0.0, 3.4028235e38, torch.linspace(-0.9, 0.9, 48)
+    a[5, :], a[5, 9], b[9, :] = 0.0, torch.finfo(torch.float32).max, torch.linspace(-0.9, 0.9, 48)
     expected, found = torch.mm(a, b), matmul(a, b, precision=precision)
     assert torch.equal(expected.isnan(), found.isnan())
     infinite = expected.isinf()

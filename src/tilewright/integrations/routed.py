@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections import Counter, defaultdict
+from collections import Counter
 from threading import get_ident
 
 
@@ -10,8 +10,9 @@ class Routed:
     """Counts of one block; of each thread that works for it apart, so that none is lost."""
 
     def __init__(self) -> None:
-        self._calls: defaultdict[int, int] = defaultdict(int)
-        self._declined: defaultdict[int, Counter[str]] = defaultdict(Counter)
+        # Plain dictionaries: torch.compile of PyTorch 2.11 makes no defaultdict of counters.
+        self._calls: dict[int, int] = {}
+        self._declined: dict[int, dict[str, int]] = {}
 
     @property
     def calls(self) -> int:
@@ -21,13 +22,15 @@ class Routed:
     @property
     def declined(self) -> dict[str, int]:
         """Products that PyTorch computed, by the reason."""
-        return dict(sum(self._declined.values(), Counter[str]()))
+        return dict(sum(map(Counter, self._declined.values()), Counter[str]()))
 
     def count(self) -> None:
-        self._calls[get_ident()] += 1
+        thread = get_ident()
+        self._calls[thread] = self._calls.get(thread, 0) + 1
 
     def decline(self, why: str) -> None:
-        self._declined[get_ident()][why] += 1
+        declined = self._declined.setdefault(get_ident(), {})
+        declined[why] = declined.get(why, 0) + 1
 
     def __str__(self) -> str:
         """

@@ -73,8 +73,8 @@ def guard_edges(body: Body, program: Program, exact: frozenset[str], *, whole: b
 
 
 def _ends_with_c(stmt: Move, place: Ref, program: Program) -> bool:
-    """Whether an access to an operand of the epilogue is whole or not at all: TMA stores rows of C that end at multiples
-    of 16 bytes, and the operand ends with them."""
+    """Whether an access to an operand of the epilogue is whole or not at all: TMA stores rows of C that end at
+    multiples of 16 bytes, and the operand ends with them."""
     by_tma = any(staged.operand == "C" and staged.route is Route.TMA for staged in program.staged)
     is_read = place.buffer.name not in (*FACTORS, "C")
     return by_tma and is_read and WIDEST_BYTES // program.gemm.out.bytes % stmt.width == 0

@@ -1,7 +1,9 @@
 """Plans of two products of one A, whose finished sums the epilogue combines: `C = f(A @ B, A @ B1)`.
 
 One kernel with two accumulators reads A once, and stores C alone. What it costs is what a plain product of [B B1], of
-twice the columns, costs, whose tiles are as wide as both tiles of a pair, but for what narrower instructions read more.
+twice the columns, costs, whose tiles are as wide as both tiles of a pair. Its instructions are half as wide and read A
+from shared memory twice; an estimate that added this chose 144 x 128 with swap-AB over 128 x 96 in ping-pong, and took
+3.14 ms instead of 2.75 (H200, 8192 x (2 x 14336) x 4096 bf16, in turn with cuBLAS at 2.95 and 2.97).
 Where no such kernel reads the operands as they lie, or small problems are faster otherwise, A @ B1 goes to a workspace,
 and the product by B reads it there.
 """
@@ -11,22 +13,16 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from itertools import islice
-from operator import itemgetter
-from typing import Any
-
-import numpy as np
 
 from tilewright.device.spec import DeviceSpec
 from tilewright.dtypes import F32
 from tilewright.kernels.mma import MmaConfig
-from tilewright.kernels.wgmma import WgmmaConfig, stage_rows
-from tilewright.kernels.wgmma_steps import SWIZZLE_ATOM_BYTES
+from tilewright.kernels.wgmma import WgmmaConfig
 from tilewright.planning.assembly import Request
 from tilewright.planning.cost import MORE_LAUNCHES_SECONDS, moving
 from tilewright.planning.packing import Alignment
 from tilewright.planning.plan import Place, Plan, Step
-from tilewright.planning.ranking import core_of, ranked
-from tilewright.planning.wgmma_cost import constants, mma_clocks, read_bytes
+from tilewright.planning.ranking import ranked
 from tilewright.problem.epilogue import PLAIN, Accumulated, Added, Element, Value, with_leaves
 from tilewright.problem.gemm import Gemm
 from tilewright.units import round_up
@@ -46,34 +42,12 @@ def in_one_kernel(request: Request, spec: DeviceSpec) -> Iterator[tuple[float, P
     """Plans of one kernel with their estimated microseconds, best first."""
     gemm = request.gemm
     wide = replace(gemm, n=2 * gemm.n, ldb=0, ldc=0, beta=0.0, epilogue=PLAIN, ld_added=(), numbers=())
-    halves: dict[PlanConfig, float] = {}
-    slower: dict[Any, float] = {}
+    seen: set[PlanConfig] = set()
     for time_us, config in islice(ranked(wide, spec, request.alignment, keep_order=True, stack=request.stack), _TRIED):
         half = _halved(config, gemm)
-        if half is None:
-            continue
-        tile = core_of(half)
-        if tile not in slower:
-            slower[tile] = _slower(half, config, gemm, wide, spec)
-        halves.setdefault(half, time_us * slower[tile])
-    for half, time_us in sorted(halves.items(), key=itemgetter(1)):
-        yield time_us, half
-
-
-def _slower(half: PlanConfig, config: PlanConfig, gemm: Gemm, wide: Gemm, spec: DeviceSpec) -> float:
-    """How much longer a pair of tiles takes than the tile of twice the columns: its instructions are half as wide, and
-    each reads A from shared memory, which serves what arrives as well."""
-    if not isinstance(half.kernel, WgmmaConfig):
-        return 1.0
-    one, other = (_clocks(*each, spec) for each in ((half.kernel, gemm), (config.kernel, wide)))
-    return max(1.0, one / other)
-
-
-def _clocks(kernel: Any, gemm: Gemm, spec: DeviceSpec) -> float:
-    """Of a k tile: of its MMAs, or of shared memory."""
-    arriving = stage_rows(kernel) * SWIZZLE_ATOM_BYTES
-    shared = (read_bytes(kernel, gemm) + arriving) / spec.shared_bytes_per_clk_per_sm
-    return float(np.maximum(mma_clocks(kernel, gemm, spec, constants()), shared))
+        if half is not None and half not in seen:
+            seen.add(half)
+            yield time_us, half
 
 
 def _halved(config: PlanConfig, gemm: Gemm) -> PlanConfig | None:

@@ -8,6 +8,7 @@ import pytest
 
 from tilewright.dtypes import BF16
 from tilewright.ir.async_stmt import TmaLoad
+from tilewright.ir.expr import Const
 from tilewright.ir.program import RasterOrder
 from tilewright.ir.stmt import Body, For, If, Stmt
 from tilewright.ir.visit import rewrite, walk
@@ -65,7 +66,7 @@ def test_each_block_loads_the_whole_tile_in_its_own_iterations() -> None:
     guarded = [stmt for _, stmt in walk(built.kernel.body) if isinstance(stmt, If) and _loads(stmt.then) == {"A"}]
     assert len(guarded) == 1
     masks = [s.mask for _, s in walk(guarded[0].then) if isinstance(s, TmaLoad)]
-    assert masks == [0b1111]
+    assert masks == [Const(0b1111)]
 
 
 def _loads(body: tuple[object, ...]) -> set[str]:

@@ -424,7 +424,7 @@ LAWS: tuple[Law, ...] = (
         lambda c, g: f"{g.block_scales} do not go with {_columns(c)} columns of an instruction",
     ),
     Law(
-        lambda c, g: registers_of(c) + scale_registers(c, g) > consumer_registers(c),
+        lambda c, g: (scale_registers(c, g) > 0) & (registers_of(c) + scale_registers(c, g) > consumer_registers(c)),
         lambda c, g: (
             f"{registers_of(c)} registers and {scale_registers(c, g)} for scales are more than {consumer_registers(c)}"
         ),

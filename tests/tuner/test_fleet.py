@@ -109,3 +109,19 @@ def test_what_is_not_a_list_is_refused(tmp_path: Path, text: str) -> None:
         listed(path)
     with pytest.raises(TilewrightError, match="cannot be read"):
         listed(tmp_path / "none.csv")
+
+
+def test_two_machines_free_the_same_problem_at_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The slower one finds it freed between its look at the list and its own word."""
+    fleets = [Fleet(url_of(tmp_path), PROBLEMS[:1], H200) for _ in range(2)]
+    dead, slow = (fleet._claims for fleet in fleets)
+    claim = dead.claim()
+    assert claim is not None
+    looks, fresh = iter([slow.refresh()]), slow.refresh
+    dead.release([claim])
+    monkeypatch.setattr(slow, "refresh", lambda: next(looks, None) or fresh())
+    monkeypatch.setattr(slow, "_is_gone", lambda trial: not trial.state.is_finished())
+    slow.free_the_dead()
+    assert slow.claim() is not None
+    for fleet in fleets:
+        fleet.close()

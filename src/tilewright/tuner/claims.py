@@ -11,11 +11,12 @@ import os
 import secrets
 import socket
 from collections.abc import Iterable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Any, Generic, Protocol, TypeVar
 
-from tilewright.tuner.storage import open_storage, told
+from tilewright.tuner.storage import Finished, open_storage, told
 
 
 class Keyed(Protocol):
@@ -196,11 +197,13 @@ class Claims(Generic[Item]):
             key = trial.user_attrs.get(_CANDIDATE, "")
             died = _STARTED in trial.user_attrs and _MEASURED not in trial.user_attrs
             gone = not trial.state.is_finished() and self._is_gone(trial)
-            if gone and _MEASURED in trial.user_attrs:  # killed between the two writes of `tell_values`
-                self._finish(self._as_claim(trial), self._order_of(trial.user_attrs[_MEASURED]))
-                continue
             deaths[key] = deaths.get(key, 0) + (died and _FAILURE not in trial.user_attrs)
-            if gone and key in self._by_key:
+            if not gone or key not in self._by_key:
+                continue
+            with suppress(Finished):  # another process frees it at this moment
+                if _MEASURED in trial.user_attrs:  # killed between the two writes of `tell_values`
+                    self._finish(self._as_claim(trial), self._order_of(trial.user_attrs[_MEASURED]))
+                    continue
                 freed += 1
                 if died and deaths[key] >= _DEATHS:
                     self.tell_failure(self._as_claim(trial), self.died)

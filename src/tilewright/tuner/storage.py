@@ -22,6 +22,10 @@ _WAIT_S = 20.0
 _TRIES, _TRY_AGAIN_S = 8, 0.25
 
 
+class Finished(TilewrightError):
+    """A trial is changed that has ended."""
+
+
 def default_url() -> str:
     """Studies of this user on this machine."""
     return f"sqlite:///{Path(platformdirs.user_cache_dir('tilewright')) / 'studies.sqlite'}"
@@ -101,11 +105,13 @@ def _make_folder(path: Path) -> None:
 @contextmanager
 def told(url: str) -> Iterator[None]:
     """What a storage raises, as one error without the password."""
-    from optuna.exceptions import StorageInternalError
+    from optuna.exceptions import StorageInternalError, UpdateFinishedTrialError
     from sqlalchemy.exc import SQLAlchemyError
 
     try:
         yield
+    except UpdateFinishedTrialError:
+        raise Finished(f"A claim in {without_password(url)!r} was ended by another process.") from None
     except (StorageInternalError, SQLAlchemyError, sqlite3.Error, RuntimeError) as failure:
         cause: BaseException = failure
         while (deeper := cause.__cause__ or getattr(cause, "orig", None)) is not None:

@@ -31,6 +31,7 @@ def test_a_snapshot_names_the_kernels_that_differ(tmp_path: Path, capsys: pytest
     assert (tmp_path / "keys").read_text() == "te/1 f32 TT safe\n" and "te/1 f32 TT safe" in capsys.readouterr().out
 
 
+@pytest.mark.slow
 def test_every_rung_is_frozen_under_a_key_of_its_own() -> None:
     found = list(cases())
     assert len({case.key for case in found}) == len(found)

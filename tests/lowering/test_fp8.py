@@ -53,7 +53,7 @@ def test_sums_stay_within_the_bound_of_their_promotion(kind: str, every: int) ->
     assert verdict.ok, verdict.message
 
 
-@pytest.mark.cross_section("scale", "dtype", every=3)
+@pytest.mark.cross_section("scale", "dtype", every=4)
 @pytest.mark.parametrize("scale", [("a", "b"), ("a", "n"), ("m", "b"), ("m", "n"), ("a",)], ids=str)
 @pytest.mark.parametrize(("dtype", "out"), [(E4M3, F32), (E5M2, F16), (E4M3, BF16)], ids=str)
 def test_a_scale_of_a_whole_operand_is_read_where_it_lies(scale: tuple[Scale, ...], dtype: DType, out: DType) -> None:
@@ -66,6 +66,7 @@ def test_a_scale_of_a_whole_operand_is_read_where_it_lies(scale: tuple[Scale, ..
         assert verdict.ok, verdict.message
 
 
+@pytest.mark.cross_section("kind", every=2)
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize(("first", "second"), [(E4M3, E5M2), (E5M2, E4M3)], ids=str)
 def test_operands_of_two_formats(first: DType, second: DType, kind: str) -> None:

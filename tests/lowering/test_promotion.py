@@ -226,6 +226,7 @@ def test_the_program_and_the_order_of_the_sum_say_so() -> None:
     assert "float sum_group[1][64];  // (m_frag, fragment): 128 of k, then added to sum" in built.cuda
 
 
+@pytest.mark.cross_section("every", every=2)
 @pytest.mark.parametrize("every", [32, 128])
 def test_additions_are_counted(every: int) -> None:
     """One addition for each accumulator and group, in the counters and in the closed form."""

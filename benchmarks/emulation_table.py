@@ -8,12 +8,15 @@ from __future__ import annotations
 
 import argparse
 import json
-import re
 import sys
 from pathlib import Path
 from typing import Any
 
-BEGIN, END = "<!-- emulation -->", "<!-- /emulation -->"
+from tilewright.cli.page_files import kept_up_to_date
+from tilewright.errors import TilewrightError
+from tilewright.report.markdown import with_part
+
+MARKER = "emulation"
 PEER = "cublas f32"
 ERRORS = ("normal", "uniform")
 
@@ -79,16 +82,15 @@ def main() -> None:
     how.add_argument("--check", type=Path)
     parser.add_argument("--records", type=Path, required=True)
     given = parser.parse_args()
-    page: Path = given.write or given.check
-    text = page.read_text(encoding="utf-8")
-    pattern = re.compile(f"{re.escape(BEGIN)}.*?{re.escape(END)}", re.DOTALL)
-    if not pattern.search(text):
-        sys.exit(f"{page} has no place for the records: {BEGIN} and {END}.")
-    made = pattern.sub(lambda _: f"{BEGIN}\n{section(given.records)}\n{END}", text)
-    if given.write:
-        page.write_text(made, encoding="utf-8")
-    elif made != text:
-        sys.exit(f"{page} is not what the records say: python benchmarks/emulation_table.py --write {page}")
+    try:
+        kept_up_to_date(
+            given.write,
+            given.check,
+            lambda text: with_part(text, MARKER, section(given.records), what="the records of products by pieces"),
+            "python benchmarks/emulation_table.py",
+        )
+    except TilewrightError as wrong:
+        sys.exit(str(wrong))
 
 
 if __name__ == "__main__":

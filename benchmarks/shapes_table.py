@@ -9,14 +9,17 @@ from __future__ import annotations
 
 import argparse
 import json
-import re
 import sys
 from pathlib import Path
 from typing import Any
 
+from tilewright.cli.page_files import kept_up_to_date
+from tilewright.errors import TilewrightError
+from tilewright.report.markdown import with_part
+
 RECORDS = Path(__file__).parent / "results" / "hopper_h200.jsonl"
 COMMANDS = "Each row's command, commit and time are in its record."
-BEGIN, END = "<!-- shapes -->", "<!-- /shapes -->"
+MARKER = "shapes"
 
 
 Key = tuple[str, str, str, str]
@@ -71,14 +74,15 @@ def main() -> None:
     how.add_argument("--check", type=Path)
     parser.add_argument("--records", type=Path, default=RECORDS)
     given = parser.parse_args()
-    page: Path = given.write or given.check
-    text = page.read_text(encoding="utf-8")
-    pattern = re.compile(f"{re.escape(BEGIN)}.*?{re.escape(END)}", re.DOTALL)
-    made = pattern.sub(lambda _: f"{BEGIN}\n{table(latest(given.records))}\n{END}", text)
-    if given.write:
-        page.write_text(made, encoding="utf-8")
-    elif made != text:
-        sys.exit(f"{page} is not what the records say: python benchmarks/shapes_table.py --write {page}")
+    try:
+        kept_up_to_date(
+            given.write,
+            given.check,
+            lambda text: with_part(text, MARKER, table(latest(given.records)), what="the records of shapes"),
+            "python benchmarks/shapes_table.py",
+        )
+    except TilewrightError as wrong:
+        sys.exit(str(wrong))
 
 
 if __name__ == "__main__":

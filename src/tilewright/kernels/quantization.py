@@ -7,6 +7,7 @@ the caches.
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Callable
 from dataclasses import dataclass
 
@@ -14,7 +15,7 @@ from tilewright.device.arch import SINCE, Feature
 from tilewright.device.spec import DeviceSpec
 from tilewright.dtypes import F32
 from tilewright.ir.buffer import Buffer, Space
-from tilewright.ir.expr import ZERO, Binary, Cast, Const, Expr, Load, Op, Select, Var, binary, both, real
+from tilewright.ir.expr import ZERO, Binary, Cast, Const, Expr, Load, Op, Var, binary, both, real
 from tilewright.ir.expr import ceil_div as ceil_div_of
 from tilewright.ir.finish import as_f32
 from tilewright.ir.kernel import WIDEST_BYTES, Kernel, Variant
@@ -28,13 +29,13 @@ from tilewright.kernels.statements import (
     at,
     below,
     element_of,
+    finite_magnitude,
     registers,
     times,
     together,
     unrolled,
     verified,
 )
-from tilewright.problem.gemm import LARGEST_FACTOR
 from tilewright.problem.quantization import BLOCK as GROUP
 from tilewright.problem.quantization import LEAST_SCALE, Quantization
 
@@ -102,7 +103,7 @@ class QuantizationConfig:
         )
 
 
-class _Statements:
+class _Statements(ABC):
     """The statements of a thread. held: numbers of the source, in vectors."""
 
     shared: tuple[Buffer, ...] = ()
@@ -114,11 +115,13 @@ class _Statements:
         self.largest = registers("largest", F32, 1, note="magnitude of the group")
         self.scale, self.inverse = registers("scale", F32, 1), registers("inverse", F32, 1)
 
+    @abstractmethod
     def blocks(self) -> Expr:
-        raise NotImplementedError
+        """Blocks of the grid."""
 
+    @abstractmethod
     def body(self) -> Body:
-        raise NotImplementedError
+        """What a thread does."""
 
     @property
     def declared(self) -> Body:
@@ -133,9 +136,7 @@ class _Statements:
         """The largest finite magnitude so far, with those of a vector."""
 
         def larger(element: Expr) -> Assign:
-            value = as_f32(Load(self.held, (i, element)))
-            finite = both(Binary(Op.LE, real(-LARGEST_FACTOR), value), Binary(Op.LE, value, real(LARGEST_FACTOR)))
-            magnitude = Select(finite, Binary(Op.MAX, value, Binary(Op.MUL, value, real(-1.0))), real(0.0))
+            magnitude = finite_magnitude(as_f32(Load(self.held, (i, element))))
             return Assign(at(self.largest, ZERO), Binary(Op.MAX, Load(self.largest, (ZERO,)), magnitude))
 
         return unrolled("element", self.config.width, larger)

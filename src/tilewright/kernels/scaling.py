@@ -6,6 +6,7 @@ reads in turn. Either way each thread keeps the largest that it has seen, and sh
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from dataclasses import dataclass
 
 from tilewright.device.arch import SINCE, Feature
@@ -24,6 +25,7 @@ from tilewright.kernels.statements import (
     at,
     below,
     element_of,
+    finite_magnitude,
     registers,
     times,
     together,
@@ -31,7 +33,6 @@ from tilewright.kernels.statements import (
     verified,
 )
 from tilewright.problem.emulation import LARGEST_SCALE, SCALED_TO
-from tilewright.problem.gemm import LARGEST_FACTOR
 from tilewright.problem.scaling import Scaling
 from tilewright.units import ceil_div
 
@@ -105,7 +106,7 @@ class ScalingConfig:
         )
 
 
-class _Statements:
+class _Statements(ABC):
     """The statements of a thread. kept: scales of a block. shares: threads that have seen a part of each. held: largest
     magnitudes of a thread."""
 
@@ -182,13 +183,6 @@ class _Statements:
             for buffer in order
         )
 
-    def _magnitude(self, i: Expr, element: Expr) -> Expr:
-        """Of a number that is finite; 0 for others."""
-        value = Load(self.values, (i, element))
-        finite = both(Binary(Op.LE, real(-LARGEST_FACTOR), value), Binary(Op.LE, value, real(LARGEST_FACTOR)))
-        negative = Binary(Op.MUL, value, real(-1.0))
-        return Select(finite, Binary(Op.MAX, value, negative), real(0.0))
-
     def _load(self, i: Expr, line: Expr, column: Expr) -> Move:
         inside = both(below(line, argument("lines")), below(column, argument("length")))
         first = times(_MATRIX, "step", near=False)
@@ -196,17 +190,20 @@ class _Statements:
         return Move(at(self.values, i, ZERO), place, self.config.width, inside, origin="source")
 
     def _keep(self, i: Expr, element: Expr, held: Expr) -> Assign:
-        larger = Binary(Op.MAX, Load(self.largest, (held,)), self._magnitude(i, element))
+        larger = Binary(Op.MAX, Load(self.largest, (held,)), finite_magnitude(Load(self.values, (i, element))))
         return Assign(at(self.largest, held), larger)
 
+    @abstractmethod
     def blocks(self) -> Expr:
-        raise NotImplementedError
+        """Blocks of the grid along x."""
 
+    @abstractmethod
     def _seen(self) -> Body:
-        raise NotImplementedError
+        """The largest magnitudes of what this thread reads."""
 
+    @abstractmethod
     def _put(self) -> Body:
-        raise NotImplementedError
+        """Those into shared memory."""
 
 
 class _Along(_Statements):

@@ -247,16 +247,21 @@ def _adding(options: Options) -> Options:
     return options_of(1.0, 1.0, options.out_dtype, options.precision, None, options.fixed_order, None, True)
 
 
+def _forward(kind: str, ctx: Any, group: Any, options: Options, rows: Any, a: Any, *b: Any) -> tuple[Any, ...]:
+    """The results, with what the gradients need kept."""
+    results = computed(kind, a, b, group, options, rows)
+    ctx.rows = known_of(kind, a, b, group, options, rows).agreed.rows
+    ctx.save_for_backward(a, *b)
+    ctx.group, ctx.options = group, options
+    return tuple(results)
+
+
 class _Gathering(torch.autograd.Function):  # type: ignore[misc]
     """The gradient of the shard is a product that is scattered; those of b are products with the gathered rows."""
 
     @staticmethod
     def forward(ctx: Any, group: Any, options: Options, rows: Any, a: Any, *b: Any) -> tuple[Any, ...]:
-        results = computed(GATHER, a, b, group, options, rows)
-        ctx.rows = known_of(GATHER, a, b, group, options, rows).agreed.rows
-        ctx.save_for_backward(a, *b)
-        ctx.group, ctx.options = group, options
-        return tuple(results)
+        return _forward(GATHER, ctx, group, options, rows, a, *b)
 
     @staticmethod
     def backward(ctx: Any, *gradients: Any) -> tuple[Any, ...]:
@@ -277,11 +282,7 @@ class _Scattering(torch.autograd.Function):  # type: ignore[misc]
 
     @staticmethod
     def forward(ctx: Any, group: Any, options: Options, rows: Any, a: Any, *b: Any) -> tuple[Any, ...]:
-        results = computed(SCATTER, a, b, group, options, rows)
-        ctx.rows = known_of(SCATTER, a, b, group, options, rows).agreed.rows
-        ctx.save_for_backward(a, *b)
-        ctx.group, ctx.options = group, options
-        return tuple(results)
+        return _forward(SCATTER, ctx, group, options, rows, a, *b)
 
     @staticmethod
     def backward(ctx: Any, *gradients: Any) -> tuple[Any, ...]:

@@ -32,6 +32,13 @@ def test_the_clocks_of_data_sheets_are_near_enough() -> None:
     assert found.mean_error <= 0.10 and found.within_20 >= 0.9
 
 
+def test_a_rung_is_in_one_half_and_both_halves_are_near_enough() -> None:
+    halves = [[case for case in COUNTED if case.measured.held_out is held_out] for held_out in (False, True)]
+    chosen, held_out = ({case.measured.rung for case in some} for some in halves)
+    assert not chosen & held_out and {"worklog/4", "hopper/7"} <= chosen and {"worklog/3", "hopper/8"} <= held_out
+    assert all(accuracy(some).mean_error <= 0.08 and accuracy(some).within_20 >= 0.96 for some in halves)
+
+
 @pytest.mark.parametrize("ladder", RECORDED)
 def test_no_ladder_is_off_by_more_than_a_tenth(ladder: str) -> None:
     found = accuracy(RECORDED[ladder])

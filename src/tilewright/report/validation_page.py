@@ -47,7 +47,7 @@ def page(cases: Sequence[Case]) -> str:
         "",
         "The last three lines are no error of the model alone. Those kernels are other programs than the rungs: on the",
         "same H200 the rungs that were written after them run up to 1.9 times as fast (`worklog/12`), because their",
-        "loops are unrolled. The published figures of other GPUs are of originals as well, and bear the same difference.",
+        "loops are unrolled. The published figures of other GPUs are of originals as well, with the same difference.",
         "",
         "## By ladder and GPU",
         "",

@@ -64,7 +64,7 @@ def grid_of(kernel: Kernel, problem: Problem, *, part_of_k: int = 0, batch: int 
     sizes = (scalar for scalar in problem.scalars if scalar.kind is ScalarKind.SIZE)
     values = {scalar.name: Const(int(scalar.value)) for scalar in sizes}
     values[BATCH.name] = values[GROUPS.name] = Const(batch)
-    if kernel.split_k is not SplitK.NONE:
+    if kernel.split_k.by_items:
         values[PART_OF_K.name] = Const(part_of_k or max(int(values_of(problem)["K"]), 1))
 
     def count(extent: Expr) -> int:
@@ -81,9 +81,9 @@ class Build:
     """A scheduled problem and everything that can be made of it.
 
     variant None: the strongest one that is true of the problem with aligned pointers. split_k: whether work items share
-    out k, and what becomes of their partial sums. problems: whether a launch computes many. stream_k: blocks share out
-    the k of all tiles of C in equal parts. layouts: how the layouts were found that the schedule left open, with their
-    proofs.
+    out k, and what becomes of their partial sums; NONE: as the schedule says. problems: whether a launch computes many.
+    stream_k: blocks share out the k of all tiles of C in equal parts. layouts: how the layouts were found that the
+    schedule left open, with their proofs.
     """
 
     gemm: Gemm
@@ -114,7 +114,8 @@ class Build:
         """The lowered program."""
         proofs = [line for found in self.layouts for line in found.proof.splitlines()]
         heading = [*self.schedule.text.splitlines(), *proofs]
-        program = replace(self.program, problems=self.problems, split_k=self.split_k, stream_k=self.stream_k)
+        split_k = self.program.split_k if self.split_k is SplitK.NONE else self.split_k
+        program = replace(self.program, problems=self.problems, split_k=split_k, stream_k=self.stream_k)
         return lower(program, self.variant, name=self.name, heading=heading)
 
     @cached_property

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import assert_never
 
-from tilewright.codegen.async_prelude import TENSOR_MAP, store_matrices_name, wgmma_name
+from tilewright.codegen.async_prelude import TENSOR_MAP, store_async_name, store_matrices_name, wgmma_name
 from tilewright.codegen.expr import CudaExpr
 from tilewright.ir.async_stmt import (
     ArriveBarrier,
@@ -21,6 +21,7 @@ from tilewright.ir.async_stmt import (
     SharedMatrix,
     SignalFlag,
     StartNextGrid,
+    StoreAsync,
     StoreMatrices,
     TeamBarrier,
     TensorMap,
@@ -64,7 +65,11 @@ def async_call(stmt: AsyncStmt, expr: CudaExpr, address: Callable[[Ref], str]) -
         case WaitFlag():
             return call("wait_flag", address(stmt.place), expr(stmt.value))
         case WaitBarrier():
-            return call("wait_barrier", address(stmt.place), expr(stmt.parity))
+            name = "wait_barrier_of_cluster" if stmt.of_cluster else "wait_barrier"
+            return call(name, address(stmt.place), expr(stmt.parity))
+        case StoreAsync():
+            places = address(stmt.dst), address(stmt.src)
+            return call(store_async_name(stmt.count), *places, expr(stmt.rank), address(stmt.signal))
         case TmaLoad():
             return _tma_load(stmt, expr, address)
         case TmaStore():

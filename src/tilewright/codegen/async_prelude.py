@@ -30,18 +30,56 @@ def _counted(comment: str, name: str, ptx: str) -> str:
     return f"// {comment}\ntemplate <int count>\n{_HEAD} void {name}() {{\n{body}\n}}"
 
 
-_WAIT_BARRIER = f"""\
-// Waits until the phase of this parity is complete.
-{_HEAD} void wait_barrier(unsigned long long* barrier, int parity) {{
+def _wait_barrier(comment: str, name: str, begin: str) -> str:
+    """begin: of the instruction up to its semantics."""
+    return f"""\
+// {comment}
+{_HEAD} void {name}(unsigned long long* barrier, int parity) {{
     const unsigned at = {_SHARED}(barrier);
     int complete;
     do {{
-        asm volatile("{{ .reg .pred p; mbarrier.try_wait.parity.shared::cta.b64 p, [%1], %2; selp.b32 %0, 1, 0, p; }}"
+        asm volatile("{begin}.shared::cta.b64 p, [%1], %2; selp.b32 %0, 1, 0, p; }}"
                      : "=r"(complete)
                      : "r"(at), "r"(parity)
                      : "memory");
     }} while (!complete);
 }}"""
+
+
+_WAIT_BARRIER = _wait_barrier(
+    "Waits until the phase of this parity is complete.",
+    "wait_barrier",
+    "{ .reg .pred p; mbarrier.try_wait.parity",
+)
+
+_WAIT_BARRIER_OF_CLUSTER = _wait_barrier(
+    "As wait_barrier; what other blocks of the cluster stored by then is visible.",
+    "wait_barrier_of_cluster",
+    '{ .reg .pred p; mbarrier.try_wait.parity.acquire.cluster"\n                     "',
+)
+
+
+def store_async_name(count: int) -> str:
+    return f"store_async_x{count}"
+
+
+def _store_async(count: int) -> str:
+    """count: words, 1, 2 or 4."""
+    vector = f".v{count}" if count > 1 else ""
+    numbers = ", ".join(f"%{3 + i}" for i in range(count))
+    words = ", ".join(f'"f"(from[{i}])' for i in range(count))
+    listed = f"{{{numbers}}}" if count > 1 else numbers
+    return f"""\
+// Starts the store of {count} word(s) to the same place in block `rank`, whose barrier is told of the bytes.
+{_HEAD} void {store_async_name(count)}(float* to, const float* from, int rank, unsigned long long* barrier) {{
+    asm volatile("{{ .reg .b32 there, told; mapa.shared::cluster.u32 there, %0, %2; "
+                 "mapa.shared::cluster.u32 told, %1, %2; "
+                 "st.async.shared::cluster.mbarrier::complete_tx::bytes{vector}.f32 [there], {listed}, [told]; }}"
+                 ::"r"({_SHARED}(to)), "r"({_SHARED}(barrier)), "r"(rank),
+                 {words}
+                 : "memory");
+}}"""
+
 
 _ARRIVE_IN_CLUSTER = f"""\
 // Arrives at the barrier that lies at the same place in block `rank` of the cluster.
@@ -192,6 +230,8 @@ def _mbarriers() -> dict[str, str]:
         "arrive": _plain("Arrives.", f"arrive({barrier})", "mbarrier.arrive.shared::cta.b64 _, [%0]", at),
         "arrive_in_cluster": _ARRIVE_IN_CLUSTER,
         "wait_barrier": _WAIT_BARRIER,
+        "wait_barrier_of_cluster": _WAIT_BARRIER_OF_CLUSTER,
+        **{store_async_name(count): _store_async(count) for count in (1, 2, 4)},
         "wait_flag": _WAIT_FLAG,
         "signal_flag": _plain(
             "Sets the flag; what was done before is visible to whoever finds the value.",

@@ -19,7 +19,7 @@ from tilewright.codegen.names import Names
 from tilewright.codegen.prelude import copy_async, load_streaming
 from tilewright.codegen.scalars import declarations
 from tilewright.dtypes import F32
-from tilewright.ir.async_stmt import StoreMatrices
+from tilewright.ir.async_stmt import StoreAsync, StoreMatrices
 from tilewright.ir.buffer import Buffer, Ref, Space
 from tilewright.ir.expr import ZERO, Fma, Load, Op
 from tilewright.ir.stmt import (
@@ -293,6 +293,9 @@ def _wide_accesses(stmt: Stmt) -> Iterator[tuple[Buffer, int]]:
         case StoreFragment():
             yield stmt.dst.buffer, WMMA_POINTER_BYTES
             yield stmt.src.buffer, WORD_BYTES
+        case StoreAsync():
+            for buffer in (stmt.dst.buffer, stmt.src.buffer):
+                yield buffer, stmt.count * buffer.dtype.bytes
         case StoreMatrices():
             yield stmt.dst.buffer, MATRIX_ROW_BYTES
             yield stmt.src.buffer, WORD_BYTES

@@ -91,10 +91,28 @@ class WaitBarrier:
     """This thread waits until the phase of the given parity is complete.
 
     A new barrier is in phase 0: waiting for parity 1 passes at once, waiting for parity 0 waits for the first phase.
+    of_cluster: what threads of other blocks of the cluster stored by then is visible, too.
     """
 
     place: Ref
     parity: Expr
+    origin: str = ""
+    of_cluster: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class StoreAsync:
+    """st.async: this thread starts the store of `count` neighbouring registers to shared memory of block `rank` of the
+    cluster, at the place `dst`; the bytes are told to the barrier at the place `signal` of that block.
+
+    The registers may be overwritten at once. Source: PTX ISA 9.0, st.async.
+    """
+
+    dst: Ref
+    src: Ref
+    count: int
+    rank: Expr
+    signal: Ref
     origin: str = ""
 
 
@@ -280,6 +298,7 @@ AsyncStmt = (
     | ExpectBytes
     | ArriveBarrier
     | WaitBarrier
+    | StoreAsync
     | TmaLoad
     | TmaStore
     | PrefetchMap

@@ -13,6 +13,7 @@ from tilewright.ir.async_stmt import (
     ClusterBarrier,
     SetRegisters,
     StartNextGrid,
+    StoreAsync,
     StoreMatrices,
     TensorMap,
     TmaLoad,
@@ -235,7 +236,7 @@ class Kernel:
                     found.add(Feature.SETMAXNREG)
                 case StoreMatrices():
                     found.add(Feature.STMATRIX)
-                case ClusterBarrier():
+                case ClusterBarrier() | StoreAsync():
                     found.add(Feature.CLUSTER)
                 case StartNextGrid():
                     found.add(Feature.DEPENDENT_LAUNCH)
@@ -249,7 +250,7 @@ class Kernel:
         k."""
         own = parameters_of(self.problem, near=self.variant.near)
         pointers = tuple(parameter for parameter in own if parameter.is_pointer)
-        parts = (Parameter(PART_OF_K.name, I32),) if self.split_k is not SplitK.NONE else ()
+        parts = (Parameter(PART_OF_K.name, I32),) if self.split_k.by_items else ()
         ends = (Parameter(GROUP_ENDS, I32, is_pointer=True),) if self.problems.has_offsets else ()
         return (*pointers, *self.workspace, *self.guard_flags, *ends, *own[len(pointers) :], *parts)
 

@@ -361,9 +361,10 @@ class Program:
     def cluster_tile(self, dim: Dim) -> int:
         """Elements of a dimension that the blocks of a cluster cover together; one block, where there is none.
 
-        Clusters start whole: only a size that is a multiple of this leaves no block outside the matrix.
+        Clusters start whole: only a size that is a multiple of this leaves no block outside the matrix. Of k, that of
+        one block: those that share out k may have unequally many tiles.
         """
-        return self.block_tile(dim) * neighbours(self, dim)
+        return self.block_tile(dim) * (neighbours(self, dim) if dim != "k" else 1)
 
     def region_loops(self, space: Space, under: str) -> tuple[Loop, ...]:
         """The loops whose digits a tile in `space`, copied under the loop `under`, spans.

@@ -95,8 +95,12 @@ class _Writer:
         program, roles = self.program, self.program.specialized
         lines = []
         if program.clustered is not None:
-            along = " and ".join(f"{size} neighbours along {name}" for name, size in program.clustered.loops)
-            lines.append(f"{along} are a cluster")
+            loops = [(name, size, program.loop(name).is_reduction) for name, size in program.clustered.loops]
+            along = " and ".join(f"{size} neighbours along {name}" for name, size, shared in loops if not shared)
+            lines += [f"{along} are a cluster"] if along else []
+            lines += [
+                f"the {size} blocks of a cluster share out {name} and add up" for name, size, shared in loops if shared
+            ]
         if program.persistent:
             lines.append("persistent: as many blocks as run at once are started, each computes several tiles")
         if roles is not None:

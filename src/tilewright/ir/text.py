@@ -21,6 +21,7 @@ from tilewright.ir.async_stmt import (
     SetRegisters,
     SignalFlag,
     StartNextGrid,
+    StoreAsync,
     StoreMatrices,
     TeamBarrier,
     TmaLoad,
@@ -248,7 +249,11 @@ def async_text(stmt: AsyncStmt, expr: ExprText) -> str:
         case WaitFlag():
             return f"wait for {expr.place(stmt.place)} == {expr(stmt.value)}"
         case WaitBarrier():
-            return f"wait for {expr.place(stmt.place)}, parity {expr(stmt.parity)}"
+            far = ", which other blocks tell" if stmt.of_cluster else ""
+            return f"wait for {expr.place(stmt.place)}, parity {expr(stmt.parity)}{far}"
+        case StoreAsync():
+            source = f"{stmt.count} x {expr.place(stmt.src)}"
+            return f"{expr.place(stmt.dst)} of block {expr(stmt.rank)} <~ {source}, tells {expr.place(stmt.signal)}"
         case TmaLoad():
             box = f"{stmt.map.name}[{', '.join(map(expr, stmt.at))}]"
             where = "" if stmt.mask is None else f" in blocks {expr.bits(stmt.mask)} of the cluster"

@@ -10,6 +10,7 @@ from tilewright.ir.async_stmt import (
     ExpectBytes,
     InitBarrier,
     SignalFlag,
+    StoreAsync,
     StoreMatrices,
     TeamBarrier,
     TmaLoad,
@@ -138,6 +139,9 @@ def map_exprs(stmt: Stmt, change: Callable[[Expr], Expr]) -> Stmt:
             at = tuple(change(part) for part in stmt.at)
             mask = None if stmt.mask is None else change(stmt.mask)
             return replace(stmt, dst=ref(stmt.dst), at=at, signal=ref(stmt.signal), mask=mask)
+        case StoreAsync():
+            signal, rank = ref(stmt.signal), change(stmt.rank)
+            return replace(stmt, dst=ref(stmt.dst), src=ref(stmt.src), signal=signal, rank=rank)
         case TmaStore():
             return replace(stmt, src=ref(stmt.src), at=tuple(change(part) for part in stmt.at))
         case TeamBarrier():
@@ -245,6 +249,8 @@ def exprs_of(stmt: Stmt) -> tuple[Expr, ...]:
         case TmaLoad():
             mask_of = () if stmt.mask is None else (stmt.mask,)
             return (*stmt.dst.index, *stmt.signal.index, *stmt.at, *mask_of)
+        case StoreAsync():
+            return (*stmt.dst.index, *stmt.src.index, *stmt.signal.index, stmt.rank)
         case TmaStore():
             return (*stmt.src.index, *stmt.at)
         case TeamBarrier():
@@ -258,7 +264,7 @@ def written(stmt: Stmt) -> tuple[Ref, ...]:
     match stmt:
         case Move() | Assign() | LoadMatrices() | LoadFragment() | StoreFragment() | StoreMatrices():
             return (stmt.dst,)
-        case TmaLoad():
+        case TmaLoad() | StoreAsync():
             return (stmt.dst,)
         case SignalFlag():
             return (stmt.place,)
@@ -275,7 +281,7 @@ def written(stmt: Stmt) -> tuple[Ref, ...]:
 def moved_from(stmt: Stmt) -> tuple[Ref, ...]:
     """The places a statement reads as such; what its expressions load is in `exprs_of`."""
     match stmt:
-        case Move() | LoadMatrices() | LoadFragment() | StoreFragment() | StoreMatrices() | TmaStore():
+        case Move() | LoadMatrices() | LoadFragment() | StoreFragment() | StoreMatrices() | TmaStore() | StoreAsync():
             return (stmt.src,)
         case MultiplyTiles():
             return (stmt.a, stmt.b)

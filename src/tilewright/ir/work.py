@@ -60,12 +60,19 @@ class SplitK(Enum):
 
     NONE: one item sums all of k. PARTIALS: C is a workspace that holds the partial sums of each part, one matrix below
     the other; a second kernel adds them up. ORDERED: the items of a tile add up in the order of k, by flags; the grid
-    is resident, and the last item of a tile runs the epilogue.
+    is resident, and the last item of a tile runs the epilogue. CLUSTER: the blocks of a cluster share out the k of a
+    tile in equal parts, and exchange their sums through distributed shared memory; each runs the epilogue of a slice.
     """
 
     NONE = "none"
     PARTIALS = "partial sums"
     ORDERED = "added up in order"
+    CLUSTER = "added up in a cluster"
 
     def __repr__(self) -> str:
         return f"SplitK.{self.name}"
+
+    @property
+    def by_items(self) -> bool:
+        """Whether work items share out k, and the length of their ranges is an argument of the launch."""
+        return self in (SplitK.PARTIALS, SplitK.ORDERED)

@@ -12,7 +12,8 @@ from tilewright.ir.kernel import C_ODD, SIZES
 from tilewright.ir.program import GROUP_LANES, WARP_LANES, Axis, Level, Loop, Program
 from tilewright.ir.ranges import NATURAL, Interval
 from tilewright.ir.stmt import Body, Let
-from tilewright.lowering.located import size_of
+from tilewright.ir.work import SplitK
+from tilewright.lowering.located import K_FIRST, K_SIZE, size_of
 from tilewright.lowering.raster import BLOCK
 from tilewright.problem.gemm import Dim
 
@@ -178,6 +179,30 @@ def place_in_cluster(program: Program, dim: Dim) -> Expr:
     if size == cluster_size(program):
         return Var(RANK)
     return binary(Op.MOD, Var(RANK), size) if step == 1 else binary(Op.DIV, Var(RANK), step)
+
+
+def cluster_coordinates(program: Program) -> Body:
+    """`Let`s that name the running block's place in its cluster, and its range of k where the blocks of a cluster share
+    it out: equal numbers of k tiles, one more for the first blocks where some are left over."""
+    size = cluster_size(program)
+    lets = (Let(RANK, Var("blockIdx.x") % size),) if size > 1 else ()
+    if program.split_k is not SplitK.CLUSTER:
+        return lets
+    step, place = program.block_tile("k"), place_in_cluster(program, "k")
+    tiles, end = Var("k_tiles_of_all"), Var("k_end")
+    each, left = tiles // size, binary(Op.MOD, tiles, size)
+
+    def before(block: Expr) -> Expr:
+        """The k at which a block's range begins."""
+        return (block * each + binary(Op.MIN, block, left)) * step
+
+    return (
+        *lets,
+        Let(tiles.name, ceil_div(SIZES["k"], step), "of a tile of C"),
+        Let(K_FIRST.name, before(place), "this block's range of k"),
+        Let(end.name, binary(Op.MIN, before(place + 1), SIZES["k"])),
+        Let(K_SIZE.name, binary(Op.MAX, end - K_FIRST, 0)),
+    )
 
 
 def bounds_of(program: Program) -> dict[str, Interval]:

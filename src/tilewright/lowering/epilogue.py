@@ -20,6 +20,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import cached_property
+from math import gcd
 
 from tilewright.errors import LoweringError
 from tilewright.ir.buffer import Buffer, Ref
@@ -52,7 +53,7 @@ from tilewright.problem.epilogue import Added
 Leaves = dict[str, Expr]
 """Values by the names of the leaves of an expression that they stand for."""
 
-_FOUR, _PIECE, _ROW = "four", "piece", "row"
+_FOUR, _PIECE, _ROW, _OWNED = "four", "piece", "row", "owned"
 
 
 @dataclass(frozen=True)
@@ -202,13 +203,26 @@ class Epilogue:
 
     def finish(self, sums: Sums) -> Body:
         """The store of a tile whose products are done."""
-        return (*self._empty_sum(sums), *self._store(sums))
+        return (*self.empty_sum(sums), *self._store(sums))
+
+    def finish_owned(self, sums: Sums, owned: Buffer, first: Expr) -> Body:
+        """The store of as many finished sums of a tile as `owned` has: of the registers from number `first` on."""
+        width = self.program.result_vector if sums.has_neighbours_side_by_side else 1
+        width = gcd(width, owned.elements)
+        element: Expr = Var(_OWNED) * width
+
+        def way(reads: bool | None) -> Body:
+            total = lambda at: (Load(owned, (element + at,)),)  # noqa: E731
+            store = self._store_vector(self.result_place(), width, total, reads_addend=reads)
+            return (For(_OWNED, Const(owned.elements // width), (*sums.named(first + element), *store), unroll=True),)
+
+        return self._by_beta(way)
 
     def leave(self) -> Body:
         """Before a block ends: its shared memory must outlive the copies that read it."""
         return SubtileStore.leave() if self.plan.sink is Sink.TMA else ()
 
-    def _empty_sum(self, sums: Sums) -> Body:
+    def empty_sum(self, sums: Sums) -> Body:
         """Where the first product overwrites the sum and there is none: set it, when no product is under way."""
         if not reads_shared(self.program) or sums.is_promoted:
             return ()

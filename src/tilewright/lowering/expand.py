@@ -19,6 +19,7 @@ from tilewright.ir.finish import ALPHA, as_f32
 from tilewright.ir.program import Loop, Program, Route, Staged
 from tilewright.ir.stmt import Alloc, Assign, Body, For, If, Let, Move, Stmt
 from tilewright.ir.tiles import tile_of
+from tilewright.ir.work import SplitK
 from tilewright.lowering.block_pipelines import (
     AlternatingHalves,
     BlockRing,
@@ -27,6 +28,7 @@ from tilewright.lowering.block_pipelines import (
     PersistentRing,
     copy_ordinary,
 )
+from tilewright.lowering.cluster_sums import ClusterSums
 from tilewright.lowering.coordinates import digits, extent_of, index_of, thread_coordinates
 from tilewright.lowering.copies import copy_steps, copy_tile
 from tilewright.lowering.epilogue import Epilogue
@@ -72,6 +74,8 @@ class Expansion:
 
     def _finish(self, sums: Sums) -> Body:
         """What becomes of the sums of an item: the epilogue, behind those of other items where they share out k."""
+        if self.program.split_k is SplitK.CLUSTER:
+            return ClusterSums(self.program, sums).around(self._epilogue)
         finish = self._epilogue.finish(sums)
         return OrderedSums(self.program, sums).around(finish) if self.program.adds_in_order else finish
 
@@ -81,7 +85,9 @@ class Expansion:
         order = [loop.name for loop in self.program.thread_serial_loops]
         inner = self.program.thread_serial_loops[order.index(ring) + 1 :]
         start, finish = self._epilogue.start(self._sums), self._finish(self._sums)
-        return Compute(self._sums, start, lambda env: self._products(inner, env), finish, self._epilogue.leave())
+        barriers = ClusterSums(self.program, self._sums).barriers if self.program.split_k is SplitK.CLUSTER else ()
+        leave = self._epilogue.leave()
+        return Compute(self._sums, start, lambda env: self._products(inner, env), finish, leave, barriers)
 
     def _products(self, inner: tuple[Loop, ...], env: Env) -> Body:
         """The products of the running stage, one after another."""

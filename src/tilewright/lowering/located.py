@@ -55,7 +55,8 @@ def located(program: Program, env: Env = HERE) -> Located:
     if program.split_k is SplitK.NONE:
         return Located()
     # A part is a whole number of k tiles, so that only the end of the matrices needs a guard.
-    size = equal_part() if program.walk is Walk.PERSISTENT else env[K_SIZE.name]
+    is_equal = program.split_k.by_items and program.walk is Walk.PERSISTENT
+    size = equal_part() if is_equal else env[K_SIZE.name]
     return Located(size={**SIZES, "k": size}, origin={"k": env[K_FIRST.name]})
 
 

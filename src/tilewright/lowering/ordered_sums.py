@@ -113,12 +113,7 @@ class OrderedSums:
 
     def _register(self) -> Ref:
         """The running element of the sums, by its number."""
-        number: Expr = Var(_CHUNK) * self._width + Var(_ELEMENT)
-        index: list[Expr] = []
-        for extent in reversed(self.sums.buffer.shape):
-            index.insert(0, number % extent)
-            number = number // extent
-        return Ref(self.sums.buffer, tuple(index))
+        return Ref(self.sums.buffer, self.sums.numbered(Var(_CHUNK) * self._width + Var(_ELEMENT)))
 
 
 def partial_elements(program: Program) -> int:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from tilewright.errors import LoweringError
-from tilewright.ir.async_stmt import InitBarrier
+from tilewright.ir.async_stmt import InitBarrier, StoreAsync
 from tilewright.ir.buffer import Buffer, Space
 from tilewright.ir.clusters import cluster_size
 from tilewright.ir.kernel import MAX_SHARED_BYTES, Kernel, Variant, step_of
@@ -18,6 +18,7 @@ from tilewright.ir.visit import moved_from, walk, written
 from tilewright.layout.arrangement import Auto
 from tilewright.lowering.check_engine import check_engine
 from tilewright.lowering.check_instruction import check_instruction
+from tilewright.lowering.cluster_sums import check_cluster_sums
 from tilewright.lowering.coordinates import block_shape, bounds_of
 from tilewright.lowering.expand import expand
 from tilewright.lowering.flatten_indices import flatten_indices
@@ -48,6 +49,7 @@ def lower(
     check_instruction(program)
     check_engine(program)
     check_scheduler(program)
+    check_cluster_sums(program)
     exact = assumed_exact(program, variant)
     scheduled = tuple(loop.name for loop in program.loops)
     added = [name for one in program.gemm.added for name in (one.leading, step_of(one.name))]
@@ -168,5 +170,6 @@ def shared_buffers(program: Program, body: Body) -> tuple[Buffer, ...]:
     named = [tile.shared_buffer for tile in tiles if tile.staged.name in used]
     vectors = (stmt.dst.buffer for _, stmt in walk(body) if isinstance(stmt, Move) and stmt.asynchronous)
     barriers = (stmt.place.buffer for _, stmt in walk(body) if isinstance(stmt, InitBarrier))
+    exchanged = (stmt.dst.buffer for _, stmt in walk(body) if isinstance(stmt, StoreAsync))
     groups = (TABLE,) if TABLE.name in used else ()
-    return tuple(dict.fromkeys((*named, *vectors, *barriers, *groups)))
+    return tuple(dict.fromkeys((*named, *vectors, *exchanged, *barriers, *groups)))

@@ -41,7 +41,16 @@ from tilewright.ir.stmt import Barrier, Body, For, If, Let, Stmt
 from tilewright.ir.visit import walk
 from tilewright.ir.work import Walk
 from tilewright.lowering.block_scales import load_scales
-from tilewright.lowering.coordinates import GROUP, GROUP_LANE, RANK, ROUND, extent_of, rank_step, thread_coordinates
+from tilewright.lowering.coordinates import (
+    GROUP,
+    GROUP_LANE,
+    RANK,
+    ROUND,
+    cluster_coordinates,
+    extent_of,
+    rank_step,
+    thread_coordinates,
+)
 from tilewright.lowering.generator import Beyond, Event, NumberedStages, Pipeline, Position, Uses, always, steps_of
 from tilewright.lowering.kernel_parts import if_any
 from tilewright.lowering.located import size_of
@@ -59,13 +68,15 @@ def loaded_by_tma(program: Program, loop: Loop) -> bool:
 
 @dataclass(frozen=True)
 class Compute:
-    """What consumers do: for each tile of C how its sum starts, one use of a stage, and the store; before they end."""
+    """What consumers do: for each tile of C how its sum starts, one use of a stage, and the store; before they end.
+    barriers: that one thread makes for them."""
 
     sums: Sums
     start: Body
     step: Callable[[Env], Body]
     finish: Body
     leave: Body
+    barriers: Body = ()
 
 
 @dataclass(frozen=True)
@@ -136,8 +147,7 @@ class TmaKernel:
             return (*self._scheduler.locate(ZERO), *thread_coordinates(self.program), *self._together())
         threads = [let for let in thread_coordinates(self.program) if isinstance(let, Let)]
         # The consumers are numbered from 0; the producer stands behind them.
-        cluster = self.plan.cluster
-        rank = (Let(RANK, Var("blockIdx.x") % cluster),) if cluster > 1 else ()
+        rank = cluster_coordinates(self.program)
         group = Let(GROUP, Var("threadIdx.x") // 128, uniform=True)
         lane = next(let for let in threads if let.name == GROUP_LANE)
         is_producer = binary(Op.EQ, Var(GROUP), self.plan.consumer.warpgroups)
@@ -172,10 +182,10 @@ class TmaKernel:
     def _init(self, *, with_empty: bool) -> Body:
         """One thread makes the barriers, and all see them."""
         stage, consumer = Var("stage"), self.plan.consumer
-        made: list[Stmt] = [InitBarrier(self.full(stage), 1)]
+        ring: list[Stmt] = [InitBarrier(self.full(stage), 1)]
         if with_empty:
-            made.append(InitBarrier(self.empty(stage), consumer.together * self._filling))
-        loop: Body = (For(stage.name, Const(self._stages), tuple(made), unroll=True),)
+            ring.append(InitBarrier(self.empty(stage), consumer.together * self._filling))
+        loop: Body = (For(stage.name, Const(self._stages), tuple(ring), unroll=True),)
         if consumer.in_turn > 1:
             each = (InitBarrier(self._ordered(stage), 1),)
             loop = (*loop, For(stage.name, Const(consumer.in_turn), each, unroll=True))
@@ -183,7 +193,8 @@ class TmaKernel:
         leaving = walk((*self.compute.finish, *self.compute.leave))
         stored = [stmt.map for _, stmt in leaving if isinstance(stmt, TmaStore)]
         maps = tuple(PrefetchMap(one) for one in dict.fromkeys((*read, *stored)))
-        first = If(binary(Op.EQ, Var("threadIdx.x"), 0), (*maps, *loop, FenceBarriers()))
+        made = (*maps, *loop, *self.compute.barriers, FenceBarriers())
+        first = If(binary(Op.EQ, Var("threadIdx.x"), 0), made)
         meet = ClusterBarrier() if self.plan.cluster > 1 else Barrier("the barriers are there")
         begin = (StartNextGrid(),) if self.plan.overlapped else ()
         return (first, meet, *begin)
@@ -212,7 +223,7 @@ class TmaKernel:
     def _await_release(self, item: Item) -> Body:
         """Behind the last item, the producer of a clustered block waits until all stages are released: an arrival from
         another block must not come to one that has ended."""
-        if self.plan.cluster == 1:
+        if self._filling == 1:
             return ()
         uses = NumberedStages(f"{self._loop}_last", self._stages, item.uses_through(self._count))
         stage = Var(f"{uses.loop}_stage")
@@ -318,7 +329,7 @@ class TmaKernel:
         column."""
         assert env.stage is not None
         lane = Var(GROUP_LANE)
-        if self.plan.cluster == 1:
+        if self._filling == 1:
             return (If(binary(Op.EQ, lane, 0), (ArriveBarrier(self.empty(env.stage)),)),)
         fills = binary(Op.LT, lane, self.plan.cluster)
         if self._filling < self.plan.cluster:

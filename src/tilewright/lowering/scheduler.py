@@ -228,7 +228,7 @@ class Scheduler:
     def names(self) -> tuple[str, ...]:
         """What `locate` names that the statements of an item read."""
         several = (PROBLEM.name,) if self.plan.problems is Problems.STRIDED else ()
-        split = (PART.name, K_FIRST.name) if self.plan.split_k is not SplitK.NONE else ()
+        split = (PART.name, K_FIRST.name) if self.plan.split_k.by_items else ()
         return (*several, *split, *(axis.name for axis in self.tile_axes))
 
     @property
@@ -241,8 +241,7 @@ class Scheduler:
 
     @property
     def _parts(self) -> Expr:
-        split = self.plan.split_k is not SplitK.NONE
-        if not split:
+        if not self.plan.split_k.by_items:
             return ONE
         one_tile = self.plan.walk is Walk.ONE_TILE
         k = SIZES["k"] if one_tile else binary(Op.MAX, SIZES["k"], 1)  # also an empty sum has an item for each tile
@@ -341,7 +340,7 @@ class Scheduler:
         """Names the problem and the range of k of an item, by its number among those of its tile."""
         if self.plan.problems is Problems.GROUPED_K:
             return locate_along_k(number)
-        several, split = self.plan.problems is Problems.STRIDED, self.plan.split_k is not SplitK.NONE
+        several, split = self.plan.problems is Problems.STRIDED, self.plan.split_k.by_items
         lets: list[Let] = []
         if split:
             lets.append(Let(PARTS.name, self._parts, "of k"))
@@ -491,6 +490,6 @@ def _stores_by_tma(program: Program) -> bool:
 
 def assumed_exact(program: Program, variant: Variant) -> frozenset[str]:
     """The dimensions whose edges need no guard: those of `variant`, but for a k that items cover in equal parts."""
-    split = program.split_k is not SplitK.NONE and program.walk is not Walk.ONE_TILE
+    split = program.split_k.by_items and program.walk is not Walk.ONE_TILE
     ragged = {Problems.GROUPED_M: "m", Problems.GROUPED_K: "k"}.get(program.problems, "k" if split else "")
     return frozenset(dim for dim in variant.exact if dim != ragged)

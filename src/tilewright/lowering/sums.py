@@ -115,6 +115,27 @@ class Sums:
         """The first register of what products are added to."""
         return Ref(self.group, (ZERO,) * len(self.group.shape))
 
+    def numbered(self, number: Expr) -> tuple[Expr, ...]:
+        """The index of the register of this number, of all accumulators."""
+        index: list[Expr] = []
+        for extent in reversed(self.buffer.shape):
+            index.insert(0, number % extent)
+            number = number // extent
+        return tuple(index)
+
+    def named(self, number: Expr) -> Body:
+        """`Let`s of the digits of the result whose register has this number; there is one accumulator."""
+        index = self.numbered(number)
+        lets = tuple(Let(axis.name, value) for axis, value in zip(self.program.sum_axes, index, strict=False))
+        if self.fragment is None:
+            return lets
+        return (*lets, Let(FRAGMENT, index[-1]), *_held_at(self.program, self.fragment))
+
+    @property
+    def has_neighbours_side_by_side(self) -> bool:
+        """Whether neighbours along C's contiguous dimension are in registers that follow each other."""
+        return self.fragment is not None and self._apart == 1
+
     def index_at(self, element: Expr) -> tuple[Expr, ...]:
         """The result that is `element` further along a vector, within an accumulator."""
         if self.fragment is not None:

@@ -21,6 +21,7 @@ from dataclasses import astuple, dataclass, fields
 
 from tilewright.ir.accumulators import Accumulator, accumulator_of
 from tilewright.ir.buffer import Space
+from tilewright.ir.clusters import neighbours
 from tilewright.ir.program import Axis, Program
 from tilewright.ir.work import SplitK
 from tilewright.problem.gemm import Gemm
@@ -80,6 +81,7 @@ def order_of(built: Build, *, part_of_k: int = 0) -> ReductionOrder:
         shared_by=(
             *_side_by_side(program),
             *((f"blocks, {part_of_k} of k each",) if built.split_k is not SplitK.NONE else ()),
+            *((f"{blocks} blocks of a cluster, in equal parts",) if (blocks := neighbours(program, "k")) > 1 else ()),
         ),
         sum_in=_kept_in(gemm, accumulator_of(program)),
         late=late,

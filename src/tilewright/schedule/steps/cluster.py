@@ -6,7 +6,8 @@ from dataclasses import dataclass, replace
 from typing import ClassVar
 
 from tilewright.ir.clusters import Clustered
-from tilewright.ir.program import Program
+from tilewright.ir.program import Loop, Program
+from tilewright.ir.work import SplitK
 from tilewright.schedule.laws import check_program
 from tilewright.schedule.step import Step, check_count, find_loop, refuse
 
@@ -21,6 +22,11 @@ class Cluster(Step):
     `size` neighbours of a grid loop start together. A tile that does not depend on the loop is the same for all of
     them: each block loads a part of it, for all that read it at once (multicast). Used for a second loop, the step
     makes clusters of rows and columns of tiles: those in a row share A, those in a column B.
+
+    for k_tile: ...   ->   cluster of 2 blocks, for k_tile of each one's half: ...; sums exchanged and added up
+
+    The outermost loop over k: `size` blocks have the same tile of C, and equal parts of its k. Each gets the sums of
+    a slice of the tile from all of them, through distributed shared memory, adds them in the order of k, and stores it.
     """
 
     loop: str
@@ -39,7 +45,9 @@ class Cluster(Step):
         if self.size < 2 or together.size > MAX_CLUSTER or self.size & (self.size - 1):
             others = f", {together.size} in all" if earlier else ""
             refuse(f"{doing} of {self.size} blocks{others}.", hint=f"use 2, 4 or 8, at most {MAX_CLUSTER} in all.")
-        if loop.level is None or not loop.level.is_grid or len(loop.axes) > 1:
+        if loop.is_reduction:
+            _check_outermost(program, loop, doing)
+        elif loop.level is None or not loop.level.is_grid or len(loop.axes) > 1:
             refuse(
                 f"{doing}: it is not a loop of its own on the grid.", hint=f"Bind({self.loop!r}, Level.GRID_X) first."
             )
@@ -54,7 +62,19 @@ class Cluster(Step):
                 f"{doing}: no warpgroup loads a part of a tile for its neighbours.",
                 hint="put Specialize(...) before this step.",
             )
-        return check_program(replace(program, clustered=together), doing)
+        split_k = SplitK.CLUSTER if loop.is_reduction else program.split_k
+        return check_program(replace(program, clustered=together, split_k=split_k), doing)
 
     def names(self) -> tuple[str, ...]:
         return (self.loop,)
+
+
+def _check_outermost(program: Program, loop: Loop, doing: str) -> None:
+    """Blocks share out the tiles of k that a pipeline brings."""
+    ring = program.pipelined
+    if ring is None or ring.loop != loop.name:
+        refuse(
+            f"{doing}: it does not count the tiles of k that blocks load.",
+            note="blocks of a cluster share out whole k tiles.",
+            hint=f"Pipeline({loop.name!r}, ...) before this step." if ring is None else f"use loop {ring.loop!r}.",
+        )

@@ -49,6 +49,25 @@ class BarrierOp(UnitOp):
                 self._report_hidden(convoy, lanes[hidden], int(keys[int(np.argmax(hidden))]))
         return made
 
+    def there(self, convoy: Convoy, lanes: Array, keys: Array, rank: Place) -> tuple[Array, Array]:
+        """The slots of the blocks of these ranks, and the same barriers in them."""
+        units, ranks = self.units, values(rank, convoy, lanes)
+        cluster = units.kernel.cluster
+        outside = (ranks < 0) | (ranks >= cluster)
+        if outside.any():
+            headline = f"Block {int(ranks[int(np.argmax(outside))])} of a cluster of {cluster} does not exist."
+            self.report(Kind.OUT_OF_BOUNDS, headline, self.place(convoy, lanes[outside]))
+        slots = units.clocks.leader[convoy.warps.block_of_lane[lanes]] + np.clip(ranks, 0, cluster - 1)
+        gone = units.warps_left[slots] == 0
+        if gone.any():
+            self.report(
+                Kind.MBARRIER,
+                "A thread arrives at a barrier of a block that has ended.",
+                self.place(convoy, lanes[gone]),
+                hint="let the cluster meet at a barrier before its blocks end.",
+            )
+        return slots, units.phases.key(slots, keys % len(units.names))
+
     def _report_hidden(self, convoy: Convoy, lanes: Array, key: int) -> None:
         name = self.units.phases.name(key)
         self.report(
@@ -104,7 +123,7 @@ class ArriveOp(BarrierOp):
         keys = self.keys(convoy, lanes)
         self.issue(convoy, keys)
         if self.rank is not None:
-            keys = self._there(convoy, lanes, keys)
+            _, keys = self.there(convoy, lanes, keys, self.rank)
         made = self.check_made(convoy, lanes, keys, far=self.rank is not None)
         keys, rows = keys[made], rows[made]
         if self.rank is not None:
@@ -115,27 +134,6 @@ class ArriveOp(BarrierOp):
             units.phases.expect(keys, self.size_bytes)
         units.phases.arrive(keys, rows, units.complain(self.place(convoy, lanes)))
         units.clocks.tick(np.unique(rows))
-
-    def _there(self, convoy: Convoy, lanes: Array, keys: Array) -> Array:
-        """The same barriers in the blocks of these ranks."""
-        units = self.units
-        assert self.rank is not None
-        rank = values(self.rank, convoy, lanes)
-        cluster = units.kernel.cluster
-        outside = (rank < 0) | (rank >= cluster)
-        if outside.any():
-            headline = f"Block {int(rank[int(np.argmax(outside))])} of a cluster of {cluster} does not exist."
-            self.report(Kind.OUT_OF_BOUNDS, headline, self.place(convoy, lanes[outside]))
-        slots = units.clocks.leader[convoy.warps.block_of_lane[lanes]] + np.clip(rank, 0, cluster - 1)
-        gone = units.warps_left[slots] == 0
-        if gone.any():
-            self.report(
-                Kind.MBARRIER,
-                "A thread arrives at a barrier of a block that has ended.",
-                self.place(convoy, lanes[gone]),
-                hint="let the cluster meet at a barrier before its blocks end.",
-            )
-        return units.phases.key(slots, keys % len(units.names))
 
     def _note_far(self, rows: Array, keys: Array) -> None:
         units = self.units

@@ -187,14 +187,14 @@ class TmaLoadOp(BarrierOp):
                     flight.key % len(units.names),
                     units.phases.phase[flight.key] + 1,
                     convoy.warps.global_thread[lanes],
-                    _Places(self, convoy, lanes),
+                    LanePlaces(self, convoy, lanes),
                 )
             )
         units.flights.append(flight)
 
 
-class _Places:
-    """The places of the boxes of a statement, made when one is asked for."""
+class LanePlaces:
+    """The places of the lanes of a statement, made when one is asked for."""
 
     def __init__(self, op: UnitOp, convoy: Convoy, lanes: Array) -> None:
         self._op, self._convoy, self._lanes = op, convoy, lanes
@@ -245,7 +245,7 @@ class TmaStoreOp(UnitOp):
         units, warps = self.units, convoy.warps
         rows, slot = self.rows(convoy, lanes), warps.block_of_lane[lanes]
         member, thread = rows % units.clocks.warps, warps.global_thread[lanes]
-        stamp = (units.clocks.stored, member, serials, thread, _Places(self, convoy, lanes))
+        stamp = (units.clocks.stored, member, serials, thread, LanePlaces(self, convoy, lanes))
         assert units.races is not None
         name = self._base.box.buffer.name
         units.races.unit_reads(

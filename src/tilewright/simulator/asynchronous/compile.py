@@ -20,6 +20,7 @@ from tilewright.ir.async_stmt import (
     SharedMatrix,
     SignalFlag,
     StartNextGrid,
+    StoreAsync,
     TeamBarrier,
     TmaLoad,
     TmaStore,
@@ -54,6 +55,7 @@ from tilewright.simulator.asynchronous.product_ops import (
     WgmmaStep,
     WgmmaWaitStep,
 )
+from tilewright.simulator.asynchronous.store_async_ops import StoreAsyncOp
 from tilewright.simulator.context import Context
 from tilewright.simulator.control import Instruction
 from tilewright.simulator.convoy import Convoy
@@ -64,7 +66,7 @@ from tilewright.simulator.values import Values
 WAITING = (WaitBarrier, WaitFlag, TeamBarrier, ClusterBarrier, Wgmma, WgmmaWait)
 """Statements at which warps part; a product is one, since all lanes of a warpgroup start it."""
 
-TELLING = (ArriveBarrier, ExpectBytes, SignalFlag)
+TELLING = (ArriveBarrier, ExpectBytes, SignalFlag, StoreAsync)
 """Statements for which others may be waiting."""
 
 
@@ -115,6 +117,10 @@ class Compiler:
             case ArriveBarrier():
                 rank = None if stmt.rank is None else self.place(stmt.rank)
                 return ArriveOp(*here, self.shared(stmt.place), rank)
+            case StoreAsync():
+                source = self.values.run(stmt.src, stmt.count)
+                target, rank = self.shared(stmt.dst), self.place(stmt.rank)
+                return StoreAsyncOp(*here, self.shared(stmt.signal), target, source, stmt.count, rank)
             case TmaLoad():
                 mask = None if stmt.mask is None else self.place(stmt.mask)
                 return TmaLoadOp(

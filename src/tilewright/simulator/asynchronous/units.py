@@ -96,6 +96,8 @@ class Units:
         self.told = np.full(batch.blocks * len(self.names), -1, np.int64)
         """The warp of another block that last arrived at each barrier; told_at: at which time."""
         self.told_at = np.zeros(batch.blocks * len(self.names), np.int64)
+        self.stored_until = np.zeros(batch.blocks * len(self.names), np.int64)
+        """The phase of each barrier that must be complete before its block ends: other blocks store until then."""
 
     # -- the grid before ---------------------------------------------------------------------------------------------
 
@@ -173,6 +175,11 @@ class Units:
 
     def queue(self, row: int, lane: int) -> StoreQueue:
         return self.stores.setdefault(row, {}).setdefault(lane, StoreQueue())
+
+    def note_stored(self, keys: Array, slots: Array) -> None:
+        """Threads of the blocks in these slots store to the blocks of these barriers by st.async."""
+        far = keys[keys // len(self.names) != slots]
+        self.stored_until[far] = self.phases.phase[far] + 1
 
     # -- ends -------------------------------------------------------------------------------------------------------
 
@@ -279,14 +286,22 @@ class Units:
             )
 
     def _check_told(self) -> None:
-        """Arrivals from other blocks must be over before the block ends: somebody in it knows of each."""
-        keys = np.flatnonzero(self.told >= 0)
-        if not len(keys):
+        """Arrivals and stores from other blocks must be over before the block ends: somebody in it knows of each."""
+        keys, stored = np.flatnonzero(self.told >= 0), np.flatnonzero(self.stored_until)
+        if not len(keys) and not len(stored):
             return
         warps = self.clocks.warps
         known = self.clocks.rows.reshape(self.batch.blocks, warps, -1).max(axis=1)
         column = self.clocks.own[self.told[keys]]
         late = keys[known[keys // len(self.names), column] < self.told_at[keys]]
+        slots, numbers = np.divmod(stored, len(self.names))
+        phases = self.clocks.counter(slots, self.clocks.phases + numbers)
+        for key in stored[known[slots, phases] < self.stored_until[stored]].tolist():
+            self._at_end(
+                key,
+                f"A block may end before another block's stores that {self.phases.name(key)} is told of.",
+                "wait for the phase that counts their bytes before the end.",
+            )
         for key in late.tolist():
             self._at_end(
                 key,

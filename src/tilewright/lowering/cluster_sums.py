@@ -1,0 +1,173 @@
+"""Sums of one tile of C added up by the blocks of a cluster, which share out its k, through distributed shared memory.
+
+    each block     stores slice i of its sums in shared memory of block i (st.async), i = 0, 1, ...
+                   waits until the bytes of all blocks are there
+                   owned = part of block 0 + part of block 1 + ...;  the epilogue of the slice that it owns
+
+The order is that of the ranks, which is the order of k: bits do not depend on timing. A slice is as many registers of
+every thread, so that a thread gets what the same thread of each block held, in whole vectors and without bank
+conflicts. No block reads or writes another's shared memory behind its own wait, so that blocks end without a meeting.
+What other blocks may not touch before it is there, the barrier, is made before the cluster meets at the beginning.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from math import gcd, prod
+
+from tilewright.dtypes import F32, MBARRIER
+from tilewright.errors import LoweringError
+from tilewright.ir.accumulators import accumulator_of
+from tilewright.ir.async_stmt import ExpectBytes, InitBarrier, StoreAsync, WaitBarrier
+from tilewright.ir.buffer import Buffer, Handoff, Ref, Space
+from tilewright.ir.clusters import cluster_size, neighbours
+from tilewright.ir.expr import ZERO, Binary, Const, Expr, Load, Op, Var
+from tilewright.ir.program import GROUP_LANES, Program
+from tilewright.ir.stmt import Alloc, Assign, Body, For, Move
+from tilewright.ir.tiles import fragment_of, quad_shuffle_axis
+from tilewright.ir.work import Problems, SplitK, Walk
+from tilewright.lowering.coordinates import GROUP, GROUP_LANE, RANK
+from tilewright.lowering.epilogue import Epilogue
+from tilewright.lowering.sums import Sums
+
+_BLOCK, _CHUNK, _ELEMENT = Var("block_of_cluster"), Var("chunk"), Var("of_chunk")
+_WIDEST = 4
+"""Elements that one st.async stores. Source: PTX ISA 9.0, st.async."""
+
+
+@dataclass(frozen=True)
+class ClusterSums:
+    """The statements around the epilogue of a program whose clusters share out k."""
+
+    program: Program
+    sums: Sums
+
+    @property
+    def _blocks(self) -> int:
+        return cluster_size(self.program)
+
+    @property
+    def _slice(self) -> int:
+        """Registers of a thread that one block of the cluster owns."""
+        return self.sums.buffer.elements // self._blocks
+
+    @property
+    def _width(self) -> int:
+        return gcd(self._slice, _WIDEST)
+
+    @property
+    def _threads(self) -> int:
+        return GROUP_LANES * prod(loop.extent or 1 for loop in self.program.thread_loops)
+
+    @property
+    def _parts(self) -> Buffer:
+        """What each block of the cluster sends of the slice that this block owns."""
+        return Buffer(
+            "cluster_sums",
+            Space.SHARED,
+            F32,
+            (self._blocks, self._slice // self._width, self._threads, self._width),
+            ("block of the cluster", "chunk", "thread", "element"),
+            note="sums of this block's slice",
+            handoff=Handoff.MBARRIERS,
+        )
+
+    @property
+    def _complete(self) -> Ref:
+        """The barrier that says that all parts are there."""
+        return Ref(Buffer("cluster_sums_full", Space.SHARED, MBARRIER, (1,), ("",)), (ZERO,))
+
+    @property
+    def barriers(self) -> Body:
+        """Made by one thread, which tells at once how many bytes will come."""
+        return InitBarrier(self._complete, 1), ExpectBytes(self._complete, self._parts.size_bytes)
+
+    def around(self, epilogue: Epilogue) -> Body:
+        """The exchange of the sums, and the epilogue of the slice that the running block owns."""
+        wait = WaitBarrier(self._complete, ZERO, of_cluster=True)
+        owned = Buffer("owned_sums", Space.REGISTER, F32, (self._slice,))
+        store = epilogue.finish_owned(self.sums, owned, Var(RANK) * self._slice)
+        return (*epilogue.empty_sum(self.sums), self._send(), wait, Alloc(owned), *self._add(owned), *store)
+
+    def _place(self, block: Expr, element: Expr = ZERO) -> Ref:
+        """The running chunk of the running thread among the parts of the slice. block: that has summed them."""
+        thread = Var(GROUP) * GROUP_LANES + Var(GROUP_LANE)
+        return Ref(self._parts, (block, _CHUNK, thread, element))
+
+    def _send(self) -> For:
+        """The slices of the running block's sums to their owners."""
+        number = _BLOCK * self._slice + _CHUNK * self._width
+        source = Ref(self.sums.buffer, self.sums.numbered(number))
+        store = StoreAsync(self._place(Var(RANK)), source, self._width, _BLOCK, self._complete, self.sums.name)
+        return self._over(_BLOCK, self._blocks, (self._over(_CHUNK, self._slice // self._width, (store,)),))
+
+    def _add(self, owned: Buffer) -> Body:
+        """The parts of the slice, added up in the order of the blocks."""
+        part = Buffer("part", Space.REGISTER, F32, (self._width,))
+        here = Ref(owned, (_CHUNK * self._width + _ELEMENT,))
+        value = Load(part, (_ELEMENT,))
+        name = self.sums.name
+
+        def each(block: Expr, total: Expr) -> Body:
+            load = Move(Ref(part, (ZERO,)), self._place(block), self._width, origin=name)
+            return (load, self._over(_ELEMENT, self._width, (Assign(here, total, origin=name),)))
+
+        rest = self._over(_BLOCK, self._blocks - 1, each(_BLOCK + 1, Binary(Op.ADD, Load(owned, here.index), value)))
+        return (self._over(_CHUNK, self._slice // self._width, (Alloc(part), *each(ZERO, value), rest)),)
+
+    @staticmethod
+    def _over(name: Var, count: int, body: Body) -> For:
+        return For(name.name, Const(count), body, unroll=True)
+
+
+def check_cluster_sums(program: Program) -> None:
+    """Raise LoweringError where the blocks of a cluster share out k, and cannot add up."""
+    blocks = neighbours(program, "k")
+    if blocks == 1:
+        return
+    if program.split_k is not SplitK.CLUSTER or program.problems not in (Problems.ONE, Problems.STRIDED):
+        raise LoweringError(
+            f"The {blocks} blocks of a cluster share out k, and so do work items, or groups along k.",
+            note="there is one way to add up the sums of a tile.",
+            hint="leave out SplitK or the groups, or make no cluster along a loop over k.",
+        )
+    if program.walk is not Walk.ONE_TILE or (program.specialized is not None and program.specialized.ping_pong > 1):
+        raise LoweringError(
+            f"The {blocks} blocks of a cluster share out k in a kernel of one tile per block only.",
+            note="a place for sums of other blocks is filled once.",
+            hint="leave out Persist() and ping_pong.",
+        )
+    if blocks != cluster_size(program):
+        raise LoweringError(
+            f"A cluster of {cluster_size(program)} blocks cannot share out k and have several tiles of C.",
+            note="a multicast load is for all blocks of a cluster that read the same range of k.",
+            hint="use Cluster for the loop over k only.",
+        )
+    _check_owned(program, blocks)
+
+
+def _check_owned(program: Program, blocks: int) -> None:
+    """The sums of a thread are equal slices, which each block finishes and stores from registers."""
+    kept = accumulator_of(program)
+    if kept.space is not Space.REGISTER or kept.result_dtype is not F32 or kept.count > 1 or not program.late_beta:
+        raise LoweringError(
+            f"The {blocks} blocks of a cluster add up one sum in f32, which begins with zero, in registers.",
+            hint="Accumulate(over=...) and Epilogue(), and a problem of one product.",
+        )
+    if any(staged.operand == "C" for staged in program.staged) or quad_shuffle_axis(program) is not None:
+        raise LoweringError(
+            f"The {blocks} blocks of a cluster store slices of a tile of C from registers, each its own.",
+            hint='leave Stage("C", ...) out, and Vectorize("C", 2) at most.',
+        )
+    fragment = fragment_of(program, "C")
+    if program.specialized is None or fragment is None:
+        raise LoweringError(
+            "Only warpgroups that multiply what TMA loads exchange sums in a cluster.",
+            hint="Tensorize(..., using='wgmma...'), Transfer(..., Route.TMA) and Specialize(...).",
+        )
+    held = fragment.registers * prod(axis.extent or 1 for axis in program.sum_axes)
+    if held % blocks:
+        raise LoweringError(
+            f"A thread has {held} sums, which {blocks} blocks cannot share equally.",
+            hint="use a smaller cluster along k, or a larger tile.",
+        )

@@ -7,6 +7,7 @@ from dataclasses import replace
 import pytest
 
 from tilewright import BF16, F16, F32, TF32, Gemm, Order
+from tilewright.device.catalog import RTX_3090
 from tilewright.dtypes import TF32_TRUNCATED, DType
 from tilewright.ir.kernel import MAX_SHARED_BYTES
 from tilewright.kernels.mma import MmaConfig, shared_bytes
@@ -20,6 +21,7 @@ from tilewright.kernels.mma_presets import (
     at_depth,
     best_for,
 )
+from tilewright.ladders import find_rung
 from tilewright.ladders.ampere.r6_full import configurations
 from tilewright.problem import make_operands
 from tilewright.problem.tolerance import check
@@ -73,6 +75,34 @@ def test_where_the_rung_stands_there_is_room_on_an_a100_too(config: MmaConfig) -
     gemm = Gemm(512, 512, 512, F16, out=F16)
     kernel = build(gemm, config.schedule(gemm)).kernel
     assert kernel.shared_bytes == shared_bytes(config, 2) <= A100_SHARED_BYTES
+
+
+@pytest.mark.parametrize(
+    ("gemm", "tile", "stages"),
+    [
+        (Gemm(4096, 4096, 4096, F16, out=F16), (128, 256, 32), 4),
+        (Gemm(4095, 4097, 4093, BF16, out=BF16), (128, 256, 32), 2),
+        (Gemm(4096, 4096, 4096, F16, out=F16, c=Order.COL), (128, 256, 32), 2),
+        (Gemm(4096, 4096, 4096, product=TF32), (128, 256, 16), 4),
+        (Gemm(4096, 4096, 4096, product=TF32, a=Order.COL), (128, 256, 16), 3),  # lanes load both: padded rows
+    ],
+)
+def test_a_gpu_with_less_shared_memory_has_shorter_tiles_or_fewer_stages(
+    gemm: Gemm, tile: tuple[int, int, int], stages: int
+) -> None:
+    config = best_for(gemm, RTX_3090.max_shared_bytes_per_block)
+    assert (config.tile, config.stages) == (tile, stages)
+    kernel = build(gemm, find_rung("ampere/6").on(RTX_3090)).kernel
+    assert kernel.tile == dict(zip("mnk", tile, strict=True))
+    assert kernel.shared_bytes <= RTX_3090.max_shared_bytes_per_block
+    assert best_for(gemm, A100_SHARED_BYTES) == best_for(gemm)
+
+
+def test_the_rung_is_right_where_shared_memory_is_small() -> None:
+    gemm = Gemm(136, 264, 72, F16, out=F16)
+    operands = make_operands(gemm)
+    computed, run = run_on_simulator(build(gemm, find_rung("ampere/6").on(RTX_3090)), operands)
+    assert check(operands, computed).ok and not run.findings
 
 
 def test_the_search_visits_where_the_rung_stands() -> None:

@@ -159,6 +159,14 @@ def test_half_the_load_store_unit_takes_two_clocks_a_request() -> None:
     assert access_clocks(narrow, H200) == 32 and access_clocks(narrow, RTX_3090) == 64
 
 
+def test_where_a_scheduler_has_16_lanes_an_ffma_takes_two_clocks_in_whatever_order() -> None:
+    phase = Phase(fp32=4096)
+    found = predicted(replace(WORK, step=phase, load_groups=0), spec=A100)
+    assert found.binding.name == "FP32 pipe" and "Snake" not in found.relief and "tensor cores" in found.relief
+    assert found.binding.what == "FFMA, each 2 clocks, as a scheduler has 16 lanes"
+    assert demand_of(phase, WORK, A100).fp32 == 2 * 4096 / 4
+
+
 def test_a_scattered_request_takes_a_clock_a_line() -> None:
     scattered = Access("A", "load", "global", 4, requests=1, lines=32, sectors=32)
     assert access_clocks(scattered, H200) == 32 and access_clocks(scattered, H200, smooth=True) == 1

@@ -53,6 +53,10 @@ def test_a_kernel_that_cannot_run_there_says_why() -> None:
         predict_rung(rung, rung.gemm(256, 256, 256), "a100")
 
 
+def test_a_rung_stands_where_it_fits_into_the_shared_memory_of_a_gpu() -> None:
+    assert 0.5 * 71 < tflops(find_rung("ampere/6"), "RTX 3090") < 71
+
+
 def test_an_unknown_gpu_is_answered_with_the_nearest() -> None:
     with pytest.raises(UnknownName, match="There is no device 'RTX 3091'") as refused:
         predict_rung(VECTORISED, VECTORISED.gemm(256, 256, 256), "RTX 3091")

@@ -68,13 +68,13 @@ def _measure_problem(
 ) -> list[Measured]:
     """The rungs of one problem."""
     operands = make_operands(gemm)
-    builds = [build(gemm, rung) for rung in rungs]
+    spec = probe(gpu)
+    builds = [build(gemm, rung.on(spec)) for rung in rungs]
     verdicts = []
     for number, built in enumerate(builds):
         verdicts.append(verify_on_gpu(built, gpu, operands, cache=cache))
         if progress is not None:
             progress("checking", number + 1, len(builds))
-    spec = probe(gpu)
     peer = cublas(gpu, gemm)
     rotated = RotatedOperands(gpu, operands, spec)
     candidates = {rung.name: launcher(built, gpu, cache) for rung, built in zip(rungs, builds, strict=True)}

@@ -109,6 +109,7 @@ def compare(
 
 
 def _compared(rung: Rung, gemm: Gemm, spec: DeviceSpec) -> Compared:
+    rung = rung.on(spec)
     built = build(gemm, rung)
     _, run = run_on_simulator(built, make_operands(built.gemm), on_finding="collect")
     try:

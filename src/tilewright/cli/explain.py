@@ -46,8 +46,8 @@ def explain(
     that decides them. It ends in what to do: edits of the schedule that were tried, with what is predicted of each.
     """
     found, gemm = chosen_problem(rung, size, **formats_of(dtype))
-    built = build(gemm, found)
     spec = target_for(None, arch, None).spec or H200
+    built = build(gemm, found.on(spec))
     with output.progress("simulating, and trying edits"):
         explanation, next_steps = explanation_of(built, spec), outlook(found, spec, formats_of(dtype))
     if as_json:

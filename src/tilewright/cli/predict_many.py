@@ -16,6 +16,7 @@ from tilewright.device.catalog import DEVICES
 from tilewright.device.spec import DeviceSpec
 from tilewright.errors import CompileError, CompilerMissing, LaunchError, TilewrightError
 from tilewright.files import replace_file
+from tilewright.kernels.work import Work
 from tilewright.ladders.rung import Rung
 from tilewright.prediction import Prediction, predict_rung
 from tilewright.prediction.counting import work_of
@@ -24,7 +25,8 @@ from tilewright.problem.formats import format_name
 from tilewright.problem.gemm import Gemm
 from tilewright.report.sweep_page import sweep_page
 from tilewright.runtime.cubin_cache import CubinCache
-from tilewright.toolchain import build
+from tilewright.schedule import Schedule
+from tilewright.toolchain import Build, build
 from tilewright.units import format_seconds
 
 _MOST_SIZES = 200
@@ -90,13 +92,18 @@ def sweep(
 
 def all_devices(rung: Rung, gemm: Gemm, as_json: bool) -> int:
     """A line for each GPU of the catalogue, the fastest first; then those that cannot run the kernel, and why."""
-    built = build(gemm, rung)
-    work, lines = work_of(built), []
+    lines: list[Line] = []
+    counted: dict[Schedule, tuple[Build, Work]] = {}
     unable: dict[str, list[str]] = {}
     with output.progress("predicting") as step:
         for at, spec in enumerate(DEVICES):
             step(f"predicting for {spec.name}", at, len(DEVICES))
             try:
+                schedule = rung.on(spec).schedule(gemm)
+                if schedule not in counted:
+                    built = build(gemm, rung.on(spec))
+                    counted[schedule] = built, work_of(built)
+                built, work = counted[schedule]
                 lines.append(Line(spec.name, predict(built, spec, cache=CubinCache(), work=work)))
             except CompilerMissing:
                 raise

@@ -22,6 +22,7 @@ from tilewright.problem.reference import Operands
 from tilewright.problem.tolerance import check as check_result
 from tilewright.runtime.cubin_cache import CubinCache
 from tilewright.runtime.driver import gpu_problem, open_gpu
+from tilewright.runtime.probe import probe
 from tilewright.toolchain import Build, build, operands_from, run_on_gpu, run_on_simulator
 from tilewright.units import format_seconds
 
@@ -58,6 +59,7 @@ def run(
 
     The result is written whole or not at all.
     """
+    on_gpu = on is Place.GPU or (on is None and gpu_problem() is None)
     found = chosen_rung(rung)
     if beta != 0 and c is None:
         raise ProblemError(f"beta is {beta:g}, and there is no C for it to multiply.", hint="give one: --c C0.npy.")
@@ -68,8 +70,10 @@ def run(
                 f"{str(out)!r} holds {name}, and the result would take its place.", hint="name another file: -o C.npy."
             )
     start = None if c is None else load_matrix("C", c)
-    built, operands = _problem(found, load_matrix("A", a), load_matrix("B", b), start, alpha, beta, dtype)
-    on_gpu = on is Place.GPU or (on is None and gpu_problem() is None)
+    matrices = load_matrix("A", a), load_matrix("B", b), start
+    if on_gpu:
+        found = found.on(probe(open_gpu()))
+    built, operands = _problem(found, *matrices, alpha, beta, dtype)
     began = time.perf_counter()
     result = _on_gpu(built, operands) if on_gpu else _on_simulator(built, operands)
     seconds = time.perf_counter() - began

@@ -5,10 +5,12 @@ Their tiles are given at the depth of 2-byte formats; `at_depth` has as many byt
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import replace
 
-from tilewright.dtypes import TF32
-from tilewright.kernels.mma import MmaConfig
+from tilewright.dtypes import F32, TF32
+from tilewright.ir.kernel import MAX_SHARED_BYTES
+from tilewright.kernels.mma import MmaConfig, shared_bytes
 from tilewright.kernels.mma_steps import CHUNK_BYTES, by_lanes, paired_operand
 from tilewright.problem.gemm import Gemm, Order
 from tilewright.units import ceil_div
@@ -38,6 +40,9 @@ THROUGH_SHARED = replace(BEST, store="shared")
 UNALIGNED = replace(BEST, interleaved_copies=False, raster_rows=16)
 """Rows at any 2 bytes come through registers, beside which deeper tiles do not fit."""
 
+_PAD, _FRAGMENT_ROWS = 8, 16
+"""Elements between the rows of a padded tile; rows of a fragment."""
+
 SMS = 132
 """Of an H200; on a GPU with fewer the preset is a little off, and the result as right."""
 
@@ -47,8 +52,34 @@ def at_depth(config: MmaConfig, gemm: Gemm) -> MmaConfig:
     return replace(config, tile=(config.m, config.n, config.k * 2 // gemm.dtype.bytes))
 
 
-def best_for(gemm: Gemm) -> MmaConfig:
-    """The best preset for a format and the alignment of its rows."""
+def best_for(gemm: Gemm, most_bytes: int = MAX_SHARED_BYTES) -> MmaConfig:
+    """The best preset for a format and the alignment of its rows. most_bytes: of shared memory that a block may take;
+    where a preset takes more, it gets shorter k tiles, or fewer stages. If that is not enough it stays as it is."""
+    best = _best(gemm)
+    legal = (one for one in _smaller(best) if not one.reasons_against(gemm))
+    return next((one for one in legal if _taken_bytes(one, gemm) <= most_bytes), best)
+
+
+def _smaller(config: MmaConfig) -> Iterator[MmaConfig]:
+    """A preset, and what becomes of it in less shared memory. Nothing of that was measured."""
+    yield config
+    m, n, k = config.tile
+    for stages in (4, 3):
+        yield replace(config, tile=(m, n, k // 2), stages=stages, row_threads=0)
+    for stages in range(config.stages - 1, 1, -1):
+        yield replace(config, stages=stages)
+
+
+def _taken_bytes(config: MmaConfig, gemm: Gemm) -> int:
+    """With what the law leaves out: pads of tiles that lanes load one by one, and of the part of a column-major C."""
+    pads = len(by_lanes(gemm)) * config.stages * config.k * _PAD * gemm.dtype.bytes
+    rows = config.m // config.warp_m * _FRAGMENT_ROWS
+    column_major = config.store == "shared" and gemm.c is Order.COL
+    turned = (config.n - rows) * _PAD * F32.bytes if column_major else 0
+    return int(shared_bytes(config, gemm.dtype.bytes)) + pads + turned
+
+
+def _best(gemm: Gemm) -> MmaConfig:
     if gemm.dtype.bytes == 2 and (gemm.lda % 2 or gemm.ldb % 2):
         return at_depth(replace(UNALIGNED, store="quad_shuffle" if stores_quads(gemm) else "shared"), gemm)
     if gemm.out.bytes == 2:

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, Protocol
 
+from tilewright.device.spec import DeviceSpec
 from tilewright.ir.buffer import Space
 from tilewright.problem.gemm import FORMAT_OPTIONS, Gemm
 from tilewright.schedule import Schedule
@@ -105,6 +106,8 @@ class Rung:
     tiles may depend on its size. original_tflops: what the published kernel reaches at 4096^3, by device, measured for
     this project.
     choices: what a search may choose; `schedule` stands at the point that was found best.
+    schedule_within: the schedule where a block may take so many bytes of shared memory; None where it is always the
+    same.
     """
 
     ladder: str
@@ -118,6 +121,7 @@ class Rung:
     problem: Mapping[str, Any] = field(default_factory=dict)
     label: str = ""
     choices: Choices | None = None
+    schedule_within: Callable[[Gemm, int], Schedule] | None = None
 
     def __post_init__(self) -> None:
         if not self.label:
@@ -131,6 +135,11 @@ class Rung:
     def title(self) -> str:
         """The name with its slug, for people; the slug alone where it is the label."""
         return self.name if self.slug == self.label else f"{self.name} {self.slug}"
+
+    def on(self, spec: DeviceSpec) -> Rung:
+        """The rung as it stands on a GPU: at a preset that fits into its shared memory, if it has one."""
+        within, most_bytes = self.schedule_within, spec.max_shared_bytes_per_block
+        return self if within is None else replace(self, schedule=lambda gemm: within(gemm, most_bytes))
 
     def gemm(self, m: int, n: int, k: int, **options: Any) -> Gemm:
         """The problem this rung is about, at a size; `options` override its storage orders, dtypes and factors.

@@ -54,6 +54,11 @@ class Demand:
         return np.maximum(np.maximum(self.issue, self.fp32), self.integer)
 
 
+def ffma_clocks(spec: DeviceSpec) -> float:
+    """Of a scheduler, from one FFMA to the next: register banks do not matter where it has two clocks for each."""
+    return max(float(spec.ffma_issue_interval_clk), FFMA_CLOCKS)
+
+
 def demand_of(phase: Phase, work: Work, spec: DeviceSpec) -> Demand:
     """What a phase of one block asks of an SM."""
     # Where an FFMA has two clocks, its operands come in time.
@@ -66,7 +71,7 @@ def demand_of(phase: Phase, work: Work, spec: DeviceSpec) -> Demand:
     schedulers = spec.schedulers_per_sm
     return Demand(
         issue=(phase.fp32 * ffma + phase.matrix_instructions + issued + added + rounding + phase.other) / schedulers,
-        fp32=phase.fp32 * max(spec.ffma_issue_interval_clk, ffma) / schedulers,
+        fp32=phase.fp32 * ffma_clocks(spec) / schedulers,
         integer=phase.conversions * spec.alu_issue_interval_clk / schedulers,
         tensor=phase.matrix_flops / rate if rate else 0.0,
         accesses=units + sum(access_clocks(one, spec) for one in phase.accesses),

@@ -15,7 +15,7 @@ def relief_of(binding: Term, work: Work, spec: DeviceSpec, blocks_per_sm: int) -
         case "L1":
             return _uncached(work)
         case "issue slots" | "FP32 pipe":
-            return _issue(work)
+            return _issue(work, spec)
         case "integer pipe":
             return "Addressing takes more than the arithmetic: unroll the loop inside a tile, or load wider."
         case "tensor cores":
@@ -71,10 +71,12 @@ def _uncached(work: Work) -> str:
     return "Every multiply-add loads its operands from global memory: stage tiles of A and B in shared memory."
 
 
-def _issue(work: Work) -> str:
+def _issue(work: Work, spec: DeviceSpec) -> str:
     loads = sum(one.requests for one in work.step.accesses) / max(work.step.fp32, 1)
     if loads > 0.25:
         return f"{loads:.2g} loads and stores for each FFMA: larger thread tiles, or wider loads."
+    if spec.ffma_issue_interval_clk > 1:
+        return "FFMA fill the FP32 pipe, at two clocks each: only tensor cores are faster."
     return (
         "FFMA fill most issue slots: order the FMAs so that neighbours share an operand (Snake), or use tensor cores."
     )

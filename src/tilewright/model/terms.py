@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from itertools import pairwise
 
-from tilewright.model.demand import FFMA_CLOCKS
+from tilewright.model.demand import ffma_clocks
 from tilewright.model.prediction import Term
 from tilewright.model.sm import Sm
 from tilewright.units import format_bytes
@@ -28,7 +28,8 @@ def bounds_of(sm: Sm, clock_hz: float) -> list[Term]:
     what = f"one a clock and scheduler; {loads:.3g} accesses for each arithmetic instruction"
     found = [Term("issue slots", seconds(step.issue, rest.issue), what)]
     if work.step.fp32:
-        what = f"FFMA, each {FFMA_CLOCKS:g} clocks, as register banks conflict"
+        why = "as register banks conflict" if spec.ffma_issue_interval_clk == 1 else "as a scheduler has 16 lanes"
+        what = f"FFMA, each {ffma_clocks(spec):g} clocks, {why}"
         found.append(Term("FP32 pipe", seconds(step.fp32, rest.fp32), what))
     if step.integer > step.fp32:
         found.append(Term("integer pipe", seconds(step.integer, rest.integer), "addressing and conversions"))

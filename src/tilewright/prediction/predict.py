@@ -61,8 +61,8 @@ def predict_rung(
     cache: CubinCache | None = None,
     clock_mhz: float | None = None,
 ) -> Prediction:
-    """The time of a rung on a GPU, as `predict`."""
-    return predict(build(gemm, rung), spec, cache=cache, clock_mhz=clock_mhz)
+    """The time of a rung on a GPU, as `predict`, with the schedule that it has there."""
+    return predict(build(gemm, rung.on(known_device(spec))), spec, cache=cache, clock_mhz=clock_mhz)
 
 
 def dram_bytes(built: Build, spec: DeviceSpec, blocks_per_sm: int, *, most: int = MOST_FOLLOWED) -> float:

@@ -189,6 +189,8 @@ def collect_ladder(
     """
     tell = progress or (lambda what, done, total: None)
     formats = formats or {}
+    if target.spec is not None:
+        rungs = [rung.on(target.spec) for rung in rungs]
     builds = [build(rung.gemm(*size, **formats), rung) for rung in rungs]
     with ThreadPoolExecutor(1) as background:
         compiling = background.submit(compile_all, builds, target.arch, cache)

@@ -51,7 +51,7 @@ class Outlook:
 
 def outlook(rung: Rung, spec: DeviceSpec, formats: FormatOptions) -> Outlook | None:
     """What to do with a rung on a GPU; None where it cannot run there."""
-    built, cache = build(rung.gemm(*TIMED_SIZE, **formats), rung), CubinCache()
+    built, cache = build(rung.gemm(*TIMED_SIZE, **formats), rung.on(spec)), CubinCache()
     try:
         return Outlook(TIMED_SIZE, predict(built, spec, cache=cache), advise(built, spec, cache=cache))
     except (LaunchError, CompileError):

@@ -144,7 +144,7 @@ def _published() -> list[Measured]:
 def built_for(one: Measured) -> Build:
     """The rung of a figure, at its size and formats."""
     rung = find_rung(one.rung)
-    return build(rung.gemm(one.m, one.n, one.k, **format_options(one.dtype)), rung)
+    return build(rung.gemm(one.m, one.n, one.k, **format_options(one.dtype)), rung.on(device(one.device)))
 
 
 def collect(rows: Iterable[Measured], cache: CubinCache) -> dict[str, dict[str, Any]]:

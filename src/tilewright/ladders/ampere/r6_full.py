@@ -1,7 +1,7 @@
 """6: the full Ampere kernel: warps of 64 x 64 in blocks of 128 x 256, copies interleaved with the MMAs, a raster order.
 
 Where each block has several tiles, blocks are persistent, and the ring of copies runs on into the next tile. It is a
-preset of the family `kernels.mma`, whose `best_for` says which parameters are best for a problem.
+preset of the family `kernels.mma`, whose `best_for` says which parameters are best for a problem and fit on a GPU.
 """
 
 from __future__ import annotations
@@ -81,12 +81,17 @@ def schedule(gemm: Gemm) -> Schedule:
     return best_for(gemm).schedule(gemm)
 
 
+def schedule_within(gemm: Gemm, most_bytes: int) -> Schedule:
+    return best_for(gemm, most_bytes).schedule(gemm)
+
+
 FULL = Rung(
     ladder="ampere",
     number=6,
     slug="full",
     idea="warps of 64 x 64, copies interleaved with the MMAs, persistent blocks of 128 x 256",
     schedule=schedule,
+    schedule_within=schedule_within,
     claims=(
         TENSOR_CORES,
         ONE_BARRIER,

@@ -32,7 +32,7 @@ def speed_at(
     figure = recorded_figure(rung, size, own, spec) or suite_figure(rung, size, own, spec)
     found: dict[str, Any] = {"recorded": figure and _recorded(figure), "predicted": None, "bytes": None, "order": None}
     try:
-        built = build(gemm, rung)
+        built = build(gemm, rung.on(spec))
         work = work_of(built)
         prediction = predict(built, spec, cache=cache, work=work)
     except TilewrightError as error:

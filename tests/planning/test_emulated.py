@@ -134,6 +134,7 @@ def guarded(gemm: Gemm, **more: Any) -> Request:
     return request_of(gemm, F16X3, fallback=BF16X6, **more)
 
 
+@pytest.mark.cross_section("shape", every=2)
 @pytest.mark.parametrize("shape", [(20, 24, 1100), (130, 70, 1030)])
 def test_the_device_chooses_by_how_many_binades_operands_span(shape: tuple[int, int, int]) -> None:
     """One number of either operand decides; the other plan's launches end at once."""

@@ -119,5 +119,6 @@ def test_a_damaged_study_is_an_error_with_a_way_out(tmp_path: Path) -> None:
     assert "removed" in refusal.value.hint
 
 
+@pytest.mark.slow
 def test_four_processes_share_a_list_in_postgresql_and_one_is_killed(postgres: str, tmp_path: Path) -> None:
     four_and_one_killed(postgres, tmp_path)

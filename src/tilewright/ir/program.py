@@ -12,10 +12,10 @@ index is a sum of digits, whatever was split, fused or reordered.
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from enum import Enum
 from math import prod
-from typing import Literal
+from typing import Any, Literal
 
 from tilewright.html_text import code
 from tilewright.ir.buffer import Handoff, Space
@@ -271,6 +271,8 @@ class Program:
     problems: Problems = Problems.ONE
     split_k: SplitK = SplitK.NONE
     stream_k: bool = False
+    tiles: list[tuple[Staged, Any]] = field(default_factory=list, init=False, repr=False, compare=False)
+    """What `ir.tiles.tile_of` has found of these very tiles, which a user's values may keep from being hashed."""
 
     def _repr_html_(self) -> str:
         from tilewright.ir.program_text import program_text  # here: the printer imports the program

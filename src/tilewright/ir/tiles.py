@@ -248,7 +248,15 @@ class Tile:
 
 
 def tile_of(program: Program, staged: Staged) -> Tile:
-    """The geometry of a staged tile of a program."""
+    """The geometry of a staged tile of a program; found once, as each law and each emitter asks for it."""
+    tile: Tile | None = next((tile for known, tile in program.tiles if known is staged), None)
+    if tile is None:
+        tile = _tile_of(program, staged)
+        program.tiles.append((staged, tile))
+    return tile
+
+
+def _tile_of(program: Program, staged: Staged) -> Tile:
     operand = program.gemm.operand(staged.operand)
     row_axes, col_axes = program.tile_axes(staged)
     global_minor = operand.dims.index(operand.contiguous)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 
 from tilewright.dtypes import F32
 from tilewright.errors import LoweringError
@@ -33,7 +33,7 @@ from tilewright.ir.stmt import (
 )
 from tilewright.ir.text import stmt_text
 from tilewright.ir.tiles import VECTOR_BYTES
-from tilewright.ir.visit import exprs_of, moved_from, variables, walk_expr, written
+from tilewright.ir.visit import exprs_of, moved_from, sub_exprs, variables, walk_expr, written
 from tilewright.layout.fragment import TRANSPOSED_BYTES
 from tilewright.problem.gemm import FACTORS, LEADING
 
@@ -87,32 +87,33 @@ class _Scope:
         iterations = self.iterations
         if isinstance(loop.extent, Const):
             iterations = {**iterations, loop.var: Interval(0, int(loop.extent.value) - 1)}
-        return replace(self, names=names, iterations=iterations)
+        return _Scope(names, self.registers, self.varying, iterations)
 
     def under(self, condition: Expr) -> _Scope:
         """In a branch: the loops whose variables its condition reads need not reach all their iterations."""
         asked = variables(condition)
-        return replace(self, iterations={name: taken for name, taken in self.iterations.items() if name not in asked})
+        left = {name: taken for name, taken in self.iterations.items() if name not in asked}
+        return _Scope(self.names, self.registers, self.varying, left)
 
 
 def _check(body: Body, scope: _Scope, *, divergent: bool, after: str) -> None:
     """divergent: whether only some threads come here."""
     for stmt in body:
         for expr in exprs_of(stmt):
-            unknown = variables(expr) - scope.names
-            if unknown:
-                _fail(after, stmt, f"{', '.join(sorted(unknown))} has no value here")
-            for part in walk_expr(expr):
-                if isinstance(part, Load):
-                    _check_place(stmt, Ref(part.buffer, part.index), scope, after)
+            names, loads = _read(expr)
+            if not names <= scope.names:
+                _fail(after, stmt, f"{', '.join(sorted(names - scope.names))} has no value here")
+            for load in loads:
+                _check_place(stmt, Ref(load.buffer, load.index), scope, after)
         match stmt:
             case Let():
                 if stmt.name in scope.names:
                     _fail(after, stmt, f"{stmt.name} has a value already")
                 varying = scope.varying | {stmt.name} if _varies(stmt.value, scope.varying) else scope.varying
-                scope = replace(scope, names=scope.names | {stmt.name}, varying=varying)
+                scope = _Scope(scope.names | {stmt.name}, scope.registers, varying, scope.iterations)
             case Alloc():
-                scope = replace(scope, registers=scope.registers | {stmt.buffer.name})
+                registers = scope.registers | {stmt.buffer.name}
+                scope = _Scope(scope.names, registers, scope.varying, scope.iterations)
             case For():
                 inside = scope.with_loop(stmt)
                 if len(inside.names) != len(scope.names) + 1 + len(stmt.carried):
@@ -147,9 +148,24 @@ def _check(body: Body, scope: _Scope, *, divergent: bool, after: str) -> None:
                     _check_place(stmt, place, scope, after)
 
 
+def _read(expr: Expr) -> tuple[set[str], list[Load]]:
+    """The names and the elements that an expression reads."""
+    names, loads, left = set(), [], [expr]
+    while left:  # as `walk_expr`, without its pauses: most of the time of a verification is spent here
+        part = left.pop()
+        if isinstance(part, Var):
+            names.add(part.name)
+        else:
+            if isinstance(part, Load):
+                loads.append(part)
+            left += sub_exprs(part)
+    return names, loads
+
+
 def _varies(expr: Expr, varying: frozenset[str]) -> bool:
     """Whether threads of a block may disagree about a value."""
-    return bool(variables(expr) & varying) or any(isinstance(part, Load) for part in walk_expr(expr))
+    names, loads = _read(expr)
+    return bool(loads) or not names.isdisjoint(varying)
 
 
 def _check_move(stmt: Move, scope: _Scope, after: str) -> None:

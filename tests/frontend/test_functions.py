@@ -134,6 +134,14 @@ def without_end(acc: Any) -> Any:
     return acc
 
 
+def computes_with_a_fold(acc: Any) -> Any:
+    return acc * ops.row_sum(acc)
+
+
+def folds_a_fold(acc: Any) -> Any:
+    return acc, abs(ops.row_max(acc))
+
+
 def chooses_by_a_number(acc: Any) -> Any:
     return ops.where(acc, 1, 0)
 
@@ -150,7 +158,11 @@ def chooses_by_a_number(acc: Any) -> Any:
         (large_power, "power of 20", "return acc**20"),
         (without_end, "more than 400 operations", "acc = acc * acc + 1"),
         (chooses_by_a_number, "not a comparison", "return ops.where(acc, 1, 0)"),
-        (lambda acc: (acc, acc), "2 results", "(lambda acc: (acc, acc)"),
+        (lambda acc: (), "no result", "(lambda acc: ()"),
+        (lambda acc: (acc, None), "no result", "(lambda acc: (acc, None)"),
+        (lambda acc: ops.row_sum(acc), "a fold first", "(lambda acc: ops.row_sum(acc)"),
+        (computes_with_a_fold, "computes with a fold", "return acc * ops.row_sum(acc)"),
+        (folds_a_fold, "computes with a fold", "return acc, abs(ops.row_max(acc))"),
         (lambda acc: None, "no result", "(lambda acc: None"),
         (lambda acc: acc > 0, "a truth", "(lambda acc: acc > 0"),
         (lambda acc, other: acc, "missing 1 required", "(lambda acc, other: acc"),

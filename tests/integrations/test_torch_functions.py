@@ -123,6 +123,39 @@ def test_gated_layers(activation: str, lead: tuple[int, ...]) -> None:
         assert_same(one, other)
 
 
+def several(acc: Any, gate: Any) -> Any:
+    x = acc * ops.sigmoid(gate)
+    return {"x": x, "squares": ops.row_sum_of_squares(x + gate), "other": acc - gate, "sum": ops.column_sum(acc * acc)}
+
+
+@pytest.mark.parametrize("lead", [(M,), (2, 3)])
+@pytest.mark.parametrize("used", [("x", "squares", "other", "sum"), ("squares",), ("x", "sum")])
+def test_gradients_of_several_results(used: tuple[str, ...], lead: tuple[int, ...]) -> None:
+    a, b, gate = drawn(*lead, K), drawn(K, N), drawn(*lead, N)
+    found = matmul(a, b, epilogue=several, operands={"gate": gate})
+    wide = [x.detach().double().requires_grad_() for x in (a, b, gate)]
+    acc = wide[0] @ wide[1]
+    x = acc * torch.sigmoid(wide[2])
+    expected = {"x": x, "squares": (x + wide[2]).square().sum(-1, keepdim=True), "other": acc - wide[2]}
+    expected["sum"] = acc.square().reshape(-1, N).sum(0)
+    for name, one in expected.items():
+        assert found[name].shape == one.shape
+        assert_same(found[name], one)
+    seeds = {name: torch.randn(expected[name].shape) for name in used}
+    ours = torch.autograd.grad([found[name] for name in used], [a, b, gate], [seeds[name] for name in used])
+    wider = [seeds[name].double() for name in used]
+    theirs = torch.autograd.grad([expected[name] for name in used], wide, wider)
+    for one, other in zip(ours, theirs, strict=True):
+        assert_same(one, other)
+
+
+def test_the_largest_of_rows_has_no_gradient() -> None:
+    a, b = drawn(M, K), drawn(K, N)
+    found, largest = matmul(a, b, epilogue=lambda acc: (acc * acc, ops.row_max(acc)))
+    assert found.requires_grad and not largest.requires_grad
+    assert_same(torch.autograd.grad(found.sum(), a)[0], torch.autograd.grad((a @ b).square().sum(), a)[0])
+
+
 def test_compiled_code_calls_it_between_graphs() -> None:
     x, gate, up = drawn(M, K), drawn(N, K), drawn(N, K)
 

@@ -17,7 +17,7 @@ from tilewright.ir.stmt import Move
 from tilewright.ir.visit import walk
 from tilewright.ladders import find_rung
 from tilewright.problem import Activation, Epilogue, Gemm, Order, check, make_operands, reference
-from tilewright.problem.epilogue import Accumulated, Added, Element, Factor
+from tilewright.problem.values import Accumulated, Added, Element, Factor
 from tilewright.schedule import Epilogue as Apart
 from tilewright.schedule import Schedule
 from tilewright.toolchain import build, run_on_simulator

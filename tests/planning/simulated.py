@@ -66,7 +66,8 @@ class SimulatedLaunch:
             added = {name: view for name, view in views.items() if name not in "ABC"}
             given = Operands(self.problem, views["A"], views["B"], views["C"], added)
             run = simulate(self.kernel, given, listeners=(), **self.options)
-            views["C"][:] = run.c
+            for name in self.problem.results:
+                views[name][:] = run.stored[name]
             return
         done = simulate(self.kernel, Storages(self.problem, views), listeners=(), **self.options)
         for name in self.problem.results:

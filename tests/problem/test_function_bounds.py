@@ -13,9 +13,9 @@ from tilewright.frontend import ops
 from tilewright.frontend.tracing import Symbol, applied
 from tilewright.problem import Epilogue, Gemm, check, make_operands, reference
 from tilewright.problem.derivative import derivative
-from tilewright.problem.epilogue import Accumulated, Added, Element, Exact, evaluate
 from tilewright.problem.functions import Activation, Elementary
 from tilewright.problem.tolerance import error_bound
+from tilewright.problem.values import Accumulated, Added, Element, Exact, evaluate
 
 ACC, GATE = Symbol(Accumulated()), Symbol(Element(Added("gate", None, F32)))
 FUNCTIONS: dict[str, Callable[[Any, Any], Any]] = {

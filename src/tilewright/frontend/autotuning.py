@@ -72,6 +72,7 @@ def measured(planner: Dispatcher, library: Any, piece: Piece, views: Views, like
         or request.prepared
         or request.fixed_order
         or request.without_workspace
+        or request.gemm.epilogue.results  # for which there is no memory to measure in
         or planner.is_measured(request)
     ):
         return None

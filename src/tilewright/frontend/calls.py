@@ -11,10 +11,10 @@ from tilewright.errors import ProblemError
 from tilewright.frontend.compute import compute
 from tilewright.frontend.libraries import DTypeError, HostArrays, TorchArrays, library_of
 from tilewright.frontend.on_host import on_host
-from tilewright.frontend.options import PLAIN, Precision, options_asked
+from tilewright.frontend.options import PLAIN, Options, Precision, options_asked
 from tilewright.frontend.prepared import Prepared
 from tilewright.frontend.shapes import ShapeError
-from tilewright.frontend.tracing import ask
+from tilewright.frontend.tracing import Traced, ask
 
 _DEFAULT: Precision = "default"
 
@@ -49,13 +49,14 @@ def matmul(
     given. bias: one number for each column, of shape (n,), or for each row, of shape (m, 1). activation: "relu",
     "gelu", "gelu_tanh" or "silu". epilogue: a function of `alpha * a @ b + beta * c + bias` and of operands by their
     names, of Python's operators and `tilewright.ops`, whose value is the result; it is called once, with symbols, and
-    becomes a part of the kernel (docs/epilogues.md). operands: for that function, each a number, or an array of shape
-    (n,), (m, 1) or the result's. out_dtype: "f32" or the operands' format. precision: of f32 operands: "tf32" lets them
-    be rounded to tf32, for tensor cores; "bf16x9", "bf16x6", "bf16x3", "tf32x3" and "f16x3" multiply pieces of them
-    by tensor cores, with the bounds of docs/accuracy.md; "f32_emulated" is the fastest of these whose bound is not
-    above that of f32 arithmetic, or f32 arithmetic itself where that is faster. deterministic: every kernel here gives
-    the same bits in every run; "bitwise" also keeps to one order of summation whatever is tuned. batch_invariant: a row
-    of the result has the same bits however many rows there are.
+    becomes a part of the kernel (docs/epilogues.md). A tuple or a dictionary of values is several results. operands:
+    for that function, each a number, or an array of shape (n,), (m, 1) or the result's. out_dtype: "f32" or the
+    operands' format; of several results one for all, or a tuple or dictionary of any. precision: of f32 operands:
+    "tf32" lets them be rounded to tf32, for tensor cores; "bf16x9", "bf16x6", "bf16x3", "tf32x3" and "f16x3" multiply
+    pieces of them by tensor cores, with the bounds of docs/accuracy.md; "f32_emulated" is the fastest of these whose
+    bound is not above that of f32 arithmetic, or f32 arithmetic itself where that is faster. deterministic: every
+    kernel here gives the same bits in every run; "bitwise" also keeps to one order of summation whatever is tuned.
+    batch_invariant: a row of the result has the same bits however many rows there are.
 
     b may be what `prepare` made of a constant operand.
 
@@ -86,8 +87,7 @@ def matmul(
         return compiled_call(a, b, out, c, bias, alpha, beta, *others)
     arrays: tuple[Any, ...] = ()
     if epilogue is not None or operands is not None:
-        traced, numbers, arrays = _asked(epilogue, operands, activation)
-        options = options_asked(alpha, beta, *others, traced, numbers)
+        options, arrays = _with_function(epilogue, operands, (alpha, beta, *others), b, out)
         if options.beta == 0:
             c = None
     elif (
@@ -99,12 +99,45 @@ def matmul(
         options = options_asked(alpha, beta, *others)
         if options.beta == 0:
             c = None
-    if type(b) is Prepared:
-        return b.multiply(a, out, c, bias, options, arrays)
-    multiply = MULTIPLY.get(type(a)) or multiply_of(a)
-    if arrays:
-        return multiply(a, b, out, c, bias, options, arrays)
+    multiply = b.multiply_by if type(b) is Prepared else MULTIPLY.get(type(a)) or multiply_of(a)
+    if options.traced is not None:
+        return options.traced.given(multiply(a, b, out, c, bias, options, arrays))
     return multiply(a, b, out, c, bias, options)
+
+
+def _of_results(out_dtype: Any, traced: Traced) -> Any:
+    """The formats of a function's results, one for all or in their order. Raises ProblemError."""
+    if isinstance(out_dtype, dict):
+        unknown = [key for key in out_dtype if key not in (traced.keys or ())]
+        if unknown:
+            raise ProblemError(
+                f"out_dtype has a format of {unknown[0]!r}, and the epilogue gives nothing of that name.",
+                hint=f"results are {', '.join(map(repr, traced.keys or ('one without a name',)))}.",
+            )
+        return tuple(out_dtype.get(key) for key in traced.keys or ())
+    return tuple(out_dtype) if isinstance(out_dtype, list) else out_dtype
+
+
+def _with_function(
+    epilogue: Any, operands: Any, asked: tuple[Any, ...], b: Any, out: Any
+) -> tuple[Options, tuple[Any, ...]]:
+    """What a call with a function of the epilogue asks, and the arrays that the function reads. asked: alpha, beta, and
+    what follows in `options_of`. Raises ProblemError, also for several results where one is asked for."""
+    alpha, beta, out_dtype, *others = asked
+    traced, numbers, arrays = _asked(epilogue, operands, others[-2])
+    options = options_asked(alpha, beta, _of_results(out_dtype, traced), *others, traced, numbers)
+    if options.others:
+        _check_several(options, b, out)
+    return options, arrays
+
+
+def _check_several(options: Options, b: Any, out: Any) -> None:
+    if out is not None:
+        raise ProblemError(
+            f"The epilogue has {1 + len(options.others)} results, and `out` is one array.", hint="leave out `out`."
+        )
+    if type(b) is Prepared:
+        raise ProblemError("A product with a prepared weight has one result.", hint="pass the weight itself.")
 
 
 def _asked(epilogue: Any, operands: Any, activation: Any) -> tuple[Any, tuple[float, ...], tuple[Any, ...]]:

@@ -22,7 +22,7 @@ from tilewright.errors import LaunchError, ProblemError
 from tilewright.frontend.autotuning import ON_ENTRY, measured
 from tilewright.frontend.layouts import CannotWrite
 from tilewright.frontend.libraries import DTypeError, View, WorkspaceError, library_of
-from tilewright.frontend.operands import argument_of
+from tilewright.frontend.operands import argument_of, further_of
 from tilewright.frontend.options import PLAIN, Options
 from tilewright.frontend.requests import Addresses, Piece, Views, checked, requests_of
 from tilewright.frontend.shapes import NeedsCopy
@@ -57,7 +57,8 @@ class HostMemory(ProblemError):
 def compute(
     library: Any, a: Any, b: Any, out: Any, c: Any, bias: Any, options: Options, operands: tuple[Any, ...] = ()
 ) -> Any:
-    """The result of a call whose arrays are all of one library. operands: of the function of the epilogue.
+    """The result of a call whose arrays are all of one library; a tuple of several. operands: of the function of the
+    epilogue.
 
     Raises DTypeError, ShapeError and ProblemError for what cannot be asked, HostMemory for arrays on no GPU.
     """
@@ -85,19 +86,20 @@ def compute(
                 MEMO.clear()
             MEMO[key] = call
     result = call.make() if out is None else out
+    others = call.make_others and tuple([make() for make in call.make_others])
     address = library.address
     at_bias, at_c = 0 if bias is None else address(bias), 0 if c is None or c is out else address(c)
     addresses: Addresses = (address(a), address(b), address(result), at_bias, at_c)
-    if operands:
-        addresses = (*addresses, *map(address, operands))
+    if operands or others:
+        addresses = (*addresses, *map(address, operands), *map(address, others))
     if out is not None and call.shares_memory(addresses):
         return _assigned(library, a, b, out, c, bias, options, operands)
     if call.launch is not None:
         call.launch(library.stream(call.device), *call.pick(addresses))
     else:
         call.start(library, addresses, result)
-        library.finished((a, b, c, bias, *operands, result), call.device)
-    return result
+        library.finished((a, b, c, bias, *operands, result, *others), call.device)
+    return (result, *others) if others else result
 
 
 def _assigned(
@@ -165,11 +167,12 @@ def _lies_as(c: View | None, out: View) -> bool:
 class Settled:
     """What calls that look alike share: their plans, and how their result is made.
 
-    device: the number of the GPU. make: makes the result. launch: of a call that needs one launch and nothing around
-    it; it is given the stream and `pick(addresses)`. spans: of the result, A, B, the bias and c.
+    device: the number of the GPU. make: makes the result; make_others: those behind it. launch: of a call that needs
+    one launch and nothing around it; it is given the stream and `pick(addresses)`. spans: of the result, A, B, the bias
+    and c.
     """
 
-    __slots__ = ("_parts", "_planner", "device", "launch", "make", "pick", "spans")
+    __slots__ = ("_parts", "_planner", "device", "launch", "make", "make_others", "pick", "spans")
 
     def __init__(
         self,
@@ -194,6 +197,8 @@ class Settled:
             for piece in pieces
         )
         self.make: Callable[[], Any] = library.maker(product.shape, dtype, like)
+        further = further_of(options, product, views.a.dtype)
+        self.make_others = tuple(library.maker(one.view.shape, one.view.dtype, like) for one in further)
         given = (views.result(product, dtype), views.a, views.b, views.bias, views.c, *views.operands)
         self.spans = tuple(_span(view) for view in given)
         self.launch, self.pick = _single(self._parts if library.launches_alone else ())

@@ -9,8 +9,8 @@ from tilewright.frontend.calls import MULTIPLY, is_compiling, multiply_of
 from tilewright.frontend.options import options_of
 from tilewright.frontend.shapes import ShapeError
 from tilewright.frontend.tracing import traced_of
-from tilewright.problem.epilogue import Accumulated, Applied, Combined
 from tilewright.problem.functions import Activation, Operation
+from tilewright.problem.values import Accumulated, Applied, Combined
 
 _GATED = {
     one.value: traced_of(Combined(Operation.TIMES, Applied(one, Accumulated()), Accumulated(1)), second=True)

@@ -12,8 +12,8 @@ from tilewright.dtypes import BF16, DType
 from tilewright.errors import ProblemError
 from tilewright.frontend.compute import compute, refuse_other_library, writable_view
 from tilewright.frontend.libraries import HostArrays, View, library_of
-from tilewright.frontend.libraries.views import c_strides
-from tilewright.frontend.operands import applied_to, in_place
+from tilewright.frontend.libraries.views import DTypeError, c_strides
+from tilewright.frontend.operands import applied_to, further_of, in_place
 from tilewright.frontend.options import Options
 from tilewright.frontend.requests import Views, checked
 from tilewright.frontend.shapes import Product
@@ -24,7 +24,8 @@ from tilewright.runtime.memory import DeviceArray
 
 
 def on_host(a: Any, b: Any, out: Any, c: Any, bias: Any, options: Options, operands: tuple[Any, ...] = ()) -> Any:
-    """The product of two NumPy arrays of one format, as a NumPy array (a scalar where NumPy gives one).
+    """The product of two NumPy arrays of one format, as a NumPy array (a scalar where NumPy gives one), or a tuple of
+    several.
 
     Raises DTypeError, ShapeError and ProblemError for what cannot be asked.
     """
@@ -46,18 +47,30 @@ def on_host(a: Any, b: Any, out: Any, c: Any, bias: Any, options: Options, opera
         tuple(_tight(library.view(operand)) for operand in operands),
     )
     product, into = checked(views, options)
+    formats = (into, *(one.view.dtype for one in further_of(options, product, first.dtype)))
     problem = gpu_problem()
     if problem is None:
-        result = _on_a_gpu(a, b, None if c is None else np.broadcast_to(c, product.shape), bias, options, operands)
+        results = _on_a_gpu(a, b, None if c is None else np.broadcast_to(c, product.shape), bias, options, operands)
     else:
         say_once(f"tilewright.matmul computes with NumPy. {problem}")
-        result = into.encode(_by_numpy(a, b, c, bias, options, operands, views, product))
-    if into is BF16:  # whose NumPy type is not NumPy's own
-        result = result.view(a.dtype)
+        numbers = _by_numpy(a, b, c, bias, options, operands, views, product)
+        results = tuple(dtype.encode(one) for dtype, one in zip(formats, numbers, strict=True))
+    made = [_as_given(result, dtype, a) for result, dtype in zip(results, formats, strict=True)]
+    if len(made) > 1:
+        return tuple(made)
     if out is None:
-        return result[()]
-    out[...] = result
+        return made[0][()]
+    out[...] = made[0]
     return out
+
+
+def _as_given(stored: Any, dtype: DType, a: Any) -> Any:
+    """A result as an array of NumPy. Raises DTypeError for bf16, where the operands have not brought it."""
+    if dtype is not BF16:
+        return stored
+    if a.dtype.name != BF16.array_name:
+        raise DTypeError("NumPy has no bf16 of its own.", hint="multiply operands of ml_dtypes.bfloat16.")
+    return stored.view(a.dtype)
 
 
 def _tight(view: View) -> View:
@@ -73,8 +86,8 @@ def _writable(library: HostArrays, out: Any) -> View:
     return writable_view(library, out)
 
 
-def _on_a_gpu(a: Any, b: Any, c: Any, bias: Any, options: Options, operands: tuple[Any, ...]) -> Any:
-    """The result in its storage type. Arrays travel as they are stored, in C order."""
+def _on_a_gpu(a: Any, b: Any, c: Any, bias: Any, options: Options, operands: tuple[Any, ...]) -> tuple[Any, ...]:
+    """The results in their storage types. Arrays travel as they are stored, in C order."""
     gpu = open_gpu()
     dtype = HostArrays().view(a).dtype
     into = options.out_dtype or dtype
@@ -82,13 +95,14 @@ def _on_a_gpu(a: Any, b: Any, c: Any, bias: Any, options: Options, operands: tup
     hosts += [None if added is None else into.encode(np.asarray(added, np.float32)) for added in (c, bias)]
     hosts += [_stored(operand, HostArrays().view(operand).dtype) for operand in operands]
     sent = [None if host is None else DeviceArray.of(gpu, np.ascontiguousarray(host)) for host in hosts]
-    result = None
+    results: tuple[Any, ...] = ()
     try:
         first, second, c, bias, *others = sent
-        result = compute(library_of(first), first, second, None, c, bias, options, tuple(others))
-        return result.download()
+        made = compute(library_of(first), first, second, None, c, bias, options, tuple(others))
+        results = made if isinstance(made, tuple) else (made,)
+        return tuple(result.download() for result in results)
     finally:
-        for array in (*sent, result):
+        for array in (*sent, *results):
             if array is not None:
                 array.close()
 
@@ -107,7 +121,7 @@ def _placed(options: Options, operands: tuple[Any, ...], views: Views, product: 
 
 def _by_numpy(
     a: Any, b: Any, c: Any, bias: Any, options: Options, operands: tuple[Any, ...], views: Views, product: Product
-) -> Any:
+) -> tuple[Any, ...]:
     """The same in NumPy, summed in f32."""
     wide = np.float32(options.alpha) * np.matmul(a.astype(np.float32), b.astype(np.float32))
     if c is not None:
@@ -117,4 +131,5 @@ def _by_numpy(
     totals = [wide]
     if options.has_second:
         totals.append(np.matmul(a.astype(np.float32), operands[-1].astype(np.float32)))
-    return np.asarray(applied_to(totals, options, _placed(options, operands, views, product)), np.float32)
+    found = applied_to(totals, options, _placed(options, operands, views, product))
+    return tuple(np.asarray(one, np.float32) for one in found)

@@ -8,12 +8,12 @@ from typing import Any
 
 import numpy as np
 
-from tilewright.dtypes import Array
-from tilewright.frontend.libraries.views import View
+from tilewright.dtypes import F32, Array, DType
+from tilewright.frontend.libraries.views import View, c_strides
 from tilewright.frontend.options import Options
 from tilewright.frontend.shapes import Along, NeedsCopy, Product, ShapeError, fits_along, spreads_to, tight
-from tilewright.frontend.tracing import factor_name, operand_name
-from tilewright.problem.epilogue import Added, Exact, evaluate
+from tilewright.frontend.tracing import Other, factor_name, operand_name
+from tilewright.problem.values import Added, Exact, Fold, evaluate, folded_array
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,6 +37,45 @@ class Named:
             return Added(operand_name(self.name), "n", self.view.dtype, single=True)
         along = self.along if not swapped or self.along is None else "n" if self.along == "m" else "m"
         return Added(operand_name(self.name), along, self.view.dtype)
+
+
+@dataclass(frozen=True, slots=True)
+class Further:
+    """A result behind the first, as a kernel writes it. view: of a new array, which begins at a multiple of 16 bytes
+    and is in C order."""
+
+    name: str
+    other: Other
+    view: View
+
+    @property
+    def is_matrix(self) -> bool:
+        return self.other.operation is None
+
+    def added(self) -> Added:
+        """What the kernel is told of it, of whose C the rows are those of the result."""
+        operation = self.other.operation
+        if operation is None:
+            return Added(self.name, None, self.view.dtype)
+        fold = Fold(operation, whole=self.other.along is None)
+        return Added(self.name, self.other.along or "m", F32, own=True, fold=fold)
+
+
+def further_of(options: Options, product: Product, dtype: DType) -> tuple[Further, ...]:
+    """The results of a call behind the first. dtype: of the operands. Raises ShapeError for folds of what has none."""
+    found = []
+    for number, (other, asked) in enumerate(zip(options.others, options.formats, strict=True), 1):
+        shape, kind = product.shape, asked or dtype
+        if other.operation is not None:
+            kind = F32
+            if product.one_row or product.one_column or 0 in product.shape:
+                raise ShapeError(
+                    f"A result of shape {product.shape} has no rows and columns to fold.",
+                    hint="multiply matrices, none of them empty.",
+                )
+            shape = (1,) if other.along is None else (*shape[:-1], 1) if other.along == "m" else (product.n,)
+        found.append(Further(f"result_{number}", other, View(0, shape, c_strides(shape), kind, None)))
+    return tuple(found)
 
 
 def argument_of(number: int) -> str:
@@ -84,12 +123,15 @@ def in_place(operand: Array, product: Product) -> Array:
     return operand
 
 
-def applied_to(totals: Sequence[Any], options: Options, operands: Mapping[str, Array]) -> Any:
-    """The activation, or the function of the epilogue, of finished sums on the host. operands: by the names of the
-    kernel."""
-    if options.function is None or options.traced is None:
-        return totals[0] if options.activation is None else options.activation.of(totals[0])
+def applied_to(totals: Sequence[Any], options: Options, operands: Mapping[str, Array]) -> tuple[Any, ...]:
+    """The activation, or the results of the function of the epilogue, of finished sums on the host. operands: by the
+    names of the kernel."""
+    if options.traced is None:
+        return (totals[0] if options.activation is None else options.activation.of(totals[0]),)
     factors = zip((factor_name(name) for name in options.traced.factors), options.numbers, strict=True)
     sums = tuple(np.asarray(total, np.float64) for total in totals)
     exact = Exact(sums, 1.0, 0.0, lambda name: operands[name], dict(factors))
-    return np.broadcast_to(evaluate(options.function, exact), np.shape(totals[0]))
+    whole = [np.broadcast_to(evaluate(value, exact), np.shape(totals[0])) for value in options.traced.values]
+    others = zip(whole[1:], options.others, strict=True)
+    made = (one if of.operation is None else folded_array(of.operation, of.along, one) for one, of in others)
+    return whole[0], *made

@@ -8,20 +8,24 @@ Each takes numbers, and arrays of NumPy, as well, so that a function can be trie
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 
 from tilewright.dtypes import F32, DType
 from tilewright.frontend.formats import format_of
 from tilewright.frontend.libraries.views import DTypeError
-from tilewright.frontend.tracing import Symbol, applied, chosen, combined, rounded
-from tilewright.problem.epilogue import rounded_to
+from tilewright.frontend.tracing import Folded, Symbol, applied, as_number, chosen, combined, rounded
 from tilewright.problem.functions import Activation, Elementary, Function, Operation
+from tilewright.problem.values import Along, folded_array, rounded_to
 
 __all__ = [
     "absolute",
+    "amax",
     "cast",
+    "column_max",
+    "column_sum",
+    "column_sum_of_squares",
     "erf",
     "exp",
     "gelu",
@@ -30,6 +34,9 @@ __all__ = [
     "maximum",
     "minimum",
     "relu",
+    "row_max",
+    "row_sum",
+    "row_sum_of_squares",
     "sigmoid",
     "silu",
     "sqrt",
@@ -118,6 +125,47 @@ def where(condition: Any, a: Any, b: Any) -> Any:
     if any(isinstance(one, Symbol) for one in (condition, a, b)):
         return chosen(condition, a, b)
     return np.where(condition, a, b)
+
+
+def row_sum(x: Any) -> Any:
+    """The sum of each row of the result, in f32, shape (..., m, 1): a result of a function, behind the first."""
+    return _folded(Operation.PLUS, "m", x)
+
+
+def row_max(x: Any) -> Any:
+    """The largest of each row; NaN is passed over."""
+    return _folded(Operation.MAXIMUM, "m", x)
+
+
+def row_sum_of_squares(x: Any) -> Any:
+    """The sum of the squares of each row."""
+    return row_sum(x * x)
+
+
+def column_sum(x: Any) -> Any:
+    """The sum of each column of the result, in f32, shape (n,); also over what is left of a batch."""
+    return _folded(Operation.PLUS, "n", x)
+
+
+def column_max(x: Any) -> Any:
+    """The largest of each column; NaN is passed over."""
+    return _folded(Operation.MAXIMUM, "n", x)
+
+
+def column_sum_of_squares(x: Any) -> Any:
+    """The sum of the squares of each column."""
+    return column_sum(x * x)
+
+
+def amax(x: Any) -> Any:
+    """The largest magnitude of all elements, in f32, shape (1,); NaN is passed over."""
+    return _folded(Operation.MAXIMUM, None, absolute(x))
+
+
+def _folded(operation: Literal[Operation.PLUS, Operation.MAXIMUM], along: Along | None, x: Any) -> Any:
+    if isinstance(x, Symbol):
+        return Folded(as_number(x), operation, along)
+    return folded_array(operation, along, np.asarray(x))
 
 
 def cast(x: Any, dtype: Any) -> Any:

@@ -11,10 +11,10 @@ from tilewright.dtypes import F32, TF32, DType
 from tilewright.errors import ProblemError, TilewrightError, UnknownName
 from tilewright.frontend.formats import format_of
 from tilewright.frontend.libraries.views import DTypeError
-from tilewright.frontend.tracing import Traced
+from tilewright.frontend.tracing import Other, Traced
 from tilewright.problem.emulation import ALGORITHMS, Algorithm, at_least_f32
-from tilewright.problem.epilogue import Value
 from tilewright.problem.functions import Activation
+from tilewright.problem.values import Value
 
 Precision = Literal["default", "tf32", "bf16x9", "bf16x6", "bf16x3", "tf32x3", "f16x3", "f32_emulated"]
 """What becomes of f32 operands; docs/accuracy.md has the bound of each."""
@@ -31,7 +31,8 @@ class Options:
     """The same for the same arguments: `options_of` remembers, so that looking one up takes no time.
 
     fixed_order: the sum over k in one order, whatever is tuned and however many rows and columns there are. traced: a
-    function of all that the others say; numbers: the scalars that it reads, in its order.
+    function of all that the others say; numbers: the scalars that it reads, in its order. formats: of its results
+    behind the first that are matrices, None for that of the operands.
     """
 
     alpha: float = 1.0
@@ -42,6 +43,12 @@ class Options:
     activation: Activation | None = None
     traced: Traced | None = None
     numbers: tuple[float, ...] = ()
+    formats: tuple[DType | None, ...] = ()
+
+    @property
+    def others(self) -> tuple[Other, ...]:
+        """The results behind the first."""
+        return () if self.traced is None else self.traced.others
 
     @property
     def function(self) -> Value | None:
@@ -116,9 +123,27 @@ def options_of(
             raise ProblemError(f"{name}={factor!r} does not fit in an f32.", hint="sums and factors are f32.")
     fixed_order = bool(batch_invariant) or deterministic == "bitwise"
     factor = 0.0 if not adds else 1.0 if beta is None else beta
-    return Options(
-        alpha, factor, format_asked(out_dtype), precision, fixed_order, _function(activation), traced, numbers
-    )
+    first, *others = (format_asked(one) for one in _formats(out_dtype, traced))
+    if others and precision not in ("default", "tf32"):
+        raise ProblemError(
+            f"precision={precision!r} multiplies pieces of operands, and the epilogue has {1 + len(others)} results.",
+            hint="leave out precision, or compute the other results apart.",
+        )
+    options = alpha, factor, first, precision, fixed_order, _function(activation), traced, numbers
+    return Options(*options, tuple(others))
+
+
+def _formats(out_dtype: Any, traced: Traced | None) -> tuple[Any, ...]:
+    """What is asked for each result of a call: one for all matrices, or each. Raises ProblemError."""
+    count = 1 if traced is None else 1 + len(traced.others)
+    if not isinstance(out_dtype, tuple):
+        return (out_dtype,) * count
+    if len(out_dtype) != count:
+        raise ProblemError(
+            f"out_dtype has {len(out_dtype)} formats, and the call {count} result{'s' if count > 1 else ''}.",
+            hint="give one for all, or one for each, None for that of the operands.",
+        )
+    return out_dtype
 
 
 def options_asked(alpha: Any, beta: Any, *others: Any) -> Options:

@@ -121,6 +121,10 @@ class Prepared:
         library.finished((a, self.weight, c, bias, *operands, result), call.device)
         return result
 
+    def multiply_by(self, a: Any, b: Any, *call: Any) -> Any:
+        """`multiply` as a way of a call, whose b is this weight."""
+        return self.multiply(a, *call)
+
     def _known(self, pieces: Sequence[Piece]) -> Sequence[Piece]:
         """Requests, told that the pieces of B are there, where they lie as the request needs them."""
         return tuple(replace(one, request=replace(one.request, prepared=self._serves(one))) for one in pieces)

@@ -9,7 +9,7 @@ from tilewright.dtypes import DType
 from tilewright.errors import ProblemError
 from tilewright.frontend.layouts import CannotWrite, Layout, Places, layouts_of
 from tilewright.frontend.libraries.views import DTypeError, View, c_strides
-from tilewright.frontend.operands import Named, argument_of, check_shape, named_of
+from tilewright.frontend.operands import Further, Named, argument_of, check_shape, further_of, named_of
 from tilewright.frontend.options import Options, result_format
 from tilewright.frontend.shapes import (
     Along,
@@ -24,8 +24,9 @@ from tilewright.frontend.shapes import (
 from tilewright.planning.assembly import Request
 from tilewright.planning.emulated import by_scaled_pieces
 from tilewright.planning.packing import Alignment
-from tilewright.problem.epilogue import Element, Epilogue, with_leaves
+from tilewright.problem.epilogue import Epilogue, Result
 from tilewright.problem.gemm import Gemm
+from tilewright.problem.values import Element, Value, with_leaves
 
 Addresses = tuple[int, ...]
 """Of A, B, the result, the bias and the residual, 0 for what is not there; and of each operand of a function."""
@@ -155,19 +156,24 @@ def requests_of(views: Views, product: Product, dtype: DType, options: Options) 
     operands = named_of(options.names, named, product)
     if second is not None:
         _check_lies_as_b(views, second, product, len(named))
+    further = further_of(options, product, views.a.dtype)
     others = {} if residual is None else {"c": residual}
     others |= {one.argument: one.view for one in operands if one.is_matrix}
+    others |= {one.name: one.view for one in further if one.is_matrix}
     vectors = [one.view for one in operands if one.along is not None]
     vectors += [] if views.bias is None else [views.bias]
     has_rows = along == "m" or any(one.along == "m" for one in operands)
     pieces = []
-    for layout in layouts_of(product, out, others, has_rows=has_rows):
+    layouts = layouts_of(product, out, others, has_rows=has_rows)
+    if further:
+        _check_folds(further, layouts, product)
+    for layout in layouts:
         if second is not None and (layout.swapped or layout.stack is not None):
             raise CannotWrite if layout.swapped else NeedsCopy("a", tight)
-        epilogue = _epilogue_of(layout, along, residual is not None, operands, options)
+        epilogue = _epilogue_of(layout, along, residual is not None, operands, options, further)
         gemm = _gemm_of(layout, views.a.dtype, dtype, epilogue, options)
         alignment = _alignment_of(layout, views, out, tuple(others.values()), vectors, second)
-        starts = tuple(_starts(layout, start, gemm, residual is not None, operands) for start in layout.starts)
+        starts = tuple(_starts(layout, start, gemm, residual is not None, operands, further) for start in layout.starts)
         algorithm, or_f32 = options.algorithm_of(views.a.dtype, gemm.k)
         request = Request(gemm, alignment, layout.stack, options.fixed_order, algorithm=algorithm, or_f32=or_f32)
         request = by_scaled_pieces(request)
@@ -184,21 +190,46 @@ def _check_lies_as_b(views: Views, second: View, product: Product, number: int) 
     raise NeedsCopy(argument_of(number), tight)
 
 
+def _check_folds(further: tuple[Further, ...], layouts: tuple[Layout, ...], product: Product) -> None:
+    """Raises ShapeError for folds of what is not one matrix."""
+    if all(one.is_matrix for one in further) or (len(layouts) == 1 and layouts[0].stack is None):
+        return
+    raise ShapeError(
+        f"Rows and columns of a result of shape {product.shape} are not folded: it is not one matrix.",
+        note="a batch is one where b has two dimensions, and the rows of a and of all operands follow each other.",
+        hint="call matmul for each matrix of the batch, or fold the result.",
+    )
+
+
 def _epilogue_of(
-    layout: Layout, bias: Along | None, residual: bool, operands: tuple[Named, ...], options: Options
+    layout: Layout,
+    bias: Along | None,
+    residual: bool,
+    operands: tuple[Named, ...],
+    options: Options,
+    further: tuple[Further, ...],
 ) -> Epilogue:
     """What a launch of a layout makes of its sums."""
     bias = _OTHER[bias] if layout.swapped else bias
     if options.function is None:
         return Epilogue(bias, residual, options.activation)
     added = {added.name: added for added in (one.added(swapped=layout.swapped) for one in operands)}
-    function = with_leaves(
-        options.function, lambda leaf: Element(added[leaf.operand.name]) if isinstance(leaf, Element) else leaf
-    )
-    return Epilogue(bias, residual, options.activation, function=function)
+
+    def bound(value: Value) -> Value:
+        return with_leaves(value, lambda leaf: Element(added[leaf.operand.name]) if isinstance(leaf, Element) else leaf)
+
+    results = tuple(Result(one.added(), bound(one.other.value)) for one in further)
+    return Epilogue(bias, residual, options.activation, function=bound(options.function), results=results)
 
 
-def _starts(layout: Layout, start: Places, gemm: Gemm, residual: bool, operands: tuple[Named, ...]) -> Addresses:
+def _starts(
+    layout: Layout,
+    start: Places,
+    gemm: Gemm,
+    residual: bool,
+    operands: tuple[Named, ...],
+    results: tuple[Further, ...],
+) -> Addresses:
     """Bytes from where the arrays of a call begin to what a launch reads and writes."""
     a, b, c, row, *others = start
     step, out_step = gemm.dtype.bytes, gemm.out.bytes
@@ -209,6 +240,7 @@ def _starts(layout: Layout, start: Places, gemm: Gemm, residual: bool, operands:
     for one in operands:
         along_rows = one.added(swapped=layout.swapped).along == "m"
         found.append((next(further) if one.is_matrix else row if along_rows else 0) * one.view.dtype.bytes)
+    found += [next(further) * one.view.dtype.bytes if one.is_matrix else 0 for one in results]
     if gemm.accumulators > 1:
         found.append(b * step)
     return (a * step, b * step, c * out_step, bias, at_residual, *found)

@@ -11,12 +11,14 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from types import CodeType
-from typing import Any
+from typing import Any, Literal
 
 from tilewright.errors import ProblemError
-from tilewright.problem.epilogue import (
+from tilewright.problem.functions import Elementary, Function, Operation
+from tilewright.problem.values import (
     Accumulated,
     Added,
+    Along,
     Applied,
     Combined,
     Constant,
@@ -27,7 +29,6 @@ from tilewright.problem.epilogue import (
     Where,
     leaves_of,
 )
-from tilewright.problem.functions import Elementary, Function, Operation
 
 MOST_OPERATIONS = 400
 """Of an expression, each counted as often as kernels evaluate it."""
@@ -40,17 +41,47 @@ class TraceError(ProblemError):
     """A function that cannot be traced; its place is the line of the function."""
 
 
+@dataclass(frozen=True, slots=True)
+class Other:
+    """A result behind the first. along: of a fold, the dimension of which there is a number for each index; None where
+    there is one of all, or, without an operation, one for each element."""
+
+    value: Value
+    operation: Literal[Operation.PLUS, Operation.MAXIMUM] | None = None
+    along: Along | None = None
+
+    @property
+    def has_gradient(self) -> bool:
+        """Whether it is differentiated: of the largest, nothing is."""
+        return self.operation is not Operation.MAXIMUM
+
+
 @dataclass(frozen=True, slots=True, eq=False)
 class Traced:
     """What a function computes, and the arrays and scalars that it reads, by the names of the call, in the order of the
     kernel's arguments. The same value for equal expressions. second: there is another b, behind those arrays, whose
-    product with a is accumulator 1."""
+    product with a is accumulator 1. others: results behind the first, which is a number for each element; keys: of a
+    dictionary of all, () for a tuple, None for one result by itself."""
 
     value: Value
     names: tuple[str, ...] = ()
     factors: tuple[str, ...] = ()
     function: Any = field(default=None, repr=False)
     second: bool = False
+    others: tuple[Other, ...] = ()
+    keys: tuple[str, ...] | None = None
+
+    @property
+    def values(self) -> tuple[Value, ...]:
+        """Of all results."""
+        return self.value, *(other.value for other in self.others)
+
+    def given(self, made: Any) -> Any:
+        """What a call gives, from its result, or a tuple of several."""
+        if self.keys is None:
+            return made
+        results = made if self.others else (made,)
+        return dict(zip(self.keys, results, strict=True)) if self.keys else results
 
 
 _OPERAND, _NUMBER = "_operand", "_number"
@@ -181,12 +212,31 @@ class Symbol:
         raise _refused("The function takes a part of one element.", hint="it is called for each element.")
 
 
+@dataclass(frozen=True, slots=True, eq=False)
+class Folded:
+    """The fold of a number of each element: along rows, columns, or of all. It is a result, and nothing is computed of
+    it. along: see `Other`."""
+
+    symbol: Symbol
+    operation: Literal[Operation.PLUS, Operation.MAXIMUM]
+    along: Along | None
+
+    def __abs__(self) -> Symbol:
+        return symbol_of(self)
+
+
 def symbol_of(given: Any) -> Symbol:
     """A symbol, or a constant as one. Raises TraceError."""
     if isinstance(given, Symbol):
         return given
     if isinstance(given, numbers.Real) or (hasattr(given, "dtype") and getattr(given, "shape", None) == ()):
         return Symbol(Constant.of(float(given)))
+    if isinstance(given, Folded):
+        raise _refused(
+            "The function computes with a fold of rows or columns.",
+            note="that is known when all of the product is.",
+            hint="give it back as a result.",
+        )
     raise _refused(
         f"The function computes with a {type(given).__name__}.",
         hint="pass arrays as operands={'name': array}; numbers may be constants.",
@@ -210,7 +260,7 @@ def combined(operation: Operation, a: Any, b: Any) -> Symbol:
 
 def applied(function: Function, given: Any) -> Symbol:
     """The symbol of a function. Raises TraceError."""
-    x = _number(given)
+    x = as_number(given)
     return Symbol(Applied(function, x.value), 1 + x.size)
 
 
@@ -218,17 +268,18 @@ def chosen(condition: Any, a: Any, b: Any) -> Symbol:
     """The symbol of a choice. Raises TraceError."""
     if not (isinstance(condition, Symbol) and condition.is_truth):
         raise _refused("The condition of `where` is not a comparison.", hint="compare numbers: where(x > 0, x, 0).")
-    x, y = _number(a), _number(b)
+    x, y = as_number(a), as_number(b)
     return Symbol(Where(condition.value, x.value, y.value), 1 + condition.size + x.size + y.size)
 
 
 def rounded(given: Any, dtype: Any) -> Symbol:
     """The symbol of a number rounded to a format. Raises TraceError."""
-    x = _number(given)
+    x = as_number(given)
     return Symbol(Rounded(dtype, x.value), 1 + x.size)
 
 
-def _number(given: Any) -> Symbol:
+def as_number(given: Any) -> Symbol:
+    """The symbol of a number, and of no truth. Raises TraceError."""
     x = symbol_of(given)
     if x.is_truth:
         raise _refused(
@@ -362,32 +413,53 @@ def _trace(function: Any, names: list[Any], scalars: tuple[Any, ...]) -> Traced:
     symbols = {name: Symbol(Element(Added(operand_name(name)))) for name in names}
     symbols |= {name: Symbol(Factor(factor_name(name))) for name in scalars}
     made = _called(function, symbols)
-    if isinstance(made, (tuple, list, dict)):
+    several = list(made.values()) if isinstance(made, dict) else made if isinstance(made, (tuple, list)) else [made]
+    results = [_result_of(one, function) for one in several]
+    if not results or results[0].operation is not None:
         raise TraceError(
-            f"The function gives {len(made)} results.", place=_where(function), hint="it gives one for each element."
+            f"The function gives {'a fold first' if results else 'no result'}.",
+            place=_where(function),
+            hint="the first of its results is a number for each element; folds come behind it.",
         )
+    keys = tuple(made) if isinstance(made, dict) else ()
+    if any(not isinstance(key, str) for key in keys):
+        raise TraceError("A key of the results is not a text.", place=_where(function), hint="{'name': value}.")
+    kind = None if not isinstance(made, (dict, tuple, list)) else keys
+    return traced_of(results[0].value, function, others=tuple(results[1:]), keys=kind)
+
+
+def _result_of(made: Any, function: Any) -> Other:
+    """A result of a function. Raises TraceError for what is none."""
+    if isinstance(made, Folded):
+        return Other(made.symbol.value, made.operation, made.along)
     if made is None or (isinstance(made, Symbol) and made.is_truth):
         what = "no result" if made is None else "a truth"
         raise TraceError(
             f"The function gives {what}.", place=_where(function), hint="it gives a number for each element."
         )
     try:
-        value = symbol_of(made).value
+        return Other(symbol_of(made).value)
     except TraceError as error:
         raise TraceError(error.headline, place=_where(function), hint=error.hint) from None
-    return traced_of(value, function)
 
 
-def traced_of(value: Value, function: Any = None, *, second: bool = False) -> Traced:
-    """What an expression of symbols computes; the same value for equal ones."""
-    leaves = list(leaves_of(value))
+def traced_of(
+    value: Value,
+    function: Any = None,
+    *,
+    second: bool = False,
+    others: tuple[Other, ...] = (),
+    keys: tuple[str, ...] | None = None,
+) -> Traced:
+    """What expressions of symbols compute; the same value for equal ones."""
+    leaves = [leaf for one in (value, *(other.value for other in others)) for leaf in leaves_of(one)]
     read = dict.fromkeys(leaf.operand.name for leaf in leaves if isinstance(leaf, Element))
     factors = dict.fromkeys(leaf.name for leaf in leaves if isinstance(leaf, Factor))
     names = tuple(name.removesuffix(_OPERAND) for name in read)
-    found = Traced(value, names, tuple(name.removesuffix(_NUMBER) for name in factors), function, second)
+    found = Traced(value, names, tuple(name.removesuffix(_NUMBER) for name in factors), function, second, others, keys)
     if len(_ALIKE) >= _MOST:
         _ALIKE.clear()
-    return _ALIKE.setdefault((value, second), found)
+    return _ALIKE.setdefault((value, second, others, keys), found)
 
 
 def _called(function: Callable[..., Any], symbols: Mapping[str, Symbol]) -> Any:

@@ -9,8 +9,9 @@ from tilewright.dtypes import F32, DType
 from tilewright.ir.buffer import Buffer, Ref, Space
 from tilewright.ir.expr import ONE, Apply, Binary, Cast, Const, Expr, Fma, Load, Op, Select, Var, binary, both, real
 from tilewright.ir.stmt import Alloc, Assign, Body, For, Move
-from tilewright.problem.epilogue import Added, AddedName, Epilogue, evaluate
+from tilewright.problem.epilogue import Epilogue
 from tilewright.problem.functions import Function, Operation
+from tilewright.problem.values import Added, AddedName, evaluate
 
 ALPHA, BETA = Var("alpha", F32), Var("beta", F32)
 

@@ -61,7 +61,7 @@ def verify(body: Body, *, scheduled: Sequence[str] = (), names: Iterable[str] = 
     names: of the scalar arguments.
     """
     varying = frozenset(name for name in BUILTINS if name.startswith("threadIdx"))
-    _check(body, _Scope(frozenset((*BUILTINS, *names)), frozenset(), varying), divergent=False, after=after)
+    _check(body, _Scope(frozenset((*BUILTINS, *names)), frozenset(), varying, varying), divergent=False, after=after)
 
 
 def _fail(after: str, stmt: Stmt, why: str) -> None:
@@ -74,12 +74,13 @@ def _fail(after: str, stmt: Stmt, why: str) -> None:
 
 @dataclass(frozen=True, slots=True)
 class _Scope:
-    """What a statement may use. varying: the names whose values differ between threads. iterations: the
-    values of loop variables that are all taken."""
+    """What a statement may use. varying: the names whose values differ between threads; in_warps: between lanes of a
+    warp. iterations: the values of loop variables that are all taken."""
 
     names: frozenset[str]
     registers: frozenset[str]
     varying: frozenset[str]
+    in_warps: frozenset[str]
     iterations: Mapping[str, Interval] = field(default_factory=dict)
 
     def with_loop(self, loop: For) -> _Scope:
@@ -87,17 +88,17 @@ class _Scope:
         iterations = self.iterations
         if isinstance(loop.extent, Const):
             iterations = {**iterations, loop.var: Interval(0, int(loop.extent.value) - 1)}
-        return _Scope(names, self.registers, self.varying, iterations)
+        return _Scope(names, self.registers, self.varying, self.in_warps, iterations)
 
     def under(self, condition: Expr) -> _Scope:
         """In a branch: the loops whose variables its condition reads need not reach all their iterations."""
         asked = variables(condition)
         left = {name: taken for name, taken in self.iterations.items() if name not in asked}
-        return _Scope(self.names, self.registers, self.varying, left)
+        return _Scope(self.names, self.registers, self.varying, self.in_warps, left)
 
 
-def _check(body: Body, scope: _Scope, *, divergent: bool, after: str) -> None:
-    """divergent: whether only some threads come here."""
+def _check(body: Body, scope: _Scope, *, divergent: bool, after: str, some_lanes: bool = False) -> None:
+    """divergent: whether only some threads come here; some_lanes: of a warp."""
     for stmt in body:
         for expr in exprs_of(stmt):
             names, loads = _read(expr)
@@ -110,19 +111,22 @@ def _check(body: Body, scope: _Scope, *, divergent: bool, after: str) -> None:
                 if stmt.name in scope.names:
                     _fail(after, stmt, f"{stmt.name} has a value already")
                 varying = scope.varying | {stmt.name} if _varies(stmt.value, scope.varying) else scope.varying
-                scope = _Scope(scope.names | {stmt.name}, scope.registers, varying, scope.iterations)
+                differs = not stmt.uniform and _varies(stmt.value, scope.in_warps)
+                in_warps = scope.in_warps | {stmt.name} if differs else scope.in_warps
+                scope = _Scope(scope.names | {stmt.name}, scope.registers, varying, in_warps, scope.iterations)
             case Alloc():
                 registers = scope.registers | {stmt.buffer.name}
-                scope = _Scope(scope.names, registers, scope.varying, scope.iterations)
+                scope = _Scope(scope.names, registers, scope.varying, scope.in_warps, scope.iterations)
             case For():
                 inside = scope.with_loop(stmt)
                 if len(inside.names) != len(scope.names) + 1 + len(stmt.carried):
                     _fail(after, stmt, f"{stmt.var} or a counter it carries has a value already")
-                _check(stmt.body, inside, divergent=divergent, after=after)
+                _check(stmt.body, inside, divergent=divergent, after=after, some_lanes=some_lanes)
             case If():
                 parts = divergent or _varies(stmt.condition, scope.varying)
+                lanes = some_lanes or _varies(stmt.condition, scope.in_warps)
                 for branch in (stmt.then, stmt.otherwise):
-                    _check(branch, scope.under(stmt.condition), divergent=parts, after=after)
+                    _check(branch, scope.under(stmt.condition), divergent=parts, after=after, some_lanes=lanes)
             case Move():
                 _check_move(stmt, scope, after)
             case Assign():
@@ -138,7 +142,7 @@ def _check(body: Body, scope: _Scope, *, divergent: bool, after: str) -> None:
                     if place.buffer.space is not Space.REGISTER or place.buffer.dtype is not F32:
                         _fail(after, stmt, f"{stmt.dtype} is rounded to in registers of f32")
             case LoadMatrices() | LoadFragment() | StoreFragment() | MultiplyTiles() | QuadTranspose() | ShuffleAdd():
-                if divergent:
+                if some_lanes:
                     _fail(after, stmt, "an instruction of the whole warp stands where only some lanes come")
                 _check_collective(stmt, scope, after)
             case CommitCopies() | WaitCopies():

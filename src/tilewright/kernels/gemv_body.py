@@ -26,8 +26,8 @@ from tilewright.kernels.statements import (
     together,
     unrolled,
 )
-from tilewright.problem.epilogue import AddedName
 from tilewright.problem.gemm import Dim, Gemm, OperandName
+from tilewright.problem.values import AddedName
 from tilewright.units import ceil_div
 
 if TYPE_CHECKING:

@@ -33,6 +33,7 @@ from tilewright.kernels.statements import (
     unrolled,
     verified,
 )
+from tilewright.problem.functions import Operation
 from tilewright.problem.gemm import leading_of
 from tilewright.problem.reduction import Reduction
 from tilewright.units import ceil_div
@@ -101,6 +102,7 @@ class ReduceConfig:
         epilogue = problem.epilogue
         words = [one.name if one.name != "bias" else f"bias_{one.along}" for one in epilogue.operands]
         words += [epilogue.activation.value] if epilogue.activation else []
+        words += [] if problem.operation is Operation.PLUS else ["largest"]
         shape = "across" if self.across else f"{self.width}x{self.rows}_{self.along}_{self.loads}"
         return verified(
             Kernel(
@@ -125,6 +127,7 @@ class _Reduce:
         self.problem = problem
         self.m, self.n, self.parts = (argument(name) for name in ("M", "N", "parts"))
         self.down = THREADS // config.along
+        self.op = Op.ADD if problem.operation is Operation.PLUS else Op.MAX
         self.sum = registers("sum", F32, config.rows, config.width)
 
     def blocks(self) -> Expr:
@@ -155,7 +158,7 @@ class _Reduce:
     def _added(self, sums: Buffer, index: tuple[Expr, ...], part: Expr, next_one: Expr) -> Assign:
         """The sum, with a partial sum where there is one: adding zero would turn -0 into 0."""
         total = Load(sums, index)
-        value = Select(below(part, self.parts), Binary(Op.ADD, total, next_one), total)
+        value = Select(below(part, self.parts), Binary(self.op, total, next_one), total)
         return Assign(at(sums, *index), value, origin="sum")
 
     def _along(self) -> Body:
@@ -241,9 +244,9 @@ class _Reduce:
             Let("row_first", binary(Op.DIV, number, self.n)),
             Let("column", number - Var("row_first") * self.n),
             Alloc(self.sum),
-            Assign(at(self.sum, ZERO, ZERO), real(0), origin="sum"),
+            Assign(at(self.sum, ZERO, ZERO), real(0 if self.op is Op.ADD else float("-inf")), origin="sum"),
             For("chunk", ceil_div_of(self.parts, WARP_LANES * config.loads), chunk),
-            *(ShuffleAdd(at(self.sum, ZERO, ZERO), mask, origin="sum") for mask in (16, 8, 4, 2, 1)),
+            *(ShuffleAdd(at(self.sum, ZERO, ZERO), mask, origin="sum", op=self.op) for mask in (16, 8, 4, 2, 1)),
             store_finished(
                 self.problem.epilogue,
                 self.problem.out,

@@ -22,6 +22,7 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 from math import gcd
 
+from tilewright.dtypes import DType
 from tilewright.errors import LoweringError
 from tilewright.ir.buffer import Buffer, Ref
 from tilewright.ir.expr import ZERO, Binary, Cast, Const, Expr, Load, Op, Var, binary, real
@@ -37,18 +38,26 @@ from tilewright.lowering.copies import store_tile
 from tilewright.lowering.epilogue_plan import (
     ADDEND,
     EpiloguePlan,
+    Output,
     Rearrangement,
     Sink,
     element_of,
     finished_sum,
 )
+from tilewright.lowering.epilogue_results import ResultStore
 from tilewright.lowering.epilogue_subtiles import SubtileStore
 from tilewright.lowering.fragments import store_opaque
 from tilewright.lowering.kernel_parts import ELEMENT, beside, global_place, value_buffer
 from tilewright.lowering.located import size_of
 from tilewright.lowering.products import reads_shared
 from tilewright.lowering.sums import Sums
-from tilewright.problem.epilogue import Added
+from tilewright.problem.values import Added
+
+
+def as_format(value: Expr, dtype: DType) -> Expr:
+    """A value rounded to a format."""
+    return value if value.dtype is dtype else Cast(dtype, value)
+
 
 Leaves = dict[str, Expr]
 """Values by the names of the leaves of an expression that they stand for."""
@@ -73,8 +82,7 @@ class Epilogue:
         return value if value.dtype is accumulate else Cast(accumulate, value)
 
     def as_result(self, value: Expr) -> Expr:
-        out = self.program.gemm.out
-        return value if value.dtype is out else Cast(out, value)
+        return as_format(value, self.program.gemm.out)
 
     def result_place(self) -> Ref:
         return global_place(self.program, "C", index_of(self.program, "m"), index_of(self.program, "n"))
@@ -119,14 +127,32 @@ class Epilogue:
         addend = self.plan.outputs[0].addend
         return place if addend == "C" else beside(self.program, place, addend)
 
-    def _assign(self, value: Ref, totals: tuple[Expr, ...], addend: Expr | None, read: Leaves) -> Assign:
-        """A finished element of C into the register `value`. read: of its operands."""
-        output = self.plan.outputs[0]
+    def _assign(
+        self, value: Ref, totals: tuple[Expr, ...], addend: Expr | None, read: Leaves, output: Output | None = None
+    ) -> Assign:
+        """A finished element of an output, C by default, into the register `value`. read: of its operands."""
+        output = output or self.plan.outputs[0]
         leaves = {finished_sum(number).name: as_f32(total) for number, total in enumerate(totals)} | read
         if addend is not None:
             leaves[ADDEND.name] = as_f32(addend)
         result = substitute(output.overwriting if addend is None else output.value, leaves)
-        return Assign(value, self.as_result(result), origin=output.operand)
+        return Assign(value, as_format(result, value.buffer.dtype), origin="C")
+
+    def _beside(
+        self, place: Ref, width: int, totals: Callable[[Expr], tuple[Expr, ...]], addend: Expr | None, read: Leaves
+    ) -> Body:
+        """The stores of what is written beside `width` neighbours of C from `place` on. addend, read: of the running
+        element."""
+        body: Body = ()
+        element: Expr = Var(ELEMENT) if width > 1 else ZERO
+        for output in self.plan.outputs[1:]:
+            value = value_buffer(output.operand, self.program.gemm.operand(output.operand).dtype, width)
+            assign: Body = (self._assign(Ref(value, (element,)), totals(element), addend, read, output),)
+            if width > 1:
+                assign = (For(ELEMENT, Const(width), assign, unroll=True),)
+            store = ResultStore(self.program, self.exact).store(output, place, value)
+            body = (*body, Alloc(value), *assign, *store)
+        return body
 
     def _reads(self, place: Ref, width: int) -> tuple[Body, Callable[[Expr], Leaves]]:
         """Loads of the operands for `width` neighbours of C from `place` on, and what each of these takes of them."""
@@ -171,7 +197,8 @@ class Epilogue:
             addend = Load(old, (element,))
         here = Ref(first.buffer, (*first.index[:-1], first.index[-1] + element))
         assign: Body = (self._assign(here, totals(element), addend, read(element)),)
-        return (*load, *((For(ELEMENT, Const(width), assign, unroll=True),) if width > 1 else assign))
+        assign = (For(ELEMENT, Const(width), assign, unroll=True),) if width > 1 else assign
+        return (*load, *assign, *self._beside(place, width, totals, addend, read(element)))
 
     def _store_vector(
         self, place: Ref, width: int, sums_at: Callable[[Expr], tuple[Expr, ...]], *, reads_addend: bool | None = None
@@ -193,7 +220,8 @@ class Epilogue:
         assign: Body = (self._assign(here, sums_at(element), addend, read(element)),)
         if width > 1:
             assign = (For(ELEMENT, Const(width), assign, unroll=True),)
-        return (Alloc(value), *load, *operands, *assign, Move(place, Ref(value, (ZERO,)), width, origin="C"))
+        others = self._beside(place, width, sums_at, addend, read(element))  # before C takes the addend's registers
+        return (Alloc(value), *load, *operands, *others, *assign, Move(place, Ref(value, (ZERO,)), width, origin="C"))
 
     def _by_beta(self, way: Callable[[bool], Body]) -> Body:
         """way(True) where the addend is read, way(False) where it is not: the same for all threads."""
@@ -294,7 +322,10 @@ class Epilogue:
         operands, read = self._reads(self._shuffled_place(sums, piece, ZERO), self._held)
         addend = Load(old, (at,)) if reads else None
         held = self._assign(Ref(value, (at,)), sums.results(digits), addend, read(element))
-        row = (*operands, For(ELEMENT, Const(self._held), (held,), unroll=True))
+        others = self._beside(
+            self._shuffled_place(sums, piece, ZERO), self._held, lambda _: sums.results(digits), addend, read(element)
+        )
+        row = (*operands, For(ELEMENT, Const(self._held), (held,), unroll=True), *others)
         pieces = For(_PIECE, Const(QUAD_LANES), row, unroll=True)
         return (Alloc(value), *load, pieces, QuadTranspose(first, "C"), Move(place, first, width, origin="C"))
 

@@ -16,8 +16,8 @@ from tilewright.ir.expr import Expr, Var
 from tilewright.ir.finish import Computed
 from tilewright.ir.program import Program, Route
 from tilewright.ir.tiles import Tile, quad_shuffle_axis, tile_of
-from tilewright.problem.epilogue import Added, AddedName, evaluate
 from tilewright.problem.gemm import OperandName
+from tilewright.problem.values import Added, AddedName, evaluate
 
 ADDEND = Var("addend", F32)
 """The leaf of the value of an element that stands for the one that beta multiplies."""
@@ -53,11 +53,11 @@ class Sink(Enum):
 
 @dataclass(frozen=True, slots=True)
 class Output:
-    """One matrix that the epilogue stores. value: of an element, over finished sums, `ADDEND`, those of `reads`, alpha
-    and beta, before it is rounded to the format of `operand`; overwriting: the same where beta is zero and no addend is
-    read. reads: for each element."""
+    """One matrix that the epilogue stores, or what is folded of it. value: of an element, over finished sums, `ADDEND`,
+    those of `reads`, alpha and beta, before it is rounded to the format of `operand`; overwriting: the same where beta
+    is zero and no addend is read. reads: for each element."""
 
-    operand: OperandName
+    operand: OperandName | AddedName
     value: Expr
     overwriting: Expr
     addend: Literal["C", "residual"]
@@ -77,8 +77,9 @@ class Subtile:
 
 @dataclass(frozen=True, slots=True)
 class EpiloguePlan:
-    """tile: what lies in shared memory; None where nothing does. subtiles: what a warpgroup stores one after the other,
-    along C's contiguous dimension; stages: epilogue subtiles of a warpgroup that shared memory has room for."""
+    """outputs: C first. tile: what lies in shared memory; None where nothing does. subtiles: what a warpgroup stores
+    one after the other, along C's contiguous dimension; stages: epilogue subtiles of a warpgroup that shared memory has
+    room for."""
 
     outputs: tuple[Output, ...]
     rearrangement: Rearrangement
@@ -90,7 +91,7 @@ class EpiloguePlan:
 
 def epilogue_plan(program: Program) -> EpiloguePlan:
     """The epilogue of a program's tiles."""
-    outputs = (_output(program),)
+    outputs = tuple(_output(program, name) for name in program.gemm.results)
     staged = next((s for s in program.staged if s.operand == "C"), None)
     if staged is None:
         shuffles = quad_shuffle_axis(program) is not None
@@ -124,13 +125,15 @@ def _subtiles(columns: int, each: int) -> tuple[Subtile, ...]:
     return (*found, *([Subtile(left, whole * each, number=whole)] if left else []))
 
 
-def _output(program: Program) -> Output:
-    """C: the value of the problem's epilogue, of which the factors may be applied elsewhere."""
+def _output(program: Program, name: str) -> Output:
+    """The value of the problem's epilogue for C, or for a result beside it; factors may be applied elsewhere."""
     epilogue = program.gemm.epilogue
     totals = tuple(finished_sum(number) for number in range(program.gemm.accumulators))
     elements: dict[AddedName, Expr] = {operand.name: element_of(operand) for operand in epilogue.reads}
 
     def finished(addend: Expr | None) -> Expr:
-        return evaluate(epilogue.value, Computed(totals, elements, addend, program.late_alpha))
+        return evaluate(epilogue.value_of(name), Computed(totals, elements, addend, program.late_alpha))
 
-    return Output("C", finished(ADDEND if program.late_beta else None), finished(None), epilogue.addend, epilogue.reads)
+    return Output(
+        name, finished(ADDEND if program.late_beta else None), finished(None), epilogue.addend, epilogue.reads
+    )

@@ -200,8 +200,9 @@ class SubtileStore(SubtileGeometry):
         """So many registers of a fragment, finished."""
         program, sums, value = self.program, self.sums, self._value(count)
         rows, columns = self.instruction_axes
-        # Operands are read in pairs; nothing else is, and a loop over elements is the shorter text.
-        width = self.fragment.neighbours(1) if self.plan.outputs[0].reads and not self.transposed else 1
+        # Operands are read, and what lies beside C is written, in pairs; else a loop over elements is the shorter text.
+        beside = self.plan.outputs[0].reads or self.plan.outputs[1:]
+        width = self.fragment.neighbours(1) if beside and not self.transposed else 1
         number: Expr = Var(_PAIR.name if width > 1 else ELEMENT) * width if count > width else ZERO
         row, column = self.fragment.element(LANE, first + number)
         spot = {**digits, rows.name: row, columns.name: column}

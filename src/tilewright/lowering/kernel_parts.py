@@ -15,8 +15,8 @@ from tilewright.ir.stmt import Body, For, If
 from tilewright.ir.tiles import Span
 from tilewright.ir.visit import map_exprs, rewrite
 from tilewright.lowering.located import matrix_of, origin_of
-from tilewright.problem.epilogue import AddedName
 from tilewright.problem.gemm import OperandName
+from tilewright.problem.values import AddedName
 
 ELEMENT = "element"
 """The variable that counts the elements of one vector."""

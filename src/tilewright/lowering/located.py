@@ -15,8 +15,8 @@ from tilewright.ir.expr import ZERO, Binary, Cast, Expr, Op, Select, Var, binary
 from tilewright.ir.kernel import PART_OF_K, SIZES, is_stepped, step_of
 from tilewright.ir.program import Program
 from tilewright.ir.work import Problems, SplitK, Walk
-from tilewright.problem.epilogue import AddedName
 from tilewright.problem.gemm import Dim, OperandName
+from tilewright.problem.values import AddedName
 
 K_FIRST, K_SIZE = Var("k_first"), Var("k_size")
 """The first k of an item and how many it sums, where items share out k."""

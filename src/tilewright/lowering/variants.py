@@ -7,8 +7,8 @@ from collections.abc import Sequence, Set
 from tilewright.ir.kernel import WIDEST_BYTES, Variant
 from tilewright.ir.program import Program, Route, Staged
 from tilewright.ir.tiles import fragment_of
-from tilewright.problem.epilogue import AddedName
 from tilewright.problem.gemm import Dim, Gemm, OperandName
+from tilewright.problem.values import AddedName
 
 MAX_INDEX = 2**31 - 1
 ALIGNMENTS = (WIDEST_BYTES, 8, 4)

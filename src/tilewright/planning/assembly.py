@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from types import MappingProxyType
 
 from tilewright.dtypes import F32
 from tilewright.errors import LaunchError
@@ -12,6 +13,7 @@ from tilewright.ir.work import Problems
 from tilewright.kernels.gemv import GemvConfig
 from tilewright.kernels.reduce import ReduceConfig
 from tilewright.kernels.relayout import RelayoutConfig
+from tilewright.planning.folding import Folding, in_groups, places_of
 from tilewright.planning.kernels import Kernels, steps_of
 from tilewright.planning.packing import (
     PACKABLE,
@@ -67,6 +69,11 @@ class Request:
     guard: Guard | None = None
 
     @property
+    def unsplit(self) -> bool:
+        """Whether the kernel that multiplies sums all of k: in one order, or because it writes several results."""
+        return self.fixed_order or bool(self.gemm.epilogue.results)
+
+    @property
     def exact(self) -> Request:
         """The same, where operands that may be rounded to tf32 are not."""
         return replace(self, gemm=replace(self.gemm, product=None)) if self.gemm.multiplies_tf32 else self
@@ -87,8 +94,10 @@ def plan_of(kernels: Kernels, request: Request, config: PlanConfig) -> Plan:
         if stack is not None:
             stack = replace(stack, a=copy.apart) if copy.name == "A" else replace(stack, b=copy.apart)
         at += copy.count * copy.size_bytes
+    gemm = in_groups(gemm, config)
     inner = as_read(gemm, config)
-    size_bytes = at + (_part_bytes(inner, config.split_k) if finishes(config) else 0)
+    folding = Folding(kernels, gemm, at)
+    size_bytes = folding.at + (_part_bytes(inner, config.split_k) if finishes(config) else 0)
     if size_bytes > _SCRATCH_LIMIT:  # before anything is compiled
         raise LaunchError(f"{config} would need a workspace of {format_bytes(size_bytes)}.")
     steps += _copied(kernels, request, copies, places)
@@ -104,10 +113,9 @@ def plan_of(kernels: Kernels, request: Request, config: PlanConfig) -> Plan:
         nowhere = (0,) * (len(gemm.matrices) + len(guards))
         values = arguments(gemm, nowhere) if stack is None else (*arguments(gemm, nowhere), *steps_of(stack, gemm))
         launch = built.loaded.prepare(grid, built.kernel.block, values)
-        pieces = _later_pieces(gemm, places, request.piece_bytes)
-        steps.append(
-            Step(launch, (places["A"], places["B"], places["C"], *pieces, *_added(gemm), *_scales(gemm), *guards))
-        )
+        pieces, added = _later_pieces(gemm, places, request.piece_bytes), _added(gemm, folding.partials)
+        steps.append(Step(launch, (places["A"], places["B"], places["C"], *pieces, *added, *_scales(gemm), *guards)))
+        steps += folding.steps
     return Plan(tuple(steps), size_bytes, str(config))
 
 
@@ -216,7 +224,7 @@ def _later_pieces(
     """The places of the pieces behind the first ones, in the order of the parameters; or that of a second B, behind the
     operands of the epilogue's function."""
     if gemm.pieces is None:
-        behind = Place.OPERAND + len(gemm.epilogue.named)
+        behind = Place.OPERAND + len(gemm.epilogue.named) + len(gemm.epilogue.written)
         return tuple((behind + number, 0) for number in range(len(gemm.later_pieces)))
     found: list[tuple[int, int]] = []
     for piece in gemm.later_pieces:
@@ -246,14 +254,13 @@ def _finish(
     return Step(launch, ((Place.SCRATCH, at), (Place.OUT, 0), *_added(gemm), *guards_of(guard)))
 
 
-def _added(gemm: Gemm) -> tuple[tuple[int, int], ...]:
-    """The places of what the epilogue reads, in the order of the parameters."""
-    named = [operand.name for operand in gemm.epilogue.named]
-    places = dict(_PLACES) | {name: Place.OPERAND + number for number, name in enumerate(named)}
+def _added(gemm: Gemm, partials: Mapping[str, tuple[int, int]] = MappingProxyType({})) -> tuple[tuple[int, int], ...]:
+    """The places of what the epilogue reads and writes, in the order of the parameters. partials: of folds."""
+    places = {name: (int(place), 0) for name, place in _PLACES.items()} | places_of(gemm, partials)
     absent = [operand.name for operand in gemm.added if operand.name not in places]
     if absent:
         raise LaunchError(f"No plan has a place for {' and '.join(absent)}.", hint="build(gemm, schedule) has.")
-    return tuple((places[operand.name], 0) for operand in gemm.added)
+    return tuple(places[operand.name] for operand in gemm.added)
 
 
 def _scales(gemm: Gemm) -> tuple[tuple[int, int], ...]:

@@ -47,7 +47,7 @@ from tilewright.planning.emulated import (
 from tilewright.planning.gated import MOST_BUILT, in_one_kernel, in_two, joined, reading_us
 from tilewright.planning.kernels import Kernels, build_of
 from tilewright.planning.on_paper import version_of
-from tilewright.planning.packing import Alignment, as_read, fitted
+from tilewright.planning.packing import Alignment, as_read, finishes, fitted
 from tilewright.planning.plan import GroupPlan, Plan
 from tilewright.planning.quantizing import quantizing_plan
 from tilewright.planning.ragged import ragged_plan, ranked_ragged
@@ -374,6 +374,8 @@ class Dispatcher:
         for config in chain(self._measured(request), estimated(request, self.spec), last):
             if config in seen or (request.without_workspace and _needs_workspace(request, config)):
                 continue
+            if gemm.epilogue.results and (isinstance(config.kernel, GemvConfig) or finishes(config)):
+                continue
             seen.add(config)
             if not request.fixed_order or self._sums_as(self._order(request), request.gemm, config):
                 yield config
@@ -447,8 +449,8 @@ def estimated(request: Request, spec: DeviceSpec) -> Iterator[PlanConfig]:
 def estimates(request: Request, spec: DeviceSpec) -> Iterator[tuple[float, PlanConfig]]:
     """Plans with their estimated microseconds, best first."""
     gemm, alignment, stack, every = request.gemm, request.alignment, request.stack, request.promote_every
-    found = ranked(gemm, spec, alignment, keep_order=request.fixed_order, stack=stack, promote_every=every)
-    skinny = None if request.fixed_order or every or gemm.pieces else skinny_for(gemm, alignment, spec, stack)
+    found = ranked(gemm, spec, alignment, keep_order=request.unsplit, stack=stack, promote_every=every)
+    skinny = None if request.unsplit or every or gemm.pieces else skinny_for(gemm, alignment, spec, stack)
     gemv = None if skinny is None else PlanConfig(GemvConfig(split_k=skinny.config.split_k))
     gemv_us = inf if gemv is None else estimate_us(gemv, gemm, spec, alignment, stack)
     for time_us, config in found:

@@ -23,8 +23,9 @@ from tilewright.planning.cost import MORE_LAUNCHES_SECONDS, moving
 from tilewright.planning.packing import Alignment
 from tilewright.planning.plan import Place, Plan, Step
 from tilewright.planning.ranking import ranked
-from tilewright.problem.epilogue import PLAIN, Accumulated, Added, Element, Value, with_leaves
+from tilewright.problem.epilogue import PLAIN
 from tilewright.problem.gemm import Gemm
+from tilewright.problem.values import Accumulated, Added, Element, Value, with_leaves
 from tilewright.units import round_up
 from tilewright.winners.plan_config import PlanConfig
 

@@ -25,13 +25,13 @@ from tilewright.lowering.variants import MAX_INDEX, ends_whole, reads_vectors, w
 from tilewright.planning.packing import Alignment
 from tilewright.planning.skinny import Skinny
 from tilewright.planning.stack import Stack
-from tilewright.problem.epilogue import AddedName
 from tilewright.problem.gemm import Dim, Gemm, OperandName, piece_of
 from tilewright.problem.quantization import Quantization
 from tilewright.problem.reduction import Reduction
 from tilewright.problem.relayout import Relayout
 from tilewright.problem.scaling import Scaling
 from tilewright.problem.splitting import Splitting
+from tilewright.problem.values import AddedName
 from tilewright.runtime.cubin_cache import CubinCache
 from tilewright.runtime.driver import Gpu
 from tilewright.runtime.launch import LoadedKernel, load

@@ -5,7 +5,8 @@ from __future__ import annotations
 import math
 from typing import assert_never
 
-from tilewright.problem.epilogue import (
+from tilewright.problem.functions import Activation, Elementary, Function, Operation
+from tilewright.problem.values import (
     Accumulated,
     Applied,
     Combined,
@@ -18,7 +19,6 @@ from tilewright.problem.epilogue import (
     Value,
     Where,
 )
-from tilewright.problem.functions import Activation, Elementary, Function, Operation
 
 ZERO, ONE = Constant.of(0.0), Constant.of(1.0)
 
@@ -29,7 +29,7 @@ def derivative(value: Value, by: Accumulated | Element) -> Value:
     A comparison has none: of a choice, that of what is chosen. Where a minimum's or a maximum's values are equal, that
     of the first. Rounding is passed through, as PyTorch does.
 
-    >>> from tilewright.problem.epilogue import Formula, evaluate
+    >>> from tilewright.problem.values import Formula, evaluate
     >>> x = Accumulated()
     >>> evaluate(derivative(Combined(Operation.TIMES, x, x), x), Formula(("x",)))
     'x + x'
@@ -57,7 +57,7 @@ def times(a: Value, b: Value) -> Value:
     return b if a == ONE else a if b == ONE else Combined(Operation.TIMES, a, b)
 
 
-def _plus(a: Value, b: Value) -> Value:
+def plus(a: Value, b: Value) -> Value:
     return b if a == ZERO else a if b == ZERO else Combined(Operation.PLUS, a, b)
 
 
@@ -79,11 +79,11 @@ def _of_operation(value: Combined, of_a: Value, of_b: Value) -> Value:
     a, b = value.a, value.b
     match value.operation:
         case Operation.PLUS:
-            return _plus(of_a, of_b)
+            return plus(of_a, of_b)
         case Operation.MINUS:
             return _minus(of_a, of_b)
         case Operation.TIMES:
-            return _plus(times(of_a, b), times(a, of_b))
+            return plus(times(of_a, b), times(a, of_b))
         case Operation.OVER:
             return _minus(_over(of_a, b), _over(times(a, of_b), Combined(Operation.TIMES, b, b)))
         case Operation.MINIMUM:
@@ -102,11 +102,11 @@ def _slope(function: Function, x: Value) -> Value:
             return Where(Combined(Operation.LESS, ZERO, x), ONE, ZERO)
         case Activation.SILU:
             share = Applied(Elementary.SIGMOID, x)
-            return times(share, _plus(ONE, times(x, _minus(ONE, share))))
+            return times(share, plus(ONE, times(x, _minus(ONE, share))))
         case Activation.GELU:
-            below = _plus(Constant.of(0.5), times(Constant.of(0.5), Applied(Elementary.ERF, _scaled(x, 0.5**0.5))))
+            below = plus(Constant.of(0.5), times(Constant.of(0.5), Applied(Elementary.ERF, _scaled(x, 0.5**0.5))))
             density = Applied(Elementary.EXP, times(_scaled(x, -0.5), x))
-            return _plus(below, times(x, _scaled(density, (2 * math.pi) ** -0.5)))
+            return plus(below, times(x, _scaled(density, (2 * math.pi) ** -0.5)))
         case Activation.GELU_TANH:
             return _slope_of_gelu_tanh(x)
         case Elementary.NEGATIVE:
@@ -132,11 +132,11 @@ def _slope(function: Function, x: Value) -> Value:
 def _slope_of_gelu_tanh(x: Value) -> Value:
     root, cubic = math.sqrt(2 / math.pi), 0.044715
     square = times(x, x)
-    inner = times(_scaled(x, root), _plus(ONE, _scaled(square, cubic)))
+    inner = times(_scaled(x, root), plus(ONE, _scaled(square, cubic)))
     bent = Applied(Elementary.TANH, inner)
-    steepness = _scaled(_plus(ONE, _scaled(square, 3 * cubic)), 0.5 * root)
-    below = _plus(Constant.of(0.5), _scaled(bent, 0.5))
-    return _plus(below, times(times(x, _minus(ONE, times(bent, bent))), steepness))
+    steepness = _scaled(plus(ONE, _scaled(square, 3 * cubic)), 0.5 * root)
+    below = plus(Constant.of(0.5), _scaled(bent, 0.5))
+    return plus(below, times(times(x, _minus(ONE, times(bent, bent))), steepness))
 
 
 def _scaled(value: Value, factor: float) -> Value:

@@ -14,8 +14,10 @@ from tilewright.html_text import table
 from tilewright.problem.block_scales import NAMES as BLOCK_SCALES
 from tilewright.problem.block_scales import BlockScaleName, BlockScales
 from tilewright.problem.emulation import Algorithm
-from tilewright.problem.epilogue import PLAIN, READY_MADE, AddedName, Epilogue
+from tilewright.problem.epilogue import PLAIN, READY_MADE, Epilogue
 from tilewright.problem.problem import Scalar, ScalarKind
+from tilewright.problem.values import AddedName, Fold
+from tilewright.units import ceil_div
 
 Dim = Literal["m", "n", "k"]
 OperandName = Literal["A", "B", "C", "A1", "A2", "B1", "B2"]
@@ -71,6 +73,7 @@ class Operand:
     is_vector: bool = False
     is_single: bool = False
     is_own: bool = False
+    fold: Fold | None = None
 
     @property
     def dims(self) -> tuple[Dim, Dim]:
@@ -304,7 +307,7 @@ class Gemm:
     @property
     def results(self) -> tuple[str, ...]:
         """The matrices that are written."""
-        return ("C",)
+        return "C", *(one.name for one in self.epilogue.written)
 
     @property
     def scalars(self) -> tuple[Scalar, ...]:
@@ -330,7 +333,12 @@ class Gemm:
                 return Operand(name, F32, Order.ROW, is_vector=True)
         added = next(one for one in self.epilogue.operands if one.name == name)
         order = {None: self.c, "m": Order.COL, "n": Order.ROW}[added.along]
-        return Operand(name, added.dtype or self.out, order, added.is_vector, added.single, added.own)
+        return Operand(name, added.dtype or self.out, order, added.is_vector, added.single, added.own, added.fold)
+
+    def groups_of(self, operand: Operand) -> int:
+        """Partial results of each element of a fold."""
+        assert operand.fold is not None
+        return ceil_div(self.size(operand.strided), max(operand.fold.group, 1))
 
     @property
     def multiplied(self) -> DType:
@@ -375,6 +383,8 @@ class Gemm:
         if self.block_scales is not None and name in BLOCK_SCALES:
             return self.block_scales.elements(name, self.m, self.n, self.k)
         runs, length = self.size(operand.strided), self.size(operand.contiguous)
+        if operand.fold is not None:
+            return self.groups_of(operand) * length
         return (runs - 1) * self.leading(operand.name) + length if runs and length else 0
 
     @property
@@ -384,14 +394,14 @@ class Gemm:
 
     @property
     def compulsory_bytes(self) -> int:
-        """Each operand read once, also matrices that a function reads, and the result written once (read as well when
+        """Each operand read once, also matrices that a function reads, and results written once (C read as well when
         beta is not 0)."""
         result = self.m * self.n * self.out.bytes * (1 if self.beta == 0 else 2)
         pieces = 1 if self.pieces is None else self.pieces.count
-        matrices = (one for one in self.epilogue.named if not one.is_vector)
-        read = sum(self.m * self.n * (one.dtype or self.out).bytes for one in matrices)
+        matrices = (one for one in (*self.epilogue.named, *self.epilogue.written) if not one.is_vector)
+        beside = sum(self.m * self.n * (one.dtype or self.out).bytes for one in matrices)
         factors = pieces * (self.m * self.k + self.accumulators * self.k * self.n) * self.dtype.bytes
-        return factors + read + result
+        return factors + beside + result
 
     def resized(self, m: int, n: int, k: int) -> Gemm:
         """The same problem at another size, with tight leading dimensions."""

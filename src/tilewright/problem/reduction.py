@@ -1,4 +1,4 @@
-"""Partial sums of a product added up, with the epilogue: what follows a split of k over blocks."""
+"""Partial results folded into one: sums of a product whose k is split, with the epilogue, or what is folded of C."""
 
 from __future__ import annotations
 
@@ -8,17 +8,20 @@ from typing import Literal
 import numpy as np
 
 from tilewright.dtypes import F32, Array, DType
-from tilewright.problem.epilogue import PLAIN, Added, AddedName, Epilogue, Exact, evaluate
+from tilewright.problem.epilogue import PLAIN, Epilogue
+from tilewright.problem.functions import Operation
 from tilewright.problem.gemm import Gemm, leading_of
 from tilewright.problem.problem import NamedMatrix, Scalar, ScalarKind
 from tilewright.problem.storages import Storages, poisoned
+from tilewright.problem.values import Added, AddedName, Exact, Fold, evaluate
 
 
 @dataclass(frozen=True, slots=True)
 class Reduction:
     """C: the value of `epilogue` for the sums over p of partials[p, m, n]; all row-major, p ascending.
 
-    row, part: elements from row to row, and from partial sum to partial sum.
+    row, part: elements from row to row, and from partial sum to partial sum. operation: of the fold, the largest in
+    place of the sum.
     """
 
     m: int
@@ -33,6 +36,7 @@ class Reduction:
     ldc: int = 0
     ld_added: tuple[int, ...] = ()
     numbers: tuple[float, ...] = ()
+    operation: Literal[Operation.PLUS, Operation.MAXIMUM] = Operation.PLUS
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "ldc", self.ldc or max(self.n, 1))
@@ -78,9 +82,9 @@ class Reduction:
         return next((one for one in self.epilogue.operands if one.name == name), None)
 
     @property
-    def formats(self) -> tuple[DType, Epilogue]:
+    def formats(self) -> tuple[DType, Epilogue, Operation]:
         """What a kernel is made for, beside its configuration."""
-        return self.out, self.epilogue
+        return self.out, self.epilogue, self.operation
 
     def storage_elements(self, name: str) -> int:
         if not self.m or not self.n:
@@ -104,7 +108,8 @@ class Reduction:
 
     @property
     def title(self) -> str:
-        return f"C = {self.epilogue.formula('sum of partials')}"
+        what = "sum" if self.operation is Operation.PLUS else "largest"
+        return f"C = {self.epilogue.formula(f'{what} of partials')}"
 
     @property
     def matrix_lines(self) -> tuple[str, ...]:
@@ -136,7 +141,8 @@ def reduced(storages: Storages) -> Array:
     """C in float64, shape (m, n); C and the residual are not read where beta is 0."""
     problem = storages.problem
     assert isinstance(problem, Reduction)
-    total: Array = _view(problem, "partials", storages.storage("partials")).astype(np.float64).sum(axis=0)
+    partials = _view(problem, "partials", storages.storage("partials")).astype(np.float64)
+    (total,) = Fold(problem.operation).of(partials, 0)
 
     def matrix(name: AddedName | Literal["C"]) -> Array:
         storage = storages.storage(name)

@@ -12,8 +12,8 @@ from tilewright.dtypes import Array
 from tilewright.errors import ProblemError
 from tilewright.problem.block_scales import NAMES as BLOCK_SCALES
 from tilewright.problem.block_scales import BlockScaleName
-from tilewright.problem.epilogue import AddedName, Exact, evaluate
 from tilewright.problem.gemm import Gemm, OperandName, Order, integer_of
+from tilewright.problem.values import AddedName, Exact, evaluate
 
 PADDING = np.nan
 """What the gap between the rows of a padded operand holds: an access into it must show in the result."""
@@ -78,7 +78,7 @@ def make_operands(gemm: Gemm, *, seed: int = 0) -> Operands:
         operand, dtype = gemm.operand(name), gemm.operand(name).dtype
         if name == "block_scale_a" or name == "block_scale_b":
             return dtype.encode(rng.standard_normal(gemm.storage_elements(name), dtype=np.float32))
-        if operand.is_vector:
+        if operand.is_vector and operand.fold is None:
             count = 1 if operand.is_single else gemm.size(operand.contiguous)
             return dtype.encode(rng.standard_normal(count, dtype=np.float32))
         storage = dtype.encode(np.full(gemm.storage_elements(name), PADDING, np.float32))
@@ -88,6 +88,7 @@ def make_operands(gemm: Gemm, *, seed: int = 0) -> Operands:
         return storage
 
     unread = {"C", "residual"} - ({gemm.epilogue.addend} if gemm.beta != 0 else set())
+    unread |= {one.name for one in gemm.epilogue.written}
     a, b, c, *others = (fill(one.name, one.name in unread) for one in gemm.matrices)
     return Operands(gemm, a, b, c, dict(zip((one.name for one in gemm.matrices[3:]), others, strict=True)))
 
@@ -109,12 +110,12 @@ def as_multiplied(operands: Operands, name: OperandName) -> Array:
     return rounded
 
 
-def reference(operands: Operands) -> Array:
+def reference(operands: Operands, result: str = "C") -> Array:
     """`alpha * A @ B + beta * C` and the epilogue in float64, shape (m, n), of the rounded operands; C is not read when
-    beta is 0."""
+    beta is 0. result: C, or what is written beside it; a fold has shape (m, 1), (1, n), or (1, 1)."""
     with np.errstate(invalid="ignore", over="ignore"):
         factors = summed(operands, lambda name: as_multiplied(operands, name) * scale_of(operands, name))
-        return finished(operands, *factors)
+        return finished(operands, *factors, result=result)
 
 
 def scale_of(operands: Operands, name: OperandName) -> Array | float:
@@ -139,9 +140,20 @@ def summed(operands: Operands, matrix: Callable[[OperandName], Array]) -> tuple[
     return tuple(totals)
 
 
-def finished(operands: Operands, *totals: Array) -> Array:
-    """What the epilogue makes of finished sums, in float64."""
+def finished(operands: Operands, *totals: Array, result: str = "C") -> Array:
+    """What the epilogue makes of finished sums, in float64. result: see `reference`."""
     gemm = operands.gemm
     factors = dict(zip(gemm.epilogue.factors, gemm.numbers, strict=True))
     exact = Exact(totals, gemm.alpha, gemm.beta, lambda name: operands.matrix(name).astype(np.float64), factors)
-    return np.broadcast_to(evaluate(gemm.epilogue.value, exact), (gemm.m, gemm.n))
+    found = np.broadcast_to(evaluate(gemm.epilogue.value_of(result), exact), (gemm.m, gemm.n))
+    fold = gemm.operand(result).fold
+    if fold is None:
+        return found
+    lines = fold.of(found, folded_axis(gemm, result))
+    return fold.of(lines, 1 - folded_axis(gemm, result)) if fold.whole else lines
+
+
+def folded_axis(gemm: Gemm, result: str) -> int:
+    """The axis of an (m, n) array along which the values of a result are folded."""
+    operand = gemm.operand(result)
+    return operand.dims.index(operand.strided)

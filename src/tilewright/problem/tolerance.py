@@ -36,10 +36,10 @@ import numpy as np
 
 from tilewright.dtypes import F32, Array, DType
 from tilewright.errors import ProblemError
-from tilewright.problem.epilogue import Added, evaluate, rounded_to
 from tilewright.problem.functions import STEEPEST, Activation, Elementary, Function, Operation
 from tilewright.problem.gemm import Gemm, OperandName
-from tilewright.problem.reference import Operands, as_multiplied, reference, scale_of, summed
+from tilewright.problem.reference import Operands, as_multiplied, folded_axis, reference, scale_of, summed
+from tilewright.problem.values import Added, Fold, evaluate, rounded_to
 from tilewright.units import ceil_div
 
 
@@ -99,9 +99,10 @@ def relative_bound(gemm: Gemm, *, promote_every: int = 0) -> float:
     return _sum_bound(gemm, promote_every) + rounded + gemm.out.unit_roundoff
 
 
-def error_bound(operands: Operands, *, promote_every: int = 0) -> Array:
+def error_bound(operands: Operands, *, promote_every: int = 0, result: str = "C") -> Array:
     """The largest |error| each element of a right C may have, shape (m, n), float64; infinite where f32 may overflow on
-    the way to a finite number, or an epilogue divides by what may be 0. promote_every: see `relative_bound`."""
+    the way to a finite number, or an epilogue divides by what may be 0. promote_every: see `relative_bound`.
+    result: see `reference`."""
     gemm = operands.gemm
     gamma = _sum_bound(gemm, promote_every)
     with np.errstate(invalid="ignore", over="ignore", divide="ignore"):
@@ -111,10 +112,27 @@ def error_bound(operands: Operands, *, promote_every: int = 0) -> Array:
             lambda name: _magnitudes(gemm, name, as_multiplied(operands, name)) * np.abs(scale_of(operands, name)),
         )
         totals = tuple(made(value, gamma * size) for value, size in zip(exact, sums, strict=True))
-        found = evaluate(gemm.epilogue.value, _Errors(operands, totals, gamma))
+        found = evaluate(gemm.epilogue.value_of(result), _Errors(operands, totals, gamma))
+        operand = gemm.operand(result)
+        if operand.fold is not None:
+            axes = (0, 1) if operand.fold.whole else (folded_axis(gemm, result),)
+            return _of_fold(found, operand.fold, axes, (gemm.m, gemm.n))
         # The smallest normal number pays for results that underflow.
-        bound = found.error + gemm.out.unit_roundoff * (np.abs(found.value) + found.error) + gemm.out.tiny
+        out = operand.dtype
+        bound = found.error + out.unit_roundoff * (np.abs(found.value) + found.error) + out.tiny
         return np.broadcast_to(bound, (gemm.m, gemm.n))
+
+
+def _of_fold(found: Bounded, fold: Fold, axis: tuple[int, ...], shape: tuple[int, int]) -> Array:
+    """The bound of values added in f32 in any order, each with its error; of the largest, the largest error."""
+    value, error = (np.broadcast_to(one, shape) for one in (found.value, found.error))
+    if fold.operation is Operation.MAXIMUM:
+        largest: Array = np.max(error, axis=axis, keepdims=True, initial=0.0)
+        return largest
+    size = np.sum(np.abs(value) + error, axis=axis, keepdims=True)
+    gamma = _gamma(math.prod(shape[one] for one in axis), _U)
+    total: Array = np.sum(error, axis=axis, keepdims=True) + gamma * size + F32.tiny
+    return np.where(size > _LARGEST, np.inf, total)
 
 
 _U = F32.unit_roundoff
@@ -264,9 +282,9 @@ def _error_of(function: Elementary, value: Bounded, result: Array) -> Array:
             return error
 
 
-def check(operands: Operands, computed: Array, *, promote_every: int = 0) -> Verdict:
+def check(operands: Operands, computed: Array, *, promote_every: int = 0, result: str = "C") -> Verdict:
     """Compare `computed` (logical (m, n) matrix, decoded) with the float64 reference, element by element, within
-    `error_bound`.
+    `error_bound`. result: see `reference`.
 
     NaN and infinity must stand exactly where the reference has them. Raises ProblemError for what is no Operands, or
     holds no numbers.
@@ -280,8 +298,8 @@ def check(operands: Operands, computed: Array, *, promote_every: int = 0) -> Ver
             f"A {type(computed).__name__} is not a matrix of numbers.",
             hint="give the M x N result: built.simulate(operands).c.reshape(m, n).",
         ) from None
-    expected = reference(operands)
-    bound = error_bound(operands, promote_every=promote_every) if expected.size else expected
+    expected = reference(operands, result)
+    bound = error_bound(operands, promote_every=promote_every, result=result) if expected.size else expected
     return compare(computed, expected, bound)
 
 

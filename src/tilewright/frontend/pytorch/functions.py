@@ -4,6 +4,9 @@
     gradient of z           f'(z, operands) * gradient: the product is computed again, with f' as its epilogue
     gradient of an operand  df/d(operand) * gradient, likewise, summed to the operand's shape
 
+Of several results these are sums over all. The gradient of a sum of rows is a number for each row; the largest of a row
+has none.
+
 The gradients are made of such products themselves, so that gradients of gradients need nothing more.
 """
 
@@ -25,9 +28,9 @@ from tilewright.frontend.pytorch.gradients import gradients, keep
 from tilewright.frontend.pytorch.operator import multiply, refuse_gradients, words_of
 from tilewright.frontend.pytorch.plain import LIBRARY, activated, compute_plain
 from tilewright.frontend.tracing import Traced, factor_name, operand_name, traced_of
-from tilewright.problem.derivative import derivative, times
-from tilewright.problem.epilogue import Accumulated, Added, Applied, Element, Value, evaluate, leaves_of
+from tilewright.problem.derivative import derivative, plus, times
 from tilewright.problem.functions import Activation, Elementary, Function, Operation
+from tilewright.problem.values import Accumulated, Added, Applied, Constant, Element, Value, evaluate, leaves_of
 
 torch: Any = extras.require("torch", "Multiplying tensors of PyTorch")
 
@@ -67,12 +70,19 @@ class _Function(torch.autograd.Function):  # type: ignore[misc]
     def forward(ctx: Any, options: Options, a: Any, b: Any, c: Any, bias: Any, *operands: Any) -> Any:
         ctx.options = options
         ctx.save_for_backward(a, b, c, bias, *operands)
+        ctx.set_materialize_grads(False)
         a, b, c, bias = _detached(a, b, c, bias)
-        return compute_plain(a, b, None, c, bias, options, _detached(*operands))
+        made = compute_plain(a, b, None, c, bias, options, _detached(*operands))
+        if options.others:
+            flat = zip(made[1:], options.others, strict=True)
+            ctx.mark_non_differentiable(*(one for one, other in flat if not other.has_gradient))
+        return made
 
     @staticmethod
-    def backward(ctx: Any, gradient: Any) -> tuple[Any, ...]:
+    def backward(ctx: Any, *gradient: Any) -> tuple[Any, ...]:
         a, b, c, bias, *operands = ctx.saved_tensors
+        if all(one is None for one in gradient):
+            return (None,) * (5 + len(operands))
         options, (_, *needs) = ctx.options, ctx.needs_input_grad
         wanted: dict[str | None, Any] = {} if not any(needs[:4]) else {None: None}
         wanted |= {name: None for name, need in zip(options.names, needs[4:], strict=True) if need}
@@ -85,23 +95,30 @@ class _Function(torch.autograd.Function):  # type: ignore[misc]
 
 
 def _derivatives(
-    sources: Sequence[Any], options: Options, operands: Sequence[Any], gradient: Any, wanted: Sequence[str | None]
+    sources: Sequence[Any],
+    options: Options,
+    operands: Sequence[Any],
+    gradients: Sequence[Any],
+    wanted: Sequence[str | None],
 ) -> dict[str | None, Any]:
-    """By each operand, and by the sum (None), times the gradient of the result. sources: a, b, c and bias.
+    """By each operand, and by the sum (None), times the gradients of the results. sources: a, b, c and bias.
 
     One that depends on the sum is the epilogue of the product; the sum of several is computed once, in f32.
     """
     assert options.traced is not None
-    parts = {name: _derived(options.traced, name) for name in wanted}
-    asked = [name for name, (traced, _) in parts.items() if _reads_sum(traced)]
+    known = tuple(number for number, one in enumerate(gradients) if one is not None)
+    parts = {name: _derived(options.traced, name, known) for name in wanted}
+    asked = [name for name, traced in parts.items() if _reads_sum(traced)]
+    given = dict(zip(options.names, operands, strict=True))
+    given |= {_gradient_name(options.traced, number): gradients[number] for number in known}
     numbers = dict(zip(options.traced.factors, options.numbers, strict=True))
     total = None
     if len(asked) > 1:
         plain = replace(options, traced=None, numbers=(), out_dtype=F32)
         total = multiply(*sources, *words_of(plain))
     found = {}
-    for name, (traced, at) in parts.items():
-        given = dict(zip(options.names, operands, strict=True)) | {at: gradient}
+    shape = _shape_of(*sources[:2])
+    for name, traced in parts.items():
         arrays = tuple(given[one] for one in traced.names)
         if [name] == asked:
             own = tuple(numbers[one] for one in traced.factors)
@@ -109,7 +126,7 @@ def _derivatives(
             found[name] = with_function(a, b, None, c, bias, _with(options, traced, own, f32=name is not None), arrays)
         else:
             meaning = _Tensors(total, dict(zip(map(operand_name, traced.names), arrays, strict=True)), numbers)
-            found[name] = evaluate(traced.value, meaning).expand_as(gradient)
+            found[name] = evaluate(traced.value, meaning).to(sources[0].device).expand(shape)
     return found
 
 
@@ -117,14 +134,29 @@ def _reads_sum(traced: Traced) -> bool:
     return any(isinstance(leaf, Accumulated) for leaf in leaves_of(traced.value))
 
 
+def _shape_of(a: Any, b: Any) -> tuple[int, ...]:
+    """The shape of a product."""
+    rows, columns = tuple(a.shape[-2:-1]), tuple(b.shape[-1:]) if b.dim() > 1 else ()
+    return (*torch.broadcast_shapes(a.shape[:-2], b.shape[:-2]), *rows, *columns)
+
+
+def _gradient_name(traced: Traced, number: int) -> str:
+    """What the gradient of a result is called among the operands."""
+    name = f"gradient{number or ''}"
+    while name in traced.names:
+        name += "_"
+    return name
+
+
 @lru_cache(maxsize=1024)
-def _derived(traced: Traced, name: str | None) -> tuple[Traced, str]:
-    """A derivative times the gradient of the result, and the operand's name of that."""
-    at = "gradient"
-    while at in traced.names:
-        at += "_"
+def _derived(traced: Traced, name: str | None, known: tuple[int, ...]) -> Traced:
+    """The derivatives of results, each times its gradient, summed. known: the results that have one."""
     by = Accumulated() if name is None else Element(Added(operand_name(name)))
-    return traced_of(times(derivative(traced.value, by), Element(Added(operand_name(at))))), at
+    total: Value = Constant.of(0.0)
+    for number in known:
+        gradient = Element(Added(operand_name(_gradient_name(traced, number))))
+        total = plus(total, times(derivative(traced.values[number], by), gradient))
+    return traced_of(total)
 
 
 def _with(options: Options, traced: Traced, numbers: tuple[float, ...], *, f32: bool) -> Options:

@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
 
 from tilewright import extras
+from tilewright.dtypes import DType
 from tilewright.frontend.compute import HostMemory, compute
 from tilewright.frontend.libraries import library_of
-from tilewright.frontend.operands import applied_to, in_place
+from tilewright.frontend.operands import applied_to, further_of, in_place
 from tilewright.frontend.options import Options
 from tilewright.frontend.requests import Views, checked
-from tilewright.frontend.tracing import operand_name
+from tilewright.frontend.tracing import Other, operand_name
 from tilewright.notices import say_once
 
 torch: Any = extras.require("torch", "Multiplying tensors of PyTorch")
@@ -21,7 +23,7 @@ LIBRARY: Any = library_of(torch.empty(0))
 
 
 def compute_plain(a: Any, b: Any, out: Any, c: Any, bias: Any, options: Options, operands: tuple[Any, ...] = ()) -> Any:
-    """The result, in a new tensor or in `out`, which autograd is told has changed."""
+    """The result, in a new tensor or in `out`, which autograd is told has changed; a tuple of several."""
     try:
         result = compute(LIBRARY, a, b, out, c, bias, options, operands)
     except HostMemory:
@@ -42,16 +44,27 @@ def _on_the_host(a: Any, b: Any, out: Any, c: Any, bias: Any, options: Options, 
         wide = wide if bias is None else wide + bias.float()
         if options.activation is not None:
             wide = activated(options.activation.value, wide)
-        if options.function is not None:
-            wide = _finished(a, b, wide, options, operands)
-        result = wide.to(LIBRARY.to_torch[options.out_dtype] if options.out_dtype else a.dtype)
-        return result if out is None else out.copy_(result)
+        to_torch, own = LIBRARY.to_torch, a.dtype
+        if options.traced is None:
+            result = wide.to(to_torch[options.out_dtype] if options.out_dtype else own)
+            return result if out is None else out.copy_(result)
+        first, *others = _finished(a, b, wide, options, operands)
+        result = first.to(to_torch[options.out_dtype] if options.out_dtype else own)
+        result = result if out is None else out.copy_(result)
+        kinds = (torch.float32 if one.operation else to_torch[of] if of else own for one, of in _others(options))
+        return (result, *(one.to(kind) for one, kind in zip(others, kinds, strict=True))) if others else result
 
 
-def _finished(a: Any, b: Any, wide: Any, options: Options, operands: tuple[Any, ...]) -> Any:
-    """The function of the epilogue of finished sums, by NumPy."""
+def _others(options: Options) -> Iterator[tuple[Other, DType | None]]:
+    """The results behind the first, and the formats that are asked for."""
+    return zip(options.others, options.formats, strict=True)
+
+
+def _finished(a: Any, b: Any, wide: Any, options: Options, operands: tuple[Any, ...]) -> tuple[Any, ...]:
+    """The results of the function of the epilogue of finished sums, by NumPy."""
     views = Views(LIBRARY.view(a), LIBRARY.view(b), operands=tuple(LIBRARY.view(one) for one in operands))
     product, _ = checked(views, options)
+    further_of(options, product, views.a.dtype)
     placed = {
         operand_name(name): in_place(operand.detach().float().numpy(), product)
         for name, operand in zip(options.names, operands, strict=False)
@@ -59,7 +72,7 @@ def _finished(a: Any, b: Any, wide: Any, options: Options, operands: tuple[Any, 
     totals = [wide.numpy()]
     if options.has_second:
         totals.append(torch.matmul(a.float(), operands[-1].float()).numpy())
-    return torch.from_numpy(np.array(applied_to(totals, options, placed), np.float32))
+    return tuple(torch.from_numpy(np.array(one, np.float32)) for one in applied_to(totals, options, placed))
 
 
 def activated(name: str | None, x: Any) -> Any:

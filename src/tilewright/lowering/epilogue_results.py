@@ -1,0 +1,172 @@
+"""What an epilogue writes beside C, from the registers in which its values are made: matrices, and folds of lines.
+
+A thread that finishes neighbours of C makes those of the other matrices at once, and stores them itself, by whatever
+sink stores C. A fold writes one partial result for each aligned group of neighbours: those of a thread are folded two
+by two, then those of the lanes that hold the rest of the group, by shuffles. So the order within a group is
+
+    ((0 1) (2 3)) ((4 5) (6 7))
+
+whatever the tile is. Values behind the edge of C are left out.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from tilewright.dtypes import I64
+from tilewright.errors import LoweringError
+from tilewright.ir.buffer import Buffer, Ref, Space
+from tilewright.ir.expr import ZERO, Binary, Cast, Const, Expr, Load, Op, Select, Var, binary, both, real
+from tilewright.ir.kernel import SIZES
+from tilewright.ir.program import WARP_LANES, Program
+from tilewright.ir.stmt import Assign, Body, For, Move, ShuffleAdd
+from tilewright.ir.tiles import fragment_of
+from tilewright.layout.fragment import QUAD_LANES, FragmentDigit, Holder
+from tilewright.lowering.coordinates import lane_of
+from tilewright.lowering.epilogue_plan import Output, Rearrangement, Sink, epilogue_plan
+from tilewright.lowering.kernel_parts import ELEMENT, beside
+from tilewright.lowering.located import base_of, end_of, matrix_of
+from tilewright.problem.functions import Operation
+from tilewright.problem.gemm import Dim, Operand
+
+_LEAST_IN_LANES = 8
+"""Neighbours of a group of a kernel whose lanes hold fragments: of fewer, partial results are as many as elements."""
+
+
+@dataclass(frozen=True)
+class ResultStore:
+    """The stores of one thread of what is written beside C."""
+
+    program: Program
+    exact: frozenset[str]
+
+    def store(self, output: Output, place: Ref, value: Buffer) -> Body:
+        """The values of one output, which belong to neighbours of C from `place` on, to memory."""
+        operand = self.program.gemm.operand(output.operand)
+        if operand.fold is None:
+            target = beside(self.program, place, output.operand)
+            return (Move(target, Ref(value, (ZERO,)), value.elements, origin="C"),)
+        return self._partial(operand, place, value)
+
+    def _partial(self, operand: Operand, place: Ref, value: Buffer) -> Body:
+        """Partial results of the groups that neighbours of C belong to."""
+        gemm, fold = self.program.gemm, operand.fold
+        assert fold is not None
+        along: Dim = operand.strided
+        is_row = along == gemm.operand("C").contiguous
+        width = value.elements
+        group, lanes = group_of(self.program, along, width if is_row else 1)
+        if group != fold.group:
+            raise LoweringError(
+                f"{operand.name} is folded in groups of {fold.group} along {along}, and this kernel's are of {group}."
+            )
+        op = Op.ADD if fold.operation is Operation.PLUS else Op.MAX
+        element: Expr = Var(ELEMENT) if width > 1 else ZERO
+        body = self._over(width, self._masked(value, element, place, along, is_row, op))
+        if is_row:
+            body = (*body, *_folded(value, op))
+            width, element = 1, ZERO
+        here = Ref(value, (element,))
+        masks = () if lanes is None else tuple(lanes.step * power for power in powers_of_two(lanes.extent))
+        shuffles = tuple(ShuffleAdd(here, mask, origin="C", op=op) for mask in masks)
+        first = None if lanes is None else binary(Op.EQ, lane_of(self.program) // lanes.step % lanes.extent, 0)
+        store = self._stored(operand, place, group, here, ZERO if is_row else element, first)
+        return (*body, *self._over(width, (*shuffles, store)))
+
+    @staticmethod
+    def _over(width: int, body: Body) -> Body:
+        return (For(ELEMENT, Const(width), body, unroll=True),) if width > 1 and body else body
+
+    def _masked(self, value: Buffer, element: Expr, place: Ref, along: Dim, is_row: bool, op: Op) -> Body:
+        """What lies behind the edge of C does not count."""
+        if along in self.exact:
+            return ()
+        index = self._index(place, along) + (element if is_row else ZERO)
+        nothing = real(0.0 if op is Op.ADD else float("-inf"))
+        held = Load(value, (element,))
+        inside = binary(Op.LT, index, end_of(self.program, along))
+        return (Assign(Ref(value, (element,)), Select(inside, held, nothing), origin="C"),)
+
+    def _index(self, place: Ref, dim: Dim) -> Expr:
+        return place.index[self.program.gemm.operand("C").dims.index(dim)]
+
+    def _stored(self, operand: Operand, place: Ref, group: int, value: Ref, element: Expr, first: Expr | None) -> Move:
+        """One partial result, by the first lane of its group."""
+        name, other = operand.name, operand.contiguous
+        number = Cast(I64, self._index(place, operand.strided) // group)
+        base: Expr = Binary(Op.MUL, number, Cast(I64, SIZES[other]))
+        for matrix in matrix_of(self.program, name):
+            base = Binary(Op.ADD, base_of(self.program, name, matrix), base)
+        at = self._index(place, other) + element
+        guards = [binary(Op.LT, index, end_of(self.program, dim)) for dim, index in self._edges(operand, place, at)]
+        target = Ref(Buffer(name, Space.GLOBAL, operand.dtype, ()), (base, at))
+        return Move(target, value, 1, both(first, *guards), origin="C")
+
+    def _edges(self, operand: Operand, place: Ref, at: Expr) -> list[tuple[Dim, Expr]]:
+        """The indices that may lie behind the edge of C: of the element, and of the first of its group."""
+        found: list[tuple[Dim, Expr]] = [
+            (operand.contiguous, at),
+            (operand.strided, self._index(place, operand.strided)),
+        ]
+        return [(dim, index) for dim, index in found if dim not in self.exact]
+
+
+def powers_of_two(below: int) -> tuple[int, ...]:
+    """1, 2, 4, ..., below a power of two.
+
+    >>> powers_of_two(8)
+    (1, 2, 4)
+    """
+    return tuple(1 << number for number in range(below.bit_length() - 1))
+
+
+def _folded(value: Buffer, op: Op) -> Body:
+    """Neighbours of a thread two by two, into the first of them."""
+    body: list[Assign] = []
+    for apart in powers_of_two(value.elements):
+        for at in range(0, value.elements, 2 * apart):
+            one, other = (Load(value, (Const(number),)) for number in (at, at + apart))
+            body.append(Assign(Ref(value, (Const(at),)), Binary(op, one, other), origin="C"))
+    return tuple(body)
+
+
+def group_of(program: Program, along: Dim, width: int) -> tuple[int, FragmentDigit | None]:
+    """Neighbours along a dimension that threads fold together, and the digit of lanes that share them out. width: of
+    those that a thread finishes at a time. Raises LoweringError where lanes hold no whole groups."""
+    fragment = fragment_of(program, "C")
+    if fragment is None:
+        return width, None
+    index = [axis.dim for axis in program.instruction_axes].index(along)
+    held = (digit for digit in fragment.digits if digit.holder is Holder.LANE and digit.step < WARP_LANES)
+    lanes = [digit for digit in held if (digit.index, digit.stride) == (index, width)]
+    group = width * lanes[0].extent if lanes else width
+    if fragment.opaque or group < _LEAST_IN_LANES:
+        raise LoweringError(
+            f"The lanes of {'opaque fragments' if fragment.opaque else f'this kernel hold groups of {group}'} along "
+            f"{along}, of which no partial results are made.",
+            hint="another kernel makes them.",
+        )
+    return group, lanes[0]
+
+
+def folded_groups(program: Program) -> dict[str, int]:
+    """The groups of each fold that the kernel of a program writes, by its name. Raises LoweringError where C is stored
+    in a way that folds nothing."""
+    plan, gemm = epilogue_plan(program), program.gemm
+    c, fragment = gemm.operand("C"), fragment_of(program, "C")
+    if plan.tile is not None and not plan.subtiles:
+        raise LoweringError("Results that the block stores from shared memory are not folded.")
+    width = program.result_vector
+    if plan.subtiles:
+        assert fragment is not None
+        transposed = program.instruction_axes[0].dim == c.contiguous
+        width = 1 if transposed else fragment.neighbours(1)
+    elif plan.rearrangement is Rearrangement.QUAD_SHUFFLE:
+        assert plan.sink is Sink.THREADS
+        width //= QUAD_LANES
+    found = {}
+    for added in gemm.epilogue.written:
+        if added.fold is not None:
+            along = gemm.operand(added.name).strided
+            found[added.name] = group_of(program, along, width if along == c.contiguous else 1)[0]
+    return found

@@ -1,0 +1,169 @@
+"""What an epilogue writes beside C: other matrices, and folds of rows and of columns, by every sink of C."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import pytest
+
+from tilewright.dtypes import BF16, F16, F32, Array
+from tilewright.errors import LoweringError
+from tilewright.frontend import ops
+from tilewright.frontend.tracing import Symbol
+from tilewright.kernels.mma import MmaConfig
+from tilewright.kernels.simt import SimtConfig
+from tilewright.kernels.wgmma import WgmmaConfig
+from tilewright.lowering.epilogue_results import folded_groups
+from tilewright.problem import Epilogue, Gemm, Order, check, make_operands
+from tilewright.problem.epilogue import Result
+from tilewright.problem.functions import Operation
+from tilewright.problem.reference import folded_axis
+from tilewright.problem.values import Accumulated, Added, Element, Fold
+from tilewright.runtime.nvrtc import compile_cuda
+from tilewright.simulator import simulate
+from tilewright.toolchain import Build, build
+
+ACC = Symbol(Accumulated())
+GATE = Symbol(Element(Added("gate_operand", None, BF16)))
+ROW = Symbol(Element(Added("row_operand", "m", F32)))
+
+CONFIGS: dict[str, Any] = {
+    "wgmma-tma": WgmmaConfig((128, 80, 64), stages=2, subtile=64),
+    "wgmma-ping-pong": WgmmaConfig((64, 48, 64), ping_pong=True, stages=3, subtile=16),
+    "wgmma-threads": WgmmaConfig((64, 32, 64), consumers=1, stages=2),
+    "wgmma-swap": WgmmaConfig((24, 64, 64), consumers=1, stages=2, subtile=64, swap_ab=True),
+    "mma": MmaConfig((32, 32, 32), (16, 32), stages=2),
+    "mma-shuffle": MmaConfig((32, 64, 32), (16, 32), stages=2, store="quad_shuffle"),
+    "simt": SimtConfig((64, 64, 16), (32, 32), unroll=8),
+}
+
+
+def fold(name: str, along: Any, operation: Any, value: Any, group: int = 0) -> Result:
+    return Result(Added(name, along, F32, own=True, fold=Fold(operation, group)), value.value)
+
+
+def epilogue_of(*results: Result) -> Epilogue:
+    return Epilogue("n", function=(ops.silu(ACC) * GATE).value, results=results)
+
+
+MATRICES = (
+    Result(Added("second", None, F32), (ACC * ROW).value),
+    Result(Added("third", None, F16), ops.relu(ACC - GATE).value),
+)
+FOLDS = {
+    "rows": fold("rows", "m", Operation.PLUS, ACC + 1.0),
+    "columns": fold("columns", "n", Operation.PLUS, ACC * ACC + 1.0),
+    "largest": fold("largest", "m", Operation.MAXIMUM, ACC * GATE - 9.0),
+    "tallest": fold("tallest", "n", Operation.MAXIMUM, -abs(ACC) - 1.0),
+}
+
+
+def gemm_of(config: Any, m: int, n: int, **options: Any) -> Gemm:
+    dtype = F32 if isinstance(config, SimtConfig) else BF16
+    ldc = n if n % 8 == 0 else n + 3
+    given = {"out": dtype, "lda": 24, "ldb": 24, "ldc": ldc} | options
+    return Gemm(m, n, 24, dtype, b=Order.COL, **given)
+
+
+def built_for(config: Any, gemm: Gemm) -> Build:
+    """The kernel, its folds in the groups that it makes."""
+    plain = build(gemm, config.schedule(gemm))
+    groups = folded_groups(plain.program)
+    results = tuple(
+        one if one.operand.fold is None else in_groups(one, groups[one.operand.name]) for one in gemm.epilogue.results
+    )
+    gemm = replace(gemm, epilogue=replace(gemm.epilogue, results=results))
+    return build(gemm, config.schedule(gemm))
+
+
+def in_groups(result: Result, group: int) -> Result:
+    assert result.operand.fold is not None
+    return replace(result, operand=replace(result.operand, fold=replace(result.operand.fold, group=group)))
+
+
+def result_of(gemm: Gemm, name: str, stored: Array) -> Array:
+    """A matrix, or the fold of partial results, in order."""
+    operand = gemm.operand(name)
+    if operand.fold is None:
+        leading, length = gemm.leading(name), gemm.size(operand.contiguous)
+        rows = [operand.dtype.decode(stored[at * leading :][:length]) for at in range(gemm.size(operand.strided))]
+        found = np.stack(rows)
+        return found if operand.order is Order.ROW else found.T
+    partials = stored.reshape(gemm.groups_of(operand), gemm.size(operand.contiguous))
+    whole = partials[0].copy()
+    for one in partials[1:]:
+        whole = whole + one if operand.fold.operation is Operation.PLUS else np.fmax(whole, one)
+    return np.expand_dims(whole, folded_axis(gemm, name))
+
+
+def assert_right(built: Build) -> dict[str, Array]:
+    gemm = built.gemm
+    operands = make_operands(gemm)
+    run = simulate(built.kernel, operands)
+    assert run.completed and not run.errors
+    found = {}
+    for name in gemm.results:
+        found[name] = result_of(gemm, name, run.stored[name])
+        verdict = check(operands, found[name], result=name)
+        assert verdict.ok, (name, verdict.message)
+        assert not check(operands, found[name] * 1.1 + 0.1, result=name).ok
+    return found
+
+
+@pytest.mark.cross_section("config", every=2)
+@pytest.mark.parametrize("shape", [(70, 83), (128, 160)], ids=str)
+@pytest.mark.parametrize("config", CONFIGS)
+def test_matrices_beside_c(config: str, shape: tuple[int, int]) -> None:
+    gemm = gemm_of(CONFIGS[config], *shape, epilogue=epilogue_of(*MATRICES), alpha=0.5)
+    if config == "mma-shuffle" and shape[1] % 8:
+        pytest.skip("a quad shuffle transpose needs rows of 16 bytes")
+    assert_right(built_for(CONFIGS[config], gemm))
+
+
+@pytest.mark.cross_section("config", every=2)
+@pytest.mark.parametrize("config", [name for name in CONFIGS if "swap" not in name])
+def test_folds_of_rows_and_columns(config: str) -> None:
+    shape = (70, 88) if "shuffle" in config else (70, 83)
+    epilogue = epilogue_of(*FOLDS.values())
+    assert_right(built_for(CONFIGS[config], gemm_of(CONFIGS[config], *shape, epilogue=epilogue, beta=-1.0)))
+
+
+def test_swapped_operands_fold_rows_and_refuse_columns() -> None:
+    config = CONFIGS["wgmma-swap"]
+    epilogue = epilogue_of(FOLDS["rows"], FOLDS["largest"])
+    assert_right(built_for(config, gemm_of(config, 70, 88, epilogue=epilogue)))
+    with pytest.raises(LoweringError, match="groups of 1 along m"):
+        built_for(config, gemm_of(config, 70, 88, epilogue=epilogue_of(FOLDS["columns"])))
+
+
+def test_sums_have_the_same_bits_in_every_tile_of_tensor_cores() -> None:
+    names = ("wgmma-tma", "wgmma-ping-pong", "wgmma-threads", "mma")
+    folds = (FOLDS["rows"], FOLDS["columns"])
+    plain = replace(epilogue_of(*folds), bias=None)
+    found = []
+    for name in names:
+        gemm = gemm_of(CONFIGS[name], 70, 88, epilogue=plain)
+        built = built_for(CONFIGS[name], gemm)
+        operands = make_operands(built.gemm)
+        ones = np.full_like(operands.a, BF16.encode(np.float32([1.0]))[0])
+        run = simulate(built.kernel, replace(operands, a=ones), listeners=())
+        found.append([result_of(built.gemm, one.operand.name, run.stored[one.operand.name]) for one in folds])
+    for others in found[1:]:
+        for one, other in zip(found[0], others, strict=True):
+            np.testing.assert_array_equal(one, other)
+
+
+def test_another_group_is_refused() -> None:
+    config = CONFIGS["mma"]
+    gemm = gemm_of(config, 64, 64, epilogue=epilogue_of(fold("rows", "m", Operation.PLUS, ACC, 4)))
+    with pytest.raises(LoweringError, match="groups of 4 along n, and this kernel's are of 8"):
+        _ = build(gemm, config.schedule(gemm)).kernel
+
+
+@pytest.mark.parametrize(("config", "arch"), [("wgmma-tma", "sm_90a"), ("mma-shuffle", "sm_80"), ("simt", "sm_80")])
+def test_kernels_compile_without_spills(config: str, arch: str) -> None:
+    gemm = gemm_of(CONFIGS[config], 256, 328, epilogue=epilogue_of(*MATRICES, *FOLDS.values()))
+    cubin = compile_cuda(built_for(CONFIGS[config], gemm).source, arch)
+    assert cubin.resources.spill_store_bytes == cubin.resources.spill_load_bytes == 0

@@ -6,6 +6,11 @@ Each problem's plans are what dispatch would take, the three that the cost model
 them. Processes price, build and compile while the GPU measures. Every plan's result is checked against float64 on
 sampled rows, its output poisoned. Each is captured into a CUDA graph over rotated operands; graphs are replayed in
 turn. A row: problem, cuBLAS's time, and of each plan its key, the model's and the measured microseconds.
+
+    python benchmarks/choice_sweep.py --skinny 40 --sample 0 --cluster-k 9 --plans 4 --out out.jsonl
+
+The library proposes no kernels whose clusters share the sum over k by itself yet. With --cluster-k so many of them are
+measured beside the other plans of each problem, and the last line tells how often they win.
 """
 
 from __future__ import annotations
@@ -18,11 +23,12 @@ import statistics
 import tempfile
 import time
 import traceback
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import BrokenExecutor, Future, ProcessPoolExecutor, as_completed
 from dataclasses import asdict, replace
 from functools import cache
 from itertools import cycle, islice
+from math import exp, log
 from multiprocessing import get_context
 from pathlib import Path
 from typing import Any
@@ -30,12 +36,12 @@ from typing import Any
 from tilewright.bench.records import Origin, command, commit, now
 from tilewright.device.spec import DeviceSpec
 from tilewright.errors import TilewrightError
-from tilewright.kernels.wgmma import WgmmaConfig
+from tilewright.kernels.wgmma import CLUSTER_SIZES_ALONG_K, WgmmaConfig
 from tilewright.planning.assembly import Request
 from tilewright.planning.candidates import candidates
 from tilewright.planning.dispatch import estimated
 from tilewright.planning.on_paper import alignment_of_rows
-from tilewright.planning.ranking import core_of, estimate_us, whole_space
+from tilewright.planning.ranking import core_of, estimate_us, ranked, whole_space
 from tilewright.problem.gemm import Gemm
 from tilewright.runtime.cubin_cache import CubinCache
 from tilewright.runtime.driver import open_gpu
@@ -57,8 +63,9 @@ ROUNDS = 5
 MOST_CALLS = 200
 
 
-def candidates_of(gemm: Gemm, spec: DeviceSpec, count: int) -> list[Candidate]:
-    """What dispatch would take, the best of each split of k, and plans drawn near the best priced ones."""
+def candidates_of(gemm: Gemm, spec: DeviceSpec, count: int, cluster_k: int = 0) -> list[Candidate]:
+    """What dispatch would take, the best of each split of k, and plans drawn near the best priced ones. cluster_k: so
+    many whose clusters share the sum over k."""
     alignment = alignment_of_rows(gemm)
     # mma.sync is hardly ever faster than wgmma.
     family = "wgmma" if "wgmma" in candidates(gemm, spec) else None
@@ -72,10 +79,25 @@ def candidates_of(gemm: Gemm, spec: DeviceSpec, count: int) -> list[Candidate]:
     split = {getattr(one.kernel, "split_k", 1): one for one in reversed(ranking)}
     asked = [*shipped_for(gemm, spec), *ranking[:3], *best[:6], *others(best[:4])]
     asked += sorted(split.values(), key=ranking.index)[:3]
+    asked += sharing_k(gemm, spec, cluster_k)
     today = {one: estimate_us(one, gemm, spec, alignment) for one in asked}
     return [
         Candidate(config, us) for config, us in (today | {c: us for c, us in found.items() if c not in today}).items()
     ]
+
+
+def sharing_k(gemm: Gemm, spec: DeviceSpec, count: int) -> list[PlanConfig]:
+    """The best priced kernels whose clusters share the sum over k, as many of each size of a cluster."""
+    found: list[PlanConfig] = []
+    for size in CLUSTER_SIZES_ALONG_K[1:] if count else ():
+        plans = (config for _, config in ranked(gemm, spec, alignment_of_rows(gemm), cluster_k=(size,)))
+        cores = {core_of(one): one for one in islice((one for one in plans if size_along_k(one) > 1), 4 * count)}
+        found += list(cores.values())[: max(1, count // 3)]
+    return found
+
+
+def size_along_k(config: PlanConfig) -> int:
+    return getattr(config.kernel, "cluster_k", 1)
 
 
 def others(plans: Sequence[PlanConfig]) -> list[PlanConfig]:
@@ -99,9 +121,11 @@ def shipped_for(gemm: Gemm, spec: DeviceSpec) -> list[PlanConfig]:
     return [] if found is None else [found]
 
 
-def prepared_for(gemm: Gemm, spec: DeviceSpec, arch: str, count: int) -> list[tuple[float, Prepared | str]]:
+def prepared_for(
+    gemm: Gemm, spec: DeviceSpec, arch: str, count: int, cluster_k: int
+) -> list[tuple[float, Prepared | str]]:
     """The candidates of a problem, compiled; the reason in place of one that cannot be."""
-    candidates = candidates_of(gemm, spec, count)
+    candidates = candidates_of(gemm, spec, count, cluster_k)
     space, cache = Space(gemm, spec, candidates), CubinCache()
     found: list[tuple[float, Prepared | str]] = []
     for one in candidates:
@@ -226,7 +250,43 @@ def _targets(asked: argparse.Namespace) -> tuple[Drawn, ...]:
     if asked.suite:
         found += [Drawn(one, "suite") for one in problems(formats=formats, orders=orders)]
     found += drawn(random_shapes(asked.random, asked.seed), formats, orders, seed=asked.seed)
+    found += drawn(skinny_shapes(asked.skinny, asked.seed), formats, orders, seed=asked.seed)
     return tuple(found)
+
+
+def skinny_shapes(count: int, seed: int) -> Iterator[tuple[tuple[int, int, int], str]]:
+    """What split-K is for: M from 2 to 200, N from 512 to 8192, K from 2000 to 30000, the latter multiples of 8."""
+    rng = random.Random(seed)
+    for _ in range(count):
+        m, n, k = (exp(rng.uniform(log(low), log(high))) for low, high in ((2, 200), (512, 8192), (2000, 30000)))
+        yield (round(m), round(n / 8) * 8, round(k / 8) * 8), "skinny"
+
+
+def told_of_clusters(rows: Sequence[Mapping[str, Any]]) -> str:
+    """How kernels whose clusters share the sum over k compare with the fastest of the others, and with cuBLAS.
+
+    >>> sharing, alone = ({"config": {"cluster_k": blocks}} for blocks in (4, 1))
+    >>> told_of_clusters([{"cublas": 8.0, "plans": [[sharing, 9.0, 8.0], [alone, 9.0, 10.0]]}])
+    'clusters along k: the fastest in 1 of 1 problems; 1.250 times as fast as others; of cuBLAS 1.000, without 0.800'
+    """
+    ratios, best, without = [], [], []
+    for row in rows:
+        times = {
+            sharing: [us for told, _, us in row["plans"] if (told["config"].get("cluster_k", 1) > 1) is sharing]
+            for sharing in (False, True)
+        }
+        if all(times.values()):
+            ratios.append(min(times[False]) / min(times[True]))
+            without.append(row["cublas"] / min(times[False]))
+            best.append(row["cublas"] / min(times[False] + times[True]))
+    if not ratios:
+        return "clusters along k: no problem had any beside other plans"
+    wins = sum(ratio > 1 for ratio in ratios)
+    mean = statistics.geometric_mean
+    return (
+        f"clusters along k: the fastest in {wins} of {len(ratios)} problems; {mean(ratios):.3f} times as fast as "
+        f"others; of cuBLAS {mean(best):.3f}, without {mean(without):.3f}"
+    )
 
 
 _MOST_FAULTS = 3
@@ -264,6 +324,8 @@ def main() -> None:
     parser.add_argument("--sample", type=int, default=100)
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--plans", type=int, default=16, help="of each problem")
+    parser.add_argument("--skinny", type=int, default=0, help="skinny problems with long sums")
+    parser.add_argument("--cluster-k", type=int, default=0, help="of each problem, whose clusters share the sum over k")
     parser.add_argument("--budget", type=float, default=300.0, help="seconds")
     parser.add_argument("--workers", type=int, default=max(1, (os.cpu_count() or 2) - 2))
     parser.add_argument("--out", type=Path, required=True)
@@ -276,7 +338,7 @@ def main() -> None:
     origin = Origin(
         *(gpu.name, gpu.driver_version, compiler_version(), f"torch {torch.__version__}", commit(), command(), now())
     )
-    done = 0
+    done, rows = 0, list[Mapping[str, Any]]()
     context = get_context("spawn")
     with (
         asked.out.open("a", encoding="utf-8") as file,
@@ -289,7 +351,8 @@ def main() -> None:
 
         write({"origin": asdict(origin)})
         tasks: dict[Future[Any], Drawn] = {
-            pool.submit(prepared_for, one.problem.gemm, spec, arch, asked.plans): one for one in targets
+            pool.submit(prepared_for, one.problem.gemm, spec, arch, asked.plans, asked.cluster_k): one
+            for one in targets
         }
         measuring = ProcessPoolExecutor(1, mp_context=context)
         for task in as_completed(tasks):
@@ -302,6 +365,7 @@ def main() -> None:
                 write(row)
                 if "fault" not in row:
                     done += 1
+                    rows.append(row)
                     if row.get("plans") and done % 10 == 0:
                         print(f"{done} {row['p']} best {row['cublas'] / row['plans'][0][2]:.3f}", flush=True)
                     break
@@ -313,6 +377,8 @@ def main() -> None:
                 pool.shutdown(wait=False, cancel_futures=True)
                 break
     measuring.shutdown()
+    if asked.cluster_k:
+        print(told_of_clusters(rows), flush=True)
     print(f"{done} of {len(targets)} problems in {time.monotonic() - began:.0f} s", flush=True)
     os._exit(0)
 

@@ -61,6 +61,7 @@ WGMMA = [
     *(persistent(m, n, consumers, subtile=min(n, 64)) for m, n, consumers in NARROW),
     *(one_tile(m, n, consumers) for m, n, consumers in NARROW),
     *(skinny(rows, 64) for rows in SKINNY_ROWS),
+    replace(skinny(32, 64, blocks=2), cluster_k=4),
 ]
 
 

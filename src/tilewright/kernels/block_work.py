@@ -168,8 +168,9 @@ def _wgmma_epilogue(c: Any, gemm: Gemm, setting: Setting) -> Phase:
     size_bytes = c.m * c.n * setting.out_bytes
     through = _times(_shared("C_tile", "store", size_bytes / (WARP_THREADS * _WIDE)), staged)
     vectors = tuple(_times(one, staged & np.logical_not(by_tma)) for one in _along_rows(size_bytes, setting))
-    per_thread = _times(_per_thread(c, setting), np.logical_not(staged))
-    rest = _epilogue(c, setting, (through, *vectors, per_thread))
+    per_thread = _times(_per_thread(c, setting), np.logical_not(staged) / c.cluster_k)
+    exchanged = _shared("cluster_sums", "load", wgmma.exchanged_bytes(c) / (WARP_THREADS * _WIDE))
+    rest = _epilogue(c, setting, (through, *vectors, per_thread, exchanged))
     return Phase(rest.fp32, 0.0, 0.0, rest.conversions, rest.other, rest.accesses, tma_bytes=size_bytes * by_tma)
 
 

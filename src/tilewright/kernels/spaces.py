@@ -63,6 +63,15 @@ def _wgmma(gemm: Gemm) -> Columns:
 _CORES: dict[Any, Columns] = {}
 
 
+def with_cluster_k(c: Columns, gemm: Gemm, blocks: Any) -> Columns:
+    """The legal kernels of wgmma that share the sum over k in a cluster of so many blocks, a column, each with the
+    deepest ring beside the sums that are exchanged."""
+    c = c.with_columns(cluster_k=blocks)
+    c = c.with_columns(stages=wgmma.deepest_ring(c, c.blocks))
+    c = c[np.flatnonzero(legal(wgmma.LAWS, c, gemm))]
+    return c.with_columns(per_sm=wgmma.blocks_per_sm(c), shared_bytes=wgmma.shared_bytes(c))
+
+
 def wgmma_core(gemm: Gemm) -> Columns:
     """Every tile, cluster and schedule of tiles; a persistent kernel stages C where that is possible. What is legal
     depends on formats and orders alone; a table of each is kept."""
@@ -86,7 +95,7 @@ def _wgmma_tiles(gemm: Gemm, options: Mapping[str, Any]) -> Columns:
     common: dict[str, Any] = {"k": (k,), "cluster": range(5), "split_k": (1,), "persistent": (0, 1), "blocks": (1, 2)}
     pieces, every = (1, 0) if gemm.pieces is None else (gemm.pieces.count, gemm.pieces.promote_every)
     common |= {"promote_every": (every,), "pieces": (pieces,), "evict_first": ("",), **options}
-    common |= {"accumulators": (1,)}
+    common |= {"accumulators": (1,), "cluster_k": (1,)}
     rows = {"m": (64, 128, 192, 256), "n": range(8, wgmma.MAX_COLUMNS + 1, 8)}
     columns = {"m": range(8, wgmma.MAX_COLUMNS + 1, 8), "n": (64, 128, 192, 256)}
     c = joined(

@@ -7,6 +7,7 @@ from typing import Any, ClassVar, Literal
 
 import numpy as np
 
+from tilewright.dtypes import F32
 from tilewright.ir.program import GROUP_LANES, RasterOrder
 from tilewright.kernels.columns import Column
 from tilewright.kernels.law import Law, reasons_against
@@ -71,6 +72,9 @@ _STAGED_BYTES = 2
 CLUSTER_SIZES = (1, 2, 4)
 """Blocks of a cluster along m and along n: each loads its share of the tiles that others read as well."""
 
+CLUSTER_SIZES_ALONG_K = (1, 2, 4, 8)
+"""Blocks of a cluster that share the sum over k of a tile."""
+
 
 @dataclass(frozen=True, slots=True)
 class WgmmaConfig(Tiled):
@@ -92,6 +96,7 @@ class WgmmaConfig(Tiled):
     promote_every: elements of k after which the accumulators are added to others in f32; 0 for never
     pieces: tiles of A and of B in a stage: the pieces of operands that are f32
     accumulators: sums of an element of C, each with a tile of a B of its own in a stage
+    cluster_k: blocks of a cluster that share the sum over k of a tile, through distributed shared memory
     """
 
     consumers: int = 2
@@ -109,12 +114,13 @@ class WgmmaConfig(Tiled):
     promote_every: int = 0
     pieces: int = 1
     accumulators: int = 1
+    cluster_k: int = 1
 
     kind: ClassVar[str] = "wgmma"
     columns: ClassVar[tuple[str, ...]] = (
         *("m", "n", "k", "consumers", "ping_pong", "cluster_m", "cluster_n", "stages", "swap_ab", "split_k"),
         *("persistent", "raster_rows", "subtile", "subtile_stages", "dependent_launch", "promote_every", "pieces"),
-        *("accumulators", "evict_first"),
+        *("accumulators", "evict_first", "cluster_k"),
     )
 
     @property
@@ -153,7 +159,7 @@ class WgmmaConfig(Tiled):
         return PRODUCER_REGISTERS, int(consumer_registers(self))
 
     def _order_of_tiles(self) -> tuple[Step, ...]:
-        sizes = (("m_block", self.cluster_m), ("n_block", self.cluster_n))
+        sizes = (("m_block", self.cluster_m), ("n_block", self.cluster_n), ("k_tile", self.cluster_k))
         clusters = tuple(Cluster(loop, size) for loop, size in sizes if size > 1)
         if self.persistent:
             return Raster(RasterOrder.GROUPED, group=self.raster_rows), Persist(), *clusters
@@ -192,9 +198,10 @@ def consumer_registers(config: Any) -> Column:
 
 def registers_beside(config: Any) -> Column:
     """Registers of a thread of a consumer beside its accumulators: with fewer NVRTC 13.0 spills, most of all where it
-    transposes C on its way out, or has several fragments of accumulators. Found by compiling 14,000 drawn kernels."""
+    transposes C on its way out, or sends accumulators to other blocks. Found by compiling 14,000 drawn kernels."""
     transposing = np.logical_and(config.swap_ab, config.subtile > 0)
     unstaged = np.where(config.swap_ab, 64, np.where(config.consumers == 1, 72, 48))
+    unstaged = np.where(config.cluster_k > 1, 112, unstaged)
     wide = _columns(config) > _TRANSPOSED_COLUMNS
     return np.where(transposing, np.where(wide, 140, np.where(config.consumers > 2, 92, 88)), unstaged)
 
@@ -276,7 +283,12 @@ def staged_c_bytes(config: Any) -> Column:
 def shared_bytes(config: Any) -> Column:
     """Shared memory of a block."""
     ring = config.stages * stage_rows(config) * SWIZZLE_ATOM_BYTES
-    return ring + staged_c_bytes(config) + _MBARRIER_BYTES
+    return ring + staged_c_bytes(config) + exchanged_bytes(config) + _MBARRIER_BYTES
+
+
+def exchanged_bytes(config: Any) -> Column:
+    """Shared memory for the sums that the blocks of a cluster send of the slice of a tile that a block owns."""
+    return config.m * config.n * F32.bytes * (config.cluster_k > 1)
 
 
 def fits(config: Any, blocks: int = 1) -> Column:
@@ -303,7 +315,8 @@ def blocks_per_sm(config: Any) -> Column:
 
 def deepest_ring(config: Any, blocks: Column = 1) -> Column:
     """The most stages of which an SM holds so many blocks."""
-    room = _SHARED_BYTES_PER_SM // blocks - _RESERVED_BYTES - _MBARRIER_BYTES - staged_c_bytes(config)
+    fixed = _RESERVED_BYTES + _MBARRIER_BYTES + staged_c_bytes(config) + exchanged_bytes(config)
+    room = _SHARED_BYTES_PER_SM // blocks - fixed
     return np.minimum(room // (stage_rows(config) * SWIZZLE_ATOM_BYTES), MAX_STAGES)
 
 
@@ -466,6 +479,21 @@ LAWS: tuple[Law, ...] = (
             f"a cluster has 1, 2 or 4 blocks along m and along n, at most {MAX_CLUSTER} in all, not "
             f"{c.cluster_m} x {c.cluster_n}"
         ),
+    ),
+    Law(
+        lambda c, g: np.logical_not(np.isin(c.cluster_k, CLUSTER_SIZES_ALONG_K)),
+        lambda c, g: f"a cluster has 1, 2, 4 or 8 blocks that share the sum over k, not {c.cluster_k}",
+    ),
+    Law(
+        lambda c, g: (
+            (c.cluster_k > 1)
+            & ((c.cluster_m * c.cluster_n * c.split_k * c.accumulators > 1) | (c.persistent > 0) | (c.subtile > 0))
+        ),
+        lambda c, g: "a cluster along k has a block for each part of one tile and one sum, and per-thread stores",
+    ),
+    Law(
+        lambda c, g: accumulators_of(c) % c.cluster_k != 0,
+        lambda c, g: f"{accumulators_of(c)} accumulators of a thread are not {c.cluster_k} equal slices",
     ),
 )
 """What the lowering takes today, all in this place."""

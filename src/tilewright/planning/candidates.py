@@ -21,7 +21,7 @@ from tilewright.kernels.mma import MmaConfig
 from tilewright.kernels.mma_presets import BEST as MMA_BEST
 from tilewright.kernels.mma_presets import at_depth
 from tilewright.kernels.simt import SimtConfig
-from tilewright.kernels.spaces import wgmma_core
+from tilewright.kernels.spaces import wgmma_core, with_cluster_k
 from tilewright.kernels.wgmma_steps import INSTRUCTION_ROWS
 from tilewright.planning.correction import FITTED_FOR
 from tilewright.problem.gemm import Gemm, Order
@@ -206,17 +206,38 @@ def promoted(tables: Mapping[str, Columns], every: int, gemm: Gemm) -> Mapping[s
     return {"wgmma": c[np.flatnonzero((registers <= wgmma.consumer_registers(c)) & wgmma.blocks_fit(c, gemm))]}
 
 
+CLUSTERS_ALONG_K: tuple[int, ...] = ()
+"""Blocks of clusters that share the sum over k, as the choice proposes them: none, until they have been measured. With
+(2, 4, 8) it does, beside split-K with a launch of its own (`benchmarks/choice_sweep.py --cluster-k`)."""
+
+_LEAST_K_TILES = 4
+"""K tiles that are worth a block of such a cluster: its ring must fill before the exchange costs less than it saves."""
+
+
+def sharing_k(c: Columns, gemm: Gemm, spec: DeviceSpec, sizes: tuple[int, ...]) -> Columns:
+    """Kernels of wgmma with a block for each tile, in clusters of some sizes whose blocks share the sum over k, as far
+    as their blocks fill the SMs at most once."""
+    c = c[np.flatnonzero((c.cluster_m * c.cluster_n == 1) & (c.persistent == 0) & (c.subtile == 0))]
+    tiles = ceil_div(gemm.m, c.m) * ceil_div(gemm.n, c.n)
+    asked = np.array(sizes, dtype=np.int64)
+    room = spec.sm_count * np.maximum(1, wgmma.blocks_per_sm(c)) // np.maximum(tiles, 1)
+    most = np.minimum(room, len(gemm.products) * gemm.k // (_LEAST_K_TILES * c.k))
+    row, column = np.nonzero(asked[None, :] <= most[:, None])
+    return with_cluster_k(c[row], gemm, asked[column])
+
+
 def promising(c: Columns, gemm: Gemm, spec: DeviceSpec, count: int = 1) -> Columns:
     """Kernels of wgmma, with split-K, whose busiest SM has little more work than that of the best of them."""
     if not len(c):
         return c
-    blocks = c.tiles * c.split_k * count
+    parts = c.split_k * c.cluster_k
+    blocks = c.tiles * parts * count
     # Blocks of a batch whose sums are short begin and end too often, if each has one tile.
     if count > 1:
         many = np.flatnonzero((c.persistent > 0) | (blocks <= spec.sm_count))
         if len(many):
-            c, blocks = c[many], blocks[many]
-    steps = _tiles_along(ceil_div(gemm.k, int(c.k[0])), c.split_k)
+            c, blocks, parts = c[many], blocks[many], parts[many]
+    steps = _tiles_along(ceil_div(gemm.k, int(c.k[0])), parts)
     work = np.ceil(blocks / (spec.sm_count * c.per_sm)) * c.per_sm * steps * c.k_tile_work
     work = np.maximum(work, count * gemm.compulsory_bytes * _WORK_OF_A_BYTE) + _OTHER_WORK * (1 + (c.split_k > 1))
     # Without split-K too: a call may have no workspace, or one order of summation.
@@ -229,7 +250,7 @@ def with_options(c: Columns, gemm: Gemm, spec: DeviceSpec, count: int = 1) -> Co
     """Kernels of wgmma in the order of tiles, and with or without the dependent launch, that sweeps found good."""
     rows, columns = _tiles_along(gemm.m, c.m), _tiles_along(gemm.n, c.n)
     by_columns = (c.persistent > 0) | (rows <= _FLAT_GRID * columns)
-    room = c.tiles * c.split_k * count <= spec.sm_count * c.per_sm / 2
+    room = c.tiles * c.split_k * c.cluster_k * count <= spec.sm_count * c.per_sm / 2
     early = np.where(c.persistent, len(gemm.products) * gemm.flops * count < _LONG_FLOPS, room)
     c = c.with_columns(raster_rows=np.where(by_columns, _MOST_ROWS, 1), dependent_launch=early)
     return c.with_columns(evict_first=wgmma.read_once(c, rows, columns))

@@ -93,6 +93,7 @@ def _candidates(gemm: Gemm, along: str, staged: bool, room: int) -> Columns:
         "cluster": (0, 1, 2),
         "split_k": (1,),
         "accumulators": (1,),
+        "cluster_k": (1,),
         "persistent": (1,),
         "raster_rows": (16,),
         "dependent_launch": (1,),

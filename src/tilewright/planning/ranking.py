@@ -21,15 +21,18 @@ from tilewright.kernels.columns import Columns
 from tilewright.kernels.configuration import rows_of
 from tilewright.kernels.gemv import GemvConfig
 from tilewright.kernels.spaces import legal_parts, space
+from tilewright.kernels.wgmma import CLUSTER_SIZES_ALONG_K
 from tilewright.kernels.wgmma_steps import tma_stores
 from tilewright.model.time import predict_seconds
 from tilewright.planning.block_clocks import blocks_per_sm
 from tilewright.planning.candidates import (
+    CLUSTERS_ALONG_K,
     candidates,
     families_for,
     other_options,
     promising,
     promoted,
+    sharing_k,
     with_options,
 )
 from tilewright.planning.cost import CORRECTED, MORE_LAUNCHES_SECONDS, Around, plan_seconds
@@ -155,7 +158,7 @@ def core_of(config: PlanConfig) -> tuple[object, ...]:
     """What makes most of a plan's speed: all but the options of an epilogue, a raster or a launch."""
     kernel = config.kernel
     around = (kernel.kind, kernel.split_k, config.packed, config.transposed, config.tile_multiples)
-    names = ("tile", "consumers", "ping_pong", "swap_ab", "cluster", "persistent", "warp_tile", "lanes_m")
+    names = ("tile", "consumers", "ping_pong", "swap_ab", "cluster", "cluster_k", "persistent", "warp_tile", "lanes_m")
     return (*around, *(getattr(kernel, name, None) for name in names))
 
 
@@ -167,21 +170,27 @@ def ranked(
     keep_order: bool = False,
     stack: Stack | None = None,
     promote_every: int = 0,
+    cluster_k: tuple[int, ...] | None = None,
 ) -> Ranking:
     """Plans of GEMM kernels, best first. keep_order: no split-K. stack: where the problem is one of a batch.
-    promote_every: of kernels that promote their accumulators; 0 for others."""
+    promote_every: of kernels that promote their accumulators; 0 for others. cluster_k: sizes of clusters that share the
+    sum over k; None: `CLUSTERS_ALONG_K`."""
     tables: list[Priced] = []
     count = 1 if stack is None else stack.count
     found = candidates(gemm, spec, count)
     for kind, table in (promoted(found, promote_every, gemm) if promote_every else found).items():
         if any(one.kind == "wgmma" and not one.packing.packed for one in tables):
             break  # where wgmma reads operands as they lie, mma.sync is no faster
-        rows = table if keep_order or stack is not None else _with_split_k(kind, table, gemm, spec)
+        whole = keep_order or stack is not None
+        sources = [table if whole else _with_split_k(kind, table, gemm, spec)]
         if kind == "wgmma":
-            rows = promising(_that_tma_can_serve(rows, gemm, alignment, stack), gemm, spec, count)
-            rows = with_options(rows, gemm, spec, count)
+            sizes = CLUSTERS_ALONG_K if cluster_k is None else cluster_k
+            sources += [] if whole or not sizes else [sharing_k(table, gemm, spec, sizes)]
+            served = [_that_tma_can_serve(rows, gemm, alignment, stack) for rows in sources]
+            sources = [with_options(promising(rows, gemm, spec, count), gemm, spec, count) for rows in served]
         ways = [way for way in ways_to_pack(kind, gemm, alignment) if not (way.tile_multiples and stack is not None)]
-        priced = _priced(kind, [(rows, way) for way in ways], gemm, spec, alignment, count)
+        told = [(rows, way) for rows in sources for way in ways]
+        priced = _priced(kind, told, gemm, spec, alignment, count)
         if kind == "wgmma":
             others = [(other_options(one.columns[_best(one.seconds, _FINALISTS)], gemm), one.packing) for one in priced]
             priced += _priced(kind, others, gemm, spec, alignment, count)
@@ -218,9 +227,11 @@ def whole_space(gemm: Gemm, spec: DeviceSpec, alignment: Alignment, *, family: s
         found = []
         for packing in ways_to_pack(kind, gemm, alignment):
             read = behind_packing(gemm, kind, packing)
-            rows = _with_split_k(kind, space(kind, read), gemm, spec)
+            legal = space(kind, read)
+            rows = _with_split_k(kind, legal, gemm, spec)
             rows = rows[(rows.split_k == 1) | legal_parts(kind, rows, read)]
             if kind == "wgmma":
+                found.append((sharing_k(legal, read, spec, CLUSTER_SIZES_ALONG_K[1:]), packing))
                 rows = _that_tma_can_serve(rows, gemm, alignment, None)
             found.append((rows, packing))
         tables += _priced(kind, found, gemm, spec, alignment, corrected=_CORRECTED)

@@ -28,7 +28,15 @@ _INSTRUCTIONS = 4
 """Of a k tile for 64 rows: each takes 32 bytes of k."""
 
 _CLUSTERED_SMS = 120 / 132
-"""The share of SMs that clusters of 4 fill: a cluster lies in one GPC. Measured on the H200: a 31st cluster waits."""
+"""The share of SMs that clusters of 4 fill: a cluster lies in one GPC. Measured on the H200: a 31st cluster waits.
+Clusters of 8 are taken to fill as many."""
+
+_EXCHANGE_CLOCKS = 1000.0
+"""Of an exchange of sums in a cluster, beside its bytes: the meeting at the start of the kernel, a store to another SM,
+and the wait for the slowest block. An estimate; nothing was measured."""
+
+_EXCHANGED_BYTES = 14.0
+"""A clock, that an SM sends to others of its cluster: 3.3 TB/s of all SMs, in clusters of two (arXiv 2402.13499)."""
 
 _RESCALE_INSTRUCTIONS = 2
 """For an accumulator: a comparison with itself, and a selection."""
@@ -93,7 +101,7 @@ def _together(c: Any) -> Column:
 
 def waves_of(c: Any, blocks: Column, spec: DeviceSpec) -> Column:
     """Tiles that the busiest SM computes one after another, of those that it holds at a time."""
-    sms = spec.sm_count * np.where(c.cluster_m * c.cluster_n == 4, _CLUSTERED_SMS, 1.0)
+    sms = spec.sm_count * np.where((c.cluster_m * c.cluster_n == 4) | (c.cluster_k >= 4), _CLUSTERED_SMS, 1.0)
     return np.maximum(1, np.ceil(blocks / (sms * _together(c)) - 1e-9))
 
 
@@ -101,7 +109,12 @@ def blocks_of(c: Any, m: Column, n: Column, count: int) -> Column:
     """Blocks, or work items of persistent ones, with those that fill up clusters."""
     rows = ceil_div(ceil_div(m, c.m), c.cluster_m) * c.cluster_m
     columns = ceil_div(ceil_div(n, c.n), c.cluster_n) * c.cluster_n
-    return rows * columns * c.split_k * count
+    return rows * columns * parts_of(c) * count
+
+
+def parts_of(c: Any) -> Column:
+    """Blocks that share the sum over k of a tile."""
+    return c.split_k * c.cluster_k
 
 
 def boxes_of(rows: Column, gemm: Gemm, name: OperandName) -> Column:
@@ -164,7 +177,13 @@ def epilogue_clocks(c: Any, gemm: Gemm, out_bytes: Column, at: Constants) -> Col
     staged = wgmma.stages_result(c, gemm) & tma_stores(gemm) & (out_bytes == gemm.out.bytes)
     narrow = 1 + at.narrow * (8 / np.maximum(c.subtile, 8))
     a_result = np.where(staged, at.staged * narrow, np.where(c.swap_ab > 0, at.swapped, at.per_thread))
-    return at.epilogue + a_result * c.m * c.n * out_bytes / 2
+    return at.epilogue + a_result * c.m * c.n * out_bytes / 2 / c.cluster_k + exchange_clocks(c)
+
+
+def exchange_clocks(c: Any) -> Column:
+    """Clocks in which the blocks of a cluster exchange their sums: each sends what it does not own."""
+    sent = wgmma.exchanged_bytes(c) * (c.cluster_k - 1) / c.cluster_k
+    return (c.cluster_k > 1) * _EXCHANGE_CLOCKS + sent / _EXCHANGED_BYTES
 
 
 def dram_bytes(c: Any, gemm: Gemm, m: Column, n: Column, k: Column, count: int, spec: DeviceSpec) -> Column:
@@ -207,7 +226,7 @@ def kernel_seconds(
     clock_hz = spec.tensor_clock_mhz * 1e6
     blocks = blocks_of(c, m, n, count)
     waves = waves_of(c, blocks, spec)
-    steps = ceil_div(ceil_div(k, c.k), c.split_k)
+    steps = ceil_div(ceil_div(k, c.k), parts_of(c))
     together = _together(c)
     crowd = np.where((together > 1) & (blocks > spec.sm_count), together * (1 + at.crowd), 1.0)
     body = steps * iteration_clocks(c, gemm, spec, m, n, waves, at) * crowd
@@ -235,7 +254,7 @@ def features(
     waves = waves_of(c, blocks, spec)
     slots = spec.sm_count * _together(c)
     clocks = iteration_clocks(c, gemm, spec, m, n, waves, constants())
-    steps = ceil_div(ceil_div(k, c.k), c.split_k)
+    steps = ceil_div(ceil_div(k, c.k), parts_of(c))
     rows, columns = ceil_div(m, c.m), ceil_div(n, c.n)
     element = gemm.dtype.bytes * count
     a_bytes, b_bytes, c_bytes = (

@@ -12,6 +12,7 @@ from math import ceil, prod
 
 from tilewright.ir.async_stmt import WgmmaWait
 from tilewright.ir.buffer import Space
+from tilewright.ir.clusters import neighbours
 from tilewright.ir.kernel import Kernel
 from tilewright.ir.program import Program, Route
 from tilewright.ir.visit import Path, walk
@@ -69,7 +70,7 @@ def work_of(built: Build) -> Work:
     return Work(
         step=_phase(each, gemm),
         rest=_phase(rest, gemm),
-        steps=ceil_div(gemm.k, tile["k"]),
+        steps=ceil_div(gemm.k, tile["k"] * neighbours(program, "k")),
         warps=warps,
         blocks=prod(grid_of(kernel, gemm)),
         strip_bytes=_strip_bytes(built),
@@ -115,7 +116,7 @@ def _count(built: Build, steps: int) -> list[_Line]:
 def sample_gemm(built: Build, steps: int) -> Gemm:
     """A problem for one block (or cluster) of a kernel, of so many steps over k, aligned as the whole problem is."""
     kernel, gemm, tile = built.kernel, built.gemm, built.kernel.tile
-    m, n, k = tile["m"] * kernel.cluster, tile["n"], tile["k"] * steps
+    m, n, k = tile["m"] * kernel.cluster, tile["n"], tile["k"] * steps * neighbours(built.program, "k")
     small = replace(gemm, m=m, n=n, k=k, lda=0, ldb=0, ldc=0, ld_added=())
     lda, ldb, ldc = (
         _as_aligned(small.leading(operand.name), gemm.leading(operand.name), operand.dtype.bytes)

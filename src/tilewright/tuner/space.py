@@ -66,7 +66,7 @@ class Candidate:
         around = (kernel.kind, kernel.split_k, self.config.packed, self.config.transposed, self.config.tile_multiples)
         if isinstance(kernel, GemvConfig):
             return around
-        names = ("ping_pong", "cluster", "persistent", "swap_ab", "warp_tile")
+        names = ("ping_pong", "cluster", "cluster_k", "persistent", "swap_ab", "warp_tile")
         return (*around, kernel.m, kernel.n, *(getattr(kernel, name, None) for name in names))
 
 
@@ -200,7 +200,7 @@ _OF_EACH_ORDER = 3
 def _way_to_sum(config: PlanConfig) -> tuple[object, ...]:
     """What decides the order of a sum: plans that are equal in it sum alike."""
     tile = None if isinstance(config.kernel, GemvConfig) else config.kernel.k
-    return config.kernel.kind, tile, config.split_k, config.tile_multiples
+    return config.kernel.kind, tile, config.split_k, getattr(config.kernel, "cluster_k", 1), config.tile_multiples
 
 
 def _nothing(space: Space, family: str | None) -> ProblemError:

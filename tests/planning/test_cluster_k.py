@@ -1,0 +1,125 @@
+"""Kernels whose clusters share the sum over k: what is legal, what a plan of one computes, and who proposes them."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from random import Random
+
+import numpy as np
+import pytest
+
+from tests.planning.simulated import run_plan, simulated_dispatcher
+from tilewright.device.catalog import device
+from tilewright.dtypes import BF16, F16, TF32
+from tilewright.kernels.configuration import described, from_data, rows_of, to_data
+from tilewright.kernels.spaces import wgmma_core
+from tilewright.kernels.wgmma import WgmmaConfig, shared_bytes
+from tilewright.planning import ranking
+from tilewright.planning.assembly import Request, plan_of
+from tilewright.planning.candidates import sharing_k
+from tilewright.planning.kernels import build_of
+from tilewright.planning.on_paper import alignment_of_rows
+from tilewright.planning.plan import Place
+from tilewright.planning.ranking import estimate_us, ranked, whole_space
+from tilewright.problem import Gemm, Order, check, make_operands
+from tilewright.problem.reference import view
+from tilewright.toolchain import check_launchable
+from tilewright.winners.plan_config import PlanConfig
+
+H200 = device("H200")
+LONG = Gemm(8, 2048, 8192, BF16, out=BF16, b=Order.COL)
+SKINNY = WgmmaConfig((16, 64, 64), 1, stages=4, swap_ab=True, persistent=False, cluster_k=4)
+
+
+def drawn(gemm: Gemm, count: int) -> list[WgmmaConfig]:
+    """Legal kernels of a problem that leaves room for clusters of 2, 4 and 8."""
+    table = sharing_k(wgmma_core(gemm), gemm, H200, (2, 4, 8))
+    assert set(table.cluster_k.tolist()) == {2, 4, 8}
+    return rows_of("wgmma", table, Random(0).sample(range(len(table)), count))  # type: ignore[return-value]
+
+
+@pytest.mark.parametrize(
+    "gemm",
+    [
+        Gemm(64, 128, 8192, BF16, out=BF16, b=Order.COL),
+        Gemm(61, 131, 8192, F16, out=F16, a=Order.COL, lda=64, ldb=136),
+        Gemm(64, 128, 8192, product=TF32, b=Order.COL, c=Order.COL),
+    ],
+    ids=str,
+)
+def test_what_the_laws_allow_is_lowered(gemm: Gemm) -> None:
+    for config in drawn(gemm, 12):
+        built = build_of(gemm, PlanConfig(config))
+        check_launchable(built, H200, gemm)
+        assert built.kernel.cluster == config.cluster_k
+        assert built.kernel.shared_bytes <= int(shared_bytes(config)), described(config)
+
+
+@pytest.mark.slow
+def test_drawn_kernels_do_not_spill() -> None:
+    gemm = Gemm(64, 128, 8192, BF16, out=BF16, b=Order.COL)
+    for config in drawn(gemm, 24):
+        assert build_of(gemm, PlanConfig(config)).compile("sm_90a").resources.spill_load_bytes == 0, described(config)
+
+
+@pytest.mark.parametrize(
+    ("change", "why"),
+    [
+        ({"cluster_k": 3}, "1, 2, 4 or 8 blocks"),
+        ({"persistent": True}, "a block for each part"),
+        ({"split_k": 2}, "a block for each part"),
+        ({"subtile": 64}, "per-thread stores"),
+        ({"cluster": (2, 1)}, "a block for each part"),
+        ({"tile": (8, 64, 64), "cluster_k": 8}, "4 accumulators of a thread are not 8 equal slices"),
+        ({"tile": (192, 128, 64), "stages": 2}, "registers"),
+    ],
+)
+def test_what_the_laws_forbid(change: dict[str, object], why: str) -> None:
+    assert SKINNY.reasons_against(LONG) == ()
+    assert any(why in reason for reason in replace(SKINNY, **change).reasons_against(LONG))  # type: ignore[arg-type]
+
+
+def test_as_data_and_back() -> None:
+    assert from_data(to_data(SKINNY)) == SKINNY
+    old = {name: value for name, value in to_data(SKINNY).items() if name != "cluster_k"}
+    assert from_data(old) == replace(SKINNY, cluster_k=1)
+
+
+@pytest.mark.parametrize("gemm", [Gemm(13, 72, 456, BF16, out=BF16, beta=0.5, b=Order.COL)], ids=str)
+def test_a_plan_is_one_launch_without_a_workspace(gemm: Gemm) -> None:
+    dispatcher, operands = simulated_dispatcher(), make_operands(gemm)
+    plan = plan_of(dispatcher.kernels, Request(gemm, alignment_of_rows(gemm)), PlanConfig(SKINNY))
+    assert len(plan.steps) == 1 and plan.scratch_bytes == 0
+    c = operands.storage("C").copy()
+    run_plan(plan, {Place.A: operands.storage("A"), Place.B: operands.storage("B"), Place.OUT: c})
+    assert check(operands, gemm.out.decode(view(gemm, "C", c))).ok
+
+
+def sizes(found: ranking.Ranking) -> set[int]:
+    return {getattr(config.kernel, "cluster_k", 1) for _, config in found[:400]}
+
+
+def test_the_choice_proposes_them_only_where_it_is_told_to(monkeypatch: pytest.MonkeyPatch) -> None:
+    alignment = alignment_of_rows(LONG)
+    assert sizes(ranked(LONG, H200, alignment)) == {1}
+    assert sizes(ranked(LONG, H200, alignment, cluster_k=(2, 4))) == {1, 2, 4}
+    monkeypatch.setattr(ranking, "CLUSTERS_ALONG_K", (2, 4, 8))
+    assert sizes(ranked(LONG, H200, alignment)) == {1, 2, 4, 8}
+    assert sizes(ranked(LONG, H200, alignment, keep_order=True)) == {1}
+
+
+def test_the_tuner_tries_them() -> None:
+    assert sizes(whole_space(LONG, H200, alignment_of_rows(LONG), family="wgmma")) >= {2, 4, 8}
+
+
+def test_an_exchange_costs_less_than_a_second_launch_and_more_than_nothing() -> None:
+    alignment = alignment_of_rows(LONG)
+
+    def us(**change: int) -> float:
+        return estimate_us(PlanConfig(replace(SKINNY, tile=(8, 64, 64), **change)), LONG, H200, alignment)  # type: ignore[arg-type]
+
+    assert us(cluster_k=4) < us(cluster_k=1, split_k=4)
+    assert us(cluster_k=4) < us(cluster_k=1)
+    short = replace(LONG, k=64, lda=0, ldb=0)
+    one, two = (estimate_us(PlanConfig(replace(SKINNY, cluster_k=n)), short, H200, alignment) for n in (1, 2))
+    assert np.isfinite([one, two]).all() and two > one

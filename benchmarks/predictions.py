@@ -20,7 +20,16 @@ from tilewright.model.occupancy import occupancy
 from tilewright.model.time import predict_time
 from tilewright.prediction.counting import work_of
 from tilewright.prediction.predict import dram_bytes
-from tilewright.report.validation import built_for, cases, collect, inputs_file, measured_rows, plain, spearman
+from tilewright.report.validation import (
+    built_for,
+    cases,
+    collect,
+    inputs_file,
+    measured_rows,
+    plain,
+    spearman,
+    sustained_cases,
+)
 from tilewright.report.validation_page import page
 from tilewright.runtime.cubin_cache import CubinCache
 from tilewright.toolchain import build
@@ -46,7 +55,7 @@ def main() -> int:
         inputs_file().write_text("{\n" + ",\n".join(lines) + "\n}\n", encoding="utf-8")
     if asked.check:
         return _check()
-    text = page(cases())
+    text = page(cases(), sustained_cases())
     if asked.write:
         PAGE.write_text(text, encoding="utf-8")
     else:
@@ -93,7 +102,7 @@ def _check() -> int:
     missing = {one.key for one in measured_rows()} - {case.measured.key for case in cases()}
     if missing:
         problems.append(f"no inputs are recorded for {', '.join(sorted(missing))}")
-    if PAGE.read_text(encoding="utf-8") != page(cases()):
+    if PAGE.read_text(encoding="utf-8") != page(cases(), sustained_cases()):
         problems.append(f"{PAGE.name} is not what the model says")
     last = {case.measured.ladder: case for case in cases()}
     for case in last.values():

@@ -16,7 +16,11 @@ GEMM = tw.Gemm(128, 128, 16, a=tw.Order.COL, beta=0.5)
 BUILT = build(GEMM, tw.find_rung("worklog/6"))
 BOUND = Term("FP32 pipe", 2e-6, "FFMA & more")
 PREDICTED = Prediction(
-    2.5e-6, 2e-6, 3e-6, 1.25, 1.98e9, (BOUND, Term("launch", 5e-7, "<1 us", "exposed")), BOUND, "Wait.", "H200", 2
+    *(2.5e-6, 2e-6, 3e-6, 1.25, 1.98e9, (BOUND, Term("launch", 5e-7, "<1 us", "exposed")), BOUND, "Wait.", "H200", 2),
+    power_w=820.0,
+    limit_w=700.0,
+    sustained_hz=1.65e9,
+    sustained_s=3e-6,
 )
 
 
@@ -102,7 +106,8 @@ def test_a_prediction_shows_its_terms() -> None:
     at = texts.index("FP32 pipe")
     assert texts[at : at + 4] == ["FP32 pipe", "2.00 us", "80%", "FFMA & more"]
     assert "<1 us" in texts
-    assert texts[-1] == "Bound by FP32 pipe. Wait."
+    sustained = "Sustained: 3.00 us, 1.04 TFLOP/s, at the 1650 MHz that 700 W allow."
+    assert texts[-1] == f"{sustained} Bound by FP32 pipe. Wait."
 
 
 @pytest.mark.parametrize("value", [GEMM, BUILT.schedule, PREDICTED])

@@ -78,6 +78,16 @@ def test_explain_ends_in_edits_that_were_tried(cli: Cli, monkeypatch: pytest.Mon
     )
 
 
+def test_a_lower_power_limit_leaves_a_lower_clock(cli: Cli) -> None:
+    free, limited = (
+        cli("predict", "worklog/6", "--device", "a100", *one, "--json").json for one in ((), ("--power", "200"))
+    )
+    assert free["sustained_hz"] == free["clock_hz"] == limited["clock_hz"] > 1.1 * limited["sustained_hz"]
+    assert limited["sustained_tflops"] < 0.95 * limited["tflops"] == 0.95 * free["tflops"]
+    out = " ".join(cli("predict", "worklog/6", "--device", "a100", "--power", "200").out.split())
+    assert "Sustained: " in out and "MHz that 200 W allow." in out
+
+
 def test_a_sweep_is_a_table_with_bars_and_a_page(cli: Cli, tmp_path: Path) -> None:
     ran = cli("predict", "worklog/2", "--sweep", "64-256", "--output", tmp_path / "sweep.html")
     assert ran.code == 0
@@ -112,6 +122,7 @@ def test_every_gpu_is_told_or_why_not(cli: Cli) -> None:
         (("--sweep", "64-128", "--all-devices"), "--sweep and --all-devices exclude each other."),
         (("--sweep", "64-128", "--size", "64"), "--sweep has sizes of its own: leave out --size."),
         (("--all-devices", "--clock", "1000"), "--clock is of one GPU"),
+        (("--all-devices", "--power", "250"), "--power is of one GPU"),
         (("--output", "x.html"), "--output is for --sweep."),
         (("--sweep", "128-64"), "'128-64' is not a list of 1 to 200 sizes"),
         (("--sweep", "64-128:0"), "'64-128:0' is not a list of 1 to 200 sizes"),

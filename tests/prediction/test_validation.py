@@ -8,7 +8,18 @@ from pathlib import Path
 
 import pytest
 
-from tilewright.report.validation import BURSTS, OURS, Case, accuracy, by_ladder_and_gpu, cases, measured_rows, spearman
+from tilewright.model.power import DRAM_PJ, INSTRUCTION_PJ, L2_PJ, MMA_PJ
+from tilewright.report.validation import (
+    BURSTS,
+    OURS,
+    Case,
+    accuracy,
+    by_ladder_and_gpu,
+    cases,
+    measured_rows,
+    spearman,
+    sustained_cases,
+)
 
 ROOT = Path(__file__).parents[2]
 ALL = cases()
@@ -53,6 +64,23 @@ def test_every_rung_of_hopper_is_within_a_tenth_at_the_clock_it_ran_at() -> None
 def test_bursts_stand_in_no_order_with_rungs_that_ran_at_another_clock() -> None:
     bursts = [case for case in COUNTED if case.measured.source == BURSTS]
     assert accuracy(bursts).mean_error <= 0.05 and accuracy(bursts).spearman is None
+
+
+def test_sustained_figures_are_nearer_with_the_power_limit_than_without() -> None:
+    some = sustained_cases()
+    limited, unlimited = (
+        sum(abs(error) for error in of) / len(some)
+        for of in ([one.error for one in some], [one.burst_error for one in some])
+    )
+    assert len(some) >= 30 and limited <= 0.05 < 0.10 < unlimited
+
+
+def test_the_energies_are_those_that_the_records_of_power_give() -> None:
+    ran = subprocess.run(
+        [sys.executable, ROOT / "benchmarks" / "energies.py"], capture_output=True, text=True, check=True
+    )
+    found = [float(line.split()[0]) for line in ran.stdout.splitlines() if " pJ a " in line]
+    assert found == pytest.approx([MMA_PJ, INSTRUCTION_PJ, L2_PJ, DRAM_PJ], rel=0.01)
 
 
 @pytest.mark.parametrize("ladder", RECORDED)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -26,6 +26,9 @@ DEFAULT_SIZE = "4096"
 MOST_MHZ = 5000
 """No SM runs faster: the fastest of the catalogue boosts to little more than half of it."""
 
+MOST_W = 5000
+"""No board draws more: the hungriest of the catalogue is allowed 1000 W."""
+
 EXAMPLES = (
     "tilewright predict worklog/6 --device 'RTX 3090'",
     "tilewright predict hopper/best --size 8192x8192x512",
@@ -48,6 +51,10 @@ def predict(
             "--clock", metavar="MHz", min=1, max=MOST_MHZ, help="Of the SMs. Default: that of the data sheet."
         ),
     ] = None,
+    power: Annotated[
+        int | None,
+        typer.Option("--power", metavar="W", min=1, max=MOST_W, help="The board's limit. Default: of the data sheet."),
+    ] = None,
     sizes: Annotated[
         str | None,
         typer.Option("--sweep", metavar="512-8192|512-4096:256|N,N", help="Many square sizes, as a table with bars."),
@@ -60,11 +67,14 @@ def predict(
 ) -> int:
     """Predict the time of a rung on a GPU, and say its bottleneck.
 
+    In a burst, at the clock of the data sheet, and sustained, at the clock that the board's power limit leaves.
     Counted on the simulator, compiled for that GPU; nothing is measured. docs/predictions.md lays predictions beside
     measurements. --sweep predicts many sizes, --all-devices every known GPU.
     """
-    _check_options(sizes, size, page, every, clock)
+    _check_options(sizes, size, page, every, clock, power)
     spec = known_device(device)
+    if power is not None:
+        spec = replace(spec, board_power_w=power)
     found, gemm = chosen_problem(rung, size, default=DEFAULT_SIZE, **formats_of(dtype))
     if not gemm.m * gemm.n:
         raise TilewrightError(
@@ -87,13 +97,19 @@ def predict(
             }
         )
         return 0
-    console = output.out()
-    title = (
-        f"{found.title} on {spec.name}, {format_name(gemm)}, {gemm.m} x {gemm.n} x {gemm.k}: predicted, not measured"
+    _print(
+        f"{found.title} on {spec.name}, {format_name(gemm)}, {gemm.m} x {gemm.n} x {gemm.k}: predicted, not measured",
+        predicted,
     )
+    return 0
+
+
+def _print(title: str, predicted: Prediction) -> None:
+    console = output.out()
     output.paragraph(console, title, style="bold")
     console.print()
     output.paragraph(console, headline(predicted))
+    output.paragraph(console, predicted.sustained)
     console.print()
     columns: tuple[Column[Term], ...] = (
         Column("term", lambda term: Text(term.name, _style(term, predicted)), 99, justify_left=True),
@@ -107,10 +123,11 @@ def predict(
     console.print(fitting_table(console, columns, predicted.stacked))
     console.print()
     output.paragraph(console, f"Bound by {predicted.binding.name}. {predicted.relief}", style="bold")
-    return 0
 
 
-def _check_options(sizes: str | None, size: str | None, page: Path | None, every: bool, clock: int | None) -> None:
+def _check_options(
+    sizes: str | None, size: str | None, page: Path | None, every: bool, clock: int | None, power: int | None
+) -> None:
     """Options that contradict each other are told before any work is done."""
     if sizes is not None and every:
         raise typer.BadParameter("--sweep and --all-devices exclude each other.")
@@ -118,6 +135,8 @@ def _check_options(sizes: str | None, size: str | None, page: Path | None, every
         raise typer.BadParameter("--sweep has sizes of its own: leave out --size.")
     if every and clock is not None:
         raise typer.BadParameter("--clock is of one GPU: leave out --all-devices, or the clock.")
+    if every and power is not None:
+        raise typer.BadParameter("--power is of one GPU: leave out --all-devices, or the power.")
     if page is not None:
         if sizes is None:
             raise typer.BadParameter("--output is for --sweep.")
@@ -145,4 +164,5 @@ def as_dict(predicted: Prediction) -> dict[str, Any]:
         **asdict(predicted),
         "tflops_low": predicted.tflops_low,
         "tflops_high": predicted.tflops_high,
+        "sustained_tflops": predicted.sustained_tflops,
     }

@@ -137,6 +137,9 @@ def _plain(one: Prediction) -> dict[str, object]:
         "high_s": one.high_s,
         "tflops": one.tflops,
         "clock_hz": one.clock_hz,
+        "sustained_hz": one.sustained_hz,
+        "sustained_s": one.sustained_s,
+        "sustained_tflops": one.sustained_tflops,
         "blocks_per_sm": one.blocks_per_sm,
         "binding": one.binding.name,
     }

@@ -39,6 +39,11 @@ class Access:
     sectors: Column = 0.0
     copies: bool = False
 
+    @property
+    def is_far_side(self) -> bool:
+        """The shared side of a cp.async copy: no instruction of its own."""
+        return self.copies and self.space == "shared"
+
     def __add__(self, other: Access) -> Access:
         """The same accesses of further lines."""
         return replace(

@@ -63,7 +63,7 @@ def demand_of(phase: Phase, work: Work, spec: DeviceSpec) -> Demand:
     """What a phase of one block asks of an SM."""
     # Where an FFMA has two clocks, its operands come in time.
     ffma = FFMA_CLOCKS if spec.ffma_issue_interval_clk == 1 else 1.0
-    issued = sum(one.requests for one in phase.accesses if not _is_far_side(one))
+    issued = sum(one.requests for one in phase.accesses if not one.is_far_side)
     added = ADDED_PER_COPY * sum(one.requests for one in phase.accesses if _is_copying(one))
     units = (phase.operand_bytes + phase.tma_bytes) / SHARED_BYTES_PER_CLOCK
     rounding = (TF32_ROUNDING - 1) * phase.conversions if work.inputs == "tf32" else 0.0
@@ -92,18 +92,13 @@ def access_clocks(access: Access, spec: DeviceSpec, *, smooth: bool = False) -> 
     Of global memory one for each line, each four sectors and each 128 bytes returned, whichever is most. smooth: as if
     nothing conflicted and no request were scattered.
     """
-    least = 0.0 if _is_far_side(access) else access.requests * spec.lsu_issue_interval_clk
+    least = 0.0 if access.is_far_side else access.requests * spec.lsu_issue_interval_clk
     if access.space == "shared":
         return np.maximum(access.ideal if smooth else access.wavefronts, least)
     spread = np.maximum(access.lines, access.sectors / _SECTORS_PER_CLOCK)
     if smooth:
         spread = np.where(access.lines > _SCATTERED_LINES * access.requests, access.requests, spread)
     return np.maximum(np.maximum(spread, access.requests * access.width_bytes / _LANE_BYTES_PER_CLOCK), least)
-
-
-def _is_far_side(access: Access) -> bool:
-    """The shared side of a cp.async copy: no instruction of its own."""
-    return access.copies and access.space == "shared"
 
 
 def _is_copying(access: Access) -> bool:

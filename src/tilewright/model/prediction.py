@@ -32,6 +32,9 @@ class Prediction:
 
     clock_hz: the clock of the SMs that is assumed; the GPU at hand may run at another. binding: the term that takes
     most. relief: in words, what would make it smaller.
+
+    All of that is of a burst. power_w: what the board would draw if the kernel ran on and on at that clock.
+    sustained_hz: the clock that the board's limit, limit_w, leaves it then; sustained_s: the time at that clock.
     """
 
     seconds: float
@@ -44,6 +47,25 @@ class Prediction:
     relief: str
     device: str
     blocks_per_sm: int
+    power_w: float
+    limit_w: float
+    sustained_hz: float
+    sustained_s: float
+
+    @property
+    def sustained_tflops(self) -> float:
+        """At the clock that the board's power limit leaves."""
+        return self.tflops * self.seconds / self.sustained_s
+
+    @property
+    def sustained(self) -> str:
+        """In words, what the board's power limit leaves of the speed."""
+        if self.sustained_hz >= self.clock_hz:
+            return f"Sustained: the same, the board draws {self.power_w:.0f} of its {self.limit_w:.0f} W."
+        return (
+            f"Sustained: {format_seconds(self.sustained_s)}, {self.sustained_tflops:.3g} TFLOP/s, at the "
+            f"{self.sustained_hz / 1e6:.0f} MHz that {self.limit_w:.0f} W allow."
+        )
 
     @property
     def bounds(self) -> tuple[Term, ...]:
@@ -66,7 +88,7 @@ class Prediction:
             f"({format_seconds(self.low_s)} to {format_seconds(self.high_s)}), "
             f"{self.tflops:.3g} TFLOP/s, predicted for {self.clock_hz / 1e6:.0f} MHz"
         )
-        below = f"Bound by {self.binding.name}. {self.relief}"
+        below = f"{self.sustained} Bound by {self.binding.name}. {self.relief}"
         return table(title, ("term", "time", "share", "what"), rows, below=below)
 
     @property

@@ -13,6 +13,7 @@ import numpy as np
 
 from tilewright.device.spec import DeviceSpec
 from tilewright.kernels.work import Work
+from tilewright.model.power import Energy, sustained_mhz
 from tilewright.model.prediction import HIGH, LOW, Prediction, Term
 from tilewright.model.relief import relief_of
 from tilewright.model.sm import Sm
@@ -49,7 +50,13 @@ def predict_time(
     sm = Sm.of(work, spec)
     most, together = (int(count) for count in sm.blocks(blocks_per_sm))
     dram_seconds = dram_bytes / (DRAM_SHARE * spec.dram_gb_per_s * 1e9)
-    total = float(predict_seconds(work, spec, blocks_per_sm=blocks_per_sm, dram_bytes=dram_bytes, clock_mhz=clock_mhz))
+
+    def seconds_at(mhz: float) -> float:
+        return float(predict_seconds(work, spec, blocks_per_sm=blocks_per_sm, dram_bytes=dram_bytes, clock_mhz=mhz))
+
+    total = seconds_at(clock_hz / 1e6)
+    energy = Energy.of(work, spec, dram_bytes)
+    kept_mhz = sustained_mhz(energy, spec, clock_hz / 1e6, seconds_at)
     bounds = (
         *bounds_of(sm, clock_hz),
         Term(
@@ -72,6 +79,10 @@ def predict_time(
         relief=" ".join(relief_of(term, work, spec, blocks_per_sm) for term in dict.fromkeys(relieved)),
         device=spec.name,
         blocks_per_sm=blocks_per_sm,
+        power_w=energy.power_w(spec, clock_hz / 1e6, total),
+        limit_w=spec.board_power_w,
+        sustained_hz=kept_mhz * 1e6,
+        sustained_s=seconds_at(kept_mhz),
     )
 
 

@@ -197,6 +197,43 @@ def cases() -> list[Case]:
     ]
 
 
+# -- sustained ---------------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class Sustained:
+    """A figure of stretches of half a second at the board's power limit. clock_mhz: that the SMs had."""
+
+    case: Case
+    us: float
+    clock_mhz: float
+
+    @property
+    def error(self) -> float:
+        """Of the sustained speed that is predicted."""
+        return self.us * 1e-6 / self.case.predicted.sustained_s - 1
+
+    @property
+    def burst_error(self) -> float:
+        """If power had no limit."""
+        return self.us * 1e-6 / self.case.predicted.seconds - 1
+
+
+def sustained_cases() -> list[Sustained]:
+    """Every sustained figure of a rung whose inputs are recorded; none is among what energies are fitted to."""
+    known = {case.measured.key: case.unclocked for case in cases()}
+    found: dict[str, Sustained] = {}
+    for name in ("hopper_h200.jsonl", "ampere_h200.jsonl"):
+        for text in (recorded_folder() / name).read_text(encoding="utf-8").splitlines():
+            line = json.loads(text)
+            m, n, k = line["shape"]
+            one = Measured(line["candidate"], m, n, k, line["dtype"], device(line["device"]).name, 0.0, name)
+            if line.get("sustained") and line["orders"] == "NN" and one.key in known:
+                us, clock_mhz = line["sustained"]["us"], line["sustained"]["clock_mhz"]
+                found[one.key] = Sustained(known[one.key], us, clock_mhz)
+    return list(found.values())
+
+
 # -- how good it is ----------------------------------------------------------------------------------------------------
 
 

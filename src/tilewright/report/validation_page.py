@@ -2,10 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 
 from tilewright.model.prediction import HIGH, LOW
-from tilewright.report.validation import BURSTS, OURS, TOLD_APART, Accuracy, Case, accuracy, by_ladder_and_gpu
+from tilewright.report.validation import (
+    BURSTS,
+    OURS,
+    TOLD_APART,
+    Accuracy,
+    Case,
+    Sustained,
+    accuracy,
+    by_ladder_and_gpu,
+)
 
 _HEAD = f"""# Predicted against measured
 
@@ -24,7 +33,7 @@ CRC-32 of a rung's name says which half its figures are in, on every GPU and at 
 """
 
 
-def page(cases: Sequence[Case]) -> str:
+def page(cases: Sequence[Case], sustained: Sequence[Sustained]) -> str:
     """The whole page."""
     counted = [case for case in cases if not case.measured.is_original]
     originals = [case for case in cases if case.measured.is_original]
@@ -65,6 +74,7 @@ def page(cases: Sequence[Case]) -> str:
         in_order = "-" if found.in_order is None else f"{found.in_order:.0%}"
         cells = f"{cells} | {spearman} | {in_order}"
         lines.append(f"| {ladder} | {gpu} | {source} | {cells} |")
+    lines += _sustained(sustained)
     lines += ["", "## Every row", ""]
     for (ladder, gpu, source), some in groups.items():
         word = "measured" if source in (OURS, BURSTS) else "published"
@@ -77,6 +87,35 @@ def page(cases: Sequence[Case]) -> str:
             "",
         ]
     return "\n".join(lines)
+
+
+def _sustained(some: Sequence[Sustained]) -> list[str]:
+    others = [one for one in some if one.case.measured.rung != "hopper/best"]
+    rows = []
+    for one in some:
+        of, predicted = one.case.measured, one.case.predicted
+        clocks = f"{one.clock_mhz:.0f} | {predicted.sustained_hz / 1e6:.0f}"
+        times = f"{one.us:.5g} | {predicted.sustained_s * 1e6:.5g} | {one.error:+.1%} | {one.burst_error:+.1%}"
+        rows.append(f"| {of.rung} | {of.m} x {of.n} x {of.k} | {of.dtype} | {clocks} | {times} |")
+    return [
+        "",
+        "## Sustained",
+        "",
+        "Stretches of half a second at the power limit of an H200. Energies are fitted to other records, of",
+        "`hopper/best` and FFMA (`benchmarks/energies.py`): all of these are held out. Last column: without a limit.",
+        f"Mean error of all {len(some)} {_mean(one.error for one in some)}, without a limit",
+        f"{_mean(one.burst_error for one in some)}; of the {len(others)} of kernels whose power was not fitted",
+        f"{_mean(one.error for one in others)} and {_mean(one.burst_error for one in others)}.",
+        "",
+        "| rung | M x N x K | formats | MHz | predicted MHz | us | predicted us | error | no limit |",
+        "|---|---|---|---:|---:|---:|---:|---:|---:|",
+        *rows,
+    ]
+
+
+def _mean(errors: Iterable[float]) -> str:
+    sizes = [abs(error) for error in errors]
+    return f"{sum(sizes) / len(sizes):.1%}"
 
 
 def _total(what: str, some: Sequence[Case]) -> str:

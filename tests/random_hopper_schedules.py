@@ -79,7 +79,10 @@ def random_hopper_schedule(rng: random.Random, gemm: Gemm) -> Drawing:
         _roles(d, parted)
     else:
         d.attempt(Raster(rng.choice((RasterOrder.GROUPED, RasterOrder.SNAKE)), 2))
-    _store(d, by_tma, columns)
+    if by_tma and _shares_k(d):
+        d.attempt(Vectorize("C", 2))
+    else:
+        _store(d, by_tma, columns)
     if d.chance(0.3):
         d.attempt(DependentLaunch())
     return d
@@ -141,6 +144,15 @@ def _roles(d: Drawing, parted: bool) -> None:
         d.attempt(Persist())
     if d.chance(0.4):
         d.attempt(Cluster(rng.choice(("m_block", "n_block")), rng.choice((2, 2, 4))))
+
+
+def _shares_k(d: Drawing) -> bool:
+    """Perhaps a cluster whose blocks share out k, which stores C from registers."""
+    program = d.program
+    alone = program.specialized is not None and program.specialized.ping_pong == 1 and program.clustered is None
+    if not alone or program.persistent or d.gemm.accumulate is not F32 or not d.chance(0.4):
+        return False
+    return d.attempt(Cluster("k_tile", d.rng.choice((2, 4))))
 
 
 def _store(d: Drawing, by_tma: bool, columns: int) -> None:

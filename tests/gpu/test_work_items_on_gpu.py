@@ -1,4 +1,4 @@
-"""Work items on the hardware: strided batches, split-K added up in order, groups by offsets."""
+"""Work items on the hardware: strided batches, split-K added up in order or in a cluster, groups by offsets."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from tests.lowering.work_items import stacked
-from tilewright.dtypes import BF16, F32, Array
+from tilewright.dtypes import BF16, F16, F32, Array
 from tilewright.ir.kernel import FLAGS_OF_A_TILE
 from tilewright.ir.work import Problems, SplitK
 from tilewright.kernels.wgmma import WgmmaConfig
@@ -103,6 +103,31 @@ def test_partial_sums_of_a_persistent_kernel(gpu: Gpu) -> None:
     found = launched(built, gpu, (operands.a, operands.b, c), part_of_k=1024)
     total = found.reshape(parts, gemm.m, gemm.ldc)[:, :, : gemm.n].sum(0, dtype=np.float32)
     assert check(operands, total).ok
+
+
+@pytest.mark.parametrize("size", [(8, 2048, 8192), (77, 2048, 10944), (200, 136, 4104), (5, 72, 8), (3, 64, 456)])
+@pytest.mark.parametrize("blocks", [2, 4, 8])
+@pytest.mark.parametrize("tile", [(16, 64, True), (40, 128, True), (64, 64, False), (64, 128, False)])
+def test_sums_of_a_cluster(gpu: Gpu, tile: tuple[int, int, bool], blocks: int, size: tuple[int, int, int]) -> None:
+    m, n, swap_ab = tile
+    gemm = Gemm(*size, BF16, out=BF16, beta=0.5, b=Order.COL)
+    config = WgmmaConfig((m, n, 64), 1, swap_ab=swap_ab, persistent=False, raster_rows=4, cluster_k=blocks)
+    operands = make_operands(gemm)
+    c = launched(build(gemm, config.schedule(gemm)), gpu, (operands.a, operands.b, operands.c))
+    verdict = check(operands, BF16.decode(view(gemm, "C", c)))
+    assert verdict.ok, verdict.message
+
+
+def test_sums_of_the_clusters_of_a_strided_batch(gpu: Gpu) -> None:
+    gemm, count = Gemm(24, 136, 1032, F16, out=F32, b=Order.COL), 70
+    config = WgmmaConfig((24, 64, 64), 1, swap_ab=True, persistent=False, cluster_k=4)
+    built = replace(build(gemm, config.schedule(gemm)), problems=Problems.STRIDED)
+    each = [make_operands(gemm, seed=seed) for seed in range(count)]
+    arrays = [stacked([getattr(one, n) for one in each], shared=False) for n in "abc"]
+    steps = [a.size // count for a in arrays]
+    c = launched(built, gpu, arrays, (*steps, count), batch=count)
+    for number, one in enumerate(each):
+        assert check(one, view(gemm, "C", c[number * steps[2] :][: one.c.size])).ok, number
 
 
 @pytest.mark.parametrize("rows", [[130, 0, 1, 64, 0, 77, 28], [0, 0, 0], [1000] * 3, [3, 0, 1] * 100])

@@ -23,6 +23,7 @@ from tilewright.report.samples import why_sectors, why_wavefronts
 from tilewright.schedule import (
     Accumulate,
     Bind,
+    Cluster,
     Distribute,
     Epilogue,
     Pipeline,
@@ -61,6 +62,7 @@ _UNITS: dict[str, tuple[str, str, type[Step]]] = {
     "WARPGROUP.DEPBAR": ("wait", "for wgmma groups", Tensorize),
     "UTMACMDFLUSH": ("end", "of a group of bulk stores", Transfer),
     "DEPBAR": ("wait", "for bulk stores", Transfer),
+    "STAS": ("store", "to shared memory of blocks of the cluster", Cluster),
 }
 """What instructions of the units do, and the step that asks for them."""
 

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
+from typing import Any
 
 import numpy as np
 import pytest
 
-from tests.lowering.work_items import stacked
+from tests.lowering.work_items import BY_THREADS, by_threads, part_of, stacked
 from tilewright.dtypes import BF16, F16, F32, Array
 from tilewright.ir.kernel import FLAGS_OF_A_TILE
 from tilewright.ir.work import Problems, SplitK
@@ -34,6 +35,15 @@ KINDS: dict[str, WgmmaConfig] = {
     "ping-pong": replace(PING_PONG, tile=(128, 128, 64), subtile=64, stages=3),
     "from registers": persistent(128, 128, 2, subtile=0),
 }
+EVERY = (*KINDS, *BY_THREADS)
+
+
+def problem_of(name: str, m: int, n: int, k: int, **options: Any) -> tuple[Gemm, Schedule]:
+    """A problem and the schedule of a kind: of `KINDS`, or of `BY_THREADS`, which any GPU runs."""
+    if name in BY_THREADS:
+        return by_threads(name, m, n, k, **options)
+    gemm = Gemm(m, n, k, BF16, out=BF16, **options)
+    return gemm, schedule_at(gemm, KINDS[name])
 
 
 @pytest.fixture(scope="module")
@@ -66,31 +76,32 @@ def launched(
 
 
 @pytest.mark.parametrize("shared", ["", "A", "B"])
-@pytest.mark.parametrize("name", KINDS)
+@pytest.mark.parametrize("name", EVERY)
 def test_a_strided_batch(gpu: Gpu, name: str, shared: str) -> None:
-    gemm, count = Gemm(200, 136, 200, BF16, out=BF16), 7
-    built = replace(build(gemm, schedule_at(gemm, KINDS[name])), problems=Problems.STRIDED)
+    (gemm, schedule), count = problem_of(name, 200, 136, 200), 7
+    built = replace(build(gemm, schedule), problems=Problems.STRIDED)
     each = [make_operands(gemm, seed=seed) for seed in range(count)]
     arrays = [stacked([getattr(one, n) for one in each], shared=n.upper() in shared) for n in "abc"]
     steps = [0 if n in shared else a.size // count for n, a in zip("ABC", arrays, strict=True)]
     c = launched(built, gpu, arrays, (*steps, count), batch=count)
     for number, one in enumerate(each):
         own = replace(one, **{n.lower(): getattr(each[0], n.lower()) for n in shared})
-        verdict = check(own, BF16.decode(view(gemm, "C", c[number * steps[2] :][: one.c.size])))
+        verdict = check(own, gemm.out.decode(view(gemm, "C", c[number * steps[2] :][: one.c.size])))
         assert verdict.ok, (number, verdict.message)
 
 
 @pytest.mark.parametrize("size", [(200, 136, 4104), (1000, 1280, 5120)])
-@pytest.mark.parametrize("name", KINDS)
-def test_partial_sums_add_up_in_order(gpu: Gpu, name: str, size: tuple[int, int, int]) -> None:
-    gemm = Gemm(*size, BF16, out=BF16, beta=0.5)
-    built = replace(build(gemm, schedule_at(gemm, KINDS[name])), split_k=SplitK.ORDERED)
+@pytest.mark.parametrize("stream_k", [False, True])
+@pytest.mark.parametrize("name", EVERY)
+def test_partial_sums_add_up_in_order(gpu: Gpu, name: str, stream_k: bool, size: tuple[int, int, int]) -> None:
+    gemm, schedule = problem_of(name, *size, beta=0.5)
+    built = replace(build(gemm, schedule), split_k=SplitK.ORDERED, stream_k=stream_k)
     operands = make_operands(gemm)
     tiles = grid_of(built.kernel, gemm, part_of_k=1024)[0]
     workspace = np.full(tiles * built.kernel.partial_elements, np.nan, np.float32)
     flags = np.zeros(tiles * FLAGS_OF_A_TILE, np.int32)
     arrays = (operands.a, operands.b, operands.c, workspace, flags)
-    verdict = check(operands, BF16.decode(view(gemm, "C", launched(built, gpu, arrays, part_of_k=1024))))
+    verdict = check(operands, gemm.out.decode(view(gemm, "C", launched(built, gpu, arrays, part_of_k=1024))))
     assert verdict.ok, verdict.message
 
 
@@ -131,10 +142,10 @@ def test_sums_of_the_clusters_of_a_strided_batch(gpu: Gpu) -> None:
 
 
 @pytest.mark.parametrize("rows", [[130, 0, 1, 64, 0, 77, 28], [0, 0, 0], [1000] * 3, [3, 0, 1] * 100])
-@pytest.mark.parametrize("name", KINDS)
+@pytest.mark.parametrize("name", EVERY)
 def test_groups_along_m(gpu: Gpu, name: str, rows: list[int]) -> None:
-    gemm = Gemm(sum(rows) + 20, 136, 200, BF16, out=BF16)
-    built = replace(build(gemm, schedule_at(gemm, KINDS[name])), problems=Problems.GROUPED_M)
+    gemm, schedule = problem_of(name, sum(rows) + 20, 136, 200)
+    built = replace(build(gemm, schedule), problems=Problems.GROUPED_M)
     ends, whole = np.cumsum(rows).astype(np.int32), make_operands(gemm)
     each = [make_operands(gemm, seed=seed).b for seed in range(len(rows))]
     b = stacked(each, shared=False)
@@ -143,19 +154,18 @@ def test_groups_along_m(gpu: Gpu, name: str, rows: list[int]) -> None:
     for group, (count, end) in enumerate(zip(rows, ends.tolist(), strict=True)):
         begin = end - count
         part = replace(gemm, m=count, lda=gemm.lda, ldb=gemm.ldb, ldc=gemm.ldc)
-        a, old = whole.a[begin * gemm.lda : end * gemm.lda], whole.c[begin * gemm.ldc : end * gemm.ldc]
-        verdict = check(
-            Operands(part, a, each[group], old), BF16.decode(view(part, "C", c[begin * gemm.ldc : end * gemm.ldc]))
-        )
+        a, old = part_of(gemm, "A", whole.a, "m", begin, end), part_of(gemm, "C", whole.c, "m", begin, end)
+        result = gemm.out.decode(view(part, "C", part_of(gemm, "C", c, "m", begin, end)))
+        verdict = check(Operands(part, a, each[group], old), result)
         assert verdict.ok, (group, verdict.message)
     np.testing.assert_array_equal(c[ends[-1] * gemm.ldc :], whole.c[ends[-1] * gemm.ldc :])
 
 
 @pytest.mark.parametrize("lengths", [[130, 0, 1, 64, 0, 77, 28], [0, 0, 0], [1000] * 3])
-@pytest.mark.parametrize("name", KINDS)
+@pytest.mark.parametrize("name", EVERY)
 def test_groups_along_k(gpu: Gpu, name: str, lengths: list[int]) -> None:
-    gemm = Gemm(72, 136, max(sum(lengths), 1), BF16, out=BF16, a=Order.COL, b=Order.ROW, beta=0.5)
-    built = replace(build(gemm, schedule_at(gemm, KINDS[name])), problems=Problems.GROUPED_K)
+    gemm, schedule = problem_of(name, 72, 136, max(sum(lengths), 1), a=Order.COL, b=Order.ROW, beta=0.5)
+    built = replace(build(gemm, schedule), problems=Problems.GROUPED_K)
     ends, whole = np.cumsum(lengths).astype(np.int32), make_operands(gemm)
     each = [make_operands(gemm, seed=seed).c for seed in range(len(lengths))]
     stack = stacked(each, shared=False)
@@ -165,6 +175,6 @@ def test_groups_along_k(gpu: Gpu, name: str, lengths: list[int]) -> None:
         begin = end - count
         part = replace(gemm, k=count, lda=gemm.lda, ldb=gemm.ldb, ldc=gemm.ldc)
         a, b = whole.a[begin * gemm.lda : end * gemm.lda], whole.b[begin * gemm.ldb : end * gemm.ldb]
-        result = BF16.decode(view(gemm, "C", c[group * step :][: each[group].size]))
+        result = gemm.out.decode(view(gemm, "C", c[group * step :][: each[group].size]))
         verdict = check(Operands(part, a, b, each[group]), result)
         assert verdict.ok, (group, verdict.message)

@@ -3,17 +3,29 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import Any
 
+import numpy as np
 import pytest
 
-from tests.lowering.work_items import check_batch
+from tests.lowering.work_items import (
+    BY_THREADS,
+    by_threads,
+    check_batch,
+    check_groups_along_k,
+    check_groups_along_m,
+)
 from tilewright.dtypes import BF16, F16, F32
+from tilewright.errors import LoweringError
+from tilewright.ir.kernel import Variant
+from tilewright.ir.work import Problems, SplitK
 from tilewright.kernels.wgmma import WgmmaConfig
 from tilewright.kernels.wgmma_presets import PING_PONG, at_depth, clustered, one_tile, persistent
 from tilewright.ladders import find_rung
 from tilewright.problem import Gemm, Order, check, make_operands
 from tilewright.problem.epilogue import Epilogue
 from tilewright.problem.functions import Activation
+from tilewright.problem.reference import view
 from tilewright.schedule import Schedule
 from tilewright.toolchain import build, run_on_simulator
 
@@ -91,6 +103,76 @@ def test_empty_sums_of_a_ping_pong_kernel_come_in_turn(seed: int) -> None:
     built = build(gemm, schedule_at(gemm, BY_TMA["ping-pong"]))
     computed, _ = run_on_simulator(built, operands, listeners=(), resident_blocks=1, schedule="warps", seed=seed)
     assert check(operands, computed).ok
+
+
+@pytest.mark.cross_section("name", "k", "stream_k", every=8)
+@pytest.mark.parametrize("k", [0, 8, 136])
+@pytest.mark.parametrize("stream_k", [False, True])
+@pytest.mark.parametrize("name", BY_THREADS)
+def test_threads_that_copy_for_themselves_add_up_in_order(name: str, stream_k: bool, k: int) -> None:
+    """The same bits for any order of blocks and warps; of split-K for any number of blocks as well."""
+    gemm, schedule = by_threads(name, 72, 136, k, beta=0.5)
+    built, operands = build(gemm, schedule), make_operands(gemm)
+    built = replace(built, split_k=SplitK.ORDERED, stream_k=stream_k)
+    results = []
+    for blocks, order in ((3, "lockstep"), (3 if stream_k else 30, "warps")):
+        options: dict[str, Any] = {"part_of_k": 64, "resident_blocks": blocks, "schedule": order}
+        run = built.simulate(operands, listeners=(), **options)
+        verdict = check(operands, gemm.out.decode(view(gemm, "C", run.c)))
+        assert verdict.ok, verdict.message
+        assert not run.flags.any()
+        results.append(run.c)
+    np.testing.assert_array_equal(*results)
+
+
+@pytest.mark.cross_section("name", every=6)
+@pytest.mark.parametrize("name", BY_THREADS)
+def test_persistent_threads_compute_batches(name: str) -> None:
+    gemm, schedule = by_threads(name, 72, 72, 40, beta=0.5)
+    check_batch(gemm, schedule, 3, resident_blocks=2, schedule="warps")
+    check_batch(gemm, schedule, 2, stream_k=True, resident_blocks=3)
+
+
+GROUPS_OF = [66, 0, 1, 0, 37]
+
+
+@pytest.mark.cross_section("name", every=4, at=2)
+@pytest.mark.parametrize("name", BY_THREADS)
+def test_groups_by_offsets_of_threads_that_copy_for_themselves(name: str) -> None:
+    gemm, schedule = by_threads(name, 116, 72, 40, beta=0.5)
+    check_groups_along_m(gemm, schedule, GROUPS_OF, of_a_launch=3, resident_blocks=2, schedule="warps")
+    gemm, schedule = by_threads(name, 40, 72, 116, beta=0.5, a=Order.COL)
+    check_groups_along_k(gemm, schedule, GROUPS_OF, resident_blocks=2, schedule="warps")
+
+
+@pytest.mark.cross_section("name", every=3)
+@pytest.mark.parametrize("name", ["one stage", "registers and cp.async", "fragments ahead"])
+def test_groups_that_begin_anywhere_in_a_row(name: str) -> None:
+    """Operands contiguous along the ragged dimension are read element by element, and by the same resident blocks."""
+    options: dict[str, Any] = {"variant": Variant(alignment_bytes=1), "resident_blocks": 3}
+    gemm, schedule = by_threads(name, 116, 40, 40, a=Order.COL, b=Order.COL)
+    built = check_groups_along_m(gemm, schedule, GROUPS_OF, **options)
+    assert built.kernel.resident
+    gemm, schedule = by_threads(name, 40, 40, 116, b=Order.COL)
+    check_groups_along_k(gemm, schedule, GROUPS_OF, **options)
+    with pytest.raises(LoweringError, match="Groups along k begin at any element of A and B, contiguous along k"):
+        check_groups_along_k(gemm, schedule, GROUPS_OF)
+
+
+COMPILED: dict[str, dict[str, Any]] = {
+    "registers and cp.async": {"split_k": SplitK.ORDERED, "stream_k": True},
+    "in place": {"problems": Problems.GROUPED_K},
+    "quad shuffle": {"problems": Problems.GROUPED_M},
+}
+
+
+@pytest.mark.cross_section("arch", "name", every=3)
+@pytest.mark.parametrize("arch", ["sm_80", "sm_90a"])
+@pytest.mark.parametrize("name", COMPILED)
+def test_work_items_of_threads_compile_without_spills(name: str, arch: str) -> None:
+    gemm, schedule = by_threads(name, 168, 72, 168, beta=0.5, a=Order.COL if name == "in place" else Order.ROW)
+    built = replace(build(gemm, schedule), **COMPILED[name])
+    assert built.compile(arch).resources.spill_load_bytes == 0
 
 
 def test_batched_kernels_compile_without_spills() -> None:

@@ -222,16 +222,19 @@ def test_what_cannot_be_is_refused_with_the_way_out() -> None:
     assert "a run of chunks" in refusal(one=Distribute("B_tile", vector=8, pattern=Pattern.BLOCKED, row_threads=8))
 
 
-def test_blocks_are_persistent_only_where_copies_run_on() -> None:
-    gemm = Gemm(128, 256, 64, F16, out=F16)
+def test_a_ring_runs_on_only_where_all_its_copies_are_asynchronous() -> None:
+    """Other persistent blocks begin anew with each tile of C."""
+    gemm = Gemm(72, 264, 72, F16, out=F16)
     some = list(replace(SMALL, in_place_fragments=False, copy_issue_distance=0).schedule(gemm))
     assert isinstance(some[-1], Persist)
     by_registers = [s for s in some if not (isinstance(s, Transfer) and s.tile == "A_tile")]
-    with pytest.raises(ScheduleError, match="no tile of A comes"):
-        _ = build(gemm, Schedule(*by_registers)).program
     without_ring = [s for s in some if not isinstance(s, (Pipeline, Prefetch))]
-    with pytest.raises(ScheduleError, match="no tile of A and B comes"):
-        _ = build(gemm, Schedule(*without_ring)).program
+    for schedule, runs_on in ((some, True), (by_registers, False), (without_ring, False)):
+        built, operands = build(gemm, Schedule(*schedule)), make_operands(gemm)
+        assert built.kernel.resident
+        loops = {stmt.var for _, stmt in walk(built.kernel.body) if isinstance(stmt, For)}
+        assert ("part" in loops) is runs_on
+        computed, run = run_on_simulator(built, operands, resident_blocks=2, schedule="warps")
+        assert check(operands, computed).ok and run.errors == ()
     with pytest.raises(ScheduleError, match="holds no fragments"):
         _ = build(gemm, Schedule(*some[:-1], Prefetch("A_tile", in_place=True))).program
-    assert build(gemm, Schedule(*some)).kernel.resident

@@ -7,16 +7,51 @@ from typing import Any
 
 import numpy as np
 
-from tilewright.dtypes import Array
+from tilewright.dtypes import F16, F32, Array, DType
+from tilewright.ir.kernel import Variant
+from tilewright.ir.program import RasterOrder
 from tilewright.ir.work import Problems, SplitK
+from tilewright.kernels.mma import MmaConfig
+from tilewright.kernels.simt import SimtConfig
+from tilewright.ladders import find_rung
 from tilewright.ladders.rung import Rung
 from tilewright.problem import Gemm, check, make_operands
+from tilewright.problem.gemm import Dim, OperandName
 from tilewright.problem.reference import Operands, view
-from tilewright.schedule import Schedule
+from tilewright.schedule import Persist, Raster, Schedule
 from tilewright.toolchain import Build, build
 
 _VECTOR = 8
 """Matrices begin at multiples of so many elements, as TMA and vectors need."""
+
+
+def persisted(schedule: Schedule) -> Schedule:
+    """The schedule with persistent blocks, whatever it copies by."""
+    raster = () if any(isinstance(step, Raster) for step in schedule) else (Raster(RasterOrder.GROUPED, group=2),)
+    return Schedule(*schedule, *raster, *(() if any(isinstance(s, Persist) for s in schedule) else (Persist(),)))
+
+
+SIMT = SimtConfig(
+    tile=(32, 64, 8), warp_tile=(16, 64), stages=3, b_transport="cp_async", unroll=8, fma_order="m1 m0 ~n2 ~n1 ~n0"
+)
+MMA = MmaConfig(tile=(64, 64, 32), warp_tile=(32, 32), stages=3)
+BY_THREADS: dict[str, tuple[SimtConfig | MmaConfig | str, DType]] = {
+    "one stage": ("worklog/6", F32),
+    "registers": (replace(SIMT, stages=2, b_transport="registers", double_buffered_fragments=True), F32),
+    "registers and cp.async": (SIMT, F32),
+    "halves in turn": ("worklog/11", F32),
+    "fragments ahead": (MMA, F16),
+    "in place": (replace(MMA, in_place_fragments=True, n_outer=True, copy_issue_distance=1), F16),
+    "C through shared memory": (replace(MMA, store="shared"), F16),
+    "quad shuffle": (replace(MMA, store="quad_shuffle", interleaved_copies=False), F16),
+}
+"""Loops over k whose threads copy for themselves; blocks are made persistent."""
+
+
+def by_threads(name: str, m: int, n: int, k: int, **options: Any) -> tuple[Gemm, Schedule]:
+    made, dtype = BY_THREADS[name]
+    gemm = Gemm(m, n, k, dtype, out=dtype, **options)
+    return gemm, persisted(find_rung(made).schedule(gemm) if isinstance(made, str) else made.schedule(gemm))
 
 
 def stacked(matrices: list[Array], *, shared: bool) -> Array:
@@ -65,12 +100,26 @@ def check_batch(
     return built
 
 
+def part_of(gemm: Gemm, name: OperandName, storage: Array, dim: Dim, begin: int, end: int) -> Array:
+    """The storage of a matrix from `begin` of a dimension on; to `end`, where its rows or columns are whole."""
+    if gemm.operand(name).contiguous == dim:
+        return storage[begin:]
+    return storage[begin * gemm.leading(name) : end * gemm.leading(name)]
+
+
 def check_groups_along_m(
-    gemm: Gemm, schedule: Schedule, rows: list[int], /, *, of_a_launch: int = 0, **options: Any
+    gemm: Gemm,
+    schedule: Schedule,
+    rows: list[int],
+    /,
+    *,
+    of_a_launch: int = 0,
+    variant: Variant | None = None,
+    **options: Any,
 ) -> Build:
     """Simulate groups of so many rows of A and C, each with its own B; rows behind the last group stay as they are.
     of_a_launch: at most so many groups in each of several launches; 0: all in one."""
-    built = replace(build(gemm, schedule), problems=Problems.GROUPED_M)
+    built = replace(build(gemm, schedule, variant=variant), problems=Problems.GROUPED_M)
     ends, whole = np.cumsum(rows), make_operands(gemm)
     each = [make_operands(gemm, seed=seed).b for seed in range(len(rows))]
     b = stacked(each, shared=False)
@@ -84,7 +133,7 @@ def check_groups_along_m(
     for group, (count, end) in enumerate(zip(rows, ends.tolist(), strict=True)):
         begin = end - count
         part = replace(gemm, m=count, lda=gemm.lda, ldb=gemm.ldb, ldc=gemm.ldc)
-        a, c = whole.a[begin * gemm.lda : end * gemm.lda], whole.c[begin * gemm.ldc : end * gemm.ldc]
+        a, c = part_of(gemm, "A", whole.a, "m", begin, end), whole.c[begin * gemm.ldc : end * gemm.ldc]
         result = gemm.out.decode(view(part, "C", run.c[begin * gemm.ldc : end * gemm.ldc]))
         verdict = check(Operands(part, a, each[group], c), result)
         assert verdict.ok, (group, verdict.message)
@@ -92,9 +141,11 @@ def check_groups_along_m(
     return built
 
 
-def check_groups_along_k(gemm: Gemm, schedule: Schedule, lengths: list[int], /, **options: Any) -> Build:
+def check_groups_along_k(
+    gemm: Gemm, schedule: Schedule, lengths: list[int], /, *, variant: Variant | None = None, **options: Any
+) -> Build:
     """Simulate groups of so many k of A and B, each with its own C."""
-    built = replace(build(gemm, schedule), problems=Problems.GROUPED_K)
+    built = replace(build(gemm, schedule, variant=variant), problems=Problems.GROUPED_K)
     ends, whole = np.cumsum(lengths), make_operands(gemm)
     each = [make_operands(gemm, seed=seed).c for seed in range(len(lengths))]
     c = stacked(each, shared=False)
@@ -104,7 +155,8 @@ def check_groups_along_k(gemm: Gemm, schedule: Schedule, lengths: list[int], /, 
     for group, (count, end) in enumerate(zip(lengths, ends.tolist(), strict=True)):
         begin = end - count
         part = replace(gemm, k=count, lda=gemm.lda, ldb=gemm.ldb, ldc=gemm.ldc)
-        a, b = whole.a[begin * gemm.lda : end * gemm.lda], whole.b[begin * gemm.ldb : end * gemm.ldb]
+        a = part_of(gemm, "A", whole.a, "k", begin, end)
+        b = part_of(gemm, "B", whole.b, "k", begin, end)
         result = gemm.out.decode(view(part, "C", run.c[group * step :][: each[group].size]))
         verdict = check(Operands(part, a, b, each[group]), result)
         assert verdict.ok, (group, verdict.message)

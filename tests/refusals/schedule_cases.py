@@ -13,7 +13,6 @@ from tilewright.schedule import (
     Distribute,
     Epilogue,
     Fuse,
-    Persist,
     Pipeline,
     Prefetch,
     Raster,
@@ -333,14 +332,6 @@ REFUSED_OF_TENSOR_CORES: dict[str, tuple[Gemm, tuple[Step, ...]]] = {
     "threads_along_a_row_of_runs": (
         HALF,
         (*STAGED, Distribute("A_tile", vector=2, pattern=Pattern.BLOCKED, row_threads=4)),
-    ),
-    # Persist
-    "stay_though_copies_do_not": (
-        HALF,
-        (
-            *(*STAGED, Distribute("A_tile", vector=2), Distribute("B_tile", vector=2), Pipeline("k_tile", 3)),
-            *(Raster(RasterOrder.ROW), Persist()),
-        ),
     ),
 }
 """By what is wrong, with the problem. The texts stand in tests/golden/tensor_core_refusals.txt."""

@@ -308,6 +308,12 @@ class Program:
         return self.split_k is SplitK.ORDERED
 
     @property
+    def must_be_resident(self) -> bool:
+        """Whether only a resident grid computes it: items wait for others, or only the device knows how many there
+        are."""
+        return self.adds_in_order or self.problems.has_offsets
+
+    @property
     def walk(self) -> Walk:
         """How blocks come by their work items."""
         if self.stream_k:

@@ -60,8 +60,8 @@ def verify(body: Body, *, scheduled: Sequence[str] = (), names: Iterable[str] = 
 
     names: of the scalar arguments.
     """
-    varying = frozenset(name for name in BUILTINS if name.startswith("threadIdx"))
-    _check(body, _Scope(frozenset((*BUILTINS, *names)), frozenset(), varying, varying), divergent=False, after=after)
+    scope = _Scope(frozenset((*BUILTINS, *names)), frozenset(), OF_THREADS, OF_THREADS)
+    _check(body, scope, divergent=False, after=after)
 
 
 def _fail(after: str, stmt: Stmt, why: str) -> None:
@@ -110,8 +110,8 @@ def _check(body: Body, scope: _Scope, *, divergent: bool, after: str, some_lanes
             case Let():
                 if stmt.name in scope.names:
                     _fail(after, stmt, f"{stmt.name} has a value already")
-                varying = scope.varying | {stmt.name} if _varies(stmt.value, scope.varying) else scope.varying
-                differs = not stmt.uniform and _varies(stmt.value, scope.in_warps)
+                varying = scope.varying | {stmt.name} if varies(stmt.value, scope.varying) else scope.varying
+                differs = not stmt.uniform and varies(stmt.value, scope.in_warps)
                 in_warps = scope.in_warps | {stmt.name} if differs else scope.in_warps
                 scope = _Scope(scope.names | {stmt.name}, scope.registers, varying, in_warps, scope.iterations)
             case Alloc():
@@ -123,8 +123,8 @@ def _check(body: Body, scope: _Scope, *, divergent: bool, after: str, some_lanes
                     _fail(after, stmt, f"{stmt.var} or a counter it carries has a value already")
                 _check(stmt.body, inside, divergent=divergent, after=after, some_lanes=some_lanes)
             case If():
-                parts = divergent or _varies(stmt.condition, scope.varying)
-                lanes = some_lanes or _varies(stmt.condition, scope.in_warps)
+                parts = divergent or varies(stmt.condition, scope.varying)
+                lanes = some_lanes or varies(stmt.condition, scope.in_warps)
                 for branch in (stmt.then, stmt.otherwise):
                     _check(branch, scope.under(stmt.condition), divergent=parts, after=after, some_lanes=lanes)
             case Move():
@@ -166,8 +166,12 @@ def _read(expr: Expr) -> tuple[set[str], list[Load]]:
     return names, loads
 
 
-def _varies(expr: Expr, varying: frozenset[str]) -> bool:
-    """Whether threads of a block may disagree about a value."""
+OF_THREADS = frozenset(name for name in BUILTINS if name.startswith("threadIdx"))
+"""The names that tell the threads of a block apart."""
+
+
+def varies(expr: Expr, varying: frozenset[str]) -> bool:
+    """Whether threads of a block may disagree about a value. varying: the names whose values differ between them."""
     names, loads = _read(expr)
     return bool(loads) or not names.isdisjoint(varying)
 

@@ -4,8 +4,9 @@
     a ring          tile t lies in stage t % n, and its copy starts n - 1 iterations ahead. The one barrier of an
                     iteration orders both hazards: tile t+1 is complete for all, and the stage of tile t, which the next
                     iteration fills, has been read by all
-    persistent      the ring runs on from one tile of C to the next: the last n - 1 iterations start the copies of the
-                    first n - 1 of the block's next tile
+    persistent      where copies are asynchronous and all tiles of C use the ring equally often, it runs on from one
+                    to the next: the last n - 1 iterations start the copies of the first n - 1 of the block's next tile.
+                    Else it begins anew with each work item
     halves in turn  each half of the block copies every other tile while the other half computes
 
 Where fragments run one inner step ahead, the first ones of tile t+1 are loaded right behind the barrier, and the
@@ -24,6 +25,7 @@ from tilewright.ir.expr import ZERO, Const, Expr, Op, Select, Var, binary
 from tilewright.ir.program import Loop, Program, Route, Staged
 from tilewright.ir.simplify import substitute
 from tilewright.ir.stmt import Alloc, Barrier, Body, CommitCopies, For, If, Let, Steady, WaitCopies
+from tilewright.ir.work import Walk
 from tilewright.lowering.coordinates import TURN, extent_of
 from tilewright.lowering.copies import (
     Team,
@@ -147,7 +149,16 @@ class BlockRing(OneStage):
         pipeline = self._pipeline(self._uses)
         steady = Steady() if self._loads_by_matrices else None
         run = steady_loop(pipeline, self.count, self._stages.carried(), steady)
-        return (*self._registers(), *self.iteration.declare, *pipeline.prologue(), run)
+        return (*self._emptied(), *self._registers(), *self.iteration.declare, *pipeline.prologue(), run)
+
+    def _emptied(self) -> Body:
+        """In front of the ring of a block that comes here for one work item after another: what was copied, or loaded
+        from a stage, beyond the end of the item before."""
+        if self.plan.scheduler.walk is Walk.ONE_TILE:
+            return ()
+        loads = self.iteration.load is not None and self._beyond is not Beyond.BRANCH
+        meet: Body = (Barrier("fragments of the item before are loaded"),) if loads else ()
+        return (*((WaitCopies(0),) if self._is_asynchronous else ()), *meet)
 
     def _pipeline(self, uses: Uses) -> Pipeline:
         return Pipeline(self._events, uses, self.iteration.use, self.plan.spread)

@@ -98,7 +98,7 @@ def thread_coordinates(program: Program) -> Body:
     if program.tensorized is not None:
         lets.append(Let(lane_of(program).name, Var("threadIdx.x") % program.tensorized.instruction.c.lanes))
     if needs_thread_number(program):
-        lets.append(Let(THREAD, _linear_thread(program)))
+        lets.append(Let(THREAD, linear_thread(program)))
     return tuple(lets)
 
 
@@ -155,7 +155,8 @@ def thread_number(program: Program) -> Expr:
     return Var(THREAD)
 
 
-def _linear_thread(program: Program) -> Expr:
+def linear_thread(program: Program) -> Expr:
+    """The number of the running thread in its block, from what the hardware says of it."""
     x, y, _ = block_shape(program)
     levels = {loop.level for loop in program.thread_loops}
     number: Expr = Var("threadIdx.x")

@@ -19,7 +19,7 @@ from tilewright.ir.finish import ALPHA, as_f32
 from tilewright.ir.program import Loop, Program, Route, Staged
 from tilewright.ir.stmt import Alloc, Assign, Body, For, If, Let, Move, Stmt
 from tilewright.ir.tiles import tile_of
-from tilewright.ir.work import SplitK
+from tilewright.ir.work import SplitK, Walk
 from tilewright.lowering.block_pipelines import (
     AlternatingHalves,
     BlockRing,
@@ -36,7 +36,7 @@ from tilewright.lowering.fragments import (
     multiply_tiles,
     round_fragments,
 )
-from tilewright.lowering.generator import NOTHING_BESIDE, Beside
+from tilewright.lowering.generator import NOTHING_BESIDE, Beside, Beyond
 from tilewright.lowering.kernel_parts import Steps, global_place, value_buffer
 from tilewright.lowering.ordered_sums import OrderedSums
 from tilewright.lowering.plan import KernelPlan, plan_of
@@ -67,10 +67,12 @@ class Expansion:
         bound = [loop.name for loop in (*program.grid_loops, *program.thread_loops)]
         copies = self._copies_under(*bound)
         loops = program.thread_serial_loops
-        if program.persistent:
-            return (*thread_coordinates(program), *copies, *self._persistent(loops[0], loops[1:]))
-        located = Scheduler(program).locate(ZERO)
-        return (*located, *thread_coordinates(program), *copies, *self._nest(loops))
+        scheduler, threads = Scheduler(program), thread_coordinates(program)
+        if any(hop.beyond is Beyond.CONTINUE for hop in self._plan.hops):
+            return (*threads, *self._persistent(loops[0], loops[1:]))
+        one_tile = program.walk is Walk.ONE_TILE
+        items = scheduler.each(lambda _: (*copies, *self._nest(loops)), behind=threads if one_tile else ())
+        return items if one_tile else (*threads, *scheduler.prepare(), *items)
 
     def _finish(self, sums: Sums) -> Body:
         """What becomes of the sums of an item: the epilogue, behind those of other items where they share out k."""

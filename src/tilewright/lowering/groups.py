@@ -53,9 +53,13 @@ def _ends_of(group: Expr, of: str, before: Expr = ZERO) -> tuple[Body, Expr, Exp
 
 @dataclass(frozen=True)
 class GroupsAlongM:
-    """The statements that count the tiles of groups and find that of an item. rows_of: rows of tiles for rows of C."""
+    """The statements that count the tiles of groups and find that of an item.
+
+    threads, thread: of a block, and the number of the running one. rows_of: rows of tiles for rows of C.
+    """
 
     threads: int
+    thread: Expr
     rows_of: Callable[[Expr], Expr]
 
     def prepare(self) -> Body:
@@ -80,7 +84,7 @@ class GroupsAlongM:
 
     def _each(self, one: Callable[[Expr, Expr | None], Body]) -> Body:
         """`one` for each group that is the running thread's, with the condition that the table has it."""
-        group = Var("group_pass") * self.threads + Var("threadIdx.x")
+        group = Var("group_pass") * self.threads + self.thread
         inside = binary(Op.LT, group, MOST_GROUPS) if MOST_GROUPS % self.threads else None
         return (For("group_pass", Const(self._passes), one(group, inside), unroll=True),)
 

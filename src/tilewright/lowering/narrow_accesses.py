@@ -60,7 +60,8 @@ def _plain(program: Program) -> Program:
     program = _with_tiles(program, tuple(tiles))
     if program.pipelined is not None:
         program = replace(program, pipelined=replace(program.pipelined, issue_distance=0))
-    return program if program.specialized is not None else replace(program, persistent=False)
+    keeps = program.specialized is not None or program.must_be_resident
+    return program if keeps else replace(program, persistent=False)
 
 
 def _narrowed_copy(program: Program, staged: Staged, alignment_bytes: int) -> Staged:

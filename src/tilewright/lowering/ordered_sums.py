@@ -12,6 +12,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from math import gcd
 
 from tilewright.dtypes import I32, I64
 from tilewright.ir.async_stmt import SignalFlag, TeamBarrier, WaitFlag
@@ -20,7 +21,7 @@ from tilewright.ir.expr import ZERO, Binary, Cast, Const, Expr, Load, Op, Var, b
 from tilewright.ir.kernel import PARTIAL_SUMS, SIZES, TILE_FLAGS
 from tilewright.ir.program import GROUP_LANES, Program
 from tilewright.ir.stmt import Alloc, Assign, Barrier, Body, For, If, Move, Stmt
-from tilewright.lowering.coordinates import GROUP, GROUP_LANE
+from tilewright.lowering.coordinates import GROUP, GROUP_LANE, linear_thread
 from tilewright.lowering.located import K_FIRST, size_of
 from tilewright.lowering.scheduler import Scheduler
 from tilewright.lowering.sums import Sums
@@ -53,7 +54,7 @@ class OrderedSums:
 
     @property
     def _thread(self) -> Expr:
-        return Var("threadIdx.x") if self.program.specialized is None else Var(GROUP_LANE)
+        return linear_thread(self.program) if self.program.specialized is None else Var(GROUP_LANE)
 
     def _meet(self) -> Stmt:
         if self.program.specialized is None:
@@ -82,7 +83,7 @@ class OrderedSums:
 
     @property
     def _width(self) -> int:
-        return _VECTOR_BYTES // self.sums.buffer.dtype.bytes
+        return gcd(_VECTOR_BYTES // self.sums.buffer.dtype.bytes, self.sums.buffer.elements)
 
     def _each(self, one: Callable[[Ref, Ref], Body]) -> Body:
         """`one` for each vector of a thread's registers, from the first of them on, and its place in the workspace."""

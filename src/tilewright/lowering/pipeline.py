@@ -18,6 +18,7 @@ from tilewright.ir.visit import moved_from, walk, written
 from tilewright.layout.arrangement import Auto
 from tilewright.lowering.check_engine import check_engine
 from tilewright.lowering.check_instruction import check_instruction
+from tilewright.lowering.check_scheduler import check_scheduler
 from tilewright.lowering.cluster_sums import check_cluster_sums
 from tilewright.lowering.coordinates import block_shape, bounds_of
 from tilewright.lowering.expand import expand
@@ -28,7 +29,7 @@ from tilewright.lowering.hoist_offsets import hoist_offsets
 from tilewright.lowering.narrow_accesses import narrow_accesses, narrowed_copies
 from tilewright.lowering.ordered_sums import partial_elements
 from tilewright.lowering.place_barriers import place_barriers
-from tilewright.lowering.scheduler import Scheduler, assumed_exact, check_scheduler
+from tilewright.lowering.scheduler import Scheduler, assumed_exact
 from tilewright.problem.gemm import Dim
 
 
@@ -48,7 +49,7 @@ def lower(
     _check_layouts_are_found(program)
     check_instruction(program)
     check_engine(program)
-    check_scheduler(program)
+    check_scheduler(program, variant)
     check_cluster_sums(program)
     exact = assumed_exact(program, variant)
     scheduled = tuple(loop.name for loop in program.loops)

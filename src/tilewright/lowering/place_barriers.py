@@ -6,7 +6,7 @@ only some threads come.
 
 A barrier is placed as late as it can be, right before the first statement that touches what an earlier one left open;
 on a straight line that is the fewest. A loop is walked twice, the second time with what its own end left open, which
-finds the barrier that its next iteration needs.
+finds the barrier that its next iteration needs. A branch that all threads of a block take alike is walked as well.
 """
 
 from __future__ import annotations
@@ -15,7 +15,8 @@ from dataclasses import dataclass, replace
 
 from tilewright.ir.buffer import Ref, Space
 from tilewright.ir.expr import Const
-from tilewright.ir.stmt import Barrier, Body, For, If, Stmt
+from tilewright.ir.stmt import Barrier, Body, For, If, Let, Stmt
+from tilewright.ir.verify import OF_THREADS, varies
 from tilewright.ir.visit import moved_from, walk, written
 
 
@@ -51,17 +52,28 @@ def _shared(place: Ref) -> bool:
 
 def place_barriers(body: Body) -> Body:
     """`body` with the barriers it needs. Buffers with a handoff are ordered by whoever emitted their accesses."""
-    placed, _ = _place(body, Open())
+    varying = OF_THREADS
+    for _, stmt in walk(body):
+        if isinstance(stmt, Let) and varies(stmt.value, varying):
+            varying |= {stmt.name}
+    placed, _ = _place(body, Open(), varying)
     return placed
 
 
-def _place(body: Body, left_open: Open) -> tuple[Body, Open]:
+def _place(body: Body, left_open: Open, varying: frozenset[str]) -> tuple[Body, Open]:
+    """varying: the names whose values differ between the threads of a block."""
     result: list[Stmt] = []
     for stmt in body:
-        if isinstance(stmt, For) and _needs_barrier_inside(stmt):
+        if isinstance(stmt, If) and _mixes(touches(stmt)) and not varies(stmt.condition, varying):
+            then, after_then = _place(stmt.then, left_open, varying)
+            otherwise, after_otherwise = _place(stmt.otherwise, left_open, varying)
+            result.append(replace(stmt, then=then, otherwise=otherwise))
+            left_open = after_then | after_otherwise
+            continue
+        if isinstance(stmt, For) and _needs_barrier_inside(stmt, varying):
             # A barrier inside the loop; the loop is entered with what came before and with what its end leaves.
-            _, at_end = _place(stmt.body, left_open)
-            inner, at_end = _place(stmt.body, left_open | at_end)
+            _, at_end = _place(stmt.body, left_open, varying)
+            inner, at_end = _place(stmt.body, left_open | at_end, varying)
             result.append(replace(stmt, body=inner))
             # A loop that may have no iterations (k = 0) may not come to its barrier.
             left_open = at_end if isinstance(stmt.extent, Const) else left_open | at_end
@@ -80,9 +92,10 @@ def _place(body: Body, left_open: Open) -> tuple[Body, Open]:
     return tuple(result), left_open
 
 
-def _needs_barrier_inside(loop: For) -> bool:
+def _needs_barrier_inside(loop: For, varying: frozenset[str]) -> bool:
     """Whether threads meet inside the loop: it both writes and reads one buffer, over more than one statement."""
-    if any(isinstance(stmt, If) and _mixes(touches(stmt)) for stmt in loop.body):
+    branches = (stmt for stmt in loop.body if isinstance(stmt, If) and varies(stmt.condition, varying))
+    if any(_mixes(touches(stmt)) for stmt in branches):
         return False
     return _mixes(touches(loop))
 

@@ -12,6 +12,7 @@ from tilewright.ir.accumulators import Accumulator, accumulator_of
 from tilewright.ir.buffer import Handoff, Space
 from tilewright.ir.program import Loop, Program, Route, Staged
 from tilewright.ir.register_budgets import register_budgets
+from tilewright.ir.work import Walk
 from tilewright.lowering.copies import needs_scope
 from tilewright.lowering.epilogue_plan import EpiloguePlan, epilogue_plan
 from tilewright.lowering.generator import Beside, Beyond, Position
@@ -125,13 +126,23 @@ def _beyond(program: Program, tiles: tuple[Staged, ...]) -> Beyond:
     tensor cores; but a copy that is one straight line needs a branch, or a loop, for its names."""
     if program.tensorized is None or any(tile.route is Route.TMA for tile in tiles):
         return Beyond.BRANCH
-    if program.persistent:
+    if _runs_on(program, tiles):
         return Beyond.CONTINUE
     in_place = any(staged.in_place for staged in program.staged)
     straight = [tile for tile in tiles if needs_scope(program, tile)]
     if straight and (not in_place or any(tile.prefetched for tile in straight)):
         return Beyond.BRANCH
     return Beyond.ZERO_FILL
+
+
+def _runs_on(program: Program, tiles: tuple[Staged, ...]) -> bool:
+    """Whether the ring of a persistent block runs on into its next tile of C: all that it holds comes by cp.async, and
+    all tiles of C use it equally often. Else it begins anew with each."""
+    ring, total = program.pipelined, program.accumulation
+    if ring is None or total is None or program.walk is not Walk.PERSISTENT or program.problems.has_offsets:
+        return False
+    flowing = {tile.operand for tile in tiles if tile.under == ring.loop and tile.route is Route.ASYNC}
+    return program.thread_serial_loops[0].name == ring.loop == total.over and flowing == set(program.gemm.factors)
 
 
 def _roles(program: Program) -> tuple[Role, Role | None]:

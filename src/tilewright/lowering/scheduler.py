@@ -16,14 +16,12 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 
-from tilewright.dtypes import F32, I32
-from tilewright.errors import LoweringError
-from tilewright.ir.accumulators import accumulator_of
+from tilewright.dtypes import I32
 from tilewright.ir.buffer import Buffer, Ref, Space
 from tilewright.ir.clusters import cluster_size, neighbours
 from tilewright.ir.expr import ONE, ZERO, Binary, Expr, Load, Op, Select, Var, binary, ceil_div
 from tilewright.ir.kernel import BATCH, GROUPS, PART_OF_K, SIZES, Variant
-from tilewright.ir.program import Axis, Level, Program, RasterChoice, Route
+from tilewright.ir.program import Axis, Level, Program, RasterChoice
 from tilewright.ir.stmt import Alloc, Assign, Body, For, If, Let
 from tilewright.ir.work import Problems, SplitK, Walk
 from tilewright.lowering.coordinates import (
@@ -34,12 +32,13 @@ from tilewright.lowering.coordinates import (
     bound,
     extent_of,
     hardware_number,
+    linear_thread,
     place_in_cluster,
 )
 from tilewright.lowering.groups import TOTAL, GroupsAlongM, locate_along_k
 from tilewright.lowering.located import K_FIRST, K_SIZE, PART, PARTS, PROBLEM
 from tilewright.lowering.raster import BLOCK, raster
-from tilewright.problem.gemm import Order
+from tilewright.problem.gemm import Dim
 
 ITEM, TILES, USES = "item", "tiles", "uses_before"
 """Names of the number of a work item, of the tiles of C of a problem, and of the uses of a ring before an item."""
@@ -159,10 +158,9 @@ class Scheduler:
         count, own = share
         if self.plan.walk is Walk.ONE_TILE:
             return (*self.locate(ZERO), *behind, *do(Item(ZERO)))
-        if self.plan.problems is Problems.GROUPED_K:
+        if self._counts_uses and self.plan.problems is Problems.GROUPED_K:
             return self._each_counted(do, behind, share)
-        stream = self.plan.walk is Walk.STREAM_K
-        item = CountedItem(Var(TURN), Var(USES)) if stream else Item(Var(TURN))
+        item = CountedItem(Var(TURN), Var(USES)) if self._counts_uses else Item(Var(TURN))
         located = (*self.locate(Var(TURN)), *behind, *do(item))
         if count == 1:
             return (For(TURN, self.items, located, note="tiles of this block"),)
@@ -186,6 +184,12 @@ class Scheduler:
         return (*begin, For(TURN, self.items, located, note="tiles of this block"))
 
     @property
+    def _counts_uses(self) -> bool:
+        """Whether a ring runs on from item to item, which use it unequally often."""
+        unequal = self.plan.walk is Walk.STREAM_K or self.plan.problems is Problems.GROUPED_K
+        return unequal and self.program.specialized is not None
+
+    @property
     def _k_tiles(self) -> Expr:
         """Uses of the ring by the running item."""
         assert self.program.pipelined is not None
@@ -193,8 +197,11 @@ class Scheduler:
 
     def prepare(self) -> Body:
         """What all threads of a block do before its items are located."""
-        along_m = self.plan.problems is Problems.GROUPED_M
-        return GroupsAlongM(self.program.threads_per_block, self._rows_of).prepare() if along_m else ()
+        return self._groups.prepare() if self.plan.problems is Problems.GROUPED_M else ()
+
+    @property
+    def _groups(self) -> GroupsAlongM:
+        return GroupsAlongM(self.program.threads_per_block, linear_thread(self.program), self._rows_of)
 
     @property
     def items(self) -> Expr:
@@ -274,9 +281,7 @@ class Scheduler:
         own = self.numbered(number)
         own = binary(Op.MIN, own, self.count - 1) if clamped else own
         if self.plan.problems is Problems.GROUPED_M:
-            found, tile = GroupsAlongM(self.program.threads_per_block, self._rows_of).find(
-                Var(ITEM), self.tile_counts[1]
-            )
+            found, tile = self._groups.find(Var(ITEM), self.tile_counts[1])
             return (Let(ITEM, own), *found, *self.coordinates(tile))
         if self._layers == ONE:
             return self.coordinates(own)
@@ -326,7 +331,7 @@ class Scheduler:
             Let(tile.name, binary(Op.DIV, behind - 1, k_tiles) - number),
             Let(begin.name, binary(Op.MAX, first - tile * k_tiles, 0)),
             Let(end.name, binary(Op.MIN, behind - tile * k_tiles, k_tiles)),
-            Let(USES, behind - tile * k_tiles - end, "of the ring before"),
+            *((Let(USES, behind - tile * k_tiles - end, "of the ring before"),) if self._counts_uses else ()),
             Let(K_FIRST.name, begin * self._k_stride),
             Let(K_SIZE.name, binary(Op.MIN, end * self._k_stride, SIZES["k"]) - K_FIRST),
         ]
@@ -379,117 +384,14 @@ def strided_count(step: Expr | int, first: Expr, count: Expr) -> Expr:
     return binary(Op.DIV, count - first + (step - 1), step)
 
 
-def check_scheduler(program: Program) -> None:
-    """Raise LoweringError for a combination of choices that cannot be."""
-    if program.split_k is SplitK.PARTIALS:
-        _check_partials(program)
-    if program.split_k is SplitK.ORDERED:
-        _check_ordered(program)
-    if program.stream_k:
-        _check_stream_k(program)
-    if program.problems is not Problems.ONE and program.at_level(Level.GRID_Z) is not None:
-        raise LoweringError(
-            "Blocks along z cannot have a problem each: they share out one problem already.",
-            hint="bind no loop to grid.z.",
-        )
-    if program.problems.is_list:
-        _check_listed(program)
-    if program.problems.has_offsets:
-        _check_grouped(program)
-
-
-def _check_partials(program: Program) -> None:
-    gemm, kept = program.gemm, accumulator_of(program)
-    if kept.space is not Space.REGISTER or gemm.out is not kept.result_dtype or gemm.c is not Order.ROW:
-        raise LoweringError(
-            f"Cannot split k into partial sums of {gemm.out}.",
-            note="partial sums keep the format of the accumulators, and lie one matrix below the other, row-major.",
-            hint=f"lower a problem whose C is {kept.result_dtype} and row-major, and whose schedule accumulates in "
-            "registers.",
-        )
-    if gemm.epilogue:
-        raise LoweringError(
-            "Partial sums have no epilogue.",
-            hint="lower the problem without, and apply it where the partial sums are added up.",
-        )
-    if _stores_by_tma(program):
-        raise LoweringError("A TMA store cannot take partial sums: a map of C knows one matrix, not its parts.")
-
-
-def _check_ordered(program: Program) -> None:
-    if program.walk is Walk.ONE_TILE or program.raster is None:
-        raise LoweringError(
-            "Work items can add up in order only in a persistent kernel whose tiles are rasterised.",
-            note="an item waits for others, whose blocks must be running.",
-            hint="Raster(RasterOrder.GROUPED, group=8) and Persist(), or partial sums for a second kernel.",
-        )
-    if program.accumulation is None or program.gemm.accumulate.bytes != F32.bytes:
-        raise LoweringError(
-            f"Cannot add up partial sums of {program.gemm.accumulate} in order.",
-            hint="accumulate in f32, in registers: Accumulate(over=...).",
-        )
-    if program.tensorized is not None and program.tensorized.instruction.is_opaque:
-        raise LoweringError(
-            f"{program.tensorized.instruction.name} keeps sums in opaque fragments, which cannot be added up.",
-            hint="use an instruction of mma or wgmma.",
-        )
-
-
-def _check_stream_k(program: Program) -> None:
-    alone = program.problems in (Problems.ONE, Problems.STRIDED)
-    if not program.persistent or program.specialized is None or program.split_k is not SplitK.ORDERED or not alone:
-        raise LoweringError(
-            "Stream-K needs a persistent kernel whose tiles one warpgroup loads by TMA, and sums added up in order.",
-            note="a block's range of k begins and ends inside tiles of C, and its items use the ring unequally often.",
-            hint="Specialize(...), Raster(...), Persist(), and SplitK.ORDERED.",
-        )
-
-
-def _check_grouped(program: Program) -> None:
-    gemm = program.gemm
-    if program.specialized is None or program.walk is Walk.ONE_TILE or program.split_k is not SplitK.NONE:
-        raise LoweringError(
-            "Groups by offsets need a persistent kernel whose tiles one warpgroup loads by TMA, and no split-K.",
-            note="how many tiles there are is known on the device only.",
-            hint="Specialize(...), Raster(...) and Persist().",
-        )
-    along_m = [operand.name for operand in gemm.epilogue.operands if operand.along == "m"]
-    if gemm.c is not Order.ROW or along_m:
-        raise LoweringError(f"Groups by offsets have a row-major C, and no {' or '.join(along_m) or 'bias'} along m.")
-    if program.problems is Problems.GROUPED_M and gemm.a is not Order.ROW:
-        raise LoweringError(
-            "A of groups along m is row-major.", note="a group's rows must not share rows of memory with another's."
-        )
-    if program.problems is Problems.GROUPED_K and (gemm.a is not Order.COL or gemm.b is not Order.ROW):
-        raise LoweringError(
-            "A of groups along k is column-major and B row-major.",
-            note="the map of a ragged matrix ends along its strided dimension only.",
-            hint="Gemm(..., a=Order.COL, b=Order.ROW).",
-        )
-
-
-def _check_listed(program: Program) -> None:
-    if program.split_k is not SplitK.NONE or program.persistent:
-        raise LoweringError(
-            "A list of problems can neither split k nor be computed by a persistent kernel.",
-            note="blocks along z have a problem each, of any size.",
-            hint="leave both out, or use offsets on the device.",
-        )
-    by_tma = any(staged.route is Route.TMA for staged in program.staged)
-    if by_tma or cluster_size(program) > 1:
-        raise LoweringError(
-            "A list of problems cannot be read by clusters of blocks, nor by TMA.",
-            note="a map is made for one size, and all blocks of a cluster share their tiles.",
-            hint="use a schedule that copies through registers or cp.async.",
-        )
-
-
-def _stores_by_tma(program: Program) -> bool:
-    return any(staged.operand == "C" and staged.route is Route.TMA for staged in program.staged)
-
-
 def assumed_exact(program: Program, variant: Variant) -> frozenset[str]:
     """The dimensions whose edges need no guard: those of `variant`, but for a k that items cover in equal parts."""
     split = program.split_k.by_items and program.walk is not Walk.ONE_TILE
-    ragged = {Problems.GROUPED_M: "m", Problems.GROUPED_K: "k"}.get(program.problems, "k" if split else "")
+    ragged = ragged_dim(program) or ("k" if split else "")
     return frozenset(dim for dim in variant.exact if dim != ragged)
+
+
+def ragged_dim(program: Program) -> Dim | None:
+    """The dimension along which groups end, where the device says so."""
+    ragged: dict[Problems, Dim] = {Problems.GROUPED_M: "m", Problems.GROUPED_K: "k"}
+    return ragged.get(program.problems)

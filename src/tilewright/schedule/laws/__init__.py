@@ -13,7 +13,6 @@ from tilewright.ir.program import Program
 from tilewright.schedule.laws.copies import (
     asynchronous_copies_are_legal,
     early_copies_are_shared_out,
-    persistent_blocks_copy_ahead,
     pipelines_have_tiles,
 )
 from tilewright.schedule.laws.order import (
@@ -37,6 +36,7 @@ from tilewright.schedule.laws.tiles import (
 from tilewright.schedule.laws.units import (
     dependent_launch_needs_tma,
     lanes_belong_to_instructions,
+    persistent_tma_has_a_producer,
     roles_have_work,
     tma_boxes_are_whole,
 )
@@ -55,13 +55,13 @@ LAWS: tuple[Callable[[Program], Iterator[Violation]], ...] = (
     lanes_belong_to_instructions,
     tma_boxes_are_whole,
     roles_have_work,
+    persistent_tma_has_a_producer,
     dependent_launch_needs_tma,
     vectors_are_whole,
     patches_cover_tiles,
     early_copies_are_shared_out,
     asynchronous_copies_are_legal,
     pipelines_have_tiles,
-    persistent_blocks_copy_ahead,
     turning_loops_have_a_count,
     loops_run_ahead_by_one_digit,
     rasters_number_a_plane,

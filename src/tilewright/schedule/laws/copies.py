@@ -125,30 +125,6 @@ def _behind(program: Program, ring: Pipelined) -> Iterator[Violation]:
         )
 
 
-def persistent_blocks_copy_ahead(program: Program) -> Iterator[Violation]:
-    """Persistent blocks without a producer copy for their next tile while they compute: by cp.async, in a ring."""
-    if not program.persistent or program.specialized is not None:
-        return
-    ring, total = program.pipelined, program.accumulation
-    outermost = program.thread_serial_loops[0].name
-    tiles = {s.operand: s for s in program.staged if s.space is Space.SHARED and s.operand != "C"}
-    come = [name for name, s in tiles.items() if ring and s.under == ring.loop and s.route is Route.ASYNC]
-    others = [name for name in program.gemm.factors if name not in come]
-    if ring is None or others:
-        yield Violation(
-            f"no warp loads the next tile while this one is stored; no tile of "
-            f"{' and '.join(others)} comes by cp.async in a ring.",
-            hint="Transfer(..., Route.ASYNC) both tiles and Pipeline their loop, or Specialize(...).",
-        )
-    elif total is None or not outermost == ring.loop == total.over or program.tensorized is None:
-        yield Violation(
-            f"a tile of C is not one sum of tensor cores over {ring.loop!r}.",
-            note=f"the outermost loop of a thread is {outermost!r}"
-            + ("; no instruction is used." if program.tensorized is None else "."),
-            hint=f"Tensorize, Accumulate(over={ring.loop!r}), and let no other loop of a thread be around it.",
-        )
-
-
 def pipelines_have_tiles(program: Program) -> Iterator[Violation]:
     """A pipelined loop fills shared tiles that are shared out, and alternating halves are whole warps."""
     ring = program.pipelined

@@ -62,6 +62,17 @@ def roles_have_work(program: Program) -> Iterator[Violation]:
     yield from _budgets(program, program.specialized)
 
 
+def persistent_tma_has_a_producer(program: Program) -> Iterator[Violation]:
+    """Tiles of a persistent block that come by TMA are loaded by a warpgroup of its own."""
+    by_tma = [s.name for s in program.staged if s.route is Route.TMA and s.operand != "C"]
+    if program.persistent and by_tma and program.specialized is None:
+        yield Violation(
+            f"no warpgroup loads {' and '.join(map(repr, by_tma))} of the next tile of C by TMA while this one is "
+            "stored.",
+            hint="put Specialize(...) before this step, or copy by cp.async.",
+        )
+
+
 def _budgets(program: Program, roles: Specialized) -> Iterator[Violation]:
     """What the warpgroups ask for in the end is no more than a block starts with: else they wait for ever."""
     if roles.registers is None:

@@ -32,7 +32,7 @@ def by_fractions(known: MatrixInstruction, a: Array, b: Array, c: float) -> floa
         terms = [(Fraction(x) * Fraction(y), exponent(x, known.product) + exponent(y, known.product)) for x, y in pairs]
         terms += [(held, exponent(float(held), known.accumulate))] if held else []
         top = max((power for _, power in terms), default=0)
-        unit = Fraction(2) ** (top - 25)
+        unit = Fraction(2) ** (max(top, -133) - 25)
         held = sum((math.trunc(term / unit) * unit for term, _ in terms), Fraction(0))
         if held:
             leading = math.floor(math.log2(abs(held.numerator)) - math.log2(held.denominator))
@@ -99,6 +99,12 @@ def test_products_are_not_normalised() -> None:
     """1.5 * 1.5 is 2.25: its exponent counts as 0, so that 25 bits below it are kept, not 24."""
     assert one([1.5, 1.5, 2.0**-25], [1.5, -1.5, 1], 0) == 2.0**-25
     assert one([1.5, 2.0**-25], [1.5, 1], -2.25) == 0  # as a sum 2.25 is normalised: its exponent is 1
+
+
+def test_the_smallest_terms_are_cut_at_one_place() -> None:
+    """Terms are aligned to an exponent of -133 at least."""
+    assert one([2.0**-79, -(2.0**-80)], [2.0**-70, 2.0**-78], 0) == 0  # 2**-149 less 2**-158
+    assert one([2.0**-79, -(2.0**-80)], [2.0**-70, 2.0**-79], 0) == 2.0**-149
 
 
 def test_infinities_and_nan_decide() -> None:

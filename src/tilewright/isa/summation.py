@@ -3,9 +3,12 @@
 All products of a group and the accumulator are aligned to the largest exponent among them, cut towards zero to so many
 bits below it, and added exactly; the sum is cut (f32) or rounded (f16) once. Products are exact and are not normalised:
 the exponent of one is the sum of those of its factors, where a subnormal number has that of the smallest normal one.
+The exponent that terms are aligned to is never below -133.
 
 Source: microsoft/MMA-Sim (arXiv 2511.10909), for mma.sync and wgmma; that wmma of tf32 adds four products at once
-follows from its machine instruction. `tests/gpu/test_rungs_on_gpu.py` compares whole kernels with a GPU.
+follows from its machine instruction, and the least exponent from what an H200 computes.
+`benchmarks/probes/tensor_core_bits.py` compares each instruction with a GPU, `tests/gpu/test_rungs_on_gpu.py` whole
+kernels.
 """
 
 from __future__ import annotations
@@ -20,8 +23,8 @@ from tilewright.dtypes import F32, Array, DType
 _NOTHING = -(1 << 12)
 """The exponent of a zero, which is never the largest."""
 
-_LEAST = -400
-"""Below the exponents of all products of two numbers of f32."""
+_LEAST = -133
+"""The least exponent that terms are aligned to."""
 
 F32_FRACTION_BITS, _F64_FRACTION_BITS = 23, 52
 _LEAST_F32 = -126

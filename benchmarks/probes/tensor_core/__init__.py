@@ -1,0 +1,1 @@
+"""Parts of `tensor_core_bits.py`: formats as bits, operands, kernels of one instruction."""

@@ -145,6 +145,11 @@ class DType:
         return np.dtype(str(self._known("computed_in", "type in registers")))
 
     @property
+    def largest(self) -> float:
+        """What larger numbers become: the largest number where it saturates, else infinity. Raises FormatError."""
+        return float(self.decode(self.encode(np.array([np.inf], np.float32)))[0])
+
+    @property
     def tiny(self) -> float:
         """The smallest normal number. Raises FormatError."""
         return float(self._known("smallest_normal", "smallest normal number"))
@@ -422,6 +427,7 @@ E4M3 = DType(
     unit_roundoff=2.0**-4,
     smallest_normal=2.0**-6,
     is_factor=True,
+    is_result=True,
     sums=_sums(f32=_F32_OF_FP8),
     read_as=_as_stored,
     names=Names(array_name="float8_e4m3fn", ptx="e4m3", sass="Q", rate="f8", tensor_map="UINT8", cublas=28),
@@ -436,6 +442,7 @@ E5M2 = DType(
     unit_roundoff=2.0**-3,
     smallest_normal=2.0**-14,
     is_factor=True,
+    is_result=True,
     sums=_sums(f32=_F32_OF_FP8),
     read_as=_as_stored,
     names=Names(array_name="float8_e5m2", ptx="e5m2", sass="Q", rate="f8", tensor_map="UINT8", cublas=29),

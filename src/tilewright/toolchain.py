@@ -17,7 +17,7 @@ from tilewright.artifacts import Cubin, CudaSource
 from tilewright.codegen import print_cuda
 from tilewright.device.catalog import device as known_device
 from tilewright.device.spec import DeviceSpec
-from tilewright.dtypes import OPERAND_DTYPES, Array, DType
+from tilewright.dtypes import FP8_FORMATS, OPERAND_DTYPES, Array, DType
 from tilewright.errors import LaunchError, ProblemError, ScheduleError
 from tilewright.html_text import code, folded
 from tilewright.ir.expr import Const, Expr
@@ -256,7 +256,7 @@ def verify_on_gpu(built: Build, gpu: Gpu, operands: Operands, *, cache: CubinCac
     return check(operands, run_on_gpu(built, gpu, operands, cache=cache))
 
 
-_NUMPY_DTYPES: dict[str, DType] = {one.array_name: one for one in OPERAND_DTYPES if one.is_result}
+_NUMPY_DTYPES: dict[str, DType] = {one.array_name: one for one in OPERAND_DTYPES if one not in FP8_FORMATS}
 
 
 def operands_from(a: Array, b: Array, c: Array | None = None, *, alpha: float = 1.0, beta: float = 0.0) -> Operands:

@@ -11,9 +11,9 @@ from cpu_gpu import STATE, FakeGpu, cpu_gpu, on_gpu
 from simulated import SimulatedKernels
 
 from tilewright.device.catalog import device
-from tilewright.dtypes import BF16, E4M3, E5M2, F32, Array, DType
+from tilewright.dtypes import BF16, E4M3, E5M2, F32, TF32, Array, DType
 from tilewright.errors import LaunchError, ProblemError
-from tilewright.frontend import matmul, scaled_matmul
+from tilewright.frontend import matmul, ops, scaled_matmul
 from tilewright.frontend.libraries import DTypeError, library_of
 from tilewright.frontend.scaled import scaled_options, words_of_scaled
 from tilewright.frontend.shapes import ShapeError
@@ -175,7 +175,7 @@ WRONG: dict[str, tuple[dict[str, Any], type[Exception], str]] = {
     "scales with gaps": ({"scale_b": scales(16)[::2]}, ProblemError, "elements of scale_b lie 2 apart"),
     "a bias for each row": ({"bias": scales(8, 1)}, ShapeError, r"a bias of shape \(8, 1\) is not one of \(8,\)"),
     "an out of another shape": ({"out": scales(8, 9)}, ShapeError, r"`out` is f32 of shape \(8, 9\)"),
-    "a result of FP8": ({"out_dtype": E4M3}, DTypeError, "a result of e4m3 is not stored"),
+    "a result of tf32": ({"out_dtype": TF32}, DTypeError, "a result of tf32 is not stored"),
     "a word for a flag": ({"fast_accumulation": 1}, ProblemError, "neither True nor False"),
     "no scale": ({"scale_a": None}, ProblemError, "scale_a is a NoneType"),
 }
@@ -201,3 +201,46 @@ def test_a_device_without_wgmma_and_a_new_call_in_a_capture_are_refused() -> Non
         patch.setattr(dispatch, "Kernels", lambda gpu: SimulatedKernels(FakeGpu(), device("A100")))
         with pytest.raises(LaunchError, match="multiplies FP8 by wgmma, which A100 SXM 80 GB does not have"):
             scaled_matmul(**GOOD)
+
+
+def test_a_quantised_result_is_read_by_the_next_product() -> None:
+    """By a given scale of all, a row of scales, and with what the next scale is made of."""
+    m, n, k = 40, 48, 160
+    a, b, scale_a, scale_b = drawn(m, k), drawn(n, k).T, scales(m, 1), scales(1, n)
+    row = scales(n)
+    exact = (number(a, E4M3) @ number(b, E4M3)) * np.asarray(scale_a) * np.asarray(scale_b)
+    activated = np.asarray(ops.silu(exact))
+    inverse = np.float32(448 / np.abs(activated).max() / 4)
+
+    def codes(acc: Any, row: Any, inverse: Any) -> Any:
+        x = ops.silu(acc)
+        return {"codes": x * row * inverse, "amax": ops.amax(x), "plain": x}
+
+    found = scaled_matmul(
+        *(a, b, scale_a, scale_b),
+        out_dtype={"codes": "e4m3", "plain": "f32"},
+        epilogue=codes,
+        operands={"row": row, "inverse": float(inverse)},
+    )
+    assert found["codes"].dtype == np.uint8 and found["amax"].shape == (1,)
+    np.testing.assert_allclose(np.asarray(found["plain"]), activated, rtol=2e-2, atol=0.2)
+    np.testing.assert_array_equal(np.asarray(found["amax"]), [np.abs(np.asarray(found["plain"])).max()])
+    expected = np.asarray(found["plain"]) * np.asarray(row) * inverse
+    assert (np.abs(number(found["codes"], E4M3) - expected) <= np.abs(expected) / 16 + 2.0**-10).all()
+    again = scaled_matmul(found["codes"], drawn(32, n).T, on_gpu(np.float32([1 / inverse])), scales(1))
+    assert again.dtype == np.uint16 and again.shape == (m, 32)
+
+
+@pytest.mark.parametrize("out", ["e4m3", "e5m2"])
+@pytest.mark.parametrize("n", [48, 43])
+def test_results_of_fp8_without_a_function(out: str, n: int) -> None:
+    m, k = 24, 160
+    a, b, scale_a, scale_b = drawn(m, k), drawn(n, k).T, scales(1), scales(1)
+    found, wide = (scaled_matmul(a, b, scale_a, scale_b, out_dtype=one) for one in (out, "f32"))
+    dtype = E4M3 if out == "e4m3" else E5M2
+    np.testing.assert_array_equal(number(found, dtype), dtype.decode(dtype.encode(np.asarray(wide))))
+    with pytest.raises(DTypeError, match="would round it"):
+        scaled_matmul(a, b, scale_a, scale_b, bias=scales(n), out_dtype=out)
+    with pytest.raises(DTypeError, match="would round it"):
+        x = on_gpu(np.zeros((4, 4), np.uint16))
+        matmul(x, x, bias=scales(4), epilogue=abs, out_dtype=out)

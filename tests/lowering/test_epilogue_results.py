@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from tilewright.dtypes import BF16, F16, F32, Array
+from tilewright.dtypes import BF16, E4M3, E5M2, F16, F32, Array
 from tilewright.errors import LoweringError
 from tilewright.frontend import ops
 from tilewright.frontend.tracing import Symbol
@@ -34,6 +34,7 @@ CONFIGS: dict[str, Any] = {
     "wgmma-ping-pong": WgmmaConfig((64, 48, 64), ping_pong=True, stages=3, subtile=16),
     "wgmma-threads": WgmmaConfig((64, 32, 64), consumers=1, stages=2),
     "wgmma-swap": WgmmaConfig((24, 64, 64), consumers=1, stages=2, subtile=64, swap_ab=True),
+    "wgmma-bytes": WgmmaConfig((128, 96, 64), stages=2, subtile=32),
     "mma": MmaConfig((32, 32, 32), (16, 32), stages=2),
     "mma-shuffle": MmaConfig((32, 64, 32), (16, 32), stages=2, store="quad_shuffle"),
     "simt": SimtConfig((64, 64, 16), (32, 32), unroll=8),
@@ -128,6 +129,16 @@ def test_folds_of_rows_and_columns(config: str) -> None:
     shape = (70, 88) if "shuffle" in config else (70, 83)
     epilogue = epilogue_of(*FOLDS.values())
     assert_right(built_for(CONFIGS[config], gemm_of(CONFIGS[config], *shape, epilogue=epilogue, beta=-1.0)))
+
+
+@pytest.mark.parametrize("config", ["wgmma-bytes", "wgmma-ping-pong", "mma", "simt"])
+def test_codes_of_fp8_saturate(config: str) -> None:
+    codes = tuple(Result(Added(name, None, of), (ACC * 100.0).value) for name, of in (("fine", E4M3), ("wide", E5M2)))
+    epilogue = Epilogue(function=(ACC * 60.0).value, results=codes)
+    for n in (96, 83):
+        gemm = gemm_of(CONFIGS[config], 70, n, out=E4M3, ldc=n, epilogue=epilogue)
+        found = assert_right(built_for(CONFIGS[config], gemm))
+        assert abs(found["fine"]).max() == abs(found["C"]).max() == 448 and abs(found["wide"]).max() < 57344
 
 
 def test_swapped_operands_fold_rows_and_refuse_columns() -> None:

@@ -8,7 +8,7 @@ import pytest
 from tilewright.dtypes import BF16, E4M3, E5M2, F16, F32, FP8_FORMATS, Array, DType
 from tilewright.errors import FormatError, ScheduleError
 from tilewright.isa.catalog import instruction
-from tilewright.problem.gemm import Gemm
+from tilewright.problem import Gemm, check, make_operands, reference
 from tilewright.problem.tolerance import relative_bound
 
 CODES = np.arange(256, dtype=np.uint8)
@@ -59,14 +59,20 @@ def test_what_is_too_large_becomes_the_largest_and_nan_stays(dtype: DType) -> No
     assert np.signbit(dtype.decode(dtype.encode(np.float32([-0.0]))))[0]
 
 
-def test_tensor_cores_sum_fp8_in_f32_alone_and_no_result_is_fp8() -> None:
+def test_tensor_cores_sum_fp8_in_f32_alone() -> None:
     assert instruction("wgmma.m64n128k32", E4M3, F32).opcode == "QGMMA"
     with pytest.raises(FormatError, match="Cannot sum products of e4m3 in f16"):
         Gemm(8, 8, 8, E4M3, accumulate=F16, out=BF16)
-    with pytest.raises(FormatError, match="Cannot multiply f32 into e4m3"):
-        Gemm(8, 8, 8, out=E4M3)
     with pytest.raises(ScheduleError, match="does not multiply e5m2 into f32"):
         instruction("mma.m16n8k16", E5M2, F32)
+
+
+def test_results_of_fp8_saturate() -> None:
+    operands = make_operands(Gemm(8, 8, 8, out=E4M3, alpha=300.0))
+    exact = reference(operands)
+    assert np.abs(exact).max() == E4M3.largest == 448 and E5M2.largest == 57344 and np.isinf(BF16.largest)
+    assert check(operands, E4M3.decode(E4M3.encode(exact.astype(np.float32)))).ok
+    assert not check(operands, exact * 0.8).ok
 
 
 def test_the_bound_of_promoted_sums_does_not_grow_with_k() -> None:

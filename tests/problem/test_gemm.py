@@ -25,11 +25,11 @@ from tilewright.problem.formats import FORMATS, format_name, format_options
         ({"k": "8"}, "k = '8' is not a matrix size.\n  Hint: sizes are integers from 0 to 2**31 - 1."),
         (
             {"dtype": F64},
-            "Cannot multiply f64 into f32.\n  Hint: operands are f32, f16, bf16, e4m3, e5m2, results f32, f16, bf16.",
+            "Cannot multiply f64 into f32.\n  Hint: operands and results are f32, f16, bf16, e4m3, e5m2.",
         ),
         (
             {"out": I32},
-            "Cannot multiply f32 into i32.\n  Hint: operands are f32, f16, bf16, e4m3, e5m2, results f32, f16, bf16.",
+            "Cannot multiply f32 into i32.\n  Hint: operands and results are f32, f16, bf16, e4m3, e5m2.",
         ),
         ({"lda": 4}, "lda = 4 is smaller than the 5 elements of one row of A.\n  Hint: use lda >= 5."),
         ({"ldb": 3}, "ldb = 3 is smaller than the 4 elements of one row of B.\n  Hint: use ldb >= 4."),

@@ -87,7 +87,7 @@ def matmul(
         return compiled_call(a, b, out, c, bias, alpha, beta, *others)
     arrays: tuple[Any, ...] = ()
     if epilogue is not None or operands is not None:
-        options, arrays = _with_function(epilogue, operands, (alpha, beta, *others), b, out)
+        options, arrays = with_function(epilogue, operands, (alpha, beta, *others), b, out)
         if options.beta == 0:
             c = None
     elif (
@@ -118,7 +118,7 @@ def _of_results(out_dtype: Any, traced: Traced) -> Any:
     return tuple(out_dtype) if isinstance(out_dtype, list) else out_dtype
 
 
-def _with_function(
+def with_function(
     epilogue: Any, operands: Any, asked: tuple[Any, ...], b: Any, out: Any
 ) -> tuple[Options, tuple[Any, ...]]:
     """What a call with a function of the epilogue asks, and the arrays that the function reads. asked: alpha, beta, and

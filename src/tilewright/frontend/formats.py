@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from typing import Any
 
-from tilewright.dtypes import BF16, F16, F32, DType
+from tilewright.dtypes import BF16, E4M3, E5M2, F16, F32, DType
 
 _NAMES = {
     "f32": F32, "float32": F32, "f16": F16, "float16": F16, "half": F16, "bf16": BF16, "bfloat16": BF16,
+    "e4m3": E4M3, "float8_e4m3fn": E4M3, "e5m2": E5M2, "float8_e5m2": E5M2,
 }  # fmt: skip
 
 

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any, Literal, get_args
 
-from tilewright.dtypes import F32, TF32, DType
+from tilewright.dtypes import F32, FP8_FORMATS, TF32, DType
 from tilewright.errors import ProblemError, TilewrightError, UnknownName
 from tilewright.frontend.formats import format_of
 from tilewright.frontend.libraries.views import DTypeError
@@ -163,7 +163,7 @@ def options_asked(alpha: Any, beta: Any, *others: Any) -> Options:
 
 def result_format(options: Options, dtype: DType) -> DType:
     """The format of the result of operands of `dtype`. Raises DTypeError."""
-    if options.out_dtype not in (None, dtype, F32):
+    if options.out_dtype not in (None, dtype, F32, *(FP8_FORMATS if options.traced is not None else ())):
         known = str(dtype) if dtype is F32 else f"{dtype} or f32"
         raise DTypeError(f"Cannot multiply {dtype} into {options.out_dtype}.", hint=f"results are {known}.")
     return options.out_dtype or dtype

@@ -7,7 +7,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, Literal, get_args
 
-from tilewright.dtypes import E4M3, E5M2, F32, DType
+from tilewright.dtypes import E4M3, E5M2, F32, FP8_FORMATS, DType
 from tilewright.errors import ProblemError
 from tilewright.frontend.compute import MOST, HostMemory, gpu_of
 from tilewright.frontend.libraries import DTypeError, TorchArrays, View, library_of
@@ -107,7 +107,7 @@ def compute_quantized(library: Any, x: Any, groups: Groups, out: DType) -> tuple
     if known is None:
         view: View = library.view(x)
         shapes = shapes_of(view.shape, groups)
-        if not view.dtype.is_result:
+        if view.dtype in FP8_FORMATS:
             raise DTypeError(f"quantize: x holds {view.dtype}.", hint="x is of f32, f16 or bf16.")
         if view.device is None:
             raise HostMemory(

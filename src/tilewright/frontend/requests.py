@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from tilewright.dtypes import DType
+from tilewright.dtypes import FP8_FORMATS, DType
 from tilewright.errors import ProblemError
 from tilewright.frontend.layouts import CannotWrite, Layout, Places, layouts_of
 from tilewright.frontend.libraries.views import DTypeError, View, c_strides
@@ -84,7 +84,7 @@ def checked(views: Views, options: Options, *, row_major: bool = False) -> tuple
     """
     a, b, out = views.a, views.b, views.out
     for factor in (a, b):
-        if not factor.dtype.is_result:
+        if factor.dtype in FP8_FORMATS:
             raise DTypeError(
                 f"Operands of {factor.dtype} are multiplied with their scales.",
                 hint="call tilewright.scaled_matmul, or convert them first.",
@@ -96,6 +96,7 @@ def checked(views: Views, options: Options, *, row_major: bool = False) -> tuple
             f"Cannot multiply arrays on different devices: {a.place} and {b.place}.", hint="move one of them."
         )
     product, dtype = product_of(a, b, row_major=row_major), result_format(options, a.dtype)
+    refuse_narrow_addends(dtype, {"c": views.c, "bias": views.bias})
     if out is not None:
         _check_out(out, product, dtype, a)
     named, second = _parted(views, options)
@@ -170,7 +171,8 @@ def requests_of(views: Views, product: Product, dtype: DType, options: Options) 
     for layout in layouts:
         if second is not None and (layout.swapped or layout.stack is not None):
             raise CannotWrite if layout.swapped else NeedsCopy("a", tight)
-        epilogue = _epilogue_of(layout, along, residual is not None, operands, options, further)
+        along_c = _OTHER[along] if layout.swapped else along
+        epilogue = epilogue_of(along_c, residual is not None, operands, options, further, swapped=layout.swapped)
         gemm = _gemm_of(layout, views.a.dtype, dtype, epilogue, options)
         alignment = _alignment_of(layout, views, out, tuple(others.values()), vectors, second)
         starts = tuple(_starts(layout, start, gemm, residual is not None, operands, further) for start in layout.starts)
@@ -201,19 +203,29 @@ def _check_folds(further: tuple[Further, ...], layouts: tuple[Layout, ...], prod
     )
 
 
-def _epilogue_of(
-    layout: Layout,
+def refuse_narrow_addends(out: DType, given: Mapping[str, View | None]) -> None:
+    """Raises DTypeError for what is read in the format of a result of FP8, which would round it."""
+    name = next((name for name, view in given.items() if view is not None), None)
+    if out in FP8_FORMATS and name is not None:
+        raise DTypeError(
+            f"A {name} is read in the format of the result, and {out} would round it.",
+            hint=f"pass it to the function: epilogue=lambda acc, {name}: ..., operands={{'{name}': ...}}.",
+        )
+
+
+def epilogue_of(
     bias: Along | None,
     residual: bool,
     operands: tuple[Named, ...],
     options: Options,
     further: tuple[Further, ...],
+    *,
+    swapped: bool = False,
 ) -> Epilogue:
-    """What a launch of a layout makes of its sums."""
-    bias = _OTHER[bias] if layout.swapped else bias
+    """What a launch makes of its sums. bias: of the kernel's C; swapped: rows of the result are its columns."""
     if options.function is None:
         return Epilogue(bias, residual, options.activation)
-    added = {added.name: added for added in (one.added(swapped=layout.swapped) for one in operands)}
+    added = {added.name: added for added in (one.added(swapped=swapped) for one in operands)}
 
     def bound(value: Value) -> Value:
         return with_leaves(value, lambda leaf: Element(added[leaf.operand.name]) if isinstance(leaf, Element) else leaf)

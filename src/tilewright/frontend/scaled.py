@@ -1,6 +1,6 @@
 """`scaled_matmul`: products of FP8 operands with their scales, in one kernel that reads the scales where they lie.
 
-    C = (A @ B) * scale_a * scale_b + bias
+    C = f((A @ B) * scale_a * scale_b + bias)
 
 Calls that look alike share a plan, as those of `matmul` do (`compute`).
 """
@@ -8,25 +8,26 @@ Calls that look alike share a plan, as those of `matmul` do (`compute`).
 from __future__ import annotations
 
 import os
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
 from typing import Any
 
-from tilewright.dtypes import BF16, FP8_FORMATS, DType
+from tilewright.dtypes import BF16, F32, FP8_FORMATS, DType
 from tilewright.errors import LaunchError, ProblemError
+from tilewright.frontend.calls import is_compiling, with_function
 from tilewright.frontend.compute import MOST, gpu_of, planned, refuse_host_memory, refuse_other_library
 from tilewright.frontend.layouts import MOST_ROWS
 from tilewright.frontend.libraries import DTypeError, TorchArrays, View, library_of
 from tilewright.frontend.libraries.views import c_strides
-from tilewright.frontend.options import format_asked
-from tilewright.frontend.requests import Piece, power_of_two
+from tilewright.frontend.operands import Further, Named, argument_of, check_shape, further_of, named_of
+from tilewright.frontend.options import PLAIN, Options, format_asked
+from tilewright.frontend.requests import Piece, epilogue_of, power_of_two, refuse_narrow_addends
 from tilewright.frontend.scales import BLOCK, Scaling, scaling_of
 from tilewright.frontend.shapes import NeedsCopy, ShapeError, lone, product_of, tight
 from tilewright.planning.assembly import Request
 from tilewright.planning.dispatch import dispatcher
 from tilewright.planning.packing import Alignment
 from tilewright.planning.plan import Plan
-from tilewright.problem.epilogue import Epilogue
 from tilewright.problem.gemm import Gemm
 
 PROMOTE_EVERY = 128
@@ -39,13 +40,15 @@ class ScaledOptions:
 
     out_dtype: DType
     fast: bool
+    call: Options = PLAIN
+    """What a function of the epilogue asks."""
 
     @property
     def promote_every(self) -> int:
         return 0 if self.fast else PROMOTE_EVERY
 
 
-_OPTIONS: dict[tuple[DType, bool], ScaledOptions] = {}
+_OPTIONS: dict[tuple[DType, bool, Options], ScaledOptions] = {}
 
 
 def scaled_matmul(
@@ -58,6 +61,8 @@ def scaled_matmul(
     out: Any = None,
     out_dtype: Any = None,
     fast_accumulation: bool = False,
+    epilogue: Callable[..., Any] | None = None,
+    operands: Mapping[str, Any] | None = None,
 ) -> Any:
     """`(a @ b) * scale_a * scale_b + bias` of FP8 operands, in one kernel on the tensor cores of Hopper (sm_90).
 
@@ -66,7 +71,9 @@ def scaled_matmul(
     kernel reads them: one element, or one for each row of a, of shape (m, 1) or (m,), and each column of b, of shape
     (1, n) or (n,). Or both have one for each block of 128 of k, and of 1 or 128 rows of a, (m, k / 128) or
     (m / 128, k / 128), and columns of b, (k / 128, n) or (k / 128, n / 128), rounded up, of any strides; they multiply
-    the sums of their blocks. bias: (n,). out: where the result goes. out_dtype: bf16 if not given, f16 or f32.
+    the sums of their blocks. bias: (n,). out: where the result goes. out_dtype: bf16 if not given, f16, f32, e4m3 or
+    e5m2. epilogue, operands: a function of that result, and what it reads, as of `matmul`. Results of FP8 are rounded
+    to nearest, and what is too large becomes the largest number; the function divides by their scale.
     fast_accumulation: sums stay in the tensor cores, which keep 13 fraction bits; else, and with scales of blocks, the
     sum of every 128 of k is added to a sum in f32 (docs/fp8.md has the bounds).
 
@@ -74,7 +81,17 @@ def scaled_matmul(
     devices, and LaunchError for another GPU.
     """
     library = library_of(a)
-    arrays = (a, b, scale_a, scale_b, bias, out)
+    arrays: Arrays = (a, b, scale_a, scale_b, bias, out)
+    if epilogue is not None or operands is not None:
+        if is_compiling():
+            from tilewright.frontend.pytorch.functions import apart
+
+            named = {"bias": bias, "out": out, "out_dtype": out_dtype, "fast_accumulation": fast_accumulation}
+            return apart(scaled_matmul, arrays[:4], named | {"epilogue": epilogue, "operands": operands})
+        call, given = with_function(epilogue, operands, (1.0, None, out_dtype, *_PLAIN_CALL), b, out)
+        options = scaled_options(call.out_dtype, fast_accumulation, call)
+        assert call.traced is not None
+        return call.traced.given(_computed(library, (*arrays, *given), options))
     if isinstance(library, TorchArrays):
         from tilewright.frontend.pytorch.scaled import scaled
 
@@ -82,14 +99,31 @@ def scaled_matmul(
     return compute_scaled(library, arrays, scaled_options(out_dtype, fast_accumulation))
 
 
-def scaled_options(out_dtype: Any, fast_accumulation: Any) -> ScaledOptions:
+_PLAIN_CALL = ("default", None, False, None, False)
+"""What `options_of` takes behind the format of the result, of a call that asks nothing of it."""
+
+
+def _computed(library: Any, arrays: Arrays, options: ScaledOptions) -> Any:
+    """A call with a function."""
+    if isinstance(library, TorchArrays):
+        from tilewright.frontend.pytorch.scaled import computed_with_function
+
+        return computed_with_function(arrays, options)
+    return compute_scaled(library, arrays, options)
+
+
+def scaled_options(out_dtype: Any, fast_accumulation: Any, call: Options = PLAIN) -> ScaledOptions:
     """The options of a call. Raises ProblemError, or DTypeError for a result that no kernel stores."""
     if not isinstance(fast_accumulation, bool):
         raise ProblemError(f"fast_accumulation={fast_accumulation!r} is neither True nor False.")
     out = format_asked(out_dtype) or BF16
     if not out.is_result:
-        raise DTypeError(f"scaled_matmul: a result of {out} is not stored.", hint="results are bf16, f16 or f32.")
-    return _OPTIONS.setdefault((out, fast_accumulation), ScaledOptions(out, fast_accumulation))
+        raise DTypeError(
+            f"scaled_matmul: a result of {out} is not stored.", hint="results are bf16, f16, f32, e4m3 or e5m2."
+        )
+    if len(_OPTIONS) >= MOST:
+        _OPTIONS.clear()
+    return _OPTIONS.setdefault((out, fast_accumulation, call), ScaledOptions(out, fast_accumulation, call))
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,6 +136,7 @@ class ScaledViews:
     scale_b: View
     bias: View | None = None
     out: View | None = None
+    operands: tuple[View, ...] = ()
 
     @property
     def shape(self) -> tuple[int, int]:
@@ -127,6 +162,7 @@ def checked_scaled(views: ScaledViews, options: ScaledOptions) -> Scaling:
             hint="the columns of a are as many as the rows of b.",
         )
     given = {"b": b, "scale_a": views.scale_a, "scale_b": views.scale_b, "bias": views.bias, "out": views.out}
+    given |= dict(zip(options.call.names, views.operands, strict=True))
     for name, one in given.items():
         if one is not None and one.device != a.device:
             raise ProblemError(f"scaled_matmul: {name} lies on {one.place}, and a on {a.place}.", hint="move one.")
@@ -138,6 +174,10 @@ def checked_scaled(views: ScaledViews, options: ScaledOptions) -> Scaling:
             f"scaled_matmul: `out` is {views.out.dtype} of shape {views.out.shape}, and the result "
             f"{options.out_dtype} of shape {(m, n)}."
         )
+    refuse_narrow_addends(options.out_dtype, {"bias": views.bias})
+    product = product_of(a, b)
+    for name, view in zip(options.call.names, views.operands, strict=True):
+        check_shape(name, view, product)
     return scaling_of(m, n, a.shape[1], views.scale_a, views.scale_b)
 
 
@@ -161,20 +201,36 @@ def request_of(views: ScaledViews, options: ScaledOptions) -> Request:
     if (product.n > 1 and right != 1) or (product.m > 1 and down < product.n):
         raise NeedsCopy("out", tight)
     ldc = down if product.m > 1 else lone(product.n)
-    epilogue = Epilogue("n" if bias is not None else None, scale=scaling.whole)
+    named = named_of(options.call.names, views.operands, product)
+    further = further_of(options.call, product, out)
+    epilogue = replace(
+        epilogue_of("n" if bias is not None else None, False, named, options.call, further), scale=scaling.whole
+    )
+    matrices = [view.strides[0] if product.m > 1 else lone(product.n) for view in _matrices(named, further)]
     a, b = product.a, product.b
-    orders = {"a": a.order, "b": b.order, "lda": a.leading, "ldb": b.leading, "ldc": max(ldc, 1)}
-    blocks = scaling.blocks if product.k else None
-    sizes = product.m, product.n, product.k
-    mixed = views.b.dtype if views.b.dtype is not views.a.dtype else None
-    gemm = Gemm(*sizes, views.a.dtype, out=out, epilogue=epilogue, block_scales=blocks, b_dtype=mixed, **orders)  # type: ignore[arg-type]
+    gemm = Gemm(
+        *(product.m, product.n, product.k, views.a.dtype),
+        *(F32, out, a.order, b.order),
+        lda=a.leading,
+        ldb=b.leading,
+        ldc=max(ldc, 1),
+        epilogue=epilogue,
+        ld_added=tuple(max(one, 1) for one in matrices),
+        numbers=options.call.numbers,
+        block_scales=scaling.blocks if product.k else None,
+        b_dtype=views.b.dtype if views.b.dtype is not views.a.dtype else None,
+    )
     at_bias = 0 if bias is None else bias.pointer
+    for view in (one.view for one in named if not one.single):
+        at_bias |= view.pointer // view.dtype.bytes * out.bytes
+    for leading in gemm.ld_added:
+        at_bias |= leading * out.bytes
     alignment = Alignment(
         power_of_two(views.a.pointer | gemm.lda),
         power_of_two(views.b.pointer | gemm.ldb),
         power_of_two(at_out.pointer | gemm.ldc * out.bytes | at_bias),
     )
-    return Request(gemm, alignment, promote_every=BLOCK if blocks is not None else options.promote_every)
+    return Request(gemm, alignment, promote_every=BLOCK if gemm.block_scales is not None else options.promote_every)
 
 
 def refuse_device(device: int) -> None:
@@ -194,13 +250,16 @@ class _Known:
 
     device: int
     make: Callable[[], Any]
+    make_others: tuple[Callable[[], Any], ...]
     plan: Plan | None
 
     def run(self, library: Any, arrays: Arrays) -> Any:
-        a, b, scale_a, scale_b, bias, out = arrays
+        a, b, scale_a, scale_b, bias, out, *operands = arrays
         result = self.make() if out is None else out
+        others = self.make_others and tuple([make() for make in self.make_others])
+        made = (result, *others) if others else result
         if self.plan is None:
-            return result
+            return made
         address, scratch, kept = library.address, 0, None
         if self.plan.scratch_bytes:
             scratch, kept = library.scratch(self.plan.scratch_bytes, a)
@@ -216,12 +275,13 @@ class _Known:
             0,
             address(scale_a),
             address(scale_b),
+            *((0, 0, *map(address, operands), *map(address, others)) if operands or others else ()),
         )
         with gpu_of(dispatcher(self.device), library):
             self.plan.run(library.stream(self.device), addresses)
-        library.finished((*arrays, result), self.device)
+        library.finished((*arrays, result, *others), self.device)
         del kept
-        return result
+        return made
 
 
 _KNOWN: dict[Any, _Known] = {}
@@ -230,8 +290,8 @@ _KNOWN: dict[Any, _Known] = {}
 os.register_at_fork(after_in_child=_KNOWN.clear)  # CUDA does not work there
 
 
-Arrays = tuple[Any, Any, Any, Any, Any, Any]
-"""a, b, scale_a, scale_b, bias and out of a call; None for what is not given."""
+Arrays = tuple[Any, ...]
+"""a, b, scale_a, scale_b, bias and out of a call, None for what is not given; then the operands of its function."""
 
 _NAMES = ("a", "b", "scale_a", "scale_b", "bias", "out")
 
@@ -239,11 +299,13 @@ _NAMES = ("a", "b", "scale_a", "scale_b", "bias", "out")
 def views_of_scaled(library: Any, arrays: Arrays) -> ScaledViews:
     """Where the arrays of a call lie. Raises ProblemError for one of another library, or that no kernel reads."""
     found = {}
-    for name, array in zip(_NAMES, arrays, strict=True):
+    for name, array in zip(_NAMES, arrays, strict=False):
         if array is not None or name not in ("bias", "out"):
             refuse_other_library(library, name, array)
             found[name] = library.view(array)
-    return ScaledViews(**found)
+    for operand in arrays[len(_NAMES) :]:
+        refuse_other_library(library, "an operand of the epilogue", operand)
+    return ScaledViews(**found, operands=tuple(library.view(operand) for operand in arrays[len(_NAMES) :]))
 
 
 def _key(library: Any, arrays: Arrays, options: ScaledOptions) -> Any:
@@ -268,42 +330,51 @@ def compute_scaled(library: Any, arrays: Arrays, options: ScaledOptions) -> Any:
     if known is None:
         views = views_of_scaled(library, arrays)
         try:
-            known = _settled(library, views, request_of(views, options), arrays[0])
+            known = _settled(library, views, request_of(views, options), arrays[0], options)
         except NeedsCopy as needed:
             if needed.name == "out":
                 return _assigned(library, arrays, options)
-            at = _NAMES.index(needed.name)
+            names = (*_NAMES, *(argument_of(number) for number in range(len(arrays) - len(_NAMES))))
+            at = names.index(needed.name)
             copied: Any = (*arrays[:at], needed.copied(library, arrays[at]), *arrays[at + 1 :])
             return compute_scaled(library, copied, options)
         if key is not None:
             if len(_KNOWN) >= MOST:
                 _KNOWN.clear()
             _KNOWN[key] = known
-    if arrays[-1] is not None and _overwrites(views_of_scaled(library, arrays)):
+    if arrays[5] is not None and _overwrites(views_of_scaled(library, arrays)):
         return _assigned(library, arrays, options)
     return known.run(library, arrays)
 
 
 def _overwrites(views: ScaledViews) -> bool:
     """Whether writing the result may change what is still to be read."""
-    given = (views.a, views.b, views.scale_a, views.scale_b, views.bias)
+    given = (views.a, views.b, views.scale_a, views.scale_b, views.bias, *views.operands)
     return views.out is not None and any(one is not None and views.out.overlaps(one) for one in given)
 
 
 def _assigned(library: Any, arrays: Arrays, options: ScaledOptions) -> Any:
     """The result by way of an array of its own."""
-    library.assign(arrays[-1], compute_scaled(library, (*arrays[:-1], None), options))
-    return arrays[-1]
+    out = arrays[5]
+    library.assign(out, compute_scaled(library, (*arrays[:5], None, *arrays[6:]), options))
+    return out
 
 
-def _settled(library: Any, views: ScaledViews, request: Request, like: Any) -> _Known:
+def _matrices(named: tuple[Named, ...], further: tuple[Further, ...]) -> list[View]:
+    """Those that have a leading dimension, in the order of the kernel."""
+    return [one.view for one in named if one.is_matrix] + [one.view for one in further if one.is_matrix]
+
+
+def _settled(library: Any, views: ScaledViews, request: Request, like: Any, options: ScaledOptions) -> _Known:
     device = refuse_host_memory(library, views)
     refuse_device(device)
     make = library.maker(views.shape, request.gemm.out, like)
+    further = further_of(options.call, product_of(views.a, views.b), options.out_dtype)
+    others = tuple(library.maker(one.view.shape, one.view.dtype, like) for one in further)
     if 0 in views.shape:
-        return _Known(device, make, None)
+        return _Known(device, make, others, None)
     piece = Piece(request, ((0,) * 5,), False)
-    return _Known(device, make, planned(dispatcher(device), library, piece))
+    return _Known(device, make, others, planned(dispatcher(device), library, piece))
 
 
 def words_of_scaled(library: Any, arrays: Arrays, options: ScaledOptions) -> str:

@@ -87,7 +87,7 @@ def _excess(columns: int, element_bytes: int, atoms: SwizzleAtoms | None, *, tra
                     row, column = half + lane % 4 * 2, first + lane // 4
                 width_bytes = element_bytes * (1 if transposed else 2)
                 address = _places(row, column, rows, columns, atoms) * element_bytes
-                excess += int(wavefronts(address[None], width_bytes, store=True)[0]) - width_bytes // 4
+                excess += int(wavefronts(address[None], width_bytes, store=True)[0]) - max(width_bytes // 4, 1)
     return excess
 
 

@@ -148,7 +148,8 @@ def finished(operands: Operands, *totals: Array, result: str = "C") -> Array:
     found = np.broadcast_to(evaluate(gemm.epilogue.value_of(result), exact), (gemm.m, gemm.n))
     fold = gemm.operand(result).fold
     if fold is None:
-        return found
+        largest = gemm.operand(result).dtype.largest
+        return found if np.isinf(largest) else np.clip(found, -largest, largest)
     lines = fold.of(found, folded_axis(gemm, result))
     return fold.of(lines, 1 - folded_axis(gemm, result)) if fold.whole else lines
 

@@ -19,7 +19,7 @@ from types import SimpleNamespace
 from typing import Any
 
 from tilewright import extras
-from tilewright.dtypes import F32, DType
+from tilewright.dtypes import F32, FP8_FORMATS, DType
 from tilewright.errors import ProblemError
 from tilewright.frontend.libraries import NoMemory
 from tilewright.frontend.options import Options, options_of
@@ -73,9 +73,9 @@ class _Function(torch.autograd.Function):  # type: ignore[misc]
         ctx.set_materialize_grads(False)
         a, b, c, bias = _detached(a, b, c, bias)
         made = compute_plain(a, b, None, c, bias, options, _detached(*operands))
-        if options.others:
-            flat = zip(made[1:], options.others, strict=True)
-            ctx.mark_non_differentiable(*(one for one, other in flat if not other.has_gradient))
+        results = made if options.others else (made,)
+        flat = zip(results, (True, *(other.has_gradient for other in options.others)), strict=True)
+        ctx.mark_non_differentiable(*(one for one, has in flat if not has or LIBRARY.format_of(one) in FP8_FORMATS))
         return made
 
     @staticmethod

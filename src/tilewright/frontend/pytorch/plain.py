@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -14,7 +14,8 @@ from tilewright.frontend.libraries import library_of
 from tilewright.frontend.operands import applied_to, further_of, in_place
 from tilewright.frontend.options import Options
 from tilewright.frontend.requests import Views, checked
-from tilewright.frontend.tracing import Other, operand_name
+from tilewright.frontend.shapes import Product
+from tilewright.frontend.tracing import operand_name
 from tilewright.notices import say_once
 
 torch: Any = extras.require("torch", "Multiplying tensors of PyTorch")
@@ -44,35 +45,41 @@ def _on_the_host(a: Any, b: Any, out: Any, c: Any, bias: Any, options: Options, 
         wide = wide if bias is None else wide + bias.float()
         if options.activation is not None:
             wide = activated(options.activation.value, wide)
-        to_torch, own = LIBRARY.to_torch, a.dtype
-        if options.traced is None:
-            result = wide.to(to_torch[options.out_dtype] if options.out_dtype else own)
-            return result if out is None else out.copy_(result)
-        first, *others = _finished(a, b, wide, options, operands)
-        result = first.to(to_torch[options.out_dtype] if options.out_dtype else own)
-        result = result if out is None else out.copy_(result)
-        kinds = (torch.float32 if one.operation else to_torch[of] if of else own for one, of in _others(options))
-        return (result, *(one.to(kind) for one, kind in zip(others, kinds, strict=True))) if others else result
+        views = Views(LIBRARY.view(a), LIBRARY.view(b), operands=tuple(LIBRARY.view(one) for one in operands))
+        product, into = checked(views, options)
+        second = torch.matmul(a.float(), operands[-1].float()) if options.has_second else None
+        first, *others = results_of(wide, product, options, operands, into, views.a.dtype, second)
+        result = first if out is None else out.copy_(first)
+        return (result, *others) if others else result
 
 
-def _others(options: Options) -> Iterator[tuple[Other, DType | None]]:
-    """The results behind the first, and the formats that are asked for."""
-    return zip(options.others, options.formats, strict=True)
-
-
-def _finished(a: Any, b: Any, wide: Any, options: Options, operands: tuple[Any, ...]) -> tuple[Any, ...]:
-    """The results of the function of the epilogue of finished sums, by NumPy."""
-    views = Views(LIBRARY.view(a), LIBRARY.view(b), operands=tuple(LIBRARY.view(one) for one in operands))
-    product, _ = checked(views, options)
-    further_of(options, product, views.a.dtype)
+def results_of(
+    wide: Any,
+    product: Product,
+    options: Options,
+    operands: Sequence[Any],
+    into: DType,
+    others: DType,
+    second: Any = None,
+) -> list[Any]:
+    """The results of finished sums, those of a function by NumPy. into: the format of the first; others: of others, if
+    none is asked for; second: the other sum, where there is one."""
+    if options.traced is None:
+        return [_in_format(wide, into)]
+    kinds = [into, *(one.view.dtype for one in further_of(options, product, others))]
     placed = {
         operand_name(name): in_place(operand.detach().float().numpy(), product)
         for name, operand in zip(options.names, operands, strict=False)
     }
-    totals = [wide.numpy()]
-    if options.has_second:
-        totals.append(torch.matmul(a.float(), operands[-1].float()).numpy())
-    return tuple(torch.from_numpy(np.array(one, np.float32)) for one in applied_to(totals, options, placed))
+    totals = [wide.numpy(), *([] if second is None else [second.numpy()])]
+    made = (torch.from_numpy(np.array(one, np.float32)) for one in applied_to(totals, options, placed))
+    return [_in_format(one, kind) for one, kind in zip(made, kinds, strict=True)]
+
+
+def _in_format(numbers: Any, dtype: DType) -> Any:
+    """Numbers rounded to a format; what is larger than the largest number of FP8 becomes that."""
+    largest = dtype.largest
+    return (numbers if largest == float("inf") else numbers.clamp(-largest, largest)).to(LIBRARY.to_torch[dtype])
 
 
 def activated(name: str | None, x: Any) -> Any:

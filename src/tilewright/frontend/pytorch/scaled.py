@@ -10,7 +10,7 @@ from tilewright.frontend.compute import HostMemory
 from tilewright.frontend.libraries import NoMemory
 from tilewright.frontend.libraries.views import View
 from tilewright.frontend.pytorch.entry import is_plain
-from tilewright.frontend.pytorch.plain import LIBRARY
+from tilewright.frontend.pytorch.plain import LIBRARY, results_of
 from tilewright.frontend.scaled import (
     Arrays,
     ScaledOptions,
@@ -20,6 +20,7 @@ from tilewright.frontend.scaled import (
     scaled_options,
 )
 from tilewright.frontend.scales import BLOCK, scaling_of
+from tilewright.frontend.shapes import product_of
 from tilewright.notices import say_once
 
 torch: Any = extras.require("torch", "Multiplying tensors of PyTorch")
@@ -54,6 +55,23 @@ def _words_asked(out_dtype: Any, fast: Any) -> tuple[Any, bool]:
     return LIBRARY.to_torch[options.out_dtype], options.fast
 
 
+def computed_with_function(arrays: Arrays, options: ScaledOptions) -> Any:
+    """A call with a function as its epilogue, which has no gradients."""
+    given = [array for array in arrays if array is not None]
+    if not all(isinstance(array, torch.Tensor) for array in given):
+        return compute_scaled(LIBRARY, arrays, options)  # which says what is wrong
+    if is_plain(*given) and not any(tensor.is_meta for tensor in given):
+        try:
+            return _computed(arrays, options)
+        except NoMemory:
+            pass
+    raise ProblemError(
+        "A scaled product with a function as its epilogue is of plain tensors, and has no gradients.",
+        note="PyTorch's tracers, modes and torch.func do not see into it.",
+        hint="call it outside of them, on detached tensors.",
+    )
+
+
 def _computed(arrays: Arrays, options: ScaledOptions) -> Any:
     try:
         result = compute_scaled(LIBRARY, arrays, options)
@@ -70,12 +88,14 @@ def _on_the_host(arrays: Arrays, options: ScaledOptions) -> Any:
         "tilewright.scaled_matmul computes with PyTorch: the tensors lie in host memory, not on a GPU. Move them to "
         "the GPU."
     )
-    a, b, scale_a, scale_b, bias, out = arrays
+    a, b, scale_a, scale_b, bias, out, *operands = arrays
     with torch.no_grad():
         found = _multiplied(a, b, scale_a, scale_b)
         found = found if bias is None else found + bias.float()
-        result = found.to(LIBRARY.to_torch[options.out_dtype])
-        return result if out is None else out.copy_(result)
+        product, into = product_of(_seen(a), _seen(b)), options.out_dtype
+        first, *others = results_of(found, product, options.call, operands, into, into)
+        result = first if out is None else out.copy_(first)
+        return (result, *others) if others else result
 
 
 def _multiplied(a: Any, b: Any, scale_a: Any, scale_b: Any) -> Any:

@@ -20,6 +20,9 @@ from tilewright.ir.tiles import (
 from tilewright.layout.fragment import MATRIX_ROW_BYTES, QUAD_LANES, TRANSPOSED_BYTES
 from tilewright.schedule.laws.violation import Violation
 
+PAIR_OF_BYTES = (2, 1)
+"""Elements and their bytes of the one access that is narrower than a word: what a lane holds of a row of C in FP8."""
+
 
 def vectors_are_whole(program: Program) -> Iterator[Violation]:
     """Every vector access covers neighbouring elements that lie within one aligned run."""
@@ -36,7 +39,7 @@ def vectors_are_whole(program: Program) -> Iterator[Violation]:
 
 
 def _legal_width(width: int, element_bytes: int, what: str) -> Iterator[Violation]:
-    if width * element_bytes not in VECTOR_BYTES:
+    if width * element_bytes not in VECTOR_BYTES and (width, element_bytes) != PAIR_OF_BYTES:
         widths = ", ".join(str(size // element_bytes) for size in VECTOR_BYTES if size // element_bytes > 1)
         yield Violation(
             f"{what} would access {width} x {element_bytes} bytes at once.",

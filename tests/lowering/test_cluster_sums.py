@@ -16,9 +16,11 @@ from tilewright.ir.buffer import Ref
 from tilewright.ir.expr import ZERO, as_expr
 from tilewright.ir.kernel import Kernel
 from tilewright.ir.program import RasterOrder
-from tilewright.ir.stmt import Barrier, Body, Stmt
+from tilewright.ir.stmt import Barrier, Body, Move, Stmt
 from tilewright.ir.visit import rewrite, walk
 from tilewright.ir.work import SplitK
+from tilewright.kernels.mma import MmaConfig
+from tilewright.kernels.simt import SimtConfig
 from tilewright.kernels.wgmma_steps import (
     WgmmaTile,
     loaded_by_tma,
@@ -105,6 +107,48 @@ def test_sums_that_are_promoted() -> None:
     operands = make_operands(gemm)
     result, run = run_on_simulator(built, operands, on_finding="collect")
     assert run.findings == () and check(operands, result).ok
+
+
+# -- kernels of mma.sync and FMAs --------------------------------------------------------------------------------------
+
+OTHERS: dict[str, SimtConfig | MmaConfig] = {
+    "registers": SimtConfig((64, 64, 16), (32, 32), unroll=8),
+    "cp.async": SimtConfig((32, 64, 16), (16, 32), unroll=8, b_transport="cp_async", stages=4),
+    "element by element": SimtConfig((64, 64, 16), (32, 32), unroll=8, columns_together=1, copied=1),
+    "mma": MmaConfig((64, 64, 32), (32, 32), stages=3),
+}
+
+
+def in_clusters(gemm: Gemm, config: SimtConfig | MmaConfig, blocks: int) -> Build:
+    steps = config.schedule(gemm).steps
+    raster = () if any(isinstance(step, Raster) for step in steps) else (Raster(RasterOrder.ROW),)
+    return build(gemm, Schedule(*steps, *raster, Cluster("k_tile", blocks)))
+
+
+@pytest.mark.cross_section("k", "name", every=8)
+@pytest.mark.parametrize("name", OTHERS)
+@pytest.mark.parametrize("blocks", [2, 4])
+@pytest.mark.parametrize("k", [0, 32, 192, 203])
+def test_kernels_without_roles(name: str, blocks: int, k: int) -> None:
+    """32 are two k tiles of FMAs, and one of MMAs: some blocks have none."""
+    dtype = BF16 if name == "mma" else F32
+    whole = k % 64 == 0
+    size = (64, 128, k) if whole else (75, 130, k)
+    gemm = Gemm(*size, dtype, out=dtype, beta=0.5, b=Order.COL, lda=max(k, 1) + 5 * (not whole), ldb=max(k, 1))
+    built, operands = in_clusters(gemm, OTHERS[name], blocks), make_operands(gemm)
+    result, run = run_on_simulator(built, operands, on_finding="collect", schedule="warps")
+    assert run.errors == ()
+    assert check(operands, result).ok
+
+
+def test_vectors_of_c_stay_vectors() -> None:
+    gemm = Gemm(64, 128, 192)
+    stores = [
+        stmt
+        for _, stmt in walk(in_clusters(gemm, OTHERS["registers"], 2).kernel.body)
+        if isinstance(stmt, Move) and stmt.dst.buffer.name == "C"
+    ]
+    assert {stmt.width for stmt in stores} == {4}
 
 
 # -- planted faults ----------------------------------------------------------------------------------------------------

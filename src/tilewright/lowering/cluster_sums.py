@@ -18,15 +18,15 @@ from math import gcd, prod
 from tilewright.dtypes import F32, MBARRIER
 from tilewright.errors import LoweringError
 from tilewright.ir.accumulators import accumulator_of
-from tilewright.ir.async_stmt import ExpectBytes, InitBarrier, StoreAsync, WaitBarrier
+from tilewright.ir.async_stmt import ClusterBarrier, ExpectBytes, FenceBarriers, InitBarrier, StoreAsync, WaitBarrier
 from tilewright.ir.buffer import Buffer, Handoff, Ref, Space
 from tilewright.ir.clusters import cluster_size, neighbours
-from tilewright.ir.expr import ZERO, Binary, Const, Expr, Load, Op, Var
-from tilewright.ir.program import GROUP_LANES, Program
-from tilewright.ir.stmt import Alloc, Assign, Body, For, Move
+from tilewright.ir.expr import ZERO, Binary, Const, Expr, Load, Op, Var, binary
+from tilewright.ir.program import GROUP_LANES, Program, Route
+from tilewright.ir.stmt import Alloc, Assign, Body, For, If, Move
 from tilewright.ir.tiles import fragment_of, quad_shuffle_axis
 from tilewright.ir.work import Problems, SplitK, Walk
-from tilewright.lowering.coordinates import GROUP, GROUP_LANE, RANK
+from tilewright.lowering.coordinates import GROUP, GROUP_LANE, RANK, linear_thread
 from tilewright.lowering.epilogue import Epilogue
 from tilewright.lowering.sums import Sums
 
@@ -57,7 +57,16 @@ class ClusterSums:
 
     @property
     def _threads(self) -> int:
+        """That keep sums: those of the warpgroups that multiply, or all of the block."""
+        if self.program.specialized is None:
+            return self.program.threads_per_block
         return GROUP_LANES * prod(loop.extent or 1 for loop in self.program.thread_loops)
+
+    @property
+    def _thread(self) -> Expr:
+        if self.program.specialized is None:
+            return linear_thread(self.program)
+        return Var(GROUP) * GROUP_LANES + Var(GROUP_LANE)
 
     @property
     def _parts(self) -> Buffer:
@@ -82,6 +91,11 @@ class ClusterSums:
         """Made by one thread, which tells at once how many bytes will come."""
         return InitBarrier(self._complete, 1), ExpectBytes(self._complete, self._parts.size_bytes)
 
+    def begin(self) -> Body:
+        """One thread of a block without roles makes the barriers, and all of the cluster see them."""
+        first = If(binary(Op.EQ, self._thread, 0), (*self.barriers, FenceBarriers()))
+        return first, ClusterBarrier()
+
     def around(self, epilogue: Epilogue) -> Body:
         """The exchange of the sums, and the epilogue of the slice that the running block owns."""
         wait = WaitBarrier(self._complete, ZERO, of_cluster=True)
@@ -91,8 +105,7 @@ class ClusterSums:
 
     def _place(self, block: Expr, element: Expr = ZERO) -> Ref:
         """The running chunk of the running thread among the parts of the slice. block: that has summed them."""
-        thread = Var(GROUP) * GROUP_LANES + Var(GROUP_LANE)
-        return Ref(self._parts, (block, _CHUNK, thread, element))
+        return Ref(self._parts, (block, _CHUNK, self._thread, element))
 
     def _send(self) -> For:
         """The slices of the running block's sums to their owners."""
@@ -157,15 +170,15 @@ def _check_owned(program: Program, blocks: int) -> None:
     if any(staged.operand == "C" for staged in program.staged) or quad_shuffle_axis(program) is not None:
         raise LoweringError(
             f"The {blocks} blocks of a cluster store slices of a tile of C from registers, each its own.",
-            hint='leave Stage("C", ...) out, and Vectorize("C", 2) at most.',
+            hint='leave Stage("C", ...) out, and use Vectorize("C", 2) with mma.sync.',
         )
     fragment = fragment_of(program, "C")
-    if program.specialized is None or fragment is None:
+    if program.specialized is None and any(staged.route is Route.TMA for staged in program.staged):
         raise LoweringError(
-            "Only warpgroups that multiply what TMA loads exchange sums in a cluster.",
-            hint="Tensorize(..., using='wgmma...'), Transfer(..., Route.TMA) and Specialize(...).",
+            f"The {blocks} blocks of a cluster that share out k load by TMA with a warpgroup of its own only.",
+            hint="Specialize(...), or copies through registers or cp.async.",
         )
-    held = fragment.registers * prod(axis.extent or 1 for axis in program.sum_axes)
+    held = (1 if fragment is None else fragment.registers) * prod(axis.extent or 1 for axis in program.sum_axes)
     if held % blocks:
         raise LoweringError(
             f"A thread has {held} sums, which {blocks} blocks cannot share equally.",

@@ -235,8 +235,7 @@ class Epilogue:
 
     def finish_owned(self, sums: Sums, owned: Buffer, first: Expr) -> Body:
         """The store of as many finished sums of a tile as `owned` has: of the registers from number `first` on."""
-        width = self.program.result_vector if sums.has_neighbours_side_by_side else 1
-        width = gcd(width, owned.elements)
+        width = gcd(sums.side_by_side, owned.elements)
         element: Expr = Var(_OWNED) * width
 
         def way(reads: bool | None) -> Body:
@@ -244,7 +243,7 @@ class Epilogue:
             store = self._store_vector(self.result_place(), width, total, reads_addend=reads)
             return (For(_OWNED, Const(owned.elements // width), (*sums.named(first + element), *store), unroll=True),)
 
-        return self._by_beta(way)
+        return way(None) if sums.fragment is None else self._by_beta(way)
 
     def leave(self) -> Body:
         """Before a block ends: its shared memory must outlive the copies that read it."""

@@ -29,7 +29,7 @@ from tilewright.lowering.block_pipelines import (
     copy_ordinary,
 )
 from tilewright.lowering.cluster_sums import ClusterSums
-from tilewright.lowering.coordinates import digits, extent_of, index_of, thread_coordinates
+from tilewright.lowering.coordinates import cluster_coordinates, digits, extent_of, index_of, thread_coordinates
 from tilewright.lowering.copies import copy_steps, copy_tile
 from tilewright.lowering.epilogue import Epilogue
 from tilewright.lowering.fragments import (
@@ -71,12 +71,23 @@ class Expansion:
         if any(hop.beyond is Beyond.CONTINUE for hop in self._plan.hops):
             return (*threads, *self._persistent(loops[0], loops[1:]))
         one_tile = program.walk is Walk.ONE_TILE
-        items = scheduler.each(lambda _: (*copies, *self._nest(loops)), behind=threads if one_tile else ())
-        return items if one_tile else (*threads, *scheduler.prepare(), *items)
+        behind = (*threads, *self._meet_in_cluster) if one_tile else ()
+        items = scheduler.each(lambda _: (*copies, *self._nest(loops)), behind=behind)
+        return (*cluster_coordinates(program), *items) if one_tile else (*threads, *scheduler.prepare(), *items)
+
+    @property
+    def _shares_k(self) -> bool:
+        """Whether the blocks of a cluster share out k."""
+        return self.program.split_k is SplitK.CLUSTER
+
+    @property
+    def _meet_in_cluster(self) -> Body:
+        """What a block without roles does before it shares out k."""
+        return ClusterSums(self.program, self._sums).begin() if self._shares_k and self._sums is not None else ()
 
     def _finish(self, sums: Sums) -> Body:
         """What becomes of the sums of an item: the epilogue, behind those of other items where they share out k."""
-        if self.program.split_k is SplitK.CLUSTER:
+        if self._shares_k:
             return ClusterSums(self.program, sums).around(self._epilogue)
         finish = self._epilogue.finish(sums)
         return OrderedSums(self.program, sums).around(finish) if self.program.adds_in_order else finish
@@ -87,7 +98,7 @@ class Expansion:
         order = [loop.name for loop in self.program.thread_serial_loops]
         inner = self.program.thread_serial_loops[order.index(ring) + 1 :]
         start, finish = self._epilogue.start(self._sums), self._finish(self._sums)
-        barriers = ClusterSums(self.program, self._sums).barriers if self.program.split_k is SplitK.CLUSTER else ()
+        barriers = ClusterSums(self.program, self._sums).barriers if self._shares_k else ()
         leave = self._epilogue.leave()
         return Compute(self._sums, start, lambda env: self._products(inner, env), finish, leave, barriers)
 

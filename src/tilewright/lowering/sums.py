@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from functools import cached_property
+from math import gcd
 
 from tilewright.ir.accumulators import Accumulator
 from tilewright.ir.buffer import Buffer, Ref, Space
@@ -132,9 +133,18 @@ class Sums:
         return (*lets, Let(FRAGMENT, index[-1]), *_held_at(self.program, self.fragment))
 
     @property
-    def has_neighbours_side_by_side(self) -> bool:
-        """Whether neighbours along C's contiguous dimension are in registers that follow each other."""
-        return self.fragment is not None and self._apart == 1
+    def side_by_side(self) -> int:
+        """Neighbours along C's contiguous dimension that are in registers which follow each other, as far as they are
+        stored together."""
+        most = self.program.result_vector
+        if self.fragment is not None:
+            return most if self._apart == 1 else 1
+        run, contiguous = 1, self.program.gemm.operand("C").contiguous
+        for axis in reversed(self.program.sum_axes):
+            if axis.dim != contiguous or axis.stride != run:
+                break
+            run *= axis.extent or 1
+        return gcd(run, most)
 
     def index_at(self, element: Expr) -> tuple[Expr, ...]:
         """The result that is `element` further along a vector, within an accumulator."""

@@ -57,7 +57,7 @@ class Cluster(Step):
                 note="the blocks of a cluster follow each other along x.",
                 hint="put Raster(...) before this step.",
             )
-        if program.specialized is None:
+        if program.specialized is None and not loop.is_reduction:
             refuse(
                 f"{doing}: no warpgroup loads a part of a tile for its neighbours.",
                 hint="put Specialize(...) before this step.",

@@ -36,7 +36,8 @@ from typing import Any
 from tilewright.bench.records import Origin, command, commit, now
 from tilewright.device.spec import DeviceSpec
 from tilewright.errors import TilewrightError
-from tilewright.kernels.wgmma import CLUSTER_SIZES_ALONG_K, WgmmaConfig
+from tilewright.kernels.tile_sizes import CLUSTER_SIZES_ALONG_K
+from tilewright.kernels.wgmma import WgmmaConfig
 from tilewright.planning.assembly import Request
 from tilewright.planning.candidates import candidates
 from tilewright.planning.dispatch import estimated

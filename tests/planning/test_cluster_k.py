@@ -12,15 +12,15 @@ from tests.planning.simulated import run_plan, simulated_dispatcher
 from tilewright.device.catalog import device
 from tilewright.dtypes import BF16, F16, TF32
 from tilewright.kernels.configuration import described, from_data, rows_of, to_data
-from tilewright.kernels.spaces import wgmma_core
+from tilewright.kernels.simt import SimtConfig
+from tilewright.kernels.spaces import space, wgmma_core
 from tilewright.kernels.wgmma import WgmmaConfig, shared_bytes
 from tilewright.planning import ranking
 from tilewright.planning.assembly import Request, plan_of
-from tilewright.planning.candidates import sharing_k
 from tilewright.planning.kernels import build_of
 from tilewright.planning.on_paper import alignment_of_rows
 from tilewright.planning.plan import Place
-from tilewright.planning.ranking import estimate_us, ranked, whole_space
+from tilewright.planning.ranking import estimate_us, ranked, sharing_k, whole_space
 from tilewright.problem import Gemm, Order, check, make_operands
 from tilewright.problem.reference import view
 from tilewright.toolchain import check_launchable
@@ -28,12 +28,13 @@ from tilewright.winners.plan_config import PlanConfig
 
 H200 = device("H200")
 LONG = Gemm(8, 2048, 8192, BF16, out=BF16, b=Order.COL)
+FMAS = SimtConfig((64, 64, 16), (32, 32), unroll=8, cluster_k=4)
 SKINNY = WgmmaConfig((16, 64, 64), 1, stages=4, swap_ab=True, persistent=False, cluster_k=4)
 
 
 def drawn(gemm: Gemm, count: int) -> list[WgmmaConfig]:
     """Legal kernels of a problem that leaves room for clusters of 2, 4 and 8."""
-    table = sharing_k(wgmma_core(gemm), gemm, H200, (2, 4, 8))
+    (table,) = sharing_k("wgmma", wgmma_core(gemm), gemm, H200, (2, 4, 8))
     assert set(table.cluster_k.tolist()) == {2, 4, 8}
     return rows_of("wgmma", table, Random(0).sample(range(len(table)), count))  # type: ignore[return-value]
 
@@ -55,6 +56,21 @@ def test_what_the_laws_allow_is_lowered(gemm: Gemm) -> None:
         assert built.kernel.shared_bytes <= int(shared_bytes(config)), described(config)
 
 
+def test_kernels_of_fmas_that_the_laws_allow_are_lowered() -> None:
+    gemm = Gemm(61, 131, 2048, b=Order.COL, beta=0.5)
+    (table,) = sharing_k("simt", space("simt", gemm)[::97], gemm, H200, (2, 4, 8))
+    for config in rows_of("simt", table, Random(0).sample(range(len(table)), 12)):
+        built = build_of(gemm, PlanConfig(config))
+        check_launchable(built, H200, gemm)
+        assert built.kernel.cluster == config.cluster_k, described(config)  # type: ignore[union-attr]
+
+
+def test_no_other_device_is_asked_for_clusters() -> None:
+    gemm = Gemm(61, 131, 2048)
+    assert sharing_k("simt", space("simt", gemm)[::97], gemm, device("A100"), (2, 4)) == []
+    assert sharing_k("mma", space("mma", LONG)[::97], LONG, H200, (2, 4)) == []
+
+
 @pytest.mark.slow
 def test_drawn_kernels_do_not_spill() -> None:
     gemm = Gemm(64, 128, 8192, BF16, out=BF16, b=Order.COL)
@@ -67,7 +83,7 @@ def test_drawn_kernels_do_not_spill() -> None:
     [
         ({"cluster_k": 3}, "1, 2, 4 or 8 blocks"),
         ({"persistent": True}, "a block for each part"),
-        ({"split_k": 2}, "a block for each part"),
+        ({"split_k": 2}, "shares all of the sum"),
         ({"subtile": 64}, "per-thread stores"),
         ({"cluster": (2, 1)}, "a block for each part"),
         ({"tile": (8, 64, 64), "cluster_k": 8}, "4 accumulators of a thread are not 8 equal slices"),
@@ -79,16 +95,32 @@ def test_what_the_laws_forbid(change: dict[str, object], why: str) -> None:
     assert any(why in reason for reason in replace(SKINNY, **change).reasons_against(LONG))  # type: ignore[arg-type]
 
 
-def test_as_data_and_back() -> None:
-    assert from_data(to_data(SKINNY)) == SKINNY
-    old = {name: value for name, value in to_data(SKINNY).items() if name != "cluster_k"}
-    assert from_data(old) == replace(SKINNY, cluster_k=1)
+def test_what_the_laws_of_fmas_forbid() -> None:
+    gemm = Gemm(64, 64, 4096)
+    assert FMAS.reasons_against(gemm) == ()
+    assert any("slices" in why for why in replace(FMAS, warp_tile=(16, 32), cluster_k=3).reasons_against(gemm))
+    assert any("shares all" in why for why in replace(FMAS, split_k=2).reasons_against(gemm))
+    assert any("shared memory" in why for why in SimtConfig((256, 256, 16), cluster_k=2).reasons_against(gemm))
 
 
-@pytest.mark.parametrize("gemm", [Gemm(13, 72, 456, BF16, out=BF16, beta=0.5, b=Order.COL)], ids=str)
-def test_a_plan_is_one_launch_without_a_workspace(gemm: Gemm) -> None:
+@pytest.mark.parametrize("config", [SKINNY, FMAS])
+def test_as_data_and_back(config: WgmmaConfig | SimtConfig) -> None:
+    assert from_data(to_data(config)) == config
+    old = {name: value for name, value in to_data(config).items() if name != "cluster_k"}
+    assert from_data(old) == replace(config, cluster_k=1)
+
+
+@pytest.mark.parametrize(
+    ("gemm", "config"),
+    [
+        (Gemm(13, 72, 456, BF16, out=BF16, beta=0.5, b=Order.COL), SKINNY),
+        (Gemm(65, 67, 456, beta=0.5, b=Order.COL), FMAS),
+    ],
+    ids=str,
+)
+def test_a_plan_is_one_launch_without_a_workspace(gemm: Gemm, config: WgmmaConfig | SimtConfig) -> None:
     dispatcher, operands = simulated_dispatcher(), make_operands(gemm)
-    plan = plan_of(dispatcher.kernels, Request(gemm, alignment_of_rows(gemm)), PlanConfig(SKINNY))
+    plan = plan_of(dispatcher.kernels, Request(gemm, alignment_of_rows(gemm)), PlanConfig(config))
     assert len(plan.steps) == 1 and plan.scratch_bytes == 0
     c = operands.storage("C").copy()
     run_plan(plan, {Place.A: operands.storage("A"), Place.B: operands.storage("B"), Place.OUT: c})
@@ -106,6 +138,9 @@ def test_the_choice_proposes_them_only_where_it_is_told_to(monkeypatch: pytest.M
     monkeypatch.setattr(ranking, "CLUSTERS_ALONG_K", (2, 4, 8))
     assert sizes(ranked(LONG, H200, alignment)) == {1, 2, 4, 8}
     assert sizes(ranked(LONG, H200, alignment, keep_order=True)) == {1}
+    in_f32 = Gemm(160, 3456, 1152, b=Order.COL)
+    assert sizes(ranked(in_f32, H200, alignment_of_rows(in_f32))) >= {1, 2, 4, 8}
+    assert sizes(ranked(in_f32, H200, alignment_of_rows(in_f32), cluster_k=())) == {1}
 
 
 def test_the_tuner_tries_them() -> None:

@@ -16,7 +16,7 @@ from tilewright.device.spec import WARP_THREADS
 from tilewright.kernels import wgmma
 from tilewright.kernels.columns import Column
 from tilewright.kernels.mma_steps import paired_operand
-from tilewright.kernels.tile_sizes import warps_of
+from tilewright.kernels.tile_sizes import exchanged_bytes, warps_of
 from tilewright.kernels.wgmma_steps import INSTRUCTION_ROWS, tma_stores
 from tilewright.kernels.work import Access, Phase, Work, asked_rows
 from tilewright.problem.gemm import Gemm, OperandName
@@ -78,8 +78,8 @@ def _simt(c: Any, gemm: Gemm, setting: Setting) -> Work:
     size_bytes = c.m * c.n * setting.out_bytes
     requests = size_bytes / (WARP_THREADS * width)
     lines = np.where(width == _WIDE, size_bytes / _LINE_BYTES, np.where(alone, c.lanes_m, 8) * requests)
-    stored = _stored(width, requests, lines, size_bytes)
-    rest = Phase(fp32=2.0 * sums, other=sums, accesses=(*copies, stored))
+    stored = _times(_stored(width, requests, lines, size_bytes), 1 / c.cluster_k)
+    rest = Phase(fp32=2.0 * sums, other=sums, accesses=(*copies, stored, _exchanged(c)))
     return Work(
         step=step,
         rest=rest,
@@ -169,9 +169,13 @@ def _wgmma_epilogue(c: Any, gemm: Gemm, setting: Setting) -> Phase:
     through = _times(_shared("C_tile", "store", size_bytes / (WARP_THREADS * _WIDE)), staged)
     vectors = tuple(_times(one, staged & np.logical_not(by_tma)) for one in _along_rows(size_bytes, setting))
     per_thread = _times(_per_thread(c, setting), np.logical_not(staged) / c.cluster_k)
-    exchanged = _shared("cluster_sums", "load", wgmma.exchanged_bytes(c) / (WARP_THREADS * _WIDE))
-    rest = _epilogue(c, setting, (through, *vectors, per_thread, exchanged))
+    rest = _epilogue(c, setting, (through, *vectors, per_thread, _exchanged(c)))
     return Phase(rest.fp32, 0.0, 0.0, rest.conversions, rest.other, rest.accesses, tma_bytes=size_bytes * by_tma)
+
+
+def _exchanged(c: Any) -> Access:
+    """Sums of a block's slice that the blocks of its cluster have sent."""
+    return _shared("cluster_sums", "load", exchanged_bytes(c) / (WARP_THREADS * _WIDE))
 
 
 def _along_rows(size_bytes: Column, setting: Setting) -> tuple[Access, ...]:

@@ -12,11 +12,20 @@ from tilewright.ir.buffer import Space
 from tilewright.ir.program import Level, RasterOrder, Route
 from tilewright.kernels.columns import Column
 from tilewright.kernels.law import Law, reasons_against
-from tilewright.kernels.tile_sizes import THREADS_FIT, WARPS_DIVIDE, WarpTiled, ring_fits
+from tilewright.kernels.tile_sizes import (
+    THREADS_FIT,
+    WARPS_DIVIDE,
+    WarpTiled,
+    accumulators_of,
+    clusters_along_k,
+    exchanged_bytes,
+    ring_fits,
+)
 from tilewright.problem.gemm import Gemm, Order
 from tilewright.schedule import (
     Accumulate,
     Bind,
+    Cluster,
     Distribute,
     Epilogue,
     Fuse,
@@ -70,6 +79,7 @@ class SimtConfig(WarpTiled):
     copied: neighbours of a row that a thread copies together; 1 where rows are unaligned, so that those of a warp are
         neighbours
     columns_together: neighbours of a row of C that a thread has; 1 where rows of C are unaligned
+    cluster_k: blocks of a cluster that share the sum over k of a tile, through distributed shared memory (sm_90)
     """
 
     tile: tuple[int, int, int] = (128, 256, 16)
@@ -84,11 +94,12 @@ class SimtConfig(WarpTiled):
     split_k: int = 1
     copied: int = 4
     columns_together: int = 4
+    cluster_k: int = 1
 
     kind: ClassVar[str] = "simt"
     columns: ClassVar[tuple[str, ...]] = (
         *("m", "n", "k", "warp_m", "warp_n", "lanes_m", "stages", "b_transport", "unroll", "raster_rows", "pad"),
-        *("fma_order", "double_buffered_fragments", "split_k", "copied", "columns_together"),
+        *("fma_order", "double_buffered_fragments", "split_k", "copied", "columns_together", "cluster_k"),
     )
 
     def __post_init__(self) -> None:
@@ -123,7 +134,7 @@ class SimtConfig(WarpTiled):
             ),
             Bind("m_block", Level.GRID_Y),
             Bind("n_block", Level.GRID_X),
-            *((Raster(RasterOrder.GROUPED, group=self.raster_rows),) if self.raster_rows > 1 else ()),
+            *self._order_of_tiles,
             # Neighbouring warps share columns of B, which is the wider tile: 0.4 % at 4096^3 on an H200.
             Fuse("n_warp", "m_warp", into="warp"),
             Bind("warp", Level.WARP),
@@ -131,7 +142,14 @@ class SimtConfig(WarpTiled):
             Bind("lane", Level.LANE),
             Accumulate(over="k_tile"),
             *self._staged(gemm, inner),
+            *((Cluster("k_tile", self.cluster_k),) if self.cluster_k > 1 else ()),
         )
+
+    @property
+    def _order_of_tiles(self) -> tuple[Step, ...]:
+        if self.raster_rows > 1:
+            return (Raster(RasterOrder.GROUPED, group=self.raster_rows),)
+        return (Raster(RasterOrder.ROW),) if self.cluster_k > 1 else ()
 
     @property
     def _digits(self) -> tuple[Digit, ...]:
@@ -238,8 +256,8 @@ def _pieces(dim: str, lanes: int, order: tuple[Digit, ...], together: int) -> tu
 
 
 def shared_bytes(config: Any, element_bytes: int) -> Column:
-    """Shared memory of the tiles of a block; what pads take is left out."""
-    return config.stages * (config.m + config.n) * config.k * element_bytes
+    """Shared memory of the tiles of a block and of exchanged sums; what pads take is left out."""
+    return config.stages * (config.m + config.n) * config.k * element_bytes + exchanged_bytes(config)
 
 
 def loads_unaligned_rows(gemm: Gemm) -> bool:
@@ -274,5 +292,6 @@ LAWS: tuple[Law, ...] = (
         lambda c, g: f"{c.unroll} unrolled k steps do not divide the {c.k} of a tile",
     ),
     ring_fits(shared_bytes),
+    *clusters_along_k(accumulators_of),
 )
 """What the lowering takes today, all in this place."""

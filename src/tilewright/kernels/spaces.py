@@ -63,13 +63,16 @@ def _wgmma(gemm: Gemm) -> Columns:
 _CORES: dict[Any, Columns] = {}
 
 
-def with_cluster_k(c: Columns, gemm: Gemm, blocks: Any) -> Columns:
-    """The legal kernels of wgmma that share the sum over k in a cluster of so many blocks, a column, each with the
+def with_cluster_k(kind: str, c: Columns, gemm: Gemm, blocks: Any) -> Columns:
+    """The legal kernels that share the sum over k in a cluster of so many blocks, a column; those of wgmma with the
     deepest ring beside the sums that are exchanged."""
     c = c.with_columns(cluster_k=blocks)
-    c = c.with_columns(stages=wgmma.deepest_ring(c, c.blocks))
-    c = c[np.flatnonzero(legal(wgmma.LAWS, c, gemm))]
-    return c.with_columns(per_sm=wgmma.blocks_per_sm(c), shared_bytes=wgmma.shared_bytes(c))
+    if kind == "wgmma":
+        c = c.with_columns(stages=wgmma.deepest_ring(c, c.blocks))
+    c = c[np.flatnonzero(legal(_LAWS[kind], c, gemm))]
+    if kind == "wgmma":
+        c = c.with_columns(per_sm=wgmma.blocks_per_sm(c), shared_bytes=wgmma.shared_bytes(c))
+    return Columns({name: getattr(c, name) for name in c.names})  # not of the table that is kept
 
 
 def wgmma_core(gemm: Gemm) -> Columns:
@@ -157,6 +160,7 @@ def _simt(gemm: Gemm) -> Columns:
         copied=(4, 1) if simt.loads_unaligned_rows(gemm) else (4,),
         columns_together=(4, 1) if simt.stores_unaligned_rows(gemm) else (4,),
         split_k=(1,),
+        cluster_k=(1,),
     )
     c = c[(c.unroll <= c.k) & ((c.stages == 2) | (c.b_transport == "cp_async"))]
     c = c.with_columns(

@@ -6,7 +6,10 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Any, Self
 
+import numpy as np
+
 from tilewright.device.spec import WARP_THREADS
+from tilewright.dtypes import F32
 from tilewright.ir.kernel import MAX_SHARED_BYTES
 from tilewright.kernels.columns import Column
 from tilewright.kernels.law import Law
@@ -66,6 +69,11 @@ def accumulators_of(config: Any) -> Column:
     return config.warp_m * config.warp_n // WARP_THREADS
 
 
+def exchanged_bytes(config: Any) -> Column:
+    """Shared memory for the sums that the blocks of a cluster send of the slice of a tile that a block owns."""
+    return config.m * config.n * F32.bytes * (config.cluster_k > 1)
+
+
 # -- laws --------------------------------------------------------------------------------------------------------------
 
 ACCUMULATORS_AGREE = Law(
@@ -98,5 +106,27 @@ def ring_fits(shared_bytes: Callable[[Any, int], Column]) -> Law:
         lambda c, g: (
             f"{c.stages} stages take {shared_bytes(c, g.dtype.bytes)} bytes of shared memory: use 2 or more, "
             f"of at most {MAX_SHARED_BYTES} bytes"
+        ),
+    )
+
+
+CLUSTER_SIZES_ALONG_K = (1, 2, 4, 8)
+"""Blocks of a cluster that share the sum over k of a tile."""
+
+
+def clusters_along_k(accumulators: Callable[[Any], Column]) -> tuple[Law, ...]:
+    """Blocks of a cluster have equal slices of a tile, and no other split of k. accumulators: of a thread."""
+    return (
+        Law(
+            lambda c, g: np.logical_not(np.isin(c.cluster_k, CLUSTER_SIZES_ALONG_K)),
+            lambda c, g: f"a cluster has 1, 2, 4 or 8 blocks that share the sum over k, not {c.cluster_k}",
+        ),
+        Law(
+            lambda c, g: accumulators(c) % c.cluster_k != 0,
+            lambda c, g: f"{accumulators(c)} accumulators of a thread are not {c.cluster_k} equal slices",
+        ),
+        Law(
+            lambda c, g: (c.cluster_k > 1) & (c.split_k > 1),
+            lambda c, g: "a cluster along k shares all of the sum of a tile: split_k=1",
         ),
     )

@@ -7,11 +7,10 @@ from typing import Any, ClassVar, Literal
 
 import numpy as np
 
-from tilewright.dtypes import F32
 from tilewright.ir.program import GROUP_LANES, RasterOrder
 from tilewright.kernels.columns import Column
 from tilewright.kernels.law import Law, reasons_against
-from tilewright.kernels.tile_sizes import ACCUMULATORS_AGREE, Tiled
+from tilewright.kernels.tile_sizes import ACCUMULATORS_AGREE, Tiled, clusters_along_k, exchanged_bytes
 from tilewright.kernels.wgmma_steps import (
     ACCUMULATORS_BESIDE_ADDRESSES,
     DEPTH_BYTES,
@@ -71,9 +70,6 @@ _STAGED_BYTES = 2
 
 CLUSTER_SIZES = (1, 2, 4)
 """Blocks of a cluster along m and along n: each loads its share of the tiles that others read as well."""
-
-CLUSTER_SIZES_ALONG_K = (1, 2, 4, 8)
-"""Blocks of a cluster that share the sum over k of a tile."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -286,11 +282,6 @@ def shared_bytes(config: Any) -> Column:
     return ring + staged_c_bytes(config) + exchanged_bytes(config) + _MBARRIER_BYTES
 
 
-def exchanged_bytes(config: Any) -> Column:
-    """Shared memory for the sums that the blocks of a cluster send of the slice of a tile that a block owns."""
-    return config.m * config.n * F32.bytes * (config.cluster_k > 1)
-
-
 def fits(config: Any, blocks: int = 1) -> Column:
     """Whether an SM has shared memory for so many blocks."""
     return blocks * (shared_bytes(config) + _RESERVED_BYTES) <= _SHARED_BYTES_PER_SM
@@ -480,20 +471,13 @@ LAWS: tuple[Law, ...] = (
             f"{c.cluster_m} x {c.cluster_n}"
         ),
     ),
-    Law(
-        lambda c, g: np.logical_not(np.isin(c.cluster_k, CLUSTER_SIZES_ALONG_K)),
-        lambda c, g: f"a cluster has 1, 2, 4 or 8 blocks that share the sum over k, not {c.cluster_k}",
-    ),
+    *clusters_along_k(accumulators_of),
     Law(
         lambda c, g: (
             (c.cluster_k > 1)
-            & ((c.cluster_m * c.cluster_n * c.split_k * c.accumulators > 1) | (c.persistent > 0) | (c.subtile > 0))
+            & ((c.cluster_m * c.cluster_n * c.accumulators > 1) | (c.persistent > 0) | (c.subtile > 0))
         ),
         lambda c, g: "a cluster along k has a block for each part of one tile and one sum, and per-thread stores",
-    ),
-    Law(
-        lambda c, g: accumulators_of(c) % c.cluster_k != 0,
-        lambda c, g: f"{accumulators_of(c)} accumulators of a thread are not {c.cluster_k} equal slices",
     ),
 )
 """What the lowering takes today, all in this place."""

@@ -21,7 +21,7 @@ from tilewright.kernels.mma import MmaConfig
 from tilewright.kernels.mma_presets import BEST as MMA_BEST
 from tilewright.kernels.mma_presets import at_depth
 from tilewright.kernels.simt import SimtConfig
-from tilewright.kernels.spaces import wgmma_core, with_cluster_k
+from tilewright.kernels.spaces import wgmma_core
 from tilewright.kernels.wgmma_steps import INSTRUCTION_ROWS
 from tilewright.planning.correction import FITTED_FOR
 from tilewright.problem.gemm import Gemm, Order
@@ -209,21 +209,6 @@ def promoted(tables: Mapping[str, Columns], every: int, gemm: Gemm) -> Mapping[s
 CLUSTERS_ALONG_K: tuple[int, ...] = ()
 """Blocks of clusters that share the sum over k, as the choice proposes them: none, until they have been measured. With
 (2, 4, 8) it does, beside split-K with a launch of its own (`benchmarks/choice_sweep.py --cluster-k`)."""
-
-_LEAST_K_TILES = 4
-"""K tiles that are worth a block of such a cluster: its ring must fill before the exchange costs less than it saves."""
-
-
-def sharing_k(c: Columns, gemm: Gemm, spec: DeviceSpec, sizes: tuple[int, ...]) -> Columns:
-    """Kernels of wgmma with a block for each tile, in clusters of some sizes whose blocks share the sum over k, as far
-    as their blocks fill the SMs at most once."""
-    c = c[np.flatnonzero((c.cluster_m * c.cluster_n == 1) & (c.persistent == 0) & (c.subtile == 0))]
-    tiles = ceil_div(gemm.m, c.m) * ceil_div(gemm.n, c.n)
-    asked = np.array(sizes, dtype=np.int64)
-    room = spec.sm_count * np.maximum(1, wgmma.blocks_per_sm(c)) // np.maximum(tiles, 1)
-    most = np.minimum(room, len(gemm.products) * gemm.k // (_LEAST_K_TILES * c.k))
-    row, column = np.nonzero(asked[None, :] <= most[:, None])
-    return with_cluster_k(c[row], gemm, asked[column])
 
 
 def promising(c: Columns, gemm: Gemm, spec: DeviceSpec, count: int = 1) -> Columns:

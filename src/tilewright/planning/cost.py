@@ -22,6 +22,7 @@ from tilewright.model.time import DRAM_SHARE, EARLY_SECONDS, LAUNCH_SECONDS
 from tilewright.planning import wgmma_cost
 from tilewright.planning.block_clocks import blocks_per_sm, sm_clocks
 from tilewright.planning.correction import FITTED_FOR, Trees, fitted, stacked
+from tilewright.planning.exchange import exchange_clocks, parts_of
 from tilewright.planning.packing import TMA_BYTES, Packing, behind_packing
 from tilewright.problem.gemm import Gemm, Order
 from tilewright.units import ceil_div, round_up
@@ -245,7 +246,7 @@ def _simt_features(
     m, n, k = sizes
     rows, columns = ceil_div(m, c.m), ceil_div(n, c.n)
     per_sm = np.maximum(1, blocks_per_sm("simt", c, gemm, spec))
-    fill = rows * columns * c.split_k * count / (spec.sm_count * per_sm)
+    fill = rows * columns * parts_of(c) * count / (spec.sm_count * per_sm)
     size_bytes = gemm.dtype.bytes
     moved_bytes = count * ((m * k + n * k) * size_bytes + m * n * gemm.out.bytes)
     found = (
@@ -256,7 +257,7 @@ def _simt_features(
             np.log2(m),
             np.log2(n),
             np.log2(np.maximum(k, 1)),
-            np.log2(np.maximum(k, 1) / c.split_k),
+            np.log2(np.maximum(k, 1) / parts_of(c)),
             np.log2(moved_bytes / spec.l2_bytes),
         ),
         *(
@@ -279,19 +280,21 @@ def kernel_seconds(kind: str, c: Columns, read: Gemm, spec: DeviceSpec, around: 
             c, read, spec, (sizes.m, sizes.n, sizes.k), out_bytes=out_bytes, count=around.count
         )
         return np.where(per_sm > 0, found, np.inf)
-    blocks = sizes.tiles(c) * c.split_k * around.count
+    blocks = sizes.tiles(c) * parts_of(c) * around.count
     parts = c.split_k > 1
     whole_bytes, part_bytes = around.stores_bytes(read)
     stores = np.where(parts, part_bytes, whole_bytes)
     setting = Setting(
         blocks=blocks,
-        k_tiles=ceil_div(ceil_div(sizes.k, c.split_k), c.k),
+        k_tiles=ceil_div(ceil_div(sizes.k, parts_of(c)), c.k),
         aligned_bytes=around.loads_bytes,
         result_bytes=stores,
         out_bytes=np.where(parts, F32.bytes, read.out.bytes),
     )
     stored = (whole_bytes, read.out.bytes), (part_bytes, F32.bytes)
     clocks = sm_clocks(kind, c, read, spec, setting, np.maximum(1, per_sm), stored)
+    if kind == "simt":
+        clocks = clocks + np.ceil(blocks / (spec.sm_count * np.maximum(1, per_sm))) * exchange_clocks(c)
     idle = np.maximum(0.0, 1 - blocks / spec.sm_count)
     moved_bytes = around.count * sizes.compulsory_bytes(read) * (1 + _IDLE * idle)
     clock_hz = 1e6 * (spec.tensor_clock_mhz if kind == "mma" else spec.boost_clock_mhz)

@@ -14,14 +14,15 @@ from typing import Any, Protocol, overload
 
 import numpy as np
 
+from tilewright.device.arch import SINCE, Feature
 from tilewright.device.spec import DeviceSpec
 from tilewright.kernels import wgmma
 from tilewright.kernels.block_work import Setting, work_of
 from tilewright.kernels.columns import Columns
 from tilewright.kernels.configuration import rows_of
 from tilewright.kernels.gemv import GemvConfig
-from tilewright.kernels.spaces import legal_parts, space
-from tilewright.kernels.wgmma import CLUSTER_SIZES_ALONG_K
+from tilewright.kernels.spaces import legal_parts, space, with_cluster_k
+from tilewright.kernels.tile_sizes import CLUSTER_SIZES_ALONG_K
 from tilewright.kernels.wgmma_steps import tma_stores
 from tilewright.model.time import predict_seconds
 from tilewright.planning.block_clocks import blocks_per_sm
@@ -32,7 +33,6 @@ from tilewright.planning.candidates import (
     other_options,
     promising,
     promoted,
-    sharing_k,
     with_options,
 )
 from tilewright.planning.cost import CORRECTED, MORE_LAUNCHES_SECONDS, Around, plan_seconds
@@ -183,9 +183,9 @@ def ranked(
             break  # where wgmma reads operands as they lie, mma.sync is no faster
         whole = keep_order or stack is not None
         sources = [table if whole else _with_split_k(kind, table, gemm, spec)]
+        sizes = CLUSTERS_ALONG_K if cluster_k is None else cluster_k
+        sources += [] if whole else sharing_k(kind, table, gemm, spec, sizes)
         if kind == "wgmma":
-            sizes = CLUSTERS_ALONG_K if cluster_k is None else cluster_k
-            sources += [] if whole or not sizes else [sharing_k(table, gemm, spec, sizes)]
             served = [_that_tma_can_serve(rows, gemm, alignment, stack) for rows in sources]
             sources = [with_options(promising(rows, gemm, spec, count), gemm, spec, count) for rows in served]
         ways = [way for way in ways_to_pack(kind, gemm, alignment) if not (way.tile_multiples and stack is not None)]
@@ -231,9 +231,9 @@ def whole_space(gemm: Gemm, spec: DeviceSpec, alignment: Alignment, *, family: s
             rows = _with_split_k(kind, legal, gemm, spec)
             rows = rows[(rows.split_k == 1) | legal_parts(kind, rows, read)]
             if kind == "wgmma":
-                found.append((sharing_k(legal, read, spec, CLUSTER_SIZES_ALONG_K[1:]), packing))
                 rows = _that_tma_can_serve(rows, gemm, alignment, None)
-            found.append((rows, packing))
+            clusters = sharing_k(kind, legal, read, spec, CLUSTER_SIZES_ALONG_K[1:])
+            found += [(of, packing) for of in (rows, *clusters)]
         tables += _priced(kind, found, gemm, spec, alignment, corrected=_CORRECTED)
     return Ranking(tables)
 
@@ -258,15 +258,31 @@ def estimate_us(
 
 def _with_split_k(kind: str, c: Columns, gemm: Gemm, spec: DeviceSpec) -> Columns:
     """Each candidate alone, and with every count of split-K that leaves no SM idle and is worth a part's start."""
-    tiles = c.tiles if "tiles" in c.names else ceil_div(gemm.m, c.m) * ceil_div(gemm.n, c.n)
-    room = _MOST_WAVES[kind] * spec.sm_count * np.maximum(1, blocks_per_sm(kind, c, gemm, spec))
-    worth = np.minimum(len(gemm.products) * gemm.k // (_LEAST_K_TILES[kind] * c.k), gemm.k // c.k)
-    most = np.minimum(room // np.maximum(tiles, 1), worth)
-    most = np.where(_is_whole(kind, c), 1, most)
+    most = np.where(_is_whole(kind, c), 1, _most_parts(kind, c, gemm, spec))
     if np.max(most, initial=1) <= 1:
         return c
     row, column = np.nonzero(_SPLIT_K[None, :] <= np.maximum(1, most)[:, None])
     return c[row].with_columns(split_k=_SPLIT_K[column])
+
+
+def _most_parts(kind: str, c: Columns, gemm: Gemm, spec: DeviceSpec) -> Any:
+    """Blocks that may share a tile's sum over k, of each kernel."""
+    tiles = c.tiles if "tiles" in c.names else ceil_div(gemm.m, c.m) * ceil_div(gemm.n, c.n)
+    room = _MOST_WAVES[kind] * spec.sm_count * np.maximum(1, blocks_per_sm(kind, c, gemm, spec))
+    worth = np.minimum(len(gemm.products) * gemm.k // (_LEAST_K_TILES[kind] * c.k), gemm.k // c.k)
+    return np.minimum(room // np.maximum(tiles, 1), worth)
+
+
+def sharing_k(kind: str, c: Columns, gemm: Gemm, spec: DeviceSpec, sizes: tuple[int, ...]) -> list[Columns]:
+    """A table of kernels with a block for each tile and part, in clusters of some sizes whose blocks share the sum over
+    k, where split-K would be worth as many; none of a family or on a device without such clusters."""
+    if not sizes or "cluster_k" not in c.names or spec.compute_capability < SINCE[Feature.CLUSTER]:
+        return []
+    if kind == "wgmma":
+        c = c[np.flatnonzero((c.cluster_m * c.cluster_n == 1) & np.logical_not(_is_whole(kind, c)))]
+    asked = np.array(sizes, dtype=np.int64)
+    row, column = np.nonzero(asked[None, :] <= _most_parts(kind, c, gemm, spec)[:, None])
+    return [with_cluster_k(kind, c[row], gemm, asked[column])] if len(row) else []
 
 
 def _is_whole(kind: str, c: Columns) -> Any:

@@ -21,6 +21,7 @@ from tilewright.kernels.columns import Column, Columns
 from tilewright.kernels.wgmma_steps import INSTRUCTION_ROWS, SWIZZLE_ATOM_BYTES, tma_stores
 from tilewright.kernels.work import asked_rows, is_misaligned
 from tilewright.planning.correction import fitted, stacked
+from tilewright.planning.exchange import exchange_clocks, parts_of
 from tilewright.problem.gemm import Gemm, OperandName, Order
 from tilewright.units import ceil_div
 
@@ -30,13 +31,6 @@ _INSTRUCTIONS = 4
 _CLUSTERED_SMS = 120 / 132
 """The share of SMs that clusters of 4 fill: a cluster lies in one GPC. Measured on the H200: a 31st cluster waits.
 Clusters of 8 are taken to fill as many."""
-
-_EXCHANGE_CLOCKS = 1000.0
-"""Of an exchange of sums in a cluster, beside its bytes: the meeting at the start of the kernel, a store to another SM,
-and the wait for the slowest block. An estimate; nothing was measured."""
-
-_EXCHANGED_BYTES = 14.0
-"""A clock, that an SM sends to others of its cluster: 3.3 TB/s of all SMs, in clusters of two (arXiv 2402.13499)."""
 
 _RESCALE_INSTRUCTIONS = 2
 """For an accumulator: a comparison with itself, and a selection."""
@@ -112,11 +106,6 @@ def blocks_of(c: Any, m: Column, n: Column, count: int) -> Column:
     return rows * columns * parts_of(c) * count
 
 
-def parts_of(c: Any) -> Column:
-    """Blocks that share the sum over k of a tile."""
-    return c.split_k * c.cluster_k
-
-
 def boxes_of(rows: Column, gemm: Gemm, name: OperandName) -> Column:
     """Rows of TMA boxes, by those of 128 bytes, that bring a tile: where it runs along m or n in memory, its boxes are
     as wide as the widest swizzle atom that divides it."""
@@ -178,12 +167,6 @@ def epilogue_clocks(c: Any, gemm: Gemm, out_bytes: Column, at: Constants) -> Col
     narrow = 1 + at.narrow * (8 / np.maximum(c.subtile, 8))
     a_result = np.where(staged, at.staged * narrow, np.where(c.swap_ab > 0, at.swapped, at.per_thread))
     return at.epilogue + a_result * c.m * c.n * out_bytes / 2 / c.cluster_k + exchange_clocks(c)
-
-
-def exchange_clocks(c: Any) -> Column:
-    """Clocks in which the blocks of a cluster exchange their sums: each sends what it does not own."""
-    sent = wgmma.exchanged_bytes(c) * (c.cluster_k - 1) / c.cluster_k
-    return (c.cluster_k > 1) * _EXCHANGE_CLOCKS + sent / _EXCHANGED_BYTES
 
 
 def dram_bytes(c: Any, gemm: Gemm, m: Column, n: Column, k: Column, count: int, spec: DeviceSpec) -> Column:

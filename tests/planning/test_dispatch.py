@@ -15,15 +15,17 @@ from test_matmul import drawn
 
 from tilewright.device.catalog import device
 from tilewright.dtypes import BF16, F16, F32, TF32
+from tilewright.errors import LaunchError
 from tilewright.frontend import matmul
 from tilewright.planning.assembly import Request
 from tilewright.planning.dispatch import SAFE, Dispatcher
-from tilewright.planning.kernels import build_of
+from tilewright.planning.kernels import Built, build_of
 from tilewright.planning.packing import Alignment, as_read
 from tilewright.planning.stack import Stack
 from tilewright.problem import Gemm, Order
-from tilewright.problem.epilogue import Epilogue
-from tilewright.problem.functions import Activation
+from tilewright.problem.epilogue import Accumulated, Combined, Epilogue
+from tilewright.problem.functions import Activation, Operation
+from tilewright.toolchain import Build
 from tilewright.winners.order import order_of
 
 FORMATS = {
@@ -209,6 +211,35 @@ def test_a_gpu_with_little_shared_memory_gets_tiles_that_fit() -> None:
     small = replace(device("RTX 3090"), max_shared_bytes_per_block=64 * 1024, shared_bytes_per_sm=64 * 1024)
     plan = planned(paper_dispatcher(small), problem(4096, 4096, 4096, "bf16"))
     assert plan.steps[0].launch.source.dynamic_shared_bytes <= 64 * 1024
+
+
+class WithoutTf32(PaperKernels):
+    """A compiler that refuses every kernel of tensor cores for tf32."""
+
+    def _loaded(self, built: Build) -> Built:
+        if built.gemm.multiplies_tf32:
+            raise LaunchError("refused")
+        return super()._loaded(built)
+
+
+@pytest.mark.parametrize("pair", [False, True], ids=["one product", "two products"])
+def test_tf32_is_multiplied_as_f32_where_no_kernel_of_tensor_cores_can_be_had(pair: bool) -> None:
+    dispatcher = paper_dispatcher(device("H200"))
+    dispatcher.kernels = WithoutTf32(dispatcher.gpu, dispatcher.spec)
+    gated = Epilogue(function=Combined(Operation.TIMES, Accumulated(0), Accumulated(1)))
+    gemm = problem(64, 64, 64, "tf32", epilogue=gated if pair else Epilogue())
+    plan = dispatcher.plan(Request(gemm, Alignment(16, 16, 16), without_workspace=True))
+    assert plan.words.startswith("simt")
+
+
+@pytest.mark.parametrize("name", ["T4", "H200"])
+def test_a_group_of_tf32_has_a_kernel_with_tensor_cores_for_it_and_without(name: str) -> None:
+    dispatcher = paper_dispatcher(device(name))
+    if name == "H200":
+        dispatcher.kernels = WithoutTf32(dispatcher.gpu, dispatcher.spec)
+    requests = tuple(Request(problem(size, 64, 64, "tf32"), Alignment(16, 16, 16)) for size in (64, 128))
+    assert not dispatcher.is_better_alone(requests)
+    assert "mma" not in dispatcher.group(requests).launch.source.text
 
 
 # -- compilations, counted on the stand-in for a GPU ------------------------------------------------------------------

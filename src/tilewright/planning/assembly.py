@@ -6,6 +6,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from types import MappingProxyType
 
+from tilewright.device.spec import DeviceSpec
 from tilewright.dtypes import F32
 from tilewright.errors import LaunchError
 from tilewright.ir.kernel import Guard, Kernel
@@ -13,6 +14,7 @@ from tilewright.ir.work import Problems
 from tilewright.kernels.gemv import GemvConfig
 from tilewright.kernels.reduce import ReduceConfig
 from tilewright.kernels.relayout import RelayoutConfig
+from tilewright.kernels.simt import SimtConfig
 from tilewright.planning.folding import Folding, in_groups, places_of
 from tilewright.planning.kernels import Kernels, steps_of
 from tilewright.planning.packing import (
@@ -73,17 +75,27 @@ class Request:
         """Whether the kernel that multiplies sums all of k: in one order, or because it writes several results."""
         return self.fixed_order or bool(self.gemm.epilogue.results)
 
-    @property
-    def exact(self) -> Request:
-        """The same, where operands that may be rounded to tf32 are not."""
-        return replace(self, gemm=replace(self.gemm, product=None)) if self.gemm.multiplies_tf32 else self
+
+def in_f32(gemm: Gemm) -> Gemm:
+    """The same, where operands that may be rounded to tf32 are not."""
+    return replace(gemm, product=None) if gemm.multiplies_tf32 else gemm
+
+
+def multiplied_on(spec: DeviceSpec, gemm: Gemm) -> Gemm:
+    """The problem that a device computes: one without tf32 multiplies f32."""
+    return gemm if spec.tensor.tf32_f32 else in_f32(gemm)
+
+
+def as_multiplied_by(config: PlanConfig, gemm: Gemm) -> Gemm:
+    """The problem that a kernel computes: CUDA cores do not round to tf32."""
+    return in_f32(gemm) if isinstance(config.kernel, SimtConfig) else gemm
 
 
 def plan_of(kernels: Kernels, request: Request, config: PlanConfig) -> Plan:
     """Packing, the GEMM kernel, and the reduction of split-K, as far as the configuration has them."""
     if isinstance(config.kernel, GemvConfig):
         return _thin_plan(kernels, request, config)
-    gemm, alignment, stack = request.gemm, request.alignment, request.stack
+    gemm, alignment, stack = as_multiplied_by(config, request.gemm), request.alignment, request.stack
     steps: list[Step] = []
     at = 0
     places: dict[OperandName, tuple[Place, int]] = {name: (place, 0) for name, place in _PLACE.items()}

@@ -35,7 +35,7 @@ from tilewright.kernels.gemv import GemvConfig
 from tilewright.kernels.simt import SimtConfig
 from tilewright.kernels.wgmma import WgmmaConfig
 from tilewright.notices import say_once
-from tilewright.planning.assembly import Request, plan_of
+from tilewright.planning.assembly import Request, as_multiplied_by, multiplied_on, plan_of
 from tilewright.planning.emulated import (
     emulated_plan,
     of_pieces,
@@ -217,11 +217,12 @@ class Dispatcher:
 
     def _made_group(self, requests: tuple[Request, ...], bounds: tuple[Gemm, ...], count: int) -> GroupPlan:
         failures = []
-        gemms = [request.gemm for request in requests]
+        gemms = [multiplied_on(self.spec, request.gemm) for request in requests]
         alignment = Alignment(*(min(getattr(request.alignment, side) for request in requests) for side in "abc"))
-        first, *others = dict.fromkeys((*gemms, *bounds))
+        every = dict.fromkeys((*gemms, *(multiplied_on(self.spec, bound) for bound in bounds)))
         problems = Problems.LISTED if bounds else Problems.PASSED
         for config in (*(config for _, config in ranked_for_group(gemms, self.spec)), SAFE):
+            first, *others = (as_multiplied_by(config, gemm) for gemm in every)
             try:
                 built = self.kernels.kernel(first, alignment, config, problems=problems, others=others)
                 grids = [grid_of(built.kernel, gemm) for gemm in (first, *others)]
@@ -235,6 +236,7 @@ class Dispatcher:
 
     def is_better_alone(self, requests: Sequence[Request]) -> bool:
         """Whether a launch for each of some problems is estimated to be faster than one for all of them."""
+        requests = [replace(one, gemm=multiplied_on(self.spec, one.gemm)) for one in requests]
         together = ranked_for_group([request.gemm for request in requests], self.spec)
         if not together:
             return False
@@ -285,8 +287,7 @@ class Dispatcher:
             if not request.or_f32:
                 return
             request = replace(request, algorithm=None, or_f32=False, fallback=None)
-        if not self.spec.tensor.tf32_f32:
-            request = request.exact
+        request = replace(request, gemm=multiplied_on(self.spec, request.gemm))
         if request.gemm.accumulators > 1:
             yield from self._gated(request, failures)
             return
@@ -295,8 +296,7 @@ class Dispatcher:
             if _registers_of(config) in spilling:
                 continue
             try:
-                exact = isinstance(config.kernel, SimtConfig)
-                plan = plan_of(self.kernels, request.exact if exact else request, config)
+                plan = plan_of(self.kernels, request, config)
             except (CompileError, LaunchError, LoweringError, ScheduleError) as failure:
                 if isinstance(failure, RegistersExceeded):
                     spilling.add(_registers_of(config))

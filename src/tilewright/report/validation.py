@@ -98,6 +98,12 @@ class Case:
         return replace(self, measured=replace(self.measured, clock_mhz=None))
 
     @property
+    def limited(self) -> Case:
+        """The same, predicted at the clock that the power limit of the board leaves."""
+        kept_mhz = self.predicted.sustained_hz / 1e6
+        return replace(self, measured=replace(self.measured, clock_mhz=kept_mhz))
+
+    @property
     def error(self) -> float:
         """Of the predicted TFLOP/s, as a share of the measured ones."""
         return self.predicted.tflops / self.measured.tflops - 1

@@ -37,6 +37,7 @@ def page(cases: Sequence[Case], sustained: Sequence[Sustained]) -> str:
     """The whole page."""
     counted = [case for case in cases if not case.measured.is_original]
     originals = [case for case in cases if case.measured.is_original]
+    unclocked = [case.unclocked for case in counted if case.measured.source != BURSTS]
     published = [case for case in counted if case.measured.source not in (OURS, BURSTS)]
     lines = [
         _HEAD,
@@ -45,14 +46,18 @@ def page(cases: Sequence[Case], sustained: Sequence[Sustained]) -> str:
         "| figures | rows | mean error | bias | within 20 % | in the interval |",
         "|---|---:|---:|---:|---:|---:|",
         _total("of the rungs, and published where the rungs were not measured", counted),
-        _total("of these, chosen", [case for case in counted if not case.measured.held_out]),
-        _total("of these, held out", [case for case in counted if case.measured.held_out]),
-        _total("the rungs and published, all at the clocks of data sheets", [case.unclocked for case in counted]),
+        _total("- chosen", [case for case in counted if not case.measured.held_out]),
+        _total("- held out", [case for case in counted if case.measured.held_out]),
+        _total("the same, at the clocks of data sheets", [case.unclocked for case in counted]),
+        _total("without bursts, at the clocks of data sheets", unclocked),
+        _total("without bursts, sustained by the power of the board", [case.limited for case in unclocked]),
+        _total("- chosen", [case.limited for case in unclocked if not case.measured.held_out]),
+        _total("- held out", [case.limited for case in unclocked if case.measured.held_out]),
         _total("published of other GPUs, chosen", [c for c in published if not c.measured.held_out]),
         _total("published of other GPUs, held out", [c for c in published if c.measured.held_out]),
         _total("of the originals' own sources on the H200", originals),
-        _total("of these, chosen", [case for case in originals if not case.measured.held_out]),
-        _total("of these, held out", [case for case in originals if case.measured.held_out]),
+        _total("- chosen", [case for case in originals if not case.measured.held_out]),
+        _total("- held out", [case for case in originals if case.measured.held_out]),
         "",
         "The last three lines are no error of the model alone. Those kernels are other programs than the rungs: on the",
         "same H200 the rungs that were written after them run up to 1.9 times as fast (`worklog/12`), because their",

@@ -9,8 +9,6 @@ keeps all results, some 4 MB, by which another rule can be judged later; they te
 --sample tests/isa/bits_of_h200.npz keeps two of each kind with their operands, for a test that needs no GPU.
 Written: of each instruction the results compared and how many differ, by kind of operands where any does; NaN counts
 as equal to NaN. The exit status is 1 where one differs.
-
-FP8 on mma.sync of compute capability 9.0 follows a rule of its own, `by_halves`.
 """
 
 from __future__ import annotations
@@ -40,17 +38,6 @@ TOLD = "told"
 """Of a file of bits: what computed them and when."""
 
 
-def by_halves(a: Any, b: Any, c: Any, product: dtypes.DType) -> Any:
-    """FP8 by mma.sync: 16 products at a time, as of f16, from zero: those of the k whose second bit is 0, then the
-    others; C is added to their sum in f32 and rounded."""
-    second = np.arange(a.shape[-1]) // 2 % 2 == 1
-    total = np.zeros(np.broadcast_shapes((*a.shape[:-1], 1), (*b.shape[:-2], 1, b.shape[-1])), np.float32)
-    for half in (~second, second):
-        total = BlockSum(16).of(a[..., half], b[..., half, :], total, product, dtypes.F32)
-    with np.errstate(all="ignore"):
-        return total + c.astype(np.float32)
-
-
 def expected(of: Instruction, matrices: tuple[Any, Any, Any]) -> Any:
     """D by the simulator's rule, float32."""
     a, b, c = (
@@ -59,8 +46,6 @@ def expected(of: Instruction, matrices: tuple[Any, Any, Any]) -> Any:
     )
     b = b.transpose(0, 2, 1)
     product, total = FORMATS[of.product.name], FORMATS[of.sum.name]
-    if of.kind == "mma" and of.product.bytes == 1:
-        return by_halves(a, b, c, product)
     if of.kind == "wgmma" and of.product.bytes == 1 and total is not dtypes.F32:
         return BlockSum(of.k, 13, 13).of(a, b, c, product, total)
     return instruction(of.family, product, total).meaning(a, b, c)

@@ -66,6 +66,20 @@ def share(
 
 
 @pytest.mark.parametrize("fast", [False, True], ids=["promoted", "fast"])
+def test_a_gpu_that_multiplies_fp8_by_mma_sync(fast: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Compute capability 8.9 and 12.0; a row-major B is transposed first."""
+    monkeypatch.setattr(dispatch, "Kernels", lambda gpu: SimulatedKernels(FakeGpu(), device("RTX 4090")))
+    a, scale_a, scale_b = drawn(40, 272), scales(40, 1), scales(1, 48)
+    for b, packed in ((drawn(48, 272).T, False), (drawn(272, 48), True)):
+        c = scaled_matmul(a, b, scale_a, scale_b, fast_accumulation=fast)
+        assert share(a, b, c, scale_a, scale_b, every=0 if fast else 128) <= 1
+        words = words_of_scaled(library_of(a), (a, b, scale_a, scale_b, None, None), scaled_options(None, fast))
+        assert (
+            words.startswith("mma(") and ("promote_every=128" in words) is not fast and ("B packed" in words) is packed
+        )
+
+
+@pytest.mark.parametrize("fast", [False, True], ids=["promoted", "fast"])
 @pytest.mark.parametrize("kind", ["tensor", "row", "row and tensor"])
 def test_scales_of_every_kind(kind: str, fast: bool) -> None:
     m, n, k = 40, 48, 272
@@ -193,14 +207,18 @@ def test_matmul_takes_no_operands_that_have_scales() -> None:
         matmul(GOOD["a"], GOOD["b"])
 
 
-def test_a_device_without_wgmma_and_a_new_call_in_a_capture_are_refused() -> None:
+def test_a_device_without_fp8_and_a_new_call_in_a_capture_are_refused() -> None:
     STATE.capturing = True
     with pytest.raises(LaunchError, match="recording a CUDA graph"):
         scaled_matmul(**GOOD)
     with cpu_gpu(), pytest.MonkeyPatch.context() as patch:
         patch.setattr(dispatch, "Kernels", lambda gpu: SimulatedKernels(FakeGpu(), device("A100")))
-        with pytest.raises(LaunchError, match="multiplies FP8 by wgmma, which A100 SXM 80 GB does not have"):
+        with pytest.raises(LaunchError, match="The tensor cores of A100 SXM 80 GB multiply no FP8"):
             scaled_matmul(**GOOD)
+    with cpu_gpu(), pytest.MonkeyPatch.context() as patch:
+        patch.setattr(dispatch, "Kernels", lambda gpu: SimulatedKernels(FakeGpu(), device("L40S")))
+        with pytest.raises(LaunchError, match="takes scales of blocks by wgmma, which L40S does not have"):
+            scaled_matmul(drawn(8, 144), drawn(8, 144).T, scales(2, 8).T, scales(2, 8))
 
 
 def test_a_quantised_result_is_read_by_the_next_product() -> None:

@@ -47,5 +47,7 @@ def test_it_is_found_by_family_and_formats() -> None:
     assert instruction("mma.m16n8k16", BF16, F32).name == "mma.m16n8k16.f32.bf16"
     with pytest.raises(ScheduleError, match="does not multiply tf32"):
         instruction("mma.m16n8k16", TF32, F32)
-    with pytest.raises(UnknownName):
+    with pytest.raises(ScheduleError, match="does not multiply f16"):
         instruction("mma.m16n8k32", F16, F32)
+    with pytest.raises(UnknownName):
+        instruction("mma.m16n8k64", F16, F32)

@@ -11,6 +11,7 @@ from tilewright.dtypes import BF16, E4M3, E5M2, F16, F32, Array, DType
 from tilewright.errors import FormatError, LoweringError, ProblemError
 from tilewright.ir.work import SplitK
 from tilewright.kernels.configuration import GemmConfig
+from tilewright.kernels.mma import MmaConfig
 from tilewright.kernels.simt import SimtConfig
 from tilewright.kernels.wgmma import WgmmaConfig
 from tilewright.problem import Gemm, Operands, check, make_operands
@@ -30,6 +31,15 @@ KINDS: dict[str, WgmmaConfig] = {
     "swap-AB": WgmmaConfig((32, 64, 128), 1, stages=3, swap_ab=True),
 }
 
+WARPS = MmaConfig((64, 64, 64), (32, 32), stages=3)
+OF_WARPS: dict[str, MmaConfig] = {
+    "mma.sync": WARPS,
+    "mma.sync, persistent": replace(
+        WARPS, persistent=True, n_outer=True, double_buffered_fragments=True, in_place_fragments=True
+    ),
+    "mma.sync, fragments as they come": replace(WARPS, double_buffered_fragments=False),
+}
+
 
 def problem(m: int, n: int, k: int, dtype: DType = E4M3, *scale: Scale, out: DType = BF16, bias: bool = False) -> Gemm:
     epilogue = Epilogue(scale=scale, bias="n" if bias else None)
@@ -45,11 +55,13 @@ def result(gemm: Gemm, config: GemmConfig, operands: Operands) -> Array:
 
 @pytest.mark.cross_section("kind", "every", every=3)
 @pytest.mark.parametrize("every", [0, 128, 64])
-@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("kind", [*KINDS, *OF_WARPS])
 def test_sums_stay_within_the_bound_of_their_promotion(kind: str, every: int) -> None:
     gemm = problem(70, 136, 304, E4M3, "m", "n", bias=True)
     operands = make_operands(gemm)
-    verdict = check(operands, result(gemm, replace(KINDS[kind], promote_every=every), operands), promote_every=every)
+    verdict = check(
+        operands, result(gemm, replace({**KINDS, **OF_WARPS}[kind], promote_every=every), operands), promote_every=every
+    )
     assert verdict.ok, verdict.message
 
 
@@ -73,12 +85,28 @@ def test_operands_of_two_formats(first: DType, second: DType, kind: str) -> None
     gemm = replace(problem(70, 136, 144, first, "m", "n", out=F32), b_dtype=second)
     operands = make_operands(gemm)
     assert (operands.matrix("B") == second.decode(operands.b).reshape(136, 144).T).all()
-    for config in (KINDS[kind], SimtConfig((64, 64, 16), (32, 32), unroll=8)):
+    for config in (KINDS[kind], WARPS, SimtConfig((64, 64, 16), (32, 32), unroll=8)):
         verdict = check(operands, result(gemm, config, operands))
         assert verdict.ok, verdict.message
     text = build(gemm, KINDS[kind].schedule(gemm)).source.text
     formats = (second, first) if kind == "swap-AB" else (first, second)
     assert f".f32.{formats[0]}.{formats[1]} " in text
+
+
+@pytest.mark.parametrize("promote_every", [0, 128])
+@pytest.mark.parametrize("arch", ["sm_89", "sm_90a"])
+def test_kernels_for_mma_sync_compile_without_spills(arch: str, promote_every: int) -> None:
+    tile = (128, 128, 64), (64, 32)
+    config = MmaConfig(*tile, stages=3, promote_every=promote_every)
+    source = build(problem(256, 256, 256, E4M3, "m", "n"), config.schedule(problem(256, 256, 256))).source
+    compiled = compile_cuda(source, arch)
+    assert compiled.resources.spill_store_bytes == 0
+
+
+def test_mma_sync_reads_fp8_along_k_only() -> None:
+    """ldmatrix transposes elements of 2 bytes."""
+    (reason,) = WARPS.reasons_against(replace(problem(64, 64, 64), b=Order.ROW, ldb=64))
+    assert reason == "ldmatrix transposes no e4m3: B must have k contiguous"
 
 
 def test_only_fp8_is_multiplied_by_another_format() -> None:

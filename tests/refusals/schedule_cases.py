@@ -238,7 +238,7 @@ SHALLOW = (
 
 REFUSED_OF_TENSOR_CORES: dict[str, tuple[Gemm, tuple[Step, ...]]] = {
     # Tensorize
-    "tensorize_unknown": (HALF, (*NEST, Tensorize("m_mma", "n_mma", "k_mma", using="mma.m16n8k32"))),
+    "tensorize_unknown": (HALF, (*NEST, Tensorize("m_mma", "n_mma", "k_mma", using="mma.m16n8k64"))),
     "tensorize_f32": (GEMM, (*NEST, MMA)),
     "tensorize_tf32_by_another": (TURNED_TF32, (*NEST, MMA)),
     "tensorize_twice": (HALF, (*TENSOR, MMA)),

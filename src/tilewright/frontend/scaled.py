@@ -233,14 +233,18 @@ def request_of(views: ScaledViews, options: ScaledOptions) -> Request:
     return Request(gemm, alignment, promote_every=BLOCK if gemm.block_scales is not None else options.promote_every)
 
 
-def refuse_device(device: int) -> None:
-    """Raises LaunchError for a GPU whose tensor cores multiply no FP8 that kernels here make use of."""
-    spec = dispatcher(device).spec
-    if spec.compute_capability[0] != 9:
+def refuse_device(device: int, gemm: Gemm) -> None:
+    """Raises LaunchError where tensor cores multiply no FP8, or no kernel for them takes scales of blocks."""
+    spec, hint = dispatcher(device).spec, "convert the operands to bf16 and call matmul."
+    if not spec.tensor.flops_per_clk_per_sm(gemm.dtype.rate, "f32"):
         raise LaunchError(
-            f"scaled_matmul multiplies FP8 by wgmma, which {spec.name} does not have.",
+            f"The tensor cores of {spec.name} multiply no FP8.", note="that takes compute capability 8.9.", hint=hint
+        )
+    if gemm.block_scales is not None and spec.compute_capability[0] != 9:
+        raise LaunchError(
+            f"scaled_matmul takes scales of blocks by wgmma, which {spec.name} does not have.",
             note="that takes compute capability 9.0.",
-            hint="convert the operands to bf16 and call matmul.",
+            hint="use scales of rows and columns.",
         )
 
 
@@ -367,7 +371,7 @@ def _matrices(named: tuple[Named, ...], further: tuple[Further, ...]) -> list[Vi
 
 def _settled(library: Any, views: ScaledViews, request: Request, like: Any, options: ScaledOptions) -> _Known:
     device = refuse_host_memory(library, views)
-    refuse_device(device)
+    refuse_device(device, request.gemm)
     make = library.maker(views.shape, request.gemm.out, like)
     further = further_of(options.call, product_of(views.a, views.b), options.out_dtype)
     others = tuple(library.maker(one.view.shape, one.view.dtype, like) for one in further)

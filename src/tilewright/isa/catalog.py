@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from tilewright.dtypes import DType
 from tilewright.errors import ScheduleError, UnknownName
 from tilewright.isa.instruction import MatrixInstruction
-from tilewright.isa.mma_sync import MMA_BF16_F32, MMA_F16_F16, MMA_F16_F32, MMA_TF32_F32, MMA_TF32_PAIRED
+from tilewright.isa.mma_sync import MMA_BF16_F32, MMA_F16_F16, MMA_F16_F32, MMA_FP8, MMA_TF32_F32, MMA_TF32_PAIRED
 from tilewright.isa.wgmma import WGMMA, WIDTHS
 from tilewright.isa.wmma import WMMA_BF16_F32, WMMA_F16_F16, WMMA_F16_F32, WMMA_TF32_F32
 
@@ -21,6 +21,7 @@ INSTRUCTIONS: tuple[MatrixInstruction, ...] = (
     MMA_BF16_F32,
     MMA_TF32_F32,
     MMA_TF32_PAIRED,
+    *MMA_FP8,
     *WGMMA,
 )
 
@@ -38,7 +39,9 @@ def instruction(family: str, product: DType, accumulate: DType, product_b: DType
         if asked == (family, unit, accumulate, second):
             return known
     formats = [f"{k.product} into {k.accumulate}" for k in INSTRUCTIONS if k.family == family and k.product_b is None]
-    others = _shown([k.family for k in INSTRUCTIONS if (k.product.ptx, k.accumulate) == (unit, accumulate)])
+    others = _shown(
+        [k.family for k in INSTRUCTIONS if (k.product.ptx, k.accumulate, k.product_b) == (unit, accumulate, second)]
+    )
     raise ScheduleError(
         f"{family} does not multiply {product} into {accumulate}.",
         note=f"it multiplies {', '.join(formats)}.",

@@ -12,7 +12,7 @@ import numpy as np
 
 from tilewright.device.arch import Feature
 from tilewright.dtypes import Array, DType
-from tilewright.isa.summation import F32_FRACTION_BITS, BlockSum
+from tilewright.isa.summation import F32_FRACTION_BITS, BlockSum, SumByHalves
 from tilewright.layout.banks import WAVEFRONT_BYTES
 from tilewright.layout.fragment import Fragment
 
@@ -22,11 +22,11 @@ class MatrixInstruction:
     """`D[m, n] = sum_k A[m, k] * B[k, n] + C[m, n]` for one tile, by the lanes of a warp or a warpgroup together.
 
     family: as a schedule names it, with its shape ("mma.m16n8k16"). product: the format of A and B; product_b: that of
-    B, where it is another; accumulate: that
-    of the sum. k: the depth of the tile. a, b, c: who holds which element; a and b are None where the instruction reads
-    its operands from shared memory. mnemonic: the PTX instruction, where "{a}" and "{b}" stand for the
-    orders of opaque operands. feature: what it needs of the architecture. source: where all this is written. summed:
-    products that the hardware adds at once; 0: all k.
+    B, where it is another; accumulate: that of the sum. k: the depth of the tile. a, b, c: who holds which element; a
+    and b are None where the instruction reads its operands from shared memory. mnemonic: the PTX instruction, where
+    "{a}" and "{b}" stand for the orders of opaque operands. feature: what it needs of the architecture. source: where
+    all this is written. summed: products that the hardware adds at once; 0: all k. by_halves: it adds them as
+    `summation.SumByHalves` says.
     """
 
     family: str
@@ -40,6 +40,7 @@ class MatrixInstruction:
     feature: Feature
     source: str
     summed: int = 0
+    by_halves: bool = False
     product_b: DType | None = None
 
     @property
@@ -105,9 +106,9 @@ class MatrixInstruction:
         As compute capability 9.0 computes it: `isa.summation` tells the rule.
         """
         bits = self.product.sum_in(self.accumulate).fraction_bits
-        return BlockSum(self.summed or self.k, bits, min(bits, F32_FRACTION_BITS)).of(
-            a, b, c, self.product, self.accumulate, self.product_b
-        )
+        block = BlockSum(self.summed or self.k, bits, min(bits, F32_FRACTION_BITS))
+        rule = SumByHalves() if self.by_halves else block
+        return rule.of(a, b, c, self.product, self.accumulate, self.product_b)
 
     def rounded(self, a: Array, b: Array, c: Array) -> Array:
         """`meaning` within the same error bound, and faster: products are added in float32, and rounded once."""

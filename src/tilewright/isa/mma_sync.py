@@ -8,16 +8,18 @@ from __future__ import annotations
 from dataclasses import replace
 
 from tilewright.device.arch import Feature
-from tilewright.dtypes import BF16, F16, F32, TF32
+from tilewright.dtypes import BF16, E4M3, E5M2, F16, F32, TF32, DType
 from tilewright.isa.instruction import MatrixInstruction
 from tilewright.layout.fragment import (
     ACCUMULATOR_16X8,
     ACCUMULATOR_PAIRED,
     LEFT_16X8,
     LEFT_16X16,
+    LEFT_16X32,
     LEFT_PAIRED,
     RIGHT_8X8,
     RIGHT_16X8,
+    RIGHT_32X8,
 )
 
 _SOURCE = "PTX ISA 9.0, mma"
@@ -76,3 +78,15 @@ MMA_TF32_PAIRED = replace(MMA_TF32_F32, family="mma.m16n8k8.paired", a=LEFT_PAIR
 Where rows of the instruction are contiguous in memory, a lane loads two elements of an operand, and stores two of the
 result, at once. ldmatrix, which would need no such thing, cannot turn elements of 4 bytes.
 """
+
+
+def _of_fp8(a: DType, b: DType) -> MatrixInstruction:
+    mnemonic = f"mma.sync.aligned.m16n8k32.row.col.f32.{a.names.ptx}.{b.names.ptx}.f32"
+    return MatrixInstruction(
+        *("mma.m16n8k32", a, F32, 32, LEFT_16X32, RIGHT_32X8, ACCUMULATOR_16X8, mnemonic, Feature.MMA_F8, _SOURCE),
+        by_halves=True,
+        product_b=None if a is b else b,
+    )
+
+
+MMA_FP8 = tuple(_of_fp8(a, b) for a in (E4M3, E5M2) for b in (E4M3, E5M2))

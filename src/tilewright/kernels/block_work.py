@@ -104,6 +104,7 @@ def _mma(c: Any, gemm: Gemm, setting: Setting) -> Work:
         matrix_flops=2.0 * c.m * c.n * c.k,
         matrix_instructions=c.m * c.n * c.k / (16 * 8 * depth),
         conversions=conversions,
+        fp32=c.m * c.n / WARP_THREADS * (c.k / np.where(c.promote_every > 0, c.promote_every, np.inf)),
         other=2.0 * warps + conversions,
         accesses=(*copies, *fragments),
         barriers=1.0 * warps,

@@ -15,6 +15,7 @@ from tilewright.kernels.mma_steps import (
     CHUNK_BYTES,
     DEPTH_BYTES,
     MmaTile,
+    by_lanes,
     in_pairs,
     inner_of,
     matrices,
@@ -23,7 +24,15 @@ from tilewright.kernels.mma_steps import (
     staged,
     swizzled,
 )
-from tilewright.kernels.tile_sizes import ACCUMULATORS_AGREE, THREADS_FIT, WARPS_DIVIDE, WarpTiled, ring_fits
+from tilewright.kernels.tile_sizes import (
+    ACCUMULATORS_AGREE,
+    MAX_ACCUMULATORS,
+    THREADS_FIT,
+    WARPS_DIVIDE,
+    WarpTiled,
+    accumulators_of,
+    ring_fits,
+)
 from tilewright.layout.fragment import QUAD_LANES
 from tilewright.problem.gemm import Gemm, Order
 from tilewright.schedule import (
@@ -67,6 +76,7 @@ class MmaConfig(WarpTiled):
     persistent: one block an SM, for many tiles; its ring runs on into the next tile
     split_k: blocks that share the sum over k of a tile
     accumulators: sums of an element of C, each with a tile of a B of its own in a stage
+    promote_every: elements of k after which the accumulators are added to others in f32; 0 for never
     """
 
     stages: int = 4
@@ -82,12 +92,13 @@ class MmaConfig(WarpTiled):
     persistent: bool = False
     split_k: int = 1
     accumulators: int = 1
+    promote_every: int = 0
 
     kind: ClassVar[str] = "mma"
     columns: ClassVar[tuple[str, ...]] = (
         *("m", "n", "k", "warp_m", "warp_n", "stages", "double_buffered_fragments", "in_place_fragments"),
         *("interleaved_copies", "copy_issue_distance", "serpentine", "n_outer", "row_threads", "raster_rows"),
-        *("store", "persistent", "split_k", "accumulators"),
+        *("store", "persistent", "split_k", "accumulators", "promote_every"),
     )
 
     def reasons_against(self, gemm: Gemm) -> tuple[str, ...]:
@@ -100,7 +111,7 @@ class MmaConfig(WarpTiled):
         outer = "n_frag" if self.n_outer else "m_frag"
         interleaved = "k_step" if self.interleaved_copies else ""
         return Schedule(
-            *nest(gemm, tile, paired=True, outer=outer),
+            *nest(gemm, tile, paired=True, outer=outer, promote_every=self.promote_every),
             *staged(gemm, tile, row_threads=self.row_threads),
             *matrices(gemm),
             *in_pairs(gemm),
@@ -151,10 +162,20 @@ def _unaligned_quads(gemm: Gemm) -> bool:
     return gemm.out.bytes != 2 or gemm.c is not Order.ROW or gemm.ldc * gemm.out.bytes % CHUNK_BYTES != 0
 
 
+def promotes(config: Any, gemm: Gemm) -> Column:
+    """Whether kernels can promote their accumulators, as often as they say."""
+    fits = (config.promote_every % config.k == 0) & (2 * accumulators_of(config) <= MAX_ACCUMULATORS)
+    return fits & (config.accumulators == 1) & (gemm.block_scales is None)
+
+
 LAWS: tuple[Law, ...] = (
     Law(
-        lambda c, g: c.m < 0 if g.dtype.bytes == 2 or g.multiplies_tf32 else c.m >= 0,
-        lambda c, g: f"mma.sync multiplies f16, bf16 and tf32, not {g.multiplied}",
+        lambda c, g: c.m < 0 if g.dtype.bytes < 4 or g.multiplies_tf32 else c.m >= 0,
+        lambda c, g: f"mma.sync multiplies f16, bf16, tf32 and FP8, not {g.multiplied}",
+    ),
+    Law(
+        lambda c, g: c.m >= 0 if g.dtype.bytes == 1 and by_lanes(g) else c.m < 0,
+        lambda c, g: f"ldmatrix transposes no {g.dtype}: {' and '.join(by_lanes(g))} must have k contiguous",
     ),
     Law(
         lambda c, g: (c.k * g.dtype.bytes % DEPTH_BYTES != 0) | (c.k == 0),
@@ -162,6 +183,17 @@ LAWS: tuple[Law, ...] = (
     ),
     WARPS_DIVIDE,
     ACCUMULATORS_AGREE,
+    Law(
+        lambda c, g: (c.promote_every > 0) & np.logical_not(promotes(c, g)),
+        lambda c, g: (
+            f"accumulators, here {accumulators_of(c)} of a thread, are promoted every {c.k} of k or a multiple of it, "
+            f"where twice as many are at most {MAX_ACCUMULATORS}, and there is one sum without scales of blocks"
+        ),
+    ),
+    Law(
+        lambda c, g: c.m >= 0 if g.block_scales else c.m < 0,
+        lambda c, g: f"only kernels of wgmma multiply {g.block_scales}",
+    ),
     Law(
         lambda c, g: (c.accumulators > 1) & ((c.split_k > 1) | (c.store == "shared")),
         lambda c, g: "one of several sums is neither split nor stored through shared memory",

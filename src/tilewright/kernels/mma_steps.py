@@ -1,7 +1,7 @@
 """The steps that kernels for mma.sync share: the nest of blocks, warps and fragments, and what the formats allow.
 
-Formats of 2 bytes take mma.m16n8k16, tf32 takes mma.m16n8k8; either way an instruction is 32 bytes of k deep, so tiles
-are as deep in bytes whatever they hold.
+FP8 takes mma.m16n8k32, formats of 2 bytes mma.m16n8k16, tf32 mma.m16n8k8: an instruction is 32 bytes of k deep, so
+tiles are as deep in bytes whatever they hold.
 """
 
 from __future__ import annotations
@@ -47,14 +47,17 @@ class MmaTile:
     warp_n: int = 32
 
 
-def nest(gemm: Gemm, tile: MmaTile, *, paired: bool = False, outer: str = "m_frag") -> tuple[Step, ...]:
+def nest(
+    gemm: Gemm, tile: MmaTile, *, paired: bool = False, outer: str = "m_frag", promote_every: int = 0
+) -> tuple[Step, ...]:
     """Blocks, warps and fragments, the innermost of which one instruction runs.
 
-    outer: m_frag or n_frag, which of them is counted around the other.
+    outer: m_frag or n_frag, which of them is counted around the other. promote_every: of `Accumulate`.
     paired: an operand whose fragments ldmatrix cannot load gives the instruction its rows, and those in pairs, so that
     a lane loads two neighbours at once. Rows of the instruction are columns of C where that operand is B.
     """
-    using, depth = ("mma.m16n8k8", 8) if gemm.multiplies_tf32 else ("mma.m16n8k16", 16)
+    depth = DEPTH_BYTES // gemm.dtype.bytes
+    using = f"mma.m16n8k{depth}"
     pairs = paired_operand(gemm) if paired else None
     using += ".paired" if pairs else ""
     rows, columns, inner = (8, 16, ("n_mma", "m_mma")) if pairs == "B" else (16, 8, ("m_mma", "n_mma"))
@@ -77,7 +80,7 @@ def nest(gemm: Gemm, tile: MmaTile, *, paired: bool = False, outer: str = "m_fra
         Fuse("m_warp", "n_warp", into="warp"),
         Bind("warp", Level.WARP),
         Tensorize(*inner, "k_mma", using=using),
-        Accumulate(over="k_tile"),
+        Accumulate(over="k_tile", promote_every=promote_every),
     )
 
 

@@ -133,6 +133,7 @@ def _mma(gemm: Gemm) -> Columns:
         persistent=(0, 1),
         split_k=(1,),
         accumulators=(1,),
+        promote_every=(0,),
     )
     flowing = c.persistent
     c = c.with_columns(

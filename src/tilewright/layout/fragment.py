@@ -162,10 +162,24 @@ LEFT_16X8 = Fragment(16, 8, 32, 4, (_lane(4, 8, 0, 1), _lane(1, 4, 1, 1), _regis
 RIGHT_8X8 = Fragment(8, 8, 32, 2, (_lane(4, 8, 1, 1), _lane(1, 4, 0, 1), _register(1, 2, 0, 4)))
 """B of m16n8k8: 32-bit, k x n."""
 
+LEFT_16X32 = Fragment(
+    16,
+    32,
+    32,
+    16,
+    (_lane(4, 8, 0, 1), _lane(1, 4, 1, 4), _register(1, 4, 1, 1), _register(4, 2, 0, 8), _register(8, 2, 1, 16)),
+)
+"""A of m16n8k32: 8-bit, m x k."""
+
+RIGHT_32X8 = Fragment(
+    32, 8, 32, 8, (_lane(4, 8, 1, 1), _lane(1, 4, 0, 4), _register(1, 4, 0, 1), _register(4, 2, 0, 16))
+)
+"""B of m16n8k32: 8-bit, k x n."""
+
 ACCUMULATOR_16X8 = Fragment(
     16, 8, 32, 4, (_lane(4, 8, 0, 1), _lane(1, 4, 1, 2), _register(1, 2, 1, 1), _register(2, 2, 0, 8))
 )
-"""C and D of m16n8k16 and m16n8k8: m x n."""
+"""C and D of m16n8k8, k16 and k32: m x n."""
 
 # The rows of a product can be numbered in any order, if those of A and of D are numbered alike. Here the two rows of a
 # lane, 8 apart by the numbers of PTX, are neighbours.

@@ -14,7 +14,7 @@ import numpy as np
 
 from tilewright.device.spec import DeviceSpec
 from tilewright.dtypes import F32, FP8_FORMATS, DType
-from tilewright.kernels import simt, wgmma
+from tilewright.kernels import mma, simt, wgmma
 from tilewright.kernels.columns import Columns
 from tilewright.kernels.configuration import GemmConfig, row_of
 from tilewright.kernels.mma import MmaConfig
@@ -67,9 +67,10 @@ def configurations(gemm: Gemm, spec: DeviceSpec) -> Iterator[GemmConfig]:
 
 def _listed(gemm: Gemm, spec: DeviceSpec) -> tuple[str, Columns]:
     """The family that multiplies the formats, and its kernels, but for wgmma's. Where no tensor core multiplies the
-    formats, the CUDA cores do."""
+    formats, the CUDA cores do; mma.sync of compute capability 9.0 multiplies FP8 as f16 (`isa.summation`)."""
     rate = spec.tensor.flops_per_clk_per_sm(gemm.multiplied.rate, "f32") if gemm.multiplied is not F32 else 0
-    if rate and spec.compute_capability >= (8, 0) and gemm.multiplied not in FP8_FORMATS:
+    as_f16 = gemm.multiplied in FP8_FORMATS and spec.compute_capability[0] == 9
+    if rate and spec.compute_capability >= (8, 0) and not as_f16:
         return "mma", _mma(gemm.dtype)
     return "simt", _simt(gemm, spec)
 
@@ -132,6 +133,7 @@ def _mma(dtype: DType) -> Columns:
     for m, n, warp_m, warp_n, stages in (
         (128, 256, 64, 64, 3),
         (128, 128, 64, 64, 3),
+        *(((128, 128, 64, 32, 3),) if dtype in FP8_FORMATS else ()),  # with room for sums that are promoted
         (64, 128, 32, 64, 4),
         (64, 64, 32, 32, 4),
     ):
@@ -197,13 +199,20 @@ def _tiles_along(size: int, tile: Any) -> Any:
 
 
 def promoted(tables: Mapping[str, Columns], every: int, gemm: Gemm) -> Mapping[str, Columns]:
-    """The kernels that promote their accumulators every so many of k: those of wgmma whose registers hold both sums,
-    and the scales of blocks."""
-    if "wgmma" not in tables:
-        return {}
-    c = tables["wgmma"].with_columns(promote_every=np.full(len(tables["wgmma"]), every))
+    """The kernels of tensor cores that promote their accumulators every so many of k: those whose registers hold both
+    sums, and the scales of blocks."""
+    found = {}
+    for kind in ("wgmma", "mma"):
+        if kind in tables:
+            c = tables[kind].with_columns(promote_every=np.full(len(tables[kind]), every))
+            found[kind] = c[np.flatnonzero(_has_room(c, gemm) if kind == "wgmma" else mma.promotes(c, gemm))]
+    return found
+
+
+def _has_room(c: Columns, gemm: Gemm) -> Any:
+    """Whether kernels of wgmma that promote have registers for both sums and the scales of blocks."""
     registers = wgmma.registers_of(c) + wgmma.scale_registers(c, gemm)
-    return {"wgmma": c[np.flatnonzero((registers <= wgmma.consumer_registers(c)) & wgmma.blocks_fit(c, gemm))]}
+    return (registers <= wgmma.consumer_registers(c)) & wgmma.blocks_fit(c, gemm)
 
 
 CLUSTERS_ALONG_K: tuple[int, ...] = ()

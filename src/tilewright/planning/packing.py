@@ -49,22 +49,26 @@ _OTHER: Mapping[Order, Order] = {Order.ROW: Order.COL, Order.COL: Order.ROW}
 
 
 def order_read(kind: str, packing: Packing | PlanConfig, gemm: Gemm, name: OperandName) -> Order:
-    """How a kernel of a family finds A or B: where wgmma cannot read them as they lie, K-major."""
-    if kind == "wgmma" and not reads_orders(gemm):
+    """How a kernel of a family finds A or B: where its instructions cannot read them as they lie, K-major."""
+    if _needs_k_major(kind, gemm):
         return Order.ROW if name == "A" else Order.COL
     own = gemm.operand(name).order
     return _OTHER[own] if name in packing.transposed else own
 
 
+def _needs_k_major(kind: str, gemm: Gemm) -> bool:
+    """Whether neither wgmma nor ldmatrix transposes operands of this format, and one of them is not K-major."""
+    return not reads_orders(gemm) and (kind == "wgmma" or (kind == "mma" and gemm.dtype.bytes == 1))
+
+
 def must_pack(kind: str, gemm: Gemm, alignment: Alignment) -> frozenset[OperandName]:
     """A and B, as far as a kernel of a family cannot read them as they lie."""
-    if kind != "wgmma":
-        return frozenset()
     nothing = Packing()
     return frozenset(
         name
         for name in PACKABLE
-        if alignment.of(name) < TMA_BYTES or order_read(kind, nothing, gemm, name) is not gemm.operand(name).order
+        if (kind == "wgmma" and alignment.of(name) < TMA_BYTES)
+        or order_read(kind, nothing, gemm, name) is not gemm.operand(name).order
     )
 
 

@@ -12,8 +12,8 @@ from simulated import SimulatedKernels
 
 from tilewright.device.catalog import device
 from tilewright.dtypes import BF16, E4M3, E5M2, F32, TF32, Array, DType
-from tilewright.errors import LaunchError, ProblemError
-from tilewright.frontend import matmul, ops, scaled_matmul
+from tilewright.errors import LaunchError, LoweringError, ProblemError
+from tilewright.frontend import matmul, ops, quantize, scaled_matmul
 from tilewright.frontend.libraries import DTypeError, library_of
 from tilewright.frontend.scaled import scaled_options, words_of_scaled
 from tilewright.frontend.shapes import ShapeError
@@ -247,6 +247,31 @@ def test_a_quantised_result_is_read_by_the_next_product() -> None:
     assert (np.abs(number(found["codes"], E4M3) - expected) <= np.abs(expected) / 16 + 2.0**-10).all()
     again = scaled_matmul(found["codes"], drawn(32, n).T, on_gpu(np.float32([1 / inverse])), scales(1))
     assert again.dtype == np.uint16 and again.shape == (m, 32)
+
+
+def test_scales_of_blocks_come_from_the_epilogue() -> None:
+    """And are what the next product takes, as those of `quantize`."""
+    m, n, k = 40, 272, 128
+    a, b = drawn(m, k), drawn(n, k).T
+
+    def hidden(acc: Any) -> Any:
+        x = ops.silu(acc)
+        return {"hidden": ops.quantized(x), "plain": x}
+
+    found = scaled_matmul(a, b, scales(1), scales(1), epilogue=hidden, out_dtype={"plain": "f32"})
+    codes, of_blocks = found["hidden"]
+    again, other = quantize(found["plain"], scales="1x128")
+    np.testing.assert_array_equal(np.asarray(of_blocks), np.asarray(other))
+    np.testing.assert_array_equal(np.asarray(codes), np.asarray(again))
+    assert of_blocks.shape == (m, 3) and of_blocks.strides == other.strides and codes.dtype == np.uint8
+    weight, of_weight = drawn(32, n).T, on_gpu(np.ones((3, 1), np.float32))
+    result = scaled_matmul(codes, weight, of_blocks, of_weight, out_dtype="f32")
+    exact = np.asarray(found["plain"], np.float64) @ number(weight, E4M3)
+    assert np.linalg.norm(np.asarray(result) - exact) < 0.05 * np.linalg.norm(exact)
+    alone = scaled_matmul(a, b, scales(1), scales(1), epilogue=lambda acc: ops.quantized(ops.silu(acc), "e4m3"))
+    np.testing.assert_array_equal(np.asarray(alone[0]), np.asarray(codes))
+    with pytest.raises(LoweringError, match="Scales of 128 columns are found where"):
+        scaled_matmul(a, b[:, :43], scales(1), scales(1), epilogue=lambda acc: ops.quantized(acc))
 
 
 @pytest.mark.parametrize("out", ["e4m3", "e5m2"])

@@ -11,7 +11,7 @@ import pytest
 from cpu_gpu import State, cpu_gpu, on_gpu
 
 from tests.planning.simulated import run_plan, simulated_dispatcher
-from tilewright.dtypes import BF16, F16, F32, Array, DType
+from tilewright.dtypes import BF16, E4M3, F16, F32, Array, DType
 from tilewright.errors import ProblemError
 from tilewright.frontend import matmul, ops
 from tilewright.frontend.libraries import View
@@ -157,6 +157,24 @@ def test_numpy_on_the_host() -> None:
     assert_close(alone, a @ b + 1.0)
     named = matmul(a, b, epilogue=lambda acc: {"it": acc + 1.0})
     assert_close(named["it"], a @ b + 1.0)
+
+
+@pytest.mark.filterwarnings("ignore:.*computes with NumPy")
+def test_codes_with_scales_of_blocks_on_the_host() -> None:
+    a, b = drawn(6, 7), drawn(7, 300)
+
+    def both(acc: Any) -> Any:
+        return ops.quantized(acc), acc, ops.row_max(acc)
+
+    (codes, scales), plain, largest = matmul(a, b, epilogue=both)
+    assert codes.dtype == np.uint8 and scales.shape == (6, 3) and largest.shape == (6, 1)
+    numbers, known = ops.quantized(plain)
+    np.testing.assert_allclose(scales, known, rtol=1e-6)
+    np.testing.assert_allclose(E4M3.decode(codes), numbers, rtol=0.13)
+    with pytest.raises(ProblemError, match="not the first result"):
+        matmul(a, b, epilogue=lambda acc: (acc, ops.quantized(acc)))
+    with pytest.raises(ProblemError, match="computes with codes"):
+        matmul(a, b, epilogue=lambda acc: ops.exp(ops.quantized(acc)))
 
 
 @pytest.mark.filterwarnings("ignore:.*computes with NumPy")

@@ -11,7 +11,7 @@ from tests.lowering.work_items import check_batch
 from tilewright.dtypes import BF16, F16, F32
 from tilewright.errors import LoweringError
 from tilewright.frontend import ops
-from tilewright.frontend.tracing import Symbol
+from tilewright.frontend.symbols import Symbol
 from tilewright.ir.buffer import Space
 from tilewright.ir.stmt import Move
 from tilewright.ir.visit import walk

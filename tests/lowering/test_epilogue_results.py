@@ -11,7 +11,7 @@ import pytest
 from tilewright.dtypes import BF16, E4M3, E5M2, F16, F32, Array
 from tilewright.errors import LoweringError
 from tilewright.frontend import ops
-from tilewright.frontend.tracing import Symbol
+from tilewright.frontend.symbols import Symbol
 from tilewright.kernels.mma import MmaConfig
 from tilewright.kernels.simt import SimtConfig
 from tilewright.kernels.wgmma import WgmmaConfig
@@ -19,6 +19,7 @@ from tilewright.lowering.epilogue_results import folded_groups
 from tilewright.problem import Epilogue, Gemm, Order, check, make_operands
 from tilewright.problem.epilogue import Result
 from tilewright.problem.functions import Operation
+from tilewright.problem.quantization import scales_of_blocks, spread_over_blocks
 from tilewright.problem.reference import folded_axis
 from tilewright.problem.values import Accumulated, Added, Element, Fold
 from tilewright.runtime.nvrtc import compile_cuda
@@ -34,6 +35,8 @@ CONFIGS: dict[str, Any] = {
     "wgmma-ping-pong": WgmmaConfig((64, 48, 64), ping_pong=True, stages=3, subtile=16),
     "wgmma-threads": WgmmaConfig((64, 32, 64), consumers=1, stages=2),
     "wgmma-swap": WgmmaConfig((24, 64, 64), consumers=1, stages=2, subtile=64, swap_ab=True),
+    "wgmma-codes": WgmmaConfig((128, 128, 64), stages=2, subtile=32),
+    "wgmma-codes-wide": WgmmaConfig((64, 256, 64), ping_pong=True, stages=2, subtile=64),
     "wgmma-bytes": WgmmaConfig((128, 96, 64), stages=2, subtile=32),
     "mma": MmaConfig((32, 32, 32), (16, 32), stages=2),
     "mma-shuffle": MmaConfig((32, 64, 32), (16, 32), stages=2, store="quad_shuffle"),
@@ -93,6 +96,8 @@ def result_of(gemm: Gemm, name: str, stored: Array) -> Array:
         found = np.stack(rows)
         return found if operand.order is Order.ROW else found.T
     partials = stored.reshape(gemm.groups_of(operand), gemm.size(operand.contiguous))
+    if operand.fold.codes is not None:
+        return partials.T
     whole = partials[0].copy()
     for one in partials[1:]:
         whole = whole + one if operand.fold.operation is Operation.PLUS else np.fmax(whole, one)
@@ -139,6 +144,30 @@ def test_codes_of_fp8_saturate(config: str) -> None:
         gemm = gemm_of(CONFIGS[config], 70, n, out=E4M3, ldc=n, epilogue=epilogue)
         found = assert_right(built_for(CONFIGS[config], gemm))
         assert abs(found["fine"]).max() == abs(found["C"]).max() == 448 and abs(found["wide"]).max() < 57344
+
+
+@pytest.mark.parametrize("codes", [E4M3, E5M2], ids=str)
+@pytest.mark.parametrize("config", ["wgmma-codes", "wgmma-codes-wide"])
+def test_scales_of_blocks_are_those_of_the_values(config: str, codes: Any) -> None:
+    x = (ops.silu(ACC) * GATE).value
+    scales = Result(Added("scales", "m", F32, own=True, fold=Fold(Operation.MAXIMUM, 128, codes=codes)), x)
+    plain = Result(Added("plain", None, F32), x)
+    for n in (304, 256):
+        epilogue = Epilogue(function=x, results=(scales, plain))
+        gemm = gemm_of(CONFIGS[config], 70, n, out=codes, epilogue=epilogue)
+        found = assert_right(built_for(CONFIGS[config], gemm))
+        expected = scales_of_blocks(found["plain"], codes)
+        np.testing.assert_array_equal(found["scales"], expected)
+        inverse = spread_over_blocks(np.float32(1) / expected, n)
+        np.testing.assert_array_equal(found["C"], codes.decode(codes.encode(found["plain"] * inverse)))
+
+
+@pytest.mark.parametrize("config", ["wgmma-bytes", "wgmma-threads", "mma", "simt", "wgmma-swap"])
+def test_scales_of_blocks_need_whole_blocks_of_rows(config: str) -> None:
+    scales = Result(Added("scales", "m", F32, own=True, fold=Fold(Operation.MAXIMUM, 128, codes=E4M3)), ACC.value)
+    gemm = gemm_of(CONFIGS[config], 64, 256, out=E4M3, epilogue=Epilogue(function=ACC.value, results=(scales,)))
+    with pytest.raises(LoweringError, match="Scales of 128 columns are found where"):
+        _ = build(gemm, CONFIGS[config].schedule(gemm)).kernel
 
 
 def test_swapped_operands_fold_rows_and_refuse_columns() -> None:

@@ -10,7 +10,7 @@ import pytest
 
 from tilewright.dtypes import BF16, F16, F32
 from tilewright.frontend import ops
-from tilewright.frontend.tracing import Symbol, applied
+from tilewright.frontend.symbols import Symbol, applied
 from tilewright.problem import Epilogue, Gemm, check, make_operands, reference
 from tilewright.problem.derivative import derivative
 from tilewright.problem.functions import Activation, Elementary

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -13,7 +14,9 @@ from tilewright.frontend.libraries.views import View, c_strides
 from tilewright.frontend.options import Options
 from tilewright.frontend.shapes import Along, NeedsCopy, Product, ShapeError, fits_along, spreads_to, tight
 from tilewright.frontend.tracing import Other, factor_name, operand_name
+from tilewright.problem.quantization import BLOCK, scales_of_blocks, spread_over_blocks
 from tilewright.problem.values import Added, Exact, Fold, evaluate, folded_array
+from tilewright.units import ceil_div
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,7 +60,8 @@ class Further:
         operation = self.other.operation
         if operation is None:
             return Added(self.name, None, self.view.dtype)
-        fold = Fold(operation, whole=self.other.along is None)
+        codes = self.other.codes
+        fold = Fold(operation, BLOCK if codes else 0, whole=self.other.along is None, codes=codes)
         return Added(self.name, self.other.along or "m", F32, own=True, fold=fold)
 
 
@@ -74,6 +78,8 @@ def further_of(options: Options, product: Product, dtype: DType) -> tuple[Furthe
                     hint="multiply matrices, none of them empty.",
                 )
             shape = (1,) if other.along is None else (*shape[:-1], 1) if other.along == "m" else (product.n,)
+            if other.codes is not None:
+                shape = (ceil_div(product.n, BLOCK), math.prod(product.shape[:-1]))
         found.append(Further(f"result_{number}", other, View(0, shape, c_strides(shape), kind, None)))
     return tuple(found)
 
@@ -133,5 +139,14 @@ def applied_to(totals: Sequence[Any], options: Options, operands: Mapping[str, A
     exact = Exact(sums, 1.0, 0.0, lambda name: operands[name], dict(factors))
     whole = [np.broadcast_to(evaluate(value, exact), np.shape(totals[0])) for value in options.traced.values]
     others = zip(whole[1:], options.others, strict=True)
-    made = (one if of.operation is None else folded_array(of.operation, of.along, one) for one, of in others)
-    return whole[0], *made
+    if options.traced.codes is not None:
+        scales = scales_of_blocks(whole[0], options.traced.codes)
+        whole[0] = whole[0] / spread_over_blocks(scales, whole[0].shape[-1])
+        codes = scales.reshape(-1, scales.shape[-1]).T
+        return whole[0], codes, *(_made(one, of) for one, of in list(others)[1:])
+    return whole[0], *(_made(one, of) for one, of in others)
+
+
+def _made(value: Any, other: Other) -> Any:
+    """A result behind the first, of its values."""
+    return value if other.operation is None else folded_array(other.operation, other.along, value)

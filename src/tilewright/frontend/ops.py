@@ -12,11 +12,12 @@ from typing import Any, Literal
 
 import numpy as np
 
-from tilewright.dtypes import F32, DType
+from tilewright.dtypes import F32, FP8_FORMATS, DType
 from tilewright.frontend.formats import format_of
 from tilewright.frontend.libraries.views import DTypeError
-from tilewright.frontend.tracing import Folded, Symbol, applied, as_number, chosen, combined, rounded
+from tilewright.frontend.symbols import TRACED, Folded, Quantized, applied, as_number, chosen, combined, rounded
 from tilewright.problem.functions import Activation, Elementary, Function, Operation
+from tilewright.problem.quantization import scales_of_blocks, spread_over_blocks
 from tilewright.problem.values import Along, folded_array, rounded_to
 
 __all__ = [
@@ -33,6 +34,7 @@ __all__ = [
     "log",
     "maximum",
     "minimum",
+    "quantized",
     "relu",
     "row_max",
     "row_sum",
@@ -46,7 +48,7 @@ __all__ = [
 
 
 def _of(function: Function, x: Any) -> Any:
-    return applied(function, x) if isinstance(x, Symbol) else function.of(x)
+    return applied(function, x) if isinstance(x, TRACED) else function.of(x)
 
 
 def exp(x: Any) -> Any:
@@ -115,14 +117,14 @@ def maximum(a: Any, b: Any) -> Any:
 
 
 def _both(operation: Operation, a: Any, b: Any) -> Any:
-    if isinstance(a, Symbol) or isinstance(b, Symbol):
+    if isinstance(a, TRACED) or isinstance(b, TRACED):
         return combined(operation, a, b)
     return operation.of(a, b)
 
 
 def where(condition: Any, a: Any, b: Any) -> Any:
     """`a` where a comparison holds, and else `b`; `&` and `|` combine comparisons."""
-    if any(isinstance(one, Symbol) for one in (condition, a, b)):
+    if any(isinstance(one, TRACED) for one in (condition, a, b)):
         return chosen(condition, a, b)
     return np.where(condition, a, b)
 
@@ -162,8 +164,20 @@ def amax(x: Any) -> Any:
     return _folded(Operation.MAXIMUM, None, absolute(x))
 
 
+def quantized(x: Any, dtype: Any = "e4m3") -> Any:
+    """Codes of x and their scales, one for each 128 columns of a row, as `quantize(x, scales="1x128")` makes them: the
+    first result of a function, a pair of arrays. dtype: "e4m3" or "e5m2"."""
+    found = format_of(dtype)
+    if found not in FP8_FORMATS:
+        raise DTypeError(f"There are no codes of {dtype}.", hint="use 'e4m3' or 'e5m2'.")
+    if isinstance(x, TRACED):
+        return Quantized(as_number(x), found)
+    scales = scales_of_blocks(np.asarray(x), found)
+    return found.decode(found.encode(x / spread_over_blocks(scales, np.shape(x)[-1]))), scales
+
+
 def _folded(operation: Literal[Operation.PLUS, Operation.MAXIMUM], along: Along | None, x: Any) -> Any:
-    if isinstance(x, Symbol):
+    if isinstance(x, TRACED):
         return Folded(as_number(x), operation, along)
     return folded_array(operation, along, np.asarray(x))
 
@@ -173,6 +187,6 @@ def cast(x: Any, dtype: Any) -> Any:
     found: DType | None = format_of(dtype)
     if found is None:
         raise DTypeError(f"Cannot round to {dtype}.", hint="formats are f32, f16 and bf16.")
-    if not isinstance(x, Symbol):
+    if not isinstance(x, TRACED):
         return rounded_to(found, x)
     return x if found is F32 else rounded(x, found)

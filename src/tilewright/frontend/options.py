@@ -136,6 +136,9 @@ def options_of(
 def _formats(out_dtype: Any, traced: Traced | None) -> tuple[Any, ...]:
     """What is asked for each result of a call: one for all matrices, or each. Raises ProblemError."""
     count = 1 if traced is None else 1 + len(traced.others)
+    if traced is not None and traced.codes is not None:  # which say their format, and that of their scales
+        others = out_dtype[1:] if isinstance(out_dtype, tuple) else (out_dtype,) * (count - 2)
+        out_dtype = (traced.codes, None, *others)
     if not isinstance(out_dtype, tuple):
         return (out_dtype,) * count
     if len(out_dtype) != count:

@@ -2,53 +2,41 @@
 
 from __future__ import annotations
 
-import linecache
 import numbers
 import re
-import sys
 import traceback
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from pathlib import Path
 from types import CodeType
 from typing import Any, Literal
 
+from tilewright.dtypes import DType
 from tilewright.errors import ProblemError
-from tilewright.problem.functions import Elementary, Function, Operation
+from tilewright.frontend.symbols import PACKAGE, Folded, Quantized, Symbol, TraceError, place_of, symbol_of
+from tilewright.problem.functions import Operation
 from tilewright.problem.values import (
     Accumulated,
     Added,
     Along,
-    Applied,
-    Combined,
-    Constant,
     Element,
     Factor,
-    Rounded,
     Value,
-    Where,
     leaves_of,
 )
 
-MOST_OPERATIONS = 400
-"""Of an expression, each counted as often as kernels evaluate it."""
-
-_PACKAGE = str(Path(__file__).parent)
 _LARGEST = (2 - 2**-23) * 2.0**127
-
-
-class TraceError(ProblemError):
-    """A function that cannot be traced; its place is the line of the function."""
 
 
 @dataclass(frozen=True, slots=True)
 class Other:
     """A result behind the first. along: of a fold, the dimension of which there is a number for each index; None where
-    there is one of all, or, without an operation, one for each element."""
+    there is one of all, or, without an operation, one for each element. codes: the scales of blocks of the first
+    result, which is codes of that format."""
 
     value: Value
     operation: Literal[Operation.PLUS, Operation.MAXIMUM] | None = None
     along: Along | None = None
+    codes: DType | None = None
 
     @property
     def has_gradient(self) -> bool:
@@ -76,11 +64,19 @@ class Traced:
         """Of all results."""
         return self.value, *(other.value for other in self.others)
 
+    @property
+    def codes(self) -> DType | None:
+        """The format of the first result, where its scales stand behind it."""
+        return self.others[0].codes if self.others else None
+
     def given(self, made: Any) -> Any:
         """What a call gives, from its result, or a tuple of several."""
+        results: tuple[Any, ...] = made if self.others else (made,)
+        if self.codes is not None:
+            codes, scales, *others = results
+            results = ((codes, scales.T), *others)
         if self.keys is None:
-            return made
-        results = made if self.others else (made,)
+            return results[0]
         return dict(zip(self.keys, results, strict=True)) if self.keys else results
 
 
@@ -97,232 +93,7 @@ def factor_name(name: str) -> str:
     return name + _NUMBER
 
 
-# -- symbols -----------------------------------------------------------------------------------------------------------
-
-
-class Symbol:
-    """A number, or a truth, of each element of the result, of which an expression is made.
-
-    Operators are those of Python; `tilewright.ops` has the functions.
-    """
-
-    __slots__ = ("is_truth", "size", "value")
-    __array_ufunc__ = None  # so that arrays of NumPy leave operators to this class, which says what is wrong
-    __hash__ = None  # type: ignore[assignment]
-
-    def __init__(self, value: Value, size: int = 1, *, is_truth: bool = False) -> None:
-        self.value, self.size, self.is_truth = value, size, is_truth
-        if size > MOST_OPERATIONS:
-            raise _refused(
-                f"The function is more than {MOST_OPERATIONS} operations for each element.",
-                note="what is used twice is computed twice.",
-                hint="compute a part of it apart, and pass it as an operand.",
-            )
-
-    def __add__(self, other: Any) -> Symbol:
-        return combined(Operation.PLUS, self, other)
-
-    def __radd__(self, other: Any) -> Symbol:
-        return combined(Operation.PLUS, other, self)
-
-    def __sub__(self, other: Any) -> Symbol:
-        return combined(Operation.MINUS, self, other)
-
-    def __rsub__(self, other: Any) -> Symbol:
-        return combined(Operation.MINUS, other, self)
-
-    def __mul__(self, other: Any) -> Symbol:
-        return combined(Operation.TIMES, self, other)
-
-    def __rmul__(self, other: Any) -> Symbol:
-        return combined(Operation.TIMES, other, self)
-
-    def __truediv__(self, other: Any) -> Symbol:
-        return combined(Operation.OVER, self, other)
-
-    def __rtruediv__(self, other: Any) -> Symbol:
-        return combined(Operation.OVER, other, self)
-
-    def __pow__(self, exponent: Any) -> Symbol:
-        return _power(self, exponent)
-
-    def __neg__(self) -> Symbol:
-        return applied(Elementary.NEGATIVE, self)
-
-    def __pos__(self) -> Symbol:
-        return self
-
-    def __abs__(self) -> Symbol:
-        return applied(Elementary.ABSOLUTE, self)
-
-    def __lt__(self, other: Any) -> Symbol:
-        return combined(Operation.LESS, self, other)
-
-    def __le__(self, other: Any) -> Symbol:
-        return combined(Operation.AT_MOST, self, other)
-
-    def __gt__(self, other: Any) -> Symbol:
-        return combined(Operation.LESS, other, self)
-
-    def __ge__(self, other: Any) -> Symbol:
-        return combined(Operation.AT_MOST, other, self)
-
-    def __eq__(self, other: object) -> Symbol:  # type: ignore[override]
-        return combined(Operation.EQUAL, self, other)
-
-    def __ne__(self, other: object) -> Symbol:  # type: ignore[override]
-        return combined(Operation.UNEQUAL, self, other)
-
-    def __and__(self, other: Any) -> Symbol:
-        return combined(Operation.BOTH, self, other)
-
-    def __or__(self, other: Any) -> Symbol:
-        return combined(Operation.EITHER, self, other)
-
-    def minimum(self, other: Any) -> Symbol:
-        """The smaller of two; NaN where one is."""
-        return combined(Operation.MINIMUM, self, other)
-
-    def maximum(self, other: Any) -> Symbol:
-        """The larger of two; NaN where one is."""
-        return combined(Operation.MAXIMUM, self, other)
-
-    def __bool__(self) -> bool:
-        raise _refused(
-            "The function branches on a value that differs from element to element.",
-            hint="tilewright.ops.where(condition, a, b) chooses; & and | combine conditions; maximum and minimum are "
-            "functions.",
-        )
-
-    def __float__(self) -> float:
-        raise _refused(
-            "The function takes a number of a value that differs from element to element.",
-            hint="use the functions of tilewright.ops, as exp(x), in place of those of math.",
-        )
-
-    __int__ = __index__ = __complex__ = __float__
-
-    def __len__(self) -> int:
-        raise _refused("The function asks for the length of one element.", hint="it is called for each element.")
-
-    def __iter__(self) -> Any:
-        raise _refused("The function goes through the parts of one element.", hint="it is called for each element.")
-
-    def __getitem__(self, index: Any) -> Any:
-        raise _refused("The function takes a part of one element.", hint="it is called for each element.")
-
-
-@dataclass(frozen=True, slots=True, eq=False)
-class Folded:
-    """The fold of a number of each element: along rows, columns, or of all. It is a result, and nothing is computed of
-    it. along: see `Other`."""
-
-    symbol: Symbol
-    operation: Literal[Operation.PLUS, Operation.MAXIMUM]
-    along: Along | None
-
-    def __abs__(self) -> Symbol:
-        return symbol_of(self)
-
-
-def symbol_of(given: Any) -> Symbol:
-    """A symbol, or a constant as one. Raises TraceError."""
-    if isinstance(given, Symbol):
-        return given
-    if isinstance(given, numbers.Real) or (hasattr(given, "dtype") and getattr(given, "shape", None) == ()):
-        return Symbol(Constant.of(float(given)))
-    if isinstance(given, Folded):
-        raise _refused(
-            "The function computes with a fold of rows or columns.",
-            note="that is known when all of the product is.",
-            hint="give it back as a result.",
-        )
-    raise _refused(
-        f"The function computes with a {type(given).__name__}.",
-        hint="pass arrays as operands={'name': array}; numbers may be constants.",
-    )
-
-
-def combined(operation: Operation, a: Any, b: Any) -> Symbol:
-    """The symbol of an operation. Raises TraceError."""
-    x, y = symbol_of(a), symbol_of(b)
-    wants_truths = operation in (Operation.BOTH, Operation.EITHER)
-    if x.is_truth is not wants_truths or y.is_truth is not wants_truths:
-        raise _refused(
-            f"The function computes {'a truth of numbers' if wants_truths else 'with a truth as with a number'}: "
-            f"'{operation.value}'.",
-            hint="tilewright.ops.where(condition, 1, 0) makes a number of a truth, and x != 0 a truth of a number.",
-        )
-    compares_twice = operation in (Operation.MINIMUM, Operation.MAXIMUM)
-    size = 1 + (4 * x.size + 4 * y.size if compares_twice else x.size + y.size)
-    return Symbol(Combined(operation, x.value, y.value), size, is_truth=operation.is_truth)
-
-
-def applied(function: Function, given: Any) -> Symbol:
-    """The symbol of a function. Raises TraceError."""
-    x = as_number(given)
-    return Symbol(Applied(function, x.value), 1 + x.size)
-
-
-def chosen(condition: Any, a: Any, b: Any) -> Symbol:
-    """The symbol of a choice. Raises TraceError."""
-    if not (isinstance(condition, Symbol) and condition.is_truth):
-        raise _refused("The condition of `where` is not a comparison.", hint="compare numbers: where(x > 0, x, 0).")
-    x, y = as_number(a), as_number(b)
-    return Symbol(Where(condition.value, x.value, y.value), 1 + condition.size + x.size + y.size)
-
-
-def rounded(given: Any, dtype: Any) -> Symbol:
-    """The symbol of a number rounded to a format. Raises TraceError."""
-    x = as_number(given)
-    return Symbol(Rounded(dtype, x.value), 1 + x.size)
-
-
-def as_number(given: Any) -> Symbol:
-    """The symbol of a number, and of no truth. Raises TraceError."""
-    x = symbol_of(given)
-    if x.is_truth:
-        raise _refused(
-            "The function computes with a truth as with a number.",
-            hint="tilewright.ops.where(condition, 1, 0) makes a number of it.",
-        )
-    return x
-
-
-def _power(base: Symbol, exponent: Any) -> Symbol:
-    whole = isinstance(exponent, numbers.Real) and float(exponent).is_integer()
-    if not whole or not 1 <= abs(int(exponent)) <= 8:
-        raise _refused(
-            f"The function raises a value to the power of {exponent!r}.",
-            hint="exponents are whole numbers from -8 to 8, but 0; tilewright.ops.sqrt(x) is x ** 0.5.",
-        )
-    count = abs(int(exponent))
-    result: Symbol | None = None
-    square = base
-    while count:
-        if count & 1:
-            result = square if result is None else result * square
-        count >>= 1
-        if count:
-            square = square * square
-    assert result is not None
-    return result if exponent > 0 else 1.0 / result
-
-
 # -- tracing -----------------------------------------------------------------------------------------------------------
-
-
-def _refused(headline: str, **more: str) -> TraceError:
-    """An error at the line of the function that runs."""
-    frame = sys._getframe()
-    while frame.f_back is not None and frame.f_code.co_filename.startswith(_PACKAGE):
-        frame = frame.f_back
-    return TraceError(headline, place=_place(frame.f_code.co_filename, frame.f_lineno), **more)
-
-
-def _place(path: str, line: int) -> str:
-    text = linecache.getline(path, line).strip()
-    return f"{Path(path).name}:{line}" + (f": {text}" if text else "")
 
 
 _NAME = re.compile(r"[A-Za-z][A-Za-z0-9_]*")
@@ -414,7 +185,7 @@ def _trace(function: Any, names: list[Any], scalars: tuple[Any, ...]) -> Traced:
     symbols |= {name: Symbol(Factor(factor_name(name))) for name in scalars}
     made = _called(function, symbols)
     several = list(made.values()) if isinstance(made, dict) else made if isinstance(made, (tuple, list)) else [made]
-    results = [_result_of(one, function) for one in several]
+    results = [one for number, made_one in enumerate(several) for one in _results_of(made_one, function, number)]
     if not results or results[0].operation is not None:
         raise TraceError(
             f"The function gives {'a fold first' if results else 'no result'}.",
@@ -426,6 +197,20 @@ def _trace(function: Any, names: list[Any], scalars: tuple[Any, ...]) -> Traced:
         raise TraceError("A key of the results is not a text.", place=_where(function), hint="{'name': value}.")
     kind = None if not isinstance(made, (dict, tuple, list)) else keys
     return traced_of(results[0].value, function, others=tuple(results[1:]), keys=kind)
+
+
+def _results_of(made: Any, function: Any, number: int) -> tuple[Other, ...]:
+    """A result of a function; codes are two. Raises TraceError for what is none."""
+    if not isinstance(made, Quantized):
+        return (_result_of(made, function),)
+    if number:
+        raise TraceError(
+            "Codes with scales of blocks are not the first result.",
+            place=_where(function),
+            hint="the kernel finds scales for the first; put it in front.",
+        )
+    value = made.symbol.value
+    return Other(value), Other(value, Operation.MAXIMUM, "m", made.codes)
 
 
 def _result_of(made: Any, function: Any) -> Other:
@@ -466,8 +251,8 @@ def _called(function: Callable[..., Any], symbols: Mapping[str, Symbol]) -> Any:
     try:
         return function(Symbol(Accumulated()), **symbols)
     except (TypeError, AttributeError) as error:
-        own = [frame for frame in traceback.extract_tb(error.__traceback__) if not frame.filename.startswith(_PACKAGE)]
-        place = _place(own[-1].filename, own[-1].lineno or 0) if own else _where(function)
+        own = [frame for frame in traceback.extract_tb(error.__traceback__) if not frame.filename.startswith(PACKAGE)]
+        place = place_of(own[-1].filename, own[-1].lineno or 0) if own else _where(function)
         raise TraceError(
             f"The function cannot be traced: {error}.",
             place=place,
@@ -479,4 +264,4 @@ def _called(function: Callable[..., Any], symbols: Mapping[str, Symbol]) -> Any:
 def _where(function: Any) -> str:
     """The line at which a function begins."""
     code = getattr(function, "__code__", None)
-    return _place(code.co_filename, code.co_firstlineno) if isinstance(code, CodeType) else ""
+    return place_of(code.co_filename, code.co_firstlineno) if isinstance(code, CodeType) else ""

@@ -11,6 +11,7 @@ from tilewright.ir.expr import ONE, Apply, Binary, Cast, Const, Expr, Fma, Load,
 from tilewright.ir.stmt import Alloc, Assign, Body, For, Move
 from tilewright.problem.epilogue import Epilogue
 from tilewright.problem.functions import Function, Operation
+from tilewright.problem.gemm import LARGEST_FACTOR
 from tilewright.problem.values import Added, AddedName, evaluate
 
 ALPHA, BETA = Var("alpha", F32), Var("beta", F32)
@@ -90,6 +91,12 @@ def _is_least(a: Expr, b: Expr) -> Expr:
 def as_f32(value: Expr) -> Expr:
     """The value in the format in which results are scaled."""
     return value if value.dtype is F32 else Cast(F32, value)
+
+
+def finite_magnitude(value: Expr) -> Expr:
+    """The magnitude of a number in f32 that is finite; 0 for infinities and NaN."""
+    finite = both(Binary(Op.LE, real(-LARGEST_FACTOR), value), Binary(Op.LE, value, real(LARGEST_FACTOR)))
+    return Select(finite, Binary(Op.MAX, value, Binary(Op.MUL, value, real(-1.0))), real(0.0))
 
 
 def store_finished(

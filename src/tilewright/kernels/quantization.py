@@ -17,7 +17,7 @@ from tilewright.dtypes import F32
 from tilewright.ir.buffer import Buffer, Space
 from tilewright.ir.expr import ZERO, Binary, Cast, Const, Expr, Load, Op, Var, binary, both, real
 from tilewright.ir.expr import ceil_div as ceil_div_of
-from tilewright.ir.finish import as_f32
+from tilewright.ir.finish import as_f32, finite_magnitude
 from tilewright.ir.kernel import WIDEST_BYTES, Kernel, Variant
 from tilewright.ir.stmt import Alloc, Assign, Barrier, Body, For, If, Let, Move, ShuffleAdd
 from tilewright.kernels.statements import (
@@ -29,7 +29,6 @@ from tilewright.kernels.statements import (
     at,
     below,
     element_of,
-    finite_magnitude,
     registers,
     times,
     together,

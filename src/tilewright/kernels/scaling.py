@@ -15,6 +15,7 @@ from tilewright.dtypes import F32
 from tilewright.ir.buffer import Buffer, Space
 from tilewright.ir.expr import ZERO, Binary, Const, Expr, Load, Op, Select, Var, binary, both, real
 from tilewright.ir.expr import ceil_div as ceil_div_of
+from tilewright.ir.finish import finite_magnitude
 from tilewright.ir.kernel import MOST_ALONG_Z, Kernel, Variant
 from tilewright.ir.stmt import Alloc, Assign, Barrier, Body, For, If, Let, Move
 from tilewright.kernels.statements import (
@@ -25,7 +26,6 @@ from tilewright.kernels.statements import (
     at,
     below,
     element_of,
-    finite_magnitude,
     registers,
     times,
     together,

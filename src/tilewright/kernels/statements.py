@@ -9,14 +9,13 @@ from functools import partial
 from tilewright.dtypes import I32, I64, DType
 from tilewright.ir.async_stmt import StartNextGrid, WaitPreviousGrid
 from tilewright.ir.buffer import Buffer, Ref, Space
-from tilewright.ir.expr import ZERO, Binary, Cast, Const, Expr, ExprLike, Op, Select, Var, as_expr, binary, both, real
+from tilewright.ir.expr import ZERO, Cast, Const, Expr, ExprLike, Op, Var, as_expr, binary
 from tilewright.ir.kernel import Kernel
 from tilewright.ir.ranges import NATURAL, Interval, interval
 from tilewright.ir.simplify import simplify
 from tilewright.ir.stmt import Body, For, If, Let, Stmt
 from tilewright.ir.verify import verify
 from tilewright.ir.visit import map_exprs
-from tilewright.problem.gemm import LARGEST_FACTOR
 
 THREAD, BLOCK = Var("threadIdx.x"), Var("blockIdx.x")
 WARP_LANES = 32
@@ -109,9 +108,3 @@ def least(a: ExprLike, b: ExprLike) -> Expr:
 def times(count: Expr, step: str, *, near: bool) -> Expr:
     """`count * step`, an offset in elements: of 64 bits unless 31 are enough (near). step: a scalar argument."""
     return count * Var(step, I32) if near else binary(Op.MUL, Cast(I64, count), Var(step, I64))
-
-
-def finite_magnitude(value: Expr) -> Expr:
-    """The magnitude of a number in f32 that is finite; 0 for infinities and NaN."""
-    finite = both(Binary(Op.LE, real(-LARGEST_FACTOR), value), Binary(Op.LE, value, real(LARGEST_FACTOR)))
-    return Select(finite, Binary(Op.MAX, value, Binary(Op.MUL, value, real(-1.0))), real(0.0))

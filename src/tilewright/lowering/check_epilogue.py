@@ -9,7 +9,8 @@ from tilewright.ir.work import SplitK
 from tilewright.layout.arrangement import SwizzleAtoms
 from tilewright.layout.epilogue import UNIT_COLUMNS
 from tilewright.layout.fragment import MATRIX_ROW_BYTES
-from tilewright.lowering.epilogue_subtiles import CHUNK_COLUMNS, FRAGMENT_ROWS
+from tilewright.lowering.epilogue_scales import CHUNK_COLUMNS
+from tilewright.lowering.epilogue_subtiles import FRAGMENT_ROWS
 
 MAX_BOX = 256
 """Elements of a TMA box along one dimension. Source: CUDA driver API, cuTensorMapEncodeTiled."""

@@ -187,7 +187,8 @@ class Epilogue:
     def _finished(
         self, first: Ref, place: Ref, totals: Callable[[Expr], tuple[Expr, ...]], reads_addend: bool, width: int
     ) -> Body:
-        """Finished neighbours into registers from `first` on, what they read loaded before."""
+        """Finished neighbours into registers from `first` on, what they read loaded before, and what is written beside
+        them stored."""
         element: Expr = Var(ELEMENT) if width > 1 else ZERO
         load, read = self._reads(place, width)
         addend: Expr | None = None

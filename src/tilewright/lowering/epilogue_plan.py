@@ -91,7 +91,9 @@ class EpiloguePlan:
 
 def epilogue_plan(program: Program) -> EpiloguePlan:
     """The epilogue of a program's tiles."""
-    outputs = tuple(_output(program, name) for name in program.gemm.results)
+    scales = program.gemm.epilogue.scales  # which are stored where they are found
+    stored = (name for name in program.gemm.results if scales is None or name != scales.operand.name)
+    outputs = tuple(_output(program, name) for name in stored)
     staged = next((s for s in program.staged if s.operand == "C"), None)
     if staged is None:
         shuffles = quad_shuffle_axis(program) is not None

@@ -24,10 +24,12 @@ from tilewright.ir.tiles import fragment_of
 from tilewright.layout.fragment import QUAD_LANES, FragmentDigit, Holder
 from tilewright.lowering.coordinates import lane_of
 from tilewright.lowering.epilogue_plan import Output, Rearrangement, Sink, epilogue_plan
+from tilewright.lowering.epilogue_scales import check_scales
 from tilewright.lowering.kernel_parts import ELEMENT, beside
 from tilewright.lowering.located import base_of, end_of, matrix_of
 from tilewright.problem.functions import Operation
 from tilewright.problem.gemm import Dim, Operand
+from tilewright.problem.quantization import BLOCK
 
 _LEAST_IN_LANES = 8
 """Neighbours of a group of a kernel whose lanes hold fragments: of fewer, partial results are as many as elements."""
@@ -165,8 +167,11 @@ def folded_groups(program: Program) -> dict[str, int]:
         assert plan.sink is Sink.THREADS
         width //= QUAD_LANES
     found = {}
+    check_scales(program)
     for added in gemm.epilogue.written:
-        if added.fold is not None:
+        if added.fold is not None and added.fold.codes is not None:
+            found[added.name] = BLOCK
+        elif added.fold is not None:
             along = gemm.operand(added.name).strided
             found[added.name] = group_of(program, along, width if along == c.contiguous else 1)[0]
     return found

@@ -12,7 +12,6 @@ by ordinary stores of what a lane holds side by side.
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cached_property
 
@@ -27,7 +26,7 @@ from tilewright.ir.async_stmt import (
 from tilewright.ir.buffer import Buffer, Ref
 from tilewright.ir.expr import ZERO, Const, Expr, Op, Var, binary
 from tilewright.ir.kernel import step_of
-from tilewright.ir.program import WARP_LANES, Axis
+from tilewright.ir.program import WARP_LANES
 from tilewright.ir.simplify import substitute
 from tilewright.ir.stmt import Alloc, Body, For, If, Let, Move
 from tilewright.ir.tiles import FRAGMENT
@@ -37,24 +36,15 @@ from tilewright.layout.swizzle import NO_SWIZZLE, swizzle_of
 from tilewright.lowering.coordinates import digit_sum, index_of
 from tilewright.lowering.epilogue_plan import Rearrangement, Sink, Subtile
 from tilewright.lowering.epilogue_rows import RowStore
+from tilewright.lowering.epilogue_scales import CHUNK_COLUMNS, BlockScales, ByBeta, Finished
 from tilewright.lowering.kernel_parts import ELEMENT, global_place, value_buffer
 from tilewright.lowering.located import M_FIRST, M_SIZE, matrix_of
 from tilewright.lowering.subtile_geometry import LANE, SUBTILE, SubtileGeometry
 
 _CHUNK, _FRAG, _ATOM, _PAIR = Var("chunk"), Var("fragment_in_subtile"), Var("atom"), Var("pair")
 
-CHUNK_COLUMNS = 16
-"""Columns of a fragment that one stmatrix of four matrices moves, beside 16 rows of a warp."""
-
 FRAGMENT_ROWS = 64
 """Rows of a fragment of wgmma."""
-
-ByBeta = Callable[[Callable[[bool], Body]], Body]
-"""by_beta(way): way(True) where the addend is read, way(False) where it is not; the same for all threads."""
-
-Finished = Callable[[Ref, Ref, Callable[[Expr], tuple[Expr, ...]], bool, int], Body]
-"""finished(value, place, sums, reads_addend, width): finished neighbours of C from `place` on into registers from
-`value` on; sums(element): of each."""
 
 
 @dataclass(frozen=True)
@@ -64,8 +54,18 @@ class SubtileStore(SubtileGeometry):
     exact: frozenset[str]
 
     def body(self, by_beta: ByBeta, finished: Finished) -> Body:
-        """The subtiles of the tile, one after the other."""
-        return tuple(s for subtile in self.plan.subtiles for s in self._subtiles(subtile, by_beta, finished))
+        """The subtiles of the tile, one after the other; of codes, behind the values and scales of its blocks."""
+        found: Body = ()
+        if self._scales is not None:
+            found = self._scales.found(by_beta, finished)
+            by_beta = lambda way: way(False)  # noqa: E731  (values have what they take of the addend)
+        return (*found, *(s for subtile in self.plan.subtiles for s in self._subtiles(subtile, by_beta, finished)))
+
+    @cached_property
+    def _scales(self) -> BlockScales | None:
+        if self.program.gemm.epilogue.scales is None:
+            return None
+        return BlockScales(self.program, self.plan, self.sums, self.exact)
 
     def _subtiles(self, subtile: Subtile, by_beta: ByBeta, finished: Finished) -> Body:
         fill = by_beta(lambda reads: self._fill(subtile, finished, reads))
@@ -138,36 +138,16 @@ class SubtileStore(SubtileGeometry):
         if self.transposed:
             per_subtile = subtile.columns // FRAGMENT_ROWS
             body = (For(_FRAG.name, Const(per_subtile), body, unroll=True),) if per_subtile > 1 else body
-        for axis in reversed(self._strided_digits):
+        for axis in reversed(self.strided_digits):
             body = (For(axis.name, Const(axis.extent or 1), body, unroll=True),)
         return body
-
-    @cached_property
-    def _strided_digits(self) -> tuple[Axis, ...]:
-        """The digits of fragments along C's strided dimension."""
-        dim = self.program.gemm.operand("C").strided
-        return tuple(axis for axis in self.program.sum_axes if axis.dim == dim)
-
-    @cached_property
-    def _contiguous_digits(self) -> tuple[Axis, ...]:
-        dim = self.program.gemm.operand("C").contiguous
-        axes = (axis for axis in self.program.sum_axes if axis.dim == dim)
-        return tuple(sorted(axes, key=lambda axis: -axis.stride))
-
-    def _split(self, number: Expr) -> dict[str, Expr]:
-        """The digits of the fragment of this number along C's contiguous dimension."""
-        found: dict[str, Expr] = {}
-        for axis in reversed(self._contiguous_digits):
-            found[axis.name] = number % (axis.extent or 1) if axis is not self._contiguous_digits[0] else number
-            number = number // (axis.extent or 1)
-        return found
 
     def _held(self, subtile: Subtile, chunk: Expr) -> tuple[dict[str, Expr], Expr]:
         """The digits of the running fragment, and the first register of a chunk of its columns."""
         if self.transposed:
             per_subtile = subtile.columns // FRAGMENT_ROWS
             inside: Expr = _FRAG if per_subtile > 1 else ZERO
-            return self._split(self.running(subtile) * per_subtile + inside), chunk * (CHUNK_COLUMNS // 2)
+            return self.split(self.running(subtile) * per_subtile + inside), chunk * (CHUNK_COLUMNS // 2)
         each = self.fragment.columns
         aligned = not (subtile.columns % CHUNK_COLUMNS or subtile.first % CHUNK_COLUMNS or each % CHUNK_COLUMNS)
         unit = CHUNK_COLUMNS if aligned else MATRIX_ROWS
@@ -176,7 +156,7 @@ class SubtileStore(SubtileGeometry):
         else:
             first = Const(subtile.first // unit)
         number = first + chunk * (CHUNK_COLUMNS // unit)
-        return self._split(number // (each // unit)), number % (each // unit) * (unit // 2)
+        return self.split(number // (each // unit)), number % (each // unit) * (unit // 2)
 
     def _chunk(self, subtile: Subtile, chunk: Expr, columns: int, finished: Finished, reads: bool) -> Body:
         """16 or 8 columns of the rows of a warp: finished, and put into the stage."""
@@ -190,6 +170,8 @@ class SubtileStore(SubtileGeometry):
         together = 1 if self.transposed else self.fragment.neighbours(1)
         pair = _PAIR * together
         put = self._put_elements(subtile, chunk, pair, together)
+        if self._scales is not None:
+            finished = self._scales.coded(subtile, chunk, first + pair)
         body = (*self._finish(digits, first + pair, together, finished, reads), *put)
         return (For(_PAIR.name, Const(columns // 2 // together), body, unroll=True),)
 
@@ -233,7 +215,7 @@ class SubtileStore(SubtileGeometry):
         place = self.shared(subtile, row, column)
         count = columns // MATRIX_ROWS * 2
         return (
-            Let(row.name, self.first_row() + digit_sum(self._strided_digits) + down),
+            Let(row.name, self.first_row() + digit_sum(self.strided_digits) + down),
             Let(column.name, along),
             StoreMatrices(place, value, count, self.transposed, origin=name),
         )
@@ -251,5 +233,5 @@ class SubtileStore(SubtileGeometry):
             down, along = start + column, self._fragment_column(subtile) + row
         else:
             down, along = row, start + column
-        place = self.shared(subtile, self.first_row() + digit_sum(self._strided_digits) + down, along)
+        place = self.shared(subtile, self.first_row() + digit_sum(self.strided_digits) + down, along)
         return (Move(place, Ref(self._value(together), (ZERO,)), together, origin=name),)

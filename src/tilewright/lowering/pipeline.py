@@ -21,6 +21,7 @@ from tilewright.lowering.check_instruction import check_instruction
 from tilewright.lowering.check_scheduler import check_scheduler
 from tilewright.lowering.cluster_sums import check_cluster_sums
 from tilewright.lowering.coordinates import block_shape, bounds_of
+from tilewright.lowering.epilogue_scales import check_scales
 from tilewright.lowering.expand import expand
 from tilewright.lowering.flatten_indices import flatten_indices
 from tilewright.lowering.groups import TABLE
@@ -49,6 +50,7 @@ def lower(
     _check_layouts_are_found(program)
     check_instruction(program)
     check_engine(program)
+    check_scales(program)
     check_scheduler(program, variant)
     check_cluster_sums(program)
     exact = assumed_exact(program, variant)

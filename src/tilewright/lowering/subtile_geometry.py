@@ -59,6 +59,28 @@ class SubtileGeometry:
         loops = (loop for loop in self.program.thread_loops if operand.strided in loop.dims)
         return self.tile.rows // prod(loop.extent or 1 for loop in loops)
 
+    # - registers -----------------------------------------------------------------------------------------------------
+
+    @cached_property
+    def strided_digits(self) -> tuple[Axis, ...]:
+        """The digits of fragments along C's strided dimension."""
+        dim = self.program.gemm.operand("C").strided
+        return tuple(axis for axis in self.program.sum_axes if axis.dim == dim)
+
+    @cached_property
+    def contiguous_digits(self) -> tuple[Axis, ...]:
+        dim = self.program.gemm.operand("C").contiguous
+        axes = (axis for axis in self.program.sum_axes if axis.dim == dim)
+        return tuple(sorted(axes, key=lambda axis: -axis.stride))
+
+    def split(self, number: Expr) -> dict[str, Expr]:
+        """The digits of the fragment of this number along C's contiguous dimension."""
+        found: dict[str, Expr] = {}
+        for axis in reversed(self.contiguous_digits):
+            found[axis.name] = number % (axis.extent or 1) if axis is not self.contiguous_digits[0] else number
+            number = number // (axis.extent or 1)
+        return found
+
     # -- stages -----------------------------------------------------------------------------------------------------
 
     @cached_property

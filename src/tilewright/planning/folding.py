@@ -67,6 +67,9 @@ class Folding:
                 self._fold(added.name, added.fold, (Place.OPERAND + names.index(added.name), 0))
 
     def _fold(self, name: str, fold: Fold, target: Where) -> None:
+        if fold.codes is not None:
+            self.partials[name] = target
+            return
         operand = self.gemm.operand(name)
         length, parts = self.gemm.size(operand.contiguous), self.gemm.groups_of(operand)
         self.partials[name] = source = self._room(parts * length)

@@ -41,6 +41,7 @@ from tilewright.planning.skinny import estimate_us as skinny_us
 from tilewright.planning.skinny import skinny_for
 from tilewright.planning.stack import Stack
 from tilewright.problem.gemm import Gemm
+from tilewright.problem.quantization import BLOCK
 from tilewright.units import ceil_div
 from tilewright.winners.plan_config import PlanConfig
 
@@ -292,7 +293,9 @@ def _is_whole(kind: str, c: Columns) -> Any:
 
 
 def _that_tma_can_serve(c: Columns, gemm: Gemm, alignment: Alignment, stack: Stack | None) -> Columns:
-    """The wgmma kernels that can run where operands lie so."""
+    """The wgmma kernels that can run where operands lie so; for scales of blocks of C, those that find them."""
+    if gemm.epilogue.scales is not None:
+        c = c[(c.n % BLOCK == 0) & (c.swap_ab < 1)]
     # Matrices of a batch follow each other, or all of its problems read one.
     loads = gemm.k > 0 and (stack is None or min(stack.a, stack.b) >= 0)
     stores = not tma_stores(gemm) or (alignment.c >= TMA_BYTES and (stack is None or stack.c > 0))

@@ -84,6 +84,11 @@ class Epilogue:
         return tuple(result.operand for result in self.results)
 
     @property
+    def scales(self) -> Result | None:
+        """The scales of blocks of C, which is codes."""
+        return next((one for one in self.results if one.operand.fold and one.operand.fold.codes), None)
+
+    @property
     def named(self) -> tuple[Added, ...]:
         """The operands of the functions."""
         found = (leaf.operand for leaf in self._leaves if isinstance(leaf, Element))

@@ -52,7 +52,7 @@ class Quantization:
     @property
     def largest(self) -> float:
         """The largest number of the codes' format."""
-        return float(self.out.decode(self.out.encode(np.array([np.inf], np.float32)))[0])
+        return self.out.largest
 
     @property
     def counts(self) -> tuple[int, int]:
@@ -117,6 +117,21 @@ class Quantization:
             "largest": f"largest f32, {'one number' if self.groups == 'all' else 'one for each line'}",
         }
         return tuple(lines[matrix.name] for matrix in self.matrices)
+
+
+def scales_of_blocks(values: Array, codes: DType) -> Array:
+    """The scale of each `BLOCK` of the last axis of numbers, in their format."""
+    found = np.where(np.isfinite(values), np.abs(values), 0)
+    length = values.shape[-1]
+    pad = [(0, 0)] * (values.ndim - 1) + [(0, -length % BLOCK)]
+    largest = np.pad(found, pad).reshape(*values.shape[:-1], -1, BLOCK).max(axis=-1)
+    scales: Array = np.maximum(largest * found.dtype.type(1 / codes.largest), found.dtype.type(LEAST_SCALE))
+    return scales
+
+
+def spread_over_blocks(scales: Array, length: int) -> Array:
+    """The scale of each of `length` numbers of a line."""
+    return np.repeat(scales, BLOCK, axis=-1)[..., :length]
 
 
 def make_source(problem: Quantization, *, seed: int = 0) -> Storages:

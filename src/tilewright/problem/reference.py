@@ -13,6 +13,7 @@ from tilewright.errors import ProblemError
 from tilewright.problem.block_scales import NAMES as BLOCK_SCALES
 from tilewright.problem.block_scales import BlockScaleName
 from tilewright.problem.gemm import Gemm, OperandName, Order, integer_of
+from tilewright.problem.quantization import scales_of_blocks, spread_over_blocks
 from tilewright.problem.values import AddedName, Exact, evaluate
 
 PADDING = np.nan
@@ -112,7 +113,8 @@ def as_multiplied(operands: Operands, name: OperandName) -> Array:
 
 def reference(operands: Operands, result: str = "C") -> Array:
     """`alpha * A @ B + beta * C` and the epilogue in float64, shape (m, n), of the rounded operands; C is not read when
-    beta is 0. result: C, or what is written beside it; a fold has shape (m, 1), (1, n), or (1, 1)."""
+    beta is 0. result: C, or what is written beside it; a fold has shape (m, 1), (1, n), or (1, 1),
+    scales of blocks (m, n / 128), rounded up."""
     with np.errstate(invalid="ignore", over="ignore"):
         factors = summed(operands, lambda name: as_multiplied(operands, name) * scale_of(operands, name))
         return finished(operands, *factors, result=result)
@@ -147,7 +149,12 @@ def finished(operands: Operands, *totals: Array, result: str = "C") -> Array:
     exact = Exact(totals, gemm.alpha, gemm.beta, lambda name: operands.matrix(name).astype(np.float64), factors)
     found = np.broadcast_to(evaluate(gemm.epilogue.value_of(result), exact), (gemm.m, gemm.n))
     fold = gemm.operand(result).fold
+    scales = gemm.epilogue.scales
+    if fold is not None and fold.codes is not None:
+        return scales_of_blocks(found, fold.codes)
     if fold is None:
+        if scales is not None and result == "C":
+            found = found / spread_over_blocks(scales_of_blocks(found, gemm.out), gemm.n)
         largest = gemm.operand(result).dtype.largest
         return found if np.isinf(largest) else np.clip(found, -largest, largest)
     lines = fold.of(found, folded_axis(gemm, result))

@@ -38,6 +38,7 @@ from tilewright.dtypes import F32, Array, DType
 from tilewright.errors import ProblemError
 from tilewright.problem.functions import STEEPEST, Activation, Elementary, Function, Operation
 from tilewright.problem.gemm import Gemm, OperandName
+from tilewright.problem.quantization import scales_of_blocks, spread_over_blocks
 from tilewright.problem.reference import Operands, as_multiplied, folded_axis, reference, scale_of, summed
 from tilewright.problem.values import Added, Fold, evaluate, rounded_to
 from tilewright.units import ceil_div
@@ -114,6 +115,9 @@ def error_bound(operands: Operands, *, promote_every: int = 0, result: str = "C"
         totals = tuple(made(value, gamma * size) for value, size in zip(exact, sums, strict=True))
         found = evaluate(gemm.epilogue.value_of(result), _Errors(operands, totals, gamma))
         operand = gemm.operand(result)
+        scales = gemm.epilogue.scales
+        if scales is not None and (result == "C" or operand.fold == scales.operand.fold):
+            return _of_codes(found, gemm, of_scales=result != "C")
         if operand.fold is not None:
             axes = (0, 1) if operand.fold.whole else (folded_axis(gemm, result),)
             return _of_fold(found, operand.fold, axes, (gemm.m, gemm.n))
@@ -121,6 +125,21 @@ def error_bound(operands: Operands, *, promote_every: int = 0, result: str = "C"
         out = operand.dtype
         bound = found.error + out.unit_roundoff * (np.abs(found.value) + found.error) + out.tiny
         return np.broadcast_to(bound, (gemm.m, gemm.n))
+
+
+def _of_codes(found: Bounded, gemm: Gemm, *, of_scales: bool) -> Array:
+    """The bound of codes, or of their scales. A scale errs as the value of the largest error of its block does, over
+    the largest number, and by two roundings; codes by that of both, a division and a product, and their own."""
+    value, error = (np.broadcast_to(one, (gemm.m, gemm.n)) for one in (found.value, found.error))
+    scale = scales_of_blocks(value, gemm.out)
+    off = scales_of_blocks(error, gemm.out) + 2 * _U * scale + F32.tiny
+    if of_scales:
+        return np.where(np.isfinite(scale), off, np.inf)
+    scale, off = (spread_over_blocks(one, gemm.n) for one in (scale, off))
+    exact = np.abs(value) / scale
+    share = (error + exact * off) / np.maximum(scale - off, F32.tiny)
+    total: Array = share + (gemm.out.unit_roundoff + 4 * _U) * (exact + share) + gemm.out.tiny * gemm.out.unit_roundoff
+    return total
 
 
 def _of_fold(found: Bounded, fold: Fold, axis: tuple[int, ...], shape: tuple[int, int]) -> Array:

@@ -15,7 +15,6 @@ from tilewright.dtypes import BF16, F16, F32, TF32
 from tilewright.kernels.block_work import Setting, work_of
 from tilewright.kernels.columns import Columns
 from tilewright.kernels.configuration import GemmConfig, described, row_of
-from tilewright.kernels.simt import SimtConfig
 from tilewright.kernels.wgmma import WgmmaConfig
 from tilewright.kernels.wgmma_presets import (
     COOPERATIVE,
@@ -74,7 +73,7 @@ def problem(name: str, orders: str) -> Gemm:
 def kernels(gemm: Gemm) -> list[GemmConfig]:
     """Candidates of dispatch that read the operands as they lie; of wgmma's thousands the known ones."""
     found = [*configurations(gemm, H200)]
-    found += [SimtConfig((64, 64, 16), (32, 32), unroll=8, cluster_k=2)] if found[0].kind == "simt" else []
+    found += [replace(next(one for one in found if one.m == one.n == 64), cluster_k=2)]  # type: ignore[call-arg]
     if gemm.multiplied is not F32:
         found += [at_depth(config, gemm) for config in WGMMA]
     return [config for config in found if not config.reasons_against(gemm)]

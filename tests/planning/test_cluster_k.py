@@ -10,8 +10,9 @@ import pytest
 
 from tests.planning.simulated import run_plan, simulated_dispatcher
 from tilewright.device.catalog import device
-from tilewright.dtypes import BF16, F16, TF32
-from tilewright.kernels.configuration import described, from_data, rows_of, to_data
+from tilewright.dtypes import BF16, F16, F32, TF32
+from tilewright.kernels.configuration import GemmConfig, described, from_data, rows_of, to_data
+from tilewright.kernels.mma import MmaConfig
 from tilewright.kernels.simt import SimtConfig
 from tilewright.kernels.spaces import space, wgmma_core
 from tilewright.kernels.wgmma import WgmmaConfig, shared_bytes
@@ -29,6 +30,7 @@ from tilewright.winners.plan_config import PlanConfig
 H200 = device("H200")
 LONG = Gemm(8, 2048, 8192, BF16, out=BF16, b=Order.COL)
 FMAS = SimtConfig((64, 64, 16), (32, 32), unroll=8, cluster_k=4)
+MMAS = MmaConfig((64, 64, 32), (32, 32), cluster_k=4)
 SKINNY = WgmmaConfig((16, 64, 64), 1, stages=4, swap_ab=True, persistent=False, cluster_k=4)
 
 
@@ -56,10 +58,18 @@ def test_what_the_laws_allow_is_lowered(gemm: Gemm) -> None:
         assert built.kernel.shared_bytes <= int(shared_bytes(config)), described(config)
 
 
-def test_kernels_of_fmas_that_the_laws_allow_are_lowered() -> None:
-    gemm = Gemm(61, 131, 2048, b=Order.COL, beta=0.5)
-    (table,) = sharing_k("simt", space("simt", gemm)[::97], gemm, H200, (2, 4, 8))
-    for config in rows_of("simt", table, Random(0).sample(range(len(table)), 12)):
+@pytest.mark.parametrize(
+    ("kind", "gemm"),
+    [
+        ("simt", Gemm(61, 131, 2048, b=Order.COL, beta=0.5)),
+        ("mma", Gemm(61, 131, 4099, BF16, out=BF16)),
+        ("mma", Gemm(64, 128, 4096, F16, out=F32, a=Order.COL)),
+    ],
+    ids=str,
+)
+def test_kernels_without_roles_that_the_laws_allow_are_lowered(kind: str, gemm: Gemm) -> None:
+    (table,) = sharing_k(kind, space(kind, gemm)[::97], gemm, H200, (2, 4, 8))
+    for config in rows_of(kind, table, Random(0).sample(range(len(table)), 8)):
         built = build_of(gemm, PlanConfig(config))
         check_launchable(built, H200, gemm)
         assert built.kernel.cluster == config.cluster_k, described(config)  # type: ignore[union-attr]
@@ -68,7 +78,6 @@ def test_kernels_of_fmas_that_the_laws_allow_are_lowered() -> None:
 def test_no_other_device_is_asked_for_clusters() -> None:
     gemm = Gemm(61, 131, 2048)
     assert sharing_k("simt", space("simt", gemm)[::97], gemm, device("A100"), (2, 4)) == []
-    assert sharing_k("mma", space("mma", LONG)[::97], LONG, H200, (2, 4)) == []
 
 
 @pytest.mark.slow
@@ -103,8 +112,14 @@ def test_what_the_laws_of_fmas_forbid() -> None:
     assert any("shared memory" in why for why in SimtConfig((256, 256, 16), cluster_k=2).reasons_against(gemm))
 
 
-@pytest.mark.parametrize("config", [SKINNY, FMAS])
-def test_as_data_and_back(config: WgmmaConfig | SimtConfig) -> None:
+def test_what_the_laws_of_mma_forbid() -> None:
+    for change in ({"persistent": True}, {"store": "shared"}):
+        reasons = replace(MMAS, **change).reasons_against(LONG)  # type: ignore[arg-type]
+        assert any("a block for each part" in reason for reason in reasons)
+
+
+@pytest.mark.parametrize("config", [SKINNY, FMAS, MMAS])
+def test_as_data_and_back(config: GemmConfig) -> None:
     assert from_data(to_data(config)) == config
     old = {name: value for name, value in to_data(config).items() if name != "cluster_k"}
     assert from_data(old) == replace(config, cluster_k=1)
@@ -115,10 +130,11 @@ def test_as_data_and_back(config: WgmmaConfig | SimtConfig) -> None:
     [
         (Gemm(13, 72, 456, BF16, out=BF16, beta=0.5, b=Order.COL), SKINNY),
         (Gemm(65, 67, 456, beta=0.5, b=Order.COL), FMAS),
+        (Gemm(65, 67, 1000, BF16, out=BF16), MMAS),
     ],
     ids=str,
 )
-def test_a_plan_is_one_launch_without_a_workspace(gemm: Gemm, config: WgmmaConfig | SimtConfig) -> None:
+def test_a_plan_is_one_launch_without_a_workspace(gemm: Gemm, config: GemmConfig) -> None:
     dispatcher, operands = simulated_dispatcher(), make_operands(gemm)
     plan = plan_of(dispatcher.kernels, Request(gemm, alignment_of_rows(gemm)), PlanConfig(config))
     assert len(plan.steps) == 1 and plan.scratch_bytes == 0

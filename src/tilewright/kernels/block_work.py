@@ -112,7 +112,7 @@ def _mma(c: Any, gemm: Gemm, setting: Setting) -> Work:
     first = tuple(_times(one, c.stages - 1) for one in copies)
     return Work(
         step=step,
-        rest=_epilogue(c, setting, (*first, _per_thread(c, setting))),
+        rest=_epilogue(c, setting, (*first, _times(_per_thread(c, setting), 1 / c.cluster_k), _exchanged(c))),
         steps=setting.k_tiles,
         warps=warps,
         blocks=setting.blocks,

@@ -8,7 +8,7 @@ from typing import Any, ClassVar, Literal
 import numpy as np
 
 from tilewright.ir.buffer import Space
-from tilewright.ir.program import RasterOrder, Route
+from tilewright.ir.program import Route
 from tilewright.kernels.columns import Column
 from tilewright.kernels.law import Law, reasons_against
 from tilewright.kernels.mma_steps import (
@@ -31,16 +31,19 @@ from tilewright.kernels.tile_sizes import (
     WARPS_DIVIDE,
     WarpTiled,
     accumulators_of,
+    clusters_along_k,
+    exchanged_bytes,
+    order_of_tiles,
     ring_fits,
 )
 from tilewright.layout.fragment import QUAD_LANES
 from tilewright.problem.gemm import Gemm, Order
 from tilewright.schedule import (
+    Cluster,
     Distribute,
     Persist,
     Pipeline,
     Prefetch,
-    Raster,
     Relayout,
     Schedule,
     Snake,
@@ -77,6 +80,7 @@ class MmaConfig(WarpTiled):
     split_k: blocks that share the sum over k of a tile
     accumulators: sums of an element of C, each with a tile of a B of its own in a stage
     promote_every: elements of k after which the accumulators are added to others in f32; 0 for never
+    cluster_k: blocks of a cluster that share the sum over k of a tile, through distributed shared memory (sm_90)
     """
 
     stages: int = 4
@@ -93,12 +97,13 @@ class MmaConfig(WarpTiled):
     split_k: int = 1
     accumulators: int = 1
     promote_every: int = 0
+    cluster_k: int = 1
 
     kind: ClassVar[str] = "mma"
     columns: ClassVar[tuple[str, ...]] = (
         *("m", "n", "k", "warp_m", "warp_n", "stages", "double_buffered_fragments", "in_place_fragments"),
         *("interleaved_copies", "copy_issue_distance", "serpentine", "n_outer", "row_threads", "raster_rows"),
-        *("store", "persistent", "split_k", "accumulators", "promote_every"),
+        *("store", "persistent", "split_k", "accumulators", "promote_every", "cluster_k"),
     )
 
     def reasons_against(self, gemm: Gemm) -> tuple[str, ...]:
@@ -120,9 +125,10 @@ class MmaConfig(WarpTiled):
             Pipeline("k_tile", self.stages, interleave=interleaved, issue_distance=self.copy_issue_distance),
             *(self._fragments_ahead(gemm) if self.double_buffered_fragments else ()),
             *((Snake(inner_of(outer)),) if self.serpentine else ()),
-            *((Raster(RasterOrder.GROUPED, group=self.raster_rows),) if self.raster_rows > 1 else ()),
+            *order_of_tiles(self.raster_rows, self.cluster_k),
             *self._store(gemm),
             *((Persist(),) if self.persistent else ()),
+            *((Cluster("k_tile", self.cluster_k),) if self.cluster_k > 1 else ()),
         )
 
     def _fragments_ahead(self, gemm: Gemm) -> tuple[Step, ...]:
@@ -143,10 +149,10 @@ class MmaConfig(WarpTiled):
 
 
 def shared_bytes(config: Any, element_bytes: int) -> Column:
-    """Shared memory of a block: the ring, and a row of fragments of C in f32 where that goes through it."""
+    """Shared memory of a block: the ring, a row of fragments of C in f32 where that goes through it, exchanged sums."""
     ring = config.stages * (config.m + config.accumulators * config.n) * config.k * element_bytes
     row = config.m // config.warp_m * _FRAGMENT_ROWS * (config.n + _PADDED_ROW) * 4
-    return ring + (config.store == "shared") * row
+    return ring + (config.store == "shared") * row + exchanged_bytes(config)
 
 
 def _outer_fragments(config: Any, gemm: Gemm) -> Column:
@@ -232,6 +238,11 @@ LAWS: tuple[Law, ...] = (
     Law(
         lambda c, g: (c.persistent > 0) & (c.split_k > 1),
         lambda c, g: "split-K needs a block for each tile and part: persistent=False",
+    ),
+    *clusters_along_k(accumulators_of),
+    Law(
+        lambda c, g: (c.cluster_k > 1) & ((c.persistent > 0) | (c.accumulators > 1) | (c.store != "per_thread")),
+        lambda c, g: "a cluster along k has a block for each part of one tile and one sum, and per-thread stores",
     ),
 )
 """What the lowering takes today, all in this place."""

@@ -9,7 +9,7 @@ from typing import Any, ClassVar, Literal
 
 from tilewright.device.spec import WARP_THREADS
 from tilewright.ir.buffer import Space
-from tilewright.ir.program import Level, RasterOrder, Route
+from tilewright.ir.program import Level, Route
 from tilewright.kernels.columns import Column
 from tilewright.kernels.law import Law, reasons_against
 from tilewright.kernels.tile_sizes import (
@@ -19,6 +19,7 @@ from tilewright.kernels.tile_sizes import (
     accumulators_of,
     clusters_along_k,
     exchanged_bytes,
+    order_of_tiles,
     ring_fits,
 )
 from tilewright.problem.gemm import Gemm, Order
@@ -31,7 +32,6 @@ from tilewright.schedule import (
     Fuse,
     Pipeline,
     Prefetch,
-    Raster,
     Relayout,
     Reorder,
     Schedule,
@@ -134,7 +134,7 @@ class SimtConfig(WarpTiled):
             ),
             Bind("m_block", Level.GRID_Y),
             Bind("n_block", Level.GRID_X),
-            *self._order_of_tiles,
+            *order_of_tiles(self.raster_rows, self.cluster_k),
             # Neighbouring warps share columns of B, which is the wider tile: 0.4 % at 4096^3 on an H200.
             Fuse("n_warp", "m_warp", into="warp"),
             Bind("warp", Level.WARP),
@@ -144,12 +144,6 @@ class SimtConfig(WarpTiled):
             *self._staged(gemm, inner),
             *((Cluster("k_tile", self.cluster_k),) if self.cluster_k > 1 else ()),
         )
-
-    @property
-    def _order_of_tiles(self) -> tuple[Step, ...]:
-        if self.raster_rows > 1:
-            return (Raster(RasterOrder.GROUPED, group=self.raster_rows),)
-        return (Raster(RasterOrder.ROW),) if self.cluster_k > 1 else ()
 
     @property
     def _digits(self) -> tuple[Digit, ...]:

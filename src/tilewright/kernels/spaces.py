@@ -134,6 +134,7 @@ def _mma(gemm: Gemm) -> Columns:
         split_k=(1,),
         accumulators=(1,),
         promote_every=(0,),
+        cluster_k=(1,),
     )
     flowing = c.persistent
     c = c.with_columns(

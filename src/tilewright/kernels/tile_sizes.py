@@ -11,8 +11,10 @@ import numpy as np
 from tilewright.device.spec import WARP_THREADS
 from tilewright.dtypes import F32
 from tilewright.ir.kernel import MAX_SHARED_BYTES
+from tilewright.ir.program import RasterOrder
 from tilewright.kernels.columns import Column
 from tilewright.kernels.law import Law
+from tilewright.schedule import Raster, Step
 
 MAX_ACCUMULATORS = 192
 """Of a thread that copies as well: the rest of its registers holds addresses and fragments."""
@@ -67,6 +69,13 @@ def warps_of(config: Any) -> Column:
 def accumulators_of(config: Any) -> Column:
     """Accumulators of a thread."""
     return config.warp_m * config.warp_n // WARP_THREADS
+
+
+def order_of_tiles(raster_rows: int, cluster_k: int) -> tuple[Step, ...]:
+    """The raster of a kernel whose blocks visit so many rows of tiles together; clusters need one of any order."""
+    if raster_rows > 1:
+        return (Raster(RasterOrder.GROUPED, group=raster_rows),)
+    return (Raster(RasterOrder.ROW),) if cluster_k > 1 else ()
 
 
 def exchanged_bytes(config: Any) -> Column:

@@ -293,8 +293,7 @@ def kernel_seconds(kind: str, c: Columns, read: Gemm, spec: DeviceSpec, around: 
     )
     stored = (whole_bytes, read.out.bytes), (part_bytes, F32.bytes)
     clocks = sm_clocks(kind, c, read, spec, setting, np.maximum(1, per_sm), stored)
-    if kind == "simt":
-        clocks = clocks + np.ceil(blocks / (spec.sm_count * np.maximum(1, per_sm))) * exchange_clocks(c)
+    clocks = clocks + np.ceil(blocks / (spec.sm_count * np.maximum(1, per_sm))) * exchange_clocks(c)
     idle = np.maximum(0.0, 1 - blocks / spec.sm_count)
     moved_bytes = around.count * sizes.compulsory_bytes(read) * (1 + _IDLE * idle)
     clock_hz = 1e6 * (spec.tensor_clock_mhz if kind == "mma" else spec.boost_clock_mhz)

@@ -16,8 +16,8 @@ _BYTES_PER_CLOCK = 14.0
 
 
 def parts_of(c: Any) -> Column:
-    """Blocks that share the sum over k of a tile: by split-K, or in a cluster. Kernels of mma.sync have no clusters."""
-    return c.split_k * (c.cluster_k if "cluster_k" in getattr(c, "names", ("cluster_k",)) else 1)
+    """Blocks that share the sum over k of a tile: by split-K, or in a cluster."""
+    return c.split_k * c.cluster_k
 
 
 def exchange_clocks(c: Any) -> Column:

@@ -276,11 +276,11 @@ def _most_parts(kind: str, c: Columns, gemm: Gemm, spec: DeviceSpec) -> Any:
 
 def sharing_k(kind: str, c: Columns, gemm: Gemm, spec: DeviceSpec, sizes: tuple[int, ...]) -> list[Columns]:
     """A table of kernels with a block for each tile and part, in clusters of some sizes whose blocks share the sum over
-    k, where split-K would be worth as many; none of a family or on a device without such clusters."""
-    if not sizes or "cluster_k" not in c.names or spec.compute_capability < SINCE[Feature.CLUSTER]:
+    k, where split-K would be worth as many; none on a device without clusters."""
+    if not sizes or spec.compute_capability < SINCE[Feature.CLUSTER]:
         return []
-    if kind == "wgmma":
-        c = c[np.flatnonzero((c.cluster_m * c.cluster_n == 1) & np.logical_not(_is_whole(kind, c)))]
+    single = np.logical_not(_is_whole(kind, c))
+    c = c[np.flatnonzero(single & (c.cluster_m * c.cluster_n == 1) if kind == "wgmma" else single)]
     asked = np.array(sizes, dtype=np.int64)
     row, column = np.nonzero(asked[None, :] <= _most_parts(kind, c, gemm, spec)[:, None])
     return [with_cluster_k(kind, c[row], gemm, asked[column])] if len(row) else []

@@ -6,7 +6,8 @@ from dataclasses import replace
 
 import pytest
 
-from tilewright.device.catalog import A100, DEVICES, H200
+from tilewright.device.catalog import A100, B200, DEVICES, H200, RTX_2080_TI, RTX_3090, RTX_4090, RTX_5090
+from tilewright.device.spec import DeviceSpec
 from tilewright.kernels.work import Access, Phase, Work
 from tilewright.model.power import DRAM_PJ, IDLE_SHARE, INSTRUCTION_PJ, L2_PJ, MMA_PJ, Energy, Events, sustained_mhz
 from tilewright.model.time import predict_time
@@ -30,11 +31,12 @@ def test_events_are_counted_over_all_blocks_and_the_far_side_of_a_copy_is_none()
     assert found == Events(64 * 1024 * 1e6, 1024 * (64 * 108 + 50) * 32, 1024 * 64 * 8192, 1e6)
 
 
-def test_energy_is_that_of_the_events_and_of_the_process() -> None:
+def test_energy_is_that_of_the_events_and_of_the_architecture() -> None:
     one, found = Events.of(WORK, 1e6), Energy.of(WORK, H200, 1e6)
     core = MMA_PJ * one.flops + INSTRUCTION_PJ * one.instructions + L2_PJ * one.l2_bytes
     assert found.core == pytest.approx(core * 1e-12) and found.dram == pytest.approx(DRAM_PJ * 1e-6)
-    assert Energy.of(WORK, A100, 1e6).core == pytest.approx(1.43 * found.core)
+    others = core - MMA_PJ * one.flops
+    assert Energy.of(WORK, A100, 1e6).core == pytest.approx((core + 0.96 * others) * 1e-12)
     assert Energy.of(replace(WORK, inputs="tf32"), H200, 0).core > 1.3 * found.core
 
 
@@ -61,7 +63,10 @@ def test_a_lower_limit_makes_the_sustained_figure_slower_and_leaves_the_burst() 
     assert limited.sustained_tflops == pytest.approx(WORK.flops / limited.sustained_s / 1e12)
 
 
-def test_every_board_has_a_limit_and_older_processes_take_more_energy() -> None:
-    assert all(70 <= spec.board_power_w <= 1000 and 1 <= spec.energy_scale <= 3 for spec in DEVICES)
-    scales = {spec.compute_capability: spec.energy_scale for spec in DEVICES}
-    assert scales[7, 5] > scales[8, 0] == scales[8, 6] > scales[8, 9] == scales[9, 0] == 1
+@pytest.mark.parametrize("largest", [RTX_2080_TI, A100, RTX_3090, RTX_4090, H200, B200, RTX_5090], ids=lambda s: s.name)
+def test_energies_are_scaled_by_what_the_largest_board_of_an_architecture_has(largest: DeviceSpec) -> None:
+    watts = largest.board_power_w / largest.peak_fp32_tflops / (H200.board_power_w / H200.peak_fp32_tflops)
+    assert largest.energy_scale == pytest.approx(watts, rel=0.02)
+    alike = [spec for spec in DEVICES if spec.compute_capability == largest.compute_capability]
+    assert all(spec.energy_scale == largest.energy_scale for spec in alike)
+    assert max(spec.board_power_w for spec in alike) == largest.board_power_w

@@ -34,6 +34,7 @@ EXAMPLES = (
     "tilewright predict hopper/best --size 8192x8192x512",
     "tilewright predict mine.py --sweep 512-8192 --output sweep.html",
     "tilewright predict worklog/6 --all-devices",
+    "tilewright predict worklog/6 --device a100 --power 250",
     "tilewright predict worklog/6 --device a100 --clock 1200 --json | jq '.tflops'",
 )
 

@@ -71,8 +71,8 @@ class DeviceSpec:
     barriers_per_sm: barriers that the blocks of an SM share; None where occupancy does not depend on them.
     dram_bytes: nominal; the driver reports a few per cent less. dram_gb_per_s: nominal, 10^9 bytes.
 
-    board_power_w: the limit of the board. energy_scale: what an operation takes at the boost clock, as a multiple of
-    what it takes on a chip of TSMC's 4N process.
+    board_power_w: the limit of the board. energy_scale: what an instruction takes at the boost clock, as a multiple of
+    what it takes on the H200.
 
     A field with a default has that value on every GPU from sm_75 to sm_120 (CUDA C++ programming guide, table
     "technical specifications per compute capability"; allocation units from cuda_occupancy.h of CUDA 13.0).

@@ -2,7 +2,8 @@
 
 An operation takes an energy, and the voltage, which rises with the clock, makes the energy of what the SMs do rise in
 proportion to the clock: so it does on the H200 from 1.29 to 1.87 GHz. The energies are fitted to records of power of
-the H200 at its limit (benchmarks/energies.py). On chips of other processes they are scaled (`DeviceSpec.energy_scale`).
+the H200 at its limit (benchmarks/energies.py). On other architectures those of instructions and of L2 are scaled
+(`DeviceSpec.energy_scale`); of their tensor cores no source tells.
 """
 
 from __future__ import annotations
@@ -65,8 +66,8 @@ class Energy:
     def of(cls, work: Work, spec: DeviceSpec, dram_bytes: float) -> Energy:
         one = Events.of(work, dram_bytes)
         mma = MMA_PJ * FORMAT_SHARES.get(work.inputs, 1.0) * one.flops
-        core = mma + INSTRUCTION_PJ * one.instructions + L2_PJ * one.l2_bytes
-        return cls(core * spec.energy_scale * 1e-12, one.dram_bytes * DRAM_PJ * 1e-12)
+        others = INSTRUCTION_PJ * one.instructions + L2_PJ * one.l2_bytes
+        return cls((mma + spec.energy_scale * others) * 1e-12, one.dram_bytes * DRAM_PJ * 1e-12)
 
     def power_w(self, spec: DeviceSpec, clock_mhz: float, seconds: float) -> float:
         """Of the board, while the kernel runs again and again in so many seconds each."""

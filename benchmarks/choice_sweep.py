@@ -40,7 +40,7 @@ from tilewright.kernels.tile_sizes import CLUSTER_SIZES_ALONG_K
 from tilewright.kernels.wgmma import WgmmaConfig
 from tilewright.planning.assembly import Request
 from tilewright.planning.candidates import candidates
-from tilewright.planning.dispatch import estimated
+from tilewright.planning.estimates import estimated
 from tilewright.planning.on_paper import alignment_of_rows
 from tilewright.planning.ranking import core_of, estimate_us, ranked, whole_space
 from tilewright.problem.gemm import Gemm

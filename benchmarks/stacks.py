@@ -27,7 +27,8 @@ from tilewright.bench.records import Origin, command, commit, now
 from tilewright.device.spec import DeviceSpec
 from tilewright.errors import TilewrightError
 from tilewright.planning.assembly import Request, plan_of
-from tilewright.planning.dispatch import dispatcher, estimated
+from tilewright.planning.dispatch import dispatcher
+from tilewright.planning.estimates import estimated
 from tilewright.planning.kernels import Kernels
 from tilewright.planning.on_paper import PaperKernels, alignment_of_rows, launches_of
 from tilewright.planning.plan import Plan

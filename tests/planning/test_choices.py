@@ -15,7 +15,7 @@ from tilewright.kernels.columns import Columns
 from tilewright.kernels.configuration import name_of
 from tilewright.kernels.gemv import GemvConfig
 from tilewright.planning.cost import Around, plan_seconds
-from tilewright.planning.dispatch import estimated
+from tilewright.planning.estimates import estimated
 from tilewright.planning.kernels import build_of
 from tilewright.planning.packing import Alignment
 from tilewright.planning.ranking import ranked

@@ -18,7 +18,7 @@ from tilewright.frontend import matmul
 from tilewright.kernels.simt import SimtConfig
 from tilewright.planning import dispatch
 from tilewright.planning.assembly import Request, plan_of
-from tilewright.planning.dispatch import estimated
+from tilewright.planning.estimates import estimated
 from tilewright.planning.on_paper import PaperKernels, launches_of, order_of_plan
 from tilewright.planning.packing import Alignment, Packing, fitted, ways_to_pack
 from tilewright.planning.plan import Place

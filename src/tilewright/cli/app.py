@@ -30,6 +30,7 @@ PANELS = {
         "gate": "Fail when schedules of yours got worse than a snapshot; needs no GPU.",
     },
     "The library": {
+        "plan": "Say what matmul runs for a problem on any known GPU, launch by launch; needs no GPU.",
         "tune": "Search the fastest kernel for one problem on this GPU, and keep it for matmul.",
         "database": "List, export, import and prune the kernels that won on each GPU.",
         "bench": "Time matmul against cuBLAS, cuBLASLt and torch.compile over a suite of shapes.",

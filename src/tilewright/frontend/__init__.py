@@ -4,6 +4,7 @@ A call goes through these, each of which imports only those below it:
 
 calls      what a user calls; grouped: a list of products; gated: two of one a, joined; scaled: FP8 with its
            scales
+asking     what a call would run; call_plan: that as a value
 pytorch    entry: which calls PyTorch must see as an operator; plain: tensors that are memory and no more; functions:
            gradients of functions of the epilogue
 on_host    NumPy's arrays
@@ -18,6 +19,7 @@ libraries  one adapter a library: where an array lies, how to make one, on which
 """
 
 from tilewright.frontend import ops
+from tilewright.frontend.asking import plan
 from tilewright.frontend.autotuning import autotune
 from tilewright.frontend.calls import linear, matmul
 from tilewright.frontend.gated import linear_gated
@@ -33,6 +35,7 @@ __all__ = [
     "linear_gated",
     "matmul",
     "ops",
+    "plan",
     "prepare",
     "quantize",
     "scaled_matmul",

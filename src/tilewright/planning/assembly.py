@@ -28,7 +28,7 @@ from tilewright.planning.packing import (
     row_length,
     whole_pieces,
 )
-from tilewright.planning.plan import Place, Plan, Step
+from tilewright.planning.plan import Multiplied, Place, Plan, Role, Step
 from tilewright.planning.skinny import skinny_for
 from tilewright.planning.stack import Groups, Stack
 from tilewright.problem.emulation import Algorithm
@@ -36,6 +36,7 @@ from tilewright.problem.epilogue import PLAIN
 from tilewright.problem.gemm import Gemm, OperandName, piece_of
 from tilewright.problem.reduction import Reduction
 from tilewright.problem.relayout import MatrixCopy, Relayout
+from tilewright.runtime.prepared import PreparedLaunch
 from tilewright.toolchain import arguments, grid_of
 from tilewright.units import ceil_div, format_bytes, round_up
 from tilewright.winners.plan_config import PlanConfig
@@ -126,7 +127,8 @@ def plan_of(kernels: Kernels, request: Request, config: PlanConfig) -> Plan:
         values = arguments(gemm, nowhere) if stack is None else (*arguments(gemm, nowhere), *steps_of(stack, gemm))
         launch = built.loaded.prepare(grid, built.kernel.block, values)
         pieces, added = _later_pieces(gemm, places, request.piece_bytes), _added(gemm, folding.partials)
-        steps.append(Step(launch, (places["A"], places["B"], places["C"], *pieces, *added, *_scales(gemm), *guards)))
+        pointers = (places["A"], places["B"], places["C"], *pieces, *added, *_scales(gemm), *guards)
+        steps.append(_product(launch, pointers, request, config))
         steps += folding.steps
     return Plan(tuple(steps), size_bytes, str(config))
 
@@ -139,10 +141,19 @@ def _thin_plan(kernels: Kernels, request: Request, config: PlanConfig) -> Plan:
     launch = kernels.gemv(skinny)
     if skinny.whole:
         places = (Place.A, 0), (Place.B, 0), (Place.OUT, 0), *_added(request.gemm)
-        return Plan((Step(launch, places),), 0, str(skinny))
-    first = Step(launch, ((Place.A, 0), (Place.B, 0), (Place.SCRATCH, 0)))
+        return Plan((_product(launch, places, request, config),), 0, str(skinny))
+    first = _product(launch, ((Place.A, 0), (Place.B, 0), (Place.SCRATCH, 0)), request, config)
     last = _finish(kernels, request.gemm, request.alignment, request.gemm, skinny.parts, 0)
     return Plan((first, last), _part_bytes(request.gemm, skinny.parts), str(skinny))
+
+
+def _product(
+    launch: PreparedLaunch, pointers: tuple[tuple[int, int], ...], request: Request, config: PlanConfig
+) -> Step:
+    """The launch that multiplies."""
+    multiplied = Multiplied(request.gemm, request.alignment, request.stack, config)
+    what = "C" if not finishes(config) else "C, padded" if config.split_k == 1 else "partial sums"
+    return Step(launch, pointers, Role.PRODUCT, what, multiplied=multiplied, guard=request.guard)
 
 
 @dataclass(frozen=True, slots=True)
@@ -183,7 +194,9 @@ def _copied(
     problem = Relayout(tuple(copy.matrix for copy in copies), dtype, dtype, copies[0].count)
     aligned = [request.alignment.of(copy.name) for copy in copies]
     launch = kernels.auxiliary(RelayoutConfig.of(problem, aligned, overlapped=kernels.overlaps), problem)
-    yield Step(launch, tuple(place for copy in copies for place in ((_PLACE[copy.name], 0), places[copy.name])))
+    pointers = tuple(place for copy in copies for place in ((_PLACE[copy.name], 0), places[copy.name]))
+    what = " and ".join(f"{copy.name}{', transposed' if copy.matrix.transposed else ''}" for copy in copies)
+    yield Step(launch, pointers, Role.COPY, what, problem.compulsory_bytes)
 
 
 def check_maps(kernel: Kernel, alignment: Alignment, config: PlanConfig) -> None:
@@ -221,7 +234,8 @@ def _parts(
     grid, nowhere = grid_of(built.kernel, part, part_of_k=length), (0,) * (len(part.matrices) + len(guards))
     launch = built.loaded.prepare(grid, built.kernel.block, arguments(part, nowhere, part_of_k=length))
     pieces = _later_pieces(part, places, request.piece_bytes)
-    first = Step(launch, (places["A"], places["B"], (Place.SCRATCH, at), *pieces, *_scales(part), *guards))
+    pointers = (places["A"], places["B"], (Place.SCRATCH, at), *pieces, *_scales(part), *guards)
+    first = _product(launch, pointers, request, config)
     return [first, _finish(kernels, request.gemm, alignment, inner, count, at, request.guard)]
 
 
@@ -263,7 +277,9 @@ def _finish(
     """The sum of parts, and the epilogue. inner: the problem of which they are, whose rows lie tight."""
     problem = Reduction.of(gemm, count, inner.n, inner.m * inner.n)
     launch = kernels.auxiliary(ReduceConfig.of(problem, alignment.c, overlapped=kernels.overlaps), problem, guard)
-    return Step(launch, ((Place.SCRATCH, at), (Place.OUT, 0), *_added(gemm), *guards_of(guard)))
+    pointers = ((Place.SCRATCH, at), (Place.OUT, 0), *_added(gemm), *guards_of(guard))
+    what = f"C of {count} partial sums" if count > 1 else "C of the padded one"
+    return Step(launch, pointers, Role.REDUCTION, what, problem.compulsory_bytes, guard=guard)
 
 
 def _added(gemm: Gemm, partials: Mapping[str, tuple[int, int]] = MappingProxyType({})) -> tuple[tuple[int, int], ...]:

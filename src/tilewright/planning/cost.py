@@ -337,6 +337,12 @@ def launch_seconds(spec: DeviceSpec) -> float:
     return LAUNCH_SECONDS - (EARLY_SECONDS if spec.compute_capability >= SINCE[Feature.DEPENDENT_LAUNCH] else 0.0)
 
 
+def around_us(size_bytes: int, spec: DeviceSpec, *, packs: bool = False) -> float:
+    """Microseconds of one launch around a product, with what a further launch costs. packs: it copies operands."""
+    more = _PACKING_LAUNCH_SECONDS if packs else MORE_LAUNCHES_SECONDS
+    return 1e6 * (float(moving(size_bytes, spec)) + more)
+
+
 def moving(size_bytes: Any, spec: DeviceSpec, launches: int = 1) -> Any:
     """Of launches that only move bytes; what lies in L2 is no faster than memory for so simple a kernel."""
     return launches * launch_seconds(spec) + size_bytes / (DRAM_SHARE * spec.dram_gb_per_s * 1e9)

@@ -33,7 +33,6 @@ from tilewright.ir.verify import BrokenRule
 from tilewright.ir.work import Problems
 from tilewright.kernels.gemv import GemvConfig
 from tilewright.kernels.simt import SimtConfig
-from tilewright.kernels.wgmma import WgmmaConfig
 from tilewright.notices import say_once
 from tilewright.planning.assembly import Request, as_multiplied_by, multiplied_on, plan_of
 from tilewright.planning.emulated import (
@@ -44,6 +43,7 @@ from tilewright.planning.emulated import (
     why_not,
     with_fallback,
 )
+from tilewright.planning.estimates import estimated, estimates, needs_workspace, registers_of
 from tilewright.planning.gated import MOST_BUILT, in_one_kernel, in_two, joined, reading_us
 from tilewright.planning.kernels import Kernels, build_of
 from tilewright.planning.on_paper import version_of
@@ -51,8 +51,7 @@ from tilewright.planning.packing import Alignment, as_read, finishes, fitted
 from tilewright.planning.plan import GroupPlan, Plan
 from tilewright.planning.quantizing import quantizing_plan
 from tilewright.planning.ragged import ragged_plan, ranked_ragged
-from tilewright.planning.ranking import Database, estimate_us, ranked, ranked_for_group
-from tilewright.planning.skinny import skinny_for
+from tilewright.planning.ranking import Database, ranked, ranked_for_group
 from tilewright.problem.gemm import Gemm
 from tilewright.problem.quantization import Quantization
 from tilewright.runtime.driver import Gpu, open_gpu
@@ -134,6 +133,15 @@ class Dispatcher:
     def is_measured(self, request: Request) -> bool:
         """Whether `keep` was told the plan of a request."""
         return request in self._kept
+
+    def chosen_by(self, request: Request, plan: Plan) -> str:
+        """What decided for a plan of a request, in words."""
+        if self._kept.get(request) is plan:
+            return "measured by autotune"
+        made = [step.multiplied.config for step in plan.steps if step.multiplied is not None]
+        if request.algorithm is None and self._measured(request)[:1] == made[:1]:
+            return "a tuned winner"
+        return "the right-everywhere kernel" if made == [SAFE] else "the estimate"
 
     def keep(self, request: Request, plan: Plan) -> None:
         """From now on this is the plan of a request: candidates were measured."""
@@ -293,13 +301,13 @@ class Dispatcher:
             return
         spilling = set()
         for config in self._ranked(request):
-            if _registers_of(config) in spilling:
+            if registers_of(config) in spilling:
                 continue
             try:
                 plan = plan_of(self.kernels, request, config)
             except (CompileError, LaunchError, LoweringError, ScheduleError) as failure:
                 if isinstance(failure, RegistersExceeded):
-                    spilling.add(_registers_of(config))
+                    spilling.add(registers_of(config))
                 failures.append(failure)
                 self.report(request.gemm, str(config), failure)
             else:
@@ -372,7 +380,7 @@ class Dispatcher:
         promoted = request.promote_every or gemm.pieces
         last = () if gemm.block_scales or (promoted and gemm.dtype not in FP8_FORMATS) else (SAFE,)
         for config in chain(self._measured(request), estimated(request, self.spec), last):
-            if config in seen or (request.without_workspace and _needs_workspace(request, config)):
+            if config in seen or (request.without_workspace and needs_workspace(request, config)):
                 continue
             if gemm.epilogue.results and (isinstance(config.kernel, GemvConfig) or finishes(config)):
                 continue
@@ -433,41 +441,6 @@ class Dispatcher:
             say_once(f"Kernel {config} is left out for {gemm}, and another one runs: {failure.headline}")
 
 
-def _registers_of(config: PlanConfig) -> object:
-    """What the registers of a thread depend on: kernels that agree in it spill alike. The launch, the order of tiles,
-    the stages of the ring and hints to the L2 are not among it."""
-    if not isinstance(config.kernel, WgmmaConfig):
-        return config
-    return replace(config.kernel, dependent_launch=False, raster_rows=1, stages=0, subtile_stages=1, evict_first="")
-
-
-def estimated(request: Request, spec: DeviceSpec) -> Iterator[PlanConfig]:
-    """What would be chosen with no measurement, best first."""
-    return (config for _, config in estimates(request, spec))
-
-
-def estimates(request: Request, spec: DeviceSpec) -> Iterator[tuple[float, PlanConfig]]:
-    """Plans with their estimated microseconds, best first."""
-    gemm, alignment, stack, every = request.gemm, request.alignment, request.stack, request.promote_every
-    found = ranked(gemm, spec, alignment, keep_order=request.unsplit, stack=stack, promote_every=every)
-    skinny = None if request.unsplit or every or gemm.pieces else skinny_for(gemm, alignment, spec, stack)
-    gemv = None if skinny is None else PlanConfig(GemvConfig(split_k=skinny.config.split_k))
-    gemv_us = inf if gemv is None else estimate_us(gemv, gemm, spec, alignment, stack)
-    for time_us, config in found:
-        if gemv is not None and gemv_us < time_us:
-            yield gemv_us, gemv
-            gemv = None
-        yield time_us, config
-    if gemv is not None:
-        yield gemv_us, gemv
-
-
-def _needs_workspace(request: Request, config: PlanConfig) -> bool:
-    if isinstance(config.kernel, GemvConfig):
-        return config.split_k > 1
-    return bool(config.packed) or config.split_k > 1
-
-
 _DISPATCHERS: dict[int, Dispatcher] = {}
 _DATABASE: list[Database | None] = []
 """What `use_database` was given; empty where it was not called."""
@@ -477,9 +450,13 @@ def dispatcher(device: int) -> Dispatcher:
     """The dispatcher of a GPU, by its number."""
     found = _DISPATCHERS.get(device)
     if found is None:
-        database = _DATABASE[0] if _DATABASE else default_lookup(version_of, say_once)
-        found = _DISPATCHERS[device] = Dispatcher(open_gpu(device), database)
+        found = _DISPATCHERS[device] = Dispatcher(open_gpu(device), measured_plans())
     return found
+
+
+def measured_plans() -> Database | None:
+    """The database that all dispatchers ask."""
+    return _DATABASE[0] if _DATABASE else default_lookup(version_of, say_once)
 
 
 def use_database(database: Database | None) -> None:
@@ -497,4 +474,4 @@ def _after_fork() -> None:
 
 os.register_at_fork(after_in_child=_after_fork)
 
-__all__ = ["Dispatcher", "dispatcher", "use_database"]
+__all__ = ["Dispatcher", "dispatcher", "measured_plans", "use_database"]

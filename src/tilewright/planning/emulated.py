@@ -23,7 +23,7 @@ from tilewright.planning.assembly import Request, guards_of, plan_of
 from tilewright.planning.cost import MORE_LAUNCHES_SECONDS, moving
 from tilewright.planning.kernels import Kernels
 from tilewright.planning.packing import PACKABLE, TMA_BYTES, Alignment, padded, padded_bytes
-from tilewright.planning.plan import Place, Plan, Step
+from tilewright.planning.plan import Place, Plan, Role, Step
 from tilewright.planning.stack import Stack
 from tilewright.problem.emulation import F16X3, Algorithm, guarded_depth, least_scaled
 from tilewright.problem.gemm import Gemm, OperandName, Order
@@ -159,14 +159,17 @@ def _split(
     if how.shift:
         scaling, (place, offset) = _scaling(splitting), _scales_at(request, name, target)
         found = kernels.auxiliary(ScalingConfig.of(scaling, aligned, overlapped=kernels.overlaps), scaling)
-        steps.append(Step(found, (source, (place, offset))))
+        what = "rows of A" if name == "A" else "columns of B"
+        steps.append(Step(found, (source, (place, offset)), Role.SCALE, what, scaling.compulsory_bytes))
         pointers += [
             (place, offset + scaling.count * scaling.apart * F32.bytes),
             (place, offset + scaling.flag * F32.bytes),
         ]
     config = SplittingConfig.of(splitting, aligned, overlapped=kernels.overlaps)
     launch = kernels.auxiliary(config, splitting, request.guard)
-    steps.append(Step(launch, (*pointers, *guards_of(request.guard))))
+    what = f"{name} into {how.count} pieces of {how.pieces}"
+    guards, moved = guards_of(request.guard), splitting.compulsory_bytes
+    steps.append(Step(launch, (*pointers, *guards), Role.SPLIT, what, moved, guard=request.guard))
     return steps, at if to is not None else at + _size_bytes(request, name)
 
 
@@ -315,4 +318,5 @@ def _transposed(kernels: Kernels, request: Request, splitting: Splitting, name: 
     problem = Relayout((copy,), F32, F32, splitting.count)
     config = RelayoutConfig.of(problem, [request.alignment.of(name)], overlapped=kernels.overlaps)
     launch = kernels.auxiliary(config, problem, request.guard)
-    return Step(launch, ((_PLACE[name], 0), (Place.SCRATCH, at), *guards_of(request.guard)))
+    pointers = ((_PLACE[name], 0), (Place.SCRATCH, at), *guards_of(request.guard))
+    return Step(launch, pointers, Role.TRANSPOSE, name, problem.compulsory_bytes, guard=request.guard)

@@ -15,7 +15,7 @@ from tilewright.kernels.reduce import ReduceConfig
 from tilewright.lowering.epilogue_results import folded_groups
 from tilewright.planning.kernels import Kernels, build_of
 from tilewright.planning.packing import TMA_BYTES, as_read
-from tilewright.planning.plan import Place, Step
+from tilewright.planning.plan import Place, Role, Step
 from tilewright.problem.functions import Operation
 from tilewright.problem.gemm import Gemm
 from tilewright.problem.reduction import Reduction
@@ -110,7 +110,9 @@ class Folding:
         problem = Reduction(rows, length, parts, parts * length, length, operation=operation)
         aligned = TMA_BYTES if length * F32.bytes % TMA_BYTES == 0 else F32.bytes
         config = ReduceConfig.of(problem, aligned, overlapped=self.kernels.overlaps)
-        self.steps.append(Step(self.kernels.auxiliary(config, problem), (source, target)))
+        launch = self.kernels.auxiliary(config, problem)
+        what = f"{parts} partial results of each element"
+        self.steps.append(Step(launch, (source, target), Role.FOLD, what, problem.compulsory_bytes))
 
 
 def places_of(gemm: Gemm, partials: Mapping[str, Where]) -> dict[str, Where]:

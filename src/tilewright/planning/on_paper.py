@@ -17,6 +17,7 @@ from tilewright.planning.packing import Alignment, as_read
 from tilewright.planning.plan import Plan
 from tilewright.planning.skinny import skinny_for
 from tilewright.problem.gemm import Gemm
+from tilewright.runtime.nvrtc import compile_cuda
 from tilewright.toolchain import Build, check_launchable
 from tilewright.winners.keys import ALIGNMENTS, Key, kernel_version, row_alignment
 from tilewright.winners.lookup import gemm_of
@@ -48,28 +49,32 @@ class PaperKernel:
 
 class PaperKernels(Kernels):
     """Kernels that are printed, and no more. spec: of the device that they must be able to run on; None for any.
+    compiles: whether they are compiled for it, so that those whose registers spill fail as they do there.
 
     products: the build of each kernel of a ladder, by its text.
     """
 
-    def __init__(self, spec: DeviceSpec | None = None) -> None:
+    def __init__(self, spec: DeviceSpec | None = None, *, compiles: bool = False) -> None:
         nowhere: Any = None
         super().__init__(nowhere)
-        self._for = spec
+        self._for, self._compiles = spec, compiles
+        if spec is not None:
+            self.spec = spec
         self.products: dict[CudaSource, Build] = {}
 
     def _loaded(self, built: Build) -> Built:
         if self._for is not None:
             check_launchable(built, self._for, replace(built.gemm, m=1, n=1, k=1))
         self.products[built.source] = built
-        kernel: Any = PaperKernel(built.source)
-        return Built(kernel, built.kernel)
+        return Built(self.small(built.source), built.kernel)
 
     @property
     def overlaps(self) -> bool:
         return self._for is None or self._for.compute_capability >= SINCE[Feature.DEPENDENT_LAUNCH]
 
     def small(self, source: CudaSource) -> Any:
+        if self._compiles and self._for is not None:
+            compile_cuda(source, self._for.arch, cache=self._cache)
         return PaperKernel(source)
 
 

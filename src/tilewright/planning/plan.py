@@ -4,9 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from enum import IntEnum
+from enum import IntEnum, StrEnum
 
+from tilewright.ir.kernel import Guard
+from tilewright.planning.packing import Alignment
+from tilewright.planning.stack import Stack
+from tilewright.problem.gemm import Gemm
 from tilewright.runtime.prepared import PreparedLaunch
+from tilewright.winners.plan_config import PlanConfig
 
 
 class Place(IntEnum):
@@ -28,12 +33,45 @@ class Place(IntEnum):
     OPERAND = 12
 
 
+class Role(StrEnum):
+    """What a launch is for."""
+
+    COPY = "copy"
+    TRANSPOSE = "transpose"
+    SCALE = "scale"
+    SPLIT = "split"
+    PRODUCT = "product"
+    REDUCTION = "reduction"
+    FOLD = "fold"
+    QUANTIZE = "quantize"
+
+
+@dataclass(frozen=True, slots=True)
+class Multiplied:
+    """The problem of a product, and the configuration that computes it; copies before it and the reduction of split-K
+    behind it are of the configuration, too. What `estimate_us` takes."""
+
+    gemm: Gemm
+    alignment: Alignment
+    stack: Stack | None
+    config: PlanConfig
+
+
 @dataclass(frozen=True, slots=True)
 class Step:
-    """One launch, and which address goes to each of its pointers: the place, and bytes beyond it."""
+    """One launch, and which address goes to each of its pointers: the place, and bytes beyond it.
+
+    what: it makes, for people. moved_bytes: that a launch around a product reads and writes. multiplied: of a product.
+    guard: the condition on which the device runs it.
+    """
 
     launch: PreparedLaunch
     pointers: tuple[tuple[int, int], ...]
+    role: Role
+    what: str
+    moved_bytes: int = 0
+    multiplied: Multiplied | None = None
+    guard: Guard | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -7,7 +7,7 @@ from dataclasses import replace
 from tilewright.dtypes import F32
 from tilewright.kernels.quantization import QuantizationConfig
 from tilewright.planning.kernels import Kernels
-from tilewright.planning.plan import Place, Plan, Step
+from tilewright.planning.plan import Place, Plan, Role, Step
 from tilewright.problem.quantization import Quantization
 from tilewright.units import round_up
 
@@ -21,7 +21,7 @@ def quantizing_plan(kernels: Kernels, problem: Quantization, aligned_bytes: int)
 
     def step(one: Quantization, aligned: int, *places: tuple[int, int]) -> Step:
         config = QuantizationConfig.of(one, aligned, overlapped=kernels.overlaps)
-        return Step(kernels.auxiliary(config, one), places)
+        return Step(kernels.auxiliary(config, one), places, Role.QUANTIZE, one.title)
 
     source, codes, scales = (Place.A, 0), (Place.OUT, 0), (Place.SCALE_A, 0)
     if problem.groups != "all":

@@ -31,7 +31,7 @@ from tilewright.planning.assembly import Request, check_maps
 from tilewright.planning.candidates import families_for
 from tilewright.planning.kernels import Kernels
 from tilewright.planning.packing import TMA_BYTES, Alignment
-from tilewright.planning.plan import Place, Plan, Step
+from tilewright.planning.plan import Place, Plan, Role, Step
 from tilewright.planning.stack import Groups
 from tilewright.problem.gemm import Gemm, Order
 from tilewright.toolchain import arguments, grid_of
@@ -181,5 +181,6 @@ def ragged_plan(kernels: Kernels, request: Request, config: PlanConfig) -> Plan:
         count = min(most, groups.count - first)
         values = (*arguments(gemm, (0,) * len(places)), groups.step, count, *((first,) if along_m else ()))
         grid = grid_of(built.kernel, gemm, batch=count)
-        steps.append(Step(built.loaded.prepare(grid, built.kernel.block, values), places))
+        launch = built.loaded.prepare(grid, built.kernel.block, values)
+        steps.append(Step(launch, places, Role.PRODUCT, f"C of {count} groups"))
     return Plan(tuple(steps), 0, str(config))

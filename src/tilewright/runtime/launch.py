@@ -157,7 +157,8 @@ class LoadedKernel:
         return PreparedLaunch(
             self.gpu,
             self.handle,
-            self.source.parameters,
+            self.source,
+            (grid, block),
             self._cast(args),
             lambda stream: self.packed_config(stream, grid, block),
             self.described(grid, block),

@@ -11,7 +11,7 @@ import threading
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from tilewright.artifacts import Parameter
+from tilewright.artifacts import CudaSource
 from tilewright.dtypes import Array
 from tilewright.runtime.driver import Gpu, driver_answer
 from tilewright.runtime.tensor_map import Sizes, encode, sizes_of
@@ -50,21 +50,24 @@ class _MapPlace:
 class PreparedLaunch:
     """Made by `LoadedKernel.prepare`. May be used from several threads.
 
-    handle: of the kernel. values: of all parameters but tensor maps. config: of a launch on a stream, by its address.
-    doing: what an error says was done.
+    handle: of the kernel. shape: blocks and threads along x, y, z. values: of all parameters but tensor maps. config:
+    of a launch on a stream, by its address. doing: what an error says was done.
     """
 
     def __init__(
         self,
         gpu: Gpu,
         handle: int,
-        parameters: Sequence[Parameter],
+        source: CudaSource,
+        shape: tuple[tuple[int, int, int], tuple[int, int, int]],
         values: Sequence[Any],
         config: Callable[[int], Any],
         doing: str,
     ) -> None:
         from cuda.bindings import driver
 
+        self.source, parameters = source, source.parameters
+        self.grid, self.block = shape
         given = [parameter for parameter in parameters if parameter.tensor_map is None]
         by_name = dict(zip((p.name for p in given), values, strict=True))
         self._cells = (ctypes.c_uint64 * len(parameters))()

@@ -19,7 +19,7 @@ from tilewright.errors import ProblemError, TilewrightError, UnknownName
 from tilewright.kernels.configuration import FAMILIES
 from tilewright.kernels.gemv import GemvConfig
 from tilewright.planning.assembly import Request, plan_of
-from tilewright.planning.dispatch import estimated
+from tilewright.planning.estimates import estimated
 from tilewright.planning.on_paper import PaperKernels, alignment_of_rows, order_of_plan
 from tilewright.planning.packing import Alignment
 from tilewright.planning.plan import Plan

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from tilewright.device.spec import DeviceSpec
 from tilewright.planning.assembly import Request
-from tilewright.planning.dispatch import SAFE, estimated
+from tilewright.planning.dispatch import SAFE
+from tilewright.planning.estimates import estimated
 from tilewright.planning.on_paper import alignment_of_rows, order_of_plan
 from tilewright.planning.packing import fitted
 from tilewright.problem.gemm import Gemm

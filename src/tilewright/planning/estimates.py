@@ -1,0 +1,50 @@
+"""What would be chosen with no measurement: the plans of a request in the order of their estimates."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import replace
+from math import inf
+
+from tilewright.device.spec import DeviceSpec
+from tilewright.kernels.gemv import GemvConfig
+from tilewright.kernels.wgmma import WgmmaConfig
+from tilewright.planning.assembly import Request
+from tilewright.planning.ranking import estimate_us, ranked
+from tilewright.planning.skinny import skinny_for
+from tilewright.winners.plan_config import PlanConfig
+
+
+def estimated(request: Request, spec: DeviceSpec) -> Iterator[PlanConfig]:
+    """What would be chosen with no measurement, best first."""
+    return (config for _, config in estimates(request, spec))
+
+
+def estimates(request: Request, spec: DeviceSpec) -> Iterator[tuple[float, PlanConfig]]:
+    """Plans with their estimated microseconds, best first."""
+    gemm, alignment, stack, every = request.gemm, request.alignment, request.stack, request.promote_every
+    found = ranked(gemm, spec, alignment, keep_order=request.unsplit, stack=stack, promote_every=every)
+    skinny = None if request.unsplit or every or gemm.pieces else skinny_for(gemm, alignment, spec, stack)
+    gemv = None if skinny is None else PlanConfig(GemvConfig(split_k=skinny.config.split_k))
+    gemv_us = inf if gemv is None else estimate_us(gemv, gemm, spec, alignment, stack)
+    for time_us, config in found:
+        if gemv is not None and gemv_us < time_us:
+            yield gemv_us, gemv
+            gemv = None
+        yield time_us, config
+    if gemv is not None:
+        yield gemv_us, gemv
+
+
+def registers_of(config: PlanConfig) -> object:
+    """What the registers of a thread depend on: kernels that agree in it spill alike. The launch, the order of tiles,
+    the stages of the ring and hints to the L2 are not among it."""
+    if not isinstance(config.kernel, WgmmaConfig):
+        return config
+    return replace(config.kernel, dependent_launch=False, raster_rows=1, stages=0, subtile_stages=1, evict_first="")
+
+
+def needs_workspace(request: Request, config: PlanConfig) -> bool:
+    if isinstance(config.kernel, GemvConfig):
+        return config.split_k > 1
+    return bool(config.packed) or config.split_k > 1

@@ -69,7 +69,7 @@ def plan(
     """
     if orders not in _ORDERS:
         raise ProblemError(f"orders={orders!r} is not known.", hint=f"orders are {', '.join(_ORDERS)}.")
-    if isinstance(best, bool) or not isinstance(best, int) or best < 0:
+    if type(best) is not int or best < 0:
         raise ProblemError(f"best={best!r} is not a number of plans.", hint="0 or more.")
     asked = alpha, beta, out_dtype, precision, deterministic, batch_invariant, activation, c is not None
     arrays: tuple[Any, ...] = ()

@@ -76,7 +76,7 @@ class TorchArrays(Signed):
         guards = getattr(getattr(self.torch._C, "_dynamo", None), "guards", None)
         quick = getattr(guards, f"_empty_strided_{like.device.type}", None) if self.launches_alone else None
         if quick is not None:
-            return partial(quick, tuple(shape), c_strides(shape), self.to_torch[dtype])
+            return partial(quick, tuple(shape), c_strides(shape), self.kinds[dtype])
         empty = self.torch.empty_strided
         return partial(empty, shape, c_strides(shape), dtype=self.kinds[dtype], device=like.device)
 

@@ -8,7 +8,7 @@ import pytest
 from exports import project
 
 from tilewright.device.catalog import device
-from tilewright.errors import CompileError, ProblemError, TilewrightError
+from tilewright.errors import CompileError, LaunchError, ProblemError, TilewrightError
 from tilewright.export import bundle
 from tilewright.export.chosen import of_rung, of_shape
 from tilewright.ladders import find_rung
@@ -79,3 +79,13 @@ def test_the_general_kernel_has_a_schedule_for_unaligned_rows_that_fits_each_tar
         exact, edges, general = made.kernels
         assert exact.build.schedule == edges.build.schedule != general.build.schedule
         assert general.kernel.shared_bytes <= device(name).max_shared_bytes_per_block
+
+
+def test_every_kernel_of_a_bundle_fits_into_the_shared_memory_of_its_targets() -> None:
+    gemm = Gemm(1024, 1024, 1024, **format_options("bf16"))
+    as_it_stands = of_rung(find_rung("ampere/6"), gemm)
+    with pytest.raises(LaunchError, match=r"144\.0 KiB of shared memory per block exceed the 99\.0 KiB"):
+        bundle(gemm, as_it_stands.schedule, ["sm_86"], origin="ampere/6", anywhere=as_it_stands.anywhere)
+    chosen = of_rung(find_rung("ampere/6"), gemm, ["sm_80", "sm_86"])
+    made = bundle(gemm, chosen.schedule, ["sm_80", "sm_86"], origin="ampere/6", anywhere=chosen.anywhere)
+    assert all(one.kernel.shared_bytes <= device("RTX 3090").max_shared_bytes_per_block for one in made.kernels)

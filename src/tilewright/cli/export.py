@@ -72,7 +72,7 @@ def export(
     epilogue = _epilogue(bias, residual, activation)
     gemm = _gemm(rung, parse_size(size or DEFAULT_SIZE), dtype, order, epilogue)
     if rung is not None:
-        chosen = of_rung(chosen_rung(rung), gemm)
+        chosen = of_rung(chosen_rung(rung), gemm, archs)
     else:
         spec = spec_of(known_arch(archs[0]))
         if spec is None:

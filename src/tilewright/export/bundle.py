@@ -125,9 +125,11 @@ def bundle(
         other = _exported(gemm, build(gemm, anywhere).schedule, found[-1].entry, labels[-1])
         if all(_start(other.kernel) == _start(before.kernel) for before in found[:-1]):
             found[-1] = other
+    kernels = tuple(_useful(found))
     for target in targets:
-        _check_target(found[-1], target, gemm)
-    return Bundle(name, origin, gemm, resolved, tuple(_useful(found)), targets)
+        for exported in kernels:
+            _check_target(exported, target, gemm)
+    return Bundle(name, origin, gemm, resolved, kernels, targets)
 
 
 def default_name(gemm: Gemm, origin: str) -> str:

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from itertools import chain
 
+from tilewright.device.arch import arch as known_arch
 from tilewright.device.spec import DeviceSpec
 from tilewright.errors import ProblemError
+from tilewright.export.bundle import spec_of
 from tilewright.kernels.gemv import GemvConfig
 from tilewright.ladders import Rung
 from tilewright.planning.kernels import schedule_of
@@ -29,8 +32,11 @@ class Chosen:
     anywhere: Schedule | None = None
 
 
-def of_rung(rung: Rung, gemm: Gemm) -> Chosen:
-    """A rung as it stands."""
+def of_rung(rung: Rung, gemm: Gemm, archs: Sequence[str] = ()) -> Chosen:
+    """A rung as it stands, on the GPU with the least shared memory if it is for some architectures."""
+    specs = [spec for spec in (spec_of(known_arch(arch)) for arch in archs) if spec is not None]
+    if specs:
+        rung = rung.on(min(specs, key=lambda spec: spec.max_shared_bytes_per_block))
     schedule, anywhere = rung.schedule(gemm), rung.schedule(replace(gemm, lda=gemm.lda + 1, ldb=gemm.ldb + 1))
     return Chosen(f"{rung.ladder}/{rung.slug}", schedule, anywhere=None if anywhere == schedule else anywhere)
 

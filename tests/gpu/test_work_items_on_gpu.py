@@ -13,6 +13,8 @@ from tests.lowering.work_items import BY_THREADS, by_threads, part_of, stacked
 from tilewright.dtypes import BF16, F16, F32, Array
 from tilewright.ir.kernel import FLAGS_OF_A_TILE
 from tilewright.ir.work import Problems, SplitK
+from tilewright.kernels.mma import MmaConfig
+from tilewright.kernels.simt import SimtConfig
 from tilewright.kernels.wgmma import WgmmaConfig
 from tilewright.kernels.wgmma_presets import PING_PONG, at_depth, clustered, persistent
 from tilewright.problem import Gemm, Order, check, make_operands
@@ -126,6 +128,29 @@ def test_sums_of_a_cluster(gpu: Gpu, tile: tuple[int, int, bool], blocks: int, s
     operands = make_operands(gemm)
     c = launched(build(gemm, config.schedule(gemm)), gpu, (operands.a, operands.b, operands.c))
     verdict = check(operands, BF16.decode(view(gemm, "C", c)))
+    assert verdict.ok, verdict.message
+
+
+@pytest.mark.parametrize("size", [(160, 3456, 1152), (949, 82, 1291), (33, 65, 8)])
+@pytest.mark.parametrize("blocks", [2, 4, 8])
+@pytest.mark.parametrize(
+    "config",
+    [
+        SimtConfig((64, 256, 16), (64, 64), unroll=8),
+        SimtConfig((64, 64, 16), (32, 32), unroll=8, copied=1, columns_together=1),
+        MmaConfig((64, 64, 32), (32, 32), stages=3),
+    ],
+    ids=["vectors", "elements", "mma"],
+)
+def test_sums_of_a_cluster_without_roles(
+    gpu: Gpu, config: SimtConfig | MmaConfig, blocks: int, size: tuple[int, int, int]
+) -> None:
+    dtype = BF16 if isinstance(config, MmaConfig) else F32
+    gemm = Gemm(*size, dtype, out=dtype, beta=0.5, b=Order.COL)
+    operands = make_operands(gemm)
+    built = build(gemm, replace(config, cluster_k=blocks).schedule(gemm))
+    c = launched(built, gpu, (operands.a, operands.b, operands.c))
+    verdict = check(operands, dtype.decode(view(gemm, "C", c)))
     assert verdict.ok, verdict.message
 
 

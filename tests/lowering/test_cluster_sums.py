@@ -29,7 +29,10 @@ from tilewright.kernels.wgmma_steps import (
     stored_in_subtiles,
     stored_per_thread,
 )
-from tilewright.problem import Gemm, Order, check, make_operands
+from tilewright.problem import Epilogue, Gemm, Order, check, make_operands
+from tilewright.problem.epilogue import Result
+from tilewright.problem.functions import Operation
+from tilewright.problem.values import Accumulated, Added, Fold
 from tilewright.schedule import Cluster, DependentLaunch, Persist, Pipeline, Raster, Schedule, Specialize, Step
 from tilewright.simulator import Kind, simulate
 from tilewright.toolchain import Build, build, run_on_simulator
@@ -248,6 +251,14 @@ def test_items_and_clusters_do_not_both_share_out_k() -> None:
 def test_sums_that_blocks_cannot_share_equally() -> None:
     with pytest.raises(LoweringError, match="A thread has 4 sums, which 8 blocks"):
         _ = shared_out(NT, WgmmaTile(8, 64, 1, swap_ab=True), 8).kernel
+
+
+def test_folds_of_neighbours_that_blocks_would_cut_apart() -> None:
+    folded = Result(Added("rows", "m", F32, own=True, fold=Fold(Operation.PLUS, 8)), Accumulated())
+    gemm = replace(NT, epilogue=Epilogue(results=(folded,)))
+    _ = shared_out(gemm, WgmmaTile(64, 8, 1), 2).kernel
+    with pytest.raises(LoweringError, match="cut neighbours apart that 'rows' folds"):
+        _ = shared_out(gemm, WgmmaTile(64, 8, 1), 4).kernel
 
 
 def test_blocks_share_out_whole_k_tiles() -> None:

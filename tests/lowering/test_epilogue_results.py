@@ -41,6 +41,10 @@ CONFIGS: dict[str, Any] = {
     "mma": MmaConfig((32, 32, 32), (16, 32), stages=2),
     "mma-shuffle": MmaConfig((32, 64, 32), (16, 32), stages=2, store="quad_shuffle"),
     "simt": SimtConfig((64, 64, 16), (32, 32), unroll=8),
+    "wgmma-cluster": WgmmaConfig((64, 32, 64), consumers=1, stages=2, persistent=False, cluster_k=2),
+    "wgmma-swap-cluster": WgmmaConfig((24, 64, 64), consumers=1, stages=2, persistent=False, swap_ab=True, cluster_k=2),
+    "mma-cluster": MmaConfig((32, 32, 32), (16, 32), stages=2, cluster_k=4),
+    "simt-cluster": SimtConfig((64, 64, 16), (32, 32), unroll=8, cluster_k=2),
 }
 
 

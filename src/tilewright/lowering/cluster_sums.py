@@ -184,3 +184,10 @@ def _check_owned(program: Program, blocks: int) -> None:
             f"A thread has {held} sums, which {blocks} blocks cannot share equally.",
             hint="use a smaller cluster along k, or a larger tile.",
         )
+    folds = [added.name for added in program.gemm.epilogue.written if added.fold is not None]
+    if folds and gcd(Sums(program, kept).side_by_side, held // blocks) != program.result_vector:
+        raise LoweringError(
+            f"The {blocks} blocks of a cluster cut neighbours apart that {folds[0]!r} folds.",
+            note=f"a thread of each block has {held // blocks} of {held} sums.",
+            hint="use a smaller cluster along k.",
+        )

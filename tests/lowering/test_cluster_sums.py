@@ -190,6 +190,11 @@ def test_a_block_stores_in_another_that_may_not_have_begun() -> None:
     assert Kind.MBARRIER in kinds
 
 
+def test_a_wait_that_acquires_nothing_of_other_blocks() -> None:
+    kinds = broken(lambda stmt: (replace(stmt, of_cluster=False),) if _waits_for_sums(stmt) else None)  # type: ignore[type-var]
+    assert kinds == {Kind.UNFENCED}
+
+
 def test_a_slice_that_is_not_sent_is_waited_for_for_ever() -> None:
     assert broken(lambda stmt: () if isinstance(stmt, StoreAsync) else None) == {Kind.DEADLOCK}
 

@@ -25,6 +25,7 @@ from tilewright.planning.ranking import estimate_us, ranked, sharing_k, whole_sp
 from tilewright.problem import Gemm, Order, check, make_operands
 from tilewright.problem.reference import view
 from tilewright.toolchain import check_launchable
+from tilewright.winners.order import order_of
 from tilewright.winners.plan_config import PlanConfig
 
 H200 = device("H200")
@@ -141,6 +142,12 @@ def test_a_plan_is_one_launch_without_a_workspace(gemm: Gemm, config: GemmConfig
     c = operands.storage("C").copy()
     run_plan(plan, {Place.A: operands.storage("A"), Place.B: operands.storage("B"), Place.OUT: c})
     assert check(operands, gemm.out.decode(view(gemm, "C", c))).ok
+
+
+@pytest.mark.parametrize("config", [SKINNY, MMAS])
+def test_the_order_of_a_sum_tells_its_cluster(config: WgmmaConfig | MmaConfig) -> None:
+    alone, shared = (order_of(build_of(LONG, PlanConfig(replace(config, cluster_k=n)))) for n in (1, 4))
+    assert "4 blocks of a cluster" in shared.difference_from(alone)
 
 
 def sizes(found: ranking.Ranking) -> set[int]:

@@ -167,6 +167,7 @@ class WaitBarrierStep(BarrierOp):
     """The instruction: go on if the phase is complete, else wait for it and try again."""
 
     parity: Place
+    of_cluster: bool = False
 
     def ready(self, convoy: Convoy) -> bool:
         lanes, phases = acting(convoy), self.units.phases
@@ -184,6 +185,8 @@ class WaitBarrierStep(BarrierOp):
             if self.context.journal is not None:
                 self.context.journal.note(Role.PASSES, MBARRIERS, keys[made], phases.phase[keys[made]])
             phases.wait(keys[made], self.rows(convoy, lanes[made]))
+            if not self.of_cluster:
+                self._check_acquires(convoy, lanes, keys)
             convoy.pc += 1
             return (convoy,)
         held = np.zeros(len(convoy.warps), np.bool_)
@@ -192,6 +195,19 @@ class WaitBarrierStep(BarrierOp):
             return convoy.part(~held), convoy.part(held)
         convoy.wait = self._wait(convoy, lanes[~passes], keys[~passes], parity[~passes])
         return (convoy,)
+
+    def _check_acquires(self, convoy: Convoy, lanes: Array, keys: Array) -> None:
+        """A wait within the block makes visible what TMA brought, and not what threads of other blocks stored."""
+        stored = self.units.stored_until[keys] > 0
+        if stored.any():
+            name = self.units.phases.name(int(keys[int(np.argmax(stored))]))
+            self.report(
+                Kind.UNFENCED,
+                f"A wait for {name} does not make visible what other blocks stored.",
+                self.place(convoy, lanes[stored]),
+                buffer=name,
+                hint="wait with the scope of the cluster: WaitBarrier(..., of_cluster=True).",
+            )
 
     def _wait(self, convoy: Convoy, lanes: Array, keys: Array, parity: Array) -> PhaseWait:
         """Of each warp the first lane that must wait; the others are looked at when that one may go on."""

@@ -90,7 +90,7 @@ class Compiler:
         here = self.site, self.context
         match stmt:
             case WaitBarrier():
-                return WaitBarrierStep(*here, self.shared(stmt.place), self.place(stmt.parity))
+                return WaitBarrierStep(*here, self.shared(stmt.place), self.place(stmt.parity), stmt.of_cluster)
             case WaitFlag():
                 return WaitFlagStep(*here, self.place(stmt.place.flat), self.place(stmt.value))
             case TeamBarrier():

@@ -160,9 +160,6 @@ class CpuArrays(Signed):
         kept = words.copy()
         return kept.ctypes.data, kept
 
-    def words(self, shape: Any, like: Any) -> Any:
-        return np.empty(shape, np.int64).view(OnGpu)
-
     def deterministic(self) -> bool:
         return STATE.deterministic
 

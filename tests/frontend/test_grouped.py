@@ -132,6 +132,7 @@ class ByNumPy:
 
 def test_rows_of_one_matrix_are_the_groups_of_one_launch(gpu: State, monkeypatch: pytest.MonkeyPatch) -> None:
     plans: list[ByNumPy] = []
+    monkeypatch.setattr(Dispatcher, "reads_groups_by_tma", lambda self, request: True)
     monkeypatch.setattr(Dispatcher, "ragged", lambda self, request: plans.append(ByNumPy(request)) or plans[-1])
     sizes = [5, 0, 1, 30, 0]
     for _ in range(2):

@@ -74,6 +74,15 @@ def test_operands_of_any_strides(gpu: State) -> None:
         assert_right(result[rows], a[rows], matrix)
 
 
+def test_offsets_that_are_scattered(gpu: State) -> None:
+    a, b = drawn(100, 40), drawn(4, 40, 24)
+    every_other = offsets([33, -1, 33, -1, 40, -1, 100])[::2]
+    for _ in range(2):
+        result = grouped_matmul(a, b, offsets=every_other)
+        for rows, matrix in zip(spans([33, 33, 40, 100]), b, strict=True):
+            assert_right(result[rows], a[rows], matrix)
+
+
 def test_other_sizes_of_the_groups_are_the_same_call(gpu: State, monkeypatch: pytest.MonkeyPatch) -> None:
     a, b = drawn(100, 40), drawn(4, 40, 24)
     grouped_matmul(a, b, offsets=offsets(ENDS[0]))

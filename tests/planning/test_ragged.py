@@ -17,7 +17,7 @@ from tilewright.kernels.wgmma import WgmmaConfig
 from tilewright.planning.assembly import Request
 from tilewright.planning.kernels import schedule_of
 from tilewright.planning.packing import Alignment
-from tilewright.planning.ragged import ragged_plan, ranked_ragged
+from tilewright.planning.ragged import SAFE, ragged_plan, ranked_ragged
 from tilewright.planning.stack import Groups
 from tilewright.problem import Gemm, Order
 from tilewright.winners.plan_config import PlanConfig
@@ -57,7 +57,7 @@ REQUESTS = {
 def test_groups_are_one_launch_of_resident_blocks(name: str) -> None:
     request = REQUESTS[name]
     plan = paper_dispatcher(H200).ragged(request)
-    assert plan is not None and plan.words.startswith("wgmma") and not plan.scratch_bytes
+    assert plan.words.startswith("wgmma") and not plan.scratch_bytes
     (step,) = plan.steps
     assert step.launch.source.resident and step.launch.grid[1:] == (1, 1)  # type: ignore[attr-defined]
     pointers = [p.name for p in step.launch.source.parameters if p.is_pointer]  # type: ignore[attr-defined]
@@ -88,33 +88,54 @@ def test_a_few_more_tokens_are_served_by_the_same_kernel() -> None:
 def test_more_groups_than_a_launch_counts_are_several_launches() -> None:
     count = 2 * MOST_GROUPS + 3
     plan = paper_dispatcher(H200).ragged(along_m(16 * count, 256, 512, count))
-    assert plan is not None
     told = [step.launch.args[-2:] for step in plan.steps]  # type: ignore[attr-defined]
     assert told == [(MOST_GROUPS, 0), (MOST_GROUPS, MOST_GROUPS), (3, 2 * MOST_GROUPS)]
     one = paper_dispatcher(H200).ragged(along_k(256, 256, 16 * count, count))
-    assert one is not None and len(one.steps) == 1
+    assert len(one.steps) == 1
 
 
-NOBODY = {
-    "f32": (along_m(1000, 1000, 1000, 4, dtype=F32, out=F32), "H200"),
-    "rows of 2 bytes more": (along_m(1000, 1000, 1001, 4), "H200"),
-    "A in columns": (replace(REQUESTS["eight large"], gemm=Gemm(8192, 64, 64, BF16, out=BF16, a=Order.COL)), "H200"),
-    "A in rows along k": (replace(REQUESTS["weight gradients"], gemm=Gemm(64, 64, 8192, BF16, out=BF16)), "H200"),
-    "a step backwards": (replace(REQUESTS["eight large"], groups=Groups(8, "m", -64)), "H200"),
-    "another GPU": (REQUESTS["eight large"], "RTX 3090"),
+NARROW = Alignment(2, 2, 2)
+BY_THREADS = {
+    "f32": (along_m(1000, 1000, 1000, 4, dtype=F32, out=F32), "H200", "simt"),
+    "f32 along k": (along_k(1000, 1000, 1000, 4, dtype=F32, out=F32), "H200", "simt"),
+    "tf32, B in rows": (along_m(999, 999, 1000, 4, b=Order.ROW, dtype=F32, out=F32, product=TF32), "H200", "mma"),
+    "rows of 2 bytes more": (along_m(1000, 1000, 1001, 4), "H200", "mma"),
+    "A in columns": (
+        Request(Gemm(8192, 64, 64, BF16, out=BF16, a=Order.COL), NARROW, groups=Groups(8, "m", 4096)),
+        "H200",
+        "mma",
+    ),
+    "A in rows along k": (
+        Request(Gemm(64, 64, 8192, BF16, out=BF16), NARROW, groups=Groups(8, "k", 4096)),
+        "H200",
+        "mma",
+    ),
+    "a step backwards": (replace(REQUESTS["eight large"], groups=Groups(8, "m", -64)), "H200", "mma"),
+    "without k": (along_m(1000, 1000, 0, 4), "H200", "mma"),
+    "before Hopper": (REQUESTS["eight large"], "RTX 3090", "mma"),
+    "tf32 without tensor cores for it": (REQUESTS["tf32"], "T4", "simt"),
 }
 
 
-@pytest.mark.parametrize("name", NOBODY)
-def test_where_no_kernel_finds_groups_itself_there_is_no_plan(name: str) -> None:
-    request, gpu = NOBODY[name]
-    assert paper_dispatcher(device(gpu)).ragged(request) is None
+@pytest.mark.parametrize("name", BY_THREADS)
+def test_where_tma_cannot_threads_copy_and_find_the_groups(name: str) -> None:
+    request, gpu, family = BY_THREADS[name]
+    plan = paper_dispatcher(device(gpu)).ragged(request)
+    assert plan.words.startswith(f"{family}(") and "persistent=True" in plan.words and not plan.scratch_bytes
+    (step,) = plan.steps
+    assert step.launch.source.resident and step.launch.grid[1:] == (1, 1)  # type: ignore[attr-defined]
+    assert not any(p.tensor_map for p in step.launch.source.parameters)  # type: ignore[attr-defined]
+
+
+def test_the_last_resort_is_lowered_for_everything() -> None:
+    for request, gpu, _ in BY_THREADS.values():
+        kernels = paper_dispatcher(device(gpu)).kernels
+        assert ragged_plan(kernels, request, SAFE).steps
 
 
 def test_a_result_that_tma_cannot_store_is_stored_by_threads() -> None:
     request = replace(REQUESTS["eight large"], alignment=Alignment(16, 16, 4))
     plan = paper_dispatcher(H200).ragged(request)
-    assert plan is not None
     maps = {p.tensor_map.pointer for p in plan.steps[0].launch.source.parameters if p.tensor_map}  # type: ignore[attr-defined]
     assert maps == {"A", "B"}
 
@@ -126,6 +147,10 @@ SIMULATED: dict[str, tuple[Size, Gemm, list[int]]] = {
     "many rows": ("m", Gemm(700, 264, 72, BF16, out=BF16, b=Order.COL), [300, 0, 260, 130]),
     "f16 along k": ("k", Gemm(136, 136, 200, F16, out=F16, a=Order.COL), [70, 0, 65, 64]),
     "along k": ("k", Gemm(264, 264, 400, BF16, out=BF16, a=Order.COL), [300, 0, 90]),
+    "f32": ("m", Gemm(90, 72, 40, b=Order.COL), [70, 0, 17]),
+    "f32 along k": ("k", Gemm(40, 72, 90, a=Order.COL), [70, 0, 17]),
+    "tf32": ("m", Gemm(90, 72, 40, product=TF32), [5, 0, 70, 9]),
+    "unaligned leading dimension": ("m", Gemm(90, 72, 41, BF16, out=BF16, b=Order.COL), [70, 0, 17]),
 }
 
 
@@ -133,7 +158,7 @@ SIMULATED: dict[str, tuple[Size, Gemm, list[int]]] = {
 @pytest.mark.parametrize("number", range(2))
 @pytest.mark.parametrize("name", SIMULATED)
 def test_what_is_chosen_is_right(name: str, number: int) -> None:
-    """The first and the third choice, of 2 SMs that have several tiles each."""
+    """The first and the third choice, of 4 blocks that have several tiles each."""
     along, gemm, sizes = SIMULATED[name]
     step = gemm.n * gemm.k if along == "m" else gemm.m * gemm.n
     request = Request(gemm, alignment_of(gemm), groups=Groups(len(sizes), along, step))

@@ -144,13 +144,11 @@ class ListCall:
     def _in_rows(self, library: Any) -> _Rows | None:
         """The products as groups of one kernel, where they lie so."""
         request, lie = _groups_of(self._products) if self.is_kept else (None, None)
-        if request is None or lie is None:
+        if request is None or lie is None or not self._planner.reads_groups_by_tma(request):
             return None
         if library.capturing():
             raise not_in_capture("no kernel for these shapes is loaded")
         plan = self._planner.ragged(request)
-        if plan is None:
-            return None
         at_ends, kept = library.upload(np.array(lie.ends, np.int32), self._like)
         make = library.maker((lie.ends[-1], request.gemm.n), request.gemm.out, self._like)
         return _Rows(plan, lie, at_ends, kept, make)

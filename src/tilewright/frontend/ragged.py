@@ -1,10 +1,7 @@
 """Products of groups whose sizes lie on the GPU: `grouped_matmul(a, b, offsets=...)`.
 
-The offsets never travel to the host, so that a CUDA graph records the call and follows them. Where wgmma and TMA take
-the operands, the resident blocks of one launch read the offsets and find the tiles of all groups themselves.
-
-Elsewhere a kernel reads words of each group (addresses and sizes) from a table, which is computed on the GPU, on the
-user's stream. Its grid has room for the largest group there can be; blocks beyond the rows of their group end at once.
+The offsets never travel to the host, so that a CUDA graph records the call and follows them: the resident blocks of one
+launch read them and find the tiles of all groups themselves.
 """
 
 from __future__ import annotations
@@ -25,14 +22,11 @@ from tilewright.frontend.on_host import on_host
 from tilewright.frontend.options import PLAIN, Options
 from tilewright.frontend.requests import Views, checked, power_of_two, requests_of
 from tilewright.frontend.shapes import NeedsCopy, ShapeError
-from tilewright.ir.kernel import MOST_ALONG_Z
 from tilewright.planning.assembly import Request
 from tilewright.planning.dispatch import dispatcher
 from tilewright.planning.packing import Alignment
-from tilewright.planning.plan import GroupPlan, Plan
+from tilewright.planning.plan import Plan
 from tilewright.planning.stack import Groups as Ragged
-from tilewright.problem.gemm import Gemm
-from tilewright.units import ceil_div
 
 
 @dataclass(frozen=True, slots=True)
@@ -126,13 +120,13 @@ def compute_groups(library: Any, a: Any, b: Any, offsets: Any, options: Options)
     if 0 in groups.shape or not groups.count:
         return make()
     if len(pieces) > 1:
-        raise _too_many(groups)
+        raise ProblemError(
+            f"grouped_matmul: {groups.total} rows in {groups.count} groups are more than one grid has blocks for.",
+            hint="call it for parts of the groups.",
+        )
     request = replace(pieces[0].request, alignment=_alignment(pieces[0].request, groups, both.b, dtype))
-    plan = None if key is None else _ragged_plan(library, request, groups, both.b, device)
-    if plan is None:
-        return _by_table(library, request, groups, both.b, (a, b, offsets, make()), device)
-    call = _Known(device, make, plan)
-    if not both.may_be_half_of_complex_numbers:
+    call = _Known(device, make, _ragged_plan(library, request, groups, both.b, device), _are_scattered(offsets))
+    if key is not None and not both.may_be_half_of_complex_numbers:
         if len(_KNOWN) >= MOST:
             _KNOWN.clear()
         _KNOWN[key] = call
@@ -141,13 +135,17 @@ def compute_groups(library: Any, a: Any, b: Any, offsets: Any, options: Options)
 
 @dataclass(frozen=True, slots=True)
 class _Known:
-    """What calls that look alike share: how their result is made, and launches that find the groups themselves."""
+    """What calls that look alike share: how their result is made, launches that find the groups themselves, and whether
+    the offsets are scattered, so that a copy of them is read."""
 
     device: int
     make: Callable[[], Any]
     plan: Plan
+    scattered: bool
 
     def run(self, library: Any, a: Any, b: Any, offsets: Any) -> Any:
+        if self.scattered:
+            offsets = library.tight(offsets)
         result, address = self.make(), library.address
         addresses = address(a), address(b), address(result), 0, 0, 0, address(offsets)
         with gpu_of(dispatcher(self.device), library):
@@ -164,61 +162,31 @@ os.register_at_fork(after_in_child=_KNOWN.clear)  # CUDA does not work there
 
 def words_of_groups(a: Any, b: Any, offsets: Any, options: Options = PLAIN) -> str:
     """What runs for a call that was made before, for people."""
-    known = _KNOWN.get(library_of(a).key(options, a, b, offsets, None, None))
-    return "by a table of groups" if known is None else known.plan.words
+    return _KNOWN[library_of(a).key(options, a, b, offsets, None, None)].plan.words
 
 
-def _ragged_plan(library: Any, request: Request, groups: Groups, b: View, device: int) -> Plan | None:
-    """The plan of a kernel that reads the offsets itself, where there is one. Raises LaunchError in a capture."""
+def _are_scattered(offsets: Any) -> bool:
+    """Whether neighbours among the offsets are none in memory."""
+    if offsets.shape[0] < 2:
+        return False
+    if hasattr(offsets, "stride"):  # a tensor's, in elements; those of other libraries are in bytes
+        return bool(offsets.stride(0) != 1)
+    steps = getattr(offsets, "strides", None)
+    return steps is not None and steps[0] != offsets.dtype.itemsize
+
+
+def _ragged_plan(library: Any, request: Request, groups: Groups, b: View, device: int) -> Plan:
+    """The plan of a kernel that reads the offsets itself. Raises LaunchError in a capture."""
     step = groups.shape[1] * groups.shape[2] if groups.along_k else b.strides[0]
     asked = replace(request, groups=Ragged(groups.count, "k" if groups.along_k else "m", step))
     planner = dispatcher(device)
     if library.capturing() and not planner.knows_ragged(asked):
-        raise _not_in_capture(request.gemm)
+        raise LaunchError(
+            f"The stream is recording a CUDA graph, and no kernel for groups of {request.gemm} is loaded yet.",
+            note="compiling and loading cannot be recorded.",
+            hint="make the same call once before the capture.",
+        )
     return planner.ragged(asked)
-
-
-def _by_table(
-    library: Any, request: Request, groups: Groups, b: View, arrays: tuple[Any, Any, Any, Any], device: int
-) -> Any:
-    """The result by a kernel that reads where each group lies from a table, made on the GPU. arrays: A, B, the offsets
-    and the result."""
-    offsets, result = arrays[2:]
-    if groups.count > MOST_ALONG_Z:
-        raise _too_many(groups)
-    planner, gemm = dispatcher(device), request.gemm
-    typical = (replace(request, gemm=_sized(gemm, groups, ceil_div(groups.total, groups.count))),) * groups.count
-    bounds = (_sized(gemm, groups, groups.total), _sized(gemm, groups, 1))
-    with planner.gpu.as_current():
-        plan = planner.known_group(typical, bounds, groups.count)
-        if plan is None:
-            if library.capturing():
-                raise _not_in_capture(gemm)
-            plan = planner.group(typical, bounds, groups.count)
-        table = _table(library, plan, groups, b, offsets, result, gemm)
-        plan.launch.launch(library.stream(device), library.address(table))
-        library.finished((*arrays, table), device)
-    return result
-
-
-def _not_in_capture(gemm: Gemm) -> LaunchError:
-    return LaunchError(
-        f"The stream is recording a CUDA graph, and no kernel for groups of {gemm} is loaded yet.",
-        note="compiling and loading cannot be recorded.",
-        hint="make the same call once before the capture.",
-    )
-
-
-def _too_many(groups: Groups) -> ProblemError:
-    return ProblemError(
-        f"grouped_matmul: {groups.total} rows in {groups.count} groups are more than one grid has blocks for.",
-        hint="call it for parts of the groups.",
-    )
-
-
-def _sized(gemm: Gemm, groups: Groups, size: int) -> Gemm:
-    """The problem of a group of this size."""
-    return replace(gemm, k=size) if groups.along_k else replace(gemm, m=size)
 
 
 def _alignment(request: Request, groups: Groups, b: View, dtype: DType) -> Alignment:
@@ -231,34 +199,6 @@ def _alignment(request: Request, groups: Groups, b: View, dtype: DType) -> Align
     sizes = (power_of_two(apart[0] * step), power_of_two(apart[1] * step), power_of_two(apart[2] * dtype.bytes))
     known = request.alignment
     return Alignment(min(known.a, sizes[0]), min(known.b, sizes[1]), min(known.c, sizes[2]))
-
-
-def _table(library: Any, plan: GroupPlan, groups: Groups, b: View, offsets: Any, result: Any, gemm: Gemm) -> Any:
-    """A row of 64-bit words for each group, computed on the library's stream."""
-    ends = library.words(offsets.shape, offsets)
-    ends[:] = offsets
-    starts = library.words(offsets.shape, offsets)
-    starts[:1] = 0
-    starts[1:] = ends[:-1]
-    number = library.words(offsets.shape, offsets)
-    number[:] = 1
-    number = number.cumsum(0) - 1
-    step, out_step, one = groups.one.a.dtype.bytes, gemm.out.bytes, groups.one
-    at_c = library.address(result)
-    if groups.along_k:
-        first = one.a.pointer + starts * (one.a.strides[1] * step)
-        second = one.b.pointer + starts * (one.b.strides[0] * step)
-        third = at_c + number * (gemm.m * gemm.n * out_step)
-    else:
-        first = one.a.pointer + starts * (one.a.strides[0] * step)
-        second = one.b.pointer + number * (b.strides[0] * step)
-        third = at_c + starts * (gemm.ldc * out_step)
-    words = {"A": first, "B": second, "C": third, "M": gemm.m, "N": gemm.n, "K": gemm.k}
-    words |= {"lda": gemm.lda, "ldb": gemm.ldb, "ldc": gemm.ldc, "K" if groups.along_k else "M": ends - starts}
-    table = library.words((groups.count, len(plan.columns)), offsets)
-    for column, name in enumerate(plan.columns):
-        table[:, column] = words[name]
-    return table
 
 
 def _on_host(a: Any, b: Any, offsets: Any, options: Options) -> Any:

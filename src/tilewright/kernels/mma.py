@@ -27,6 +27,7 @@ from tilewright.kernels.mma_steps import (
 from tilewright.kernels.tile_sizes import (
     ACCUMULATORS_AGREE,
     MAX_ACCUMULATORS,
+    PERSISTENT_IS_RASTERISED,
     THREADS_FIT,
     WARPS_DIVIDE,
     WarpTiled,
@@ -76,7 +77,7 @@ class MmaConfig(WarpTiled):
     row_threads: threads side by side along a row of a copy; 0 for as many as the row has 16-byte chunks
     raster_rows: rows of tiles that blocks visit together, column by column
     store: of C: each thread its own accumulators; 16 bytes after a quad shuffle transpose; through shared memory
-    persistent: one block an SM, for many tiles; its ring runs on into the next tile
+    persistent: as many blocks as run at once, for many tiles; the ring runs on into the next tile of C
     split_k: blocks that share the sum over k of a tile
     accumulators: sums of an element of C, each with a tile of a B of its own in a stage
     promote_every: elements of k after which the accumulators are added to others in f32; 0 for never
@@ -231,14 +232,7 @@ LAWS: tuple[Law, ...] = (
             f"{g.dtype} has {c.k * g.dtype.bytes // DEPTH_BYTES}"
         ),
     ),
-    Law(
-        lambda c, g: (c.persistent > 0) & (c.raster_rows < 2),
-        lambda c, g: "persistent blocks find their next tile by a raster: raster_rows of at least 2",
-    ),
-    Law(
-        lambda c, g: (c.persistent > 0) & (c.split_k > 1),
-        lambda c, g: "split-K needs a block for each tile and part: persistent=False",
-    ),
+    PERSISTENT_IS_RASTERISED,
     *clusters_along_k(accumulators_of),
     Law(
         lambda c, g: (c.cluster_k > 1) & ((c.persistent > 0) | (c.accumulators > 1) | (c.store != "per_thread")),

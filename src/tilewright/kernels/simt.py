@@ -8,11 +8,13 @@ from dataclasses import dataclass
 from typing import Any, ClassVar, Literal
 
 from tilewright.device.spec import WARP_THREADS
+from tilewright.dtypes import MBARRIER
 from tilewright.ir.buffer import Space
 from tilewright.ir.program import Level, Route
 from tilewright.kernels.columns import Column
 from tilewright.kernels.law import Law, reasons_against
 from tilewright.kernels.tile_sizes import (
+    PERSISTENT_IS_RASTERISED,
     THREADS_FIT,
     WARPS_DIVIDE,
     WarpTiled,
@@ -30,6 +32,7 @@ from tilewright.schedule import (
     Distribute,
     Epilogue,
     Fuse,
+    Persist,
     Pipeline,
     Prefetch,
     Relayout,
@@ -80,6 +83,7 @@ class SimtConfig(WarpTiled):
         neighbours
     columns_together: neighbours of a row of C that a thread has; 1 where rows of C are unaligned
     cluster_k: blocks of a cluster that share the sum over k of a tile, through distributed shared memory (sm_90)
+    persistent: as many blocks as run at once, for many tiles
     """
 
     tile: tuple[int, int, int] = (128, 256, 16)
@@ -95,11 +99,12 @@ class SimtConfig(WarpTiled):
     copied: int = 4
     columns_together: int = 4
     cluster_k: int = 1
+    persistent: bool = False
 
     kind: ClassVar[str] = "simt"
     columns: ClassVar[tuple[str, ...]] = (
         *("m", "n", "k", "warp_m", "warp_n", "lanes_m", "stages", "b_transport", "unroll", "raster_rows", "pad"),
-        *("fma_order", "double_buffered_fragments", "split_k", "copied", "columns_together", "cluster_k"),
+        *("fma_order", "double_buffered_fragments", "split_k", "copied", "columns_together", "cluster_k", "persistent"),
     )
 
     def __post_init__(self) -> None:
@@ -135,6 +140,7 @@ class SimtConfig(WarpTiled):
             Bind("m_block", Level.GRID_Y),
             Bind("n_block", Level.GRID_X),
             *order_of_tiles(self.raster_rows, self.cluster_k),
+            *((Persist(),) if self.persistent else ()),
             # Neighbouring warps share columns of B, which is the wider tile: 0.4 % at 4096^3 on an H200.
             Fuse("n_warp", "m_warp", into="warp"),
             Bind("warp", Level.WARP),
@@ -254,6 +260,12 @@ def shared_bytes(config: Any, element_bytes: int) -> Column:
     return config.stages * (config.m + config.n) * config.k * element_bytes + exchanged_bytes(config)
 
 
+def padded_bytes(config: Any, element_bytes: int) -> Column:
+    """No less than the shared memory of a block: with pads of both operands, and the mbarrier of exchanged sums."""
+    pads = 2 * config.stages * config.k * config.pad * element_bytes
+    return shared_bytes(config, element_bytes) + pads + MBARRIER.bytes * (config.cluster_k > 1)
+
+
 def loads_unaligned_rows(gemm: Gemm) -> bool:
     """Whether rows of A or B do not begin at multiples of the widest access: neighbours cannot be copied together."""
     return any(gemm.leading(name) * gemm.dtype.bytes % _WIDEST_BYTES for name in ("A", "B"))
@@ -281,11 +293,16 @@ LAWS: tuple[Law, ...] = (
         ),
     ),
     *THREADS_FIT,
+    PERSISTENT_IS_RASTERISED,
     Law(
         lambda c, g: (c.unroll == 0) | (c.k % (c.unroll + (c.unroll == 0)) != 0),
         lambda c, g: f"{c.unroll} unrolled k steps do not divide the {c.k} of a tile",
     ),
-    ring_fits(shared_bytes),
+    ring_fits(padded_bytes),
     *clusters_along_k(accumulators_of),
+    Law(
+        lambda c, g: (c.cluster_k > 1) & (c.persistent > 0),
+        lambda c, g: "blocks of a cluster that share the sum over k have one tile each: persistent=False",
+    ),
 )
 """What the lowering takes today, all in this place."""

@@ -161,6 +161,7 @@ def _simt(gemm: Gemm) -> Columns:
         raster_rows=(1, 8),
         copied=(4, 1) if simt.loads_unaligned_rows(gemm) else (4,),
         columns_together=(4, 1) if simt.stores_unaligned_rows(gemm) else (4,),
+        persistent=(0, 1),
         split_k=(1,),
         cluster_k=(1,),
     )

@@ -106,6 +106,11 @@ THREADS_FIT: tuple[Law, ...] = (
     ),
 )
 
+PERSISTENT_IS_RASTERISED = Law(
+    lambda c, g: (c.persistent > 0) & (c.raster_rows < 2),
+    lambda c, g: "persistent blocks find their next tile by a raster: raster_rows of at least 2",
+)
+
 
 def ring_fits(shared_bytes: Callable[[Any, int], Column]) -> Law:
     """A ring has two stages, and shared memory has room for it. shared_bytes: of a configuration and the bytes of an

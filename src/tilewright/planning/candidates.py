@@ -41,7 +41,7 @@ def candidates(gemm: Gemm, spec: DeviceSpec, count: int = 1) -> Mapping[str, Col
     """Tables of what can multiply the formats of a problem on a device, by family. count: of such problems."""
     if gemm.pieces is not None:
         return {"wgmma": _wgmma(gemm, spec, count)} if spec.compute_capability[0] == 9 else {}
-    kind, table = _listed(gemm, spec)
+    kind, table = listed(gemm, spec)
     by_wgmma = {"wgmma": _wgmma(gemm, spec, count)} if _multiplies_by_wgmma(gemm, spec) else {}
     return {**by_wgmma, kind: table}
 
@@ -61,11 +61,11 @@ def families_for(gemm: Gemm, spec: DeviceSpec, family: str) -> tuple[str, ...]:
 
 def configurations(gemm: Gemm, spec: DeviceSpec) -> Iterator[GemmConfig]:
     """The kernels behind the tables but for wgmma's."""
-    kind, table = _listed(gemm, spec)
+    kind, table = listed(gemm, spec)
     return (row_of(kind, table, at) for at in range(len(table)))
 
 
-def _listed(gemm: Gemm, spec: DeviceSpec) -> tuple[str, Columns]:
+def listed(gemm: Gemm, spec: DeviceSpec) -> tuple[str, Columns]:
     """The family that multiplies the formats, and its kernels, but for wgmma's. Where no tensor core multiplies the
     formats, the CUDA cores do; mma.sync of compute capability 9.0 multiplies FP8 as f16 (`isa.summation`)."""
     rate = spec.tensor.flops_per_clk_per_sm(gemm.multiplied.rate, "f32") if gemm.multiplied is not F32 else 0

@@ -16,7 +16,6 @@ from itertools import chain, islice
 from math import inf
 from operator import itemgetter
 from time import perf_counter
-from typing import Any
 
 from tilewright.device.spec import DeviceSpec
 from tilewright.dtypes import FP8_FORMATS
@@ -50,7 +49,7 @@ from tilewright.planning.on_paper import version_of
 from tilewright.planning.packing import Alignment, as_read, finishes, fitted
 from tilewright.planning.plan import GroupPlan, Plan
 from tilewright.planning.quantizing import quantizing_plan
-from tilewright.planning.ragged import ragged_plan, ranked_ragged
+from tilewright.planning.ragged import ragged_plan, ranked_ragged, reads_groups_by_tma
 from tilewright.planning.ranking import Database, ranked, ranked_for_group
 from tilewright.problem.gemm import Gemm
 from tilewright.problem.quantization import Quantization
@@ -65,9 +64,6 @@ SAFE = PlanConfig(SimtConfig((64, 64, 16), (32, 32), unroll=8))
 
 _KEPT_PLANS = 4096
 """Plans kept; a program whose shapes never come back must not fill the memory with them."""
-
-_RAGGED_TRIED = 16
-"""Kernels for groups that are tried before one is taken that reads the sizes of groups from a table."""
 
 _BEHIND_ESTIMATES = 1.23
 """Times that products of pieces take of what is estimated, at most: f32 arithmetic is as fast as its estimate. H200,
@@ -88,8 +84,8 @@ class Dispatcher:
         self.forked = False
         self._plans: dict[Request, Plan] = {}
         self._kept: dict[Request, Plan] = {}
-        self._groups: dict[Any, GroupPlan] = {}
-        self._ragged: dict[Request, Plan | None] = {}
+        self._groups: dict[tuple[Request, ...], GroupPlan] = {}
+        self._ragged: dict[Request, Plan] = {}
         self._quantizing: dict[tuple[Quantization, int], Plan] = {}
         self._orders: dict[tuple[Gemm, int], ReductionOrder] = {}
         self._reported: set[tuple[str, str]] = set()
@@ -181,9 +177,12 @@ class Dispatcher:
         """Whether `ragged` was asked the same before."""
         return request in self._ragged
 
-    def ragged(self, request: Request) -> Plan | None:
-        """The plan of groups whose ends lie on the GPU, by a kernel that finds them itself; None where there is none
-        for these operands."""
+    def reads_groups_by_tma(self, request: Request) -> bool:
+        """Whether groups whose ends lie on the GPU are multiplied by wgmma from where they lie."""
+        return reads_groups_by_tma(request, self.spec)
+
+    def ragged(self, request: Request) -> Plan:
+        """The plan of groups whose ends lie on the GPU, by a kernel that finds them itself."""
         if request not in self._ragged:
             self.refuse_fork()
             with self._lock, self.gpu.as_current():
@@ -192,49 +191,44 @@ class Dispatcher:
                 self._ragged[request] = self._made_ragged(request)
         return self._ragged[request]
 
-    def _made_ragged(self, request: Request) -> Plan | None:
-        for config in islice(ranked_ragged(request, self.spec), _RAGGED_TRIED):
+    def _made_ragged(self, request: Request) -> Plan:
+        failures: list[TilewrightError] = []
+        for config in ranked_ragged(request, self.spec):
             try:
                 return ragged_plan(self.kernels, request, config)
             except (CompileError, LaunchError, LoweringError, ScheduleError) as failure:
+                failures.append(failure)
                 self.report(request.gemm, str(config), failure)
-        return None
+        raise failures[-1]
 
-    def known_group(
-        self, requests: tuple[Request, ...], bounds: tuple[Gemm, ...] = (), count: int = 0
-    ) -> GroupPlan | None:
+    def known_group(self, requests: tuple[Request, ...]) -> GroupPlan | None:
         """The plan of a group that was planned before."""
-        return self._groups.get((requests, bounds, count))
+        return self._groups.get(requests)
 
-    def group(self, requests: tuple[Request, ...], bounds: tuple[Gemm, ...] = (), count: int = 0) -> GroupPlan:
+    def group(self, requests: tuple[Request, ...]) -> GroupPlan:
         """One launch for problems that agree in formats, orders and epilogue: the best kernel that can be built.
 
-        bounds: the largest and the smallest of `count` problems whose sizes are not known here; `requests` are typical
-        ones then, and the table lies on the GPU, where it else is an argument of the launch. Raises what building,
-        compiling and loading the last resort raises.
+        Raises what building, compiling and loading the last resort raises.
         """
-        key = requests, bounds, count
-        found = self._groups.get(key)
+        found = self._groups.get(requests)
         if found is None:
             self.refuse_fork()
             with self._lock, self.gpu.as_current():
                 if len(self._groups) >= _KEPT_PLANS:
                     self._groups.clear()
-                found = self._groups[key] = self._made_group(requests, bounds, count or len(requests))
+                found = self._groups[requests] = self._made_group(requests)
         return found
 
-    def _made_group(self, requests: tuple[Request, ...], bounds: tuple[Gemm, ...], count: int) -> GroupPlan:
+    def _made_group(self, requests: tuple[Request, ...]) -> GroupPlan:
         failures = []
         gemms = [multiplied_on(self.spec, request.gemm) for request in requests]
         alignment = Alignment(*(min(getattr(request.alignment, side) for request in requests) for side in "abc"))
-        every = dict.fromkeys((*gemms, *(multiplied_on(self.spec, bound) for bound in bounds)))
-        problems = Problems.LISTED if bounds else Problems.PASSED
         for config in (*(config for _, config in ranked_for_group(gemms, self.spec)), SAFE):
-            first, *others = (as_multiplied_by(config, gemm) for gemm in every)
+            first, *others = (as_multiplied_by(config, gemm) for gemm in dict.fromkeys(gemms))
             try:
-                built = self.kernels.kernel(first, alignment, config, problems=problems, others=others)
+                built = self.kernels.kernel(first, alignment, config, problems=Problems.PASSED, others=others)
                 grids = [grid_of(built.kernel, gemm) for gemm in (first, *others)]
-                grid = (max(grid[0] for grid in grids), max(grid[1] for grid in grids), count)
+                grid = (max(grid[0] for grid in grids), max(grid[1] for grid in grids), len(requests))
                 launch = built.loaded.prepare(grid, built.kernel.block, (0, first.alpha, first.beta))
                 return GroupPlan(launch, tuple(column.name for column in built.kernel.columns))
             except (CompileError, LaunchError, LoweringError, ScheduleError) as failure:

@@ -90,8 +90,8 @@ class Plan:
 
 @dataclass(frozen=True, slots=True)
 class GroupPlan:
-    """One launch of problems that stand in a table: on the GPU, or an argument of the launch. columns: the words of a
-    row, by their names: addresses (A, B, C, bias) and sizes (M, N, K, lda, ldb, ldc)."""
+    """One launch of problems that stand in a table, which is an argument. columns: the words of a row, by their names:
+    addresses (A, B, C, bias) and sizes (M, N, K, lda, ldb, ldc)."""
 
     launch: PreparedLaunch
     columns: tuple[str, ...]

@@ -1,8 +1,8 @@
 """Kernels for groups of ragged sizes whose ends lie on the GPU: which come into question, and their plan.
 
 The host knows how many rows (or products of a sum) all groups have together, and how many groups there are. So a kernel
-is chosen for groups of the average size, by the performance model. All of them are persistent wgmma kernels, whose
-blocks find the groups of their tiles themselves.
+is chosen for groups of the average size, by the performance model. All of them are persistent kernels, whose blocks
+find the groups of their tiles themselves: of wgmma where TMA takes the operands, else of mma.sync or the CUDA cores.
 """
 
 from __future__ import annotations
@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import replace
 from functools import lru_cache
+from itertools import islice
 from typing import Any
 
 import numpy as np
@@ -23,14 +24,16 @@ from tilewright.kernels.block_work import Setting, work_of
 from tilewright.kernels.columns import Columns
 from tilewright.kernels.configuration import row_of
 from tilewright.kernels.law import legal
+from tilewright.kernels.simt import SimtConfig
 from tilewright.kernels.spaces import joined, product
 from tilewright.kernels.wgmma_steps import SWIZZLE_ATOM_BYTES, reads_orders, tma_stores
 from tilewright.lowering.groups import TABLE
 from tilewright.model.time import predict_seconds
-from tilewright.planning.assembly import Request, check_maps
-from tilewright.planning.candidates import families_for
+from tilewright.planning.assembly import Request, as_multiplied_by, check_maps, multiplied_on
+from tilewright.planning.block_clocks import blocks_per_sm
+from tilewright.planning.candidates import families_for, listed
 from tilewright.planning.kernels import Kernels
-from tilewright.planning.packing import TMA_BYTES, Alignment
+from tilewright.planning.packing import TMA_BYTES
 from tilewright.planning.plan import Place, Plan, Role, Step
 from tilewright.planning.stack import Groups
 from tilewright.problem.gemm import Gemm, Order
@@ -47,17 +50,42 @@ _NOMINAL = 256
 _LEAST_STAGES, _GOOD_STAGES = 3, 4
 """Of a ring: with fewer loads do not run ahead far enough, or barely."""
 
+_RASTER_ROWS = 8
+"""Rows of tiles that are visited together, of kernels whose threads copy for themselves."""
+
+_TRIED = 16
+"""Kernels loaded by TMA that are built before others are: few spill."""
+
+SAFE = PlanConfig(SimtConfig((64, 64, 16), (32, 32), unroll=8, raster_rows=_RASTER_ROWS, persistent=True))
+"""Right for every operand on every GPU."""
+
 _TIE = 0.05
 """How much of the time of the SMs counts where memory takes longer: of kernels that wait for it alike, the one is
 chosen that asks the SMs for less."""
 
 
 def ranked_ragged(request: Request, spec: DeviceSpec) -> Iterator[PlanConfig]:
-    """Plans of persistent wgmma kernels for groups, best first; none where they cannot take the operands."""
+    """Plans of persistent kernels for groups: some loaded by TMA, where they can be, and all whose threads copy for
+    themselves, each best first; the last is right everywhere."""
+    if reads_groups_by_tma(request, spec):
+        yield from islice(_by_tma(request, spec), _TRIED)
+    yield from _by_threads(request, spec)
+    yield SAFE
+
+
+def reads_groups_by_tma(request: Request, spec: DeviceSpec) -> bool:
+    """Whether wgmma and TMA take the operands of groups as they lie, and the lowering of groups their orders."""
     gemm, groups, alignment = request.gemm, request.groups, request.alignment
     assert groups is not None
-    if not _is_served(gemm, groups, spec, alignment):
-        return
+    multiplies = gemm.multiplied is not F32 and spec.tensor.flops_per_clk_per_sm(gemm.multiplied.rate, "f32") > 0
+    ordered = gemm.a is Order.ROW if groups.along == "m" else (gemm.a, gemm.b) == (Order.COL, Order.ROW)
+    aligned = min(alignment.a, alignment.b) >= TMA_BYTES and groups.step >= 0 and gemm.k > 0
+    return multiplies and bool(families_for(gemm, spec, "wgmma")) and reads_orders(gemm) and ordered and aligned
+
+
+def _by_tma(request: Request, spec: DeviceSpec) -> Iterator[PlanConfig]:
+    gemm, groups, alignment = request.gemm, request.groups, request.alignment
+    assert groups is not None
     typical = _typical(gemm, groups)
     staged = alignment.c >= TMA_BYTES or not tma_stores(gemm)
     room = spec.max_shared_bytes_per_block - (TABLE.size_bytes if groups.along == "m" else 0)
@@ -66,17 +94,24 @@ def ranked_ragged(request: Request, spec: DeviceSpec) -> Iterator[PlanConfig]:
     c = _candidates(formats, groups.along, staged, room)
     visited = c.raster_rows * c.m * typical.k * gemm.dtype.bytes
     c = c.with_columns(raster_rows=np.where(visited > _STRIP_BYTES, c.raster_rows // 2, c.raster_rows))
-    seconds = _seconds(c, typical, groups, spec, alignment)
+    seconds = _seconds("wgmma", c, typical, groups, spec, Setting(0, 0, TMA_BYTES, alignment.c), 1)
     for at in np.argsort(seconds, kind="stable").tolist():
         yield PlanConfig(row_of("wgmma", c, at))
 
 
-def _is_served(gemm: Gemm, groups: Groups, spec: DeviceSpec, alignment: Alignment) -> bool:
-    """Whether wgmma and TMA take the operands as they lie, and the lowering of groups their orders."""
-    multiplies = gemm.multiplied is not F32 and spec.tensor.flops_per_clk_per_sm(gemm.multiplied.rate, "f32") > 0
-    ordered = gemm.a is Order.ROW if groups.along == "m" else (gemm.a, gemm.b) == (Order.COL, Order.ROW)
-    aligned = min(alignment.a, alignment.b) >= TMA_BYTES and groups.step >= 0 and gemm.k > 0
-    return multiplies and bool(families_for(gemm, spec, "wgmma")) and reads_orders(gemm) and ordered and aligned
+def _by_threads(request: Request, spec: DeviceSpec) -> Iterator[PlanConfig]:
+    """The kernels that a plain product of a group would be chosen from, made persistent."""
+    gemm, groups, alignment = request.gemm, request.groups, request.alignment
+    assert groups is not None
+    typical = _typical(gemm, groups)
+    kind, c = listed(typical, spec)
+    rows = np.full(len(c), _RASTER_ROWS)
+    c = c.with_columns(persistent=np.ones_like(rows), raster_rows=rows)
+    c = c[blocks_per_sm(kind, c, typical, spec) > 0]
+    setting = Setting(0, 0, min(alignment.a, alignment.b), alignment.c)
+    seconds = _seconds(kind, c, typical, groups, spec, setting, blocks_per_sm(kind, c, typical, spec))
+    for at in np.argsort(seconds, kind="stable").tolist():
+        yield PlanConfig(row_of(kind, c, at))
 
 
 def _typical(gemm: Gemm, groups: Groups) -> Gemm:
@@ -142,16 +177,18 @@ def _with_ring(c: Columns, gemm: Gemm, room: int, *, staged: bool) -> Columns:
     return two.with_columns(**{name: np.where(better, getattr(one, name), getattr(two, name)) for name in names})
 
 
-def _seconds(c: Columns, typical: Gemm, groups: Groups, spec: DeviceSpec, alignment: Alignment) -> Any:
-    """The time of all groups by the performance model."""
-    clusters = _lines_of_tiles(typical.m, c.m * c.cluster_m, groups) * ceil_div(typical.n, c.n * c.cluster_n)
-    blocks = np.ceil(groups.count * clusters) * c.cluster_m * c.cluster_n
-    setting = Setting(blocks, ceil_div(typical.k, c.k), TMA_BYTES, alignment.c)
-    work = work_of("wgmma", c, typical, setting)
+def _seconds(
+    kind: str, c: Columns, typical: Gemm, groups: Groups, spec: DeviceSpec, setting: Setting, per_sm: Any
+) -> Any:
+    """The time of all groups by the performance model. setting: alignments; the rest is found here."""
+    high, wide = (getattr(c, name) if name in c.names else 1 for name in ("cluster_m", "cluster_n"))
+    clusters = _lines_of_tiles(typical.m, c.m * high, groups) * ceil_div(typical.n, c.n * wide)
+    blocks = np.ceil(groups.count * clusters) * high * wide
+    work = work_of(kind, c, typical, replace(setting, blocks=blocks, k_tiles=ceil_div(typical.k, c.k)))
     moved_bytes = groups.count * typical.compulsory_bytes
     together, alone = (
-        predict_seconds(work, spec, blocks_per_sm=np.ones(len(c)), dram_bytes=np.full(len(c), float(size_bytes)))
-        for size_bytes in (moved_bytes, 0)
+        predict_seconds(work, spec, blocks_per_sm=np.broadcast_to(per_sm, len(c)), dram_bytes=of_dram)
+        for of_dram in (np.full(len(c), float(moved_bytes)), np.zeros(len(c)))
     )
     return together + _TIE * alone
 
@@ -167,7 +204,7 @@ def _lines_of_tiles(rows: int, tile: Any, groups: Groups) -> Any:
 
 def ragged_plan(kernels: Kernels, request: Request, config: PlanConfig) -> Plan:
     """The launch of a kernel for groups, or several where there are more groups than one counts."""
-    gemm, groups = request.gemm, request.groups
+    gemm, groups = as_multiplied_by(config, multiplied_on(kernels.spec, request.gemm)), request.groups
     assert groups is not None
     along_m = groups.along == "m"
     smallest = replace(gemm, m=1) if along_m else replace(gemm, k=1)

@@ -54,10 +54,6 @@ class CupyArrays(Signed):
     def assign(self, target: Any, value: Any) -> None:
         target[...] = value
 
-    def words(self, shape: Shape, like: Any) -> Any:
-        with like.device:
-            return self.cupy.empty(shape, np.int64)
-
     def elsewhere(self, device: int) -> bool:
         return int(self.cupy.cuda.runtime.getDevice()) != device
 

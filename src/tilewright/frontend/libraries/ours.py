@@ -11,7 +11,7 @@ from tilewright.dtypes import BF16, Array, DType
 from tilewright.errors import LaunchError, ProblemError
 from tilewright.frontend.libraries.views import NAMES, Shape, View, c_strides, format_named, no_room
 from tilewright.runtime.driver import driver_answer, open_gpu
-from tilewright.runtime.memory import DeviceArray, borrow
+from tilewright.runtime.memory import BorrowedArray, DeviceArray, borrow
 from tilewright.units import format_bytes
 
 _KEPT: dict[int, DeviceArray] = {}
@@ -45,17 +45,11 @@ class _Ours:
         memory = DeviceArray.of(open_gpu(self.view(like).device or 0), words)  # type: ignore[attr-defined]
         return memory.pointer, memory
 
-    def words(self, shape: Shape, like: Any) -> Any:
-        raise ProblemError(
-            f"The sizes of groups cannot be computed on the GPU with arrays of {self.name}.",  # type: ignore[attr-defined]
-            hint="pass tensors of PyTorch or arrays of CuPy, or lists of matrices.",
-        )
-
     def key(self, options: Any, a: Any, b: Any, c: Any, bias: Any, out: Any, operands: tuple[Any, ...] = ()) -> Any:
         return None
 
     def address(self, array: Any) -> int:
-        return int(self.view(array).pointer)  # type: ignore[attr-defined]
+        return int(self.borrowed(array).pointer)  # type: ignore[attr-defined]
 
     def capturing(self) -> bool:
         return False
@@ -90,11 +84,14 @@ class JaxArrays(_Ours):
         devices = array.devices()
         if len(devices) != 1:
             raise ProblemError(f"The array is spread over {len(devices)} devices, and a kernel runs on one.")
-        array.block_until_ready()
         if next(iter(devices)).platform not in ("gpu", "cuda"):
             return View(0, array.shape, c_strides(array.shape), dtype, None)
-        borrowed = borrow(array)
+        borrowed = self.borrowed(array)
         return View(borrowed.pointer, borrowed.shape, borrowed.strides, dtype, borrowed.device_index or 0)
+
+    def borrowed(self, array: Any) -> BorrowedArray:
+        """The memory of an array that has been computed."""
+        return borrow(array.block_until_ready())
 
     def maker(self, shape: Shape, dtype: DType, like: Any) -> Callable[[], Any]:
         (device,) = like.devices()
@@ -121,11 +118,15 @@ class AnyArrays(_Ours):
     writes_in_place = True
 
     def view(self, array: Any) -> View:
-        told = borrow(array)
+        told = self.borrowed(array)
         dtype = told.dtype if told.dtype is BF16 else format_named(told.dtype.storage, array)
-        device = told.device_index or 0
-        _wait_for(array, device)
-        return View(told.pointer, told.shape, told.strides, dtype, device)
+        return View(told.pointer, told.shape, told.strides, dtype, told.device_index or 0)
+
+    def borrowed(self, array: Any) -> BorrowedArray:
+        """The memory of an array that has been written."""
+        told = borrow(array)
+        _wait_for(array, told.device_index or 0)
+        return told
 
     def maker(self, shape: Shape, dtype: DType, like: Any) -> Callable[[], Any]:
         gpu = open_gpu(self.view(like).device or 0)

@@ -103,9 +103,6 @@ class TorchArrays(Signed):
         memory = self.torch.as_tensor(words, device=like.device)
         return memory.data_ptr(), memory
 
-    def words(self, shape: Shape, like: Any) -> Any:
-        return self.torch.empty(shape, dtype=self.torch.int64, device=like.device)
-
     def elsewhere(self, device: int) -> bool:
         return int(self.torch.cuda.current_device()) != device
 

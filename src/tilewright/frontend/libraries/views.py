@@ -110,10 +110,6 @@ class Library(Protocol):
         """A copy of some words on the device of `like`, its address and what keeps it."""
         ...
 
-    def words(self, shape: Shape, like: Any) -> Any:
-        """A new array of 64-bit integers on the device of `like`, which may be assigned to."""
-        ...
-
     def capturing(self) -> bool:
         """Whether the user's stream is recording a graph."""
         ...

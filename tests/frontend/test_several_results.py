@@ -132,6 +132,21 @@ def test_calls_on_a_gpu(lead: tuple[int, ...]) -> None:
 
 
 @pytest.mark.usefixtures("gpu")
+@pytest.mark.parametrize("lead", [(5,), (2, 3), (1,)])
+def test_rotary_embedding(lead: tuple[int, ...]) -> None:
+    a, b, cos, sin = drawn(*lead, 300), drawn(300, 10), drawn(*lead, 10), drawn(*lead, 10)
+    given = {"cos": on_gpu(cos), "sin": on_gpu(sin)}
+    found = matmul(on_gpu(a), on_gpu(b), epilogue=ops.rotary, operands=given)
+    assert_close(found, ops.rotary(np.matmul(a.astype(float), b), cos, sin), (*lead, 10))
+    into = on_gpu(np.empty((10, *lead[::-1]), np.float32)).T
+    if len(lead) == 1:  # columns that are contiguous, of which the kernel has rows
+        matmul(on_gpu(a), on_gpu(b), epilogue=ops.rotary, operands=given, out=into)
+        assert_close(into, np.asarray(found))
+    with pytest.raises(ShapeError, match="odd number of columns"):
+        matmul(on_gpu(a), on_gpu(b[:, :9].copy()), epilogue=ops.rotated_pair)
+
+
+@pytest.mark.usefixtures("gpu")
 def test_results_of_batches() -> None:
     a, b, residual = drawn(3, 4, 7), drawn(3, 7, 5), drawn(3, 4, 5)
 

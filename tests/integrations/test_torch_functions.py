@@ -149,6 +149,25 @@ def test_gradients_of_several_results(used: tuple[str, ...], lead: tuple[int, ..
         assert_same(one, other)
 
 
+def test_gradients_of_rotary_embedding() -> None:
+    a, b, cos, sin = drawn(M, K), drawn(K, N), drawn(M, N), drawn(N)
+
+    def bent(acc: Any, cos: Any, sin: Any) -> Any:
+        return ops.rotary(ops.silu(acc) * cos, cos, sin)
+
+    found = matmul(a, b, epilogue=bent, operands={"cos": cos, "sin": sin})
+    wide = [x.detach().double().requires_grad_() for x in (a, b, cos, sin)]
+    x = torch.nn.functional.silu(wide[0] @ wide[1]) * wide[2]
+    turned = torch.stack((-x[:, 1::2], x[:, 0::2]), -1).flatten(-2)
+    expected = x * wide[2] + turned * wide[3]
+    assert_same(found, expected)
+    seed = torch.randn(M, N)
+    ours = torch.autograd.grad(found, [a, b, cos, sin], seed)
+    theirs = torch.autograd.grad(expected, wide, seed.double())
+    for one, other in zip(ours, theirs, strict=True):
+        assert_same(one, other)
+
+
 def test_the_largest_of_rows_has_no_gradient() -> None:
     a, b = drawn(M, K), drawn(K, N)
     found, largest = matmul(a, b, epilogue=lambda acc: (acc * acc, ops.row_max(acc)))

@@ -174,6 +174,23 @@ def test_scales_of_blocks_need_whole_blocks_of_rows(config: str) -> None:
         _ = build(gemm, CONFIGS[config].schedule(gemm)).kernel
 
 
+@pytest.mark.cross_section("config", every=2)
+@pytest.mark.parametrize("config", [name for name in CONFIGS if "swap" not in name and "codes" not in name])
+def test_pairs_of_columns_are_turned(config: str) -> None:
+    n = 96 if config in ("mma-shuffle", "wgmma-bytes") else 82
+    turned = ops.rotary(ACC + GATE, GATE, ROW)
+    twice = Result(Added("twice", None, F32), ops.rotated_pair(ops.rotated_pair(ACC * ROW) + GATE).value)
+    epilogue = Epilogue("n", function=turned.value, results=(twice,) if "threads" not in config else ())
+    assert_right(built_for(CONFIGS[config], gemm_of(CONFIGS[config], 70, n, epilogue=epilogue, beta=0.5)))
+
+
+def test_pairs_across_lanes_are_refused() -> None:
+    for config, options in (("wgmma-swap", {}), ("mma", {"c": Order.COL, "ldc": 64})):
+        gemm = gemm_of(CONFIGS[config], 64, 64, epilogue=Epilogue(function=ops.rotated_pair(ACC).value), **options)
+        with pytest.raises(LoweringError, match="does not hold both columns of a pair"):
+            _ = build(gemm, CONFIGS[config].schedule(gemm)).kernel
+
+
 def test_swapped_operands_fold_rows_and_refuse_columns() -> None:
     config = CONFIGS["wgmma-swap"]
     epilogue = epilogue_of(FOLDS["rows"], FOLDS["largest"])

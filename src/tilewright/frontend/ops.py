@@ -15,10 +15,20 @@ import numpy as np
 from tilewright.dtypes import F32, FP8_FORMATS, DType
 from tilewright.frontend.formats import format_of
 from tilewright.frontend.libraries.views import DTypeError
-from tilewright.frontend.symbols import TRACED, Folded, Quantized, applied, as_number, chosen, combined, rounded
+from tilewright.frontend.symbols import (
+    TRACED,
+    Folded,
+    Quantized,
+    applied,
+    as_number,
+    chosen,
+    combined,
+    rotated,
+    rounded,
+)
 from tilewright.problem.functions import Activation, Elementary, Function, Operation
 from tilewright.problem.quantization import scales_of_blocks, spread_over_blocks
-from tilewright.problem.values import Along, folded_array, rounded_to
+from tilewright.problem.values import Along, folded_array, rotated_pairs, rounded_to
 
 __all__ = [
     "absolute",
@@ -36,6 +46,8 @@ __all__ = [
     "minimum",
     "quantized",
     "relu",
+    "rotary",
+    "rotated_pair",
     "row_max",
     "row_sum",
     "row_sum_of_squares",
@@ -127,6 +139,17 @@ def where(condition: Any, a: Any, b: Any) -> Any:
     if any(isinstance(one, TRACED) for one in (condition, a, b)):
         return chosen(condition, a, b)
     return np.where(condition, a, b)
+
+
+def rotated_pair(x: Any) -> Any:
+    """x turned by a quarter in each pair of columns: `-x[..., 2j + 1]` in column 2j, `x[..., 2j]` in column 2j + 1."""
+    return rotated(x) if isinstance(x, TRACED) else rotated_pairs(np.asarray(x))
+
+
+def rotary(x: Any, cos: Any, sin: Any) -> Any:
+    """Rotary embedding of pairs of neighbouring columns: `x * cos + rotated_pair(x) * sin`. cos, sin: of the angle of
+    each element, both columns of a pair alike."""
+    return x * cos + rotated_pair(x) * sin
 
 
 def row_sum(x: Any) -> Any:

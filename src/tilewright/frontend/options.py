@@ -51,6 +51,11 @@ class Options:
         return () if self.traced is None else self.traced.others
 
     @property
+    def values(self) -> tuple[Value, ...]:
+        """All results of the function."""
+        return () if self.traced is None else self.traced.values
+
+    @property
     def function(self) -> Value | None:
         """The function of the epilogue."""
         return None if self.traced is None else self.traced.value

@@ -26,7 +26,7 @@ from tilewright.planning.emulated import by_scaled_pieces
 from tilewright.planning.packing import Alignment
 from tilewright.problem.epilogue import Epilogue, Result
 from tilewright.problem.gemm import Gemm
-from tilewright.problem.values import Element, Value, with_leaves
+from tilewright.problem.values import Element, Value, rotations_of, with_leaves
 
 Addresses = tuple[int, ...]
 """Of A, B, the result, the bias and the residual, 0 for what is not there; and of each operand of a function."""
@@ -114,6 +114,10 @@ def checked(views: Views, options: Options, *, row_major: bool = False) -> tuple
         bias_along(views.bias.shape, product)
     for name, view in operands:
         check_shape(name, view, product)
+    if (product.n % 2 or product.one_column) and any(True for value in options.values for _ in rotations_of(value)):
+        raise ShapeError(
+            f"A result of shape {product.shape} has an odd number of columns, and the epilogue turns pairs of them."
+        )
     return product, dtype
 
 
@@ -169,6 +173,8 @@ def requests_of(views: Views, product: Product, dtype: DType, options: Options) 
     if further:
         _check_folds(further, layouts, product)
     for layout in layouts:
+        if layout.swapped and any(True for value in options.values for _ in rotations_of(value)):
+            raise CannotWrite  # pairs of columns lie along the kernel's columns
         if second is not None and (layout.swapped or layout.stack is not None):
             raise CannotWrite if layout.swapped else NeedsCopy("a", tight)
         along_c = _OTHER[along] if layout.swapped else along

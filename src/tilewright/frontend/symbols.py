@@ -12,7 +12,7 @@ from typing import Any, Literal
 from tilewright.dtypes import DType
 from tilewright.errors import ProblemError
 from tilewright.problem.functions import Elementary, Function, Operation
-from tilewright.problem.values import Along, Applied, Combined, Constant, Rounded, Value, Where
+from tilewright.problem.values import Along, Applied, Combined, Constant, Rotated, Rounded, Value, Where
 
 MOST_OPERATIONS = 400
 """Of an expression, each counted as often as kernels evaluate it."""
@@ -226,6 +226,12 @@ def rounded(given: Any, dtype: Any) -> Symbol:
     """The symbol of a number rounded to a format. Raises TraceError."""
     x = as_number(given)
     return Symbol(Rounded(dtype, x.value), 1 + x.size)
+
+
+def rotated(given: Any) -> Symbol:
+    """The symbol of a number turned in its pair of columns. Raises TraceError."""
+    x = as_number(given)
+    return Symbol(Rotated(x.value), 1 + x.size)
 
 
 def as_number(given: Any) -> Symbol:

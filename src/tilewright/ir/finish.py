@@ -9,6 +9,7 @@ from tilewright.dtypes import F32, DType
 from tilewright.ir.buffer import Buffer, Ref, Space
 from tilewright.ir.expr import ONE, Apply, Binary, Cast, Const, Expr, Fma, Load, Op, Select, Var, binary, both, real
 from tilewright.ir.stmt import Alloc, Assign, Body, For, Move
+from tilewright.ir.visit import rebuild, sub_exprs
 from tilewright.problem.epilogue import Epilogue
 from tilewright.problem.functions import Function, Operation
 from tilewright.problem.gemm import LARGEST_FACTOR
@@ -16,7 +17,23 @@ from tilewright.problem.values import Added, AddedName, evaluate
 
 ALPHA, BETA = Var("alpha", F32), Var("beta", F32)
 
+PAIR_SIGN = Var("pair_sign", F32)
+"""What the value of the other column of a pair is multiplied by: -1 in even columns, 1 in odd ones."""
+
+OTHER = "_of_other"
+"""Behind the name of a leaf: of the other column of a pair."""
+
 _ELEMENT = "element"
+
+
+def _exchanged(value: Expr, leaves: frozenset[str]) -> Expr:
+    """The value of the other column of a pair: with its leaves in place of the running one's, and the reverse."""
+    if isinstance(value, Var):
+        if value == PAIR_SIGN:
+            return Binary(Op.MUL, real(-1.0), PAIR_SIGN)
+        name = value.name + OTHER if value.name in leaves else value.name.removesuffix(OTHER)
+        return Var(name, value.dtype)
+    return rebuild(value, tuple(_exchanged(part, leaves) for part in sub_exprs(value)))
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,6 +82,11 @@ class Computed:
 
     def rounded(self, dtype: DType, value: Expr) -> Expr:
         return Cast(F32, Cast(dtype, value))
+
+    def rotated(self, value: Expr) -> Expr:
+        leaves = (*self.totals, *self.elements.values(), self.addend)
+        names = frozenset(leaf.name for leaf in leaves if isinstance(leaf, Var))
+        return Binary(Op.MUL, PAIR_SIGN, _exchanged(value, names))
 
 
 _OPS: Mapping[Operation, Op] = {

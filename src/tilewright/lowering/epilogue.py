@@ -25,13 +25,14 @@ from math import gcd
 from tilewright.dtypes import DType
 from tilewright.errors import LoweringError
 from tilewright.ir.buffer import Buffer, Ref
-from tilewright.ir.expr import ZERO, Binary, Cast, Const, Expr, Load, Op, Var, binary, real
-from tilewright.ir.finish import BETA, as_f32
+from tilewright.ir.expr import ZERO, Binary, Cast, Const, Expr, Load, Op, Select, Var, binary, real
+from tilewright.ir.finish import BETA, OTHER, PAIR_SIGN, as_f32
 from tilewright.ir.kernel import WIDEST_BYTES
 from tilewright.ir.program import Axis, Program
 from tilewright.ir.simplify import substitute
 from tilewright.ir.stmt import Alloc, Assign, Body, For, If, Move, QuadTranspose
 from tilewright.ir.tiles import FRAGMENT, Tile, quad_shuffle_axis
+from tilewright.ir.visit import variables
 from tilewright.layout.fragment import QUAD_LANES
 from tilewright.lowering.coordinates import index_of, lane_of
 from tilewright.lowering.copies import store_tile
@@ -63,6 +64,19 @@ Leaves = dict[str, Expr]
 """Values by the names of the leaves of an expression that they stand for."""
 
 _FOUR, _PIECE, _ROW, _OWNED = "four", "piece", "row", "owned"
+
+
+def _of_pair(leaves: Leaves) -> Leaves:
+    """What stands for the other column of a pair, of which a thread finishes both. Raises LoweringError where it does
+    not."""
+    element = Var(ELEMENT)
+    if not any(ELEMENT in variables(value) for value in leaves.values()):
+        raise LoweringError(
+            "The epilogue makes an element of its neighbour's values too, and threads of this kernel finish one.",
+            hint="another kernel, or a row-major C.",
+        )
+    others = {name + OTHER: substitute(value, {ELEMENT: element ^ 1}) for name, value in leaves.items()}
+    return others | {PAIR_SIGN.name: Select(binary(Op.EQ, element % 2, 0), real(-1.0), real(1.0))}
 
 
 @dataclass(frozen=True)
@@ -135,6 +149,8 @@ class Epilogue:
         leaves = {finished_sum(number).name: as_f32(total) for number, total in enumerate(totals)} | read
         if addend is not None:
             leaves[ADDEND.name] = as_f32(addend)
+        if self.program.gemm.epilogue.has_pairs:
+            leaves |= _of_pair(leaves)
         result = substitute(output.overwriting if addend is None else output.value, leaves)
         return Assign(value, as_format(result, value.buffer.dtype), origin="C")
 
@@ -215,8 +231,12 @@ class Epilogue:
         addend: Expr | None = None
         if self.program.late_beta and reads_addend is not False and not self.overwrites:
             needed = None if reads_addend else Binary(Op.NE, BETA, real(0))
-            load = (Move(Ref(value, (ZERO,)), self._addend(place), width, needed, origin="C"),)
-            addend = Load(value, (element,))
+            old = value
+            if self.program.gemm.epilogue.has_pairs:  # the other column still asks for it
+                old = value_buffer("C_old", self.program.gemm.out, width)
+                load = (Alloc(old),)
+            load = (*load, Move(Ref(old, (ZERO,)), self._addend(place), width, needed, origin="C"))
+            addend = Load(old, (element,))
         operands, read = self._reads(place, width)
         assign: Body = (self._assign(here, sums_at(element), addend, read(element)),)
         if width > 1:

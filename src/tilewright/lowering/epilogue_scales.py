@@ -47,6 +47,23 @@ _ROWS = 2
 _NUMBER, _CHUNK, _PAIR, _HALF = "block", "chunk_of_block", "pair_of_chunk", "half"
 
 
+def check_pairs(program: Program) -> None:
+    """Raise LoweringError for a program whose threads do not hold pairs of neighbouring columns, where the epilogue is
+    made of such."""
+    gemm = program.gemm
+    if not gemm.epilogue.has_pairs:
+        return
+    plan = epilogue_plan(program)
+    by_block = plan.tile is not None and not plan.subtiles
+    turned = bool(plan.subtiles) and program.instruction_axes[0].dim == gemm.operand("C").contiguous
+    if gemm.operand("C").contiguous != "n" or by_block or turned or (not plan.subtiles and program.result_vector < 2):
+        raise LoweringError(
+            "The epilogue makes an element of its neighbour's values too: a thread of this kernel does not hold both "
+            "columns of a pair.",
+            hint="a row-major C, from registers or in epilogue subtiles, and no swap-AB.",
+        )
+
+
 def check_scales(program: Program) -> None:
     """Raise LoweringError for a program whose warpgroups hold no whole blocks of rows."""
     scales = program.gemm.epilogue.scales

@@ -183,7 +183,7 @@ class SubtileStore(SubtileGeometry):
         program, sums, value = self.program, self.sums, self._value(count)
         rows, columns = self.instruction_axes
         # Operands are read, and what lies beside C is written, in pairs; else a loop over elements is the shorter text.
-        beside = self.plan.outputs[0].reads or self.plan.outputs[1:]
+        beside = self.plan.outputs[0].reads or self.plan.outputs[1:] or self.program.gemm.epilogue.has_pairs
         width = self.fragment.neighbours(1) if beside and not self.transposed else 1
         number: Expr = Var(_PAIR.name if width > 1 else ELEMENT) * width if count > width else ZERO
         row, column = self.fragment.element(LANE, first + number)

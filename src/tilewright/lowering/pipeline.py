@@ -21,7 +21,7 @@ from tilewright.lowering.check_instruction import check_instruction
 from tilewright.lowering.check_scheduler import check_scheduler
 from tilewright.lowering.cluster_sums import check_cluster_sums
 from tilewright.lowering.coordinates import block_shape, bounds_of
-from tilewright.lowering.epilogue_scales import check_scales
+from tilewright.lowering.epilogue_scales import check_pairs, check_scales
 from tilewright.lowering.expand import expand
 from tilewright.lowering.flatten_indices import flatten_indices
 from tilewright.lowering.groups import TABLE
@@ -51,6 +51,7 @@ def lower(
     check_instruction(program)
     check_engine(program)
     check_scales(program)
+    check_pairs(program)
     check_scheduler(program, variant)
     check_cluster_sums(program)
     exact = assumed_exact(program, variant)

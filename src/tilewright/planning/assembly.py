@@ -73,8 +73,8 @@ class Request:
 
     @property
     def unsplit(self) -> bool:
-        """Whether the kernel that multiplies sums all of k: in one order, or because it writes several results."""
-        return self.fixed_order or bool(self.gemm.epilogue.results)
+        """Whether the kernel that multiplies sums all of k: in one order, or because the epilogue needs that."""
+        return self.fixed_order or self.gemm.epilogue.is_whole
 
 
 def in_f32(gemm: Gemm) -> Gemm:

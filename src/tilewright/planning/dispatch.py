@@ -376,7 +376,7 @@ class Dispatcher:
         for config in chain(self._measured(request), estimated(request, self.spec), last):
             if config in seen or (request.without_workspace and needs_workspace(request, config)):
                 continue
-            if gemm.epilogue.results and (isinstance(config.kernel, GemvConfig) or finishes(config)):
+            if gemm.epilogue.is_whole and (isinstance(config.kernel, GemvConfig) or finishes(config)):
                 continue
             seen.add(config)
             if not request.fixed_order or self._sums_as(self._order(request), request.gemm, config):

@@ -14,17 +14,30 @@ from tilewright.problem.values import (
     Element,
     Factor,
     PlusBetaTimes,
+    Rotated,
     Rounded,
     TimesAlpha,
     Value,
     Where,
+    rotations_of,
 )
 
 ZERO, ONE = Constant.of(0.0), Constant.of(1.0)
 
 
-def derivative(value: Value, by: Accumulated | Element) -> Value:
-    """That of a function by one of its leaves.
+def gradient(value: Value, by: Accumulated | Element, seed: Value) -> Value:
+    """The derivative by a leaf times `seed`, the gradient of the value. Rotations of pairs are turned back."""
+    total = times(derivative(value, by), seed)
+    for rotation in dict.fromkeys(rotations_of(value)):
+        through = times(derivative(value, rotation), seed)
+        if through != ZERO:
+            back = Applied(Elementary.NEGATIVE, Rotated(through))
+            total = plus(total, gradient(rotation.value, by, back))
+    return total
+
+
+def derivative(value: Value, by: Accumulated | Element | Rotated) -> Value:
+    """That of a function by one of its leaves, or by a rotation, which is as good as a leaf.
 
     A comparison has none: of a choice, that of what is chosen. Where a minimum's or a maximum's values are equal, that
     of the first. Rounding is passed through, as PyTorch does.
@@ -35,7 +48,7 @@ def derivative(value: Value, by: Accumulated | Element) -> Value:
     'x + x'
     """
     match value:
-        case Accumulated() | Element():
+        case Accumulated() | Element() | Rotated():
             return ONE if value == by else ZERO
         case Constant() | Factor():
             return ZERO

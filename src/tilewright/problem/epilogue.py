@@ -34,6 +34,7 @@ from tilewright.problem.values import (
     Value,
     evaluate,
     leaves_of,
+    rotations_of,
     with_leaves,
 )
 
@@ -108,6 +109,17 @@ class Epilogue:
     def _leaves(self) -> Iterator[Accumulated | Element | Constant | Factor]:
         functions = (self.function, *(result.value for result in self.results))
         return (leaf for one in functions if one is not None for leaf in leaves_of(one))
+
+    @property
+    def has_pairs(self) -> bool:
+        """Whether an element is made of its neighbour's values too."""
+        functions = (self.function, *(result.value for result in self.results))
+        return any(True for one in functions if one is not None for _ in rotations_of(one))
+
+    @property
+    def is_whole(self) -> bool:
+        """Whether the kernel that multiplies finishes C itself: it writes several results, or makes them of pairs."""
+        return bool(self.results) or self.has_pairs
 
     @property
     def matrices(self) -> tuple[Added, ...]:

@@ -171,7 +171,26 @@ class Rounded:
     value: Value
 
 
-Value = Accumulated | Element | TimesAlpha | PlusBetaTimes | Constant | Factor | Combined | Applied | Where | Rounded
+@dataclass(frozen=True, slots=True)
+class Rotated:
+    """A value turned by a quarter in its pair of columns 2j and 2j + 1: minus that of 2j + 1, and that of 2j."""
+
+    value: Value
+
+
+Value = (
+    Accumulated
+    | Element
+    | TimesAlpha
+    | PlusBetaTimes
+    | Constant
+    | Factor
+    | Combined
+    | Applied
+    | Where
+    | Rounded
+    | Rotated
+)
 
 T = TypeVar("T")
 
@@ -199,6 +218,8 @@ class Meaning(Protocol[T]):
 
     def rounded(self, dtype: DType, value: T) -> T: ...
 
+    def rotated(self, value: T) -> T: ...
+
 
 def evaluate(value: Value, meaning: Meaning[T]) -> T:
     """What a value comes to, its nodes taken as `meaning` takes them."""
@@ -224,6 +245,8 @@ def evaluate(value: Value, meaning: Meaning[T]) -> T:
             return meaning.where(condition, a, b)
         case Rounded():
             return meaning.rounded(value.dtype, evaluate(value.value, meaning))
+        case Rotated():
+            return meaning.rotated(evaluate(value.value, meaning))
     assert_never(value)
 
 
@@ -232,7 +255,7 @@ def leaves_of(value: Value) -> Iterator[Accumulated | Element | Constant | Facto
     match value:
         case Accumulated() | Element() | Constant() | Factor():
             yield value
-        case TimesAlpha() | PlusBetaTimes() | Applied() | Rounded():
+        case TimesAlpha() | PlusBetaTimes() | Applied() | Rounded() | Rotated():
             yield from leaves_of(value.value)
         case Combined():
             yield from leaves_of(value.a)
@@ -249,7 +272,7 @@ def with_leaves(value: Value, change: Callable[[Accumulated | Element], Value]) 
             return change(value)
         case Constant() | Factor():
             return value
-        case TimesAlpha() | PlusBetaTimes() | Applied() | Rounded():
+        case TimesAlpha() | PlusBetaTimes() | Applied() | Rounded() | Rotated():
             return replace(value, value=with_leaves(value.value, change))
         case Combined():
             return Combined(value.operation, with_leaves(value.a, change), with_leaves(value.b, change))
@@ -326,6 +349,9 @@ class Formula:
     def rounded(self, dtype: DType, value: str) -> str:
         return f"{dtype}({value})"
 
+    def rotated(self, value: str) -> str:
+        return f"rotated({value})"
+
 
 @dataclass(frozen=True, slots=True)
 class Exact:
@@ -367,6 +393,35 @@ class Exact:
 
     def rounded(self, dtype: DType, value: Array) -> Array:
         return rounded_to(dtype, value)
+
+    def rotated(self, value: Array) -> Array:
+        return rotated_pairs(np.broadcast_to(value, self.totals[0].shape))
+
+
+def rotated_pairs(values: Array) -> Array:
+    """Each pair of neighbours along the last axis turned by a quarter.
+
+    >>> rotated_pairs(np.array([1, 2, 3, 4])).tolist()
+    [-2, 1, -4, 3]
+    """
+    found = np.empty_like(values)
+    found[..., 0::2], found[..., 1::2] = -values[..., 1::2], values[..., 0::2]
+    return found
+
+
+def rotations_of(value: Value) -> Iterator[Rotated]:
+    """The rotations of a value that stand in no other, from left to right."""
+    match value:
+        case Rotated():
+            yield value
+        case TimesAlpha() | PlusBetaTimes() | Applied() | Rounded():
+            yield from rotations_of(value.value)
+        case Combined() | Where():
+            parts = (value.a, value.b) if isinstance(value, Combined) else (value.condition, value.a, value.b)
+            for one in parts:
+                yield from rotations_of(one)
+        case _:
+            pass
 
 
 def folded_array(operation: Literal[Operation.PLUS, Operation.MAXIMUM], along: Along | None, values: Array) -> Array:

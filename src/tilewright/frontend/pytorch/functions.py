@@ -28,7 +28,7 @@ from tilewright.frontend.pytorch.gradients import gradients, keep
 from tilewright.frontend.pytorch.operator import multiply, refuse_gradients, words_of
 from tilewright.frontend.pytorch.plain import LIBRARY, activated, compute_plain
 from tilewright.frontend.tracing import Traced, factor_name, operand_name, traced_of
-from tilewright.problem.derivative import derivative, plus, times
+from tilewright.problem.derivative import derivative, gradient, plus, times
 from tilewright.problem.functions import Activation, Elementary, Function, Operation
 from tilewright.problem.values import Accumulated, Added, Applied, Constant, Element, Value, evaluate, leaves_of
 
@@ -125,7 +125,7 @@ def _derivatives(
             a, b, c, bias = sources
             found[name] = with_function(a, b, None, c, bias, _with(options, traced, own, f32=name is not None), arrays)
         else:
-            meaning = _Tensors(total, dict(zip(map(operand_name, traced.names), arrays, strict=True)), numbers)
+            meaning = _Tensors(total, dict(zip(map(operand_name, traced.names), arrays, strict=True)), numbers, shape)
             found[name] = evaluate(traced.value, meaning).to(sources[0].device).expand(shape)
     return found
 
@@ -154,8 +154,8 @@ def _derived(traced: Traced, name: str | None, known: tuple[int, ...]) -> Traced
     by = Accumulated() if name is None else Element(Added(operand_name(name)))
     total: Value = Constant.of(0.0)
     for number in known:
-        gradient = Element(Added(operand_name(_gradient_name(traced, number))))
-        total = plus(total, times(derivative(traced.values[number], by), gradient))
+        seed = Element(Added(operand_name(_gradient_name(traced, number))))
+        total = plus(total, gradient(traced.values[number], by, seed))
     return traced_of(total)
 
 
@@ -185,11 +185,12 @@ def _summed(whole: Any, operand: Any) -> Any:
 
 @dataclass(frozen=True)
 class _Tensors:
-    """An expression as tensors in f32, which PyTorch differentiates. total: the sum, where it is read."""
+    """An expression as tensors in f32, which PyTorch differentiates. total: the sum, where it is read; shape: its."""
 
     total: Any
     operands: Mapping[str, Any]
     numbers: Mapping[str, float]
+    shape: tuple[int, ...]
 
     def accumulated(self, number: int) -> Any:
         return self.total
@@ -220,6 +221,10 @@ class _Tensors:
 
     def rounded(self, dtype: DType, value: Any) -> Any:
         return value.to(LIBRARY.to_torch[dtype]).float()
+
+    def rotated(self, value: Any) -> Any:
+        pairs = value.expand(self.shape).unflatten(-1, (-1, 2))
+        return torch.stack((-pairs[..., 1], pairs[..., 0]), -1).flatten(-2)
 
 
 _OPERATIONS: Mapping[Operation, Callable[[Any, Any], Any]] = {

@@ -26,7 +26,7 @@ ZERO, ONE = Constant.of(0.0), Constant.of(1.0)
 
 
 def gradient(value: Value, by: Accumulated | Element, seed: Value) -> Value:
-    """The derivative by a leaf times `seed`, the gradient of the value. Rotations of pairs are turned back."""
+    """The derivative by a leaf times `seed`, the gradient of the value. Rotations of pairs go back."""
     total = times(derivative(value, by), seed)
     for rotation in dict.fromkeys(rotations_of(value)):
         through = times(derivative(value, rotation), seed)

@@ -20,10 +20,9 @@ class TorchArrays(Signed):
 
     def __init__(self) -> None:
         self.torch: Any = extras.require("torch", "Multiplying tensors of PyTorch")
-        self.to_torch = {F32: self.torch.float32, F16: self.torch.float16, BF16: self.torch.bfloat16}
-        fp8 = {E4M3: self.torch.float8_e4m3fn, E5M2: self.torch.float8_e5m2}
-        self.kinds: dict[DType, Any] = self.to_torch | fp8
-        self._formats: dict[Any, DType] = {kind: dtype for dtype, kind in self.kinds.items()}
+        self.to_torch: dict[DType, Any] = {F32: self.torch.float32, F16: self.torch.float16, BF16: self.torch.bfloat16}
+        self.to_torch |= {E4M3: self.torch.float8_e4m3fn, E5M2: self.torch.float8_e5m2}
+        self._formats: dict[Any, DType] = {kind: dtype for dtype, kind in self.to_torch.items()}
         raw = getattr(self.torch._C, "_cuda_getCurrentRawStream", None)
         self.address: Callable[[Any], int] = self.torch.Tensor.data_ptr
         self.stream: Callable[[int], int] = raw or self._stream
@@ -76,9 +75,9 @@ class TorchArrays(Signed):
         guards = getattr(getattr(self.torch._C, "_dynamo", None), "guards", None)
         quick = getattr(guards, f"_empty_strided_{like.device.type}", None) if self.launches_alone else None
         if quick is not None:
-            return partial(quick, tuple(shape), c_strides(shape), self.kinds[dtype])
+            return partial(quick, tuple(shape), c_strides(shape), self.to_torch[dtype])
         empty = self.torch.empty_strided
-        return partial(empty, shape, c_strides(shape), dtype=self.kinds[dtype], device=like.device)
+        return partial(empty, shape, c_strides(shape), dtype=self.to_torch[dtype], device=like.device)
 
     def tight(self, array: Any) -> Any:
         return array.detach().contiguous()

@@ -50,7 +50,7 @@ def _on_the_host(x: Any, groups: Groups, out: DType) -> tuple[Any, Any]:
     """The same by PyTorch on the CPU; a warning says so once."""
     say_once("tilewright.quantize computes with PyTorch: the tensor lies in host memory, not on a GPU.")
     with torch.no_grad():
-        wide, kind = x.float(), LIBRARY.kinds[out]
+        wide, kind = x.float(), LIBRARY.to_torch[out]
         most = torch.finfo(kind).max
         finite = torch.where(wide.isfinite(), wide.abs(), 0)
         m, k = wide.shape
@@ -76,7 +76,7 @@ def _shaped(x: Any, scales: str = "row", dtype: str = "e4m3") -> tuple[Any, Any]
     groups, out = checked_words(scales, dtype)
     codes, shape = shapes_of(tuple(x.shape), groups)
     found = x.new_empty(shape, dtype=torch.float32)
-    return x.new_empty(codes, dtype=LIBRARY.kinds[out]), found.T if groups == "block" else found
+    return x.new_empty(codes, dtype=LIBRARY.to_torch[out]), found.T if groups == "block" else found
 
 
 def _keep(ctx: Any, inputs: tuple[Any, ...], output: Any) -> None:

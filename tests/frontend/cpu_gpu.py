@@ -27,7 +27,7 @@ from tilewright.codegen.prelude import PASSED_TABLE, PRELUDE
 from tilewright.device.catalog import device
 from tilewright.device.spec import TensorRates
 from tilewright.dtypes import BF16, E4M3, E5M2, DType
-from tilewright.frontend import calls, compute, libraries, lists, quantizing, ragged, scaled
+from tilewright.frontend import calls, compute, guard_flags, libraries, lists, quantizing, ragged, scaled
 from tilewright.frontend.libraries.views import Signed, View, format_named, no_room
 from tilewright.planning import dispatch, kernels
 from tilewright.runtime import launch as launching
@@ -100,6 +100,20 @@ class FakeGpu:
 
     def as_current(self) -> Any:
         return nullcontext()
+
+    def synchronize(self) -> None:
+        pass
+
+
+class HostMemoryOfGpu:
+    """In the place of a DeviceArray; begins as NaN."""
+
+    def __init__(self, gpu: Any, shape: Any, dtype: Any) -> None:
+        self.array = np.full(shape, np.nan, dtype)
+        self.pointer = self.array.ctypes.data
+
+    def download(self) -> Any:
+        return self.array.copy()
 
 
 class OnGpu(np.ndarray):  # type: ignore[type-arg]
@@ -191,6 +205,8 @@ def cpu_gpu(capability: tuple[int, int] = (7, 5), sms: int = 8) -> Iterator[Stat
         patch.setattr(dispatch, "open_gpu", lambda index: FakeGpu())
         patch.setattr(dispatch, "_DISPATCHERS", {})
         patch.setattr(dispatch, "_DATABASE", [None])
+        patch.setattr(guard_flags, "_ROOMS", {})
+        patch.setattr(guard_flags, "DeviceArray", HostMemoryOfGpu)
         patch.setitem(libraries._KNOWN, OnGpu, CpuArrays())
         calls.MULTIPLY.pop(OnGpu, None)
         for known in (compute.MEMO, lists._KNOWN, ragged._KNOWN, scaled._KNOWN, quantizing._KNOWN):

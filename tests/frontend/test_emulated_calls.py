@@ -7,9 +7,10 @@ from typing import Any
 
 import numpy as np
 import pytest
-from cpu_gpu import FakeGpu, cpu_gpu, on_gpu
-from simulated import SimulatedKernels
+from cpu_gpu import CpuArrays, FakeGpu, State, cpu_gpu, on_gpu
+from simulated import SimulatedKernels, SimulatedLaunch
 
+import tilewright as tw
 from tilewright.device.catalog import device
 from tilewright.dtypes import Array
 from tilewright.errors import LaunchError, ProblemError
@@ -25,10 +26,10 @@ U = 2.0**-24
 
 
 @pytest.fixture(autouse=True)
-def simulated_gpu() -> Iterator[None]:
-    with cpu_gpu(), pytest.MonkeyPatch.context() as patch:
+def gpu_state() -> Iterator[State]:
+    with cpu_gpu() as state, pytest.MonkeyPatch.context() as patch:
         patch.setattr(dispatch, "Kernels", lambda gpu: SimulatedKernels(FakeGpu(), device("H200")))
-        yield
+        yield state
 
 
 def drawn(*shape: int, seed: int = 0) -> Any:
@@ -127,10 +128,8 @@ def test_a_prepared_weight_gives_the_same_bits_and_is_not_split_again(precision:
         assert Place.PIECES in places and Place.B not in places
 
 
-def test_a_prepared_weight_keeps_the_flag_of_its_range(monkeypatch: pytest.MonkeyPatch) -> None:
-    """f32_emulated by scaled pieces where it would be too small for them to be faster."""
-    monkeypatch.setattr(dispatch.Dispatcher, "_is_faster_in_f32", lambda *_: False)
-    monkeypatch.setattr(dispatch.Dispatcher, "_pieces_us", lambda _, one: float(one.algorithm is BF16X6))
+@pytest.mark.usefixtures("device_chooses")
+def test_a_prepared_weight_keeps_the_flag_of_its_range() -> None:
     a, weight = drawn(20, 1024), drawn(1024, 24)
     deep = on_gpu(np.array(weight))
     deep[5, 3] = 2.0**-40
@@ -142,6 +141,91 @@ def test_a_prepared_weight_keeps_the_flag_of_its_range(monkeypatch: pytest.Monke
     stack = drawn(2, 20, 1024)
     found = matmul(stack, prepare(weight, precision="f32_emulated"))
     np.testing.assert_allclose(found, stack.astype(np.float64) @ weight, atol=1e-3)
+
+
+@pytest.fixture
+def device_chooses(monkeypatch: pytest.MonkeyPatch) -> None:
+    """f32_emulated by scaled pieces where it would be too small for them to be faster."""
+    monkeypatch.setattr(dispatch.Dispatcher, "_is_faster_in_f32", lambda *_: False)
+    monkeypatch.setattr(dispatch.Dispatcher, "_pieces_us", lambda _, one: float(one.algorithm is BF16X6))
+
+
+@pytest.mark.usefixtures("device_chooses")
+def test_what_the_device_chose_can_be_asked_afterwards() -> None:
+    a, b = drawn(16, 1024), drawn(1024, 16)
+    asked = tw.plan(a, b, precision="f32_emulated")
+    assert {one.condition for one in asked.launches} == {"always", "flags are clear", "a flag is raised"}
+    with pytest.raises(LaunchError, match="has not chosen a plan yet"):
+        asked.ran()
+    matmul(a, b, precision="f32_emulated")
+    assert asked.ran() == ("f16x3",)
+    a[3, 5] = 2.0**-40
+    assert asked.ran() == ("f16x3",), "the call was made before"
+    matmul(a, b, precision="f32_emulated")
+    assert asked.ran() == ("bf16x6",) == tw.plan(a, b, precision="f32_emulated").ran()
+    a[3, 5] = 1
+    matmul(a, b, precision="f32_emulated")
+    assert asked.ran() == ("f16x3",)
+    other = drawn(8, 1024)
+    matmul(other, b, precision="f32_emulated")
+    assert asked.ran() == ("f16x3",) == tw.plan(other, b, precision="f32_emulated").ran()
+
+
+@pytest.mark.usefixtures("device_chooses")
+def test_what_the_last_replay_of_a_graph_chose(gpu_state: State, monkeypatch: pytest.MonkeyPatch) -> None:
+    a, b, out = drawn(8, 1024), drawn(1024, 16), drawn(8, 16)
+    recorded: list[Any] = []
+    launch = SimulatedLaunch.launch
+
+    def record(self: SimulatedLaunch, stream: int, *addresses: int) -> None:
+        recorded.append((self, stream, addresses))
+        launch(self, stream, *addresses)
+
+    eager = np.array(matmul(a, b, out=out, precision="f32_emulated"))
+    asked = tw.plan(a, b, out=out, precision="f32_emulated")
+    memory = np.full(1 << 20, 0xFF, np.uint8)  # the graph's own, which is there for its replays
+    with monkeypatch.context() as patch:
+        patch.setattr(SimulatedLaunch, "launch", record)
+        patch.setattr(CpuArrays, "scratch", lambda *_: ((memory.ctypes.data + 255) // 256 * 256, memory))
+        gpu_state.capturing = True
+        matmul(a, b, out=out, precision="f32_emulated")
+        with pytest.raises(LaunchError, match="recording a CUDA graph"):
+            asked.ran()
+        gpu_state.capturing = False
+    for value, how in ((2.0**-40, "bf16x6"), (1.0, "f16x3"), (2.0**-40, "bf16x6")):
+        a[3, 5] = value
+        for one, stream, addresses in recorded:
+            launch(one, stream, *addresses)
+        assert asked.ran() == (how,)
+    matmul(a + 0 * a, b, out=on_gpu(out), precision="f32_emulated")
+    a[3, 5] = 1.0
+    matmul(a, b, out=out, precision="f32_emulated")
+    assert asked.ran() == ("f16x3",), "the last call is not the recorded one"
+    assert eager.shape == out.shape
+
+
+@pytest.mark.usefixtures("device_chooses")
+def test_what_ran_of_a_prepared_weight() -> None:
+    a, weight = drawn(8, 1024), drawn(1024, 16)
+    prepared = prepare(weight, precision="f32_emulated")
+    matmul(a, prepared)
+    assert tw.plan(a, prepared).ran() == ("f16x3",)
+    roles = [one.role for one in tw.plan(a, prepared).launches if one.condition == "always"]
+    assert roles == ["scale", "split"]
+    weight[5, 3] = 2.0**-40
+    deep = prepare(weight, precision="f32_emulated")
+    matmul(a, deep)
+    assert tw.plan(a, deep).ran() == ("bf16x6",)
+    assert tw.plan(a, prepared).ran() == ("f16x3",)
+    with pytest.raises(ProblemError, match="was prepared for precision='f32_emulated'"):
+        tw.plan(a, prepared, precision="bf16x6")
+
+
+def test_what_ran_where_the_device_does_not_choose() -> None:
+    a, b = drawn(24, 70), drawn(70, 16)
+    assert tw.plan(a, b, precision="bf16x6").ran() == ("bf16x6",)
+    (ran,) = tw.plan(a, b).ran()
+    assert ran.startswith("simt") and ran == tw.plan(a, b).words
 
 
 def test_a_prepared_weight_with_an_epilogue_and_in_other_places() -> None:

@@ -38,6 +38,13 @@ class SimulatedLaunch:
     problem: Problem
     options: Mapping[str, Any]
 
+    grid, block = (1, 1, 1), (1, 1, 1)
+
+    @property
+    def source(self) -> Any:
+        """What an account of a plan shows of a text."""
+        return SimpleNamespace(entry=self.kernel.name, text="")
+
     def sizes(self) -> dict[str, int]:
         """Elements of each matrix of the launch."""
         batching = self.options.get("batching", {})
@@ -129,8 +136,9 @@ def simulated_dispatcher(name: str = "H200") -> Dispatcher:
 
 def run_plan(plan: Plan, arrays: Mapping[int, Array]) -> None:
     """Every launch of a plan, on the memory of flat arrays."""
-    scratch = np.full(plan.scratch_bytes + 256, 0xFF, np.uint8)
+    scratch, flags = np.full(plan.scratch_bytes + 256, 0xFF, np.uint8), np.full(2, np.nan, np.float32)
     addresses: dict[int, int] = {place: array.ctypes.data for place, array in arrays.items()}
+    addresses |= {Place.GUARD_A: flags.ctypes.data, Place.GUARD_B: flags.ctypes.data + 4}
     addresses[Place.SCRATCH] = (scratch.ctypes.data + 255) // 256 * 256
     plan.run(0, [addresses.get(place, 0) for place in range(max(addresses) + 1)])
 

@@ -10,6 +10,7 @@ pytorch    entry: which calls PyTorch must see as an operator; plain: tensors th
 on_host    NumPy's arrays
 prepared   a constant operand whose pieces are kept
 compute    one call: looked up by its key, else views -> requests -> plans; then its launches
+guard_flags by which the device chooses between plans of a call
 autotuning which plan is the fastest, measured at the first call
 requests   from views to requests, which are values; shapes: NumPy's rules; layouts: how a batch becomes launches
 operands   of a function of the epilogue: which element of each belongs to an element of the result

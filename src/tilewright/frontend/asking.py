@@ -12,6 +12,7 @@ from tilewright.dtypes import BF16, F16, F32, DType
 from tilewright.errors import LaunchError, ProblemError
 from tilewright.frontend.call_plan import CallPlan, ProductPlan
 from tilewright.frontend.calls import with_function
+from tilewright.frontend.compute import Parts, settle
 from tilewright.frontend.formats import format_of
 from tilewright.frontend.layouts import CannotWrite
 from tilewright.frontend.libraries import DTypeError, HostArrays, View, library_of
@@ -79,24 +80,32 @@ def plan(
         options = options_asked(*asked)
     if options.beta == 0:
         c = None
-    if isinstance(b, Prepared):
-        options, b = replace(options, precision=b.precision), b.weight
+    weight = b if isinstance(b, Prepared) else None
+    if weight is not None:
+        options, b = weight.precise(options), weight.weight
     named = {"a": a, "b": b, "out": out, "c": c, "bias": bias}
     views = _views(named, arrays, _format(dtype, (a, b, out, c, bias, *arrays)), orders)
-    planner = _planner(device, named)
-    return _planned(planner, views, options, best)
-
-
-def _planner(device: str | DeviceSpec | None, arrays: Mapping[str, Any]) -> Dispatcher:
-    """The dispatcher of the GPU that is named, or of that of the arrays, or the first. Raises LaunchError."""
     if device is not None:
-        return dispatcher_on_paper(known_device(device) if isinstance(device, str) else device)
+        planner = dispatcher_on_paper(known_device(device) if isinstance(device, str) else device)
+        return _planned(planner, views, options, best)
+    where = None if _is_shape(a) else library_of(a).view(a).device
+    if where is None or any(_is_shape(array) for array in (*named.values(), *arrays)):
+        return _planned(_first_gpu(), views, options, best)
+    library, planner = library_of(a), dispatcher(where)
+    if weight is not None:
+        call, ran = weight.settle(a, out, c, bias, options, arrays)
+    else:
+        find = settle(library, a, b, out, c, bias, options, arrays)
+        call, ran = find(), lambda: find().ran(library)
+    return replace(_planned(planner, views, options, best, call.parts), _ran=ran)
+
+
+def _first_gpu() -> Dispatcher:
+    """The dispatcher of GPU 0. Raises LaunchError where there is none."""
     problem = gpu_problem()
     if problem is not None:
         raise LaunchError(f"There is no GPU to plan for. {problem}", hint="name one: device='H200'.")
-    a = arrays["a"]
-    where = None if _is_shape(a) else library_of(a).view(a).device
-    return dispatcher(where or 0)
+    return dispatcher(0)
 
 
 def _is_shape(array: Any) -> bool:
@@ -206,12 +215,12 @@ def _with(views: Views, options: Options, needed: NeedsCopy) -> Views:
     return replace(views, operands=tuple(others))
 
 
-def _planned(planner: Dispatcher, views: Views, options: Options, best: int) -> CallPlan:
+def _planned(planner: Dispatcher, views: Views, options: Options, best: int, parts: Parts | None = None) -> CallPlan:
+    """parts: of a call that is settled."""
     product, out, pieces, copied = _settled(views, options)
     found = []
-    for piece in pieces:
+    for piece, made in parts or tuple((piece, planner.plan(piece.request)) for piece in pieces):
         request = piece.request
-        made = planner.plan(request)
         found.append(
             ProductPlan(
                 *(request.gemm.m, request.gemm.n, request.gemm.k),

@@ -10,6 +10,7 @@ from operator import add
 from typing import Any
 
 from tilewright.bench import quick
+from tilewright.frontend.guard_flags import FLAG_BYTES
 from tilewright.frontend.libraries import View, WorkspaceError
 from tilewright.frontend.requests import Piece, Views
 from tilewright.planning.dispatch import Dispatcher
@@ -111,12 +112,13 @@ def _times_us(
         copies = 1
     scratch_bytes = max(plan.scratch_bytes for plan in plans)
     room = copies * set_bytes if copies > 1 else c_size
-    start, kept = library.scratch(room + scratch_bytes + _ALIGNMENT, like)
+    start, kept = library.scratch(room + scratch_bytes + 2 * _ALIGNMENT, like)
     start = round_up(start, _ALIGNMENT)
     x, y, _, *at = piece.starts[0]
     given = (0 if view is None else view.pointer for view in (views.bias, views.c, *views.operands))
     bias, residual, *operands = map(add, given, at)
-    unused = (0,) * (Place.OPERAND - Place.SCRATCH - 1)
+    unused = (0,) * (Place.GUARD_A - Place.SCRATCH - 1)
+    flags = start + room + scratch_bytes, start + room + scratch_bytes + FLAG_BYTES
     copied: list[quick.Copy] = []
     addresses = []
     for copy in range(copies):
@@ -125,7 +127,7 @@ def _times_us(
         if copies > 1:
             a, b, c = begin + before[0], begin + sizes[0] + before[1], begin + sum(sizes)
             copied += [(begin, first.span[0], _length(first)), (begin + sizes[0], second.span[0], _length(second))]
-        addresses.append((a + x, b + y, c + c_before, bias, residual, start + room, *unused, *operands))
+        addresses.append((a + x, b + y, c + c_before, bias, residual, start + room, *unused, *flags, *operands))
     turns = count()
     runs = [lambda stream, plan=plan: plan.run(stream, addresses[next(turns) % copies]) for plan in plans]
     times = quick.times_us(planner.gpu, library.stream(planner.gpu.index), copied, runs)

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from tilewright.dtypes import DType
-from tilewright.errors import LaunchError, ProblemError
+from tilewright.errors import ProblemError
 from tilewright.html_text import table
 from tilewright.planning.account import ALWAYS, Account, Launch
 from tilewright.units import format_bytes
@@ -210,7 +210,3 @@ def _data_of(product: ProductPlan) -> dict[str, Any]:
         "launches": [{name: getattr(launch, name) for name in names} for launch in product.runs.launches],
         "next_best": others,
     }
-
-
-NEVER_CALLED = LaunchError("No call of this kind was made yet.", hint="make the call, then ask what it ran.")
-"""What `CallPlan.ran` raises before the first call."""

@@ -16,10 +16,11 @@ import os
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from operator import add, itemgetter
-from typing import Any, Protocol
+from typing import Any, NamedTuple, Protocol
 
 from tilewright.errors import LaunchError, ProblemError
 from tilewright.frontend.autotuning import ON_ENTRY, measured
+from tilewright.frontend.guard_flags import FLAG_BYTES, GuardFlags, Pairs
 from tilewright.frontend.layouts import CannotWrite
 from tilewright.frontend.libraries import DTypeError, View, WorkspaceError, library_of
 from tilewright.frontend.operands import argument_of, further_of
@@ -28,7 +29,7 @@ from tilewright.frontend.requests import Addresses, Piece, Views, checked, reque
 from tilewright.frontend.shapes import NeedsCopy
 from tilewright.notices import say_once
 from tilewright.planning.dispatch import Dispatcher, dispatcher
-from tilewright.planning.plan import Place, Plan
+from tilewright.planning.plan import Place, Plan, Role
 
 MEMO: dict[Any, Settled] = {}
 """What is settled of the calls made so far, by their keys."""
@@ -74,10 +75,7 @@ def compute(
         try:
             call = Settled(library, views, options, a)
         except NeedsCopy as needed:
-            arrays = {"a": a, "b": b, "c": c, "bias": bias}
-            arrays |= {argument_of(number): operand for number, operand in enumerate(operands)}
-            arrays[needed.name] = needed.copied(library, arrays[needed.name])
-            a, b, c, bias, *copied = arrays.values()
+            a, b, c, bias, *copied = _with_copy(needed, library, a, b, c, bias, operands)
             return compute(library, a, b, out, c, bias, options, tuple(copied))
         except CannotWrite:
             return _assigned(library, a, b, out, c, bias, options, operands)
@@ -100,6 +98,33 @@ def compute(
         call.start(library, addresses, result)
         library.finished((a, b, c, bias, *operands, result, *others), call.device)
     return (result, *others) if others else result
+
+
+def _with_copy(needed: NeedsCopy, library: Any, a: Any, b: Any, c: Any, bias: Any, operands: tuple[Any, ...]) -> Any:
+    """The arrays of a call, one of them copied."""
+    arrays = {"a": a, "b": b, "c": c, "bias": bias}
+    arrays |= {argument_of(number): operand for number, operand in enumerate(operands)}
+    arrays[needed.name] = needed.copied(library, arrays[needed.name])
+    return arrays.values()
+
+
+def settle(
+    library: Any, a: Any, b: Any, out: Any, c: Any, bias: Any, options: Options, operands: tuple[Any, ...] = ()
+) -> Callable[[], Settled]:
+    """What finds a call as `compute` starts it, which is settled and remembered here, and not started. Raises as
+    `compute`."""
+    key = library.key(options, a, b, c, bias, out, operands)
+    call = MEMO.get(key)
+    if call is None:
+        try:
+            call = Settled(library, views_of(library, a, b, out, c, bias, operands), options, a)
+        except NeedsCopy as needed:
+            a, b, c, bias, *copied = _with_copy(needed, library, a, b, c, bias, operands)
+            return settle(library, a, b, out, c, bias, options, tuple(copied))
+        except CannotWrite:
+            return settle(library, a, b, None, c, bias, options, operands)
+        MEMO[key] = call
+    return lambda: MEMO.get(key, call)
 
 
 def _assigned(
@@ -172,7 +197,7 @@ class Settled:
     and c.
     """
 
-    __slots__ = ("_parts", "_planner", "device", "launch", "make", "make_others", "pick", "spans")
+    __slots__ = ("_flags", "_parts", "_planner", "device", "launch", "make", "make_others", "pick", "spans")
 
     def __init__(
         self,
@@ -196,6 +221,8 @@ class Settled:
             (piece, measured(planner, library, piece, views, like) or planned(planner, library, piece))
             for piece in pieces
         )
+        guarded = sum(len(piece.starts) for piece, plan in self._parts if plan.asks_flags)
+        self._flags = GuardFlags(planner.gpu, guarded) if guarded else None
         self.make: Callable[[], Any] = library.maker(product.shape, dtype, like)
         further = further_of(options, product, views.a.dtype)
         self.make_others = tuple(library.maker(one.view.shape, one.view.dtype, like) for one in further)
@@ -208,6 +235,38 @@ class Settled:
         """What runs, for people."""
         return "; ".join(dict.fromkeys(plan.words for _, plan in self._parts))
 
+    @property
+    def parts(self) -> Parts:
+        """Its requests and their plans."""
+        return self._parts
+
+    def ran(self, library: Any, flag_of_b: Pairs | None = None) -> tuple[str, ...]:
+        """What the device ran in the last call, of each launch in order: the algorithm of its pieces, or the plan.
+        flag_of_b: of a B whose pieces are kept. Waits for the GPU where the device chose. Raises LaunchError."""
+        if self._flags is None:
+            return tuple(_way(plan) for piece, plan in self._parts for _ in piece.starts)
+        if library.capturing():
+            raise LaunchError(
+                "The stream is recording a CUDA graph: what it will run is not known yet.",
+                hint="ask after a replay of the graph.",
+            )
+        if self._flags.last is None:
+            raise LaunchError(
+                "The device has not chosen a plan yet: no call of this kind was made.",
+                hint="make the call, then ask what it ran.",
+            )
+        with self._planner.gpu.as_current():
+            self._planner.gpu.synchronize()
+            raised = iter(self._flags.last.raised())
+            of_b = flag_of_b is not None and flag_of_b.raised()[0][1]
+        found = []
+        for piece, plan in self._parts:
+            for _ in piece.starts:
+                a, b = next(raised) if plan.asks_flags else (False, False)
+                other = a or (of_b if piece.request.prepared else b)
+                found.append(str(piece.request.fallback) if plan.asks_flags and other else _way(plan))
+        return tuple(found)
+
     def shares_memory(self, addresses: Addresses) -> bool:
         """Whether writing the result may change what is still to be read. addresses: 0 for a c that is the result."""
         a, b, out, *others = addresses
@@ -218,18 +277,24 @@ class Settled:
                 return True
         return False
 
-    def start(self, library: Any, addresses: Addresses, result: Any, prepared: int = 0) -> None:
+    def start(
+        self, library: Any, addresses: Addresses, result: Any, prepared: int = 0, flag_of_b: Pairs | None = None
+    ) -> None:
         """Start all launches on the library's stream. result: the array that they write. prepared: where pieces of B
-        lie that were made before."""
+        lie that were made before; flag_of_b: the flag of their range."""
         with gpu_of(self._planner, library):
+            flags = 0 if self._flags is None else self._flags.of_call(library, self.device).address
+            kept = Kept(prepared, flags, 0 if flag_of_b is None else flag_of_b.address + FLAG_BYTES)
             try:
-                run(library, self._parts, addresses, self.device, result, prepared)
+                run(library, self._parts, addresses, self.device, result, kept)
             except WorkspaceError as full:
                 say_once(f"{full.headline} A slower kernel that needs none runs instead.")
                 without = [
                     (piece, planned(self._planner, library, piece.without_workspace)) for piece, _ in self._parts
                 ]
-                run(library, tuple(without), addresses, self.device, result, prepared)
+                if self._flags is not None:
+                    self._flags.last = None
+                run(library, tuple(without), addresses, self.device, result, kept)
 
 
 _NOTHING = nullcontext()
@@ -259,12 +324,26 @@ def planned(planner: Dispatcher, library: Any, piece: Piece) -> Plan:
     return plan
 
 
-_NO_SCALES = (0,) * (Place.OPERAND - Place.PIECES - 1)
-"""The places between those of pieces and those of operands."""
+class Kept(NamedTuple):
+    """What a call has of its own on the device, by addresses: pieces of B; its flags, one pair for each guarded launch;
+    the flag of B where its pieces are kept."""
+
+    pieces: int = 0
+    flags: int = 0
+    flag_of_b: int = 0
 
 
-def run(library: Any, parts: Parts, addresses: Addresses, device: int, like: Any, prepared: int = 0) -> None:
+_NOTHING_KEPT = Kept()
+
+
+def _way(plan: Plan) -> str:
+    """The algorithm of pieces that a plan begins with, or what runs."""
+    return plan.words.partition(":")[0] if any(step.role is Role.SPLIT for step in plan.steps) else plan.words
+
+
+def run(library: Any, parts: Parts, addresses: Addresses, device: int, like: Any, own: Kept = _NOTHING_KEPT) -> None:
     """Start plans in order; they share a workspace. Raises WorkspaceError where there is no room for it."""
+    prepared, flags, flag_of_b = own
     scratch_bytes = max((plan.scratch_bytes for _, plan in parts), default=0)
     scratch, kept = library.scratch(scratch_bytes, like) if scratch_bytes else (0, None)
     stream = library.stream(device)
@@ -273,8 +352,13 @@ def run(library: Any, parts: Parts, addresses: Addresses, device: int, like: Any
         first, second = (b, a) if piece.swapped else (a, b)
         for x, y, z, *at in piece.starts:
             bias, residual, *operands = map(add, others, at)
-            own = first + x, second + y, out + z, bias, residual, scratch
-            plan.run(stream, (*own, 0, prepared, *_NO_SCALES, *operands) if prepared or operands else own)
+            arrays = first + x, second + y, out + z, bias, residual, scratch
+            if prepared or operands or flags:
+                of_b = flag_of_b if piece.request.prepared and flag_of_b else flags + FLAG_BYTES
+                plan.run(stream, (*arrays, 0, prepared, 0, 0, flags, of_b, *operands))
+                flags += 2 * FLAG_BYTES if flags and plan.asks_flags else 0
+            else:
+                plan.run(stream, arrays)
     del kept  # only now: the library may give the memory to whatever its stream does next
 
 

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Any
 
 from tilewright.dtypes import F32
 from tilewright.errors import ProblemError
-from tilewright.frontend.compute import Settled, compute, refuse_host_memory, views_of
+from tilewright.frontend.compute import Settled, compute, refuse_host_memory, settle, views_of
+from tilewright.frontend.guard_flags import FLAG_BYTES, room_of
 from tilewright.frontend.layouts import CannotWrite
 from tilewright.frontend.libraries import HostArrays, TorchArrays, library_of
 from tilewright.frontend.libraries.views import DTypeError, View, c_strides
@@ -58,7 +59,10 @@ class Prepared:
         self._lie = pieces_of_b(request)
         self._pieces, self._kept = library.scratch(size_bytes, self.weight)
         scratch, kept = library.scratch(plan.scratch_bytes, self.weight) if plan.scratch_bytes else (0, None)
+        self._flag = room_of(planner.gpu).pairs(1, capturing=library.capturing()) if request.fallback else None
+        flag = 0 if self._flag is None else self._flag.address + FLAG_BYTES
         places = {Place.B: library.address(self.weight), Place.OUT: self._pieces, Place.SCRATCH: scratch}
+        places[Place.GUARD_B] = flag
         with planner.gpu.as_current():
             plan.run(library.stream(self._device), [places.get(place, 0) for place in Place])
         library.finished((self.weight,), self._device)
@@ -87,15 +91,18 @@ class Prepared:
             return self._request()
         return piece.request
 
-    def multiply(self, a: Any, out: Any, c: Any, bias: Any, options: Options, operands: tuple[Any, ...] = ()) -> Any:
-        """The product of `a` with the weight."""
+    def precise(self, options: Options) -> Options:
+        """The options of a product with the weight. Raises ProblemError for those of another precision."""
         if options.precision not in ("default", self.precision):
             raise ProblemError(
                 f"The weight was prepared for precision={self.precision!r}, not {options.precision!r}.",
                 hint="leave out precision.",
             )
-        options = _precise(options, self.precision)
-        library = self._library
+        return _precise(options, self.precision)
+
+    def multiply(self, a: Any, out: Any, c: Any, bias: Any, options: Options, operands: tuple[Any, ...] = ()) -> Any:
+        """The product of `a` with the weight."""
+        options, library = self.precise(options), self._library
         if isinstance(library, TorchArrays) and not _is_plain(a, self.weight, out, c, bias, *operands):
             from tilewright.frontend.pytorch.entry import multiply
 
@@ -103,23 +110,43 @@ class Prepared:
         if _version(self.weight) != self._version:
             self._calls.clear()
             self._split()
-        key = library.key(options, a, self.weight, c, bias, out, operands)
-        call = self._calls.get(key)
-        if call is None:
-            try:
-                views = views_of(library, a, self.weight, out, c, bias, operands)
-                call = Settled(library, views, options, a, self._known)
-            except (NeedsCopy, CannotWrite):
-                return compute(library, a, self.weight, out, c, bias, options, operands)
-            self._calls[key] = call
+        try:
+            call = self._settled(a, out, c, bias, options, operands)
+        except (NeedsCopy, CannotWrite):
+            return compute(library, a, self.weight, out, c, bias, options, operands)
         result = call.make() if out is None else out
         given = (0 if array is None else library.address(array) for array in (bias, None if c is out else c, *operands))
         addresses: Any = (library.address(a), library.address(self.weight), library.address(result), *given)
         if out is not None and call.shares_memory(addresses):
             return compute(library, a, self.weight, out, c, bias, options, operands)
-        call.start(library, addresses, result, self._pieces)
+        call.start(library, addresses, result, self._pieces, self._flag)
         library.finished((a, self.weight, c, bias, *operands, result), call.device)
         return result
+
+    def _settled(self, a: Any, out: Any, c: Any, bias: Any, options: Options, operands: tuple[Any, ...]) -> Settled:
+        """What is remembered of such a call. Raises NeedsCopy and CannotWrite for arrays that lie otherwise."""
+        key = self._library.key(options, a, self.weight, c, bias, out, operands)
+        call = self._calls.get(key)
+        if call is None:
+            views = views_of(self._library, a, self.weight, out, c, bias, operands)
+            call = self._calls[key] = Settled(self._library, views, options, a, self._known)
+        return call
+
+    def settle(
+        self, a: Any, out: Any, c: Any, bias: Any, options: Options, operands: tuple[Any, ...]
+    ) -> tuple[Settled, Callable[[], tuple[str, ...]]]:
+        """A product with the weight as `multiply` starts it, not started, and what tells what ran of it."""
+        library = self._library
+        if _version(self.weight) != self._version:
+            self._calls.clear()
+            self._split()
+        asked = a, out, c, bias, options, operands
+        try:
+            call = self._settled(*asked)
+        except (NeedsCopy, CannotWrite):
+            find = settle(library, a, self.weight, out, c, bias, options, operands)
+            return find(), lambda: find().ran(library)
+        return call, lambda: self._settled(*asked).ran(library, self._flag)
 
     def multiply_by(self, a: Any, b: Any, *call: Any) -> Any:
         """`multiply` as a way of a call, whose b is this weight."""

@@ -162,8 +162,8 @@ class _Statements(ABC):
         for place, first in ((root, roots), (scale, times(argument("count"), "apart", near=False) + roots)):
             body.append((Move(element_of("target", F32, first), at(place, ZERO), 1, inside, origin="target"),))
         first_of_all = both(binary(Op.EQ, number, 0), binary(Op.EQ, _MATRIX, 0))
-        clear = element_of("target", F32, times(argument("count") * 2, "apart", near=False))
-        body.append((Assign(at(root, ZERO), real(0.0)), Move(clear, at(root, ZERO), 1, first_of_all, origin="target")))
+        clear = element_of("flag", F32, ZERO)
+        body.append((Assign(at(root, ZERO), real(0.0)), Move(clear, at(root, ZERO), 1, first_of_all, origin="flag")))
         return together(*body)
 
     def _moved(self, condition: Expr, by: float) -> Body:

@@ -158,13 +158,11 @@ def _split(
     pointers: list[tuple[int, int]] = [source, target]
     if how.shift:
         scaling, (place, offset) = _scaling(splitting), _scales_at(request, name, target)
+        flag = _flag_at(request, name, target)
         found = kernels.auxiliary(ScalingConfig.of(scaling, aligned, overlapped=kernels.overlaps), scaling)
         what = "rows of A" if name == "A" else "columns of B"
-        steps.append(Step(found, (source, (place, offset)), Role.SCALE, what, scaling.compulsory_bytes))
-        pointers += [
-            (place, offset + scaling.count * scaling.apart * F32.bytes),
-            (place, offset + scaling.flag * F32.bytes),
-        ]
+        steps.append(Step(found, (source, (place, offset), flag), Role.SCALE, what, scaling.compulsory_bytes))
+        pointers += [(place, offset + scaling.count * scaling.apart * F32.bytes), flag]
     config = SplittingConfig.of(splitting, aligned, overlapped=kernels.overlaps)
     launch = kernels.auxiliary(config, splitting, request.guard)
     what = f"{name} into {how.count} pieces of {how.pieces}"
@@ -185,6 +183,17 @@ def _scales_at(request: Request, name: OperandName, pieces: tuple[int, int]) -> 
     assert request.algorithm is not None
     place, offset = pieces
     return place, offset + _pieces_bytes(_splitting(request.gemm, request.algorithm, name, request.stack))
+
+
+def _flag_at(request: Request, name: OperandName, pieces: tuple[int, int]) -> tuple[int, int]:
+    """Where the flag of an operand lies that is split: the call has places for those by which the device chooses, so
+    that they can be read behind it. Others lie behind the scales."""
+    if request.fallback is not None:
+        return _FLAGS[name], 0
+    assert request.algorithm is not None
+    place, offset = _scales_at(request, name, pieces)
+    scaling = _scaling(_splitting(request.gemm, request.algorithm, name, request.stack))
+    return place, offset + scaling.storage_elements("target") * F32.bytes
 
 
 def _is_transposed(gemm: Gemm, how: Algorithm, name: OperandName) -> bool:
@@ -259,24 +268,16 @@ def _behind_pieces(request: Request, places: Mapping[int, tuple[int, int]]) -> d
     assert request.algorithm is not None
     found: dict[int, tuple[int, int]] = {}
     for name in PACKABLE:
-        scaling = _scaling(_splitting(request.gemm, request.algorithm, name, request.stack))
-        place, offset = _scales_at(request, name, places[_PLACE[name]])
-        found[_SCALES[name]] = place, offset
-        found[_FLAGS[name]] = place, offset + scaling.flag * F32.bytes
+        found[_SCALES[name]] = _scales_at(request, name, places[_PLACE[name]])
+        found[_FLAGS[name]] = _flag_at(request, name, places[_PLACE[name]])
     return found
 
 
 def with_fallback(request: Request, first: Plan, other: Plan) -> Plan:
     """A plan by scaled pieces, and behind it one that runs where these do not do. other: by the fallback, guarded."""
     assert request.algorithm is not None and request.fallback is not None
-    at = 0
-    places: dict[int, tuple[int, int]] = {Place.B: (Place.PIECES, 0)}
-    for name in _split_by(request):
-        places[_PLACE[name]] = Place.SCRATCH, at
-        at += _size_bytes(request, name)
-    flags = {place: where for place, where in _behind_pieces(request, places).items() if place in _FLAGS.values()}
     more = [
-        replace(step, pointers=tuple(_moved(one, flags, first.scratch_bytes) for one in step.pointers))
+        replace(step, pointers=tuple(_moved(one, {}, first.scratch_bytes) for one in step.pointers))
         for step in other.steps
     ]
     words = f"{first.words}; {request.fallback} where rows or columns span too many binades"
@@ -287,8 +288,10 @@ def _size_bytes(request: Request, name: OperandName) -> int:
     """Of the pieces of an operand with its scales."""
     assert request.algorithm is not None
     splitting = _splitting(request.gemm, request.algorithm, name, request.stack)
-    scales = round_up(_scaling(splitting).storage_elements("target") * F32.bytes, 256) if request.algorithm.shift else 0
-    return _pieces_bytes(splitting) + scales
+    if not request.algorithm.shift:
+        return _pieces_bytes(splitting)
+    scales_and_flag = _scaling(splitting).storage_elements("target") + 1
+    return _pieces_bytes(splitting) + round_up(scales_and_flag * F32.bytes, 256)
 
 
 def _pieces_bytes(splitting: Splitting) -> int:

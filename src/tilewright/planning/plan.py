@@ -82,6 +82,11 @@ class Plan:
     scratch_bytes: int
     words: str
 
+    @property
+    def asks_flags(self) -> bool:
+        """Whether the device chooses by flags for which the call has places: `Place.GUARD_A` and `GUARD_B`."""
+        return any(place in (Place.GUARD_A, Place.GUARD_B) for step in self.steps for place, _ in step.pointers)
+
     def run(self, stream: int, addresses: Sequence[int]) -> None:
         """Start everything on a stream, by its address. addresses: by `Place`; 0 for what is not there."""
         for step in self.steps:

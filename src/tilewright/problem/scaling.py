@@ -16,7 +16,7 @@ from tilewright.problem.storages import Storages, lines_of, poisoned
 @dataclass(frozen=True, slots=True)
 class Scaling:
     """A scale for each line of each matrix of a batch, or for each column of its lines, and the square root of its
-    inverse; behind them a flag, 0, that splitting may raise. Sizes in elements.
+    inverse; and a flag, 0, that splitting may raise. Sizes in elements.
 
     lines, length, leading: of the source as it lies: its lines, elements of a line, elements from line to line.
     across: a scale is of a column, all lines together; else of a line. apart: in the target, from the roots of one
@@ -44,17 +44,12 @@ class Scaling:
         return self.length if self.across else self.lines
 
     @property
-    def flag(self) -> int:
-        """Where the flag lies in the target."""
-        return 2 * self.count * self.apart
-
-    @property
     def matrices(self) -> tuple[NamedMatrix, ...]:
-        return NamedMatrix("source", F32), NamedMatrix("target", F32)
+        return NamedMatrix("source", F32), NamedMatrix("target", F32), NamedMatrix("flag", F32)
 
     @property
     def results(self) -> tuple[str, ...]:
-        return ("target",)
+        return "target", "flag"
 
     @property
     def scalars(self) -> tuple[Scalar, ...]:
@@ -70,8 +65,10 @@ class Scaling:
         return F32, self.across
 
     def storage_elements(self, name: str) -> int:
+        if name == "flag":
+            return 1
         if name == "target":
-            return self.flag + 1
+            return 2 * self.count * self.apart
         one = (self.lines - 1) * self.leading + self.length if self.lines and self.length else 0
         return (self.count - 1) * self.step + one
 
@@ -89,7 +86,8 @@ class Scaling:
         """Each matrix in one line, for the header of a kernel."""
         return (
             "source  f32, lines x length, lines leading elements apart",
-            "target  f32, square roots of the inverses of scales, apart elements for each matrix; the scales; a 0",
+            "target  f32, square roots of the inverses of scales, apart elements for each matrix; the scales",
+            "flag    f32, a 0",
         )
 
 
@@ -121,5 +119,4 @@ def scales_stored(storages: Storages) -> Array:
         roots, behind = number * problem.apart, (problem.count + number) * problem.apart
         target[roots : roots + problem.scaled] = 1 / np.sqrt(scales)
         target[behind : behind + problem.scaled] = scales
-    target[problem.flag] = 0
     return target

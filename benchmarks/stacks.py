@@ -1,6 +1,7 @@
 """Batched and grouped products beside `torch.bmm` and `torch._grouped_mm`, and the plans that were not chosen.
 
     python benchmarks/stacks.py --plans 4 --sample 6 --seconds 100 --out stacks.jsonl
+    python benchmarks/stacks.py --format tf32 --only groups --out groups_tf32.jsonl      # group by group in PyTorch
 
 Of each problem: the library's call and PyTorch's, checked against float64, captured into CUDA graphs over rotated
 operands and replayed in turn; with them the plans that the cost model prices next, each of another tile, so that a
@@ -16,7 +17,7 @@ import os
 import time
 from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import ProcessPoolExecutor, as_completed
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from itertools import cycle, islice
 from math import exp, log
 from multiprocessing import get_context
@@ -159,13 +160,15 @@ def main() -> None:
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--seconds", type=float, default=100.0)
     parser.add_argument("--only", default="", help="problems whose names contain this")
+    parser.add_argument("--format", default="bf16", help="of all problems: bf16, f16, tf32, f32")
     parser.add_argument("--out", type=Path, required=True)
     asked = parser.parse_args()
     import torch
 
     began, gpu = time.monotonic(), open_gpu(0)
     drawn = (*random_batched(asked.sample, asked.seed, ["bf16"]), *random_grouped(asked.sample, asked.seed))
-    problems: Sequence[Problem] = [one for one in (*GROUPED, *BATCHED, *drawn) if asked.only in str(one)]
+    every = (replace(one, format=asked.format) for one in (*GROUPED, *BATCHED, *drawn))
+    problems: Sequence[Problem] = [one for one in every if asked.only in str(one)]
     spec, arch = probe(gpu), gpu.arch
     with ProcessPoolExecutor(os.cpu_count() or 2, mp_context=get_context("spawn")) as pool:
         for task in as_completed([pool.submit(compiled, one, spec, arch, asked.plans) for one in problems]):

@@ -22,6 +22,7 @@ from tilewright.schedule import (
     Distribute,
     Epilogue,
     Fuse,
+    Persist,
     Pipeline,
     Prefetch,
     Raster,
@@ -273,6 +274,8 @@ def _declare(d: Drawing) -> None:
         order = d.rng.choice(tuple(RasterOrder))
         grouped = order in (RasterOrder.GROUPED, RasterOrder.SNAKE, RasterOrder.LAYERS)
         d.attempt(Raster(order, d.rng.choice((1, 2, 3)) if grouped else 1))
+        if d.chance(0.5):
+            d.attempt(Persist())
     for loop in d.program.loops:
         if d.chance(0.25):
             d.attempt(Unroll(loop.name))

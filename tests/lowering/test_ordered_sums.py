@@ -14,13 +14,14 @@ from tests.mutations.broken import without
 from tilewright.dtypes import BF16, F16, F32, Array
 from tilewright.errors import LoweringError, SimulationError
 from tilewright.ir.async_stmt import SignalFlag, WaitFlag
+from tilewright.ir.program import Level, RasterOrder
 from tilewright.ir.visit import Path, walk
 from tilewright.ir.work import SplitK
 from tilewright.kernels.wgmma import WgmmaConfig
 from tilewright.kernels.wgmma_presets import PING_PONG, at_depth, clustered, one_tile, persistent
 from tilewright.problem import Gemm, check, make_operands
 from tilewright.problem.reference import view
-from tilewright.schedule import Schedule
+from tilewright.schedule import Accumulate, Bind, Persist, Raster, Reorder, Schedule, Split
 from tilewright.simulator import simulate
 from tilewright.toolchain import Build, build
 
@@ -121,3 +122,17 @@ def test_blocks_that_may_not_run_together_cannot_wait_for_each_other() -> None:
     gemm = Gemm(128, 128, 256, BF16, out=BF16)
     with pytest.raises(LoweringError, match="only in a persistent kernel"):
         _ = ordered(gemm, schedule_at(gemm, one_tile(64, 128, 1))).kernel
+
+
+@pytest.mark.parametrize("stream_k", [False, True])
+def test_beta_that_sums_begin_with_is_added_once(stream_k: bool) -> None:
+    """Without Epilogue() a sum begins with beta * C: that of the item which comes first in k."""
+    gemm = Gemm(13, 20, 23, beta=-1.5)
+    schedule = Schedule(
+        *(Split("m", 8, into=("m_block", "m_in")), Split("n", 4, into=("n_block", "n_in"))),
+        Split("k", 4, into=("k_tile", "k_in")),
+        Reorder("m_block", "n_block", "m_in", "k_tile", "k_in", "n_in"),
+        *(Bind("m_block", Level.GRID_Y), Bind("n_block", Level.GRID_X), Bind("m_in", Level.BLOCK_X)),
+        *(Accumulate("k_tile"), Raster(RasterOrder.ROW), Persist()),
+    )
+    checked(replace(ordered(gemm, schedule), stream_k=stream_k), 8, 5, "warps")

@@ -73,7 +73,8 @@ def test_the_kernel_computes_the_product(drawing: Drawing, rng: random.Random, o
         return
     operands = make_operands(drawing.gemm)
     built = build(drawing.gemm, drawing.schedule, variant=variant)
-    computed, run = run_on_simulator(built, operands, schedule=order)
+    room = rng.choice((None, 1, 2))  # persistent blocks have several tiles then
+    computed, run = run_on_simulator(built, operands, schedule=order, resident_blocks=room)
     verdict = check(operands, computed)
     assert verdict.ok, verdict.message
     assert run.errors == ()

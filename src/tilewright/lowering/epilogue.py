@@ -25,7 +25,7 @@ from math import gcd
 from tilewright.dtypes import DType
 from tilewright.errors import LoweringError
 from tilewright.ir.buffer import Buffer, Ref
-from tilewright.ir.expr import ZERO, Binary, Cast, Const, Expr, Load, Op, Select, Var, binary, real
+from tilewright.ir.expr import ZERO, Binary, Cast, Const, Expr, Load, Op, Select, Var, binary, both, real
 from tilewright.ir.finish import BETA, OTHER, PAIR_SIGN, as_f32
 from tilewright.ir.kernel import WIDEST_BYTES
 from tilewright.ir.program import Axis, Program
@@ -49,7 +49,7 @@ from tilewright.lowering.epilogue_results import ResultStore
 from tilewright.lowering.epilogue_subtiles import SubtileStore
 from tilewright.lowering.fragments import store_opaque
 from tilewright.lowering.kernel_parts import ELEMENT, beside, global_place, value_buffer
-from tilewright.lowering.located import size_of
+from tilewright.lowering.located import K_FIRST, size_of
 from tilewright.lowering.products import reads_shared
 from tilewright.lowering.sums import Sums
 from tilewright.problem.values import Added
@@ -128,9 +128,12 @@ class Epilogue:
         return (*load, Assign(here, self.as_result(scaled), origin="C"), Move(self.result_place(), here, origin="C"))
 
     def _load_addend(self) -> tuple[Buffer, Body]:
-        """The running addend in a register where beta needs it; zero, and nothing read, where beta is 0."""
+        """The running addend in a register where beta needs it; zero, and nothing read, where beta is 0, or where the
+        item that comes first in k adds it."""
         value = value_buffer("C", self.program.gemm.out, 1)
-        needed = Binary(Op.NE, BETA, real(0))
+        needed: Expr = Binary(Op.NE, BETA, real(0))
+        if self.program.adds_in_order:
+            needed = both(needed, binary(Op.EQ, K_FIRST, 0))
         load = Move(Ref(value, (ZERO,)), self._addend(self.result_place()), 1, needed, origin="C")
         return value, (Alloc(value), load)
 

@@ -1,4 +1,5 @@
-"""Batched and grouped products against PyTorch's: `torch.bmm` and `torch._grouped_mm`, checked and timed in turn."""
+"""Batched and grouped products against PyTorch's: `torch.bmm` and, in bf16, `torch._grouped_mm`, checked and timed in
+turn."""
 
 from __future__ import annotations
 
@@ -201,19 +202,25 @@ def _batched(torch: Any, problem: Batched, dtype: Any, copies: int) -> Contest:
 
 def _grouped(torch: Any, problem: Grouped, dtype: Any, copies: int) -> Contest:
     from tilewright.frontend import grouped_matmul
+    from tilewright.frontend.options import options_asked
     from tilewright.frontend.ragged import words_of_groups
 
     ends = torch.tensor(problem.rows).cumsum(0).to(device="cuda", dtype=torch.int32)
     sets = [(*_grouped_operands(torch, problem, dtype), ends) for _ in range(copies)]
     ours, theirs = cycle(sets), cycle(sets)
 
+    precision: Any = "tf32" if problem.gemm.multiplies_tf32 else "default"
+    options = options_asked(1.0, None, None, precision, None, False, None, False)
+
     def mine() -> Any:
         a, b, offsets = next(ours)
-        return grouped_matmul(a, b, offsets=offsets)
+        return grouped_matmul(a, b, offsets=offsets, precision=precision)
 
     def peer() -> Any:
         a, b, offsets = next(theirs)
-        return torch._grouped_mm(a, b, offs=offsets)
+        if problem.format == "bf16":
+            return torch._grouped_mm(a, b, offs=offsets)
+        return _group_by_group(torch, problem, a, b)
 
     def check(who: str, result: Any) -> float:
         (a, b, _), groups = sets[0], len(problem.rows)
@@ -230,7 +237,15 @@ def _grouped(torch: Any, problem: Grouped, dtype: Any, copies: int) -> Contest:
             worst = max(worst, found)
         return worst
 
-    return Contest(mine, peer, check, sets, lambda: words_of_groups(*sets[0]))
+    return Contest(mine, peer, check, sets, lambda: words_of_groups(*sets[0], options))
+
+
+def _group_by_group(torch: Any, problem: Grouped, a: Any, b: Any) -> Any:
+    """The products of all groups, for formats that `torch._grouped_mm` does not take: the host knows the sizes."""
+    if problem.gradient:
+        parts = zip(a.split(problem.rows, 1), b.split(problem.rows), strict=True)
+        return torch.stack([x @ y for x, y in parts])
+    return torch.cat([x @ y for x, y in zip(a.split(problem.rows), b, strict=True)])
 
 
 def _grouped_operands(torch: Any, problem: Grouped, dtype: Any) -> tuple[Any, Any]:

@@ -136,3 +136,14 @@ def test_beta_that_sums_begin_with_is_added_once(stream_k: bool) -> None:
         *(Accumulate("k_tile"), Raster(RasterOrder.ROW), Persist()),
     )
     checked(replace(ordered(gemm, schedule), stream_k=stream_k), 8, 5, "warps")
+
+
+def test_sums_that_are_kept_one_after_another_do_not_add_up_in_order() -> None:
+    gemm = Gemm(16, 16, 16)
+    schedule = Schedule(
+        *(Split("m", 8, into=("m_block", "m_in")), Split("n", 8, into=("n_block", "n_in"))),
+        *(Bind("m_block", Level.GRID_Y), Bind("n_block", Level.GRID_X), Reorder("m_in", "n_in", "k")),
+        *(Accumulate("k"), Raster(RasterOrder.ROW), Persist()),
+    )
+    with pytest.raises(LoweringError, match="in loop 'm_in' around 'k'"):
+        _ = ordered(gemm, schedule).kernel

@@ -64,6 +64,13 @@ def _check_ordered(program: Program) -> None:
             f"Cannot add up partial sums of {program.gemm.accumulate} in order.",
             hint="accumulate in f32, in registers: Accumulate(over=...).",
         )
+    outermost = program.thread_serial_loops[0].name
+    if outermost != program.accumulation.over:
+        raise LoweringError(
+            f"A thread sums a tile of C part by part, in loop {outermost!r} around {program.accumulation.over!r}.",
+            note="a work item adds up all its sums at once.",
+            hint=f"Reorder {outermost!r} inside {program.accumulation.over!r}, or bind it.",
+        )
     if program.tensorized is not None and program.tensorized.instruction.is_opaque:
         raise LoweringError(
             f"{program.tensorized.instruction.name} keeps sums in opaque fragments, which cannot be added up.",

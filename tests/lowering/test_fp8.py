@@ -159,6 +159,16 @@ def test_scales_of_blocks_in_split_k() -> None:
     assert verdict.ok, verdict.message
 
 
+@pytest.mark.parametrize("kind", ["per thread", "swap-AB"])
+def test_scales_of_blocks_in_clusters_that_share_k(kind: str) -> None:
+    """Three blocks of k for two blocks of a cluster: the second one's scales begin behind those of the first."""
+    gemm = replace(problem(70, 128, 400, out=BF16, bias=True), block_scales=BlockScales(1, 128))
+    config = replace(KINDS[kind], promote_every=128, persistent=False, cluster_k=2)
+    operands = make_operands(gemm)
+    verdict = check(operands, result(gemm, config, operands), promote_every=128)
+    assert verdict.ok, verdict.message
+
+
 def test_scales_of_blocks_need_sums_of_blocks() -> None:
     gemm = replace(problem(64, 128, 256), block_scales=BlockScales())
     for config, why in (

@@ -62,6 +62,9 @@ def test_plans_of_every_kind(shape: tuple[int, int, int], dtype: DType, activati
         WgmmaConfig((128, 96, 64), ping_pong=True, stages=5, subtile=16, cluster=(2, 1), accumulators=2),
         WgmmaConfig((128, 64, 64), stages=3, accumulators=2, persistent=False),
         MmaConfig((64, 64, 64), (32, 32), stages=3, accumulators=2, store="quad_shuffle"),
+        WgmmaConfig((16, 64, 64), 1, stages=3, swap_ab=True, accumulators=2, persistent=False, cluster_k=4),
+        WgmmaConfig((64, 64, 64), 1, stages=3, accumulators=2, persistent=False, cluster_k=2),
+        MmaConfig((64, 64, 64), (32, 32), stages=2, accumulators=2, cluster_k=2),
     ],
     ids=lambda config: f"{config.kind} {config.tile}",
 )

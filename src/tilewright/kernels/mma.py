@@ -235,8 +235,8 @@ LAWS: tuple[Law, ...] = (
     PERSISTENT_IS_RASTERISED,
     *clusters_along_k(accumulators_of),
     Law(
-        lambda c, g: (c.cluster_k > 1) & ((c.persistent > 0) | (c.accumulators > 1) | (c.store != "per_thread")),
-        lambda c, g: "a cluster along k has a block for each part of one tile and one sum, and per-thread stores",
+        lambda c, g: (c.cluster_k > 1) & ((c.persistent > 0) | (c.store != "per_thread")),
+        lambda c, g: "a cluster along k has a block for each part of one tile, and per-thread stores",
     ),
 )
 """What the lowering takes today, all in this place."""

@@ -80,7 +80,8 @@ def order_of_tiles(raster_rows: int, cluster_k: int) -> tuple[Step, ...]:
 
 def exchanged_bytes(config: Any) -> Column:
     """Shared memory for the sums that the blocks of a cluster send of the slice of a tile that a block owns."""
-    return config.m * config.n * F32.bytes * (config.cluster_k > 1)
+    accumulators = getattr(config, "accumulators", 1)  # kernels of FMAs have no field for several
+    return config.m * config.n * accumulators * F32.bytes * (config.cluster_k > 1)
 
 
 # -- laws --------------------------------------------------------------------------------------------------------------

@@ -471,13 +471,10 @@ LAWS: tuple[Law, ...] = (
             f"{c.cluster_m} x {c.cluster_n}"
         ),
     ),
-    *clusters_along_k(accumulators_of),
+    *clusters_along_k(lambda c: accumulators_of(c) // c.accumulators),
     Law(
-        lambda c, g: (
-            (c.cluster_k > 1)
-            & ((c.cluster_m * c.cluster_n * c.accumulators > 1) | (c.persistent > 0) | (c.subtile > 0))
-        ),
-        lambda c, g: "a cluster along k has a block for each part of one tile and one sum, and per-thread stores",
+        lambda c, g: (c.cluster_k > 1) & ((c.cluster_m * c.cluster_n > 1) | (c.persistent > 0) | (c.subtile > 0)),
+        lambda c, g: "a cluster along k has a block for each part of one tile, and per-thread stores",
     ),
 )
 """What the lowering takes today, all in this place."""

@@ -47,13 +47,27 @@ class ClusterSums:
         return cluster_size(self.program)
 
     @property
+    def _accumulators(self) -> int:
+        return self.sums.accumulator.count
+
+    @property
+    def _held(self) -> int:
+        """Registers of a thread for one accumulator."""
+        return self.sums.buffer.elements // self._accumulators
+
+    @property
     def _slice(self) -> int:
-        """Registers of a thread that one block of the cluster owns."""
-        return self.sums.buffer.elements // self._blocks
+        """Registers of an accumulator of a thread that one block of the cluster owns."""
+        return self._held // self._blocks
 
     @property
     def _width(self) -> int:
         return gcd(self._slice, _WIDEST)
+
+    @property
+    def _chunks(self) -> int:
+        """Vectors of a thread that one block owns, of one accumulator after the other."""
+        return self._accumulators * (self._slice // self._width)
 
     @property
     def _threads(self) -> int:
@@ -75,7 +89,7 @@ class ClusterSums:
             "cluster_sums",
             Space.SHARED,
             F32,
-            (self._blocks, self._slice // self._width, self._threads, self._width),
+            (self._blocks, self._chunks, self._threads, self._width),
             ("block of the cluster", "chunk", "thread", "element"),
             note="sums of this block's slice",
             handoff=Handoff.MBARRIERS,
@@ -99,7 +113,7 @@ class ClusterSums:
     def around(self, epilogue: Epilogue) -> Body:
         """The exchange of the sums, and the epilogue of the slice that the running block owns."""
         wait = WaitBarrier(self._complete, ZERO, of_cluster=True)
-        owned = Buffer("owned_sums", Space.REGISTER, F32, (self._slice,))
+        owned = Buffer("owned_sums", Space.REGISTER, F32, (self._accumulators * self._slice,))
         store = epilogue.finish_owned(self.sums, owned, Var(RANK) * self._slice)
         return (*epilogue.empty_sum(self.sums), self._send(), wait, Alloc(owned), *self._add(owned), *store)
 
@@ -110,9 +124,12 @@ class ClusterSums:
     def _send(self) -> For:
         """The slices of the running block's sums to their owners."""
         number = _BLOCK * self._slice + _CHUNK * self._width
+        if self._accumulators > 1:
+            each = self._slice // self._width
+            number = _CHUNK // each * self._held + _BLOCK * self._slice + _CHUNK % each * self._width
         source = Ref(self.sums.buffer, self.sums.numbered(number))
         store = StoreAsync(self._place(Var(RANK)), source, self._width, _BLOCK, self._complete, self.sums.name)
-        return self._over(_BLOCK, self._blocks, (self._over(_CHUNK, self._slice // self._width, (store,)),))
+        return self._over(_BLOCK, self._blocks, (self._over(_CHUNK, self._chunks, (store,)),))
 
     def _add(self, owned: Buffer) -> Body:
         """The parts of the slice, added up in the order of the blocks."""
@@ -126,7 +143,7 @@ class ClusterSums:
             return (load, self._over(_ELEMENT, self._width, (Assign(here, total, origin=name),)))
 
         rest = self._over(_BLOCK, self._blocks - 1, each(_BLOCK + 1, Binary(Op.ADD, Load(owned, here.index), value)))
-        return (self._over(_CHUNK, self._slice // self._width, (Alloc(part), *each(ZERO, value), rest)),)
+        return (self._over(_CHUNK, self._chunks, (Alloc(part), *each(ZERO, value), rest)),)
 
     @staticmethod
     def _over(name: Var, count: int, body: Body) -> For:
@@ -162,10 +179,10 @@ def check_cluster_sums(program: Program) -> None:
 def _check_owned(program: Program, blocks: int) -> None:
     """The sums of a thread are equal slices, which each block finishes and stores from registers."""
     kept = accumulator_of(program)
-    if kept.space is not Space.REGISTER or kept.result_dtype is not F32 or kept.count > 1 or not program.late_beta:
+    if kept.space is not Space.REGISTER or kept.result_dtype is not F32 or not program.late_beta:
         raise LoweringError(
-            f"The {blocks} blocks of a cluster add up one sum in f32, which begins with zero, in registers.",
-            hint="Accumulate(over=...) and Epilogue(), and a problem of one product.",
+            f"The {blocks} blocks of a cluster add up sums in f32, which begin with zero, in registers.",
+            hint="Accumulate(over=...) and Epilogue().",
         )
     if any(staged.operand == "C" for staged in program.staged) or quad_shuffle_axis(program) is not None:
         raise LoweringError(

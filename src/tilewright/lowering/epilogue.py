@@ -258,14 +258,18 @@ class Epilogue:
         return (*self.empty_sum(sums), *self._store(sums))
 
     def finish_owned(self, sums: Sums, owned: Buffer, first: Expr) -> Body:
-        """The store of as many finished sums of a tile as `owned` has: of the registers from number `first` on."""
-        width = gcd(sums.side_by_side, owned.elements)
+        """The store of a slice of a tile, whose finished sums `owned` has, of one accumulator after the other. first:
+        the number of the slice's first register in each."""
+        held = owned.elements // sums.accumulator.count
+        width = gcd(sums.side_by_side, held)
         element: Expr = Var(_OWNED) * width
 
+        def total(at: Expr) -> tuple[Expr, ...]:
+            return tuple(Load(owned, (element + at + number * held,)) for number in range(sums.accumulator.count))
+
         def way(reads: bool | None) -> Body:
-            total = lambda at: (Load(owned, (element + at,)),)  # noqa: E731
             store = self._store_vector(self.result_place(), width, total, reads_addend=reads)
-            return (For(_OWNED, Const(owned.elements // width), (*sums.named(first + element), *store), unroll=True),)
+            return (For(_OWNED, Const(held // width), (*sums.named(first + element), *store), unroll=True),)
 
         return way(None) if sums.fragment is None else self._by_beta(way)
 

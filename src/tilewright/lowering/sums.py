@@ -125,8 +125,8 @@ class Sums:
         return tuple(index)
 
     def named(self, number: Expr) -> Body:
-        """`Let`s of the digits of the result whose register has this number; there is one accumulator."""
-        index = self.numbered(number)
+        """`Let`s of the digits of the result whose register has this number within an accumulator."""
+        index = self.numbered(number)[self.accumulator.count > 1 :]
         lets = tuple(Let(axis.name, value) for axis, value in zip(self.program.sum_axes, index, strict=False))
         if self.fragment is None:
             return lets

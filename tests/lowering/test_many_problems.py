@@ -38,24 +38,18 @@ def test_each_matrix_of_a_batch_has_a_base_of_64_bits() -> None:
     assert [p.name for p in batch.source.parameters][-5:] == ["A_step", "B_step", "C_step", "residual_step", "batch"]
 
 
-def test_a_list_of_problems_is_read_from_its_table() -> None:
+def test_a_list_of_problems_is_an_argument() -> None:
     made = built(Gemm(256, 256, 256, F16, out=F16), "ampere/full", Problems.LISTED)
-    assert [p.name for p in made.source.parameters] == ["problems", "alpha", "beta"]
+    assert [(p.name, p.words) for p in made.source.parameters] == [("problems", 504), ("alpha", 0), ("beta", 0)]
+    assert "const __grid_constant__ PassedTable problems" in made.cuda
     text = text_of(made)
-    assert "const long long* problem = problems + 9 * blockIdx.z;" in text
+    assert "const long long* problem = problems.words + 9 * blockIdx.z;" in text
     assert "half_bits* __restrict__ C = (half_bits*)problem[2];" in text
     assert "const int ldc = int(problem[8]);" in text
     assert "return;" in text
 
 
-def test_a_list_of_problems_may_be_an_argument() -> None:
-    made = built(Gemm(256, 256, 256, F16, out=F16), "ampere/full", Problems.PASSED)
-    assert [(p.name, p.words) for p in made.source.parameters] == [("problems", 504), ("alpha", 0), ("beta", 0)]
-    assert "const __grid_constant__ PassedTable problems" in made.cuda
-    assert "const long long* problem = problems.words + 9 * blockIdx.z;" in text_of(made)
-
-
-@pytest.mark.parametrize("problems", [Problems.STRIDED, Problems.LISTED, Problems.PASSED])
+@pytest.mark.parametrize("problems", [Problems.STRIDED, Problems.LISTED])
 def test_one_problem_of_many_is_simulated_as_if_alone(problems: Problems) -> None:
     gemm = Gemm(70, 66, 40)
     operands = make_operands(gemm)
@@ -82,11 +76,11 @@ def test_a_map_of_a_stack_needs_steps_that_the_engine_can_take() -> None:
 
 
 @pytest.mark.cross_section("rung", "problems", every=3)
-@pytest.mark.parametrize("problems", [Problems.STRIDED, Problems.LISTED, Problems.PASSED])
+@pytest.mark.parametrize("problems", [Problems.STRIDED, Problems.LISTED])
 @pytest.mark.parametrize(("rung", "dtype"), [("worklog/best", F32), ("ampere/full", F16), ("hopper/shared_b", BF16)])
 def test_kernels_of_many_problems_compile(rung: str, dtype: DType, problems: Problems) -> None:
     gemm = Gemm(256, 256, 256, dtype, out=dtype)
-    if rung != "hopper/shared_b" or not problems.is_list:
+    if rung != "hopper/shared_b" or problems is not Problems.LISTED:
         assert built(gemm, rung, problems).compile("sm_90a").resources.spill_load_bytes == 0
 
 

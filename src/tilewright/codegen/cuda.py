@@ -137,10 +137,10 @@ def _shared(kernel: Kernel, printer: BodyPrinter) -> list[Line]:
 
 def _own_problem(kernel: Kernel, expr: CudaExpr) -> list[Line]:
     """What the body reads, of the problem that is this block's."""
-    if kernel.problems.is_list:
+    if kernel.problems is Problems.LISTED:
         note = "a row of the table for each block along z: addresses, then sizes"
-        table = f"{PROBLEMS}.words" if kernel.problems is Problems.PASSED else PROBLEMS
-        lines = [Line(1, f"const {expr.type(I64)}* problem = {table} + {len(kernel.columns)} * blockIdx.z;", note)]
+        row = f"{PROBLEMS}.words + {len(kernel.columns)} * blockIdx.z"
+        lines = [Line(1, f"const {expr.type(I64)}* problem = {row};", note)]
         stored = _stored(kernel)
         for number, column in enumerate(kernel.columns):
             kind = expr.type(column.dtype)
@@ -293,7 +293,7 @@ def _assumptions(kernel: Kernel) -> list[str]:
 
 def _launch(kernel: Kernel) -> list[str]:
     grid = ", ".join(ExprText()(extent) for extent in kernel.grid)
-    if kernel.problems.is_list:
+    if kernel.problems is Problems.LISTED:
         grid = f"{grid.rpartition(', ')[0]}, one for each problem"
     block = ", ".join(str(extent) for extent in kernel.block)
     dynamic = "dynamic " if kernel.uses_dynamic_shared else ""

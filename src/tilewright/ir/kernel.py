@@ -258,9 +258,8 @@ class Kernel:
     def parameters(self) -> tuple[Parameter, ...]:
         """The launch arguments in order: those of one problem, what tells several apart, then the tensor maps; or the
         table of problems and what they share."""
-        if self.problems.is_list:
-            passed = self.problems is Problems.PASSED
-            table = Parameter(PROBLEMS, I64, is_pointer=not passed, words=PASSED_WORDS * passed)
+        if self.problems is Problems.LISTED:
+            table = Parameter(PROBLEMS, I64, words=PASSED_WORDS)
             return (table, *(one for one in self.arguments if one.dtype is F32 and not one.is_pointer))
         maps = [Parameter(m.name, MBARRIER, tensor_map=m.box_of(self.gemm)) for m in self.maps]
         return (*self.arguments, *self.batching, *maps)

@@ -29,25 +29,19 @@ class Problems(Enum):
 
     ONE: a single one. STRIDED: strided batched; matrix i of each operand begins i steps (`A_step`, ... in elements)
     after the first. LISTED: grouped; addresses, sizes and leading dimensions of each problem are a row of 64-bit words
-    of a table in global memory. PASSED: the same, and the table is an argument of the launch. GROUPED_M, GROUPED_K:
-    grouped by offsets on the device, which say where each group ends along m (rows of A and C; each group has a matrix
-    B) or along k (of A and B; each group has a matrix C).
+    of a table, which is an argument of the launch. GROUPED_M, GROUPED_K: grouped by offsets on the device, which say
+    where each group ends along m (rows of A and C; each group has a matrix B) or along k (of A and B; each group has a
+    matrix C).
     """
 
     ONE = "one"
     STRIDED = "strided batched"
-    LISTED = "grouped, listed in a table"
-    PASSED = "grouped, listed in the arguments"
+    LISTED = "grouped, listed in the arguments"
     GROUPED_M = "grouped along m by offsets"
     GROUPED_K = "grouped along k by offsets"
 
     def __repr__(self) -> str:
         return f"Problems.{self.name}"
-
-    @property
-    def is_list(self) -> bool:
-        """Whether each problem has sizes and addresses of its own, which the host knows."""
-        return self in (Problems.LISTED, Problems.PASSED)
 
     @property
     def has_offsets(self) -> bool:

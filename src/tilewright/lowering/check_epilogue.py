@@ -5,7 +5,7 @@ from __future__ import annotations
 from tilewright.errors import LoweringError
 from tilewright.ir.program import Program, Route, Staged
 from tilewright.ir.tiles import Tile, tile_of
-from tilewright.ir.work import SplitK
+from tilewright.ir.work import Problems, SplitK
 from tilewright.layout.arrangement import SwizzleAtoms
 from tilewright.layout.epilogue import UNIT_COLUMNS
 from tilewright.layout.fragment import MATRIX_ROW_BYTES
@@ -33,7 +33,7 @@ def check_epilogue(program: Program, result: Staged) -> None:
             note="a block must not end before its result has been read; kernels with TMA loads see to that.",
             hint="Transfer('A_tile', Route.TMA) and Transfer('B_tile', Route.TMA), or store C directly.",
         )
-    if program.split_k is SplitK.PARTIALS or program.problems.is_list:
+    if program.split_k is SplitK.PARTIALS or program.problems is Problems.LISTED:
         raise LoweringError(
             f"{doing}: blocks along z have matrices of their own.",
             note="where rows of C begin is known of strided matrices only.",

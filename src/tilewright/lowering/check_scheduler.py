@@ -27,7 +27,7 @@ def check_scheduler(program: Program, variant: Variant) -> None:
             "Blocks along z cannot have a problem each: they share out one problem already.",
             hint="bind no loop to grid.z.",
         )
-    if program.problems.is_list:
+    if program.problems is Problems.LISTED:
         _check_listed(program)
     if program.problems.has_offsets:
         _check_grouped(program)

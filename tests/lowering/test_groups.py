@@ -65,6 +65,13 @@ def test_more_groups_than_a_launch_counts_are_refused() -> None:
         grid_of(built.kernel, gemm, batch=MOST_GROUPS + 1)
 
 
+def test_a_launch_has_a_block_for_each_tile_that_there_may_be() -> None:
+    """Each group may end inside a row of tiles."""
+    gemm = Gemm(256, 136, 128, BF16, out=BF16)
+    built = replace(build(gemm, schedule_at(gemm, KINDS["cooperative"])), problems=Problems.GROUPED_M)
+    assert grid_of(built.kernel, gemm, batch=5) == ((2 + 5) * 2, 1, 1)
+
+
 @pytest.mark.cross_section("name", "lengths", every=6)
 @pytest.mark.parametrize("lengths", ROWS)
 @pytest.mark.parametrize("name", KINDS)

@@ -23,7 +23,7 @@ from tilewright.problem import Gemm, check, make_operands
 from tilewright.problem.reference import view
 from tilewright.schedule import Accumulate, Bind, Persist, Raster, Reorder, Schedule, Split
 from tilewright.simulator import simulate
-from tilewright.toolchain import Build, build
+from tilewright.toolchain import Build, build, grid_of
 
 
 def schedule_at(gemm: Gemm, config: WgmmaConfig) -> Schedule:
@@ -61,6 +61,11 @@ def test_wgmma_kernels_add_up_in_order(name: str, k: int, part_of_k: int) -> Non
     np.testing.assert_array_equal(few, many)
 
 
+def test_each_block_of_a_cluster_adds_up_a_tile_of_its_own() -> None:
+    gemm = Gemm(128, 128, 136, BF16, out=BF16)
+    checked(ordered(gemm, schedule_at(gemm, KINDS["cluster"])), 64, 2, "warps")
+
+
 def test_mma_kernels_add_up_in_order() -> None:
     gemm = Gemm(100, 136, 264, F16, out=F16, accumulate=F32)
     built = ordered(gemm, SMALL.schedule(gemm))
@@ -83,6 +88,15 @@ def test_stream_k(name: str, k: int) -> None:
     for blocks in (3, 30):
         some = checked(built, 64, blocks)
         np.testing.assert_array_equal(some, checked(built, 64, blocks, "warps"))
+
+
+@pytest.mark.parametrize(("part_of_k", "blocks"), [(64, 12), (128, 6), (192, 4), (576, 4)])
+def test_stream_k_starts_as_many_blocks_as_have_a_part_of_k_and_no_fewer_than_tiles(
+    part_of_k: int, blocks: int
+) -> None:
+    gemm = Gemm(200, 136, 192, BF16, out=BF16)
+    built = replace(ordered(gemm, schedule_at(gemm, KINDS["cooperative"])), stream_k=True)
+    assert grid_of(built.kernel, gemm, part_of_k=part_of_k) == (blocks, 1, 1)
 
 
 def test_stream_k_of_a_strided_batch() -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from rung_runs import RUNGS, by_boxes, rungs, variants
-from tilewright.dtypes import F32, I64
+from tilewright.dtypes import F16, F32, I64
 from tilewright.errors import LoweringError
 from tilewright.ir.async_stmt import WaitBarrier
 from tilewright.ir.buffer import Buffer, Ref, Space
@@ -15,6 +15,7 @@ from tilewright.ir.simplify import simplify, substitute
 from tilewright.ir.stmt import Alloc, Assign, Barrier, Body, For, If, Let, Move
 from tilewright.ir.verify import verify
 from tilewright.ir.visit import walk, walk_expr
+from tilewright.kernels.mma import MmaConfig
 from tilewright.ladders import Rung, find_rung
 from tilewright.lowering.expand import expand
 from tilewright.lowering.narrow_accesses import narrow_accesses
@@ -149,6 +150,21 @@ def test_near_counts_the_last_row_as_well(lda: int, near: bool) -> None:
     """128 rows of the tile and the columns of the last one: 128 (lda + 8) elements."""
     gemm = Gemm(128, 128, 1024, lda=lda)
     assert variant_for(build(gemm, find_rung("worklog/6")).program, gemm).near is near
+
+
+def test_a_copy_of_one_step_a_thread_has_no_loop() -> None:
+    """256 threads copy tiles of 256 vectors. A loop around them costs eight registers (NVRTC 13, sm_80)."""
+    gemm = Gemm(100, 136, 104, F16, out=F16)
+    config = MmaConfig((64, 64, 32), (32, 16), stages=3, double_buffered_fragments=False, in_place_fragments=False)
+    kernel = build(gemm, config.schedule(gemm)).kernel
+    assert not any(isinstance(stmt, For) and stmt.extent == Const(1) for _, stmt in walk(kernel.body))
+
+
+@pytest.mark.parametrize(("k", "near"), [(63, True), (64, False)])
+def test_31_bits_hold_one_less_than_2_to_the_31(k: int, near: bool) -> None:
+    """32 rows of a tile and the k of the last one: 2^31 - 64 + k elements."""
+    gemm = Gemm(32, 32, k, lda=2**26 - 2)
+    assert variant_for(build(gemm, find_rung("worklog/1")).program, gemm).near is near
 
 
 def test_global_offsets_are_64_bits_wide_unless_near() -> None:

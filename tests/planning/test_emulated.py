@@ -12,6 +12,7 @@ from simulated import computed, simulated_dispatcher
 from tilewright.dtypes import Array
 from tilewright.errors import LaunchError
 from tilewright.planning.assembly import Request
+from tilewright.planning.emulated import of_pieces
 from tilewright.planning.packing import Alignment
 from tilewright.planning.stack import Stack
 from tilewright.problem import Activation, Epilogue, Gemm, Operands, Order, make_operands
@@ -57,6 +58,13 @@ def test_every_algorithm_in_every_order(how: Algorithm, orders: str) -> None:
     a, b = (Order.ROW if letter == "N" else Order.COL for letter in orders)
     for m, n, k in ((65, 40, 130), (1, 9, 3), (33, 130, 65)):
         assert_within_bound(request_of(Gemm(m, n, k, a=a, b=b), how))
+
+
+def test_a_batch_of_pieces_steps_through_the_matrices_of_the_epilogue() -> None:
+    gemm = Gemm(64, 64, 64, epilogue=Epilogue(residual=True), beta=1.0)
+    inner = of_pieces(request_of(gemm, F16X3, stack=Stack(3, 4096, 4096, 4096, (8192,))))
+    assert inner.stack is not None
+    assert dict(zip([one.name for one in inner.gemm.added], inner.stack.added, strict=True))["residual"] == 8192
 
 
 def test_leading_dimensions_and_a_sum_of_many_parts() -> None:

@@ -23,6 +23,7 @@ from tilewright.ir.async_stmt import (
     FenceProxy,
     InitBarrier,
     SetRegisters,
+    StoreMatrices,
     TeamBarrier,
     TmaLoad,
     TmaStore,
@@ -35,7 +36,7 @@ from tilewright.ir.async_stmt import (
 from tilewright.ir.buffer import Buffer, Ref, Space
 from tilewright.ir.expr import Const, Op, as_expr, binary
 from tilewright.ir.kernel import Kernel
-from tilewright.ir.stmt import Alloc, Barrier, Body, If, Let, Stmt
+from tilewright.ir.stmt import Alloc, Barrier, Body, If, Let, Move, Stmt
 from tilewright.ir.text import stmt_text
 from tilewright.ir.visit import rewrite, walk
 from tilewright.layout.swizzle import NO_SWIZZLE
@@ -181,6 +182,19 @@ def test_a_fence_by_one_thread_does_not_do_for_all() -> None:
         ring(), lambda stmt: If(binary(Op.EQ, THREAD % 128, 0), (stmt,)) if isinstance(stmt, FenceProxy) else None
     )
     assert kinds(alone) == {Kind.UNFENCED}
+
+
+@pytest.mark.parametrize(("fences", "kinds_found"), [(3, set()), (1, {Kind.UNFENCED}), (5, {Kind.UNFENCED})])
+def test_the_thread_that_wrote_is_the_one_that_must_fence(fences: int, kinds_found: set[Kind]) -> None:
+    """Thread 3 of a warpgroup writes alone, and one thread runs the fence."""
+
+    def alone(stmt: Stmt) -> Stmt | None:
+        if isinstance(stmt, StoreMatrices):
+            write = Move(at(stmt.dst.buffer, 0, 0), at(stmt.src.buffer, 0), 1)
+            return If(binary(Op.EQ, THREAD % 128, 3), (write,))
+        return If(binary(Op.EQ, THREAD % 128, fences), (stmt,)) if isinstance(stmt, FenceProxy) else None
+
+    assert kinds(changed(ring(), alone)) & {Kind.UNFENCED} == kinds_found
 
 
 def test_a_fence_after_the_barrier_is_too_late() -> None:

@@ -1,0 +1,148 @@
+"""What kernels are estimated to take: a change of the cost model, or of candidates, shows in tests/golden/choices."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import numpy as np
+import pytest
+from planned import alignment_of
+from test_dispatch import problem
+from test_ragged import REQUESTS
+
+from tilewright.device.catalog import device
+from tilewright.dtypes import BF16
+from tilewright.kernels import wgmma
+from tilewright.kernels.columns import Columns
+from tilewright.kernels.configuration import rows_of
+from tilewright.kernels.wgmma import WgmmaConfig
+from tilewright.planning.candidates import candidates, with_options
+from tilewright.planning.on_paper import PaperKernels
+from tilewright.planning.ragged import _by_tma, ranked_ragged
+from tilewright.planning.ranking import Ranking, core_of, ranked
+from tilewright.planning.stack import Stack
+from tilewright.planning.wgmma_cost import read_bytes
+from tilewright.problem import Gemm
+
+GPUS = ("H200", "A100 SXM 80 GB", "RTX 4090")
+PROBLEMS = [
+    # m, n, k, format, orders, problems of a batch
+    (4096, 4096, 4096, "bf16", "NN", 1),
+    (8192, 16, 8192, "f16", "NT", 1),
+    (512, 512, 16384, "bf16", "TN", 1),
+    (1000, 1000, 1000, "f16", "NN", 1),
+    (96, 4096, 64, "bf16", "NN", 64),
+    (128, 128, 4096, "f32", "NT", 16),
+    (2047, 2049, 2045, "bf16", "NN", 6),
+    (1024, 1024, 1024, "tf32", "TN", 1),
+    (2048, 2048, 512, "f32", "NN", 1),
+]
+OF_EACH = 2
+"""Plans of each family that are told: the best ones."""
+
+
+def estimates(name: str) -> list[str]:
+    """The best plans of each family for each problem, with their estimated time."""
+    lines = []
+    for m, n, k, format, orders, count in PROBLEMS:
+        gemm = problem(m, n, k, format, orders)
+        stack = Stack(count, m * k, k * n, m * n) if count > 1 else None
+        lines.append(f"\n{name}: {m}x{n}x{k} {format} {orders}" + (f", {count} of them" if count > 1 else ""))
+        told: dict[str, list[str]] = {}
+        for us, config in ranked(gemm, device(name), alignment_of(gemm), stack=stack):
+            told.setdefault(config.kernel.kind, []).append(f"{us:10.4g} us  {config}")
+        lines += [line for kind in sorted(told) for line in told[kind][:OF_EACH]]
+    return lines
+
+
+@pytest.mark.parametrize("name", GPUS)
+def test_estimates_of_products(name: str, golden: Callable[[str, str], None]) -> None:
+    file = device(name).name.lower().replace(" ", "_")
+    golden(f"choices/estimates_{file}.txt", "\n".join(estimates(name)).lstrip() + "\n")
+
+
+def test_choices_for_groups(golden: Callable[[str, str], None]) -> None:
+    lines = []
+    for name, request in REQUESTS.items():
+        configs = list(ranked_ragged(request, device("H200")))
+        lines += [f"{name}: the best of {len(configs)}", *(f"  {config}" for config in configs[:4])]
+    golden("choices/groups.txt", "\n".join(lines) + "\n")
+
+
+# -- what holds of every estimate, and of all candidates ---------------------------------------------------------------
+
+
+@pytest.mark.parametrize("name", ["A100 SXM 80 GB", "RTX 4090"])
+@pytest.mark.parametrize("count", [1, 50])
+def test_no_product_is_faster_than_its_operands_arrive(name: str, count: int) -> None:
+    gemm, spec = problem(2048, 2048, 64, "bf16"), device(name)
+    stack = Stack(count, 2048 * 64, 2048 * 64, 2048 * 2048) if count > 1 else None
+    found = ranked(gemm, spec, alignment_of(gemm), stack=stack)
+    least_us = count * gemm.compulsory_bytes / spec.dram_gb_per_s / 1e3
+    assert found and all(us >= least_us for us, _ in found)
+
+
+def test_kernels_of_groups_leave_registers_for_the_names_of_groups() -> None:
+    """The most accumulators of a thread without spills, by consumers and by what the epilogue stores with."""
+    most: dict[str, int] = {}
+    for request in REQUESTS.values():
+        for config in _by_tma(request, device("H200")):
+            kernel = config.kernel
+            assert isinstance(kernel, WgmmaConfig)
+            held = int(wgmma.accumulators_of(Columns.of([kernel], WgmmaConfig.columns))[0])
+            stores = "threads" if not kernel.subtile else "shared memory"
+            alone = kernel.ping_pong and kernel.cluster_m * kernel.cluster_n == 1
+            kind = (
+                "three consumers" if kernel.consumers > 2 else stores + ", ping-pong" * (alone and kernel.subtile > 0)
+            )
+            most[kind] = max(most.get(kind, 0), held)
+    assert most == {"three consumers": 80, "threads": 112, "shared memory": 128, "shared memory, ping-pong": 192}
+
+
+def test_rows_of_skinny_groups_lie_along_the_columns_of_an_instruction() -> None:
+    request = REQUESTS["many of 16"]
+    kernels = [config.kernel for config in _by_tma(request, device("H200"))]
+    skinny = {(one.n, one.consumers) for one in kernels if isinstance(one, WgmmaConfig) and one.swap_ab}
+    assert skinny == {(64, 1), (128, 1), (128, 2)}
+    assert {one.m for one in kernels if isinstance(one, WgmmaConfig) and one.swap_ab} == set(range(8, 65, 8))
+
+
+@pytest.mark.parametrize("format", ["bf16", "tf32"])
+def test_every_proposed_kernel_of_mma_is_one(format: str) -> None:
+    gemm = problem(1024, 1024, 1024, format)
+    table = candidates(gemm, device("A100 SXM 80 GB"))["mma"]
+    kernels = rows_of("mma", table, np.arange(len(table)))
+    assert kernels and not any(one.reasons_against(gemm) for one in kernels)
+
+
+def test_a_kernel_starts_under_the_one_before_where_the_device_has_that() -> None:
+    """From compute capability 9.0 on."""
+    assert [PaperKernels(device(name)).overlaps for name in GPUS] == [True, False, False]
+
+
+@pytest.mark.parametrize("swap", [False, True])
+def test_instructions_read_both_operands_from_shared_memory(swap: bool) -> None:
+    """A 128 x 64 x 64 tile of bf16: wgmma of 64 rows, or with swap-AB of 64 columns, times all of the other side."""
+    config = WgmmaConfig((128, 64, 64), consumers=1, swap_ab=swap)
+    rows, columns = (64, 128) if swap else (128, 64)
+    found = read_bytes(Columns.of([config], WgmmaConfig.columns), Gemm(1, 1, 1, BF16))
+    assert found.tolist() == [rows / 64 * (64 + columns) * 64 * BF16.bytes]
+
+
+def test_a_long_batch_does_not_start_under_the_kernel_before() -> None:
+    gemm, spec = problem(1024, 1024, 1024, "bf16"), device("H200")
+    for count, expected in ((1, True), (100, False)):
+        found = with_options(candidates(gemm, spec, count)["wgmma"], gemm, spec, count)
+        assert set(found.dependent_launch[found.persistent > 0].tolist()) == {expected}
+
+
+def test_plans_that_are_drawn_differ_in_more_than_options() -> None:
+    gemm = problem(1024, 1024, 1024, "bf16")
+    ranking = ranked(gemm, device("H200"), alignment_of(gemm))
+    drawn = ranking.drawn(12, seed=1)
+    assert len({core_of(config) for _, config in drawn}) == len(drawn) == 12
+    assert drawn == ranking.drawn(12, seed=1) != ranking.drawn(12, seed=2)
+
+
+def test_where_nothing_is_proposed_nothing_is_ranked() -> None:
+    assert len(Ranking(())) == 0 and Ranking(()).of_each_table(10) == []

@@ -1,220 +1,277 @@
 """How many planted faults the tests find: `make mutants`, or
 
-    python benchmarks/mutants.py --sample 40 --packages layout simulator --out benchmarks/results/mutants.json
+    python benchmarks/mutants.py --sample 40 --packages layout simulator --write
 
-A mutant is one changed place in one module: a comparison, an arithmetic operator, `and` or `or`, a `not`, a whole
-number. Of each package so many are drawn, the same for the same seed. Each is put into a copy of the tree, where the
-tests of the package run, the module's examples and the tests named after it first; a mutant is killed when one fails.
-Needs no GPU.
+A mutant is one changed place in one module (`mutant_places.py`). Of each package so many are drawn, the same for the
+same seed. One run of the tests finds which of them each mutant could disturb; each is then put to those, the quickest
+first, up to 20 seconds of them, and is killed when one fails (`mutant_tests.py`). One that survives meets them again in
+a process of its own, and is told. What has been found is kept in build/mutants, and a run that was stopped goes on.
+
+A survivor that changes no behaviour is listed with the reason in benchmarks/mutants_equivalent.json, and counts neither
+way. `--write` writes benchmarks/results/mutants.json and the table of docs/guarantees.md; `--check` compares the two.
+Needs no GPU; needs os.fork.
 """
 
 from __future__ import annotations
 
 import argparse
-import ast
 import json
 import os
-import random
-import shutil
 import subprocess
 import sys
-import tempfile
-from collections.abc import Iterator, Sequence
-from concurrent.futures import ThreadPoolExecutor
-from dataclasses import asdict, dataclass
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import asdict
+from functools import cache
 from pathlib import Path
-from queue import SimpleQueue
+from typing import Any
+
+from mutant_places import ROOT, Mutant, digest, drawn
 
 from tilewright.bench.records import command, commit, now
 
-ROOT = Path(__file__).parents[1]
-SOURCES = Path("src/tilewright")
-TESTS = {
-    "layout": ("tests/layout", "tests/test_layout_search.py", "tests/lowering/test_epilogue_subtiles.py"),
-    "simulator": ("tests/simulator", "tests/lowering/test_passes.py"),
-    "lowering": ("tests/lowering", "tests/ladders/test_rungs_are_right.py", "tests/mutations"),
-    "planning": ("tests/planning", "tests/frontend/test_matmul.py"),
-}
-NEEDED = ("src", "tests", "docs", "examples", "benchmarks", "README.md", "pyproject.toml")
-LIMIT_S = 1800.0
-"""A mutant whose tests have not ended by then goes round in a circle: it counts as killed."""
-
-_SWAPPED: dict[type[ast.AST], str] = {
-    ast.Lt: "<=", ast.LtE: "<", ast.Gt: ">=", ast.GtE: ">", ast.Eq: "!=", ast.NotEq: "==", ast.In: "not in",
-    ast.NotIn: "in", ast.Add: "-", ast.Sub: "+", ast.Mult: "//", ast.FloorDiv: "*", ast.Mod: "//", ast.LShift: ">>",
-    ast.RShift: "<<", ast.BitAnd: "|", ast.BitOr: "&", ast.And: "or", ast.Or: "and",
-}  # fmt: skip
-
-
-@dataclass(frozen=True)
-class Mutant:
-    """One changed place. start, end: bytes of the module that `text` replaces."""
-
-    module: str
-    line: int
-    start: int
-    end: int
-    was: str
-    text: str
+PACKAGES = ("layout", "simulator", "lowering", "planning")
+TESTS = (
+    "tests/layout",
+    "tests/test_layout_search.py",
+    "tests/simulator",
+    "tests/planning",
+    "tests/lowering",
+    "tests/ladders",
+    "tests/frontend",
+)
+BUDGET_S = 20.0
+"""Of CPU time, as the tests take it without a mutant. A mutant that lives through so much survives."""
+_VERDICT = {0: "survived", 5: "survived"}
+ENDED = (0, 1, 5)
+"""Statuses of pytest: all passed, some failed, none selected."""
+SOURCES_DIGEST = digest(sorted((ROOT / "src").rglob("*.py")))
+WORK = ROOT / "build" / "mutants" / SOURCES_DIGEST
+REACH = WORK / "reach.jsonl"
+RECORD = ROOT / "benchmarks" / "results" / "mutants.json"
+NAMED = ROOT / "benchmarks" / "mutants_named.json"
+EQUIVALENT = ROOT / "benchmarks" / "mutants_equivalent.json"
+PAGE = ROOT / "docs" / "guarantees.md"
+MARKS = ("<!-- mutants: begin -->", "<!-- mutants: end -->")
 
 
-def mutants_of(module: Path) -> Iterator[Mutant]:
-    """Every mutant of a module, in the order of its text."""
-    source = (ROOT / module).read_bytes()
-    starts = [0]
-    for line in source.splitlines(keepends=True):
-        starts.append(starts[-1] + len(line))
-
-    def place(line: int, column: int) -> int:
-        return starts[line - 1] + column
-
-    def between(left: ast.expr, right: ast.expr, text: str) -> Mutant | None:
-        """The operator between two expressions, where nothing but it stands there."""
-        assert left.end_lineno is not None and left.end_col_offset is not None
-        start, end = place(left.end_lineno, left.end_col_offset), place(right.lineno, right.col_offset)
-        was = source[start:end].decode()
-        if was.strip(" \n()") == "" or any(sign in was for sign in "#()"):
-            return None
-        return Mutant(str(module), left.end_lineno, start, end, was, f" {text} ")
-
-    for node in ast.walk(_without_annotations(ast.parse(source))):
-        match node:
-            case ast.Compare(left=left, ops=[op], comparators=[right]) if type(op) in _SWAPPED:
-                found = between(left, right, _SWAPPED[type(op)])
-            case ast.BinOp(left=left, op=op, right=right) if type(op) in _SWAPPED:
-                found = between(left, right, _SWAPPED[type(op)])
-            case ast.BoolOp(op=op, values=[left, right]):
-                found = between(left, right, _SWAPPED[type(op)])
-            case ast.UnaryOp(op=ast.Not()):
-                start = place(node.lineno, node.col_offset)
-                found = Mutant(str(module), node.lineno, start, start + len("not "), "not", "")
-            case ast.Constant(value=int() as value) if type(value) is int:
-                assert node.end_lineno is not None and node.end_col_offset is not None
-                start, end = place(node.lineno, node.col_offset), place(node.end_lineno, node.end_col_offset)
-                found = Mutant(str(module), node.lineno, start, end, str(value), str(value + 1))
-            case _:
-                found = None
-        if found is not None:
-            yield found
-
-
-def _without_annotations(tree: ast.Module) -> ast.Module:
-    """What runs: types say nothing at run time, and texts of errors are pinned elsewhere."""
-
-    class Bare(ast.NodeTransformer):
-        def visit_arg(self, node: ast.arg) -> ast.arg:
-            node.annotation = None
-            return node
-
-        def visit_AnnAssign(self, node: ast.AnnAssign) -> ast.AST:
-            node.annotation = ast.copy_location(ast.Name("int", ast.Load()), node.annotation)
-            self.generic_visit(node)
-            return node
-
-        def visit_FunctionDef(self, node: ast.FunctionDef) -> ast.AST:
-            node.returns = None
-            self.generic_visit(node)
-            return node
-
-        def visit_Raise(self, node: ast.Raise) -> None:
-            return None
-
-        def visit_JoinedStr(self, node: ast.JoinedStr) -> ast.AST:
-            return ast.copy_location(ast.Constant(""), node)
-
-    bare: ast.Module = Bare().visit(tree)
-    return bare
-
-
-def drawn(package: str, sample: int, seed: int) -> list[Mutant]:
-    """So many mutants of a package, or all if there are fewer."""
-    modules = sorted(path.relative_to(ROOT) for path in (ROOT / SOURCES / package).rglob("*.py"))
-    every = [mutant for module in modules for mutant in mutants_of(module)]
-    return random.Random(f"{seed} {package}").sample(every, min(sample, len(every)))
-
-
-def copied(folder: Path) -> Path:
-    """A copy of what the tests need."""
-    folder.mkdir()
-    for name in NEEDED:
-        source = ROOT / name
-        if source.is_dir():
-            shutil.copytree(source, folder / name, ignore=shutil.ignore_patterns("__pycache__"))
-        else:
-            shutil.copy2(source, folder / name)
-    return folder
-
-
-def is_killed(mutant: Mutant, package: str, tree: Path) -> bool:
-    """Whether a test fails in a copy of the tree that holds the mutant."""
-    path = tree / mutant.module
-    whole = path.read_bytes()
-    path.write_bytes(whole[: mutant.start] + mutant.text.encode() + whole[mutant.end :])
-    own = sorted(str(one.relative_to(tree)) for one in (tree / "tests" / package).glob(f"*{path.stem}*.py"))
-    words = [
-        sys.executable,
-        "-m",
-        "pytest",
-        "-x",
-        "-q",
-        "-p",
-        "no:cacheprovider",
-        "-p",
-        "no:xdist",
-        mutant.module,
-        *own,
-    ]
-    environment = {**os.environ, "PYTHONPATH": str(tree / "src"), "PYTHONDONTWRITEBYTECODE": "1"}
-    try:
+def pytest_with(job: Mapping[str, Any], paths: Iterable[str], *more: str) -> int:
+    """The exit status of a run with the plugin."""
+    WORK.mkdir(parents=True, exist_ok=True)
+    told = WORK / f"job_{job['mode']}.json"
+    told.write_text(json.dumps(job), encoding="utf-8")
+    folders = [str(ROOT / "src"), str(ROOT / "benchmarks"), os.environ.get("PYTHONPATH", "")]
+    environment = {
+        **os.environ,
+        "PYTHONPATH": os.pathsep.join(folders),
+        "PYTHONDONTWRITEBYTECODE": "1",
+        "TILEWRIGHT_MUTANTS": str(told),
+    }
+    words = ["-q", "--assert=plain", "-p", "mutant_tests", "-p", "no:cacheprovider", "-p", "no:xdist", *more]
+    with (WORK / f"{job['mode']}.log").open("w") as log:
         done = subprocess.run(
-            [*words, *TESTS[package]], cwd=tree, env=environment, capture_output=True, timeout=LIMIT_S, check=False
+            [sys.executable, "-m", "pytest", *words, *paths], cwd=ROOT, env=environment, stdout=log, check=False
         )
-        return done.returncode != 0
-    except subprocess.TimeoutExpired:
-        return True
-    finally:
-        path.write_bytes(whole)
+    return done.returncode
 
 
-def score(package: str, mutants: Sequence[Mutant], trees: SimpleQueue[Path], workers: int) -> list[Mutant]:
-    """The mutants that survive, told as they are found."""
+def append(path: Path, line: Mapping[str, Any]) -> None:
+    with path.open("a", encoding="utf-8") as out:
+        out.write(json.dumps(line) + "\n")
 
-    def one(mutant: Mutant) -> Mutant | None:
-        tree = trees.get()
-        try:
-            killed = is_killed(mutant, package, tree)
-        finally:
-            trees.put(tree)
-        if not killed:
-            print(f"  survived: {mutant.module}:{mutant.line}: {mutant.was.strip()!r} -> {mutant.text.strip()!r}")
-        return None if killed else mutant
 
-    with ThreadPoolExecutor(workers) as pool:
-        return [left for left in pool.map(one, mutants) if left is not None]
+def lines_of(path: Path) -> list[dict[str, Any]]:
+    return [json.loads(line) for line in path.read_text().splitlines()] if path.exists() else []
+
+
+def reached(mutants: Sequence[Mutant], folders: Sequence[str]) -> tuple[dict[str, list[str]], dict[str, float]]:
+    """The tests that each mutant could disturb, the quickest first; and the seconds of each test."""
+    names = sorted(mutant.name for mutant in mutants)
+    known = WORK / "reach_of.json"
+    if not known.exists() or not set(names) <= set(json.loads(known.read_text())):
+        REACH.unlink(missing_ok=True)
+        WORK.mkdir(parents=True, exist_ok=True)
+        known.write_text(json.dumps(names))
+    for folder in folders:
+        state = {"all": folder, "state": digest(sorted((ROOT / folder).rglob("test_*.py")) or [ROOT / folder])}
+        if state in lines_of(REACH):
+            continue
+        job = {"mode": "reach", "mutants": [asdict(one) for one in mutants], "out": str(REACH), "seconds": {}}
+        if pytest_with({**job, "tests": [line["test"] for line in _still_true()]}, [folder]) in ENDED:
+            append(REACH, state)
+    lines = [line for line in _still_true() if line["passed"]]
+    meets: dict[str, list[str]] = {name: [] for name in names}
+    for line in sorted(lines, key=lambda line: line["s"]):
+        for name in line["met"]:
+            if name in meets:
+                meets[name].append(line["test"])
+    return meets, {line["test"]: line["s"] for line in lines}
+
+
+def _still_true() -> list[dict[str, Any]]:
+    """What is known of tests whose files are as they were."""
+    states = cache(lambda file: digest([ROOT / file]) if (ROOT / file).exists() else "")
+    lines = [line for line in lines_of(REACH) if "test" in line]
+    return [line for line in lines if line["state"] == states(line["test"].partition("::")[0])]
+
+
+def met_at_import() -> set[str]:
+    """Mutants that change values already while the tests are collected."""
+    return {name for line in lines_of(REACH) for name in line.get("at_import", ())}
+
+
+def of_module(mutant: Mutant, seconds: Mapping[str, float]) -> list[str]:
+    """Tests of the files that are named after the module, the quickest first."""
+    stem = Path(mutant.module).stem
+    return [test for test in sorted(seconds, key=seconds.__getitem__) if stem in Path(test.partition("::")[0]).stem]
+
+
+def within_budget(tests: Sequence[str], seconds: Mapping[str, float]) -> list[str]:
+    chosen, spent = [], 0.0
+    for test in tests:
+        spent += seconds[test]
+        if spent > BUDGET_S and chosen:
+            break
+        chosen.append(test)
+    return chosen
+
+
+def verdicts(mutants: Sequence[Mutant], meets: Mapping[str, list[str]], seconds: Mapping[str, float]) -> dict[str, str]:
+    """killed, circle (a test did not end) or survived, by the name of the mutant."""
+    out = WORK / "verdicts.jsonl"
+    chosen = {mutant.name: within_budget(meets[mutant.name], seconds) for mutant in mutants}
+    known = _known(out)
+    left = [mutant for mutant in mutants if not _is_settled(known.get(mutant.name), chosen[mutant.name], seconds)]
+    if left:
+        tests = sorted({test for mutant in left for test in chosen[mutant.name]})
+        job = {"mode": "fork", "mutants": [asdict(one) for one in left], "out": str(out), "tests": tests}
+        pytest_with({**job, "meets": chosen, "seconds": dict(seconds)}, sorted({_file_of(test) for test in tests}))
+        known = _known(out)
+    early, quickest = met_at_import(), sorted(seconds, key=seconds.__getitem__)
+    for mutant in mutants:
+        found, tests = known[mutant.name], chosen[mutant.name]
+        if found["verdict"] == "unknown" or (found["verdict"] == "survived" and not found.get("alone")):
+            if found["verdict"] == "unknown" or mutant.name in early:
+                every = dict.fromkeys((*of_module(mutant, seconds), *meets[mutant.name], *quickest))
+                tests = within_budget(list(every), seconds)
+            known[mutant.name] = alone(mutant, tests, seconds, out) | {"chosen": chosen[mutant.name]}
+            append(out, known[mutant.name])
+    return {mutant.name: known[mutant.name]["verdict"] for mutant in mutants}
+
+
+def _known(out: Path) -> dict[str, dict[str, Any]]:
+    """The last line of each mutant, but of those that a test killed which fails by itself."""
+    lines = lines_of(out)
+    unsound = {line["fails_by_itself"] for line in lines if "fails_by_itself" in line}
+    return {line["mutant"]: line for line in lines if "mutant" in line and line["by"] not in unsound}
+
+
+def _file_of(test: str) -> str:
+    return test.partition("::")[0]
+
+
+def _is_settled(found: Mapping[str, Any] | None, chosen: Sequence[str], seconds: Mapping[str, float]) -> bool:
+    """A mutant stays killed while the test is there; one that survived meets the tests again when there are others."""
+    if found is None:
+        return False
+    if found["verdict"] in ("killed", "circle"):
+        return found["by"] in seconds or found.get("alone", False)
+    return bool(found["chosen"] == chosen)
+
+
+def alone(mutant: Mutant, tests: Sequence[str], seconds: Mapping[str, float], out: Path) -> dict[str, Any]:
+    """The verdict of a process that imports the mutant."""
+    job = {"mode": "alone", "mutants": [asdict(mutant)], "out": str(out), "tests": tests, "seconds": dict(seconds)}
+    status = pytest_with(job, sorted({_file_of(test) for test in tests}), "-x") if tests else 0
+    verdict = _VERDICT.get(status, "circle" if status < 0 else "killed")
+    print(f"{verdict:9} {mutant.place}: {mutant.change} (alone, {len(tests)})", flush=True)
+    return {"mutant": mutant.name, "verdict": verdict, "by": None, "alone": True}
+
+
+def named() -> list[dict[str, Any]]:
+    """The mutants of benchmarks/mutants_named.json, each with the verdict of the tests of its files."""
+    found = []
+    for one in json.loads(NAMED.read_text()):
+        source = (ROOT / one["module"]).read_text(encoding="utf-8")
+        if source.count(one["was"]) != 1:
+            sys.exit(f"{one['was']!r} stands {source.count(one['was'])} times in {one['module']}: edit {NAMED.name}")
+        start = len(source.partition(one["was"])[0].encode())
+        line = source[:start].count("\n") + 1
+        end = start + len(one["was"].encode())
+        mutant = Mutant("", one["module"], line, start, end, one["was"], one["text"], ("", 0, 0, 0, 0))
+        job = {"mode": "alone", "mutants": [asdict(mutant)], "out": "", "tests": [], "seconds": {}}
+        verdict = "survived" if pytest_with(job, one["tests"], "-x") == 0 else "killed"
+        print(f"{verdict:9} {mutant.place}: {' '.join(mutant.change.split())}", flush=True)
+        found.append({"place": mutant.place, "change": mutant.change, "verdict": verdict})
+    return found
+
+
+def table(record: Mapping[str, Any]) -> str:
+    """The lines of docs/guarantees.md."""
+    rows = ["| package | planted | killed | change nothing | survived | score |", "|---|---|---|---|---|---|"]
+    for name, of in record["packages"].items():
+        counts = (of["planted"], of["killed"], len(of["equivalent"]), len(of["survived"]))
+        rows.append(f"| `{name}` | {' | '.join(str(count) for count in counts)} | {of['score_percent']:.0f} % |")
+    return "\n".join(rows)
+
+
+def page_with(text: str, record: Mapping[str, Any]) -> str:
+    before, _, rest = text.partition(MARKS[0])
+    _, _, after = rest.partition(MARKS[1])
+    return f"{before}{MARKS[0]}\n{table(record)}\n{MARKS[1]}{after}"
+
+
+def scored(package: str, mutants: Sequence[Mutant], found: Mapping[str, str]) -> dict[str, Any]:
+    """What the record says of a package."""
+    reasons = {one["mutant"]: one["why"] for one in json.loads(EQUIVALENT.read_text())}
+    left = [mutant for mutant in mutants if found[mutant.name] == "survived"]
+    told = [{"mutant": one.name, "place": one.place, "change": one.change} for one in left]
+    same = [one for one in told if one["mutant"] in reasons]
+    survived = [one for one in told if one["mutant"] not in reasons]
+    killed = len(mutants) - len(left)
+    return {
+        "planted": len(mutants),
+        "killed": killed,
+        "score_percent": round(100 * killed / (killed + len(survived)), 1),
+        "equivalent": [{**one, "why": reasons[one["mutant"]]} for one in same],
+        "survived": survived,
+    }
+
+
+def check() -> int:
+    text = PAGE.read_text(encoding="utf-8")
+    if text != page_with(text, json.loads(RECORD.read_text())):
+        print(f"{PAGE.name} is not what {RECORD.name} says: python benchmarks/mutants.py --write")
+        return 1
+    return 0
 
 
 def main() -> int:
     asked = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    asked.add_argument("--packages", nargs="+", choices=TESTS, default=list(TESTS))
-    asked.add_argument("--sample", type=int, default=25, help="mutants of each package")
+    asked.add_argument("--packages", nargs="+", choices=PACKAGES, default=list(PACKAGES))
+    asked.add_argument("--sample", type=int, default=40, help="mutants of each package")
     asked.add_argument("--seed", type=int, default=0)
-    asked.add_argument("--workers", type=int, default=os.cpu_count() or 1)
-    asked.add_argument("--out", type=Path, help="where the record goes")
+    asked.add_argument("--tests", nargs="+", default=TESTS, help="files and folders of tests")
+    asked.add_argument("--named", action="store_true", help="only those of benchmarks/mutants_named.json")
+    asked.add_argument("--write", action="store_true", help="the record, and the table of docs/guarantees.md")
+    asked.add_argument("--check", action="store_true", help="run nothing: is the table that of the record?")
     given = asked.parse_args()
-    found = {}
-    with tempfile.TemporaryDirectory(prefix="tilewright-mutants-") as folder:
-        trees: SimpleQueue[Path] = SimpleQueue()
-        for number in range(given.workers):
-            trees.put(copied(Path(folder) / str(number)))
-        for package in given.packages:
-            mutants = drawn(package, given.sample, given.seed)
-            left = score(package, mutants, trees, given.workers)
-            killed = len(mutants) - len(left)
-            print(f"{package}: {killed} of {len(mutants)} killed, {100 * killed / len(mutants):.0f} %", flush=True)
-            found[package] = {"mutants": len(mutants), "killed": killed, "survived": [asdict(one) for one in left]}
-    if given.out is not None:
+    if given.check:
+        return check()
+    if given.named:
+        return any(one["verdict"] == "survived" for one in named())
+    of = {package: drawn(package, given.sample, given.seed) for package in given.packages}
+    every = [mutant for mutants in of.values() for mutant in mutants]
+    meets, seconds = reached(every, given.tests)
+    found = verdicts(every, meets, seconds)
+    packages = {package: scored(package, mutants, found) for package, mutants in of.items()}
+    for package, score in packages.items():
+        print(f"{package}: {score['killed']} of {score['planted']} killed, {score['score_percent']} %")
+        for left in score["survived"]:
+            print(f"  survived: {left['place']}: {left['change']} ({left['mutant']})")
+    if given.write:
         origin = {"seed": given.seed, "command": command(), "commit": commit(), "date": now()}
-        given.out.write_text(json.dumps({**origin, "packages": found}, indent=1) + "\n", encoding="utf-8")
+        RECORD.write_text(json.dumps({**origin, "packages": packages}, indent=1) + "\n", encoding="utf-8")
+        PAGE.write_text(page_with(PAGE.read_text(encoding="utf-8"), json.loads(RECORD.read_text())), encoding="utf-8")
     return 0
 
 

@@ -23,6 +23,7 @@ from tilewright.planning.folding import in_groups
 from tilewright.planning.plan import Place
 from tilewright.problem import check, make_operands
 from tilewright.problem.gemm import Gemm
+from tilewright.problem.philox import uniform
 
 
 def normed(acc: Any, residual: Any) -> Any:
@@ -144,6 +145,33 @@ def test_rotary_embedding(lead: tuple[int, ...]) -> None:
         assert_close(into, np.asarray(found))
     with pytest.raises(ShapeError, match="odd number of columns"):
         matmul(on_gpu(a), on_gpu(b[:, :9].copy()), epilogue=ops.rotated_pair)
+
+
+def dropped(acc: Any, seed: Any) -> Any:
+    return ops.dropout(acc, 0.25, seed, 3)
+
+
+@pytest.mark.usefixtures("gpu")
+def test_dropout_by_place_and_seed() -> None:
+    a, b = drawn(2, 3, 300), drawn(300, 10)
+    plain = np.matmul(a.astype(float), b) / 0.75
+    calls = [matmul(on_gpu(a), on_gpu(b), epilogue=dropped, operands={"seed": seed}) for seed in (5, 5, 6)]
+    for seed, found in zip((5, 5, 6), calls, strict=True):
+        kept = uniform(seed, 3, np.arange(6)[:, None], np.arange(10)).reshape(2, 3, 10) >= 0.25
+        assert_close(found, np.where(kept, plain, 0.0))
+        assert_close(ops.dropout(plain * 0.75, 0.25, seed, 3), np.where(kept, plain, 0.0))
+    into = on_gpu(np.empty((10, 6), np.float32)).T
+    matmul(on_gpu(a.reshape(6, 300)), on_gpu(b), epilogue=dropped, operands={"seed": 5}, out=into)
+    assert_close(into, np.asarray(calls[0]).reshape(6, 10))
+    with pytest.raises(ShapeError, match="not counted"):
+        matmul(on_gpu(a), on_gpu(drawn(2, 300, 10)), epilogue=dropped, operands={"seed": 5})
+    for seed in (-1, 0.5, 2**24):
+        with pytest.raises(ProblemError, match="is a seed or an offset"):
+            matmul(on_gpu(a), on_gpu(b), epilogue=dropped, operands={"seed": seed})
+    with pytest.raises(ProblemError, match="not a whole number"):
+        matmul(on_gpu(a), on_gpu(b), epilogue=lambda acc: ops.dropout(acc, 0.5, 2**24))
+    with pytest.raises(ProblemError, match="not a probability"):
+        matmul(on_gpu(a), on_gpu(b), epilogue=lambda acc: ops.dropout(acc, 1.0, 1))
 
 
 @pytest.mark.usefixtures("gpu")

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 from typing import Any
 
+import numpy as np
 import pytest
 
 torch: Any = pytest.importorskip("torch")
 
 from tilewright.errors import ProblemError  # noqa: E402
 from tilewright.frontend import linear_gated, matmul, ops  # noqa: E402
+from tilewright.problem.philox import uniform  # noqa: E402
 
 pytestmark = [pytest.mark.usefixtures("gpu"), pytest.mark.filterwarnings("ignore")]
 
@@ -164,6 +166,24 @@ def test_gradients_of_rotary_embedding() -> None:
     seed = torch.randn(M, N)
     ours = torch.autograd.grad(found, [a, b, cos, sin], seed)
     theirs = torch.autograd.grad(expected, wide, seed.double())
+    for one, other in zip(ours, theirs, strict=True):
+        assert_same(one, other)
+
+
+@pytest.mark.parametrize("bent", [False, True])
+def test_the_same_elements_are_dropped_backward(bent: bool) -> None:
+    a, b, residual = drawn(2, 3, K), drawn(K, N), drawn(2, 3, N)
+
+    def dropped(acc: Any, residual: Any, seed: Any) -> Any:
+        return ops.dropout(acc * acc if bent else acc, 0.5, seed, 4) + residual
+
+    found = matmul(a, b, epilogue=dropped, operands={"residual": residual, "seed": 11})
+    kept = torch.from_numpy(uniform(11, 4, np.arange(6)[:, None], np.arange(N))).reshape(2, 3, N) >= 0.5
+    acc = a @ b
+    expected = torch.where(kept, 2.0 * (acc * acc if bent else acc), 0.0) + residual
+    assert_same(found, expected)
+    seed = torch.randn(2, 3, N)
+    ours, theirs = (torch.autograd.grad(one, [a, b, residual], seed) for one in (found, expected))
     for one, other in zip(ours, theirs, strict=True):
         assert_same(one, other)
 

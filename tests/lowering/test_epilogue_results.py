@@ -19,9 +19,10 @@ from tilewright.lowering.epilogue_results import folded_groups
 from tilewright.problem import Epilogue, Gemm, Order, check, make_operands
 from tilewright.problem.epilogue import Result
 from tilewright.problem.functions import Operation
+from tilewright.problem.philox import uniform
 from tilewright.problem.quantization import scales_of_blocks, spread_over_blocks
 from tilewright.problem.reference import folded_axis
-from tilewright.problem.values import Accumulated, Added, Element, Fold
+from tilewright.problem.values import Accumulated, Added, Element, Factor, Fold
 from tilewright.runtime.nvrtc import compile_cuda
 from tilewright.simulator import simulate
 from tilewright.toolchain import Build, build
@@ -182,6 +183,31 @@ def test_pairs_of_columns_are_turned(config: str) -> None:
     twice = Result(Added("twice", None, F32), ops.rotated_pair(ops.rotated_pair(ACC * ROW) + GATE).value)
     epilogue = Epilogue("n", function=turned.value, results=(twice,) if "threads" not in config else ())
     assert_right(built_for(CONFIGS[config], gemm_of(CONFIGS[config], 70, n, epilogue=epilogue, beta=0.5)))
+
+
+@pytest.mark.cross_section("config", every=3)
+@pytest.mark.parametrize("config", [name for name in CONFIGS if "codes" not in name])
+def test_the_same_elements_are_dropped_by_every_kernel(config: str) -> None:
+    n = 96 if config in ("mma-shuffle", "wgmma-bytes", "wgmma-swap") else 83
+    dropped = ops.dropout(ACC, 0.25, Symbol(Factor("seed")), 9)
+    gemm = gemm_of(CONFIGS[config], 70, n, epilogue=Epilogue("n", function=dropped.value), numbers=(123456.0,))
+    found = assert_right(built_for(CONFIGS[config], gemm))["C"]
+    kept = uniform(123456, 9, np.arange(70)[:, None], np.arange(n)) >= 0.25
+    np.testing.assert_array_equal(found != 0, kept)
+    assert 0.7 < kept.mean() < 0.8
+
+
+def test_neighbours_share_the_words_of_a_counter() -> None:
+    """Ten rounds take about 100 instructions of 16 bytes: for each vector of 4 elements once, not for each element."""
+
+    def code_bytes(value: Any) -> int:
+        gemm = gemm_of(CONFIGS["simt"], 64, 64, epilogue=Epilogue(function=value.value))
+        resources = compile_cuda(built_for(CONFIGS["simt"], gemm).source, "sm_80").resources
+        assert resources.spill_store_bytes == resources.spill_load_bytes == 0
+        return resources.code_bytes
+
+    elements = 64 * 64 // 128
+    assert code_bytes(ops.dropout(ACC, 0.5, 7)) - code_bytes(ACC) < elements * 100 * 16 / 2
 
 
 def test_pairs_across_lanes_are_refused() -> None:

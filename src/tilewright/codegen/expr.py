@@ -9,10 +9,10 @@ from tilewright.codegen.names import Names
 from tilewright.dtypes import F32, I32, DType
 from tilewright.errors import FormatError, LoweringError
 from tilewright.ir.buffer import Buffer, Ref, Space
-from tilewright.ir.expr import ZERO, Apply, Binary, Cast, Const, Expr, Fma, Load, Lookup, Op, Select, Var
+from tilewright.ir.expr import ZERO, Apply, Binary, Cast, Const, Expr, Fma, Load, Lookup, Op, RandomNumber, Select, Var
 from tilewright.ir.kernel import BUILTINS
 from tilewright.ir.text import ExprText
-from tilewright.ir.visit import walk_expr
+from tilewright.ir.visit import sub_exprs, walk_expr
 
 _CALL = 100.0
 _PREFIX = 11.0
@@ -125,6 +125,9 @@ class CudaExpr(ExprText):
 
     def apply(self, expr: Apply) -> str:
         return self.call(expr.function.value, self(expr.value))
+
+    def uniform(self, expr: RandomNumber) -> str:
+        return self.call("uniform", *(self(part) for part in sub_exprs(expr)))
 
     def lookup(self, expr: Lookup) -> str:
         return f"{self.names.table(expr.table)}[{self(expr.index)}]"

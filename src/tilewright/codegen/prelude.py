@@ -13,6 +13,7 @@ from tilewright.codegen.conversions import format_prelude
 from tilewright.codegen.matrix_prelude import matrix_prelude
 from tilewright.errors import LoweringError
 from tilewright.ir.kernel import PASSED_WORDS
+from tilewright.problem.philox import KEY_STEPS, MULTIPLIERS, ROUNDS
 
 COPIES = {4: "copy_async_4", 8: "copy_async_8", 16: "copy_async_16"}
 """The function that starts an asynchronous copy to shared memory, by its bytes. Source: PTX ISA, cp.async."""
@@ -102,6 +103,26 @@ def _copy_async(size_bytes: int) -> str:
     )
 
 
+_UNIFORM = f"""\
+// The number in [0, 1) of an element in column first + element, by Philox4x32-10; neighbours share its four words.
+__device__ __forceinline__ float uniform(float seed, float offset, int row, int first, int element) {{
+    unsigned x = (unsigned)((first >> 2) + (element >> 2)), y = (unsigned)row, z = 0, w = 0;
+    unsigned key = (unsigned)seed, other = (unsigned)offset;
+    #pragma unroll
+    for (int round = 0; round < {ROUNDS}; ++round) {{
+        const unsigned long long a = (unsigned long long)x * {MULTIPLIERS[0]:#x}u;
+        const unsigned long long b = (unsigned long long)z * {MULTIPLIERS[1]:#x}u;
+        x = (unsigned)(b >> 32) ^ y ^ key;
+        z = (unsigned)(a >> 32) ^ w ^ other;
+        y = (unsigned)b;
+        w = (unsigned)a;
+        key += {KEY_STEPS[0]:#x}u;
+        other += {KEY_STEPS[1]:#x}u;
+    }}
+    const int word = (first & 3) + (element & 3);
+    return (float)((word == 0 ? x : word == 1 ? y : word == 2 ? z : w) >> 8) * 0x1p-24f;
+}}"""
+
 _FUNCTIONS = {
     "relu": ("max(value, 0), and NaN where it is NaN.", "value < 0.0f ? 0.0f : value"),
     "gelu": ("The Gaussian error linear unit.", "0.5f * value * (1.0f + erff(value * 0.70710678f))"),
@@ -129,6 +150,7 @@ PASSED_TABLE = "PassedTable"
 
 PRELUDE: dict[str, str] = {
     "apart": _APART,
+    "uniform": _UNIFORM,
     PASSED_TABLE: f"struct {PASSED_TABLE} {{ long long words[{PASSED_WORDS}]; }};  // filled by the host",
     **{name: _function(name, *parts) for name, parts in _FUNCTIONS.items()},
     **format_prelude(),

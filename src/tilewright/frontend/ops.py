@@ -13,6 +13,7 @@ from typing import Any, Literal
 import numpy as np
 
 from tilewright.dtypes import F32, FP8_FORMATS, DType
+from tilewright.errors import ProblemError
 from tilewright.frontend.formats import format_of
 from tilewright.frontend.libraries.views import DTypeError
 from tilewright.frontend.symbols import (
@@ -23,12 +24,13 @@ from tilewright.frontend.symbols import (
     as_number,
     chosen,
     combined,
+    drawn,
     rotated,
     rounded,
 )
 from tilewright.problem.functions import Activation, Elementary, Function, Operation
 from tilewright.problem.quantization import scales_of_blocks, spread_over_blocks
-from tilewright.problem.values import Along, folded_array, rotated_pairs, rounded_to
+from tilewright.problem.values import Along, drawn_for, folded_array, rotated_pairs, rounded_to
 
 __all__ = [
     "absolute",
@@ -37,6 +39,7 @@ __all__ = [
     "column_max",
     "column_sum",
     "column_sum_of_squares",
+    "dropout",
     "erf",
     "exp",
     "gelu",
@@ -55,6 +58,7 @@ __all__ = [
     "silu",
     "sqrt",
     "tanh",
+    "uniform",
     "where",
 ]
 
@@ -150,6 +154,23 @@ def rotary(x: Any, cos: Any, sin: Any) -> Any:
     """Rotary embedding of pairs of neighbouring columns: `x * cos + rotated_pair(x) * sin`. cos, sin: of the angle of
     each element, both columns of a pair alike."""
     return x * cos + rotated_pair(x) * sin
+
+
+def uniform(seed: Any, offset: Any = 0, like: Any = None) -> Any:
+    """A uniform number in [0, 1) for each element, by Philox4x32-10 with the key (seed, offset) and the element's row
+    and column as the counter: the same in every call, kernel and tile. seed, offset: whole numbers below 2**24, or
+    operands that are. like: for arrays of NumPy, one of the shape."""
+    if like is None or any(isinstance(one, TRACED) for one in (like, seed, offset)):
+        return drawn(seed, offset)
+    return drawn_for(np.shape(like), seed, offset)
+
+
+def dropout(x: Any, p: float, seed: Any, offset: Any = 0) -> Any:
+    """x / (1 - p) with probability 1 - p, and else 0: where `uniform(seed, offset)` is at least p. Backward the same
+    elements are kept. p: from 0 to below 1."""
+    if not 0 <= p < 1:
+        raise ProblemError(f"dropout: p = {p!r} is not a probability below 1.", hint="0.1 keeps nine of ten.")
+    return where(uniform(seed, offset, x) >= p, x * (1.0 / (1.0 - p)), 0.0)
 
 
 def row_sum(x: Any) -> Any:

@@ -26,7 +26,7 @@ from tilewright.planning.emulated import by_scaled_pieces
 from tilewright.planning.packing import Alignment
 from tilewright.problem.epilogue import Epilogue, Result
 from tilewright.problem.gemm import Gemm
-from tilewright.problem.values import Element, Value, rotations_of, with_leaves
+from tilewright.problem.values import Element, Value, draws_of, rotations_of, with_leaves
 
 Addresses = tuple[int, ...]
 """Of A, B, the result, the bias and the residual, 0 for what is not there; and of each operand of a function."""
@@ -170,11 +170,12 @@ def requests_of(views: Views, product: Product, dtype: DType, options: Options) 
     has_rows = along == "m" or any(one.along == "m" for one in operands)
     pieces = []
     layouts = layouts_of(product, out, others, has_rows=has_rows)
-    if further:
-        _check_folds(further, layouts, product)
+    draws = any(True for value in options.values for _ in draws_of(value))
+    if further or draws:
+        _check_folds(further, layouts, product, draws=draws)
     for layout in layouts:
-        if layout.swapped and any(True for value in options.values for _ in rotations_of(value)):
-            raise CannotWrite  # pairs of columns lie along the kernel's columns
+        if layout.swapped and (draws or any(True for value in options.values for _ in rotations_of(value))):
+            raise CannotWrite  # places, and pairs of columns, are those of the kernel's columns
         if second is not None and (layout.swapped or layout.stack is not None):
             raise CannotWrite if layout.swapped else NeedsCopy("a", tight)
         along_c = _OTHER[along] if layout.swapped else along
@@ -198,12 +199,17 @@ def _check_lies_as_b(views: Views, second: View, product: Product, number: int) 
     raise NeedsCopy(argument_of(number), tight)
 
 
-def _check_folds(further: tuple[Further, ...], layouts: tuple[Layout, ...], product: Product) -> None:
-    """Raises ShapeError for folds of what is not one matrix."""
-    if all(one.is_matrix for one in further) or (len(layouts) == 1 and layouts[0].stack is None):
+def _check_folds(
+    further: tuple[Further, ...], layouts: tuple[Layout, ...], product: Product, *, draws: bool = False
+) -> None:
+    """Raises ShapeError for folds of what is not one matrix, and for numbers that are drawn by its rows."""
+    if len(layouts) == 1 and layouts[0].stack is None:
+        return
+    if all(one.is_matrix for one in further) and not draws:
         return
     raise ShapeError(
-        f"Rows and columns of a result of shape {product.shape} are not folded: it is not one matrix.",
+        f"Rows and columns of a result of shape {product.shape} are not {'counted' if draws else 'folded'}: it is not "
+        "one matrix.",
         note="a batch is one where b has two dimensions, and the rows of a and of all operands follow each other.",
         hint="call matmul for each matrix of the batch, or fold the result.",
     )

@@ -12,7 +12,8 @@ from typing import Any, Literal
 from tilewright.dtypes import DType
 from tilewright.errors import ProblemError
 from tilewright.problem.functions import Elementary, Function, Operation
-from tilewright.problem.values import Along, Applied, Combined, Constant, Rotated, Rounded, Value, Where
+from tilewright.problem.philox import LARGEST_SEED
+from tilewright.problem.values import Along, Applied, Combined, Constant, Drawn, Factor, Rotated, Rounded, Value, Where
 
 MOST_OPERATIONS = 400
 """Of an expression, each counted as often as kernels evaluate it."""
@@ -226,6 +227,26 @@ def rounded(given: Any, dtype: Any) -> Symbol:
     """The symbol of a number rounded to a format. Raises TraceError."""
     x = as_number(given)
     return Symbol(Rounded(dtype, x.value), 1 + x.size)
+
+
+def drawn(seed: Any, offset: Any) -> Symbol:
+    """The symbol of a uniform number of each element. Raises TraceError."""
+    found = []
+    for name, given in (("seed", seed), ("offset", offset)):
+        value = symbol_of(given).value
+        if (isinstance(value, Constant) and is_seed(value.number)) or isinstance(value, Factor):
+            found.append(value)
+        else:
+            raise refused(
+                f"The {name} of uniform numbers is not a whole number from 0 to {LARGEST_SEED}, or an operand that is.",
+                hint="operands={'seed': 1234}, and tilewright.ops.dropout(x, 0.1, seed).",
+            )
+    return Symbol(Drawn(found[0], found[1]), 40)
+
+
+def is_seed(number: float) -> bool:
+    """Whether a number may be a seed or an offset."""
+    return 0 <= number <= LARGEST_SEED and float(number).is_integer()
 
 
 def rotated(given: Any) -> Symbol:

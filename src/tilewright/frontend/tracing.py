@@ -7,13 +7,15 @@ import re
 import traceback
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
+from functools import cached_property
 from types import CodeType
 from typing import Any, Literal
 
 from tilewright.dtypes import DType
 from tilewright.errors import ProblemError
-from tilewright.frontend.symbols import PACKAGE, Folded, Quantized, Symbol, TraceError, place_of, symbol_of
+from tilewright.frontend.symbols import PACKAGE, Folded, Quantized, Symbol, TraceError, is_seed, place_of, symbol_of
 from tilewright.problem.functions import Operation
+from tilewright.problem.philox import LARGEST_SEED
 from tilewright.problem.values import (
     Accumulated,
     Added,
@@ -21,6 +23,7 @@ from tilewright.problem.values import (
     Element,
     Factor,
     Value,
+    draws_of,
     leaves_of,
 )
 
@@ -44,7 +47,7 @@ class Other:
         return self.operation is not Operation.MAXIMUM
 
 
-@dataclass(frozen=True, slots=True, eq=False)
+@dataclass(frozen=True, eq=False)
 class Traced:
     """What a function computes, and the arrays and scalars that it reads, by the names of the call, in the order of the
     kernel's arguments. The same value for equal expressions. second: there is another b, behind those arrays, whose
@@ -63,6 +66,13 @@ class Traced:
     def values(self) -> tuple[Value, ...]:
         """Of all results."""
         return self.value, *(other.value for other in self.others)
+
+    @cached_property
+    def seeds(self) -> tuple[str, ...]:
+        """The scalars of the call that uniform numbers are drawn by."""
+        leaves = (leaf for value in self.values for one in draws_of(value) for leaf in (one.seed, one.offset))
+        names = dict.fromkeys(leaf.name for leaf in leaves if isinstance(leaf, Factor))
+        return tuple(name.removesuffix(_NUMBER) for name in names)
 
     @property
     def codes(self) -> DType | None:
@@ -131,6 +141,13 @@ def ask(function: Any, operands: Mapping[str, Any] | None) -> tuple[Traced, tupl
             if len(_KNOWN) >= _MOST:
                 _KNOWN.clear()
             _KNOWN[key] = traced
+    for name in traced.seeds:
+        if not is_seed(float(given[name])):
+            raise ProblemError(
+                f"The operand {name} = {given[name]!r} is a seed or an offset of uniform numbers.",
+                note="kernels take scalars in f32, which holds whole numbers of 24 bits.",
+                hint=f"give a whole number from 0 to {LARGEST_SEED}.",
+            )
     if not given:
         return traced, (), ()
     return (

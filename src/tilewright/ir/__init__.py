@@ -16,6 +16,7 @@
            | LoadMatrices | LoadFragment | StoreFragment | MultiplyTiles | QuadTranspose    all lanes of a warp together
            | ShuffleAdd(place, mask)            a register of another lane added, by all lanes of a warp
     Expr   = Const | Var | Binary | Select | Cast | Lookup | Load | Fma | Apply     Load reads a register, never memory
+           | RandomNumber(seed, offset, place)   uniform in [0, 1), the same for the same place
     Ref    = Buffer[index, ...]
     Buffer = name, space (global, shared, register), dtype, shape
 

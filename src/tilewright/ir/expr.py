@@ -1,4 +1,4 @@
-"""Expressions: `Expr = Const | Var | Binary | Select | Cast | Lookup | Load | Fma | Apply`.
+"""Expressions: `Expr = Const | Var | Binary | Select | Cast | Lookup | Load | Fma | Apply | RandomNumber`.
 
 Integer expressions index memory; float expressions are arithmetic on registers. The operators `+ - * // % ^ & >> <<`
 and the comparisons build nodes and fold constants, so that the formulas of `tilewright.layout` work on expressions
@@ -253,7 +253,23 @@ class Apply(_Operators):
         return F32
 
 
-Expr = Union[Const, Var, Binary, Select, Cast, Lookup, Load, Fma, Apply]  # noqa: UP007  (a name for match statements and docs)
+@dataclass(frozen=True, slots=True)
+class RandomNumber(_Operators):
+    """A uniform number in [0, 1) for a place, from a counter (`problem.philox`). first: the column of a multiple of the
+    neighbours that a thread has side by side, 1, 2 or a multiple of 4; element: its column among them."""
+
+    seed: Expr
+    offset: Expr
+    row: Expr
+    first: Expr
+    element: Expr
+
+    @property
+    def dtype(self) -> DType:
+        return F32
+
+
+Expr = Union[Const, Var, Binary, Select, Cast, Lookup, Load, Fma, Apply, RandomNumber]  # noqa: UP007  (a name for match statements and docs)
 ExprLike = Union[Expr, int, _Operators]  # noqa: UP007
 
 ZERO = Const(0)
@@ -272,7 +288,7 @@ def wider(a: DType, b: DType) -> DType:
 
 def as_expr(value: ExprLike) -> Expr:
     """An int as a `Const`; an expression as itself."""
-    if isinstance(value, (Const, Var, Binary, Select, Cast, Lookup, Load, Fma, Apply)):
+    if isinstance(value, (Const, Var, Binary, Select, Cast, Lookup, Load, Fma, Apply, RandomNumber)):
         return value
     if isinstance(value, int):
         return Const(value)

@@ -7,7 +7,23 @@ from dataclasses import dataclass
 
 from tilewright.dtypes import F32, DType
 from tilewright.ir.buffer import Buffer, Ref, Space
-from tilewright.ir.expr import ONE, Apply, Binary, Cast, Const, Expr, Fma, Load, Op, Select, Var, binary, both, real
+from tilewright.ir.expr import (
+    ONE,
+    Apply,
+    Binary,
+    Cast,
+    Const,
+    Expr,
+    Fma,
+    Load,
+    Op,
+    RandomNumber,
+    Select,
+    Var,
+    binary,
+    both,
+    real,
+)
 from tilewright.ir.stmt import Alloc, Assign, Body, For, Move
 from tilewright.ir.visit import rebuild, sub_exprs
 from tilewright.problem.epilogue import Epilogue
@@ -19,6 +35,10 @@ ALPHA, BETA = Var("alpha", F32), Var("beta", F32)
 
 PAIR_SIGN = Var("pair_sign", F32)
 """What the value of the other column of a pair is multiplied by: -1 in even columns, 1 in odd ones."""
+
+PLACE = (Var("row_of_c"), Var("first_column_of_c"), Var("column_behind_first"))
+"""The leaves of the value of an element that stand for its place: its row, the column of the first of the neighbours
+that a thread finishes with it, and its number among them."""
 
 OTHER = "_of_other"
 """Behind the name of a leaf: of the other column of a pair."""
@@ -83,9 +103,12 @@ class Computed:
     def rounded(self, dtype: DType, value: Expr) -> Expr:
         return Cast(F32, Cast(dtype, value))
 
+    def drawn(self, seed: Expr, offset: Expr) -> Expr:
+        return RandomNumber(seed, offset, *PLACE)
+
     def rotated(self, value: Expr) -> Expr:
         leaves = (*self.totals, *self.elements.values(), self.addend)
-        names = frozenset(leaf.name for leaf in leaves if isinstance(leaf, Var))
+        names = frozenset(leaf.name for leaf in (*leaves, *PLACE) if isinstance(leaf, Var))
         return Binary(Op.MUL, PAIR_SIGN, _exchanged(value, names))
 
 

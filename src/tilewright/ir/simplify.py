@@ -19,7 +19,22 @@ from __future__ import annotations
 from collections.abc import Mapping
 from math import gcd
 
-from tilewright.ir.expr import Apply, Binary, Cast, Const, Expr, Fma, Load, Lookup, Op, Select, Var, binary, lookup
+from tilewright.ir.expr import (
+    Apply,
+    Binary,
+    Cast,
+    Const,
+    Expr,
+    Fma,
+    Load,
+    Lookup,
+    Op,
+    RandomNumber,
+    Select,
+    Var,
+    binary,
+    lookup,
+)
 from tilewright.ir.ranges import Bounds, interval
 from tilewright.ir.visit import rebuild, sub_exprs
 
@@ -49,6 +64,8 @@ def simplify(expr: Expr, bounds: Bounds | None = None) -> Expr:
             return Cast(expr.dtype, simplify(expr.value, known))
         case Apply():
             return Apply(expr.function, simplify(expr.value, known))
+        case RandomNumber():
+            return RandomNumber(*(simplify(part, known) for part in sub_exprs(expr)))
         case Lookup():
             return lookup(expr.table, simplify(expr.index, known))
         case Fma():

@@ -36,7 +36,7 @@ from tilewright.ir.async_stmt import (
     WgmmaWait,
 )
 from tilewright.ir.buffer import Buffer, Ref
-from tilewright.ir.expr import Apply, Binary, Cast, Const, Expr, Fma, Load, Lookup, Op, Select, Var
+from tilewright.ir.expr import Apply, Binary, Cast, Const, Expr, Fma, Load, Lookup, Op, RandomNumber, Select, Var
 from tilewright.ir.kernel import Kernel
 from tilewright.ir.stmt import (
     Alloc,
@@ -58,7 +58,7 @@ from tilewright.ir.stmt import (
     StoreFragment,
     WaitCopies,
 )
-from tilewright.ir.visit import Path, bodies
+from tilewright.ir.visit import Path, bodies, sub_exprs
 
 _ATOM = 100.0
 _UNARY = 11.0
@@ -89,6 +89,9 @@ class ExprText:
     def apply(self, expr: Apply) -> str:
         return f"{expr.function.value}({self(expr.value)})"
 
+    def uniform(self, expr: RandomNumber) -> str:
+        return f"uniform({', '.join(self(part) for part in sub_exprs(expr))})"
+
     def lookup(self, expr: Lookup) -> str:
         return f"table of {len(expr.table)}[{self(expr.index)}]"
 
@@ -114,6 +117,8 @@ class ExprText:
                 return self.cast(expr)
             case Lookup():
                 return self.lookup(expr), _ATOM
+            case RandomNumber():
+                return self.uniform(expr), _ATOM
             case Fma():
                 return self.fma(expr)
             case Select():

@@ -21,7 +21,7 @@ from tilewright.ir.async_stmt import (
     WgmmaWait,
 )
 from tilewright.ir.buffer import Ref
-from tilewright.ir.expr import Apply, Binary, Cast, Const, Expr, Fma, Load, Lookup, Select, Var
+from tilewright.ir.expr import Apply, Binary, Cast, Const, Expr, Fma, Load, Lookup, RandomNumber, Select, Var
 from tilewright.ir.stmt import (
     Assign,
     Body,
@@ -169,6 +169,8 @@ def sub_exprs(expr: Expr) -> tuple[Expr, ...]:
             return (expr.a, expr.b, expr.c)
         case Lookup():
             return (expr.index,)
+        case RandomNumber():
+            return (expr.seed, expr.offset, expr.row, expr.first, expr.element)
 
 
 def rebuild(expr: Expr, parts: tuple[Expr, ...]) -> Expr:
@@ -186,6 +188,8 @@ def rebuild(expr: Expr, parts: tuple[Expr, ...]) -> Expr:
             return Fma(parts[0], parts[1], parts[2])
         case Lookup():
             return Lookup(expr.table, parts[0])
+        case RandomNumber():
+            return RandomNumber(*parts)
         case Load():
             return Load(expr.buffer, parts)
         case _:

@@ -26,7 +26,7 @@ from tilewright.dtypes import DType
 from tilewright.errors import LoweringError
 from tilewright.ir.buffer import Buffer, Ref
 from tilewright.ir.expr import ZERO, Binary, Cast, Const, Expr, Load, Op, Select, Var, binary, both, real
-from tilewright.ir.finish import BETA, OTHER, PAIR_SIGN, as_f32
+from tilewright.ir.finish import BETA, OTHER, PAIR_SIGN, PLACE, as_f32
 from tilewright.ir.kernel import WIDEST_BYTES
 from tilewright.ir.program import Axis, Program
 from tilewright.ir.simplify import substitute
@@ -196,12 +196,19 @@ class Epilogue:
             held.append((operand, value))
 
         def leaves(element: Expr) -> Leaves:
-            return {
+            found = {
                 element_of(operand).name: as_f32(Load(value, (element if value.elements > 1 else ZERO,)))
                 for operand, value in held
             }
+            return found | self._place_leaves(place, element) if self.program.gemm.epilogue.has_draws else found
 
         return body, leaves
+
+    def _place_leaves(self, place: Ref, element: Expr) -> Leaves:
+        """Where an element of C is, by the names of the leaves that stand for it."""
+        row, column = place.index[:2]
+        down, along = (ZERO, element) if self.program.gemm.operand("C").contiguous == "n" else (element, ZERO)
+        return dict(zip((leaf.name for leaf in PLACE), (row + down, column, along), strict=True))
 
     def _finished(
         self, first: Ref, place: Ref, totals: Callable[[Expr], tuple[Expr, ...]], reads_addend: bool, width: int

@@ -11,6 +11,7 @@ from tilewright.problem.values import (
     Applied,
     Combined,
     Constant,
+    Drawn,
     Element,
     Factor,
     PlusBetaTimes,
@@ -50,7 +51,7 @@ def derivative(value: Value, by: Accumulated | Element | Rotated) -> Value:
     match value:
         case Accumulated() | Element() | Rotated():
             return ONE if value == by else ZERO
-        case Constant() | Factor():
+        case Constant() | Factor() | Drawn():
             return ZERO
         case Combined():
             return _of_operation(value, derivative(value.a, by), derivative(value.b, by))

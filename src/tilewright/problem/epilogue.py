@@ -32,6 +32,7 @@ from tilewright.problem.values import (
     PlusBetaTimes,
     TimesAlpha,
     Value,
+    draws_of,
     evaluate,
     leaves_of,
     rotations_of,
@@ -107,19 +108,28 @@ class Epilogue:
 
     @property
     def _leaves(self) -> Iterator[Accumulated | Element | Constant | Factor]:
-        functions = (self.function, *(result.value for result in self.results))
-        return (leaf for one in functions if one is not None for leaf in leaves_of(one))
+        return (leaf for one in self._functions for leaf in leaves_of(one))
 
     @property
     def has_pairs(self) -> bool:
         """Whether an element is made of its neighbour's values too."""
-        functions = (self.function, *(result.value for result in self.results))
-        return any(True for one in functions if one is not None for _ in rotations_of(one))
+        return any(True for one in self._functions for _ in rotations_of(one))
+
+    @property
+    def has_draws(self) -> bool:
+        """Whether an element is made of a number that is drawn for its place."""
+        return any(True for one in self._functions for _ in draws_of(one))
+
+    @property
+    def _functions(self) -> tuple[Value, ...]:
+        found = (self.function, *(result.value for result in self.results))
+        return tuple(one for one in found if one is not None)
 
     @property
     def is_whole(self) -> bool:
-        """Whether the kernel that multiplies finishes C itself: it writes several results, or makes them of pairs."""
-        return bool(self.results) or self.has_pairs
+        """Whether the kernel that multiplies finishes C itself: it writes several results, makes them of pairs, or
+        draws numbers for their places."""
+        return bool(self.results) or self.has_pairs or self.has_draws
 
     @property
     def matrices(self) -> tuple[Added, ...]:

@@ -40,7 +40,7 @@ from tilewright.problem.functions import STEEPEST, Activation, Elementary, Funct
 from tilewright.problem.gemm import Gemm, OperandName
 from tilewright.problem.quantization import scales_of_blocks, spread_over_blocks
 from tilewright.problem.reference import Operands, as_multiplied, folded_axis, reference, scale_of, summed
-from tilewright.problem.values import Added, Fold, evaluate, rotated_pairs, rounded_to
+from tilewright.problem.values import Added, Fold, drawn_for, evaluate, rotated_pairs, rounded_to
 from tilewright.units import ceil_div
 
 
@@ -252,6 +252,11 @@ class _Errors:
         size = np.abs(value.value) + value.error
         error = value.error + 2 * dtype.unit_roundoff * size + 2 * dtype.tiny
         return made(rounded_to(dtype, value.value), np.where(np.isfinite(rounded_to(dtype, size)), error, np.inf))
+
+    def drawn(self, seed: Bounded, offset: Bounded) -> Bounded:
+        gemm = self.operands.gemm
+        found = drawn_for((gemm.m, gemm.n), seed.value, offset.value)
+        return Bounded(found, np.zeros_like(found))
 
     def rotated(self, value: Bounded) -> Bounded:
         gemm = self.operands.gemm

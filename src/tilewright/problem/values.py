@@ -5,6 +5,7 @@ The reference in float64, the error bound, emitted kernels and texts each give t
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Literal, Protocol, TypeVar, assert_never
@@ -13,6 +14,7 @@ import numpy as np
 
 from tilewright.dtypes import Array, DType
 from tilewright.problem.functions import Function, Operation
+from tilewright.problem.philox import uniform
 
 Along = Literal["m", "n"]
 
@@ -178,6 +180,14 @@ class Rotated:
     value: Value
 
 
+@dataclass(frozen=True, slots=True)
+class Drawn:
+    """A uniform number in [0, 1) of each element, from a counter (`problem.philox`)."""
+
+    seed: Constant | Factor
+    offset: Constant | Factor
+
+
 Value = (
     Accumulated
     | Element
@@ -190,6 +200,7 @@ Value = (
     | Where
     | Rounded
     | Rotated
+    | Drawn
 )
 
 T = TypeVar("T")
@@ -220,6 +231,8 @@ class Meaning(Protocol[T]):
 
     def rotated(self, value: T) -> T: ...
 
+    def drawn(self, seed: T, offset: T) -> T: ...
+
 
 def evaluate(value: Value, meaning: Meaning[T]) -> T:
     """What a value comes to, its nodes taken as `meaning` takes them."""
@@ -247,6 +260,8 @@ def evaluate(value: Value, meaning: Meaning[T]) -> T:
             return meaning.rounded(value.dtype, evaluate(value.value, meaning))
         case Rotated():
             return meaning.rotated(evaluate(value.value, meaning))
+        case Drawn():
+            return meaning.drawn(evaluate(value.seed, meaning), evaluate(value.offset, meaning))
     assert_never(value)
 
 
@@ -257,6 +272,9 @@ def leaves_of(value: Value) -> Iterator[Accumulated | Element | Constant | Facto
             yield value
         case TimesAlpha() | PlusBetaTimes() | Applied() | Rounded() | Rotated():
             yield from leaves_of(value.value)
+        case Drawn():
+            yield value.seed
+            yield value.offset
         case Combined():
             yield from leaves_of(value.a)
             yield from leaves_of(value.b)
@@ -270,7 +288,7 @@ def with_leaves(value: Value, change: Callable[[Accumulated | Element], Value]) 
     match value:
         case Accumulated() | Element():
             return change(value)
-        case Constant() | Factor():
+        case Constant() | Factor() | Drawn():
             return value
         case TimesAlpha() | PlusBetaTimes() | Applied() | Rounded() | Rotated():
             return replace(value, value=with_leaves(value.value, change))
@@ -352,6 +370,9 @@ class Formula:
     def rotated(self, value: str) -> str:
         return f"rotated({value})"
 
+    def drawn(self, seed: str, offset: str) -> str:
+        return f"uniform({seed}, {offset}, m, n)"
+
 
 @dataclass(frozen=True, slots=True)
 class Exact:
@@ -397,6 +418,9 @@ class Exact:
     def rotated(self, value: Array) -> Array:
         return rotated_pairs(np.broadcast_to(value, self.totals[0].shape))
 
+    def drawn(self, seed: Array, offset: Array) -> Array:
+        return drawn_for(self.totals[0].shape, seed, offset)
+
 
 def rotated_pairs(values: Array) -> Array:
     """Each pair of neighbours along the last axis turned by a quarter.
@@ -409,19 +433,41 @@ def rotated_pairs(values: Array) -> Array:
     return found
 
 
+def drawn_for(shape: tuple[int, ...], seed: Array, offset: Array) -> Array:
+    """The uniform numbers of a result, in float64; the rows of a batch follow each other."""
+    rows = np.arange(math.prod(shape[:-1]))[:, None]
+    found = uniform(int(seed), int(offset), rows, np.arange(shape[-1]))
+    return found.reshape(shape).astype(np.float64)
+
+
+def parts_of(value: Value) -> tuple[Value, ...]:
+    """What a value is made of."""
+    match value:
+        case TimesAlpha() | PlusBetaTimes() | Applied() | Rounded() | Rotated():
+            return (value.value,)
+        case Combined():
+            return value.a, value.b
+        case Where():
+            return value.condition, value.a, value.b
+        case _:
+            return ()
+
+
 def rotations_of(value: Value) -> Iterator[Rotated]:
     """The rotations of a value that stand in no other, from left to right."""
-    match value:
-        case Rotated():
-            yield value
-        case TimesAlpha() | PlusBetaTimes() | Applied() | Rounded():
-            yield from rotations_of(value.value)
-        case Combined() | Where():
-            parts = (value.a, value.b) if isinstance(value, Combined) else (value.condition, value.a, value.b)
-            for one in parts:
-                yield from rotations_of(one)
-        case _:
-            pass
+    if isinstance(value, Rotated):
+        yield value
+        return
+    for part in parts_of(value):
+        yield from rotations_of(part)
+
+
+def draws_of(value: Value) -> Iterator[Drawn]:
+    """The uniform numbers that a value is made of, from left to right."""
+    if isinstance(value, Drawn):
+        yield value
+    for part in parts_of(value):
+        yield from draws_of(part)
 
 
 def folded_array(operation: Literal[Operation.PLUS, Operation.MAXIMUM], along: Along | None, values: Array) -> Array:

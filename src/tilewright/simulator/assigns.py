@@ -10,7 +10,7 @@ import numpy as np
 
 from tilewright.dtypes import DType
 from tilewright.ir.buffer import Buffer, Ref
-from tilewright.ir.expr import Apply, Binary, Cast, Expr, Fma, Load, Op, Select
+from tilewright.ir.expr import Apply, Binary, Cast, Expr, Fma, Load, Op, RandomNumber, Select
 from tilewright.ir.stmt import Assign, Move
 from tilewright.ir.visit import walk_expr
 from tilewright.simulator.context import Context
@@ -46,6 +46,8 @@ def operations_of(value: Expr) -> Mapping[str, int]:
                 add(part.function.value)
             case Select() if part.dtype.is_float:
                 add("SEL")
+            case RandomNumber():
+                add("uniform")
             case _:
                 pass
     return counts or {"MOV": 1}

@@ -16,8 +16,23 @@ import numpy as np
 from tilewright.dtypes import Array
 from tilewright.errors import SimulationError
 from tilewright.ir.buffer import Ref
-from tilewright.ir.expr import Apply, Binary, Cast, Const, Expr, Fma, Load, Lookup, Op, Select, Var, binary
-from tilewright.ir.visit import variables, walk_expr
+from tilewright.ir.expr import (
+    Apply,
+    Binary,
+    Cast,
+    Const,
+    Expr,
+    Fma,
+    Load,
+    Lookup,
+    Op,
+    RandomNumber,
+    Select,
+    Var,
+    binary,
+)
+from tilewright.ir.visit import sub_exprs, variables, walk_expr
+from tilewright.problem.philox import uniform as philox_uniform
 from tilewright.simulator.arithmetic import Arithmetic, Value
 from tilewright.simulator.context import Context
 from tilewright.simulator.convoy import Convoy
@@ -172,9 +187,20 @@ class Values:
             case Apply():
                 given, function = self.value(expr.value), expr.function
                 return lambda convoy: arithmetic.apply(function, given(convoy))
+            case RandomNumber():
+                return self._random(expr)
             case Cast():
                 inner = self.value(expr.value)
                 return lambda convoy: arithmetic.cast(inner(convoy), dtype)
+
+    def _random(self, expr: RandomNumber) -> Evaluate:
+        parts = [self.value(part) for part in sub_exprs(expr)]
+
+        def evaluate(convoy: Convoy) -> Array:
+            seed, offset, row, first, element = (np.asarray(part(convoy)) for part in parts)
+            return philox_uniform(int(seed.flat[0]), int(offset.flat[0]), row, first + element)
+
+        return evaluate
 
     def operands(self, expr: Fma) -> tuple[Evaluate, Evaluate, Evaluate]:
         return self.value(expr.a), self.value(expr.b), self.value(expr.c)

@@ -12,6 +12,7 @@ The gradients are made of such products themselves, so that gradients of gradien
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache
@@ -30,6 +31,7 @@ from tilewright.frontend.pytorch.plain import LIBRARY, activated, compute_plain
 from tilewright.frontend.tracing import Traced, factor_name, operand_name, traced_of
 from tilewright.problem.derivative import derivative, gradient, plus, times
 from tilewright.problem.functions import Activation, Elementary, Function, Operation
+from tilewright.problem.philox import KEY_STEPS, MULTIPLIERS, ROUNDS, WORDS
 from tilewright.problem.values import Accumulated, Added, Applied, Constant, Element, Value, evaluate, leaves_of
 
 torch: Any = extras.require("torch", "Multiplying tensors of PyTorch")
@@ -125,7 +127,8 @@ def _derivatives(
             a, b, c, bias = sources
             found[name] = with_function(a, b, None, c, bias, _with(options, traced, own, f32=name is not None), arrays)
         else:
-            meaning = _Tensors(total, dict(zip(map(operand_name, traced.names), arrays, strict=True)), numbers, shape)
+            read = dict(zip(map(operand_name, traced.names), arrays, strict=True))
+            meaning = _Tensors(total, read, numbers, shape, sources[0].device)
             found[name] = evaluate(traced.value, meaning).to(sources[0].device).expand(shape)
     return found
 
@@ -185,12 +188,14 @@ def _summed(whole: Any, operand: Any) -> Any:
 
 @dataclass(frozen=True)
 class _Tensors:
-    """An expression as tensors in f32, which PyTorch differentiates. total: the sum, where it is read; shape: its."""
+    """An expression as tensors in f32, which PyTorch differentiates. total: the sum, where it is read; shape: its;
+    device: where numbers are drawn."""
 
     total: Any
     operands: Mapping[str, Any]
     numbers: Mapping[str, float]
     shape: tuple[int, ...]
+    device: Any
 
     def accumulated(self, number: int) -> Any:
         return self.total
@@ -222,9 +227,36 @@ class _Tensors:
     def rounded(self, dtype: DType, value: Any) -> Any:
         return value.to(LIBRARY.to_torch[dtype]).float()
 
+    def drawn(self, seed: Any, offset: Any) -> Any:
+        return uniform_tensor(int(seed), int(offset), self.shape, self.device)
+
     def rotated(self, value: Any) -> Any:
         pairs = value.expand(self.shape).unflatten(-1, (-1, 2))
         return torch.stack((-pairs[..., 1], pairs[..., 0]), -1).flatten(-2)
+
+
+def uniform_tensor(seed: int, offset: int, shape: tuple[int, ...], device: Any) -> Any:
+    """The numbers of `problem.philox.uniform` for a result, as a tensor."""
+    columns = torch.arange(shape[-1], device=device).expand(shape)
+    rows = torch.arange(math.prod(shape[:-1]), device=device).reshape(*shape[:-1], 1).expand(shape)
+    words = [columns // WORDS, rows, torch.zeros_like(rows), torch.zeros_like(rows)]
+    keys = [seed, offset]
+    for _ in range(ROUNDS):
+        high, low = zip(*(_product_of_words(words[2 * one], MULTIPLIERS[one]) for one in (0, 1)), strict=True)
+        words = [high[1] ^ words[1] ^ keys[0], low[1], high[0] ^ words[3] ^ keys[1], low[0]]
+        keys = [(key + step) & _WORD for key, step in zip(keys, KEY_STEPS, strict=True)]
+    chosen = torch.stack(words).gather(0, (columns % WORDS).unsqueeze(0))[0]
+    return (chosen >> 8).float() * 2.0**-24
+
+
+_WORD = 0xFFFFFFFF
+
+
+def _product_of_words(words: Any, factor: int) -> tuple[Any, Any]:
+    """The upper and the lower 32 bits of a product, in integers of 64 bits with a sign."""
+    by_low, by_high = words * (factor & 0xFFFF), words * (factor >> 16)  # of 48 bits each
+    middle = (by_low >> 16) + by_high
+    return middle >> 16, (by_low & 0xFFFF) | (middle & 0xFFFF) << 16
 
 
 _OPERATIONS: Mapping[Operation, Callable[[Any, Any], Any]] = {

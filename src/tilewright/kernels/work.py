@@ -84,8 +84,8 @@ class Work:
     blocks: tiles of C. strip_bytes: of A and B that one step asks the L2 for (`asked_rows`).
     load_groups: how often in a step a thread stops until values of global memory are there. products_awaited: in every
     step all warps of the block wait for its MMAs before they begin anything else.
-    resident: persistent blocks. ends_overlap: one tile is stored while the next is
-    multiplied. steps_ahead: by which copies run ahead of their use. warpgroups: they multiply straight from shared
+    resident: persistent blocks whose copies run on into the next tile. ends_overlap: one tile is stored while the next
+    is multiplied. steps_ahead: by which copies run ahead of their use. warpgroups: they multiply straight from shared
     memory. inputs, sums: the formats of the tensor cores, as `TensorRates` names them; "" where none are used.
     """
 

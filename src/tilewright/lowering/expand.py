@@ -36,7 +36,7 @@ from tilewright.lowering.fragments import (
     multiply_tiles,
     round_fragments,
 )
-from tilewright.lowering.generator import NOTHING_BESIDE, Beside, Beyond
+from tilewright.lowering.generator import NOTHING_BESIDE, Beside
 from tilewright.lowering.kernel_parts import Steps, global_place, value_buffer
 from tilewright.lowering.ordered_sums import OrderedSums
 from tilewright.lowering.plan import KernelPlan, plan_of
@@ -68,7 +68,7 @@ class Expansion:
         copies = self._copies_under(*bound)
         loops = program.thread_serial_loops
         scheduler, threads = Scheduler(program), thread_coordinates(program)
-        if any(hop.beyond is Beyond.CONTINUE for hop in self._plan.hops):
+        if self._plan.runs_on:
             return (*threads, *self._persistent(loops[0], loops[1:]))
         one_tile = program.walk is Walk.ONE_TILE
         behind = (*threads, *self._meet_in_cluster) if one_tile else ()

@@ -82,6 +82,11 @@ class KernelPlan:
         """Blocks that are fed together."""
         return self.scheduler.cluster
 
+    @property
+    def runs_on(self) -> bool:
+        """Whether threads that copy for themselves fill the ring for the block's next tile of C."""
+        return any(hop.beyond is Beyond.CONTINUE for hop in self.hops)
+
     def hops_under(self, loop: str) -> tuple[Hop, ...]:
         """The shared tiles of A and B under a loop whose copies run ahead; empty where none does."""
         return tuple(hop for hop in self.hops if hop.tile.under == loop)

@@ -18,6 +18,7 @@ from tilewright.ir.program import Program, Route
 from tilewright.ir.visit import Path, walk
 from tilewright.kernels.work import Access, Phase, Work, asked_rows, round_trips
 from tilewright.layout.banks import LINE_BYTES
+from tilewright.lowering.plan import plan_of
 from tilewright.lowering.products import multicast
 from tilewright.prediction.joined_loads import JoinedLoads
 from tilewright.problem.gemm import Gemm, OperandName
@@ -75,7 +76,7 @@ def work_of(built: Build) -> Work:
         blocks=prod(grid_of(kernel, gemm)),
         strip_bytes=_strip_bytes(built),
         flops=gemm.flops,
-        resident=kernel.resident,
+        resident=kernel.resident and (program.specialized is not None or plan_of(program).runs_on),
         load_groups=_load_groups(each, warps / halves) / halves,
         products_awaited=_awaits_products(each, kernel),
         ends_overlap=program.specialized is not None and program.specialized.ping_pong > 1,

@@ -17,7 +17,6 @@ from __future__ import annotations
 
 import argparse
 import json
-import statistics
 import sys
 import time
 from collections.abc import Callable, Iterator
@@ -26,7 +25,6 @@ from pathlib import Path
 from typing import Any
 
 from tilewright import extras, matmul
-from tilewright.bench.clocks import ClockLog
 from tilewright.bench.records import command, commit, now
 from tilewright.frontend.compute import words_of
 from tilewright.frontend.options import options_asked
@@ -35,6 +33,7 @@ from tilewright.problem.gemm import Gemm, Order
 from tilewright.runtime.driver import Gpu, open_gpu
 from tilewright.suite.gpu import TorchTimer
 from tilewright.suite.operands import operands_of
+from tilewright.suite.stretches import stretches_of
 from tilewright.suite.timing import interleaved
 
 SHAPES = ("4096x4096x4096", "8192x8192x8192", "4096x14336x4096")
@@ -43,8 +42,6 @@ ORDERS = ("NN", "NT", "TN")
 PEER = "cublas f32"
 EMULATED = "f32_emulated"
 ROWS_CHECKED = 64
-STRETCH_S, WARM_S = 0.5, 1.0
-STRETCH_US = 20_000.0
 ERROR_SIZE, ERROR_K = 256, 4096
 U = 2.0**-24
 
@@ -170,34 +167,18 @@ class Bench:
             shares[name] = share_of_bound(torch, name, a[rows], b, results[0][rows])
             calls[name] = _in_turn(multiply, pairs, results)
         times = interleaved(self.timer, calls, copies=len(pairs))
-        stretches = self._sustained(calls, times) if sustained else {}
+        stretches = stretches_of(self.timer, calls, times, PEER) if sustained else {}
         for name in calls:
             us = times[name].median_us
             row: dict[str, Any] = {"problem": shape, "orders": orders, "precision": name, "us": round(us, 1)}
             row |= {"tflops": round(gemm.flops / us / 1e6, 1), "of_cublas": round(times[name].share_of(times[PEER]), 3)}
             row |= _as_cell(shares[name])
             if name in stretches:
-                us, clock_mhz, power_w = stretches[name]
-                of_peer = round(stretches[PEER][0] / us, 3)
-                found = {"us": round(us, 1), "tflops": round(gemm.flops / us / 1e6, 1), "of_cublas": of_peer}
-                row["sustained"] = {**found, "clock_mhz": clock_mhz, "power_w": power_w}
+                held = stretches[name]
+                of_peer = round(stretches[PEER].us / held.us, 3)
+                found = {"us": round(held.us, 1), "tflops": round(gemm.flops / held.us / 1e6, 1), "of_cublas": of_peer}
+                row["sustained"] = {**found, "clock_mhz": held.clock_mhz, "power_w": held.power_w}
             yield row if name == PEER else {**row, "kernels": words(*pairs[0], name)}
-
-    def _sustained(self, calls: dict[str, Callable[[], object]], times: Any) -> dict[str, Any]:
-        """Microseconds of each call in a stretch of half a second, with clock and power."""
-        graphs = {
-            name: self.timer.capture(call, max(1, int(STRETCH_US / times[name].median_us)))
-            for name, call in calls.items()
-        }
-        found: dict[str, Any] = {}
-        _run_for(graphs[PEER], WARM_S)
-        for name, graph in graphs.items():
-            with ClockLog(self.torch.cuda.current_device()) as log:
-                each = _run_for(graph, STRETCH_S)
-            found[name] = (statistics.median(each[len(each) // 2 :]), log.median_clock_mhz, log.median_power_w)
-        for graph in graphs.values():
-            graph.close()
-        return found
 
     def errors(self, size: int, k: int) -> Iterator[dict[str, Any]]:
         """A row for each kind of operands and each precision, and the peer."""
@@ -218,14 +199,6 @@ class Bench:
 
 def _as_cell(share: float | None) -> dict[str, Any]:
     return {} if share is None else {"share_of_bound": float(f"{share:.3g}")}
-
-
-def _run_for(graph: Any, seconds: float) -> list[float]:
-    """Microseconds a call of each replay in so many seconds."""
-    begin, found = time.monotonic(), []
-    while time.monotonic() - begin < seconds:
-        found.append(graph.time_us())
-    return found
 
 
 def _in_turn(multiply: Callable[[Any, Any, Any], object], pairs: list[Any], results: list[Any]) -> Callable[[], object]:

@@ -36,6 +36,18 @@ import tilewright as tw
         ),
         (("predict", "worklog/6", "--clock", "9999999"), 2, "5000"),
         (
+            ("predict", "4096x64x128"),
+            1,
+            "'4096x64x128' is the size of a problem, and predict takes a rung or a file.\n"
+            "  Hint: `tilewright plan 4096x64x128` says what matmul runs for it, and estimates its time.\n",
+        ),
+        (
+            ("predict", "hopper/best", "--dtype", "bf16x6"),
+            1,
+            "bf16x6 multiplies pieces of f32 operands, by several launches, and predict takes one kernel.\n"
+            "  Hint: `tilewright plan 4096 --precision bf16x6` estimates them.\n",
+        ),
+        (
             ("tune", "-1", "5", "5"),
             2,
             "-1 is a negative number, and no argument here may be one.\n  Hint: tilewright tune --help\n",

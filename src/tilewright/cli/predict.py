@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Annotated, Any
@@ -16,7 +17,9 @@ from tilewright.cli.predict_many import all_devices, parse_sweep, sweep
 from tilewright.cli.tables import Column, fitting_table
 from tilewright.device.catalog import device as known_device
 from tilewright.errors import TilewrightError
+from tilewright.frontend.options import EMULATED
 from tilewright.prediction import Prediction, Term, predict_rung
+from tilewright.problem.emulation import ALGORITHMS
 from tilewright.problem.formats import format_name
 from tilewright.runtime.cubin_cache import CubinCache
 from tilewright.units import format_seconds
@@ -70,9 +73,11 @@ def predict(
 
     In a burst, at the clock of the data sheet, and sustained, at the clock that the board's power limit leaves.
     Counted on the simulator, compiled for that GPU; nothing is measured. docs/predictions.md lays predictions beside
-    measurements. --sweep predicts many sizes, --all-devices every known GPU.
+    measurements. --sweep predicts many sizes, --all-devices every known GPU. What matmul runs for a problem, also by
+    pieces of f32 (bf16x6, f16x3, f32_emulated), `tilewright plan` estimates.
     """
     _check_options(sizes, size, page, every, clock, power)
+    _check_is_one_kernel(rung, size, dtype)
     spec = known_device(device)
     if power is not None:
         spec = replace(spec, board_power_w=power)
@@ -142,6 +147,20 @@ def _check_options(
         if sizes is None:
             raise typer.BadParameter("--output is for --sweep.")
         check_writable(page)
+
+
+def _check_is_one_kernel(rung: str, size: str | None, dtype: str | None) -> None:
+    """A problem of the library is not a kernel: another command chooses its kernels, and estimates them all."""
+    if re.fullmatch(r"\d+([x×*,]\d+[x×*,]\d+)?", rung):
+        raise TilewrightError(
+            f"{rung!r} is the size of a problem, and predict takes a rung or a file.",
+            hint=f"`tilewright plan {rung}` says what matmul runs for it, and estimates its time.",
+        )
+    if dtype in (*ALGORITHMS, EMULATED):
+        raise TilewrightError(
+            f"{dtype} multiplies pieces of f32 operands, by several launches, and predict takes one kernel.",
+            hint=f"`tilewright plan {size or DEFAULT_SIZE} --precision {dtype}` estimates them.",
+        )
 
 
 def _style(term: Term, predicted: Prediction) -> str:

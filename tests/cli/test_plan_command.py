@@ -35,6 +35,9 @@ def test_json_and_cuda(cli: Cli) -> None:
     data = cli("plan", "64", "--batch", "4", "--device", "a100", "--dtype", "tf32", "--json").json
     assert (data["device"], data["precision"], data["shape"]) == ("A100 SXM 80 GB", "tf32", [4, 64, 64])
     assert data["products"][0]["batch"] == 4 and data["estimated_us"] > 0 and data["bound_u"] is None
+    halves = cli("plan", "64x32x16", "--dtype", "complex64", "--json").json
+    assert halves["shape"] == [64, 32] and [halves["products"][0][name] for name in "mnk"] == [64, 64, 32]
+    assert halves["note"].startswith("complex64 as one product of f32") and halves["bound_u"] == 32
     text = cli("plan", "64", "--cuda").out
     assert text.startswith("// launch 1: product") and "__global__" in text
 

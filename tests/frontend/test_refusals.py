@@ -168,7 +168,7 @@ def test_what_cannot_be_is_refused(name: str) -> None:
     assert told.value.headline == headline
 
 
-@pytest.mark.parametrize("kind", [np.complex64, np.complex128, np.float64, np.int8, np.int32, np.int64, np.bool_])
+@pytest.mark.parametrize("kind", [np.complex128, np.float64, np.int8, np.int32, np.int64, np.bool_])
 def test_formats_that_no_kernel_multiplies_are_refused(kind: Any) -> None:
     for call in (
         lambda: matmul(ones(2, 2, dtype=kind), ones(2, 2, dtype=kind)),

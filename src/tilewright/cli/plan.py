@@ -28,7 +28,7 @@ _TF32 = "tf32"
 
 def plan(
     size: Annotated[str, typer.Argument(metavar="N|MxNxK", help="The size of the problem.")],
-    dtype: Annotated[str, typer.Option("--dtype", metavar="f32|f16|bf16|tf32", help="Of A and B.")] = "f32",
+    dtype: Annotated[str, typer.Option("--dtype", metavar="f32|f16|bf16|tf32|complex64", help="Of A and B.")] = "f32",
     precision: Annotated[
         str, typer.Option("--precision", metavar="NAME", help=f"Of f32 operands: {', '.join(PRECISIONS)}.")
     ] = "default",
@@ -86,10 +86,9 @@ def _texts(found: CallPlan) -> list[str]:
 
 def _print(found: CallPlan) -> None:
     console = output.out()
-    title, estimated, *others = found.sentences()
+    title, *others = found.sentences()
     output.paragraph(console, title, style="bold")
     console.print()
-    output.paragraph(console, estimated)
     for sentence in others:
         output.paragraph(console, sentence, hanging=2)
     for product in found.products:

@@ -4,6 +4,7 @@ A call goes through these, each of which imports only those below it:
 
 calls      what a user calls; grouped: a list of products; gated: two of one a, joined; scaled: FP8 with its
            scales
+complex_numbers  products of complex64 as one of f32
 asking     what a call would run; call_plan: that as a value
 pytorch    entry: which calls PyTorch must see as an operator; plain: tensors that are memory and no more; functions:
            gradients of functions of the epilogue

@@ -12,6 +12,7 @@ from tilewright.dtypes import BF16, F16, F32, DType
 from tilewright.errors import LaunchError, ProblemError
 from tilewright.frontend.call_plan import CallPlan, ProductPlan
 from tilewright.frontend.calls import with_function
+from tilewright.frontend.complex_numbers import COMPLEX64, is_complex, real_shapes, refuse_unasked
 from tilewright.frontend.compute import Parts, settle
 from tilewright.frontend.formats import format_of
 from tilewright.frontend.layouts import CannotWrite
@@ -62,16 +63,24 @@ def plan(
     as a transposed view does. best: so many other plans are told as well. All others as of `matmul`.
 
     On the GPU of the arrays kernels are compiled as for the call itself, which finds them, and what was measured by
-    `autotune` counts. Raises as `matmul`, and LaunchError where there is no GPU and none is named.
+    `autotune` counts. Of complex64, also as dtype, it is the plan of the real product that computes it. Raises as
+    `matmul`, and LaunchError where there is no GPU and none is named.
 
     >>> found = plan((64, 4096), (4096, 512), dtype="bf16", device="H200")
     >>> found.shape, [launch.role for launch in found.launches][-1] in ("product", "reduction")
     ((64, 512), True)
     """
+    complex_numbers = dtype == COMPLEX64 or is_complex(a) or is_complex(b)
     if orders not in _ORDERS:
         raise ProblemError(f"orders={orders!r} is not known.", hint=f"orders are {', '.join(_ORDERS)}.")
     if type(best) is not int or best < 0:
         raise ProblemError(f"best={best!r} is not a number of plans.", hint="0 or more.")
+    if complex_numbers:
+        named = {"a": a, "b": b, "out": out, "c": c, "bias": bias}
+        given: dict[str, Any] = {"device": device, "best": best, "alpha": alpha, "beta": beta, "precision": precision}
+        given |= {"deterministic": deterministic, "batch_invariant": batch_invariant}
+        unasked = {"activation": activation, "epilogue": epilogue, "operands": operands, "out_dtype": out_dtype}
+        return _of_complex(named, given, unasked, orders)
     asked = alpha, beta, out_dtype, precision, deterministic, batch_invariant, activation, c is not None
     arrays: tuple[Any, ...] = ()
     if epilogue is not None or operands is not None:
@@ -98,6 +107,28 @@ def plan(
         find = settle(library, a, b, out, c, bias, options, arrays)
         call, ran = find(), lambda: find().ran(library)
     return replace(_planned(planner, views, options, best, call.parts), _ran=ran)
+
+
+def _of_complex(named: Mapping[str, Any], options: dict[str, Any], unasked: Mapping[str, Any], orders: str) -> CallPlan:
+    """The plan of a product of complex64: that of real shapes."""
+    refuse_unasked(**unasked)
+    shapes = {}
+    for name, array in named.items():
+        if array is None:
+            continue
+        if not _is_shape(array) and not is_complex(array):
+            raise DTypeError(f"{name} holds {array.dtype}, and other arrays of the call complex64.", hint="convert it.")
+        shapes[name] = _shape(name, array if _is_shape(array) else tuple(array.shape))
+    a, b, shape = real_shapes(shapes["a"], shapes["b"])
+    added: dict[str, Any] = {name: (*one[:-1], 2 * one[-1]) for name, one in shapes.items() if name in ("out", "bias")}
+    if "c" in shapes:
+        added["c"] = (*shape, 2) if len(shapes["b"]) == 1 else (*shape[:-1], 2 * shape[-1])
+    found = plan(a, b, **added, **options)
+    copied = ("a", "b") if orders[0] == "T" else ("b",)
+    return replace(found, shape=shape, copied=(*copied, *found.copied), note=_BY_REAL_NUMBERS)
+
+
+_BY_REAL_NUMBERS = "complex64 as one product of f32: A as it lies, B in blocks of 2 x 2, [re im; -im re]"
 
 
 def _first_gpu() -> Dispatcher:

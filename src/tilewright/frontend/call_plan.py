@@ -53,7 +53,8 @@ class CallPlan:
     device: the GPU. shape: of the result. dtype, out: formats of the operands and of the result. precision: as asked.
     copied: arguments that are copied before, as no kernel reads or writes them as they lie. products: in the order of
     their launches; none for an empty result. bound: W of |C - AB| <= W u |A||B|, u = 2**-24, elementwise, beside
-    underflow (docs/accuracy.md); None where none is stated. Times are estimates, in microseconds.
+    underflow (docs/accuracy.md); None where none is stated. note: of products of complex numbers. Times are estimates,
+    in microseconds.
     """
 
     device: str
@@ -64,6 +65,7 @@ class CallPlan:
     copied: tuple[str, ...]
     products: tuple[ProductPlan, ...]
     bound: float | None = None
+    note: str = ""
     _ran: Callable[[], tuple[str, ...]] | None = field(default=None, repr=False, compare=False)
 
     @property
@@ -133,6 +135,8 @@ class CallPlan:
         asked = "" if self.precision == "default" else f", precision {self.precision}"
         into = "" if self.out is self.dtype else f" into {self.out}"
         yield f"{sizes}, {self.dtype}{into}{asked}, on {self.device}"
+        if self.note:
+            yield self.note
         if not self.products:
             return
         yield f"estimated: {self.estimated_us:.1f} us, {self.tflops:.3g} TFLOP/s, not measured"
@@ -156,6 +160,7 @@ class CallPlan:
             "dtype": str(self.dtype),
             "out": str(self.out),
             "precision": self.precision,
+            "note": self.note,
             "copied": list(self.copied),
             "estimated_us": self.estimated_us,
             "tflops": self.tflops,

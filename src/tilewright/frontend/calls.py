@@ -8,8 +8,10 @@ from functools import partial
 from typing import Any, Literal
 
 from tilewright.errors import ProblemError
+from tilewright.frontend.complex_numbers import by_real_product, is_complex
 from tilewright.frontend.compute import compute
 from tilewright.frontend.libraries import DTypeError, HostArrays, TorchArrays, library_of
+from tilewright.frontend.libraries.views import ComplexNumbers
 from tilewright.frontend.on_host import on_host
 from tilewright.frontend.options import PLAIN, Options, Precision, options_asked
 from tilewright.frontend.prepared import Prepared
@@ -58,7 +60,8 @@ def matmul(
     kernel here gives the same bits in every run; "bitwise" also keeps to one order of summation whatever is tuned.
     batch_invariant: a row of the result has the same bits however many rows there are.
 
-    b may be what `prepare` made of a constant operand.
+    b may be what `prepare` made of a constant operand. Operands of complex64 are multiplied as real ones
+    (docs/accuracy.md).
 
     Work runs on the current stream of the arrays' library. NumPy's arrays are copied to a GPU and back; with no GPU
     NumPy computes, and a warning says so once. Raises what NumPy raises for shapes (ShapeError is a ValueError),
@@ -73,18 +76,10 @@ def matmul(
     """
     others = (out_dtype, precision, deterministic, batch_invariant, activation, c is not None)
     if is_compiling():
-        if epilogue is not None or operands is not None:
-            from tilewright.frontend.pytorch.functions import apart
-
-            named = {"out": out, "c": c, "alpha": alpha, "beta": beta, "bias": bias, "activation": activation}
-            named |= {"epilogue": epilogue, "operands": operands, "out_dtype": out_dtype, "precision": precision}
-            named |= {"deterministic": deterministic, "batch_invariant": batch_invariant}
-            return apart(matmul, (a, b), named)
-        if type(b) is Prepared:
-            b, others = b.weight, (out_dtype, b.precision, *others[2:])
-        from tilewright.frontend.pytorch.operator import compiled_call
-
-        return compiled_call(a, b, out, c, bias, alpha, beta, *others)
+        named = {"out": out, "c": c, "alpha": alpha, "beta": beta, "bias": bias, "activation": activation}
+        named |= {"epilogue": epilogue, "operands": operands, "out_dtype": out_dtype, "precision": precision}
+        named |= {"deterministic": deterministic, "batch_invariant": batch_invariant}
+        return _compiled(a, b, named, others)
     arrays: tuple[Any, ...] = ()
     if epilogue is not None or operands is not None:
         options, arrays = with_function(epilogue, operands, (alpha, beta, *others), b, out)
@@ -100,9 +95,30 @@ def matmul(
         if options.beta == 0:
             c = None
     multiply = b.multiply_by if type(b) is Prepared else MULTIPLY.get(type(a)) or multiply_of(a)
-    if options.traced is not None:
-        return options.traced.given(multiply(a, b, out, c, bias, options, arrays))
-    return multiply(a, b, out, c, bias, options)
+    try:
+        if options.traced is not None:
+            return options.traced.given(multiply(a, b, out, c, bias, options, arrays))
+        return multiply(a, b, out, c, bias, options)
+    except ComplexNumbers:
+        named = {"alpha": alpha, "beta": beta if c is not None else None, "activation": activation}
+        named |= {"out": out, "c": c, "bias": bias, "epilogue": epilogue, "operands": operands, "out_dtype": out_dtype}
+        named |= {"precision": precision, "deterministic": deterministic, "batch_invariant": batch_invariant}
+        return by_real_product(matmul, a, b, named)
+
+
+def _compiled(a: Any, b: Any, named: dict[str, Any], others: tuple[Any, ...]) -> Any:
+    """A call in code that PyTorch compiles. others: what follows beta in `options_of`."""
+    if is_complex(a):
+        return by_real_product(matmul, a, b, named)
+    if named["epilogue"] is not None or named["operands"] is not None:
+        from tilewright.frontend.pytorch.functions import apart
+
+        return apart(matmul, (a, b), named)
+    if type(b) is Prepared:
+        b, others = b.weight, (others[0], b.precision, *others[2:])
+    from tilewright.frontend.pytorch.operator import compiled_call
+
+    return compiled_call(a, b, named["out"], named["c"], named["bias"], named["alpha"], named["beta"], *others)
 
 
 def _of_results(out_dtype: Any, traced: Traced) -> Any:

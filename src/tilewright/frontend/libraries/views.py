@@ -152,6 +152,10 @@ class DTypeError(ProblemError, TypeError):
     """A number format that no kernel takes; a TypeError, as other libraries raise it."""
 
 
+class ComplexNumbers(DTypeError):
+    """Operands of complex64, which `matmul` takes apart, and other calls do not take."""
+
+
 class NoMemory(ProblemError):
     """An array stands for others: PyTorch traces it, or maps a function over it."""
 
@@ -162,6 +166,11 @@ class WorkspaceError(LaunchError):
 
 def format_named(name: str, array: Any) -> DType:
     """The format that a library calls `name`. Raises DTypeError for one that no kernel multiplies."""
+    if name.removeprefix("torch.") == "complex64":
+        raise ComplexNumbers(
+            f"A {type(array).__name__} of complex64 is multiplied by matmul and linear, and by no other call.",
+            hint="call matmul, or multiply real and imaginary parts.",
+        )
     found = FORMATS.get(name)
     if found is None:
         raise DTypeError(

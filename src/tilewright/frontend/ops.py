@@ -34,6 +34,7 @@ from tilewright.problem.values import Along, drawn_for, folded_array, rotated_pa
 
 __all__ = [
     "absolute",
+    "add_residual",
     "amax",
     "cast",
     "column_max",
@@ -176,6 +177,13 @@ def dropout(x: Any, p: float, seed: Any, offset: Any = 0) -> Any:
 def row_sum(x: Any) -> Any:
     """The sum of each row of the result, in f32, shape (..., m, 1): a result of a function, behind the first."""
     return _folded(Operation.PLUS, "m", x)
+
+
+def add_residual(x: Any, residual: Any) -> Any:
+    """`x + residual`, and the sum of the squares of each row, of which an RMS norm is made: two results. As it stands
+    it is a function of the epilogue: `epilogue=ops.add_residual, operands={"residual": residual}`."""
+    total = x + residual
+    return total, row_sum_of_squares(total)
 
 
 def row_max(x: Any) -> Any:

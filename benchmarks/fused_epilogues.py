@@ -7,7 +7,7 @@ Each case is a call of ours and the same by PyTorch: the product by cuBLAS (`tor
 follows by a function under torch.compile (max-autotune, without CUDA graphs of its own). Results are compared first:
 the relative distance of each pair of results in the Frobenius norm. Then the two are captured as CUDA graphs and timed
 in turn, operands rotated over at least four times the L2; `share` is the median over rounds of their time over ours.
-FP8 cases are left out on a GPU without FP8. Ends with 1 where results differ, with 2 if there is no GPU.
+FP8 cases are left out but on Hopper, whose wgmma finds scales of blocks. Ends with 1 where results differ, with 2 if there is no GPU.
 """
 
 from __future__ import annotations
@@ -232,7 +232,7 @@ def main() -> int:
         print(gpu_problem(), file=sys.stderr)
         return 2
     device = torch.device(given.device)
-    has_fp8 = given.device == "cpu" or torch.cuda.get_device_capability()[0] >= 9
+    has_fp8 = given.device == "cpu" or torch.cuda.get_device_capability()[0] == 9
     chosen = [case for case in cases() if (not given.only or case.name in given.only) and (has_fp8 or not case.fp8)]
     rows = []
     for case in chosen:

@@ -8,12 +8,20 @@ from __future__ import annotations
 
 import argparse
 import json
+import statistics
 import sys
 from pathlib import Path
 from typing import Any
 
 from tilewright.cli.page_files import kept_up_to_date
+from tilewright.device.catalog import device
+from tilewright.device.spec import DeviceSpec
 from tilewright.errors import TilewrightError
+from tilewright.planning.assembly import Request
+from tilewright.planning.estimates import pieces_us
+from tilewright.planning.packing import Alignment
+from tilewright.problem.emulation import ALGORITHMS, Algorithm
+from tilewright.problem.gemm import Gemm, Order
 from tilewright.report.markdown import with_part
 
 MARKER = "emulation"
@@ -29,7 +37,14 @@ def section(records: Path) -> str:
     times = [row for row in rows if "problem" in row]
     errors = [row for row in rows if "operands" in row]
     names = list(dict.fromkeys(row["precision"] for row in errors))
-    lines = ["## Speed against error", "", *_summary(names, times, errors), "", *_problems(times), ""]
+    lines = [
+        "## Speed against error",
+        "",
+        *_summary(names, times, errors),
+        "",
+        *_problems(times, device(origin["device"])),
+        "",
+    ]
     where = f"Recorded on {origin['device']}, torch {origin['torch']}, {origin['date'][:10]}: `{origin['command']}`."
     return "\n".join([*lines, where])
 
@@ -54,20 +69,45 @@ def _summary(names: list[str], times: list[Row], errors: list[Row]) -> list[str]
     return lines
 
 
-def _problems(times: list[Row]) -> list[str]:
+def _problems(times: list[Row], spec: DeviceSpec) -> list[str]:
+    estimates = {
+        (row["problem"], row["orders"], row["precision"]): _estimated_tflops(
+            row["problem"], row["orders"], ALGORITHMS[row["precision"]], spec
+        )
+        for row in times
+        if row["precision"] in ALGORITHMS
+    }
+    measured = {(row["problem"], row["orders"], row["precision"]): row["tflops"] for row in times}
+    ratios = [found / measured[of] for of, found in estimates.items()]
+    columns = ("M x N x K", "orders", "precision", "TFLOP/s, burst", "estimated", "of cuBLAS f32")
+    columns += ("TFLOP/s, sustained", "of cuBLAS f32")
     lines = [
-        "| M x N x K | orders | precision | TFLOP/s, burst | of cuBLAS f32 | TFLOP/s, sustained | of cuBLAS f32 |",
-        "|---|---|---|---:|---:|---:|---:|",
+        "Estimated: for a burst, by the model, of the kernels that this version takes (`tilewright plan`): "
+        f"{statistics.geometric_mean(ratios):.2f} of what was measured (geometric mean; {min(ratios):.2f} to "
+        f"{max(ratios):.2f}).",
+        "",
+        f"| {' | '.join(columns)} |",
+        "|---|---|---|---:|---:|---:|---:|---:|",
     ]
     for row in times:
         if row["precision"] == PEER:
             continue
-        burst = [f"{row['tflops']:.0f}", f"{row['of_cublas']:.2f}"]
+        found = estimates.get((row["problem"], row["orders"], row["precision"]))
+        estimated = "" if found is None else f"{found:.0f}"
+        burst = [f"{row['tflops']:.0f}", estimated, f"{row['of_cublas']:.2f}"]
         held = row.get("sustained")
         sustained = [f"{held['tflops']:.0f}", f"{held['of_cublas']:.2f}"] if held else ["", ""]
         shape = row["problem"].replace("x", " x ")
         lines.append(f"| {' | '.join([shape, row['orders'], row['precision'], *burst, *sustained])} |")
     return lines
+
+
+def _estimated_tflops(problem: str, orders: str, how: Algorithm, spec: DeviceSpec) -> float:
+    """Of the product asked for, by pieces, splitting included."""
+    m, n, k = (int(part) for part in problem.split("x"))
+    a, b = (Order.ROW if letter == "N" else Order.COL for letter in orders)
+    gemm = Gemm(m, n, k, a=a, b=b)
+    return gemm.flops / pieces_us(Request(gemm, Alignment(16, 16, 16), algorithm=how), spec) / 1e6
 
 
 def _elements(problem: str) -> int:

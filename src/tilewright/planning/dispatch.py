@@ -38,11 +38,10 @@ from tilewright.planning.emulated import (
     emulated_plan,
     of_pieces,
     splitting_plan,
-    splitting_us,
     why_not,
     with_fallback,
 )
-from tilewright.planning.estimates import estimated, estimates, needs_workspace, registers_of
+from tilewright.planning.estimates import estimated, estimates, needs_workspace, pieces_us, registers_of
 from tilewright.planning.gated import MOST_BUILT, in_one_kernel, in_two, joined, reading_us
 from tilewright.planning.kernels import Kernels, build_of
 from tilewright.planning.on_paper import version_of
@@ -349,9 +348,7 @@ class Dispatcher:
         yield from self._by_pieces(request, inner, failures)
 
     def _pieces_us(self, request: Request) -> float:
-        """The estimated microseconds of a product by pieces."""
-        product = next(iter(estimates(of_pieces(request), self.spec)), (inf, None))[0]
-        return product + splitting_us(request, self.spec)
+        return pieces_us(request, self.spec)
 
     def _by_pieces(self, request: Request, inner: Request, failures: list[TilewrightError]) -> Iterator[Plan]:
         for config in self._ranked(inner):

@@ -10,6 +10,7 @@ from tilewright.device.spec import DeviceSpec
 from tilewright.kernels.gemv import GemvConfig
 from tilewright.kernels.wgmma import WgmmaConfig
 from tilewright.planning.assembly import Request
+from tilewright.planning.emulated import of_pieces, splitting_us
 from tilewright.planning.ranking import estimate_us, ranked
 from tilewright.planning.skinny import skinny_for
 from tilewright.winners.plan_config import PlanConfig
@@ -34,6 +35,12 @@ def estimates(request: Request, spec: DeviceSpec) -> Iterator[tuple[float, PlanC
         yield time_us, config
     if gemv is not None:
         yield gemv_us, gemv
+
+
+def pieces_us(request: Request, spec: DeviceSpec) -> float:
+    """The estimated microseconds of a product by pieces, splitting included; infinite where none can be multiplied."""
+    product = next(iter(estimates(of_pieces(request), spec)), (inf, None))[0]
+    return product + splitting_us(request, spec)
 
 
 def registers_of(config: PlanConfig) -> object:

@@ -7,7 +7,8 @@ Each case is a call of ours and the same by PyTorch: the product by cuBLAS (`tor
 follows by a function under torch.compile (max-autotune, without CUDA graphs of its own). Results are compared first:
 the relative distance of each pair of results in the Frobenius norm. Then the two are captured as CUDA graphs and timed
 in turn, operands rotated over at least four times the L2; `share` is the median over rounds of their time over ours.
-FP8 cases are left out but on Hopper, whose wgmma finds scales of blocks. Ends with 1 where results differ, with 2 if there is no GPU.
+Cases of FP8 are timed on Hopper alone, whose wgmma finds scales of blocks. Ends with 1 where results differ, with 2 if
+there is no GPU.
 """
 
 from __future__ import annotations

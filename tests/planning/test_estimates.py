@@ -16,13 +16,16 @@ from tilewright.kernels import wgmma
 from tilewright.kernels.columns import Columns
 from tilewright.kernels.configuration import rows_of
 from tilewright.kernels.wgmma import WgmmaConfig
+from tilewright.planning.assembly import Request
 from tilewright.planning.candidates import candidates, with_options
+from tilewright.planning.emulated import of_pieces
 from tilewright.planning.on_paper import PaperKernels
 from tilewright.planning.ragged import _by_tma, ranked_ragged
 from tilewright.planning.ranking import Ranking, core_of, ranked
 from tilewright.planning.stack import Stack
-from tilewright.planning.wgmma_cost import read_bytes
+from tilewright.planning.wgmma_cost import promotion_clocks, read_bytes
 from tilewright.problem import Gemm
+from tilewright.problem.emulation import F16X3
 
 GPUS = ("H200", "A100 SXM 80 GB", "RTX 4090")
 PROBLEMS = [
@@ -146,3 +149,12 @@ def test_plans_that_are_drawn_differ_in_more_than_options() -> None:
 
 def test_where_nothing_is_proposed_nothing_is_ranked() -> None:
     assert len(Ranking(())) == 0 and Ranking(()).of_each_table(10) == []
+
+
+def test_small_products_are_rescaled_in_two_instructions_for_each_accumulator() -> None:
+    """64 of a thread; the two warpgroups of consumers take turns."""
+    c = Columns.of([WgmmaConfig((128, 128, 64))], WgmmaConfig.columns)
+    gemm = problem(256, 256, 256, "f32")
+    pieces = of_pieces(Request(gemm, alignment_of(gemm), algorithm=F16X3)).gemm
+    assert promotion_clocks(c, pieces).tolist() == [2 * 64 / 2]
+    assert promotion_clocks(c, gemm).tolist() == [0]

@@ -5,7 +5,8 @@ from __future__ import annotations
 import json
 from dataclasses import replace
 from functools import cache
-from typing import Any
+from types import SimpleNamespace
+from typing import Any, cast
 
 import numpy as np
 import pytest
@@ -23,7 +24,7 @@ from tilewright.simulator import simulate
 from tilewright.simulator.context import Context
 from tilewright.simulator.convoy import Convoy
 from tilewright.simulator.observed import ObservedInstruction, ObservedOperation
-from tilewright.simulator.recorder import Recording, record
+from tilewright.simulator.recorder import Recording, faults, record
 from tilewright.simulator.recorder.recorder import Recorder
 from tilewright.simulator.sites import Site
 from tilewright.simulator.warps import Batch
@@ -211,6 +212,15 @@ def test_a_race_in_a_long_run_is_kept() -> None:
     recording = record(without(one.kernel, Barrier, 0), make_operands(one.gemm), most_moments=80)
     fault = recording.faults[0]
     assert recording.moments[fault.moment].line == fault.line and recording.moments[fault.earlier].kind == "step"
+
+
+def test_what_happened_after_a_finding_is_not_the_earlier_access(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The first moment is the line of the earlier access, the last one is that line again, on the element."""
+    moments = [SimpleNamespace(line=line, kind="step", warps=(0,)) for line in (3, 9, 3)]
+    monkeypatch.setattr(faults, "_touches", lambda recorder, moment, earlier, finding: moment is moments[2])
+    recorder: Any = SimpleNamespace(block=(0, 0, 0), moments=moments)
+    earlier: Any = SimpleNamespace(block=(0, 0, 0), line=3, warp=0)
+    assert faults._earlier(recorder, cast("Any", None), earlier, 1) == 0
 
 
 def _ring(kernel: Kernel) -> Recording:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from itertools import pairwise
 from typing import Any
 
 import numpy as np
@@ -14,7 +15,7 @@ import tilewright as tw
 from tilewright.device.catalog import device
 from tilewright.dtypes import Array
 from tilewright.errors import LaunchError, ProblemError
-from tilewright.frontend import grouped_matmul, matmul, prepare
+from tilewright.frontend import grouped_matmul, guard_flags, matmul, prepare
 from tilewright.frontend.compute import words_of
 from tilewright.frontend.libraries import DTypeError
 from tilewright.frontend.options import PRECISIONS, options_asked
@@ -254,3 +255,21 @@ def test_what_cannot_be_prepared() -> None:
         prepare(on_gpu(np.ones((8, 8), np.float16)))
     with pytest.raises(ProblemError, match="prepared for precision='bf16x6'"):
         matmul(drawn(8, 64), prepare(drawn(64, 8), precision="bf16x6"), precision="bf16x9")
+
+
+def test_flags_are_given_once_and_there_are_some_for_a_recording() -> None:
+    room = guard_flags.room_of(FakeGpu())  # type: ignore[arg-type]
+    with pytest.raises(LaunchError, match="make the same call once before the capture"):
+        room.pairs(1, capturing=True)
+    found = [room.pairs(count, capturing=False) for count in (1, 3, 1 << 14, 1)]
+    spans = sorted((one.address, one.address + 8 * one.count) for one in found)
+    assert all(end <= start for (_, end), (start, _) in pairwise(spans))
+    while True:
+        before = room.pairs(64, capturing=False)
+        if before.memory is not found[-1].memory:
+            break
+    assert room.pairs(64, capturing=True).memory is before.memory
+    last = room.pairs(2, capturing=False)
+    last.memory.array[:] = 0
+    last.memory.array[last.start // 4 + 3] = 1
+    assert last.raised() == [(False, False), (False, True)]

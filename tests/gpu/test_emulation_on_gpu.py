@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from tilewright import prepare, route_torch
+from tilewright import plan, prepare, route_torch
 from tilewright.frontend import matmul
 from tilewright.frontend.compute import words_of
 from tilewright.frontend.options import options_asked
@@ -176,10 +176,11 @@ def test_the_gpu_chooses_anew_each_time_a_graph_is_replayed() -> None:
     graph = torch.cuda.CUDAGraph()
     with torch.cuda.graph(graph):
         c, d = matmul(a, b, precision="f32_emulated"), matmul(a, kept)
+    asked = [plan(a, b, precision="f32_emulated"), plan(a, kept)]
     for number, precision in ((1.0, "f16x3"), (2.0**-60, "bf16x6"), (0.0, "f16x3"), (torch.inf, "f16x3")):
         a[17, 33] = number
         graph.replay()
-        torch.cuda.synchronize()
+        assert [one.ran() for one in asked] == [(precision,)] * 2
         expected = matmul(a, b, precision=precision)
         assert torch.equal(c.nan_to_num(), expected.nan_to_num()), number
         assert torch.equal(d.nan_to_num(), expected.nan_to_num()), number
@@ -197,3 +198,17 @@ def test_two_streams_do_not_share_a_workspace() -> None:
                 found.append(matmul(a, b, precision="f16x3"))
         torch.cuda.synchronize()
         assert all(torch.equal(one, other) for one, other in zip(found, expected, strict=True))
+
+
+@HOWS
+def test_complex_products_keep_the_bound_in_each_component(precision: Any) -> None:
+    a, b = (torch.randn(300, 301, dtype=torch.complex64, device="cuda") for _ in range(2))
+    b = b.mH[:, :200]
+    c, wide = matmul(a[:, :300], b[:300], precision=precision), a[:, :300].cdouble() @ b[:300].cdouble()
+    x, y = a[:, :300].cdouble(), b[:300].cdouble()
+    units = ALGORITHMS[precision].units(600)
+    sums = x.real.abs() @ y.real.abs() + x.imag.abs() @ y.imag.abs()
+    assert bool(((c.real - wide.real).abs() <= units * U * sums).all())
+    sums = x.real.abs() @ y.imag.abs() + x.imag.abs() @ y.real.abs()
+    assert bool(((c.imag - wide.imag).abs() <= units * U * sums).all())
+    assert plan(a[:, :300], b[:300], precision=precision).note

@@ -51,11 +51,12 @@ class Pairs:
 
 
 class _Room:
-    """Memory of a GPU for flags. What was given out is never given again: a graph may write it at any time."""
+    """Memory of a GPU for flags. It is kept, and what was given out is never given again: a graph may write it at any
+    time, whoever forgot the call."""
 
     def __init__(self, gpu: Gpu) -> None:
         self._gpu, self._lock = gpu, threading.Lock()
-        self._memory: Any = None
+        self._kept: list[DeviceArray] = []
         self._next = self._end = 0
 
     def pairs(self, count: int, *, capturing: bool) -> Pairs:
@@ -72,9 +73,9 @@ class _Room:
                     )
                 self._next, self._end = 0, max(_CHUNK_BYTES, 2 * size_bytes)
                 with self._gpu.as_current():
-                    self._memory = DeviceArray(self._gpu, (self._end // FLAG_BYTES,), F32.storage)
+                    self._kept.append(DeviceArray(self._gpu, (self._end // FLAG_BYTES,), F32.storage))
             start, self._next = self._next, self._next + size_bytes
-            return Pairs(self._memory, start, count)
+            return Pairs(self._kept[-1], start, count)
 
 
 class GuardFlags:

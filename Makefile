@@ -26,7 +26,7 @@ test-slow: $(VENV)/ready  ## the exhaustive rest
 test-all: test test-slow  ## every test that needs no GPU
 
 mutants: $(VENV)/ready  ## planted faults of the packages that decide, and how many of them the tests find
-	$(BIN)/python benchmarks/mutants.py
+	$(BIN)/python benchmarks/mutants.py --write
 
 check: $(VENV)/ready  ## format, lint, types, layers, generated documents
 	$(BIN)/ruff format --check .
@@ -47,6 +47,7 @@ check: $(VENV)/ready  ## format, lint, types, layers, generated documents
 	$(BIN)/python benchmarks/shapes_table.py --check docs/tensor_cores.md --records benchmarks/results/ampere_h200.jsonl
 	$(BIN)/python benchmarks/emulation_table.py --records benchmarks/results/emulation_h200.jsonl --check docs/accuracy.md
 	$(BIN)/python benchmarks/predictions.py --check
+	$(BIN)/python benchmarks/mutants.py --check
 
 $(VENV)/docs-ready: $(VENV)/ready
 	$(BIN)/python -m pip install --quiet --editable '.[docs]'

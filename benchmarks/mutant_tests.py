@@ -6,7 +6,7 @@
 took, and the mutants that would have changed a value in it. One line says the same of importing and collecting.
 
 `fork`: the tests are collected once; for each mutant a child of the process takes over the changed functions and runs
-the mutant's tests, until one fails. What changes at import, the child cannot have: `unknown`.
+the mutant's tests, until one fails. The child cannot have what changes at import: `unknown`.
 
 `alone`: one mutant, imported as it is, in a process of its own.
 """

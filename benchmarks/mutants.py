@@ -4,11 +4,12 @@
 
 A mutant is one changed place in one module (`mutant_places.py`). Of each package so many are drawn, the same for the
 same seed. One run of the tests finds which of them each mutant could disturb; each is then put to those, the quickest
-first, up to 20 seconds of them, and is killed when one fails (`mutant_tests.py`). One that survives meets them again in
-a process of its own, and is told. What has been found is kept in build/mutants, and a run that was stopped goes on.
+first, up to 20 seconds of them, and is killed when one fails (`mutant_tests.py`). One that changes what is computed at
+import has a process of its own. What has been found is kept in build/mutants while src stays as it is: a run that was
+stopped goes on.
 
 A survivor that changes no behaviour is listed with the reason in benchmarks/mutants_equivalent.json, and counts neither
-way. `--write` writes benchmarks/results/mutants.json and the table of docs/guarantees.md; `--check` compares the two.
+way. `--write` writes benchmarks/results/mutants.json and the table of CONTRIBUTING.md; `--check` compares the two.
 Needs no GPU; needs os.fork.
 """
 
@@ -50,7 +51,7 @@ REACH = WORK / "reach.jsonl"
 RECORD = ROOT / "benchmarks" / "results" / "mutants.json"
 NAMED = ROOT / "benchmarks" / "mutants_named.json"
 EQUIVALENT = ROOT / "benchmarks" / "mutants_equivalent.json"
-PAGE = ROOT / "docs" / "guarantees.md"
+PAGE = ROOT / "CONTRIBUTING.md"
 MARKS = ("<!-- mutants: begin -->", "<!-- mutants: end -->")
 
 
@@ -125,20 +126,27 @@ def of_module(mutant: Mutant, seconds: Mapping[str, float]) -> list[str]:
     return [test for test in sorted(seconds, key=seconds.__getitem__) if stem in Path(test.partition("::")[0]).stem]
 
 
-def within_budget(tests: Sequence[str], seconds: Mapping[str, float]) -> list[str]:
+def within_budget(tests: Sequence[str], seconds: Mapping[str, float], budget_s: float = BUDGET_S) -> list[str]:
     chosen, spent = [], 0.0
     for test in tests:
         spent += seconds[test]
-        if spent > BUDGET_S and chosen:
+        if spent > budget_s and chosen:
             break
         chosen.append(test)
     return chosen
 
 
+def _in_turn(mutant: Mutant, meets: Sequence[str], seconds: Mapping[str, float]) -> list[str]:
+    """The quickest tests, then those of files that are named after the module, then the others."""
+    own = set(of_module(mutant, seconds))
+    first = within_budget(meets, seconds, BUDGET_S / 4)
+    return list(dict.fromkeys((*first, *(test for test in meets if test in own), *meets)))
+
+
 def verdicts(mutants: Sequence[Mutant], meets: Mapping[str, list[str]], seconds: Mapping[str, float]) -> dict[str, str]:
     """killed, circle (a test did not end) or survived, by the name of the mutant."""
     out = WORK / "verdicts.jsonl"
-    chosen = {mutant.name: within_budget(meets[mutant.name], seconds) for mutant in mutants}
+    chosen = {mutant.name: within_budget(_in_turn(mutant, meets[mutant.name], seconds), seconds) for mutant in mutants}
     known = _known(out)
     left = [mutant for mutant in mutants if not _is_settled(known.get(mutant.name), chosen[mutant.name], seconds)]
     if left:
@@ -148,12 +156,12 @@ def verdicts(mutants: Sequence[Mutant], meets: Mapping[str, list[str]], seconds:
         known = _known(out)
     early, quickest = met_at_import(), sorted(seconds, key=seconds.__getitem__)
     for mutant in mutants:
-        found, tests = known[mutant.name], chosen[mutant.name]
-        if found["verdict"] == "unknown" or (found["verdict"] == "survived" and not found.get("alone")):
-            if found["verdict"] == "unknown" or mutant.name in early:
-                every = dict.fromkeys((*of_module(mutant, seconds), *meets[mutant.name], *quickest))
-                tests = within_budget(list(every), seconds)
-            known[mutant.name] = alone(mutant, tests, seconds, out) | {"chosen": chosen[mutant.name]}
+        found = known[mutant.name]
+        at_import = found["verdict"] == "unknown" or (found["verdict"] == "survived" and mutant.name in early)
+        if at_import and not found.get("alone"):
+            every = dict.fromkeys((*of_module(mutant, seconds), *meets[mutant.name], *quickest))
+            told = alone(mutant, within_budget(list(every), seconds), seconds, out)
+            known[mutant.name] = told | {"chosen": chosen[mutant.name]}
             append(out, known[mutant.name])
     return {mutant.name: known[mutant.name]["verdict"] for mutant in mutants}
 
@@ -199,18 +207,25 @@ def named() -> list[dict[str, Any]]:
         end = start + len(one["was"].encode())
         mutant = Mutant("", one["module"], line, start, end, one["was"], one["text"], ("", 0, 0, 0, 0))
         job = {"mode": "alone", "mutants": [asdict(mutant)], "out": "", "tests": [], "seconds": {}}
-        verdict = "survived" if pytest_with(job, one["tests"], "-x") == 0 else "killed"
+        status = pytest_with(job, one["tests"], "-x")
+        if status not in (0, 1):
+            sys.exit(f"pytest {' '.join(one['tests'])} ended with {status}")
+        verdict = "killed" if status else "survived"
         print(f"{verdict:9} {mutant.place}: {' '.join(mutant.change.split())}", flush=True)
         found.append({"place": mutant.place, "change": mutant.change, "verdict": verdict})
     return found
 
 
 def table(record: Mapping[str, Any]) -> str:
-    """The lines of docs/guarantees.md."""
+    """The lines of CONTRIBUTING.md."""
     rows = ["| package | planted | killed | change nothing | survived | score |", "|---|---|---|---|---|---|"]
     for name, of in record["packages"].items():
         counts = (of["planted"], of["killed"], len(of["equivalent"]), len(of["survived"]))
         rows.append(f"| `{name}` | {' | '.join(str(count) for count in counts)} | {of['score_percent']:.0f} % |")
+    by_hand = record["named"]
+    left = by_hand["planted"] - by_hand["killed"]
+    score = 100 - 100 * left / by_hand["planted"]
+    rows.append(f"| named | {by_hand['planted']} | {by_hand['killed']} | 0 | {left} | {score:.0f} % |")
     return "\n".join(rows)
 
 
@@ -252,7 +267,7 @@ def main() -> int:
     asked.add_argument("--seed", type=int, default=0)
     asked.add_argument("--tests", nargs="+", default=TESTS, help="files and folders of tests")
     asked.add_argument("--named", action="store_true", help="only those of benchmarks/mutants_named.json")
-    asked.add_argument("--write", action="store_true", help="the record, and the table of docs/guarantees.md")
+    asked.add_argument("--write", action="store_true", help="the record, and the table of CONTRIBUTING.md")
     asked.add_argument("--check", action="store_true", help="run nothing: is the table that of the record?")
     given = asked.parse_args()
     if given.check:
@@ -269,8 +284,12 @@ def main() -> int:
         for left in score["survived"]:
             print(f"  survived: {left['place']}: {left['change']} ({left['mutant']})")
     if given.write:
-        origin = {"seed": given.seed, "command": command(), "commit": commit(), "date": now()}
-        RECORD.write_text(json.dumps({**origin, "packages": packages}, indent=1) + "\n", encoding="utf-8")
+        origin = {"seed": given.seed, "sample": given.sample, "command": command(), "commit": commit(), "date": now()}
+        verdicts_by_hand = [one["verdict"] for one in named()]
+        by_hand = {"planted": len(verdicts_by_hand), "killed": verdicts_by_hand.count("killed")}
+        RECORD.write_text(
+            json.dumps({**origin, "packages": packages, "named": by_hand}, indent=1) + "\n", encoding="utf-8"
+        )
         PAGE.write_text(page_with(PAGE.read_text(encoding="utf-8"), json.loads(RECORD.read_text())), encoding="utf-8")
     return 0
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from math import prod
+
 import numpy as np
 import pytest
 
@@ -15,6 +17,7 @@ from tilewright.layout.fragment import (
     RIGHT_8X8,
     RIGHT_16X8,
     Fragment,
+    Holder,
     opaque,
     warpgroup_accumulator,
 )
@@ -33,6 +36,15 @@ def test_every_element_is_held_exactly_once(fragment: Fragment) -> None:
     numbers = np.sort((row * fragment.columns + column).reshape(-1))
     assert (numbers == np.arange(fragment.rows * fragment.columns)).all()
     assert fragment.numbered == fragment.registers or (fragment.opaque and fragment.numbered <= fragment.registers)
+
+
+def test_digits_number_every_lane_and_every_register_once() -> None:
+    for fragment in FRAGMENTS:
+        for holder, count in ((Holder.LANE, fragment.lanes), (Holder.REGISTER, fragment.registers)):
+            digits = sorted((one for one in fragment.digits if one.holder is holder), key=lambda one: one.step)
+            extents = [one.extent for one in digits]
+            assert [one.step for one in digits] == [prod(extents[:at]) for at in range(len(extents))]
+            assert prod(extents) == count or (fragment.opaque and prod(extents) <= count)
 
 
 def test_every_width_of_a_warpgroup_is_among_them() -> None:

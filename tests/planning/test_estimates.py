@@ -39,6 +39,10 @@ PROBLEMS = [
     (2047, 2049, 2045, "bf16", "NN", 6),
     (1024, 1024, 1024, "tf32", "TN", 1),
     (2048, 2048, 512, "f32", "NN", 1),
+    (16384, 16384, 8192, "bf16", "NN", 1),
+    (65536, 256, 4096, "bf16", "NN", 1),
+    (1024, 1024, 1, "bf16", "TN", 1),
+    (64, 100_000, 256, "f32", "NN", 1),
 ]
 OF_EACH = 2
 """Plans of each family that are told: the best ones."""
@@ -152,7 +156,7 @@ def test_where_nothing_is_proposed_nothing_is_ranked() -> None:
 
 
 def test_small_products_are_rescaled_in_two_instructions_for_each_accumulator() -> None:
-    """64 of a thread; the two warpgroups of consumers take turns."""
+    """64 of a thread, half of whose clocks are hidden by the other warpgroup."""
     c = Columns.of([WgmmaConfig((128, 128, 64))], WgmmaConfig.columns)
     gemm = problem(256, 256, 256, "f32")
     pieces = of_pieces(Request(gemm, alignment_of(gemm), algorithm=F16X3)).gemm

@@ -1,11 +1,11 @@
 """Fits estimated times to sweeps, and writes `src/tilewright/planning/{wgmma,simt}_fit.json`.
 
     pip install scipy scikit-learn
-    python benchmarks/fit_choice.py wgmma sweep.jsonl ... [--check]
+    python benchmarks/fit_choice.py wgmma sweep.jsonl ... [--trees] [--check]
 
 For wgmma first the constants of `wgmma_cost`, by least squares of logarithms; then, for each family, trees for what is
-left. A plan that is far from the best of its problem weighs less. --check: how good the choice is on problems that the
-fit has not seen, in five parts of the problems in turn; nothing is written.
+left. A plan that is far from the best of its problem weighs less. --trees: the constants stay. --check: how good the
+choice is on problems that the fit has not seen, in five parts of the problems in turn; nothing is written.
 """
 
 from __future__ import annotations
@@ -205,11 +205,14 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("kind", choices=("wgmma", "simt"))
     parser.add_argument("sweeps", type=Path, nargs="+")
+    parser.add_argument("--trees", action="store_true")
     parser.add_argument("--check", action="store_true")
     asked = parser.parse_args()
     data = measured(asked.kind, asked.sweeps)
     print(f"{len(data)} problems, {sum(len(one.us) for one in data)} plans")
-    at = fit_constants(data) if asked.kind == "wgmma" else None
+    at = None
+    if asked.kind == "wgmma":
+        at = wgmma_cost.constants() if asked.trees else fit_constants(data)
     if asked.check:
         check(data, at)
         return

@@ -14,10 +14,10 @@ def nothing_compiled(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_every_launch_is_told_in_a_line(cli: Cli) -> None:
-    ran = cli("plan", "64x64x8192", "--dtype", "f16", "--best", "2")
+    ran = cli("plan", "64x64x8192", "--dtype", "f16", "--best", "2", "--device", "A100")
     assert (ran.code, ran.err) == (0, "")
     lines = ran.out.splitlines()
-    assert lines[0] == "64 x 64 x 8192, f16, on H200"
+    assert lines[0] == "64 x 64 x 8192, f16, on A100 SXM 80 GB"
     assert "TFLOP/s, not measured" in lines[2] and "chosen by the estimate" in ran.out
     assert any(line.split()[:3] == ["1", "product", "partial"] for line in lines)
     assert any(line.split()[:2] == ["2", "reduction"] for line in lines)

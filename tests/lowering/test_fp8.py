@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from tilewright.dtypes import BF16, E4M3, E5M2, F16, F32, Array, DType
-from tilewright.errors import FormatError, LoweringError, ProblemError
+from tilewright.errors import FormatError, LoweringError, ProblemError, ScheduleError
 from tilewright.ir.work import SplitK
 from tilewright.kernels.configuration import GemmConfig
 from tilewright.kernels.mma import MmaConfig
@@ -107,6 +107,17 @@ def test_mma_sync_reads_fp8_along_k_only() -> None:
     """ldmatrix transposes elements of 2 bytes."""
     (reason,) = WARPS.reasons_against(replace(problem(64, 64, 64), b=Order.ROW, ldb=64))
     assert reason == "ldmatrix transposes no e4m3: B must have k contiguous"
+
+
+def test_tma_stores_fp8_in_boxes_of_whole_16_bytes() -> None:
+    gemm = problem(64, 272, 128, out=E4M3)
+    wide = replace(TILE, tile=(64, 136, 128), subtile=64)
+    (reason,) = wide.reasons_against(gemm)
+    assert reason == "TMA stores rows of whole 16 bytes, and 136 columns, 64 at once, are of e4m3"
+    with pytest.raises(ScheduleError, match="in boxes of whole 16 bytes, and 8 columns of e4m3 are 8"):
+        build(gemm, wide.schedule(gemm)).program  # noqa: B018
+    kernel = build(gemm, TILE.schedule(gemm)).kernel
+    assert all(known.box[0] % 16 == 0 for known in kernel.maps)
 
 
 def test_only_fp8_is_multiplied_by_another_format() -> None:

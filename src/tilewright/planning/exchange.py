@@ -1,4 +1,4 @@
-"""What it costs that the blocks of a cluster share the sum over k of a tile. Estimates: nothing was measured."""
+"""What it costs that the blocks of a cluster share the sum over k of a tile: estimates, which `correction` mends."""
 
 from __future__ import annotations
 

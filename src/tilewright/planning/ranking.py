@@ -16,7 +16,7 @@ import numpy as np
 
 from tilewright.device.arch import SINCE, Feature
 from tilewright.device.spec import DeviceSpec
-from tilewright.kernels import wgmma
+from tilewright.kernels import simt, wgmma
 from tilewright.kernels.block_work import Setting, work_of
 from tilewright.kernels.columns import Columns
 from tilewright.kernels.configuration import rows_of
@@ -35,6 +35,7 @@ from tilewright.planning.candidates import (
     promoted,
     with_options,
 )
+from tilewright.planning.correction import fitted as fit_of
 from tilewright.planning.cost import CORRECTED, MORE_LAUNCHES_SECONDS, Around, plan_seconds
 from tilewright.planning.packing import TMA_BYTES, Alignment, Packing, behind_packing, ways_to_pack
 from tilewright.planning.skinny import estimate_us as skinny_us
@@ -175,7 +176,7 @@ def ranked(
 ) -> Ranking:
     """Plans of GEMM kernels, best first. keep_order: no split-K. stack: where the problem is one of a batch.
     promote_every: of kernels that promote their accumulators; 0 for others. cluster_k: sizes of clusters that share the
-    sum over k; None: `CLUSTERS_ALONG_K`."""
+    sum over k; None: `CLUSTERS_ALONG_K`, of families whose estimates know them."""
     tables: list[Priced] = []
     count = 1 if stack is None else stack.count
     found = candidates(gemm, spec, count)
@@ -184,7 +185,8 @@ def ranked(
             break  # where wgmma reads operands as they lie, mma.sync is no faster
         whole = keep_order or stack is not None
         sources = [table if whole else _with_split_k(kind, table, gemm, spec)]
-        sizes = CLUSTERS_ALONG_K if cluster_k is None else cluster_k
+        measured = CLUSTERS_ALONG_K if fit_of(kind).trees is not None else ()
+        sizes = measured if cluster_k is None else cluster_k
         sources += [] if whole else sharing_k(kind, table, gemm, spec, sizes)
         if kind == "wgmma":
             served = [_that_tma_can_serve(rows, gemm, alignment, stack) for rows in sources]
@@ -279,11 +281,45 @@ def sharing_k(kind: str, c: Columns, gemm: Gemm, spec: DeviceSpec, sizes: tuple[
     k, where split-K would be worth as many; none on a device without clusters."""
     if not sizes or spec.compute_capability < SINCE[Feature.CLUSTER]:
         return []
+    most = _most_parts(kind, c, gemm, spec)
+    if not (most >= min(sizes)).any():
+        return []
+    table = c if c.table is None else c.table
+    every = int(c.promote_every[0]) if "promote_every" in c.names else 0
+    key = ("cluster_k", sizes, every, *_decide_laws(kind, gemm))
+    found = (
+        _all_sharing_k(kind, table, gemm, sizes, every)
+        if c.table is None
+        else c.table.known(key, lambda kept: _all_sharing_k(kind, kept, gemm, sizes, every))
+    )
+    rows = np.arange(len(table)) if c.rows is None else c.rows
+    room = np.zeros(len(table), dtype=np.int64)
+    room[rows] = most
+    found = found[np.flatnonzero(found.cluster_k <= room.take(found.base))]
+    for name in {"tiles", "raster_rows"} & set(c.names):  # what the problem decides
+        spread = np.zeros(len(table), dtype=np.int64)
+        spread[rows] = getattr(c, name)
+        found = found.with_columns(**{name: spread.take(found.base)})
+    return [found] if len(found) else []
+
+
+def _all_sharing_k(kind: str, c: Columns, gemm: Gemm, sizes: tuple[int, ...], every: int) -> Columns:
+    """Those of all rows of a table; base: the row."""
     single = np.logical_not(_is_whole(kind, c))
-    c = c[np.flatnonzero(single & (c.cluster_m * c.cluster_n == 1) if kind == "wgmma" else single)]
-    asked = np.array(sizes, dtype=np.int64)
-    row, column = np.nonzero(asked[None, :] <= _most_parts(kind, c, gemm, spec)[:, None])
-    return [with_cluster_k(kind, c[row], gemm, asked[column])] if len(row) else []
+    base = np.flatnonzero(single & (c.cluster_m * c.cluster_n == 1) if kind == "wgmma" else single)
+    size, row = (grid.reshape(-1) for grid in np.meshgrid(np.array(sizes, np.int64), base, indexing="ij"))
+    found = c[row].with_columns(base=row)
+    if every:
+        found = found.with_columns(promote_every=np.full(len(row), every))
+    return with_cluster_k(kind, found, gemm, size).kept()
+
+
+def _decide_laws(kind: str, gemm: Gemm) -> tuple[object, ...]:
+    """What laws ask of a problem."""
+    formats = (gemm.dtype, gemm.b_dtype, gemm.product, gemm.out, gemm.accumulators, gemm.pieces, gemm.block_scales)
+    lie = (gemm.a, gemm.b, gemm.c, tma_stores(gemm), gemm.epilogue.scales is None)
+    odd = (simt.loads_unaligned_rows(gemm), simt.stores_unaligned_rows(gemm)) if kind == "simt" else ()
+    return (*formats, *lie, *odd)
 
 
 def _is_whole(kind: str, c: Columns) -> Any:

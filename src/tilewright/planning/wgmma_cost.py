@@ -270,5 +270,6 @@ def features(
         *(wgmma.stages_result(c, gemm), tma_stores(gemm), gemm.out.bytes),
         *(boxes_of(c.m, gemm, "A"), boxes_of(c.n, gemm, "B")),
         *(is_misaligned(gemm, "A"), is_misaligned(gemm, "B")),
+        *(c.cluster_k, exchange_clocks(c) / spec.tensor_clock_mhz / 1e6 / seconds),
     )
     return stacked(found, len(c))

@@ -40,10 +40,22 @@ def tma_boxes_are_whole(program: Program) -> Iterator[Violation]:
                     f"{staged.name!r} takes {span.extent} of {span.dim}, no run of at most {MAX_BOX} neighbours.",
                     hint=f"split {span.dim} so that a block's tile is in one piece.",
                 )
+        if staged.operand == "C":
+            columns, each = program.result_columns(staged), program.subtile_columns(staged)
+            for width in (each, columns % each):
+                if width * tile.dtype.bytes % BOX_BYTES:
+                    yield Violation(
+                        f"TMA stores {staged.name!r} in boxes of whole {BOX_BYTES} bytes, and {width} columns of "
+                        f"{tile.dtype} are {width * tile.dtype.bytes}.",
+                        hint=f"use a tile and subtiles of multiples of {BOX_BYTES // tile.dtype.bytes} columns.",
+                    )
 
 
 MAX_BOX = 256
 """Elements of a box along one dimension. Source: CUDA driver API, cuTensorMapEncodeTiled."""
+
+BOX_BYTES = 16
+"""What a row of a box is a multiple of. Source: as above."""
 
 
 def roles_have_work(program: Program) -> Iterator[Violation]:

@@ -44,7 +44,8 @@ def gemm_kernel(instruction: MatrixInstruction, *, rounded: bool = False, skip: 
     """
     dtype = F32 if instruction.product is TF32 else instruction.product
     assert instruction.a is not None and instruction.b is not None
-    a, b = registers("a", instruction.a.registers, dtype=dtype), registers("b", instruction.b.registers, dtype=dtype)
+    second = instruction.product_b or dtype
+    a, b = registers("a", instruction.a.registers, dtype=dtype), registers("b", instruction.b.registers, dtype=second)
     total, out = registers("sum", instruction.c.registers, dtype=instruction.accumulate), registers("out")
     row, column, k = M_AT * instruction.m, N_AT * instruction.n, Var("k") * instruction.k
     held_row, held_column = instruction.c.element(LANE, Var("r"))
@@ -63,7 +64,7 @@ def gemm_kernel(instruction: MatrixInstruction, *, rounded: bool = False, skip: 
             ceil_div(Var("K"), instruction.k),
             *(Alloc(a), Alloc(b)),
             each(a, instruction.a, replace(A, dtype=dtype), row, k, Var("lda")),
-            each(b, instruction.b, replace(B, dtype=dtype), k, column, Var("ldb")),
+            each(b, instruction.b, replace(B, dtype=second), k, column, Var("ldb")),
             *rounding,
             MultiplyTiles(instruction, at(total, 0), at(a, 0), at(b, 0), origin="sum"),
         ),
@@ -81,6 +82,7 @@ def problem(instruction: MatrixInstruction, times: int, dtype: DType | None = No
         times * instruction.n,
         times * instruction.k,
         accumulate=instruction.accumulate,
+        b_dtype=instruction.product_b,
         **formats,
     )
 
@@ -98,7 +100,7 @@ def test_the_product_is_right_and_counted(known: MatrixInstruction) -> None:
     bound = 3e-2 if known.accumulate is F16 else 1e-4
     assert np.abs(result(done, gemm) - reference(operands)).max() < bound
     counters = done.counters
-    assert counters.fmas == gemm.m * gemm.n * gemm.k and counters.instructions["HMMA"] == 27
+    assert counters.fmas == gemm.m * gemm.n * gemm.k and counters.instructions[known.opcode] == 27
     (line,) = (line for line in counters.lines if line.tile_multiply_adds)
     assert (line.origin, line.kind, line.executions, line.lane_executions) == ("sum", "arithmetic", 27, 27 * 32)
     assert line.tile_multiply_adds == known.multiply_adds and line.buffer == "sum"

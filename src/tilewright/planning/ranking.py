@@ -176,7 +176,7 @@ def ranked(
 ) -> Ranking:
     """Plans of GEMM kernels, best first. keep_order: no split-K. stack: where the problem is one of a batch.
     promote_every: of kernels that promote their accumulators; 0 for others. cluster_k: sizes of clusters that share the
-    sum over k; None: `CLUSTERS_ALONG_K`, of families whose estimates know them."""
+    sum over k; None: `CLUSTERS_ALONG_K` where estimates know them."""
     tables: list[Priced] = []
     count = 1 if stack is None else stack.count
     found = candidates(gemm, spec, count)
@@ -185,8 +185,8 @@ def ranked(
             break  # where wgmma reads operands as they lie, mma.sync is no faster
         whole = keep_order or stack is not None
         sources = [table if whole else _with_split_k(kind, table, gemm, spec)]
-        measured = CLUSTERS_ALONG_K if fit_of(kind).trees is not None else ()
-        sizes = measured if cluster_k is None else cluster_k
+        known = fit_of(kind).trees is not None and gemm.pieces is None and not promote_every
+        sizes = (CLUSTERS_ALONG_K if known else ()) if cluster_k is None else cluster_k
         sources += [] if whole else sharing_k(kind, table, gemm, spec, sizes)
         if kind == "wgmma":
             served = [_that_tma_can_serve(rows, gemm, alignment, stack) for rows in sources]

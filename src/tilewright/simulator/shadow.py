@@ -142,7 +142,7 @@ class Shadow:
         self.copies -= len(words)
         self.writer.enter(words, thread, site)
         self.write_epoch[words] = epoch
-        self.any_write = max(self.any_write, int(epoch.max()))
+        self.any_write = int(epoch.max(initial=self.any_write))  # of a copy without an element, nothing
 
     def defer(self, read: Touch, barriers: int) -> None:
         """Put down a read, to be entered when it matters. barriers: passed so far by any block."""

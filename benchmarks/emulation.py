@@ -167,7 +167,8 @@ class Bench:
             shares[name] = share_of_bound(torch, name, a[rows], b, results[0][rows])
             calls[name] = _in_turn(multiply, pairs, results)
         times = interleaved(self.timer, calls, copies=len(pairs))
-        stretches = stretches_of(self.timer, calls, times, PEER) if sustained else {}
+        device = torch.cuda.current_device()
+        stretches = stretches_of(self.timer, calls, times, PEER, device) if sustained else {}
         for name in calls:
             us = times[name].median_us
             row: dict[str, Any] = {"problem": shape, "orders": orders, "precision": name, "us": round(us, 1)}

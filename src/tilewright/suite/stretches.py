@@ -24,7 +24,7 @@ class Stretch:
 
 
 def stretches_of(
-    timer: Timer, calls: Mapping[str, Callable[[], object]], times: Mapping[str, Times], first: str, device: int = 0
+    timer: Timer, calls: Mapping[str, Callable[[], object]], times: Mapping[str, Times], first: str, device: int
 ) -> dict[str, Stretch]:
     """A stretch of each call. times: of single calls. first: the call that warms the card up. device: its number."""
     graphs = {name: timer.capture(call, max(1, int(GRAPH_US / times[name].median_us))) for name, call in calls.items()}

@@ -31,17 +31,24 @@ from torch import library  # noqa: E402
 def scaled(arrays: Arrays, out_dtype: Any, fast: Any) -> Any:
     """A call with tensors of PyTorch."""
     if not torch.compiler.is_compiling():
-        options = scaled_options(out_dtype, fast)
-        given = [array for array in arrays if array is not None]
-        if len(given) < _LEAST or not all(isinstance(array, torch.Tensor) for array in given):
-            return compute_scaled(LIBRARY, arrays, options)  # which says what is wrong
-        if is_plain(*given) and not any(tensor.is_meta for tensor in given):
-            try:
-                return _computed(arrays, options)
-            except NoMemory:
-                pass
+        result = _of_plain(arrays, scaled_options(out_dtype, fast))
+        if result is not None:
+            return result
     result = torch.ops.tilewright.scaled_matmul(*arrays[:5], *_words_asked(out_dtype, fast))
     return result if arrays[5] is None else arrays[5].copy_(result)
+
+
+def _of_plain(arrays: Arrays, options: ScaledOptions) -> Any:
+    """The results of tensors that lie in memory; None where PyTorch must see the call as an operator."""
+    given = [array for array in arrays if array is not None]
+    if len(given) < _LEAST or not all(isinstance(array, torch.Tensor) for array in given):
+        return compute_scaled(LIBRARY, arrays, options)  # which says what is wrong
+    if is_plain(*given) and not any(tensor.is_meta for tensor in given):
+        try:
+            return _computed(arrays, options)
+        except NoMemory:
+            pass
+    return None
 
 
 _LEAST = 4
@@ -57,14 +64,9 @@ def _words_asked(out_dtype: Any, fast: Any) -> tuple[Any, bool]:
 
 def computed_with_function(arrays: Arrays, options: ScaledOptions) -> Any:
     """A call with a function as its epilogue, which has no gradients."""
-    given = [array for array in arrays if array is not None]
-    if not all(isinstance(array, torch.Tensor) for array in given):
-        return compute_scaled(LIBRARY, arrays, options)  # which says what is wrong
-    if is_plain(*given) and not any(tensor.is_meta for tensor in given):
-        try:
-            return _computed(arrays, options)
-        except NoMemory:
-            pass
+    results = _of_plain(arrays, options)
+    if results is not None:
+        return results
     raise ProblemError(
         "A scaled product with a function as its epilogue is of plain tensors, and has no gradients.",
         note="PyTorch's tracers, modes and torch.func do not see into it.",

@@ -109,7 +109,9 @@ def _turned_by_torch(x: Any, w: Any, cos: Any, sin: Any) -> Any:
     return (y * cos + turned * sin,)
 
 
+@torch.compiler.disable  # type: ignore[untyped-decorator]
 def _product(a: Any, b: Any, scale_a: Any, scale_b: Any) -> Any:
+    """By cuBLAS: Inductor of PyTorch 2.11 refuses a scaled product of two scales of one element."""
     if a.device.type == "cpu":
         return (a.float() @ b.float().T) * scale_a * scale_b
     return torch._scaled_mm(a, b.T, scale_a=scale_a, scale_b=scale_b, out_dtype=torch.bfloat16, use_fast_accum=True)

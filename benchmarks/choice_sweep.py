@@ -7,6 +7,11 @@ them. Processes price, build and compile while the GPU measures. Every plan's re
 sampled rows, its output poisoned. Each is captured into a CUDA graph over rotated operands; graphs are replayed in
 turn. A row: problem, cuBLAS's time, and of each plan its key, the model's and the measured microseconds.
 
+    python benchmarks/choice_sweep.py --shapes layers.csv --tokens tokens.txt --dtype e4m3 --sample 100 --out out.jsonl
+
+Products of FP8 stand beside `torch._scaled_mm`, with scales of tensors and of rows (--scales), fast and promoted
+(--sums). Where the estimates know little, --spread draws plans from farther away.
+
     python benchmarks/choice_sweep.py --skinny 40 --sample 0 --cluster-k 9 --plans 4 --out out.jsonl
 
 The library proposes no kernels whose clusters share the sum over k by itself yet. With --cluster-k so many of them are
@@ -42,7 +47,8 @@ from tilewright.planning.assembly import Request
 from tilewright.planning.candidates import candidates
 from tilewright.planning.estimates import estimated
 from tilewright.planning.on_paper import alignment_of_rows
-from tilewright.planning.ranking import core_of, estimate_us, ranked, whole_space
+from tilewright.planning.ranking import Ranking, core_of, estimate_us, ranked, whole_space
+from tilewright.problem.formats import FP8
 from tilewright.problem.gemm import Gemm
 from tilewright.runtime.cubin_cache import CubinCache
 from tilewright.runtime.driver import open_gpu
@@ -50,9 +56,9 @@ from tilewright.runtime.launch import load
 from tilewright.runtime.nvrtc import compiler_version
 from tilewright.runtime.probe import probe
 from tilewright.suite.drawing import Drawn, drawn, layers_of, random_shapes, shapes_of_layers, tokens_of
-from tilewright.suite.operands import checked, operands_of
+from tilewright.suite.operands import checked, operands_of, scales_of
 from tilewright.suite.peers import true_to_formats
-from tilewright.suite.problems import problems
+from tilewright.suite.problems import Problem, problems, with_scales
 from tilewright.tuner.compiling import Prepared, prepare
 from tilewright.tuner.space import Candidate, Space
 from tilewright.winners.database import shipped_winners
@@ -62,36 +68,43 @@ from tilewright.winners.plan_config import PlanConfig
 GRAPH_US = 700.0
 ROUNDS = 5
 MOST_CALLS = 200
+SPREAD = 0.07
 
 
-def candidates_of(gemm: Gemm, spec: DeviceSpec, count: int, cluster_k: int = 0) -> list[Candidate]:
+def candidates_of(
+    problem: Problem, spec: DeviceSpec, count: int, cluster_k: int = 0, spread: float = SPREAD
+) -> list[Candidate]:
     """What dispatch would take, the best of each split of k, and plans drawn near the best priced ones. cluster_k: so
-    many whose clusters share the sum over k."""
+    many whose clusters share the sum over k. spread: see `Ranking.drawn`."""
+    gemm, every = problem.gemm, problem.promote_every
     alignment = alignment_of_rows(gemm)
     # mma.sync is hardly ever faster than wgmma.
     family = "wgmma" if "wgmma" in candidates(gemm, spec) else None
-    drawn_from = whole_space(gemm, spec, alignment, family=family) or whole_space(gemm, spec, alignment)
+    ways = [family, None] if family else [None]
+    spaces = (whole_space(gemm, spec, alignment, family=way, promote_every=every) for way in ways)
+    drawn_from = next((space for space in spaces if len(space)), Ranking(()))
     seed = hash((gemm.m, gemm.n, gemm.k)) % 2**31
     found = {config: us for us, config in islice(drawn_from, 3)}
-    found |= {config: us for us, config in drawn_from.drawn(count, seed, 0.07)}
-    ranking = [*islice(estimated(Request(gemm, alignment), spec), 60)]
+    found |= {config: us for us, config in drawn_from.drawn(count, seed, spread)}
+    ranking = [*islice(estimated(Request(gemm, alignment, promote_every=every), spec), 60)]
     cores = {core_of(one): one for one in reversed(ranking)}  # of each kernel, its best options
     best = sorted(cores.values(), key=ranking.index)
     split = {getattr(one.kernel, "split_k", 1): one for one in reversed(ranking)}
-    asked = [*shipped_for(gemm, spec), *ranking[:3], *best[:6], *others(best[:4])]
+    asked = [*shipped_for(problem, spec), *ranking[:3], *best[:6], *others(best[:4])]
     asked += sorted(split.values(), key=ranking.index)[:3]
-    asked += sharing_k(gemm, spec, cluster_k)
+    asked += sharing_k(problem, spec, cluster_k)
     today = {one: estimate_us(one, gemm, spec, alignment) for one in asked}
     return [
         Candidate(config, us) for config, us in (today | {c: us for c, us in found.items() if c not in today}).items()
     ]
 
 
-def sharing_k(gemm: Gemm, spec: DeviceSpec, count: int) -> list[PlanConfig]:
+def sharing_k(problem: Problem, spec: DeviceSpec, count: int) -> list[PlanConfig]:
     """The best priced kernels whose clusters share the sum over k, as many of each size of a cluster."""
-    found: list[PlanConfig] = []
+    gemm, found = problem.gemm, list[PlanConfig]()
     for size in CLUSTER_SIZES_ALONG_K[1:] if count else ():
-        plans = (config for _, config in ranked(gemm, spec, alignment_of_rows(gemm), cluster_k=(size,)))
+        told = ranked(gemm, spec, alignment_of_rows(gemm), cluster_k=(size,), promote_every=problem.promote_every)
+        plans = (config for _, config in told)
         cores = {core_of(one): one for one in islice((one for one in plans if size_along_k(one) > 1), 4 * count)}
         found += list(cores.values())[: max(1, count // 3)]
     return found
@@ -116,17 +129,18 @@ def shipped() -> dict[Key, PlanConfig]:
     return {one.key: one.config for one in reversed(shipped_winners())}
 
 
-def shipped_for(gemm: Gemm, spec: DeviceSpec) -> list[PlanConfig]:
+def shipped_for(problem: Problem, spec: DeviceSpec) -> list[PlanConfig]:
     """The plan that the package ships for a problem, if any."""
-    found = shipped().get(Key.of(spec, gemm, row_alignment(gemm)))
+    gemm = problem.gemm
+    found = None if problem.scales else shipped().get(Key.of(spec, gemm, row_alignment(gemm)))
     return [] if found is None else [found]
 
 
 def prepared_for(
-    gemm: Gemm, spec: DeviceSpec, arch: str, count: int, cluster_k: int
+    problem: Problem, spec: DeviceSpec, arch: str, count: int, cluster_k: int, spread: float
 ) -> list[tuple[float, Prepared | str]]:
     """The candidates of a problem, compiled; the reason in place of one that cannot be."""
-    candidates = candidates_of(gemm, spec, count, cluster_k)
+    gemm, candidates = problem.gemm, candidates_of(problem, spec, count, cluster_k, spread)
     space, cache = Space(gemm, spec, candidates), CubinCache()
     found: list[tuple[float, Prepared | str]] = []
     for one in candidates:
@@ -152,8 +166,10 @@ class Meter:
         true_to_formats(torch, gemm)
         torch.cuda.empty_cache()
         pairs = operands_of(torch, gemm, getattr(torch, gemm.dtype.array_name))
-        torch.mm(*pairs[0])
-        calls: dict[str, Callable[[], object]] = {"cuBLAS": _over(torch.mm, pairs)}
+        scales = scales_of(torch, gemm)
+        peer_of = _peer(torch, one.problem, scales)
+        peer_of(*pairs[0])
+        calls: dict[str, Callable[[], object]] = {"cuBLAS": _over(peer_of, pairs)}
         told: dict[str, float] = {}
         failed: list[str] = [one for _, one in prepared if isinstance(one, str)]
         scratch_bytes = max([0, *(p.plan.scratch_bytes for _, p in prepared if not isinstance(p, str))])
@@ -162,9 +178,10 @@ class Meter:
             if isinstance(plan, str):
                 continue
             FAULT.write_text(plan.candidate.key, encoding="utf-8")
-            multiply = self._function(gemm, plan, scratch)
+            multiply = self._function(gemm, plan, scratch, scales)
             try:
-                checked(torch, gemm, plan.candidate.key, multiply(*pairs[0]), *pairs[0])
+                key, every = plan.candidate.key, one.problem.promote_every
+                checked(torch, gemm, key, multiply(*pairs[0]), *pairs[0], scales=scales, promote_every=every)
             except TilewrightError as wrong:
                 failed.append(f"{plan.candidate}: {wrong}"[:300])
                 continue
@@ -182,7 +199,9 @@ class Meter:
         row["choice"] = round(times[first], 2) if first in times else None
         return {**row, "failed": failed} if failed else row
 
-    def _function(self, gemm: Gemm, prepared: Prepared, scratch: Any) -> Callable[[Any, Any], Any]:
+    def _function(
+        self, gemm: Gemm, prepared: Prepared, scratch: Any, scales: Sequence[Any]
+    ) -> Callable[[Any, Any], Any]:
         launches = []
         for one in prepared.launches:
             kernel = self._loaded.get(one.paper.source)
@@ -193,9 +212,11 @@ class Meter:
         plan, torch, at = replace(prepared.plan, steps=tuple(steps)), self.torch, scratch.data_ptr()
         out = torch.full((gemm.m, gemm.n), float("nan"), dtype=getattr(torch, gemm.out.array_name), device="cuda")
 
+        factors = (0, 0, *(scale.data_ptr() for scale in scales)) if scales else ()
+
         def multiply(a: Any, b: Any) -> Any:
             stream = torch.cuda.current_stream().cuda_stream
-            plan.run(stream, (a.data_ptr(), b.data_ptr(), out.data_ptr(), 0, 0, at))
+            plan.run(stream, (a.data_ptr(), b.data_ptr(), out.data_ptr(), 0, 0, at, *factors))
             return out
 
         return multiply
@@ -237,6 +258,15 @@ class Meter:
         return float(start.elapsed_time(end)) * 1e3
 
 
+def _peer(torch: Any, problem: Problem, scales: Sequence[Any]) -> Callable[[Any, Any], Any]:
+    """What PyTorch has for a problem."""
+    if not scales:
+        mm: Callable[[Any, Any], Any] = torch.mm
+        return mm
+    out = getattr(torch, problem.gemm.out.array_name)
+    return lambda a, b: torch._scaled_mm(a, b, *scales, out_dtype=out, use_fast_accum=problem.fast)
+
+
 def _over(multiply: Callable[[Any, Any], Any], pairs: Sequence[tuple[Any, Any]]) -> Callable[[], object]:
     turn = cycle(pairs)
     return lambda: multiply(*next(turn))
@@ -252,7 +282,17 @@ def _targets(asked: argparse.Namespace) -> tuple[Drawn, ...]:
         found += [Drawn(one, "suite") for one in problems(formats=formats, orders=orders)]
     found += drawn(random_shapes(asked.random, asked.seed), formats, orders, seed=asked.seed)
     found += drawn(skinny_shapes(asked.skinny, asked.seed), formats, orders, seed=asked.seed)
-    return tuple(found)
+    return tuple(scaled for one in found for scaled in _with_scales(one, asked))
+
+
+def _with_scales(one: Drawn, asked: argparse.Namespace) -> Iterator[Drawn]:
+    """A problem as it was drawn; of FP8, with each of the scales, fast and promoted, that are asked for."""
+    if one.problem.format not in FP8:
+        yield one
+        return
+    sums = [word == "fast" for word in asked.sums.split(",")]
+    for problem in with_scales(one.problem, asked.scales.split(","), sums):
+        yield replace(one, problem=problem)
 
 
 def skinny_shapes(count: int, seed: int) -> Iterator[tuple[tuple[int, int, int], str]]:
@@ -322,9 +362,12 @@ def main() -> None:
     parser.add_argument("--random", type=int, default=0)
     parser.add_argument("--dtype", default="bf16")
     parser.add_argument("--order", default="NT")
+    parser.add_argument("--scales", default="tensor,row", help="of e4m3 and e5m2")
+    parser.add_argument("--sums", default="fast,promoted", help="of e4m3 and e5m2")
     parser.add_argument("--sample", type=int, default=100)
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--plans", type=int, default=16, help="of each problem")
+    parser.add_argument("--spread", type=float, default=SPREAD, help="of the logarithms of times by which it draws")
     parser.add_argument("--skinny", type=int, default=0, help="skinny problems with long sums")
     parser.add_argument("--cluster-k", type=int, default=0, help="of each problem, whose clusters share the sum over k")
     parser.add_argument("--budget", type=float, default=300.0, help="seconds")
@@ -352,7 +395,7 @@ def main() -> None:
 
         write({"origin": asdict(origin)})
         tasks: dict[Future[Any], Drawn] = {
-            pool.submit(prepared_for, one.problem.gemm, spec, arch, asked.plans, asked.cluster_k): one
+            pool.submit(prepared_for, one.problem, spec, arch, asked.plans, asked.cluster_k, asked.spread): one
             for one in targets
         }
         measuring = ProcessPoolExecutor(1, mp_context=context)

@@ -1,7 +1,9 @@
-"""Fits estimated times to sweeps, and writes `src/tilewright/planning/{wgmma,simt}_fit.json`.
+"""Fits estimated times to sweeps, and writes `src/tilewright/planning/{wgmma,wgmma_fp8,simt}_fit.json`.
 
     pip install scipy scikit-learn
     python benchmarks/fit_choice.py wgmma sweep.jsonl ... [--trees] [--check]
+
+wgmma_fp8: products of FP8, of which sweeps may hold others beside them.
 
 For wgmma first the constants of `wgmma_cost`, by least squares of logarithms; then, for each family, trees for what is
 left. A plan that is far from the best of its problem weighs less. --trees: the constants stay. --check: how good the
@@ -20,20 +22,24 @@ from typing import Any
 import numpy as np
 
 from tilewright.device.catalog import device
+from tilewright.dtypes import FP8_FORMATS
 from tilewright.kernels.columns import Columns
 from tilewright.planning import wgmma_cost
-from tilewright.planning.correction import fitted
+from tilewright.planning.correction import FP8_FIT, fitted
 from tilewright.planning.cost import Around, Sizes, features, kernel_seconds, packing_seconds, reduction_seconds
 from tilewright.planning.on_paper import alignment_of_rows
 from tilewright.planning.packing import Packing, behind_packing
 from tilewright.planning.wgmma_cost import Constants
 from tilewright.problem.gemm import Gemm
-from tilewright.suite.problems import problems
+from tilewright.suite.problems import Problem
 from tilewright.winners.plan_config import PlanConfig
 
 OUT = Path(__file__).parents[1] / "src" / "tilewright" / "planning"
 
 SPEC = device("H200")
+
+FAMILY = {"wgmma": "wgmma", FP8_FIT: "wgmma", "simt": "simt"}
+"""The family of kernels of each fit."""
 
 _OUTLIER = 4.0
 """Times of the best of a problem above which a plan is left out: the host was late, or nobody would run it."""
@@ -69,16 +75,17 @@ class Measured:
         return Sizes.of(self.gemm, self.columns, self.packing)
 
 
-def measured(kind: str, paths: Iterable[Path]) -> list[Measured]:
-    """The plans of a family in sweeps."""
-    found = []
+def measured(fit: str, paths: Iterable[Path]) -> list[Measured]:
+    """The plans in sweeps that a fit is of."""
+    kind, found = FAMILY[fit], list[Measured]()
     for path in paths:
         for line in path.read_text(encoding="utf-8").splitlines():
             row = json.loads(line)
             if not row.get("plans"):
                 continue
-            shape, dtype, orders = row["p"].split()[:3]
-            gemm = problems([tuple(map(int, shape.split("x")))], [dtype], [orders])[0].gemm
+            gemm = Problem.of(row["p"]).gemm
+            if kind == "wgmma" and (gemm.dtype in FP8_FORMATS) is not (fit == FP8_FIT):
+                continue
             best, ways = row["plans"][0][2], {}
             for told, _, us in row["plans"]:
                 one = PlanConfig.from_data(told)
@@ -111,7 +118,8 @@ def fit_constants(data: Sequence[Measured]) -> Constants:
     from scipy.optimize import least_squares
 
     names = [field.name for field in fields(Constants)]
-    start = np.array([getattr(wgmma_cost.constants(), name) for name in names])
+    shipped = wgmma_cost.constants(data[0].gemm.dtype)
+    start = np.array([getattr(shipped, name) for name in names])
     low, high = np.zeros(len(names)), 3 * np.abs(start) + 1
     for name in ("dependent", "room", "crowded", "waves", "crowd"):
         low[names.index(name)] = -2.0 if name != "crowd" else -0.3
@@ -203,7 +211,7 @@ def told_trees(model: Any) -> dict[str, Any]:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("kind", choices=("wgmma", "simt"))
+    parser.add_argument("kind", choices=tuple(FAMILY))
     parser.add_argument("sweeps", type=Path, nargs="+")
     parser.add_argument("--trees", action="store_true")
     parser.add_argument("--check", action="store_true")
@@ -211,15 +219,14 @@ def main() -> None:
     data = measured(asked.kind, asked.sweeps)
     print(f"{len(data)} problems, {sum(len(one.us) for one in data)} plans")
     at = None
-    if asked.kind == "wgmma":
-        at = wgmma_cost.constants() if asked.trees else fit_constants(data)
+    if FAMILY[asked.kind] == "wgmma":
+        at = wgmma_cost.constants(data[0].gemm.dtype) if asked.trees else fit_constants(data)
     if asked.check:
         check(data, at)
         return
     file = OUT / f"{asked.kind}_fit.json"
     told = {"constants": {} if at is None else {field.name: getattr(at, field.name) for field in fields(Constants)}}
     file.write_text(json.dumps({**told, "start": 0.0, "depth": 0, "trees": []}), encoding="utf-8")
-    wgmma_cost.constants.cache_clear()
     fitted.cache_clear()
     x, y, w, _ = table(data, at)
     trees = json.dumps({**told, **told_trees(fit_trees(x, y, w))}, separators=(",", ":"))

@@ -21,11 +21,12 @@ from tilewright.planning.candidates import candidates, with_options
 from tilewright.planning.emulated import of_pieces
 from tilewright.planning.on_paper import PaperKernels
 from tilewright.planning.ragged import _by_tma, ranked_ragged
-from tilewright.planning.ranking import Ranking, core_of, ranked
+from tilewright.planning.ranking import Ranking, core_of, ranked, whole_space
 from tilewright.planning.stack import Stack
 from tilewright.planning.wgmma_cost import promotion_clocks, read_bytes
 from tilewright.problem import Gemm
 from tilewright.problem.emulation import F16X3
+from tilewright.suite.problems import Problem
 
 GPUS = ("H200", "A100 SXM 80 GB", "RTX 4090")
 PROBLEMS = [
@@ -162,3 +163,13 @@ def test_small_products_are_rescaled_in_two_instructions_for_each_accumulator() 
     pieces = of_pieces(Request(gemm, alignment_of(gemm), algorithm=F16X3)).gemm
     assert promotion_clocks(c, pieces).tolist() == [2 * 64 / 2]
     assert promotion_clocks(c, gemm).tolist() == [0]
+
+
+def test_the_whole_space_of_promoted_sums_holds_kernels_that_promote_them_alone() -> None:
+    one = Problem.of("300x512x512 e4m3 NT row")
+    found = whole_space(
+        one.gemm, device("H200"), alignment_of(one.gemm), family="wgmma", promote_every=one.promote_every
+    )
+    kernels = [config.kernel for _, config in found[:200]]
+    assert {getattr(kernel, "promote_every", 0) for kernel in kernels} == {128}
+    assert not any(kernel.reasons_against(one.gemm) for kernel in kernels if isinstance(kernel, WgmmaConfig))

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from tilewright.errors import TilewrightError
-from tilewright.suite.operands import ALIGNMENT_ELEMENTS, checked, copies_of, operands_of
+from tilewright.suite.operands import ALIGNMENT_ELEMENTS, checked, copies_of, operands_of, scales_of
 from tilewright.suite.problems import Problem
 
 PROBLEM = Problem(33, 70, 129, "f16", "TN")
@@ -42,3 +42,16 @@ def test_one_wrong_element_is_found(torch: Any, wrong: float) -> None:
     result[7, 11] = wrong
     with pytest.raises(TilewrightError, match=r"it is wrong for 33x70x129 f16 TN: \d+ of"):
         checked(torch, gemm, "it", result, a, b)
+
+
+@pytest.mark.parametrize("text", ["32x48x128 e4m3 NT row fast", "32x48x256 e4m3 NT tensor"])
+def test_scaled_products_are_checked_with_their_scales(torch: Any, text: str) -> None:
+    problem = Problem.of(text)
+    gemm = problem.gemm
+    a, b = operands_of(torch, gemm, torch.float8_e4m3fn, "cpu")[0]
+    scales = scales_of(torch, gemm, "cpu")
+    result = ((a.float() @ b.float()) * scales[0] * scales[1]).bfloat16()
+    assert checked(torch, gemm, "it", result, a, b, scales=scales, promote_every=problem.promote_every) < 4e-3
+    result[:, 5] *= 2
+    with pytest.raises(TilewrightError, match="it is wrong"):
+        checked(torch, gemm, "it", result, a, b, scales=scales, promote_every=problem.promote_every)

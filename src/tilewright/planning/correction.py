@@ -1,6 +1,7 @@
 """What measurements add to estimated times: regression trees over features of a plan, fitted to sweeps of the H200.
 
-The data of a family are `wgmma_fit.json`, `simt_fit.json`: constants of its terms, then the trees.
+The data of a family are `wgmma_fit.json`, `simt_fit.json`: constants of its terms, then the trees; those of wgmma with
+FP8 operands `wgmma_fp8_fit.json`.
 `benchmarks/fit_choice.py` writes them. A tree asks at each node whether a feature is at most a threshold; the logarithm
 of measured over estimated time is the sum of the leaves that a plan reaches.
 """
@@ -15,6 +16,8 @@ from importlib import resources
 from typing import Any
 
 import numpy as np
+
+from tilewright.dtypes import FP8_FORMATS, DType
 
 FITTED_FOR = (9, 0)
 """The compute capability on which the plans were measured."""
@@ -81,9 +84,19 @@ class Fit:
     trees: Trees | None
 
 
+def fit_for(kind: str, dtype: DType) -> Fit:
+    """The fit for a family that multiplies operands of a format."""
+    own = fitted(FP8_FIT) if kind == "wgmma" and dtype in FP8_FORMATS else Fit({}, None)
+    return own if own.constants else fitted(kind)
+
+
+FP8_FIT = "wgmma_fp8"
+"""The fit of wgmma with FP8 operands."""
+
+
 @cache
 def fitted(kind: str) -> Fit:
-    """The fit that is shipped for a family; an empty one where there is none."""
+    """The fit that is shipped by a name, of a family or `FP8_FIT`; an empty one where there is none."""
     file = resources.files("tilewright.planning").joinpath(f"{kind}_fit.json")
     if not file.is_file():
         return Fit({}, None)

@@ -21,7 +21,7 @@ from tilewright.kernels.columns import Column, Columns
 from tilewright.model.time import DRAM_SHARE, EARLY_SECONDS, LAUNCH_SECONDS
 from tilewright.planning import wgmma_cost
 from tilewright.planning.block_clocks import blocks_per_sm, sm_clocks
-from tilewright.planning.correction import FITTED_FOR, Trees, fitted, stacked
+from tilewright.planning.correction import FITTED_FOR, Trees, fit_for, stacked
 from tilewright.planning.exchange import exchange_clocks, parts_of
 from tilewright.planning.packing import TMA_BYTES, Packing, behind_packing
 from tilewright.problem.gemm import Gemm, Order
@@ -141,7 +141,7 @@ def plan_seconds(
     block does not fit on an SM. The host's time for further launches counts. corrected: so many of the best of all get
     what measurements add to the estimate, where there are some of the family; the others follow behind them."""
     found = [_estimate(kind, c, gemm, spec, around) for c, around in tables]
-    trees = fitted(kind).trees if spec.compute_capability == FITTED_FOR and gemm.pieces is None else None
+    trees = fit_for(kind, gemm.dtype).trees if spec.compute_capability == FITTED_FOR and gemm.pieces is None else None
     if trees is None or not found:
         return [one.total for one in found]
     return _as_measured(kind, found, spec, trees, tables[0][1].count, corrected)

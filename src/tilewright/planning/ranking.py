@@ -35,7 +35,7 @@ from tilewright.planning.candidates import (
     promoted,
     with_options,
 )
-from tilewright.planning.correction import fitted as fit_of
+from tilewright.planning.correction import fit_for
 from tilewright.planning.cost import CORRECTED, MORE_LAUNCHES_SECONDS, Around, plan_seconds
 from tilewright.planning.packing import TMA_BYTES, Alignment, Packing, behind_packing, ways_to_pack
 from tilewright.planning.skinny import estimate_us as skinny_us
@@ -185,7 +185,7 @@ def ranked(
             break  # where wgmma reads operands as they lie, mma.sync is no faster
         whole = keep_order or stack is not None
         sources = [table if whole else _with_split_k(kind, table, gemm, spec)]
-        known = fit_of(kind).trees is not None and gemm.pieces is None and not promote_every
+        known = fit_for(kind, gemm.dtype).trees is not None and gemm.pieces is None and not promote_every
         sizes = (CLUSTERS_ALONG_K if known else ()) if cluster_k is None else cluster_k
         sources += [] if whole else sharing_k(kind, table, gemm, spec, sizes)
         if kind == "wgmma":
@@ -222,8 +222,11 @@ def _priced(
     return [Priced(kind, rows, around.packing, of) for (rows, around), of in zip(told, seconds, strict=True)]
 
 
-def whole_space(gemm: Gemm, spec: DeviceSpec, alignment: Alignment, *, family: str | None = None) -> Ranking:
-    """Plans of every legal kernel of a family, or of all families that `ranked` draws from, best first."""
+def whole_space(
+    gemm: Gemm, spec: DeviceSpec, alignment: Alignment, *, family: str | None = None, promote_every: int = 0
+) -> Ranking:
+    """Plans of every legal kernel of a family, or of all families that `ranked` draws from, best first. promote_every:
+    as for `ranked`."""
     tables: list[Priced] = []
     kinds = candidates(gemm, spec) if family is None else families_for(gemm, spec, family)
     for kind in kinds:
@@ -231,6 +234,8 @@ def whole_space(gemm: Gemm, spec: DeviceSpec, alignment: Alignment, *, family: s
         for packing in ways_to_pack(kind, gemm, alignment):
             read = behind_packing(gemm, kind, packing)
             legal = space(kind, read)
+            if promote_every:
+                legal = promoted({kind: legal}, promote_every, read).get(kind, legal[:0])
             rows = _with_split_k(kind, legal, gemm, spec)
             rows = rows[(rows.split_k == 1) | legal_parts(kind, rows, read)]
             if kind == "wgmma":

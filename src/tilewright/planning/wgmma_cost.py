@@ -10,17 +10,17 @@ The constants come from `benchmarks/fit_choice.py`, which fits them to sweeps of
 from __future__ import annotations
 
 from dataclasses import dataclass
-from functools import cache
 from typing import Any
 
 import numpy as np
 
 from tilewright.device.spec import DeviceSpec
+from tilewright.dtypes import DType
 from tilewright.kernels import wgmma
 from tilewright.kernels.columns import Column, Columns
 from tilewright.kernels.wgmma_steps import INSTRUCTION_ROWS, SWIZZLE_ATOM_BYTES, tma_stores
 from tilewright.kernels.work import asked_rows, is_misaligned
-from tilewright.planning.correction import fitted, stacked
+from tilewright.planning.correction import fit_for, stacked
 from tilewright.planning.exchange import exchange_clocks, parts_of
 from tilewright.problem.gemm import Gemm, OperandName, Order
 from tilewright.units import ceil_div
@@ -82,10 +82,9 @@ class Constants:
     overlap: float
 
 
-@cache
-def constants() -> Constants:
-    """Those that are shipped."""
-    return Constants(**fitted("wgmma").constants)
+def constants(dtype: DType) -> Constants:
+    """Those that are shipped for operands of a format."""
+    return Constants(**fit_for("wgmma", dtype).constants)
 
 
 def _together(c: Any) -> Column:
@@ -204,7 +203,7 @@ def kernel_seconds(
 ) -> Any:
     """Of each configuration, for m, n, k as it finds them, of `count` problems. out_bytes: of an element of C, or of
     the parts of split-K. at: by default what is shipped."""
-    at = at or constants()
+    at = at or constants(gemm.dtype)
     m, n, k = sizes
     clock_hz = spec.tensor_clock_mhz * 1e6
     blocks = blocks_of(c, m, n, count)
@@ -236,7 +235,7 @@ def features(
     blocks = blocks_of(c, m, n, count)
     waves = waves_of(c, blocks, spec)
     slots = spec.sm_count * _together(c)
-    clocks = iteration_clocks(c, gemm, spec, m, n, waves, constants())
+    clocks = iteration_clocks(c, gemm, spec, m, n, waves, constants(gemm.dtype))
     steps = ceil_div(ceil_div(k, c.k), parts_of(c))
     rows, columns = ceil_div(m, c.m), ceil_div(n, c.n)
     element = gemm.dtype.bytes * count
@@ -271,5 +270,7 @@ def features(
         *(boxes_of(c.m, gemm, "A"), boxes_of(c.n, gemm, "B")),
         *(is_misaligned(gemm, "A"), is_misaligned(gemm, "B")),
         *(c.cluster_k, exchange_clocks(c) / spec.tensor_clock_mhz / 1e6 / seconds),
+        *(promotion_clocks(c, gemm) / clocks, wgmma.promotions(c) > 0, len(gemm.epilogue.operands)),
+        sum(one.is_vector and not one.single for one in gemm.epilogue.operands),
     )
     return stacked(found, len(c))

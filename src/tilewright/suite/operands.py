@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 from tilewright.errors import TilewrightError
@@ -43,20 +44,45 @@ def operands_of(torch: Any, gemm: Gemm, dtype: Any, device: str = "cuda") -> lis
 
 def _matrices(torch: Any, copies: int, rows: int, columns: int, order: Order, dtype: Any, device: str) -> list[Any]:
     step = -(-rows * columns // ALIGNMENT_ELEMENTS) * ALIGNMENT_ELEMENTS
-    memory = torch.randn(copies * step, device=device, dtype=dtype)
+    drawn = torch.bfloat16 if dtype.itemsize == 1 else dtype  # PyTorch draws no FP8
+    memory = torch.randn(copies * step, device=device, dtype=drawn).to(dtype)
     parts = [memory[i * step : i * step + rows * columns] for i in range(copies)]
     if order is Order.COL:
         return [part.view(columns, rows).t() for part in parts]
     return [part.view(rows, columns) for part in parts]
 
 
-def checked(torch: Any, gemm: Gemm, who: str, result: Any, a: Any, b: Any) -> float:
-    """The relative error of some rows. Raises TilewrightError where an element is off by more than rounding."""
+def scales_of(torch: Any, gemm: Gemm, device: str = "cuda") -> tuple[Any, ...]:
+    """Random scales of the operands, as `scaled_matmul` takes them: one each, or of rows of A and columns of B; none
+    where the epilogue has none."""
+    shapes = {"a": (1, 1), "b": (1, 1), "m": (gemm.m, 1), "n": (1, gemm.n)}
+    return tuple(torch.rand(*shapes[one], device=device) + 0.5 for one in gemm.epilogue.scale)
+
+
+def checked(
+    torch: Any,
+    gemm: Gemm,
+    who: str,
+    result: Any,
+    a: Any,
+    b: Any,
+    *,
+    scales: Sequence[Any] = (),
+    promote_every: int = 0,
+) -> float:
+    """The relative error of some rows. scales: of `scales_of`. promote_every: see `relative_bound`. Raises
+    TilewrightError where an element is off by more than rounding."""
     rows = torch.linspace(0, gemm.m - 1, min(gemm.m, ROWS_CHECKED), device=a.device).long().unique()
+    if gemm.dtype.bytes == 1:  # PyTorch takes no rows of FP8
+        a, b = a.to(torch.bfloat16), b.to(torch.bfloat16)
     some, whole = a[rows].double(), b.double()
-    expected = some @ whole
+    factor: Any = 1.0
+    for scale in scales:
+        factor = factor * (scale[rows] if scale.shape[0] > 1 else scale).double()
+    expected = some @ whole * factor
     error = (result[rows].double() - expected).abs()
-    allowed = relative_bound(gemm) * (some.abs() @ whole.abs()) + float(torch.finfo(result.dtype).tiny)
+    magnitudes = _magnitudes(gemm, some) @ _magnitudes(gemm, whole) * factor
+    allowed = relative_bound(gemm, promote_every=promote_every) * magnitudes + float(torch.finfo(result.dtype).tiny)
     wrong = int((~(error <= allowed)).sum())
     if wrong or not bool(torch.isfinite(result).all()):
         raise TilewrightError(
@@ -64,3 +90,8 @@ def checked(torch: Any, gemm: Gemm, who: str, result: Any, a: Any, b: Any) -> fl
             "rounding."
         )
     return float(error.norm() / expected.norm())
+
+
+def _magnitudes(gemm: Gemm, factors: Any) -> Any:
+    """As the bound takes them: the exponent of a subnormal factor of FP8 is that of the smallest normal number."""
+    return factors.abs().clamp(min=gemm.dtype.tiny) if gemm.dtype.bytes == 1 else factors.abs()

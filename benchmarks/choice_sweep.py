@@ -32,7 +32,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import BrokenExecutor, Future, ProcessPoolExecutor, as_completed
 from dataclasses import asdict, replace
 from functools import cache
-from itertools import cycle, islice
+from itertools import islice
 from math import exp, log
 from multiprocessing import get_context
 from pathlib import Path
@@ -57,7 +57,7 @@ from tilewright.runtime.nvrtc import compiler_version
 from tilewright.runtime.probe import probe
 from tilewright.suite.drawing import Drawn, drawn, layers_of, random_shapes, shapes_of_layers, tokens_of
 from tilewright.suite.operands import checked, operands_of, scales_of
-from tilewright.suite.peers import true_to_formats
+from tilewright.suite.peers import by_torch, over, true_to_formats
 from tilewright.suite.problems import Problem, problems, with_scales
 from tilewright.tuner.compiling import Prepared, prepare
 from tilewright.tuner.space import Candidate, Space
@@ -167,9 +167,9 @@ class Meter:
         torch.cuda.empty_cache()
         pairs = operands_of(torch, gemm, getattr(torch, gemm.dtype.array_name))
         scales = scales_of(torch, gemm)
-        peer_of = _peer(torch, one.problem, scales)
+        peer_of = by_torch(torch, one.problem, scales)
         peer_of(*pairs[0])
-        calls: dict[str, Callable[[], object]] = {"cuBLAS": _over(peer_of, pairs)}
+        calls: dict[str, Callable[[], object]] = {"cuBLAS": over(peer_of, pairs)}
         told: dict[str, float] = {}
         failed: list[str] = [one for _, one in prepared if isinstance(one, str)]
         scratch_bytes = max([0, *(p.plan.scratch_bytes for _, p in prepared if not isinstance(p, str))])
@@ -186,7 +186,7 @@ class Meter:
                 failed.append(f"{plan.candidate}: {wrong}"[:300])
                 continue
             torch.cuda.synchronize()
-            calls[plan.candidate.key] = _over(multiply, pairs)
+            calls[plan.candidate.key] = over(multiply, pairs)
             told[plan.candidate.key] = predicted
         times = self._times(calls, len(pairs))
         peer = times.pop("cuBLAS")
@@ -256,20 +256,6 @@ class Meter:
         end.record()
         end.synchronize()
         return float(start.elapsed_time(end)) * 1e3
-
-
-def _peer(torch: Any, problem: Problem, scales: Sequence[Any]) -> Callable[[Any, Any], Any]:
-    """What PyTorch has for a problem."""
-    if not scales:
-        mm: Callable[[Any, Any], Any] = torch.mm
-        return mm
-    out = getattr(torch, problem.gemm.out.array_name)
-    return lambda a, b: torch._scaled_mm(a, b, *scales, out_dtype=out, use_fast_accum=problem.fast)
-
-
-def _over(multiply: Callable[[Any, Any], Any], pairs: Sequence[tuple[Any, Any]]) -> Callable[[], object]:
-    turn = cycle(pairs)
-    return lambda: multiply(*next(turn))
 
 
 def _targets(asked: argparse.Namespace) -> tuple[Drawn, ...]:

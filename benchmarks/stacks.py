@@ -39,9 +39,10 @@ from tilewright.runtime.cubin_cache import CubinCache
 from tilewright.runtime.driver import open_gpu
 from tilewright.runtime.nvrtc import compile_cuda, compiler_version
 from tilewright.runtime.probe import probe
+from tilewright.suite.contests import Contest, contest
 from tilewright.suite.gpu import TorchTimer
 from tilewright.suite.peers import true_to_formats
-from tilewright.suite.stacks import BATCHED, GROUPED, Batched, Contest, Grouped, contest, random_batched, random_grouped
+from tilewright.suite.stacks import BATCHED, GROUPED, Batched, Grouped, random_batched, random_grouped
 from tilewright.suite.timing import interleaved
 from tilewright.winners.plan_config import PlanConfig
 
@@ -120,7 +121,7 @@ def row_of(torch: Any, problem: Problem, spec: DeviceSpec, count: int) -> dict[s
     """One problem, checked and timed."""
     true_to_formats(torch, problem.gemm)
     torch.cuda.empty_cache()
-    rounds = contest(torch, problem, getattr(torch, problem.gemm.dtype.array_name))
+    rounds = contest(torch, problem)
     failed: list[str] = []
     error = rounds.check(OURS, rounds.ours())
     rounds.check(PEER, rounds.peer())

@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+from tilewright.cli.bench_drawn import targets_of
 from tilewright.errors import TilewrightError, UnknownName
 from tilewright.suite.drawing import Drawn, drawn, layers_of, random_shapes, shapes_of_layers, tokens_of
 from tilewright.suite.problems import Problem
@@ -96,3 +97,15 @@ def test_unknown_formats_and_orders_are_refused(layers: Path) -> None:
 def test_random_stacks_have_work() -> None:
     assert all(one.flops > 0 for one in random_batched(50, 3, ["bf16"]))
     assert all(sum(one.rows) > 0 for one in random_grouped(50, 3))
+
+
+def test_fp8_is_drawn_with_scales_of_rows_fast_and_promoted(layers: Path) -> None:
+    tokens = layers.with_name("tokens.txt")
+    tokens.write_text("3")
+    asked = {"shapes": layers, "tokens": tokens, "random": 0, "batched": False, "grouped": False}
+    found = targets_of(**asked, formats=["e4m3", "f32_emulated"], orders=["NT"], seed=0, sample=1)  # type: ignore[arg-type]
+    fast, promoted, emulated = (one.problem for one in found)
+    assert isinstance(fast, Problem) and isinstance(promoted, Problem) and isinstance(emulated, Problem)
+    assert str(promoted).endswith("e4m3 NT row") and str(fast) == f"{promoted} fast"
+    assert fast.n % 16 == 0 and (fast.promote_every, promoted.promote_every) == (0, 128)
+    assert emulated.precision == "f32_emulated" and emulated.gemm.dtype.bytes == 4

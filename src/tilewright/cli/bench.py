@@ -15,7 +15,7 @@ from tilewright.cli import output
 from tilewright.cli.bench_drawn import run_drawn, targets_of
 from tilewright.cli.page_files import kept_up_to_date
 from tilewright.errors import TilewrightError, UnknownName
-from tilewright.suite.problems import FORMATS, ORDERS, SHAPES, problems
+from tilewright.suite.problems import EMULATIONS, FORMATS, OPTIONAL_FORMATS, ORDERS, SHAPES, problems
 from tilewright.suite.running import (
     CUBLAS,
     PEERS,
@@ -43,12 +43,14 @@ EXAMPLES = (
 _WORTH_PROCESSES = 8
 """Problems to compile for; fewer are compiled in the time that processes take to start."""
 
+_DTYPES = (*FORMATS, *OPTIONAL_FORMATS, *EMULATIONS, "of drawn problems also e4m3, e5m2")
+
 _PEERS = dict(zip(("cublas", "cublaslt", "compile"), PEERS, strict=True))
 
 
 def bench(
     size: Annotated[list[str] | None, typer.Option(metavar="MxNxK", help="May be repeated. Default: all.")] = None,
-    dtype: Annotated[str, typer.Option(help="f32, f16, bf16 or tf32; several with commas.")] = ",".join(FORMATS),
+    dtype: Annotated[str, typer.Option(help=f"{', '.join(_DTYPES)}; several with commas.")] = ",".join(FORMATS),
     order: Annotated[
         str | None, typer.Option(help="NN, NT, TN: T is a transposed view. Default: all; NT for drawn problems.")
     ] = None,

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from pathlib import Path
 
 from rich.table import Table
@@ -10,7 +11,9 @@ from rich.table import Table
 from tilewright.bench import records
 from tilewright.cli import output
 from tilewright.errors import TilewrightError
+from tilewright.problem.formats import FP8
 from tilewright.suite.drawing import Drawn, drawn, layers_of, random_shapes, shapes_of_layers, tokens_of
+from tilewright.suite.problems import with_scales
 from tilewright.suite.stacks import BATCHED, GROUPED, DrawnStack, random_batched, random_grouped
 from tilewright.suite.sweep import BUDGET_SPENT, SHORT, Outcome, Summary, SweepBench, SweepRow, classes, sweep, worst
 from tilewright.winners.keys import short_name
@@ -39,8 +42,8 @@ def targets_of(
     found: list[Drawn | DrawnStack] = []
     if shapes is not None and tokens is not None:
         layers = shapes_of_layers(layers_of(shapes), tokens_of(tokens))
-        found += drawn(layers, formats, orders, seed=seed, sample=sample)
-    found += drawn(random_shapes(random, seed), formats, orders, seed=seed)
+        found += _with_scales(drawn(layers, formats, orders, seed=seed, sample=sample))
+    found += _with_scales(drawn(random_shapes(random, seed), formats, orders, seed=seed))
     if batched:
         found += [DrawnStack(one, "fixed") for one in BATCHED]
         found += [DrawnStack(one, "random") for one in random_batched(sample or 0, seed, formats)]
@@ -48,6 +51,15 @@ def targets_of(
         found += [DrawnStack(one, "fixed") for one in GROUPED]
         found += [DrawnStack(one, "random") for one in random_grouped(sample or 0, seed)]
     return tuple(found)
+
+
+def _with_scales(targets: Sequence[Drawn]) -> Iterator[Drawn]:
+    """Those of FP8 with scales of rows and columns, with fast sums and promoted ones; the others as they are."""
+    for one in targets:
+        if one.problem.format in FP8:
+            yield from (replace(one, problem=made) for made in with_scales(one.problem, ("row",), (True, False)))
+        else:
+            yield one
 
 
 def default_sweep(device: str) -> Path:

@@ -82,7 +82,7 @@ def call_each(problems: Sequence[Problem]) -> int:
 
         try:
             a, b = matrix(gemm.m, gemm.k, gemm.a), matrix(gemm.k, gemm.n, gemm.b)
-            matmul(a, b, precision="tf32" if gemm.multiplies_tf32 else "default")
+            matmul(a, b, precision=problem.precision)
             good += 1
         except (TilewrightError, RuntimeError):
             continue

@@ -3,25 +3,29 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from itertools import cycle
 from typing import Any
 
 from tilewright import extras
 from tilewright.bench import records
 from tilewright.bench.clocks import ClockLog
 from tilewright.errors import LaunchError, TilewrightError
-from tilewright.frontend import matmul
-from tilewright.frontend.compute import words_of
-from tilewright.frontend.options import PLAIN
 from tilewright.problem.gemm import Gemm
 from tilewright.runtime.driver import open_gpu
 from tilewright.runtime.nvrtc import compiler_version
+from tilewright.suite.contests import contest
 from tilewright.suite.cublaslt import CublasLt
 from tilewright.suite.operands import checked, operands_of
-from tilewright.suite.peers import Multiply, compiled, through_cublaslt, true_to_formats
+from tilewright.suite.peers import (
+    Multiply,
+    by_tilewright,
+    compiled,
+    over,
+    through_cublaslt,
+    true_to_formats,
+    words_of_problem,
+)
 from tilewright.suite.problems import Problem
 from tilewright.suite.running import COMPILED, CUBLAS, CUBLASLT, OURS, Measured
-from tilewright.suite.stacks import DrawnStack, contest
 from tilewright.suite.sweep import SweepRow, Target
 from tilewright.suite.timing import fastest, interleaved
 
@@ -52,7 +56,7 @@ class TorchBench:
         torch.cuda.empty_cache()  # the graphs of the problem before held memory of their own
         pairs = operands_of(torch, gemm, getattr(torch, gemm.dtype.array_name))
         a, b = pairs[0]
-        ours = _ours(gemm)
+        ours = by_tilewright(problem)
         error = checked(torch, gemm, OURS, ours(a, b), a, b)
         candidates, notes = {OURS: ours}, {}
         for peer in peers:
@@ -63,13 +67,13 @@ class TorchBench:
             except (TilewrightError, RuntimeError) as failure:
                 notes[peer] = str(failure).partition("\n")[0][:200]
         with ClockLog(self._gpu.index) as log:
-            calls = {name: _over(multiply, pairs) for name, multiply in candidates.items()}
+            calls = {name: over(multiply, pairs) for name, multiply in candidates.items()}
             times = interleaved(self._timer, calls, copies=len(pairs))
         kept = [name for name in times if name.startswith(CUBLASLT)]
         if kept:
             best = min(kept, key=lambda name: times[name].median_us)
             times = {name: found for name, found in times.items() if name not in kept} | {CUBLASLT: times[best]}
-        return Measured(times, error, words_of(a, b, PLAIN), self._origin(log), notes)
+        return Measured(times, error, words_of_problem(problem, a, b), self._origin(log), notes)
 
     @property
     def origin(self) -> records.Origin:
@@ -78,22 +82,14 @@ class TorchBench:
 
     def row(self, drawn: Target) -> SweepRow:
         """One problem of a sweep beside cuBLAS; where cuBLAS is faster, the names of its kernels."""
-        torch, gemm = self._torch, drawn.problem.gemm
-        true_to_formats(torch, gemm)
+        torch = self._torch
+        true_to_formats(torch, drawn.problem.gemm)
         torch.cuda.empty_cache()
-        dtype = getattr(torch, gemm.dtype.array_name)
-        if isinstance(drawn, DrawnStack):
-            one = contest(torch, drawn.problem, dtype)
-            ours, peer, copies = one.ours, one.peer, one.copies
-            error = one.check(OURS, ours())
-            ran = one.ran()
-            one.check(CUBLAS, peer())
-        else:
-            pairs = operands_of(torch, gemm, dtype)
-            (a, b), copies, multiply = pairs[0], len(pairs), _ours(gemm)
-            error = checked(torch, gemm, OURS, multiply(a, b), a, b)
-            ours, peer, ran = _over(multiply, pairs), _over(torch.mm, pairs), words_of(a, b)
-        times = interleaved(self._timer, {OURS: ours, CUBLAS: peer}, copies=copies)
+        one = contest(torch, drawn.problem)
+        error = one.check(OURS, one.ours())
+        ran = one.ran()
+        one.check(CUBLAS, one.peer())
+        times = interleaved(self._timer, {OURS: one.ours, CUBLAS: one.peer}, copies=one.copies)
         share = times[OURS].share_of(times[CUBLAS])
         return SweepRow(
             problem=str(drawn.problem),
@@ -104,7 +100,7 @@ class TorchBench:
             share=round(share, 4),
             error=float(f"{error:.2g}"),
             ran=ran,
-            peer_ran=kernel_names(torch, peer) if share < WORTH_A_NAME else "",
+            peer_ran=kernel_names(torch, one.peer) if share < WORTH_A_NAME else "",
         )
 
     def _peer(self, peer: str, gemm: Gemm, pairs: Sequence[tuple[Any, Any]]) -> dict[str, Multiply]:
@@ -118,7 +114,7 @@ class TorchBench:
         found = through_cublaslt(self._torch, self._library, gemm)
         if not found:
             raise LaunchError("cuBLASLt offers no algorithm.")
-        kept = fastest(self._timer, [_over(multiply, pairs) for multiply in found], keep=LT_KEPT)
+        kept = fastest(self._timer, [over(multiply, pairs) for multiply in found], keep=LT_KEPT)
         return {f"{CUBLASLT} {number}": found[number] for number in kept}
 
     def _origin(self, log: ClockLog | None) -> records.Origin:
@@ -146,18 +142,6 @@ def kernel_names(torch: Any, call: Callable[[], object]) -> str:
     names = (event.key for event in profile.key_averages())
     calls = ("cuda", "cuLaunch", "Mem", "Activity")
     return "; ".join(name.partition("(")[0][:90] for name in names if not name.startswith(calls))
-
-
-def _ours(gemm: Gemm) -> Multiply:
-    if gemm.multiplies_tf32:
-        return lambda a, b: matmul(a, b, precision="tf32")
-    return lambda a, b: matmul(a, b)
-
-
-def _over(multiply: Multiply, pairs: Sequence[tuple[Any, Any]]) -> Callable[[], object]:
-    """A call that takes the next pair each time."""
-    turn = cycle(pairs)
-    return lambda: multiply(*next(turn))
 
 
 class TorchTimer:

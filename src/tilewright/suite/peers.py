@@ -1,12 +1,19 @@
-"""What people call today, each as a function of a pair of operands that works on the current stream."""
+"""Our product and what people call today, each a function of a pair of operands that works on the current stream."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from itertools import cycle
 from typing import Any
 
+from tilewright.frontend import matmul, scaled_matmul
+from tilewright.frontend.compute import words_of
+from tilewright.frontend.libraries import library_of
+from tilewright.frontend.options import Options
+from tilewright.frontend.scaled import scaled_options, words_of_scaled
 from tilewright.problem.gemm import Gemm
 from tilewright.suite.cublaslt import WORKSPACE_BYTES, CublasLt
+from tilewright.suite.problems import Problem
 
 Multiply = Callable[[Any, Any], Any]
 
@@ -17,6 +24,35 @@ def true_to_formats(torch: Any, gemm: Gemm) -> None:
     matmul.allow_tf32 = gemm.multiplies_tf32
     matmul.allow_fp16_reduced_precision_reduction = False
     matmul.allow_bf16_reduced_precision_reduction = False
+
+
+def over(multiply: Multiply, pairs: Sequence[tuple[Any, Any]]) -> Callable[[], Any]:
+    """A call that takes the next pair each time."""
+    turn = cycle(pairs)
+    return lambda: multiply(*next(turn))
+
+
+def by_tilewright(problem: Problem, scales: Sequence[Any] = ()) -> Multiply:
+    """Ours. scales: of `operands.scales_of`."""
+    if scales:
+        return lambda a, b: scaled_matmul(a, b, *scales, fast_accumulation=problem.fast)
+    return lambda a, b: matmul(a, b, precision=problem.precision)
+
+
+def by_torch(torch: Any, problem: Problem, scales: Sequence[Any] = ()) -> Multiply:
+    """What PyTorch has for it: f32 arithmetic where ours emulates it."""
+    if not scales:
+        mm: Multiply = torch.mm
+        return mm
+    out = getattr(torch, problem.gemm.out.array_name)
+    return lambda a, b: torch._scaled_mm(a, b, *scales, out_dtype=out, use_fast_accum=problem.fast)
+
+
+def words_of_problem(problem: Problem, a: Any, b: Any, scales: Sequence[Any] = ()) -> str:
+    """What ran of ours in a call that was made before."""
+    if scales:
+        return words_of_scaled(library_of(a), (a, b, *scales, None, None), scaled_options(None, problem.fast))
+    return words_of(a, b, Options(precision=problem.precision))
 
 
 def compiled(torch: Any) -> Multiply:

@@ -4,9 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
+from typing import cast
 
 from tilewright.errors import UnknownName
+from tilewright.frontend.options import EMULATED, Precision
 from tilewright.frontend.scaled import PROMOTE_EVERY
+from tilewright.problem.emulation import ALGORITHMS
 from tilewright.problem.epilogue import PLAIN, Epilogue, Scale
 from tilewright.problem.formats import FP8, format_options
 from tilewright.problem.gemm import Gemm, Order
@@ -40,6 +43,8 @@ ORDERS: dict[str, tuple[Order, Order]] = {
 
 FORMATS = ("bf16", "f16", "f32")
 OPTIONAL_FORMATS = ("tf32",)
+EMULATIONS: tuple[str, ...] = (*ALGORITHMS, EMULATED)
+"""Precisions of f32 products on tensor cores; in a problem they stand where its format does."""
 
 
 SCALES: Mapping[str, tuple[Scale, ...]] = {"": (), "tensor": ("a", "b"), "row": ("m", "n")}
@@ -50,8 +55,11 @@ _FAST = "fast"
 
 @dataclass(frozen=True, slots=True)
 class Problem:
-    """One row of the suite. format: a word of `problem.formats`. orders: a key of ORDERS. scales: a key of SCALES.
-    fast: sums of FP8 products stay in the tensor cores, as with `fast_accumulation`."""
+    """One row of the suite.
+
+    format: a word of `problem.formats` or of EMULATIONS. orders: a key of ORDERS. scales: a key of SCALES. fast: sums
+    of FP8 products stay in the tensor cores, as with `fast_accumulation`.
+    """
 
     m: int
     n: int
@@ -65,7 +73,17 @@ class Problem:
     def gemm(self) -> Gemm:
         a, b = ORDERS[self.orders]
         epilogue = Epilogue(scale=SCALES[self.scales]) if self.scales else PLAIN
-        return Gemm(self.m, self.n, self.k, a=a, b=b, epilogue=epilogue, **format_options(self.format))
+        return Gemm(self.m, self.n, self.k, a=a, b=b, epilogue=epilogue, **format_options(self.arithmetic))
+
+    @property
+    def arithmetic(self) -> str:
+        """The format of the operands, and of the bound of the result."""
+        return "f32" if self.format in EMULATIONS else self.format
+
+    @property
+    def precision(self) -> Precision:
+        """As `matmul` takes it."""
+        return precision_of(self.format)
 
     @property
     def promote_every(self) -> int:
@@ -87,6 +105,15 @@ class Problem:
     def __str__(self) -> str:
         words = [f"{self.m}x{self.n}x{self.k}", self.format, self.orders, self.scales, _FAST if self.fast else ""]
         return " ".join(word for word in words if word)
+
+
+def precision_of(format_word: str) -> Precision:
+    """What `matmul` is asked for where a problem names a format.
+
+    >>> precision_of("bf16"), precision_of("tf32"), precision_of("f32_emulated")
+    ('default', 'tf32', 'f32_emulated')
+    """
+    return cast("Precision", format_word) if format_word in (*OPTIONAL_FORMATS, *EMULATIONS) else "default"
 
 
 def with_scales(one: Problem, scales: Iterable[str], sums: Iterable[bool]) -> tuple[Problem, ...]:
@@ -114,7 +141,7 @@ def problems(
     >>> len(problems())
     135
     """
-    known = (*FORMATS, *OPTIONAL_FORMATS)
+    known = (*FORMATS, *OPTIONAL_FORMATS, *EMULATIONS)
     shapes, orders = tuple(shapes), tuple(orders)
     found = []
     for name in formats:

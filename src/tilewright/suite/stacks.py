@@ -1,27 +1,14 @@
-"""Batched and grouped products against PyTorch's: `torch.bmm` and, in bf16, `torch._grouped_mm`, checked and timed in
-turn."""
+"""Batched and grouped products: those that frameworks make, and random ones."""
 
 from __future__ import annotations
 
 import random
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
-from itertools import cycle
 from math import exp, log
-from typing import Any
 
-from tilewright.errors import TilewrightError
 from tilewright.problem.formats import format_options
 from tilewright.problem.gemm import Gemm, Order
-from tilewright.problem.tolerance import relative_bound
-from tilewright.suite.operands import ROTATED_BYTES
-
-MATRICES_CHECKED = 8
-"""Matrices of a batch whose results are compared with float64."""
-
-ROWS_CHECKED = 64
-
-MOST_STACKS = 64
 
 
 @dataclass(frozen=True, slots=True)
@@ -139,135 +126,3 @@ def random_grouped(count: int, seed: int) -> tuple[Grouped, ...]:
 
 def _log_uniform(rng: random.Random, least: int, most: int) -> int:
     return round(exp(rng.uniform(log(least), log(most))))
-
-
-@dataclass(frozen=True)
-class Contest:
-    """Functions that compute the same: ours and PyTorch's, with a check of one result against float64.
-
-    operands: copies of what they take in turn, the arguments of one call each. ran: what ran of ours, after a call.
-    """
-
-    ours: Callable[[], Any]
-    peer: Callable[[], Any]
-    check: Callable[[str, Any], float]
-    operands: Sequence[tuple[Any, ...]]
-    ran: Callable[[], str]
-
-    @property
-    def copies(self) -> int:
-        return len(self.operands)
-
-
-def contest(torch: Any, problem: Batched | Grouped, dtype: Any) -> Contest:
-    """The functions of a problem over rotated random operands on the current GPU."""
-    size_bytes = _operand_bytes(problem)
-    copies = min(MOST_STACKS, max(2, -(-ROTATED_BYTES // size_bytes)))
-    if isinstance(problem, Batched):
-        return _batched(torch, problem, dtype, copies)
-    return _grouped(torch, problem, dtype, copies)
-
-
-def _operand_bytes(problem: Batched | Grouped) -> int:
-    size = problem.gemm.dtype.bytes
-    if isinstance(problem, Batched):
-        return problem.batch * (problem.m * problem.k + problem.k * problem.n + problem.m * problem.n) * size
-    rows, groups = sum(problem.rows), len(problem.rows)
-    return (rows * problem.k + groups * problem.k * problem.n + rows * problem.n) * size
-
-
-def _batched(torch: Any, problem: Batched, dtype: Any, copies: int) -> Contest:
-    from tilewright.frontend import matmul
-    from tilewright.frontend.compute import words_of
-
-    def made(*shape: int) -> list[Any]:
-        return [torch.randn(shape, device="cuda", dtype=dtype) for _ in range(copies)]
-
-    a, b = made(problem.batch, problem.m, problem.k), made(problem.batch, problem.k, problem.n)
-    pairs = list(zip(a, b, strict=True))
-    ours, theirs = cycle(pairs), cycle(pairs)
-
-    def check(who: str, result: Any) -> float:
-        some = range(0, problem.batch, -(-problem.batch // MATRICES_CHECKED))
-        return max(_error(torch, problem.gemm, who, result[i], a[0][i], b[0][i]) for i in some)
-
-    return Contest(
-        lambda: matmul(*next(ours)),
-        lambda: torch.bmm(*next(theirs)),
-        check,
-        pairs,
-        lambda: words_of(*pairs[0]),
-    )
-
-
-def _grouped(torch: Any, problem: Grouped, dtype: Any, copies: int) -> Contest:
-    from tilewright.frontend import grouped_matmul
-    from tilewright.frontend.options import options_asked
-    from tilewright.frontend.ragged import words_of_groups
-
-    ends = torch.tensor(problem.rows).cumsum(0).to(device="cuda", dtype=torch.int32)
-    sets = [(*_grouped_operands(torch, problem, dtype), ends) for _ in range(copies)]
-    ours, theirs = cycle(sets), cycle(sets)
-
-    precision: Any = "tf32" if problem.gemm.multiplies_tf32 else "default"
-    options = options_asked(1.0, None, None, precision, None, False, None, False)
-
-    def mine() -> Any:
-        a, b, offsets = next(ours)
-        return grouped_matmul(a, b, offsets=offsets, precision=precision)
-
-    def peer() -> Any:
-        a, b, offsets = next(theirs)
-        if problem.format == "bf16":
-            return torch._grouped_mm(a, b, offs=offsets)
-        return _group_by_group(torch, problem, a, b)
-
-    def check(who: str, result: Any) -> float:
-        (a, b, _), groups = sets[0], len(problem.rows)
-        worst, first = 0.0, 0
-        for group, count in enumerate(problem.rows):
-            some = slice(first, first + count)
-            first += count
-            if not count or group % -(-groups // MATRICES_CHECKED):
-                continue
-            if problem.gradient:
-                found = _error(torch, problem.gemm, who, result[group], a[:, some], b[some])
-            else:
-                found = _error(torch, problem.gemm, who, result[some], a[some], b[group])
-            worst = max(worst, found)
-        return worst
-
-    return Contest(mine, peer, check, sets, lambda: words_of_groups(*sets[0], options))
-
-
-def _group_by_group(torch: Any, problem: Grouped, a: Any, b: Any) -> Any:
-    """The products of all groups, for formats that `torch._grouped_mm` does not take: the host knows the sizes."""
-    if problem.gradient:
-        parts = zip(a.split(problem.rows, 1), b.split(problem.rows), strict=True)
-        return torch.stack([x @ y for x, y in parts])
-    return torch.cat([x @ y for x, y in zip(a.split(problem.rows), b, strict=True)])
-
-
-def _grouped_operands(torch: Any, problem: Grouped, dtype: Any) -> tuple[Any, Any]:
-    """a and b as `grouped_matmul` takes them."""
-    rows, groups = sum(problem.rows), len(problem.rows)
-
-    def made(*shape: int) -> Any:
-        return torch.randn(shape, device="cuda", dtype=dtype)
-
-    if problem.gradient:
-        return made(rows, problem.k).t(), made(rows, problem.n)
-    return made(rows, problem.k), made(groups, problem.n, problem.k).transpose(1, 2)
-
-
-def _error(torch: Any, gemm: Gemm, who: str, result: Any, a: Any, b: Any) -> float:
-    """The relative error of some rows of one product. Raises TilewrightError beyond the bound of the format."""
-    count = min(result.shape[0], ROWS_CHECKED)
-    rows = torch.linspace(0, result.shape[0] - 1, count, device=a.device).long().unique()
-    some, whole = a[rows].double(), b.double()
-    expected = some @ whole
-    error = (result[rows].double() - expected).abs()
-    allowed = relative_bound(gemm) * (some.abs() @ whole.abs()) + float(torch.finfo(result.dtype).tiny)
-    if not bool((error <= allowed).all()):
-        raise TilewrightError(f"{who} is wrong: {int((~(error <= allowed)).sum())} of {error.numel()} elements.")
-    return float(error.norm() / expected.norm())

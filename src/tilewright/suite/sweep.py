@@ -16,10 +16,13 @@ from typing import Protocol
 
 from tilewright.bench.records import Origin
 from tilewright.errors import TilewrightError
+from tilewright.problem.formats import FP8
 from tilewright.suite.drawing import Drawn
+from tilewright.suite.problems import EMULATIONS, FORMATS, OPTIONAL_FORMATS
 from tilewright.suite.stacks import DrawnStack
 
 Target = Drawn | DrawnStack
+_FORMATS = frozenset((*FORMATS, *OPTIONAL_FORMATS, *EMULATIONS, *FP8))
 BUDGET_SPENT = "the budget is spent"
 
 SHORT = (0.95, 0.98)
@@ -47,8 +50,14 @@ class SweepRow:
 
     @property
     def format(self) -> str:
-        """The last format word of the problem, such as bf16."""
-        return next(word for word in reversed(self.problem.split()) if word.islower())
+        """Its format, such as bf16; of FP8 with its scales and sums, such as `e4m3 row fast`.
+
+        >>> [SweepRow(one, "", "", 1, 1, 1, 0, "").format for one in ("8x8x8 e4m3 NT row", "2 x 8x8x8 bf16")]
+        ['e4m3 row', 'bf16']
+        """
+        words = self.problem.split()
+        first = next(number for number, word in enumerate(words) if word in _FORMATS)
+        return " ".join(word for word in words[first:] if word.islower())
 
 
 @dataclass(frozen=True, slots=True)

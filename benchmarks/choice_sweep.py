@@ -47,7 +47,7 @@ from tilewright.planning.assembly import Request
 from tilewright.planning.candidates import candidates
 from tilewright.planning.estimates import estimated
 from tilewright.planning.on_paper import alignment_of_rows
-from tilewright.planning.ranking import Ranking, core_of, estimate_us, ranked, whole_space
+from tilewright.planning.ranking import core_of, estimate_us, ranked, whole_space
 from tilewright.problem.formats import FP8
 from tilewright.problem.gemm import Gemm
 from tilewright.runtime.cubin_cache import CubinCache
@@ -72,20 +72,25 @@ SPREAD = 0.07
 
 
 def candidates_of(
-    problem: Problem, spec: DeviceSpec, count: int, cluster_k: int = 0, spread: float = SPREAD
+    problem: Problem, spec: DeviceSpec, count: int, cluster_k: int = 0, spread: float = SPREAD, families: str = ""
 ) -> list[Candidate]:
     """What dispatch would take, the best of each split of k, and plans drawn near the best priced ones. cluster_k: so
-    many whose clusters share the sum over k. spread: see `Ranking.drawn`."""
+    many whose clusters share the sum over k. spread: see `Ranking.drawn`. families: that are drawn from, each; by
+    default wgmma where it can multiply, as mma.sync is hardly ever faster, or else what there is."""
     gemm, every = problem.gemm, problem.promote_every
     alignment = alignment_of_rows(gemm)
-    # mma.sync is hardly ever faster than wgmma.
-    family = "wgmma" if "wgmma" in candidates(gemm, spec) else None
-    ways = [family, None] if family else [None]
-    spaces = (whole_space(gemm, spec, alignment, family=way, promote_every=every) for way in ways)
-    drawn_from = next((space for space in spaces if len(space)), Ranking(()))
+    usual = ["wgmma", None] if "wgmma" in candidates(gemm, spec) else [None]
+    spaces = [
+        whole_space(gemm, spec, alignment, family=way, promote_every=every)
+        for way in (families.split(",") if families else usual)
+    ]
+    if not families:
+        spaces = [space for space in spaces if len(space)][:1]
     seed = hash((gemm.m, gemm.n, gemm.k)) % 2**31
-    found = {config: us for us, config in islice(drawn_from, 3)}
-    found |= {config: us for us, config in drawn_from.drawn(count, seed, spread)}
+    found: dict[PlanConfig, float] = {}
+    for space in spaces:
+        found |= {config: us for us, config in islice(space, 3)}
+        found |= {config: us for us, config in space.drawn(count, seed, spread)}
     ranking = [*islice(estimated(Request(gemm, alignment, promote_every=every), spec), 60)]
     cores = {core_of(one): one for one in reversed(ranking)}  # of each kernel, its best options
     best = sorted(cores.values(), key=ranking.index)
@@ -137,10 +142,10 @@ def shipped_for(problem: Problem, spec: DeviceSpec) -> list[PlanConfig]:
 
 
 def prepared_for(
-    problem: Problem, spec: DeviceSpec, arch: str, count: int, cluster_k: int, spread: float
+    problem: Problem, spec: DeviceSpec, arch: str, count: int, cluster_k: int, spread: float, families: str
 ) -> list[tuple[float, Prepared | str]]:
     """The candidates of a problem, compiled; the reason in place of one that cannot be."""
-    gemm, candidates = problem.gemm, candidates_of(problem, spec, count, cluster_k, spread)
+    gemm, candidates = problem.gemm, candidates_of(problem, spec, count, cluster_k, spread, families)
     space, cache = Space(gemm, spec, candidates), CubinCache()
     found: list[tuple[float, Prepared | str]] = []
     for one in candidates:
@@ -354,6 +359,7 @@ def main() -> None:
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--plans", type=int, default=16, help="of each problem")
     parser.add_argument("--spread", type=float, default=SPREAD, help="of the logarithms of times by which it draws")
+    parser.add_argument("--families", default="", help="to draw from, such as wgmma,mma")
     parser.add_argument("--skinny", type=int, default=0, help="skinny problems with long sums")
     parser.add_argument("--cluster-k", type=int, default=0, help="of each problem, whose clusters share the sum over k")
     parser.add_argument("--budget", type=float, default=300.0, help="seconds")
@@ -381,7 +387,10 @@ def main() -> None:
 
         write({"origin": asdict(origin)})
         tasks: dict[Future[Any], Drawn] = {
-            pool.submit(prepared_for, one.problem, spec, arch, asked.plans, asked.cluster_k, asked.spread): one
+            pool.submit(
+                *(prepared_for, one.problem, spec, arch),
+                *(asked.plans, asked.cluster_k, asked.spread, asked.families),
+            ): one
             for one in targets
         }
         measuring = ProcessPoolExecutor(1, mp_context=context)

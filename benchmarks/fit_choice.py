@@ -1,4 +1,4 @@
-"""Fits estimated times to sweeps, and writes `src/tilewright/planning/{wgmma,wgmma_fp8,simt}_fit.json`.
+"""Fits estimated times to sweeps, and writes `src/tilewright/planning/{wgmma,wgmma_fp8,simt,mma}_fit.json`.
 
     pip install scipy scikit-learn
     python benchmarks/fit_choice.py wgmma sweep.jsonl ... [--trees] [--check]
@@ -38,7 +38,7 @@ OUT = Path(__file__).parents[1] / "src" / "tilewright" / "planning"
 
 SPEC = device("H200")
 
-FAMILY = {"wgmma": "wgmma", FP8_FIT: "wgmma", "simt": "simt"}
+FAMILY = {"wgmma": "wgmma", FP8_FIT: "wgmma", "simt": "simt", "mma": "mma"}
 """The family of kernels of each fit."""
 
 _OUTLIER = 4.0

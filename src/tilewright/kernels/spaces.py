@@ -116,26 +116,49 @@ def _wgmma_tiles(gemm: Gemm, options: Mapping[str, Any]) -> Columns:
     return c[legal(wgmma.LAWS, c, gemm)]
 
 
+_MOST_SMALL_WARPS = 8
+"""Of a block with a small tile: more would share few MMAs."""
+
+
 def _mma(gemm: Gemm) -> Columns:
-    c = product(
+    """Small tiles, of problems that few blocks compute, in one order; the others with every option."""
+    common: dict[str, Any] = {
+        "k": tuple(size // gemm.dtype.bytes for size in (64, 128)),
+        "double_buffered_fragments": (1, 0),
+        **dict.fromkeys(("split_k", "accumulators", "cluster_k"), (1,)),
+        "promote_every": (0,),
+    }
+    large = product(
+        **common,
         m=(64, 128, 256),
         n=(64, 128, 192, 256),
-        k=tuple(size // gemm.dtype.bytes for size in (64, 128)),
         warp_m=(32, 64),
         warp_n=(32, 48, 64),
         stages=(2, 3, 4),
-        double_buffered_fragments=(1, 0),
         in_place_fragments=(0, 1),
         interleaved_copies=(1, 0),
         n_outer=(0, 1),
         raster_rows=(1, 8, 16),
         store=("per_thread", "quad_shuffle", "shared"),
         persistent=(0, 1),
-        split_k=(1,),
-        accumulators=(1,),
-        promote_every=(0,),
-        cluster_k=(1,),
     )
+    small = product(
+        **common,
+        m=(16, 32, 64, 128),
+        n=(16, 32, 64, 128),
+        warp_m=(16, 32, 64),
+        warp_n=(16, 32, 64),
+        stages=(2, 4, 6),
+        in_place_fragments=(0,),
+        interleaved_copies=(1,),
+        n_outer=(0,),
+        raster_rows=(1,),
+        store=("per_thread", "shared"),
+        persistent=(0,),
+    )
+    new = (np.minimum(small.m, small.n) < 64) | (np.minimum(small.warp_m, small.warp_n) < 32) | (small.stages == 6)
+    warps = small.m // small.warp_m * (small.n // small.warp_n)
+    c = joined(large, small[new & (warps >= 2) & (warps <= _MOST_SMALL_WARPS)])
     flowing = c.persistent
     c = c.with_columns(
         copy_issue_distance=6 * flowing,

@@ -209,7 +209,7 @@ def _features_of(
     )
     lie = tuple(np.repeat(told, lengths) for told in zip(*(_how_operands_lie(one.read) for one in found), strict=True))
     c = first[np.concatenate(chosen)]
-    return _simt_features(c, found[0].read, lie, spec, (m, n, k), np.concatenate(seconds), count)
+    return _tiled_features(kind, c, found[0].read, lie, spec, (m, n, k), np.concatenate(seconds), count)
 
 
 def features(
@@ -224,7 +224,7 @@ def features(
     """What the trees of `correction` ask about, (plans, features). read: behind the packing. seconds: as estimated."""
     if kind == "wgmma":
         return wgmma_cost.features(c, read, spec, sizes, seconds, count)
-    return _simt_features(c, read, _how_operands_lie(read), spec, sizes, seconds, count)
+    return _tiled_features(kind, c, read, _how_operands_lie(read), spec, sizes, seconds, count)
 
 
 def _how_operands_lie(gemm: Gemm) -> tuple[int, ...]:
@@ -233,7 +233,16 @@ def _how_operands_lie(gemm: Gemm) -> tuple[int, ...]:
     return gemm.a is Order.COL, gemm.b is Order.COL, *aligned
 
 
-def _simt_features(
+def _own_features(kind: str, c: Columns) -> tuple[Any, ...]:
+    """Of the options that one family has."""
+    if kind == "simt":
+        return c.lanes_m, c.b_transport == "cp_async", c.unroll, c.copied, c.columns_together
+    store = (c.store == "shared") + 2 * (c.store == "quad_shuffle")
+    return store, c.double_buffered_fragments, c.in_place_fragments, c.interleaved_copies, c.n_outer, c.persistent
+
+
+def _tiled_features(
+    kind: str,
     c: Columns,
     gemm: Gemm,
     lie: tuple[Column, ...],
@@ -245,13 +254,13 @@ def _simt_features(
     """lie: `_how_operands_lie`."""
     m, n, k = sizes
     rows, columns = ceil_div(m, c.m), ceil_div(n, c.n)
-    per_sm = np.maximum(1, blocks_per_sm("simt", c, gemm, spec))
+    per_sm = np.maximum(1, blocks_per_sm(kind, c, gemm, spec))
     fill = rows * columns * parts_of(c) * count / (spec.sm_count * per_sm)
     size_bytes = gemm.dtype.bytes
     moved_bytes = count * ((m * k + n * k) * size_bytes + m * n * gemm.out.bytes)
     found = (
-        *(np.log2(c.m), np.log2(c.n), c.k, c.warp_m, c.warp_n, c.lanes_m, c.stages, c.b_transport == "cp_async"),
-        *(c.unroll, c.raster_rows, np.log2(c.split_k), per_sm, *lie[:2]),
+        *(np.log2(c.m), np.log2(c.n), c.k * size_bytes, c.warp_m, c.warp_n, c.stages, c.raster_rows, size_bytes),
+        *(np.log2(c.split_k), np.log2(c.cluster_k), per_sm, *lie),
         *(np.log2(fill), fill / np.ceil(fill), np.log2(rows), np.log2(columns), rows * c.m / m, columns * c.n / n),
         *(
             np.log2(m),
@@ -265,8 +274,7 @@ def _simt_features(
             moved_bytes / (spec.dram_gb_per_s * 1e9) / seconds,
             np.log2(np.maximum(count * gemm.flops, 1) / seconds),
         ),
-        *lie[2:],
-        *(c.copied, c.columns_together, np.log2(c.cluster_k)),
+        *_own_features(kind, c),
     )
     return stacked(found, len(c))
 

@@ -34,6 +34,7 @@ if TYPE_CHECKING:
         plan,
         prepare,
         quantize,
+        quantize_weight,
         scaled_matmul,
     )
     from tilewright.integrations.routing import route_torch
@@ -85,6 +86,7 @@ _HOME = {
         "plan",
         "prepare",
         "quantize",
+        "quantize_weight",
         "scaled_matmul",
     ),
     "tilewright.integrations.routing": ("route_torch",),
@@ -184,6 +186,7 @@ __all__ = [
     "plan",
     "prepare",
     "quantize",
+    "quantize_weight",
     "relayout_auto",
     "route_torch",
     "scaled_matmul",

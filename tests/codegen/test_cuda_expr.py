@@ -156,7 +156,7 @@ def test_accesses_that_no_instruction_makes() -> None:
     assert str(caught.value) == (
         "There is no 3 x f32 memory access.\n"
         "  Hint: accesses are 2 x f32, 4 x f32, 2 x f16, 4 x f16, 8 x f16, 2 x bf16, 4 x bf16, 8 x bf16, 2 x e4m3, "
-        "4 x e4m3, 8 x e4m3, 16 x e4m3, 2 x e5m2, 4 x e5m2, 8 x e5m2, 16 x e5m2."
+        "4 x e4m3, 8 x e4m3, 16 x e4m3, 2 x e5m2, 4 x e5m2, 8 x e5m2, 16 x e5m2, 4 x i32."
     )
     with pytest.raises(LoweringError) as caught:
         copy_async(2)

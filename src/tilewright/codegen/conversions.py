@@ -226,7 +226,7 @@ _FORMATS: dict[DType, CudaFormat] = {
     ),
     TF32: CudaFormat(literal=_float, from_float="tf32_from_float", round_pair="round_pair_to_tf32"),
     TF32_TRUNCATED: CudaFormat(literal=_float),
-    I32: CudaFormat(literal=_int, in_c=True),
+    I32: CudaFormat(literal=_int, in_c=True, vectors={4: ("as_int4", "int4")}),
     I64: CudaFormat(literal=lambda value: f"{value}LL", in_c=True),
     BOOL: CudaFormat(literal=lambda value: "true" if value else "false", in_c=True),
     MBARRIER: CudaFormat(literal=_int),

@@ -38,6 +38,10 @@ class CudaExpr(ExprText):
         """`value` as the initialiser of an int, whose arithmetic may wrap around on the way."""
         return replace(self, bare=_is_modular(value))(value)
 
+    def bound(self, value: Expr) -> str:
+        """`value` as it stands behind a `<`."""
+        return self._inside(value, Op.LT.strength + 0.1)
+
     def place(self, ref: Ref) -> str:
         name = self.names.buffer(ref.buffer)
         if is_scalar(ref.buffer):

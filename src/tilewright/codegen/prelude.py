@@ -11,6 +11,7 @@ from collections.abc import Iterable
 from tilewright.codegen.async_prelude import async_prelude, wgmma_text
 from tilewright.codegen.conversions import format_prelude
 from tilewright.codegen.matrix_prelude import matrix_prelude
+from tilewright.codegen.unpack_prelude import unpack_prelude
 from tilewright.errors import LoweringError
 from tilewright.ir.kernel import PASSED_WORDS
 from tilewright.problem.philox import KEY_STEPS, MULTIPLIERS, ROUNDS
@@ -159,6 +160,7 @@ PRELUDE: dict[str, str] = {
     "commit_copies": _COMMIT_COPIES,
     "wait_copies": _WAIT_COPIES,
     **matrix_prelude(),
+    **unpack_prelude(),
     **async_prelude(),
 }
 """Every snippet by the name it defines, in the order of printing: what needs another one stands below it."""

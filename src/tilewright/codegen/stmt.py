@@ -18,6 +18,7 @@ from tilewright.codegen.matrix_prelude import (
 from tilewright.codegen.names import Names
 from tilewright.codegen.prelude import copy_async, load_streaming
 from tilewright.codegen.scalars import declarations
+from tilewright.codegen.unpack_prelude import unpack_name
 from tilewright.dtypes import F32
 from tilewright.ir.async_stmt import StoreAsync, StoreMatrices
 from tilewright.ir.buffer import Buffer, Ref, Space
@@ -40,6 +41,7 @@ from tilewright.ir.stmt import (
     ShuffleAdd,
     Stmt,
     StoreFragment,
+    UnpackCodes,
     WaitCopies,
 )
 from tilewright.ir.visit import Path, exprs_of, moved_from, walk, walk_expr, written
@@ -130,6 +132,8 @@ class BodyPrinter:
             case RoundPair():
                 places = (self._expr.place(place) for place in (stmt.first, stmt.second))
                 yield Line(depth, f"{self._expr.call(cuda_format(stmt.dtype).round_pair, *places)};")
+            case UnpackCodes():
+                yield Line(depth, f"{self._on(unpack_name(stmt.codes, stmt.dst.buffer.dtype), stmt.dst, stmt.src)};")
             case LoadMatrices() | LoadFragment() | StoreFragment() | MultiplyTiles() | QuadTranspose():
                 yield Line(depth, f"{self._collective(stmt)};")
             case ShuffleAdd():
@@ -174,7 +178,7 @@ class BodyPrinter:
 
     def _for(self, stmt: For, depth: int, path: Path) -> Iterator[Line]:
         integer = stmt.extent.dtype.cuda
-        extent = self._expr(stmt.extent)  # before the variables of the loop exist
+        extent = self._expr.bound(stmt.extent)  # before the variables of the loop exist
         starts = [self._expr(carried.start) for carried in stmt.carried]
         # What the loop carries stands in front of it, so it stays visible after it.
         counters = [self._names.bind_var(carried.name) for carried in stmt.carried]
@@ -262,7 +266,9 @@ def buffers_in_words(body: Body) -> frozenset[Buffer]:
     whole: set[Buffer] = set()
     parted: set[Buffer] = set()
     for _, stmt in walk(body):
-        matrices = isinstance(stmt, LoadMatrices) or (isinstance(stmt, MultiplyTiles) and stmt.orders is None)
+        matrices = isinstance(stmt, (LoadMatrices, UnpackCodes)) or (
+            isinstance(stmt, MultiplyTiles) and stmt.orders is None
+        )
         for place in (*written(stmt), *moved_from(stmt)):
             (whole if matrices and place.index[-1] == ZERO else parted).add(place.buffer)
         for expr in exprs_of(stmt):
@@ -299,6 +305,8 @@ def _wide_accesses(stmt: Stmt) -> Iterator[tuple[Buffer, int]]:
         case StoreMatrices():
             yield stmt.dst.buffer, MATRIX_ROW_BYTES
             yield stmt.src.buffer, WORD_BYTES
+        case UnpackCodes():
+            yield stmt.dst.buffer, WORD_BYTES
         case MultiplyTiles():
             for place in (stmt.d, stmt.a, stmt.b):
                 yield place.buffer, WORD_BYTES

@@ -9,7 +9,7 @@ asking     what a call would run; call_plan: that as a value
 pytorch    entry: which calls PyTorch must see as an operator; plain: tensors that are memory and no more; functions:
            gradients of functions of the epilogue
 on_host    NumPy's arrays
-prepared   a constant operand whose pieces are kept
+prepared   a constant operand whose pieces are kept; weights: one in codes of 4 or 8 bits
 compute    one call: looked up by its key, else views -> requests -> plans; then its launches
 guard_flags by which the device chooses between plans of a call
 autotuning which plan is the fastest, measured at the first call
@@ -29,6 +29,7 @@ from tilewright.frontend.grouped import grouped_matmul
 from tilewright.frontend.prepared import prepare
 from tilewright.frontend.quantizing import quantize
 from tilewright.frontend.scaled import scaled_matmul
+from tilewright.frontend.weights import quantize_weight
 
 __all__ = [
     "autotune",
@@ -40,5 +41,6 @@ __all__ = [
     "plan",
     "prepare",
     "quantize",
+    "quantize_weight",
     "scaled_matmul",
 ]

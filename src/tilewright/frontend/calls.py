@@ -17,6 +17,7 @@ from tilewright.frontend.options import PLAIN, Options, Precision, options_asked
 from tilewright.frontend.prepared import Prepared
 from tilewright.frontend.shapes import ShapeError
 from tilewright.frontend.tracing import Traced, ask
+from tilewright.frontend.weights import QuantizedWeight
 
 _DEFAULT: Precision = "default"
 
@@ -60,8 +61,8 @@ def matmul(
     kernel here gives the same bits in every run; "bitwise" also keeps to one order of summation whatever is tuned.
     batch_invariant: a row of the result has the same bits however many rows there are.
 
-    b may be what `prepare` made of a constant operand. Operands of complex64 are multiplied as real ones
-    (docs/accuracy.md).
+    b may be what `prepare` or `quantize_weight` made of a constant operand. Operands of complex64 are multiplied as
+    real ones (docs/accuracy.md).
 
     Work runs on the current stream of the arrays' library. NumPy's arrays are copied to a GPU and back; with no GPU
     NumPy computes, and a warning says so once. Raises what NumPy raises for shapes (ShapeError is a ValueError),
@@ -94,7 +95,7 @@ def matmul(
         options = options_asked(alpha, beta, *others)
         if options.beta == 0:
             c = None
-    multiply = b.multiply_by if type(b) is Prepared else MULTIPLY.get(type(a)) or multiply_of(a)
+    multiply = b.multiply_by if type(b) in (Prepared, QuantizedWeight) else MULTIPLY.get(type(a)) or multiply_of(a)
     try:
         if options.traced is not None:
             return options.traced.given(multiply(a, b, out, c, bias, options, arrays))
@@ -114,6 +115,11 @@ def _compiled(a: Any, b: Any, named: dict[str, Any], others: tuple[Any, ...]) ->
         from tilewright.frontend.pytorch.functions import apart
 
         return apart(matmul, (a, b), named)
+    if type(b) is QuantizedWeight:
+        raise ProblemError(
+            "torch.compile does not see products with a quantised weight.",
+            hint="call matmul in a function that torch.compiler.disable decorates.",
+        )
     if type(b) is Prepared:
         b, others = b.weight, (others[0], b.precision, *others[2:])
     from tilewright.frontend.pytorch.operator import compiled_call
@@ -179,7 +185,8 @@ def linear(
 ) -> Any:
     """`activation(x @ weight.T + bias)`; without the activation as torch.nn.functional.linear.
 
-    x: (..., in_features). weight: (out_features, in_features), or (in_features,) for one output. bias: (out_features,).
+    x: (..., in_features). weight: (out_features, in_features), or (in_features,) for one output, or `.T` of what
+    `quantize_weight` made. bias: (out_features,).
     epilogue, operands: as of `matmul`.
     Raises as `matmul`, in words of x, weight and bias.
     """
@@ -199,6 +206,8 @@ def linear(
     try:
         return matmul(*given, bias=bias, activation=activation, epilogue=epilogue, operands=operands)
     except ProblemError as error:
+        if type(weight) is QuantizedWeight:
+            raise
         raise _in_words_of_linear(error, x, weight, bias) from None
 
 

@@ -11,6 +11,7 @@
            | Move(dst, src, width, guard)       one load or store instruction; zero fill where the guard is false
            | Assign(dst, value)                 arithmetic on registers
            | RoundPair(first, second, dtype)    two elements rounded for the tensor cores
+           | UnpackCodes(dst, src, codes)       words of 4- or 8-bit codes as numbers
            | Barrier()                          all threads of the block meet
            | CommitCopies() | WaitCopies(n)     groups of asynchronous copies
            | LoadMatrices | LoadFragment | StoreFragment | MultiplyTiles | QuadTranspose    all lanes of a warp together

@@ -16,6 +16,7 @@ from tilewright.ir.buffer import Buffer, Ref
 from tilewright.ir.expr import Expr, Op
 from tilewright.isa.instruction import MatrixInstruction
 from tilewright.problem.gemm import Order
+from tilewright.problem.weight_codes import Codes
 
 
 @dataclass(frozen=True, slots=True)
@@ -220,6 +221,19 @@ class RoundPair:
 
 
 @dataclass(frozen=True, slots=True)
+class UnpackCodes:
+    """The eight codes in the words from `src` on, as numbers in the registers from `dst` on, exactly.
+
+    src: i32, one word of 4-bit codes or two of 8-bit ones. dst: f16 or bf16.
+    """
+
+    dst: Ref
+    src: Ref
+    codes: Codes
+    origin: str = ""
+
+
+@dataclass(frozen=True, slots=True)
 class QuadTranspose:
     """The lanes of a quad transpose a square of words: word j of its lane i and word i of its lane j change places.
 
@@ -260,6 +274,7 @@ Stmt = Union[  # noqa: UP007
     StoreFragment,
     MultiplyTiles,
     RoundPair,
+    UnpackCodes,
     QuadTranspose,
     ShuffleAdd,
     AsyncStmt,

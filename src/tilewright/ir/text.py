@@ -56,6 +56,7 @@ from tilewright.ir.stmt import (
     ShuffleAdd,
     Stmt,
     StoreFragment,
+    UnpackCodes,
     WaitCopies,
 )
 from tilewright.ir.visit import Path, bodies, sub_exprs
@@ -229,6 +230,8 @@ def stmt_text(stmt: Stmt) -> str:
             return f"{expr.place(stmt.d)} += {operands}  # {stmt.instruction.name}"
         case RoundPair():
             return f"{expr.place(stmt.first)} and {expr.place(stmt.second)} rounded to {stmt.dtype}"
+        case UnpackCodes():
+            return f"{expr.place(stmt.dst)} <- 8 codes of {stmt.codes} {expr.place(stmt.src)}"
         case ShuffleAdd():
             how = "+=" if stmt.op is Op.ADD else "max="
             return f"{expr.place(stmt.place)} {how} that of lane ^ {stmt.mask}"

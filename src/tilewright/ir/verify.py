@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
-from tilewright.dtypes import F32
+from tilewright.dtypes import BF16, F16, F32, I32
 from tilewright.errors import LoweringError
 from tilewright.ir.buffer import Ref, Space
 from tilewright.ir.expr import Binary, Const, Expr, Load, Op, Var
@@ -29,6 +29,7 @@ from tilewright.ir.stmt import (
     ShuffleAdd,
     Stmt,
     StoreFragment,
+    UnpackCodes,
     WaitCopies,
 )
 from tilewright.ir.text import stmt_text
@@ -141,6 +142,13 @@ def _check(body: Body, scope: _Scope, *, divergent: bool, after: str, some_lanes
                     _check_place(stmt, place, scope, after)
                     if place.buffer.space is not Space.REGISTER or place.buffer.dtype is not F32:
                         _fail(after, stmt, f"{stmt.dtype} is rounded to in registers of f32")
+            case UnpackCodes():
+                for place in (stmt.dst, stmt.src):
+                    _check_place(stmt, place, scope, after)
+                    if place.buffer.space is not Space.REGISTER:
+                        _fail(after, stmt, "codes are unpacked in registers")
+                if stmt.src.buffer.dtype is not I32 or stmt.dst.buffer.dtype not in (F16, BF16):
+                    _fail(after, stmt, f"no words of {stmt.src.buffer.dtype} are unpacked to {stmt.dst.buffer.dtype}")
             case LoadMatrices() | LoadFragment() | StoreFragment() | MultiplyTiles() | QuadTranspose() | ShuffleAdd():
                 if some_lanes:
                     _fail(after, stmt, "an instruction of the whole warp stands where only some lanes come")

@@ -38,6 +38,7 @@ from tilewright.ir.stmt import (
     ShuffleAdd,
     Stmt,
     StoreFragment,
+    UnpackCodes,
 )
 
 Path = tuple[int, ...]
@@ -116,7 +117,7 @@ def map_exprs(stmt: Stmt, change: Callable[[Expr], Expr]) -> Stmt:
             return replace(stmt, dst=ref(stmt.dst), src=ref(stmt.src), guard=guard, valid=valid)
         case Assign():
             return replace(stmt, dst=ref(stmt.dst), value=change(stmt.value))
-        case LoadMatrices() | LoadFragment() | StoreFragment() | StoreMatrices():
+        case LoadMatrices() | LoadFragment() | StoreFragment() | StoreMatrices() | UnpackCodes():
             return replace(stmt, dst=ref(stmt.dst), src=ref(stmt.src))
         case MultiplyTiles():
             return replace(stmt, d=ref(stmt.d), a=ref(stmt.a), b=ref(stmt.b))
@@ -231,7 +232,7 @@ def exprs_of(stmt: Stmt) -> tuple[Expr, ...]:
             return (*stmt.dst.index, *stmt.src.index, *conditions)
         case Assign():
             return (*stmt.dst.index, stmt.value)
-        case LoadMatrices() | LoadFragment() | StoreFragment() | StoreMatrices():
+        case LoadMatrices() | LoadFragment() | StoreFragment() | StoreMatrices() | UnpackCodes():
             return (*stmt.dst.index, *stmt.src.index)
         case MultiplyTiles():
             return (*stmt.d.index, *stmt.a.index, *stmt.b.index)
@@ -268,7 +269,7 @@ def written(stmt: Stmt) -> tuple[Ref, ...]:
     match stmt:
         case Move() | Assign() | LoadMatrices() | LoadFragment() | StoreFragment() | StoreMatrices():
             return (stmt.dst,)
-        case TmaLoad() | StoreAsync():
+        case TmaLoad() | StoreAsync() | UnpackCodes():
             return (stmt.dst,)
         case SignalFlag():
             return (stmt.place,)
@@ -286,6 +287,8 @@ def moved_from(stmt: Stmt) -> tuple[Ref, ...]:
     """The places a statement reads as such; what its expressions load is in `exprs_of`."""
     match stmt:
         case Move() | LoadMatrices() | LoadFragment() | StoreFragment() | StoreMatrices() | TmaStore() | StoreAsync():
+            return (stmt.src,)
+        case UnpackCodes():
             return (stmt.src,)
         case MultiplyTiles():
             return (stmt.a, stmt.b)

@@ -16,6 +16,7 @@ from itertools import chain, islice
 from math import inf
 from operator import itemgetter
 from time import perf_counter
+from typing import Any
 
 from tilewright.device.spec import DeviceSpec
 from tilewright.dtypes import FP8_FORMATS
@@ -34,6 +35,7 @@ from tilewright.kernels.gemv import GemvConfig
 from tilewright.kernels.simt import SimtConfig
 from tilewright.notices import say_once
 from tilewright.planning.assembly import Request, as_multiplied_by, multiplied_on, plan_of
+from tilewright.planning.coded import coded_plan, coding_plan
 from tilewright.planning.emulated import (
     emulated_plan,
     of_pieces,
@@ -50,8 +52,10 @@ from tilewright.planning.plan import GroupPlan, Plan
 from tilewright.planning.quantizing import quantizing_plan
 from tilewright.planning.ragged import ragged_plan, ranked_ragged, reads_groups_by_tma
 from tilewright.planning.ranking import Database, ranked, ranked_for_group
+from tilewright.problem.coded_product import CodedProduct
 from tilewright.problem.gemm import Gemm
 from tilewright.problem.quantization import Quantization
+from tilewright.problem.weight_coding import WeightCoding
 from tilewright.runtime.driver import Gpu, open_gpu
 from tilewright.toolchain import grid_of
 from tilewright.winners.lookup import default_lookup
@@ -85,7 +89,7 @@ class Dispatcher:
         self._kept: dict[Request, Plan] = {}
         self._groups: dict[tuple[Request, ...], GroupPlan] = {}
         self._ragged: dict[Request, Plan] = {}
-        self._quantizing: dict[tuple[Quantization, int], Plan] = {}
+        self._others: dict[Any, Plan] = {}
         self._orders: dict[tuple[Gemm, int], ReductionOrder] = {}
         self._reported: set[tuple[str, str]] = set()
         self._lock = threading.RLock()
@@ -156,20 +160,34 @@ class Dispatcher:
 
     def quantizing(self, problem: Quantization, aligned_bytes: int, *, capturing: Callable[[], bool]) -> Plan:
         """What makes FP8 codes and scales. Raises LaunchError where it is new and a stream is recording a graph."""
-        key = problem, aligned_bytes
-        found = self._quantizing.get(key)
+        make = lambda: quantizing_plan(self.kernels, problem, aligned_bytes)  # noqa: E731
+        return self._other((problem, aligned_bytes), make, "no kernel that quantises so", capturing)
+
+    def coding(self, problem: WeightCoding, *, capturing: Callable[[], bool]) -> Plan:
+        """What makes codes of a weight. Raises as `quantizing`."""
+        return self._other(
+            problem, lambda: coding_plan(self.kernels, problem), "no kernel that quantises so", capturing
+        )
+
+    def coded(self, problem: CodedProduct, *, capturing: Callable[[], bool]) -> Plan:
+        """A product with a coded weight. Raises as `quantizing`, and LaunchError for a GPU that cannot compute it."""
+        return self._other(problem, lambda: coded_plan(self.kernels, problem), "no kernel of this product", capturing)
+
+    def _other(self, key: Any, make: Callable[[], Plan], which: str, capturing: Callable[[], bool]) -> Plan:
+        """A plan that is kept, made where it is new. which: is not there, in words."""
+        found = self._others.get(key)
         if found is None:
             self.refuse_fork()
             if capturing():
                 raise LaunchError(
-                    "The stream is recording a CUDA graph, and no kernel that quantises so is loaded yet.",
+                    f"The stream is recording a CUDA graph, and {which} is loaded yet.",
                     note="compiling and loading cannot be recorded.",
                     hint="make the same call once before the capture.",
                 )
             with self._lock, self.gpu.as_current():
-                if len(self._quantizing) >= _KEPT_PLANS:
-                    self._quantizing.clear()
-                found = self._quantizing[key] = quantizing_plan(self.kernels, problem, aligned_bytes)
+                if len(self._others) >= _KEPT_PLANS:
+                    self._others.clear()
+                found = self._others[key] = make()
         return found
 
     def knows_ragged(self, request: Request) -> bool:
@@ -261,7 +279,7 @@ class Dispatcher:
         self._plans.clear()
         self._groups.clear()
         self._ragged.clear()
-        self._quantizing.clear()
+        self._others.clear()
         self._kept.clear()
 
     def leave(self) -> None:

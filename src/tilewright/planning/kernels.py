@@ -14,6 +14,7 @@ from tilewright.device.spec import DeviceSpec
 from tilewright.errors import ScheduleError, TilewrightError
 from tilewright.ir.kernel import Guard, Kernel, Variant
 from tilewright.ir.work import Problems, SplitK
+from tilewright.kernels.coded import CodedConfig
 from tilewright.kernels.configuration import name_of
 from tilewright.kernels.gemv import GemvConfig
 from tilewright.kernels.quantization import QuantizationConfig
@@ -21,10 +22,12 @@ from tilewright.kernels.reduce import ReduceConfig
 from tilewright.kernels.relayout import RelayoutConfig
 from tilewright.kernels.scaling import ScalingConfig
 from tilewright.kernels.splitting import SplittingConfig
+from tilewright.kernels.weight_coding import WeightCodingConfig
 from tilewright.lowering.variants import MAX_INDEX, ends_whole, reads_vectors, widest
 from tilewright.planning.packing import Alignment
 from tilewright.planning.skinny import Skinny
 from tilewright.planning.stack import Stack
+from tilewright.problem.coded_product import CodedProduct
 from tilewright.problem.gemm import Dim, Gemm, OperandName, piece_of
 from tilewright.problem.quantization import Quantization
 from tilewright.problem.reduction import Reduction
@@ -32,6 +35,7 @@ from tilewright.problem.relayout import Relayout
 from tilewright.problem.scaling import Scaling
 from tilewright.problem.splitting import Splitting
 from tilewright.problem.values import AddedName
+from tilewright.problem.weight_coding import WeightCoding
 from tilewright.runtime.cubin_cache import CubinCache
 from tilewright.runtime.driver import Gpu
 from tilewright.runtime.launch import LoadedKernel, load
@@ -43,6 +47,17 @@ from tilewright.toolchain import Build, arguments, build, check_launchable, grid
 from tilewright.winners.plan_config import PlanConfig
 
 DIMS: tuple[Dim, ...] = ("m", "n", "k")
+
+_AuxiliaryConfig = (
+    CodedConfig
+    | QuantizationConfig
+    | RelayoutConfig
+    | ReduceConfig
+    | ScalingConfig
+    | SplittingConfig
+    | WeightCodingConfig
+)
+_AuxiliaryProblem = CodedProduct | Quantization | Relayout | Reduction | Scaling | Splitting | WeightCoding
 
 
 @dataclass(frozen=True, slots=True)
@@ -127,11 +142,12 @@ class Kernels:
 
     def auxiliary(
         self,
-        config: QuantizationConfig | RelayoutConfig | ReduceConfig | ScalingConfig | SplittingConfig,
-        problem: Quantization | Relayout | Reduction | Scaling | Splitting,
+        config: _AuxiliaryConfig,
+        problem: _AuxiliaryProblem,
         guard: Guard | None = None,
     ) -> PreparedLaunch:
-        """The launch of a kernel that stands before or after a product. guard: of `Variant`.
+        """The launch of a kernel that stands before or after a product, or multiplies by a coded weight. guard: of
+        `Variant`.
 
         Raises what compiling or loading raises, the second time at once.
         """

@@ -107,7 +107,7 @@ def error_bound(operands: Operands, *, promote_every: int = 0, result: str = "C"
     gemm = operands.gemm
     gamma = _sum_bound(gemm, promote_every)
     with np.errstate(invalid="ignore", over="ignore", divide="ignore"):
-        exact = summed(operands, lambda name: as_multiplied(operands, name))
+        exact = summed(operands, lambda name: as_multiplied(operands, name) * scale_of(operands, name))
         sums = summed(
             operands,
             lambda name: _magnitudes(gemm, name, as_multiplied(operands, name)) * np.abs(scale_of(operands, name)),

@@ -13,6 +13,7 @@ from tilewright.ir.buffer import Buffer, Ref
 from tilewright.ir.expr import Apply, Binary, Cast, Expr, Fma, Load, Op, RandomNumber, Select
 from tilewright.ir.stmt import Assign, Move
 from tilewright.ir.visit import walk_expr
+from tilewright.problem.weight_codes import E4M3_CODES, INT4, Codes
 from tilewright.simulator.context import Context
 from tilewright.simulator.convoy import Convoy
 from tilewright.simulator.index import Predicate
@@ -171,6 +172,31 @@ class RoundPairOp:
             place.mark(convoy)
         self.context.tell_computed(self.site, convoy, ROUND_PAIR)
 
+
+@dataclass(slots=True)
+class UnpackCodesOp:
+    """Words of codes as numbers in other registers."""
+
+    site: Site
+    context: Context
+    codes: Codes
+    numbers: RegisterView
+    words: RegisterView
+
+    def __call__(self, convoy: Convoy) -> None:
+        mask = convoy.mask
+        words = self.words.read(convoy)  # (words, lanes)
+        found = np.moveaxis(self.codes.unpack(words), -1, 1).reshape(-1, words.shape[-1])
+        np.copyto(self.numbers.of(convoy), found, where=True if mask is None else mask.lanes, casting="same_kind")
+        self.numbers.mark(convoy)
+        self.context.tell_computed(self.site, convoy, UNPACK[self.codes])
+
+
+UNPACK: Mapping[Codes, Mapping[str, int]] = {
+    INT4: {"SHF": 3, "LOP3": 4, "HFMA2": 4},
+    E4M3_CODES: {"SHF": 6, "LOP3": 8, "HFMA2": 4},
+}
+"""What unpacks eight codes."""
 
 ROUND_PAIR: Mapping[str, int] = {"CVT": 2}
 """What rounds two elements, by the name that a conversion has here: a check, two additions."""

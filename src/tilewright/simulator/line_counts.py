@@ -41,10 +41,11 @@ from tilewright.ir.stmt import (
     RoundPair,
     ShuffleAdd,
     StoreFragment,
+    UnpackCodes,
 )
 from tilewright.ir.visit import Path
 from tilewright.layout.fragment import MATRIX_ROW_BYTES
-from tilewright.simulator.assigns import ROUND_PAIR, operations_of
+from tilewright.simulator.assigns import ROUND_PAIR, UNPACK, operations_of
 from tilewright.simulator.asynchronous.clocks import GROUP_WARPS
 from tilewright.simulator.collective import SHUFFLE, TRANSPOSE_QUAD, multiply_opcodes
 from tilewright.simulator.opaque_tiles import access_opcodes, load_access, store_access
@@ -176,6 +177,8 @@ def _described(site: Site) -> _Described | None:
             return _Described("arithmetic", opcodes, stmt.d.buffer.name, tile_multiply_adds=adds)
         case RoundPair():
             return _Described("arithmetic", ROUND_PAIR, stmt.first.buffer.name)
+        case UnpackCodes():
+            return _Described("arithmetic", UNPACK[stmt.codes], stmt.dst.buffer.name)
         case QuadTranspose():
             return _Described("arithmetic", TRANSPOSE_QUAD, stmt.place.buffer.name)
         case ShuffleAdd():

@@ -37,11 +37,13 @@ from tilewright.ir.stmt import (
     ShuffleAdd,
     Stmt,
     StoreFragment,
+    UnpackCodes,
     WaitCopies,
 )
 from tilewright.ir.visit import Path, exprs_of, walk, walk_expr
 from tilewright.layout.fragment import MATRIX_ROW_BYTES, QUAD_LANES, WORD_BYTES
-from tilewright.simulator.assigns import AllocOp, ReadOp, RoundPairOp, assign_op, copy_ops
+from tilewright.problem.weight_codes import FRAGMENT_CODES
+from tilewright.simulator.assigns import AllocOp, ReadOp, RoundPairOp, UnpackCodesOp, assign_op, copy_ops
 from tilewright.simulator.async_moves import AsyncCopyOp, CommitOp, WaitOp
 from tilewright.simulator.asynchronous.compile import TELLING, WAITING, Compiler
 from tilewright.simulator.asynchronous.meeting_ops import UniformCheckOp
@@ -261,6 +263,11 @@ class _Translator:
                 values = self._values(site, names)
                 places = values.view(stmt.first), values.view(stmt.second)
                 return [RoundPairOp(site, self._context, places, stmt.dtype)]
+            case UnpackCodes():
+                site = self._sites.add(path, stmt, names.loops)
+                values = self._values(site, names)
+                words = values.run(stmt.src, FRAGMENT_CODES // stmt.codes.per_word)
+                return [UnpackCodesOp(site, self._context, stmt.codes, values.run(stmt.dst, FRAGMENT_CODES), words)]
             case QuadTranspose():
                 return [self._transpose_quad(stmt, self._sites.add(path, stmt, names.loops), names)]
             case ShuffleAdd():

@@ -1,0 +1,83 @@
+"""Functions that make numbers of words of codes, as they are printed in front of a kernel that uses them."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from tilewright.dtypes import BF16, F16, DType
+from tilewright.problem.weight_codes import E4M3_CODES, INT4, Codes
+
+
+def unpack_name(codes: Codes, dtype: DType) -> str:
+    """The function that unpacks eight codes.
+
+    >>> unpack_name(INT4, BF16)
+    'unpack_int4_to_bf16'
+    """
+    return f"unpack_{codes}_to_{dtype}"
+
+
+@dataclass(frozen=True, slots=True)
+class _Pairs:
+    """A format of numbers, two in a word: its name in PTX, and numbers of it as the bits of both halves. magic: under
+    whose exponent the last bit of the mantissa is 1; minus: -(magic + 8). dropped: the bits by which the exponent of an
+    e4m3 stands lower than in this format; rebias: what its numbers are then multiplied by."""
+
+    ptx: str
+    magic: int
+    one: int
+    minus: int
+    dropped: int
+    rebias: int
+
+
+_PAIRS: dict[DType, _Pairs] = {
+    BF16: _Pairs("bf16x2", 0x43004300, 0x3F803F80, 0xC308C308, 4, 0x7B807B80),  # 128, 1, -136; 2**120
+    F16: _Pairs("f16x2", 0x64006400, 0x3C003C00, 0xE408E408, 1, 0x5C005C00),  # 1024, 1, -1032; 2**8
+}
+
+
+def _head(codes: Codes, dtype: DType, words: int) -> str:
+    return (
+        f"__device__ __forceinline__ void {unpack_name(codes, dtype)}(void* numbers, const int* words) {{\n"
+        f"    const unsigned bits[{words}] = {{{', '.join(f'(unsigned)words[{i}]' for i in range(words))}}};\n"
+        "    unsigned pairs[4];\n"
+        "#pragma unroll\n"
+    )
+
+
+def _fma(pairs: _Pairs, factor: int, addend: int) -> str:
+    return (
+        f'        asm("fma.rn.{pairs.ptx} %0, %1, %2, %3;"\n'
+        f'            : "=r"(pairs[i]) : "r"(pair), "r"({factor:#x}u), "r"({addend:#x}u));\n'
+        "    }\n    memcpy(numbers, pairs, 16);\n}"
+    )
+
+
+def _unpack_int4(dtype: DType) -> str:
+    pairs = _PAIRS[dtype]
+    return (
+        "// Eight 4-bit codes, stored plus 8: a nibble under a constant exponent is a number, all of it exact.\n"
+        + _head(INT4, dtype, 1)
+        + "    for (int i = 0; i < 4; ++i) {\n"
+        + f"        const unsigned pair = (bits[0] >> 4 * i & 0x000f000fu) | {pairs.magic:#x}u;\n"
+        + _fma(pairs, pairs.one, pairs.minus)
+    )
+
+
+def _unpack_e4m3(dtype: DType) -> str:
+    pairs = _PAIRS[dtype]
+    return (
+        "// Eight e4m3 codes: moved under the exponent of the wider format, times the ratio of the biases.\n"
+        + _head(E4M3_CODES, dtype, 2)
+        + "    for (int i = 0; i < 4; ++i) {\n"
+        + "        const unsigned two = i % 2 ? bits[i / 2] : bits[i / 2] << 8;\n"
+        + f"        const unsigned pair = (two & 0x80008000u) | (two & 0x7f007f00u) >> {pairs.dropped};\n"
+        + _fma(pairs, pairs.rebias, 0x80008000)
+    )
+
+
+def unpack_prelude() -> dict[str, str]:
+    """Every snippet by the name it defines."""
+    made = {INT4: _unpack_int4, E4M3_CODES: _unpack_e4m3}
+    return {unpack_name(codes, dtype): text(dtype) for codes, text in made.items() for dtype in _PAIRS}

@@ -1,0 +1,261 @@
+"""`quantize_weight`: a constant operand in codes of 4 or 8 bits, which `matmul` and `linear` multiply as it lies."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+from tilewright.dtypes import BF16, F16, F32, DType
+from tilewright.errors import ProblemError
+from tilewright.frontend.compute import MOST, HostMemory, gpu_of, refuse_other_library, writable_view
+from tilewright.frontend.libraries import DTypeError, TorchArrays, View, library_of
+from tilewright.frontend.libraries.views import c_strides
+from tilewright.frontend.options import Options, result_format
+from tilewright.frontend.shapes import ShapeError
+from tilewright.planning.dispatch import dispatcher
+from tilewright.planning.plan import Place, Plan
+from tilewright.problem.coded_product import CodedProduct, CodedWeight
+from tilewright.problem.epilogue import Epilogue
+from tilewright.problem.gemm import LARGEST_SIZE
+from tilewright.problem.weight_codes import E4M3_CODES, INT4, Codes
+from tilewright.problem.weight_coding import WeightCoding
+from tilewright.units import format_bytes
+
+_CODES: dict[int, Codes] = {4: INT4, 8: E4M3_CODES}
+
+_ALIGNED = 16
+"""Bytes of which the addresses and rows of activations are multiples."""
+
+
+def quantize_weight(weight: Any, *, bits: Any = 4, group: Any = 128) -> QuantizedWeight:
+    """A constant operand b of `matmul(a, b)` in few bits, for a skinny a: codes and scales, which stay on the GPU.
+
+    weight: (k, n), f32, f16 or bf16, on a GPU, in any order; `layer.weight.T` of a linear layer. bits: 4, signed
+    integers from -7 to 7, or 8, e4m3. group: 32, 64 or 128 neighbours of k, a divisor of k, that share a scale in bf16;
+    or "column", all of k, whose scale is f32 (k a multiple of 32). A scale is the largest magnitude of its group over 7
+    or 448; codes are rounded to nearest, ties to even. A group with NaN or infinity makes its column of results NaN.
+
+    A product takes a of bf16 or f16 and any number of rows, sums in f32, and rounds nothing but codes and result: its
+    error is that of `a @ (codes * scales)` in f32. It reads 4.125 bits of a weight for groups of 128. There are no
+    gradients. Raises ShapeError, DTypeError and ProblemError for what cannot be quantised so.
+    """
+    library = library_of(weight)
+    codes = _CODES.get(bits)
+    if codes is None:
+        raise ProblemError(f"bits={bits!r} is not known.", hint="weights have 4 bits (int4) or 8 (e4m3).")
+    if group != "column" and (group not in (32, 64, 128) or isinstance(group, bool)):
+        raise ProblemError(f"group={group!r} is not known.", hint="groups are 32, 64, 128 or 'column'.")
+    view: View = library.view(weight)
+    if view.dtype not in (F32, F16, BF16):
+        raise DTypeError(f"quantize_weight: the weight holds {view.dtype}.", hint="give one of f32, f16 or bf16.")
+    if len(view.shape) != 2:
+        raise ShapeError(
+            f"quantize_weight: a weight of shape {view.shape} is not a matrix.", hint="give one of (k, n)."
+        )
+    k, n = view.shape
+    kind = CodedWeight(n, k, codes, 0 if group == "column" else group)
+    if view.device is None:
+        raise HostMemory(
+            f"The array of {library.name} lies in host memory, not on a GPU.", hint="move it to the GPU first."
+        )
+    return QuantizedWeight(library, weight, view, kind)
+
+
+@dataclass(frozen=True, slots=True)
+class _Known:
+    """What calls that look alike share. plan: None for an empty result."""
+
+    make: Callable[[], Any]
+    plan: Plan | None
+
+
+class QuantizedWeight:
+    """What `quantize_weight` returns: `b` of `matmul(a, b)`; its `.T` is the weight of `linear`. shape: of the operand.
+    nbytes: of codes and scales."""
+
+    def __init__(self, library: Any, weight: Any, view: View, kind: CodedWeight) -> None:
+        self._library, self._kind, self._is_transposed = library, kind, False
+        assert view.device is not None
+        self._device = view.device
+        self._scales_at = kind.words * F32.bytes
+        self._memory = library.maker((-(-kind.bytes // F32.bytes),), F32, weight)()
+        self._calls: dict[Any, _Known] = {}
+        steps = view.strides
+        if any(step < 0 for step in steps):
+            weight = library.tight(weight)
+            steps = c_strides(view.shape)
+        problem = WeightCoding(kind, view.dtype, *steps)
+        plan = dispatcher(self._device).coding(problem, capturing=library.capturing)
+        base = library.address(self._memory)
+        self._run(plan, {Place.A: library.address(weight), Place.OUT: base, Place.SCALE_B: base + self._scales_at})
+        library.finished((weight, self._memory), self._device)
+
+    @property
+    def shape(self) -> tuple[int, int]:
+        k, n = self._kind.k, self._kind.n
+        return (n, k) if self._is_transposed else (k, n)
+
+    @property
+    def nbytes(self) -> int:
+        return self._kind.bytes
+
+    @property
+    def T(self) -> QuantizedWeight:
+        """The same memory as the other operand: (out_features, in_features), as `linear` takes a weight."""
+        other = object.__new__(QuantizedWeight)
+        other.__dict__.update(self.__dict__)
+        other._is_transposed = not self._is_transposed
+        return other
+
+    def __repr__(self) -> str:
+        kind = self._kind
+        group = f"groups of {kind.group}" if kind.group else "a scale for each column"
+        return f"QuantizedWeight({self.shape}, {kind.codes}, {group}, {format_bytes(self.nbytes)})"
+
+    def _run(self, plan: Plan, places: dict[Place, int]) -> None:
+        with gpu_of(dispatcher(self._device), self._library):
+            plan.run(self._library.stream(self._device), [places.get(place, 0) for place in Place])
+
+    def multiply_by(
+        self, a: Any, b: Any, out: Any, c: Any, bias: Any, options: Options, operands: tuple[Any, ...] = ()
+    ) -> Any:
+        """`a` times the weight, as a way of a call whose b is this one."""
+        library = self._library
+        refuse_other_library(library, "a", a)
+        if c is not None or operands or options.traced is not None or options.precision != "default":
+            raise ProblemError(
+                "A product with a quantised weight takes alpha, a bias, an activation and out_dtype.",
+                hint="compute c, a function of the epilogue or another precision apart.",
+            )
+        if self._is_transposed:
+            raise ShapeError(
+                "matmul: the quantised weight is transposed.", hint="pass its .T; linear takes it as it is."
+            )
+        if isinstance(library, TorchArrays) and not _is_plain(a, *(x for x in (out, bias) if x is not None)):
+            raise ProblemError(
+                "A product with a quantised weight is seen by no autograd, torch.compile or torch.func.",
+                hint="call it under torch.no_grad(), with tensors that want no gradients.",
+            )
+        return self._multiplied(a, out, bias, options)
+
+    def _multiplied(self, a: Any, out: Any, bias: Any, options: Options) -> Any:
+        library = self._library
+        key = _key(library, a, bias, options)
+        known = self._calls.get(key)
+        if known is None:
+            view = library.view(a)
+            if not _is_read_as_it_lies(view):
+                return self._multiplied(library.spread(a, view.shape), out, bias, options)
+            if bias is not None:
+                dtype = result_format(options, view.dtype)
+                held = self._checked_bias(bias, dtype)
+                if held.dtype is not dtype:
+                    return self._multiplied(a, out, library.convert(bias, dtype), options)
+                if held.shape[0] > 1 and held.strides[0] != 1:
+                    return self._multiplied(a, out, library.spread(bias, held.shape), options)
+            known = self._settled(view, bias is not None, options, a)
+            if key is not None:
+                if len(self._calls) >= MOST:
+                    self._calls.clear()
+                self._calls[key] = known
+        if out is not None:
+            return self._into(out, a, bias, options, known)
+        result = known.make()
+        self._start(known, a, result, bias)
+        return result
+
+    def _start(self, known: _Known, a: Any, result: Any, bias: Any) -> None:
+        if known.plan is None:
+            return
+        library, base = self._library, self._library.address(self._memory)
+        places = {Place.A: library.address(a), Place.B: base, Place.SCALE_B: base + self._scales_at}
+        places |= {Place.OUT: library.address(result), Place.BIAS: 0 if bias is None else library.address(bias)}
+        self._run(known.plan, places)
+        library.finished((a, bias, self._memory, result), self._device)
+
+    def _into(self, out: Any, a: Any, bias: Any, options: Options, known: _Known) -> Any:
+        """The result in `out`, through an array of its own unless it lies in C order and apart from what is read."""
+        library, view = self._library, self._library.view(a)
+        refuse_other_library(library, "out", out)
+        target, dtype = writable_view(library, out), result_format(options, view.dtype)
+        shape = (*view.shape[:-1], self._kind.n)
+        if target.shape != shape or target.dtype is not dtype:
+            raise ShapeError(f"`out` is {target.dtype} of shape {target.shape}, and the result {dtype} of {shape}.")
+        read = [view] if bias is None else [view, library.view(bias)]
+        if target.strides == c_strides(shape) and not any(target.overlaps(one) for one in read):
+            self._start(known, a, out, bias)
+        else:
+            result = known.make()
+            self._start(known, a, result, bias)
+            library.assign(out, result)
+        return out
+
+    def _checked_bias(self, bias: Any, dtype: DType) -> View:
+        refuse_other_library(self._library, "bias", bias)
+        view: View = self._library.view(bias)
+        if view.shape != (self._kind.n,):
+            raise ShapeError(f"A bias of shape {view.shape} is not one of ({self._kind.n},).")
+        if view.dtype.bits > dtype.bits:
+            raise DTypeError(f"A bias of {view.dtype} is wider than the result, {dtype}.", hint="convert it.")
+        if view.device != self._device:
+            raise ProblemError(f"bias lies on {view.place}, and the weight on GPU {self._device}.", hint="move one.")
+        return view
+
+    def _settled(self, a: View, has_bias: bool, options: Options, like: Any) -> _Known:
+        """The plan of a call. Raises what the call may raise."""
+        kind = self._kind
+        if a.dtype not in (BF16, F16):
+            raise DTypeError(
+                f"A quantised weight is multiplied by bf16 or f16, and a holds {a.dtype}.", hint="convert a."
+            )
+        if not a.shape or a.shape[-1] != kind.k:
+            raise ShapeError(f"matmul: a of shape {a.shape} does not go with a quantised weight of shape {self.shape}.")
+        if a.device != self._device:
+            raise ProblemError(f"a lies on {a.place}, and the weight on GPU {self._device}.", hint="move one.")
+        out = result_format(options, a.dtype)
+        m = math.prod(a.shape[:-1])
+        make = self._library.maker((*a.shape[:-1], kind.n), out, like)
+        if not m:
+            return _Known(make, None)
+        if m > LARGEST_SIZE:
+            raise ProblemError(f"{m} rows are more than kernels take.")
+        lda = a.strides[0] if len(a.shape) == 2 and m > 1 else kind.k
+        epilogue = Epilogue(
+            bias="n" if has_bias else None, activation=options.activation, scale=() if kind.group else ("n",)
+        )
+        problem = CodedProduct(m, kind, a.dtype, out, lda, kind.n, options.alpha, epilogue=epilogue)
+        return _Known(make, dispatcher(self._device).coded(problem, capturing=self._library.capturing))
+
+    def words_of(self, a: Any, options: Options) -> str:
+        """What runs for a call that was made before, for people; empty where it is not known."""
+        known = self._calls.get(_key(self._library, a, None, options))
+        return "" if known is None or known.plan is None else known.plan.words
+
+
+def _key(library: Any, a: Any, bias: Any, options: Options) -> Any:
+    """What calls that look alike have in common; None where they are not remembered."""
+    sign = getattr(library, "sign", None)
+    try:
+        return None if sign is None else (options, sign(a), None if bias is None else sign(bias))
+    except (AttributeError, RuntimeError):  # of another library, or without memory
+        return None
+
+
+def _is_read_as_it_lies(a: View) -> bool:
+    """Whether rows are contiguous, apart, and begin at multiples of 16 bytes; also of what is refused later."""
+    if not a.shape or 0 in a.shape or a.dtype.bytes != 2:
+        return True
+    if len(a.shape) != 2:
+        rows = a.strides == c_strides(a.shape)
+        return rows and a.pointer % _ALIGNED == 0
+    (m, k), (down, right) = a.shape, a.strides
+    apart = m == 1 or (down >= k and down * a.dtype.bytes % _ALIGNED == 0)
+    return (right == 1 or k == 1) and apart and a.pointer % _ALIGNED == 0
+
+
+def _is_plain(*arrays: Any) -> bool:
+    from tilewright.frontend.pytorch.entry import is_plain
+
+    return is_plain(*arrays)

@@ -1,0 +1,294 @@
+"""Products with a weight in codes of 4 or 8 bits.
+
+    C[m, n] = f(sum over groups of k: scale[n, group] * sum_k A[m, k] * code[k, n])
+
+A weight has a scale for each column of B and `group` neighbours of k, or one for each column. Codes and scales lie as
+the lanes of a warp take them: tiles of 16 columns one after the other, in each the units of k, in each 16 bytes for
+every lane, which are its parts of the 16 x 16 operands of mma.m16n8k16 (layout of the instruction: `layout.fragment`).
+So a warp reads 512 neighbouring bytes, and no lane exchanges anything.
+
+Codes are exact in bf16 and f16, and so are their products in f32. The scale multiplies the sum of a group, in f32, when
+it is added to the sum of all groups: no weight is rounded but by its code. So the error of a result is that of a
+product whose sums are promoted every group (`problem.tolerance`), of the same A and of B = code * scale.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from tilewright.dtypes import BF16, F16, F32, I32, Array, DType
+from tilewright.errors import FormatError, ProblemError
+from tilewright.problem.block_scales import BlockScales
+from tilewright.problem.epilogue import PLAIN, Epilogue
+from tilewright.problem.gemm import Gemm, Order, leading_of
+from tilewright.problem.problem import NamedMatrix, Scalar, ScalarKind
+from tilewright.problem.reference import Operands
+from tilewright.problem.storages import Storages, lines_of, poisoned
+from tilewright.problem.weight_codes import FRAGMENT_CODES, Codes, CodesName
+from tilewright.units import ceil_div
+
+TILE = 16
+"""Columns of B of a tile, and elements of k of one multiplication."""
+
+LANES = 32
+
+LANE_WORDS = 4
+"""Words of a lane in a unit: one access of 16 bytes."""
+
+GROUPS = (32, 64, 128)
+"""Neighbours of k that may share a scale."""
+
+SCALE = BF16
+"""The format of the scales of groups: 2 bytes of memory, and the range of f32. A code is of the rounded scale."""
+
+
+@dataclass(frozen=True, slots=True)
+class CodedWeight:
+    """How a weight lies. n, k: of B, (k, n). group: neighbours of k that share a scale; 0: a column has one scale."""
+
+    n: int
+    k: int
+    codes: Codes
+    group: int = 128
+
+    def __post_init__(self) -> None:
+        if self.group not in (0, *GROUPS):
+            raise ProblemError(f"Groups of {self.group} have no scales.", hint="groups are 32, 64 or 128, or rows.")
+        multiple = self.group or min(GROUPS)
+        if self.k % multiple or not self.k or not self.n:
+            raise ProblemError(
+                f"k = {self.k} of a weight is not a multiple of {multiple}, or n = {self.n} is 0.",
+                hint="choose smaller groups, or pad the weight and the activations with zeros along k.",
+            )
+
+    @property
+    def tiles(self) -> int:
+        return ceil_div(self.n, TILE)
+
+    @property
+    def words_of_step(self) -> int:
+        """Words of a lane for one multiplication."""
+        return FRAGMENT_CODES // self.codes.per_word
+
+    @property
+    def unit(self) -> int:
+        """Elements of k of a unit."""
+        return TILE * LANE_WORDS // self.words_of_step
+
+    @property
+    def units(self) -> int:
+        return ceil_div(self.k, self.unit)
+
+    @property
+    def groups(self) -> int:
+        """Scales of a column."""
+        return self.k // self.group if self.group else 1
+
+    @property
+    def words(self) -> int:
+        return self.tiles * self.units * LANES * LANE_WORDS
+
+    @property
+    def scale_elements(self) -> int:
+        """Of groups, padded to whole tiles; of columns, one each."""
+        return self.tiles * self.groups * TILE if self.group else self.n
+
+    @property
+    def scale_dtype(self) -> DType:
+        return SCALE if self.group else F32
+
+    @property
+    def bytes(self) -> int:
+        return self.words * I32.bytes + self.scale_elements * self.scale_dtype.bytes
+
+    def pack(self, numbers: Array) -> Array:
+        """The words of codes given as numbers, (n, k), as they lie in memory; 0 where there are none."""
+        padded = np.zeros((self.tiles * TILE, self.units * self.unit), np.float32)
+        padded[: self.n, : self.k] = numbers
+        steps = self.unit // TILE
+        blocks = padded.reshape(self.tiles, TILE, self.units, steps, TILE).transpose(0, 2, 3, 1, 4)
+        row, column = fragment_places()
+        words = self.codes.pack(blocks[..., row, column])  # tiles, units, steps, lanes, words of a step
+        return np.ascontiguousarray(words.transpose(0, 1, 3, 2, 4)).reshape(-1)
+
+    def unpack(self, words: Array) -> Array:
+        """The codes in memory as numbers, (n, k)."""
+        steps = self.unit // TILE
+        laid = np.asarray(words).reshape(self.tiles, self.units, LANES, steps, self.words_of_step)
+        numbers = self.codes.unpack(laid).reshape(*laid.shape[:-1], FRAGMENT_CODES).transpose(0, 1, 3, 2, 4)
+        row, column = fragment_places()
+        blocks = np.empty((self.tiles, self.units, steps, TILE, TILE), np.float32)
+        blocks[..., row, column] = numbers
+        whole = blocks.transpose(0, 3, 1, 2, 4).reshape(self.tiles * TILE, -1)
+        return whole[: self.n, : self.k]
+
+    def lay_scales(self, scales: Array) -> Array:
+        """Scales, (n, groups), in the order of memory: those of a lane's two columns side by side. 1 where none are."""
+        if not self.group:
+            return np.asarray(scales, np.float32).reshape(-1)
+        padded = np.ones((self.tiles * TILE, self.groups), np.float32)
+        padded[: self.n] = scales
+        laid = padded.reshape(self.tiles, 2, TILE // 2, self.groups).transpose(0, 3, 2, 1)
+        return self.scale_dtype.encode(np.ascontiguousarray(laid).reshape(-1))
+
+    def read_scales(self, stored: Array) -> Array:
+        """Stored scales as (n, groups), float32."""
+        values = self.scale_dtype.decode(stored).astype(np.float32)
+        if not self.group:
+            return values.reshape(-1, 1)
+        laid = values.reshape(self.tiles, self.groups, TILE // 2, 2).transpose(0, 3, 2, 1)
+        return laid.reshape(self.tiles * TILE, self.groups)[: self.n]
+
+
+def fragment_places() -> tuple[Array, Array]:
+    """Row and column of each element of a lane, (lanes, 8), in the 16 x 16 left operand of mma.m16n8k16."""
+    lane, element = np.indices((LANES, FRAGMENT_CODES))
+    return lane // 4 + 8 * (element // 2 % 2), 2 * (lane % 4) + element % 2 + 8 * (element // 4)
+
+
+@dataclass(frozen=True, slots=True)
+class CodedProduct:
+    """A: (m, k), rows lda elements apart. C: (m, n), rows ldc apart, with an epilogue of ready-made parts. dtype: of A,
+    bf16 or f16, to which codes are unpacked; out: of C. alpha, beta: as of a `Gemm`."""
+
+    m: int
+    weight: CodedWeight
+    dtype: DType = BF16
+    out: DType = BF16
+    lda: int = 0
+    ldc: int = 0
+    alpha: float = 1.0
+    beta: float = 0.0
+    epilogue: Epilogue = PLAIN
+
+    def __post_init__(self) -> None:
+        if self.dtype not in (BF16, F16):
+            raise FormatError(f"Codes are not unpacked to {self.dtype}.", hint="activations are bf16 or f16.")
+        epilogue = self.epilogue
+        if epilogue.residual or epilogue.function is not None or epilogue.results:
+            raise ProblemError("A product with a coded weight takes a bias and an activation, no other epilogue.")
+        if epilogue.scale != (() if self.weight.group else ("n",)):
+            raise ProblemError("The epilogue has the scales of columns where a weight has no groups, and only there.")
+        object.__setattr__(self, "lda", self.lda or self.k)
+        object.__setattr__(self, "ldc", self.ldc or self.n)
+        if self.lda < self.k or self.ldc < self.n:
+            raise ProblemError(f"Rows of {self.k} and {self.n} elements cannot be {self.lda} and {self.ldc} apart.")
+
+    @property
+    def n(self) -> int:
+        return self.weight.n
+
+    @property
+    def k(self) -> int:
+        return self.weight.k
+
+    @property
+    def matrices(self) -> tuple[NamedMatrix, ...]:
+        scales = (NamedMatrix("scales", self.weight.scale_dtype),) if self.weight.group else ()
+        added = (NamedMatrix(one.name, one.dtype or self.out) for one in self.epilogue.operands)
+        return NamedMatrix("A", self.dtype), NamedMatrix("codes", I32), NamedMatrix("C", self.out), *scales, *added
+
+    @property
+    def results(self) -> tuple[str, ...]:
+        return ("C",)
+
+    @property
+    def scalars(self) -> tuple[Scalar, ...]:
+        sizes = (Scalar(name.upper(), getattr(self, name), ScalarKind.SIZE) for name in ("m", "n", "k"))
+        leading = (Scalar(leading_of(name), getattr(self, leading_of(name)), ScalarKind.OFFSET) for name in ("A", "C"))
+        return *sizes, *leading, *(Scalar(name, getattr(self, name), ScalarKind.FACTOR) for name in ("alpha", "beta"))
+
+    @property
+    def formats(self) -> tuple[DType, DType, CodesName, int, Epilogue]:
+        """What a kernel is made for, beside its configuration."""
+        return self.dtype, self.out, self.weight.codes.name, self.weight.group, self.epilogue
+
+    def storage_elements(self, name: str) -> int:
+        match name:
+            case "A" | "C":
+                leading, length = (self.lda, self.k) if name == "A" else (self.ldc, self.n)
+                return (self.m - 1) * leading + length if self.m else 0
+            case "codes":
+                return self.weight.words
+            case "scales":
+                return self.weight.scale_elements
+        return self.n
+
+    @property
+    def flops(self) -> int:
+        return 2 * self.m * self.n * self.k
+
+    @property
+    def compulsory_bytes(self) -> int:
+        """A and the weight read once, C written once."""
+        return self.m * (self.k * self.dtype.bytes + self.n * self.out.bytes) + self.weight.bytes
+
+    @property
+    def title(self) -> str:
+        shared = f"{self.weight.group} of k" if self.weight.group else "a column"
+        return f"C = A @ B, B in codes of {self.weight.codes}, a scale for {shared}"
+
+    @property
+    def matrix_lines(self) -> tuple[str, ...]:
+        """Each matrix in one line, for the header of a kernel."""
+        lines = {
+            "A": f"A       {self.dtype}, M x K, rows lda elements apart",
+            "codes": f"codes   {self.weight.codes}, of tiles of {TILE} columns, in words as lanes unpack them",
+            "C": f"C       {self.out}, M x N, rows ldc elements apart",
+            "scales": f"scales  {self.weight.scale_dtype}, of tiles of {TILE} columns, {TILE} for each group",
+            "bias": f"bias    {self.out}, one for each column",
+            "scale_n": "scale_n f32, one for each column",
+        }
+        return tuple(lines[matrix.name] for matrix in self.matrices)
+
+    @property
+    def gemm(self) -> Gemm:
+        """The product that this is: of A, of codes as numbers of its format, and of scales of blocks."""
+        scales = BlockScales(a=128, b=1, depth=self.weight.group) if self.weight.group else None
+        return Gemm(
+            *(self.m, self.n, self.k, self.dtype, F32, self.out),
+            b=Order.COL,
+            alpha=self.alpha,
+            beta=self.beta,
+            lda=self.lda,
+            ldc=self.ldc,
+            epilogue=self.epilogue,
+            block_scales=scales,
+        )
+
+
+def meant(storages: Storages) -> Operands:
+    """The operands of `CodedProduct.gemm`: their reference and error bound are those of the product."""
+    problem = storages.problem
+    assert isinstance(problem, CodedProduct)
+    weight = problem.weight
+    added = {name: storages.storage(name) for name in (one.name for one in problem.epilogue.operands)}
+    if weight.group:
+        added["block_scale_a"] = np.ones(problem.gemm.storage_elements("block_scale_a"), np.float32)
+        added["block_scale_b"] = weight.read_scales(storages.storage("scales")).T.reshape(-1)
+    codes = problem.dtype.encode(weight.unpack(storages.storage("codes"))).reshape(-1)
+    return Operands(problem.gemm, storages.storage("A"), codes, storages.storage("C"), added)
+
+
+def make_coded(problem: CodedProduct, *, seed: int = 0) -> Storages:
+    """Random normal activations, a weight of random codes and scales, normal C where beta reads it; gaps hold NaN."""
+    rng = np.random.default_rng(seed)
+    weight = problem.weight
+    arrays = {matrix.name: poisoned(problem, matrix.name) for matrix in problem.matrices if matrix.name in ("A", "C")}
+    for name, length, leading in (("A", problem.k, problem.lda), ("C", problem.n, problem.ldc)):
+        target = lines_of(arrays[name], 0, problem.m, length, leading)
+        if name == "A" or problem.beta:
+            dtype = problem.dtype if name == "A" else problem.out
+            target[...] = dtype.encode(rng.standard_normal(target.shape, dtype=np.float32))
+    if weight.codes.bits == 4:
+        numbers = rng.integers(-8, 8, (weight.n, weight.k)).astype(np.float32)
+    else:
+        numbers = weight.codes.largest * rng.uniform(-1, 1, (weight.n, weight.k)).astype(np.float32)
+    arrays["codes"] = weight.pack(numbers)
+    scales = np.exp2(rng.uniform(-6, 2, (weight.n, weight.groups))).astype(np.float32)
+    arrays["scales" if weight.group else "scale_n"] = weight.lay_scales(scales)
+    if problem.epilogue.bias:
+        arrays["bias"] = problem.out.encode(rng.standard_normal(problem.n, dtype=np.float32))
+    return Storages(problem, {matrix.name: arrays[matrix.name] for matrix in problem.matrices})

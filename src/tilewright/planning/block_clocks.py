@@ -23,14 +23,16 @@ _OTHER_REGISTERS = 32
 
 
 class BlockClocks:
-    """step, ends: clocks of each kernel of a table with 1, 2, ... `most` blocks on an SM, one after another."""
+    """step, ends: clocks of each kernel of a table with 1, 2, ... blocks on an SM, as many as fit, one after another.
+    first: where those of each kernel begin."""
 
-    def __init__(self, kind: str, table: Columns, gemm: Gemm, spec: DeviceSpec, loads_bytes: int, most: int) -> None:
+    def __init__(self, kind: str, table: Columns, gemm: Gemm, spec: DeviceSpec, loads_bytes: int) -> None:
         """loads_bytes: that rows of A and B are multiples of."""
-        self.most = most
+        most = np.maximum(1, blocks_per_sm(kind, table, gemm, spec))
+        self.first = np.cumsum(most) - most
         self._asked = kind, gemm, spec, loads_bytes
         self._rows = table[np.repeat(np.arange(len(table)), most)]
-        self._together = np.tile(np.arange(1, most + 1), len(table))
+        self._together = 1 + np.arange(len(self._rows)) - np.repeat(self.first, most)
         self._ends: dict[tuple[int, int], Any] = {}
         self.step = self._sm(Setting(1, 1, loads_bytes)).step_clocks(self._together)
 
@@ -63,7 +65,7 @@ def sm_clocks(
         return sm.clocks(*sm.blocks(per_sm))
     clocks = _known(kind, c.table, gemm, spec, setting.aligned_bytes)
     parts = c.split_k > 1
-    first = clocks.most * (np.arange(len(c)) if c.rows is None else c.rows) - 1
+    first = (clocks.first if c.rows is None else clocks.first.take(c.rows)) - 1
 
     def round_of(together: Any) -> Any:
         at = first + together
@@ -81,8 +83,7 @@ def sm_clocks(
 
 def _known(kind: str, table: Columns, gemm: Gemm, spec: DeviceSpec, loads_bytes: int) -> BlockClocks:
     def made(c: Columns) -> BlockClocks:
-        most = max(1, int(blocks_per_sm(kind, c, gemm, spec).max()))
-        return BlockClocks(kind, c, gemm, spec, loads_bytes, most)
+        return BlockClocks(kind, c, gemm, spec, loads_bytes)
 
     found: BlockClocks = table.known((*_formats(gemm), gemm.a, gemm.b, spec, loads_bytes), made)
     return found

@@ -147,19 +147,19 @@ class FloatArithmetic:
         low = self._low[: out.size].reshape(out.shape)
         np.bitwise_and(total.view(np.int64), _LOW_28, out=low)
         if low.min() == 0:  # perhaps half-way between two float32: then the first rounding may have decided
-            self._repair(a64, b64, c, total, low == 0)
+            self._repair(a64, b64, c, total, low)
         np.copyto(out, total, casting="same_kind")
 
     @staticmethod
-    def _repair(a64: Array, b64: Array, c: Value, total: Array, suspect: Array) -> None:
-        """Redo the sums that seem to lie exactly half-way between two float32 numbers."""
-        bits = total.view(np.int64)
-        halfway = (bits & _LOW_29) == _HALF_F32_ULP
-        halfway |= np.abs(total) < _F32_SMALLEST_NORMAL  # a subnormal float32 has its half-way bit higher up
-        suspect &= halfway
-        if suspect.any():
-            a, b, addend = (np.broadcast_to(x, total.shape)[suspect] for x in (a64, b64, c))
-            total[suspect] = round_to_odd(a * b, addend.astype(np.float64))
+    def _repair(a64: Array, b64: Array, c: Value, total: Array, low: Array) -> None:
+        """Redo the sums that seem to lie exactly half-way between two float32 numbers. low: their last 28 bits."""
+        halfway = (total.view(np.int64) & _LOW_29) == _HALF_F32_ULP
+        small = np.abs(total) < _F32_SMALLEST_NORMAL
+        if small.any():  # a subnormal float32 has its half-way bit higher up; a sum of zero is exact
+            halfway |= small & (low == 0) & (total != 0)
+        if halfway.any():
+            a, b, addend = (np.broadcast_to(x, total.shape)[halfway] for x in (a64, b64, c))
+            total[halfway] = round_to_odd(a * b, addend.astype(np.float64))
 
     def cast(self, value: Value, dtype: DType) -> Value:
         register = self.register_type(dtype)

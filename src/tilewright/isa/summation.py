@@ -23,6 +23,9 @@ from tilewright.dtypes import F32, Array, DType
 _NOTHING = -(1 << 12)
 """The exponent of a zero, which is never the largest."""
 
+_LEAST_PRODUCT = -(1 << 11)
+"""Less than the exponent of any product of numbers other than zero, and more than that of one with a zero."""
+
 _LEAST = -133
 """The least exponent that terms are aligned to."""
 
@@ -100,8 +103,8 @@ class BlockSum:
 
     def _group(self, a: Array, b: Array, c: Array, highest: Array, accumulate: DType, in_f32: bool) -> Array:
         """highest: the largest exponents of products and c."""
-        if in_f32 and (least := highest.min()) < _LEAST_SCALED:
-            in_f32 = bool(least == _NOTHING and (highest[highest != _NOTHING] >= _LEAST_SCALED).all())
+        if in_f32 and highest.min() < _LEAST_SCALED:
+            in_f32 = not ((highest < _LEAST_SCALED) & (highest >= _LEAST_PRODUCT)).any()  # zeros are summed in any unit
             highest = np.maximum(highest, _LEAST_SCALED) if in_f32 else highest
         if in_f32:
             scale = _power_of_two(self.fraction_bits - highest)

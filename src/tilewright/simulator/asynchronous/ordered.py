@@ -343,10 +343,12 @@ class OrderedRaces(Races):
             return
         if is_global:
             return
-        columns = shadow.column[words]
-        ordinary = (self._kind_of(columns) == 0) & (shadow.write_epoch[words] > 0)
+        columns, epochs = shadow.column[words], shadow.write_epoch[words]
+        ordinary = (columns % self.clocks.of_block < self.clocks.fenced) & (epochs > 0)
+        if not ordinary.any():
+            return
         fence = np.where(ordinary, columns + self.clocks.fenced, 0)
-        unseen = ordinary & (shadow.write_epoch[words] > self.clocks.rows[rows, fence])
+        unseen = ordinary & (epochs > self.clocks.rows[rows, fence])
         if unseen.any():
             self._report_unfenced(shadow, access, words, int(np.argmax(unseen)), positions)
 

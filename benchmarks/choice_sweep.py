@@ -327,7 +327,16 @@ _MOST_FAULTS = 3
 FAULT = Path(tempfile.gettempdir()) / f"choice_sweep_{os.getuid()}"
 """The plan that is being looked at: where the process ends, the one at fault."""
 
+_MOST_SECONDS = 30.0
+"""For the plans of one problem: a kernel that does not end is a fault as well."""
+
 _METER: list[Meter] = []
+
+
+def end_all(pool: ProcessPoolExecutor) -> None:
+    """Without waiting for what runs: it may be a kernel that does not end."""
+    for process in list((pool._processes or {}).values()):
+        process.kill()
 
 
 def measured(one: Drawn, plans: Sequence[tuple[float, Prepared | str]]) -> dict[str, Any]:
@@ -398,9 +407,10 @@ def main() -> None:
             left, plans = _MOST_FAULTS, task.result()
             while left and plans and time.monotonic() - began < asked.budget:
                 try:
-                    row = measuring.submit(measured, tasks[task], plans).result()
-                except BrokenExecutor:
-                    row = {"fault": FAULT.read_text(encoding="utf-8")}
+                    row = measuring.submit(measured, tasks[task], plans).result(_MOST_SECONDS)
+                except (BrokenExecutor, TimeoutError):
+                    end_all(measuring)
+                    row = {"p": str(tasks[task].problem), "fault": FAULT.read_text(encoding="utf-8")}
                 write(row)
                 if "fault" not in row:
                     done += 1
@@ -415,7 +425,8 @@ def main() -> None:
             if time.monotonic() - began > asked.budget:
                 pool.shutdown(wait=False, cancel_futures=True)
                 break
-    measuring.shutdown()
+        end_all(pool)
+    end_all(measuring)
     if asked.cluster_k:
         print(told_of_clusters(rows), flush=True)
     print(f"{done} of {len(targets)} problems in {time.monotonic() - began:.0f} s", flush=True)

@@ -35,6 +35,7 @@ if TYPE_CHECKING:
         prepare,
         quantize,
         quantize_weight,
+        scaled_grouped_matmul,
         scaled_matmul,
     )
     from tilewright.integrations.routing import route_torch
@@ -87,6 +88,7 @@ _HOME = {
         "prepare",
         "quantize",
         "quantize_weight",
+        "scaled_grouped_matmul",
         "scaled_matmul",
     ),
     "tilewright.integrations.routing": ("route_torch",),
@@ -189,6 +191,7 @@ __all__ = [
     "quantize_weight",
     "relayout_auto",
     "route_torch",
+    "scaled_grouped_matmul",
     "scaled_matmul",
     "simulate",
     "watch",

@@ -27,7 +27,7 @@ from tilewright.codegen.prelude import PASSED_TABLE, PRELUDE
 from tilewright.device.catalog import device
 from tilewright.device.spec import TensorRates
 from tilewright.dtypes import BF16, E4M3, E5M2, DType
-from tilewright.frontend import calls, compute, guard_flags, libraries, lists, quantizing, ragged, scaled
+from tilewright.frontend import calls, compute, guard_flags, libraries, lists, quantizing, ragged, scaled, scaled_groups
 from tilewright.frontend.libraries.views import Signed, View, format_named, no_room
 from tilewright.planning import dispatch, kernels
 from tilewright.runtime import launch as launching
@@ -209,10 +209,18 @@ def cpu_gpu(capability: tuple[int, int] = (7, 5), sms: int = 8) -> Iterator[Stat
         patch.setattr(guard_flags, "DeviceArray", HostMemoryOfGpu)
         patch.setitem(libraries._KNOWN, OnGpu, CpuArrays())
         calls.MULTIPLY.pop(OnGpu, None)
-        for known in (compute.MEMO, lists._KNOWN, ragged._KNOWN, scaled._KNOWN, quantizing._KNOWN):
-            known.clear()
+        _forget()
         STATE.__init__()  # type: ignore[misc]
-        yield STATE
+        try:
+            yield STATE
+        finally:
+            _forget()  # calls with arrays of the host would find their plans
+
+
+def _forget() -> None:
+    memories = compute.MEMO, lists._KNOWN, ragged._KNOWN, scaled._KNOWN, scaled_groups._KNOWN, quantizing._KNOWN
+    for known in memories:
+        known.clear()
 
 
 def _noted(source: CudaSource, arch: str, *, cache: Any = None) -> None:

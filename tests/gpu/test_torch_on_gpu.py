@@ -11,8 +11,9 @@ import pytest
 
 from docs.markdown_blocks import blocks, run
 from tilewright import route_torch
-from tilewright.frontend import autotune, grouped_matmul, linear, matmul
+from tilewright.frontend import autotune, grouped_matmul, linear, matmul, scaled_grouped_matmul
 from tilewright.frontend.compute import words_of
+from tilewright.frontend.ragged import spans_of
 from tilewright.runtime.driver import gpu_problem
 
 torch: Any = pytest.importorskip("torch")
@@ -260,6 +261,58 @@ def test_groups_of_any_sizes_and_their_gradients(rows: list[int], n: int) -> Non
         assert count == 0 or farthest([result[some], turned[:, some].mT], [exact, exact]) <= 2**-7
         gradient = a[some].double().mT @ result[some].double()
         assert farthest([sums[group]], [gradient]) <= 2**-7 if count else not sums[group].any()
+
+
+FP8_GROUPS = [[3, 0, 17] * 60, [1000] * 4, [5, 64, 257, 800, 0, 0], [0, 0, 0]]
+
+
+@pytest.mark.skipif(torch.cuda.is_available() and torch.cuda.get_device_capability()[0] != 9, reason="needs Hopper")
+@pytest.mark.parametrize("rows", FP8_GROUPS, ids=len)
+@pytest.mark.parametrize("kind", ["rows", "rows fast", "blocks", "blocks of columns"])
+def test_groups_of_fp8_with_scales(kind: str, rows: list[int]) -> None:
+    groups, n, k, fast = len(rows), 400, 784, kind.endswith("fast")
+    ends = torch.tensor(rows).cumsum(0).to(device="cuda", dtype=torch.int32)
+    total, depth = max(sum(rows), 8) + 8, 7
+    a = torch.randn(total, k, device="cuda").to(torch.float8_e4m3fn)
+    b = torch.randn(groups, n, k, device="cuda").to(torch.float8_e4m3fn).mT
+    if kind.startswith("rows"):
+        scale_a, scale_b = torch.rand(total, device="cuda"), torch.rand(groups, n, device="cuda")
+        wide_a, wide_b = scale_a[:, None].double(), scale_b[:, None].double()
+    else:
+        side = 1 if kind.endswith("columns") else 128
+        scale_a, scale_b = (
+            torch.rand(depth, total, device="cuda").T,
+            torch.rand(groups, depth, -(-n // side), device="cuda"),
+        )
+        wide_a = scale_a.repeat_interleave(128, 1)[:, :k].double()
+        wide_b = scale_b.repeat_interleave(side, 2)[..., :n].repeat_interleave(128, 1)[:, :k].double()
+    for _ in range(2):
+        result = scaled_grouped_matmul(a, b, scale_a, scale_b, offsets=ends, fast_accumulation=fast)
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        captured = scaled_grouped_matmul(a, b, scale_a, scale_b, offsets=ends, fast_accumulation=fast)
+    graph.replay()
+    first = 0
+    for group, count in enumerate(rows):
+        some = slice(first, first + count)
+        first += count
+        exact = (a[some].double() * wide_a[some]) @ (b[group].double() * wide_b[group])
+        assert not count or farthest([result[some], captured[some]], [exact, exact]) <= 2**-6
+    assert torch.equal(result[:first], captured[:first])
+
+
+@pytest.mark.parametrize("ends", [[-5, 40, 2**31 - 1], [50, 30, 80], [2**31 - 1, -(2**31), 30]], ids=str)
+def test_offsets_that_are_none_have_a_result(ends: list[int]) -> None:
+    a = torch.randn(120, 256, device="cuda", dtype=torch.bfloat16)
+    b = torch.randn(3, 256, 256, device="cuda", dtype=torch.bfloat16)
+    offsets = torch.tensor(ends, dtype=torch.int32, device="cuda")
+    result = grouped_matmul(a, b, offsets=offsets)
+    for group, rows in enumerate(spans_of(ends, 120)):
+        exact = a[rows].double() @ b[group].double()
+        assert not len(exact) or farthest([result[rows]], [exact]) <= 2**-7
+    sums = grouped_matmul(a.mT, a, offsets=offsets)
+    for group, terms in enumerate(spans_of(ends, 120, along_k=True)):
+        assert farthest([sums[group]], [a[terms].double().mT @ a[terms].double()]) <= 2**-7 or not sums[group].any()
 
 
 @pytest.mark.parametrize("bias", [False, True])

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
@@ -15,7 +15,7 @@ from torch.nn import functional  # noqa: E402
 
 import tilewright as tw  # noqa: E402
 from tilewright.device.catalog import device  # noqa: E402
-from tilewright.frontend import scaled  # noqa: E402
+from tilewright.frontend import scaled, scaled_groups  # noqa: E402
 from tilewright.planning import dispatch  # noqa: E402
 
 pytestmark = pytest.mark.skipif(
@@ -29,6 +29,7 @@ BF16 = torch.bfloat16
 def h200(gpu: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(dispatch, "Kernels", lambda gpu: SimulatedKernels(FakeGpu(), device("H200")))
     scaled._KNOWN.clear()
+    scaled_groups._KNOWN.clear()
 
 
 def drawn(*shape: int, dtype: Any = torch.float8_e4m3fn) -> Any:
@@ -147,3 +148,70 @@ def test_outside_of_a_block_nothing_is_routed() -> None:
     with tw.route_torch():
         pass
     assert torch.equal(ROUTED["tensor"](), ROUTED["tensor"]())
+
+
+TOKENS, ENDS = 48, torch.tensor([9, 9, 25, 48], dtype=torch.int32)
+GROUP_A, GROUP_B = drawn(TOKENS, K), drawn(4, N, K).mT
+OF_TOKENS, OF_GROUPS = torch.rand(TOKENS), torch.rand(4, N)
+
+
+def by_groups() -> Any:
+    rows = [slice(0, 9), slice(9, 9), slice(9, 25), slice(25, 48)]
+    return torch.cat(
+        [
+            (GROUP_A[own].float() @ GROUP_B[i].float()) * OF_TOKENS[own, None] * OF_GROUPS[i]
+            for i, own in enumerate(rows)
+        ]
+    )
+
+
+def grouped_mm(a: Any, b: Any, of_a: Any, of_b: Any, **named: Any) -> Any:
+    return torch._scaled_grouped_mm(a, b, of_a, of_b, offs=ENDS, **({"out_dtype": BF16} | named))
+
+
+@pytest.fixture
+def pytorchs_own() -> Iterator[None]:
+    """In the place of PyTorch's kernels of grouped FP8 products, which the CPU does not have."""
+
+    def own(*given: Any, **named: Any) -> Any:
+        raise RuntimeError("PyTorch computes it")
+
+    registered = torch.library.Library("aten", "IMPL")
+    for name in ("_scaled_grouped_mm", "_scaled_grouped_mm_v2"):
+        registered.impl(name, own, "CPU")
+    yield
+    registered._destroy()
+
+
+GROUPS: dict[str, Callable[[], Any]] = {
+    "rows": lambda: grouped_mm(GROUP_A, GROUP_B, OF_TOKENS, OF_GROUPS),
+    "columns": lambda: grouped_mm(GROUP_B.mT, GROUP_A.T, OF_GROUPS, OF_TOKENS, use_fast_accum=True).T,
+    "scaled_grouped_mm": lambda: functional.scaled_grouped_mm(
+        GROUP_A, GROUP_B, OF_TOKENS, ROW, OF_GROUPS, ROW, offs=ENDS, output_dtype=BF16
+    ),
+}
+
+
+@pytest.mark.skipif(not hasattr(torch, "_scaled_grouped_mm"), reason="this PyTorch has no grouped FP8 products")
+@pytest.mark.parametrize("name", GROUPS)
+def test_groups_are_routed(name: str, pytorchs_own: None) -> None:
+    if name == "scaled_grouped_mm" and not hasattr(functional, "scaled_grouped_mm"):
+        pytest.skip("this PyTorch has no scaled_grouped_mm")
+    with tw.route_torch() as routed:
+        found = GROUPS[name]()
+    assert (routed.calls, routed.declined) == (1, {})
+    torch.testing.assert_close(found.float(), by_groups(), rtol=2e-2, atol=2e-2)
+
+
+@pytest.mark.skipif(not hasattr(torch, "_scaled_grouped_mm"), reason="this PyTorch has no grouped FP8 products")
+def test_groups_that_are_not_ours_stay(pytorchs_own: None) -> None:
+    a = drawn(M, TOKENS)
+    with tw.route_torch() as routed:
+        for call in (
+            lambda: torch._scaled_grouped_mm(a, drawn(N, TOKENS).T, torch.rand(96), torch.rand(128), offs=ENDS),
+            lambda: grouped_mm(GROUP_A, GROUP_B, OF_TOKENS, OF_GROUPS, out_dtype=torch.float32),
+            lambda: grouped_mm(GROUP_A, GROUP_B, torch.rand(TOKENS, 1), OF_GROUPS),
+        ):
+            with pytest.raises(RuntimeError, match="PyTorch computes it"):
+                call()
+    assert routed.calls == 0 and sum(routed.declined.values()) == 3

@@ -114,3 +114,45 @@ def test_codes_have_no_gradients() -> None:
     _, scales = tw.quantize(x)
     with pytest.raises(ProblemError, match="quantize has no gradients"):
         scales.sum().backward()
+
+
+ENDS = torch.tensor([5, 5, 20, 30], dtype=torch.int32)
+GROUPS = [slice(0, 5), slice(5, 5), slice(5, 20), slice(20, 30)]
+
+
+def groups() -> tuple[Any, ...]:
+    return drawn(32, 64), drawn(4, 48, 64).mT, torch.rand(32), torch.rand(4, 48)
+
+
+def test_groups_in_host_memory_are_multiplied_by_pytorch() -> None:
+    a, b, scale_a, scale_b = groups()
+    c = tw.scaled_grouped_matmul(a, b, scale_a, scale_b, offsets=ENDS, out_dtype=torch.float32)
+    for number, rows in enumerate(GROUPS):
+        exact = (a[rows].double() @ b[number].double()) * scale_a[rows, None] * scale_b[number]
+        torch.testing.assert_close(c[rows].double(), exact, rtol=1e-4, atol=1e-4)
+    turned = tw.scaled_grouped_matmul(b.mT, a.T, scale_b, scale_a, offsets=ENDS, out_dtype=torch.float32)
+    assert torch.equal(turned, c.T)
+    wide = torch.rand(32, 1), torch.rand(4, 1, 1)
+    c = tw.scaled_grouped_matmul(a, b, *wide, offsets=torch.tensor([9, 3, 99, -1], dtype=torch.int32))
+    exact = (a[:9].double() @ b[0].double()) * wide[0][:9] * wide[1][0]
+    torch.testing.assert_close(c[:9].double(), exact, rtol=1e-2, atol=1e-2)
+    assert not c[9:].any()
+
+
+def test_groups_are_compiled_and_known_by_their_shapes() -> None:
+    given = groups()
+    compiled = torch.compile(
+        lambda a, b, x, y: tw.scaled_grouped_matmul(a, b, x, y, offsets=ENDS), backend="aot_eager", fullgraph=True
+    )
+    c = tw.scaled_grouped_matmul(*given, offsets=ENDS)
+    assert torch.equal(compiled(*given), c)
+    meta = tw.scaled_grouped_matmul(*(x.to("meta") for x in given), offsets=ENDS.to("meta"))
+    assert (meta.shape, meta.dtype, meta.stride()) == (c.shape, c.dtype, c.stride())
+    with pytest.raises(ShapeError, match="scale_a has shape"):
+        tw.scaled_grouped_matmul(*given[:2], torch.rand(31), given[3], offsets=ENDS)
+    with pytest.raises(ProblemError, match="offsets is a list"):
+        tw.scaled_grouped_matmul(*given, offsets=[5])
+    with pytest.raises(ProblemError, match="offsets lie on meta"):
+        tw.scaled_grouped_matmul(*given, offsets=ENDS.to("meta"))
+    with pytest.raises(ProblemError, match="no gradients"):
+        tw.scaled_grouped_matmul(*given[:2], given[2].requires_grad_(), given[3], offsets=ENDS).sum().backward()

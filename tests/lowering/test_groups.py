@@ -5,18 +5,22 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any
 
+import numpy as np
 import pytest
 
-from tests.lowering.work_items import check_groups_along_k, check_groups_along_m
-from tilewright.dtypes import BF16
+from tests.lowering.work_items import MMA, check_groups_along_k, check_groups_along_m, part_of, persisted
+from tilewright.dtypes import BF16, E4M3
 from tilewright.errors import LaunchError, LoweringError
 from tilewright.ir.async_stmt import TmaLoad, TmaStore
-from tilewright.ir.kernel import MOST_GROUPS
+from tilewright.ir.kernel import MOST_GROUPS, Variant
 from tilewright.ir.visit import walk
 from tilewright.ir.work import Problems
+from tilewright.kernels.simt import SimtConfig
 from tilewright.kernels.wgmma import WgmmaConfig
 from tilewright.kernels.wgmma_presets import PING_PONG, at_depth, clustered, one_tile, persistent, skinny
-from tilewright.problem import Gemm, Order
+from tilewright.problem import Gemm, Operands, Order, check, make_operands
+from tilewright.problem.block_scales import BlockScales
+from tilewright.problem.epilogue import Epilogue, Scale
 from tilewright.schedule import Schedule
 from tilewright.toolchain import build, grid_of
 
@@ -70,6 +74,103 @@ def test_a_launch_has_a_block_for_each_tile_that_there_may_be() -> None:
     gemm = Gemm(256, 136, 128, BF16, out=BF16)
     built = replace(build(gemm, schedule_at(gemm, KINDS["cooperative"])), problems=Problems.GROUPED_M)
     assert grid_of(built.kernel, gemm, batch=5) == ((2 + 5) * 2, 1, 1)
+
+
+FP8_TILE = WgmmaConfig((64, 128, 128), 1, stages=3, subtile=64)
+FP8_KINDS: dict[str, WgmmaConfig | SimtConfig] = {
+    "wgmma": FP8_TILE,
+    "two consumers": replace(FP8_TILE, tile=(128, 64, 128), consumers=2, subtile=32, promote_every=128),
+    "ping-pong": replace(FP8_TILE, consumers=2, ping_pong=True, promote_every=128),
+    "swap-AB": WgmmaConfig((32, 64, 128), 1, stages=3, swap_ab=True, promote_every=128),
+    "per thread": replace(FP8_TILE, subtile=0, promote_every=128),
+    "CUDA cores": SimtConfig((64, 64, 16), (32, 32), unroll=8, raster_rows=8, persistent=True),
+}
+SCALES: dict[str, tuple[tuple[Scale, ...], tuple[Scale, ...]]] = {
+    "rows and columns": (("m", "n"), ("n",)),
+    "tensors": (("a", "b"), ("b",)),
+    "rows and a tensor": (("m", "b"), ("b",)),
+}
+
+
+@pytest.mark.cross_section("kind", "scales", every=3)
+@pytest.mark.parametrize("scales", SCALES)
+@pytest.mark.parametrize("kind", FP8_KINDS)
+def test_groups_of_fp8_have_scales_of_their_own(kind: str, scales: str) -> None:
+    scale, own = SCALES[scales]
+    gemm = Gemm(180, 136, 144, E4M3, out=BF16, b=Order.COL, epilogue=Epilogue(scale=scale, own=own))
+    config = FP8_KINDS[kind]
+    every = config.promote_every if isinstance(config, WgmmaConfig) else 0
+    options = {"promote_every": every, "resident_blocks": 4, "variant": Variant(alignment_bytes=16)}
+    check_groups_along_m(gemm, config.schedule(gemm), [70, 0, 1, 64, 30], **options)
+
+
+@pytest.mark.cross_section("kind", "side", every=2)
+@pytest.mark.parametrize("side", [1, 128])
+@pytest.mark.parametrize("kind", ["wgmma", "ping-pong", "swap-AB"])
+def test_groups_of_fp8_have_scales_of_blocks_of_their_own(kind: str, side: int) -> None:
+    blocks = BlockScales(1, side, 128, steps_a=(1, 180), own=("block_scale_b",))
+    gemm = Gemm(180, 136, 272, E4M3, out=BF16, b=Order.COL, block_scales=blocks)
+    config = replace(FP8_KINDS[kind], promote_every=128)
+    if side == 1 and kind != "swap-AB":  # a thread holds a scale for each of its columns
+        config = replace(config, tile=(64, 64, 128))
+    check_groups_along_m(gemm, config.schedule(gemm), [70, 0, 1, 64, 30], promote_every=128, resident_blocks=4)
+
+
+WRONG_ENDS: dict[str, tuple[list[int], list[int], list[int]]] = {  # the groups of 0, 10, ... 110; lengths along k
+    "negative": ([-5, 40, 80], [1] * 4 + [2] * 4 + [-1] * 4, [0, 40, 40]),
+    "too large": ([40, 200, 2**31 - 1], [0] * 4 + [1] * 8, [40, 80, 0]),
+    "descending": ([50, 30, 80], [0] * 5 + [-1] * 7, [50, 0, 50]),
+    "far apart": ([2**31 - 1, -(2**31), 30], [0] * 12, [120, 0, 30]),
+    "as before": ([50, 20, 20], [0] * 5 + [-1] * 7, [50, 0, 0]),
+}
+"""Offsets that are none, and what they come to: the group of every tenth row, -1 for none, and terms along k."""
+
+
+@pytest.mark.parametrize("ends", WRONG_ENDS)
+@pytest.mark.parametrize("kind", ["cooperative", "swap-AB", "mma.sync", "simt"])
+def test_offsets_that_are_none_leave_no_matrix(kind: str, ends: str) -> None:
+    """Ends are limited to the rows, and groups that begin before the end of another are empty."""
+    gemm = Gemm(120, 64, 64, BF16, out=BF16)
+    if kind == "simt":
+        schedule = SimtConfig((64, 64, 16), (32, 32), unroll=8, persistent=True, raster_rows=8).schedule(gemm)
+    elif kind == "mma.sync":
+        schedule = persisted(replace(MMA, store="quad_shuffle").schedule(gemm))
+    else:
+        schedule = schedule_at(gemm, KINDS[kind])
+    built = replace(build(gemm, schedule, variant=Variant(alignment_bytes=16)), problems=Problems.GROUPED_M)
+    given, groups, _ = WRONG_ENDS[ends]
+    whole = make_operands(gemm)
+    each = [make_operands(gemm, seed=seed).b for seed in range(3)]
+    operands = Operands(gemm, whole.a, np.concatenate(each), whole.c)
+    run = built.simulate(
+        operands, batching={"B_step": 64 * 64, "groups": 3}, group_ends=given, resident_blocks=3, listeners=()
+    )
+    for number, group in enumerate(groups):
+        rows, part = slice(640 * number, 640 * (number + 1)), replace(gemm, m=10)
+        if group < 0:
+            np.testing.assert_array_equal(run.c[rows], whole.c[rows])
+            continue
+        one = Operands(part, whole.a[rows], each[group], whole.c)
+        verdict = check(one, BF16.decode(run.c[rows].reshape(10, 64)))
+        assert verdict.ok, (number, verdict.message)
+
+
+@pytest.mark.parametrize("ends", WRONG_ENDS)
+def test_wrong_offsets_along_k_sum_what_there_is(ends: str) -> None:
+    gemm = Gemm(64, 64, 120, BF16, out=BF16, a=Order.COL)
+    built = replace(build(gemm, schedule_at(gemm, KINDS["cooperative"])), problems=Problems.GROUPED_K)
+    given, _, lengths = WRONG_ENDS[ends]
+    whole = make_operands(gemm)
+    operands = Operands(gemm, whole.a, whole.b, np.tile(whole.c, 3))
+    batching = {"C_step": 64 * 64, "groups": 3}
+    run = built.simulate(operands, batching=batching, group_ends=given, resident_blocks=3, listeners=())
+    for group, length in enumerate(lengths):
+        begin = min(max(given[group - 1], 0), 120) if group else 0
+        end = begin + length
+        part = replace(gemm, k=end - begin)
+        factors = (part_of(gemm, name, one, "k", begin, end) for name, one in (("A", whole.a), ("B", whole.b)))
+        verdict = check(Operands(part, *factors, whole.c), BF16.decode(run.c.reshape(3, 64, 64)[group]))
+        assert verdict.ok, verdict.message
 
 
 @pytest.mark.cross_section("name", "lengths", every=6)

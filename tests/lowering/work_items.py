@@ -114,6 +114,7 @@ def check_groups_along_m(
     /,
     *,
     of_a_launch: int = 0,
+    promote_every: int = 0,
     variant: Variant | None = None,
     **options: Any,
 ) -> Build:
@@ -121,21 +122,27 @@ def check_groups_along_m(
     of_a_launch: at most so many groups in each of several launches; 0: all in one."""
     built = replace(build(gemm, schedule, variant=variant), problems=Problems.GROUPED_M)
     ends, whole = np.cumsum(rows), make_operands(gemm)
-    each = [make_operands(gemm, seed=seed).b for seed in range(len(rows))]
-    b = stacked(each, shared=False)
+    each = [make_operands(gemm, seed=seed) for seed in range(len(rows))]
+    own = [one.name for one in gemm.matrices if one.is_own]  # scales: each group has its own
+    stacks = {name: stacked([one.storage(name) for one in each], shared=False) for name in ("B", *own)}
+    added = {**whole.added, **{name: stacks[name] for name in own}}
+    steps = {f"{name}_step": stack.size // len(rows) for name, stack in stacks.items()}
     c_then = whole.c
     for first in range(0, len(rows), of_a_launch or len(rows)):
         groups = min(of_a_launch or len(rows), len(rows) - first)
-        batching = {"B_step": b.size // len(rows), "groups": groups, "first_group": first}
+        batching = {**steps, "groups": groups, "first_group": first}
         launch = {"listeners": (), "batching": batching, "group_ends": ends.tolist(), **options}
-        run = built.simulate(Operands(gemm, whole.a, b, c_then), **launch)
+        run = built.simulate(Operands(gemm, whole.a, stacks["B"], c_then, added), **launch)
+        assert not run.findings
         c_then = run.c
     for group, (count, end) in enumerate(zip(rows, ends.tolist(), strict=True)):
         begin = end - count
         part = replace(gemm, m=count, lda=gemm.lda, ldb=gemm.ldb, ldc=gemm.ldc)
         a, c = part_of(gemm, "A", whole.a, "m", begin, end), whole.c[begin * gemm.ldc : end * gemm.ldc]
         result = gemm.out.decode(view(part, "C", run.c[begin * gemm.ldc : end * gemm.ldc]))
-        verdict = check(Operands(part, a, each[group], c), result)
+        beside = {name: each[group].storage(name) for name in own}
+        beside |= {name: one[begin if one.size > 1 else 0 :] for name, one in whole.added.items() if name not in own}
+        verdict = check(Operands(part, a, each[group].b, c, beside), result, promote_every=promote_every)
         assert verdict.ok, (group, verdict.message)
     np.testing.assert_array_equal(run.c[ends[-1] * gemm.ldc :], whole.c[ends[-1] * gemm.ldc :])
     return built

@@ -23,6 +23,7 @@ from tilewright.planning.dispatch import Dispatcher
 from tilewright.planning.kernels import Built, Kernels, guarded
 from tilewright.planning.plan import Place, Plan
 from tilewright.problem import Gemm
+from tilewright.problem.block_scales import step_names
 from tilewright.problem.problem import Problem
 from tilewright.problem.reference import Operands
 from tilewright.problem.storages import Storages
@@ -49,17 +50,27 @@ class SimulatedLaunch:
         """Elements of each matrix of the launch."""
         batching = self.options.get("batching", {})
         found = {one.name: self.problem.storage_elements(one.name) for one in self.problem.matrices}
-        more = batching.get("batch", 1) - 1
+        more = self.groups - 1 if self.groups else batching.get("batch", 1) - 1
         found = {name: size + more * batching.get(f"{name}_step", 0) for name, size in found.items()}
         if isinstance(self.problem, Gemm) and self.options.get("part_of_k"):
             parts = -(-self.problem.k // self.options["part_of_k"])
             found["C"] += (parts - 1) * self.problem.m * self.problem.ldc
         return found
 
+    @property
+    def groups(self) -> int:
+        """Groups by offsets that the launch finds up to its last; 0 for other kernels."""
+        batching = self.options.get("batching", {})
+        return batching["groups"] + batching.get("first_group", 0) if self.kernel.problems.has_offsets else 0
+
     def launch(self, stream: int, *addresses: int) -> None:
         """On memory of the host, by its addresses."""
         sizes, views = self.sizes(), {}
         matrices = self.problem.matrices
+        options = dict(self.options)
+        if self.groups:
+            ends = (ctypes.c_int32 * self.groups).from_address(addresses[-1])
+            addresses, options["group_ends"] = addresses[:-1], list(ends)
         flags = [ctypes.c_float.from_address(address).value for address in addresses[len(matrices) :]]
         assert len(flags) == len(self.kernel.guard_flags)
         if flags and any(flags) is (self.kernel.variant.guard is Guard.CLEAR):
@@ -72,7 +83,7 @@ class SimulatedLaunch:
         if isinstance(self.problem, Gemm):
             added = {name: view for name, view in views.items() if name not in "ABC"}
             given = Operands(self.problem, views["A"], views["B"], views["C"], added)
-            run = simulate(self.kernel, given, listeners=(), **self.options)
+            run = simulate(self.kernel, given, listeners=(), **options)
             for name in self.problem.results:
                 views[name][:] = run.stored[name]
             return
@@ -105,7 +116,7 @@ def _with_steps(gemm: Gemm, told: Mapping[str, Any]) -> Gemm:
     scales = gemm.block_scales
     if scales is None:
         return gemm
-    steps = {f"steps_{side}": tuple(told[f"block_scale_{side}_step{along}"] for along in ("", "_k")) for side in "ab"}
+    steps = {f"steps_{side}": tuple(told[one] for one in step_names(f"block_scale_{side}")) for side in "ab"}
     return replace(gemm, block_scales=replace(scales, **steps))
 
 

@@ -3,7 +3,7 @@
 A call goes through these, each of which imports only those below it:
 
 calls      what a user calls; grouped: a list of products; gated: two of one a, joined; scaled: FP8 with its
-           scales
+           scales; scaled_groups: FP8 groups by offsets
 complex_numbers  products of complex64 as one of f32
 asking     what a call would run; call_plan: that as a value
 pytorch    entry: which calls PyTorch must see as an operator; plain: tensors that are memory and no more; functions:
@@ -29,6 +29,7 @@ from tilewright.frontend.grouped import grouped_matmul
 from tilewright.frontend.prepared import prepare
 from tilewright.frontend.quantizing import quantize
 from tilewright.frontend.scaled import scaled_matmul
+from tilewright.frontend.scaled_groups import scaled_grouped_matmul
 from tilewright.frontend.weights import quantize_weight
 
 __all__ = [
@@ -42,5 +43,6 @@ __all__ = [
     "prepare",
     "quantize",
     "quantize_weight",
+    "scaled_grouped_matmul",
     "scaled_matmul",
 ]

@@ -36,7 +36,9 @@ def grouped_matmul(
 
     With offsets, a and b are arrays whose rows or columns belong to groups, as in torch._grouped_mm: group i ends
     before row `offsets[i]`, and begins where the one before ends. offsets: (groups,), int32, ascending, on the GPU;
-    the host never reads them, so that a CUDA graph records the call. alpha, out_dtype and precision as for `matmul`.
+    the host never reads them, so that a CUDA graph records the call. Each is limited to the rows there are; a group
+    that ends before it begins, or whose rows begin before the end of another, is empty. alpha, out_dtype and precision
+    as for `matmul`.
 
     | a, b | result |
     |---|---|

@@ -7,7 +7,7 @@ launch read them and find the tiles of all groups themselves.
 from __future__ import annotations
 
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -43,34 +43,32 @@ class Groups:
     shape: tuple[int, ...]
 
 
-def groups_of(a: View, b: View, count: int) -> Groups:
+def groups_of(a: View, b: View, count: int, call: str = "grouped_matmul") -> Groups:
     """(tokens, k) by (groups, k, n), or (m, tokens) by (tokens, n). Raises ShapeError for other shapes.
 
-    count: of the offsets, the ends of the groups.
+    count: of the offsets, the ends of the groups. call: what was called.
     """
     if len(a.shape) == 2 and len(b.shape) == 3:
         groups, k, n = b.shape
         if a.shape[1] != k:
             raise ShapeError(
-                f"grouped_matmul: a of shape {a.shape} does not go with b of shape {b.shape}.",
+                f"{call}: a of shape {a.shape} does not go with b of shape {b.shape}.",
                 hint="give a of shape (tokens, k) and b of shape (groups, k, n).",
             )
         if groups != count:
-            raise ShapeError(
-                f"grouped_matmul: there are {count} offsets, and b of shape {b.shape} has {groups} groups."
-            )
+            raise ShapeError(f"{call}: there are {count} offsets, and b of shape {b.shape} has {groups} groups.")
         # The strides of an empty array may be anything.
         one = replace(b, shape=(k, n), strides=b.strides[1:] if groups else c_strides((k, n)))
         return Groups(Views(a, one), count, a.shape[0], False, (a.shape[0], n))
     if len(a.shape) == 2 and len(b.shape) == 2:
         if a.shape[1] != b.shape[0]:
             raise ShapeError(
-                f"grouped_matmul: a of shape {a.shape} does not go with b of shape {b.shape}.",
+                f"{call}: a of shape {a.shape} does not go with b of shape {b.shape}.",
                 hint="give a of shape (m, tokens) and b of shape (tokens, n).",
             )
         return Groups(Views(a, b), count, a.shape[1], True, (count, a.shape[0], b.shape[1]))
     raise ShapeError(
-        f"grouped_matmul takes no a of shape {a.shape} and b of shape {b.shape} with offsets.",
+        f"{call} takes no a of shape {a.shape} and b of shape {b.shape} with offsets.",
         hint="give (tokens, k) and (groups, k, n), (groups, m, k) and (k, tokens), or (m, tokens) and (tokens, n).",
     )
 
@@ -84,6 +82,13 @@ def check_offsets(offsets: Any) -> None:
         raise ShapeError(f"offsets have one dimension, and these have shape {tuple(shape)}.")
     if str(dtype).rpartition(".")[2] != "int32":
         raise DTypeError(f"offsets are int32, and these are {dtype}.", hint="convert them.")
+
+
+def refuse_elsewhere(a: Any, offsets: Any, name: str = "offsets") -> None:
+    """Raises ProblemError where numbers that a kernel reads lie on another device than a."""
+    here, there = getattr(a, "device", None), getattr(offsets, "device", None)
+    if here != there:
+        raise ProblemError(f"{name} lie on {there}, and a on {here}.", hint=f"move {name}; the host never reads them.")
 
 
 def compute_groups(library: Any, a: Any, b: Any, offsets: Any, options: Options) -> Any:
@@ -103,6 +108,7 @@ def compute_groups(library: Any, a: Any, b: Any, offsets: Any, options: Options)
     for name, array in (("b", b), ("offsets", offsets)):
         refuse_other_library(library, name, array)
     check_offsets(offsets)
+    refuse_elsewhere(a, offsets)
     if len(a.shape) == 3 and len(b.shape) == 2:  # the same, transposed
         return compute_groups(library, b.T, a.swapaxes(-1, -2), offsets, options).T
     if isinstance(library, HostArrays):
@@ -124,8 +130,11 @@ def compute_groups(library: Any, a: Any, b: Any, offsets: Any, options: Options)
             f"grouped_matmul: {groups.total} rows in {groups.count} groups are more than one grid has blocks for.",
             hint="call it for parts of the groups.",
         )
-    request = replace(pieces[0].request, alignment=_alignment(pieces[0].request, groups, both.b, dtype))
-    call = _Known(device, make, _ragged_plan(library, request, groups, both.b, device), _are_scattered(offsets))
+    step = groups.shape[1] * groups.shape[2] if groups.along_k else both.b.strides[0]
+    asked = Ragged(groups.count, "k" if groups.along_k else "m", step)
+    request = pieces[0].request
+    request = replace(request, alignment=_alignment(request, groups, both.b, dtype), groups=asked)
+    call = _Known(device, make, planned_groups(library, request, device), are_scattered(offsets))
     if key is not None and not both.may_be_half_of_complex_numbers:
         if len(_KNOWN) >= MOST:
             _KNOWN.clear()
@@ -165,7 +174,7 @@ def words_of_groups(a: Any, b: Any, offsets: Any, options: Options = PLAIN) -> s
     return _KNOWN[library_of(a).key(options, a, b, offsets, None, None)].plan.words
 
 
-def _are_scattered(offsets: Any) -> bool:
+def are_scattered(offsets: Any) -> bool:
     """Whether neighbours among the offsets are none in memory."""
     if offsets.shape[0] < 2:
         return False
@@ -175,18 +184,16 @@ def _are_scattered(offsets: Any) -> bool:
     return steps is not None and steps[0] != offsets.dtype.itemsize
 
 
-def _ragged_plan(library: Any, request: Request, groups: Groups, b: View, device: int) -> Plan:
+def planned_groups(library: Any, request: Request, device: int) -> Plan:
     """The plan of a kernel that reads the offsets itself. Raises LaunchError in a capture."""
-    step = groups.shape[1] * groups.shape[2] if groups.along_k else b.strides[0]
-    asked = replace(request, groups=Ragged(groups.count, "k" if groups.along_k else "m", step))
     planner = dispatcher(device)
-    if library.capturing() and not planner.knows_ragged(asked):
+    if library.capturing() and not planner.knows_ragged(request):
         raise LaunchError(
             f"The stream is recording a CUDA graph, and no kernel for groups of {request.gemm} is loaded yet.",
             note="compiling and loading cannot be recorded.",
             hint="make the same call once before the capture.",
         )
-    return planner.ragged(asked)
+    return planner.ragged(request)
 
 
 def _alignment(request: Request, groups: Groups, b: View, dtype: DType) -> Alignment:
@@ -201,12 +208,24 @@ def _alignment(request: Request, groups: Groups, b: View, dtype: DType) -> Align
     return Alignment(min(known.a, sizes[0]), min(known.b, sizes[1]), min(known.c, sizes[2]))
 
 
+def spans_of(ends: Sequence[int], total: int, *, along_k: bool = False) -> list[slice]:
+    """The rows of each group, or its terms, as kernels find them (`lowering.groups`).
+
+    >>> spans_of([-1, 3, 2, 9], 5)
+    [slice(0, 0, None), slice(0, 3, None), slice(3, 3, None), slice(2, 2, None)]
+    """
+    found, first, largest = [], 0, 0
+    for end in (min(max(end, 0), total) for end in ends):
+        found.append(slice(first, max(first, end) if along_k or first >= largest else first))
+        first, largest = end, max(largest, end)
+    return found
+
+
 def _on_host(a: Any, b: Any, offsets: Any, options: Options) -> Any:
     """The same for NumPy's arrays, group by group."""
     views = [View(0, x.shape, c_strides(x.shape), HostArrays().view(x).dtype, None) for x in (a, b)]
     groups = groups_of(views[0], views[1], len(offsets))
-    starts = np.concatenate(([0], offsets[:-1])).astype(int)
-    spans = [slice(start, end) for start, end in zip(starts, offsets, strict=True)]
+    spans = spans_of([int(end) for end in offsets], groups.total, along_k=groups.along_k)
     if groups.along_k:
         results = [on_host(a[:, rows], b[rows], None, None, None, options) for rows in spans]
         return np.stack(results) if results else np.empty(groups.shape, a.dtype)

@@ -221,6 +221,8 @@ def request_of(views: ScaledViews, options: ScaledOptions) -> Request:
         b_dtype=views.b.dtype if views.b.dtype is not views.a.dtype else None,
     )
     at_bias = 0 if bias is None else bias.pointer
+    if "n" in scaling.whole:
+        at_bias |= views.scale_b.pointer // F32.bytes * out.bytes
     for view in (one.view for one in named if not one.single):
         at_bias |= view.pointer // view.dtype.bytes * out.bytes
     for leading in gemm.ld_added:

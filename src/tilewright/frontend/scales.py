@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from tilewright.dtypes import F32
@@ -39,8 +40,8 @@ def scaling_of(m: int, n: int, k: int, scale_a: View, scale_b: View) -> Scaling:
             _check_neighbours(name, scale, view)
         return Scaling((whole[0], whole[1]))
     depth = ceil_div(k, BLOCK)
-    side_a = _side(scale_a.shape, [(ceil_div(m, side), depth) for side in SIDES])
-    side_b = _side(scale_b.shape, [(depth, ceil_div(n, side)) for side in SIDES])
+    side_a = side_of(scale_a.shape, [(ceil_div(m, side), depth) for side in SIDES])
+    side_b = side_of(scale_b.shape, [(depth, ceil_div(n, side)) for side in SIDES])
     if side_a is None or side_b is None:
         raise _wrong(m, n, depth, scale_a, scale_b, of_a=whole[0] is None and side_a is None)
     steps_a, steps_b = scale_a.strides, scale_b.strides[::-1]
@@ -58,10 +59,10 @@ def _whole(view: View, each: tuple[int, int], along: Scale) -> Scale | None:
     """What there is one scale for, if not for blocks. each: the shape of one for each row of A, or column of B."""
     if all(extent == 1 for extent in view.shape):
         return "a" if along == "m" else "b"
-    return along if view.shape in ((max(each),), each) else None
+    return along if view.shape in ((each[0] * each[1],), each) else None
 
 
-def _side(shape: Shape, shapes: list[tuple[int, int]]) -> int | None:
+def side_of(shape: Shape, shapes: Sequence[Shape]) -> int | None:
     """Rows of A, or columns of B, of a block. shapes: those of scales, for each of `SIDES`."""
     return next((side for side, one in zip(SIDES, shapes, strict=True) if shape == one), None)
 
@@ -69,7 +70,7 @@ def _side(shape: Shape, shapes: list[tuple[int, int]]) -> int | None:
 def _check_neighbours(name: str, scale: Scale, view: View) -> None:
     if scale in ("a", "b"):
         return
-    step = next(step for extent, step in zip(view.shape, view.strides, strict=True) if extent > 1)
+    step = next((step for extent, step in zip(view.shape, view.strides, strict=True) if extent > 1), 1)
     if step != 1:
         raise ProblemError(
             f"scaled_matmul: the elements of {name} lie {step} apart, and kernels read neighbours.",

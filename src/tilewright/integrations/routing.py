@@ -14,7 +14,8 @@ def route_torch(*, precision: Precision = "default") -> Any:
 
     Routed are dense CUDA tensors of float32, float16 or bfloat16, and what torch.autocast makes of them; on Hopper also
     `torch._scaled_mm` and `torch.nn.functional.scaled_mm`, with one scale for each operand, for each
-    row and column, or for each block of 128 of k; all else runs as before. Gradients stay PyTorch's: their products are
+    row and column, or for each block of 128 of k, and `torch._scaled_grouped_mm` of groups of rows; all else runs as
+    before. Gradients stay PyTorch's: their products are
     routed where `backward` is called within the block. Blocks may be nested, and each thread has its own. Compiled
     functions that are called within the block are routed without being compiled anew; from PyTorch 2.6 on the block may
     also lie inside one, where products with scales stay PyTorch's.

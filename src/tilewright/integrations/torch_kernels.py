@@ -29,7 +29,12 @@ from tilewright.notices import say_once
 torch: Any = extras.require("torch", "Routing the products of PyTorch")
 
 from tilewright.integrations.torch_mode import FORMATS, Mode, may_use_tf32  # noqa: E402
-from tilewright.integrations.torch_scaled import scaled_mm, scaled_mm_v2  # noqa: E402
+from tilewright.integrations.torch_scaled import (  # noqa: E402
+    scaled_grouped_mm,
+    scaled_grouped_mm_v2,
+    scaled_mm,
+    scaled_mm_v2,
+)
 
 KEY = "CUDA"
 """The dispatch key of the tensors whose products are routed."""
@@ -255,6 +260,7 @@ _KERNELS: dict[str, tuple[Callable[..., Callable[..., Any]], int]] = {
     "addmm": (_adding, 2), "addmm.out": (_adding_out, 2), "baddbmm": (_adding, 3), "baddbmm.out": (_adding_out, 3),
     "_grouped_mm": (_other(_groups), 3),
     "_scaled_mm": (_other(scaled_mm), 2), "_scaled_mm.out": (_other(scaled_mm), 2),
+    "_scaled_grouped_mm": (_other(scaled_grouped_mm), 3), "_scaled_grouped_mm_v2": (_other(scaled_grouped_mm_v2), 3),
     "_scaled_mm_v2": (_other(scaled_mm_v2), 2), "_scaled_mm_v2.out": (_other(scaled_mm_v2), 2),
 }  # fmt: skip
 

@@ -1,4 +1,5 @@
-"""Products of FP8 operands inside `route_torch`: `torch._scaled_mm` and what `torch.nn.functional.scaled_mm` calls.
+"""Products of FP8 operands inside `route_torch`: `torch._scaled_mm`, what `torch.nn.functional.scaled_mm` calls, and
+`torch._scaled_grouped_mm`.
 
 Routed is what PyTorch itself accepts on Hopper, with one scale for each operand, for each row and column, or for each
 block of 128 of k; all else goes on to PyTorch, which computes it or says what is wrong.
@@ -6,12 +7,14 @@ block of 128 of k; all else goes on to PyTorch, which computes it or says what i
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 from tilewright import extras
 from tilewright.errors import LaunchError, ProblemError
 from tilewright.frontend.libraries import library_of
 from tilewright.frontend.scaled import compute_scaled, scaled_options
+from tilewright.frontend.scaled_groups import compute_scaled_groups
 from tilewright.frontend.scales import BLOCK
 from tilewright.integrations.routed import Routed
 from tilewright.notices import say_once
@@ -113,8 +116,67 @@ def _product(
     why = _why_not(a, b, bias, kind)
     if why:
         return block.decline(why)
+    arrays = (a, b, scale_a, scale_b, bias, out)
+    return _unless_refused(block, lambda: compute_scaled(_LIBRARY, arrays, scaled_options(kind, bool(fast))))
+
+
+def scaled_grouped_mm(
+    block: Routed,
+    a: Any,
+    b: Any,
+    scale_a: Any,
+    scale_b: Any,
+    offs: Any = None,
+    bias: Any = None,
+    scale_result: Any = None,
+    out_dtype: Any = None,
+    use_fast_accum: bool = False,
+) -> Any:
+    """`aten::_scaled_grouped_mm` by tilewright, of rows or columns in groups; None where PyTorch shall compute it, or
+    say what is wrong."""
+    if offs is None or bias is not None or scale_result is not None:
+        return block.decline("_scaled_grouped_mm without offsets, with a bias or a scale of the result")
+    if {a.dim(), b.dim()} != {2, 3}:
+        return block.decline("_scaled_grouped_mm of two matrices")
+    if a.dtype is not b.dtype or a.dtype is not torch.float8_e4m3fn or out_dtype is not torch.bfloat16:
+        return block.decline(f"{a.dtype} by {b.dtype} in groups, into {out_dtype}".replace("torch.", ""))
+    if a.shape[-1] % MULTIPLE or b.shape[-1] % MULTIPLE or a.stride(-1) != 1 or b.stride(-2) != 1:
+        return block.decline("sizes or orders that PyTorch does not take")
+    rows = tuple(x.shape[:-1] if x is a else (*x.shape[:-2], x.shape[-1]) for x in (a, b))
+    if (tuple(scale_a.shape), tuple(scale_b.shape)) != rows:
+        return block.decline("scales of other shapes")
+    arrays = (a, b, scale_a, scale_b, offs)
+    return _unless_refused(
+        block, lambda: compute_scaled_groups(_LIBRARY, arrays, scaled_options(out_dtype, bool(use_fast_accum)))
+    )
+
+
+def scaled_grouped_mm_v2(
+    block: Routed,
+    a: Any,
+    b: Any,
+    scale_a: Any,
+    recipe_a: Any,
+    swizzle_a: Any,
+    scale_b: Any,
+    recipe_b: Any,
+    swizzle_b: Any,
+    offs: Any = None,
+    bias: Any = None,
+    out_dtype: Any = None,
+    contraction_dim: Any = (),
+    use_fast_accum: bool = False,
+) -> Any:
+    """`aten::_scaled_grouped_mm_v2`, as `scaled_grouped_mm`."""
+    if (*recipe_a, *recipe_b) != (ROW_WISE, ROW_WISE) or not len(scale_a) == len(scale_b) == 1 or contraction_dim:
+        return block.decline("scales of other recipes")
+    return scaled_grouped_mm(block, a, b, scale_a[0], scale_b[0], offs, bias, None, out_dtype, use_fast_accum)
+
+
+def _unless_refused(block: Routed, ours: Callable[[], Any]) -> Any:
+    """What a call of ours computes; None where it refuses."""
     try:
-        result = compute_scaled(_LIBRARY, (a, b, scale_a, scale_b, bias, out), scaled_options(kind, bool(fast)))
+        result = ours()
     except ProblemError as refused:
         return block.decline(refused.headline.rstrip("."))
     except LaunchError as failure:

@@ -314,13 +314,15 @@ class Kernel:
 
 def is_stepped(problems: Problems, operand: Matrix) -> bool:
     """Whether each problem has a matrix of its own of an operand, a step behind the last one's."""
+    is_vector = isinstance(operand, Operand) and operand.is_vector
+    is_own = isinstance(operand, Operand) and operand.is_own
     match problems:
         case Problems.STRIDED:
-            return not (isinstance(operand, Operand) and operand.is_vector and not operand.is_own)
-        case Problems.GROUPED_M:
-            return operand.name in FACTORS and operand.name[0] == "B"
+            return not is_vector or is_own
+        case Problems.GROUPED_M:  # what lies along the rows of all groups is one matrix, or one vector
+            return is_own if is_vector else operand.name in FACTORS and operand.name[0] == "B"
         case Problems.GROUPED_K:
-            return operand.name not in FACTORS and not (isinstance(operand, Operand) and operand.is_vector)
+            return is_own if is_vector else operand.name not in FACTORS
         case _:
             return False
 

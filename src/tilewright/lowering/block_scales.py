@@ -20,9 +20,9 @@ from tilewright.ir.stmt import Alloc, Body, For, Let, Move
 from tilewright.ir.tiles import FRAGMENT
 from tilewright.layout.fragment import Fragment, FragmentDigit, Holder
 from tilewright.lowering.coordinates import index_of, lane_of
-from tilewright.lowering.located import end_of, origin_of
+from tilewright.lowering.located import base_of, end_of, matrix_of, origin_of
 from tilewright.lowering.sums import Sums
-from tilewright.problem.block_scales import NAMES, BlockScaleName, BlockScales
+from tilewright.problem.block_scales import NAMES, BlockScaleName, BlockScales, step_names
 
 _NUMBER = "scale_number"
 
@@ -121,8 +121,10 @@ class Side:
         axis = program.instruction_axes[self.index]
         at = index_of(program, dim) + origin_of(program, dim)
         block = at if self.block == 1 else binary(Op.DIV, at, self.block)
-        offset = block * Var(f"{self.name}_step") + block_of_k * Var(f"{self.name}_step_k")
-        source = Ref(Buffer(self.name, Space.GLOBAL, F32, ()), (offset,))
+        along, deep = (Var(step) for step in step_names(self.name))
+        offset = block * along + block_of_k * deep
+        bases = (base_of(program, self.name, number) for number in matrix_of(program, self.name))
+        source = Ref(Buffer(self.name, Space.GLOBAL, F32, ()), (*bases, offset))
         held = Ref(self.buffer, (*(Var(name) for name in self._tiles), Var(_NUMBER)))
         inside = binary(Op.LT, at, end_of(program, dim))
         body: Body = (Let(axis.name, self._place_of(Var(_NUMBER))), Move(held, source, 1, inside, origin=self.name))

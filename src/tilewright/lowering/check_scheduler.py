@@ -96,9 +96,15 @@ def _check_grouped(program: Program) -> None:
             note="how many tiles there are is known on the device only.",
             hint="Raster(...) and Persist().",
         )
-    along_m = [operand.name for operand in gemm.epilogue.operands if operand.along == "m"]
-    if gemm.c is not Order.ROW or along_m:
-        raise LoweringError(f"Groups by offsets have a row-major C, and no {' or '.join(along_m) or 'bias'} along m.")
+    written = [operand.name for operand in gemm.epilogue.written]
+    if gemm.c is not Order.ROW or written:
+        raise LoweringError(f"Groups by offsets have a row-major C, and no {' or '.join(written) or 'other result'}.")
+    scales = gemm.block_scales
+    if scales is not None and (program.problems is Problems.GROUPED_K or scales.a > 1):
+        raise LoweringError(
+            f"{scales} do not go with groups along {ragged_dim(program)}, which begin inside of blocks.",
+            hint="use scales of 1 row of A, and groups along m.",
+        )
 
 
 def _check_ragged_orders(program: Program, variant: Variant) -> None:

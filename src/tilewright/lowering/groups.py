@@ -7,6 +7,11 @@ Along m, each block counts the rows of tiles of all groups once, in shared memor
 work item finds its group there by bisection: groups without rows have no items. Along k, each group has all tiles of C,
 also a group without k, whose C becomes that of an empty sum.
 
+Offsets come from the device unseen. Each is limited to the rows (or the k) that there are. A group that ends before it
+begins is empty, and along m one that begins before the end of another is empty as well, so that no two groups of a
+launch share a row. So offsets that are negative, too large or not ascending have a result, and no access leaves a
+matrix.
+
 More groups along m than the table has room for are several launches, each of which begins at its own first group.
 """
 
@@ -18,9 +23,10 @@ from dataclasses import dataclass
 from tilewright.dtypes import I32
 from tilewright.ir.buffer import Buffer, Ref, Space
 from tilewright.ir.expr import ZERO, Binary, Const, Expr, Load, Op, Select, Var, binary, both
-from tilewright.ir.kernel import FIRST_GROUP, GROUP_ENDS, GROUPS, MOST_GROUPS
-from tilewright.ir.stmt import Alloc, Assign, Barrier, Body, For, Let, Move, Stmt
+from tilewright.ir.kernel import FIRST_GROUP, GROUP_ENDS, GROUPS, MOST_GROUPS, SIZES
+from tilewright.ir.stmt import Alloc, Assign, Barrier, Body, For, If, Let, Move, Stmt
 from tilewright.lowering.located import K_FIRST, K_SIZE, M_FIRST, M_SIZE, PROBLEM
+from tilewright.problem.gemm import Dim
 from tilewright.units import ceil_div
 
 TABLE = Buffer("rows_of_tiles", Space.SHARED, I32, (MOST_GROUPS,), ("group",), "up to and including each group")
@@ -36,19 +42,25 @@ def _value(buffer: Buffer) -> Expr:
     return Load(buffer, (ZERO,))
 
 
-def _ends_of(group: Expr, of: str, before: Expr = ZERO) -> tuple[Body, Expr, Expr]:
-    """Loads of where a group begins and ends, and the two; 0 for a group that there is none of. before: groups of
+def _end_of(number: Expr, of: str, dim: Dim, exists: Expr) -> tuple[Body, Expr]:
+    """The load of where a group ends, and that limited to the matrices; 0 where there is none."""
+    end = _register(of)
+    load = Move(Ref(end, (ZERO,)), Ref(_ENDS, (number,)), guard=exists)
+    return (Alloc(end), load), binary(Op.MIN, binary(Op.MAX, _value(end), 0), SIZES[dim])
+
+
+def _span_of(group: Expr, of: str, dim: Dim, before: Expr = ZERO) -> tuple[Body, Expr, Expr]:
+    """Loads of where a group begins and ends, and the two: 0 for a group that there is none of. before: groups of
     earlier launches."""
-    first, last = _register(f"{of}_begins"), _register(f"{of}_ends")
-    exists = binary(Op.LT, group, GROUPS)
-    number = before + group
-    body: Body = (
-        Alloc(first),
-        Alloc(last),
-        Move(Ref(first, (ZERO,)), Ref(_ENDS, (number - 1,)), guard=both(binary(Op.LT, 0, number), exists)),
-        Move(Ref(last, (ZERO,)), Ref(_ENDS, (number,)), guard=exists),
-    )
-    return body, _value(first), _value(last)
+    exists, number = binary(Op.LT, group, GROUPS), before + group
+    of_first, first = _end_of(number - 1, f"{of}_begins", dim, both(binary(Op.LT, 0, number), exists))
+    of_last, last = _end_of(number, f"{of}_ends", dim, exists)
+    return (*of_first, *of_last), first, last
+
+
+def _length(first: Expr, last: Expr) -> Expr:
+    """From a first index to the one behind the last; 0 where that lies before."""
+    return Binary(Op.SUB, binary(Op.MAX, last, first), first)
 
 
 @dataclass(frozen=True)
@@ -64,19 +76,26 @@ class GroupsAlongM:
 
     def prepare(self) -> Body:
         """All threads of a block: the table, and how many rows of tiles there are in all."""
-        stmts: list[Stmt] = list(self._each(self._own_rows))
-        apart = 1
-        while apart < MOST_GROUPS:
-            stmts += self._add(apart)
-            apart *= 2
-        total = _register("group_total")
-        stmts += [
+        total, rows = _register("group_total"), Buffer("group_rows", Space.REGISTER, I32, (self._passes,))
+        here = Ref(rows, (Var("group_pass"),))
+
+        def store(group: Expr, inside: Expr | None) -> Body:
+            return (Move(Ref(TABLE, (group,)), here, guard=inside),)
+
+        return (
+            *self._each(self._own_end),
+            *self._scan(Op.MAX),
+            Barrier("the largest ends up to each group"),
+            Alloc(rows),
+            *self._each(lambda group, inside: self._own_rows(here, group, inside)),
+            Barrier("all have read the largest ends"),
+            *self._each(store),
+            *self._scan(Op.ADD),
             Barrier("the rows of tiles are counted"),
             Alloc(total),
             Move(Ref(total, (ZERO,)), Ref(TABLE, (GROUPS - 1,)), guard=binary(Op.LT, 0, GROUPS)),
             Let(TOTAL.name, _value(total)),
-        ]
-        return tuple(stmts)
+        )
 
     @property
     def _passes(self) -> int:
@@ -88,35 +107,57 @@ class GroupsAlongM:
         inside = binary(Op.LT, group, MOST_GROUPS) if MOST_GROUPS % self.threads else None
         return (For("group_pass", Const(self._passes), one(group, inside), unroll=True),)
 
-    def _own_rows(self, group: Expr, inside: Expr | None) -> Body:
-        load, first, last = _ends_of(group, "group", FIRST_GROUP)
-        rows = _register("group_rows")
-        assign = Assign(Ref(rows, (ZERO,)), self.rows_of(Binary(Op.SUB, last, first)))
-        return (*load, Alloc(rows), assign, Move(Ref(TABLE, (group,)), Ref(rows, (ZERO,)), guard=inside))
+    def _own_end(self, group: Expr, inside: Expr | None) -> Body:
+        load, end = _end_of(FIRST_GROUP + group, "own_end", "m", binary(Op.LT, group, GROUPS))
+        value = _register("group_end")
+        assign = Assign(Ref(value, (ZERO,)), end)
+        return (*load, Alloc(value), assign, Move(Ref(TABLE, (group,)), Ref(value, (ZERO,)), guard=inside))
 
-    def _add(self, apart: int) -> Body:
-        """Each entry gets that of `apart` groups before it added."""
-        name = f"sum_of_{2 * apart}"
-        sums = Buffer(name, Space.REGISTER, I32, (self._passes,))
-        before = _register("rows_before")
+    def _own_rows(self, rows: Ref, group: Expr, inside: Expr | None) -> Body:
+        """Rows of tiles of a group; none where it begins before the largest end of those before it."""
+        load, first, last = _span_of(group, "group", "m", FIRST_GROUP)
+        largest = _register("largest_end")
+        there = both(binary(Op.LT, 0, group), inside)
+        ascends = binary(Op.LE, _value(largest), first)
+        return (
+            *load,
+            Alloc(largest),
+            Move(Ref(largest, (ZERO,)), Ref(TABLE, (group - 1,)), guard=there),
+            Assign(rows, self.rows_of(Select(ascends, _length(first, last), ZERO))),
+        )
+
+    def _scan(self, op: Op) -> Body:
+        """Each entry becomes the sum, or the largest, of those up to it."""
+        stmts: list[Stmt] = []
+        apart = 1
+        while apart < MOST_GROUPS:
+            stmts.append(If(binary(Op.LT, apart, GROUPS), self._combine(op, apart)))
+            apart *= 2
+        return tuple(stmts)
+
+    def _combine(self, op: Op, apart: int) -> Body:
+        """Each entry with that of `apart` groups before it."""
+        found = Buffer(f"{'sum' if op is Op.ADD else 'largest'}_of_{2 * apart}", Space.REGISTER, I32, (self._passes,))
+        before = _register("entry_before")
         number = Var("group_pass")
 
         def load(group: Expr, inside: Expr | None) -> Body:
-            here = Ref(sums, (number,))
-            there = binary(Op.LE, apart, group)
+            here = Ref(found, (number,))
+            there = both(binary(Op.LE, apart, group), inside)
+            both_of_them = Binary(op, Load(found, (number,)), _value(before))
             return (
                 Move(here, Ref(TABLE, (group,)), guard=inside),
                 Alloc(before),
-                Move(Ref(before, (ZERO,)), Ref(TABLE, (group - apart,)), guard=both(there, inside)),
-                Assign(here, Binary(Op.ADD, Load(sums, (number,)), _value(before))),
+                Move(Ref(before, (ZERO,)), Ref(TABLE, (group - apart,)), guard=there),
+                Assign(here, both_of_them),
             )
 
         def store(group: Expr, inside: Expr | None) -> Body:
-            return (Move(Ref(TABLE, (group,)), Ref(sums, (number,)), guard=inside),)
+            return (Move(Ref(TABLE, (group,)), Ref(found, (number,)), guard=inside),)
 
         return (
-            Barrier("all have counted so far"),
-            Alloc(sums),
+            Barrier("all have their entries"),
+            Alloc(found),
             *self._each(load),
             Barrier("all have read"),
             *self._each(store),
@@ -142,7 +183,7 @@ class GroupsAlongM:
             ),
             unroll=True,
         )
-        load, first, last = _ends_of(_value(group), "rows", FIRST_GROUP)
+        load, first, last = _span_of(_value(group), "rows", "m", FIRST_GROUP)
         body: Body = (
             Let(row.name, item // columns, "of tiles, among those of all groups"),
             Alloc(group),
@@ -153,17 +194,17 @@ class GroupsAlongM:
             *load,
             Let(PROBLEM.name, FIRST_GROUP + _value(group)),
             Let(M_FIRST.name, first, "the group's rows"),
-            Let(M_SIZE.name, Binary(Op.SUB, last, first)),
+            Let(M_SIZE.name, _length(M_FIRST, last)),
         )
         return body, item - _value(before) * columns
 
 
 def locate_along_k(group: Expr) -> Body:
     """Names the group of an item and its range of k."""
-    load, first, last = _ends_of(PROBLEM, "k")
+    load, first, last = _span_of(PROBLEM, "k", "k")
     return (
         Let(PROBLEM.name, group),
         *load,
         Let(K_FIRST.name, first, "the group's range of k"),
-        Let(K_SIZE.name, Binary(Op.SUB, last, first)),
+        Let(K_SIZE.name, _length(K_FIRST, last)),
     )

@@ -15,6 +15,7 @@ from tilewright.ir.expr import ZERO, Binary, Cast, Expr, Op, Select, Var, binary
 from tilewright.ir.kernel import PART_OF_K, SIZES, is_stepped, step_of
 from tilewright.ir.program import Program
 from tilewright.ir.work import Problems, SplitK, Walk
+from tilewright.problem.block_scales import BlockScaleName
 from tilewright.problem.gemm import Dim, OperandName
 from tilewright.problem.values import AddedName
 
@@ -81,7 +82,7 @@ def end_of(program: Program, dim: Dim) -> Expr:
     return located(program).end[dim]
 
 
-def matrix_of(program: Program, name: OperandName | AddedName, env: Env = HERE) -> tuple[Expr, ...]:
+def matrix_of(program: Program, name: OperandName | AddedName | BlockScaleName, env: Env = HERE) -> tuple[Expr, ...]:
     """Which of several matrices an operand of the running work item is; nothing where there is only one."""
     number: list[Expr] = []
     if is_stepped(program.problems, program.gemm.operand(name)):
@@ -91,7 +92,7 @@ def matrix_of(program: Program, name: OperandName | AddedName, env: Env = HERE) 
     return tuple(number)
 
 
-def base_of(program: Program, name: OperandName | AddedName, number: Expr) -> Expr:
+def base_of(program: Program, name: OperandName | AddedName | BlockScaleName, number: Expr) -> Expr:
     """The element at which matrix `number` of an operand begins."""
     wide = Cast(I64, number)
     if name == "C" and program.split_k is SplitK.PARTIALS:  # one matrix below the other

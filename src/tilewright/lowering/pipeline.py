@@ -56,7 +56,7 @@ def lower(
     check_cluster_sums(program)
     exact = assumed_exact(program, variant)
     scheduled = tuple(loop.name for loop in program.loops)
-    added = [name for one in program.gemm.added for name in (one.leading, step_of(one.name))]
+    added = [*(one.leading for one in program.gemm.added), *(step_of(one.name) for one in program.gemm.matrices)]
     names = (*PARAMETERS, *added, *(scalar.name for scalar in program.gemm.scalars))
 
     def checked(done: str, body: Body) -> Body:

@@ -291,6 +291,11 @@ def _added(gemm: Gemm, partials: Mapping[str, tuple[int, int]] = MappingProxyTyp
     return tuple(places[operand.name] for operand in gemm.added)
 
 
+def added_places(gemm: Gemm) -> tuple[tuple[int, int], ...]:
+    """The places of what the epilogue reads, and of the scales of blocks, of a product that folds nothing."""
+    return *_added(gemm), *_scales(gemm)
+
+
 def _scales(gemm: Gemm) -> tuple[tuple[int, int], ...]:
     """The places of the scales of blocks."""
     return () if gemm.block_scales is None else ((Place.SCALE_A, 0), (Place.SCALE_B, 0))

@@ -216,6 +216,12 @@ class Dispatcher:
             except (CompileError, LaunchError, LoweringError, ScheduleError) as failure:
                 failures.append(failure)
                 self.report(request.gemm, str(config), failure)
+        if not failures:
+            raise LaunchError(
+                f"Only wgmma multiplies {request.gemm.block_scales}, and no kernel of it reads these groups.",
+                note="TMA loads operands whose addresses and rows are multiples of 16 bytes.",
+                hint="pad k to a multiple of 16.",
+            )
         raise failures[-1]
 
     def known_group(self, requests: tuple[Request, ...]) -> GroupPlan | None:

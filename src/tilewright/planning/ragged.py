@@ -29,9 +29,9 @@ from tilewright.kernels.spaces import joined, product
 from tilewright.kernels.wgmma_steps import SWIZZLE_ATOM_BYTES, reads_orders, tma_stores
 from tilewright.lowering.groups import TABLE
 from tilewright.model.time import predict_seconds
-from tilewright.planning.assembly import Request, as_multiplied_by, check_maps, multiplied_on
+from tilewright.planning.assembly import Request, added_places, as_multiplied_by, check_maps, multiplied_on
 from tilewright.planning.block_clocks import blocks_per_sm
-from tilewright.planning.candidates import families_for, listed
+from tilewright.planning.candidates import families_for, listed, promoted
 from tilewright.planning.kernels import Kernels
 from tilewright.planning.packing import TMA_BYTES
 from tilewright.planning.plan import Place, Plan, Role, Step
@@ -69,8 +69,9 @@ def ranked_ragged(request: Request, spec: DeviceSpec) -> Iterator[PlanConfig]:
     themselves, each best first; the last is right everywhere."""
     if reads_groups_by_tma(request, spec):
         yield from islice(_by_tma(request, spec), _TRIED)
-    yield from _by_threads(request, spec)
-    yield SAFE
+    if request.gemm.block_scales is None:  # which only wgmma multiplies
+        yield from _by_threads(request, spec)
+        yield SAFE
 
 
 def reads_groups_by_tma(request: Request, spec: DeviceSpec) -> bool:
@@ -91,7 +92,9 @@ def _by_tma(request: Request, spec: DeviceSpec) -> Iterator[PlanConfig]:
     room = spec.max_shared_bytes_per_block - (TABLE.size_bytes if groups.along == "m" else 0)
     # What can run depends on the formats and orders, and on whether TMA can store rows; not on the sizes.
     formats = gemm.resized(_NOMINAL, _NOMINAL if tma_stores(gemm) else _NOMINAL + 1, _NOMINAL)
-    c = _candidates(formats, groups.along, staged, room)
+    if formats.block_scales is not None:  # wherever they lie
+        formats = replace(formats, block_scales=replace(formats.block_scales, steps_a=None, steps_b=None))
+    c = _candidates(formats, groups.along, staged, room, request.promote_every)
     visited = c.raster_rows * c.m * typical.k * gemm.dtype.bytes
     c = c.with_columns(raster_rows=np.where(visited > _STRIP_BYTES, c.raster_rows // 2, c.raster_rows))
     seconds = _seconds("wgmma", c, typical, groups, spec, Setting(0, 0, TMA_BYTES, alignment.c), 1)
@@ -105,6 +108,9 @@ def _by_threads(request: Request, spec: DeviceSpec) -> Iterator[PlanConfig]:
     assert groups is not None
     typical = _typical(gemm, groups)
     kind, c = listed(typical, spec)
+    if request.promote_every:  # f32 sums of CUDA cores need none
+        tables = promoted({kind: c}, request.promote_every, gemm)
+        c = tables.get(kind, c)
     rows = np.full(len(c), _RASTER_ROWS)
     c = c.with_columns(persistent=np.ones_like(rows), raster_rows=rows)
     c = c[blocks_per_sm(kind, c, typical, spec) > 0]
@@ -121,7 +127,7 @@ def _typical(gemm: Gemm, groups: Groups) -> Gemm:
 
 
 @lru_cache(maxsize=256)
-def _candidates(gemm: Gemm, along: str, staged: bool, room: int) -> Columns:
+def _candidates(gemm: Gemm, along: str, staged: bool, room: int, promote_every: int) -> Columns:
     """Persistent kernels. staged: whether C may leave through shared memory, of which there are so many bytes."""
     common: dict[str, Any] = {
         "k": (SWIZZLE_ATOM_BYTES // gemm.dtype.bytes,),
@@ -132,7 +138,7 @@ def _candidates(gemm: Gemm, along: str, staged: bool, room: int) -> Columns:
         "persistent": (1,),
         "raster_rows": (16,),
         "dependent_launch": (1,),
-        "promote_every": (0,),
+        "promote_every": (promote_every,),
         "pieces": (1,),
         "evict_first": ("",),
     }
@@ -212,11 +218,12 @@ def ragged_plan(kernels: Kernels, request: Request, config: PlanConfig) -> Plan:
     built = kernels.kernel(gemm, request.alignment, config, problems=problems, others=(smallest,))
     check_maps(built.kernel, request.alignment, config)
     most = MOST_GROUPS if along_m else groups.count
-    places = (Place.A, 0), (Place.B, 0), (Place.OUT, 0), (Place.GROUP_ENDS, 0)
+    places = (Place.A, 0), (Place.B, 0), (Place.OUT, 0), *added_places(gemm), (Place.GROUP_ENDS, 0)
     steps = []
     for first in range(0, groups.count, most):
         count = min(most, groups.count - first)
-        values = (*arguments(gemm, (0,) * len(places)), groups.step, count, *((first,) if along_m else ()))
+        steps_of_groups = groups.step, *groups.added, count
+        values = (*arguments(gemm, (0,) * len(places)), *steps_of_groups, *((first,) if along_m else ()))
         grid = grid_of(built.kernel, gemm, batch=count)
         launch = built.loaded.prepare(grid, built.kernel.block, values)
         steps.append(Step(launch, places, Role.PRODUCT, f"C of {count} groups"))

@@ -21,9 +21,11 @@ class Stack:
 @dataclass(frozen=True, slots=True)
 class Groups:
     """Groups of ragged sizes whose ends lie on the GPU, so that the host knows their sum alone: how many, the dimension
-    along which they are ragged, and elements from a group's own matrix to the next one's: of B along m, of C along k.
+    along which they are ragged, and elements from a group's own matrix to the next one's: of B along m, of C along k;
+    added: of its own scales.
     """
 
     count: int
     along: Literal["m", "k"]
     step: int
+    added: tuple[int, ...] = ()

@@ -25,12 +25,21 @@ SIDES = (1, 128)
 """Rows of A, or columns of B, that share a scale."""
 
 
+def step_names(name: str) -> tuple[str, str]:
+    """The arguments of a kernel that hold the elements from scale to scale along m or n, and along k.
+
+    >>> step_names("block_scale_a")
+    ('block_scale_a_step_m', 'block_scale_a_step_k')
+    """
+    return f"{name}_step_{'m' if name == NAMES[0] else 'n'}", f"{name}_step_k"
+
+
 @dataclass(frozen=True, slots=True)
 class BlockScales:
     """a: rows of A of a block; b: columns of B; depth: elements of k.
 
     steps_a, steps_b: elements of memory from scale to scale along m or n, and along k; by default neighbours along m or
-    n lie side by side, as PyTorch has them.
+    n lie side by side, as PyTorch has them. own: the operands of which each of many problems has scales of its own.
     """
 
     a: int = 1
@@ -38,6 +47,7 @@ class BlockScales:
     depth: int = 128
     steps_a: tuple[int, int] | None = None
     steps_b: tuple[int, int] | None = None
+    own: tuple[BlockScaleName, ...] = ()
 
     def __post_init__(self) -> None:
         if self.a not in SIDES or self.b not in SIDES or self.depth < 1:
@@ -47,9 +57,9 @@ class BlockScales:
             )
 
     @property
-    def classes(self) -> tuple[int, int, int]:
+    def classes(self) -> tuple[int, int, int, tuple[BlockScaleName, ...]]:
         """What a kernel is made for; the steps are its arguments."""
-        return self.a, self.b, self.depth
+        return self.a, self.b, self.depth, self.own
 
     def side(self, name: str) -> int:
         """Rows of A, or columns of B, of a block."""
@@ -72,9 +82,9 @@ class BlockScales:
     def scalars(self, m: int, n: int, k: int) -> tuple[Scalar, ...]:
         """The arguments of a kernel."""
         return tuple(
-            Scalar(f"{name}_step{along}", step, ScalarKind.SIZE)
-            for name in NAMES
-            for along, step in zip(("", "_k"), self.steps(name, m, n, k), strict=True)
+            Scalar(name, step, ScalarKind.SIZE)
+            for of in NAMES
+            for name, step in zip(step_names(of), self.steps(of, m, n, k), strict=True)
         )
 
     def spread(self, name: str, stored: Array, m: int, n: int, k: int) -> Array:
@@ -90,7 +100,8 @@ class BlockScales:
         """How the scales of an operand lie in memory, in one line."""
         side, of = self.side(name), "row of A" if name == NAMES[0] else "column of B"
         each = of if side == 1 else f"{side} {of.replace(' ', 's ', 1)}"
-        return f"{name}  f32, one for each {each} and {self.depth} of k, {name}_step and {name}_step_k apart"
+        along, deep = step_names(name)
+        return f"{name}  f32, one for each {each} and {self.depth} of k, {along} and {deep} apart"
 
     def __str__(self) -> str:
         return f"scales of {self.a} x {self.depth} of A, {self.depth} x {self.b} of B"

@@ -13,7 +13,7 @@ and expressions over that (`value`, `value_of`), of the nodes of `problem.values
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Literal
 
 from tilewright.dtypes import F32
@@ -58,7 +58,8 @@ class Result:
 class Epilogue:
     """bias: the dimension along which it runs. residual: whether R is another matrix than C. scale: what has
     scales: a dimension for each index, or a whole operand. twice: the product of all scales is a factor twice, so that
-    large and small ones meet before either makes a sum overflow. function: of C as all of these make it, which it has
+    large and small ones meet before either makes a sum overflow. own: the scales of which each of many problems has its
+    own. function: of C as all of these make it, which it has
     as accumulator 0, of alpha times other accumulators, and of operands of its own. results: beside C, by further
     functions of the same."""
 
@@ -67,6 +68,7 @@ class Epilogue:
     activation: Activation | None = None
     scale: tuple[Scale, ...] = ()
     twice: bool = False
+    own: tuple[Scale, ...] = ()
     function: Value | None = None
     results: tuple[Result, ...] = ()
 
@@ -180,10 +182,11 @@ class Epilogue:
         known: dict[Scale, Added] = {
             "a": Added("scale_a", "n", F32, single=True),
             "b": Added("scale_b", "n", F32, single=True),
-            "m": Added("scale_m", "m", F32, own=self.twice),
-            "n": Added("scale_n", "n", F32, own=self.twice),
+            "m": Added("scale_m", "m", F32),
+            "n": Added("scale_n", "n", F32),
         }
-        return tuple(scale for of, scale in known.items() if of in self.scale)
+        own = ("m", "n") if self.twice else self.own
+        return tuple(replace(scale, own=of in own) for of, scale in known.items() if of in self.scale)
 
     def formula(self, *totals: str, indexed: bool = False) -> str:
         """C as text.

@@ -330,7 +330,8 @@ class Gemm:
             case "C":
                 return Operand(name, self.out, self.c)
             case "block_scale_a" | "block_scale_b":
-                return Operand(name, F32, Order.ROW, is_vector=True)
+                own = self.block_scales is not None and name in self.block_scales.own
+                return Operand(name, F32, Order.ROW, is_vector=True, is_own=own)
         added = next(one for one in self.epilogue.operands if one.name == name)
         order = {None: self.c, "m": Order.COL, "n": Order.ROW}[added.along]
         return Operand(name, added.dtype or self.out, order, added.is_vector, added.single, added.own, added.fold)

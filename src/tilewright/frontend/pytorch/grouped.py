@@ -13,7 +13,7 @@ from tilewright.frontend.options import Options, options_asked, options_of
 from tilewright.frontend.pytorch.entry import is_plain
 from tilewright.frontend.pytorch.plain import LIBRARY, compute_plain
 from tilewright.frontend.pytorch.sharded import know_sharding
-from tilewright.frontend.ragged import check_offsets, compute_groups, groups_of
+from tilewright.frontend.ragged import check_offsets, compute_groups, groups_of, spans_of
 from tilewright.frontend.requests import checked
 
 torch: Any = extras.require("torch", "Multiplying tensors of PyTorch")
@@ -62,8 +62,8 @@ def _computed(a: Any, b: Any, offsets: Any, options: Options) -> Any:
 
 def _on_the_host(a: Any, b: Any, offsets: Any, options: Options) -> Any:
     """The same for tensors in host memory, group by group."""
-    ends = offsets.tolist()
-    spans = [slice(start, end) for start, end in zip([0, *ends[:-1]], ends, strict=True)]
+    along_k = a.dim() == b.dim()
+    spans = spans_of(offsets.tolist(), a.shape[0] if b.dim() == 3 else b.shape[-1 - along_k], along_k=along_k)
     result = _shaped(a, b, offsets, options.alpha, options.out_dtype and LIBRARY.to_torch[options.out_dtype]).zero_()
     for number, rows in enumerate(spans):
         if a.dim() == 3:

@@ -92,7 +92,7 @@ def _on_the_host(arrays: Arrays, options: ScaledOptions) -> Any:
     )
     a, b, scale_a, scale_b, bias, out, *operands = arrays
     with torch.no_grad():
-        found = _multiplied(a, b, scale_a, scale_b)
+        found = multiplied(a, b, scale_a, scale_b)
         found = found if bias is None else found + bias.float()
         product, into = product_of(_seen(a), _seen(b)), options.out_dtype
         first, *others = results_of(found, product, options.call, operands, into, into)
@@ -100,7 +100,7 @@ def _on_the_host(arrays: Arrays, options: ScaledOptions) -> Any:
         return (result, *others) if others else result
 
 
-def _multiplied(a: Any, b: Any, scale_a: Any, scale_b: Any) -> Any:
+def multiplied(a: Any, b: Any, scale_a: Any, scale_b: Any) -> Any:
     """The product in f32, with its scales."""
     views = _seen(scale_a), _seen(scale_b)
     blocks = scaling_of(a.shape[0], b.shape[1], a.shape[1], *views).blocks
@@ -141,7 +141,7 @@ def _seen(tensor: Any) -> View:
     return View(0, tuple(tensor.shape), tuple(tensor.stride()), LIBRARY.format_of(tensor), device)
 
 
-def _keep(ctx: Any, inputs: tuple[Any, ...], output: Any) -> None:
+def kept_of_nothing(ctx: Any, inputs: tuple[Any, ...], output: Any) -> None:
     """Nothing: there are no gradients."""
 
 
@@ -162,7 +162,7 @@ def _register() -> Any:
     operators.define(f"scaled_matmul({given}) -> Tensor", tags=(torch.Tag.pt2_compliant_tag,))
     operators.impl("scaled_matmul", _scaled, "CompositeExplicitAutograd")
     library.register_fake("tilewright::scaled_matmul", _shaped, lib=operators)
-    library.register_autograd("tilewright::scaled_matmul", _no_gradients, setup_context=_keep, lib=operators)
+    library.register_autograd("tilewright::scaled_matmul", _no_gradients, setup_context=kept_of_nothing, lib=operators)
     return operators
 
 

@@ -1,0 +1,126 @@
+"""`torch.ops.tilewright.scaled_grouped_matmul`: products of FP8 groups as an operator of PyTorch. It has no
+gradients."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from tilewright import extras
+from tilewright.errors import ProblemError
+from tilewright.frontend.compute import HostMemory
+from tilewright.frontend.libraries import NoMemory
+from tilewright.frontend.libraries.views import View
+from tilewright.frontend.pytorch.entry import is_plain
+from tilewright.frontend.pytorch.plain import LIBRARY
+from tilewright.frontend.pytorch.scaled import kept_of_nothing, multiplied
+from tilewright.frontend.ragged import check_offsets, spans_of
+from tilewright.frontend.scaled import ScaledOptions, scaled_options
+from tilewright.frontend.scaled_groups import (
+    Arrays,
+    GroupViews,
+    checked_groups,
+    compute_scaled_groups,
+    transposed,
+)
+from tilewright.notices import say_once
+
+torch: Any = extras.require("torch", "Multiplying tensors of PyTorch")
+
+from torch import library  # noqa: E402
+
+
+def scaled_grouped(arrays: Arrays, out_dtype: Any, fast: Any) -> Any:
+    """A call with tensors of PyTorch."""
+    for name, tensor in zip(("a", "b", "scale_a", "scale_b", "offsets"), arrays, strict=True):
+        if not isinstance(tensor, torch.Tensor):
+            raise ProblemError(
+                f"{name} is a {type(tensor).__name__}, and a is a tensor of PyTorch.", hint="pass a tensor."
+            )
+    if not torch.compiler.is_compiling() and not arrays[0].is_meta and is_plain(*arrays):
+        try:
+            return _computed(arrays, scaled_options(out_dtype, fast))
+        except NoMemory:
+            pass
+    return torch.ops.tilewright.scaled_grouped_matmul(*arrays, *_words_asked(out_dtype, fast))
+
+
+@torch.compiler.assume_constant_result  # type: ignore[untyped-decorator]
+def _words_asked(out_dtype: Any, fast: Any) -> tuple[Any, bool]:
+    """The options as the operator takes them. The compiler takes them as they are."""
+    options = scaled_options(out_dtype, fast)
+    return LIBRARY.to_torch[options.out_dtype], options.fast
+
+
+def _computed(arrays: Arrays, options: ScaledOptions) -> Any:
+    try:
+        return compute_scaled_groups(LIBRARY, arrays, options)
+    except HostMemory:
+        return _on_the_host(arrays, options)
+
+
+def _on_the_host(arrays: Arrays, options: ScaledOptions) -> Any:
+    """The same by PyTorch on the CPU, group by group, summed in f32; a warning says so once."""
+    other = transposed(arrays)
+    if other is not None:
+        return _on_the_host(other, options).T
+    say_once(
+        "tilewright.scaled_grouped_matmul computes with PyTorch: the tensors lie in host memory, not on a GPU. Move "
+        "them to the GPU."
+    )
+    a, b, scale_a, scale_b, offsets = arrays
+    result = _shaped(a, b, scale_a, scale_b, offsets, LIBRARY.to_torch[options.out_dtype]).zero_()
+    for number, rows in enumerate(spans_of(offsets.tolist(), a.shape[0])):
+        of_a = scale_a if scale_a.numel() == 1 else scale_a[rows]
+        of_b = scale_b[number] if scale_b.numel() > 1 and scale_b.shape[0] == b.shape[0] else scale_b
+        found = multiplied(a[rows], b[number], of_a, of_b)
+        result[rows] = found.to(result.dtype)
+    return result
+
+
+def _scaled(a: Any, b: Any, scale_a: Any, scale_b: Any, offsets: Any, out_dtype: Any = None, fast: bool = False) -> Any:
+    return _computed((a, b, scale_a, scale_b, offsets), scaled_options(out_dtype, fast))
+
+
+def _shaped(a: Any, b: Any, scale_a: Any, scale_b: Any, offsets: Any, out_dtype: Any = None, fast: bool = False) -> Any:
+    """A result without elements, or the error that the call would raise."""
+    check_offsets(offsets)
+    other = transposed((a, b, scale_a, scale_b, offsets))
+    if other is not None:
+        a, b, scale_a, scale_b, _ = other
+        return _shaped(a, b, scale_a, scale_b, offsets, out_dtype, fast).T
+    options = scaled_options(out_dtype, fast)
+    views = GroupViews(_seen(a), _seen(b), _seen(scale_a), _seen(scale_b), offsets.shape[0])
+    groups, _ = checked_groups(views)
+    return a.new_empty(groups.shape, dtype=LIBRARY.to_torch[options.out_dtype])
+
+
+def _seen(tensor: Any) -> View:
+    """A tensor that has no elements."""
+    device = tensor.device.index or 0 if tensor.device.type == "cuda" else None
+    return View(0, tuple(tensor.shape), tuple(tensor.stride()), LIBRARY.format_of(tensor), device)
+
+
+def _no_gradients(ctx: Any, gradient: Any) -> tuple[Any, ...]:
+    raise ProblemError(
+        "scaled_grouped_matmul has no gradients, and one of its tensors wants them.",
+        hint="multiply the operands of the backward pass by calls of their own.",
+    )
+
+
+def _register() -> Any:
+    """The operator; it lasts as long as what is returned."""
+    operators = library.Library("tilewright", "FRAGMENT")
+    given = (
+        "Tensor a, Tensor b, Tensor scale_a, Tensor scale_b, Tensor offsets, ScalarType? out_dtype=None, "
+        "bool fast_accumulation=False"
+    )
+    operators.define(f"scaled_grouped_matmul({given}) -> Tensor", tags=(torch.Tag.pt2_compliant_tag,))
+    operators.impl("scaled_grouped_matmul", _scaled, "CompositeExplicitAutograd")
+    library.register_fake("tilewright::scaled_grouped_matmul", _shaped, lib=operators)
+    library.register_autograd(
+        "tilewright::scaled_grouped_matmul", _no_gradients, setup_context=kept_of_nothing, lib=operators
+    )
+    return operators
+
+
+_OPERATORS = _register()

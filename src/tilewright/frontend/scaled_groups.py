@@ -1,0 +1,331 @@
+"""`scaled_grouped_matmul`: products of groups of FP8 operands with scales, whose sizes lie on the GPU.
+
+One launch, as `ragged` makes it: the resident blocks read the offsets, and the scales where they lie.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+from tilewright.dtypes import F32, FP8_FORMATS, DType
+from tilewright.errors import ProblemError
+from tilewright.frontend.compute import MOST, gpu_of, refuse_host_memory, refuse_other_library
+from tilewright.frontend.layouts import MOST_ROWS
+from tilewright.frontend.libraries import DTypeError, TorchArrays, View, library_of
+from tilewright.frontend.ragged import Groups, are_scattered, check_offsets, groups_of, planned_groups, refuse_elsewhere
+from tilewright.frontend.requests import power_of_two
+from tilewright.frontend.scaled import ScaledOptions, refuse_device, scaled_options
+from tilewright.frontend.scales import BLOCK, side_of
+from tilewright.frontend.shapes import NeedsCopy, ShapeError, product_of
+from tilewright.planning.assembly import Request
+from tilewright.planning.dispatch import dispatcher
+from tilewright.planning.packing import TMA_BYTES, Alignment
+from tilewright.planning.plan import Plan
+from tilewright.planning.stack import Groups as Ragged
+from tilewright.problem.block_scales import SIDES, BlockScales
+from tilewright.problem.epilogue import Epilogue, Scale
+from tilewright.problem.gemm import Gemm, Order
+from tilewright.units import ceil_div
+
+Arrays = tuple[Any, ...]
+"""a, b, scale_a, scale_b and the offsets of a call."""
+
+_NAMES = ("a", "b", "scale_a", "scale_b")
+
+
+def scaled_grouped_matmul(
+    a: Any,
+    b: Any,
+    scale_a: Any,
+    scale_b: Any,
+    *,
+    offsets: Any,
+    out_dtype: Any = None,
+    fast_accumulation: bool = False,
+) -> Any:
+    """`(a[rows] @ b[i]) * scale_a[rows] * scale_b[i]` for the rows of each group i, FP8 operands, in one launch, as
+    torch._scaled_grouped_mm. Group i ends before row `offsets[i]`, and begins where the one before ends.
+
+    a: (tokens, k). b: (groups, k, n). Each holds float8_e4m3fn or float8_e5m2; both are read as they lie where k is
+    contiguous, and copied before where it is not. Or a: (groups, m, k) and b: (k, tokens): the same, transposed, with
+    the scales of the one for those of the other. offsets: (groups,), int32, ascending, on the GPU; the host never reads
+    them, so that a CUDA graph records the call. Offsets are limited to the tokens there are; a group that ends before
+    it begins, or begins before the end of another, is empty. Rows of no group are not written.
+
+    scale_a: f32, one element, or one for each row, (tokens,) or (tokens, 1). scale_b: one element, one for each group,
+    (groups,), or one for each column of each, (groups, n). Or both have one for each block of 128 of k, and of each
+    row, (tokens, k / 128), and of 1 or 128 columns of each group, (groups, k / 128, n) or (groups, k / 128, n / 128),
+    rounded up, of any strides. out_dtype: bf16 if not given, f16, f32, e4m3 or e5m2. fast_accumulation: as
+    `scaled_matmul`. Returns (tokens, n).
+
+    Raises ShapeError, a ValueError, and DTypeError, a TypeError, for what does not fit, ProblemError for strides and
+    devices, and LaunchError for another GPU, or for a new kind of call in a capture.
+    """
+    library, arrays = library_of(a), (a, b, scale_a, scale_b, offsets)
+    if isinstance(library, TorchArrays):
+        from tilewright.frontend.pytorch.scaled_groups import scaled_grouped
+
+        return scaled_grouped(arrays, out_dtype, fast_accumulation)
+    return compute_scaled_groups(library, arrays, scaled_options(out_dtype, fast_accumulation))
+
+
+@dataclass(frozen=True, slots=True)
+class GroupViews:
+    """Where the arrays of a call lie, but for the offsets, of which there are `count`."""
+
+    a: View
+    b: View
+    scale_a: View
+    scale_b: View
+    count: int
+
+
+@dataclass(frozen=True, slots=True)
+class _Scaling:
+    """whole: scales of the finished sum; own: those of which each group has its own; steps: from group to group."""
+
+    whole: tuple[Scale, ...] = ()
+    own: tuple[Scale, ...] = ()
+    blocks: BlockScales | None = None
+    steps: tuple[int, ...] = ()
+
+
+def checked_groups(views: GroupViews) -> tuple[Groups, _Scaling]:
+    """The groups of a call of (tokens, k) by (groups, k, n), and what its scales scale. Raises DTypeError, ShapeError
+    and ProblemError for what cannot be asked."""
+    for name, view in (("a", views.a), ("b", views.b)):
+        if view.dtype not in FP8_FORMATS:
+            raise DTypeError(
+                f"scaled_grouped_matmul: {name} holds {view.dtype}, and operands with scales are of FP8.",
+                hint="use float8_e4m3fn or float8_e5m2; grouped_matmul multiplies other formats.",
+            )
+    if (len(views.a.shape), len(views.b.shape)) != (2, 3):
+        raise ShapeError(
+            f"scaled_grouped_matmul takes no a of shape {views.a.shape} and b of shape {views.b.shape}.",
+            note="FP8 sums over the tokens of each group would begin inside of the 16 bytes that TMA loads.",
+            hint="give (tokens, k) and (groups, k, n), or (groups, m, k) and (k, tokens); multiply bf16 for others.",
+        )
+    for name, view in (("b", views.b), ("scale_a", views.scale_a), ("scale_b", views.scale_b)):
+        if view.device != views.a.device:
+            raise ProblemError(
+                f"scaled_grouped_matmul: {name} lies on {view.place}, and a on {views.a.place}.", hint="move one."
+            )
+        if name != "b" and view.dtype is not F32:
+            raise DTypeError(f"scaled_grouped_matmul: {name} holds {view.dtype}, and scales are f32.", hint="convert.")
+    groups = groups_of(views.a, views.b, views.count, "scaled_grouped_matmul")
+    if groups.total > MOST_ROWS:
+        raise ProblemError(
+            f"scaled_grouped_matmul: {groups.total} rows are more than one grid has blocks for.",
+            hint=f"multiply at most {MOST_ROWS} at a time.",
+        )
+    return groups, _scaling(groups, views)
+
+
+def _scaling(groups: Groups, views: GroupViews) -> _Scaling:
+    m, n, k = groups.total, groups.shape[1], views.a.shape[1]
+    count, depth, of_a, of_b = groups.count, ceil_div(k, BLOCK), views.scale_a, views.scale_b
+    a, b = _whole_of_a(of_a, m), _whole_of_b(of_b, count, n)
+    if a is not None and b is not None:
+        for name, view, along in (("scale_a", of_a, a == "m"), ("scale_b", of_b, b == "n")):
+            _check_neighbours(name, view, along)
+        own: tuple[Scale, ...] = (b,) if b == "n" or of_b.shape[:1] == (count,) != (1,) else ()
+        return _Scaling((a, b), own, steps=tuple(of_b.strides[0] for _ in own))
+    side = side_of(of_b.shape, [(count, depth, ceil_div(n, side)) for side in SIDES])
+    if of_a.shape != (m, depth) or side is None:
+        raise _wrong(groups, k, views)
+    for name, view in (("scale_a", of_a), ("scale_b", of_b)):
+        if min(view.strides) < 0:
+            raise ProblemError(
+                f"scaled_grouped_matmul: {name} has strides {view.strides}.", hint=f"pass {name}.contiguous()."
+            )
+    steps_a, steps_b = (of_a.strides[0], of_a.strides[1]), (of_b.strides[2], of_b.strides[1])
+    blocks = BlockScales(1, side, BLOCK, steps_a, steps_b, own=("block_scale_b",))
+    return _Scaling(blocks=blocks, steps=(of_b.strides[0],))
+
+
+def _whole_of_a(view: View, m: int) -> Scale | None:
+    """What there is one scale of a for, if not for blocks."""
+    if all(extent == 1 for extent in view.shape):
+        return "a"
+    return "m" if view.shape in ((m,), (m, 1)) else None
+
+
+def _whole_of_b(view: View, count: int, n: int) -> Scale | None:
+    if all(extent == 1 for extent in view.shape) or view.shape in ((count,), (count, 1), (count, 1, 1)):
+        return "b"
+    return "n" if view.shape in ((count, n), (count, 1, n)) else None
+
+
+def _check_neighbours(name: str, view: View, along: bool) -> None:
+    """along: whether one line has several scales, which the kernel reads as neighbours."""
+    steps = [step for extent, step in zip(view.shape, view.strides, strict=True) if extent > 1]
+    if (along and steps and steps[-1] != 1) or min(steps, default=0) < 0:
+        raise ProblemError(
+            f"scaled_grouped_matmul: {name} of shape {view.shape} has strides {view.strides}, and kernels read "
+            "neighbours.",
+            hint=f"pass {name}.contiguous().",
+        )
+
+
+def _wrong(groups: Groups, k: int, views: GroupViews) -> ShapeError:
+    m, n, count, depth = groups.total, groups.shape[1], groups.count, ceil_div(k, BLOCK)
+    return ShapeError(
+        f"scaled_grouped_matmul: scale_a has shape {views.scale_a.shape}, beside scale_b of shape "
+        f"{views.scale_b.shape}.",
+        note=f"there are {m} rows, {count} groups, {n} columns and {k} of k; scales of blocks stand beside others.",
+        hint=f"give scale_a one element or {(m,)}, and scale_b one element, {(count,)} or {(count, n)}; or "
+        f"{(m, depth)}, and {(count, depth, n)} or {(count, depth, ceil_div(n, BLOCK))}.",
+    )
+
+
+def request_of_groups(
+    views: GroupViews, options: ScaledOptions, moved: frozenset[str] = frozenset()
+) -> tuple[Groups, Request]:
+    """The request of a call. Raises as `checked_groups`, and NeedsCopy for an operand that no kernel reads well. moved:
+    the operands that are copies already."""
+    groups, scaling = checked_groups(views)
+    one, out = groups.one, options.out_dtype
+    product = product_of(one.a, one.b)
+    for name, order, wanted in (("a", product.a.order, Order.ROW), ("b", product.b.order, Order.COL)):
+        if product.k > 1 and order is not wanted and 0 not in views.b.shape:
+            raise NeedsCopy(name, _along_k if name == "b" else _copied)
+    at_a, at_b = views.a.pointer | product.a.leading, views.b.pointer | product.b.leading | views.b.strides[0]
+    for name, lies in (("a", at_a), ("b", at_b)):
+        if product.k % TMA_BYTES == 0 and lies % TMA_BYTES and name not in moved:  # TMA can load a copy
+            raise NeedsCopy(name, _along_k if name == "b" else _copied)
+    gemm = Gemm(
+        *(groups.total, product.n, product.k, one.a.dtype),
+        *(F32, out, product.a.order, product.b.order),
+        lda=product.a.leading,
+        ldb=product.b.leading,
+        epilogue=Epilogue(scale=scaling.whole, own=scaling.own),
+        block_scales=scaling.blocks if product.k else None,
+        b_dtype=one.b.dtype if one.b.dtype is not one.a.dtype else None,
+    )
+    asked = Ragged(groups.count, "m", views.b.strides[0], scaling.steps if product.k or scaling.whole else ())
+    every = BLOCK if gemm.block_scales is not None else options.promote_every
+    return groups, Request(gemm, _alignment(views, gemm, scaling, out), groups=asked, promote_every=every)
+
+
+def _copied(library: Any, array: Any) -> Any:
+    return library.spread(array, tuple(array.shape))
+
+
+def _along_k(library: Any, b: Any) -> Any:
+    """A copy of matrices with k contiguous."""
+    return _copied(library, b.swapaxes(-1, -2)).swapaxes(-1, -2)
+
+
+def _alignment(views: GroupViews, gemm: Gemm, scaling: _Scaling, out: DType) -> Alignment:
+    """What the matrices of every group are aligned to, and the scales beside C as many elements."""
+    of_c = gemm.ldc * out.bytes
+    if "n" in scaling.whole:
+        of_c |= views.scale_b.pointer // F32.bytes * out.bytes | scaling.steps[0] * out.bytes
+    return Alignment(
+        power_of_two(views.a.pointer | gemm.lda),
+        power_of_two(views.b.pointer | gemm.ldb | views.b.strides[0]),  # of one byte each
+        power_of_two(of_c),
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class _Known:
+    """What calls that look alike share: how their result is made, and their plan; None for an empty result."""
+
+    device: int
+    make: Callable[[], Any]
+    plan: Plan | None
+    scattered: bool
+
+    def run(self, library: Any, arrays: Arrays) -> Any:
+        result, address = self.make(), library.address
+        if self.plan is None:
+            return result
+        a, b, scale_a, scale_b, offsets = arrays
+        if self.scattered:
+            offsets = library.tight(offsets)
+        scales = address(scale_a), address(scale_b)
+        addresses = (address(a), address(b), address(result), 0, 0, 0, address(offsets), 0, *scales)
+        with gpu_of(dispatcher(self.device), library):
+            self.plan.run(library.stream(self.device), addresses)
+        library.finished((*arrays, offsets, result), self.device)
+        return result
+
+
+_KNOWN: dict[Any, _Known] = {}
+"""Calls made so far, by their keys."""
+
+os.register_at_fork(after_in_child=_KNOWN.clear)  # CUDA does not work there
+
+
+def views_of_groups(library: Any, arrays: Arrays) -> GroupViews:
+    """Where the arrays of a call lie."""
+    a, b, scale_a, scale_b = (library.view(array) for array in arrays[:4])
+    return GroupViews(a, b, scale_a, scale_b, arrays[4].shape[0])
+
+
+def transposed(arrays: Arrays) -> Arrays | None:
+    """The arrays of (groups, m, k) by (k, tokens) as those of (tokens, k) by (groups, k, m); None for others."""
+    a, b, scale_a, scale_b, offsets = arrays
+    if len(a.shape) != 3 or len(b.shape) != 2:
+        return None
+    if len(scale_b.shape) == 2:
+        scale_b = scale_b.T
+    if len(scale_a.shape) == 3:
+        scale_a = scale_a.swapaxes(-1, -2)
+    return b.T, a.swapaxes(-1, -2), scale_b, scale_a, offsets
+
+
+def compute_scaled_groups(
+    library: Any, arrays: Arrays, options: ScaledOptions, moved: frozenset[str] = frozenset()
+) -> Any:
+    """The result of a call. moved: as `request_of_groups`.
+
+    Raises DTypeError, ShapeError and ProblemError for what cannot be asked, HostMemory for arrays on no GPU, and
+    LaunchError for a GPU without FP8, or where a kernel would have to be compiled in a capture.
+    """
+    sign = getattr(library, "sign", None)
+    try:
+        key = None if sign is None else (options, *map(sign, arrays))
+    except (AttributeError, RuntimeError):  # of another library, or without memory
+        key = None
+    known = None if key is None else _KNOWN.get(key)
+    if known is None:
+        for name, array in zip((*_NAMES, "offsets"), arrays, strict=True):
+            refuse_other_library(library, name, array)
+        check_offsets(arrays[4])
+        refuse_elsewhere(arrays[0], arrays[4])
+        other = transposed(arrays)
+        if other is not None:
+            return compute_scaled_groups(library, other, options).T
+        try:
+            known = _settled(library, arrays, options, moved)
+        except NeedsCopy as needed:
+            at = _NAMES.index(needed.name)
+            copied = (*arrays[:at], needed.copied(library, arrays[at]), *arrays[at + 1 :])
+            return compute_scaled_groups(library, copied, options, moved | {needed.name})
+        if key is not None:
+            if len(_KNOWN) >= MOST:
+                _KNOWN.clear()
+            _KNOWN[key] = known
+    return known.run(library, arrays)
+
+
+def _settled(library: Any, arrays: Arrays, options: ScaledOptions, moved: frozenset[str]) -> _Known:
+    views = views_of_groups(library, arrays)
+    groups, request = request_of_groups(views, options, moved)
+    device = refuse_host_memory(library, views)
+    refuse_device(device, request.gemm)
+    make = library.maker(groups.shape, request.gemm.out, arrays[0])
+    if 0 in groups.shape or not groups.count:
+        return _Known(device, make, None, False)
+    return _Known(device, make, planned_groups(library, request, device), are_scattered(arrays[4]))
+
+
+def words_of_scaled_groups(library: Any, arrays: Arrays, options: ScaledOptions) -> str:
+    """What runs for a call that was made before, for people."""
+    known = _KNOWN[(options, *map(library.sign, transposed(arrays) or arrays))]
+    return "" if known.plan is None else known.plan.words

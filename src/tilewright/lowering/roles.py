@@ -52,13 +52,23 @@ from tilewright.lowering.coordinates import (
     thread_coordinates,
 )
 from tilewright.lowering.epilogue_vectors import EpilogueVectors
-from tilewright.lowering.generator import Beyond, Event, NumberedStages, Pipeline, Position, Uses, always, steps_of
+from tilewright.lowering.generator import (
+    Beyond,
+    Event,
+    NumberedStages,
+    Pipeline,
+    Position,
+    RunningStages,
+    Uses,
+    always,
+    steps_of,
+)
 from tilewright.lowering.kernel_parts import if_any
 from tilewright.lowering.located import size_of
 from tilewright.lowering.plan import Hop, KernelPlan, Ring
 from tilewright.lowering.products import bulk_loads, expect, tensor_map
 from tilewright.lowering.promotion import at_group_ends, counted_by, left_over, promote
-from tilewright.lowering.scheduler import Item, Scheduler
+from tilewright.lowering.scheduler import CountedItem, Item, Scheduler
 from tilewright.lowering.spare_warps import Team, teams
 from tilewright.lowering.sums import Sums
 
@@ -289,17 +299,17 @@ class TmaKernel:
             Event(always(*self._committed(pending))),
         )
 
-    def _committed(self, pending: int) -> Body:
-        """Behind the MMAs of an iteration."""
+    def _committed(self, pending: int, ahead: Body = ()) -> Body:
+        """Behind the MMAs of an iteration. ahead: beside them, for the next one."""
         sums = self.compute.sums
         wait = (WgmmaWait(1, origin=sums.name),) if pending else self._all_ended
         promotion = sums.accumulator.promotion
         if promotion is None:
             return (WgmmaCommit(), *wait)
         if promotion.loop != self._loop:
-            return ()  # promoted among them, which waits for all
+            return ahead  # promoted among them, which waits for all
         if promotion.iterations == 1:
-            return (WgmmaCommit(), *self._scales.read(self._read), *self._all_ended)
+            return (WgmmaCommit(), *self._scales.read(self._read), *ahead, *self._all_ended)
         return (WgmmaCommit(), *at_group_ends(promotion, Var(self._loop), (*self._all_ended, *promote(sums)), wait))
 
     @property
@@ -322,26 +332,61 @@ class TmaKernel:
         return (Event(always(*promote(self.compute.sums)), at=Position.TAIL),)
 
     def _consume(self, item: Item) -> Body:
-        """A work item by consumers: a stage is given back when the MMAs of the next one are started, or where none stay
-        under way, when its own have ended."""
-        uses = self._numbered(item)
-        stages = {0: self._read, -1: uses.previous()}
-        lag = 0 if self._ends_each_iteration else 1
-        release = Event(steps_of(self._release), -lag, Position.TAIL, Beyond.BRANCH)
-        events = (*self._multiply(uses, lag), release, *self._promoted())
-        pipeline = Pipeline(events, Uses(self._loop, self._count, stages.get))
-        last = HERE.in_stage(binary(Op.MOD, item.uses_through(self._count) - 1, self._stages))
+        """A work item by consumers."""
         await_turn, pass_turn = self._in_order()
         return (
             *self.compute.start,
             *await_turn,
-            For(self._loop, self._count, pipeline.steady()),
-            *pass_turn,
-            *(self._all_ended if lag else ()),
-            *if_any(binary(Op.LT, 0, size_of(self.program, "k")), pipeline.drain(last)),
-            *left_over(self.compute.sums, self._loop, self._count),
+            *(self._promoting(item, pass_turn) if self._ends_each_iteration else self._overlapping(item, pass_turn)),
             *self._vectors.around(self.compute.finish),
         )
+
+    def _overlapping(self, item: Item, pass_turn: Body) -> Body:
+        """The sum of an item whose MMAs overlap those of the next stage, at whose start a stage is given back."""
+        uses = self._numbered(item)
+        stages = {0: self._read, -1: uses.previous()}
+        release = Event(steps_of(self._release), -1, Position.TAIL, Beyond.BRANCH)
+        pipeline = Pipeline((*self._multiply(uses, 1), release), Uses(self._loop, self._count, stages.get))
+        last = HERE.in_stage(binary(Op.MOD, item.uses_through(self._count) - 1, self._stages))
+        return (
+            For(self._loop, self._count, pipeline.steady()),
+            *pass_turn,
+            *self._all_ended,
+            *if_any(binary(Op.LT, 0, size_of(self.program, "k")), pipeline.drain(last)),
+            *left_over(self.compute.sums, self._loop, self._count),
+        )
+
+    def _promoting(self, item: Item, pass_turn: Body) -> Body:
+        """The sum of an item that is promoted with each stage. From the end of its MMAs to the start of the next ones a
+        warpgroup leaves the tensor cores idle: only promotion stands between. What the next stage asks for (its number,
+        the wait until it is full) stands in front of the wait for the MMAs, where time is left."""
+        uses: NumberedStages | RunningStages = self._numbered(item)
+        if self._is_counted_alike(item):
+            uses = RunningStages(self._loop, self._stages, uses.before)
+        lets = uses.lets(self._read.name) if isinstance(uses, NumberedStages) else ()
+        stage, parity = uses.following()
+        ahead = if_any(binary(Op.LT, Var(self._loop) + 1, self._count), (WaitBarrier(self.full(stage), parity),))
+        events = (
+            Event(always(*lets, WgmmaFence())),
+            Event(steps_of(self.compute.step)),
+            Event(always(*self._committed(0, ahead))),
+            Event(steps_of(self._release), at=Position.TAIL),
+            *self._promoted(),
+        )
+        pipeline = Pipeline(events, Uses(self._loop, self._count, {0: self._read}.get))
+        first, phase = uses.first()
+        carried = uses.carried() if isinstance(uses, RunningStages) else ()
+        return (
+            *if_any(binary(Op.LT, 0, self._count), (WaitBarrier(self.full(first), phase),)),
+            For(self._loop, self._count, pipeline.steady(), carried=carried),
+            *pass_turn,
+        )
+
+    def _is_counted_alike(self, item: Item) -> bool:
+        """Whether the uses of the ring before an item are a number that all threads of the grid agree on."""
+        if self.plan.consumer.in_turn > 1 or isinstance(item, CountedItem):
+            return False
+        return self._scheduler.plan.walk is Walk.ONE_TILE or not self._scheduler.plan.split_k.by_items
 
     def _in_order(self) -> tuple[Body, Body]:
         """Wait until the ring has come to one's own tile: a parity tells two neighbouring phases apart, and no more.

@@ -76,7 +76,7 @@ class Listed:
 
 def check_rows(x: Any, rows: Any, weights: Any, listed: Listed | None = None) -> tuple[int, int]:
     """How many results there are, and the terms of each; 0 where they are listed. Raises ShapeError, DTypeError or
-    ProblemError for what are no rows of x."""
+    ProblemError for rows that x cannot have."""
     shape, dtype = getattr(rows, "shape", None), getattr(rows, "dtype", None)
     if shape is None or dtype is None:
         raise ProblemError(f"rows is a {type(rows).__name__}.", hint="pass an array of int32 on the GPU.")

@@ -83,7 +83,7 @@ def test_vectors_are_read_from_shared_memory(kind: str) -> None:
 
 
 def test_vectors_stay_in_global_memory_where_the_ring_leaves_no_room() -> None:
-    wide = replace(TILE, tile=(128, 256, 128), consumers=2, subtile=64, subtile_stages=2)
+    wide = replace(TILE, tile=(128, 152, 128), consumers=2, subtile=32)
     full = replace(wide, stages=int(deepest_ring(wide)))
     with_room = replace(full, stages=full.stages - 1)
     names = [{buffer.name for buffer in kernel_of(ROWS, one).shared} for one in (full, with_room)]

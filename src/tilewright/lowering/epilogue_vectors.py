@@ -17,7 +17,6 @@ from tilewright.dtypes import MBARRIER, DType
 from tilewright.ir.async_stmt import ArriveBarrier, InitBarrier, WaitBarrier
 from tilewright.ir.buffer import Buffer, Handoff, Ref, Space
 from tilewright.ir.expr import ZERO, Const, Expr, Op, Var, binary
-from tilewright.ir.kernel import MAX_SHARED_BYTES
 from tilewright.ir.program import GROUP_LANES, WARP_LANES, Program
 from tilewright.ir.simplify import substitute
 from tilewright.ir.stmt import Alloc, Body, For, If, Move
@@ -160,4 +159,4 @@ def vectors_of(program: Program, reads: tuple[Added, ...]) -> tuple[Added, ...]:
     used += TABLE.size_bytes * (program.problems is Problems.GROUPED_M)
     blocks = max(_SHARED_BYTES_PER_SM // used, 1)
     wanted = used + EpilogueVectors(program, found).size_bytes
-    return found if blocks * wanted <= _SHARED_BYTES_PER_SM and wanted <= MAX_SHARED_BYTES else ()
+    return found if blocks * wanted <= _SHARED_BYTES_PER_SM else ()

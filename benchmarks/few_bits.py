@@ -1,13 +1,13 @@
 """Products with weights of 4 and 8 bits beside cuBLAS's of bf16: skinny activations, cold weights.
 
     python benchmarks/few_bits.py --out few_bits.jsonl
-    python benchmarks/few_bits.py --sweep 6 --codes int4 --out few_bits_sweep.jsonl
+    python benchmarks/few_bits.py --rows 1 16 64 --codes int4 --sweep --out few_bits_sweep.jsonl
 
 Activations of m x k in bf16 times a weight of k x n: int4 and e4m3 in groups of 128, beside `torch.mm` of the weight in
 bf16. Weights are rotated through more than four times the L2, calls captured into CUDA graphs and replayed in turn.
 Results are checked first: against the codes in float64 in some columns, and against the product of the weight itself in
-all; a wrong one ends the run with status 1. --sweep: also that many of the kernels that the choice ranks first, each
-for itself.
+all; a wrong one gives status 1, and no time. --sweep: the kernels of `SWEPT` as well, each for itself, beside the same
+peer; they are compiled in processes of their own before anything is timed.
 One JSON line a row; the first tells device, date and command. No case is begun after --seconds.
 """
 
@@ -18,7 +18,11 @@ import json
 import sys
 import time
 from collections.abc import Callable, Iterator
+from concurrent.futures import ProcessPoolExecutor
+from dataclasses import dataclass, replace
 from itertools import cycle
+from multiprocessing import get_context
+from os import cpu_count
 from pathlib import Path
 from typing import Any
 
@@ -26,17 +30,22 @@ import numpy as np
 
 from tilewright import extras, matmul, quantize_weight
 from tilewright.bench.records import command, commit, now
+from tilewright.codegen import print_cuda
 from tilewright.dtypes import BF16
 from tilewright.errors import TilewrightError
 from tilewright.frontend.options import PLAIN
 from tilewright.frontend.weights import QuantizedWeight
-from tilewright.planning.coded import candidates, coded_plan, cost, words_of
+from tilewright.kernels.coded import EIGHT, MOST_ROWS, CodedConfig
+from tilewright.planning.coded import coded_plan, words_of
 from tilewright.planning.dispatch import dispatcher
 from tilewright.planning.plan import Place
-from tilewright.problem.coded_product import CodedProduct, CodedWeight
+from tilewright.problem.coded_product import TILE, CodedProduct, CodedWeight
+from tilewright.problem.weight_codes import CODES
+from tilewright.runtime.cubin_cache import CubinCache
 from tilewright.runtime.driver import open_gpu
+from tilewright.runtime.nvrtc import compile_cuda
 from tilewright.suite.gpu import TorchTimer
-from tilewright.suite.timing import interleaved
+from tilewright.suite.timing import Times, interleaved
 
 SHAPES = ("4096x14336", "8192x28672")
 ROWS = (1, 4, 16, 64)
@@ -49,6 +58,33 @@ MOST_DISTANCE = {"int4": 0.15, "e4m3": 0.04}
 """Of a result from that of the weight itself, by norms: what rounding normal numbers to codes costs, and some more."""
 
 OURS, PEER = "ours", "peer"
+
+SWEPT: dict[int, tuple[tuple[int, ...], ...]] = {
+    EIGHT: (
+        *((8, 7, 1, 8, 64, stages) for stages in (2, 3, 4)),
+        *((8, 7, 1, 4, 128, stages) for stages in (2, 4)),
+        *((8, 7, 1, 16, 64, 2), (8, 7, 1, 4, 64, 5), (8, 7, 1, 4, 64, 8)),
+        *((8, 7, 2, 4, 64, 4), (8, 7, 2, 8, 64, 2), (8, 7, 2, 4, 128, 2)),
+        *((8, 1, 7, 2, 256, 2), (8, 1, 7, 2, 256, 4), (8, 1, 7, 4, 128, 3)),
+        *((8, 1, 7, 2, 128, stages) for stages in (4, 5, 6)),
+        (8, 2, 7, 2, 128, 4),
+    ),
+    TILE: (
+        *((16, 7, 1, 8, 64, stages) for stages in (2, 3)),
+        *((16, 7, 1, 4, 128, 3), (16, 7, 1, 4, 64, 4), (16, 7, 1, 4, 64, 6)),
+        *((16, 7, 2, 4, 64, 3), (16, 7, 2, 4, 64, 4)),
+        *((16, 1, 7, 2, 256, stages) for stages in (2, 3, 4)),
+        *((16, 1, 7, 2, 128, stages) for stages in (4, 6)),
+        *((16, 1, 7, 4, 128, 3), (16, 2, 7, 2, 128, 3), (16, 2, 7, 2, 128, 4)),
+    ),
+    MOST_ROWS: (
+        *((64, 2, 7, 1, 128, 4), (64, 2, 7, 1, 64, 6), (64, 2, 8, 1, 128, 3), (64, 2, 8, 1, 64, 5)),
+        *((64, 2, 4, 2, 128, 3), (64, 2, 4, 2, 64, 5), (64, 1, 7, 2, 128, 3), (64, 1, 14, 1, 128, 4)),
+        *((32, 2, 7, 2, 128, 3), (32, 2, 7, 2, 64, 4), (32, 2, 14, 1, 128, 3), (32, 2, 14, 1, 64, 6)),
+        *((32, 4, 7, 1, 128, 3), (32, 4, 4, 2, 128, 2), (32, 2, 8, 2, 128, 2)),
+    ),
+}
+"""What a sweep tries, as arguments of `CodedConfig`, by the largest number of rows that it is tried for."""
 
 
 class Bench:
@@ -72,33 +108,55 @@ class Bench:
         return [quantize_weight(next(kept), bits=BITS[codes], group=GROUP) for _ in range(copies)]
 
     def row(self, weights: list[Any], coded: list[QuantizedWeight], codes: str, m: int) -> dict[str, Any]:
-        k, n = weights[0].shape
-        a = self.drawn(m, k)
-        self.check(a, weights[0], coded[0], codes)
-        calls = {OURS: in_turn(lambda w: matmul(a, w), coded), PEER: in_turn(lambda w: self.torch.mm(a, w), weights)}
-        times = interleaved(self.timer, calls, copies=max(len(coded), len(weights)))
-        us, bytes_read = times[OURS].median_us, coded[0].nbytes + 2 * m * (k + n)
-        row = {"k": k, "n": n, "m": m, "codes": codes, "us": round(us, 2), "peer_us": round(times[PEER].median_us, 2)}
-        row |= {"tflops": round(2 * m * n * k / us / 1e6, 1), "gb_per_s": round(bytes_read / us / 1e3)}
-        return row | {"of_cublas": round(times[OURS].share_of(times[PEER]), 3), "kernel": coded[0].words_of(a, PLAIN)}
+        """The chosen kernel."""
+        a = self.drawn(m, weights[0].shape[0])
+        wrong = Exact.of(self.torch, a, weights[0], coded[0]).wrong(matmul(a, coded[0]))
+        calls = {} if wrong else {OURS: in_turn(lambda w: matmul(a, w), coded)}
+        row, times = self.timed(calls, a, weights, coded)
+        words = {"kernel": coded[0].words_of(a, PLAIN)}
+        return {**row, "codes": codes, **self.figures(wrong, times, OURS, row, coded[0]), **words}
 
-    def swept(self, coded: list[QuantizedWeight], codes: str, m: int, most: int) -> Iterator[dict[str, Any]]:
-        """The kernels that the choice ranks first, in turn."""
+    def timed(
+        self, calls: dict[str, Callable[[], object]], a: Any, weights: list[Any], coded: list[QuantizedWeight]
+    ) -> tuple[dict[str, Any], dict[str, Times]]:
+        """The sizes, and the times of calls and of the peer."""
+        (m, k), n = a.shape, weights[0].shape[1]
+        peer = {PEER: in_turn(lambda w: self.torch.mm(a, w), weights)}
+        return {"k": k, "n": n, "m": m}, interleaved(
+            self.timer, {**calls, **peer}, copies=max(len(coded), len(weights))
+        )
+
+    def figures(
+        self, wrong: str, times: dict[str, Times], name: str, sizes: dict[str, Any], coded: QuantizedWeight
+    ) -> dict[str, Any]:
+        if wrong:
+            return {"wrong": wrong}
+        m, n, k = (sizes[size] for size in "mnk")
+        us, bytes_read = times[name].median_us, coded.nbytes + 2 * m * (k + n)
+        found = {"us": round(us, 2), "peer_us": round(times[PEER].median_us, 2)}
+        found |= {"tflops": round(2 * m * n * k / us / 1e6, 1), "gb_per_s": round(bytes_read / us / 1e3)}
+        return found | {"of_cublas": round(times[name].share_of(times[PEER]), 3)}
+
+    def swept(self, weights: list[Any], coded: list[QuantizedWeight], codes: str, m: int) -> Iterator[dict[str, Any]]:
+        """The kernels of `SWEPT`, in turn; the fastest first."""
         k, n = coded[0].shape
         a, out = self.drawn(m, k), self.torch.empty(m, n, device="cuda", dtype=self.torch.bfloat16)
-        expected = matmul(a, coded[0])
+        exact = Exact.of(self.torch, a, weights[0], coded[0])
         planner = dispatcher(self.torch.cuda.current_device())
         problem = CodedProduct(m, coded[0]._kind)
-        ranked = sorted(candidates(problem, planner.spec), key=lambda one: cost(one, problem, planner.spec))[:most]
         calls: dict[str, Callable[[], object]] = {}
-        for config in ranked:
+        wrong: dict[str, str] = {}
+        for config in swept_configs(problem):
+            words = words_of(config, problem)
             plan = coded_plan(planner.kernels, problem, config)
-            calls[words_of(config, problem)] = in_turn(lambda w, plan=plan: self.run(plan, a, w, out), coded)
+            out.fill_(float("nan"))
             self.run(plan, a, coded[0], out)
-            if not self.torch.allclose(out.float(), expected.float(), rtol=0.02, atol=0.05 * k**0.5):
-                sys.exit(f"{words_of(config, problem)} differs from the chosen kernel")
-        for words, found in interleaved(self.timer, calls, copies=len(coded)).items():
-            yield {"k": k, "n": n, "m": m, "codes": codes, "sweep": words, "us": round(found.median_us, 2)}
+            wrong[words] = exact.wrong(out)
+            if not wrong[words]:
+                calls[words] = in_turn(lambda w, plan=plan: self.run(plan, a, w, out), coded)
+        sizes, times = self.timed(calls, a, weights, coded)
+        for words in sorted(wrong, key=lambda one: times[one].median_us if one in times else 0.0):
+            yield {**sizes, "codes": codes, **self.figures(wrong[words], times, words, sizes, coded[0]), "swept": words}
 
     def run(self, plan: Any, a: Any, weight: QuantizedWeight, out: Any) -> None:
         base = weight._memory.data_ptr()
@@ -106,18 +164,60 @@ class Bench:
         places[Place.OUT] = out.data_ptr()
         plan.run(self.torch.cuda.current_stream().cuda_stream, [places.get(place, 0) for place in Place])
 
-    def check(self, a: Any, weight: Any, coded: QuantizedWeight, codes: str) -> None:
-        """Ends the run where a product is wrong."""
-        found = matmul(a, coded).double()
-        exact = (a.float() @ weight.float()).double()
-        apart = float((found - exact).norm() / exact.norm())
-        values = self.torch.from_numpy(values_of(coded, CHECKED_COLUMNS)).cuda()
-        wide = a.double()
-        here, sizes = wide @ values, wide.abs() @ values.abs()
-        bound = BF16.unit_roundoff * here.abs() + 1e-5 * sizes
-        worst = float(((found[:, : values.shape[1]] - here).abs() / bound).max())
-        if not (apart <= MOST_DISTANCE[codes] and worst <= 1.0):
-            sys.exit(f"{codes}, m = {len(a)}: {worst:.3g} of the bound, {apart:.3g} apart from the product in bf16")
+
+@dataclass(frozen=True)
+class Exact:
+    """What a product is held to. of_weight: the product of the weight itself. of_codes, bound: that of the codes of the
+    first columns in float64, and how far a result may be from it."""
+
+    codes: str
+    of_weight: Any
+    of_codes: Any
+    bound: Any
+
+    @classmethod
+    def of(cls, torch: Any, a: Any, weight: Any, coded: QuantizedWeight) -> Exact:
+        values, wide = torch.from_numpy(values_of(coded, CHECKED_COLUMNS)).cuda(), a.double()
+        of_codes, sizes = wide @ values, wide.abs() @ values.abs()
+        bound = BF16.unit_roundoff * of_codes.abs() + 1e-5 * sizes
+        return cls(coded._kind.codes.name, (a.float() @ weight.float()).double(), of_codes, bound)
+
+    def wrong(self, found: Any) -> str:
+        """How far off a product is, in words; empty if it is right."""
+        wide = found.double()
+        apart = float((wide - self.of_weight).norm() / self.of_weight.norm())
+        columns = self.of_codes.shape[1]
+        worst = float(((wide[:, :columns] - self.of_codes).abs() / self.bound).max())
+        right = apart <= MOST_DISTANCE[self.codes] and worst <= 1.0
+        return "" if right else f"{worst:.3g} of the bound, {apart:.3g} apart from the product in bf16"
+
+
+def swept_configs(problem: CodedProduct) -> list[CodedConfig]:
+    """What a sweep tries for a problem, of what can compute it."""
+    rows = min((rows for rows in SWEPT if problem.m <= rows), default=MOST_ROWS)
+    made = (CodedConfig(*arguments) for arguments in SWEPT[rows])
+    return [config for config in made if not config.reasons_against(problem)]
+
+
+def compile_swept(config: CodedConfig, problem: CodedProduct, arch: str) -> None:
+    """Leaves the kernel in the cache on disk, for another process."""
+    compile_cuda(print_cuda(config.kernel(problem)), arch, cache=CubinCache())
+
+
+def compile_ahead(asked: argparse.Namespace, overlapped: bool, arch: str) -> None:
+    """Every kernel of a sweep; sizes are arguments of kernels, so one shape is enough."""
+    k, n = (int(part) for part in asked.shapes[0].split("x"))
+    with ProcessPoolExecutor(cpu_count(), mp_context=get_context("spawn")) as pool:
+        problems = [
+            CodedProduct(m, CodedWeight(n, k, CODES[codes], GROUP)) for codes in asked.codes for m in asked.rows
+        ]
+        tasks = [
+            pool.submit(compile_swept, replace(config, overlapped=overlapped), problem, arch)
+            for problem in problems
+            for config in swept_configs(problem)
+        ]
+        for task in tasks:
+            task.result()
 
 
 def values_of(coded: QuantizedWeight, columns: int) -> Any:
@@ -141,9 +241,15 @@ def measured(asked: argparse.Namespace) -> int:
     torch: Any = extras.require("torch", "Timing torch.mm")
     gpu = open_gpu(torch.cuda.current_device())
     origin = {"device": gpu.name, "torch": torch.__version__, "command": command(), "commit": commit(), "date": now()}
-    lines, bench, began = [json.dumps(origin)], Bench(torch), time.monotonic()
+    began = time.monotonic()
+    if asked.sweep:
+        compile_ahead(asked, dispatcher(torch.cuda.current_device()).kernels.overlaps, gpu.arch)
+        print(f"compiled in {time.monotonic() - began:.1f} s", file=sys.stderr)
+    lines, bench, right = [json.dumps(origin)], Bench(torch), True
 
     def told(row: dict[str, Any]) -> None:
+        nonlocal right
+        right = right and "wrong" not in row
         lines.append(json.dumps(row))
         print(lines[-1], flush=True)
         if asked.out:
@@ -161,9 +267,9 @@ def measured(asked: argparse.Namespace) -> int:
                     continue
                 told(bench.row(weights, coded, codes, m))
                 if asked.sweep:
-                    for row in bench.swept(coded, codes, m, asked.sweep):
+                    for row in bench.swept(weights, coded, codes, m):
                         told(row)
-    return 0
+    return 0 if right else 1
 
 
 def main() -> int:
@@ -171,7 +277,7 @@ def main() -> int:
     parser.add_argument("--shapes", nargs="*", default=list(SHAPES), metavar="KxN", help="of the weight")
     parser.add_argument("--rows", nargs="*", type=int, default=list(ROWS), metavar="M")
     parser.add_argument("--codes", nargs="*", default=list(BITS), choices=list(BITS))
-    parser.add_argument("--sweep", type=int, default=0, metavar="COUNT")
+    parser.add_argument("--sweep", action="store_true", help="the kernels of SWEPT as well")
     parser.add_argument("--seconds", type=float, default=90.0, help="no case is begun after this")
     parser.add_argument("--out", type=Path)
     try:

@@ -26,7 +26,6 @@ if TYPE_CHECKING:
     from tilewright.errors import TilewrightError
     from tilewright.frontend import (
         autotune,
-        combine_rows,
         grouped_matmul,
         linear,
         linear_gated,
@@ -80,7 +79,6 @@ _HOME = {
     "tilewright.errors": ("TilewrightError",),
     "tilewright.frontend": (
         "autotune",
-        "combine_rows",
         "grouped_matmul",
         "linear",
         "linear_gated",
@@ -179,7 +177,6 @@ __all__ = [
     "autotune",
     "build",
     "check",
-    "combine_rows",
     "find_ladder",
     "find_rung",
     "grouped_matmul",

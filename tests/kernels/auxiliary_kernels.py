@@ -45,7 +45,7 @@ def assert_nothing_moves_before_the_wait(kernel: Kernel) -> None:
     """Nor does the compiler move anything there; and no load takes for constant what grids before may still write."""
     code = [line for line in disassemble(compiled(kernel, "sm_90a")).splitlines() if "/*" in line]
     waits = next(i for i, line in enumerate(code) if "ACQBULK" in line)
-    touched = [i for i, line in enumerate(code) if re.search(r"\b(LDG|STG|LD|ST|RED|ATOM)\b", line)]
+    touched = [i for i, line in enumerate(code) if re.search(r"\b(LDG|LDGSTS|STG|LD|ST|RED|ATOM)\b", line)]
     assert kernel.overlapped and touched and waits < touched[0]
     assert any("PREEXIT" in line for line in code[:waits]), "the next kernel is not told that it may start"
     assert not any("CONSTANT" in code[i] for i in touched)

@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from auxiliary_kernels import compiled, run_on_cpu
+from auxiliary_kernels import assert_nothing_moves_before_the_wait, compiled, run_on_cpu
 
 from tilewright.codegen import print_cuda
 from tilewright.device.catalog import device
@@ -39,7 +39,7 @@ def product(
 
 
 def verdict(config: CodedConfig, problem: CodedProduct) -> Any:
-    assert config.reasons_against(problem, device("A100")) == ()
+    assert config.reasons_against(problem, device("H200")) == ()
     given = make_coded(problem)
     run = simulate(config.kernel(problem), given)
     assert not run.findings
@@ -85,6 +85,8 @@ def test_products_are_within_the_bound(codes: Codes, group: int, dtype: DType) -
         CodedConfig(32, 2, 1, 2, 64, 3),
         CodedConfig(64, 2, 2, 1, 128, 4),
         CodedConfig(8, 1, 1, 4, 256, 2),
+        CodedConfig(8, 3, 1, 2, 64, 3),
+        CodedConfig(16, 3, 2, 2, 64, 3, overlapped=True),
     ],
     ids=str,
 )
@@ -133,6 +135,12 @@ def test_what_is_chosen_compiles_without_spills(arch: str, m: int, codes: Codes)
     resources = compiled(config.kernel(problem), arch).resources
     assert resources.spill_load_bytes == 0
     assert resources.registers * config.threads <= 65536
+
+
+def test_a_kernel_that_starts_early_touches_nothing_before_its_wait() -> None:
+    config = replace(SMALL, overlapped=True)
+    assert_nothing_moves_before_the_wait(config.kernel(product(3, 70, 256, bias="n")))
+    assert "no programmatic dependent launch" in config.reasons_against(product(3, 70, 256), device("A100"))[0]
 
 
 def test_there_is_a_kernel_for_every_problem() -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from tilewright.dtypes import BF16, F16, DType
-from tilewright.problem.weight_codes import E4M3_CODES, INT4, Codes
+from tilewright.problem.weight_codes import E4M3_CODES, INT4, Codes, unpacked_exponent
 
 
 def unpack_name(codes: Codes, dtype: DType) -> str:
@@ -19,21 +19,24 @@ def unpack_name(codes: Codes, dtype: DType) -> str:
 
 @dataclass(frozen=True, slots=True)
 class _Pairs:
-    """A format of numbers, two in a word: its name in PTX, and numbers of it as the bits of both halves. magic: under
-    whose exponent the last bit of the mantissa is 1; minus: -(magic + 8). dropped: the bits by which the exponent of an
-    e4m3 stands lower than in this format; rebias: what its numbers are then multiplied by."""
+    """A format of numbers, two in a word: its name in PTX, and numbers of it as the bits of both halves. lowest, next:
+    what the lowest nibble of a half, as a subnormal number, and the one above are multiplied by; minus: the 8 of a
+    stored code after that. dropped: the bits by which the exponent of an e4m3 stands lower than in this format; rebias:
+    what its numbers are then multiplied by."""
 
     ptx: str
-    magic: int
-    one: int
+    lowest: int
+    next: int
     minus: int
     dropped: int
     rebias: int
 
 
 _PAIRS: dict[DType, _Pairs] = {
-    BF16: _Pairs("bf16x2", 0x43004300, 0x3F803F80, 0xC308C308, 4, 0x7B807B80),  # 128, 1, -136; 2**120
-    F16: _Pairs("f16x2", 0x64006400, 0x3C003C00, 0xE408E408, 1, 0x5C005C00),  # 1024, 1, -1032; 2**8
+    # 2**127, 2**123, -8 * 2**-6; 2**120
+    BF16: _Pairs("bf16x2", 0x7F007F00, 0x7D007D00, 0xBE00BE00, 4, 0x7B807B80),
+    # 2**15, 2**11, -8 * 2**-9; 2**8
+    F16: _Pairs("f16x2", 0x78007800, 0x68006800, 0xA400A400, 1, 0x5C005C00),
 }
 
 
@@ -46,10 +49,10 @@ def _head(codes: Codes, dtype: DType, words: int) -> str:
     )
 
 
-def _fma(pairs: _Pairs, factor: int, addend: int) -> str:
+def _fma(pairs: _Pairs, factor: str, addend: int) -> str:
     return (
         f'        asm("fma.rn.{pairs.ptx} %0, %1, %2, %3;"\n'
-        f'            : "=r"(pairs[i]) : "r"(pair), "r"({factor:#x}u), "r"({addend:#x}u));\n'
+        f'            : "=r"(pairs[i]) : "r"(pair), "r"({factor}), "r"({addend:#x}u));\n'
         "    }\n    memcpy(numbers, pairs, 16);\n}"
     )
 
@@ -57,11 +60,12 @@ def _fma(pairs: _Pairs, factor: int, addend: int) -> str:
 def _unpack_int4(dtype: DType) -> str:
     pairs = _PAIRS[dtype]
     return (
-        "// Eight 4-bit codes, stored plus 8: a nibble under a constant exponent is a number, all of it exact.\n"
+        f"// Eight 4-bit codes, stored plus 8, times two to the power {unpacked_exponent(INT4, dtype)}: a nibble is a "
+        "subnormal number.\n"
         + _head(INT4, dtype, 1)
         + "    for (int i = 0; i < 4; ++i) {\n"
-        + f"        const unsigned pair = (bits[0] >> 4 * i & 0x000f000fu) | {pairs.magic:#x}u;\n"
-        + _fma(pairs, pairs.one, pairs.minus)
+        + "        const unsigned pair = bits[0] >> 8 * (i / 2) & (i % 2 ? 0x00f000f0u : 0x000f000fu);\n"
+        + _fma(pairs, f"i % 2 ? {pairs.next:#x}u : {pairs.lowest:#x}u", pairs.minus)
     )
 
 
@@ -73,7 +77,7 @@ def _unpack_e4m3(dtype: DType) -> str:
         + "    for (int i = 0; i < 4; ++i) {\n"
         + "        const unsigned two = i % 2 ? bits[i / 2] : bits[i / 2] << 8;\n"
         + f"        const unsigned pair = (two & 0x80008000u) | (two & 0x7f007f00u) >> {pairs.dropped};\n"
-        + _fma(pairs, pairs.rebias, 0x80008000)
+        + _fma(pairs, f"{pairs.rebias:#x}u", 0x80008000)
     )
 
 

@@ -13,7 +13,7 @@ from typing import Literal, Union
 from tilewright.dtypes import DType
 from tilewright.ir.async_stmt import AsyncStmt
 from tilewright.ir.buffer import Buffer, Ref
-from tilewright.ir.expr import Expr, Op
+from tilewright.ir.expr import ZERO, Expr, Op, Select, Var, binary
 from tilewright.isa.instruction import MatrixInstruction
 from tilewright.problem.gemm import Order
 from tilewright.problem.weight_codes import Codes
@@ -40,6 +40,12 @@ class Carried:
     start: Expr
     next: Expr
 
+    @classmethod
+    def cyclic(cls, name: str, first: Expr, stages: int) -> Carried:
+        """A counter that goes round 0 .. stages - 1."""
+        following = Var(name) + 1
+        return cls(name, first, Select(binary(Op.EQ, following, stages), ZERO, following))
+
 
 @dataclass(frozen=True, slots=True)
 class Steady:
@@ -55,9 +61,8 @@ class Steady:
 class For:
     """`for var in 0 .. extent`. The extent is the same for every thread of the block.
 
-    unroll: written out by the compiler, which a loop that indexes registers needs. rolled: never written out, where
-    what the compiler would move in front of it takes too many registers. carried: counters that move on with the loop,
-    such as the stage of a ring, which then costs no division; they are the same for every thread. steady: of
+    unroll: written out by the compiler, which a loop that indexes registers needs. carried: counters that move on with
+    the loop, such as the stage of a ring, which then costs no division; they are the same for every thread. steady: of
     a pipeline's steady state.
     """
 
@@ -68,7 +73,6 @@ class For:
     note: str = ""
     carried: tuple[Carried, ...] = ()
     steady: Steady | None = None
-    rolled: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -224,7 +228,8 @@ class RoundPair:
 
 @dataclass(frozen=True, slots=True)
 class UnpackCodes:
-    """The eight codes in the words from `src` on, as numbers in the registers from `dst` on, exactly.
+    """The eight codes in the words from `src` on, as numbers in the registers from `dst` on, exactly: each times two to
+    the power `unpacked_exponent`.
 
     src: i32, one word of 4-bit codes or two of 8-bit ones. dst: f16 or bf16.
     """

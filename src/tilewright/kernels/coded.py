@@ -18,7 +18,7 @@ from tilewright.ir.expr import Const
 from tilewright.ir.expr import ceil_div as ceil_div_of
 from tilewright.ir.kernel import MAX_SHARED_BYTES, SIZES, WIDEST_BYTES, Kernel, Variant
 from tilewright.kernels.coded_body import PAD, CodedBody
-from tilewright.kernels.statements import WARP_LANES, verified
+from tilewright.kernels.statements import AFTER_PREVIOUS_GRID, WARP_LANES, together, verified
 from tilewright.problem.coded_product import TILE, CodedProduct
 from tilewright.units import ceil_div
 
@@ -34,7 +34,7 @@ _LARGEST_OFFSET = 2**31 - 1
 class CodedConfig:
     """rows: of A of a block, 8 or a multiple of 16. tiles: of 16 columns, of a warp. warps_n, warps_k: warps that share
     out tiles, and the k of a stage. own_k: elements of k of a warp in a stage, a multiple of the weight's unit. stages:
-    of the ring."""
+    of the ring. overlapped: it starts under the kernel before it."""
 
     rows: int = 8
     tiles: int = 1
@@ -42,6 +42,7 @@ class CodedConfig:
     warps_k: int = 2
     own_k: int = 128
     stages: int = 4
+    overlapped: bool = False
 
     @property
     def threads(self) -> int:
@@ -87,6 +88,8 @@ class CodedConfig:
             found.append("offsets do not fit in 31 bits")
         if spec is not None and spec.compute_capability < SINCE[Feature.MMA_BF16]:
             found.append(f"{spec.name} has neither cp.async nor bf16 on its tensor cores")
+        if self.overlapped and spec is not None and spec.compute_capability < SINCE[Feature.DEPENDENT_LAUNCH]:
+            found.append(f"{spec.name} has no programmatic dependent launch")
         return tuple(found)
 
     def kernel(self, problem: CodedProduct) -> Kernel:
@@ -102,7 +105,8 @@ class CodedConfig:
                 (ceil_div_of(SIZES["n"], self.columns), ceil_div_of(SIZES["m"], self.rows), Const(1)),
                 (self.threads, 1, 1),
                 body.shared,
-                body.body(),
+                together(AFTER_PREVIOUS_GRID if self.overlapped else (), body.body()),
                 {},
+                overlapped=self.overlapped,
             )
         )

@@ -16,6 +16,7 @@ from tilewright.ir.stmt import (
     Assign,
     Barrier,
     Body,
+    Carried,
     CommitCopies,
     For,
     If,
@@ -34,12 +35,14 @@ from tilewright.kernels.statements import (
     at,
     below,
     element_of,
+    least,
     registers,
     times,
     together,
     unrolled,
 )
 from tilewright.problem.coded_product import LANE_WORDS, TILE, CodedProduct
+from tilewright.problem.weight_codes import unpacked_exponent
 from tilewright.units import ceil_div
 
 if TYPE_CHECKING:
@@ -49,6 +52,9 @@ PAD = 8
 """Elements behind each row in shared memory: 16 bytes, so that ldmatrix reads eight rows from different banks."""
 
 _EIGHT = 8
+STEPS = 2
+"""Multiplications along k whose parts of 8 rows of A one ldmatrix brings."""
+
 _SUMS = 4
 """Sums of a lane in a 16 x 8 tile."""
 
@@ -76,11 +82,11 @@ class CodedBody:
         self.part = registers("part", F32, c.tiles, self.across, _SUMS, note="of one group")
         self.words = registers("words", I32, c.tiles, LANE_WORDS, note="codes of a unit")
         self.left = registers("left", problem.dtype, c.tiles, 8, note="unpacked")
-        self.right = registers("right", problem.dtype, self.across, 4)
+        self.right = registers("right", problem.dtype, max(self.across, STEPS), 4)
         self.held_scale = registers("held_scale", weight.scale_dtype, c.tiles, 2)
         self.scale = registers("scale", F32, c.tiles, 2, note="of the lane's two columns")
         self.lane, self.warp_n, self.warp_k = Var("lane"), Var("warp_n"), Var("warp_k")
-        self.stage = Var("stage")
+        self.stage, self.fill = Var("stage"), Var("fill")
 
     def _ring(self, name: str, dtype: DType, shape: tuple[int, ...], axes: tuple[str, ...]) -> Buffer:
         return Buffer(name, Space.SHARED, dtype, (self.config.stages, *shape), ("stage", *axes))
@@ -100,17 +106,17 @@ class CodedBody:
         step = together(
             WaitCopies(c.stages - 2),
             Barrier(note="this stage has arrived, and the one before is used up"),
-            self._copy(Var("k_stage") + ahead, (Var("k_stage") + ahead) % c.stages),
+            self._copy(Var("k_stage") + ahead, self.fill),
             CommitCopies(),
-            Let("stage", Var("k_stage") % c.stages),
             self._multiply(),
         )
+        carried = Carried.cyclic("stage", ZERO, c.stages), Carried.cyclic("fill", Const(ahead), c.stages)
         return together(
             self._coordinates(),
             Alloc(self.total),
             self._over(lambda t, m, i: Assign(at(self.total, t, m, i), real(0), origin="total")),
             *(together(self._copy_first(number), CommitCopies()) for number in range(ahead)),
-            For("k_stage", Var("k_stages"), step),
+            For("k_stage", Var("k_stages"), step, carried=carried),
             self._add_warps(),
             self._finish(),
         )
@@ -255,33 +261,43 @@ class CodedBody:
         return unrolled("t", self.config.tiles, one)
 
     def _steps(self, unit: Expr, first: Expr, count: int) -> Body:
-        """Multiplications of `count` times 16 of k, from a step of a unit on."""
+        """Multiplications of `count` times 16 of k, an even number, from a step of a unit on."""
         weight = self.weight
+        together_steps = STEPS if self.across == 1 else 1
 
-        def step(s: Expr) -> Body:
-            k = self.warp_k * self.config.own_k + (unit * (weight.unit // TILE) + first + s) * TILE
-            word = (first + s) * weight.words_of_step
+        def steps(pair: Expr) -> Body:
+            start = first + pair * together_steps
+            k = self.warp_k * self.config.own_k + (unit * (weight.unit // TILE) + start) * TILE
 
-            def tile(t: Expr) -> Body:
-                unpack = UnpackCodes(at(self.left, t, 0), at(self.words, t, word), weight.codes, origin="codes")
-                return together(unpack, unrolled("m", self.across, lambda m: self._product(t, m)))
+            def step(s: Expr) -> Body:
+                word = (start + s) * weight.words_of_step
 
-            return together(self._load_a(k), unrolled("t", self.config.tiles, tile))
+                def tile(t: Expr) -> Body:
+                    unpack = UnpackCodes(at(self.left, t, 0), at(self.words, t, word), weight.codes, origin="codes")
+                    return together(unpack, unrolled("m", self.across, lambda m: self._product(t, m, s)))
 
-        return unrolled("s", count, step)
+                return unrolled("t", self.config.tiles, tile)
+
+            return together(self._load_a(k), unrolled("s", together_steps, step))
+
+        return unrolled("pair", count // together_steps, steps)
 
     def _load_a(self, k: Expr) -> Body:
-        """The rows of A at 16 of k: ldmatrix gives each lane its part of two or four 8 x 8 matrices."""
-        row, half = self.lane % _EIGHT, self.lane // _EIGHT % 2 * _EIGHT
+        """Of A, 16 rows at 16 of k, or 8 rows at 32: ldmatrix gives each lane its part of four 8 x 8 matrices."""
+        row, matrix = self.lane % _EIGHT, self.lane // _EIGHT
+        if self.across == 1:
+            source = at(self.a_ring, self.stage, row, k + matrix * _EIGHT)
+            return (LoadMatrices(at(self.right, ZERO, 0), source, 4, origin="A"),)
 
-        def load(m: Expr) -> LoadMatrices:
-            source = at(self.a_ring, self.stage, m * _EIGHT + row, k + half)
-            return LoadMatrices(at(self.right, m, 0), source, 2, origin="A")
+        def load(pair: Expr) -> LoadMatrices:
+            place = pair * TILE + matrix // 2 * _EIGHT + row
+            source = at(self.a_ring, self.stage, place, k + matrix % 2 * _EIGHT)
+            return LoadMatrices(at(self.right, pair * 2, 0), source, 4, origin="A")
 
-        return unrolled("m", self.across, load)
+        return unrolled("m", self.across // 2, load)
 
-    def _product(self, t: Expr, m: Expr) -> MultiplyTiles:
-        d, a, b = at(self.part, t, m, 0), at(self.left, t, 0), at(self.right, m, 0)
+    def _product(self, t: Expr, m: Expr, s: Expr) -> MultiplyTiles:
+        d, a, b = at(self.part, t, m, 0), at(self.left, t, 0), at(self.right, m + s, 0)
         return MultiplyTiles(self.instruction, d, a, b, origin="part")
 
     def _promote(self, group: Expr) -> Body:
@@ -338,12 +354,12 @@ class CodedBody:
     def _finish(self) -> Body:
         """Sums of the warps in their order, and C."""
         c = self.config
-        number, row, column = Var("number"), Var("row"), Var("column")
+        number, column = Var("number"), Var("column")
         total, part = registers("whole", F32, 1), registers("warp_sum", F32, c.warps_k)
-        outputs = c.rows * c.columns
-        inside = both(below(row, SIZES["m"]), below(column, SIZES["n"]))
-        rounds = ceil_div(outputs, c.threads)
-        there = below(number, outputs) if outputs % c.threads else None
+        outputs = Var("outputs")
+        there = below(number, outputs)
+        exponent = unpacked_exponent(self.weight.codes, self.problem.dtype)
+        scaled = Binary(Op.MUL, Load(total, (ZERO,)), real(2.0**-exponent))
 
         def load(w: Expr) -> Move:
             place = at(self.sums, w, number // c.columns, number % c.columns)
@@ -360,15 +376,17 @@ class CodedBody:
             unrolled("w", c.warps_k, load),
             Assign(at(total, ZERO), Load(part, (ZERO,)), origin="sums"),
             unrolled("w", c.warps_k - 1, add) if c.warps_k > 1 else (),
+            Assign(at(total, ZERO), scaled, origin="sums") if exponent else (),
             store_finished(
                 self.problem.epilogue,
                 self.problem.out,
                 lambda _: Load(total, (ZERO,)),
                 self._place,
-                guard=both(inside, there),
+                guard=both(there, below(column, SIZES["n"])),
             ),
         )
-        return (For("round", Const(rounds), body),)
+        rows = least(Const(c.rows), SIZES["m"] - Var("first_row"))
+        return together(Let("outputs", rows * c.columns), For("round", ceil_div_of(outputs, c.threads), body))
 
     def _place(self, name: str) -> Ref:
         """The element of C, or of what the epilogue reads, that belongs to this thread's output."""

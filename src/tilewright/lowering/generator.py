@@ -20,7 +20,7 @@ from enum import Enum
 from itertools import groupby
 
 from tilewright.ir.env import HERE, Env
-from tilewright.ir.expr import ZERO, Const, Expr, Op, Select, Var, binary
+from tilewright.ir.expr import Const, Expr, Op, Var, binary
 from tilewright.ir.stmt import Body, Carried, For, Let, Steady, Stmt
 from tilewright.lowering.kernel_parts import Steps, if_any, whole
 from tilewright.units import ceil_div
@@ -262,7 +262,7 @@ class CarriedStages:
         starts = {self.read.name: 0, self.fill.name: self.stages - 1}
         if self.has_next:
             starts[self.next.name] = 1
-        return tuple(_cyclic(name, Const(first), self.stages) for name, first in starts.items())
+        return tuple(Carried.cyclic(name, Const(first), self.stages) for name, first in starts.items())
 
     def carried_from(self, number: Expr) -> tuple[Carried, ...]:
         """From the use on that reads stage `number`: what was read is filled, what was next is read. Of three stages,
@@ -270,17 +270,11 @@ class CarriedStages:
         stages = self.stages
         behind = binary(Op.MOD, number + (stages - 1), stages)
         if not self.has_next:
-            return _cyclic(self.read.name, number, stages), _cyclic(self.fill.name, behind, stages)
-        ahead = _cyclic(self.next.name, binary(Op.MOD, number + 1, stages), stages)
+            return Carried.cyclic(self.read.name, number, stages), Carried.cyclic(self.fill.name, behind, stages)
+        ahead = Carried.cyclic(self.next.name, binary(Op.MOD, number + 1, stages), stages)
         if stages == 3:
             ahead = replace(ahead, next=Const(0 + 1 + 2) - self.read - self.fill)  # no division, and no choice
         return Carried(self.fill.name, behind, self.read), Carried(self.read.name, number, self.next), ahead
-
-
-def _cyclic(name: str, first: Expr, stages: int) -> Carried:
-    """A counter that goes round 0 .. stages - 1."""
-    following = Var(name) + 1
-    return Carried(name, first, Select(binary(Op.EQ, following, stages), ZERO, following))
 
 
 @dataclass(frozen=True, slots=True)
@@ -313,52 +307,6 @@ class NumberedStages:
     def previous(self) -> Expr:
         """The stage of the use before the running one."""
         return binary(Op.MOD, self.number + (self.stages - 1), self.stages)
-
-    def first(self) -> tuple[Expr, Expr]:
-        """The stage of the loop's first use, and the parity of its phase."""
-        return _of_number(self.before, self.stages)
-
-    def following(self) -> tuple[Expr, Expr]:
-        """The stage of the use behind the running one, and the parity of its phase."""
-        return _of_number(self.number + 1, self.stages)
-
-
-def _of_number(number: Expr, stages: int) -> tuple[Expr, Expr]:
-    return binary(Op.MOD, number, stages), binary(Op.MOD, binary(Op.DIV, number, stages), 2)
-
-
-@dataclass(frozen=True, slots=True)
-class RunningStages:
-    """As `NumberedStages`, where the loop carries stage and parity along: no division stands between two uses.
-
-    before: the same in all threads.
-    """
-
-    loop: str
-    stages: int
-    before: Expr
-
-    @property
-    def stage(self) -> Var:
-        return Var(f"{self.loop}_stage")
-
-    @property
-    def parity(self) -> Var:
-        return Var(f"{self.loop}_parity")
-
-    def first(self) -> tuple[Expr, Expr]:
-        """As of `NumberedStages`."""
-        return _of_number(self.before, self.stages)
-
-    def following(self) -> tuple[Expr, Expr]:
-        """As of `NumberedStages`."""
-        wraps = binary(Op.EQ, self.stage + 1, self.stages)
-        return Select(wraps, ZERO, self.stage + 1), Select(wraps, self.parity ^ 1, self.parity)
-
-    def carried(self) -> tuple[Carried, ...]:
-        """The parity moves on first: it asks for the stage."""
-        (stage, parity), (next_stage, next_parity) = self.first(), self.following()
-        return Carried(self.parity.name, parity, next_parity), Carried(self.stage.name, stage, next_stage)
 
 
 def steady_loop(pipeline: Pipeline, extent: Expr, carried: tuple[Carried, ...], steady: Steady | None) -> For:

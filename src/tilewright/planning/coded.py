@@ -33,7 +33,7 @@ def coded_plan(kernels: Kernels, problem: CodedProduct, config: CodedConfig | No
 
     Raises LaunchError where the GPU, or no kernel, can compute it.
     """
-    chosen = config or chosen_config(problem, kernels.spec)
+    chosen = replace(config or chosen_config(problem, kernels.spec), overlapped=kernels.overlaps)
     reasons = chosen.reasons_against(problem, kernels.spec)
     if reasons:
         raise LaunchError(f"A product of {problem.m} rows with a coded weight cannot run: {reasons[0]}.")

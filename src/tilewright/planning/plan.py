@@ -44,7 +44,6 @@ class Role(StrEnum):
     REDUCTION = "reduction"
     FOLD = "fold"
     QUANTIZE = "quantize"
-    ROWS = "rows"
 
 
 @dataclass(frozen=True, slots=True)

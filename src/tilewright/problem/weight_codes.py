@@ -1,8 +1,10 @@
 """Codes of weights in 4 or 8 bits, several in a word of 32 bits, in the order in which a kernel unpacks them.
 
-An int4 code is stored plus 8, so that a nibble under the exponent of 128 (bf16) or 1024 (f16) is a number, from which
-one exact subtraction takes the 8. Codes go in pairs, a number in each half of a register, so a shift and a mask bring
-two of them into place: nibbles j and j + 4 of a word, bytes j and j + 2.
+An int4 code is stored plus 8. Codes go in pairs, a number in each half of a register, so a shift and a mask bring two
+of them into place: nibbles j and j + 4 of a word, bytes j and j + 2. A nibble with zeros around it is a subnormal
+number, and the second lowest of a half is 16 times that of the lowest; one exact multiply-add makes it normal and takes
+the 8 away. It cannot reach the code itself, whose ratio to the subnormal number is above all powers of two of the
+format: so codes are unpacked as multiples of a lower power (`unpacked_exponent`), which the result is multiplied by.
 """
 
 from __future__ import annotations
@@ -12,7 +14,7 @@ from typing import Literal
 
 import numpy as np
 
-from tilewright.dtypes import E4M3, Array
+from tilewright.dtypes import BF16, E4M3, F16, Array, DType
 
 WORD_BITS = 32
 
@@ -68,6 +70,14 @@ class Codes:
 
 INT4 = Codes("int4", 4, 7.0)
 E4M3_CODES = Codes("e4m3", 8, 448.0)
+
+_UNPACKED: dict[tuple[Codes, DType], int] = {(INT4, BF16): -6, (INT4, F16): -9}
+
+
+def unpacked_exponent(codes: Codes, dtype: DType) -> int:
+    """Kernels unpack a code as a number of the format: the code times two to this power, exactly."""
+    return _UNPACKED.get((codes, dtype), 0)
+
 
 CODES: dict[CodesName, Codes] = {codes.name: codes for codes in (INT4, E4M3_CODES)}
 

@@ -182,18 +182,20 @@ class UnpackCodesOp:
     codes: Codes
     numbers: RegisterView
     words: RegisterView
+    exponent: int
 
     def __call__(self, convoy: Convoy) -> None:
         mask = convoy.mask
         words = self.words.read(convoy)  # (words, lanes)
         found = np.moveaxis(self.codes.unpack(words), -1, 1).reshape(-1, words.shape[-1])
+        found = np.ldexp(found, self.exponent)
         np.copyto(self.numbers.of(convoy), found, where=True if mask is None else mask.lanes, casting="same_kind")
         self.numbers.mark(convoy)
         self.context.tell_computed(self.site, convoy, UNPACK[self.codes])
 
 
 UNPACK: Mapping[Codes, Mapping[str, int]] = {
-    INT4: {"SHF": 3, "LOP3": 4, "HFMA2": 4},
+    INT4: {"SHF": 1, "LOP3": 4, "HFMA2": 4},
     E4M3_CODES: {"SHF": 6, "LOP3": 8, "HFMA2": 4},
 }
 """What unpacks eight codes."""

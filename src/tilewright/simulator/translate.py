@@ -42,7 +42,7 @@ from tilewright.ir.stmt import (
 )
 from tilewright.ir.visit import Path, exprs_of, walk, walk_expr
 from tilewright.layout.fragment import MATRIX_ROW_BYTES, QUAD_LANES, WORD_BYTES
-from tilewright.problem.weight_codes import FRAGMENT_CODES
+from tilewright.problem.weight_codes import FRAGMENT_CODES, unpacked_exponent
 from tilewright.simulator.assigns import AllocOp, ReadOp, RoundPairOp, UnpackCodesOp, assign_op, copy_ops
 from tilewright.simulator.async_moves import AsyncCopyOp, CommitOp, WaitOp
 from tilewright.simulator.asynchronous.compile import TELLING, WAITING, Compiler
@@ -267,7 +267,9 @@ class _Translator:
                 site = self._sites.add(path, stmt, names.loops)
                 values = self._values(site, names)
                 words = values.run(stmt.src, FRAGMENT_CODES // stmt.codes.per_word)
-                return [UnpackCodesOp(site, self._context, stmt.codes, values.run(stmt.dst, FRAGMENT_CODES), words)]
+                numbers = values.run(stmt.dst, FRAGMENT_CODES)
+                exponent = unpacked_exponent(stmt.codes, stmt.dst.buffer.dtype)
+                return [UnpackCodesOp(site, self._context, stmt.codes, numbers, words, exponent)]
             case QuadTranspose():
                 return [self._transpose_quad(stmt, self._sites.add(path, stmt, names.loops), names)]
             case ShuffleAdd():

@@ -2,6 +2,7 @@
 
     python benchmarks/scaled.py --out benchmarks/results/scaled_h200.jsonl
     python benchmarks/scaled.py --write docs/fp8.md --records benchmarks/results/scaled_h200.jsonl       (no GPU)
+    python benchmarks/scaled.py --shapes 4096x4096x4096 --kinds row "1x128 by 128x128" --candidates --out out.jsonl
 
 Scales of tensors and of rows and columns, fast and promoted, beside the same call of PyTorch; scales of blocks beside
 what PyTorch has for them, and beside its product with scales of tensors and promoted sums. e4m3 in, bf16 out, b with k
@@ -9,6 +10,11 @@ contiguous. Operands are rotated through more than four times the L2, calls capt
 in turn; sustained: stretches of half a second (`tilewright.suite.stretches`). Results are compared with the peer's
 first: a relative distance above 1 % is an error, and the exit status is 1.
 One JSON line a row; the first tells device, date and command. No size is begun after --seconds.
+
+With --candidates, kernels stand beside what the library runs, with the peer in the same rounds: those named behind it,
+by default those of CANDIDATES, and as many as --estimated of those that the estimates put first. A name is a tile and
+words: co3 (three cooperative consumers), pp (two in ping-pong), c2x1 (a cluster of two blocks along m), s4 (stages;
+else as many as fit), sub32 (columns of an epilogue subtile; sub0: per-thread stores), swap, one (a block a tile).
 """
 
 from __future__ import annotations
@@ -17,7 +23,8 @@ import argparse
 import json
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
 from itertools import cycle
 from pathlib import Path
 from typing import Any
@@ -25,14 +32,21 @@ from typing import Any
 from tilewright import extras, scaled_matmul
 from tilewright.bench.records import command, commit, now
 from tilewright.cli.page_files import kept_up_to_date
-from tilewright.errors import TilewrightError
+from tilewright.errors import ProblemError, TilewrightError
 from tilewright.frontend.libraries import library_of
-from tilewright.frontend.scaled import scaled_options, words_of_scaled
+from tilewright.frontend.scaled import request_of, scaled_options, views_of_scaled, words_of_scaled
+from tilewright.kernels.wgmma import WgmmaConfig, deepest_ring, subtile_of
+from tilewright.kernels.wgmma_steps import SWIZZLE_ATOM_BYTES
+from tilewright.planning.assembly import Request, plan_of
+from tilewright.planning.dispatch import Dispatcher, dispatcher
+from tilewright.planning.estimates import estimates
+from tilewright.problem.gemm import Gemm
 from tilewright.report.markdown import with_part
 from tilewright.runtime.driver import open_gpu
 from tilewright.suite.gpu import TorchTimer
 from tilewright.suite.stretches import stretches_of
 from tilewright.suite.timing import interleaved
+from tilewright.winners.plan_config import PlanConfig
 
 SHAPES = ("2048x2048x2048", "4096x4096x4096", "8192x8192x8192", "4096x14336x4096", "8192x8192x512")
 KINDS = ("tensor fast", "tensor", "row fast", "row", "1x128 by 128x128", "1x128 by 1x128")
@@ -43,6 +57,55 @@ MOST_DISTANCE = 0.01
 
 MARKER = "scaled"
 OURS, PEER, TENSORWISE = "ours", "peer", "tensorwise"
+
+
+CANDIDATES = (
+    *("128x256-co2-c2x1", "128x256-co2", "128x192-pp-c2x1", "128x184-pp-c2x1", "256x128-co2-c2x1", "192x192-co3-c2x1"),
+    *("128x128-co2", "128x128-co2-c2x1", "128x128-co2-c1x2", "128x160-co2-c2x1", "128x192-co2-c2x1", "128x208-co2"),
+    *("192x128-co3-c2x1", "192x128-co3-c1x2", "128x192-co3-c2x1-swap", "256x96-co2-c2x1", "64x192-pp-c2x1"),
+    *("64x128-pp-c2x1", "208x128-co2-c1x2-swap", "152x128-co2-c1x2-swap"),
+)
+"""Tiles that the estimates put near the front, of products with and without promotion; laws leave out the others."""
+
+
+def configuration(name: str, gemm: Gemm, every: int) -> WgmmaConfig:
+    """The kernel of a name. every: elements of k after which its sums are promoted.
+
+    >>> from tilewright.dtypes import BF16, E4M3
+    >>> from tilewright.problem.gemm import Order
+    >>> one = configuration("128x192-co3-c2x1-s4-swap", Gemm(8, 8, 8, E4M3, out=BF16, b=Order.COL), 128)
+    >>> one.tile, one.consumers, one.cluster, one.stages, one.swap_ab, one.subtile
+    ((128, 192, 128), 3, (2, 1), 4, True, 64)
+    """
+    tile, *words = name.split("-")
+    m, n = (int(part) for part in tile.split("x"))
+    one = WgmmaConfig(
+        (m, n, SWIZZLE_ATOM_BYTES // gemm.dtype.bytes), 1, raster_rows=16, promote_every=every, subtile=-1
+    )
+    stages = 0
+    for word in words:
+        kind, rest = word.rstrip("0123456789x"), word.lstrip("abcdefghijklmnopqrstuvwyz")
+        match kind:
+            case "co":
+                one = replace(one, consumers=int(rest))
+            case "pp":
+                one = replace(one, consumers=2, ping_pong=True)
+            case "c":
+                along_m, along_n = (int(part) for part in rest.split("x"))
+                one = replace(one, cluster=(along_m, along_n))
+            case "s":
+                stages = int(rest)
+            case "sub":
+                one = replace(one, subtile=int(rest))
+            case "swap":
+                one = replace(one, swap_ab=True)
+            case "one":
+                one = replace(one, persistent=False)
+            case _:
+                raise ProblemError(f"{name!r} has a word {word!r} that names nothing of a kernel.")
+    if one.subtile < 0:
+        one = replace(one, subtile=int(subtile_of(one, gemm)))
+    return replace(one, stages=stages or int(deepest_ring(one, 1, gemm)))
 
 
 class Bench:
@@ -68,14 +131,13 @@ class Bench:
         wide = kind.endswith("128x128")
         return self.factors(depth, m).T, self.factors(-(-n // 128), depth).T if wide else self.factors(depth, n)
 
-    def rows(self, shape: str, *, sustained: bool) -> Iterator[dict[str, Any]]:
+    def rows(self, shape: str, kinds: Sequence[str], *, sustained: bool) -> Iterator[dict[str, Any]]:
         """A row for each kind of scales."""
         m, n, k = (int(part) for part in shape.split("x"))
         self.torch.cuda.empty_cache()
-        copies = max(1, min(MOST_COPIES, -(-ROTATED_BYTES // ((m + n) * k))))
-        pairs = [(self.codes(m, k), self.codes(n, k).T) for _ in range(copies)]
+        pairs = self._pairs(m, n, k)
         whole = self.factors(1), self.factors(1)
-        for kind in KINDS:
+        for kind in kinds:
             fast, blocks = kind.endswith("fast"), kind.startswith("1x")
             scales = self.scales(kind, m, n, k)
             calls = {OURS: _in_turn(self._ours(scales, fast), pairs), PEER: _in_turn(self._theirs(scales, fast), pairs)}
@@ -100,6 +162,92 @@ class Bench:
                 row["sustained_tflops"] = round(2 * m * n * k / held[OURS].us / 1e6)
             yield row | {"kernel": self._words(pairs[0], scales, fast)}
 
+    def _pairs(self, m: int, n: int, k: int) -> list[tuple[Any, Any]]:
+        copies = max(1, min(MOST_COPIES, -(-ROTATED_BYTES // ((m + n) * k))))
+        return [(self.codes(m, k), self.codes(n, k).T) for _ in range(copies)]
+
+    # -- candidates -------------------------------------------------------------------------------------------------
+
+    def compared(
+        self, shape: str, kinds: Sequence[str], names: Sequence[str], estimated: int
+    ) -> Iterator[dict[str, Any]]:
+        """A row for each kind of scales: the shares of the peer's time over those of candidates, the best first."""
+        m, n, k = (int(part) for part in shape.split("x"))
+        self.torch.cuda.empty_cache()
+        pairs, whole = self._pairs(m, n, k), (self.factors(1), self.factors(1))
+        for kind in kinds:
+            fast, scales = kind.endswith("fast"), self.scales(kind, m, n, k)
+            ours = self._ours(scales, fast)
+            expected = ours(*pairs[0])
+            peer = self._theirs(whole if kind.startswith("1x") else scales, fast and not kind.startswith("1x"))
+            calls = {PEER: _in_turn(peer, pairs), OURS: _in_turn(ours, pairs)}
+            refused: dict[str, str] = {}
+            worst = 0.0
+            for name, config in self._named(pairs[0], scales, fast, names, estimated, refused):
+                try:
+                    multiply = self._planned(pairs[0], scales, fast, config)
+                except TilewrightError as failure:
+                    refused[name] = failure.headline[:100]
+                    continue
+                worst = max(worst, _distance(multiply(*pairs[0]), expected))
+                calls[name] = _in_turn(multiply, pairs)
+            times = interleaved(self.timer, calls, copies=len(pairs))
+            shares = {name: round(times[name].share_of(times[PEER]), 3) for name in calls if name != PEER}
+            best = dict(sorted(shares.items(), key=lambda one: -one[1]))
+            tflops = {name: round(2 * m * n * k / times[name].median_us / 1e6) for name in (PEER, *best)}
+            row: dict[str, Any] = {"problem": shape, "scales": kind, "apart": float(f"{worst:.2g}"), "of_peer": best}
+            yield row | {"tflops": tflops, "runs": self._words(pairs[0], scales, fast), "refused": refused}
+
+    def _named(
+        self,
+        pair: tuple[Any, Any],
+        scales: tuple[Any, Any],
+        fast: bool,
+        names: Sequence[str],
+        estimated: int,
+        refused: dict[str, str],
+    ) -> Iterator[tuple[str, PlanConfig]]:
+        """Candidates that a problem can have, by name; why others cannot."""
+        request = self._request(pair, scales, fast)
+        for name in names:
+            config = configuration(name, request.gemm, request.promote_every)
+            reasons = config.reasons_against(request.gemm)
+            if reasons:
+                refused[name] = reasons[0][:100]
+            else:
+                yield name, PlanConfig(config)
+        for number, (_, plan) in zip(range(estimated), estimates(request, self._dispatcher.spec), strict=False):
+            yield f"estimate {number + 1}: {plan}", plan
+
+    @property
+    def _dispatcher(self) -> Dispatcher:
+        return dispatcher(self.torch.cuda.current_device())
+
+    def _request(self, pair: tuple[Any, Any], scales: tuple[Any, Any], fast: bool) -> Request:
+        return request_of(
+            views_of_scaled(library_of(pair[0]), (*pair, *scales, None, None)), scaled_options(None, fast)
+        )
+
+    def _planned(
+        self, pair: tuple[Any, Any], scales: tuple[Any, Any], fast: bool, config: PlanConfig
+    ) -> Callable[[Any, Any], Any]:
+        """Products by one kernel, into one result."""
+        torch, request = self.torch, self._request(pair, scales, fast)
+        with self._dispatcher.gpu.as_current():
+            plan = plan_of(self._dispatcher.kernels, request, config)
+        c = torch.empty(request.gemm.m, request.gemm.n, dtype=torch.bfloat16, device="cuda")
+        scratch = torch.empty(max(plan.scratch_bytes, 16), dtype=torch.uint8, device="cuda")
+        factors = tuple(one.data_ptr() for one in scales)
+
+        def multiply(a: Any, b: Any) -> Any:
+            addresses = (a.data_ptr(), b.data_ptr(), c.data_ptr(), 0, 0, scratch.data_ptr(), 0, 0, *factors)
+            plan.run(torch.cuda.current_stream().cuda_stream, addresses)
+            return c
+
+        return multiply
+
+    # -- calls ------------------------------------------------------------------------------------------------------
+
     def _ours(self, scales: tuple[Any, Any], fast: bool) -> Callable[[Any, Any], Any]:
         return lambda a, b: scaled_matmul(a, b, *scales, fast_accumulation=fast)
 
@@ -108,11 +256,15 @@ class Bench:
         return lambda a, b: self.torch._scaled_mm(a, b, *scales, out_dtype=out, use_fast_accum=fast)
 
     def _apart(self, pair: tuple[Any, Any], scales: tuple[Any, Any], fast: bool) -> float:
-        ours, theirs = self._ours(scales, fast)(*pair).double(), self._theirs(scales, fast)(*pair).double()
-        return float(f"{float((ours - theirs).norm() / theirs.norm()):.2g}")
+        return float(f"{_distance(self._ours(scales, fast)(*pair), self._theirs(scales, fast)(*pair)):.2g}")
 
     def _words(self, pair: tuple[Any, Any], scales: tuple[Any, Any], fast: bool) -> str:
         return words_of_scaled(library_of(pair[0]), (*pair, *scales, None, None), scaled_options(None, fast))
+
+
+def _distance(one: Any, other: Any) -> float:
+    """Relative, of two results."""
+    return float((one.double() - other.double()).norm() / other.double().norm())
 
 
 def _in_turn(multiply: Callable[[Any, Any], Any], pairs: list[Any]) -> Callable[[], object]:
@@ -146,7 +298,13 @@ def measured(asked: argparse.Namespace) -> int:
         if time.monotonic() - began > asked.seconds:
             print(f"{shape}: left out", file=sys.stderr)
             continue
-        for row in bench.rows(shape, sustained=shape in asked.sustained):
+        compare = asked.candidates is not None
+        rows = (
+            bench.compared(shape, asked.kinds, asked.candidates or CANDIDATES, asked.estimated)
+            if compare
+            else bench.rows(shape, asked.kinds, sustained=shape in asked.sustained)
+        )
+        for row in rows:
             worst = max(worst, row.get("apart", 0.0))
             lines.append(json.dumps(row))
             print(lines[-1], flush=True)
@@ -157,6 +315,9 @@ def measured(asked: argparse.Namespace) -> int:
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--shapes", nargs="*", default=list(SHAPES), metavar="MxNxK")
+    parser.add_argument("--kinds", nargs="*", default=list(KINDS), choices=KINDS, metavar="KIND", help=", ".join(KINDS))
+    parser.add_argument("--candidates", nargs="*", metavar="NAME", help="kernels that are timed beside each other")
+    parser.add_argument("--estimated", type=int, default=4, help="and so many that the estimates put first")
     parser.add_argument("--sustained", nargs="*", default=["8192x8192x8192"], metavar="MxNxK")
     parser.add_argument("--seconds", type=float, default=100.0, help="no size is begun after this")
     parser.add_argument("--out", type=Path)

@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from tilewright.errors import TilewrightError
     from tilewright.frontend import (
         autotune,
+        combine_rows,
         grouped_matmul,
         linear,
         linear_gated,
@@ -79,6 +80,7 @@ _HOME = {
     "tilewright.errors": ("TilewrightError",),
     "tilewright.frontend": (
         "autotune",
+        "combine_rows",
         "grouped_matmul",
         "linear",
         "linear_gated",
@@ -177,6 +179,7 @@ __all__ = [
     "autotune",
     "build",
     "check",
+    "combine_rows",
     "find_ladder",
     "find_rung",
     "grouped_matmul",

@@ -41,6 +41,7 @@ def test_the_schedule_by_hand_is_the_rung() -> None:
         ("route_a_model.py", "ms a step"),
         ("conjugate_gradients.py", "f16x3"),
         ("train_in_f32.py", "f32_emulated"),
+        ("mixture_of_experts.py", "the same bits again: True"),
     ],
 )
 def test_an_example_that_needs_more_says_what(name: str, says: str) -> None:

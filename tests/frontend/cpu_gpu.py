@@ -27,7 +27,18 @@ from tilewright.codegen.prelude import PASSED_TABLE, PRELUDE
 from tilewright.device.catalog import device
 from tilewright.device.spec import TensorRates
 from tilewright.dtypes import BF16, E4M3, E5M2, DType
-from tilewright.frontend import calls, compute, guard_flags, libraries, lists, quantizing, ragged, scaled, scaled_groups
+from tilewright.frontend import (
+    calls,
+    combining,
+    compute,
+    guard_flags,
+    libraries,
+    lists,
+    quantizing,
+    ragged,
+    scaled,
+    scaled_groups,
+)
 from tilewright.frontend.libraries.views import Signed, View, format_named, no_room
 from tilewright.planning import dispatch, kernels
 from tilewright.runtime import launch as launching
@@ -217,9 +228,11 @@ def cpu_gpu(capability: tuple[int, int] = (7, 5), sms: int = 8) -> Iterator[Stat
             _forget()  # calls with arrays of the host would find their plans
 
 
+_REMEMBERING: tuple[Any, ...] = (combining, lists, ragged, scaled, scaled_groups, quantizing)
+
+
 def _forget() -> None:
-    memories = compute.MEMO, lists._KNOWN, ragged._KNOWN, scaled._KNOWN, scaled_groups._KNOWN, quantizing._KNOWN
-    for known in memories:
+    for known in (compute.MEMO, *(one._KNOWN for one in _REMEMBERING)):
         known.clear()
 
 

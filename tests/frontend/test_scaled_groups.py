@@ -142,6 +142,18 @@ def test_e5m2_and_offsets_that_are_none() -> None:
         check(a, b, c, scales(1), scales(len(ENDS)), ends, dtype=E5M2, out=F32)
 
 
+@pytest.mark.parametrize("kind", ["rows and columns", "blocks"])
+def test_gathered_rows_with_their_scales(kind: str) -> None:
+    a, b = operands()
+    rows = np.random.default_rng(1).integers(0, TOKENS, TOKENS, np.int32)
+    scale_a = scales(TOKENS) if kind == "rows and columns" else scales(2, TOKENS).T
+    scale_b = scales(len(ENDS), N) if kind == "rows and columns" else scales(len(ENDS), 2, 1)
+    c = scaled_grouped_matmul(a, b, scale_a, scale_b, offsets=offsets(ENDS), rows=on_gpu(rows))
+    check(a[rows], b, c, np.asarray(scale_a)[rows], scale_b, ENDS)
+    with pytest.raises(ShapeError, match="of which `rows` gathers"):
+        scaled_grouped_matmul(a, b, scales(7), scale_b, offsets=offsets(ENDS), rows=on_gpu(rows))
+
+
 def test_nothing_to_multiply() -> None:
     a, b = operands()
     assert scaled_grouped_matmul(a[:0], b, scales(1), scales(1), offsets=offsets(ENDS)).shape == (0, N)

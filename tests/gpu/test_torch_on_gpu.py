@@ -11,7 +11,7 @@ import pytest
 
 from docs.markdown_blocks import blocks, run
 from tilewright import route_torch
-from tilewright.frontend import autotune, grouped_matmul, linear, matmul, scaled_grouped_matmul
+from tilewright.frontend import autotune, combine_rows, grouped_matmul, linear, matmul, scaled_grouped_matmul
 from tilewright.frontend.compute import words_of
 from tilewright.frontend.ragged import spans_of
 from tilewright.runtime.driver import gpu_problem
@@ -313,6 +313,24 @@ def test_offsets_that_are_none_have_a_result(ends: list[int]) -> None:
     sums = grouped_matmul(a.mT, a, offsets=offsets)
     for group, terms in enumerate(spans_of(ends, 120, along_k=True)):
         assert farthest([sums[group]], [a[terms].double().mT @ a[terms].double()]) <= 2**-7 or not sums[group].any()
+
+
+@pytest.mark.parametrize(("terms", "n"), [(1, 4096), (2, 4096), (8, 2056), (3, 33)])
+def test_rows_are_combined_in_one_order(terms: int, n: int) -> None:
+    x = torch.randn(3000, n, device="cuda", dtype=torch.bfloat16, requires_grad=True)
+    rows = torch.randint(-2, 3002, (1000, terms), device="cuda", dtype=torch.int32)
+    weights = torch.rand(1000, terms, device="cuda", requires_grad=True)
+    result = combine_rows(x, rows, weights)
+    known = (rows >= 0) & (rows < 3000)
+    wide = [one.detach().double().requires_grad_() for one in (x, weights)]
+    exact = (torch.where(known, wide[1], 0).unsqueeze(-1) * wide[0][rows.long().where(known, 0)]).sum(1)
+    theirs = torch.autograd.grad(exact.square().sum(), wide)
+    ours = torch.autograd.grad(result.float().square().sum(), (x, weights))
+    assert farthest([result.detach(), *ours], [exact.detach(), *theirs]) <= 2**-6
+    assert torch.equal(combine_rows(x, rows, weights), result)
+    gathered = combine_rows(x.detach(), rows[:, 0].contiguous())
+    assert torch.equal(gathered[known[:, 0]], x.detach()[rows[:, 0].long()[known[:, 0]]])
+    assert not gathered[~known[:, 0]].any()
 
 
 @pytest.mark.parametrize("bias", [False, True])

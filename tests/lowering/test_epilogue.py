@@ -12,7 +12,6 @@ from tilewright.dtypes import BF16, F16, F32
 from tilewright.errors import LoweringError
 from tilewright.frontend import ops
 from tilewright.frontend.symbols import Symbol
-from tilewright.ir.buffer import Space
 from tilewright.ir.stmt import Move
 from tilewright.ir.visit import walk
 from tilewright.ladders import find_rung
@@ -85,8 +84,10 @@ def test_matrices_are_read_in_as_many_neighbours_as_a_thread_holds(
     found = find_rung(rung)
     schedule = found.schedule(problem) if point is None else found.choices.schedule_at(problem, point)  # type: ignore[union-attr]
     kernel = build(problem, schedule).kernel
-    moves = [stmt for _, stmt in walk(kernel.body) if isinstance(stmt, Move) and stmt.src.buffer.space is Space.GLOBAL]
-    widths = {name: {move.width for move in moves if move.src.buffer.name == name} for name in ("gate", "shift", "row")}
+    held = "_vector" if any(buffer.name == "shift_vector" for buffer in kernel.shared) else ""
+    names = {"gate": "gate", "shift": f"shift{held}", "row": f"row{held}"}  # in memory, where the epilogue reads them
+    moves = [stmt for _, stmt in walk(kernel.body) if isinstance(stmt, Move)]
+    widths = {name: {move.width for move in moves if move.src.buffer.name == held} for name, held in names.items()}
     assert widths == {"gate": {width}, "shift": {width}, "row": {1}}
 
 

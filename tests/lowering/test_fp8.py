@@ -185,11 +185,9 @@ def test_scales_of_blocks_need_sums_of_blocks() -> None:
     for config, why in (
         (TILE, "multiply the sum of a block, not of 0 of k"),
         (replace(TILE, promote_every=256), "multiply the sum of a block, not of 256 of k"),
-        (replace(TILE, promote_every=128, tile=(64, 192, 128)), "do not go with 192 columns"),
-        (replace(TILE, promote_every=128, tile=(128, 192, 128)), "do not go with 192 columns"),
     ):
         assert why in "; ".join(config.reasons_against(gemm))
-        with pytest.raises(LoweringError, match=r"promoted stage by stage|do not divide a tile of 192"):
+        with pytest.raises(LoweringError, match="promoted stage by stage"):
             _ = build(gemm, config.schedule(gemm)).kernel
     with pytest.raises(ProblemError, match="Blocks of 2 rows or 128 columns"):
         BlockScales(2)

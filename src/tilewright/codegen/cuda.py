@@ -30,6 +30,7 @@ from tilewright.problem.problem import Problem
 from tilewright.problem.quantization import Quantization
 from tilewright.problem.reduction import Reduction
 from tilewright.problem.relayout import Relayout
+from tilewright.problem.row_sums import RowSums
 from tilewright.problem.scaling import Scaling
 from tilewright.problem.splitting import Splitting
 from tilewright.problem.weight_coding import WeightCoding
@@ -238,9 +239,8 @@ def _described(problem: Problem) -> tuple[str, tuple[str, ...]]:
             scales.line(one.name) if scales is not None and one.name in BLOCK_SCALES else operand_line(one, problem)
             for one in problem.matrices
         )
-    assert isinstance(problem, (CodedProduct, Quantization, Relayout, Reduction, Scaling, Splitting, WeightCoding)), (
-        f"no description of a {type(problem).__name__}"
-    )
+    others = (CodedProduct, Quantization, Relayout, Reduction, RowSums, Scaling, Splitting, WeightCoding)
+    assert isinstance(problem, others), f"no description of a {type(problem).__name__}"
     return problem.title, problem.matrix_lines
 
 

@@ -188,6 +188,8 @@ class BodyPrinter:
             var = self._names.bind_var(stmt.var)
             if stmt.unroll:
                 yield Line(depth, "#pragma unroll")
+            if stmt.rolled:
+                yield Line(depth, "#pragma unroll 1")
             yield Line(depth, f"for ({integer} {var} = 0; {var} < {extent}; ++{var}) {{", stmt.note)
             body = self.body(stmt.body, depth + 1, path)
             yield from body

@@ -3,7 +3,8 @@
 A call goes through these, each of which imports only those below it:
 
 calls      what a user calls; grouped: a list of products; gated: two of one a, joined; scaled: FP8 with its
-           scales; scaled_groups: FP8 groups by offsets
+           scales; scaled_groups: FP8 groups by offsets; combining: rows
+           that indices name
 complex_numbers  products of complex64 as one of f32
 asking     what a call would run; call_plan: that as a value
 pytorch    entry: which calls PyTorch must see as an operator; plain: tensors that are memory and no more; functions:
@@ -24,6 +25,7 @@ from tilewright.frontend import ops
 from tilewright.frontend.asking import plan
 from tilewright.frontend.autotuning import autotune
 from tilewright.frontend.calls import linear, matmul
+from tilewright.frontend.combining import combine_rows
 from tilewright.frontend.gated import linear_gated
 from tilewright.frontend.grouped import grouped_matmul
 from tilewright.frontend.prepared import prepare
@@ -34,6 +36,7 @@ from tilewright.frontend.weights import quantize_weight
 
 __all__ = [
     "autotune",
+    "combine_rows",
     "grouped_matmul",
     "linear",
     "linear_gated",

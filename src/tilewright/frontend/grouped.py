@@ -9,6 +9,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from tilewright.errors import ProblemError
+from tilewright.frontend.combining import gathered
 from tilewright.frontend.libraries import HostArrays, TorchArrays, library_of
 from tilewright.frontend.lists import multiply_list
 from tilewright.frontend.on_host import on_host
@@ -24,6 +25,7 @@ def grouped_matmul(
     b: Any,
     *,
     offsets: Any = None,
+    rows: Any = None,
     bias: Sequence[Any] | None = None,
     activation: str | None = None,
     alpha: float = 1.0,
@@ -38,7 +40,8 @@ def grouped_matmul(
     before row `offsets[i]`, and begins where the one before ends. offsets: (groups,), int32, ascending, on the GPU;
     the host never reads them, so that a CUDA graph records the call. Each is limited to the rows there are; a group
     that ends before it begins, or whose rows begin before the end of another, is empty. alpha, out_dtype and precision
-    as for `matmul`.
+    as for `matmul`. rows: (tokens,), int32, on the GPU: the row of a that is each of the tokens, which a pass before
+    gathers (`combine_rows`), so that it reads them once more and writes them once.
 
     | a, b | result |
     |---|---|
@@ -61,7 +64,11 @@ def grouped_matmul(
             raise ProblemError(
                 "grouped_matmul with offsets adds no bias and has no activation.", hint="apply them to the result."
             )
+        if rows is not None:
+            a = gathered(a, rows)
         return _with_offsets(a, b, offsets, alpha, out_dtype, precision)
+    if rows is not None:
+        raise ProblemError("grouped_matmul gathers rows of groups by offsets, and there are no offsets.")
     a, b = list(a), list(b)
     biases = [None] * len(a) if bias is None else list(bias)
     if not len(a) == len(b) == len(biases):

@@ -12,6 +12,7 @@ from typing import Any
 
 from tilewright.dtypes import F32, FP8_FORMATS, DType
 from tilewright.errors import ProblemError
+from tilewright.frontend.combining import gathered
 from tilewright.frontend.compute import MOST, gpu_of, refuse_host_memory, refuse_other_library
 from tilewright.frontend.layouts import MOST_ROWS
 from tilewright.frontend.libraries import DTypeError, TorchArrays, View, library_of
@@ -43,6 +44,7 @@ def scaled_grouped_matmul(
     scale_b: Any,
     *,
     offsets: Any,
+    rows: Any = None,
     out_dtype: Any = None,
     fast_accumulation: bool = False,
 ) -> Any:
@@ -59,17 +61,33 @@ def scaled_grouped_matmul(
     (groups,), or one for each column of each, (groups, n). Or both have one for each block of 128 of k, and of each
     row, (tokens, k / 128), and of 1 or 128 columns of each group, (groups, k / 128, n) or (groups, k / 128, n / 128),
     rounded up, of any strides. out_dtype: bf16 if not given, f16, f32, e4m3 or e5m2. fast_accumulation: as
-    `scaled_matmul`. Returns (tokens, n).
+    `scaled_matmul`. rows: as of `grouped_matmul`, of a and of its scales. Returns (tokens, n).
 
     Raises ShapeError, a ValueError, and DTypeError, a TypeError, for what does not fit, ProblemError for strides and
     devices, and LaunchError for another GPU, or for a new kind of call in a capture.
     """
+    if rows is not None:
+        scale_a = _gathered_scale(a, scale_a, rows)
+        a = gathered(a, rows)
     library, arrays = library_of(a), (a, b, scale_a, scale_b, offsets)
     if isinstance(library, TorchArrays):
         from tilewright.frontend.pytorch.scaled_groups import scaled_grouped
 
         return scaled_grouped(arrays, out_dtype, fast_accumulation)
     return compute_scaled_groups(library, arrays, scaled_options(out_dtype, fast_accumulation))
+
+
+def _gathered_scale(a: Any, scale: Any, rows: Any) -> Any:
+    """The scales of gathered rows. Raises ShapeError where a has other rows."""
+    shape = tuple(scale.shape)
+    if all(extent == 1 for extent in shape):
+        return scale
+    if len(shape) not in (1, 2) or shape[0] != a.shape[0]:
+        raise ShapeError(
+            f"scaled_grouped_matmul: scale_a has shape {shape}, and a has {a.shape[0]} rows, of which `rows` gathers.",
+            hint=f"give scale_a one element, {(a.shape[0],)}, or {(a.shape[0], ceil_div(a.shape[1], BLOCK))}.",
+        )
+    return gathered(scale if len(shape) == 2 else scale.reshape(-1, 1), rows)
 
 
 @dataclass(frozen=True, slots=True)

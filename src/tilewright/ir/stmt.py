@@ -61,8 +61,9 @@ class Steady:
 class For:
     """`for var in 0 .. extent`. The extent is the same for every thread of the block.
 
-    unroll: written out by the compiler, which a loop that indexes registers needs. carried: counters that move on with
-    the loop, such as the stage of a ring, which then costs no division; they are the same for every thread. steady: of
+    unroll: written out by the compiler, which a loop that indexes registers needs. rolled: never written out, where
+    what the compiler would move in front of it takes too many registers. carried: counters that move on with the loop,
+    such as the stage of a ring, which then costs no division; they are the same for every thread. steady: of
     a pipeline's steady state.
     """
 
@@ -73,6 +74,7 @@ class For:
     note: str = ""
     carried: tuple[Carried, ...] = ()
     steady: Steady | None = None
+    rolled: bool = False
 
 
 @dataclass(frozen=True, slots=True)

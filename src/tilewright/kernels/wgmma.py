@@ -11,6 +11,15 @@ from tilewright.ir.program import GROUP_LANES, RasterOrder
 from tilewright.kernels.columns import Column
 from tilewright.kernels.law import Law, reasons_against
 from tilewright.kernels.tile_sizes import ACCUMULATORS_AGREE, Tiled, clusters_along_k, exchanged_bytes
+from tilewright.kernels.wgmma_scales import (
+    blocks_fit,
+    columns_of,
+    producer_registers,
+    rows_of,
+    scale_bytes,
+    scale_registers,
+    sharing,
+)
 from tilewright.kernels.wgmma_steps import (
     ACCUMULATORS_BESIDE_ADDRESSES,
     DEPTH_BYTES,
@@ -39,7 +48,6 @@ MAX_COLUMNS = 256
 SMALL_TILE = 64 * 128
 """Elements of C up to which an SM has registers for two blocks: the next kernel's then start beside this one's."""
 
-PRODUCER_REGISTERS = 24
 MAX_CONSUMER_REGISTERS = 240
 _START_REGISTERS = 248
 """Of a thread when a kernel starts, at most, in steps of 8. Source: CUDA C++ Programming Guide, sm_90."""
@@ -143,16 +151,15 @@ class WgmmaConfig(Tiled):
             *staged(gemm, tile),
             *loaded_by_tma(gemm, self.evict_first),
             Pipeline("k_tile", self.stages),
-            Specialize(registers=self.register_budget, ping_pong=self.consumers if self.ping_pong else 1),
+            Specialize(registers=self.register_budget(gemm), ping_pong=self.consumers if self.ping_pong else 1),
             *self._order_of_tiles(),
             *((DependentLaunch(),) if self.dependent_launch else ()),
             *self._store(gemm),
         )
 
-    @property
-    def register_budget(self) -> tuple[int, int]:
+    def register_budget(self, gemm: Gemm) -> tuple[int, int]:
         """Registers of a thread of the producer and of a consumer: what a block starts with, shared out anew."""
-        return PRODUCER_REGISTERS, int(consumer_registers(self))
+        return producer_registers(gemm), int(consumer_registers(self, gemm))
 
     def _order_of_tiles(self) -> tuple[Step, ...]:
         sizes = (("m_block", self.cluster_m), ("n_block", self.cluster_n), ("k_tile", self.cluster_k))
@@ -186,9 +193,10 @@ def start_registers(config: Any) -> Column:
     return np.minimum(_REGISTERS_PER_SM // (together * threads_of(config)) // 8 * 8, _START_REGISTERS)
 
 
-def consumer_registers(config: Any) -> Column:
-    """Of a thread of a consumer: what the producer gives up is shared out among them."""
-    left = start_registers(config) * (config.consumers + 1) - PRODUCER_REGISTERS
+def consumer_registers(config: Any, gemm: Gemm | None = None) -> Column:
+    """Of a thread of a consumer: what the producer gives up is shared out among them. gemm: as of
+    `producer_registers`."""
+    left = start_registers(config) * (config.consumers + 1) - producer_registers(gemm)
     return np.minimum(left // config.consumers // 8 * 8, MAX_CONSUMER_REGISTERS)
 
 
@@ -198,7 +206,7 @@ def registers_beside(config: Any) -> Column:
     transposing = np.logical_and(config.swap_ab, config.subtile > 0)
     unstaged = np.where(config.swap_ab, 64, np.where(config.consumers == 1, 72, 48))
     unstaged = np.where(config.cluster_k > 1, 112, unstaged)
-    wide = _columns(config) > _TRANSPOSED_COLUMNS
+    wide = columns_of(config) > _TRANSPOSED_COLUMNS
     return np.where(transposing, np.where(wide, 140, np.where(config.consumers > 2, 92, 88)), unstaged)
 
 
@@ -227,38 +235,6 @@ def registers_of(config: Any) -> Column:
     return np.maximum(once, twice)
 
 
-def _fragments_of(config: Any) -> Column:
-    """Fragments of 64 rows of a warpgroup."""
-    return _rows(config) // (INSTRUCTION_ROWS * _sharing(config))
-
-
-def scale_registers(config: Any, gemm: Gemm) -> Column:
-    """Registers of a thread for the scales of blocks that its accumulators are multiplied by when they are promoted."""
-    scales = gemm.block_scales
-    if scales is None:
-        return 0
-    rows, columns = (np.where(config.swap_ab, *sides) for sides in ((scales.b, scales.a), (scales.a, scales.b)))
-    of_rows = _fragments_of(config) * np.where(rows == 1, 2, 1)
-    return of_rows + np.where(columns == 1, _columns(config) // 4, np.maximum(1, _columns(config) // scales.depth))
-
-
-def blocks_fit(config: Any, gemm: Gemm) -> Column:
-    """Whether columns that share a scale are whole instructions, or instructions whole blocks of them; and whether a
-    thread that would load a scale for each of its columns has few of them."""
-    scales = gemm.block_scales
-    if scales is None:
-        return config.m > 0
-    columns, sides = _columns(config), (scales.a, scales.b)
-    shared = np.where(config.swap_ab, sides[0], sides[1])
-    whole = (columns % shared == 0) | (shared % columns == 0)
-    alone = (shared == 1) & (max(sides) > 1) & (columns > _FEW_COLUMNS)
-    return whole & np.logical_not(alone)
-
-
-_FEW_COLUMNS = 64
-"""Of an instruction whose columns have scales of their own, where its rows could have them: each is loaded."""
-
-
 def stages_result(config: Any, gemm: Gemm) -> Column:
     """Whether C is stored through shared memory: not where TMA cannot store it and accumulators leave a thread no
     registers for the addresses of vector stores."""
@@ -276,15 +252,20 @@ def staged_c_bytes(config: Any) -> Column:
     return config.m * subtile * _STAGED_BYTES * stages * owners
 
 
-def shared_bytes(config: Any) -> Column:
-    """Shared memory of a block."""
-    ring = config.stages * stage_rows(config) * SWIZZLE_ATOM_BYTES
+def stage_bytes(config: Any, gemm: Gemm | None = None) -> Column:
+    """Shared memory of a stage: its tiles, and the scales of blocks of `gemm` that come with them."""
+    return stage_rows(config) * SWIZZLE_ATOM_BYTES + scale_bytes(config, gemm)
+
+
+def shared_bytes(config: Any, gemm: Gemm | None = None) -> Column:
+    """Shared memory of a block. gemm: as of `stage_bytes`."""
+    ring = config.stages * stage_bytes(config, gemm)
     return ring + staged_c_bytes(config) + exchanged_bytes(config) + _MBARRIER_BYTES
 
 
-def fits(config: Any, blocks: int = 1) -> Column:
-    """Whether an SM has shared memory for so many blocks."""
-    return blocks * (shared_bytes(config) + _RESERVED_BYTES) <= _SHARED_BYTES_PER_SM
+def fits(config: Any, blocks: int = 1, gemm: Gemm | None = None) -> Column:
+    """Whether an SM has shared memory for so many blocks. gemm: as of `stage_bytes`."""
+    return blocks * (shared_bytes(config, gemm) + _RESERVED_BYTES) <= _SHARED_BYTES_PER_SM
 
 
 def read_once(config: Any, rows: Column, columns: Column) -> Column:
@@ -304,11 +285,11 @@ def blocks_per_sm(config: Any) -> Column:
     return fits(config) * (1 + np.logical_and(fits(config, 2), small))
 
 
-def deepest_ring(config: Any, blocks: Column = 1) -> Column:
-    """The most stages of which an SM holds so many blocks."""
+def deepest_ring(config: Any, blocks: Column = 1, gemm: Gemm | None = None) -> Column:
+    """The most stages of which an SM holds so many blocks. gemm: as of `stage_bytes`."""
     fixed = _RESERVED_BYTES + _MBARRIER_BYTES + staged_c_bytes(config) + exchanged_bytes(config)
     room = _SHARED_BYTES_PER_SM // blocks - fixed
-    return np.minimum(room // (stage_rows(config) * SWIZZLE_ATOM_BYTES), MAX_STAGES)
+    return np.minimum(room // stage_bytes(config, gemm), MAX_STAGES)
 
 
 def subtile_of(config: Any, gemm: Gemm) -> Column:
@@ -334,19 +315,6 @@ def deepest(config: WgmmaConfig, blocks: int = 1, most: int = MAX_STAGES) -> Wgm
 # -- laws --------------------------------------------------------------------------------------------------------------
 
 
-def _rows(c: Any) -> Column:
-    """Along which the 64 rows of an instruction run."""
-    return c.n * c.swap_ab + c.m * (1 - c.swap_ab)
-
-
-def _columns(c: Any) -> Column:
-    return c.m * c.swap_ab + c.n * (1 - c.swap_ab)
-
-
-def _sharing(c: Any) -> Column:
-    return c.consumers - (c.consumers - 1) * c.ping_pong
-
-
 def _splits_atom(rows: Column, gemm: Gemm) -> Column:
     """Whether rows of a tile that runs along m or n are not a whole number of 32-byte swizzle atoms."""
     return rows * gemm.dtype.bytes % 32 != 0
@@ -370,25 +338,25 @@ LAWS: tuple[Law, ...] = (
         lambda c, g: f"k = {c.k} of {g.dtype} is {c.k * g.dtype.bytes} bytes: a tile is {SWIZZLE_ATOM_BYTES} deep",
     ),
     Law(
-        lambda c, g: (_rows(c) % (INSTRUCTION_ROWS * _sharing(c)) != 0) | (_rows(c) == 0),
-        lambda c, g: f"{_rows(c)} rows are not {INSTRUCTION_ROWS} for each instruction of {_sharing(c)} warpgroups",
+        lambda c, g: (rows_of(c) % (INSTRUCTION_ROWS * sharing(c)) != 0) | (rows_of(c) == 0),
+        lambda c, g: f"{rows_of(c)} rows are not {INSTRUCTION_ROWS} for each instruction of {sharing(c)} warpgroups",
     ),
     Law(
-        lambda c, g: (_columns(c) % 8 != 0) | (_columns(c) < 8) | (_columns(c) > MAX_COLUMNS),
-        lambda c, g: f"an instruction has 8, 16, ... {MAX_COLUMNS} columns, not {_columns(c)}",
+        lambda c, g: (columns_of(c) % 8 != 0) | (columns_of(c) < 8) | (columns_of(c) > MAX_COLUMNS),
+        lambda c, g: f"an instruction has 8, 16, ... {MAX_COLUMNS} columns, not {columns_of(c)}",
     ),
     Law(
-        lambda c, g: registers_of(c) > consumer_registers(c),
+        lambda c, g: registers_of(c) > consumer_registers(c, g),
         lambda c, g: (
             f"{accumulators_of(c)} accumulators of a thread{', twice,' if c.promote_every else ''} and what stands "
-            f"beside them take {registers_of(c)} registers, more than {consumer_registers(c)}: use a smaller tile"
+            f"beside them take {registers_of(c)} registers, more than {consumer_registers(c, g)}: use a smaller tile"
         ),
     ),
     Law(
-        lambda c, g: _columns(c) // 2 + _BESIDE_INSTRUCTION > start_registers(c),
+        lambda c, g: columns_of(c) // 2 + _BESIDE_INSTRUCTION > start_registers(c),
         lambda c, g: (
-            f"an instruction of {_columns(c)} columns needs {_columns(c) // 2 + _BESIDE_INSTRUCTION} registers, and "
-            f"{c.consumers + 1} warpgroups start with {start_registers(c)}"
+            f"an instruction of {columns_of(c)} columns needs {columns_of(c) // 2 + _BESIDE_INSTRUCTION} registers, "
+            f"and {c.consumers + 1} warpgroups start with {start_registers(c)}"
         ),
     ),
     Law(
@@ -425,12 +393,13 @@ LAWS: tuple[Law, ...] = (
     ),
     Law(
         lambda c, g: np.logical_not(blocks_fit(c, g)),
-        lambda c, g: f"{g.block_scales} do not go with {_columns(c)} columns of an instruction",
+        lambda c, g: f"{g.block_scales} do not go with {columns_of(c)} columns of an instruction",
     ),
     Law(
-        lambda c, g: (scale_registers(c, g) > 0) & (registers_of(c) + scale_registers(c, g) > consumer_registers(c)),
+        lambda c, g: (scale_registers(c, g) > 0) & (registers_of(c) + scale_registers(c, g) > consumer_registers(c, g)),
         lambda c, g: (
-            f"{registers_of(c)} registers and {scale_registers(c, g)} for scales are more than {consumer_registers(c)}"
+            f"{registers_of(c)} registers and {scale_registers(c, g)} for scales are more than "
+            f"{consumer_registers(c, g)}"
         ),
     ),
     Law(
@@ -438,8 +407,10 @@ LAWS: tuple[Law, ...] = (
         lambda c, g: f"a ring has 2 to {MAX_STAGES} stages, not {c.stages}",
     ),
     Law(
-        lambda c, g: np.logical_not(fits(c)),
-        lambda c, g: f"{c.stages} stages and C take {shared_bytes(c)} of {_SHARED_BYTES_PER_SM} bytes of shared memory",
+        lambda c, g: np.logical_not(fits(c, gemm=g)),
+        lambda c, g: (
+            f"{c.stages} stages and C take {shared_bytes(c, g)} of {_SHARED_BYTES_PER_SM} bytes of shared memory"
+        ),
     ),
     Law(
         lambda c, g: (c.subtile > 0) & ((c.subtile % 8 != 0) | (c.subtile > c.n)),

@@ -1,7 +1,7 @@
 """Scales of blocks, which multiply the sum of a group of k when it is promoted.
 
-    scales of the group -> registers        # loaded when the MMAs of the group are about to start
-    sum += sum_group * scale_a * scale_b
+    a warp of the producer   scales of the tile for the group -> the stage of its tiles
+    consumers                MMAs of the stage;  stage -> registers;  sum += sum_group * (scale_a * scale_b)
 
 A thread holds two rows of a fragment and many columns, or one number for each 128 of either: the scales of its rows,
 and those of its columns, are registers of their own.
@@ -9,20 +9,24 @@ and those of its columns, are registers of their own.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
+from math import gcd
 from typing import Literal
 
 from tilewright.dtypes import F32
-from tilewright.errors import LoweringError
-from tilewright.ir.buffer import Buffer, Ref, Space
-from tilewright.ir.expr import ZERO, Binary, Const, Expr, Load, Op, Var, binary
-from tilewright.ir.stmt import Alloc, Body, For, Let, Move
+from tilewright.ir.async_stmt import ArriveBarrier
+from tilewright.ir.buffer import Buffer, Handoff, Ref, Space
+from tilewright.ir.expr import ZERO, Binary, Const, Expr, Load, Op, Var, binary, both
+from tilewright.ir.program import WARP_LANES
+from tilewright.ir.stmt import Alloc, Body, For, Let, Move, Stmt
 from tilewright.ir.tiles import FRAGMENT
 from tilewright.layout.fragment import Fragment, FragmentDigit, Holder
-from tilewright.lowering.coordinates import index_of, lane_of
+from tilewright.lowering.coordinates import digit_sum, lane_of, tile_digits
 from tilewright.lowering.located import base_of, end_of, matrix_of, origin_of
 from tilewright.lowering.sums import Sums
 from tilewright.problem.block_scales import NAMES, BlockScaleName, BlockScales, step_names
+from tilewright.units import ceil_div
 
 _NUMBER = "scale_number"
 
@@ -61,10 +65,15 @@ class Side:
         return self.scales.side(self.name)
 
     @property
+    def _together(self) -> int:
+        """Neighbouring rows or columns of a fragment, from a multiple of them on, that share a scale in each tile."""
+        return gcd(self.extent, self.block)
+
+    @property
     def count(self) -> int:
         """Scales for a fragment of a thread."""
         if self.block > 1:
-            return max(1, self.extent // self.block)
+            return self.extent // self._together
         count = 1
         for digit in self._digits:
             count *= digit.extent
@@ -95,7 +104,7 @@ class Side:
             if self.count == 1:
                 return ZERO
             place: Expr = self.fragment.element(ZERO, register)[self.index]
-            return binary(Op.DIV, place, self.block)
+            return binary(Op.DIV, place, self._together)
         number: Expr = ZERO
         below = 1
         for digit in self._digits:
@@ -104,9 +113,9 @@ class Side:
         return number
 
     def _place_of(self, number: Expr) -> Expr:
-        """The row or column of the fragment to which a scale belongs, or the first of its block."""
+        """The row or column of the fragment to which a scale belongs, or the first of those that share it."""
         if self.block > 1:
-            return number * self.block
+            return number * self._together
         register: Expr = ZERO
         below = 1
         for digit in self._digits:
@@ -115,24 +124,113 @@ class Side:
         place: Expr = self.fragment.element(lane_of(self.sums.program), register)[self.index]
         return place
 
-    def load(self, block_of_k: Expr) -> Body:
-        """The scales of a block of k into registers; 0 beyond the matrix."""
+    # -- the stream -------------------------------------------------------------------------------------------------
+
+    @property
+    def _tile(self) -> int:
+        """Rows or columns of a tile of C."""
+        return self.sums.program.block_tile(self.dim)
+
+    @property
+    def _shared_by(self) -> int:
+        """Rows or columns of a tile that share an entry of the stream."""
+        return gcd(self._tile, self.block)
+
+    @property
+    def _entries(self) -> int:
+        """Scales of a tile for a block of k."""
+        return self._tile // self._shared_by
+
+    def _entry(self, stages: int, stage: Expr, entry: Expr) -> Ref:
+        """A scale in shared memory."""
+        shape, names = (stages, self._entries), ("stage", f"{self.dim}_in_tile")
+        name = f"{self.name}_tile"
+        buffer = Buffer(name, Space.SHARED, F32, shape, names, stages=stages, handoff=Handoff.MBARRIERS)
+        return Ref(buffer, (stage, entry))
+
+    @property
+    def _copied(self) -> Buffer:
+        """The registers of a lane that copies."""
+        return Buffer(f"{self.name}_copied", Space.REGISTER, F32, (ceil_div(self._entries, WARP_LANES),))
+
+    def _over_entries(self, body: Callable[[Expr, Expr | None], Body], lane: Expr) -> Body:
+        """`body` for each entry of a lane, and whether it exists."""
+        entry = lane + Var(_NUMBER) * WARP_LANES
+        exists = binary(Op.LT, entry, self._entries) if self._entries % WARP_LANES else None
+        return (For(_NUMBER, Const(self._copied.elements), body(entry, exists), unroll=True),)
+
+    def fetch(self, block_of_k: Expr, lane: Expr) -> Body:
+        """The scales of a block of k into the registers of a warp; 0 beyond the matrix."""
         program, dim = self.sums.program, self.dim
+
+        def load(entry: Expr, exists: Expr | None) -> Body:
+            at = Var(f"{self.name}_at")
+            first = digit_sum(tile_digits(program, dim)) + entry * self._shared_by + origin_of(program, dim)
+            block = at if self.block == 1 else binary(Op.DIV, at, self.block)
+            along, deep = (Var(step) for step in step_names(self.name))
+            bases = (base_of(program, self.name, number) for number in matrix_of(program, self.name))
+            source = Ref(Buffer(self.name, Space.GLOBAL, F32, ()), (*bases, block * along + block_of_k * deep))
+            inside = both(exists, binary(Op.LT, at, end_of(program, dim)))
+            return Let(at.name, first), Move(Ref(self._copied, (Var(_NUMBER),)), source, 1, inside, origin=self.name)
+
+        return (Alloc(self._copied), *self._over_entries(load, lane))
+
+    def put(self, stages: int, stage: Expr, lane: Expr) -> Body:
+        """What was fetched into a stage."""
+
+        def store(entry: Expr, exists: Expr | None) -> Body:
+            held = Ref(self._copied, (Var(_NUMBER),))
+            return (Move(self._entry(stages, stage, entry), held, 1, exists, origin=self.name),)
+
+        return self._over_entries(store, lane)
+
+    def read(self, stages: int, stage: Expr) -> Body:
+        """The scales of a thread from a stage into registers."""
+        program, dim = self.sums.program, self.dim
+        outside = tile_digits(program, dim)
         axis = program.instruction_axes[self.index]
-        at = index_of(program, dim) + origin_of(program, dim)
-        block = at if self.block == 1 else binary(Op.DIV, at, self.block)
-        along, deep = (Var(step) for step in step_names(self.name))
-        offset = block * along + block_of_k * deep
-        bases = (base_of(program, self.name, number) for number in matrix_of(program, self.name))
-        source = Ref(Buffer(self.name, Space.GLOBAL, F32, ()), (*bases, offset))
-        held = Ref(self.buffer, (*(Var(name) for name in self._tiles), Var(_NUMBER)))
-        inside = binary(Op.LT, at, end_of(program, dim))
-        body: Body = (Let(axis.name, self._place_of(Var(_NUMBER))), Move(held, source, 1, inside, origin=self.name))
-        body = (For(_NUMBER, Const(self.count), body, unroll=True),)
+        together = 2 if self.index == 1 and self.block == 1 else 1  # neighbours of a row are a thread's
+        number = Var(_NUMBER) * together
+        own = digit_sum(tuple(one for one in program.axes_of(dim) if one not in outside))
+        entry = own if self._shared_by == 1 else binary(Op.DIV, own, self._shared_by)
+        held = Ref(self.buffer, (*(Var(name) for name in self._tiles), number))
+        load = Move(held, self._entry(stages, stage, entry), together, origin=self.name)
+        body: Body = (Let(axis.name, self._place_of(number)), load)
+        body = (For(_NUMBER, Const(self.count // together), body, unroll=True),)
         for other in reversed(program.sum_axes):
             if other.dim == dim:
                 body = (For(other.name, Const(other.extent or 1), body, unroll=True),)
         return (Alloc(self.buffer), *body)
+
+
+@dataclass(frozen=True, slots=True)
+class ScaleStream:
+    """The scales that come with the stages of a ring: as many as a tile has for a block of k, by a warp of a team, each
+    of which takes every n-th stage. sides: none where a kernel has no such scales."""
+
+    sides: tuple[Side, ...]
+    stages: int
+
+    def __bool__(self) -> bool:
+        return bool(self.sides)
+
+    @property
+    def arrivals(self) -> int:
+        """At the barrier of a stage, beside that of the thread that starts the copies."""
+        return WARP_LANES if self.sides else 0
+
+    def copy(self, lane: Expr, iteration: Expr, stage: Expr, empty: Stmt, full: Ref) -> Body:
+        """The scales of an iteration, loaded before the stage is awaited. empty: the wait for it."""
+        program = self.sides[0].sums.program
+        origin = origin_of(program, "k")
+        block = iteration if origin == ZERO else iteration + binary(Op.DIV, origin, self.sides[0].scales.depth)
+        loads = (stmt for side in self.sides for stmt in side.fetch(block, lane))
+        stores = (stmt for side in self.sides for stmt in side.put(self.stages, stage, lane))
+        return (*loads, empty, *stores, ArriveBarrier(full))
+
+    def read(self, stage: Expr) -> Body:
+        """The scales of a thread for the running stage, which is full, into registers."""
+        return tuple(stmt for side in self.sides for stmt in side.read(self.stages, stage))
 
 
 def sides(sums: Sums) -> tuple[Side, Side] | None:
@@ -143,16 +241,6 @@ def sides(sums: Sums) -> tuple[Side, Side] | None:
     return Side(sums, promotion.scales, 0), Side(sums, promotion.scales, 1)
 
 
-def load_scales(sums: Sums, iteration: Expr) -> Body:
-    """The scales of the group of k that an iteration sums; nothing where there are none."""
-    found = sides(sums)
-    if found is None:
-        return ()
-    origin = origin_of(sums.program, "k")
-    block = iteration if origin == ZERO else iteration + binary(Op.DIV, origin, found[0].scales.depth)
-    return tuple(stmt for side in found for stmt in side.load(block))
-
-
 def scale_of_running(sums: Sums) -> Expr | None:
     """What the running register of a group is multiplied by; None for nothing."""
     found = sides(sums)
@@ -160,16 +248,3 @@ def scale_of_running(sums: Sums) -> Expr | None:
         return None
     rows, columns = (side.scale(Var(FRAGMENT)) for side in found)
     return Binary(Op.MUL, rows, columns)
-
-
-def check_block_scales(sums: Sums) -> None:
-    """Raise LoweringError where the blocks of columns are not those of the fragments."""
-    found = sides(sums)
-    if found is None:
-        return
-    for side in found:
-        if side.block > 1 and side.extent % side.block and side.block % side.extent:
-            raise LoweringError(
-                f"Scales of {side.block} {side.dim} do not divide a tile of {side.extent}, nor it them.",
-                hint=f"use an instruction of {side.block} columns, or a divisor or multiple of it.",
-            )

@@ -9,9 +9,7 @@ from tilewright.ir.program import Program, Route, Staged
 from tilewright.ir.tiles import source_of, tile_of
 from tilewright.isa.wgmma import transposes
 from tilewright.isa.wmma import WMMA_POINTER_BYTES
-from tilewright.lowering.block_scales import check_block_scales
 from tilewright.lowering.products import swizzle_atoms_of
-from tilewright.lowering.sums import Sums
 from tilewright.problem.block_scales import BlockScales
 from tilewright.problem.gemm import OperandName
 
@@ -67,14 +65,14 @@ def _check_scales(program: Program, scales: BlockScales) -> None:
     """A scale multiplies the sum of its block of k, which is what a stage holds."""
     promotion = accumulator_of(program).promotion
     by_tma = any(staged.route is Route.TMA for staged in program.staged)
-    if promotion is None or promotion.every != scales.depth or not (_promotes_stages(program) and by_tma):
+    by_roles = by_tma and program.specialized is not None  # the producer's warps bring the scales
+    if promotion is None or promotion.every != scales.depth or not (_promotes_stages(program) and by_roles):
         raise LoweringError(
             f"Sums of blocks with scales ({scales}) are promoted stage by stage by wgmma, every {scales.depth} of k.",
             note="a scale multiplies the sum of its block.",
             hint="Tensorize(..., using='wgmma...'), Transfer(..., Route.TMA), Pipeline('k_tile') with "
-            f"{scales.depth} of k a stage, Accumulate('k_tile', promote_every={scales.depth}).",
+            f"{scales.depth} of k a stage, Specialize(), Accumulate('k_tile', promote_every={scales.depth}).",
         )
-    check_block_scales(Sums(program, accumulator_of(program)))
 
 
 def _check_pieces(program: Program) -> None:

@@ -72,6 +72,11 @@ def index_of(program: Program, dim: Dim, env: Env = HERE) -> Expr:
     return digit_sum(program.axes_of(dim), env)
 
 
+def tile_digits(program: Program, dim: Dim) -> tuple[Axis, ...]:
+    """The digits of a dimension that say which tile of C is running."""
+    return tuple(axis for axis in program.axes_of(dim) if any(axis in loop.axes for loop in program.grid_loops))
+
+
 def digit_sum(axes: tuple[Axis, ...], env: Env = HERE) -> Expr:
     """`stride * digit`, summed over digits."""
     total: Expr = ZERO

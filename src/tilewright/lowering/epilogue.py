@@ -47,6 +47,7 @@ from tilewright.lowering.epilogue_plan import (
 )
 from tilewright.lowering.epilogue_results import ResultStore
 from tilewright.lowering.epilogue_subtiles import SubtileStore
+from tilewright.lowering.epilogue_vectors import EpilogueVectors
 from tilewright.lowering.fragments import store_opaque
 from tilewright.lowering.kernel_parts import ELEMENT, beside, global_place, value_buffer
 from tilewright.lowering.located import K_FIRST, size_of
@@ -186,7 +187,7 @@ class Epilogue:
             loads = (
                 Move(
                     Ref(value, (Const(at),)),
-                    beside(self.program, place, operand.name, Const(at)),
+                    self._element_of(operand, place, Const(at)),
                     min(most, value.elements - at),
                     origin="C",
                 )
@@ -203,6 +204,18 @@ class Epilogue:
             return found | self._place_leaves(place, element) if self.program.gemm.epilogue.has_draws else found
 
         return body, leaves
+
+    def _element_of(self, operand: Added, place: Ref, element: Expr) -> Ref:
+        """The element of an operand that belongs to an element of C, or to one further along its contiguous dimension:
+        in shared memory, or in global memory."""
+        vectors = self._vectors
+        if operand in vectors.vectors:
+            return vectors.place(operand, place, element)
+        return beside(self.program, place, operand.name, element)
+
+    @cached_property
+    def _vectors(self) -> EpilogueVectors:
+        return EpilogueVectors(self.program, self.plan.vectors)
 
     def _place_leaves(self, place: Ref, element: Expr) -> Leaves:
         """Where an element of C is, by the names of the leaves that stand for it."""

@@ -16,6 +16,7 @@ from tilewright.ir.expr import Expr, Var
 from tilewright.ir.finish import Computed
 from tilewright.ir.program import Program, Route
 from tilewright.ir.tiles import Tile, quad_shuffle_axis, tile_of
+from tilewright.lowering.epilogue_vectors import vectors_of
 from tilewright.problem.gemm import OperandName
 from tilewright.problem.values import Added, AddedName, evaluate
 
@@ -79,7 +80,7 @@ class Subtile:
 class EpiloguePlan:
     """outputs: C first. tile: what lies in shared memory; None where nothing does. subtiles: what a warpgroup stores
     one after the other, along C's contiguous dimension; stages: epilogue subtiles of a warpgroup that shared memory has
-    room for."""
+    room for; vectors: operands that are read from shared memory (`epilogue_vectors`)."""
 
     outputs: tuple[Output, ...]
     rearrangement: Rearrangement
@@ -87,6 +88,7 @@ class EpiloguePlan:
     tile: Tile | None = None
     subtiles: tuple[Subtile, ...] = ()
     stages: int = 1
+    vectors: tuple[Added, ...] = ()
 
 
 def epilogue_plan(program: Program) -> EpiloguePlan:
@@ -94,14 +96,16 @@ def epilogue_plan(program: Program) -> EpiloguePlan:
     scales = program.gemm.epilogue.scales  # which are stored where they are found
     stored = (name for name in program.gemm.results if scales is None or name != scales.operand.name)
     outputs = tuple(_output(program, name) for name in stored)
+    vectors = vectors_of(program, program.gemm.epilogue.reads)
     staged = next((s for s in program.staged if s.operand == "C"), None)
     if staged is None:
         shuffles = quad_shuffle_axis(program) is not None
-        return EpiloguePlan(outputs, Rearrangement.QUAD_SHUFFLE if shuffles else Rearrangement.NONE, Sink.THREADS)
+        rearrangement = Rearrangement.QUAD_SHUFFLE if shuffles else Rearrangement.NONE
+        return EpiloguePlan(outputs, rearrangement, Sink.THREADS, vectors=vectors)
     tile = tile_of(program, staged)
     if not staged.finished:
         sink = Sink.THREADS if staged.distribution is None else Sink.BLOCK
-        return EpiloguePlan(outputs, Rearrangement.SHARED, sink, tile)
+        return EpiloguePlan(outputs, Rearrangement.SHARED, sink, tile, vectors=vectors)
     return EpiloguePlan(
         outputs,
         Rearrangement.STMATRIX if tile.dtype.bytes == STMATRIX_ELEMENT_BYTES else Rearrangement.SHARED,
@@ -109,6 +113,7 @@ def epilogue_plan(program: Program) -> EpiloguePlan:
         tile,
         _subtiles(program.result_columns(staged), program.subtile_columns(staged)),
         min(staged.stages, program.subtile_count(staged)),
+        vectors,
     )
 
 

@@ -308,6 +308,52 @@ class NumberedStages:
         """The stage of the use before the running one."""
         return binary(Op.MOD, self.number + (self.stages - 1), self.stages)
 
+    def first(self) -> tuple[Expr, Expr]:
+        """The stage of the loop's first use, and the parity of its phase."""
+        return _of_number(self.before, self.stages)
+
+    def following(self) -> tuple[Expr, Expr]:
+        """The stage of the use behind the running one, and the parity of its phase."""
+        return _of_number(self.number + 1, self.stages)
+
+
+def _of_number(number: Expr, stages: int) -> tuple[Expr, Expr]:
+    return binary(Op.MOD, number, stages), binary(Op.MOD, binary(Op.DIV, number, stages), 2)
+
+
+@dataclass(frozen=True, slots=True)
+class RunningStages:
+    """As `NumberedStages`, where the loop carries stage and parity along: no division stands between two uses.
+
+    before: the same in all threads.
+    """
+
+    loop: str
+    stages: int
+    before: Expr
+
+    @property
+    def stage(self) -> Var:
+        return Var(f"{self.loop}_stage")
+
+    @property
+    def parity(self) -> Var:
+        return Var(f"{self.loop}_parity")
+
+    def first(self) -> tuple[Expr, Expr]:
+        """As of `NumberedStages`."""
+        return _of_number(self.before, self.stages)
+
+    def following(self) -> tuple[Expr, Expr]:
+        """As of `NumberedStages`."""
+        wraps = binary(Op.EQ, self.stage + 1, self.stages)
+        return Select(wraps, ZERO, self.stage + 1), Select(wraps, self.parity ^ 1, self.parity)
+
+    def carried(self) -> tuple[Carried, ...]:
+        """The parity moves on first: it asks for the stage."""
+        (stage, parity), (next_stage, next_parity) = self.first(), self.following()
+        return Carried(self.parity.name, parity, next_parity), Carried(self.stage.name, stage, next_stage)
+
 
 def steady_loop(pipeline: Pipeline, extent: Expr, carried: tuple[Carried, ...], steady: Steady | None) -> For:
     """The loop over the steady state."""

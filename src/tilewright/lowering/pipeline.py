@@ -172,7 +172,9 @@ def shared_buffers(program: Program, body: Body) -> tuple[Buffer, ...]:
     }
     tiles = [tile_of(program, staged) for staged in program.staged if staged.space is Space.SHARED]
     named = [tile.shared_buffer for tile in tiles if tile.staged.name in used]
-    vectors = (stmt.dst.buffer for _, stmt in walk(body) if isinstance(stmt, Move) and stmt.asynchronous)
+    copied = (stmt.dst.buffer for _, stmt in walk(body) if isinstance(stmt, Move))
+    staged = {buffer.name for buffer in named}
+    vectors = (one for one in copied if one.space is Space.SHARED and one.name not in {*staged, TABLE.name})
     barriers = (stmt.place.buffer for _, stmt in walk(body) if isinstance(stmt, InitBarrier))
     exchanged = (stmt.dst.buffer for _, stmt in walk(body) if isinstance(stmt, StoreAsync))
     groups = (TABLE,) if TABLE.name in used else ()

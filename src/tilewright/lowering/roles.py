@@ -35,12 +35,12 @@ from tilewright.ir.buffer import Buffer, Ref, Space
 from tilewright.ir.clusters import neighbours
 from tilewright.ir.env import HERE, Env
 from tilewright.ir.expr import ZERO, Const, Expr, Op, Select, Var, binary, both
-from tilewright.ir.program import GROUP_LANES, Loop, Program, Route
+from tilewright.ir.program import GROUP_LANES, WARP_LANES, Loop, Program, Route
 from tilewright.ir.simplify import substitute
 from tilewright.ir.stmt import Barrier, Body, For, If, Let, Stmt
 from tilewright.ir.visit import walk
 from tilewright.ir.work import Walk
-from tilewright.lowering.block_scales import load_scales
+from tilewright.lowering.block_scales import ScaleStream, sides
 from tilewright.lowering.coordinates import (
     GROUP,
     GROUP_LANE,
@@ -51,13 +51,25 @@ from tilewright.lowering.coordinates import (
     rank_step,
     thread_coordinates,
 )
-from tilewright.lowering.generator import Beyond, Event, NumberedStages, Pipeline, Position, Uses, always, steps_of
+from tilewright.lowering.epilogue_vectors import EpilogueVectors
+from tilewright.lowering.generator import (
+    Beyond,
+    Event,
+    NumberedStages,
+    Pipeline,
+    Position,
+    RunningStages,
+    Uses,
+    always,
+    steps_of,
+)
 from tilewright.lowering.kernel_parts import if_any
 from tilewright.lowering.located import size_of
 from tilewright.lowering.plan import Hop, KernelPlan, Ring
 from tilewright.lowering.products import bulk_loads, expect, tensor_map
 from tilewright.lowering.promotion import at_group_ends, counted_by, left_over, promote
-from tilewright.lowering.scheduler import Item, Scheduler
+from tilewright.lowering.scheduler import CountedItem, Item, Scheduler
+from tilewright.lowering.spare_warps import Team, teams
 from tilewright.lowering.sums import Sums
 
 
@@ -160,7 +172,40 @@ class TmaKernel:
     def _producer(self) -> Body:
         assert self.plan.producer is not None and self.plan.producer.registers is not None
         produce = self._scheduler.each(self._produce, behind=self._wait)
-        return (SetRegisters(self.plan.producer.registers, grow=False), If(binary(Op.EQ, Var(GROUP_LANE), 0), produce))
+        start = If(binary(Op.EQ, Var(GROUP_LANE), 0), produce, self._copy_vectors())
+        return (SetRegisters(self.plan.producer.registers, grow=False), start)
+
+    def _copy_vectors(self) -> Body:
+        """What the other warps of the producer's warpgroup do: scales for each stage, vectors for each tile of C."""
+        of_scales, of_vectors = self._teams
+        found: Body = ()
+        if self._vectors.vectors:
+            copy = lambda item: self._vectors.copy(of_vectors, item.number)  # noqa: E731
+            found = (If(of_vectors.includes, self._scheduler.each(copy, behind=self._wait)),)
+        if self._scales:
+            found = (If(of_scales.includes, self._scheduler.each(self._copy_scales, behind=self._wait), found),)
+        return found
+
+    def _copy_scales(self, item: Item) -> Body:
+        """All scales of a work item, by warps that take stages in turn."""
+        team, _ = self._teams
+        uses = self._numbered(item)
+        wait = WaitBarrier(self.empty(self._fill), uses.parity ^ 1)
+        copy = self._scales.copy(team.lane, Var(self._loop), self._fill, wait, self.full(self._fill))
+        own = binary(Op.EQ, binary(Op.MOD, uses.number, team.warps), team.warp)
+        return (For(self._loop, self._count, (*uses.lets(self._fill.name), If(own, copy))),)
+
+    @cached_property
+    def _teams(self) -> tuple[Team, Team]:
+        return teams(scales=bool(self._scales), vectors=bool(self._vectors.vectors))
+
+    @cached_property
+    def _scales(self) -> ScaleStream:
+        return ScaleStream(sides(self.compute.sums) or (), self._stages)
+
+    @cached_property
+    def _vectors(self) -> EpilogueVectors:
+        return EpilogueVectors(self.program, self.plan.epilogue.vectors)
 
     def _consumer(self, threads: list[Let]) -> Body:
         consumer = self.plan.consumer
@@ -182,9 +227,9 @@ class TmaKernel:
     def _init(self, *, with_empty: bool) -> Body:
         """One thread makes the barriers, and all see them."""
         stage, consumer = Var("stage"), self.plan.consumer
-        ring: list[Stmt] = [InitBarrier(self.full(stage), 1)]
+        ring: list[Stmt] = [InitBarrier(self.full(stage), 1 + self._scales.arrivals)]
         if with_empty:
-            ring.append(InitBarrier(self.empty(stage), consumer.together * self._filling))
+            ring.append(InitBarrier(self.empty(stage), consumer.together * self._filling * self._releases))
         loop: Body = (For(stage.name, Const(self._stages), tuple(ring), unroll=True),)
         if consumer.in_turn > 1:
             each = (InitBarrier(self._ordered(stage), 1),)
@@ -193,7 +238,8 @@ class TmaKernel:
         leaving = walk((*self.compute.finish, *self.compute.leave))
         stored = [stmt.map for _, stmt in leaving if isinstance(stmt, TmaStore)]
         maps = tuple(PrefetchMap(one) for one in dict.fromkeys((*read, *stored)))
-        made = (*maps, *loop, *self.compute.barriers, FenceBarriers())
+        vectors = self._vectors.barriers(self._teams[1], consumer.together)
+        made = (*maps, *loop, *vectors, *self.compute.barriers, FenceBarriers())
         first = If(binary(Op.EQ, Var("threadIdx.x"), 0), made)
         meet = ClusterBarrier() if self.plan.cluster > 1 else Barrier("the barriers are there")
         begin = (StartNextGrid(),) if self.plan.overlapped else ()
@@ -228,7 +274,8 @@ class TmaKernel:
         uses = NumberedStages(f"{self._loop}_last", self._stages, item.uses_through(self._count))
         stage = Var(f"{uses.loop}_stage")
         wait = WaitBarrier(self.empty(stage), uses.parity ^ 1)
-        released = For(uses.loop, Const(self._stages), (*uses.lets(stage.name), wait))
+        few = bool(self._scales) or bool(self._vectors.vectors)  # registers: other warps' code takes some
+        released = For(uses.loop, Const(self._stages), (*uses.lets(stage.name), wait), rolled=few)
         is_last = self._scheduler.is_last(item)
         if is_last is None:
             return (released,)
@@ -247,23 +294,22 @@ class TmaKernel:
         """The MMAs of a stage, once it is full; so many groups of them stay under way, but none that are promoted."""
         return (
             Event(always(*uses.lets(self._read.name))),
-            Event(always(*load_scales(self.compute.sums, Var(self._loop)))),
             Event(always(WaitBarrier(self.full(self._read), uses.parity), WgmmaFence())),
             Event(steps_of(self.compute.step)),
             Event(always(*self._committed(pending))),
         )
 
-    def _committed(self, pending: int) -> Body:
-        """Behind the MMAs of an iteration."""
+    def _committed(self, pending: int, ahead: Body = ()) -> Body:
+        """Behind the MMAs of an iteration. ahead: beside them, for the next one."""
         sums = self.compute.sums
         wait = (WgmmaWait(1, origin=sums.name),) if pending else self._all_ended
         promotion = sums.accumulator.promotion
         if promotion is None:
             return (WgmmaCommit(), *wait)
         if promotion.loop != self._loop:
-            return ()  # promoted among them, which waits for all
+            return ahead  # promoted among them, which waits for all
         if promotion.iterations == 1:
-            return (WgmmaCommit(), *self._all_ended)
+            return (WgmmaCommit(), *self._scales.read(self._read), *ahead, *self._all_ended)
         return (WgmmaCommit(), *at_group_ends(promotion, Var(self._loop), (*self._all_ended, *promote(sums)), wait))
 
     @property
@@ -286,26 +332,61 @@ class TmaKernel:
         return (Event(always(*promote(self.compute.sums)), at=Position.TAIL),)
 
     def _consume(self, item: Item) -> Body:
-        """A work item by consumers: a stage is given back when the MMAs of the next one are started, or where none stay
-        under way, when its own have ended."""
-        uses = self._numbered(item)
-        stages = {0: self._read, -1: uses.previous()}
-        lag = 0 if self._ends_each_iteration else 1
-        release = Event(steps_of(self._release), -lag, Position.TAIL, Beyond.BRANCH)
-        events = (*self._multiply(uses, lag), release, *self._promoted())
-        pipeline = Pipeline(events, Uses(self._loop, self._count, stages.get))
-        last = HERE.in_stage(binary(Op.MOD, item.uses_through(self._count) - 1, self._stages))
+        """A work item by consumers."""
         await_turn, pass_turn = self._in_order()
         return (
             *self.compute.start,
             *await_turn,
+            *(self._promoting(item, pass_turn) if self._ends_each_iteration else self._overlapping(item, pass_turn)),
+            *self._vectors.around(self.compute.finish),
+        )
+
+    def _overlapping(self, item: Item, pass_turn: Body) -> Body:
+        """The sum of an item whose MMAs overlap those of the next stage, at whose start a stage is given back."""
+        uses = self._numbered(item)
+        stages = {0: self._read, -1: uses.previous()}
+        release = Event(steps_of(self._release), -1, Position.TAIL, Beyond.BRANCH)
+        pipeline = Pipeline((*self._multiply(uses, 1), release), Uses(self._loop, self._count, stages.get))
+        last = HERE.in_stage(binary(Op.MOD, item.uses_through(self._count) - 1, self._stages))
+        return (
             For(self._loop, self._count, pipeline.steady()),
             *pass_turn,
-            *(self._all_ended if lag else ()),
+            *self._all_ended,
             *if_any(binary(Op.LT, 0, size_of(self.program, "k")), pipeline.drain(last)),
             *left_over(self.compute.sums, self._loop, self._count),
-            *self.compute.finish,
         )
+
+    def _promoting(self, item: Item, pass_turn: Body) -> Body:
+        """The sum of an item that is promoted with each stage. From the end of its MMAs to the start of the next ones a
+        warpgroup leaves the tensor cores idle: only promotion stands between. What the next stage asks for (its number,
+        the wait until it is full) stands in front of the wait for the MMAs, where time is left."""
+        uses: NumberedStages | RunningStages = self._numbered(item)
+        if self._is_counted_alike(item):
+            uses = RunningStages(self._loop, self._stages, uses.before)
+        lets = uses.lets(self._read.name) if isinstance(uses, NumberedStages) else ()
+        stage, parity = uses.following()
+        ahead = if_any(binary(Op.LT, Var(self._loop) + 1, self._count), (WaitBarrier(self.full(stage), parity),))
+        events = (
+            Event(always(*lets, WgmmaFence())),
+            Event(steps_of(self.compute.step)),
+            Event(always(*self._committed(0, ahead))),
+            Event(steps_of(self._release), at=Position.TAIL),
+            *self._promoted(),
+        )
+        pipeline = Pipeline(events, Uses(self._loop, self._count, {0: self._read}.get))
+        first, phase = uses.first()
+        carried = uses.carried() if isinstance(uses, RunningStages) else ()
+        return (
+            *if_any(binary(Op.LT, 0, self._count), (WaitBarrier(self.full(first), phase),)),
+            For(self._loop, self._count, pipeline.steady(), carried=carried),
+            *pass_turn,
+        )
+
+    def _is_counted_alike(self, item: Item) -> bool:
+        """Whether the uses of the ring before an item are a number that all threads of the grid agree on."""
+        if self.plan.consumer.in_turn > 1 or isinstance(item, CountedItem):
+            return False
+        return self._scheduler.plan.walk is Walk.ONE_TILE or not self._scheduler.plan.split_k.by_items
 
     def _in_order(self) -> tuple[Body, Body]:
         """Wait until the ring has come to one's own tile: a parity tells two neighbouring phases apart, and no more.
@@ -325,10 +406,10 @@ class TmaKernel:
         return (wait,), (If(empty, (TeamBarrier(group + 1, GROUP_LANES),)), arrive)
 
     def _release(self, env: Env) -> Body:
-        """One thread of the warpgroup tells every block of the cluster that fills this stage: those in its row or its
-        column."""
+        """One thread of the warpgroup, or of each warp where warps read the stage themselves, tells every block of the
+        cluster that fills this stage: those in its row or its column."""
         assert env.stage is not None
-        lane = Var(GROUP_LANE)
+        lane: Expr = Var(GROUP_LANE) if self._releases == 1 else Var(GROUP_LANE) % WARP_LANES
         if self._filling == 1:
             return (If(binary(Op.EQ, lane, 0), (ArriveBarrier(self.empty(env.stage)),)),)
         fills = binary(Op.LT, lane, self.plan.cluster)
@@ -337,6 +418,11 @@ class TmaKernel:
             together = binary(Op.EQ, lane // size, rank // size), binary(Op.EQ, lane % size, rank % size)
             fills = both(fills, binary(Op.LOR, *together))
         return (If(fills, (ArriveBarrier(self.empty(env.stage), lane),)),)
+
+    @property
+    def _releases(self) -> int:
+        """Threads of a warpgroup that give a stage back: MMAs end for all its warps together, loads do not."""
+        return GROUP_LANES // WARP_LANES if self._scales else 1
 
     @property
     def _filling(self) -> int:

@@ -22,6 +22,7 @@ from tilewright.kernels.mma_presets import BEST as MMA_BEST
 from tilewright.kernels.mma_presets import at_depth
 from tilewright.kernels.simt import SimtConfig
 from tilewright.kernels.spaces import wgmma_core
+from tilewright.kernels.wgmma_scales import blocks_fit, scale_registers
 from tilewright.kernels.wgmma_steps import INSTRUCTION_ROWS
 from tilewright.planning.correction import FITTED_FOR
 from tilewright.problem.gemm import Gemm, Order
@@ -205,14 +206,16 @@ def promoted(tables: Mapping[str, Columns], every: int, gemm: Gemm) -> Mapping[s
     for kind in ("wgmma", "mma"):
         if kind in tables:
             c = tables[kind].with_columns(promote_every=np.full(len(tables[kind]), every))
+            if kind == "wgmma" and gemm.block_scales is not None:  # which take room in each stage
+                c = c.with_columns(stages=np.minimum(c.stages, wgmma.deepest_ring(c, c.blocks, gemm)))
             found[kind] = c[np.flatnonzero(_has_room(c, gemm) if kind == "wgmma" else mma.promotes(c, gemm))]
     return found
 
 
 def _has_room(c: Columns, gemm: Gemm) -> Any:
     """Whether kernels of wgmma that promote have registers for both sums and the scales of blocks."""
-    registers = wgmma.registers_of(c) + wgmma.scale_registers(c, gemm)
-    return (registers <= wgmma.consumer_registers(c)) & wgmma.blocks_fit(c, gemm)
+    registers = wgmma.registers_of(c) + scale_registers(c, gemm)
+    return (registers <= wgmma.consumer_registers(c, gemm)) & blocks_fit(c, gemm)
 
 
 CLUSTERS_ALONG_K: tuple[int, ...] = (2, 4, 8)
@@ -257,6 +260,6 @@ def other_options(c: Columns, gemm: Gemm) -> Columns:
     c = c[row].with_columns(dependent_launch=option & 1, raster_rows=np.where(option & 2, _MOST_ROWS, 1))
     one = c.with_columns(subtile_stages=2 - (option >> 2))
     first = wgmma.read_once(one, _tiles_along(gemm.m, one.m), _tiles_along(gemm.n, one.n))
-    one = one.with_columns(stages=wgmma.deepest_ring(one, one.blocks), evict_first=first)
+    one = one.with_columns(stages=wgmma.deepest_ring(one, one.blocks, gemm), evict_first=first)
     ordered = (one.persistent == 0) | (one.raster_rows > 1)
     return one[np.flatnonzero(ordered & ((one.subtile_stages == 2) | ((one.subtile > 0) & (one.stages > c.stages))))]

@@ -52,9 +52,11 @@ from tilewright.planning.plan import GroupPlan, Plan
 from tilewright.planning.quantizing import quantizing_plan
 from tilewright.planning.ragged import ragged_plan, ranked_ragged, reads_groups_by_tma
 from tilewright.planning.ranking import Database, ranked, ranked_for_group
+from tilewright.planning.row_sums import row_sums_plan
 from tilewright.problem.coded_product import CodedProduct
 from tilewright.problem.gemm import Gemm
 from tilewright.problem.quantization import Quantization
+from tilewright.problem.row_sums import RowSums
 from tilewright.problem.weight_coding import WeightCoding
 from tilewright.runtime.driver import Gpu, open_gpu
 from tilewright.toolchain import grid_of
@@ -172,6 +174,11 @@ class Dispatcher:
     def coded(self, problem: CodedProduct, *, capturing: Callable[[], bool]) -> Plan:
         """A product with a coded weight. Raises as `quantizing`, and LaunchError for a GPU that cannot compute it."""
         return self._other(problem, lambda: coded_plan(self.kernels, problem), "no kernel of this product", capturing)
+
+    def row_sums(self, problem: RowSums, aligned_bytes: int, *, capturing: Callable[[], bool]) -> Plan:
+        """What gathers and sums rows. Raises as `quantizing`."""
+        make = lambda: row_sums_plan(self.kernels, problem, aligned_bytes)  # noqa: E731
+        return self._other((problem, aligned_bytes), make, "no kernel of these sums of rows", capturing)
 
     def _other(self, key: Any, make: Callable[[], Plan], which: str, capturing: Callable[[], bool]) -> Plan:
         """A plan that is kept, made where it is new. which: is not there, in words."""

@@ -20,6 +20,7 @@ from tilewright.kernels.gemv import GemvConfig
 from tilewright.kernels.quantization import QuantizationConfig
 from tilewright.kernels.reduce import ReduceConfig
 from tilewright.kernels.relayout import RelayoutConfig
+from tilewright.kernels.row_sums import RowSumsConfig
 from tilewright.kernels.scaling import ScalingConfig
 from tilewright.kernels.splitting import SplittingConfig
 from tilewright.kernels.weight_coding import WeightCodingConfig
@@ -32,6 +33,7 @@ from tilewright.problem.gemm import Dim, Gemm, OperandName, piece_of
 from tilewright.problem.quantization import Quantization
 from tilewright.problem.reduction import Reduction
 from tilewright.problem.relayout import Relayout
+from tilewright.problem.row_sums import RowSums
 from tilewright.problem.scaling import Scaling
 from tilewright.problem.splitting import Splitting
 from tilewright.problem.values import AddedName
@@ -53,11 +55,12 @@ _AuxiliaryConfig = (
     | QuantizationConfig
     | RelayoutConfig
     | ReduceConfig
+    | RowSumsConfig
     | ScalingConfig
     | SplittingConfig
     | WeightCodingConfig
 )
-_AuxiliaryProblem = CodedProduct | Quantization | Relayout | Reduction | Scaling | Splitting | WeightCoding
+_AuxiliaryProblem = CodedProduct | Quantization | Relayout | Reduction | RowSums | Scaling | Splitting | WeightCoding
 
 
 @dataclass(frozen=True, slots=True)

@@ -44,6 +44,7 @@ class Role(StrEnum):
     REDUCTION = "reduction"
     FOLD = "fold"
     QUANTIZE = "quantize"
+    ROWS = "rows"
 
 
 @dataclass(frozen=True, slots=True)

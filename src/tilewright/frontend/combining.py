@@ -1,0 +1,204 @@
+"""`combine_rows`: rows that indices name, gathered or summed with weights, in an order that never changes."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from tilewright.dtypes import F32, FP8_FORMATS, DType
+from tilewright.errors import ProblemError
+from tilewright.frontend.compute import MOST, HostMemory, gpu_of, refuse_other_library
+from tilewright.frontend.libraries import DTypeError, HostArrays, TorchArrays, View, library_of
+from tilewright.frontend.ragged import refuse_elsewhere
+from tilewright.frontend.requests import power_of_two
+from tilewright.frontend.shapes import ShapeError
+from tilewright.kernels.row_sums import MOST_TERMS
+from tilewright.planning.dispatch import dispatcher
+from tilewright.planning.plan import Plan
+from tilewright.problem.gemm import LARGEST_SIZE
+from tilewright.problem.row_sums import RowSums
+
+
+def combine_rows(x: Any, rows: Any, weights: Any = None) -> Any:
+    """`sum(weights[:, j] * x[rows[:, j]] for j in range(terms))`: the results of experts, brought back to their tokens.
+
+    x: (tokens, n), f32, f16, bf16, or FP8 where rows are gathered without weights. rows: int32, on the GPU: (count,),
+    which gathers rows, or (count, terms), whose terms are added in the order of j, in f32, rounded once. weights: f32
+    (or of a format that is converted), of the shape of rows. A row that x does not have, also a negative one, leaves
+    its term out. Returns (count, n), of x's format.
+
+    One kernel at the speed of memory: it reads a row of x for each term and writes each result once. The same bits in
+    every run. It has gradients: those of x are sums of the same kind, by the sorted indices; those of the weights are
+    PyTorch's. Raises ShapeError, DTypeError and ProblemError for what cannot be asked.
+    """
+    library = library_of(x)
+    if isinstance(library, TorchArrays):
+        from tilewright.frontend.pytorch.combining import combined
+
+        return combined(x, rows, weights)
+    if isinstance(library, HostArrays):
+        return _on_host(x, rows, weights)
+    return compute_combined(library, x, rows, weights)
+
+
+def gathered(a: Any, rows: Any) -> Any:
+    """The rows of a that are the tokens of groups. Raises ShapeError for what are none."""
+    if len(getattr(rows, "shape", (0,))) != 1:
+        raise ShapeError(f"rows of groups have one dimension, and these have shape {tuple(rows.shape)}.")
+    return combine_rows(a, rows)
+
+
+def _on_host(x: Any, rows: Any, weights: Any) -> Any:
+    """The same for NumPy's arrays."""
+    count, terms = check_rows(x, rows, weights)
+    kind = HostArrays().view(x).dtype
+    _refuse_codes(kind, terms, weights is not None)
+    named = rows.reshape(count, terms)
+    known = (named >= 0) & (named < x.shape[0])
+    found = np.zeros((count, x.shape[1]), np.float32)
+    for term in range(terms if len(x) else 0):
+        factor = known[:, term] if weights is None else np.where(known, weights.reshape(count, terms), 0)[:, term]
+        found += factor[:, None] * kind.decode(x[np.where(known, named, 0)[:, term]])
+    return kind.encode(found)
+
+
+@dataclass(frozen=True, slots=True)
+class Listed:
+    """Terms that lie in one list, those of each result behind those of the one before. begins: where, int32, of one
+    more than there are results."""
+
+    begins: Any
+
+
+def check_rows(x: Any, rows: Any, weights: Any, listed: Listed | None = None) -> tuple[int, int]:
+    """How many results there are, and the terms of each; 0 where they are listed. Raises ShapeError, DTypeError or
+    ProblemError for rows that x cannot have."""
+    shape, dtype = getattr(rows, "shape", None), getattr(rows, "dtype", None)
+    if shape is None or dtype is None:
+        raise ProblemError(f"rows is a {type(rows).__name__}.", hint="pass an array of int32 on the GPU.")
+    if len(x.shape) != 2:
+        raise ShapeError(f"combine_rows: x has shape {tuple(x.shape)}, and a matrix has two dimensions.")
+    if str(dtype).rpartition(".")[2] != "int32":
+        raise DTypeError(f"rows are int32, and these are {dtype}.", hint="convert them.")
+    if len(shape) not in (1, 2):
+        raise ShapeError(f"combine_rows: rows have shape {tuple(shape)}.", hint="give (count,) or (count, terms).")
+    if weights is not None and tuple(weights.shape) != tuple(shape):
+        raise ShapeError(f"combine_rows: weights of shape {tuple(weights.shape)} beside rows of {tuple(shape)}.")
+    if listed is not None:
+        return listed.begins.shape[0] - 1, 0
+    count, terms = shape[0], shape[1] if len(shape) == 2 else 1
+    if not 1 <= terms <= MOST_TERMS:
+        raise ShapeError(f"combine_rows: a result has {terms} terms, not 1 to {MOST_TERMS}.")
+    return count, terms
+
+
+@dataclass(frozen=True, slots=True)
+class _Known:
+    """What calls that look alike share. plan: None where there is nothing to do."""
+
+    device: int
+    make: Callable[[], Any]
+    plan: Plan | None
+
+    def run(self, library: Any, x: Any, rows: Any, weights: Any, begins: Any) -> Any:
+        result, address = self.make(), library.address
+        if self.plan is not None:
+            of_weights, of_begins = (0 if one is None else address(one) for one in (weights, begins))
+            addresses = (address(x), 0, address(result), 0, 0, 0, address(rows), 0, of_weights, of_begins)
+            with gpu_of(dispatcher(self.device), library):
+                self.plan.run(library.stream(self.device), addresses)
+            library.finished((x, rows, weights, begins, result), self.device)
+        return result
+
+
+_KNOWN: dict[Any, _Known] = {}
+"""Calls made so far, by their keys."""
+
+os.register_at_fork(after_in_child=_KNOWN.clear)  # CUDA does not work there
+
+
+def compute_combined(library: Any, x: Any, rows: Any, weights: Any, listed: Listed | None = None) -> Any:
+    """The result of a call. Raises as `combine_rows`, HostMemory for arrays on no GPU, and LaunchError where a kernel
+    would have to be compiled in a capture."""
+    sign, begins = getattr(library, "sign", None), None if listed is None else listed.begins
+    given = (x, rows, weights, begins)
+    try:
+        key = None if sign is None else tuple(None if one is None else sign(one) for one in given)
+    except (AttributeError, RuntimeError):  # of another library, or without memory
+        key = None
+    known = None if key is None else _KNOWN.get(key)
+    if known is None:
+        for name, array in (("rows", rows), ("weights", weights)):
+            if array is not None:
+                check_rows(x, rows, weights, listed)
+                refuse_other_library(library, name, array)
+                refuse_elsewhere(x, array, name)
+        count, terms = check_rows(x, rows, weights, listed)
+        copied = _read_well(library, x, rows, weights)
+        if copied is not None:
+            return compute_combined(library, *copied, listed)
+        known = _settled(library, x, (count, terms), rows.shape[0], weights is not None)
+        if key is not None:
+            if len(_KNOWN) >= MOST:
+                _KNOWN.clear()
+            _KNOWN[key] = known
+    return known.run(library, *given)
+
+
+def _read_well(library: Any, x: Any, rows: Any, weights: Any) -> tuple[Any, Any, Any] | None:
+    """The arrays with copies of those that the kernel does not read as they lie; None where it reads all."""
+    view = library.view(x)
+    if weights is not None and library.view(weights).dtype is not F32:
+        return x, rows, library.convert(weights, F32)
+    if _needs_copy(view):
+        return library.tight(x), rows, weights
+    for at, one in enumerate((rows, weights)):
+        if one is not None and not is_tight(one):
+            changed = library.tight(one)
+            return (x, changed, weights) if at == 0 else (x, rows, changed)
+    return None
+
+
+def is_tight(array: Any) -> bool:
+    """Whether an array lies in C order without gaps."""
+    told = getattr(array, "is_contiguous", None)
+    return bool(told()) if callable(told) else bool(array.flags.c_contiguous)
+
+
+def _needs_copy(view: View) -> bool:
+    """Whether elements of a row are not neighbours, or rows lie in one another."""
+    (m, n), (down, right) = view.shape, view.strides
+    return bool(m and n) and ((n > 1 and right != 1) or (m > 1 and down < n))
+
+
+def _settled(library: Any, x: Any, shape: tuple[int, int], listed: int, weighted: bool) -> _Known:
+    view, (count, terms) = library.view(x), shape
+    if view.device is None:
+        raise HostMemory(
+            f"The arrays of {library.name} lie in host memory, not on a GPU.", hint="move them to the GPU first."
+        )
+    (m, n), dtype = view.shape, view.dtype
+    _refuse_codes(dtype, terms, weighted)
+    if max(count * max(terms, 1), listed) > LARGEST_SIZE:
+        raise ProblemError(f"combine_rows: {count} results of {terms} terms are more than 2**31 - 1 indices.")
+    make = library.maker((count, n), dtype, x)
+    if 0 in (count, n):
+        return _Known(view.device, make, None)
+    leading = view.strides[0] if m > 1 else n
+    of_list = 0 if terms else listed
+    problem = RowSums(count, n, m, max(leading, n), n, dtype, terms, weighted, of_list)
+    aligned = power_of_two(view.pointer | leading * dtype.bytes | n * dtype.bytes)
+    plan = dispatcher(view.device).row_sums(problem, aligned, capturing=library.capturing)
+    return _Known(view.device, make, plan)
+
+
+def _refuse_codes(dtype: DType, terms: int, weighted: bool) -> None:
+    if dtype in FP8_FORMATS and (terms != 1 or weighted):
+        raise DTypeError(
+            f"combine_rows: x holds {dtype}, and codes are gathered, not added.",
+            hint="give rows of shape (count,) and no weights, or convert x.",
+        )

@@ -1,0 +1,74 @@
+"""Kernels of wgmma with scales of blocks: what these take of registers and of shared memory; the sides of a tile."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from tilewright.dtypes import F32
+from tilewright.kernels.columns import Column
+from tilewright.kernels.wgmma_steps import INSTRUCTION_ROWS
+from tilewright.problem.gemm import Gemm
+
+PRODUCER_REGISTERS = 24
+COPY_REGISTERS, COPY_REGISTERS_OF_BOTH = 40, 56
+"""Of the producer's warpgroup where some of its warps copy scales of blocks, of rows of one operand or of both."""
+
+_FEW_COLUMNS = 64
+"""Of an instruction whose columns have scales of their own, where its rows could have them: each takes a register."""
+
+
+def rows_of(c: Any) -> Column:
+    """Along which the 64 rows of an instruction run."""
+    return c.n * c.swap_ab + c.m * (1 - c.swap_ab)
+
+
+def columns_of(c: Any) -> Column:
+    return c.m * c.swap_ab + c.n * (1 - c.swap_ab)
+
+
+def sharing(c: Any) -> Column:
+    return c.consumers - (c.consumers - 1) * c.ping_pong
+
+
+def _fragments_of(config: Any) -> Column:
+    """Fragments of 64 rows of a warpgroup."""
+    return rows_of(config) // (INSTRUCTION_ROWS * sharing(config))
+
+
+def scale_registers(config: Any, gemm: Gemm) -> Column:
+    """Registers of a thread for the scales of blocks that its accumulators are multiplied by when they are promoted."""
+    scales = gemm.block_scales
+    if scales is None:
+        return 0
+    rows, columns = (np.where(config.swap_ab, *sides) for sides in ((scales.b, scales.a), (scales.a, scales.b)))
+    of_rows = _fragments_of(config) * np.where(rows == 1, 2, 1)
+    across = columns_of(config)
+    return of_rows + np.where(columns == 1, across // 4, across // np.gcd(across, np.maximum(columns, 1)))
+
+
+def blocks_fit(config: Any, gemm: Gemm) -> Column:
+    """Whether a thread that would hold a scale for each of its columns has few of them, or no other choice."""
+    scales = gemm.block_scales
+    if scales is None:
+        return config.m > 0
+    shared = np.where(config.swap_ab, scales.a, scales.b)
+    return np.logical_not((shared == 1) & (max(scales.a, scales.b) > 1) & (columns_of(config) > _FEW_COLUMNS))
+
+
+def scale_bytes(config: Any, gemm: Gemm | None = None) -> Column:
+    """Shared memory of the scales that come with the tiles of a stage."""
+    scales = None if gemm is None else gemm.block_scales
+    if scales is None:
+        return 0
+    entries = config.m // np.gcd(config.m, scales.a) + config.n // np.gcd(config.n, scales.b)
+    return entries * F32.bytes
+
+
+def producer_registers(gemm: Gemm | None = None) -> int:
+    """Of a thread of the producer's warpgroup, some of whose warps copy the scales of blocks."""
+    scales = None if gemm is None else gemm.block_scales
+    if scales is None:
+        return PRODUCER_REGISTERS
+    return COPY_REGISTERS if max(scales.a, scales.b) > 1 else COPY_REGISTERS_OF_BOTH

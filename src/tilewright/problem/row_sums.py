@@ -1,0 +1,161 @@
+"""Sums of rows that indices name: what brings tokens to their experts, and the results of experts back to the tokens.
+
+    sums[i] = sum over j of weights[i, j] * source[index[i, j]]
+
+The terms of a row are added in the order of j, in f32, so that the bits do not depend on how the kernel runs. With one
+term and no weights it gathers rows, as they are. An index that names no row of the source leaves its term out.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from tilewright.dtypes import F32, I32, Array, DType
+from tilewright.errors import ProblemError
+from tilewright.problem.problem import NamedMatrix, Scalar, ScalarKind
+from tilewright.problem.storages import Storages, lines_of, poisoned
+
+
+@dataclass(frozen=True, slots=True)
+class RowSums:
+    """dtype: of source and sums.
+
+    lines, length: of the sums; from_lines: rows of the source; leading, to_leading: elements from row to row of the
+    source and of the sums. terms: of each row; 0 where a row has those from begins[i] to begins[i + 1] of one list of
+    `listed`. weighted: whether terms have weights, f32, which lie as the indices do.
+    """
+
+    lines: int
+    length: int
+    from_lines: int
+    leading: int
+    to_leading: int
+    dtype: DType
+    terms: int = 1
+    weighted: bool = False
+    listed: int = 0
+
+    def __post_init__(self) -> None:
+        if self.leading < self.length or self.to_leading < self.length:
+            raise ProblemError(f"Rows of {self.length} elements cannot be {self.leading} and {self.to_leading} apart.")
+
+    @property
+    def is_copy(self) -> bool:
+        """Whether rows are copied as they are."""
+        return self.terms == 1 and not self.weighted
+
+    @property
+    def indices(self) -> int:
+        """How many indices, and weights, there are."""
+        return self.lines * self.terms if self.terms else self.listed
+
+    @property
+    def matrices(self) -> tuple[NamedMatrix, ...]:
+        weights = (NamedMatrix("weights", F32),) if self.weighted else ()
+        begins = () if self.terms else (NamedMatrix("begins", I32),)
+        return NamedMatrix("source", self.dtype), NamedMatrix("index", I32), *weights, *begins, self._sums
+
+    @property
+    def _sums(self) -> NamedMatrix:
+        return NamedMatrix("sums", self.dtype)
+
+    @property
+    def results(self) -> tuple[str, ...]:
+        return ("sums",)
+
+    @property
+    def scalars(self) -> tuple[Scalar, ...]:
+        sizes = [Scalar(name, getattr(self, name), ScalarKind.SIZE) for name in ("lines", "length", "from_lines")]
+        listed = () if self.terms else (Scalar("listed", self.listed, ScalarKind.SIZE),)
+        offsets = (Scalar(name, getattr(self, name), ScalarKind.OFFSET) for name in ("leading", "to_leading"))
+        return *sizes, *listed, *offsets
+
+    @property
+    def formats(self) -> tuple[DType, int, bool]:
+        """What a kernel is made for, beside its configuration."""
+        return self.dtype, self.terms, self.weighted
+
+    def storage_elements(self, name: str) -> int:
+        if name in ("index", "weights"):
+            return self.indices
+        if name == "begins":
+            return self.lines + 1
+        lines, leading = (self.from_lines, self.leading) if name == "source" else (self.lines, self.to_leading)
+        return (lines - 1) * leading + self.length if lines and self.length else 0
+
+    @property
+    def compulsory_bytes(self) -> int:
+        """Each term read once, from the caches or not, and each row written once."""
+        return (self.indices + self.lines) * self.length * self.dtype.bytes + self.indices * I32.bytes
+
+    @property
+    def title(self) -> str:
+        if self.is_copy:
+            return f"rows of {self.dtype} that indices name"
+        count = f"{self.terms} rows" if self.terms else "rows of a list"
+        return f"{'weighted ' if self.weighted else ''}sums of {count} of {self.dtype} that indices name"
+
+    @property
+    def matrix_lines(self) -> tuple[str, ...]:
+        """Each matrix in one line, for the header of a kernel."""
+        each = f"lines x {self.terms}" if self.terms else "listed"
+        lines = {
+            "source": f"source   {self.dtype}, from_lines x length, rows leading elements apart",
+            "index": f"index    i32, {each}: rows of the source",
+            "weights": f"weights  f32, {each}",
+            "begins": "begins   i32, lines + 1: where the terms of each row begin in the list",
+            "sums": f"sums     {self.dtype}, lines x length, rows to_leading elements apart",
+        }
+        return tuple(lines[matrix.name] for matrix in self.matrices)
+
+
+def make_rows(problem: RowSums, *, seed: int = 0) -> Storages:
+    """A random normal source, weights, and indices of which some name no row; gaps hold NaN."""
+    rng = np.random.default_rng(seed)
+    arrays = {one.name: poisoned(problem, one.name) for one in problem.matrices if one.dtype is not I32}
+    target = lines_of(arrays["source"], 0, problem.from_lines, problem.length, problem.leading)
+    target[...] = problem.dtype.encode(rng.standard_normal(target.shape, dtype=np.float32))
+    index = rng.integers(0, max(problem.from_lines, 1), problem.indices, dtype=np.int32)
+    strange = rng.choice(np.array([-1, -(2**31), problem.from_lines, 2**31 - 1], np.int32), problem.indices)
+    arrays["index"] = np.where(rng.random(problem.indices) < 0.2, strange, index).astype(np.int32)
+    if problem.weighted:
+        arrays["weights"][:] = rng.standard_normal(problem.indices, dtype=np.float32)
+    if not problem.terms:
+        inner = np.sort(rng.integers(0, problem.listed + 1, max(problem.lines - 1, 0)))
+        ends = [0, *inner, problem.listed] if problem.lines else [0]
+        arrays["begins"] = np.asarray(ends, np.int32)
+    return Storages(problem, arrays)
+
+
+def summed_rows(storages: Storages) -> Array:
+    """The storage of the sums after the launch, exactly; gaps as they were."""
+    problem = storages.problem
+    assert isinstance(problem, RowSums)
+    found = storages.storage("sums").copy()
+    target = lines_of(found, 0, problem.lines, problem.length, problem.to_leading)
+    stored = lines_of(storages.storage("source"), 0, problem.from_lines, problem.length, problem.leading)
+    for line in range(problem.lines):
+        begin, end = _terms_of(storages, line)
+        index = storages.storage("index")[begin:end]
+        known = [j for j, one in zip(range(begin, end), index.tolist(), strict=True) if 0 <= one < problem.from_lines]
+        if problem.is_copy:
+            target[line] = stored[storages.storage("index")[known[0]]] if known else 0
+            continue
+        total = np.zeros(problem.length, np.float32)
+        for j in known:
+            term = problem.dtype.decode(stored[storages.storage("index")[j]]).astype(np.float64)
+            factor = float(storages.storage("weights")[j]) if problem.weighted else 1.0
+            total = (total + term * factor).astype(np.float32)  # one rounding, as a multiply-add has
+        target[line] = problem.dtype.encode(total)
+    return found
+
+
+def _terms_of(storages: Storages, line: int) -> tuple[int, int]:
+    problem = storages.problem
+    assert isinstance(problem, RowSums)
+    if problem.terms:
+        return line * problem.terms, (line + 1) * problem.terms
+    begin, end = (min(max(int(one), 0), problem.listed) for one in storages.storage("begins")[line : line + 2])
+    return begin, max(begin, end)

@@ -20,7 +20,7 @@ from enum import Enum
 from itertools import groupby
 
 from tilewright.ir.env import HERE, Env
-from tilewright.ir.expr import Const, Expr, Op, Var, binary
+from tilewright.ir.expr import ZERO, Const, Expr, Op, Select, Var, binary
 from tilewright.ir.stmt import Body, Carried, For, Let, Steady, Stmt
 from tilewright.lowering.kernel_parts import Steps, if_any, whole
 from tilewright.units import ceil_div

@@ -55,7 +55,7 @@ MAX_SIZE = MAX_INDEX - 2**16
 def grid_of(kernel: Kernel, problem: Problem, *, part_of_k: int = 0, batch: int = 1) -> tuple[int, int, int]:
     """Blocks along x, y, z for a problem. part_of_k: products that one work item sums, where items share out k. batch:
     problems of a strided batched kernel, or groups. Raises LaunchError for more groups than a launch can count."""
-    if kernel.problems is Problems.GROUPED_M and batch > MOST_GROUPS:
+    if kernel.problems.along_m and batch > MOST_GROUPS:
         raise LaunchError(
             f"A launch computes at most {MOST_GROUPS} groups along m, not {batch}.",
             note="each block counts the tiles of all groups in shared memory.",

@@ -193,3 +193,45 @@ def test_what_cannot_be_is_refused(name: str, gpu: State) -> None:
     with pytest.raises(TilewrightError) as told:
         call()
     assert told.value.headline == headline
+
+
+COUNTS = [3, 0, 16, -2, 99]
+
+
+@pytest.mark.parametrize("orders", ["NN", "NT"])
+@pytest.mark.parametrize("dtype", [F32, BF16], ids=str)
+def test_groups_that_use_the_first_rows_of_their_room(gpu: State, dtype: DType, orders: str) -> None:
+    a, b = drawn(5, 16, 40, dtype=dtype), drawn(5, 40, 24, dtype=dtype, order=orders[1])
+    for _ in range(2):
+        result = grouped_matmul(a, b, counts=offsets(COUNTS), expected_rows=4)
+        assert result.shape == (5, 16, 24) and len(gpu.launches) == 1
+        gpu.launches.clear()
+        for own, x, y, count in zip(result, a, b, (3, 0, 16, 0, 16), strict=True):
+            assert_right(own[:count], x[:count], y, dtype=dtype)
+    apart = drawn(5, 20, 40, dtype=dtype)[:, :16]
+    for own, x, y in zip(grouped_matmul(apart, b, counts=offsets([16] * 5)), apart, b, strict=True):
+        assert_right(own, x, y, dtype=dtype)
+
+
+def test_groups_with_no_room(gpu: State) -> None:
+    for groups, capacity in ((0, 16), (3, 0)):
+        a, b = drawn(groups, capacity, 40), drawn(groups, 40, 24)
+        assert grouped_matmul(a, b, counts=offsets([0] * groups)).shape == (groups, capacity, 24)
+
+
+def test_what_counts_cannot_be(gpu: State) -> None:
+    a, b, counts = drawn(5, 16, 40), drawn(5, 40, 24), offsets(COUNTS)
+    with pytest.raises(ValueError, match=r"give \(groups, capacity, k\)"):
+        grouped_matmul(a[0], b, counts=counts)
+    with pytest.raises(ValueError, match="with 4 counts"):
+        grouped_matmul(a, b, counts=counts[:4])
+    with pytest.raises(ValueError, match="does not go with b"):
+        grouped_matmul(a, b[:, :39], counts=counts)
+    with pytest.raises(TypeError, match="counts are int32"):
+        grouped_matmul(a, b, counts=on_gpu(np.array(COUNTS)))
+    with pytest.raises(TilewrightError, match="offsets or counts, and was given both"):
+        grouped_matmul(a, b, counts=counts, offsets=counts)
+    with pytest.raises(TilewrightError, match="expected_rows = 0 is not"):
+        grouped_matmul(a, b, counts=counts, expected_rows=0)
+    with pytest.raises(TilewrightError, match="no bias, no activation"):
+        grouped_matmul(a, b, counts=counts, activation="relu")

@@ -175,6 +175,24 @@ def test_a_new_kind_of_call_in_a_capture_is_refused() -> None:
     scaled_grouped_matmul(a, b, scales(1), scales(1), **given)
 
 
+@pytest.mark.parametrize("kind", ["tensors", "rows and columns", "blocks"])
+def test_groups_that_use_the_first_rows_of_their_room(kind: str) -> None:
+    room, counts = 24, [5, 0, 24, 99]
+    a, b = drawn(4, room, K), drawn(4, N, K).swapaxes(-1, -2)
+    scale_a = {"tensors": scales(1), "rows and columns": scales(4, room), "blocks": scales(4, room, 2)}[kind]
+    scale_b = {"tensors": scales(4), "rows and columns": scales(4, N), "blocks": scales(4, 2, 1)}[kind]
+    c = scaled_grouped_matmul(a, b, scale_a, scale_b, counts=offsets(counts), expected_rows=8)
+    assert c.shape == (4, room, N)
+    for group, count in enumerate((5, 0, 24, 24)):
+        some, own = slice(0, count), slice(group, group + 1)
+        of_a, of_b = scale_a if kind == "tensors" else scale_a[group][some], scale_b[own]
+        check(a[group][some], b[own], c[group][some], of_a, of_b, [count])
+    with pytest.raises(ShapeError, match="beside a of shape"):
+        scaled_grouped_matmul(a, b, scales(4, 7), scale_b, counts=offsets(counts))
+    with pytest.raises(ProblemError, match="takes offsets or counts"):
+        scaled_grouped_matmul(a, b, scale_a, scale_b)
+
+
 WRONG: dict[str, tuple[dict[str, Any], type[Exception], str]] = {
     "rows": ({"scale_a": scales(TOKENS - 1)}, ShapeError, "scale_a has shape"),
     "columns": ({"scale_b": scales(3, N)}, ShapeError, "beside scale_b of shape"),

@@ -315,6 +315,26 @@ def test_offsets_that_are_none_have_a_result(ends: list[int]) -> None:
         assert farthest([sums[group]], [a[terms].double().mT @ a[terms].double()]) <= 2**-7 or not sums[group].any()
 
 
+@pytest.mark.parametrize("capacity", [16, 130])
+@pytest.mark.parametrize("fp8", [False, True], ids=["bf16", "fp8"])
+def test_groups_with_counts(fp8: bool, capacity: int) -> None:
+    if fp8 and torch.cuda.get_device_capability()[0] != 9:
+        pytest.skip("needs Hopper")
+    groups, n, k = 40, 400, 784
+    counts = torch.randint(-1, capacity + 3, (groups,), device="cuda", dtype=torch.int32)
+    a, b = torch.randn(groups, capacity, k, device="cuda"), torch.randn(groups, n, k, device="cuda")
+    if fp8:
+        a, b = (x.to(torch.float8_e4m3fn) for x in (a, b))
+        scales = torch.rand(groups, capacity, device="cuda"), torch.rand(groups, n, device="cuda")
+        result = scaled_grouped_matmul(a, b.mT, *scales, counts=counts, expected_rows=8)
+        exact = (a.double() @ b.double().mT) * scales[0].unsqueeze(-1) * scales[1].unsqueeze(1)
+    else:
+        a, b = a.bfloat16(), b.bfloat16()
+        result, exact = grouped_matmul(a, b.mT, counts=counts), a.double() @ b.double().mT
+    for group, count in enumerate(counts.clamp(0, capacity).tolist()):
+        assert not count or farthest([result[group, :count]], [exact[group, :count]]) <= 2**-6
+
+
 @pytest.mark.parametrize(("terms", "n"), [(1, 4096), (2, 4096), (8, 2056), (3, 33)])
 def test_rows_are_combined_in_one_order(terms: int, n: int) -> None:
     x = torch.randn(3000, n, device="cuda", dtype=torch.bfloat16, requires_grad=True)

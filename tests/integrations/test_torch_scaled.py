@@ -156,3 +156,24 @@ def test_groups_are_compiled_and_known_by_their_shapes() -> None:
         tw.scaled_grouped_matmul(*given, offsets=ENDS.to("meta"))
     with pytest.raises(ProblemError, match="no gradients"):
         tw.scaled_grouped_matmul(*given[:2], given[2].requires_grad_(), given[3], offsets=ENDS).sum().backward()
+
+
+def test_groups_with_counts_in_host_memory_and_compiled() -> None:
+    a, b, scale_a, scale_b = drawn(4, 8, 64), drawn(4, 48, 64).mT, torch.rand(4, 8), torch.rand(4, 48)
+    counts = torch.tensor([3, 0, 99, -1], dtype=torch.int32)
+
+    def call(*given: Any) -> Any:
+        return tw.scaled_grouped_matmul(*given, counts=counts, out_dtype=torch.float32)
+
+    c = call(a, b, scale_a, scale_b)
+    exact = (a.double() @ b.double()) * scale_a[..., None] * scale_b[:, None]
+    for group, count in enumerate((3, 0, 8, 0)):
+        torch.testing.assert_close(c[group, :count].double(), exact[group, :count], rtol=1e-4, atol=1e-4)
+    assert torch.equal(torch.compile(call, backend="aot_eager", fullgraph=True)(a, b, scale_a, scale_b), c)
+    wide = torch.randn(4, 8, 16), torch.randn(4, 16, 5)
+    plain = tw.grouped_matmul(*wide, counts=counts)
+    torch.testing.assert_close(plain[2], wide[0][2] @ wide[1][2])
+    compiled = torch.compile(lambda x, y: tw.grouped_matmul(x, y, counts=counts), backend="aot_eager", fullgraph=True)
+    assert torch.equal(compiled(*wide), plain)
+    with pytest.raises(ProblemError, match="with counts has no gradients"):
+        tw.grouped_matmul(wide[0].requires_grad_(), wide[1], counts=counts).sum().backward()

@@ -8,7 +8,14 @@ from typing import Any
 import numpy as np
 import pytest
 
-from tests.lowering.work_items import MMA, check_groups_along_k, check_groups_along_m, part_of, persisted
+from tests.lowering.work_items import (
+    MMA,
+    check_counted_groups,
+    check_groups_along_k,
+    check_groups_along_m,
+    part_of,
+    persisted,
+)
 from tilewright.dtypes import BF16, E4M3
 from tilewright.errors import LaunchError, LoweringError
 from tilewright.ir.async_stmt import TmaLoad, TmaStore
@@ -114,6 +121,31 @@ def test_groups_of_fp8_have_scales_of_blocks_of_their_own(kind: str, side: int) 
     if side == 1 and kind != "swap-AB":  # a thread holds a scale for each of its columns
         config = replace(config, tile=(64, 64, 128))
     check_groups_along_m(gemm, config.schedule(gemm), [70, 0, 1, 64, 30], promote_every=128, resident_blocks=4)
+
+
+COUNTS = [5, 0, 40, 17, 1, -3, 99]
+"""Of groups that have room for 40 rows."""
+
+
+@pytest.mark.parametrize("kind", [*KINDS, "mma.sync", "simt"])
+def test_groups_that_use_the_first_rows_of_their_room(kind: str) -> None:
+    gemm = Gemm(40 * len(COUNTS), 136, 72, BF16, out=BF16)
+    if kind == "simt":
+        schedule = SimtConfig((64, 64, 16), (32, 32), unroll=8, persistent=True, raster_rows=8).schedule(gemm)
+    elif kind == "mma.sync":
+        schedule = persisted(replace(MMA, store="quad_shuffle").schedule(gemm))
+    else:
+        schedule = schedule_at(gemm, KINDS[kind])
+    of_a_launch = 3 if kind in ("cluster", "simt") else 0
+    built = check_counted_groups(gemm, schedule, COUNTS, 40, of_a_launch=of_a_launch, resident_blocks=4)
+    assert [one.name for one in built.kernel.parameters if one.name.startswith("group")] == ["group_counts", "groups"]
+
+
+def test_counted_groups_compile_without_spills() -> None:
+    gemm = Gemm(1024, 256, 256, BF16, out=BF16)
+    for name in ("cooperative", "ping-pong", "swap-AB"):
+        built = replace(build(gemm, schedule_at(gemm, KINDS[name])), problems=Problems.COUNTED_M)
+        assert built.compile("sm_90a").resources.spill_load_bytes == 0
 
 
 WRONG_ENDS: dict[str, tuple[list[int], list[int], list[int]]] = {  # the groups of 0, 10, ... 110; lengths along k

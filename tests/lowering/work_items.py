@@ -148,6 +148,33 @@ def check_groups_along_m(
     return built
 
 
+def check_counted_groups(
+    gemm: Gemm, schedule: Schedule, counts: list[int], capacity: int, /, *, of_a_launch: int = 0, **options: Any
+) -> Build:
+    """Simulate groups that have room for `capacity` rows of A and C each and use the first ones; the others stay as
+    they are. gemm: of all rows. of_a_launch: as of `check_groups_along_m`."""
+    built = replace(build(gemm, schedule), problems=Problems.COUNTED_M)
+    whole = make_operands(gemm)
+    each = [make_operands(gemm, seed=seed).b for seed in range(len(counts))]
+    b, c_then = stacked(each, shared=False), whole.c
+    for first in range(0, len(counts), of_a_launch or len(counts)):
+        groups = min(of_a_launch or len(counts), len(counts) - first)
+        batching = {"B_step": b.size // len(counts), "groups": groups, "first_group": first, "capacity": capacity}
+        launch = {"listeners": (), "batching": batching, "group_ends": counts, **options}
+        run = built.simulate(Operands(gemm, whole.a, b, c_then), **launch)
+        c_then = run.c
+    for group, given in enumerate(counts):
+        count, begin = min(max(given, 0), capacity), group * capacity
+        part = replace(gemm, m=count, lda=gemm.lda, ldb=gemm.ldb, ldc=gemm.ldc)
+        a, c = (one[begin * ld :] for one, ld in ((whole.a, gemm.lda), (whole.c, gemm.ldc)))
+        result = gemm.out.decode(view(part, "C", run.c[begin * gemm.ldc :]))
+        verdict = check(Operands(part, a, each[group], c), result)
+        assert verdict.ok, (group, verdict.message)
+        unused = slice((begin + count) * gemm.ldc, (begin + capacity) * gemm.ldc)
+        np.testing.assert_array_equal(run.c[unused], whole.c[unused])
+    return built
+
+
 def check_groups_along_k(
     gemm: Gemm, schedule: Schedule, lengths: list[int], /, *, variant: Variant | None = None, **options: Any
 ) -> Build:

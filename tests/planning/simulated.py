@@ -61,7 +61,7 @@ class SimulatedLaunch:
     def groups(self) -> int:
         """Groups by offsets that the launch finds up to its last; 0 for other kernels."""
         batching = self.options.get("batching", {})
-        return batching["groups"] + batching.get("first_group", 0) if self.kernel.problems.has_offsets else 0
+        return batching["groups"] + batching.get("first_group", 0) if self.kernel.problems.has_groups else 0
 
     def launch(self, stream: int, *addresses: int) -> None:
         """On memory of the host, by its addresses."""

@@ -94,6 +94,18 @@ def test_more_groups_than_a_launch_counts_are_several_launches() -> None:
     assert len(one.steps) == 1
 
 
+def test_groups_with_counts_are_planned_for_the_rows_that_are_expected() -> None:
+    request = along_m(64 * 128, 4096, 7168, 64)
+    assert request.groups is not None
+    sizes = []
+    for expected in (0, 8):
+        groups = replace(request.groups, capacity=128, expected=expected)
+        (step,) = paper_dispatcher(H200).ragged(replace(request, groups=groups)).steps
+        assert step.launch.args[-3:] == (64, 0, 128)  # type: ignore[attr-defined]
+        sizes.append(kernel_of(next(ranked_ragged(replace(request, groups=groups), H200))).m)
+    assert sizes[1] <= 16 < sizes[0]
+
+
 NARROW = Alignment(2, 2, 2)
 BY_THREADS = {
     "f32": (along_m(1000, 1000, 1000, 4, dtype=F32, out=F32), "H200", "simt"),

@@ -10,11 +10,12 @@ from typing import Any
 
 from tilewright.errors import ProblemError
 from tilewright.frontend.combining import gathered
+from tilewright.frontend.counted import with_counts
 from tilewright.frontend.libraries import HostArrays, TorchArrays, library_of
 from tilewright.frontend.lists import multiply_list
 from tilewright.frontend.on_host import on_host
 from tilewright.frontend.options import options_asked
-from tilewright.frontend.ragged import compute_groups
+from tilewright.frontend.ragged import Room, compute_groups
 from tilewright.frontend.shapes import ShapeError
 
 _PRECISIONS = ("default", "tf32")
@@ -26,6 +27,8 @@ def grouped_matmul(
     *,
     offsets: Any = None,
     rows: Any = None,
+    counts: Any = None,
+    expected_rows: int | None = None,
     bias: Sequence[Any] | None = None,
     activation: str | None = None,
     alpha: float = 1.0,
@@ -49,6 +52,11 @@ def grouped_matmul(
     | (groups, m, k), (k, tokens) | (m, tokens): the same, transposed |
     | (m, tokens), (tokens, n) | (groups, m, n): a sum over the tokens of each group; zeros for an empty one |
 
+    With counts, each group has room for as many rows: a (groups, capacity, k), b (groups, k, n), result (groups,
+    capacity, n). counts: (groups,), int32, on the GPU: rows that the group uses, the first ones, limited to its room;
+    the others are not multiplied, and those of the result not written. expected_rows: of a group, which the kernel is
+    chosen for; as many as there is room for if not given. There are no gradients.
+
     Raises ShapeError, DTypeError and ProblemError as `matmul`, and LaunchError for a new kind of call in a capture.
 
     >>> grouped_matmul([], [])
@@ -66,7 +74,16 @@ def grouped_matmul(
             )
         if rows is not None:
             a = gathered(a, rows)
-        return _with_offsets(a, b, offsets, alpha, out_dtype, precision)
+        if counts is not None:
+            raise ProblemError("grouped_matmul takes offsets or counts, and was given both.")
+        return _by_sizes(a, b, offsets, (alpha, out_dtype, precision))
+    if counts is not None:
+        if bias is not None or activation is not None or rows is not None:
+            raise ProblemError("grouped_matmul with counts has no bias, no activation and no rows.")
+        words = (alpha, out_dtype, precision)
+        return with_counts(
+            "grouped_matmul", a, b, counts, expected_rows, lambda flat, room: _by_sizes(flat, b, counts, words, room)
+        )
     if rows is not None:
         raise ProblemError("grouped_matmul gathers rows of groups by offsets, and there are no offsets.")
     a, b = list(a), list(b)
@@ -83,11 +100,13 @@ def grouped_matmul(
     return multiply_list(library, list(zip(a, b, biases, strict=True)), options)
 
 
-def _with_offsets(a: Any, b: Any, offsets: Any, alpha: Any, out_dtype: Any, precision: Any) -> Any:
+def _by_sizes(a: Any, b: Any, sizes: Any, words: tuple[Any, Any, Any], room: Room | None = None) -> Any:
+    """A call with offsets, or with counts, of groups that have room. words: alpha, out_dtype and precision."""
+    alpha, out_dtype, precision = words
     asked = (alpha, None, out_dtype, precision, None, False, None, False)
     library = library_of(a)
     if isinstance(library, TorchArrays):
         from tilewright.frontend.pytorch.grouped import grouped
 
-        return grouped(a, b, offsets, asked)
-    return compute_groups(library, a, b, offsets, options_asked(*asked))
+        return grouped(a, b, sizes, asked, room)
+    return compute_groups(library, a, b, sizes, options_asked(*asked), room)

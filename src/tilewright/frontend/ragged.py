@@ -9,7 +9,7 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 
@@ -43,6 +43,14 @@ class Groups:
     shape: tuple[int, ...]
 
 
+@dataclass(frozen=True, slots=True)
+class Room:
+    """Of groups that have counts: the rows that each has room for, and how many are expected; 0: any."""
+
+    capacity: int
+    expected: int = 0
+
+
 def groups_of(a: View, b: View, count: int, call: str = "grouped_matmul") -> Groups:
     """(tokens, k) by (groups, k, n), or (m, tokens) by (tokens, n). Raises ShapeError for other shapes.
 
@@ -73,15 +81,15 @@ def groups_of(a: View, b: View, count: int, call: str = "grouped_matmul") -> Gro
     )
 
 
-def check_offsets(offsets: Any) -> None:
-    """Raises ShapeError, DTypeError or ProblemError for what no offsets are."""
+def check_offsets(offsets: Any, name: str = "offsets") -> None:
+    """Raises ShapeError, DTypeError or ProblemError for what no offsets are, or no counts."""
     shape, dtype = getattr(offsets, "shape", None), getattr(offsets, "dtype", None)
     if shape is None or dtype is None:
-        raise ProblemError(f"offsets is a {type(offsets).__name__}.", hint="pass an array of int32 on the GPU.")
+        raise ProblemError(f"{name} is a {type(offsets).__name__}.", hint="pass an array of int32 on the GPU.")
     if len(shape) != 1:
-        raise ShapeError(f"offsets have one dimension, and these have shape {tuple(shape)}.")
+        raise ShapeError(f"{name} have one dimension, and these have shape {tuple(shape)}.")
     if str(dtype).rpartition(".")[2] != "int32":
-        raise DTypeError(f"offsets are int32, and these are {dtype}.", hint="convert them.")
+        raise DTypeError(f"{name} are int32, and these are {dtype}.", hint="convert them.")
 
 
 def refuse_elsewhere(a: Any, offsets: Any, name: str = "offsets") -> None:
@@ -91,15 +99,17 @@ def refuse_elsewhere(a: Any, offsets: Any, name: str = "offsets") -> None:
         raise ProblemError(f"{name} lie on {there}, and a on {here}.", hint=f"move {name}; the host never reads them.")
 
 
-def compute_groups(library: Any, a: Any, b: Any, offsets: Any, options: Options) -> Any:
+def compute_groups(library: Any, a: Any, b: Any, offsets: Any, options: Options, room: Room | None = None) -> Any:
     """The products of all groups. offsets: where each group ends, int32, ascending; rows beyond the last end are not
-    written. The library's arrays must be those of PyTorch, CuPy or NumPy.
+    written. room: they are counts, and a has the room of all groups, one below the other. The library's arrays must be
+    those of PyTorch, CuPy or NumPy.
 
     Raises DTypeError, ShapeError and ProblemError for what cannot be asked, and LaunchError where a kernel would have
     to be compiled while the stream is recording a graph.
     """
     try:
         key = library.key(options, a, b, offsets, None, None)
+        key = key if room is None else (*key, room)
     except (AttributeError, RuntimeError):  # of another library, or without memory
         key = None
     known = _KNOWN.get(key)
@@ -108,11 +118,11 @@ def compute_groups(library: Any, a: Any, b: Any, offsets: Any, options: Options)
     for name, array in (("b", b), ("offsets", offsets)):
         refuse_other_library(library, name, array)
     check_offsets(offsets)
-    refuse_elsewhere(a, offsets)
+    refuse_elsewhere(a, offsets, "offsets" if room is None else "counts")
     if len(a.shape) == 3 and len(b.shape) == 2:  # the same, transposed
         return compute_groups(library, b.T, a.swapaxes(-1, -2), offsets, options).T
     if isinstance(library, HostArrays):
-        return _on_host(a, b, offsets, options)
+        return _on_host(a, b, offsets, options, room)
     both = views_of(library, a, b)
     groups = groups_of(both.a, both.b, offsets.shape[0])
     try:
@@ -121,7 +131,7 @@ def compute_groups(library: Any, a: Any, b: Any, offsets: Any, options: Options)
         pieces = requests_of(groups.one, product, dtype, options)
     except NeedsCopy as needed:
         a, b = (library.tight(x) if name == needed.name else x for name, x in (("a", a), ("b", b)))
-        return compute_groups(library, a, b, offsets, options)
+        return compute_groups(library, a, b, offsets, options, room)
     make = library.maker(groups.shape, dtype, a)
     if 0 in groups.shape or not groups.count:
         return make()
@@ -131,7 +141,7 @@ def compute_groups(library: Any, a: Any, b: Any, offsets: Any, options: Options)
             hint="call it for parts of the groups.",
         )
     step = groups.shape[1] * groups.shape[2] if groups.along_k else both.b.strides[0]
-    asked = Ragged(groups.count, "k" if groups.along_k else "m", step)
+    asked = ragged_of(groups.count, "k" if groups.along_k else "m", step, room=room)
     request = pieces[0].request
     request = replace(request, alignment=_alignment(request, groups, both.b, dtype), groups=asked)
     call = _Known(device, make, planned_groups(library, request, device), are_scattered(offsets))
@@ -169,9 +179,18 @@ _KNOWN: dict[Any, _Known] = {}
 os.register_at_fork(after_in_child=_KNOWN.clear)  # CUDA does not work there
 
 
-def words_of_groups(a: Any, b: Any, offsets: Any, options: Options = PLAIN) -> str:
+def ragged_of(
+    count: int, along: Literal["m", "k"], step: int, added: tuple[int, ...] = (), *, room: Room | None
+) -> Ragged:
+    """What the planning is told of groups."""
+    told = Ragged(count, along, step, added)
+    return told if room is None else replace(told, capacity=room.capacity, expected=room.expected)
+
+
+def words_of_groups(a: Any, b: Any, offsets: Any, options: Options = PLAIN, room: Room | None = None) -> str:
     """What runs for a call that was made before, for people."""
-    return _KNOWN[library_of(a).key(options, a, b, offsets, None, None)].plan.words
+    key = library_of(a).key(options, a, b, offsets, None, None)
+    return _KNOWN[key if room is None else (*key, room)].plan.words
 
 
 def are_scattered(offsets: Any) -> bool:
@@ -221,11 +240,24 @@ def spans_of(ends: Sequence[int], total: int, *, along_k: bool = False) -> list[
     return found
 
 
-def _on_host(a: Any, b: Any, offsets: Any, options: Options) -> Any:
+def spans_of_counts(counts: Sequence[int], capacity: int) -> list[slice]:
+    """The rows of each group that has room for so many.
+
+    >>> spans_of_counts([3, -1, 9], 5)
+    [slice(0, 3, None), slice(5, 5, None), slice(10, 15, None)]
+    """
+    limited = (min(max(count, 0), capacity) for count in counts)
+    return [slice(number * capacity, number * capacity + count) for number, count in enumerate(limited)]
+
+
+def _on_host(a: Any, b: Any, offsets: Any, options: Options, room: Room | None) -> Any:
     """The same for NumPy's arrays, group by group."""
     views = [View(0, x.shape, c_strides(x.shape), HostArrays().view(x).dtype, None) for x in (a, b)]
     groups = groups_of(views[0], views[1], len(offsets))
-    spans = spans_of([int(end) for end in offsets], groups.total, along_k=groups.along_k)
+    sizes = [int(one) for one in offsets]
+    spans = (
+        spans_of(sizes, groups.total, along_k=groups.along_k) if room is None else spans_of_counts(sizes, room.capacity)
+    )
     if groups.along_k:
         results = [on_host(a[:, rows], b[rows], None, None, None, options) for rows in spans]
         return np.stack(results) if results else np.empty(groups.shape, a.dtype)

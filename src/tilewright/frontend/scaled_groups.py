@@ -14,9 +14,19 @@ from tilewright.dtypes import F32, FP8_FORMATS, DType
 from tilewright.errors import ProblemError
 from tilewright.frontend.combining import gathered
 from tilewright.frontend.compute import MOST, gpu_of, refuse_host_memory, refuse_other_library
+from tilewright.frontend.counted import with_counts
 from tilewright.frontend.layouts import MOST_ROWS
 from tilewright.frontend.libraries import DTypeError, TorchArrays, View, library_of
-from tilewright.frontend.ragged import Groups, are_scattered, check_offsets, groups_of, planned_groups, refuse_elsewhere
+from tilewright.frontend.ragged import (
+    Groups,
+    Room,
+    are_scattered,
+    check_offsets,
+    groups_of,
+    planned_groups,
+    ragged_of,
+    refuse_elsewhere,
+)
 from tilewright.frontend.requests import power_of_two
 from tilewright.frontend.scaled import ScaledOptions, refuse_device, scaled_options
 from tilewright.frontend.scales import BLOCK, side_of
@@ -25,7 +35,6 @@ from tilewright.planning.assembly import Request
 from tilewright.planning.dispatch import dispatcher
 from tilewright.planning.packing import TMA_BYTES, Alignment
 from tilewright.planning.plan import Plan
-from tilewright.planning.stack import Groups as Ragged
 from tilewright.problem.block_scales import SIDES, BlockScales
 from tilewright.problem.epilogue import Epilogue, Scale
 from tilewright.problem.gemm import Gemm, Order
@@ -43,8 +52,10 @@ def scaled_grouped_matmul(
     scale_a: Any,
     scale_b: Any,
     *,
-    offsets: Any,
+    offsets: Any = None,
     rows: Any = None,
+    counts: Any = None,
+    expected_rows: int | None = None,
     out_dtype: Any = None,
     fast_accumulation: bool = False,
 ) -> Any:
@@ -61,20 +72,52 @@ def scaled_grouped_matmul(
     (groups,), or one for each column of each, (groups, n). Or both have one for each block of 128 of k, and of each
     row, (tokens, k / 128), and of 1 or 128 columns of each group, (groups, k / 128, n) or (groups, k / 128, n / 128),
     rounded up, of any strides. out_dtype: bf16 if not given, f16, f32, e4m3 or e5m2. fast_accumulation: as
-    `scaled_matmul`. rows: as of `grouped_matmul`, of a and of its scales. Returns (tokens, n).
+    `scaled_matmul`. rows: as of `grouped_matmul`, of a and of its scales. Returns (tokens, n). counts,
+    expected_rows: as of `grouped_matmul`, instead of offsets; a is (groups, capacity, k) then, scale_a one element,
+    (groups, capacity) or (groups, capacity, k / 128), and the result (groups, capacity, n).
 
     Raises ShapeError, a ValueError, and DTypeError, a TypeError, for what does not fit, ProblemError for strides and
     devices, and LaunchError for another GPU, or for a new kind of call in a capture.
     """
+    if (offsets is None) is (counts is None):
+        raise ProblemError(
+            "scaled_grouped_matmul takes offsets or counts.", hint="give one of them: (groups,), int32, on the GPU."
+        )
+    words = (out_dtype, fast_accumulation)
+    if counts is not None:
+        if rows is not None:
+            raise ProblemError("scaled_grouped_matmul with counts gathers no rows.")
+        single = all(extent == 1 for extent in scale_a.shape)
+        flat_scale = scale_a if single else _flat_scale(a, scale_a)
+        return with_counts(
+            *("scaled_grouped_matmul", a, b, counts, expected_rows),
+            lambda flat, room: _by_sizes((flat, b, flat_scale, scale_b, counts), words, room),
+        )
     if rows is not None:
         scale_a = _gathered_scale(a, scale_a, rows)
         a = gathered(a, rows)
-    library, arrays = library_of(a), (a, b, scale_a, scale_b, offsets)
+    return _by_sizes((a, b, scale_a, scale_b, offsets), words)
+
+
+def _by_sizes(arrays: Arrays, words: tuple[Any, Any], room: Room | None = None) -> Any:
+    """A call with offsets, or with counts, of groups that have room. words: out_dtype and fast_accumulation."""
+    library = library_of(arrays[0])
     if isinstance(library, TorchArrays):
         from tilewright.frontend.pytorch.scaled_groups import scaled_grouped
 
-        return scaled_grouped(arrays, out_dtype, fast_accumulation)
-    return compute_scaled_groups(library, arrays, scaled_options(out_dtype, fast_accumulation))
+        return scaled_grouped(arrays, *words, room)
+    return compute_scaled_groups(library, arrays, scaled_options(*words), room)
+
+
+def _flat_scale(a: Any, scale: Any) -> Any:
+    """The scales of the rows of all groups, one below the other. Raises ShapeError for others."""
+    shape, of_a = tuple(scale.shape), tuple(a.shape)
+    if len(of_a) != 3 or shape[:2] != of_a[:2] or len(shape) not in (2, 3):
+        raise ShapeError(
+            f"scaled_grouped_matmul: scale_a has shape {shape}, beside a of shape {of_a}.",
+            hint="give it one element, (groups, capacity), or (groups, capacity, k / 128).",
+        )
+    return scale.reshape(-1, *shape[2:])
 
 
 def _gathered_scale(a: Any, scale: Any, rows: Any) -> Any:
@@ -200,7 +243,7 @@ def _wrong(groups: Groups, k: int, views: GroupViews) -> ShapeError:
 
 
 def request_of_groups(
-    views: GroupViews, options: ScaledOptions, moved: frozenset[str] = frozenset()
+    views: GroupViews, options: ScaledOptions, room: Room | None = None, moved: frozenset[str] = frozenset()
 ) -> tuple[Groups, Request]:
     """The request of a call. Raises as `checked_groups`, and NeedsCopy for an operand that no kernel reads well. moved:
     the operands that are copies already."""
@@ -223,7 +266,8 @@ def request_of_groups(
         block_scales=scaling.blocks if product.k else None,
         b_dtype=one.b.dtype if one.b.dtype is not one.a.dtype else None,
     )
-    asked = Ragged(groups.count, "m", views.b.strides[0], scaling.steps if product.k or scaling.whole else ())
+    added = scaling.steps if product.k or scaling.whole else ()
+    asked = ragged_of(groups.count, "m", views.b.strides[0], added, room=room)
     every = BLOCK if gemm.block_scales is not None else options.promote_every
     return groups, Request(gemm, _alignment(views, gemm, scaling, out), groups=asked, promote_every=every)
 
@@ -298,16 +342,20 @@ def transposed(arrays: Arrays) -> Arrays | None:
 
 
 def compute_scaled_groups(
-    library: Any, arrays: Arrays, options: ScaledOptions, moved: frozenset[str] = frozenset()
+    library: Any,
+    arrays: Arrays,
+    options: ScaledOptions,
+    room: Room | None = None,
+    moved: frozenset[str] = frozenset(),
 ) -> Any:
-    """The result of a call. moved: as `request_of_groups`.
+    """The result of a call. room: as of `compute_groups`. moved: as `request_of_groups`.
 
     Raises DTypeError, ShapeError and ProblemError for what cannot be asked, HostMemory for arrays on no GPU, and
     LaunchError for a GPU without FP8, or where a kernel would have to be compiled in a capture.
     """
     sign = getattr(library, "sign", None)
     try:
-        key = None if sign is None else (options, *map(sign, arrays))
+        key = None if sign is None else (options, room, *map(sign, arrays))
     except (AttributeError, RuntimeError):  # of another library, or without memory
         key = None
     known = None if key is None else _KNOWN.get(key)
@@ -315,16 +363,16 @@ def compute_scaled_groups(
         for name, array in zip((*_NAMES, "offsets"), arrays, strict=True):
             refuse_other_library(library, name, array)
         check_offsets(arrays[4])
-        refuse_elsewhere(arrays[0], arrays[4])
+        refuse_elsewhere(arrays[0], arrays[4], "offsets" if room is None else "counts")
         other = transposed(arrays)
         if other is not None:
             return compute_scaled_groups(library, other, options).T
         try:
-            known = _settled(library, arrays, options, moved)
+            known = _settled(library, arrays, options, room, moved)
         except NeedsCopy as needed:
             at = _NAMES.index(needed.name)
             copied = (*arrays[:at], needed.copied(library, arrays[at]), *arrays[at + 1 :])
-            return compute_scaled_groups(library, copied, options, moved | {needed.name})
+            return compute_scaled_groups(library, copied, options, room, moved | {needed.name})
         if key is not None:
             if len(_KNOWN) >= MOST:
                 _KNOWN.clear()
@@ -332,9 +380,9 @@ def compute_scaled_groups(
     return known.run(library, arrays)
 
 
-def _settled(library: Any, arrays: Arrays, options: ScaledOptions, moved: frozenset[str]) -> _Known:
+def _settled(library: Any, arrays: Arrays, options: ScaledOptions, room: Room | None, moved: frozenset[str]) -> _Known:
     views = views_of_groups(library, arrays)
-    groups, request = request_of_groups(views, options, moved)
+    groups, request = request_of_groups(views, options, room, moved)
     device = refuse_host_memory(library, views)
     refuse_device(device, request.gemm)
     make = library.maker(groups.shape, request.gemm.out, arrays[0])
@@ -343,7 +391,7 @@ def _settled(library: Any, arrays: Arrays, options: ScaledOptions, moved: frozen
     return _Known(device, make, planned_groups(library, request, device), are_scattered(arrays[4]))
 
 
-def words_of_scaled_groups(library: Any, arrays: Arrays, options: ScaledOptions) -> str:
+def words_of_scaled_groups(library: Any, arrays: Arrays, options: ScaledOptions, room: Room | None = None) -> str:
     """What runs for a call that was made before, for people."""
-    known = _KNOWN[(options, *map(library.sign, transposed(arrays) or arrays))]
+    known = _KNOWN[(options, room, *map(library.sign, transposed(arrays) or arrays))]
     return "" if known.plan is None else known.plan.words

@@ -48,6 +48,9 @@ FLAGS_OF_A_TILE = 4
 GROUP_ENDS, GROUPS = "group_ends", Var("groups")
 """Where each group ends, on the device, and how many groups there are."""
 
+GROUP_COUNTS, CAPACITY = "group_counts", Var("capacity")
+"""How many rows each group has, on the device, and how many it has room for."""
+
 FIRST_GROUP = Var("first_group")
 """The number of a launch's first group among all whose ends are listed, where groups are ragged along m."""
 
@@ -251,8 +254,13 @@ class Kernel:
         own = parameters_of(self.problem, near=self.variant.near)
         pointers = tuple(parameter for parameter in own if parameter.is_pointer)
         parts = (Parameter(PART_OF_K.name, I32),) if self.split_k.by_items else ()
-        ends = (Parameter(GROUP_ENDS, I32, is_pointer=True),) if self.problems.has_offsets else ()
+        ends = (Parameter(self.group_sizes, I32, is_pointer=True),) if self.problems.has_groups else ()
         return (*pointers, *self.workspace, *self.guard_flags, *ends, *own[len(pointers) :], *parts)
+
+    @property
+    def group_sizes(self) -> str:
+        """What tells the sizes of groups on the device: where they end, or how many rows they have."""
+        return GROUP_COUNTS if self.problems is Problems.COUNTED_M else GROUP_ENDS
 
     @property
     def parameters(self) -> tuple[Parameter, ...]:
@@ -281,12 +289,13 @@ class Kernel:
     @property
     def batching(self) -> tuple[Parameter, ...]:
         """What tells problems apart: elements from problem to problem, of each operand that has several matrices, how
-        many problems there are, and which of all groups is the first."""
-        count = GROUPS if self.problems.has_offsets else BATCH
+        many problems there are, which of all groups is the first, and how many rows one has room for."""
+        count = GROUPS if self.problems.has_groups else BATCH
         names = [matrix.name for matrix in self.problem.matrices if is_stepped(self.problems, matrix)]
         counted = (Parameter(count.name, I32),) if names else ()
-        first = (Parameter(FIRST_GROUP.name, I32),) if self.problems is Problems.GROUPED_M else ()
-        return (*(Parameter(step_of(name), I64) for name in names), *counted, *first)
+        first = (Parameter(FIRST_GROUP.name, I32),) if self.problems.along_m else ()
+        room = (Parameter(CAPACITY.name, I32),) if self.problems is Problems.COUNTED_M else ()
+        return (*(Parameter(step_of(name), I64) for name in names), *counted, *first, *room)
 
     @property
     def columns(self) -> tuple[Parameter, ...]:
@@ -319,7 +328,7 @@ def is_stepped(problems: Problems, operand: Matrix) -> bool:
     match problems:
         case Problems.STRIDED:
             return not is_vector or is_own
-        case Problems.GROUPED_M:  # what lies along the rows of all groups is one matrix, or one vector
+        case Problems.GROUPED_M | Problems.COUNTED_M:  # what lies along the rows of all groups is one
             return is_own if is_vector else operand.name in FACTORS and operand.name[0] == "B"
         case Problems.GROUPED_K:
             return is_own if is_vector else operand.name not in FACTORS

@@ -311,7 +311,7 @@ class Program:
     def must_be_resident(self) -> bool:
         """Whether only a resident grid computes it: items wait for others, or only the device knows how many there
         are."""
-        return self.adds_in_order or self.problems.has_offsets
+        return self.adds_in_order or self.problems.has_groups
 
     @property
     def walk(self) -> Walk:

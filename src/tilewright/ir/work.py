@@ -31,7 +31,8 @@ class Problems(Enum):
     after the first. LISTED: grouped; addresses, sizes and leading dimensions of each problem are a row of 64-bit words
     of a table, which is an argument of the launch. GROUPED_M, GROUPED_K: grouped by offsets on the device, which say
     where each group ends along m (rows of A and C; each group has a matrix B) or along k (of A and B; each group has a
-    matrix C).
+    matrix C). COUNTED_M: grouped along m by counts on the device; each group has room for as many rows of A and C, of
+    which it uses the first.
     """
 
     ONE = "one"
@@ -39,14 +40,20 @@ class Problems(Enum):
     LISTED = "grouped, listed in the arguments"
     GROUPED_M = "grouped along m by offsets"
     GROUPED_K = "grouped along k by offsets"
+    COUNTED_M = "grouped along m by counts"
 
     def __repr__(self) -> str:
         return f"Problems.{self.name}"
 
     @property
-    def has_offsets(self) -> bool:
+    def has_groups(self) -> bool:
         """Whether the sizes of problems are known on the device only."""
-        return self in (Problems.GROUPED_M, Problems.GROUPED_K)
+        return self.along_m or self is Problems.GROUPED_K
+
+    @property
+    def along_m(self) -> bool:
+        """Whether groups of rows have a matrix B each."""
+        return self in (Problems.GROUPED_M, Problems.COUNTED_M)
 
 
 class SplitK(Enum):

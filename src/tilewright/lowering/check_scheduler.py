@@ -29,7 +29,7 @@ def check_scheduler(program: Program, variant: Variant) -> None:
         )
     if program.problems is Problems.LISTED:
         _check_listed(program)
-    if program.problems.has_offsets:
+    if program.problems.has_groups:
         _check_grouped(program)
         _check_ragged_orders(program, variant)
 

@@ -30,7 +30,6 @@ from tilewright.ir.program import WARP_LANES
 from tilewright.ir.simplify import substitute
 from tilewright.ir.stmt import Alloc, Body, For, If, Let, Move
 from tilewright.ir.tiles import FRAGMENT
-from tilewright.ir.work import Problems
 from tilewright.layout.fragment import MATRIX_ROWS
 from tilewright.layout.swizzle import NO_SWIZZLE, swizzle_of
 from tilewright.lowering.coordinates import digit_sum, index_of
@@ -98,7 +97,7 @@ class SubtileStore(SubtileGeometry):
         row, column = self.corner(subtile)
         name = "C_map" if subtile.number == 0 else f"C_{wide}_map"
         swizzle = NO_SWIZZLE if atoms is None else swizzle_of(atoms.row_bytes)
-        ragged = self.program.problems is Problems.GROUPED_M
+        ragged = self.program.problems.along_m
         several: tuple[Expr, ...] = (M_FIRST, M_SIZE) if ragged else matrix_of(self.program, "C")
         step = step_of("C") if several and not ragged else ""
         box = TensorMap(name, "C", (wide, self.rows), swizzle, step, ragged)

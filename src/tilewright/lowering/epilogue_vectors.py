@@ -21,7 +21,7 @@ from tilewright.ir.program import GROUP_LANES, WARP_LANES, Program
 from tilewright.ir.simplify import substitute
 from tilewright.ir.stmt import Alloc, Body, For, If, Move
 from tilewright.ir.tiles import tile_of
-from tilewright.ir.work import Problems, SplitK, Walk
+from tilewright.ir.work import SplitK, Walk
 from tilewright.lowering.coordinates import GROUP, GROUP_LANE, ROUND, TURN, digit_sum, tile_digits
 from tilewright.lowering.groups import TABLE
 from tilewright.lowering.kernel_parts import global_place, value_buffer
@@ -156,7 +156,7 @@ def vectors_of(program: Program, reads: tuple[Added, ...]) -> tuple[Added, ...]:
         return ()
     tiles = (tile_of(program, staged) for staged in program.staged if staged.space is Space.SHARED)
     used = _BESIDE_TILES_BYTES + sum(tile.shared_buffer.size_bytes for tile in tiles)
-    used += TABLE.size_bytes * (program.problems is Problems.GROUPED_M)
+    used += TABLE.size_bytes * (program.problems.along_m)
     blocks = max(_SHARED_BYTES_PER_SM // used, 1)
     wanted = used + EpilogueVectors(program, found).size_bytes
     return found if blocks * wanted <= _SHARED_BYTES_PER_SM else ()

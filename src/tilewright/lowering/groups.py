@@ -2,6 +2,7 @@
 
     along m   group g has the rows offsets[g - 1] .. offsets[g] of A and C, and a B of its own
     along k   group g has the k offsets[g - 1] .. offsets[g] of A and B, and a C of its own
+    counted   group g has the rows g * capacity .. g * capacity + counts[g] of A and C, and a B of its own
 
 Along m, each block counts the rows of tiles of all groups once, in shared memory, up to and including each group. A
 work item finds its group there by bisection: groups without rows have no items. Along k, each group has all tiles of C,
@@ -23,7 +24,7 @@ from dataclasses import dataclass
 from tilewright.dtypes import I32
 from tilewright.ir.buffer import Buffer, Ref, Space
 from tilewright.ir.expr import ZERO, Binary, Const, Expr, Load, Op, Select, Var, binary, both
-from tilewright.ir.kernel import FIRST_GROUP, GROUP_ENDS, GROUPS, MOST_GROUPS, SIZES
+from tilewright.ir.kernel import CAPACITY, FIRST_GROUP, GROUP_COUNTS, GROUP_ENDS, GROUPS, MOST_GROUPS, SIZES
 from tilewright.ir.stmt import Alloc, Assign, Barrier, Body, For, If, Let, Move, Stmt
 from tilewright.lowering.located import K_FIRST, K_SIZE, M_FIRST, M_SIZE, PROBLEM
 from tilewright.problem.gemm import Dim
@@ -32,6 +33,7 @@ from tilewright.units import ceil_div
 TABLE = Buffer("rows_of_tiles", Space.SHARED, I32, (MOST_GROUPS,), ("group",), "up to and including each group")
 TOTAL = Var("rows_of_all_groups")
 _ENDS = Buffer(GROUP_ENDS, Space.GLOBAL, I32, ())
+_COUNTS = Buffer(GROUP_COUNTS, Space.GLOBAL, I32, ())
 
 
 def _register(name: str) -> Buffer:
@@ -67,12 +69,14 @@ def _length(first: Expr, last: Expr) -> Expr:
 class GroupsAlongM:
     """The statements that count the tiles of groups and find that of an item.
 
-    threads, thread: of a block, and the number of the running one. rows_of: rows of tiles for rows of C.
+    threads, thread: of a block, and the number of the running one. rows_of: rows of tiles for rows of C. counted:
+    groups have counts, and a capacity of rows.
     """
 
     threads: int
     thread: Expr
     rows_of: Callable[[Expr], Expr]
+    counted: bool = False
 
     def prepare(self) -> Body:
         """All threads of a block: the table, and how many rows of tiles there are in all."""
@@ -82,13 +86,12 @@ class GroupsAlongM:
         def store(group: Expr, inside: Expr | None) -> Body:
             return (Move(Ref(TABLE, (group,)), here, guard=inside),)
 
+        largest = (*self._each(self._own_end), *self._scan(Op.MAX), Barrier("the largest ends up to each group"))
         return (
-            *self._each(self._own_end),
-            *self._scan(Op.MAX),
-            Barrier("the largest ends up to each group"),
+            *(() if self.counted else largest),
             Alloc(rows),
             *self._each(lambda group, inside: self._own_rows(here, group, inside)),
-            Barrier("all have read the largest ends"),
+            *(() if self.counted else (Barrier("all have read the largest ends"),)),
             *self._each(store),
             *self._scan(Op.ADD),
             Barrier("the rows of tiles are counted"),
@@ -115,7 +118,9 @@ class GroupsAlongM:
 
     def _own_rows(self, rows: Ref, group: Expr, inside: Expr | None) -> Body:
         """Rows of tiles of a group; none where it begins before the largest end of those before it."""
-        load, first, last = _span_of(group, "group", "m", FIRST_GROUP)
+        load, first, last = self._span(group, "group")
+        if self.counted:
+            return (*load, Assign(rows, self.rows_of(_length(first, last))))
         largest = _register("largest_end")
         there = both(binary(Op.LT, 0, group), inside)
         ascends = binary(Op.LE, _value(largest), first)
@@ -125,6 +130,16 @@ class GroupsAlongM:
             Move(Ref(largest, (ZERO,)), Ref(TABLE, (group - 1,)), guard=there),
             Assign(rows, self.rows_of(Select(ascends, _length(first, last), ZERO))),
         )
+
+    def _span(self, group: Expr, of: str) -> tuple[Body, Expr, Expr]:
+        """As `_span_of`; of groups with counts, which are limited to the capacity."""
+        if not self.counted:
+            return _span_of(group, of, "m", FIRST_GROUP)
+        count, number = _register(f"{of}_count"), FIRST_GROUP + group
+        load = Move(Ref(count, (ZERO,)), Ref(_COUNTS, (number,)), guard=binary(Op.LT, group, GROUPS))
+        first = number * CAPACITY
+        limited = binary(Op.MIN, binary(Op.MAX, _value(count), 0), CAPACITY)
+        return (Alloc(count), load), first, first + limited
 
     def _scan(self, op: Op) -> Body:
         """Each entry becomes the sum, or the largest, of those up to it."""
@@ -183,7 +198,7 @@ class GroupsAlongM:
             ),
             unroll=True,
         )
-        load, first, last = _span_of(_value(group), "rows", "m", FIRST_GROUP)
+        load, first, last = self._span(_value(group), "rows")
         body: Body = (
             Let(row.name, item // columns, "of tiles, among those of all groups"),
             Alloc(group),

@@ -47,7 +47,7 @@ class Located:
 
 def located(program: Program, env: Env = HERE) -> Located:
     """The values of the running work item of a program."""
-    if program.problems is Problems.GROUPED_M:
+    if program.problems.along_m:
         first, size = env[M_FIRST.name], env[M_SIZE.name]
         return Located({**SIZES, "m": size}, {"m": first}, {**SIZES, "m": first + size})
     if program.problems is Problems.GROUPED_K:

@@ -144,7 +144,7 @@ def _runs_on(program: Program, tiles: tuple[Staged, ...]) -> bool:
     """Whether the ring of a persistent block runs on into its next tile of C: all that it holds comes by cp.async, and
     all tiles of C use it equally often. Else it begins anew with each."""
     ring, total = program.pipelined, program.accumulation
-    if ring is None or total is None or program.walk is not Walk.PERSISTENT or program.problems.has_offsets:
+    if ring is None or total is None or program.walk is not Walk.PERSISTENT or program.problems.has_groups:
         return False
     flowing = {tile.operand for tile in tiles if tile.under == ring.loop and tile.route is Route.ASYNC}
     return program.thread_serial_loops[0].name == ring.loop == total.over and flowing == set(program.gemm.factors)

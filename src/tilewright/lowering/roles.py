@@ -166,7 +166,7 @@ class TmaKernel:
         roles = If(is_producer, self._producer(), self._consumer(threads))
         groups = self._scheduler.prepare()
         # Where groups end may be written by the kernel before.
-        wait = self._wait if self.program.problems.has_offsets else ()
+        wait = self._wait if self.program.problems.has_groups else ()
         return (group, lane, *rank, *self._init(with_empty=True), *wait, *groups, roles)
 
     def _producer(self) -> Body:

@@ -134,7 +134,7 @@ class Scheduler:
     def grid(self) -> tuple[Expr, Expr, Expr]:
         """Blocks along x, y, z: of one problem, where there are many."""
         program = self.program
-        if self.plan.problems is Problems.GROUPED_M:  # each group may end inside a row of tiles
+        if self.plan.problems.along_m:  # each group may end inside a row of tiles
             rows, columns = self._rows_of(SIZES["m"]) + GROUPS, self.tile_counts[1]
             return rows * columns * self.plan.cluster, ONE, ONE
         if self.plan.walk is Walk.STREAM_K:  # as long as each block has some K_part of k, and no fewer than tiles
@@ -197,11 +197,12 @@ class Scheduler:
 
     def prepare(self) -> Body:
         """What all threads of a block do before its items are located."""
-        return self._groups.prepare() if self.plan.problems is Problems.GROUPED_M else ()
+        return self._groups.prepare() if self.plan.problems.along_m else ()
 
     @property
     def _groups(self) -> GroupsAlongM:
-        return GroupsAlongM(self.program.threads_per_block, linear_thread(self.program), self._rows_of)
+        counted = self.plan.problems is Problems.COUNTED_M
+        return GroupsAlongM(self.program.threads_per_block, linear_thread(self.program), self._rows_of, counted)
 
     @property
     def items(self) -> Expr:
@@ -219,7 +220,7 @@ class Scheduler:
     @property
     def count(self) -> Expr:
         """Work items of the grid (of clusters, where there are any) of a persistent kernel."""
-        if self.plan.problems is Problems.GROUPED_M:
+        if self.plan.problems.along_m:
             return TOTAL * self.tile_counts[1]
         return self.tiles * self._layers
 
@@ -280,7 +281,7 @@ class Scheduler:
             return self._segment(number)
         own = self.numbered(number)
         own = binary(Op.MIN, own, self.count - 1) if clamped else own
-        if self.plan.problems is Problems.GROUPED_M:
+        if self.plan.problems.along_m:
             found, tile = self._groups.find(Var(ITEM), self.tile_counts[1])
             return (Let(ITEM, own), *found, *self.coordinates(tile))
         if self._layers == ONE:
@@ -393,5 +394,6 @@ def assumed_exact(program: Program, variant: Variant) -> frozenset[str]:
 
 def ragged_dim(program: Program) -> Dim | None:
     """The dimension along which groups end, where the device says so."""
-    ragged: dict[Problems, Dim] = {Problems.GROUPED_M: "m", Problems.GROUPED_K: "k"}
-    return ragged.get(program.problems)
+    if program.problems.along_m:
+        return "m"
+    return "k" if program.problems is Problems.GROUPED_K else None

@@ -122,7 +122,7 @@ def _by_threads(request: Request, spec: DeviceSpec) -> Iterator[PlanConfig]:
 
 def _typical(gemm: Gemm, groups: Groups) -> Gemm:
     """A group of the average size."""
-    size = max(1, ceil_div(gemm.size(groups.along), groups.count))
+    size = groups.expected or max(1, ceil_div(gemm.size(groups.along), groups.count))
     return replace(gemm, m=size) if groups.along == "m" else replace(gemm, k=size)
 
 
@@ -214,7 +214,9 @@ def ragged_plan(kernels: Kernels, request: Request, config: PlanConfig) -> Plan:
     assert groups is not None
     along_m = groups.along == "m"
     smallest = replace(gemm, m=1) if along_m else replace(gemm, k=1)
-    problems = Problems.GROUPED_M if along_m else Problems.GROUPED_K
+    of_rows = Problems.COUNTED_M if groups.capacity else Problems.GROUPED_M
+    problems = of_rows if along_m else Problems.GROUPED_K
+    room = (groups.capacity,) if groups.capacity else ()
     built = kernels.kernel(gemm, request.alignment, config, problems=problems, others=(smallest,))
     check_maps(built.kernel, request.alignment, config)
     most = MOST_GROUPS if along_m else groups.count
@@ -223,7 +225,7 @@ def ragged_plan(kernels: Kernels, request: Request, config: PlanConfig) -> Plan:
     for first in range(0, groups.count, most):
         count = min(most, groups.count - first)
         steps_of_groups = groups.step, *groups.added, count
-        values = (*arguments(gemm, (0,) * len(places)), *steps_of_groups, *((first,) if along_m else ()))
+        values = (*arguments(gemm, (0,) * len(places)), *steps_of_groups, *((first,) if along_m else ()), *room)
         grid = grid_of(built.kernel, gemm, batch=count)
         launch = built.loaded.prepare(grid, built.kernel.block, values)
         steps.append(Step(launch, places, Role.PRODUCT, f"C of {count} groups"))

@@ -22,10 +22,13 @@ class Stack:
 class Groups:
     """Groups of ragged sizes whose ends lie on the GPU, so that the host knows their sum alone: how many, the dimension
     along which they are ragged, and elements from a group's own matrix to the next one's: of B along m, of C along k;
-    added: of its own scales.
+    added: of its own scales. capacity: rows that each group has room for, where it has a count; 0: groups have ends.
+    expected: rows of a group that a kernel is chosen for; 0: as many as there may be.
     """
 
     count: int
     along: Literal["m", "k"]
     step: int
     added: tuple[int, ...] = ()
+    capacity: int = 0
+    expected: int = 0

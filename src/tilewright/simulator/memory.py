@@ -8,7 +8,7 @@ import numpy as np
 
 from tilewright.dtypes import Array, DType
 from tilewright.ir.buffer import Buffer, Space
-from tilewright.ir.kernel import FLAGS_OF_A_TILE, GROUP_ENDS, TILE_FLAGS, Kernel
+from tilewright.ir.kernel import FLAGS_OF_A_TILE, TILE_FLAGS, Kernel
 from tilewright.problem.problem import Stored
 from tilewright.simulator.arithmetic import Arithmetic
 
@@ -40,8 +40,8 @@ class Memory:
             count = tiles * (FLAGS_OF_A_TILE if is_flags else kernel.partial_elements)
             values = np.full(count, 0 if is_flags else arithmetic.poison(parameter.dtype))
             self.arrays[parameter.name] = values.astype(arithmetic.memory_type(parameter.dtype))
-        if kernel.problems.has_offsets:
-            self.arrays[GROUP_ENDS] = np.asarray(group_ends, np.int32)
+        if kernel.problems.has_groups:
+            self.arrays[kernel.group_sizes] = np.asarray(group_ends, np.int32)
         offsets = zip(kernel.shared, kernel.shared_offsets, strict=True)
         self._base_bytes = {**{buffer.name: at for buffer, at in offsets}, **base_bytes}
 

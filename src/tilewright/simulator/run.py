@@ -115,9 +115,9 @@ def simulate(
     has room for. Of a kernel with clusters whole clusters run, whichever of their blocks are chosen. part_of_k:
     products that one block sums, where items share out k; the storage of C then holds the partial sums, one matrix
     below the other. batching: the arguments that tell problems apart by name (`Kernel.batching`), where storages hold
-    several matrices. group_ends: where groups end, of a kernel of groups by offsets. previous: what the launches before
-    do while an overlapped kernel begins; None: anything. observer: told after each statement of every convoy, with the
-    state of the machine.
+    several matrices. group_ends: where groups end, or how many rows they have, of a kernel of groups. previous: what
+    the launches before do while an overlapped kernel begins; None: anything. observer: told after each statement of
+    every convoy, with the state of the machine.
 
     Raises SimulationError for the first broken rule, unless on_finding="collect".
     """

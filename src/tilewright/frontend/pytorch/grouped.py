@@ -13,7 +13,7 @@ from tilewright.frontend.options import Options, options_asked, options_of
 from tilewright.frontend.pytorch.entry import is_plain
 from tilewright.frontend.pytorch.plain import LIBRARY, compute_plain
 from tilewright.frontend.pytorch.sharded import know_sharding
-from tilewright.frontend.ragged import check_offsets, compute_groups, groups_of, spans_of
+from tilewright.frontend.ragged import Room, check_offsets, compute_groups, groups_of, spans_of, spans_of_counts
 from tilewright.frontend.requests import checked
 
 torch: Any = extras.require("torch", "Multiplying tensors of PyTorch")
@@ -21,8 +21,8 @@ torch: Any = extras.require("torch", "Multiplying tensors of PyTorch")
 from torch import library  # noqa: E402
 
 
-def grouped(a: Any, b: Any, offsets: Any, asked: tuple[Any, ...]) -> Any:
-    """A call with tensors of PyTorch. asked: the arguments of `options_of`."""
+def grouped(a: Any, b: Any, offsets: Any, asked: tuple[Any, ...], room: Room | None = None) -> Any:
+    """A call with tensors of PyTorch. asked: the arguments of `options_of`. room: as of `compute_groups`."""
     for name, tensor in (("b", b), ("offsets", offsets)):
         if not isinstance(tensor, torch.Tensor):
             raise ProblemError(
@@ -30,11 +30,12 @@ def grouped(a: Any, b: Any, offsets: Any, asked: tuple[Any, ...]) -> Any:
             )
     if not torch.compiler.is_compiling() and not a.is_meta and is_plain(a, b, offsets):
         try:
-            return _computed(a, b, offsets, options_asked(*asked))
+            return _computed(a, b, offsets, options_asked(*asked), room)
         except NoMemory:
             pass
     know_sharding("grouped_matmul")
-    return torch.ops.tilewright.grouped_matmul(a, b, offsets, *_words_asked(*asked))
+    words = () if room is None else (room.capacity, room.expected)
+    return torch.ops.tilewright.grouped_matmul(a, b, offsets, *_words_asked(*asked), *words)
 
 
 @torch.compiler.assume_constant_result  # type: ignore[untyped-decorator]
@@ -45,25 +46,33 @@ def _words_asked(*asked: Any) -> tuple[float, Any, bool]:
     return options.alpha, kind, options.tf32
 
 
-def _options(alpha: float = 1.0, out_dtype: Any = None, tf32: bool = False) -> Options:
+def _room(*words: Any) -> Room | None:
+    """Of the words behind alpha, the result's format and tf32: the capacity of groups, and the rows expected."""
+    capacity, *expected = (*words[3:], 0, 0)[:2]
+    return Room(capacity, *expected) if capacity else None
+
+
+def _options(alpha: float = 1.0, out_dtype: Any = None, tf32: bool = False, *room: int) -> Options:
     return options_of(alpha, None, out_dtype, "tf32" if tf32 else "default", None, False, None, False)
 
 
 def _grouped(a: Any, b: Any, offsets: Any, *words: Any) -> Any:
-    return _computed(a, b, offsets, _options(*words))
+    return _computed(a, b, offsets, _options(*words), _room(*words))
 
 
-def _computed(a: Any, b: Any, offsets: Any, options: Options) -> Any:
+def _computed(a: Any, b: Any, offsets: Any, options: Options, room: Room | None = None) -> Any:
     try:
-        return compute_groups(LIBRARY, a, b, offsets, options)
+        return compute_groups(LIBRARY, a, b, offsets, options, room)
     except HostMemory:
-        return _on_the_host(a, b, offsets, options)
+        return _on_the_host(a, b, offsets, options, room)
 
 
-def _on_the_host(a: Any, b: Any, offsets: Any, options: Options) -> Any:
+def _on_the_host(a: Any, b: Any, offsets: Any, options: Options, room: Room | None) -> Any:
     """The same for tensors in host memory, group by group."""
     along_k = a.dim() == b.dim()
-    spans = spans_of(offsets.tolist(), a.shape[0] if b.dim() == 3 else b.shape[-1 - along_k], along_k=along_k)
+    total = a.shape[0] if b.dim() == 3 else b.shape[-1 - along_k]
+    sizes = offsets.tolist()
+    spans = spans_of(sizes, total, along_k=along_k) if room is None else spans_of_counts(sizes, room.capacity)
     result = _shaped(a, b, offsets, options.alpha, options.out_dtype and LIBRARY.to_torch[options.out_dtype]).zero_()
     for number, rows in enumerate(spans):
         if a.dim() == 3:
@@ -88,6 +97,7 @@ def _shaped(a: Any, b: Any, offsets: Any, *words: Any) -> Any:
 
 def _keep(ctx: Any, inputs: tuple[Any, ...], output: Any) -> None:
     a, b, offsets, *words = inputs  # PyTorch leaves out last arguments that have their default
+    ctx.room = _room(*words)
     ctx.save_for_backward(a, b, offsets)
     options = _options(*words)
     ctx.alpha, ctx.tf32 = options.alpha, options.tf32
@@ -96,6 +106,11 @@ def _keep(ctx: Any, inputs: tuple[Any, ...], output: Any) -> None:
 def _gradients(ctx: Any, gradient: Any) -> tuple[Any, ...]:
     """One for each argument that was given. The sum over a group's tokens and the product by its matrix are each the
     gradient of the other."""
+    if ctx.room is not None:
+        raise ProblemError(
+            "grouped_matmul with counts has no gradients, and one of its tensors wants them.",
+            hint="pass detached tensors, or groups by offsets.",
+        )
     a, b, offsets = ctx.saved_tensors
     factor = gradient.to(a.dtype)
 
@@ -114,6 +129,7 @@ def _register() -> Any:
     """The operator; it lasts as long as what is returned."""
     operators = library.Library("tilewright", "FRAGMENT")
     given = "Tensor a, Tensor b, Tensor offsets, float alpha=1.0, ScalarType? out_dtype=None, bool tf32=False"
+    given += ", int capacity=0, int expected=0"
     operators.define(f"grouped_matmul({given}) -> Tensor", tags=(torch.Tag.pt2_compliant_tag,))
     operators.impl("grouped_matmul", _grouped, "CompositeExplicitAutograd")
     library.register_fake("tilewright::grouped_matmul", _shaped, lib=operators)

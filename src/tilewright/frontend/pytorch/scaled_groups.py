@@ -13,7 +13,7 @@ from tilewright.frontend.libraries.views import View
 from tilewright.frontend.pytorch.entry import is_plain
 from tilewright.frontend.pytorch.plain import LIBRARY
 from tilewright.frontend.pytorch.scaled import kept_of_nothing, multiplied
-from tilewright.frontend.ragged import check_offsets, spans_of
+from tilewright.frontend.ragged import Room, check_offsets, spans_of, spans_of_counts
 from tilewright.frontend.scaled import ScaledOptions, scaled_options
 from tilewright.frontend.scaled_groups import (
     Arrays,
@@ -29,7 +29,7 @@ torch: Any = extras.require("torch", "Multiplying tensors of PyTorch")
 from torch import library  # noqa: E402
 
 
-def scaled_grouped(arrays: Arrays, out_dtype: Any, fast: Any) -> Any:
+def scaled_grouped(arrays: Arrays, out_dtype: Any, fast: Any, room: Room | None = None) -> Any:
     """A call with tensors of PyTorch."""
     for name, tensor in zip(("a", "b", "scale_a", "scale_b", "offsets"), arrays, strict=True):
         if not isinstance(tensor, torch.Tensor):
@@ -38,10 +38,11 @@ def scaled_grouped(arrays: Arrays, out_dtype: Any, fast: Any) -> Any:
             )
     if not torch.compiler.is_compiling() and not arrays[0].is_meta and is_plain(*arrays):
         try:
-            return _computed(arrays, scaled_options(out_dtype, fast))
+            return _computed(arrays, scaled_options(out_dtype, fast), room)
         except NoMemory:
             pass
-    return torch.ops.tilewright.scaled_grouped_matmul(*arrays, *_words_asked(out_dtype, fast))
+    words = () if room is None else (room.capacity, room.expected)
+    return torch.ops.tilewright.scaled_grouped_matmul(*arrays, *_words_asked(out_dtype, fast), *words)
 
 
 @torch.compiler.assume_constant_result  # type: ignore[untyped-decorator]
@@ -51,25 +52,27 @@ def _words_asked(out_dtype: Any, fast: Any) -> tuple[Any, bool]:
     return LIBRARY.to_torch[options.out_dtype], options.fast
 
 
-def _computed(arrays: Arrays, options: ScaledOptions) -> Any:
+def _computed(arrays: Arrays, options: ScaledOptions, room: Room | None = None) -> Any:
     try:
-        return compute_scaled_groups(LIBRARY, arrays, options)
+        return compute_scaled_groups(LIBRARY, arrays, options, room)
     except HostMemory:
-        return _on_the_host(arrays, options)
+        return _on_the_host(arrays, options, room)
 
 
-def _on_the_host(arrays: Arrays, options: ScaledOptions) -> Any:
+def _on_the_host(arrays: Arrays, options: ScaledOptions, room: Room | None) -> Any:
     """The same by PyTorch on the CPU, group by group, summed in f32; a warning says so once."""
     other = transposed(arrays)
     if other is not None:
-        return _on_the_host(other, options).T
+        return _on_the_host(other, options, room).T
     say_once(
         "tilewright.scaled_grouped_matmul computes with PyTorch: the tensors lie in host memory, not on a GPU. Move "
         "them to the GPU."
     )
     a, b, scale_a, scale_b, offsets = arrays
     result = _shaped(a, b, scale_a, scale_b, offsets, LIBRARY.to_torch[options.out_dtype]).zero_()
-    for number, rows in enumerate(spans_of(offsets.tolist(), a.shape[0])):
+    sizes = offsets.tolist()
+    spans = spans_of(sizes, a.shape[0]) if room is None else spans_of_counts(sizes, room.capacity)
+    for number, rows in enumerate(spans):
         of_a = scale_a if scale_a.numel() == 1 else scale_a[rows]
         of_b = scale_b[number] if scale_b.numel() > 1 and scale_b.shape[0] == b.shape[0] else scale_b
         found = multiplied(a[rows], b[number], of_a, of_b)
@@ -77,11 +80,22 @@ def _on_the_host(arrays: Arrays, options: ScaledOptions) -> Any:
     return result
 
 
-def _scaled(a: Any, b: Any, scale_a: Any, scale_b: Any, offsets: Any, out_dtype: Any = None, fast: bool = False) -> Any:
-    return _computed((a, b, scale_a, scale_b, offsets), scaled_options(out_dtype, fast))
+def _scaled(a: Any, b: Any, scale_a: Any, scale_b: Any, offsets: Any, *words: Any) -> Any:
+    told = words + (None, False, 0, 0)[len(words) :]  # PyTorch leaves out last arguments that have their default
+    room = Room(told[2], told[3]) if told[2] else None
+    return _computed((a, b, scale_a, scale_b, offsets), scaled_options(told[0], told[1]), room)
 
 
-def _shaped(a: Any, b: Any, scale_a: Any, scale_b: Any, offsets: Any, out_dtype: Any = None, fast: bool = False) -> Any:
+def _shaped(
+    a: Any,
+    b: Any,
+    scale_a: Any,
+    scale_b: Any,
+    offsets: Any,
+    out_dtype: Any = None,
+    fast: bool = False,
+    *room: int,
+) -> Any:
     """A result without elements, or the error that the call would raise."""
     check_offsets(offsets)
     other = transposed((a, b, scale_a, scale_b, offsets))
@@ -112,7 +126,7 @@ def _register() -> Any:
     operators = library.Library("tilewright", "FRAGMENT")
     given = (
         "Tensor a, Tensor b, Tensor scale_a, Tensor scale_b, Tensor offsets, ScalarType? out_dtype=None, "
-        "bool fast_accumulation=False"
+        "bool fast_accumulation=False, int capacity=0, int expected=0"
     )
     operators.define(f"scaled_grouped_matmul({given}) -> Tensor", tags=(torch.Tag.pt2_compliant_tag,))
     operators.impl("scaled_grouped_matmul", _scaled, "CompositeExplicitAutograd")

@@ -10,7 +10,6 @@ import atexit
 import ctypes
 import hashlib
 import shutil
-import subprocess
 import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager, nullcontext
@@ -267,13 +266,7 @@ def _compiled(source: CudaSource) -> ctypes.CDLL:
         )
         path = FOLDER / f"{key}.cpp"
         path.write_text(f'#include "cuda_on_cpu.h"\n{text}\n{main}\n')
-        options = ["-std=c++17", "-O1", "-w", "-ffp-contract=off", "-fno-strict-aliasing", "-shared", "-fPIC"]
-        options += ["-fvisibility=hidden", "-Wl,-Bsymbolic"]
-        done = subprocess.run(
-            [str(cuda_on_cpu.GXX), *options, f"-I{cuda_on_cpu.HERE}", path, "-o", path.with_suffix(".so")],
-            capture_output=True,
-            text=True,
-        )
-        assert done.returncode == 0, done.stderr[-3000:]
+        options = (*cuda_on_cpu.OPTIONS, "-fPIC", "-fvisibility=hidden")
+        cuda_on_cpu.gxx(options, "-shared", "-Wl,-Bsymbolic", path, "-o", path.with_suffix(".so"))
         _LIBRARIES[key] = ctypes.CDLL(str(path.with_suffix(".so")))
     return _LIBRARIES[key]

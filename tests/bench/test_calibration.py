@@ -63,7 +63,7 @@ PAST_L1 = ("swizzle/async_copy", "swizzle/block_order", *(f"swizzle/stages_{slot
 """Rungs of whose copies the source page counts more than what they write."""
 
 
-@pytest.mark.cross_section("rung", every=8, at=2)
+@pytest.mark.cross_section("rung", every=16, at=2)
 @pytest.mark.parametrize("rung", [name for name in CUDA_CORES if name != "swizzle/layers"])
 def test_every_count_from_addresses_is_the_recorded_one_on_cuda_cores(rung: str) -> None:
     ours = counts_of(rung)

@@ -263,6 +263,7 @@ def test_a_stopped_run_is_gone_on_with(counted: list[str], tmp_path: Path) -> No
     assert set(by_rung(found.rows)) == {"swizzle/opt", "worklog/6"} == set(found.sources)
 
 
+@pytest.mark.slow
 def test_a_rung_whose_kernel_changed_is_counted_again(counted: list[str]) -> None:
     rung = find_rung("swizzle/opt")
     found = calibration.calibrate([rung], 128)

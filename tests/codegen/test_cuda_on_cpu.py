@@ -108,7 +108,7 @@ def rung_name(rung: Rung) -> str:
     return rung.title.replace(" ", "_")
 
 
-@pytest.mark.cross_section("rung", every=10)
+@pytest.mark.cross_section("rung", every=13)
 @pytest.mark.parametrize("rung", RUNGS, ids=rung_name)
 def test_rungs_are_right_with_nothing_assumed(rung: Rung, tmp_path: Path) -> None:
     kernel = rung_kernel(rung, SAFE)
@@ -116,7 +116,7 @@ def test_rungs_are_right_with_nothing_assumed(rung: Rung, tmp_path: Path) -> Non
     assert_right(kernel, chosen[::4], tmp_path)  # each shape with other factors
 
 
-@pytest.mark.cross_section("rung", every=2, at=1)
+@pytest.mark.cross_section("rung", every=3, at=1)
 @pytest.mark.parametrize("rung", TOP_RUNGS, ids=rung_name)
 def test_top_rungs_are_right_with_all_assumed(rung: Rung, tmp_path: Path) -> None:
     kernel = rung_kernel(rung, Variant(frozenset(("m", "n", "k"))))
@@ -124,7 +124,7 @@ def test_top_rungs_are_right_with_all_assumed(rung: Rung, tmp_path: Path) -> Non
     assert_right(kernel, problems(kernel.gemm, ((tile["m"] * 2, tile["n"], tile["k"] * 5),), gap=4), tmp_path)
 
 
-@pytest.mark.cross_section("rung", every=2)
+@pytest.mark.cross_section("rung", every=3)
 @pytest.mark.parametrize("rung", TOP_RUNGS, ids=rung_name)
 def test_top_rungs_are_right_where_vectors_hang_over_an_edge(rung: Rung, tmp_path: Path) -> None:
     kernel = rung_kernel(rung, Variant())
@@ -169,6 +169,7 @@ def broken(kernel: Kernel, source: CudaSource, gemm: Gemm, folder: Path, order: 
     return "" if verdict.ok else verdict.message
 
 
+@pytest.mark.cross_section("order", every=3)
 @pytest.mark.parametrize("order", [0, 1, 2])
 def test_a_missing_barrier_is_noticed(order: int, tmp_path: Path) -> None:
     kernel = handmade.shared_tiles(barriers=1)
@@ -191,6 +192,7 @@ def test_a_misaligned_vector_is_noticed(tmp_path: Path) -> None:
 Edit = Callable[[str], str]
 
 
+@pytest.mark.cross_section("edit", every=2)
 @pytest.mark.parametrize(
     ("edit", "said"),
     [

@@ -49,6 +49,7 @@ def words(a: Any, b: Any, precision: str) -> str:
     return words_of(a, b, options_asked(1.0, None, None, precision, None, False, None, False))
 
 
+@pytest.mark.cross_section("precision", every=2)
 @pytest.mark.parametrize("precision", ALGORITHMS)
 def test_a_call_keeps_the_bound_of_its_algorithm(precision: str) -> None:
     for a, b in ((drawn(40, 70), drawn(70, 24)), (drawn(70, 33).T, drawn(24, 70).T)):
@@ -116,13 +117,14 @@ def test_a_gpu_without_wgmma_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.mark.cross_section("precision", every=3, at=1)
 @pytest.mark.parametrize("precision", ["bf16x6", "tf32x3", "f16x3"])
 def test_a_prepared_weight_gives_the_same_bits_and_is_not_split_again(precision: Any) -> None:
-    for weight in (drawn(70, 24), drawn(24, 70).T, drawn(70, 48)[:, ::2]):
+    weights = (drawn(70, 24), drawn(24, 70).T, drawn(70, 48)[:, ::2])
+    for weight, shape in zip(weights, ((40, 70), (3, 20, 70), (9, 70)), strict=True):
         prepared = prepare(weight, precision=precision)
         assert prepared.shape == (70, 24)
-        for shape in ((40, 70), (3, 20, 70), (9, 70)):
-            a = drawn(*shape, seed=1)
-            np.testing.assert_array_equal(matmul(a, prepared), matmul(a, weight, precision=precision))
-            np.testing.assert_array_equal(matmul(a, prepared, precision=precision), matmul(a, prepared))
+        a = drawn(*shape, seed=1)
+        found = matmul(a, prepared)
+        np.testing.assert_array_equal(found, matmul(a, weight, precision=precision))
+        np.testing.assert_array_equal(matmul(a, prepared, precision=precision), found)
         (call, *_) = prepared._calls.values()
         ((_, plan),) = call._parts
         places = [place for step in plan.steps for place, _ in step.pointers]

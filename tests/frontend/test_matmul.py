@@ -101,6 +101,7 @@ def test_transposed_views_are_not_copied(gpu: State, monkeypatch: pytest.MonkeyP
     assert_right(matmul(a[0], b[0]), a[0], b[0])
 
 
+@pytest.mark.cross_section("dtype", every=2)
 @pytest.mark.parametrize("dtype", [F32, BF16], ids=str)
 def test_out_of_any_strides(dtype: DType) -> None:
     a, b = drawn(70, 40, dtype=dtype), drawn(40, 90, dtype=dtype)
@@ -193,7 +194,7 @@ def test_out_of_other_strides_is_another_call() -> None:
         assert_right(matmul(a, b, out=out), a, b)
 
 
-@pytest.mark.cross_section("m", "n", every=2)
+@pytest.mark.cross_section("m", "n", every=3)
 @pytest.mark.parametrize(("m", "n", "k"), [(1, 33, 47), (47, 33, 1), (33, 1, 47), (1, 1, 47), (1, 130, 1), (130, 1, 1)])
 def test_single_lines_of_any_length_and_strides(m: int, n: int, k: int) -> None:
     """Their leading dimension is free, and is taken as one that every copy can use."""
@@ -269,7 +270,7 @@ BATCHES = [
 ]  # fmt: skip
 
 
-@pytest.mark.cross_section("left", "dtype", every=6)
+@pytest.mark.cross_section("left", "dtype", every=8)
 @pytest.mark.parametrize("dtype", [F32, BF16], ids=str)
 @pytest.mark.parametrize(("left", "right"), BATCHES, ids=str)
 def test_batches_as_numpy_broadcasts_them(left: tuple[int, ...], right: tuple[int, ...], dtype: DType) -> None:

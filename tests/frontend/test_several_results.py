@@ -115,6 +115,7 @@ def assert_close(found: Any, expected: Any, shape: tuple[int, ...] | None = None
     np.testing.assert_allclose(np.asarray(found), expected, rtol=2e-4, atol=2e-4)
 
 
+@pytest.mark.cross_section("lead", every=2)
 @pytest.mark.usefixtures("gpu")
 @pytest.mark.parametrize("lead", [(5,), (2, 3), (1,)])
 def test_calls_on_a_gpu(lead: tuple[int, ...]) -> None:

@@ -65,6 +65,7 @@ def test_the_recorded_ladder_comes_with_it(environment: Path) -> None:
     assert re.search(r"\| \d+\.\d\d \| \d+\.\d % \|$", rows[0]), rows
 
 
+@pytest.mark.cross_section("words", every=3)
 @pytest.mark.parametrize(
     "words", [("show", "worklog/6", "--cuda"), ("explain", "worklog/6", "--size", "128"), ("--version",)]
 )

@@ -36,7 +36,7 @@ def run(hidden: dict[str, str], folder: Path, *words: str) -> subprocess.Complet
     return subprocess.run(command, env=hidden, cwd=folder, capture_output=True, text=True, check=False)
 
 
-@pytest.mark.cross_section("words", every=2)
+@pytest.mark.cross_section("words", every=3)
 @pytest.mark.parametrize(
     "words",
     [
@@ -58,6 +58,7 @@ def test_a_command_works(hidden: dict[str, str], tmp_path: Path, words: tuple[st
     assert done.stdout
 
 
+@pytest.mark.cross_section("words", every=3)
 @pytest.mark.parametrize(
     "words",
     [

@@ -61,7 +61,7 @@ def assert_right(gemm: Gemm, parts: int = 1) -> None:
     assert verdict.ok, verdict.message
 
 
-@pytest.mark.cross_section("orders", "m", every=2)
+@pytest.mark.cross_section("orders", "m", every=3)
 @pytest.mark.parametrize("orders", ORDERS)
 @pytest.mark.parametrize(
     ("m", "n", "k"),
@@ -312,7 +312,7 @@ SHAPES = [
 ]
 
 
-@pytest.mark.cross_section("m", "orders", "dtype", every=6)
+@pytest.mark.cross_section("m", "orders", "dtype", every=12)
 @pytest.mark.parametrize(("m", "n", "k", "orders", "dtype"), SHAPES, ids=str)
 def test_they_compile_without_spills_and_as_estimated(m: int, n: int, k: int, orders: str, dtype: DType) -> None:
     gemm = problem(m, n, k, orders, dtype)

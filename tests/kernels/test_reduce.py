@@ -63,6 +63,7 @@ def assert_right(problem: Reduction, stored: Any, partials: Any) -> None:
     assert before.tobytes() == after.tobytes(), "something was written between the rows of C"
 
 
+@pytest.mark.cross_section("epilogue", "out", every=2)
 @pytest.mark.parametrize(("epilogue", "beta"), EPILOGUES, ids=str)
 @pytest.mark.parametrize("out", [F32, F16, BF16], ids=str)
 def test_the_sum_is_right(out: DType, epilogue: Epilogue, beta: float) -> None:

@@ -62,7 +62,7 @@ def right(gemm: Gemm, point: Any) -> Build:
     return built
 
 
-@pytest.mark.cross_section("point", every=13)
+@pytest.mark.cross_section("point", every=17)
 @pytest.mark.parametrize("point", small())
 def test_a_point_is_right_at_every_edge(point: Any) -> None:
     """Tiles that end outside, rows of C that end inside 16 bytes, and more tiles than persistent blocks."""
@@ -208,6 +208,7 @@ def test_nothing_is_touched_before_the_kernels_before_have_ended(point: Any) -> 
     assert_waits(build(replace(gemm, n=511, ldb=512), schedule_at(gemm, point)))
 
 
+@pytest.mark.cross_section("point", every=2, at=1)
 @pytest.mark.parametrize("point", [COOPERATIVE, one_tile(128, 128, 2), one_tile(64, 64, 1, subtile=64)])
 def test_the_compiler_moves_no_load_before_the_wait(point: Any) -> None:
     pytest.importorskip("nvidia")

@@ -40,7 +40,7 @@ def right(rung: Rung, gemm: Gemm, **options: Any) -> None:
     assert not run.errors
 
 
-@pytest.mark.cross_section("rung", "shape", every=21)
+@pytest.mark.cross_section("rung", "shape", every=29)
 @pytest.mark.parametrize("shape", SHAPES, ids=lambda shape: "x".join(map(str, shape)))
 @pytest.mark.parametrize("rung", rungs())
 def test_awkward_shapes(rung: Rung, shape: tuple[int, int, int]) -> None:
@@ -64,7 +64,7 @@ def test_padded_leading_dimensions(rung: Rung) -> None:
         assert gaps.any() and np.isnan(gemm.out.decode(run.c[gaps])).all(), "a gap of C was written"
 
 
-@pytest.mark.cross_section("rung", every=13, at=1)
+@pytest.mark.cross_section("rung", every=19, at=1)
 @pytest.mark.parametrize("rung", rungs())
 def test_factors_and_a_c_that_must_not_be_read(rung: Rung) -> None:
     for factors in ({}, {"alpha": 0.0}, {"alpha": 2.0, "beta": 1.0}, {"alpha": 0.0, "beta": -1.0}):
@@ -98,7 +98,7 @@ def test_vectorised_te_rungs_refuse_row_major_a(name: str) -> None:
     )
 
 
-@pytest.mark.cross_section("rung", every=19)
+@pytest.mark.cross_section("rung", every=29)
 @pytest.mark.parametrize("rung", rungs())
 def test_every_variant_is_right_where_it_applies(rung: Rung) -> None:
     """130 x 70 x 33 is not a multiple of anything: only the variants without exact dimensions apply."""
@@ -156,7 +156,7 @@ TENSOR_FORMATS = [
 ]
 
 
-@pytest.mark.cross_section("rung", "name", every=23)
+@pytest.mark.cross_section("rung", "name", every=31)
 @pytest.mark.parametrize(("rung", "name"), TENSOR_FORMATS)
 def test_tensor_cores_in_every_format_and_order(rung: Rung, name: str) -> None:
     """Whole tiles, of which the rung makes claims; and edges, for C in either order."""

@@ -62,7 +62,7 @@ def shared_out(gemm: Gemm, tile: WgmmaTile, blocks: int) -> Build:
 NT = Gemm(75, 130, 64 * 9 + 8, BF16, out=BF16, beta=0.5, b=Order.COL)
 
 
-@pytest.mark.cross_section("gemm", "tile", every=4)
+@pytest.mark.cross_section("gemm", "tile", every=6)
 @pytest.mark.parametrize("blocks", [2, 4])
 @pytest.mark.parametrize("tile", [SMALL, SKINNY, WgmmaTile(32, 128, 2, swap_ab=True), WgmmaTile(128, 40, 2)], ids=str)
 @pytest.mark.parametrize(

@@ -56,14 +56,14 @@ def test_a_strided_batch_by_tma(name: str, shared: str) -> None:
     assert all(one.rank == 3 for one in built.kernel.maps)
 
 
-@pytest.mark.cross_section("name", every=2)
+@pytest.mark.cross_section("name", every=3)
 @pytest.mark.parametrize("name", BY_TMA)
 def test_each_matrix_of_a_batch_is_added_to_what_lay_there(name: str) -> None:
     gemm = Gemm(136, 136, 64, BF16, out=BF16, b=Order.COL, beta=0.5)
-    check_batch(gemm, schedule_at(gemm, BY_TMA[name]), 5, resident_blocks=4, schedule="warps")
+    check_batch(gemm, schedule_at(gemm, BY_TMA[name]), 3, resident_blocks=2, schedule="warps")
 
 
-@pytest.mark.cross_section("name", every=2, at=1)
+@pytest.mark.cross_section("name", every=3, at=1)
 @pytest.mark.parametrize("name", BY_TMA)
 def test_each_problem_of_a_batch_has_a_residual_and_all_share_a_bias(name: str) -> None:
     gemm = Gemm(136, 136, 64, BF16, out=BF16, beta=0.5, epilogue=Epilogue("n", True, Activation.RELU))
@@ -105,7 +105,7 @@ def test_empty_sums_of_a_ping_pong_kernel_come_in_turn(seed: int) -> None:
     assert check(operands, computed).ok
 
 
-@pytest.mark.cross_section("name", "k", "stream_k", every=8)
+@pytest.mark.cross_section("name", "k", "stream_k", every=9)
 @pytest.mark.parametrize("k", [0, 8, 136])
 @pytest.mark.parametrize("stream_k", [False, True])
 @pytest.mark.parametrize("name", BY_THREADS)
@@ -136,7 +136,7 @@ def test_persistent_threads_compute_batches(name: str) -> None:
 GROUPS_OF = [66, 0, 1, 0, 37]
 
 
-@pytest.mark.cross_section("name", every=4, at=2)
+@pytest.mark.cross_section("name", every=8, at=2)
 @pytest.mark.parametrize("name", BY_THREADS)
 def test_groups_by_offsets_of_threads_that_copy_for_themselves(name: str) -> None:
     gemm, schedule = by_threads(name, 116, 72, 40, beta=0.5)

@@ -43,7 +43,7 @@ AMPERE = {
 }  # fmt: skip
 
 
-@pytest.mark.cross_section("epilogue", every=2)
+@pytest.mark.cross_section("epilogue", "rung", every=5)
 @pytest.mark.parametrize("epilogue", EPILOGUES, ids=str)
 @pytest.mark.parametrize(
     ("rung", "point", "gemm"),

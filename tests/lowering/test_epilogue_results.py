@@ -123,7 +123,7 @@ def assert_right(built: Build) -> dict[str, Array]:
     return found
 
 
-@pytest.mark.cross_section("config", every=2)
+@pytest.mark.cross_section("config", "shape", every=4)
 @pytest.mark.parametrize("shape", [(70, 83), (128, 160)], ids=str)
 @pytest.mark.parametrize("config", CONFIGS)
 def test_matrices_beside_c(config: str, shape: tuple[int, int]) -> None:
@@ -133,7 +133,7 @@ def test_matrices_beside_c(config: str, shape: tuple[int, int]) -> None:
     assert_right(built_for(CONFIGS[config], gemm))
 
 
-@pytest.mark.cross_section("config", every=2)
+@pytest.mark.cross_section("config", every=3)
 @pytest.mark.parametrize("config", [name for name in CONFIGS if "swap" not in name])
 def test_folds_of_rows_and_columns(config: str) -> None:
     shape = (70, 88) if "shuffle" in config else (70, 83)

@@ -205,7 +205,7 @@ def test_wrong_offsets_along_k_sum_what_there_is(ends: str) -> None:
         assert verdict.ok, verdict.message
 
 
-@pytest.mark.cross_section("name", "lengths", every=6)
+@pytest.mark.cross_section("name", "lengths", every=9)
 @pytest.mark.parametrize("lengths", ROWS)
 @pytest.mark.parametrize("name", KINDS)
 def test_groups_along_k(name: str, lengths: str) -> None:

@@ -78,7 +78,7 @@ def test_a_matrix_that_begins_anywhere(start: int, ldc: int) -> None:
     right(gemm, by_lanes(gemm, NARROW, SAFE), base_bytes={"C": start})
 
 
-@pytest.mark.cross_section("dtype", "a", every=6)
+@pytest.mark.cross_section("dtype", "a", "b", every=6)
 @pytest.mark.parametrize("dtype", [BF16, F16])
 @pytest.mark.parametrize(("a", "b"), [(Order.ROW, Order.ROW), (Order.ROW, Order.COL), (Order.COL, Order.ROW)])
 def test_orders_formats_and_factors(dtype: Any, a: Order, b: Order) -> None:
@@ -96,11 +96,12 @@ def test_tiles_that_are_whole(exact: str) -> None:
     right(gemm, built)
 
 
-def test_more_tiles_than_blocks_and_an_odd_number_of_parts() -> None:
+@pytest.mark.cross_section("point", every=3)
+@pytest.mark.parametrize("point", [SMALL_PING_PONG, replace(PING_PONG, ping_pong=False), ONE_PART])
+def test_more_tiles_than_blocks_and_an_odd_number_of_parts(point: WgmmaConfig) -> None:
     """A place that was stored from for one tile is filled again for the next."""
     gemm = problem(132, 260, 40, 261)
-    for point in (SMALL_PING_PONG, replace(PING_PONG, ping_pong=False), ONE_PART):
-        right(gemm, by_lanes(gemm, replace(point, stages=2)), resident_blocks=1, schedule="warps")
+    right(gemm, by_lanes(gemm, replace(point, stages=2)), resident_blocks=1, schedule="warps")
 
 
 def test_a_warp_stores_whole_lines() -> None:
@@ -140,7 +141,7 @@ def without_teams(built: Build, dropped: tuple[int, ...]) -> frozenset[Kind]:
 @pytest.mark.cross_section("point", every=3)
 @pytest.mark.parametrize("point", [TALL, COOPERATIVE, SMALL_PING_PONG])
 def test_warps_meet_once_where_there_are_two_places(point: Any) -> None:
-    built = by_lanes(problem(131, 261, 77, 263), point)
+    built = by_lanes(problem(131, 261, 40, 263), point)
     assert without_teams(built, ()) == frozenset()
     of_empty_sums = int(point.ping_pong)  # a barrier in front of the epilogue
     assert without_teams(built, (of_empty_sums,)) & {Kind.RACE, Kind.UNWRITTEN}
@@ -149,7 +150,7 @@ def test_warps_meet_once_where_there_are_two_places(point: Any) -> None:
 @pytest.mark.cross_section("point", every=2)
 @pytest.mark.parametrize("point", [ONE_PART, ONE_STAGE])
 def test_warps_also_meet_before_a_lone_place_is_filled_again(point: Any) -> None:
-    built = by_lanes(problem(131, 261, 77, 263), point)
+    built = by_lanes(problem(131, 261, 40, 263), point)
     assert without_teams(built, ()) == frozenset()
     for dropped in (0, 1):
         assert without_teams(built, (dropped,)) & {Kind.RACE, Kind.UNWRITTEN}

@@ -83,7 +83,7 @@ def test_an_empty_sum_leaves_what_beta_says(name: str) -> None:
 @pytest.mark.parametrize("k", [0, 8, 328, 520])
 def test_stream_k(name: str, k: int) -> None:
     """Blocks have equal parts of the k of all tiles; who waits for whom changes no bit."""
-    gemm = Gemm(200, 136, k, BF16, out=BF16, beta=0.5, lda=max(k, 8), ldb=136)
+    gemm = Gemm(136, 72, k, BF16, out=BF16, beta=0.5, lda=max(k, 8), ldb=72)
     built = replace(ordered(gemm, schedule_at(gemm, KINDS[name])), stream_k=True)
     for blocks in (3, 30):
         some = checked(built, 64, blocks)

@@ -37,7 +37,7 @@ def barriers_of(body: Body) -> list[bool]:
     return [any(path[:n] in loops for n in range(len(path))) for path, s in walk(body) if isinstance(s, Barrier)]
 
 
-@pytest.mark.cross_section("rung", every=15)
+@pytest.mark.cross_section("rung", every=27)
 @pytest.mark.parametrize("rung", rungs())
 def test_every_rung_lowers_for_every_variant(rung: Rung) -> None:
     program = build(rung.gemm(256, 256, 64), rung)

@@ -63,7 +63,7 @@ IN_UNEQUAL_PARTS = [
 """The copies of a tile are interleaved unevenly, the longer runs behind the shorter."""
 
 
-@pytest.mark.cross_section("m", "tile", every=2)
+@pytest.mark.cross_section("m", "tile", every=3)
 @pytest.mark.parametrize("m", [5, 72])
 @pytest.mark.parametrize(("tile", "multiplied"), IN_UNEQUAL_PARTS)
 def test_a_pointer_for_every_copy_of_a_tile_that_is_issued_in_parts(

@@ -46,7 +46,7 @@ def early(findings: Sequence[Finding]) -> set[str]:
     return {finding.buffer for finding in told}
 
 
-@pytest.mark.cross_section("name", every=3)
+@pytest.mark.cross_section("name", every=5)
 @pytest.mark.parametrize("name", BY_TMA)
 def test_a_product_of_the_result_of_the_product_before(name: str) -> None:
     first, kernel = make_operands(FIRST), overlapped(SECOND, name)
@@ -60,7 +60,7 @@ def test_a_product_of_the_result_of_the_product_before(name: str) -> None:
         assert early(run.errors) == {"A"}
 
 
-@pytest.mark.cross_section("name", every=3, at=2)
+@pytest.mark.cross_section("name", every=5, at=2)
 @pytest.mark.parametrize("name", BY_TMA)
 def test_anything_may_be_written_by_the_grid_before_unless_it_is_known(name: str) -> None:
     operands, kernel = make_operands(SECOND), overlapped(SECOND, name)

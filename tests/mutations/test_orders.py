@@ -56,7 +56,7 @@ def test_a_finding_says_in_which_order_and_comes_again() -> None:
     assert messages[0] == messages[1]
 
 
-@pytest.mark.cross_section("seed", every=4)
+@pytest.mark.cross_section("rung", "seed", every=4)
 @pytest.mark.parametrize("seed", [0, 1])
 @pytest.mark.parametrize("rung", LADDERS["hopper"], ids=lambda rung: rung.slug)
 def test_right_kernels_are_clean_in_any_order(rung: Rung, seed: int) -> None:
@@ -74,7 +74,7 @@ def test_the_search_finds_a_named_barrier_that_two_warpgroups_share() -> None:
     assert found.orders <= 10 and "of a search" in found.errors[0].order
 
 
-@pytest.mark.cross_section("rung", every=6)
+@pytest.mark.cross_section("rung", every=9)
 @pytest.mark.parametrize("rung", (*LADDERS["ampere"], *LADDERS["hopper"]), ids=lambda rung: rung.name)
 def test_right_kernels_have_one_order(rung: Rung) -> None:
     """Their barriers leave no choice: one order of each block speaks for all. A persistent block has several tiles."""

@@ -89,7 +89,7 @@ def seconds(work: Work, spec: DeviceSpec, blocks_per_sm: int = 1) -> float:
     return float(np.max(predict_seconds(work, spec, blocks_per_sm=blocks_per_sm, dram_bytes=0)))
 
 
-@pytest.mark.cross_section("name", "orders", every=8)
+@pytest.mark.cross_section("name", "orders", every=10)
 @pytest.mark.parametrize(("name", "orders"), CASES)
 def test_the_forms_are_what_the_simulator_counts(name: str, orders: str) -> None:
     """As far as the time model sees it: for one block on an SM, for several, and where memory is not a bound."""
@@ -168,7 +168,7 @@ def own_tiles() -> list[tuple[str, GemmConfig]]:
     return [(name, config) for name in ("bf16", "tf32", "f32") for config in configurations(problem(name, "NT"), H200)]
 
 
-@pytest.mark.cross_section("config", every=5)
+@pytest.mark.cross_section("config", every=7)
 @pytest.mark.parametrize(
     ("name", "config"), own_tiles(), ids=lambda one: one if isinstance(one, str) else described(one)
 )
@@ -186,7 +186,7 @@ def streamed(orders: str) -> list[tuple[Gemm, GemmConfig]]:
     return [(gemm, config) for config in configurations(gemm, H200)]
 
 
-@pytest.mark.cross_section("config", every=13)
+@pytest.mark.cross_section("config", every=17)
 @pytest.mark.parametrize(("gemm", "config"), streamed("NN") + streamed("NT"))
 def test_loads_of_the_next_tile_come_before_the_fmas_of_this_one(gemm: Gemm, config: GemmConfig) -> None:
     """In machine code, where ptxas decides it: all SIMT candidates of the H200 start their loads first in a k tile."""

@@ -48,16 +48,18 @@ def table(name: str) -> str:
         "",
         f"{'M x N x K':18}{'format':8}" + "".join(f"{orders:38}" for orders in ORDERS).rstrip(),
     ]
-    for m, n, k in SHAPES:
+    for number, (m, n, k) in enumerate(SHAPES):
         for format in FORMATS:
             found = []
-            for orders in ORDERS:
+            for at, orders in enumerate(ORDERS):
                 request = asked(m, n, k, format, orders)
                 best = next(estimated(request, planner.spec))
+                found.append(short(best))
+                if (number + at) % len(ORDERS):
+                    continue  # plans of one order of each shape are made
                 plan = planner.plan(request)
                 is_best = plan.words == str(best) or isinstance(best.kernel, GemvConfig)
                 assert is_best, f"{best} was chosen and {plan.words} planned for {request}"
-                found.append(short(best))
             told = [own if not i or own != found[i - 1] else SAME for i, own in enumerate(found)]
             lines.append(f"{f'{m}x{n}x{k}':18}{format:8}" + "".join(f"{one:38}" for one in told).rstrip())
     return "\n".join(lines) + "\n"

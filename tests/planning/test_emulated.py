@@ -51,7 +51,7 @@ def request_of(gemm: Gemm, how: Algorithm, **more: Any) -> Request:
     return Request(gemm, alignment_of(gemm), algorithm=how, **more)
 
 
-@pytest.mark.cross_section("how", "orders", every=4)
+@pytest.mark.cross_section("how", "orders", every=5)
 @pytest.mark.parametrize("orders", ["NN", "NT", "TN", "TT"])
 @pytest.mark.parametrize("how", ALGORITHMS.values(), ids=str)
 def test_every_algorithm_in_every_order(how: Algorithm, orders: str) -> None:
@@ -102,6 +102,7 @@ def test_rows_and_columns_of_any_magnitude_by_scaled_pieces() -> None:
     assert_within_bound(request_of(gemm, F16X3), operands)
 
 
+@pytest.mark.cross_section("how", "shared", every=3)
 @pytest.mark.parametrize("how", [BF16X6, TF32X3, F16X3], ids=str)
 @pytest.mark.parametrize("shared", ["", "A", "B"])
 def test_batches(how: Algorithm, shared: str) -> None:

@@ -64,7 +64,7 @@ def test_groups_are_one_launch_of_resident_blocks(name: str) -> None:
     assert pointers == ["A", "B", "C", "group_ends"]
 
 
-@pytest.mark.cross_section("name", every=2)
+@pytest.mark.cross_section("name", every=3)
 @pytest.mark.parametrize("name", REQUESTS)
 def test_each_of_the_first_choices_can_be_lowered(name: str) -> None:
     request = REQUESTS[name]
@@ -166,7 +166,7 @@ SIMULATED: dict[str, tuple[Size, Gemm, list[int]]] = {
 }
 
 
-@pytest.mark.cross_section("name", "number", every=2)
+@pytest.mark.cross_section("name", "number", every=3)
 @pytest.mark.parametrize("number", range(2))
 @pytest.mark.parametrize("name", SIMULATED)
 def test_what_is_chosen_is_right(name: str, number: int) -> None:

@@ -44,7 +44,7 @@ def kernel_of(drawing: Drawing, variant: Variant) -> Kernel | None:
 
 
 @given(schedules())
-@settings(max_examples=budget(12), phases=NO_SHRINKING)
+@settings(max_examples=budget(8), phases=NO_SHRINKING)
 def test_every_step_keeps_the_result(drawing: Drawing) -> None:
     described(drawing)
     operands = make_operands(drawing.gemm)
@@ -55,7 +55,7 @@ def test_every_step_keeps_the_result(drawing: Drawing) -> None:
 
 
 @given(schedules())
-@settings(max_examples=budget(12), phases=NO_SHRINKING)
+@settings(max_examples=budget(8), phases=NO_SHRINKING)
 def test_what_is_refused_is_refused_in_words(drawing: Drawing) -> None:
     described(drawing)
     for step, error in drawing.refused:
@@ -65,7 +65,7 @@ def test_what_is_refused_is_refused_in_words(drawing: Drawing) -> None:
 
 
 @given(schedules(), st.integers(0, 2**16).map(random.Random), st.sampled_from(("lockstep", "warps")))
-@settings(max_examples=budget(12), phases=NO_SHRINKING)
+@settings(max_examples=budget(8), phases=NO_SHRINKING)
 def test_the_kernel_computes_the_product(drawing: Drawing, rng: random.Random, order: str) -> None:
     variant = random_variant(rng, drawing.program, drawing.gemm)
     described(drawing, variant)
@@ -82,7 +82,7 @@ def test_the_kernel_computes_the_product(drawing: Drawing, rng: random.Random, o
 
 
 @given(schedules())
-@settings(max_examples=budget(12), phases=NO_SHRINKING)
+@settings(max_examples=budget(8), phases=NO_SHRINKING)
 def test_a_kernel_makes_no_name_that_a_schedule_could_have_taken(drawing: Drawing) -> None:
     described(drawing)
     kernel = kernel_of(drawing, Variant(alignment_bytes=1))
@@ -111,7 +111,7 @@ def declared(stmt: Stmt) -> tuple[str, ...]:
 
 
 @given(schedules(whole_factors=True), st.integers(0, 2**16))
-@settings(max_examples=budget(6), phases=NO_SHRINKING)
+@settings(max_examples=budget(4), phases=NO_SHRINKING)
 def test_sums_are_exact_in_whole_numbers(drawing: Drawing, seed: int) -> None:
     described(drawing)
     scheduled = kernel_of(drawing, Variant(alignment_bytes=1))
@@ -135,7 +135,7 @@ def whole_operands(drawing: Drawing, seed: int) -> Operands:
 
 
 @given(schedules(), schedules())
-@settings(max_examples=budget(12), phases=NO_SHRINKING)
+@settings(max_examples=budget(8), phases=NO_SHRINKING)
 def test_schedules_are_values(drawing: Drawing, other: Drawing) -> None:
     described(drawing)
     old, new = other.schedule, drawing.schedule

@@ -39,14 +39,14 @@ def assert_right(rng: random.Random, gemm: Gemm, drawing: Drawing, order: str) -
 
 
 @given(RANDOM, ORDERS)
-@settings(max_examples=budget(24), phases=NO_SHRINKING)
+@settings(max_examples=budget(14), phases=NO_SHRINKING)
 def test_warps_compute_the_product(rng: random.Random, order: str) -> None:
     gemm = random_tensor_gemm(rng)
     assert_right(rng, gemm, random_tensor_schedule(rng, gemm), order)
 
 
 @given(RANDOM, ORDERS)
-@settings(max_examples=budget(16), phases=NO_SHRINKING)
+@settings(max_examples=budget(10), phases=NO_SHRINKING)
 def test_warpgroups_and_tma_compute_the_product(rng: random.Random, order: str) -> None:
     gemm = random_hopper_gemm(rng)
     assert_right(rng, gemm, random_hopper_schedule(rng, gemm), order)

@@ -54,7 +54,7 @@ PAGES: dict[str, Callable[[Path], None] | None] = {
 }
 
 
-@pytest.mark.cross_section("name", "screen", every=7)
+@pytest.mark.cross_section("name", "screen", every=8)
 @pytest.mark.parametrize("name", PAGES)
 @pytest.mark.parametrize("screen", [(1400, False), (390, True), (1400, True), (390, False)])
 def test_nothing_keeps_a_reader_out(

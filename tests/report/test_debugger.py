@@ -49,6 +49,7 @@ def test_a_statement_leads_to_its_step_and_to_its_cuda(conflicts: Watched) -> No
     assert any("Split('k'" in texts.schedule[step] for step in texts.steps_of[loop])
 
 
+@pytest.mark.cross_section("name", every=2)
 @pytest.mark.parametrize(
     ("name", "text", "step"),
     [

@@ -70,7 +70,7 @@ def test_a_warp_of_the_naive_rung_moves_a_sector_for_each_lane() -> None:
     assert b["requests"][0]["sectors"] == 1  # all lanes want the same
 
 
-@pytest.mark.cross_section("name", every=3)
+@pytest.mark.cross_section("name", every=5)
 @pytest.mark.parametrize("name", RUNGS)
 def test_loads_of_one_step_cover_the_tile(name: str) -> None:
     for operand in loads(watched(name)):
@@ -175,7 +175,7 @@ def test_one_half_of_rung_11_loads_while_the_other_multiplies() -> None:
     assert beside[0]["step"] == first["step"] + 1
 
 
-@pytest.mark.cross_section("name", every=3)
+@pytest.mark.cross_section("name", every=5)
 @pytest.mark.parametrize("name", RUNGS)
 def test_a_slot_is_not_filled_before_it_has_been_read(name: str) -> None:
     drawn = timeline(watched(name))

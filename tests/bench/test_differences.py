@@ -256,9 +256,9 @@ def test_a_stopped_run_is_gone_on_with(counted: list[str], tmp_path: Path) -> No
         raise KeyboardInterrupt
 
     with pytest.raises(KeyboardInterrupt):
-        calibration.calibrate([first, second], 128, keep=stop_after_one)
+        calibration.calibrate([first, second], 64, keep=stop_after_one)
     assert counted == ["swizzle/opt"]
-    found = calibration.calibrate([first, second], 128, earlier=read(path))
+    found = calibration.calibrate([first, second], 64, earlier=read(path))
     assert counted == ["swizzle/opt", "worklog/6"]
     assert set(by_rung(found.rows)) == {"swizzle/opt", "worklog/6"} == set(found.sources)
 
@@ -272,6 +272,7 @@ def test_a_rung_whose_kernel_changed_is_counted_again(counted: list[str]) -> Non
     assert counted == [rung.name, rung.name]
 
 
+@pytest.mark.slow
 def test_a_rung_that_failed_is_tried_again(counted: list[str]) -> None:
     found = calibration.calibrate([find_rung("worklog/2")], 128)
     again = calibration.calibrate([find_rung("worklog/2")], 128, earlier=found)

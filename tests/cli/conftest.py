@@ -23,7 +23,9 @@ def cli(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, ker
     for variable in ("COLUMNS", "FORCE_COLOR", "NO_COLOR", "TTY_COMPATIBLE", "TTY_INTERACTIVE"):
         monkeypatch.delenv(variable, raising=False)
     monkeypatch.setenv("TILEWRIGHT_CACHE", str(kernel_cache))
-    monkeypatch.setattr("tilewright.report.outlook.advise", partial(advise, seconds=0))  # tests that ask for edits have their own
+    monkeypatch.setattr(
+        "tilewright.report.outlook.advise", partial(advise, seconds=0)
+    )  # tests that ask for edits have their own
     monkeypatch.setattr("tilewright.cli.output.SECONDS_BETWEEN_WORDS", 1e6)  # nor more lines on a slow machine
 
     def run(*arguments: object) -> Ran:

@@ -45,9 +45,8 @@ def test_tuning_without_a_gpu_says_what_can_be_done_without_one(cli: Cli) -> Non
     )
 
 
-def tuned(cli: Cli, folder: Path, monkeypatch: pytest.MonkeyPatch, matmul_us: float) -> tuple[str, list[Winner]]:
-    """What a search says in which only today's choice and three stages are fast, and the winners it leaves for 512
-    rows."""
+def faked(monkeypatch: pytest.MonkeyPatch, matmul_us: float) -> None:
+    """Searches of five candidates on paper, of which only today's choice and three stages are fast."""
 
     class ByStages(OnPaper):
         def us(self, prepared: Prepared) -> float:
@@ -60,6 +59,11 @@ def tuned(cli: Cli, folder: Path, monkeypatch: pytest.MonkeyPatch, matmul_us: fl
     monkeypatch.setattr("tilewright.cli.tune.todays_plan", lambda *asked: TODAY)
     monkeypatch.setattr("tilewright.cli.tune.make_space", five)
     monkeypatch.setattr("tilewright.cli.tune._Job._peers", lambda job: {"cuBLAS": 100.0})
+
+
+def tuned(cli: Cli, folder: Path, monkeypatch: pytest.MonkeyPatch, matmul_us: float) -> tuple[str, list[Winner]]:
+    """What such a search says, and the winners it leaves for 512 rows."""
+    faked(monkeypatch, matmul_us)
     ran = cli("tune", 512, 512, 512, "--family", "mma", "--dtype", "f16", "--storage", url_of(folder), "--workers", 1)
     assert (ran.code, ran.err) == (0, "")
     return ran.out, [winner for winner in Database().winners() if winner.key.problem.m == 512]
@@ -68,7 +72,7 @@ def tuned(cli: Cli, folder: Path, monkeypatch: pytest.MonkeyPatch, matmul_us: fl
 def test_a_list_is_tuned_and_its_winners_are_taken_over(
     cli: Cli, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    tuned(cli, tmp_path, monkeypatch, matmul_us=300.0)
+    faked(monkeypatch, 300.0)
     shapes, export = tmp_path / "problems.csv", tmp_path / "out" / "winners.jsonl"
     shapes.write_text("m,n,k,dtype\n512,256,128,f16\n256,512,128,f16\n")
     listed = cli("tune", "--shapes", shapes, "--list")
@@ -162,7 +166,7 @@ def test_the_list_shows_candidates_and_their_predictions_best_first(cli: Cli) ->
     listed = cli("tune", 512, 512, 512, "--family", "mma", "--dtype", "f16", "--list", "--json").json["candidates"]
     times = [one["predicted_us"] for one in listed]
     assert times == sorted(times) and {one["config"]["kind"] for one in listed} == {"mma"}
-    assert {one["config"]["stages"] for one in listed} == {2, 3, 4}
+    assert {one["config"]["stages"] for one in listed} == {2, 3, 4, 6}
 
 
 def test_the_list_is_of_the_gpu_that_is_named(cli: Cli) -> None:

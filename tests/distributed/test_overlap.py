@@ -83,6 +83,7 @@ def test_the_model_is_near_what_was_measured_in_turn() -> None:
             assert 0.7 < in_turn_us(gathers, work, NVLINK) / turn < 1.15
 
 
+@pytest.mark.slow
 def test_the_page_is_what_the_model_says() -> None:
     script = Path(__file__).parents[2] / "benchmarks" / "overlap.py"
     subprocess.run([sys.executable, script, "--check"], check=True)

@@ -37,7 +37,7 @@ def ran(name: str) -> tuple[dict[str, Any], list[str]]:
     return run(page, blocks(page.read_text(encoding="utf-8")))
 
 
-@pytest.mark.cross_section("name", every=3)
+@pytest.mark.cross_section("name", every=3, at=1)
 @pytest.mark.parametrize("name", PAGES)
 def test_each_block_prints_what_the_page_says(
     name: str, request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch, tmp_path: Path

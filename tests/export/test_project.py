@@ -66,6 +66,7 @@ def call(project: Project, **changed: Any) -> str:
     return f"{project.name}(0, {', '.join(values)}, 1.0f, 0.0f)"
 
 
+@pytest.mark.slow
 def test_bad_calls_are_refused_before_anything_is_launched(exported: Project, built: Path) -> None:
     said = answers(
         exported,
@@ -87,6 +88,7 @@ def test_bad_calls_are_refused_before_anything_is_launched(exported: Project, bu
     assert {what: text.strip() for what, text in said.items()} == expected
 
 
+@pytest.mark.slow
 def test_a_call_goes_to_the_kernel_whose_needs_it_meets(exported: Project, built: Path) -> None:
     odd = exported.kind != "hopper"
     far = {"M": 1 << 20, "lda": 1 << 12, "ldc": 1 << 12}
@@ -109,6 +111,7 @@ def test_a_call_goes_to_the_kernel_whose_needs_it_meets(exported: Project, built
         assert "multiples of 16 bytes, and N of 8" in said["rows"] == said["ends"]
 
 
+@pytest.mark.slow
 def test_a_launch_is_the_one_described(exported: Project, built: Path) -> None:
     kernel = exported.description["kernels"][-1]
     said = answers(exported, built, {"far": {"M": 1 << 20, "lda": 1 << 12, "ldc": 1 << 12}})["far"]
@@ -144,6 +147,7 @@ def test_each_kernel_is_started_with_as_many_blocks_as_it_wants(tmp_path: Path, 
     }
 
 
+@pytest.mark.slow
 def test_tensor_maps_hold_what_was_passed(exported: Project, built: Path) -> None:
     if exported.kind != "hopper":
         pytest.skip("only TMA needs maps")
@@ -154,6 +158,7 @@ def test_tensor_maps_hold_what_was_passed(exported: Project, built: Path) -> Non
     assert len(said.strip().splitlines()) == len(boxes) + 2
 
 
+@pytest.mark.slow
 def test_programs_say_that_there_is_no_gpu(built: Path) -> None:
     environment = os.environ | {"CUDA_VISIBLE_DEVICES": "-1"}
     assert "Skipped" in ran("ctest", "--test-dir", built, env=environment)

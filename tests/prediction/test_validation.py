@@ -103,6 +103,7 @@ def test_ranks_are_compared_and_ties_share_theirs() -> None:
     assert spearman([1, 2, 2, 3], [1, 2, 2, 3]) == 1.0
 
 
+@pytest.mark.slow
 def test_the_page_is_what_the_model_says() -> None:
     ran = subprocess.run(
         [sys.executable, ROOT / "benchmarks" / "predictions.py", "--check"], capture_output=True, text=True, check=False

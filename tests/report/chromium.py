@@ -36,7 +36,14 @@ class Chromium:
         assert BROWSER is not None
         read_commands, self._commands = os.pipe()
         self._answers, write_answers = os.pipe()
-        words = ["--headless", "--no-sandbox", "--disable-gpu", "--no-first-run", f"--user-data-dir={profile}"]
+        words = [
+            "--headless",
+            "--no-sandbox",
+            "--disable-gpu",
+            "--no-first-run",
+            "--no-zygote",
+            f"--user-data-dir={profile}",
+        ]
         self._process = subprocess.Popen(
             [sys.executable, "-c", _LAUNCH, f"{read_commands}", f"{write_answers}", BROWSER, *words, _BY_PIPE],
             pass_fds=(read_commands, write_answers),

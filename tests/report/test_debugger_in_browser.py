@@ -33,6 +33,7 @@ def pages(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
     return written
 
 
+@pytest.mark.cross_section("name", "width", every=3)
 @pytest.mark.parametrize("name", PAGES)
 @pytest.mark.parametrize(("width", "dark"), [(1400, False), (390, True)])
 def test_pages_open_without_errors_and_fit(

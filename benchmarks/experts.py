@@ -5,9 +5,14 @@
 
 Groups of 8 x 1024 rows, uneven ones, 64 x 64 and 128 x 16, b K-major; FP8 with scales of rows and columns, promoted and
 fast, and with scales of blocks (1 x 128 by 128 x 128), which PyTorch does not have for groups: those beside its product
-with scales of rows. Operands are rotated through more than four times the L2, calls captured into CUDA graphs that are
-replayed in turn. Rows of every group are compared with float64 first: ours above the bound is an error, and the exit
-status is 1. One JSON line a row; the first tells device, date and command. No problem is begun after --seconds.
+with scales of rows. In bf16 also what stands around: gathered rows (`rows=`, beside `_grouped_mm(x[rows], ...)`), the
+weighted sum of two rows a token (`combine_rows`, beside `(y[rows] * weights).sum(1)`), and groups that use 8 of
+128 rows (`counts=`, beside `torch.bmm` of all).
+
+Operands are rotated through more than four times the L2, calls captured into CUDA graphs that are replayed in turn.
+Rows of every group are compared with float64 first (what stands around, with PyTorch's): ours above the bound is an
+error, and the exit status is 1. One JSON line a row; the first tells device, date and command. No problem is begun
+after --seconds.
 """
 
 from __future__ import annotations
@@ -17,11 +22,11 @@ import json
 import sys
 import time
 from collections.abc import Callable, Iterator
-from itertools import accumulate, cycle
+from itertools import accumulate, chain, cycle
 from pathlib import Path
 from typing import Any
 
-from tilewright import extras, grouped_matmul, scaled_grouped_matmul
+from tilewright import combine_rows, extras, grouped_matmul, scaled_grouped_matmul
 from tilewright.bench.records import command, commit, now
 from tilewright.dtypes import BF16, E4M3
 from tilewright.frontend.libraries import library_of
@@ -46,6 +51,12 @@ ROTATED_BYTES = 240_000_000
 MOST_COPIES = 24
 CHECKED = 16
 """Rows of each group, and groups, that are compared with float64."""
+
+AROUND = ("bf16 rows", "bf16 combine", "bf16 counts")
+"""What stands around the products of experts."""
+
+ROOM, USED, MOST_ROOM_BYTES = 128, 8, 4 << 30
+"""Rows that each group has room for, and uses; bytes of the matrices B of groups with counts, at most."""
 
 OURS, PEER = "ours", "peer"
 
@@ -98,6 +109,62 @@ class Bench:
                     row["of_peer"] = round(times[OURS].share_of(times[PEER]), 3)
                 yield row | {"kernel": self._words(kind, pairs[0], scales, ends, fast)}
 
+    def around(self, name: str, problem: Grouped, kinds: list[str]) -> Iterator[dict[str, Any]]:
+        """A row for each kind of `AROUND`."""
+        torch, tokens, groups = self.torch, sum(problem.rows), len(problem.rows)
+        for kind in kinds:
+            torch.cuda.empty_cache()
+            ours, theirs, size, flops = self._pair(kind, problem)
+            copies = max(1, min(MOST_COPIES, -(-ROTATED_BYTES // size)))
+            given = [self._given(kind, problem) for _ in range(copies)]
+            found, expected = ours(*given[0]), theirs(*given[0])
+            if kind.endswith("counts"):
+                found, expected = found[:, :USED], expected[:, :USED]
+            apart = float((found.double() - expected.double()).norm() / expected.double().norm())
+            row = {"problem": name, "sizes": f"{problem} ({tokens} rows, {groups} groups)", "kind": kind}
+            calls = {OURS: _in_turn(ours, given), PEER: _in_turn(theirs, given)}
+            times = interleaved(self.timer, calls, copies=copies)
+            own = times[OURS].median_us
+            row |= {"us": round(own, 2), "of_peer": round(times[OURS].share_of(times[PEER]), 3)}
+            row["gb_per_s" if not flops else "tflops"] = round(flops / own / 1e6 if flops else size / own / 1e3)
+            yield row | {"of_bound": round(apart / 2**-7, 3)}
+
+    def _given(self, kind: str, problem: Grouped) -> tuple[Any, ...]:
+        """The matrices of a call of `AROUND`."""
+        tokens, groups, n, k = sum(problem.rows), len(problem.rows), problem.n, problem.k
+        if kind.endswith("combine"):
+            return (self.drawn(False, tokens, k),)
+        rows = (groups, ROOM, k) if kind.endswith("counts") else (tokens, k)
+        return self.drawn(False, *rows), self.drawn(False, groups, n, k).mT
+
+    def _pair(self, kind: str, problem: Grouped) -> tuple[Callable[..., Any], Callable[..., Any], int, float]:
+        """Our call and PyTorch's of a kind of `AROUND`, the bytes of its matrices, and its operations; 0 for none."""
+        torch, tokens, groups, n, k = self.torch, sum(problem.rows), len(problem.rows), problem.n, problem.k
+        if kind.endswith("combine"):
+            places = torch.randperm(tokens, generator=self.generator, device="cuda").reshape(-1, 2)
+            weights, wide, of_rows = self.factors(tokens // 2, 2), places.long(), 3 * tokens * k
+            narrow = places.int()
+            return (
+                lambda y: combine_rows(y, narrow, weights),
+                lambda y: (y[wide] * weights.unsqueeze(-1)).sum(1).to(y.dtype),
+                *(of_rows, 0.0),
+            )
+        if kind.endswith("counts"):
+            counts = torch.full((groups,), USED, dtype=torch.int32, device="cuda")
+            return (
+                lambda a, b: grouped_matmul(a, b, counts=counts, expected_rows=USED),
+                torch.bmm,
+                *(2 * groups * (ROOM + n) * k, 2.0 * groups * USED * n * k),
+            )
+        ends = torch.tensor(list(accumulate(problem.rows)), dtype=torch.int32, device="cuda")
+        rows = torch.randint(0, tokens, (tokens,), generator=self.generator, device="cuda")
+        named = rows.int()
+        return (
+            lambda a, b: grouped_matmul(a, b, offsets=ends, rows=named),
+            lambda a, b: torch._grouped_mm(a[rows], b, offs=ends),
+            *(2 * (tokens + groups * n) * k, problem.flops),
+        )
+
     def _ours(self, kind: str, scales: tuple[Any, Any], ends: Any, fast: bool) -> Callable[[Any, Any], Any]:
         if kind == "bf16":
             return lambda a, b: grouped_matmul(a, b, offsets=ends)
@@ -149,11 +216,18 @@ def _in_turn(multiply: Callable[[Any, Any], Any], pairs: list[Any]) -> Callable[
     return lambda: multiply(*next(turn))
 
 
+def _has_room(problem: Grouped, kind: str) -> bool:
+    """Whether tokens come in pairs, and the matrices of groups with counts are not too large to be rotated."""
+    if kind.endswith("combine"):
+        return sum(problem.rows) % 2 == 0
+    return not kind.endswith("counts") or 2 * len(problem.rows) * problem.n * problem.k <= MOST_ROOM_BYTES
+
+
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--problems", nargs="*", default=list(PROBLEMS), choices=list(PROBLEMS))
     parser.add_argument("--only", default="", help="kinds that begin so: bf16, fp8, ...")
-    parser.add_argument("--seconds", type=float, default=100.0, help="no problem is begun after this")
+    parser.add_argument("--seconds", type=float, default=50.0, help="no problem is begun after this")
     parser.add_argument("--out", type=Path, required=True)
     asked = parser.parse_args()
     torch: Any = extras.require("torch", "Timing torch._grouped_mm")
@@ -165,7 +239,9 @@ def main() -> int:
         if time.monotonic() - began > asked.seconds:
             print(f"{name}: left out", file=sys.stderr)
             continue
-        for row in bench.rows(name, PROBLEMS[name], kinds):
+        problem = PROBLEMS[name]
+        beside = [kind for kind in AROUND if kind.startswith(asked.only) and _has_room(problem, kind)]
+        for row in chain(bench.rows(name, problem, kinds), bench.around(name, problem, beside)):
             worst = max(worst, row["of_bound"])
             lines.append(json.dumps(row))
             print(lines[-1], flush=True)

@@ -273,6 +273,7 @@ def _targets(asked: argparse.Namespace) -> tuple[Drawn, ...]:
         found += [Drawn(one, "suite") for one in problems(formats=formats, orders=orders)]
     found += drawn(random_shapes(asked.random, asked.seed), formats, orders, seed=asked.seed)
     found += drawn(skinny_shapes(asked.skinny, asked.seed), formats, orders, seed=asked.seed)
+    found += drawn(tiny_shapes(asked.tiny, asked.seed), formats, orders, seed=asked.seed)
     return tuple(scaled for one in found for scaled in _with_scales(one, asked))
 
 
@@ -319,6 +320,15 @@ def told_of_clusters(rows: Sequence[Mapping[str, Any]]) -> str:
         f"clusters along k: the fastest in {wins} of {len(ratios)} problems; {mean(ratios):.3f} times as fast as "
         f"others; of cuBLAS {mean(best):.3f}, without {mean(without):.3f}"
     )
+
+
+def tiny_shapes(count: int, seed: int) -> Iterator[tuple[tuple[int, int, int], str]]:
+    """Where a start takes longest: sizes from 8 to 1024, two of three multiples of 8."""
+    rng = random.Random(seed)
+    for number in range(count):
+        sizes = (round(exp(rng.uniform(log(8), log(1024)))) for _ in range(3))
+        m, n, k = (size // 8 * 8 if number % 3 else size for size in sizes)
+        yield (m, n, k), "random tiny"
 
 
 _MOST_FAULTS = 3
@@ -370,6 +380,7 @@ def main() -> None:
     parser.add_argument("--spread", type=float, default=SPREAD, help="of the logarithms of times by which it draws")
     parser.add_argument("--families", default="", help="to draw from, such as wgmma,mma")
     parser.add_argument("--skinny", type=int, default=0, help="skinny problems with long sums")
+    parser.add_argument("--tiny", type=int, default=0, help="problems of at most 1024 in each direction")
     parser.add_argument("--cluster-k", type=int, default=0, help="of each problem, whose clusters share the sum over k")
     parser.add_argument("--budget", type=float, default=300.0, help="seconds")
     parser.add_argument("--workers", type=int, default=max(1, (os.cpu_count() or 2) - 2))

@@ -1,9 +1,9 @@
-"""Fits estimated times to sweeps, and writes `src/tilewright/planning/{wgmma,wgmma_fp8,simt,mma}_fit.json`.
+"""Fits estimated times to sweeps, and writes `src/tilewright/planning/{wgmma,wgmma_fp8,simt,mma,gemv}_fit.json`.
 
     pip install scipy scikit-learn
     python benchmarks/fit_choice.py wgmma sweep.jsonl ... [--trees] [--check]
 
-wgmma_fp8: products of FP8, of which sweeps may hold others beside them.
+wgmma_fp8: products of FP8, of which sweeps may hold others beside them. gemv: what its estimates are multiplied by.
 
 For wgmma first the constants of `wgmma_cost`, by least squares of logarithms; then, for each family, trees for what is
 left. A plan that is far from the best of its problem weighs less. --trees: the constants stay. --check: how good the
@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import argparse
 import json
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Any
@@ -26,9 +26,19 @@ from tilewright.dtypes import FP8_FORMATS
 from tilewright.kernels.columns import Columns
 from tilewright.planning import wgmma_cost
 from tilewright.planning.correction import FP8_FIT, fitted
-from tilewright.planning.cost import Around, Sizes, features, kernel_seconds, packing_seconds, reduction_seconds
+from tilewright.planning.cost import (
+    Around,
+    Sizes,
+    features,
+    few_rows,
+    kernel_seconds,
+    packing_seconds,
+    problem_features,
+    reduction_seconds,
+)
 from tilewright.planning.on_paper import alignment_of_rows
 from tilewright.planning.packing import Packing, behind_packing
+from tilewright.planning.ranking import estimate_us
 from tilewright.planning.wgmma_cost import Constants
 from tilewright.problem.gemm import Gemm
 from tilewright.suite.problems import Problem
@@ -40,6 +50,9 @@ SPEC = device("H200")
 
 FAMILY = {"wgmma": "wgmma", FP8_FIT: "wgmma", "simt": "simt", "mma": "mma"}
 """The family of kernels of each fit."""
+
+GEMV = "gemv"
+"""The family whose estimates are multiplied by what problems share alone."""
 
 _OUTLIER = 4.0
 """Times of the best of a problem above which a plan is left out: the host was late, or nobody would run it."""
@@ -78,27 +91,32 @@ class Measured:
 def measured(fit: str, paths: Iterable[Path]) -> list[Measured]:
     """The plans in sweeps that a fit is of."""
     kind, found = FAMILY[fit], list[Measured]()
+    for row in rows_of(paths):
+        gemm = Problem.of(row["p"]).gemm
+        if kind == "wgmma" and (gemm.dtype in FP8_FORMATS) is not (fit == FP8_FIT):
+            continue
+        best, ways = row["plans"][0][2], {}
+        for told, _, us in row["plans"]:
+            one = PlanConfig.from_data(told)
+            if one.kernel.kind == kind and us <= _OUTLIER * best:
+                way = Packing(one.packed, one.transposed, one.tile_multiples)
+                ways.setdefault(way, []).append((one.kernel, us))
+        for packing, plans in ways.items():
+            if len(plans) > 1:
+                columns = Columns.of([kernel for kernel, _ in plans], plans[0][0].columns)
+                before = 1e6 * packing_seconds(kind, columns, gemm, SPEC, packing)
+                us = np.maximum(np.array([us for _, us in plans]) - before, 1.0)
+                found.append(Measured(row["p"], kind, gemm, packing, columns, us, row["cublas"]))
+    return found
+
+
+def rows_of(paths: Iterable[Path]) -> Iterator[dict[str, Any]]:
+    """The problems of sweeps whose plans were measured."""
     for path in paths:
         for line in path.read_text(encoding="utf-8").splitlines():
             row = json.loads(line)
-            if not row.get("plans"):
-                continue
-            gemm = Problem.of(row["p"]).gemm
-            if kind == "wgmma" and (gemm.dtype in FP8_FORMATS) is not (fit == FP8_FIT):
-                continue
-            best, ways = row["plans"][0][2], {}
-            for told, _, us in row["plans"]:
-                one = PlanConfig.from_data(told)
-                if one.kernel.kind == kind and us <= _OUTLIER * best:
-                    way = Packing(one.packed, one.transposed, one.tile_multiples)
-                    ways.setdefault(way, []).append((one.kernel, us))
-            for packing, plans in ways.items():
-                if len(plans) > 1:
-                    columns = Columns.of([kernel for kernel, _ in plans], plans[0][0].columns)
-                    before = 1e6 * packing_seconds(kind, columns, gemm, SPEC, packing)
-                    us = np.maximum(np.array([us for _, us in plans]) - before, 1.0)
-                    found.append(Measured(row["p"], kind, gemm, packing, columns, us, row["cublas"]))
-    return found
+            if row.get("plans"):
+                yield row
 
 
 def estimated(one: Measured, at: Constants | None) -> Any:
@@ -151,7 +169,7 @@ def table(data: Sequence[Measured], at: Constants | None) -> tuple[Any, Any, Any
         sizes = one.sizes
         lengths = tuple(np.broadcast_to(length, len(seconds)) for length in (sizes.m, sizes.n, sizes.k))
         x.append(features(one.kind, one.columns, one.read, SPEC, lengths, seconds))
-        # What all plans of a problem share decides nothing, and would take leaves from what does.
+        # What all plans of a problem share would take leaves from what tells them apart: `fit_shared`.
         left = np.log(one.us / (1e6 * seconds))
         y.append(left - np.average(left, weights=one.weights))
         w.append(one.weights)
@@ -163,6 +181,36 @@ def fit_trees(x: Any, y: Any, w: Any) -> Any:
     from sklearn.ensemble import HistGradientBoostingRegressor
 
     return HistGradientBoostingRegressor(**_TREES).fit(x, y, sample_weight=w)
+
+
+def fit_shared(data: Sequence[Measured], at: Constants | None) -> Any:
+    """Trees of what the plans of a problem share."""
+
+    left = [np.log(one.us / (1e6 * estimated(one, at))) for one in data]
+    y = [float(np.average(of, weights=one.weights)) for of, one in zip(left, data, strict=True)]
+    return trees_of_problems([one.read for one in data], y)
+
+
+def trees_of_problems(problems: Sequence[Gemm], y: Sequence[float]) -> Any:
+    from sklearn.ensemble import HistGradientBoostingRegressor
+
+    options = _TREES | {"max_iter": 40, "max_leaf_nodes": 15, "min_samples_leaf": min(30, max(4, len(y) // 30))}
+    x = np.concatenate([problem_features(one) for one in problems])
+    return HistGradientBoostingRegressor(**options).fit(x, np.array(y))
+
+
+def fit_gemv(paths: Iterable[Path]) -> dict[str, Any]:
+    """What the estimates of the family gemv are multiplied by, which has a kernel or two for a problem."""
+    problems, y = list[Gemm](), list[float]()
+    for row in rows_of(paths):
+        gemm = Problem.of(row["p"]).gemm
+        for told, _, us in row["plans"]:
+            one = PlanConfig.from_data(told)
+            if one.kernel.kind == "gemv":
+                problems.append(few_rows(gemm))
+                y.append(float(np.log(us / estimate_us(one, gemm, SPEC, alignment_of_rows(gemm)))))
+    print(f"{len(problems)} problems; off by {np.mean(y):+.3f}, {np.std(y):.3f} in the logarithm")
+    return told_trees(trees_of_problems(problems, y))
 
 
 def judged(data: Sequence[Measured], logarithms: Sequence[Any]) -> str:
@@ -211,11 +259,18 @@ def told_trees(model: Any) -> dict[str, Any]:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("kind", choices=tuple(FAMILY))
+    parser.add_argument("kind", choices=(*FAMILY, GEMV))
     parser.add_argument("sweeps", type=Path, nargs="+")
     parser.add_argument("--trees", action="store_true")
     parser.add_argument("--check", action="store_true")
     asked = parser.parse_args()
+    file = OUT / f"{asked.kind}_fit.json"
+    if asked.kind == GEMV:
+        file.write_text(json.dumps({"constants": {}, "trees": []}), encoding="utf-8")
+        fitted.cache_clear()
+        shared = fit_gemv(asked.sweeps)
+        write(file, {"constants": {}, "start": 0.0, "depth": 0, "trees": [], "shared": shared})
+        return
     data = measured(asked.kind, asked.sweeps)
     print(f"{len(data)} problems, {sum(len(one.us) for one in data)} plans")
     at = None
@@ -224,14 +279,19 @@ def main() -> None:
     if asked.check:
         check(data, at)
         return
-    file = OUT / f"{asked.kind}_fit.json"
     told = {"constants": {} if at is None else {field.name: getattr(at, field.name) for field in fields(Constants)}}
     file.write_text(json.dumps({**told, "start": 0.0, "depth": 0, "trees": []}), encoding="utf-8")
     fitted.cache_clear()
     x, y, w, _ = table(data, at)
-    trees = json.dumps({**told, **told_trees(fit_trees(x, y, w))}, separators=(",", ":"))
-    file.write_text(trees.replace('{"feature"', '\n{"feature"') + "\n", encoding="utf-8")
-    print(f"{file.name}: {len(trees)} bytes")
+    told |= {"shared": told_trees(fit_shared(data, at))}
+    write(file, {**told, **told_trees(fit_trees(x, y, w))})
+
+
+def write(file: Path, told: dict[str, Any]) -> None:
+    """A line for each tree."""
+    text = json.dumps(told, separators=(",", ":"))
+    file.write_text(text.replace('{"feature"', '\n{"feature"') + "\n", encoding="utf-8")
+    print(f"{file.name}: {len(text)} bytes")
 
 
 if __name__ == "__main__":

@@ -9,10 +9,12 @@ from typing import Any
 import numpy as np
 
 from tilewright.dtypes import F32
+from tilewright.ir.kernel import MAX_SHARED_BYTES
 from tilewright.kernels import mma, simt, wgmma
 from tilewright.kernels.columns import Columns
 from tilewright.kernels.law import legal
 from tilewright.kernels.simt import SERPENTINE
+from tilewright.kernels.tile_sizes import warps_of
 from tilewright.kernels.wgmma_steps import SWIZZLE_ATOM_BYTES, reads_orders, stages_c, tma_stores
 from tilewright.problem.epilogue import PLAIN
 from tilewright.problem.gemm import Gemm, Order
@@ -92,6 +94,34 @@ def wgmma_core(gemm: Gemm) -> Columns:
     return found
 
 
+def mma_core(gemm: Gemm) -> Columns:
+    """Tiles of mma.sync whose sizes are powers of two, with 2 to 8 warps and a ring of 6, 4 or 3 stages. What is legal
+    depends on formats and orders alone; a table of each is kept."""
+    key = ("mma", gemm.dtype, gemm.product, gemm.out, gemm.a, gemm.b, gemm.c, gemm.accumulators, gemm.block_scales)
+    found = _CORES.get(key)
+    if found is None:
+        c = product(
+            **dict.fromkeys(("double_buffered_fragments", "interleaved_copies", "serpentine"), (1,)),
+            **dict.fromkeys(("split_k", "accumulators", "cluster_k", "raster_rows"), (1,)),
+            **dict.fromkeys(("in_place_fragments", "n_outer", "persistent", "promote_every"), (0,)),
+            **dict.fromkeys(("copy_issue_distance", "row_threads"), (0,)),
+            m=(16, 32, 64, 128),
+            n=(16, 32, 64, 128, 256),
+            k=tuple(size // gemm.dtype.bytes for size in (64, 128)),
+            warp_m=(16, 32, 64),
+            warp_n=(16, 32, 64),
+            stages=(4,),
+            store=("per_thread", "shared"),
+        )
+        warps, small = warps_of(c), c.m * c.n <= _SMALL_TILE
+        c = c[(warps >= np.where(small, 2, 4)) & (warps <= _MOST_SMALL_WARPS)]
+        stage_bytes = (c.m + c.n) * c.k * gemm.dtype.bytes
+        c = c.with_columns(stages=np.where(6 * stage_bytes <= _SHORT_RING_BYTES, 6, 4))
+        c = c.with_columns(stages=np.where(mma.shared_bytes(c, gemm.dtype.bytes) <= MAX_SHARED_BYTES, c.stages, 3))
+        found = _CORES[key] = c[legal(mma.LAWS, c, gemm)].kept()
+    return found
+
+
 def _wgmma_tiles(gemm: Gemm, options: Mapping[str, Any]) -> Columns:
     """Cooperative, ping-pong and swap-AB tiles with the deepest ring that fits, persistent or a block a tile."""
     k = SWIZZLE_ATOM_BYTES // gemm.dtype.bytes
@@ -118,6 +148,13 @@ def _wgmma_tiles(gemm: Gemm, options: Mapping[str, Any]) -> Columns:
 
 _MOST_SMALL_WARPS = 8
 """Of a block with a small tile: more would share few MMAs."""
+
+
+_SMALL_TILE = 64 * 64
+"""Elements of C up to which a block may have two warps."""
+
+_SHORT_RING_BYTES = 64 << 10
+"""Up to which a ring has 6 stages."""
 
 
 def _mma(gemm: Gemm) -> Columns:
@@ -157,7 +194,7 @@ def _mma(gemm: Gemm) -> Columns:
         persistent=(0,),
     )
     new = (np.minimum(small.m, small.n) < 64) | (np.minimum(small.warp_m, small.warp_n) < 32) | (small.stages == 6)
-    warps = small.m // small.warp_m * (small.n // small.warp_n)
+    warps = warps_of(small)
     c = joined(large, small[new & (warps >= 2) & (warps <= _MOST_SMALL_WARPS)])
     flowing = c.persistent
     c = c.with_columns(

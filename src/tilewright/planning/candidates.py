@@ -21,7 +21,7 @@ from tilewright.kernels.mma import MmaConfig
 from tilewright.kernels.mma_presets import BEST as MMA_BEST
 from tilewright.kernels.mma_presets import at_depth
 from tilewright.kernels.simt import SimtConfig
-from tilewright.kernels.spaces import wgmma_core
+from tilewright.kernels.spaces import mma_core, wgmma_core
 from tilewright.kernels.wgmma_scales import blocks_fit, scale_registers
 from tilewright.kernels.wgmma_steps import INSTRUCTION_ROWS
 from tilewright.planning.correction import FITTED_FOR
@@ -72,7 +72,10 @@ def listed(gemm: Gemm, spec: DeviceSpec) -> tuple[str, Columns]:
     rate = spec.tensor.flops_per_clk_per_sm(gemm.multiplied.rate, "f32") if gemm.multiplied is not F32 else 0
     as_f16 = gemm.multiplied in FP8_FORMATS and spec.compute_capability[0] == 9
     if rate and spec.compute_capability >= (8, 0) and not as_f16:
-        return "mma", _mma(gemm.dtype)
+        if spec.compute_capability != FITTED_FOR:
+            return "mma", _mma(gemm.dtype)
+        c = mma_core(gemm)
+        return "mma", c.with_columns(raster_rows=_raster_rows(gemm, spec, c) * np.ones_like(c.m))
     return "simt", _simt(gemm, spec)
 
 

@@ -1,9 +1,10 @@
 """What measurements add to estimated times: regression trees over features of a plan, fitted to sweeps of the H200.
 
-The data of a family are `wgmma_fit.json`, `simt_fit.json`: constants of its terms, then the trees; those of wgmma with
-FP8 operands `wgmma_fp8_fit.json`.
-`benchmarks/fit_choice.py` writes them. A tree asks at each node whether a feature is at most a threshold; the logarithm
-of measured over estimated time is the sum of the leaves that a plan reaches.
+The data of a family are `wgmma_fit.json`, `mma_fit.json`, `simt_fit.json`: constants of its terms, then the trees;
+those of wgmma with FP8 operands `wgmma_fp8_fit.json`. `benchmarks/fit_choice.py` writes them. A tree asks at each node
+whether a feature is at most a threshold; the logarithm of measured over estimated time is the sum of the leaves that a
+plan reaches, and of those that its problem reaches in trees which ask about the problem alone: they decide between
+families.
 """
 
 from __future__ import annotations
@@ -78,15 +79,16 @@ def stacked(features: Sequence[Any], plans: int) -> Any:
 
 @dataclass(frozen=True, slots=True)
 class Fit:
-    """What was fitted: constants by name, and the trees."""
+    """What was fitted: constants by name, trees of what tells plans of a problem apart, trees of what they share."""
 
     constants: dict[str, float]
-    trees: Trees | None
+    trees: Trees | None = None
+    shared: Trees | None = None
 
 
 def fit_for(kind: str, dtype: DType) -> Fit:
     """The fit for a family that multiplies operands of a format."""
-    own = fitted(FP8_FIT) if kind == "wgmma" and dtype in FP8_FORMATS else Fit({}, None)
+    own = fitted(FP8_FIT) if kind == "wgmma" and dtype in FP8_FORMATS else Fit({})
     return own if own.constants else fitted(kind)
 
 
@@ -99,6 +101,8 @@ def fitted(kind: str) -> Fit:
     """The fit that is shipped by a name, of a family or `FP8_FIT`; an empty one where there is none."""
     file = resources.files("tilewright.planning").joinpath(f"{kind}_fit.json")
     if not file.is_file():
-        return Fit({}, None)
+        return Fit({})
     told = json.loads(file.read_text(encoding="utf-8"))
-    return Fit(told["constants"], Trees.from_json(told) if told["trees"] else None)
+    shared = told.get("shared")
+    trees, shared = (Trees.from_json(one) if one and one["trees"] else None for one in (told, shared))
+    return Fit(told["constants"], trees, shared)

@@ -18,10 +18,11 @@ from tilewright.device.spec import DeviceSpec
 from tilewright.dtypes import F32
 from tilewright.kernels.block_work import Setting
 from tilewright.kernels.columns import Column, Columns
+from tilewright.kernels.tile_sizes import accumulators_of, warps_of
 from tilewright.model.time import DRAM_SHARE, EARLY_SECONDS, LAUNCH_SECONDS
 from tilewright.planning import wgmma_cost
 from tilewright.planning.block_clocks import blocks_per_sm, sm_clocks
-from tilewright.planning.correction import FITTED_FOR, Trees, fit_for, stacked
+from tilewright.planning.correction import FITTED_FOR, Fit, fit_for, stacked
 from tilewright.planning.exchange import exchange_clocks, parts_of
 from tilewright.planning.packing import TMA_BYTES, Packing, behind_packing
 from tilewright.problem.gemm import Gemm, Order
@@ -51,7 +52,11 @@ MORE_LAUNCHES_SECONDS = 1e-6
 with cuda.core), and is mostly ahead of the GPU; in a graph it costs nothing."""
 
 _PACKING_LAUNCH_SECONDS = 2.5e-6
-"""And a launch that packs operands: the kernel behind it waits for all of it."""
+"""And a launch that packs operands, or makes pieces or codes of them: the kernel behind it waits for all of it."""
+
+_PACKED_EARLY_SECONDS = 0.6e-6
+"""What less than other launches one takes that packs operands, measured in graphs on an H200: 48 problems of 1 to 30 us
+took 1.4 us beside the kernel and the bytes that move, where others take 2 (benchmarks/choice_sweep.py)."""
 
 _IDLE = 0.05
 """How much longer memory takes for the same bytes if hardly an SM asks for them: to tell apart what is alike."""
@@ -141,10 +146,10 @@ def plan_seconds(
     block does not fit on an SM. The host's time for further launches counts. corrected: so many of the best of all get
     what measurements add to the estimate, where there are some of the family; the others follow behind them."""
     found = [_estimate(kind, c, gemm, spec, around) for c, around in tables]
-    trees = fit_for(kind, gemm.dtype).trees if spec.compute_capability == FITTED_FOR and gemm.pieces is None else None
-    if trees is None or not found:
+    fit = fit_for(kind, gemm.dtype) if spec.compute_capability == FITTED_FOR and gemm.pieces is None else Fit({})
+    if fit.trees is None or not found:
         return [one.total for one in found]
-    return _as_measured(kind, found, spec, trees, tables[0][1].count, corrected)
+    return _as_measured(kind, found, spec, fit, tables[0][1].count, corrected)
 
 
 def _estimate(kind: str, c: Columns, gemm: Gemm, spec: DeviceSpec, around: Around) -> Estimate:
@@ -154,7 +159,7 @@ def _estimate(kind: str, c: Columns, gemm: Gemm, spec: DeviceSpec, around: Aroun
     kernel = kernel_seconds(kind, c, read, spec, around, sizes)
     before: Any = 0.0
     if packing.packed:
-        before = packing_seconds(kind, c, gemm, spec, packing, around.count) + _PACKING_LAUNCH_SECONDS
+        before = packing_seconds(kind, c, gemm, spec, packing, around.count)
     parts = c.split_k > 1
     reduced = np.where(parts, reduction_seconds(sizes, gemm, spec, c.split_k), 0.0)
     if packing.tile_multiples:
@@ -163,29 +168,52 @@ def _estimate(kind: str, c: Columns, gemm: Gemm, spec: DeviceSpec, around: Aroun
     return Estimate(c, read, sizes, before, kernel, reduced, more)
 
 
-def _as_measured(
-    kind: str, found: Sequence[Estimate], spec: DeviceSpec, trees: Trees, count: int, most: int
-) -> list[Any]:
+def _as_measured(kind: str, found: Sequence[Estimate], spec: DeviceSpec, fit: Fit, count: int, most: int) -> list[Any]:
     """The seconds of plans. `correction` corrects those of the kernels with their reduction, of the best plans."""
-    totals = [one.total for one in found]
-    starts = np.cumsum([0, *(len(total) for total in totals)])
-    together = np.concatenate([one.packing + one.kernel + one.reduced for one in found])
+    assert fit.trees is not None
+    terms = [one.kernel + one.reduced for one in found]
+    starts = np.cumsum([0, *(len(of) for of in terms)])
+    together = np.concatenate([one.packing + of for one, of in zip(found, terms, strict=True)])
     best = np.argpartition(together, most)[:most] if len(together) > most else np.arange(len(together))
     best = np.sort(best[np.isfinite(together[best])])
     ends = np.searchsorted(best, starts)
     chosen = [best[ends[at] : ends[at + 1]] - starts[at] for at in range(len(found))]
     if not len(best):
-        return totals
-    kernels = [(one.kernel + one.reduced)[rows] for one, rows in zip(found, chosen, strict=True)]
-    factor = np.exp(trees.logarithms(_features_of(kind, found, chosen, kernels, spec, count)))
-    for at, (rows, kernel) in enumerate(zip(chosen, kernels, strict=True)):
-        totals[at][rows] += kernel * (factor[ends[at] : ends[at + 1]] - 1)
+        return [one.total for one in found]
+    kernels = [of[rows] for of, rows in zip(terms, chosen, strict=True)]
+    factor = np.exp(fit.trees.logarithms(_features_of(kind, found, chosen, kernels, spec, count)))
+    totals = []
+    for at, (one, rows, kernel) in enumerate(zip(found, chosen, kernels, strict=True)):
+        shared = shared_factor(fit, one.read, count)
+        total = one.packing + one.more + terms[at] * shared
+        total[rows] += kernel * shared * (factor[ends[at] : ends[at + 1]] - 1)
+        totals.append(total)
     slowest = max(np.max(total[rows], initial=0.0) for total, rows in zip(totals, chosen, strict=True))
     for total, rows in zip(totals, chosen, strict=True):
         behind = np.maximum(total, slowest)
         behind[rows] = total[rows]
         total[:] = behind
     return totals
+
+
+def shared_factor(fit: Fit, read: Gemm, count: int = 1) -> float:
+    """What the times of all kernels of a problem are multiplied by."""
+    return 1.0 if fit.shared is None else float(np.exp(fit.shared.logarithms(problem_features(read, count))[0]))
+
+
+def few_rows(gemm: Gemm) -> Gemm:
+    """The problem, or its transpose, whose result has no more rows than columns: to GEMV kernels they are the same."""
+    if gemm.m <= gemm.n:
+        return gemm
+    a, b = (Order.COL if order is Order.ROW else Order.ROW for order in (gemm.b, gemm.a))
+    return Gemm(gemm.n, gemm.m, gemm.k, gemm.dtype, a=a, b=b, out=gemm.out, product=gemm.product)
+
+
+def problem_features(read: Gemm, count: int = 1) -> Any:
+    """What the trees ask about that know a problem alone, (1, features)."""
+    moved_bytes = count * ((read.m * read.k + read.n * read.k) * read.dtype.bytes + read.m * read.n * read.out.bytes)
+    sizes = (np.log2(max(1, size)) for size in (read.m, read.n, read.k, count * read.flops, moved_bytes))
+    return stacked((*sizes, read.dtype.bytes, read.out.bytes, *_how_operands_lie(read)), 1)
 
 
 def _features_of(
@@ -237,8 +265,17 @@ def _own_features(kind: str, c: Columns) -> tuple[Any, ...]:
     """Of the options that one family has."""
     if kind == "simt":
         return c.lanes_m, c.b_transport == "cp_async", c.unroll, c.copied, c.columns_together
-    store = (c.store == "shared") + 2 * (c.store == "quad_shuffle")
-    return store, c.double_buffered_fragments, c.in_place_fragments, c.interleaved_copies, c.n_outer, c.persistent
+    store, warps = (c.store == "shared") + 2 * (c.store == "quad_shuffle"), warps_of(c)
+    shape = np.log2(warps), warps & (warps - 1) > 0, np.log2(accumulators_of(c))
+    return (
+        *shape,
+        store,
+        c.double_buffered_fragments,
+        c.in_place_fragments,
+        c.interleaved_copies,
+        c.n_outer,
+        c.persistent,
+    )
 
 
 def _tiled_features(
@@ -332,7 +369,8 @@ def packing_seconds(kind: str, c: Any, gemm: Gemm, spec: DeviceSpec, packing: Pa
         operand = gemm.operand(name)
         elements = elements + length[operand.strided] * length[operand.contiguous]
     size_bytes = 2 * count * elements * gemm.dtype.bytes
-    return moving(size_bytes, spec, bool(packing.packed))
+    more = -_PACKED_EARLY_SECONDS if spec.compute_capability == FITTED_FOR else _PACKING_LAUNCH_SECONDS
+    return moving(size_bytes, spec, bool(packing.packed)) + bool(packing.packed) * more
 
 
 def reduction_seconds(sizes: Any, gemm: Gemm, spec: DeviceSpec, parts: Column) -> Any:

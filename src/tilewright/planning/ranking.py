@@ -35,8 +35,8 @@ from tilewright.planning.candidates import (
     promoted,
     with_options,
 )
-from tilewright.planning.correction import fit_for
-from tilewright.planning.cost import CORRECTED, MORE_LAUNCHES_SECONDS, Around, plan_seconds
+from tilewright.planning.correction import FITTED_FOR, fit_for, fitted
+from tilewright.planning.cost import CORRECTED, MORE_LAUNCHES_SECONDS, Around, few_rows, plan_seconds, shared_factor
 from tilewright.planning.packing import TMA_BYTES, Alignment, Packing, behind_packing, ways_to_pack
 from tilewright.planning.skinny import estimate_us as skinny_us
 from tilewright.planning.skinny import skinny_for
@@ -67,6 +67,11 @@ the whole ones. The parts of long FFMA sums cost least: in f32 768 x 4096 x 1433
 
 _LEAST_K_TILES = {"simt": 4, "mma": 8, "wgmma": 8}
 """K tiles of one product that are worth a part of split-K, by family: those of FFMA take longest."""
+
+_SMALL_PRODUCTS, _SMALL_BYTES = 64_000_000, 4 << 20
+"""Products, and bytes of the matrices, up to which mma.sync may be faster than wgmma. H200, bf16, operands that TMA
+reads: 784 x 32 x 136 takes 2.1 us and 2.5, 112 x 40 x 920 3.2 and 3.6, but 1112 x 536 x 112 3.9 and 3.4
+(benchmarks/choice_sweep.py --families mma)."""
 
 _FINALISTS = 8
 """Kernels whose options are all priced."""
@@ -181,11 +186,13 @@ def ranked(
     count = 1 if stack is None else stack.count
     found = candidates(gemm, spec, count)
     for kind, table in (promoted(found, promote_every, gemm) if promote_every else found).items():
-        if any(one.kind == "wgmma" and not one.packing.packed for one in tables):
-            break  # where wgmma reads operands as they lie, mma.sync is no faster
+        direct = any(one.kind == "wgmma" and not one.packing.packed for one in tables)
+        if direct and not (spec.compute_capability == FITTED_FOR and _is_small(gemm, count)):
+            break  # where wgmma reads operands as they lie, mma.sync is faster for small problems only
         whole = keep_order or stack is not None
         sources = [table if whole else _with_split_k(kind, table, gemm, spec)]
-        known = fit_for(kind, gemm.dtype).trees is not None and gemm.pieces is None and not promote_every
+        fitted_here = spec.compute_capability == FITTED_FOR and fit_for(kind, gemm.dtype).trees is not None
+        known = fitted_here and gemm.pieces is None and not promote_every
         sizes = (CLUSTERS_ALONG_K if known else ()) if cluster_k is None else cluster_k
         sources += [] if whole else sharing_k(kind, table, gemm, spec, sizes)
         if kind == "wgmma":
@@ -199,6 +206,11 @@ def ranked(
             priced += _priced(kind, others, gemm, spec, alignment, count)
         tables += priced
     return Ranking(tables)
+
+
+def _is_small(gemm: Gemm, count: int) -> bool:
+    products, moved_bytes = gemm.m * gemm.n * gemm.k, gemm.compulsory_bytes
+    return count * products <= _SMALL_PRODUCTS and count * moved_bytes <= _SMALL_BYTES
 
 
 def _best(seconds: Any, count: int) -> Any:
@@ -256,7 +268,8 @@ def estimate_us(
         skinny = skinny_for(gemm, alignment, None, stack, parts=kernel.split_k)
         if skinny is None:
             return inf
-        return skinny_us(gemm, skinny, spec, count) + (not skinny.whole) * MORE_LAUNCHES_SECONDS * 1e6
+        shared = shared_factor(fitted("gemv"), few_rows(gemm), count) if spec.compute_capability == FITTED_FOR else 1.0
+        return shared * (skinny_us(gemm, skinny, spec, count) + (not skinny.whole) * MORE_LAUNCHES_SECONDS * 1e6)
     table = Columns.of([kernel], kernel.columns)
     packing = Packing(config.packed, config.transposed, config.tile_multiples)
     around = Around(packing, alignment.a, alignment.b, alignment.c, count)

@@ -240,8 +240,9 @@ def _alternates(program: Program) -> bool:
 
 
 def _steps_ahead(program: Program) -> int:
-    """Steps by which the copies of tiles run ahead of their use."""
-    shared = [staged for staged in program.staged if staged.space is Space.SHARED and staged.under]
+    """Steps by which the copies of tiles of the operands run ahead of their use."""
+    staged_operands = (staged for staged in program.staged if staged.operand != "C")
+    shared = [staged for staged in staged_operands if staged.space is Space.SHARED and staged.under]
     if program.pipelined is None or not shared:
         return 0
     if all(staged.route in (Route.ASYNC, Route.TMA) for staged in shared):

@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 from auxiliary_kernels import assert_nothing_moves_before_the_wait, compiled, run_on_cpu
+from drawn_problems import drawn_product, drawn_weight
 
 from tilewright.codegen import print_cuda
 from tilewright.device.catalog import device
@@ -21,11 +22,11 @@ from tilewright.kernels.statements import at, registers
 from tilewright.kernels.weight_coding import WeightCodingConfig
 from tilewright.layout.fragment import LEFT_16X16
 from tilewright.planning.coded import candidates, chosen_config
-from tilewright.problem.coded_product import CodedProduct, CodedWeight, fragment_places, make_coded, meant
+from tilewright.problem.coded_product import CodedProduct, CodedWeight, fragment_places, meant
 from tilewright.problem.epilogue import Epilogue
 from tilewright.problem.tolerance import check, error_bound
 from tilewright.problem.weight_codes import E4M3_CODES, INT4, Codes
-from tilewright.problem.weight_coding import WeightCoding, coded, make_weight
+from tilewright.problem.weight_coding import WeightCoding, coded
 from tilewright.simulator import simulate
 
 SMALL = CodedConfig(8, 1, 2, 2, 128, 3)
@@ -40,7 +41,7 @@ def product(
 
 def verdict(config: CodedConfig, problem: CodedProduct) -> Any:
     assert config.reasons_against(problem, device("H200")) == ()
-    given = make_coded(problem)
+    given = drawn_product(problem)
     run = simulate(config.kernel(problem), given)
     assert not run.findings
     stored = run.stored["C"]
@@ -99,7 +100,7 @@ def test_every_shape_of_a_kernel(config: CodedConfig, m: int, n: int, k: int) ->
 
 def test_the_bound_sees_one_wrong_code_and_one_wrong_scale() -> None:
     problem = product(3, 32, 256, out=F32)
-    given = make_coded(problem)
+    given = drawn_product(problem)
     stored = simulate(SMALL.kernel(problem), given).stored["C"].reshape(3, 32)
     assert check(meant(given), stored).ok
     given.storage("codes")[5] ^= 1 << 12
@@ -111,7 +112,7 @@ def test_the_bound_sees_one_wrong_code_and_one_wrong_scale() -> None:
 
 def test_infinities_and_nan_of_activations_and_scales_pass_through() -> None:
     problem = product(4, 20, 128)
-    given = make_coded(problem)
+    given = drawn_product(problem)
     given.storage("A").reshape(4, 128)[1, 7] = 0x7FC0
     given.storage("A").reshape(4, 128)[2, 9] = 0x7F80
     given.storage("scales")[4] = 0x7FC0
@@ -121,8 +122,8 @@ def test_infinities_and_nan_of_activations_and_scales_pass_through() -> None:
 
 
 def test_a_bound_of_blocks_is_of_scaled_sums() -> None:
-    given = make_coded(product(3, 32, 256))
-    larger = make_coded(product(3, 32, 256))
+    given = drawn_product(product(3, 32, 256))
+    larger = drawn_product(product(3, 32, 256))
     larger.storage("scales")[:] = BF16.encode(BF16.decode(given.storage("scales")) * 1024)
     np.testing.assert_allclose(error_bound(meant(larger)), error_bound(meant(given)) * 1024, rtol=1e-5)
 
@@ -196,7 +197,7 @@ def test_codes_are_unpacked_in_registers_only() -> None:
 )
 def test_codes_of_a_weight_are_exact(codes: Codes, group: int, dtype: DType, steps: tuple[int, int]) -> None:
     problem = WeightCoding(CodedWeight(20, 96, codes, group), dtype, *steps)
-    given, kernel = make_weight(problem), WeightCodingConfig().kernel(problem)
+    given, kernel = drawn_weight(problem), WeightCodingConfig().kernel(problem)
     expected, run = coded(given), simulate(kernel, given)
     assert not run.findings
     on_cpu = run_on_cpu(kernel, given)

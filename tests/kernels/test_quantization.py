@@ -7,13 +7,14 @@ from typing import Any
 import numpy as np
 import pytest
 from auxiliary_kernels import assert_nothing_moves_before_the_wait, compiled, run_on_cpu
+from drawn_problems import drawn_quantization
 
 from tilewright.device.catalog import device
 from tilewright.dtypes import BF16, E4M3, E5M2, F16, F32, DType
 from tilewright.errors import ProblemError
 from tilewright.ir.kernel import Kernel
 from tilewright.kernels.quantization import QuantizationConfig
-from tilewright.problem.quantization import Groups, Quantization, make_source, quantized
+from tilewright.problem.quantization import Groups, Quantization, quantized
 from tilewright.simulator import simulate
 
 GROUPS: tuple[Groups, ...] = ("line", "block", "all", "largest")
@@ -34,7 +35,7 @@ def kernel_of(one: Quantization, **options: Any) -> Kernel:
 
 
 def assert_exact(one: Quantization) -> None:
-    source = make_source(one)
+    source = drawn_quantization(one)
     expected, stored = quantized(source), simulate(kernel_of(one), source).stored
     assert set(one.results) == set(expected)
     for name in one.results:
@@ -56,7 +57,7 @@ def test_of_every_format(dtype: DType, out: DType, groups: Groups) -> None:
 
 def test_a_scale_is_of_the_finite_numbers_and_never_zero() -> None:
     one = problem(3, 8, 8, "line", F32)
-    source = make_source(one)
+    source = drawn_quantization(one)
     values = source.storage("source").reshape(3, 8)
     values[0], values[1], values[2] = 0, [1, -2, np.inf, np.nan, 0.5, -np.inf, 0, 0.25], 3e38
     stored = quantized(source)
@@ -70,7 +71,7 @@ def test_a_scale_is_of_the_finite_numbers_and_never_zero() -> None:
 @pytest.mark.parametrize("groups", GROUPS)
 def test_the_text_does_what_the_simulator_does(groups: Groups) -> None:
     one = problem(9, 136, 136, groups)
-    kernel, source = kernel_of(one, overlapped=False), make_source(one)
+    kernel, source = kernel_of(one, overlapped=False), drawn_quantization(one)
     simulated = simulate(kernel, source).stored
     run = run_on_cpu(kernel, source)
     for name in one.results:

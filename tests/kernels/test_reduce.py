@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 from auxiliary_kernels import assert_nothing_moves_before_the_wait, compiled, run_on_cpu
+from drawn_problems import drawn_partials
 
 from tilewright.device.catalog import device
 from tilewright.dtypes import BF16, F16, F32, DType
@@ -18,7 +19,7 @@ from tilewright.ir.visit import rewrite, walk
 from tilewright.kernels.reduce import ReduceConfig
 from tilewright.problem.epilogue import PLAIN, Epilogue
 from tilewright.problem.functions import Activation
-from tilewright.problem.reduction import Reduction, make_partials, reduced, result_of
+from tilewright.problem.reduction import Reduction, reduced, result_of
 from tilewright.simulator import simulate
 from tilewright.simulator.sampling import count_sampled
 
@@ -69,7 +70,7 @@ def assert_right(problem: Reduction, stored: Any, partials: Any) -> None:
 def test_the_sum_is_right(out: DType, epilogue: Epilogue, beta: float) -> None:
     for shape in SHAPES:
         problem = reduction(*shape, out, beta, epilogue)
-        partials = make_partials(problem)
+        partials = drawn_partials(problem)
         assert_right(problem, simulate(kernel_of(problem), partials).stored["C"], partials)
 
 
@@ -77,7 +78,7 @@ def test_parts_are_added_in_the_order_of_k() -> None:
     """Bit for bit what a loop in f32 gives, whatever is in flight at a time."""
     for parts in (2, 3, 8, 9, 10, 23):
         problem = replace(reduction(3, 2048, parts), alpha=1.0)
-        partials = make_partials(problem)
+        partials = drawn_partials(problem)
         held = partials.storage("partials").reshape(parts, -1)
         total = held[0].copy()
         for one in held[1:]:
@@ -88,7 +89,7 @@ def test_parts_are_added_in_the_order_of_k() -> None:
 
 def test_lanes_that_share_out_parts_add_them_as_a_tree() -> None:
     problem = replace(reduction(1, 1, 300), alpha=1.0)
-    partials = make_partials(problem)
+    partials = drawn_partials(problem)
     lanes = np.zeros(32, np.float32)
     for part, value in enumerate(partials.storage("partials")):
         lanes[part % 32] += value
@@ -99,7 +100,7 @@ def test_lanes_that_share_out_parts_add_them_as_a_tree() -> None:
 
 def test_beta_of_zero_reads_no_c_and_nan_passes_through() -> None:
     problem = reduction(5, 8, 3)
-    partials = make_partials(problem)
+    partials = drawn_partials(problem)
     assert np.isnan(result_of(problem, partials.storage("C"))).all()
     partials.storage("partials")[3] = np.nan
     result = result_of(problem, simulate(kernel_of(problem), partials).stored["C"])
@@ -117,7 +118,7 @@ def test_a_warp_for_each_element_where_there_are_few() -> None:
 
 def test_without_a_shuffle_lanes_are_left_out() -> None:
     problem = reduction(1, 3, 264)
-    kernel, partials = kernel_of(problem), make_partials(problem)
+    kernel, partials = kernel_of(problem), drawn_partials(problem)
     right = simulate(kernel, partials).stored["C"]
     shuffles = [stmt for _, stmt in walk(kernel.body) if isinstance(stmt, ShuffleAdd)]
     assert [stmt.mask for stmt in shuffles] == [16, 8, 4, 2, 1]
@@ -128,7 +129,7 @@ def test_without_a_shuffle_lanes_are_left_out() -> None:
 
 def test_partial_sums_are_read_once_in_whole_sectors() -> None:
     problem = replace(reduction(64, 512, 9), ldc=512)
-    counters = count_sampled(kernel_of(problem), make_partials(problem))
+    counters = count_sampled(kernel_of(problem), drawn_partials(problem))
     loads = [line for line in counters.lines if line.kind == "load" and line.buffer == "partials"]
     assert sum(line.sectors for line in loads) == 9 * 64 * 512 * 4 // 32
     assert {line.width_bytes for line in loads} == {16}
@@ -152,14 +153,14 @@ def test_nothing_is_touched_before_the_grids_before_have_ended() -> None:
 @pytest.mark.parametrize("shape", [(1, 1, 264), (5, 7, 3), (9, 64, 17)], ids=str)
 def test_the_text_does_what_the_simulator_does(shape: tuple[int, int, int]) -> None:
     problem = reduction(*shape, BF16, 0.5, Epilogue("m", True))
-    kernel, partials = kernel_of(problem, overlapped=False), make_partials(problem)
+    kernel, partials = kernel_of(problem, overlapped=False), drawn_partials(problem)
     simulated = simulate(kernel, partials).stored["C"]
     np.testing.assert_array_equal(run_on_cpu(kernel, partials)["C"], simulated)
 
 
 def test_each_guard_is_what_keeps_threads_inside() -> None:
     problem = replace(reduction(5, 7, 3), ldc=7)
-    kernel, partials = kernel_of(problem), make_partials(problem)
+    kernel, partials = kernel_of(problem), drawn_partials(problem)
     guarded = [stmt for _, stmt in walk(kernel.body) if isinstance(stmt, Move) and stmt.guard is not None]
     assert len(guarded) == 4  # the first part, the others, C read, C written
     for one in guarded:

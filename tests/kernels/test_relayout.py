@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 from auxiliary_kernels import assert_nothing_moves_before_the_wait, compiled, run_on_cpu
+from drawn_problems import drawn_sources
 
 from tilewright.codegen import print_cuda
 from tilewright.device.catalog import device
@@ -19,7 +20,7 @@ from tilewright.ir.kernel import Kernel
 from tilewright.ir.stmt import Barrier, Move
 from tilewright.ir.visit import rewrite
 from tilewright.kernels.relayout import CopyConfig, RelayoutConfig
-from tilewright.problem.relayout import MatrixCopy, Relayout, make_sources, relaid
+from tilewright.problem.relayout import MatrixCopy, Relayout, relaid
 from tilewright.simulator import simulate
 from tilewright.simulator.sampling import count_sampled
 from tilewright.units import round_up
@@ -52,7 +53,7 @@ def kernel_of(problem: Relayout, **options: Any) -> Kernel:
 
 def assert_exact(problem: Relayout, kernel: Kernel | None = None) -> None:
     kernel = kernel or kernel_of(problem)
-    sources = make_sources(problem)
+    sources = drawn_sources(problem)
     expected = relaid(sources)
     stored = simulate(kernel, sources).stored
     for name in problem.results:
@@ -96,7 +97,7 @@ def test_one_kernel_copies_every_size_of_its_class(transposed: bool) -> None:
 def test_aligned_copies_move_whole_sectors_without_bank_conflicts(dtype: DType, transposed: bool) -> None:
     size = 256
     problem = Relayout((copy_of(size, size, size, dtype, transposed=transposed, gap=0),), dtype, dtype)
-    counters = count_sampled(kernel_of(problem), make_sources(problem))
+    counters = count_sampled(kernel_of(problem), drawn_sources(problem))
     assert not counters.is_estimate
     lines = [line for line in counters.lines if line.requests]
     ideal = size * size * dtype.bytes // 32
@@ -109,7 +110,7 @@ def test_aligned_copies_move_whole_sectors_without_bank_conflicts(dtype: DType, 
 def test_unaligned_lines_are_read_by_neighbouring_lanes() -> None:
     """A warp's request for elements of 2 bytes covers 64 bytes: two sectors, or three where they begin inside one."""
     problem = Relayout((copy_of(64, 1023, 1023, BF16),), BF16, BF16)
-    counters = count_sampled(kernel_of(problem), make_sources(problem))
+    counters = count_sampled(kernel_of(problem), drawn_sources(problem))
     (load,) = [line for line in counters.lines if line.kind == "load"]
     assert load.width_bytes == 2 and load.sectors <= 3 * load.requests
 
@@ -121,7 +122,7 @@ def test_without_its_barrier_a_transposed_copy_races(dtype: DType) -> None:
     bare = replace(kernel, body=rewrite(kernel.body, lambda stmt: () if isinstance(stmt, Barrier) else None))
     assert bare != kernel
     with pytest.raises(SimulationError, match=r"(?i)race|unwritten"):
-        simulate(bare, make_sources(problem))
+        simulate(bare, drawn_sources(problem))
 
 
 @pytest.mark.parametrize("transposed", [False, True], ids=["padded", "transposed"])
@@ -137,7 +138,7 @@ def test_without_its_guards_a_copy_leaves_its_matrices(transposed: bool) -> None
             return (replace(stmt, guard=None),)
 
         with pytest.raises(SimulationError, match="elements"):
-            simulate(replace(kernel, body=rewrite(kernel.body, unguarded)), make_sources(problem))
+            simulate(replace(kernel, body=rewrite(kernel.body, unguarded)), drawn_sources(problem))
 
 
 def test_what_it_cannot_do_it_says() -> None:
@@ -172,7 +173,7 @@ def test_nothing_is_touched_before_the_grids_before_have_ended() -> None:
 @pytest.mark.parametrize("dtype", [F32, BF16, E4M3], ids=str)
 def test_the_text_does_what_the_simulator_does(dtype: DType) -> None:
     problem = Relayout((copy_of(33, 65, 70, dtype), copy_of(70, 33, 33, dtype, transposed=True)), dtype, dtype, 2)
-    kernel, sources = kernel_of(problem, overlapped=False), make_sources(problem)
+    kernel, sources = kernel_of(problem, overlapped=False), drawn_sources(problem)
     simulated = simulate(kernel, sources).stored
     run = run_on_cpu(kernel, sources)
     for name in problem.results:
@@ -181,7 +182,7 @@ def test_the_text_does_what_the_simulator_does(dtype: DType) -> None:
 
 def test_more_lines_than_a_grid_has_blocks_along_y() -> None:
     problem = Relayout((copy_of(270_000, 3, 3, F32, gap=0),), F32, F32)
-    sources = make_sources(problem)
+    sources = drawn_sources(problem)
     run = run_on_cpu(kernel_of(problem, overlapped=False), sources)
     np.testing.assert_array_equal(run["target"], relaid(sources)["target"])
 

@@ -5,13 +5,14 @@ from __future__ import annotations
 import numpy as np
 import pytest
 from auxiliary_kernels import assert_nothing_moves_before_the_wait, compiled, run_on_cpu
+from drawn_problems import drawn_rows
 
 from tilewright.device.catalog import device
 from tilewright.dtypes import BF16, E4M3, F16, F32, DType
 from tilewright.errors import ProblemError
 from tilewright.ir.kernel import Kernel
 from tilewright.kernels.row_sums import RowSumsConfig
-from tilewright.problem.row_sums import RowSums, make_rows, summed_rows
+from tilewright.problem.row_sums import RowSums, summed_rows
 from tilewright.simulator import simulate
 
 KINDS = {"gathered": (1, False), "weighted": (1, True), "two": (2, True), "eleven": (11, True), "plain": (3, False)}
@@ -32,7 +33,7 @@ def kernel_of(one: RowSums, **options: bool) -> Kernel:
 
 
 def assert_exact(one: RowSums) -> None:
-    rows = make_rows(one)
+    rows = drawn_rows(one)
     np.testing.assert_array_equal(simulate(kernel_of(one), rows).stored["sums"], summed_rows(rows))
 
 
@@ -52,7 +53,7 @@ def test_of_every_format(dtype: DType) -> None:
 
 def test_what_names_no_row_adds_nothing_even_if_its_weight_is_nan() -> None:
     one = problem(4, 8, terms=2, weighted=True)
-    rows = make_rows(one)
+    rows = drawn_rows(one)
     rows.storage("index")[:] = [-1, 0, 9, 1, 2, -(2**31), 2**31 - 1, -7]
     rows.storage("weights")[[0, 2, 5, 6, 7]] = np.nan
     found = BF16.decode(simulate(kernel_of(one), rows).stored["sums"]).reshape(4, 8)
@@ -62,7 +63,7 @@ def test_what_names_no_row_adds_nothing_even_if_its_weight_is_nan() -> None:
 
 def test_a_list_that_is_none_is_limited() -> None:
     one = problem(4, 8, terms=0)
-    rows = make_rows(one)
+    rows = drawn_rows(one)
     rows.storage("begins")[:] = [-5, 40, 3, 2**31 - 1, -(2**31)]
     np.testing.assert_array_equal(simulate(kernel_of(one), rows).stored["sums"], summed_rows(rows))
 
@@ -71,7 +72,7 @@ def test_a_list_that_is_none_is_limited() -> None:
 def test_the_text_does_what_the_simulator_does(kind: str) -> None:
     terms, weighted = KINDS.get(kind, (0, True))
     one = problem(9, 136, terms=terms, weighted=weighted)
-    kernel, rows = kernel_of(one, overlapped=False), make_rows(one)
+    kernel, rows = kernel_of(one, overlapped=False), drawn_rows(one)
     ran, simulated = run_on_cpu(kernel, rows)["sums"], simulate(kernel, rows).stored["sums"]
     np.testing.assert_array_equal(ran, simulated)
 

@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 from auxiliary_kernels import assert_nothing_moves_before_the_wait, compiled, run_on_cpu
+from drawn_problems import drawn_scaling
 
 from tilewright.device.catalog import device
 from tilewright.errors import ProblemError, SimulationError
@@ -16,7 +17,7 @@ from tilewright.ir.kernel import Kernel
 from tilewright.ir.stmt import Move
 from tilewright.ir.visit import rewrite
 from tilewright.kernels.scaling import ScalingConfig
-from tilewright.problem.scaling import Scaling, make_scaled, scales_stored
+from tilewright.problem.scaling import Scaling, scales_stored
 from tilewright.simulator import simulate
 from tilewright.simulator.sampling import count_sampled
 
@@ -40,7 +41,7 @@ def kernel_of(problem: Scaling, **options: Any) -> Kernel:
 @WAYS
 def test_scales_are_exact_for_any_numbers(across: bool, lines: int, length: int, leading: int) -> None:
     """Of every binade, with zeros, infinities and NaN among them; gaps stay as they are."""
-    source = make_scaled(scaling(lines, length, leading, across))
+    source = drawn_scaling(scaling(lines, length, leading, across))
     stored = simulate(kernel_of(source.problem), source).stored["target"]
     np.testing.assert_array_equal(stored, scales_stored(source))
 
@@ -48,7 +49,7 @@ def test_scales_are_exact_for_any_numbers(across: bool, lines: int, length: int,
 @WAYS
 def test_lines_of_zeros_and_of_subnormal_numbers(across: bool) -> None:
     problem = scaling(6, 6, 6, across)
-    source = make_scaled(problem)
+    source = drawn_scaling(problem)
     numbers = source.storage("source")
     numbers[:] = np.float32(1e-45)
     numbers[:6] = 0
@@ -61,7 +62,7 @@ def test_lines_of_zeros_and_of_subnormal_numbers(across: bool) -> None:
 @WAYS
 def test_the_emitted_text_computes_the_same(across: bool) -> None:
     problem = scaling(9, 50, 52, across)
-    source = make_scaled(problem)
+    source = drawn_scaling(problem)
     np.testing.assert_array_equal(
         run_on_cpu(kernel_of(problem, overlapped=False), source)["target"], scales_stored(source)
     )
@@ -70,7 +71,7 @@ def test_the_emitted_text_computes_the_same(across: bool) -> None:
 @WAYS
 def test_whole_sectors_are_moved_once(across: bool) -> None:
     problem = Scaling(64, 256, 256, across, 256)
-    counters = count_sampled(kernel_of(problem), make_scaled(problem))
+    counters = count_sampled(kernel_of(problem), drawn_scaling(problem))
     lines = [line for line in counters.lines if line.requests and line.space is Space.GLOBAL]
     assert sum(line.sectors for line in lines if line.kind == "load") * 32 == 64 * 256 * 4
     assert {line.width_bytes for line in lines if line.kind == "load"} == {16}
@@ -84,7 +85,7 @@ def test_without_its_guards_it_leaves_its_matrices() -> None:
         return (replace(stmt, guard=None),) if isinstance(stmt, Move) and stmt.guard is not None else None
 
     with pytest.raises(SimulationError, match="elements"):
-        simulate(replace(kernel, body=rewrite(kernel.body, unguarded)), make_scaled(problem))
+        simulate(replace(kernel, body=rewrite(kernel.body, unguarded)), drawn_scaling(problem))
 
 
 @WAYS

@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 from auxiliary_kernels import assert_nothing_moves_before_the_wait, compiled, run_on_cpu
+from drawn_problems import drawn_splitting
 
 from tilewright.device.catalog import device
 from tilewright.dtypes import TF32
@@ -18,7 +19,7 @@ from tilewright.ir.stmt import Move
 from tilewright.ir.visit import rewrite
 from tilewright.kernels.splitting import SplittingConfig
 from tilewright.problem.emulation import ALGORITHMS, BF16X6, F16X3, TF32X3, Algorithm
-from tilewright.problem.splitting import Splitting, flag_stored, make_source, pieces_stored
+from tilewright.problem.splitting import Splitting, flag_stored, pieces_stored
 from tilewright.simulator import simulate
 from tilewright.simulator.sampling import count_sampled
 
@@ -49,7 +50,7 @@ def kernel_of(problem: Splitting, **options: Any) -> Kernel:
 
 
 def assert_exact(problem: Splitting, kernel: Kernel | None = None) -> None:
-    source = make_source(problem)
+    source = drawn_splitting(problem)
     stored = simulate(kernel or kernel_of(problem), source).stored["target"]
     np.testing.assert_array_equal(stored, pieces_stored(source))
 
@@ -66,7 +67,7 @@ def test_pieces_are_exact_for_any_numbers(how: Algorithm, lines: int, length: in
 def test_the_flag_is_raised_where_a_scaled_number_is_too_small(across: bool) -> None:
     problem = replace(along_k(F16X3, 9, 33, 33, gap=0), across=across, least=2.0**-18)
     for smallest, raised in ((0.0, False), (2.0**-17, False), (2.0**-19, True), (-(2.0**-30), True), (np.inf, False)):
-        source = make_source(problem)
+        source = drawn_splitting(problem)
         source.storage("source")[:] = 1
         source.storage("scales")[:] = 4
         source.storage("source")[40] = smallest / 4
@@ -82,7 +83,7 @@ def test_one_kernel_splits_every_size_of_its_class() -> None:
 @pytest.mark.parametrize("how", [how for how in ALGORITHMS.values() if how.pieces is not TF32], ids=str)
 def test_the_emitted_text_computes_the_same(how: Algorithm) -> None:
     problem = along_k(how, 9, 50, 52)
-    source = make_source(problem)
+    source = drawn_splitting(problem)
     np.testing.assert_array_equal(
         run_on_cpu(kernel_of(problem, overlapped=False), source)["target"], pieces_stored(source)
     )
@@ -91,7 +92,7 @@ def test_the_emitted_text_computes_the_same(how: Algorithm) -> None:
 @HOWS
 def test_whole_sectors_are_moved_once(how: Algorithm) -> None:
     problem = along_k(how, 64, 256, 256, gap=0)
-    counters = count_sampled(kernel_of(problem), make_source(problem))
+    counters = count_sampled(kernel_of(problem), drawn_splitting(problem))
     lines = [line for line in counters.lines if line.requests and line.space is Space.GLOBAL]
     lines = [line for line in lines if line.origin != "scales"]  # a number for all threads of a line
     scales = problem.storage_elements("scales") * 4 if how.shift else 0
@@ -107,7 +108,7 @@ def test_without_its_guards_it_leaves_its_matrices() -> None:
         return (replace(stmt, guard=None),) if isinstance(stmt, Move) and stmt.guard is not None else None
 
     with pytest.raises(SimulationError, match="elements"):
-        simulate(replace(kernel, body=rewrite(kernel.body, unguarded)), make_source(problem))
+        simulate(replace(kernel, body=rewrite(kernel.body, unguarded)), drawn_splitting(problem))
 
 
 def test_it_starts_under_the_kernel_before() -> None:

@@ -7,6 +7,7 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
+from drawn_problems import drawn_partials
 
 from tests.lowering.test_compositions import BY_TMA
 from tests.mutations.broken import without
@@ -17,7 +18,7 @@ from tilewright.ir.visit import Path, walk
 from tilewright.kernels.reduce import ReduceConfig
 from tilewright.kernels.wgmma_presets import at_depth
 from tilewright.problem import Gemm, check, make_operands
-from tilewright.problem.reduction import Reduction, make_partials, reduced, result_of
+from tilewright.problem.reduction import Reduction, reduced, result_of
 from tilewright.simulator import Finding, Kind, PreviousGrid, simulate
 from tilewright.toolchain import build
 
@@ -92,7 +93,7 @@ def test_a_launch_that_never_waits_breaks_the_chain() -> None:
 
 def test_a_reduction_of_partial_sums_that_are_being_written() -> None:
     problem = Reduction(24, 40, 5, 40, 24 * 40, F32, 1.0, 0.0, ldc=40)
-    kernel, partials = ReduceConfig.of(problem, 16).kernel(problem), make_partials(problem)
+    kernel, partials = ReduceConfig.of(problem, 16).kernel(problem), drawn_partials(problem)
     sums = partials.storage("partials")
     stale = replace(partials, arrays={**partials.arrays, "partials": np.zeros_like(sums)})
     grid_before = PreviousGrid({"partials": sums})

@@ -25,7 +25,7 @@ from tilewright.problem.epilogue import PLAIN, Epilogue
 from tilewright.problem.gemm import Gemm, Order, leading_of
 from tilewright.problem.problem import NamedMatrix, Scalar, ScalarKind
 from tilewright.problem.reference import Operands
-from tilewright.problem.storages import Storages, lines_of, poisoned
+from tilewright.problem.storages import Storages
 from tilewright.problem.weight_codes import FRAGMENT_CODES, Codes, CodesName
 from tilewright.units import ceil_div
 
@@ -270,25 +270,3 @@ def meant(storages: Storages) -> Operands:
         added["block_scale_b"] = weight.read_scales(storages.storage("scales")).T.reshape(-1)
     codes = problem.dtype.encode(weight.unpack(storages.storage("codes"))).reshape(-1)
     return Operands(problem.gemm, storages.storage("A"), codes, storages.storage("C"), added)
-
-
-def make_coded(problem: CodedProduct, *, seed: int = 0) -> Storages:
-    """Random normal activations, a weight of random codes and scales, normal C where beta reads it; gaps hold NaN."""
-    rng = np.random.default_rng(seed)
-    weight = problem.weight
-    arrays = {matrix.name: poisoned(problem, matrix.name) for matrix in problem.matrices if matrix.name in ("A", "C")}
-    for name, length, leading in (("A", problem.k, problem.lda), ("C", problem.n, problem.ldc)):
-        target = lines_of(arrays[name], 0, problem.m, length, leading)
-        if name == "A" or problem.beta:
-            dtype = problem.dtype if name == "A" else problem.out
-            target[...] = dtype.encode(rng.standard_normal(target.shape, dtype=np.float32))
-    if weight.codes.bits == 4:
-        numbers = rng.integers(-8, 8, (weight.n, weight.k)).astype(np.float32)
-    else:
-        numbers = weight.codes.largest * rng.uniform(-1, 1, (weight.n, weight.k)).astype(np.float32)
-    arrays["codes"] = weight.pack(numbers)
-    scales = np.exp2(rng.uniform(-6, 2, (weight.n, weight.groups))).astype(np.float32)
-    arrays["scales" if weight.group else "scale_n"] = weight.lay_scales(scales)
-    if problem.epilogue.bias:
-        arrays["bias"] = problem.out.encode(rng.standard_normal(problem.n, dtype=np.float32))
-    return Storages(problem, {matrix.name: arrays[matrix.name] for matrix in problem.matrices})

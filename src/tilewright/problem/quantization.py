@@ -14,7 +14,7 @@ import numpy as np
 from tilewright.dtypes import F32, Array, DType
 from tilewright.errors import ProblemError
 from tilewright.problem.problem import NamedMatrix, Scalar, ScalarKind
-from tilewright.problem.storages import Storages, lines_of, poisoned
+from tilewright.problem.storages import Storages, lines_of
 from tilewright.units import ceil_div
 
 BLOCK = 128
@@ -132,20 +132,6 @@ def scales_of_blocks(values: Array, codes: DType) -> Array:
 def spread_over_blocks(scales: Array, length: int) -> Array:
     """The scale of each of `length` numbers of a line."""
     return np.repeat(scales, BLOCK, axis=-1)[..., :length]
-
-
-def make_source(problem: Quantization, *, seed: int = 0) -> Storages:
-    """A random normal source of drawn magnitudes, with some infinities, NaN and zeros; gaps hold NaN."""
-    rng = np.random.default_rng(seed)
-    arrays = {matrix.name: poisoned(problem, matrix.name) for matrix in problem.matrices}
-    target = lines_of(arrays["source"], 0, problem.lines, problem.length, problem.leading)
-    values = rng.standard_normal(target.shape, dtype=np.float32)
-    values *= np.exp2(rng.integers(-12, 12, (problem.lines, 1))).astype(np.float32)
-    strange = rng.choice(np.array([np.inf, -np.inf, np.nan, 0.0], np.float32), target.shape)
-    target[...] = problem.dtype.encode(np.where(rng.random(target.shape) < 0.05, strange, values))
-    if problem.groups == "all":
-        arrays["largest"][:] = 300
-    return Storages(problem, arrays)
 
 
 def quantized(storages: Storages) -> dict[str, Array]:

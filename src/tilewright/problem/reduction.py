@@ -12,7 +12,7 @@ from tilewright.problem.epilogue import PLAIN, Epilogue
 from tilewright.problem.functions import Operation
 from tilewright.problem.gemm import Gemm, leading_of
 from tilewright.problem.problem import NamedMatrix, Scalar, ScalarKind
-from tilewright.problem.storages import Storages, poisoned
+from tilewright.problem.storages import Storages
 from tilewright.problem.values import Added, AddedName, Exact, Fold, evaluate
 
 
@@ -122,21 +122,6 @@ class Reduction:
         return tuple(found)
 
 
-def make_partials(problem: Reduction, *, seed: int = 0) -> Storages:
-    """Random normal matrices; gaps, and what beta = 0 leaves unread, hold NaN."""
-    rng = np.random.default_rng(seed)
-    arrays: dict[str, Array] = {}
-    for matrix in problem.matrices:
-        storage = arrays[matrix.name] = poisoned(problem, matrix.name)
-        added = problem.operand(matrix.name)
-        if added is not None and added.is_vector:
-            storage[...] = matrix.dtype.encode(rng.standard_normal(storage.size, dtype=np.float32))
-        elif matrix.name == "partials" or _reads(problem, matrix.name):
-            target = _view(problem, matrix.name, storage)
-            target[...] = matrix.dtype.encode(rng.standard_normal(target.shape, dtype=np.float32))
-    return Storages(problem, arrays)
-
-
 def reduced(storages: Storages) -> Array:
     """C in float64, shape (m, n); C and the residual are not read where beta is 0."""
     problem = storages.problem
@@ -163,12 +148,6 @@ def result_of(problem: Reduction, stored: Array) -> Array:
     """The matrix C, decoded, of its storage."""
     matrix: Array = problem.out.decode(_view(problem, "C", stored))[0]
     return matrix
-
-
-def _reads(problem: Reduction, name: str) -> bool:
-    return (problem.beta != 0 and name == problem.epilogue.addend) or any(
-        name == one.name for one in problem.epilogue.reads
-    )
 
 
 def _view(problem: Reduction, name: str, storage: Array) -> Array:

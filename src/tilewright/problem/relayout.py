@@ -4,12 +4,10 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-import numpy as np
-
 from tilewright.dtypes import Array, DType
 from tilewright.errors import ProblemError
 from tilewright.problem.problem import NamedMatrix, Scalar, ScalarKind
-from tilewright.problem.storages import Storages, lines_of, poisoned
+from tilewright.problem.storages import Storages, lines_of
 
 
 @dataclass(frozen=True, slots=True)
@@ -124,18 +122,6 @@ class Relayout:
                 f"target{s}  {self.out}, to_lines{s} x to_length{s}, lines to_leading{s} elements apart; zeros beyond",
             )
         )
-
-
-def make_sources(problem: Relayout, *, seed: int = 0) -> Storages:
-    """Random normal sources whose gaps hold NaN; copies hold NaN."""
-    rng = np.random.default_rng(seed)
-    arrays = {matrix.name: poisoned(problem, matrix.name) for matrix in problem.matrices}
-    for suffix, copy in zip(problem.names, problem.copies, strict=True):
-        source = arrays[f"source{suffix}"]
-        for number in range(problem.count):
-            target = lines_of(source, number * copy.step, copy.lines, copy.length, copy.leading)
-            target[...] = problem.dtype.encode(rng.standard_normal(target.shape, dtype=np.float32))
-    return Storages(problem, arrays)
 
 
 def relaid(storages: Storages) -> dict[str, Array]:

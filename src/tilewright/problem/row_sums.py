@@ -15,7 +15,7 @@ import numpy as np
 from tilewright.dtypes import F32, I32, Array, DType
 from tilewright.errors import ProblemError
 from tilewright.problem.problem import NamedMatrix, Scalar, ScalarKind
-from tilewright.problem.storages import Storages, lines_of, poisoned
+from tilewright.problem.storages import Storages, lines_of
 
 
 @dataclass(frozen=True, slots=True)
@@ -109,24 +109,6 @@ class RowSums:
             "sums": f"sums     {self.dtype}, lines x length, rows to_leading elements apart",
         }
         return tuple(lines[matrix.name] for matrix in self.matrices)
-
-
-def make_rows(problem: RowSums, *, seed: int = 0) -> Storages:
-    """A random normal source, weights, and indices of which some name no row; gaps hold NaN."""
-    rng = np.random.default_rng(seed)
-    arrays = {one.name: poisoned(problem, one.name) for one in problem.matrices if one.dtype is not I32}
-    target = lines_of(arrays["source"], 0, problem.from_lines, problem.length, problem.leading)
-    target[...] = problem.dtype.encode(rng.standard_normal(target.shape, dtype=np.float32))
-    index = rng.integers(0, max(problem.from_lines, 1), problem.indices, dtype=np.int32)
-    strange = rng.choice(np.array([-1, -(2**31), problem.from_lines, 2**31 - 1], np.int32), problem.indices)
-    arrays["index"] = np.where(rng.random(problem.indices) < 0.2, strange, index).astype(np.int32)
-    if problem.weighted:
-        arrays["weights"][:] = rng.standard_normal(problem.indices, dtype=np.float32)
-    if not problem.terms:
-        inner = np.sort(rng.integers(0, problem.listed + 1, max(problem.lines - 1, 0)))
-        ends = [0, *inner, problem.listed] if problem.lines else [0]
-        arrays["begins"] = np.asarray(ends, np.int32)
-    return Storages(problem, arrays)
 
 
 def summed_rows(storages: Storages) -> Array:

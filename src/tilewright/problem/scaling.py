@@ -10,7 +10,7 @@ from tilewright.dtypes import F32, Array, DType
 from tilewright.errors import ProblemError
 from tilewright.problem.emulation import scales_of
 from tilewright.problem.problem import NamedMatrix, Scalar, ScalarKind
-from tilewright.problem.storages import Storages, lines_of, poisoned
+from tilewright.problem.storages import Storages, lines_of
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,22 +89,6 @@ class Scaling:
             "target  f32, square roots of the inverses of scales, apart elements for each matrix; the scales",
             "flag    f32, a 0",
         )
-
-
-def make_scaled(problem: Scaling, *, seed: int = 0) -> Storages:
-    """A random normal source of drawn magnitudes, with some infinities, NaN and zeros; gaps hold NaN."""
-    rng = np.random.default_rng(seed)
-    arrays = {matrix.name: poisoned(problem, matrix.name) for matrix in problem.matrices}
-    for number in range(problem.count):
-        first = number * problem.step
-        target = lines_of(arrays["source"], first, problem.lines, problem.length, problem.leading)
-        kept = (1, problem.length) if problem.across else (problem.lines, 1)
-        values = rng.standard_normal(target.shape, dtype=np.float32)
-        with np.errstate(over="ignore", under="ignore"):
-            values *= np.exp2(rng.integers(-149, 127, kept)).astype(np.float32)
-        strange = rng.choice(np.array([np.inf, -np.inf, np.nan, 0.0], np.float32), target.shape)
-        target[...] = np.where(rng.random(target.shape) < 0.1, strange, values)
-    return Storages(problem, arrays)
 
 
 def scales_stored(storages: Storages) -> Array:

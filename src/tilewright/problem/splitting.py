@@ -8,9 +8,9 @@ import numpy as np
 
 from tilewright.dtypes import F32, Array, DType
 from tilewright.errors import ProblemError
-from tilewright.problem.emulation import Algorithm, scales_of, split
+from tilewright.problem.emulation import Algorithm, split
 from tilewright.problem.problem import NamedMatrix, Scalar, ScalarKind
-from tilewright.problem.storages import Storages, lines_of, poisoned
+from tilewright.problem.storages import Storages, lines_of
 
 
 @dataclass(frozen=True, slots=True)
@@ -123,25 +123,6 @@ class Splitting:
 def stored_as(algorithm: Algorithm) -> DType:
     """The format in which pieces are stored: tf32 lies in memory as f32."""
     return algorithm.pieces if algorithm.pieces.is_factor else F32
-
-
-def make_source(problem: Splitting, *, seed: int = 0) -> Storages:
-    """A random normal source, with some numbers of any magnitude, infinities and NaN; gaps hold NaN."""
-    rng = np.random.default_rng(seed)
-    arrays = {matrix.name: poisoned(problem, matrix.name) for matrix in problem.matrices}
-    for number in range(problem.count):
-        target = lines_of(arrays["source"], number * problem.step, problem.lines, problem.length, problem.leading)
-        values = rng.standard_normal(target.shape, dtype=np.float32)
-        drawn = rng.integers(0, 2**32, target.shape, dtype=np.uint64).astype(np.uint32).view(np.float32)
-        target[...] = np.where(rng.random(target.shape) < 0.25, drawn, values)
-    if problem.algorithm.shift:
-        arrays["flag"][:] = 0
-        for number in range(problem.count):
-            first = number * problem.step
-            source = lines_of(arrays["source"], first, problem.lines, problem.length, problem.leading)
-            scales = arrays["scales"][number * problem.scale_step :][: problem.scaled]
-            scales[:] = scales_of(source, axis=0 if problem.across else 1)
-    return Storages(problem, arrays)
 
 
 def flag_stored(storages: Storages) -> bool:

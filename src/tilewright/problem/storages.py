@@ -22,12 +22,6 @@ class Storages:
         return self.arrays[name]
 
 
-def poisoned(problem: Problem, name: str) -> Array:
-    """The storage of a matrix, all of it NaN."""
-    dtype = next(matrix.dtype for matrix in problem.matrices if matrix.name == name)
-    return dtype.encode(np.full(problem.storage_elements(name), np.nan, np.float32))
-
-
 def lines_of(storage: Array, first: int, lines: int, length: int, leading: int) -> Array:
     """Part of a storage as lines; a view."""
     if not lines or not length:

@@ -14,7 +14,7 @@ import numpy as np
 from tilewright.dtypes import BF16, E4M3, I32, Array, DType
 from tilewright.problem.coded_product import CodedWeight
 from tilewright.problem.problem import NamedMatrix, Scalar, ScalarKind
-from tilewright.problem.storages import Storages, poisoned
+from tilewright.problem.storages import Storages
 
 LEAST_SCALE = 2.0**-100
 """Of a group that is not zeros: its inverse, and codes times it, are normal numbers of f32."""
@@ -77,20 +77,6 @@ class WeightCoding:
             f"codes   {self.weight.codes}, of tiles of 16 columns, in words as lanes unpack them",
             f"scales  {self.weight.scale_dtype}, as the product reads them",
         )
-
-
-def make_weight(problem: WeightCoding, *, seed: int = 0) -> Storages:
-    """A random normal source of drawn magnitudes, with groups of zeros, and one with NaN."""
-    rng = np.random.default_rng(seed)
-    arrays = {matrix.name: poisoned(problem, matrix.name) for matrix in problem.matrices if matrix.name != "codes"}
-    arrays["codes"] = np.zeros(problem.storage_elements("codes"), problem.codes_dtype.numpy)
-    weight = problem.weight
-    values = rng.standard_normal((weight.k, weight.n), dtype=np.float32)
-    values *= np.exp2(rng.integers(-12, 4, (1, weight.n))).astype(np.float32)
-    values[:32, 0] = 0
-    values[-1, weight.n - 1] = np.nan
-    _source(problem, arrays["source"])[...] = problem.dtype.encode(values)
-    return Storages(problem, arrays)
 
 
 def _source(problem: WeightCoding, storage: Array) -> Array:

@@ -11,11 +11,10 @@ from tilewright.frontend.compute import HostMemory
 from tilewright.frontend.libraries import NoMemory
 from tilewright.frontend.pytorch.entry import is_plain
 from tilewright.frontend.pytorch.plain import LIBRARY
+from tilewright.frontend.pytorch.registering import registered
 from tilewright.notices import say_once
 
 torch: Any = extras.require("torch", "Combining rows of tensors of PyTorch")
-
-from torch import library  # noqa: E402
 
 
 def combined(x: Any, rows: Any, weights: Any) -> Any:
@@ -110,18 +109,11 @@ def _gradients(ctx: Any, gradient: Any) -> tuple[Any, ...]:
     return (for_x, None, for_weights)[: len(ctx.needs_input_grad)]
 
 
-def _register() -> Any:
-    """The operators; they last as long as what is returned."""
-    operators = library.Library("tilewright", "FRAGMENT")
-    tags = (torch.Tag.pt2_compliant_tag,)
-    operators.define("combine_rows(Tensor x, Tensor rows, Tensor? weights=None) -> Tensor", tags=tags)
-    operators.impl("combine_rows", _computed, "CompositeExplicitAutograd")
-    library.register_fake("tilewright::combine_rows", _shaped, lib=operators)
-    library.register_autograd("tilewright::combine_rows", _gradients, setup_context=_keep, lib=operators)
-    operators.define("combine_listed_rows(Tensor x, Tensor rows, Tensor? weights, Tensor begins) -> Tensor", tags=tags)
-    operators.impl("combine_listed_rows", _listed, "CompositeExplicitAutograd")
-    library.register_fake("tilewright::combine_listed_rows", _listed_shaped, lib=operators)
-    return operators
-
-
-_OPERATORS = _register()
+_OPERATORS = (
+    registered(
+        "combine_rows(Tensor x, Tensor rows, Tensor? weights=None) -> Tensor", _computed, _shaped, _gradients, _keep
+    ),
+    registered(
+        "combine_listed_rows(Tensor x, Tensor rows, Tensor? weights, Tensor begins) -> Tensor", _listed, _listed_shaped
+    ),
+)

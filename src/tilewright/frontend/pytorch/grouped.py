@@ -12,13 +12,12 @@ from tilewright.frontend.libraries.views import View, c_strides
 from tilewright.frontend.options import Options, options_asked, options_of
 from tilewright.frontend.pytorch.entry import is_plain
 from tilewright.frontend.pytorch.plain import LIBRARY, compute_plain
+from tilewright.frontend.pytorch.registering import registered
 from tilewright.frontend.pytorch.sharded import know_sharding
 from tilewright.frontend.ragged import Room, check_offsets, compute_groups, groups_of, spans_of, spans_of_counts
 from tilewright.frontend.requests import checked
 
 torch: Any = extras.require("torch", "Multiplying tensors of PyTorch")
-
-from torch import library  # noqa: E402
 
 
 def grouped(a: Any, b: Any, offsets: Any, asked: tuple[Any, ...], room: Room | None = None) -> Any:
@@ -125,16 +124,8 @@ def _gradients(ctx: Any, gradient: Any) -> tuple[Any, ...]:
     return (for_a, for_b, *(None,) * (len(ctx.needs_input_grad) - 2))
 
 
-def _register() -> Any:
-    """The operator; it lasts as long as what is returned."""
-    operators = library.Library("tilewright", "FRAGMENT")
-    given = "Tensor a, Tensor b, Tensor offsets, float alpha=1.0, ScalarType? out_dtype=None, bool tf32=False"
-    given += ", int capacity=0, int expected=0"
-    operators.define(f"grouped_matmul({given}) -> Tensor", tags=(torch.Tag.pt2_compliant_tag,))
-    operators.impl("grouped_matmul", _grouped, "CompositeExplicitAutograd")
-    library.register_fake("tilewright::grouped_matmul", _shaped, lib=operators)
-    library.register_autograd("tilewright::grouped_matmul", _gradients, setup_context=_keep, lib=operators)
-    return operators
-
-
-_OPERATORS = _register()
+_GIVEN = (
+    "Tensor a, Tensor b, Tensor offsets, float alpha=1.0, ScalarType? out_dtype=None, bool tf32=False, "
+    "int capacity=0, int expected=0"
+)
+_OPERATOR = registered(f"grouped_matmul({_GIVEN}) -> Tensor", _grouped, _shaped, _gradients, _keep)

@@ -6,18 +6,16 @@ from typing import Any
 
 from tilewright import extras
 from tilewright.dtypes import DType
-from tilewright.errors import ProblemError
 from tilewright.frontend.compute import HostMemory
 from tilewright.frontend.libraries import NoMemory
 from tilewright.frontend.pytorch.entry import is_plain
 from tilewright.frontend.pytorch.plain import LIBRARY
+from tilewright.frontend.pytorch.registering import registered, without_gradients
 from tilewright.frontend.quantizing import checked_words, compute_quantized, shapes_of
 from tilewright.notices import say_once
 from tilewright.problem.quantization import BLOCK, LEAST_SCALE, Groups
 
 torch: Any = extras.require("torch", "Quantising tensors of PyTorch")
-
-from torch import library  # noqa: E402
 
 
 def quantized(x: Any, scales: Any, dtype: Any) -> tuple[Any, Any]:
@@ -79,24 +77,9 @@ def _shaped(x: Any, scales: str = "row", dtype: str = "e4m3") -> tuple[Any, Any]
     return x.new_empty(codes, dtype=LIBRARY.to_torch[out]), found.T if groups == "block" else found
 
 
-def _keep(ctx: Any, inputs: tuple[Any, ...], output: Any) -> None:
-    """Nothing: there are no gradients. Codes want none."""
-    ctx.set_materialize_grads(False)
-
-
-def _no_gradients(ctx: Any, *gradients: Any) -> tuple[Any, ...]:
-    raise ProblemError("quantize has no gradients, and its tensor wants them.", hint="quantise x.detach().")
-
-
-def _register() -> Any:
-    """The operator; it lasts as long as what is returned."""
-    operators = library.Library("tilewright", "FRAGMENT")
-    given = "Tensor x, str scales='row', str dtype='e4m3'"
-    operators.define(f"quantize({given}) -> (Tensor, Tensor)", tags=(torch.Tag.pt2_compliant_tag,))
-    operators.impl("quantize", _quantize, "CompositeExplicitAutograd")
-    library.register_fake("tilewright::quantize", _shaped, lib=operators)
-    library.register_autograd("tilewright::quantize", _no_gradients, setup_context=_keep, lib=operators)
-    return operators
-
-
-_OPERATORS = _register()
+_OPERATOR = registered(
+    "quantize(Tensor x, str scales='row', str dtype='e4m3') -> (Tensor, Tensor)",
+    _quantize,
+    _shaped,
+    *without_gradients("quantize has no gradients, and its tensor", "quantise x.detach()."),
+)

@@ -11,6 +11,7 @@ from tilewright.frontend.libraries import NoMemory
 from tilewright.frontend.libraries.views import View
 from tilewright.frontend.pytorch.entry import is_plain
 from tilewright.frontend.pytorch.plain import LIBRARY, results_of
+from tilewright.frontend.pytorch.registering import registered, without_gradients
 from tilewright.frontend.scaled import (
     Arrays,
     ScaledOptions,
@@ -24,8 +25,6 @@ from tilewright.frontend.shapes import product_of
 from tilewright.notices import say_once
 
 torch: Any = extras.require("torch", "Multiplying tensors of PyTorch")
-
-from torch import library  # noqa: E402
 
 
 def scaled(arrays: Arrays, out_dtype: Any, fast: Any) -> Any:
@@ -141,29 +140,16 @@ def _seen(tensor: Any) -> View:
     return View(0, tuple(tensor.shape), tuple(tensor.stride()), LIBRARY.format_of(tensor), device)
 
 
-def kept_of_nothing(ctx: Any, inputs: tuple[Any, ...], output: Any) -> None:
-    """Nothing: there are no gradients."""
-
-
-def _no_gradients(ctx: Any, gradient: Any) -> tuple[Any, ...]:
-    raise ProblemError(
-        "scaled_matmul has no gradients, and one of its tensors wants them.",
-        hint="multiply the operands of the backward pass by calls of their own.",
-    )
-
-
-def _register() -> Any:
-    """The operator; it lasts as long as what is returned."""
-    operators = library.Library("tilewright", "FRAGMENT")
-    given = (
-        "Tensor a, Tensor b, Tensor scale_a, Tensor scale_b, Tensor? bias=None, ScalarType? out_dtype=None, "
-        "bool fast_accumulation=False"
-    )
-    operators.define(f"scaled_matmul({given}) -> Tensor", tags=(torch.Tag.pt2_compliant_tag,))
-    operators.impl("scaled_matmul", _scaled, "CompositeExplicitAutograd")
-    library.register_fake("tilewright::scaled_matmul", _shaped, lib=operators)
-    library.register_autograd("tilewright::scaled_matmul", _no_gradients, setup_context=kept_of_nothing, lib=operators)
-    return operators
-
-
-_OPERATORS = _register()
+_GIVEN = (
+    "Tensor a, Tensor b, Tensor scale_a, Tensor scale_b, Tensor? bias=None, ScalarType? out_dtype=None, "
+    "bool fast_accumulation=False"
+)
+_OPERATOR = registered(
+    f"scaled_matmul({_GIVEN}) -> Tensor",
+    _scaled,
+    _shaped,
+    *without_gradients(
+        "scaled_matmul has no gradients, and one of its tensors",
+        "multiply the operands of the backward pass by calls of their own.",
+    ),
+)

@@ -12,7 +12,8 @@ from tilewright.frontend.libraries import NoMemory
 from tilewright.frontend.libraries.views import View
 from tilewright.frontend.pytorch.entry import is_plain
 from tilewright.frontend.pytorch.plain import LIBRARY
-from tilewright.frontend.pytorch.scaled import kept_of_nothing, multiplied
+from tilewright.frontend.pytorch.registering import registered, without_gradients
+from tilewright.frontend.pytorch.scaled import multiplied
 from tilewright.frontend.ragged import Room, check_offsets, spans_of, spans_of_counts
 from tilewright.frontend.scaled import ScaledOptions, scaled_options
 from tilewright.frontend.scaled_groups import (
@@ -25,8 +26,6 @@ from tilewright.frontend.scaled_groups import (
 from tilewright.notices import say_once
 
 torch: Any = extras.require("torch", "Multiplying tensors of PyTorch")
-
-from torch import library  # noqa: E402
 
 
 def scaled_grouped(arrays: Arrays, out_dtype: Any, fast: Any, room: Room | None = None) -> Any:
@@ -114,27 +113,16 @@ def _seen(tensor: Any) -> View:
     return View(0, tuple(tensor.shape), tuple(tensor.stride()), LIBRARY.format_of(tensor), device)
 
 
-def _no_gradients(ctx: Any, gradient: Any) -> tuple[Any, ...]:
-    raise ProblemError(
-        "scaled_grouped_matmul has no gradients, and one of its tensors wants them.",
-        hint="multiply the operands of the backward pass by calls of their own.",
-    )
-
-
-def _register() -> Any:
-    """The operator; it lasts as long as what is returned."""
-    operators = library.Library("tilewright", "FRAGMENT")
-    given = (
-        "Tensor a, Tensor b, Tensor scale_a, Tensor scale_b, Tensor offsets, ScalarType? out_dtype=None, "
-        "bool fast_accumulation=False, int capacity=0, int expected=0"
-    )
-    operators.define(f"scaled_grouped_matmul({given}) -> Tensor", tags=(torch.Tag.pt2_compliant_tag,))
-    operators.impl("scaled_grouped_matmul", _scaled, "CompositeExplicitAutograd")
-    library.register_fake("tilewright::scaled_grouped_matmul", _shaped, lib=operators)
-    library.register_autograd(
-        "tilewright::scaled_grouped_matmul", _no_gradients, setup_context=kept_of_nothing, lib=operators
-    )
-    return operators
-
-
-_OPERATORS = _register()
+_GIVEN = (
+    "Tensor a, Tensor b, Tensor scale_a, Tensor scale_b, Tensor offsets, ScalarType? out_dtype=None, "
+    "bool fast_accumulation=False, int capacity=0, int expected=0"
+)
+_OPERATOR = registered(
+    f"scaled_grouped_matmul({_GIVEN}) -> Tensor",
+    _scaled,
+    _shaped,
+    *without_gradients(
+        "scaled_grouped_matmul has no gradients, and one of its tensors",
+        "multiply the operands of the backward pass by calls of their own.",
+    ),
+)

@@ -248,6 +248,7 @@ def test_rungs_are_simulated_while_others_are_counted_and_a_failure_is_told() ->
     assert "worklog/6" in page([found]) and "Not counted: worklog/2" in page([found])
 
 
+@pytest.mark.slow
 def test_a_stopped_run_is_gone_on_with(counted: list[str], tmp_path: Path) -> None:
     path, first, second = tmp_path / "c.json", find_rung("swizzle/opt"), find_rung("worklog/6")
 

@@ -85,6 +85,7 @@ def words(arrays: tuple[Any, ...], out: Any = None, fast: bool = False) -> str:
     return words_of_scaled_groups(library_of(arrays[0]), arrays, scaled_options(out, fast))
 
 
+@pytest.mark.cross_section("kind", "fast", every=2)
 @pytest.mark.parametrize("fast", [False, True], ids=["promoted", "fast"])
 @pytest.mark.parametrize("kind", ["tensors", "groups", "rows and columns"])
 def test_scales_of_every_kind(kind: str, fast: bool) -> None:
@@ -175,6 +176,7 @@ def test_a_new_kind_of_call_in_a_capture_is_refused() -> None:
     scaled_grouped_matmul(a, b, scales(1), scales(1), **given)
 
 
+@pytest.mark.cross_section("kind", every=2)
 @pytest.mark.parametrize("kind", ["tensors", "rows and columns", "blocks"])
 def test_groups_that_use_the_first_rows_of_their_room(kind: str) -> None:
     room, counts = 24, [5, 0, 24, 99]

@@ -99,7 +99,7 @@ SCALES: dict[str, tuple[tuple[Scale, ...], tuple[Scale, ...]]] = {
 }
 
 
-@pytest.mark.cross_section("kind", "scales", every=3)
+@pytest.mark.cross_section("kind", "scales", every=5)
 @pytest.mark.parametrize("scales", SCALES)
 @pytest.mark.parametrize("kind", FP8_KINDS)
 def test_groups_of_fp8_have_scales_of_their_own(kind: str, scales: str) -> None:
@@ -158,6 +158,7 @@ WRONG_ENDS: dict[str, tuple[list[int], list[int], list[int]]] = {  # the groups 
 """Offsets that are none, and what they come to: the group of every tenth row, -1 for none, and terms along k."""
 
 
+@pytest.mark.cross_section("kind", "ends", every=3)
 @pytest.mark.parametrize("ends", WRONG_ENDS)
 @pytest.mark.parametrize("kind", ["cooperative", "swap-AB", "mma.sync", "simt"])
 def test_offsets_that_are_none_leave_no_matrix(kind: str, ends: str) -> None:

@@ -59,6 +59,7 @@ def found(kernel: Kernel, gemm: Gemm) -> set[Kind]:
     return set() if right else {Kind.RACE}
 
 
+@pytest.mark.cross_section("gemm", "kind", every=3)
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("gemm", [ROWS, BLOCKS], ids=["rows", "blocks"])
 def test_nothing_is_found_where_nothing_is_broken(gemm: Gemm, kind: str) -> None:
@@ -101,6 +102,7 @@ def test_scales_take_room_in_each_stage() -> None:
     assert entries == {"block_scale_a_tile": (5, 128), "block_scale_b_tile": (5, 128)}
 
 
+@pytest.mark.cross_section("columns", every=2, at=1)
 @pytest.mark.parametrize(("columns", "entries"), [(192, 3), (96, 3), (160, 5)])
 def test_blocks_of_columns_that_end_inside_a_tile(columns: int, entries: int) -> None:
     """Tiles begin and end inside blocks of 128 columns: each run of columns between has an entry."""
@@ -125,6 +127,7 @@ def _without(kernel: Kernel, kind: type[Stmt], number: int) -> Kernel:  # type: 
     return replace(kernel, body=rewrite(kernel.body, drop))
 
 
+@pytest.mark.cross_section("gemm", "which", "kind", every=2)
 @pytest.mark.parametrize("kind", [WaitBarrier, ArriveBarrier])
 @pytest.mark.parametrize("which", ["persistent", "ping-pong"])
 @pytest.mark.parametrize("gemm", [ROWS, BLOCKS], ids=["rows", "blocks"])

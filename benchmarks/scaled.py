@@ -21,6 +21,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import statistics
 import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
@@ -54,6 +55,9 @@ ROTATED_BYTES = 240_000_000
 MOST_COPIES = 24
 MOST_DISTANCE = 0.01
 """Of results in bf16; sums that are not promoted lose more than that in a sum of 8192, and both lose it alike."""
+
+SLOW = 0.95
+"""Shares of the peer below which a problem counts as slow."""
 
 MARKER = "scaled"
 OURS, PEER, TENSORWISE = "ours", "peer", "tensorwise"
@@ -289,6 +293,27 @@ def section(records: Path) -> str:
     return "\n".join([*lines, "", where])
 
 
+def drawn_section(records: Path) -> str:
+    """Shares of drawn problems, a row for each kind of scales and sums; of a sweep, its problems, each with the
+    microseconds of the peer, of what was chosen then and of the best that was measured."""
+    origin, *rows = (json.loads(line) for line in records.read_text(encoding="utf-8").splitlines())
+    kinds: dict[str, list[dict[str, Any]]] = {}
+    for row in rows:
+        kinds.setdefault(" ".join(row["p"].split()[3:]), []).append(row)
+    lines = [
+        "| scales, sums | problems | of the same by PyTorch, geometric mean | below 0.95 | least | the best measured |",
+        "|---|---:|---:|---:|---:|---:|",
+    ]
+    for kind, found in sorted(kinds.items()):
+        chosen, best = ([row["cublas"] / row[which] for row in found] for which in ("choice", "best"))
+        below = sum(share < SLOW for share in chosen) / len(chosen)
+        mean = statistics.geometric_mean
+        lines.append(
+            f"| {kind} | {len(found)} | {mean(chosen):.3f} | {below:.1%} | {min(chosen):.3f} | {mean(best):.3f} |"
+        )
+    return "\n".join([*lines, "", f"Recorded on {origin['device']}, {origin['date'][:10]}: `{origin['command']}`."])
+
+
 def measured(asked: argparse.Namespace) -> int:
     torch: Any = extras.require("torch", "Timing torch._scaled_mm")
     gpu = open_gpu(torch.cuda.current_device())
@@ -312,6 +337,13 @@ def measured(asked: argparse.Namespace) -> int:
     return int(worst > MOST_DISTANCE)
 
 
+def _with_sections(text: str, asked: argparse.Namespace) -> str:
+    text = with_part(text, MARKER, section(asked.records), what="the records of FP8 products")
+    if asked.drawn is None:
+        return text
+    return with_part(text, f"{MARKER} drawn", drawn_section(asked.drawn), what="the sweep of FP8 products")
+
+
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--shapes", nargs="*", default=list(SHAPES), metavar="MxNxK")
@@ -322,6 +354,7 @@ def main() -> int:
     parser.add_argument("--seconds", type=float, default=100.0, help="no size is begun after this")
     parser.add_argument("--out", type=Path)
     parser.add_argument("--records", type=Path, help="with --write or --check")
+    parser.add_argument("--drawn", type=Path, help="of a sweep, with --records")
     parser.add_argument("--write", type=Path, metavar="PAGE")
     parser.add_argument("--check", type=Path, metavar="PAGE")
     asked = parser.parse_args()
@@ -331,7 +364,7 @@ def main() -> int:
         kept_up_to_date(
             asked.write,
             asked.check,
-            lambda text: with_part(text, MARKER, section(asked.records), what="the records of FP8 products"),
+            lambda text: _with_sections(text, asked),
             "python benchmarks/scaled.py",
         )
     except TilewrightError as wrong:

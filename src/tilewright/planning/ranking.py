@@ -16,6 +16,7 @@ import numpy as np
 
 from tilewright.device.arch import SINCE, Feature
 from tilewright.device.spec import DeviceSpec
+from tilewright.dtypes import FP8_FORMATS
 from tilewright.kernels import simt, wgmma
 from tilewright.kernels.block_work import Setting, work_of
 from tilewright.kernels.columns import Columns
@@ -192,7 +193,8 @@ def ranked(
         whole = keep_order or stack is not None
         sources = [table if whole else _with_split_k(kind, table, gemm, spec)]
         fitted_here = spec.compute_capability == FITTED_FOR and fit_for(kind, gemm.dtype).trees is not None
-        known = fitted_here and gemm.pieces is None and not promote_every
+        swept = gemm.block_scales is None and (not promote_every or gemm.dtype in FP8_FORMATS)
+        known = fitted_here and gemm.pieces is None and swept
         sizes = (CLUSTERS_ALONG_K if known else ()) if cluster_k is None else cluster_k
         sources += [] if whole else sharing_k(kind, table, gemm, spec, sizes)
         if kind == "wgmma":

@@ -9,7 +9,7 @@ from typing import Any
 from tilewright.frontend import matmul, scaled_matmul
 from tilewright.frontend.compute import words_of
 from tilewright.frontend.libraries import library_of
-from tilewright.frontend.options import Options
+from tilewright.frontend.options import options_asked
 from tilewright.frontend.scaled import scaled_options, words_of_scaled
 from tilewright.problem.gemm import Gemm
 from tilewright.suite.cublaslt import WORKSPACE_BYTES, CublasLt
@@ -52,7 +52,7 @@ def words_of_problem(problem: Problem, a: Any, b: Any, scales: Sequence[Any] = (
     """What ran of ours in a call that was made before."""
     if scales:
         return words_of_scaled(library_of(a), (a, b, *scales, None, None), scaled_options(None, problem.fast))
-    return words_of(a, b, Options(precision=problem.precision))
+    return words_of(a, b, options_asked(1.0, None, None, problem.precision, None, False, None, False))
 
 
 def compiled(torch: Any) -> Multiply:

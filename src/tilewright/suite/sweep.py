@@ -44,7 +44,7 @@ class SweepRow:
     peer_us: float
     share: float
     error: float
-    ran: str
+    ran: str = ""
     model_us: float = 0.0
     peer_ran: str = ""
 

@@ -28,6 +28,7 @@ from typing import Any
 
 from tilewright import combine_rows, extras, grouped_matmul, scaled_grouped_matmul
 from tilewright.bench.records import command, commit, now
+from tilewright.cli.page_files import kept_up_to_date
 from tilewright.dtypes import BF16, E4M3
 from tilewright.frontend.libraries import library_of
 from tilewright.frontend.ragged import words_of_groups
@@ -35,6 +36,7 @@ from tilewright.frontend.scaled import scaled_options
 from tilewright.frontend.scaled_groups import words_of_scaled_groups
 from tilewright.problem.gemm import Gemm
 from tilewright.problem.tolerance import relative_bound
+from tilewright.report.markdown import with_part
 from tilewright.runtime.driver import open_gpu
 from tilewright.suite.gpu import TorchTimer
 from tilewright.suite.stacks import GROUPED, Grouped
@@ -223,13 +225,37 @@ def _has_room(problem: Grouped, kind: str) -> bool:
     return not kind.endswith("counts") or 2 * len(problem.rows) * problem.n * problem.k <= MOST_ROOM_BYTES
 
 
+def section(records: Path) -> str:
+    """A row for each problem and kind."""
+    origin, *rows = (json.loads(line) for line in records.read_text(encoding="utf-8").splitlines())
+    lines = ["| groups | kind | us | TFLOP/s | of PyTorch's speed |", "|---|---|---:|---:|---:|"]
+    for row in rows:
+        cells = (row["problem"], row["kind"], row["us"], row.get("tflops", ""), row["of_peer"])
+        lines.append(f"| {' | '.join(str(cell) for cell in cells)} |")
+    where = f"Recorded on {origin['device']}, torch {origin['torch']}, {origin['date'][:10]}: `{origin['command']}`."
+    return "\n".join([*lines, "", where])
+
+
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--problems", nargs="*", default=list(PROBLEMS), choices=list(PROBLEMS))
     parser.add_argument("--only", default="", help="kinds that begin so: bf16, fp8, ...")
     parser.add_argument("--seconds", type=float, default=50.0, help="no problem is begun after this")
-    parser.add_argument("--out", type=Path, required=True)
+    parser.add_argument("--out", type=Path)
+    parser.add_argument("--records", type=Path, help="with --write or --check")
+    parser.add_argument("--write", type=Path, metavar="PAGE")
+    parser.add_argument("--check", type=Path, metavar="PAGE")
     asked = parser.parse_args()
+    if asked.records is not None:
+        kept_up_to_date(
+            asked.write,
+            asked.check,
+            lambda text: with_part(text, "experts", section(asked.records), what="the records of experts"),
+            f"python benchmarks/experts.py --records {asked.records}",
+        )
+        return 0
+    if asked.out is None:
+        parser.error("--out or --records")
     torch: Any = extras.require("torch", "Timing torch._grouped_mm")
     gpu = open_gpu(torch.cuda.current_device())
     origin = {"device": gpu.name, "torch": torch.__version__, "command": command(), "commit": commit(), "date": now()}

@@ -222,6 +222,7 @@ class WithoutTf32(PaperKernels):
         return super()._loaded(built)
 
 
+@pytest.mark.cross_section("pair", every=2)
 @pytest.mark.parametrize("pair", [False, True], ids=["one product", "two products"])
 def test_tf32_is_multiplied_as_f32_where_no_kernel_of_tensor_cores_can_be_had(pair: bool) -> None:
     dispatcher = paper_dispatcher(device("H200"))

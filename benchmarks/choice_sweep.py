@@ -14,8 +14,8 @@ Products of FP8 stand beside `torch._scaled_mm`, with scales of tensors and of r
 
     python benchmarks/choice_sweep.py --skinny 40 --sample 0 --cluster-k 9 --plans 4 --out out.jsonl
 
-The library proposes no kernels whose clusters share the sum over k by itself yet. With --cluster-k so many of them are
-measured beside the other plans of each problem, and the last line tells how often they win.
+With --cluster-k so many kernels whose clusters share the sum over k are measured beside the other plans of each
+problem, and the last line tells how often they win.
 """
 
 from __future__ import annotations

@@ -114,7 +114,7 @@ def mma_core(gemm: Gemm) -> Columns:
             store=("per_thread", "shared"),
         )
         warps, small = warps_of(c), c.m * c.n <= _SMALL_TILE
-        c = c[(warps >= np.where(small, 2, 4)) & (warps <= _MOST_SMALL_WARPS)]
+        c = c[(warps >= np.where(small, 2, 4)) & (warps <= _MOST_SMALL_WARPS) & ~(small & (c.store == "shared"))]
         stage_bytes = (c.m + c.n) * c.k * gemm.dtype.bytes
         c = c.with_columns(stages=np.where(6 * stage_bytes <= _SHORT_RING_BYTES, 6, 4))
         c = c.with_columns(stages=np.where(mma.shared_bytes(c, gemm.dtype.bytes) <= MAX_SHARED_BYTES, c.stages, 3))

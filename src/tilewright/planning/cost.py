@@ -183,10 +183,10 @@ def _as_measured(kind: str, found: Sequence[Estimate], spec: DeviceSpec, fit: Fi
     kernels = [of[rows] for of, rows in zip(terms, chosen, strict=True)]
     factor = np.exp(fit.trees.logarithms(_features_of(kind, found, chosen, kernels, spec, count)))
     totals = []
+    shared = shared_factors(fit, [one.read for one in found], count)
     for at, (one, rows, kernel) in enumerate(zip(found, chosen, kernels, strict=True)):
-        shared = shared_factor(fit, one.read, count)
-        total = one.packing + one.more + terms[at] * shared
-        total[rows] += kernel * shared * (factor[ends[at] : ends[at + 1]] - 1)
+        total = one.packing + one.more + terms[at] * shared[at]
+        total[rows] += kernel * shared[at] * (factor[ends[at] : ends[at + 1]] - 1)
         totals.append(total)
     slowest = max(np.max(total[rows], initial=0.0) for total, rows in zip(totals, chosen, strict=True))
     for total, rows in zip(totals, chosen, strict=True):
@@ -196,9 +196,11 @@ def _as_measured(kind: str, found: Sequence[Estimate], spec: DeviceSpec, fit: Fi
     return totals
 
 
-def shared_factor(fit: Fit, read: Gemm, count: int = 1) -> float:
-    """What the times of all kernels of a problem are multiplied by."""
-    return 1.0 if fit.shared is None else float(np.exp(fit.shared.logarithms(problem_features(read, count))[0]))
+def shared_factors(fit: Fit, problems: Sequence[Gemm], count: int = 1) -> Any:
+    """What the times of all kernels of each problem are multiplied by."""
+    if fit.shared is None:
+        return np.ones(len(problems))
+    return np.exp(fit.shared.logarithms(np.concatenate([problem_features(one, count) for one in problems])))
 
 
 def few_rows(gemm: Gemm) -> Gemm:

@@ -36,8 +36,8 @@ from tilewright.planning.candidates import (
     promoted,
     with_options,
 )
-from tilewright.planning.correction import FITTED_FOR, fit_for, fitted
-from tilewright.planning.cost import CORRECTED, MORE_LAUNCHES_SECONDS, Around, few_rows, plan_seconds, shared_factor
+from tilewright.planning.correction import FITTED_FOR, Fit, fit_for, fitted
+from tilewright.planning.cost import CORRECTED, MORE_LAUNCHES_SECONDS, Around, few_rows, plan_seconds, shared_factors
 from tilewright.planning.packing import TMA_BYTES, Alignment, Packing, behind_packing, ways_to_pack
 from tilewright.planning.skinny import estimate_us as skinny_us
 from tilewright.planning.skinny import skinny_for
@@ -270,7 +270,8 @@ def estimate_us(
         skinny = skinny_for(gemm, alignment, None, stack, parts=kernel.split_k)
         if skinny is None:
             return inf
-        shared = shared_factor(fitted("gemv"), few_rows(gemm), count) if spec.compute_capability == FITTED_FOR else 1.0
+        fit = fitted("gemv") if spec.compute_capability == FITTED_FOR else Fit({})
+        (shared,) = shared_factors(fit, [few_rows(gemm)], count).tolist()
         return shared * (skinny_us(gemm, skinny, spec, count) + (not skinny.whole) * MORE_LAUNCHES_SECONDS * 1e6)
     table = Columns.of([kernel], kernel.columns)
     packing = Packing(config.packed, config.transposed, config.tile_multiples)

@@ -271,7 +271,7 @@ def estimate_us(
         if skinny is None:
             return inf
         fit = fitted("gemv") if spec.compute_capability == FITTED_FOR else Fit({})
-        (shared,) = shared_factors(fit, [few_rows(gemm)], count).tolist()
+        shared = float(shared_factors(fit, [few_rows(gemm)], count)[0])
         return shared * (skinny_us(gemm, skinny, spec, count) + (not skinny.whole) * MORE_LAUNCHES_SECONDS * 1e6)
     table = Columns.of([kernel], kernel.columns)
     packing = Packing(config.packed, config.transposed, config.tile_multiples)

@@ -29,8 +29,9 @@ def page(tmp_path_factory: pytest.TempPathFactory) -> Page:
         return collect_page(rungs, (128, 128, 64), target_for("H200", None, None), cache=cache)
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="module")
 def browser(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Chromium]:
+    """Its open pages go on taking time until it is closed."""
     started = Chromium(tmp_path_factory.mktemp("profile"))
     yield started
     started.close()

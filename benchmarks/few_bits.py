@@ -2,6 +2,7 @@
 
     python benchmarks/few_bits.py --out few_bits.jsonl
     python benchmarks/few_bits.py --rows 1 16 64 --codes int4 --sweep --out few_bits_sweep.jsonl
+    python benchmarks/few_bits.py --write docs/few_bits.md --records benchmarks/results/few_bits_h200.jsonl     (no GPU)
 
 Activations of m x k in bf16 times a weight of k x n: int4 and e4m3 in groups of 128, beside `torch.mm` of the weight in
 bf16. Weights are rotated through more than four times the L2, calls captured into CUDA graphs and replayed in turn.
@@ -9,6 +10,7 @@ Results are checked first: against the codes in float64 in some columns, and aga
 all; a wrong one gives status 1, and no time. --sweep: the kernels of `SWEPT` as well, each for itself, beside the same
 peer; they are compiled in processes of their own before anything is timed.
 One JSON line a row; the first tells device, date and command. No case is begun after --seconds.
+--write and --check: a table of rows in a page, which names those of kernels that are chosen today.
 """
 
 from __future__ import annotations
@@ -30,17 +32,20 @@ import numpy as np
 
 from tilewright import extras, matmul, quantize_weight
 from tilewright.bench.records import command, commit, now
+from tilewright.cli.page_files import kept_up_to_date
 from tilewright.codegen import print_cuda
+from tilewright.device.catalog import device
 from tilewright.dtypes import BF16
 from tilewright.errors import TilewrightError
 from tilewright.frontend.options import PLAIN
 from tilewright.frontend.weights import QuantizedWeight
 from tilewright.kernels.coded import EIGHT, MOST_ROWS, CodedConfig
-from tilewright.planning.coded import coded_plan, words_of
+from tilewright.planning.coded import chosen_config, coded_plan, words_of
 from tilewright.planning.dispatch import dispatcher
 from tilewright.planning.plan import Place
 from tilewright.problem.coded_product import TILE, CodedProduct, CodedWeight
 from tilewright.problem.weight_codes import CODES
+from tilewright.report.markdown import with_part
 from tilewright.runtime.cubin_cache import CubinCache
 from tilewright.runtime.driver import open_gpu
 from tilewright.runtime.nvrtc import compile_cuda
@@ -57,6 +62,7 @@ CHECKED_COLUMNS = 512
 MOST_DISTANCE = {"int4": 0.15, "e4m3": 0.04}
 """Of a result from that of the weight itself, by norms: what rounding normal numbers to codes costs, and some more."""
 
+MARKER = "few_bits"
 OURS, PEER = "ours", "peer"
 
 SWEPT: dict[int, tuple[tuple[int, ...], ...]] = {
@@ -237,6 +243,25 @@ def in_turn(multiply: Callable[[Any], Any], weights: list[Any]) -> Callable[[], 
     return lambda: multiply(next(turn))
 
 
+def section(records: Path) -> str:
+    """The rows of records, and which of their kernels is today's choice."""
+    origin, *rows = (json.loads(line) for line in records.read_text(encoding="utf-8").splitlines())
+    spec = device(origin["device"])
+    lines = [
+        "| m | k x n | codes | kernel | chosen | µs | GB/s | cuBLAS, bf16, µs | of cuBLAS |",
+        "|---:|---|---|---|---|---:|---:|---:|---:|",
+    ]
+    for row in rows:
+        problem = CodedProduct(row["m"], CodedWeight(row["n"], row["k"], CODES[row["codes"]], GROUP))
+        codes, kernel = (row.get("swept") or row["kernel"]).split(" mma ")
+        chosen = words_of(chosen_config(problem, spec), problem) == f"{codes} mma {kernel}"
+        cells = [row["m"], f"{row['k']} x {row['n']}", codes, kernel, "yes" if chosen else "no"]
+        cells += [row["us"], row["gb_per_s"], row["peer_us"], f"{row['of_cublas']:.2f}"]
+        lines.append(f"| {' | '.join(str(cell) for cell in cells)} |")
+    where = f"Recorded on {origin['device']}, torch {origin['torch']}, {origin['date'][:10]}: `{origin['command']}`."
+    return "\n".join([*lines, "", where])
+
+
 def measured(asked: argparse.Namespace) -> int:
     torch: Any = extras.require("torch", "Timing torch.mm")
     gpu = open_gpu(torch.cuda.current_device())
@@ -280,10 +305,22 @@ def main() -> int:
     parser.add_argument("--sweep", action="store_true", help="the kernels of SWEPT as well")
     parser.add_argument("--seconds", type=float, default=90.0, help="no case is begun after this")
     parser.add_argument("--out", type=Path)
+    parser.add_argument("--records", type=Path, help="with --write or --check")
+    parser.add_argument("--write", type=Path, metavar="PAGE")
+    parser.add_argument("--check", type=Path, metavar="PAGE")
+    asked = parser.parse_args()
     try:
-        return measured(parser.parse_args())
+        if not asked.records:
+            return measured(asked)
+        kept_up_to_date(
+            asked.write,
+            asked.check,
+            lambda text: with_part(text, MARKER, section(asked.records), what="the records of weights in few bits"),
+            f"python benchmarks/few_bits.py --records {asked.records}",
+        )
     except TilewrightError as wrong:
         sys.exit(str(wrong))
+    return 0
 
 
 if __name__ == "__main__":

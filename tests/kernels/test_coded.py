@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import json
 from dataclasses import replace
+from pathlib import Path
+from statistics import geometric_mean
 from typing import Any
 
 import numpy as np
@@ -21,15 +24,16 @@ from tilewright.kernels.coded import CodedConfig
 from tilewright.kernels.statements import at, registers
 from tilewright.kernels.weight_coding import WeightCodingConfig
 from tilewright.layout.fragment import LEFT_16X16
-from tilewright.planning.coded import candidates, chosen_config
+from tilewright.planning.coded import candidates, chosen_config, clocks, words_of
 from tilewright.problem.coded_product import CodedProduct, CodedWeight, fragment_places, meant
 from tilewright.problem.epilogue import Epilogue
 from tilewright.problem.tolerance import check, error_bound
-from tilewright.problem.weight_codes import E4M3_CODES, INT4, Codes
+from tilewright.problem.weight_codes import CODES, E4M3_CODES, INT4, Codes
 from tilewright.problem.weight_coding import WeightCoding, coded
 from tilewright.simulator import simulate
 
 SMALL = CodedConfig(8, 1, 2, 2, 128, 3)
+RECORDED = Path(__file__).parents[2] / "benchmarks/results/few_bits_h200.jsonl"
 
 
 def product(
@@ -142,6 +146,33 @@ def test_a_kernel_that_starts_early_touches_nothing_before_its_wait() -> None:
     config = replace(SMALL, overlapped=True)
     assert_nothing_moves_before_the_wait(config.kernel(product(3, 70, 256, bias="n")))
     assert "no programmatic dependent launch" in config.reasons_against(product(3, 70, 256), device("A100"))[0]
+
+
+def test_what_is_chosen_was_measured_and_nearly_the_fastest() -> None:
+    """Of the sweep that the choice is fitted to, by the record of its best; and times are nearly the estimated ones."""
+    origin, *rows = (json.loads(line) for line in RECORDED.read_text(encoding="utf-8").splitlines())
+    spec = device(origin["device"])
+    fastest: dict[CodedProduct, float] = {}
+    chosen: dict[CodedProduct, float] = {}
+    for row in rows:
+        problem = product(row["m"], row["n"], row["k"], CODES[row["codes"]])
+        fastest[problem] = min(row["us"], fastest.get(problem, row["us"]))
+        config = chosen_config(problem, spec)
+        if words_of(config, problem) == row["swept"]:
+            chosen[problem] = row["us"]
+            assert clocks(config, problem, spec) / spec.tensor_clock_mhz == pytest.approx(row["us"], rel=0.15)
+    assert len(fastest) == 6 and chosen.keys() == fastest.keys()
+    losses = [chosen[problem] / fastest[problem] for problem in fastest]
+    assert max(losses) < 1.08 and geometric_mean(losses) < 1.03
+
+
+def test_kernels_that_leave_an_sm_waiting_are_estimated_slower() -> None:
+    """Half of the SMs have no block; too few copies are under way; a few blocks start after all others."""
+    spec, problem = device("H200"), product(1, 14336, 4096)
+    best = chosen_config(problem, spec)
+    assert best.block_tiles * 132 >= problem.weight.tiles
+    for worse in (replace(best, warps_n=2), replace(best, stages=2), replace(best, tiles=6)):
+        assert clocks(worse, problem, spec) > 1.2 * clocks(best, problem, spec)
 
 
 def test_there_is_a_kernel_for_every_problem() -> None:

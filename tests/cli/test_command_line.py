@@ -176,6 +176,37 @@ def test_sigterm_ends_quietly_with_143_and_leaves_no_semaphore(tmp_path: Path) -
     assert (running.returncode, out, err) == (143, "", "")
 
 
+IN_A_FINALISER = """
+import signal
+signal.signal(signal.SIGINT, signal.default_int_handler)  # which a shell may have told to be ignored
+
+class Last:
+    def __del__(self):
+        os.kill(os.getpid(), int(os.environ["SIGNAL"]))
+        sum(range(1000))  # the signal is handled here, where Python drops what its handler raises
+
+def endless(*asked, **options):
+    Last()
+    while True:
+        pass
+
+command.run_on_simulator = endless
+"""
+
+
+@pytest.mark.parametrize(("number", "code"), [(signal.SIGTERM, 143), (signal.SIGINT, 130)], ids=["SIGTERM", "SIGINT"])
+def test_a_signal_that_arrives_in_a_finaliser_ends_the_command(number: int, code: int) -> None:
+    program = AT_WORK.replace("sys.exit", IN_A_FINALISER + "sys.exit")
+    ran = subprocess.run(
+        [sys.executable, "-c", program, "simulate", "worklog/1", "--size", "64"],
+        capture_output=True,
+        text=True,
+        timeout=600,
+        env={**os.environ, "SIGNAL": str(int(number))},
+    )
+    assert (ran.returncode, ran.stdout, ran.stderr) == (code, "", "")
+
+
 def test_where_no_bar_can_be_drawn_lines_tell_of_progress(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:

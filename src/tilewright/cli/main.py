@@ -16,7 +16,9 @@ import signal
 import sys
 import traceback
 from collections.abc import Iterator, Sequence
+from threading import Timer
 from time import monotonic
+from typing import Any
 
 import typer
 
@@ -40,7 +42,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     if sys.stdout is None:  # a shell may close it: `>&-`
         sys.stdout = open(os.devnull, "w")  # noqa: SIM115  # open until the process ends
     try:
-        with _ended_by_sigterm():
+        with _ended_by_signals():
             code = application()(args=arguments, prog_name=PROGRAM, standalone_mode=False, obj=began)
         sys.stdout.flush()
     except KeyboardInterrupt:
@@ -53,21 +55,48 @@ def main(arguments: Sequence[str] | None = None) -> int:
     return code if isinstance(code, int) else 0
 
 
+class _Terminated(SystemExit):
+    """What SIGTERM raises."""
+
+
+_SIGNALS: dict[type[BaseException], signal.Signals] = {
+    _Terminated: signal.SIGTERM,
+    KeyboardInterrupt: signal.SIGINT,
+}
+"""What signals raise, and which."""
+
+_AGAIN_SECONDS = 0.05
+
+
 @contextlib.contextmanager
-def _ended_by_sigterm() -> Iterator[None]:
-    """SIGTERM unwinds the program: worker processes, their semaphores and unfinished files do not stay behind."""
+def _ended_by_signals() -> Iterator[None]:
+    """SIGTERM unwinds the program: worker processes, their semaphores and unfinished files do not stay behind.
+
+    Python drops what a signal raises inside a finaliser or a callback, and the program would go on: the signal is sent
+    again then.
+    """
 
     def end(number: int, frame: object) -> None:
-        raise SystemExit(TERMINATED)
+        raise _Terminated(TERMINATED)
+
+    def dropped(what: Any) -> None:
+        if what.exc_type not in _SIGNALS:
+            tell(what)
+            return
+        again = Timer(_AGAIN_SECONDS, os.kill, (os.getpid(), _SIGNALS[what.exc_type]))
+        again.daemon = True
+        again.start()
 
     try:
         before = signal.signal(signal.SIGTERM, end)
     except ValueError:  # not in the main thread
         yield
         return
+    tell, sys.unraisablehook = sys.unraisablehook, dropped
     try:
         yield
     finally:
+        sys.unraisablehook = tell
         signal.signal(signal.SIGTERM, before)
 
 

@@ -5,7 +5,13 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import assert_never
 
-from tilewright.codegen.async_prelude import TENSOR_MAP, store_async_name, store_matrices_name, wgmma_name
+from tilewright.codegen.async_prelude import (
+    TENSOR_MAP,
+    flag_name,
+    store_async_name,
+    store_matrices_name,
+    wgmma_name,
+)
 from tilewright.codegen.expr import CudaExpr
 from tilewright.ir.async_stmt import (
     ArriveBarrier,
@@ -36,7 +42,7 @@ from tilewright.ir.async_stmt import (
     WgmmaFence,
     WgmmaWait,
 )
-from tilewright.ir.buffer import Ref
+from tilewright.ir.buffer import Ref, Space
 from tilewright.ir.expr import Const
 from tilewright.isa.wgmma import transposes
 
@@ -61,9 +67,9 @@ def async_call(stmt: AsyncStmt, expr: CudaExpr, address: Callable[[Ref], str]) -
             assert stmt.rank is not None
             return call("arrive_in_cluster", address(stmt.place), expr(stmt.rank))
         case SignalFlag():
-            return call("signal_flag", address(stmt.place), expr(stmt.value))
+            return call(flag_name("signal_flag", stmt.scope), address(stmt.place), expr(stmt.value))
         case WaitFlag():
-            return call("wait_flag", address(stmt.place), expr(stmt.value))
+            return call(flag_name("wait_flag", stmt.scope), address(stmt.place), expr(stmt.value))
         case WaitBarrier():
             name = "wait_barrier_of_cluster" if stmt.of_cluster else "wait_barrier"
             return call(name, address(stmt.place), expr(stmt.parity))
@@ -84,7 +90,7 @@ def async_call(stmt: AsyncStmt, expr: CudaExpr, address: Callable[[Ref], str]) -
             name = "wait_stores" if stmt.written else "wait_stores_read"
             return _counted(expr, name, stmt.pending)
         case FenceProxy():
-            return call("fence_proxy")
+            return call("fence_proxy" if stmt.space is Space.SHARED else "fence_proxy_global")
         case ClusterBarrier():
             return call("cluster_barrier")
         case TeamBarrier():

@@ -8,6 +8,7 @@ from __future__ import annotations
 import textwrap
 
 from tilewright.codegen.conversions import sum_register
+from tilewright.ir.async_stmt import Scope
 from tilewright.isa.catalog import INSTRUCTIONS
 from tilewright.isa.instruction import MatrixInstruction
 from tilewright.isa.wgmma import transposes
@@ -138,14 +139,30 @@ def _suffix(rank: int) -> str:
     return f"_{rank}d" if rank > 2 else ""
 
 
-_WAIT_FLAG = f"""\
+def flag_name(name: str, scope: Scope) -> str:
+    """The function that sets a flag or waits for one, by whom it orders."""
+    return name if scope is Scope.GPU else f"{name}_of_system"
+
+
+def _wait_flag(scope: Scope) -> str:
+    return f"""\
 // Waits until the flag has this value; what was done before it was set is visible from here on.
-{_HEAD} void wait_flag(const int* flag, int value) {{
+{_HEAD} void {flag_name("wait_flag", scope)}(const int* flag, int value) {{
     int found;
     do {{
-        asm volatile("ld.acquire.gpu.global.s32 %0, [%1];" : "=r"(found) : "l"(flag) : "memory");
+        asm volatile("ld.acquire.{scope.value}.global.s32 %0, [%1];" : "=r"(found) : "l"(flag) : "memory");
     }} while (found != value);
 }}"""
+
+
+def _signal_flag(scope: Scope) -> str:
+    return _plain(
+        "Sets the flag; what was done before is visible to whoever finds the value.",
+        f"{flag_name('signal_flag', scope)}(int* flag, int value)",
+        f"fence.acq_rel.{scope.value}; st.release.{scope.value}.global.s32 [%0], %1",
+        '"l"(flag), "r"(value)',
+    )
+
 
 _CLUSTER_BARRIER = f"""\
 // All threads of all blocks of the cluster meet. It orders no memory: what new barriers need, their fence has done.
@@ -232,13 +249,8 @@ def _mbarriers() -> dict[str, str]:
         "wait_barrier": _WAIT_BARRIER,
         "wait_barrier_of_cluster": _WAIT_BARRIER_OF_CLUSTER,
         **{store_async_name(count): _store_async(count) for count in (1, 2, 4)},
-        "wait_flag": _WAIT_FLAG,
-        "signal_flag": _plain(
-            "Sets the flag; what was done before is visible to whoever finds the value.",
-            "signal_flag(int* flag, int value)",
-            "fence.acq_rel.gpu; st.release.gpu.global.s32 [%0], %1",
-            '"l"(flag), "r"(value)',
-        ),
+        **{flag_name("wait_flag", scope): _wait_flag(scope) for scope in Scope},
+        **{flag_name("signal_flag", scope): _signal_flag(scope) for scope in Scope},
     }
 
 
@@ -275,6 +287,11 @@ def _tma() -> dict[str, str]:
             "Ordinary accesses to shared memory come before later asynchronous ones.",
             "fence_proxy()",
             "fence.proxy.async.shared::cta",
+        ),
+        "fence_proxy_global": _plain(
+            "Ordinary accesses to global memory, and what was waited for, come before later asynchronous ones.",
+            "fence_proxy_global()",
+            "fence.proxy.async.global",
         ),
     }
 

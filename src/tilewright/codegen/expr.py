@@ -46,6 +46,8 @@ class CudaExpr(ExprText):
         name = self.names.buffer(ref.buffer)
         if is_scalar(ref.buffer):
             return name
+        if ref.buffer.of_ranks:  # a table of addresses
+            return f"{name}[{self(ref.index[0])}][{self(ref.index[1])}]"
         if ref.buffer.space is Space.GLOBAL:
             pointer, rest = pointer_of(ref.index[-1])
             if pointer is not None:

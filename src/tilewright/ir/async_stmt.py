@@ -8,13 +8,24 @@ and the one that waits for them; what lies between must not touch their memory. 
 from __future__ import annotations
 
 from dataclasses import dataclass
+from enum import Enum
 
 from tilewright.artifacts import TensorBox
-from tilewright.ir.buffer import Ref
+from tilewright.ir.buffer import Ref, Space
 from tilewright.ir.expr import Expr
 from tilewright.isa.instruction import MatrixInstruction
 from tilewright.layout.swizzle import Swizzle
 from tilewright.problem.gemm import FACTORS, Gemm, OperandName
+
+
+class Scope(Enum):
+    """Whose threads a flag orders. GPU: those of one GPU. SYSTEM: also other GPUs, and copy engines."""
+
+    GPU = "gpu"
+    SYSTEM = "sys"
+
+    def __repr__(self) -> str:
+        return f"Scope.{self.name}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -170,11 +181,14 @@ class WaitStores:
 
 @dataclass(frozen=True, slots=True)
 class FenceProxy:
-    """What this thread did in shared memory comes before what TMA and wgmma do there later.
+    """What this thread did in memory of a space comes before what TMA and wgmma do there later; what this thread has
+    waited for, too.
 
     Ordinary accesses and those of the asynchronous units are ordered by nothing else; a barrier among threads, which
-    must follow, orders only the threads.
+    must follow where other threads start the copies, orders only the threads.
     """
+
+    space: Space = Space.SHARED
 
 
 @dataclass(frozen=True, slots=True)
@@ -193,20 +207,22 @@ class TeamBarrier:
 @dataclass(frozen=True, slots=True)
 class SignalFlag:
     """This thread sets a flag in global memory. What it did before, and what others did before a barrier that it has
-    passed, is visible to whoever waits for the value."""
+    passed, is visible to whoever waits for the value: on the same GPU, or anywhere. Source: PTX ISA 9.0, st.release."""
 
     place: Ref
     value: Expr
     origin: str = ""
+    scope: Scope = Scope.GPU
 
 
 @dataclass(frozen=True, slots=True)
 class WaitFlag:
-    """This thread waits until a flag in global memory has a value."""
+    """This thread waits until a flag in global memory has a value, which a thread of the same GPU sets, or anyone."""
 
     place: Ref
     value: Expr
     origin: str = ""
+    scope: Scope = Scope.GPU
 
 
 @dataclass(frozen=True, slots=True)

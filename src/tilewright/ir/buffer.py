@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from enum import Enum
 
 from tilewright.dtypes import I64, DType
-from tilewright.ir.expr import ZERO, Cast, Expr
+from tilewright.ir.expr import ZERO, Binary, Cast, Expr, Op, Var
 
 
 class Space(Enum):
@@ -49,7 +49,8 @@ class Buffer:
     it must begin, if that is more than its accesses ask for. offsets_into: of registers that hold offsets, the global
     buffer that they are offsets into: they are printed as pointers. stages: copies of what it holds, which its first
     extent counts, in turn filled and read. handoff: of a shared buffer whose accesses are ordered by whoever emits
-    them; None where `place_barriers` orders them.
+    them; None where `place_barriers` orders them. of_ranks: a global buffer that each rank has one of, all equally
+    large, indexed by (rank, offset).
     """
 
     name: str
@@ -62,6 +63,7 @@ class Buffer:
     offsets_into: Buffer | None = None
     stages: int = 1
     handoff: Handoff | None = None
+    of_ranks: bool = False
 
     @property
     def elements(self) -> int:
@@ -84,6 +86,11 @@ class Buffer:
         return tuple(reversed(strides))
 
 
+def room_of(name: str) -> Var:
+    """Elements from a rank's buffer to the next rank's, for whoever has all of them side by side."""
+    return Var(f"{name}_room", I64)
+
+
 def _wide(offset: Expr) -> Expr:
     return offset if offset.dtype is I64 else Cast(I64, offset)
 
@@ -98,6 +105,9 @@ class Ref:
     @property
     def flat(self) -> Expr:
         """The element offset in the C array."""
+        if self.buffer.of_ranks:
+            rank, inside = self.index
+            return Binary(Op.MUL, Cast(I64, rank), room_of(self.buffer.name)) + _wide(inside)
         if self.buffer.space is Space.GLOBAL:
             *base, inside = self.index
             return base[0] + _wide(inside) if base else inside

@@ -54,6 +54,13 @@ GROUP_COUNTS, CAPACITY = "group_counts", Var("capacity")
 FIRST_GROUP = Var("first_group")
 """The number of a launch's first group among all whose ends are listed, where groups are ragged along m."""
 
+SHARD_FLAGS, SHARD_STARTS, SHARDS = "shard_flags", "shard_starts", Var("shards")
+"""For each shard of rows of A: whether it has arrived (1), and where it begins, behind which stands the end of all; how
+many shards there are."""
+
+OWN_ROW = Var("own_row")
+"""The first row of the shard whose tiles come first, where rows of A arrive."""
+
 MOST_GROUPS = 512
 """Groups of a launch that are ragged along m: each block counts their tiles in shared memory."""
 
@@ -163,7 +170,7 @@ class Kernel:
     launch may start before the kernels before it have ended. split_k: what becomes of the partial sums of items that
     share out k. problems: where they are listed, blocks along z have one each; the grid is that of one of them, and a
     launch has as many blocks along z as problems. partial_elements: of the workspace, for the tile of a block, where
-    items add up in order.
+    items add up in order. arriving: rows of A arrive shard by shard while it runs.
     """
 
     name: str
@@ -182,6 +189,7 @@ class Kernel:
     split_k: SplitK = SplitK.NONE
     problems: Problems = Problems.ONE
     partial_elements: int = 0
+    arriving: bool = False
 
     def __post_init__(self) -> None:
         if not self.cluster_tile:
@@ -255,7 +263,15 @@ class Kernel:
         pointers = tuple(parameter for parameter in own if parameter.is_pointer)
         parts = (Parameter(PART_OF_K.name, I32),) if self.split_k.by_items else ()
         ends = (Parameter(self.group_sizes, I32, is_pointer=True),) if self.problems.has_groups else ()
-        return (*pointers, *self.workspace, *self.guard_flags, *ends, *own[len(pointers) :], *parts)
+        shards = (Parameter(SHARDS.name, I32), Parameter(OWN_ROW.name, I32)) if self.arriving else ()
+        told = (*self.workspace, *self.shard_tables, *self.guard_flags, *ends)
+        return (*pointers, *told, *own[len(pointers) :], *parts, *shards)
+
+    @property
+    def shard_tables(self) -> tuple[Parameter, ...]:
+        """The pointers to where the shards of A begin, and to their flags."""
+        names = (SHARD_STARTS, SHARD_FLAGS) if self.arriving else ()
+        return tuple(Parameter(name, I32, is_pointer=True) for name in names)
 
     @property
     def group_sizes(self) -> str:

@@ -251,7 +251,7 @@ class Program:
     once. late_alpha, late_beta: the factor is applied once to each finished sum, not inside the loops. persistent: the
     grid is resident, and a block computes many tiles. overlapped: it starts while the kernel before it still ends.
     problems, split_k: whether a launch computes many problems, and whether blocks share out k. stream_k: they share out
-    the k of all tiles together, in equal parts.
+    the k of all tiles together, in equal parts. arriving: rows of A arrive while the kernel runs, one shard first.
     """
 
     gemm: Gemm
@@ -271,6 +271,7 @@ class Program:
     problems: Problems = Problems.ONE
     split_k: SplitK = SplitK.NONE
     stream_k: bool = False
+    arriving: bool = False
     tiles: list[tuple[Staged, Any]] = field(default_factory=list, init=False, repr=False, compare=False)
     """What `ir.tiles.tile_of` has found of these very tiles, which a user's values may keep from being hashed."""
 
@@ -437,8 +438,7 @@ class Program:
     def slots(self, staged: Staged) -> int:
         """How many copies of a shared tile there are: the stages of the pipelined loop it is staged under, else 1.
 
-        Epilogue subtiles have stages of their own: one is filled while the other is read. Ping-pong warpgroups have
-        theirs.
+        Epilogue subtiles have stages of their own, one filled while the other is read; ping-pong warpgroups, too.
         """
         if staged.finished:
             count = self.subtile_count(staged)

@@ -18,6 +18,7 @@ from tilewright.ir.async_stmt import (
     FenceProxy,
     InitBarrier,
     PrefetchMap,
+    Scope,
     SetRegisters,
     SignalFlag,
     StartNextGrid,
@@ -35,7 +36,7 @@ from tilewright.ir.async_stmt import (
     WgmmaFence,
     WgmmaWait,
 )
-from tilewright.ir.buffer import Buffer, Ref
+from tilewright.ir.buffer import Buffer, Ref, Space
 from tilewright.ir.expr import Apply, Binary, Cast, Const, Expr, Fma, Load, Lookup, Op, RandomNumber, Select, Var
 from tilewright.ir.kernel import Kernel
 from tilewright.ir.stmt import (
@@ -253,9 +254,9 @@ def async_text(stmt: AsyncStmt, expr: ExprText) -> str:
         case ArriveBarrier():
             return f"arrive at {expr.place(stmt.place)}" + ("" if stmt.rank is None else f" of block {expr(stmt.rank)}")
         case SignalFlag():
-            return f"signal {expr.place(stmt.place)} = {expr(stmt.value)}"
+            return f"signal {expr.place(stmt.place)} = {expr(stmt.value)}{_told(stmt.scope)}"
         case WaitFlag():
-            return f"wait for {expr.place(stmt.place)} == {expr(stmt.value)}"
+            return f"wait for {expr.place(stmt.place)} == {expr(stmt.value)}{_told(stmt.scope)}"
         case WaitBarrier():
             far = ", which other blocks tell" if stmt.of_cluster else ""
             return f"wait for {expr.place(stmt.place)}, parity {expr(stmt.parity)}{far}"
@@ -277,7 +278,8 @@ def async_text(stmt: AsyncStmt, expr: ExprText) -> str:
             what = "are under way" if stmt.written else "read shared memory"
             return f"wait until at most {stmt.pending} group(s) of bulk stores {what}"
         case FenceProxy():
-            return "fence between ordinary and asynchronous accesses"
+            where = "" if stmt.space is Space.SHARED else f" of {stmt.space.value} memory"
+            return f"fence between ordinary and asynchronous accesses{where}"
         case ClusterBarrier():
             return "barrier of the cluster"
         case TeamBarrier():
@@ -308,3 +310,7 @@ def async_text(stmt: AsyncStmt, expr: ExprText) -> str:
 def kernel_text(kernel: Kernel) -> str:
     """The whole kernel as text, ending in a newline."""
     return "\n".join(line.text for line in kernel_lines(kernel)) + "\n"
+
+
+def _told(scope: Scope) -> str:
+    return ", in the whole system" if scope is Scope.SYSTEM else ""

@@ -9,7 +9,18 @@ from tilewright.dtypes import BF16, F16, F32, I32
 from tilewright.errors import LoweringError
 from tilewright.ir.buffer import Ref, Space
 from tilewright.ir.expr import Binary, Const, Expr, Load, Op, Var
-from tilewright.ir.kernel import BATCH, BUILTINS, C_ODD, CAPACITY, FIRST_GROUP, GROUPS, PART_OF_K, step_of
+from tilewright.ir.kernel import (
+    BATCH,
+    BUILTINS,
+    C_ODD,
+    CAPACITY,
+    FIRST_GROUP,
+    GROUPS,
+    OWN_ROW,
+    PART_OF_K,
+    SHARDS,
+    step_of,
+)
 from tilewright.ir.ranges import Interval, interval
 from tilewright.ir.stmt import (
     Alloc,
@@ -40,6 +51,7 @@ from tilewright.problem.gemm import FACTORS, LEADING
 
 PARAMETERS = (
     *("M", "N", "K", *LEADING, "alpha", "beta", PART_OF_K.name, C_ODD.name),
+    *(SHARDS.name, OWN_ROW.name),
     *(BATCH.name, GROUPS.name, FIRST_GROUP.name, CAPACITY.name, *(step_of(name) for name in (*FACTORS, "C"))),
 )
 

@@ -10,6 +10,7 @@ from tilewright.ir.clusters import cluster_size
 from tilewright.ir.kernel import Variant
 from tilewright.ir.program import Level, Program, Route
 from tilewright.ir.work import Problems, SplitK, Walk
+from tilewright.lowering.arrivals import check_arrivals
 from tilewright.lowering.scheduler import ragged_dim
 from tilewright.problem.gemm import Order
 
@@ -22,6 +23,8 @@ def check_scheduler(program: Program, variant: Variant) -> None:
         _check_ordered(program)
     if program.stream_k:
         _check_stream_k(program)
+    if program.arriving:
+        check_arrivals(program)
     if program.problems is not Problems.ONE and program.at_level(Level.GRID_Z) is not None:
         raise LoweringError(
             "Blocks along z cannot have a problem each: they share out one problem already.",

@@ -40,6 +40,7 @@ from tilewright.ir.simplify import substitute
 from tilewright.ir.stmt import Barrier, Body, For, If, Let, Stmt
 from tilewright.ir.visit import walk
 from tilewright.ir.work import Walk
+from tilewright.lowering.arrivals import wait_for_rows
 from tilewright.lowering.block_scales import ScaleStream, sides
 from tilewright.lowering.coordinates import (
     GROUP,
@@ -264,7 +265,8 @@ class TmaKernel:
             Event(steps_of(self._load), fills=True),
         )
         pipeline = Pipeline(events, Uses(self._loop, self._count, lambda _: self._fill))
-        return (For(self._loop, self._count, pipeline.steady()), *self._await_release(item))
+        arrived = wait_for_rows(self._scheduler.tile_axes[0]) if self.program.arriving else ()
+        return (*arrived, For(self._loop, self._count, pipeline.steady()), *self._await_release(item))
 
     def _await_release(self, item: Item) -> Body:
         """Behind the last item, the producer of a clustered block waits until all stages are released: an arrival from

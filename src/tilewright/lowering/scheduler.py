@@ -20,10 +20,11 @@ from tilewright.dtypes import I32
 from tilewright.ir.buffer import Buffer, Ref, Space
 from tilewright.ir.clusters import cluster_size, neighbours
 from tilewright.ir.expr import ONE, ZERO, Binary, Expr, Load, Op, Select, Var, binary, ceil_div
-from tilewright.ir.kernel import BATCH, GROUPS, PART_OF_K, SIZES, Variant
+from tilewright.ir.kernel import BATCH, GROUPS, OWN_ROW, PART_OF_K, SIZES, Variant
 from tilewright.ir.program import Axis, Level, Program, RasterChoice
 from tilewright.ir.stmt import Alloc, Assign, Body, For, If, Let
 from tilewright.ir.work import Problems, SplitK, Walk
+from tilewright.lowering.arrivals import from_row
 from tilewright.lowering.coordinates import (
     RANK,
     ROUND,
@@ -365,8 +366,15 @@ class Scheduler:
         if program.raster is None:
             return tuple(let for loop in program.grid_loops for let in bound(program, loop, hardware_number(loop)))
         lets = raster(program.raster, number, *self.tile_counts, *self.tile_axes)
-        lets[-2:] = [self._in_cluster(let) for let in lets[-2:]]
+        lets[-2:] = [self._in_cluster(self._by_arrival(let)) for let in lets[-2:]]
         return tuple(lets)
+
+    def _by_arrival(self, let: Let) -> Let:
+        """Where rows of A arrive, the rows of tiles begin with the first that lies in the own shard."""
+        rows, _ = self.tile_axes
+        if not self.program.arriving or let.name != rows.name:
+            return let
+        return replace(let, value=from_row(let.value, self.tile_counts[0], self._rows_of(OWN_ROW)))
 
     def _in_cluster(self, let: Let) -> Let:
         """A coordinate of the tile of the cluster becomes that of the running block."""

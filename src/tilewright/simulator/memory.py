@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
+from types import MappingProxyType
 
 import numpy as np
 
@@ -17,7 +18,7 @@ class Memory:
     """Flat arrays of elements. A shared buffer holds one copy for each block of the batch, one after the other.
 
     base_bytes: the address of the first element of each global operand, where it is not a multiple of 256. tiles: of
-    blocks, for which there is a workspace where work items add up in order.
+    blocks, for which there is a workspace where work items add up in order. tables: further arrays, by name.
     """
 
     def __init__(
@@ -28,6 +29,7 @@ class Memory:
         base_bytes: Mapping[str, int],
         tiles: int = 0,
         group_ends: Sequence[int] = (),
+        tables: Mapping[str, Array] = MappingProxyType({}),
     ) -> None:
         self._arithmetic = arithmetic
         self._kernel = kernel
@@ -42,6 +44,7 @@ class Memory:
             self.arrays[parameter.name] = values.astype(arithmetic.memory_type(parameter.dtype))
         if kernel.problems.has_groups:
             self.arrays[kernel.group_sizes] = np.asarray(group_ends, np.int32)
+        self.arrays |= {name: values.copy() for name, values in tables.items()}
         offsets = zip(kernel.shared, kernel.shared_offsets, strict=True)
         self._base_bytes = {**{buffer.name: at for buffer, at in offsets}, **base_bytes}
 

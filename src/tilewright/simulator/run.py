@@ -187,7 +187,7 @@ def _add_units_and_races(
     """What a kernel with asynchronous units needs beside threads, and the race detector that fits. together: blocks
     that something may order. steps: elements from one matrix to the next."""
     memory, findings = context.memory, context.findings
-    written, threads = _written(kernel, memory), kernel.threads_per_block
+    written, threads = written_elements(kernel, memory), kernel.threads_per_block
     if kernel.overlapped or any(isinstance(stmt, AsyncStmt) for _, stmt in walk(kernel.body)):
         races = OrderedRaces(sites.all, findings, threads, written, together) if detectors else None
         context.races, context.units = races, Units(kernel, problem, memory, findings, races, steps, previous)
@@ -211,7 +211,7 @@ def _run_batches(machine: Machine, kernel: Kernel, grid: Block, chosen: Array, p
     return True
 
 
-def _written(kernel: Kernel, memory: Memory) -> dict[str, int]:
+def written_elements(kernel: Kernel, memory: Memory) -> dict[str, int]:
     """The global buffers that the kernel writes, with their elements."""
     statements = [stmt for _, stmt in walk(kernel.body)]
     stores = [stmt.dst.buffer for stmt in statements if isinstance(stmt, Move)]

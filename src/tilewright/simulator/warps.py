@@ -204,12 +204,14 @@ class Pattern:
 class Batch:
     """Blocks that run together. block: threads along x, y, z. grid: blocks along x, y, z.
 
-    coordinates: of each block, (blocks, 3). A block's row is its *slot*.
+    coordinates: of each block, (blocks, 3). A block's row is its *slot*. across_ranks: blocks of several GPUs, whose
+    number is the last coordinate.
     """
 
     block: tuple[int, int, int]
     grid: tuple[int, int, int]
     coordinates: Array
+    across_ranks: bool = False
 
     @property
     def blocks(self) -> int:

@@ -174,6 +174,7 @@ class TmaLoadOp(BarrierOp):
         units = self.units
         if units.races is not None:
             box = flight.box
+            self._check_source(convoy, lanes, flight)
             elements = box.places(flight.first) + (flight.slot * box.buffer.elements)[:, None]
             units.races.unit_writes(
                 UnitAccess(
@@ -191,6 +192,19 @@ class TmaLoadOp(BarrierOp):
                 )
             )
         units.flights.append(flight)
+
+    def _check_source(self, convoy: Convoy, lanes: Array, flight: Flight) -> None:
+        """Boxes are read out of memory that other ranks write, until their barriers say that they have landed."""
+        races, units = self.units.races, self.units
+        if races is None or flight.box.map.operand not in races.of_ranks:
+            return
+        elements, inside = flight.box.offsets(flight.at)
+        stamp = units.clocks.phases, flight.key % len(units.names), units.phases.phase[flight.key] + 1
+        rows, thread = self.rows(convoy, lanes), convoy.warps.global_thread[lanes]
+        where = LanePlaces(self, convoy, lanes)
+        name = flight.box.map.operand
+        access = UnitAccess(self.site, name, "read by TMA", elements, rows, flight.slot, *stamp, thread, where)
+        races.box_reads(access, inside)
 
 
 class LanePlaces:

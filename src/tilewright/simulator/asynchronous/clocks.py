@@ -56,6 +56,8 @@ class Clocks:
         self.rows[row, self.own] = 1
         self.together = np.ones(count, np.int32)
         """The time at which the lanes of each warp last met at a barrier."""
+        self.seen_by_units: dict[int, Array] = {}
+        """Of rows that have run fence.proxy.async for global memory: what they knew then."""
         self._written = np.zeros((count, WARP_THREADS), np.int32)
         self._lane_fenced = np.zeros((count, WARP_THREADS), np.int32)
 
@@ -102,6 +104,19 @@ class Clocks:
         seen = np.where(self._written[warps] > covered, covered, time).min(axis=1)
         self.learn(warps, self.own[warps] + self.fenced, seen)
         self.tick(warps)
+
+    def fence_global(self, rows: Array) -> None:
+        """Warps run fence.proxy.async for global memory: the units that they start see what these warps know of."""
+        for row in rows.tolist():
+            self.seen_by_units[row] = self.rows[row].copy()
+
+    def unseen(self, rows: Array, columns: Array, values: Array) -> Array:
+        """Of writes to global memory by threads, stamped so: which of them units that these warps start may not see."""
+        result = values > 0
+        for row, known in self.seen_by_units.items():
+            own = rows == row
+            result[own] = values[own] > known[columns[own]]
+        return result
 
     def publish(self, rows: Array) -> None:
         """Warps run fence.mbarrier_init: the cluster sees the mbarriers that they have made."""

@@ -16,6 +16,7 @@ from tilewright.ir.async_stmt import (
     FenceProxy,
     InitBarrier,
     PrefetchMap,
+    Scope,
     SetRegisters,
     SharedMatrix,
     SignalFlag,
@@ -92,7 +93,7 @@ class Compiler:
             case WaitBarrier():
                 return WaitBarrierStep(*here, self.shared(stmt.place), self.place(stmt.parity), stmt.of_cluster)
             case WaitFlag():
-                return WaitFlagStep(*here, self.place(stmt.place.flat), self.place(stmt.value))
+                return WaitFlagStep(*self._flag(stmt))
             case TeamBarrier():
                 return TeamBarrierStep(*here, self.place(stmt.number), stmt.threads)
             case ClusterBarrier():
@@ -129,13 +130,13 @@ class Compiler:
             case TmaStore():
                 return TmaStoreOp(*here, stmt.map, self._at(stmt.at), self.shared(stmt.src))
             case SignalFlag():
-                return SignalFlagOp(*here, self.place(stmt.place.flat), self.place(stmt.value))
+                return SignalFlagOp(*self._flag(stmt))
             case CommitStores():
                 return CommitStoresOp(*here)
             case WaitStores():
                 return WaitStoresOp(*here, stmt.pending)
             case FenceProxy():
-                return FenceProxyOp(*here)
+                return FenceProxyOp(*here, stmt.space)
             case SetRegisters():
                 return SetRegistersOp(*here, stmt.count, stmt.grow)
             case WgmmaFence():
@@ -148,6 +149,16 @@ class Compiler:
                 return PassOp(*here)
             case _:
                 raise AssertionError(f"{type(stmt).__name__} is not an operation of a unit")
+
+    def _flag(self, stmt: SignalFlag | WaitFlag) -> tuple[Site, Context, str, Place, Place, Scope]:
+        return (
+            self.site,
+            self.context,
+            stmt.place.buffer.name,
+            self.place(stmt.place.flat),
+            self.place(stmt.value),
+            stmt.scope,
+        )
 
     def _at(self, at: tuple[Expr, ...]) -> tuple[Place, ...]:
         return tuple(self.place(part) for part in at)

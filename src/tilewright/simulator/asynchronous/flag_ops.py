@@ -1,6 +1,7 @@
 """Flags in global memory: a thread sets one, threads of other blocks wait for its value.
 
-Who sets a flag leaves its clock row there, and who finds the value takes it up, as at an mbarrier.
+Who sets a flag leaves its clock row there, and who finds the value takes it up, as at an mbarrier. Between GPUs, and
+between copy engines and a thread, only a flag that both sides take for one of the whole system does that.
 """
 
 from __future__ import annotations
@@ -11,31 +12,38 @@ import numpy as np
 
 from tilewright.device.spec import WARP_THREADS
 from tilewright.dtypes import Array
-from tilewright.ir.kernel import TILE_FLAGS
-from tilewright.simulator.asynchronous.flags import FLAGS, Flags
+from tilewright.ir.async_stmt import Scope
+from tilewright.simulator.asynchronous.flags import COPY_ENGINES, FLAGS, Flags, Setting
 from tilewright.simulator.asynchronous.lanes import UnitOp, acting, values
 from tilewright.simulator.convoy import Convoy
 from tilewright.simulator.findings import Kind
 from tilewright.simulator.index import Place
 from tilewright.simulator.journal import Role
 from tilewright.simulator.sites import Site
+from tilewright.simulator.warps import Batch
 
 
 @dataclass(slots=True)
 class FlagOp(UnitOp):
-    """What names a flag."""
+    """What names a flag. buffer: that holds it."""
 
+    buffer: str
     flag: Place
     value: Place
+    scope: Scope
+
+    @property
+    def flags(self) -> Flags:
+        return self.units.flags_of(self.buffer)
 
     def check_previous(self, convoy: Convoy, *, store: bool) -> None:
         """Flags are memory that the grid before may use, too."""
-        self.units.check_previous(self.site, convoy, convoy.mask, TILE_FLAGS, store=store)
+        self.units.check_previous(self.site, convoy, convoy.mask, self.buffer, store=store)
 
     def _numbers(self, convoy: Convoy, lanes: Array) -> tuple[Array, Array]:
         """The flag and the value of each lane; lanes that name no flag are reported and left out."""
         flags, wanted = values(self.flag, convoy, lanes), values(self.value, convoy, lanes)
-        count = len(self.units.flags.values)
+        count = len(self.flags.values)
         outside = (flags < 0) | (flags >= count)
         if outside.any():
             headline = f"Flag {int(flags[int(np.argmax(outside))])} of {count} does not exist."
@@ -52,16 +60,16 @@ class SignalFlagOp(FlagOp):
         lanes = acting(convoy)
         if not len(lanes):
             return
-        units = self.units
+        units, known = self.units, self.flags
         self.check_previous(convoy, store=True)
         flags, found = self._numbers(convoy, lanes)
         rows = self.rows(convoy, lanes)
         if self.context.journal is not None:
-            self.context.journal.note(Role.ARRIVES, FLAGS, flags, units.flags.times[flags])
-            units.flags.times[flags] += 1
+            self.context.journal.note(Role.ARRIVES, FLAGS, flags, known.times[flags])
+            known.times[flags] += 1
         for flag, value, row in zip(flags.tolist(), found.tolist(), rows.tolist(), strict=False):
-            units.flags.values[flag] = value
-            units.flags.rows[flag] = units.clocks.rows[row].copy()
+            gpu = _gpu(units.batch, row // units.clocks.warps)
+            known.set(flag, value, Setting(units.clocks.rows[row].copy(), gpu, self.scope is Scope.SYSTEM))
         units.clocks.tick(np.unique(rows))
 
 
@@ -71,22 +79,19 @@ class WaitFlagStep(FlagOp):
 
     def ready(self, convoy: Convoy) -> bool:
         flags, wanted = self._numbers(convoy, acting(convoy))
-        return bool((self.units.flags.values[flags] == wanted).all())
+        return bool((self.flags.values[flags] == wanted).all())
 
     def step(self, convoy: Convoy) -> tuple[Convoy, ...]:
-        lanes = acting(convoy)
-        units = self.units
+        lanes, known = acting(convoy), self.flags
         flags, wanted = self._numbers(convoy, lanes)
-        passes = units.flags.values[flags] == wanted
+        passes = known.values[flags] == wanted
         if passes.all():
             self.issue(convoy)
             self.check_previous(convoy, store=False)
             if self.context.journal is not None:
-                self.context.journal.note(Role.PASSES, FLAGS, flags, units.flags.times[flags])
+                self.context.journal.note(Role.PASSES, FLAGS, flags, known.times[flags])
             for flag, row in zip(flags.tolist(), self.rows(convoy, lanes).tolist(), strict=False):
-                known = units.flags.rows.get(flag)
-                if known is not None:
-                    units.clocks.rows[row] = np.maximum(units.clocks.rows[row], known)
+                self._take_up(convoy, lanes, known.setting(flag), row)
             convoy.pc += 1
             return (convoy,)
         held = np.zeros(len(convoy.warps), np.bool_)
@@ -94,8 +99,31 @@ class WaitFlagStep(FlagOp):
         if not held.all():
             return convoy.part(~held), convoy.part(held)
         _, first = np.unique(lanes[~passes] // WARP_THREADS, return_index=True)
-        convoy.wait = FlagWait(self.site, units.flags, flags[~passes][first], wanted[~passes][first])
+        convoy.wait = FlagWait(self.site, known, flags[~passes][first], wanted[~passes][first])
         return (convoy,)
+
+    def _take_up(self, convoy: Convoy, lanes: Array, setting: Setting | None, row: int) -> None:
+        """A warp knows what the setter of a flag knew, where the flag orders the two."""
+        if setting is None:
+            return
+        clocks = self.units.clocks
+        far = setting.gpu != _gpu(self.units.batch, row // clocks.warps)
+        if far and not (setting.of_system and self.scope is Scope.SYSTEM):
+            setter = "copy engines" if setting.gpu == COPY_ENGINES else "another GPU"
+            self.report(
+                Kind.UNFENCED,
+                f"A flag of {self.buffer} is set by {setter}, and orders threads of one GPU only.",
+                self.place(convoy, lanes),
+                buffer=self.buffer,
+                hint="set it, and wait for it, with Scope.SYSTEM.",
+            )
+            return
+        clocks.rows[row] = np.maximum(clocks.rows[row], setting.row)
+
+
+def _gpu(batch: Batch, slot: int) -> int:
+    """The GPU of a block."""
+    return int(batch.coordinates[slot, 2]) if batch.across_ranks else 0
 
 
 @dataclass(slots=True)

@@ -1,6 +1,8 @@
-"""The flags of a launch, in global memory."""
+"""Flags in global memory: what was known to whoever set each."""
 
 from __future__ import annotations
+
+from dataclasses import dataclass, field
 
 import numpy as np
 
@@ -9,12 +11,36 @@ from tilewright.dtypes import Array
 FLAGS = "flag"
 """What a journal calls them."""
 
+COPY_ENGINES = -1
+"""In place of the GPU of a thread."""
 
+
+@dataclass(frozen=True, slots=True)
+class Setting:
+    """What the last setter of a flag knew. gpu: whose it is. of_system: whether it orders other GPUs, too."""
+
+    row: Array
+    gpu: int = 0
+    of_system: bool = False
+
+
+@dataclass(slots=True)
 class Flags:
-    """The flags of a launch. rows: for each flag what its last setter knew, made when the first one is set. times: how
-    often each was set, counted for a journal."""
+    """The flags of a buffer. settings: of those that were set, by their number among all GPUs', of which these are the
+    ones from `first` on. times: how often each was set, counted for a journal."""
 
-    def __init__(self, values: Array) -> None:
-        self.values = values
-        self.times = np.zeros(len(values), np.int64)
-        self.rows: dict[int, Array] = {}
+    values: Array
+    first: int = 0
+    settings: dict[int, Setting] = field(default_factory=dict)
+    times: Array = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.times = np.zeros(len(self.values), np.int64)
+
+    def set(self, flag: int, value: int, setting: Setting) -> None:
+        self.values[flag] = value
+        self.settings[self.first + flag] = setting
+
+    def setting(self, flag: int) -> Setting | None:
+        """Of the last time that a flag was set; None where it never was."""
+        return self.settings.get(self.first + flag)

@@ -8,6 +8,7 @@ import numpy as np
 
 from tilewright.device.spec import WARP_THREADS
 from tilewright.dtypes import Array
+from tilewright.ir.buffer import Space
 from tilewright.simulator.asynchronous.lanes import UnitOp, acting, values
 from tilewright.simulator.asynchronous.meetings import CLUSTER, NAMED, Meetings, MeetingWait, named_keys, whole_warps
 from tilewright.simulator.asynchronous.units import REGISTER_STEP
@@ -86,12 +87,18 @@ class ClusterBarrierStep(MeetingStep):
 
 @dataclass(slots=True)
 class FenceProxyOp(UnitOp):
-    """What these threads wrote is seen by the units from now on."""
+    """What these threads wrote is seen by the units from now on; in global memory what they know of, too."""
+
+    space: Space
 
     def __call__(self, convoy: Convoy) -> None:
         self.issue(convoy)
         lanes = acting(convoy)
-        if len(lanes):
+        if not len(lanes):
+            return
+        if self.space is Space.GLOBAL:
+            self.units.clocks.fence_global(np.unique(self.rows(convoy, lanes)))
+        else:
             self.units.clocks.fence(self.rows(convoy, lanes), lanes % WARP_THREADS)
 
 

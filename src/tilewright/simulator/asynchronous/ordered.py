@@ -106,6 +106,8 @@ class OrderedRaces(Races):
         self._cluster_threads = threads * cluster
         """Of the blocks that something may order: a cluster, or all where flags do."""
         self.barrier_name: Callable[[int], str] = str
+        self.of_ranks: frozenset[str] = frozenset()
+        """Global buffers that other ranks write."""
 
     def new_batch(self, batch: Batch, shared: Mapping[str, int]) -> None:
         self._batch = batch
@@ -319,6 +321,16 @@ class OrderedRaces(Races):
         shadow.writer.enter(words, threads, access.site)
         shadow.write_epoch[words] = values
         shadow.column[words] = columns
+
+    def box_reads(self, access: UnitAccess, inside: Array) -> None:
+        """TMA reads boxes of memory that other ranks write, from now on until each stamp is reached."""
+        raise AssertionError("memory of several ranks has detectors of its own")
+
+    def engine_touches(
+        self, name: str, words: Array, row: int, thread: int, site: Site, *, store: bool
+    ) -> tuple[int, Where, str] | None:
+        """Copy engines touch global memory: the first element that something conflicts with, where, and how."""
+        raise AssertionError("memory of several ranks has detectors of its own")
 
     def _columns(self, access: UnitAccess) -> Array:
         slots = np.where(access.slot >= 0, access.slot, access.row // self.clocks.warps)

@@ -10,7 +10,7 @@ import numpy as np
 
 from tilewright.device.spec import WARP_THREADS
 from tilewright.dtypes import Array
-from tilewright.ir.kernel import TILE_FLAGS, Kernel
+from tilewright.ir.kernel import Kernel
 from tilewright.problem.gemm import Gemm
 from tilewright.problem.problem import Problem
 from tilewright.simulator.asynchronous.clocks import GROUP_WARPS, Clocks
@@ -70,10 +70,12 @@ class Units:
         assert isinstance(self._problem, Gemm), "tensor maps are of the matrices of a product"
         return self._problem
 
-    def new_batch(self, batch: Batch) -> None:
+    def new_batch(self, batch: Batch, clocks: Clocks | None = None) -> None:
+        """clocks: of other ranks' units, too."""
         self.batch = batch
-        self.clocks = Clocks(batch, self.kernel.cluster, len(self.names), flags=bool(self.kernel.workspace))
-        self.flags = Flags(self.memory.arrays.get(TILE_FLAGS, np.zeros(0, np.int64)))
+        flags = bool(self.kernel.workspace) or batch.across_ranks
+        self.clocks = clocks or Clocks(batch, self.kernel.cluster, len(self.names), flags=flags)
+        self._flags: dict[str, Flags] = {}
         if self.races is not None:
             self.races.clocks = self.clocks
         self.phases = Phases(self.names, batch.blocks, self.clocks)
@@ -98,6 +100,17 @@ class Units:
         self.told_at = np.zeros(batch.blocks * len(self.names), np.int64)
         self.stored_until = np.zeros(batch.blocks * len(self.names), np.int64)
         """The phase of each barrier that must be complete before its block ends: other blocks store until then."""
+
+    def flags_of(self, buffer: str) -> Flags:
+        """The flags of a buffer of this launch."""
+        found = self._flags.get(buffer)
+        if found is None:
+            found = self._flags[buffer] = Flags(self.memory.arrays[buffer])
+        return found
+
+    def share_flags(self, buffer: str, flags: Flags) -> None:
+        """The flags of a buffer are part of memory that other ranks see."""
+        self._flags[buffer] = flags
 
     # -- the grid before ---------------------------------------------------------------------------------------------
 

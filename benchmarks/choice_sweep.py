@@ -56,6 +56,7 @@ from tilewright.runtime.launch import load
 from tilewright.runtime.nvrtc import compiler_version
 from tilewright.runtime.probe import probe
 from tilewright.suite.drawing import Drawn, drawn, layers_of, random_shapes, shapes_of_layers, tokens_of
+from tilewright.suite.gpu import TorchTimer
 from tilewright.suite.operands import checked, operands_of, scales_of
 from tilewright.suite.peers import by_torch, over, true_to_formats
 from tilewright.suite.problems import Problem, problems, with_scales
@@ -65,9 +66,9 @@ from tilewright.winners.database import shipped_winners
 from tilewright.winners.keys import Key, row_alignment
 from tilewright.winners.plan_config import PlanConfig
 
-GRAPH_US = 700.0
+GRAPH_US = 2500.0
 ROUNDS = 5
-MOST_CALLS = 200
+MOST_CALLS = 800
 SPREAD = 0.07
 
 
@@ -162,7 +163,7 @@ class Meter:
     """Plans of one problem after another on the current GPU of PyTorch."""
 
     def __init__(self, torch: Any) -> None:
-        self.torch, self.gpu = torch, open_gpu(torch.cuda.current_device())
+        self.torch, self.gpu, self._timer = torch, open_gpu(torch.cuda.current_device()), TorchTimer(torch)
         self._loaded: dict[Any, Any] = {}
         self._random = random.Random(0)
 
@@ -233,7 +234,7 @@ class Meter:
         for name, call in calls.items():
             FAULT.write_text(name, encoding="utf-8")
             call()
-            once = self._elapsed(call)
+            once = self._timer.elapsed_us(call)
             count = int(min(MOST_CALLS, max(2, GRAPH_US / max(once, 0.5))))
             count = max(count, min(copies, 2 * count))
             graph = torch.cuda.CUDAGraph()
@@ -242,25 +243,19 @@ class Meter:
                     call()
             graphs[name] = (graph, count)
         times: dict[str, list[float]] = {name: [] for name in graphs}
-        slow = len(graphs) > 0 and min(self._elapsed(graph.replay) for graph, _ in graphs.values()) > 8 * GRAPH_US
+        slow = (
+            len(graphs) > 0 and min(self._timer.elapsed_us(graph.replay) for graph, _ in graphs.values()) > 8 * GRAPH_US
+        )
         for number in range(2 if slow else ROUNDS):
             best = min((min(t) for t in times.values() if t), default=0.0)
             # In any order: what comes behind cuBLAS takes a few per cent longer.
             for name, (graph, count) in sorted(graphs.items(), key=lambda _: self._random.random()):
                 if number >= 2 and name != "cuBLAS" and min(times[name]) > 1.3 * best:
                     continue
-                times[name].append(self._elapsed(graph.replay) / count)
+                times[name].append(self._timer.elapsed_us(graph.replay) / count)
         for graph, _ in graphs.values():
             graph.reset()
         return {name: statistics.median(found) if len(found) > 2 else min(found) for name, found in times.items()}
-
-    def _elapsed(self, work: Callable[[], object]) -> float:
-        start, end = (self.torch.cuda.Event(enable_timing=True) for _ in range(2))
-        start.record()
-        work()
-        end.record()
-        end.synchronize()
-        return float(start.elapsed_time(end)) * 1e3
 
 
 def _targets(asked: argparse.Namespace) -> tuple[Drawn, ...]:

@@ -7,8 +7,8 @@
 Activations of m x k in bf16 times a weight of k x n: int4 and e4m3 in groups of 128, beside `torch.mm` of the weight in
 bf16. Weights are rotated through more than four times the L2, calls captured into CUDA graphs and replayed in turn.
 Results are checked first: against the codes in float64 in some columns, and against the product of the weight itself in
-all; a wrong one gives status 1, and no time. --sweep: the kernels of `SWEPT` as well, each for itself, beside the same
-peer; they are compiled in processes of their own before anything is timed.
+all; a wrong one gives status 1, and no time. --sweep: the kernels of `SWEPT` and `SWEPT_WGMMA` as well, each for
+itself, beside the same peer; they are compiled in processes of their own before anything is timed.
 One JSON line a row; the first tells device, date and command. No case is begun after --seconds.
 --write and --check: a table of rows in a page, which names those of kernels that are chosen today.
 """
@@ -19,7 +19,7 @@ import argparse
 import json
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass, replace
 from itertools import cycle
@@ -40,6 +40,7 @@ from tilewright.errors import TilewrightError
 from tilewright.frontend.options import PLAIN
 from tilewright.frontend.weights import QuantizedWeight
 from tilewright.kernels.coded import EIGHT, MOST_ROWS, CodedConfig
+from tilewright.kernels.coded_wgmma import CodedWgmmaConfig
 from tilewright.planning.coded import chosen_config, coded_plan, words_of
 from tilewright.planning.dispatch import dispatcher
 from tilewright.planning.plan import Place
@@ -61,6 +62,9 @@ MOST_COPIES = 12
 CHECKED_COLUMNS = 512
 MOST_DISTANCE = {"int4": 0.15, "e4m3": 0.04}
 """Of a result from that of the weight itself, by norms: what rounding normal numbers to codes costs, and some more."""
+
+FAMILIES = ("mma", "wgmma")
+"""Of kernels: by mma.sync, and by wgmma."""
 
 MARKER = "few_bits"
 OURS, PEER = "ours", "peer"
@@ -90,7 +94,34 @@ SWEPT: dict[int, tuple[tuple[int, ...], ...]] = {
         *((32, 4, 7, 1, 128, 3), (32, 4, 4, 2, 128, 2), (32, 2, 8, 2, 128, 2)),
     ),
 }
-"""What a sweep tries, as arguments of `CodedConfig`, by the largest number of rows that it is tried for."""
+"""What a sweep tries of mma.sync, as arguments of `CodedConfig`, by the largest number of rows that it is tried for."""
+
+SWEPT_WGMMA: dict[int, tuple[tuple[int, ...], ...]] = {
+    EIGHT: (
+        *((8, 2, 1, 128, stages, 1, 2, 4) for stages in (6, 8)),
+        *((8, 2, 2, 128, 5, 1, 2, 4), (8, 1, 2, 128, 5, 1, 2, 4), (8, 4, 1, 128, 8, 1, 2, 4)),
+    ),
+    TILE: (
+        *((16, 2, 1, 128, stages, 1, 2, 4) for stages in (4, 8)),
+        *((16, 2, 2, 128, stages, 1, 2, 4) for stages in (3, 6)),
+        *((16, 1, 2, 128, 5, 1, 2, 4), (16, 1, 4, 128, 3, 1, 2, 4), (16, 2, 2, 128, 6, 1, 4, 4)),
+        *((16, 4, 1, 128, 7, 1, 2, 4), (16, 4, 1, 128, 6, 2, 2, 4), (16, 2, 1, 128, 6, 2, 2, 4)),
+        (16, 4, 1, 128, 5, 1, 2, 4),
+    ),
+    32: (
+        *((32, 2, 2, 128, 4, 1, 2, 4), (32, 4, 1, 128, 6, 1, 2, 4), (32, 4, 1, 128, 5, 2, 2, 4)),
+        *((32, 2, 1, 128, 8, 1, 2, 4), (32, 2, 1, 128, 4, 1, 2, 4)),
+    ),
+    MOST_ROWS: (
+        *((64, 4, 1, 128, stages, 1, 2, 4) for stages in (3, 4)),
+        *((64, 4, 1, 128, 3, 2, steps, 4) for steps in (2, 4)),
+        *((64, 4, 1, 128, 4, 4, 2, 4), (64, 2, 2, 128, 3, 1, 2, 4), (64, 2, 1, 128, 7, 1, 2, 4)),
+        *((64, 2, 1, 128, 3, 1, 2, 4), (64, 2, 1, 128, 4, 2, 2, 4), (64, 3, 1, 128, 5, 1, 2, 4)),
+        *((64, 2, 1, 128, 3, 4, 2, 4), (64, 4, 1, 128, 3, 2, 2, 1)),
+        (64, 2, 1, 128, 5, 1, 2, 4),
+    ),
+}
+"""What a sweep tries of wgmma, as arguments of `CodedWgmmaConfig`, likewise."""
 
 
 class Bench:
@@ -143,8 +174,10 @@ class Bench:
         found |= {"tflops": round(2 * m * n * k / us / 1e6, 1), "gb_per_s": round(bytes_read / us / 1e3)}
         return found | {"of_cublas": round(times[name].share_of(times[PEER]), 3)}
 
-    def swept(self, weights: list[Any], coded: list[QuantizedWeight], codes: str, m: int) -> Iterator[dict[str, Any]]:
-        """The kernels of `SWEPT`, in turn; the fastest first."""
+    def swept(
+        self, weights: list[Any], coded: list[QuantizedWeight], codes: str, m: int, families: Sequence[str]
+    ) -> Iterator[dict[str, Any]]:
+        """The kernels of a sweep, in turn; the fastest first."""
         k, n = coded[0].shape
         a, out = self.drawn(m, k), self.torch.empty(m, n, device="cuda", dtype=self.torch.bfloat16)
         exact = Exact.of(self.torch, a, weights[0], coded[0])
@@ -152,7 +185,7 @@ class Bench:
         problem = CodedProduct(m, coded[0]._kind)
         calls: dict[str, Callable[[], object]] = {}
         wrong: dict[str, str] = {}
-        for config in swept_configs(problem):
+        for config in swept_configs(problem, families):
             words = words_of(config, problem)
             plan = coded_plan(planner.kernels, problem, config)
             out.fill_(float("nan"))
@@ -198,14 +231,21 @@ class Exact:
         return "" if right else f"{worst:.3g} of the bound, {apart:.3g} apart from the product in bf16"
 
 
-def swept_configs(problem: CodedProduct) -> list[CodedConfig]:
+def swept_configs(problem: CodedProduct, families: Sequence[str]) -> list[CodedConfig | CodedWgmmaConfig]:
     """What a sweep tries for a problem, of what can compute it."""
-    rows = min((rows for rows in SWEPT if problem.m <= rows), default=MOST_ROWS)
-    made = (CodedConfig(*arguments) for arguments in SWEPT[rows])
+    made: list[CodedConfig | CodedWgmmaConfig] = []
+    if "mma" in families:
+        made += [CodedConfig(*arguments) for arguments in tried(SWEPT, problem.m)]
+    if "wgmma" in families:
+        made += [CodedWgmmaConfig(*arguments) for arguments in tried(SWEPT_WGMMA, problem.m)]
     return [config for config in made if not config.reasons_against(problem)]
 
 
-def compile_swept(config: CodedConfig, problem: CodedProduct, arch: str) -> None:
+def tried(swept: dict[int, tuple[tuple[int, ...], ...]], m: int) -> tuple[tuple[int, ...], ...]:
+    return swept[min((rows for rows in swept if m <= rows), default=MOST_ROWS)]
+
+
+def compile_swept(config: CodedConfig | CodedWgmmaConfig, problem: CodedProduct, arch: str) -> None:
     """Leaves the kernel in the cache on disk, for another process."""
     compile_cuda(print_cuda(config.kernel(problem)), arch, cache=CubinCache())
 
@@ -220,7 +260,7 @@ def compile_ahead(asked: argparse.Namespace, overlapped: bool, arch: str) -> Non
         tasks = [
             pool.submit(compile_swept, replace(config, overlapped=overlapped), problem, arch)
             for problem in problems
-            for config in swept_configs(problem)
+            for config in swept_configs(problem, asked.families)
         ]
         for task in tasks:
             task.result()
@@ -253,8 +293,9 @@ def section(records: Path) -> str:
     ]
     for row in rows:
         problem = CodedProduct(row["m"], CodedWeight(row["n"], row["k"], CODES[row["codes"]], GROUP))
-        codes, kernel = (row.get("swept") or row["kernel"]).split(" mma ")
-        chosen = words_of(chosen_config(problem, spec), problem) == f"{codes} mma {kernel}"
+        words, codes = row.get("swept") or row["kernel"], row["codes"]
+        chosen = words_of(chosen_config(problem, spec), problem) == words
+        kernel = words.removeprefix(f"{codes} ").removeprefix("mma ")
         cells = [row["m"], f"{row['k']} x {row['n']}", codes, kernel, "yes" if chosen else "no"]
         cells += [row["us"], row["gb_per_s"], row["peer_us"], f"{row['of_cublas']:.2f}"]
         lines.append(f"| {' | '.join(str(cell) for cell in cells)} |")
@@ -292,7 +333,7 @@ def measured(asked: argparse.Namespace) -> int:
                     continue
                 told(bench.row(weights, coded, codes, m))
                 if asked.sweep:
-                    for row in bench.swept(weights, coded, codes, m):
+                    for row in bench.swept(weights, coded, codes, m, asked.families):
                         told(row)
     return 0 if right else 1
 
@@ -302,7 +343,8 @@ def main() -> int:
     parser.add_argument("--shapes", nargs="*", default=list(SHAPES), metavar="KxN", help="of the weight")
     parser.add_argument("--rows", nargs="*", type=int, default=list(ROWS), metavar="M")
     parser.add_argument("--codes", nargs="*", default=list(BITS), choices=list(BITS))
-    parser.add_argument("--sweep", action="store_true", help="the kernels of SWEPT as well")
+    parser.add_argument("--sweep", action="store_true", help="the kernels of SWEPT and SWEPT_WGMMA as well")
+    parser.add_argument("--families", nargs="*", default=list(FAMILIES), choices=FAMILIES, help="of a sweep")
     parser.add_argument("--seconds", type=float, default=90.0, help="no case is begun after this")
     parser.add_argument("--out", type=Path)
     parser.add_argument("--records", type=Path, help="with --write or --check")

@@ -2,16 +2,38 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field
+from typing import Any
 
 from tilewright.dtypes import DType
+
+
+@dataclass(frozen=True, slots=True)
+class Extent:
+    """A size that a launch computes of a scalar argument: `ceil(argument / per) * times` elements.
+
+    >>> str(Extent("K")), str(Extent("K", per=64, times=128)), Extent("K", per=64, times=128).of({"K": 65})
+    ('K', '(K + 63) / 64 * 128', 256)
+    """
+
+    argument: str
+    per: int = 1
+    times: int = 1
+
+    def of(self, arguments: Mapping[str, Any]) -> int:
+        return -(-int(arguments[self.argument]) // self.per) * self.times
+
+    def __str__(self) -> str:
+        rounded = self.argument if self.per == 1 else f"({self.argument} + {self.per - 1}) / {self.per}"
+        return rounded if self.times == 1 else f"{rounded} * {self.times}"
 
 
 @dataclass(frozen=True, slots=True)
 class TensorBox:
     """What the driver must be told for TMA: of which matrix, and the TMA box of one copy.
 
-    pointer, extents, leading: the parameters that hold the address, the sizes along the contiguous and the strided
+    pointer: the parameter that holds the address. extents, leading: the sizes along the contiguous and the strided
     dimension, and the leading dimension. dtype: of an element. box: elements of one copy along the two dimensions.
     swizzle: the name of the permutation in the driver API. step: the parameter with the elements from one matrix to the
     next, where there are several; empty for one matrix. stored: TMA writes the matrix, and does not read it. ragged:
@@ -19,8 +41,8 @@ class TensorBox:
     """
 
     pointer: str
-    extents: tuple[str, str]
-    leading: str
+    extents: tuple[Extent, Extent]
+    leading: Extent
     dtype: DType
     box: tuple[int, int]
     swizzle: str

@@ -461,7 +461,7 @@ F64 = DType(
 
 
 def _integer(name: str, bits: int, storage: str, cuda: str, dlpack: int) -> DType:
-    names = Names(array_name=storage, dlpack=dlpack)
+    names = Names(array_name=storage, dlpack=dlpack, tensor_map="INT32" if bits == 32 else None)
     return DType(name, bits, storage, cuda, _numpy_rounding(storage), storage, is_float=False, names=names)
 
 

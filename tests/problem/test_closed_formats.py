@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 
 from tilewright import dtypes
-from tilewright.artifacts import TensorBox
+from tilewright.artifacts import Extent, TensorBox
 from tilewright.codegen import print_cuda
 from tilewright.codegen.conversions import conversion, cuda_format, sum_register, vector
 from tilewright.codegen.expr import CudaExpr
@@ -86,7 +86,13 @@ READERS = {
     "model: the rate": lambda: COMPUTED.rate,
     "planning": lambda: list(candidates(problem(COMPUTED), device("h200"))),
     "tensor map": lambda: encode(
-        TensorBox("A", ("K", "M"), "lda", COMPUTED, (64, 64), "CU_TENSOR_MAP_SWIZZLE_NONE", "", False), 0, 64, 64, 64
+        TensorBox(
+            "A", (Extent("K"), Extent("M")), Extent("lda"), COMPUTED, (64, 64), "CU_TENSOR_MAP_SWIZZLE_NONE", "", False
+        ),
+        0,
+        64,
+        64,
+        64,
     ),
     "suite: cuBLAS": lambda: COMPUTED.cublas,
     "bench: PyTorch": lambda: COMPUTED.array_name,
@@ -164,7 +170,8 @@ def test_what_a_format_lacks_is_told_with_those_that_have_it() -> None:
     with pytest.raises(FormatError) as told:
         _ = replace(TF32, names=Names()).tensor_map
     assert str(told.value) == (
-        "The format tf32 has no type in a tensor map.\n  Hint: formats with one are f32, f16, bf16, tf32, e4m3, e5m2."
+        "The format tf32 has no type in a tensor map.\n  Hint: formats with one are f32, f16, bf16, tf32, e4m3, "
+        "e5m2, i32."
     )
 
 

@@ -288,7 +288,7 @@ def test_a_descriptor_that_points_elsewhere(how: str, schedule: Any) -> None:
 @pytest.mark.parametrize("schedule", SCHEDULES)
 def test_the_sum_is_read_before_the_products_are_over(schedule: Any) -> None:
     assert Kind.IN_FLIGHT in kinds(without(ring(), is_a(WgmmaWait)), schedule=schedule)
-    assert "Registers of sums are touched while a wgmma adds to them" in error(
+    assert "Registers of sums are touched while a wgmma uses them" in error(
         without(without(ring(stages=4), is_a(WgmmaWait)), is_a(ArriveBarrier))
     )
 

@@ -147,11 +147,14 @@ def tma_name(told: TensorMap, *, multicast: bool = False, evict_first: bool = Fa
 
 
 def _multiply(stmt: Wgmma, expr: CudaExpr, address: Callable[[Ref], str]) -> str:
-    name = wgmma_name(stmt.instruction)
+    in_registers = isinstance(stmt.a, Ref)
+    name = wgmma_name(stmt.instruction, a_in_registers=in_registers)
     expr.used.add(name)
-    transposed = f"<{int(stmt.a.turned)}, {int(stmt.b.turned)}>" if transposes(stmt.instruction.product) else ""
+    sides = [side for side in (stmt.a, stmt.b) if isinstance(side, SharedMatrix)]
+    turned = ", ".join(str(int(side.turned)) for side in sides)
+    transposed = f"<{turned}>" if transposes(stmt.instruction.product) else ""
     add = "1" if stmt.fresh is None else f"!({expr(stmt.fresh)})"
-    a, b = (_descriptor(side, expr, address) for side in (stmt.a, stmt.b))
+    a, b = (address(one) if isinstance(one, Ref) else _descriptor(one, expr, address) for one in (stmt.a, stmt.b))
     return f"{name}{transposed}({address(stmt.d)}, {a}, {b}, {add})"
 
 

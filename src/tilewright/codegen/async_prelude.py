@@ -344,40 +344,54 @@ def _wgmma() -> dict[str, str]:
     }
 
 
-def wgmma_name(instruction: MatrixInstruction) -> str:
+def wgmma_name(instruction: MatrixInstruction, *, a_in_registers: bool = False) -> str:
     """The function that starts a product: `wgmma_m64n256k16_f32_bf16`."""
-    return instruction.name.replace(".", "_")
+    return instruction.name.replace(".", "_") + "_from_registers" * a_in_registers
 
 
-_BY_NAME = {wgmma_name(known): known for known in INSTRUCTIONS if known.reads_shared}
+_BY_NAME = {
+    wgmma_name(known, a_in_registers=held): (known, held)
+    for known in INSTRUCTIONS
+    if known.reads_shared
+    for held in (False, *([True] if known.left else []))
+}
 
 
 def wgmma_text(name: str) -> str | None:
-    """The snippet of a product from shared memory, or None if the name is of something else."""
-    instruction = _BY_NAME.get(name)
-    if instruction is None:
+    """The snippet of a product of wgmma, or None if the name is of something else."""
+    if name not in _BY_NAME:
         return None
+    instruction, a_in_registers = _BY_NAME[name]
     kind, held = sum_register(instruction.accumulate)
     wide = held == 1
     count = instruction.c.registers * instruction.accumulate.bytes // 4
     element = instruction.accumulate.cuda
     registers = textwrap.wrap(", ".join(f"%{i}" for i in range(count)), 92)
     outputs = textwrap.wrap(", ".join(f'"+{kind}"({"d" if wide else "words"}[{i}])' for i in range(count)), 100)
-    may_transpose = transposes(instruction.product)
-    scales = "p, 1, 1" + (f", %{count + 3}, %{count + 4}" if may_transpose else "")
-    transpose = ', "n"(transpose_a), "n"(transpose_b)' if may_transpose else ""
+    words = 0 if instruction.left is None else instruction.left.registers * instruction.product.bytes // 4
+    a_words = words if a_in_registers else 0
+    ends = count + (a_words or 1) + 2  # behind the sums, A, B and whether they are added
+    orders = [name for name in ("a", "b") if transposes(instruction.product) and not (a_words and name == "a")]
+    scales = ", ".join(["p, 1, 1", *(f"%{ends + i}" for i in range(len(orders)))])
+    transpose = "".join(f', "n"(transpose_{name})' for name in orders)
+    fragment = ", ".join(f"%{count + i}" for i in range(a_words))
+    a = f"{{{fragment}}}" if a_words else f"%{count}"
+    given = ", ".join(f'"r"(held[{i}])' for i in range(a_words)) or '"l"(a)'
     quoted = "\n".join(f'        "{line} "' for line in registers)
     listed = ",\n          ".join(line.rstrip(",") for line in outputs)
     return (
         f"// Starts d {{+}}= a @ b for a tile of {instruction.m} x {instruction.n} x {instruction.k}, by four warps.\n"
-        + ("template <int transpose_a, int transpose_b>\n" if may_transpose else "")
-        + f"{_HEAD} void {name}({element}* d, unsigned long long a, unsigned long long b, int add) {{\n"
+        + (f"template <{', '.join(f'int transpose_{one}' for one in orders)}>\n" if orders else "")
+        + f"{_HEAD} void {name}(\n" * bool(a_words)
+        + f"    {element}* d, const void* a, unsigned long long b, int add) {{\n" * bool(a_words)
+        + f"{_HEAD} void {name}({element}* d, unsigned long long a, unsigned long long b, int add) {{\n" * (not a_words)
+        + f"    unsigned held[{a_words}];\n    memcpy(held, a, {4 * a_words});\n" * bool(a_words)
         + ("" if wide else f"    unsigned words[{count}];\n    memcpy(words, d, {4 * count});\n")
-        + f'    asm volatile("{{ .reg .pred p; setp.ne.b32 p, %{count + 2}, 0; {instruction.mnemonic} {{"\n'
+        + f'    asm volatile("{{ .reg .pred p; setp.ne.b32 p, %{ends - 1}, 0; {instruction.mnemonic} {{"\n'
         + f"{quoted}\n"
-        + f'        "}}, %{count}, %{count + 1}, {scales}; }}"\n'
+        + f'        "}}, {a}, %{ends - 2}, {scales}; }}"\n'
         + f"        : {listed}\n"
-        + f'        : "l"(a), "l"(b), "r"(add){transpose}\n        : "memory");\n'
+        + f'        : {given}, "l"(b), "r"(add){transpose}\n        : "memory");\n'
         + ("" if wide else f"    memcpy(d, words, {4 * count});\n")
         + "}"
     )

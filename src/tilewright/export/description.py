@@ -112,7 +112,7 @@ def _kind(parameter: Parameter) -> dict[str, Any]:
         "tensor_map": {
             "data_type": box.dtype.tensor_map,
             "address": box.pointer,
-            "sizes": [inner, outer],
+            "sizes": [str(inner), str(outer)],
             "strides_bytes": [f"{box.leading} * {box.dtype.bytes}"],
             "box": list(box.box),
             "element_strides": ELEMENT_STRIDES,

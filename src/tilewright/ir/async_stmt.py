@@ -15,7 +15,7 @@ from tilewright.ir.buffer import Ref, Space
 from tilewright.ir.expr import Expr
 from tilewright.isa.instruction import MatrixInstruction
 from tilewright.layout.swizzle import Swizzle
-from tilewright.problem.gemm import FACTORS, Gemm, OperandName
+from tilewright.problem.problem import Problem, tma_matrix
 
 
 class Scope(Enum):
@@ -44,7 +44,7 @@ class TensorMap:
     """
 
     name: str
-    operand: OperandName
+    operand: str
     box: tuple[int, int]
     swizzle: Swizzle
     step: str = ""
@@ -55,14 +55,13 @@ class TensorMap:
         """Coordinates of a box, as the driver counts the dimensions of the map."""
         return 4 if self.ragged else 3 if self.step else 2
 
-    def box_of(self, gemm: Gemm) -> TensorBox:
+    def box_of(self, problem: Problem) -> TensorBox:
         """The same for the runtime."""
-        operand = gemm.operand(self.operand)
-        extents = (operand.contiguous.upper(), operand.strided.upper())
-        dtype = gemm.rounds_to or operand.dtype if self.operand in FACTORS else operand.dtype
+        matrix = tma_matrix(problem, self.operand)
         swizzle, stored = self.swizzle.tensor_map, self.operand == "C"
         kind = self.step, stored, self.ragged
-        return TensorBox(self.operand, extents, operand.leading, dtype, self.box, swizzle, *kind)
+        extents = matrix.length, matrix.lines
+        return TensorBox(self.operand, extents, matrix.leading, matrix.mapped, self.box, swizzle, *kind)
 
 
 @dataclass(frozen=True, slots=True)
@@ -274,17 +273,23 @@ class SharedMatrix:
 
 @dataclass(frozen=True, slots=True)
 class Wgmma:
-    """`d += a @ b` by the four warps of a warpgroup, from shared memory, some time before it is waited for.
+    """`d += a @ b` by the four warps of a warpgroup, some time before it is waited for.
 
-    d: where each lane's fragment of the sum begins. fresh: where true, `d = a @ b` instead; the same in all lanes.
+    d: where each lane's fragment of the sum begins. a: a tile in shared memory, or where each lane's fragment of it
+    begins in registers, which nobody may touch until the wait. fresh: where true, `d = a @ b` instead; the same in all
+    lanes.
     """
 
     instruction: MatrixInstruction
     d: Ref
-    a: SharedMatrix
+    a: SharedMatrix | Ref
     b: SharedMatrix
     fresh: Expr | None = None
     origin: str = ""
+
+    @property
+    def a_place(self) -> Ref:
+        return self.a if isinstance(self.a, Ref) else self.a.place
 
 
 @dataclass(frozen=True, slots=True)

@@ -285,7 +285,7 @@ class Kernel:
         if self.problems is Problems.LISTED:
             table = Parameter(PROBLEMS, I64, words=PASSED_WORDS)
             return (table, *(one for one in self.arguments if one.dtype is F32 and not one.is_pointer))
-        maps = [Parameter(m.name, MBARRIER, tensor_map=m.box_of(self.gemm)) for m in self.maps]
+        maps = [Parameter(m.name, MBARRIER, tensor_map=m.box_of(self.problem)) for m in self.maps]
         return (*self.arguments, *self.batching, *maps)
 
     @property

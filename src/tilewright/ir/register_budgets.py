@@ -15,23 +15,24 @@ PRODUCER, CONSUMER = 24, 240
 """The least that a thread can be left with, and the most that a consumer of wgmma is given."""
 
 
-def registers_at_start(threads: int) -> int:
-    """Of a thread of a block of so many, where it has an SM to itself.
+def registers_at_start(threads: int, blocks: int = 1) -> int:
+    """Of a thread of a block of so many, of which an SM has so many.
 
     >>> [registers_at_start(128 * groups) for groups in (2, 3, 4)]
     [248, 168, 128]
     """
-    return min(REGISTERS_PER_SM // threads // STEP * STEP, MAX_REGISTERS)
+    return min(REGISTERS_PER_SM // blocks // threads // STEP * STEP, MAX_REGISTERS)
 
 
-def budgets(threads: int) -> tuple[int, int]:
-    """Registers of a thread of the producer, and of a consumer, in a block of so many threads.
+def budgets(threads: int, blocks: int = 1) -> tuple[int, int]:
+    """Registers of a thread of the producer, and of a consumer, in a block of so many threads. blocks: that share an
+    SM.
 
-    >>> [budgets(128 * groups) for groups in (2, 3, 4)]
-    [(24, 240), (24, 240), (24, 160)]
+    >>> [budgets(128 * groups) for groups in (2, 3, 4)], budgets(384, blocks=2)
+    ([(24, 240), (24, 240), (24, 160)], (24, 104))
     """
     groups = threads // GROUP_LANES
-    left = registers_at_start(threads) * groups - PRODUCER
+    left = registers_at_start(threads, blocks) * groups - PRODUCER
     return PRODUCER, min(left // (groups - 1) // STEP * STEP, CONSUMER)
 
 

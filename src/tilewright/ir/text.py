@@ -297,7 +297,9 @@ def async_text(stmt: AsyncStmt, expr: ExprText) -> str:
         case WgmmaWait():
             return f"wait until at most {stmt.pending} wgmma group(s) are under way"
         case Wgmma():
-            operands = " @ ".join(f"{expr.place(m.place)}{' transposed' if m.turned else ''}" for m in (stmt.a, stmt.b))
+            a = "" if isinstance(stmt.a, Ref) or not stmt.a.turned else " transposed"
+            b = " transposed" if stmt.b.turned else ""
+            operands = f"{expr.place(stmt.a_place)}{a} @ {expr.place(stmt.b.place)}{b}"
             fresh = "" if stmt.fresh is None else f" (= where {expr(stmt.fresh)})"
             return f"{expr.place(stmt.d)} += {operands}{fresh}  # {stmt.instruction.name}"
         case StoreMatrices():

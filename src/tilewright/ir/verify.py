@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 
 from tilewright.dtypes import BF16, F16, F32, I32
 from tilewright.errors import LoweringError
+from tilewright.ir.async_stmt import Wgmma
 from tilewright.ir.buffer import Ref, Space
 from tilewright.ir.expr import Binary, Const, Expr, Load, Op, Var
 from tilewright.ir.kernel import (
@@ -167,6 +168,8 @@ def _check(body: Body, scope: _Scope, *, divergent: bool, after: str, some_lanes
                 _check_collective(stmt, scope, after)
             case CommitCopies() | WaitCopies():
                 pass
+            case Wgmma():
+                _check_wgmma(stmt, scope, after)
             case _:
                 for place in (*written(stmt), *moved_from(stmt)):
                     _check_place(stmt, place, scope, after)
@@ -250,6 +253,18 @@ def _check_collective(stmt: Stmt, scope: _Scope, after: str) -> None:
                 )
         case _:
             pass
+
+
+def _check_wgmma(stmt: Wgmma, scope: _Scope, after: str) -> None:
+    """A in registers is a fragment that the instruction takes, of its format."""
+    for place in (*written(stmt), *moved_from(stmt)):
+        _check_place(stmt, place, scope, after)
+    if not isinstance(stmt.a, Ref):
+        return
+    if stmt.a.buffer.space is not Space.REGISTER or stmt.instruction.left is None:
+        _fail(after, stmt, f"{stmt.instruction.name} takes no fragment of A from {stmt.a.buffer.name}")
+    if stmt.a.buffer.dtype is not stmt.instruction.product:
+        _fail(after, stmt, f"{stmt.instruction.name} does not multiply {stmt.a.buffer.dtype}")
 
 
 def _check_place(stmt: Stmt, place: Ref, scope: _Scope, after: str) -> None:

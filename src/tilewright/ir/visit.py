@@ -126,7 +126,8 @@ def map_exprs(stmt: Stmt, change: Callable[[Expr], Expr]) -> Stmt:
         case QuadTranspose() | ShuffleAdd():
             return replace(stmt, place=ref(stmt.place))
         case Wgmma():
-            a, b = (replace(side, place=ref(side.place)) for side in (stmt.a, stmt.b))
+            a = ref(stmt.a) if isinstance(stmt.a, Ref) else replace(stmt.a, place=ref(stmt.a.place))
+            b = replace(stmt.b, place=ref(stmt.b.place))
             return replace(stmt, d=ref(stmt.d), a=a, b=b, fresh=None if stmt.fresh is None else change(stmt.fresh))
         case InitBarrier() | ExpectBytes():
             return replace(stmt, place=ref(stmt.place))
@@ -242,7 +243,7 @@ def exprs_of(stmt: Stmt) -> tuple[Expr, ...]:
             return stmt.place.index
         case Wgmma():
             fresh = () if stmt.fresh is None else (stmt.fresh,)
-            return (*stmt.d.index, *stmt.a.place.index, *stmt.b.place.index, *fresh)
+            return (*stmt.d.index, *stmt.a_place.index, *stmt.b.place.index, *fresh)
         case InitBarrier() | ExpectBytes():
             return stmt.place.index
         case ArriveBarrier():
@@ -293,6 +294,6 @@ def moved_from(stmt: Stmt) -> tuple[Ref, ...]:
         case MultiplyTiles():
             return (stmt.a, stmt.b)
         case Wgmma():
-            return (stmt.a.place, stmt.b.place)
+            return (stmt.a_place, stmt.b.place)
         case _:
             return ()

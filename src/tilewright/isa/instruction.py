@@ -23,7 +23,8 @@ class MatrixInstruction:
 
     family: as a schedule names it, with its shape ("mma.m16n8k16"). product: the format of A and B; product_b: that of
     B, where it is another; accumulate: that of the sum. k: the depth of the tile. a, b, c: who holds which element; a
-    and b are None where the instruction reads its operands from shared memory. mnemonic: the PTX instruction, where
+    and b are None where the instruction reads its operands from shared memory; left: who holds which element of A where
+    it may also take that from registers. mnemonic: the PTX instruction, where
     "{a}" and "{b}" stand for the orders of opaque operands. feature: what it needs of the architecture. source: where
     all this is written. summed: products that the hardware adds at once; 0: all k. by_halves: it adds them as
     `summation.SumByHalves` says.
@@ -42,6 +43,7 @@ class MatrixInstruction:
     summed: int = 0
     by_halves: bool = False
     product_b: DType | None = None
+    left: Fragment | None = None
 
     @property
     def m(self) -> int:
@@ -85,8 +87,7 @@ class MatrixInstruction:
     def multiply_adds(self) -> int:
         return self.m * self.n * self.k
 
-    @property
-    def operand_wavefronts(self) -> int:
+    def operand_wavefronts(self, *, a_in_registers: bool = False) -> int:
         """Wavefronts in which A and B are read from shared memory; 0 where they come from registers.
 
         Each operand whole, without a conflict, as Nsight Compute's source page counts on an H200
@@ -94,11 +95,12 @@ class MatrixInstruction:
 
         >>> from tilewright.isa.catalog import instruction
         >>> from tilewright.dtypes import BF16, F32
-        >>> instruction("wgmma.m64n128k16", BF16, F32).operand_wavefronts  # 64 x 16 and 128 x 16 of 2 bytes
+        >>> instruction("wgmma.m64n128k16", BF16, F32).operand_wavefronts()  # 64 x 16 and 128 x 16 of 2 bytes
         48
         """
         row_bytes = self.k * self.product.bytes
-        return (self.m + self.n) * row_bytes // WAVEFRONT_BYTES if self.reads_shared else 0
+        rows = self.n if a_in_registers else self.m + self.n
+        return rows * row_bytes // WAVEFRONT_BYTES if self.reads_shared else 0
 
     def meaning(self, a: Array, b: Array, c: Array) -> Array:
         """D for matrices of shape (..., m, k), (..., k, n) and (..., m, n) in float32; D has the accumulator's format.

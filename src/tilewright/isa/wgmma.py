@@ -8,7 +8,7 @@ from __future__ import annotations
 from tilewright.device.arch import Feature
 from tilewright.dtypes import BF16, E4M3, E5M2, F16, F32, TF32, DType
 from tilewright.isa.instruction import MatrixInstruction
-from tilewright.layout.fragment import warpgroup_accumulator
+from tilewright.layout.fragment import LEFT_16X16, warpgroup_accumulator, warpgroup_left
 
 K_BYTES = 32
 """Bytes of k that one instruction multiplies, in every format."""
@@ -45,6 +45,7 @@ def _instruction(n: int, product: DType, accumulate: DType, product_b: DType | N
         Feature.WGMMA,
         "PTX ISA 9.0, wgmma.mma_async",
         product_b=product_b,
+        left=warpgroup_left(LEFT_16X16) if product.bytes == 2 else None,
     )
 
 

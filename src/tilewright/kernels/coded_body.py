@@ -9,7 +9,7 @@ from tilewright.dtypes import BF16, F32, I32, DType
 from tilewright.ir.buffer import Buffer, Ref, Space
 from tilewright.ir.expr import ZERO, Binary, Const, Expr, Fma, Load, Op, Var, both, real
 from tilewright.ir.expr import ceil_div as ceil_div_of
-from tilewright.ir.finish import as_f32, store_finished
+from tilewright.ir.finish import as_f32
 from tilewright.ir.kernel import SIZES
 from tilewright.ir.stmt import (
     Alloc,
@@ -28,6 +28,7 @@ from tilewright.ir.stmt import (
     WaitCopies,
 )
 from tilewright.isa.mma_sync import MMA_BF16_F32, MMA_F16_F32
+from tilewright.kernels.coded_store import SumsStore
 from tilewright.kernels.statements import (
     BLOCK,
     THREAD,
@@ -35,14 +36,12 @@ from tilewright.kernels.statements import (
     at,
     below,
     element_of,
-    least,
     registers,
     times,
     together,
     unrolled,
 )
 from tilewright.problem.coded_product import LANE_WORDS, TILE, CodedProduct
-from tilewright.problem.weight_codes import unpacked_exponent
 from tilewright.units import ceil_div
 
 if TYPE_CHECKING:
@@ -352,48 +351,9 @@ class CodedBody:
         return together(WaitCopies(0), unrolled("t", c.tiles, tile), Barrier(note="the sums of all warps are there"))
 
     def _finish(self) -> Body:
-        """Sums of the warps in their order, and C."""
         c = self.config
-        number, column = Var("number"), Var("column")
-        total, part = registers("whole", F32, 1), registers("warp_sum", F32, c.warps_k)
-        outputs = Var("outputs")
-        there = below(number, outputs)
-        exponent = unpacked_exponent(self.weight.codes, self.problem.dtype)
-        scaled = Binary(Op.MUL, Load(total, (ZERO,)), real(2.0**-exponent))
-
-        def load(w: Expr) -> Move:
-            place = at(self.sums, w, number // c.columns, number % c.columns)
-            return Move(at(part, w), place, 1, there, origin="sums")
-
-        def add(w: Expr) -> Assign:
-            return Assign(at(total, ZERO), Binary(Op.ADD, Load(total, (ZERO,)), Load(part, (w + 1,))), origin="sums")
-
-        body = together(
-            Let("number", Var("round") * c.threads + THREAD),
-            Let("row", Var("first_row") + number // c.columns),
-            Let("column", Var("first_tile") * TILE + number % c.columns),
-            (Alloc(total), Alloc(part)),
-            unrolled("w", c.warps_k, load),
-            Assign(at(total, ZERO), Load(part, (ZERO,)), origin="sums"),
-            unrolled("w", c.warps_k - 1, add) if c.warps_k > 1 else (),
-            Assign(at(total, ZERO), scaled, origin="sums") if exponent else (),
-            store_finished(
-                self.problem.epilogue,
-                self.problem.out,
-                lambda _: Load(total, (ZERO,)),
-                self._place,
-                guard=both(there, below(column, SIZES["n"])),
-            ),
-        )
-        rows = least(Const(c.rows), SIZES["m"] - Var("first_row"))
-        return together(Let("outputs", rows * c.columns), For("round", ceil_div_of(outputs, c.threads), body))
-
-    def _place(self, name: str) -> Ref:
-        """The element of C, or of what the epilogue reads, that belongs to this thread's output."""
-        dtype = next(matrix.dtype for matrix in self.problem.matrices if matrix.name == name)
-        if name == "C":
-            return element_of(name, dtype, times(Var("row"), "ldc", near=True) + Var("column"))
-        return element_of(name, dtype, Var("column"))
+        columns = Var("first_tile") * TILE
+        return SumsStore(self.problem, self.sums, c.rows, c.columns, c.threads, Var("first_row"), columns).body()
 
 
 WIDEST = 16

@@ -217,6 +217,17 @@ def warpgroup_accumulator(columns: int) -> Fragment:
     )
 
 
+def warpgroup_left(of_warp: Fragment) -> Fragment:
+    """A of wgmma in registers: the four warps hold 16 rows each, as the left operand of mma.sync. Source: PTX ISA 9.0,
+    "Register Fragments" of wgmma.
+
+    >>> warpgroup_left(LEFT_16X16).element(lane=33, register=6)
+    (24, 10)
+    """
+    digits = (_lane(32, 4, 0, of_warp.rows), *of_warp.digits)
+    return replace(of_warp, rows=4 * of_warp.rows, lanes=128, digits=digits)
+
+
 def opaque(rows: int, columns: int, registers: int) -> Fragment:
     """A fragment of which only the size is known: `registers` elements of storage in each of 32 lanes."""
     each = rows * columns // 32

@@ -10,6 +10,7 @@ from tilewright.device.spec import DeviceSpec
 from tilewright.errors import LaunchError
 from tilewright.kernels.coded import EIGHT, MOST_ROWS, CodedConfig
 from tilewright.kernels.coded_body import PAD
+from tilewright.kernels.coded_wgmma import CodedWgmmaConfig
 from tilewright.kernels.weight_coding import WeightCodingConfig
 from tilewright.planning.kernels import Kernels
 from tilewright.planning.plan import Place, Plan, Role, Step
@@ -63,12 +64,13 @@ _CROWD = 0.578
 blocks of kernels that overlap evenly."""
 
 
-def coded_plan(kernels: Kernels, problem: CodedProduct, config: CodedConfig | None = None) -> Plan:
+def coded_plan(kernels: Kernels, problem: CodedProduct, config: CodedConfig | CodedWgmmaConfig | None = None) -> Plan:
     """The launch of a product: A at `Place.A`, codes at `B`, scales at `SCALE_B`, C at `OUT`, the bias at `BIAS`.
 
     Raises LaunchError where the GPU, or no kernel, can compute it.
     """
-    chosen = replace(config or chosen_config(problem, kernels.spec), overlapped=kernels.overlaps)
+    asked = config or chosen_config(problem, kernels.spec)
+    chosen: CodedConfig | CodedWgmmaConfig = replace(asked, overlapped=kernels.overlaps)
     reasons = chosen.reasons_against(problem, kernels.spec)
     if reasons:
         raise LaunchError(f"A product of {problem.m} rows with a coded weight cannot run: {reasons[0]}.")
@@ -79,9 +81,13 @@ def coded_plan(kernels: Kernels, problem: CodedProduct, config: CodedConfig | No
     return Plan((Step(launch, pointers, Role.PRODUCT, "C", problem.compulsory_bytes),), 0, words_of(chosen, problem))
 
 
-def words_of(config: CodedConfig, problem: CodedProduct) -> str:
+def words_of(config: CodedConfig | CodedWgmmaConfig, problem: CodedProduct) -> str:
     """What runs, for people."""
     codes, c = problem.weight.codes, config
+    if isinstance(c, CodedWgmmaConfig):
+        tile, shared = f"{c.rows}x{c.columns}", f"clusters of {c.cluster}, " if c.cluster > 1 else ""
+        ends = f"{c.own_k} of k, {c.stages} stages, {c.steps} steps, stores of {c.vector}"
+        return f"{codes} wgmma {tile}, {c.groups_n}x{c.groups_k} warpgroups, {shared}{ends}"
     return f"{codes} mma {c.rows}x{c.columns}, {c.warps_n}x{c.warps_k} warps, {c.own_k} of k, {c.stages} stages"
 
 

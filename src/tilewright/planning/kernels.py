@@ -15,6 +15,7 @@ from tilewright.errors import ScheduleError, TilewrightError
 from tilewright.ir.kernel import Guard, Kernel, Variant
 from tilewright.ir.work import Problems, SplitK
 from tilewright.kernels.coded import CodedConfig
+from tilewright.kernels.coded_wgmma import CodedWgmmaConfig
 from tilewright.kernels.configuration import name_of
 from tilewright.kernels.gemv import GemvConfig
 from tilewright.kernels.quantization import QuantizationConfig
@@ -52,6 +53,7 @@ DIMS: tuple[Dim, ...] = ("m", "n", "k")
 
 _AuxiliaryConfig = (
     CodedConfig
+    | CodedWgmmaConfig
     | QuantizationConfig
     | RelayoutConfig
     | ReduceConfig

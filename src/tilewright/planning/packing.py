@@ -29,7 +29,7 @@ class Alignment:
     b: int
     c: int
 
-    def of(self, name: OperandName) -> int:
+    def of(self, name: str) -> int:
         return {"A": self.a, "B": self.b, "C": self.c}[name[0]]
 
     @property

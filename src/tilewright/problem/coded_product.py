@@ -18,12 +18,13 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from tilewright.artifacts import Extent
 from tilewright.dtypes import BF16, F16, F32, I32, Array, DType
 from tilewright.errors import FormatError, ProblemError
 from tilewright.problem.block_scales import BlockScales
 from tilewright.problem.epilogue import PLAIN, Epilogue
 from tilewright.problem.gemm import Gemm, Order, leading_of
-from tilewright.problem.problem import NamedMatrix, Scalar, ScalarKind
+from tilewright.problem.problem import NamedMatrix, Scalar, ScalarKind, TmaMatrix
 from tilewright.problem.reference import Operands
 from tilewright.problem.storages import Storages
 from tilewright.problem.weight_codes import FRAGMENT_CODES, Codes, CodesName
@@ -215,6 +216,17 @@ class CodedProduct:
             case "scales":
                 return self.weight.scale_elements
         return self.n
+
+    def tma_matrix(self, name: str) -> TmaMatrix:
+        """A by its rows; codes and scales by tiles of columns, each a line."""
+        if name == "A":
+            return TmaMatrix(Extent("K"), Extent("M"), Extent("lda"), self.dtype, self.dtype)
+        weight, tiles = self.weight, Extent("N", per=TILE)
+        if name == "codes":
+            words = Extent("K", per=weight.unit, times=LANES * LANE_WORDS)
+            return TmaMatrix(words, tiles, words, I32, I32)
+        scales = Extent("K", per=weight.group, times=TILE)
+        return TmaMatrix(scales, tiles, scales, weight.scale_dtype, weight.scale_dtype)
 
     @property
     def flops(self) -> int:

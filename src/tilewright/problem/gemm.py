@@ -8,6 +8,7 @@ from enum import Enum
 from numbers import Real
 from typing import Any, Literal, SupportsIndex, get_args
 
+from tilewright.artifacts import Extent
 from tilewright.dtypes import ALL, F32, FP8_FORMATS, TF32_FORMATS, DType
 from tilewright.errors import FormatError, ProblemError
 from tilewright.html_text import table
@@ -15,7 +16,7 @@ from tilewright.problem.block_scales import NAMES as BLOCK_SCALES
 from tilewright.problem.block_scales import BlockScaleName, BlockScales
 from tilewright.problem.emulation import Algorithm
 from tilewright.problem.epilogue import PLAIN, READY_MADE, Epilogue
-from tilewright.problem.problem import Scalar, ScalarKind
+from tilewright.problem.problem import Scalar, ScalarKind, TmaMatrix
 from tilewright.problem.values import AddedName, Fold
 from tilewright.units import ceil_div
 
@@ -362,6 +363,13 @@ class Gemm:
 
     def size(self, dim: Dim) -> int:
         return {"m": self.m, "n": self.n, "k": self.k}[dim]
+
+    def tma_matrix(self, name: str) -> TmaMatrix:
+        """A matrix by its lines; TMA rounds what f32 operands become on tensor cores."""
+        operand = next(one for one in self.matrices if one.name == name)
+        mapped = self.rounds_to or operand.dtype if name in FACTORS else operand.dtype
+        length, lines = Extent(operand.contiguous.upper()), Extent(operand.strided.upper())
+        return TmaMatrix(length, lines, Extent(operand.leading), operand.dtype, mapped)
 
     def tight_leading(self, name: OperandName | AddedName) -> int:
         """The smallest leading dimension that `name` can have, in elements."""

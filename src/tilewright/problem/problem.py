@@ -8,11 +8,11 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from enum import Enum
-from typing import Protocol
+from typing import Protocol, runtime_checkable
 
 import numpy as np
 
-from tilewright.artifacts import Parameter
+from tilewright.artifacts import Extent, Parameter
 from tilewright.dtypes import F32, I32, I64, Array, DType
 
 
@@ -72,6 +72,34 @@ class Problem(Protocol):
 
     def storage_elements(self, name: str) -> int:
         """Elements from the first to the last of a matrix, gaps included."""
+
+
+@dataclass(frozen=True, slots=True)
+class TmaMatrix:
+    """A matrix as TMA takes it: `lines` lines of `length` elements, whose beginnings are `leading` elements apart.
+
+    dtype: of an element in memory. mapped: the format that TMA is told, to which it rounds what it loads.
+    """
+
+    length: Extent
+    lines: Extent
+    leading: Extent
+    dtype: DType
+    mapped: DType
+
+
+@runtime_checkable
+class TmaProblem(Problem, Protocol):
+    """A problem with matrices that TMA copies."""
+
+    def tma_matrix(self, name: str) -> TmaMatrix: ...
+
+
+def tma_matrix(problem: Problem, name: str) -> TmaMatrix:
+    """How a matrix of a problem lies for TMA. Raises TypeError for a problem that has none."""
+    if not isinstance(problem, TmaProblem):
+        raise TypeError(f"TMA copies no matrix of a {type(problem).__name__}")
+    return problem.tma_matrix(name)
 
 
 def parameters_of(problem: Problem, *, near: bool) -> tuple[Parameter, ...]:

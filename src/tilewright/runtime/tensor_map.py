@@ -68,7 +68,7 @@ def sizes_of(box: TensorBox, arguments: Mapping[str, Any]) -> Sizes:
     """The sizes of a launch's matrix."""
     inner, outer = box.extents
     step = int(arguments[box.step]) if box.step else 0
-    return int(arguments[inner]), int(arguments[outer]), int(arguments[box.leading]), step
+    return inner.of(arguments), outer.of(arguments), box.leading.of(arguments), step
 
 
 def encode(box: TensorBox, pointer: int, inner: int, outer: int, leading: int, step: int = 0) -> Array:

@@ -81,14 +81,14 @@ class Context:
                 hear(event)
 
     def check_products(self, site: Site, convoy: Convoy, registers: RegisterArray, first: int, end: int) -> None:
-        """Reports an access to registers that a wgmma under way adds to."""
+        """Reports an access to registers that a wgmma under way adds to, or multiplies."""
         for (low, high), (_, started) in registers.in_products.items():
             if first < high and low < end:
                 name = registers.buffer.name
                 self.findings.report(
                     Finding(
                         Kind.IN_FLIGHT,
-                        f"Registers of {name} are touched while a wgmma adds to them.",
+                        f"Registers of {name} are touched while a wgmma uses them.",
                         where(site, convoy, np.ones(convoy.warps.lanes, np.bool_)),
                         name,
                         max(first, low),

@@ -27,7 +27,7 @@ from tilewright.ir.async_stmt import (
     WgmmaFence,
     WgmmaWait,
 )
-from tilewright.ir.buffer import Buffer, Space
+from tilewright.ir.buffer import Buffer, Ref, Space
 from tilewright.ir.stmt import (
     Assign,
     Barrier,
@@ -201,7 +201,7 @@ def _described(site: Site) -> _Described | None:
                 {instruction.opcode: 1},
                 stmt.d.buffer.name,
                 tile_multiply_adds=adds,
-                tile_wavefronts=instruction.operand_wavefronts,
+                tile_wavefronts=instruction.operand_wavefronts(a_in_registers=isinstance(stmt.a, Ref)),
             )
         case TeamBarrier():
             return _Described("barrier", {"BAR": 1})

@@ -18,7 +18,7 @@ class RegisterArray:
 
     `missing` counts the elements that some lane has not written: at 0, which is almost always, reads need no check.
     dirty: touched since the last wgmma fence. in_products: runs of elements (from, to) that products under
-    way add to, with the number of these and the place where the last was started.
+    way add to, or multiply, with the number of these and the place where the last was started.
     """
 
     __slots__ = ("_partial", "_written", "buffer", "data", "dirty", "in_products", "missing")

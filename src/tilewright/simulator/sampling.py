@@ -15,16 +15,17 @@ from typing import Any
 
 import numpy as np
 
+from tilewright.artifacts import Extent
 from tilewright.dtypes import Array
 from tilewright.ir.async_stmt import TmaLoad, TmaStore
 from tilewright.ir.buffer import Space
-from tilewright.ir.expr import ZERO, Binary, Cast, Const, Expr, Op, Select, Var, binary
-from tilewright.ir.kernel import BUILTINS, SIZES, Kernel
+from tilewright.ir.expr import ZERO, Binary, Cast, Const, Expr, Op, Select, Var, binary, ceil_div
+from tilewright.ir.kernel import BUILTINS, Kernel
 from tilewright.ir.ranges import Bounds, Interval, interval
 from tilewright.ir.stmt import Alloc, Body, For, If, Let, Move
 from tilewright.ir.visit import bodies, variables, walk_expr
 from tilewright.layout.banks import LINE_BYTES, SECTOR_BYTES
-from tilewright.problem.problem import Problem, Stored, values_of
+from tilewright.problem.problem import Problem, Stored, tma_matrix, values_of
 from tilewright.simulator.arithmetic import counting
 from tilewright.simulator.counters import Counters, weighted_sum
 from tilewright.simulator.index import Scope, array_function, resolve
@@ -200,15 +201,19 @@ def _move_traits(stmt: Move, scope: Scope, bounds: Bounds) -> Iterator[_Trait]:
 
 def _box_traits(stmt: TmaLoad | TmaStore, kernel: Kernel, scope: Scope, bounds: Bounds) -> Iterator[_Trait]:
     """How much of a box is inside the matrix, and where in a sector it begins."""
-    operand = kernel.gemm.operand(stmt.map.operand)
+    matrix = tma_matrix(kernel.problem, stmt.map.operand)
     inner, outer, *further = stmt.at
-    sizes = SIZES[operand.contiguous], SIZES[operand.strided]
+    sizes = _extent(matrix.length), _extent(matrix.lines)
     for at, box, size in zip((inner, outer), stmt.map.box, sizes, strict=True):
         yield from _split(resolve(size - at - box, scope), bounds, op=Op.MIN)
     if stmt.map.ragged:
         yield from _split(resolve(further[1] - outer - stmt.map.box[1], scope), bounds, op=Op.MIN)
-    first = outer * Var(operand.leading) + inner
-    yield from _split(resolve(first, scope), bounds, modulus=SECTOR_BYTES // operand.dtype.bytes)
+    first = outer * _extent(matrix.leading) + inner
+    yield from _split(resolve(first, scope), bounds, modulus=SECTOR_BYTES // matrix.dtype.bytes)
+
+
+def _extent(extent: Extent) -> Expr:
+    return ceil_div(Var(extent.argument), extent.per) * extent.times
 
 
 def _valid_traits(valid: Expr, bounds: Bounds) -> Iterator[_Trait]:

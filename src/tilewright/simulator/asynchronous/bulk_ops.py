@@ -63,7 +63,7 @@ class TmaBase:
     def box(self) -> Box:
         units = self.op.units
         step = units.steps.get(self.map.step, 0)
-        return Box(self.map, units.gemm, self.shared.buffer, units.memory.base_bytes(self.shared.buffer), step)
+        return Box(self.map, units.problem, self.shared.buffer, units.memory.base_bytes(self.shared.buffer), step)
 
     @cached_property
     def trouble(self) -> str:

@@ -50,6 +50,7 @@ from tilewright.simulator.asynchronous.meeting_ops import (
     WaitPreviousOp,
 )
 from tilewright.simulator.asynchronous.product_ops import (
+    Held,
     Side,
     WgmmaCommitOp,
     WgmmaFenceOp,
@@ -167,7 +168,12 @@ class Compiler:
         instruction = stmt.instruction
         sums = self.values.run(stmt.d, instruction.c.registers)
         fresh = None if stmt.fresh is None else self.cells.predicate(resolve(stmt.fresh, self.values.scope))
-        a = self._side(stmt.a, instruction.m, stmt)
+        if isinstance(stmt.a, Ref):
+            assert instruction.left is not None
+            run = self.values.run(stmt.a, instruction.left.registers)
+            a: Side | Held = Held(run.array, run.base, instruction.left)
+        else:
+            a = self._side(stmt.a, instruction.m, stmt)
         b = self._side(stmt.b, instruction.n, stmt)
         return WgmmaStep(self.site, self.context, instruction, sums.array, sums.base, a, b, fresh)
 

@@ -12,7 +12,7 @@ from tilewright.dtypes import Array
 from tilewright.ir.async_stmt import TensorMap
 from tilewright.ir.buffer import Buffer
 from tilewright.layout.banks import SECTOR_BYTES
-from tilewright.problem.gemm import Gemm
+from tilewright.problem.problem import Problem, TmaMatrix, tma_matrix, values_of
 from tilewright.simulator.findings import Where
 from tilewright.simulator.sites import Site
 
@@ -26,14 +26,24 @@ class Box:
     from one matrix to the next, where the map is of several."""
 
     map: TensorMap
-    gemm: Gemm
+    problem: Problem
     buffer: Buffer
     base_bytes: int
     step: int = 0
 
+    @cached_property
+    def matrix(self) -> TmaMatrix:
+        return tma_matrix(self.problem, self.map.operand)
+
+    @cached_property
+    def _sizes(self) -> tuple[int, int, int]:
+        """Elements of a line, lines, and elements from one line to the next."""
+        arguments, matrix = values_of(self.problem), self.matrix
+        return matrix.length.of(arguments), matrix.lines.of(arguments), matrix.leading.of(arguments)
+
     @property
     def _itemsize(self) -> int:
-        return self.gemm.operand(self.map.operand).dtype.bytes
+        return self.matrix.dtype.bytes
 
     @property
     def elements(self) -> int:
@@ -51,11 +61,11 @@ class Box:
     @property
     def length_bytes(self) -> int:
         """Of a row (or column) of the matrix that lies side by side."""
-        return self.gemm.size(self.gemm.operand(self.map.operand).contiguous) * self._itemsize
+        return self._sizes[0] * self._itemsize
 
     @property
     def leading_bytes(self) -> int:
-        return self.gemm.leading(self.map.operand) * self._itemsize
+        return self._sizes[2] * self._itemsize
 
     @cached_property
     def _steps(self) -> tuple[Array, Array]:
@@ -73,23 +83,22 @@ class Box:
 
     def offsets(self, at: Coordinates) -> tuple[Array, Array]:
         """The offset of each element in the matrix, and whether it is inside; both (boxes, elements)."""
-        operand = self.gemm.operand(self.map.operand)
         along, across = self._steps
         inner, outer, *further = at
         x, y = inner[:, None] + along, outer[:, None] + across
-        sizes = self.gemm.size(operand.contiguous), self.gemm.size(operand.strided)
-        inside = (x >= 0) & (x < sizes[0]) & (y >= 0)
+        length, line_count, leading = self._sizes
+        inside = (x >= 0) & (x < length) & (y >= 0)
         base: Array | int = 0
         if self.map.ragged:
             first, lines = further
             inside &= y < lines[:, None]
             y = y + first[:, None]
         elif further:
-            inside &= (y < sizes[1]) & (further[0] >= 0)[:, None]
+            inside &= (y < line_count) & (further[0] >= 0)[:, None]
             base = further[0][:, None] * self.step
         else:
-            inside &= y < sizes[1]
-        return np.where(inside, base + y * self.gemm.leading(operand.name) + x, 0), inside
+            inside &= y < line_count
+        return np.where(inside, base + y * leading + x, 0), inside
 
     def sectors(self, at: Coordinates) -> int:
         """32-byte sectors of global memory that boxes touch, each box's own."""

@@ -10,6 +10,7 @@ import numpy as np
 from tilewright.device.spec import WARP_THREADS
 from tilewright.dtypes import Array, DType
 from tilewright.isa.instruction import MatrixInstruction
+from tilewright.layout.fragment import Fragment
 from tilewright.simulator.asynchronous.clocks import GROUP_WARPS
 from tilewright.simulator.asynchronous.descriptor import Found, Reader
 from tilewright.simulator.asynchronous.lanes import UnitOp
@@ -53,13 +54,35 @@ class Side:
 
 
 @dataclass(slots=True)
+class Held:
+    """A of a wgmma in registers. first: of its registers."""
+
+    registers: int
+    first: Uniform
+    fragment: Fragment
+    order: Array = field(init=False)
+
+    def __post_init__(self) -> None:
+        rows, columns = self.fragment.places()
+        self.order = rows[:WARP_THREADS] * self.fragment.columns + columns[:WARP_THREADS]
+
+    def tile(self, array: RegisterArray, first: int) -> Array:
+        """The 16 rows of each warp, (warps, 16, k)."""
+        held = array.data[first : first + self.fragment.registers]
+        warps = held.shape[1] // WARP_THREADS
+        tile = np.empty((warps, self.order.size), held.dtype)
+        tile[:, self.order] = held.reshape(-1, warps, WARP_THREADS).transpose(1, 2, 0)
+        return tile.reshape(warps, -1, self.fragment.columns)
+
+
+@dataclass(slots=True)
 class WgmmaStep(UnitOp):
     """Starts a wgmma. first: of the registers of the sum. order: (lanes of a warp, registers) in rows of the tile."""
 
     instruction: MatrixInstruction
     registers: int
     first: Uniform
-    a: Side
+    a: Side | Held
     b: Side
     fresh: Predicate | None
     order: Array = field(init=False)
@@ -73,38 +96,53 @@ class WgmmaStep(UnitOp):
         check_whole_warps(self.site, self.context, convoy)
         convoy.pc += 1
         products, warps = products_of(convoy), convoy.warps
-        array, first = self._sum(convoy)
+        count = self.order.shape[1]
+        array, first = self._run(convoy, self.registers, self.first, count)
         fresh = self._fresh(convoy)
+        held = self._held(convoy)
         rows = self.units.clocks.row(warps)
         product = Product(
             self.site,
             self,
             self.registers,
             first,
-            self.order.shape[1],
+            count,
             products.started.copy(),
             products.groups.copy(),
-            self._uniform(convoy, self.a),
+            self._uniform(convoy, self.a)
+            if isinstance(self.a, Side)
+            else np.full(len(warps), self.a.first(convoy.slots)),
             self._uniform(convoy, self.b),
             fresh,
         )
-        self._check_registers(convoy, array, first, fresh)
+        self._check_registers(convoy, array, (first, first + count), fresh)
         self._check_together(convoy, product, rows)
         self._check_reads(convoy, product)
         products.started += 1
         self.units.started[rows] += 1
         products.under_way.append(product)
         array.start_product(first, first + product.count, self.site)
+        if held is not None:
+            held[0].start_product(held[1], held[2], self.site)
         return (convoy,)
 
-    def _sum(self, convoy: Convoy) -> tuple[RegisterArray, int]:
-        array, first = convoy.registers[self.registers], self.first(convoy.slots)
+    def _run(self, convoy: Convoy, registers: int, start: Uniform, count: int) -> tuple[RegisterArray, int]:
+        """The registers of an operand, and the first of them."""
+        array, first = convoy.registers[registers], start(convoy.slots)
         assert array is not None, "an Alloc comes before every use"
         elements = array.buffer.elements
-        if first < 0 or first + self.order.shape[1] > elements:
-            last = first + self.order.shape[1] - 1
-            self.context.register_out_of_bounds(self.site, convoy, array.buffer.name, last, elements)
+        if first < 0 or first + count > elements:
+            self.context.register_out_of_bounds(self.site, convoy, array.buffer.name, first + count - 1, elements)
         return array, first
+
+    def _held(self, convoy: Convoy) -> tuple[RegisterArray, int, int] | None:
+        """The registers of A, checked, and which of them; None where it lies in shared memory."""
+        if not isinstance(self.a, Held):
+            return None
+        count = self.a.fragment.registers
+        array, first = self._run(convoy, self.a.registers, self.a.first, count)
+        self._check_registers(convoy, array, (first, first + count), np.zeros(len(convoy.warps), np.bool_))
+        return array, first, first + count
 
     def _fresh(self, convoy: Convoy) -> Array:
         """Whether each warp's sum begins anew."""
@@ -131,8 +169,9 @@ class WgmmaStep(UnitOp):
             note="a descriptor is one number for all lanes.",
         )
 
-    def _check_registers(self, convoy: Convoy, array: RegisterArray, first: int, fresh: Array) -> None:
-        name = array.buffer.name
+    def _check_registers(self, convoy: Convoy, array: RegisterArray, run: tuple[int, int], fresh: Array) -> None:
+        """Of the sum, or of A. run: which of them, from and to."""
+        name, (first, end) = array.buffer.name, run
         if array.dirty:
             self.report(
                 Kind.UNFENCED,
@@ -142,9 +181,8 @@ class WgmmaStep(UnitOp):
                 note="wgmma.fence orders what threads did with the registers, also before the first wgmma.",
                 hint="run WgmmaFence between any other use of the registers and the next wgmma.",
             )
-        end = first + self.order.shape[1]
-        under_way = [run for run in array.in_products if run[0] < end and first < run[1]]
-        if any(run != (first, end) for run in under_way):
+        under_way = [other for other in array.in_products if other[0] < end and first < other[1]]
+        if any(other != run for other in under_way):
             self.report(
                 Kind.IN_FLIGHT,
                 f"Registers {first} to {end - 1} of {name} overlap those of a wgmma of another shape under way.",
@@ -192,6 +230,8 @@ class WgmmaStep(UnitOp):
         # One warp speaks for its warpgroup; of A a warp that comes alone could speak for its own rows only.
         _, chosen = np.unique(rows // GROUP_WARPS, return_index=True)
         for side, starts in ((self.a, product.a), (self.b, product.b)):
+            if isinstance(side, Held):
+                continue
             for start in np.unique(starts[chosen]).tolist():
                 found, outside = side.reader.find(start)
                 here = chosen[starts[chosen] == start]
@@ -240,14 +280,25 @@ class WgmmaStep(UnitOp):
         """
         rows = self.units.clocks.row(convoy.warps)
         each = self.instruction.m // GROUP_WARPS
+        held = self._tile_held(convoy, product)
         if _whole_groups(rows) and not self.units.snapshots:
             some = np.arange(0, len(rows), GROUP_WARPS)
             a, b = self._operands(convoy, product, some)
+            a = a if held is None else held
             return a.reshape(len(some), GROUP_WARPS, each, -1), b[:, None]
         kept = [self._kept(convoy, product, warp) for warp in range(len(rows))]
         own = (rows % GROUP_WARPS).tolist()
-        a = np.stack([tile[rank * each : (rank + 1) * each] for (tile, _), rank in zip(kept, own, strict=True)])
-        return a[:, None], np.stack([tile for _, tile in kept])[:, None]
+        if held is None:
+            held = np.stack([tile[rank * each : (rank + 1) * each] for (tile, _), rank in zip(kept, own, strict=True)])
+        return held[:, None], np.stack([tile for _, tile in kept])[:, None]
+
+    def _tile_held(self, convoy: Convoy, product: Product) -> Array | None:
+        """Each warp's rows of A, (warps, 16, k), where they are in registers."""
+        if not isinstance(self.a, Held):
+            return None
+        array = convoy.registers[self.a.registers]
+        assert array is not None
+        return self.a.tile(array, int(product.a[0]))
 
     def _kept(self, convoy: Convoy, product: Product, warp: int) -> tuple[Array, Array]:
         """The tiles of a warpgroup whose warps come one by one, read for the first of them."""
@@ -264,9 +315,11 @@ class WgmmaStep(UnitOp):
         return a, b
 
     def _operands(self, convoy: Convoy, product: Product, warps: Array) -> tuple[Array, Array]:
-        """The tiles of A and B of some warps as numbers."""
+        """The tiles of A and B of some warps as numbers; none of A where it is in registers."""
         first, second = self.instruction.formats
-        a = self._gather(convoy, self.a, product.a, warps, first)
+        a = np.empty((len(warps), 0))
+        if isinstance(self.a, Side):
+            a = self._gather(convoy, self.a, product.a, warps, first)
         return a, self._gather(convoy, self.b, product.b, warps, second)
 
     def _gather(self, convoy: Convoy, side: Side, starts: Array, warps: Array, product: DType) -> Array:
@@ -293,6 +346,13 @@ class WgmmaStep(UnitOp):
                     out[np.ix_(here, part.at)] = taken
         numbers = arithmetic.decode(out, product)
         return numbers.reshape(len(warps), side.rows, k)
+
+    def release(self, convoy: Convoy, product: Product) -> None:
+        """The registers of A may be touched again."""
+        if isinstance(self.a, Held):
+            array, first = convoy.registers[self.a.registers], int(product.a[0])
+            assert array is not None
+            array.end_product(first, first + self.a.fragment.registers)
 
     def carry_out(self, convoy: Convoy, product: Product) -> None:
         """Adds the wgmma to the accumulators of every warp."""
@@ -417,6 +477,7 @@ class WgmmaWaitStep(UnitOp):
             array = convoy.registers[product.registers]
             assert array is not None
             array.end_product(product.first, product.first + product.count)
+            operation.release(convoy, product)
         units.clocks.learn(
             rows,
             units.clocks.own[rows]

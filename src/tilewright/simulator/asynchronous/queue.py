@@ -19,8 +19,9 @@ from tilewright.simulator.sites import Site
 class Product:
     """One statement as the warps of a convoy started it; arrays have an entry for each warp.
 
-    number: of the wgmma that each warp has started, from 0. group: which each warp's belongs to. a, b: byte
-    addresses. fresh: whether the sum begins anew. registers, first: the sum. operation: who carries it out.
+    number: of the wgmma that each warp has started, from 0. group: which each warp's belongs to. a, b: byte addresses;
+    of A in registers, its first register. fresh: whether the sum begins anew. registers, first: the sum. operation: who
+    carries it out.
     """
 
     site: Site

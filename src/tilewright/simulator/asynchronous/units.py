@@ -11,7 +11,6 @@ import numpy as np
 from tilewright.device.spec import WARP_THREADS
 from tilewright.dtypes import Array
 from tilewright.ir.kernel import Kernel
-from tilewright.problem.gemm import Gemm
 from tilewright.problem.problem import Problem
 from tilewright.simulator.asynchronous.clocks import GROUP_WARPS, Clocks
 from tilewright.simulator.asynchronous.flags import Flags
@@ -51,7 +50,8 @@ class Units:
         previous: PreviousGrid | None = None,
     ) -> None:
         self.kernel = kernel
-        self._problem = problem
+        self.problem = problem
+        """Whose matrices TMA loads and stores."""
         self.steps = steps
         """Elements from one matrix to the next, by the name of the argument."""
         self.memory = memory
@@ -63,12 +63,6 @@ class Units:
         self.elements_of = {buffer.name: buffer.elements for buffer in kernel.shared}
         if races is not None:
             races.barrier_name = self.names.__getitem__
-
-    @property
-    def gemm(self) -> Gemm:
-        """Whose matrices TMA loads and stores."""
-        assert isinstance(self._problem, Gemm), "tensor maps are of the matrices of a product"
-        return self._problem
 
     def new_batch(self, batch: Batch, clocks: Clocks | None = None) -> None:
         """clocks: of other ranks' units, too."""
@@ -167,9 +161,8 @@ class Units:
     def _land(self, flight: Flight) -> None:
         arrays, box = self.memory.arrays, flight.box
         # A map of another format than the matrix has rounds on the way.
-        mapped = box.map.box_of(self.gemm).dtype
-        rounds = mapped is not self.gemm.operand(box.map.operand).dtype
-        rounded = partial(self.memory.rounded, dtype=mapped) if rounds else None
+        rounds = box.matrix.mapped is not box.matrix.dtype
+        rounded = partial(self.memory.rounded, dtype=box.matrix.mapped) if rounds else None
         flight.land(arrays[box.map.operand], arrays[box.buffer.name], rounded)
         self.phases.land(flight.key, box.size_bytes, self.complain(flight.where))
 

@@ -1,18 +1,25 @@
-"""What the model of overlap predicts: the tables of docs/distributed.md, printed, written or checked.
+"""What the model of overlap predicts: the tables of docs/distributed.md, printed, written or checked; and what the
+plans take on the GPUs of a host, beside the product alone, and NCCL and cuBLAS in turn.
 
 python benchmarks/overlap.py [--write | --check]
+torchrun --nproc-per-node=2 benchmarks/overlap.py --measure [--shapes 2048x3584x8192,...] [--out FILE]
 """
 
 from __future__ import annotations
 
 import argparse
+import json
+import os
+import statistics
 import sys
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 from tilewright.device.catalog import H200
 from tilewright.device.links import NETWORK_400, NVLINK_4, Link
 from tilewright.distributed.overlap import Costs, Work, alone_us, in_turn_us
-from tilewright.distributed.plans import chosen, plan_us
+from tilewright.distributed.plans import ARRIVING, GATHERS, SCATTERS, chosen, plan_us
 
 PAGE = Path(__file__).parents[1] / "docs" / "distributed.md"
 BEGIN, END = "<!-- overlap: begin -->\n", "<!-- overlap: end -->\n"
@@ -85,11 +92,138 @@ def written(page: str) -> str:
     return f"{head}{BEGIN}{tables()}{END}{tail}"
 
 
+ROUNDS, REPETITIONS = 7, 10
+"""Each way in turn in each round, so many calls of it one after the other; the median of the rounds."""
+
+Way = Callable[[], Any]
+
+
+def gathering(shape: tuple[int, int, int], rank: int, ranks: int) -> tuple[dict[str, Way], Any, Any]:
+    """The ways to gather rows and multiply them in bf16, the result in f32, and the bound of its error."""
+    import torch
+    import torch.distributed as dist
+
+    import tilewright
+    from tilewright.distributed.pytorch import products
+    from tilewright.distributed.pytorch.agreement import GATHER
+    from tilewright.frontend.options import PLAIN
+
+    m, n, k = shape
+    whole, b = drawn(m, k, seed=1), drawn(k, n // ranks, seed=2 + rank)
+    shard, room = whole[rank * m // ranks : (rank + 1) * m // ranks].contiguous(), torch.empty_like(whole)
+
+    def in_turn() -> Any:
+        dist.all_gather_into_tensor(room, shard)
+        return torch.mm(room, b)
+
+    ways: dict[str, Way] = {"torch.mm alone": lambda: torch.mm(whole, b), "alone": lambda: tilewright.matmul(whole, b)}
+    ways["in turn"] = in_turn
+    for plan in (*GATHERS, ARRIVING):
+        ways[str(plan)] = lambda plan=plan: products.computed(GATHER, shard, (b,), dist.group.WORLD, PLAIN, None, plan)[
+            0
+        ]
+    return ways, whole.float() @ b.float(), 2.0**-7 * (whole.float().abs() @ b.float().abs())
+
+
+def scattering(shape: tuple[int, int, int], rank: int, ranks: int) -> tuple[dict[str, Way], Any, Any]:
+    """The same for products whose sums are scattered; of the product alone, its first rows are compared."""
+    import torch
+    import torch.distributed as dist
+
+    import tilewright
+    from tilewright.distributed.pytorch import products
+    from tilewright.distributed.pytorch.agreement import SCATTER
+    from tilewright.frontend.options import PLAIN
+
+    m, n, k = shape
+    a, b = drawn(m, k // ranks, seed=1 + rank), drawn(k // ranks, n, seed=40 + rank)
+    total = a.float() @ b.float()
+    bound = a.float().abs() @ b.float().abs()
+    own, limit = total.new_empty(m // ranks, n), total.new_empty(m // ranks, n)
+    dist.reduce_scatter_tensor(own, total)
+    dist.reduce_scatter_tensor(limit, bound)
+    room = a.new_empty(m // ranks, n)
+
+    def in_turn() -> Any:
+        dist.reduce_scatter_tensor(room, torch.mm(a, b))
+        return room
+
+    ways: dict[str, Way] = {"torch.mm alone": lambda: torch.mm(a, b), "alone": lambda: tilewright.matmul(a, b)}
+    ways["in turn"] = in_turn
+    for plan in SCATTERS:
+        ways[str(plan)] = lambda plan=plan: products.computed(SCATTER, a, (b,), dist.group.WORLD, PLAIN, None, plan)[0]
+    return ways, own, 2.0**-6 * limit
+
+
+def drawn(*shape: int, seed: int) -> Any:
+    """The same on all ranks."""
+    import torch
+
+    return torch.randn(shape, generator=torch.Generator("cuda").manual_seed(seed), device="cuda", dtype=torch.bfloat16)
+
+
+def timed_us(way: Way) -> float:
+    """The mean time of calls one after the other, of the slowest rank."""
+    import torch
+    import torch.distributed as dist
+
+    begin, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
+    way()
+    dist.barrier()
+    torch.cuda.synchronize()
+    begin.record()
+    for _ in range(REPETITIONS):
+        way()
+    end.record()
+    torch.cuda.synchronize()
+    took = torch.tensor([begin.elapsed_time(end) * 1e3 / REPETITIONS], device="cuda")
+    dist.all_reduce(took, dist.ReduceOp.MAX)
+    return float(took)
+
+
+def measure(shapes: list[tuple[int, int, int]], out: str) -> int:
+    """Check every way, then time all in turn. Prints a line a shape on rank 0. Returns 1 where a result is wrong."""
+    import torch
+    import torch.distributed as dist
+
+    rank, ranks = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
+    os.environ.setdefault("TORCH_SYMM_MEM_DISABLE_MULTICAST", "1")
+    torch.cuda.set_device(rank)
+    dist.init_process_group("nccl", device_id=torch.device("cuda", rank))
+    found: list[dict[str, Any]] = []
+    wrong = torch.zeros(1, device="cuda")
+    for shape in shapes:
+        for kind, make in (("gather", gathering), ("scatter", scattering)):
+            ways, expected, bound = make(shape, rank, ranks)
+            for name, way in ways.items():
+                result = way()
+                if result.shape == expected.shape and not ((result.float() - expected).abs() <= bound + 1e-6).all():
+                    print(f"rank {rank}: {kind} {shape}, {name}: wrong", flush=True)
+                    wrong += 1
+            rounds = [{name: timed_us(way) for name, way in ways.items()} for _ in range(ROUNDS)]
+            times = {name: round(statistics.median(one[name] for one in rounds), 2) for name in ways}
+            found.append({"shape": shape, "kind": kind, "us": times})
+            if rank == 0:
+                print("x".join(map(str, shape)), kind, json.dumps(times), flush=True)
+    dist.all_reduce(wrong)
+    if rank == 0 and out:
+        gpu, version = torch.cuda.get_device_name(), torch.__version__
+        Path(out).write_text(json.dumps({"gpu": gpu, "ranks": ranks, "torch": version, "times": found}, indent=1))
+    dist.destroy_process_group()
+    return int(wrong.item() > 0)
+
+
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--write", action="store_true")
     parser.add_argument("--check", action="store_true")
+    parser.add_argument("--measure", action="store_true", help="under torchrun, one process a GPU")
+    parser.add_argument("--shapes", default=",".join("x".join(map(str, shape)) for shape in MEASURED))
+    parser.add_argument("--out", default="", help="a JSON file of what was measured")
     asked = parser.parse_args()
+    if asked.measure:
+        m_n_k = [tuple(map(int, shape.split("x"))) for shape in asked.shapes.split(",")]
+        return measure([(m, n, k) for m, n, k in m_n_k], asked.out)
     page = PAGE.read_text(encoding="utf-8")
     if asked.write:
         PAGE.write_text(written(page), encoding="utf-8")

@@ -14,6 +14,7 @@ import pytest
 
 from tilewright.distributed.timeline import (
     CHANNELS,
+    DATA,
     FREE,
     MOST_PIECES,
     Add,
@@ -29,10 +30,15 @@ from tilewright.distributed.timeline import (
     merged_reduce_scatter_steps,
     pieces_of,
     reduce_scatter_steps,
+    starts_of,
 )
 
 Steps = Callable[[int, tuple[int, ...]], tuple[Step, ...]]
-GATHERS: dict[str, Steps] = {"shards": all_gather_steps, "merged": partial(all_gather_steps, merged=True)}
+GATHERS: dict[str, Steps] = {
+    "shards": all_gather_steps,
+    "merged": partial(all_gather_steps, merged=True),
+    "arriving": partial(all_gather_steps, arriving=True),
+}
 SCATTERS: dict[str, Steps] = {
     "one piece": reduce_scatter_steps,
     "three pieces": partial(reduce_scatter_steps, pieces=3),
@@ -53,6 +59,7 @@ class Machine:
 
     def __init__(self, rows: tuple[int, ...], steps: Steps, a: list[Any], b: list[Any], height: int, seed: int) -> None:
         ranks = len(rows)
+        self.rows = rows
         self.a, self.b, self.random = a, b, np.random.default_rng(seed)
         total, width = sum(rows), b[0].shape[1]
         self.flags = {
@@ -98,6 +105,9 @@ class Machine:
                 assert self.flags[flag] == 0, f"flag {flag} is set twice"
                 self.flags[flag] = 1
                 return
+            case Multiply(arrivals=(_, *_)):
+                yield from self.multiply_arriving(call, rank, step)
+                return
             case Multiply():
                 value = self.at(call, rank, step.source) @ self.b[rank]
                 for rows in step.added:
@@ -111,6 +121,17 @@ class Machine:
         target[...] = np.nan
         yield True
         target[...] = value
+
+    def multiply_arriving(self, call: int, rank: int, step: Multiply) -> Any:
+        """The rows of a rank are read when its flag is found; results are there when all are."""
+        source, target = self.at(call, rank, step.source), self.at(call, rank, step.target)
+        starts, target[...] = starts_of(self.rows), np.nan
+        for peer in (rank, *step.arrivals):
+            while peer != rank and not self.flags[rank, peer, DATA]:
+                yield False
+            here = slice(starts[peer], starts[peer] + self.rows[peer])
+            yield True
+            target[here] = source[here] @ self.b[rank]
 
     def at(self, call: int, rank: int, rows: Rows) -> Any:
         buffer = {**self.memory[rank], Buffer.A: self.a[call][rank], Buffer.RESULT: self.results[call][rank]}[
@@ -212,3 +233,15 @@ def test_pieces_cover_all_rows() -> None:
         found = pieces_of(rows, pieces)
         assert len(found) <= pieces and sum(count for _, count in found) == rows
         assert all(first % 128 == 0 and count for first, count in found)
+
+
+def test_rows_that_a_kernel_does_not_wait_for_are_found() -> None:
+    def careless(rank: int, rows: tuple[int, ...]) -> tuple[Step, ...]:
+        steps = all_gather_steps(rank, rows, arriving=True)
+        if rank:
+            return steps
+        return tuple(replace(step, arrivals=()) if isinstance(step, Multiply) else step for step in steps)
+
+    with pytest.raises((AssertionError, Stuck)):
+        for seed in range(40):
+            gathered((2, 2), careless, seed)

@@ -17,7 +17,7 @@ import numpy as np
 from tilewright.device.catalog import device
 from tilewright.device.spec import DeviceSpec
 from tilewright.dtypes import Array
-from tilewright.ir.kernel import Guard, Kernel
+from tilewright.ir.kernel import OWN_ROW, SHARD_FLAGS, SHARD_STARTS, SHARDS, Guard, Kernel
 from tilewright.planning.assembly import Request
 from tilewright.planning.dispatch import Dispatcher
 from tilewright.planning.kernels import Built, Kernels, guarded
@@ -27,7 +27,7 @@ from tilewright.problem.block_scales import step_names
 from tilewright.problem.problem import Problem
 from tilewright.problem.reference import Operands
 from tilewright.problem.storages import Storages
-from tilewright.simulator import simulate
+from tilewright.simulator import Rank, simulate, simulate_ranks
 from tilewright.toolchain import Build, check_launchable
 
 
@@ -71,6 +71,7 @@ class SimulatedLaunch:
         if self.groups:
             ends = (ctypes.c_int32 * self.groups).from_address(addresses[-1])
             addresses, options["group_ends"] = addresses[:-1], list(ends)
+        tables, addresses = self._shard_tables(addresses)
         flags = [ctypes.c_float.from_address(address).value for address in addresses[len(matrices) :]]
         assert len(flags) == len(self.kernel.guard_flags)
         if flags and any(flags) is (self.kernel.variant.guard is Guard.CLEAR):
@@ -83,13 +84,30 @@ class SimulatedLaunch:
         if isinstance(self.problem, Gemm):
             added = {name: view for name, view in views.items() if name not in "ABC"}
             given = Operands(self.problem, views["A"], views["B"], views["C"], added)
-            run = simulate(self.kernel, given, listeners=(), **options)
+            if tables:
+                rank = Rank(given, options["batching"], tables)
+                stored = simulate_ranks(self.kernel, [rank], ("A", *tables)).memory[0]
+            else:
+                stored = simulate(self.kernel, given, listeners=(), **options).stored
             for name in self.problem.results:
-                views[name][:] = run.stored[name]
+                views[name][:] = stored[name]
             return
         done = simulate(self.kernel, Storages(self.problem, views), listeners=(), **self.options)
         for name in self.problem.results:
             views[name][:] = done.stored[name]
+
+    def _shard_tables(self, addresses: tuple[int, ...]) -> tuple[dict[str, Array], tuple[int, ...]]:
+        """Where shards begin, and their flags, of a kernel that waits for rows; and the other addresses."""
+        if not self.kernel.arriving:
+            return {}, addresses
+        *others, starts, flags = addresses
+        count = self.options["batching"][SHARDS.name]
+        counts = {SHARD_STARTS: (starts, count + 1), SHARD_FLAGS: (flags, count)}
+        tables = {
+            name: np.array((ctypes.c_int32 * size).from_address(address), np.int32)
+            for name, (address, size) in counts.items()
+        }
+        return tables, tuple(others)
 
 
 class _Loaded:
@@ -107,6 +125,8 @@ class _Loaded:
         leading = tuple(told[one.leading] for one in gemm.added if not one.is_vector)
         gemm = replace(gemm, ld_added=leading, numbers=tuple(told[name] for name in gemm.epilogue.factors))
         batching = {p.name: told[p.name] for p in kernel.batching}
+        shards = {name: told[name] for name in (SHARDS.name, OWN_ROW.name) if kernel.arriving}
+        batching |= shards
         options = {"part_of_k": told.get("K_part", 0), **({"batching": batching} if batching else {})}
         return SimulatedLaunch(kernel, gemm, options)
 

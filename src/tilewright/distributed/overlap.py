@@ -10,12 +10,13 @@ come late.
 from __future__ import annotations
 
 import heapq
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 from tilewright.device.links import NVLINK_4, Link
 from tilewright.device.spec import DeviceSpec
 from tilewright.distributed.timeline import (
+    DATA,
     FREE,
     Add,
     Await,
@@ -144,6 +145,8 @@ class _Ranks:
         if isinstance(step, Await):
             flag = self.set_at.get((rank, step.peer, step.channel))
             return None if flag is None else max(at, flag)
+        if isinstance(step, Multiply) and any((rank, peer, DATA) not in self.set_at for peer in step.arrivals):
+            return None
         return at
 
     def _run(self, at: float, place: tuple[int, Lane]) -> None:
@@ -170,16 +173,28 @@ class _Ranks:
         self.free_at[place] = self.ended[rank][number] = end
 
     def _multiplied(self, at: float, rank: int, step: Multiply) -> float:
-        count, each = self.costs.tiles(step.target.count, self.work)
         added = len(step.added) * step.target.count * self._width(step.target.buffer) / self.costs.dram_bytes_per_us
         sms, end = self.sms[rank], at
-        for _ in range(count):
-            begin = max(heapq.heappop(sms), at + _LAUNCH_US)
+        for arrived, each in self._tiles(at, rank, step):
+            begin = max(heapq.heappop(sms), arrived)
             end = max(end, begin + each)
             heapq.heappush(sms, begin + each)
         if step.peer is not None:
             end = max(end, at + self.costs.link.copy_us(step.target.count * self._width(step.target.buffer)))
         return end + added
+
+    def _tiles(self, at: float, rank: int, step: Multiply) -> Iterator[tuple[float, float]]:
+        """When each tile of a product can begin, and how long it takes. Rows that arrive come last, in their order."""
+        count, each = self.costs.tiles(step.target.count, self.work)
+        begin, done = at + _LAUNCH_US, 0
+        shards = [(begin, self.work.rows[rank])] if step.arrivals else [(begin, step.target.count)]
+        shards += [(max(begin, self.set_at[rank, peer, DATA]), self.work.rows[peer]) for peer in step.arrivals]
+        rows = 0
+        for arrived, more in shards:
+            rows += more
+            until = count * rows // max(step.target.count, 1)
+            yield from ((arrived, each) for _ in range(done, until))
+            done = until
 
     def _width(self, buffer: Buffer) -> int:
         """Bytes of a row of a buffer."""

@@ -15,14 +15,14 @@ from tilewright.distributed.timeline import (
     reduce_scatter_steps,
 )
 
-Kind = Literal["gather", "gather merged", "scatter", "scatter direct", "scatter merged"]
+Kind = Literal["gather", "gather merged", "gather arriving", "scatter", "scatter direct", "scatter merged"]
 
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """gather: a product for the rows of each rank. gather merged: one product when all rows are there. scatter:
-    products of pieces, which copy engines send. scatter direct: products write into the memory of the owner. scatter
-    merged: one product of all rows.
+    """gather: a product for the rows of each rank. gather merged: one product when all rows are there. gather arriving:
+    one product whose kernel waits for the rows of each rank. scatter: products of pieces, which copy engines send.
+    scatter direct: products write into the memory of the owner. scatter merged: one product of all rows.
 
     pieces: of the rows of each rank, in a scatter.
     """
@@ -40,8 +40,9 @@ class Plan:
 
 @lru_cache(maxsize=4096)
 def _steps(plan: Plan, rank: int, rows: tuple[int, ...]) -> tuple[Step, ...]:
-    if plan.kind in ("gather", "gather merged"):
-        return all_gather_steps(rank, rows, merged=plan.kind == "gather merged")
+    if plan.kind in ("gather", "gather merged", "gather arriving"):
+        merged, arriving = plan.kind == "gather merged", plan.kind == "gather arriving"
+        return all_gather_steps(rank, rows, merged=merged, arriving=arriving)
     if plan.kind == "scatter merged":
         return merged_reduce_scatter_steps(rank, rows)
     return reduce_scatter_steps(rank, rows, pieces=plan.pieces, direct=plan.kind == "scatter direct")
@@ -50,6 +51,9 @@ def _steps(plan: Plan, rank: int, rows: tuple[int, ...]) -> tuple[Step, ...]:
 _NEARLY = 1.03
 
 GATHERS = Plan("gather"), Plan("gather merged")
+ARRIVING = Plan("gather arriving")
+"""Not among those that are chosen until it is measured."""
+
 SCATTERS = Plan("scatter merged"), *(Plan("scatter", pieces) for pieces in (1, 2, 4, 8))
 
 

@@ -61,7 +61,9 @@ class Rows:
 
 @dataclass(frozen=True, slots=True)
 class Multiply:
-    """target = source @ b + the sum of `added`. peer: the rank whose buffer the target is, if not the own."""
+    """target = source @ b + the sum of `added`. peer: the rank whose buffer the target is, if not the own. arrivals:
+    peers whose rows of the source arrive meanwhile, in this order: the kernel waits for their flags of DATA, and leaves
+    them as they are."""
 
     lane: Lane
     source: Rows
@@ -69,6 +71,7 @@ class Multiply:
     added: tuple[Rows, ...] = ()
     peer: int | None = None
     after: tuple[int, ...] = ()
+    arrivals: tuple[int, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -142,11 +145,14 @@ def slot_of(source: int, owner: int, rows: Sequence[int]) -> int:
     return (source if source < owner else source - 1) * rows[owner]
 
 
-def all_gather_steps(rank: int, rows: Sequence[int], *, merged: bool = False) -> tuple[Step, ...]:
+def all_gather_steps(
+    rank: int, rows: Sequence[int], *, merged: bool = False, arriving: bool = False
+) -> tuple[Step, ...]:
     """The rows of all ranks, times b: each rank pushes its own to the others while it multiplies them.
 
     The peer that needs them first comes first: a rank multiplies its own rows, then those of the next ranks in turn.
-    merged: one product of all rows when they have arrived.
+    merged: one product of all rows when they have arrived. arriving: one product of all rows, whose kernel waits for
+    those of each rank; its flags are set back when it has ended, before the peers are told so.
     """
     ranks, starts, steps = len(rows), starts_of(rows), list[Step]()
     own = Rows(Buffer.A, 0, rows[rank])
@@ -158,12 +164,15 @@ def all_gather_steps(rank: int, rows: Sequence[int], *, merged: bool = False) ->
             steps.append(Copy(Lane.COPIES, own, places[rank], peer))
         steps.append(Signal(Lane.COPIES, peer, DATA))
     others = [(rank + distance) % ranks for distance in range(1, ranks)]
-    if merged:
+    if merged or arriving:
         if rows[rank]:
             steps.append(Copy(Lane.CALLER, own, places[rank], None))
-        steps += [Await(Lane.CALLER, peer, DATA) for peer in others]
+        if not arriving:
+            steps += [Await(Lane.CALLER, peer, DATA) for peer in others]
         everything = Rows(Buffer.GATHERED, 0, sum(rows)), Rows(Buffer.RESULT, 0, sum(rows))
-        last = _multiplied(steps, Multiply(Lane.CALLER, *everything))
+        last = _multiplied(steps, Multiply(Lane.CALLER, *everything, arrivals=tuple(others) if arriving else ()))
+        if arriving:
+            steps += [Await(Lane.COPIES, peer, DATA, last) for peer in others]
         return (*steps, *(Signal(Lane.COPIES, peer, FREE, last) for peer in others))
     _multiplied(steps, Multiply(Lane.CALLER, own, Rows(Buffer.RESULT, starts[rank], rows[rank])))
     for number, peer in enumerate(others):

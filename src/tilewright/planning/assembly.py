@@ -30,7 +30,7 @@ from tilewright.planning.packing import (
 )
 from tilewright.planning.plan import Multiplied, Place, Plan, Role, Step
 from tilewright.planning.skinny import skinny_for
-from tilewright.planning.stack import Groups, Stack
+from tilewright.planning.stack import Groups, Shards, Stack
 from tilewright.problem.emulation import Algorithm
 from tilewright.problem.epilogue import PLAIN
 from tilewright.problem.gemm import Gemm, OperandName, piece_of
@@ -55,7 +55,7 @@ class Request:
     already. promote_every: elements of k after which sums are added to registers of f32; 0 for never. piece_bytes: from
     one piece of A and of B to the next, where `gemm` is of pieces, which are promoted as their algorithm says.
     fallback: the algorithm that computes it instead where an operand spans too many binades, which the device finds.
-    guard: all launches run on that condition."""
+    guard: all launches run on that condition. shards: in which rows of A arrive meanwhile."""
 
     gemm: Gemm
     alignment: Alignment
@@ -70,11 +70,12 @@ class Request:
     piece_bytes: tuple[int, ...] = ()
     fallback: Algorithm | None = None
     guard: Guard | None = None
+    shards: Shards | None = None
 
     @property
     def unsplit(self) -> bool:
         """Whether the kernel that multiplies sums all of k: in one order, or because the epilogue needs that."""
-        return self.fixed_order or self.gemm.epilogue.is_whole
+        return self.fixed_order or self.gemm.epilogue.is_whole or self.shards is not None
 
 
 def in_f32(gemm: Gemm) -> Gemm:
@@ -119,15 +120,18 @@ def plan_of(kernels: Kernels, request: Request, config: PlanConfig) -> Plan:
     else:
         gemm = inner
         problems = Problems.ONE if stack is None else Problems.STRIDED
-        built = kernels.kernel(gemm, alignment, config, problems=problems, guard=request.guard)
+        shards = () if request.shards is None else (request.shards.count, request.shards.own_row)
+        built = kernels.kernel(
+            gemm, alignment, config, problems=problems, guard=request.guard, arriving=request.shards is not None
+        )
         check_maps(built.kernel, alignment, config)
         grid = grid_of(built.kernel, gemm, batch=1 if stack is None else stack.count)
-        guards = guards_of(request.guard)
-        nowhere = (0,) * (len(gemm.matrices) + len(guards))
-        values = arguments(gemm, nowhere) if stack is None else (*arguments(gemm, nowhere), *steps_of(stack, gemm))
+        told = (*((Place.SHARD_STARTS, 0), (Place.SHARD_FLAGS, 0))[: len(shards)], *guards_of(request.guard))
+        nowhere = (0,) * (len(gemm.matrices) + len(told))
+        values = (*arguments(gemm, nowhere), *shards, *(() if stack is None else steps_of(stack, gemm)))
         launch = built.loaded.prepare(grid, built.kernel.block, values)
         pieces, added = _later_pieces(gemm, places, request.piece_bytes), _added(gemm, folding.partials)
-        pointers = (places["A"], places["B"], places["C"], *pieces, *added, *_scales(gemm), *guards)
+        pointers = (places["A"], places["B"], places["C"], *pieces, *added, *_scales(gemm), *told)
         steps.append(_product(launch, pointers, request, config))
         steps += folding.steps
     return Plan(tuple(steps), size_bytes, str(config))

@@ -43,7 +43,7 @@ from tilewright.planning.emulated import (
     why_not,
     with_fallback,
 )
-from tilewright.planning.estimates import estimated, estimates, needs_workspace, pieces_us, registers_of
+from tilewright.planning.estimates import estimated, estimates, is_ruled_out, no_kernel, pieces_us, registers_of
 from tilewright.planning.gated import MOST_BUILT, in_one_kernel, in_two, joined, reading_us
 from tilewright.planning.kernels import Kernels, build_of
 from tilewright.planning.on_paper import version_of
@@ -305,11 +305,7 @@ class Dispatcher:
         for plan in self._built(request, failures):
             return plan
         if not failures:
-            raise LaunchError(
-                f"No kernel sums {request.gemm} in the one order that was asked for"
-                f"{' without a workspace' if request.without_workspace else ''}.",
-                hint="leave out batch_invariant and deterministic='bitwise'.",
-            )
+            raise no_kernel(request)
         raise failures[-1]
 
     def _built(self, request: Request, failures: list[TilewrightError]) -> Iterator[Plan]:
@@ -402,7 +398,7 @@ class Dispatcher:
         promoted = request.promote_every or gemm.pieces
         last = () if gemm.block_scales or (promoted and gemm.dtype not in FP8_FORMATS) else (SAFE,)
         for config in chain(self._measured(request), estimated(request, self.spec), last):
-            if config in seen or (request.without_workspace and needs_workspace(request, config)):
+            if config in seen or is_ruled_out(request, config):
                 continue
             if gemm.epilogue.is_whole and (isinstance(config.kernel, GemvConfig) or finishes(config)):
                 continue

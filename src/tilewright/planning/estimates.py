@@ -7,10 +7,12 @@ from dataclasses import replace
 from math import inf
 
 from tilewright.device.spec import DeviceSpec
+from tilewright.errors import LaunchError
 from tilewright.kernels.gemv import GemvConfig
 from tilewright.kernels.wgmma import WgmmaConfig
 from tilewright.planning.assembly import Request
 from tilewright.planning.emulated import of_pieces, splitting_us
+from tilewright.planning.packing import finishes
 from tilewright.planning.ranking import estimate_us, ranked
 from tilewright.planning.skinny import skinny_for
 from tilewright.winners.plan_config import PlanConfig
@@ -51,7 +53,37 @@ def registers_of(config: PlanConfig) -> object:
     return replace(config.kernel, dependent_launch=False, raster_rows=1, stages=0, subtile_stages=1, evict_first="")
 
 
-def needs_workspace(request: Request, config: PlanConfig) -> bool:
+def is_ruled_out(request: Request, config: PlanConfig) -> bool:
+    """Whether a plan cannot be that of a request: it needs a workspace and there is none, or cannot wait for rows."""
+    if request.shards is not None and not waits_for_rows(config):
+        return True
+    return request.without_workspace and needs_workspace(config)
+
+
+def waits_for_rows(config: PlanConfig) -> bool:
+    """Whether a kernel can wait for rows of A that arrive while it runs."""
+    kernel = config.kernel
+    alone = "A" not in config.packed and not finishes(config)
+    return alone and isinstance(kernel, WgmmaConfig) and kernel.persistent and kernel.cluster_k == 1
+
+
+def no_kernel(request: Request) -> LaunchError:
+    """What is said of a request for which there is no kernel at all."""
+    if request.shards is not None:
+        return LaunchError(
+            f"No kernel of {request.gemm} waits for rows of A that arrive while it runs.",
+            note="persistent kernels of wgmma do, on compute capability 9.0, where TMA reads A as it lies.",
+            hint="multiply the rows of each shard when they have arrived.",
+        )
+    without = " without a workspace" if request.without_workspace else ""
+    return LaunchError(
+        f"No kernel sums {request.gemm} in the one order that was asked for{without}.",
+        hint="leave out batch_invariant and deterministic='bitwise'.",
+    )
+
+
+def needs_workspace(config: PlanConfig) -> bool:
+    """Whether launches leave something for each other."""
     if isinstance(config.kernel, GemvConfig):
         return config.split_k > 1
     return bool(config.packed) or config.split_k > 1

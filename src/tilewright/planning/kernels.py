@@ -107,9 +107,10 @@ class Kernels:
         problems: Problems = Problems.ONE,
         others: Sequence[Gemm] = (),
         guard: Guard | None = None,
+        arriving: bool = False,
     ) -> Built:
         """The kernel of a plan for the class of a problem. others: which it must also serve, of the same formats.
-        guard: of `Variant`.
+        guard: of `Variant`. arriving: of `Build`.
 
         Raises what building, compiling or loading raises, the second time at once.
         """
@@ -122,12 +123,13 @@ class Kernels:
             shape = self._shapes[known] = Shape(tile, reads_vectors(program))
         variant = weakest([variant_of(one, alignment, shape, config) for one in (gemm, *others)])
         variant = replace(variant, guard=guard)
-        key = (*known, variant, problems)
+        key = (*known, variant, problems, arriving)
         if key in self._failed:
             raise self._failed[key]
         found = self._built.get(key)
         if found is None:
-            built = replace(_build(gemm, schedule, config), asked_variant=variant, problems=problems)
+            built = _build(gemm, schedule, config)
+            built = replace(built, asked_variant=variant, problems=problems, arriving=arriving)
             try:
                 found = self._built[key] = self._loaded(built)
             except TilewrightError as failure:

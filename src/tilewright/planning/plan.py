@@ -25,7 +25,9 @@ class Place(IntEnum):
     RESIDUAL = 4
     SCRATCH = 5
     GROUP_ENDS = 6
+    SHARD_STARTS = 6  # of a call that has no groups
     PIECES = 7
+    SHARD_FLAGS = 7  # of a call that has no pieces
     SCALE_A = 8
     SCALE_B = 9
     GUARD_A = 10

@@ -19,6 +19,15 @@ class Stack:
 
 
 @dataclass(frozen=True, slots=True)
+class Shards:
+    """Rows of A that arrive shard by shard while the kernel runs: how many shards, and the first row of the one whose
+    tiles come first."""
+
+    count: int
+    own_row: int
+
+
+@dataclass(frozen=True, slots=True)
 class Groups:
     """Groups of ragged sizes whose ends lie on the GPU, so that the host knows their sum alone: how many, the dimension
     along which they are ragged, and elements from a group's own matrix to the next one's: of B along m, of C along k;

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -10,18 +11,22 @@ from tilewright import extras
 from tilewright.device.catalog import H200
 from tilewright.device.catalog import device as device_named
 from tilewright.distributed.overlap import Costs, Work
-from tilewright.distributed.plans import Plan, chosen
+from tilewright.distributed.plans import ARRIVING, Plan, chosen
 from tilewright.distributed.pytorch import collectives
 from tilewright.distributed.pytorch.agreement import GATHER, SCATTER, Agreed, agreed, described
 from tilewright.distributed.pytorch.symmetric import Call, Program, Workspace
 from tilewright.distributed.timeline import Buffer
-from tilewright.errors import LaunchError, ProblemError, UnknownName
+from tilewright.errors import LaunchError, ProblemError, TilewrightError, UnknownName
 from tilewright.frontend.options import Options, options_of
 from tilewright.frontend.pytorch.plain import LIBRARY, compute_plain
 from tilewright.notices import say_once
 
 torch: Any = extras.require("torch", "Multiplying on several GPUs")
 dist: Any = torch.distributed
+
+VARIABLE = "TILEWRIGHT_ARRIVING"
+"""The environment variable: "1" lets the kernel of an all-gather wait for the rows of each rank. Each rank may choose
+for itself."""
 
 
 def gather(a: Any, b: Any, group: Any, options: Options, rows: Sequence[int] | None) -> Any:
@@ -153,11 +158,30 @@ def _settled(
         )
         return Known(found, None)
     work = Work(found.rows, found.k, found.columns, a.element_size(), _format(a, options).itemsize)
-    known = Known(found, plan or chosen(name == GATHER, work, _costs(found.gpu)))
-    for several in _together(name, tuple(x.detach() for x in b)):
-        _call_of(known, name, a.detach().contiguous(), several, state.group, options)
+    best = plan or (
+        ARRIVING if name == GATHER and _asks_arriving() else chosen(name == GATHER, work, _costs(found.gpu))
+    )
+    known = Known(found, best)
+    try:
+        _prepare(known, state, name, a, b, options)
+    except TilewrightError as failure:
+        if plan is not None or best != ARRIVING:
+            raise
+        say_once(f"{name} multiplies the rows of each rank by a launch of its own: {failure.headline}")
+        known = Known(found, chosen(True, work, _costs(found.gpu)))  # what ranks send each other is the same
+        _prepare(known, state, name, a, b, options)
     dist.barrier(group=state.group)  # kernels are loaded everywhere: loading one would wait for a stream that waits
     return known
+
+
+def _prepare(known: Known, state: State, name: str, a: Any, b: tuple[Any, ...], options: Options) -> None:
+    """Load the kernels of a call."""
+    for several in _together(name, tuple(x.detach() for x in b)):
+        _call_of(known, name, a.detach().contiguous(), several, state.group, options)
+
+
+def _asks_arriving() -> bool:
+    return os.environ.get(VARIABLE) == "1"
 
 
 def _costs(gpu: str) -> Costs:
@@ -219,7 +243,7 @@ def _call_of(known: Known, name: str, a: Any, b: tuple[Any, ...], group: Any, op
         if a.is_cuda and torch.cuda.is_current_stream_capturing():
             raise _first_met(name)
         matrices = _matrices(workspace, name, rows, a, call)
-        program = Program(workspace, plan.steps(workspace.rank, rows), matrices, options, _adding(options))
+        program = Program(workspace, plan.steps(workspace.rank, rows), matrices, options, _adding(options), rows)
         program.prepare(call)
         found = state.programs[key] = workspace, program
     return found[1], call

@@ -9,12 +9,14 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from functools import partial
+from functools import cached_property, partial
 from typing import Any
 
 from tilewright import extras
+from tilewright.distributed.pytorch.arriving import ArrivingProducts
 from tilewright.distributed.pytorch.collectives import summed
 from tilewright.distributed.timeline import (
+    DATA,
     FREE,
     Add,
     Await,
@@ -25,6 +27,7 @@ from tilewright.distributed.timeline import (
     Rows,
     Signal,
     Step,
+    starts_of,
 )
 from tilewright.distributed.watchdog import Watchdog, abort
 from tilewright.frontend.compute import compute
@@ -60,6 +63,7 @@ class Workspace:
         flags = self.memory[:_PAGE].view(torch.int32)
         flags.zero_()
         flags[FREE * self.ranks : (FREE + 1) * self.ranks] = 1
+        flags[DATA * self.ranks + self.rank] = 1  # own rows lie there before a kernel starts that waits for rows
         self.one = torch.ones(1, dtype=torch.int32, device=device)
         self.streams = {lane: torch.cuda.Stream(device) for lane in (Lane.SECOND, Lane.COPIES)}
         self.start, self._end = torch.cuda.Event(), torch.cuda.Event()
@@ -128,7 +132,7 @@ class Instruction:
 
 class Program:
     """The steps of a kind of call. matrices: of the buffers that are the same in all calls. adding: the options of a
-    product with a `c`."""
+    product with a `c`. rows: of each rank."""
 
     def __init__(
         self,
@@ -137,12 +141,13 @@ class Program:
         matrices: dict[Buffer, Any],
         options: Options,
         adding: Options,
+        rows: Sequence[int],
     ) -> None:
         from cuda.bindings import driver
 
         self._workspace, self._driver = workspace, driver
         self._matrices = matrices
-        self._options, self._adding = options, adding
+        self._options, self._adding, self._rows = options, adding, tuple(rows)
         waited = {number for step in steps for number in step.after}
         events = {number: torch.cuda.Event() for number in waited}
         self._instructions = [
@@ -171,7 +176,8 @@ class Program:
     def prepare(self, call: Call) -> None:
         """Choose and load all kernels, by computing once from whatever lies in the buffers.
 
-        Loading a kernel may wait for all streams of the GPU, one of which may wait for a peer.
+        Loading a kernel may wait for all streams of the GPU, one of which may wait for a peer. Raises TilewrightError
+        where rows are to arrive while a kernel runs, and no kernel waits for them.
         """
         stream = torch.cuda.current_stream()
         for computation in self._computations:
@@ -206,6 +212,13 @@ class Program:
             caller.wait_event(event)
         workspace.finish(caller, capturing)
 
+    @cached_property
+    def _arriving(self) -> ArrivingProducts:
+        """Products that wait for rows of each rank, by the flags that are also waited for in streams."""
+        workspace, rows = self._workspace, self._rows
+        flags, device = workspace.flag(workspace.rank, 0, DATA), workspace.memory.device
+        return ArrivingProducts(starts_of(rows), sum(rows), workspace.rank, flags, self._options, device)
+
     def _action(self, step: Step) -> Action:
         workspace = self._workspace
         match step:
@@ -231,12 +244,20 @@ class Program:
         return lambda call, number: _rows(call.results[number], rows)
 
     def _product(self, step: Multiply, elsewhere: bool) -> Action:
-        """elsewhere: what a peer would be sent goes to memory of no meaning."""
+        """elsewhere: what a peer would be sent goes to memory of no meaning, and no peer is waited for."""
         source, target = self._place(step.source), self._place(step.target)
         if step.peer is not None:
             own = _rows(self._matrices[step.target.buffer], step.target)
             sent = _alike(own) if elsewhere else self._workspace.of_peer(step.peer, own)
             target = lambda call, number: sent  # noqa: E731
+        if step.arrivals:
+            arriving = self._arriving
+
+            def multiply_arriving(call: Call, stream: int) -> None:
+                for number, b in enumerate(call.b):
+                    arriving.start(number, source(call, 0), b, target(call, number), stream, waits=not elsewhere)
+
+            return multiply_arriving
         added, options, adding = [self._place(rows) for rows in step.added], self._options, self._adding
 
         def multiply(call: Call, stream: int) -> None:

@@ -1,0 +1,68 @@
+"""Products that wait for rows, as PyTorch's tensors ask for them: the launches of their plans, on the simulator."""
+
+from __future__ import annotations
+
+from typing import Any
+from unittest.mock import patch
+
+import pytest
+
+torch = pytest.importorskip("torch")
+from simulated import simulated_dispatcher  # noqa: E402
+
+from tilewright.distributed.pytorch import arriving  # noqa: E402
+from tilewright.distributed.timeline import starts_of  # noqa: E402
+from tilewright.errors import LaunchError, SimulationError  # noqa: E402
+from tilewright.frontend.options import PLAIN  # noqa: E402
+
+
+def products(rows: tuple[int, ...], rank: int, flags: Any) -> Any:
+    return arriving.ArrivingProducts(starts_of(rows), sum(rows), rank, flags.data_ptr(), PLAIN, "cpu")
+
+
+def aligned(*shape: int) -> Any:
+    """Integers in bf16, at a multiple of 256 bytes."""
+    count = shape[0] * shape[1]
+    room = torch.empty(count + 128, dtype=torch.bfloat16)
+    first = -room.data_ptr() % 256 // 2
+    values = torch.randint(-3, 4, shape, generator=torch.Generator().manual_seed(count)).to(torch.bfloat16)
+    return room[first : first + count].view(shape).copy_(values)
+
+
+@pytest.fixture
+def on_a_simulated_gpu() -> Any:
+    made = simulated_dispatcher()
+    with (
+        patch.object(arriving, "dispatcher", lambda device: made),
+        patch.object(arriving, "refuse_host_memory", lambda library, views: 0),
+    ):
+        yield
+
+
+@pytest.mark.usefixtures("on_a_simulated_gpu")
+def test_several_b_are_multiplied_when_all_flags_are_set() -> None:
+    rows, a = (40, 30), aligned(70, 72)
+    flags = torch.ones(2, dtype=torch.int32)
+    found = products(rows, 1, flags)
+    for number, b in enumerate((aligned(72, 64), aligned(72, 8))):
+        out = aligned(70, b.shape[1])
+        found.start(number, a, b, out, 0)
+        assert torch.equal(out, (a.float() @ b.float()).to(torch.bfloat16))
+
+
+@pytest.mark.usefixtures("on_a_simulated_gpu")
+def test_a_flag_that_is_not_set_is_waited_for_unless_nobody_is() -> None:
+    a, b, out = aligned(70, 72), aligned(72, 64), aligned(70, 64)
+    flags = torch.tensor([0, 1], dtype=torch.int32)
+    found = products((40, 30), 1, flags)
+    with pytest.raises(SimulationError, match="Deadlock"):
+        found.start(0, a, b, out, 0)
+    found.start(0, a, b, out, 0, waits=False)
+    assert torch.equal(out, (a.float() @ b.float()).to(torch.bfloat16))
+
+
+@pytest.mark.usefixtures("on_a_simulated_gpu")
+def test_rows_that_tma_cannot_read_are_refused() -> None:
+    flags = torch.ones(2, dtype=torch.int32)
+    with pytest.raises(LaunchError, match="waits for rows of A that arrive"):
+        products((4, 3), 0, flags).start(0, aligned(7, 9), aligned(9, 8), aligned(7, 8), 0)

@@ -1,0 +1,74 @@
+"""Products whose rows of A arrive while their kernel runs: which kernel is chosen, and that its plan is right."""
+
+from __future__ import annotations
+
+from itertools import accumulate
+from typing import Any
+
+import pytest
+from planned import alignment_of, paper_dispatcher
+from simulated import simulated_dispatcher
+
+from tests.simulator.test_ranks import GATHERED, gather_of
+from tilewright.device.catalog import device
+from tilewright.dtypes import BF16, F32
+from tilewright.errors import LaunchError
+from tilewright.kernels.wgmma import WgmmaConfig
+from tilewright.planning.assembly import Request
+from tilewright.planning.plan import Place, Plan
+from tilewright.planning.stack import Shards
+from tilewright.problem import Gemm, Order, check
+from tilewright.problem.reference import view
+from tilewright.simulator import Rank, simulate_ranks
+
+H200 = device("H200")
+
+
+def asked(gemm: Gemm, rows: tuple[int, ...], rank: int) -> Request:
+    starts = [0, *accumulate(rows)]
+    return Request(gemm, alignment_of(gemm), shards=Shards(len(rows), starts[rank]), without_workspace=True)
+
+
+def launch_of(plan: Plan) -> Any:
+    (step,) = plan.steps
+    return step.launch
+
+
+@pytest.mark.parametrize("size", [(4096, 7168, 4096), (2048, 1792, 8192), (512, 7168, 4096)], ids=str)
+@pytest.mark.parametrize("b", [Order.ROW, Order.COL])
+def test_persistent_wgmma_kernels_wait(size: tuple[int, int, int], b: Order) -> None:
+    """One launch, without a workspace, which is told the tables of shards behind the matrices."""
+    gemm = Gemm(*size, BF16, out=BF16, b=b)
+    plan = paper_dispatcher(H200).plan(asked(gemm, (size[0] // 2,) * 2, 1))
+    (step,) = plan.steps
+    assert step.multiplied is not None and isinstance(step.multiplied.config.kernel, WgmmaConfig)
+    assert step.multiplied.config.kernel.persistent and not plan.scratch_bytes
+    assert step.pointers[3:] == ((Place.SHARD_STARTS, 0), (Place.SHARD_FLAGS, 0))
+    assert launch_of(plan).args[-2:] == (2, size[0] // 2)
+
+
+def test_the_plan_of_each_rank_gathers() -> None:
+    """The kernel that is chosen, on two ranks, with shards that end inside tiles."""
+    rows = (100, 68)
+    gemm = Gemm(sum(rows), 136, 72, BF16, out=BF16)
+    complete, ranks = gather_of(gemm, rows)
+    launches = [launch_of(simulated_dispatcher().plan(asked(gemm, rows, rank))) for rank in range(2)]
+    told = [
+        Rank(one.operands, launch.options["batching"], one.tables, one.events)
+        for one, launch in zip(ranks, launches, strict=True)
+    ]
+    run = simulate_ranks(launches[0].kernel, told, GATHERED, schedule="moments", resident_blocks=2)
+    for operands, memory in zip(complete, run.memory, strict=True):
+        verdict = check(operands, gemm.out.decode(view(gemm, "C", memory["C"])))
+        assert verdict.ok, verdict.message
+
+
+@pytest.mark.parametrize("gemm", [Gemm(64, 96, 63, BF16, out=BF16), Gemm(64, 96, 64, F32, out=F32)], ids=str)
+def test_rows_that_tma_cannot_read_are_refused(gemm: Gemm) -> None:
+    with pytest.raises(LaunchError, match="waits for rows of A that arrive"):
+        paper_dispatcher(H200).plan(asked(gemm, (32, 32), 0))
+
+
+def test_gpus_without_wgmma_are_refused() -> None:
+    with pytest.raises(LaunchError, match="waits for rows of A that arrive"):
+        paper_dispatcher(device("A100")).plan(asked(Gemm(512, 512, 512, BF16, out=BF16), (256, 256), 0))
